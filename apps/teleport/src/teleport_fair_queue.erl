@@ -4,7 +4,7 @@
 %% Lanes have links of their own, so nothing else would hold a busy `bulk' back. Every class has a clock that goes on by bytes divided by
 %% weight; whoever's clock is ahead of that of another class that has something waiting leaves the turn to it. Not for long: a lane whose
 %% link is stuck must not hold up the others, so after five turns left it is one's own.
-%% The clocks and the flags of the lanes that wait are in atomics that all lanes to one node have in common.
+%% The clocks and the bits of the lanes that wait are in atomics that all lanes to one node have in common.
 -module(teleport_fair_queue).
 
 -export([new/0, join/4, turn/2, sent/2, rests/3]).
@@ -19,13 +19,12 @@
                  class :: teleport_config:class(),
                  index :: non_neg_integer(),
                  weight :: pos_integer(),
-                 %% its flag is set
+                 %% its bit is set
                  shows = false :: boolean(),
                  %% how often it left its turn since it last had one
                  left = 0 :: non_neg_integer()}).
 -opaque member() :: #member{}.
 
--define(MAX_LANES, 16).
 -define(CLASSES, [control, normal, bulk]).
 %% A class may be so far ahead, so that it is not stopped at each piece.
 -define(AHEAD, 524288).
@@ -33,7 +32,7 @@
 
 %% @doc For the lanes to one node: nobody waits.
 -spec new() -> shares().
-new() -> atomics:new(length(?CLASSES) * (?MAX_LANES + 1), [{signed, false}]).
+new() -> atomics:new(2 * length(?CLASSES), [{signed, false}]).
 
 %% @doc A lane to that node.
 -spec join(shares(), teleport_config:class(), Index :: non_neg_integer(), Weight :: pos_integer()) -> member().
@@ -64,7 +63,7 @@ shown(#member{class = Class, index = Index, shares = Shares} = Member) ->
         false when Others =/= [] -> atomics:put(Shares, clock_at(Class), max(clock(Class, Shares), lists:min(Others)));
         _ -> ok
     end,
-    ok = atomics:put(Shares, flag_at(Class, Index), 1),
+    ok = change(Shares, waiting_at(Class), fun(Lanes) -> Lanes bor (1 bsl Index) end),
     Member#member{shows = true}.
 
 is_ahead(Class, Allowed, Shares) ->
@@ -79,18 +78,26 @@ sent(Frames, #member{class = Class, weight = Weight, shares = Shares}) ->
 
 %% @doc A lane has nothing any more, or has ended.
 -spec rests(teleport_config:class(), Index :: non_neg_integer(), shares()) -> ok.
-rests(Class, Index, Shares) -> atomics:put(Shares, flag_at(Class, Index), 0).
+rests(Class, Index, Shares) -> change(Shares, waiting_at(Class), fun(Lanes) -> Lanes band bnot (1 bsl Index) end).
+
+%% Other lanes of the class may change their bits meanwhile.
+change(Shares, At, Fun) -> change(Shares, At, Fun, atomics:get(Shares, At)).
+
+change(Shares, At, Fun, Before) ->
+    case atomics:compare_exchange(Shares, At, Before, Fun(Before)) of
+        ok -> ok;
+        Now -> change(Shares, At, Fun, Now)
+    end.
 
 clock(Class, Shares) -> atomics:get(Shares, clock_at(Class)).
 
-has_waiting(Class, Shares) ->
-    lists:any(fun(Index) -> atomics:get(Shares, flag_at(Class, Index)) =:= 1 end, lists:seq(0, ?MAX_LANES - 1)).
+has_waiting(Class, Shares) -> atomics:get(Shares, waiting_at(Class)) =/= 0.
 
 clock_at(control) -> 1;
 clock_at(normal) -> 2;
 clock_at(bulk) -> 3.
 
-flag_at(Class, Index) -> 4 + (clock_at(Class) - 1) * ?MAX_LANES + Index.
+waiting_at(Class) -> length(?CLASSES) + clock_at(Class).
 
 -ifdef(TEST).
 
