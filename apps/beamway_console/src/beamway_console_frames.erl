@@ -18,7 +18,7 @@ frame({link, A, B}, Nodes, _) -> json(link(A, B, Nodes));
 frame({node, Node}, Nodes, _) -> json(node_detail(Node, Nodes));
 frame(_, _, _) -> none.
 
-json(Term) -> iolist_to_binary(jiffy:encode(Term)).
+json(Term) -> beamway_console_web:encode(Term).
 
 cluster(Nodes, #{allow := Allow, interval_ms := Interval}) ->
     Hosts = hosts(Nodes),
@@ -148,6 +148,10 @@ details_test() ->
     ?assertMatch(#{<<"servers">> := [#{<<"latency_us">> := #{<<"p99">> := 6}}, _]}, decoded(http, Nodes)),
     ?assertMatch(#{<<"state">> := <<"unknown">>}, decoded({node, x@h}, Nodes)),
     ?assertEqual(none, frame(jobs, Nodes, #{})).
+
+names_test() ->
+    Known = (known(#{}))#{rates := #{cpu => 0.0, links => #{}, http => [#{name => 'größe', rates => #{}, totals => #{}, latency => []}]}},
+    #{<<"servers">> := [#{<<"name">> := <<"größe"/utf8>>, <<"node">> := <<"a@хост"/utf8>>}]} = decoded(http, #{'a@хост' => Known}).
 
 %% Two network namespaces of one machine are two hosts.
 spaces_test() ->

@@ -101,7 +101,7 @@ job(Fun, Tell) -> exit({result, Fun(Tell)}).
 handle_cast(pipes, #state{looking = none, config = #{pipes := Folder}} = State) ->
     {Pid, _} = spawn_monitor(fun() ->
                                      Pipes = beamway_console_pipes:running(Folder),
-                                     beamway_console_hub:tell(pipes, iolist_to_binary(jiffy:encode(#{t => erlang:system_time(millisecond), pipes => Pipes})))
+                                     beamway_console_hub:tell(pipes, beamway_console_web:encode(#{t => erlang:system_time(millisecond), pipes => Pipes}))
                              end),
     {noreply, State#state{looking = Pid}};
 handle_cast(_, State) -> {noreply, State}.
@@ -160,7 +160,7 @@ told(#state{later = Timer} = State) when Timer =/= none -> State;
 told(#state{told = Told} = State) ->
     case erlang:monotonic_time(millisecond) - Told of
         Ago when Told =:= 0; Ago >= ?TELL_MS ->
-            ok = beamway_console_hub:tell(jobs, iolist_to_binary(jiffy:encode(view(State)))),
+            ok = beamway_console_hub:tell(jobs, beamway_console_web:encode(view(State))),
             State#state{told = erlang:monotonic_time(millisecond)};
         Ago -> State#state{later = erlang:send_after(?TELL_MS - Ago, self(), tell)}
     end.

@@ -2,7 +2,7 @@
 %% @doc The web server of a console: its options for yucan, and what every answer has in common.
 -module(beamway_console_web).
 
--export([server/0, options/1, json/1, json/2, problem/2, body/1]).
+-export([server/0, options/1, json/1, json/2, problem/2, body/1, encode/1]).
 
 -define(BODY_BYTES, 65536).
 
@@ -36,7 +36,20 @@ json(Term) -> json(200, Term).
 %% @doc The same with a status.
 -spec json(200..599, term()) -> yucan_handler:response().
 json(Status, Term) ->
-    {Status, [{<<"content-type">>, <<"application/json; charset=utf-8">>}, {<<"cache-control">>, <<"no-store">>}], jiffy:encode(Term)}.
+    {Status, [{<<"content-type">>, <<"application/json; charset=utf-8">>}, {<<"cache-control">>, <<"no-store">>}], encode(Term)}.
+
+%% @doc A term as JSON. The encoder refuses atoms outside of ASCII, as servers, attributes and hosts may be called.
+-spec encode(term()) -> binary().
+encode(Term) ->
+    iolist_to_binary(try jiffy:encode(Term)
+                     catch _:_ -> jiffy:encode(in_utf8(Term))
+                     end).
+
+in_utf8(Atom) when is_atom(Atom), not is_boolean(Atom), Atom =/= null -> atom_to_binary(Atom);
+in_utf8(List) when is_list(List) -> [in_utf8(Element) || Element <- List];
+in_utf8(Map) when is_map(Map) -> maps:from_list(in_utf8(maps:to_list(Map)));
+in_utf8({Key, Value}) -> {in_utf8(Key), in_utf8(Value)};
+in_utf8(Other) -> Other.
 
 %% @doc What is wrong with a request, or could not be done: a text for the reader.
 -spec problem(400..599, unicode:chardata()) -> yucan_handler:response().
