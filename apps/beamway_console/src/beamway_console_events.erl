@@ -27,7 +27,7 @@ event({info, _}, Topics) -> {ok, Topics}.
 name(Topic) when is_atom(Topic) -> atom_to_binary(Topic);
 name(Topic) -> atom_to_binary(element(1, Topic)).
 
-%% @doc The topics of a list with commas. Names of nodes must be known already.
+%% @doc The topics of a list with commas. Names of nodes must be known already. Their own commas and colons, as of an IPv6 address, are escaped.
 -spec topics(binary()) -> {ok, [beamway_console_hub:topic()]} | {error, Text :: unicode:chardata()}.
 topics(Text) ->
     Words = binary:split(Text, <<",">>, [global, trim_all]),
@@ -38,13 +38,15 @@ topics(Text) ->
         error:_ -> {error, "a topic is cluster, lanes, http, pipes, jobs, node:NODE or link:NODE:NODE, of nodes that are known"}
     end.
 
-topic([<<"link">>, A, B]) -> {link, binary_to_existing_atom(A), binary_to_existing_atom(B)};
-topic([<<"node">>, Node]) -> {node, binary_to_existing_atom(Node)};
+topic([<<"link">>, A, B]) -> {link, known(A), known(B)};
+topic([<<"node">>, Node]) -> {node, known(Node)};
 topic([<<"cluster">>]) -> cluster;
 topic([<<"lanes">>]) -> lanes;
 topic([<<"http">>]) -> http;
 topic([<<"pipes">>]) -> pipes;
 topic([<<"jobs">>]) -> jobs.
+
+known(Name) -> binary_to_existing_atom(yucan_path:unescape(Name)).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -53,5 +55,6 @@ topics_test_() ->
     Node = atom_to_binary(node()),
     [?_assertEqual({ok, [cluster, {link, node(), node()}]}, topics(<<"cluster,link:", Node/binary, ":", Node/binary>>)),
      ?_assertMatch({error, _}, topics(<<>>)), ?_assertMatch({error, _}, topics(<<"weather">>)), ?_assertMatch({error, _}, topics(<<"node:never-heard-of@it">>)),
-     ?_assertEqual({ok, [{node, node()}]}, topics(<<"node:", Node/binary, ",,">>))].
+     ?_assertEqual({ok, [{node, node()}]}, topics(<<"node:", Node/binary, ",,">>)),
+     ?_assertEqual({ok, [{link, 'a@::1', 'b@fe80::1,eth0'}]}, topics(<<"link:a%40%3A%3A1:b@fe80%3A%3A1%2Ceth0">>))].
 -endif.

@@ -139,7 +139,7 @@ function linkDetail([a, b]) {
     const values = points({ ...zero, ...side.rates, ring_fill_in: side.now.ring_fill_in ?? 0, ring_fill_out: side.now.ring_fill_out ?? 0, queue_bytes: side.now.queue_bytes ?? 0 });
     charts.forEach((chart, at) => chart.add(data.t / 1000, at === 0 && side.from !== a ? [...values[0]].reverse() : values[at]));
   }
-  return { element, on, topics: [`link:${a}:${b}`], selected: { link: [a, b] }, end: () => charts.forEach((chart) => chart.destroy()) };
+  return { element, on, topics: [`link:${encodeURIComponent(a)}:${encodeURIComponent(b)}`], selected: { link: [a, b] }, end: () => charts.forEach((chart) => chart.destroy()) };
 }
 
 function factsOf({ t, sides }, side, label) {
@@ -182,7 +182,7 @@ function nodeDetail(name) {
       data.leases !== undefined ? [h("dt", null, "Leases"), h("dd", null, data.leases)] : null));
     if (data.cpu !== undefined) charts.forEach((chart, at) => chart.add(data.t / 1000, [[data.cpu, data.memory, data.run_queue][at]]));
   }
-  return { element, on, topics: [`node:${name}`], selected: { node: name }, end: () => charts.forEach((chart) => chart.destroy()) };
+  return { element, on, topics: [`node:${encodeURIComponent(name)}`], selected: { node: name }, end: () => charts.forEach((chart) => chart.destroy()) };
 }
 
 export default { id: "cluster", title: "Cluster", open };
