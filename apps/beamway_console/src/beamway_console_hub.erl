@@ -191,7 +191,7 @@ lost(_, _, Known) -> Known.
 sampled(Node, #{sample := Before, histories := Histories, state := Was} = Known, #{peers := Peers} = Sample, #state{nodes = Nodes} = State) ->
     Rates = beamway_console_rates:between(Before, Sample),
     New = Known#{state := up, why := <<>>, sample := Sample, rates := Rates, heard := clock(),
-                 histories := beamway_console_rates:remember(now_ms(), Rates, Sample, Histories)},
+                 histories := beamway_console_rates:remember(now_ms(), Rates, Sample, map_size(Nodes), Histories)},
     Since = case Was of up -> New; _ -> New#{since := now_ms()} end,
     lists:foldl(fun known/2, State#state{nodes = Nodes#{Node := Since}}, [Peer || Peer <- Peers, not is_map_key(Peer, Nodes)]).
 

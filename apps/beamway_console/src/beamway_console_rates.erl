@@ -2,7 +2,7 @@
 %% @doc From two samples of a node's collector to what happened between them, and the recent past as series for charts. Pure.
 -module(beamway_console_rates).
 
--export([between/2, remember/4, series/1, link_fields/0, node_fields/0, http_fields/0, percentile/2]).
+-export([between/2, remember/5, series/1, link_fields/0, node_fields/0, http_fields/0, percentile/2]).
 -export_type([rates/0, history/0]).
 
 -type rates() :: #{cpu := float(), links := #{node() => link()}, http := [server()]}.
@@ -13,6 +13,8 @@
 -opaque history() :: {Count :: non_neg_integer(), [tuple()]}.
 
 -define(KEEP, 300).
+%% Of all links together, twice as many before they are cut. A point takes 120 bytes.
+-define(LINK_POINTS, 500000).
 
 -define(LINK_COUNTERS, [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, wakeups, stalls]).
 -define(LINK_GAUGES, [ring_bytes, ring_fill_in, ring_fill_out, queue_bytes, busy]).
@@ -22,8 +24,9 @@
 -spec between(none | beamway_console_collector:sample(), beamway_console_collector:sample()) -> rates().
 between(Before, #{links := Links} = Now) ->
     Seconds = seconds(Before, Now),
+    Old = links_by_node(Before),
     #{cpu => rate(cpu_ms, Before, Now, Seconds) / 1000,
-      links => maps:from_list([{Node, link(old_link(Node, Before), Link, Seconds)} || #{node := Node} = Link <- Links]),
+      links => maps:from_list([{Node, link(maps:get(Node, Old, none), Link, Seconds)} || #{node := Node} = Link <- Links]),
       http => [server(Server, old_server(element(1, Server), Before), Seconds) || Server <- maps:get(http, Now, [])]}.
 
 seconds(none, _) -> none;
@@ -37,12 +40,8 @@ rate(Key, Old, New, Seconds) when is_map(Old), is_number(Seconds) ->
     end;
 rate(_, _, _, _) -> 0.0.
 
-old_link(Node, #{links := Links}) ->
-    case [Link || #{node := N} = Link <- Links, N =:= Node] of
-        [Link | _] -> Link;
-        [] -> none
-    end;
-old_link(_, none) -> none.
+links_by_node(#{links := Links}) -> maps:from_list([{Node, Link} || #{node := Node} = Link <- Links]);
+links_by_node(none) -> #{}.
 
 link(Old, New, Seconds) ->
     Same = case {Old, New} of
@@ -90,16 +89,19 @@ node_fields() -> [cpu_milli, memory, processes, run_queue].
 -spec http_fields() -> [atom()].
 http_fields() -> [requests, open, p50_us, p99_us, bytes_out, status_2xx, status_3xx, status_4xx, status_5xx].
 
-%% @doc Adds what happened to the history of everything of a node; keys of things that are no more go after their last point is too old.
--spec remember(AtMs :: integer(), rates(), beamway_console_collector:sample(), #{term() => history()}) -> #{term() => history()}.
-remember(At, #{cpu := Cpu, links := Links, http := Servers}, Sample, Histories) ->
+%% @doc Adds what happened to the history of everything of a node, one of so many; keys of things that are no more go after their last point is too old.
+-spec remember(AtMs :: integer(), rates(), beamway_console_collector:sample(), Nodes :: pos_integer(), #{term() => history()}) -> #{term() => history()}.
+remember(At, #{cpu := Cpu, links := Links, http := Servers}, Sample, Nodes, Histories) ->
     #{memory := Memory, processes := Processes, run_queue := Queue} = Sample,
     New = [{node, [round(1000 * Cpu), Memory, Processes, Queue]}
            | [{{link, Peer}, [round(maps:get(F, Rates, 0)) || F <- ?LINK_COUNTERS] ++ [maps:get(F, Gauges, 0) || F <- [ring_fill_in, ring_fill_out, queue_bytes]]}
               || {Peer, #{rates := Rates, gauges := Gauges}} <- maps:to_list(Links)]]
         ++ [{{http, Name}, http_point(Server)} || #{name := Name} = Server <- Servers],
     Young = maps:filter(fun(_, {_, [Last | _]}) -> At - element(1, Last) < ?KEEP * 1000 end, Histories),
-    lists:foldl(fun({Key, Point}, All) -> All#{Key => add(list_to_tuple([At | Point]), maps:get(Key, All, {0, []}))} end, Young, New).
+    lists:foldl(fun({Key, Point}, All) -> All#{Key => add(list_to_tuple([At | Point]), maps:get(Key, All, {0, []}), keep(Key, Nodes))} end, Young, New).
+
+keep({link, _}, Nodes) -> max(2, min(?KEEP, ?LINK_POINTS div (Nodes * Nodes)));
+keep(_, _) -> ?KEEP.
 
 http_point(#{rates := Rates, totals := Totals, latency := Latency}) ->
     Micros = fun(Share) -> case percentile(Share, Latency) of none -> 0; Us -> Us end end,
@@ -107,8 +109,8 @@ http_point(#{rates := Rates, totals := Totals, latency := Latency}) ->
         ++ [round(maps:get(F, Rates)) || F <- [bytes_out, status_2xx, status_3xx, status_4xx, status_5xx]].
 
 %% Cut to half only now and then, so that adding costs nothing.
-add(Point, {Count, Points}) when Count >= 2 * ?KEEP -> {?KEEP, [Point | lists:sublist(Points, ?KEEP - 1)]};
-add(Point, {Count, Points}) -> {Count + 1, [Point | Points]}.
+add(Point, {Count, Points}, Keep) when Count >= 2 * Keep -> {Keep, [Point | lists:sublist(Points, Keep - 1)]};
+add(Point, {Count, Points}, _) -> {Count + 1, [Point | Points]}.
 
 %% @doc The points of a history, the oldest first, each as a list whose first element is the time in ms.
 -spec series(history()) -> [[integer()]].
@@ -133,18 +135,23 @@ anew_test_() ->
         ++ [?_assertMatch(#{links := #{b := #{rates := #{bytes_in := 0.0}}}}, between(sample(1000, 500, 1), sample(3000, 110, 1)))].
 
 history_test() ->
-    Add = fun(N, Histories) ->
-                  Sample = sample(1000 * N, N, 1),
-                  remember(1000 * N, between(none, Sample), Sample, Histories)
+    Add = fun(Nodes) ->
+                  fun(N, Histories) ->
+                          Sample = sample(1000 * N, N, 1),
+                          remember(1000 * N, between(none, Sample), Sample, Nodes, Histories)
+                  end
           end,
-    #{{link, b} := Link} = All = lists:foldl(Add, #{}, lists:seq(1, 1000)),
+    #{{link, b} := Link} = All = lists:foldl(Add(2), #{}, lists:seq(1, 1000)),
     Series = series(Link),
     ?assertEqual(?KEEP, length(Series)),
     ?assertEqual([1000000 | [0 || _ <- ?LINK_COUNTERS]] ++ [7, 0, 0], lists:last(Series)),
     ?assertEqual([node, {http, web}, {link, b}], lists:sort(maps:keys(All))),
     ?assertEqual(length(link_fields()) + 1, length(hd(Series))),
     ?assertEqual(length(http_fields()) + 1, length(hd(series(maps:get({http, web}, All))))),
-    ?assertEqual(length(node_fields()) + 1, length(hd(series(maps:get(node, All))))).
+    ?assertEqual(length(node_fields()) + 1, length(hd(series(maps:get(node, All))))),
+    #{{link, b} := Crowded, node := Node} = lists:foldl(Add(100), #{}, lists:seq(1, 1000)),
+    ?assert(length(series(Crowded)) =< 100),
+    ?assertEqual(?KEEP, length(series(Node))).
 
 percentile_test_() ->
     [?_assertEqual(none, percentile(0.5, [])), ?_assertEqual(6, percentile(0.5, [{5, 10}])), ?_assertEqual(6, percentile(0.9, [{7, 1}, {5, 9}])),
