@@ -87,7 +87,9 @@ chromium(Config) ->
     Pictures = test_support:file("build/system-console/pictures"),
     ok = filelib:ensure_dir(filename:join(Pictures, "x")),
     Pipe = pipe(Root, proplists:get_value(pipes, Config)),
-    {Victim, Node} = lists:last(proplists:get_value(peers, Config)),
+    [{First, _} | _] = Peers = proplists:get_value(peers, Config),
+    ok = beamway_peer:run(First, fun() -> beamway_console_jobs:set_measured(times(400)) end),
+    {Victim, Node} = lists:last(Peers),
     Port = open_port({spawn_executable, os:find_executable("node")},
                      [{args, [test_support:file("test/system/console/console.js"), "/usr/bin/chromium", proplists:get_value(url, Config), Pictures,
                               integer_to_list(beamway_peer:os_pid(Victim)), atom_to_list(Node)]},
@@ -97,11 +99,17 @@ chromium(Config) ->
     [beamway_runner:say("     ~ts", [Line]) || Line <- Lines],
     {0, "all seen"} = {Status, lists:last(Lines)}.
 
+times(Count) ->
+    Nodes = [list_to_atom("n" ++ integer_to_list(N) ++ "@h") || N <- lists:seq(1, Count)],
+    Far = fun(X, Y) -> case (X < 'n3@h') =:= (Y < 'n3@h') of true -> 50.0; false -> 500.0 end end,
+    #{nodes => Nodes, failed => [], messages => 100, seconds => 2.0,
+      pairs => maps:from_list([{{quiet, X, Y}, #{min_us => Far(X, Y), median_us => Far(X, Y), p90_us => Far(X, Y), batches => 20}} || X <- Nodes, Y <- Nodes, X < Y])}.
+
 %% A real pipe of three hops, which runs longer than the test looks.
 pipe(Root, Folder) ->
     Program = filename:absname(filename:join([Root, "rdpipe", "build", "bin", "rdpipe"])),
     open_port({spawn_executable, "/bin/sh"},
-              [{args, ["-c", "for i in $(seq 400); do head -c 3000000 /dev/zero; sleep 0.2; done | \"$0\" :'tr a b' :cat >/dev/null", Program]},
+              [{args, ["-c", "while head -c 3000000 /dev/zero; do sleep 0.2; done | \"$0\" :'tr a b' :cat >/dev/null", Program]},
                {env, [{"XDG_RUNTIME_DIR", filename:dirname(Folder)}]}, exit_status, stderr_to_stdout]).
 
 seen(Port, Lines) ->

@@ -47,8 +47,9 @@ function open(root, context) {
       ? allow ? "“Measure now” times every pair of nodes: some seconds for a few nodes." : "This console only shows. Start it with --allow to measure from here, or with --times FILE to show what beamway topology measure has stored."
       : view.none)));
     const order = choice.order === "tree" ? view.by_tree : view.nodes.map((_, at) => at);
-    const values = view.rows.flatMap((row, i) => row.filter((_, j) => i !== j)).filter((value) => value > 0);
-    const low = Math.min(...values), high = Math.max(...values);
+    // Not Math.min of all: so many arguments do not fit on the stack.
+    let low = Infinity, high = 0;
+    view.rows.forEach((row, i) => row.forEach((value, j) => { if (i !== j && value > 0) [low, high] = [Math.min(low, value), Math.max(high, value)]; }));
     const share = (value) => high - low < 1e-9 ? 0 : choice.scale === "log" ? Math.log(value / low) / Math.log(high / low) : (value - low) / (high - low);
     replace(box, card(null, null, controls(low, high), drawing(order, share)), h("div", { class: "columns half" }, fit(), exports()));
   }
