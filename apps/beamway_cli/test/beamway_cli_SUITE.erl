@@ -144,7 +144,7 @@ completion_and_manual(Config) ->
          {ok, Text} = file:read_file(filename:join([?config(root, Config), "bin", File])),
          Plain = binary:replace(Text, <<"\\-">>, <<"-">>, [global]),
          [?assertMatch({File, Word, {match, _}}, {File, Word, re:run(Plain, ["[^a-z-]", Word, "[^a-z-]"])})
-          || Word <- Commands ++ lists:append([long_options(Config, Command) || Command <- ["links", "top", "choose", "node", "doctor", "console"]])]
+          || Word <- Commands ++ lists:append([long_options(Config, Command) || Command <- ["demo", "soak", "links", "top", "choose", "node", "doctor", "console"]])]
      end || File <- ["completion/beamway", "completion/_beamway", "man/beamway.1"]],
     Folder = quoted(filename:join([?config(root, Config), "bin", "completion"])),
     ?assertEqual({0, "top topology\n", ""},
