@@ -6,7 +6,7 @@
 %% Each failure says which of its usual causes it was: no epmd, no such node, another cookie, no Beamway.
 -module(beamway_cli_links).
 
--export([ask/1, open/1, start/2, to_json/1, to_text/1]).
+-export([ask/1, open/1, start/2, cookie/1, to_json/1, to_text/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -116,15 +116,26 @@ domain(Host) ->
 host(Node) -> lists:last(string:split(atom_to_list(Node), "@")).
 
 use_cookie(Node, #{cookie_file := File}) ->
-    case file:read_file(File) of
-        {ok, Text} ->
-            true = erlang:set_cookie(Node, binary_to_atom(string:trim(Text))),
-            ok;
-        {error, Reason} ->
-            failed("cannot read the cookie file '~ts': ~ts", [File, file:format_error(Reason)])
+    case cookie(File) of
+        {ok, Cookie} -> true = erlang:set_cookie(Node, Cookie), ok;
+        {error, Text} -> throw(Text)
     end;
 use_cookie(_, _) ->
     ok.
+
+%% @doc The cookie in a file, for all commands that know `--cookie-file'.
+-spec cookie(file:filename()) -> {ok, atom()} | {error, Text :: unicode:chardata()}.
+cookie(File) ->
+    case file:read_file(File) of
+        {ok, Bytes} ->
+            try binary_to_atom(string:trim(Bytes)) of
+                '' -> {error, ["the cookie file '", File, "' is empty"]};
+                Cookie -> {ok, Cookie}
+            catch
+                error:_ -> {error, ["the cookie file '", File, "' holds no cookie; expected at most 255 characters in UTF-8"]}
+            end;
+        {error, Reason} -> {error, ["cannot read the cookie file '", File, "': ", file:format_error(Reason)]}
+    end.
 
 %% Connecting, and finding out why not
 

@@ -202,13 +202,9 @@ resolved(Host) ->
     end.
 
 cookie(#{cookie_file := File}) ->
-    case file:read_file(File) of
-        {ok, Text} ->
-            case string:trim(Text) of
-                <<>> -> failed("the cookie file '~ts' is empty", [File]);
-                Cookie -> binary_to_atom(Cookie)
-            end;
-        {error, Reason} -> failed("cannot read the cookie file '~ts': ~ts", [File, file:format_error(Reason)])
+    case beamway_cli_links:cookie(File) of
+        {ok, Cookie} -> Cookie;
+        {error, Text} -> failed("~ts", [Text])
     end;
 cookie(_) -> none.
 

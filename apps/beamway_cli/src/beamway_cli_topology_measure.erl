@@ -79,9 +79,9 @@ given(#{'of' := Name}) -> [Name];
 given(#{}) -> [].
 
 cookie(#{cookie_file := File}) ->
-    case file:read_file(File) of
-        {ok, Text} -> true = erlang:set_cookie(binary_to_atom(string:trim(Text))), ok;
-        {error, Reason} -> throw({failed, ["cannot read the cookie file ", File, ": ", file:format_error(Reason)]})
+    case beamway_cli_links:cookie(File) of
+        {ok, Cookie} -> true = erlang:set_cookie(Cookie), ok;
+        {error, Text} -> throw({failed, Text})
     end;
 cookie(#{}) -> ok.
 

@@ -90,7 +90,12 @@ links_cookie_file(Config) ->
         {0, Out, ""} = run(Config, ["links --cookie-file ", quoted(File), " ", atom_to_list(Node)]),
         ?assertMatch({match, _}, re:run(Out, "connected to no other node")),
         {1, "", Error} = run(Config, "links --cookie-file /nonexistent " ++ atom_to_list(Node)),
-        ?assertMatch({match, _}, re:run(Error, "cannot read the cookie file '/nonexistent': no such file"))
+        ?assertMatch({match, _}, re:run(Error, "cannot read the cookie file '/nonexistent': no such file")),
+        [begin
+             Command = ["links --cookie-file ", quoted(cookie_file(Config, Content)), " ", atom_to_list(Node)],
+             {1, "", Why} = run(Config, Command),
+             ?assertMatch({match, _}, re:run(Why, ["^beamway: links: the cookie file '.*' ", Expected]))
+         end || {Content, Expected} <- [{" \n", "is empty"}, {lists:duplicate(256, $c), "holds no cookie"}, {[255], "holds no cookie"}]]
     after
         stop(Started)
     end.
