@@ -164,8 +164,9 @@ terminate(_, #state{nodes = Nodes}) ->
 reason(#{nodedown_reason := Reason}) -> unicode:characters_to_binary(io_lib:format("~0tP", [Reason, 8]));
 reason(_) -> <<"nodedown">>.
 
-ended(Known, Is, Why) ->
-    Known#{state := Is, since := now_ms(), why := Why, collector := none, attempt := none, rates := none, again := clock() + maps:get(pause, Known)}.
+%% What fails again and again has failed since the first time.
+ended(#{state := Was, since := Since, pause := Pause} = Known, Is, Why) ->
+    Known#{state := Is, since := case Was of Is -> Since; _ -> now_ms() end, why := Why, collector := none, attempt := none, rates := none, again := clock() + Pause}.
 
 %% A node that was down is back.
 awake(Node, #state{nodes = Nodes} = State) ->
@@ -235,10 +236,13 @@ sent_to(Pid, Topic, Json, #state{browsers = Browsers} = State) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-aged_test() ->
+aged_test_() ->
     {ok, Config} = beamway_console_config:read([{nodes, ['configured@h']}]),
     #state{nodes = Nodes} = State = lists:foldl(fun known/2, #state{config = Config}, ['configured@h', 'found@h']),
-    Down = maps:map(fun(_, Known) -> Known#{state := down, since := now_ms() - ?REMEMBER_MS} end, Nodes),
-    #state{nodes = Left} = aged(State#state{nodes = Down}),
-    ?assertEqual(['configured@h'], maps:keys(Left)).
+    [fun() ->
+             %% They are tried all the time.
+             Gone = maps:map(fun(_, Known) -> attached({error, <<"not reached">>}, Known#{state := Is, since := now_ms() - ?REMEMBER_MS}) end, Nodes),
+             #state{nodes = Left} = aged(State#state{nodes = Gone}),
+             ?assertEqual(['configured@h'], maps:keys(Left))
+     end || Is <- [down, failed]].
 -endif.
