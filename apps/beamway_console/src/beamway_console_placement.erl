@@ -52,7 +52,7 @@ lease_json(Node, {Holder, Claims, Left}) ->
 -spec choose(Asker :: node(), Query :: term(), [node()]) -> {ok, map()} | {error, unicode:chardata()}.
 choose(Asker, Query, Nodes) ->
     case {call(Asker, placement, choose_nodes, [Nodes, Query]), call(Asker, placement, explain, [Nodes, Query])} of
-        {{ok, Chosen}, {ok, {ok, Reports}}} -> {ok, maps:merge(chosen(Asker, Chosen), #{asker => Asker, reports => [report(Asker, Report) || Report <- Reports]})};
+        {{ok, Chosen}, {ok, {ok, Reports}}} -> {ok, maps:merge(chosen(Asker, Chosen), #{asker => Asker, reports => reports(Asker, Reports)})};
         {_, {ok, {error, Error}}} -> {error, in_words(Asker, Error)};
         {{error, Why}, _} -> {error, Why};
         {_, {error, Why}} -> {error, Why}
@@ -68,9 +68,11 @@ in_words(Asker, Error) ->
     end.
 
 %% The words are those of the command `beamway choose'.
-report(Asker, #{node := Node, suitable := Suitable, status := Status} = Report) ->
-    Lines = case call(Asker, placement_explain, to_text, [[Report]]) of
-                {ok, Text} -> [string:trim(Line) || Line <- tl(string:split(unicode:characters_to_binary(Text), "\n", all)), string:trim(Line) =/= <<>>];
-                {error, _} -> []
+reports(Asker, Reports) ->
+    Texts = case call(Asker, lists, map, [fun placement_explain:to_text/1, [[Report] || Report <- Reports]]) of
+                {ok, All} -> All;
+                {error, _} -> ["" || _ <- Reports]
             end,
-    #{node => Node, suitable => Suitable, status => Status, why => Lines}.
+    [#{node => Node, suitable => Suitable, status => Status,
+       why => [string:trim(Line) || Line <- tl(string:split(unicode:characters_to_binary(Text), "\n", all)), string:trim(Line) =/= <<>>]}
+     || {#{node := Node, suitable := Suitable, status := Status}, Text} <- lists:zip(Reports, Texts)].

@@ -22,7 +22,7 @@ function open(root, context) {
   const attributes = h("div");
   const leases = h("div");
   const filter = h("input", { type: "text", placeholder: "Filter attributes", "aria-label": "Filter attributes", oninput: () => drawAttributes() });
-  let view = null, marked = 0, found = [], timer = null, ended = false;
+  let view = null, marked = 0, found = [], timer = null, loading = 0, ended = false;
   const choose = h("button", { type: "button", class: "main", id: "choose", onclick: () => run() }, "Choose");
   root.append(h("div", { class: "head" }, h("h1", null, "Placement"), h("span", { class: "sub" }, "Which nodes suit, and why not the others.")),
     card("Query", null, h("div", { class: "editor" }, editor, hints),
@@ -86,6 +86,7 @@ function open(root, context) {
   }
 
   async function load() {
+    loading += 1;
     try {
       view = await ask(`api/placement${asker.value ? `?node=${encodeURIComponent(asker.value)}` : ""}`);
       if (ended) return;
@@ -95,7 +96,7 @@ function open(root, context) {
         asker.value = now;
       }
       drawAttributes();
-    } catch (error) { toast(error.message); }
+    } catch (error) { toast(error.message); } finally { loading -= 1; }
   }
 
   function drawAttributes() {
@@ -114,8 +115,8 @@ function open(root, context) {
   asker.addEventListener("change", load);
   context.watch();
   load();
-  // While somebody looks, and not while the tab is hidden.
-  timer = setInterval(() => { if (!document.hidden) load(); }, 10000);
+  // While somebody looks, and not while the tab is hidden. A node that does not answer may take longer than the interval, and a browser has six connections.
+  timer = setInterval(() => { if (!document.hidden && loading === 0) load(); }, 10000);
   return { on() {}, end: () => { ended = true; clearInterval(timer); } };
 }
 
