@@ -5,7 +5,7 @@
 %% of nodes and bytes a second each way. All else is in frames of their own, which only those get who look at it.
 -module(beamway_console_frames).
 
--export([frame/3, links/1, host/2, hosts/1]).
+-export([frame/3]).
 
 -type nodes() :: #{node() => beamway_console_hub:known()}.
 
@@ -26,8 +26,7 @@ cluster(Nodes, #{allow := Allow, interval_ms := Interval}) ->
       nodes => [node_json(Node, Known, Hosts) || {Node, Known} <- lists:sort(maps:to_list(Nodes))],
       links => links(Nodes)}.
 
-%% @doc The name of each node's host as people read it: several network namespaces of one machine have the part of the node's name behind it.
--spec hosts(nodes()) -> #{node() => binary()}.
+%% The name of each node's host as people read it: several network namespaces of one machine have the part of the node's name behind it.
 hosts(Nodes) ->
     Spaces = maps:fold(fun(_, #{facts := #{host := Host, space := Space}}, Acc) -> maps:update_with(Host, fun(S) -> lists:usort([Space | S]) end, [Space], Acc);
                           (_, _, Acc) -> Acc
@@ -40,10 +39,6 @@ host(Node, #{host := Host}, Spaces) ->
         #{} -> Host
     end;
 host(Node, _, _) -> host_part(Node).
-
-%% @doc The host of one node among these.
--spec host(node(), nodes()) -> binary().
-host(Node, Nodes) -> maps:get(Node, hosts(Nodes), host_part(Node)).
 
 host_part(Node) -> lists:last(binary:split(atom_to_binary(Node), <<"@">>)).
 
@@ -58,8 +53,7 @@ figures(_, _) -> #{}.
 
 rounded(Float) -> round(Float * 1000) / 1000.
 
-%% @doc Every pair of nodes that at least one of the two says is linked, if both are known here: the nodes of other consoles and commands are hidden, and left out.
--spec links(nodes()) -> [map()].
+%% Every pair of nodes that at least one of the two says is linked, if both are known here: the nodes of other consoles and commands are hidden, and left out.
 links(Nodes) ->
     Places = maps:from_list(lists:zip(lists:sort(maps:keys(Nodes)), lists:seq(0, map_size(Nodes) - 1))),
     Pairs = lists:usort([{min(A, B), max(A, B)} || {A, #{rates := #{links := Links}}} <- maps:to_list(Nodes), B <- maps:keys(Links), is_map_key(B, Nodes)]),
@@ -155,7 +149,6 @@ names_test() ->
 
 %% Two network namespaces of one machine are two hosts.
 spaces_test() ->
-    Nodes = #{'a@10.0.0.1' => known(#{}), 'b@10.0.0.2' => (known(#{}))#{facts := #{host => <<"h">>, space => <<"2">>}}},
-    ?assertEqual([<<"h (10.0.0.1)">>, <<"h (10.0.0.2)">>], maps:values(hosts(Nodes))),
-    ?assertEqual(<<"new">>, host('x@new', Nodes)).
+    Nodes = #{'a@10.0.0.1' => known(#{}), 'b@10.0.0.2' => (known(#{}))#{facts := #{host => <<"h">>, space => <<"2">>}}, 'c@new' => (known(#{}))#{facts := #{}}},
+    ?assertEqual([<<"h (10.0.0.1)">>, <<"h (10.0.0.2)">>, <<"new">>], maps:values(hosts(Nodes))).
 -endif.
