@@ -105,6 +105,7 @@ handle_call(config, _, #state{config = Config} = State) -> {reply, Config, State
 handle_call({subscribe, _, _}, _, #state{browsers = Browsers} = State) when map_size(Browsers) >= ?BROWSERS_MAX -> {reply, {error, too_many}, State};
 handle_call({subscribe, Pid, Topics}, _, #state{browsers = Browsers} = State) ->
     State1 = State#state{browsers = Browsers#{Pid => {monitor(process, Pid), Topics, 0}}},
+    _ = [beamway_console_jobs:tell() || lists:member(jobs, Topics)],
     {reply, ok, publish(Topics, [Pid], State1)};
 handle_call(state, _, #state{nodes = Nodes} = State) -> {reply, maps:map(fun(_, Known) -> Known#{histories := #{}} end, Nodes), State};
 handle_call({history, Node, Key}, _, #state{nodes = Nodes} = State) ->

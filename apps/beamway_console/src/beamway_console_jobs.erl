@@ -5,7 +5,7 @@
 -module(beamway_console_jobs).
 -behaviour(gen_server).
 
--export([start_link/1, measure/1, bench/1, stop/1, state/0, measured/0, set_measured/1, pipes/0]).
+-export([start_link/1, measure/1, bench/1, stop/1, state/0, measured/0, set_measured/1, pipes/0, tell/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2, job/2]).
 
 -define(CALL_MS, 10000).
@@ -49,6 +49,10 @@ set_measured(Measured) -> gen_server:call(?MODULE, {set_measured, Measured}, ?CA
 %% @doc Looks at the running pipes and tells of them; called by the hub for each frame that somebody waits for.
 -spec pipes() -> ok.
 pipes() -> gen_server:cast(?MODULE, pipes).
+
+%% @doc Tells of what runs and what ran last; called by the hub for a browser that has come, or has come again: it may have missed the end of a job.
+-spec tell() -> ok.
+tell() -> gen_server:cast(?MODULE, tell).
 
 %% @private
 -spec init(beamway_console_config:config()) -> {ok, #state{}}.
@@ -104,6 +108,7 @@ handle_cast(pipes, #state{looking = none, config = #{pipes := Folder}} = State) 
                                      beamway_console_hub:tell(pipes, beamway_console_web:encode(#{t => erlang:system_time(millisecond), pipes => Pipes}))
                              end),
     {noreply, State#state{looking = Pid}};
+handle_cast(tell, State) -> {noreply, told(State)};
 handle_cast(_, State) -> {noreply, State}.
 
 %% @private

@@ -462,6 +462,8 @@ benchmarks(Config) ->
     {202, _, _} = post(Port, "/api/bench/stop", #{}),
     ok = until(fun() -> map_size(maps:get(<<"running">>, Jobs())) =:= 0 end),
     ?assertMatch(#{<<"last">> := #{<<"bench">> := #{<<"ok">> := false, <<"why">> := <<"it was stopped">>}}}, Jobs()),
+    %% A browser that was away meanwhile hears of it, although nothing happens any more.
+    ?assertEqual([#{}, #{}], [maps:get(<<"running">>, frame(Port, "jobs", fun(F) -> is_map_key(<<"last">>, F) end)) || _ <- [once, again]]),
     %% Its processes go with it.
     ok = until(fun() -> os:cmd("pgrep -f '" ++ Command ++ "'") =:= "" end).
 
