@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Tells subscribers of changes of this node's attributes, so that they need not ask.
 %%
-%% A subscriber gets `{placement_change, Reference, Node, Version, [{Name, Answer}]}': all attributes at first, then those that changed by more than their
-%% tolerance, and an empty list now and then as a sign of life (every fourth look). Looks are made every so many milliseconds for each subscriber.
+%% A subscriber gets `{placement_change, Reference, Node, Version, [{Name, Answer}]}': all attributes at first and with each new version of the node, else those that
+%% changed by more than their tolerance, and an empty list now and then as a sign of life (every fourth look). Looks are made every so many milliseconds for each subscriber.
 %% A subscription ends with its subscriber. Called by {@link placement_cache:follow/3}, or by anybody with {@link subscribe/5}.
 -module(placement_push).
 -behaviour(gen_server).
@@ -15,7 +15,7 @@
 -define(QUIET_LOOKS, 4).
 
 -record(subscription, {pid :: pid(), reference :: reference(), names :: [atom()], every :: pos_integer(), monitor :: reference(),
-                       told = #{} :: #{atom() => placement_attr:answer()}, quiet = 0 :: non_neg_integer()}).
+                       version = none :: none | placement_attr:version(), told = #{} :: #{atom() => placement_attr:answer()}, quiet = 0 :: non_neg_integer()}).
 -record(state, {subscriptions = #{} :: #{{pid(), reference()} => #subscription{}},
                 looks = #{} :: #{reference() => {pid(), reference()}},  %% asked of the attribute server, not answered yet
                 sent = 0 :: non_neg_integer()}).
@@ -98,15 +98,17 @@ ended(Id, #state{subscriptions = All, looks = Looks} = State) ->
     end.
 
 seen(Id, Version, Answers, #state{subscriptions = All, sent = Sent} = State) ->
-    #{Id := #subscription{pid = Pid, reference = Reference, told = Told, quiet = Quiet} = Subscription} = All,
-    case [Pair || {Name, Answer} = Pair <- Answers, is_news(Answer, maps:get(Name, Told, none))] of
+    #{Id := #subscription{pid = Pid, reference = Reference, version = Before, told = Told, quiet = Quiet} = Subscription} = All,
+    %% With a new version the subscriber forgets what it was told of the one before.
+    Known = case Version of Before -> Told; _ -> #{} end,
+    case [Pair || {Name, Answer} = Pair <- Answers, is_news(Answer, maps:get(Name, Known, none))] of
         [] when Quiet + 1 < ?QUIET_LOOKS ->
             State#state{subscriptions = All#{Id := Subscription#subscription{quiet = Quiet + 1}}};
         News ->
             %% A subscriber that does not read loses changes; with the next one it gets the newest value again.
             case erlang:send(Pid, {placement_change, Reference, node(), Version, News}, [nosuspend, noconnect]) of
                 ok ->
-                    New = Subscription#subscription{told = maps:merge(Told, maps:from_list(News)), quiet = 0},
+                    New = Subscription#subscription{version = Version, told = maps:merge(Known, maps:from_list(News)), quiet = 0},
                     State#state{subscriptions = All#{Id := New}, sent = Sent + 1};
                 _ -> State
             end

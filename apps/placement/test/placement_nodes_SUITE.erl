@@ -394,21 +394,23 @@ held_pid() ->
 
 changes_are_pushed(Config) ->
     [C, D] = Nodes = [node_of(Config, Name) || Name <- ["c", "d"]],
-    [ok = call(Config, Name, placement, insert, [pushed, 1]) || Name <- ["c", "d"]],
-    ok = call(Config, "a", placement, follow, [Nodes, [pushed], 20]),
+    [ok = call(Config, Name, placement, insert, [Attribute, 1]) || Name <- ["c", "d"], Attribute <- [pushed, beside]],
+    ok = call(Config, "a", placement, follow, [Nodes, [pushed, beside], 20]),
     Shown = fun() -> #{C := #{attributes := #{pushed := KnownC}}, D := #{attributes := #{pushed := KnownD}}} = call(Config, "a", placement_cache, fetch, [Nodes, [pushed], #{max_age => 600000}]),
                      {element(2, KnownC), element(2, KnownD)} end,
     _ = beamway_peer:wait_until(fun() -> Shown() =:= {1, 1} end, 10000),
     Asked = call(Config, "a", placement_cache, asked, []),
     ok = call(Config, "d", placement, update, [pushed, 2]),
     _ = beamway_peer:wait_until(fun() -> Shown() =:= {1, 2} end, 10000),
+    %% Nor is the node asked for what has not changed.
+    #{D := #{attributes := #{beside := {ok, 1, _, _, _}}}} = call(Config, "a", placement_cache, fetch, [[D], [beside], #{max_age => 600000}]),
     ?assertEqual(Asked, call(Config, "a", placement_cache, asked, [])),
     %% The publisher is killed: it is followed again.
     true = on(Config, "d", fun() -> exit(whereis(placement_push), kill) end),
     ok = call(Config, "d", placement, update, [pushed, 3]),
     _ = beamway_peer:wait_until(fun() -> Shown() =:= {1, 3} end, 20000),
     ok = call(Config, "a", placement, unfollow, [Nodes]),
-    [ok = call(Config, Name, attr, delete_attr, [pushed]) || Name <- ["c", "d"]].
+    [ok = call(Config, Name, attr, delete_attr, [Attribute]) || Name <- ["c", "d"], Attribute <- [pushed, beside]].
 
 a_node_comes_back_with_its_name(Config) ->
     Name = beamway_peer:unique_name("again"),
