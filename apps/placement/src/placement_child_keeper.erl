@@ -103,7 +103,7 @@ lost(#{name := Name}) -> logger:warning("placement: the state of child ~0tP is l
 
 %% Half of the lease is left to hand the state on.
 handed_over(_, _, none, _) -> ok;
-handed_over(Module, Pid, {ok, Given}, Until) -> apart(fun() -> Module:placement_handoff(Pid, Given) end, (Until - now_ms()) div 2).
+handed_over(Module, Pid, {ok, Given}, Until) -> apart(fun() -> Module:placement_handoff(Pid, Given) end, min(?HANDOFF_MS, (Until - now_ms()) div 2)).
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
@@ -151,18 +151,21 @@ stop(Pid) ->
 
 %%% Moving
 
-fits(#kept{spec = #{query := Query, grace := Grace} = Spec, unfit_since = Since} = Kept) ->
+fits(#kept{spec = #{grace := Grace} = Spec, unfit_since = Since} = Kept) ->
     Now = now_ms(),
-    case {placement_choose:ranked([node()], {Query, 1}), Since} of
+    case {ranked([node()], Kept), Since} of
         {{ok, _, _}, _} -> Kept#kept{unfit_since = none};
         {_, none} -> Kept#kept{unfit_since = Now};
         {_, _} when Now - Since < Grace -> Kept;
         _ ->
-            case placement_choose:ranked([node() | connected(Spec)], {Query, 1}) of
+            case ranked([node() | connected(Spec)], Kept) of
                 {ok, [Node | _], _} when Node =/= node() -> moved(Node, Spec, Kept);
                 _ -> Kept
             end
     end.
+
+%% In a third of the time that is left: the lease must be asked for anew, however long the query takes.
+ranked(Nodes, #kept{spec = #{query := Query}, until = Until}) -> apart(fun() -> placement_choose:ranked(Nodes, {Query, 1}) end, (Until - now_ms()) div 3).
 
 %% The other voters that could take over.
 connected(#{nodes := Nodes}) -> [Node || Node <- Nodes, lists:member(Node, nodes(connected))].
@@ -184,14 +187,14 @@ given(true, Module, Pid) ->
         _ -> none
     end.
 
-%% In a process of its own: the child may hang. The exit reason is how the result travels.
+%% In a process of its own: the child may hang, and scores may raise. The exit reason is how the result travels.
 -dialyzer({nowarn_function, apart/2}).
 apart(Fun, Ms) ->
     {Worker, Monitor} = spawn_monitor(fun() -> exit({?MODULE, Fun()}) end),
     receive
         {'DOWN', Monitor, process, _, {?MODULE, Result}} -> Result;
         {'DOWN', Monitor, process, _, Reason} -> {'EXIT', Reason}
-    after max(0, min(Ms, ?HANDOFF_MS)) ->
+    after max(0, Ms) ->
         true = demonitor(Monitor, [flush]),
         true = exit(Worker, kill),
         timeout

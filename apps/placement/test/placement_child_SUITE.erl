@@ -10,9 +10,9 @@
          a_new_child_waits_for_the_old_one/1, a_minority_changes_nothing/1, a_minority_deletes_nothing/1,
          started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1, forgets_what_was_deleted/1, the_first_choice_does_not_start_it/1,
          the_first_choice_does_not_take_its_state/1, the_first_choice_hangs_over_its_state/1, the_first_voter_hangs/1, the_first_voter_knows_nothing/1,
-         two_calls_at_once/1, a_call_beside_a_start/1]).
+         two_calls_at_once/1, a_call_beside_a_start/1, the_query_takes_long/1]).
 %% The child, on the nodes.
--export([start_link/1, start_link_by_helper/1, start_link_but/2, start_link_behind_a_gate/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2]).
+-export([start_link/1, start_link_by_helper/1, start_link_but/2, start_link_behind_a_gate/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2, worker_after/1]).
 %% What the nodes log.
 -export([log/2]).
 
@@ -24,7 +24,7 @@ all() -> [restarted_elsewhere, moves_with_its_state, moves_to_a_node_that_was_ch
          a_new_child_waits_for_the_old_one, a_minority_changes_nothing, a_minority_deletes_nothing,
          started_anew_on_restarted_nodes, a_helper_of_the_start_ends, a_voter_that_missed_the_end, forgets_what_was_deleted, the_first_choice_does_not_start_it,
          the_first_choice_does_not_take_its_state, the_first_choice_hangs_over_its_state, the_first_voter_hangs, the_first_voter_knows_nothing,
-         two_calls_at_once, a_call_beside_a_start].
+         two_calls_at_once, a_call_beside_a_start, the_query_takes_long].
 
 init_per_testcase(_, Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c"], #{args => ["-pa" | [filename:absname(Path) || Path <- [filename:dirname(code:which(?MODULE))]]]}),
@@ -396,3 +396,14 @@ a_call_beside_a_start(Config) ->
     {ok, _} = beamway_peer:await(Call),
     true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =/= none end, 60000),
     ?assertEqual(kept, beamway_placement_nodes:call(cluster(Config), "a", {gen_server, call}, [{via, placement, once}, get])).
+
+%% An attribute of its node takes longer than the lease: the process stays, and its lease is asked for anew.
+the_query_takes_long(Config) ->
+    roles(Config, [{"a", worker}, {"b", other}, {"c", other}]),
+    Grace = 3 * grace(),
+    Options = #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => Grace},
+    {ok, Pid} = call(Config, "a", child, [{role, eq, worker}, {?MODULE, start_link, [kept]}, Options]),
+    ok = call(Config, "a", insert, [role, {dynamic, {?MODULE, worker_after, [2 * Grace]}, #{ttl => 0, limit => 60000}}]),
+    ?assert(stays(Config, ["a"], Pid, 6)).
+
+worker_after(Ms) -> receive after Ms -> worker end.
