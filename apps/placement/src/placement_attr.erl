@@ -400,7 +400,8 @@ asked_anew(Name, #state{requests = Requests} = State) ->
         false -> State
     end.
 
-next(#state{waiting = [Name | Rest]} = State) -> started(Name, State#state{waiting = Rest});
+%% One whose attribute was deleted or has got a value takes no turn.
+next(#state{waiting = [Name | Rest], evaluations = Evaluations} = State) when map_size(Evaluations) < ?AT_ONCE -> next(started(Name, State#state{waiting = Rest}));
 next(State) -> State.
 
 learnt(Name, #{kind := sampled, over := Over} = Definition, Outcome, Now) ->

@@ -10,7 +10,7 @@
 -export([built_in_attributes_are_documented/1, the_table_outlives_the_starter/1, any_process_may_change_attributes/1, a_stopped_node_leaves_the_others/1, functions_that_misbehave/1,
          a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
          the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
-         a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1,
+         a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1, more_than_run_at_once/1,
          pairs_that_talk_much/1, asked_before_it_is_configured/1, automatic_and_slow/1, places_that_nodes_declare/1, a_stopped_node_is_waited_for_once/1, who_chooses_often_does_not_wait/1, an_attribute_is_defined_anew/1, warnings_are_shown/1]).
 -export([held/0, slow_once/0, slow_sample/0, count_up/0, wrong/0, caught/1]).
 
@@ -20,7 +20,7 @@ all() ->
     [built_in_attributes_are_documented, the_table_outlives_the_starter, any_process_may_change_attributes, a_stopped_node_leaves_the_others, functions_that_misbehave,
      a_dead_node_costs_no_time, a_duplicate_is_one_node, units_and_failures, atoms_are_no_large_numbers, unknown_nodes_are_not_far,
      the_server_is_killed, an_owner_ends, owners_are_counted, averages_over_time, ages_and_caches, changes_are_pushed,
-     a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation,
+     a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation, more_than_run_at_once,
      pairs_that_talk_much, asked_before_it_is_configured, automatic_and_slow, places_that_nodes_declare, a_stopped_node_is_waited_for_once, who_chooses_often_does_not_wait, an_attribute_is_defined_anew, warnings_are_shown].
 
 init_per_suite(Config) ->
@@ -345,6 +345,22 @@ many_ask_one_evaluation(Config) ->
     {answers, Values} = on(Config, "a", fun() -> Asker ! {answers, self()}, receive {answers, _} = Answers -> Answers after 30000 -> none end end),
     ?assertEqual(lists:duplicate(20, 1), Values),
     ok = call(Config, "d", attr, delete_attr, [slow]).
+
+%% Thirty-two run, one waits behind others that are deleted meanwhile: its turn comes all the same.
+more_than_run_at_once(Config) ->
+    Named = fun(Letter, Count) -> [list_to_atom(lists:concat([Letter, N])) || N <- lists:seq(1, Count)] end,
+    [Running, Deleted, [Last]] = Groups = [Named(a, 32), Named(b, 40), Named(c, 1)],
+    Answered = on(Config, "d", fun() ->
+        _ = [ok = placement:insert(Name, {dynamic, {timer, sleep, [1000]}, #{limit => 60000}}) || Name <- Running ++ Deleted],
+        ok = placement:insert(Last, {dynamic, {erlang, node, []}}),
+        Ask = make_ref(),
+        attr_server ! {placement, self(), Ask, lists:append(Groups)},
+        _ = [ok = placement:delete(Name) || Name <- Deleted],
+        Answers = receive {placement, Ask, _, All} -> All after 30000 -> [] end,
+        _ = [ok = placement:delete(Name) || Name <- [Last | Running]],
+        [Answer || {Name, Answer} <- Answers, Name =:= Last]
+    end),
+    ?assertMatch([{ok, _, _, _, _, _}], Answered).
 
 %% What the function before gives is no value of the attribute that has its name now.
 an_attribute_is_defined_anew(Config) ->
