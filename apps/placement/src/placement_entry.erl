@@ -30,6 +30,8 @@
 
 -define(STATIC_TTL_MS, 60000).
 -define(DYNAMIC_TTL_MS, 1000).
+%% Timers take no more than some centuries.
+-define(EVERY_MAX_MS, (1 bsl 40)).
 
 %% @doc The entries of a file, in its order. The text names the file, the place and what was expected.
 -spec read_file(file:name_all()) -> {ok, [{name(), definition()}]} | {error, Text :: unicode:chardata()}.
@@ -171,7 +173,7 @@ is_option({unit, Unit}) -> placement_unit:is_unit(Unit);
 is_option({type, Type}) -> lists:member(Type, [number, integer, atom, text, boolean, any]);
 is_option({Name, Ms}) when Name =:= ttl; Name =:= min_interval -> is_integer(Ms) andalso Ms >= 0;
 is_option({limit, Ms}) -> is_integer(Ms) andalso Ms >= 1 andalso Ms =< 60000;
-is_option({Name, Ms}) when Name =:= every; Name =:= over -> is_integer(Ms) andalso Ms >= 10;
+is_option({Name, Ms}) when Name =:= every; Name =:= over -> is_integer(Ms) andalso Ms >= 10 andalso Ms =< ?EVERY_MAX_MS;
 is_option({tolerance, Number}) -> is_number(Number) andalso Number >= 0;
 is_option(_) -> false.
 

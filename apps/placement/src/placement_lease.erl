@@ -22,6 +22,8 @@
 -define(SERVER, ?MODULE).
 -define(LEASES, placement_leases). %% {Reference, Holder :: pid(), claims(), EndMs | attached}
 -define(CHECKS_MAX, 1000).
+%% Timers take no more than some centuries.
+-define(TTL_MAX_MS, (1 bsl 40)).
 
 -record(request, {from :: gen_server:from(), holder :: pid(), claims :: claims(), require :: [placement_pred:predicate()], ttl :: pos_integer()}).
 -record(state, {checks = #{} :: #{reference() => {#request{}, Granted :: non_neg_integer()}},  %% how many were granted when it began
@@ -109,12 +111,12 @@ init(_) ->
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}} | {noreply, #state{}}.
 handle_call({reserve, Holder, Claims, Require, Ttl}, From, #state{checks = Checks, again = Again} = State)
-  when is_pid(Holder), is_map(Claims), is_list(Require), is_integer(Ttl), Ttl > 0 ->
+  when is_pid(Holder), is_map(Claims), is_list(Require), is_integer(Ttl), Ttl > 0, Ttl =< ?TTL_MAX_MS ->
     case map_size(Checks) + queue:len(Again) < ?CHECKS_MAX of
         true -> {noreply, element(2, checking(#request{from = From, holder = Holder, claims = Claims, require = Require, ttl = Ttl}, State))};
         false -> {reply, {error, {refused, too_many_requests}}, State}
     end;
-handle_call({renew, Reference, Ttl}, _, State) when is_integer(Ttl), Ttl > 0 ->
+handle_call({renew, Reference, Ttl}, _, State) when is_integer(Ttl), Ttl > 0, Ttl =< ?TTL_MAX_MS ->
     case ets:lookup(?LEASES, Reference) of
         [{_, _, _, attached}] -> {reply, ok, State};
         [{_, Holder, Claims, _}] ->

@@ -13,6 +13,8 @@
 -define(SERVER, ?MODULE).
 -define(SUBSCRIPTIONS_MAX, 10000).
 -define(QUIET_LOOKS, 4).
+%% No timer takes any number.
+-define(EVERY_MAX_MS, 86400000).
 
 -record(subscription, {pid :: pid(), reference :: reference(), names :: [atom()], every :: pos_integer(), monitor :: reference(),
                        version = none :: none | placement_attr:version(), told = #{} :: #{atom() => placement_attr:answer()}, quiet = 0 :: non_neg_integer()}).
@@ -69,7 +71,7 @@ handle_info({look, Id}, #state{subscriptions = All, looks = Looks} = State) ->
     case All of
         #{Id := #subscription{names = Names, every = Every}} ->
             %% No answer is no sign of life: the next look is made all the same.
-            _ = erlang:send_after(Every, self(), {look, Id}),
+            _ = erlang:send_after(min(Every, ?EVERY_MAX_MS), self(), {look, Id}),
             Look = make_ref(),
             _ = catch attr_server ! {placement, self(), Look, Names},
             {noreply, State#state{looks = (without(Id, Looks))#{Look => Id}}};

@@ -59,7 +59,8 @@ plan(Query) ->
              spread => checked(spread, fun is_spread/1, "{Level, MaxSkew, soft|hard} or {{attribute, Name}, MaxSkew, soft|hard}", Query, none),
              policy => checked(policy, fun placement_policy:is_policy/1, "a policy such as two_choices, random or least", Query, two_choices),
              charge => checked(charge, fun is_charge/1, "a map of attributes and numbers", Query, #{load => 1, run_queue => 1, leases => 1, num_erlang_processes => 1}),
-             deadline => checked(deadline, fun(Ms) -> is_integer(Ms) andalso Ms > 0 end, "milliseconds", Query, placement_config:deadline_ms()),
+             deadline => checked(deadline, fun(Ms) -> is_integer(Ms) andalso Ms > 0 andalso Ms =< 16#ffffffff end, "milliseconds, at most 4294967295", Query,
+                                 placement_config:deadline_ms()),
              source => Query},
     case Query of
         #{max_age := _} -> Base#{max_age => checked(max_age, fun(Ms) -> is_integer(Ms) andalso Ms >= 0 end, "milliseconds", Query, 0)};
@@ -132,7 +133,7 @@ good_test_() ->
 
 bad_test_() ->
     [?_assertMatch({_, {error, _}}, {Query, compile(Query)})
-     || Query <- [foo, {a, about, 1}, #{requires => []}, #{n => 0}, #{n => -1}, #{min => 0}, #{policy => first}, #{deadline => 0}, #{spread => 1},
+     || Query <- [foo, {a, about, 1}, #{requires => []}, #{n => 0}, #{n => -1}, #{min => 0}, #{policy => first}, #{deadline => 0}, #{deadline => 1 bsl 32}, #{spread => 1},
                   #{order => {a, gt, 1}}, #{prefer => [{a, min}]}, #{require => [{a, gt, fun() -> 1 end}]}, #{max_age => -1}, #{on_conflict => maybe_so},
                   {a, gt, {4, furlong}}, {a, match, "("}, [{a, gt, 1} | b], #{charge => 1}, #{from => "a"}]].
 

@@ -568,6 +568,14 @@ strangers_write_to_the_server(Config) ->
     end),
     ?assertMatch([{Node, [{os_type, {unix, linux}}]}], call(Config, "a", attr, request_attrs, [[Node], [os_type]])),
     _ = [call(Config, "b", sys, get_state, [Name]) || Name <- [placement_push, placement_cache, placement_group, placement_epoch, placement_lease]],
+    %% Times that no timer takes.
+    ?assertEqual(told, on(Config, "b", fun() ->
+        Reference = make_ref(),
+        ok = placement_push:subscribe(node(), self(), Reference, [os_type], 1 bsl 100),
+        receive {placement_change, Reference, _, _, [_]} -> told after 20000 -> nothing end
+    end)),
+    ?assertMatch({error, {unknown_request, _}}, call(Config, "a", placement, reserve, [Node, #{}, #{ttl => 1 bsl 100}])),
+    ?assertMatch({error, _}, call(Config, "b", placement, insert, [huge, {sampled, {erlang, node, []}, #{every => 1 bsl 100, over => 1 bsl 100}}])),
     ?assertEqual(Pids, [call(Config, "b", erlang, whereis, [Name]) || Name <- [attr_server, placement_push, placement_cache, placement_group, placement_epoch, placement_lease]]).
 
 %% Links of the Beamway carrier count what they move: shared memory, and TCP. A node on stock distribution cannot tell.
