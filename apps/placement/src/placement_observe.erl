@@ -28,7 +28,8 @@ observe(Pids, Ms) when is_integer(Ms), Ms >= 1, Ms =< 3600000, is_list(Pids), le
         [] ->
             ByNode = maps:to_list(lists:foldl(fun(Pid, Acc) -> maps:update_with(node(Pid), fun(Others) -> [Pid | Others] end, [Pid], Acc) end, #{}, lists:usort(Pids))),
             Asked = [{Own, erpc:send_request(Node, ?MODULE, local, [Own, Ms])} || {Node, Own} <- ByNode],
-            Answers = [answer(Own, Request, Ms + ?GRACE_MS) || {Own, Request} <- Asked],
+            End = erlang:monotonic_time(millisecond) + Ms + ?GRACE_MS,
+            Answers = [answer(Own, Request, max(0, End - erlang:monotonic_time(millisecond))) || {Own, Request} <- Asked],
             {ok, graph(Pids, Answers),
              #{unseen => lists:append([Unseen || {_, _, Unseen, _} <- Answers]), messages => lists:sum([Count || {_, _, _, Count} <- Answers])}};
         [Wrong | _] -> {error, {bad_pids, Wrong}}

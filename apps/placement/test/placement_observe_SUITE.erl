@@ -5,13 +5,13 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([bytes_of_lanes/1, bytes_of_pairs/1, what_cannot_be_traced/1, nothing_stays/1, bad_input/1]).
+-export([bytes_of_lanes/1, bytes_of_pairs/1, what_cannot_be_traced/1, stopped_nodes/1, nothing_stays/1, bad_input/1]).
 %% On the nodes.
 -export([talker/2, listener/0]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [bytes_of_lanes, bytes_of_pairs, what_cannot_be_traced, nothing_stays, bad_input].
+all() -> [bytes_of_lanes, bytes_of_pairs, what_cannot_be_traced, stopped_nodes, nothing_stays, bad_input].
 
 init_per_suite(Config) ->
     Peers = [begin
@@ -85,6 +85,19 @@ what_cannot_be_traced(Config) ->
     1 = beamway_peer:call(First, erlang, trace, [Traced, true, [send, {tracer, Tracer}]]),
     {ok, [], #{unseen := Unseen}} = beamway_peer:call(First, placement, observe, [[Ended, Traced], 100], 30000),
     ?assertEqual(lists:sort([{Ended, noproc}, {Traced, traced_by_another}]), lists:sort(Unseen)).
+
+%% All together are waited for once: five seconds beyond the time that was asked for.
+stopped_nodes(Config) ->
+    [{First, _}, _] = proplists:get_value(peers, Config),
+    Cluster = beamway_placement_nodes:start(["three", "four", "five", "six"]),
+    [true = beamway_peer:call(First, net_kernel, connect_node, [Node]) || Node <- beamway_placement_nodes:nodes(Cluster)],
+    Pids = beamway_placement_nodes:all(Cluster, erlang, whereis, [init]),
+    [ok = beamway_peer:sigstop(Peer) || Peer <- beamway_placement_nodes:peers(Cluster)],
+    {Us, {ok, [], #{unseen := Unseen}}} = beamway_peer:run(First, fun() -> timer:tc(fun() -> placement:observe(Pids, 100) end) end),
+    ok = beamway_placement_nodes:stop(Cluster),
+    ?assertEqual(lists:sort([{Pid, timeout} || Pid <- Pids]), lists:sort(Unseen)),
+    %% One after the other they take 20 s.
+    ?assert(Us < 15000000, Us).
 
 %% Afterwards no process is traced; neither where who asked was killed meanwhile.
 nothing_stays(Config) ->
