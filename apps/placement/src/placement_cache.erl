@@ -363,13 +363,13 @@ finished(Monitor, Reason, #state{queries = Queries, waiters = Waiters, versions 
     Now = erlang:monotonic_time(millisecond),
     Left = State#state{queries = maps:remove(Monitor, Queries), waiters = maps:remove(Monitor, Waiters)},
     {Status, New} =
-        case Reason of
-            {?MODULE, {answered, Version, Answers, RttUs}} ->
+        case {Reason, is_up(Node)} of
+            {{?MODULE, {answered, Version, Answers, RttUs}}, true} ->
                 ok = keep(Node, Version, Answers, pull, State),
                 ok = answered(Node, Names),
                 true = ets:insert(?KNOWN, {{node, Node}, ok, Now, shortest(Node, RttUs)}),
                 {ok, Left#state{versions = Versions#{Node => Version}}};
-            {?MODULE, timeout} -> {timeout, Left};
+            {{?MODULE, timeout}, _} -> {timeout, Left};
             _ ->
                 Failed = case Reason of {?MODULE, no_server} -> no_server; _ -> nodedown end,
                 true = ets:delete(?KNOWN, {silent, Node}),
@@ -378,6 +378,13 @@ finished(Monitor, Reason, #state{queries = Queries, waiters = Waiters, versions 
         end,
     _ = [Alias ! {Alias, Node, Status} || {Alias, _} <- maps:get(Monitor, Waiters)],
     New.
+
+%% The answer of a node that has gone down meanwhile may come after its nodedown, which drops what is known.
+is_up(Node) ->
+    case ets:lookup(?KNOWN, {node, Node}) of
+        [{_, nodedown, _, _}] -> lists:member(Node, [node() | nodes(connected)]);
+        _ -> true
+    end.
 
 shortest(Node, RttUs) ->
     case rtt(Node) of

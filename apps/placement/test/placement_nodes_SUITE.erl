@@ -10,7 +10,7 @@
 -export([built_in_attributes_are_documented/1, the_table_outlives_the_starter/1, any_process_may_change_attributes/1, a_stopped_node_leaves_the_others/1, functions_that_misbehave/1,
          a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
          the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
-         a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1, more_than_run_at_once/1,
+         a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1, more_than_run_at_once/1, an_answer_after_the_end/1,
          pairs_that_talk_much/1, asked_before_it_is_configured/1, automatic_and_slow/1, places_that_nodes_declare/1, a_stopped_node_is_waited_for_once/1, who_chooses_often_does_not_wait/1, an_attribute_is_defined_anew/1, warnings_are_shown/1]).
 -export([held/0, slow_once/0, slow_sample/0, count_up/0, wrong/0, caught/1]).
 
@@ -20,7 +20,7 @@ all() ->
     [built_in_attributes_are_documented, the_table_outlives_the_starter, any_process_may_change_attributes, a_stopped_node_leaves_the_others, functions_that_misbehave,
      a_dead_node_costs_no_time, a_duplicate_is_one_node, units_and_failures, atoms_are_no_large_numbers, unknown_nodes_are_not_far,
      the_server_is_killed, an_owner_ends, owners_are_counted, averages_over_time, ages_and_caches, changes_are_pushed,
-     a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation, more_than_run_at_once,
+     a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation, more_than_run_at_once, an_answer_after_the_end,
      pairs_that_talk_much, asked_before_it_is_configured, automatic_and_slow, places_that_nodes_declare, a_stopped_node_is_waited_for_once, who_chooses_often_does_not_wait, an_attribute_is_defined_anew, warnings_are_shown].
 
 init_per_suite(Config) ->
@@ -445,6 +445,33 @@ a_node_comes_back_with_its_name(Config) ->
     true = call(Config, "a", net_kernel, connect_node, [Node]),
     _ = beamway_peer:wait_until(fun() -> {ok, 2} =:= case Shown(Node) of {ok, Value, _, _, _} -> {ok, Value}; Other -> Other end end, 10000),
     ok = beamway_peer:stop(Second).
+
+%% The process that asks is held up, and reads the answer when the node has gone down: nothing of it is kept.
+an_answer_after_the_end(Config) ->
+    [{_, Peer, Gone}] = Extra = beamway_placement_nodes:start(["gone"]),
+    A = node_of(Config, "a"),
+    true = call(Config, "a", net_kernel, connect_node, [Gone]),
+    ok = beamway_peer:call(Peer, placement, insert, [slow, {dynamic, {?MODULE, held, []}, #{limit => 60000, min_interval => 60000, ttl => 60000}}]),
+    Asker = beamway_peer:async(fun() -> call(Config, "a", placement_cache, fetch, [[Gone], [slow], #{live => true, deadline => 60000}]) end),
+    _ = beamway_peer:wait_until(fun() -> is_pid(beamway_peer:call(Peer, erlang, whereis, [held])) end, 30000),
+    Holder = on(Config, "a", fun() ->
+        Self = self(),
+        Pid = spawn(fun() ->
+            [Question] = [Question || {Node, _, Question} <- maps:values(element(2, sys:get_state(placement_cache))), Node =:= Gone],
+            true = erlang:suspend_process(Question),
+            Self ! {self(), suspended},
+            receive resume -> erlang:resume_process(Question) end
+        end),
+        receive {Pid, suspended} -> Pid after 30000 -> error(not_suspended) end
+    end),
+    ok = beamway_peer:run(Peer, fun() -> release_held() end),
+    {ok, [{slow, {ok, _, _, _, _, _}}]} = beamway_peer:call(Peer, placement_attr, local, [[slow], 30000]),
+    %% What it has sent before has arrived, too.
+    A = beamway_peer:run(Peer, fun() -> erpc:call(A, erlang, node, []) end),
+    ok = beamway_placement_nodes:stop(Extra),
+    _ = beamway_peer:wait_until(fun() -> case call(Config, "a", ets, lookup, [placement_known, {node, Gone}]) of [{_, nodedown, _, _}] -> true; _ -> false end end, 30000),
+    on(Config, "a", fun() -> Holder ! resume end),
+    ?assertMatch(#{Gone := #{status := nodedown, attributes := #{slow := {unknown, nodedown}}}}, beamway_peer:await(Asker, 60000)).
 
 a_node_without_placement(Config) ->
     Extra = beamway_placement_nodes:start(["plain"], #{run => false}),
