@@ -303,20 +303,25 @@ a_voter_that_missed_the_end(Config) ->
     true = beamway_peer:wait_until(fun() -> call(Config, "a", children, []) =:= [] end, 30000),
     ?assertNot(is_alive(Config, Pid)).
 
-%% After an hour, also if the server was killed in that time.
+%% After an hour, also if the server was killed in that time. A call that has failed is forgotten, too.
 forgets_what_was_deleted(Config) ->
     _ = started(Config, [], kept),
     ok = call(Config, "a", delete_child, [once]),
-    Row = fun() -> beamway_placement_nodes:call(cluster(Config), "a", {ets, lookup}, [placement_children, once]) end,
+    Nodes = [node_of(Config, "a"), 'x@127.0.0.1', 'y@127.0.0.1'],
+    {error, no_majority} = call(Config, "a", child, [[], {?MODULE, start_link, [kept]}, #{name => failed, nodes => Nodes, grace => grace()}]),
+    Row = fun(Name) -> beamway_placement_nodes:call(cluster(Config), "a", {ets, lookup}, [placement_children, Name]) end,
     %% The child has ended, and its promise is given back.
-    true = beamway_peer:wait_until(fun() -> [{_, {deleted, _}, {Holder, _, _}}] = Row(), Holder =:= nobody end, 30000),
+    true = beamway_peer:wait_until(fun() -> [{_, {deleted, _}, {Holder, _, _}}] = Row(once), Holder =:= nobody end, 30000),
+    true = beamway_peer:wait_until(fun() -> [{_, Spec, _}] = Row(failed), Spec =:= unknown end, 30000),
     Server = beamway_placement_nodes:call(cluster(Config), "a", {erlang, whereis}, [placement_child]),
     true = beamway_placement_nodes:call(cluster(Config), "a", {erlang, exit}, [Server, kill]),
     Restarted = fun() -> not lists:member(beamway_placement_nodes:call(cluster(Config), "a", {erlang, whereis}, [placement_child]), [Server, undefined]) end,
     true = beamway_peer:wait_until(Restarted, 30000),
-    [{_, _, {nobody, none, Until}}] = Row(),
-    true = beamway_placement_nodes:call(cluster(Config), "a", {ets, update_element}, [placement_children, once, {3, {nobody, none, Until - 3600000}}]),
-    true = beamway_peer:wait_until(fun() -> Row() =:= [] end, 10000).
+    [begin
+         [{_, _, {nobody, none, Until}}] = Row(Name),
+         true = beamway_placement_nodes:call(cluster(Config), "a", {ets, update_element}, [placement_children, Name, {3, {nobody, none, Until - 3600000}}]),
+         true = beamway_peer:wait_until(fun() -> Row(Name) =:= [] end, 30000)
+     end || Name <- [once, failed]].
 
 %% Its state goes on to the next node.
 the_first_choice_does_not_start_it(Config) ->
