@@ -335,7 +335,8 @@ bound({top, N}, Values, Count, _) -> {ge, lists:nth(max(1, Count + 1 - N), Value
 contradictions(Compiled) ->
     Parts = [{P, Leaf} || {leaf, P, {compare, _, _, _} = Leaf} <- conjuncts(Compiled)],
     [{P1, P2} || {P1, {compare, Name, Op1, K1}} <- Parts, {P2, {compare, Other, Op2, K2}} <- Parts, Name =:= Other,
-                 excludes(Op1, Op2, placement_unit:compare(plain(K1), none, plain(K2)))].
+                 %% A bare number has the attribute's own unit, which is not known here.
+                 placement_unit:is_quantity(K1) =:= placement_unit:is_quantity(K2), excludes(Op1, Op2, placement_unit:compare(plain(K1), none, plain(K2)))].
 
 plain({Number, Unit} = Quantity) when is_number(Number), is_atom(Unit) ->
     Base = lists:foldl(fun(To, none) -> case placement_unit:convert(Quantity, To) of {ok, Converted} -> {Converted, To}; _ -> none end;

@@ -121,7 +121,8 @@ words_test_() ->
 contradictions_test_() ->
     [?_assertEqual(Want, begin {ok, Compiled} = placement_pred:compile(P), length(placement_pred:contradictions(Compiled)) end)
      || {Want, P} <- [{1, [{a, lt, 1}, {a, gt, 2}]}, {1, [{a, lt, 1}, {a, ge, 1}]}, {0, [{a, le, 1}, {a, ge, 1}]}, {1, [{a, eq, 1}, {a, eq, 2}]},
-                      {1, [{a, lt, {1, gib}}, {a, gt, {2048, mib}}]}, {0, [{a, lt, 3}, {a, gt, 2}]}, {0, [{a, lt, 1}, {b, gt, 2}]}]].
+                      {1, [{a, lt, {1, gib}}, {a, gt, {2048, mib}}]}, {0, [{a, lt, 2000000}, {a, gt, {1, gib}}]},
+                      {0, [{a, lt, 3}, {a, gt, 2}]}, {0, [{a, lt, 1}, {b, gt, 2}]}]].
 
 %% What only the chooser can judge is not checked again by the target.
 at_target_test() ->
