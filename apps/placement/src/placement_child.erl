@@ -280,7 +280,8 @@ handle_info(tick, State) ->
     ok = tick(),
     Now = now_ms(),
     _ = ets:select_delete(?CHILDREN, [{{'_', Gone, {'_', '_', '$1'}}, [{'<', '$1', Now - ?REMEMBERED_MS}], [true]} || Gone <- [{deleted, '_'}, unknown]]),
-    {noreply, lists:foldl(fun chosen/2, State, [{Spec, Now - Until} || {_, #{} = Spec, {_, _, Until}} <- ets:tab2list(?CHILDREN), Until =< Now])};
+    Free = ets:select(?CHILDREN, [{{'_', '$1', {'_', '_', '$2'}}, [{is_map, '$1'}, {'=<', '$2', Now}], [{{'$1', {'-', Now, '$2'}}}]}]),
+    {noreply, lists:foldl(fun chosen/2, State, Free)};
 handle_info({'EXIT', Keeper, _}, #state{keepers = Keepers} = State) -> {noreply, State#state{keepers = maps:remove(Keeper, Keepers)}};
 handle_info({'DOWN', Monitor, process, _, _}, #state{choosers = Choosers} = State) -> {noreply, State#state{choosers = maps:remove(Monitor, Choosers)}};
 handle_info(_, State) -> {noreply, State}.
