@@ -85,14 +85,14 @@ insert(Name, Entry) when is_atom(Name) ->
     end;
 insert(Name, _) -> {error, io_lib:format("~0tP is no name of an attribute; expected an atom", [Name, 10])}.
 
-%% @doc Changes an attribute that is there. A plain value keeps the unit and the type that the attribute has.
+%% @doc Changes an attribute that is there. A plain value keeps the unit, the type, the ttl and the tolerance that the attribute has.
 -spec update(placement_entry:name(), Entry :: term()) -> ok | {error, Text :: unicode:chardata()}.
 update(Name, Entry) ->
     case {ets_lookup(?DEFINITIONS, Name), placement_entry:definition(Name, Entry)} of
         {[], _} -> {error, io_lib:format("there is no attribute ~0tP to update; insert it first", [Name, 10])};
         {_, {error, _} = Error} -> Error;
-        {[{_, #{unit := Unit, tolerance := Tolerance}}], {ok, #{kind := static, value := Entry} = New}} ->
-            gen_server:call(?SERVER, {insert, Name, New#{unit := Unit, tolerance := Tolerance}}, ?CALL_MS);
+        {[{_, Known}], {ok, #{kind := static, value := Entry} = New}} ->
+            gen_server:call(?SERVER, {insert, Name, maps:merge(New, maps:with([unit, type, ttl, tolerance], Known))}, ?CALL_MS);
         {_, {ok, _}} -> insert(Name, Entry)
     end.
 

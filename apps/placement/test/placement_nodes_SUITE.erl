@@ -64,7 +64,12 @@ any_process_may_change_attributes(Config) ->
     ?assertEqual([{Node, [{shared, 2}]}], call(Config, "a", attr, request_attrs, [[Node], [shared]])),
     ok = call(Config, "b", attr, delete_attr, [shared]),
     ?assertEqual([{Node, [{shared, undefined}]}], call(Config, "a", attr, request_attrs, [[Node], [shared]])),
-    {error, _} = call(Config, "b", attr, update_attr, [shared, 3]).
+    {error, _} = call(Config, "b", attr, update_attr, [shared, 3]),
+    %% A plain value keeps what others were told of the one before.
+    ok = call(Config, "b", placement, insert, [shared, 1, #{unit => gib, ttl => 7}]),
+    ok = call(Config, "b", placement, update, [shared, 2]),
+    ?assertMatch(#{value := 2, unit := gib, ttl := 7}, proplists:get_value(shared, call(Config, "b", placement_attr, definitions, []))),
+    ok = call(Config, "b", placement, delete, [shared]).
 
 %% Its time-out put an atom into the list of results, on which choose_nodes crashed.
 a_stopped_node_leaves_the_others(Config) ->
