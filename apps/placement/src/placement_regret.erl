@@ -59,9 +59,13 @@ ratio(I, Members, Rows) ->
     case [{Bound, Us} || {Us, J} <- Known, Bound <- bound(J, Known, element(J, Rows))] of
         Bounds when length(Bounds) < 3 -> [];
         Bounds ->
-            {_, Near} = lists:min(Bounds),
-            [middle([Us || {Us, _} <- Known]) / Near]
+            {Least, _} = lists:min(Bounds),
+            [middle([Us || {Us, _} <- Known]) / mean([Us || {Bound, Us} <- Bounds, Bound == Least])]
     end.
+
+%% Several are often equally near by the bound, as all that are nearer to the same third node. To take the one whose own time is least would favour noise.
+mean([Us]) -> Us;
+mean(Times) -> math:exp(lists:sum([math:log(Us) || Us <- Times]) / length(Times)).
 
 %% Third nodes, the nearest first; `infinity' sorts after all numbers.
 bound(J, Known, RowJ) ->

@@ -60,6 +60,13 @@ noise_splits_no_group_test_() ->
          end || Seed <- lists:seq(1, 100)]
     end}.
 
+%% By the bound of 20 three nodes are equally near to each, at 10, 20 and 20: none of them is picked by its own time.
+equal_bounds_test() ->
+    Us = fun(4) -> 10; (2) -> 20; (_) -> 30 end,
+    Places = lists:seq(0, 7),
+    {ok, Matrix} = placement_matrix:from_rows([name(I) || I <- Places], [[Us(min(abs(I - J), 8 - abs(I - J))) || J <- Places] || I <- Places]),
+    ?assert(abs(placement_regret:of_group(Matrix) - 30 / math:pow(10 * 20 * 20, 1 / 3)) < 1.0e-9).
+
 %% Cities on four continents, with no level between a continent and a city.
 cities(Count) ->
     Random0 = rand:seed_s(exsss, {1, 2, 3}),
