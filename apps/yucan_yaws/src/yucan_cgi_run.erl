@@ -4,7 +4,7 @@
 %% The script gets exactly the environment that it is given and its body as standard input, with an end (from a file, through a shell, since
 %% a port cannot close its half). Its standard error is the server's. The runtime makes each program the leader of a process group: when the
 %% script ends, is told to end, or its reader ends, whatever is left of that group is killed. While its reader is slow the group
-%% is stopped (SIGSTOP), since a port reads all that comes. One process for each script, linked to the one that reads.
+%% is stopped (SIGSTOP), since a port reads all that comes. One process for each script, which ends with the one that reads.
 -module(yucan_cgi_run).
 -behaviour(gen_server).
 
@@ -41,7 +41,8 @@ open(#{max := Max} = Script) ->
         false -> open(maps:remove(max, Script))
     end;
 open(Script) ->
-    case gen_server:start_link(?MODULE, Script, []) of
+    %% Not linked: what cannot start would end the reader, which has an answer to give.
+    case gen_server:start(?MODULE, {self(), Script}, []) of
         {ok, Pid} -> {ok, Pid};
         {error, Reason} -> {error, {start, Reason}}
     end.
@@ -81,9 +82,10 @@ close(Pid) ->
     Pid.
 
 %% @private
--spec init(script()) -> {ok, #state{}} | {stop, term()}.
-init(#{program := Program, arguments := Arguments, folder := Folder, variables := Variables, body := Body}) ->
-    %% So that terminate/2 runs when the reader ends.
+-spec init({Reader :: pid(), script()}) -> {ok, #state{}} | {stop, term()}.
+init({Reader, #{program := Program, arguments := Arguments, folder := Folder, variables := Variables, body := Body}}) ->
+    _ = erlang:monitor(process, Reader),
+    %% So that terminate/2 runs also when a port fails.
     _ = process_flag(trap_exit, true),
     _ = process_flag(message_queue_data, off_heap),
     Options = [{args, ["-c", lists:append(shell(Body)), file(Body)] ++ told_by_shell(Variables) ++ ["--", Program | Arguments]},
@@ -165,7 +167,7 @@ ended(_) -> false.
 handle_cast(_, State) -> {noreply, State}.
 
 %% @private
--spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+-spec handle_info(term(), #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
 handle_info({Port, {data, Data}}, #state{port = Port, reader = {_, _} = Reader} = State) ->
     {noreply, answer(Reader, {data, Data}, State)};
 handle_info({Port, {data, Data}}, #state{port = Port, queue = Queue, bytes = Bytes} = State) ->
@@ -179,6 +181,9 @@ handle_info({timeout, Timer, read}, #state{reader = {_, Timer} = Reader} = State
 handle_info({timeout, _, look}, #state{eof = false} = State) ->
     ok = look(State),
     {noreply, State};
+%% The reader has ended.
+handle_info({'DOWN', _, process, _, _}, State) ->
+    {stop, normal, State};
 handle_info(_, State) ->
     {noreply, State}.
 

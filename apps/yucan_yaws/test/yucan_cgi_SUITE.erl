@@ -269,11 +269,13 @@ head_request(Config) ->
     ok.
 
 not_executable(Config) ->
-    Port = start(Config, [{"a.cgi", "#!/no/such/interpreter\n"}]),
+    Port = start(Config, "appmods = </m, yucan_yaws_pages>\n", [{"a.cgi", "#!/no/such/interpreter\n"}]),
     File = yucan_yaws_site:write(Config, "www/b.cgi", sh("exit 0")),
     ok = file:change_mode(File, 8#644),
     {502, _, _} = get(Port, "/a.cgi"),
     {502, _, _} = get(Port, "/b.cgi"),
+    %% One that the system does not even try to start.
+    {502, _, _} = get(Port, "/m/never_starts"),
     ok.
 
 shell_characters(Config) ->
