@@ -270,9 +270,12 @@ outcome(#{next := {page, Target}} = Outcome, Req, Arg, Site, Left) ->
         #{status := Status} -> with_status(Status, Response);
         #{} -> Response
     end;
-outcome(#{next := {redirect_local, Path}} = Outcome, Req, Arg, #{server := Server}, _) ->
-    Location = [yucan_yaws_out:own_origin(Req, Server), Path],
-    #{headers := Headers} = Outcome,
+outcome(#{next := {redirect_local, Path}, headers := Headers} = Outcome, Req, Arg, #{server := Server}, _) ->
+    Location = case Path of
+        "/" ++ _ -> [yucan_yaws_out:own_origin(Req, Server), Path];
+        %% Of the folder of this request, or a whole URL: the client knows both.
+        _ -> Path
+    end,
     yucan_yaws_out:answer(Outcome#{next := none, headers := Headers ++ [{<<"location">>, Location}]}, Req, Arg);
 outcome(Outcome, Req, Arg, _, _) ->
     yucan_yaws_out:answer(Outcome, Req, Arg).
