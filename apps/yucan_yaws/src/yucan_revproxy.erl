@@ -13,13 +13,11 @@
 -spec respond(yucan_req:req(), yucan_yaws_config_value:revproxy(), Own :: iodata(), Max :: pos_integer()) -> yucan_handler:response().
 respond(Req, #{url := Url} = Proxy, Own, Max) ->
     case yucan_spool:take(Req, Max) of
-        {ok, Body} -> try ask(Req, Proxy, Own, Body) after delete_later(Body) end;
+        %% The process that sends it has it open by then, or will fail, as it should.
+        {ok, Body} -> try ask(Req, Proxy, Own, Body) after yucan_spool:delete(Body) end;
         {error, {spool, Reason}} -> failed({spool, Reason}, Url);
         {error, Reason} -> yucan_req:body_error(Reason)
     end.
-
-%% The process that sends it has it open by then, or will fail, as it should.
-delete_later(Body) -> yucan_spool:delete(Body).
 
 ask(Req, #{prefix := Prefix, url := #{host := Host, port := Port} = Url}, Own, Body) ->
     Address = {Host, case Port of undefined -> 80; _ -> Port end},
@@ -87,17 +85,22 @@ is_passed(Name) ->
 
 %% A place on the other server is one below the prefix here.
 back({<<"location">>, Location}, Prefix, #{path := Base} = Url, Own) ->
-    There = iolist_to_binary([yucan_yaws_config_value:origin(Url), string:trim(Base, trailing, "/")]),
-    Size = byte_size(There),
-    case Location of
-        <<There:Size/binary, Rest/binary>> when Rest =:= <<>>; binary_part(Rest, 0, 1) =:= <<"/">> ->
-            {<<"location">>, iolist_to_binary([Own, string:trim(Prefix, trailing, "/"), Rest])};
+    Path = string:trim(Base, trailing, "/"),
+    Below = case Location of
         %% Of another host (RFC 3986, 4.2).
-        <<"//", _/binary>> ->
-            {<<"location">>, Location};
-        <<"/", _/binary>> ->
-            {<<"location">>, iolist_to_binary([Own, string:trim(Prefix, trailing, "/"), Location])};
-        _ ->
-            {<<"location">>, Location}
-    end;
+        <<"//", _/binary>> -> none;
+        <<"/", _/binary>> -> behind(Path, Location, Location);
+        _ -> behind([yucan_yaws_config_value:origin(Url), Path], Location, none)
+    end,
+    {<<"location">>, case Below of none -> Location; _ -> iolist_to_binary([Own, string:trim(Prefix, trailing, "/"), Below]) end};
 back(Header, _, _, _) -> Header.
+
+%% What follows a place that this one is, or is below.
+behind(There, Location, Otherwise) ->
+    Start = iolist_to_binary(There),
+    Size = byte_size(Start),
+    case Location of
+        <<Start:Size/binary>> -> <<>>;
+        <<Start:Size/binary, C, _/binary>> when C =:= $/; C =:= $?; C =:= $# -> binary_part(Location, Size, byte_size(Location) - Size);
+        _ -> Otherwise
+    end.

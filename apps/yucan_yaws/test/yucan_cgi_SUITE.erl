@@ -435,16 +435,17 @@ revproxy_hops(Config) ->
     [undefined, <<"2">>] = [proplists:get_value(Name, Headers) || Name <- [<<"x-own">>, <<"x-other">>]],
     gen_tcp:close(Listen).
 
-%% A place on a third server is no place behind this one.
+%% A place on the other server is below the prefix here, without the path that stands for the prefix there. One on a third server is no place here.
 revproxy_elsewhere(Config) ->
     [begin
          {Listen, Address} = told_server(["HTTP/1.1 302 Found\r\nLocation: ", Place, "\r\nContent-Length: 0\r\n\r\n"]),
-         Port = start(Config, ["revproxy = /in http://", Address, "/\n"], []),
+         Port = start(Config, ["revproxy = /in http://", Address, Base, "\n"], []),
          {302, Headers, _} = get(Port, "/in/x"),
          Expected = proplists:get_value(<<"location">>, Headers),
          ok = yucan_yaws_site:stop(),
          ok = gen_tcp:close(Listen)
-     end || {Place, Expected} <- [{"//a.example/x", <<"//a.example/x">>}, {"http://a.example/x", <<"http://a.example/x">>}, {"/x", <<"http://h/in/x">>}]].
+     end || {Base, Place, Expected} <- [{"/", "//a.example/x", <<"//a.example/x">>}, {"/", "http://a.example/x", <<"http://a.example/x">>}, {"/", "/x", <<"http://h/in/x">>},
+                                        {"/base", "/base/x?y", <<"http://h/in/x?y">>}, {"/base/", "/base?y", <<"http://h/in?y">>}, {"/base", "/basement", <<"http://h/in/basement">>}]].
 
 %% A server that says one thing, and tells this process what it was asked.
 told_server(Answer) ->
