@@ -24,7 +24,7 @@ table(global) ->
      {runmod, many, module, []},
      {id, one, text, "default"},
      {pick_first_virthost_on_nomatch, one, boolean, true},
-     {php_exe_path, one, text, "php-cgi"},
+     {php_exe_path, one, program, "php-cgi"},
      {max_connections, one, {none_or, nolimit, {integer, 1, 10000000}}, nolimit},
      {keepalive_timeout, one, {integer, 1, 86400000}, 60000},
      {cgi_timeout, one, {integer, 1, 86400}, 60},

@@ -10,7 +10,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--type kind() :: text | boolean | module | path | paths | words | address | host_port | mounts | php_handler | revproxy | expires | alias | ciphers | versions
+-type kind() :: text | boolean | module | program | path | paths | words | address | host_port | mounts | php_handler | revproxy | expires | alias | ciphers | versions
               | url | {integer, Min :: integer(), Max :: integer()} | {one_of, [atom()]} | {none_or, atom(), kind()}.
 -type mount() :: #{path := string(), module := module(), exclude := [string()]}.
 %% An appmod. A path without a leading slash stands for that part anywhere in a path.
@@ -33,10 +33,11 @@ read({none_or, Atom, Kind}, Text, Folder) -> none_or(Atom, Kind, Text, Folder);
 read({integer, Min, Max}, Text, _) -> integer(Text, Min, Max);
 read(module, Text, _) -> module(Text);
 read(words, Text, _) -> {ok, string:lexemes(Text, " \t,")};
+read(program, Text, Folder) -> {ok, program(Text, Folder)};
 read(path, Text, Folder) -> path(Text, Folder);
 read(paths, Text, Folder) -> paths(string:lexemes(Text, " \t"), Folder);
 read(address, Text, _) -> address(Text);
-read(host_port, Text, _) -> host_port(Text);
+read(host_port, Text, Folder) -> host_port(Text, Folder);
 read(url, Text, _) -> url(Text);
 read(mounts, Text, _) -> mounts(string:trim(Text), []);
 read(php_handler, Text, Folder) -> php_handler(Text, Folder);
@@ -108,9 +109,9 @@ address(Text) ->
 unbracketed("[" ++ Rest) -> string:trim(Rest, trailing, "]");
 unbracketed(Text) -> Text.
 
-host_port("unix:" ++ Path) when Path =/= "" -> {ok, {local, Path}};
-host_port("/" ++ _ = Path) -> {ok, {local, Path}};
-host_port(Text) ->
+host_port("unix:" ++ Path, Folder) when Path =/= "" -> {ok, {local, filename:absname(Path, Folder)}};
+host_port("/" ++ _ = Path, _) -> {ok, {local, Path}};
+host_port(Text, _) ->
     case string:split(Text, ":", trailing) of
         [Host, Digits] when Host =/= "" ->
             case {integer(Digits, 1, 65535), address(Host)} of
@@ -178,7 +179,7 @@ mounts_text() -> "</path, module> or </path, module exclude_paths a b>, several 
 php_handler(Text, Folder) ->
     case [string:trim(Part) || Part <- string:split(string:trim(Text, both, "<> \t"), ",")] of
         ["cgi", Program] when Program =/= "" -> {ok, {cgi, program(Program, Folder)}};
-        ["fcgi", Address] -> fcgi_handler(host_port(Address));
+        ["fcgi", Address] -> fcgi_handler(host_port(Address, Folder));
         ["extern", Function] -> extern(string:lexemes(Function, ":"));
         _ -> {error, php_text()}
     end.
@@ -432,6 +433,9 @@ simple_test_() ->
              {host_port, "php:9000", {ok, {"php", 9000}}},
              {host_port, "[::1]:9000", {ok, {{0, 0, 0, 0, 0, 0, 0, 1}, 9000}}},
              {host_port, "unix:/run/php.sock", {ok, {local, "/run/php.sock"}}},
+             {host_port, "unix:run/php.sock", {ok, {local, "/etc/yucan/run/php.sock"}}},
+             {program, "bin/php", {ok, "/etc/yucan/bin/php"}},
+             {program, "php-cgi", {ok, "php-cgi"}},
              {host_port, "php", {error, "HOST:PORT, or unix:PATH of a socket"}},
              {alias, "/cgit-css/ www/css", {ok, #{prefix => <<"/cgit-css">>, target => <<"/etc/yucan/www/css">>}}},
              {alias, "/ /usr/lib/x.cgi", {ok, #{prefix => <<>>, target => <<"/usr/lib/x.cgi">>}}},
@@ -460,6 +464,7 @@ handlers_test_() ->
      ?_assertEqual({ok, {cgi, "php-cgi"}}, read(php_handler, "<cgi, php-cgi>", "/")),
      ?_assertEqual({ok, {fcgi, {"localhost", 9000}}}, read(php_handler, "<fcgi, localhost:9000>", "/")),
      ?_assertEqual({ok, {fcgi, {local, "/run/php/fpm.sock"}}}, read(php_handler, "<fcgi, unix:/run/php/fpm.sock>", "/")),
+     ?_assertEqual({ok, {fcgi, {local, "/site/fpm.sock"}}}, read(php_handler, "<fcgi, unix:fpm.sock>", "/site")),
      ?_assertEqual({ok, {extern, node(), m, f}}, read(php_handler, "<extern, m:f>", "/")),
      ?_assertMatch({error, _}, read(php_handler, "<cgi>", "/")),
      ?_assertMatch({error, _}, read(php_handler, "<fcgi, x>", "/")),
