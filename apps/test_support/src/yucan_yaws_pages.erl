@@ -35,6 +35,7 @@ page("body", #arg{clidata = {partial, Data}, cont = undefined}) -> {get_more, pa
 page("body", #arg{clidata = {partial, Data}, cont = parts, state = Size}) -> {get_more, parts, Size + byte_size(Data)};
 page("body", #arg{clidata = Data, cont = parts, state = Size}) -> {html, yaws_api:f("~b bytes in parts", [Size + byte_size(Data)])};
 page("body", #arg{clidata = Data}) -> {html, yaws_api:f("~b bytes", [byte_size(Data)])};
+page("called", #arg{docroot = Docroot} = Arg) -> yaws_cgi:call_cgi(Arg, filename:join(Docroot, "who.cgi"));
 %% No argument of a program holds a NUL.
 page("never_starts", Arg) -> yaws_cgi:call_cgi(Arg, "cat", "/no\0file");
 page("form", Arg) -> {html, yaws_api:f("~p", [yaws_api:parse_post(Arg)])};

@@ -32,7 +32,7 @@ call_cgi(#arg{docroot = Docroot, appmod_prepath = Before} = Arg, Program, Script
                     end,
              script => Script, script_name => script_name(Before, Arg), path_info => defined(PathInfo), docroot => Docroot,
              variables => pairs(Variables), body => Arg#arg.clidata},
-    {yucan_response, yucan_cgi:respond(Req, maps:merge(yucan_yaws_options:limits(), Spec))}.
+    {yucan_response, yucan_cgi:respond(Req, maps:merge(yucan_yaws_options:for_scripts(), Spec))}.
 
 %% Of an appmod the place where it is mounted.
 script_name(undefined, #arg{server_path = Path, pathinfo = undefined}) -> Path;

@@ -92,7 +92,9 @@ authorized(Path, Req, Lazy, #{server := #{auth := Blocks} = Server} = Site, Left
     Arg = yucan_yaws_out:made(Lazy),
     case yucan_yaws_auth:check(Path, [Block#{authmod := own_or_none(Module, Site)} || #{authmod := Module} = Block <- Blocks], Arg) of
         ok -> aliased(Path, Req, Arg, Site, Left);
-        {ok, User} -> aliased(Path, Req, Arg, Site#{user => User}, Left);
+        {ok, User} ->
+            ok = yucan_yaws_options:remember(Site#{user => User}),
+            aliased(Path, Req, Arg, Site, Left);
         forbidden -> yucan_error:page(403);
         {appmod, Module} -> call(Module, out, [], Req, Arg, Site, Left);
         {unauthorized, Realm} -> unauthorized(Realm, Server, Req, Arg, Site, Left)
@@ -215,16 +217,11 @@ script(fcgi, _, _, _, #{server := #{fcgi_app_server := undefined}}, _) ->
 script(fcgi, Found, Req, _, #{server := #{fcgi_app_server := Address}} = Site, _) ->
     run({fcgi, Address}, Found, Req, Site).
 
-run(Run, #{docroot := Docroot} = Found, Req, #{server := #{extra_cgi_vars := Extra, max_body_size := Max}} = Site) ->
-    #{script := File} = Found,
+run(Run, #{script := File} = Found, Req, #{server := #{extra_cgi_vars := Extra}}) ->
     Variables = lists:append([[{unicode:characters_to_binary(Name), unicode:characters_to_binary(Value)} || {Name, Value} <- Pairs] || {Dir, Pairs} <- Extra,
                                        yucan_yaws_match:is_under(unicode:characters_to_binary(filename:dirname(File)),
                                                                 unicode:characters_to_binary(Dir))]),
-    Spec = maps:merge(yucan_yaws_options:limits(), Found#{run => Run, docroot => Docroot, variables => Variables, body_bytes => Max}),
-    yucan_cgi:respond(Req, case Site of
-                               #{user := User} -> Spec#{user => User};
-                               #{} -> Spec
-                           end).
+    yucan_cgi:respond(Req, maps:merge(yucan_yaws_options:for_scripts(), Found#{run => Run, variables => Variables})).
 
 %% ---- modules
 

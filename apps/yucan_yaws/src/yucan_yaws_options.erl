@@ -2,7 +2,7 @@
 %% @doc From a configuration that was read to the options of {@link yucan:start_link/1}, and what modules can ask of it later.
 -module(yucan_yaws_options).
 
--export([options/1, prepare/1, remember/1, records/0, limits/0, sconf/1]).
+-export([options/1, prepare/1, remember/1, records/0, for_scripts/0, sconf/1]).
 
 -include("../include/yaws.hrl").
 
@@ -96,7 +96,7 @@ started(Key, Start) ->
     end.
 
 %% @doc Keeps the configuration for {@link records/0}, in the process that answers.
--spec remember(#{globals := map(), server := yucan_yaws_config:server(), _ => _}) -> ok.
+-spec remember(#{globals := map(), server := yucan_yaws_config:server(), user => binary(), _ => _}) -> ok.
 remember(Site) ->
     _ = put(?MODULE, Site),
     ok.
@@ -121,11 +121,12 @@ sconf(#{port := Port, rhost := Rhost, docroot := Docroots, listen := Listen, nam
            listen = Listen, servername = Name, serveralias = Aliases, opaque = Opaque,
            appmods = [{Path, Module} || #{path := Path, module := Module} <- Appmods]}.
 
-%% @doc The limits of scripts in the configuration that this process answers for.
--spec limits() -> #{timeout_ms => pos_integer(), max => pos_integer()}.
-limits() ->
+%% @doc What holds for all scripts that this process answers by: their limits, and who asks, as far as that is known.
+-spec for_scripts() -> #{timeout_ms => pos_integer(), max => pos_integer(), body_bytes => pos_integer(), user => binary()}.
+for_scripts() ->
     case get(?MODULE) of
-        #{globals := #{cgi_timeout := Seconds, cgi_max := Max}} -> #{timeout_ms => Seconds * 1000, max => Max};
+        #{globals := #{cgi_timeout := Seconds, cgi_max := Max}, server := #{max_body_size := Bytes}} = Site ->
+            maps:merge(#{timeout_ms => Seconds * 1000, max => Max, body_bytes => Bytes}, maps:with([user], Site));
         undefined -> #{}
     end.
 

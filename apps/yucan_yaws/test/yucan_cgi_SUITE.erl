@@ -8,7 +8,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
 -export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
-         hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, given_up/1, too_many/1, head_request/1, not_executable/1, shell_characters/1,
+         hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, given_up/1, too_many/1, head_request/1, not_executable/1, shell_characters/1, called/1,
          fcgi_broken/1, body_bound/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
          revproxy_path/1, revproxy_hops/1, revproxy_elsewhere/1]).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
-     client_leaves, given_up, too_many, head_request, not_executable, shell_characters, body_bound, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once,
+     client_leaves, given_up, too_many, head_request, not_executable, shell_characters, called, body_bound, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once,
      revproxy_path, revproxy_hops, revproxy_elsewhere].
 
 %% Bodies go to a folder of this suite's own, where nobody else leaves files.
@@ -287,6 +287,18 @@ shell_characters(Config) ->
     {200, _, <<"$(touch", _/binary>>} = get(Port, "/q.cgi?$(touch%20pwned);`touch%20pwned`"),
     false = filelib:is_file(Mark),
     false = filelib:is_file(filename:join([yucan_yaws_site:folder(Config), "www", "pwned"])),
+    ok.
+
+%% A script that a module calls is told and bound as one that is found by its path.
+called(Config) ->
+    Port = start(Config, "max_body_size = 100000\nappmods = </m, yucan_yaws_pages>\n<auth>\ndir = /m\nrealm = r\nuser = joe:pw\n</auth>\n",
+                 [{"who.cgi", plain("echo \"$REMOTE_USER $AUTH_TYPE $HTTP_AUTHORIZATION\"; wc -c")}]),
+    Post = fun(Size) ->
+        yucan_yaws_client:request(#{port => Port, host => "h", target => "/m/called", method => "POST", body => binary:copy(<<"x">>, Size),
+                                    headers => [{"authorization", ["Basic ", base64:encode("joe:pw")]}]})
+    end,
+    {200, _, <<"joe Basic \n100000\n">>} = Post(100000),
+    {413, _, _} = Post(100001),
     ok.
 
 many_at_once(Config) ->
