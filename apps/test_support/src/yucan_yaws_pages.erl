@@ -53,6 +53,8 @@ page("stream_pid", #arg{clisock = Socket, pid = Pid}) ->
                            yaws_api:stream_process_end(Socket, Pid)
                    end),
     {streamcontent_from_pid, "text/plain", Writer};
+page("stream_told", _) ->
+    {streamcontent_from_pid, "text/plain", spawn(fun() -> receive {Word, Pid} when is_pid(Pid) -> yucan_yaws_listener ! {told, Word} end end)};
 page("stream_silent", _) -> {streamcontent_with_timeout, "text/plain", "first ", 100};
 page("stream_for_ever", #arg{pid = Pid}) ->
     _ = spawn(fun() -> yucan_yaws_listener ! {stream_ended, write_for_ever(Pid)} end),

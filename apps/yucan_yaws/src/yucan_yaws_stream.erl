@@ -11,7 +11,8 @@
 -define(LOOK_MS, 1000).
 -define(CALL_MS, 60000).
 
-%% @doc The response that runs until the stream is finished, silent for too long, or the client gone.
+%% @doc The response that runs until the stream is finished, silent for too long, or the client gone. After HEAD nobody takes the pieces: who would write them
+%% hears of it, or that this process has ended.
 -spec response(yucan_req:req(), Status :: 100..999, yucan_handler:headers(), First :: iodata(),
                #{pid => pid(), timeout => timeout(), size => non_neg_integer()}) -> yucan_handler:response().
 response(Req, Status, Headers, First, Options) ->
@@ -19,7 +20,12 @@ response(Req, Status, Headers, First, Options) ->
                 #{size := Size} -> [{<<"content-length">>, integer_to_binary(Size)} | Headers];
                 #{} -> Headers
             end,
-    {Status, Sized, {stream, fun(Write) -> run(Req, First, Options, Write) end}}.
+    case yucan_req:method(Req) of
+        <<"HEAD">> ->
+            ok = discard(Options),
+            {Status, [{<<"connection">>, <<"close">>} | Sized], {stream, fun(_) -> ok end}};
+        _ -> {Status, Sized, {stream, fun(Write) -> run(Req, First, Options, Write) end}}
+    end.
 
 run(Req, First, Options, Write) ->
     _ = case Options of
@@ -68,13 +74,18 @@ silent(Req, Monitor, Timeout, Left, Write) ->
         false -> {error, timeout}
     end.
 
-%% A writer that ends is done; one that is told to stop is told by the name that Yaws has for it.
+%% A writer that ends is done.
 ended(ok, _) -> ok;
 ended({error, {writer, normal}}, _) -> ok;
-ended({error, Reason}, #{pid := Pid}) ->
+ended({error, Reason}, Options) ->
+    ok = discard(Options),
+    exit({shutdown, Reason}).
+
+%% The name that Yaws has for it.
+discard(#{pid := Pid}) ->
     Pid ! {discard, self()},
-    exit({shutdown, Reason});
-ended({error, Reason}, _) -> exit({shutdown, Reason}).
+    ok;
+discard(_) -> ok.
 
 %% @doc A piece, without waiting: for few and small ones.
 -spec deliver(pid(), iodata()) -> ok.

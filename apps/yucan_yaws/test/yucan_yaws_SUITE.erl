@@ -7,14 +7,14 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
 -export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, streams/1,
-         stream_to_a_client_that_leaves/1, crash_and_nonsense/1, error_modules/1, rewriting/1, auth/1, authmod/1, files/1, sources/1, own_modules/1, nitrogen/1,
+         stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, error_modules/1, rewriting/1, auth/1, authmod/1, files/1, sources/1, own_modules/1, nitrogen/1,
          reload/1, websocket/1, start_modules/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, streams,
-     stream_to_a_client_that_leaves, crash_and_nonsense, error_modules, rewriting, auth, authmod, files, sources, own_modules, nitrogen, reload, websocket,
+     stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, error_modules, rewriting, auth, authmod, files, sources, own_modules, nitrogen, reload, websocket,
      start_modules].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -188,6 +188,15 @@ stream_to_a_client_that_leaves(Config) ->
     after 20000 * beamway_runner:slowness() ->
         error(the_writer_was_not_told)
     end.
+
+%% Nobody takes the pieces after HEAD, and each kind of writer hears of it, also if the client would keep the connection.
+stream_after_head(Config) ->
+    Port = appmods(Config),
+    true = register(yucan_yaws_listener, self()),
+    Sockets = [yucan_yaws_client:send(Port, ["HEAD /m/", Page, " HTTP/1.1\r\nhost: h\r\n\r\n"]) || Page <- ["stream_told", "stream_for_ever"]],
+    [receive Expected -> ok after 20000 * beamway_runner:slowness() -> error({not_told, Expected}) end
+     || Expected <- [{told, discard}, {stream_ended, {error, closed}}]],
+    lists:foreach(fun gen_tcp:close/1, Sockets).
 
 %% 500 for them, and the next request is served as if nothing had been.
 crash_and_nonsense(Config) ->
