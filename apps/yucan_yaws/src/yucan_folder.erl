@@ -101,7 +101,7 @@ make_certificate(Folder, File) ->
 
 %% @private
 -spec handle(yucan_req:req(), state()) -> yucan_handler:response().
-handle(Req, #{cors := Cors} = State) ->
+handle(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->
     Response = case {Cors, yucan_req:method(Req), is_known(Req, State)} of
         %% A preflight bears no password.
         {true, <<"OPTIONS">>, _} -> {204, [{<<"access-control-allow-methods">>, <<"GET, HEAD, OPTIONS">>}, {<<"access-control-allow-headers">>, <<"*">>}], <<>>};
@@ -113,12 +113,10 @@ handle(Req, #{cors := Cors} = State) ->
         {_, <<"GET">>, true} -> live(Req, State);
         _ -> page(Req, State)
     end,
-    case Cors of
-        true -> with_headers([{<<"access-control-allow-origin">>, <<"*">>}], Response);
-        false -> Response
-    end.
+    with_headers([{<<"access-control-allow-origin">>, <<"*">>} || Cors] ++ Wanted, Response).
 
-with_headers(More, {Status, Headers, Body}) -> {Status, More ++ Headers, Body};
+%% Those of files and listings have them already.
+with_headers(Wanted, {Status, Headers, Body}) -> {Status, Headers ++ [Header || {Name, _} = Header <- Wanted, not lists:keymember(Name, 1, Headers)], Body};
 with_headers(_, Other) -> Other.
 
 %% Compared by digests, so that no time tells how much was right. An upload has its token instead.

@@ -124,6 +124,10 @@ wishes(Config) ->
         {200, _, _} = Ask("/.dot", "joe:se:cret"),
         {200, Listed, Page} = Ask("/?sort=size&desc", "joe:se:cret"),
         <<"b">> = proplists:get_value(<<"x-a">>, Listed),
+        %% Refusals and redirects have them, too.
+        [{Status, [<<"*">>, <<"b">>, <<"nosniff">>]} =
+             {element(1, Response), [proplists:get_value(Name, element(2, Response)) || Name <- [<<"access-control-allow-origin">>, <<"x-a">>, <<"x-content-type-options">>]]}
+         || {Status, Response} <- [{401, yucan_client:get(Port, "/a.txt")}, {404, Ask("/missing", "joe:se:cret")}, {301, Ask("/sub", "joe:se:cret")}]],
         [{_, _} = binary:match(Page, Part) || Part <- [<<"./.dot">>, <<"5 B">>, <<"?sort=size\"">>]],
         Exchange = fun(Head, Body) -> [{Status, _, _}] = yucan_client:exchange(Port, [Head, "\r\nHost: a\r\nContent-Length: ", integer_to_list(length(Body)), "\r\n\r\n", Body]), Status end,
         204 = Exchange("OPTIONS /a.txt HTTP/1.1\r\nOrigin: http://b\r\nAccess-Control-Request-Method: GET", ""),
