@@ -98,8 +98,12 @@ parse(["--live" | Rest], Words) -> parse(Rest, Words#{live => true});
 parse(["--https" | Rest], Words) -> parse(Rest, Words#{https => true});
 parse(["--quiet" | Rest], Words) -> parse(Rest, Words#{quiet => true});
 parse(["--upload" | Rest], Words) ->
-    Token = os:getenv("YUCAN_UPLOAD_TOKEN", binary_to_list(base64:encode(crypto:strong_rand_bytes(15)))),
-    parse(Rest, Words#{upload => unicode:characters_to_binary(Token)});
+    %% An empty one is none: anybody could send it.
+    Token = case os:getenv("YUCAN_UPLOAD_TOKEN", "") of
+        "" -> base64:encode(crypto:strong_rand_bytes(15));
+        Given -> unicode:characters_to_binary(Given)
+    end,
+    parse(Rest, Words#{upload => Token});
 parse(["--auth", File | Rest], Words) -> parse(Rest, Words#{auth => File});
 parse(["--log", File | Rest], Words) -> parse(Rest, Words#{log => File});
 parse(["--watch", Folder | Rest], Words) -> parse(Rest, Words#{watch => [Folder | maps:get(watch, Words, [])]});

@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, wishes/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, wishes/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, wishes, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, wishes, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -163,6 +163,19 @@ wishes(Config) ->
         ok = yucan_h2_client:send(Client, yucan_h2_client:frame(3, 0, 1, <<8:32>>)),
         true = beamway_peer:wait_until(fun() -> Parts() =:= [] end, 20000),
         {ok, ["by token", "new.txt", "one.txt", "two.txt", "x"]} = {ok, lists:sort(element(2, file:list_dir(filename:join(Folder, "sub"))))}
+    after
+        stop(Served)
+    end.
+
+%% A token that the environment leaves empty opens nothing: another one is made.
+empty_token(Config) ->
+    Served = open_port({spawn_executable, os:find_executable("env")}, [{args, ["YUCAN_UPLOAD_TOKEN=", ?config(command, Config), "-p", "0", "--upload", ?config(served, Config)]},
+                                                                      {line, 2000}, exit_status, stderr_to_stdout, use_stdio]),
+    try
+        Port = port_in(line(Served)),
+        {match, _} = re:run(line(Served), "^yucan: upload by: .* Bearer [A-Za-z0-9+/]{20}' http://"),
+        Form = "--b\r\nContent-Disposition: form-data; name=token\r\n\r\n\r\n--b\r\nContent-Disposition: form-data; name=file; filename=\"b.txt\"\r\n\r\nx\r\n--b--\r\n",
+        [{401, _, _}] = yucan_client:exchange(Port, ["POST / HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: ", integer_to_list(length(Form)), "\r\n\r\n", Form])
     after
         stop(Served)
     end.
