@@ -419,6 +419,12 @@ daemon(Config) ->
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "one"], Environment),
     gone(Config, Environment, erlang:monotonic_time(millisecond) + ?WAIT_MS),
     {2, _} = run(Config, ["--status", "../one"], Environment),
+    %% The name was forgotten: the folder is no name, and nothing is left in it.
+    {2, [_]} = run(Config, ["--daemon", ?config(served, Config), "--port", "0"], Environment),
+    {ok, ["a.txt"]} = file:list_dir(?config(served, Config)),
+    %% Nor is a folder left for a name that is only asked for.
+    {1, ["yucan: no daemon of this name runs"]} = run(Config, ["--status", "none"], Environment),
+    [] = filelib:wildcard(filename:join([proplists:get_value("XDG_RUNTIME_DIR", Environment), "*", "none"])),
     %% In the place of its folders somebody else may have left a link to another folder of this user.
     [Runtime, Other] = [filename:join(?config(priv_dir, Config), Name) || Name <- ["linked", "other"]],
     [ok = file:make_dir(Folder) || Folder <- [Runtime, Other]],
