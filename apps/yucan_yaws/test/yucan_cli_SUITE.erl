@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, wishes/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, no_locale/1, wishes/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, wishes, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, no_locale, wishes, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -99,6 +99,19 @@ this_folder(Config) ->
     try
         {match, [Digits]} = re:run(line(Served), "^yucan: serving \\. at http://127\\.0\\.0\\.1:(\\d+)/$", [{capture, all_but_first, list}]),
         {200, _, <<"content">>} = yucan_client:get(list_to_integer(Digits), "/a.txt")
+    after
+        stop(Served)
+    end.
+
+%% As cron may start it: names beyond ASCII are UTF-8 without a locale, too.
+no_locale(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "d\x{e9}"),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    ok = file:write_file(filename:join(Folder, "\x{e9}.txt"), "content"),
+    Served = open(Config, ["--port", "0", Folder], [{"LC_ALL", "C"}]),
+    try
+        "yucan: serving " ++ _ = Line = line(Served),
+        {200, _, <<"content">>} = yucan_client:get(port_in(Line), "/%C3%A9.txt")
     after
         stop(Served)
     end.
