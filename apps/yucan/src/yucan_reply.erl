@@ -376,7 +376,8 @@ write(Data, #req{conn = #conn{socket = Socket}}) ->
     case get(?ANSWERED) of
         {open, Mode, _, _} -> write(Data, Mode, Socket);
         {keep, _, _} -> ok;
-        {close, _, _} -> {error, closed};
+        %% The client has got all, and may be there still.
+        {close, _, _} -> case yucan_transport:is_closed(Socket) of true -> {error, closed}; false -> ok end;
         undefined -> error({bad_response, {write, nothing_open}})
     end.
 

@@ -111,6 +111,16 @@ defmodule YucanTest do
       assert [{_, _, ""} = response] = :yucan_client.exchange(port, "HEAD #{path} HTTP/1.1\r\nHost: h\r\n\r\n", "HEAD")
       assert header("content-length", response) == length
     end
+
+    # A part goes nowhere, and is no error, also where the connection ends with the answer.
+    for request <- ["HEAD /chunks/3 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "HEAD /chunks/3 HTTP/1.0\r\n\r\n"] do
+      socket = :yucan_client.connect(port)
+
+      assert capture_log(fn ->
+               :ok = :gen_tcp.send(socket, request)
+               assert "HTTP/1.1 200 OK\r\n" <> _ = :yucan_client.until_closed(socket)
+             end) == ""
+    end
   end
 
   test "sends files and their parts" do
