@@ -130,10 +130,7 @@ facts(Req, Spec, Body) ->
               script_filename => maps:get(script, Spec), path_info => maps:get(path_info, Spec),
               document_root => case maps:get(docroot, Spec) of undefined -> ""; Root -> bytes(Root) end,
               content_length => yucan_spool:size(Body)},
-    case Spec of
-        #{user := User} -> Facts#{user => User};
-        _ -> Facts
-    end.
+    maps:merge(Facts, maps:with([user], Spec)).
 
 %% A client on a unix socket has no address.
 ip(Address) when tuple_size(Address) =:= 4; tuple_size(Address) =:= 8 -> Address;

@@ -4,8 +4,8 @@
 %% One connection carries one request at a time, whose number is always 1: that is all that php-fpm can do.
 -module(yucan_fcgi).
 
--export([begin_request/2, params/1, stdin/1, abort_request/0, decode/1, encode_pairs/1, decode_pairs/1]).
--export_type([record_in/0, role/0]).
+-export([begin_request/0, params/1, stdin/1, decode/1, encode_pairs/1, decode_pairs/1]).
+-export_type([record_in/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -14,46 +14,33 @@
 -define(VERSION, 1).
 -define(ID, 1).
 -define(BEGIN_REQUEST, 1).
--define(ABORT_REQUEST, 2).
 -define(END_REQUEST, 3).
 -define(PARAMS, 4).
 -define(STDIN, 5).
 -define(STDOUT, 6).
 -define(STDERR, 7).
+-define(RESPONDER, 1).
 -define(KEEP_CONN, 1).
 %% A multiple of 8, as the specification advises.
 -define(MAX_CONTENT, 65528).
 
--type role() :: responder | authorizer.
 -type record_in() :: {stdout | stderr, binary()}
                    | {end_request, AppStatus :: non_neg_integer(), complete | cant_mpx_conn | overloaded | unknown_role | other}
                    | {other, Type :: byte(), binary()}.
 %% `{stdout, <<>>}' is the end of that stream.
 
-%% @doc The beginning of a request; with `true' the application keeps the connection afterwards.
--spec begin_request(role(), Keep :: boolean()) -> iodata().
-begin_request(Role, Keep) ->
-    Flags = case Keep of true -> ?KEEP_CONN; false -> 0 end,
-    record(?BEGIN_REQUEST, <<(role_number(Role)):16, Flags:8, 0:40>>).
-
-role_number(responder) -> 1;
-role_number(authorizer) -> 2.
+%% @doc The beginning of a request. The application keeps the connection afterwards.
+-spec begin_request() -> iodata().
+begin_request() -> record(?BEGIN_REQUEST, <<?RESPONDER:16, ?KEEP_CONN, 0:40>>).
 
 %% @doc All parameters, and the end of their stream.
 -spec params([{iodata(), iodata()}]) -> iodata().
 params(Pairs) -> [stream(?PARAMS, encode_pairs(Pairs)), record(?PARAMS, <<>>)].
 
 %% @doc A part of the request's body; an empty one ends it.
--spec stdin(iodata()) -> iodata().
-stdin(Data) ->
-    case iolist_size(Data) of
-        0 -> record(?STDIN, <<>>);
-        _ -> stream(?STDIN, iolist_to_binary(Data))
-    end.
-
-%% @doc The client has gone.
--spec abort_request() -> iodata().
-abort_request() -> record(?ABORT_REQUEST, <<>>).
+-spec stdin(binary()) -> iodata().
+stdin(<<>>) -> record(?STDIN, <<>>);
+stdin(Data) -> stream(?STDIN, Data).
 
 stream(_, <<>>) -> [];
 stream(Type, <<Part:?MAX_CONTENT/binary, Rest/binary>>) -> [record(Type, Part) | stream(Type, Rest)];
@@ -127,8 +114,7 @@ read_size(_) -> error.
 -ifdef(TEST).
 
 begin_request_test() ->
-    ?assertEqual(<<1, 1, 0, 1, 0, 8, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0>>, iolist_to_binary(begin_request(responder, true))),
-    ?assertEqual(<<1, 1, 0, 1, 0, 8, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0>>, iolist_to_binary(begin_request(authorizer, false))).
+    ?assertEqual(<<1, 1, 0, 1, 0, 8, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0>>, iolist_to_binary(begin_request())).
 
 params_test() ->
     ?assertEqual(<<1, 4, 0, 1, 0, 4, 4, 0, 1, 1, "AB", 0:32, 1, 4, 0, 1, 0, 0, 0, 0>>, iolist_to_binary(params([{"A", "B"}]))).

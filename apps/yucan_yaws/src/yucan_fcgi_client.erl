@@ -29,19 +29,17 @@
 -spec open(yucan_fcgi_pool:address(), [{binary(), binary()}], yucan_spool:body(), fun((binary()) -> any())) ->
           {ok, source()} | {error, {connect | send, inet:posix() | closed | timeout}}.
 open(Address, Variables, Body, Log) ->
-    Request = [yucan_fcgi:begin_request(responder, true), yucan_fcgi:params(Variables)],
+    Request = [yucan_fcgi:begin_request(), yucan_fcgi:params(Variables)],
     case yucan_fcgi_pool:checkout(Address) of
         {kept, Socket, Armed} ->
             case start(Address, Socket, Armed, none, Request, Body, Log) of
                 {ok, Source} -> {ok, Source};
                 %% It was closed between the look at it and the request.
-                {error, _} -> open_new(Address, Request, Body, Log)
+                {error, _} -> connect(Address, none, Request, Body, Log)
             end;
         {new, Ticket} ->
             connect(Address, Ticket, Request, Body, Log)
     end.
-
-open_new(Address, Request, Body, Log) -> connect(Address, none, Request, Body, Log).
 
 connect(Address, Ticket, Request, Body, Log) ->
     Options = [binary, {active, ?ARM}, {packet, raw}, {buffer, ?BUFFER_BYTES}, {send_timeout, ?SEND_MS}, {send_timeout_close, true} | nodelay(Address)],

@@ -98,7 +98,6 @@ make_certificate(Folder, File) ->
 
 %% ---- requests
 
-
 %% @private
 -spec handle(yucan_req:req(), state()) -> yucan_handler:response().
 handle(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->

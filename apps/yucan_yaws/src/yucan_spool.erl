@@ -13,7 +13,7 @@
 -define(READ_BYTES, 65536).
 
 -type body() :: none | {memory, binary()} | {file, file:filename(), Size :: pos_integer()}.
--type reason() :: too_large | timeout | closed | bad_chunk | {spool, file:posix() | badarg | terminated | system_limit}.
+-type reason() :: yucan_req:body_error() | {spool, file:posix() | badarg | terminated | system_limit}.
 
 %% @doc Takes the body of a request, of at most so many bytes.
 -spec take(yucan_req:req(), Max :: non_neg_integer()) -> {ok, body()} | {error, reason()}.

@@ -33,7 +33,7 @@ known(Server, Path, Docroot, #{follow_symlinks := Policy, allowed_scripts := All
         {fresh, Found} -> Found;
         _ ->
             Found = look(Path, Docroot, Options),
-            _ = [yucan_file_cache:keep(Server, Key, Found, byte_size(Path)) || element(1, pair(Found)) =:= script],
+            _ = [yucan_file_cache:keep(Server, Key, Found, byte_size(Path)) || {script, _, _} <- [Found]],
             Found
     end;
 known(_, Path, Docroot, Options) -> look(Path, Docroot, Options).
@@ -43,12 +43,8 @@ has_dot(<<"/.well-known/", _/binary>>) -> false;
 has_dot(Path) -> yucan_path:has_dot_name(Path).
 
 better(All) ->
-    Good = [Found || Found <- All, Found =/= not_found, element(1, pair(Found)) =/= folder],
-    Folders = [{static, Docroot} || {folder, Docroot} <- All],
-    hd(Good ++ Folders ++ [not_found]).
-
-pair(Found) when is_tuple(Found) -> Found;
-pair(Atom) -> {Atom}.
+    Folders = [Found || {folder, _} = Found <- All],
+    hd([Found || Found <- All -- Folders, Found =/= not_found] ++ [{static, Docroot} || {folder, Docroot} <- Folders] ++ [not_found]).
 
 look(Path, Docroot, Options) ->
     case type(Path, Docroot, Options) of

@@ -206,9 +206,7 @@ item({html, Html}, Out) -> body(<<"text/html">>, Html, Out);
 item({ehtml, Term}, Out) -> body(<<"text/html">>, yaws_api:ehtml_expand(Term), Out);
 item({content, Mime, Data}, Out) -> body(Mime, Data, Out);
 item({status, Status}, Out) when is_integer(Status), Status >= 100, Status =< 999 -> {next, Out#{status => Status}};
-item({allheaders, Headers}, Out) ->
-    {next, Cleared} = {next, Out#{headers := [], all => true}},
-    {next, lists:foldl(fun allheader/2, Cleared, Headers)};
+item({allheaders, Headers}, Out) -> {next, lists:foldl(fun allheader/2, Out#{headers := [], all => true}, Headers)};
 item({header, Header}, Out) -> {next, header(Header, Out)};
 item({redirect, Url}, Out) -> redirect(Url, 302, Out);
 item({redirect, Url, Status}, Out) -> redirect(Url, Status, Out);
@@ -226,15 +224,12 @@ item({streamcontent, Mime, First}, Out) -> stream(Mime, First, #{}, Out);
 item({streamcontent_with_timeout, Mime, First, Timeout}, Out) -> stream(Mime, First, #{timeout => Timeout}, Out);
 item({streamcontent_with_size, Size, Mime, First}, Out) -> stream(Mime, First, #{size => Size}, Out);
 item({streamcontent_from_pid, Mime, Pid}, Out) -> stream(Mime, <<>>, #{pid => Pid}, Out);
-item({ssi, File, Delimiter, Bindings}, Out) -> {next, add({ssi, File, Delimiter, Bindings}, Out)};
+%% Its file is read when the answer is made.
+item({ssi, _, _, _} = Part, #{body := Before} = Out) -> {next, Out#{body := [Before, Part]}};
 item({yucan_response, Response}, Out) -> {break, Out#{next := {response, Response}}};
 item(Other, _) -> error({return_of_out_not_known, Other}).
 
 body(Mime, Data, #{body := Before} = Out) -> {next, Out#{body := [Before, Data], type => Mime}}.
-
-%% A part of the body that is read from a file when the answer is made.
--spec add({ssi, file:filename_all(), iodata(), list()}, outcome()) -> outcome().
-add(Part, #{body := Before} = Out) -> Out#{body := [Before, {part, Part}]}.
 
 stream(Mime, First, Options, Out) -> {break, Out#{next := {stream, Mime, First, Options}}}.
 
@@ -307,7 +302,7 @@ merged(#{headers := Headers} = Outcome, {Status, Others, Body}) ->
     {maps:get(status, Outcome, Status), Headers ++ Others, Body};
 merged(_, Response) -> Response.
 
-parts({part, {ssi, File, Delimiter, Bindings}}, #arg{docroot = Docroot}) ->
+parts({ssi, File, Delimiter, Bindings}, #arg{docroot = Docroot}) ->
     {ok, Text} = file:read_file(filename:join(Docroot, string:trim(unicode:characters_to_list(File), leading, "/"))),
     filled(Text, iolist_to_binary(Delimiter), Bindings);
 parts([Part | Rest], Arg) -> [parts(Part, Arg) | parts(Rest, Arg)];
