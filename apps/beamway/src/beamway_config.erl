@@ -91,9 +91,11 @@ variable(Option) ->
 check(undefined, Default, _Parse) ->
     {ok, Default};
 check(Value, _Default, Parse) ->
-    case Parse(Value) of
+    try Parse(Value) of
         {ok, Good} -> {ok, Good};
         error -> {error, Value}
+    catch
+        error:_ -> {error, Value} % no number, a list that is no text, a text that `re' does not take
     end.
 
 links(Text) when is_list(Text), Text =/= [], is_integer(hd(Text)) ->
@@ -115,9 +117,7 @@ link_name(Word) ->
     end.
 
 natural(Text) when is_list(Text) ->
-    try natural(list_to_integer(string:trim(Text)))
-    catch error:badarg -> error
-    end;
+    natural(list_to_integer(string:trim(Text)));
 natural(Number) when is_integer(Number), Number >= 0 ->
     {ok, Number};
 natural(_) ->
@@ -222,6 +222,12 @@ socket_dir_test_() ->
         ++ [?_assertMatch({error, [{socket_dir, Bad, _}]}, with(socket_dir, Bad))
             || Bad <- ["/tmp/a\0b", "run/beamway", "/" ++ lists:duplicate(80, $x), "/" ++ lists:duplicate(27, 16#20ac),
                        "/" ++ [16#d800], <<"/run">>, none]].
+
+%% What would end a parser is not valid either: the start of the node must not end with it.
+no_text_test_() ->
+    [?_assertMatch({error, [{Name, Bad, _}]}, with(Name, Bad))
+     || {Name, Bad} <- [{ring_bytes, [shm]}, {poll_us, "2\x{665}"}, {links, [shm | tcp]}, {rdma_devices, "mlx5_0\x{3001}mlx5_1"},
+                        {rdma_devices, [[mlx5]]}, {rdma_ports, "20000\x{2013}20099"}, {rdma_ports, [20000, high]}, {socket_dir, "/" ++ [run]}]].
 
 every_problem_is_told_test() ->
     {error, Problems} = read(fun(_) -> "no sense" end),
