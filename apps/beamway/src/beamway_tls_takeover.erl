@@ -44,18 +44,24 @@ run(Role, Tls, Said, TimeoutMs) ->
 
 %% ---- the key ----
 
-exchange(_Role, Stream, _Deadline, _Mine, {error, Reason}) ->
-    beamway_agreement:send(Stream, {nack, Reason}),
-    {stream, Reason};
+%% Whoever answers reads first: what is left unread would be the first packet of the distribution.
+exchange(connecting, Stream, _Deadline, _Mine, {error, Reason}) ->
+    refuse(Stream, Reason);
 exchange(connecting, Stream, Deadline, Mine, {ok, RingBytes}) ->
     beamway_agreement:send(Stream, {secret, Mine}),
     answered(beamway_agreement:recv(Stream, Deadline), fun(Theirs) -> {ok, [Mine, Theirs], RingBytes} end);
-exchange(accepting, Stream, Deadline, Mine, {ok, RingBytes}) ->
-    answered(beamway_agreement:recv(Stream, Deadline),
-             fun(Theirs) ->
-                     beamway_agreement:send(Stream, {secret, Mine}),
-                     {ok, [Theirs, Mine], RingBytes}
-             end).
+exchange(accepting, Stream, Deadline, Mine, Granted) ->
+    answered(beamway_agreement:recv(Stream, Deadline), fun(Theirs) -> answer(Stream, Theirs, Mine, Granted) end).
+
+answer(Stream, Theirs, Mine, {ok, RingBytes}) ->
+    beamway_agreement:send(Stream, {secret, Mine}),
+    {ok, [Theirs, Mine], RingBytes};
+answer(Stream, _Theirs, _Mine, {error, Reason}) ->
+    refuse(Stream, Reason).
+
+refuse(Stream, Reason) ->
+    beamway_agreement:send(Stream, {nack, Reason}),
+    {stream, Reason}.
 
 answered({secret, Theirs}, Go) -> Go(Theirs);
 answered({nack, Reason}, _Go) -> {stream, <<"the peer says: ", Reason/binary>>};

@@ -11,7 +11,7 @@
          wrong_cookie_is_refused/1,
          plain_nodes_are_refused/1, silent_callers_keep_nobody_waiting/1,
          another_certificate_without_restart/1, options_without_file/1, verify_fun_without_file/1,
-         socket_options/1, name_in_use/1, distribution_stopped_and_started/1, no_ssl/1, invalid_options_end_the_start/1,
+         socket_options/1, name_in_use/1, distribution_stopped_and_started/1, no_ssl/1, link_server_hangs/1, invalid_options_end_the_start/1,
          killed_peer/1, stopped_peer/1, silent_peer_stays/1, last_words/1, reconnects_leave_nothing/1,
          nothing_readable_on_the_wire/1]).
 %% Run on the nodes.
@@ -24,7 +24,7 @@ all() ->
      wrong_cookie_is_refused,
      plain_nodes_are_refused, silent_callers_keep_nobody_waiting,
      another_certificate_without_restart, options_without_file, verify_fun_without_file,
-     socket_options, name_in_use, distribution_stopped_and_started, no_ssl, invalid_options_end_the_start,
+     socket_options, name_in_use, distribution_stopped_and_started, no_ssl, link_server_hangs, invalid_options_end_the_start,
      killed_peer, stopped_peer, silent_peer_stays, last_words, reconnects_leave_nothing,
      nothing_readable_on_the_wire].
 
@@ -258,6 +258,24 @@ no_ssl(Config) ->
     true = beamway_peer:call(One, code, add_pathz, [filename:join(Path, "ebin")]),
     _ = beamway_peer:wait_until(fun() -> beamway_peer:call(Other, net_kernel, connect_node, [OneNode]) end, 20000),
     ok = is_connected(One, Other).
+
+%% The server that grants memory to the driver does not answer in time: ssl's processes go on, whoever has called.
+link_server_hangs(_Config) ->
+    [{ok, One, OneNode}, {ok, Odd, OddNode}] = [beamway_peer:start(beamway_tls, #{args => ["-kernel", "dist_auto_connect", "never"]}) || _ <- [one, odd]],
+    [begin
+         ok = beamway_peer:call(Odd, sys, suspend, [beamway_links]),
+         true = beamway_peer:call(Caller, net_kernel, connect_node, [Called]),
+         ok = beamway_peer:assert_link(Odd, OneNode, ssl),
+         ok = is_connected(One, Odd),
+         ok = beamway_peer:assert_reason(Odd, OneNode, "the link server does not answer"),
+         ok = beamway_peer:assert_reason(One, OddNode, "the peer says: the link server does not answer"),
+         ok = beamway_peer:call(Odd, sys, resume, [beamway_links]),
+         true = beamway_peer:call(Odd, net_kernel, disconnect, [OneNode]),
+         ok = beamway_peer:wait_disconnected(Odd, OneNode),
+         ok = beamway_peer:wait_disconnected(One, OddNode),
+         _ = beamway_peer:wait_until(fun() -> beamway_peer:call(Odd, beamway, links, []) =:= [] end, 5000)
+     end || {Caller, Called} <- [{Odd, OneNode}, {One, OddNode}]],
+    ok.
 
 %% A node that shall speak TLS does not come up without, and says what is wrong.
 invalid_options_end_the_start(Config) ->
