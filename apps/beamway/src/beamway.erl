@@ -70,7 +70,7 @@ version() ->
 %% the modules of the new version. An error means that this node has no driver now, and uses OTP's own port.
 -spec reload_driver() -> ok | {error, Reason :: binary()}.
 reload_driver() ->
-    ok = beamway_sup:reload_driver(),
+    ok = beamway_links:reload_driver(),
     beamway_driver:loaded().
 
 -ifdef(TEST).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Loads the driver, and the carriers that have a library of their own, at most once each; the results stand in the table of {@link beamway_links}.
+%% @doc Loads the driver, and the carriers that have a library of their own, once each; the results stand in the table of {@link beamway_links}.
 %%
 %% A driver is unloaded, and its ports end, when the process that loaded it ends: so {@link beamway_sup} loads it.
 -module(beamway_driver).
@@ -17,12 +17,15 @@ load() ->
     ignore.
 
 %% @doc Loads the driver's file anew for the calling process, the supervisor that loaded it. Ends all ports of the driver first, and with them
-%% all links and lanes of this node.
+%% all links and lanes of this node. A library that the old one had counts as there meanwhile: who wants a link of that kind waits for its reservation.
 -spec reload() -> ignore.
 reload() ->
     true = ets:insert(?TABLE, {driver, {error, <<"the driver is being loaded anew">>}}),
+    Loaded = beamway_port:reload(),
+    Libraries = ets:select(?TABLE, [{{{library, '$1'}, true}, [], ['$1']}]),
     true = ets:match_delete(?TABLE, {{library, '_'}, '_'}),
-    true = ets:insert(?TABLE, {driver, beamway_port:reload()}),
+    lists:foreach(fun has/1, Libraries),
+    true = ets:insert(?TABLE, {driver, Loaded}),
     ignore.
 
 %% @doc Whether the driver is loaded. It is now, if the options of the node had not asked for it.
@@ -36,16 +39,14 @@ loaded() ->
             ets:lookup_element(?TABLE, driver, 2)
     end.
 
-%% @doc Whether the library of a carrier can be loaded. The connection that needs it first tries, and logs if it cannot:
-%% finding devices may take a while, and nobody else shall wait for that.
+%% @doc Whether the library of a carrier can be loaded. The connection that needs it first tries: finding devices may take a while, and
+%% nobody else shall wait for that. If it cannot, the next one tries again: there may only have been no descriptor left.
 -spec has(beamway_kind:driven()) -> boolean().
 has(Kind) ->
-    case ets:lookup(?TABLE, {library, Kind}) of
-        [{_, Has}] -> Has;
-        [] -> tried(Kind, beamway_port:with_port(fun(Port) -> beamway_port:use(Port, Kind) end))
-    end.
+    ets:lookup(?TABLE, {library, Kind}) =:= [{{library, Kind}, true}]
+        orelse tried(Kind, beamway_port:with_port(fun(Port) -> beamway_port:use(Port, Kind) end)).
 
-%% Two may try at once; they find the same, and one of them logs it.
+%% Only the first failure is logged.
 tried(Kind, ok) ->
     ets:insert(?TABLE, {{library, Kind}, true});
 tried(Kind, {error, Reason}) ->

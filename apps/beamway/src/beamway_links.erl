@@ -14,7 +14,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, prepare/0, hold/0, config/0, drives_tcp/0, extension/1, up/1, all/0]).
+-export([start_link/0, prepare/0, hold/0, reload_driver/0, config/0, drives_tcp/0, extension/1, up/1, all/0]).
 -export([reserve/1, reserve/2, assign/1, release/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0]).
@@ -63,6 +63,12 @@ prepare() ->
 -spec hold() -> ok | {error, Reason :: binary()}.
 hold() ->
     call(hold).
+
+%% @doc Has the driver loaded anew ({@link beamway:reload_driver/0}). Peers connect again at once: a connection that is being made waits for its
+%% reservation, and so for the new driver. No timeout: the server ends with the supervisor that loads it.
+-spec reload_driver() -> ok.
+reload_driver() ->
+    gen_server:call(?MODULE, reload_driver, infinity).
 
 %% @doc The valid options of this node.
 -spec config() -> beamway_config:config().
@@ -205,6 +211,8 @@ handle_call({reserve, Kind, Wanted}, {Pid, _}, #state{config = Config} = State) 
             ets:insert(?TABLE, {{reserved, Pid}, {Kind, Bytes}}),
             {reply, {ok, Bytes}, watch(Pid, State)}
     end;
+handle_call(reload_driver, _From, State) ->
+    {reply, beamway_sup:reload_driver(), State};
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
 

@@ -57,7 +57,7 @@ start_root() ->
 -spec load_driver() -> ok.
 load_driver() -> as_supervisor(load).
 
-%% @doc Loads the driver's file anew ({@link beamway:reload_driver/0}).
+%% @doc Loads the driver's file anew ({@link beamway_links:reload_driver/0}).
 -spec reload_driver() -> ok.
 reload_driver() -> as_supervisor(reload).
 

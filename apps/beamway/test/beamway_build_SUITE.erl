@@ -32,7 +32,8 @@ on_another_system(Config) ->
          {Command, [_]} = {Command, string:lexemes(Said, "\n")}
      end || Command <- Commands].
 
-%% The build says so in one line and goes on; the node says so in one line, and ssl's processes carry its data.
+%% The build says so in one line and goes on; the node says so in one line, and ssl's processes carry its data. Once the library is there the
+%% next connection has it.
 without_the_headers_of_libssl(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "without"),
     Compiler = compiler_without(["openssl/ssl.h"], Folder),
@@ -45,7 +46,9 @@ without_the_headers_of_libssl(Config) ->
     {With, WithNode} = start(#{}),
     meet({Without, WithoutNode}, {With, WithNode}, ssl),
     meet({With, WithNode}, {Without, WithoutNode}, ssl),
-    1 = beamway_peer:wait_until(fun() -> warnings(Log) end, 15000).
+    1 = beamway_peer:wait_until(fun() -> warnings(Log) end, 15000),
+    {ok, _} = file:copy(filename:join(test_support:checkout(), "apps/beamway/priv/beamway_tls.so"), filename:join(Folder, "beamway/priv/beamway_tls.so")),
+    meet({Without, WithoutNode}, {With, WithNode}, tls).
 
 %% The commands are built with what is there. Their checksums are those of the others, and what they cannot do they say.
 rdpipe_without_zstd_and_isal(Config) ->

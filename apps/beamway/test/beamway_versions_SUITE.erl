@@ -11,7 +11,7 @@
 -export([an_earlier_commit/1, later_fields/1, another_extension/1, another_agreement/1, other_rings/1, another_driver_abi/1,
          two_versions_and_stock/1, reload_keeps_links/1, reload_takes_effect/1, reload_driver/1]).
 %% Run on the nodes.
--export([count_up/2]).
+-export([count_up/2, keep_calling/1]).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
@@ -206,15 +206,23 @@ reload_driver(Config) ->
                   end, [beamway_shm, beamway_tcp, beamway_tls]).
 
 reload_driver(Carrier, Build) ->
-    {ok, This, _} = beamway_peer:start(Carrier),
+    {ok, This, ThisNode} = beamway_peer:start(Carrier),
     {ok, Other, OtherNode} = beamway_peer:start(Carrier),
     ok = beamway_peer:connect_both(Carrier, This, Other),
     Keeper = beamway_peer:run(This, fun() -> spawn(beamway_peer, echo, []) end),
     true = beamway_peer:call(This, code, replace_path, [beamway, filename:absname(Build)]),
     ok = reload(This, Build),
-    ok = beamway_peer:call(This, beamway, reload_driver, []),
-    true = beamway_peer:call(This, net_kernel, connect_node, [OtherNode]),
-    ok = beamway_peer:assert_link(This, OtherNode, beamway_peer:link_kind(Carrier)),
+    _ = beamway_peer:run(Other, fun() -> spawn(?MODULE, keep_calling, [ThisNode]) end),
+    [begin
+         ok = beamway_peer:call(This, beamway, reload_driver, []),
+         _ = beamway_peer:wait_until(fun() -> beamway_peer:call(This, net_kernel, connect_node, [OtherNode]) end, 10000),
+         ok = beamway_peer:assert_link(This, OtherNode, beamway_peer:link_kind(Carrier))
+     end || _ <- lists:seq(1, 10)],
     ok = exchange(This, OtherNode),
     true = beamway_peer:call(This, erlang, is_process_alive, [Keeper]),
     beamway_peer:stop_all([This, Other]).
+
+%% Connects again as soon as the connection is lost.
+keep_calling(Node) ->
+    _ = try erpc:call(Node, erlang, node, []) catch error:{erpc, noconnection} -> lost end,
+    keep_calling(Node).
