@@ -8,9 +8,13 @@
 
 -export([is_usable/2, offer/2, join/4]).
 
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
 -define(CONNECT_MIN_MS, 500).
 
-%% @private The devices are looked at each time, the library is tried once.
+%% @private The devices are looked at each time, the library until it is there.
 -spec is_usable(beamway_config:config(), StreamKind :: tcp | tls) -> boolean().
 is_usable(#{rdma_plaintext := false}, tls) ->
     false;
@@ -63,14 +67,17 @@ join({rdma_offer, #{addresses := Addresses, ring_bytes := Offered} = Offer}, Con
 join(_Packet, _Config, _RingBytes, _Deadline) ->
     {error, <<"an offer of another kind of link">>}.
 
-%% Each gets an equal part of the time that is left.
-join_one_of([], _Offer, _RingBytes, _Deadline, Reasons) ->
-    {error, iolist_to_binary(lists:join("; ", lists:reverse(Reasons)))};
-join_one_of([Ip | More], Offer, RingBytes, Deadline, Reasons) ->
-    Ms = max(?CONNECT_MIN_MS, (Deadline - erlang:monotonic_time(millisecond)) div (1 + length(More))),
-    case connect(Ip, Offer, RingBytes, Ms) of
-        {ok, Port, Device} -> {ok, Port, Device};
-        {error, Reason} -> join_one_of(More, Offer, RingBytes, Deadline, [Reason | Reasons])
+%% Each gets an equal part of the time that is left. After it none is begun: the peer waits for our answer.
+join_one_of(Routes, Offer, RingBytes, Deadline, Reasons) ->
+    Left = Deadline - erlang:monotonic_time(millisecond),
+    case Routes of
+        [Ip | More] when Left > 0; Reasons =:= [] ->
+            case connect(Ip, Offer, RingBytes, max(?CONNECT_MIN_MS, Left div (1 + length(More)))) of
+                {ok, Port, Device} -> {ok, Port, Device};
+                {error, Reason} -> join_one_of(More, Offer, RingBytes, Deadline, [Reason | Reasons])
+            end;
+        _ ->
+            {error, iolist_to_binary(lists:join("; ", lists:reverse(Reasons)))}
     end.
 
 connect(Ip, #{port := CmPort, token := Token}, RingBytes, Ms) ->
@@ -81,3 +88,11 @@ deadline(Ms) -> erlang:monotonic_time(millisecond) + Ms.
 texts(Addresses) -> lists:join(", ", [text(Ip) || Ip <- Addresses]).
 
 text(Ip) -> inet:ntoa(Ip).
+
+-ifdef(TEST).
+
+%% The offer is not even looked at.
+no_time_is_left_test() ->
+    ?assertEqual({error, <<"one; two">>}, join_one_of([{10, 0, 0, 1}], none, 65536, deadline(0), [<<"two">>, <<"one">>])).
+
+-endif.
