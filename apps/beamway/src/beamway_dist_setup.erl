@@ -197,19 +197,20 @@ remote_address(Family, Stream, Node) ->
 %% kernel's `check_ip': only peers of a network that this host has an interface in.
 check_ip(Family, Socket) ->
     case application:get_env(kernel, check_ip) of
-        {ok, true} ->
-            {ok, {Ip, _}} = inet:peername(Socket),
-            {ok, Interfaces} = inet:getif(Socket),
-            case [own || {Own, _, Mask} <- Interfaces, Family:mask(Mask, Ip) =:= Family:mask(Mask, Own)] of
-                [] ->
-                    ?LOG_ERROR("** Connection attempt from disallowed IP ~w ** ~n", [Ip]),
-                    ?shutdown(no_node);
-                _ ->
-                    ok
-            end;
+        {ok, true} -> check_network(Family, inet:peername(Socket), inet:getif(Socket));
+        _ -> ok
+    end.
+
+check_network(Family, {ok, {Ip, _}}, {ok, Interfaces}) ->
+    case [own || {Own, _, Mask} <- Interfaces, Family:mask(Mask, Ip) =:= Family:mask(Mask, Own)] of
+        [] ->
+            ?LOG_ERROR("** Connection attempt from disallowed IP ~w ** ~n", [Ip]),
+            ?shutdown(no_node);
         _ ->
             ok
-    end.
+    end;
+check_network(_Family, _Gone, _Interfaces) ->
+    ?shutdown(no_node).
 
 %% ---- what dist_util calls ----
 

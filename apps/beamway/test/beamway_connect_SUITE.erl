@@ -12,7 +12,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
          init_per_testcase/2, end_per_testcase/2]).
--export([simultaneous_connects/1, callers_that_gave_up/1, reconnects/1, restarts_under_the_same_name/1, full_mesh/1,
+-export([simultaneous_connects/1, callers_that_gave_up/1, callers_that_are_gone/1, reconnects/1, restarts_under_the_same_name/1, full_mesh/1,
          hidden_node/1, hidden_in_the_log/1, auto_connect_never/1, auto_connect_once/1, wrong_cookie/1, allow/1,
          mixed_cluster/1, socket_options/1, traffic_counters/1, socket_of_the_link/1,
          questions_of_inet/1, nodedown_reasons/1, nodedown_reasons_of_the_network/1, absent_node/1, illegal_names/1]).
@@ -23,7 +23,7 @@ all() -> beamway_carrier:all().
 
 groups() ->
     beamway_carrier:groups(
-      [simultaneous_connects, callers_that_gave_up, reconnects, restarts_under_the_same_name, full_mesh, hidden_node, hidden_in_the_log,
+      [simultaneous_connects, callers_that_gave_up, callers_that_are_gone, reconnects, restarts_under_the_same_name, full_mesh, hidden_node, hidden_in_the_log,
        auto_connect_never, auto_connect_once, wrong_cookie, allow, mixed_cluster, socket_options,
        traffic_counters, socket_of_the_link, questions_of_inet, nodedown_reasons, nodedown_reasons_of_the_network, absent_node,
        illegal_names]).
@@ -102,6 +102,22 @@ connect_among_them(Name, {PeerA, NodeA}, {PeerB, NodeB}) ->
     _ = beamway_peer:call(PeerB, net_kernel, disconnect, [NodeA]),
     ok = beamway_peer:wait_disconnected(PeerA, NodeB),
     Connected.
+
+%% Callers that reset their connection before it is accepted, as a port scan does: they have no address that `check_ip' could look at.
+callers_that_are_gone(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    Log = log_file(Config),
+    {ok, Peer, Node} = beamway_peer:start(Carrier, #{log => Log, args => ["-kernel", "check_ip", "true"]}),
+    {ok, Other, _} = beamway_peer:start(Carrier),
+    Holder = hold_acceptor(Peer),
+    [begin
+         Socket = beamway_raw_peer:call(Node, connected, #{}),
+         ok = inet:setopts(Socket, [{linger, {true, 0}}]),
+         ok = gen_tcp:close(Socket)
+     end || _ <- lists:seq(1, 10)],
+    release = beamway_peer:run(Peer, fun() -> Holder ! release end),
+    ok = beamway_peer:connect(Carrier, Other, Node),
+    nomatch = string:find(beamway_peer:log_text(Log), "badmatch").
 
 %% The node accepts no connection until the returned process is told to release.
 hold_acceptor(Peer) ->
