@@ -12,7 +12,7 @@
 
 -export_type([report/0]).
 
--type report() :: #{checks := [beamway_cli_doctor_judge:check()]}.
+-type report() :: #{checks := [beamway_cli_doctor_judge:check()], wanted := [beamway_kind:kind() | inet]}.
 
 %% @doc What this machine has for links, and whether lanes can be had.
 -spec examine() -> report().
@@ -30,7 +30,8 @@ examine(#{node := _} = Options) ->
 examine(_) ->
     {ok, examine()}.
 
-examined(Facts, Lanes) -> #{checks => beamway_cli_doctor_judge:checks(Facts#{lanes => Lanes})}.
+examined(#{options := Options} = Facts, Lanes) ->
+    #{checks => beamway_cli_doctor_judge:checks(Facts#{lanes => Lanes}), wanted => beamway_cli_doctor_judge:wanted(Options)}.
 
 %% @doc Whether nothing keeps shared memory from being used, nor lanes from being open.
 -spec is_well(report()) -> boolean().
@@ -49,10 +50,10 @@ usable(shm, #{checks := Checks}) ->
         [] -> {true, "tried: a pair of rings was made and mapped"};
         [#{found := Found} | _] -> {false, Found}
     end;
-usable(tcp, #{checks := Checks}) ->
-    case [Found || #{name := driver, status := problem, found := Found} <- Checks] of
+usable(tcp, #{checks := Checks, wanted := Wanted}) ->
+    case [Found || #{name := driver, status := problem, found := Found} <- Checks] ++ ["turned off" || not lists:member(tcp, Wanted)] of
         [] -> {true, "to any Erlang node"};
-        [Found] -> {false, Found}
+        [Found | _] -> {false, Found}
     end;
 usable(inet, _Report) ->
     {true, "always: OTP's own port"};
@@ -93,16 +94,18 @@ check_text(#{name := Name, status := Status, found := Found} = Check) ->
 report_test_() ->
     Check = fun(Name, Status, Found) -> #{name => Name, status => Status, found => Found} end,
     Rdma = Check(rdma, ok, "no devices"),
-    Report = #{checks => [Check(otp, ok, "OTP 25"), (Check(descriptors, warning, "5 open files"))#{remedy => "raise it"}, Rdma]},
+    Report = #{checks => [Check(otp, ok, "OTP 25"), (Check(descriptors, warning, "5 open files"))#{remedy => "raise it"}, Rdma], wanted => [shm, tcp]},
     Bad = Report#{checks := [Check(file_size, problem, "files may have 0 KiB"), Rdma]},
+    NoLane = Report#{checks := [Check(lanes, problem, "one is not up"), Rdma]},
     [?_assert(is_well(Report)),
      ?_assertNot(is_well(Bad)),
-     ?_assertNot(is_well(#{checks => [Check(lanes, problem, "one is not up"), Rdma]})),
-     ?_assertMatch({match, _}, re:run(text(to_text(#{checks => [Check(lanes, problem, "one is not up"), Rdma]})), "(?m)^shm +yes .*\n(.*\n)*problem +lanes ")),
+     ?_assertNot(is_well(NoLane)),
+     ?_assertMatch({match, _}, re:run(text(to_text(NoLane)), "(?m)^shm +yes .*\n(.*\n)*problem +lanes ")),
      ?_assertMatch({match, _}, re:run(text(to_text(Report)), "(?m)^shm +yes.*\n(.*\n)*warning +descriptors.*\n +remedy: ")),
      ?_assertMatch({match, _}, re:run(text(to_text(Bad)), "(?m)^shm +no +files may have.*\nrdma .*\ntcp +yes .*\ninet +yes ")),
      ?_assertMatch({match, _}, re:run(text(to_text(Report#{checks := [Check(driver, problem, "cannot load it"), Rdma]})),
                                       "(?m)^tcp +no +cannot load it\ninet +yes ")),
+     ?_assertMatch({match, _}, re:run(text(to_text(Report#{wanted := [shm]})), "(?m)^tcp +no +turned off\ninet +yes ")),
      ?_assertMatch(#{<<"ok">> := false}, jiffy:decode(jiffy:encode(to_json(Bad)), [return_maps]))].
 
 -endif.

@@ -40,7 +40,7 @@ gather() ->
     Limits = parse_limits(read("/proc/self/limits")),
     Status = read("/proc/self/status"),
     Limit = fun(Key) -> maps:get(Key, Limits, unknown) end,
-    Ports = beamway_rdma_devices:all(),
+    Ports = beamway_rdma_devices:named(beamway_cli_doctor_judge:devices(Options)),
     {ok, Host} = inet:gethostname(),
     #{otp => erlang:system_info(otp_release),
       system => {os:type(), os:version(), erlang:system_info(wordsize)},

@@ -4,7 +4,7 @@
 %% A `problem' keeps shared memory from being used, or lanes from being open. A `warning' may once more links are wanted.
 -module(beamway_cli_doctor_judge).
 
--export([checks/1, ring_bytes/1, directory/1]).
+-export([checks/1, ring_bytes/1, directory/1, devices/1, wanted/1]).
 -export_type([check/0]).
 
 -ifdef(TEST).
@@ -31,14 +31,14 @@ checks(#{options := Options, system := {Type, Version, WordBytes}, host := {Host
      descriptors(maps:get(descriptors, Facts)),
      file_size(maps:get(file_size, Facts), Ring),
      address_space(maps:get(address_space, Facts), maps:get(address_space_used, Facts), Ring),
-     rdma(Ports, is_wanted(rdma, Options), maps:get(rdma_library, Facts)),
+     rdma(Ports, lists:member(rdma, wanted(Options)), maps:get(rdma_library, Facts)),
      locked_memory(maps:get(lockable, Facts), Ports, Ring),
      memory(maps:get(memory_free, Facts), Ring),
      host_name(Host, Address),
      epmd(maps:get(epmd, Facts))]
         ++ [lanes(Of, Lanes) || #{lanes := {Of, Lanes}} <- [Facts]].
 
-%% @doc The size of a ring. Options that are not valid leave the node on TCP; the rest is judged for the default.
+%% @doc The size of a ring. Options that are not valid leave the node on `inet'; the rest is judged for the default.
 -spec ring_bytes({ok, beamway_config:config()} | {error, term()}) -> pos_integer().
 ring_bytes({ok, #{ring_bytes := Bytes}}) -> Bytes;
 ring_bytes({error, _}) -> 4194304.
@@ -48,8 +48,15 @@ ring_bytes({error, _}) -> 4194304.
 directory({ok, #{socket_dir := Dir}}) -> Dir;
 directory({error, _}) -> "".
 
-is_wanted(Link, {ok, #{links := Links}}) -> lists:member(Link, Links);
-is_wanted(_, {error, _}) -> false.
+%% @doc The devices of option `rdma_devices'; [] stands for all.
+-spec devices({ok, beamway_config:config()} | {error, term()}) -> [string()].
+devices({ok, #{rdma_devices := Devices}}) -> Devices;
+devices({error, _}) -> [].
+
+%% @doc The kinds of link that a node would use.
+-spec wanted({ok, beamway_config:config()} | {error, term()}) -> [beamway_kind:kind() | inet].
+wanted({ok, #{links := Links}}) -> Links;
+wanted({error, _}) -> [inet].
 
 otp(Release, Minimum) ->
     case list_to_integer(Release) >= Minimum of

@@ -35,7 +35,12 @@ doctor_json(Config) ->
 doctor_turned_off(Config) ->
     #{<<"checks">> := Checks} = doctor(Config, "export BEAMWAY_LINKS=tcp; ", 1),
     ?assertMatch(#{<<"status">> := <<"problem">>, <<"remedy">> := <<"unset BEAMWAY_LINKS", _/binary>>},
-                 check(<<"options">>, Checks)).
+                 check(<<"options">>, Checks)),
+    [begin
+         #{<<"links">> := Kinds} = doctor(Config, ["export BEAMWAY_LINKS=", Links, "; "], Status),
+         ?assertEqual({Links, Usable}, {Links, [Kind || #{<<"link">> := Kind, <<"usable">> := true} <- Kinds, Kind =/= <<"rdma">>]})
+     end || {Links, Status, Usable} <- [{"shm", 0, [<<"shm">>, <<"inet">>]}, {"tcp", 1, [<<"tcp">>, <<"inet">>]}, {"inet", 1, [<<"inet">>]}]],
+    ok.
 
 doctor_bad_option(Config) ->
     [begin
