@@ -228,17 +228,17 @@ log_smaller({less, Bytes, {Option, Limit}}, Wanted) ->
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
-handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason, hidden := Hidden}}, State) ->
+handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason, hidden := Hidden, controller := Controller}}, State) ->
     ?LOG(level(Hidden), "beamway: link to ~ts is up over ~ts (~ts)", [Node, Kind, Reason]),
     case ets:lookup(?TABLE, {reserved, Pid}) of
-        [{_, {Kind, _}}] -> ok;
+        [{_, {Kind, _} = Reservation}] -> keep_reserved(Pid, Reservation, Controller);
         _ -> ets:delete(?TABLE, {reserved, Pid})
     end,
     {noreply, watch(Pid, State)};
 handle_cast({assign, Pid, Lane}, State) ->
     case ets:take(?TABLE, {reserved, Pid}) of
         [{_, Reservation}] ->
-            ets:insert(?TABLE, {{reserved, Lane}, Reservation}),
+            keep_reserved(Lane, Reservation, Lane),
             {noreply, watch(Lane, State)};
         [] ->
             {noreply, State}
@@ -248,6 +248,13 @@ handle_cast({release, Pid}, State) ->
     {noreply, State};
 handle_cast(_Request, State) ->
     {noreply, State}.
+
+%% As much as the rings have that were made: the peer may have wanted smaller ones.
+keep_reserved(Key, {Kind, Granted}, Port) ->
+    Bytes = try maps:get(ring_bytes, beamway_port:stats(Port))
+            catch error:badarg -> Granted % the port has just ended, and the reservation soon
+            end,
+    ets:insert(?TABLE, {{reserved, Key}, {Kind, Bytes}}).
 
 watch(Key, #state{monitors = Monitors} = State) when is_map_key(Key, Monitors) ->
     State;

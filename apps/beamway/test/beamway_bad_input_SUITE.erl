@@ -11,7 +11,7 @@
 -export([garbage_for_a_handshake/1, odd_extensions/1, wrong_cookie_with_extension/1, bad_offers/1,
          bad_answers/1, forged_ring_headers/1, forged_frames/1, invalid_options/1, driver_missing/1,
          driver_damaged/1, driver_of_another_version/1, file_size_limit/1, descriptor_limit/1,
-         address_space_limit/1, no_memfd/1, no_eventfd/1, bad_commands/1, application_without_its_name/1, ring_limit/1,
+         address_space_limit/1, no_memfd/1, no_eventfd/1, bad_commands/1, application_without_its_name/1, ring_limit/1, ring_limit_of_small_rings/1,
          port_limit/1, link_server_hangs/1, socket_dir_not_usable/1, the_best_of_links/1, no_ring_memory_for_tcp/1, packet_of_4_gb/1,
          packet_without_end/1]).
 
@@ -35,7 +35,7 @@ groups() ->
       [garbage_for_a_handshake, odd_extensions, wrong_cookie_with_extension, bad_offers, bad_answers,
        forged_ring_headers, forged_frames, invalid_options, driver_missing, driver_damaged,
        driver_of_another_version, file_size_limit, descriptor_limit, address_space_limit, no_memfd,
-       no_eventfd, bad_commands, application_without_its_name, ring_limit, port_limit, link_server_hangs,
+       no_eventfd, bad_commands, application_without_its_name, ring_limit, ring_limit_of_small_rings, port_limit, link_server_hangs,
        socket_dir_not_usable, the_best_of_links, no_ring_memory_for_tcp, packet_of_4_gb, packet_without_end]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
@@ -438,6 +438,17 @@ ring_limit(Config) ->
          Node = beamway_peer:call(ThirdPeer, erpc, call, [OddNode, erpc, call, [Node, erlang, node, []]]),
          ok = beamway_peer:stop_all([Odd | [Peer || {Peer, _} <- Others]])
      end || Caller <- [odd, other]],
+    ok.
+
+%% What counts is the rings that were made, by the smaller of both nodes' values: here 128 KB for each link.
+ring_limit_of_small_rings(_Config) ->
+    {ok, Odd, _} = beamway_peer:start(beamway_shm, #{args => ["-hidden"],
+                                                     env => [{"BEAMWAY_RING_BYTES", "1048576"}, {"BEAMWAY_RING_LIMIT_BYTES", "3145728"}]}),
+    [begin
+         {ok, _, Node} = beamway_peer:start(beamway_shm, #{args => ["-hidden"], env => [{"BEAMWAY_RING_BYTES", "65536"}]}),
+         true = beamway_peer:call(Odd, net_kernel, connect_node, [Node]),
+         {ok, #{link := shm, ring_bytes := 65536}} = beamway_peer:call(Odd, beamway, info, [Node])
+     end || _ <- lists:seq(1, 4)],
     ok.
 
 %% Not usable when the node starts: it says so, and again for each link that it offers in vain.
