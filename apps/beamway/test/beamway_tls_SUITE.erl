@@ -17,6 +17,9 @@
 %% Run on the nodes.
 -export([verify/3]).
 
+-define(NODEDOWN_MS, 30000).
+-define(SILENT_MS, 12000).
+
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
@@ -315,24 +318,25 @@ start_text(Name, Flags) ->
 killed_peer(_Config) ->
     [begin
          {One, _, Other, OtherNode} = pair(Carrier),
-         ok = watch(One, OtherNode),
+         Watcher = beamway_peer:watch_nodedown(One),
          ok = beamway_peer:kill9(Other),
-         {nodedown, OtherNode, connection_closed} = watched(One, 5000),
+         {connection_closed, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?NODEDOWN_MS),
          ok = beamway_peer:stop(One)
      end || Carrier <- [beamway_tls, beamway_tls_shm]].
 
 %% Only ticks tell of a peer that is stopped.
 stopped_peer(_Config) ->
     {One, _, Other, OtherNode} = pair(beamway_tls, #{args => ["-kernel", "net_ticktime", "4"]}),
-    ok = watch(One, OtherNode),
+    Watcher = beamway_peer:watch_nodedown(One),
     ok = beamway_peer:sigstop(Other),
-    {nodedown, OtherNode, net_tick_timeout} = watched(One, 30000).
+    {net_tick_timeout, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?NODEDOWN_MS).
 
 %% Ticks keep a silent connection; net_ticktime 4 would end it after 5 s.
 silent_peer_stays(_Config) ->
     {One, _, Other, OtherNode} = pair(beamway_tls, #{args => ["-kernel", "net_ticktime", "4"]}),
-    ok = watch(One, OtherNode),
-    nothing = watched(One, 12000),
+    Connection = beamway_peer:controller(One, OtherNode),
+    receive after ?SILENT_MS -> ok end,
+    Connection = beamway_peer:controller(One, OtherNode),
     ok = is_connected(One, Other).
 
 %% What a node sends right before it disconnects arrives over the ring. (A process as controller, here
@@ -479,42 +483,6 @@ is_connected(One, Other) ->
          Text = beamway_peer:run(From, fun() -> erpc:call(Node, binary, copy, [Text]) end)
      end || {From, To} <- [{One, Other}, {Other, One}]],
     ok.
-
-watch(Peer, Node) ->
-    beamway_peer:run(Peer, fun() ->
-                                   Watcher = spawn(fun() ->
-                                                           ok = net_kernel:monitor_nodes(true, [nodedown_reason]),
-                                                           watching([])
-                                                   end),
-                                   true = register(watcher, Watcher),
-                                   [] = wait_for_monitor(Watcher),
-                                   true = lists:member(Node, nodes(connected)),
-                                   ok
-                           end).
-
-wait_for_monitor(Watcher) ->
-    Watcher ! {seen, self()},
-    receive {seen_so_far, Seen} -> Seen after 5000 -> error(no_watcher) end.
-
-watching(Seen) ->
-    receive
-        {nodedown, Node, Info} -> watching([{nodedown, Node, proplists:get_value(nodedown_reason, Info)} | Seen]);
-        {seen, To} -> To ! {seen_so_far, Seen}, watching(Seen);
-        _ -> watching(Seen)
-    end.
-
-watched(Peer, TimeoutMs) ->
-    try
-        beamway_peer:wait_until(
-          fun() ->
-                  case beamway_peer:run(Peer, fun() -> wait_for_monitor(whereis(watcher)) end) of
-                      [] -> false;
-                      [Event | _] -> Event
-                  end
-          end, TimeoutMs)
-    catch
-        error:{not_within_ms, _, _} -> nothing
-    end.
 
 listening_port(Node) ->
     [Name, _] = string:split(atom_to_list(Node), "@"),
