@@ -28,19 +28,13 @@ fields() ->
 
 %% @doc The figures of a link now. Fields that a kind of link does not have are missing.
 -spec of_link(beamway_links:link()) -> #{atom() => non_neg_integer()}.
-of_link(#{link := Kind} = Link) ->
-    of_link(beamway_kind:is_ring(Kind), Link).
-
-of_link(_IsRing = true, #{controller := Port}) ->
+of_link(#{link := Kind, stream := Stream, controller := Controller}) ->
     try
-        beamway_port:stats(Port)
-    catch
-        error:badarg -> #{}
-    end;
-of_link(_IsRing = false, #{stream := Stream, controller := Controller}) ->
-    try beamway_stream:stats(Stream, Controller) of
-        {ok, Stats} -> Stats;
-        {error, _} -> #{}
+        case beamway_kind:is_ring(Kind) orelse beamway_stream:stats(Stream, Controller) of
+            true -> beamway_port:stats(Controller);
+            {ok, Stats} -> Stats;
+            {error, _} -> #{}
+        end
     catch
         error:badarg -> #{}
     end.
