@@ -33,7 +33,7 @@ public(Link) ->
     maps:with([node, link, reason, address, since], Link).
 
 %% @doc What is known of the link to a node: the fields of {@link links/0} and the counters of
-%% {@link beamway_port:stats/1}; for tcp the socket's own counters, as far as they go.
+%% {@link beamway_port:stats/1}; where OTP's own port or ssl's processes carry the data, the socket's own counters, as far as they go.
 -spec info(node()) -> {ok, #{atom() => term()}} | {error, not_connected}.
 info(Node) ->
     case [Link || #{node := N} = Link <- beamway_links:all(), N =:= Node] of

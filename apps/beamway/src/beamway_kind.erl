@@ -40,7 +40,7 @@ all() -> [Kind || #{kind := Kind} <- kinds()].
 -spec rings() -> [ring(), ...].
 rings() -> [Kind || #{kind := Kind, module := _} <- kinds()].
 
-%% @doc Whether a link of that name is a ring; `tls' and `stock' are none.
+%% @doc Whether a link of that name is a ring; `tls' and `inet' are none.
 -spec is_ring(atom()) -> boolean().
 is_ring(Kind) -> lists:member(Kind, rings()).
 

@@ -6,7 +6,7 @@
 %% directory removes it ({@link sweep/1}). Containers may have the same directory under different paths, so a
 %% node looks for a peer's socket in its own one ({@link address/2}).
 %%
-%% Used by {@link beamway_links} at start, {@link beamway_agreement}, and `beamway doctor'.
+%% Used by {@link beamway_links} at start, {@link beamway_shm}, and `beamway doctor'.
 -module(beamway_socket_dir).
 
 -export([prepare/1, check/1, sweep/1, address/2]).

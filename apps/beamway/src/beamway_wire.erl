@@ -6,8 +6,8 @@
 %% are authenticated, three packets that agree on a link: an offer, `ready' or `nack' as its answer,
 %% and `ready' or `nack' from the side that offered.
 %%
-%% Pure; used by {@link beamway_dist_setup}. All that is decoded here comes from the peer: whatever
-%% is not exactly right gives `none' or `{error, Reason}', never an exception.
+%% Pure. All that is decoded here comes from the peer: whatever is not exactly right gives `none' or
+%% `{error, Reason}', never an exception.
 -module(beamway_wire).
 
 -export([encode_extension/1, find_extension/2, decode_extension/1, check_name/1, encode/1, decode/1]).
