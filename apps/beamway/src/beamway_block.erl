@@ -100,7 +100,7 @@ reap() -> reap_nif().
 %% an abstract socket.
 -spec listen(Dir :: string()) -> {ok, listener(), Address :: binary(), Token :: <<_:128>>} | {error, Reason :: binary()}.
 listen("") -> listen_nif(none);
-listen(Dir) -> listen_nif(unicode:characters_to_binary(Dir)).
+listen(Dir) -> listen_nif(path(Dir)).
 
 %% @doc A channel that somebody has connected. Waits for nobody to connect, but up to 100 ms for the first word of a peer that has.
 -spec accept(listener()) -> {ok, id(), channel()} | none | {error, Reason :: binary()}.

@@ -142,13 +142,10 @@ boolean(_) -> error.
 socket_dir("") ->
     {ok, ""};
 socket_dir([$/ | _] = Dir) ->
+    Bytes = beamway_socket_dir:bytes(Dir),
     %% The driver would end the path at a 0 and use another directory.
-    case unicode:characters_to_binary(Dir) of
-        Bytes when is_binary(Bytes), byte_size(Bytes) =< ?DIR_MAX_BYTES ->
-            case binary:match(Bytes, <<0>>) of
-                nomatch -> {ok, Dir};
-                _ -> error
-            end;
+    case byte_size(Bytes) =< ?DIR_MAX_BYTES andalso binary:match(Bytes, <<0>>) of
+        nomatch -> {ok, Dir};
         _ -> error
     end;
 socket_dir(_) ->

@@ -157,7 +157,7 @@ library("") ->
     {ok, <<>>};
 library(File) ->
     case priv_dir() of
-        {ok, Dir} -> {ok, unicode:characters_to_binary(filename:join(Dir, File))};
+        {ok, Dir} -> {ok, filename:join(Dir, list_to_binary(File))}; % of a binary: the name in the file system, whatever the locale
         {error, Reason} -> {error, Reason}
     end.
 

@@ -18,7 +18,7 @@ is_usable(_Config, _StreamKind) -> true.
 -spec offer(beamway_config:config(), RingBytes :: pos_integer()) ->
           {ok, port(), beamway_wire:packet()} | {error, Reason :: binary()}.
 offer(#{socket_dir := Dir}, RingBytes) ->
-    case beamway_establish:listen(shm, unicode:characters_to_binary(Dir), RingBytes) of
+    case beamway_establish:listen(shm, beamway_socket_dir:bytes(Dir), RingBytes) of
         {ok, Port, #{token := Token, address := Address}} ->
             {ok, Port, {offer, #{address => Address, token => Token, ring_bytes => RingBytes}}};
         {error, Reason} ->

@@ -9,7 +9,7 @@
 %% Used by {@link beamway_links} at start, {@link beamway_shm}, and `beamway doctor'.
 -module(beamway_socket_dir).
 
--export([prepare/1, check/1, sweep/1, address/2]).
+-export([prepare/1, check/1, sweep/1, address/2, bytes/1]).
 
 -include_lib("kernel/include/file.hrl").
 -include_lib("kernel/include/logger.hrl").
@@ -52,7 +52,7 @@ log_swept(Dir, Count) ->
 check("") ->
     ok;
 check(Dir) ->
-    case beamway_establish:listen(shm, unicode:characters_to_binary(Dir), 65536) of
+    case beamway_establish:listen(shm, bytes(Dir), 65536) of
         {ok, Port, _Listener} -> beamway_port:close(Port);
         {error, Reason} -> {error, Reason}
     end.
@@ -65,7 +65,13 @@ address(<<0, _/binary>> = Abstract, _Dir) ->
 address(_Path, "") ->
     {error, <<"the peer has a socket_dir and this node has none">>};
 address(Path, Dir) ->
-    {ok, unicode:characters_to_binary(filename:join(Dir, filename:basename(Path)))}.
+    {ok, filename:join(bytes(Dir), filename:basename(Path))}.
+
+%% @doc The directory as the driver takes it: its name in the file system, which the locale may not read as UTF-8.
+-spec bytes(Dir :: string()) -> binary().
+bytes(Dir) ->
+    <<Bytes/binary>> = unicode:characters_to_binary(Dir, unicode, file:native_name_encoding()),
+    Bytes.
 
 %% @doc Removes the names that killed nodes have left, and says how many.
 -spec sweep(Dir :: string()) -> non_neg_integer().

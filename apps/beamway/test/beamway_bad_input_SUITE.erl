@@ -12,7 +12,7 @@
          bad_answers/1, forged_ring_headers/1, forged_frames/1, invalid_options/1, driver_missing/1,
          driver_damaged/1, driver_of_another_version/1, file_size_limit/1, descriptor_limit/1,
          address_space_limit/1, no_memfd/1, no_eventfd/1, bad_commands/1, application_without_its_name/1, ring_limit/1, ring_limit_of_small_rings/1,
-         port_limit/1, link_server_hangs/1, socket_dir_not_usable/1, the_best_of_links/1, no_ring_memory_for_tcp/1, packet_of_4_gb/1,
+         port_limit/1, link_server_hangs/1, socket_dir_not_usable/1, socket_dir_in_another_locale/1, the_best_of_links/1, no_ring_memory_for_tcp/1, packet_of_4_gb/1,
          packet_without_end/1]).
 
 -define(WAIT_MS, 5000).
@@ -36,7 +36,7 @@ groups() ->
        forged_ring_headers, forged_frames, invalid_options, driver_missing, driver_damaged,
        driver_of_another_version, file_size_limit, descriptor_limit, address_space_limit, no_memfd,
        no_eventfd, bad_commands, application_without_its_name, ring_limit, ring_limit_of_small_rings, port_limit, link_server_hangs,
-       socket_dir_not_usable, the_best_of_links, no_ring_memory_for_tcp, packet_of_4_gb, packet_without_end]).
+       socket_dir_not_usable, socket_dir_in_another_locale, the_best_of_links, no_ring_memory_for_tcp, packet_of_4_gb, packet_without_end]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
@@ -456,6 +456,27 @@ socket_dir_not_usable(Config) ->
     [ok = falls_back(Config, #{env => [{"BEAMWAY_SOCKET_DIR", Dir}]}, tcp, Words, [odd])
      || {Dir, Why} <- [{"/nowhere/at/all", "No such file"}, {"/dev/null", "Not a directory"}],
         Words <- [["links use tcp as long as socket_dir", Dir, Why], ["no shared memory with", "socket_dir: " ++ Why]]],
+    ok.
+
+%% One node reads the name as UTF-8, the other byte by byte, as where no locale is set.
+socket_dir_in_another_locale(_Config) ->
+    Folder = beamway_peer:new_folder("beamway-locale"),
+    Dir = filename:join(Folder, "gr\x{f6}\x{df}e"),
+    ok = file:make_dir(Dir),
+    Options = #{args => ["-hidden"], env => [{"BEAMWAY_SOCKET_DIR", Dir}]},
+    try
+        {ok, One, OneNode} = beamway_peer:start(beamway_shm, Options),
+        {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, Options#{args := ["-hidden", "+fnl"]}),
+        latin1 = beamway_peer:call(Odd, file, native_name_encoding, []),
+        [begin
+             ok = beamway_peer:connect_both(beamway_shm, Caller, Called),
+             true = beamway_peer:call(One, erlang, disconnect_node, [OddNode]),
+             ok = beamway_peer:wait_disconnected(One, OddNode),
+             ok = beamway_peer:wait_disconnected(Odd, OneNode)
+         end || {Caller, Called} <- [{One, Odd}, {Odd, One}]]
+    after
+        file:del_dir_r(Folder)
+    end,
     ok.
 
 %% The server that grants memory does not answer in time.
