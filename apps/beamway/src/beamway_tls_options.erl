@@ -118,13 +118,20 @@ from_file(File) ->
 
 from_text(File, Text) ->
     try
-        {ok, Tokens, _} = erl_scan:string(unicode:characters_to_list(Text)),
+        {ok, Tokens, _} = erl_scan:string(characters(Text)),
         {ok, [Expression]} = erl_parse:parse_exprs(Tokens),
         {value, Value, _} = erl_eval:expr(Expression, erl_eval:new_bindings()),
         true = is_list(Value) andalso lists:all(fun is_role/1, Value),
         {ok, Value}
     catch
         _:_ -> problem("-ssl_dist_optfile: ~ts: expected [{server, Options}, {client, Options}].", [File])
+    end.
+
+%% OTP takes a file for Latin-1 unless its first lines name another encoding.
+characters(Text) ->
+    case unicode:characters_to_list(Text) of
+        Characters when is_list(Characters) -> Characters;
+        _ -> binary_to_list(Text)
     end.
 
 is_role({Role, Options}) -> lists:member(Role, [server, client]) andalso is_list(Options);
@@ -255,6 +262,8 @@ every_argument_test_() ->
 
 text_test() ->
     ?assertEqual({ok, [{server, [{depth, 1}]}]}, from_text("f", <<"[{server, [{depth, 1}]}].">>)),
+    [?assertEqual({ok, [{server, [{password, [16#e4]}]}]}, from_text("f", <<"% ", Letter/binary, "\n[{server, [{password, \"", Letter/binary, "\"}]}].">>))
+     || Letter <- [<<16#e4>>, <<16#e4/utf8>>]],
     [?assertMatch({error, _}, from_text("f", Bad))
      || Bad <- [<<>>, <<"[{server, [}].">>, <<"{server, []}.">>, <<"[{sever, []}].">>, <<"[server].">>, <<"X.">>,
                 <<"[]. []. ">>, <<255, 255>>]].
