@@ -137,6 +137,15 @@ static void add_key(rd_line_t *line, const rd_key_t *key)
     rd_wipe(hex, sizeof hex);
 }
 
+/* A buffer stands before the last segment, and before standard output behind it. */
+static bool has_buffer(const rd_run_t *run, size_t i)
+{
+    const rd_node_t *of = run->chain->of;
+    size_t last = rd_run_count(run) - 1;
+
+    return of[i].is_receiver || i == last || (i + 1 == last && of[last].work == RD_WORK_STDOUT);
+}
+
 static void tell_segment(rd_run_t *run, size_t i)
 {
     const rd_node_t *node = &run->chain->of[i];
@@ -160,7 +169,7 @@ static void tell_segment(rd_run_t *run, size_t i)
     rd_line_number(&line, "rate", settings->cli.rate);
     if (node->is_receiver)
         rd_line_number(&line, "drop", settings->cli.drop_s);
-    if (node->is_receiver || i + 1 == rd_run_count(run)) {
+    if (has_buffer(run, i)) {
         rd_line_number(&line, "buffer", settings->cli.buffer);
         rd_line_number(&line, "start", settings->cli.start);
     }

@@ -211,6 +211,14 @@ def a_buffer_before_the_output(hosts):
     got, out, told = hosts.end(taking)
     status, _, _ = hosts.end(sending)
     expect((status, got) == (0, 0) and out.decode().split()[0] == digest, f"status {status} and {got}: {out!r} {told}")
+    # The same of a pipeline whose last segment is a command.
+    os.unlink(reader)
+    through = os.path.join(hosts.folder, "through")
+    process = hosts.start("local", f"exec rdpipe --buffer 64M host1:'cat {path}; touch {through}' host2:{shlex.quote(slow)}")
+    wait_for("all is read", lambda: os.path.exists(through), 60 * SLOWNESS)
+    open(reader, "w", encoding="utf-8").close()
+    status, out, err = hosts.end(process)
+    expect(status == 0 and out.decode().split()[0] == digest, f"status {status}: {out!r} {err}")
     # As a segment, and before each of several receivers.
     for options in ("--buffer 1M", "--buffer 2G --start 90", "--buffer 4M --start 100"):
         status, out, err = hosts.call(f"rdpipe {options} host1:'<{path}' [host2:sha256sum host3:sha256sum]")
