@@ -228,18 +228,26 @@ static int status_of(const rd_run_t *run)
     return status;
 }
 
+/* What is ignored when we start stays so, as nohup wants it: a descriptor would tell of it. */
+static void set_signals(sigset_t *set_p)
+{
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+    struct sigaction is;
+
+    (void)sigemptyset(set_p);
+    (void)sigaddset(set_p, SIGCHLD);
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++)
+        if (sigaction(ends[i], NULL, &is) == 0 && is.sa_handler != SIG_IGN)
+            (void)sigaddset(set_p, ends[i]);
+}
+
 static bool set_up(rd_run_t *run, rd_why_t *why)
 {
     sigset_t set;
 
     if (!rd_guard_start(&run->guard, why))
         return false;
-    (void)sigemptyset(&set);
-    (void)sigaddset(&set, SIGCHLD);
-    (void)sigaddset(&set, SIGINT);
-    (void)sigaddset(&set, SIGTERM);
-    (void)sigaddset(&set, SIGHUP);
-    (void)sigaddset(&set, SIGQUIT);
+    set_signals(&set);
     (void)sigprocmask(SIG_BLOCK, &set, NULL);
     run->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
     run->began_ms = rd_now_ms();
