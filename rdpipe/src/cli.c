@@ -27,6 +27,7 @@ static void fill_standard_descriptors(void)
 void rd_cli_init(rd_cli_t *cli, const char *name)
 {
     fill_standard_descriptors();
+    (void)signal(SIGCHLD, SIG_DFL);
     *cli = (rd_cli_t){
         .name = name,
         .terms = {.carriers = RD_CARRIERS_ALL, .block = RD_BLOCK_BYTES, .flags = RD_FLAG_CRC},

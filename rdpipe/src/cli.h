@@ -74,7 +74,8 @@ enum {
     }
 
 /* The first call of each command: no descriptor of ours takes the place of a standard one that is
- * closed. Closed input is empty then; what is written to closed output is an error. */
+ * closed. Closed input is empty then; what is written to closed output is an error. Children can be
+ * waited for, whatever we have inherited. */
 void rd_cli_init(rd_cli_t *cli, const char *name);
 
 /* What was printed is there: 0, or it is said that it is not, and RD_EXIT_FAULT. */

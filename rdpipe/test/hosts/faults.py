@@ -153,6 +153,13 @@ def what_was_ignored_stays_so(hosts):
     expect(status == 0 and out == b"end\n", f"status {status}: {out!r} {err}")
 
 
+def children_are_waited_for(hosts):
+    """Also if whoever starts rdpipe ignores SIGCHLD, which makes the system forget how a child ended."""
+    program = "import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp('rdpipe', ['rdpipe', ':exit 3', 'host1:cat'])"
+    status, _, err = hosts.call(f"exec python3 -c {shlex.quote(program)}")
+    expect(status == 3 and "this host: 'exit 3' ended with status 3" in err, f"status {status}: {err}")
+
+
 def what_ignores_signals_is_killed(hosts):
     process = hosts.start("local", "rdpipe host1:'trap \"\" INT TERM; echo up; while :; do sleep 1; done' host2:cat")
     expect(process.stdout.readline() == b"up\n", "it did not start")
@@ -337,6 +344,6 @@ def the_other_side_of_a_fifo(hosts):
 
 
 CASES = [a_guard_is_killed, a_cut_stream_never_looks_whole, output_of_receivers_is_not_lost, a_reader_that_does_not_block_gets_all,
-         a_paused_reader_stalls_nothing, signals_are_passed_on, what_was_ignored_stays_so, what_ignores_signals_is_killed, a_stopped_command_is_waited_for, the_other_side_of_a_fifo, no_secret_on_a_command_line,
+         a_paused_reader_stalls_nothing, signals_are_passed_on, what_was_ignored_stays_so, children_are_waited_for, what_ignores_signals_is_killed, a_stopped_command_is_waited_for, the_other_side_of_a_fifo, no_secret_on_a_command_line,
          a_port_scan_with_garbage, no_room_where_it_goes, a_small_disk, limits_of_the_shell, each_process_killed]
 LONG = [a_host_that_is_gone, a_network_that_comes_back, a_reader_that_pauses_for_long]
