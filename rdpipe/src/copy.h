@@ -36,6 +36,8 @@ typedef struct {
 
 enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
 
+#define RD_MODE_KEPT ((mode_t)01777) /* what -p keeps of a mode: all but set-id bits */
+
 /* Each returns its exit status; reasons are on standard error. */
 int rd_copy_list(const rd_copy_t *copy, int out);
 int rd_copy_have(const rd_copy_t *copy, int in, int out);

@@ -64,7 +64,7 @@ static bool look(have_t *have)
     if (is_same(have, parent, name, &is)) {
         item->has = RD_HAS_SAME;
         return !*item->path || rd_attributes_wanted(&have->copy) ||
-               (is.st_mode & 07777) != (item->mode & 0777);
+               (is.st_mode & 07777) != (item->mode & RD_MODE_KEPT);
     }
     rd_part_name(name, part);
     if (digest_of(parent, part, 1, item->size, item))

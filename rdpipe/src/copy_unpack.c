@@ -79,7 +79,10 @@ static void times_of(const rd_item_t *item, struct timespec times[2])
  * taken over with the owner that they speak of. */
 static mode_t mode_of(const unpack_t *unpack, const rd_item_t *item, bool is_owned)
 {
-    return item->mode & (is_owned ? 07777 : 0777) & ~(unpack->copy.preserve ? 0 : unpack->mask);
+    bool preserve = unpack->copy.preserve;
+    mode_t kept = is_owned ? 07777 : preserve ? RD_MODE_KEPT : 0777;
+
+    return item->mode & kept & ~(preserve ? 0 : unpack->mask);
 }
 
 static void warn_of_owner(unpack_t *unpack, const char *path)

@@ -70,7 +70,7 @@ static void times_and_modes(void)
     rd_copy_t source = copy_of("from"), target = copy_of("to");
 
     CHECK_IN(fresh());
-    CHECK(mkdir("from", 0750) == 0 && mkdir("from/dir", 0555) == 0);
+    CHECK(mkdir("from", 0750) == 0 && mkdir("from/dir", 01555) == 0);
     put_file("from/one", "first");
     CHECK(chmod("from/one", 06751) == 0);
     CHECK(run("touch -d '2001-02-03 04:05:06.789' from/one from/dir from"));
