@@ -312,19 +312,6 @@ static char *command_of(const called_t *called, const char *part, const sources_
     return fclose(to) == 0 ? text : NULL;
 }
 
-/* What rdpipe says with 127 the shell has said before: the command is not there. */
-static int verdict(const called_t *called, int status)
-{
-    if (status < 0)
-        return rd_end_by(-status);
-    if (status == 126 || status == 127) {
-        rd_say(&called->settings.cli, "no 'rdcp' on a host's PATH: install Beamway's commands, or "
-                                      "say where they are by --remote-path DIR");
-        return RD_EXIT_OWN;
-    }
-    return status == 0 || status == RD_EXIT_OWN ? status : RD_EXIT_FAULT;
-}
-
 static int copy_all(const called_t *called, const sources_t *sources, const end_t *target)
 {
     static const char *const parts[] = {"list", "have", "pack", "unpack"};
@@ -354,7 +341,7 @@ static int copy_all(const called_t *called, const sources_t *sources, const end_
         status = rd_run(&chain, &called->settings);
     for (size_t i = 0; i < 4; i++)
         free((char *)(uintptr_t)chain.of[i].text);
-    return done ? verdict(called, status) : RD_EXIT_OWN;
+    return !done ? RD_EXIT_OWN : status < 0 ? rd_end_by(-status) : status;
 }
 
 static end_t end_of(const called_t *called, const char *text)

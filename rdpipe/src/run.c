@@ -313,6 +313,10 @@ int rd_run(const rd_chain_t *chain, const rd_settings_t *settings)
     if (run.sockets >= 0)
         close(run.sockets);
     status = status_of(&run);
+    if (run.got_signal)
+        status = 128 + run.got_signal;
+    else if (settings->is_copy)
+        status = rd_copy_status(&settings->cli, status);
     rd_run_report(&run, status);
     for (size_t i = 0; i < chain->count; i++) {
         if (run.of[i].channel.pid > 0) {

@@ -73,6 +73,9 @@ bool rd_settings_option(rd_settings_t *settings, int option, const char *value);
 /* Ends as the signal would have, so that a shell sees it. */
 int rd_end_by(int sig);
 
+/* The exit status of a copy, by that of its pipeline. Says so if rdcp is not there. */
+int rd_copy_status(const rd_cli_t *cli, int status);
+
 /* The segments, and what this host has at their ends. */
 void rd_chain_of(const rd_pipeline_t *pipeline, rd_chain_t *chain_p);
 

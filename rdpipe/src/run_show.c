@@ -143,7 +143,7 @@ static void report_commands(const rd_run_t *run)
         const rd_node_t *node = &run->chain->of[i];
         int status = run->of[i].status;
 
-        if (node->work == RD_WORK_COMMAND && status != 0 && status != RD_EXIT_QUIT)
+        if (status != 0 && status != RD_EXIT_QUIT)
             rd_say(&run->settings->cli, "%s: '%.*s' ended with status %d", rd_run_name(run, i),
                    (int)strcspn(node->text, "\n") > 60 ? 60 : (int)strcspn(node->text, "\n"),
                    node->text, status);

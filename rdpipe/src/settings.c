@@ -77,3 +77,14 @@ int rd_end_by(int sig)
     (void)sigprocmask(SIG_UNBLOCK, &set, NULL);
     return 128 + sig;
 }
+
+/* With 127 the shell has said before that the command is not there. */
+int rd_copy_status(const rd_cli_t *cli, int status)
+{
+    if (status == 126 || status == 127) {
+        rd_say(cli, "no 'rdcp' on a host's PATH: install Beamway's commands, or say where they are "
+                    "by --remote-path DIR");
+        return RD_EXIT_OWN;
+    }
+    return status == 0 || status == RD_EXIT_OWN ? status : RD_EXIT_FAULT;
+}

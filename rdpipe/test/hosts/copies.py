@@ -186,6 +186,8 @@ def another_version(hosts):
     programs = folder_of(hosts, "versions/bin")
     open(f"{folder}/file", "w", encoding="utf-8").close()
     os.symlink(f"{hosts.programs}/rdpipe", f"{programs}/rdpipe")
+    err = copies(hosts, f"--json --remote-path {programs} {folder}/file host1:{folder}/to", 125)
+    expect("no 'rdcp' on a host's PATH" in err and json.loads(err.splitlines()[-1])["status"] == 125, err)
     # The same program with the version of the other side exchanged.
     with open(f"{hosts.programs}/rdcp", "rb") as program:
         ours = program.read()

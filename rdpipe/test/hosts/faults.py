@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a pipe does when processes are killed, networks fail and disks are full: nothing is left, and it is said."""
 import fcntl
+import json
 import os
 import random
 import shlex
@@ -127,7 +128,7 @@ def signals_are_passed_on(hosts):
     for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         marks = os.path.join(hosts.folder, f"marks{sig}")
         command = f"trap \"echo got >>{marks}; exit 1\" {sig.name[3:]}; echo up >>{marks}; while :; do sleep 0.1; done"
-        process = hosts.start("local", f"rdpipe host1:'{command}' host2:cat")
+        process = hosts.start("local", f"rdpipe --json host1:'{command}' host2:cat")
 
         def has(word, path=marks):
             return os.path.exists(path) and word in open(path, encoding="utf-8").read().split()
@@ -140,6 +141,7 @@ def signals_are_passed_on(hosts):
         status, _, err = hosts.end(process)
         expect(status == -sig, f"{sig.name}: status {status}: {err}")
         expect(has("got"), f"{sig.name} did not reach the command")
+        expect(json.loads(err.splitlines()[-1])["status"] == 128 + sig, err)
         hosts.check_nothing_is_left()
 
 
@@ -341,6 +343,12 @@ def the_other_side_of_a_fifo(hosts):
         expect(status == -signal.SIGTERM, f"{segments}: status {status}: {err}")
         hosts.check_nothing_is_left()
         os.unlink(started)
+    # What opens it is named like a command if it fails.
+    process = hosts.start("local", f"exec rdpipe host1:'<{fifo}' host2:cat")
+    opens = wait_for("it is opened", lambda: [pid for pid, words in hosts.processes("host1").items() if words[:2] == ["sh", "-c"]])
+    os.kill(opens[0], signal.SIGKILL)
+    status, _, err = hosts.end(process)
+    expect(status == 137 and f"host1: '{fifo}' ended with status 137" in err, f"status {status}: {err}")
 
 
 CASES = [a_guard_is_killed, a_cut_stream_never_looks_whole, output_of_receivers_is_not_lost, a_reader_that_does_not_block_gets_all,
