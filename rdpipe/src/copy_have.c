@@ -15,7 +15,9 @@ typedef struct {
     rd_items_out_t out;
     rd_items_in_t in;
     bool has_target;
-    uint64_t kept; /* files since the last LEAVE that need nothing more */
+    bool is_left_out; /* this source has no target: nothing of it goes on */
+    bool is_last;     /* no source follows this one */
+    uint64_t kept;    /* files since the last LEAVE that need nothing more */
 } have_t;
 
 /* The size of a regular file with its digest; false: it is no such file. */
@@ -89,7 +91,7 @@ static bool is_free(const rd_target_t *target)
     return done;
 }
 
-static bool find_target(have_t *have)
+static void find_target(have_t *have)
 {
     rd_why_t why;
     bool done = rd_target_find(&have->copy, have->item.kind == RD_ITEM_DIR, &have->target, &why);
@@ -103,14 +105,16 @@ static bool find_target(have_t *have)
     else
         rd_complain(&have->complaints, "", "%s", why.text);
     have->has_target = done;
-    return done;
+    have->is_left_out = !done;
 }
 
 static bool begin_source(have_t *have, rd_why_t *why)
 {
     rd_beneath_close(&have->beneath);
     rd_target_close(&have->target);
-    have->has_target = false;
+    have->has_target = have->is_left_out = false;
+    have->is_last = have->item.size + 1 >= have->copy.sources;
+    have->item.offset += have->complaints.count;
     return rd_copy_source(&have->copy, &have->item, why);
 }
 
@@ -118,6 +122,7 @@ static bool begin_source(have_t *have, rd_why_t *why)
 static bool step(have_t *have, rd_why_t *why)
 {
     rd_item_t *item = &have->item;
+    bool is_of_source;
 
     if (!rd_items_next(&have->in, item, why))
         return false;
@@ -126,9 +131,16 @@ static bool step(have_t *have, rd_why_t *why)
         return rd_because(why, "the list has what belongs to no list");
     if (item->kind == RD_ITEM_START && !begin_source(have, why))
         return false;
-    if (item->kind != RD_ITEM_START && item->kind != RD_ITEM_END && !have->has_target &&
-        !find_target(have))
-        *item = (rd_item_t){.kind = RD_ITEM_END, .size = 1};
+    is_of_source = item->kind != RD_ITEM_START && item->kind != RD_ITEM_END;
+    if (is_of_source && !have->has_target && !have->is_left_out)
+        find_target(have);
+    if (is_of_source && have->is_left_out) {
+        if (!have->is_last)
+            return true;
+        *item = (rd_item_t){.kind = RD_ITEM_END}; /* the rest of the list need not be read */
+    }
+    if (item->kind == RD_ITEM_END)
+        item->size += have->complaints.count;
     if (item->kind == RD_ITEM_FILE && !look(have)) {
         have->kept++;
         return true;

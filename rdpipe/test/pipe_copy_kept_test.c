@@ -213,6 +213,22 @@ static void a_tree_that_is_not_whole_among_several(void)
     CHECK(run("diff -r one to/one && diff -r three to/three && test ! -e to/two"));
 }
 
+static void a_source_that_has_no_target_among_several(void)
+{
+    static const char *const paths[] = {"one", "two", "three"};
+
+    CHECK_IN(fresh());
+    CHECK(run("mkdir one three to && echo 1 >one/f && echo 2 >two && echo 3 >three/f"));
+    CHECK(run("mkfifo to/two"));
+    CHECK_EQ(copy_several(paths, paths, 3, "to"), RD_COPY_FAILED);
+    CHECK(run("diff -r one to/one && diff -r three to/three && test -p to/two"));
+    /* The first, and the last. */
+    CHECK(run("rm -r to/* && touch to/one to/three"));
+    CHECK_EQ(copy_several(paths, paths, 3, "to"), RD_COPY_FAILED);
+    CHECK(run("cmp two to/two && test -f to/one && test -f to/three"));
+    CHECK(run("test -z \"$(find . -name '*rdcp-part*')\""));
+}
+
 /* ---- what is left out ---- */
 
 static void patterns_leave_out(void)
@@ -398,6 +414,7 @@ static const check_case_t cases[] = {
     {"access lists are kept", access_lists_are_kept},
     {"several sources", several_sources},
     {"a tree that is not whole among several", a_tree_that_is_not_whole_among_several},
+    {"a source that has no target among several", a_source_that_has_no_target_among_several},
     {"patterns leave out", patterns_leave_out},
     {"files of the same size and time are not read", files_of_the_same_size_and_time_are_not_read},
     {"a cut every tenth of the way", a_cut_every_tenth_of_the_way},
