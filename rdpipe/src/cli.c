@@ -74,14 +74,28 @@ void rd_plain_text(FILE *to, const char *text)
     }
 }
 
+void rd_say_plain(const char *name, const char *text)
+{
+    char *line = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&line, &bytes);
+
+    if (!to)
+        return;
+    (void)fprintf(to, "%s%s: ", isatty(2) ? "\r\033[K" : "", name);
+    rd_plain_text(to, text);
+    (void)fputc('\n', to);
+    if (fclose(to) == 0)
+        (void)fputs(line, stderr);
+    free(line);
+}
+
 static void say(const char *name, const char *form, va_list args)
 {
     char text[1024];
 
     (void)vsnprintf(text, sizeof text, form, args);
-    (void)fprintf(stderr, "%s%s: ", isatty(2) ? "\r\033[K" : "", name);
-    rd_plain_text(stderr, text);
-    (void)fputc('\n', stderr);
+    rd_say_plain(name, text);
 }
 
 void rd_say(const rd_cli_t *cli, const char *form, ...)

@@ -99,7 +99,10 @@ __attribute__((format(printf, 2, 3))) void rd_say(const rd_cli_t *cli, const cha
  * shows them and does not obey. */
 void rd_plain_text(FILE *to, const char *text);
 
-/* The same, and exits with RD_EXIT_USAGE. */
+/* "name: text" on standard error, plain, and in one piece: others may write there, too. */
+void rd_say_plain(const char *name, const char *text);
+
+/* As rd_say, and exits with RD_EXIT_USAGE. */
 __attribute__((format(printf, 2, 3), noreturn)) void rd_usage(const rd_cli_t *cli, const char *form,
                                                               ...);
 

@@ -54,7 +54,7 @@ typedef struct {
     uint64_t warned;
 } rd_complaints_t;
 
-/* "rdcp: HOST: PATH/BELOW: text"; bytes that a terminal would obey are shown as '?'. */
+/* "rdcp: HOST: PATH/BELOW: text", plain. */
 __attribute__((format(printf, 3, 4))) void rd_complain(rd_complaints_t *complaints,
                                                        const char *below, const char *form, ...);
 

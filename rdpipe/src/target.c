@@ -10,6 +10,8 @@
 
 #include <openssl/evp.h>
 
+#include "cli.h"
+
 #define SUFFIX ".rdcp-part"
 #define LOCK_MS 3000 /* one that was cut off may need so long to end */
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
@@ -24,7 +26,7 @@ __attribute__((format(printf, 5, 0))) static void say(const rd_complaints_t *com
     const char *into = complaints->into ? complaints->into : "";
     size_t len = strlen(copy->path);
     bool has_slash = len > 0 && copy->path[len - 1] == '/';
-    char text[3 * RD_PATH_BYTES], *at = text;
+    char text[3 * RD_PATH_BYTES];
 
     if (nth > RD_COMPLAINTS_MAX + 1)
         return;
@@ -35,10 +37,7 @@ __attribute__((format(printf, 5, 0))) static void say(const rd_complaints_t *com
         (void)snprintf(text, sizeof text, "%s%s%s", copy->host, *copy->host ? ": " : "", more);
     else if (len < sizeof text)
         (void)vsnprintf(text + len, sizeof text - len, form, args);
-    for (; *at; at++)
-        if ((unsigned char)*at < ' ' || *at == 127)
-            *at = '?';
-    (void)fprintf(stderr, "rdcp: %s\n", text);
+    rd_say_plain("rdcp", text);
 }
 
 void rd_complain(rd_complaints_t *complaints, const char *below, const char *form, ...)
