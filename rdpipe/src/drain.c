@@ -533,11 +533,12 @@ static void finish(drain_t *drain)
 
 static void wait_for_work(drain_t *drain)
 {
-    /* A pipe whose reader has gone says so although nothing is asked. */
+    /* A pipe whose reader has gone says so although nothing is asked. That there is room before a
+     * buffer is told by `wake`. */
     struct pollfd polled[2] = {
         {.fd = drain->transfer->wake, .events = POLLIN},
-        {.fd = drain->output->always_ready || drain->buffer ? -1 : drain->output->fd,
-         .events = drain->is_blocked && has_output(drain) ? POLLOUT : 0}};
+        {.fd = drain->output->always_ready ? -1 : drain->output->fd,
+         .events = drain->is_blocked && !drain->buffer && has_output(drain) ? POLLOUT : 0}};
     eventfd_t ignored;
 
     /* What comes where nobody reads any more, a sign of life or an end, would end each wait. */

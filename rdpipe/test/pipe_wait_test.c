@@ -338,7 +338,7 @@ static rd_frame_t next_by_hand(rd_stream_t *stream, const uint8_t **payload_p)
         }
 }
 
-typedef enum { AT_ONCE, LATER, RESUMED, RESUMED_LATER } manner_t;
+typedef enum { WITHOUT_END, AT_ONCE, LATER, RESUMED, RESUMED_LATER } manner_t;
 
 /* A producer of "hello" by hand that tells of the first sign of life. Its status is 0 if all was
  * taken. */
@@ -361,7 +361,8 @@ static pid_t start_producer_that_hears(uint16_t port, manner_t manner, int tell)
     at = room_by_hand(&stream, 5);
     frame = hello_at(at);
     rd_stream_put(&stream, at, &frame);
-    (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_END, .offset = 5}, NULL);
+    if (manner != WITHOUT_END)
+        (void)rd_stream_say(&stream, &(rd_frame_t){.kind = RD_END, .offset = 5}, NULL);
     for (;;) {
         frame = next_by_hand(&stream, &payload);
         if (frame.kind != RD_PING && frame.kind != RD_RESUME)
@@ -431,6 +432,24 @@ static void a_late_beginning_is_no_silence(void)
     CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_DONE);
     end(&receiver);
     CHECK_EQ(status_of(producer), 0);
+}
+
+/* Nothing is written yet that would tell of it, as there is too little in the buffer. */
+static void a_reader_that_quits_before_the_buffer_flows(void)
+{
+    receiver_t receiver;
+    uint16_t port;
+    int listener = open_listener(&port), ends[2];
+    pid_t producer = start_producer_that_hears(port, WITHOUT_END, -1);
+
+    CHECK(pipe(ends) == 0 && take_producer(&receiver, listener, RD_BLOCK_BYTES));
+    close(ends[0]);
+    receiver.transfer.buffer = RD_BUFFER_MIN;
+    receiver.transfer.start = 100;
+    drain_into(&receiver, ends[1]);
+    CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_QUIT);
+    end(&receiver);
+    CHECK_EQ(status_of(producer), 2); /* all was not taken */
 }
 
 static void a_close_that_takes_long(void)
@@ -523,6 +542,7 @@ static const check_case_t cases[] = {
     {"a next hop that quits before a full pipe", a_next_hop_that_quits_before_a_full_pipe},
     {"what came meanwhile is heard", what_came_meanwhile_is_heard},
     {"a late beginning is no silence", a_late_beginning_is_no_silence},
+    {"a reader that quits before the buffer flows", a_reader_that_quits_before_the_buffer_flows},
     {"a close that takes long", a_close_that_takes_long},
     {"a write that takes long", a_write_that_takes_long},
     {"a note that takes long", a_note_that_takes_long},
