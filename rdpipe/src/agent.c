@@ -91,7 +91,7 @@ static void hello(agent_t *agent)
     const char *ssh = getenv("SSH_CONNECTION");
     rd_line_t line;
 
-    rd_line_begin(&line, RD_CONTROL_HELLO);
+    rd_line_begin(&line, "\n" RD_CONTROL_HELLO); /* a login shell may have left its line open */
     rd_line_add(&line, "control", RD_CONTROL_VERSION);
     rd_line_add(&line, "version", RD_VERSION);
     rd_line_add(&line, "ssh", ssh ? ssh : "");

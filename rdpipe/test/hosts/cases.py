@@ -130,6 +130,18 @@ esac""", file=file)
     gives(hosts, "rdpipe host1:cat host1:rev", b"olleh\n", b"hello\n", RDPIPE_SSH=meet)
 
 
+def what_a_login_shell_prints_is_skipped(hosts):
+    talks = os.path.join(hosts.folder, "ssh_talks")
+    with open(talks, "w", encoding="utf-8") as file:
+        print(f"""#!/bin/sh
+printf 'Welcome!\\nYou have no mail.'
+exec "{hosts.ssh}" "$@\"""", file=file)
+    os.chmod(talks, 0o755)
+    gives(hosts, "rdpipe host1:cat host1:rev", b"olleh\n", b"hello\n", RDPIPE_SSH=talks)
+    status, out, err = hosts.call("rdpipe doctor host1", RDPIPE_SSH=talks)
+    expect(status == 0 and b"ok    host1" in out, f"status {status}: {out} {err}")
+
+
 def several_at_once(hosts):
     processes = [hosts.start("local", f"seq {n} 50000 | rdpipe host1:cat host2:rev host1:rev | sha256sum") for n in range(6)]
     for n, process in enumerate(processes):
@@ -463,7 +475,7 @@ def text_of_others_is_shown_not_obeyed(hosts):
     with open(os.path.join(other, "rdpipe"), "w", encoding="utf-8") as program:
         print(f"""#!/bin/sh
 cat <<'EOF'
-{hello.decode().splitlines()[0]}
+{hello.decode().splitlines()[1]}
 hop side=in carrier=%22%1b[2J%ff why=%1b]0;x%07%c2%9b%0a
 fault cause=2 why=because%20of%20another
 fault cause=0 why=the%20disk%20was%20lost,%20it%20stopped%1b[2J%c2%9b%ff%22
@@ -620,7 +632,7 @@ def a_wrong_key_is_said(hosts):
 NEED_TUN = [over_a_lossy_path, streams_that_are_killed]
 CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on_both_ends, tar_stands_in_for_zfs,
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
-         one_connection_a_host, sessions_of_a_host_start_side_by_side, several_at_once, a_middle_hop_without_a_command, several_receivers,
+         one_connection_a_host, sessions_of_a_host_start_side_by_side, what_a_login_shell_prints_is_skipped, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, a_hop_of_smaller_blocks, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed,
          status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
     + NEED_TUN \
