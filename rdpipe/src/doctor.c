@@ -240,30 +240,49 @@ static void tell_hello(doctor_t *doctor, const char *host, const char *hello, in
     free(ssh);
 }
 
-static void tell_host(doctor_t *doctor, const char *host)
+/* As the host of a segment; NULL: it is none that ssh could reach. The caller frees. */
+static char *host_of(const char *word)
+{
+    char segment[512], *host, *nothing;
+    rd_why_t ignored;
+    bool is_host;
+
+    if (snprintf(segment, sizeof segment, "%s:", word) >= (int)sizeof segment ||
+        !rd_host_path(segment, &host, &nothing, &ignored))
+        return NULL;
+    is_host = *host && !*nothing;
+    free(nothing);
+    if (is_host)
+        return host;
+    free(host);
+    return NULL;
+}
+
+static void tell_host(doctor_t *doctor, const char *word)
 {
     rd_channel_t channel = {.pid = 0};
     int64_t began = rd_now_ms();
     rd_why_t why = {.text = "is no name of a host"};
-    char *hello;
+    char *host = host_of(word), *hello;
 
-    if (*host == '-' || !*host || strpbrk(host, " :;'\"") ||
-        !rd_channel_start(&channel, host, &doctor->settings->ssh, RD_SHARE_NO, "", &why)) {
-        tell(doctor, FAILED, host, "%s", why.text);
+    if (!host || !rd_channel_start(&channel, host, &doctor->settings->ssh, RD_SHARE_NO, "", &why)) {
+        tell(doctor, FAILED, word, "%s", why.text);
+        free(host);
         return;
     }
     hello = hello_of(&channel);
     end_channel(&channel);
     if (hello)
-        tell_hello(doctor, host, hello, rd_now_ms() - began);
+        tell_hello(doctor, word, hello, rd_now_ms() - began);
     else if (channel.status == 127)
-        tell(doctor, FAILED, host,
+        tell(doctor, FAILED, word,
              "no 'rdpipe' there: install Beamway's commands, or say where they are by "
              "--remote-path DIR");
     else
-        tell(doctor, FAILED, host, "ssh has failed (status %d), or took longer than %d s",
+        tell(doctor, FAILED, word, "ssh has failed (status %d), or took longer than %d s",
              channel.status, HOST_MS / 1000);
     free(hello);
+    free(host);
 }
 
 int rd_doctor(const rd_settings_t *settings, char *const *hosts, size_t count)

@@ -183,7 +183,8 @@ def what_the_doctor_says(hosts):
     expect(all(name in checks for name in ("libssl", "libzstd", "crc32c", "rdma", "shm", "kernel", "tcp_wmem", "open files", "ports")), out)
     expect(f"hops meet at {hosts.address('host2')}" in checks["host2"]["text"], out)
     for words, name, text in (("--remote-path /nowhere host1", "host1", "no 'rdpipe' there"), ("-o Port=1 host1", "host1", "ssh has failed"),
-                              ("-- -bad", "-bad", "no name of a host"), ("''", "", "no name of a host"),
+                              ("-- -bad", "-bad", "no name of a host"), ("''", "", "no name of a host"), ("host1:cat", "host1:cat", "no name of a host"),
+                              ("'root@[::1]'", "root@[::1]", "ssh has failed"),
                               ("--port 22 host1", "ports", "in use")):
         status, out, err = hosts.call(f"rdpipe --json doctor {words}", name="host1" if "22" in words else "local")
         failed = {check["name"]: check["text"] for check in json.loads(out)["checks"] if check["state"] == "failed"}
