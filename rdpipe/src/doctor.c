@@ -120,10 +120,6 @@ static void tell_kernel(doctor_t *doctor)
         tell(doctor, FINE, "kernel", "%s %s %s", system.sysname, system.release, system.machine);
     tell(doctor, FINE, "congestion", "%s",
          rd_kernel_line("/proc/sys/net/ipv4/tcp_available_congestion_control", line, sizeof line));
-    tell(doctor, FINE, "ktls", "%s",
-         strstr(rd_kernel_line("/proc/sys/net/ipv4/tcp_available_ulp", line, sizeof line), "tls")
-             ? "the kernel has it"
-             : "not there; TLS is libssl's");
 }
 
 /* The largest buffer of a TCP connection. */

@@ -473,6 +473,11 @@ static void a_silent_address_does_not_take_all_the_time(void)
     CHECK(rd_connect("silent.example", port, -1, 0, deadline, &fd, &why));
     CHECK(rd_left_ms(deadline) > 0);
     close(fd);
+    /* What may help a pipeline is no option of rdsend, which waits. */
+    CHECK(!rd_connect("127.0.0.2", port, -1, 0, rd_now_ms() + 100, &fd, &why));
+    CHECK(strstr(why.text, "timed out (a firewall") != NULL);
+    CHECK(!rd_connect("127.0.0.2", port, -1, 1, rd_now_ms() + 100, &fd, &why));
+    CHECK(strstr(why.text, "timed out") != NULL && strstr(why.text, "--port") == NULL);
     close(queued);
     close(silent);
     close(listener);
