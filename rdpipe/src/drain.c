@@ -489,43 +489,32 @@ static bool read_forward(drain_t *drain)
 
 /* ---- the end ---- */
 
-/* A last word, up or down, for which there may be no room at once. */
-static void say(rd_stream_t *stream, const rd_frame_t *frame, const char *text)
+/* Up or down. */
+static void say_last(rd_stream_t *stream, const rd_frame_t *frame, const char *text)
 {
-    int64_t deadline = rd_now_ms() + ABORT_MS;
-
-    while (!rd_stream_say(stream, frame, text) && rd_left_ms(deadline) > 0 && !stream->peer_left)
-        rd_streams_wait(stream, NULL, NULL, 0, rd_left_ms(deadline));
-}
-
-static void say_cut(rd_stream_t *stream, const drain_t *drain)
-{
-    int64_t deadline = rd_now_ms() + ABORT_MS;
-
-    while (!rd_stream_abort(stream, drain->total, &drain->fault) && rd_left_ms(deadline) > 0 &&
-           !stream->peer_left)
-        rd_streams_wait(stream, NULL, NULL, 0, rd_left_ms(deadline));
+    rd_stream_say_last(stream, frame, text, rd_now_ms() + ABORT_MS);
 }
 
 static void finish(drain_t *drain)
 {
     rd_frame_t done = {.kind = RD_DONE, .offset = drain->total};
     rd_frame_t quit = {.kind = RD_ABORT, .value = RD_ABORT_QUIT, .offset = drain->total};
+    rd_frame_t cut = rd_abort_of(drain->total, &drain->fault);
     rd_transfer_t *transfer = drain->transfer;
 
     if (drain->fault.text[0]) {
-        say_cut(drain->from, drain);
+        say_last(drain->from, &cut, drain->fault.text);
         if (drain->forward && !drain->forward_quit)
-            say_cut(drain->forward, drain);
+            say_last(drain->forward, &cut, drain->fault.text);
         transfer->why = drain->fault;
         transfer->outcome = RD_TRANSFER_FAULT;
         if (drain->has_resumed && !drain->has_ended && has_output(drain))
             (void)confirm(drain); /* the first fault is the one to tell */
     } else if (drain->has_ended) {
-        say(drain->from, &done, NULL);
+        say_last(drain->from, &done, NULL);
         transfer->outcome = drain->output_quit ? RD_TRANSFER_QUIT : RD_TRANSFER_DONE;
     } else {
-        say(drain->from, &quit, "the reader wants no more");
+        say_last(drain->from, &quit, "the reader wants no more");
         transfer->outcome = RD_TRANSFER_QUIT;
     }
     rd_stream_discard_rest(drain->from, false, rd_now_ms() + PARTING_MS);

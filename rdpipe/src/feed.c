@@ -159,19 +159,13 @@ static bool read_block(feed_t *feed)
         else if (n == 0 || errno != EINTR)
             break;
     }
-    if (n < 0 && errno != EAGAIN && errno != EIO) {
-        (void)rd_because(&feed->fault, "reading %s: %s", rd_end_name(feed->input, false),
-                         strerror(errno));
-        return true;
-    }
     /* A terminal whose session is gone gives EIO: that is its end. */
-    if (n < 0 && errno == EIO && feed->input->always_ready) {
+    feed->has_ended = n == 0 || (n < 0 && errno == EIO && !feed->input->always_ready);
+    if (n < 0 && errno != EAGAIN && !feed->has_ended) {
         (void)rd_because(&feed->fault, "reading %s: %s", rd_end_name(feed->input, false),
                          strerror(errno));
         return true;
     }
-    if (n == 0 || (n < 0 && errno == EIO))
-        feed->has_ended = true;
     if (feed->filled > 0) {
         send_block(feed);
         return true;
@@ -217,7 +211,6 @@ static void begin_at(feed_t *feed, uint64_t bytes)
     feed->total = bytes;
     atomic_store(&feed->transfer->first, bytes);
     atomic_store(&feed->transfer->bytes, bytes);
-    atomic_store(&feed->transfer->size, rd_end_size(feed->input) + bytes);
 }
 
 /* What the consumer says. True: something was done. */
@@ -254,11 +247,10 @@ static bool read_answer(feed_t *feed)
 /* The other side must not take what it has for the whole. */
 static void say_abort(feed_t *feed, const rd_why_t *reason)
 {
+    rd_frame_t cut = rd_abort_of(feed->total, reason);
     int64_t deadline = rd_now_ms() + ABORT_MS;
 
-    while (!rd_stream_abort(feed->to, feed->total, reason) && rd_left_ms(deadline) > 0 &&
-           !feed->to->peer_left)
-        rd_streams_wait(feed->to, NULL, NULL, 0, rd_left_ms(deadline));
+    rd_stream_say_last(feed->to, &cut, reason->text, deadline);
     if (feed->to->hop.is_behind)
         rd_stream_discard_rest(feed->to, true, deadline);
     fail(feed, reason);

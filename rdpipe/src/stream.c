@@ -107,15 +107,20 @@ bool rd_stream_say(rd_stream_t *stream, const rd_frame_t *frame, const char *tex
     return true;
 }
 
-bool rd_stream_abort(rd_stream_t *stream, uint64_t offset, const rd_why_t *why)
+void rd_stream_say_last(rd_stream_t *stream, const rd_frame_t *frame, const char *text,
+                        int64_t deadline)
+{
+    while (!rd_stream_say(stream, frame, text) && rd_left_ms(deadline) > 0 && !stream->peer_left)
+        rd_streams_wait(stream, NULL, NULL, 0, rd_left_ms(deadline));
+}
+
+rd_frame_t rd_abort_of(uint64_t offset, const rd_why_t *why)
 {
     static const rd_abort_t as[] = {[RD_CAUSE_HERE] = RD_ABORT_FAULT,
                                     [RD_CAUSE_LOST] = RD_ABORT_LOST,
                                     [RD_CAUSE_STOPPED] = RD_ABORT_STOPPED};
 
-    return rd_stream_say(stream,
-                         &(rd_frame_t){.kind = RD_ABORT, .value = as[why->cause], .offset = offset},
-                         why->text);
+    return (rd_frame_t){.kind = RD_ABORT, .value = as[why->cause], .offset = offset};
 }
 
 rd_cause_t rd_abort_cause(const rd_frame_t *frame)

@@ -48,8 +48,12 @@ void rd_stream_put(rd_stream_t *stream, uint8_t *at, const rd_frame_t *frame);
 /* Sends a frame that has a text or nothing as its payload. False: no room, wait. */
 bool rd_stream_say(rd_stream_t *stream, const rd_frame_t *frame, const char *text);
 
-/* The ABORT that tells of a fault, and the reason that one has told. */
-bool rd_stream_abort(rd_stream_t *stream, uint64_t offset, const rd_why_t *why);
+/* A last word, for which there may be no room at once: waits for it until `deadline`. */
+void rd_stream_say_last(rd_stream_t *stream, const rd_frame_t *frame, const char *text,
+                        int64_t deadline);
+
+/* The ABORT that tells of a fault, beside the text of `why`, and the cause that one has told. */
+rd_frame_t rd_abort_of(uint64_t offset, const rd_why_t *why);
 rd_cause_t rd_abort_cause(const rd_frame_t *frame);
 
 /* Pings if it is time. False: the other side is silent for too long, and *why. */

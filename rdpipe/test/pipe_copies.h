@@ -70,6 +70,21 @@ static inline int unpack(const rd_copy_t *target)
     return status;
 }
 
+/* A packed stream of these alone. */
+static inline void put_items(const rd_item_t *items, size_t count)
+{
+    int fd = open_stream(PACKED, true);
+    uint8_t at[RD_ITEM_MAX];
+
+    for (size_t i = 0; i < count; i++) {
+        size_t len = rd_item_put(at, &items[i]);
+
+        if (write(fd, at, len) != (ssize_t)len)
+            abort();
+    }
+    close(fd);
+}
+
 /* The status of the last part that failed. */
 static inline int copy_all(rd_copy_t source, rd_copy_t target)
 {

@@ -229,20 +229,6 @@ static void what_the_close_refuses_gets_no_name(void)
 
 /* ---- what a hostile source sends ---- */
 
-static void put_items(const rd_item_t *items, size_t count)
-{
-    int fd = open_stream(PACKED, true);
-    uint8_t at[RD_ITEM_MAX];
-
-    for (size_t i = 0; i < count; i++) {
-        size_t len = rd_item_put(at, &items[i]);
-
-        if (write(fd, at, len) != (ssize_t)len)
-            abort();
-    }
-    close(fd);
-}
-
 #define TOP                                                                                        \
     {                                                                                              \
         .kind = RD_ITEM_DIR, .mode = 0755                                                          \

@@ -317,20 +317,6 @@ static void a_cut_every_tenth_of_the_way(void)
 
 /* ---- what a hostile source sends ---- */
 
-static void put_items(const rd_item_t *items, size_t count)
-{
-    int fd = open_stream(PACKED, true);
-    uint8_t at[RD_ITEM_MAX];
-
-    for (size_t i = 0; i < count; i++) {
-        size_t len = rd_item_put(at, &items[i]);
-
-        if (write(fd, at, len) != (ssize_t)len)
-            abort();
-    }
-    close(fd);
-}
-
 static void links_lead_nowhere_else(void)
 {
     static const char *const bad[] = {"../secret", "/etc/passwd", "out/secret", "gone", "out"};
