@@ -175,6 +175,10 @@ static wake_result_t look(bw_pump_t *pump)
         return WAKE_FAILED;
     if (result == PUMP_MORE)
         return WAKE_LOOKING;
+    if (result == PUMP_PAUSED) { /* not armed, as in drain_and_arm */
+        pump->spinning = false;
+        return WAKE_ASLEEP;
+    }
     if (result == PUMP_ENDED || pump->link->ops->is_finished(pump->link))
         return WAKE_FINISHED;
     if (bw_spin_goes_on(&pump->spin, now_us(), load_since(pump, before)))

@@ -155,6 +155,33 @@ static void nothing_comes_without_credit(void)
     CHECK_IN(stop());
 }
 
+/* A look that finds no credit is the last. What waits then is given, though the peer has closed. */
+static void what_waits_for_credit_outlives_looks(void)
+{
+    wake_result_t result;
+
+    CHECK_IN(start(BW_FRAME_MAX_BYTES));
+    CHECK_EQ(pump_credit(&here.pump, 1, 1000), WAKE_ASLEEP);
+    for (int i = 0; i < 3; i++)
+        CHECK_IN(send_frame(&here.peer, 100));
+    CHECK_IN(peer_closes());
+    for (int ms = 0; ms < ARRIVES_MS && !here.pump.is_paused; ms++) {
+        here.pump.spinning = true;
+        result = pump_look(&here.pump);
+        CHECK(result == WAKE_ASLEEP || result == WAKE_LOOKING);
+        (void)poll(NULL, 0, !here.pump.is_paused);
+    }
+    CHECK(here.pump.is_paused);
+    CHECK(!here.pump.spinning);
+    here.pump.spinning = true;
+    CHECK_EQ(pump_look(&here.pump), WAKE_ASLEEP);
+    CHECK_EQ(got.frames, 1);
+    result = pump_credit(&here.pump, 10, 1000);
+    CHECK_EQ(result == WAKE_ASLEEP ? wake_to_the_end() : result, WAKE_FINISHED);
+    CHECK_EQ(got.frames, 3);
+    CHECK_IN(stop());
+}
+
 static void a_large_frame_makes_a_debt(void)
 {
     CHECK_IN(start(BW_FRAME_MAX_BYTES));
@@ -402,6 +429,7 @@ static void wrong_parts_fail(void)
 
 static const check_case_t cases[] = {
     {"nothing_comes_without_credit", nothing_comes_without_credit},
+    {"what_waits_for_credit_outlives_looks", what_waits_for_credit_outlives_looks},
     {"a_large_frame_makes_a_debt", a_large_frame_makes_a_debt},
     {"an_empty_frame_is_one", an_empty_frame_is_one},
     {"a_frame_above_the_limit_fails", a_frame_above_the_limit_fails},
