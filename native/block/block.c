@@ -2,20 +2,15 @@
 #include "block.h"
 
 #include <fcntl.h>
-#include <limits.h>
-#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
-#include "../link/shm/inside.h"
-#include "../link/token.h"
 #include "../link/twice.h"
 
 #define SEALS (F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW)
@@ -330,7 +325,12 @@ void bw_block_free(bw_block_t *block)
     free(block);
 }
 
-/* ---- what came from a peer ---- */
+/* ---- from process to process ---- */
+
+int bw_block_descriptor(const bw_block_t *block)
+{
+    return block->fd;
+}
 
 /*
  * Bytes may be read where nothing can take them away any more, whoever passed them: a file that can
@@ -363,9 +363,8 @@ static bw_block_t *known(bw_blocks_t *blocks, const struct stat *st)
     return block;
 }
 
-/* Takes the descriptor over, unless there is no room. */
-static bw_status_t adopt(bw_blocks_t *blocks, int fd, uint64_t size, bool beyond,
-                         bw_block_t **block_p, bw_error_t *error_p)
+bw_status_t bw_block_adopt(bw_blocks_t *blocks, int fd, uint64_t size, bool beyond,
+                           bw_block_t **block_p, bw_error_t *error_p)
 {
     bw_status_t status = BW_OK;
     bw_block_t *block;
@@ -392,363 +391,7 @@ static bw_status_t adopt(bw_blocks_t *blocks, int fd, uint64_t size, bool beyond
     }
     blocks->info.received += status == BW_OK;
     pthread_mutex_unlock(&blocks->lock);
-    *block_p = block;
+    if (status == BW_OK)
+        *block_p = block;
     return status;
-}
-
-/* ---- channels ---- */
-
-#define HELLO_VERSION 1u
-
-typedef struct {
-    uint8_t token[BW_TOKEN_BYTES];
-    uint8_t id[BW_TOKEN_BYTES];
-    uint32_t version;
-    uint32_t reserved;
-} hello_t;
-
-/* From sender to receiver: a block, with its descriptor. Back: how many have been taken, all in
- * all, and 0. */
-typedef struct {
-    uint64_t number;
-    uint64_t size;
-} word_t;
-
-static_assert(sizeof(hello_t) == 40 && sizeof(word_t) == 16, "the layout is part of the protocol");
-
-typedef struct {
-    word_t word; /* size 0: nothing */
-    int fd;
-} waiting_t;
-
-struct bw_channel {
-    bw_blocks_t *blocks;
-    uint8_t id[BW_TOKEN_BYTES];
-    pthread_mutex_t lock; /* of all below */
-    int fd;               /* -1: closed */
-    bool sends, corrupt;
-    uint64_t passed; /* at the sender: the last number */
-    uint64_t taken;  /* of these */
-    waiting_t waiting[BW_BLOCK_PASSED_MAX];
-};
-
-static bw_channel_t *new_channel(bw_blocks_t *blocks, int fd, bool sends, const uint8_t *id)
-{
-    bw_channel_t *channel = calloc(1, sizeof *channel);
-
-    if (!channel)
-        return NULL;
-    channel->blocks = blocks;
-    memcpy(channel->id, id, sizeof channel->id);
-    pthread_mutex_init(&channel->lock, NULL);
-    channel->fd = fd;
-    channel->sends = sends;
-    return channel;
-}
-
-bw_status_t bw_channel_connect(bw_blocks_t *blocks, const uint8_t *address, size_t address_len,
-                               const uint8_t token[BW_TOKEN_BYTES],
-                               const uint8_t id[BW_TOKEN_BYTES], bw_channel_t **channel_p,
-                               bw_error_t *error_p)
-{
-    hello_t hello = {.version = HELLO_VERSION};
-    bw_status_t status;
-    int fd;
-
-    if (address_len == 0 || address_len > BW_ADDRESS_MAX)
-        return bw_fail(error_p, BW_INVALID, "the address of the offer", EINVAL);
-    memcpy(hello.token, token, sizeof hello.token);
-    memcpy(hello.id, id, sizeof hello.id);
-    if ((status = bw_shm_reach(address, address_len, &fd, error_p)) != BW_OK)
-        return status;
-    if (send(fd, &hello, sizeof hello, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof hello)
-        status = bw_fail(error_p, BW_SYSTEM, "sending the token", errno);
-    else if (!(*channel_p = new_channel(blocks, fd, true, id)))
-        status = bw_fail(error_p, BW_LIMIT, "memory for a channel", ENOMEM);
-    if (status != BW_OK)
-        close(fd);
-    return status;
-}
-
-/* A peer that has just connected speaks in a moment. */
-static bool has_spoken(int fd)
-{
-    struct pollfd peer = {.fd = fd, .events = POLLIN};
-
-    return poll(&peer, 1, BW_CHANNEL_SILENT_MS) > 0;
-}
-
-static bool is_good(int fd, const bw_shm_listener_t *listener, hello_t *hello_p)
-{
-    return bw_shm_same_user(fd) && has_spoken(fd) &&
-           recv(fd, hello_p, sizeof *hello_p, MSG_DONTWAIT | MSG_TRUNC) ==
-               (ssize_t)sizeof *hello_p &&
-           bw_token_is_same(hello_p->token, listener->token) && hello_p->version == HELLO_VERSION;
-}
-
-bw_status_t bw_channel_accept(bw_blocks_t *blocks, bw_shm_listener_t *listener,
-                              bw_channel_t **channel_p, bw_error_t *error_p)
-{
-    for (int peers = 0; peers < 32; peers++) {
-        int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        hello_t hello;
-
-        if (fd < 0 && errno == EINTR)
-            continue;
-        if (fd < 0 && errno == EAGAIN)
-            break;
-        if (fd < 0)
-            return bw_fail_system(error_p, "accept of a channel", errno);
-        if (is_good(fd, listener, &hello)) {
-            *channel_p = new_channel(blocks, fd, false, hello.id);
-            if (*channel_p)
-                return BW_OK;
-        }
-        close(fd);
-    }
-    return bw_fail(error_p, BW_AGAIN, "no channel waits", 0);
-}
-
-void bw_channel_id(const bw_channel_t *channel, uint8_t id[BW_TOKEN_BYTES])
-{
-    memcpy(id, channel->id, BW_TOKEN_BYTES);
-}
-
-/* Under the lock. What has come and was not taken goes with it. */
-static void close_channel(bw_channel_t *channel)
-{
-    if (channel->fd < 0)
-        return;
-    close(channel->fd);
-    channel->fd = -1;
-    for (size_t i = 0; i < BW_BLOCK_PASSED_MAX; i++)
-        if (channel->waiting[i].word.size > 0)
-            close(channel->waiting[i].fd);
-    memset(channel->waiting, 0, sizeof channel->waiting);
-}
-
-static bool send_word(int fd, const word_t *word, int with)
-{
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = {{0}};
-    struct iovec iov = {.iov_base = (void *)(uintptr_t)word, .iov_len = sizeof *word};
-    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
-
-    if (with >= 0) {
-        struct cmsghdr *cmsg;
-
-        message.msg_control = control.bytes;
-        message.msg_controllen = sizeof control.bytes;
-        cmsg = CMSG_FIRSTHDR(&message);
-        cmsg->cmsg_level = SOL_SOCKET;
-        cmsg->cmsg_type = SCM_RIGHTS;
-        cmsg->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(cmsg), &with, sizeof(int));
-    }
-    return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof *word;
-}
-
-/* The next word; a descriptor that came with it, or -1. BW_AGAIN: none waits. BW_REFUSED: the end.
- */
-static bw_status_t receive_word(int fd, word_t *word, int *with)
-{
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct iovec iov = {.iov_base = word, .iov_len = sizeof *word};
-    struct msghdr message = {.msg_iov = &iov,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    size_t descriptors = 0;
-
-    *with = -1;
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR ? BW_AGAIN : BW_REFUSED;
-    if (n == 0)
-        return BW_REFUSED;
-    for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(&message); cmsg; cmsg = CMSG_NXTHDR(&message, cmsg)) {
-        if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
-            continue;
-        /* The kernel fills the padding of the buffer too: one more may have come than was asked. */
-        for (size_t at = CMSG_LEN(0); at + sizeof(int) <= cmsg->cmsg_len; at += sizeof(int)) {
-            int one;
-
-            memcpy(&one, (char *)cmsg + at, sizeof one);
-            if (descriptors++ == 0)
-                *with = one;
-            else
-                close(one);
-        }
-    }
-    if (n == (ssize_t)sizeof *word && descriptors == (word->size > 0) &&
-        !(message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)))
-        return BW_OK;
-    if (*with >= 0)
-        close(*with);
-    *with = -1;
-    return BW_CORRUPT;
-}
-
-/* Word by word, so that the sender never counts more on their way than the socket holds. */
-static void count_taken(bw_channel_t *channel)
-{
-    word_t word = {.number = ++channel->taken};
-
-    (void)send_word(channel->fd, &word, -1);
-}
-
-static waiting_t *find_waiting(bw_channel_t *channel, uint64_t number, bool is_free)
-{
-    for (size_t i = 0; i < BW_BLOCK_PASSED_MAX; i++) {
-        waiting_t *waiting = &channel->waiting[i];
-
-        if (is_free ? waiting->word.size == 0
-                    : waiting->word.size > 0 && waiting->word.number == number)
-            return waiting;
-    }
-    return NULL;
-}
-
-static bool store(bw_channel_t *channel, const word_t *word, int fd)
-{
-    waiting_t *waiting = find_waiting(channel, word->number, true);
-
-    if (fd < 0)
-        return false;
-    if (!waiting || find_waiting(channel, word->number, false)) {
-        close(fd);
-        return false;
-    }
-    *waiting = (waiting_t){*word, fd};
-    return true;
-}
-
-/* At the receiver, under the lock: takes in all that waits. BW_REFUSED: the sender has gone. */
-static bw_status_t take_in(bw_channel_t *channel)
-{
-    for (;;) {
-        bw_status_t status;
-        word_t word;
-        int fd;
-
-        if (channel->fd < 0)
-            return BW_REFUSED;
-        status = receive_word(channel->fd, &word, &fd);
-        if (status == BW_OK && store(channel, &word, fd))
-            continue;
-        if (status != BW_OK && status != BW_CORRUPT)
-            return status;
-        channel->corrupt = true;
-        close_channel(channel);
-        return BW_CORRUPT;
-    }
-}
-
-/* At the sender, under the lock: hears what was taken. */
-static bw_status_t hear(bw_channel_t *channel)
-{
-    for (;;) {
-        bw_status_t status;
-        word_t word;
-        int fd;
-
-        if (channel->fd < 0)
-            return BW_REFUSED;
-        status = receive_word(channel->fd, &word, &fd);
-        if (status == BW_AGAIN)
-            return BW_AGAIN;
-        if (fd >= 0)
-            close(fd);
-        if (status == BW_OK && word.size == 0 && word.number > channel->taken &&
-            word.number <= channel->passed) {
-            channel->taken = word.number;
-            continue;
-        }
-        close_channel(channel);
-        return BW_REFUSED;
-    }
-}
-
-bool bw_channel_look(bw_channel_t *channel)
-{
-    bool open;
-
-    pthread_mutex_lock(&channel->lock);
-    open = (channel->sends ? hear(channel) : take_in(channel)) == BW_AGAIN;
-    pthread_mutex_unlock(&channel->lock);
-    return open;
-}
-
-bw_status_t bw_channel_pass(bw_channel_t *channel, bw_block_t *block, uint64_t *number_p,
-                            bw_error_t *error_p)
-{
-    bw_status_t status = BW_OK;
-
-    pthread_mutex_lock(&channel->lock);
-    if (hear(channel) != BW_AGAIN) {
-        status = bw_fail(error_p, BW_REFUSED, "the channel is closed", 0);
-    } else if (channel->passed - channel->taken >= BW_BLOCK_PASSED_MAX) {
-        status = bw_fail(error_p, BW_AGAIN, "too many blocks are on their way", 0);
-    } else {
-        word_t word = {.number = channel->passed + 1, .size = block->size};
-
-        if (send_word(channel->fd, &word, block->fd))
-            *number_p = ++channel->passed;
-        else if (errno == EAGAIN)
-            status = bw_fail(error_p, BW_AGAIN, "too many blocks are on their way", 0);
-        else if (errno == ETOOMANYREFS)
-            status = bw_fail(error_p, BW_LIMIT, "passing a block (ulimit -n?)", errno);
-        else
-            status = bw_fail(error_p, BW_REFUSED, "passing a block", errno);
-    }
-    pthread_mutex_unlock(&channel->lock);
-    return status;
-}
-
-bw_status_t bw_channel_take(bw_channel_t *channel, uint64_t number, uint64_t size, bool beyond,
-                            bw_block_t **block_p, bw_error_t *error_p)
-{
-    bw_status_t status = BW_OK;
-    waiting_t *waiting;
-
-    pthread_mutex_lock(&channel->lock);
-    waiting = find_waiting(channel, number, false);
-    if (!waiting) {
-        (void)take_in(channel);
-        waiting = find_waiting(channel, number, false);
-    }
-    if (channel->corrupt)
-        status = bw_fail(error_p, BW_CORRUPT, "the peer has passed no block", 0);
-    else if (!waiting)
-        status = bw_fail(error_p, BW_REFUSED, "the peer has not passed this block", 0);
-    else if (waiting->word.size != size)
-        status = bw_fail(error_p, BW_CORRUPT, "the block has another size", 0);
-    else
-        status = adopt(channel->blocks, waiting->fd, size, beyond, block_p, error_p);
-    /* Whatever it was, but for want of room, its descriptor is gone. */
-    if (waiting && waiting->word.size == size && status != BW_LIMIT) {
-        *waiting = (waiting_t){.fd = -1};
-        count_taken(channel);
-    }
-    pthread_mutex_unlock(&channel->lock);
-    return status;
-}
-
-void bw_channel_close(bw_channel_t *channel)
-{
-    pthread_mutex_lock(&channel->lock);
-    close_channel(channel);
-    pthread_mutex_unlock(&channel->lock);
-}
-
-void bw_channel_delete(bw_channel_t *channel)
-{
-    close_channel(channel);
-    pthread_mutex_destroy(&channel->lock);
-    free(channel);
 }

@@ -4,9 +4,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
-#include "../link/shm/shm.h"
+#include "../link/status.h"
 
 /*
  * Blocks: bytes that processes of one host and one user share without copying them.
@@ -16,16 +15,11 @@
  * references, so the end of a process, whatever its cause, frees what that process alone held, and
  * takes nothing from the others.
  *
- * Any thread may call any of these functions. None waits for another process, but
- * bw_channel_accept for a moment.
+ * Any thread may call any of these functions. None waits for another process.
  */
-
-#define BW_BLOCK_PASSED_MAX 64   /* of one channel: passed, and not yet taken by the other side */
-#define BW_CHANNEL_SILENT_MS 100 /* between connecting and the token: usually microseconds */
 
 typedef struct bw_block bw_block_t;
 typedef struct bw_blocks bw_blocks_t;
-typedef struct bw_channel bw_channel_t;
 
 typedef struct {
     uint64_t blocks, bytes;         /* held now, by whatever number of users */
@@ -74,45 +68,15 @@ bool bw_block_drop(bw_block_t *block);
 /* Takes long for large blocks: 0.1 to 0.3 ms a megabyte. */
 void bw_block_free(bw_block_t *block);
 
-/* ---- from process to process ---- */
+/* ---- from process to process: for channel.c ---- */
 
-/*
- * A channel brings blocks from the process that connects to the one that listens, under numbers
- * that some other way tells the receiver. Each end is as its process: the kernel closes it.
- */
+/* By which another process can adopt the block; it stays the block's. */
+int bw_block_descriptor(const bw_block_t *block);
 
-/* `id`: by which the receiver knows the channel. */
-bw_status_t bw_channel_connect(bw_blocks_t *blocks, const uint8_t *address, size_t address_len,
-                               const uint8_t token[BW_TOKEN_BYTES],
-                               const uint8_t id[BW_TOKEN_BYTES], bw_channel_t **channel_p,
-                               bw_error_t *error_p);
-
-/* The next channel that somebody has connected; BW_AGAIN: none waits. Peers of another user,
- * without the token, or silent for BW_CHANNEL_SILENT_MS are turned away. */
-bw_status_t bw_channel_accept(bw_blocks_t *blocks, bw_shm_listener_t *listener,
-                              bw_channel_t **channel_p, bw_error_t *error_p);
-
-void bw_channel_id(const bw_channel_t *channel, uint8_t id[BW_TOKEN_BYTES]);
-
-/* Whether the other end is there. At the receiver it also takes in what waits. */
-bool bw_channel_look(bw_channel_t *channel);
-
-/* Passes a block. When this returns the receiver can take it. BW_AGAIN: too many are on their way.
- * BW_LIMIT: the system lets no more descriptors be on their way. */
-bw_status_t bw_channel_pass(bw_channel_t *channel, bw_block_t *block, uint64_t *number_p,
-                            bw_error_t *error_p);
-
-/*
- * Takes a block, with one reference. BW_LIMIT: it would be too many; it still can be taken, and
- * bw_channel_take with `beyond` does so. BW_REFUSED, BW_CORRUPT: the peer has not passed what it
- * says, or not what a block is.
- */
-bw_status_t bw_channel_take(bw_channel_t *channel, uint64_t number, uint64_t size, bool beyond,
-                            bw_block_t **block_p, bw_error_t *error_p);
-
-/* Ends the channel for both sides; the memory stays until bw_channel_delete. */
-void bw_channel_close(bw_channel_t *channel);
-
-void bw_channel_delete(bw_channel_t *channel);
+/* A block by the descriptor that a peer has passed, with one reference. BW_LIMIT: it would be too
+ * many, unless `beyond`, or there is no memory; the descriptor is still the caller's, else it is
+ * not. BW_REFUSED: it is not what a block of that size is. */
+bw_status_t bw_block_adopt(bw_blocks_t *blocks, int fd, uint64_t size, bool beyond,
+                           bw_block_t **block_p, bw_error_t *error_p);
 
 #endif

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "block.h"
+#include "channel.h"
 
 /* The pages of a larger block are not given back on a scheduler: about 0.2 ms a megabyte. */
 #define AT_ONCE_BYTES (1u << 20)

@@ -3,7 +3,7 @@
  * Blocks, and how they get from one process to another: what a receiver must refuse, what is given
  * back when a process is killed, and that every descriptor and mapping is gone at the end.
  */
-#include "../block/block.h"
+#include "../block/channel.h"
 
 #include <poll.h>
 #include <pthread.h>

@@ -45,7 +45,7 @@ test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter frame_scheduler_test,$(1)),$(SCHEDULER_SRC)) \
 	$(if $(filter path_test,$(1)),$(PATH_SRC)) \
-	$(if $(filter block_test,$(1)),block/block.c) \
+	$(if $(filter block_test,$(1)),block/block.c block/channel.c) \
 	$(if $(filter tls_test,$(1)),$(TLS_TEST)) \
 	$(if $(filter $(FAKE_TEST_NAMES),$(1)),-DBW_TEST_RDMA $(RDMA_SRC) $(if $(filter real,$(2)),$(RDMA_LIBS),$(FAKE_VERBS)))
 
