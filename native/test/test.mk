@@ -26,7 +26,7 @@ TEST_CARRIER_SRC := $(foreach name,$(TEST_CARRIERS),$(wildcard test/$(name)/*.c)
 TEST_CARRIER_LIST = '-DBW_TEST_CARRIERS(X)=$(foreach name,$(TEST_CARRIERS) $(if $(HAS_TLS),tls),X(bw_$(name)_carrier))'
 # The tls carrier is a shared object for the driver; test programs are linked with it.
 TLS_TEST = $(if $(HAS_TLS),-DBW_TEST_TLS $(filter-out %/object.c,$(TLS_SRC)) -lssl -lcrypto)
-TEST_NEEDS = test/vm/vm.c $(LINK_SRC) $(TEST_CARRIER_SRC) $(RDMA_SRC) $(TLS_SRC) $(DRIVER_SRC) $(PATH_SRC) \
+TEST_NEEDS = $(VM_SRC) $(LINK_SRC) $(TEST_CARRIER_SRC) $(RDMA_SRC) $(TLS_SRC) $(DRIVER_SRC) $(PATH_SRC) \
 	$(LINK_HEADERS) $(wildcard block/* test/*.h test/*/*.h driver/*.h)
 
 # port_test's driver loads the carrier that the program is linked with (ports.h).
@@ -39,8 +39,8 @@ WRAP_KERNEL := -Wl,--wrap=send,--wrap=sendmsg
 # driver_test includes beamway_drv.c.
 test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_LIST) $(TEST_CARRIER_SRC) $(TLS_TEST)) \
 	$(if $(filter pump_test pump_bounds_test overtake_test packet_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
-	$(if $(filter port_test,$(1)),test/vm/vm.c $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
-	$(if $(filter flush_test read_test,$(1)),test/vm/vm.c $(DRIVER_SRC) -isystem $(ERL_INCLUDE) -ldl $(WRAP_KERNEL)) \
+	$(if $(filter port_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
+	$(if $(filter flush_test read_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) -ldl $(WRAP_KERNEL)) \
 	$(if $(filter driver_test,$(1)),driver/job.c driver/lane.c driver/establish.c) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter frame_scheduler_test,$(1)),$(SCHEDULER_SRC)) \

@@ -4,8 +4,8 @@
 
 /*
  * The part of the VM that a port driver sees, for programs without one: the calls of erl_driver.h
- * that Beamway's driver makes, and what the VM does with its entry. A program is linked with vm.c
- * and all of native/driver.
+ * that Beamway's driver makes, and what the VM does with its entry. A program is linked with all of
+ * this folder and of native/driver.
  *
  * As in ERTS: each callback runs under its port's lock, on any thread that calls vm_run, vm_send,
  * vm_control or vm_close; stop runs within driver_failure_atom, driver_exit and vm_close unless

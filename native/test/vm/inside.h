@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_TEST_VM_INSIDE_H
+#define BW_TEST_VM_INSIDE_H
+
+/*
+ * What the files of the played VM share. What belongs to a port is under its lock, all else under
+ * vm_lock, which is taken after a port's.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vm.h"
+
+#define BROKEN_IN "vm"
+#include "../broken.h"
+
+#define TEXT_BYTES 512
+#define NO_TIMER INT64_MAX
+
+typedef struct term {
+    struct term *next;
+    char text[TEXT_BYTES];
+    uint8_t bytes[TEXT_BYTES];
+    size_t len;
+} term_t;
+
+struct _erl_drv_port {
+    pthread_mutex_t lock;
+    ErlDrvData data;
+    bool is_open, is_closing, is_busy;
+    int64_t timer_at; /* by the clock of vm_skip; NO_TIMER: not set */
+    char *queue;
+    size_t queued;
+    SysIOVec iov;
+    char reason[64];
+    term_t *terms, *heard;
+    uint64_t frames, bytes;
+    struct _erl_drv_port *next;
+};
+
+extern ErlDrvEntry *vm_entry;
+
+void vm_lock(void);
+void vm_unlock(void);
+
+/* For a callback. False: the port is gone, and not locked. */
+bool vm_enter(ErlDrvPort port);
+void vm_leave(ErlDrvPort port);
+
+/* ---- descriptors.c ---- */
+
+bool vm_is_selected_by(ErlDrvPort port);
+
+/* Waits at most so long, and calls the ports whose descriptors are ready. False: none is. */
+bool vm_run_descriptors(int ms);
+
+/* Calls stop_select for the descriptors that could not be told of at once. */
+void vm_tell_of_the_left(void);
+
+void vm_count_descriptors(int *selected_p, int *left_p);
+
+/* ---- memory.c ---- */
+
+/* The owners read what they were given. */
+void vm_read_given(void);
+
+void vm_count_memory(int *pieces_p, int *binaries_p);
+
+#endif
