@@ -1,85 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The whole driver without a VM (test/vm): its commands, two ports that are joined over each
- * carrier, as distribution and as lanes, flushing, and ends in every state. After each case nothing
- * is left: memory, binaries, descriptors, mappings, jobs.
+ * carrier as distribution, flushing, and ends in every state, also of lanes.
  */
 #include <pthread.h>
 
-#include "carriers.h"
-#include "ports.h"
+#include "port_pair.h"
 
 #include "../link/frame.h"
 
-static ErlDrvPort one, other;
-static int descriptors;
-
-static void start(void)
-{
-    descriptors = held_descriptors();
-    vm_deselects_later = false;
-    one = vm_open();
-    other = vm_open();
-    CHECK(!vm_reason(one) && !vm_reason(other));
-}
-
-static void run_until(bool (*holds)(void))
-{
-    for (int round = 0; round < PORT_ROUNDS && !holds(); round++)
-        (void)vm_run(1);
-    CHECK(holds());
-}
-
-static bool both_have_ended(void)
-{
-    return vm_reason(one) && vm_reason(other);
-}
-
-/* Both are closed, whatever they do, and nothing stays. */
-static void stop(void)
-{
-    vm_hold_jobs(false);
-    vm_close(one);
-    vm_close(other);
-    for (int round = 0; round < PORT_ROUNDS && !both_have_ended(); round++)
-        if (!vm_run(1))
-            vm_skip(100); /* the patience of a last flush */
-    CHECK(both_have_ended());
-    vm_forget(one);
-    vm_forget(other);
-    CHECK(vm_is_clean());
-    CHECK_EQ(held_descriptors(), descriptors);
-    CHECK_EQ(carrier_mappings(NULL), 0);
-}
-
-static void start_joined(void)
-{
-    CHECK_IN(start());
-    CHECK(join_ports(one, other));
-}
-
-static void start_active(uint64_t poll_us)
-{
-    CHECK_IN(start_joined());
-    CHECK(port_activates(one, poll_us) && port_activates(other, poll_us));
-}
-
-static void start_lanes(void)
-{
-    CHECK_IN(start_joined());
-    CHECK(open_lane(one, 0) && open_lane(other, 0));
-}
-
 /* ---- frames ---- */
-
-static void send_frame(ErlDrvPort port, size_t len)
-{
-    static _Thread_local uint8_t bytes[1 << 20];
-
-    for (size_t i = 0; i < len; i++)
-        bytes[i] = (uint8_t)(len * 7 + i * 31 + (i >> 8));
-    vm_send(port, bytes, len);
-}
 
 static _Atomic uint64_t wrong;
 
@@ -90,25 +20,8 @@ static void check_frame(ErlDrvPort port, const uint8_t *at, uint64_t len)
         wrong += at[i] != (uint8_t)(len * 7 + i * 31 + (i >> 8));
 }
 
-static uint64_t wanted[2]; /* frames, of one and of other */
-
-static bool all_has_come(void)
-{
-    return vm_frames(one) >= wanted[0] && vm_frames(other) >= wanted[1] && port_queued(one) == 0 &&
-           port_queued(other) == 0;
-}
-
 static const size_t lens[] = {1, 8, 100, 1023, 1025, 9000, 60000, PORT_RING, 300000, 5};
 #define LENS (sizeof lens / sizeof *lens)
-
-/* A frame waits in the queue while the other side reads: the VM would hold senders back. */
-static void send_when_idle(ErlDrvPort port, size_t len)
-{
-    for (int round = 0; round < PORT_ROUNDS && vm_is_busy(port); round++)
-        (void)vm_run(1);
-    CHECK(!vm_is_busy(port));
-    CHECK_IN(send_frame(port, len));
-}
 
 static void frames_go_both_ways(void)
 {
@@ -313,271 +226,6 @@ static void flushing_ends(void)
         (void)vm_run(0);
     } while (!vm_reason(one) && port_queued(one) < queued);
     CHECK(vm_reason(one) != NULL);
-    CHECK_IN(stop());
-}
-
-/* ---- lanes ---- */
-
-static bool other_has_three(void)
-{
-    return vm_frames(other) == 3;
-}
-
-static const char *last_term(ErlDrvPort port, const char *term)
-{
-    const char *text;
-
-    while ((text = vm_heard(port)))
-        if (strcmp(text, term) == 0)
-            return text;
-    return NULL;
-}
-
-static void credit_lets_frames_through(void)
-{
-    CHECK_IN(start_lanes());
-    for (int i = 0; i < 5; i++)
-        CHECK_IN(send_frame(one, 200));
-    for (int round = 0; round < 20; round++)
-        (void)vm_run(1);
-    CHECK_EQ(vm_frames(other), 0);
-    CHECK(give_credit(other, 3, 1000000));
-    CHECK_IN(run_until(other_has_three));
-    CHECK(last_term(other, "{port,passive}"));
-    CHECK(give_credit(other, 100, 1000000));
-    wanted[0] = 0;
-    wanted[1] = 5;
-    CHECK_IN(run_until(all_has_come));
-    CHECK_IN(stop());
-}
-
-/* Whoever asks is told when the lane takes frames again. */
-static void who_asks_is_told(void)
-{
-    CHECK_IN(start_lanes());
-    for (int i = 0; i < 100 && !vm_is_busy(one); i++)
-        CHECK_IN(send_frame(one, 300000));
-    CHECK(vm_is_busy(one));
-    CHECK(port_does(one, COMMAND_LANE_ASK, NULL, NULL));
-    CHECK(vm_heard(one) == NULL);
-    CHECK(give_credit(other, 1000, 1u << 30));
-    for (int round = 0; round < PORT_ROUNDS && vm_is_busy(one); round++)
-        (void)vm_run(1);
-    CHECK(last_term(one, "{port,writable}"));
-    CHECK_IN(stop());
-}
-
-/* A binary in parts is one message. */
-static void parts_are_put_together(void)
-{
-    uint8_t part[BW_PART_HEAD_BYTES + 40000] = {LANE_MARK};
-
-    CHECK_IN(start_lanes());
-    CHECK(give_credit(other, 10, 1u << 30));
-    part[4] = 7;               /* its number */
-    part[5 + 7] = 80000 & 255; /* its size */
-    part[5 + 6] = 80000 >> 8 & 255;
-    part[5 + 5] = 80000 >> 16;
-    for (int i = 0; i < 2; i++) {
-        for (int round = 0; round < PORT_ROUNDS && vm_is_busy(one); round++)
-            (void)vm_run(1);
-        vm_send(one, part, sizeof part);
-    }
-    wanted[0] = 0;
-    wanted[1] = 1;
-    CHECK_IN(run_until(all_has_come));
-    CHECK_EQ(vm_bytes(other), 80000);
-    CHECK_IN(stop());
-}
-
-/* The system calls by which a port has written. */
-static uint64_t writes_of(ErlDrvPort port)
-{
-    vm_reply_t stats;
-
-    return port_does(port, COMMAND_STATS, NULL, &stats) ? bw_number(stats.bytes + 5 * 8, 8) : 0;
-}
-
-#define GATHERED 20
-
-/* Two lanes with an owner each; frames of `one` have gathered, `wanted` says how many there are. */
-static void start_gathering(void)
-{
-    const char *term = NULL;
-    uint64_t before;
-
-    CHECK_IN(start_lanes());
-    CHECK(attend_lane(one, 0) && attend_lane(other, 0));
-    CHECK(give_credit(other, 100000, 1u << 30));
-    wanted[0] = wanted[1] = 0;
-    before = writes_of(one);
-    CHECK_IN(send_frame(one, 100));
-    wanted[1]++;
-    CHECK_EQ(writes_of(one), before + 1); /* the first goes at once */
-    for (int i = 0; i < 10000 && !term; i++) {
-        CHECK_IN(send_frame(one, 100));
-        wanted[1]++;
-        term = vm_heard(one);
-    }
-    CHECK(term && strcmp(term, "{port,flush}") == 0);
-    before = writes_of(one);
-    for (int i = 0; i < GATHERED; i++) {
-        CHECK_IN(send_frame(one, 100));
-        wanted[1]++;
-    }
-    CHECK_EQ(writes_of(one), before);
-    CHECK(vm_heard(one) == NULL); /* asked once */
-}
-
-static void frames_of_a_lane_gather(void)
-{
-    uint64_t before;
-
-    CHECK_IN(start_gathering());
-    before = writes_of(one);
-    CHECK(port_does(one, COMMAND_FLUSH, NULL, NULL));
-    CHECK_EQ(writes_of(one), before + 1);
-    CHECK_IN(run_until(all_has_come));
-    CHECK_IN(stop());
-}
-
-static void what_gathers_does_not_wait_for_its_owner(void)
-{
-    CHECK_IN(start_gathering());
-    vm_skip(1);
-    CHECK_IN(run_until(all_has_come));
-    CHECK_IN(send_frame(one, 100)); /* still asked */
-    wanted[1]++;
-    vm_skip(1);
-    CHECK_IN(run_until(all_has_come));
-    CHECK_IN(stop());
-}
-
-static void much_goes_at_once(void)
-{
-    uint64_t before;
-
-    CHECK_IN(start_gathering());
-    before = writes_of(one);
-    for (int i = 0; i < 700; i++) {
-        CHECK_IN(send_frame(one, 100));
-        wanted[1]++;
-    }
-    CHECK(writes_of(one) > before); /* once, or as often as the system takes a part */
-    CHECK(writes_of(one) < before + 10);
-    vm_skip(1);
-    CHECK_IN(run_until(all_has_come));
-    CHECK_IN(stop());
-}
-
-static void what_has_gathered_goes_before_the_end(void)
-{
-    CHECK_IN(start_gathering());
-    CHECK(port_does(one, COMMAND_LANE_CLOSE, NULL, NULL));
-    CHECK_IN(run_until(both_have_ended));
-    CHECK_EQ(vm_frames(other), wanted[1]);
-    CHECK(last_term(other, "{port,closed,closed,0}"));
-    CHECK_IN(stop());
-}
-
-/* `other` is told to look: frames come to it one by one. */
-static void start_looking(void)
-{
-    const char *term = NULL;
-
-    CHECK_IN(start_lanes());
-    CHECK(attend_lane(one, 0) && attend_lane(other, 10000));
-    CHECK(give_credit(other, 100000, 1u << 30));
-    wanted[0] = wanted[1] = 0;
-    for (int round = 0; round < 2000 && !term; round++) {
-        CHECK_IN(send_when_idle(one, 64));
-        wanted[1]++;
-        (void)vm_run(1);
-        term = vm_heard(other);
-    }
-    CHECK(term && strcmp(term, "{port,look}") == 0);
-}
-
-static void the_owner_of_a_lane_looks(void)
-{
-    vm_reply_t reply = {.len = 0};
-
-    CHECK_IN(start_looking());
-    for (int looks = 0; looks < 10000000; looks++) {
-        CHECK(port_does(other, COMMAND_LOOK, NULL, &reply));
-        CHECK_EQ(reply.len, 1);
-        if (reply.bytes[0] == 0)
-            break;
-    }
-    CHECK_EQ(reply.bytes[0], 0);
-    CHECK_IN(send_when_idle(one, 64)); /* it sleeps: this one wakes it */
-    wanted[1]++;
-    CHECK_IN(run_until(all_has_come));
-    CHECK_IN(stop());
-}
-
-static bool other_looks_and_all_has_come(void)
-{
-    return port_does(other, COMMAND_LOOK, NULL, NULL) && all_has_come();
-}
-
-/* Its owner may not look any more. */
-static void a_lane_that_looks_closes(void)
-{
-    CHECK_IN(start_looking());
-    CHECK_IN(run_until(other_looks_and_all_has_come));
-    CHECK(port_does(other, COMMAND_LANE_CLOSE, NULL, NULL));
-    CHECK(give_credit(one, 10, 100000));
-    CHECK_IN(run_until(both_have_ended));
-    CHECK_IN(stop());
-}
-
-static void a_lane_closes_in_order(void)
-{
-    CHECK_IN(start_lanes());
-    CHECK(give_credit(other, 10, 100000));
-    CHECK_IN(send_frame(one, 500));
-    CHECK(port_does(one, COMMAND_LANE_CLOSE, NULL, NULL));
-    CHECK_IN(run_until(both_have_ended));
-    CHECK_EQ(vm_frames(other), 1);
-    CHECK(last_term(one, "{port,closed,local_close,0}"));
-    CHECK(last_term(other, "{port,closed,closed,0}"));
-    CHECK_EQ(strcmp(vm_reason(one), "normal"), 0);
-    CHECK_EQ(strcmp(vm_reason(other), "normal"), 0);
-    CHECK_IN(stop());
-}
-
-static bool has_come_unread(void)
-{
-    vm_reply_t reply;
-
-    return port_does(other, COMMAND_STATS, NULL, &reply) &&
-           bw_number(reply.bytes + 8 * 8, 8) > 0; /* bytes in the ring */
-}
-
-/* The socket beside the link ends: what has come is given, then the lane is over. */
-static void a_guard_ends_a_lane(void)
-{
-    int guards[2];
-    const char *term = NULL;
-
-    CHECK_IN(start_joined());
-    CHECK(connect_sockets(0, &guards[0], &guards[1]));
-    CHECK(open_lane(one, 0) && open_lane(other, guards[1]));
-    close(guards[1]);
-    CHECK_IN(send_frame(one, 500));
-    CHECK_IN(run_until(has_come_unread));
-    close(guards[0]);
-    (void)vm_run(1);
-    CHECK(give_credit(other, 10, 100000));
-    for (int round = 0; round < PORT_ROUNDS && !vm_reason(other); round++)
-        if (!vm_run(1))
-            vm_skip(50); /* the silence that is the end */
-    CHECK_EQ(vm_frames(other), 1);
-    while (!term && (term = vm_heard(other)))
-        if (strncmp(term, "{port,closed,connection_closed,", 31) != 0)
-            term = NULL;
-    CHECK(term != NULL);
     CHECK_IN(stop());
 }
 
@@ -809,13 +457,6 @@ static const check_case_t cases[] = {
     {"a_tick_is_a_frame", a_tick_is_a_frame},
     {"a_port_that_closes_flushes", a_port_that_closes_flushes},
     {"flushing_ends", flushing_ends},
-    {"credit_lets_frames_through", credit_lets_frames_through},
-    {"who_asks_is_told", who_asks_is_told},
-    {"parts_are_put_together", parts_are_put_together},
-    {"the_owner_of_a_lane_looks", the_owner_of_a_lane_looks},
-    {"a_lane_that_looks_closes", a_lane_that_looks_closes},
-    {"a_lane_closes_in_order", a_lane_closes_in_order},
-    {"a_guard_ends_a_lane", a_guard_ends_a_lane},
     {"a_port_may_end_in_any_state", a_port_may_end_in_any_state},
     {"wrong_commands_do_no_harm", wrong_commands_do_no_harm},
     {"a_truncated_command_is_a_badarg", a_truncated_command_is_a_badarg},
@@ -825,10 +466,6 @@ static const check_case_t cases[] = {
 
 static const check_case_t of_sockets[] = {
     {"a_packet_costs_one_read", a_packet_costs_one_read},
-    {"frames_of_a_lane_gather", frames_of_a_lane_gather},
-    {"what_gathers_does_not_wait_for_its_owner", what_gathers_does_not_wait_for_its_owner},
-    {"much_goes_at_once", much_goes_at_once},
-    {"what_has_gathered_goes_before_the_end", what_has_gathered_goes_before_the_end},
 };
 
 int main(int argc, char **argv)
