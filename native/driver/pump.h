@@ -61,7 +61,7 @@ typedef struct {
     bool polls_room;   /* and for writing */
     bool is_packets;   /* frames are packets, as every Erlang node sends them over TCP */
     bool is_deferred;  /* the link is: what is committed waits for pump_flush */
-    bool is_unflushed; /* something was committed that pump_flush has yet to send */
+    bool is_unflushed; /* something has gathered that pump_flush has yet to send */
     bool is_lane;
     bool is_paused;       /* there is a frame, but no credit for it: not read until pump_credit */
     bool has_run_out;     /* the credit has just been used up: the owner must be told */

@@ -11,7 +11,7 @@
 #include "status.h"
 
 /*
- * A link joins exactly two endpoints by two one-way byte streams. Each carrier (shm, rdma, tcp)
+ * A link joins exactly two endpoints by two one-way byte streams. Each carrier (a folder here)
  * fills one bw_carrier_t: how a link comes to be, and what can be done with it. The table is all
  * that a user of a link sees; carriers.h lists the tables.
  *
@@ -92,8 +92,8 @@ typedef struct {
     struct iovec unsent; /* in one of the maps: what the socket shall still be given */
 } bw_leftover_t;
 
-/* Frees all but `fd`; for a link with rings of a gigabyte this takes some 100 ms, and up to a
- * second more where something is unsent. By any thread. */
+/* Frees all but `fd`; for a link with rings of a gigabyte this takes some 100 ms. What is unsent
+ * goes out first, for as long as the peer takes some of it each second. By any thread. */
 void bw_leftover_free(bw_leftover_t *leftover);
 
 /* The end of a carrier's `close`: gives what is left to the caller, or frees it and closes `fd`

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What every carrier promises through the table of link.h: bytes in order, room and wake-ups, last
- * words, and that nothing is left. The same cases over shm and tcp; rdma_test has those of rdma.
+ * words, and that nothing is left.
  */
 #include "carriers.h"
 
