@@ -181,8 +181,6 @@ static bw_status_t receive_word(int fd, word_t *word, int *with)
     *with = -1;
     if (n < 0)
         return errno == EAGAIN || errno == EINTR ? BW_AGAIN : BW_REFUSED;
-    if (n == 0)
-        return BW_REFUSED;
     for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(&message); cmsg; cmsg = CMSG_NXTHDR(&message, cmsg)) {
         if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
             continue;
@@ -197,6 +195,8 @@ static bw_status_t receive_word(int fd, word_t *word, int *with)
                 close(one);
         }
     }
+    if (n == 0 && descriptors == 0) /* an empty word may bring some, too */
+        return BW_REFUSED;
     if (n == (ssize_t)sizeof *word && descriptors == (word->size > 0) &&
         !(message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)))
         return BW_OK;

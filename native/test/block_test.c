@@ -489,6 +489,8 @@ static const rogue_t rogues[] = {
     {"no descriptor", NULL, 0, SIZE, sizeof(word_t), BW_CORRUPT},
     {"two descriptors", good, 2, SIZE, sizeof(word_t), BW_CORRUPT},
     {"five descriptors", good, 5, SIZE, sizeof(word_t), BW_CORRUPT},
+    {"an empty word", good, 1, SIZE, 0, BW_CORRUPT},
+    {"an empty word with two descriptors", good, 2, SIZE, 0, BW_CORRUPT},
     {"a short word", good, 1, SIZE, sizeof(word_t) - 1, BW_CORRUPT},
     {"a long word", good, 1, SIZE, sizeof(word_t) + 1, BW_CORRUPT},
     {"no block, of no size", NULL, 0, 0, sizeof(word_t), BW_CORRUPT},
