@@ -139,67 +139,17 @@ static void close_channel(bw_channel_t *channel)
     memset(channel->waiting, 0, sizeof channel->waiting);
 }
 
-static bool send_word(int fd, const word_t *word, int with)
-{
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = {{0}};
-    struct iovec iov = {.iov_base = (void *)(uintptr_t)word, .iov_len = sizeof *word};
-    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
-
-    if (with >= 0) {
-        struct cmsghdr *cmsg;
-
-        message.msg_control = control.bytes;
-        message.msg_controllen = sizeof control.bytes;
-        cmsg = CMSG_FIRSTHDR(&message);
-        cmsg->cmsg_level = SOL_SOCKET;
-        cmsg->cmsg_type = SCM_RIGHTS;
-        cmsg->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(cmsg), &with, sizeof(int));
-    }
-    return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof *word;
-}
-
 /* The next word; a descriptor that came with it, or -1. BW_AGAIN: none waits. BW_REFUSED: the end.
  */
 static bw_status_t receive_word(int fd, word_t *word, int *with)
 {
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct iovec iov = {.iov_base = word, .iov_len = sizeof *word};
-    struct msghdr message = {.msg_iov = &iov,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    size_t descriptors = 0;
+    size_t count = 0;
+    bw_status_t status;
 
     *with = -1;
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR ? BW_AGAIN : BW_REFUSED;
-    for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(&message); cmsg; cmsg = CMSG_NXTHDR(&message, cmsg)) {
-        if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
-            continue;
-        /* The kernel fills the padding of the buffer too: one more may have come than was asked. */
-        for (size_t at = CMSG_LEN(0); at + sizeof(int) <= cmsg->cmsg_len; at += sizeof(int)) {
-            int one;
-
-            memcpy(&one, (char *)cmsg + at, sizeof one);
-            if (descriptors++ == 0)
-                *with = one;
-            else
-                close(one);
-        }
-    }
-    if (n == 0 && descriptors == 0) /* an empty word may bring some, too */
-        return BW_REFUSED;
-    if (n == (ssize_t)sizeof *word && descriptors == (word->size > 0) &&
-        !(message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)))
-        return BW_OK;
+    status = bw_shm_receive(fd, word, sizeof *word, with, 1, &count);
+    if (status != BW_OK || count == (word->size > 0))
+        return status;
     if (*with >= 0)
         close(*with);
     *with = -1;
@@ -211,7 +161,7 @@ static void count_taken(bw_channel_t *channel)
 {
     word_t word = {.number = ++channel->taken};
 
-    (void)send_word(channel->fd, &word, -1);
+    (void)bw_shm_send(channel->fd, &word, sizeof word, NULL, 0);
 }
 
 static waiting_t *find_waiting(bw_channel_t *channel, uint64_t number, bool is_free)
@@ -308,8 +258,9 @@ bw_status_t bw_channel_pass(bw_channel_t *channel, bw_block_t *block, uint64_t *
         status = bw_fail(error_p, BW_AGAIN, "too many blocks are on their way", 0);
     } else {
         word_t word = {.number = channel->passed + 1, .size = bw_block_size(block)};
+        int with = bw_block_descriptor(block);
 
-        if (send_word(channel->fd, &word, bw_block_descriptor(block)))
+        if (bw_shm_send(channel->fd, &word, sizeof word, &with, 1))
             *number_p = ++channel->passed;
         else if (errno == EAGAIN)
             status = bw_fail(error_p, BW_AGAIN, "too many blocks are on their way", 0);

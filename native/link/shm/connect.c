@@ -31,6 +31,8 @@ static_assert(sizeof(hello_t) == 32, "the layout is part of the protocol");
 
 enum { FD_MEMORY, FD_CONNECTOR_EVENT, FD_LISTENER_EVENT, FD_COUNT };
 
+static_assert(FD_COUNT <= BW_SHM_DESCRIPTORS, "a message has room for all");
+
 static void close_all(int *fds, size_t count)
 {
     for (size_t i = 0; i < count; i++)
@@ -220,26 +222,67 @@ void bw_shm_listener_close(bw_shm_listener_t *listener)
     memset(listener->token, 0, sizeof listener->token);
 }
 
-static bw_status_t send_hello(int fd, const hello_t *hello, const int *fds, bw_error_t *error_p)
+bool bw_shm_send(int fd, const void *bytes, size_t len, const int *fds, size_t count)
 {
     union {
-        char bytes[CMSG_SPACE(FD_COUNT * sizeof(int))];
+        char bytes[CMSG_SPACE(BW_SHM_DESCRIPTORS * sizeof(int))];
         struct cmsghdr align;
     } control = {{0}};
-    struct iovec iov = {.iov_base = (void *)(uintptr_t)hello, .iov_len = sizeof *hello};
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = len};
+    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
+
+    if (count > 0) {
+        struct cmsghdr *cmsg;
+
+        message.msg_control = control.bytes;
+        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        cmsg = CMSG_FIRSTHDR(&message);
+        cmsg->cmsg_level = SOL_SOCKET;
+        cmsg->cmsg_type = SCM_RIGHTS;
+        cmsg->cmsg_len = CMSG_LEN(count * sizeof(int));
+        memcpy(CMSG_DATA(cmsg), fds, count * sizeof(int));
+    }
+    return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)len;
+}
+
+bw_status_t bw_shm_receive(int fd, void *bytes, size_t len, int *fds, size_t most, size_t *count_p)
+{
+    union {
+        char bytes[CMSG_SPACE(BW_SHM_DESCRIPTORS * sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct iovec iov = {.iov_base = bytes, .iov_len = len};
     struct msghdr message = {.msg_iov = &iov,
                              .msg_iovlen = 1,
                              .msg_control = control.bytes,
                              .msg_controllen = sizeof control.bytes};
-    struct cmsghdr *cmsg = CMSG_FIRSTHDR(&message);
+    ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    size_t count = 0;
 
-    cmsg->cmsg_level = SOL_SOCKET;
-    cmsg->cmsg_type = SCM_RIGHTS;
-    cmsg->cmsg_len = CMSG_LEN(FD_COUNT * sizeof(int));
-    memcpy(CMSG_DATA(cmsg), fds, FD_COUNT * sizeof(int));
-    if (sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)sizeof *hello)
-        return bw_fail(error_p, BW_SYSTEM, "sending the descriptors", errno);
-    return BW_OK;
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR ? BW_AGAIN : BW_REFUSED;
+    for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(&message); cmsg; cmsg = CMSG_NXTHDR(&message, cmsg)) {
+        if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
+            continue;
+        /* The kernel fills the padding of the buffer too: one more may have come than was asked. */
+        for (size_t at = CMSG_LEN(0); at + sizeof(int) <= cmsg->cmsg_len; at += sizeof(int)) {
+            int one;
+
+            memcpy(&one, (char *)cmsg + at, sizeof one);
+            if (count++ < most)
+                fds[count - 1] = one;
+            else
+                close(one);
+        }
+    }
+    if (n == 0 && count == 0) /* an empty message may bring some, too */
+        return BW_REFUSED;
+    if (n == (ssize_t)len && count <= most && !(message.msg_flags & (MSG_CTRUNC | MSG_TRUNC))) {
+        *count_p = count;
+        return BW_OK;
+    }
+    close_all(fds, count < most ? count : most);
+    return BW_CORRUPT;
 }
 
 bw_status_t bw_shm_reach(const uint8_t *address, size_t address_len, int *fd_p, bw_error_t *error_p)
@@ -287,7 +330,8 @@ bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
         (status = bw_shm_attach(BW_SHM_MAKER, fds[FD_MEMORY], ring_bytes, fds[FD_CONNECTOR_EVENT],
                                 fds[FD_LISTENER_EVENT], process, &link, error_p)) != BW_OK)
         goto close_fds;
-    status = send_hello(conn, &hello, fds, error_p);
+    if (!bw_shm_send(conn, &hello, sizeof hello, fds, FD_COUNT))
+        status = bw_fail(error_p, BW_SYSTEM, "sending the descriptors", errno);
     process = -1;
     fds[FD_CONNECTOR_EVENT] = fds[FD_LISTENER_EVENT] = -1; /* the link's */
     if (status == BW_OK)
@@ -300,39 +344,6 @@ close_fds:
     close_all(&process, 1);
     close_all(&conn, 1);
     return status;
-}
-
-#define CONTROL_FDS_MAX ((CMSG_SPACE(FD_COUNT * sizeof(int)) - CMSG_LEN(0)) / sizeof(int))
-
-/* Reads the peer's one message. Descriptors that came are in fds, the others stay -1. */
-static bool receive_hello(int conn, hello_t *hello, int *fds)
-{
-    union {
-        char bytes[CMSG_SPACE(FD_COUNT * sizeof(int))];
-        struct cmsghdr align;
-    } control;
-    struct iovec iov = {.iov_base = hello, .iov_len = sizeof *hello};
-    struct msghdr message = {.msg_iov = &iov,
-                             .msg_iovlen = 1,
-                             .msg_control = control.bytes,
-                             .msg_controllen = sizeof control.bytes};
-    ssize_t n = recvmsg(conn, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    struct cmsghdr *cmsg = n < 0 ? NULL : CMSG_FIRSTHDR(&message);
-    int received[CONTROL_FDS_MAX];
-    size_t count;
-
-    if (!cmsg || cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
-        return false;
-    /* The kernel fills the padding of the buffer too: one more may have come than was asked for. */
-    count = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    memcpy(received, CMSG_DATA(cmsg), count * sizeof(int));
-    for (size_t i = 0; i < count; i++)
-        if (i < FD_COUNT)
-            fds[i] = received[i];
-        else
-            close(received[i]);
-    return n == (ssize_t)sizeof *hello && count == FD_COUNT &&
-           !(message.msg_flags & (MSG_CTRUNC | MSG_TRUNC));
 }
 
 /* Checks all that the peer brought before anything of it is used. */
@@ -359,11 +370,13 @@ static bw_status_t admit(int conn, const bw_shm_listener_t *listener, uint64_t m
 {
     int fds[FD_COUNT] = {-1, -1, -1}, process = -1;
     bw_status_t status;
+    size_t count = 0;
     hello_t hello;
 
     if (!bw_shm_same_user(conn))
         return bw_fail(error_p, BW_REFUSED, "the peer runs as another user", EPERM);
-    if (!receive_hello(conn, &hello, fds))
+    if (bw_shm_receive(conn, &hello, sizeof hello, fds, FD_COUNT, &count) != BW_OK ||
+        count != FD_COUNT)
         status = bw_fail(error_p, BW_REFUSED,
                          "the peer's message is not whole (descriptor limit, ulimit -n?)", 0);
     else

@@ -21,6 +21,16 @@ bw_status_t bw_shm_reach(const uint8_t *address, size_t address_len, int *fd_p,
 /* Whether the process at the other end of a unix socket has our effective user. */
 bool bw_shm_same_user(int fd);
 
+#define BW_SHM_DESCRIPTORS 3 /* of one message, at most */
+
+/* Sends a message over a unix socket, at once, with copies of `count` descriptors. False: errno. */
+bool bw_shm_send(int fd, const void *bytes, size_t len, const int *fds, size_t count);
+
+/* Receives one of `len` bytes. BW_OK: its descriptors, at most `most`, are the caller's. BW_AGAIN:
+ * none waits. BW_REFUSED: the end. BW_CORRUPT: it is not so long, or has more descriptors; they are
+ * closed, and -1 in fds. */
+bw_status_t bw_shm_receive(int fd, void *bytes, size_t len, int *fds, size_t most, size_t *count_p);
+
 /* Sealed memory for two rings of `ring_bytes` (a valid size). */
 bw_status_t bw_shm_make_memory(uint64_t ring_bytes, int *fd_p, bw_error_t *error_p);
 
