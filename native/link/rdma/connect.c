@@ -103,7 +103,7 @@ static bool is_linked(const bw_rdma_connection_t *connection)
     return connection->report.state == BW_LINKED; /* written by this thread alone */
 }
 
-static void fail_link(bw_rdma_connection_t *connection, const char *reason)
+void bw_rdma_link_fail(bw_rdma_connection_t *connection, const char *reason)
 {
     pthread_mutex_lock(&connection->lock);
     bw_rdma_fail(connection, BW_SYSTEM, reason);
@@ -113,7 +113,7 @@ static void fail_link(bw_rdma_connection_t *connection, const char *reason)
 void bw_rdma_connection_device_removed(bw_rdma_connection_t *connection)
 {
     if (is_linked(connection)) {
-        fail_link(connection, "beamway_rdma_device_removed");
+        bw_rdma_link_fail(connection, "beamway_rdma_device_removed");
         bw_rdma_connection_release(connection);
         if (connection
                 ->is_leaving) /* what it still had to say goes nowhere: freed in the next round */
@@ -371,9 +371,9 @@ static bw_rdma_connection_t *connection_of(const struct rdma_cm_id *id)
 static void linked_event(bw_rdma_connection_t *connection, const bw_rdma_cm_event_t *event)
 {
     if (event->type == RDMA_CM_EVENT_DISCONNECTED)
-        fail_link(connection, "connection_closed");
+        bw_rdma_link_fail(connection, "connection_closed");
     else if (event->type == RDMA_CM_EVENT_CONNECT_ERROR || event->type == RDMA_CM_EVENT_UNREACHABLE)
-        fail_link(connection, "beamway_rdma_connection_failed");
+        bw_rdma_link_fail(connection, "beamway_rdma_connection_failed");
 }
 
 void bw_rdma_connection_event(const bw_rdma_cm_event_t *event)

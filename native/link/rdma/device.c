@@ -31,13 +31,6 @@ static bw_rdma_device_t *devices;
 
 /* ---- asynchronous events ---- */
 
-static void fail_locked(bw_rdma_connection_t *connection, const char *reason)
-{
-    pthread_mutex_lock(&connection->lock);
-    bw_rdma_fail(connection, BW_SYSTEM, reason);
-    pthread_mutex_unlock(&connection->lock);
-}
-
 static bool is_about(const struct ibv_async_event *event, const bw_rdma_connection_t *connection)
 {
     switch (event->event_type) {
@@ -77,7 +70,7 @@ static void async_event(bw_rdma_source_t *source)
          connection = connection->next)
         if (connection->device == device && connection->id && connection->verbs.qp &&
             is_about(&event, connection))
-            fail_locked(connection, reason_of(event.event_type));
+            bw_rdma_link_fail(connection, reason_of(event.event_type));
     is_fatal = event.event_type == IBV_EVENT_DEVICE_FATAL;
     ibv_ack_async_event(&event);
     if (is_fatal)

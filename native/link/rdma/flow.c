@@ -19,11 +19,6 @@
 /* So many messages at most without a completion, or the send queue would fill. */
 #define UNSIGNALED_MAX (BW_RDMA_WINDOW / 4)
 
-static uint64_t least(uint64_t left, uint64_t right)
-{
-    return left < right ? left : right;
-}
-
 void bw_rdma_flow_init(bw_rdma_flow_t *flow, uint64_t size, uint8_t *tx_data, uint8_t *rx_data,
                        uint32_t slots, uint32_t peer_slots)
 {
@@ -83,9 +78,9 @@ bool bw_rdma_flow_is_held(const bw_rdma_flow_t *flow)
 /* Puts what was committed into the batch. */
 static void put_data(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch)
 {
-    uint64_t most = least(flow->size / BATCH_RING_PART, BATCH_BYTES);
-    uint64_t len = least(flow->head - flow->posted, most);
-    uint64_t offset = flow->posted & (flow->size - 1), first = least(len, flow->size - offset);
+    uint64_t most = bw_least(flow->size / BATCH_RING_PART, BATCH_BYTES);
+    uint64_t len = bw_least(flow->head - flow->posted, most);
+    uint64_t offset = flow->posted & (flow->size - 1), first = bw_least(len, flow->size - offset);
 
     if (len <= BW_RDMA_INLINE_BYTES) {
         batch->inlined = flow->tx_data + offset;

@@ -48,6 +48,9 @@ __attribute__((format(printf, 3, 4))) void bw_rdma_connection_fail(bw_rdma_conne
                                                                    bw_status_t status,
                                                                    const char *format, ...);
 
+/* A link fails: bw_rdma_fail, with the lock taken here. */
+void bw_rdma_link_fail(bw_rdma_connection_t *connection, const char *reason);
+
 /* Gives back everything but the memory. The user's thread may still read what had arrived. */
 void bw_rdma_connection_release(bw_rdma_connection_t *connection);
 
