@@ -61,16 +61,11 @@ typedef struct {
     uint64_t queued_at_check;
 } bw_port_t;
 
-static int64_t now_ms(void)
-{
-    return erl_drv_monotonic_time(ERL_DRV_MSEC);
-}
-
 /* The port has one timer; what is to be flushed is always due before what is to be checked. */
 static void set_check(bw_port_t *self, unsigned long ms)
 {
     self->check_is_due = true;
-    self->check_at_ms = now_ms() + (int64_t)ms;
+    self->check_at_ms = bw_now_ms() + (int64_t)ms;
     if (!self->timer_is_to_flush && !self->is_cut)
         driver_set_timer(self->pump.port, ms);
 }
@@ -204,8 +199,7 @@ static bool command_packets(bw_port_t *self, const char *data, size_t len, reply
 static bool flush(bw_port_t *self)
 {
     if (self->pump.is_unflushed)
-        bw_round_ends(&self->rounds, self->pump.frames_out, self->pump.frames_in,
-                      (uint64_t)erl_drv_monotonic_time(ERL_DRV_USEC));
+        bw_round_ends(&self->rounds, self->pump.frames_out, self->pump.frames_in, bw_now_us());
     return self->lane.is_on ? lane_flush(&self->lane) : pump_flush(&self->pump);
 }
 
@@ -565,7 +559,7 @@ static void drv_flush(ErlDrvData data)
 
 static unsigned long ms_until(int64_t at_ms)
 {
-    int64_t now = now_ms();
+    int64_t now = bw_now_ms();
 
     return at_ms > now ? (unsigned long)(at_ms - now) : 0;
 }

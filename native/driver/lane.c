@@ -23,16 +23,6 @@ static bool has(const lane_t *lane, unsigned cap)
     return lane->pump->link->ops->caps & cap;
 }
 
-static int64_t now_ms(void)
-{
-    return erl_drv_monotonic_time(ERL_DRV_MSEC);
-}
-
-static uint64_t now_us(void)
-{
-    return (uint64_t)erl_drv_monotonic_time(ERL_DRV_USEC);
-}
-
 static ErlDrvTermData port_term(const lane_t *lane)
 {
     return driver_mk_port(lane->pump->port);
@@ -125,7 +115,7 @@ static void after_gone(lane_t *lane)
 {
     if (!lane->pump->input_drained)
         return;
-    if (has(lane, BW_CAP_SHARED_RINGS) || now_ms() - lane->gone_at_ms > SILENCE_MAX_MS) {
+    if (has(lane, BW_CAP_SHARED_RINGS) || bw_now_ms() - lane->gone_at_ms > SILENCE_MAX_MS) {
         end(lane, "connection_closed");
         return;
     }
@@ -173,7 +163,7 @@ void lane_guard(lane_t *lane)
         return; /* nobody has anything to say here */
     driver_select(lane->pump->port, (ErlDrvEvent)(intptr_t)lane->guard, ERL_DRV_READ, 0);
     lane->is_gone = true;
-    lane->gone_at_ms = now_ms();
+    lane->gone_at_ms = bw_now_ms();
     lane->pump->spin.budget_us = 0; /* nobody to wait for */
     pump_mute(lane->pump);
     lane_after(lane, pump_wake(lane->pump));
@@ -316,7 +306,7 @@ bool lane_flush(lane_t *lane)
 {
     bool fine = pump_flush(lane->pump);
 
-    lane->flushed_us = now_us(); /* sending takes as long as some frames do */
+    lane->flushed_us = bw_now_us(); /* sending takes as long as some frames do */
     return fine;
 }
 
@@ -328,7 +318,7 @@ bool lane_sends_at_once(lane_t *lane, bool is_lone)
         pump->unflushed_bytes >= PUMP_GATHERED_BYTES)
         return true;
     if (!lane->is_flush_asked) {
-        if (now_us() - lane->flushed_us > LANE_UNDER_WAY_US)
+        if (bw_now_us() - lane->flushed_us > LANE_UNDER_WAY_US)
             return true;
         lane->is_flush_asked = tell_owner(lane, "flush");
     }

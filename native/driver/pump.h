@@ -80,6 +80,17 @@ typedef struct {
     bool spinning; /* the poller looks: the link is not armed for reading */
 } bw_pump_t;
 
+/* The VM's clock, which does not go back. */
+static inline int64_t bw_now_ms(void)
+{
+    return erl_drv_monotonic_time(ERL_DRV_MSEC);
+}
+
+static inline uint64_t bw_now_us(void)
+{
+    return (uint64_t)erl_drv_monotonic_time(ERL_DRV_USEC);
+}
+
 /* ---- pump_out.c: from the VM to the link ---- */
 
 /* One packet from the VM. ev->iov[0] is empty and reserved for us. False: the link is corrupt, or

@@ -99,10 +99,7 @@ static bw_status_t flush(bw_pump_t *pump)
 static void commit(bw_pump_t *pump, uint64_t bytes)
 {
     pump->link->ops->commit(pump->link, bytes);
-    if (!pump->is_deferred)
-        return;
-    pump->is_unflushed = pump->link->ops->needs_flush(pump->link);
-    pump->unflushed_bytes = pump->is_unflushed ? pump->unflushed_bytes + bytes : 0;
+    pump_committed(pump, bytes);
 }
 
 /* Copies a whole frame into the ring. AGAIN: it is large, or there is no room. */

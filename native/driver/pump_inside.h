@@ -59,6 +59,15 @@ bool pump_drain_queue(bw_pump_t *pump);
 
 void pump_set_busy(bw_pump_t *pump, bool busy);
 
+/* So many bytes were committed, or written past the ring: they may have to be flushed. */
+static inline void pump_committed(bw_pump_t *pump, uint64_t bytes)
+{
+    if (!pump->is_deferred)
+        return;
+    pump->is_unflushed = pump->link->ops->needs_flush(pump->link);
+    pump->unflushed_bytes = pump->is_unflushed ? pump->unflushed_bytes + bytes : 0;
+}
+
 /* pump_flush of a lane. */
 bool pump_flush_lane(bw_pump_t *pump);
 

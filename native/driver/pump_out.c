@@ -83,10 +83,7 @@ static bw_status_t put_iov(bw_pump_t *pump, const SysIOVec *iov, int count, uint
         link->ops->commit(link, want);
         done += want;
     }
-    if (pump->is_deferred) {
-        pump->is_unflushed = link->ops->needs_flush(link);
-        pump->unflushed_bytes = pump->is_unflushed ? pump->unflushed_bytes + done : 0;
-    }
+    pump_committed(pump, done);
     *done_p = done;
     return status;
 }

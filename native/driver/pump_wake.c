@@ -4,11 +4,6 @@
 /* So often may a peer publish between our read and our arming in one call. */
 #define ROUNDS 4
 
-static uint64_t now_us(void)
-{
-    return (uint64_t)erl_drv_monotonic_time(ERL_DRV_USEC);
-}
-
 /* What has been read since a mark, as the rule of looking counts it. */
 typedef struct {
     uint64_t frames, bytes;
@@ -28,7 +23,7 @@ static uint32_t load_since(const bw_pump_t *pump, mark_t before)
 static void learn(bw_pump_t *pump, mark_t before)
 {
     if (pump->spin.budget_us > 0 && pump->frames_in != before.frames)
-        bw_spin_learn(&pump->spin, now_us(), load_since(pump, before));
+        bw_spin_learn(&pump->spin, bw_now_us(), load_since(pump, before));
 }
 
 /* Armed: a peer that closes from now on rings; one that has closed already is seen here. */
@@ -117,7 +112,7 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
         learn(pump, before);
         before = mark(pump);
         if (pump->spin.budget_us > 0 && !pump_is_cut(pump) &&
-            bw_spin_begins(&pump->spin, now_us())) {
+            bw_spin_begins(&pump->spin, bw_now_us())) {
             pump->spinning = true;
             return WAKE_LOOKING;
         }
@@ -181,7 +176,7 @@ static wake_result_t look(bw_pump_t *pump)
     }
     if (result == PUMP_ENDED || pump->link->ops->is_finished(pump->link))
         return WAKE_FINISHED;
-    if (bw_spin_goes_on(&pump->spin, now_us(), load_since(pump, before)))
+    if (bw_spin_goes_on(&pump->spin, bw_now_us(), load_since(pump, before)))
         return WAKE_LOOKING;
     return arm_or_wake(pump);
 }
