@@ -260,6 +260,52 @@ static void locked_memory_too_low(void)
     before_rdma = NULL;
 }
 
+/* A ring is a file of memory. */
+static void sized_here(int wire)
+{
+    bw_link_t *connection = NULL;
+    bw_report_t report;
+    offer_t offer = {0};
+    struct rlimit limit;
+    int before;
+
+    if (!find_address(4, &offer.at))
+        SKIP("no RDMA device with an IPv4 address here");
+    before = descriptors_at_rest();
+    CHECK_EQ(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = RING - 1;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    CHECK_IN(begin_listening(4, RING, &connection, &offer));
+    CHECK(tell(wire, &offer, sizeof offer));
+    CHECK_EQ(wait_from(connection, BW_LISTENING, &report), BW_FAILED);
+    limit.rlim_cur = limit.rlim_max;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    CHECK_EQ(report.status, BW_LIMIT);
+    CHECK(strstr(report.text, "ulimit -f"));
+    connection->ops->close(connection, NULL);
+    CHECK_EQ(descriptors_at_rest(), before);
+}
+
+static void sized_there(int wire)
+{
+    bw_link_t *connection = NULL;
+    bw_report_t report;
+    bw_error_t error = {0};
+    offer_t offer;
+
+    if (!hear(wire, &offer, sizeof offer))
+        SKIP("the other side could not begin");
+    CHECK_EQ(connect_to(&offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
+    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
+    CHECK_EQ(report.status, BW_REFUSED);
+    connection->ops->close(connection, NULL);
+}
+
+static void file_sizes_too_low(void)
+{
+    run_pair(sized_here, sized_there);
+}
+
 /* Every number of descriptors: each failure is told as one and leaves nothing. */
 static void few_here(int wire)
 {
@@ -571,6 +617,7 @@ static const check_case_t cases[] = {
     {"a_peer_closes_in_a_frame", a_peer_closes_in_a_frame},
     {"a_stopped_peer_is_waited_for", a_stopped_peer_is_waited_for},
     {"locked_memory_too_low", locked_memory_too_low},
+    {"file_sizes_too_low", file_sizes_too_low},
     {"few_descriptors", few_descriptors},
     {"the_device_is_removed_under_load", the_device_is_removed_under_load},
     {"the_port_goes_down", the_port_goes_down},

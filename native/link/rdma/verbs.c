@@ -32,7 +32,7 @@ bw_status_t bw_rdma_memory_make(bw_rdma_memory_t *memory_p, uint64_t ring_bytes,
                                 bw_rdma_problem_t *problem_p)
 {
     bw_rdma_memory_t memory = {.ring_bytes = ring_bytes};
-    const char *step;
+    const char *step = "mmap of the slots";
 
     memory.slots =
         mmap(NULL, SLOTS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -43,12 +43,12 @@ bw_status_t bw_rdma_memory_make(bw_rdma_memory_t *memory_p, uint64_t ring_bytes,
     if (memory.rx)
         memory.tx = bw_map_twice("beamway-rdma", ring_bytes, &step);
     if (!memory.tx) {
-        int saved = errno;
+        bw_error_t error;
+        bw_status_t status = bw_fail_system(&error, step, errno);
 
         bw_rdma_memory_free(&memory);
-        return bw_rdma_problem(problem_p, saved == ENOMEM || saved == EMFILE ? BW_LIMIT : BW_SYSTEM,
-                               "memory for two rings of %llu bytes: %s",
-                               (unsigned long long)ring_bytes, strerror(saved));
+        return bw_rdma_problem(problem_p, status, "memory for two rings of %llu bytes: %s: %s",
+                               (unsigned long long)ring_bytes, step, strerror(error.sys_errno));
     }
     *memory_p = memory;
     return BW_OK;
