@@ -209,6 +209,30 @@ static void test_a_file(void)
     bw_blocks_delete(blocks);
 }
 
+/* The nodes of a host may all connect before the first of them is let in. */
+static void test_many_connect_at_once(void)
+{
+    bw_blocks_t *there = bw_blocks_new(MOST), *here = bw_blocks_new(MOST);
+    bw_channel_t *to[100], *from;
+    bw_shm_listener_t listener;
+    int before = open_descriptors();
+
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
+    for (int i = 0; i < 100; i++)
+        CHECK_EQ(bw_channel_connect(there, listener.address, listener.address_len, listener.token,
+                                    id, &to[i], &error),
+                 BW_OK);
+    for (int i = 0; i < 100; i++) {
+        CHECK_EQ(bw_channel_accept(here, &listener, &from, &error), BW_OK);
+        bw_channel_delete(from);
+        bw_channel_delete(to[i]);
+    }
+    bw_shm_listener_close(&listener);
+    bw_blocks_delete(there);
+    bw_blocks_delete(here);
+    CHECK_EQ(open_descriptors(), before);
+}
+
 static void test_passed_in_any_order(void)
 {
     bw_block_t *blocks[3], *got;
@@ -689,6 +713,7 @@ static const check_case_t cases[] = {
     {"a_quarter_of_the_descriptors", test_a_quarter_of_the_descriptors},
     {"no_larger_than_files", test_no_larger_than_files},
     {"a_file", test_a_file},
+    {"many_connect_at_once", test_many_connect_at_once},
     {"passed_in_any_order", test_passed_in_any_order},
     {"one_mapping", test_one_mapping},
     {"no_more_than_so_many_on_their_way", test_no_more_than_so_many_on_their_way},
