@@ -51,14 +51,15 @@ open(#req{body = Framing, expect = Expect, version = Version, conn = #conn{socke
 %% @doc After the answer: drains what the handler left, up to a limit. Gives what follows the body, or for how long the connection may linger.
 -spec close(AlreadyEnding :: boolean()) -> {keep, Rest :: binary()} | {linger, Ms :: non_neg_integer()}.
 close(Ending) ->
-    #body{limits = #limits{drain_bytes = Max, linger_ms = Ms}, received = Received} = Body = get(?KEY),
+    #body{socket = Socket, limits = #limits{drain_bytes = Max, linger_ms = Ms}, buffer = Buffer, received = Received} = Body = get(?KEY),
     Result = case Body of
         #body{left = Left, buffer = Rest} when Left =:= done; Left =:= {length, 0} -> {keep, Rest};
         _ when Ending -> {linger, Ms};
         %% It was never asked for: it may come or not (RFC 9110, 10.1.1), so nothing says where the next request starts.
         #body{expect = true} -> {linger, Ms};
-        %% The rate counts from here: what the handler has read fast allows no slow rest.
-        _ -> drain(Body#body{started = undefined, received = 0, deadline = erlang:monotonic_time(millisecond) + Ms}, Max)
+        %% The rate counts from here: what the handler has read fast allows no slow rest. A stream of events may have let some of it come as messages.
+        _ -> drain(Body#body{buffer = yucan_transport:pause(Socket, Buffer), started = undefined, received = 0,
+                             deadline = erlang:monotonic_time(millisecond) + Ms}, Max)
     end,
     _ = erase(?KEY),
     _ = [erlang:garbage_collect() || Received >= ?LARGE_BYTES],

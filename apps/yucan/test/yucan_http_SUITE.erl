@@ -7,7 +7,7 @@
 -export([what_all_answers_have/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, repeated/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
          bodies_by_parts/1, parts_are_bounded/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1, upload_after_upload/1,
          download_backpressure/1, half_closed/1, half_closed_body/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
-         request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, events_pipelined/1, events_first/1, events_left/1, leftovers/1, flood/1, flood_served/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
+         request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, events_pipelined/1, events_first/1, events_body/1, events_left/1, leftovers/1, flood/1, flood_served/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -22,7 +22,7 @@ all() ->
     [what_all_answers_have, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, repeated, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts, parts_are_bounded,
      chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, answers_by_steps, upload_backpressure, upload_after_upload, download_backpressure, half_closed, half_closed_body,
      handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
-     crlf_before, events, events_end, events_pipelined, events_first, events_left, leftovers, flood, flood_served, garbage_is_quiet, one_line_at_debug, spinning_handler].
+     crlf_before, events, events_end, events_pipelined, events_first, events_body, events_left, leftovers, flood, flood_served, garbage_is_quiet, one_line_at_debug, spinning_handler].
 
 init_per_suite(Config) ->
     %% One limit for each server, so that on a slow machine no other one comes before the one that is looked at.
@@ -658,6 +658,21 @@ until_end(Socket, Read) ->
         nomatch -> {ok, More} = gen_tcp:recv(Socket, 0, ?WAIT_MS), until_end(Socket, <<Read/binary, More/binary>>);
         _ -> Read
     end.
+
+%% RFC 9112, 9.3: the body of a request that events answer is no request, also where it came as a message.
+events_body(_) ->
+    Socket = yucan_client:connect(yucan_test_server:start(yucan_events_body, #{handler => {yucan_test_handler, self()}})),
+    ok = gen_tcp:send(Socket, ["POST /forever_events", ?HOST, "Content-Length: 4\r\n\r\n"]),
+    Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
+    true = erlang:suspend_process(Stream),
+    ok = gen_tcp:send(Socket, "body"),
+    %% The other one is that the socket is silent.
+    wait_for(fun() -> messages(Stream) =:= 2 end),
+    Stream ! stop,
+    ok = gen_tcp:send(Socket, ["GET /text", ?HOST, "Connection: close\r\n\r\n"]),
+    true = erlang:resume_process(Stream),
+    [200, 200] = statuses(yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>)),
+    ok = yucan:stop(yucan_events_body).
 
 %% A client that leaves beside events has left, whoever reads the socket next.
 events_left(_) ->
