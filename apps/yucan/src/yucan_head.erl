@@ -59,7 +59,7 @@ target_byte(<<$?, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) ->
 target_byte(<<" HTTP/1.1\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) ->
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req);
 target_byte(<<" HTTP/1.0\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) ->
-    set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req#req{version = 10, keep = false});
+    set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req#req{version = 10, keep = unsaid});
 %% A later minor version is read as the latest that is known (RFC 9110, 2.5).
 target_byte(<<" HTTP/1.", Minor, "\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when Minor >= $2, Minor =< $9 ->
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req);
@@ -248,14 +248,14 @@ not_a_coding(<<>>) -> true;
 not_a_coding(<<"chunked">>) -> true;
 not_a_coding(Coding) -> not yucan_header:is_token(Coding).
 
+%% Nothing takes back a close (RFC 9112, 9.3).
+connection(_, #req{keep = false} = Req) -> Req;
 connection(<<"keep-alive">>, Req) -> Req#req{keep = true};
 connection(<<"close">>, Req) -> Req#req{keep = false};
-connection(Value, Req) ->
+connection(Value, #req{keep = Keep} = Req) ->
     Tokens = yucan_header:tokens(Value),
-    case lists:member(<<"close">>, Tokens) of
-        true -> Req#req{keep = false};
-        false -> Req#req{keep = Req#req.keep orelse lists:member(<<"keep-alive">>, Tokens)}
-    end.
+    Said = fun(Token) -> lists:member(Token, Tokens) end,
+    Req#req{keep = not Said(<<"close">>) andalso (Said(<<"keep-alive">>) orelse Keep)}.
 
 content_length(Value, Req) when byte_size(Value) > 0, byte_size(Value) =< 17 ->
     digits(Value, 0, Req);

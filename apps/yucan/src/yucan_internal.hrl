@@ -56,7 +56,7 @@
     headers :: [{binary(), binary()}],
     host :: undefined | binary(),
     body :: none | chunked | {length, non_neg_integer()},
-    keep :: boolean(),
+    keep :: boolean() | unsaid,
     expect :: boolean()
 }).
 
@@ -77,8 +77,8 @@
     %% The same of all header lines: in a template those of the request before.
     lines = none :: none | #lines{},
     body = none :: none | chunked | {length, non_neg_integer()},
-    %% false: the connection ends after the answer.
-    keep = true :: boolean(),
+    %% false: the connection ends after the answer. It does as well if a client of HTTP/1.0 has left it unsaid.
+    keep = true :: boolean() | unsaid,
     expect = false :: boolean(),
     peer = socket :: socket | yucan_req:address(),
     bindings = #{} :: #{binary() => binary()},

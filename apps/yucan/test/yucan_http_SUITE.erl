@@ -78,7 +78,11 @@ keep_alive(Config) ->
     ok = gen_tcp:send(Socket, ["GET /", ?HOST, "Connection: close\r\n\r\n"]),
     {200, Last, _} = yucan_client:one(Socket),
     <<"close">> = proplists:get_value(<<"connection">>, Last),
-    <<>> = yucan_client:until_closed(Socket).
+    <<>> = yucan_client:until_closed(Socket),
+    %% Who has said close in one line does not take it back in another.
+    [{Minor, Lines, [200]} = {Minor, Lines, statuses(yucan_client:exchange(?config(port, Config), ["GET / HTTP/1.", Minor, "\r\nHost: a\r\n", Lines, "\r\nGET /", ?HOST, "\r\n"]))}
+     || Minor <- ["0", "1"], Lines <- ["Connection: close\r\nConnection: keep-alive\r\n", "Connection: close\r\nConnection: x, keep-alive\r\n",
+                                       "Connection: keep-alive\r\nConnection: close\r\n"]].
 
 %% RFC 9112, 9.3.2: answers in the order of the requests, bodies between them.
 pipelining(Config) ->
