@@ -71,6 +71,15 @@ send(sent, Req, _) ->
 send(Other, #req{}, _) ->
     error({bad_response, Other}).
 
+body({upgrade, Function}, Status, Out, #req{conn = Conn} = Req, Site) when is_function(Function, 2) ->
+    case yucan_transport:send(Conn#conn.socket, head(Status, Out, close, <<>>, Req, Site)) of
+        ok -> {upgrade, Function};
+        {error, _} -> {close, Status, 0}
+    end;
+%% Nothing follows these, whatever the handler gives (RFC 9110, 6.4.1).
+body(_, Status, Out, Req, Site) when Status =:= 204; Status =:= 304 ->
+    Connection = connection(Out, Req, Site),
+    done(transmit(head(Status, Out, Connection, <<>>, Req, Site), Req), Connection, Status, 0);
 body({file, File}, Status, Out, Req, Site) ->
     case file:read_file_info(File, [raw]) of
         {ok, #file_info{type = regular, size = Size}} -> whole(File, Size, Status, Out, Req, Site);
@@ -82,11 +91,6 @@ body({file, File, Offset, Length}, Status, Out, Req, Site) ->
     file(File, Offset, Length, Status, Out, Req, Site);
 body({stream, Function}, Status, Out, Req, Site) when is_function(Function, 1); Function =:= open ->
     stream(Function, Status, Out, Req, Site);
-body({upgrade, Function}, Status, Out, #req{conn = Conn} = Req, Site) when is_function(Function, 2) ->
-    case yucan_transport:send(Conn#conn.socket, head(Status, Out, close, <<>>, Req, Site)) of
-        ok -> {upgrade, Function};
-        {error, _} -> {close, Status, 0}
-    end;
 body(Body, Status, Out, Req, Site) when is_binary(Body) ->
     full(Status, Body, byte_size(Body), connection(Out, Req, Site), Out, Req, Site);
 body(Body, Status, Out, Req, Site) ->
@@ -94,10 +98,6 @@ body(Body, Status, Out, Req, Site) ->
     Connection = connection(Out, Req, Site),
     full(Status, Body, Size, Connection, Out, Req, Site).
 
-full(Status, _, _, Connection, Out, Req, Site) when Status =:= 204 ->
-    done(transmit(head(Status, Out, Connection, <<>>, Req, Site), Req), Connection, Status, 0);
-full(304 = Status, _, _, Connection, Out, Req, Site) ->
-    done(transmit(head(Status, Out, Connection, <<>>, Req, Site), Req), Connection, Status, 0);
 full(Status, _, Size, Connection, #out{length = Said} = Out, #req{method = <<"HEAD">>} = Req, Site) ->
     Length = case Said of undefined -> Size; _ -> Said end,
     done(transmit(head(Status, Out, Connection, length_line(Length), Req, Site), Req), Connection, Status, 0);
@@ -287,8 +287,6 @@ pread(Handle, Offset, Length) -> file:pread(Handle, Offset, Length).
 stream(_, Status, Out, #req{method = <<"HEAD">>} = Req, Site) ->
     Connection = connection(Out, Req, Site),
     done(transmit(head(Status, Out, Connection, stream_framing(Out, Req), Req, Site), Req), Connection, Status, 0);
-stream(_, Status, Out, Req, Site) when Status =:= 204; Status =:= 304 ->
-    full(Status, <<>>, 0, connection(Out, Req, Site), Out, Req, Site);
 stream(Function, Status, #out{length = Length} = Out, #req{version = 10} = Req, Site) when Length =:= undefined ->
     run(Function, until_close, Status, head(Status, Out, close, <<>>, Req, Site), close, Req);
 stream(Function, Status, #out{length = Length} = Out, Req, Site) ->

@@ -183,7 +183,19 @@ head(Config) ->
 no_body_statuses(Config) ->
     [{204, Nothing, <<>>}, {304, Same, <<>>}, {200, _, <<"OK">>}] =
         yucan_client:exchange(?config(port, Config), ["GET /nothing", ?HOST, "\r\nGET /same", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
-    [undefined, undefined] = [proplists:get_value(N, H) || N <- [<<"content-length">>], H <- [Nothing, Same]].
+    [undefined, undefined] = [proplists:get_value(N, H) || N <- [<<"content-length">>], H <- [Nothing, Same]],
+    %% Whatever a handler gives as their body, over both protocols.
+    File = filename:join(?config(priv_dir, Config), "unseen"),
+    ok = file:write_file(File, binary:copy(<<"x">>, 100000)),
+    Bodies = #{<<"/file">> => {file, File}, <<"/stream">> => {stream, fun(Write) -> Write(<<"unseen">>) end}},
+    Port = yucan_test_server:start(yucan_no_body, #{middleware => [fun(Req, _) -> {binary_to_integer(yucan_req:query(Req)), [], maps:get(yucan_req:path(Req), Bodies)} end]}),
+    [begin
+         Target = <<Path/binary, "?", (integer_to_binary(Status))/binary>>,
+         [{Status, Headers, <<>>}, {Status, _, <<>>}] = yucan_client:exchange(Port, lists:duplicate(2, [Method, " ", Target, ?HOST, "\r\n"])),
+         [] = [Name || {Name, _} <- Headers, lists:member(Name, [<<"content-length">>, <<"transfer-encoding">>])],
+         {Status, _, <<>>} = yucan_h2_client:request(Port, Target, [])
+     end || Method <- ["GET", "HEAD"], Path <- maps:keys(Bodies), Status <- [204, 304]],
+    ok = yucan:stop(yucan_no_body).
 
 %% RFC 9110, 9.3.7.
 options(Config) ->

@@ -15,6 +15,10 @@
 -spec send(yucan_handler:response() | yucan_reply:open(), #req{}) -> yucan_reply:outcome().
 send({101, Headers, {upgrade, Function}}, Req) -> taken_over(200, Headers, Function, Req);
 send({Status, Headers, {upgrade, Function}}, Req) -> taken_over(Status, Headers, Function, Req);
+%% As in HTTP/1.1: nothing follows these, whatever the handler gives.
+send({Status, Headers, _}, Req) when Status =:= 204; Status =:= 304 ->
+    {Fields, _} = fields(Status, Headers),
+    bare(Fields, Status, Req);
 send({Status, Headers, {file, File}}, Req) ->
     case file:read_file_info(File, [raw]) of
         {ok, #file_info{type = regular, size = Size}} -> file(File, 0, Size, Status, Headers, Req);
@@ -41,9 +45,6 @@ fields(Status, Headers) ->
 
 with_length(Fields, Length) -> Fields ++ [{<<"content-length">>, integer_to_binary(Length)}].
 
-whole(_, _, Status, Headers, Req) when Status =:= 204; Status =:= 304 ->
-    {Fields, _} = fields(Status, Headers),
-    bare(Fields, Status, Req);
 whole(_, Size, Status, Headers, #req{method = <<"HEAD">>} = Req) ->
     {Fields, Said} = fields(Status, Headers),
     bare(with_length(Fields, case Said of undefined -> Size; _ -> Said end), Status, Req);
@@ -92,7 +93,7 @@ opened(Handle, Offset, Length, Status, Headers, Req) ->
         {ok, Less} -> {close, Status, Less}
     end.
 
-stream(_, Status, Headers, #req{method = Method} = Req) when Method =:= <<"HEAD">>; Status =:= 204; Status =:= 304 ->
+stream(_, Status, Headers, #req{method = <<"HEAD">>} = Req) ->
     {Fields, Length} = fields(Status, Headers),
     bare(case Length of undefined -> Fields; _ -> with_length(Fields, Length) end, Status, Req);
 stream(Function, Status, Headers, Req) ->
