@@ -6,7 +6,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, large/1, windows/1, window_of_zero/1, silent_client/1, blocked_send/1, uploads_are_bounded/1, crashes/1, at_once/1,
          too_many/1, bad_trailers/1, unread_given_up/1, given_up/1, own_process/1, floods/1, broken_rules/1, headers_without_end/1, headers_too_large/1, idle/1, pings_keep_nothing/1, drain/1, requests/1, reload/1,
-         tls/1, prior_knowledge/1, switched_off/1, events/1, websocket/1, websocket_flood/1, websocket_lost/1, curl/1]).
+         tls/1, prior_knowledge/1, switched_off/1, events/1, websocket/1, websocket_flood/1, websocket_lost/1, websocket_closed/1, curl/1]).
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 -define(CALM, 11).
@@ -15,7 +15,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [answers, bodies, same_as_http_1, malformed, cookies, large, windows, window_of_zero, silent_client, blocked_send, uploads_are_bounded, crashes, at_once, too_many, bad_trailers, unread_given_up, given_up, own_process, floods, broken_rules,
-     headers_without_end, headers_too_large, idle, pings_keep_nothing, drain, requests, reload, tls, prior_knowledge, switched_off, events, websocket, websocket_flood, websocket_lost, curl].
+     headers_without_end, headers_too_large, idle, pings_keep_nothing, drain, requests, reload, tls, prior_knowledge, switched_off, events, websocket, websocket_flood, websocket_lost, websocket_closed, curl].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -649,6 +649,24 @@ websocket_lost(_) ->
      end || {Id, End} <- [{1, fun(Id) -> data(Socket, Id, 1, <<>>) end},
                           {3, fun(Id) -> yucan_h2_client:send(Socket, yucan_h2_client:frame(3, 0, Id, <<8:32>>)) end},
                           {5, fun(_) -> gen_tcp:close(Socket) end}]],
+    eventually(fun() -> streams() =:= [] end).
+
+%% One that is closed from here, whose client leaves before that has come to its end: its module is told how it ended.
+websocket_closed(_) ->
+    Self = self(),
+    Socket = yucan_h2_client:connect(start(#{handler => {yucan_test_handler, Self}})),
+    [begin
+         tunnel(Socket, Id, <<"/ws">>, []),
+         Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
+         {1, _, Id, _} = yucan_h2_client:until(Socket, 1),
+         data(Socket, Id, 0, ws_frame(1, <<"close">>)),
+         {0, 0, Id, <<136, 13, 3001:16, "as you wish">>} = yucan_h2_client:until(Socket, 0),
+         %% It waits for the client's own end.
+         eventually(fun() -> process_info(Pid, current_function) =:= {current_function, {yucan_h2_stream, call, 3}} end),
+         End(Id),
+         receive {ws_ended, {closed, 3001, <<"as you wish">>}} -> ok after ?WAIT_MS -> error({not_told, Id}) end
+     end || {Id, End} <- [{1, fun(Id) -> yucan_h2_client:send(Socket, yucan_h2_client:frame(3, 0, Id, <<8:32>>)) end},
+                          {3, fun(_) -> gen_tcp:close(Socket) end}]],
     eventually(fun() -> streams() =:= [] end).
 
 %% Another reading of the same.

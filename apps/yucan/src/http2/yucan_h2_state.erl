@@ -52,8 +52,8 @@
     decoder :: yucan_hpack:table(),
     encoder :: yucan_hpack:table(),
     streams = #{} :: #{id() => #stream{}},
-    %% Processes live on for a moment when their streams are gone.
-    pids = #{} :: #{pid() => id()},
+    %% Processes live on for a moment when their streams are gone. `active': it has asked for messages, so it hears of the end by one, too.
+    pids = #{} :: #{pid() => {passive | active, id()}},
     last = 0 :: non_neg_integer(),
     %% Streams that ended here while the client could not know yet.
     given_up = [] :: [id()],
@@ -128,9 +128,8 @@ is_idle(#h2{streams = Streams, pids = Pids, block = Block}) -> map_size(Streams)
 is_busy(#h2{pids = Pids}) -> map_size(Pids) > 0.
 
 %% @doc The processes of the streams, and which of them get what comes as messages.
--spec pids(state()) -> [{pid(), passive | {active, id()}}].
-pids(#h2{pids = Pids, streams = Streams}) ->
-    [{Pid, case Streams of #{Id := #stream{reader = {active, _}}} -> {active, Id}; _ -> passive end} || {Pid, Id} <- maps:to_list(Pids)].
+-spec pids(state()) -> [{pid(), {passive | active, id()}}].
+pids(#h2{pids = Pids}) -> maps:to_list(Pids).
 
 %% @doc Is it the process of a stream?
 -spec is_stream(pid(), state()) -> boolean().
@@ -281,7 +280,7 @@ request(Id, Fin, Fields, #h2{initial_window = Window, requests = Requests, limit
 opened(Id, Pid, Body, #h2{streams = Streams, pids = Pids} = S) ->
     #{Id := Stream} = Streams,
     Missing = case Body of {length, Length} -> Length; _ -> any end,
-    S#h2{pids = Pids#{Pid => Id}, streams = Streams#{Id := Stream#stream{pid = Pid, missing = Missing, tunnel = Body =:= tunnel}}}.
+    S#h2{pids = Pids#{Pid => {passive, Id}}, streams = Streams#{Id := Stream#stream{pid = Pid, missing = Missing, tunnel = Body =:= tunnel}}}.
 
 body(Id, Fin, Data, Size, #h2{streams = Streams, given_up = GivenUp} = S) ->
     case Streams of
@@ -350,12 +349,12 @@ credit(Id, Size, #stream{credit = Credit, receive_window = Window} = Stream, S) 
         Sum -> {Stream#stream{credit = Sum}, credit(Size, S)}
     end.
 
-%% The client wants no answer any more. Who waits for messages hears of it as of the end of a connection; others end here and now.
-given_up(Id, #stream{pid = Pid} = Stream, S) ->
-    S1 = case Stream of
-        #stream{pid = none} -> S;
-        #stream{reader = {active, _}} -> effect({tell, Pid, {yucan_h2, Id, closed}}, S);
-        _ -> effect({kill, Pid}, S)
+%% The client wants no answer any more. Who gets messages hears of it as of the end of a connection, also between two of them; others end here and now.
+given_up(Id, #stream{pid = Pid} = Stream, #h2{pids = Pids} = S) ->
+    S1 = case Pids of
+        #{Pid := {active, _}} -> effect({tell, Pid, {yucan_h2, Id, closed}}, S);
+        #{Pid := _} -> effect({kill, Pid}, S);
+        _ -> S
     end,
     removed(Id, Stream, S1).
 
@@ -457,20 +456,19 @@ read(Id, From, #h2{streams = Streams} = S) ->
 active(Id, Count, #h2{streams = Streams, pids = Pids} = S) ->
     case Streams of
         #{Id := Stream} when Count =:= 0 -> put_stream(Id, Stream#stream{reader = none}, S);
-        #{Id := Stream} -> give(Id, Stream#stream{reader = {active, Count}}, S);
-        _ -> lists:foldl(fun(Pid, Acc) -> effect({tell, Pid, {yucan_h2, Id, closed}}, Acc) end, S, [Pid || {Pid, I} <- maps:to_list(Pids), I =:= Id])
+        #{Id := #stream{pid = Pid} = Stream} -> give(Id, Stream#stream{reader = {active, Count}}, S#h2{pids = Pids#{Pid := {active, Id}}});
+        _ -> lists:foldl(fun(Pid, Acc) -> effect({tell, Pid, {yucan_h2, Id, closed}}, Acc) end, S, [Pid || {Pid, {_, I}} <- maps:to_list(Pids), I =:= Id])
     end.
 
 %% @doc The process of a stream has ended; `Failed' if without an answer.
 -spec exited(pid(), Failed :: boolean(), state()) -> state().
 exited(Pid, Failed, #h2{pids = Pids, streams = Streams, now = Now} = S) ->
     case maps:take(Pid, Pids) of
-        {Id, Left} ->
+        {{_, Id}, Left} ->
             S1 = S#h2{pids = Left, idle_since = Now},
             case Streams of
-                #{Id := Stream} when Failed -> reset(Id, internal_error, put_stream(Id, Stream#stream{pid = none}, S1));
                 %% The end of the answer waits for room.
-                #{Id := #stream{pending = {_, true, _}} = Stream} -> give(Id, Stream#stream{pid = none}, S1);
+                #{Id := #stream{pending = {_, true, _}} = Stream} when not Failed -> give(Id, Stream#stream{pid = none, reader = none}, S1);
                 #{Id := Stream} -> reset(Id, internal_error, put_stream(Id, Stream#stream{pid = none}, S1));
                 _ -> S1
             end;
