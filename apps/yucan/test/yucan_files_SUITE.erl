@@ -4,7 +4,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([plain/1, head/1, methods/1, conditional/1, ranges/1, several_ranges/1, if_range/1, index/1, redirect_to_folder/1, listing/1, gzip_beside/1,
-         gzip_made/1, compress_middleware/1, traversal/1, encoded_slash/1, symlinks/1, listed_links/1, fresh/1, beside_by_coding/1, kept/1, kept_forms/1, replaced/1, turned_into_links/1, bad_options/1, dot_files/1, large/1, shrinking/1, names/1]).
+         gzip_made/1, compress_middleware/1, traversal/1, encoded_slash/1, symlinks/1, listed_links/1, fresh/1, beside_by_coding/1, kept/1, kept_forms/1, replaced/1, turned_into_links/1, bad_options/1, dot_files/1, large/1, shrinking/1, parts_cut/1, names/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -13,7 +13,7 @@ suite() -> [{timetrap, {minutes, 1}}].
 
 all() ->
     [plain, head, methods, conditional, ranges, several_ranges, if_range, index, redirect_to_folder, listing, gzip_beside, gzip_made, compress_middleware,
-     traversal, encoded_slash, symlinks, listed_links, fresh, beside_by_coding, kept, kept_forms, replaced, turned_into_links, bad_options, dot_files, large, shrinking, names].
+     traversal, encoded_slash, symlinks, listed_links, fresh, beside_by_coding, kept, kept_forms, replaced, turned_into_links, bad_options, dot_files, large, shrinking, parts_cut, names].
 
 init_per_suite(Config) ->
     Base = list_to_binary(?config(priv_dir, Config)),
@@ -363,6 +363,23 @@ shrinking(Config) ->
     {ok, <<"HTTP/1.1 200">>} = gen_tcp:recv(Socket, 12, 20000),
     ok = file:write_file(File, <<"short">>),
     true = byte_size(yucan_client:until_closed(Socket)) < 30000000.
+
+%% A client that leaves among several parts, or finds some missing since the file has become shorter, is no failure of the handler.
+parts_cut(Config) ->
+    ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => error, config => #{pid => self()}}),
+    File = <<(?config(root, Config))/binary, "/parts.bin">>,
+    Port = ?config(port, Config),
+    [begin
+         ok = file:write_file(File, binary:copy(<<"x">>, 30000000)),
+         {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 65536}]),
+         ok = gen_tcp:send(Socket, "GET /parts.bin HTTP/1.1\r\nHost: a\r\nRange: bytes=0-14999999,15000001-29999999\r\n\r\n"),
+         {ok, <<"HTTP/1.1 206">>} = gen_tcp:recv(Socket, 12, 20000),
+         ok = End(Socket)
+     end || End <- [fun(Socket) -> ok = inet:setopts(Socket, [{linger, {true, 0}}]), gen_tcp:close(Socket) end,
+                    fun(Socket) -> ok = file:write_file(File, <<"short">>), true = byte_size(yucan_client:until_closed(Socket)) < 30000000, gen_tcp:close(Socket) end]],
+    true = beamway_peer:wait_until(fun() -> #{metrics := #{open_connections := Open}} = yucan:info(yucan_files), Open =:= 0 end, 20000),
+    ok = logger:remove_handler(?MODULE),
+    receive {logged, Event} -> error({logged, Event}) after 0 -> ok end.
 
 names(Config) ->
     Name = <<"na me%#?+é"/utf8>>,

@@ -394,19 +394,20 @@ several(Ranges, Source, Size, Headers) ->
     Own = lists:keystore(<<"content-type">>, 1, Headers, {<<"content-type">>, [<<"multipart/byteranges; boundary=">>, Boundary]}),
     {206, [{<<"content-length">>, Total} | Own], {stream, fun(Write) -> parts_of(Source, Write, Parts, End) end}}.
 
+%% A client that leaves, or a file that becomes shorter, ends it early: what is missing is seen by the length.
 parts_of({file, File, _}, Write, Parts, End) ->
     {ok, Handle} = file:open(File, [read, raw, binary]),
     try
-        lists:foreach(fun({Head, First, Length}) -> ok = Write(Head), part(Write, Handle, First, Length) end, Parts),
-        Write(End)
+        lists:all(fun({Head, First, Length}) -> Write(Head) =:= ok andalso part(Write, Handle, First, Length) end, Parts) andalso Write(End)
     after
         file:close(Handle)
     end;
 parts_of(Data, Write, Parts, End) ->
     Write([[[Head, binary_part(Data, First, Length)] || {Head, First, Length} <- Parts], End]).
 
-part(_, _, _, 0) -> ok;
+part(_, _, _, 0) -> true;
 part(Write, Handle, At, Left) ->
-    {ok, Data} = file:pread(Handle, At, min(Left, 65536)),
-    ok = Write(Data),
-    part(Write, Handle, At + byte_size(Data), Left - byte_size(Data)).
+    case file:pread(Handle, At, min(Left, 65536)) of
+        {ok, Data} -> Write(Data) =:= ok andalso part(Write, Handle, At + byte_size(Data), Left - byte_size(Data));
+        _ -> false
+    end.
