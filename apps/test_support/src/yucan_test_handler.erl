@@ -27,6 +27,7 @@ answer(<<"/bad_body">>, _, _) -> {200, [], [nonsense]};
 answer(<<"/bad_header">>, _, _) -> {200, [{<<"x-a">>, <<"one\r\nset-cookie: two">>}], <<>>};
 answer(<<"/bad_name">>, _, _) -> {200, [{<<"x a:">>, <<"one">>}], <<>>};
 answer(<<"/bad_nul">>, _, _) -> {200, [{<<"x-a">>, <<0>>}], <<>>};
+answer(<<"/padded">>, _, _) -> {200, [{<<"x-padded">>, <<" \ta b\t ">>}], <<>>};
 answer(<<"/loop">>, _, _) -> timer:sleep(infinity);
 answer(<<"/spin">>, _, _) -> spin(0);
 answer(<<"/work">>, _, _) ->

@@ -173,9 +173,9 @@ fields(Headers) -> fields(Headers, [], undefined).
 fields([{Name, Value} | Rest], Done, Length) ->
     case name(Name) of
         {plain, Lower} when Lower =:= <<"keep-alive">>; Lower =:= <<"proxy-connection">>; Lower =:= <<"upgrade">> -> fields(Rest, Done, Length);
-        {plain, Lower} -> fields(Rest, [{Lower, value(Value)} | Done], Length);
         {content_length, _} -> fields(Rest, Done, length_of(value(Value)));
-        {host, Lower} -> fields(Rest, [{Lower, value(Value)} | Done], Length);
+        %% What stands at its ends is no part of a value there, but an error here (RFC 9113, 8.2.1).
+        {Kind, Lower} when Kind =:= plain; Kind =:= host -> fields(Rest, [{Lower, yucan_header:trim(value(Value))} | Done], Length);
         _ -> fields(Rest, Done, Length)
     end;
 fields([], Done, Length) -> {lists:reverse(Done), Length};

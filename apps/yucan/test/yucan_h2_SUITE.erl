@@ -69,6 +69,9 @@ answers(_) ->
     [undefined = proplists:get_value(Name, Streamed) || Name <- [<<"content-length">>, <<"transfer-encoding">>, <<"connection">>]],
     {200, Known, <<"0123456789">>} = Ask(<<"/stream_length">>),
     <<"10">> = proplists:get_value(<<"content-length">>, Known),
+    %% Blanks around a value are none of it (8.2.1).
+    {200, Padded, <<>>} = Ask(<<"/padded">>),
+    <<"a b">> = proplists:get_value(<<"x-padded">>, Padded),
     %% `connection' means nothing here, and does not end the others.
     {200, Closing, <<"closing">>} = Ask(<<"/closing">>),
     undefined = proplists:get_value(<<"connection">>, Closing),
@@ -189,7 +192,8 @@ upload(Socket, Id, Data, Own, Whole) ->
 
 %% 6.9: no byte more than both windows allow; 6.9.2: a change of the first window counts for streams that are open, and may make it negative.
 windows(_) ->
-    Socket = yucan_h2_client:connect(start(), yucan_h2_client:settings([{4, 10}])),
+    Port = start(),
+    Socket = yucan_h2_client:connect(Port, yucan_h2_client:settings([{4, 10}])),
     ask(Socket, 1, fields(<<"/text">>)),
     {1, 4, 1, _} = yucan_h2_client:until(Socket, 1),
     {0, 0, 1, <<"some text ">>} = yucan_h2_client:until(Socket, 0),
@@ -207,7 +211,12 @@ windows(_) ->
     ask(Socket, 3, fields(<<"/large">>)),
     60535 = received(Socket, 3, 0, 60535),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(6, 0, 0, <<2:64>>)),
-    {6, 1, 0, <<2:64>>} = not_before_data(Socket).
+    {6, 1, 0, <<2:64>>} = not_before_data(Socket),
+    %% A change that makes the window of a stream too large ends the connection.
+    Wide = yucan_h2_client:connect(Port),
+    ask(Wide, 1, fields(<<"/loop">>)),
+    yucan_h2_client:send(Wide, [yucan_h2_client:frame(8, 0, 1, <<(16#7fffffff - 65535):32>>), yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings([{4, 65536}]))]),
+    3 = yucan_h2_client:closed(Wide).
 
 not_before_data(Socket) ->
     case yucan_h2_client:recv(Socket) of
@@ -515,7 +524,10 @@ drain(_) ->
     _ = yucan_h2_client:until(Socket, 6),
     spawn_link(fun() -> Self ! {drained, yucan:drain(yucan_h2_test, ?WAIT_MS)} end),
     {7, 0, 0, <<3:32, 0:32>>} = yucan_h2_client:until(Socket, 7),
-    ask(Socket, 5, fields(<<"/">>)),
+    %% A whole request that was under way is dropped, and harms no other.
+    begin_with(Socket, 5, with_method(<<"POST">>, <<"/">>, [])),
+    data(Socket, 5, 0, <<"too late">>),
+    yucan_h2_client:send(Socket, yucan_h2_client:headers(5, 1, [{<<"x-sum">>, <<"7">>}], <<>>)),
     data(Socket, 3, 1, <<"the last one">>),
     {200, _, <<"the last one">>} = response(Socket, 3),
     closed = response(Socket, 5),
@@ -615,7 +627,11 @@ websocket(_) ->
     tunnel(Socket, 7, <<"/text">>, []),
     {200, _, _} = response(Socket, 7),
     begin_with(Socket, 9, [{<<":method">>, <<"CONNECT">>}, {<<":protocol">>, <<"other">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"localhost">>}, {<<":path">>, <<"/">>}]),
-    {501, _, _} = response(Socket, 9).
+    {501, _, _} = response(Socket, 9),
+    %% A tunnel carries data alone (RFC 9113, 8.5).
+    tunnel(Socket, 11, <<"/ws">>, []),
+    yucan_h2_client:send(Socket, yucan_h2_client:headers(11, 1, [{<<"x-sum">>, <<"7">>}], <<>>)),
+    {reset, 1} = response(Socket, 11).
 
 %% A client that sends faster than it is served: the process of its stream has twenty messages at most. The rest waits in the window.
 websocket_flood(_) ->

@@ -209,10 +209,11 @@ unless_idle(_, S) -> S.
 
 setting({header_table_size, Bytes}, #h2{encoder = Encoder} = S) -> S#h2{encoder = yucan_hpack:resize(Bytes, Encoder)};
 setting({max_frame_size, Bytes}, S) -> S#h2{max_frame = Bytes};
-%% It changes the windows of all streams, which may fall below zero (6.9.2).
+%% It changes the windows of all streams, which may fall below zero, but not pass the maximum (6.9.2).
 setting({initial_window_size, Bytes}, #h2{initial_window = Before, streams = Streams} = S) ->
-    maps:fold(fun(Id, #stream{send_window = Window} = Stream, Acc) -> widened(Id, Window + Bytes - Before, Stream, Acc) end,
-              S#h2{initial_window = Bytes}, Streams);
+    maps:fold(fun(_, #stream{send_window = Window}, Acc) when Window + Bytes - Before > ?MAX_WINDOW -> stop(flow_control_error, Acc);
+                 (Id, #stream{send_window = Window} = Stream, Acc) -> widened(Id, Window + Bytes - Before, Stream, Acc)
+              end, S#h2{initial_window = Bytes}, Streams);
 setting(_, S) -> S.
 
 window(0, Increment, #h2{send_window = Window} = S) when Window + Increment > ?MAX_WINDOW -> stop(flow_control_error, S);
@@ -251,7 +252,8 @@ fields(Id, Fin, Fields, #h2{last = Last} = S) when Id > Last -> request(Id, Fin,
 fields(Id, Fin, Fields, #h2{streams = Streams, given_up = GivenUp} = S) ->
     case Streams of
         #{Id := #stream{receiving = false}} -> reset(Id, stream_closed, S);
-        #{Id := Stream} when Fin, Fields =/= too_large -> trailers(Id, Fields, Stream, S);
+        %% A tunnel has none (8.5).
+        #{Id := #stream{tunnel = false} = Stream} when Fin, Fields =/= too_large -> trailers(Id, Fields, Stream, S);
         #{Id := _} -> reset(Id, protocol_error, S);
         _ ->
             case lists:member(Id, GivenUp) of
@@ -266,8 +268,8 @@ trailers(Id, Fields, Stream, S) ->
         false -> reset(Id, protocol_error, S)
     end.
 
-%% One that was sent before the client has read that it should not.
-request(Id, _, _, #h2{goaway = Last} = S) when is_integer(Last) -> pay(1, S#h2{last = Id});
+%% One that was sent before the client has read that it should not. What follows it is dropped, too (6.8).
+request(Id, _, _, #h2{goaway = Last} = S) when is_integer(Last) -> pay(1, remember(Id, S#h2{last = Id}));
 request(Id, _, _, #h2{streams = Streams, pids = Pids, limits = #limits{h2_streams = Most}} = S) when map_size(Streams) >= Most; map_size(Pids) >= Most ->
     reset(Id, refused_stream, pay(?GIVEN_UP, S#h2{last = Id}));
 request(Id, Fin, Fields, #h2{initial_window = Window, requests = Requests, limits = #limits{requests = Most}} = S) ->
@@ -359,13 +361,16 @@ given_up(Id, #stream{pid = Pid} = Stream, #h2{pids = Pids} = S) ->
     removed(Id, Stream, S1).
 
 %% A stream ends with an error: the client's, which it pays for, or that of its handler, whose process has ended.
-reset(Id, Code, #h2{streams = Streams, given_up = GivenUp} = S) ->
-    S1 = out(yucan_h2_frame:reset(Id, Code), S#h2{given_up = lists:sublist([Id | GivenUp], ?REMEMBERED)}),
+reset(Id, Code, #h2{streams = Streams} = S) ->
+    S1 = out(yucan_h2_frame:reset(Id, Code), remember(Id, S)),
     case Streams of
         #{Id := #stream{pid = none} = Stream} -> given_up(Id, Stream, S1);
         #{Id := Stream} -> given_up(Id, Stream, pay(?GIVEN_UP, S1));
         _ -> S1
     end.
+
+%% What the client still sends on it is no error.
+remember(Id, #h2{given_up = GivenUp} = S) -> S#h2{given_up = lists:sublist([Id | GivenUp], ?REMEMBERED)}.
 
 removed(Id, #stream{buffer = Buffer, pending = Pending, reader = Reader}, #h2{streams = Streams, now = Now} = S) ->
     S1 = case Pending of {_, _, From} -> reply(From, {error, closed}, S); none -> S end,
@@ -411,10 +416,10 @@ sent(Id, Data, Size, Fin, From, #stream{send_window = Own} = Stream, #h2{send_wi
     end.
 
 %% The answer is out. A client that still sends is asked to stop (8.1).
-answered(Id, #stream{receiving = Receiving} = Stream, #h2{tokens = Tokens, given_up = GivenUp} = S) ->
+answered(Id, #stream{receiving = Receiving} = Stream, #h2{tokens = Tokens} = S) ->
     S1 = removed(Id, Stream, S#h2{tokens = min(?TOKENS, Tokens + ?TOKENS_PER_ANSWER)}),
     case Receiving of
-        true -> out(yucan_h2_frame:reset(Id, no_error), S1#h2{given_up = lists:sublist([Id | GivenUp], ?REMEMBERED)});
+        true -> out(yucan_h2_frame:reset(Id, no_error), remember(Id, S1));
         false -> S1
     end.
 
