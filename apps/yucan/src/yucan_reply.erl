@@ -51,7 +51,7 @@ send({Status, Headers, Body}, Req, Site) when is_integer(Status), Status >= 200,
     body(Body, Status, checked(Headers), Req, Site);
 send({101, Headers, {upgrade, Function}}, #req{conn = Conn}, Site) when is_function(Function, 2), is_list(Headers) ->
     Out = headers(Headers, #out{}),
-    Head = [opening(101, Out, Site), <<"connection: upgrade\r\n">>, Out#out.lines, <<"\r\n">>],
+    Head = [opening(101, Out, Site), Out#out.lines, <<"\r\n">>],
     case yucan_transport:send(Conn#conn.socket, Head) of
         ok -> {upgrade, Function};
         {error, _} -> {close, 101, 0}
@@ -183,6 +183,8 @@ fields(Other, _, _) -> error({bad_response, {headers, Other}}).
 
 header(plain, <<"date">> = Name, Value, Out) -> add(Name, Value, Out#out{date = true});
 header(plain, <<"server">> = Name, Value, Out) -> add(Name, Value, Out#out{server = true});
+%% It is for this connection alone (RFC 9110, 7.8).
+header(plain, <<"upgrade">> = Name, Value, Out) -> add(<<"connection">>, Name, add(Name, Value, Out));
 header(connection, _, Value, Out) ->
     Out#out{close = Out#out.close orelse binary:match(yucan_header:lower(Value), <<"close">>) =/= nomatch};
 header(transfer_encoding, _, _, Out) -> Out;

@@ -164,6 +164,11 @@ prop_frames() ->
 %% RFC 6455, 5.3.
 masked(Payload, Key) -> << <<(binary:at(Payload, I) bxor binary:at(Key, I rem 4))>> || I <- lists:seq(0, byte_size(Payload) - 1) >>.
 
+%% RFC 6455, 5.5: control frames are no messages, and the text of a close is UTF-8 also where it is cut.
+control_frames_test_() ->
+    [?_assertMatch({ok, true, false, ping, _, <<>>}, yucan_ws_frame:parse(<<16#89, 16#fd, 0:32, 0:(125 * 8)>>, 100, false)),
+     ?_assertEqual({ok, 1000, binary:copy(<<"\303\251">>, 61)}, yucan_ws_frame:parse_close(yucan_ws_frame:close_payload(1000, binary:copy(<<"\303\251">>, 70))))].
+
 prop_texts() ->
     ?FORALL(Parts, list(oneof([?LET(Size, range(0, 20), binary:copy(<<"a">>, Size)), <<"\303\274">>, <<"\342\202\254">>, <<0, 127>>, binary(1), binary()])), begin
         Bytes = iolist_to_binary(Parts),

@@ -57,6 +57,7 @@ recv(Socket) ->
 handshake(Config) ->
     {_, Headers} = open(?config(port, Config), "/ws", #{"Sec-WebSocket-Protocol" => "x, chat", "Sec-WebSocket-Extensions" => "permessage-deflate"}),
     <<"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=">> = proplists:get_value(<<"sec-websocket-accept">>, Headers),
+    [<<"websocket">>, <<"upgrade">>] = [proplists:get_value(Name, Headers) || Name <- [<<"upgrade">>, <<"connection">>]],
     <<"chat">> = proplists:get_value(<<"sec-websocket-protocol">>, Headers),
     undefined = proplists:get_value(<<"sec-websocket-extensions">>, Headers).
 
@@ -64,6 +65,11 @@ handshake(Config) ->
 refused(Config) ->
     Ask = fun(Changes) -> [{Status, Headers, _}] = yucan_client:exchange(?config(port, Config), head("/ws", Changes)), {Status, proplists:get_value(<<"sec-websocket-version">>, Headers)} end,
     [{426, <<"13">>} = Ask(C) || C <- [#{"Sec-WebSocket-Version" => "8"}, #{"Upgrade" => none}, #{"Connection" => "close"}]],
+    %% RFC 9110, 7.8 and 15.5.6: an offer to upgrade is for this connection alone, and 405 says which methods there are.
+    [{426, Offer, _}] = yucan_client:exchange(?config(port, Config), head("/ws", #{"Upgrade" => none})),
+    [<<"websocket">>, <<"upgrade">>] = [proplists:get_value(Name, Offer) || Name <- [<<"upgrade">>, <<"connection">>]],
+    [{405, Refusal, _}] = yucan_client:exchange(?config(port, Config), "POST /ws HTTP/1.1\r\nHost: a\r\n\r\n"),
+    <<"GET, OPTIONS">> = proplists:get_value(<<"allow">>, Refusal),
     %% A body would be taken for frames.
     [{400, undefined} = Ask(C) || C <- [#{"Content-Length" => "5"}, #{"Transfer-Encoding" => "chunked"}, #{"Sec-WebSocket-Key" => none}, #{"Sec-WebSocket-Key" => "short"}]].
 

@@ -96,7 +96,8 @@ check_tunnel(Req, Options) ->
 %% RFC 6455, 4.2.1.
 check_upgrade(Req, Options) ->
     Key = yucan_req:header(<<"sec-websocket-key">>, Req, <<>>),
-    Checks = [{yucan_req:method(Req) =:= <<"GET">> andalso yucan_req:version(Req) =:= {1, 1}, 405},
+    Checks = [{yucan_req:method(Req) =:= <<"GET">>, not_allowed},
+              {yucan_req:version(Req) =:= {1, 1}, upgrade_required},
               {has_token(<<"upgrade">>, <<"websocket">>, Req) andalso has_token(<<"connection">>, <<"upgrade">>, Req), upgrade_required},
               {yucan_req:header(<<"sec-websocket-version">>, Req) =:= <<"13">>, upgrade_required},
               {is_key(Key), 400},
@@ -105,6 +106,7 @@ check_upgrade(Req, Options) ->
               {is_welcome(Req, Options), 403}],
     case lists:keyfind(false, 1, Checks) of
         false -> {ok, Key};
+        {false, not_allowed} -> yucan_error:not_allowed([<<"GET">>, <<"OPTIONS">>], Req);
         {false, upgrade_required} ->
             {426, Headers, Body} = yucan_error:page(426),
             {426, [{<<"upgrade">>, <<"websocket">>}, {<<"sec-websocket-version">>, <<"13">>} | Headers], Body};

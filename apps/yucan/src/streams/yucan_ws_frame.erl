@@ -7,7 +7,7 @@
 
 -type opcode() :: continuation | text | binary | close | ping | pong.
 
-%% @doc The next frame from a client, unmasked. `Compressed' says whether the first reserved bit may be set.
+%% @doc The next frame from a client, unmasked. `MaxBytes' are those of a message. `Compressed' says whether the first reserved bit may be set.
 -spec parse(binary(), MaxBytes :: pos_integer(), Compressed :: boolean()) ->
     {ok, Fin :: boolean(), Deflated :: boolean(), opcode(), Payload :: binary(), Rest :: binary()} | more
     | {error, CloseCode :: 1002 | 1009}.
@@ -27,7 +27,7 @@ parse(<<Head, 255, Length:64, Rest/binary>>, Max, _) when Length > 65535 -> payl
 parse(<<_, 255, _:64, _/bits>>, _, _) -> {error, 1002};
 parse(_, _, _) -> more.
 
-payload(_, Length, _, Max) when Length > Max -> {error, 1009};
+payload(Head, Length, _, Max) when Length > Max, Head band 8 =:= 0 -> {error, 1009};
 payload(Head, Length, Rest, _) ->
     case Rest of
         <<Key:4/binary, Masked:Length/binary, Next/binary>> ->
@@ -87,7 +87,14 @@ length_of(Size) -> <<127, Size:64>>.
 -spec close_payload(Code :: 1000..4999, Text :: iodata()) -> binary().
 close_payload(Code, Text) ->
     Bytes = iolist_to_binary(Text),
-    <<Code:16, (binary:part(Bytes, 0, min(123, byte_size(Bytes))))/binary>>.
+    <<Code:16, (without_half(binary:part(Bytes, 0, min(123, byte_size(Bytes)))))/binary>>.
+
+%% The text may have been cut within a character.
+without_half(Text) ->
+    case unicode:characters_to_binary(Text) of
+        {incomplete, Whole, _} -> Whole;
+        _ -> Text
+    end.
 
 %% @doc Code and text of the other end's close frame (7.4).
 -spec parse_close(binary()) -> {ok, Code :: 1000..4999, Text :: binary()} | {error, 1002 | 1007}.
