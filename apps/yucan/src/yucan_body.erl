@@ -157,9 +157,14 @@ read(Options) ->
         {error, Reason} -> fail(Reason)
     end.
 
+%% In the middle of an answer it would be a part of that.
 permit(#body{expect = true, socket = Socket} = Body) ->
-    _ = yucan_transport:send(Socket, <<"HTTP/1.1 100 Continue\r\n\r\n">>),
-    Body#body{expect = false};
+    case yucan_reply:has_begun() of
+        true -> Body;
+        false ->
+            _ = yucan_transport:send(Socket, <<"HTTP/1.1 100 Continue\r\n\r\n">>),
+            Body#body{expect = false}
+    end;
 permit(Body) ->
     Body.
 

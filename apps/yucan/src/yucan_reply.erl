@@ -7,7 +7,7 @@
 %% Iolists whose tail is a binary: that is what the socket takes with least work.
 -dialyzer(no_improper_lists).
 
--export([send/3, forget/0, step/2, write/2, cut/0, cut_short/0, inform/3, refuse/5, has_streamed/0, fields/1, run/6]).
+-export([send/3, forget/0, step/2, write/2, cut/0, cut_short/0, inform/3, refuse/5, has_begun/0, has_streamed/0, fields/1, run/6]).
 -export_type([outcome/0, open/0]).
 
 %% What each small answer calls: 3 % of the processor time of a small GET, with the same in yucan_conn.
@@ -412,6 +412,14 @@ inform(Status, Headers, #req{version = Version, conn = #conn{socket = {_, Raw} =
     end;
 inform(Status, _, _) ->
     error({bad_response, {informational, Status}}).
+
+%% @private Has a part of the answer to this request gone out?
+-spec has_begun() -> boolean().
+has_begun() ->
+    case get(?WRITTEN) of
+        {<<>>, _} -> true;
+        _ -> get(?ANSWERED) =/= undefined
+    end.
 
 %% @doc Has this process answered by a stream? What is behind one, such as a subscription, may send messages at any time.
 -spec has_streamed() -> boolean().

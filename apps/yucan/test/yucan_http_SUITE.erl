@@ -4,7 +4,7 @@
 -module(yucan_http_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
--export([what_all_answers_have/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, repeated/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1,
+-export([what_all_answers_have/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, repeated/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1, expect_late/1,
          bodies_by_parts/1, parts_are_bounded/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1, upload_after_upload/1,
          download_backpressure/1, half_closed/1, half_closed_body/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1,
          request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, events_pipelined/1, events_first/1, events_body/1, events_left/1, leftovers/1, flood/1, flood_served/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
@@ -19,7 +19,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [what_all_answers_have, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, repeated, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, bodies_by_parts, parts_are_bounded,
+    [what_all_answers_have, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, repeated, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, expect_late, bodies_by_parts, parts_are_bounded,
      chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, answers_by_steps, upload_backpressure, upload_after_upload, download_backpressure, half_closed, half_closed_body,
      handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
      crlf_before, events, events_end, events_pipelined, events_first, events_body, events_left, leftovers, flood, flood_served, garbage_is_quiet, one_line_at_debug, spinning_handler].
@@ -237,6 +237,22 @@ expect_ignored(Config) ->
     <<"close">> = proplists:get_value(<<"connection">>, Headers),
     gen_tcp:shutdown(Socket, write),
     <<>> = yucan_client:until_closed(Socket).
+
+%% No 100 either once a part of the answer is out: it would stand in its middle.
+expect_late(_) ->
+    Read = fun(Req) -> {ok, Body} = yucan_req:body(Req), Body end,
+    Answer = fun(<<"/stream">>, Req) -> {200, [], {stream, fun(Write) -> ok = Write(<<"one">>), Write(Read(Req)) end}};
+                (<<"/steps">>, Req) -> ok = yucan_answer:open(200, [], Req), ok = yucan_answer:write(<<"one">>, Req), ok = yucan_answer:write(Read(Req), Req), sent
+             end,
+    Port = yucan_test_server:start(yucan_expect_late, #{middleware => [fun(Req, _) -> Answer(yucan_req:path(Req), Req) end]}),
+    [begin
+         Socket = yucan_client:connect(Port),
+         ok = gen_tcp:send(Socket, ["POST ", Path, ?HOST, "Content-Length: 3\r\nExpect: 100-continue\r\n\r\n"]),
+         Begun = yucan_yaws_site:receive_until(Socket, <<"\r\none\r\n">>),
+         ok = gen_tcp:send(Socket, "two"),
+         [{200, _, <<"onetwo">>}] = yucan_client:parse(<<Begun/binary, (yucan_client:until_closed(Socket))/binary>>, <<"POST">>)
+     end || Path <- ["/stream", "/steps"]],
+    ok = yucan:stop(yucan_expect_late).
 
 bodies_by_parts(Config) ->
     Body = crypto:strong_rand_bytes(300000),
@@ -660,20 +676,13 @@ events_first(_) ->
                  <<>>;
              behind ->
                  Stream ! stop,
-                 Events = until_end(Socket, <<>>),
+                 Events = yucan_yaws_site:receive_until(Socket, <<"0\r\n\r\n">>),
                  Rest(),
                  Events
          end,
          {Request, When, [200, 200]} = {Request, When, statuses(yucan_client:parse(<<Begun/binary, (yucan_client:until_closed(Socket))/binary>>, <<"GET">>))}
      end || Request <- [["GET /forever_events", ?HOST, "\r\n"], ["POST /forever_events", ?HOST, "Content-Length: 0\r\n\r\n"]], When <- [before, behind]],
     ok = yucan:stop(yucan_events_first).
-
-%% All of a stream.
-until_end(Socket, Read) ->
-    case binary:match(Read, <<"0\r\n\r\n">>) of
-        nomatch -> {ok, More} = gen_tcp:recv(Socket, 0, ?WAIT_MS), until_end(Socket, <<Read/binary, More/binary>>);
-        _ -> Read
-    end.
 
 %% RFC 9112, 9.3: the body of a request that events answer is no request, also where it came as a message.
 events_body(_) ->
