@@ -51,6 +51,7 @@ answer(<<"/stream_crash_at_once">>, Req, _) -> {200, [], {stream, fun(_) -> 1 / 
 answer(<<"/endless">>, Req, _) ->
     {200, [], {stream, fun(Write) -> endless(Write, yucan_req:query(Req), 0) end}};
 answer(<<"/large">>, _, _) -> {200, [], binary:copy(<<"x">>, 8 * 1024 * 1024)};
+answer(<<"/large_stream">>, _, _) -> {200, [], {stream, fun(Write) -> Write(binary:copy(<<"x">>, 8 * 1024 * 1024)) end}};
 answer(<<"/large_list">>, _, _) -> {200, [], [binary:copy(<<"x">>, 1024) || _ <- lists:seq(1, 8 * 1024)]};
 answer(<<"/text">>, _, _) -> {200, [{<<"content-type">>, <<"text/plain">>}], binary:copy(<<"some text ">>, 500)};
 answer(<<"/peer">>, Req, _) -> {200, [], io_lib:format("~0p", [yucan_req:peer(Req)])};

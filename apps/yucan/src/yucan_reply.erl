@@ -337,10 +337,19 @@ write(Data, Mode, Socket) ->
         _ when Size =:= 0 -> ok;
         {_, Written} when is_integer(Mode), Written + Size > Mode -> error({bad_response, {more_than_content_length, Mode}});
         {_, Written} when is_integer(element(2, Mode)), Written + Size > element(2, Mode) -> error({bad_response, {more_than_content_length, element(2, Mode)}});
+        _ when Size > ?PART_BYTES -> by_parts(iolist_to_binary(Data), Mode, Socket);
         {Head, Written} ->
             _ = put(?WRITTEN, {<<>>, Written + Size}),
             sent(yucan_transport:send(Socket, [Head | framed(Mode, Data)]))
     end.
+
+%% A client that takes something has `send_ms' for each.
+by_parts(<<Part:?PART_BYTES/binary, Rest/binary>>, Mode, Socket) ->
+    case write(Part, Mode, Socket) of
+        ok -> by_parts(Rest, Mode, Socket);
+        Error -> Error
+    end;
+by_parts(Rest, Mode, Socket) -> write(Rest, Mode, Socket).
 
 sent(ok) -> ok;
 sent({error, timeout}) -> {error, timeout};
