@@ -93,12 +93,21 @@ hosts(Options) -> [maps:with([handler, routes], Options)].
 
 listen(Listen) when is_map(Listen) ->
     known(Listen, [ip, port, tls, proxy_protocol], "listen"),
-    Port = maps:get(port, Listen, 8080),
-    is_integer(Port) andalso Port >= 0 andalso Port =< 65535 orelse bad("port is ~0tp; 0 to 65535 is expected", [Port]),
+    Ip = ip(maps:get(ip, Listen, {127, 0, 0, 1})),
     Proxy = maps:get(proxy_protocol, Listen, false),
     is_boolean(Proxy) orelse bad("proxy_protocol is ~0tp; true or false is expected", [Proxy]),
-    #{ip => ip(maps:get(ip, Listen, {127, 0, 0, 1})), port => Port, tls => tls(maps:get(tls, Listen, none)), proxy_protocol => Proxy};
+    #{ip => Ip, port => port(Ip, Listen), tls => tls(maps:get(tls, Listen, none)), proxy_protocol => Proxy};
 listen(Other) -> bad("listen has ~0tp; a map is expected", [Other]).
+
+%% A unix socket has none.
+port({local, _}, Listen) ->
+    Port = maps:get(port, Listen, 0),
+    Port =:= 0 orelse bad("port is ~0tp; 0 or none is expected beside {local, Path}", [Port]),
+    0;
+port(_, Listen) ->
+    Port = maps:get(port, Listen, 8080),
+    is_integer(Port) andalso Port >= 0 andalso Port =< 65535 orelse bad("port is ~0tp; 0 to 65535 is expected", [Port]),
+    Port.
 
 ip({local, Path}) -> {local, unicode:characters_to_binary(Path)};
 ip(Ip) ->
