@@ -53,7 +53,7 @@ stop(Name) ->
 -spec port(Name :: atom()) -> inet:port_number().
 port(Name) -> yucan_server:port(Name).
 
-%% @doc Another configuration for a running server. No connection is lost; an error leaves the old one in force.
+%% @doc Another configuration for a running server. No connection is lost; an error leaves the old one in force. A server that has drained listens again.
 -spec reload(Name :: atom(), yucan_config:options()) -> ok | {error, Text :: binary()}.
 reload(Name, Options) -> yucan_server:reload(Name, Options).
 

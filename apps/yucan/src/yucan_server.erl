@@ -139,6 +139,10 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
             throw({cannot, io_lib:format("the init of a handler failed: ~0tp ~0tP", [{Class, Reason}, Stack, 30])})
     end,
     persistent_term:put({yucan, Name}, Site),
+    %% It may have drained.
+    ok = atomics:put(Counters, ?DRAINING, 0),
+    %% New connections have it from their listener.
+    _ = [inet:setopts(Socket, [{send_timeout, Limits#limits.send_ms}]) || {_, Socket, _, _} <- Stay],
     Started = [listener(L, Options, State) || L <- New],
     lists:foreach(fun close/1, Go),
     _ = case Log of {file, _, _} -> ok; _ -> yucan_listener_sup:stop_log(Name) end,

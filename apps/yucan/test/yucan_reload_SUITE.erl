@@ -51,13 +51,20 @@ client(Port, Socket, Keeps, Count) ->
         end
     end.
 
-%% An open connection has the new limits from its second request on, also for one that it has asked before.
+%% An open connection has the new limits from its second request on, also for one that it has asked before. A new one has the new `send_ms'.
 reload_limits(_) ->
-    Socket = yucan_client:connect(start(#{})),
+    Port = start(#{}),
+    Socket = yucan_client:connect(Port),
     Ask = fun() -> ok = gen_tcp:send(Socket, ?GET(["/", lists:duplicate(100, $a)])), {Status, _, _} = yucan_client:one(Socket), Status end,
     [200, 200] = [Ask(), Ask()],
-    ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => handler(), limits => #{request_line_bytes => 100}}),
-    [200, 414] = [Ask(), Ask()].
+    ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => handler(), limits => #{request_line_bytes => 100, send_ms => 1000}}),
+    [200, 414] = [Ask(), Ask()],
+    ok = gen_tcp:close(Socket),
+    {ok, TakesNothing} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 4096}]),
+    ok = gen_tcp:send(TakesNothing, ?GET("/large")),
+    {ok, <<"HTTP/1.1 200">>} = gen_tcp:recv(TakesNothing, 12, ?WAIT_MS),
+    wait_for(fun() -> #{metrics := #{open_connections := Open}} = yucan:info(yucan_server_test), Open =:= 0 end),
+    ok = gen_tcp:close(TakesNothing).
 
 %% What is wrong leaves the old configuration in force.
 reload_errors(Config) ->
@@ -103,7 +110,11 @@ drain(_) ->
     ok = gen_tcp:send(Busy, "56789"),
     [{200, Headers, <<"10">>}] = yucan_client:parse(yucan_client:until_closed(Busy), <<"GET">>),
     <<"close">> = proplists:get_value(<<"connection">>, Headers),
-    [receive {drained, ok} -> ok after ?WAIT_MS -> error(no_drain) end || _ <- [1, 2]].
+    [receive {drained, ok} -> ok after ?WAIT_MS -> error(no_drain) end || _ <- [1, 2]],
+    %% A reload ends it: connections are kept again.
+    ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => handler()}),
+    Kept = yucan_client:connect(yucan:port(yucan_server_test)),
+    [answered(Kept), answered(Kept)].
 
 %% Whoever ends the VM by SIGTERM, without systemd: requests that run get their answers, idle connections end, and the VM ends before the limit.
 drain_at_sigterm(_) ->
