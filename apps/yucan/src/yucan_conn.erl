@@ -33,6 +33,8 @@
     %% The request before, if its head was all that had come.
     last = none :: none | {Head :: binary(), #req{}},
     limits :: #limits{},
+    %% As in the listener.
+    doing :: atomics:atomics_ref(),
     %% How many messages may still come; 0: recv.
     armed = 0 :: non_neg_integer(),
     served = 0 :: non_neg_integer()
@@ -87,11 +89,13 @@ turn_away(Socket, #site{limits = Limits, metrics = Metrics} = Site) ->
     yucan_transport:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
     exit(normal).
 
-introduce(Socket, #listener{socket = Listening, server = Server, local = Local}, #site{listeners = Listeners, limits = Limits} = Site) ->
+introduce(Socket, #listener{socket = Listening, server = Server, local = Local, doing = Doing}, #site{listeners = Listeners, limits = Limits} = Site) ->
     case Listeners of
         #{Listening := {Tls, Proxy}} ->
             Conn = #conn{socket = Socket, server = Server, local = real_local(Local, Socket)},
-            secure(Tls, admitted(proxied(Proxy, Conn, Limits), Site), Limits);
+            Met = admitted(proxied(Proxy, Conn, Limits), Site),
+            ok = yucan_pool:silent(Doing),
+            secure(Tls, Met, Limits, Doing);
         %% A reload has just given this address up.
         _ -> done(Socket)
     end.
@@ -132,20 +136,23 @@ quota_key({Ip, _} = Peer, #site{trusted = Trusted}) ->
         false -> yucan_quota:key(Peer)
     end.
 
-secure(none, {Conn, Buffer}, Limits) ->
-    first(Buffer, Conn, Limits);
-secure(Options, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout} = Limits) ->
+secure(none, {Conn, Buffer}, Limits, Doing) ->
+    first(Buffer, Conn, Limits, Doing);
+secure(Options, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout} = Limits, Doing) ->
     case yucan_tls:handshake(Socket, Options, Timeout) of
-        {ok, Tls, Sni} -> spoken(yucan_tls:protocol(Tls), Conn#conn{socket = Tls, scheme = https, sni = Sni}, Limits);
+        {ok, Tls, Sni} -> spoken(yucan_tls:protocol(Tls), Conn#conn{socket = Tls, scheme = https, sni = Sni}, Limits, Doing);
         plain -> refuse_plain(Conn, Limits);
         error -> done(Socket)
     end;
 %% More than the PROXY header came in the same read: it is reads of exact size that prevent that.
-secure(_, {#conn{socket = Socket}, _}, _) ->
+secure(_, {#conn{socket = Socket}, _}, _, _) ->
     done(Socket).
 
-spoken(<<"h2">>, Conn, Limits) -> yucan_h2:start(Conn, <<>>, Limits);
-spoken(_, Conn, Limits) -> first(<<>>, Conn, Limits).
+spoken(<<"h2">>, #conn{socket = Socket} = Conn, Limits, Doing) ->
+    yucan_pool:speaks(Doing) orelse done(Socket),
+    yucan_h2:start(Conn, <<>>, Limits);
+spoken(_, Conn, Limits, Doing) ->
+    first(<<>>, Conn, Limits, Doing).
 
 %% Somebody has typed http: where https: belongs.
 -spec refuse_plain(#conn{}, #limits{}) -> no_return().
@@ -154,16 +161,18 @@ refuse_plain(#conn{socket = Socket} = Conn, #limits{linger_ms = Ms, min_body_rat
     yucan_transport:linger(Socket, Ms, Rate),
     exit(normal).
 
-first(Buffer, #conn{socket = Socket} = Conn, #limits{header_ms = Timeout} = Limits) ->
-    State = #state{conn = Conn, socket = Socket, template = #req{conn = Conn}, limits = Limits},
+first(Buffer, #conn{socket = Socket} = Conn, #limits{header_ms = Timeout} = Limits, Doing) ->
+    State = #state{conn = Conn, socket = Socket, template = #req{conn = Conn}, limits = Limits, doing = Doing},
     case Buffer of
         <<>> -> yucan_idle:first(?MODULE, State, Socket, Timeout);
-        _ -> head(Buffer, none, State)
+        _ -> first({ok, Buffer}, State)
     end.
 
 %% @doc What a new connection has sent first.
 -spec first({ok, binary()} | {error, term()}, #state{}) -> no_return().
-first({ok, Data}, State) -> head(Data, none, State);
+first({ok, Data}, #state{doing = Doing, socket = Socket} = State) ->
+    yucan_pool:speaks(Doing) orelse done(Socket),
+    head(Data, none, State);
 first({error, _}, State) -> done(State#state.socket).
 
 -spec done(yucan_transport:socket()) -> no_return().

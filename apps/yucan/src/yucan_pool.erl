@@ -5,7 +5,7 @@
 -module(yucan_pool).
 -behaviour(gen_server).
 
--export([start_link/2, taken/1, drain/1]).
+-export([start_link/2, taken/1, silent/1, speaks/1, drain/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -include("yucan_internal.hrl").
@@ -29,6 +29,9 @@
 %% What a process does, in its own atomic, so that the counts are right however it ends.
 -define(WAITS, 0).
 -define(SERVES, 1).
+%% It serves a client that has not asked for anything yet. When the server drains, such a client has some time to do so.
+-define(SILENT, 2).
+-define(SILENT_MS, 1000).
 
 %% @doc The acceptors of a listener; its socket may belong to another process.
 -spec start_link(#listener{}, Acceptors :: pos_integer()) -> {ok, pid()}.
@@ -45,6 +48,14 @@ taken(#listener{counters = Counters, waiting = Waiting, doing = Doing, acceptors
         _ -> ok
     end,
     atomics:add_get(Counters, ?OPEN, 1).
+
+%% @doc The calling process waits for the first bytes of its client, and reads no messages meanwhile: a drain ends it by force.
+-spec silent(Doing :: atomics:atomics_ref()) -> ok.
+silent(Doing) -> atomics:put(Doing, 1, ?SILENT).
+
+%% @doc They have come. `false': too late, a drain is ending this process.
+-spec speaks(Doing :: atomics:atomics_ref()) -> boolean().
+speaks(Doing) -> atomics:compare_exchange(Doing, 1, ?SILENT, ?SERVES) =:= ok.
 
 %% @doc Idle connections end now, busy ones after their answer.
 -spec drain(pid()) -> ok.
@@ -80,6 +91,7 @@ handle_call(_, _, State) ->
 -spec handle_cast(drain, #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
 handle_cast(drain, #state{processes = Processes} = State) ->
     _ = [Pid ! {yucan, drain} || Pid <- maps:keys(Processes)],
+    _ = erlang:send_after(?SILENT_MS, self(), end_silent),
     unless_done(State#state{closed = true, draining = true}).
 
 %% @private
@@ -93,6 +105,9 @@ handle_info({'EXIT', Pid, Reason}, #state{processes = Processes} = State) ->
             unless_done(fill(closed(Reason, State#state{processes = Left})));
         error -> {noreply, State}
     end;
+handle_info(end_silent, #state{processes = Processes} = State) ->
+    maps:foreach(fun(Pid, Doing) -> speaks(Doing) andalso exit(Pid, shutdown) end, Processes),
+    {noreply, State};
 handle_info({accept_failed, Reason}, State) ->
     {noreply, complain(Reason, State)};
 handle_info(_, State) ->
@@ -100,7 +115,7 @@ handle_info(_, State) ->
 
 %% One that waited: the socket is closed, it was killed, or its old code was purged.
 ended(?WAITS, _, #state{listener = #listener{waiting = Waiting}}) -> atomics:sub(Waiting, 1, 1);
-ended(?SERVES, Pid, #state{listener = #listener{counters = Counters, quota = Quota}}) ->
+ended(_, Pid, #state{listener = #listener{counters = Counters, quota = Quota}}) ->
     yucan_quota:leave(Quota, Pid),
     atomics:sub(Counters, ?OPEN, 1).
 

@@ -89,9 +89,12 @@ reload_errors(Config) ->
     answered(Open),
     {error, Refused} = yucan:start(#{name => yucan_second, listen => [#{port => 0, tls => Wrong}], handler => handler()}).
 
-%% Idle connections end, and so do streams of events with theirs. Requests that are under way get their answer, nobody new gets in. All who drain hear of the end.
+%% Idle connections end, those that have said nothing yet among them, and so do streams of events with theirs. Requests that are under way get their answer,
+%% nobody new gets in. All who drain hear of the end.
 drain(_) ->
-    Port = start(#{handler => {yucan_test_handler, self()}}),
+    Port = start(#{handler => {yucan_test_handler, self()}, limits => #{header_ms => 10 * ?WAIT_MS}}),
+    Silent = yucan_client:connect(Port),
+    wait_for(fun() -> [P || P <- processes(), {_, Stack} <- [process_info(P, current_stacktrace)], {yucan_idle, first, _, _} <- Stack] =/= [] end),
     Idle = yucan_client:connect(Port),
     ok = gen_tcp:send(Idle, ?GET("/")),
     {200, _, _} = yucan_client:one(Idle),
@@ -100,11 +103,11 @@ drain(_) ->
     Events = yucan_client:connect(Port),
     ok = gen_tcp:send(Events, ?GET("/forever_events")),
     receive {events, _} -> ok after ?WAIT_MS -> error(no_events) end,
-    wait_for(fun() -> #{metrics := #{connections := N}} = yucan:info(yucan_server_test), N =:= 3 end),
+    wait_for(fun() -> #{metrics := #{connections := N}} = yucan:info(yucan_server_test), N =:= 4 end),
     Parent = self(),
     [spawn_link(fun() -> Parent ! {drained, yucan:drain(yucan_server_test, ?WAIT_MS)} end) || _ <- [1, 2]],
     {error, {still_open, _}} = yucan:drain(yucan_server_test, 0),
-    <<>> = yucan_client:until_closed(Idle),
+    [<<>>, <<>>] = [yucan_client:until_closed(Socket) || Socket <- [Silent, Idle]],
     [{200, _, <<": ok\n\n">>}] = yucan_client:parse(yucan_client:until_closed(Events), <<"GET">>),
     {error, econnrefused} = gen_tcp:connect({127, 0, 0, 1}, Port, [], ?WAIT_MS),
     ok = gen_tcp:send(Busy, "56789"),
