@@ -3,7 +3,7 @@
 %%
 %% Messages wait in one queue for each order key. The keys have their turn one after the other; a turn is one small message or one
 %% piece of a large one, so a small message waits for at most one piece of every other key. Within a key the order is kept: a
-%% message begins when the one before it has ended. At most so many large messages are under way at a time that the
+%% message begins when the one before it has ended. At most so many large messages, and bytes of them, are under way at a time that the
 %% peer's memory for unfinished ones stays bounded; a key whose turn it is waits until one of those is done.
 -module(teleport_schedule).
 
@@ -15,6 +15,8 @@
 -endif.
 
 -define(MAX_OPEN, 16).
+%% A peer takes no more of all unfinished messages: {@link teleport_inbound}, and the driver of each lane.
+-define(MAX_OPEN_BYTES, 1 bsl 32).
 
 -record(big, {stream :: teleport_frame:stream(),
               sizes :: [non_neg_integer(), ...],    %% of the parts that are left, each as a whole
@@ -26,6 +28,7 @@
                    %% of each key that waits: what is under way, what follows
                    keys = #{} :: #{Key :: term() => {none | #big{}, queue:queue(item())}},
                    open = 0 :: non_neg_integer(),
+                   open_bytes = 0 :: non_neg_integer(),
                    stream = 0 :: teleport_frame:stream()}).
 -opaque schedule() :: #schedule{}.
 
@@ -54,17 +57,17 @@ out(#schedule{ring = Ring} = Schedule) ->
 
 out(0, _) ->
     empty;
-out(Tries, #schedule{ring = Ring, keys = Keys, open = Open} = Schedule) ->
+out(Tries, #schedule{ring = Ring, keys = Keys} = Schedule) ->
     {{value, Key}, Rest} = queue:out(Ring),
-    case next(maps:get(Key, Keys), Open) of
+    case next(maps:get(Key, Keys), Schedule) of
         wait -> out(Tries - 1, Schedule#schedule{ring = queue:in(Key, Rest)});
         {Begun, Queue} -> turn(Begun, Queue, Key, Schedule#schedule{ring = Rest})
     end.
 
 %% Some large message is always under way when another has to wait, so a whole round without a turn cannot be.
-next({none, Queue}, Open) ->
+next({none, Queue}, #schedule{open = Open, open_bytes = OpenBytes}) ->
     case queue:peek(Queue) of
-        {value, {large, _, _, _}} when Open >= ?MAX_OPEN -> wait;
+        {value, {large, _, _, Bytes}} when Open >= ?MAX_OPEN; OpenBytes + Bytes > ?MAX_OPEN_BYTES -> wait;
         {value, Item} -> {Item, queue:drop(Queue)}
     end;
 next({Big, Queue}, _) ->
@@ -72,17 +75,19 @@ next({Big, Queue}, _) ->
 
 turn({small, Frame, Bytes}, Queue, Key, Schedule) ->
     {[Frame], Bytes, later(none, Queue, Key, Schedule)};
-turn({large, Kind, Parts, Bytes}, Queue, Key, #schedule{stream = Stream, open = Open} = Schedule) ->
+turn({large, Kind, Parts, Bytes}, Queue, Key, #schedule{stream = Stream, open = Open, open_bytes = OpenBytes} = Schedule) ->
     Sizes = [iolist_size(Part) || Part <- Parts],
     Announced = teleport_frame:announce(Stream, Kind, Sizes),
     Big = #big{stream = Stream, sizes = Sizes, parts = [erlang:iolist_to_iovec(Part) || Part <- Parts], bytes = Bytes},
-    {Frames, Done, Next} = turn(Big, Queue, Key, Schedule#schedule{stream = (Stream + 1) band 16#ffffffff, open = Open + 1}),
+    Begun = Schedule#schedule{stream = (Stream + 1) band 16#ffffffff, open = Open + 1, open_bytes = OpenBytes + Bytes},
+    {Frames, Done, Next} = turn(Big, Queue, Key, Begun),
     {[Announced | Frames], Done, Next};
-turn(#big{stream = Stream, sizes = [Size | Sizes], parts = [Part | Parts], bytes = Bytes} = Big, Queue, Key, #schedule{chunk = Chunk, open = Open} = Schedule) ->
+turn(#big{stream = Stream, sizes = [Size | Sizes], parts = [Part | Parts], bytes = Bytes} = Big, Queue, Key, Schedule) ->
+    #schedule{chunk = Chunk, open = Open, open_bytes = OpenBytes} = Schedule,
     {Piece, Rest} = cut(Part, Chunk),
     Frames = [teleport_frame:piece(Stream, Size, Piece)],
     case {Rest, Parts} of
-        {[], []} -> {Frames, Bytes, later(none, Queue, Key, Schedule#schedule{open = Open - 1})};
+        {[], []} -> {Frames, Bytes, later(none, Queue, Key, Schedule#schedule{open = Open - 1, open_bytes = OpenBytes - Bytes})};
         {[], _} -> {Frames, none, later(Big#big{sizes = Sizes, parts = Parts}, Queue, Key, Schedule)};
         _ -> {Frames, none, later(Big#big{parts = [Rest | Parts]}, Queue, Key, Schedule)}
     end.
@@ -146,6 +151,18 @@ few_large_ones_are_open_at_a_time_test() ->
                                end
                        end, {#{}, 0}, frames(Many)),
     ?assertEqual({#{}, ?MAX_OPEN}, Open).
+
+%% The same megabyte makes all of them: what counts is what is announced before the first one is through.
+few_bytes_are_open_at_a_time_test() ->
+    Part = lists:duplicate(300, binary:copy(<<"b">>, 1 bsl 20)),
+    Many = lists:foldl(fun(Key, S) -> in(Key, message, [Part], 300 bsl 20, S) end, new(1 bsl 24), lists:seq(1, 16)),
+    ?assertEqual((1 bsl 32) div (300 bsl 20), begun(Many)).
+
+begun(Schedule) ->
+    case out(Schedule) of
+        {Frames, none, Next} -> length(Frames) - 1 + begun(Next);
+        {_, _, _} -> 0
+    end.
 
 an_empty_part_is_a_piece_test() ->
     ?assertMatch([{announce, 0, message, [0, 3]}, {piece, 0, <<>>}, {piece, 0, <<"abc">>}],
