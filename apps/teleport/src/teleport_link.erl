@@ -47,7 +47,7 @@ tell_when_writable(Tls) -> teleport_tls_link:tell_when_writable(Tls).
 %% @doc So many frames and bytes more may come.
 -spec credit(link(), Frames :: non_neg_integer(), Bytes :: non_neg_integer()) -> ok | closed.
 credit(Lane, Frames, Bytes) when is_port(Lane) -> beamway_lane:credit(Lane, Frames, Bytes);
-credit(Tls, Frames, _Bytes) -> teleport_tls_link:credit(Tls, Frames).
+credit(Tls, Frames, Bytes) -> teleport_tls_link:credit(Tls, Frames, Bytes).
 
 %% @doc Orderly, by the owner.
 -spec close(link()) -> ok.

@@ -5,12 +5,14 @@
 %% has not sent are counted, so that senders are told `busy' in time. Both are linked to the owner, and to each other: none outlives the others.
 -module(teleport_tls_link).
 
--export([start/2, send/2, tell_when_writable/1, credit/2, close/1, tag/1]).
+-export([start/2, send/2, tell_when_writable/1, credit/3, close/1, tag/1]).
 -export([message/2, silence/1]).
 -export_type([tls_link/0]).
 
--type reader() :: {reader, Owner :: pid(), ssl:sslsocket(), Credit :: non_neg_integer()}.
+-type reader() :: {reader, Owner :: pid(), ssl:sslsocket(), credit()}.
 -type writer() :: {writer, ssl:sslsocket(), Unsent :: atomics:atomics_ref(), Waiting :: [{pid(), pid()}]}.
+-type credit() :: {Frames :: non_neg_integer(), Bytes :: integer()}.
+%% As of {@link beamway_lane:credit/3}: both count, and the last frame may be larger than the bytes that were left.
 -opaque tls_link() :: {tls_link, Reader :: pid(), Writer :: pid(), Unsent :: atomics:atomics_ref()}.
 
 -define(BUSY_BYTES, 1048576).
@@ -42,7 +44,7 @@ failed(Reason) -> {error, iolist_to_binary(io_lib:format("TLS: ~0tp", [Reason]))
 
 %% No timeout: it is linked to its owner.
 begin_reading(Owner, Socket) ->
-    receive {Owner, go} -> wait({reader, Owner, Socket, 0}) end.
+    receive {Owner, go} -> wait({reader, Owner, Socket, {0, 0}}) end.
 
 %% Between two messages both stand in {@link teleport_wait}: new code of this module ends no lane.
 wait(State) -> teleport_wait:message(?MODULE, State, infinity).
@@ -57,23 +59,24 @@ message(Message, {writer, Socket, Unsent, Waiting} = State) -> writer(Message, S
 silence(State) -> wait(State).
 
 %% Asks the socket for one frame at a time, as long as there is credit.
-reader({credit, More}, Owner, Socket, 0, _) when More > 0 -> activate(Owner, Socket, More);
-reader({credit, More}, Owner, Socket, Credit, _) -> wait({reader, Owner, Socket, Credit + More});
-reader({ssl, Socket, Frame}, Owner, Socket, Credit, _) ->
-    Owner ! {self(), {data, Frame}},
-    case Credit of
-        1 -> Owner ! {self(), passive}, wait({reader, Owner, Socket, 0});
-        _ -> activate(Owner, Socket, Credit - 1)
+reader({credit, MoreFrames, MoreBytes}, Owner, Socket, {Frames, Bytes}, _) ->
+    More = {Frames + MoreFrames, Bytes + MoreBytes},
+    case Frames > 0 andalso Bytes > 0 of
+        true -> wait({reader, Owner, Socket, More});
+        false -> read(Owner, Socket, More)
     end;
+reader({ssl, Socket, Frame}, Owner, Socket, {Frames, Bytes}, _) ->
+    Owner ! {self(), {data, Frame}},
+    read(Owner, Socket, {Frames - 1, Bytes - byte_size(Frame)});
 reader({ssl_closed, Socket}, Owner, Socket, _, _) -> Owner ! {self(), closed, connection_closed, 0}, ok;
 reader({ssl_error, Socket, _}, Owner, Socket, _, _) -> Owner ! {self(), closed, connection_closed, 0}, ok;
 reader(close, Owner, Socket, _, _) -> _ = ssl:close(Socket), Owner ! {self(), closed, local_close, 0}, ok;
 reader(_, _, _, _, State) -> wait(State).
 
-activate(Owner, Socket, Credit) ->
-    case ssl:setopts(Socket, [{active, once}]) of
-        ok -> wait({reader, Owner, Socket, Credit});
-        {error, _} -> Owner ! {self(), closed, connection_closed, 0}, ok
+read(Owner, Socket, {Frames, Bytes} = Credit) ->
+    case Frames > 0 andalso Bytes > 0 andalso ssl:setopts(Socket, [{active, once}]) of
+        {error, _} -> Owner ! {self(), closed, connection_closed, 0}, ok;
+        _ -> wait({reader, Owner, Socket, Credit})
     end.
 
 writer({send, Frame, Bytes}, Socket, Unsent, Waiting, State) ->
@@ -110,10 +113,10 @@ tell_when_writable({tls_link, Reader, Writer, _}) ->
     Writer ! {tell, self(), Reader},
     ok.
 
-%% @doc So many frames more may come.
--spec credit(tls_link(), non_neg_integer()) -> ok.
-credit({tls_link, Reader, _, _}, Frames) ->
-    Reader ! {credit, Frames},
+%% @doc So many frames and bytes more may come.
+-spec credit(tls_link(), Frames :: non_neg_integer(), Bytes :: non_neg_integer()) -> ok.
+credit({tls_link, Reader, _, _}, Frames, Bytes) ->
+    Reader ! {credit, Frames, Bytes},
     ok.
 
 %% @doc By the owner: sends what was taken, then closes. Returns when that is done, after a second if the peer does not read.

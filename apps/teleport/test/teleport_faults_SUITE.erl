@@ -4,7 +4,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([killed_under_calls/1, halted/1, disconnected/1, only_a_lane_is_lost/1, stopped_and_killed/1, lanes_are_opened_again/1, nothing_is_lost_silently/1, lanes_in_their_turn/1,
-         killed_in_the_middle_of_a_large_message/1, first_use_by_many/1, large_terms_both_ways/1, memory_is_bounded/1, a_slow_receiver/1,
+         killed_in_the_middle_of_a_large_message/1, first_use_by_many/1, large_terms_both_ways/1, memory_is_bounded/1, little_is_read_ahead/1, a_slow_receiver/1,
          supervisors_recover/1, nothing_is_left/1, the_application_stops/1, what_was_taken_goes_out/1, new_code/1, killed_callers/1,
          waiters_leave/1, senders_wait_in_turn/1, counts_of_the_killed/1, limits_hold/1, the_registry_is_killed/1]).
 -export([gather/1, on_unconfirmed/1, big_echo/0]).
@@ -21,7 +21,7 @@ groups() ->
                            a_slow_receiver, supervisors_recover, nothing_is_left, the_application_stops, what_was_taken_goes_out, new_code,
                            killed_callers, waiters_leave, senders_wait_in_turn, counts_of_the_killed, limits_hold, the_registry_is_killed])
         ++ teleport_nodes:groups([tls], [killed_under_calls, only_a_lane_is_lost, lanes_are_opened_again, nothing_is_lost_silently, first_use_by_many, memory_is_bounded,
-                                         nothing_is_left, what_was_taken_goes_out, new_code, killed_callers]).
+                                         little_is_read_ahead, nothing_is_left, what_was_taken_goes_out, new_code, killed_callers]).
 
 init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
 
@@ -393,6 +393,32 @@ flood(Node, Payload) ->
     case teleport:send({tp_nobody, Node}, {self(), Payload}) of
         ok -> flood(Node, Payload);
         {error, timeout} -> ok
+    end.
+
+%% The called lane stands still. It has given credit for 4 MB, so that comes to its mailbox: some pieces, and the word before them.
+little_is_read_ahead(Config) ->
+    on_first(Config, fun(Node) ->
+        ok = teleport:prime(Node, infinity),
+        Here = node(),
+        Called = fun() -> [teleport_sender:pid(Tx) || {in, {Of, bulk, _}, Tx} <- teleport_peers:all(), Of =:= Here] end,
+        Lanes = beamway_peer:wait_until(fun() -> Found = erpc:call(Node, Called), length(Found) =:= 2 andalso Found end, wait_ms()),
+        [ok = erpc:call(Node, sys, suspend, [Lane]) || Lane <- Lanes],
+        #{chunk_bytes := Chunk} = teleport_config:of_node(Node),
+        {ok, Ref} = teleport:send({tp_nobody, Node}, binary:copy(<<"x">>, 100 * Chunk), #{class => bulk, key => one, confirm => true, timeout => infinity}),
+        Come = fun() -> lists:sum([Length || Lane <- Lanes, {message_queue_len, Length} <- [erpc:call(Node, erlang, process_info, [Lane, message_queue_len])]]) end,
+        Pieces = at_rest(Come, beamway_peer:wait_until(fun() -> Length = Come(), Length > 1 andalso Length end, wait_ms()), 20),
+        {true, _} = {Pieces < 2 * 4194304 div Chunk, Pieces},
+        [ok = erpc:call(Node, sys, resume, [Lane]) || Lane <- Lanes],
+        receive {teleport, Ref, {unconfirmed, noproc}} -> ok after wait_ms() -> error(not_told) end
+    end).
+
+%% What it is when so many looks in a row have found the same.
+at_rest(_, Value, 0) -> Value;
+at_rest(Look, Value, Left) ->
+    receive after 50 -> ok end,
+    case Look() of
+        Value -> at_rest(Look, Value, Left - 1);
+        Other -> at_rest(Look, Other, 20)
     end.
 
 %% A receiver's mailbox is its own affair; lane, sender and others go on.
