@@ -46,7 +46,7 @@ deliver(Name, Message) ->
     catch error:badarg -> {error, noproc}
     end.
 
-%% The answer comes to a process of its own, which turns it into a message; it lives until the answer, or the lane's end.
+%% The answer comes to a process of its own, which turns it into a message; it lives until the answer, or the end of the lane or of the sender.
 confirmed(noproc, _, _) ->
     {error, noproc};
 confirmed({local, Local}, Message, _) ->
@@ -89,14 +89,16 @@ dismissed(Waiter, Monitor, Public) ->
     receive {'DOWN', Monitor, process, Waiter, _} -> ok end,
     receive {teleport, Public, _} -> ok after 0 -> ok end.
 
-%% No timeout: the lane's end ends it.
+%% No timeout: the lane's end ends it. So does the sender's: it may have been killed before the lane had its message.
 await_confirmation(Sender, Public, Lane, Node) ->
+    _ = monitor(process, Sender),
     Ref = monitor(process, Lane, [{alias, reply_demonitor}]),
     Sender ! {self(), Ref},
     Result = receive
                  {Ref, confirmed} -> confirmed;
                  {Ref, ?FAILED, Reason} -> {unconfirmed, Reason};
-                 {'DOWN', Ref, process, Lane, Reason} -> {unconfirmed, teleport_lane:lost(Node, Reason)}
+                 {'DOWN', Ref, process, Lane, Reason} -> {unconfirmed, teleport_lane:lost(Node, Reason)};
+                 {'DOWN', _, process, Sender, _} -> nobody_waits
              end,
     Sender ! {teleport, Public, Result}.
 

@@ -566,7 +566,8 @@ killed_callers(Config) ->
         0 = Pending()
     end).
 
-%% Senders that gave up or were killed while they waited for room: the lane keeps none, and none of them takes room from one that still waits.
+%% Senders that gave up or were killed while they waited for room: the lane keeps none, and none of them takes room from one that still waits. Nobody waits for
+%% the confirmation of what was never sent.
 waiters_leave(Config) ->
     PeerB = teleport_nodes:second(Config),
     on_first(Config, fun(Node) ->
@@ -579,14 +580,18 @@ waiters_leave(Config) ->
         Receiver = persistent_term:get(tp_receiver),
         Large = binary:copy(<<"x">>, 1900000),
         Send = fun(Timeout) -> teleport:send(Receiver, {0, Large}, #{key => one, timeout => Timeout}) end,
+        Confirmed = fun() -> teleport:send(Receiver, {0, Large}, #{key => one, timeout => infinity, confirm => true}) end,
+        Watchers = fun() -> [lists:sort(Pids) || {out, _, Tx} <- teleport_peers:all(), {monitored_by, Pids} <- [process_info(teleport_sender:pid(Tx), monitored_by)]] end,
+        Before = Watchers(),
         _ = beamway_peer:wait_until(fun() -> Send(0) =:= {error, timeout} end, wait_ms()),
         Waiting = fun() -> lists:sum([W || #{opened_by := this_node, waiting_senders := W} <- teleport:lanes(Node)]) end,
         {error, timeout} = Send(50),
         _ = beamway_peer:wait_until(fun() -> Waiting() =:= 0 end, wait_ms()),
-        Killed = [spawn_monitor(fun() -> Send(infinity) end) || _ <- lists:seq(1, 100)],
+        Killed = [spawn_monitor(Sends) || Sends <- [fun() -> Send(infinity) end, Confirmed], _ <- lists:seq(1, 50)],
         _ = beamway_peer:wait_until(fun() -> Waiting() =:= 100 end, wait_ms()),
         [exit(Pid, kill) || {Pid, _} <- Killed],
         [receive {'DOWN', Monitor, process, Pid, killed} -> ok end || {Pid, Monitor} <- Killed],
+        _ = beamway_peer:wait_until(fun() -> Watchers() =:= Before end, wait_ms()),
         true = register(tp_last, spawn(fun() -> Sent = Send(infinity), receive {give, To} -> To ! {sent, Sent} end end)),
         beamway_peer:wait_until(fun() -> Waiting() > 0 end, wait_ms())
     end),
