@@ -255,12 +255,18 @@ made_plain(Key, #peer{node = Node, plain = Plain, lanes = Lanes} = State) ->
                                  teleport_peers:set_plain(Node, open)
                              end,
     ok = teleport_fallback:sweep(Node),
-    Others = maps:remove(Key, Lanes),
+    Others = maps:map(fun(_, Lane) -> unwaited(Lane, Node) end, maps:remove(Key, Lanes)),
     Now = State#peer{plain = case Plain of no -> open; _ -> Plain end},
     case is_probed(Others) of
         true -> Now#peer{lanes = Others};
         false -> again(Key, (maps:get(Key, Lanes))#lane{waiters = []}, Now)
     end.
+
+%% Their next attempt may be far away.
+unwaited(#lane{state = waiting, waiters = Waiters} = Lane, Node) ->
+    reply_all(Waiters, {error, {no_teleport, Node}}),
+    Lane#lane{waiters = []};
+unwaited(Lane, _) -> Lane.
 
 by_distribution(What, Node) -> teleport_events:emit(Node, [teleport, by_distribution, What], #{}, #{}).
 
@@ -303,7 +309,7 @@ given_up(#lane{state = Now, pid = Pid, waiters = Waiters} = Lane, Node) when Now
     Pid ! {close, stopped},
     reply_all(Waiters, {error, {no_teleport, Node}}),
     Lane#lane{state = left, waiters = []};
-given_up(Lane, _) -> Lane.
+given_up(Lane, Node) -> unwaited(Lane, Node).
 
 changed(left, State) -> back_to_plain(State#peer{leaves = false});
 changed(drained, #peer{node = Node, lanes = Lanes, later = Later} = State) ->

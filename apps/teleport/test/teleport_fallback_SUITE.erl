@@ -4,7 +4,8 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([all_ways_of_sending/1, bounds/1, order_when_it_starts/1, calls_when_it_starts/1, killed_senders_hold_up_nothing/1, held_senders_hold_it_up/1,
-         node_ends/1, order_when_it_stops/1, calls_when_it_stops/1, late_lanes_are_not_used/1, lanes_beside_distribution_are_left/1, stops_all_the_same/1]).
+         node_ends/1, order_when_it_stops/1, calls_when_it_stops/1, late_lanes_are_not_used/1, lanes_beside_distribution_are_left/1, stops_all_the_same/1,
+         who_waits_for_an_attempt/1]).
 -export([gather/1]).
 -import(teleport_nodes, [wait_ms/0]).
 
@@ -17,7 +18,7 @@ groups() -> teleport_nodes:groups([shm], [late_lanes_are_not_used, lanes_beside_
 
 cases() ->
     [all_ways_of_sending, bounds, order_when_it_starts, calls_when_it_starts, killed_senders_hold_up_nothing, held_senders_hold_it_up, node_ends,
-     order_when_it_stops, calls_when_it_stops, stops_all_the_same].
+     order_when_it_stops, calls_when_it_stops, stops_all_the_same, who_waits_for_an_attempt].
 
 init_per_suite(Config) -> Config.
 
@@ -253,6 +254,22 @@ lanes_beside_distribution_are_left(Config) ->
         ok = teleport_listener:leaving(Node),
         [] = teleport:lanes(Node),
         {echo, z} = teleport:call(Server, {echo, z})
+    end).
+
+%% The listener there stood still, and was then stopped without a word to this node: the next attempt at the lane is minutes away.
+who_waits_for_an_attempt(Config) ->
+    on_first(Config, fun(Node) ->
+        start(Node),
+        ok = teleport:configure(all, #{backoff_ms => {600000, 600000}, open_ms => 100}),
+        ok = erpc:call(Node, sys, suspend, [teleport_listener]),
+        {Sender, Monitor} = spawn_monitor(fun() -> ok = teleport:send({fallback_nobody, Node}, x, #{class => bulk, timeout => infinity}) end),
+        {ok, Peer} = teleport_peers:peer(Node, infinity),
+        _ = beamway_peer:wait_until(fun() -> [waiting] =:= [Now || {Now, _} <- maps:values(gen_server:call(Peer, state))] end, wait_ms()),
+        ok = teleport:configure(all, #{open_ms => 7000}),
+        ok = erpc:call(Node, application, stop, [teleport]),
+        %% This lane finds out.
+        ok = teleport:send({fallback_nobody, Node}, x, #{class => control}),
+        receive {'DOWN', Monitor, process, Sender, Reason} -> normal = Reason after wait_ms() -> error(still_waits) end
     end).
 
 stop(Node) ->
