@@ -2,7 +2,8 @@
 %% @doc The process that holds an asynchronous call and its result until somebody takes it.
 %%
 %% It ends when the result is taken, with the process that began the call, and after `async_call_inactivity_timeout' without either. A taker that gives up
-%% ({@link take/2} with a limit) says so, and a result that was on its way to it stays here: it is gone only when the taker has said that it has it.
+%% ({@link take/2} with a limit) says so, and a result that was on its way to it stays here: it is gone only when the taker has said that it has it. Until
+%% then no other taker gets it.
 -module(gen_rpc_async).
 
 -export([start/1, take/2]).
@@ -35,24 +36,34 @@ await(Job, Deadline, Ms) ->
 
 keep(Result, Deadline) ->
     receive
-        {take, Ref} -> Ref ! {Ref, Result}, keep(Result, Deadline);
-        {taken, _} -> ok;
+        {take, Taker, Ref} ->
+            Ref ! {Ref, Result},
+            is_taken(Taker, Ref) orelse keep(Result, Deadline);
         {'DOWN', _, process, _, _} -> ok
     after teleport_deadline:left(Deadline) -> ok
+    end.
+
+%% No timeout: a taker answers at once, or ends.
+is_taken(Taker, Ref) ->
+    Monitor = monitor(process, Taker),
+    receive
+        {taken, Ref} -> true;
+        {left, Ref} -> true = demonitor(Monitor, [flush]), false;
+        {'DOWN', Monitor, process, Taker, _} -> false
     end.
 
 %% @doc The result, if it comes in time. A result can be taken once; `gone': it was, or the time of its keeping is over.
 -spec take(key(), timeout()) -> {value, term()} | timeout | gone.
 take({?MODULE, Holder}, Ms) when is_pid(Holder) ->
     Ref = monitor(process, Holder, [{alias, reply_demonitor}]),
-    Holder ! {take, Ref},
+    Holder ! {take, self(), Ref},
     receive
         {Ref, Result} -> taken(Holder, Ref, Result);
         {'DOWN', Ref, process, _, _} -> gone
     after Ms ->
         true = demonitor(Ref, [flush]),
         receive {Ref, Result} -> taken(Holder, Ref, Result)
-        after 0 -> timeout
+        after 0 -> Holder ! {left, Ref}, timeout
         end
     end;
 take(Other, _) -> error({bad_key, Other}).

@@ -200,7 +200,21 @@ taken_once(Config) ->
         %% By another process than the caller.
         Key = gen_rpc:async_call(Node, erlang, node),
         {_, Monitor} = spawn_monitor(fun() -> exit({took, gen_rpc:yield(Key)}) end),
-        receive {'DOWN', Monitor, process, _, {took, Node}} -> ok after wait_ms() -> error(not_taken) end
+        receive {'DOWN', Monitor, process, _, {took, Node}} -> ok after wait_ms() -> error(not_taken) end,
+        %% One was killed while it waited, another one gave up. Of the other two one has the value.
+        {_, Holder} = Waited = gen_rpc:async_call(Node, erlang, apply, [Gate, [self()]]),
+        {waits, Opener} = message(),
+        Takes = fun(Count) -> beamway_peer:wait_until(fun() -> process_info(Holder, message_queue_len) =:= {message_queue_len, Count} end, wait_ms()) end,
+        {Killed, _} = spawn_monitor(fun() -> gen_rpc:yield(Waited) end),
+        _ = Takes(1),
+        true = exit(Killed, kill),
+        killed = receive {'DOWN', _, process, Killed, How} -> How after wait_ms() -> error(lives) end,
+        timeout = gen_rpc:nb_yield(Waited),
+        Takers = [spawn_monitor(fun() -> exit({took, gen_rpc:yield(Waited)}) end) || _ <- [1, 2]],
+        _ = Takes(5),
+        Opener ! go,
+        [{took, opened}, {took, {badrpc, gone}}] =
+            lists:sort([receive {'DOWN', One, process, Taker, Took} -> Took after wait_ms() -> error(not_taken) end || {Taker, One} <- Takers])
     end).
 
 %% A pause at every second try: else a busy machine gives the process that holds the value no time.
