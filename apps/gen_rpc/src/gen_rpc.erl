@@ -243,7 +243,11 @@ abcast(Name, Message) -> abcast([node() | nodes()], Name, Message).
 
 %% @doc The same on these nodes, and does not tell where there was none.
 -spec abcast([destination()], Name :: atom(), Message :: term()) -> abcast.
-abcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) -> eval_everywhere(Dests, erlang, send, [Name, Message, [nosuspend]]).
+abcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
+    Ms = limit(undefined, send_timeout),
+    %% A name alone that is not there would be an error in that node's log.
+    _ = each(Dests, fun({Node, _} = Address) -> cast_to(Address, {erlang, send, [{Name, Node}, Message, [nosuspend]]}, Ms) end),
+    abcast.
 
 %% @doc Sends to the process of this name on this node and {@link nodes/0}.
 -spec sbcast(Name :: atom(), Message :: term()) -> {Good :: [destination()], Bad :: [destination()]}.

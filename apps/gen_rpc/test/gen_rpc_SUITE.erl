@@ -6,7 +6,7 @@
 -export([ends_of_functions/1, limits_of_calls/1, casts/1, order_of_a_key/1, multicalls/1, everywhere/1, versions/1, bad_arguments/1]).
 -export([asynchronous/1, taken_once/1, held_no_longer/1, messages_by_name/1, peers_that_fail/1, lanes_that_are_full/1]).
 %% Used on the nodes.
--export([ended_by/1, tell/2]).
+-export([ended_by/1, tell/2, log/2]).
 -import(teleport_nodes, [wait_ms/0, on_first/2]).
 
 -define(NOBODY, 'nobody@127.0.0.1').
@@ -261,8 +261,18 @@ messages_by_name(Config) ->
         _ = beamway_peer:wait_until(fun() -> {messages, M} = {messages, gen_server:call({rpc_named, Node}, log)}, put(log, logged() ++ M), lists:sort(logged()) =:= [b, c, d, e] end,
                                     wait_ms()),
         true = unregister(rpc_named),
-        ok = gen_server:stop({rpc_named, Node})
+        ok = gen_server:stop({rpc_named, Node}),
+        %% Where there is no such name not even the log tells.
+        ok = erpc:call(Node, logger, add_handler, [?MODULE, ?MODULE, #{level => error, config => self()}]),
+        [abcast = gen_rpc:abcast([Node, {Node, k}], no_such_name, g) || _ <- lists:seq(1, 20)],
+        true = gen_rpc:cast(Node, erlang, error, [of_a_cast]),
+        {logged, Told} = message(),
+        {true, _} = {string:find(Told, "of_a_cast") =/= nomatch, Told},
+        ok = erpc:call(Node, logger, remove_handler, [?MODULE])
     end).
+
+%% @private A handler of logger.
+log(#{msg := Message}, #{config := Test}) -> Test ! {logged, lists:flatten(io_lib:format("~0p", [Message]))}.
 
 logged() -> case get(log) of undefined -> []; Logged -> Logged end.
 
