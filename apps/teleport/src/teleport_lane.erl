@@ -143,9 +143,6 @@ message(_, Other) -> of_other_code(Other).
 
 %% @private
 -spec silence(#lane{}) -> no_return().
-silence(#lane{has_blocks = true} = Lane) ->
-    true = erlang:garbage_collect(),
-    silence(Lane#lane{has_blocks = false});
 silence(#lane{} = Lane) -> loop(idle(Lane));
 silence(Other) -> of_other_code(Other).
 
@@ -342,12 +339,19 @@ room(#lane{tx = Tx, waiters = Waiters, max_queue_bytes = Max} = Lane) ->
 answers(Bytes, #lane{inbound = In} = Lane) -> inbound(teleport_inbound:answers(Bytes, In), Lane).
 
 %% What was counted by a sender that was killed is taken off.
-idle(#lane{tx = Tx, outbound = Out, waiters = Waiters} = Lane) ->
+idle(#lane{tx = Tx, outbound = Out, waiters = Waiters} = Before) ->
+    Lane = without_garbage(Before),
     case teleport_waiters:is_none_told(Waiters) andalso teleport_outbound:idle(teleport_sender:queued(Tx), erlang:monotonic_time(millisecond), Out) of
         false -> Lane;
         {none, Next} -> room(Lane#lane{outbound = Next});
         {{take_off, Counted}, Next} -> ok = teleport_sender:reconcile(Tx, Counted), room(Lane#lane{outbound = Next})
     end.
+
+%% Blocks that still wait in the queue are no garbage yet.
+without_garbage(#lane{has_blocks = true, tx = Tx} = Lane) ->
+    true = erlang:garbage_collect(),
+    Lane#lane{has_blocks = teleport_sender:queued(Tx) =/= {0, 0}};
+without_garbage(Lane) -> Lane.
 
 %% ---- sys ----
 
