@@ -24,8 +24,9 @@
               bytes :: non_neg_integer()}).     %% of the whole message, for the account
 -type item() :: {small, iodata(), Bytes :: non_neg_integer()} | {large, teleport_frame:kind(), teleport_term:parts(), Bytes :: non_neg_integer()}.
 -record(schedule, {chunk :: pos_integer(),
+                   %% each key that waits, once
                    ring = queue:new() :: queue:queue(Key :: term()),
-                   %% of each key that waits: what is under way, what follows
+                   %% of each of these: what is under way, what follows
                    keys = #{} :: #{Key :: term() => {none | #big{}, queue:queue(item())}},
                    open = 0 :: non_neg_integer(),
                    open_bytes = 0 :: non_neg_integer(),
@@ -52,8 +53,8 @@ in(Key, Kind, Parts, Bytes, #schedule{chunk = Chunk, ring = Ring, keys = Keys} =
 
 %% @doc The next frames, and the bytes of the message that is through with them.
 -spec out(schedule()) -> empty | {[iodata(), ...], Through :: none | Bytes :: non_neg_integer(), schedule()}.
-out(#schedule{ring = Ring} = Schedule) ->
-    out(queue:len(Ring), Schedule).
+out(#schedule{keys = Keys} = Schedule) ->
+    out(map_size(Keys), Schedule).
 
 out(0, _) ->
     empty;
