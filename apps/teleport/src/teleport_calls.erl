@@ -7,15 +7,15 @@
 %% State of the lane's process; not for others.
 -module(teleport_calls).
 
--export([new/2, request/4, replied/3, watch/1, down/4, pending/1, packed/2]).
+-export([new/2, request/4, replied/3, applied/3, watch/1, down/4, pending/1, packed/2]).
 -export([run/5]).
 -export_type([calls/0, effect/0]).
 
 %% `[Ref | Answer]' is what goes over the lane: a cell is shorter than a tuple.
--dialyzer({no_improper_lists, [request/4, replied/3, call/5, server_down/3, packed/2, run/5]}).
+-dialyzer({no_improper_lists, [request/4, replied/3, applied/3, call/5, server_down/3, packed/2, run/5]}).
 
-%% `old': it was there at the last look; `watched': its caller is monitored.
--record(pending, {server :: pid(), caller :: pid(), kind = call :: call | apply, age = new :: new | old | watched}).
+%% `none': a function is applied. `old': it was there at the last look; `watched': its caller is monitored.
+-record(pending, {server :: none | pid(), caller :: pid(), age = new :: new | old | watched}).
 -record(calls, {max :: pos_integer(),
                 max_message_bytes :: pos_integer(),
                 pending = #{} :: #{reference() => #pending{}},
@@ -56,8 +56,8 @@ request(apply, [Ref, Caller, Module, Function | Args], Tx, #calls{pending = Pend
     case map_size(Pending) >= Max of
         true -> {[{failed, [Ref | overload]}], State};
         false ->
-            {Worker, Monitor} = spawn_monitor(?MODULE, run, [Tx, Ref, {Module, Function}, Args, MaxMessage]),
-            added(Ref, #pending{server = Worker, caller = Caller, kind = apply}, Monitor, State)
+            _ = spawn_opt(?MODULE, run, [Tx, Ref, {Module, Function}, Args, MaxMessage], [{monitor, [{tag, {applied, Ref}}]}]),
+            added(Ref, #pending{server = none, caller = Caller}, State)
     end;
 request(apply_cast, [Module, Function | Args], _, State) when is_list(Args) ->
     _ = spawn(Module, Function, Args),
@@ -85,12 +85,12 @@ call(Ref, Caller, Dest, Message, #calls{pending = Pending, max = Max, servers = 
         undefined -> {[{failed, [Ref | noproc]}], State};
         _ when map_size(Pending) >= Max -> {[{failed, [Ref | overload]}], State};
         Server ->
-            Monitor = case Servers of
-                          #{Server := {Known, _}} -> Known;
-                          #{} -> monitor(process, Server)
-                      end,
+            {Monitor, Calls} = case Servers of
+                                   #{Server := Known} -> Known;
+                                   #{} -> {monitor(process, Server), 0}
+                               end,
             Server ! Message,
-            added(Ref, #pending{server = Server, caller = Caller}, Monitor, State)
+            added(Ref, #pending{server = Server, caller = Caller}, State#calls{servers = Servers#{Server => {Monitor, Calls + 1}}})
     end.
 
 server(Dest) when is_pid(Dest), node(Dest) =:= node() -> Dest;
@@ -100,12 +100,7 @@ server(Dest) when is_atom(Dest) ->
         _ -> undefined
     end.
 
-added(Ref, #pending{server = Server} = Call, Monitor, #calls{pending = Pending, servers = Servers} = State) ->
-    Calls = case Servers of
-                #{Server := {_, Some}} -> Some;
-                #{} -> 0
-            end,
-    watch_later(State#calls{pending = Pending#{Ref => Call}, servers = Servers#{Server => {Monitor, Calls + 1}}}).
+added(Ref, Call, #calls{pending = Pending} = State) -> watch_later(State#calls{pending = Pending#{Ref => Call}}).
 
 watch_later(#calls{watching = false} = State) -> {[{watch_in, ?PARKED_MS}], State#calls{watching = true}};
 watch_later(State) -> {[], State}.
@@ -115,6 +110,14 @@ watch_later(State) -> {[], State}.
 replied(Ref, Reply, State) ->
     case forget(Ref, State) of
         {ok, Next} -> {[{reply, [Ref | Reply]}], Next};
+        unknown -> {[], State}
+    end.
+
+%% @doc The process that applies a function has ended. It has answered itself, or what ended it may look like an error of the lane. Perhaps nobody waits.
+-spec applied(reference(), Reason :: term(), calls()) -> {[effect()], calls()}.
+applied(Ref, Reason, State) ->
+    case forget(Ref, State) of
+        {ok, Next} -> {[{failed, [Ref | {signal, Reason}]} || Reason =/= {?MODULE, answered}], Next};
         unknown -> {[], State}
     end.
 
@@ -166,7 +169,7 @@ less(Server, #calls{servers = Servers} = State) ->
             State
     end.
 
-%% @doc A server has ended, or a process that worked for {@link request/4}, or a caller.
+%% @doc A server has ended, or a caller.
 -spec down(reference(), pid(), Reason :: term(), calls()) -> {[effect()], calls()}.
 down(Monitor, Pid, Reason, #calls{servers = Servers, callers = Callers} = State) ->
     case {Servers, Callers} of
@@ -177,13 +180,8 @@ down(Monitor, Pid, Reason, #calls{servers = Servers, callers = Callers} = State)
     end.
 
 server_down(Server, Reason, #calls{servers = Servers, pending = Pending} = State) ->
-    Calls = [{Ref, Kind} || {Ref, #pending{server = Of, kind = Kind}} <- maps:to_list(Pending), Of =:= Server],
-    {[{failed, [Ref | ended(Kind, Reason)]} || {Ref, Kind} <- Calls, Reason =/= {?MODULE, answered}],
-     (lists:foldl(fun({Ref, _}, Acc) -> forgotten(Ref, Acc) end, State, Calls))#calls{servers = maps:remove(Server, Servers)}}.
-
-%% What ended an applied function may look like an error of the lane.
-ended(call, Reason) -> Reason;
-ended(apply, Reason) -> {signal, Reason}.
+    Calls = [Ref || {Ref, #pending{server = Of}} <- maps:to_list(Pending), Of =:= Server],
+    {[{failed, [Ref | Reason]} || Ref <- Calls], (lists:foldl(fun forgotten/2, State, Calls))#calls{servers = maps:remove(Server, Servers)}}.
 
 forgotten(Ref, State) ->
     {ok, Next} = forget(Ref, State),

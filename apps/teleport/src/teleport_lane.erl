@@ -163,6 +163,7 @@ event(watch, #lane{calls = Calls} = Lane) -> calls(teleport_calls:watch(Calls), 
 event(ack, #lane{inbound = In} = Lane) -> inbound(teleport_inbound:ack_due(In), Lane);
 event({'DOWN', Monitor, process, Pid, Reason}, #lane{role = acceptor, calls = Calls} = Lane) ->
     calls(teleport_calls:down(Monitor, Pid, Reason, Calls), Lane);
+event({{applied, Ref}, _, process, _, Reason}, #lane{calls = Calls} = Lane) -> calls(teleport_calls:applied(Ref, Reason, Calls), Lane);
 event({'DOWN', _, process, _, _}, #lane{role = caller} = Lane) -> close(the_peer_process_ended, Lane);
 event({info, Ref}, #lane{inbound = In, calls = Calls, outbound = Out, waiters = Waiters, link = Link, why = Why} = Lane) ->
     Ref ! {Ref, #{reason => Why, waiting_senders => teleport_waiters:size(Waiters), waiting_keys => teleport_outbound:keys(Out), pending_calls => teleport_calls:pending(Calls),

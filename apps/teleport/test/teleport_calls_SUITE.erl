@@ -7,7 +7,7 @@
          multicalls/1, global_and_via/1, local_destinations/1, servers_that_end/1, timeouts/1, confirmations/1, ten_thousand_callers/1,
          answers_that_are_too_large/1, another_limit_there/1, bad_input/1, options_at_once/1, nodes_that_are_not_there/1, what_lanes_say/1]).
 %% Used on the nodes.
--export([callback_mode/0, init/1, handle_event/4, handle_call/2, handle_event/2, whereis_name/1, register_name/2, unregister_name/1, send/2]).
+-export([callback_mode/0, init/1, handle_event/4, handle_call/2, handle_event/2, whereis_name/1, register_name/2, unregister_name/1, send/2, hear/1]).
 -import(teleport_nodes, [wait_ms/0]).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -266,6 +266,11 @@ servers_that_end(Config) ->
         _ = beamway_peer:wait_until(fun() -> pending(Node) =:= 200 end, wait_ms()),
         exit(Killed, kill),
         [receive {'DOWN', M, process, P, {killed, {teleport, call, _}}} -> ok after wait_ms() -> error(still_waits) end || {P, M} <- Callers],
+        %% A process that is there for a function may be a server, too. With the function's value it has not answered who called it.
+        Applied = teleport_erpc:send_request(Node, ?MODULE, hear, [self()]),
+        {hears, Worker} = message(),
+        {'EXIT', {{teleport_calls, answered}, {teleport, call, _}}} = (catch teleport:call(Worker, x, wait_ms())),
+        heard = teleport_erpc:receive_response(Applied, wait_ms()),
         0 = unanswered(Node)
     end).
 
@@ -459,3 +464,8 @@ unregister_name(_) -> ok.
 
 %% @private
 send(Reason, self) -> exit(self(), Reason), receive never -> ok end.
+
+%% @private Hears of a call, and does not answer.
+hear(Test) ->
+    Test ! {hears, self()},
+    receive {'$gen_call', _, _} -> heard end.
