@@ -132,9 +132,7 @@ handle_info({lane_up, Pid, {Node, Class, Index}, Tx, Kind, Why}, State) ->
     end;
 handle_info({'DOWN', _, process, Pid, Reason}, #peer{lanes = Lanes} = State) ->
     case [Pair || {_, #lane{pid = Of}} = Pair <- maps:to_list(Lanes), Of =:= Pid] of
-        [{Key, Lane}] ->
-            {_, Why} = Fate = fate(Reason),
-            {noreply, ended(Key, Fate, Lane, State#peer{reasons = (State#peer.reasons)#{Key => Why}})};
+        [{Key, Lane}] -> {noreply, ended(Key, fate(Reason), Lane, State)};
         [] -> {noreply, State}
     end;
 handle_info({'EXIT', Pid, Ended}, #peer{changer = Pid} = State) ->
@@ -248,18 +246,18 @@ watchers(Pid) ->
 %% ---- a node without teleport ----
 
 %% One lane that is tried again is enough to see teleport come.
-made_plain(Key, #peer{node = Node, plain = Plain, lanes = Lanes} = State) ->
+made_plain(Key, Lane, #peer{node = Node, plain = Plain, lanes = Lanes} = State) ->
     _ = Plain =:= no andalso begin
                                  ?LOG_NOTICE("teleport: ~ts has no teleport: messages to it go by distribution", [Node]),
                                  ok = by_distribution(begun, Node),
                                  teleport_peers:set_plain(Node, open)
                              end,
     ok = teleport_fallback:sweep(Node),
-    Others = maps:map(fun(_, Lane) -> unwaited(Lane, Node) end, maps:remove(Key, Lanes)),
+    Others = maps:map(fun(_, Other) -> unwaited(Other, Node) end, maps:remove(Key, Lanes)),
     Now = State#peer{plain = case Plain of no -> open; _ -> Plain end},
     case is_probed(Others) of
         true -> Now#peer{lanes = Others};
-        false -> again(Key, (maps:get(Key, Lanes))#lane{waiters = []}, Now)
+        false -> again(Key, Lane, Now)
     end.
 
 %% Their next attempt may be far away.
@@ -339,35 +337,31 @@ asked({Request, From}, State) ->
 fate({shutdown, {Fate, Reason}}) when Fate =:= fatal; Fate =:= retry -> {Fate, Reason};
 fate(Reason) -> {retry, Reason}.
 
-ended({Class, Index} = Key, {_, Reason}, #lane{state = up, tx = Tx} = Lane, #peer{node = Node, shares = Shares} = State) ->
+ended({Class, Index} = Key, {_, Reason} = Fate, #lane{state = Was, tx = Tx} = Lane, #peer{node = Node, shares = Shares, reasons = Reasons} = State) ->
     ok = teleport_fair_queue:rests(Class, Index, Shares),
-    ?LOG_NOTICE("teleport: lane ~ts ~b to ~ts is lost: ~0tp", [Class, Index, Node, Reason]),
-    ok = teleport_peers:down({Node, Class, Index}),
+    _ = Was =:= up andalso begin
+                               ?LOG_NOTICE("teleport: lane ~ts ~b to ~ts is lost: ~0tp", [Class, Index, Node, Reason]),
+                               teleport_peers:down({Node, Class, Index})
+                           end,
     finished(Tx, {Node, Class, Index}, Reason),
-    again(Key, Lane#lane{tx = none}, State);
-ended({Class, Index} = Key, {_, Reason}, #lane{state = rests, tx = Tx, waiters = Waiters} = Lane, #peer{node = Node, shares = Shares, lanes = Lanes} = State) ->
-    ok = teleport_fair_queue:rests(Class, Index, Shares),
-    finished(Tx, {Node, Class, Index}, Reason),
-    Rested = State#peer{reasons = maps:remove(Key, State#peer.reasons)},
-    case State#peer.plain of
-        no when Waiters =:= [] -> Rested#peer{lanes = maps:remove(Key, Lanes)};
-        no -> put_lane(Key, open(Key, Lane#lane{tx = none}, Rested), Rested);
-        _ -> reply_all(Waiters, {error, {no_teleport, Node}}), made_plain(Key, Rested)
-    end;
-ended({Class, Index} = Key, {_, Reason}, #lane{state = left, tx = Tx, waiters = Waiters} = Lane, #peer{node = Node, shares = Shares} = State) ->
-    ok = teleport_fair_queue:rests(Class, Index, Shares),
-    finished(Tx, {Node, Class, Index}, Reason),
-    case State#peer.plain of
-        no -> again(Key, Lane#lane{tx = none}, State);
-        _ -> reply_all(Waiters, {error, {no_teleport, Node}}), made_plain(Key, State)
-    end;
-ended(Key, {_, Reason}, #lane{state = Opening, waiters = Waiters}, #peer{node = Node} = State) when Opening =/= up, Reason =:= {no_teleport, Node} orelse State#peer.plain =/= no ->
+    follows(Was, Key, Fate, Lane#lane{tx = none}, case Was of rests -> State; _ -> State#peer{reasons = Reasons#{Key => Reason}} end).
+
+%% What the end of a lane leads to, by what it was.
+follows(up, Key, _, Lane, State) ->
+    again(Key, Lane, State);
+follows(_, Key, {_, Reason}, #lane{waiters = Waiters} = Lane, #peer{node = Node, plain = Plain} = State) when Plain =/= no; Reason =:= {no_teleport, Node} ->
     reply_all(Waiters, {error, {no_teleport, Node}}),
-    made_plain(Key, State);
-ended(Key, {retry, Reason}, #lane{state = opening} = Lane, #peer{node = Node} = State) ->
+    made_plain(Key, Lane#lane{waiters = []}, State);
+follows(rests, Key, _, #lane{waiters = []}, #peer{lanes = Lanes} = State) ->
+    State#peer{lanes = maps:remove(Key, Lanes)};
+follows(rests, Key, _, Lane, State) ->
+    put_lane(Key, open(Key, Lane, State), State);
+follows(left, Key, _, Lane, State) ->
+    again(Key, Lane, State);
+follows(opening, Key, {retry, Reason}, Lane, #peer{node = Node} = State) ->
     ?LOG_DEBUG("teleport: lane ~0tp to ~ts could not be opened: ~0tp", [Key, Node, Reason]),
     again(Key, Lane, State);
-ended(Key, {fatal, Reason}, #lane{waiters = Waiters}, #peer{lanes = Lanes} = State) ->
+follows(opening, Key, {fatal, Reason}, #lane{waiters = Waiters}, #peer{lanes = Lanes} = State) ->
     reply_all(Waiters, {error, Reason}),
     State#peer{lanes = maps:remove(Key, Lanes)}.
 
@@ -412,14 +406,11 @@ terminate(Reason, #peer{node = Node, lanes = Lanes} = State) ->
     Deadline = teleport_deadline:in(?CLOSE_MS),
     maps:foreach(fun(Key, Lane) -> end_lane(Key, Lane, {Node, Why}, {maps:get(Key, Ends), Deadline}) end, Lanes).
 
-end_lane({Class, Index}, #lane{state = State, pid = Pid, tx = Tx, waiters = Waiters}, {Node, Why}, {Monitor, Deadline}) ->
+end_lane({Class, Index}, #lane{pid = Pid, tx = Tx, waiters = Waiters}, {Node, Why}, {Monitor, Deadline}) ->
     reply_all(Waiters, {error, teleport_lane:lost(Node, {shutdown, {retry, Why}})}),
     ok = teleport_peers:down({Node, Class, Index}),
     is_pid(Pid) andalso ended_now(Pid, Monitor, teleport_deadline:left(Deadline)),
-    case State of
-        Sent when Sent =:= up; Sent =:= left; Sent =:= rests -> finished(Tx, {Node, Class, Index}, Why);
-        _ -> ok
-    end.
+    finished(Tx, {Node, Class, Index}, Why).
 
 %% In order, so that the supervisor has nothing to say of it; a lane that is held up, in its port or in a connect, is killed.
 ended_now(Pid, Monitor, LeftMs) ->

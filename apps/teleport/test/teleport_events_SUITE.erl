@@ -3,7 +3,7 @@
 -module(teleport_events_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
--export([what_is_told/1, overload_is_told/1, a_slow_function/1, a_failing_function/1, prometheus/1]).
+-export([what_is_told/1, lost_before_its_use/1, overload_is_told/1, a_slow_function/1, a_failing_function/1, prometheus/1]).
 -export([tell/3]).
 -import(teleport_nodes, [wait_ms/0]).
 
@@ -11,7 +11,9 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [{group, shm}, {group, tcp}].
 
-groups() -> [{shm, [], [what_is_told, overload_is_told, a_slow_function, a_failing_function, prometheus]}, {tcp, [], [what_is_told, overload_is_told, prometheus]}].
+groups() ->
+    Both = [what_is_told, lost_before_its_use, overload_is_told, prometheus],
+    [{shm, [], Both ++ [a_slow_function, a_failing_function]}, {tcp, [], Both}].
 
 init_per_suite(Config) -> Config.
 
@@ -59,6 +61,21 @@ what_is_told(Config) ->
         ok = teleport:configure(all, #{on_event => none}),
         ok = teleport_events:emit(Node, [teleport, lane, up], #{}, #{}),
         0 = teleport_events:dropped()
+    end).
+
+%% It is open, but somebody is in the middle of a message by distribution.
+lost_before_its_use(Config) ->
+    on_first(Config, fun(Node) ->
+        true = register(events_test, self()),
+        ok = erpc:call(Node, application, stop, [teleport]),
+        ok = teleport:configure(all, #{on_event => {?MODULE, tell}, backoff_ms => {20, 50}}),
+        ok = teleport:send({nobody, Node}, x),
+        {_, #{node := Node}} = event([teleport, by_distribution, begun]),
+        true = ets:insert(teleport_fallback, {{Node, self()}}),
+        ok = erpc:call(Node, application, start, [teleport]),
+        {_, #{class := Class, index := Index}} = event([teleport, lane, up]),
+        [exit(Pid, kill) || {_, Pid, _, _} <- supervisor:which_children(teleport_lane_sup)],
+        {#{unconfirmed := 0}, #{class := Class, index := Index, reason := killed}} = event([teleport, lane, down])
     end).
 
 overload_is_told(Config) ->
