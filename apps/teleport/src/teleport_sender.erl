@@ -48,11 +48,11 @@
 -define(RECEIVED, 11).
 -define(RECEIVED_BYTES, 12).
 -define(UNCONFIRMED, 13).
-%% A bitmap of the order keys that were seen: enough to estimate how many there are.
+%% A bitmap of the order keys that were seen: enough to estimate how many there are. 32 bits a word: one of 64 may be a bignum for whoever reads it.
 -define(BITMAP, 14).
--define(BITMAP_WORDS, 64).
-%% Added to `SENT': nothing more goes over the lane.
--define(LEFT, (1 bsl 62)).
+-define(BITMAP_WORDS, 128).
+%% Added to `SENT': nothing more goes over the lane. The sum is no bignum.
+-define(LEFT, (1 bsl 58)).
 -define(FINISH_TRIES, 100000).
 %% A sender that can wait does so behind this many messages, whatever `max_queue_messages' allows. The heap of the lane's process holds
 %% them. With tens of thousands its garbage collections run on a dirty scheduler and take most of the time: `docs/decisions.md'.
@@ -221,8 +221,8 @@ reconcile(#tx{counters = Counters}, {Messages, Bytes}) ->
 -spec seen(tx(), Key :: non_neg_integer()) -> ok.
 seen(#tx{counters = Counters}, Key) ->
     Bit = Key bsr 4,
-    Word = ?BITMAP + (Bit bsr 6) rem ?BITMAP_WORDS,
-    set_bit(Counters, Word, 1 bsl (Bit band 63), atomics:get(Counters, Word)).
+    Word = ?BITMAP + (Bit bsr 5) rem ?BITMAP_WORDS,
+    set_bit(Counters, Word, 1 bsl (Bit band 31), atomics:get(Counters, Word)).
 
 set_bit(_, _, Mask, Value) when Value band Mask =/= 0 -> ok;
 set_bit(Counters, Word, Mask, Value) ->
@@ -297,7 +297,7 @@ bits(N) -> 1 + bits(N band (N - 1)).
 
 %% Linear counting: how many keys most likely set so many of the bits.
 estimate(Set) ->
-    All = ?BITMAP_WORDS * 64,
+    All = ?BITMAP_WORDS * 32,
     round(-All * math:log((All - min(Set, All - 1)) / All)).
 
 -ifdef(TEST).
