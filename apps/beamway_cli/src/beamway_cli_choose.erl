@@ -147,7 +147,8 @@ to_json({advice, _, Moves, Pairs}) -> {[{moves, [json(Move) || Move <- Moves]}, 
 
 json(Map) when is_map(Map) -> maps:map(fun(_, Value) -> json(Value) end, Map);
 json([Map | _] = List) when is_map(Map) -> [json(Element) || Element <- List];
-json(Value) when is_number(Value); is_atom(Value) -> Value;
+json(Value) when is_number(Value); is_boolean(Value) -> Value;
+json(Value) when is_atom(Value) -> atom_to_binary(Value);
 json(Value) -> unicode:characters_to_binary(io_lib:format("~0tp", [Value])).
 
 %% @doc The answer for readers: nodes one a line, or why.

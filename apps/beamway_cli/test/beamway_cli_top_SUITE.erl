@@ -84,6 +84,8 @@ choose_from_the_shell(Config) ->
         {1, "", NoTree} = run(Config, "choose --advise --node chooser"),
         ?assertMatch({match, _}, re:run(NoTree, "knows no tree of the network")),
         {2, "", _} = run(Config, "choose '{mem_total, gt, 0}' --advise --node chooser"),
+        {0, Report, ""} = run(Config, "choose '{mem_total, gt, 0}' --explain --json --node chooser --nodes узел@хост"),
+        ?assertMatch(#{<<"reports">> := [#{<<"node">> := <<"узел@хост"/utf8>>, <<"suitable">> := false}]}, jiffy:decode(unicode:characters_to_binary(Report), [return_maps])),
         {0, Shown, ""} = run(Config, "choose '{mem_total, gt, 0}' --node chooser"),
         {0, "", ""} = shell(Config, ["erl -noinput -hidden -sname setter -eval \"N = '", string:trim(Shown), "', {ok, T} = erpc:call(N, placement_tree, from_paths, [#{N => [site]}]), ",
                                      "{ok, _} = erpc:call(N, placement, set_topology, [T]), halt().\""]),

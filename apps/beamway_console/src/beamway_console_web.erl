@@ -38,7 +38,7 @@ json(Term) -> json(200, Term).
 json(Status, Term) ->
     {Status, [{<<"content-type">>, <<"application/json; charset=utf-8">>}, {<<"cache-control">>, <<"no-store">>}], encode(Term)}.
 
-%% @doc A term as JSON. The encoder refuses atoms outside of ASCII, as servers, attributes and hosts may be called.
+%% @doc A term as JSON. The encoder refuses atoms outside of Latin-1, as servers, attributes and hosts may be called.
 -spec encode(term()) -> binary().
 encode(Term) ->
     iolist_to_binary(try jiffy:encode(Term)
