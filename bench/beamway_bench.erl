@@ -72,7 +72,7 @@ names() ->
 common_options() ->
     [{quick, undefined, "quick", undefined, "the same metrics in under 45 s (placement: four minutes; http: three), with fewer repeats and sizes"},
      {json, undefined, "json", undefined, "print one JSON object instead of tables"},
-     {repeats, undefined, "repeats", integer, "interleaved repeats (9; quick: 3)"},
+     {repeats, undefined, "repeats", integer, "interleaved repeats (9; quick: 3; fewer for http, mesh, placement and rabbitmq)"},
      {keep_nodes, undefined, "keep-nodes", undefined, "the same nodes for all repeats, where starting them takes long (quick: always)"},
      {only, undefined, "only", string, "measure only these contenders, such as tcp,beamway"},
      {poll_us, undefined, "poll-us", {integer, 200}, "microseconds that beamway_poll may spin"},

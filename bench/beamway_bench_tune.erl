@@ -52,12 +52,12 @@ option(_) -> [].
 
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()}.
-prepare(Given, Speed) ->
+prepare(_, Speed) ->
     All = beamway_bench_contender:all(beamway_bench_nodes:root(), 200),
     #{tcp := Stock} = All,
     {Chosen, Times} = case Speed of
-                          quick -> {lists:sublist(candidates(), 4), #{warm_ms => 50, window_ms => 150, repeats => proplists:get_value(repeats, Given, 3)}};
-                          full -> {candidates(), #{warm_ms => 200, window_ms => 600, repeats => proplists:get_value(repeats, Given, 5)}}
+                          quick -> {lists:sublist(candidates(), 4), #{warm_ms => 50, window_ms => 150}};
+                          full -> {candidates(), #{warm_ms => 200, window_ms => 600}}
                       end,
     Candidates = [Stock#{name := name(Choices), title := "stock TCP", args := choices_args(Choices)} || Choices <- Chosen],
     {ok, Times#{candidates => [Name || #{name := Name} <- Candidates],
@@ -138,6 +138,10 @@ args_test_() ->
     [?_assertEqual([], args(tcp)), ?_assertEqual(unknown, args(tcp_nothing)),
      ?_assertEqual(["-kernel", "inet_dist_listen_options", "[{buffer,65536},{delay_send,true},{nodelay,true}]",
                     "inet_dist_connect_options", "[{buffer,65536},{delay_send,true},{nodelay,true}]", "+zdbbl", "32768"], args(tcp_buffer_64_send_delayed_zdbbl_32768))].
+
+%% They are those of all benchmarks, as --help says.
+repeats_test_() ->
+    [?_assertNot(is_map_key(repeats, Settings)) || Speed <- [quick, full], {ok, Settings} <- [prepare([], Speed)]].
 
 entry(Name, Ratio, Better) -> #{<<"contender">> => Name, <<"ratio">> => Ratio, <<"better">> => Better}.
 
