@@ -73,6 +73,23 @@ async function cluster(browser) {
   await page.context().close();
 }
 
+// More links than are told.
+async function crowd(browser) {
+  const page = await opened(browser, { viewport: { width: 1280, height: 900 } }, "pipes");
+  const said = await page.evaluate(async () => {
+    const { default: cluster } = await import("./pages/cluster.js");
+    const root = document.body.appendChild(document.createElement("div"));
+    const shown = cluster.open(root, { go() {}, watch() {}, frame: () => null }, []);
+    const nodes = ["a@h", "b@h", "c@h"].map((name) => ({ name, host: "h", state: "up", why: "" }));
+    shown.on("cluster", { t: 1, nodes, links: [{ a: 0, b: 2, kind: "shm", ab: 5, ba: 5, frames: 1, stalls: 0 }], all: { kinds: { shm: 2, tcp: 1 }, bytes: 12, frames: 1, stalls: 0 } });
+    shown.end();
+    return root.innerText;
+  });
+  for (const words of ["2 shm, 1 tcp", "12 B/s", "The 1 busiest of 3 links are drawn."]) assert.ok(said.includes(words), said);
+  console.log("the cluster's page says of how many links the busiest are drawn");
+  await page.context().close();
+}
+
 async function topology(browser) {
   const page = await opened(browser, { viewport: { width: 1280, height: 900 }, colorScheme: "light" }, "topology");
   // Times that the suite has given to the console, then those of its own nodes.
@@ -190,7 +207,7 @@ async function death(browser) {
 async function visit() {
   const browser = await chromium.launch({ executablePath: program, args: ["--no-sandbox"] });
   try {
-    for (const part of [quick, cluster, topology, placement, benchmarks, http, pipes, phone, death]) await part(browser);
+    for (const part of [quick, cluster, crowd, topology, placement, benchmarks, http, pipes, phone, death]) await part(browser);
     assert.deepStrictEqual(failures, []);
     console.log("no message of the browser's own");
   } finally {

@@ -13,8 +13,9 @@ function open(root, context, route) {
   const tiles = h("div", { class: "tiles" });
   const state = { selected: null, lanes: new Map(), detail: null };
   const graph = new Graph((what) => context.go(what.link ? `#/cluster/link/${what.link.map(encodeURIComponent).join("/")}` : `#/cluster/node/${encodeURIComponent(what.node)}`));
+  const note = h("b");
   const legend = h("div", { class: "legend" }, Object.entries(kinds).map(([kind, name]) => h("span", null, h("i", { style: `background:var(--${kind})` }), name)),
-    h("span", null, "width: bytes a second · ring: processors in use"));
+    h("span", null, "width: bytes a second · ring: processors in use"), note);
   const side = h("div", { class: "side" });
   const lanes = h("div", { class: "long" });
   const nodes = h("div");
@@ -34,14 +35,15 @@ function open(root, context, route) {
     if (context.frame()) on("cluster", context.frame());
   }
 
-  function drawTiles({ nodes: all, links }) {
-    const up = all.filter(({ state: is }) => is === "up").length;
-    const by = Object.keys(kinds).map((kind) => [kind, links.filter((link) => link.kind === kind).length]).filter(([, n]) => n > 0);
-    const sum = (key) => links.reduce((total, link) => total + link[key], 0);
-    const gone = all.length - up;
-    replace(tiles, tile("Nodes", up, gone > 0 ? `${gone} not up` : "all up", gone > 0), tile("Hosts", new Set(all.map(({ host }) => host)).size),
-      tile("Links", links.length, by.map(([kind, n]) => `${n} ${kind}`).join(", ")), tile("Throughput", rate(sum("ab") + sum("ba"))),
-      tile("Frames", perSecond(sum("frames"))), tile("Full rings", perSecond(sum("stalls")), sum("stalls") > 0 ? "senders wait" : "nobody waits"));
+  function drawTiles({ nodes, links, all }) {
+    const up = nodes.filter(({ state: is }) => is === "up").length;
+    const by = Object.keys(kinds).filter((kind) => all.kinds[kind]).map((kind) => `${all.kinds[kind]} ${kind}`);
+    const total = Object.values(all.kinds).reduce((sum, n) => sum + n, 0);
+    const gone = nodes.length - up;
+    replace(tiles, tile("Nodes", up, gone > 0 ? `${gone} not up` : "all up", gone > 0), tile("Hosts", new Set(nodes.map(({ host }) => host)).size),
+      tile("Links", total, by.join(", ")), tile("Throughput", rate(all.bytes)),
+      tile("Frames", perSecond(all.frames)), tile("Full rings", perSecond(all.stalls), all.stalls > 0 ? "senders wait" : "nobody waits"));
+    replace(note, links.length < total ? `The ${links.length} busiest of ${total} links are drawn.` : "");
   }
 
   function drawNodes({ nodes: all }) {
