@@ -31,7 +31,7 @@ stay(Say) ->
 
 %% Another port if somebody has that one.
 console(Member, Port) ->
-    case beamway_bench_nodes:call(Member, beamway_console, start, [#{port => Port, allow => true}]) of
+    case beamway_bench_nodes:call(Member, beamway_console, start, [#{port => Port}]) of
         {ok, Url} -> Url;
         {error, _} when Port =/= 0 -> console(Member, 0);
         {error, Text} -> error({no_console, Text})

@@ -8,7 +8,7 @@
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([cluster/1, stock_nodes/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_starts_again/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, lanes_and_servers/1, history/1,
-         strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, queries_that_call_code/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, bad_words/1]).
+         strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, queries_that_call_code/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, demo/1, bad_words/1]).
 -export([seven/2]).
 
 -define(PATIENCE_MS, (20000 * beamway_runner:slowness())).
@@ -17,7 +17,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [cluster, stock_nodes, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_starts_again, a_node_that_is_stopped, many_streams, a_slow_browser, lanes_and_servers, history,
-     strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, queries_that_call_code, benchmarks, pipes, files, bad_questions, command, bad_words].
+     strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, queries_that_call_code, benchmarks, pipes, files, bad_questions, command, demo, bad_words].
 
 init_per_testcase(_, Config) -> Config.
 
@@ -522,6 +522,22 @@ command(Config) ->
     _ = os:cmd("kill -INT " ++ integer_to_list(Pid)),
     receive {Command, {exit_status, Status}} -> ?assertNotEqual(0, Status) after ?PATIENCE_MS -> error(still_running) end,
     ok = until(fun() -> beamway_peer:call(Peer, erlang, whereis, [beamway_console_collector]) =:= undefined end).
+
+%% What `make demo' leaves on a terminal: everybody on its host may look, and nobody may start anything.
+demo(_) ->
+    Self = self(),
+    {Demo, Monitor} = spawn_monitor(fun() -> beamway_demo_console:stay(fun(Format, Words) -> Self ! {said, lists:flatten(io_lib:format(Format, Words))}, ok end) end),
+    Said = receive
+               {said, Text} -> Text;
+               {'DOWN', Monitor, process, _, Why} -> error(Why)
+           after 3 * ?PATIENCE_MS -> error(silent)
+           end,
+    {match, [Url]} = re:run(Said, "http://localhost:[0-9]+/", [{capture, first, list}]),
+    Port = port_of(Url),
+    _ = frame(Port, "cluster", up(4)),
+    {403, _, _} = post(Port, "/api/topology/measure", #{}),
+    true = exit(Demo, kill),
+    ok = until(fun() -> gen_tcp:connect({127, 0, 0, 1}, Port, []) =:= {error, econnrefused} end).
 
 bad_words(Config) ->
     Run = fun(Words) ->
