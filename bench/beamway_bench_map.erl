@@ -53,8 +53,8 @@ mapped(Name, {Count, Edges}, Tree, Seed) ->
     end.
 
 by_scotch(Gmap, Count, Edges, Tree) ->
-    Base = filename:join(os:getenv("TMPDIR", "/tmp"), "beamway_map_" ++ os:getpid()),
-    [Graph, Target, Map] = Files = [Base ++ Ending || Ending <- [".grf", ".tgt", ".map"]],
+    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
+    [Graph, Target, Map] = [filename:join(Folder, Name) || Name <- ["x.grf", "x.tgt", "x.map"]],
     try
         ok = file:write_file(Graph, graph_file(Count, Edges)),
         ok = file:write_file(Target, "tleaf 3 8 100 8 10 4 1\n"),
@@ -67,7 +67,7 @@ by_scotch(Gmap, Count, Edges, Tree) ->
         Places = maps:from_list(places(Numbers, list_to_tuple(placement_tree:leaf_order(Tree)))),
         Count = map_size(Places),
         {placement_map:cost(Edges, Places, Tree, ?LEVELS), Us / 1.0e6}
-    after [file:delete(File) || File <- Files]
+    after file:del_dir_r(Folder)
     end.
 
 ended(Port) ->

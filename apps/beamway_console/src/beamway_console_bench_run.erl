@@ -5,20 +5,20 @@
 -export([run/3]).
 
 %% Standard output into a file, standard error to us line by line. The shell waits for the end of its input too, which comes when we end.
--define(SCRIPT, "exec 3>&1 4<&0; \"$1\" bench \"$2\" --quick --json 2>&3 >\"$3\" 3>&- 4<&- </dev/null & child=$!; "
-                "{ read -r _ <&4; kill -TERM $child; } 2>/dev/null 3>&- & wait $child; status=$?; kill $! 2>/dev/null; exit $status").
+%% Then it removes the folder: whoever is killed does not.
+-define(SCRIPT, "exec 3>&1 4<&0; \"$1\" bench \"$2\" --quick --json 2>&3 >\"$3/result\" 3>&- 4<&- </dev/null & child=$!; "
+                "{ read -r _ <&4; rm -r \"$3\"; kill -TERM $child; } 2>/dev/null 3>&- & wait $child; status=$?; kill $! 2>/dev/null; exit $status").
 -define(SILENT_MS, 120000).
 
 %% @doc Runs it; each line of what it says on standard error is told. The result is what {@link beamway_console_bench:object/1} makes of its JSON.
 -spec run(Command :: file:filename(), Name :: binary(), Tell :: fun((map()) -> ok)) -> {ok, map()} | {error, binary()}.
 run(Command, Name, Tell) ->
-    Folder = case os:getenv("TMPDIR") of false -> "/tmp"; Set -> Set end,
-    File = filename:join(Folder, io_lib:format("beamway-console-~s-~b.json", [os:getpid(), erlang:unique_integer([positive])])),
+    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
     try
-        Port = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", ?SCRIPT, "sh", Command, Name, File]}, exit_status, binary, {line, 500}, use_stdio]),
-        ended(followed(Port, Tell), File)
+        Port = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", ?SCRIPT, "sh", Command, Name, Folder]}, exit_status, binary, {line, 500}, use_stdio]),
+        ended(followed(Port, Tell), filename:join(Folder, "result"))
     after
-        _ = file:delete(File)
+        _ = file:del_dir_r(Folder)
     end.
 
 followed(Port, Tell) ->

@@ -107,15 +107,15 @@ heat_map(#{matrix := Matrix, tree := Tree, mode := Mode}) ->
     placement_draw:heat_map(Matrix, #{order => placement_tree:leaf_order(Tree), title => io_lib:format("Round-trip times between nodes, ~s", [Mode])}).
 
 png(Svg) ->
-    Folder = case os:getenv("TMPDIR") of false -> "/tmp"; Set -> Set end,
-    File = filename:join(Folder, io_lib:format("beamway-console-~s-~b.png", [os:getpid(), erlang:unique_integer([positive])])),
+    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
+    File = filename:join(Folder, "drawing.png"),
     try placement_draw:to_png(Svg, File) of
         ok ->
             {ok, Bytes} = file:read_file(File),
             Bytes;
         {error, Error} -> {error, placement_draw:format_error(Error)}
     after
-        _ = file:delete(File)
+        _ = file:del_dir_r(Folder)
     end.
 
 -ifdef(TEST).

@@ -4,6 +4,7 @@
 -module(beamway_console_SUITE).
 
 -include_lib("common_test/include/ct.hrl").
+-include_lib("kernel/include/file.hrl").
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
@@ -445,6 +446,7 @@ benchmarks(Config) ->
     Command = filename:join(Folder, "bench"),
     ok = file:write_file(Command, "#!/bin/sh\necho begun >&2\n[ \"$2\" = cost ] && { sleep 600 & wait; }\ncat \"$(dirname \"$0\")/rpc.json\"\n"),
     ok = file:change_mode(Command, 8#755),
+    Temporary = temporary(Peer, Config),
     Port = console(Peer, #{results => Folder, command => Command, allow => true}),
     {200, #{<<"results">> := [#{<<"file">> := <<"rpc.json">>, <<"count">> := 1}], <<"startable">> := [_ | _]}} = get(Port, "/api/bench"),
     {200, #{<<"metrics">> := [#{<<"name">> := <<"x">>}]}} = get(Port, "/api/bench/rpc.json"),
@@ -459,13 +461,23 @@ benchmarks(Config) ->
     {202, _, _} = post(Port, "/api/bench/run", #{name => cost}),
     ok = until(fun() -> case Jobs() of #{<<"running">> := #{<<"bench">> := #{<<"lines">> := [_ | _]}}} -> true; _ -> false end end),
     {409, _, _} = post(Port, "/api/bench/run", #{name => rpc}),
+    %% Nobody else can put a link there under a name that can be guessed.
+    {ok, [Own]} = file:list_dir(Temporary),
+    ?assertMatch({ok, #file_info{type = directory, mode = 8#40700}}, file:read_file_info(filename:join(Temporary, Own))),
     {202, _, _} = post(Port, "/api/bench/stop", #{}),
     ok = until(fun() -> map_size(maps:get(<<"running">>, Jobs())) =:= 0 end),
     ?assertMatch(#{<<"last">> := #{<<"bench">> := #{<<"ok">> := false, <<"why">> := <<"it was stopped">>}}}, Jobs()),
     %% A browser that was away meanwhile hears of it, although nothing happens any more.
     ?assertEqual([#{}, #{}], [maps:get(<<"running">>, frame(Port, "jobs", fun(F) -> is_map_key(<<"last">>, F) end)) || _ <- [once, again]]),
-    %% Its processes go with it.
-    ok = until(fun() -> os:cmd("pgrep -f '" ++ Command ++ "'") =:= "" end).
+    %% Its processes and its result go with it.
+    ok = until(fun() -> os:cmd("pgrep -f '" ++ Command ++ "'") =:= "" andalso file:list_dir(Temporary) =:= {ok, []} end).
+
+%% The folder of this node for temporary files.
+temporary(Peer, Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "temporary"),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    true = beamway_peer:call(Peer, os, putenv, ["TMPDIR", Folder]),
+    Folder.
 
 pipes(Config) ->
     [{Peer, _}] = started(1),
