@@ -74,9 +74,10 @@ frame(Port, Topics, Is) ->
     gen_tcp:close(Socket),
     Frame.
 
+%% As HTTP/1.0 it has no chunks, which may end within an event.
 stream(Port, Topics) ->
     Socket = yucan_client:connect(Port),
-    ok = gen_tcp:send(Socket, ["GET /api/events?topics=", Topics, " HTTP/1.1\r\nHost: localhost\r\n\r\n"]),
+    ok = gen_tcp:send(Socket, ["GET /api/events?topics=", Topics, " HTTP/1.0\r\nHost: localhost\r\n\r\n"]),
     Socket.
 
 next(Socket, Buffer, Is, Deadline) ->
