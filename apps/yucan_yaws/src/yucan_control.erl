@@ -7,6 +7,7 @@
 -export([init/2]).
 
 -define(WAIT_MS, 60000).
+-define(RETRY_MS, 100).
 
 %% @doc Listens in the folder; `Answer' gets each word and says what to reply.
 -spec start_link(Folder :: file:filename(), fun((binary()) -> iodata())) -> {ok, pid()} | {error, term()}.
@@ -28,15 +29,24 @@ init(File, Answer) ->
             exit(normal)
     end.
 
-%% One at a time. No timeout in accept: waiting is all that it does.
+%% One at a time. No timeout in accept: waiting is all that it does. Whoever asks while no descriptor is left waits in the backlog.
 serve(Listening, Answer) ->
-    {ok, Socket} = gen_tcp:accept(Listening),
+    case gen_tcp:accept(Listening) of
+        {ok, Socket} ->
+            %% In a process of its own: one that fails, as for want of descriptors, is the end of this connection alone.
+            {_, Monitor} = spawn_monitor(fun() -> answer(Socket, Answer) end),
+            receive {'DOWN', Monitor, process, _, _} -> ok end,
+            _ = gen_tcp:close(Socket),
+            serve(Listening, Answer);
+        {error, Reason} when Reason =/= closed ->
+            receive after ?RETRY_MS -> serve(Listening, Answer) end
+    end.
+
+answer(Socket, Answer) ->
     case gen_tcp:recv(Socket, 0, 5000) of
-        {ok, Line} -> _ = gen_tcp:send(Socket, [Answer(string:trim(Line)), $\n]), ok;
-        {error, _} -> ok
-    end,
-    _ = gen_tcp:close(Socket),
-    serve(Listening, Answer).
+        {ok, Line} -> gen_tcp:send(Socket, [Answer(string:trim(Line)), $\n]);
+        Error -> Error
+    end.
 
 %% @doc Asks the daemon of a folder.
 -spec ask(Folder :: file:filename(), Word :: iodata()) -> {ok, binary()} | {error, inet:posix() | closed | timeout}.

@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, no_locale/1, wishes/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, no_locale/1, wishes/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, no_locale, wishes, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, cannot_serve, announced, daemon, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, no_locale, wishes, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -454,6 +454,35 @@ gone(Config, Environment, Deadline) ->
         {1, ["yucan: no daemon of this name runs"]} -> ok;
         _ -> true = erlang:monotonic_time(millisecond) < Deadline, gone(Config, Environment, Deadline)
     end.
+
+%% While clients hold all of its descriptors a daemon waits, and answers whoever has asked it once there is room.
+daemon_without_descriptors(Config) ->
+    [{_, Folder}] = environment(),
+    Served = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "ulimit -n 64; exec \"$@\" 2>/dev/null", "sh", ?config(command, Config), "--port", "0", ?config(served, Config)]},
+                                                       {env, [{"YUCAN_CONTROL", Folder}]}, {line, 2000}, exit_status]),
+    try
+        Port = port_in(line(Served)),
+        true = beamway_peer:wait_until(fun() -> element(1, yucan_control:ask(Folder, "status")) =:= ok end, ?WAIT_MS),
+        Clients = [yucan_client:connect(Port) || _ <- lists:seq(1, 64)],
+        {os_pid, Pid} = erlang:port_info(Served, os_pid),
+        true = beamway_peer:wait_until(fun() -> length(filelib:wildcard(lists:concat(["/proc/", Pid, "/fd/*"]))) =:= 64 end, ?WAIT_MS),
+        {ok, Socket} = gen_tcp:connect({local, filename:join(Folder, "control")}, 0, [binary, {active, false}, {packet, line}]),
+        ok = gen_tcp:send(Socket, "status\n"),
+        {error, timeout} = gen_tcp:recv(Socket, 0, 1000),
+        [ok = gen_tcp:close(Client) || Client <- Clients],
+        {ok, <<"ok serving ", _/binary>>} = gen_tcp:recv(Socket, 0, ?WAIT_MS)
+    after
+        stop(Served)
+    end.
+
+%% Nor does a command that fails end what takes the next one.
+failed_command(_) ->
+    [{_, Folder}] = environment(),
+    {ok, Pid} = yucan_control:start_link(Folder, fun(<<"fail">>) -> error(failed_on_purpose); (Word) -> Word end),
+    {error, closed} = yucan_control:ask(Folder, "fail"),
+    {ok, <<"next">>} = yucan_control:ask(Folder, "next"),
+    true = unlink(Pid),
+    exit(Pid, kill).
 
 %% The shell of a daemon, on a terminal that `script' makes: watching goes off and on there, and Ctrl-D leaves it alone.
 attached(Config) ->
