@@ -5,6 +5,7 @@
 %% a port cannot close its half). Its standard error is the server's. The runtime makes each program the leader of a process group: when the
 %% script ends, is told to end, or its reader ends, whatever is left of that group is killed. While its reader is slow the group
 %% is stopped (SIGSTOP), since a port reads all that comes. One process for each script, which ends with the one that reads.
+%% A shell that was started before the script sends the signals: later there may be no descriptor for one. It kills the group when its input ends.
 -module(yucan_cgi_run).
 -behaviour(gen_server).
 
@@ -24,6 +25,7 @@
 -opaque source() :: pid().
 
 -record(state, {port :: port(),
+                signaller :: port(),
                 os_pid :: pos_integer(),
                 body :: none | {file, file:filename(), pos_integer()},
                 queue = [] :: [binary()],
@@ -91,11 +93,17 @@ init({Reader, #{program := Program, arguments := Arguments, folder := Folder, va
     Options = [{args, ["-c", lists:append(shell(Body)), file(Body)] ++ told_by_shell(Variables) ++ ["--", Program | Arguments]},
                {cd, Folder}, {env, environment(Variables)},
                exit_status, eof, binary, stream, use_stdio, hide],
-    try open_port({spawn_executable, "/bin/sh"}, Options) of
-        Port -> started(Port, Body)
+    try
+        Signaller = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", signaller()]}, out, hide]),
+        started(open_port({spawn_executable, "/bin/sh"}, Options), Signaller, Body)
     catch
         error:Reason -> {stop, Reason}
     end.
+
+%% Its input is the id of the group, then names of signals. A program that is not yet the leader of its group gets them itself.
+signaller() ->
+    "exec >/dev/null 2>&1; read group || exit; "
+    "while read name; do kill -s \"$name\" -- \"-$group\" || kill -s \"$name\" \"$group\"; done; kill -s KILL -- \"-$group\"".
 
 %% The file's name is gone once the shell has it open.
 shell(Body) ->
@@ -132,12 +140,13 @@ value(Bytes) ->
 file({file, Name, _}) -> Name;
 file(none) -> "yucan".
 
-started(Port, Body) ->
+started(Port, Signaller, Body) ->
     case erlang:port_info(Port, os_pid) of
         {os_pid, OsPid} ->
+            true = port_command(Signaller, [integer_to_list(OsPid), $\n]),
             _ = atomics:add(counter(), 1, 1),
             _ = erlang:start_timer(?LOOK_MS, self(), look),
-            {ok, #state{port = Port, os_pid = OsPid, body = Body}};
+            {ok, #state{port = Port, signaller = Signaller, os_pid = OsPid, body = Body}};
         undefined -> {stop, ended}
     end.
 
@@ -224,19 +233,15 @@ continue(State) -> State.
 
 %% @private
 -spec terminate(term(), #state{}) -> ok.
-terminate(_, #state{port = Port, body = Body} = State) ->
+terminate(_, #state{exit = Exit, body = Body} = State) ->
     _ = atomics:sub(counter(), 1, 1),
-    ok = signal("KILL", State),
-    _ = try port_close(Port) catch error:badarg -> true end,
-    yucan_spool:delete(Body).
-
-%% To the whole group; one that is gone already is no error.
-signal(Name, #state{os_pid = OsPid}) ->
-    Kill = open_port({spawn_executable, "/bin/sh"},
-                     [{args, ["-c", "kill -s \"$1\" -- \"-$2\" 2>/dev/null", "kill", Name, integer_to_list(OsPid)]},
-                      exit_status, use_stdio, hide]),
-    receive
-        {Kill, {exit_status, _}} -> ok
-    after ?CALL_MS ->
-        ok
+    ok = yucan_spool:delete(Body),
+    %% Once the script has ended only its group is killed, as the port closes: its id may be that of another process.
+    case Exit of
+        none -> signal("KILL", State);
+        _ -> ok
     end.
+
+signal(Name, #state{signaller = Signaller}) ->
+    true = port_command(Signaller, [Name, $\n]),
+    ok.

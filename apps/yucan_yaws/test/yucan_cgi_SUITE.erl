@@ -8,7 +8,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
 -export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
-         hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, given_up/1, too_many/1, head_request/1, not_executable/1, shell_characters/1, called/1,
+         hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, without_descriptors/1, given_up/1, too_many/1, head_request/1, not_executable/1, shell_characters/1, called/1,
          fcgi_broken/1, body_bound/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
          revproxy_path/1, revproxy_hops/1, revproxy_elsewhere/1]).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
-     client_leaves, given_up, too_many, head_request, not_executable, shell_characters, called, body_bound, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once,
+     client_leaves, without_descriptors, given_up, too_many, head_request, not_executable, shell_characters, called, body_bound, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once,
      revproxy_path, revproxy_hops, revproxy_elsewhere].
 
 %% Bodies go to a folder of this suite's own, where nobody else leaves files.
@@ -225,6 +225,32 @@ client_leaves(Config) ->
          true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() =:= 0 end, 10000)
      end || {Method, Name} <- [{"GET", "wait.cgi"}, {"GET", "talk.cgi"}, {"HEAD", "talk.cgi"}, {"GET", "over.cgi"}]],
     no_process_left(nap(6)).
+
+%% A script ends with all that it has started also when no descriptor is left for another program.
+without_descriptors(Config) ->
+    Script = #{program => "/bin/sh", arguments => ["-c", lists:concat(["sleep ", nap(7), " & exec sleep ", nap(7)])], folder => proplists:get_value(priv_dir, Config),
+               variables => [], body => none},
+    {ok, Peer, _} = beamway_peer:start(inet_tcp, #{before_exec => "ulimit -n 64;"}),
+    try
+        ok = beamway_peer:run(Peer, fun() ->
+            %% The first one loads all modules: that takes descriptors as well.
+            {ok, First} = yucan_cgi_run:open(Script),
+            _ = yucan_cgi_run:close(First),
+            {ok, Source} = yucan_cgi_run:open(Script),
+            {emfile, [_ | _]} = take_descriptors([]),
+            _ = yucan_cgi_run:close(Source),
+            ok
+        end),
+        no_process_left(nap(7))
+    after
+        beamway_peer:stop(Peer)
+    end.
+
+take_descriptors(Files) ->
+    case file:open("/dev/null", [read, raw]) of
+        {ok, File} -> take_descriptors([File | Files]);
+        {error, Reason} -> {Reason, Files}
+    end.
 
 %% A client of HTTP/2 gives up its stream, or its connection, while its body comes or another server is asked: no file is left.
 given_up(Config) ->
