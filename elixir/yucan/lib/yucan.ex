@@ -156,5 +156,11 @@ defmodule Yucan.Drain do
 
   @impl true
   def terminate(_, {_, 0}), do: :ok
-  def terminate(_, {name, ms}), do: :yucan.drain(name, ms)
+
+  def terminate(_, {name, ms}) do
+    :yucan.drain(name, ms)
+  catch
+    # The server itself has ended.
+    :exit, _ -> :ok
+  end
 end

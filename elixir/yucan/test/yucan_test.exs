@@ -283,6 +283,21 @@ defmodule YucanTest do
     assert :ok = Task.await(stopped, @patience)
   end
 
+  test "starts again without a word of the drain when the server has crashed" do
+    options = options([])
+    supervisor = start_supervised!({Yucan, options})
+    {_, server, _, _} = List.keyfind(Supervisor.which_children(supervisor), options[:name], 0)
+
+    log =
+      capture_log(fn ->
+        Process.exit(server, :kill)
+        eventually(fn -> match?({_, pid, _, _} when is_pid(pid) and pid != server, List.keyfind(Supervisor.which_children(supervisor), options[:name], 0)) end)
+      end)
+
+    assert {200, _, "hello"} = options[:name] |> Yucan.port() |> :yucan_client.get("/hello")
+    refute log =~ ":drain"
+  end
+
   defp eventually(fun, left \\ 1000) do
     cond do
       fun.() -> :ok
