@@ -171,7 +171,7 @@ static(Docroot, Path, Req, Arg, Site, Left) ->
     end.
 
 static_options(Path, #{server := #{index_files := Names, dir_listings := Listing, deflate := Gzip, expires := Expires, follow_symlinks := Links}} = Site) ->
-    Options = #{index => [list_to_binary(Name) || Name <- Names, hd(Name) =/= $/], listing => Listing =/= false, gzip => Gzip, follow_symlinks => Links},
+    Options = #{index => [unicode:characters_to_binary(Name) || Name <- Names, hd(Name) =/= $/], listing => Listing =/= false, gzip => Gzip, follow_symlinks => Links},
     yucan_yaws_out:expiring(Path, Expires, maps:merge(Options, maps:with([mount], Site))).
 
 not_found(_, _, #{server := #{errormod_404 := undefined}}, _) ->

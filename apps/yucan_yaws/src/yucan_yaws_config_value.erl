@@ -350,7 +350,7 @@ header(Name, Sign, Value) ->
     case yucan_header:is_token(unicode:characters_to_binary(Name)) of
         true ->
             case lists:all(fun(C) -> C >= $\s andalso C =/= 127 end, Whole) of
-                true -> {ok, {Name, Whole}};
+                true -> {ok, {Name, bytes(Whole)}};
                 false -> problem("header ~ts = ~ts: expected a value without control characters", [Name, Whole])
             end;
         false ->
@@ -381,7 +381,7 @@ slashed(Dir) -> "/" ++ string:trim(Dir, both, "/").
 realm(Realm) ->
     case lists:any(fun(C) -> C < $\s orelse C =:= $" orelse C =:= $\\ end, Realm) of
         true -> bad("realm = ~ts: expected a text without quotes and backslashes", [Realm]);
-        false -> Realm
+        false -> bytes(Realm)
     end.
 
 user(Text) ->
@@ -389,11 +389,14 @@ user(Text) ->
         [Name, Password] when Name =/= "", Password =/= "" ->
             _ = yucan_password:is_valid_hash(Password) orelse
                 bad("user = ~ts:...: expected NAME:PASSWORD or NAME:~ts", [Name, yucan_password:expected()]),
-            {Name, Password};
+            {bytes(Name), Password};
         [Name | _] ->
             %% What stands behind the colon may be a secret.
             bad("user = ~ts: expected NAME:PASSWORD or NAME:{HASH}...", [Name])
     end.
+
+%% Text that meets bytes of a request or an answer. Modules for Yaws get it so as well.
+bytes(Text) -> binary_to_list(unicode:characters_to_binary(Text)).
 
 cidr(_, "all") -> all;
 cidr(Key, Text) ->

@@ -145,7 +145,7 @@ folder(Path, Docroot, #{index_files := Names} = Options) ->
     end.
 
 index([], _, Docroot, _) -> {folder, Docroot};
-index(["/" ++ _ = Elsewhere], _, _, _) -> {redirect, list_to_binary(Elsewhere)};
+index(["/" ++ _ = Elsewhere], _, _, _) -> {redirect, yucan_yaws_out:escaped(unicode:characters_to_binary(Elsewhere))};
 index([Name | Rest], Path, Docroot, Options) ->
     File = <<Path/binary, (unicode:characters_to_binary(Name))/binary>>,
     case type(File, Docroot, Options) of

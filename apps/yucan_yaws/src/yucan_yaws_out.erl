@@ -6,7 +6,7 @@
 %% Anything else is an error of the module, which becomes a 500.
 -module(yucan_yaws_out).
 
--export([later/3, made/1, rewritten/2, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2, path/1]).
+-export([later/3, made/1, rewritten/2, escaped/1, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2, path/1]).
 -export([collect/1, merge/2, answer/3, typed/2, own_origin/2, expiring/3]).
 -export_type([outcome/0, next/0, lazy/0]).
 
@@ -132,7 +132,8 @@ rewritten(#arg{req = #http_request{path = {abs_path, Target}, method = Method}, 
     end;
 rewritten(_, Req) -> Req.
 
-%% A module may have put a decoded path there: what cannot be in a target is escaped again.
+%% @doc A path that a module or a configuration may have decoded: what cannot be in a target is escaped again.
+-spec escaped(binary()) -> binary().
 escaped(Path) ->
     << <<(case C > $\s andalso C < 127 of true -> <<C>>; false -> yucan_path:escape(<<C>>) end)/binary>> || <<C>> <= Path >>.
 

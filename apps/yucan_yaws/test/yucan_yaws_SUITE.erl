@@ -7,14 +7,14 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
 -export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, streams/1,
-         stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, error_modules/1, rewriting/1, auth/1, authmod/1, files/1, sources/1, own_modules/1, nitrogen/1,
+         stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, error_modules/1, rewriting/1, auth/1, authmod/1, files/1, beyond_ascii/1, sources/1, own_modules/1, nitrogen/1,
          reload/1, websocket/1, start_modules/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, streams,
-     stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, error_modules, rewriting, auth, authmod, files, sources, own_modules, nitrogen, reload, websocket,
+     stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, error_modules, rewriting, auth, authmod, files, beyond_ascii, sources, own_modules, nitrogen, reload, websocket,
      start_modules].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -282,6 +282,23 @@ files(Config) ->
     <<"ours">> = proplists:get_value(<<"x-site">>, Headers),
     <<"max-age=60", _/binary>> = proplists:get_value(<<"cache-control">>, Headers),
     ok.
+
+%% Names of files and people, and texts of headers, have the bytes that they have in the configuration.
+beyond_ascii(Config) ->
+    Text = fun unicode:characters_to_binary/1,
+    Port = yucan_yaws_site:start(Config, Text("docroot = www\nindex_files = \x{e9}.html \x{416}.html /\x{416}/?a=%20\nerrormod_401 = yucan_yaws_pages\nappmods = </secret, yucan_yaws_pages>\n"
+                                              "<auth>\ndir = /secret\nrealm = \x{e9}\x{416}\nuser = zo\x{eb}\x{416}:\x{df}\n</auth>\n"
+                                              "<extra_response_headers>\nX-Site = \x{e9}\x{416}\n</extra_response_headers>\n"),
+                                 [{"www/one/\x{e9}.html", "one"}, {"www/two/\x{416}.html", "two"}, {"www/three/x", "x"}]),
+    {200, Headers, <<"one">>} = yucan_yaws_client:get(Port, "h", "/one/"),
+    <<"\x{e9}\x{416}"/utf8>> = proplists:get_value(<<"x-site">>, Headers),
+    {200, _, <<"two">>} = yucan_yaws_client:get(Port, "h", "/two/"),
+    {302, Elsewhere, _} = yucan_yaws_client:get(Port, "h", "/three/"),
+    <<"http://h/%D0%96/?a=%20">> = proplists:get_value(<<"location">>, Elsewhere),
+    {401, Asked, <<"who are you, \x{e9}\x{416}"/utf8>>} = yucan_yaws_client:get(Port, "h", "/secret/html"),
+    <<"Basic realm=\"\x{e9}\x{416}\""/utf8>> = proplists:get_value(<<"www-authenticate">>, Asked),
+    {200, _, _} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/secret/html",
+                                              headers => [{"authorization", ["Basic ", base64:encode(<<"zo\x{eb}\x{416}:\x{df}"/utf8>>)]}]}).
 
 %% Where scripts run, what is called like the source of one is not given away.
 sources(Config) ->
