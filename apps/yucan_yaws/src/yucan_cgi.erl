@@ -156,7 +156,7 @@ standard(#{version := {Major, Minor}} = Facts) ->
     [{<<"GATEWAY_INTERFACE">>, <<"CGI/1.1">>},
      {<<"SERVER_SOFTWARE">>, <<"yucan">>},
      {<<"SERVER_PROTOCOL">>, <<"HTTP/", (Major + $0), ".", (Minor + $0)>>},
-     {<<"SERVER_NAME">>, text(maps:get(server_name, Facts))},
+     {<<"SERVER_NAME">>, server_name(Facts)},
      {<<"SERVER_PORT">>, integer_to_binary(maps:get(server_port, Facts))},
      {<<"SERVER_ADDR">>, address(maps:get(server_addr, Facts))},
      {<<"REQUEST_METHOD">>, maps:get(method, Facts)},
@@ -170,6 +170,12 @@ standard(#{version := {Major, Minor}} = Facts) ->
      {<<"REMOTE_PORT">>, integer_to_binary(maps:get(remote_port, Facts))},
      %% php-cgi refuses to work without it, unless cgi.force_redirect is off.
      {<<"REDIRECT_STATUS">>, <<"200">>}].
+
+%% If the client has named no host, the address that it came to (RFC 3875, 4.1.14).
+server_name(#{server_name := <<>>, server_addr := undefined}) -> <<"localhost">>;
+server_name(#{server_name := <<>>, server_addr := Address}) when tuple_size(Address) =:= 8 -> <<"[", (address(Address))/binary, "]">>;
+server_name(#{server_name := <<>>, server_addr := Address}) -> address(Address);
+server_name(#{server_name := Name}) -> text(Name).
 
 %% PATH_INFO is there even if it is empty, for scripts that expect it; PATH_TRANSLATED only says something with it.
 path(#{path_info := Info, document_root := Root}) ->
@@ -260,6 +266,10 @@ extra_wins_test() ->
 no_body_test() ->
     Variables = variables((facts())#{content_length := none, method := <<"GET">>}, []),
     ?assertEqual([[], []], [get(Name, Variables) || Name <- [<<"CONTENT_LENGTH">>, <<"CONTENT_TYPE">>]]).
+
+server_name_test_() ->
+    [?_assertEqual([Name], get(<<"SERVER_NAME">>, variables((facts())#{server_name := <<>>, server_addr := Address}, [])))
+     || {Address, Name} <- [{{127, 0, 0, 1}, <<"127.0.0.1">>}, {{0, 0, 0, 0, 0, 0, 0, 1}, <<"[::1]">>}, {undefined, <<"localhost">>}]].
 
 user_test() ->
     Variables = variables((facts())#{user => "joe", scheme => https}, []),

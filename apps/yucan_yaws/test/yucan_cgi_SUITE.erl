@@ -80,6 +80,9 @@ environment(Config) ->
     {200, _, Again} = get(Port, "/dir/env.cgi"),
     nomatch = binary:match(Again, <<"YUCAN_SECRET">>),
     {_, _} = binary:match(Again, <<"\nQUERY_STRING=\n">>),
+    %% A request that names no host has the address that it came to.
+    {200, _, Nameless} = yucan_yaws_client:parse(yucan_yaws_client:receive_all(yucan_yaws_client:send(Port, "GET /dir/env.cgi HTTP/1.0\r\n\r\n"))),
+    [] = ["SERVER_NAME=127.0.0.1", "SERVER_PORT=" ++ integer_to_list(Port)] -- string:split(binary_to_list(Nameless), "\n", all),
     true = os:unsetenv("YUCAN_SECRET"),
     ok.
 
