@@ -130,7 +130,7 @@ alias(#{prefix := Prefix, target := Target}, Rest, Path, Req, Arg, #{server := S
     case {filelib:is_dir(Target), Rest} of
         {true, <<>>} ->
             {301, Headers, Body} = yucan_error:page(301),
-            {301, [{<<"location">>, [yucan_yaws_out:own_origin(Req, Server), Path, $/]} | Headers], Body};
+            {301, [{<<"location">>, [yucan_yaws_out:own_origin(Req, Server), Path, $/, [[$?, yucan_req:query(Req)] || yucan_req:has_query(Req)]]} | Headers], Body};
         {true, _} -> file(Rest, Req, Arg, Site#{mount => Prefix, server := Server#{docroot := [unicode:characters_to_list(Target)]}}, Left);
         {false, <<>>} -> yucan_file:serve(Req, Target, static_options(Path, Site));
         {false, _} -> not_found(Req, Arg, Site, Left)

@@ -285,8 +285,10 @@ aliases(Config) ->
     {200, <<"/css/sub/env.cgi /more\n">>} = Ask("/css/sub/env.cgi/more", [{"authorization", ["Basic ", base64:encode("joe:x")]}]),
     [{Path, Status} = {Path, element(1, Ask(Path, []))}
      || {Path, Status} <- [{"/css", 301}, {"/css/", 403}, {"/css/sub/env.cgi", 401}, {"/css/lib.inc", 403}, {"/css/f", 404}, {"/css/one.css/x", 404}, {"/css/..%2fsecret.txt", 400}]],
-    {301, Headers, _} = yucan_yaws_client:get(Port, "h", "/css"),
-    <<"http://h/css/">> = proplists:get_value(<<"location">>, Headers).
+    [begin
+         {301, Headers, _} = yucan_yaws_client:get(Port, "h", "/css" ++ Query),
+         {Query, Location} = {Query, proplists:get_value(<<"location">>, Headers)}
+     end || {Query, Location} <- [{"", <<"http://h/css/">>}, {"?a=%20&b", <<"http://h/css/?a=%20&b">>}, {"?", <<"http://h/css/?">>}]].
 
 program(Config, Name, Shell) ->
     File = yucan_yaws_site:write(Config, Name, ["#!/bin/sh\nprintf 'Content-Type: text/plain\\n\\n'\n", Shell, "\n"]),
