@@ -103,7 +103,7 @@ make_certificate(Folder, File) ->
 handle(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->
     Response = case {Cors, yucan_req:method(Req), is_known(Req, State)} of
         %% A preflight bears no password.
-        {true, <<"OPTIONS">>, _} -> {204, [{<<"access-control-allow-methods">>, <<"GET, HEAD, OPTIONS">>}, {<<"access-control-allow-headers">>, <<"*">>}], <<>>};
+        {true, <<"OPTIONS">>, _} -> {204, [{<<"access-control-allow-methods">>, <<"GET, HEAD, OPTIONS">>}, {<<"access-control-allow-headers">>, <<"*, Authorization">>}], <<>>};
         {_, _, false} ->
             {401, Headers, Body} = yucan_error:page(401),
             {401, [{<<"www-authenticate">>, <<"Basic realm=\"yucan\", charset=\"UTF-8\"">>} | Headers], Body};
