@@ -52,7 +52,7 @@ usage() ->
     "  --quiet             no QR code and no lines for requests on a terminal\n"
     "  --watch FOLDER      compile and load what changes there (again for others)\n"
     "  --help, --version   Without a word: this folder. A CONFIGURATION ends in .conf\n"
-    "                      or has a line <server NAME>; options above are not for it.\n"
+    "                      or has a line <server NAME>. It takes --quiet and --watch.\n"
     "exit status: 0 ended as asked, 1 cannot serve, 2 wrong words\n".
 
 version() ->
