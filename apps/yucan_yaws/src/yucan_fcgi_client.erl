@@ -93,8 +93,15 @@ reason(Reason) -> Reason.
 
 %% If this fails the application sees a body that never ends; whoever reads its answer closes the connection.
 send_body(Socket, Body) ->
-    ok = yucan_spool:send(fun(Data) -> gen_tcp:send(Socket, yucan_fcgi:stdin(Data)) end, Body),
-    ok = gen_tcp:send(Socket, yucan_fcgi:stdin(<<>>)).
+    Send = fun(Data) -> gen_tcp:send(Socket, yucan_fcgi:stdin(Data)) end,
+    Sent = case yucan_spool:send(Send, Body) of
+        ok -> Send(<<>>);
+        Error -> Error
+    end,
+    case Sent of
+        ok -> ok;
+        {error, Reason} -> exit(Reason)
+    end.
 
 %% @doc What comes next from the application. After `done' or an error the connection is no longer the caller's.
 -spec read(source(), TimeoutMs :: pos_integer()) ->

@@ -9,14 +9,14 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
 -export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
          hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, without_descriptors/1, given_up/1, too_many/1, head_request/1, not_executable/1, shell_characters/1, called/1,
-         fcgi_broken/1, body_bound/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
+         fcgi_broken/1, body_bound/1, fcgi_leaves/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
          revproxy_path/1, revproxy_hops/1, revproxy_elsewhere/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
-     client_leaves, without_descriptors, given_up, too_many, head_request, not_executable, shell_characters, called, body_bound, fcgi_broken, fcgi_absent, revproxy, revproxy_broken, many_at_once,
+     client_leaves, without_descriptors, given_up, too_many, head_request, not_executable, shell_characters, called, body_bound, fcgi_broken, fcgi_leaves, fcgi_absent, revproxy, revproxy_broken, many_at_once,
      revproxy_path, revproxy_hops, revproxy_elsewhere].
 
 %% Bodies go to a folder of this suite's own, where nobody else leaves files.
@@ -369,6 +369,22 @@ fcgi_broken(Config) ->
     {Listen, Address} = rubbish_server(<<1, 6, 0, 1, 0, 22, 0, 0, "Content-Type: a/b\n\nabc", 1, 6, 0, 1, 0, 9, 0, 0, "de">>),
     Port = start(Config, "php_handler = <fcgi, " ++ Address ++ ">\n", [{"a.php", ""}]),
     {502, _, _} = get(Port, "/a.php"),
+    gen_tcp:close(Listen).
+
+%% An application that leaves while a large body is on its way to it is no crash of the server: whoever reads the answer says it.
+fcgi_leaves(Config) ->
+    {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}]),
+    {ok, Port} = inet:port(Listen),
+    Body = {file, yucan_yaws_site:write(Config, "body", binary:copy(<<"x">>, 50000000)), 50000000},
+    {ok, Source} = yucan_fcgi_client:open({{127, 0, 0, 1}, Port}, [], Body, fun(_) -> ok end),
+    {monitors, [{process, Sender}]} = process_info(self(), monitors),
+    Monitor = monitor(process, Sender),
+    {ok, Application} = gen_tcp:accept(Listen, 20000),
+    ok = gen_tcp:close(Application),
+    receive {'DOWN', Monitor, process, Sender, Reason} -> {reason, closed} = {reason, Reason}
+    after 20000 * beamway_runner:slowness() -> error(still_sends)
+    end,
+    {error, closed, _} = yucan_fcgi_client:read(Source, 20000),
     gen_tcp:close(Listen).
 
 fcgi_absent(Config) ->
