@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, no_locale/1, wishes/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, no_locale/1, wishes/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, no_locale, wishes, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, no_locale, wishes, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -406,6 +406,16 @@ closed_descriptors(Config) ->
              stop(Served)
          end
      end || Closed <- ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"]].
+
+%% Of two installed versions the newest one is started, by its numbers: 0.10 comes after 0.9.
+newest_version(Config) ->
+    Root = filename:join(?config(priv_dir, Config), "installed"),
+    Link = fun(Target, Name) -> File = filename:join(Root, Name), ok = filelib:ensure_dir(File), ok = file:make_symlink(Target, File) end,
+    [ok = filelib:ensure_dir(filename:join([Root, "lib/beamway", Older, "ebin/x"])) || Older <- ["yucan-0.9.0", "yucan_yaws-0.9.0"]],
+    [Link(code:lib_dir(Application), lists:concat(["lib/beamway/", Application, "-0.10.0"])) || Application <- [yucan, yucan_yaws]],
+    ok = filelib:ensure_dir(filename:join(Root, "bin/yucan")),
+    {ok, _} = file:copy(?config(command, Config), filename:join(Root, "bin/yucan")),
+    {0, ["yucan " ++ _]} = run(open_port({spawn_executable, "/bin/sh"}, [{args, [filename:join(Root, "bin/yucan"), "--version"]}, {line, 2000}, exit_status, stderr_to_stdout])).
 
 served(Port, Deadline) ->
     try yucan_client:get(Port, "/a.txt")
