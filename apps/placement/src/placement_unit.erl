@@ -77,6 +77,9 @@ compare(Value, Unit, Constant) ->
 ordered(A, B) ->
     case {kind(A), kind(B)} of
         {Kind, Kind} when Kind =/= other -> {ok, order(plain(Kind, A), plain(Kind, B))};
+        %% An empty list is a text, too.
+        {text, list} when B =:= [] -> ordered(A, <<>>);
+        {list, text} when A =:= [] -> ordered(<<>>, B);
         {other, other} when A =:= B -> {ok, equal};
         _ -> {error, {other_type, A, B}}
     end.
@@ -111,6 +114,7 @@ compare_test_() ->
     [?_assertEqual(Want, compare(Value, Unit, Constant))
      || {Want, Value, Unit, Constant} <- [{{ok, less}, 1596.0, mhz, {2, ghz}}, {{ok, equal}, 4, none, 4.0}, {{ok, greater}, 5, kib, 4},
                                           {{ok, equal}, "Linux", none, <<"Linux">>}, {{ok, less}, {3, 11}, none, {3, 12}},
+                                          {{ok, less}, "", none, "x"}, {{ok, greater}, <<"x">>, none, ""}, {{ok, equal}, "", none, <<>>}, {{ok, less}, [], none, [1]},
                                           {{error, {other_type, undefined, 5}}, undefined, none, 5},
                                           {{error, {other_type, "8", 8}}, "8", none, 8},
                                           {{error, {other_dimension, gib, mhz}}, 5, mhz, {1, gib}}]].
