@@ -347,7 +347,10 @@ averaged(Name, #{every := Every} = Definition, Now) ->
     case ets:lookup(?VALUES, {samples, Name}) of
         [{_, [{At, _} | _] = Samples}] ->
             Numbers = [Number || {_, Number} <- Samples],
-            answer(lists:sum(Numbers) / length(Numbers), max(0, Now - At - Every), Definition);
+            try answer(lists:sum(Numbers) / length(Numbers), max(0, Now - At - Every), Definition)
+            %% Beyond what a float holds.
+            catch error:badarith -> {unknown, {raised, error, badarith}}
+            end;
         [{_, []}] -> {unknown, no_sample};
         [] -> evaluate
     end.

@@ -99,11 +99,10 @@ bad(P) ->
 operator(Op, P) -> case lists:member(Op, ?OPERATORS) of true -> Op; false -> bad(P) end.
 
 constant(Fun, P) when is_function(Fun) -> bad(P);
-constant({Number, Word}, P) when is_number(Number), is_atom(Word) ->
-    case placement_unit:is_unit(Word) of
-        true -> {Number, Word};
-        false -> throw({bad, "~0tP: ~tp is no unit; the units are ~0tp", [P, 15, Word, placement_unit:names()]})
-    end;
+constant({Number, Word} = Quantity, P) when is_number(Number), is_atom(Word) ->
+    _ = placement_unit:is_unit(Word) orelse throw({bad, "~0tP: ~tp is no unit; the units are ~0tp", [P, 15, Word, placement_unit:names()]}),
+    _ = is_number(plain(Quantity)) orelse throw({bad, "~0tP: the number is too large", [P, 15]}),
+    Quantity;
 constant(Constant, _) -> Constant.
 
 regex(Regex, P) ->
@@ -339,10 +338,7 @@ contradictions(Compiled) ->
                  placement_unit:is_quantity(K1) =:= placement_unit:is_quantity(K2), excludes(Op1, Op2, placement_unit:compare(plain(K1), none, plain(K2)))].
 
 plain({Number, Unit} = Quantity) when is_number(Number), is_atom(Unit) ->
-    Base = lists:foldl(fun(To, none) -> case placement_unit:convert(Quantity, To) of {ok, Converted} -> {Converted, To}; _ -> none end;
-                          (_, Found) -> Found
-                       end, none, [byte, hz, us, ratio, none]),
-    element(1, Base);
+    hd([Converted || To <- [byte, hz, us, ratio, none], {ok, Converted} <- [placement_unit:convert(Quantity, To)]] ++ [too_large]);
 plain(Constant) -> Constant.
 
 excludes(Op1, Op2, {ok, less}) -> lists:member(Op1, [lt, le, eq]) andalso lists:member(Op2, [gt, ge, eq]);

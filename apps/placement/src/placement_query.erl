@@ -135,7 +135,7 @@ bad_test_() ->
     [?_assertMatch({_, {error, _}}, {Query, compile(Query)})
      || Query <- [foo, {a, about, 1}, #{requires => []}, #{n => 0}, #{n => -1}, #{min => 0}, #{policy => first}, #{deadline => 0}, #{deadline => 1 bsl 32}, #{spread => 1},
                   #{order => {a, gt, 1}}, #{prefer => [{a, min}]}, #{require => [{a, gt, fun() -> 1 end}]}, #{max_age => -1}, #{on_conflict => maybe_so},
-                  {a, gt, {4, furlong}}, {a, match, "("}, [{a, gt, 1} | b], #{charge => 1}, #{from => "a"}]].
+                  {a, gt, {4, furlong}}, {a, gt, {1 bsl 1024, gib}}, {a, match, "("}, [{a, gt, 1} | b], #{charge => 1}, #{from => "a"}]].
 
 defaults_test() ->
     {ok, Plan} = compile([]),

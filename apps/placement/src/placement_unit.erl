@@ -13,7 +13,7 @@
 
 -type unit() :: byte | kib | mib | gib | tib | hz | khz | mhz | ghz | us | ms | s | minute | ratio | percent | none.
 -type quantity() :: {number(), unit()}.
--type reason() :: {other_dimension, unit(), unit()} | {other_type, Value :: term(), Constant :: term()}.
+-type reason() :: {other_dimension, unit(), unit()} | {too_large, number()} | {other_type, Value :: term(), Constant :: term()}.
 
 unit(byte) -> {bytes, 1};
 unit(kib) -> {bytes, 1 bsl 10};
@@ -53,7 +53,10 @@ convert({Number, From}, To) ->
     {FromDimension, FromFactor} = unit(From),
     {ToDimension, ToFactor} = unit(To),
     case FromDimension =:= ToDimension of
-        true -> {ok, Number * FromFactor / ToFactor};
+        true ->
+            try {ok, Number * FromFactor / ToFactor}
+            catch error:badarith -> {error, {too_large, Number}}
+            end;
         false -> {error, {other_dimension, From, To}}
     end.
 
@@ -108,7 +111,8 @@ plain(_, Term) -> Term.
 
 convert_test_() ->
     [?_assertEqual({ok, 4194304.0}, convert({4, gib}, kib)), ?_assertEqual({ok, 4}, convert({4, gib}, gib)),
-     ?_assertEqual({ok, 1596.0}, convert({1.596, ghz}, mhz)), ?_assertMatch({error, {other_dimension, gib, mhz}}, convert({4, gib}, mhz))].
+     ?_assertEqual({ok, 1596.0}, convert({1.596, ghz}, mhz)), ?_assertMatch({error, {other_dimension, gib, mhz}}, convert({4, gib}, mhz)),
+     ?_assertMatch({error, {too_large, _}}, convert({1 bsl 1024, gib}, mib)), ?_assertMatch({error, {too_large, _}}, convert({1.0e308, minute}, s))].
 
 compare_test_() ->
     [?_assertEqual(Want, compare(Value, Unit, Constant))

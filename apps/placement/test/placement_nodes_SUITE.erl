@@ -297,6 +297,12 @@ averages_over_time(Config) ->
     ok = call(Config, "d", placement, insert, [mean, {sampled, {?MODULE, slow_sample, []}, #{every => 60000, over => 60000}}]),
     ?assertEqual([{Node, [{mean, 7.0}]}], call(Config, "a", attr, request_attrs, [[Node], [mean]])),
     ok = call(Config, "d", attr, delete_attr, [mean]),
+    %% No float holds the average.
+    Server = call(Config, "d", erlang, whereis, [attr_server]),
+    ok = call(Config, "d", placement, insert, [mean, {sampled, {erlang, 'bsl', [1, 1024]}, #{every => 60000, over => 60000}}]),
+    ?assertEqual([{Node, [{mean, undefined}]}], call(Config, "a", attr, request_attrs, [[Node], [mean]])),
+    ok = call(Config, "d", attr, delete_attr, [mean]),
+    ?assertEqual(Server, call(Config, "d", erlang, whereis, [attr_server])),
     {error, _} = call(Config, "d", placement, insert, [mean, {sampled, {?MODULE, count_up, []}, #{every => 100, over => 10}}]).
 
 slow_sample() -> receive after 100 -> 7 end.
