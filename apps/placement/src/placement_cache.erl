@@ -218,11 +218,11 @@ aged(_, _, _, _, _, Status) -> {unknown, Status}.
 %% Values are then at most about four times that old, without a question. Replaces what was followed of a node before.
 -spec follow([node()], [placement_entry:name()], EveryMs :: pos_integer()) -> ok.
 follow(Nodes, Names, EveryMs) when is_integer(EveryMs), EveryMs >= 10 ->
-    gen_server:call(?SERVER, {follow, lists:usort(Nodes), lists:usort(Names), EveryMs}).
+    gen_server:call(?SERVER, {follow, placement_query:distinct(Nodes), lists:usort(Names), EveryMs}).
 
 %% @doc Ends that.
 -spec unfollow([node()]) -> ok.
-unfollow(Nodes) -> gen_server:call(?SERVER, {unfollow, Nodes}).
+unfollow(Nodes) -> gen_server:call(?SERVER, {unfollow, placement_query:distinct(Nodes)}).
 
 %% @doc Forgets all that is known of a node.
 -spec forget(node()) -> ok.
@@ -276,9 +276,7 @@ handle_info({'DOWN', Monitor, process, _, Reason}, #state{queries = Queries} = S
     {noreply, finished(Monitor, Reason, State)};
 handle_info({'DOWN', Monitor, process, {placement_push, Node}, _}, #state{follows = Follows} = State) ->
     case Follows of
-        #{Node := {Monitor, Names, Every}} ->
-            _ = erlang:send_after(?NEGATIVE_MS, self(), {follow_again, Node, Names, Every}),
-            {noreply, State#state{follows = Follows#{Node := {lost, Names, Every}}}};
+        #{Node := {Monitor, Names, Every}} -> {noreply, lost(Node, Names, Every, State)};
         _ -> {noreply, State}
     end;
 handle_info({follow_again, Node, Names, Every}, #state{follows = Follows} = State) ->
@@ -418,10 +416,19 @@ drop(Node) ->
 %%% Following
 
 following(Node, Names, Every, #state{follows = Follows} = State) ->
-    Monitor = monitor(process, {placement_push, Node}),
-    _ = placement_push:subscribe(Node, self(), Monitor, Names, Every),
     true = ets:insert(?KNOWN, {{follow, Node}, Names, Every}),
-    State#state{follows = Follows#{Node => {Monitor, Names, Every}}}.
+    try monitor(process, {placement_push, Node}) of
+        Monitor ->
+            _ = placement_push:subscribe(Node, self(), Monitor, Names, Every),
+            State#state{follows = Follows#{Node => {Monitor, Names, Every}}}
+    catch
+        %% This VM is no node now.
+        error:badarg -> lost(Node, Names, Every, State)
+    end.
+
+lost(Node, Names, Every, #state{follows = Follows} = State) ->
+    _ = erlang:send_after(?NEGATIVE_MS, self(), {follow_again, Node, Names, Every}),
+    State#state{follows = Follows#{Node => {lost, Names, Every}}}.
 
 unfollowed(Node, #state{follows = Follows} = State) ->
     true = ets:delete(?KNOWN, {follow, Node}),

@@ -11,7 +11,7 @@
          a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
          the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
          a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1, more_than_run_at_once/1, an_answer_after_the_end/1,
-         pairs_that_talk_much/1, asked_before_it_is_configured/1, automatic_and_slow/1, places_that_nodes_declare/1, a_stopped_node_is_waited_for_once/1, who_chooses_often_does_not_wait/1, an_attribute_is_defined_anew/1, warnings_are_shown/1]).
+         pairs_that_talk_much/1, asked_before_it_is_configured/1, automatic_and_slow/1, places_that_nodes_declare/1, a_stopped_node_is_waited_for_once/1, who_chooses_often_does_not_wait/1, an_attribute_is_defined_anew/1, warnings_are_shown/1, a_vm_that_is_no_node/1]).
 -export([held/0, slow_once/0, slow_sample/0, count_up/0, wrong/0, caught/1]).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -21,7 +21,7 @@ all() ->
      a_dead_node_costs_no_time, a_duplicate_is_one_node, units_and_failures, atoms_are_no_large_numbers, unknown_nodes_are_not_far,
      the_server_is_killed, an_owner_ends, owners_are_counted, averages_over_time, ages_and_caches, changes_are_pushed,
      a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation, more_than_run_at_once, an_answer_after_the_end,
-     pairs_that_talk_much, asked_before_it_is_configured, automatic_and_slow, places_that_nodes_declare, a_stopped_node_is_waited_for_once, who_chooses_often_does_not_wait, an_attribute_is_defined_anew, warnings_are_shown].
+     pairs_that_talk_much, asked_before_it_is_configured, automatic_and_slow, places_that_nodes_declare, a_stopped_node_is_waited_for_once, who_chooses_often_does_not_wait, an_attribute_is_defined_anew, warnings_are_shown, a_vm_that_is_no_node].
 
 init_per_suite(Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c", "d"]),
@@ -588,10 +588,19 @@ configuration_files(Config) ->
 warnings_are_shown(Config) ->
     File = filename:join(proplists:get_value(priv_dir, Config), "warned"),
     ok = file:write_file(File, "[{gone, {dynamic, {no_such_module, f}}}]."),
-    [Erl | Words] = beamway_peer:erl(),
-    Line = [[" ", Word] || Word <- Words ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:dirname(code:which(placement))]],
-    Said = os:cmd(lists:flatten([Erl, Line, " -placement attributes '\"", File, "\"' -eval '{ok, _} = application:ensure_all_started(placement), init:stop().' 2>&1"])),
+    Said = said(["-placement attributes '\"", File, "\"'"], "init:stop()."),
     ?assertMatch({match, _}, re:run(Said, "WARNING REPORT.*\n.*placement: attribute gone is not known on this node: its function does not exist")).
+
+%% Its distribution may start later.
+a_vm_that_is_no_node(_) ->
+    Said = said([], "Cache = whereis(placement_cache), ok = placement:follow([x@y], [os_type], 100), Cache = whereis(placement_cache), io:put_chars(\"goes on\"), init:stop()."),
+    ?assertEqual("goes on", Said).
+
+%% A VM that runs placement alone.
+said(Words, Expressions) ->
+    [Erl | Own] = beamway_peer:erl(),
+    Line = [[" ", Word] || Word <- Own ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:dirname(code:which(placement)), Words]],
+    os:cmd(lists:flatten([Erl, Line, " -eval '{ok, _} = application:ensure_all_started(placement), ", Expressions, "' 2>&1"])).
 
 %% Anybody who is connected may write to the registered name.
 strangers_write_to_the_server(Config) ->
@@ -613,6 +622,8 @@ strangers_write_to_the_server(Config) ->
         receive {placement_change, Reference, _, _, [_]} -> told after 20000 -> nothing end
     end)),
     ?assertMatch({error, {unknown_request, _}}, call(Config, "a", placement, reserve, [Node, #{}, #{ttl => 1 bsl 100}])),
+    %% Lists of other things than nodes.
+    [?assertError({bad_nodes, _}, on(Config, "b", Fun)) || Fun <- [fun() -> placement:follow(["b@host"], [os_type], 100) end, fun() -> placement:unfollow(foo) end]],
     ?assertMatch({error, _}, call(Config, "b", placement, insert, [huge, {sampled, {erlang, node, []}, #{every => 1 bsl 100, over => 1 bsl 100}}])),
     ?assertEqual(Pids, [call(Config, "b", erlang, whereis, [Name]) || Name <- [attr_server, placement_push, placement_cache, placement_group, placement_epoch, placement_lease]]).
 
