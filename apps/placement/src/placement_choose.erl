@@ -173,9 +173,11 @@ why_none(Plan, #{contexts := Contexts}) ->
 
 oldest(Contexts) -> lists:max([0 | [Age || #{view := #{attributes := Attributes}} <- Contexts, {ok, _, Age, _, _} <- maps:values(Attributes)]]).
 
-taken(#{n := all}, Feasible, _) -> [Node || #{node := Node} <- Feasible];
-taken(#{policy := {module, Module}, n := Count, source := Query} = Plan, Feasible, _) -> Module:select(scored(Plan, Feasible), Count, Query);
-taken(#{policy := Policy, n := Count, min := Min} = Plan, Feasible, Snapshot) ->
+taken(#{n := all, spread := none}, Feasible, _) -> [Node || #{node := Node} <- Feasible];
+%% Nobody was asked what prefers some of them.
+taken(#{n := all} = Plan, Feasible, Snapshot) -> taken(Plan#{n := length(Feasible), policy := random, prefer := []}, Feasible, Snapshot);
+taken(#{policy := {module, Module}, n := Count, source := Query} = Plan, Feasible, _) -> enough(Module:select(scored(Plan, Feasible), Count, Query), Plan);
+taken(#{policy := Policy, n := Count} = Plan, Feasible, Snapshot) ->
     Scored = case placement_policy:is_live(Policy) of
                  true -> live(Plan, Feasible, Snapshot, ?LIVE_ROUNDS, []);
                  false ->
@@ -183,11 +185,13 @@ taken(#{policy := Policy, n := Count, min := Min} = Plan, Feasible, Snapshot) ->
                      scored(Plan, charged(Drawn, Plan))
              end,
     {Best, _} = placement_policy:best(Policy, Scored, length(Scored), seed()),
-    Chosen = spread(Plan, Best, Feasible, Snapshot),
+    Chosen = enough(spread(Plan, Best, Feasible, Snapshot), Plan),
+    _ = placement_policy:is_live(Policy) orelse note(Chosen),
+    Chosen.
+
+enough(Chosen, #{n := Count, min := Min}) ->
     case length(Chosen) >= min(Min, Count) of
-        true ->
-            _ = placement_policy:is_live(Policy) orelse note(Chosen),
-            Chosen;
+        true -> Chosen;
         false -> []
     end.
 

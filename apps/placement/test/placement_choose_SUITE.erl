@@ -6,9 +6,9 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([three_values/1, relative_words/1, distance_words/1, affinity/1, taints/1, scores_of_ones_own/1, priorities_give_way/1,
-         conflicts_are_explained/1, why_not_names_everything/1, bad_queries/1, bad_nodes/1, choosers_do_not_pile_up/1, own_placements_count/1,
+         conflicts_are_explained/1, why_not_names_everything/1, bad_queries/1, bad_nodes/1, choosers_do_not_pile_up/1, a_policy_of_ones_own/1, own_placements_count/1,
          spread_over_places/1, latencies/1, the_command/1]).
--export([wait/0, middle/2, no_score/2]).
+-export([wait/0, middle/2, no_score/2, select/3]).
 
 -import(placement_two_sites, [call/5, on/3, node_of/2, nodes_of/1, name_of/2, chosen/2, names/0]).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 5}}].
 
 all() ->
     [three_values, relative_words, distance_words, affinity, taints, scores_of_ones_own, priorities_give_way, conflicts_are_explained,
-     why_not_names_everything, bad_queries, bad_nodes, choosers_do_not_pile_up, own_placements_count, spread_over_places, latencies, the_command].
+     why_not_names_everything, bad_queries, bad_nodes, choosers_do_not_pile_up, a_policy_of_ones_own, own_placements_count, spread_over_places, latencies, the_command].
 
 init_per_suite(Config) -> placement_two_sites:start(Config).
 
@@ -217,6 +217,14 @@ choosers_do_not_pile_up(Config) ->
     [A, F] = [node_of(Config, Name) || Name <- ["a", "f"]],
     [{ok, F, _} = call(Config, "a", placement, choose_node, [[A, F], #{prefer => [{1, {size, max}}]}]) || _ <- lists:seq(1, 20)].
 
+%% It gives as many as it likes; fewer than `min' are too few.
+a_policy_of_ones_own(Config) ->
+    Query = #{n => 3, policy => {module, ?MODULE}, prefer => [{1, {size, max}}]},
+    ?assertEqual(["f", "e"], chosen(Config, Query#{min => 2})),
+    ?assertEqual([], chosen(Config, Query)).
+
+select(Scored, Count, _) -> [Node || {Node, _} <- lists:sublist(lists:reverse(lists:keysort(2, Scored)), Count - 1)].
+
 %% What was placed since the nodes were asked counts, so one chooser with old knowledge goes round.
 own_placements_count(Config) ->
     Nodes = nodes_of(Config),
@@ -237,7 +245,11 @@ spread_over_places(Config) ->
     ?assertEqual(["x", "x", "y", "y"], lists:sort([case lists:member(Name, ["a", "c", "e"]) of true -> "x"; false -> "y" end || Name <- chosen(Config, Query({{attribute, zone}, 1, hard}, 4, []))])),
     %% A place with too few nodes: soft goes on without it, hard does not.
     ?assertEqual(5, length(chosen(Config, Query({1, 1, soft}, 5, {size, lt, 6})))),
-    ?assertEqual([], chosen(Config, Query({1, 1, hard}, 5, {size, lt, 6}))).
+    ?assertEqual([], chosen(Config, Query({1, 1, hard}, 5, {size, lt, 6}))),
+    %% As many as may be: of four nodes and one.
+    ?assertEqual([1, 1, 2], Sites(chosen(Config, Query({1, 1, hard}, all, {size, lt, 6})))),
+    ?assertEqual(5, length(chosen(Config, Query({1, 1, soft}, all, {size, lt, 6})))),
+    ?assertEqual([], chosen(Config, (Query({1, 1, hard}, all, {size, lt, 6}))#{min => 4})).
 
 latencies(Config) ->
     %% The first question goes over a new path; afterwards the shortest round trip is known.
