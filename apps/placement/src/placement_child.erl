@@ -91,13 +91,17 @@ running(Name, Nodes, End) ->
 -spec delete(name()) -> ok | {error, no_such_child | no_majority}.
 delete(Name) ->
     case ets:lookup(?CHILDREN, Name) of
-        [{_, #{nodes := Nodes, version := Version}, _}] ->
-            {Replies, _} = gen_server:multi_call(Nodes, ?SERVER, {delete, Name, Version}, ?CALL_MS),
-            case 2 * length(Replies) > length(Nodes) of
-                true -> ok;
-                false -> withdrawn(Name, {deleted, Version}, Nodes, no_majority)
-            end;
+        [{_, #{} = Spec, _}] -> ended(Spec);
         _ -> {error, no_such_child}
+    end.
+
+ended(#{name := Name, nodes := Nodes, version := Version}) ->
+    {Replies, _} = gen_server:multi_call(Nodes, ?SERVER, {delete, Name, Version}, ?CALL_MS),
+    case {[Spec || {_, {newer, Spec}} <- Replies], 2 * length(Replies) > length(Nodes)} of
+        %% This voter has missed a call.
+        {[Newer | _], _} -> ended(Newer);
+        {[], true} -> ok;
+        {[], false} -> withdrawn(Name, {deleted, Version}, Nodes, no_majority)
     end.
 
 %% @doc The process of a child, as far as this voter knows; for `{via, placement, Name}'.
@@ -202,10 +206,10 @@ handle_call({delete, Name, Version}, _, State) ->
 handle_call(Other, _, State) ->
     {reply, {error, {unknown_request, Other}}, State}.
 
--spec deleted(name(), {integer(), node()}, #state{}) -> ok.
+-spec deleted(name(), {integer(), node()}, #state{}) -> ok | {newer, spec()}.
 deleted(Name, Version, #state{keepers = Keepers}) ->
     case ets:lookup(?CHILDREN, Name) of
-        [{_, #{version := Newer}, _}] when Newer > Version -> ok;
+        [{_, #{version := Newer} = Spec, _}] when Newer > Version -> {newer, Spec};
         [{_, {deleted, Newer}, _}] when Newer >= Version -> ok;
         _ ->
             true = ets:insert(?CHILDREN, {Name, {deleted, Version}, promise(Name, now_ms())}),
@@ -227,7 +231,7 @@ handle_cast({ask, Alias, Spec, Holder, Pid}, State) ->
     Alias ! {Alias, answer(Spec, Holder, Pid)},
     {noreply, State};
 handle_cast({delete, Name, Version}, State) ->
-    ok = deleted(Name, Version, State),
+    _ = deleted(Name, Version, State),
     {noreply, State};
 %% It learns from the next holder what the majority knows.
 handle_cast({withdraw, Name, Given}, State) ->

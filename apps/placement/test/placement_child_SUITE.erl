@@ -8,7 +8,7 @@
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([restarted_elsewhere/1, moves_with_its_state/1, moves_to_a_node_that_was_chosen_before/1, only_the_majority_runs_it/1, a_node_that_was_restarted/1, wrong_options_and_the_end/1,
          a_new_child_waits_for_the_old_one/1, a_minority_changes_nothing/1, a_minority_deletes_nothing/1,
-         started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1, forgets_what_was_deleted/1, the_first_choice_does_not_start_it/1,
+         started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1, deleted_by_a_voter_that_missed_the_call/1, forgets_what_was_deleted/1, the_first_choice_does_not_start_it/1,
          the_first_choice_does_not_take_its_state/1, the_first_choice_hangs_over_its_state/1, the_first_voter_hangs/1, the_first_voter_knows_nothing/1,
          two_calls_at_once/1, a_call_beside_a_start/1, the_query_takes_long/1]).
 %% The child, on the nodes.
@@ -22,7 +22,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [restarted_elsewhere, moves_with_its_state, moves_to_a_node_that_was_chosen_before, only_the_majority_runs_it, a_node_that_was_restarted, wrong_options_and_the_end,
          a_new_child_waits_for_the_old_one, a_minority_changes_nothing, a_minority_deletes_nothing,
-         started_anew_on_restarted_nodes, a_helper_of_the_start_ends, a_voter_that_missed_the_end, forgets_what_was_deleted, the_first_choice_does_not_start_it,
+         started_anew_on_restarted_nodes, a_helper_of_the_start_ends, a_voter_that_missed_the_end, deleted_by_a_voter_that_missed_the_call, forgets_what_was_deleted, the_first_choice_does_not_start_it,
          the_first_choice_does_not_take_its_state, the_first_choice_hangs_over_its_state, the_first_voter_hangs, the_first_voter_knows_nothing,
          two_calls_at_once, a_call_beside_a_start, the_query_takes_long].
 
@@ -302,6 +302,13 @@ a_voter_that_missed_the_end(Config) ->
     ok = healed(Config, "a", ["b", "c"]),
     true = beamway_peer:wait_until(fun() -> call(Config, "a", children, []) =:= [] end, 30000),
     ?assertNot(is_alive(Config, Pid)).
+
+%% It knows an earlier call. Nobody asks it for a promise, since the child suits no node.
+deleted_by_a_voter_that_missed_the_call(Config) ->
+    Spec = #{name => once, query => {role, eq, worker}, call => {?MODULE, start_link, [kept]}, nodes => lists:sort(beamway_placement_nodes:nodes(cluster(Config))), grace => grace()},
+    [ok = voter(Config, Name, {gen_server, call}, [{put, Spec#{version => {Version, node()}}}]) || {Name, Version} <- [{"a", 1}, {"b", 2}, {"c", 2}]],
+    ok = call(Config, "a", delete_child, [once]),
+    ?assertEqual([[]], lists:usort([call(Config, Name, children, []) || Name <- ["a", "b", "c"]])).
 
 %% After an hour, also if the server was killed in that time. A call that has failed is forgotten, too.
 forgets_what_was_deleted(Config) ->
