@@ -18,7 +18,7 @@
                    on_conflict => error | relax,             %% relax if there is an order
                    spread => {Level :: non_neg_integer() | {attribute, placement_entry:name()}, MaxSkew :: pos_integer(), soft | hard},
                    policy => placement_policy:policy(),      %% two_choices
-                   charge => #{placement_entry:name() => number()}, %% what one placement adds, where nodes are not asked anew
+                   charge => #{placement_entry:name() => number()}, %% what one placement of the last minute adds, where nodes are not asked anew
                    max_age => non_neg_integer(),             %% ms that a value may be old
                    deadline => pos_integer()}                %% ms for the whole choice; {@link placement_config:deadline_ms/0}
                | placement_pred:predicate().
