@@ -57,7 +57,7 @@ mean_response(Policy, Age, Tasks, Seed) -> mean_response(Policy, Age, Tasks, See
 %% @doc The same with as many servers and choosers.
 -spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer(), {Servers :: pos_integer(), Choosers :: pos_integer()}) -> float().
 mean_response(Policy, Age, Tasks, Seed, {ServerCount, ChooserCount}) ->
-    Servers = maps:from_list([{Server, {queue:new(), 0, 0.0}} || Server <- lists:seq(1, ServerCount)]),
+    Servers = maps:from_list([{Server, {queue:new(), 0.0}} || Server <- lists:seq(1, ServerCount)]),
     %% Pictures are renewed at different moments.
     Pictures = maps:from_list([{Chooser, {Age * Chooser / ChooserCount - Age, #{}}} || Chooser <- lists:seq(1, ChooserCount)]),
     State = #{now => 0.0, servers => Servers, pictures => Pictures, seed => rand:seed_s(exsss, Seed), policy => Policy, age => Age},
@@ -93,7 +93,7 @@ renewed(Chooser, #{now := Now, age := Age, pictures := Pictures, servers := Serv
     end.
 
 %% Departures stand in the queue until they are past for every picture.
-length_at(Moment, {Departures, _, _}) -> length([D || D <- queue:to_list(Departures), D > Moment]).
+length_at(Moment, {Departures, _}) -> length([D || D <- queue:to_list(Departures), D > Moment]).
 
 choice(Chooser, #{policy := Policy, servers := Servers, pictures := Pictures, now := Now, seed := Seed} = State) ->
     {Drawn, Seed1} = placement_policy:draw(Policy, maps:keys(Servers), 1, Seed),
@@ -106,10 +106,10 @@ choice(Chooser, #{policy := Policy, servers := Servers, pictures := Pictures, no
     {Best, State#{seed := Seed2}}.
 
 served(Server, Service, #{now := Now, servers := Servers, age := Age} = State) ->
-    #{Server := {Departures, _, Last}} = Servers,
+    #{Server := {Departures, Last}} = Servers,
     Departure = max(Now, Last) + Service,
     Kept = without_past(Now - Age, Departures),
-    {Departure - Now, State#{servers := Servers#{Server := {queue:in(Departure, Kept), 0, Departure}}}}.
+    {Departure - Now, State#{servers := Servers#{Server := {queue:in(Departure, Kept), Departure}}}}.
 
 without_past(Moment, Departures) ->
     case queue:peek(Departures) of

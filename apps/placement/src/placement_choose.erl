@@ -27,8 +27,8 @@ choose(Nodes, Query) -> with_plan(Nodes, Query, fun(Plan, Snapshot, Began) -> de
 %% @doc Up to `Count' nodes in the order in which they should be tried, for {@link placement:spawn/2}.
 -spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()}) -> {ok, [node(), ...], placement_query:plan()} | {error, error()}.
 ranked(Nodes, {Query, Count}) ->
-    with_plan(Nodes, Query, fun(#{n := Wanted} = Plan, Snapshot, _) ->
-        One = Plan#{n := 1, min := case Wanted of all -> 1; _ -> min(1, Wanted) end},
+    with_plan(Nodes, Query, fun(Plan, Snapshot, _) ->
+        One = Plan#{n := 1, min := 1},
         case feasible(One, Snapshot) of
             {ok, Feasible, _} ->
                 case taken(One#{n := Count}, Feasible, Snapshot) of
