@@ -17,6 +17,9 @@
 %% @doc Entry: the words stand after `-extra'.
 -spec main() -> ok | no_return().
 main() ->
+    %% Before any other module is needed: the folder that is served may hold modules, too.
+    _ = code:del_path("."),
+    enter(os:getenv("YUCAN_FOLDER")),
     case init:get_plain_arguments() of
         [Word] when Word =:= "--reload"; Word =:= "--stop"; Word =:= "--status" -> ask(Word);
         ["--await"] -> await(erlang:monotonic_time(millisecond) + 20000);
@@ -27,6 +30,13 @@ main() ->
                 version -> io:put_chars([version(), $\n]), halt(0);
                 {error, Text} -> refuse(2, [[Text, "; see: yucan --help"]])
             end
+    end.
+
+enter(false) -> ok;
+enter(Folder) ->
+    case file:set_cwd(Folder) of
+        ok -> ok;
+        {error, Reason} -> refuse(1, [io_lib:format("cannot enter ~ts: ~ts", [Folder, file:format_error(Reason)])])
     end.
 
 -spec usage() -> string().

@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, no_locale/1, wishes/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, hostile_folder/1, no_locale/1, wishes/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, no_locale, wishes, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, hostile_folder, no_locale, wishes, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -102,6 +102,32 @@ this_folder(Config) ->
     after
         stop(Served)
     end.
+
+%% Modules that stand in the folder are files like others, also if they have names of what is loaded at the start, before main/0 and behind it.
+hostile_folder(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "hostile"),
+    Ran = filename:join(?config(priv_dir, Config), "ran"),
+    [begin
+         File = filename:join(Folder, lists:concat([Module, ".beam"])),
+         Run = erl_parse:abstract(Ran, 1),
+         {ok, Module, Code} = compile:forms([{attribute, 1, module, Module}, {attribute, 1, on_load, {run, 0}},
+                                             {function, 1, run, 0, [{clause, 1, [], [], [{call, 1, {remote, 1, {atom, 1, file}, {atom, 1, write_file}}, [Run, {string, 1, "ran"}]}]}]}], [nowarn_unused_function]),
+         ok = filelib:ensure_dir(File),
+         ok = file:write_file(File, Code)
+     end || Module <- [net_kernel, ssl_pem_cache]],
+    Served = open_port({spawn_executable, ?config(command, Config)}, [{args, ["-p", "0"]}, {cd, Folder}, {line, 2000}, exit_status, stderr_to_stdout]),
+    try
+        "yucan: serving . at " ++ _ = Line = line(Served),
+        {200, _, <<"FOR1", _/binary>>} = yucan_client:get(port_in(Line), "/net_kernel.beam"),
+        {error, enoent} = file:read_file_info(Ran)
+    after
+        stop(Served)
+    end,
+    %% A folder that the server cannot name keeps nobody waiting.
+    Latin1 = <<(unicode:characters_to_binary(Folder))/binary, "/d\xe9">>,
+    ok = prim_file:make_dir(Latin1),
+    {1, ["yucan: cannot enter " ++ _]} = run(open_port({spawn_executable, "/bin/sh"},
+                                                       [{args, ["-c", <<"cd \"", Latin1/binary, "\" && exec \"$0\"">>, ?config(command, Config)]}, {line, 2000}, exit_status, stderr_to_stdout])).
 
 %% As cron may start it: names beyond ASCII are UTF-8 without a locale, too.
 no_locale(Config) ->
