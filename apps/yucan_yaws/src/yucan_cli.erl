@@ -24,7 +24,8 @@ main() ->
         [Word] when Word =:= "--reload"; Word =:= "--stop"; Word =:= "--status" -> ask(Word);
         ["--await"] -> await(erlang:monotonic_time(millisecond) + 20000);
         Words ->
-            case parse(Words, #{}) of
+            case lists:all(fun is_list/1, Words) andalso parse(Words, #{}) of
+                false -> refuse(2, ["a word is no UTF-8; see: yucan --help"]);
                 {ok, Parsed} -> serve(Parsed);
                 help -> io:put_chars(usage()), halt(0);
                 version -> io:put_chars([version(), $\n]), halt(0);
@@ -128,6 +129,8 @@ serve(Words) ->
     %% What cannot be started is said in a line of its own.
     _ = logger:set_module_level(supervisor, none),
     log_to_standard_error(),
+    Missing = [Folder || Folder <- maps:get(watch, Words, []), not filelib:is_dir(Folder)],
+    Missing =:= [] orelse refuse(1, [io_lib:format("--watch ~ts: no such folder", [Folder]) || Folder <- Missing]),
     case options(Words) of
         {ok, Options} ->
             case yucan:start(Options) of
@@ -169,10 +172,17 @@ options(#{what := What} = Words) ->
         {false, false} ->
             case filelib:is_regular(What) of
                 true -> yucan_folder:options(Words#{lines => lines(Words)});
-                false -> {error, [io_lib:format("~ts: no such folder or file", [What])]}
+                false -> {error, [io_lib:format("~ts: ~ts", [What, why_not(What)])]}
             end;
         {false, true} -> yucan_yaws_config:load(What);
         {true, _} -> yucan_folder:options(Words#{lines => lines(Words)})
+    end.
+
+why_not(What) ->
+    case file:read_file_info(What) of
+        {ok, _} -> "a folder or a regular file is expected, not a device, FIFO or socket";
+        {error, enoent} -> "no such folder or file";
+        {error, Reason} -> file:format_error(Reason)
     end.
 
 -define(LOOK_BYTES, 262144).

@@ -75,6 +75,8 @@ cannot(Format, Arguments) -> throw({cannot, io_lib:format(Format, Arguments)}).
 
 %% One for all runs of this user, so that a browser asks only once. It is made again before its end.
 certificate() ->
+    os:getenv("HOME") =:= false andalso os:getenv("XDG_DATA_HOME") =:= false
+        andalso cannot("--https: no folder to keep the certificate in; set HOME or XDG_DATA_HOME", []),
     Folder = filename:join(filename:basedir(user_data, "yucan"), "https"),
     File = filename:join(Folder, "localhost.pem"),
     case filelib:last_modified(File) of

@@ -391,8 +391,13 @@ cannot_serve(Config) ->
                                                                                  ": address already in use; end the program that listens there, or choose another port"])},
                               {["--ip", "192.0.2.1", "--port", "0"], "yucan: cannot listen on 192.0.2.1 port 0: can't assign requested address; "
                                "choose an address of this host (`ip address' shows them)"},
-                              {["--port", "0", "--log", "/no/such/log"], "yucan: the access log /no/such/log cannot be opened: no such file or directory"}],
-        Result <- [run(Config, Words ++ [Served], [])]],
+                              {["--port", "0", "--log", "/no/such/log"], "yucan: the access log /no/such/log cannot be opened: no such file or directory"},
+                              {["--port", "0", "--watch", "/no/such/folder"], "yucan: --watch /no/such/folder: no such folder"},
+                              {["--port", "0", "--https"], "yucan: --https: no folder to keep the certificate in; set HOME or XDG_DATA_HOME"}],
+        Result <- [run(Config, Words ++ [Served], [{"HOME", false}, {"XDG_DATA_HOME", false}])]],
+    {1, ["yucan: /dev/null: a folder or a regular file is expected, not a device, FIFO or socket"]} = run(Config, ["/dev/null"], []),
+    {2, ["yucan: a word is no UTF-8; see: yucan --help"]} = run(Config, [<<"/dev/\xff">>], []),
+    {1, ["yucan: /dev/null/x: not a directory"]} = run(Config, ["/dev/null/x"], []),
     gen_tcp:close(Taken).
 
 %% What listens with TLS is announced as https.
