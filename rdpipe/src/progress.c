@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 /* ---- the pace ---- */
@@ -100,6 +101,21 @@ void rd_progress_clear(const rd_cli_t *cli)
         (void)fprintf(stderr, "\r\033[K");
 }
 
+/* Bytes of `text` that stand in one line of the terminal behind `used` columns: of a longer one \r
+ * would reach only the last row. A character of several bytes counts as one column. */
+static int fitting(const char *text, int used)
+{
+    struct winsize size = {0};
+    int len = 0, left;
+
+    if (ioctl(2, TIOCGWINSZ, &size) < 0 || size.ws_col == 0)
+        return (int)strlen(text);
+    for (left = size.ws_col - 1 - used; text[len]; len++)
+        if (((unsigned char)text[len] & 0xC0) != 0x80 && left-- <= 0)
+            break;
+    return len;
+}
+
 bool rd_progress_write(const rd_cli_t *cli, const char *text, const char *json)
 {
     if (!has_room())
@@ -107,7 +123,8 @@ bool rd_progress_write(const rd_cli_t *cli, const char *text, const char *json)
     if (cli->json && cli->progress)
         (void)fprintf(stderr, "%s\n", json);
     else if (is_drawn(cli))
-        (void)fprintf(stderr, "\r%s: %s\033[K", cli->name, text);
+        (void)fprintf(stderr, "\r%s: %.*s\033[K", cli->name,
+                      fitting(text, (int)strlen(cli->name) + 2), text);
     else
         (void)fprintf(stderr, "%s: %s\n", cli->name, text);
     return true;

@@ -224,6 +224,10 @@ def progress_on_a_terminal(hosts):
     parts = [int(found[1]) for found in told if found]
     expect(status == 0 and parts and parts == sorted(parts) and parts[-1] <= 100, f"status {status}: {lines[-5:]}")
     expect(any("*" in line for line in lines), f"no hop is marked as the slowest: {lines[-5:]}")
+    # In one row of a narrow terminal.
+    status, lines = hosts.on_a_terminal(f"stty cols 40; rdpipe host1:'<{path}' host2: host3:'>/dev/null'")
+    drawn = [line.replace("\x1b[K", "") for line in lines if line.startswith("rdpipe: 0:")]
+    expect(status == 0 and drawn and all(len(line) < 40 for line in drawn), f"status {status}: {drawn[-5:]}")
     # Not where nobody looks.
     gives(hosts, f"rdpipe host1:'<{path}' host2:'>/dev/null'", b"")
 
