@@ -7,15 +7,14 @@
 
 static void write_hops(const rd_run_t *run, FILE *to);
 
-/* The current rate of each hop; the slowest of several has a star. */
-static void add_hops(rd_run_t *run, char *text, size_t bytes, int64_t ms)
+/* The current rate of each hop; the slowest of several, from the hop `slowest` on, has a star. */
+static void add_hops(rd_run_t *run, char *text, size_t bytes, int64_t ms, size_t slowest)
 {
-    size_t slowest = 0, len = strlen(text);
+    size_t len = strlen(text);
     char rate[32];
 
-    for (size_t i = 1; i < rd_run_count(run); i++)
-        if (slowest == 0 ||
-            run->of[i].bytes - run->of[i].shown < run->of[slowest].bytes - run->of[slowest].shown)
+    for (size_t i = slowest + 1; i < rd_run_count(run); i++)
+        if (run->of[i].bytes - run->of[i].shown < run->of[slowest].bytes - run->of[slowest].shown)
             slowest = i;
     for (size_t i = 1; i < rd_run_count(run) && len < bytes - 100; i++) {
         rd_amount(rate, (double)(run->of[i].bytes - run->of[i].shown) * 1000 / (double)ms, "B/s");
@@ -50,25 +49,37 @@ static char *json_of(const rd_run_t *run)
     return fclose(to) == 0 ? text : NULL;
 }
 
+/* The hop whose bytes are the stream's: of a copy only the content is shown, which goes over the
+ * last one. Behind a command that reads no input the stream begins one hop later. */
+static size_t shown_hop(const rd_run_t *run)
+{
+    size_t last = rd_run_count(run) - 1, hop = 1;
+
+    if (run->settings->is_copy)
+        return last;
+    while (hop < last && run->of[hop].bytes == 0)
+        hop++;
+    return run->of[hop].bytes > 0 ? hop : 1;
+}
+
 void rd_run_show(rd_run_t *run)
 {
     const rd_cli_t *cli = &run->settings->cli;
     int64_t now = rd_now_ms(), since = now - run->pace.at_ms;
     char text[768] = "", *json;
-    bool is_copy = run->settings->is_copy;
+    size_t hop = shown_hop(run);
 
     if (!run->are_started || !rd_progress_is_wanted(cli) || rd_left_ms(run->show_ms) > 0 ||
         since <= 0)
         return;
     run->show_ms = now + rd_progress_ms(cli);
-    /* Of a copy only the content is shown, which goes over the last hop. */
-    rd_pace_step(&run->pace, run->of[is_copy ? rd_run_count(run) - 1 : 1].bytes,
-                 is_copy ? 0 : run->size, now);
+    rd_pace_step(&run->pace, run->of[hop].bytes,
+                 hop == 1 && !run->settings->is_copy ? run->size : 0, now);
     rd_pace_text(text, &run->pace);
-    if (is_copy)
+    if (run->settings->is_copy)
         add_copy(run, text, sizeof text);
     else
-        add_hops(run, text, sizeof text, since);
+        add_hops(run, text, sizeof text, since, hop);
     json = cli->json && cli->progress ? json_of(run) : NULL;
     if (json || !(cli->json && cli->progress))
         (void)rd_progress_write(cli, text, json);
