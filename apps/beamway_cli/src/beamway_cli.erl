@@ -23,11 +23,21 @@
 %% @doc Entry of the launcher: runs the words after `-extra' and ends the VM.
 -spec main() -> ok.
 main() ->
+    %% Before any other module is needed: this folder may hold modules, too.
+    enter(os:getenv("BEAMWAY_FOLDER")),
     ok = io:setopts([{encoding, unicode}]),
     case init:get_plain_arguments() of
         %% A node lives on, maybe with a shell: it must be started up to the end.
         ["node" | _] = Words -> _ = spawn(?MODULE, lasting, [Words]), ok;
         Words -> halt(guarded(Words))
+    end.
+
+enter(false) -> ok;
+enter(Folder) ->
+    _ = code:del_path("."),
+    case file:set_cwd(Folder) of
+        ok -> ok;
+        {error, Reason} -> complain("cannot enter ~ts: ~ts", [Folder, file:format_error(Reason)]), halt(?FAILED)
     end.
 
 %% @private

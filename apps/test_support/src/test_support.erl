@@ -2,7 +2,7 @@
 %% @doc What suites of every application ask for: files of the checkout, free ports, what a suite needs.
 -module(test_support).
 
--export([checkout/0, file/1, free_port/0, guide/3, with_tun/1]).
+-export([checkout/0, file/1, free_port/0, guide/3, put_hostile/3, with_tun/1]).
 
 %% @doc The folder of the checkout.
 -spec checkout() -> file:filename().
@@ -12,6 +12,21 @@ checkout() ->
 %% @doc A file of the checkout, by its path in it.
 -spec file(file:filename()) -> file:filename().
 file(Path) -> filename:join(checkout(), Path).
+
+%% @doc Puts modules of these names into a folder. Whoever loads one of them makes the file `Ran'.
+-spec put_hostile([module()], Folder :: file:filename(), Ran :: file:filename()) -> ok.
+put_hostile(Modules, Folder, Ran) ->
+    ok = file:make_dir(Folder),
+    lists:foreach(fun(Module) ->
+                          Lines = [["-module(", atom_to_list(Module), ")."], "-on_load(run/0).", io_lib:format("run() -> file:write_file(~p, \"ran\").", [Ran])],
+                          {ok, Module, Code} = compile:forms(lists:map(fun form/1, Lines), [nowarn_unused_function]),
+                          ok = file:write_file(filename:join(Folder, lists:concat([Module, ".beam"])), Code)
+                  end, Modules).
+
+form(Line) ->
+    {ok, Tokens, _} = erl_scan:string(lists:flatten(Line)),
+    {ok, Form} = erl_parse:parse_form(Tokens),
+    Form.
 
 %% @doc A port at which nobody listens at the moment.
 -spec free_port() -> inet:port_number().

@@ -107,14 +107,7 @@ this_folder(Config) ->
 hostile_folder(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "hostile"),
     Ran = filename:join(?config(priv_dir, Config), "ran"),
-    [begin
-         File = filename:join(Folder, lists:concat([Module, ".beam"])),
-         Run = erl_parse:abstract(Ran, 1),
-         {ok, Module, Code} = compile:forms([{attribute, 1, module, Module}, {attribute, 1, on_load, {run, 0}},
-                                             {function, 1, run, 0, [{clause, 1, [], [], [{call, 1, {remote, 1, {atom, 1, file}, {atom, 1, write_file}}, [Run, {string, 1, "ran"}]}]}]}], [nowarn_unused_function]),
-         ok = filelib:ensure_dir(File),
-         ok = file:write_file(File, Code)
-     end || Module <- [net_kernel, ssl_pem_cache]],
+    ok = test_support:put_hostile([net_kernel, ssl_pem_cache], Folder, Ran),
     Served = open_port({spawn_executable, ?config(command, Config)}, [{args, ["-p", "0"]}, {cd, Folder}, {line, 2000}, exit_status, stderr_to_stdout]),
     try
         "yucan: serving . at " ++ _ = Line = line(Served),
