@@ -30,7 +30,14 @@ doctor_well(Config) ->
 doctor_json(Config) ->
     #{<<"ok">> := true, <<"links">> := Links, <<"checks">> := Checks} = doctor(Config, "", 0),
     ?assertEqual([<<"shm">>, <<"rdma">>, <<"tcp">>, <<"inet">>], [maps:get(<<"link">>, Link) || Link <- Links]),
-    ?assertMatch(#{<<"status">> := <<"ok">>}, check(<<"rings">>, Checks)).
+    ?assertMatch(#{<<"status">> := <<"ok">>}, check(<<"rings">>, Checks)),
+    %% The table of docs/messages.md has each check, and no other.
+    {ok, Page} = file:read_file(test_support:file("docs/messages.md")),
+    [_, Behind] = binary:split(Page, <<"\n| check | problem or warning if |\n| --- | --- |\n">>),
+    [Table, _] = binary:split(Behind, <<"\n\n">>),
+    {match, Names} = re:run(Table, "(?m)(?:^\\||\\G,) `([a-z0-9_]+)`", [global, {capture, all_but_first, binary}]),
+    {Told, Made} = {lists:append(Names), [maps:get(<<"name">>, Check) || Check <- Checks]},
+    ?assertEqual([{not_in_messages_md, []}, {no_such_check, []}], [{not_in_messages_md, Made -- Told}, {no_such_check, Told -- Made}]).
 
 doctor_turned_off(Config) ->
     #{<<"checks">> := Checks} = doctor(Config, "export BEAMWAY_LINKS=tcp; ", 1),
