@@ -28,35 +28,41 @@
 -define(FAILED, 1).
 -define(USAGE, 2).
 
-questions() ->
+questions() -> of_all() ++ alone().
+
+%% What `all' runs.
+of_all() ->
     [{"rpc", beamway_bench_rpc, "100 processes a node in a loop of remote calls"},
      {"pingpong", beamway_bench_pingpong, "round trips of one pair of processes"},
      {"stream", beamway_bench_stream, "one sender, one receiver"},
      {"cost", beamway_bench_cost, "system calls, context switches, copies for each message"},
      {"ring", beamway_bench_ring, "binaries of 10 MB round a ring of six nodes, lanes and distribution"},
      {"heartbeat", beamway_bench_heartbeat, "a small call beside large messages, lanes and distribution"},
-     {"beside", beamway_bench_beside, "small calls beside large messages by plain '!', on loopback and over a path of 1 Gbit/s (root; not part of all)"},
-     {"hosts", beamway_bench_between, "calls and messages between hosts: network namespaces, and paths with a rate and a delay (root; not part of all)"},
-     {"mesh", beamway_bench_mesh, "150 nodes that are all connected with each other, a third of them killed (not part of all)"},
      {"calls", beamway_bench_calls, "100 callers of one server, lanes and distribution"},
      {"casts", beamway_bench_casts, "one-way messages by teleport:cast and by plain '!', both over Beamway's carrier"},
      {"references", beamway_bench_references, "large binaries that nodes of one host share, beside copies"},
-     {"broadcast", beamway_bench_broadcast, "bytes over a slow link, one process to a group on 16 nodes (root; not part of all)"},
-     {"lane-cost", beamway_bench_lane_cost, "processor time and rate of messages and calls, lanes and '!' over shared memory"},
-     {"tune-tcp", beamway_bench_tune, "which options make stock TCP distribution best (not part of all)"},
-     {"placement", beamway_bench_placement, "choosing nodes, trees of networks, ants with and without placement (root for some parts; not part of all)"},
-     {"pipe", beamway_bench_pipe, "rdpipe's carriers beside iperf3, ssh, cat, mbuffer, nc and socat (root; not part of all)"},
-     {"rdma", beamway_bench_rdma, "the bare rdma link beside perftest (needs a device; not part of all)"},
-     {"http", beamway_bench_http, "requests a second of yucan and other servers (root; not part of all)"},
-     {"http-memory", beamway_bench_http_memory, "memory of yucan and other servers, and yucan under twice its load (root; not part of all)"},
-     {"http-2009", beamway_bench_http_2009, "one request on each connection at growing rates, as in 2009 (root; not part of all)"},
-     {"http-private", beamway_bench_http_private, "processor time of the private functions of OTP that yucan calls, beside the documented ones (not part of all)"},
-     {"rabbitmq", beamway_bench_rabbitmq, "messages through a cluster of RabbitMQ (root; not part of all)"}].
+     {"lane-cost", beamway_bench_lane_cost, "processor time and rate of messages and calls, lanes and '!' over shared memory"}].
 
-%% @doc Runs one question, or `all' of those that need no rights.
+%% What needs root, a device or other programs, or takes long.
+alone() ->
+    [{"beside", beamway_bench_beside, "small calls beside large messages by plain '!', on loopback and over a path of 1 Gbit/s (root)"},
+     {"hosts", beamway_bench_between, "calls and messages between hosts: network namespaces, and paths with a rate and a delay (root)"},
+     {"mesh", beamway_bench_mesh, "150 nodes that are all connected with each other, a third of them killed"},
+     {"broadcast", beamway_bench_broadcast, "bytes over a slow link, one process to a group on 16 nodes (root)"},
+     {"tune-tcp", beamway_bench_tune, "which options make stock TCP distribution best"},
+     {"placement", beamway_bench_placement, "choosing nodes, trees of networks, ants with and without placement (root for some parts)"},
+     {"pipe", beamway_bench_pipe, "rdpipe's carriers beside iperf3, ssh, cat, mbuffer, nc and socat (root)"},
+     {"rdma", beamway_bench_rdma, "the bare rdma link beside perftest (needs a device)"},
+     {"http", beamway_bench_http, "requests a second of yucan and other servers (root)"},
+     {"http-memory", beamway_bench_http_memory, "memory of yucan and other servers, and yucan under twice its load (root)"},
+     {"http-2009", beamway_bench_http_2009, "one request on each connection at growing rates, as in 2009 (root)"},
+     {"http-private", beamway_bench_http_private, "processor time of the private functions of OTP that yucan calls, beside the documented ones"},
+     {"rabbitmq", beamway_bench_rabbitmq, "messages through a cluster of RabbitMQ (root)"}].
+
+%% @doc Runs one question; `all': those that need no rights and take minutes.
 -spec main(Words :: [string()]) -> 0..2.
 main(["all" | Words]) ->
-    lists:max([main([Name | Words]) || {Name, _, _} <- questions(), not lists:member(Name, ["beside", "broadcast", "hosts", "mesh", "tune-tcp", "placement", "pipe", "rdma", "http", "http-memory", "http-2009", "http-private", "rabbitmq"])]);
+    lists:max([main([Name | Words]) || {Name, _, _} <- of_all()]);
 main([Name | Words]) ->
     case lists:keyfind(Name, 1, questions()) of
         {Name, Module, _} -> parsed(Name, Module, Words);

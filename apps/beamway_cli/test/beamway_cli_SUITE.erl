@@ -165,15 +165,22 @@ completion_and_manual(Config) ->
                  shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway to) COMP_CWORD=1; _beamway; printf '%s\\n' \"${COMPREPLY[@]}\" | LC_ALL=C sort | paste -sd' '"])),
     ?assertEqual({0, "--cluster\n--count\n", ""},
                  shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway top --c) COMP_CWORD=2; _beamway; printf '%s\\n' \"${COMPREPLY[@]}\" | grep -v file"])),
-    %% It offers all benchmarks, and the help names them.
+    benchmarks(Config, Folder).
+
+%% Both completions offer all benchmarks, and no other. The help and the page of benchmarks name them.
+benchmarks(Config, Folder) ->
     {2, "", Which} = run(Config, "bench"),
     [_, Names] = string:split(string:trim(Which), "There are: "),
     Benchmarks = lists:sort(string:split(Names, ", ", all)),
-    {0, Offered, ""} = shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway bench '') COMP_CWORD=2; _beamway; echo \"${COMPREPLY[@]}\""]),
-    ?assertEqual(Benchmarks, lists:sort(string:lexemes(Offered, " \n"))),
-    {0, Told, ""} = run(Config, "bench --help"),
-    [?assertMatch({Name, {match, _}}, {Name, re:run(Told, ["[ ,]", Name, "[ ,\n]"])}) || Name <- Benchmarks],
-    ok.
+    {0, Bash, ""} = shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway bench '') COMP_CWORD=2; _beamway; echo \"${COMPREPLY[@]}\""]),
+    {ok, Script} = file:read_file(filename:join([?config(root, Config), "bin", "completion", "_beamway"])),
+    {match, [Zsh]} = re:run(Script, "\\$command == bench \\]\\]; then\n +compadd -- (.*)", [{capture, all_but_first, list}]),
+    {0, Help, ""} = run(Config, "bench --help"),
+    {ok, Page} = file:read_file(filename:join([?config(root, Config), "bench", "README.md"])),
+    Offered = [{"bin/completion/beamway", string:lexemes(Bash, " \n")}, {"bin/completion/_beamway", string:lexemes(Zsh, " ")}],
+    Named = [{"beamway_cli_help", Help, "[ ,]~ts[ ,\n]", Benchmarks}, {"bench/README.md", Page, "[ …]~ts(?: --part \\w+)?`", Benchmarks -- ["all"]}],
+    ?assertEqual([], [{File, {lacks, Benchmarks -- Words}, {does_not_exist, Words -- Benchmarks}} || {File, Words} <- Offered, lists:sort(Words) =/= Benchmarks]
+                     ++ [{File, lacks, Name} || {File, Text, Form, Wanted} <- Named, Name <- Wanted, re:run(Text, io_lib:format(Form, [Name]), [unicode]) =:= nomatch]).
 
 %% Whoever may use this host can give epmd a name. A completion must not run it.
 completion_of_strange_names(Config) ->
