@@ -495,20 +495,15 @@ tls_flags(Carrier) -> ["-proto_dist", Carrier, "-ssl_dist_optfile", beamway_cert
 %% @doc The environment that selects the carrier: options of the runner's own must not leak in.
 -spec environment(carrier()) -> [{string(), string() | false}].
 environment(Carrier) ->
-    [{"ERL_FLAGS", false}, {"ERL_AFLAGS", false}, {"ERL_ZFLAGS", false},
-     {"BEAMWAY_RING_LIMIT_BYTES", false}, {"BEAMWAY_POLL_US", false},
-     {"BEAMWAY_SOCKET_DIR", false} | carrier_environment(Carrier)].
+    Options = ["BEAMWAY_" ++ string:uppercase(atom_to_list(element(1, Option))) || Option <- beamway_config:table()],
+    Unset = maps:from_list([{Name, false} || Name <- ["ERL_FLAGS", "ERL_AFLAGS", "ERL_ZFLAGS" | Options]]),
+    maps:to_list(maps:merge(Unset, carrier_environment(Carrier))).
 
-carrier_environment(Carrier) when Carrier =:= beamway_tcp; Carrier =:= beamway_tls ->
-    [{"BEAMWAY_LINKS", "tcp"}, {"BEAMWAY_RING_BYTES", false}, {"BEAMWAY_WHOLE_MESSAGES", false}];
-carrier_environment(Carrier) when Carrier =:= beamway_inet; Carrier =:= beamway_ssl ->
-    [{"BEAMWAY_LINKS", "inet"}, {"BEAMWAY_RING_BYTES", false}, {"BEAMWAY_WHOLE_MESSAGES", false}];
-carrier_environment(beamway_small) ->
-    [{"BEAMWAY_LINKS", false}, {"BEAMWAY_RING_BYTES", "65536"}, {"BEAMWAY_WHOLE_MESSAGES", "true"}];
-carrier_environment(beamway_rdma) ->
-    [{"BEAMWAY_LINKS", "rdma,tcp"}, {"BEAMWAY_RING_BYTES", false}, {"BEAMWAY_WHOLE_MESSAGES", false}];
-carrier_environment(_) ->
-    [{"BEAMWAY_LINKS", false}, {"BEAMWAY_RING_BYTES", false}, {"BEAMWAY_WHOLE_MESSAGES", false}].
+carrier_environment(Carrier) when Carrier =:= beamway_tcp; Carrier =:= beamway_tls -> #{"BEAMWAY_LINKS" => "tcp"};
+carrier_environment(Carrier) when Carrier =:= beamway_inet; Carrier =:= beamway_ssl -> #{"BEAMWAY_LINKS" => "inet"};
+carrier_environment(beamway_small) -> #{"BEAMWAY_RING_BYTES" => "65536", "BEAMWAY_WHOLE_MESSAGES" => "true"};
+carrier_environment(beamway_rdma) -> #{"BEAMWAY_LINKS" => "rdma,tcp"};
+carrier_environment(_) -> #{}.
 
 arguments(Carrier, Options) ->
     ["-setcookie", maps:get(cookie, Options, "beamway_test"), "+sbwt", "none"]
