@@ -43,7 +43,8 @@ built_in_attributes_are_documented(_) ->
     [_, Behind] = binary:split(Guide, <<"\n| attributes | value |\n| --- | --- |\n">>),
     [Table, _] = binary:split(Behind, <<"\n\n">>),
     {match, Names} = re:run(Table, "(?m)(?:^\\||\\G,) `([a-z0-9_]+)`", [global, {capture, all_but_first, list}]),
-    ?assertEqual(lists:sort([atom_to_list(Name) || {Name, _} <- placement_builtin:definitions()]), lists:sort(lists:append(Names))).
+    {Told, Defined} = {lists:append(Names), [atom_to_list(Name) || {Name, _} <- placement_builtin:definitions()]},
+    ?assertEqual([{not_in_the_guide, []}, {no_such_attribute, []}], [{not_in_the_guide, Defined -- Told}, {no_such_attribute, Told -- Defined}]).
 
 %% The earlier library's table belonged to the process that called start/0, and went with it.
 the_table_outlives_the_starter(Config) ->
