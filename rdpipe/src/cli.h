@@ -37,7 +37,7 @@ typedef struct {
 #define RD_RATE_MIN 1024u
 #define RD_RATE_MAX ((uint64_t)1 << 40)
 
-/* The options that all commands have, for getopt_long: values above 255. */
+/* Options, for getopt_long: above all letters. Those of one command follow RD_OPTION_OWN. */
 enum {
     RD_OPTION_CARRIER = 256,
     RD_OPTION_BLOCK,
@@ -63,6 +63,7 @@ enum {
     RD_OPTION_VERSION,
     RD_OPTION_OWN
 };
+/* The options that all commands have. */
 #define RD_STREAM_OPTIONS                                                                          \
     {"carrier", 1, NULL, RD_OPTION_CARRIER}, {"block", 1, NULL, RD_OPTION_BLOCK},                  \
         {"no-checksum", 0, NULL, RD_OPTION_NO_CHECKSUM}, {"encrypt", 0, NULL, RD_OPTION_ENCRYPT},  \
@@ -82,11 +83,11 @@ void rd_cli_init(rd_cli_t *cli, const char *name);
 int rd_cli_printed(const rd_cli_t *cli);
 
 struct option;
-/* Takes the options of a command that has only common ones; exits on --help, and as the next. */
+/* Takes the options of rdsend or rdrecv: those of `options`; exits on --help, and as the next. */
 void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *options,
                     const char *help);
 
-/* Takes a common option; exits on a bad value, --version, or an option that is not known. */
+/* Takes an option of rd_cli_t; exits on a bad value, --version, or an option that is not known. */
 void rd_cli_option(rd_cli_t *cli, int option, const char *value);
 
 /* To be called when all options are taken: exits if some cannot go together. */
