@@ -297,6 +297,38 @@ static pump_result_t begin_frame(bw_pump_t *pump, const bw_frame_t *frame, const
     return PUMP_MORE;
 }
 
+/* Takes a run of frames, a frame, or what there is of one; at most `most` bytes of one that was
+ * begun before. *used_p: bytes done with, unless that failed. */
+static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most,
+                               budget_t *budget, size_t *used_p)
+{
+    bw_frame_state_t state;
+    pump_result_t result;
+    bw_frame_t frame;
+
+    *used_p = 0;
+    if (pump->gathered) {
+        if (avail == 0)
+            return PUMP_IDLE;
+        return gather(pump, at, avail, most, used_p) ? PUMP_MORE : PUMP_FAILED;
+    }
+    state = parse(pump, at, avail, &frame);
+    if (state == BW_FRAME_CORRUPT || (state != BW_FRAME_SHORT && is_too_large(pump, &frame)))
+        return PUMP_FAILED;
+    if (state == BW_FRAME_SHORT || !can_begin(pump, &frame, avail))
+        return PUMP_IDLE;
+    result = judge(pump, &frame);
+    if (result == PUMP_ENDED)
+        *used_p = frame.size;
+    if (result != PUMP_MORE)
+        return result;
+    if (begins_run(pump, &frame, avail))
+        return give_run(pump, at, avail, budget, used_p);
+    pump->frames_in++;
+    budget->frames--;
+    return begin_frame(pump, &frame, at, avail, used_p);
+}
+
 /* Reads frames from a span. *used_p: bytes done with. IDLE: the rest, if any, is half a frame. */
 static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget_t *budget,
                                   size_t *used_p)
@@ -304,48 +336,13 @@ static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget
     size_t used = 0;
     pump_result_t result = PUMP_MORE;
 
-    while (budget->frames > 0 && used < budget->bytes) {
-        const uint8_t *at = span->base + used;
-        size_t avail = span->len - used, done = 0;
-        bw_frame_state_t state;
-        bw_frame_t frame;
+    while (result == PUMP_MORE && budget->frames > 0 && used < budget->bytes) {
+        size_t done;
 
-        if (pump->gathered) {
-            if (avail == 0) {
-                result = PUMP_IDLE;
-                break;
-            }
-            if (!gather(pump, at, avail, budget->bytes - used, &done)) {
-                result = PUMP_FAILED;
-                break;
-            }
+        result = take_next(pump, span->base + used, span->len - used, budget->bytes - used, budget,
+                           &done);
+        if (result != PUMP_FAILED)
             used += done;
-            continue;
-        }
-        state = parse(pump, at, avail, &frame);
-        if (state == BW_FRAME_CORRUPT || (state != BW_FRAME_SHORT && is_too_large(pump, &frame))) {
-            result = PUMP_FAILED;
-            break;
-        }
-        if (state == BW_FRAME_SHORT || !can_begin(pump, &frame, avail)) {
-            result = PUMP_IDLE;
-            break;
-        }
-        result = judge(pump, &frame);
-        if (result == PUMP_ENDED)
-            used += frame.size;
-        if (result != PUMP_MORE)
-            break;
-        if (begins_run(pump, &frame, avail)) {
-            result = give_run(pump, at, avail, budget, &done);
-        } else {
-            pump->frames_in++;
-            budget->frames--;
-            result = begin_frame(pump, &frame, at, avail, &done);
-        }
-        if (result != PUMP_MORE)
-            break;
-        used += done;
     }
     *used_p = used;
     return result;
