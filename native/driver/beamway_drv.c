@@ -42,14 +42,15 @@ enum {
 
 typedef struct {
     bw_pump_t pump;
-    establish_t establish;  /* until there is a link: how it comes to be */
-    lane_t lane;            /* if the port is one */
-    bool active;            /* the link is read */
-    bool flushing;          /* the port closes and still has something to say */
-    bool timer_is_to_flush; /* before it is for idle memory */
-    unsigned long flush_ms; /* so long after it was set */
-    bool check_is_due;      /* at check_at_ms */
-    bool is_cut;            /* the timer reads what is left, and ends the port */
+    establish_t establish; /* until there is a link: how it comes to be */
+    lane_t lane;           /* if the port is one */
+    bool active;           /* the link is read */
+    /* The port has one timer. It is for the first of these that holds. */
+    bool is_closing;        /* it still has something to say */
+    bool is_cut;            /* reads what is left, and ends the port */
+    bool timer_is_to_flush; /* flush_ms after it was set */
+    bool check_is_due;      /* at check_at_ms: for idle memory */
+    unsigned long flush_ms;
     int64_t check_at_ms;
     ErlDrvTermData poller; /* gets the atom `look` when it shall look at the ring */
     bool has_flusher;
@@ -57,11 +58,11 @@ typedef struct {
     ErlDrvTermData flusher; /* gets the atom `flush` */
     ErlDrvTermData flush_atom, hold_atom, release_atom;
     bw_rounds_t rounds;
-    uint64_t out_at_check; /* bytes written when the timer was set */
-    uint64_t queued_at_check;
+    uint64_t out_at_check;  /* bytes written when the check was set */
+    uint64_t queued_before; /* bytes when the wait of is_closing was set */
 } bw_port_t;
 
-/* The port has one timer; what is to be flushed is always due before what is to be checked. */
+/* What is to be flushed is always due before what is to be checked. */
 static void set_check(bw_port_t *self, unsigned long ms)
 {
     self->check_is_due = true;
@@ -96,7 +97,7 @@ static void check_later(bw_port_t *self)
 /* A link that takes nothing more ends, whether the VM tells of it or not. After whatever writes. */
 static void end_if_cut(bw_port_t *self)
 {
-    if (!self->active || self->is_cut || self->flushing || self->lane.is_on ||
+    if (!self->active || self->is_cut || self->is_closing || self->lane.is_on ||
         !pump_is_cut(&self->pump))
         return;
     self->is_cut = true;
@@ -541,10 +542,10 @@ static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf
 
 /* The port closes with something queued: a peer that reads gets it, one that takes nothing has
  * CHECK_MS. The VM closes the port when the queue is empty. */
-static void flush_on(bw_port_t *self)
+static void close_later(bw_port_t *self)
 {
-    self->flushing = true;
-    self->queued_at_check = pump_queued(&self->pump);
+    self->is_closing = true;
+    self->queued_before = pump_queued(&self->pump);
     driver_set_timer(self->pump.port, CHECK_MS);
 }
 
@@ -554,7 +555,7 @@ static void drv_flush(ErlDrvData data)
 
     if (!self->lane.is_on)
         pump_finish(&self->pump);
-    flush_on(self);
+    close_later(self);
 }
 
 static unsigned long ms_until(int64_t at_ms)
@@ -564,22 +565,47 @@ static unsigned long ms_until(int64_t at_ms)
     return at_ms > now ? (unsigned long)(at_ms - now) : 0;
 }
 
-/* Once a second while there is output: gives the memory back when there was none since, piece by
- * piece. */
+/* Ends the wait for a peer that takes nothing more: the VM then finds the queue empty. */
+static void closing_timeout(bw_port_t *self)
+{
+    if (pump_queued(&self->pump) < self->queued_before) {
+        close_later(self);
+        return;
+    }
+    pump_drop(&self->pump);
+    driver_deq(self->pump.port, driver_sizeq(self->pump.port));
+}
+
+static void flush_timeout(bw_port_t *self)
+{
+    if (!flush(self)) {
+        fail(self);
+        return;
+    }
+    if (self->check_is_due && !self->is_cut)
+        driver_set_timer(self->pump.port, ms_until(self->check_at_ms));
+    end_if_cut(self);
+}
+
+/* Gives the memory back, piece by piece, if there was no output since the check was set. */
+static void check_timeout(bw_port_t *self)
+{
+    bw_link_stats_t stats;
+
+    self->pump.link->ops->stats(self->pump.link, &stats);
+    if (stats.bytes_out != self->out_at_check || stats.fill_out != 0)
+        check_later(self);
+    else if (self->pump.link->ops->trim(self->pump.link))
+        set_check(self, 1);
+}
+
 static void drv_timeout(ErlDrvData data)
 {
     bw_port_t *self = (bw_port_t *)data;
-    bw_link_stats_t stats;
+    bool is_to_flush = self->timer_is_to_flush;
 
-    if (self->flushing) {
-        uint64_t queued = pump_queued(&self->pump);
-
-        if (queued < self->queued_at_check) {
-            flush_on(self);
-            return;
-        }
-        pump_drop(&self->pump);
-        driver_deq(self->pump.port, driver_sizeq(self->pump.port));
+    if (self->is_closing) {
+        closing_timeout(self);
         return;
     }
     if (self->is_cut) {
@@ -587,31 +613,16 @@ static void drv_timeout(ErlDrvData data)
         end_if_over(self, pump_ready(&self->pump, false));
         return;
     }
-    if (self->timer_is_to_flush) {
+    if (is_to_flush)
         self->timer_is_to_flush = false;
-        if (lane_owns_timer(&self->lane)) {
-            lane_timeout(&self->lane);
-            return;
-        }
-        if (!flush(self)) {
-            fail(self);
-            return;
-        }
-        if (self->check_is_due && !self->is_cut)
-            driver_set_timer(self->pump.port, ms_until(self->check_at_ms));
-        end_if_cut(self);
-        return;
-    }
-    self->check_is_due = false;
-    if (lane_owns_timer(&self->lane)) {
+    else
+        self->check_is_due = false;
+    if (lane_owns_timer(&self->lane))
         lane_timeout(&self->lane);
-        return;
-    }
-    self->pump.link->ops->stats(self->pump.link, &stats);
-    if (stats.bytes_out != self->out_at_check || stats.fill_out != 0)
-        check_later(self);
-    else if (self->pump.link->ops->trim(self->pump.link))
-        set_check(self, 1);
+    else if (is_to_flush)
+        flush_timeout(self);
+    else
+        check_timeout(self);
 }
 
 static void drv_ready_async(ErlDrvData data, ErlDrvThreadData done)
