@@ -18,6 +18,8 @@
 -type report() :: #{node := node(), links := [{Link :: map(), Info :: map()}], lanes => [map()]}.
 
 -define(CALL_MS, 5000).
+%% kernel's net_setuptime: who answers sooner refuses.
+-define(SETUP_MS, 7000).
 
 %% @doc Connects and asks. Ends with the VM: the node that it made is not stopped.
 -spec ask(options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
@@ -142,23 +144,24 @@ cookie(File) ->
 connect(Node) ->
     case net_kernel:connect_node(Node) of
         true -> ok;
-        _ -> failed("~ts", [why_not(Node)])
+        _ -> failed("~ts", [why_not(Node, erlang:monotonic_time(millisecond) - Begun)])
     end.
 
-why_not(Node) ->
+why_not(Node, TookMs) ->
     [Short, Host] = string:split(atom_to_list(Node), "@"),
     Names = names(Host),
     case lists:keyfind(Short, 1, Names) of
         false -> not_there(Node, Host, Names);
-        {_, Port} -> refused(Node, Host, Port)
+        {_, Port} -> refused(Node, Host, Port, TookMs >= ?SETUP_MS)
     end.
 
 not_there(Node, Host, []) ->
+    Begun = erlang:monotonic_time(millisecond),
     io_lib:format("node ~ts is not running: epmd on ~ts knows no node", [Node, Host]);
 not_there(Node, Host, Names) ->
     io_lib:format("node ~ts is not running: epmd on ~ts knows ~ts", [Node, Host, name_list(Names)]).
 
-refused(Node, Host, Port) ->
+refused(Node, Host, Port, WasSilent) ->
     case gen_tcp:connect(Host, Port, [{active, false}], ?CALL_MS) of
         {ok, Socket} ->
             ok = gen_tcp:close(Socket),
@@ -175,6 +178,10 @@ refused(Node, Host, Port) ->
 
 links(Node) ->
     [{Link, info(Node, maps:get(node, Link))}
+        {ok, Socket} when WasSilent ->
+            ok = gen_tcp:close(Socket),
+            io_lib:format("node ~ts did not answer within ~b s, although its port is open: it is stopped or overloaded, "
+                          "or BEAMWAY_TLS_OPTFILE is set and the node does not speak TLS", [Node, ?SETUP_MS div 1000]);
      || Link <- call(Node, links, []), maps:get(node, Link) =/= node()].
 
 %% A peer may go away between the two questions.

@@ -8,7 +8,7 @@
 -export([all/0, suite/0]).
 -export([links_as_table/1, links_as_json/1, links_of_the_only_node/1, links_several_nodes/1, links_no_node/1, links_not_running/1,
          links_no_epmd/1, links_wrong_cookie/1, links_cookie_file/1, links_without_beamway/1, links_of_a_strange_node/1,
-         links_with_strange_lanes/1, links_unreachable/1, links_open_cookie/1, links_long_names/1, links_over_tls/1]).
+         links_with_strange_lanes/1, links_unreachable/1, links_stopped/1, links_open_cookie/1, links_long_names/1, links_over_tls/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, write_secret/2, with_nodes/3, start/3, stop/1,
                           compiled/3]).
@@ -17,7 +17,7 @@ suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
     [links_as_table, links_as_json, links_of_the_only_node, links_several_nodes, links_no_node, links_not_running, links_no_epmd,
-     links_wrong_cookie, links_cookie_file, links_without_beamway, links_of_a_strange_node, links_with_strange_lanes, links_unreachable, links_open_cookie,
+     links_wrong_cookie, links_cookie_file, links_without_beamway, links_of_a_strange_node, links_with_strange_lanes, links_unreachable, links_stopped, links_open_cookie,
      links_long_names, links_over_tls].
 
 links_as_table(Config) ->
@@ -148,6 +148,19 @@ links_unreachable(Config) ->
     {1, "", Error} = run(Config, "links gone"),
     ?assertMatch({match, _}, re:run(Error, ["registered with epmd at port ", integer_to_list(Port), ", which cannot be reached: connection refused"])),
     ok = gen_tcp:close(Epmd).
+
+%% The kernel accepts the connection for it.
+links_stopped(Config) ->
+    Started = {Pid, Node} = start(Config, ["-proto_dist", "beamway"], #{}),
+    OsPid = peer:call(Pid, os, getpid, []),
+    try
+        "" = os:cmd("kill -STOP " ++ OsPid),
+        {1, "", Error} = run(Config, "links " ++ atom_to_list(Node)),
+        ?assertMatch({match, _}, re:run(Error, "^beamway: links: node \\S+ did not answer within 7 s, although its port is open: it is stopped or overloaded"))
+    after
+        "" = os:cmd("kill -CONT " ++ OsPid),
+        stop(Started)
+    end.
 
 %% OTP takes no cookie from a file that others may read.
 links_open_cookie(Config) ->
