@@ -8,7 +8,7 @@
 %% `pipe' is done by the launcher. The texts are in {@link beamway_cli_help}.
 -module(beamway_cli).
 
--export([main/0, run/1, say/2, table/1]).
+-export([main/0, run/1, say/2, table/1, quietly/1]).
 -export([lasting/1]).
 
 -export_type([status/0]).
@@ -51,8 +51,13 @@ lasting(Words) ->
 
 %% An unforeseen error is shown in one piece, not as a crash report of init.
 guarded(Words) ->
-    try run(Words)
+    try
+        ok = epmd_port(os:getenv("ERL_EPMD_PORT", "4369")),
+        run(Words)
     catch
+        throw:{epmd_port, Text} ->
+            complain("ERL_EPMD_PORT is '~ts'; expected a port from 1 to 65535", [Text]),
+            ?USAGE;
         throw:{output, epipe} ->
             ?DONE;
         throw:{output, Reason} ->
@@ -61,6 +66,13 @@ guarded(Words) ->
         Class:Reason:Stack ->
             unforeseen(Class, Reason, Stack),
             ?FAILED
+    end.
+
+%% OTP's client of epmd crashes at anything else, whenever it is asked.
+epmd_port(Text) ->
+    case string:to_integer(Text) of
+        {Port, ""} when Port > 0, Port < 65536 -> ok;
+        _ -> throw({epmd_port, Text})
     end.
 
 unforeseen(error, undef, [{Library, _, _, _} | _]) when Library =:= getopt; Library =:= jiffy ->
@@ -91,6 +103,14 @@ run(["-" ++ _ = Option | _]) -> complain("unknown option '~ts'; see: beamway --h
 run([Command | _]) ->
     complain("unknown command '~ts'; the commands are: ~ts", [Command, lists:join(", ", beamway_cli_help:commands())]),
     ?USAGE.
+
+%% @doc Calls it without OTP's reports of what does not start: the command tells that itself, in one line.
+-spec quietly(fun(() -> Result)) -> Result.
+quietly(Fun) ->
+    ok = logger:add_primary_filter(?MODULE, {fun logger_filters:domain/2, {stop, sub, [otp]}}),
+    try Fun()
+    after ok = logger:remove_primary_filter(?MODULE)
+    end.
 
 %% Parses the words of Command and runs Fun with a map of its options.
 parsed(Command, Words, Fun) ->

@@ -86,7 +86,7 @@ attached({error, Text}, _, _, _) -> complain("~ts", [Text]), ?FAILED;
 attached({ok, Node}, Config, Times, Options) ->
     %% What opened the first node opens the others.
     true = erlang:set_cookie(erlang:get_cookie(Node)),
-    case beamway_console:start(Config#{nodes => [Node]}) of
+    case beamway_cli:quietly(fun() -> beamway_console:start(Config#{nodes => [Node]}) end) of
         {ok, Url} ->
             _ = [ok = beamway_console_jobs:set_measured(Times) || Times =/= none],
             said(Url, Node, Options),

@@ -6,7 +6,7 @@
 %% Each failure says which of its usual causes it was: no epmd, no such node, another cookie, no Beamway.
 -module(beamway_cli_links).
 
--export([ask/1, open/1, start/2, cookie/1, to_json/1, to_text/1]).
+-export([ask/1, open/1, start/2, why_no_node/1, cookie/1, to_json/1, to_text/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -95,9 +95,9 @@ become_node(Host) ->
     {Domain, Suffix} = domain(Host),
     try start("beamway_cli_" ++ os:getpid() ++ Suffix, Domain) of
         {ok, _} -> ok;
-        {error, Reason} -> failed("cannot become a node: ~0tP", [Reason, 12])
+        {error, Reason} -> failed("cannot become a node: ~ts", [why_no_node(Reason)])
     catch
-        error:Reason -> failed("cannot become a node: ~0tP", [Reason, 12])
+        error:Reason -> failed("cannot become a node: ~ts", [why_no_node(Reason)])
     end.
 
 %% @doc Makes this VM a hidden node that listens nowhere.
@@ -105,7 +105,21 @@ become_node(Host) ->
 start(Name, Domain) ->
     %% Over TLS the launcher gives it our carrier, and the few calls of a command need no link of that.
     _ = [os:putenv("BEAMWAY_LINKS", "inet") || os:getenv("BEAMWAY_TLS_OPTFILE", "") =/= ""],
-    net_kernel:start(list_to_atom(Name), #{name_domain => Domain, dist_listen => false, hidden => true}).
+    beamway_cli:quietly(fun() -> net_kernel:start(list_to_atom(Name), #{name_domain => Domain, dist_listen => false, hidden => true}) end).
+
+%% @doc The reason of net_kernel, for a person. What auth says of the cookie lies deep in what the supervisors say.
+-spec why_no_node(term()) -> unicode:chardata().
+why_no_node({{shutdown, {failed_to_start_child, auth, {Reason, _Stack}}}, _}) ->
+    case {init:get_argument(home), Reason} of
+        {error, _} -> "HOME is not set, and Erlang looks for the cookie there (~/.erlang.cookie)";
+        {_, {error, Text}} -> Text;
+        {_, [_ | _] = Text} -> Text;
+        {_, _} -> io_lib:format("~0tP", [Reason, 12])
+    end;
+why_no_node({{shutdown, {failed_to_start_child, net_kernel, {'EXIT', nodistribution}}}, _}) ->
+    "the distribution does not start; the lines above say why";
+why_no_node(Reason) ->
+    io_lib:format("~0tP", [Reason, 12]).
 
 %% Without a suffix, OTP itself finds the host part, as for any node.
 domain(here) -> {shortnames, ""};
@@ -142,6 +156,7 @@ cookie(File) ->
 %% Connecting, and finding out why not
 
 connect(Node) ->
+    Begun = erlang:monotonic_time(millisecond),
     case net_kernel:connect_node(Node) of
         true -> ok;
         _ -> failed("~ts", [why_not(Node, erlang:monotonic_time(millisecond) - Begun)])
@@ -156,13 +171,16 @@ why_not(Node, TookMs) ->
     end.
 
 not_there(Node, Host, []) ->
-    Begun = erlang:monotonic_time(millisecond),
     io_lib:format("node ~ts is not running: epmd on ~ts knows no node", [Node, Host]);
 not_there(Node, Host, Names) ->
     io_lib:format("node ~ts is not running: epmd on ~ts knows ~ts", [Node, Host, name_list(Names)]).
 
 refused(Node, Host, Port, WasSilent) ->
     case gen_tcp:connect(Host, Port, [{active, false}], ?CALL_MS) of
+        {ok, Socket} when WasSilent ->
+            ok = gen_tcp:close(Socket),
+            io_lib:format("node ~ts did not answer within ~b s, although its port is open: it is stopped or overloaded, "
+                          "or BEAMWAY_TLS_OPTFILE is set and the node does not speak TLS", [Node, ?SETUP_MS div 1000]);
         {ok, Socket} ->
             ok = gen_tcp:close(Socket),
             io_lib:format("node ~ts refused the connection. Most often its cookie is another one: compare its "
@@ -178,10 +196,6 @@ refused(Node, Host, Port, WasSilent) ->
 
 links(Node) ->
     [{Link, info(Node, maps:get(node, Link))}
-        {ok, Socket} when WasSilent ->
-            ok = gen_tcp:close(Socket),
-            io_lib:format("node ~ts did not answer within ~b s, although its port is open: it is stopped or overloaded, "
-                          "or BEAMWAY_TLS_OPTFILE is set and the node does not speak TLS", [Node, ?SETUP_MS div 1000]);
      || Link <- call(Node, links, []), maps:get(node, Link) =/= node()].
 
 %% A peer may go away between the two questions.

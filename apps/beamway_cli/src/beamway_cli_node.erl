@@ -184,7 +184,7 @@ not_started(Name, Reason) ->
         {ok, Names} ->
             case lists:keymember(Short, 1, Names) of
                 true -> failed("cannot become ~ts: a node of this name runs on this host already", [Name]);
-                false -> failed("cannot become ~ts: ~0tP", [Name, Reason, 12])
+                false -> failed("cannot become ~ts: ~ts", [Name, beamway_cli_links:why_no_node(Reason)])
             end;
         {error, Why} -> not_started(Name, {no_epmd, Why})
     end.

@@ -68,7 +68,7 @@ become_node(Options) ->
     _ = [started_epmd() || is_map_key(start, Options) orelse is_map_key(per_core, Options)],
     case beamway_cli_links:start("beamway_topology_" ++ os:getpid() ++ Host, Domain) of
         {ok, _} -> cookie(Options);
-        {error, Reason} -> throw({failed, io_lib:format("cannot become a node: ~0tP", [Reason, 12])})
+        {error, Reason} -> throw({failed, ["cannot become a node: ", beamway_cli_links:why_no_node(Reason)]})
     end.
 
 %% A node that listens nowhere does not start it.

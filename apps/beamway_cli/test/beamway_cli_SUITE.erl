@@ -68,6 +68,9 @@ usage_errors(Config) ->
                                   {"node --name a --carrier pigeon", "--carrier 'pigeon': expected beamway"},
                                   {"links --cookie-file", "cookie-file"},
                                   {"doctor a b", "unexpected word 'b'"}]],
+    [?assertEqual({2, "", "beamway: ERL_EPMD_PORT is '" ++ Bad ++ "'; expected a port from 1 to 65535\n"},
+                  shell(Config, ["ERL_EPMD_PORT='", Bad, "' \"$BEAMWAY\" ", Words]))
+     || Bad <- ["abc", "99999", ""], Words <- ["links a", "node --name a"]],
     ok.
 
 %% What is written elsewhere would be gone with the overlay. Told at once: it needs no rights, no packages.

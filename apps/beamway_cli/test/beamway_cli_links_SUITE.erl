@@ -8,7 +8,7 @@
 -export([all/0, suite/0]).
 -export([links_as_table/1, links_as_json/1, links_of_the_only_node/1, links_several_nodes/1, links_no_node/1, links_not_running/1,
          links_no_epmd/1, links_wrong_cookie/1, links_cookie_file/1, links_without_beamway/1, links_of_a_strange_node/1,
-         links_with_strange_lanes/1, links_unreachable/1, links_stopped/1, links_open_cookie/1, links_long_names/1, links_over_tls/1]).
+         links_with_strange_lanes/1, links_unreachable/1, links_stopped/1, links_open_cookie/1, links_without_home/1, links_long_names/1, links_over_tls/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, write_secret/2, with_nodes/3, start/3, stop/1,
                           compiled/3]).
@@ -17,7 +17,7 @@ suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
     [links_as_table, links_as_json, links_of_the_only_node, links_several_nodes, links_no_node, links_not_running, links_no_epmd,
-     links_wrong_cookie, links_cookie_file, links_without_beamway, links_of_a_strange_node, links_with_strange_lanes, links_unreachable, links_stopped, links_open_cookie,
+     links_wrong_cookie, links_cookie_file, links_without_beamway, links_of_a_strange_node, links_with_strange_lanes, links_unreachable, links_stopped, links_open_cookie, links_without_home,
      links_long_names, links_over_tls].
 
 links_as_table(Config) ->
@@ -171,8 +171,14 @@ links_open_cookie(Config) ->
     ok = file:change_mode(Cookie, 8#644),
     with_nodes(Config, 1, fun([A]) ->
         {1, "", Error} = run([{home, Home} | Config], "links " ++ atom_to_list(A)),
-        ?assertMatch({match, _}, re:run(Error, "beamway: links: cannot become a node: "))
+        ?assertMatch({match, _}, re:run(Error, "beamway: links: cannot become a node: .*must be accessible by owner only\n$")),
+        ?assertEqual(nomatch, re:run(Error, "SUPERVISOR REPORT"))
     end).
+
+%% As under a supervisor of services that sets no HOME.
+links_without_home(Config) ->
+    ?assertEqual({1, "", "beamway: links: cannot become a node: HOME is not set, and Erlang looks for the cookie there (~/.erlang.cookie)\n"},
+                 shell(Config, "unset HOME; \"$BEAMWAY\" links a")).
 
 links_long_names(Config) ->
     Started = start(Config, ["-proto_dist", "beamway"], #{longnames => true, host => "127.0.0.1"}),

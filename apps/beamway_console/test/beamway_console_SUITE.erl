@@ -9,7 +9,7 @@
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([cluster/1, stock_nodes/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_starts_again/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, lanes_and_servers/1, history/1,
-         strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, queries_that_call_code/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, demo/1, bad_words/1]).
+         strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, queries_that_call_code/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, demo/1, port_in_use/1, bad_words/1]).
 -export([seven/2]).
 
 -define(PATIENCE_MS, (20000 * beamway_runner:slowness())).
@@ -18,7 +18,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [cluster, stock_nodes, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_starts_again, a_node_that_is_stopped, many_streams, a_slow_browser, lanes_and_servers, history,
-     strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, queries_that_call_code, benchmarks, pipes, files, bad_questions, command, demo, bad_words].
+     strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, queries_that_call_code, benchmarks, pipes, files, bad_questions, command, demo, port_in_use, bad_words].
 
 init_per_testcase(_, Config) -> Config.
 
@@ -521,9 +521,7 @@ bad_questions(_) ->
 
 command(Config) ->
     [{Peer, Node}, _, _] = started(3, beamway_shm),
-    Cookie = filename:join(?config(priv_dir, Config), "cookie"),
-    ok = file:write_file(Cookie, atom_to_list(beamway_peer:call(Peer, erlang, get_cookie, []))),
-    ok = file:change_mode(Cookie, 8#400),
+    Cookie = cookie(Config, Peer),
     Command = open_port({spawn_executable, executable()}, [{args, ["console", atom_to_list(Node), "--port", "0", "--json", "--cookie-file", Cookie, "--interval", "200"]},
                                                            exit_status, binary, {line, 1000}]),
     {os_pid, Pid} = erlang:port_info(Command, os_pid),
@@ -552,15 +550,31 @@ demo(_) ->
     true = exit(Demo, kill),
     ok = until(fun() -> gen_tcp:connect({127, 0, 0, 1}, Port, []) =:= {error, econnrefused} end).
 
+%% One line, without what the supervisors report of it.
+port_in_use(Config) ->
+    [{Peer, Node}] = started(1, beamway_shm),
+    {ok, Taken} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
+    {ok, Port} = inet:port(Taken),
+    {1, Text} = ran([atom_to_list(Node), "--port", integer_to_list(Port), "--cookie-file", cookie(Config, Peer)]),
+    ?assertMatch({match, _}, re:run(Text, ["^beamway: console: cannot listen on 127.0.0.1 port ", integer_to_list(Port), ": address already in use; [^\n]*\n$"])),
+    ok = gen_tcp:close(Taken).
+
+cookie(Config, Peer) ->
+    File = filename:join(?config(priv_dir, Config), "cookie"),
+    _ = file:delete(File),
+    ok = file:write_file(File, atom_to_list(beamway_peer:call(Peer, erlang, get_cookie, []))),
+    ok = file:change_mode(File, 8#400),
+    File.
+
+ran(Words) ->
+    Port = open_port({spawn_executable, executable()}, [{args, ["console" | Words]}, exit_status, stderr_to_stdout, binary]),
+    ended(Port, <<>>).
+
 bad_words(Config) ->
-    Run = fun(Words) ->
-                  Port = open_port({spawn_executable, executable()}, [{args, ["console" | Words]}, exit_status, stderr_to_stdout, binary]),
-                  ended(Port, <<>>)
-          end,
     Token = filename:join(?config(priv_dir, Config), "open_token"),
     ok = file:write_file(Token, "0123456789abcdef"),
     [begin
-         {Status, Text} = Run(Words),
+         {Status, Text} = ran(Words),
          ?assertNotEqual(nomatch, string:find(Text, Says))
      end || {Status, Says, Words} <- [{2, "unexpected word", ["a", "b"]}, {2, "token_file", ["--bind", "0.0.0.0"]}, {2, "IP address", ["--bind", "here"]},
                                       {2, "can be read by others", ["--token-file", Token]}, {1, "cannot read", ["--times", "/nowhere/x"]}, {0, "Ctrl-C", ["--help"]},
