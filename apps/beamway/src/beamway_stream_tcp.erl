@@ -7,6 +7,7 @@
 -module(beamway_stream_tcp).
 -behaviour(beamway_stream).
 
+-include_lib("kernel/include/logger.hrl").
 -include_lib("kernel/include/net_address.hrl").
 
 -export([listen/3, accept_loop/2, bound/2]).
@@ -84,6 +85,7 @@ carry(Socket, Role) ->
                     hand_over(Socket, Port, Role);
                 {error, Reason} ->
                     ok = beamway_links:release(),
+                    ?LOG_WARNING("beamway: no link of the driver with ~ts, using OTP's own port: ~ts", [beamway_stream:peer_text(Socket), Reason]),
                     explained(carry_itself(Socket, Role), Reason)
             end;
         {false, Reason} ->

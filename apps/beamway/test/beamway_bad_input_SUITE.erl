@@ -403,7 +403,7 @@ no_ring_memory_for_tcp(Config) ->
     ok = falls_back(Config, #{env => Short}, tcp, ["rings of 65536 instead of 262144 bytes"]),
     Buffer = "[{buffer,1000000}]",
     ok = falls_back(Config, #{env => Short, args => ["-kernel", "inet_dist_connect_options", Buffer, "inet_dist_listen_options", Buffer]},
-                    inet, ["no shared memory with", "used up"]).
+                    inet, ["no link of the driver with", "using OTP's own port: no ring memory for the socket's option buffer"]).
 
 %% The limit holds one link and a half: the second is smaller, the third has none, until one ends.
 ring_limit(Config) ->
