@@ -95,19 +95,22 @@ secured(Peer, Role, Secure) ->
     TimeoutMs = net_kernel:connecttime(),
     %% After the whole of it dist_util kills this process, and nobody would learn why.
     WaitMs = TimeoutMs - min(?LAST_MS, TimeoutMs div 4),
-    case ssl_is_up(erlang:monotonic_time(millisecond) + WaitMs) of
+    Deadline = erlang:monotonic_time(millisecond) + WaitMs,
+    case ssl_is_up(Deadline) of
         true ->
             case beamway_tls_options:read(Role) of
-                {ok, Options} -> stream(Peer, Secure(Options, TimeoutMs));
+                {ok, Options} -> stream(Peer, Role, Secure(Options, max(1, Deadline - erlang:monotonic_time(millisecond))));
                 {error, Problem} -> refused(Peer, Problem)
             end;
         false ->
             refused(Peer, <<"the ssl application does not start">>)
     end.
 
-stream(_Peer, {ok, Socket}) -> {ok, {?MODULE, Socket}};
-stream(Peer, {error, Reason}) when not is_atom(Reason) -> refused(Peer, ssl:format_error({error, Reason}));
-stream(_Peer, {error, Reason}) -> {error, Reason}.
+stream(_Peer, _Role, {ok, Socket}) -> {ok, {?MODULE, Socket}};
+stream(Peer, _Role, {error, Reason}) when not is_atom(Reason) -> refused(Peer, ssl:format_error({error, Reason}));
+%% A node without TLS waits for the rest of what it takes for a long packet.
+stream(Peer, client, {error, timeout}) -> refused(Peer, <<"no answer to the TLS handshake: the peer speaks no TLS, is stopped, or cannot be reached">>);
+stream(_Peer, _Role, {error, Reason}) -> {error, Reason}.
 
 refused(Peer, Reason) ->
     ?LOG_WARNING("beamway: no TLS connection with ~ts: ~ts", [Peer, Reason]),

@@ -129,13 +129,15 @@ wrong_cookie_is_refused(_Config) ->
     [] = beamway_peer:maps(beamway_peer:os_pid(Good)).
 
 %% Also the other way round: a node of a TLS cluster does not speak to one without.
-plain_nodes_are_refused(_Config) ->
-    {ok, Good, GoodNode} = beamway_peer:start(beamway_tls_shm),
+plain_nodes_are_refused(Config) ->
     [begin
+         {ok, Good, GoodNode, Log} = start_logging(Config, Name, beamway_certificates:good()),
          {ok, Plain, PlainNode} = beamway_peer:start(Carrier),
          false = beamway_peer:call(Plain, net_kernel, connect_node, [GoodNode]),
-         false = beamway_peer:call(Good, net_kernel, connect_node, [PlainNode])
-     end || Carrier <- [inet_tcp, beamway_shm]],
+         false = beamway_peer:call(Good, net_kernel, connect_node, [PlainNode]),
+         ok = logs(Log, "beamway: no TLS connection", "the peer speaks no TLS")
+     end || {Carrier, Name} <- [{inet_tcp, "stock"}, {beamway_shm, "plain"}]],
+    {ok, Good, _} = beamway_peer:start(beamway_tls_shm),
     {ok, Other, _} = beamway_peer:start(beamway_tls_shm),
     ok = beamway_peer:connect_both(beamway_tls_shm, Other, Good).
 
