@@ -122,7 +122,9 @@ carried(Node, IsCarried) -> gen_server:call(?MODULE, {carried, Node, IsCarried},
 
 %% @doc Changes options, one change after the other; what is sent from now on takes the new way.
 -spec configure(all | node(), map()) -> ok | {error, [teleport_config:problem(), ...]}.
-configure(Which, Options) -> gen_server:call(?MODULE, {configure, Which, Options}, infinity).
+configure(Which, Options) ->
+    _ = look(configure),
+    gen_server:call(?MODULE, {configure, Which, Options}, infinity).
 
 %% Something is being restarted, or was not yet noticed. Without the application the table is gone, and the next look fails.
 later(Deadline, Again) ->
@@ -304,6 +306,8 @@ given_up(Waiting, Old) ->
     end.
 
 %% The peers' supervisor may be about to be started, too.
+started(Node) when node() =:= nonode@nohost ->
+    {error, {nodedown, Node}};
 started(Node) ->
     #{lanes := Lanes} = teleport_config:of_node(Node),
     try supervisor:start_child(teleport_peer_sup, [Node]) of

@@ -5,7 +5,7 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([killed_under_calls/1, halted/1, disconnected/1, only_a_lane_is_lost/1, stopped_and_killed/1, lanes_are_opened_again/1, nothing_is_lost_silently/1, lanes_in_their_turn/1,
          killed_in_the_middle_of_a_large_message/1, first_use_by_many/1, large_terms_both_ways/1, memory_is_bounded/1, little_is_read_ahead/1, a_slow_receiver/1,
-         supervisors_recover/1, nothing_is_left/1, the_application_stops/1, what_was_taken_goes_out/1, new_code/1, killed_callers/1,
+         supervisors_recover/1, nothing_is_left/1, without_distribution/1, the_application_stops/1, what_was_taken_goes_out/1, new_code/1, killed_callers/1,
          waiters_leave/1, senders_wait_in_turn/1, counts_of_the_killed/1, limits_hold/1, the_registry_is_killed/1]).
 -export([gather/1, on_unconfirmed/1, big_echo/0]).
 -import(teleport_nodes, [wait_ms/0]).
@@ -18,7 +18,7 @@ groups() ->
     teleport_nodes:groups(teleport_nodes:kinds() -- [tls],
                           [killed_under_calls, halted, disconnected, only_a_lane_is_lost, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently, lanes_in_their_turn,
                            killed_in_the_middle_of_a_large_message, first_use_by_many, large_terms_both_ways, memory_is_bounded,
-                           a_slow_receiver, supervisors_recover, nothing_is_left, the_application_stops, what_was_taken_goes_out, new_code,
+                           a_slow_receiver, supervisors_recover, nothing_is_left, without_distribution, the_application_stops, what_was_taken_goes_out, new_code,
                            killed_callers, waiters_leave, senders_wait_in_turn, counts_of_the_killed, limits_hold, the_registry_is_killed])
         ++ teleport_nodes:groups([tls], [killed_under_calls, only_a_lane_is_lost, lanes_are_opened_again, nothing_is_lost_silently, first_use_by_many, memory_is_bounded,
                                          little_is_read_ahead, nothing_is_left, what_was_taken_goes_out, new_code, killed_callers]).
@@ -478,6 +478,18 @@ nothing_is_left(Config) ->
 no_more({A, B}, {A0, B0}) ->
     lists:all(fun({Now, Then}) -> Now =< Then + 2 end, lists:zip(tuple_to_list(A) ++ tuple_to_list(B), tuple_to_list(A0) ++ tuple_to_list(B0))).
 
+%% A node without a name has no peers: it is told what it is told of a node that is gone.
+without_distribution(_Config) ->
+    {Peer, nonode@nohost} = beamway_compat_nodes:start(beamway_shm, #{name => none}),
+    ok = beamway_peer:call(Peer, code, add_pathsa, [code:get_path()]),
+    {'EXIT', {{nodedown, no@where}, _}} = beamway_peer:run(Peer, fun() ->
+        {ok, _} = application:ensure_all_started(teleport),
+        {error, {nodedown, no@where}} = teleport:send({x, no@where}, x),
+        {error, {nodedown, no@where}} = teleport:prime(no@where),
+        catch teleport:call({x, no@where}, x)
+    end),
+    ok = beamway_peer:stop(Peer).
+
 the_application_stops(Config) ->
     ok = waiting_callers(Config, 20),
     Node = teleport_nodes:second_node(Config),
@@ -486,7 +498,8 @@ the_application_stops(Config) ->
     on_first(Config, fun(_) ->
         {error, {no_teleport, Node}} = beamway_peer:wait_until(fun() -> case teleport:prime(Node) of {error, {lane_lost, _}} -> false; E -> E end end, wait_ms()),
         ok = application:stop(teleport),
-        {'EXIT', {{not_started, teleport}, _}} = (catch teleport:send({x, Node}, x))
+        {'EXIT', {{not_started, teleport}, _}} = (catch teleport:send({x, Node}, x)),
+        {'EXIT', {{not_started, teleport}, _}} = (catch teleport:configure(all, #{}))
     end).
 
 %% An orderly end loses nothing of what the link has, only what waits in the queue; both count as unconfirmed.
