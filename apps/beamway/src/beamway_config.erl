@@ -6,7 +6,7 @@
 %% its default. It is checked here, once; the rest of the code trusts the map.
 -module(beamway_config).
 
--export([read/0, read/1, describe/1, table/0]).
+-export([read/0, read/1, unknown/0, describe/1, table/0]).
 -export_type([config/0, problem/0]).
 
 -ifdef(TEST).
@@ -71,6 +71,13 @@ read(Value) ->
         [] -> {ok, maps:from_list([{Name, Good} || {Name, {ok, Good}, _} <- Read])};
         Problems -> {error, Problems}
     end.
+
+%% @doc A line for the log for each parameter of the application that is no option.
+-spec unknown() -> [string()].
+unknown() ->
+    Known = [Name || {Name, _, _, _, _} <- options()],
+    [lists:flatten(io_lib:format("the parameter ~ts is not known and has no effect: expected one of ~ts", [Name, lists:join(", ", [atom_to_list(K) || K <- Known])]))
+     || {Name, _} <- application:get_all_env(beamway), Name =/= included_applications, not lists:member(Name, Known)].
 
 %% @doc A line for the log: the value, what was expected, where to change it.
 -spec describe(problem()) -> string().

@@ -166,6 +166,7 @@ load_code() ->
 
 %% Wrong options must not keep a node from its cluster: it then does without the driver, and says so.
 valid_config() ->
+    lists:foreach(fun(Line) -> ?LOG_WARNING("beamway: ~ts", [Line]) end, beamway_config:unknown()),
     case beamway_config:read() of
         {ok, Config} ->
             Config;

@@ -9,7 +9,7 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
          init_per_testcase/2, end_per_testcase/2]).
 -export([garbage_for_a_handshake/1, odd_extensions/1, wrong_cookie_with_extension/1, bad_offers/1,
-         bad_answers/1, forged_ring_headers/1, forged_frames/1, invalid_options/1, driver_missing/1,
+         bad_answers/1, forged_ring_headers/1, forged_frames/1, invalid_options/1, unknown_parameter/1, driver_missing/1,
          driver_damaged/1, driver_of_another_version/1, file_size_limit/1, descriptor_limit/1,
          address_space_limit/1, no_memfd/1, no_eventfd/1, bad_commands/1, application_without_its_name/1, ring_limit/1, ring_limit_of_small_rings/1,
          port_limit/1, link_server_hangs/1, socket_dir_not_usable/1, socket_dir_in_another_locale/1, the_best_of_links/1, no_ring_memory_for_tcp/1, packet_of_4_gb/1,
@@ -33,7 +33,7 @@ groups() ->
     beamway_carrier:groups(
       [beamway_shm],
       [garbage_for_a_handshake, odd_extensions, wrong_cookie_with_extension, bad_offers, bad_answers,
-       forged_ring_headers, forged_frames, invalid_options, driver_missing, driver_damaged,
+       forged_ring_headers, forged_frames, invalid_options, unknown_parameter, driver_missing, driver_damaged,
        driver_of_another_version, file_size_limit, descriptor_limit, address_space_limit, no_memfd,
        no_eventfd, bad_commands, application_without_its_name, ring_limit, ring_limit_of_small_rings, port_limit, link_server_hangs,
        socket_dir_not_usable, socket_dir_in_another_locale, the_best_of_links, no_ring_memory_for_tcp, packet_of_4_gb, packet_without_end]).
@@ -370,6 +370,15 @@ invalid_options(Config) ->
                                       {"BEAMWAY_RING_LIMIT_BYTES", "ring_limit_bytes", "lots"},
                                       {"BEAMWAY_SOCKET_DIR", "socket_dir", "relative/dir"}]],
     ok.
+
+%% Nothing is wrong with the others, so they hold.
+unknown_parameter(Config) ->
+    Log = log_file(Config),
+    {ok, Peer, _} = beamway_peer:start(beamway_shm, #{log => Log, args => ["-hidden", "-beamway", "ringbytes", "1", "-beamway", "ring_bytes", "65536"]}),
+    _ = beamway_peer:wait_until(fun() -> has_line([Log], ["the parameter ringbytes is not known and has no effect", "links, ring_bytes"]) end, ?WAIT_MS),
+    [_] = problem_lines([Log]),
+    #{ring_bytes := 65536, links := [_, _ | _]} = beamway_peer:call(Peer, beamway_links, config, []),
+    ok = beamway_peer:stop(Peer).
 
 %% Of the kinds that are named the best one carries; OTP's own port needs no naming and contradicts nothing.
 the_best_of_links(Config) ->

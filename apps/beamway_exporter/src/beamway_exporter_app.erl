@@ -15,7 +15,7 @@
 %% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_, _) ->
-    case server(application:get_env(beamway_exporter, port), application:get_env(beamway_exporter, ip, ?IP), has_library()) of
+    case server([Name || {Name, _} <- application:get_all_env(beamway_exporter), not lists:member(Name, [port, ip, included_applications])]) of
         {ok, Servers} ->
             ok = register_collector(has_library()),
             case supervisor:start_link({local, beamway_exporter_sup}, ?MODULE, Servers) of
@@ -32,6 +32,9 @@ stop(_) ->
         true -> library(prometheus_registry, deregister_collector, [beamway_exporter_collector]);
         false -> ok
     end.
+
+server([Unknown | _]) -> bad("unknown parameter ~ts; known are port, ip", [Unknown]);
+server([]) -> server(application:get_env(beamway_exporter, port), application:get_env(beamway_exporter, ip, ?IP), has_library()).
 
 server(undefined, _, true) -> {ok, []};
 server(undefined, Ip, false) -> server({ok, ?PORT}, Ip, false);

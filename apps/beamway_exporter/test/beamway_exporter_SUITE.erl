@@ -102,7 +102,7 @@ bad_options(_Config) ->
          {error, {beamway_exporter, {{bad_options, Said}, _}}} = beamway_peer:call(Peer, application, ensure_all_started, [beamway_exporter]),
          ok = beamway_peer:call(Peer, application, unset_env, [beamway_exporter, Key])
      end || {Key, Value, Said} <- [{port, 70000, <<"port is 70000; 0 to 65535 is expected">>}, {port, "9464", <<"port is \"9464\"; 0 to 65535 is expected">>},
-                                   {ip, "127.0.0.1", <<"ip is \"127.0.0.1\"; an address as a tuple is expected">>}]],
+                                   {ip, "127.0.0.1", <<"ip is \"127.0.0.1\"; an address as a tuple is expected">>}, {prot, 0, <<"unknown parameter prot; known are port, ip">>}]],
     ok = beamway_peer:call(Peer, application, set_env, [beamway_exporter, port, 0]),
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [beamway_exporter]),
     ok.

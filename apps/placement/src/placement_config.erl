@@ -17,7 +17,9 @@
 -spec from_environment() -> ok | {error, Text :: unicode:chardata()}.
 from_environment() ->
     Wrong = [io_lib:format("placement: ~tp = ~0tP is not valid; expected ~ts", [Name, Value, 10, Expected])
-             || {Name, _, Expected, _, IsGood} <- options(), Value <- [value(Name)], not IsGood(Value)],
+             || {Name, _, Expected, _, IsGood} <- options(), Value <- [value(Name)], not IsGood(Value)]
+        ++ [io_lib:format("placement: the parameter ~ts is not known; expected one of ~ts", [Name, lists:join(", ", [atom_to_list(element(1, O)) || O <- options()])])
+            || {Name, _} <- application:get_all_env(placement), Name =/= included_applications, not lists:keymember(Name, 1, options())],
     case {Wrong, read(value(attributes))} of
         {[Text | _], _} -> {error, Text};
         {[], {ok, Entries}} -> use(builtins(), Entries);
@@ -28,7 +30,7 @@ from_environment() ->
 options() ->
     [{builtins, true, "true or false", {start, "Whether this node serves the built-in attributes."}, fun is_boolean/1},
      {attributes, none, "none or the name of a file", {start, "File of attributes that this node serves."}, fun(_) -> true end},
-     {path, none, "a list of names, from the root down", {start, "The declared place of this node in the network. none: it has no place."}, fun(_) -> true end},
+     {path, none, "a list of names, from the root down", {start, "The declared place of this node in the network. none: it has no place."}, fun is_path/1},
      {deadline, ?DEADLINE_MS, "milliseconds", {call, "Time limit of a choice, or of a question about a lease, that names none."}, fun is_ms/1},
      {limit, ?LIMIT_MS, "milliseconds", {call, "Time limit of the function of an attribute whose entry names none."}, fun is_ms/1},
      {group_memory, ?GROUP_MEMORY_MS, "milliseconds", {call, "How long, at least, a node remembers a group that it has left."}, fun is_ms/1}].
@@ -48,6 +50,9 @@ value(Name) ->
 builtins() -> value(builtins).
 
 is_ms(Value) -> is_integer(Value) andalso Value > 0.
+
+%% The characters of a text are no names.
+is_path(Value) -> Value =:= none orelse Value =:= [] orelse is_list(Value) andalso not io_lib:printable_unicode_list(Value).
 
 %% @doc Milliseconds for a choice, or for a question about a lease, that does not say how long it may take.
 -spec deadline_ms() -> pos_integer().

@@ -11,7 +11,7 @@
          a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
          the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
          a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1, more_than_run_at_once/1, an_answer_after_the_end/1,
-         pairs_that_talk_much/1, asked_before_it_is_configured/1, automatic_and_slow/1, places_that_nodes_declare/1, a_stopped_node_is_waited_for_once/1, who_chooses_often_does_not_wait/1, an_attribute_is_defined_anew/1, warnings_are_shown/1, a_vm_that_is_no_node/1]).
+         pairs_that_talk_much/1, bad_environment/1, asked_before_it_is_configured/1, automatic_and_slow/1, places_that_nodes_declare/1, a_stopped_node_is_waited_for_once/1, who_chooses_often_does_not_wait/1, an_attribute_is_defined_anew/1, warnings_are_shown/1, a_vm_that_is_no_node/1]).
 -export([held/0, slow_once/0, slow_sample/0, count_up/0, wrong/0, caught/1]).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -21,7 +21,7 @@ all() ->
      a_dead_node_costs_no_time, a_duplicate_is_one_node, units_and_failures, atoms_are_no_large_numbers, unknown_nodes_are_not_far,
      the_server_is_killed, an_owner_ends, owners_are_counted, averages_over_time, ages_and_caches, changes_are_pushed,
      a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation, more_than_run_at_once, an_answer_after_the_end,
-     pairs_that_talk_much, asked_before_it_is_configured, automatic_and_slow, places_that_nodes_declare, a_stopped_node_is_waited_for_once, who_chooses_often_does_not_wait, an_attribute_is_defined_anew, warnings_are_shown, a_vm_that_is_no_node].
+     pairs_that_talk_much, bad_environment, asked_before_it_is_configured, automatic_and_slow, places_that_nodes_declare, a_stopped_node_is_waited_for_once, who_chooses_often_does_not_wait, an_attribute_is_defined_anew, warnings_are_shown, a_vm_that_is_no_node].
 
 init_per_suite(Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c", "d"]),
@@ -498,6 +498,25 @@ a_node_without_placement(Config) ->
     %% Once it runs, a live question finds it at once.
     ok = beamway_placement_nodes:call(Extra, "plain", {attr, start}, []),
     ?assertEqual([Plain], call(Config, "a", attr, choose_nodes, [[Plain], [{os_type, eq, {unix, linux}}]])),
+    ok = beamway_placement_nodes:stop(Extra).
+
+%% It names the parameter and what was expected, and starts once that is corrected.
+bad_environment(_Config) ->
+    Extra = [{_, Peer, _}] = beamway_placement_nodes:start(["wrong"], #{run => false}),
+    Texts = beamway_peer:run(Peer, fun() ->
+        _ = application:load(placement),
+        Said = [begin
+                    ok = application:set_env(placement, Name, Value),
+                    {error, {placement, {Text, _}}} = application:ensure_all_started(placement),
+                    ok = application:unset_env(placement, Name),
+                    lists:flatten(Text)
+                end || {Name, Value} <- [{deadlin, 1000}, {path, rack1}, {path, "rack1"}, {deadline, soon}]],
+        {ok, _} = application:ensure_all_started(placement),
+        Said
+    end),
+    ?assertMatch(["placement: the parameter deadlin is not known; expected one of builtins, attributes, path, " ++ _,
+                  "placement: path = rack1 is not valid; expected a list of names, from the root down",
+                  "placement: path = \"rack1\" is not valid; expected " ++ _, "placement: deadline = soon is not valid; expected milliseconds"], Texts),
     ok = beamway_placement_nodes:stop(Extra).
 
 %% The server runs before the attributes are evaluated. It said that they were missing, which the asker believed for a second.

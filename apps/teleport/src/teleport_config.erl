@@ -156,19 +156,21 @@ defaults() ->
 %% @doc Reads the application environment at start. `nodes' there is a map of nodes to maps of options.
 -spec read() -> ok | {error, [problem(), ...]}.
 read() ->
-    Given = maps:from_list([Pair || {Name, _} = Pair <- application:get_all_env(teleport), is_option(Name)]),
-    Nodes = application:get_env(teleport, nodes, #{}),
-    case all_problems([Given | maps:values(Nodes)]) of
+    read(maps:without([included_applications], maps:from_list(application:get_all_env(teleport)))).
+
+read(Environment) ->
+    {Given, Nodes} = {maps:remove(nodes, Environment), maps:get(nodes, Environment, #{})},
+    case problems(Given, Nodes) of
         [] ->
             persistent_term:put(?KEY, {with(Given, defaults()), maps:map(fun(_, More) -> with(More, with(Given, defaults())) end, Nodes)});
         Problems ->
             {error, Problems}
     end.
 
-is_option(Name) -> lists:keymember(Name, 1, options()).
-
-all_problems(Maps) ->
-    lists:append([Problems || Map <- Maps, {error, Problems} <- [check(Map)]]).
+problems(Given, Nodes) when is_map(Nodes) ->
+    lists:append([Problems || Map <- [Given | maps:values(Nodes)], {error, Problems} <- [check(Map)]]);
+problems(Given, Nodes) ->
+    [{nodes, Nodes, "a map of nodes to maps of options"} | problems(Given, #{})].
 
 %% @doc Changes options for all nodes, or for one. Called by {@link teleport_peers} alone: of two changes at once one would be lost.
 -spec set(all | node(), map()) -> ok | {error, [problem(), ...]}.
@@ -264,6 +266,11 @@ every_problem_is_told_test() ->
     ?assertEqual(3, length(Problems)),
     [?assert(is_list(describe(Problem))) || Problem <- Problems],
     ?assertMatch({error, [{options, 5, _}]}, check(5)).
+
+bad_environment_is_told_test_() ->
+    [?_assertMatch({error, [{Name, Bad, _}]}, read(#{ring_bytes => 65536, Name => Bad}))
+     || {Name, Bad} <- [{laens, 3}, {nodes, [{a@h, #{way => lane}}]}]]
+        ++ [?_assertMatch({error, [{way, fast, _}]}, read(#{nodes => #{a@h => #{way => fast}}}))].
 
 one_class_keeps_the_others_test() ->
     ?assertMatch(#{lanes := #{control := 1, bulk := 7}}, with(#{lanes => #{bulk => 7}}, defaults())).
