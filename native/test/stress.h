@@ -228,18 +228,23 @@ static bool sleep_well(end_t *end)
     return false;
 }
 
-/* Waits until everything that was sent has left this process. */
+/* Waits until everything that was sent has left this process, also what stands behind the ring,
+ * encrypted. */
 static bool hand_on(end_t *end)
 {
     const bw_carrier_t *ops = end->link->ops;
     bw_link_stats_t stats;
 
     for (;;) {
+        bool is_blocked;
+
         ops->clear_event(end->link);
         ops->stats(end->link, &stats);
-        if (stats.fill_out == 0)
+        is_blocked = ops->is_blocked && ops->is_blocked(end->link);
+        if (stats.fill_out == 0 && !is_blocked)
             return true;
-        if (ops->arm_write(end->link, stats.ring_bytes) == BW_OK && !sleep_well(end))
+        if ((is_blocked || ops->arm_write(end->link, stats.ring_bytes) == BW_OK) &&
+            !sleep_well(end))
             return false;
     }
 }
