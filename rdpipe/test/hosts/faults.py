@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a pipe does when processes are killed, networks fail and disks are full: nothing is left, and it is said."""
+import contextlib
 import fcntl
 import json
 import os
@@ -116,7 +117,8 @@ def a_cut_stream_never_looks_whole(hosts):
         expect(len(agents) == len(guards) == 1, f"on host2: {names}")
         victims = [agents, agents + guards, guards + agents][i % 3]
         for pid in victims:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # an agent or a guard without the other ends by itself
+                os.kill(pid, signal.SIGKILL)
         status, _, err = hosts.end(process)
         expect(status == 125, f"cut {i}: status {status}: {err}")
         wait_for("host2 is quiet", lambda: not hosts.processes("host2"))
