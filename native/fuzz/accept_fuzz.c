@@ -15,11 +15,9 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "../test/rings.h"
+#include "../test/peers.h"
 #include "input.h"
 
-#define RING BW_RING_MIN_BYTES
-#define PAGE 65536u
 #define HEAD 8
 #define FDS_MAX 8
 
@@ -74,38 +72,6 @@ static int make_descriptor(uint8_t kind, const uint8_t *input, size_t size)
     }
 }
 
-static void send_as_peer(const bw_shm_listener_t *listener, const uint8_t *message, size_t len,
-                         const int *fds, size_t count)
-{
-    union {
-        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
-        struct cmsghdr align;
-    } control = {{0}};
-    struct sockaddr_un un = {.sun_family = AF_UNIX};
-    struct iovec iov = {.iov_base = (void *)(uintptr_t)message, .iov_len = len};
-    struct msghdr header = {.msg_iov = &iov, .msg_iovlen = 1};
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-
-    memcpy(un.sun_path, listener->address, listener->address_len);
-    if (fd < 0 ||
-        connect(fd, (struct sockaddr *)&un,
-                (socklen_t)(offsetof(struct sockaddr_un, sun_path) + listener->address_len)) < 0)
-        abort();
-    if (count > 0) {
-        struct cmsghdr *cmsg;
-
-        header.msg_control = control.bytes;
-        header.msg_controllen = CMSG_SPACE(count * sizeof(int));
-        cmsg = CMSG_FIRSTHDR(&header);
-        cmsg->cmsg_level = SOL_SOCKET;
-        cmsg->cmsg_type = SCM_RIGHTS;
-        cmsg->cmsg_len = CMSG_LEN(count * sizeof(int));
-        memcpy(CMSG_DATA(cmsg), fds, count * sizeof(int));
-    }
-    (void)!sendmsg(fd, &header, MSG_NOSIGNAL);
-    close(fd);
-}
-
 /* What the driver would call, on a link whose memory was filled by the peer. */
 static void look_at(bw_link_t *link)
 {
@@ -136,7 +102,7 @@ static void look_at(bw_link_t *link)
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 {
     uint8_t message[4096] = {0};
-    int fds[FDS_MAX], open_before;
+    int fds[FDS_MAX], open_before, peer;
     bw_shm_listener_t listener = {.fd = -1};
     bw_link_t *link = NULL;
     bw_error_t error = {0};
@@ -163,7 +129,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     count = input[1] % (FDS_MAX + 1);
     for (size_t i = 0; i < count; i++)
         fds[i] = make_descriptor(i < 3 ? input[2 + i] : 1, input, size);
-    send_as_peer(&listener, message, len, fds, count);
+    peer = connect_to(&listener);
+    if (peer < 0)
+        abort();
+    (void)send_with(peer, message, len, fds, count); /* not all of them can be sent */
+    close(peer);
     if (bw_shm_accept(&listener, 4 * RING, &link, &error) == BW_OK) {
         if (!has_token || count != 3 || input[2] % 6 != 0 || (input[5] & 7) != 0 ||
             input[3] % 6 != 1 || input[4] % 6 != 1)

@@ -522,31 +522,14 @@ static const rogue_t rogues[] = {
 
 static void send_rogue(int to, const rogue_t *rogue)
 {
-    union {
-        char bytes[CMSG_SPACE(5 * sizeof(int))];
-        struct cmsghdr align;
-    } control = {{0}};
     struct {
         word_t word;
         char more;
     } said = {{7, rogue->size}, 0};
-    struct iovec iov = {.iov_base = &said, .iov_len = rogue->len};
-    struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
     int fd = rogue->with ? rogue->with() : -1, fds[5] = {fd, fd, fd, fd, fd};
 
     CHECK(!rogue->with || fd >= 0);
-    if (rogue->count > 0) {
-        struct cmsghdr *cmsg;
-
-        message.msg_control = control.bytes;
-        message.msg_controllen = CMSG_SPACE((size_t)rogue->count * sizeof(int));
-        cmsg = CMSG_FIRSTHDR(&message);
-        cmsg->cmsg_level = SOL_SOCKET;
-        cmsg->cmsg_type = SCM_RIGHTS;
-        cmsg->cmsg_len = CMSG_LEN((size_t)rogue->count * sizeof(int));
-        memcpy(CMSG_DATA(cmsg), fds, (size_t)rogue->count * sizeof(int));
-    }
-    CHECK_EQ(sendmsg(to, &message, MSG_NOSIGNAL), rogue->len);
+    CHECK(send_with(to, &said, rogue->len, fds, (size_t)rogue->count));
     if (fd >= 0)
         close(fd);
 }

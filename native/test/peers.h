@@ -84,9 +84,8 @@ static inline int connect_to(const bw_shm_listener_t *listener)
     return fd;
 }
 
-/* Sends `len` bytes and `count` descriptors to the listener and goes away. */
-static inline bool send_as_peer(const bw_shm_listener_t *listener, const void *bytes, size_t len,
-                                const int *fds, size_t count)
+/* Any bytes and any number of descriptors, where ours sends a few (bw_shm_send). */
+static inline bool send_with(int fd, const void *bytes, size_t len, const int *fds, size_t count)
 {
     union {
         char bytes[CMSG_SPACE(256 * sizeof(int))];
@@ -94,11 +93,7 @@ static inline bool send_as_peer(const bw_shm_listener_t *listener, const void *b
     } control = {{0}};
     struct iovec iov = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = len};
     struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1};
-    int fd = connect_to(listener);
-    bool sent;
 
-    if (fd < 0)
-        return false;
     if (count > 0) {
         struct cmsghdr *cmsg;
 
@@ -110,8 +105,18 @@ static inline bool send_as_peer(const bw_shm_listener_t *listener, const void *b
         cmsg->cmsg_len = CMSG_LEN(count * sizeof(int));
         memcpy(CMSG_DATA(cmsg), fds, count * sizeof(int));
     }
-    sent = sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)len;
-    close(fd);
+    return sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)len;
+}
+
+/* Sends `len` bytes and `count` descriptors to the listener and goes away. */
+static inline bool send_as_peer(const bw_shm_listener_t *listener, const void *bytes, size_t len,
+                                const int *fds, size_t count)
+{
+    int fd = connect_to(listener);
+    bool sent = fd >= 0 && send_with(fd, bytes, len, fds, count);
+
+    if (fd >= 0)
+        close(fd);
     return sent;
 }
 
