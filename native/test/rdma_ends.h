@@ -252,18 +252,24 @@ static inline void link_here(int wire, int family, uint64_t ring_bytes, bw_link_
     *link_p = connection;
 }
 
-static inline void link_there(int wire, uint64_t ring_bytes, bw_link_t **link_p)
+/* Connects where the other side listens, until that state. */
+static inline void connect_there(int wire, uint64_t ring_bytes, bw_state_t wanted,
+                                 bw_link_t **connection_p, bw_report_t *report_p)
 {
-    bw_link_t *connection = NULL;
-    bw_report_t report;
     bw_error_t error = {0};
     offer_t offer;
 
     if (!hear(wire, &offer, sizeof offer))
         SKIP("the other side could not begin");
-    CHECK_EQ(connect_to(&offer.at, offer.token, ring_bytes, WAIT_MS, &connection, &error), BW_OK);
-    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_LINKED);
-    *link_p = connection;
+    CHECK_EQ(connect_to(&offer.at, offer.token, ring_bytes, WAIT_MS, connection_p, &error), BW_OK);
+    CHECK_EQ(wait_from(*connection_p, BW_WORKING, report_p), wanted);
+}
+
+static inline void link_there(int wire, uint64_t ring_bytes, bw_link_t **link_p)
+{
+    bw_report_t report;
+
+    CHECK_IN(connect_there(wire, ring_bytes, BW_LINKED, link_p, &report));
 }
 
 /* ---- bytes ---- */

@@ -236,10 +236,7 @@ static void locked_there(int wire)
     bw_error_t error = {0};
     offer_t offer;
 
-    if (!hear(wire, &offer, sizeof offer))
-        SKIP("the other side could not begin");
-    CHECK_EQ(connect_to(&offer.at, offer.token, LOCKED_RING, WAIT_MS, &connection, &error), BW_OK);
-    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
+    CHECK_IN(connect_there(wire, LOCKED_RING, BW_FAILED, &connection, &report));
     CHECK_EQ(report.status, BW_REFUSED);
     CHECK(strstr(report.text, "cannot make its side") != NULL);
     connection->ops->close(connection, NULL);
@@ -290,13 +287,8 @@ static void sized_there(int wire)
 {
     bw_link_t *connection = NULL;
     bw_report_t report;
-    bw_error_t error = {0};
-    offer_t offer;
 
-    if (!hear(wire, &offer, sizeof offer))
-        SKIP("the other side could not begin");
-    CHECK_EQ(connect_to(&offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
-    CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
+    CHECK_IN(connect_there(wire, RING, BW_FAILED, &connection, &report));
     CHECK_EQ(report.status, BW_REFUSED);
     connection->ops->close(connection, NULL);
 }
