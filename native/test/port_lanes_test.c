@@ -187,16 +187,8 @@ static void start_looking(void)
 
 static void the_owner_of_a_lane_looks(void)
 {
-    vm_reply_t reply = {.len = 0};
-
     CHECK_IN(start_looking());
-    for (int looks = 0; looks < 10000000; looks++) {
-        CHECK(port_does(other, COMMAND_LOOK, NULL, &reply));
-        CHECK_EQ(reply.len, 1);
-        if (reply.bytes[0] == 0)
-            break;
-    }
-    CHECK_EQ(reply.bytes[0], 0);
+    CHECK_IN(look_until_it_sleeps(other));
     CHECK_IN(send_when_idle(one, 64)); /* it sleeps: this one wakes it */
     wanted[1]++;
     CHECK_IN(run_until(all_has_come));

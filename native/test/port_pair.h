@@ -97,4 +97,18 @@ static inline void send_when_idle(ErlDrvPort port, size_t len)
     CHECK_IN(send_frame(port, len));
 }
 
+/* As an owner that was told to look. */
+static inline void look_until_it_sleeps(ErlDrvPort port)
+{
+    vm_reply_t reply = {.len = 0};
+
+    for (int looks = 0; looks < 10000000; looks++) {
+        CHECK(port_does(port, COMMAND_LOOK, NULL, &reply));
+        CHECK_EQ(reply.len, 1);
+        if (reply.bytes[0] == 0)
+            break;
+    }
+    CHECK_EQ(reply.bytes[0], 0);
+}
+
 #endif

@@ -123,7 +123,6 @@ static void a_closed_port_ends_its_peer(void)
 static void the_owner_looks(void)
 {
     const char *term = NULL;
-    vm_reply_t reply = {.len = 0};
 
     CHECK_IN(start_active(10000));
     for (int round = 0; round < 2000 && !term; round++) {
@@ -132,13 +131,7 @@ static void the_owner_looks(void)
         term = vm_heard(other);
     }
     CHECK(term && strcmp(term, "look") == 0);
-    for (int looks = 0; looks < 10000000; looks++) {
-        CHECK(port_does(other, COMMAND_LOOK, NULL, &reply));
-        CHECK_EQ(reply.len, 1);
-        if (reply.bytes[0] == 0)
-            break;
-    }
-    CHECK_EQ(reply.bytes[0], 0);
+    CHECK_IN(look_until_it_sleeps(other));
     CHECK_IN(stop());
 }
 
