@@ -53,9 +53,8 @@ mapped(Name, {Count, Edges}, Tree, Seed) ->
     end.
 
 by_scotch(Gmap, Count, Edges, Tree) ->
-    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
-    [Graph, Target, Map] = [filename:join(Folder, Name) || Name <- ["x.grf", "x.tgt", "x.map"]],
-    try
+    beamway_bench_tools:with_folder(fun(Folder) ->
+        [Graph, Target, Map] = [filename:join(Folder, Name) || Name <- ["x.grf", "x.tgt", "x.map"]],
         ok = file:write_file(Graph, graph_file(Count, Edges)),
         ok = file:write_file(Target, "tleaf 3 8 100 8 10 4 1\n"),
         Start = erlang:monotonic_time(microsecond),
@@ -67,8 +66,7 @@ by_scotch(Gmap, Count, Edges, Tree) ->
         Places = maps:from_list(places(Numbers, list_to_tuple(placement_tree:leaf_order(Tree)))),
         Count = map_size(Places),
         {placement_map:cost(Edges, Places, Tree, ?LEVELS), Us / 1.0e6}
-    after file:del_dir_r(Folder)
-    end.
+    end).
 
 ended(Port) ->
     receive

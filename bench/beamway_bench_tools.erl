@@ -4,7 +4,7 @@
 %% it reads the end of its standard input.
 -module(beamway_bench_tools).
 
--export([missing/2, compile/2, compile/3, open/2, os_pid/1, write/2, line/2, close/2, run/3]).
+-export([missing/2, compile/2, compile/3, open/2, os_pid/1, write/2, line/2, close/2, run/3, with_folder/1]).
 
 -type program() :: port().
 
@@ -95,6 +95,12 @@ collect(Port, Deadline, Lines) ->
         {ended, Status} -> {Status, lists:reverse(Lines)};
         timeout -> close(Port, "KILL"), {timeout, lists:reverse(Lines)}
     end.
+
+%% @doc Calls it with a new folder that only this user can enter, and that is removed afterwards.
+-spec with_folder(fun((Folder :: file:filename()) -> Result)) -> Result.
+with_folder(Fun) ->
+    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
+    try Fun(Folder) after file:del_dir_r(Folder) end.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -31,8 +31,9 @@ run(#{members := [First | _] = Members} = Cluster) ->
 handle(_, none) -> {200, [{<<"content-type">>, <<"text/plain">>}], <<"hello world\n">>}.
 
 %% A yaws that does not start says nothing about its speed.
-beside(Program, Outcome) ->
-    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
+beside(Program, Outcome) -> beamway_bench_tools:with_folder(fun(Folder) -> beside(Program, Folder, Outcome) end).
+
+beside(Program, Folder, Outcome) ->
     {ok, Free} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Free),
     ok = gen_tcp:close(Free),
@@ -49,7 +50,6 @@ beside(Program, Outcome) ->
     end,
     _ = os:cmd(lists:join(" ", [Program, "--stop", "--id", "demo"])),
     _ = catch port_close(Yaws),
-    _ = file:del_dir_r(Folder),
     Measured.
 
 listening(Port, Deadline) ->

@@ -13,13 +13,10 @@
 %% @doc Runs it; each line of what it says on standard error is told. The result is what {@link beamway_console_bench:object/1} makes of its JSON.
 -spec run(Command :: file:filename(), Name :: binary(), Tell :: fun((map()) -> ok)) -> {ok, map()} | {error, binary()}.
 run(Command, Name, Tell) ->
-    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
-    try
+    beamway_console_folder:with(fun(Folder) ->
         Port = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", ?SCRIPT, "sh", Command, Name, Folder]}, exit_status, binary, {line, 500}, use_stdio]),
         ended(followed(Port, Tell), filename:join(Folder, "result"))
-    after
-        _ = file:del_dir_r(Folder)
-    end.
+    end).
 
 followed(Port, Tell) ->
     receive

@@ -107,16 +107,15 @@ heat_map(#{matrix := Matrix, tree := Tree, mode := Mode}) ->
     placement_draw:heat_map(Matrix, #{order => placement_tree:leaf_order(Tree), title => io_lib:format("Round-trip times between nodes, ~s", [Mode])}).
 
 png(Svg) ->
-    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
-    File = filename:join(Folder, "drawing.png"),
-    try placement_draw:to_png(Svg, File) of
-        ok ->
-            {ok, Bytes} = file:read_file(File),
-            Bytes;
-        {error, Error} -> {error, placement_draw:format_error(Error)}
-    after
-        _ = file:del_dir_r(Folder)
-    end.
+    beamway_console_folder:with(fun(Folder) ->
+        File = filename:join(Folder, "drawing.png"),
+        case placement_draw:to_png(Svg, File) of
+            ok ->
+                {ok, Bytes} = file:read_file(File),
+                Bytes;
+            {error, Error} -> {error, placement_draw:format_error(Error)}
+        end
+    end).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
