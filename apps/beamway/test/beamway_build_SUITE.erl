@@ -32,8 +32,8 @@ on_another_system(Config) ->
          {Command, [_]} = {Command, string:lexemes(Said, "\n")}
      end || Command <- Commands].
 
-%% The build says so in one line and goes on; the node says so in one line, and ssl's processes carry its data. Once the library is there the
-%% next connection has it.
+%% The build prints one line and goes on. The node logs one line, and ssl's processes carry its data. The next connection finds the library once
+%% it is there.
 without_the_headers_of_libssl(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "without"),
     Compiler = compiler_without(["openssl/ssl.h"], Folder),
