@@ -136,11 +136,11 @@ up(#{connection := Pid} = Link) ->
     ets:insert(?TABLE, {{link, Pid}, Link}),
     gen_server:cast(?MODULE, {up, Link}).
 
-%% @doc All links that are up.
+%% @doc All links that are up. The server may not have heard yet that a connection process has ended.
 -spec all() -> [link()].
 all() ->
     try
-        [Link || {{link, _}, Link} <- ets:tab2list(?TABLE)]
+        [Link || {{link, Pid}, Link} <- ets:tab2list(?TABLE), is_process_alive(Pid)]
     catch
         error:badarg -> []
     end.

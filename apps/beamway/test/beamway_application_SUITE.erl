@@ -7,7 +7,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([application_first/1, distribution_first/1, distribution_ends_first/1, application_alone/1, two_carriers/1,
-         server_killed/1, server_of_lanes_killed/1]).
+         server_killed/1, server_hangs/1, server_of_lanes_killed/1]).
 
 -define(WAIT_MS, 5000).
 
@@ -15,7 +15,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [application_first, distribution_first, distribution_ends_first, application_alone, two_carriers, server_killed,
-     server_of_lanes_killed].
+     server_hangs, server_of_lanes_killed].
 
 init_per_suite(Config) ->
     case beamway_carrier:all([beamway_shm]) of
@@ -110,6 +110,19 @@ server_killed(_Config) ->
     _ = beamway_peer:wait_until(
           fun() -> not lists:member(FirstNode, [Of || #{node := Of} <- beamway_peer:call(Peer, beamway, links, [])]) end, ?WAIT_MS),
     ok.
+
+%% A server that has heard of nothing yet: a connection that has ended is no link, and a node that is connected again has one.
+server_hangs(_Config) ->
+    {ok, Other, OtherNode} = beamway_peer:start(beamway_shm),
+    {ok, Peer, Node} = beamway_peer:start(beamway_shm),
+    ok = beamway_peer:connect_both(beamway_shm, Peer, Other),
+    ok = beamway_peer:call(Peer, sys, suspend, [beamway_links]),
+    true = beamway_peer:call(Peer, erlang, disconnect_node, [OtherNode]),
+    _ = beamway_peer:wait_until(fun() -> beamway_peer:call(Peer, beamway, links, []) =:= [] end, ?WAIT_MS),
+    ok = beamway_peer:wait_disconnected(Other, Node),
+    true = beamway_peer:call(Peer, net_kernel, connect_node, [OtherNode]),
+    [#{node := OtherNode, link := inet}] = beamway_peer:call(Peer, beamway, links, []),
+    ok = beamway_peer:call(Peer, sys, resume, [beamway_links]).
 
 server_of_lanes_killed(_Config) ->
     [Peer, Other] = [Started || _ <- [one, other], {ok, Started, _} <- [beamway_peer:start(inet_tcp)]],
