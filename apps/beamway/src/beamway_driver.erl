@@ -16,7 +16,7 @@ load() ->
     ets:insert(?TABLE, {driver, beamway_port:load()}),
     ignore.
 
-%% @doc Loads the driver's file anew for the calling process, the supervisor that loaded it. Ends all ports of the driver first, and with them
+%% @doc Loads the driver's file anew for the calling process, the supervisor that loaded it if anybody did. Ends all ports of the driver first, and with them
 %% all links and lanes of this node. A library that the old one had counts as there meanwhile: who wants a link of that kind waits for its reservation.
 -spec reload() -> ignore.
 reload() ->

@@ -35,7 +35,9 @@
 %% `since': system time in seconds. `hidden': the peer is not in `nodes()', as a tool that calls and goes.
 
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
-%% {extension, beamway_wire:extension()}; {why_inet, Reason}: of a node whose driver does not carry tcp; of beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {{library, Kind}, boolean()};
+%% {extension, beamway_wire:extension()}; {why_inet, Reason}: of a node whose driver does not carry tcp;
+%% {without_driver, beamway_config:config()}: the options of a node that has had no driver when it was to be loaded;
+%% of beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {{library, Kind}, boolean()};
 %% {{usable, StreamKind}, [beamway_kind:ring()], At}: what was found usable then, in erlang:monotonic_time(millisecond);
 %% and ring memory of a connection process or a lane: {{reserved, PidOrPort}, beamway_budget:reservation()}.
 
@@ -54,10 +56,10 @@ prepare() ->
     _ = application:load(beamway),
     ok = load_code(),
     ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]),
-    ets:insert(?TABLE, {why_inet, <<"tcp is off on this node">>}),
-    Config = usable_links(valid_config()),
-    ets:insert(?TABLE, [{config, Config}, {extension, largest_extension(Config)}]),
-    beamway_socket_dir:prepare(Config).
+    Options = valid_config(),
+    _ = maps:get(links, Options) =:= [inet] orelse beamway_driver:load(),
+    use(Options),
+    beamway_socket_dir:prepare(config()).
 
 %% @doc The calling process uses the server until it ends; the server ends with the last one that does.
 -spec hold() -> ok | {error, Reason :: binary()}.
@@ -176,18 +178,22 @@ valid_config() ->
             only_inet(Defaults)
     end.
 
-usable_links(#{links := [inet]} = Config) ->
-    Config;
-usable_links(Config) ->
-    ignore = beamway_driver:load(),
-    with_driver(beamway_driver:loaded(), Config).
+%% With the driver as it is now. Without one the options are kept for one that is loaded later.
+use(#{links := [inet]} = Options) ->
+    use(Options, <<"tcp is off on this node">>);
+use(Options) ->
+    case beamway_driver:loaded() of
+        ok ->
+            use(Options, <<"tcp is off on this node">>);
+        {error, Reason} ->
+            log_only_inet(Reason),
+            ets:insert(?TABLE, {without_driver, Options}),
+            use(only_inet(Options), Reason)
+    end.
 
-with_driver(ok, Config) ->
-    Config;
-with_driver({error, Reason}, Config) ->
-    log_only_inet(Reason),
-    ets:insert(?TABLE, {why_inet, Reason}),
-    only_inet(Config).
+use(Config, WhyInet) ->
+    ets:insert(?TABLE, [{config, Config}, {extension, largest_extension(Config)}, {why_inet, WhyInet}]),
+    ets:match_delete(?TABLE, {{usable, '_'}, '_', '_'}).
 
 only_inet(Config) -> Config#{links := [inet]}.
 
@@ -213,9 +219,14 @@ handle_call({reserve, Kind, Wanted}, {Pid, _}, #state{config = Config} = State) 
             {reply, {ok, Bytes}, watch(Pid, State)}
     end;
 handle_call(reload_driver, _From, State) ->
-    {reply, beamway_sup:reload_driver(), State};
+    ok = beamway_sup:reload_driver(),
+    use(wanted(ets:lookup(?TABLE, without_driver))),
+    {reply, ok, State};
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
+
+wanted([{_, Options}]) -> Options;
+wanted([]) -> config().
 
 %% Each row is one element here; the rows of links are large and not copied.
 reservations() ->

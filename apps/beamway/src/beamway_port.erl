@@ -55,9 +55,15 @@
 -spec load() -> ok | {error, Reason :: binary()}.
 load() -> load(fun erl_ddll:load_driver/2).
 
-%% @doc The same where the calling process has loaded it already: ends its ports, unloads it, and loads the file that is there now.
+%% @doc The same where the calling process may have loaded it already: ends its ports, unloads it, and loads the file that is there now.
 -spec reload() -> ok | {error, Reason :: binary()}.
-reload() -> load(fun erl_ddll:reload_driver/2).
+reload() ->
+    load(fun(Dir, Driver) ->
+                 case erl_ddll:reload_driver(Dir, Driver) of
+                     {error, not_loaded} -> erl_ddll:load_driver(Dir, Driver);
+                     Reloaded -> Reloaded
+                 end
+         end).
 
 load(Load) ->
     case priv_dir() of

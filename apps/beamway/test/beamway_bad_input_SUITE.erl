@@ -10,7 +10,7 @@
          init_per_testcase/2, end_per_testcase/2]).
 -export([garbage_for_a_handshake/1, odd_extensions/1, wrong_cookie_with_extension/1, bad_offers/1,
          bad_answers/1, forged_ring_headers/1, forged_frames/1, invalid_options/1, unknown_parameter/1, driver_missing/1,
-         driver_damaged/1, driver_of_another_version/1, file_size_limit/1, descriptor_limit/1,
+         driver_damaged/1, driver_of_another_version/1, driver_comes_later/1, file_size_limit/1, descriptor_limit/1,
          address_space_limit/1, no_memfd/1, no_eventfd/1, bad_commands/1, application_without_its_name/1, ring_limit/1, ring_limit_of_small_rings/1,
          port_limit/1, link_server_hangs/1, socket_dir_not_usable/1, socket_dir_in_another_locale/1, the_best_of_links/1, no_ring_memory_for_tcp/1, packet_of_4_gb/1,
          packet_without_end/1]).
@@ -34,7 +34,7 @@ groups() ->
       [beamway_shm],
       [garbage_for_a_handshake, odd_extensions, wrong_cookie_with_extension, bad_offers, bad_answers,
        forged_ring_headers, forged_frames, invalid_options, unknown_parameter, driver_missing, driver_damaged,
-       driver_of_another_version, file_size_limit, descriptor_limit, address_space_limit, no_memfd,
+       driver_of_another_version, driver_comes_later, file_size_limit, descriptor_limit, address_space_limit, no_memfd,
        no_eventfd, bad_commands, application_without_its_name, ring_limit, ring_limit_of_small_rings, port_limit, link_server_hangs,
        socket_dir_not_usable, socket_dir_in_another_locale, the_best_of_links, no_ring_memory_for_tcp, packet_of_4_gb, packet_without_end]).
 
@@ -524,6 +524,32 @@ driver_of_another_version(Config) ->
         ok = file:delete(Driver),
         ok = compile_c("old_driver.c", ["-shared", "-fPIC", "-I", Include, "-o", Driver])
     end, ["version 999"]).
+
+%% What is missing at the start can be loaded in the running node, as often as it comes and goes.
+driver_comes_later(Config) ->
+    {Peer, Node} = under_test(Config),
+    Root = copy(Config, "beamway"),
+    [Driver, Away] = [filename:join([Root, "beamway", "priv", Name]) || Name <- ["beamway_drv.so", "away"]],
+    ok = file:rename(Driver, Away),
+    {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{ebin => filename:join([Root, "beamway", "ebin"]), args => ["-hidden"]}),
+    ConnectsBy = fun(Kind) ->
+                         true = beamway_peer:call(Odd, net_kernel, connect_node, [Node]),
+                         ok = beamway_peer:assert_link(Odd, Node, Kind),
+                         true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
+                         ok = beamway_peer:wait_disconnected(Odd, Node),
+                         beamway_peer:wait_disconnected(Peer, OddNode)
+                 end,
+    ok = ConnectsBy(inet),
+    [begin
+         ok = file:rename(Away, Driver),
+         ok = beamway_peer:call(Odd, beamway, reload_driver, []),
+         ok = ConnectsBy(shm),
+         ok = file:rename(Driver, Away),
+         {error, Reason} = beamway_peer:call(Odd, beamway, reload_driver, []),
+         {_, _} = binary:match(Reason, <<"make build">>),
+         ok = ConnectsBy(inet)
+     end || _ <- [first, second]],
+    ok.
 
 %% In a directory of any name and without a file of the application, a node has its links all the same.
 application_without_its_name(Config) ->
