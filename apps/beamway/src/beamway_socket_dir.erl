@@ -104,9 +104,9 @@ age_s(Path) ->
     end.
 
 %% A socket of another type than its owner's disturbs nobody: the kernel says `eprototype' where
-%% somebody listens, and refuses where nobody does.
+%% somebody listens, and refuses where nobody does. Of a string inet makes UTF-8 in any locale.
 is_deserted(Path) ->
-    case gen_tcp:connect({local, Path}, 0, [local, {active, false}], ?CONNECT_MS) of
+    case gen_tcp:connect({local, bytes(Path)}, 0, [local, {active, false}], ?CONNECT_MS) of
         {error, econnrefused} ->
             true;
         {error, _} ->

@@ -482,11 +482,22 @@ socket_dir_in_another_locale(_Config) ->
              true = beamway_peer:call(One, erlang, disconnect_node, [OddNode]),
              ok = beamway_peer:wait_disconnected(One, OddNode),
              ok = beamway_peer:wait_disconnected(Odd, OneNode)
-         end || {Caller, Called} <- [{One, Odd}, {Odd, One}]]
+         end || {Caller, Called} <- [{One, Odd}, {Odd, One}]],
+        Left = filename:join(Dir, "beamway-0123456789abcdef"),
+        [begin
+             ok = leave_socket(Left),
+             1 = beamway_peer:call(Each, beamway_socket_dir, sweep, [maps:get(socket_dir, beamway_peer:call(Each, beamway_links, config, []))])
+         end || Each <- [One, Odd]]
     after
         file:del_dir_r(Folder)
     end,
     ok.
+
+%% As a killed node leaves it: an old name of nobody.
+leave_socket(Path) ->
+    {ok, Socket} = gen_tcp:listen(0, [local, {ifaddr, {local, beamway_socket_dir:bytes(Path)}}]),
+    ok = gen_tcp:close(Socket),
+    file:change_time(Path, {{2020, 1, 1}, {0, 0, 0}}).
 
 %% The server that grants memory does not answer in time.
 link_server_hangs(Config) ->
