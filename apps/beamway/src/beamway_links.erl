@@ -125,9 +125,10 @@ assign(Lane) ->
 release() ->
     gen_server:cast(?MODULE, {release, self()}).
 
+%% In half of the time that a connection has: the peer waits for what this node says without it.
 call(Request) ->
     try
-        gen_server:call(?MODULE, Request, ?CALL_MS)
+        gen_server:call(?MODULE, Request, min(?CALL_MS, net_kernel:connecttime() div 2))
     catch
         exit:_ -> {error, <<"the link server does not answer">>}
     end.

@@ -12,7 +12,7 @@
          bad_answers/1, forged_ring_headers/1, forged_frames/1, invalid_options/1, unknown_parameter/1, driver_missing/1,
          driver_damaged/1, driver_of_another_version/1, driver_comes_later/1, file_size_limit/1, descriptor_limit/1,
          address_space_limit/1, no_memfd/1, no_eventfd/1, bad_commands/1, application_without_its_name/1, ring_limit/1, ring_limit_of_small_rings/1,
-         port_limit/1, link_server_hangs/1, socket_dir_not_usable/1, socket_dir_in_another_locale/1, the_best_of_links/1, no_ring_memory_for_tcp/1, packet_of_4_gb/1,
+         port_limit/1, link_server_hangs/1, link_server_hangs_in_a_hurry/1, socket_dir_not_usable/1, socket_dir_in_another_locale/1, the_best_of_links/1, no_ring_memory_for_tcp/1, packet_of_4_gb/1,
          packet_without_end/1]).
 
 -define(WAIT_MS, 5000).
@@ -35,7 +35,7 @@ groups() ->
       [garbage_for_a_handshake, odd_extensions, wrong_cookie_with_extension, bad_offers, bad_answers,
        forged_ring_headers, forged_frames, invalid_options, unknown_parameter, driver_missing, driver_damaged,
        driver_of_another_version, driver_comes_later, file_size_limit, descriptor_limit, address_space_limit, no_memfd,
-       no_eventfd, bad_commands, application_without_its_name, ring_limit, ring_limit_of_small_rings, port_limit, link_server_hangs,
+       no_eventfd, bad_commands, application_without_its_name, ring_limit, ring_limit_of_small_rings, port_limit, link_server_hangs, link_server_hangs_in_a_hurry,
        socket_dir_not_usable, socket_dir_in_another_locale, the_best_of_links, no_ring_memory_for_tcp, packet_of_4_gb, packet_without_end]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
@@ -515,6 +515,20 @@ link_server_hangs(Config) ->
          true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
          ok = beamway_peer:wait_disconnected(Peer, OddNode)
      end || {Caller, Called} <- [{Odd, Node}, {Peer, OddNode}]],
+    ok.
+
+%% The same where a connection has less time than that server has otherwise.
+link_server_hangs_in_a_hurry(_Config) ->
+    Hurry = #{args => ["-hidden", "-kernel", "net_setuptime", "1.9"]},
+    [{One, OneNode}, {Odd, OddNode}] = [{Peer, Node} || _ <- [one, odd], {ok, Peer, Node} <- [beamway_peer:start(beamway_shm, Hurry)]],
+    ok = beamway_peer:call(Odd, sys, suspend, [beamway_links]),
+    [begin
+         true = beamway_peer:call(Caller, net_kernel, connect_node, [Called]),
+         ok = beamway_peer:assert_link(Odd, OneNode, inet),
+         true = beamway_peer:call(Odd, erlang, disconnect_node, [OneNode]),
+         ok = beamway_peer:wait_disconnected(Odd, OneNode),
+         ok = beamway_peer:wait_disconnected(One, OddNode)
+     end || {Caller, Called} <- [{Odd, OneNode}, {One, OddNode}]],
     ok.
 
 is_known({ok, _} = Info) -> Info;
