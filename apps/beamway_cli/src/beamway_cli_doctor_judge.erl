@@ -156,9 +156,9 @@ address_space(unlimited, _, _) ->
 address_space(_, _, _) ->
     well(address_space, "unknown", []).
 
-%% Both rings of a link and its small buffers.
-locked_memory(Limit, [_ | _], Ring) when is_integer(Limit), Limit < 4 * Ring ->
-    warning(locked_memory, "~ts may be locked; a link over rdma needs ~ts", [in_bytes(Limit), in_bytes(2 * Ring + 65536)],
+%% Two links; each has both rings and its small buffers.
+locked_memory(Limit, [_ | _], Ring) when is_integer(Limit), Limit < 2 * (2 * Ring + 65536) ->
+    warning(locked_memory, "~ts may be locked: room for about ~b links over rdma", [in_bytes(Limit), Limit div (2 * Ring + 65536)],
             "raise it: ulimit -l unlimited, or LimitMEMLOCK=infinity in the systemd unit", []);
 locked_memory(Limit, _, _) ->
     well(locked_memory, "~ts may be locked (matters for rdma only)", [in_bytes(Limit)]).
@@ -363,7 +363,11 @@ rdma_test_() ->
 
 locked_memory_test_() ->
     Ring = 4194304,
-    [?_assertEqual(warning, status(locked_memory(65536, [device], Ring))),
+    One = 2 * Ring + 65536,
+    [?_assertEqual("8192 KiB may be locked: room for about 0 links over rdma", found(locked_memory(2 * Ring, [device], Ring))),
+     ?_assertEqual("12 MiB may be locked: room for about 1 links over rdma", found(locked_memory(3 * Ring, [device], Ring))),
+     ?_assertEqual(warning, status(locked_memory(2 * One - 1, [device], Ring))),
+     ?_assertEqual(ok, status(locked_memory(2 * One, [device], Ring))),
      ?_assertEqual(ok, status(locked_memory(65536, [], Ring))),
      ?_assertEqual(ok, status(locked_memory(unlimited, [device], Ring)))].
 
