@@ -3,8 +3,9 @@
  * The NIFs of beamway_block.erl: blocks as binaries. A binary of a block is a resource that has one
  * reference to it.
  *
- * What takes long (copying, unmapping) runs on dirty schedulers. A large block whose last binary is
- * collected goes to a list, and a process that the VM has named is told to empty it.
+ * What takes long (copying, unmapping, closing a channel) runs on dirty schedulers. A large block
+ * whose last binary is collected goes to a list, and a process that the VM has named is told to
+ * empty it.
  */
 #include <erl_nif.h>
 #include <fcntl.h>
@@ -517,7 +518,7 @@ static ErlNifFunc functions[] = {
     {"take_nif", 3, take_one, 0},
     {"copy_nif", 3, take_copy, ERL_NIF_DIRTY_JOB_CPU_BOUND},
     {"is_open_nif", 1, is_open, 0},
-    {"close_nif", 1, close_, 0},
+    {"close_nif", 1, close_, ERL_NIF_DIRTY_JOB_IO_BOUND},
     {"is_block_nif", 1, is_block, 0},
     {"info_nif", 0, info, 0},
     {"limit_nif", 1, limit, 0},
