@@ -152,11 +152,18 @@ bw_status_t bw_socket_link_reserve(bw_link_t *link, size_t want, bw_span_t *span
     return BW_OK;
 }
 
+/* What was handed back comes again before all else. */
+static void note_again(bw_socket_link_t *base, size_t n)
+{
+    base->handed_back -= bw_least(base->handed_back, n);
+}
+
 void bw_socket_link_commit(bw_link_t *link, size_t n)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
 
     base->out.head += n;
+    note_again(base, n);
     if (base->cut_by)
         lose(base);
     else if (!base->is_deferred)
@@ -179,6 +186,7 @@ void bw_socket_link_flush(bw_link_t *link, bw_span_t *rest_p)
 
     push(base);
     *rest_p = bw_buffer_span(&base->out);
+    base->handed_back += rest_p->len;
     base->is_awaited |= rest_p->len > 0;
     bw_buffer_drop(&base->out);
 }
@@ -203,6 +211,7 @@ bw_status_t bw_socket_link_write(bw_link_t *link, const struct iovec *iov, int c
         return BW_AGAIN;
     }
     bw_buffer_skip(&base->out, taken);
+    note_again(base, taken);
     *taken_p = taken;
     return BW_OK;
 }
@@ -425,7 +434,7 @@ void bw_socket_link_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
     (void)ioctl(base->socket.fd, SIOCOUTQ, &in_kernel);
     *stats_p = (bw_link_stats_t){
         .bytes_in = base->in.tail,
-        .bytes_out = base->out.head,
+        .bytes_out = base->out.head + base->handed_back,
         .doorbells_in = base->socket.reads,
         .doorbells_out = base->socket.writes,
         .stalls = base->stalls,

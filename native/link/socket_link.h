@@ -60,7 +60,8 @@ typedef struct {
     const char *reason; /* it has failed */
     const char *cut_by; /* why what we write goes nowhere, NULL if it does not */
     uint64_t stalls;
-    uint64_t lost; /* bytes that were committed after it was cut */
+    uint64_t lost;        /* bytes that were committed after it was cut */
+    uint64_t handed_back; /* of the ring by flush, and not yet committed or written again */
 } bw_socket_link_t;
 
 static inline bw_socket_link_t *bw_socket_link_of(bw_link_t *link)

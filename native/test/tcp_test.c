@@ -429,6 +429,41 @@ static void nothing_is_written_past_what_waits(void)
     CHECK_IN(stop());
 }
 
+/* A counter that a scrape reads does not step back. */
+static void what_is_handed_back_stays_counted(void)
+{
+    size_t have = 0, before = 0, len;
+    bw_link_stats_t stats;
+    bw_span_t span;
+
+    fill_large();
+    CHECK_IN(start());
+    here.link->ops->defer(here.link);
+    while (here.link->ops->reserve(here.link, 4096, &span) == BW_OK && span.len >= 4096) {
+        memcpy(span.base, large + before, 4096);
+        here.link->ops->commit(here.link, 4096);
+        before += 4096;
+        CHECK(before < sizeof large);
+    }
+    here.link->ops->flush(here.link, &span);
+    len = span.len;
+    CHECK(len > 0);
+    here.link->ops->stats(here.link, &stats);
+    CHECK_EQ(stats.bytes_out, before);
+    CHECK_EQ(here.link->ops->reserve(here.link, len, &span), BW_OK);
+    CHECK(span.len >= len);
+    memcpy(span.base, large + before - len, len);
+    here.link->ops->commit(here.link, len);
+    here.link->ops->stats(here.link, &stats);
+    CHECK_EQ(stats.bytes_out, before);
+    while (have < before) {
+        have = peer_takes(have);
+        here.link->ops->clear_event(here.link);
+    }
+    CHECK_EQ(memcmp(arrived, large, before), 0);
+    CHECK_IN(stop());
+}
+
 static void what_is_written_to_a_dead_peer_goes_through_the_ring(void)
 {
     bw_span_t span;
@@ -533,6 +568,7 @@ static const check_case_t cases[] = {
     {"a_watch_sees_the_end", a_watch_sees_the_end},
     {"what_is_written_past_the_ring_arrives", what_is_written_past_the_ring_arrives},
     {"nothing_is_written_past_what_waits", nothing_is_written_past_what_waits},
+    {"what_is_handed_back_stays_counted", what_is_handed_back_stays_counted},
     {"what_is_written_to_a_dead_peer_goes_through_the_ring",
      what_is_written_to_a_dead_peer_goes_through_the_ring},
     {"what_is_read_past_the_ring_is_in_order", what_is_read_past_the_ring_is_in_order},
