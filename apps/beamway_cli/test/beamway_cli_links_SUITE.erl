@@ -204,4 +204,8 @@ links_over_tls(Config) ->
         ?assertMatch({match, _}, re:run(Error, "BEAMWAY_TLS_OPTFILE"))
     after
         stop(Started)
-    end.
+    end,
+    with_nodes(Config, 1, fun([Plain]) ->
+        {1, "", Silent} = shell(Config, ["BEAMWAY_TLS_OPTFILE=", quoted(File), " \"$BEAMWAY\" links ", atom_to_list(Plain)]),
+        ?assertMatch({match, _}, re:run(Silent, "did not answer within 7 s, although its port is open: .* BEAMWAY_TLS_OPTFILE is set"))
+    end).
