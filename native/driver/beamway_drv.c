@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "erl_driver.h"
@@ -372,15 +373,29 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
     return (ErlDrvData)self;
 }
 
-static void free_leftover(void *leftover)
+/* For the async thread, which may have others before it. Not each silent peer has a second then. */
+typedef struct {
+    bw_leftover_t left;
+    struct timespec closed;
+} later_t;
+
+static void free_later(void *data)
 {
-    bw_leftover_free(leftover);
-    driver_free(leftover);
+    later_t *later = data;
+    struct timespec now;
+    int64_t waited_ms;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* the VM's clock is for schedulers alone */
+    waited_ms = (now.tv_sec - later->closed.tv_sec) * 1000;
+    waited_ms += (now.tv_nsec - later->closed.tv_nsec) / 1000000;
+    bw_leftover_free_late(&later->left, waited_ms);
+    driver_free(later);
 }
 
 static void close_link(bw_port_t *self)
 {
-    bw_leftover_t left, *later;
+    bw_leftover_t left;
+    later_t *later;
 
     self->pump.link->ops->close(self->pump.link, &left);
     /* stop_select closes it, maybe within this call, when no poller looks at it any more. */
@@ -394,9 +409,10 @@ static void close_link(bw_port_t *self)
         bw_leftover_free(&left);
         return;
     }
-    *later = left;
-    if (driver_async(self->pump.port, NULL, free_leftover, later, NULL) < 0)
-        free_leftover(later);
+    later->left = left;
+    (void)clock_gettime(CLOCK_MONOTONIC, &later->closed);
+    if (driver_async(self->pump.port, NULL, free_later, later, NULL) < 0)
+        free_later(later);
 }
 
 static void drv_stop(ErlDrvData data)

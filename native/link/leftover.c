@@ -20,26 +20,28 @@ bool bw_discard(int socket, int rounds)
 }
 
 /* A peer that reads gets everything. */
-static void send_rest(int socket, struct iovec rest)
+static void send_rest(int socket, struct iovec rest, int patience_ms)
 {
     struct pollfd room = {.fd = socket, .events = POLLOUT};
     ssize_t n;
 
-    while (rest.iov_len > 0 && poll(&room, 1, UNSENT_MS) > 0) {
+    while (rest.iov_len > 0 && poll(&room, 1, patience_ms) > 0) {
         n = send(socket, rest.iov_base, rest.iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0 && errno != EAGAIN && errno != EINTR)
             return;
         if (n > 0) {
+            patience_ms = UNSENT_MS;
             rest.iov_base = (char *)rest.iov_base + n;
             rest.iov_len -= (size_t)n;
         }
     }
 }
 
-void bw_leftover_free(bw_leftover_t *leftover)
+void bw_leftover_free_late(bw_leftover_t *leftover, int64_t waited_ms)
 {
     if (leftover->unsent.iov_len > 0) {
-        send_rest(leftover->socket, leftover->unsent);
+        send_rest(leftover->socket, leftover->unsent,
+                  waited_ms < UNSENT_MS ? (int)(UNSENT_MS - waited_ms) : 0);
         (void)shutdown(leftover->socket, SHUT_WR);
     }
     for (int i = 0; i < 3; i++)
@@ -50,6 +52,11 @@ void bw_leftover_free(bw_leftover_t *leftover)
         close(leftover->socket);
     }
     *leftover = (bw_leftover_t){.fd = leftover->fd, .socket = -1};
+}
+
+void bw_leftover_free(bw_leftover_t *leftover)
+{
+    bw_leftover_free_late(leftover, 0);
 }
 
 void bw_leftover_give(bw_leftover_t *leftover, bw_leftover_t *left_p)

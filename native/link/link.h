@@ -96,6 +96,9 @@ typedef struct {
  * goes out first, for as long as the peer takes some of it each second. By any thread. */
 void bw_leftover_free(bw_leftover_t *leftover);
 
+/* The same by whoever could not do it before: so much of its first second the peer has had. */
+void bw_leftover_free_late(bw_leftover_t *leftover, int64_t waited_ms);
+
 /* The end of a carrier's `close`: gives what is left to the caller, or frees it and closes `fd`
  * here if he wants nothing. */
 void bw_leftover_give(bw_leftover_t *leftover, bw_leftover_t *left_p);

@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #define PACKET_RING ((uint64_t)256 * 1024)
 
@@ -195,6 +196,31 @@ static void last_words_are_sent_by_close(void)
     free(shim.bytes);
 }
 
+/* By whoever comes so late that the peer has had its time. */
+static void a_silent_peer_is_not_waited_for_again(void)
+{
+    struct timespec begun, ended;
+    bw_leftover_t left;
+    int64_t took_ms;
+
+    CHECK_IN(start_packets(8192, NULL, 0));
+    for (int i = 0; i < 60; i++)
+        CHECK_IN(send_message(1000));
+    pump_reset(&here.pump);
+    pump_drop(&here.pump);
+    here.pump.link->ops->close(here.pump.link, &left);
+    CHECK(left.unsent.iov_len > 0);
+    (void)clock_gettime(CLOCK_MONOTONIC, &begun);
+    bw_leftover_free_late(&left, 1000);
+    (void)clock_gettime(CLOCK_MONOTONIC, &ended);
+    took_ms = (ended.tv_sec - begun.tv_sec) * 1000;
+    took_ms += (ended.tv_nsec - begun.tv_nsec) / 1000000;
+    CHECK(took_ms < 1000);
+    close(left.fd);
+    close(other);
+    free(shim.bytes);
+}
+
 static void packets_come_in_any_pieces(void)
 {
     static uint8_t stream[700000];
@@ -373,6 +399,7 @@ static const check_case_t cases[] = {
     {"large_and_small_keep_their_order", large_and_small_keep_their_order},
     {"what_the_kernel_does_not_take_is_queued", what_the_kernel_does_not_take_is_queued},
     {"last_words_are_sent_by_close", last_words_are_sent_by_close},
+    {"a_silent_peer_is_not_waited_for_again", a_silent_peer_is_not_waited_for_again},
     {"packets_come_in_any_pieces", packets_come_in_any_pieces},
     {"the_peers_end_comes_behind_its_packets", the_peers_end_comes_behind_its_packets},
     {"half_a_packet_is_no_packet", half_a_packet_is_no_packet},
