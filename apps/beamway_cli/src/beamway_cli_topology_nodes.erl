@@ -39,13 +39,10 @@ in_turns(Named) ->
 
 peer_started(Name, Before) ->
     Tag = make_ref(),
-    Erl = os:find_executable(os:getenv("BEAMWAY_ERL", "erl")),
-    Exec = case Before of
-               [] -> #{exec => Erl};
-               [Program | Arguments] -> #{exec => {os:find_executable(Program), Arguments ++ [Erl]}}
-           end,
-    Options = Exec#{name => lists:flatten([Name, "_", os:getpid()]), connection => standard_io, wait_boot => {self(), Tag},
-                    args => ["+S", "1:1", "+SDio", "1", "+SDcpu", "1", "-connect_all", "false"]},
+    %% As this command itself, they take no code from the current folder.
+    InRoot = {"/bin/sh", ["-c", "cd / && exec \"$@\"", "sh" | Before ++ [os:getenv("BEAMWAY_ERL", "erl")]]},
+    Options = #{exec => InRoot, name => lists:flatten([Name, "_", os:getpid()]), connection => standard_io, wait_boot => {self(), Tag},
+                args => ["+S", "1:1", "+SDio", "1", "+SDcpu", "1", "-connect_all", "false"]},
     case peer:start(Options) of
         {ok, Peer} -> {Peer, Tag};
         {ok, Peer, _} -> {Peer, Tag};

@@ -137,8 +137,8 @@ own_flags_are_ignored(Config) ->
     {0, "beamway " ++ _, ""} =
         shell(Config, "ERL_FLAGS='-sname beamway_flags -proto_dist nothing' \"$BEAMWAY\" --version").
 
-%% Modules that stand in the current folder do not run, also if they have names of what is loaded at the start, before main/0 and behind it. Words
-%% still name files of that folder.
+%% Modules that stand in the current folder do not run, also if they have names of what is loaded at the start, before main/0 and behind it, nor in nodes
+%% that the command starts. Words still name files of that folder.
 hostile_folder(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "hostile"),
     Ran = filename:join(?config(priv_dir, Config), "ran"),
@@ -149,6 +149,7 @@ hostile_folder(Config) ->
     {1, "", Error} = shell(Config, [In, "topology show measured.json"]),
     ?assertMatch({match, _}, re:run(Error, "measured.json")),
     {1, "", _} = shell(Config, ["ulimit -f 100; ", In, "doctor"]),
+    {0, "", _} = shell(Config, [In, "topology measure --start 2 --mode quiet --batches 3"]),
     ?assertEqual({error, enoent}, file:read_file_info(Ran)).
 
 %% The manual page and both completions know every command, and every option that a command's help lists.
