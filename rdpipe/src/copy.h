@@ -25,6 +25,7 @@ typedef struct {
     const char *const *paths; /* of several sources; NULL: `path` alone */
     const char *const *names; /* the same of their names */
     size_t sources;           /* how many paths or names there are; 0: one */
+    const char *into;         /* the target, if it is on the source's host; NULL: it is not */
     const char *const *excluded;
     size_t exclusions;
     bool recursive, preserve, verbose;

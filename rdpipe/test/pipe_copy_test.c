@@ -65,6 +65,28 @@ static void a_file_and_a_tree(void)
     CHECK(run("test -z \"$(find . -name '*rdcp-part*')\""));
 }
 
+static void a_tree_is_not_copied_into_itself(void)
+{
+    static const char *const excluded[] = {"sub"};
+    rd_copy_t source = copy_of("from"), target = copy_of("from/sub");
+
+    CHECK_IN(fresh());
+    CHECK(run("mkdir -p from/sub from/other && echo 1 >from/other/one"));
+    source.into = target.path;
+    target.name = "from";
+    CHECK_EQ(copy_all(source, target), RD_COPY_FAILED);
+    CHECK(!is_there("from/sub/from"));
+    source.into = "from/new"; /* which would be made there */
+    CHECK_EQ(copy_all(source, copy_of(source.into)), RD_COPY_FAILED);
+    CHECK(run("test -z \"$(ls -A from | grep new)\""));
+    /* But into a directory that is left out. */
+    source.into = target.path;
+    source.excluded = excluded;
+    source.exclusions = 1;
+    CHECK_EQ(copy_all(source, target), 0);
+    CHECK(run("diff -r from/other from/sub/from/other && test ! -e from/sub/from/sub"));
+}
+
 static void times_and_modes(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -253,6 +275,7 @@ static const check_case_t cases[] = {
     {"safe paths", safe_paths},
     {"items are read as written", items_are_read_as_written},
     {"a file and a tree", a_file_and_a_tree},
+    {"a tree is not copied into itself", a_tree_is_not_copied_into_itself},
     {"times and modes", times_and_modes},
     {"holes stay holes", holes_stay_holes},
     {"what is there is not sent again", what_is_there_is_not_sent_again},
