@@ -217,6 +217,7 @@ typedef struct {
 
 typedef struct {
     end_t of[SOURCES_MAX];
+    char names[SOURCES_MAX][256]; /* their last names, "" of one that has none of its own */
     size_t count;
 } sources_t;
 
@@ -289,7 +290,7 @@ static char *command_of(const called_t *called, const char *part, const sources_
 {
     const end_t *end = is_target ? target : sources->of;
     bool is_list = strcmp(part, "list") == 0;
-    char *text = NULL, name[256];
+    char *text = NULL;
     size_t bytes;
     FILE *to = open_memstream(&text, &bytes);
 
@@ -302,9 +303,8 @@ static char *command_of(const called_t *called, const char *part, const sources_
     (void)fputs(" --host ", to);
     quote(to, end->host);
     for (size_t i = 0; is_target && i < sources->count; i++) {
-        name_of(without_tilde(&sources->of[i]), name);
         (void)fputs(" --name ", to);
-        quote(to, name);
+        quote(to, sources->names[i]);
     }
     if (is_list && strcmp(end->host, target->host) == 0) {
         (void)fputs(" --into ", to);
@@ -370,6 +370,16 @@ static void free_end(end_t *end)
     free(end->path);
 }
 
+/* The later one would take the place of the other. */
+static void check_name(const called_t *called, char *const *args, const sources_t *sources,
+                       size_t which)
+{
+    for (size_t i = 0; i < which && *sources->names[which]; i++)
+        if (strcmp(sources->names[i], sources->names[which]) == 0)
+            rd_usage(&called->settings.cli, "%s and %s would both become '%s' in the target",
+                     args[i], args[which], sources->names[which]);
+}
+
 /* All sources are read by one part, so they are on one host. */
 static void find_sources(const called_t *called, char *const *args, size_t count,
                          sources_t *sources_p)
@@ -384,6 +394,8 @@ static void find_sources(const called_t *called, char *const *args, size_t count
             rd_usage(&called->settings.cli,
                      "%s is on another host than %s: copy from each host by a call of its own",
                      args[i], args[0]);
+        name_of(without_tilde(&sources_p->of[i]), sources_p->names[i]);
+        check_name(called, args, sources_p, i);
     }
     sources_p->count = count;
 }

@@ -178,7 +178,8 @@ def several_sources_with_all_that_they_have(hosts):
             expect(os.path.samefile(f"{at}/deep/0", f"{at}/linked") and not os.path.exists(f"{at}/left.o"), "links, or what is excluded")
             expect(os.stat(f"{at}/deep/1").st_uid == 4321 and os.getxattr(f"{at}/deep/2", "user.note") == b"kept", "owner, or attribute")
     expect(json.loads(err.splitlines()[-1])["hops"][-1]["bytes"] < 60_000, err)
-    for words, text in ((f"host1:{folder}/one host2:{folder}/one {folder}/to", "is on another host than"), (f"-T {folder}/one {folder}/to {folder}/x", "-T takes one source")):
+    for words, text in ((f"host1:{folder}/one host2:{folder}/one {folder}/to", "is on another host than"), (f"-T {folder}/one {folder}/to {folder}/x", "-T takes one source"),
+                        (f"{folder}/one/linked {folder}/to/one/linked/ {folder}/to", "would both become 'linked'")):
         expect(text in copies(hosts, words, 2), words)
 
 
