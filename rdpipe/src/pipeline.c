@@ -66,7 +66,7 @@ static char *host_of(const char *text, const char *end, const char *open)
 
 static bool host_is_sane(const char *host)
 {
-    if (*host == '-')
+    if (*host == '-' || *host == '@')
         return false;
     for (const char *at = host; *at; at++)
         if ((unsigned char)*at <= ' ' || *at == 127 || strchr("/\\'\"`$;&|<>()[]{}*?!#", *at))
@@ -194,7 +194,7 @@ static bool places_are_right(const rd_pipeline_t *pipeline, rd_why_t *why)
         const rd_segment_t *segment = &pipeline->of[i];
         bool writes = segment->work == RD_WORK_TO_FILE || segment->work == RD_WORK_APPEND;
 
-        if (segment->work == RD_WORK_FROM_FILE && i > 0)
+        if (segment->work == RD_WORK_FROM_FILE && (i > 0 || segment->is_receiver))
             return rd_because(why, "'<%.100s': only the first segment can be a file that is read",
                               segment->text);
         if (writes && i < last && !segment->is_receiver)
