@@ -235,16 +235,34 @@ static bool open_fifo(agent_t *agent, bool reads, rd_why_t *why)
     return done;
 }
 
+/* /dev/stdin and /dev/stdout of ours: a cat has others, and on another host they are the way to
+ * rdpipe. */
+static bool is_standard(const struct stat *is)
+{
+    struct stat own;
+
+    for (int fd = 0; fd < 2 && (S_ISFIFO(is->st_mode) || S_ISSOCK(is->st_mode)); fd++)
+        if (fstat(fd, &own) == 0 && own.st_ino == is->st_ino && own.st_dev == is->st_dev)
+            return true;
+    return false;
+}
+
 static bool open_file(agent_t *agent, rd_end_t *end_p, int flags, rd_why_t *why)
 {
     char *file = file_of(agent->text, why);
     bool reads = flags == O_RDONLY;
-    struct stat is;
+    struct stat is = {0};
     int fd;
 
     if (!file)
         return false;
-    if (stat(file, &is) == 0 && S_ISFIFO(is.st_mode)) {
+    (void)stat(file, &is); /* what is not there may be made */
+    if (is_standard(&is)) {
+        (void)rd_because(why, "%s is no file: leave the redirection out", file);
+        free(file);
+        return false;
+    }
+    if (S_ISFIFO(is.st_mode)) {
         free(file);
         return open_fifo(agent, reads, why);
     }

@@ -317,6 +317,8 @@ def what_is_wrong_is_said(hosts):
             ("host1:'</no/such/file'", 125, "No such file"),
             ("host1:cat host2:'>/no/such/dir/file'", 125, "No such file"),
             ("host1:'</'", 125, "directory"),
+            ("host1:cat host2:'>/dev/stdout'", 125, "is no file"), ("host1:'</dev/stdin'", 125, "is no file"),
+            (":'>/dev/stdout'", 125, "is no file"),
             ("host1", 2, "HOST:COMMAND"), ("--block 3 host1:cat", 2, "4K to 8M"), ("--zstd=99 host1:cat", 2, "1 to 19"), ("--nonsense", 2, "--help")]:
         status, _, err = hosts.call(f"rdpipe {words}")
         expect(status == wanted and text in err, f"rdpipe {words}: status {status}, said: {err}")
