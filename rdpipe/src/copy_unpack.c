@@ -97,12 +97,17 @@ static void warn_of_owner(unpack_t *unpack, const char *path)
 static bool set_attributes(unpack_t *unpack, int fd, const rd_item_t *item)
 {
     struct timespec times[2];
+    struct stat is;
     bool is_owned = unpack->copy.owner && rd_attributes_own(&unpack->attributes, fd);
+    mode_t mode = mode_of(unpack, item, is_owned);
 
     if (unpack->copy.owner && !is_owned)
         warn_of_owner(unpack, item->path);
+    /* A directory has the set-group-id bit from the one in which it was made. */
+    if (!is_owned && !unpack->copy.preserve && fstat(fd, &is) == 0 && S_ISDIR(is.st_mode))
+        mode |= is.st_mode & S_ISGID;
     times_of(item, times);
-    if (fchmod(fd, mode_of(unpack, item, is_owned)) < 0)
+    if (fchmod(fd, mode) < 0)
         return false;
     rd_attributes_set(&unpack->attributes, &unpack->complaints, item->path, fd);
     return !unpack->copy.preserve || futimens(fd, times) == 0;
@@ -411,7 +416,7 @@ static void make_directory(unpack_t *unpack)
     if (fd < 0)
         rd_complain(&unpack->complaints, unpack->item.path, "is there, and is no directory");
     else if (unpack->target.is_new && fstat(fd, &is) == 0) /* by a copy that was cut off */
-        (void)fchmod(fd, (is.st_mode & 0777) | 0700);
+        (void)fchmod(fd, (is.st_mode & (S_ISGID | 0777)) | 0700);
     if (fd >= 0)
         close(fd);
 }

@@ -103,6 +103,18 @@ static void times_and_modes(void)
     CHECK(run("test \"$(stat -c '%y' to/one)\" = \"$(stat -c '%y' from/one)\""));
 }
 
+static void directories_keep_the_group_of_their_place(void)
+{
+    CHECK_IN(fresh());
+    CHECK(run("mkdir -p from/deep place && chmod g+s place"));
+    CHECK_EQ(copy("from", "place/new"), 0);
+    CHECK(run("test -g place/new && test -g place/new/deep"));
+    /* One that goes on with a part. */
+    CHECK(run("mkdir -p place/.next.rdcp-part/deep"));
+    CHECK_EQ(copy("from", "place/next"), 0);
+    CHECK(run("test -g place/next && test -g place/next/deep"));
+}
+
 static void holes_stay_holes(void)
 {
     struct stat is;
@@ -277,6 +289,7 @@ static const check_case_t cases[] = {
     {"a file and a tree", a_file_and_a_tree},
     {"a tree is not copied into itself", a_tree_is_not_copied_into_itself},
     {"times and modes", times_and_modes},
+    {"directories keep the group of their place", directories_keep_the_group_of_their_place},
     {"holes stay holes", holes_stay_holes},
     {"what is there is not sent again", what_is_there_is_not_sent_again},
     {"a stream that is cut leaves nothing under the name",
