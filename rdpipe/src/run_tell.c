@@ -107,15 +107,17 @@ static void send_line(rd_run_t *run, size_t i, rd_line_t *line)
         rd_run_fault(run, i, RD_CAUSE_LOST, "the agent stopped to answer");
 }
 
+/* By --address, whose HOST may be without the user. */
 static const char *forced_address(const rd_run_t *run, const char *host)
 {
+    const char *at = strrchr(host, '@');
     size_t len = strlen(host);
 
     for (size_t i = 0; i < run->settings->address_count; i++)
         if (strncmp(run->settings->addresses[i], host, len) == 0 &&
             run->settings->addresses[i][len] == '=')
             return run->settings->addresses[i] + len + 1;
-    return NULL;
+    return at ? forced_address(run, at + 1) : NULL;
 }
 
 static rd_place_t place_of(const rd_run_t *run, size_t i)

@@ -314,6 +314,7 @@ def what_is_wrong_is_said(hosts):
             (f"--remote-path {other} host1:cat", 125, "version 0.0.1"),
             (f"--remote-path {hosts.programs} host1:cat", 0, ""),
             ("-o Port=1 host1:cat", 125, "ssh has failed"),
+            ("--address host1=192.0.2.1 root@host1:cat", 125, "cannot listen at 192.0.2.1"),
             ("host1:'</no/such/file'", 125, "No such file"),
             ("host1:cat host2:'>/no/such/dir/file'", 125, "No such file"),
             ("host1:'</'", 125, "directory"),
