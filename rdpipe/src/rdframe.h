@@ -39,10 +39,9 @@ typedef enum { RD_DATA = 1, RD_END, RD_DONE, RD_ABORT, RD_PING, RD_RESUME } rd_k
 enum { RD_FLAG_CRC = 1, RD_FLAG_ZSTD = 2 };
 
 typedef enum {
-    RD_ABORT_QUIT = 1, /* the consumer wants no more: as a broken pipe */
-    RD_ABORT_FAULT,    /* something failed, see the text */
-    RD_ABORT_LOST,     /* the same, as a connection was lost */
-    RD_ABORT_STOPPED   /* the same, as another part has failed */
+    RD_ABORT_QUIT = 1,   /* the consumer wants no more: as a broken pipe */
+    RD_ABORT_FAULT,      /* something failed, see the text; version 0.2.0 also sends 3 for it */
+    RD_ABORT_STOPPED = 4 /* the same, as another part has failed */
 } rd_abort_t;
 
 typedef struct {

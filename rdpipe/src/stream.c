@@ -116,18 +116,14 @@ void rd_stream_say_last(rd_stream_t *stream, const rd_frame_t *frame, const char
 
 rd_frame_t rd_abort_of(uint64_t offset, const rd_why_t *why)
 {
-    static const rd_abort_t as[] = {[RD_CAUSE_HERE] = RD_ABORT_FAULT,
-                                    [RD_CAUSE_LOST] = RD_ABORT_LOST,
-                                    [RD_CAUSE_STOPPED] = RD_ABORT_STOPPED};
+    rd_abort_t as = why->cause == RD_CAUSE_STOPPED ? RD_ABORT_STOPPED : RD_ABORT_FAULT;
 
-    return (rd_frame_t){.kind = RD_ABORT, .value = as[why->cause], .offset = offset};
+    return (rd_frame_t){.kind = RD_ABORT, .value = as, .offset = offset};
 }
 
 rd_cause_t rd_abort_cause(const rd_frame_t *frame)
 {
-    return frame->value == RD_ABORT_LOST      ? RD_CAUSE_LOST
-           : frame->value == RD_ABORT_STOPPED ? RD_CAUSE_STOPPED
-                                              : RD_CAUSE_HERE;
+    return frame->value == RD_ABORT_STOPPED ? RD_CAUSE_STOPPED : RD_CAUSE_LOST;
 }
 
 /* Has something come that nobody has looked at? Then it is us who were held up, as by a disk. */

@@ -52,7 +52,8 @@ bool rd_stream_say(rd_stream_t *stream, const rd_frame_t *frame, const char *tex
 void rd_stream_say_last(rd_stream_t *stream, const rd_frame_t *frame, const char *text,
                         int64_t deadline);
 
-/* The ABORT that tells of a fault, beside the text of `why`, and the cause that one has told. */
+/* The ABORT that tells of a fault, beside the text of `why`, and the cause of one that has come:
+ * what failed there is told best by those who are there. */
 rd_frame_t rd_abort_of(uint64_t offset, const rd_why_t *why);
 rd_cause_t rd_abort_cause(const rd_frame_t *frame);
 

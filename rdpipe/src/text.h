@@ -15,7 +15,7 @@
 /* Where a fault comes from: what comes first here explains what comes later. */
 typedef enum {
     RD_CAUSE_HERE,   /* something failed here */
-    RD_CAUSE_LOST,   /* a peer or a connection is gone: it may have had a reason of its own */
+    RD_CAUSE_LOST,   /* a peer has failed, or is gone: it may have a reason of its own to tell */
     RD_CAUSE_STOPPED /* another part has told us to stop */
 } rd_cause_t;
 

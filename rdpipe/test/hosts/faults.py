@@ -215,7 +215,8 @@ def a_port_scan_with_garbage(hosts):
 
 
 def no_room_where_it_goes(hosts):
-    for words, status, text in [("host1:yes host2:'>/dev/full'", 125, "host2: writing /dev/full: No space left"), ("host1:yes host2:'cat >/dev/full'", 1, "No space left")]:
+    for words, status, text in [("host1:yes host2:'>/dev/full'", 125, "rdpipe: host2: writing /dev/full: No space left"),
+                                ("host1:yes >/dev/full", 125, "rdpipe: this host: writing the output: No space left"), ("host1:yes host2:'cat >/dev/full'", 1, "No space left")]:
         got, _, err = hosts.call(f"rdpipe {words}")
         expect(got == status and text in err, f"{words}: status {got}: {err}")
 
