@@ -92,13 +92,12 @@ static bool has_room(const rd_door_t *door)
 static void accept_candidates(rd_door_t *door)
 {
     for (int i = 0; i < ACCEPTS_MAX && has_room(door); i++) {
-        int fd;
+        int fd = accept4(door->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-        if (door->count == door->most)
-            turn_away(door, 0);
-        fd = accept4(door->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
+        if (door->count == door->most)
+            turn_away(door, 0);
         door->of[door->count++] = (candidate_t){.came_ms = rd_now_ms(), .is.fd = fd};
     }
 }

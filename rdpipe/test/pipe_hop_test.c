@@ -3,6 +3,7 @@
 #include "pipe_ends.h"
 
 #include "bundle.h"
+#include "proof.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -125,6 +126,46 @@ static void others_do_not_block_the_listener(void)
         if (i % 3 != 2)
             close(fds[i]);
     rd_hop_close(&hop);
+    close(listener);
+}
+
+static bool is_turned_away(int fd)
+{
+    char byte;
+
+    return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
+}
+
+/* Whoever has been in longest gives way to the next, but to nobody else. */
+static void nobody_gives_way_to_nobody(void)
+{
+    rd_key_t key = key_of(GOOD);
+    rd_proved_t proved = {.fd = -1};
+    struct rlimit limit, low;
+    rd_door_t *door;
+    rd_why_t why;
+    uint16_t port;
+    int listener = open_listener(&port), fds[5];
+
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    low = limit;
+    low.rlim_cur = 24; /* four places */
+    CHECK(setrlimit(RLIMIT_NOFILE, &low) == 0);
+    door = rd_door_open(listener, &key);
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+    CHECK(door != NULL);
+    fds[0] = connect_to(port);
+    CHECK(!rd_door_await(door, -1, rd_now_ms() + 1100, &proved, &why)); /* his second is over */
+    for (int i = 1; i < 4; i++)
+        fds[i] = connect_to(port);
+    CHECK(!rd_door_await(door, -1, rd_now_ms() + 200, &proved, &why));
+    CHECK(!is_turned_away(fds[0]));
+    fds[4] = connect_to(port);
+    CHECK(!rd_door_await(door, -1, rd_now_ms() + 1100, &proved, &why));
+    CHECK(is_turned_away(fds[0]) && !is_turned_away(fds[1]));
+    CHECK_EQ(rd_door_close(door), 1);
+    for (int i = 0; i < 5; i++)
+        close(fds[i]);
     close(listener);
 }
 
@@ -529,6 +570,7 @@ static const check_case_t cases[] = {
     {"turned_away do not hold the listener", others_do_not_block_the_listener},
     {"turned_away that come again do not keep the producer out",
      strangers_that_come_again_do_not_keep_the_producer_out},
+    {"nobody gives way to nobody", nobody_gives_way_to_nobody},
     {"a replay is turned away", a_replay_is_turned_away},
     {"an impostor gets nothing", an_impostor_gets_nothing},
     {"several streams join", several_streams_join},
