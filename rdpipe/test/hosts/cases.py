@@ -372,8 +372,11 @@ def a_blocked_hop(hosts):
             began = time.monotonic()
             status, _, err = hosts.call("rdpipe --port 7200-7203 host1:cat host2:cat </dev/null")
             lasted = time.monotonic() - began
+            got, _, said = hosts.call(f"rdsend --wait 2 {hosts.address('host2')} 7200 </dev/null", name="host1", RDPIPE_KEY="a key for two hosts, long enough")
+            waited = time.monotonic() - began - lasted
         finally:
             run(*block[:5], "-D", *block[5:], target)
+        expect(got == 1 and "cannot connect" in said and waited < 15 * SLOWNESS, f"rdsend, {target}: status {got} after {waited:.1f} s: {said}")
         expect(status == 125 and lasted < 20 * SLOWNESS, f"{target}: status {status} after {lasted:.1f} s: {err}")
         for text in ("host1: host2: cannot connect to", hosts.address("host2"), "port 720", "--port", "--address"):
             expect(text in err, f"{target}: no '{text}' in: {err}")
