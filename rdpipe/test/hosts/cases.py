@@ -273,6 +273,23 @@ def installed(hosts):
     expect("libssl3" in told and "libzstd1" in told and "libisal2" in told, told)
 
 
+def names_of_files_are_completed(hosts):
+    """In an interactive bash: as it completes names elsewhere, with what must be quoted."""
+    root = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
+    folder = os.path.join(hosts.folder, "completed")
+    os.mkdir(folder)
+    open(os.path.join(folder, "my file"), "w", encoding="utf-8").close()
+    terminal = Terminal(hosts, f"cd {folder} && exec bash --norc --noprofile -i")
+    terminal.type(f"source {root}/rdpipe/completion/rdpipe; echo so''urced\n")
+    terminal.wait_for("it is read", lambda shown: "sourced" in shown)
+    for count, words in enumerate(("rdcp my", "rdcp host1:x ./my", "rdrecv --resume my"), 1):
+        terminal.type(words + "\t")
+        terminal.wait_for(f"{words} is completed", lambda shown, n=count: shown.count("my\\ file") >= n)
+        terminal.type("\x15")
+    terminal.type("exit\n")
+    terminal.end()
+
+
 # ---- status
 
 STATUSES = [
@@ -648,7 +665,7 @@ NEED_TUN = [over_a_lossy_path, streams_that_are_killed]
 CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on_both_ends, tar_stands_in_for_zfs,
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, sessions_of_a_host_start_side_by_side, what_a_login_shell_prints_is_skipped, several_at_once, a_middle_hop_without_a_command, several_receivers,
-         interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, a_hop_of_smaller_blocks, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed,
+         interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, a_hop_of_smaller_blocks, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed, names_of_files_are_completed,
          status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
     + NEED_TUN \
     + ([test_picture_of_ffmpeg] if os.environ.get("PIPE_FFMPEG") else [])
