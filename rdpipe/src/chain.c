@@ -54,6 +54,7 @@ static void show_carriers(uint32_t carriers)
     (void)printf("      | %s\n", carriers == RD_CARRIERS_ALL  ? "shm on one host, else rdma or tcp"
                                  : carriers == RD_CARRIER_SHM ? "shm"
                                  : carriers == RD_CARRIER_TCP ? "tcp"
+                                 : carriers & RD_CARRIER_TCP  ? "shm on one host, else tcp"
                                                               : "rdma");
 }
 
@@ -63,7 +64,7 @@ int rd_plan(const rd_chain_t *chain, const rd_settings_t *settings)
         const rd_node_t *node = &chain->of[i];
 
         if (i > 0)
-            show_carriers(settings->cli.terms.carriers);
+            show_carriers(rd_terms_carriers(&settings->cli.terms));
         (void)printf("%3zu  %s: ", i + 1, *node->host ? node->host : "this host");
         show_work(node);
         (void)printf("\n");

@@ -150,13 +150,6 @@ static bool adopt(rd_proved_t *proved, const offer_t *offer, unsigned streams, u
     return true;
 }
 
-/* What may be chosen. */
-static uint32_t carriers_of(const rd_terms_t *terms)
-{
-    return terms->flags & RD_TERM_TLS ? terms->carriers & ~(uint32_t)RD_CARRIER_RDMA
-                                      : terms->carriers;
-}
-
 void rd_hop_close(rd_hop_t *hop)
 {
     rd_joiners_end(hop->joiners);
@@ -315,7 +308,7 @@ static bool take_hello(const hello_t *hello, const rd_terms_t *terms, rd_hop_t *
                      .flags = (uint8_t)(le32toh(hello->flags) | (terms->flags & RD_TERM_TLS)),
                      .carriers = terms->carriers & le32toh(hello->carriers),
                      .streams = terms->streams};
-    hop_p->terms.carriers = carriers_of(&hop_p->terms);
+    hop_p->terms.carriers = rd_terms_carriers(&hop_p->terms);
     if (memcmp(hello->magic, MAGIC, sizeof hello->magic) != 0 || hello->version != htole32(VERSION))
         return rd_because(why, "the producer has another version of the pipe's protocol than %u",
                           VERSION);
@@ -434,7 +427,7 @@ static bool join_listener(uint32_t carrier, const offer_t *offer, int socket, in
 /* The best carrier of those that both allow. */
 static bool choose(const offer_t *offer, int socket, int stop, rd_hop_t *hop_p, choice_t *choice_p)
 {
-    uint32_t carriers = le32toh(offer->carriers) & carriers_of(&hop_p->terms);
+    uint32_t carriers = le32toh(offer->carriers) & rd_terms_carriers(&hop_p->terms);
     rd_why_t no[RD_CARRIERS_TRIED];
 
     *choice_p = (choice_t){0};

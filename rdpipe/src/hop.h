@@ -47,6 +47,13 @@ typedef struct {
     const char *congestion; /* the producer's kernel shall use it for tcp; NULL: its own choice */
 } rd_terms_t;
 
+/* Those that may be chosen. */
+static inline uint32_t rd_terms_carriers(const rd_terms_t *terms)
+{
+    return terms->flags & RD_TERM_TLS ? terms->carriers & ~(uint32_t)RD_CARRIER_RDMA
+                                      : terms->carriers;
+}
+
 typedef struct rd_joiners rd_joiners_t;
 
 typedef struct {

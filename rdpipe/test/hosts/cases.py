@@ -69,6 +69,8 @@ def plans_of_what_cannot_run_here(hosts):
         parts = [part for word in shlex.split(words) for part in word.split(":", 1)]
         expect(status == 0 and all(part in out.decode() for part in parts),
                f"plan of {words}: status {status}: {out.decode()} {err}")
+    _, out, _ = hosts.call("rdpipe -n --encrypt host1:cat")
+    expect(b"else tcp" in out and b"rdma" not in out, f"plan with --encrypt: {out!r}")
 
 
 def raw_pictures_through_a_pipe(hosts):
