@@ -118,6 +118,7 @@ static bool set_attributes(unpack_t *unpack, int fd, const rd_item_t *item)
 static bool make_top(unpack_t *unpack)
 {
     rd_target_t *target = &unpack->target;
+    struct stat is;
 
     if (target->base < 0) {
         if (mkdirat(target->parent, target->part, 0700) < 0 && errno != EEXIST)
@@ -132,6 +133,9 @@ static bool make_top(unpack_t *unpack)
         lose(unpack, "");
         return false;
     }
+    /* A part that was given up may have the mode of its source. */
+    if (target->is_new && fstat(target->base, &is) == 0)
+        (void)fchmod(target->base, (is.st_mode & S_ISGID) | 0700);
     return true;
 }
 

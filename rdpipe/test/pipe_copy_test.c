@@ -155,6 +155,21 @@ static void what_is_there_is_not_sent_again(void)
     CHECK_EQ(kept, 1);
 }
 
+/* What could not be copied may come with the next call. */
+static void a_part_can_be_written_into_again(void)
+{
+    static rd_item_t items[2];
+    rd_copy_t target = copy_of("to");
+
+    CHECK_IN(fresh());
+    CHECK(mkdir(".to.rdcp-part", 0555) == 0);
+    items[0] = (rd_item_t){.kind = RD_ITEM_DIR, .mode = 0555};
+    items[1] = (rd_item_t){.kind = RD_ITEM_END, .size = 1}; /* something is missing */
+    put_items(items, 2);
+    CHECK_EQ(unpack(&target), RD_COPY_FAILED);
+    CHECK(run("test $(stat -c %a .to.rdcp-part) = 700"));
+}
+
 static void a_stream_that_is_cut_leaves_nothing_under_the_name(void)
 {
     rd_copy_t target = copy_of("to");
@@ -292,6 +307,7 @@ static const check_case_t cases[] = {
     {"directories keep the group of their place", directories_keep_the_group_of_their_place},
     {"holes stay holes", holes_stay_holes},
     {"what is there is not sent again", what_is_there_is_not_sent_again},
+    {"a part can be written into again", a_part_can_be_written_into_again},
     {"a stream that is cut leaves nothing under the name",
      a_stream_that_is_cut_leaves_nothing_under_the_name},
     {"two copies do not meet", two_copies_do_not_meet},
