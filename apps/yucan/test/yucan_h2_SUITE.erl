@@ -5,7 +5,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, large/1, windows/1, window_of_zero/1, silent_client/1, blocked_send/1, uploads_are_bounded/1, crashes/1, at_once/1,
-         too_many/1, bad_trailers/1, unread_given_up/1, given_up/1, own_process/1, floods/1, broken_rules/1, headers_without_end/1, headers_too_large/1, idle/1, pings_keep_nothing/1, drain/1, requests/1, reload/1,
+         too_many/1, bad_trailers/1, unread_given_up/1, given_up/1, own_process/1, floods/1, broken_rules/1, headers_without_end/1, headers_too_large/1, idle/1, pings_keep_nothing/1, idle_behind_answer/1, drain/1, requests/1, reload/1,
          tls/1, prior_knowledge/1, switched_off/1, events/1, websocket/1, websocket_flood/1, websocket_lost/1, websocket_closed/1, curl/1]).
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
@@ -15,7 +15,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [answers, bodies, same_as_http_1, malformed, cookies, large, windows, window_of_zero, silent_client, blocked_send, uploads_are_bounded, crashes, at_once, too_many, bad_trailers, unread_given_up, given_up, own_process, floods, broken_rules,
-     headers_without_end, headers_too_large, idle, pings_keep_nothing, drain, requests, reload, tls, prior_knowledge, switched_off, events, websocket, websocket_flood, websocket_lost, websocket_closed, curl].
+     headers_without_end, headers_too_large, idle, pings_keep_nothing, idle_behind_answer, drain, requests, reload, tls, prior_knowledge, switched_off, events, websocket, websocket_flood, websocket_lost, websocket_closed, curl].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -511,6 +511,20 @@ pings_keep_nothing(_) ->
     0 = yucan_h2_client:closed(Socket),
     unlink(Sender),
     exit(Sender, kill).
+
+%% `idle_ms' begins at the end of the last handler, also of one that works on behind its answer.
+idle_behind_answer(_) ->
+    Self = self(),
+    Works = fun(Req, _) ->
+        ok = yucan_answer:send({200, [], <<"OK">>}, Req),
+        receive after 4000 -> Self ! has_worked end,
+        sent
+    end,
+    Socket = yucan_h2_client:connect(start(#{limits => #{idle_ms => 1500}, middleware => [Works]})),
+    ask(Socket, 1, fields(<<"/">>)),
+    {200, _, <<"OK">>} = response(Socket, 1),
+    0 = yucan_h2_client:closed(Socket),
+    receive has_worked -> ok after 0 -> error(ended_before) end.
 
 %% Requests that run are answered, and events end; no other begins.
 drain(_) ->

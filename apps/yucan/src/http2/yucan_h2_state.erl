@@ -115,7 +115,9 @@ stalled(Id, #stream{pending = {_, _, From}, since = Since}, #h2{now = Now, limit
 stalled(_, _, S) -> S.
 
 overdue(#h2{block = {_, _, _, Began}, now = Now, limits = #limits{header_ms = Most}} = S) when Now - Began > Most -> stop(enhance_your_calm, S);
-overdue(#h2{streams = Streams, idle_since = Since, now = Now, limits = #limits{idle_ms = Most}} = S) when map_size(Streams) =:= 0, Now - Since >= Most ->
+%% Handlers may work on when their streams have ended.
+overdue(#h2{streams = Streams, pids = Pids, idle_since = Since, now = Now, limits = #limits{idle_ms = Most}} = S)
+  when map_size(Streams) =:= 0, map_size(Pids) =:= 0, Now - Since >= Most ->
     stop(no_error, S);
 overdue(S) -> S.
 
