@@ -4,7 +4,7 @@
 -module(yucan_listener_sup).
 -behaviour(supervisor).
 
--export([start_server/1, start_link/1, start_pool/3, start_log/5, stop_log/1]).
+-export([start_server/1, start_link/1, start_pool/3, stop_pools/1, start_log/5, stop_log/1]).
 -export([init/1]).
 
 -include("yucan_internal.hrl").
@@ -25,6 +25,16 @@ start_pool(Server, Listener, Acceptors) ->
     {ok, Pool} = supervisor:start_child(name(Server), #{id => make_ref(), start => {yucan_pool, start_link, [Listener, Acceptors]},
                                                         restart => transient, shutdown => 10000}),
     {ok, Pool}.
+
+%% @doc Ends all connections.
+-spec stop_pools(Server :: atom()) -> ok.
+stop_pools(Server) ->
+    try supervisor:which_children(name(Server)) of
+        Children -> lists:foreach(fun(Id) -> supervisor:terminate_child(name(Server), Id) end, [Id || {Id, _, _, _} <- Children, Id =/= log])
+    catch
+        %% They have ended before.
+        exit:_ -> ok
+    end.
 
 %% @doc The process of an access log.
 -spec start_log(Server :: atom(), Process :: atom(), yucan_log:target(), atomics:atomics_ref(), yucan_metrics:metrics()) -> ok | {error, file:posix()}.

@@ -6,7 +6,7 @@
 -behaviour(gen_server).
 
 -export([start_link/2, taken/1, silent/1, speaks/1, drain/1]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 -include("yucan_internal.hrl").
 
@@ -32,6 +32,8 @@
 %% It serves a client that has not asked for anything yet. When the server drains, such a client has some time to do so.
 -define(SILENT, 2).
 -define(SILENT_MS, 1000).
+%% A handler that traps exits has so long when the server ends.
+-define(END_MS, 2000).
 
 %% @doc The acceptors of a listener; its socket may belong to another process.
 -spec start_link(#listener{}, Acceptors :: pos_integer()) -> {ok, pid()}.
@@ -112,6 +114,19 @@ handle_info({accept_failed, Reason}, State) ->
     {noreply, complain(Reason, State)};
 handle_info(_, State) ->
     {noreply, State}.
+
+%% @private Not before its processes: they use what yucan_server takes away afterwards.
+-spec terminate(term(), #state{}) -> ok.
+terminate(_, #state{processes = Processes}) ->
+    Pids = maps:keys(Processes),
+    lists:foreach(fun(Pid) -> exit(Pid, shutdown) end, Pids),
+    Deadline = erlang:monotonic_time(millisecond) + ?END_MS,
+    lists:foreach(fun(Pid) ->
+        receive
+            {'EXIT', Pid, _} -> ok
+        after max(0, Deadline - erlang:monotonic_time(millisecond)) -> exit(Pid, kill)
+        end
+    end, Pids).
 
 %% One that waited: the socket is closed, it was killed, or its old code was purged.
 ended(?WAITS, _, #state{listener = #listener{waiting = Waiting}}) -> atomics:sub(Waiting, 1, 1);

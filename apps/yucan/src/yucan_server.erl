@@ -257,5 +257,7 @@ handle_info(_, State) ->
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{name = Name, listening = Listening}) ->
     _ = [close(Socket, Local) || {_, Socket, Local, _} <- Listening],
+    %% Each request asks for the configuration.
+    ok = yucan_listener_sup:stop_pools(Name),
     _ = persistent_term:erase({yucan, Name}),
     yucan_file_cache:close(Name).

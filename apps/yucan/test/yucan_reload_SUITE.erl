@@ -3,7 +3,7 @@
 -module(yucan_reload_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([reload_under_load/1, reload_limits/1, reload_errors/1, drain/1, drain_at_sigterm/1, hot_code/1, hot_server/1]).
+-export([reload_under_load/1, reload_limits/1, reload_errors/1, drain/1, drain_at_sigterm/1, stop_under_load/1, hot_code/1, hot_server/1, log/2]).
 
 -import(yucan_test_server, [answered/1, connections_in/1, handler/0, wait_for/1]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [reload_under_load, reload_limits, reload_errors, drain, drain_at_sigterm, hot_code, hot_server].
+all() -> [reload_under_load, reload_limits, reload_errors, drain, drain_at_sigterm, stop_under_load, hot_code, hot_server].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -140,6 +140,30 @@ drain_at_sigterm(_) ->
     {200, Headers, <<"abcdef">>} = yucan_client:one(Busy),
     <<"close">> = proplists:get_value(<<"connection">>, Headers),
     receive {'DOWN', Monitor, process, Peer, _} -> ok after ?WAIT_MS -> error(still_there) end.
+
+%% Clients that ask to the end, ten times: no request finds half a server, and nothing is an error in the log before the one that is made here.
+stop_under_load(_) ->
+    ok = logger:add_handler(?MODULE, ?MODULE, #{level => error, config => #{pid => self()}}),
+    [begin
+         Port = start(#{}),
+         Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 16)],
+         Clients = [spawn_monitor(fun() -> asks(Socket) end) || Socket <- Sockets],
+         wait_for(fun() -> #{metrics := #{requests := Count}} = yucan:info(yucan_server_test), Count > 1000 end),
+         ok = yucan:stop(yucan_server_test),
+         [receive {'DOWN', Monitor, process, Client, normal} -> ok after ?WAIT_MS -> error(no_end) end || {Client, Monitor} <- Clients]
+     end || _ <- lists:seq(1, 10)],
+    _ = spawn(fun() -> error(the_first_error) end),
+    Text = receive {logged, Event} -> lists:flatten(io_lib:format("~0p", [Event])) after ?WAIT_MS -> error(nothing_logged) end,
+    ok = logger:remove_handler(?MODULE),
+    {true, Text} = {string:find(Text, "the_first_error") =/= nomatch, Text}.
+
+asks(Socket) ->
+    case gen_tcp:send(Socket, ?GET("/")) =:= ok andalso gen_tcp:recv(Socket, 0, ?WAIT_MS) of
+        {ok, _} -> asks(Socket);
+        _ -> ok
+    end.
+
+log(Event, #{config := #{pid := Pid}}) -> Pid ! {logged, Event}.
 
 %% New code of the handler and of the connection itself answers the next request of an open connection.
 hot_code(_) ->
