@@ -33,20 +33,15 @@ start(Options) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Ends a server at once, its connections with it.
+%% @doc Ends a server at once, its connections with it. If it is under a supervisor of yours, its child specification says whether it begins again.
 -spec stop(Name :: atom()) -> ok.
 stop(Name) ->
     Supervisor = yucan_server:supervisor(Name),
-    Monitor = monitor(process, Supervisor),
     case yucan_app:stop_server(Supervisor) of
         ok -> ok;
         not_mine ->
             unlink(Supervisor),
-            exit(Supervisor, shutdown)
-    end,
-    receive
-        {'DOWN', Monitor, process, _, _} -> ok
-    after 30000 -> error({does_not_stop, Name})
+            gen_server:stop(Supervisor, normal, 30000)
     end.
 
 %% @doc The port that the first listener has.

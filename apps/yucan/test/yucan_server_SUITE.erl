@@ -3,7 +3,7 @@
 -module(yucan_server_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([bad_options/1, unix_socket/1, unix_socket_goes/1, stale_unix_socket/1, address_in_use/1, supervised/1, one_for_each/1, metrics/1, events/1, stock_log/1,
+-export([bad_options/1, unix_socket/1, unix_socket_goes/1, stale_unix_socket/1, address_in_use/1, supervised/1, stopped_by_another/1, one_for_each/1, metrics/1, events/1, stock_log/1,
          descriptors_used_up/1, without_flags/1, idle_memory/1]).
 
 -import(yucan_test_server, [connections_in/1, handler/0, wait_for/1]).
@@ -16,7 +16,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [bad_options, unix_socket, unix_socket_goes, stale_unix_socket, address_in_use, supervised, one_for_each, metrics, events, stock_log, descriptors_used_up,
+    [bad_options, unix_socket, unix_socket_goes, stale_unix_socket, address_in_use, supervised, stopped_by_another, one_for_each, metrics, events, stock_log, descriptors_used_up,
      without_flags, idle_memory].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -117,7 +117,24 @@ supervised(_) ->
     exit(Old, kill),
     wait_for(fun() -> is_pid(whereis(yucan_supervised)) andalso whereis(yucan_supervised) =/= Old end),
     {200, _, <<"OK">>} = yucan_client:get(yucan:port(yucan_supervised), "/"),
+    Stopped = whereis(yucan_supervised),
+    ok = yucan:stop(yucan_supervised),
+    wait_for(fun() -> is_pid(whereis(yucan_supervised)) andalso whereis(yucan_supervised) =/= Stopped end),
     ok = yucan_test_sup:stop().
+
+%% By a process that has not started it. The one that has lives on.
+stopped_by_another(_) ->
+    Self = self(),
+    {Starter, Monitor} = spawn_monitor(fun() ->
+        {ok, _} = yucan:start_link(#{name => yucan_stopped, listen => [#{port => 0}], handler => handler()}),
+        Self ! started,
+        receive the_end -> ok end
+    end),
+    receive started -> ok after ?WAIT_MS -> error(not_started) end,
+    ok = yucan:stop(yucan_stopped),
+    undefined = whereis(yucan_stopped),
+    Starter ! the_end,
+    receive {'DOWN', Monitor, process, Starter, Reason} -> normal = Reason after ?WAIT_MS -> error(no_end) end.
 
 %% A process whose handler has run serves no other client: nobody can know whether a timer, a table or a late answer still means it.
 one_for_each(_) ->
