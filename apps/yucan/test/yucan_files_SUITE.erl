@@ -4,7 +4,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([plain/1, head/1, methods/1, conditional/1, ranges/1, several_ranges/1, if_range/1, index/1, redirect_to_folder/1, listing/1, gzip_beside/1,
-         gzip_made/1, compress_middleware/1, traversal/1, encoded_slash/1, symlinks/1, listed_links/1, fresh/1, beside_by_coding/1, kept/1, kept_forms/1, replaced/1, turned_into_links/1, bad_options/1, dot_files/1, large/1, shrinking/1, parts_cut/1, names/1]).
+         gzip_made/1, compress_middleware/1, traversal/1, encoded_slash/1, symlinks/1, listed_links/1, fresh/1, beside_by_coding/1, kept/1, kept_forms/1, replaced/1, turned_into_links/1, bad_options/1, dot_files/1, write_only/1, large/1, shrinking/1, parts_cut/1, names/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -13,7 +13,7 @@ suite() -> [{timetrap, {minutes, 1}}].
 
 all() ->
     [plain, head, methods, conditional, ranges, several_ranges, if_range, index, redirect_to_folder, listing, gzip_beside, gzip_made, compress_middleware,
-     traversal, encoded_slash, symlinks, listed_links, fresh, beside_by_coding, kept, kept_forms, replaced, turned_into_links, bad_options, dot_files, large, shrinking, parts_cut, names].
+     traversal, encoded_slash, symlinks, listed_links, fresh, beside_by_coding, kept, kept_forms, replaced, turned_into_links, bad_options, dot_files, write_only, large, shrinking, parts_cut, names].
 
 init_per_suite(Config) ->
     Base = list_to_binary(?config(priv_dir, Config)),
@@ -47,6 +47,7 @@ init_per_suite(Config) ->
     Routes = [{"/listed/*path", yucan_file, Options#{mount => <<"/listed">>, listing => true}},
               {"/links/*path", yucan_file, Options#{mount => <<"/links">>, follow_symlinks => never, listing => true}},
               {"/any/*path", yucan_file, Options#{mount => <<"/any">>, follow_symlinks => always, listing => true}},
+              {"/write_only/*path", yucan_file, #{root => "/proc/sys/vm", mount => <<"/write_only">>}},
               {"/handler/*path", yucan_test_handler, none},
               {"/*path", yucan_file, Options}],
     Port = yucan_test_server:start(yucan_files, #{routes => Routes}),
@@ -347,6 +348,14 @@ bad_options(Config) ->
 dot_files(Config) ->
     [{404, _, _} = get(Config, Path) || Path <- ["/.secret", "/%2esecret", "/list/.hidden", "/./.secret"]],
     {200, _, <<"token">>} = get(Config, "/.well-known/acme").
+
+%% A file that not even root may read; no crash says so.
+write_only(Config) ->
+    Crashes = fun() -> #{metrics := #{crashes := Count}} = yucan:info(yucan_files), Count end,
+    Before = Crashes(),
+    {403, _, _} = get(Config, "/write_only/compact_memory"),
+    [{403, _, <<>>}] = yucan_client:exchange(?config(port, Config), "HEAD /write_only/compact_memory HTTP/1.1\r\nHost: a\r\n\r\n", <<"HEAD">>),
+    Before = Crashes().
 
 large(Config) ->
     {200, _, Body} = get(Config, "/large.bin"),

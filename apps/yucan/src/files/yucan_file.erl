@@ -226,6 +226,7 @@ remembered(Req, Key) ->
     end.
 
 %% The file has just been looked at. What is kept of it counts again if it is still the same.
+serve(_, _, #file_info{access = Access}, _) when Access =:= none; Access =:= write -> yucan_error:page(403);
 serve(Req, File, Found, Key) ->
     case is_asked(Req) of
         true ->
@@ -284,8 +285,8 @@ beside(_, _, false) -> [];
 beside(File, #file_info{mtime = Time}, true) ->
     [{Coding, Info#file_info{atime = undefined}}
      || {Coding, Ending} <- ?BESIDE,
-        {ok, #file_info{type = regular, mtime = Compressed} = Info} <- [file:read_link_info(<<File/binary, Ending/binary>>, [raw, {time, universal}])],
-        Compressed >= Time].
+        {ok, #file_info{type = regular, mtime = Compressed, access = Access} = Info} <- [file:read_link_info(<<File/binary, Ending/binary>>, [raw, {time, universal}])],
+        Compressed >= Time, Access =:= read orelse Access =:= read_write].
 
 %% Times have seconds: what changes again within the second of its last change may look the same.
 is_settled(Infos) ->
