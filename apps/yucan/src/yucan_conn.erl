@@ -37,7 +37,9 @@
     doing :: atomics:atomics_ref(),
     %% How many messages may still come; 0: recv.
     armed = 0 :: non_neg_integer(),
-    served = 0 :: non_neg_integer()
+    served = 0 :: non_neg_integer(),
+    %% When the idle time behind so many requests is over, once somebody has asked.
+    idle_until = none :: none | {Served :: non_neg_integer(), Ms :: integer()}
 }).
 
 %% @doc Waits for a connection. Ends when the listening socket is closed.
@@ -421,7 +423,13 @@ again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{se
 
 %% Between two requests.
 -spec idle(#state{}) -> no_return().
-idle(State) -> yucan_idle:message(?MODULE, State, ?WARM_MS).
+idle(#state{limits = #limits{idle_ms = Ms}} = State) -> yucan_idle:message(?MODULE, State, min(?WARM_MS, Ms)).
+
+%% How much of the idle time is left, of which so much has passed at the first look. Requests that follow each other need no clock.
+idle_left(_, #state{idle_until = {Served, Until}, served = Served} = State) -> {max(0, Until - erlang:monotonic_time(millisecond)), State};
+idle_left(Passed, #state{limits = #limits{idle_ms = Ms}, served = Served} = State) ->
+    Left = max(0, Ms - Passed),
+    {Left, State#state{idle_until = {Served, erlang:monotonic_time(millisecond) + Left}}}.
 
 %% @doc What has come to an idle connection. Each request passes here, so it asks the transport itself.
 -spec message(term(), #state{}) -> no_return().
@@ -433,16 +441,23 @@ message(Message, #state{socket = {Transport, Raw} = Socket} = State) ->
         passive -> arm(?ARM, State);
         closed -> done(Socket);
         other when Message =:= {yucan, drain} -> done(Socket);
-        %% What a handler left behind.
-        other -> idle(State)
+        %% What a handler left behind does not put off the end.
+        other ->
+            case idle_left(0, State) of
+                {0, _} -> done(Socket);
+                {Left, State1} -> yucan_idle:message(?MODULE, State1, min(?WARM_MS, Left))
+            end
     end.
 
 %% @doc Nothing has come for a while.
 -spec silence(#state{}) -> no_return().
-silence(#state{limits = #limits{idle_ms = Ms}, socket = Socket}) when Ms =< ?WARM_MS -> done(Socket);
-silence(#state{limits = #limits{idle_ms = Ms}} = State) ->
-    Timer = erlang:start_timer(Ms - ?WARM_MS, self(), idle),
-    erlang:hibernate(?MODULE, wake, [forget(State), Timer]).
+silence(#state{socket = Socket} = State) ->
+    case idle_left(?WARM_MS, State) of
+        {0, _} -> done(Socket);
+        {Left, State1} ->
+            Timer = erlang:start_timer(Left, self(), idle),
+            erlang:hibernate(?MODULE, wake, [forget(State1), Timer])
+    end.
 
 %% @doc Something has come for a connection that slept.
 -spec wake(#state{}, reference()) -> no_return().
