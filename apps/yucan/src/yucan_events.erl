@@ -4,7 +4,7 @@
 %% All that yucan logs goes through here. No event has a logger domain: OTP's default handler drops every domain but its own.
 -module(yucan_events).
 
--export([crash/4, refused/3, answered/4, turned_away/3, warning/2, error/2, without_flags/0]).
+-export([crash/4, attempt/4, refused/3, answered/4, turned_away/3, warning/2, error/2, without_flags/0]).
 -export_type([handler/0]).
 
 %% What priv/vm.args sets; the VM's own value is 5 MB.
@@ -19,11 +19,17 @@
 emit(none, _, _, _) -> ok;
 emit(#site{on_event = none}, _, _, _) -> ok;
 emit(#site{on_event = Handler, name = Server, counters = Counters}, Name, Measurements, Metadata) ->
-    try call(Handler, [yucan | Name], Measurements#{system_time => erlang:system_time()}, Metadata#{server => Server}) of
-        _ -> _ = [atomics:put(Counters, ?EVENTS_FAIL, 0) || atomics:get(Counters, ?EVENTS_FAIL) =/= 0], ok
+    Call = fun() -> call(Handler, [yucan | Name], Measurements#{system_time => erlang:system_time()}, Metadata#{server => Server}) end,
+    attempt(Call, on_event, Counters, ?EVENTS_FAIL).
+
+%% @doc Calls a function of the user's: its failure harms no request. The log has one warning until it succeeds again, which is noted in `Failing'.
+-spec attempt(fun(() -> term()), Option :: on_event | access_log, Failing :: atomics:atomics_ref(), Place :: pos_integer()) -> ok.
+attempt(Call, Option, Failing, Place) ->
+    try Call() of
+        _ -> _ = [atomics:put(Failing, Place, 0) || atomics:get(Failing, Place) =/= 0], ok
     catch
         Class:Reason:Stack ->
-            _ = [warning("the function of the option on_event fails: ~0tP", [{Class, Reason, Stack}, 30]) || atomics:exchange(Counters, ?EVENTS_FAIL, 1) =:= 0],
+            _ = [warning("the function of the option ~ts fails: ~0tP", [Option, {Class, Reason, Stack}, 30]) || atomics:exchange(Failing, Place, 1) =:= 0],
             ok
     end.
 

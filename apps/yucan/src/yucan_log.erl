@@ -14,7 +14,7 @@
 -include_lib("kernel/include/file.hrl").
 
 -opaque log() :: {log, atom(), atomics:atomics_ref(), Most :: pos_integer(), yucan_metrics:metrics()}
-    | {function, fun((entry()) -> term())}.
+    | {function, fun((entry()) -> term()), Failing :: atomics:atomics_ref()}.
 -type entry() :: #{time := integer(), peer := yucan_req:address(), method := binary(), target := binary(), version := 10 | 11 | 20,
     status := integer(), bytes := non_neg_integer(), host := binary(), referer := binary(), agent := binary(), us := integer(), id => binary()}.
 
@@ -39,7 +39,7 @@ start_link(Name, File, Queued, Metrics) ->
 -spec open({file, Process :: atom(), atomics:atomics_ref()} | {function, fun((entry()) -> term())} | none, #limits{}, yucan_metrics:metrics()) ->
     none | log().
 open(none, _, _) -> none;
-open({function, Function}, _, _) -> {function, Function};
+open({function, Function}, _, _) -> {function, Function, atomics:new(1, [])};
 open({file, Process, Queued}, #limits{log_queue = Most}, Metrics) -> {log, Process, Queued, Most, Metrics}.
 
 %% @doc A request has been answered.
@@ -60,9 +60,7 @@ refused(Log, #conn{socket = Socket}, Status) ->
     deliver(Log, #{time => os:system_time(microsecond), peer => Peer, method => <<"-">>, target => <<"-">>, version => 11, status => Status,
                    bytes => 0, host => <<>>, us => 0, referer => <<>>, agent => <<>>}).
 
-deliver({function, Function}, Entry) ->
-    _ = Function(Entry),
-    ok;
+deliver({function, Function, Failing}, Entry) -> yucan_events:attempt(fun() -> Function(Entry) end, access_log, Failing, 1);
 deliver({log, Process, Queued, Most, Metrics}, Entry) ->
     case atomics:add_get(Queued, 1, 1) of
         N when N > Most ->

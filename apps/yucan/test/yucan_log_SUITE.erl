@@ -3,7 +3,7 @@
 -module(yucan_log_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([access_log/1, access_log_json/1, access_log_rotates/1, access_log_folder/1, access_log_reloads/1, access_log_bounded/1]).
+-export([access_log/1, access_log_json/1, access_log_rotates/1, access_log_folder/1, access_log_reloads/1, access_log_fails/1, access_log_bounded/1]).
 
 -import(yucan_test_server, [handler/0, wait_for/1]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [access_log, access_log_json, access_log_rotates, access_log_folder, access_log_reloads, access_log_bounded].
+all() -> [access_log, access_log_json, access_log_rotates, access_log_folder, access_log_reloads, access_log_fails, access_log_bounded].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -115,6 +115,17 @@ access_log_reloads(Config) ->
     ok = Reload(#{access_log => Two}),
     {200, _, _} = yucan_client:get(Port, "/last"),
     wait_for(fun() -> [L || L <- lines(Two), string:find(L, "/last") =/= nomatch] =/= [] end).
+
+%% A function that fails harms no request: one warning until it succeeds again.
+access_log_fails(_) ->
+    Port = start(#{access_log => {function, fun(#{target := Target}) -> Target =:= <<"/well">> orelse error(Target) end}}),
+    ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => warning, config => #{pid => self()}}),
+    Answers = yucan_client:exchange(Port, [?GET(Path) || Path <- ["/one", "/two", "/well", "/three"]]),
+    ok = logger:remove_handler(?MODULE),
+    [200, 200, 200, 200] = [Status || {Status, _, _} <- Answers],
+    [receive {logged, #{level := warning, msg := {_, [access_log, {error, Target, _} | _]}}} -> ok after 0 -> error({not_logged, Target}) end
+     || Target <- [<<"/one">>, <<"/three">>]],
+    receive {logged, Again} -> error(Again) after 0 -> ok end.
 
 %% A log that stands still costs lines, not memory.
 access_log_bounded(Config) ->
