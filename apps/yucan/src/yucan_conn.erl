@@ -330,7 +330,6 @@ answer(Req, Site) ->
         yucan_reply:send(with_id(respond(Req, Site), Req, Site), Req, Site)
     catch
         Class:Reason:Stack ->
-            yucan_metrics:add(Site#site.metrics, crashes),
             yucan_events:crash(Class, Reason, Stack, Req),
             case yucan_reply:cut() of
                 none -> yucan_reply:send(with_id(yucan_error:page(500), Req, Site), Req#req{keep = false}, Site);

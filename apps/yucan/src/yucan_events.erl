@@ -16,7 +16,6 @@
 %% What the option `on_event' names: called with a name, measurements and metadata, as handlers of the library telemetry are, in the process of the connection.
 -type handler() :: {module(), atom()} | fun((Name :: [atom(), ...], Measurements :: map(), Metadata :: map()) -> term()).
 
-emit(none, _, _, _) -> ok;
 emit(#site{on_event = none}, _, _, _) -> ok;
 emit(#site{on_event = Handler, name = Server, counters = Counters}, Name, Measurements, Metadata) ->
     Call = fun() -> call(Handler, [yucan | Name], Measurements#{system_time => erlang:system_time()}, Metadata#{server => Server}) end,
@@ -52,12 +51,17 @@ answered(Site, Req, Status, {Bytes, Us}) ->
 -spec turned_away(#site{}, Limit :: connections | address_connections, yucan_req:address()) -> ok.
 turned_away(Site, Limit, Peer) -> emit(Site, [connection, refused], #{}, #{limit => Limit, peer => Peer}).
 
-%% @doc A handler crashed, or answered with something that is no response: `[yucan, request, exception]'.
+%% @doc A handler crashed, or answered with something that is no response: counted, logged, and `[yucan, request, exception]'.
 -spec crash(Class :: atom(), Reason :: term(), Stack :: list(), #req{}) -> ok.
 crash(Class, Reason, Stack, #req{method = Method, target = Target, id = Id, conn = #conn{server = Server}} = Req) ->
     ?LOG_ERROR("yucan ~ts: the handler failed for ~ts ~ts~ts: ~0tP~n~0tP",
                [Server, Method, Target, [[" (", Id, ")"] || Id =/= none], {Class, Reason}, 30, Stack, 40]),
-    emit(site(Server), [request, exception], #{}, (facts(Req))#{kind => Class, reason => Reason, stacktrace => Stack}).
+    case site(Server) of
+        none -> ok;
+        #site{metrics = Metrics} = Site ->
+            yucan_metrics:add(Metrics, crashes),
+            emit(Site, [request, exception], #{}, (facts(Req))#{kind => Class, reason => Reason, stacktrace => Stack})
+    end.
 
 %% @doc Something that is no valid request was answered with this status: `[yucan, request, refused]'.
 -spec refused(Status :: integer(), Reason :: atom(), #conn{}) -> ok.

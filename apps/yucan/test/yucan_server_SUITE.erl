@@ -148,10 +148,10 @@ one_for_each(_) ->
 metrics(_) ->
     Port = start(#{}),
     _ = [yucan_client:get(Port, P) || P <- ["/", "/crash", "/same", "/nothing"]],
-    _ = yucan_client:exchange(Port, "BAD\r\n\r\n"),
-    #{metrics := #{requests := 4, refused := 1, crashes := 1, status_2xx := 2, status_3xx := 1, status_4xx := 1, status_5xx := 1, connections := 5}} = yucan:info(yucan_server_test),
+    _ = [yucan_client:exchange(Port, Bytes) || Bytes <- ["BAD\r\n\r\n", ?GET("/stream_crash")]],
+    #{metrics := #{requests := 5, refused := 1, crashes := 2, status_2xx := 3, status_3xx := 1, status_4xx := 1, status_5xx := 1, connections := 6}} = yucan:info(yucan_server_test),
     Text = iolist_to_binary(yucan:metrics_text(yucan_server_test)),
-    {_, _} = binary:match(Text, <<"yucan_requests_total{server=\"yucan_server_test\"} 4\n">>).
+    {_, _} = binary:match(Text, <<"yucan_requests_total{server=\"yucan_server_test\"} 5\n">>).
 
 %% In the shape of telemetry; a function that fails harms no request.
 events(_) ->
