@@ -4,7 +4,7 @@
 -module(yucan_limits_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([documented/1, heads/1, body_bytes/1, chunk_line_bytes/1, trailer_bytes/1, drain_bytes/1, linger_ms/1, linger_rate/1, send_ms/1, send_ms_stream/1, send_ms_file/1, send_ms_slow/1, send_ms_list/1, tls_ms/1, acceptors/1,
+-export([documented/1, heads/1, body_bytes/1, chunk_line_bytes/1, trailer_bytes/1, drain_bytes/1, linger_ms/1, linger_rate/1, send_ms/1, send_ms_stream/1, send_ms_file/1, send_ms_slow/1, send_ms_websocket/1, send_ms_list/1, tls_ms/1, acceptors/1,
          backlog/1, ws_message_bytes/1, ws_idle_ms/1, small_chunks/1]).
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
@@ -15,7 +15,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [documented, heads, body_bytes, chunk_line_bytes, trailer_bytes, drain_bytes, linger_ms, linger_rate, send_ms, send_ms_stream, send_ms_file, send_ms_slow, send_ms_list, tls_ms, acceptors, backlog, ws_message_bytes, ws_idle_ms, small_chunks].
+    [documented, heads, body_bytes, chunk_line_bytes, trailer_bytes, drain_bytes, linger_ms, linger_rate, send_ms, send_ms_stream, send_ms_file, send_ms_slow, send_ms_websocket, send_ms_list, tls_ms, acceptors, backlog, ws_message_bytes, ws_idle_ms, small_chunks].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -175,6 +175,21 @@ send_ms_slow(_) ->
          8388608 = byte_size(Body)
      end || Path <- ["/large", "/large_stream"]].
 
+%% So does one that takes a large message of a WebSocket.
+send_ms_websocket(_) ->
+    Port = yucan_test_server:start(yucan_limits_test, #{handler => {yucan_test_handler, self()}, limits => #{send_ms => ?SHORT_MS}}),
+    {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 65536}]),
+    _ = upgraded(Socket),
+    Pid = receive {ws_open, Opened} -> Opened after ?WAIT_MS -> error(not_open) end,
+    Size = 8 * 1024 * 1024,
+    Pid ! {say, times(Size, <<"x">>)},
+    {ok, <<16#81, 127, Size:64>>} = gen_tcp:recv(Socket, 10, ?WAIT_MS),
+    [begin
+         receive after ?SHORT_MS div 3 -> ok end,
+         {ok, _} = gen_tcp:recv(Socket, 1024 * 1024, ?WAIT_MS)
+     end || _ <- lists:seq(1, 8)],
+    ok = gen_tcp:close(Socket).
+
 %% By parts over TLS too, where what ssl takes is encrypted at once and waits for the client as a whole. A list is what most templates make.
 send_ms_list(Config) ->
     Tls = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
@@ -273,8 +288,9 @@ ws_idle_ms(_) ->
     receive {ws_ended, idle} -> ok after ?WAIT_MS -> error(not_ended) end,
     {ok, cancel} = timer:cancel(Ticks).
 
-websocket(Port) ->
-    Socket = yucan_client:connect(Port),
+websocket(Port) -> upgraded(yucan_client:connect(Port)).
+
+upgraded(Socket) ->
     ok = gen_tcp:send(Socket, "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
                       "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"),
     <<"HTTP/1.1 101 ", _/binary>> = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),

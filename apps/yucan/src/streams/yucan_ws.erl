@@ -32,6 +32,8 @@
 -define(GUID, <<"258EAFA5-E914-47DA-95CA-C5AB0DC85B11">>).
 -define(ARM, 20).
 -define(CLOSE_MS, 5000).
+%% As in yucan_reply.
+-define(PART_BYTES, 65536).
 
 -record(ws, {
     socket :: yucan_transport:socket(),
@@ -267,12 +269,20 @@ call(Function, Ws) ->
             erlang:raise(Class, Reason, Stack)
     end.
 
-reply(Frames, #ws{socket = Socket} = Ws) when is_list(Frames) ->
-    case yucan_transport:send(Socket, [encode(Frame, Ws) || Frame <- Frames]) of
+reply(Frames, Ws) when is_list(Frames) ->
+    case send(Frames, Ws) of
         ok -> parsed(Ws);
         {error, _} -> ended(lost, Ws)
     end;
 reply(Frame, Ws) -> reply([Frame], Ws).
+
+%% A slow client has more time for more bytes, as for an answer; there is no head before them.
+send(Frames, #ws{socket = Socket} = Ws) ->
+    Data = [encode(Frame, Ws) || Frame <- Frames],
+    case iolist_size(Data) > ?PART_BYTES of
+        true -> yucan_transport:send_large(Socket, [[] | Data]);
+        false -> yucan_transport:send(Socket, Data)
+    end.
 
 encode({Kind, Data}, #ws{deflate = Deflate}) when Deflate =/= none, Kind =:= text orelse Kind =:= binary ->
     yucan_ws_frame:encode({deflated, Kind}, yucan_ws_deflate:deflate(Data, Deflate));
@@ -286,8 +296,8 @@ closed({error, Code}, Ws) -> fail(Code, Ws).
 
 fail(Code, Ws) -> say_goodbye(Code, <<>>, Ws).
 
-last_words(Code, Text, Frames, #ws{socket = Socket} = Ws) ->
-    _ = yucan_transport:send(Socket, [encode(Frame, Ws) || Frame <- Frames]),
+last_words(Code, Text, Frames, Ws) ->
+    _ = send(Frames, Ws),
     say_goodbye(Code, Text, Ws).
 
 say_goodbye(Code, Text, Ws) -> say_goodbye(Code, Text, {closed, Code, iolist_to_binary(Text)}, Ws).
