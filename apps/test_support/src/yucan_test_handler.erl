@@ -68,6 +68,9 @@ answer(<<"/size">>, Req, _) ->
     {ok, Body} = yucan_req:body(Req),
     {200, [], integer_to_binary(byte_size(Body))};
 answer(<<"/parts">>, Req, _) -> {200, [], io_lib:format("~w", [parts(Req)])};
+answer(<<"/all_parts">>, Req, _) ->
+    {ok, Body} = yucan_req:gather(infinity, <<"all: ">>, #{max => 1000}, Req),
+    {200, [], Body};
 answer(<<"/count">>, Req, _) -> {200, [], integer_to_binary(count(Req, 0))};
 answer(<<"/slow_read">>, Req, _) ->
     receive after 300 -> ok end,

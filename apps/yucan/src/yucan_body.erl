@@ -133,7 +133,7 @@ bounded(Max) ->
 gather(Enough, Before, _) when byte_size(Before) >= Enough -> {more, Before};
 gather(Enough, Before, Options) ->
     Read = case Options of
-        #{max := Max} -> read(Options#{max := min(Max, Enough - byte_size(Before))});
+        #{max := Max} when Enough =/= infinity -> read(Options#{max := min(Max, Enough - byte_size(Before))});
         _ -> read(Options)
     end,
     case Read of

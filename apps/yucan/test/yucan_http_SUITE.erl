@@ -269,7 +269,8 @@ parts_are_bounded(Config) ->
     [begin
          [{200, _, Text}] = yucan_client:exchange(?config(port, Config), ["POST /parts", ?HOST, Framed]),
          Sizes = [binary_to_integer(Size) || Size <- binary:split(Text, [<<"[">>, <<",">>, <<"]">>], [global, trim_all])],
-         {5000, []} = {lists:sum(Sizes), [Size || Size <- Sizes, Size > 1000]}
+         {5000, []} = {lists:sum(Sizes), [Size || Size <- Sizes, Size > 1000]},
+         [{200, _, <<"all: ", Body/binary>>}] = yucan_client:exchange(?config(port, Config), ["POST /all_parts", ?HOST, Framed])
      end || Framed <- [["Content-Length: 5000\r\n\r\n", Body], ["Transfer-Encoding: chunked\r\n\r\n1388\r\n", Body, "\r\n0\r\n\r\n"]]].
 
 send_parts(Socket, Data, Size) when byte_size(Data) > Size ->

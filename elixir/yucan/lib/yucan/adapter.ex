@@ -36,15 +36,9 @@ defmodule Yucan.Adapter do
 
   @doc "See `c:Plug.Conn.Adapter.read_req_body/2`. The timeout of a part is also bounded by yucan's limit of bytes per second."
   def read_req_body(payload, options) do
-    length =
-      case Keyword.get(options, :length, 8_000_000) do
-        :infinity -> 1_000_000_000_000
-        length -> length
-      end
-
     parts = %{max: Keyword.get(options, :read_length, 1_000_000), timeout: Keyword.get(options, :read_timeout, 15_000)}
 
-    case :yucan_req.gather(length, "", parts, own(payload)) do
+    case :yucan_req.gather(Keyword.get(options, :length, 8_000_000), "", parts, own(payload)) do
       {:error, reason} -> {:error, reason}
       {more_or_ok, data} -> {more_or_ok, data, payload}
     end
