@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, hostile_folder/1, no_locale/1, wishes/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, hostile_folder/1, deleted_folder/1, no_locale/1, wishes/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, hostile_folder, no_locale, wishes, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, hostile_folder, deleted_folder, no_locale, wishes, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -121,6 +121,13 @@ hostile_folder(Config) ->
     ok = prim_file:make_dir(Latin1),
     {1, ["yucan: cannot enter " ++ _]} = run(open_port({spawn_executable, "/bin/sh"},
                                                        [{args, ["-c", <<"cd \"", Latin1/binary, "\" && exec \"$0\"">>, ?config(command, Config)]}, {line, 2000}, exit_status, stderr_to_stdout])).
+
+%% The shell may have words of its own before ours.
+deleted_folder(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "deleted"),
+    ok = file:make_dir(Folder),
+    {1, Lines} = run(open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "rmdir \"$PWD\" && exec \"$0\"", ?config(command, Config)]}, {cd, Folder}, {line, 2000}, exit_status, stderr_to_stdout])),
+    "yucan: the current folder has been deleted; enter another one" = lists:last(Lines).
 
 %% As cron may start it: names beyond ASCII are UTF-8 without a locale, too.
 no_locale(Config) ->
@@ -472,7 +479,7 @@ daemon(Config) ->
     {2, [_]} = run(Config, ["--daemon", ?config(served, Config), "--port", "0"], Environment),
     {ok, ["a.txt"]} = file:list_dir(?config(served, Config)),
     %% Nor is a folder left for a name that is only asked for.
-    {1, ["yucan: no daemon of this name runs"]} = run(Config, ["--status", "none"], Environment),
+    [{1, ["yucan: no daemon of this name runs"]} = run(Config, [Word, "none"], Environment) || Word <- ["--status", "--attach"]],
     [] = filelib:wildcard(filename:join([proplists:get_value("XDG_RUNTIME_DIR", Environment), "*", "none"])),
     %% In the place of its folders somebody else may have left a link to another folder of this user.
     [Runtime, Other] = [filename:join(?config(priv_dir, Config), Name) || Name <- ["linked", "other"]],
