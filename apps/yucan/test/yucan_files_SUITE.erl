@@ -32,6 +32,7 @@ init_per_suite(Config) ->
     Write(<<"list/a <&\"'>.txt">>, <<"a">>),
     Write(<<"list/sub/x">>, <<"x">>),
     Write(<<"list/.hidden">>, <<"secret">>),
+    [Write(<<"list/", Name/binary>>, <<"no request can name it">>) || Name <- [<<"line\nend">>, <<"back\\slash">>]],
     Write(<<".secret">>, <<"secret">>),
     Write(<<".well-known/acme">>, <<"token">>),
     Write(<<"zipped.css">>, <<"body {}">>),
@@ -158,7 +159,7 @@ redirect_to_folder(Config) ->
 
 listing(Config) ->
     {200, _, Page} = get(Config, "/listed/list/"),
-    nomatch = binary:match(Page, <<"hidden">>),
+    nomatch = binary:match(Page, [<<"hidden">>, <<"./line">>, <<"./back">>]),
     nomatch = binary:match(Page, <<"a <&">>),
     {_, _} = binary:match(Page, <<"a &lt;&amp;&quot;&#39;&gt;.txt">>),
     [Sub, A, B] = [element(1, binary:match(Page, Name)) || Name <- [<<"./sub/">>, <<"./a%20%3C%26%22%27%3E.txt">>, <<"./b.txt">>]],

@@ -17,7 +17,7 @@
     %% The part of the path that is not below the root.
     mount => binary(),
     index => [binary()],
-    %% Without what a request for it would not give: names with a dot, links that the policy refuses.
+    %% Without what a request for it would not give: names with a dot or a control byte, links that the policy refuses.
     listing => boolean(),
     %% HTML that stands below a listing.
     listing_end => binary(),

@@ -22,7 +22,7 @@ response(Req, Folder, Path, Root, Options) ->
     case file:list_dir_all(Folder) of
         {ok, Names} ->
             Look = fun(Name) -> look(Name, Folder, Path, Root, Policy) end,
-            Shown = [Name || Any <- Names, Name <- [bytes(Any)], maps:get(dot_files, Options, false) orelse binary:first(Name) =/= $.],
+            Shown = [Name || Any <- Names, Name <- [bytes(Any)], maps:get(dot_files, Options, false) orelse binary:first(Name) =/= $., has_path(Name)],
             Order = order(yucan_req:query_pairs(Req)),
             %% A type that the browser cannot guess otherwise, and nothing of the page that could run.
             {200, [{<<"content-type">>, <<"text/html; charset=utf-8">>}, {<<"content-security-policy">>, <<"default-src 'none'; style-src 'unsafe-inline'">>}
@@ -30,6 +30,9 @@ response(Req, Folder, Path, Root, Options) ->
              {stream, fun(Write) -> page(Write, Path, Options, Order, sorted(Order, Look, Shown)) end}};
         {error, _} -> yucan_error:page(403)
     end.
+
+%% Of what no request can name, such as a line end, there is no link.
+has_path(Name) -> yucan_path:decode(<<"/", (yucan_path:escape(Name))/binary>>) =:= {ok, <<"/", Name/binary>>}.
 
 order(Pairs) ->
     {case lists:keyfind(<<"sort">>, 1, Pairs) of {_, <<"time">>} -> time; {_, <<"size">>} -> size; _ -> name end,
