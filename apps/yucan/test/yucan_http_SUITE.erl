@@ -7,7 +7,7 @@
 -export([what_all_answers_have/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, repeated/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1, expect_late/1,
          bodies_by_parts/1, parts_are_bounded/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1, upload_after_upload/1,
          download_backpressure/1, half_closed/1, half_closed_body/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1, idle_with_messages/1,
-         request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, events_pipelined/1, events_first/1, events_body/1, events_left/1, leftovers/1, flood/1, flood_served/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
+         request_limit/1, resets/1, too_many_connections/1, byte_by_byte/1, odd_bytes/1, crlf_before/1, events/1, events_end/1, events_alive/1, events_pipelined/1, events_first/1, events_body/1, events_left/1, leftovers/1, flood/1, flood_served/1, garbage_is_quiet/1, one_line_at_debug/1, spinning_handler/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -22,7 +22,7 @@ all() ->
     [what_all_answers_have, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, repeated, http_1_0, head, no_body_statuses, options, expect, expect_1_0, later_minor_version, expect_ignored, expect_late, bodies_by_parts, parts_are_bounded,
      chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer, streams, stream_faults, answers_by_steps, upload_backpressure, upload_after_upload, download_backpressure, half_closed, half_closed_body,
      handler_faults, response_splitting, slow_headers, slow_body, low_rate, long_body, idle_limit, idle_with_messages, request_limit, resets, too_many_connections, byte_by_byte, odd_bytes,
-     crlf_before, events, events_end, events_pipelined, events_first, events_body, events_left, leftovers, flood, flood_served, garbage_is_quiet, one_line_at_debug, spinning_handler].
+     crlf_before, events, events_end, events_alive, events_pipelined, events_first, events_body, events_left, leftovers, flood, flood_served, garbage_is_quiet, one_line_at_debug, spinning_handler].
 
 init_per_suite(Config) ->
     %% One limit for each server, so that on a slow machine no other one comes before the one that is looked at.
@@ -652,6 +652,24 @@ events_end(_) ->
     gen_tcp:shutdown(Socket, write),
     receive {'DOWN', Monitor, process, _, normal} -> ok after ?WAIT_MS -> error(stream_stays) end,
     yucan:stop(yucan_events_end).
+
+%% Messages that send nothing keep no comment back: a proxy would end the connection, and nobody would hear of a client that is gone.
+events_alive(_) ->
+    Quiet = fun(start, S) -> {ok, _} = timer:send_interval(500, tick), {ok, S}; ({info, tick}, S) -> {ok, S} end,
+    Port = yucan_test_server:start(yucan_events_alive, #{middleware => [fun(Req, _) -> yucan_sse:response(Req, [], Quiet, none) end]}),
+    Socket = yucan_client:connect(Port),
+    ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
+    has_come(<<": \n\n">>, Socket, <<>>),
+    ok = gen_tcp:close(Socket),
+    ok = yucan:stop(yucan_events_alive).
+
+has_come(Bytes, Socket, Read) ->
+    case binary:match(Read, Bytes) of
+        nomatch ->
+            {ok, Data} = gen_tcp:recv(Socket, 0, ?WAIT_MS),
+            has_come(Bytes, Socket, <<Read/binary, Data/binary>>);
+        _ -> ok
+    end.
 
 %% What a client sends beside events stays in its order: here a part of it comes before the message that ends them, and a part behind it.
 events_pipelined(_) ->

@@ -30,30 +30,35 @@ start(Write, Socket, Function, State) ->
         ok ->
             %% As messages, so that the client's end is one.
             _ = yucan_transport:arm(Socket, 1),
-            step(Function(start, State), Write, Socket, Function, []);
+            step(Function(start, State), {Write, Socket, Function}, alive_until(), []);
         {error, _} -> ok
     end.
 
-%% What the client has sent meanwhile is kept for the connection.
-step({send, Events, State}, Write, Socket, Function, Kept) ->
+alive_until() -> erlang:monotonic_time(millisecond) + ?ALIVE_MS.
+
+%% What the client has sent meanwhile is kept for the connection. `Until': then a comment is due, whatever messages come that send nothing.
+step({send, Events, State}, {Write, _, _} = Stream, _, Kept) ->
     case Write(encode(Events)) of
-        ok -> wait(Write, Socket, Function, State, Kept);
+        ok -> wait(State, Stream, alive_until(), Kept);
         {error, _} -> ok
     end;
-step({ok, State}, Write, Socket, Function, Kept) -> wait(Write, Socket, Function, State, Kept);
-step(stop, _, _, _, Kept) -> give_back(Kept).
+step({ok, State}, Stream, Until, Kept) -> wait(State, Stream, Until, Kept);
+step(stop, _, _, Kept) -> give_back(Kept).
 
-wait(Write, Socket, Function, State, Kept) ->
+wait(State, Stream, Until, Kept) -> wait(Until - erlang:monotonic_time(millisecond), State, Stream, Until, Kept).
+
+wait(Left, State, Stream, Until, Kept) when Left =< 0 -> step({send, #{comment => <<>>}, State}, Stream, Until, Kept);
+wait(Left, State, {_, Socket, Function} = Stream, Until, Kept) ->
     receive
         {yucan, drain} = Message -> give_back([Message | Kept]);
         Message ->
             case yucan_transport:event(Message, Socket) of
-                other -> step(Function({info, Message}, State), Write, Socket, Function, Kept);
+                other -> step(Function({info, Message}, State), Stream, Until, Kept);
                 closed -> give_back([Message | Kept]);
-                _ -> wait(Write, Socket, Function, State, [Message | Kept])
+                _ -> wait(State, Stream, Until, [Message | Kept])
             end
-    after ?ALIVE_MS ->
-        step({send, #{comment => <<>>}, State}, Write, Socket, Function, Kept)
+    after Left ->
+        wait(0, State, Stream, Until, Kept)
     end.
 
 %% What has come since stays behind them.
