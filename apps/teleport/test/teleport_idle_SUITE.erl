@@ -24,10 +24,17 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 pair(Config) ->
     Pair = teleport_nodes:start_pair(Config),
-    ok = teleport_nodes:on_first(Pair, fun(_) -> closes_soon() end),
+    ok = teleport_nodes:on_first(Pair, fun(_) -> configured() end),
     Pair.
 
-closes_soon() -> ok = teleport:configure(all, #{idle_ms => 100}).
+configured() -> ok = teleport:configure(all, #{idle_ms => 100}).
+
+%% The node's process would look within 5 s, as it does in descriptors_at_rest.
+closes_soon(Node) ->
+    ok = configured(),
+    {ok, Peer} = teleport_peers:peer(Node, teleport_deadline:in(wait_ms())),
+    look = Peer ! look,
+    ok.
 
 at_rest(Node) -> beamway_peer:wait_until(fun() -> teleport:lanes(Node) =:= [] end, wait_ms()).
 
@@ -38,7 +45,7 @@ descriptors_at_rest(Config) ->
     ok = teleport_nodes:connect(PeerA, NodeB),
     [ok = beamway_peer:call(Peer, teleport, prime, [Node]) || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
     [true = Open - Closed > ?MOST_AT_REST || {Open, Closed} <- lists:zip([descriptors(Peer) || {Peer, _} <- Both], Before)],
-    [ok = beamway_peer:run(Peer, fun() -> closes_soon() end) || {Peer, _} <- Both],
+    [ok = beamway_peer:run(Peer, fun() -> configured() end) || {Peer, _} <- Both],
     [true = beamway_peer:run(Peer, fun() -> at_rest(Node) end, 2 * wait_ms()) || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
     [beamway_peer:wait_until(fun() -> descriptors(Peer) - Closed =< ?MOST_AT_REST end, wait_ms()) || {{Peer, _}, Closed} <- lists:zip(Both, Before)],
     ok = beamway_peer:run(PeerA, fun() ->
@@ -149,7 +156,7 @@ nodes_that_come_and_go(Config) ->
          ok = teleport_nodes:connect(Peer, Node),
          ok = beamway_peer:call(Peer, teleport, prime, [Node, wait_ms()], wait_ms()),
          beamway_peer:wait_until(fun() -> length([x || {Of, _, _} <- turns(Called), Of =:= Name]) =:= 48 end, wait_ms()),
-         ok = beamway_peer:run(Peer, fun() -> closes_soon() end),
+         ok = beamway_peer:run(Peer, fun() -> closes_soon(Node) end),
          true = beamway_peer:run(Called, fun() -> at_rest(Name) end, 2 * wait_ms()),
          ok = beamway_peer:stop(Peer),
          ok = beamway_peer:wait_disconnected(Called, Name)
@@ -165,7 +172,7 @@ killed_before_the_link(Config) ->
         {Sent, Lanes} = {3, [Tx || {out, _, Tx} <- teleport_peers:all()]},
         [ok = atomics:add(teleport_sender:counters(Tx), Sent, 1) || Tx <- Lanes],
         [1 = teleport_sender:outstanding(Tx) || Tx <- Lanes],
-        ok = closes_soon(),
+        ok = closes_soon(Node),
         true = at_rest(Node),
         true = #{} =:= teleport:unconfirmed()
     end).
@@ -177,7 +184,7 @@ peer_stands_still(Config) ->
     ok = beamway_peer:sigstop(teleport_nodes:second(Pair)),
     ok = teleport_nodes:on_first(Pair, fun(Node) ->
         ok = teleport:send({nobody, Node}, x, #{class => control}),
-        ok = closes_soon(),
+        ok = closes_soon(Node),
         %% The question has been asked, and time for an answer has passed.
         beamway_peer:wait_until(fun() -> [] =/= [x || #{class := control, sent := 2} <- teleport:lanes(Node)] end, wait_ms()),
         receive after 500 -> ok end,
