@@ -14,12 +14,14 @@ suite() -> [{timetrap, {minutes, 5}}].
 
 all() -> teleport_nodes:all(teleport_nodes:kinds()).
 
+%% Callers that were killed are looked for every 5 s, over each link of the driver alike.
 groups() ->
-    teleport_nodes:groups(teleport_nodes:kinds() -- [tls],
-                          [killed_under_calls, halted, disconnected, only_a_lane_is_lost, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently, lanes_in_their_turn,
-                           killed_in_the_middle_of_a_large_message, first_use_by_many, large_terms_both_ways, memory_is_bounded,
-                           a_slow_receiver, supervisors_recover, nothing_is_left, without_distribution, the_application_stops, what_was_taken_goes_out, new_code,
-                           killed_callers, waiters_leave, senders_wait_in_turn, counts_of_the_killed, limits_hold, the_registry_is_killed])
+    Cases = [killed_under_calls, halted, disconnected, only_a_lane_is_lost, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently, lanes_in_their_turn,
+             killed_in_the_middle_of_a_large_message, first_use_by_many, large_terms_both_ways, memory_is_bounded,
+             a_slow_receiver, supervisors_recover, nothing_is_left, without_distribution, the_application_stops, what_was_taken_goes_out, new_code,
+             waiters_leave, senders_wait_in_turn, counts_of_the_killed, limits_hold, the_registry_is_killed],
+    teleport_nodes:groups([shm], Cases ++ [killed_callers])
+        ++ teleport_nodes:groups(teleport_nodes:kinds() -- [shm, tls], Cases)
         ++ teleport_nodes:groups([tls], [killed_under_calls, only_a_lane_is_lost, lanes_are_opened_again, nothing_is_lost_silently, first_use_by_many, memory_is_bounded,
                                          little_is_read_ahead, nothing_is_left, what_was_taken_goes_out, new_code, killed_callers]).
 

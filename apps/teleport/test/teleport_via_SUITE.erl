@@ -13,9 +13,10 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> teleport_nodes:all([beamway, shm, tcp]).
 
+%% Two cases wait for a timer of 5 s, which no kind of lane has a part in.
 groups() ->
-    teleport_nodes:groups([beamway, shm, tcp], [gen_servers, other_behaviours, elixir, children, ends, order, replies_come_before_the_end, given_up, dropped_when_idle,
-                                       many_callers, lanes_carry_them, bad_names]).
+    Cases = [gen_servers, other_behaviours, elixir, children, ends, order, replies_come_before_the_end, many_callers, lanes_carry_them, bad_names],
+    teleport_nodes:groups([beamway], Cases ++ [given_up, dropped_when_idle]) ++ teleport_nodes:groups([shm, tcp], Cases).
 
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 
