@@ -3,8 +3,8 @@
 %% ({@link earlier/1}), and later ones that are not there yet ({@link build/2}).
 %%
 %% A later version is the whole of `apps/beamway' and `native', copied into a folder, with some texts replaced:
-%% real code, with real other numbers. Each text must occur in its file exactly once, so that a change of
-%% the sources that leaves a replacement without effect is a failure and not a test of nothing.
+%% real code, with real other numbers. Only the modules that differ are compiled, and the driver only if it does. Each text must occur
+%% in its file exactly once, so that a change of the sources that leaves a replacement without effect is a failure and not a test of nothing.
 -module(beamway_builds).
 
 -export([earlier/1, commit/2, build/2, extension/1, agreement/1, rings/1, driver_abi/1, later_fields/0]).
@@ -38,24 +38,23 @@ checked_out(Commit, Folder) ->
     Ebin = filename:join(Folder, "apps/beamway/ebin"),
     ok = filelib:ensure_dir(filename:join(Ebin, "x")),
     {ok, _} = file:copy(filename:join(Folder, "apps/beamway/src/beamway.app.src"), filename:join(Ebin, "beamway.app")),
-    ok = compiled(Folder, Ebin),
+    ok = compiled(filelib:wildcard(filename:join(Folder, "apps/beamway/src/*.erl")), Ebin),
     Ebin.
 
-compiled(Folder, Ebin) ->
-    lists:foreach(fun(Source) -> {ok, _} = compile:file(Source, [report_errors, debug_info, {outdir, Ebin}]) end,
-                  filelib:wildcard(filename:join(Folder, "apps/beamway/src/*.erl"))).
+compiled(Sources, Ebin) ->
+    lists:foreach(fun(Source) -> {ok, _} = compile:file(Source, [report_errors, debug_info, {outdir, Ebin}]) end, Sources).
 
 %% @doc Builds the version into a new folder; its `ebin' is for the option `ebin' of
 %% {@link beamway_peer:start/2}.
 -spec build(Folder :: file:filename(), [change()]) -> Ebin :: file:filename().
 build(Folder, Changes) ->
-    ok = copy("apps/beamway/src", "*", Folder),
-    ok = copy("apps/beamway/ebin", "*.app", Folder),
+    lists:foreach(fun(Name) -> ok = copy("apps/beamway/" ++ Name, "*", Folder) end, ["src", "ebin", "priv"]),
     lists:foreach(fun(Pattern) -> ok = copy("native", Pattern, Folder) end, ["Makefile", "**/*.{c,h,mk}"]),
     lists:foreach(fun(Change) -> ok = change(Folder, Change) end, Changes),
-    ok = build_driver(Folder),
+    {Native, Modules} = lists:partition(fun(File) -> lists:prefix("native/", File) end, lists:usort([File || {File, _, _} <- Changes])),
+    ok = case Native of [] -> ok; _ -> build_driver(Folder) end,
     Ebin = filename:join(Folder, "apps/beamway/ebin"),
-    ok = compiled(Folder, Ebin),
+    ok = compiled([filename:join(Folder, Module) || Module <- Modules], Ebin),
     Ebin.
 
 copy(Dir, Pattern, Folder) ->
