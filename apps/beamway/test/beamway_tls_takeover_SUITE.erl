@@ -44,13 +44,15 @@ a_cut_ends_both(_Config) ->
     Peer = node_of_tls(),
     [ends(meet(Peer, #{pass => {cut, From, Bytes}, ms => ?CUT_MS}), Bytes) || {From, Bytes} <- steps(Peer, 12)].
 
-silence_ends_both(_Config) ->
-    Peer = node_of_tls(),
-    [ends(meet(Peer, #{pass => {stall, From, Bytes}, ms => ?SILENCE_MS}), Bytes) || {From, Bytes} <- steps(Peer, 5)].
+silence_ends_both(_Config) -> each_step_ends_both(stall).
 
-garbage_ends_both(_Config) ->
+garbage_ends_both(_Config) -> each_step_ends_both(garbage).
+
+%% All at once, since each takes all of its time.
+each_step_ends_both(What) ->
     Peer = node_of_tls(),
-    [ends(meet(Peer, #{pass => {garbage, From, Bytes}, ms => ?SILENCE_MS}), Bytes) || {From, Bytes} <- steps(Peer, 5)].
+    Meetings = [beamway_peer:async(fun() -> ends(meet(Peer, #{pass => {What, From, Bytes}, ms => ?SILENCE_MS}), Bytes) end) || {From, Bytes} <- steps(Peer, 5)],
+    [true = beamway_peer:await(Meeting) || Meeting <- Meetings].
 
 %% ssl would leave the socket alone with it, and wait for OTP's own carrier; OTP 25 does not know it.
 ktls_in_the_options(_Config) ->
