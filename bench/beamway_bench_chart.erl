@@ -105,24 +105,26 @@ a_real_chart_test() ->
     case os:find_executable("gnuplot") of
         false -> ?assertMatch({error, _}, draw("/tmp/x.svg", "t", [{16, <<"a">>}], result()));
         _ ->
-            File = filename:join("/tmp", "beamway_bench_chart-" ++ os:getpid() ++ ".svg"),
+            "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
+            File = filename:join(Folder, "chart.svg"),
             ?assertEqual(ok, draw(File, "it's", [{16, <<"a">>}, {1024, <<"b">>}], result())),
             {ok, Svg} = file:read_file(File),
-            ok = file:delete(File),
             ?assertNotEqual(nomatch, binary:match(Svg, <<"beamway">>)),
-            ?assertNot(filelib:is_file(File ++ ".gnuplot"))
+            ?assertEqual({ok, ["chart.svg"]}, file:list_dir(Folder)),
+            ok = file:del_dir_r(Folder)
     end.
 
 bars_test() ->
-    File = filename:join("/tmp", "beamway_bench_bars-" ++ os:getpid() ++ ".svg"),
+    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
+    File = filename:join(Folder, "bars.svg"),
     case os:find_executable("gnuplot") of
         false -> ?assertMatch({error, _}, bars(File, "t", [{"one", <<"a">>, <<"b">>}], result()));
         _ ->
             ?assertEqual(ok, bars(File, "t", [{"one", <<"a">>, <<"b">>}, {"two", <<"b">>, <<"a">>}], result())),
             {ok, Svg} = file:read_file(File),
-            ok = file:delete(File),
             ?assertNotEqual(nomatch, binary:match(Svg, <<"p99">>))
-    end.
+    end,
+    ok = file:del_dir_r(Folder).
 
 bad_name_test() ->
     ?assertMatch({error, _}, draw("/tmp/x.pdf", "t", [], result())).

@@ -181,13 +181,14 @@ changed_tree_test_() ->
 
 %% What one call writes another reads; what is no result is not written.
 write_test() ->
-    File = filename:join(["/tmp", "beamway_bench_store-" ++ os:getpid(), "x.json"]),
+    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
+    File = filename:join([Folder, "new", "x.json"]),
     Object = maps:merge(context("x", "y"), #{repeats => 3, what => 7}),
     ok = write(File, Object),
     ?assertMatch({ok, #{<<"bench">> := <<"x">>, <<"what">> := 7, <<"seconds">> := _}}, read(File)),
     ?assertMatch({error, _}, write(File, maps:remove(repeats, Object))),
     ?assertMatch({ok, #{<<"what">> := 7}}, read(File)),
-    ok = file:del_dir_r(filename:dirname(File)),
+    ok = file:del_dir_r(Folder),
     ?assertMatch({error, _}, write("/proc/nowhere/x.json", Object)).
 
 read_test_() ->

@@ -49,7 +49,7 @@ write(File, Text) ->
 -include_lib("eunit/include/eunit.hrl").
 
 made_once_and_only_for_tls_test() ->
-    Root = "/tmp/beamway_bench_tls-" ++ os:getpid(),
+    "/" ++ _ = Root = string:trim(os:cmd("mktemp -d")),
     ok = filelib:ensure_dir(file(Root, "x")),
     Contenders = beamway_bench_contender:all(Root, 50),
     ok = prepare(maps:get(tcp, Contenders), Root),

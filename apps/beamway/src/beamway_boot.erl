@@ -100,9 +100,8 @@ carrier_is_loaded_before_the_start_test() ->
                  with_carrier(Script, "/b", [beamway_dist])).
 
 what_is_no_boot_script_test() ->
-    Dir = filename:join("/tmp", "beamway_boot-" ++ os:getpid()),
+    "/" ++ _ = Dir = string:trim(os:cmd("mktemp -d")),
     Base = filename:join(Dir, "base"),
-    ok = filelib:ensure_dir(Base),
     Says = fun(Bytes, Target) ->
                    _ = file:delete(Base ++ ".boot"),
                    _ = Bytes =:= none orelse file:write_file(Base ++ ".boot", Bytes),

@@ -161,7 +161,7 @@ is_near(_Ip, _Address) ->
 -ifdef(TEST).
 
 with_sysfs(Files, Test) ->
-    Root = filename:join("/tmp", "beamway_rdma_devices-" ++ os:getpid()),
+    "/" ++ _ = Root = string:trim(os:cmd("mktemp -d")),
     [begin
          Path = filename:join(Root, File),
          ok = filelib:ensure_dir(Path),

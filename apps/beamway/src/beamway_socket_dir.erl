@@ -133,8 +133,7 @@ names_test_() ->
                          "xbeamway-0123456789abcdef", "beamway-0123456789abcdef0"]].
 
 with_dir(Test) ->
-    Dir = filename:join("/tmp", "beamway_socket_dir-" ++ os:getpid()),
-    ok = file:make_dir(Dir),
+    "/" ++ _ = Dir = string:trim(os:cmd("mktemp -d")),
     try Test(Dir) after ok = file:del_dir_r(Dir) end.
 
 socket(Dir, Id) ->

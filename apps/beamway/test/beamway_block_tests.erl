@@ -98,9 +98,10 @@ told(Pid, Tries) when Tries > 0 ->
     end.
 
 files_test() ->
-    Dir = filename:join("/tmp", "beamway block " ++ os:getpid()),
+    Folder = beamway_peer:new_folder("beamway_block"),
+    Dir = filename:join(Folder, "with blank"),
     File = filename:join(Dir, "ä file"),
-    ok = filelib:ensure_dir(File),
+    ok = file:make_dir(Dir),
     try
         alone(fun() ->
                       ok = file:write_file(File, bytes(?LARGE)),
@@ -119,7 +120,7 @@ files_test() ->
                       ?assertEqual({error, badarg}, beamway_block:read_file({no, name}))
               end)
     after
-        file:delete(File), file:del_dir(Dir)
+        file:del_dir_r(Folder)
     end.
 
 passed_and_passed_on_test() ->

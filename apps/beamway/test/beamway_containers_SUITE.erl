@@ -12,6 +12,8 @@
 
 -define(INSIDE, "/run/beamway").
 -define(WAIT_MS, 20000).
+%% The folder of a case, whose parts alone its nodes see.
+-define(BASE, "beamway-containers").
 -define(SETUP_S, "60").
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -35,16 +37,16 @@ init_per_suite(Config) ->
 end_per_suite(Config) ->
     beamway_netns:delete(proplists:get_value(net, Config)).
 
-init_per_testcase(Case, Config) ->
-    Base = filename:join(["/tmp", "beamway-containers-" ++ os:getpid(), Case]),
+init_per_testcase(_Case, Config) ->
+    Base = beamway_peer:new_folder(?BASE),
     Dir = filename:join(Base, "shared"),
-    ok = filelib:ensure_dir(filename:join(Dir, "x")),
-    ok = file:change_mode(Dir, 8#755),
+    ok = file:make_dir(Dir),
+    [ok = file:change_mode(Folder, 8#755) || Folder <- [Base, Dir]],
     [{dir, Dir} | Config].
 
 end_per_testcase(_Case, Config) ->
     beamway_peer:stop_started(),
-    file:del_dir_r(filename:dirname(filename:dirname(proplists:get_value(dir, Config)))).
+    file:del_dir_r(filename:dirname(proplists:get_value(dir, Config))).
 
 %% ---- what works ----
 
@@ -229,14 +231,14 @@ log_inside() -> "/tmp/node.log".
 
 %% It is in a world of its own, with few others.
 is_apart(Peer) ->
-    Outside = os:getpid(),
     Spaces = spaces(),
     beamway_peer:run(Peer, fun() ->
                                    [] = [Space || Space <- spaces(), lists:member(Space, Spaces)],
                                    {ok, Names} = file:list_dir("/proc"),
                                    Pids = [Name || [First | _] = Name <- Names, First >= $0, First =< $9],
                                    {true, _} = {length(Pids) < 30, Pids},
-                                   {error, enoent} = file:list_dir("/tmp/beamway-containers-" ++ Outside),
+                                   {ok, Files} = file:list_dir("/tmp"),
+                                   [] = [Base || ?BASE ++ _ = Base <- Files],
                                    ok
                            end).
 

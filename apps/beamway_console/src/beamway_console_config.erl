@@ -151,7 +151,8 @@ bad_test_() ->
          {"no such file", [{token_file, "/nowhere/x"}]}, {"nodes is 7", [{nodes, 7}]}, {"ip is 7", [{ip, 7}]}, {"results is 7", [{results, 7}]}]].
 
 token_file_test() ->
-    File = filename:join("/tmp", "beamway_console_config_" ++ os:getpid()),
+    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
+    File = filename:join(Folder, "token"),
     ok = file:write_file(File, "0123456789abcdef\n"),
     ok = file:change_mode(File, 8#644),
     {error, Text} = read([{token_file, File}]),
@@ -161,5 +162,5 @@ token_file_test() ->
     ?assertMatch([_], warnings(Config)),
     ok = file:write_file(File, "short"),
     ?assertMatch({error, _}, read([{token_file, File}])),
-    ok = file:delete(File).
+    ok = file:del_dir_r(Folder).
 -endif.

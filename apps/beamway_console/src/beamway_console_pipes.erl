@@ -70,8 +70,7 @@ content(File) ->
 -include_lib("eunit/include/eunit.hrl").
 
 running_test() ->
-    Folder = "/tmp/console_pipes_" ++ os:getpid(),
-    ok = file:make_dir(Folder),
+    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
     Write = fun(Name, Text) -> ok = file:write_file(filename:join(Folder, Name), Text) end,
     Write(os:getpid() ++ ".json", "{\"hops\":[{\"bytes\":5}],\"started_at\":1}"),
     Write("1.json", "{\"ho"),
@@ -82,8 +81,7 @@ running_test() ->
     ok = file:del_dir_r(Folder).
 
 a_pipe_that_ends_test() ->
-    Folder = "/tmp/console_pipes_that_end_" ++ os:getpid(),
-    ok = file:make_dir(Folder),
+    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
     File = filename:join(Folder, os:getpid() ++ ".json"),
     {_, Monitor} = spawn_monitor(fun() -> [ok = comes_and_goes(File) || _ <- lists:seq(1, 2000)] end),
     ?assertEqual(normal, looked_until_down(Folder, Monitor)),

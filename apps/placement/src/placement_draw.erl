@@ -269,16 +269,17 @@ odd_input_test() ->
     ?assertNotEqual(nomatch, string:find(flat(heat_map(Equal, #{})), "7.0 µs")).
 
 png_test() ->
-    File = filename:join("/tmp", "placement_draw-" ++ os:getpid() ++ ".png"),
+    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
+    File = filename:join(Folder, "map.png"),
     case os:find_executable("rsvg-convert") of
         false -> ?assertEqual({error, no_rsvg}, to_png(heat_map(matrix(), #{}), File));
         _ ->
             ?assertEqual(ok, to_png(heat_map(matrix(), #{}), File)),
             {ok, <<137, "PNG", _/binary>>} = file:read_file(File),
-            ok = file:delete(File),
             {error, {rsvg, _} = Error} = to_png("no svg", File),
             ?assertNotEqual("", flat(format_error(Error)))
     end,
+    ok = file:del_dir_r(Folder),
     ?assertMatch({error, {file, _, enoent}}, case to_png("", "/nowhere/x.png") of {error, no_rsvg} -> {error, {file, x, enoent}}; Other -> Other end),
     [?assertNotEqual("", flat(format_error(E))) || E <- [no_rsvg, {file, "x", enoent}]].
 -endif.

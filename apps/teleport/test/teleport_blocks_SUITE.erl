@@ -82,10 +82,11 @@ passed_without_a_copy(Config) ->
 
 files(Config) ->
     on_first(Config, fun(Node) ->
-        Name = filename:join("/tmp", beamway_peer:unique_name("blocks")),
+        Folder = beamway_peer:new_folder("blocks"),
+        Name = filename:join(Folder, "file"),
         ok = file:write_file(Name, bytes(1000000)),
         {ok, Block} = teleport:read_file(Name),
-        ok = file:delete(Name),
+        ok = file:del_dir_r(Folder),
         true = beamway_block:is_block(Block) andalso Block =:= bytes(1000000),
         {error, enoent} = teleport:read_file(Name),
         Keeper = spawn(Node, ?MODULE, keep, []),

@@ -18,6 +18,8 @@ start_application(Config) ->
 %% @doc For end_per_suite: stops what start_application/1 has started, servers and all.
 -spec stop_application([tuple()]) -> ok.
 stop_application(Config) ->
+    %% Nobody has started it by name: what needs it first does.
+    _ = application:stop(yucan_yaws),
     [ok = application:stop(App) || App <- lists:reverse(proplists:get_value(started, Config))],
     ok.
 

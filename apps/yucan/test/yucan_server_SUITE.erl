@@ -19,9 +19,12 @@ all() ->
     [bad_options, unix_socket, unix_socket_goes, stale_unix_socket, address_in_use, supervised, stopped_by_another, one_for_each, metrics, events, stock_log, descriptors_used_up,
      without_flags, idle_memory].
 
-init_per_suite(Config) -> yucan_test_server:start_application(Config).
+%% Names of sockets are short.
+init_per_suite(Config) -> [{sockets, beamway_peer:new_folder("yucan_server")} | yucan_test_server:start_application(Config)].
 
-end_per_suite(Config) -> yucan_test_server:stop_application(Config).
+end_per_suite(Config) ->
+    ok = yucan_test_server:stop_application(Config),
+    ok = file:del_dir_r(?config(sockets, Config)).
 
 end_per_testcase(_, _) -> yucan_test_server:stop_all().
 
@@ -49,8 +52,7 @@ bad_options(_) ->
 
 %% Also a file that the system copies.
 unix_socket(Config) ->
-    %% Names of sockets are short.
-    Path = "/tmp/yucan_" ++ os:getpid() ++ ".sock",
+    Path = filename:join(?config(sockets, Config), "ends"),
     Root = filename:join(?config(priv_dir, Config), "unix_socket"),
     ok = filelib:ensure_path(Root),
     ok = file:write_file(filename:join(Root, "large"), Large = binary:copy(<<"0123456789">>, 100000)),
@@ -64,8 +66,8 @@ unix_socket(Config) ->
     false = is_socket_there(Path).
 
 %% With its listener. What another server has made of the name stays when this one ends.
-unix_socket_goes(_) ->
-    Path = "/tmp/yucan_goes_" ++ os:getpid() ++ ".sock",
+unix_socket_goes(Config) ->
+    Path = filename:join(?config(sockets, Config), "goes"),
     Options = #{name => yucan_server_test, listen => [#{ip => {local, Path}, port => 0}], handler => handler()},
     {ok, _} = yucan:start(Options),
     true = is_socket_there(Path),
@@ -82,8 +84,8 @@ unix_socket_goes(_) ->
     ok = file:delete(Path).
 
 %% A server that was killed leaves its socket: the next one takes its place. One at which somebody answers stays, and so does a file.
-stale_unix_socket(_) ->
-    Path = "/tmp/yucan_stale_" ++ os:getpid() ++ ".sock",
+stale_unix_socket(Config) ->
+    Path = filename:join(?config(sockets, Config), "stale"),
     Options = #{name => yucan_server_test, listen => [#{ip => {local, Path}, port => 0}], handler => handler()},
     {ok, Stale} = gen_tcp:listen(0, [{ifaddr, {local, Path}}]),
     {error, Answered} = yucan:start(Options),

@@ -18,9 +18,12 @@ init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
     ok = filelib:ensure_dir(filename:join(Served, "x")),
     ok = file:write_file(filename:join(Served, "a.txt"), "content"),
-    [{command, test_support:file("bin/yucan")}, {served, Served} | Config].
+    %% Names of sockets are short.
+    [{command, test_support:file("bin/yucan")}, {served, Served}, {runtime, beamway_peer:new_folder("yucan_cli")} | Config].
 
-end_per_suite(_) -> ok.
+end_per_suite(Config) ->
+    _ = file:del_dir_r(?config(runtime, Config)),
+    ok.
 
 open(Config, Words) -> open(Config, Words, []).
 
@@ -416,7 +419,7 @@ announced(Config) ->
 
 %% Whoever starts a daemon reads why it does not serve, at once; the next start is not told that.
 daemon_cannot_serve(Config) ->
-    Environment = environment(),
+    Environment = environment(Config),
     {1, ["yucan: the access log /no/such/log cannot be opened: no such file or directory"]} =
         run(Config, ["--daemon", "three", "--port", "0", "--log", "/no/such/log", ?config(served, Config)], Environment),
     {2, ["yucan: --port x: 0 to 65535 is expected; see: yucan --help"]} = run(Config, ["--daemon", "three", "--port", "x", "."], Environment),
@@ -456,15 +459,11 @@ served(Port, Deadline) ->
         served(Port, Deadline)
     end.
 
-%% Names of sockets are short.
-environment() ->
-    Folder = "/tmp/yucan_cli_" ++ os:getpid(),
-    ok = filelib:ensure_dir(filename:join(Folder, "x")),
-    [{"XDG_RUNTIME_DIR", Folder}].
+environment(Config) -> [{"XDG_RUNTIME_DIR", ?config(runtime, Config)}].
 
 %% Started, asked, reloaded, ended.
 daemon(Config) ->
-    Environment = environment(),
+    Environment = environment(Config),
     {0, [Line]} = run(Config, ["--daemon", "one", "--port", "0", ?config(served, Config)], Environment),
     Port = port_in(Line),
     {200, _, <<"content">>} = yucan_client:get(Port, "/a.txt"),
@@ -500,7 +499,7 @@ gone(Config, Environment, Deadline) ->
 
 %% While clients hold all of its descriptors a daemon waits, and answers whoever has asked it once there is room.
 daemon_without_descriptors(Config) ->
-    [{_, Folder}] = environment(),
+    Folder = ?config(runtime, Config),
     Served = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "ulimit -n 64; exec \"$@\" 2>/dev/null", "sh", ?config(command, Config), "--port", "0", ?config(served, Config)]},
                                                        {env, [{"YUCAN_CONTROL", Folder}]}, {line, 2000}, exit_status]),
     try
@@ -519,8 +518,8 @@ daemon_without_descriptors(Config) ->
     end.
 
 %% Nor does a command that fails end what takes the next one.
-failed_command(_) ->
-    [{_, Folder}] = environment(),
+failed_command(Config) ->
+    Folder = ?config(runtime, Config),
     {ok, Pid} = yucan_control:start_link(Folder, fun(<<"fail">>) -> error(failed_on_purpose); (Word) -> Word end),
     {error, closed} = yucan_control:ask(Folder, "fail"),
     {ok, <<"next">>} = yucan_control:ask(Folder, "next"),
@@ -529,7 +528,7 @@ failed_command(_) ->
 
 %% The shell of a daemon, on a terminal that `script' makes: watching goes off and on there, and Ctrl-D leaves it alone.
 attached(Config) ->
-    Environment = environment(),
+    Environment = environment(Config),
     {Folder, Write} = watched(Config, "attached"),
     {0, [_]} = run(Config, ["--daemon", "two", "--port", "0", "--watch", Folder, ?config(served, Config)], Environment),
     Shell = open_port({spawn_executable, "/usr/bin/script"}, [{args, ["-qec", ?config(command, Config) ++ " --attach two", "/dev/null"]}, {env, Environment},
