@@ -15,7 +15,7 @@
          port_limit/1, link_server_hangs/1, link_server_hangs_in_a_hurry/1, socket_dir_not_usable/1, socket_dir_in_another_locale/1, the_best_of_links/1, no_ring_memory_for_tcp/1, packet_of_4_gb/1,
          packet_without_end/1]).
 
--define(WAIT_MS, 5000).
+-define(WAIT_MS, 20000).
 %% Of native/link/ring.h: the head comes first, the next ring's header follows.
 -define(RING_HEADER_BYTES, 320).
 -define(RING_TAIL, 64).

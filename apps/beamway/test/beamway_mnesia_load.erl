@@ -128,7 +128,7 @@ listen_on(Events) ->
 -spec events() -> [tuple()].
 events() ->
     beamway_mnesia_events ! {give, self()},
-    receive {events, Events} -> Events after 5000 -> error(no_events) end.
+    receive {events, Events} -> Events after 30000 -> error(no_events) end.
 
 %% @doc All of a table as it is on this node.
 -spec content(atom()) -> [tuple()].

@@ -13,6 +13,7 @@
          trace_tokens/1, node_monitors/1, global_names/1, process_groups/1]).
 
 -define(CARRIERS, [inet_tcp, beamway_tcp, beamway_shm, beamway_tls, beamway_tls_shm, beamway_rdma]).
+-define(WAIT_MS, 30000).
 
 suite() -> [{timetrap, {seconds, 60}}].
 
@@ -215,7 +216,7 @@ spawn_requests(Config) ->
         Self = self(),
         Request1 = spawn_request(Node, fun() -> Self ! {hello, self()} end, [monitor, {reply_tag, new}]),
         {new, Request1, ok, Pid1} = next_message(),
-        ok = receive {hello, Pid1} -> ok after 5000 -> missing end,
+        {hello, Pid1} = next_message(),
         {'DOWN', Request1, process, Pid1, normal} = next_message(),
         %% Only errors are reported.
         Request2 = spawn_request(Node, erlang, apply, [fun() -> Self ! quiet end, []],
@@ -457,9 +458,9 @@ expect(Message) ->
 stop_and_confirm(Pid) ->
     Monitor = monitor(process, Pid),
     Pid ! {stop, stopped},
-    receive {'DOWN', Monitor, process, Pid, stopped} -> ok after 5000 -> error({alive, Pid}) end.
+    receive {'DOWN', Monitor, process, Pid, stopped} -> ok after ?WAIT_MS -> error({alive, Pid}) end.
 
-next_message() -> next_message(10000).
+next_message() -> next_message(?WAIT_MS).
 
 next_message(TimeoutMs) ->
     receive Message -> Message after TimeoutMs -> nothing end.

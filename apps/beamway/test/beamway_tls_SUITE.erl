@@ -18,6 +18,7 @@
 -export([verify/3]).
 
 -define(NODEDOWN_MS, 30000).
+-define(ANSWER_MS, 30000).
 -define(SILENT_MS, 12000).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -353,7 +354,7 @@ last_words(_Config) ->
     true = beamway_peer:run(Other, fun() -> erlang:disconnect_node(node(Listener)) end),
     Words = beamway_peer:wait_until(
               fun() ->
-                      Heard = beamway_peer:run(One, fun() -> Listener ! {report, self()}, receive {heard, H} -> H after 5000 -> timeout end end),
+                      Heard = beamway_peer:run(One, fun() -> Listener ! {report, self()}, receive {heard, H} -> H after ?ANSWER_MS -> error(no_report) end end),
                       length(Heard) =:= 500 andalso Heard
               end, 10000),
     Words = lists:seq(1, 500).
@@ -436,7 +437,7 @@ relay(File) ->
     receive
         {Relay, relaying} -> Relay;
         {'DOWN', Monitor, process, Relay, Reason} -> error(Reason)
-    after 5000 -> error(no_relay)
+    after ?ANSWER_MS -> error(no_relay)
     end.
 
 relay(Near, Far, Seen) ->
@@ -449,7 +450,7 @@ relay(Near, Far, Seen) ->
 
 seen(Relay) ->
     Relay ! {seen, self()},
-    receive {Relay, Bytes} -> Bytes after 5000 -> error(no_relay) end.
+    receive {Relay, Bytes} -> Bytes after ?ANSWER_MS -> error(no_relay) end.
 
 %% ---- helpers ----
 

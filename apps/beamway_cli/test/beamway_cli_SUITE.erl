@@ -216,7 +216,7 @@ registered(Config, Name) ->
     {ok, Epmd} = gen_tcp:connect({127, 0, 0, 1}, ?config(epmd_port, Config), [binary, {active, false}]),
     Request = [<<$x, 4000:16, $M, 0, 6:16, 5:16, (length(Name)):16>>, Name, <<0:16>>],
     ok = gen_tcp:send(Epmd, [<<(iolist_size(Request)):16>>, Request]),
-    {ok, <<_, 0, _/binary>>} = gen_tcp:recv(Epmd, 0, 5000),
+    {ok, <<_, 0, _/binary>>} = gen_tcp:recv(Epmd, 0, 20000),
     Epmd.
 
 zsh_completion(Config) ->

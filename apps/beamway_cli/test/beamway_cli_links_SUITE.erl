@@ -144,7 +144,7 @@ links_unreachable(Config) ->
     Port = test_support:free_port(),
     Request = <<$x, Port:16, $M, 0, 6:16, 5:16, 4:16, "gone", 0:16>>,
     ok = gen_tcp:send(Epmd, <<(byte_size(Request)):16, Request/binary>>),
-    {ok, <<_, 0, _/binary>>} = gen_tcp:recv(Epmd, 0, 5000),
+    {ok, <<_, 0, _/binary>>} = gen_tcp:recv(Epmd, 0, 20000),
     {1, "", Error} = run(Config, "links gone"),
     ?assertMatch({match, _}, re:run(Error, ["registered with epmd at port ", integer_to_list(Port), ", which cannot be reached: connection refused"])),
     ok = gen_tcp:close(Epmd).

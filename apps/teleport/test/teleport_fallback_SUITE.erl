@@ -288,10 +288,10 @@ calls_when(Config, Change) ->
     end).
 
 calls(Server, Node) ->
-    [fun(N) -> {echo, N} = teleport:call(Server, {echo, N}) end,
-     fun(N) -> {echo, N} = teleport:call({fallback_server, Node}, {echo, N}, 5000, #{class => control}) end,
-     fun(N) -> {reply, {echo, N}} = teleport:receive_response(teleport:send_request(Server, {echo, N}), 5000) end,
-     fun(N) -> {echo, N} = gen_server:call({via, teleport, {fallback_server, Node}}, {echo, N}) end,
+    [fun(N) -> {echo, N} = teleport:call(Server, {echo, N}, wait_ms()) end,
+     fun(N) -> {echo, N} = teleport:call({fallback_server, Node}, {echo, N}, wait_ms(), #{class => control}) end,
+     fun(N) -> {reply, {echo, N}} = teleport:receive_response(teleport:send_request(Server, {echo, N}), wait_ms()) end,
+     fun(N) -> {echo, N} = gen_server:call({via, teleport, {fallback_server, Node}}, {echo, N}, wait_ms()) end,
      fun(N) -> N = teleport:erpc_call(Node, erlang, hd, [[N]]) end].
 
 callers(Call) ->

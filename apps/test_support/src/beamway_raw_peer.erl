@@ -32,7 +32,7 @@
 -type server() :: #{name := string(), node := node(), listen := gen_tcp:socket(),
                     epmd := gen_tcp:socket()}.
 
--define(WAIT_MS, 5000).
+-define(WAIT_MS, 20000).
 -define(EPMD_PORT, 4369).
 -define(COOKIE, "beamway_test").
 
