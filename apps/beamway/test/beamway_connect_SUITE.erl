@@ -10,8 +10,7 @@
 %% case has just disconnected.
 -define(BY_HAND, #{args => ["-kernel", "dist_auto_connect", "never"]}).
 
--export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
-         init_per_testcase/2, end_per_testcase/2]).
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([simultaneous_connects/1, callers_that_gave_up/1, callers_that_are_gone/1, reconnects/1, restarts_under_the_same_name/1, full_mesh/1,
          hidden_node/1, hidden_in_the_log/1, auto_connect_never/1, auto_connect_once/1, wrong_cookie/1, allow/1,
          mixed_cluster/1, socket_options/1, traffic_counters/1, socket_of_the_link/1,
@@ -31,8 +30,6 @@ groups() ->
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
 end_per_group(_Carrier, _Config) -> ok.
-
-init_per_testcase(_Case, Config) -> Config.
 
 %% The nodes of a case that failed half way must not outlive it.
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().

@@ -2,7 +2,7 @@
 %% @doc What can be sent and called over lanes, to whom, and how it ends when it cannot.
 -module(teleport_calls_SUITE).
 
--export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
 -export([sends/1, sizes/1, gen_server_calls/1, deferred_replies/1, gen_statem_calls/1, gen_event_calls/1, fsm_labels/1, requests/1, erpc_calls/1,
          multicalls/1, global_and_via/1, local_destinations/1, servers_that_end/1, timeouts/1, confirmations/1, ten_thousand_callers/1,
          answers_that_are_too_large/1, another_limit_there/1, bad_input/1, options_at_once/1, nodes_that_are_not_there/1, what_lanes_say/1]).
@@ -19,10 +19,6 @@ groups() ->
             confirmations, ten_thousand_callers, bad_input, options_at_once, nodes_that_are_not_there],
     Lanes = [gen_server_calls, deferred_replies, servers_that_end, answers_that_are_too_large, another_limit_there, what_lanes_say],
     teleport_nodes:groups(teleport_nodes:kinds(), Both ++ Lanes) ++ teleport_nodes:groups([beamway], Both).
-
-init_per_suite(Config) -> Config.
-
-end_per_suite(_Config) -> ok.
 
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 

@@ -2,7 +2,7 @@
 %% @doc Calls by distribution without a monitor there: each ends as the call of gen_server does that is made beside it.
 -module(teleport_direct_SUITE).
 
--export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([replies/1, nobody_monitors_there/1, node_without_teleport/1, ends_before/1, ends_during/1, ends_at_any_time/1, replies_before_its_end/1, registered_anew/1,
          thousand_servers/1, more_servers_than_stand_ins/1, unused_stand_ins/1, watcher_is_killed/1, application_stops/1, timeouts/1, new_code/1,
          connection_is_lost/1, node_is_killed/1, node_comes_back/1]).
@@ -19,10 +19,6 @@ groups() ->
                           [replies, nobody_monitors_there, node_without_teleport, ends_before, ends_during, ends_at_any_time, replies_before_its_end, registered_anew,
                            thousand_servers, more_servers_than_stand_ins, unused_stand_ins, watcher_is_killed, application_stops, timeouts, new_code,
                            connection_is_lost, node_is_killed, node_comes_back]).
-
-init_per_suite(Config) -> Config.
-
-end_per_suite(_Config) -> ok.
 
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 

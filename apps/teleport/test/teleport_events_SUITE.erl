@@ -2,7 +2,7 @@
 %% @doc What the option `on_event' is told, that its function disturbs nothing, and the figures as Prometheus text.
 -module(teleport_events_SUITE).
 
--export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([what_is_told/1, lost_before_its_use/1, overload_is_told/1, a_slow_function/1, a_failing_function/1, prometheus/1]).
 -export([tell/3]).
 -import(teleport_nodes, [wait_ms/0]).
@@ -14,10 +14,6 @@ all() -> [{group, shm}, {group, tcp}].
 groups() ->
     Both = [what_is_told, lost_before_its_use, overload_is_told, prometheus],
     [{shm, [], Both ++ [a_slow_function, a_failing_function]}, {tcp, [], Both}].
-
-init_per_suite(Config) -> Config.
-
-end_per_suite(_Config) -> ok.
 
 init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
 

@@ -2,7 +2,7 @@
 %% @doc Nodes without teleport are reached by distribution; when it is started or stopped there no call fails, and no message overtakes another one.
 -module(teleport_fallback_SUITE).
 
--export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([all_ways_of_sending/1, bounds/1, order_when_it_starts/1, calls_when_it_starts/1, killed_senders_hold_up_nothing/1, held_senders_hold_it_up/1,
          node_ends/1, order_when_it_stops/1, calls_when_it_stops/1, late_lanes_are_not_used/1, lanes_beside_distribution_are_left/1, stops_all_the_same/1,
          who_waits_for_an_attempt/1]).
@@ -19,10 +19,6 @@ groups() -> teleport_nodes:groups([shm], [late_lanes_are_not_used, lanes_beside_
 cases() ->
     [all_ways_of_sending, bounds, order_when_it_starts, calls_when_it_starts, killed_senders_hold_up_nothing, held_senders_hold_it_up, node_ends,
      order_when_it_stops, calls_when_it_stops, stops_all_the_same, who_waits_for_an_attempt].
-
-init_per_suite(Config) -> Config.
-
-end_per_suite(_Config) -> ok.
 
 init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
 

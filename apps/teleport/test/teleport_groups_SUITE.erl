@@ -2,7 +2,7 @@
 %% @doc Broadcasts to groups of pg: who gets them, how often and in which order, and what the sender is told.
 -module(teleport_groups_SUITE).
 
--export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([all_members_once/1, sent_once_to_each_node/1, large_messages/1, order_of_one_sender/1, sender_without_members/1, nobody_to_send_to/1,
          members_that_end/1, node_is_killed/1, lane_cannot_be_opened/1, node_does_not_answer/1, too_many_under_way/1, full_lane/1, node_without_teleport/1, bad_input/1]).
 %% Used on the nodes.
@@ -19,10 +19,6 @@ groups() ->
     teleport_nodes:groups([shm, tcp],
                           [all_members_once, sent_once_to_each_node, large_messages, order_of_one_sender, sender_without_members, nobody_to_send_to,
                            members_that_end, node_is_killed, lane_cannot_be_opened, node_does_not_answer, too_many_under_way, full_lane, node_without_teleport, bad_input]).
-
-init_per_suite(Config) -> Config.
-
-end_per_suite(_Config) -> ok.
 
 init_per_group(Kind, Config) ->
     Pair = teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)),

@@ -3,7 +3,7 @@
 %% its rule.
 -module(yucan_http_SUITE).
 
--export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([what_all_answers_have/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, repeated/1, http_1_0/1, head/1, no_body_statuses/1, options/1, expect/1, expect_1_0/1, later_minor_version/1, expect_ignored/1, expect_late/1,
          bodies_by_parts/1, parts_are_bounded/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1, streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1, upload_after_upload/1,
          download_backpressure/1, half_closed/1, half_closed_body/1, handler_faults/1, response_splitting/1, slow_headers/1, slow_body/1, low_rate/1, long_body/1, idle_limit/1, idle_with_messages/1,
@@ -36,8 +36,6 @@ server(Key) -> list_to_atom("yucan_http_" ++ atom_to_list(Key)).
 
 %% The rest must not end what a loaded machine takes long for.
 patient(Own) -> maps:merge(#{header_ms => ?WAIT_MS, read_ms => ?WAIT_MS, idle_ms => ?WAIT_MS, min_body_rate => 0}, Own).
-
-init_per_testcase(_, Config) -> Config.
 
 statuses(Responses) -> [Status || {Status, _, _} <- Responses].
 

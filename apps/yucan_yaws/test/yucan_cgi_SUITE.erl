@@ -6,7 +6,7 @@
 %% correct application says. The server behind revproxy is one of ours, and again sockets that break the protocol.
 -module(yucan_cgi_SUITE).
 
--export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
          hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, without_descriptors/1, given_up/1, too_many/1, head_request/1, not_executable/1, shell_characters/1, called/1,
          fcgi_broken/1, body_bound/1, fcgi_leaves/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
@@ -27,8 +27,6 @@ init_per_suite(Config) ->
     yucan_test_server:start_application([{bodies, Bodies} | Config]).
 
 end_per_suite(Config) -> yucan_test_server:stop_application(Config).
-
-init_per_testcase(_, Config) -> Config.
 
 end_per_testcase(_, _) -> yucan_yaws_site:stop().
 

@@ -5,7 +5,7 @@
 %% Without PHP: that is in `make test-wordpress' and in yucan_php_SUITE, where it is installed.
 -module(yucan_yaws_SUITE).
 
--export([all/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2, end_per_testcase/2]).
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, streams/1,
          stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, error_modules/1, rewriting/1, auth/1, authmod/1, files/1, beyond_ascii/1, sources/1, own_modules/1, nitrogen/1,
          reload/1, websocket/1, start_modules/1]).
@@ -20,8 +20,6 @@ all() ->
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
 end_per_suite(Config) -> yucan_test_server:stop_application(Config).
-
-init_per_testcase(_, Config) -> Config.
 
 end_per_testcase(Case, _) ->
     case lists:member(Case, [bad_file]) of
