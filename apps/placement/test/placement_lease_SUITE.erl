@@ -90,10 +90,10 @@ leases_for_several_nodes(Config) ->
         Count = fun() -> [erpc:call(Node, placement_lease, count, []) || Node <- Nodes] end,
         {ok, Leases} = placement:reserve_all([One(Node) || Node <- Nodes], [], #{ttl => 600000, timeout => 30000}),
         Full = placement:reserve_all([One(A), {B, #{seats => 2}}], [], #{ttl => 600000, timeout => 30000}),
-        ok = eventually(fun() -> Count() =:= [1, 1, 1] end),
+        true = beamway_peer:wait_until(fun() -> Count() =:= [1, 1, 1] end, 10000),
         Now = Count(),
         ok = lists:foreach(fun placement:release/1, Leases),
-        ok = eventually(fun() -> Count() =:= [0, 0, 0] end),
+        true = beamway_peer:wait_until(fun() -> Count() =:= [0, 0, 0] end, 10000),
         {length(Leases), Full, Now, Count(), {placement:reserve_all([One('no@node')], [], #{}), placement:reserve_all([One(A)], {a}, #{})}}
     end),
     ?assertEqual({3, {error, [{B, {refused, {capacity, seats, 1}}}]}, [1, 1, 1], [0, 0, 0]}, {Got, Refused, Between, After}),
@@ -106,14 +106,6 @@ leases_for_several_nodes(Config) ->
     [ok = call(Config, Name, placement, insert, [share, Share]) || {Name, Share} <- [{"a", 0}, {"b", 1}]],
     ?assertEqual([B], call(Config, "f", placement, node_for, [key, Nodes, share])),
     [ok = call(Config, Name, placement, delete, [share]) || Name <- ["a", "b"]].
-
-eventually(Holds) -> eventually(Holds, 1000).
-
-eventually(Holds, Tries) when Tries > 0 ->
-    case Holds() of
-        true -> ok;
-        false -> receive after 10 -> eventually(Holds, Tries - 1) end
-    end.
 
 %% All ask at the same moment for what only one may have; a lease counts as soon as it is granted.
 leases_are_judged_one_by_one(Config) ->

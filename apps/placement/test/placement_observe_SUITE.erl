@@ -45,12 +45,12 @@ bytes_of_lanes(Config) ->
     Far = beamway_peer:call(Second, erlang, spawn, [?MODULE, listener, []]),
     [ok = beamway_peer:call(First, teleport, send, [Far, binary:copy(<<1>>, 100000), #{way => lane}]) || _ <- lists:seq(1, 10)],
     %% An attribute that failed is asked again after its time.
-    ok = until(fun() ->
-                       case beamway_peer:call(First, placement, advise, [[One, Two]]) of
-                           {ok, [#{pair := {A, B}, bytes := Bytes, distance := 1.0}], _} -> lists:sort([A, B]) =:= lists:sort([One, Two]) andalso Bytes >= 1000000;
-                           {ok, [], _} -> false
-                       end
-               end),
+    until(fun() ->
+                  case beamway_peer:call(First, placement, advise, [[One, Two]]) of
+                      {ok, [#{pair := {A, B}, bytes := Bytes, distance := 1.0}], _} -> lists:sort([A, B]) =:= lists:sort([One, Two]) andalso Bytes >= 1000000;
+                      {ok, [], _} -> false
+                  end
+          end),
     true = exit(Far, kill),
     ok.
 
@@ -106,19 +106,12 @@ nothing_stays(Config) ->
     {ok, [], #{unseen := []}} = beamway_peer:call(First, placement, observe, [[Talker], 200], 30000),
     ?assertEqual({flags, []}, beamway_peer:call(First, erlang, trace_info, [Talker, flags])),
     Asking = beamway_peer:call(First, erlang, spawn, [placement_observe, local, [[Talker], 60000]]),
-    ok = until(fun() -> beamway_peer:call(First, erlang, trace_info, [Talker, flags]) =:= {flags, [send]} end),
+    until(fun() -> beamway_peer:call(First, erlang, trace_info, [Talker, flags]) =:= {flags, [send]} end),
     true = beamway_peer:call(First, erlang, exit, [Asking, kill]),
     %% A window is a fifth of the time: a few looks in a row without one are the end.
-    ok = until(fun() -> lists:all(fun(_) -> ok = timer:sleep(10), beamway_peer:call(First, erlang, trace_info, [Talker, flags]) =:= {flags, []} end, lists:seq(1, 30)) end).
+    until(fun() -> lists:all(fun(_) -> ok = timer:sleep(10), beamway_peer:call(First, erlang, trace_info, [Talker, flags]) =:= {flags, []} end, lists:seq(1, 30)) end).
 
-until(Holds) -> until(Holds, 3000).
-
-until(_, 0) -> never;
-until(Holds, Left) ->
-    case Holds() of
-        true -> ok;
-        false -> ok = timer:sleep(10), until(Holds, Left - 1)
-    end.
+until(Holds) -> true = beamway_peer:wait_until(Holds, 30000).
 
 bad_input(_Config) ->
     ?assertEqual({error, {bad_pids, none}}, placement:observe(none, 100)),

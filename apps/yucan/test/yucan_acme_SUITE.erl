@@ -9,8 +9,6 @@
 -include_lib("common_test/include/ct.hrl").
 -include_lib("public_key/include/public_key.hrl").
 
--define(WAIT_MS, (30000 * beamway_runner:slowness())).
-
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [bad_options, json, bad_certificates, killed, tls_alpn, http, changed, renewed, refused].
@@ -76,16 +74,7 @@ listens(Port) ->
         {error, _} -> false
     end.
 
-wait(Function) -> wait(Function, erlang:monotonic_time(millisecond) + ?WAIT_MS).
-
-wait(Function, Until) ->
-    case Function() of
-        false ->
-            erlang:monotonic_time(millisecond) < Until orelse error(waited_too_long),
-            receive after 50 -> ok end,
-            wait(Function, Until);
-        Result -> Result
-    end.
+wait(Function) -> beamway_peer:wait_until(Function, 30000).
 
 bad_options(_) ->
     [begin

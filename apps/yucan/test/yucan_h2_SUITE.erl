@@ -1,12 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc HTTP/2 of yucan (RFC 9113): the handlers and limits of HTTP/1.1, flow control, and clients that ask for too much. The rules of frames are those of
-%% h2spec (yucan_h2spec_SUITE); HPACK has its own tests (yucan_hpack_tests).
+%% h2spec (yucan_h2_peers_SUITE); HPACK has its own tests (yucan_hpack_tests).
 -module(yucan_h2_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, large/1, windows/1, window_of_zero/1, silent_client/1, blocked_send/1, uploads_are_bounded/1, crashes/1, at_once/1,
          too_many/1, bad_trailers/1, unread_given_up/1, given_up/1, own_process/1, floods/1, broken_rules/1, headers_without_end/1, headers_too_large/1, idle/1, pings_keep_nothing/1, idle_behind_answer/1, drain/1, requests/1, reload/1,
          tls/1, prior_knowledge/1, switched_off/1, events/1, websocket/1, websocket_flood/1, websocket_lost/1, websocket_closed/1, curl/1]).
+
+-import(yucan_test_server, [wait_for/1]).
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 -define(CALM, 11).
@@ -42,16 +44,6 @@ response(Socket, Id) -> yucan_h2_client:response(Socket, Id).
 serving() -> processes_of([yucan_conn, yucan_h2_stream]).
 processes_of(Modules) ->
     [Pid || Pid <- erlang:processes(), {initial_call, {Module, _, _}} <- [process_info(Pid, initial_call)], lists:member(Module, Modules)].
-
-eventually(Check) -> eventually(Check, erlang:monotonic_time(millisecond) + ?WAIT_MS).
-eventually(Check, Deadline) ->
-    case Check() of
-        true -> ok;
-        Other ->
-            erlang:monotonic_time(millisecond) < Deadline orelse error({never, Other}),
-            receive after 20 -> ok end,
-            eventually(Check, Deadline)
-    end.
 
 %% Status, headers and bodies of all kinds of answer.
 answers(_) ->
@@ -237,7 +229,7 @@ window_of_zero(_) ->
     ask(Socket, 7, with_method(<<"HEAD">>, <<"/">>, [])),
     {200, _, <<>>} = response(Socket, 7),
     [{3, 0, _, <<8:32>>} = yucan_h2_client:until(Socket, 3) || _ <- [1, 3, 5]],
-    eventually(fun() -> length(streams()) =:= 0 end).
+    wait_for(fun() -> length(streams()) =:= 0 end).
 
 %% While a handler streams for six seconds and the client only reads, time goes on: a stream without room is given up, the one that streams still has
 %% `send_ms' from when it needs room, and `idle_ms' begins at its end.
@@ -283,7 +275,7 @@ streams() -> processes_of([yucan_h2_stream]).
 uploads_are_bounded(_) ->
     Socket = yucan_h2_client:connect(start()),
     [begin_with(Socket, Id, with_method(<<"POST">>, <<"/loop">>, [])) || Id <- lists:seq(1, 7, 2)],
-    eventually(fun() -> length(streams()) =:= 4 end),
+    wait_for(fun() -> length(streams()) =:= 4 end),
     [Connection] = linked_connections(),
     Part = binary:copy(<<"x">>, 16384),
     [data(Socket, Id, 0, Part) || Id <- lists:seq(1, 7, 2), _ <- lists:seq(1, 15)],
@@ -293,7 +285,7 @@ uploads_are_bounded(_) ->
     true = Held < 2500000,
     [data(Socket, 1, 0, Part) || _ <- lists:seq(1, 2)],
     {reset, 3} = response(Socket, 1),
-    eventually(fun() -> length(streams()) =:= 3 end),
+    wait_for(fun() -> length(streams()) =:= 3 end),
     %% What was dropped with the stream is room of the connection again. The rest of it is used up.
     [data(Socket, 3, 0, <<"x">>) || _ <- lists:seq(1, 10)],
     Others = [begin_with(Socket, Id, with_method(<<"POST">>, <<"/loop">>, [])) || Id <- lists:seq(9, 39, 2)],
@@ -318,7 +310,7 @@ crashes(_) ->
     {200, _, _} = response(Socket, 101),
     %% A process that is killed has given no answer.
     ask(Socket, 103, fields(<<"/loop">>)),
-    eventually(fun() -> length(streams()) =:= 1 end),
+    wait_for(fun() -> length(streams()) =:= 1 end),
     exit(hd(streams()), kill),
     {reset, 2} = response(Socket, 103).
 
@@ -336,9 +328,9 @@ too_many(_) ->
     [ask(Socket, Id, fields(<<"/loop">>)) || Id <- [1, 3, 5]],
     ask(Socket, 7, fields(<<"/">>)),
     {reset, 7} = response(Socket, 7),
-    eventually(fun() -> length(streams()) =:= 3 end),
+    wait_for(fun() -> length(streams()) =:= 3 end),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(3, 0, 3, <<8:32>>)),
-    eventually(fun() -> length(streams()) =:= 2 end),
+    wait_for(fun() -> length(streams()) =:= 2 end),
     ask(Socket, 9, fields(<<"/">>)),
     {200, _, _} = response(Socket, 9),
     %% A process counts until it has ended, also if its stream is gone: one packet opens three, gives them up, and wants another one.
@@ -376,11 +368,11 @@ unread_given_up(_) ->
 given_up(_) ->
     Socket = yucan_h2_client:connect(start()),
     [ask(Socket, Id, fields(<<"/spin">>)) || Id <- [1, 3, 5]],
-    eventually(fun() -> length(streams()) =:= 3 end),
+    wait_for(fun() -> length(streams()) =:= 3 end),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(3, 0, 3, <<8:32>>)),
-    eventually(fun() -> length(streams()) =:= 2 end),
+    wait_for(fun() -> length(streams()) =:= 2 end),
     ok = gen_tcp:close(Socket),
-    eventually(fun() -> streams() =:= [] end).
+    wait_for(fun() -> streams() =:= [] end).
 
 %% What a handler leaves behind meets no other one, of this client or another.
 own_process(_) ->
@@ -391,7 +383,7 @@ own_process(_) ->
                 Pid
             end || {Id, What} <- lists:zip(lists:seq(1, 17, 2), [<<"nothing">>, <<"word">>, <<"message">>, <<"link">>, <<"monitor">>, <<"watcher">>, <<"flag">>, <<"name">>, <<"stream">>])],
     9 = length(lists:usort(Pids)),
-    eventually(fun() -> [P || P <- Pids, is_process_alive(list_to_pid(binary_to_list(P)))] =:= [] end).
+    wait_for(fun() -> [P || P <- Pids, is_process_alive(list_to_pid(binary_to_list(P)))] =:= [] end).
 
 %% Frames that cost the client nothing: the connection ends, and neither processes nor memory have grown meanwhile.
 floods(_) ->
@@ -426,7 +418,7 @@ floods(_) ->
          receive {most, Processes, Bytes} -> {Name, true, true} = {Name, Processes =< Before + 101, Bytes < 4000000} after ?WAIT_MS -> error(no_count) end,
          unlink(Sender), exit(Sender, kill),
          gen_tcp:close(Socket),
-         eventually(fun() -> streams() =:= [] end)
+         wait_for(fun() -> streams() =:= [] end)
      end || {Name, First, Frame} <- Floods],
     %% Settings cost by their number, not by their frames.
     Socket = yucan_h2_client:connect(Port, yucan_h2_client:settings(lists:duplicate(50, {4, 65535}))),
@@ -679,7 +671,7 @@ websocket_lost(_) ->
      end || {Id, End} <- [{1, fun(Id) -> data(Socket, Id, 1, <<>>) end},
                           {3, fun(Id) -> yucan_h2_client:send(Socket, yucan_h2_client:frame(3, 0, Id, <<8:32>>)) end},
                           {5, fun(_) -> gen_tcp:close(Socket) end}]],
-    eventually(fun() -> streams() =:= [] end).
+    wait_for(fun() -> streams() =:= [] end).
 
 %% One that is closed from here, whose client leaves before that has come to its end: its module is told how it ended.
 websocket_closed(_) ->
@@ -692,12 +684,12 @@ websocket_closed(_) ->
          data(Socket, Id, 0, ws_frame(1, <<"close">>)),
          {0, 0, Id, <<136, 13, 3001:16, "as you wish">>} = yucan_h2_client:until(Socket, 0),
          %% It waits for the client's own end.
-         eventually(fun() -> process_info(Pid, current_function) =:= {current_function, {yucan_h2_stream, call, 3}} end),
+         wait_for(fun() -> process_info(Pid, current_function) =:= {current_function, {yucan_h2_stream, call, 3}} end),
          End(Id),
          receive {ws_ended, {closed, 3001, <<"as you wish">>}} -> ok after ?WAIT_MS -> error({not_told, Id}) end
      end || {Id, End} <- [{1, fun(Id) -> yucan_h2_client:send(Socket, yucan_h2_client:frame(3, 0, Id, <<8:32>>)) end},
                           {3, fun(_) -> gen_tcp:close(Socket) end}]],
-    eventually(fun() -> streams() =:= [] end).
+    wait_for(fun() -> streams() =:= [] end).
 
 %% Another reading of the same.
 curl(Config) ->
