@@ -7,7 +7,8 @@
  * first failed CHECK, or with SKIP("NEED: why"), where NEED is a word for what is missing, such as
  * root. Arguments of the program are names: only cases whose name holds one of them run.
  * TEST_LEFT_OUT in the environment is a list of words: cases whose name holds one of them are
- * skipped. The last line of output is `N passed, N failed, N skipped`.
+ * skipped. A case of a second or more says how long it took. The last line of output is
+ * `N passed, N failed, N skipped`.
  *
  * A case that stands still ends its program, and a process that a case has forked ends alone. They
  * say which check they have come to, and where their threads wait.
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct {
@@ -157,6 +159,22 @@ static inline void check_begin(void)
 
 /* ---- cases ---- */
 
+static inline int64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static inline void check_tell_passed(int64_t ms)
+{
+    printf("ok   %s", check_name);
+    if (ms >= 1000)
+        printf(" (%.1f s)", (double)ms / 1000);
+    printf("\n");
+}
+
 /* Runs cases, each under its name and what is put before it. */
 static inline void check_each(const char *prefix, const check_case_t *cases, size_t count, int argc,
                               char **argv)
@@ -165,6 +183,8 @@ static inline void check_each(const char *prefix, const check_case_t *cases, siz
 
     check_begin();
     for (size_t i = 0; i < count; i++) {
+        int64_t began_ms = now_ms();
+
         snprintf(name, sizeof name, "%s%s", prefix, cases[i].name);
         if (!check_is_wanted(name, argc, argv))
             continue;
@@ -180,7 +200,7 @@ static inline void check_each(const char *prefix, const check_case_t *cases, siz
         else if (check_skipped)
             check_sum.skipped++, printf("SKIP %s: %s\n", check_name, check_skipped);
         else
-            check_sum.passed++, printf("ok   %s\n", check_name);
+            check_sum.passed++, check_tell_passed(now_ms() - began_ms);
     }
 }
 

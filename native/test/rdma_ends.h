@@ -33,14 +33,6 @@
 
 static unsigned side_seconds = 180; /* of a case */
 
-static inline int64_t now_ms(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* ---- two processes ---- */
 
 typedef void (*side_fn)(int wire);

@@ -269,14 +269,6 @@ typedef struct {
 
 #define MOMENT_BYTES 8
 
-static int64_t now_ms(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
 /* False if the other thread had no processor meanwhile. */
 static bool wait_for(const _Atomic uint64_t *counter, uint64_t value)
 {
