@@ -79,7 +79,7 @@ parse(Text, Folder) ->
     end.
 
 globals([], Map, Servers, State) ->
-    {collected(Map), lists:reverse(Servers), State};
+    {without_lines(Map), lists:reverse(Servers), State};
 globals([{Line, {open, "server", Name}} | Rest], Map, Servers, State) ->
     {Server, Left, State2} = server(Line, Name, Rest, State),
     globals(Left, Map, [Server | Servers], State2);
@@ -87,7 +87,7 @@ globals([{Line, {set, _, _, _} = Set} | Rest], Map, Servers, State) ->
     {Map2, State2} = set(global, Line, Set, Map, State),
     globals(Rest, Map2, Servers, State2);
 globals([{Line, Other} | Rest], Map, Servers, State) ->
-    globals(Rest, Map, Servers, unexpected(global, "outside of all blocks", Line, Other, State)).
+    globals(Rest, Map, Servers, unexpected(global, Line, Other, State)).
 
 %% ---- a server
 
@@ -107,13 +107,13 @@ server_name(Name) ->
     end.
 
 in_server([], Start, Map, State) ->
-    {collected(Map), [], problem(Start, "<server> is not closed: expected </server>", State)};
+    {without_lines(Map), [], problem(Start, "<server> is not closed: expected </server>", State)};
 in_server([{_, {close, "server"}} | Rest], _, Map, State) ->
-    {collected(Map), Rest, State};
+    {without_lines(Map), Rest, State};
 %% Someone forgot the end of the server before.
 in_server([{Line, {open, "server", _}} | _] = Rest, Start, Map, State) ->
     Text = io_lib:format("<server> inside of the <server> of line ~b: expected </server> before it", [Start]),
-    {collected(Map), Rest, problem(Line, Text, State)};
+    {without_lines(Map), Rest, problem(Line, Text, State)};
 in_server([{Line, {open, Name, Argument}} | Rest], Start, Map, State) ->
     case lists:member(Name, yucan_yaws_config_table:blocks(server)) of
         true ->
@@ -123,13 +123,13 @@ in_server([{Line, {open, Name, Argument}} | Rest], Start, Map, State) ->
         false ->
             %% Its lines are skipped, since nobody knows what they mean.
             {_, Left, State2} = inner(Name, Line, Rest, State),
-            in_server(Left, Start, Map, unexpected(server, "in <server>", Line, {open, Name, Argument}, State2))
+            in_server(Left, Start, Map, unexpected(server, Line, {open, Name, Argument}, State2))
     end;
 in_server([{Line, {set, _, _, _} = Set} | Rest], Start, Map, State) ->
     {Map2, State2} = set(server, Line, Set, Map, State),
     in_server(Rest, Start, Map2, State2);
 in_server([{Line, Other} | Rest], Start, Map, State) ->
-    in_server(Rest, Start, Map, unexpected(server, "in <server>", Line, Other, State)).
+    in_server(Rest, Start, Map, unexpected(server, Line, Other, State)).
 
 %% The lines up to the end of the block.
 inner(Name, Start, Lines, State) ->
@@ -161,14 +161,14 @@ block("extra_cgi_vars", Line, Argument, Inner, #{extra_cgi_vars := Before} = Map
         {error, Text} -> {Map, problem(Line, Text, State2)}
     end;
 block("ssl", Line, _, Inner, Map, State) ->
-    {Ssl, State2} = settings(ssl, "in <ssl>", Inner, State),
+    {Ssl, State2} = settings(ssl, Inner, State),
     case Ssl of
         #{certfile := undefined} -> {Map, problem(Line, "<ssl> without a certificate: expected certfile = FILE", State2)};
         #{verify := verify_peer, cacertfile := undefined} -> {Map, problem(Line, "verify = verify_peer without cacertfile: expected the certificates that clients' ones must lead to", State2)};
         #{} -> {Map#{ssl := Ssl}, State2}
     end;
 block("auth", Line, _, Inner, #{auth := Before} = Map, State) ->
-    {Settings, State2} = settings(auth, "in <auth>", Inner, State),
+    {Settings, State2} = settings(auth, Inner, State),
     case yucan_yaws_config_value:auth(Settings) of
         {ok, Auth} -> {Map#{auth := Before ++ [Auth]}, State2};
         {error, Text} -> {Map, problem(Line, Text, State2)}
@@ -185,11 +185,11 @@ each(Read, Name, Lines, State) ->
                         {Done, problem(Line, Text, S)}
                 end, {[], State}, Lines).
 
-settings(Block, Where, Lines, State) ->
+settings(Block, Lines, State) ->
     {Map, State2} = lists:foldl(fun({Line, {set, _, _, _} = Set}, {M, S}) -> set(Block, Line, Set, M, S);
-                                   ({Line, Other}, {M, S}) -> {M, unexpected(Block, Where, Line, Other, S)}
+                                   ({Line, Other}, {M, S}) -> {M, unexpected(Block, Line, Other, S)}
                                 end, {yucan_yaws_config_table:defaults(Block), State}, Lines),
-    {collected(Map), State2}.
+    {without_lines(Map), State2}.
 
 %% ---- one setting
 
@@ -200,16 +200,15 @@ set(Block, Line, {set, Name, Sign, Text}, Map, State) ->
         {ok, Directive} ->
             value(Directive, Line, Text, Map, State);
         unknown ->
-            {Map, unexpected(Block, where(Block), Line, {set, Name, Sign, Text}, State)}
+            {Map, unexpected(Block, Line, {set, Name, Sign, Text}, State)}
     end.
-
-where(global) -> "outside of all blocks";
-where(Block) -> "in <" ++ atom_to_list(Block) ++ ">".
 
 value({Key, Times, Kind}, Line, Text, Map, State) ->
     case yucan_yaws_config_value:read(Kind, Text, State#state.folder) of
         {ok, Value} when Times =:= many ->
-            {maps:update_with(Key, fun(Before) -> [Value | Before] end, Map), State};
+            %% One line may give several words or appmods.
+            Values = case Kind of words -> Value; mounts -> Value; _ -> [Value] end,
+            {maps:update_with(Key, fun(Before) -> Before ++ Values end, Map), State};
         {ok, Value} ->
             given_once(Key, Line, Map#{Key := Value}, State);
         {error, Expected} ->
@@ -225,28 +224,21 @@ given_once(Key, Line, Map, State) ->
             {Map#{lines => Lines#{Key => Line}}, State}
     end.
 
-%% Lists were gathered backwards; a value that is a list itself (words, appmods) is joined to those before.
-collected(Map) ->
-    maps:map(fun(Key, Value) -> in_order(Key, Value) end, maps:remove(lines, Map)).
-
-in_order(Key, Value) when Key =:= ebin_dir; Key =:= include_dir; Key =:= runmod; Key =:= listen; Key =:= revproxy; Key =:= alias; Key =:= script_alias;
-                          Key =:= dir; Key =:= user ->
-    lists:reverse(Value);
-in_order(Key, Value) when Key =:= appmods; Key =:= serveralias; Key =:= allow; Key =:= deny ->
-    lists:append(lists:reverse(Value));
-in_order(_, Value) ->
-    Value.
+without_lines(Map) -> maps:remove(lines, Map).
 
 %% ---- problems
 
-unexpected(Block, Where, Line, {set, Name, _, _}, State) ->
+unexpected(Block, Line, {set, Name, _, _}, State) ->
     Text = case yucan_yaws_config_table:elsewhere(Name) of
                {ok, Advice} -> io_lib:format("'~ts' is not supported: ~ts", [Name, Advice]);
-               none -> io_lib:format("unknown directive '~ts' ~ts: expected ~ts", [Name, Where, candidates(Name, Block)])
+               none -> io_lib:format("unknown directive '~ts' ~ts: expected ~ts", [Name, where(Block), candidates(Name, Block)])
            end,
     problem(Line, Text, State);
-unexpected(Block, Where, Line, Other, State) ->
-    problem(Line, io_lib:format("~ts ~ts: expected ~ts", [said(Other), Where, candidates("", Block)]), State).
+unexpected(Block, Line, Other, State) ->
+    problem(Line, io_lib:format("~ts ~ts: expected ~ts", [said(Other), where(Block), candidates("", Block)]), State).
+
+where(global) -> "outside of all blocks";
+where(Block) -> "in <" ++ atom_to_list(Block) ++ ">".
 
 said({open, Name, _}) -> "<" ++ Name ++ ">";
 said({close, Name}) -> "</" ++ Name ++ ">";
