@@ -157,7 +157,7 @@ change({Where, What}, Text) ->
     end.
 
 prop_values() ->
-    Kinds = [text, boolean, module, path, paths, words, address, host_port, mounts, php_handler, revproxy, expires, url,
+    Kinds = [text, boolean, module, path, paths, words, address, host_port, mounts, php_handler, revproxy, expires,
              {integer, 0, 100}, {one_of, [a, b]}, {none_or, nolimit, {integer, 0, 9}}],
     ?FORALL({Kind, Bytes}, {oneof(Kinds), damaged(oneof([<<"</a, b exclude_paths c>">>, <<"<fcgi, 1.2.3.4:5>">>, <<"/p http://h:8/x">>, <<"[::1]:80">>]))},
             case yucan_yaws_config_value:read(Kind, binary_to_list(Bytes), "/") of

@@ -11,7 +11,7 @@
 -endif.
 
 -type kind() :: text | boolean | module | program | path | paths | words | address | host_port | mounts | php_handler | revproxy | expires | alias | ciphers | versions
-              | url | {integer, Min :: integer(), Max :: integer()} | {one_of, [atom()]} | {none_or, atom(), kind()}.
+              | {integer, Min :: integer(), Max :: integer()} | {one_of, [atom()]} | {none_or, atom(), kind()}.
 -type mount() :: #{path := string(), module := module(), exclude := [string()]}.
 %% An appmod. A path without a leading slash stands for that part anywhere in a path.
 -type php_handler() :: {cgi, Program :: string()} | {fcgi, yucan_fcgi_address()} | {extern, node(), module(), atom()}.
@@ -26,61 +26,79 @@
 
 %% @doc Reads a value. A relative path belongs to the folder, which is that of the file.
 -spec read(kind(), Text :: string(), Folder :: file:filename()) -> {ok, term()} | {error, Expected :: string()}.
-read(text, Text, _) -> {ok, Text};
-read(boolean, Text, _) -> one_of([true, false], Text);
-read({one_of, Atoms}, Text, _) -> one_of(Atoms, Text);
-read({none_or, Atom, Kind}, Text, Folder) -> none_or(Atom, Kind, Text, Folder);
-read({integer, Min, Max}, Text, _) -> integer(Text, Min, Max);
-read(module, Text, _) -> module(Text);
-read(words, Text, _) -> {ok, string:lexemes(Text, " \t,")};
-read(program, Text, Folder) -> {ok, program(Text, Folder)};
-read(path, Text, Folder) -> path(Text, Folder);
-read(paths, Text, Folder) -> paths(string:lexemes(Text, " \t"), Folder);
-read(address, Text, _) -> address(Text);
-read(host_port, Text, Folder) -> host_port(Text, Folder);
-read(url, Text, _) -> url(Text);
-read(mounts, Text, _) -> mounts(string:trim(Text), []);
-read(php_handler, Text, Folder) -> php_handler(Text, Folder);
-read(revproxy, Text, _) -> revproxy(string:lexemes(Text, " \t"));
-read(alias, Text, Folder) -> alias(string:lexemes(Text, " \t"), Folder);
-read(ciphers, Text, _) -> ciphers(string:lexemes(Text, " \t,:"));
-read(versions, Text, _) -> versions(string:lexemes(Text, " \t,"));
-read(expires, Text, _) -> expires(string:lexemes(Text, " \t")).
+read(Kind, Text, Folder) ->
+    case value(Kind, Text, Folder) of
+        {ok, Value} -> {ok, Value};
+        error -> {error, expected(Kind)}
+    end.
+
+value(text, Text, _) -> {ok, Text};
+value(boolean, Text, _) -> one_of([true, false], Text);
+value({one_of, Atoms}, Text, _) -> one_of(Atoms, Text);
+value({none_or, Atom, Kind}, Text, Folder) ->
+    case atom_to_list(Atom) of
+        Text -> {ok, Atom};
+        _ -> value(Kind, Text, Folder)
+    end;
+value({integer, Min, Max}, Text, _) -> integer(Text, Min, Max);
+value(module, Text, _) -> module(Text);
+value(words, Text, _) -> {ok, string:lexemes(Text, " \t,")};
+value(program, Text, Folder) -> {ok, program(Text, Folder)};
+value(path, Text, Folder) -> path(Text, Folder);
+value(paths, Text, Folder) -> paths(string:lexemes(Text, " \t"), Folder);
+value(address, Text, _) -> address(Text);
+value(host_port, Text, Folder) -> host_port(Text, Folder);
+value(mounts, Text, _) -> mounts(string:trim(Text), []);
+value(php_handler, Text, Folder) -> php_handler(Text, Folder);
+value(revproxy, Text, _) -> revproxy(string:lexemes(Text, " \t"));
+value(alias, Text, Folder) -> alias(string:lexemes(Text, " \t"), Folder);
+value(ciphers, Text, _) -> ciphers(string:lexemes(Text, " \t,:"));
+value(versions, Text, _) -> versions(string:lexemes(Text, " \t,"));
+value(expires, Text, _) -> expires(string:lexemes(Text, " \t")).
+
+%% Of the kinds that do not take any text.
+expected(boolean) -> expected({one_of, [true, false]});
+expected({one_of, [One]}) -> atom_to_list(One);
+expected({one_of, Atoms}) ->
+    lists:flatten([lists:join(", ", [atom_to_list(A) || A <- lists:droplast(Atoms)]), " or ", atom_to_list(lists:last(Atoms))]);
+expected({none_or, Atom, Kind}) -> atom_to_list(Atom) ++ " or " ++ expected(Kind);
+expected({integer, Min, Max}) -> lists:flatten(io_lib:format("a number from ~b to ~b", [Min, Max]));
+expected(module) -> "the name of an Erlang module";
+expected(path) -> "a path";
+expected(paths) -> "one or more paths, separated by blanks";
+expected(address) -> "an IP address, such as 127.0.0.1, 0.0.0.0 or ::1";
+expected(host_port) -> "HOST:PORT, or unix:PATH of a socket";
+expected(mounts) -> "</path, module> or </path, module exclude_paths a b>, several of them, or names of modules";
+expected(php_handler) -> "<cgi, PROGRAM>, <fcgi, HOST:PORT>, <fcgi, unix:PATH> or <extern, [NODE:]MODULE:FUNCTION>";
+expected(revproxy) -> "/PREFIX http://HOST[:PORT][/PATH]";
+expected(alias) -> "/PREFIX PATH, the prefix of letters, digits and -._~ alone";
+expected(ciphers) -> "names of cipher suites that this Erlang knows, such as TLS_AES_256_GCM_SHA384 or ECDHE-RSA-AES256-GCM-SHA384";
+expected(versions) -> expected({one_of, tls_versions()}) ++ ", several of them separated by blanks";
+expected(expires) -> "TYPE|access+SECONDS, several of them separated by blanks".
 
 one_of(Atoms, Text) ->
     case [Atom || Atom <- Atoms, atom_to_list(Atom) =:= Text] of
         [Atom] -> {ok, Atom};
-        [] -> {error, one_of_text(Atoms)}
-    end.
-
-one_of_text([One]) -> atom_to_list(One);
-one_of_text(Atoms) ->
-    lists:flatten([lists:join(", ", [atom_to_list(A) || A <- lists:droplast(Atoms)]), " or ", atom_to_list(lists:last(Atoms))]).
-
-none_or(Atom, Kind, Text, Folder) ->
-    case {atom_to_list(Atom), read(Kind, Text, Folder)} of
-        {Text, _} -> {ok, Atom};
-        {_, {ok, Value}} -> {ok, Value};
-        {_, {error, Expected}} -> {error, atom_to_list(Atom) ++ " or " ++ Expected}
+        [] -> error
     end.
 
 integer(Text, Min, Max) ->
     case string:to_integer(Text) of
         {Number, ""} when is_integer(Number), Number >= Min, Number =< Max -> {ok, Number};
-        _ -> {error, lists:flatten(io_lib:format("a number from ~b to ~b", [Min, Max]))}
+        _ -> error
     end.
 
 %% Names become atoms: a file of a configuration holds few.
 module(Text) ->
     case re:run(Text, "^[a-z][A-Za-z0-9_@]{0,127}$", [unicode, {capture, none}]) of
         match -> {ok, list_to_atom(Text)};
-        nomatch -> {error, "the name of an Erlang module"}
+        nomatch -> error
     end.
 
-path("", _) -> {error, "a path"};
+path("", _) -> error;
 path(Text, Folder) ->
     case lists:member(0, Text) of
-        true -> {error, "a path"};
+        true -> error;
         false -> {ok, clean(filename:absname(Text, Folder))}
     end.
 
@@ -92,18 +110,18 @@ clean("..", [_, _ | _] = Done) -> tl(Done);
 clean("..", Done) -> Done;
 clean(Part, Done) -> [Part | Done].
 
-paths([], _) -> {error, "one or more paths, separated by blanks"};
+paths([], _) -> error;
 paths(Words, Folder) ->
     Read = [path(Word, Folder) || Word <- Words],
-    case [Bad || {error, Bad} <- Read] of
-        [] -> {ok, [Path || {ok, Path} <- Read]};
-        [Bad | _] -> {error, Bad}
+    case lists:member(error, Read) of
+        true -> error;
+        false -> {ok, [Path || {ok, Path} <- Read]}
     end.
 
 address(Text) ->
     case inet:parse_strict_address(unbracketed(Text)) of
         {ok, Address} -> {ok, Address};
-        {error, _} -> {error, "an IP address, such as 127.0.0.1, 0.0.0.0 or ::1"}
+        {error, _} -> error
     end.
 
 unbracketed("[" ++ Rest) -> string:trim(Rest, trailing, "]");
@@ -116,76 +134,67 @@ host_port(Text, _) ->
         [Host, Digits] when Host =/= "" ->
             case {integer(Digits, 1, 65535), address(Host)} of
                 {{ok, Port}, {ok, Address}} -> {ok, {Address, Port}};
-                {{ok, Port}, _} -> named_host(Host, Port);
-                _ -> {error, host_port_text()}
+                {{ok, Port}, error} -> named_host(Host, Port);
+                {error, _} -> error
             end;
-        _ -> {error, host_port_text()}
+        _ -> error
     end.
 
 named_host(Host, Port) ->
     case re:run(Host, "^[A-Za-z0-9]([A-Za-z0-9.-]{0,252})$", [unicode, {capture, none}]) of
         match -> {ok, {Host, Port}};
-        nomatch -> {error, host_port_text()}
-    end.
-
-host_port_text() -> "HOST:PORT, or unix:PATH of a socket".
-
-url(Text) ->
-    case read_url(Text) of
-        {ok, Url} -> {ok, Url};
-        error -> {error, url_text()}
+        nomatch -> error
     end.
 
 %% ---- appmods: `</path, module exclude_paths a b> module'
 
-mounts("", []) -> {error, mounts_text()};
+mounts("", []) -> error;
 mounts("", Done) -> {ok, lists:reverse(Done)};
 mounts("<" ++ Rest, Done) ->
     case string:split(Rest, ">") of
         [Inner, More] -> mount(string:split(Inner, ","), More, Done);
-        [_] -> {error, mounts_text()}
+        [_] -> error
     end;
 mounts(Text, Done) ->
     {Word, Rest} = string:take(Text, " \t,<", true),
     case module(Word) of
         {ok, Module} -> mounts(string:trim(Rest, leading, " \t,"), [#{path => Word, module => Module, exclude => []} | Done]);
-        {error, _} -> {error, mounts_text()}
+        error -> error
     end.
 
 mount([Path, Words], More, Done) ->
     case {string:trim(Path), string:lexemes(Words, " \t,")} of
-        {"", _} -> {error, mounts_text()};
-        {_, [_, "exclude_paths"]} -> {error, mounts_text()};
+        {"", _} -> error;
+        {_, [_, "exclude_paths"]} -> error;
         {Trimmed, [Name]} -> mount(Trimmed, Name, [], More, Done);
         {Trimmed, [Name, "exclude_paths" | Exclude]} -> mount(Trimmed, Name, Exclude, More, Done);
-        _ -> {error, mounts_text()}
+        _ -> error
     end;
 mount(_, _, _) ->
-    {error, mounts_text()}.
+    error.
 
 mount(Path, Name, Exclude, More, Done) ->
     case module(Name) of
         {ok, Module} ->
             Mount = #{path => Path, module => Module, exclude => ["/" ++ string:trim(E, both, "/") || E <- Exclude]},
             mounts(string:trim(More, leading, " \t,"), [Mount | Done]);
-        {error, _} ->
-            {error, mounts_text()}
+        error ->
+            error
     end.
-
-mounts_text() -> "</path, module> or </path, module exclude_paths a b>, several of them, or names of modules".
 
 %% ---- php_handler: `<cgi, PROGRAM>', `<fcgi, HOST:PORT>', `<extern, [NODE:]MODULE:FUNCTION>'
 
 php_handler(Text, Folder) ->
     case [string:trim(Part) || Part <- string:split(string:trim(Text, both, "<> \t"), ",")] of
         ["cgi", Program] when Program =/= "" -> {ok, {cgi, program(Program, Folder)}};
-        ["fcgi", Address] -> fcgi_handler(host_port(Address, Folder));
+        ["fcgi", Address] ->
+            case host_port(Address, Folder) of
+                {ok, Place} -> {ok, {fcgi, Place}};
+                error -> error
+            end;
         ["extern", Function] -> extern(string:lexemes(Function, ":"));
-        _ -> {error, php_text()}
+        _ -> error
     end.
-
-fcgi_handler({ok, Address}) -> {ok, {fcgi, Address}};
-fcgi_handler({error, _}) -> {error, php_text()}.
 
 %% A bare name is looked for on the PATH when it is used.
 program(Name, Folder) ->
@@ -198,84 +207,67 @@ extern([Module, Function]) -> extern([atom_to_list(node()), Module, Function]);
 extern([Node, Module, Function]) ->
     case {module(Module), module(Function)} of
         {{ok, M}, {ok, F}} -> {ok, {extern, list_to_atom(Node), M, F}};
-        _ -> {error, php_text()}
+        _ -> error
     end;
-extern(_) -> {error, php_text()}.
-
-php_text() -> "<cgi, PROGRAM>, <fcgi, HOST:PORT>, <fcgi, unix:PATH> or <extern, [NODE:]MODULE:FUNCTION>".
+extern(_) -> error.
 
 revproxy(["/" ++ _ = Prefix, Text]) ->
     case read_url(Text) of
         {ok, #{scheme := http} = Url} -> {ok, #{prefix => Prefix, url => Url}};
-        _ -> {error, revproxy_text()}
+        _ -> error
     end;
-revproxy(_) -> {error, revproxy_text()}.
-
-revproxy_text() -> "/PREFIX http://HOST[:PORT][/PATH]".
+revproxy(_) -> error.
 
 %% The prefix needs no escapes, so that it is the same in each form of a path.
 alias(["/" ++ _ = Prefix, Place], Folder) ->
     case {re:run(Prefix, "^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?$", [{capture, none}]), path(Place, Folder)} of
         {match, {ok, Target}} -> {ok, #{prefix => unicode:characters_to_binary(string:trim(Prefix, trailing, "/")), target => unicode:characters_to_binary(Target)}};
-        _ -> {error, alias_text()}
+        _ -> error
     end;
-alias(_, _) -> {error, alias_text()}.
-
-alias_text() -> "/PREFIX PATH, the prefix of letters, digits and -._~ alone".
+alias(_, _) -> error.
 
 %% Names of OpenSSL or IANA.
-ciphers([]) -> {error, ciphers_text()};
+ciphers([]) -> error;
 ciphers(Names) ->
     Suites = [ssl:str_to_suite(Name) || Name <- Names],
     case lists:all(fun is_map/1, Suites) of
         true -> {ok, Suites};
-        false -> {error, ciphers_text()}
+        false -> error
     end.
-
-ciphers_text() -> "names of cipher suites that this Erlang knows, such as TLS_AES_256_GCM_SHA384 or ECDHE-RSA-AES256-GCM-SHA384".
 
 versions(Names) ->
-    Known = proplists:get_value(supported, ssl:versions()),
-    case [V || Name <- Names, V <- Known, atom_to_list(V) =:= Name] of
+    case [V || Name <- Names, V <- tls_versions(), atom_to_list(V) =:= Name] of
         [_ | _] = Versions when length(Versions) =:= length(Names) -> {ok, Versions};
-        _ -> {error, one_of_text(Known) ++ ", several of them separated by blanks"}
-    end.
-
-%% `image/png|access+3600': seconds after the access.
-expires([]) -> {error, expires_text()};
-expires(Words) ->
-    Read = [re:run(Word, "^([^|]+)\\|access\\+([0-9]{1,9})$", [unicode, {capture, all_but_first, list}]) || Word <- Words],
-    case lists:member(nomatch, Read) of
-        true -> {error, expires_text()};
-        false -> {ok, [{Type, list_to_integer(Seconds)} || {match, [Type, Seconds]} <- Read]}
-    end.
-
-expires_text() -> "TYPE|access+SECONDS, several of them separated by blanks".
-
-%% ---- URLs: where a redirect leads, what a proxy asks
-
-%% @doc An absolute http or https URL without user, blanks and control characters.
--spec read_url(string()) -> {ok, url()} | error.
-read_url(Text) ->
-    Pattern = "^(https?)://(\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(/[\\x21-\\x7e]*|\\?[\\x21-\\x7e]*)?$",
-    case re:run(Text, Pattern, [unicode, {capture, all_but_first, list}]) of
-        {match, [Scheme, Host | Rest]} -> url(Scheme, Host, Rest);
-        nomatch -> error
-    end.
-
-url(Scheme, Host, Rest) ->
-    {Digits, Path} = case Rest of
-                         [] -> {"", ""};
-                         [D] -> {D, ""};
-                         [D, P] -> {D, P}
-                     end,
-    case Digits =:= "" orelse list_to_integer(Digits) of
-        true -> {ok, #{scheme => list_to_atom(Scheme), host => Host, port => undefined, path => Path}};
-        Port when Port >= 1, Port =< 65535 -> {ok, #{scheme => list_to_atom(Scheme), host => Host, port => Port, path => Path}};
         _ -> error
     end.
 
-url_text() -> "http://HOST[:PORT][/PATH] or https://HOST[:PORT][/PATH]".
+tls_versions() -> proplists:get_value(supported, ssl:versions()).
+
+%% `image/png|access+3600': seconds after the access.
+expires([]) -> error;
+expires(Words) ->
+    Read = [re:run(Word, "^([^|]+)\\|access\\+([0-9]{1,9})$", [unicode, {capture, all_but_first, list}]) || Word <- Words],
+    case lists:member(nomatch, Read) of
+        true -> error;
+        false -> {ok, [{Type, list_to_integer(Seconds)} || {match, [Type, Seconds]} <- Read]}
+    end.
+
+%% ---- URLs: where a redirect leads, what a proxy asks
+
+%% An absolute http or https URL without user, blanks and control characters.
+-spec read_url(string()) -> {ok, url()} | error.
+read_url(Text) ->
+    Pattern = "^(https?)://(\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(/[\\x21-\\x7e]*|\\?[\\x21-\\x7e]*)?$",
+    case re:run(Text, Pattern, [unicode, {capture, [1, 2, 3, 4], list}]) of
+        {match, [Scheme, Host, Digits, Path]} ->
+            Url = #{scheme => list_to_atom(Scheme), host => Host, port => undefined, path => Path},
+            case Digits =:= "" orelse integer(Digits, 1, 65535) of
+                true -> {ok, Url};
+                {ok, Port} -> {ok, Url#{port := Port}};
+                error -> error
+            end;
+        nomatch -> error
+    end.
 
 %% @doc Scheme, host and port as text, without a slash at the end.
 -spec origin(url()) -> string().
