@@ -109,7 +109,7 @@ is_clean({Name, Value}) -> binary:match(<<Name/binary, Value/binary>>, [<<"\r">>
 %% ---- configurations
 
 prop_lines() ->
-    ?FORALL(Text, damaged(configuration()), lists:all(fun({Line, _}) -> is_integer(Line) andalso Line > 0 end, yucan_yaws_config:lines(Text))).
+    ?FORALL(Text, damaged(configuration()), lists:all(fun({Line, _}) -> is_integer(Line) andalso Line > 0 end, yucan_yaws_config_lines:lines(Text))).
 
 %% A configuration, or problems with lines that are there.
 %% A letter that is no byte, at each place.

@@ -2,13 +2,14 @@
 %% @doc Reads a configuration file in the language of Yaws: the part of it that docs/guide/yucan-yaws.md lists.
 %%
 %% One line is a setting, or the beginning or end of a block; `#' begins a comment, a backslash at the end joins the next line, and a value in double
-%% quotes keeps its blanks and signs. What directives there are is in yucan_yaws_config_table, how values are read in yucan_yaws_config_value.
+%% quotes keeps its blanks and signs. Lines are read by yucan_yaws_config_lines, values by yucan_yaws_config_value, entries of blocks by yucan_yaws_config_entry;
+%% yucan_yaws_config_table has the directives.
 %%
 %% Everything is checked here, once. All problems of a file are told at once, each with its line and what was expected; a file with
 %% a problem has no meaning, so that a typing error never takes a site down. {@link parse/2} is pure.
 -module(yucan_yaws_config).
 
--export([load/1, read/1, parse/2, format/2, lines/1]).
+-export([load/1, read/1, parse/2, format/2]).
 -export_type([conf/0, server/0, problem/0, redirect/0, auth/0]).
 
 -ifdef(TEST).
@@ -28,13 +29,6 @@
 -type cidr() :: all | yucan_cidr:block().
 -type problem() :: {Line :: non_neg_integer(), Text :: string()}.
 %% Line 0 is the file as a whole.
-
--type line() :: {Line :: pos_integer(), content()}.
--type content() :: {set, Key :: string(), '=' | '==', Value :: string()}
-                 | {open, Name :: string(), Argument :: string()}
-                 | {close, Name :: string()}
-                 | {junk, Text :: string()}.
-%% `{set, "/p", '==', "/q"}' is a redirect without appending; everything else is set by `='.
 
 -record(state, {folder :: file:filename(), problems = [] :: [problem()]}).
 
@@ -71,7 +65,7 @@ format(File, Problems) ->
 parse(Text, Folder) ->
     State = #state{folder = Folder},
     {Globals, Servers, #state{problems = Problems}} =
-        globals(lines(Text), yucan_yaws_config_table:defaults(global), [], State),
+        globals(yucan_yaws_config_lines:lines(Text), yucan_yaws_config_table:defaults(global), [], State),
     Whole = [{0, "no <server NAME> block: nothing to serve"} || Servers =:= [], Problems =:= []],
     case lists:sort(Problems ++ Whole ++ between(Servers)) of
         [] -> {ok, #{globals => Globals, servers => Servers}};
@@ -146,17 +140,17 @@ ends(_, _) -> false.
 %% ---- the blocks in a server
 
 block("redirect", _, _, Inner, #{redirects := Before} = Map, State) ->
-    {Redirects, State2} = each(fun yucan_yaws_config_value:redirect/3, "redirect", Inner, State),
+    {Redirects, State2} = each(fun yucan_yaws_config_entry:redirect/3, "redirect", Inner, State),
     {Map#{redirects := Before ++ Redirects}, State2};
 block("opaque", _, _, Inner, #{opaque := Before} = Map, State) ->
-    {Pairs, State2} = each(fun yucan_yaws_config_value:pair/3, "opaque", Inner, State),
+    {Pairs, State2} = each(fun yucan_yaws_config_entry:pair/3, "opaque", Inner, State),
     {Map#{opaque := Before ++ Pairs}, State2};
 block("extra_response_headers", _, _, Inner, #{extra_response_headers := Before} = Map, State) ->
-    {Pairs, State2} = each(fun yucan_yaws_config_value:header/3, "extra_response_headers", Inner, State),
+    {Pairs, State2} = each(fun yucan_yaws_config_entry:header/3, "extra_response_headers", Inner, State),
     {Map#{extra_response_headers := Before ++ Pairs}, State2};
 block("extra_cgi_vars", Line, Argument, Inner, #{extra_cgi_vars := Before} = Map, State) ->
-    {Pairs, State2} = each(fun yucan_yaws_config_value:pair/3, "extra_cgi_vars", Inner, State),
-    case yucan_yaws_config_value:dir(Argument) of
+    {Pairs, State2} = each(fun yucan_yaws_config_entry:pair/3, "extra_cgi_vars", Inner, State),
+    case yucan_yaws_config_entry:dir(Argument) of
         {ok, Dir} -> {Map#{extra_cgi_vars := Before ++ [{Dir, Pairs}]}, State2};
         {error, Text} -> {Map, problem(Line, Text, State2)}
     end;
@@ -169,7 +163,7 @@ block("ssl", Line, _, Inner, Map, State) ->
     end;
 block("auth", Line, _, Inner, #{auth := Before} = Map, State) ->
     {Settings, State2} = settings(auth, Inner, State),
-    case yucan_yaws_config_value:auth(Settings) of
+    case yucan_yaws_config_entry:auth(Settings) of
         {ok, Auth} -> {Map#{auth := Before ++ [Auth]}, State2};
         {error, Text} -> {Map, problem(Line, Text, State2)}
     end.
@@ -266,83 +260,6 @@ is_near([_ | RestA] = A, [_ | RestB] = B, Wrong) ->
 
 problem(Line, Text, #state{problems = Problems} = State) ->
     State#state{problems = [{Line, lists:flatten(Text)} | Problems]}.
-
-%% ---- the lines of the file
-
-%% @doc The lines of a text that say something; any bytes give a result. A text that is not UTF-8 is read as Latin-1.
--spec lines(binary()) -> [line()].
-lines(Text) ->
-    Characters = case unicode:characters_to_list(Text) of
-                     List when is_list(List) -> List;
-                     _ -> binary_to_list(Text)
-                 end,
-    Numbered = join(number(string:split(Characters, "\n", all), 1)),
-    [{Line, content(Stripped)} || {Line, Raw} <- Numbered, Stripped <- [string:trim(strip_comment(Raw))], Stripped =/= ""].
-
-number([], _) -> [];
-number([Text | Rest], Line) -> [{Line, string:trim(Text, trailing, "\r")} | number(Rest, Line + 1)].
-
-%% The joined line has the number of its first part.
-join([{Line, Text} = Row, {_, Next} | Rest] = Rows) ->
-    case lists:suffix("\\", Text) of
-        true -> join([{Line, lists:droplast(Text) ++ " " ++ Next} | Rest]);
-        false -> [Row | join(tl(Rows))]
-    end;
-join(Lines) ->
-    Lines.
-
-%% A `#' begins a comment at the start of a word only: a URL may hold one.
-strip_comment(Text) -> strip_comment(Text, $\s, plain).
-
-strip_comment([], _, _) -> [];
-strip_comment([$# | _], Before, plain) when Before =:= $\s; Before =:= $\t -> [];
-strip_comment([$" | Rest], _, plain) -> [$" | strip_comment(Rest, $", quoted)];
-strip_comment([$" | Rest], _, quoted) -> [$" | strip_comment(Rest, $", plain)];
-strip_comment([C | Rest], _, Mode) -> [C | strip_comment(Rest, C, Mode)].
-
-content("</" ++ Rest = Text) ->
-    case lists:reverse(Rest) of
-        ">" ++ Name -> {close, string:trim(lists:reverse(Name))};
-        _ -> {junk, Text}
-    end;
-content("<" ++ Rest = Text) ->
-    case lists:reverse(Rest) of
-        ">" ++ Inner -> open(string:trim(lists:reverse(Inner)), Text);
-        _ -> {junk, Text}
-    end;
-content(Text) ->
-    case string:split(Text, "=") of
-        [Key, "=" ++ Value] -> set(Key, '==', Value, Text);
-        [Key, Value] -> set(Key, '=', Value, Text);
-        [_] -> {junk, Text}
-    end.
-
-open(Inner, Text) ->
-    case string:split([case C of $\t -> $\s; _ -> C end || C <- Inner], " ") of
-        [""] -> {junk, Text};
-        [Name] -> {open, Name, ""};
-        [Name, Argument] -> {open, Name, string:trim(Argument)}
-    end.
-
-set(Key, Sign, Value, Text) ->
-    case string:trim(Key) of
-        "" -> {junk, Text};
-        Name -> {set, unquoted(Name), Sign, unquoted(string:trim(Value))}
-    end.
-
-unquoted([$" | Rest] = Value) ->
-    case lists:reverse(Rest) of
-        [$" | Inner] -> without_quotes(lists:reverse(Inner), Value);
-        _ -> Value
-    end;
-unquoted(Value) ->
-    Value.
-
-without_quotes(Inner, Value) ->
-    case lists:member($", Inner) of
-        true -> Value;
-        false -> Inner
-    end.
 
 %% ---- between the lines: servers that serve nothing, or cannot stand side by side
 
@@ -481,42 +398,6 @@ all_problems_at_once_test() ->
 
 format_test() ->
     ?assertEqual("x.conf:3: bad\nx.conf: all bad\n", lists:flatten(format("x.conf", [{3, "bad"}, {0, "all bad"}]))).
-
-lines_test() ->
-    Text = <<"# a comment\n"
-             "port = 80  # another\n"
-             "\n"
-             "<server www.example.com>\r\n"
-             "\tdocroot=/a \\\n"
-             "\t  /b\n"
-             "  title = \"a # b = c\"\n"
-             "  /p == http://x/#y\n"
-             "  <extra_cgi_vars dir='/a b'>\n"
-             "what\n"
-             "</server >\n">>,
-    ?assertEqual([{2, {set, "port", '=', "80"}},
-                  {4, {open, "server", "www.example.com"}},
-                  {5, {set, "docroot", '=', "/a    /b"}},
-                  {7, {set, "title", '=', "a # b = c"}},
-                  {8, {set, "/p", '==', "http://x/#y"}},
-                  {9, {open, "extra_cgi_vars", "dir='/a b'"}},
-                  {10, {junk, "what"}},
-                  {11, {close, "server"}}],
-                 flat(lines(Text))).
-
-%% Tabs, which stand where nobody sees them.
-flat(Rows) ->
-    [case Content of
-         {set, Key, Sign, Value} -> {Line, {set, Key, Sign, [C || C <- Value, C =/= $\t]}};
-         _ -> {Line, Content}
-     end || {Line, Content} <- Rows].
-
-empty_values_test() ->
-    ?assertEqual([{1, {set, "listen", '=', ""}}, {2, {junk, "= 5"}}, {3, {junk, "<>"}}, {4, {junk, "</server"}}],
-                 lines(<<"listen =\n= 5\n<>\n</server">>)).
-
-latin1_test() ->
-    ?assertEqual([{1, {set, "a", '=', [16#e9]}}], lines(<<"a = ", 16#e9>>)).
 
 checked(Text) -> parse(iolist_to_binary(Text), "/").
 

@@ -168,7 +168,7 @@ server_test_() ->
      ?_assertEqual(default, Select(<<"b.com">>, {127, 0, 0, 1}, 83, true))].
 
 redirects(Lines) ->
-    [element(2, {ok, _} = yucan_yaws_config_value:redirect(Path, Sign, Value)) || {Path, Sign, Value} <- Lines].
+    [element(2, {ok, _} = yucan_yaws_config_entry:redirect(Path, Sign, Value)) || {Path, Sign, Value} <- Lines].
 
 led(Path, Lines) -> led(Path, <<>>, Lines).
 
