@@ -84,13 +84,10 @@ own_nodes(Group) ->
 %% @doc The members of a group, whether they are up or not.
 -spec members(group()) -> {ok, [node()]} | {error, no_such_group}.
 members(Group) ->
-    case lookup(Group) of
-        {ok, #{members := Members} = State} ->
-            case is_in(node(), State) of
-                true -> {ok, lists:sort([Node || {Node, {_, in}} <- maps:to_list(Members)])};
-                false -> {error, no_such_group}
-            end;
-        error -> {error, no_such_group}
+    Known = known(Group),
+    case is_in(node(), Known) of
+        true -> {ok, lists:sort(members_of(Known))};
+        false -> {error, no_such_group}
     end.
 
 %% @doc Gives a process of this node a name in a group; `no' if a living process is known to have it, or this node is not in the group.
@@ -118,22 +115,22 @@ unregister_there(Node, Request) ->
 %% @doc The process that has a name in a group; a node that is not connected has none.
 -spec whereis_name(group(), Name :: term()) -> pid() | undefined.
 whereis_name(Group, Name) ->
-    case lookup(Group) of
-        {ok, #{names := #{Name := {_, Pid}}}} when is_pid(Pid) ->
-            case node(Pid) =:= node() orelse lists:member(node(Pid), nodes(connected)) of
+    case known(Group) of
+        #{names := #{Name := {_, Pid}}} when is_pid(Pid) ->
+            case is_connected(Pid) of
                 true -> Pid;
                 false -> undefined
             end;
         _ -> undefined
     end.
 
+is_connected(Pid) -> node(Pid) =:= node() orelse lists:member(node(Pid), nodes(connected)).
+
 %% @doc All names of a group.
 -spec names(group()) -> [Name :: term()].
 names(Group) ->
-    case lookup(Group) of
-        {ok, #{names := Names}} -> lists:sort(maps:keys(Names));
-        error -> []
-    end.
+    #{names := Names} = known(Group),
+    lists:sort(maps:keys(Names)).
 
 %% @doc Sends to a name in a group.
 -spec send(group(), Name :: term(), Message :: term()) -> pid() | {badarg, {group(), term()}}.
@@ -145,16 +142,19 @@ send(Group, Name, Message) ->
             Pid
     end.
 
-lookup(Group) ->
+known(Group) ->
     case ets:lookup(?GROUPS, Group) of
-        [{_, State}] -> {ok, State};
-        [] -> error
+        [{_, State}] -> State;
+        [] -> ?NOTHING
     end.
 
-is_in(Node, #{members := Members}) ->
-    case Members of
-        #{Node := {_, in}} -> true;
-        _ -> false
+is_in(Node, #{members := Members}) -> said_of(Node, Members) =:= in.
+
+%% Of a node `in' or `out', of a name its process, `none' of what is not known.
+said_of(Key, Entries) ->
+    case Entries of
+        #{Key := {_, Said}} -> Said;
+        _ -> none
     end.
 
 %%% The server
@@ -211,9 +211,10 @@ handle_call(Other, _, State) ->
     {reply, {error, {unknown_request, Other}}, State}.
 
 in_group(Group, Fun, State) ->
-    case {members(Group), lookup(Group)} of
-        {{ok, _}, {ok, Known}} -> {reply, ok, Fun(Known)};
-        _ -> {reply, {error, no_such_group}, State}
+    Known = known(Group),
+    case is_in(node(), Known) of
+        true -> {reply, ok, Fun(Known)};
+        false -> {reply, {error, no_such_group}, State}
     end.
 
 %% @private
@@ -293,22 +294,10 @@ merged(Group, Other, #state{clock = Clock} = State) ->
         false -> stored(Group, Mine, New, Heard)
     end.
 
-known(Group) ->
-    case lookup(Group) of
-        {ok, Known} -> Known;
-        error -> ?NOTHING
-    end.
-
 stored(Group, #{names := Before} = Known, #{names := After} = New, State) ->
     true = ets:insert(?GROUPS, {Group, New}),
-    _ = [Pid ! {placement_group, Group, name_lost, Name} || {Name, {_, Pid}} <- maps:to_list(Before), is_pid(Pid), node(Pid) =:= node(), process_of(Name, After) =/= Pid],
+    _ = [Pid ! {placement_group, Group, name_lost, Name} || {Name, {_, Pid}} <- maps:to_list(Before), is_pid(Pid), node(Pid) =:= node(), said_of(Name, After) =/= Pid],
     watching(Group, Known, New, State).
-
-process_of(Name, Names) ->
-    case Names of
-        #{Name := {_, Pid}} -> Pid;
-        _ -> none
-    end.
 
 members_of(#{members := Members}) -> [Node || {Node, {_, in}} <- maps:to_list(Members)].
 
@@ -337,14 +326,8 @@ is_older({Mine, _}, Stamp) -> Mine < Stamp.
 %% Without names that were taken, and of processes whose node has left; all of them, if this one has.
 settled(#{members := Members, names := Names} = State) ->
     case is_in(node(), State) of
-        true -> State#{names := maps:filter(fun(_, {_, Pid}) -> is_pid(Pid) andalso not has_left(node(Pid), Members) end, Names)};
+        true -> State#{names := maps:filter(fun(_, {_, Pid}) -> is_pid(Pid) andalso said_of(node(Pid), Members) =/= out end, Names)};
         false -> State#{names := #{}}
-    end.
-
-has_left(Node, Members) ->
-    case Members of
-        #{Node := {_, out}} -> true;
-        _ -> false
     end.
 
 digest(#{members := Members, names := Names}) -> erlang:phash2({Members, Names}, 1 bsl 32).
@@ -360,15 +343,15 @@ send_to(Node, Request) -> erlang:send({?SERVER, Node}, {'$gen_cast', Request}, [
 
 %% Names that are there no longer are not watched, and those that have come are.
 watching(Group, #{names := Before}, #{names := After}, State) ->
-    Gone = [Name || {Name, {_, Pid}} <- maps:to_list(Before), is_pid(Pid), process_of(Name, After) =/= Pid],
-    Come = [{Name, Pid} || {Name, {_, Pid}} <- maps:to_list(After), is_pid(Pid), process_of(Name, Before) =/= Pid],
+    Gone = [Name || {Name, {_, Pid}} <- maps:to_list(Before), is_pid(Pid), said_of(Name, After) =/= Pid],
+    Come = [{Name, Pid} || {Name, {_, Pid}} <- maps:to_list(After), is_pid(Pid), said_of(Name, Before) =/= Pid],
     Left = lists:foldl(fun(Name, Acc) -> unwatched(Group, Name, Acc) end, State, Gone),
     lists:foldl(fun({Name, Pid}, Acc) -> watched(Group, Name, Pid, Acc) end, Left, Come).
 
 watched(Group, Name, Pid, #state{watched = Watched, monitors = Monitors} = State) ->
     Key = {Group, Name},
     %% A monitor would connect.
-    case not is_map_key(Key, Watched) andalso (node(Pid) =:= node() orelse lists:member(node(Pid), nodes(connected))) of
+    case not is_map_key(Key, Watched) andalso is_connected(Pid) of
         true ->
             Monitor = monitor(process, Pid),
             State#state{watched = Watched#{Key => Monitor}, monitors = Monitors#{Monitor => Key}};
@@ -385,8 +368,8 @@ unwatched(Group, Name, #state{watched = Watched, monitors = Monitors} = State) -
 
 %% All members notice it by themselves.
 ended(Group, Name, Pid) ->
-    case lookup(Group) of
-        {ok, #{names := #{Name := {_, Pid}} = Names} = Known} ->
+    case known(Group) of
+        #{names := #{Name := {_, Pid}} = Names} = Known ->
             true = ets:insert(?GROUPS, {Group, Known#{names := maps:remove(Name, Names)}}),
             ok;
         _ -> ok
