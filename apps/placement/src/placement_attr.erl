@@ -122,7 +122,7 @@ names() ->
 %% @doc How often in a row each function has failed that gives the value of an attribute.
 -spec failures() -> [{placement_entry:name(), non_neg_integer()}].
 failures() ->
-    [{Name, case ets:lookup(?VALUES, Name) of [{_, _, _, Failures}] -> Failures; [] -> 0 end}
+    [{Name, failures(ets:lookup(?VALUES, Name))}
      || {Name, Definition} <- definitions(), not placement_entry:is_kept(Definition)].
 
 %% @doc All definitions of this node.
@@ -153,10 +153,7 @@ local(Names, TimeoutMs) ->
 %% @doc For functions of attributes that need what they saw the last time: stores a term and gives the one before, or `First'.
 -spec exchange(Key :: atom(), First, New :: term()) -> First | term().
 exchange(Key, First, New) ->
-    Before = case ets:lookup(?VALUES, {kept, Key}) of
-                 [{_, Term}] -> Term;
-                 [] -> First
-             end,
+    Before = stored({kept, Key}, First),
     true = ets:insert(?VALUES, {{kept, Key}, New}),
     Before.
 
@@ -252,21 +249,20 @@ reply(To, Message) -> erlang:send(To, Message, [nosuspend, noconnect]).
 plain({ok, Value, _, _, _, _}) -> Value;
 plain(_) -> undefined.
 
-version() -> {erlang:system_info(creation), changes()}.
+version() -> {erlang:system_info(creation), stored(changes, 0)}.
 
-changes() ->
-    case ets:lookup(?VALUES, changes) of
-        [{_, Count}] -> Count;
-        [] -> 0
+%% Not for the value of an attribute, whose row is longer.
+stored(Key, Default) ->
+    case ets:lookup(?VALUES, Key) of
+        [{_, Term}] -> Term;
+        [] -> Default
     end.
 
 changed() -> ets:update_counter(?VALUES, changes, 1, {changes, 0}).
 
-define(Name, Definition) ->
+define(Name, #{kind := Kind} = Definition) ->
     true = ets:insert(?DEFINITIONS, {Name, Definition}),
-    is_sampled(Definition) andalso sample_after(Name, 0).
-
-is_sampled(#{kind := Kind}) -> Kind =:= sampled.
+    Kind =:= sampled andalso sample_after(Name, 0).
 
 forget(Name) ->
     true = ets:delete(?DEFINITIONS, Name),
@@ -344,15 +340,15 @@ owned(Owners) ->
     end.
 
 averaged(Name, #{every := Every} = Definition, Now) ->
-    case ets:lookup(?VALUES, {samples, Name}) of
-        [{_, [{At, _} | _] = Samples}] ->
+    case stored({samples, Name}, none) of
+        [{At, _} | _] = Samples ->
             Numbers = [Number || {_, Number} <- Samples],
             try answer(lists:sum(Numbers) / length(Numbers), max(0, Now - At - Every), Definition)
             %% Beyond what a float holds.
             catch error:badarith -> {unknown, {raised, error, badarith}}
             end;
-        [{_, []}] -> {unknown, no_sample};
-        [] -> evaluate
+        [] -> {unknown, no_sample};
+        none -> evaluate
     end.
 
 %%% Evaluations
@@ -410,7 +406,7 @@ next(State) -> State.
 learnt(Name, #{kind := sampled, over := Over} = Definition, Outcome, Now) ->
     _ = case typed(Outcome, number) of
             {ok, Number} ->
-                Kept = [Sample || {At, _} = Sample <- samples(Name), Now - At < Over],
+                Kept = [Sample || {At, _} = Sample <- stored({samples, Name}, []), Now - At < Over],
                 ets:insert(?VALUES, {{samples, Name}, [{Now, Number} | Kept]});
             {error, _} -> ets:insert_new(?VALUES, {{samples, Name}, []})
         end,
@@ -429,12 +425,6 @@ learnt(Name, #{kind := Kind, type := Type} = Definition, Outcome, Now) ->
             Last = failed(Before, Reason),
             true = ets:insert(?VALUES, {Name, Last, Now, failures(Before) + 1}),
             old_or_unknown(Last, Definition, Now)
-    end.
-
-samples(Name) ->
-    case ets:lookup(?VALUES, {samples, Name}) of
-        [{_, Samples}] -> Samples;
-        [] -> []
     end.
 
 %% The last good value, and since when it is that old; or why there is none.
