@@ -28,8 +28,11 @@
 
 -define(SERVER, attr_server).
 -define(DEFINITIONS, placement_definitions).   %% {Name, placement_entry:definition()}
--define(VALUES, placement_values).             %% {Name, Value, AtMs, Failures} | {{samples, Name}, [{AtMs, Number}]} | {{kept, Key}, Term} | {changes, N} | {configured, true}
+-define(VALUES, placement_values).             %% {Name, Value, AtMs, Failures} | {{samples, Name}, [{AtMs, Number}]} | {{kept, Key}, Term} | {?CHANGES, N} | {?CONFIGURED, true}
 -define(OWNED, placement_owned).               %% {{Name, Pid}, Value | '$count', Order}
+%% No atom: that would be the name of an attribute.
+-define(CHANGES, {server, changes}).
+-define(CONFIGURED, {server, configured}).
 -define(AT_ONCE, 32).
 -define(NAMES_MAX, 1000).
 -define(REQUESTS_MAX, 10000).
@@ -178,7 +181,7 @@ handle_call({configure, Entries}, _, #state{early = Early} = State) ->
     _ = [forget(Name) || {Name, Definition} <- Known, not is_map_key(inserted, Definition)],
     _ = [define(Name, Definition) || {Name, Definition} <- Entries],
     _ = changed(),
-    true = ets:insert(?VALUES, {configured, true}),
+    true = ets:insert(?VALUES, {?CONFIGURED, true}),
     {reply, ok, lists:foldr(fun({Names, Reply}, Acc) -> asked(Names, Reply, Acc) end, without_obsolete(State#state{early = []}), Early)};
 handle_call({insert, Name, Definition}, _, State) ->
     _ = forget(Name),
@@ -249,7 +252,7 @@ reply(To, Message) -> erlang:send(To, Message, [nosuspend, noconnect]).
 plain({ok, Value, _, _, _, _}) -> Value;
 plain(_) -> undefined.
 
-version() -> {erlang:system_info(creation), stored(changes, 0)}.
+version() -> {erlang:system_info(creation), stored(?CHANGES, 0)}.
 
 %% Not for the value of an attribute, whose row is longer.
 stored(Key, Default) ->
@@ -258,7 +261,7 @@ stored(Key, Default) ->
         [] -> Default
     end.
 
-changed() -> ets:update_counter(?VALUES, changes, 1, {changes, 0}).
+changed() -> ets:update_counter(?VALUES, ?CHANGES, 1, {?CHANGES, 0}).
 
 define(Name, #{kind := Kind} = Definition) ->
     true = ets:insert(?DEFINITIONS, {Name, Definition}),
@@ -281,7 +284,7 @@ sample_after(Name, Ms) ->
 %%% Requests
 
 asked(Names, Reply, #state{early = Early} = State) when is_list(Names), length(Names) =< ?NAMES_MAX ->
-    case ets:member(?VALUES, configured) orelse length(Early) >= ?REQUESTS_MAX of
+    case ets:member(?VALUES, ?CONFIGURED) orelse length(Early) >= ?REQUESTS_MAX of
         true -> request(lists:usort([N || N <- Names, is_atom(N)]), Names, Reply, State);
         false -> State#state{early = [{Names, Reply} | Early]}
     end;

@@ -7,7 +7,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([built_in_attributes_are_documented/1, the_table_outlives_the_starter/1, any_process_may_change_attributes/1, a_stopped_node_leaves_the_others/1, functions_that_misbehave/1,
+-export([built_in_attributes_are_documented/1, the_table_outlives_the_starter/1, any_process_may_change_attributes/1, any_atom_is_a_name/1, a_stopped_node_leaves_the_others/1, functions_that_misbehave/1,
          a_dead_node_costs_no_time/1, a_duplicate_is_one_node/1, units_and_failures/1, atoms_are_no_large_numbers/1, unknown_nodes_are_not_far/1,
          the_server_is_killed/1, an_owner_ends/1, owners_are_counted/1, averages_over_time/1, ages_and_caches/1, changes_are_pushed/1,
          a_node_comes_back_with_its_name/1, a_node_without_placement/1, configuration_files/1, strangers_write_to_the_server/1, many_ask_one_evaluation/1, more_than_run_at_once/1, an_answer_after_the_end/1,
@@ -17,7 +17,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [built_in_attributes_are_documented, the_table_outlives_the_starter, any_process_may_change_attributes, a_stopped_node_leaves_the_others, functions_that_misbehave,
+    [built_in_attributes_are_documented, the_table_outlives_the_starter, any_process_may_change_attributes, any_atom_is_a_name, a_stopped_node_leaves_the_others, functions_that_misbehave,
      a_dead_node_costs_no_time, a_duplicate_is_one_node, units_and_failures, atoms_are_no_large_numbers, unknown_nodes_are_not_far,
      the_server_is_killed, an_owner_ends, owners_are_counted, averages_over_time, ages_and_caches, changes_are_pushed,
      a_node_comes_back_with_its_name, a_node_without_placement, configuration_files, strangers_write_to_the_server, many_ask_one_evaluation, more_than_run_at_once, an_answer_after_the_end,
@@ -71,6 +71,18 @@ any_process_may_change_attributes(Config) ->
     ok = call(Config, "b", placement, update, [shared, 2]),
     ?assertMatch(#{value := 2, unit := gib, ttl := 7}, proplists:get_value(shared, call(Config, "b", placement_attr, definitions, []))),
     ok = call(Config, "b", placement, delete, [shared]).
+
+%% Also one under which the server could keep something of its own.
+any_atom_is_a_name(Config) ->
+    Node = node_of(Config, "b"),
+    Server = call(Config, "b", erlang, whereis, [attr_server]),
+    [begin
+         ok = call(Config, "b", placement, insert, [Name, {dynamic, {erlang, abs, [-1]}, #{}}]),
+         ?assertEqual([{Node, [{Name, 1}]}], call(Config, "a", attr, request_attrs, [[Node], [Name]])),
+         ok = call(Config, "b", attr, delete_attr, [Name]),
+         ?assertEqual([{Node, [{Name, undefined}]}], call(Config, "a", attr, request_attrs, [[Node], [Name]]))
+     end || Name <- [changes, configured]],
+    ?assertEqual(Server, call(Config, "b", erlang, whereis, [attr_server])).
 
 %% Its time-out put an atom into the list of results, on which choose_nodes crashed.
 a_stopped_node_leaves_the_others(Config) ->
