@@ -55,7 +55,7 @@ send(Dest, Message) ->
 
 %% @doc The same with options.
 -spec send(dest(), term(), options()) -> ok | {ok, reference()} | {error, reason()}.
-send(Dest, Message, Options) -> teleport_request:send(Dest, Message, checked(Options)).
+send(Dest, Message, Options) -> teleport_request:send(Dest, Message, teleport_request:checked(Options)).
 
 %% @doc Calls a gen_server or gen_statem, for at most 5 s.
 -spec call(dest(), term()) -> term().
@@ -67,7 +67,7 @@ call(Dest, Request, Timeout) -> teleport_request:call(call, Dest, Request, Timeo
 
 %% @doc The same with options.
 -spec call(dest(), term(), timeout(), options()) -> term().
-call(Dest, Request, Timeout, Options) -> teleport_request:call(call, Dest, Request, Timeout, checked(Options)).
+call(Dest, Request, Timeout, Options) -> teleport_request:call(call, Dest, Request, Timeout, teleport_request:checked(Options)).
 
 %% @doc Sends a request that has no reply.
 -spec cast(dest(), term()) -> ok | {error, reason()}.
@@ -95,7 +95,7 @@ send_request(Dest, Request) -> teleport_request:begin_call(call, Dest, Request, 
 
 %% @doc The same with options.
 -spec send_request(dest(), term(), options()) -> request_id().
-send_request(Dest, Request, Options) -> teleport_request:begin_call(call, Dest, Request, checked(Options)).
+send_request(Dest, Request, Options) -> teleport_request:begin_call(call, Dest, Request, teleport_request:checked(Options)).
 
 %% @doc As gen_server:send_request/4: begins a call, and adds it to a collection under a label.
 -spec send_request(dest(), term(), Label :: term(), request_ids()) -> request_ids().
@@ -162,7 +162,7 @@ multi_call(Nodes, Name, Request, Timeout) -> multi_call(Nodes, Name, Request, Ti
 -spec multi_call([node()], Name :: atom(), term(), timeout(), options()) -> {Replies :: [{node(), term()}], Bad :: [node()]}.
 multi_call(Nodes, Name, Request, Timeout, Options) when is_atom(Name) ->
     %% The requests come behind what the caller has sent to these servers.
-    Keyed = maps:merge(#{key => {self(), Name}}, checked(Options)),
+    Keyed = maps:merge(#{key => {self(), Name}}, teleport_request:checked(Options)),
     Deadline = teleport_deadline:in(Timeout),
     Call = fun(Node) ->
                    try {reply, teleport_request:call(call, {Name, Node}, Request, teleport_deadline:left(Deadline), Keyed)}
@@ -266,14 +266,10 @@ abcast(Nodes, Name, Request) ->
     _ = [cast(Name, Request) || lists:member(node(), Nodes)],
     %% The caller waits, so its next message to one of these servers comes behind this one: both have the caller's key.
     Options = #{key => {self(), Name}},
-    Results = teleport_each:run([Node || Node <- Nodes, Node =/= node()], fun(Node) -> cast({Name, Node}, Request, Options) end),
-    case [{Node, not_sent(Ended)} || {Node, Ended} <- Results, Ended =/= {ok, ok}] of
+    case teleport_each:send([Node || Node <- Nodes, Node =/= node()], fun(Node) -> cast({Name, Node}, Request, Options) end) of
         [] -> abcast;
         Failed -> {error, Failed}
     end.
-
-not_sent({ok, {error, Reason}}) -> Reason;
-not_sent({down, Reason}) -> {no_lane, Reason}.
 
 %% @doc Sends a message to all members of a group of `pg''s default scope, this node's included. It is encoded once and sent once to each node; each
 %% member gets it once, however often it has joined.
@@ -379,10 +375,4 @@ configure(Which, Options) when is_atom(Which) ->
     case teleport_peers:configure(Which, Options) of
         ok -> teleport_blocks:configured();
         {error, Problems} -> {error, [teleport_config:describe(Problem) || Problem <- Problems]}
-    end.
-
-checked(Options) ->
-    case teleport_request:check_options(Options) of
-        ok -> Options;
-        {error, Name, Value} -> error({bad_option, Name, Value})
     end.

@@ -5,7 +5,7 @@
 %% caller would end it with the first of them.
 -module(teleport_each).
 
--export([run/2, run/3]).
+-export([run/2, run/3, send/2]).
 
 %% The exit reason is how the result travels.
 -dialyzer({nowarn_function, begun/2}).
@@ -17,6 +17,13 @@ run(Items, Fun) ->
 %% @doc The same, and the caller does the rest for each as soon as it has ended: `Then' gets what the fun gave.
 -spec run([Item], fun((Item) -> Result), fun((Item, {ok, Result} | {down, Reason :: term()}) -> Rest)) -> [{Item, Rest}].
 run(Items, Fun, Then) -> run_on(maps:from_list(begun(Items, Fun)), Then).
+
+%% @doc Sends to each node, and names those to which it could not be sent.
+-spec send([node()], fun((node()) -> ok | {error, teleport:reason()})) -> [{node(), teleport:reason()}].
+send(Nodes, Send) -> [{Node, not_sent(Ended)} || {Node, Ended} <- run(Nodes, Send), Ended =/= {ok, ok}].
+
+not_sent({ok, {error, Reason}}) -> Reason;
+not_sent({down, Reason}) -> {no_lane, Reason}.
 
 run_on(Begun, _) when map_size(Begun) =:= 0 ->
     [];

@@ -109,10 +109,9 @@ of_fun(Fun) when is_function(Fun, 0) -> [Fun, []];
 of_fun(_) -> error({erpc, badarg}).
 
 options(Given) when is_map(Given) ->
-    case teleport_request:check_options(Given) of
-        ok when is_map_key(confirm, Given) -> error({bad_option, confirm, maps:get(confirm, Given)});
-        ok -> Given;
-        {error, Name, Value} -> error({bad_option, Name, Value})
+    case teleport_request:checked(Given) of
+        #{confirm := Value} -> error({bad_option, confirm, Value});
+        Options -> Options
     end;
 options(infinity) -> #{timeout => infinity};
 options(Timeout) when is_integer(Timeout), Timeout >= 0 -> #{timeout => Timeout};
@@ -246,14 +245,10 @@ multicast(Nodes, Module, Function, Args) -> multicast(Nodes, Module, Function, A
 multicast(Nodes, Module, Function, Args, Given) ->
     Options = maps:merge(#{key => self()}, options(Given)),
     lists:all(fun(Node) -> is_applied(Node, Module, Function, Args) end, Nodes) orelse error({erpc, badarg}),
-    Cast = fun(Node) -> cast(Node, Module, Function, Args, Options) end,
-    case [{Node, not_sent(Ended)} || {Node, Ended} <- teleport_each:run(Nodes, Cast), Ended =/= {ok, ok}] of
+    case teleport_each:send(Nodes, fun(Node) -> cast(Node, Module, Function, Args, Options) end) of
         [] -> ok;
         Failed -> {error, Failed}
     end.
-
-not_sent({ok, {error, Reason}}) -> Reason;
-not_sent({down, Reason}) -> {no_lane, Reason}.
 
 result({reply, {return, Value}}) -> Value;
 result({reply, {throw, Thrown}}) -> throw(Thrown);

@@ -33,7 +33,7 @@
 %% @doc See {@link teleport:broadcast/4}.
 -spec broadcast(Scope :: atom(), Group :: term(), Message :: term(), options()) -> result() | {error, refusal()}.
 broadcast(Scope, Group, Message, Options) ->
-    ok = check(Options),
+    _ = teleport_request:checked(fun is_option/2, Options),
     #{max_broadcasts := Max} = teleport_config:of_node(node()),
     case members(Scope, Group) of
         {ok, Members} ->
@@ -44,17 +44,9 @@ broadcast(Scope, Group, Message, Options) ->
         {error, Reason} -> {error, Reason}
     end.
 
-check(Options) when is_map(Options) ->
-    case [Bad || {Name, Value} = Bad <- maps:to_list(Options), not is_option(Name, Value)] of
-        [] -> ok;
-        [{Name, Value} | _] -> error({bad_option, Name, Value})
-    end;
-check(Other) ->
-    error({bad_option, options, Other}).
-
 is_option(confirm, Value) -> is_boolean(Value);
 is_option(sites, Value) -> teleport_sites:is_site_of(Value);
-is_option(Name, Value) when Name =:= class; Name =:= timeout -> teleport_request:check_options(#{Name => Value}) =:= ok;
+is_option(Name, Value) when Name =:= class; Name =:= timeout -> teleport_request:is_option(Name, Value);
 is_option(_, _) -> false.
 
 %% Of each node, each once: a process may have joined several times.

@@ -5,7 +5,7 @@
 %% lost lane comes as `DOWN'. So a caller waits for one reference whatever happens, and a late reply goes nowhere.
 -module(teleport_request).
 
--export([send/3, call/5, begin_call/4, open/3, ref/1, wait/2, finish/2, check/2, check_options/1, apply_cast/5]).
+-export([send/3, call/5, begin_call/4, open/3, ref/1, wait/2, finish/2, check/2, checked/1, checked/2, is_option/2, apply_cast/5]).
 -export_type([id/0, kind/0]).
 
 -type kind() :: call | confirmed | event_call | {other_call, Label :: atom()} | {apply, module(), atom()}.
@@ -444,16 +444,22 @@ next(closed, Tx, Key, Deadline, {Node, Options}) ->
 next(Reason, _, _, _, _) ->
     {error, Reason}.
 
-%% @doc Whether these are options of a message.
--spec check_options(term()) -> ok | {error, Name :: term(), Value :: term()}.
-check_options(Options) when is_map(Options) ->
-    case [Bad || {Name, Value} = Bad <- maps:to_list(Options), not is_option(Name, Value)] of
-        [] -> ok;
-        [{Name, Value} | _] -> {error, Name, Value}
-    end;
-check_options(Other) ->
-    {error, options, Other}.
+%% @doc These options, if they are options of a message.
+-spec checked(term()) -> teleport:options().
+checked(Options) -> checked(fun is_option/2, Options).
 
+%% @doc The same for what else has options.
+-spec checked(fun((Name :: term(), Value :: term()) -> boolean()), term()) -> map().
+checked(IsOption, Options) when is_map(Options) ->
+    case [Bad || {Name, Value} = Bad <- maps:to_list(Options), not IsOption(Name, Value)] of
+        [] -> Options;
+        [{Name, Value} | _] -> error({bad_option, Name, Value})
+    end;
+checked(_, Other) ->
+    error({bad_option, options, Other}).
+
+%% @doc Whether a message may have this option.
+-spec is_option(term(), term()) -> boolean().
 is_option(class, Value) -> lists:member(Value, [control, normal, bulk]);
 is_option(key, _) -> true;
 is_option(unordered, Value) -> is_boolean(Value);
