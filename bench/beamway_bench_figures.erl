@@ -31,8 +31,8 @@ main() ->
 words(Arguments) ->
     case Arguments of
         ["write"] -> write();
-        ["check"] -> verdict("check", pages() ++ chart_problems() ++ schema() ++ unknown_commits());
-        ["release"] -> verdict("release-check", pages() ++ chart_problems() ++ schema() ++ unknown_commits() ++ too_old());
+        ["check"] -> verdict("check", problems());
+        ["release"] -> verdict("release-check", problems() ++ too_old());
         ["mark"] -> mark();
         ["plan" | Words] -> plan(Words);
         ["reevaluate" | Names] -> reevaluate(Names);
@@ -48,6 +48,8 @@ verdict(What, Problems) ->
     _ = [io:format("~ts~n", [Problem]) || Problem <- Problems],
     io:format("~ts: ~b problems~n", [What, length(Problems)]),
     1.
+
+problems() -> pages() ++ chart_problems() ++ schema() ++ unknown_commits().
 
 %% ---- what there is
 
@@ -69,6 +71,8 @@ path(File) -> filename:join(beamway_bench_nodes:root(), File).
 
 results() -> [{Name, Result} || {result, Name, Result} <- config()].
 
+read(Name) -> beamway_bench_store:read(beamway_bench_store:file(Name)).
+
 -spec stale() -> stale().
 stale() ->
     case file:consult(path("bench/stale")) of
@@ -78,7 +82,7 @@ stale() ->
 
 %% A stored result as pages show it, or why they do not.
 shown(Name) ->
-    case beamway_bench_store:read(beamway_bench_store:file(Name)) of
+    case read(Name) of
         {ok, Stored} -> judged(beamway_bench_store:changed_tree(Stored), is_stale(Name, Stored), Stored);
         {error, _} -> {hidden, "not measured yet"}
     end.
@@ -266,9 +270,8 @@ schema() -> [Why || {Name, _} <- results(), {error, Why} <- [present(Name)]].
 
 %% What was never measured is no mistake here.
 present(Name) ->
-    File = beamway_bench_store:file(Name),
-    case filelib:is_regular(File) of
-        true -> beamway_bench_store:read(File);
+    case filelib:is_regular(beamway_bench_store:file(Name)) of
+        true -> read(Name);
         false -> missing
     end.
 
@@ -341,20 +344,25 @@ too_old() ->
         true -> [["bench/results/", Name, ".json: ", Why, ". Measure it again: ", command(Result)] || {Name, Result} <- results(), Why <- age(Name, Result)]
     end.
 
-age(Name, #{measures := Measures}) ->
+age(Name, Result) ->
     case shown(Name) of
         {hidden, Why} -> [Why];
         {_, #{<<"commit">> := Commit}} ->
-            case beamway_bench_history:has(Commit) andalso beamway_bench_history:touching(Commit, paths(Measures)) of
-                false -> ["of a commit that this branch does not have"];
+            case behind(Commit, Result) of
+                not_here -> ["of a commit that this branch does not have"];
                 Count when Count > ?MOST_COMMITS -> [io_lib:format("~b commits since its own have touched what it measures (at most ~b may)", [Count, ?MOST_COMMITS])];
                 _ -> []
             end
     end.
 
-paths(Measures) ->
-    [Known] = [Paths || {paths, Paths} <- config()],
-    lists:append([maps:get(Measure, Known) || Measure <- Measures]).
+%% How many commits since the result's own have touched what it measures.
+behind(Commit, #{measures := Measures}) ->
+    case beamway_bench_history:has(Commit) of
+        true ->
+            [Known] = [Paths || {paths, Paths} <- config()],
+            beamway_bench_history:touching(Commit, lists:append([maps:get(Measure, Known) || Measure <- Measures]));
+        false -> not_here
+    end.
 
 %% Writes down which results the pages must call old, or not show at all.
 mark() ->
@@ -362,16 +370,16 @@ mark() ->
         {false, Why} -> complain("~ts", [Why]), 1;
         true ->
             Entries = [io_lib:format("{~p, ~p, ~p}.~n", [Name, binary_to_list(Commit), Why])
-                       || {Name, Result} <- results(), {ok, #{<<"commit">> := Commit} = Stored} <- [beamway_bench_store:read(beamway_bench_store:file(Name))],
+                       || {Name, Result} <- results(), {ok, #{<<"commit">> := Commit} = Stored} <- [read(Name)],
                           not beamway_bench_store:changed_tree(Stored), Why <- mark(Commit, Result)],
             ok = beamway_bench_store:write_text(path("bench/stale"), ["%% Written by `make figures MARK=1': stored results that are older than what they measure.\n", Entries]),
             write()
     end.
 
-mark(Commit, #{measures := Measures}) ->
-    case beamway_bench_history:has(Commit) of
-        false -> [not_here];
-        true -> [old || beamway_bench_history:touching(Commit, paths(Measures)) > ?MOST_COMMITS]
+mark(Commit, Result) ->
+    case behind(Commit, Result) of
+        not_here -> [not_here];
+        Count -> [old || Count > ?MOST_COMMITS]
     end.
 
 %% ---- measuring again
@@ -394,20 +402,19 @@ command(Name, #{run := {bench, Words}}, Repeats) -> lists:concat(["bin/beamway b
 command(_, Result, _) -> command(Result).
 
 minutes(Name, #{minutes := Guess}, Repeats) ->
-    Full = case beamway_bench_store:read(beamway_bench_store:file(Name)) of
-               {ok, #{<<"seconds">> := Seconds, <<"repeats">> := Before}} when Repeats =:= default; Before =:= 1 -> {Seconds / 60, 1, 1};
-               {ok, #{<<"seconds">> := Seconds, <<"repeats">> := Before}} -> {Seconds / 60, Repeats, Before};
-               _ when Repeats =:= default -> {Guess, 1, 1};
-               _ -> {Guess, min(9, Repeats), 9}
-           end,
-    {Minutes, Wanted, Took} = Full,
+    {Minutes, Wanted, Took} =
+        case read(Name) of
+            {ok, #{<<"seconds">> := Seconds, <<"repeats">> := Before}} when Repeats =:= default; Before =:= 1 -> {Seconds / 60, 1, 1};
+            {ok, #{<<"seconds">> := Seconds, <<"repeats">> := Before}} -> {Seconds / 60, Repeats, Before};
+            _ when Repeats =:= default -> {Guess, 1, 1};
+            _ -> {Guess, min(9, Repeats), 9}
+        end,
     max(1, ceil(Minutes * Wanted / Took)).
 
-is_of_today(Name, #{measures := Measures}) ->
-    case beamway_bench_store:read(beamway_bench_store:file(Name)) of
+is_of_today(Name, Result) ->
+    case read(Name) of
         {ok, #{<<"commit">> := Commit} = Stored} ->
-            not beamway_bench_store:changed_tree(Stored) andalso beamway_bench_history:known() =:= true
-                andalso beamway_bench_history:has(Commit) andalso beamway_bench_history:touching(Commit, paths(Measures)) =:= 0;
+            not beamway_bench_store:changed_tree(Stored) andalso beamway_bench_history:known() =:= true andalso behind(Commit, Result) =:= 0;
         {error, _} -> false
     end.
 
