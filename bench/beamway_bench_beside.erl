@@ -86,18 +86,11 @@ metric(_) -> #{unit => <<"us">>, better => lower}.
 %% @private
 -spec finish(beamway_bench_report:result(), map()) -> ok | {error, unicode:chardata()}.
 finish(Result, #{chart := default, paths := [_, _]} = Settings) ->
-    File = default_chart(Settings),
-    case finish(Result, Settings#{chart := File}) of
-        ok -> beamway_bench:note("drawn ~ts", [File]);
-        {error, Why} -> beamway_bench:note("~ts", [Why])
-    end;
+    beamway_bench_chart:by_default("beside", maps:get(speed, Settings), fun(File) -> finish(Result, Settings#{chart := File}) end);
 finish(_, #{chart := default}) -> ok;
 finish(Result, #{chart := File, paths := Paths}) ->
     beamway_bench_chart:bars(File, "call of 64 B beside four streams of 10 MB: median and 99th percentile, us",
                              [{words(Path), key(Path, p50), key(Path, p99)} || Path <- Paths], Result).
-
-default_chart(#{speed := Speed}) ->
-    filename:join([beamway_bench_nodes:root(), "bench", "results", case Speed of full -> "beside.svg"; quick -> "beside-quick.svg" end]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

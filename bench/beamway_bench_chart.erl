@@ -2,27 +2,24 @@
 %% @doc Draws figures with gnuplot: over sizes, one line for each contender, with bars for the middle half of the repeats; or as bars.
 -module(beamway_bench_chart).
 
--export([draw/4, bars/4, plot/2]).
+-export([draw/4, bars/4, plot/2, by_default/3]).
 
 -define(GNUPLOT_MS, 30000).
 
 %% @doc Draws the figures of these keys; the file's name says SVG or PNG.
 -spec draw(file:filename(), unicode:chardata(), [{Size :: non_neg_integer(), beamway_bench_run:key()}],
            beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
-draw(File, Title, Points, Result) ->
-    case {os:find_executable("gnuplot"), terminal(filename:extension(File))} of
-        {_, unknown} -> {error, ["--chart ", File, ": expected a name that ends with .svg or .png"]};
-        {false, _} -> {error, "no chart: gnuplot is not installed (Debian package gnuplot-nox)"};
-        {Gnuplot, Terminal} -> run(Gnuplot, File, script(File, Terminal, Title, lines(Points, Result)))
-    end.
+draw(File, Title, Points, Result) -> drawn(File, fun(Terminal) -> script(File, Terminal, Title, lines(Points, Result)) end).
 
 %% @doc Draws two bars for each contender, a panel for each pair of keys, over a logarithmic scale.
 -spec bars(file:filename(), unicode:chardata(), [{Panel :: string(), Lower :: beamway_bench_run:key(), Upper :: beamway_bench_run:key()}, ...],
            beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
-bars(File, Title, Panels, Result) ->
+bars(File, Title, Panels, Result) -> drawn(File, fun(Terminal) -> bars_script(File, Terminal, Title, Panels, Result) end).
+
+drawn(File, Script) ->
     case terminal(filename:extension(File)) of
         unknown -> {error, ["--chart ", File, ": expected a name that ends with .svg or .png"]};
-        Terminal -> plot(File, bars_script(File, Terminal, Title, Panels, Result))
+        Terminal -> plot(File, Script(Terminal))
     end.
 
 bars_script(File, Terminal, Title, Panels, Result) ->
@@ -40,6 +37,16 @@ bars_script(File, Terminal, Title, Panels, Result) ->
             "unset multiplot\n"].
 
 spoken(Name) -> string:replace(atom_to_list(Name), "_", " ", all).
+
+%% @doc Draws into bench/results what nobody asked for. A failure is told, and is none of the benchmark.
+-spec by_default(Name :: string(), beamway_bench:speed(), fun((file:filename()) -> ok | {error, unicode:chardata()})) -> ok.
+by_default(Name, Speed, Draw) ->
+    Ending = case Speed of full -> ".svg"; quick -> "-quick.svg" end,
+    File = filename:join([beamway_bench_nodes:root(), "bench", "results", Name ++ Ending]),
+    case Draw(File) of
+        ok -> beamway_bench:note("drawn ~ts", [File]);
+        {error, Why} -> beamway_bench:note("~ts", [Why])
+    end.
 
 %% @doc Lets gnuplot run a script that writes this file.
 -spec plot(file:filename(), Script :: unicode:chardata()) -> ok | {error, unicode:chardata()}.

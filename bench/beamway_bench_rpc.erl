@@ -58,10 +58,6 @@ nodes_text(_, Text) -> Text.
 chart(Sized, Given) ->
     proplists:get_value(chart, Given, case Sized of true -> default; false -> none end).
 
-default_chart(#{speed := Speed}) ->
-    Name = case Speed of full -> "rpc-size.svg"; quick -> "rpc-size-quick.svg" end,
-    filename:join([beamway_bench_nodes:root(), "bench", "results", Name]).
-
 window_ms(quick) -> 500;
 window_ms(full) -> 2000.
 
@@ -141,11 +137,7 @@ rdma_name(<<"rpc_", Rest/binary>>) -> <<"rpc_rdma_", Rest/binary>>.
 finish(_, #{chart := none}) -> ok;
 finish(_, #{chart := default, sizes := [_]}) -> ok;
 finish(Result, #{chart := default} = Settings) ->
-    File = default_chart(Settings),
-    case finish(Result, Settings#{chart := File}) of
-        ok -> beamway_bench:note("drawn ~ts", [File]);
-        {error, Why} -> beamway_bench:note("~ts", [Why])
-    end;
+    beamway_bench_chart:by_default("rpc-size", maps:get(speed, Settings), fun(File) -> finish(Result, Settings#{chart := File}) end);
 finish(Result, #{chart := File, nodes := [Count | _], sizes := Sizes, kind := Kind}) ->
     Title = io_lib:format("~ts, ~b nodes: calls a second by size", [Kind, Count]),
     beamway_bench_chart:draw(File, Title, [{Size, key(Count, Size, rate)} || Size <- Sizes], Result).

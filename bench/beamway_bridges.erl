@@ -27,7 +27,7 @@ build(Prefix, Parts, HostKbit) ->
     Ordered = lists:reverse(Hosts),
     Net = #{spaces => [Space | [HostSpace || {_, HostSpace} <- Ordered]], hosts => Ordered,
             groups => [[Address || {Address, _} <- Ordered] | lists:sort(Groups)]},
-    run(lists:reverse(Commands), Net).
+    beamway_netns:build(Net, lists:reverse(Commands)).
 
 bridge(Space, Number) ->
     io_lib:format("ip -n ~s link add br~b type bridge && ip -n ~s link set br~b up", [Space, Number, Space, Number]).
@@ -59,18 +59,9 @@ host(Bridge, #{host_kbit := Kbit, prefix := Prefix, switch := Switch, hosts := H
                             [Space, Space, Switch, Number, Space, Switch, Number, Bridge, Space, Number, Space]),
     State#{hosts := [{"10.98.7." ++ integer_to_list(Number), Space} | Hosts], commands := [limit(Space, "e", 0, Kbit), limit(Switch, "h", Number, Kbit), Command | Commands]}.
 
-run([], Net) -> {ok, Net};
-run([Command | Commands], Net) ->
-    case os:cmd(lists:flatten([Command, " 2>&1 && echo done"])) of
-        "done\n" -> run(Commands, Net);
-        Text ->
-            ok = delete(Net),
-            {error, lists:flatten(["'", Command, "' is refused here: ", string:trim(Text)])}
-    end.
-
 %% @doc Ends all that runs in it, and the network.
 -spec delete(net()) -> ok.
-delete(#{spaces := Spaces}) -> beamway_netns:delete(#{spaces => Spaces, addresses => [""]}).
+delete(Net) -> beamway_netns:delete(Net).
 
 %% @doc The bytes that have gone through the link above a bridge, both ways, as the kernel counts them. Bridges have numbers in the order in which the parts stand, a bridge
 %% before those below it, from 1.

@@ -9,7 +9,7 @@
 %% with {@link delete/1}, which also ends what still runs in it.
 -module(beamway_netns).
 
--export([pair/1, apart/1, firewalled/2, delete/1, host/1, container/2, in/2]).
+-export([pair/1, apart/1, firewalled/2, build/2, delete/1, host/1, container/2, in/2]).
 -export_type([net/0, box/0]).
 
 -type net() :: #{spaces := [string(), ...],     %% the names for `ip netns'
@@ -68,22 +68,23 @@ cable({A, AddressA}, {B, AddressB}) ->
                          || {Space, Address, Other} <- [{A, AddressA, B}, {B, AddressB, A}]]).
 
 build(Net, Steps, Inside) ->
-    Commands = [["ip ", Step] || Step <- Steps] ++ [["ip netns exec ", Step] || Step <- Inside],
-    build(Net, [lists:flatten(Command) || Command <- Commands]).
+    build(Net, [["ip ", Step] || Step <- Steps] ++ [["ip netns exec ", Step] || Step <- Inside]).
 
+%% @doc Runs the commands that make a net, and deletes it if one is refused.
+-spec build(Net, Commands :: [io_lib:chars()]) -> {ok, Net} | {error, string()} when Net :: #{spaces := [string()], _ => _}.
 build(Net, []) ->
     {ok, Net};
 build(Net, [Command | Commands]) ->
-    case os:cmd(Command ++ " 2>&1 && echo done") of
+    case os:cmd(lists:flatten([Command, " 2>&1 && echo done"])) of
         "done\n" ->
             build(Net, Commands);
         Text ->
-            delete(Net),
+            ok = delete(Net),
             {error, lists:flatten(["'", Command, "' is refused here: ", string:trim(Text)])}
     end.
 
 %% @doc Ends all that runs in the namespaces, and the namespaces.
--spec delete(net()) -> ok.
+-spec delete(#{spaces := [string()], _ => _}) -> ok.
 delete(#{spaces := Spaces}) ->
     _ = [signal(Space, "TERM") || Space <- Spaces],
     EndMs = erlang:monotonic_time(millisecond) + ?END_MS,
