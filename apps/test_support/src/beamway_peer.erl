@@ -102,11 +102,14 @@ halt_node(Peer) ->
 %% @doc The same with options of erlang:halt/2.
 -spec halt_node(pid(), [{flush, boolean()}]) -> ok.
 halt_node(Peer, Options) ->
+    ended_by(fun(_) -> peer:cast(Peer, erlang, halt, [0, Options]) end, Peer, 30000).
+
+ended_by(End, Peer, TimeoutMs) ->
     OsPid = os_pid(Peer),
     Monitor = monitor(process, Peer),
-    ok = peer:cast(Peer, erlang, halt, [0, Options]),
+    _ = End(OsPid),
     receive {'DOWN', Monitor, process, Peer, _} -> ok
-    after 30000 -> error({still_running, OsPid})
+    after TimeoutMs -> error({still_running, OsPid})
     end,
     _ = wait_until(fun() -> not is_running(OsPid) end, 10000),
     ok.
@@ -281,14 +284,7 @@ os_pid(Peer) ->
 %% @doc Kills a node as `kill -9' does and waits until the process is gone. It may just be ending by itself.
 -spec kill9(pid()) -> ok.
 kill9(Peer) ->
-    OsPid = os_pid(Peer),
-    Monitor = monitor(process, Peer),
-    _ = os:cmd("kill -KILL " ++ integer_to_list(OsPid)),
-    receive {'DOWN', Monitor, process, Peer, _} -> ok
-    after 10000 -> error({still_running, OsPid})
-    end,
-    _ = wait_until(fun() -> not is_running(OsPid) end, 10000),
-    ok.
+    ended_by(fun(OsPid) -> os:cmd("kill -KILL " ++ integer_to_list(OsPid)) end, Peer, 10000).
 
 %% @doc Stops a node: it neither runs nor ends until {@link sigcont/1}.
 -spec sigstop(pid()) -> ok.
