@@ -341,9 +341,7 @@ respond(Req, #site{limits = #limits{address_requests = infinity}} = Site) -> yuc
 respond(Req, #site{limits = #limits{address_requests = PerSecond}, quota = Quota} = Site) ->
     Key = quota_key(yucan_req:peer(Req), Site),
     case Key =:= none orelse yucan_quota:ask(Quota, Key, PerSecond, erlang:monotonic_time(nanosecond)) of
-        {wait, Seconds} ->
-            {429, Headers, Body} = yucan_error:page(429),
-            {429, [{<<"retry-after">>, integer_to_binary(Seconds)} | Headers], Body};
+        {wait, Seconds} -> yucan_error:page_with(429, [{<<"retry-after">>, integer_to_binary(Seconds)}]);
         _ -> yucan_router:respond(Req, Site)
     end.
 

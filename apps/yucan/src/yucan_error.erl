@@ -2,7 +2,7 @@
 %% @doc Error answers and the words for status codes. Pure.
 -module(yucan_error).
 
--export([page/1, page/2, not_allowed/2, reason/1, escape/1]).
+-export([page/1, page/2, page_with/2, not_allowed/2, reason/1, escape/1]).
 
 %% @doc A small page that says what is wrong.
 -spec page(Status :: 300..599) -> yucan_handler:response().
@@ -15,15 +15,19 @@ page(Status, Text) ->
     {Status, [{<<"content-type">>, <<"text/html; charset=utf-8">>}],
      [<<"<!DOCTYPE html><html><head><title>">>, Title, <<"</title></head><body><h1>">>, Title, <<"</h1></body></html>\n">>]}.
 
+%% @doc The page of a status, with these headers as well.
+-spec page_with(Status :: 300..599, yucan_handler:headers()) -> yucan_handler:response().
+page_with(Status, More) ->
+    {Status, Headers, Body} = page(Status),
+    {Status, More ++ Headers, Body}.
+
 %% @doc What there is answers these methods only: 405, and to OPTIONS that it is so (RFC 9110, 15.5.6 and 9.3.7).
 -spec not_allowed(Methods :: [binary()], yucan_req:req()) -> yucan_handler:response().
 not_allowed(Methods, Req) ->
     Allow = {<<"allow">>, lists:join(<<", ">>, Methods)},
     case yucan_req:method(Req) of
         <<"OPTIONS">> -> {204, [Allow], <<>>};
-        _ ->
-            {405, Headers, Body} = page(405),
-            {405, [Allow | Headers], Body}
+        _ -> page_with(405, [Allow])
     end.
 
 %% @doc Text for HTML.

@@ -107,8 +107,7 @@ handle(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->
         %% A preflight bears no password.
         {true, <<"OPTIONS">>, _} -> {204, [{<<"access-control-allow-methods">>, <<"GET, HEAD, OPTIONS">>}, {<<"access-control-allow-headers">>, <<"*, Authorization">>}], <<>>};
         {_, _, false} ->
-            {401, Headers, Body} = yucan_error:page(401),
-            {401, [{<<"www-authenticate">>, <<"Basic realm=\"yucan\", charset=\"UTF-8\"">>} | Headers], Body};
+            yucan_error:page_with(401, [{<<"www-authenticate">>, <<"Basic realm=\"yucan\", charset=\"UTF-8\"">>}]);
         {_, <<"PUT">>, true} -> upload(Req, State);
         {_, <<"POST">>, true} -> uploads(Req, State);
         {_, <<"GET">>, true} -> live(Req, State);

@@ -70,8 +70,7 @@ redirected(#{status := Status, target := none}, _, _, _, _) ->
     yucan_error:page(Status);
 redirected(#{status := Status} = Redirect, Req, _, #{server := Server}, _) when Status >= 300, Status =< 399 ->
     Location = yucan_yaws_match:location(Redirect, yucan_yaws_out:own_origin(Req, Server), yucan_req:path(Req), yucan_req:query(Req)),
-    {Status, Headers, Body} = yucan_error:page(Status),
-    {Status, [{<<"location">>, Location} | Headers], Body};
+    yucan_error:page_with(Status, [{<<"location">>, Location}]);
 %% The page of an error is one of our own, which is not redirected again.
 redirected(#{status := Status, target := {local, _}} = Redirect, Req, Arg, #{server := Server} = Site, Left) ->
     Place = yucan_yaws_match:location(Redirect, "", yucan_req:path(Req), yucan_req:query(Req)),
@@ -104,8 +103,7 @@ own_or_none(undefined, _) -> undefined;
 own_or_none(Module, Site) -> own(Module, Site).
 
 unauthorized(Realm, #{errormod_401 := undefined}, _, _, _, _) ->
-    {401, Headers, Body} = yucan_error:page(401),
-    {401, [{<<"www-authenticate">>, ["Basic realm=\"", Realm, "\""]} | Headers], Body};
+    yucan_error:page_with(401, [{<<"www-authenticate">>, ["Basic realm=\"", Realm, "\""]}]);
 unauthorized(Realm, #{errormod_401 := Module, auth := Auth}, Req, Arg, Site, Left) ->
     case call(Module, out401, [Auth, Realm], Req, Arg, Site, Left) of
         {200, Headers, Body} -> {401, [{<<"www-authenticate">>, ["Basic realm=\"", Realm, "\""]} | Headers], Body};
@@ -129,8 +127,7 @@ aliased(Path, Req, Arg, #{server := #{alias := Files, script_alias := Scripts, f
 alias(#{prefix := Prefix, target := Target}, Rest, Path, Req, Arg, #{server := Server} = Site, Left) ->
     case {filelib:is_dir(Target), Rest} of
         {true, <<>>} ->
-            {301, Headers, Body} = yucan_error:page(301),
-            {301, [{<<"location">>, [yucan_yaws_out:own_origin(Req, Server), Path, $/, [[$?, yucan_req:query(Req)] || yucan_req:has_query(Req)]]} | Headers], Body};
+            yucan_error:page_with(301, [{<<"location">>, [yucan_yaws_out:own_origin(Req, Server), Path, $/, [[$?, yucan_req:query(Req)] || yucan_req:has_query(Req)]]}]);
         {true, _} -> file(Rest, Req, Arg, Site#{mount => Prefix, server := Server#{docroot := [unicode:characters_to_list(Target)]}}, Left);
         {false, <<>>} -> yucan_file:serve(Req, Target, static_options(Path, Site));
         {false, _} -> not_found(Req, Arg, Site, Left)

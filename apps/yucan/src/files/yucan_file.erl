@@ -136,8 +136,7 @@ found(directory, Req, Folder, _, Path, Root, Options) ->
     end.
 
 to_folder(Req) ->
-    {301, Headers, Body} = yucan_error:page(301),
-    {301, [{<<"location">>, [yucan_req:path(Req), $/, [[$?, yucan_req:query(Req)] || yucan_req:has_query(Req)]]} | Headers], Body}.
+    yucan_error:page_with(301, [{<<"location">>, [yucan_req:path(Req), $/, [[$?, yucan_req:query(Req)] || yucan_req:has_query(Req)]]}]).
 
 folder([Name | Rest], Req, Folder, Path, Root, Options) ->
     Below = <<Path/binary, Name/binary>>,
@@ -371,9 +370,7 @@ kept(Data, Name, Form, Req, Key, #seen{forms = Forms} = Seen) ->
     Data.
 
 parts(all, Source, _, Headers) -> {200, Headers, Source};
-parts(unsatisfiable, _, Size, _) ->
-    {416, Error, Body} = yucan_error:page(416),
-    {416, [{<<"content-range">>, [<<"bytes */">>, integer_to_binary(Size)]} | Error], Body};
+parts(unsatisfiable, _, Size, _) -> yucan_error:page_with(416, [{<<"content-range">>, [<<"bytes */">>, integer_to_binary(Size)]}]);
 parts([{First, Length}], Source, Size, Headers) ->
     {206, [{<<"content-range">>, content_range(First, Length, Size)} | Headers], cut(Source, First, Length)};
 parts(Ranges, Source, Size, Headers) -> several(Ranges, Source, Size, Headers).

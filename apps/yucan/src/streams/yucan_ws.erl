@@ -110,8 +110,7 @@ check_upgrade(Req, Options) ->
         false -> {ok, Key};
         {false, not_allowed} -> yucan_error:not_allowed([<<"GET">>, <<"OPTIONS">>], Req);
         {false, upgrade_required} ->
-            {426, Headers, Body} = yucan_error:page(426),
-            {426, [{<<"upgrade">>, <<"websocket">>}, {<<"sec-websocket-version">>, <<"13">>} | Headers], Body};
+            yucan_error:page_with(426, [{<<"upgrade">>, <<"websocket">>}, {<<"sec-websocket-version">>, <<"13">>}]);
         {false, Status} -> yucan_error:page(Status)
     end.
 
