@@ -21,7 +21,6 @@
 -define(LIVE_POLICY, <<"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'">>).
 -define(LOOK_MS, 500).
 -define(MOST_LOOKED, 10000).
--define(MOST_UPLOADED, 16#100000000).
 
 %% @doc The options of the server, or a line that says what is wrong.
 -spec options(wishes()) -> {ok, yucan_config:options()} | {error, [unicode:chardata()]}.
@@ -31,7 +30,7 @@ options(#{what := What} = Wishes) ->
             true -> {What, #{}};
             false -> {filename:dirname(filename:absname(What)), #{file => unicode:characters_to_binary(filename:basename(What))}}
         end,
-        Files = maps:merge(#{root => Root, listing => maps:get(listing, Wishes, true), dot_files => maps:get(hidden, Wishes, false), listing_end => form(Wishes),
+        Files = maps:merge(#{root => Root, listing => maps:get(listing, Wishes, true), dot_files => maps:get(hidden, Wishes, false), listing_end => yucan_upload:html(Wishes),
                              headers => [{<<"x-content-type-options">>, <<"nosniff">>} | maps:get(headers, Wishes, [])]},
                            maps:from_list([{follow_symlinks, always} || maps:get(links, Wishes, false)] ++ [{expires, Seconds} || #{cache := Seconds} <- [Wishes]])),
         State = File#{files => yucan_file:init(Files), cors => maps:get(cors, Wishes, false), spa => maps:get(spa, Wishes, false), users => users(Wishes),
@@ -108,8 +107,8 @@ handle(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->
         {true, <<"OPTIONS">>, _} -> {204, [{<<"access-control-allow-methods">>, <<"GET, HEAD, OPTIONS">>}, {<<"access-control-allow-headers">>, <<"*, Authorization">>}], <<>>};
         {_, _, false} ->
             yucan_error:page_with(401, [{<<"www-authenticate">>, <<"Basic realm=\"yucan\", charset=\"UTF-8\"">>}]);
-        {_, <<"PUT">>, true} -> upload(Req, State);
-        {_, <<"POST">>, true} -> uploads(Req, State);
+        {_, <<"PUT">>, true} -> yucan_upload:file(Req, State);
+        {_, <<"POST">>, true} -> yucan_upload:form(Req, State);
         {_, <<"GET">>, true} -> live(Req, State);
         _ -> page(Req, State)
     end,
@@ -122,7 +121,7 @@ with_headers(_, Other) -> Other.
 %% Compared by digests, so that no time tells how much was right. An upload has its token instead.
 is_known(_, #{users := none}) -> true;
 is_known(Req, #{users := Users} = State) ->
-    case lists:member(yucan_req:method(Req), [<<"PUT">>, <<"POST">>]) andalso has_token(Req, State) of
+    case lists:member(yucan_req:method(Req), [<<"PUT">>, <<"POST">>]) andalso yucan_upload:has_token(Req, State) of
         true -> true;
         false ->
             case yucan_yaws_auth:basic(yucan_req:header(<<"authorization">>, Req, <<>>)) of
@@ -204,151 +203,3 @@ page(Req, #{files := Files, spa := true}) ->
         Response -> Response
     end;
 page(Req, #{files := Files}) -> yucan_file:handle(Req, Files).
-
-%% ---- uploads
-
-has_token(Req, State) ->
-    case yucan_req:header(<<"authorization">>, Req, <<>>) of
-        <<"Bearer ", Given/binary>> -> is_token(Given, State);
-        _ -> false
-    end.
-
-is_token(_, #{upload := none}) -> false;
-is_token(Given, #{upload := Token}) -> crypto:hash_equals(digest(Token), digest(Given)).
-
-%% Into a folder that a request could see; under another name until it is whole.
-upload(Req, #{upload := none}) -> no_upload(Req);
-upload(Req, State) ->
-    case {has_token(Req, State), yucan_req:header(<<"content-range">>, Req), yucan_path:decode(yucan_req:path(Req))} of
-        {false, _, _} -> yucan_error:page(401);
-        %% It would replace the whole file (RFC 9110, 14.5).
-        {true, Range, _} when Range =/= undefined -> yucan_error:page(400, <<"A part of a file is not taken">>);
-        {true, _, {ok, Path}} ->
-            case binary:last(Path) =/= $/ andalso folder(filename:dirname(Path), Path, State) of
-                {ok, Folder} -> store(Req, Folder, Path, State);
-                _ -> yucan_error:page(403)
-            end;
-        _ -> yucan_error:page(403)
-    end.
-
-no_upload(Req) -> yucan_error:not_allowed([<<"GET">>, <<"HEAD">>, <<"OPTIONS">>], Req).
-
-folder(Above, Path, #{files := #{root := Root} = Files, hidden := Hidden} = State) ->
-    Allowed = not is_map_key(file, State) andalso (Hidden orelse binary:match(Path, <<"/.">>) =:= nomatch),
-    case Allowed andalso yucan_symlink:info(Above, Root, maps:get(follow_symlinks, Files, inside)) of
-        {ok, #file_info{type = directory}} -> {ok, yucan_path:join(Root, Above)};
-        _ -> refused
-    end.
-
-store(Req, Folder, Path, #{files := #{root := Root} = Files}) ->
-    case begin_file(Folder, filename:basename(Path)) of
-        {Device, _, _} = File ->
-            MayChange = fun() -> yucan_file:may_change(Req, Path, Root, Files) end,
-            stored(try received(Req, Device, MayChange) after file:close(Device) end, File);
-        refused -> yucan_error:page(403)
-    end.
-
-%% Another upload of the file may end before this one does.
-received(Req, Device, MayChange) ->
-    case MayChange() andalso copy(Req, Device, 0) of
-        {error, Reason} -> {error, Reason};
-        ok -> case MayChange() of true -> ok; false -> {error, precondition} end;
-        false -> {error, precondition}
-    end.
-
-begin_file(Folder, Name) ->
-    Target = filename:join(Folder, Name),
-    Part = filename:join(Folder, <<".", Name/binary, ".", (binary:encode_hex(crypto:strong_rand_bytes(4)))/binary, ".part">>),
-    case not filelib:is_dir(Target) andalso yucan_unfinished:create(Part) of
-        {ok, Device} -> {Device, Part, Target};
-        _ -> refused
-    end.
-
-stored(ok, {_, Part, Target}) ->
-    Status = case file:read_link_info(Target, [raw]) of {ok, _} -> 204; _ -> 201 end,
-    case yucan_unfinished:finish(Part, Target) of
-        ok -> {Status, [], <<>>};
-        {error, _} -> yucan_error:page(403)
-    end;
-stored({error, Reason}, {_, Part, _}) ->
-    ok = yucan_unfinished:delete(Part),
-    case Reason of
-        {file, _} -> yucan_error:page(507);
-        precondition -> yucan_error:page(412);
-        _ -> yucan_req:body_error(Reason)
-    end.
-
-copy(Req, Device, Size) ->
-    case yucan_req:read(Req) of
-        {error, Reason} -> {error, Reason};
-        {_, Data} when Size + byte_size(Data) > ?MOST_UPLOADED -> {error, too_large};
-        {More, Data} ->
-            case {file:write(Device, Data), More} of
-                {ok, more} -> copy(Req, Device, Size + byte_size(Data));
-                {ok, ok} -> ok;
-                {{error, Reason}, _} -> {error, {file, Reason}}
-            end
-    end.
-
-%% A form of a browser, sent to a folder: the token, unless the request has it, then files. Browsers are sent back to the folder.
-uploads(Req, #{upload := none}) -> no_upload(Req);
-uploads(Req, State) ->
-    Path = case yucan_path:decode(yucan_req:path(Req)) of {ok, Decoded} -> Decoded; {error, bad_path} -> <<"/.">> end,
-    case binary:last(Path) =:= $/ andalso folder(Path, Path, State) of
-        {ok, Folder} ->
-            Form = #{folder => Folder, known => has_token(Req, State), state => State, now => none, stored => 0},
-            formed(yucan_multipart:fold(fun take/2, Form, Req, #{part_bytes => ?MOST_UPLOADED, bytes => ?MOST_UPLOADED}), Req);
-        _ -> yucan_error:page(403)
-    end.
-
-take({part, #{name := <<"token">>}}, Form) -> {ok, Form#{now := {token, <<>>}}};
-take({data, Data}, #{now := {token, Before}} = Form) when byte_size(Before) + byte_size(Data) =< 1024 -> {ok, Form#{now := {token, <<Before/binary, Data/binary>>}}};
-take(part_end, #{now := {token, Given}, known := Known, state := State} = Form) -> {ok, Form#{now := none, known := Known orelse is_token(Given, State)}};
-%% A field of a form without a file in it, and those that have none.
-take({part, #{filename := <<>>}}, Form) -> {ok, Form#{now := other}};
-take({part, #{filename := _}}, #{known := false} = Form) -> {stop, Form#{now := 401}};
-take({part, #{filename := Sent}}, #{folder := Folder} = Form) ->
-    case yucan_multipart:file_name(Sent) of
-        {ok, Name} -> begun(begin_file(Folder, Name), Form);
-        error -> {stop, Form#{now := 403}}
-    end;
-take({part, _}, Form) -> {ok, Form#{now := other}};
-take({data, Data}, #{now := {Device, _, _} = File} = Form) ->
-    case file:write(Device, Data) of
-        ok -> {ok, Form};
-        {error, _} -> {stop, Form#{now := {507, File}}}
-    end;
-take(part_end, #{now := {Device, _, _} = File, stored := Stored} = Form) ->
-    _ = file:close(Device),
-    case stored(ok, File) of
-        {Status, _, _} when Status < 300 -> {ok, Form#{now := none, stored := Stored + 1}};
-        {Status, _, _} -> {stop, Form#{now := Status}}
-    end;
-take({data, _}, #{now := other} = Form) -> {ok, Form};
-take({data, _}, Form) -> {stop, Form#{now := 401}};
-take(part_end, Form) -> {ok, Form#{now := none}}.
-
-begun(refused, Form) -> {stop, Form#{now := 403}};
-begun(File, Form) -> {ok, Form#{now := File}}.
-
-formed({ok, #{stored := Stored, known := Known}}, Req) ->
-    case {Known, Stored, binary:match(yucan_req:header(<<"accept">>, Req, <<>>), <<"text/html">>)} of
-        {false, _, _} -> yucan_error:page(401);
-        {true, 0, _} -> yucan_error:page(400, <<"No file in this form">>);
-        {true, _, nomatch} -> {201, [], <<>>};
-        _ -> {303, [{<<"location">>, yucan_req:path(Req)}], <<>>}
-    end;
-formed({stop, #{now := Now}}, _) ->
-    yucan_error:page(case Now of {Status, File} -> discard(File), Status; Status -> Status end);
-formed({error, Reason, #{now := Now}}, _) ->
-    discard(Now),
-    yucan_multipart:refusal(Reason).
-
-discard({Device, Part, _}) -> _ = file:close(Device), yucan_unfinished:delete(Part);
-discard(_) -> ok.
-
-%% Below a listing. A page of another site does not know the token.
-form(#{upload := _}) ->
-    <<"<form method=\"post\" enctype=\"multipart/form-data\"><p><input type=\"password\" name=\"token\" placeholder=\"token\" required> "
-      "<input type=\"file\" name=\"file\" multiple required> <button>Upload</button></p></form>">>;
-form(_) -> <<>>.
