@@ -11,7 +11,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/1]).
+-export([start_link/1, finished/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 -define(FEW, 64).
@@ -372,7 +372,8 @@ again(Key, #lane{failures = Failures} = Lane, #peer{node = Node} = State) ->
 
 reply_all(Waiters, Reply) -> lists:foreach(fun({From, _}) -> gen_server:reply(From, Reply) end, lists:reverse(Waiters)).
 
-%% One that was given up may never have been up.
+%% @doc Reports what a lane has taken along that has ended, or was left behind by a process that was killed. One that was given up may never have been up.
+-spec finished(none | teleport_sender:tx(), teleport_lane:id(), Reason :: term()) -> ok.
 finished(none, _, _) -> ok;
 finished(Tx, Id, Reason) -> report(teleport_sender:finish(Tx), Id, Reason).
 

@@ -332,12 +332,13 @@ handle_cast(_Request, State) -> {noreply, State}.
 
 %% @private
 -spec handle_info(term(), #peers{}) -> {noreply, #peers{}}.
-handle_info({'DOWN', _, process, Pid, _}, #peers{incoming = Incoming} = State) ->
+handle_info({'DOWN', _, process, Pid, Reason}, #peers{incoming = Incoming} = State) ->
     _ = [begin
              true = ets:delete(?TABLE, {peer, Node}),
              ok = teleport_way:forget(Node),
              true = ets:delete(?TABLE, {carried, Node}),
-             ets:match_delete(?TABLE, {{count, Node, '_'}, '_'})
+             true = ets:match_delete(?TABLE, {{count, Node, '_'}, '_'}),
+             left_behind(Node, Reason)
          end || [Node] <- ets:match(?TABLE, {{peer, '$1'}, Pid})],
     case maps:take(Pid, Incoming) of
         {{Node, Class, Index}, Rest} ->
@@ -348,6 +349,14 @@ handle_info({'DOWN', _, process, Pid, _}, #peers{incoming = Incoming} = State) -
     end;
 handle_info(_Info, State) ->
     {noreply, State}.
+
+%% A process that was killed has not taken its lanes out of the table, nor reported what they took along. They end with it.
+left_behind(Node, Reason) ->
+    lists:foreach(fun([Class, Index, Tx]) ->
+                          Id = {Node, Class, Index},
+                          ok = down(Id),
+                          teleport_peer:finished(Tx, Id, Reason)
+                  end, ets:match(?TABLE, {{out, Node, '$1', '$2'}, '$3', '_'})).
 
 replaced(Old, #peers{waiting = Waiting} = State) ->
     case maps:take(Old, Waiting) of
