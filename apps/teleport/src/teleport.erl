@@ -161,6 +161,7 @@ multi_call(Nodes, Name, Request, Timeout) -> multi_call(Nodes, Name, Request, Ti
 %% @doc The same with options. All nodes at once, and one limit for all.
 -spec multi_call([node()], Name :: atom(), term(), timeout(), options()) -> {Replies :: [{node(), term()}], Bad :: [node()]}.
 multi_call(Nodes, Name, Request, Timeout, Options) when is_atom(Name) ->
+    lists:foreach(fun teleport_config:of_node/1, Nodes),
     %% The requests come behind what the caller has sent to these servers.
     Keyed = maps:merge(#{key => {self(), Name}}, teleport_request:checked(Options)),
     Deadline = teleport_deadline:in(Timeout),

@@ -245,6 +245,7 @@ multicast(Nodes, Module, Function, Args) -> multicast(Nodes, Module, Function, A
 multicast(Nodes, Module, Function, Args, Given) ->
     Options = maps:merge(#{key => self()}, options(Given)),
     lists:all(fun(Node) -> is_applied(Node, Module, Function, Args) end, Nodes) orelse error({erpc, badarg}),
+    lists:foreach(fun teleport_config:of_node/1, Nodes),
     case teleport_each:send(Nodes, fun(Node) -> cast(Node, Module, Function, Args, Options) end) of
         [] -> ok;
         Failed -> {error, Failed}

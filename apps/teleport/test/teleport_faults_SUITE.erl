@@ -501,6 +501,8 @@ the_application_stops(Config) ->
         {error, {no_teleport, Node}} = beamway_peer:wait_until(fun() -> case teleport:prime(Node) of {error, {lane_lost, _}} -> false; E -> E end end, wait_ms()),
         ok = application:stop(teleport),
         {'EXIT', {{not_started, teleport}, _}} = (catch teleport:send({x, Node}, x)),
+        {'EXIT', {{not_started, teleport}, _}} = (catch teleport:multi_call([Node], x, x)),
+        {'EXIT', {{not_started, teleport}, _}} = (catch teleport_erpc:multicast([Node], erlang, node, [])),
         {'EXIT', {{not_started, teleport}, _}} = (catch teleport:configure(all, #{}))
     end).
 
