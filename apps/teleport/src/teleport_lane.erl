@@ -61,7 +61,7 @@ start_link(Start) ->
     {ok, proc_lib:spawn_opt(?MODULE, init, [self(), Start], [link, {message_queue_data, off_heap}, {min_heap_size, 4096}, {fullsweep_after, 10}])}.
 
 %% @doc Keys that wait and calls that are not answered; from the lane's process itself.
--spec info(pid(), TimeoutMs :: pos_integer()) -> map() | timeout.
+-spec info(pid(), timeout()) -> map() | timeout.
 info(Pid, TimeoutMs) ->
     Ref = monitor(process, Pid, [{alias, reply_demonitor}]),
     Pid ! {info, Ref},

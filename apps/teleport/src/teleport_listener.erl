@@ -59,14 +59,14 @@ leave() ->
     answered(teleport_deadline:in(?ANSWER_MS)).
 
 answered(Deadline) ->
-    Looked = teleport_each:run([Tx || {in, _, Tx} <- teleport_peers:all()], fun is_answered/1),
+    Looked = teleport_each:run([Tx || {in, _, Tx} <- teleport_peers:all()], fun(Tx) -> is_answered(Tx, teleport_deadline:left(Deadline)) end),
     case lists:all(fun({_, Ended}) -> Ended =:= {ok, true} end, Looked) orelse teleport_deadline:left(Deadline) =:= 0 of
         true -> ok;
         false -> receive after ?LOOK_MS -> answered(Deadline) end
     end.
 
-is_answered(Tx) ->
-    case teleport_lane:info(teleport_sender:pid(Tx), ?LEAVE_MS) of
+is_answered(Tx, LeftMs) ->
+    case teleport_lane:info(teleport_sender:pid(Tx), LeftMs) of
         #{pending_calls := Calls} -> Calls =:= 0 andalso teleport_sender:queued(Tx) =:= {0, 0};
         timeout -> false
     end.
