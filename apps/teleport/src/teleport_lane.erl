@@ -242,7 +242,7 @@ do_one({refers, Kind, Parts, _}, #lane{references = References, inbound = In} = 
         {ok, All, Next} -> inbound(teleport_inbound:resolved(Kind, All, iolist_size(All), In), Lane#lane{references = Next, has_blocks = true});
         {error, Reason} -> broken(Reason, Lane)
     end;
-do_one({acked, Count}, #lane{tx = Tx} = Lane) -> ok = teleport_sender:add(Tx, acked, Count), Lane;
+do_one({acked, Count}, #lane{tx = Tx} = Lane) -> ok = teleport_sender:acked(Tx, Count), Lane;
 do_one({credit, Frames, Bytes}, #lane{link = Link} = Lane) -> _ = teleport_link:credit(Link, Frames, Bytes), Lane;
 do_one(weigh_answers, #lane{tx = Tx} = Lane) -> {_, Bytes} = teleport_sender:queued(Tx), answers(Bytes, Lane);
 %% Not through the queue: an acknowledgement may overtake answers.

@@ -19,7 +19,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--export([new/4, send/6, max_message_bytes/1, pid/1, link/1, counters/1, enqueued/2, dequeued/2, queued/1, room/2, seen/2, sent/1, leave/1, rest/2, outstanding/1, finish/1, add/3, get/2, info/1, reconcile/2]).
+-export([new/4, send/6, max_message_bytes/1, pid/1, link/1, counters/1, enqueued/2, dequeued/2, queued/1, room/2, seen/2, sent/1, leave/1, rest/2, outstanding/1, finish/1, acked/2, add/3, info/1, reconcile/2]).
 -export_type([tx/0, counter/0, packed/0, refusal/0]).
 
 -record(tx, {pid :: pid(),
@@ -31,7 +31,7 @@
              max_bytes :: pos_integer(),
              max_messages :: pos_integer()}).
 -opaque tx() :: #tx{}.
--type counter() :: acked | stalls | dropped | refused | received | received_bytes.
+-type counter() :: refused | received | received_bytes.
 -type packed() :: {small, iodata(), Bytes :: non_neg_integer()} | {parts, teleport_term:parts(), Bytes :: non_neg_integer()}.
 -type refusal() :: closed | overload | timeout.
 
@@ -68,29 +68,27 @@ new(Pid, Link, Kind, #{chunk_bytes := Chunk, max_message_bytes := MaxMessage, ma
 %% counts the message. `closed': the lane is lost, and this message was not sent over it.
 -spec send(tx(), Key :: non_neg_integer(), teleport_frame:kind(), packed(), Bytes :: non_neg_integer(), OnFull) -> ok | dropped | {error, refusal()}
               when OnFull :: {block, teleport_deadline:deadline()} | error | drop.
-send(#tx{link = Link, counters = Counters, chunk = Chunk} = Tx, Key, Kind, {small, Term, Bytes}, Bytes, OnFull) when Bytes =< Chunk ->
-    case atomics:get(Counters, ?QUEUED) of
-        0 ->
-            case number(Counters) of
-                left -> {error, closed};
-                Number ->
-                    case teleport_link:send(Link, teleport_frame:small(Kind, Term)) of
-                        ok -> accepted(Counters, Number, Bytes);
-                        Not ->
-                            ok = atomics:add(Counters, ?REFUSED, 1),
-                            case Not of
-                                busy -> enqueue(Tx, Key, Kind, [Term], Bytes, OnFull);
-                                closed -> {error, closed}
-                            end
-                    end
-            end;
-        _ ->
-            enqueue(Tx, Key, Kind, [Term], Bytes, OnFull)
+send(#tx{counters = Counters, chunk = Chunk} = Tx, Key, Kind, {small, Term, Bytes}, Bytes, OnFull) when Bytes =< Chunk ->
+    case atomics:get(Counters, ?QUEUED) =:= 0 andalso straight(Tx, Kind, Term, Bytes) of
+        Not when Not =:= false; Not =:= busy -> enqueue(Tx, Key, Kind, [Term], Bytes, OnFull);
+        Result -> Result
     end;
 send(Tx, Key, Kind, {small, Term, Bytes}, Bytes, OnFull) ->
     enqueue(Tx, Key, Kind, [Term], Bytes, OnFull);
 send(Tx, Key, Kind, {parts, Parts, Bytes}, Bytes, OnFull) ->
     enqueue(Tx, Key, Kind, Parts, Bytes, OnFull).
+
+straight(#tx{link = Link, counters = Counters}, Kind, Term, Bytes) ->
+    case number(Counters) of
+        left -> {error, closed};
+        Number -> taken(teleport_link:send(Link, teleport_frame:small(Kind, Term)), Counters, Number, Bytes)
+    end.
+
+taken(ok, Counters, Number, Bytes) ->
+    accepted(Counters, Number, Bytes);
+taken(Not, Counters, _, _) ->
+    ok = atomics:add(Counters, ?REFUSED, 1),
+    case Not of busy -> busy; closed -> {error, closed} end.
 
 number(Counters) ->
     case atomics:add_get(Counters, ?SENT, 1) of
@@ -268,18 +266,14 @@ finish_now(Counters) ->
     ok = atomics:put(Counters, ?FINAL, Sent + 1),
     Unconfirmed.
 
+%% @doc The peer has delivered so many messages, all in all.
+-spec acked(tx(), Messages :: non_neg_integer()) -> ok.
+acked(#tx{counters = Counters}, Count) -> atomics:put(Counters, ?ACKED, Count).
+
 %% @doc Counts.
 -spec add(tx(), counter(), non_neg_integer()) -> ok.
-add(#tx{counters = Counters}, acked, Count) -> atomics:put(Counters, ?ACKED, Count);
 add(#tx{counters = Counters}, Counter, Count) -> atomics:add(Counters, index(Counter), Count).
 
-%% @doc Reads a counter.
--spec get(tx(), counter()) -> non_neg_integer().
-get(#tx{counters = Counters}, Counter) -> atomics:get(Counters, index(Counter)).
-
-index(acked) -> ?ACKED;
-index(stalls) -> ?STALLS;
-index(dropped) -> ?DROPPED;
 index(refused) -> ?REFUSED;
 index(received) -> ?RECEIVED;
 index(received_bytes) -> ?RECEIVED_BYTES.
