@@ -27,7 +27,7 @@
 send(Node, Address, Message, OnFull) ->
     case through(Node, fun() -> erlang:send(Address, Message, [noconnect, nosuspend]) end) of
         changed -> changed;
-        {done, ok} -> ok;
+        {done, ok} -> counted(Node);
         {done, noconnect} -> {error, {nodedown, Node}};
         {done, nosuspend} -> full(Node, Address, Message, OnFull)
     end.
@@ -58,13 +58,13 @@ call(Node, Address, Label, Request, Timeout) ->
 
 %% @doc Sends the request of a call; `gen' takes the response.
 -spec begin_call(node(), address(), Label :: term(), Request :: term()) -> {done, gen:request_id()} | changed.
-begin_call(Node, Address, Label, Request) -> through(Node, fun() -> gen:send_request(Address, Label, Request) end).
+begin_call(Node, Address, Label, Request) -> through(Node, fun() -> ok = counted(Node), gen:send_request(Address, Label, Request) end).
 
 %% @doc Applies a function there, as erpc:cast/4.
 -spec cast(node(), module(), atom(), [term()]) -> {done, ok} | changed.
-cast(Node, Module, Function, Args) -> through(Node, fun() -> erpc:cast(Node, Module, Function, Args) end).
+cast(Node, Module, Function, Args) -> through(Node, fun() -> ok = counted(Node), erpc:cast(Node, Module, Function, Args) end).
 
-%% @doc Counts what goes another way than through this module.
+%% @doc Counts what goes by distribution.
 -spec counted(node()) -> ok.
 counted(Node) -> teleport_peers:count_plain(Node, sent).
 
@@ -73,9 +73,7 @@ through(Node, Send) ->
     true = ets:insert(?TABLE, {Me}),
     try teleport_peers:plain(Node) of
         open ->
-            Done = Send(),
-            ok = teleport_peers:count_plain(Node, sent),
-            {done, Done};
+            {done, Send()};
         _ -> changed
     after
         true = ets:delete(?TABLE, Me)

@@ -28,7 +28,7 @@ families() ->
                               [{unconfirmed, counter, "Messages of lost lanes that were never acknowledged", peers(teleport_peers:lost())},
                                {by_distribution, gauge, "1 for a node without teleport", [{[{peer, Node}], 1} || Node <- lists:sort(teleport_peers:plain_all())]},
                                {by_distribution_sent, counter, "Messages and calls that went by distribution, for want of teleport there", plain(sent, Plain)},
-                               {by_distribution_dropped, counter, "Of these, those that found no room", plain(dropped, Plain)},
+                               {by_distribution_dropped, counter, "Messages that found no room there", plain(dropped, Plain)},
                                {events_dropped, counter, "Events for on_event that found no room", [{[], teleport_events:dropped()}]}]]].
 
 labels(Way, {Node, Class, Index}, #{kind := Kind}) ->

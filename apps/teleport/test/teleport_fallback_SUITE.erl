@@ -85,7 +85,7 @@ all_ways_of_sending(Config) ->
         #{Node := #{sent := Before}} = teleport_peers:plain_counts()
     end).
 
-%% Who does not wait is refused, who waits has a limit; the connection is as full as it gets by `!'.
+%% Who does not wait is refused, who waits has a limit, and none of these counts as sent; the connection is as full as it gets by `!'.
 bounds(Config) ->
     PeerB = teleport_nodes:second(Config),
     on_first(Config, fun(Node) ->
@@ -98,12 +98,13 @@ bounds(Config) ->
         Payload = binary:copy(<<"x">>, 10000),
         Send = fun(Options) -> teleport:send({fallback_nobody, Node}, Payload, Options) end,
         {error, overload} = beamway_peer:wait_until(fun() -> case Send(#{on_full => error}) of ok -> false; Full -> Full end end, wait_ms()),
+        [#{sent := Sent, dropped := 0}] = teleport:by_distribution(),
         Start = erlang:monotonic_time(millisecond),
         {error, timeout} = Send(#{}),
         {error, timeout} = Send(#{timeout => 0}),
         true = erlang:monotonic_time(millisecond) - Start >= 200,
         ok = Send(#{on_full => drop}),
-        [#{dropped := 1}] = teleport:by_distribution()
+        [#{sent := Sent, dropped := 1}] = teleport:by_distribution()
     end),
     ok = beamway_peer:sigcont(PeerB).
 
