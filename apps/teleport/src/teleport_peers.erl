@@ -252,6 +252,7 @@ init([]) ->
     ok = teleport_way:forget_all(),
     %% What the one before has left. What was lost stays lost, and what was sent by distribution may still be under way.
     _ = ets:select_delete(?TABLE, [{{{Kept, '_'}, '_'}, [], [false]} || Kept <- [lost, plain, plain_count]] ++ [{'_', [], [true]}]),
+    lists:foreach(fun unwatched/1, plain_all()),
     {ok, #peers{}}.
 
 %% @private
@@ -356,7 +357,12 @@ left_behind(Node, Reason) ->
                           Id = {Node, Class, Index},
                           ok = down(Id),
                           teleport_peer:finished(Tx, Id, Reason)
-                  end, ets:match(?TABLE, {{out, Node, '$1', '$2'}, '$3', '_'})).
+                  end, ets:match(?TABLE, {{out, Node, '$1', '$2'}, '$3', '_'})),
+    _ = [unwatched(Node) || plain(Node) =:= open],
+    ok.
+
+%% Nobody looks there for teleport now. Whoever sends next finds the way closed, and starts the process that opens it again and looks.
+unwatched(Node) -> set_plain(Node, closing).
 
 replaced(Old, #peers{waiting = Waiting} = State) ->
     case maps:take(Old, Waiting) of
