@@ -25,6 +25,8 @@
 
 -define(IDLE_MS, 5000).
 -define(PUMP_FRAMES, 32).
+%% So many messages that are in the mailbox one after the other are queued before the link gets the first of them. One turn of the link has room for all.
+-define(GATHER, ?PUMP_FRAMES - 1).
 -define(TURN_MS, 1).
 -define(SOCKET_MS, 5000).
 %% So long a lost link waits for word of its node. It comes within a round trip by distribution, unless that is held up.
@@ -48,6 +50,8 @@
                %% blocks were passed or taken, and this process may still have terms of them
                has_blocks = false :: boolean(),
                waiters = teleport_waiters:new() :: teleport_waiters:waiters(),
+               %% messages that were queued since the last look at what the link may get
+               gathered = 0 :: non_neg_integer(),
                %% of the lanes to this node
                turns = none :: none | teleport_fair_queue:member(),
                max_queue_bytes :: pos_integer(),
@@ -120,13 +124,19 @@ begin_reading(#lane{id = {_, Class, _}, link = Link} = Lane) ->
     _ = teleport_link:attend(Link, Class =/= control),
     loop(do([teleport_inbound:credit()], Lane)).
 
+%% Messages that were gathered go out when no other one is in the mailbox.
 -spec loop(#lane{}) -> no_return().
-loop(Lane) -> teleport_wait:message(?MODULE, Lane, ?IDLE_MS).
+loop(#lane{gathered = 0} = Lane) -> teleport_wait:message(?MODULE, Lane, ?IDLE_MS);
+loop(Lane) -> teleport_wait:message(?MODULE, Lane, 0).
 
 %% ---- events ----
 
 %% @private
 -spec message(term(), #lane{}) -> no_return().
+message({tx, Key, Kind, Parts, Bytes}, #lane{gathered = Gathered} = Lane) when Gathered < ?GATHER -> loop(queued(Key, Kind, Parts, Bytes, Lane));
+message({reserved, Ref, Key, Kind, Parts, Bytes}, #lane{gathered = Gathered, waiters = Waiters} = Lane) when Gathered < ?GATHER ->
+    loop(queued(Key, Kind, Parts, Bytes, waiters(teleport_waiters:took(Ref, Bytes, Waiters), Lane)));
+message(Message, #lane{gathered = Gathered} = Lane) when Gathered > 0 -> message(Message, pump(Lane));
 message({Tag, {data, Frame}}, #lane{tag = Tag, inbound = In} = Lane) when is_binary(Frame) ->
     loop(inbound(teleport_inbound:frame(Frame, In), Lane));
 message({Tag, {data, [_, N3, N2, N1, N0 | Whole]}}, #lane{tag = Tag, inbound = In} = Lane) ->
@@ -135,7 +145,6 @@ message({Tag, Asked}, #lane{tag = Tag, link = Link} = Lane) when Asked =:= flush
     _ = teleport_link:attended(Link, Asked) =:= again andalso begin self() ! {Tag, look}, erlang:yield() end,
     loop(Lane);
 message({Ref, Reply}, #lane{calls = Calls} = Lane) when is_reference(Ref) -> loop(calls(teleport_calls:replied(Ref, Reply, Calls), Lane));
-message({tx, Key, Kind, Parts, Bytes}, #lane{} = Lane) -> loop(pump(queued(Key, Kind, Parts, Bytes, Lane)));
 %% Last of all: it goes on by {@link system_continue/3}.
 message({system, From, Request}, #lane{parent = Parent} = Lane) -> sys:handle_system_msg(Request, From, Parent, ?MODULE, [], Lane);
 message(Message, #lane{} = Lane) -> loop(event(Message, Lane));
@@ -143,7 +152,8 @@ message(_, Other) -> of_other_code(Other).
 
 %% @private
 -spec silence(#lane{}) -> no_return().
-silence(#lane{} = Lane) -> loop(idle(Lane));
+silence(#lane{gathered = 0} = Lane) -> loop(idle(Lane));
+silence(#lane{} = Lane) -> loop(pump(Lane));
 silence(Other) -> of_other_code(Other).
 
 %% New code was loaded, and has another record: the lane ends, its peer process opens another one and reports what was not acknowledged.
@@ -156,8 +166,6 @@ event({Tag, passive}, #lane{tag = Tag} = Lane) -> Lane;
 event({wait, Ref, Pid, Bytes}, #lane{waiters = Waiters} = Lane) ->
     room(Lane#lane{waiters = teleport_waiters:in({Ref, Pid}, Bytes, fun is_process_alive/1, Waiters)});
 event({wait_over, Ref}, #lane{waiters = Waiters} = Lane) -> waiters(teleport_waiters:out(Ref, Waiters), Lane);
-event({reserved, Ref, Key, Kind, Parts, Bytes}, #lane{waiters = Waiters} = Lane) ->
-    pump(queued(Key, Kind, Parts, Bytes, waiters(teleport_waiters:took(Ref, Bytes, Waiters), Lane)));
 event(look, #lane{waiters = Waiters} = Lane) -> room(waiters(teleport_waiters:look(fun is_process_alive/1, Waiters), Lane));
 event(watch, #lane{calls = Calls} = Lane) -> calls(teleport_calls:watch(Calls), Lane);
 event(ack, #lane{inbound = In} = Lane) -> inbound(teleport_inbound:ack_due(In), Lane);
@@ -290,13 +298,15 @@ own(Answer, #lane{tx = Tx, link = Link, max_message_bytes = Max} = Lane) ->
 %% Answers need no order among themselves.
 own_later(Kind, Parts, Bytes, Lane) -> pump(queued(make_ref(), Kind, Parts, Bytes, do_one({enqueued, Bytes}, Lane))).
 
-queued(Key, Kind, Parts, Bytes, #lane{outbound = Out, references = References} = Lane) ->
+queued(Key, Kind, Parts, Bytes, #lane{outbound = Out, references = References, gathered = Gathered} = Lane) ->
     case teleport_references:pass(Parts, References) of
-        {none, Next} -> Lane#lane{outbound = teleport_outbound:message(Key, Kind, Parts, Bytes, Out), references = Next};
-        {Referring, Next} -> Lane#lane{outbound = teleport_outbound:message(Key, {referring, Kind}, Referring, Bytes, Out), references = Next, has_blocks = true}
+        {none, Next} -> Lane#lane{outbound = teleport_outbound:message(Key, Kind, Parts, Bytes, Out), references = Next, gathered = Gathered + 1};
+        {Referring, Next} ->
+            Lane#lane{outbound = teleport_outbound:message(Key, {referring, Kind}, Referring, Bytes, Out), references = Next, gathered = Gathered + 1, has_blocks = true}
     end.
 
-pump(#lane{outbound = Out} = Lane) ->
+pump(#lane{outbound = Out} = Gathered) ->
+    Lane = Gathered#lane{gathered = 0},
     case teleport_outbound:next(Out) of
         rest -> Lane;
         Step -> room(step(Step, ?PUMP_FRAMES, Out, Lane))
