@@ -321,8 +321,6 @@ step(_, 0, Out, Lane) ->
     self() ! pump,
     Lane#lane{outbound = teleport_outbound:paused(Out)};
 step({send, Frame}, Left, Out, #lane{link = Link} = Lane) ->
-    %% A piece is a turn of its own: others wait for one copy, and the scheduler looks at what has come the sooner.
-    true = erlang:bump_reductions(1 + iolist_size(Frame) bsr 6),
     Result = teleport_link:send(Link, Frame),
     _ = Result =:= busy andalso teleport_link:tell_when_writable(Link),
     go_on(Left - 1, teleport_outbound:sent(Result, Out), Lane);
@@ -338,7 +336,10 @@ step({turn, IsEmpty}, Left, Out, #lane{turns = Turns} = Lane) ->
 begin_next(empty, _, Out, Lane) ->
     Lane#lane{outbound = Out};
 begin_next({Frames, Next}, Left, _, #lane{turns = Turns} = Lane) ->
-    ok = teleport_fair_queue:sent(Frames, Turns),
+    Bytes = iolist_size(Frames),
+    ok = teleport_fair_queue:sent(Bytes, Turns),
+    %% A piece is a turn of its own: others wait for one copy, and the scheduler looks at what has come the sooner.
+    true = erlang:bump_reductions(1 + Bytes bsr 6),
     go_on(Left, Next, Lane).
 
 %% Whoever waits is told, one after the other, as far as there is room; so is a link that was held.
