@@ -57,6 +57,8 @@ credit() -> {credit, ?FRAMES, ?BYTES}.
 frame(Frame, In) -> used(byte_size(Frame), frame(teleport_frame:decode(Frame), byte_size(Frame), In)).
 
 frame({ok, {small, Kind, Term}}, Bytes, In) -> whole(Kind, [Term], Bytes, In);
+frame({ok, {batch, Messages}}, _, #inbound{role = acceptor} = In) -> batch(Messages, In);
+frame({ok, {batch, _}}, _, In) -> broken(<<"several messages in a frame for a caller">>, In);
 frame({ok, {piece, Stream, Data}}, _, In) -> piece(Stream, Data, In);
 frame({ok, {announce, Stream, Kind, Sizes}}, _, In) -> announced(is_right_way(Kind, In), Stream, Kind, Sizes, In);
 frame({ok, {ack, Count}}, _, #inbound{role = caller} = In) -> {[{acked, Count}], In};
@@ -91,26 +93,37 @@ piece(Stream, Data, #inbound{reassembly = Reassembly} = In) ->
 resolved(Kind, Parts, Bytes, In) -> whole(Kind, Parts, Bytes, In).
 
 whole({referring, Kind}, Parts, Bytes, In) -> {[{refers, Kind, Parts, Bytes}], In};
-whole(Kind, [Term | Binaries], Bytes, In) ->
-    case is_right_way(Kind, In) of
-        true ->
-            try teleport_term:unpack(Term, Binaries) of
-                Unpacked -> message(Kind, Unpacked, Bytes, In)
-            catch
-                error:_ -> broken(<<"bytes that are no term">>, In)
-            end;
-        false ->
-            broken(<<"a message in the wrong direction">>, In)
+whole(Kind, Parts, Bytes, In) ->
+    case message(Kind, Parts, Bytes, In) of
+        {request, _, _, _} = Request -> delivered([Request], 1, In);
+        Other -> {[Other], In}
     end.
 
-message(Kind, Term, Bytes, #inbound{role = caller} = In) ->
-    {[{answer, Kind, Term, Bytes}], In};
-message(Kind, Term, Bytes, #inbound{delivered = Before, told = Told, ack_timer = HasTimer} = In) ->
-    Request = {request, Kind, Term, Bytes},
-    case Before + 1 of
-        Delivered when Delivered - Told >= ?ACK_EVERY -> {[Request, {ack, Delivered}], In#inbound{delivered = Delivered}};
-        Delivered when HasTimer -> {[Request], In#inbound{delivered = Delivered}};
-        Delivered -> {[Request, {ack_in, ?ACK_MS}], In#inbound{delivered = Delivered, ack_timer = true}}
+%% The lane ends with one that is none, so nobody misses the others.
+batch(Messages, In) ->
+    All = [message(Kind, [Term], 1 + byte_size(Term), In) || {Kind, Term} <- Messages],
+    case lists:keyfind(broken, 1, All) of
+        false -> delivered(All, length(All), In);
+        Broken -> {[Broken], In}
+    end.
+
+message(Kind, [Term | Binaries], Bytes, #inbound{role = Role} = In) ->
+    case is_right_way(Kind, In) of
+        true ->
+            try {case Role of caller -> answer; acceptor -> request end, Kind, teleport_term:unpack(Term, Binaries), Bytes}
+            catch
+                error:_ -> {broken, <<"bytes that are no term">>}
+            end;
+        false ->
+            {broken, <<"a message in the wrong direction">>}
+    end.
+
+%% The caller hears of all of them at once.
+delivered(Requests, Count, #inbound{delivered = Before, told = Told, ack_timer = HasTimer} = In) ->
+    case Before + Count of
+        Delivered when Delivered - Told >= ?ACK_EVERY -> {Requests ++ [{ack, Delivered}], In#inbound{delivered = Delivered}};
+        Delivered when HasTimer -> {Requests, In#inbound{delivered = Delivered}};
+        Delivered -> {Requests ++ [{ack_in, ?ACK_MS}], In#inbound{delivered = Delivered, ack_timer = true}}
     end.
 
 %% ---- credit ----

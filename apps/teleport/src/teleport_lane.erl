@@ -84,10 +84,11 @@ init(Parent, {caller, Peer, {Node, Class, Index} = Id, Shares}) ->
     _ = monitor(process, Peer),
     set_priority(Class),
     case teleport_connect:connect(Node, Class, Index) of
-        {ok, Link, Kind, Why, References, Max} ->
-            #{weights := #{Class := Weight}} = Config = (teleport_config:of_node(Node))#{max_message_bytes := Max},
+        {ok, Link, Kind, Why, References, Max, Batches} ->
+            #{weights := #{Class := Weight}, chunk_bytes := Chunk} = Config = (teleport_config:of_node(Node))#{max_message_bytes := Max},
             Tx = teleport_sender:new(self(), Link, Kind, Config),
-            Lane = (new(caller, Parent, Id, Tx, {Link, Why}, Config))#lane{turns = teleport_fair_queue:join(Shares, Class, Index, Weight), references = References},
+            Lane = (new(caller, Parent, Id, Tx, {Link, Why}, Config))#lane{turns = teleport_fair_queue:join(Shares, Class, Index, Weight), references = References,
+                                                                           outbound = teleport_outbound:new(Chunk, Batches)},
             Peer ! {lane_up, self(), Id, Tx, Kind, Why},
             begin_reading(Lane);
         {error, Fate, Reason} ->
@@ -259,7 +260,7 @@ do_one({ack, Count}, #lane{link = Link, inbound = In} = Lane) ->
 do_one({reply, _} = Answer, Lane) -> own(Answer, Lane);
 do_one({failed, _} = Answer, Lane) -> own(Answer, Lane);
 do_one({enqueued, Bytes}, #lane{tx = Tx} = Lane) -> ok = teleport_sender:enqueued(Tx, Bytes), Lane;
-do_one({dequeued, Bytes}, #lane{tx = Tx} = Lane) -> ok = teleport_sender:dequeued(Tx, Bytes), Lane;
+do_one({dequeued, Bytes}, #lane{tx = Tx} = Lane) -> ok = teleport_sender:dequeued(Tx, 1, Bytes), Lane;
 do_one({tell, Ref}, Lane) -> Ref ! {Ref, room}, Lane;
 do_one({ack_in, Ms}, Lane) -> later(Ms, ack, Lane);
 do_one({watch_in, Ms}, Lane) -> later(Ms, watch, Lane);
@@ -324,8 +325,8 @@ step({send, Frame}, Left, Out, #lane{link = Link} = Lane) ->
     Result = teleport_link:send(Link, Frame),
     _ = Result =:= busy andalso teleport_link:tell_when_writable(Link),
     go_on(Left - 1, teleport_outbound:sent(Result, Out), Lane);
-step({through, Bytes, Next}, Left, _, #lane{tx = Tx} = Lane) ->
-    ok = teleport_sender:dequeued(Tx, Bytes),
+step({through, Messages, Bytes, Next}, Left, _, #lane{tx = Tx} = Lane) ->
+    ok = teleport_sender:dequeued(Tx, Messages, Bytes),
     go_on(Left, Next, Lane);
 step({turn, IsEmpty}, Left, Out, #lane{turns = Turns} = Lane) ->
     case teleport_fair_queue:turn(IsEmpty, Turns) of

@@ -3,14 +3,14 @@
 %% what came of it.
 -module(teleport_outbound).
 
--export([new/1, message/5, next/1, begin_next/1, sent/2, writable/1, paused/1, resumed/1, idle/3, keys/1]).
+-export([new/1, new/2, message/5, next/1, begin_next/1, sent/2, writable/1, paused/1, resumed/1, idle/3, keys/1]).
 -export_type([outbound/0]).
 
 -type queued() :: {Messages :: non_neg_integer(), Bytes :: non_neg_integer()}.
 -record(outbound, {schedule :: teleport_schedule:schedule(),
                    %% frames that the link has not taken, and what is through with them
                    unsent = [] :: [iodata()],
-                   through = none :: none | non_neg_integer(),
+                   through = none :: none | {Messages :: pos_integer(), Bytes :: non_neg_integer()},
                    %% the link tells when it has room
                    blocked = false :: boolean(),
                    %% others have their turn first
@@ -24,23 +24,27 @@
 
 %% @doc Nothing waits. Larger messages are cut into pieces of so many bytes.
 -spec new(ChunkBytes :: pos_integer()) -> outbound().
-new(ChunkBytes) -> #outbound{schedule = teleport_schedule:new(ChunkBytes)}.
+new(ChunkBytes) -> new(ChunkBytes, false).
+
+%% @doc The same. `Batches': the peer takes frames with several small messages.
+-spec new(ChunkBytes :: pos_integer(), Batches :: boolean()) -> outbound().
+new(ChunkBytes, Batches) -> #outbound{schedule = teleport_schedule:new(ChunkBytes, Batches)}.
 
 %% @doc A message for the queue of its key.
 -spec message(Key :: term(), teleport_frame:kind(), teleport_term:parts(), Bytes :: non_neg_integer(), outbound()) -> outbound().
 message(Key, Kind, Parts, Bytes, #outbound{schedule = Schedule} = Out) ->
     Out#outbound{schedule = teleport_schedule:in(Key, Kind, Parts, Bytes, Schedule), counted = none}.
 
-%% @doc What to do now. `send': give the frame to the link, then {@link sent/2}. `through': the link has all of a message of so many bytes.
+%% @doc What to do now. `send': give the frame to the link, then {@link sent/2}. `through': the link has all of so many messages, of so many bytes together.
 %% `turn': ask whether it is this lane's turn, then {@link begin_next/1} or {@link paused/1}. `rest': nothing until something comes.
--spec next(outbound()) -> {send, iodata()} | {through, Bytes :: non_neg_integer(), outbound()} | {turn, IsEmpty :: boolean()} | rest.
+-spec next(outbound()) -> {send, iodata()} | {through, Messages :: pos_integer(), Bytes :: non_neg_integer(), outbound()} | {turn, IsEmpty :: boolean()} | rest.
 next(#outbound{blocked = true}) -> rest;
 next(#outbound{paused = true}) -> rest;
 next(#outbound{unsent = [Frame | _]}) -> {send, Frame};
 next(#outbound{through = none, schedule = Schedule}) -> {turn, teleport_schedule:is_empty(Schedule)};
-next(#outbound{through = Bytes} = Out) -> {through, Bytes, Out#outbound{through = none}}.
+next(#outbound{through = {Messages, Bytes}} = Out) -> {through, Messages, Bytes, Out#outbound{through = none}}.
 
-%% @doc The frames of the next small message, or piece of a large one: {@link next/1} gives them out.
+%% @doc The frames of the next small messages, or piece of a large one: {@link next/1} gives them out.
 -spec begin_next(outbound()) -> {[iodata(), ...], outbound()} | empty.
 begin_next(#outbound{schedule = Schedule} = Out) ->
     case teleport_schedule:out(Schedule) of

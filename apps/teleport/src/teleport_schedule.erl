@@ -5,9 +5,11 @@
 %% piece of a large one, so a small message waits for at most one piece of every other key. Within a key the order is kept: a
 %% message begins when the one before it has ended. At most so many large messages, and bytes of them, are under way at a time that the
 %% peer's memory for unfinished ones stays bounded; a key whose turn it is waits until one of those is done.
+%%
+%% If the peer takes batches, turns that are small messages and follow each other are one frame: what comes out has the same order.
 -module(teleport_schedule).
 
--export([new/1, in/5, out/1, is_empty/1, keys/1]).
+-export([new/1, new/2, in/5, out/1, is_empty/1, keys/1]).
 -export_type([schedule/0]).
 
 -ifdef(TEST).
@@ -18,12 +20,20 @@
 %% A peer takes no more of all unfinished messages: {@link teleport_inbound}, and the driver of each lane.
 -define(MAX_OPEN_BYTES, 1 bsl 32).
 
+%% Of one frame with several messages. It is smaller than a piece, for whatever comes meanwhile waits for it.
+-define(BATCH_MESSAGES, 64).
+-define(BATCH_BYTES, 65536).
+
 -record(big, {stream :: teleport_frame:stream(),
               sizes :: [non_neg_integer(), ...],    %% of the parts that are left, each as a whole
               parts :: teleport_term:parts(),   %% the rest of them
               bytes :: non_neg_integer()}).     %% of the whole message, for the account
--type item() :: {small, iodata(), Bytes :: non_neg_integer()} | {large, teleport_frame:kind(), teleport_term:parts(), Bytes :: non_neg_integer()}.
+-type small() :: {small, teleport_frame:kind(), iodata(), Bytes :: non_neg_integer()}.
+-type item() :: small() | {large, teleport_frame:kind(), teleport_term:parts(), Bytes :: non_neg_integer()}.
+-type through() :: {Messages :: pos_integer(), Bytes :: non_neg_integer()}.
 -record(schedule, {chunk :: pos_integer(),
+                   %% several small messages may be one frame
+                   batches :: boolean(),
                    %% each key that waits, once
                    ring = queue:new() :: queue:queue(Key :: term()),
                    %% of each of these: what is under way, what follows
@@ -35,13 +45,17 @@
 
 %% @doc An empty one, for pieces of at most so many bytes.
 -spec new(ChunkBytes :: pos_integer()) -> schedule().
-new(ChunkBytes) -> #schedule{chunk = ChunkBytes}.
+new(ChunkBytes) -> new(ChunkBytes, false).
+
+%% @doc The same. `Batches': the peer takes frames with several small messages.
+-spec new(ChunkBytes :: pos_integer(), Batches :: boolean()) -> schedule().
+new(ChunkBytes, Batches) -> #schedule{chunk = ChunkBytes, batches = Batches}.
 
 %% @doc Adds a message to the queue of its key. A single part that is no larger than a piece is sent as a small message.
 -spec in(Key :: term(), teleport_frame:kind(), teleport_term:parts(), Bytes :: non_neg_integer(), schedule()) -> schedule().
 in(Key, Kind, Parts, Bytes, #schedule{chunk = Chunk, ring = Ring, keys = Keys} = Schedule) ->
     Item = case Parts of
-               [Term] when Bytes =< Chunk -> {small, teleport_frame:small(Kind, Term), Bytes};
+               [Term] when Bytes =< Chunk -> {small, Kind, Term, Bytes};
                _ -> {large, Kind, Parts, Bytes}
            end,
     case Keys of
@@ -51,10 +65,39 @@ in(Key, Kind, Parts, Bytes, #schedule{chunk = Chunk, ring = Ring, keys = Keys} =
             Schedule#schedule{ring = queue:in(Key, Ring), keys = Keys#{Key => {none, queue:from_list([Item])}}}
     end.
 
-%% @doc The next frames, and the bytes of the message that is through with them.
--spec out(schedule()) -> empty | {[iodata(), ...], Through :: none | Bytes :: non_neg_integer(), schedule()}.
+%% @doc The next frames, and the messages that are through with them.
+-spec out(schedule()) -> empty | {[iodata(), ...], none | through(), schedule()}.
 out(#schedule{keys = Keys} = Schedule) ->
-    out(map_size(Keys), Schedule).
+    case out(map_size(Keys), Schedule) of
+        {{small, _, _, Bytes} = Small, Next} -> batch([Small], 1, Bytes, Next);
+        Other -> Other
+    end.
+
+batch(Smalls, Count, Sum, Schedule) ->
+    case Count < ?BATCH_MESSAGES andalso is_small_next(?BATCH_BYTES - Sum, Schedule) of
+        true ->
+            {{small, _, _, Bytes} = Small, Next} = out(1, Schedule),
+            batch([Small | Smalls], Count + 1, Sum + Bytes, Next);
+        false ->
+            {[small_frame(Smalls)], {Count, Sum}, Schedule}
+    end.
+
+is_small_next(_, #schedule{batches = false}) -> false;
+is_small_next(Room, #schedule{ring = Ring, keys = Keys}) ->
+    case queue:peek(Ring) of
+        {value, Key} -> is_small(map_get(Key, Keys), Room);
+        empty -> false
+    end.
+
+is_small({none, Queue}, Room) ->
+    case queue:get(Queue) of
+        {small, _, _, Bytes} -> Bytes =< Room;
+        _ -> false
+    end;
+is_small(_, _) -> false.
+
+small_frame([{small, Kind, Term, _}]) -> teleport_frame:small(Kind, Term);
+small_frame(Smalls) -> teleport_frame:batch([{Kind, Term, Bytes} || {small, Kind, Term, Bytes} <- lists:reverse(Smalls)]).
 
 out(0, _) ->
     empty;
@@ -74,8 +117,8 @@ next({none, Queue}, #schedule{open = Open, open_bytes = OpenBytes}) ->
 next({Big, Queue}, _) ->
     {Big, Queue}.
 
-turn({small, Frame, Bytes}, Queue, Key, Schedule) ->
-    {[Frame], Bytes, later(none, Queue, Key, Schedule)};
+turn({small, _, _, _} = Small, Queue, Key, Schedule) ->
+    {Small, later(none, Queue, Key, Schedule)};
 turn({large, Kind, Parts, Bytes}, Queue, Key, #schedule{stream = Stream, open = Open, open_bytes = OpenBytes} = Schedule) ->
     Sizes = [iolist_size(Part) || Part <- Parts],
     Announced = teleport_frame:announce(Stream, Kind, Sizes),
@@ -88,7 +131,7 @@ turn(#big{stream = Stream, sizes = [Size | Sizes], parts = [Part | Parts], bytes
     {Piece, Rest} = cut(Part, Chunk),
     Frames = [teleport_frame:piece(Stream, Size, Piece)],
     case {Rest, Parts} of
-        {[], []} -> {Frames, Bytes, later(none, Queue, Key, Schedule#schedule{open = Open - 1, open_bytes = OpenBytes - Bytes})};
+        {[], []} -> {Frames, {1, Bytes}, later(none, Queue, Key, Schedule#schedule{open = Open - 1, open_bytes = OpenBytes - Bytes})};
         {[], _} -> {Frames, none, later(Big#big{sizes = Sizes, parts = Parts}, Queue, Key, Schedule)};
         _ -> {Frames, none, later(Big#big{parts = [Rest | Parts]}, Queue, Key, Schedule)}
     end.
@@ -152,6 +195,19 @@ few_large_ones_are_open_at_a_time_test() ->
                                end
                        end, {#{}, 0}, frames(Many)),
     ?assertEqual({#{}, ?MAX_OPEN}, Open).
+
+small_ones_go_together_test() ->
+    Four = lists:foldl(fun({Key, N}, S) -> in(Key, message, [<<N>>], 1, S) end, new(100, true), [{a, 1}, {a, 2}, {b, 3}, {c, 4}]),
+    {[Frame], {4, 4}, Rest} = out(Four),
+    ?assertEqual({batch, [{message, <<N>>} || N <- [1, 3, 4, 2]]}, decoded(Frame)),
+    ?assertEqual(empty, out(Rest)),
+    Mixed = in(c, message, [<<2>>], 1, in(b, message, [binary:copy(<<"b">>, 250)], 250, in(a, message, [<<1>>], 1, new(100, true)))),
+    ?assertMatch([{small, message, <<1>>}, {announce, 0, message, [250]}, {piece, 0, _}, {small, message, <<2>>}, {piece, 0, _}, {piece, 0, _}], frames(Mixed)).
+
+few_go_together_test_() ->
+    Many = fun(Bytes) -> lists:foldl(fun(_, S) -> in(a, message, [binary:copy(<<"s">>, Bytes)], Bytes, S) end, new(1 bsl 20, true), lists:seq(1, 100)) end,
+    [?_assertMatch({[_], Through, _}, out(Many(Bytes)))
+     || {Bytes, Through} <- [{1, {?BATCH_MESSAGES, ?BATCH_MESSAGES}}, {30000, {2, 60000}}, {?BATCH_BYTES, {1, ?BATCH_BYTES}}, {100000, {1, 100000}}]].
 
 %% The same megabyte makes all of them: what counts is what is announced before the first one is through.
 few_bytes_are_open_at_a_time_test() ->

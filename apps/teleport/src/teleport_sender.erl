@@ -19,7 +19,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--export([new/4, send/6, max_message_bytes/1, pid/1, link/1, counters/1, enqueued/2, dequeued/2, queued/1, room/2, seen/2, sent/1, leave/1, rest/2, outstanding/1, finish/1, acked/2, add/3, info/1, reconcile/2]).
+-export([new/4, send/6, max_message_bytes/1, pid/1, link/1, counters/1, enqueued/2, dequeued/3, queued/1, room/2, seen/2, sent/1, leave/1, rest/2, outstanding/1, finish/1, acked/2, add/3, info/1, reconcile/2]).
 -export_type([tx/0, counter/0, packed/0, refusal/0]).
 
 -record(tx, {pid :: pid(),
@@ -120,19 +120,15 @@ enqueue(#tx{pid = Pid, counters = Counters, max_bytes = MaxBytes} = Tx, Key, Kin
     case atomics:add_get(Counters, ?QUEUED_BYTES, Bytes) of
         All when Messages =< Most, All =< MaxBytes orelse All =:= Bytes ->
             case number(Counters) of
-                left -> ok = not_queued(Counters, Bytes), {error, closed};
+                left -> ok = dequeued(Tx, 1, Bytes), {error, closed};
                 Number ->
                     Pid ! {tx, Key, Kind, Parts, Bytes},
                     accepted(Counters, Number, Bytes)
             end;
         _ ->
-            ok = not_queued(Counters, Bytes),
+            ok = dequeued(Tx, 1, Bytes),
             full(Tx, Key, Kind, Parts, Bytes, OnFull)
     end.
-
-not_queued(Counters, Bytes) ->
-    ok = atomics:sub(Counters, ?QUEUED_BYTES, Bytes),
-    atomics:sub(Counters, ?QUEUED, 1).
 
 most({block, _}, #tx{max_messages = Most}) -> min(Most, ?WAIT_MESSAGES);
 most(_, #tx{max_messages = Most}) -> Most.
@@ -195,11 +191,11 @@ enqueued(#tx{counters = Counters}, Bytes) ->
     ok = atomics:add(Counters, ?QUEUED_BYTES, Bytes),
     atomics:add(Counters, ?QUEUED, 1).
 
-%% @doc Counts a message of the queue that the link has taken, or that will not come.
--spec dequeued(tx(), Bytes :: non_neg_integer()) -> ok.
-dequeued(#tx{counters = Counters}, Bytes) ->
+%% @doc Counts messages of the queue that the link has taken, or that will not come.
+-spec dequeued(tx(), Messages :: pos_integer(), Bytes :: non_neg_integer()) -> ok.
+dequeued(#tx{counters = Counters}, Messages, Bytes) ->
     ok = atomics:sub(Counters, ?QUEUED_BYTES, Bytes),
-    atomics:sub(Counters, ?QUEUED, 1).
+    atomics:sub(Counters, ?QUEUED, Messages).
 
 %% @doc What waits now.
 -spec queued(tx()) -> {Messages :: non_neg_integer(), Bytes :: non_neg_integer()}.

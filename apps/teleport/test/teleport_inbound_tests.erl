@@ -12,13 +12,18 @@
 
 small(Kind, Term) -> iolist_to_binary(teleport_frame:small(Kind, term_to_binary(Term))).
 
+batch(Messages) ->
+    iolist_to_binary(teleport_frame:batch([{Kind, Encoded, byte_size(Encoded)} || {Kind, Term} <- Messages, Encoded <- [term_to_binary(Term)]])).
+
 directions_test_() ->
     Broken = fun(Role, Frame) -> {[{broken, _} | _], _} = frame(iolist_to_binary(Frame), new(Role, ?MAX, ?MAX_ANSWERS)) end,
     [?_assertMatch({[{request, message, [a | b], _}, {ack_in, _}], _}, frame(small(message, [a | b]), new(acceptor, ?MAX, ?MAX_ANSWERS))),
      ?_assertMatch({[{answer, reply, x, _}], _}, frame(small(reply, x), new(caller, ?MAX, ?MAX_ANSWERS))),
+     ?_assertMatch({[{request, message, [a | b], _}, {request, cancel, c, _}, {ack_in, _}], _}, frame(batch([{message, [a | b]}, {cancel, c}]), new(acceptor, ?MAX, ?MAX_ANSWERS))),
      ?_assertMatch({[{acked, 7}], _}, frame(iolist_to_binary(teleport_frame:ack(7)), new(caller, ?MAX, ?MAX_ANSWERS)))]
         ++ [?_test(Broken(Role, Frame))
             || {Role, Frame} <- [{acceptor, small(reply, x)}, {caller, small(message, x)}, {acceptor, teleport_frame:ack(7)}, {caller, <<>>},
+                                 {caller, batch([{reply, x}])}, {acceptor, batch([{message, x}, {reply, y}])}, {acceptor, teleport_frame:batch([{message, <<1, 2>>, 2}])},
                                  {acceptor, <<1, 2, 3>>}, {acceptor, teleport_frame:announce(1, reply, [9])}, {caller, teleport_frame:announce(1, call, [9])},
                                  {acceptor, teleport_frame:announce(1, call, [?MAX + 1])}, {acceptor, teleport_frame:piece(1, 9, <<"x">>)}]].
 
@@ -31,7 +36,7 @@ a_caller_reads_on_test() ->
 %% ---- a lane that is fed at random ----
 
 %% A message in so many pieces; how the link takes an acknowledgement; time that passes; answers that wait.
-step() -> oneof([{message, weighted_union([{3, 1}, {2, 2}, {1, range(3, 5)}]), oneof([10, 10, 1000, 100000, 3000000])},
+step() -> oneof([{batch, range(1, 300)}, {message, weighted_union([{3, 1}, {2, 2}, {1, range(3, 5)}]), oneof([10, 10, 1000, 100000, 3000000])},
                  {many, range(1, 700)}, {acks, oneof([ok, busy])}, timer, {answers, oneof([0, 10, ?MAX_ANSWERS div 2, ?MAX_ANSWERS + 1])}]).
 
 right_test_() ->
@@ -51,6 +56,8 @@ stays_right(Steps) ->
 %% Whoever waits for ever would never be delivered: after a pause of the answers there is credit again.
 step({message, Pieces, Size}, Model) -> message(Pieces, Size, Model);
 step({many, Count}, Model) -> lists:foldl(fun(_, Acc) -> message(1, 10, Acc) end, Model, lists:seq(1, Count));
+step({batch, Count}, #model{number = Number} = Model) ->
+    feed(batch([{message, [N]} || N <- lists:seq(Number + 1, Number + Count)]), Model#model{number = Number + Count});
 step({acks, Result}, Model) -> Model#model{acks = Result};
 step(timer, Model) -> timer(Model);
 step({answers, Bytes}, #model{in = In} = Model) -> done(answers(Bytes, In), Model#model{answers = Bytes}).

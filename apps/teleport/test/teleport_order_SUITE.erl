@@ -5,7 +5,7 @@
 -include_lib("proper/include/proper.hrl").
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
--export([order_of_a_sender/1, order_of_a_key/1, unordered_spreads/1, small_ones_overtake_large_ones/1, a_peer_that_stops/1,
+-export([order_of_a_sender/1, order_of_a_key/1, unordered_spreads/1, small_ones_overtake_large_ones/1, small_ones_go_together/1, a_peer_that_stops/1,
          full_is_an_error/1, full_blocks_for_a_while/1, full_drops_and_counts/1, full_drops_and_tells/1, properties/1, order_between_calls_and_casts/1, classes_share/1,
          order_by_any_name/1, order_while_reconfigured/1]).
 -export([take_all/2, numbered/3, whereis_name/1]).
@@ -17,7 +17,7 @@ all() -> teleport_nodes:all([beamway | teleport_nodes:kinds()]).
 
 groups() ->
     teleport_nodes:groups(teleport_nodes:kinds(),
-                          [order_of_a_sender, order_of_a_key, unordered_spreads, small_ones_overtake_large_ones, a_peer_that_stops,
+                          [order_of_a_sender, order_of_a_key, unordered_spreads, small_ones_overtake_large_ones, small_ones_go_together, a_peer_that_stops,
                            full_is_an_error, full_blocks_for_a_while, full_drops_and_counts, full_drops_and_tells, order_between_calls_and_casts,
                            classes_share, properties, order_by_any_name, order_while_reconfigured])
         %% Where a pid's messages of class normal take the distribution.
@@ -114,6 +114,25 @@ small_ones_overtake_large_ones(Config) ->
         {Keeper, _} = persistent_term:get(tp_overtake),
         Keeper ! {give, self()},
         receive {seen, Seen} -> [{small, 1, _}, {large, 1, _}, {behind, 1, _}] = Seen after wait_ms() -> error(not_all_came) end
+    end).
+
+%% What waits for the lane's process goes out in few frames, in its order, and each message is acknowledged. A count without a message keeps the sender
+%% from the straight way meanwhile.
+small_ones_go_together(Config) ->
+    on_first(Config, fun(Node) ->
+        ok = teleport:prime(Node, infinity),
+        [Tx] = [Tx || {out, {Of, control, 0}, Tx} <- teleport_peers:all(), Of =:= Node],
+        Frames = fun() -> maps:get(frames_out, teleport_link:stats(teleport_sender:link(Tx)), 0) end,
+        Pid = spawn(Node, ?MODULE, take_all, [self(), 1000]),
+        Before = Frames(),
+        ok = sys:suspend(teleport_sender:pid(Tx)),
+        ok = teleport_sender:enqueued(Tx, 0),
+        [ok = teleport:send(Pid, {self(), N, x}, #{class => control, way => lane}) || N <- lists:seq(1, 1000)],
+        ok = teleport_sender:dequeued(Tx, 1, 0),
+        ok = sys:resume(teleport_sender:pid(Tx)),
+        in_order(collected(Pid), 1, 1000),
+        {true, _} = {Frames() - Before < 100, Frames() - Before},
+        _ = beamway_peer:wait_until(fun() -> teleport_sender:outstanding(Tx) =:= 0 end, wait_ms())
     end).
 
 %% Different keys of the first lane of two.

@@ -5,7 +5,7 @@
 -include_lib("proper/include/proper.hrl").
 -include_lib("eunit/include/eunit.hrl").
 
--import(teleport_outbound, [new/1, message/5, next/1, begin_next/1, sent/2, writable/1, paused/1, resumed/1, idle/3]).
+-import(teleport_outbound, [new/1, new/2, message/5, next/1, begin_next/1, sent/2, writable/1, paused/1, resumed/1, idle/3]).
 
 -define(CHUNK, 4096).
 
@@ -29,7 +29,7 @@ nothing_without_the_link_or_a_turn_test() ->
     [?assertEqual(rest, next(Held)) || Held <- [paused(Begun), sent(busy, Begun), sent(closed, Begun)]],
     {send, Frame} = next(writable(sent(busy, Begun))),
     {send, Frame} = next(resumed(paused(Begun))),
-    {through, 1, Done} = next(sent(ok, Begun)),
+    {through, 1, 1, Done} = next(sent(ok, Begun)),
     ?assertEqual({turn, true}, next(Done)),
     ?assertEqual(empty, begin_next(Done)).
 
@@ -38,13 +38,13 @@ nothing_without_the_link_or_a_turn_test() ->
 step() -> oneof([{message, range(1, 4), oneof([1, 100, 5000, 50000, 100000])}, {takes, range(0, 5)}, writable, pause, resume]).
 
 order_test_() ->
-    {timeout, 60, ?_assert(proper:quickcheck(?FORALL(Steps, list(step()), stays_right(Steps)), [quiet, {numtests, 500}, {max_size, 60}]))}.
+    {timeout, 60, ?_assert(proper:quickcheck(?FORALL({Batches, Steps}, {boolean(), list(step())}, stays_right(Batches, Steps)), [quiet, {numtests, 500}, {max_size, 60}]))}.
 
--record(model, {out = new(?CHUNK), number = 0, takes = 3, queued = {0, 0}, in = teleport_inbound:new(acceptor, 1 bsl 30, 1 bsl 30), got = #{}, right = true}).
+-record(model, {out, number = 0, takes = 3, queued = {0, 0}, in = teleport_inbound:new(acceptor, 1 bsl 30, 1 bsl 30), got = #{}, right = true}).
 
 %% In the end the link takes everything.
-stays_right(Steps) ->
-    Model = lists:foldl(fun(Step, Acc) -> pump(step(Step, Acc)) end, #model{}, Steps),
+stays_right(Batches, Steps) ->
+    Model = lists:foldl(fun(Step, Acc) -> pump(step(Step, Acc)) end, #model{out = new(?CHUNK, Batches)}, Steps),
     End = pump(Model#model{takes = infinity, out = resumed(writable(Model#model.out))}),
     End#model.right andalso End#model.queued =:= {0, 0} andalso next(End#model.out) =:= {turn, true}
         andalso lists:sum([length(Numbers) || Numbers <- maps:values(End#model.got)]) =:= End#model.number.
@@ -65,7 +65,7 @@ pump(#model{out = Out, takes = Takes, queued = {Messages, Sum}} = Model) ->
         rest -> Model;
         {send, _} when Takes =:= 0 -> Model#model{out = sent(busy, Out)};
         {send, Frame} -> pump(arrived(iolist_to_binary(Frame), Model#model{out = sent(ok, Out), takes = less(Takes)}));
-        {through, Bytes, Next} -> pump(Model#model{out = Next, queued = {Messages - 1, Sum - Bytes}});
+        {through, Through, Bytes, Next} -> pump(Model#model{out = Next, queued = {Messages - Through, Sum - Bytes}});
         {turn, IsEmpty} ->
             case begin_next(Out) of
                 {_, Next} when not IsEmpty -> pump(Model#model{out = Next});

@@ -230,6 +230,7 @@ frames_that_no_peer_sends(Config) ->
               teleport_frame:small(call, term_to_binary([make_ref(), self(), "name" | y])),
               teleport_frame:small(cancel, term_to_binary(x)), teleport_frame:small(apply, term_to_binary([make_ref(), self(), m, f | no_list])),
               teleport_frame:small(reply, term_to_binary([make_ref() | reply])), teleport_frame:ack(5),
+              teleport_frame:batch([{message, <<"no term">>, 7}]), teleport_frame:batch([{reply, term_to_binary(x), byte_size(term_to_binary(x))}]),
               <<131, 119, 255>>, binary:copy(<<1>>, 20000000)],
     [begin
          {Ip, Port} = port(Config),
