@@ -7,6 +7,7 @@
 %% peer's memory for unfinished ones stays bounded; a key whose turn it is waits until one of those is done.
 %%
 %% If the peer takes batches, turns that are small messages and follow each other are one frame: what comes out has the same order.
+%% And while no key waits, small messages stand in one line, as many as one frame takes. It goes out before all that comes later, so nobody need know their keys.
 -module(teleport_schedule).
 
 -export([new/1, new/2, in/5, out/1, is_empty/1, keys/1]).
@@ -34,6 +35,8 @@
 -record(schedule, {chunk :: pos_integer(),
                    %% several small messages may be one frame
                    batches :: boolean(),
+                   %% what came while no key waited, the newest first
+                   line = {0, 0, []} :: {Messages :: non_neg_integer(), Bytes :: non_neg_integer(), [{Key :: term(), small()}]},
                    %% each key that waits, once
                    ring = queue:new() :: queue:queue(Key :: term()),
                    %% of each of these: what is under way, what follows
@@ -53,6 +56,9 @@ new(ChunkBytes, Batches) -> #schedule{chunk = ChunkBytes, batches = Batches}.
 
 %% @doc Adds a message to the queue of its key. A single part that is no larger than a piece is sent as a small message.
 -spec in(Key :: term(), teleport_frame:kind(), teleport_term:parts(), Bytes :: non_neg_integer(), schedule()) -> schedule().
+in(Key, Kind, [Term], Bytes, #schedule{batches = true, chunk = Chunk, keys = Keys, line = {Count, Sum, Line}} = Schedule)
+  when map_size(Keys) =:= 0, Count < ?BATCH_MESSAGES, Sum + Bytes =< ?BATCH_BYTES, Bytes =< Chunk ->
+    Schedule#schedule{line = {Count + 1, Sum + Bytes, [{Key, {small, Kind, Term, Bytes}} | Line]}};
 in(Key, Kind, Parts, Bytes, #schedule{chunk = Chunk, ring = Ring, keys = Keys} = Schedule) ->
     Item = case Parts of
                [Term] when Bytes =< Chunk -> {small, Kind, Term, Bytes};
@@ -67,6 +73,8 @@ in(Key, Kind, Parts, Bytes, #schedule{chunk = Chunk, ring = Ring, keys = Keys} =
 
 %% @doc The next frames, and the messages that are through with them.
 -spec out(schedule()) -> empty | {[iodata(), ...], none | through(), schedule()}.
+out(#schedule{line = {Count, Sum, [_ | _] = Line}} = Schedule) ->
+    {[small_frame([Small || {_, Small} <- Line])], {Count, Sum}, Schedule#schedule{line = {0, 0, []}}};
 out(#schedule{keys = Keys} = Schedule) ->
     case out(map_size(Keys), Schedule) of
         {{small, _, _, Bytes} = Small, Next} -> batch([Small], 1, Bytes, Next);
@@ -156,11 +164,11 @@ cut(Rest, _, Acc) ->
 
 %% @doc Whether nothing waits.
 -spec is_empty(schedule()) -> boolean().
-is_empty(#schedule{keys = Keys}) -> map_size(Keys) =:= 0.
+is_empty(#schedule{keys = Keys, line = {Count, _, _}}) -> Count + map_size(Keys) =:= 0.
 
 %% @doc How many order keys have something that waits.
 -spec keys(schedule()) -> non_neg_integer().
-keys(#schedule{keys = Keys}) -> map_size(Keys).
+keys(#schedule{keys = Keys, line = {_, _, Line}}) -> length(lists:usort([Key || {Key, _} <- Line] ++ maps:keys(Keys))).
 
 -ifdef(TEST).
 
@@ -197,10 +205,15 @@ few_large_ones_are_open_at_a_time_test() ->
     ?assertEqual({#{}, ?MAX_OPEN}, Open).
 
 small_ones_go_together_test() ->
-    Four = lists:foldl(fun({Key, N}, S) -> in(Key, message, [<<N>>], 1, S) end, new(100, true), [{a, 1}, {a, 2}, {b, 3}, {c, 4}]),
-    {[Frame], {4, 4}, Rest} = out(Four),
-    ?assertEqual({batch, [{message, <<N>>} || N <- [1, 3, 4, 2]]}, decoded(Frame)),
-    ?assertEqual(empty, out(Rest)),
+    Four = fun(Before) -> lists:foldl(fun({Key, N}, S) -> in(Key, message, [<<N>>], 1, S) end, Before, [{a, 1}, {a, 2}, {b, 3}, {c, 4}]) end,
+    Line = Four(new(100, true)),
+    ?assertEqual({3, false}, {keys(Line), is_empty(Line)}),
+    {[Frame], {4, 4}, Rest} = out(Line),
+    ?assertEqual({batch, [{message, <<N>>} || N <- [1, 2, 3, 4]]}, decoded(Frame)),
+    ?assertEqual({empty, true}, {out(Rest), is_empty(Rest)}),
+    %% By turns where a key waits.
+    ?assertMatch([{announce, 0, message, [250]}, {piece, 0, _}, {batch, [{message, <<1>>}, {message, <<3>>}, {message, <<4>>}]}, {piece, 0, _},
+                  {small, message, <<2>>}, {piece, 0, _}], frames(Four(in(z, message, [binary:copy(<<"b">>, 250)], 250, new(100, true))))),
     Mixed = in(c, message, [<<2>>], 1, in(b, message, [binary:copy(<<"b">>, 250)], 250, in(a, message, [<<1>>], 1, new(100, true)))),
     ?assertMatch([{small, message, <<1>>}, {announce, 0, message, [250]}, {piece, 0, _}, {small, message, <<2>>}, {piece, 0, _}, {piece, 0, _}], frames(Mixed)).
 
