@@ -10,10 +10,11 @@
 
 -define(TABLE, beamway_links).
 
-%% @doc Loads the driver for the calling process, a supervisor.
+%% @doc Loads the driver for the calling process, a supervisor, if nobody has tried yet: a driver that one process has loaded twice cannot be loaded
+%% anew.
 -spec load() -> ignore.
 load() ->
-    ets:insert(?TABLE, {driver, beamway_port:load()}),
+    _ = ets:member(?TABLE, driver) orelse ets:insert(?TABLE, {driver, beamway_port:load()}),
     ignore.
 
 %% @doc Loads the driver's file anew for the calling process, the supervisor that loaded it if anybody did. Ends all ports of the driver first, and with them

@@ -7,7 +7,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([application_first/1, distribution_first/1, distribution_ends_first/1, application_alone/1, two_carriers/1,
-         server_killed/1, server_hangs/1, server_of_lanes_killed/1]).
+         server_killed/1, server_hangs/1, server_of_lanes_killed/1, driver_is_loaded_once/1]).
 
 -define(WAIT_MS, 5000).
 
@@ -15,7 +15,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [application_first, distribution_first, distribution_ends_first, application_alone, two_carriers, server_killed,
-     server_hangs, server_of_lanes_killed].
+     server_hangs, server_of_lanes_killed, driver_is_loaded_once].
 
 init_per_suite(Config) ->
     case beamway_carrier:all([beamway_shm]) of
@@ -131,6 +131,12 @@ server_of_lanes_killed(_Config) ->
     ok = exchange(Lane),
     ok = lane(Peer, Other),
     ok = beamway_lane_end:do(One, fun beamway_lane:close/1).
+
+%% Two lanes of a node without links may ask for the driver at the same time. It can still be loaded anew.
+driver_is_loaded_once(_Config) ->
+    {ok, Peer, _} = beamway_peer:start(beamway_inet),
+    [ok = beamway_peer:call(Peer, beamway_sup, load_driver, []) || _ <- [first, second]],
+    ok = beamway_peer:call(Peer, beamway, reload_driver, []).
 
 %% --- helpers -----------------------------------------------------------------------------------------
 
