@@ -157,9 +157,9 @@ relative_libraries(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "libraries"),
     Erl = filename:join(Folder, "erl"),
     ok = filelib:ensure_dir(Erl),
-    ok = file:write_file(Erl, "#!/bin/sh\necho \"$ERL_LIBS\"\n"),
+    ok = file:write_file(Erl, "#!/bin/sh\necho \"$ERL_LIBS\"\necho \"$BEAMWAY_ERL\"\n"),
     ok = file:change_mode(Erl, 8#755),
-    ?assertEqual({0, lists:flatten([Folder, "/a:/b:", Folder, "/c d\n"]), ""},
+    ?assertEqual({0, lists:flatten([Folder, "/a:/b:", Folder, "/c d\n", Folder, "/./erl\n"]), ""},
                  shell(Config, ["cd ", quoted(Folder), "; ERL_LIBS='a:/b:c d' BEAMWAY_ERL=./erl \"$BEAMWAY\" links"])).
 
 %% The manual page and both completions know every command, and every option that a command's help lists.
