@@ -5,7 +5,8 @@
 #include "cli.h"
 #include "socket.h"
 
-#define CONNECT_MS 30000
+#define ATTEMPT_MS 30000
+#define ANSWER_MS 5000 /* for the answer to an attempt that begins as --wait ends */
 
 static const char help[] =
     "usage: rdsend [OPTION]... HOST PORT\n"
@@ -51,8 +52,8 @@ static bool reach(const rd_cli_t *cli, const char *host, uint16_t port, const rd
     rd_there_t there = {.host = host,
                         .port = port,
                         .peer = peer,
-                        .attempt_ms = CONNECT_MS,
-                        .connect_ms = wait_ms < CONNECT_MS ? wait_ms : CONNECT_MS,
+                        .attempt_ms = ATTEMPT_MS,
+                        .connect_ms = wait_ms + ANSWER_MS,
                         .awaited_until = patient_until,
                         .patient_until = patient_until};
 

@@ -594,6 +594,13 @@ def send_and_receive(hosts):
     expect(status == 0 and out.decode().split()[0] == hashlib.sha256(data).hexdigest(), f"status {status}: {err}")
 
 
+def a_listener_that_never_comes(hosts):
+    """A refusal takes its time on the path: also the last attempt gets it."""
+    with hosts.path("host1", "host2", rate=50_000_000, delay=20000) as (_, address):
+        status, _, err = hosts.call(f"rdsend --wait 1 {address} 7005 </dev/null", name="host1", RDPIPE_KEY="a key for two hosts, long enough")
+    expect(status == 1 and "Connection refused" in err, f"status {status}: {err}")
+
+
 def over_a_lossy_path(hosts):
     data = os.urandom(1_000_000)
     key = {"RDPIPE_KEY": "a key for two hosts, long enough"}
@@ -663,7 +670,7 @@ def a_wrong_key_is_said(hosts):
             receiver.wait()
 
 
-NEED_TUN = [over_a_lossy_path, streams_that_are_killed]
+NEED_TUN = [a_listener_that_never_comes, over_a_lossy_path, streams_that_are_killed]
 CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on_both_ends, tar_stands_in_for_zfs,
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, sessions_of_a_host_start_side_by_side, what_a_login_shell_prints_is_skipped, several_at_once, a_middle_hop_without_a_command, several_receivers,
