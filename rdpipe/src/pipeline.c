@@ -195,8 +195,8 @@ static bool places_are_right(const rd_pipeline_t *pipeline, rd_why_t *why)
         bool writes = segment->work == RD_WORK_TO_FILE || segment->work == RD_WORK_APPEND;
 
         if (segment->work == RD_WORK_FROM_FILE && (i > 0 || segment->is_receiver))
-            return rd_because(why, "'<%.100s': only the first segment can be a file that is read",
-                              segment->text);
+            return rd_because(why, "'<%.100s': only the first segment can be a file that is read%s",
+                              segment->text, i > 0 ? "" : ", and not in brackets");
         if (writes && i < last && !segment->is_receiver)
             return rd_because(why,
                               "'>%.100s': only the last segment can be a file; use 'tee %.100s'",

@@ -43,7 +43,7 @@ static const line_t lines[] = {
     {{"a:<<x"}, "a|command|<<x\n", NULL, false},
     {{"a:<~/x'y z'"}, "a|from|~/x'y z'\n", NULL, false},
     {{"a:cat", "b:<x"}, NULL, "only the first", false},
-    {{"[a:<x]"}, NULL, "only the first", false},
+    {{"[a:<x]"}, NULL, "not in brackets", false},
     {{"a:>x", "b:cat"}, NULL, "only the last", false},
     /* hosts */
     {{"[fe80::1%eth0]:cat", "me@[::1]:rev"},
