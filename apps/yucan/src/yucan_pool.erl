@@ -118,15 +118,17 @@ handle_info(_, State) ->
 %% @private Not before its processes: they use what yucan_server takes away afterwards.
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{processes = Processes}) ->
-    Pids = maps:keys(Processes),
-    lists:foreach(fun(Pid) -> exit(Pid, shutdown) end, Pids),
-    Deadline = erlang:monotonic_time(millisecond) + ?END_MS,
-    lists:foreach(fun(Pid) ->
-        receive
-            {'EXIT', Pid, _} -> ok
-        after max(0, Deadline - erlang:monotonic_time(millisecond)) -> exit(Pid, kill)
-        end
-    end, Pids).
+    maps:foreach(fun(Pid, _) -> exit(Pid, shutdown) end, Processes),
+    gone(Processes, erlang:monotonic_time(millisecond) + ?END_MS).
+
+%% In the order in which they end: to look for each in the mailbox would cost the square of their number.
+gone(Left, _) when map_size(Left) =:= 0 -> ok;
+gone(Left, Deadline) ->
+    receive
+        {'EXIT', Pid, _} -> gone(maps:remove(Pid, Left), Deadline)
+    after max(0, Deadline - erlang:monotonic_time(millisecond)) ->
+        maps:foreach(fun(Pid, _) -> exit(Pid, kill) end, Left)
+    end.
 
 %% One that waited: the socket is closed, it was killed, or its old code was purged.
 ended(?WAITS, _, #state{listener = #listener{waiting = Waiting}}) -> atomics:sub(Waiting, 1, 1);

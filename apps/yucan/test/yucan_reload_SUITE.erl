@@ -3,7 +3,7 @@
 -module(yucan_reload_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([reload_under_load/1, reload_limits/1, reload_errors/1, drain/1, drain_at_sigterm/1, stop_under_load/1, hot_code/1, hot_server/1, log/2]).
+-export([reload_under_load/1, reload_limits/1, reload_errors/1, drain/1, drain_at_sigterm/1, stop_under_load/1, stop_despite_trap/1, hot_code/1, hot_server/1, log/2]).
 
 -import(yucan_test_server, [answered/1, connections_in/1, handler/0, wait_for/1]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [reload_under_load, reload_limits, reload_errors, drain, drain_at_sigterm, stop_under_load, hot_code, hot_server].
+all() -> [reload_under_load, reload_limits, reload_errors, drain, drain_at_sigterm, stop_under_load, stop_despite_trap, hot_code, hot_server].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -164,6 +164,23 @@ asks(Socket) ->
     end.
 
 log(Event, #{config := #{pid := Pid}}) -> Pid ! {logged, Event}.
+
+%% A handler that traps exits is killed; others end at once.
+stop_despite_trap(_) ->
+    Self = self(),
+    Waits = fun(Req, _) ->
+        process_flag(trap_exit, yucan_req:path(Req) =:= <<"/traps">>),
+        Self ! {waits, self()},
+        receive the_end -> ok end
+    end,
+    Port = start(#{middleware => [Waits]}),
+    Monitors = [begin
+        Socket = yucan_client:connect(Port),
+        ok = gen_tcp:send(Socket, ?GET(Path)),
+        receive {waits, Pid} -> monitor(process, Pid) after ?WAIT_MS -> error({not_asked, Path}) end
+    end || Path <- ["/traps", "/ends"]],
+    ok = yucan:stop(yucan_server_test),
+    [killed, shutdown] = [receive {'DOWN', Monitor, process, _, Reason} -> Reason after ?WAIT_MS -> error(lives_on) end || Monitor <- Monitors].
 
 %% New code of the handler and of the connection itself answers the next request of an open connection.
 hot_code(_) ->
