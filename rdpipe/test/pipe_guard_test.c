@@ -136,14 +136,14 @@ static pid_t start_maker(const char *mark, pid_t told[RD_GUARDS + 1])
  */
 static void a_command_sees_no_end_that_nobody_has_announced(void)
 {
+    char folder[] = "/tmp/pipe-guard-XXXXXX", mark[64];
+
+    CHECK(mkdtemp(folder) && snprintf(mark, sizeof mark, "%s/mark", folder) > 0);
     CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0); /* who loses its parent becomes our child */
     for (int round = 0; round < 10; round++)
         for (int with = -1; with < RD_GUARDS; with++) {
-            char mark[64];
-            pid_t ids[RD_GUARDS + 1], maker;
+            pid_t ids[RD_GUARDS + 1], maker = start_maker(mark, ids);
 
-            (void)snprintf(mark, sizeof mark, "/tmp/pipe-guard-mark-%d", (int)getpid());
-            maker = start_maker(mark, ids);
             CHECK(maker > 0);
             if (with >= 0 && round % 2 == 0)
                 CHECK(kill(ids[with], SIGKILL) == 0);
@@ -155,8 +155,8 @@ static void a_command_sees_no_end_that_nobody_has_announced(void)
             for (size_t i = 0; i < RD_GUARDS; i++)
                 CHECK(wait_gone(ids[i]));
             CHECK(!is_there(mark));
-            (void)unlink(mark);
         }
+    CHECK(rmdir(folder) == 0);
 }
 
 /* A released command sees the end as soon as its maker closes the pipe. */

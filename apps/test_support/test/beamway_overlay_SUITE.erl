@@ -30,18 +30,18 @@ exit_code(_Config) ->
 
 %% The root file system can be written and is not; the checkout is.
 files(_Config) ->
-    Unique = "beamway_overlay_" ++ os:getpid(),
+    Folder = beamway_peer:new_folder("beamway_overlay"),
+    Unique = filename:basename(Folder),
     Kept = filename:join([test_support:checkout(), "build", Unique]),
-    Gone = ["/etc/" ++ Unique, "/usr/bin/" ++ Unique, "/tmp/" ++ Unique],
-    Removed = "/tmp/" ++ Unique ++ "_removed",
+    Gone = ["/etc/" ++ Unique, "/usr/bin/" ++ Unique, filename:join(Folder, "gone")],
+    Removed = filename:join(Folder, "removed"),
     ok = file:write_file(Removed, "mine"),
     {0, []} = run(["sh", "-c", "rm \"$1\" && shift && for file; do echo text >\"$file\" || exit; done", "sh", Removed, Kept | Gone]),
     {ok, <<"mine">>} = file:read_file(Removed),
-    ok = file:delete(Removed),
     {ok, <<"text\n">>} = file:read_file(Kept),
     ok = file:delete(Kept),
     [] = [File || File <- Gone, filelib:is_file(File)],
-    ok.
+    file:del_dir_r(Folder).
 
 %% A daemon that the command leaves ends with it.
 processes(_Config) ->
