@@ -29,6 +29,8 @@
 -record(peers, {incoming = #{} :: #{pid() => teleport_lane:id()},
                 %% a lane that waits until the one before it has ended
                 waiting = #{} :: #{Old :: pid() => {gen_server:from(), teleport_lane:id(), teleport_sender:tx()}},
+                %% lanes of a node's process that was killed, until they have ended
+                left = #{} :: #{Lane :: pid() => {teleport_lane:id(), teleport_sender:tx(), Reason :: term()}},
                 %% of the newest lane that came, also after its end
                 turns = #{} :: #{teleport_lane:id() => integer()},
                 %% with so many, those of nodes that are gone are looked for
@@ -333,33 +335,36 @@ handle_cast(_Request, State) -> {noreply, State}.
 
 %% @private
 -spec handle_info(term(), #peers{}) -> {noreply, #peers{}}.
-handle_info({'DOWN', _, process, Pid, Reason}, #peers{incoming = Incoming} = State) ->
-    _ = [begin
-             true = ets:delete(?TABLE, {peer, Node}),
-             ok = teleport_way:forget(Node),
-             true = ets:delete(?TABLE, {carried, Node}),
-             true = ets:match_delete(?TABLE, {{count, Node, '_'}, '_'}),
-             left_behind(Node, Reason)
-         end || [Node] <- ets:match(?TABLE, {{peer, '$1'}, Pid})],
-    case maps:take(Pid, Incoming) of
-        {{Node, Class, Index}, Rest} ->
+handle_info({'DOWN', _, process, Pid, Reason}, #peers{incoming = Incoming, left = Left} = State) ->
+    case {Incoming, Left} of
+        {#{Pid := {Node, Class, Index}}, _} ->
             true = ets:delete(?TABLE, {in, Node, Class, Index}),
-            {noreply, replaced(Pid, State#peers{incoming = Rest})};
-        error ->
-            {noreply, State}
+            {noreply, replaced(Pid, State#peers{incoming = maps:remove(Pid, Incoming)})};
+        {_, #{Pid := {Id, Tx, Why}}} ->
+            ok = teleport_peer:finished(Tx, Id, Why),
+            {noreply, State#peers{left = maps:remove(Pid, Left)}};
+        {_, _} ->
+            {noreply, lists:foldl(fun([Node], Before) -> peer_ended(Node, Reason, Before) end, State, ets:match(?TABLE, {{peer, '$1'}, Pid}))}
     end;
 handle_info(_Info, State) ->
     {noreply, State}.
 
-%% A process that was killed has not taken its lanes out of the table, nor reported what they took along. They end with it.
-left_behind(Node, Reason) ->
-    lists:foreach(fun([Class, Index, Tx]) ->
-                          Id = {Node, Class, Index},
-                          ok = down(Id),
-                          teleport_peer:finished(Tx, Id, Reason)
-                  end, ets:match(?TABLE, {{out, Node, '$1', '$2'}, '$3', '_'})),
+peer_ended(Node, Reason, State) ->
+    true = ets:delete(?TABLE, {peer, Node}),
+    ok = teleport_way:forget(Node),
+    true = ets:delete(?TABLE, {carried, Node}),
+    true = ets:match_delete(?TABLE, {{count, Node, '_'}, '_'}),
     _ = [unwatched(Node) || plain(Node) =:= open],
-    ok.
+    lists:foldl(fun([Class, Index, Tx], Before) -> left_behind({Node, Class, Index}, Tx, Reason, Before) end, State,
+                ets:match(?TABLE, {{out, Node, '$1', '$2'}, '$3', '_'})).
+
+%% A process that was killed has not taken its lanes out of the table, nor reported what they took along. They end with it. Until a lane has ended it takes
+%% and delivers messages. If its senders found it closed before, they would send again what it delivers.
+left_behind(Id, Tx, Reason, #peers{left = Left} = State) ->
+    ok = down(Id),
+    Pid = teleport_sender:pid(Tx),
+    _ = monitor(process, Pid),
+    State#peers{left = Left#{Pid => {Id, Tx, Reason}}}.
 
 %% Nobody looks there for teleport now. Whoever sends next finds the way closed, and starts the process that opens it again and looks.
 unwatched(Node) -> set_plain(Node, closing).

@@ -6,7 +6,8 @@
 -export([killed_under_calls/1, halted/1, disconnected/1, only_a_lane_is_lost/1, stopped_and_killed/1, lanes_are_opened_again/1, nothing_is_lost_silently/1, lanes_in_their_turn/1,
          killed_in_the_middle_of_a_large_message/1, first_use_by_many/1, large_terms_both_ways/1, memory_is_bounded/1, little_is_read_ahead/1, a_slow_receiver/1,
          supervisors_recover/1, nothing_is_left/1, without_distribution/1, the_application_stops/1, what_was_taken_goes_out/1, new_code/1, killed_callers/1,
-         waiters_leave/1, senders_wait_in_turn/1, counts_of_the_killed/1, limits_hold/1, the_registry_is_killed/1, the_process_of_a_node_is_killed/1]).
+         waiters_leave/1, senders_wait_in_turn/1, counts_of_the_killed/1, limits_hold/1, the_registry_is_killed/1, the_process_of_a_node_is_killed/1,
+         left_lanes_deliver_once/1]).
 -export([gather/1, on_unconfirmed/1, big_echo/0]).
 -import(teleport_nodes, [wait_ms/0]).
 
@@ -19,7 +20,7 @@ groups() ->
     Cases = [killed_under_calls, halted, disconnected, only_a_lane_is_lost, stopped_and_killed, lanes_are_opened_again, nothing_is_lost_silently, lanes_in_their_turn,
              killed_in_the_middle_of_a_large_message, first_use_by_many, large_terms_both_ways, memory_is_bounded,
              a_slow_receiver, supervisors_recover, nothing_is_left, without_distribution, the_application_stops, what_was_taken_goes_out, new_code,
-             waiters_leave, senders_wait_in_turn, counts_of_the_killed, limits_hold, the_registry_is_killed, the_process_of_a_node_is_killed],
+             waiters_leave, senders_wait_in_turn, counts_of_the_killed, limits_hold, the_registry_is_killed, the_process_of_a_node_is_killed, left_lanes_deliver_once],
     teleport_nodes:groups([shm], Cases ++ [killed_callers])
         ++ teleport_nodes:groups(teleport_nodes:kinds() -- [shm, tls], Cases)
         ++ teleport_nodes:groups([tls], [killed_under_calls, only_a_lane_is_lost, lanes_are_opened_again, nothing_is_lost_silently, first_use_by_many, memory_is_bounded,
@@ -731,6 +732,30 @@ the_process_of_a_node_is_killed(Config) ->
     on_first(Config, fun(Node) ->
         {ok, Ref} = teleport:send({tp_nobody, Node}, binary:copy(<<"x">>, 300000), #{confirm => true, timeout => infinity}),
         receive {teleport, Ref, {unconfirmed, noproc}} -> ok after wait_ms() -> error(not_told) end
+    end).
+
+%% The process of a node was killed, and one of its lanes stands still. Its link still takes a message, so the sender must not hear that it was refused:
+%% it would send the message again. The message counts once.
+left_lanes_deliver_once(Config) ->
+    on_first(Config, fun(Node) ->
+        ok = teleport:prime(Node, infinity),
+        {out, _, Tx} = lists:keyfind(out, 1, teleport_peers:all()),
+        Lane = teleport_sender:pid(Tx),
+        Monitor = monitor(process, Lane),
+        {ok, Peer} = teleport_peers:peer(Node, infinity),
+        true = erlang:suspend_process(Lane),
+        exit(Peer, kill),
+        _ = beamway_peer:wait_until(fun() -> [] =:= [Id || {out, Id, _} <- teleport_peers:all()] end, wait_ms()),
+        %% The registry has done all that it does at once.
+        {error, badarg} = gen_server:call(teleport_peers, nothing),
+        Packed = teleport_term:pack([tp_nobody | x]),
+        ok = teleport_sender:send(Tx, 0, message, Packed, element(3, Packed), error),
+        true = erlang:resume_process(Lane),
+        receive {'DOWN', Monitor, process, Lane, _} -> ok after wait_ms() -> error(lives) end,
+        _ = beamway_peer:wait_until(fun() ->
+                                            #{acknowledged := Acknowledged} = teleport_sender:info(Tx),
+                                            Acknowledged + maps:get(Node, teleport:unconfirmed(), 0) =:= 1
+                                    end, wait_ms())
     end).
 
 is_known({nodedown, Node}, Node) -> true;
