@@ -67,9 +67,9 @@ init(Node) ->
     Self = self(),
     _ = spawn_link(fun() -> Self ! {connected, net_kernel:connect_node(Node)} end),
     look_later(Node),
+    State = #peer{node = Node, shares = teleport_fair_queue:new()},
     %% What the process before this one has left: it did not end with the node.
-    Plain = case teleport_peers:plain(Node) of no -> no; _ -> ok = teleport_peers:set_plain(Node, open), open end,
-    {ok, #peer{node = Node, shares = teleport_fair_queue:new(), plain = Plain}}.
+    {ok, case teleport_peers:plain(Node) of no -> State; _ -> back_to_plain(State) end}.
 
 %% @private `{lane, Class, Index, Lost, Deadline}': the answer comes when it is up, and is another one than the lost one. `prime' for
 %% the lost one: it is tried now, also where messages go by distribution.
@@ -78,7 +78,7 @@ handle_call({lane, Class, Index, Lost, Deadline}, From, #peer{lanes = Lanes} = S
     Key = {Class, Index},
     case Lanes of
         #{Key := #lane{state = up, pid = Pid, tx = Tx}} when Pid =/= Lost -> {reply, {ok, Tx}, State};
-        #{} when State#peer.plain =:= open, Lost =/= prime -> {reply, {error, {no_teleport, State#peer.node}}, probed(Key, State)};
+        #{} when State#peer.plain =:= open, Lost =/= prime -> {reply, {error, {no_teleport, State#peer.node}}, State};
         #{} when State#peer.plain =:= closing -> {noreply, State#peer{later = [{{lane, Class, Index, Lost, Deadline}, From} | State#peer.later]}};
         #{Key := #lane{state = waiting} = Lane} when Lost =:= prime -> {noreply, put_lane(Key, open(Key, waits(From, Deadline, Lane), State), State)};
         #{Key := Lane} -> {noreply, put_lane(Key, waits(From, Deadline, Lane), State)};
@@ -270,12 +270,12 @@ by_distribution(What, Node) -> teleport_events:emit(Node, [teleport, by_distribu
 
 is_probed(Lanes) -> lists:any(fun(#lane{state = Now}) -> Now =/= up end, maps:values(Lanes)).
 
-%% After a restart of this process nothing is tried yet.
-probed(Key, #peer{lanes = Lanes} = State) ->
-    case is_probed(Lanes) of
-        true -> State;
-        false -> put_lane(Key, open(Key, #lane{state = opening}, State), State)
-    end.
+%% Without a lane nothing would see teleport come: senders find that messages go by distribution, and ask for no lane.
+probed(#peer{lanes = Lanes} = State) when map_size(Lanes) =:= 0 ->
+    Key = {normal, 0},
+    self() ! {again, Key},
+    put_lane(Key, #lane{state = waiting}, State);
+probed(State) -> State.
 
 %% The exit reason is how the result travels.
 -dialyzer({nowarn_function, [changing/1, left/2]}).
@@ -326,7 +326,7 @@ changed(Why, #peer{node = Node} = State) ->
 back_to_plain(#peer{node = Node, later = Later} = State) ->
     ok = teleport_peers:set_plain(Node, open),
     lists:foreach(fun({_, From}) -> gen_server:reply(From, {error, {no_teleport, Node}}) end, Later),
-    State#peer{plain = open, later = []}.
+    probed(State#peer{plain = open, later = []}).
 
 asked({Request, From}, State) ->
     case handle_call(Request, From, State) of

@@ -5,7 +5,7 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([all_ways_of_sending/1, bounds/1, order_when_it_starts/1, calls_when_it_starts/1, killed_senders_hold_up_nothing/1, held_senders_hold_it_up/1,
          node_ends/1, order_when_it_stops/1, calls_when_it_stops/1, late_lanes_are_not_used/1, lanes_beside_distribution_are_left/1, stops_all_the_same/1,
-         who_waits_for_an_attempt/1, killed_while_plain/1]).
+         who_waits_for_an_attempt/1, killed_while_plain/1, stopped_at_rest/1]).
 -export([gather/1]).
 -import(teleport_nodes, [wait_ms/0]).
 
@@ -18,7 +18,7 @@ groups() -> teleport_nodes:groups([shm], [late_lanes_are_not_used, lanes_beside_
 
 cases() ->
     [all_ways_of_sending, bounds, order_when_it_starts, calls_when_it_starts, killed_senders_hold_up_nothing, held_senders_hold_it_up, node_ends,
-     order_when_it_stops, calls_when_it_stops, stops_all_the_same, who_waits_for_an_attempt, killed_while_plain].
+     order_when_it_stops, calls_when_it_stops, stops_all_the_same, who_waits_for_an_attempt, killed_while_plain, stopped_at_rest].
 
 init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
 
@@ -269,7 +269,8 @@ who_waits_for_an_attempt(Config) ->
         receive {'DOWN', Monitor, process, Sender, Reason} -> normal = Reason after wait_ms() -> error(still_waits) end
     end).
 
-%% Whoever looks for teleport there is killed while messages go by distribution. The next message starts another one, which sees teleport come.
+%% Whoever looks for teleport there is killed while messages go by distribution. Whoever comes next starts another one, which sees teleport come. He need not
+%% have a message for a lane.
 killed_while_plain(Config) ->
     on_first(Config, fun(Node) ->
         Send = fun() -> teleport:send({fallback_nobody, Node}, x) end,
@@ -280,10 +281,25 @@ killed_while_plain(Config) ->
              Monitor = monitor(process, Pid),
              exit(Pid, kill),
              receive {'DOWN', Monitor, process, Pid, killed} -> ok end,
+             _ = beamway_peer:wait_until(fun() -> is_boolean(teleport_peers:settle(Node, infinity)) end, wait_ms()),
              start(Node),
              _ = beamway_peer:wait_until(fun() -> _ = Send(), teleport:by_distribution() =:= [] end, wait_ms()),
              stop(Node)
          end || Looks <- [fun() -> {ok, Peer} = teleport_peers:peer(Node, infinity), Peer end, fun() -> whereis(teleport_peers) end]]
+    end).
+
+%% All lanes were closed as unused when teleport was stopped there. It is seen when it is started again.
+stopped_at_rest(Config) ->
+    on_first(Config, fun(Node) ->
+        start(Node),
+        ok = teleport:configure(all, #{idle_ms => 100}),
+        Send = fun() -> teleport:send({fallback_nobody, Node}, x) end,
+        ok = Send(),
+        {ok, Peer} = teleport_peers:peer(Node, infinity),
+        _ = beamway_peer:wait_until(fun() -> #{} =:= gen_server:call(Peer, state) end, wait_ms()),
+        stop(Node),
+        start(Node),
+        _ = beamway_peer:wait_until(fun() -> _ = Send(), teleport:by_distribution() =:= [] end, wait_ms())
     end).
 
 stop(Node) ->
