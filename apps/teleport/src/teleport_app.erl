@@ -21,4 +21,4 @@ prep_stop(State) ->
 
 %% @private
 -spec stop(term()) -> ok.
-stop(_State) -> ok.
+stop(_State) -> teleport_config:forget().

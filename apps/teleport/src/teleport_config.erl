@@ -6,7 +6,7 @@
 %% message those of the moment at which it is sent. They are checked here, once; the rest of the code trusts the map.
 -module(teleport_config).
 
--export([read/0, set/2, of_node/1, check/1, describe/1, defaults/0, table/0]).
+-export([read/0, forget/0, set/2, of_node/1, check/1, describe/1, defaults/0, table/0]).
 -export_type([config/0, class/0, problem/0]).
 
 -ifdef(TEST).
@@ -166,6 +166,12 @@ read(Environment) ->
         Problems ->
             {error, Problems}
     end.
+
+%% @doc The application has stopped: {@link of_node/1} says so from now on.
+-spec forget() -> ok.
+forget() ->
+    _ = persistent_term:erase(?KEY),
+    ok.
 
 problems(Given, Nodes) when is_map(Nodes) ->
     lists:append([Problems || Map <- [Given | maps:values(Nodes)], {error, Problems} <- [check(Map)]]);

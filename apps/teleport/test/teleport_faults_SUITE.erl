@@ -503,6 +503,7 @@ the_application_stops(Config) ->
         ok = application:stop(teleport),
         {'EXIT', {{not_started, teleport}, _}} = (catch teleport:send({x, Node}, x)),
         {'EXIT', {{not_started, teleport}, _}} = (catch teleport:multi_call([Node], x, x)),
+        {'EXIT', {{not_started, teleport}, _}} = (catch teleport:abcast([Node], x, x)),
         {'EXIT', {{not_started, teleport}, _}} = (catch teleport_erpc:multicast([Node], erlang, node, [])),
         {'EXIT', {{not_started, teleport}, _}} = (catch teleport:configure(all, #{}))
     end).
