@@ -21,7 +21,7 @@
 %% A peer takes no more of all unfinished messages: {@link teleport_inbound}, and the driver of each lane.
 -define(MAX_OPEN_BYTES, 1 bsl 32).
 
-%% Of one frame with several messages. It is smaller than a piece, for whatever comes meanwhile waits for it.
+%% Of one frame with several messages. It is no larger than a piece, for whatever comes meanwhile waits for it.
 -define(BATCH_MESSAGES, 64).
 -define(BATCH_BYTES, 65536).
 
@@ -33,8 +33,8 @@
 -type item() :: small() | {large, teleport_frame:kind(), teleport_term:parts(), Bytes :: non_neg_integer()}.
 -type through() :: {Messages :: pos_integer(), Bytes :: non_neg_integer()}.
 -record(schedule, {chunk :: pos_integer(),
-                   %% several small messages may be one frame
-                   batches :: boolean(),
+                   %% so many bytes of several small messages may be one frame; 0: each is a frame of its own
+                   batch_bytes :: non_neg_integer(),
                    %% what came while no key waited, the newest first
                    line = {0, 0, []} :: {Messages :: non_neg_integer(), Bytes :: non_neg_integer(), [{Key :: term(), small()}]},
                    %% each key that waits, once
@@ -52,12 +52,12 @@ new(ChunkBytes) -> new(ChunkBytes, false).
 
 %% @doc The same. `Batches': the peer takes frames with several small messages.
 -spec new(ChunkBytes :: pos_integer(), Batches :: boolean()) -> schedule().
-new(ChunkBytes, Batches) -> #schedule{chunk = ChunkBytes, batches = Batches}.
+new(ChunkBytes, Batches) -> #schedule{chunk = ChunkBytes, batch_bytes = case Batches of true -> min(?BATCH_BYTES, ChunkBytes); false -> 0 end}.
 
 %% @doc Adds a message to the queue of its key. A single part that is no larger than a piece is sent as a small message.
 -spec in(Key :: term(), teleport_frame:kind(), teleport_term:parts(), Bytes :: non_neg_integer(), schedule()) -> schedule().
-in(Key, Kind, [Term], Bytes, #schedule{batches = true, chunk = Chunk, keys = Keys, line = {Count, Sum, Line}} = Schedule)
-  when map_size(Keys) =:= 0, Count < ?BATCH_MESSAGES, Sum + Bytes =< ?BATCH_BYTES, Bytes =< Chunk ->
+in(Key, Kind, [Term], Bytes, #schedule{batch_bytes = Most, keys = Keys, line = {Count, Sum, Line}} = Schedule)
+  when map_size(Keys) =:= 0, Count < ?BATCH_MESSAGES, Sum + Bytes =< Most ->
     Schedule#schedule{line = {Count + 1, Sum + Bytes, [{Key, {small, Kind, Term, Bytes}} | Line]}};
 in(Key, Kind, Parts, Bytes, #schedule{chunk = Chunk, ring = Ring, keys = Keys} = Schedule) ->
     Item = case Parts of
@@ -81,8 +81,8 @@ out(#schedule{keys = Keys} = Schedule) ->
         Other -> Other
     end.
 
-batch(Smalls, Count, Sum, Schedule) ->
-    case Count < ?BATCH_MESSAGES andalso is_small_next(?BATCH_BYTES - Sum, Schedule) of
+batch(Smalls, Count, Sum, #schedule{batch_bytes = Most} = Schedule) ->
+    case Count < ?BATCH_MESSAGES andalso Sum < Most andalso is_small_next(Most - Sum, Schedule) of
         true ->
             {{small, _, _, Bytes} = Small, Next} = out(1, Schedule),
             batch([Small | Smalls], Count + 1, Sum + Bytes, Next);
@@ -90,7 +90,6 @@ batch(Smalls, Count, Sum, Schedule) ->
             {[small_frame(Smalls)], {Count, Sum}, Schedule}
     end.
 
-is_small_next(_, #schedule{batches = false}) -> false;
 is_small_next(Room, #schedule{ring = Ring, keys = Keys}) ->
     case queue:peek(Ring) of
         {value, Key} -> is_small(map_get(Key, Keys), Room);
@@ -218,9 +217,13 @@ small_ones_go_together_test() ->
     ?assertMatch([{small, message, <<1>>}, {announce, 0, message, [250]}, {piece, 0, _}, {small, message, <<2>>}, {piece, 0, _}, {piece, 0, _}], frames(Mixed)).
 
 few_go_together_test_() ->
-    Many = fun(Bytes) -> lists:foldl(fun(_, S) -> in(a, message, [binary:copy(<<"s">>, Bytes)], Bytes, S) end, new(1 bsl 20, true), lists:seq(1, 100)) end,
-    [?_assertMatch({[_], Through, _}, out(Many(Bytes)))
-     || {Bytes, Through} <- [{1, {?BATCH_MESSAGES, ?BATCH_MESSAGES}}, {30000, {2, 60000}}, {?BATCH_BYTES, {1, ?BATCH_BYTES}}, {100000, {1, 100000}}]].
+    Many = fun(Bytes, New) -> lists:foldl(fun(_, S) -> in(a, message, [binary:copy(<<"s">>, Bytes)], Bytes, S) end, New, lists:seq(1, 100)) end,
+    %% In the line, and by turns behind it.
+    Both = fun(Bytes, New) -> {_, First, Rest} = out(Many(Bytes, New)), {_, Second, _} = out(Rest), [First, Second] end,
+    [?_assertEqual([Through, Through], Both(Bytes, new(Chunk, Batches)))
+     || {Bytes, Chunk, Batches, Through} <- [{20000, 1 bsl 20, true, {3, 60000}}, {?BATCH_BYTES, 1 bsl 20, true, {1, ?BATCH_BYTES}}, {100000, 1 bsl 20, true, {1, 100000}},
+                                             {1000, 4096, true, {4, 4000}}, {1000, 4096, false, {1, 1000}}]]
+        ++ [?_assertMatch({[_], {?BATCH_MESSAGES, ?BATCH_MESSAGES}, _}, out(Many(1, new(1 bsl 20, true))))].
 
 %% The same megabyte makes all of them: what counts is what is announced before the first one is through.
 few_bytes_are_open_at_a_time_test() ->
