@@ -167,7 +167,7 @@ is_empty(#schedule{keys = Keys, line = {Count, _, _}}) -> Count + map_size(Keys)
 
 %% @doc How many order keys have something that waits.
 -spec keys(schedule()) -> non_neg_integer().
-keys(#schedule{keys = Keys, line = {_, _, Line}}) -> length(lists:usort([Key || {Key, _} <- Line] ++ maps:keys(Keys))).
+keys(#schedule{keys = Keys, line = {_, _, Line}}) -> map_size(Keys) + length(lists:usort([Key || {Key, _} <- Line, not is_map_key(Key, Keys)])).
 
 -ifdef(TEST).
 
@@ -207,6 +207,7 @@ small_ones_go_together_test() ->
     Four = fun(Before) -> lists:foldl(fun({Key, N}, S) -> in(Key, message, [<<N>>], 1, S) end, Before, [{a, 1}, {a, 2}, {b, 3}, {c, 4}]) end,
     Line = Four(new(100, true)),
     ?assertEqual({3, false}, {keys(Line), is_empty(Line)}),
+    ?assertEqual(4, keys(in(d, message, [binary:copy(<<"b">>, 250)], 250, in(a, message, [binary:copy(<<"b">>, 250)], 250, Line)))),
     {[Frame], {4, 4}, Rest} = out(Line),
     ?assertEqual({batch, [{message, <<N>>} || N <- [1, 2, 3, 4]]}, decoded(Frame)),
     ?assertEqual({empty, true}, {out(Rest), is_empty(Rest)}),
