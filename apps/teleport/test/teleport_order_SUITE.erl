@@ -5,10 +5,10 @@
 -include_lib("proper/include/proper.hrl").
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
--export([order_of_a_sender/1, order_of_a_key/1, unordered_spreads/1, small_ones_overtake_large_ones/1, small_ones_go_together/1, a_peer_that_stops/1,
+-export([order_of_a_sender/1, order_of_a_key/1, unordered_spreads/1, small_ones_overtake_large_ones/1, small_ones_go_together/1, small_ones_go_alone_to_version_0_2_0/1, a_peer_that_stops/1,
          full_is_an_error/1, full_blocks_for_a_while/1, full_drops_and_counts/1, full_drops_and_tells/1, properties/1, order_between_calls_and_casts/1, classes_share/1,
          order_by_any_name/1, order_while_reconfigured/1]).
--export([take_all/2, numbered/3, whereis_name/1]).
+-export([take_all/2, numbered/3, whereis_name/1, offers_of_0_2_0/0, offers_of/1]).
 -import(teleport_nodes, [wait_ms/0]).
 
 suite() -> [{timetrap, {minutes, 4}}].
@@ -17,7 +17,7 @@ all() -> teleport_nodes:all([beamway | teleport_nodes:kinds()]).
 
 groups() ->
     teleport_nodes:groups(teleport_nodes:kinds(),
-                          [order_of_a_sender, order_of_a_key, unordered_spreads, small_ones_overtake_large_ones, small_ones_go_together, a_peer_that_stops,
+                          [order_of_a_sender, order_of_a_key, unordered_spreads, small_ones_overtake_large_ones, small_ones_go_together, small_ones_go_alone_to_version_0_2_0, a_peer_that_stops,
                            full_is_an_error, full_blocks_for_a_while, full_drops_and_counts, full_drops_and_tells, order_between_calls_and_casts,
                            classes_share, properties, order_by_any_name, order_while_reconfigured])
         %% Where a pid's messages of class normal take the distribution.
@@ -116,24 +116,67 @@ small_ones_overtake_large_ones(Config) ->
         receive {seen, Seen} -> [{small, 1, _}, {large, 1, _}, {behind, 1, _}] = Seen after wait_ms() -> error(not_all_came) end
     end).
 
-%% What waits for the lane's process goes out in few frames, in its order, and each message is acknowledged. A count without a message keeps the sender
-%% from the straight way meanwhile.
+%% The driver's counters tell how many frames they are. Those of TLS are not known.
 small_ones_go_together(Config) ->
     on_first(Config, fun(Node) ->
         ok = teleport:prime(Node, infinity),
-        [Tx] = [Tx || {out, {Of, control, 0}, Tx} <- teleport_peers:all(), Of =:= Node],
-        Frames = fun() -> maps:get(frames_out, teleport_link:stats(teleport_sender:link(Tx)), 0) end,
-        Pid = spawn(Node, ?MODULE, take_all, [self(), 1000]),
-        Before = Frames(),
-        ok = sys:suspend(teleport_sender:pid(Tx)),
-        ok = teleport_sender:enqueued(Tx, 0),
-        [ok = teleport:send(Pid, {self(), N, x}, #{class => control, way => lane}) || N <- lists:seq(1, 1000)],
-        ok = teleport_sender:dequeued(Tx, 1, 0),
-        ok = sys:resume(teleport_sender:pid(Tx)),
-        in_order(collected(Pid), 1, 1000),
-        {true, _} = {Frames() - Before < 100, Frames() - Before},
-        _ = beamway_peer:wait_until(fun() -> teleport_sender:outstanding(Tx) =:= 0 end, wait_ms())
+        [Tx] = control_lanes(Node),
+        Frames = frames_of_queued(Node, Tx, 1000),
+        {true, _} = {Frames < 100, Frames}
     end).
+
+%% Its offer does not say that it takes several messages in a frame.
+small_ones_go_alone_to_version_0_2_0(Config) ->
+    Kind = teleport_nodes:kind(Config),
+    on_first(Config, fun(Node) ->
+        ok = teleport:prime(Node, infinity),
+        Listener = erpc:call(Node, ?MODULE, offers_of_0_2_0, []),
+        Before = [teleport_sender:pid(Tx) || Tx <- control_lanes(Node)],
+        [Lane ! {close, version_0_2_0} || Lane <- Before],
+        Opened = fun() -> [Tx || Tx <- control_lanes(Node), not lists:member(teleport_sender:pid(Tx), Before)] end,
+        [Tx] = beamway_peer:wait_until(fun() -> Opened() =/= [] andalso Opened() end, wait_ms()),
+        exit(erpc:call(Node, ?MODULE, offers_of, [Listener]), kill),
+        Frames = frames_of_queued(Node, Tx, 1000),
+        {true, _} = {Frames >= 1000 orelse Kind =:= tls, Frames}
+    end).
+
+control_lanes(Node) -> [Tx || {out, {Of, control, 0}, Tx} <- teleport_peers:all(), Of =:= Node].
+
+%% What waits for the lane's process comes in its order, and each message is acknowledged. A count without a message keeps the sender from the
+%% straight way meanwhile.
+frames_of_queued(Node, Tx, Count) ->
+    Frames = fun() -> maps:get(frames_out, teleport_link:stats(teleport_sender:link(Tx)), 0) end,
+    Pid = spawn(Node, ?MODULE, take_all, [self(), Count]),
+    Before = Frames(),
+    ok = sys:suspend(teleport_sender:pid(Tx)),
+    ok = teleport_sender:enqueued(Tx, 0),
+    [ok = teleport:send(Pid, {self(), N, x}, #{class => control, way => lane}) || N <- lists:seq(1, Count)],
+    ok = teleport_sender:dequeued(Tx, 1, 0),
+    ok = sys:resume(teleport_sender:pid(Tx)),
+    in_order(collected(Pid), 1, Count),
+    _ = beamway_peer:wait_until(fun() -> teleport_sender:outstanding(Tx) =:= 0 end, wait_ms()),
+    Frames() - Before.
+
+%% @private From now on this node's offers are those of version 0.2.0, as far as it matters here. Answers with the listener.
+offers_of_0_2_0() ->
+    Listener = whereis(teleport_listener),
+    offers_of(spawn(fun() -> without_batches(Listener) end)).
+
+%% @private From now on this process makes the offers of this node. Answers with the one before.
+offers_of(Pid) ->
+    Before = whereis(teleport_listener),
+    true = unregister(teleport_listener),
+    true = register(teleport_listener, Pid),
+    Before.
+
+without_batches(Listener) ->
+    receive
+        {'$gen_call', From, Request} when element(1, Request) =:= offer ->
+            {ok, Offer} = gen_server:call(Listener, Request),
+            gen_server:reply(From, {ok, maps:remove(batches, Offer)});
+        Message -> Listener ! Message
+    end,
+    without_batches(Listener).
 
 %% Different keys of the first lane of two.
 key(N) -> lists:nth(N, [Key || Key <- lists:seq(1, 100), erlang:phash2(Key) rem 2 =:= 0]).
