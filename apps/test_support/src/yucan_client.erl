@@ -2,7 +2,7 @@
 %% @doc A client for tests of yucan, which sends any bytes: HTTP libraries would not.
 -module(yucan_client).
 
--export([connect/1, exchange/2, exchange/3, until_closed/1, one/1, get/2, get/3, parse/2, header/2]).
+-export([connect/1, exchange/2, exchange/3, until_closed/1, one/1, get/2, get/3, parse/2, statuses/1, header/2]).
 
 -define(PATIENCE_MS, (20000 * beamway_runner:slowness())).
 
@@ -119,6 +119,10 @@ chunks(Status, Headers, Bytes, Done) ->
             end;
         [_] -> more
     end.
+
+%% @doc The statuses of responses, in their order.
+-spec statuses([response()]) -> [Status :: integer()].
+statuses(Responses) -> [Status || {Status, _, _} <- Responses].
 
 %% @doc A header of a response.
 -spec header(binary(), response()) -> binary() | undefined.

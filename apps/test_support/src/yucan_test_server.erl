@@ -2,7 +2,7 @@
 %% @doc Servers for the suites of yucan: the application, and a server on any free port of loopback with the tests' handler.
 -module(yucan_test_server).
 
--export([start_application/1, stop_application/1, start/1, start/2, handler/0, names/0, stop_all/0, held/1, answered/1, connections_in/1, wait_for/1, flooded/2, flooded_served/3, serve/2]).
+-export([start_application/1, stop_application/1, start/1, start/2, handler/0, patient/1, names/0, stop_all/0, held/1, answered/1, connections_in/1, server_side/1, wait_for/1, flooded/2, flooded_served/3, serve/2]).
 -export([certificate/2, tls_connect/2, tls_one/2, subject/1]).
 
 -include_lib("public_key/include/public_key.hrl").
@@ -42,6 +42,10 @@ start(Name, Options) ->
 -spec handler() -> {module(), none}.
 handler() -> {yucan_test_handler, none}.
 
+%% @doc Limits beside those that a case is about: they must not end what a loaded machine takes long for.
+-spec patient(yucan_config:limits()) -> #{atom() => non_neg_integer() | infinity}.
+patient(Own) -> maps:merge(#{header_ms => ?WAIT_MS, read_ms => ?WAIT_MS, idle_ms => ?WAIT_MS, min_body_rate => 0}, Own).
+
 %% @doc The servers that run under the application.
 -spec names() -> [atom()].
 names() -> [Name || {Name, _, supervisor, _} <- supervisor:which_children(yucan_sup)].
@@ -69,6 +73,14 @@ answered(Socket) ->
 connections_in(Function) ->
     [P || P <- processes(), [{_, {yucan_conn, accept, 1}}, {_, F}, {_, Links}] <- [process_info(P, [initial_call, current_function, links])],
           F =:= Function, lists:any(fun is_port/1, Links)].
+
+%% @doc The process that serves a client's socket, and its port.
+-spec server_side(gen_tcp:socket()) -> {pid(), port()}.
+server_side(Socket) ->
+    {ok, Name} = inet:sockname(Socket),
+    [Port] = [Port || Port <- erlang:ports(), erlang:port_info(Port, name) =:= {name, "tcp_inet"}, inet:peername(Port) =:= {ok, Name}],
+    {connected, Pid} = erlang:port_info(Port, connected),
+    {Pid, Port}.
 
 %% @doc Waits 20 s for it.
 -spec wait_for(fun(() -> boolean())) -> true.

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Every limit of yucan_config at its boundary: what is just allowed, and what is one too much. Those of heads are in yucan_parser_tests,
-%% those of time and of connections in yucan_http_SUITE; `documented' holds the guide to the table.
+%% those of time and of connections in yucan_faults_SUITE; `documented' holds the guide to the table.
 -module(yucan_limits_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).

@@ -1,0 +1,399 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Bodies of requests and of answers over HTTP/1.1 and 1.0: 100 Continue, framing, what nobody has read, back pressure, streams, clients that
+%% have closed their side, and events, which are a body without an end. Each case names its rule.
+-module(yucan_bodies_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
+-export([expect/1, expect_1_0/1, expect_ignored/1, expect_late/1, bodies_by_parts/1, parts_are_bounded/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1,
+         streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1, upload_after_upload/1, download_backpressure/1, half_closed/1, half_closed_body/1,
+         events/1, events_end/1, events_alive/1, events_pipelined/1, events_first/1, events_body/1, events_left/1, leftovers/1]).
+
+-import(yucan_client, [statuses/1]).
+-import(yucan_test_server, [patient/1, server_side/1]).
+
+-include_lib("common_test/include/ct.hrl").
+
+-define(HOST, " HTTP/1.1\r\nHost: localhost\r\n").
+-define(WAIT_MS, (20000 * beamway_runner:slowness())).
+%% Less than the server has patience.
+-define(SHORT_MS, (2000 * beamway_runner:slowness())).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() ->
+    [expect, expect_1_0, expect_ignored, expect_late, bodies_by_parts, parts_are_bounded, chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer,
+     streams, stream_faults, answers_by_steps, upload_backpressure, upload_after_upload, download_backpressure, half_closed, half_closed_body,
+     events, events_end, events_alive, events_pipelined, events_first, events_body, events_left, leftovers].
+
+init_per_suite(Config) -> [{port, yucan_test_server:start(yucan_bodies, #{limits => patient(#{})})} | Config].
+
+end_per_suite(_) -> yucan_test_server:stop_all().
+
+%% RFC 9110, 10.1.1: asked for when the handler reads.
+expect(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n"]),
+    {ok, <<"HTTP/1.1 100 Continue\r\n\r\n">>} = gen_tcp:recv(Socket, 25, ?WAIT_MS),
+    ok = gen_tcp:send(Socket, "hello"),
+    {200, _, <<"hello">>} = yucan_client:one(Socket),
+    [{417, _, _}] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 5\r\nExpect: miracles\r\n\r\nhello"]).
+
+%% RFC 9110, 10.1.1: ignored in HTTP/1.0, whose clients would take it for the answer.
+expect_1_0(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, "POST / HTTP/1.0\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"),
+    {error, timeout} = gen_tcp:recv(Socket, 0, 300),
+    ok = gen_tcp:send(Socket, "hello"),
+    {200, _, <<"hello">>} = yucan_client:one(Socket).
+
+%% No 100 for a body that nobody wants; and the connection ends, as nobody can know whether the body comes.
+expect_ignored(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, ["POST /ignore", ?HOST, "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n"]),
+    {200, Headers, <<"ignored">>} = yucan_client:one(Socket),
+    <<"close">> = proplists:get_value(<<"connection">>, Headers),
+    gen_tcp:shutdown(Socket, write),
+    <<>> = yucan_client:until_closed(Socket).
+
+%% No 100 either once a part of the answer is out: it would stand in its middle.
+expect_late(_) ->
+    Read = fun(Req) -> {ok, Body} = yucan_req:body(Req), Body end,
+    Answer = fun(<<"/stream">>, Req) -> {200, [], {stream, fun(Write) -> ok = Write(<<"one">>), Write(Read(Req)) end}};
+                (<<"/steps">>, Req) -> ok = yucan_answer:open(200, [], Req), ok = yucan_answer:write(<<"one">>, Req), ok = yucan_answer:write(Read(Req), Req), sent
+             end,
+    Port = yucan_test_server:start(yucan_expect_late, #{middleware => [fun(Req, _) -> Answer(yucan_req:path(Req), Req) end]}),
+    [begin
+         Socket = yucan_client:connect(Port),
+         ok = gen_tcp:send(Socket, ["POST ", Path, ?HOST, "Content-Length: 3\r\nExpect: 100-continue\r\n\r\n"]),
+         Begun = yucan_yaws_site:receive_until(Socket, <<"\r\none\r\n">>),
+         ok = gen_tcp:send(Socket, "two"),
+         [{200, _, <<"onetwo">>}] = yucan_client:parse(<<Begun/binary, (yucan_client:until_closed(Socket))/binary>>, <<"POST">>)
+     end || Path <- ["/stream", "/steps"]],
+    ok = yucan:stop(yucan_expect_late).
+
+bodies_by_parts(Config) ->
+    Body = crypto:strong_rand_bytes(300000),
+    Socket = yucan_client:connect(?config(port, Config)),
+    [begin
+         ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 300000\r\n\r\n"]),
+         send_parts(Socket, Body, 7777),
+         {200, _, Body} = yucan_client:one(Socket)
+     end || _ <- lists:seq(1, 3)].
+
+%% A handler that asks for so many bytes gets no more, whatever the framing.
+parts_are_bounded(Config) ->
+    Body = binary:copy(<<"x">>, 5000),
+    [begin
+         [{200, _, Text}] = yucan_client:exchange(?config(port, Config), ["POST /parts", ?HOST, Framed]),
+         Sizes = [binary_to_integer(Size) || Size <- binary:split(Text, [<<"[">>, <<",">>, <<"]">>], [global, trim_all])],
+         {5000, []} = {lists:sum(Sizes), [Size || Size <- Sizes, Size > 1000]},
+         [{200, _, <<"all: ", Body/binary>>}] = yucan_client:exchange(?config(port, Config), ["POST /all_parts", ?HOST, Framed])
+     end || Framed <- [["Content-Length: 5000\r\n\r\n", Body], ["Transfer-Encoding: chunked\r\n\r\n1388\r\n", Body, "\r\n0\r\n\r\n"]]].
+
+send_parts(Socket, Data, Size) when byte_size(Data) > Size ->
+    <<Part:Size/binary, Rest/binary>> = Data,
+    ok = gen_tcp:send(Socket, Part),
+    send_parts(Socket, Rest, Size);
+send_parts(Socket, Data, _) -> ok = gen_tcp:send(Socket, Data).
+
+%% RFC 9112, 7.1: chunks of all sizes, cut anywhere.
+chunked_by_parts(Config) ->
+    Parts = [crypto:strong_rand_bytes(Size) || Size <- [1, 2, 15, 16, 17, 255, 256, 4095, 4096, 70000]],
+    Coded = iolist_to_binary([[[integer_to_list(byte_size(P), 16), ";n=v;q=\"a b\"\r\n", P, "\r\n"] || P <- Parts], "0\r\n\r\n"]),
+    Body = iolist_to_binary(Parts),
+    Socket = yucan_client:connect(?config(port, Config)),
+    [begin
+         ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Transfer-Encoding: chunked\r\n\r\n"]),
+         send_parts(Socket, Coded, Size),
+         {200, _, Body} = yucan_client:one(Socket)
+     end || Size <- [41, 1000, 100000]].
+
+%% RFC 9112, 7.1: sizes of a fixed width, with zeros before them; a value beyond all disks is refused whatever its width.
+chunk_widths(Config) ->
+    Ask = fun(Size) -> yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Transfer-Encoding: chunked\r\n\r\n", Size, "\r\nhello\r\n", string:copies("0", length(Size)), "\r\n\r\n"]) end,
+    [[{200, _, <<"hello">>}] = Ask(string:right("5", Width, $0)) || Width <- [1, 8, 15, 16, 17, 64]],
+    [[400] = statuses(Ask(Size)) || Size <- ["1000000000000000", "FFFFFFFFFFFFFFFF", "10000000000000005", string:right("5", 257, $0)]].
+
+%% RFC 9110, 6.5.
+trailers(Config) ->
+    [{200, _, <<"[{<<\"x-sum\">>,<<\"1\">>}]">>}] =
+        yucan_client:exchange(?config(port, Config), ["POST /trailers", ?HOST, "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-Sum: 1\r\n\r\n"]).
+
+%% RFC 9112, 9.3: what the handler left must not be taken for a request.
+unread_body(Config) ->
+    [{200, _, <<"ignored">>}, {200, _, <<"OK">>}] =
+        yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 20\r\n\r\nGET /smuggled HTTP/1", "GET /", ?HOST, "\r\n"]),
+    Chunked = ["POST /ignore", ?HOST, "Transfer-Encoding: chunked\r\n\r\n14\r\nGET /smuggled HTTP/1\r\n"],
+    [{200, _, <<"ignored">>}, {200, _, <<"OK">>}] =
+        yucan_client:exchange(?config(port, Config), [Chunked, "0\r\nX-Sum: 1\r\n\r\n", "GET /", ?HOST, "\r\n"]),
+    %% Behind a chunk or a trailer that is none nothing is a request.
+    [[{200, _, <<"ignored">>}] = yucan_client:exchange(?config(port, Config), [Chunked, Broken, "\r\n\r\n", "GET /", ?HOST, "\r\n"])
+     || Broken <- ["zz", "1\r\nabc", "0\r\nno trailer"]].
+
+%% Too much to drain: the answer still arrives (RFC 9112, 9.6), then the end.
+large_unread_body(Config) ->
+    [{200, Headers, <<"ignored">>}] =
+        yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 100000000000\r\n\r\n", binary:copy(<<"x">>, 500000), "GET /", ?HOST, "\r\n"]),
+    <<"close">> = proplists:get_value(<<"connection">>, Headers).
+
+%% A client that sends all of a large body before it reads, as some proxies do, finds the early answer whole: with a length, in chunks, over TLS. The
+%% connection serves the next request.
+early_answer(Config) ->
+    Part = binary:copy(<<"x">>, 100000),
+    Parts = lists:duplicate(200, Part),
+    Chunks = [yucan_chunk:encode(P) || P <- Parts],
+    Post = ["POST /ignore", ?HOST],
+    Plain = yucan_client:connect(?config(port, Config)),
+    {200, _, <<"ignored">>} = early(Plain, gen_tcp, [Post, "Content-Length: 20000000\r\n\r\n"], Parts),
+    Coded = yucan_client:connect(?config(port, Config)),
+    {200, _, <<"ignored">>} = early(Coded, gen_tcp, [Post, "Transfer-Encoding: chunked\r\n\r\n"], Chunks ++ ["0\r\nX-Sum: 1\r\n\r\n"]),
+    Tls = yucan_test_server:certificate("localhost", ?config(priv_dir, Config)),
+    {ok, Secure} = yucan_test_server:tls_connect(yucan_test_server:start(yucan_early, #{listen => [#{port => 0, tls => Tls}]}), []),
+    {200, _, <<"ignored">>} = early(Secure, ssl, [Post, "Content-Length: 20000000\r\n\r\n"], Parts),
+    ok = yucan:stop(yucan_early).
+
+early(Socket, Module, Head, Parts) ->
+    [ok = Module:send(Socket, Data) || Data <- [Head | Parts]],
+    {ok, Bytes} = Module:recv(Socket, 0, ?WAIT_MS),
+    [{_, Headers, _} = Response] = yucan_client:parse(Bytes, <<"POST">>),
+    undefined = proplists:get_value(<<"connection">>, Headers),
+    ok = Module:send(Socket, ["GET /", ?HOST, "\r\n"]),
+    {ok, Next} = Module:recv(Socket, 0, ?WAIT_MS),
+    [{200, _, <<"OK">>}] = yucan_client:parse(Next, <<"GET">>),
+    ok = Module:close(Socket),
+    Response.
+
+streams(Config) ->
+    Numbers = << <<(integer_to_binary(N))/binary>> || N <- lists:seq(1, 100) >>,
+    [{200, Chunked, Numbers}, {200, Known, <<"0123456789">>}, {200, _, Large}] =
+        yucan_client:exchange(?config(port, Config), [["GET ", Path, ?HOST, "\r\n"] || Path <- ["/stream", "/stream_length", "/large"]]),
+    <<"chunked">> = proplists:get_value(<<"transfer-encoding">>, Chunked),
+    <<"10">> = proplists:get_value(<<"content-length">>, Known),
+    8388608 = byte_size(Large).
+
+%% RFC 9112, 8: the client must be able to see that something is missing.
+stream_faults(Config) ->
+    Port = ?config(port, Config),
+    {malformed, Short} = yucan_client:exchange(Port, ["GET /stream_short", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
+    {_, _} = binary:match(Short, <<"01234">>),
+    nomatch = binary:match(Short, <<"OK\r\n", "content-type">>),
+    {malformed, Crash} = yucan_client:exchange(Port, ["GET /stream_crash", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
+    {_, _} = binary:match(Crash, <<"begun">>),
+    [{500, _, _}] = yucan_client:exchange(Port, ["GET /stream_crash_at_once", ?HOST, "\r\nGET /", ?HOST, "\r\n"]).
+
+%% yucan_answer, over both protocols.
+answers_by_steps(Config) ->
+    Port = ?config(port, Config),
+    Get = fun(Path) -> ["GET /steps/", Path, ?HOST, "\r\n"] end,
+    [{200, _, <<"whole">>}, {103, [{<<"link">>, <<"</s>">>}], <<>>}, {200, _, <<"onetwo">>}, {200, _, <<"whole">>}] =
+        yucan_client:exchange(Port, [Get("whole"), Get("open"), Get("whole")]),
+    [{200, _, <<>>}] = yucan_client:exchange(Port, ["HEAD /steps/whole", ?HOST, "\r\n"], <<"HEAD">>),
+    %% What was sent stays as it is, and nothing looks like the end of what was not.
+    [{200, _, <<"once">>}] = yucan_client:exchange(Port, Get("twice")),
+    {malformed, Cut} = yucan_client:exchange(Port, [Get("crash"), Get("whole")]),
+    [_, <<"5\r\nbegun\r\n">>] = binary:split(Cut, <<"\r\n\r\n">>),
+    {500, _, _} = yucan_client:get(Port, "/steps/none"),
+    [{200, _, Body} = yucan_h2_client:request(Port, <<"/steps/", Path/binary>>, [])
+     || {Path, Body} <- [{<<"whole">>, <<"whole">>}, {<<"twice">>, <<"once">>}]],
+    {reset, _} = yucan_h2_client:request(Port, <<"/steps/crash">>, []),
+    {500, _, _} = yucan_h2_client:request(Port, <<"/steps/none">>, []).
+
+%% A handler that does not read yet keeps the client from sending.
+upload_backpressure(Config) ->
+    Body = binary:copy(<<"x">>, 1000000),
+    [begin
+         Socket = yucan_client:connect(?config(port, Config)),
+         ok = gen_tcp:send(Socket, ["POST ", Path, ?HOST, "Content-Length: 30000000\r\n\r\n"]),
+         [ok = gen_tcp:send(Socket, Body) || _ <- lists:seq(1, 30)],
+         {200, _, <<"30000000">>} = yucan_client:one(Socket),
+         gen_tcp:close(Socket)
+     end || Path <- ["/count", "/slow_read"]].
+
+%% What was read is not held until the next request. Of the next body one message comes, that of the head: the rest is read by recv.
+upload_after_upload(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    Head = ["POST /size", ?HOST, "Content-Length: 300000\r\n\r\n"],
+    Half = binary:copy(<<"x">>, 150000),
+    Ask = fun(Request) -> ok = gen_tcp:send(Socket, Request), {200, _, Answer} = yucan_client:one(Socket), Answer end,
+    <<"300000">> = Ask([Head, Half, Half]),
+    {Pid, Port} = server_side(Socket),
+    Idle = [{current_function, Function} || Function <- [{yucan_idle, message, 3}, {erlang, hibernate, 3}]],
+    true = beamway_peer:wait_until(fun() -> lists:member(process_info(Pid, current_function), Idle) end, ?WAIT_MS),
+    {binary, Held} = process_info(Pid, binary),
+    [] = [Size || {_, Size, _} <- Held, Size >= 300000],
+    true = erlang:suspend_process(Pid),
+    ok = gen_tcp:send(Socket, [Head, Half]),
+    true = beamway_peer:wait_until(fun() -> inet:getopts(Port, [active]) =:= {ok, [{active, false}]} orelse messages(Pid) > 2 end, ?WAIT_MS),
+    %% The other one is that the socket is silent.
+    2 = messages(Pid),
+    true = erlang:resume_process(Pid),
+    [<<"300000">>, <<"OK">>] = [Ask(Request) || Request <- [Half, ["GET /", ?HOST, "\r\n"]]].
+
+messages(Pid) ->
+    {message_queue_len, Count} = process_info(Pid, message_queue_len),
+    Count.
+
+%% A client that does not read: the stream's writes block, with no more than buffers underway; when it goes the writer hears of it.
+download_backpressure(Config) ->
+    Table = ets:new(?FUNCTION_NAME, [named_table, public]),
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, ["GET /endless?", atom_to_list(?FUNCTION_NAME), ?HOST, "\r\n"]),
+    Written = settled(Table, -1, 0),
+    true = Written < 64000000,
+    gen_tcp:close(Socket),
+    wait_for(fun() -> ets:lookup(Table, ended) =/= [] end),
+    ets:delete(Table).
+
+%% The same figure ten times in a row.
+settled(_, Written, 10) when Written > 0 -> Written;
+settled(Table, Last, Same) ->
+    receive after 50 -> ok end,
+    case ets:lookup(Table, written) of
+        [{written, Last}] -> settled(Table, Last, Same + 1);
+        [{written, Now}] -> settled(Table, Now, 0);
+        [] -> settled(Table, Last, 0)
+    end.
+
+wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 60000).
+
+%% A client that has closed its side still gets its answers (RFC 9112, 9.6), the last of them whole.
+half_closed(Config) ->
+    [200, 200, 200] = statuses(yucan_client:exchange(?config(port, Config), [["GET ", P, ?HOST, "\r\n"] || P <- ["/", "/large", "/slow_read"]])),
+    %% Half a body and the end of it.
+    [] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 50\r\n\r\nhalf"]).
+
+%% The word of that end may stand behind a body that came as messages: the connection ends all the same.
+half_closed_body(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
+    {200, _, _} = yucan_client:one(Socket),
+    {Pid, _} = server_side(Socket),
+    Monitor = monitor(process, Pid),
+    true = erlang:suspend_process(Pid),
+    ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 5\r\n\r\nhe"]),
+    wait_for(fun() -> messages(Pid) =:= 1 end),
+    ok = gen_tcp:send(Socket, "llo"),
+    ok = gen_tcp:shutdown(Socket, write),
+    wait_for(fun() -> messages(Pid) =:= 3 end),
+    true = erlang:resume_process(Pid),
+    {200, _, <<"hello">>} = yucan_client:one(Socket),
+    receive {'DOWN', Monitor, process, _, normal} -> ok after ?SHORT_MS -> error(connection_stays) end.
+
+events(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, ["GET /events", ?HOST, "Connection: close\r\n\r\n"]),
+    [{200, Headers, Body}] = yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>),
+    <<"text/event-stream">> = proplists:get_value(<<"content-type">>, Headers),
+    <<": ok\n\ndata: a\ndata: b\nid: 1\n\ndata: a\ndata: b\nid: 2\n\ndata: a\ndata: b\nid: 3\n\n">> = Body.
+
+%% The process of a stream of events ends with its client.
+events_end(_) ->
+    Socket = yucan_client:connect(yucan_test_server:start(yucan_events_end, #{handler => {yucan_test_handler, self()}})),
+    ok = gen_tcp:send(Socket, ["GET /forever_events", ?HOST, "\r\n"]),
+    Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
+    Monitor = monitor(process, Stream),
+    Stream ! <<"news">>,
+    %% The end of the client's side is enough.
+    gen_tcp:shutdown(Socket, write),
+    receive {'DOWN', Monitor, process, _, normal} -> ok after ?WAIT_MS -> error(stream_stays) end,
+    yucan:stop(yucan_events_end).
+
+%% Messages that send nothing keep no comment back: a proxy would end the connection, and nobody would hear of a client that is gone.
+events_alive(_) ->
+    Quiet = fun(start, S) -> {ok, _} = timer:send_interval(500, tick), {ok, S}; ({info, tick}, S) -> {ok, S} end,
+    Port = yucan_test_server:start(yucan_events_alive, #{middleware => [fun(Req, _) -> yucan_sse:response(Req, [], Quiet, none) end]}),
+    Socket = yucan_client:connect(Port),
+    ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
+    has_come(<<": \n\n">>, Socket, <<>>),
+    ok = gen_tcp:close(Socket),
+    ok = yucan:stop(yucan_events_alive).
+
+has_come(Bytes, Socket, Read) ->
+    case binary:match(Read, Bytes) of
+        nomatch ->
+            {ok, Data} = gen_tcp:recv(Socket, 0, ?WAIT_MS),
+            has_come(Bytes, Socket, <<Read/binary, Data/binary>>);
+        _ -> ok
+    end.
+
+%% What a client sends beside events stays in its order: here a part of it comes before the message that ends them, and a part behind it.
+events_pipelined(_) ->
+    Socket = yucan_client:connect(yucan_test_server:start(yucan_events_pipelined, #{handler => {yucan_test_handler, self()}})),
+    %% From the second request on data come as messages.
+    ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
+    {200, _, _} = yucan_client:one(Socket),
+    ok = gen_tcp:send(Socket, ["GET /forever_events", ?HOST, "\r\n"]),
+    Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
+    true = erlang:suspend_process(Stream),
+    Queued = fun(Count) -> wait_for(fun() -> process_info(Stream, message_queue_len) =:= {message_queue_len, Count} end) end,
+    ok = gen_tcp:send(Socket, "GET /text HTT"),
+    Queued(1),
+    Stream ! stop,
+    ok = gen_tcp:send(Socket, "P/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+    Queued(3),
+    true = erlang:resume_process(Stream),
+    [200, 200] = statuses(yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>)),
+    ok = yucan:stop(yucan_events_pipelined).
+
+%% The same for the first request of a connection, and for one with a body. The part of the next one that came with it was read by recv; the rest comes before
+%% the stream's end, or behind it.
+events_first(_) ->
+    Port = yucan_test_server:start(yucan_events_first, #{handler => {yucan_test_handler, self()}}),
+    [begin
+         Socket = yucan_client:connect(Port),
+         ok = gen_tcp:send(Socket, [Request, "GET /text HTT"]),
+         Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
+         Rest = fun() -> ok = gen_tcp:send(Socket, "P/1.1\r\nHost: a\r\nConnection: close\r\n\r\n") end,
+         Begun = case When of
+             before ->
+                 true = erlang:suspend_process(Stream),
+                 Rest(),
+                 wait_for(fun() -> messages(Stream) =:= 2 end),
+                 Stream ! stop,
+                 true = erlang:resume_process(Stream),
+                 <<>>;
+             behind ->
+                 Stream ! stop,
+                 Events = yucan_yaws_site:receive_until(Socket, <<"0\r\n\r\n">>),
+                 Rest(),
+                 Events
+         end,
+         {Request, When, [200, 200]} = {Request, When, statuses(yucan_client:parse(<<Begun/binary, (yucan_client:until_closed(Socket))/binary>>, <<"GET">>))}
+     end || Request <- [["GET /forever_events", ?HOST, "\r\n"], ["POST /forever_events", ?HOST, "Content-Length: 0\r\n\r\n"]], When <- [before, behind]],
+    ok = yucan:stop(yucan_events_first).
+
+%% RFC 9112, 9.3: the body of a request that events answer is no request, also where it came as a message.
+events_body(_) ->
+    Socket = yucan_client:connect(yucan_test_server:start(yucan_events_body, #{handler => {yucan_test_handler, self()}})),
+    ok = gen_tcp:send(Socket, ["POST /forever_events", ?HOST, "Content-Length: 4\r\n\r\n"]),
+    Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
+    true = erlang:suspend_process(Stream),
+    ok = gen_tcp:send(Socket, "body"),
+    %% The other one is that the socket is silent.
+    wait_for(fun() -> messages(Stream) =:= 2 end),
+    Stream ! stop,
+    ok = gen_tcp:send(Socket, ["GET /text", ?HOST, "Connection: close\r\n\r\n"]),
+    true = erlang:resume_process(Stream),
+    [200, 200] = statuses(yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>)),
+    ok = yucan:stop(yucan_events_body).
+
+%% A client that leaves beside events has left, whoever reads the socket next.
+events_left(_) ->
+    Port = yucan_test_server:start(yucan_events_left, #{handler => {yucan_test_handler, self()}, limits => patient(#{})}),
+    Socket = yucan_client:connect(Port),
+    ok = gen_tcp:send(Socket, ["GET /forever_events", ?HOST, "\r\n"]),
+    Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
+    Monitor = monitor(process, Stream),
+    true = erlang:suspend_process(Stream),
+    Stream ! stop,
+    ok = gen_tcp:shutdown(Socket, write),
+    wait_for(fun() -> messages(Stream) =:= 2 end),
+    true = erlang:resume_process(Stream),
+    receive {'DOWN', Monitor, process, _, normal} -> ok after ?SHORT_MS -> error(connection_stays) end,
+    ok = yucan:stop(yucan_events_left).
+
+%% Messages that a handler left in the mailbox do not disturb the next request.
+leftovers(Config) ->
+    Socket = yucan_client:connect(?config(port, Config)),
+    ok = gen_tcp:send(Socket, ["GET /events", ?HOST, "\r\nGET /", ?HOST, "Connection: close\r\n\r\n"]),
+    [200, 200] = statuses(yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>)).
