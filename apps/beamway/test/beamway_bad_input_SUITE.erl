@@ -1,26 +1,22 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Peers that send nonsense, options that make none, hosts that refuse what a ring needs.
+%% @doc Peers that send nonsense in the handshake, in the agreement, in the ring and as packets; and commands for the driver that somebody else sends.
 %%
 %% Each case ends in the same way: the node says what is wrong in a line of its log, goes on over TCP
 %% where that is possible, and its other connections have not noticed. Only shared memory has input
-%% of its own; there is one group.
+%% of its own; there is one group. What options and hosts do to a link: beamway_options_SUITE, beamway_fallback_SUITE.
 -module(beamway_bad_input_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
          init_per_testcase/2, end_per_testcase/2]).
 -export([garbage_for_a_handshake/1, odd_extensions/1, wrong_cookie_with_extension/1, bad_offers/1,
-         bad_answers/1, forged_ring_headers/1, forged_frames/1, invalid_options/1, unknown_parameter/1, driver_missing/1,
-         driver_damaged/1, driver_of_another_version/1, driver_comes_later/1, file_size_limit/1, descriptor_limit/1,
-         address_space_limit/1, no_memfd/1, no_eventfd/1, bad_commands/1, application_without_its_name/1, ring_limit/1, ring_limit_of_small_rings/1,
-         port_limit/1, link_server_hangs/1, link_server_hangs_in_a_hurry/1, socket_dir_not_usable/1, socket_dir_in_another_locale/1, the_best_of_links/1, no_ring_memory_for_tcp/1, packet_of_4_gb/1,
-         packet_without_end/1]).
+         bad_answers/1, forged_ring_headers/1, forged_frames/1, bad_commands/1, packet_of_4_gb/1, packet_without_end/1]).
+
+-import(beamway_friends, [under_test/1, has_line/2, problem_lines/1]).
 
 -define(WAIT_MS, 20000).
 %% Of native/link/ring.h: the head comes first, the next ring's header follows.
 -define(RING_HEADER_BYTES, 320).
 -define(RING_TAIL, 64).
-%% Larger than a file of the VM itself, which needs 64 MiB for its code in OTP 27.
--define(LARGE_RINGS, [{"BEAMWAY_RING_BYTES", "67108864"}]).
 -define(BADARG, {refused, badarg}).
 %% Shorter than any timeout of the handshake: who is refused is refused at once.
 -define(AT_ONCE_MS, 1500).
@@ -33,10 +29,7 @@ groups() ->
     beamway_carrier:groups(
       [beamway_shm],
       [garbage_for_a_handshake, odd_extensions, wrong_cookie_with_extension, bad_offers, bad_answers,
-       forged_ring_headers, forged_frames, invalid_options, unknown_parameter, driver_missing, driver_damaged,
-       driver_of_another_version, driver_comes_later, file_size_limit, descriptor_limit, address_space_limit, no_memfd,
-       no_eventfd, bad_commands, application_without_its_name, ring_limit, ring_limit_of_small_rings, port_limit, link_server_hangs, link_server_hangs_in_a_hurry,
-       socket_dir_not_usable, socket_dir_in_another_locale, the_best_of_links, no_ring_memory_for_tcp, packet_of_4_gb, packet_without_end]).
+       forged_ring_headers, forged_frames, bad_commands, packet_of_4_gb, packet_without_end]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
@@ -45,39 +38,13 @@ end_per_group(_Carrier, _Config) -> ok.
 init_per_testcase(Case, Config) when Case =:= forged_ring_headers; Case =:= forged_frames ->
     %% The kernel may forbid even the parent of a process to write to its memory.
     case file:open("/proc/" ++ os:getpid() ++ "/mem", [read, write, raw]) of
-        {ok, Io} -> ok = file:close(Io), start_friends(Config);
+        {ok, Io} -> ok = file:close(Io), beamway_friends:begin_case(Config);
         {error, Reason} -> {skip, {rights, {"cannot write to the memory of a process", Reason}}}
     end;
 init_per_testcase(_Case, Config) ->
-    start_friends(Config).
+    beamway_friends:begin_case(Config).
 
-%% Every case has a node under test and a friend with a link to it, which must outlast the case.
-start_friends(Config) ->
-    Log = log_file(Config),
-    {ok, Peer, Node} = beamway_peer:start(beamway_shm, #{log => Log}),
-    {ok, Friend, _} = beamway_peer:start(beamway_shm),
-    ok = beamway_peer:connect_both(beamway_shm, Friend, Peer),
-    Connection = beamway_peer:controller(Friend, Node),
-    [{log, Log}, {under_test, {Peer, Node}}, {friend, Friend}, {friendship, Connection} | Config].
-
-end_per_testcase(_Case, Config) ->
-    {Peer, Node} = under_test(Config),
-    Friend = proplists:get_value(friend, Config),
-    Friendship = proplists:get_value(friendship, Config),
-    Result = try
-                 Friendship = beamway_peer:controller(Friend, Node),
-                 Node = beamway_peer:call(Friend, erpc, call, [Node, erlang, node, []]),
-                 true = is_process_alive(Peer),
-                 ok
-             catch Class:Reason -> {fail, {friend_noticed, Class, Reason}}
-             end,
-    ok = beamway_peer:stop_started(),
-    Result.
-
-under_test(Config) -> proplists:get_value(under_test, Config).
-
-log_file(Config) ->
-    filename:join(proplists:get_value(priv_dir, Config), beamway_peer:unique_name("node") ++ ".log").
+end_per_testcase(_Case, Config) -> beamway_friends:end_case(Config).
 
 %% --- the handshake -------------------------------------------------------------------------------------
 
@@ -90,7 +57,7 @@ garbage_for_a_handshake(Config) ->
                <<65535:16, (binary:copy(<<$N>>, 65535))/binary>>,
                <<0, 15, $N, 16#ffffffffffffffff:64, 1:32, 0:16>>,
                <<(byte_size(Extension)):16, Extension/binary>>,
-               crypto_free_noise(3000)],
+               rand:bytes(3000)],
     [begin
          Socket = beamway_raw_peer:call(Node, connected, #{}),
          ok = beamway_raw_peer:send_raw(Socket, Bytes),
@@ -99,9 +66,6 @@ garbage_for_a_handshake(Config) ->
      end || Bytes <- Garbage],
     ok = takes_new_connections(Node).
 
-crypto_free_noise(Size) ->
-    << <<(rand:uniform(256) - 1)>> || _ <- lists:seq(1, Size) >>.
-
 %% What is not exactly the extension is what any other implementation may put there: no extension.
 odd_extensions(Config) ->
     {Peer, Node} = under_test(Config),
@@ -109,7 +73,7 @@ odd_extensions(Config) ->
     Odd = [binary:part(Valid, 0, Length) || Length <- lists:seq(1, byte_size(Valid) - 1)]
         ++ [<<0>>, <<"BWay">>, <<"BWay", 1, 65535:16>>, <<"BWay", 1, 0:16>>,
             <<"BWay", 2, 18:16, 0:144>>, <<"BWay", 0, 18:16, 0:144>>, <<"Other", Valid/binary>>,
-            binary:copy(<<"BWay">>, 5000), crypto_free_noise(1000)],
+            binary:copy(<<"BWay">>, 5000), rand:bytes(1000)],
     [begin
          Socket = beamway_raw_peer:call(Node, authenticated, #{extension => Extension}),
          %% It is up as a stock node is: the next thing on the wire would be distribution data.
@@ -141,7 +105,7 @@ bad_offers(Config) ->
     Listener = fun beamway_raw_peer:open_listener/0,
     Bad = [{empty, closed, <<>>},
            {garbage, closed, <<"hello">>},
-           {noise, closed, <<"~~", (crypto_free_noise(500))/binary>>},
+           {noise, closed, <<"~~", (rand:bytes(500))/binary>>},
            {another_version, tcp, <<9, (binary:part(Offer, 1, byte_size(Offer) - 1))/binary>>},
            {wrong_kind, closed, <<1, $x>>},
            {half, closed, binary:part(Offer, 0, 20)},
@@ -209,7 +173,7 @@ bad_answers(Config) ->
     {Peer, Node} = under_test(Config),
     Extension = valid_extension(Peer),
     [_, Host] = string:split(atom_to_list(Node), "@"),
-    Hello = crypto_free_noise(32),
+    Hello = rand:bytes(32),
     Bad = [{empty, false, fun(_) -> <<>> end},
            {garbage, false, fun(_) -> <<"hello">> end},
            {version, false, fun(_) -> <<2, $r>> end},
@@ -354,236 +318,7 @@ packet_without_end(Config) ->
 
 held(Peer) -> beamway_peer:call(Peer, erlang, memory, [binary]).
 
-%% --- options -------------------------------------------------------------------------------------------
-
-%% A node with a wrong option says so once and is in its cluster all the same, without the driver.
-invalid_options(Config) ->
-    [ok = falls_back(Config, #{env => [{Variable, Value}]}, inet, [Option, Value])
-     || {Variable, Option, Value} <- [{"BEAMWAY_RING_BYTES", "ring_bytes", "0"},
-                                      {"BEAMWAY_RING_BYTES", "ring_bytes", "-1"},
-                                      {"BEAMWAY_RING_BYTES", "ring_bytes", "1000000000000"},
-                                      {"BEAMWAY_RING_BYTES", "ring_bytes", "4MB"},
-                                      {"BEAMWAY_LINKS", "links", "warp"},
-                                      {"BEAMWAY_LINKS", "links", ","},
-                                      {"BEAMWAY_WHOLE_MESSAGES", "whole_messages", "maybe"},
-                                      {"BEAMWAY_POLL_US", "poll_us", "-5"},
-                                      {"BEAMWAY_RING_LIMIT_BYTES", "ring_limit_bytes", "lots"},
-                                      {"BEAMWAY_SOCKET_DIR", "socket_dir", "relative/dir"}]],
-    ok.
-
-%% Nothing is wrong with the others, so they hold.
-unknown_parameter(Config) ->
-    Log = log_file(Config),
-    {ok, Peer, _} = beamway_peer:start(beamway_shm, #{log => Log, args => ["-hidden", "-beamway", "ringbytes", "1", "-beamway", "ring_bytes", "65536"]}),
-    _ = beamway_peer:wait_until(fun() -> has_line([Log], ["the parameter ringbytes is not known and has no effect", "links, ring_bytes"]) end, ?WAIT_MS),
-    [_] = problem_lines([Log]),
-    #{ring_bytes := 65536, links := [_, _ | _]} = beamway_peer:call(Peer, beamway_links, config, []),
-    ok = beamway_peer:stop(Peer).
-
-%% Of the kinds that are named the best one carries; OTP's own port needs no naming and contradicts nothing.
-the_best_of_links(Config) ->
-    {Peer, Node} = under_test(Config),
-    {ok, _, StockNode} = beamway_peer:start(inet_tcp, #{args => ["-hidden"]}),
-    Shm = fun(Why) -> "shared memory is off on this node" ++ Why end,
-    Stock = "the peer does not speak beamway",
-    Off = "; OTP's own port: tcp is off on this node",
-    [begin
-         {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{env => [{"BEAMWAY_LINKS", Links}], args => ["-hidden"]}),
-         [begin
-              true = beamway_peer:call(Odd, net_kernel, connect_node, [To]),
-              ok = beamway_peer:assert_link(Odd, To, Kind),
-              ok = beamway_peer:assert_reason(Odd, To, Reason),
-              To = beamway_peer:call(Odd, erpc, call, [To, erlang, node, []]),
-              Labels = iolist_to_binary(["beamway_link_bytes_out_total{peer=\"", atom_to_list(To), "\",link=\"", atom_to_list(Kind), "\"} "]),
-              {match, _} = re:run(beamway_peer:call(Odd, beamway, metrics, []), ["(?m)^\\Q", Labels, "\\E[1-9]"])
-          end || {To, {Kind, Reason}} <- [{Node, Ours}, {StockNode, Theirs}]],
-         %% What this node may not use itself is no concern of the other's.
-         ok = beamway_peer:assert_link(Peer, OddNode, case Best of inet -> tcp; _ -> Best end),
-         ok = beamway_peer:stop(Odd)
-     end || {Links, {Best, _} = Ours, Theirs} <-
-                [{"shm,rdma,tcp", {shm, "same host"}, {tcp, Stock}}, {"inet,tcp,shm", {shm, "same host"}, {tcp, Stock}},
-                 {"tcp", {tcp, Shm("")}, {tcp, Stock}}, {"inet, tcp", {tcp, Shm("")}, {tcp, Stock}},
-                 {"shm", {shm, "same host"}, {inet, Stock ++ Off}}, {"inet", {inet, Shm(Off)}, {inet, Stock ++ Off}}]],
-    ok.
-
-%% A link over tcp has small rings where memory is short; what the socket's port may have read ahead must fit into them.
-no_ring_memory_for_tcp(Config) ->
-    Short = [{"BEAMWAY_RING_LIMIT_BYTES", "0"}],
-    ok = falls_back(Config, #{env => Short}, tcp, ["rings of 65536 instead of 262144 bytes"]),
-    Buffer = "[{buffer,1000000}]",
-    ok = falls_back(Config, #{env => Short, args => ["-kernel", "inet_dist_connect_options", Buffer, "inet_dist_listen_options", Buffer]},
-                    inet, ["no link of the driver with", "using OTP's own port: no ring memory for the socket's option buffer"]).
-
-%% The limit holds one link and a half: the second is smaller, the third has none, until one ends.
-ring_limit(Config) ->
-    {_, Node} = under_test(Config),
-    Ring = 1048576,
-    Env = [{"BEAMWAY_RING_BYTES", integer_to_list(Ring)}, {"BEAMWAY_RING_LIMIT_BYTES", integer_to_list(3 * Ring)}],
-    [begin
-         Log = log_file(Config),
-         Starts = [beamway_peer:async(fun() -> beamway_peer:start(beamway_shm, Options#{args => ["-hidden"]}) end)
-                   || Options <- [#{log => Log, env => Env}, #{}, #{}, #{}]],
-         [{ok, Odd, OddNode} | Started] = [beamway_peer:await(Start) || Start <- Starts],
-         Others = [{Peer, Name} || {ok, Peer, Name} <- Started],
-         Connect = fun({Peer, Name}) ->
-                           true = case Caller of
-                                      odd -> beamway_peer:call(Odd, net_kernel, connect_node, [Name]);
-                                      other -> beamway_peer:call(Peer, net_kernel, connect_node, [OddNode])
-                                  end,
-                           _ = beamway_peer:wait_until(fun() -> beamway_peer:controller(Odd, Name) =/= undefined end, ?WAIT_MS),
-                           beamway_peer:call(Odd, beamway, info, [Name])
-                   end,
-         [First, {SecondPeer, Second} = SecondOne, Third] = Others,
-         {ok, #{link := shm, ring_bytes := Ring}} = Connect(First),
-         {ok, #{link := shm, ring_bytes := 524288}} = Connect(SecondOne),
-         _ = beamway_peer:wait_until(fun() -> has_line([Log], ["rings of 524288 instead of 1048576 bytes", "ring_limit_bytes"]) end, ?WAIT_MS),
-         {ok, #{link := tcp, reason := <<"the ring memory of this node is used up (ring_limit_bytes)">>}} = Connect(Third),
-         {ThirdPeer, ThirdNode} = Third,
-         _ = beamway_peer:wait_until(fun() -> has_line([Log], ["no shared memory with", "used up"]) end, ?WAIT_MS),
-         true = beamway_peer:call(SecondPeer, erlang, disconnect_node, [OddNode]),
-         true = beamway_peer:call(ThirdPeer, erlang, disconnect_node, [OddNode]),
-         [ok = beamway_peer:wait_disconnected(Odd, Gone) || Gone <- [Second, ThirdNode]],
-         {ok, #{link := shm, ring_bytes := 524288}} = Connect(Third),
-         Node = beamway_peer:call(ThirdPeer, erpc, call, [OddNode, erpc, call, [Node, erlang, node, []]]),
-         ok = beamway_peer:stop_all([Odd | [Peer || {Peer, _} <- Others]])
-     end || Caller <- [odd, other]],
-    ok.
-
-%% What counts is the rings that were made, by the smaller of both nodes' values: here 128 KB for each link.
-ring_limit_of_small_rings(_Config) ->
-    {ok, Odd, _} = beamway_peer:start(beamway_shm, #{args => ["-hidden"],
-                                                     env => [{"BEAMWAY_RING_BYTES", "1048576"}, {"BEAMWAY_RING_LIMIT_BYTES", "3145728"}]}),
-    [begin
-         {ok, _, Node} = beamway_peer:start(beamway_shm, #{args => ["-hidden"], env => [{"BEAMWAY_RING_BYTES", "65536"}]}),
-         true = beamway_peer:call(Odd, net_kernel, connect_node, [Node]),
-         {ok, #{link := shm, ring_bytes := 65536}} = beamway_peer:call(Odd, beamway, info, [Node])
-     end || _ <- lists:seq(1, 4)],
-    ok.
-
-%% Not usable when the node starts: it says so, and again for each link that it offers in vain.
-socket_dir_not_usable(Config) ->
-    [ok = falls_back(Config, #{env => [{"BEAMWAY_SOCKET_DIR", Dir}]}, tcp, Words, [odd])
-     || {Dir, Why} <- [{"/nowhere/at/all", "No such file"}, {"/dev/null", "Not a directory"}],
-        Words <- [["links use tcp as long as socket_dir", Dir, Why], ["no shared memory with", "socket_dir: " ++ Why]]],
-    ok.
-
-%% One node reads the name as UTF-8, the other byte by byte, as where no locale is set.
-socket_dir_in_another_locale(_Config) ->
-    Folder = beamway_peer:new_folder("beamway-locale"),
-    Dir = filename:join(Folder, "gr\x{f6}\x{df}e"),
-    ok = file:make_dir(Dir),
-    Options = #{args => ["-hidden"], env => [{"BEAMWAY_SOCKET_DIR", Dir}]},
-    try
-        {ok, One, OneNode} = beamway_peer:start(beamway_shm, Options),
-        {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, Options#{args := ["-hidden", "+fnl"]}),
-        latin1 = beamway_peer:call(Odd, file, native_name_encoding, []),
-        [begin
-             ok = beamway_peer:connect_both(beamway_shm, Caller, Called),
-             true = beamway_peer:call(One, erlang, disconnect_node, [OddNode]),
-             ok = beamway_peer:wait_disconnected(One, OddNode),
-             ok = beamway_peer:wait_disconnected(Odd, OneNode)
-         end || {Caller, Called} <- [{One, Odd}, {Odd, One}]],
-        Left = filename:join(Dir, "beamway-0123456789abcdef"),
-        [begin
-             ok = leave_socket(Left),
-             1 = beamway_peer:call(Each, beamway_socket_dir, sweep, [maps:get(socket_dir, beamway_peer:call(Each, beamway_links, config, []))])
-         end || Each <- [One, Odd]]
-    after
-        file:del_dir_r(Folder)
-    end,
-    ok.
-
-%% As a killed node leaves it: an old name of nobody.
-leave_socket(Path) ->
-    {ok, Socket} = gen_tcp:listen(0, [local, {ifaddr, {local, beamway_socket_dir:bytes(Path)}}]),
-    ok = gen_tcp:close(Socket),
-    file:change_time(Path, {{2020, 1, 1}, {0, 0, 0}}).
-
-%% The server that grants memory does not answer in time.
-link_server_hangs(Config) ->
-    {Peer, Node} = under_test(Config),
-    {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{args => ["-hidden"]}),
-    [begin
-         ok = beamway_peer:call(Odd, sys, suspend, [beamway_links]),
-         true = beamway_peer:call(Caller, net_kernel, connect_node, [Called]),
-         {ok, #{link := inet, reason := <<"the link server does not answer", _/binary>>}} =
-             beamway_peer:wait_until(fun() -> is_known(beamway_peer:call(Odd, beamway, info, [Node])) end, ?WAIT_MS),
-         ok = beamway_peer:call(Odd, sys, resume, [beamway_links]),
-         true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
-         ok = beamway_peer:wait_disconnected(Peer, OddNode),
-         ok = beamway_peer:connect(beamway_shm, Caller, Called),
-         true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
-         ok = beamway_peer:wait_disconnected(Peer, OddNode)
-     end || {Caller, Called} <- [{Odd, Node}, {Peer, OddNode}]],
-    ok.
-
-%% The same where a connection has less time than that server has otherwise.
-link_server_hangs_in_a_hurry(_Config) ->
-    Hurry = #{args => ["-hidden", "-kernel", "net_setuptime", "1.9"]},
-    [{One, OneNode}, {Odd, OddNode}] = [{Peer, Node} || _ <- [one, odd], {ok, Peer, Node} <- [beamway_peer:start(beamway_shm, Hurry)]],
-    ok = beamway_peer:call(Odd, sys, suspend, [beamway_links]),
-    [begin
-         true = beamway_peer:call(Caller, net_kernel, connect_node, [Called]),
-         ok = beamway_peer:assert_link(Odd, OneNode, inet),
-         true = beamway_peer:call(Odd, erlang, disconnect_node, [OneNode]),
-         ok = beamway_peer:wait_disconnected(Odd, OneNode),
-         ok = beamway_peer:wait_disconnected(One, OddNode)
-     end || {Caller, Called} <- [{Odd, OneNode}, {One, OddNode}]],
-    ok.
-
-is_known({ok, _} = Info) -> Info;
-is_known({error, not_connected}) -> false.
-
-%% --- the driver ----------------------------------------------------------------------------------------
-
-driver_missing(Config) ->
-    with_copy(Config, fun(Driver) -> ok = file:delete(Driver) end, ["beamway_drv.so"]).
-
-driver_damaged(Config) ->
-    with_copy(Config, fun(Driver) -> ok = file:write_file(Driver, crypto_free_noise(5000)) end,
-              ["beamway_drv.so"]).
-
-driver_of_another_version(Config) ->
-    Include = filename:join([code:root_dir(), "usr", "include"]),
-    with_copy(Config, fun(Driver) ->
-        ok = file:delete(Driver),
-        ok = compile_c("old_driver.c", ["-shared", "-fPIC", "-I", Include, "-o", Driver])
-    end, ["version 999"]).
-
-%% What is missing at the start can be loaded in the running node, as often as it comes and goes.
-driver_comes_later(Config) ->
-    {Peer, Node} = under_test(Config),
-    Root = copy(Config, "beamway"),
-    [Driver, Away] = [filename:join([Root, "beamway", "priv", Name]) || Name <- ["beamway_drv.so", "away"]],
-    ok = file:rename(Driver, Away),
-    {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{ebin => filename:join([Root, "beamway", "ebin"]), args => ["-hidden"]}),
-    ConnectsBy = fun(Kind) ->
-                         true = beamway_peer:call(Odd, net_kernel, connect_node, [Node]),
-                         ok = beamway_peer:assert_link(Odd, Node, Kind),
-                         true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
-                         ok = beamway_peer:wait_disconnected(Odd, Node),
-                         beamway_peer:wait_disconnected(Peer, OddNode)
-                 end,
-    ok = ConnectsBy(inet),
-    [begin
-         ok = file:rename(Away, Driver),
-         ok = beamway_peer:call(Odd, beamway, reload_driver, []),
-         ok = ConnectsBy(shm),
-         ok = file:rename(Driver, Away),
-         {error, Reason} = beamway_peer:call(Odd, beamway, reload_driver, []),
-         {_, _} = binary:match(Reason, <<"make build">>),
-         ok = ConnectsBy(inet)
-     end || _ <- [first, second]],
-    ok.
-
-%% In a directory of any name and without a file of the application, a node has its links all the same.
-application_without_its_name(Config) ->
-    {Peer, Node} = under_test(Config),
-    Root = copy(Config, "carrier"),
-    ok = file:delete(filename:join([Root, "carrier", "ebin", "beamway.app"])),
-    {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{ebin => filename:join([Root, "carrier", "ebin"])}),
-    ok = beamway_peer:connect(beamway_shm, Odd, Node),
-    ok = beamway_peer:assert_link(Peer, OddNode, shm).
+%% --- the driver's commands ----------------------------------------------------------------------------
 
 %% What only this application sends to its driver, sent by somebody else: a badarg or a reason, nothing more.
 bad_commands(Config) ->
@@ -630,193 +365,7 @@ attempt(Port, Command, Data) ->
         error:badarg -> ?BADARG
     end.
 
-%% A node that runs from a copy of the application in which something is wrong.
-with_copy(Config, Damage, Words) ->
-    Root = copy(Config, "beamway"),
-    ok = Damage(filename:join([Root, "beamway", "priv", "beamway_drv.so"])),
-    falls_back(Config, #{ebin => filename:join([Root, "beamway", "ebin"])}, inet, Words).
-
-copy(Config, Name) ->
-    Root = filename:join(proplists:get_value(priv_dir, Config), beamway_peer:unique_name("copy")),
-    Source = filename:dirname(filename:absname(beamway_peer:ebin())),
-    [begin
-         To = filename:join([Root, Name, Dir]),
-         ok = filelib:ensure_path(To),
-         [{ok, _} = file:copy(File, filename:join(To, filename:basename(File)))
-          || File <- filelib:wildcard(filename:join([Source, Dir, "*"]))]
-     end || Dir <- ["ebin", "priv"]],
-    Root.
-
-compile_c(Source, Arguments) ->
-    File = test_support:file(filename:join("apps/test_support/c_src", Source)),
-    Command = lists:join(" ", ["cc", "-std=c11", "-O1", File | Arguments]),
-    case os:cmd(lists:flatten(Command) ++ " 2>&1 && echo compiled") of
-        "compiled\n" -> ok;
-        Output -> error({cannot_compile, Source, Output})
-    end.
-
-%% --- limits of the host --------------------------------------------------------------------------------
-
-%% The node that is called makes the memory: where that cannot be, it says so and TCP it is. A node
-%% that cannot make memory but calls may use what the other made.
-
-%% 32 MB are enough for the VM's own memory files and for a log, not for two rings of that size.
-file_size_limit(Config) ->
-    %% In blocks of 512 bytes.
-    falls_back(with_large_rings(Config), #{env => ?LARGE_RINGS, before_exec => "ulimit -f 196608;"}, tcp,
-               ["file size limit"], [healthy]).
-
-%% The other side must want them too: the smaller size is taken.
-with_large_rings(Config) ->
-    {ok, Peer, Node} = beamway_peer:start(beamway_shm, #{env => ?LARGE_RINGS}),
-    [{under_test, {Peer, Node}} | Config].
-
-%% The VM cannot even boot without a good number of descriptors; so it boots, and then has only those
-%% left that a TCP connection takes.
-descriptor_limit(Config) ->
-    {Peer, Node} = under_test(Config),
-    [begin
-         %% Hidden: else global, in the middle of its exchange, connects again after the disconnect below.
-         {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{log => Log, args => ["-hidden"],
-                                                                before_exec => "ulimit -n 150;"}),
-         Own = sockets(Odd),
-         %% The programs that resolve names are started, the log is open.
-         ok = beamway_peer:connect(beamway_shm, Odd, Node),
-         true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
-         ok = beamway_peer:wait_disconnected(Peer, OddNode),
-         _ = beamway_peer:wait_until(fun() -> has_no_doorbells(Odd) andalso sockets(Odd) =< Own end, ?WAIT_MS),
-         Holder = beamway_peer:run(Odd, fun() -> take_descriptors(2) end),
-         {Caller, true} = case Caller of
-                              odd -> {odd, beamway_peer:call(Odd, net_kernel, connect_node, [Node])};
-                              healthy -> {healthy, beamway_peer:call(Peer, net_kernel, connect_node, [OddNode])}
-                          end,
-         ok = beamway_peer:assert_link(Odd, Node, inet),
-         ok = beamway_peer:assert_link(Peer, OddNode, tcp),
-         true = beamway_peer:call(Odd, erlang, exit, [Holder, kill]),
-         _ = beamway_peer:wait_until(fun() -> has_line([Log], ["Too many open files"]) end, ?WAIT_MS),
-         ok = beamway_peer:stop(Odd)
-     end || {Caller, Log} <- [{odd, log_file(Config)}, {healthy, log_file(Config)}]],
-    ok.
-
-%% A port closes its descriptors when no poller looks at them any more: later than the link goes.
-has_no_doorbells(Peer) ->
-    [] =:= [Fd || {Fd, "anon_inode:[eventfd]"} <- beamway_peer:fds(beamway_peer:os_pid(Peer))].
-
-%% The peer may know of a disconnect before this node has closed its own socket.
-sockets(Peer) ->
-    length([Fd || {Fd, "socket:" ++ _} <- beamway_peer:fds(beamway_peer:os_pid(Peer))]).
-
-%% Opens files until there are none left, then gives some back.
-take_descriptors(Free) ->
-    Self = self(),
-    Holder = spawn(fun() ->
-                       Files = open_files([]),
-                       [ok = file:close(File) || File <- lists:sublist(Files, Free)],
-                       Self ! {self(), taken},
-                       receive after infinity -> Files end
-                   end),
-    receive {Holder, taken} -> Holder end.
-
-open_files(Files) ->
-    case file:open("/dev/null", [read, raw]) of
-        {ok, File} -> open_files([File | Files]);
-        {error, emfile} -> Files
-    end.
-
-%% All ports of the VM are taken but one, which the socket of the connection takes.
-port_limit(Config) ->
-    {Peer, Node} = under_test(Config),
-    [begin
-         {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{log => Log, args => ["-hidden", "+Q", "1024"]}),
-         %% What the first connection opens for good is there.
-         ok = beamway_peer:connect(beamway_shm, Odd, Node),
-         true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
-         ok = beamway_peer:wait_disconnected(Peer, OddNode),
-         _ = beamway_peer:wait_until(fun() -> has_no_doorbells(Odd) end, ?WAIT_MS),
-         Holder = beamway_peer:run(Odd, fun() -> take_ports(1) end),
-         true = case Caller of
-                    odd -> beamway_peer:call(Odd, net_kernel, connect_node, [Node]);
-                    healthy -> beamway_peer:call(Peer, net_kernel, connect_node, [OddNode])
-                end,
-         ok = beamway_peer:assert_link(Odd, Node, inet),
-         ok = beamway_peer:assert_link(Peer, OddNode, tcp),
-         true = beamway_peer:call(Odd, erlang, exit, [Holder, kill]),
-         _ = beamway_peer:wait_until(fun() -> has_line([Log], ["cannot open a port of the driver", "system_limit"]) end, ?WAIT_MS),
-         ok = beamway_peer:stop(Odd)
-     end || {Caller, Log} <- [{odd, log_file(Config)}, {healthy, log_file(Config)}]],
-    ok.
-
-%% Opens ports until there are none left, then gives some back.
-take_ports(Free) ->
-    Self = self(),
-    Holder = spawn(fun() ->
-                       Ports = open_ports([]),
-                       [true = port_close(Port) || Port <- lists:sublist(Ports, Free)],
-                       Self ! {self(), taken},
-                       receive after infinity -> Ports end
-                   end),
-    receive {Holder, taken} -> Holder end.
-
-open_ports(Ports) ->
-    try open_port({spawn_driver, "beamway_drv"}, []) of
-        Port -> open_ports([Port | Ports])
-    catch
-        error:system_limit -> Ports
-    end.
-
-%% What a node without a ring takes, and half of what the rings take in the address space.
-address_space_limit(Config) ->
-    {ok, Probe, _} = beamway_peer:start(beamway_tcp),
-    {ok, Status} = file:read_file(filename:join(["/proc", integer_to_list(beamway_peer:os_pid(Probe)),
-                                                 "status"])),
-    {match, [KiB]} = re:run(Status, "VmPeak:\\s+(\\d+) kB", [{capture, all_but_first, list}]),
-    ok = beamway_peer:stop(Probe),
-    Limit = "ulimit -v " ++ integer_to_list(list_to_integer(KiB) + 65536) ++ ";",
-    falls_back(with_large_rings(Config), #{env => ?LARGE_RINGS, before_exec => Limit}, tcp,
-               ["Cannot allocate memory"]).
-
-no_memfd(Config) ->
-    falls_back(Config, #{wrapper => [refuser(Config), "memfd_create"]}, inet, ["memfd_create"], [healthy]).
-
-no_eventfd(Config) ->
-    falls_back(Config, #{wrapper => [refuser(Config), "eventfd2"]}, inet, ["eventfd"], [healthy]).
-
-refuser(Config) ->
-    Program = filename:join(proplists:get_value(priv_dir, Config), "refuse"),
-    ok = compile_c("refuse.c", ["-o", Program]),
-    Program.
-
 %% --- what every case ends in -----------------------------------------------------------------------------
-
-%% A node started with these options has links of that kind to a node that has tcp, in both directions of calling, says why in a
-%% line that has all the words, and messages of all sizes pass.
-falls_back(Config, Options, Kind, Words) ->
-    falls_back(Config, Options, Kind, Words, [odd, healthy]).
-
-falls_back(Config, Options, Kind, Words, Callers) ->
-    {Peer, Node} = under_test(Config),
-    [begin
-         {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, Options#{log => Log}),
-         case Caller of
-             odd -> true = beamway_peer:call(Odd, net_kernel, connect_node, [Node]);
-             healthy -> true = beamway_peer:call(Peer, net_kernel, connect_node, [OddNode])
-         end,
-         ct:log("caller ~p, options ~0p", [Caller, Options]),
-         ok = beamway_peer:assert_link(Odd, Node, Kind),
-         ok = beamway_peer:assert_link(Peer, OddNode, tcp),
-         ok = beamway_peer:run(Odd, fun() ->
-             [Size = byte_size(erpc:call(Node, binary, copy, [<<1>>, Size])) || Size <- [1, 100000, 3000000]],
-             ok
-         end),
-         _ = beamway_peer:wait_until(
-               fun() -> has_line([Log, proplists:get_value(log, Config)], Words) end, ?WAIT_MS),
-         ok = beamway_peer:stop(Odd)
-     end || Caller <- Callers, Log <- [log_file(Config)]],
-    ok.
-
-has_line(Logs, Words) ->
-    [] =/= [Line || Line <- problem_lines(Logs),
-                    lists:all(fun(Word) -> string:find(Line, Word) =/= nomatch end, Words)].
 
 takes_new_connections(Node) ->
     {ok, Peer, _} = beamway_peer:start(beamway_shm),
@@ -832,8 +381,3 @@ logs(Config, Words) ->
 %% The lines of the node's log that tell a problem of Beamway.
 problems(Config) ->
     problem_lines([proplists:get_value(log, Config)]).
-
-problem_lines(Logs) ->
-    [Line || Log <- Logs, Line <- string:lexemes(beamway_peer:log_text(Log), "\n"),
-             string:find(Line, "beamway: ") =/= nomatch,
-             string:find(Line, " error: ") =/= nomatch orelse string:find(Line, " warning: ") =/= nomatch].
