@@ -101,7 +101,8 @@ static bool is_good(int fd, const bw_shm_listener_t *listener, hello_t *hello_p)
 bw_status_t bw_channel_accept(bw_blocks_t *blocks, bw_shm_listener_t *listener,
                               bw_channel_t **channel_p, bw_error_t *error_p)
 {
-    for (int peers = 0; peers < 32; peers++) {
+    /* All that can wait: a channel may have come behind strangers. */
+    for (int peers = 0; peers <= BW_SHM_BACKLOG; peers++) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         hello_t hello;
 

@@ -625,6 +625,29 @@ static void test_strangers(void)
     CHECK_EQ(open_descriptors(), before);
 }
 
+/* They wait at the listener also when they have gone. Whoever waits behind them is let in. */
+static void test_many_strangers(void)
+{
+    bw_blocks_t *there = bw_blocks_new(MOST), *here = bw_blocks_new(MOST);
+    bw_shm_listener_t listener;
+    bw_channel_t *to, *from;
+    int before = open_descriptors();
+
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
+    for (int i = 0; i < 100; i++)
+        CHECK(send_as_peer(&listener, "stranger", 8, NULL, 0));
+    CHECK_EQ(bw_channel_connect(there, listener.address, listener.address_len, listener.token, id,
+                                &to, &error),
+             BW_OK);
+    CHECK_EQ(bw_channel_accept(here, &listener, &from, &error), BW_OK);
+    bw_channel_delete(from);
+    bw_channel_delete(to);
+    bw_shm_listener_close(&listener);
+    bw_blocks_delete(there);
+    bw_blocks_delete(here);
+    CHECK_EQ(open_descriptors(), before);
+}
+
 typedef struct {
     int fd;
     channel_hello_t hello;
@@ -707,6 +730,7 @@ static const check_case_t cases[] = {
     {"rogue_blocks", test_rogue_blocks},
     {"too_many_blocks_of_a_rogue", test_too_many_blocks_of_a_rogue},
     {"strangers", test_strangers},
+    {"many_strangers", test_many_strangers},
     {"a_peer_that_speaks_late", test_a_peer_that_speaks_late},
     {"a_receiver_that_lies", test_a_receiver_that_lies},
 };

@@ -18,7 +18,6 @@
 
 #define HELLO_VERSION 1u
 #define PEERS_MAX 32 /* turned away in one call, so that strangers cannot hold a scheduler */
-#define BACKLOG 256  /* channels of all nodes of a host may come to one listener at once */
 
 /* What the connecting side sends, with the descriptors: memory, its own eventfd, the peer's. */
 typedef struct {
@@ -200,7 +199,7 @@ bw_status_t bw_shm_listen(const char *dir, bw_shm_listener_t *listener_p, bw_err
         return status;
     }
     listener.fd = fd;
-    if (listen(fd, BACKLOG) < 0) {
+    if (listen(fd, BW_SHM_BACKLOG) < 0) {
         bw_fail(error_p, BW_SYSTEM, "listen on the unix socket", errno);
         bw_shm_listener_close(&listener);
         return BW_SYSTEM;

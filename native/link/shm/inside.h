@@ -14,6 +14,9 @@ extern const bw_carrier_t bw_shm_carrier;
 /* For the table: connect.c. */
 bw_status_t bw_shm_probe(uint64_t ring_bytes, bw_error_t *error_p);
 
+/* So many wait at a listener, and one more: channels of all nodes of a host may come at once. */
+#define BW_SHM_BACKLOG 256
+
 /* Connects to a listener; whoever listens has our effective user. */
 bw_status_t bw_shm_reach(const uint8_t *address, size_t address_len, int *fd_p,
                          bw_error_t *error_p);
