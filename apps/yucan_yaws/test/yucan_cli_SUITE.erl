@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, hostile_folder/1, deleted_folder/1, no_locale/1, wishes/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, hostile_folder, deleted_folder, no_locale, wishes, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -124,6 +124,18 @@ hostile_folder(Config) ->
     ok = prim_file:make_dir(Latin1),
     {1, ["yucan: cannot enter " ++ _]} = run(open_port({spawn_executable, "/bin/sh"},
                                                        [{args, ["-c", <<"cd \"", Latin1/binary, "\" && exec \"$0\"">>, ?config(command, Config)]}, {line, 2000}, exit_status, stderr_to_stdout])).
+
+%% What the user's variables name in the current folder is still there.
+relative_libraries(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "libraries"),
+    Erl = filename:join(Folder, "erl"),
+    ok = filelib:ensure_dir(Erl),
+    ok = file:write_file(Erl, "#!/bin/sh\necho \"$ERL_LIBS\"\n"),
+    ok = file:change_mode(Erl, 8#755),
+    Libraries = lists:append([Folder, "/a:/b:", Folder, "/c d"]),
+    {0, [Libraries]} = run(open_port({spawn_executable, "/bin/sh"},
+                                     [{args, ["-c", "cd \"$1\" && exec \"$0\"", ?config(command, Config), Folder]},
+                                      {env, [{"ERL_LIBS", "a:/b:c d"}, {"YUCAN_ERL", "./erl"}]}, {line, 2000}, exit_status, stderr_to_stdout])).
 
 %% The shell may have words of its own before ours.
 deleted_folder(Config) ->
