@@ -119,6 +119,12 @@ hostile_folder(Config) ->
     after
         stop(Served)
     end,
+    %% Nor do they run where the folder cannot be entered again. The shell loses the end of this name; root may enter all others.
+    Unnamed = filename:join(?config(priv_dir, Config), "unnamed\n"),
+    ok = test_support:put_hostile([net_kernel], Unnamed, Ran),
+    {1, ["yucan: the current folder cannot be entered by its path; " ++ _]} =
+        run(open_port({spawn_executable, ?config(command, Config)}, [{args, ["-p", "0"]}, {cd, Unnamed}, {line, 2000}, exit_status, stderr_to_stdout])),
+    {error, enoent} = file:read_file_info(Ran),
     %% A folder that the server cannot name keeps nobody waiting.
     Latin1 = <<(unicode:characters_to_binary(Folder))/binary, "/d\xe9">>,
     ok = prim_file:make_dir(Latin1),
