@@ -95,9 +95,8 @@ introduce(Socket, #listener{socket = Listening, server = Server, local = Local, 
     case Listeners of
         #{Listening := {Tls, Proxy}} ->
             Conn = #conn{socket = Socket, server = Server, local = real_local(Local, Socket)},
-            Met = admitted(proxied(Proxy, Conn, Limits), Site),
             ok = yucan_pool:silent(Doing),
-            secure(Tls, Met, Limits, Doing);
+            secure(Tls, admitted(proxied(Proxy, Conn, Limits), Site), Limits, Doing);
         %% A reload has just given this address up.
         _ -> done(Socket)
     end.
