@@ -412,7 +412,7 @@ cut_short() ->
 inform(Status, _, #req{version = 10}) when Status =/= 101, Status > 100, Status < 200 ->
     {error, not_supported};
 inform(Status, Headers, #req{version = Version, conn = #conn{socket = {_, Raw} = Socket}}) when Status =/= 101, Status > 100, Status < 200 ->
-    get(?ANSWERED) =:= undefined orelse error({bad_response, already_sent}),
+    has_begun() andalso error({bad_response, already_sent}),
     ok = yucan_transport:release(Socket),
     {Fields, _} = fields(Headers),
     case Version of

@@ -179,7 +179,13 @@ stream_faults(Config) ->
     nomatch = binary:match(Short, <<"OK\r\n", "content-type">>),
     {malformed, Crash} = yucan_client:exchange(Port, ["GET /stream_crash", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
     {_, _} = binary:match(Crash, <<"begun">>),
-    [{500, _, _}] = yucan_client:exchange(Port, ["GET /stream_crash_at_once", ?HOST, "\r\nGET /", ?HOST, "\r\n"]).
+    [{500, _, _}] = yucan_client:exchange(Port, ["GET /stream_crash_at_once", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
+    %% An informational answer has no place in the middle of another.
+    Informs = fun(Req, _) -> {200, [], {stream, fun(Write) -> ok = Write(<<"begun">>), yucan_answer:inform(103, [], Req) end}} end,
+    Late = yucan_client:connect(yucan_test_server:start(yucan_inform_late, #{middleware => [Informs]})),
+    ok = gen_tcp:send(Late, ["GET /", ?HOST, "\r\n"]),
+    [_, <<"5\r\nbegun\r\n">>] = binary:split(yucan_client:until_closed(Late), <<"\r\n\r\n">>),
+    ok = yucan:stop(yucan_inform_late).
 
 %% yucan_answer, over both protocols.
 answers_by_steps(Config) ->
