@@ -36,6 +36,7 @@ page("body", #arg{clidata = {partial, Data}, cont = parts, state = Size}) -> {ge
 page("body", #arg{clidata = Data, cont = parts, state = Size}) -> {html, yaws_api:f("~b bytes in parts", [Size + byte_size(Data)])};
 page("body", #arg{clidata = Data}) -> {html, yaws_api:f("~b bytes", [byte_size(Data)])};
 page("called", #arg{docroot = Docroot} = Arg) -> yaws_cgi:call_cgi(Arg, filename:join(Docroot, "who.cgi"));
+page("called_by_bytes", #arg{docroot = Docroot} = Arg) -> yaws_cgi:call_cgi(Arg, binary_to_list(unicode:characters_to_binary(filename:join(Docroot, "d\x{e9}/e.cgi"))));
 %% No argument of a program holds a NUL.
 page("never_starts", Arg) -> yaws_cgi:call_cgi(Arg, "cat", "/no\0file");
 page("form", Arg) -> {html, yaws_api:f("~p", [yaws_api:parse_post(Arg)])};

@@ -51,7 +51,7 @@ take(Req, Max, _) -> yucan_spool:take(Req, Max).
 
 %% A name goes to the shell as one word; what looks like a command is a mistake of whoever wrote it.
 is_safe({fcgi, _}) -> true;
-is_safe({_, Program}) -> re:run(Program, "[;|&$`<>()*?!#~\\\\'\"\\n\\r\\0]", [{capture, none}]) =:= nomatch.
+is_safe({_, Program}) -> re:run(bytes(Program), "[;|&$`<>()*?!#~\\\\'\"\\n\\r\\0]", [{capture, none}]) =:= nomatch.
 
 run(Req, #{script := Name} = Given, Body) ->
     Script = bytes(Name),
@@ -83,7 +83,7 @@ open(#{run := {fcgi, Address}, script := Script}, Variables, Body) ->
     with_module(yucan_fcgi_client, yucan_fcgi_client:open(Address, Variables, Body, Log));
 open(#{run := Run, script := Script} = Spec, Variables, Body) ->
     {Program, Arguments} = case Run of
-                               {program, File} -> {File, []};
+                               {program, _} -> {Script, []};
                                {interpreter, File} -> {find(File), [Script]}
                            end,
     case yucan_spool:on_disk(Body) of

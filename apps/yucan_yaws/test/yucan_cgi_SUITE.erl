@@ -88,8 +88,9 @@ environment(Config) ->
 %% encoded again, and what is no UTF-8 stays as it is. The node that runs this knows names as UTF-8, as `yucan' does under a usual locale.
 bytes(Config) ->
     utf8 = file:native_name_encoding(),
-    Port = start(Config, [unicode:characters_to_binary("<extra_cgi_vars dir='" ++ yucan_yaws_site:folder(Config) ++ "'>\nEXTRA = \x{e9}\n</extra_cgi_vars>\n")],
-                 [{"d\x{e9}/e.cgi", plain("env; pwd | sed 's/^/CWD=/'; printf %s \"$0\" | sed 's/^/SELF=/'; echo")}]),
+    Port = start(Config, [unicode:characters_to_binary("<extra_cgi_vars dir='" ++ yucan_yaws_site:folder(Config) ++ "'>\nEXTRA = \x{e9}\n</extra_cgi_vars>\n"
+                                                       "php_handler = <cgi, www/\x{416}/php>\nappmods = </m, yucan_yaws_pages>\n")],
+                 [{"d\x{e9}/e.cgi", plain("env; pwd | sed 's/^/CWD=/'; printf %s \"$0\" | sed 's/^/SELF=/'; echo")}, {"\x{416}/php", plain("echo \"$0 $1\"")}, {"x.php", ""}]),
     {200, _, Text} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/d%C3%A9/e.cgi/%C3%A9?q=%C3%A9",
                                                  headers => [{"X-Latin", [255, "a", $\\, "b%s"]}, {"X-Text", <<"\x{e9}\x{20ac}"/utf8>>}]}),
     Lines = binary:split(Text, <<"\n">>, [global]),
@@ -98,6 +99,10 @@ bytes(Config) ->
      || Line <- [<<"SCRIPT_NAME=/d\x{e9}/e.cgi"/utf8>>, <<"PATH_INFO=/\x{e9}"/utf8>>, <<"HTTP_X_TEXT=\x{e9}\x{20ac}"/utf8>>, <<"HTTP_X_LATIN=", 255, "a\\b%s">>,
                  <<"EXTRA=\x{e9}"/utf8>>, <<"SCRIPT_FILENAME=", Root/binary, "/d\x{e9}/e.cgi"/utf8>>, <<"CWD=", Root/binary, "/d\x{e9}"/utf8>>,
                  <<"SELF=", Root/binary, "/d\x{e9}/e.cgi"/utf8>>]],
+    Ran = <<Root/binary, "/\x{416}/php "/utf8, Root/binary, "/x.php\n">>,
+    {200, _, Ran} = get(Port, "/x.php"),
+    {200, _, Called} = get(Port, "/m/called_by_bytes"),
+    {_, _} = binary:match(Called, <<"\nSELF=", Root/binary, "/d\x{e9}/e.cgi\n"/utf8>>),
     ok.
 
 %% Nobody else can enter the folder in which bodies are: the mode of a file would come too late.
