@@ -100,10 +100,11 @@ init({Reader, #{program := Program, arguments := Arguments, folder := Folder, va
         error:Reason -> {stop, Reason}
     end.
 
-%% Its input is the id of the group, then names of signals. A program that is not yet the leader of its group gets them itself.
+%% Its input is the id of the group, then names of signals. A program that is not yet the leader of its group gets the first one itself. Later ones are
+%% for the group alone: the program may have ended, and its id be that of another process.
 signaller() ->
-    "exec >/dev/null 2>&1; read group || exit; "
-    "while read name; do kill -s \"$name\" -- \"-$group\" || kill -s \"$name\" \"$group\"; done; kill -s KILL -- \"-$group\"".
+    "exec >/dev/null 2>&1; read group || exit; first=$group; "
+    "while read name; do kill -s \"$name\" -- \"-$group\" || [ -z \"$first\" ] || kill -s \"$name\" \"$first\"; first=; done; kill -s KILL -- \"-$group\"".
 
 %% The file's name is gone once the shell has it open.
 shell(Body) ->
