@@ -163,7 +163,7 @@ nodes_that_come_and_go(Config) ->
      end || _ <- [1, 2, 3]],
     true = length(turns(Called)) =< 64.
 
-turns(Peer) -> beamway_peer:run(Peer, fun() -> maps:keys(element(4, sys:get_state(teleport_peers))) end).
+turns(Peer) -> beamway_peer:run(Peer, fun() -> maps:keys(element(5, sys:get_state(teleport_peers))) end).
 
 %% A sender is killed when its message has a number, and before the link has it.
 killed_before_the_link(Config) ->
