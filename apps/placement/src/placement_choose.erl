@@ -174,8 +174,11 @@ why_none(Plan, #{contexts := Contexts}) ->
 oldest(Contexts) -> lists:max([0 | [Age || #{view := #{attributes := Attributes}} <- Contexts, {ok, _, Age, _, _} <- maps:values(Attributes)]]).
 
 taken(#{n := all, spread := none}, Feasible, _) -> [Node || #{node := Node} <- Feasible];
-%% Nobody was asked what prefers some of them.
-taken(#{n := all} = Plan, Feasible, Snapshot) -> taken(Plan#{n := length(Feasible), policy := random, prefer := []}, Feasible, Snapshot);
+%% Nobody was asked what prefers some of them. A choice of all is no placement on each.
+taken(#{n := all} = Plan, Feasible, Snapshot) ->
+    All = Plan#{n := length(Feasible)},
+    {Shuffled, _} = placement_policy:shuffle([Node || #{node := Node} <- Feasible], seed()),
+    enough(spread(All, Shuffled, Feasible, Snapshot), All);
 taken(#{policy := {module, Module}, n := Count, source := Query} = Plan, Feasible, _) -> enough(Module:select(scored(Plan, Feasible), Count, Query), Plan);
 taken(#{policy := Policy, n := Count} = Plan, Feasible, Snapshot) ->
     Scored = case placement_policy:is_live(Policy) of
@@ -310,6 +313,18 @@ held_up_test() ->
     [#{view := #{attributes := Charged}}] = charged([Context], #{charge => #{tasks => 1}}),
     true = ets:delete(?OWN),
     ?assertEqual(#{tasks => {ok, 10, 10, none, 0}, other => {ok, 7, 10, none, 0}}, Charged).
+
+%% With a spread, as without one, a choice of all nodes does not count as own placements.
+all_are_no_placements_test_() ->
+    Feasible = [#{node => Node, view => #{attributes => #{zone => {ok, Zone, 0, none, 0}}}} || {Node, Zone} <- [{a, x}, {b, x}, {c, x}, {d, y}]],
+    [fun() ->
+             ?OWN = ets:new(?OWN, [named_table, duplicate_bag]),
+             Taken = taken(#{n => all, min => 1, spread => {{attribute, zone}, 1, How}}, Feasible, #{tree => none}),
+             Noted = ets:tab2list(?OWN),
+             true = ets:delete(?OWN),
+             ?assertEqual({Count, []}, {length(Taken), Noted}),
+             ?assert(lists:member(d, Taken))
+     end || {How, Count} <- [{soft, 4}, {hard, 3}]].
 
 %% Each node's place is looked up once: looked up at each step of the choice it takes a hundred times as long.
 spread_over_many_places_test() ->
