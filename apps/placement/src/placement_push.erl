@@ -117,7 +117,18 @@ seen(Id, Version, Answers, #state{subscriptions = All, sent = Sent} = State) ->
     end.
 
 is_news(_, none) -> true;
-is_news({ok, New, _, _, _, Tolerance}, {ok, Old, _, _, _, _}) when is_number(New), is_number(Old) -> abs(New - Old) > Tolerance;
+%% The guard fails if no float holds the difference, and for other terms than numbers.
+is_news({ok, New, _, _, _, Tolerance}, {ok, Old, _, _, _, _}) when abs(New - Old) =< Tolerance -> false;
 is_news({ok, New, _, _, _, _}, {ok, Old, _, _, _, _}) -> New =/= Old;
 is_news({stale, _, _, _, _, _}, {stale, _, _, _, _, _}) -> false;
 is_news(New, Old) -> New =/= Old.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+is_news_test_() ->
+    Answer = fun(Value) -> {ok, Value, 0, none, 1000, 2} end,
+    [?_assertEqual({Old, New, Want}, {Old, New, is_news(Answer(New), Answer(Old))})
+     || {Want, Old, New} <- [{false, 1, 3}, {true, 1, 4}, {false, 1, 1.0}, {false, x, x}, {true, x, y}, {true, x, 1},
+                             {true, 0.5, 1 bsl 1024}, {true, 1.0e308, -1.0e308}, {false, 1 bsl 1024, (1 bsl 1024) + 1}]].
+-endif.
