@@ -51,8 +51,8 @@ builtins() -> value(builtins).
 
 is_ms(Value) -> is_integer(Value) andalso Value > 0.
 
-%% The characters of a text are no names.
-is_path(Value) -> Value =:= none orelse Value =:= [] orelse is_list(Value) andalso not io_lib:printable_unicode_list(Value).
+%% A text such as "/site/rack1" is also a path, as everywhere: placement_tree splits it.
+is_path(Value) -> Value =:= none orelse is_list(Value).
 
 %% @doc Milliseconds for a choice, or for a question about a lease, that does not say how long it may take.
 -spec deadline_ms() -> pos_integer().
