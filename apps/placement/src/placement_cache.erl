@@ -41,7 +41,7 @@
 -record(state, {queries = #{} :: #{reference() => {node(), [atom()], pid()}},
                 waiters = #{} :: #{reference() => [{reference(), node()}]},
                 versions = #{} :: #{node() => placement_attr:version()},
-                follows = #{} :: #{node() => {reference() | lost, [atom()], pos_integer()}}}).
+                follows = #{} :: #{node() => {reference() | {lost, Timer :: reference()}, [atom()], pos_integer()}}}).
 
 %% @doc Starts the server.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -281,7 +281,7 @@ handle_info({'DOWN', Monitor, process, {placement_push, Node}, _}, #state{follow
     end;
 handle_info({follow_again, Node, Names, Every}, #state{follows = Follows} = State) ->
     case Follows of
-        #{Node := {lost, Names, Every}} -> {noreply, following(Node, Names, Every, State)};
+        #{Node := {{lost, _}, Names, Every}} -> {noreply, following(Node, Names, Every, State)};
         _ -> {noreply, State}
     end;
 handle_info({placement_change, Reference, Node, Version, Answers}, #state{follows = Follows, versions = Versions} = State) ->
@@ -427,8 +427,8 @@ following(Node, Names, Every, #state{follows = Follows} = State) ->
     end.
 
 lost(Node, Names, Every, #state{follows = Follows} = State) ->
-    _ = erlang:send_after(?NEGATIVE_MS, self(), {follow_again, Node, Names, Every}),
-    State#state{follows = Follows#{Node => {lost, Names, Every}}}.
+    Timer = erlang:send_after(?NEGATIVE_MS, self(), {follow_again, Node, Names, Every}),
+    State#state{follows = Follows#{Node => {{lost, Timer}, Names, Every}}}.
 
 unfollowed(Node, #state{follows = Follows} = State) ->
     true = ets:delete(?KNOWN, {follow, Node}),
@@ -437,5 +437,8 @@ unfollowed(Node, #state{follows = Follows} = State) ->
             _ = placement_push:unsubscribe(Node, self(), Monitor),
             true = demonitor(Monitor, [flush]),
             State#state{follows = maps:remove(Node, Follows)};
-        _ -> State#state{follows = maps:remove(Node, Follows)}
+        #{Node := {{lost, Timer}, _, _}} ->
+            _ = erlang:cancel_timer(Timer),
+            State#state{follows = maps:remove(Node, Follows)};
+        _ -> State
     end.
