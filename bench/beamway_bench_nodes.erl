@@ -145,7 +145,10 @@ unique_prefix() ->
 
 start_peer(Options) ->
     Tag = make_ref(),
-    {ok, Peer, _} = peer:start_link(Options#{wait_boot => {self(), Tag}}),
+    {Program, Words} = maps:get(exec, Options, {filename:join([code:root_dir(), "bin", "erl"]), []}),
+    %% As the command itself, it takes no code from the current folder.
+    InRoot = {"/bin/sh", ["-c", "cd / && exec \"$@\"", "sh", Program | Words]},
+    {ok, Peer, _} = peer:start_link(Options#{exec => InRoot, wait_boot => {self(), Tag}}),
     {Peer, Tag, monitor(process, Peer)}.
 
 await_boot(#{name := Name}, {Peer, Tag, Monitor}) ->
@@ -352,6 +355,8 @@ a_stopped_node_is_killed_and_reported_test_() ->
               fun() ->
                       Epmd = start_epmd(),
                       Cluster = start(Epmd, maps:get(tcp, beamway_bench_contender:all("/", 1)), #{count => 1}),
+                      %% It began outside of the current folder, which may hold modules.
+                      [{ok, "/"}] = all(Cluster, file, get_cwd, []),
                       [OsPid] = os_pids(Cluster),
                       "" = os:cmd("kill -STOP " ++ integer_to_list(OsPid)),
                       stop(Cluster)
