@@ -81,7 +81,7 @@ iperf_client(Ip, Words, Tries) ->
     {Status, Lines} = beamway_bench_tools:run(Ip, Words, 60000),
     case Status =:= 0 andalso jiffy:decode(Lines, [return_maps]) of
         #{<<"end">> := #{<<"sum_received">> := #{<<"bits_per_second">> := Bits}}} -> Bits;
-        _ when Tries > 0 -> receive after 50 -> iperf_client(Ip, Words, Tries - 1) end;
+        _ when Tries > 0, Status =/= timeout -> receive after 50 -> iperf_client(Ip, Words, Tries - 1) end;
         _ -> error({iperf3, Status, lists:flatten(Lines)})
     end.
 
