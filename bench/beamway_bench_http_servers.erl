@@ -34,7 +34,8 @@ start(Name, Port, Options) ->
     wait(Name, Port, erlang:monotonic_time(millisecond) + ?START_MS).
 
 run(Words, #{cores := Cores}) ->
-    beamway_bench_tools:open(os:find_executable("prlimit"), ["--nofile=" ++ ?FILES ++ ":" ++ ?FILES, "taskset", "-c", Cores | Words]).
+    %% Erlang takes code from its current folder, where others may have put modules.
+    beamway_bench_tools:open(os:find_executable("prlimit"), ["--nofile=" ++ ?FILES ++ ":" ++ ?FILES, "env", "--chdir=/", "taskset", "-c", Cores | Words]).
 
 prepare() ->
     ok = filelib:ensure_dir(filename:join([folder(), "root", "x"])),
