@@ -536,7 +536,7 @@ static void wait_for_work(drain_t *drain)
                     polled, 2, TICK_MS);
     if (polled[0].revents)
         (void)eventfd_read(drain->transfer->wake, &ignored);
-    if (polled[1].revents & POLLERR)
+    if (polled[1].revents & (POLLERR | POLLHUP)) /* POLLHUP alone: a UNIX socket's */
         quit_output(drain);
 }
 

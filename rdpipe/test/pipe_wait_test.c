@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -435,14 +436,15 @@ static void a_late_beginning_is_no_silence(void)
 }
 
 /* Nothing is written yet that would tell of it, as there is too little in the buffer. */
-static void a_reader_that_quits_before_the_buffer_flows(void)
+static void quit_before_the_buffer_flows(bool is_socket)
 {
     receiver_t receiver;
     uint16_t port;
     int listener = open_listener(&port), ends[2];
     pid_t producer = start_producer_that_hears(port, WITHOUT_END, -1);
 
-    CHECK(pipe(ends) == 0 && take_producer(&receiver, listener, RD_BLOCK_BYTES));
+    CHECK((is_socket ? socketpair(AF_UNIX, SOCK_STREAM, 0, ends) : pipe(ends)) == 0);
+    CHECK(take_producer(&receiver, listener, RD_BLOCK_BYTES));
     close(ends[0]);
     receiver.transfer.buffer = RD_BUFFER_MIN;
     receiver.transfer.start = 100;
@@ -450,6 +452,12 @@ static void a_reader_that_quits_before_the_buffer_flows(void)
     CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_QUIT);
     end(&receiver);
     CHECK_EQ(status_of(producer), 2); /* all was not taken */
+}
+
+static void a_reader_that_quits_before_the_buffer_flows(void)
+{
+    CHECK_IN(quit_before_the_buffer_flows(false));
+    CHECK_IN(quit_before_the_buffer_flows(true));
 }
 
 static void a_close_that_takes_long(void)
