@@ -50,14 +50,16 @@ static char *json_of(const rd_run_t *run)
 }
 
 /* The hop whose bytes are the stream's: of a copy only the content is shown, which goes over the
- * last one. Behind a command that reads no input the stream begins one hop later. */
+ * last one. Behind a command that reads no input the stream begins one hop later. If the command
+ * reads some in the end, what was shown does not become less. */
 static size_t shown_hop(const rd_run_t *run)
 {
     size_t last = rd_run_count(run) - 1, hop = 1;
+    uint64_t least = run->pace.bytes > 0 ? run->pace.bytes : 1;
 
     if (run->settings->is_copy)
         return last;
-    while (hop < last && run->of[hop].bytes == 0)
+    while (hop < last && run->of[hop].bytes < least)
         hop++;
     return run->of[hop].bytes > 0 ? hop : 1;
 }

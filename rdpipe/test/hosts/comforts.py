@@ -65,6 +65,15 @@ def lines_of_json_while_it_runs(hosts):
     expect(bytes_of == sorted(bytes_of) and middle[-1]["size"] == 3_500_000, f"{middle}")
     expect(any(500_000 < line["average"] < 1_400_000 and line["left"] is not None for line in middle[1:]), f"{middle}")
     expect(all(line["hops"][0]["to"] == "host2" for line in middle), f"{middle}")
+    # What the first command makes before it reads is not exchanged for what it reads then.
+    process = hosts.start("local", f"exec rdpipe --json --progress host1:'cat {file.name}; cat' host2:'>/dev/null'", stdin=subprocess.PIPE)
+    wait_for("all is shown", lambda: line_with(process, '"bytes": 3500000,'), 60 * SLOWNESS)
+    process.stdin.write(b"x")
+    process.stdin.flush()
+    middle = [json.loads(process.stderr.readline()) for _ in range(5)]
+    status, _, err = hosts.end(process)
+    expect(status == 0 and all(one["seconds"] < other["seconds"] and one["bytes"] <= other["bytes"] for one, other in zip(middle, middle[1:])),
+           f"status {status}: {middle} {err}")
     said, told = send_and_take(hosts, "--rate 1M --json --progress", "--json --progress", os.urandom(2_500_000))
     for text, name in ((said, "rdsend"), (told, "rdrecv")):
         lines = lines_of(text)
