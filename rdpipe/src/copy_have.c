@@ -16,7 +16,7 @@ typedef struct {
     rd_items_in_t in;
     bool has_target;
     bool is_left_out; /* this source has no target: nothing of it goes on */
-    bool is_last;     /* no source follows this one */
+    bool is_last;     /* no source follows this one, or none of them can have a target */
     uint64_t kept;    /* files since the last LEAVE that need nothing more */
 } have_t;
 
@@ -106,6 +106,7 @@ static void find_target(have_t *have)
         rd_complain(&have->complaints, "", "%s", why.text);
     have->has_target = done;
     have->is_left_out = !done;
+    have->is_last |= !have->target.is_into; /* of several sources all go into one directory */
 }
 
 static bool begin_source(have_t *have, rd_why_t *why)

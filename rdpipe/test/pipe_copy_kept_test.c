@@ -167,7 +167,7 @@ static int copy_several(const char *const *paths, const char *const *names, size
     source.paths = paths;
     target.names = names;
     source.sources = target.sources = count;
-    return copy_all(source, target);
+    return copy_and_hear(source, target);
 }
 
 static void several_sources(void)
@@ -184,6 +184,8 @@ static void several_sources(void)
     CHECK_EQ(copy_several(paths, names, 3, "file"), RD_COPY_FAILED);
     CHECK_EQ(copy_several(paths, names, 3, "nowhere"), RD_COPY_FAILED);
     CHECK(!is_there("nowhere"));
+    CHECK(run("test \"$(cat said)\" = 'rdcp: nowhere: is no directory: several sources are copied "
+              "into one'"));
     /* What fails of one does not keep the others from their names. */
     CHECK(run("rm -r to/* file"));
     CHECK_EQ(copy_several(paths, names, 3, "to"), RD_COPY_FAILED);

@@ -231,21 +231,6 @@ static void the_loser_of_two_copies_is_told_at_once(void)
     close(fd);
 }
 
-/* As copy; what is said is in the file "said". */
-static int copy_and_hear(const char *from, const char *to)
-{
-    int said = open_stream("said", true), own = dup(STDERR_FILENO), status;
-
-    if (own < 0 || dup2(said, STDERR_FILENO) < 0)
-        abort();
-    status = copy(from, to);
-    if (dup2(own, STDERR_FILENO) < 0)
-        abort();
-    close(said);
-    close(own);
-    return status;
-}
-
 /* What is copied under the name of a part would be lost to the file beside it. */
 static void parts_in_the_source_are_skipped(void)
 {
@@ -256,7 +241,7 @@ static void parts_in_the_source_are_skipped(void)
     put_file("from/.one.rdcp-part", "of another copy");
     put_file("from/.alone.rdcp-part", "of another copy");
     put_file("from/rdcp-part", "none");
-    CHECK_EQ(copy_and_hear("from", "to"), 0);
+    CHECK_EQ(copy_and_hear(copy_of("from"), copy_of("to")), 0);
     CHECK(run("test \"$(ls -A to)\" = \"$(printf 'link\none\nrdcp-part')\""));
     CHECK(holds("to/one", "text") && run("test \"$(readlink to/link)\" = one"));
     CHECK(run("test $(grep -c 'rdcp-part: is a part of another copy: skipped' said) = 3"));
@@ -268,7 +253,7 @@ static void names_are_shown_not_obeyed(void)
     CHECK_IN(fresh());
     CHECK(mkdir("from", 0755) == 0);
     CHECK(mkfifo("from/\033[2J\302\2331m\377\n", 0600) == 0);
-    CHECK_EQ(copy_and_hear("from", "to"), 0);
+    CHECK_EQ(copy_and_hear(copy_of("from"), copy_of("to")), 0);
     CHECK(run("grep -qF '\\x1b[2J\\xc2\\x9b1m\\xff\\x0a: is a FIFO: skipped' said"));
 }
 
