@@ -96,8 +96,7 @@ static void find_target(have_t *have)
     rd_why_t why;
     bool done = rd_target_find(&have->copy, have->item.kind == RD_ITEM_DIR, &have->target, &why);
 
-    if (done && have->target.is_into)
-        have->complaints.into = have->target.name;
+    have->complaints.into = done && have->target.is_into ? have->target.name : NULL;
     if (done && !is_free(&have->target))
         done = rd_because(&why, RD_COPY_LOSES);
     if (done)

@@ -224,6 +224,7 @@ static void a_source_that_has_no_target_among_several(void)
     CHECK(run("mkfifo to/two"));
     CHECK_EQ(copy_several(paths, paths, 3, "to"), RD_COPY_FAILED);
     CHECK(run("diff -r one to/one && diff -r three to/three && test -p to/two"));
+    CHECK(run("grep -qx 'rdcp: to: two there is a FIFO: rdcp does not replace it' said"));
     /* The first, and the last. */
     CHECK(run("rm -r to/* && touch to/one to/three"));
     CHECK_EQ(copy_several(paths, paths, 3, "to"), RD_COPY_FAILED);
