@@ -306,10 +306,14 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
     if (error == 0)
         return true;
     /* Who waits for a listener is rdsend, which has not these options. */
-    return rd_because(why, "cannot connect to %s port %u: %s%s", host, port, strerror(error),
-                      patient_until == 0 && (error == ETIMEDOUT || error == EHOSTUNREACH ||
-                                             error == ENETUNREACH || error == ECONNREFUSED)
-                          ? " (a firewall between the hosts? --port FIRST-LAST chooses the ports, "
-                            "--address HOST=ADDRESS another network)"
-                          : "");
+    (void)rd_because(why, "cannot connect to %s port %u: %s%s", host, port, strerror(error),
+                     patient_until == 0 && (error == ETIMEDOUT || error == EHOSTUNREACH ||
+                                            error == ENETUNREACH || error == ECONNREFUSED)
+                         ? " (a firewall between the hosts? --port FIRST-LAST chooses the ports, "
+                           "--address HOST=ADDRESS another network)"
+                         : "");
+    /* Whoever listened there may have a reason to be gone. */
+    if (error == ECONNREFUSED || error == ECONNRESET)
+        why->cause = RD_CAUSE_LOST;
+    return false;
 }

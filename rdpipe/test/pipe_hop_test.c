@@ -519,8 +519,12 @@ static void a_silent_address_does_not_take_all_the_time(void)
     CHECK(strstr(why.text, "timed out (a firewall") != NULL);
     CHECK(!rd_connect("127.0.0.2", port, -1, 1, rd_now_ms() + 100, &fd, &why));
     CHECK(strstr(why.text, "timed out") != NULL && strstr(why.text, "--port") == NULL);
+    CHECK_EQ(why.cause, RD_CAUSE_HERE);
     close(queued);
     close(silent);
+    /* Whoever listened there may tell why he is gone. */
+    CHECK(!rd_connect("127.0.0.2", port, -1, 0, rd_now_ms() + LONG_MS, &fd, &why));
+    CHECK_EQ(why.cause, RD_CAUSE_LOST);
     close(listener);
 }
 
