@@ -8,7 +8,7 @@
 
 -export([all/0, suite/0]).
 -export([version/1, help/1, usage_errors/1, missing_library/1, result_of_an_overlay/1, broken_pipe/1, full_output/1, closed_descriptors/1, symbolic_link/1, path_with_space/1,
-         not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, hostile_folder/1, deleted_folder/1, relative_libraries/1, completion_and_manual/1, completion_of_strange_names/1, zsh_completion/1, pipe_commands/1, pipe_options/1]).
+         not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, hostile_folder/1, lost_folder/1, relative_libraries/1, completion_and_manual/1, completion_of_strange_names/1, zsh_completion/1, pipe_commands/1, pipe_options/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, copy_of_checkout/2]).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
     [version, help, usage_errors, missing_library, result_of_an_overlay, broken_pipe, full_output, closed_descriptors, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
-     own_flags_are_ignored, hostile_folder, deleted_folder, relative_libraries, completion_and_manual, completion_of_strange_names, zsh_completion, pipe_commands, pipe_options].
+     own_flags_are_ignored, hostile_folder, lost_folder, relative_libraries, completion_and_manual, completion_of_strange_names, zsh_completion, pipe_commands, pipe_options].
 
 version(Config) ->
     {0, Out, ""} = run(Config, "--version"),
@@ -153,10 +153,14 @@ hostile_folder(Config) ->
     ?assertEqual({error, enoent}, file:read_file_info(Ran)).
 
 %% The shell may have words of its own before ours.
-deleted_folder(Config) ->
+lost_folder(Config) ->
     Folder = quoted(filename:join(?config(priv_dir, Config), "deleted")),
     {1, "", Error} = shell(Config, ["mkdir ", Folder, "; cd ", Folder, "; rmdir ", Folder, "; \"$BEAMWAY\" links"]),
-    ?assertMatch({match, _}, re:run(Error, "(?m)^beamway: the current folder has been deleted; enter another one$")).
+    ?assertMatch({match, _}, re:run(Error, "(?m)^beamway: the current folder has been deleted; enter another one$")),
+    %% The shell loses the end of this name; root may enter all others.
+    Unnamed = quoted(filename:join(?config(priv_dir, Config), "unnamed\n")),
+    {1, "", Other} = shell(Config, ["mkdir ", Unnamed, "; cd ", Unnamed, "; \"$BEAMWAY\" links"]),
+    ?assertMatch({match, _}, re:run(Other, "(?m)^beamway: the current folder cannot be entered by its path; start in another one$")).
 
 %% What the user's variables name in the current folder is still there.
 relative_libraries(Config) ->
