@@ -85,7 +85,9 @@ carry(Socket, Role) ->
                     hand_over(Socket, Port, Role);
                 {error, Reason} ->
                     ok = beamway_links:release(),
-                    ?LOG_WARNING("beamway: no link of the driver with ~ts, using OTP's own port: ~ts", [beamway_stream:peer_text(Socket), Reason]),
+                    %% A peer that is gone already has no address, and is no fault of the driver.
+                    _ = [?LOG_WARNING("beamway: no link of the driver with ~ts, using OTP's own port: ~ts", [Peer, Reason])
+                         || Peer <- [beamway_stream:peer_text(Socket)], Peer =/= <<>>],
                     explained(carry_itself(Socket, Role), Reason)
             end;
         {false, Reason} ->

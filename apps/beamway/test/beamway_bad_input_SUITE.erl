@@ -8,7 +8,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
          init_per_testcase/2, end_per_testcase/2]).
--export([garbage_for_a_handshake/1, odd_extensions/1, wrong_cookie_with_extension/1, bad_offers/1,
+-export([garbage_for_a_handshake/1, gone_in_a_handshake/1, odd_extensions/1, wrong_cookie_with_extension/1, bad_offers/1,
          bad_answers/1, forged_ring_headers/1, forged_frames/1, bad_commands/1, packet_of_4_gb/1, packet_without_end/1]).
 
 -import(beamway_friends, [under_test/1, has_line/2, problem_lines/1]).
@@ -28,7 +28,7 @@ all() -> beamway_carrier:all([beamway_shm]).
 groups() ->
     beamway_carrier:groups(
       [beamway_shm],
-      [garbage_for_a_handshake, odd_extensions, wrong_cookie_with_extension, bad_offers, bad_answers,
+      [garbage_for_a_handshake, gone_in_a_handshake, odd_extensions, wrong_cookie_with_extension, bad_offers, bad_answers,
        forged_ring_headers, forged_frames, bad_commands, packet_of_4_gb, packet_without_end]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
@@ -94,6 +94,25 @@ wrong_cookie_with_extension(Config) ->
     {error, closed} = beamway_raw_peer:recv(Socket, ?AT_ONCE_MS),
     ok = logs(Config, "Invalid challenge reply"),
     ok = takes_new_connections(Node).
+
+%% The driver makes no link of a socket whose peer is gone. That is no fault of the node, and nothing for its log.
+gone_in_a_handshake(Config) ->
+    {Peer, _} = under_test(Config),
+    Log = proplists:get_value(log, Config),
+    ok = beamway_peer:run(Peer, fun() ->
+        {ok, Listener} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}, {active, false}]),
+        {ok, Port} = inet:port(Listener),
+        {ok, Gone} = gen_tcp:connect({127, 0, 0, 1}, Port, [{linger, {true, 0}}]),
+        {ok, Stream} = gen_tcp:accept(Listener, ?WAIT_MS),
+        ok = gen_tcp:close(Gone),
+        _ = beamway_peer:wait_until(fun() -> beamway_stream:peer_text(Stream) =:= <<>> end, ?WAIT_MS),
+        {ok, _, _} = beamway_stream_tcp:carry(Stream, accepting),
+        ok = logger:warning("beamway: the end"),
+        ok
+    end),
+    _ = beamway_peer:wait_until(fun() -> has_line([Log], ["the end"]) end, ?WAIT_MS),
+    [_] = problem_lines([Log]),
+    ok.
 
 %% --- the agreement -------------------------------------------------------------------------------------
 
