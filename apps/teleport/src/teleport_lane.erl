@@ -32,8 +32,6 @@
 %% So long a lost link waits for word of its node. It comes within a round trip by distribution, unless that is held up.
 -define(WORD_MS, 500).
 -define(NOBODY, '$teleport_nobody').
-%% Of binaries that have gone through a lane, before their garbage is collected: 2 MB. By default it is 360 KB, or 90 messages of 4 KB.
--define(BINARIES_WORDS, 262144).
 %% An own message up to this size goes straight into the link.
 -define(STRAIGHT_BYTES, 65536).
 
@@ -64,7 +62,7 @@
 %% @doc Started by its supervisor; returns before the lane is up.
 -spec start_link(start()) -> {ok, pid()}.
 start_link(Start) ->
-    {ok, proc_lib:spawn_opt(?MODULE, init, [self(), Start], [link, {message_queue_data, off_heap}, {min_heap_size, 4096}, {min_bin_vheap_size, ?BINARIES_WORDS}, {fullsweep_after, 10}])}.
+    {ok, proc_lib:spawn_opt(?MODULE, init, [self(), Start], [link, {message_queue_data, off_heap}, {min_heap_size, 4096}, {fullsweep_after, 10}])}.
 
 %% @doc Keys that wait and calls that are not answered; from the lane's process itself.
 -spec info(pid(), timeout()) -> map() | timeout.
