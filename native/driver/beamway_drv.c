@@ -107,12 +107,14 @@ static void end_if_cut(bw_port_t *self)
 
 /* ---- commands ---- */
 
-/* To any Erlang node: as of OTP's port, whatever the system says. */
+/* Over packets as of OTP's port, whatever the system says. A failure of TLS keeps its name. */
 static const char *reason_of_link(bw_port_t *self)
 {
     const char *reason = self->pump.link->ops->reason(self->pump.link);
 
-    return reason && self->pump.is_packets ? "connection_closed" : reason;
+    if (!reason || !self->pump.is_packets || strncmp(reason, "beamway_tls_", 12) == 0)
+        return reason;
+    return "connection_closed";
 }
 
 /* The link is of no use any more. The port's owner is linked to the port and ends with it.

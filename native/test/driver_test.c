@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The driver's callbacks without a VM, on links that this program plays: in which order things are
- * closed, and what the timer does.
+ * closed, what the timer does, and which reason a port ends with.
  */
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -21,6 +21,8 @@ static struct {
     int trims_left;   /* how often the link's trim has more to do */
     int timer_ms;     /* -1: not set */
     bw_link_stats_t stats;
+    const char *reason;    /* why the link failed, as it says */
+    const char *said;      /* as the port says */
     void (*later)(void *); /* what another thread was asked to do */
     void *later_data;
     void (*later_drop)(void *);
@@ -108,7 +110,8 @@ int erl_drv_send_term(ErlDrvTermData port, ErlDrvTermData to, ErlDrvTermData *da
 
 int driver_failure_atom(ErlDrvPort port, char *reason)
 {
-    (void)port, (void)reason;
+    (void)port;
+    vm.said = reason;
     return 0;
 }
 
@@ -156,6 +159,12 @@ static void fake_flush(bw_link_t *link, bw_span_t *rest_p)
     *rest_p = (bw_span_t){.len = 0};
 }
 
+static const char *fake_reason(bw_link_t *link)
+{
+    (void)link;
+    return vm.reason;
+}
+
 /* A carrier may use the descriptor up to here. */
 static void fake_close(bw_link_t *link, bw_leftover_t *left_p)
 {
@@ -172,6 +181,7 @@ static const bw_carrier_t fake_ops = {.kind = "fake",
                                       .trim = fake_trim,
                                       .stats = fake_stats,
                                       .flush = fake_flush,
+                                      .reason = fake_reason,
                                       .close = fake_close};
 
 static bw_link_t fake_link = {.ops = &fake_ops};
@@ -361,6 +371,36 @@ static void what_a_lone_caller_sends_waits_for_no_timer_of_before(void)
     vm.later(vm.later_data);
 }
 
+/* Packets go to any Erlang node over TCP, and between two of ours over TLS. */
+static void a_failed_link_says_why(void)
+{
+    static const struct {
+        const char *reason;
+        bool is_packets;
+        const char *said;
+    } links[] = {
+        {NULL, false, "beamway_link_corrupt"},
+        {NULL, true, "beamway_link_corrupt"},
+        {"etimedout", false, "etimedout"},
+        {"etimedout", true, "connection_closed"},
+        {"beamway_tcp_failed", true, "connection_closed"},
+        {"beamway_tls_corrupt", true, "beamway_tls_corrupt"},
+        {"beamway_tls_failed", true, "beamway_tls_failed"},
+    };
+
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++) {
+        bw_port_t *port = open_port();
+
+        pump_start(&port->pump, &fake_link);
+        port->pump.is_packets = links[i].is_packets;
+        vm.reason = links[i].reason;
+        fail(port);
+        CHECK(vm.said && strcmp(vm.said, links[i].said) == 0);
+        entry.stop((ErlDrvData)port);
+        vm.later(vm.later_data);
+    }
+}
+
 static const check_case_t cases[] = {
     {"a_link_is_closed_before_its_descriptor", a_link_is_closed_before_its_descriptor},
     {"a_connection_is_closed_before_its_descriptor", a_connection_is_closed_before_its_descriptor},
@@ -372,6 +412,7 @@ static const check_case_t cases[] = {
      what_is_sent_while_the_poller_looks_goes_with_the_next_look},
     {"what_a_lone_caller_sends_waits_for_no_timer_of_before",
      what_a_lone_caller_sends_waits_for_no_timer_of_before},
+    {"a_failed_link_says_why", a_failed_link_says_why},
 };
 
 CHECK_MAIN(cases)
