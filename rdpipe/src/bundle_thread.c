@@ -98,7 +98,7 @@ static bool push_tls(rd_bundle_t *bundle, rd_strand_t *strand)
                                   rd_bundle_place(bundle->out, bundle->out_bytes, strand->at),
                                   strand->left));
         if (n == 0 && rd_tls_unsent(strand->tls) == 0)
-            return false; /* libssl cannot */
+            return false; /* libcrypto cannot */
         switch (rd_tls_flush(strand->tls)) {
         case RD_TLS_DONE:
             break;

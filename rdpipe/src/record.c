@@ -179,9 +179,11 @@ static void hear(rd_reader_t *reader, uint8_t type, const uint8_t *content, size
         reader->is_asked |= content[4] == 1;
         if (!rd_record_key_update(&reader->key))
             (void)wrong(reader, "libcrypto gives no key");
+    } else if (type == RD_RECORD_ALERT && len == 2 && content[1] == CLOSE_NOTIFY) {
+        reader->state = RD_RECORD_ENDED;
     } else if (type == RD_RECORD_ALERT && len == 2) {
         reader->reason = "the peer refuses what we sent";
-        reader->state = content[1] == CLOSE_NOTIFY ? RD_RECORD_ENDED : RD_RECORD_REFUSED;
+        reader->state = RD_RECORD_REFUSED;
     } else {
         (void)wrong(reader, "the peer sent what is no data");
     }

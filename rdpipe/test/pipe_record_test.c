@@ -188,6 +188,7 @@ static void what_is_no_data_ends_it(void)
         open_way(true);
         (void)put(records[i].type, records[i].content, records[i].len);
         CHECK_EQ(take(), records[i].state);
+        CHECK_EQ(way.to.reason == NULL, records[i].state == RD_RECORD_ENDED);
         (void)put(RD_RECORD_DATA, "hello", 5);
         CHECK_EQ(take(), records[i].state);
         close_way();
