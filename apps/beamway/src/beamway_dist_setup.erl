@@ -136,7 +136,7 @@ init_accept({Family, Stream}, Kernel, AcceptPid, Socket, MyNode, Allowed, SetupT
 accepted(Stream, Socket) ->
     case Stream:accept(Socket) of
         {ok, Accepted} -> Accepted;
-        {lane, Word} -> _ = beamway_shared_port:hand_over(Socket, Word), ?shutdown(no_node);
+        {lane, Word} -> hand_over(Socket, Word);
         {error, _} -> ?shutdown(no_node)
     end.
 
@@ -162,9 +162,14 @@ first_packet(Stream) ->
 
 %% Lanes over TLS have been told apart before.
 check_no_lane(Socket, Packet) when is_port(Socket) ->
-    beamway_shared_port:is_lane(Packet) andalso beamway_shared_port:hand_over(Socket, list_to_binary(Packet)) andalso ?shutdown(no_node);
+    beamway_shared_port:is_lane(Packet) andalso hand_over(Socket, list_to_binary(Packet));
 check_no_lane(_, _) ->
     false.
+
+-spec hand_over(port(), binary()) -> no_return().
+hand_over(Socket, Word) ->
+    ok = beamway_shared_port:hand_over(Socket, Word),
+    ?shutdown(no_node).
 
 check_first(Stream, Packet) ->
     case beamway_wire:check_name(Packet) of

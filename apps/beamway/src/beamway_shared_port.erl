@@ -18,7 +18,6 @@
 -define(TAKER, {?MODULE, taker}).
 -define(MAGIC, "BWTP").
 -define(MAX_WORD, 1024).
--define(TLS, 22).
 -define(ADMIT_MS, 5000).
 -define(SOCKET_OPTIONS, [binary, {active, false}, {packet, raw}, {nodelay, true}, {keepalive, true}, {send_timeout, 5000}]).
 
@@ -85,11 +84,11 @@ given_back(Socket, Bytes) ->
 -spec is_lane(string()) -> boolean().
 is_lane(Packet) -> lists:prefix(?MAGIC, Packet) andalso length(Packet) =< ?MAX_WORD.
 
-%% @private The caller has done with the socket. `false': nobody takes lanes here.
--spec hand_over(gen_tcp:socket(), Word :: binary()) -> boolean().
+%% @private The caller has done with the socket. A lane that nobody takes, as teleport does not run, ends with the caller.
+-spec hand_over(gen_tcp:socket(), Word :: binary()) -> ok.
 hand_over(Socket, Word) ->
     case persistent_term:get(?TAKER, none) of
-        none -> false;
+        none -> ok;
         Taker ->
             Ref = monitor(process, Taker, [{alias, reply_demonitor}]),
             Taker ! {lane_comes, Ref},
@@ -98,8 +97,7 @@ hand_over(Socket, Word) ->
                 {Ref, full} -> ok;
                 {'DOWN', Ref, process, Taker, _} -> ok
             after ?ADMIT_MS -> ok
-            end,
-            true
+            end
     end.
 
 give(Socket, Word, Owner, Taker) ->
