@@ -542,8 +542,9 @@ static void wait_for_work(drain_t *drain)
 
 static bool ticks(drain_t *drain)
 {
-    /* As long as something lies here unread, its sender cannot be expected to say more. */
-    if (drain->is_checked || drain->written > 0 || drain->is_flushing)
+    /* As long as something lies here unread, its sender cannot be expected to say more. After END
+     * nobody reads what it says. */
+    if (drain->has_ended || drain->is_checked || drain->written > 0 || drain->is_flushing)
         drain->from->heard_ms = rd_now_ms();
     return rd_stream_tick(drain->from, &drain->fault) &&
            (!is_heard(drain) || rd_stream_tick(drain->forward, &drain->fault));

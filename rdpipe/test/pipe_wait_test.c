@@ -220,6 +220,15 @@ static pid_t start_producer_that_waits(uint16_t port, int go_on)
     _exit(0);
 }
 
+/* As if the producer had been silent for too long. */
+static void be_deaf(void *of)
+{
+    receiver_t *receiver = of;
+
+    receiver->stream.heard_ms -= RD_SILENCE_MS;
+}
+
+/* Nobody reads the producer meanwhile: its words wake nobody, and its silence is no fault. */
 static void an_end_that_the_next_hop_takes_slowly(void)
 {
     receiver_t receiver;
@@ -236,10 +245,13 @@ static void an_end_that_the_next_hop_takes_slowly(void)
     meter.go_on = ends[1];
     producer = start_producer_that_waits(port, ends[0]);
     CHECK(take_producer(&receiver, listener, RD_BLOCK_BYTES));
+    receiver.transfer.at_end = be_deaf;
+    receiver.transfer.of = &receiver;
     CHECK_IN(open_forward(next_port, &forward));
     CHECK(pthread_create(&thread, NULL, measure, &meter) == 0);
     rd_drain(&receiver.transfer, &receiver.stream, &none, &forward);
     CHECK(pthread_join(thread, NULL) == 0);
+    CHECK_EQ(receiver.transfer.why.cause, RD_CAUSE_STOPPED); /* by the meter */
     CHECK(receiver.transfer.outcome == RD_TRANSFER_FAULT && meter.used_ms < 100);
     CHECK(kill(next, SIGKILL) == 0 && status_of(next) == 137);
     rd_stream_close(&forward);
