@@ -28,6 +28,7 @@ typedef struct {
     rd_compressor_t compressor;  /* without a block: nothing is compressed */
     rd_keeper_t keeper;
     uint8_t *aside; /* a block of our own, NULL: not needed yet */
+    size_t waiting; /* bytes in it that found no room */
 } feed_t;
 
 static void fail(feed_t *feed, const rd_why_t *why)
@@ -98,24 +99,27 @@ static int wait_ms(const feed_t *feed)
 }
 
 /* As rd_end_read, of an input that may take long. The keeper has the ring meanwhile, so the bytes
- * come beside it first. */
+ * come beside it first. It leaves room for them, but a link that was lost may have none. */
 static ssize_t read_aside(feed_t *feed, size_t len)
 {
     size_t block = feed->to->hop.terms.block;
-    ssize_t n;
+    ssize_t n = (ssize_t)feed->waiting;
 
     if (!feed->aside)
         feed->aside = malloc(block);
     if (!feed->aside)
         return -1;
-    rd_keeper_lend(&feed->keeper);
-    n = rd_end_read(feed->input, feed->aside, len);
-    rd_keeper_take_back(&feed->keeper);
-    if (n <= 0)
-        return n;
-    feed->at = rd_stream_room(feed->to, block); /* the keeper has left it */
+    if (n == 0) {
+        rd_keeper_lend(&feed->keeper);
+        n = rd_end_read(feed->input, feed->aside, len);
+        rd_keeper_take_back(&feed->keeper);
+        if (n <= 0)
+            return n;
+        feed->at = rd_stream_room(feed->to, block);
+    }
+    feed->waiting = feed->at ? 0 : (size_t)n;
     if (!feed->at) {
-        errno = EPROTO; /* the link is of no use any more */
+        errno = EAGAIN;
         return -1;
     }
     memcpy(block_of(feed), feed->aside, (size_t)n);
@@ -131,7 +135,7 @@ static ssize_t read_on(feed_t *feed, size_t len)
     if (!rd_end_may_wait(feed->input))
         return rd_end_read(feed->input, to.iov_base, len);
     /* From memory, if the system has it there. 0 is no end for sure (Linux 5.9 and 5.10). */
-    n = preadv2(feed->input->fd, &to, 1, -1, RWF_NOWAIT);
+    n = feed->waiting > 0 ? 0 : preadv2(feed->input->fd, &to, 1, -1, RWF_NOWAIT);
     if (n > 0)
         return n;
     if (feed->filled == 0)

@@ -20,7 +20,7 @@ static struct {
     _Atomic call_t call;
     int fd; /* -1: any */
     struct pollfd until;
-    bool is_released;
+    _Atomic bool is_released;
     pthread_t by;
 } held;
 
@@ -518,7 +518,31 @@ static pid_t start_consumer_that_hears(int listener, int tell)
     _exit(frame.offset == 5 ? 0 : 3);
 }
 
-static void a_read_that_takes_long(void)
+static bw_carrier_t frail;
+static const bw_carrier_t *sound;
+
+static bw_status_t reserve_or_lose(bw_link_t *link, size_t want, bw_span_t *span_p)
+{
+    return held.is_released ? BW_AGAIN : sound->reserve(link, want, span_p);
+}
+
+static bw_status_t arm_or_lose(bw_link_t *link)
+{
+    return held.is_released ? BW_SYSTEM : sound->arm_read(link);
+}
+
+/* The link is lost while the call is held: as rdma, it has no room any more. */
+static void make_frail(bw_link_t *link)
+{
+    sound = link->ops;
+    frail = *sound;
+    frail.reserve = reserve_or_lose;
+    frail.arm_read = arm_or_lose;
+    link->ops = &frail;
+}
+
+/* The consumer hears a sign of life while the read is held. */
+static void send_with_slow_read(bool is_lost)
 {
     char path[] = "/tmp/pipe-slow-XXXXXX";
     int file = mkstemp(path), pings[2];
@@ -538,6 +562,8 @@ static void a_read_that_takes_long(void)
     consumer = start_consumer_that_hears(listener, pings[1]);
     close(listener);
     CHECK(join_listener(port, &key, &terms, &hop, &why) && rd_transfer_init(&transfer, &why));
+    if (is_lost)
+        make_frail(hop.link);
     rd_stream_open(&stream, &hop, "the consumer");
     stream.said_ms -= RD_PING_MS;
     input = rd_end_of(file, false);
@@ -547,12 +573,23 @@ static void a_read_that_takes_long(void)
     held.call = READ;
     rd_feed(&transfer, &stream, &input);
     CHECK(held.is_released);
-    CHECK_EQ(transfer.outcome, RD_TRANSFER_DONE);
+    CHECK_EQ(transfer.outcome, is_lost ? RD_TRANSFER_FAULT : RD_TRANSFER_DONE);
+    CHECK(!is_lost || transfer.why.cause == RD_CAUSE_LOST);
     rd_stream_close(&stream);
     rd_transfer_free(&transfer);
-    CHECK_EQ(status_of(consumer), 0);
+    CHECK_EQ(status_of(consumer), is_lost);
     close(pings[0]);
     close(pings[1]);
+}
+
+static void a_read_that_takes_long(void)
+{
+    CHECK_IN(send_with_slow_read(false));
+}
+
+static void a_link_that_is_lost_during_a_read(void)
+{
+    CHECK_IN(send_with_slow_read(true));
 }
 
 static const check_case_t cases[] = {
@@ -568,6 +605,7 @@ static const check_case_t cases[] = {
     {"a note that takes long", a_note_that_takes_long},
     {"an fdatasync that takes long", an_fdatasync_that_takes_long},
     {"a read that takes long", a_read_that_takes_long},
+    {"a link that is lost during a read", a_link_that_is_lost_during_a_read},
 };
 
 int main(int argc, char **argv)
