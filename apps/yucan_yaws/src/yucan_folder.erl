@@ -112,7 +112,8 @@ handle(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->
         {_, <<"GET">>, true} -> live(Req, State);
         _ -> page(Req, State)
     end,
-    with_headers([{<<"access-control-allow-origin">>, <<"*">>} || Cors] ++ Wanted, Response).
+    Any = [{<<"access-control-allow-origin">>, <<"*">>} || Cors, not lists:keymember(<<"access-control-allow-origin">>, 1, Wanted)],
+    with_headers(Any ++ Wanted, Response).
 
 %% Those of files and listings have them already.
 with_headers(Wanted, {Status, Headers, Body}) -> {Status, Headers ++ [Header || {Name, _} = Header <- Wanted, not lists:keymember(Name, 1, Headers)], Body};

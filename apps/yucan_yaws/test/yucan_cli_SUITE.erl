@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, own_origin/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, own_origin, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -225,6 +225,17 @@ wishes(Config) ->
         ok = yucan_h2_client:send(Client, yucan_h2_client:frame(3, 0, 1, <<8:32>>)),
         true = beamway_peer:wait_until(fun() -> Parts() =:= [] end, 20000),
         {ok, ["by token", "new.txt", "one.txt", "two.txt", "x"]} = {ok, lists:sort(element(2, file:list_dir(filename:join(Folder, "sub"))))}
+    after
+        stop(Served)
+    end.
+
+%% An origin of --header stands alone beside --cors: browsers refuse an answer that has two.
+own_origin(Config) ->
+    Served = open(Config, ["-p", "0", "--cors", "--header", "Access-Control-Allow-Origin: http://b", ?config(served, Config)]),
+    try
+        Port = port_in(line(Served)),
+        [{200, [<<"http://b">>]}, {404, [<<"http://b">>]}] =
+            [{Status, proplists:get_all_values(<<"access-control-allow-origin">>, Headers)} || Path <- ["/a.txt", "/missing"], {Status, Headers, _} <- [yucan_client:get(Port, Path)]]
     after
         stop(Served)
     end.
