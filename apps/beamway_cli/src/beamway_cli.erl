@@ -52,7 +52,7 @@ lasting(Words) ->
 %% An unforeseen error is shown in one piece, not as a crash report of init.
 guarded(Words) ->
     try
-        ok = epmd_port(os:getenv("ERL_EPMD_PORT", "4369")),
+        _ = [ok = epmd_port(os:getenv("ERL_EPMD_PORT", "4369")) || asks_epmd(Words)],
         run(Words)
     catch
         throw:{epmd_port, Text} ->
@@ -67,6 +67,11 @@ guarded(Words) ->
             unforeseen(Class, Reason, Stack),
             ?FAILED
     end.
+
+%% A help and the version ask nobody.
+asks_epmd([Command | Words]) ->
+    lists:member(Command, beamway_cli_help:commands()) andalso not lists:any(fun(Word) -> Word =:= "-h" orelse Word =:= "--help" end, Words);
+asks_epmd([]) -> false.
 
 %% OTP's client of epmd crashes at anything else, whenever it is asked.
 epmd_port(Text) ->

@@ -71,6 +71,7 @@ usage_errors(Config) ->
     [?assertEqual({2, "", "beamway: ERL_EPMD_PORT is '" ++ Bad ++ "'; expected a port from 1 to 65535\n"},
                   shell(Config, ["ERL_EPMD_PORT='", Bad, "' \"$BEAMWAY\" ", Words]))
      || Bad <- ["abc", "99999", ""], Words <- ["links a", "node --name a"]],
+    [?assertMatch({0, _, ""}, shell(Config, ["ERL_EPMD_PORT=abc \"$BEAMWAY\" ", Words])) || Words <- ["--version", "--help", "help links", "links -h"]],
     ok.
 
 %% What is written elsewhere would be gone with the overlay. Told at once: it needs no rights, no packages.
