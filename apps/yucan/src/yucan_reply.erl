@@ -384,9 +384,8 @@ step(Response, #req{conn = #conn{server = Server}} = Req) ->
 write(Data, #req{conn = #conn{socket = Socket}}) ->
     case get(?ANSWERED) of
         {open, Mode, _, _} -> write(Data, Mode, Socket);
-        {keep, _, _} -> ok;
         %% The client has got all, and may be there still.
-        {close, _, _} -> case yucan_transport:is_closed(Socket) of true -> {error, closed}; false -> ok end;
+        {_, _, _} -> case yucan_transport:is_closed(Socket) of true -> {error, closed}; false -> ok end;
         undefined -> error({bad_response, {write, nothing_open}})
     end.
 

@@ -5,7 +5,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([expect/1, expect_1_0/1, expect_ignored/1, expect_late/1, bodies_by_parts/1, parts_are_bounded/1, chunked_by_parts/1, chunk_widths/1, trailers/1, unread_body/1, large_unread_body/1, early_answer/1,
-         streams/1, stream_faults/1, answers_by_steps/1, upload_backpressure/1, upload_after_upload/1, download_backpressure/1, half_closed/1, half_closed_body/1,
+         streams/1, stream_faults/1, answers_by_steps/1, steps_after_head/1, upload_backpressure/1, upload_after_upload/1, download_backpressure/1, half_closed/1, half_closed_body/1,
          events/1, events_end/1, events_alive/1, events_pipelined/1, events_first/1, events_body/1, events_left/1, leftovers/1]).
 
 -import(yucan_client, [statuses/1]).
@@ -22,7 +22,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [expect, expect_1_0, expect_ignored, expect_late, bodies_by_parts, parts_are_bounded, chunked_by_parts, chunk_widths, trailers, unread_body, large_unread_body, early_answer,
-     streams, stream_faults, answers_by_steps, upload_backpressure, upload_after_upload, download_backpressure, half_closed, half_closed_body,
+     streams, stream_faults, answers_by_steps, steps_after_head, upload_backpressure, upload_after_upload, download_backpressure, half_closed, half_closed_body,
      events, events_end, events_alive, events_pipelined, events_first, events_body, events_left, leftovers].
 
 init_per_suite(Config) -> [{port, yucan_test_server:start(yucan_bodies, #{limits => patient(#{})})} | Config].
@@ -203,6 +203,23 @@ answers_by_steps(Config) ->
      || {Path, Body} <- [{<<"whole">>, <<"whole">>}, {<<"twice">>, <<"once">>}]],
     {reset, _} = yucan_h2_client:request(Port, <<"/steps/crash">>, []),
     {500, _, _} = yucan_h2_client:request(Port, <<"/steps/none">>, []).
+
+%% A handler that writes for ever hears that its client has gone, also where nothing is sent.
+steps_after_head(_) ->
+    Test = self(),
+    Endless = fun(Req, _) -> ok = yucan_answer:open(200, [], Req), Test ! {ended, written_for_ever(Req)}, sent end,
+    Socket = yucan_client:connect(yucan_test_server:start(yucan_steps_after_head, #{middleware => [Endless]})),
+    ok = gen_tcp:send(Socket, ["HEAD /", ?HOST, "\r\n"]),
+    {ok, <<"HTTP/1.1 200 OK\r\n", _/binary>>} = gen_tcp:recv(Socket, 0, ?WAIT_MS),
+    ok = gen_tcp:close(Socket),
+    receive {ended, Result} -> {error, closed} = Result after ?WAIT_MS -> error(writes_on) end,
+    ok = yucan:stop(yucan_steps_after_head).
+
+written_for_ever(Req) ->
+    case yucan_answer:write(<<"x">>, Req) of
+        ok -> receive after 10 -> written_for_ever(Req) end;
+        Error -> Error
+    end.
 
 %% A handler that does not read yet keeps the client from sending.
 upload_backpressure(Config) ->
