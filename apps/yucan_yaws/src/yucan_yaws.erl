@@ -123,13 +123,19 @@ aliased(Path, Req, Arg, #{server := #{alias := Files, script_alias := Scripts, f
             end
     end.
 
-%% A folder is like another docroot: its scripts run, and are never shown.
+%% A folder is like another docroot, and one file like a file in a docroot: scripts run, and are never shown.
 alias(#{prefix := Prefix, target := Target}, Rest, Path, Req, Arg, #{server := Server} = Site, Left) ->
     case {filelib:is_dir(Target), Rest} of
         {true, <<>>} ->
             yucan_error:page_with(301, [{<<"location">>, [yucan_yaws_out:own_origin(Req, Server), Path, $/, [[$?, yucan_req:query(Req)] || yucan_req:has_query(Req)]]}]);
         {true, _} -> file(Rest, Req, Arg, Site#{mount => Prefix, server := Server#{docroot := [unicode:characters_to_list(Target)]}}, Left);
-        {false, <<>>} -> yucan_file:serve(Req, Target, static_options(Path, Site));
+        {false, <<>>} ->
+            case filelib:is_regular(Target) andalso yucan_yaws_files:alias(Target, Server) of
+                {script, Kind, Found} -> script(Kind, Found#{script_name := Prefix}, Req, Arg, Site, Left);
+                {static, _} -> yucan_file:serve(Req, Target, static_options(Path, Site));
+                forbidden -> yucan_error:page(403);
+                false -> not_found(Req, Arg, Site, Left)
+            end;
         {false, _} -> not_found(Req, Arg, Site, Left)
     end.
 

@@ -5,7 +5,7 @@
 %% is called like a script but may not run is refused, and never shown as text.
 -module(yucan_yaws_files).
 
--export([find/4, script_alias/3]).
+-export([find/4, alias/2, script_alias/3]).
 -export_type([found/0, options/0]).
 
 -include_lib("kernel/include/file.hrl").
@@ -101,6 +101,10 @@ script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->
             {script, Kind, #{script => File, script_name => Path, path_info => Info, docroot => Docroot}};
         false -> forbidden
     end.
+
+%% @doc What the one file of an alias is, as if its folder were a docroot.
+-spec alias(File :: binary(), options()) -> found().
+alias(File, Options) -> file(<<"/", (filename:basename(File))/binary>>, <<>>, unicode:characters_to_list(filename:dirname(File)), Options).
 
 %% @doc The program behind a script_alias: the target itself, or the file below it that a beginning of the rest names.
 -spec script_alias(yucan_yaws_config_value:alias(), Rest :: binary(), yucan_symlink:policy()) ->

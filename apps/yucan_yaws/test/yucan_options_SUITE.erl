@@ -278,13 +278,14 @@ aliases(Config) ->
     program(Config, "share/sub/env.cgi", "echo \"$SCRIPT_NAME $PATH_INFO\""),
     _ = yucan_yaws_site:write(Config, "share/lib.inc", "secret"),
     _ = yucan_yaws_site:write(Config, "secret.txt", "secret"),
-    Port = yucan_yaws_site:start(Config, ["docroot = www\nappmods = </, yucan_yaws_pages exclude_paths x>\nalias = /css share\nalias = /css/one.css ", Style, "\n<auth>\ndir = /css/sub\nuser = joe:x\n</auth>\n"],
+    Port = yucan_yaws_site:start(Config, ["docroot = www\nappmods = </, yucan_yaws_pages exclude_paths x>\nalias = /css share\nalias = /css/one.css ", Style, "\nalias = /one share/sub/env.cgi\nalias = /lib share/lib.inc\nalias = /gone share/gone.cgi\n<auth>\ndir = /css/sub\nuser = joe:x\n</auth>\n"],
                                  [{"www/css/f", "shadowed"}]),
     Ask = fun(Path, Headers) -> {Status, _, Body} = yucan_yaws_client:request(#{port => Port, host => "h", target => Path, headers => Headers}), {Status, Body} end,
     [{200, <<"css">>} = Ask(Path, []) || Path <- ["/css/style.css", "/css/one.css", "/css/sub/../style.css"]],
     {200, <<"/css/sub/env.cgi /more\n">>} = Ask("/css/sub/env.cgi/more", [{"authorization", ["Basic ", base64:encode("joe:x")]}]),
+    {200, <<"/one \n">>} = Ask("/one", []),
     [{Path, Status} = {Path, element(1, Ask(Path, []))}
-     || {Path, Status} <- [{"/css", 301}, {"/css/", 403}, {"/css/sub/env.cgi", 401}, {"/css/lib.inc", 403}, {"/css/f", 404}, {"/css/one.css/x", 404}, {"/css/..%2fsecret.txt", 400}]],
+     || {Path, Status} <- [{"/lib", 403}, {"/gone", 404}, {"/one/more", 404}, {"/css", 301}, {"/css/", 403}, {"/css/sub/env.cgi", 401}, {"/css/lib.inc", 403}, {"/css/f", 404}, {"/css/one.css/x", 404}, {"/css/..%2fsecret.txt", 400}]],
     [begin
          {301, Headers, _} = yucan_yaws_client:get(Port, "h", "/css" ++ Query),
          {Query, Location} = {Query, proplists:get_value(<<"location">>, Headers)}
