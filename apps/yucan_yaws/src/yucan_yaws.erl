@@ -205,9 +205,9 @@ script(php, Found, Req, Arg, #{globals := #{php_exe_path := Exe}, server := #{ph
 script(yaws, #{script := File} = Found, Req, Arg, #{server := #{partial_post_size := Part}} = Site, Left) ->
     case yucan_yaws_out:with_body(yucan_yaws_out:in_script(Found, yucan_yaws_out:made(Arg)), Req, Part) of
         {ok, Arg2} ->
-            try yucan_yaws_page:items(File, Arg2) of
-                {ok, Items} -> outcome(yucan_yaws_out:collect(Items), Req, Arg2, Site, Left);
-                {error, Text} -> yucan_events:error("~ts", [Text]), yucan_error:page(500)
+            try said(yucan_yaws_page:items(File, Arg2)) of
+                {error, Text} -> yucan_events:error("~ts", [Text]), yucan_error:page(500);
+                Outcome -> outcome(Outcome, Req, Arg2, Site, Left)
             catch
                 Class:Reason:Stack -> outcome(crashed(Class, Reason, Stack, Arg2, Site), Req, Arg2, Site, Left)
             end;
@@ -219,6 +219,9 @@ script(fcgi, _, _, _, #{server := #{fcgi_app_server := undefined}}, _) ->
     yucan_error:page(403);
 script(fcgi, Found, Req, _, #{server := #{fcgi_app_server := Address}} = Site, _) ->
     run({fcgi, Address}, Found, Req, Site).
+
+said({ok, Items}) -> yucan_yaws_out:collect(Items);
+said(Error) -> Error.
 
 run(Run, #{script := File} = Found, Req, #{server := #{extra_cgi_vars := Extra}}) ->
     Variables = lists:append([[{unicode:characters_to_binary(Name), unicode:characters_to_binary(Value)} || {Name, Value} <- Pairs] || {Dir, Pairs} <- Extra,

@@ -227,6 +227,7 @@ item({streamcontent_with_size, Size, Mime, First}, Out) -> stream(Mime, First, #
 item({streamcontent_from_pid, Mime, Pid}, Out) -> stream(Mime, <<>>, #{pid => Pid}, Out);
 %% Its file is read when the answer is made.
 item({ssi, _, _, _} = Part, #{body := Before} = Out) -> {next, Out#{body := [Before, Part]}};
+item({yucan_out, Module, Arg}, Out) -> item(Module:out(Arg), Out);
 item({yucan_response, Response}, Out) -> {break, Out#{next := {response, Response}}};
 item(Other, _) -> error({return_of_out_not_known, Other}).
 

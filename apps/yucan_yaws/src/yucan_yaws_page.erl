@@ -16,11 +16,11 @@
 
 -define(GENERATIONS, 4).
 
-%% @doc What the page says, as an `out/1' may return it.
+%% @doc What the page says, as an `out/1' may return it. Its code runs when {@link yucan_yaws_out:collect/1} comes to it.
 -spec items(File :: binary(), Arg :: term()) -> {ok, [term()]} | {error, unicode:chardata()}.
 items(File, Arg) ->
     case parts(File) of
-        {ok, Parts} -> {ok, [case Part of {html, _} -> Part; {erl, Module} -> Module:out(Arg) end || Part <- Parts]};
+        {ok, Parts} -> {ok, [case Part of {html, _} -> Part; {erl, Module} -> {yucan_out, Module, Arg} end || Part <- Parts]};
         Error -> Error
     end.
 

@@ -334,7 +334,10 @@ pages(Config) ->
     500 = status(Ask()),
     _ = Page("fifth"),
     {200, _, <<"fifth">>} = Ask(),
-    5 = yucan_yaws_page:version(File).
+    %% Code behind the end of a page does not run.
+    _ = Page("<erl>out(_) -> {redirect, \"http://other.example/\"}.</erl> sixth <erl>out(_) -> error(on_purpose).</erl>"),
+    302 = status(Ask()),
+    6 = yucan_yaws_page:version(File).
 
 %% The guide names each directive, with or without a value behind it.
 directives_are_documented(_) ->
