@@ -131,60 +131,68 @@ is_known(Req, #{users := Users} = State) ->
             end
     end.
 
-%% Pages get a script that waits for an event. They go out whole and as they are: parts and compressed forms would not have it.
+%% Pages get a script that waits for an event. They go out whole and as they are: parts, compressed forms and what a browser has kept would not have it.
 live(Req, #{live := false} = State) -> page(Req, State);
 live(Req, State) ->
     case yucan_req:path(Req) of
         <<?LIVE>> -> changes(Req, State);
         _ ->
             case page(Req, State) of
-                {Status, Headers, _} = Response when Status =:= 200; Status =:= 206 ->
+                {Status, Headers, _} = Response when Status =:= 200; Status =:= 206; Status =:= 304 ->
                     case proplists:get_value(<<"content-type">>, Headers) of
-                        <<"text/html", _/binary>> -> with_script(page(lists:foldl(fun yucan_req:delete_header/2, Req, [<<"range">>, <<"accept-encoding">>]), State));
+                        <<"text/html", _/binary>> ->
+                            Dropped = [<<"range">>, <<"accept-encoding">>, <<"if-none-match">>, <<"if-modified-since">>],
+                            with_script(page(lists:foldl(fun yucan_req:delete_header/2, Req, Dropped), State));
                         _ -> Response
                     end;
                 Response -> Response
             end
     end.
 
+script(More) -> [<<"<script>{const e=new EventSource('", ?LIVE, "');e.onmessage=()=>location.reload()">>, More, <<"}</script>\n">>].
+
+%% A listing, whose own policy lets nothing run. To load it again would end the upload that its form has begun.
+with_script({200, Headers, {stream, Page}}) ->
+    {200, lists:keyreplace(<<"content-security-policy">>, 1, Headers, {<<"content-security-policy">>, ?LIVE_POLICY}),
+     {stream, fun(Write) -> _ = Page(Write), Write(script(<<";addEventListener('submit',()=>e.close())">>)) end}};
 with_script({200, Headers, Body}) ->
-    Kept = [Header || {Name, _} = Header <- Headers, Name =/= <<"accept-ranges">>],
-    {200, lists:keyreplace(<<"content-security-policy">>, 1, Kept, {<<"content-security-policy">>, ?LIVE_POLICY}), scripted(Body)};
+    Text = case Body of {file, File, _} -> {ok, Read} = file:read_file(File), Read; _ -> Body end,
+    {200, [Header || {Name, _} = Header <- Headers, not lists:member(Name, [<<"accept-ranges">>, <<"etag">>, <<"last-modified">>])], [Text, script(<<>>)]};
 with_script(Response) -> Response.
 
--define(SCRIPT, <<"<script>new EventSource('", ?LIVE, "').onmessage=()=>location.reload()</script>\n">>).
-
-scripted({stream, Page}) -> {stream, fun(Write) -> _ = Page(Write), Write(?SCRIPT) end};
-scripted({file, File, _}) -> {ok, Text} = file:read_file(File), [Text, ?SCRIPT];
-scripted(Text) -> [Text, ?SCRIPT].
-
-%% A look at the files every half a second, while a page is open.
-changes(Req, #{files := #{root := Root}}) ->
-    yucan_sse:response(Req, [], fun(start, _) -> {ok, looked(Root)};
+%% A look at what is served every half a second, while a page is open.
+changes(Req, #{files := #{root := Root}, hidden := Hidden} = State) ->
+    Served = case State of #{file := Name} -> filename:join(Root, Name); _ -> Root end,
+    yucan_sse:response(Req, [], fun(start, _) -> {ok, looked(Served, Hidden)};
                                    ({info, look}, Seen) ->
-                                        case looked(Root) of
+                                        case looked(Served, Hidden) of
                                             Seen -> {ok, Seen};
                                             Changed -> {send, #{data => <<"changed">>}, Changed}
                                         end;
                                    (_, Seen) -> {ok, Seen}
                                 end, none).
 
-looked(Root) ->
+looked(Served, Hidden) ->
     _ = erlang:send_after(?LOOK_MS, self(), look),
-    {Seen, _} = below([Root], [], ?MOST_LOOKED),
+    {Seen, _} = seen(fun file:read_file_info/2, Served, Hidden, {[], ?MOST_LOOKED}),
     erlang:phash2(Seen, 1 bsl 32).
 
-%% Names, times and sizes of so many files at most, not through links.
-below([], Seen, Left) -> {Seen, Left};
-below(_, Seen, 0) -> {Seen, 0};
-below([Path | Paths], Seen, Left) ->
-    case file:read_link_info(Path, [raw, {time, posix}]) of
+%% Names, times and sizes of so many files at most. The folder or file itself may be a link; others are not followed.
+seen(_, _, _, {_, 0} = All) -> All;
+seen(Info, Path, Hidden, {Seen, Left}) ->
+    case Info(Path, [raw, {time, posix}]) of
         {ok, #file_info{type = directory}} ->
             Names = case file:list_dir_all(Path) of {ok, All} -> lists:sort(All); _ -> [] end,
-            below([filename:join(Path, Name) || Name <- Names] ++ Paths, Seen, Left - 1);
-        {ok, #file_info{mtime = Time, size = Size, inode = Inode}} -> below(Paths, [{Path, Time, Size, Inode} | Seen], Left - 1);
-        _ -> below(Paths, Seen, Left - 1)
+            lists:foldl(fun(Name, Done) -> seen(fun file:read_link_info/2, filename:join(Path, Name), Hidden, Done) end, {Seen, Left - 1},
+                        [Name || Name <- Names, Hidden orelse not is_hidden(Name)]);
+        {ok, #file_info{mtime = Time, size = Size, inode = Inode}} -> {[{Path, Time, Size, Inode} | Seen], Left - 1};
+        _ -> {Seen, Left - 1}
     end.
+
+%% What git, editors and unfinished uploads keep here changes often, and is not served.
+is_hidden("." ++ _) -> true;
+is_hidden(<<".", _/binary>>) -> true;
+is_hidden(_) -> false.
 
 %% One file stands for its folder.
 page(Req, #{file := Name, files := #{root := Root} = Files}) ->

@@ -345,32 +345,49 @@ application_paths(Config) ->
         stop(Served)
     end.
 
-%% Pages have the script if that is asked for, and its event comes when a file changes; other files and other servers have none.
+%% Pages have the script if that is asked for, and its event comes when a file changes that is served; other files and other servers have none.
 live(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "live"),
     File = filename:join(Folder, "sub/page.html"),
     ok = filelib:ensure_dir(File),
     ok = file:write_file(File, "<p>one"),
     ok = file:write_file(filename:join(Folder, "a.txt"), "text"),
-    Served = open(Config, ["-p", "0", "--live", Folder]),
+    Link = Folder ++ ".link",
+    ok = file:make_symlink(Folder, Link),
+    Changes = fun(Port) ->
+        Socket = yucan_client:connect(Port),
+        ok = gen_tcp:send(Socket, "GET /.yucan/changes HTTP/1.1\r\nHost: a\r\n\r\n"),
+        _ = yucan_yaws_site:receive_until(Socket, <<": ok\n\n\r\n">>),
+        Socket
+    end,
+    Served = open(Config, ["-p", "0", "--live", "--header", "Content-Security-Policy: img-src 'self'", Link]),
     try
         Port = port_in(line(Served)),
-        Script = <<"<script>new EventSource('/.yucan/changes')">>,
-        [{200, Headers, <<"<p>one", Script:42/binary, _/binary>>}, {200, _, <<"<p>one", Script:42/binary, _/binary>>}] =
-            [yucan_client:get(Port, "/sub/page.html", Sent) || Sent <- [[{"Range", "bytes=0-1"}], [{"Accept-Encoding", "gzip"}]]],
-        undefined = proplists:get_value(<<"accept-ranges">>, Headers),
+        Script = <<"<script>{const e=new EventSource('/.yucan/changes')">>,
+        Size = byte_size(Script),
+        [{200, Headers, <<"<p>one", Script:Size/binary, _/binary>>}, {200, _, <<"<p>one", Script:Size/binary, _/binary>>}, {200, _, <<"<p>one", Script:Size/binary, _/binary>>}] =
+            [yucan_client:get(Port, "/sub/page.html", Sent) || Sent <- [[{"Range", "bytes=0-1"}], [{"Accept-Encoding", "gzip"}], [{"If-None-Match", "*"}]]],
+        [undefined, <<"img-src 'self'">>] = [proplists:get_value(Name, Headers) || Name <- [<<"accept-ranges">>, <<"content-security-policy">>]],
         {200, Listed, Page} = yucan_client:get(Port, "/sub/"),
-        {_, _} = binary:match(Page, Script),
+        [{_, _} = binary:match(Page, Part) || Part <- [Script, <<"addEventListener('submit'">>]],
         {_, _} = binary:match(proplists:get_value(<<"content-security-policy">>, Listed), <<"connect-src 'self'">>),
         {200, _, <<"text">>} = yucan_client:get(Port, "/a.txt"),
         {206, _, <<"te">>} = yucan_client:get(Port, "/a.txt", [{"Range", "bytes=0-1"}]),
-        Socket = yucan_client:connect(Port),
-        ok = gen_tcp:send(Socket, "GET /.yucan/changes HTTP/1.1\r\nHost: a\r\n\r\n"),
-        _ = yucan_yaws_site:receive_until(Socket, <<": ok\n\n">>),
+        Socket = Changes(Port),
+        ok = file:write_file(filename:join(Folder, "sub/.page.html.swp"), "an editor's"),
+        {error, timeout} = gen_tcp:recv(Socket, 0, 1500),
         %% A first look may come after a change: each try is another content.
         Writer = spawn_link(fun Write() -> ok = file:write_file(File, integer_to_list(erlang:unique_integer())), receive stop -> ok after 700 -> Write() end end),
         _ = yucan_yaws_site:receive_until(Socket, <<"data: changed\n\n">>),
         Writer ! stop,
+        One = open(Config, ["-p", "0", "--live", File]),
+        try
+            Alone = Changes(port_in(line(One))),
+            ok = file:write_file(filename:join(Folder, "a.txt"), "beside the page"),
+            {error, timeout} = gen_tcp:recv(Alone, 0, 1500)
+        after
+            stop(One)
+        end,
         Plain = open(Config, ["-p", "0", Folder]),
         try
             {200, _, Without} = yucan_client:get(port_in(line(Plain)), "/sub/page.html"),
