@@ -173,7 +173,7 @@ relayed({Direct, Relays}, Broadcast, #{class := Class} = Lane, Deadline) ->
            end,
     {Asked, Ended} = collected(begun(Direct ++ maps:keys(Leaves), Send, Lane, case Relays of [] -> Deadline; _ -> RelayDeadline end)),
     {Answered, Rest} = relays_answered(Asked, Leaves, RelayDeadline),
-    {Outcomes, Missed} = told(Ended ++ Answered, Leaves),
+    {Outcomes, Missed} = told([not_up(Outcome) || Outcome <- Ended] ++ Answered, Leaves),
     {All, Failed} = collected(begun(Missed, Deliver, Lane, Deadline), Rest),
     Outcomes ++ Failed ++ answers(All, Deadline).
 
@@ -191,20 +191,24 @@ relays_answered(Ids, Leaves, Deadline) ->
             end
     end.
 
+%% Its lane was not up in the time of the relays.
+not_up({Node, {error, timeout}}) -> {Node, not_up};
+not_up(Outcome) -> Outcome.
+
 %% The outcomes that stay, and the nodes that are to be sent to directly.
 told(Ended, Leaves) ->
     lists:foldl(fun({Relay, {but, Others}}, {Outcomes, Missed}) ->
                         All = [{Node, proplists:get_value(Node, Others, ok)} || Node <- [Relay | maps:get(Relay, Leaves)]],
                         {Final, Not} = lists:partition(fun({Node, Outcome}) -> Node =:= Relay orelse is_final(Outcome) end, All),
                         {Final ++ Outcomes, [Leaf || {Leaf, _} <- Not] ++ Missed};
-                   %% Version 0.2.0 knows the request of a leaf, and not this one of a relay.
-                   ({Relay, {error, badarg}}, {Outcomes, Missed}) when is_map_key(Relay, Leaves) ->
+                   %% It has got nothing: its lane was not up, or it has version 0.2.0, which knows the request of a leaf, and not this one of a relay.
+                   ({Relay, Not}, {Outcomes, Missed}) when is_map_key(Relay, Leaves), Not =:= {error, badarg} orelse Not =:= not_up ->
                         ok = teleport_relay:failed(Relay),
                         {Outcomes, [Relay | maps:get(Relay, Leaves)] ++ Missed};
                    ({Relay, {error, _}} = Failed, {Outcomes, Missed}) when is_map_key(Relay, Leaves) ->
                         ok = teleport_relay:failed(Relay),
                         {[Failed | Outcomes], maps:get(Relay, Leaves) ++ Missed};
-                   ({Node, {error, timeout}}, {Outcomes, Missed}) when not is_map_key(Node, Leaves) ->
+                   ({Node, not_up}, {Outcomes, Missed}) ->
                         {Outcomes, [Node | Missed]};
                    (Outcome, {Outcomes, Missed}) ->
                         {[Outcome | Outcomes], Missed}

@@ -7,7 +7,7 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([one_message_crosses/1, answers/1, relay_of_version_0_2_0/1, sites_of_the_configuration/1, large_messages/1, order_of_one_sender/1, relay_does_not_answer/1, relay_is_killed/1,
          leaf_does_not_answer/1, leaf_is_killed/1, relay_without_teleport/1, leaf_without_teleport/1, relay_passes_on_too_many/1, process_is_killed/1,
-         sites_that_nobody_knows/1, lane_to_a_direct_node_is_late/1]).
+         sites_that_nobody_knows/1, lanes_are_late/1]).
 %% Used on the nodes.
 -export([become_0_2_0/0]).
 -import(teleport_nodes, [wait_ms/0]).
@@ -21,7 +21,7 @@ all() -> [{group, shm}, {group, tcp}].
 groups() ->
     Cases = [one_message_crosses, answers, relay_of_version_0_2_0, sites_of_the_configuration, large_messages, order_of_one_sender, relay_does_not_answer, relay_is_killed,
              leaf_does_not_answer, leaf_is_killed, relay_without_teleport, leaf_without_teleport, relay_passes_on_too_many, process_is_killed, sites_that_nobody_knows],
-    teleport_nodes:groups([shm], Cases ++ [lane_to_a_direct_node_is_late]) ++ teleport_nodes:groups([tcp], Cases).
+    teleport_nodes:groups([shm], Cases ++ [lanes_are_late]) ++ teleport_nodes:groups([tcp], Cases).
 
 init_per_group(Kind, Config) ->
     Pair = teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)),
@@ -336,21 +336,22 @@ sites_that_nobody_knows(Config) ->
         [{'EXIT', {{bad_option, sites, Bad}, _}} = (catch broadcast(x, #{sites => Bad})) || Bad <- [site, [], fun() -> x end]]
     end).
 
-%% It comes up when the time of the relays is over, which is 5 s.
-lane_to_a_direct_node_is_late(Config) ->
+%% Those to a direct node and to the relay come up when the time of the relays is over, which is 5 s.
+lanes_are_late(Config) ->
     on_first(Config, fun(#{near := Near, relay := Relay, leaves := Leaves, sites := Sites}) ->
         Members = members([Near, Relay | Leaves]),
         Expected = result(#{sent => lists:sort([Near, Relay | Leaves])}),
         %% No other case has opened a lane of this class.
-        [] = [Lane || #{opened_by := this_node, class := bulk} = Lane <- teleport:lanes(Near)],
-        ok = sys:suspend({teleport_listener, Near}),
+        [] = [Lane || Node <- [Near, Relay], #{opened_by := this_node, class := bulk} = Lane <- teleport:lanes(Node)],
+        Listeners = [{teleport_listener, Node} || Node <- [Near, Relay]],
+        [ok = sys:suspend(Listener) || Listener <- Listeners],
         try
             Call = beamway_peer:async(fun() -> broadcast(one, #{sites => Sites, class => bulk}) end),
             receive after 6000 -> ok end,
-            ok = sys:resume({teleport_listener, Near}),
+            [ok = sys:resume(Listener) || Listener <- Listeners],
             Expected = beamway_peer:await(Call)
         after
-            ok = sys:resume({teleport_listener, Near})
+            [ok = sys:resume(Listener) || Listener <- Listeners]
         end,
         [[one] = got(Member) || Member <- Members]
     end).
