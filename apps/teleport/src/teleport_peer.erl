@@ -245,7 +245,7 @@ watchers(Pid) ->
 
 %% ---- a node without teleport ----
 
-%% One lane that is tried again is enough to see teleport come.
+%% One lane that is tried again is enough to see teleport come. Nobody misses the others.
 made_plain(Key, Lane, #peer{node = Node, plain = Plain, lanes = Lanes} = State) ->
     _ = Plain =:= no andalso begin
                                  ?LOG_NOTICE("teleport: ~ts has no teleport: messages to it go by distribution", [Node]),
@@ -256,7 +256,7 @@ made_plain(Key, Lane, #peer{node = Node, plain = Plain, lanes = Lanes} = State) 
     Others = maps:map(fun(_, Other) -> unwaited(Other, Node) end, maps:remove(Key, Lanes)),
     Now = State#peer{plain = case Plain of no -> open; _ -> Plain end},
     case is_probed(Others) of
-        true -> Now#peer{lanes = Others};
+        true -> Now#peer{lanes = Others, reasons = maps:remove(Key, Now#peer.reasons)};
         false -> again(Key, Lane, Now)
     end.
 

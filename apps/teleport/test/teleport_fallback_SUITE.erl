@@ -5,7 +5,7 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([all_ways_of_sending/1, bounds/1, order_when_it_starts/1, calls_when_it_starts/1, killed_senders_hold_up_nothing/1, held_senders_hold_it_up/1,
          node_ends/1, order_when_it_stops/1, calls_when_it_stops/1, late_lanes_are_not_used/1, lanes_beside_distribution_are_left/1, stops_all_the_same/1,
-         who_waits_for_an_attempt/1, killed_while_plain/1, stopped_at_rest/1]).
+         who_waits_for_an_attempt/1, killed_while_plain/1, stopped_at_rest/1, ended_lanes_are_not_missed/1]).
 -export([gather/1]).
 -import(teleport_nodes, [wait_ms/0]).
 
@@ -18,7 +18,7 @@ groups() -> teleport_nodes:groups([shm], [late_lanes_are_not_used, lanes_beside_
 
 cases() ->
     [all_ways_of_sending, bounds, order_when_it_starts, calls_when_it_starts, killed_senders_hold_up_nothing, held_senders_hold_it_up, node_ends,
-     order_when_it_stops, calls_when_it_stops, stops_all_the_same, who_waits_for_an_attempt, killed_while_plain, stopped_at_rest].
+     order_when_it_stops, calls_when_it_stops, stops_all_the_same, who_waits_for_an_attempt, killed_while_plain, stopped_at_rest, ended_lanes_are_not_missed].
 
 init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
 
@@ -300,6 +300,17 @@ stopped_at_rest(Config) ->
         stop(Node),
         start(Node),
         _ = beamway_peer:wait_until(fun() -> _ = Send(), teleport:by_distribution() =:= [] end, wait_ms())
+    end).
+
+%% All lanes end when teleport is stopped there. When it runs again, one of them is up, and nobody has wanted the others since.
+ended_lanes_are_not_missed(Config) ->
+    on_first(Config, fun(Node) ->
+        start(Node),
+        ok = teleport:prime(Node, wait_ms()),
+        stop(Node),
+        start(Node),
+        await_change(Node),
+        _ = beamway_peer:wait_until(fun() -> teleport:not_up() =:= [] end, wait_ms())
     end).
 
 stop(Node) ->
