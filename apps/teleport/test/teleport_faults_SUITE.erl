@@ -572,7 +572,7 @@ killed_callers(Config) ->
                    spawn_monitor(fun() -> teleport:multicall([Node], timer, sleep, [infinity]) end)],
         _ = beamway_peer:wait_until(fun() -> Pending() =:= 103 end, wait_ms()),
         [exit(Pid, kill) || {Pid, _} <- Several],
-        _ = beamway_peer:wait_until(fun() -> Pending() =:= 101 end, 15000),
+        _ = beamway_peer:wait_until(fun() -> Pending() =:= 101 end, wait_ms()),
         [exit(Pid, kill) || {Pid, _} <- Callers],
         _ = beamway_peer:wait_until(fun() -> Pending() =:= 1 end, wait_ms()),
         %% Later ones are noticed at once or later, and one that ended in order is no other.
