@@ -167,7 +167,9 @@ relayed({Direct, Relays}, Broadcast, #{class := Class} = Lane, Deadline) ->
     Send = fun(Node) ->
                    case Leaves of
                        %% It answers for the leaves that it could not reach before it is given up itself.
-                       #{Node := Of} -> asked(call, teleport_relay, Node, {relay, RelayMs * 3 div 4, Class, Of, Broadcast, but}, Lane, Deadline);
+                       #{Node := Of} ->
+                           Ms = teleport_deadline:left(RelayDeadline) * 3 div 4,
+                           asked(call, teleport_relay, Node, {relay, Ms, Class, Of, Broadcast, but}, Lane, Deadline);
                        #{} -> Deliver(Node)
                    end
            end,

@@ -7,9 +7,9 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([one_message_crosses/1, answers/1, relay_of_version_0_2_0/1, sites_of_the_configuration/1, large_messages/1, order_of_one_sender/1, relay_does_not_answer/1, relay_is_killed/1,
          leaf_does_not_answer/1, leaf_is_killed/1, relay_without_teleport/1, leaf_without_teleport/1, relay_passes_on_too_many/1, process_is_killed/1,
-         sites_that_nobody_knows/1, lanes_are_late/1]).
+         sites_that_nobody_knows/1, lanes_are_late/1, relay_has_less_time/1]).
 %% Used on the nodes.
--export([become_0_2_0/0]).
+-export([become_0_2_0/0, tell_times/1]).
 -import(teleport_nodes, [wait_ms/0]).
 -import(teleport_groups_SUITE, [got/1]).
 
@@ -17,11 +17,11 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [{group, shm}, {group, tcp}].
 
-%% The last case waits 6 s, and what it waits for has no kind of lane.
+%% The last two cases wait 6 s and 1.5 s, and what they wait for has no kind of lane.
 groups() ->
     Cases = [one_message_crosses, answers, relay_of_version_0_2_0, sites_of_the_configuration, large_messages, order_of_one_sender, relay_does_not_answer, relay_is_killed,
              leaf_does_not_answer, leaf_is_killed, relay_without_teleport, leaf_without_teleport, relay_passes_on_too_many, process_is_killed, sites_that_nobody_knows],
-    teleport_nodes:groups([shm], Cases ++ [lanes_are_late]) ++ teleport_nodes:groups([tcp], Cases).
+    teleport_nodes:groups([shm], Cases ++ [lanes_are_late, relay_has_less_time]) ++ teleport_nodes:groups([tcp], Cases).
 
 init_per_group(Kind, Config) ->
     Pair = teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)),
@@ -135,16 +135,25 @@ relay_of_version_0_2_0(Config) ->
 
 %% @private From now on this node's relay answers `{error, badarg}' to what version 0.2.0 does not know.
 become_0_2_0() ->
+    in_front(fun({'$gen_call', From, Request}, _) when element(1, Request) =:= relay, tuple_size(Request) =/= 5 -> gen_server:reply(From, {error, badarg});
+                (Message, Relay) -> Relay ! Message
+             end).
+
+%% @private From now on it tells how many milliseconds a request gives it.
+tell_times(To) ->
+    in_front(fun(Message, Relay) ->
+                     _ = [To ! {time, Ms} || {'$gen_call', _, {relay, Ms, _, _, _, but}} <- [Message]],
+                     Relay ! Message
+             end).
+
+in_front(Takes) ->
     Real = whereis(teleport_relay),
     true = unregister(teleport_relay),
-    register(teleport_relay, spawn(fun() -> in_front_of(Real) end)).
+    register(teleport_relay, spawn(fun() -> in_front_of(Real, Takes) end)).
 
-in_front_of(Relay) ->
-    receive
-        {'$gen_call', From, Request} when element(1, Request) =:= relay, tuple_size(Request) =/= 5 -> gen_server:reply(From, {error, badarg});
-        Message -> Relay ! Message
-    end,
-    in_front_of(Relay).
+in_front_of(Relay, Takes) ->
+    receive Message -> Takes(Message, Relay) end,
+    in_front_of(Relay, Takes).
 
 sites_of_the_configuration(Config) ->
     on_first(Config, fun(#{near := Near, relay := Relay, leaves := Leaves, sites := Sites}) ->
@@ -354,4 +363,17 @@ lanes_are_late(Config) ->
             [ok = sys:resume(Listener) || Listener <- Listeners]
         end,
         [[one] = got(Member) || Member <- Members]
+    end).
+
+%% Its lane comes up late. Three quarters of 5 s would be more than it has left.
+relay_has_less_time(Config) ->
+    on_first(Config, fun(#{relay := Relay, leaves := Leaves, sites := Sites}) ->
+        _ = members([Relay | Leaves]),
+        true = erpc:call(Relay, ?MODULE, tell_times, [self()]),
+        ok = sys:suspend({teleport_listener, Relay}),
+        Call = beamway_peer:async(fun() -> broadcast(one, #{sites => Sites}) end),
+        receive after 1500 -> ok end,
+        ok = sys:resume({teleport_listener, Relay}),
+        #{failed := []} = beamway_peer:await(Call),
+        receive {time, Ms} -> true = Ms < 3500 after wait_ms() -> error(no_request) end
     end).
