@@ -109,7 +109,8 @@ hosts(Name, Views) ->
 %% What only decides among suitable nodes is asked of those that are drawn. A node that nobody will ask later must say something now, for one that is down suits nobody.
 first_names(Plan) ->
     case {is_asked_later(Plan), placement_query:names(Plan#{n := all}), placement_query:names(Plan)} of
-        {true, Names, _} -> Names;
+        %% Where something runs is judged from all of them.
+        {true, Names, _} -> Names ++ [Name || {_, truth, P} <- maps:get(prefer, Plan), Name <- placement_pred:affinities(P), is_atom(Name)];
         {false, _, []} -> [otp_release];
         {false, _, Names} -> Names
     end.

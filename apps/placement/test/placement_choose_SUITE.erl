@@ -73,6 +73,9 @@ affinity(Config) ->
     Apart = fun(What) -> chosen(Config, {affinity, What, apart}) end,
     ?assertEqual({["a", "b"], ["a", "c", "d", "e", "f"]}, {Near(runs_db), Apart(runs_db)}),
     ?assertEqual(["c", "d", "e", "f"], chosen(Config, {'not', {affinity, runs_db, near}})),
+    %% A preference, by all policies: the one that asks the drawn nodes anew asks all of them where it runs.
+    [?assert(lists:member(chosen(Config, #{n => 1, policy => Policy, prefer => [{1, {affinity, runs_db, near}}]}), [["a"], ["b"]]))
+     || Policy <- [{choices, 6}, least], _ <- lists:seq(1, 10)],
     ?assertEqual({[], names()}, {Near(runs_nowhere), Apart(runs_nowhere)}),
     ok = call(Config, "e", placement, insert, [runs_db, true]),
     ok = call(Config, "a", placement_cache, forget, [node_of(Config, "e")]),
