@@ -22,13 +22,15 @@
 
 %% @doc Chooses.
 -spec choose(nodes_spec(), placement_query:query()) -> {ok, [node(), ...], meta()} | {error, error()}.
-choose(Nodes, Query) -> with_plan(Nodes, Query, fun(Plan, Snapshot, Began) -> decided(Plan, Snapshot, Began) end).
+choose(Nodes, Query) -> with_plan(Nodes, Query, fun(Plan, Found, Began) -> decided(Plan, snapshot(Found, Plan), Began) end).
 
 %% @doc Up to `Count' nodes in the order in which they should be tried, for {@link placement:spawn/2}.
 -spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()}) -> {ok, [node(), ...], placement_query:plan()} | {error, error()}.
 ranked(Nodes, {Query, Count}) ->
-    with_plan(Nodes, Query, fun(Plan, Snapshot, _) ->
+    with_plan(Nodes, Query, fun(Plan, Found, _) ->
+        %% One is wanted, however many the query says: what prefers one is asked for.
         One = Plan#{n := 1, min := 1},
+        Snapshot = snapshot(Found, One),
         case feasible(One, Snapshot) of
             {ok, Feasible, _} ->
                 case taken(One#{n := Count}, Feasible, Snapshot) of
@@ -46,7 +48,7 @@ with_plan(Spec, Query, Fun) ->
         {ok, Plan} ->
             case candidates(Spec) of
                 {ok, []} -> {error, {bad_nodes, "the list of nodes is empty"}};
-                {ok, Nodes} -> Fun(Plan, snapshot(Nodes, Plan), Began);
+                {ok, Nodes} -> Fun(Plan, Nodes, Began);
                 {error, Text} -> {error, {bad_nodes, Text}}
             end
     end.

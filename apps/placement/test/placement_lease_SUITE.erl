@@ -6,7 +6,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([leases_have_a_capacity/1, leases_end/1, leases_for_several_nodes/1, leases_are_judged_one_by_one/1, processes_take_their_lease/1,
-         a_lease_that_is_gone/1, a_node_that_begins_late/1, a_node_of_the_version_before/1, nobody_has_room/1]).
+         a_lease_that_is_gone/1, a_node_that_begins_late/1, a_node_of_the_version_before/1, nobody_has_room/1, preferred_by_what_is_known/1]).
 -export([wait/0, waiting/0]).
 
 -import(placement_two_sites, [call/5, on/3, node_of/2, nodes_of/1]).
@@ -15,7 +15,7 @@ suite() -> [{timetrap, {minutes, 5}}].
 
 all() ->
     [leases_have_a_capacity, leases_end, leases_for_several_nodes, leases_are_judged_one_by_one, processes_take_their_lease, a_lease_that_is_gone,
-     a_node_that_begins_late, a_node_of_the_version_before, nobody_has_room].
+     a_node_that_begins_late, a_node_of_the_version_before, nobody_has_room, preferred_by_what_is_known].
 
 init_per_suite(Config) -> placement_two_sites:start(Config).
 
@@ -210,5 +210,14 @@ nobody_has_room(Config) ->
     ?assertEqual([node_of(Config, "e"), node_of(Config, "f")], lists:sort([Node || {Node, {refused, _}} <- Refused])),
     on(Config, "a", fun() -> [Pid ! stop || {ok, Pid, _} <- Started] end),
     _ = beamway_peer:wait_until(fun() -> {0, 0} =:= {call(Config, "e", placement_lease, count, []), call(Config, "f", placement_lease, count, [])} end, 10000).
+
+%% A policy that asks no node anew, and a query that does not say how many.
+preferred_by_what_is_known(Config) ->
+    F = node_of(Config, "f"),
+    Query = #{policy => least, prefer => [{1, {size, max}}]},
+    Started = [call(Config, "a", placement, spawn, [Query, {?MODULE, wait, []}, #{nodes => nodes_of(Config)}]) || _ <- lists:seq(1, 5)],
+    ?assertEqual([F], lists:usort([Node || {ok, _, #{node := Node}} <- Started])),
+    on(Config, "a", fun() -> [Pid ! stop || {ok, Pid, _} <- Started] end),
+    _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
 
 wait() -> receive stop -> ok end.
