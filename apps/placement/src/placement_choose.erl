@@ -242,13 +242,14 @@ term_values({Weight, {score, M, F}, Names}, Contexts) ->
 term_values({Weight, Way, Name}, Contexts) ->
     Known = [maps:get(Name, Attributes, {unknown, missing}) || #{view := #{attributes := Attributes}} <- Contexts],
     Tolerance = lists:max([0 | [T || {ok, _, _, _, T} <- Known]]),
-    {Weight, Way, Tolerance, [case K of {ok, Value, _, _, _} when is_number(Value) -> Value; _ -> unknown end || K <- Known]}.
+    {Weight, Way, Tolerance, [case K of {ok, Value, _, _, _} -> measured(Value); _ -> unknown end || K <- Known]}.
+
+measured(Value) -> case placement_unit:is_measure(Value) of true -> Value; false -> unknown end.
 
 score(M, F, Node, Known) ->
-    case M:F(Node, Known) of
-        Score when is_number(Score); Score =:= unknown -> Score;
-        Other -> error({bad_score, {M, F}, Other})
-    end.
+    Score = M:F(Node, Known),
+    _ = Score =:= unknown orelse placement_unit:is_measure(Score) orelse error({bad_score, {M, F}, Score}),
+    Score.
 
 %%% Own placements, for policies that do not ask anew
 
@@ -316,6 +317,13 @@ held_up_test() ->
     [#{view := #{attributes := Charged}}] = charged([Context], #{charge => #{tasks => 1}}),
     true = ets:delete(?OWN),
     ?assertEqual(#{tasks => {ok, 10, 10, none, 0}, other => {ok, 7, 10, none, 0}}, Charged).
+
+%% Their differences and shares are beyond what a float holds: such values count as unknown.
+huge_values_test_() ->
+    Contexts = fun(Values) -> [#{node => Node, view => #{attributes => #{size => {ok, Value, 0, none, 0}}}} || {Node, Value} <- Values] end,
+    [?_assertEqual(Want, scored(#{prefer => [{2, Way, size}]}, Contexts(Values)))
+     || {Want, Way, Values} <- [{[{a, 2.0}, {b, 0.0}, {c, 0.0}], min, [{a, 1}, {b, 2.5}, {c, 1 bsl 1024}]}, {[{a, 0.0}, {b, 2.0}, {c, 0.0}], max, [{a, 1}, {b, 2.5}, {c, 1 bsl 1024}]},
+                                {[{a, 0.0}, {b, 0.0}], min, [{a, 1.0e308}, {b, -1.0e308}]}]].
 
 %% With a spread, as without one, a choice of all nodes does not count as own placements.
 all_are_no_placements_test_() ->

@@ -88,7 +88,11 @@ share(max, Value, Min, Max, _) -> (Value - Min) / (Max - Min).
 %% @doc What is known of a node's load, and what we have put there since: knowledge that is not asked for anew must not forget that.
 -spec charged(Value :: unknown | number(), OwnPlacements :: non_neg_integer(), Charge :: number()) -> unknown | number().
 charged(unknown, _, _) -> unknown;
-charged(Value, Own, Charge) -> Value + Own * Charge.
+charged(Value, Own, Charge) ->
+    try Value + Own * Charge
+    %% Beyond what a float holds.
+    catch error:badarith -> Value
+    end.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -125,6 +129,9 @@ scores_test_() ->
     [?_assertEqual([1.0, 0.5, 0.0], scores([{1, min, 0, [1, 2, 3]}])), ?_assertEqual([0.0, 1.0, 2.0], scores([{2, max, 0, [1, 2, 3]}])),
      ?_assertEqual([1.0, 1.0, 0.0], scores([{1, min, 5, [1, 2, unknown]}])), ?_assertEqual([3.0, 1.0], scores([{1, min, 0, [5, 5]}, {2, truth, 0, [1, 0]}])),
      ?_assertEqual([0.0, 0.0], scores([{1, min, 0, [unknown, unknown]}])), ?_assertEqual([], scores([]))].
+
+charged_test_() ->
+    [?_assertEqual(Want, charged(Value, 3, Charge)) || {Want, Value, Charge} <- [{unknown, unknown, 1}, {10, 7, 1}, {8.5, 7, 0.5}, {1 bsl 1024, 1 bsl 1024, 0.5}]].
 
 is_policy_test_() ->
     [?_assert(lists:all(fun is_policy/1, policies())), ?_assertNot(is_policy(first)), ?_assertNot(is_policy({choices, 0})), ?_assertNot(is_policy({top, 2}))].

@@ -240,7 +240,11 @@ of_attribute({between, _, Low, High}, {ok, Value, _, Unit, _}, _) ->
     all([holds(ge, placement_unit:compare(Value, Unit, Low)), holds(le, placement_unit:compare(Value, Unit, High))]);
 of_attribute({in, _, List}, {ok, Value, _, Unit, _}, _) -> any_equal([placement_unit:compare(Value, Unit, Constant) || Constant <- List]);
 of_attribute({match, _, Regex}, {ok, Value, _, _, _}, _) -> matches(Value, Regex);
-of_attribute({relative, Name, What}, {ok, Value, _, _, _}, Context) -> by_threshold(Value, maps:get({Name, What}, maps:get(thresholds, Context, #{}), unknown));
+of_attribute({relative, Name, What}, {ok, Value, _, _, _}, Context) ->
+    case placement_unit:is_measure(Value) of
+        true -> by_threshold(Value, maps:get({Name, What}, maps:get(thresholds, Context, #{}), unknown));
+        false -> unknown
+    end;
 of_attribute(_, _, _) -> unknown.
 
 holds(_, {error, _}) -> unknown;
@@ -273,7 +277,7 @@ matches(Value, Regex) when is_list(Value); is_binary(Value); is_atom(Value) ->
     end;
 matches(_, _) -> unknown.
 
-by_threshold(Value, Threshold) when not is_number(Value); Threshold =:= unknown; Threshold =:= nobody -> unknown;
+by_threshold(_, Threshold) when Threshold =:= unknown; Threshold =:= nobody -> unknown;
 by_threshold(_, everybody) -> true;
 by_threshold(Value, {le, Bound}) -> Value =< Bound;
 by_threshold(Value, {ge, Bound}) -> Value >= Bound.
@@ -309,7 +313,7 @@ latency(#{node := Node, view := View} = Context) ->
 %% @doc What `low', `highest', `top' … mean among these candidates. The order of the candidates does not matter.
 -spec thresholds(compiled(), [context()]) -> thresholds().
 thresholds(Compiled, Candidates) ->
-    maps:from_list([{{Name, What}, threshold(What, [Known || #{view := #{attributes := #{Name := {ok, Value, _, _, _} = Known}}} <- Candidates, is_number(Value)])}
+    maps:from_list([{{Name, What}, threshold(What, [Known || #{view := #{attributes := #{Name := {ok, Value, _, _, _} = Known}}} <- Candidates, placement_unit:is_measure(Value)])}
                     || {relative, Name, What} <- lists:usort(leaves(Compiled))]).
 
 threshold(_, []) -> nobody;

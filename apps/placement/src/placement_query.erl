@@ -92,6 +92,7 @@ predicate(Key, P) ->
 
 prefer(List) -> [preference(Term) || Term <- list(prefer, List)].
 
+preference({Weight, _} = Term) when abs(Weight) > 1.0e300 -> bad("prefer: ~0tP: the weight is too large", [Term, 12]);
 preference({Weight, {Name, Way}}) when is_number(Weight), is_atom(Name), Way =:= min orelse Way =:= max -> {Weight, Way, Name};
 preference({Weight, {score, {M, F}, Names}} = Term) when is_number(Weight), is_atom(M), is_atom(F), is_list(Names) ->
     placement_eval:is_exported({M, F, [node, attributes]}) orelse bad("prefer: ~0tP: there is no function ~tp:~tp/2", [Term, 12, M, F]),
@@ -134,7 +135,7 @@ good_test_() ->
 bad_test_() ->
     [?_assertMatch({_, {error, _}}, {Query, compile(Query)})
      || Query <- [foo, {a, about, 1}, #{requires => []}, #{n => 0}, #{n => -1}, #{min => 0}, #{policy => first}, #{deadline => 0}, #{deadline => 1 bsl 32}, #{spread => 1},
-                  #{order => {a, gt, 1}}, #{prefer => [{a, min}]}, #{require => [{a, gt, fun() -> 1 end}]}, #{max_age => -1}, #{on_conflict => maybe_so},
+                  #{order => {a, gt, 1}}, #{prefer => [{a, min}]}, #{prefer => [{1 bsl 1024, {a, min}}]}, #{require => [{a, gt, fun() -> 1 end}]}, #{max_age => -1}, #{on_conflict => maybe_so},
                   {a, gt, {4, furlong}}, {a, gt, {1 bsl 1024, gib}}, {a, match, "("}, [{a, gt, 1} | b], #{charge => 1}, #{from => "a"}]].
 
 defaults_test() ->

@@ -7,7 +7,7 @@
 %% own order would say that any atom is greater than any number.
 -module(placement_unit).
 
--export([is_unit/1, is_quantity/1, convert/2, compare/3, number_in/2, names/0]).
+-export([is_unit/1, is_quantity/1, is_measure/1, convert/2, compare/3, number_in/2, names/0]).
 
 -export_type([unit/0, quantity/0, reason/0]).
 
@@ -45,6 +45,10 @@ is_unit(Unit) -> is_atom(Unit) andalso unit(Unit) =/= unknown.
 -spec is_quantity(term()) -> boolean().
 is_quantity({Number, Unit}) when is_number(Number) -> is_unit(Unit);
 is_quantity(_) -> false.
+
+%% @doc Whether a term is a number with which floats can calculate. No float holds 2^1024, or the difference of 1.0e308 and -1.0e308.
+-spec is_measure(term()) -> boolean().
+is_measure(Term) -> is_number(Term) andalso abs(Term) =< 1.0e300.
 
 %% @doc The number of units `To' that a quantity is.
 -spec convert(quantity(), To :: unit()) -> {ok, number()} | {error, reason()}.
@@ -113,6 +117,10 @@ convert_test_() ->
     [?_assertEqual({ok, 4194304.0}, convert({4, gib}, kib)), ?_assertEqual({ok, 4}, convert({4, gib}, gib)),
      ?_assertEqual({ok, 1596.0}, convert({1.596, ghz}, mhz)), ?_assertMatch({error, {other_dimension, gib, mhz}}, convert({4, gib}, mhz)),
      ?_assertMatch({error, {too_large, _}}, convert({1 bsl 1024, gib}, mib)), ?_assertMatch({error, {too_large, _}}, convert({1.0e308, minute}, s))].
+
+is_measure_test_() ->
+    [?_assertEqual({Term, Want}, {Term, is_measure(Term)})
+     || {Want, Term} <- [{true, 7}, {true, -0.5}, {true, 1 bsl 64}, {false, 1 bsl 1024}, {false, -(1 bsl 1024)}, {false, 1.0e308}, {false, x}, {false, "7"}]].
 
 compare_test_() ->
     [?_assertEqual(Want, compare(Value, Unit, Constant))

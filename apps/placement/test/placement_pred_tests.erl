@@ -107,16 +107,22 @@ prop_explain_agrees() ->
 %%% Single cases
 
 words_test_() ->
-    Views = [#{status => ok, attributes => #{a => {ok, Value, 0, none, 0}}} || Value <- [5, 3, 1, 4, 2, 6, 7]],
-    Passing = fun(What) ->
-        {ok, Compiled} = placement_pred:compile(case What of {Word, N} -> {a, Word, N}; _ -> {a, What} end),
-        Contexts = [context(View) || View <- Views],
-        Thresholds = placement_pred:thresholds(Compiled, Contexts),
-        lists:sort([Value || #{view := #{attributes := #{a := {ok, Value, _, _, _}}}} = C <- Contexts,
-                             placement_pred:evaluate(Compiled, C#{thresholds => Thresholds}) =:= true])
-    end,
-    [?_assertEqual(Want, Passing(What)) || {Want, What} <- [{[1, 2, 3], low}, {[5, 6, 7], high}, {[1], lowest}, {[7], highest}, {[6, 7], {top, 2}},
-                                                            {[1, 2, 3, 4, 5, 6, 7], {bottom, 9}}]].
+    [?_assertEqual({What, Want}, {What, passing(What, [5, 3, 1, 4, 2, 6, 7])})
+     || {Want, What} <- [{[1, 2, 3], low}, {[5, 6, 7], high}, {[1], lowest}, {[7], highest}, {[6, 7], {top, 2}}, {[1, 2, 3, 4, 5, 6, 7], {bottom, 9}}]].
+
+%% No float holds their differences: they are unknown, and compare with nothing.
+huge_values_test_() ->
+    [?_assertEqual({What, Want}, {What, passing(What, [1, 2.5, 4, 1 bsl 1024, 1.0e308, -1.0e308])})
+     || {Want, What} <- [{[1], low}, {[4], high}, {[1], lowest}, {[4], highest}, {[1, 2.5, 4], {top, 9}}]]
+        ++ [?_assertEqual([], passing(high, [1 bsl 1024]))].
+
+%% The values of those that a word means.
+passing(What, Values) ->
+    {ok, Compiled} = placement_pred:compile(case What of {Word, N} -> {a, Word, N}; _ -> {a, What} end),
+    Contexts = [context(#{status => ok, attributes => #{a => {ok, Value, 0, none, 0}}}) || Value <- Values],
+    Thresholds = placement_pred:thresholds(Compiled, Contexts),
+    lists:sort([Value || #{view := #{attributes := #{a := {ok, Value, _, _, _}}}} = C <- Contexts,
+                         placement_pred:evaluate(Compiled, C#{thresholds => Thresholds}) =:= true]).
 
 contradictions_test_() ->
     [?_assertEqual(Want, begin {ok, Compiled} = placement_pred:compile(P), length(placement_pred:contradictions(Compiled)) end)
