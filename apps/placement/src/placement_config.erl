@@ -31,8 +31,8 @@ options() ->
     [{builtins, true, "true or false", {start, "Whether this node serves the built-in attributes."}, fun is_boolean/1},
      {attributes, none, "none or the name of a file", {start, "File of attributes that this node serves."}, fun(_) -> true end},
      {path, none, "a list of names, from the root down", {start, "The declared place of this node in the network. none: it has no place."}, fun is_path/1},
-     {deadline, ?DEADLINE_MS, "milliseconds", {call, "Time limit of a choice, or of a question about a lease, that names none."}, fun is_ms/1},
-     {limit, ?LIMIT_MS, "milliseconds", {call, "Time limit of the function of an attribute whose entry names none."}, fun is_ms/1},
+     {deadline, ?DEADLINE_MS, "milliseconds, at most 2147483647", {call, "Time limit of a choice, or of a question about a lease, that names none."}, fun is_limit/1},
+     {limit, ?LIMIT_MS, "milliseconds, at most 2147483647", {call, "Time limit of the function of an attribute whose entry names none."}, fun is_limit/1},
      {group_memory, ?GROUP_MEMORY_MS, "milliseconds", {call, "How long, at least, a node remembers a group that it has left."}, fun is_ms/1}].
 
 %% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
@@ -50,6 +50,9 @@ value(Name) ->
 builtins() -> value(builtins).
 
 is_ms(Value) -> is_integer(Value) andalso Value > 0.
+
+%% A process waits at most 2^32 - 1 ms, and a lease is judged for twice the deadline.
+is_limit(Value) -> is_ms(Value) andalso Value < 1 bsl 31.
 
 %% A text such as "/site/rack1" is also a path, as everywhere: placement_tree splits it.
 is_path(Value) -> Value =:= none orelse is_list(Value).
