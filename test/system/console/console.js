@@ -133,8 +133,32 @@ async function placement(browser) {
   await page.keyboard.press("Control+Enter");
   await page.getByRole("alert").getByText("no_such_thing_at_all").waitFor();
   await page.getByRole("columnheader", { name: "Holder" }).waitFor();
-  console.log("the placement's page: completion, why not, a wrong word, ages, leases");
+  await last(page);
+  console.log("the placement's page: completion, why not, a wrong word, ages, leases, the node that was asked last");
   await page.context().close();
+}
+
+// Of two nodes that are asked one after the other the first answers last.
+async function last(page) {
+  const asker = page.getByLabel("Asked node");
+  const nodes = await asker.locator("option").evaluateAll((options) => options.map(({ value }) => value));
+  const [early, late] = nodes.slice(-2);
+  let go;
+  const held = new Promise((done) => { go = done; });
+  await page.route(/api\/placement\?node=/, async (route) => {
+    const isEarly = route.request().url().endsWith(encodeURIComponent(early));
+    if (isEarly) await held;
+    const view = { asker: early, names: [isEarly ? "told_by_early" : "told_by_late"], nodes: nodes.map((node) => ({ node, status: "ok", attributes: {} })), leases: [], words: [], units: [] };
+    await route.fulfill({ contentType: "application/json", body: JSON.stringify(view) });
+  });
+  await asker.selectOption(early);
+  await asker.selectOption(late);
+  await page.getByRole("cell", { name: "told_by_late", exact: true }).waitFor();
+  const answered = page.waitForResponse((response) => response.url().endsWith(encodeURIComponent(early)));
+  go();
+  await (await answered).finished();
+  await page.waitForTimeout(500);
+  assert.strictEqual(await page.getByRole("cell", { name: "told_by_late", exact: true }).count(), 1);
 }
 
 async function benchmarks(browser) {

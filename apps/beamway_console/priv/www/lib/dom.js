@@ -67,6 +67,21 @@ export async function ask(path, body) {
   return answer;
 }
 
+// Asks as ask() does, for a part of a page. A later question takes the place of an earlier one, whose answer or error is undefined then.
+export function lastAsked() {
+  let last = 0;
+  return async (path, body) => {
+    const mine = last += 1;
+    try {
+      const answer = await ask(path, body);
+      return mine === last ? answer : undefined;
+    } catch (error) {
+      if (mine === last) throw error;
+      return undefined;
+    }
+  };
+}
+
 export const table = (heads, rows, attributes) =>
   h("div", { class: "scroll" }, h("table", attributes,
     h("thead", null, h("tr", null, heads.map((head) => typeof head === "string" ? h("th", { scope: "col" }, head) : h("th", { scope: "col", class: "n" }, head[0])))),

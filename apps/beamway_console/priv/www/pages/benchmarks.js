@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stored and fresh results beside their baselines, with the spread and the command that made them.
 
-import { h, replace, card, empty, ask, toast } from "../lib/dom.js";
+import { h, replace, card, empty, ask, lastAsked, toast } from "../lib/dom.js";
 import { number, day, ago } from "../lib/format.js";
 
 const verdicts = { wins: "good", loses: "bad" };
 const contender = { tcp: "stock TCP", tcp_tuned: "tuned TCP", beamway: "Beamway" };
 
 function open(root, context, route) {
+  const askResult = lastAsked();
   const list = h("div");
   const shown = h("div", { class: "columns" });
   const fresh = h("div");
@@ -37,7 +38,10 @@ function open(root, context, route) {
   async function show(file) {
     chosen = file;
     if (known) drawList();
-    try { replace(shown, result(await ask(`api/bench/${file.split("/").map(encodeURIComponent).join("/")}`), file.replace(/\.json$/, ""))); } catch (error) { replace(shown, card(null, null, empty("Cannot be shown", error.message))); }
+    try {
+      const stored = await askResult(`api/bench/${file.split("/").map(encodeURIComponent).join("/")}`);
+      if (stored) replace(shown, result(stored, file.replace(/\.json$/, "")));
+    } catch (error) { replace(shown, card(null, null, empty("Cannot be shown", error.message))); }
   }
 
   function drawJob({ running: jobs = {}, last = {} }) {

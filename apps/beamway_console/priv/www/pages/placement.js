@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ask for nodes in the words of placement, and see of each node why or why not; attributes with their age; leases.
 
-import { h, replace, card, empty, ask, toast, table } from "../lib/dom.js";
+import { h, replace, card, empty, lastAsked, toast, table } from "../lib/dom.js";
 import { bytes, number, span, ago, shortNames } from "../lib/format.js";
 
 const examples = [["Least loaded", "{load_per_core1, low}"], ["4 GiB free", "{mem_available, ge, {4, gib}}"], ["Near, and idle", "{dist, near}, {load_per_core1, lt, 0.5}"], ["Everything", "[]"]];
@@ -14,6 +14,7 @@ function shownValue({ value, unit, unknown }) {
 }
 
 function open(root, context) {
+  const askView = lastAsked(), askChoice = lastAsked();
   const editor = h("textarea", { id: "query", spellcheck: "false", autocomplete: "off", "aria-label": "Query", "aria-autocomplete": "list", value: "{load_per_core1, low}" });
   const hints = h("ul", { class: "hints", role: "listbox", hidden: true });
   const count = h("input", { type: "number", min: 1, max: 999, placeholder: "all", "aria-label": "How many", style: "width:5.5rem" });
@@ -68,7 +69,8 @@ function open(root, context) {
     choose.disabled = true;
     try {
       const body = { query: editor.value, ...(asker.value ? { node: asker.value } : {}), ...(Number(count.value) > 0 ? { count: Number(count.value) } : {}) };
-      drawAnswer(await ask("api/placement/choose", body));
+      const chosen = await askChoice("api/placement/choose", body);
+      if (chosen) drawAnswer(chosen);
     } catch (error) { toast(error.message); }
     choose.disabled = false;
   }
@@ -88,8 +90,9 @@ function open(root, context) {
   async function load() {
     loading += 1;
     try {
-      view = await ask(`api/placement${asker.value ? `?node=${encodeURIComponent(asker.value)}` : ""}`);
-      if (ended) return;
+      const told = await askView(`api/placement${asker.value ? `?node=${encodeURIComponent(asker.value)}` : ""}`);
+      if (ended || !told) return;
+      view = told;
       if (!view.none && asker.childElementCount !== view.nodes.length) {
         const now = asker.value || view.asker;
         replace(asker, view.nodes.map(({ node }) => h("option", { value: node }, node)));

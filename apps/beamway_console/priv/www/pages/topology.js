@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Communication times as a heat map, the tree beside it, how well it fits; measuring now.
 
-import { h, s, replace, card, empty, ask, toast, showTip, hideTip, table } from "../lib/dom.js";
+import { h, s, replace, card, empty, ask, lastAsked, toast, showTip, hideTip, table } from "../lib/dom.js";
 import { micros, percent, day, ago } from "../lib/format.js";
 
 // From near (dark teal) to far (warm yellow): even steps for the eye, on light and dark.
@@ -19,6 +19,7 @@ function segments(name, options, value, onPick) {
 }
 
 function open(root, context) {
+  const askView = lastAsked();
   const choice = { mode: "best", statistic: "median", order: "tree", scale: "log", tree: "free", alpha: 1.6 };
   const box = h("div", { class: "columns" });
   const job = h("div");
@@ -29,7 +30,9 @@ function open(root, context) {
 
   async function load() {
     try {
-      view = await ask(`api/topology?${query()}`);
+      const told = await askView(`api/topology?${query()}`);
+      if (!told) return;
+      view = told;
       draw();
     } catch (error) { toast(error.message); }
   }
