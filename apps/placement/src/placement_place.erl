@@ -37,7 +37,8 @@ bound() ->
 
 inside(false, _) -> [];
 inside(Program, Units) ->
-    case placement_program:run(Program, ["--of", "xml", "-"], ?LSTOPO_MS) of
+    %% In a cgroup with some processors lstopo shows these alone, unless it is told otherwise: they would be the whole machine.
+    case placement_program:run(Program, ["--whole-system", "--of", "xml", "-"], ?LSTOPO_MS) of
         {ok, Xml} ->
             case placement_hwloc:from_xml(Xml) of
                 {ok, Machine} -> placement_hwloc:path(Machine, Units);
