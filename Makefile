@@ -213,7 +213,7 @@ coverage:
 	@$(MAKE) build-bench
 	@scripts/coverage $(if $(KEEP),--keep) $(T)
 
-## bench: all benchmarks, one after the other; N=name runs one, Q=1 the quick form
+## bench: the benchmarks that need no root and take minutes, one after the other; N=name runs one, Q=1 the quick form
 bench:
 	@scripts/install-packages bench
 	@$(MAKE) build-bench

@@ -62,7 +62,7 @@ alone() ->
 %% @doc Runs one question; `all': those that need no rights and take minutes.
 -spec main(Words :: [string()]) -> 0..2.
 main(["all" | Words]) ->
-    lists:max([main([Name | Words]) || {Name, _, _} <- of_all()]);
+    ended([{Name, main([Name | Words])} || {Name, _, _} <- of_all()]);
 main([Name | Words]) ->
     case lists:keyfind(Name, 1, questions()) of
         {Name, Module, _} -> parsed(Name, Module, Words);
@@ -71,6 +71,12 @@ main([Name | Words]) ->
 main([]) ->
     complain("which benchmark? There are: ~ts", [names()]),
     ?USAGE.
+
+%% The complaint of one of many is far above.
+ended(Statuses) ->
+    Failed = [Name || {Name, Status} <- Statuses, Status =/= ?DONE],
+    _ = [complain("bench all: failed: ~ts", [lists:join(", ", Failed)]) || Failed =/= []],
+    lists:max([Status || {_, Status} <- Statuses]).
 
 names() ->
     lists:join(", ", [Name || {Name, _, _} <- questions()] ++ ["all"]).
@@ -322,6 +328,10 @@ bad_words_test_() ->
     [?_assertEqual(?USAGE, main(Words))
      || Words <- [[], ["nothing"], ["rpc", "extra"], ["rpc", "--unknown"], ["rpc", "--repeats", "0"],
                   ["rpc", "--repeats", "x"], ["rpc", "--only", "quic"], ["rpc", "--size", "1g"]]].
+
+the_worst_status_counts_test_() ->
+    [?_assertEqual(Want, ended(Statuses))
+     || {Want, Statuses} <- [{?DONE, [{"a", ?DONE}, {"b", ?DONE}]}, {?FAILED, [{"a", ?DONE}, {"b", ?FAILED}, {"c", ?DONE}]}, {?USAGE, [{"a", ?USAGE}, {"b", ?FAILED}]}]].
 
 default_file_test_() ->
     [?_assertEqual(Want, case default_file("rpc", Words) of none -> none; File -> filename:basename(File) end)

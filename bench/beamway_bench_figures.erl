@@ -388,13 +388,20 @@ command(#{run := {bench, Words}}) -> "bin/beamway bench " ++ Words;
 command(#{run := {make, Words}}) -> "make " ++ Words;
 command(#{run := {sh, Command}}) -> Command.
 
-%% Lines for scripts/bench: what is not of today's tree, in the order in which it should be measured, with the minutes it takes.
+%% Lines for scripts/bench: what is not of today's tree, in the order in which it should be measured, with the minutes it takes. What needs rights that are
+%% not there has no command.
 plan(Words) ->
     {Repeats, Names} = case Words of ["--repeats", Count | Rest] -> {list_to_integer(Count), Rest}; _ -> {default, Words} end,
+    case Names -- [Name || {Name, _} <- results()] of
+        [] -> planned(Repeats, Names);
+        Unknown -> complain("bench/figures.config has no result ~ts", [lists:join(", ", Unknown)]), 2
+    end.
+
+planned(Repeats, Names) ->
     Root = os:cmd("id -u") =:= "0\n",
-    _ = [io:format("~ts|~b|~ts~n", [Name, minutes(Name, Result, Repeats), command(Name, Result, Repeats)])
-         || {Name, Result} <- results(), Names =:= [] orelse lists:member(Name, Names), not is_of_today(Name, Result),
-            Root orelse maps:get(needs, Result, none) =/= root],
+    Command = fun(Name, Result) -> case Root orelse maps:get(needs, Result, none) =/= root of true -> command(Name, Result, Repeats); false -> "" end end,
+    _ = [io:format("~ts|~b|~ts~n", [Name, minutes(Name, Result, Repeats), Command(Name, Result)])
+         || {Name, Result} <- results(), Names =:= [] orelse lists:member(Name, Names), not is_of_today(Name, Result)],
     0.
 
 command(_, Result, default) -> command(Result);
@@ -486,6 +493,8 @@ every_result_is_known_test() ->
     Files = [File || Pattern <- ["*.json", "soft-roce/*.json"], File <- filelib:wildcard(Pattern, path("bench/results"))],
     Known = [Name ++ ".json" || {Name, _} <- results()],
     ?assertEqual([], [File || File <- Files, not lists:member(File, Known), string:find(File, "-quick") =:= nomatch]).
+
+a_result_that_nobody_knows_is_not_planned_test() -> ?assertEqual(2, plan(["--repeats", "1", "rpc", "no_result"])).
 
 every_path_is_there_test() ->
     [Paths] = [Paths || {paths, Paths} <- config()],
