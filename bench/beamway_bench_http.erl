@@ -381,12 +381,24 @@ the_bare_loops_answer_as_servers_do_test_() ->
             [ok = answers(Port, 100) || Port <- Ports],
             [ok = check(Load, Name, Port) || {Name, Port} <- lists:zip([bare, bare, minimal], Ports), Load <- [hello, json]],
             [ok = check(file_1k, bare, Port) || Port <- [One, Two]],
+            [ok = together(Port) || Port <- [One, Two]],
             [?assertMatch({0, [[_ | _], "0", _]}, websockets(Port, "/ws", 3, 1)) || Port <- Ports]
         after
             true = exit(Minimal, kill),
             [ok = beamway_bench_tools:close(Port, "TERM") || Port <- Running]
         end
     end}.
+
+%% Answers to requests that come together come together; there may be more than one call can hold.
+together(Port) ->
+    {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {buffer, 65536}]),
+    Hello = binary:copy(<<"HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\nhello world\n">>, 16),
+    ok = gen_tcp:send(Socket, binary:copy(<<"GET / HTTP/1.1\r\n\r\n">>, 16)),
+    {ok, Hello} = gen_tcp:recv(Socket, 0, ?ANSWER_MS),
+    Files = binary:copy(<<"HTTP/1.1 200 OK\r\ncontent-length: 1024\r\n\r\n", (binary:copy(<<"x">>, 1024))/binary>>, 100),
+    ok = gen_tcp:send(Socket, binary:copy(<<"GET /file_1k.bin HTTP/1.1\r\n\r\n">>, 100)),
+    {ok, Files} = gen_tcp:recv(Socket, byte_size(Files), ?ANSWER_MS),
+    gen_tcp:close(Socket).
 
 free_port() ->
     {ok, Listening} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),

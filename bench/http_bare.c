@@ -2,9 +2,10 @@
  *
  * The least that a server can do, for `bench http`: it reads requests, throws their bodies away and
  * says hello world, or sends a constant object of JSON (/json) or 1 KB (/file_1k.bin). A WebSocket
- * gets its short messages back; its client has the key of RFC 6455's own example. What this reaches
- * is what the load can offer on this machine, so no server's figure can be much above it. Loopback
- * only, for well-behaved clients only.
+ * gets its short messages back; its client has the key of RFC 6455's own example. Answers to
+ * requests that came together leave by one call. What this reaches is what the load can offer on
+ * this machine, so no server's figure can be much above it. Loopback only, for well-behaved clients
+ * only.
  *
  * usage: http_bare PORT [PROCESSES]
  *
@@ -28,6 +29,7 @@
 enum {
     HEAD_BYTES = 16384,
     BODY_BYTES = 1 << 20,
+    ANSWERS_BYTES = 1 << 16,
     FILE_BYTES = 1024,
     BACKLOG = 1024,
     EVENTS = 256,
@@ -55,6 +57,8 @@ static const char upgraded[] =
     "sec-websocket-accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n";
 static int events_of_all;
 static char body[BODY_BYTES];
+static char answers[ANSWERS_BYTES];
+static size_t answers_size;
 
 static void fail(const char *what)
 {
@@ -85,12 +89,28 @@ static void make_answer(answer_t *answer, const char *header, const char *text)
 }
 
 /* False if the connection is gone. */
-static bool send_answer(connection_t *connection)
+static bool send_answers(connection_t *connection)
 {
-    const answer_t *answer = connection->closes ? &last_hello : connection->answer;
-    if (send(connection->fd, answer->bytes, answer->size, MSG_NOSIGNAL) > 0 && !connection->closes)
+    size_t size = answers_size;
+    answers_size = 0;
+    if (size == 0 || send(connection->fd, answers, size, MSG_NOSIGNAL) > 0)
         return true;
     end(connection);
+    return false;
+}
+
+/* The last answer of a connection goes out at once. False if the connection is gone. */
+static bool add_answer(connection_t *connection)
+{
+    const answer_t *answer = connection->closes ? &last_hello : connection->answer;
+    if (answers_size + answer->size > ANSWERS_BYTES && !send_answers(connection))
+        return false;
+    memcpy(answers + answers_size, answer->bytes, answer->size);
+    answers_size += answer->size;
+    if (!connection->closes)
+        return true;
+    if (send_answers(connection))
+        end(connection);
     return false;
 }
 
@@ -152,19 +172,21 @@ static void take_heads(connection_t *connection)
         if (here < length) {
             connection->missing = length - here;
             connection->have = 0;
+            send_answers(connection);
             return;
         }
         connection->have = here - length;
         memmove(connection->head, connection->head + head + length, connection->have);
         if (connection->echoes) {
-            if (send(connection->fd, upgraded, sizeof upgraded - 1, MSG_NOSIGNAL) <= 0)
+            if (send_answers(connection) &&
+                send(connection->fd, upgraded, sizeof upgraded - 1, MSG_NOSIGNAL) <= 0)
                 end(connection);
             return;
         }
-        if (!send_answer(connection))
+        if (!add_answer(connection))
             return;
     }
-    if (connection->have == HEAD_BYTES)
+    if (send_answers(connection) && connection->have == HEAD_BYTES)
         end(connection);
 }
 
@@ -178,8 +200,8 @@ static void serve(connection_t *connection)
         end(connection);
     } else if (in_body) {
         connection->missing -= (size_t)n;
-        if (connection->missing == 0)
-            send_answer(connection);
+        if (connection->missing == 0 && add_answer(connection))
+            send_answers(connection);
     } else {
         connection->have += (size_t)n;
         if (connection->echoes)
