@@ -225,7 +225,7 @@ bench-all:
 	@$(MAKE) build-bench
 	@scripts/bench --all --hours $(or $(HOURS),12) $(if $(REPEATS),--repeats $(REPEATS)) $(N)
 
-## figures: the tables and the chart of README and guides from bench/results, and the tables of docs/options.md; MARK=1 notes first which results are older than what they measure
+## figures: the tables and drawings of README and guides from bench/results, and the tables of docs/options.md; MARK=1 notes first which results are older than what they measure
 figures:
 	@scripts/install-packages bench
 	@$(MAKE) build-bench

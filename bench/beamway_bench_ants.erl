@@ -3,7 +3,7 @@
 %% for each number of ants, their metrics, and a drawing like the RELEASE report's Figures 2 and 3.
 -module(beamway_bench_ants).
 
--export([metrics/1, repeats/1, compared/4, instance/0, options/2, chart/3]).
+-export([metrics/1, repeats/1, compared/4, instance/0, options/2, data/2, script/3]).
 
 -export_type([kind/0]).
 
@@ -59,27 +59,34 @@ instance() -> ml_aco_instance:make(?JOBS, 1).
 options(attributes, Ants) -> #{seed => 1, ants => Ants, rounds => 3, iterations => 4};
 options(distances, Ants) -> #{seed => 1, ants => Ants, rounds => 6, iterations => 2}.
 
-%% @doc Draws the times and their ratio over the ants into an SVG file, with the smallest and the largest run.
--spec chart(kind(), file:filename(), beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
-chart(Kind, File, Result) ->
-    #{figures := Figures} = beamway_bench_report:to_json(Result),
-    Rows = fun(Key) -> [row(Ants, Samples) || Ants <- ?ANTS, #{key := K, samples := Samples} <- Figures, K =:= Key(Ants)] end,
-    Data = [["$", Name, " << EOD\n", Rows(Key), "EOD\n"]
-            || {Name, Key} <- [{"with", fun(Ants) -> key(Kind, with, Ants) end}, {"without", fun(Ants) -> key(Kind, without, Ants) end},
-                               {"ratio", fun(Ants) -> ratio_key(Kind, Ants) end}]],
-    beamway_bench_chart:plot(File, [Data, "set terminal svg size 900,380 enhanced background 'white'\nset output '", File, "'\n"
-                                    "set multiplot layout 1,2\nset grid\nset xlabel 'ants of a colony'\nset xrange [0:84]\nset yrange [0:*]\nset key top left\n"
-                                    "set ylabel 'seconds'\nset title 'ML-ACO, five runs each: time'\n",
-                                    plots([{"without", io_lib:format("without ~s", [Kind])}, {"with", io_lib:format("with ~s", [Kind])}]),
-                                    "set ylabel 'times'\nset title 'time without over time with'\nset key off\n", plots([{"ratio", "ratio"}]), "unset multiplot\n"]).
+%% @doc For gnuplot, from the figures of a stored result: the times and their ratio over the ants, with the smallest and the largest run.
+-spec data(kind(), Figures :: [#{binary() => term()}]) -> unicode:chardata().
+data(Kind, Figures) ->
+    Rows = fun(Key) -> [row(Ants, Samples) || Ants <- ?ANTS, #{<<"key">> := K, <<"samples">> := Samples} <- Figures, K =:= Key(Ants)] end,
+    [["$", Name, " << EOD\n", Rows(Key), "EOD\n"]
+     || {Name, Key} <- [{"with", fun(Ants) -> key(Kind, with, Ants) end}, {"without", fun(Ants) -> key(Kind, without, Ants) end},
+                        {"ratio", fun(Ants) -> ratio_key(Kind, Ants) end}]].
 
-row(Ants, Samples) -> io_lib:format("~b ~f ~f ~f\n", [Ants, beamway_bench_stats:median(Samples), float(lists:min(Samples)), float(lists:max(Samples))]).
+%% @doc Draws these data into an SVG file.
+-spec script(kind(), file:filename(), Data :: unicode:chardata()) -> unicode:chardata().
+script(Kind, File, Data) ->
+    [Data, "set terminal svg size 900,380 enhanced background 'white'\nset output '", File, "'\n"
+     "set multiplot layout 1,2\nset grid\nset xlabel 'ants of a colony'\nset xrange [0:84]\nset yrange [0:*]\nset key top left\n"
+     "set ylabel 'seconds'\nset title 'ML-ACO, five runs each: time'\n",
+     plots([{"without", io_lib:format("without ~s", [Kind])}, {"with", io_lib:format("with ~s", [Kind])}]),
+     "set ylabel 'times'\nset title 'time without over time with'\nset key off\n", plots([{"ratio", "ratio"}]), "unset multiplot\n"].
+
+row(Ants, Samples) -> io_lib:format("~b ~f ~f ~f\n", [Ants | [float(Value) || Value <- [beamway_bench_stats:median(Samples), lists:min(Samples), lists:max(Samples)]]]).
 
 plots(Lines) ->
     ["plot ", lists:join(", ", [["$", Name, " using 1:2:3:4 with yerrorlines lw 2 pt 7 title '", Title, "'"] || {Name, Title} <- Lines]), "\n"].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
+
+data_test() ->
+    Figures = [#{<<"key">> => ratio_key(attributes, 80), <<"samples">> => [4.0, 9.0, 5.0]}],
+    ?assertEqual(<<"$with << EOD\nEOD\n$without << EOD\nEOD\n$ratio << EOD\n80 5.000000 4.000000 9.000000\nEOD\n">>, iolist_to_binary(data(attributes, Figures))).
 
 names_are_unique_test() ->
     Names = [Name || Kind <- [attributes, distances], #{name := Name} <- metrics(Kind)],

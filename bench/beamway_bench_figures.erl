@@ -16,6 +16,8 @@
                | {grid, Heading :: [string()], [[string() | {Result :: string(), Metric :: string()}]]}
                | {facts, Result :: string(), [{Label :: string(), Path :: [string()]}]}
                | {list, Result :: string(), Path :: [string()], [{Heading :: string(), Field :: string()}]}.
+-type picture() :: {file:filename(), Data :: unicode:chardata(), Script :: unicode:chardata()}.
+%% The data stand in the picture, too.
 -type stale() :: [{Result :: string(), Commit :: string(), old | not_here}].
 
 -define(MOST_COMMITS, 40).
@@ -49,7 +51,7 @@ verdict(What, Problems) ->
     io:format("~ts: ~b problems~n", [What, length(Problems)]),
     1.
 
-problems() -> pages() ++ chart_problems() ++ schema() ++ unknown_commits().
+problems() -> pages() ++ outdated(pictures()) ++ schema() ++ unknown_commits().
 
 %% ---- what there is
 
@@ -258,10 +260,7 @@ filled(Text, Tables) ->
 
 write() ->
     _ = [begin ok = beamway_bench_store:write_text(File, Should), io:format("written: ~ts~n", [File]) end || {File, Is, Should} <- both(), Is =/= Should],
-    case chart_problems() of
-        [] -> 0;
-        _ -> draw()
-    end.
+    lists:max([0 | [draw(Picture) || Picture <- pictures(), outdated([Picture]) =/= []]]).
 
 pages() ->
     [[string:prefix(File, beamway_bench_nodes:root() ++ "/"), ": its figures are not those of bench/results. Run: make figures"] || {File, Is, Should} <- both(), Is =/= Should].
@@ -275,9 +274,42 @@ present(Name) ->
         false -> missing
     end.
 
-%% ---- the chart
+%% ---- pictures
 
-chart_file() -> path("docs/guide/pictures/ratios.svg").
+-spec pictures() -> [picture()].
+pictures() -> [chart() | ants()].
+
+%% gnuplot draws alike everywhere, but for its version: the data in the file are compared.
+outdated(Pictures) -> [[File, " is not the one of bench/results. Run: make figures"] || {File, Data, _} <- Pictures, not holds(file:read_file(File), Data)].
+
+holds({ok, Svg}, Data) -> string:find(Svg, embedded(Data)) =/= nomatch;
+holds({error, _}, _) -> false.
+
+embedded(Data) -> unicode:characters_to_binary(["<!-- of bench/results:\n", Data, "-->\n"]).
+
+draw({File, Data, Script}) ->
+    case beamway_bench_chart:plot(File, Script) of
+        ok ->
+            {ok, Svg} = file:read_file(File),
+            ok = beamway_bench_store:write_text(File, [Svg, embedded(Data)]),
+            io:format("written: ~ts~n", [File]),
+            0;
+        {error, Why} -> complain("~ts", [Why]), 1
+    end.
+
+%% Those of the guide of placement.
+ants() -> [ants(Kind, picture_file(lists:concat(["mlaco-", Kind])), Figures) || Kind <- [attributes, distances], {_, #{<<"figures">> := Figures}} <- [shown(lists:concat(["placement-", Kind]))]].
+
+ants(Kind, File, Figures) ->
+    Data = beamway_bench_ants:data(Kind, Figures),
+    {File, Data, beamway_bench_ants:script(Kind, File, Data)}.
+
+picture_file(Name) -> path("docs/guide/pictures/" ++ Name ++ ".svg").
+
+%% That of the README.
+chart() ->
+    {File, Rows} = {picture_file("ratios"), chart_rows()},
+    {File, Rows, chart_script(File, Rows)}.
 
 chart_rows() ->
     [Row || {chart, Rows} <- config(), {Name, Metric, Label} <- Rows, Row <- chart_row(shown(Name), list_to_binary(Metric), Label)].
@@ -295,37 +327,18 @@ samples(Contender, Key, Direction, Figures) ->
 better(<<"higher">>, Ratio) -> Ratio;
 better(<<"lower">>, Ratio) -> 1 / Ratio.
 
-%% gnuplot draws alike everywhere, but for its version: the data in the file are compared.
-chart_data(Rows) -> unicode:characters_to_binary(["<!-- of bench/results:\n", Rows, "-->\n"]).
-
-chart_problems() ->
-    Data = chart_data(chart_rows()),
-    case file:read_file(chart_file()) of
-        {ok, Svg} -> [[chart_file(), " is not the one of bench/results. Run: make figures"] || string:find(Svg, Data) =:= nomatch];
-        {error, _} -> [[chart_file(), " is missing. Run: make figures"]]
-    end.
-
-draw() ->
-    Rows = chart_rows(),
+chart_script(File, Rows) ->
     {Shown, Labels} = case Rows of
                           [] -> {["\"", ?AGAIN, "\" 0.5 0.5\n"], ""};
                           _ -> {Rows, ", '' using ($0-0.22):($2*1.18):(sprintf('%.1f', $2)) with labels notitle font ',10'"
                                       ", '' using ($0+0.22):($3*1.18):(sprintf('%.1f', $3)) with labels notitle font ',10'"}
                       end,
-    Script = ["$data << EOD\n", Shown, "EOD\n"
-              "set terminal svg size 760,330 background 'white' font 'sans,12'\nset output '", chart_file(), "'\n"
-              "set style data histogram\nset style histogram clustered gap 1\nset style fill solid 0.85 noborder\nset boxwidth 0.9\n"
-              "set grid ytics lc rgb '#cccccc'\nset logscale y 2\nset yrange [0.5:32]\nset ylabel 'times stock TCP'\nset xtics rotate by -20\nset key top right\n"
-              "set arrow from graph 0,first 1 to graph 1,first 1 nohead lc rgb '#666666'\n"
-              "plot $data using 2:xtic(1) title 'Beamway, shared memory' lc rgb '#1f6fb2', '' using 3 title 'tuned TCP' lc rgb '#e0962e'", Labels, "\n"],
-    case beamway_bench_chart:plot(chart_file(), Script) of
-        ok ->
-            {ok, Svg} = file:read_file(chart_file()),
-            ok = beamway_bench_store:write_text(chart_file(), [Svg, chart_data(Rows)]),
-            io:format("written: ~ts~n", [chart_file()]),
-            0;
-        {error, Why} -> complain("~ts", [Why]), 1
-    end.
+    ["$data << EOD\n", Shown, "EOD\n"
+     "set terminal svg size 760,330 background 'white' font 'sans,12'\nset output '", File, "'\n"
+     "set style data histogram\nset style histogram clustered gap 1\nset style fill solid 0.85 noborder\nset boxwidth 0.9\n"
+     "set grid ytics lc rgb '#cccccc'\nset logscale y 2\nset yrange [0.5:32]\nset ylabel 'times stock TCP'\nset xtics rotate by -20\nset key top right\n"
+     "set arrow from graph 0,first 1 to graph 1,first 1 nohead lc rgb '#666666'\n"
+     "plot $data using 2:xtic(1) title 'Beamway, shared memory' lc rgb '#1f6fb2', '' using 3 title 'tuned TCP' lc rgb '#e0962e'", Labels, "\n"].
 
 %% ---- commits
 
@@ -477,7 +490,13 @@ completed(Name, File, Old) ->
 
 %% A page whose figures were edited, or a result that was stored without `make figures'.
 the_pages_have_the_figures_of_the_results_test_() ->
-    {timeout, 120, ?_assertEqual([], pages() ++ chart_problems())}.
+    {timeout, 120, ?_assertEqual([], pages() ++ outdated([chart()]))}.
+
+a_picture_of_other_data_is_outdated_test_() ->
+    [?_assertMatch([_], outdated([{"/nowhere/a.svg", "a 1\n", ""}])), ?_assert(holds({ok, <<"<svg/>", (embedded("a 1\n"))/binary>>}, "a 1\n")),
+     ?_assertNot(holds({ok, <<"<svg/>", (embedded("a 1\n"))/binary>>}, "a 2\n")),
+     %% Three times five points.
+     [?_assertEqual(3 * 7, length(string:lexemes(text(Data), "\n"))) || {_, Data, _} <- ants()]].
 
 what_stands_twice_is_refused_test_() ->
     [?_assertEqual([], twice([{paths, #{}}, {result, "a", #{}}, {table, "a", []}, {result, "b", #{}}])),

@@ -5,7 +5,7 @@
 %% Two nodes may use 80 % of a processor, six 10 %, by a quota of cgroup v1 or v2, whichever can be written. Without one the part measures nothing and says so.
 -module(beamway_bench_mlaco).
 
--export([metrics/0, repeats/1, measure/2, finish/2]).
+-export([metrics/0, repeats/1, measure/2]).
 
 -define(FAST, 2).
 -define(SLOW, 6).
@@ -60,10 +60,6 @@ solved(Which, Ants, Nodes) ->
     {ok, Plan} = ml_aco:plan(case Which of with -> attributes; without -> random end, Nodes, ?COLONIES),
     {ok, #{cost := Cost, ms := Ms}} = ml_aco_tree:run(Plan, beamway_bench_ants:instance(), beamway_bench_ants:options(attributes, Ants)),
     {Cost, Ms / 1000}.
-
-%% @doc Draws the result.
--spec finish(file:filename(), beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
-finish(Folder, Result) -> beamway_bench_ants:chart(attributes, filename:join(Folder, "mlaco-attributes.svg"), Result).
 
 %% The kernel keeps a group until its last process is gone.
 removed(Group, Tries) ->

@@ -6,7 +6,7 @@
 %% Without root the part measures nothing and says so.
 -module(beamway_bench_mlaco_net).
 
--export([metrics/0, repeats/1, measure/2, finish/2, tree/2, plans/2, bytes_between/4]).
+-export([metrics/0, repeats/1, measure/2, tree/2, plans/2, bytes_between/4]).
 
 -define(SITE_KBIT, 64).
 -define(RACK_KBIT, 256).
@@ -85,7 +85,3 @@ moved(Plan, Drawn) ->
     renamed(Plan, maps:from_list(lists:zip(Nodes, Drawn))).
 
 renamed({Role, Node, Children}, Names) -> {Role, maps:get(Node, Names), [renamed(Child, Names) || Child <- Children]}.
-
-%% @doc Draws the result.
--spec finish(file:filename(), beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
-finish(Folder, Result) -> beamway_bench_ants:chart(distances, filename:join(Folder, "mlaco-distances.svg"), Result).

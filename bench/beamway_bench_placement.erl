@@ -1,13 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench placement': parts that each measure something of the application `placement'. A part is a module with `metrics/0', `repeats/1' and `measure/2', and
-%% `finish/2' if it draws something.
+%% @doc `bench placement': parts that each measure something of the application `placement'. A part is a module with `metrics/0', `repeats/1' and `measure/2'.
 %%
 %% There is no other carrier or library to compare with, so the figures stand alone or compare policies with each other within a part. A part is
 %% stored by itself, for all of them take a quarter of an hour.
 -module(beamway_bench_placement).
 -behaviour(beamway_bench).
 
--export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
+-export([options/0, prepare/2, groups/1, metrics/1]).
 
 %% Name of a part and its module.
 parts() ->
@@ -52,13 +51,3 @@ measured(Module, Speed, Repeats) ->
 %% @private
 metrics(#{parts := Parts}) ->
     [Metric#{contender => beamway, baselines => []} || Module <- Parts, Metric <- Module:metrics()].
-
-%% Only what is stored under its usual name is drawn, beside the guides that show it.
-%% @private
-finish(Result, #{parts := [Module], speed := full, save := {unasked, File}}) when File =/= none ->
-    {module, Module} = code:ensure_loaded(Module),
-    case erlang:function_exported(Module, finish, 2) of
-        true -> Module:finish(filename:join([beamway_bench_nodes:root(), "docs", "guide", "pictures"]), Result);
-        false -> ok
-    end;
-finish(_, _) -> ok.
