@@ -3,9 +3,9 @@
 -module(yucan_tls_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([tls/1, plain_on_tls/1, sni/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_refused/1, tls_on_a_port/1]).
+-export([tls/1, plain_on_tls/1, silent_on_tls/1, sni/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_refused/1, tls_on_a_port/1]).
 
--import(yucan_test_server, [answered/1, handler/0, tls_one/2]).
+-import(yucan_test_server, [answered/1, handler/0, server_side/1, tls_one/2, wait_for/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [tls, plain_on_tls, sni, tls_reload, tls_renewed, tls_tickets, tls_refused, tls_on_a_port].
+all() -> [tls, plain_on_tls, silent_on_tls, sni, tls_reload, tls_renewed, tls_tickets, tls_refused, tls_on_a_port].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -57,6 +57,16 @@ plain_on_tls(Config) ->
     ok = ssl:send(Socket, ?GET("/scheme")),
     {ok, <<"HTTP/1.1 200 ", _/binary>>} = ssl:recv(Socket, 0, ?WAIT_MS),
     #{schemes := [https]} = yucan:info(yucan_server_test).
+
+%% A client that leaves before its first byte, as one that looks whether the port is open, is no crash.
+silent_on_tls(Config) ->
+    Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}], limits => #{tls_ms => ?WAIT_MS}}),
+    Socket = yucan_client:connect(Port),
+    wait_for(fun() -> #{metrics := #{open_connections := Open}} = yucan:info(yucan_server_test), Open =:= 1 end),
+    {Pid, _} = server_side(Socket),
+    Monitor = monitor(process, Pid),
+    ok = gen_tcp:close(Socket),
+    receive {'DOWN', Monitor, process, Pid, Reason} -> normal = Reason after ?WAIT_MS -> error(connection_stays) end.
 
 %% RFC 6066, 3; and a certificate for one name does not serve another's pages (RFC 9110, 7.4).
 sni(Config) ->

@@ -105,7 +105,8 @@ handshake({_, Below}, Server, Timeout) ->
             case shake(Below, Server, Timeout) of
                 {ok, Tls} -> {ok, {?MODULE, Tls}, sni(Tls)};
                 _ -> error
-            end
+            end;
+        error -> error
     end.
 
 shake(Below, {Options, Tickets}, Timeout) ->
@@ -138,12 +139,12 @@ shake(Below, _, Tickets, Timeout) ->
         Error -> Error
     end.
 
-%% What was read goes back. A socket that says nothing fails in the handshake.
+%% What was read goes back. A client that sends nothing never reaches ssl, which crashes on a closed socket.
 is_plain(Socket, Timeout) when is_port(Socket) ->
     case gen_tcp:recv(Socket, 1, Timeout) of
         {ok, <<C>>} when C >= $A, C =< $Z -> true;
         {ok, Byte} -> _ = gen_tcp:unrecv(Socket, Byte), false;
-        {error, _} -> _ = gen_tcp:close(Socket), false
+        {error, _} -> error
     end;
 is_plain(_, _) -> false.
 
