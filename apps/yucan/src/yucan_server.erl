@@ -121,7 +121,7 @@ advice(eaddrnotavail) -> "; choose an address of this host (`ip address' shows t
 advice(eacces) -> "; choose a port from 1024 on, or give the right to use this one";
 advice(_) -> "".
 
-close_all(Opened) -> lists:foreach(fun({_, Socket}) -> gen_tcp:close(Socket) end, Opened).
+close_all(Opened) -> lists:foreach(fun({#{ip := Ip}, Socket}) -> close(Socket, Ip) end, Opened).
 
 change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #state{metrics = Metrics, counters = Counters} = State) ->
     Sockets = [{Listen, Socket} || {Listen, Socket, _, _} <- Stay] ++ New,

@@ -65,13 +65,18 @@ unix_socket(Config) ->
     yucan:stop(yucan_server_test),
     false = is_socket_there(Path).
 
-%% With its listener. What another server has made of the name stays when this one ends.
+%% With its listener, also one that was opened for a start or a reload that is refused. What another server has made of the name stays when this one ends.
 unix_socket_goes(Config) ->
     Path = filename:join(?config(sockets, Config), "goes"),
     Options = #{name => yucan_server_test, listen => [#{ip => {local, Path}, port => 0}], handler => handler()},
+    Refused = Options#{handler := {yucan_file, #{root => "/no/such/folder"}}},
+    {error, _} = yucan:start(Refused),
+    false = is_socket_there(Path),
     {ok, _} = yucan:start(Options),
     true = is_socket_there(Path),
     ok = yucan:reload(yucan_server_test, Options#{listen := [#{port => 0}]}),
+    false = is_socket_there(Path),
+    {error, _} = yucan:reload(yucan_server_test, Refused),
     false = is_socket_there(Path),
     ok = yucan:reload(yucan_server_test, Options),
     true = is_socket_there(Path),
