@@ -15,14 +15,15 @@ defmodule Yucan do
     * `:name` - an atom, by default the plug's module with `Yucan.HTTP` or `Yucan.HTTPS` behind it
     * `:drain_ms` - how long requests may take when the supervisor stops, 15,000
     * `:startup_log` - the level of the line that says where the server runs, `:info`; `false` for none
-    * `:limits`, `:access_log`, `:http2`, `:server_header`, `:trusted_proxies`, `:middleware` - as in yucan's guide
+    * `:limits`, `:access_log`, `:http2`, `:server_header`, `:trusted_proxies`, `:forwarded`, `:request_id`, `:on_event`, `:middleware` - as in
+      yucan's guide
 
   Plug itself is not among the dependencies of this project: the application brings it.
   """
   require Logger
 
   @own [:plug, :scheme, :port, :ip, :certfile, :keyfile, :cacertfile, :tls, :name, :drain_ms, :startup_log]
-  @passed [:limits, :access_log, :http2, :server_header, :trusted_proxies, :middleware]
+  @passed [:limits, :access_log, :http2, :server_header, :trusted_proxies, :forwarded, :request_id, :on_event, :middleware]
 
   @doc "For a supervisor."
   @spec child_spec(keyword()) :: Supervisor.child_spec()

@@ -95,6 +95,16 @@ defmodule YucanTest do
     assert is_integer(client)
   end
 
+  test "tells the plug what a trusted proxy says, and each request's id and end" do
+    test = self()
+    event = fn name, _, metadata -> send(test, {name, metadata}) end
+    port = start(trusted_proxies: ["127.0.0.1"], forwarded: ["x-forwarded-for", "x-forwarded-proto"], request_id: true, on_event: event)
+    response = :yucan_client.get(port, "/seen", [{"X-Forwarded-For", "1.2.3.4"}, {"X-Forwarded-Proto", "https"}, {"X-Request-Id", "one"}])
+    assert %{remote_ip: {1, 2, 3, 4}, scheme: :https, port: 443} = seen(response)
+    assert header("x-request-id", response) == "one"
+    assert_receive {[:yucan, :request, :stop], %{status: 200, id: "one"}}, @patience
+  end
+
   test "listens on unix sockets" do
     path = Path.join(folder(), "socket")
     start(ip: {:local, path})
