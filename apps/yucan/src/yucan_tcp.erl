@@ -65,13 +65,16 @@ accepted(Listening, none, Timeout) ->
     end;
 accepted(Listening, Reference, Timeout) ->
     receive
-        {inet_async, Listening, Reference, {ok, Socket}} ->
-            {ok, Module} = inet_db:lookup_socket(Listening),
-            true = inet_db:register_socket(Socket, Module),
-            {ok, Socket};
+        {inet_async, Listening, Reference, {ok, Socket}} -> registered(inet_db:lookup_socket(Listening), Socket);
         {inet_async, Listening, Reference, Error} -> Error
     after Timeout -> timeout
     end.
+
+registered({ok, Module}, Socket) ->
+    true = inet_db:register_socket(Socket, Module),
+    {ok, Socket};
+%% The listening socket was closed meanwhile. The connection ends with this process.
+registered({error, closed} = Closed, _) -> Closed.
 
 -spec peer(gen_tcp:socket()) -> {ok, term()} | {error, inet:posix()}.
 peer(Socket) -> inet:peername(Socket).

@@ -3,7 +3,7 @@
 -module(yucan_reload_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([reload_under_load/1, reload_limits/1, reload_errors/1, drain/1, drain_at_sigterm/1, stop_under_load/1, stop_despite_trap/1, hot_code/1, hot_server/1, log/2]).
+-export([reload_under_load/1, reload_limits/1, reload_errors/1, drain/1, accepted_last/1, drain_at_sigterm/1, stop_under_load/1, stop_despite_trap/1, hot_code/1, hot_server/1, log/2]).
 
 -import(yucan_test_server, [answered/1, connections_in/1, handler/0, wait_for/1]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [reload_under_load, reload_limits, reload_errors, drain, drain_at_sigterm, stop_under_load, stop_despite_trap, hot_code, hot_server].
+all() -> [reload_under_load, reload_limits, reload_errors, drain, accepted_last, drain_at_sigterm, stop_under_load, stop_despite_trap, hot_code, hot_server].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -121,6 +121,20 @@ drain(_) ->
     ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => handler()}),
     Kept = yucan_client:connect(yucan:port(yucan_server_test)),
     [answered(Kept), answered(Kept)].
+
+%% A connection that the system has accepted, and that its process finds when the listener is closed already, is closed without a crash.
+accepted_last(_) ->
+    Port = start(#{limits => #{acceptors => 1}}),
+    [Acceptor] = [P || P <- processes(), process_info(P, initial_call) =:= {initial_call, {yucan_conn, accept, 1}}],
+    Monitor = monitor(process, Acceptor),
+    wait_for(fun() -> process_info(Acceptor, status) =:= {status, waiting} end),
+    true = erlang:suspend_process(Acceptor),
+    Socket = yucan_client:connect(Port),
+    wait_for(fun() -> process_info(Acceptor, message_queue_len) =:= {message_queue_len, 1} end),
+    ok = yucan:drain(yucan_server_test, ?WAIT_MS),
+    true = erlang:resume_process(Acceptor),
+    receive {'DOWN', Monitor, process, Acceptor, Reason} -> {shutdown, listener_closed} = Reason after ?WAIT_MS -> error(still_there) end,
+    <<>> = yucan_client:until_closed(Socket).
 
 %% Whoever ends the VM by SIGTERM, without systemd: requests that run get their answers, idle connections end, and the VM ends before the limit.
 drain_at_sigterm(_) ->
