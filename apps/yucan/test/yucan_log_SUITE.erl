@@ -3,7 +3,7 @@
 -module(yucan_log_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([access_log/1, access_log_json/1, access_log_rotates/1, access_log_folder/1, access_log_reloads/1, access_log_fails/1, access_log_bounded/1]).
+-export([access_log/1, access_log_json/1, access_log_rotates/1, access_log_folder/1, access_log_reloads/1, access_log_ends/1, access_log_fails/1, access_log_bounded/1]).
 
 -import(yucan_test_server, [handler/0, wait_for/1]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [access_log, access_log_json, access_log_rotates, access_log_folder, access_log_reloads, access_log_fails, access_log_bounded].
+all() -> [access_log, access_log_json, access_log_rotates, access_log_folder, access_log_reloads, access_log_ends, access_log_fails, access_log_bounded].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -115,6 +115,21 @@ access_log_reloads(Config) ->
     ok = Reload(#{access_log => Two}),
     {200, _, _} = yucan_client:get(Port, "/last"),
     wait_for(fun() -> [L || L <- lines(Two), string:find(L, "/last") =/= nomatch] =/= [] end).
+
+%% Lines that wait when a reload ends the log are written.
+access_log_ends(Config) ->
+    File = log_file(Config) ++ ".ends",
+    Port = start(#{access_log => File}),
+    Log = whereis(yucan_server_test_access_log),
+    Waiting = fun(Tag) -> {messages, Messages} = process_info(Log, messages), length([M || M <- Messages, is_tuple(M), element(1, M) =:= Tag]) end,
+    true = erlang:suspend_process(Log),
+    [{200, _, _} = yucan_client:get(Port, "/waits") || _ <- [1, 2, 3]],
+    wait_for(fun() -> Waiting('$gen_cast') =:= 3 end),
+    {Reload, Monitor} = spawn_monitor(fun() -> ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => handler()}) end),
+    wait_for(fun() -> Waiting('EXIT') =:= 1 end),
+    true = erlang:resume_process(Log),
+    receive {'DOWN', Monitor, process, Reload, normal} -> ok after ?WAIT_MS -> error(no_reload) end,
+    wait_for(fun() -> {ok, Text} = file:read_file(File), length(string:lexemes(Text, "\n")) =:= 3 end).
 
 %% A function that fails harms no request: one warning until it succeeds again.
 access_log_fails(_) ->
