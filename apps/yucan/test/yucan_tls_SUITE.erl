@@ -3,7 +3,7 @@
 -module(yucan_tls_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([tls/1, plain_on_tls/1, silent_on_tls/1, sni/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_refused/1, tls_on_a_port/1]).
+-export([tls/1, plain_on_tls/1, silent_on_tls/1, sni/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_refused/1, tls_drain/1, tls_on_a_port/1]).
 
 -import(yucan_test_server, [answered/1, handler/0, server_side/1, tls_one/2, wait_for/1]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [tls, plain_on_tls, silent_on_tls, sni, tls_reload, tls_renewed, tls_tickets, tls_refused, tls_on_a_port].
+all() -> [tls, plain_on_tls, silent_on_tls, sni, tls_reload, tls_renewed, tls_tickets, tls_refused, tls_drain, tls_on_a_port].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -165,6 +165,22 @@ tls_refused(Config) ->
 
 %% Where OTP's ssl keeps what belongs to the tickets of a listening socket.
 ticket_processes() -> [Pid || {_, Pid, _, _} <- supervisor:which_children(tls_server_session_ticket_sup)].
+
+%% A client that has connected before a drain, and begins with TLS behind it, is served, without a ticket.
+tls_drain(Config) ->
+    Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}], limits => #{tls_ms => ?WAIT_MS}}),
+    Socket = yucan_client:connect(Port),
+    wait_for(fun() -> #{metrics := #{open_connections := Open}} = yucan:info(yucan_server_test), Open =:= 1 end),
+    %% It ends clients that are silent for a second.
+    [Pool] = [Pid || {_, Pid, _, _} <- supervisor:which_children(yucan_server_test_listeners)],
+    true = erlang:suspend_process(Pool),
+    {error, {still_open, 1}} = yucan:drain(yucan_server_test, 0),
+    wait_for(fun() -> ticket_processes() =:= [] andalso supervisor:which_children(ssl_listen_tracker_sup) =:= [] end),
+    {ok, Tls} = ssl:connect(Socket, [{verify, verify_none}], ?WAIT_MS),
+    ok = ssl:send(Tls, ?GET("/scheme")),
+    {200, Headers, <<"https">>} = tls_one(Tls, <<>>),
+    <<"close">> = proplists:get_value(<<"connection">>, Headers),
+    true = erlang:resume_process(Pool).
 
 %% The port stays open meanwhile; new connections get what is new.
 tls_on_a_port(Config) ->

@@ -111,9 +111,11 @@ handshake({_, Below}, Server, Timeout) ->
 
 shake(Below, {Options, Tickets}, Timeout) ->
     case yucan_acme:is_asked() of
-        true -> may_be_asked(Below, proplists:delete(session_tickets, Options), Timeout);
+        true -> may_be_asked(Below, without_tickets(Options), Timeout);
         false -> shake(Below, Options, Tickets, Timeout)
     end.
+
+without_tickets(Options) -> proplists:delete(session_tickets, Options).
 
 %% An authority connects with a protocol of its own and wants to see its certificate, nothing more (RFC 8737).
 may_be_asked(Below, Options, Timeout) ->
@@ -133,10 +135,13 @@ may_be_asked(Below, Options, Timeout) ->
     end.
 
 shake(Below, Options, none, Timeout) -> ssl:handshake(Below, Options, Timeout);
-shake(Below, _, Tickets, Timeout) ->
-    case yucan_tls_below:with(Below, fun() -> ssl:transport_accept(Tickets) end) of
+shake(Below, Options, Tickets, Timeout) ->
+    try yucan_tls_below:with(Below, fun() -> ssl:transport_accept(Tickets) end) of
         {ok, Accepted} -> ssl:handshake(Accepted, Timeout);
         Error -> Error
+    catch
+        %% The listening socket is closed, and the processes of ssl that belong to it have ended.
+        exit:{_, {gen_server, call, _}} -> shake(Below, without_tickets(Options), none, Timeout)
     end.
 
 %% What was read goes back. A client that sends nothing never reaches ssl, which crashes on a closed socket.
