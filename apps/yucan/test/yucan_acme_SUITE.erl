@@ -42,8 +42,8 @@ authority(Case, Config) ->
         [Directory, Management, Certificate, Key, Http, Tls, case Case of renewed -> 24; _ -> 1000000 end])),
     Programs = [program("pebble-challtestsrv", ["-defaultIPv6", "", "-defaultIPv4", "127.0.0.1", "-dns01", address(Dns), "-http01", "", "-https01", "", "-tlsalpn01", "",
                                                 "-management", address(test_support:free_port())], []),
-                %% Half of the good nonces are refused, so that these are tried again; not where time matters.
-                program("pebble", ["-config", Settings, "-dnsserver", address(Dns)], [{"PEBBLE_VA_NOSLEEP", "1"}, {"PEBBLE_WFE_NONCEREJECT", case Case of renewed -> "0"; _ -> "50" end}])],
+                %% A quarter of the good nonces are refused, so that these are tried again; not where time matters.
+                program("pebble", ["-config", Settings, "-dnsserver", address(Dns)], [{"PEBBLE_VA_NOSLEEP", "1"}, {"PEBBLE_WFE_NONCEREJECT", case Case of renewed -> "0"; _ -> "25" end}])],
     wait(fun() -> listens(Directory) end),
     Options = (options(Folder, Directory, Root))#{contact => [<<"mailto:admin@example.test">>]},
     [{programs, Programs}, {options, Options}, {http, Http}, {tls, Tls} | Config].
