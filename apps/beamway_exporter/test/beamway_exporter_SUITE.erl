@@ -3,11 +3,11 @@
 -module(beamway_exporter_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([all_parts/1, no_part/1, a_part_that_ends/1, bad_options/1, other_methods/1]).
+-export([all_parts/1, no_part/1, attributes_that_fail/1, a_part_that_ends/1, bad_options/1, other_methods/1]).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [all_parts, no_part, a_part_that_ends, bad_options, other_methods].
+all() -> [all_parts, no_part, attributes_that_fail, a_part_that_ends, bad_options, other_methods].
 
 init_per_suite(Config) ->
     {ok, _} = application:ensure_all_started(inets),
@@ -86,6 +86,15 @@ all_parts(_Config) ->
 no_part(_Config) ->
     Names = lists:usort([hd(binary:split(hd(binary:split(Key, <<"{">>)), <<"_">>)) || Key <- maps:keys(scrape(start(inet_tcp, [beamway_exporter])))]),
     [<<"beamway">>, <<"yucan">>] = Names.
+
+%% Where teleport does not run the built-in lane_bytes is unknown, which is no failure.
+attributes_that_fail(_Config) ->
+    {Peer, _, _} = Exporter = start(inet_tcp, [placement, beamway_exporter]),
+    ok = beamway_peer:call(Peer, placement, insert, [broken, {dynamic, {erlang, error, [on_purpose]}}]),
+    [{ok, [{broken, {unknown, _}}, {lane_bytes, {unknown, _}}]} = beamway_peer:call(Peer, placement_attr, local, [[broken, lane_bytes], 15000]) || _ <- [1, 2, 3]],
+    Failures = of_name(<<"placement_attribute_failures{">>, scrape(Exporter)),
+    {_, 3} = lists:keyfind(<<"placement_attribute_failures{attribute=\"broken\"}">>, 1, Failures),
+    false = lists:keyfind(<<"placement_attribute_failures{attribute=\"lane_bytes\"}">>, 1, Failures).
 
 a_part_that_ends(_Config) ->
     {Peer, _, _} = Exporter = start(inet_tcp, [placement, beamway_exporter]),

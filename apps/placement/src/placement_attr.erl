@@ -122,11 +122,12 @@ disown(Name, Pid) -> gen_server:call(?SERVER, {disown, Name, Pid}, ?CALL_MS).
 names() ->
     lists:usort([Name || {Name, _} <- ets:tab2list(?DEFINITIONS)] ++ [Name || {{Name, _}, _, _} <- ets:tab2list(?OWNED)]).
 
-%% @doc How often in a row each function has failed that gives the value of an attribute.
+%% @doc How often in a row each function has failed that gives the value of an attribute. Those of {@link placement_builtin} are left out: they fail wherever
+%% the system does not offer what they look for.
 -spec failures() -> [{placement_entry:name(), non_neg_integer()}].
 failures() ->
     [{Name, failures(ets:lookup(?VALUES, Name))}
-     || {Name, Definition} <- definitions(), not placement_entry:is_kept(Definition)].
+     || {Name, #{call := {Module, _, _}} = Definition} <- definitions(), Module =/= placement_builtin, not placement_entry:is_kept(Definition)].
 
 %% @doc All definitions of this node.
 -spec definitions() -> [{placement_entry:name(), placement_entry:definition()}].

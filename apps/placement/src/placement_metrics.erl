@@ -11,6 +11,6 @@
 -spec families() -> [family()].
 families() ->
     [{<<"placement_attributes">>, gauge, "Attributes of this node", [{[], length(placement_attr:names())}]},
-     {<<"placement_attribute_failures">>, gauge, "How often in a row the function of an attribute has failed",
+     {<<"placement_attribute_failures">>, gauge, "How often in a row the function of an attribute that is not built in has failed",
       [{[{attribute, Name}], Count} || {Name, Count} <- placement_attr:failures()]},
      {<<"placement_leases">>, gauge, "Leases that this node has granted and that have not ended", [{[], placement_lease:count()}]}].
