@@ -15,9 +15,12 @@ ranked(Key, Weighted) ->
     [Node || {_, Node} <- lists:reverse(lists:usort(Scored))].
 
 score(Key, Node, Weight) ->
-    %% The same bytes on every release: the external format of a fixed minor version.
-    <<Bits:52, _/bitstring>> = erlang:md5(term_to_binary({Key, Node}, [{minor_version, 2}])),
+    <<Bits:52, _/bitstring>> = erlang:md5(bytes({Key, Node})),
     Weight / -math:log((Bits + 0.5) / (1 bsl 52)).
+
+%% The same on every node and release: the external format of a fixed minor version, the keys of maps in their order. From OTP 26 on the order in memory is that
+%% in which a node has made its atoms.
+bytes(Term) -> term_to_binary(Term, [{minor_version, 2}, deterministic]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -45,4 +48,11 @@ a_leave_test() ->
      || Key <- lists:seq(1, 200)].
 
 none_test() -> ?assertEqual([], ranked(key, [{a, 0}])).
+
+%% The name that sorts last is made first.
+atoms_in_another_order_test() ->
+    Names = ["rendezvous_" ++ [C] || C <- "edcba"],
+    Bytes = bytes(maps:from_list([{list_to_atom(Name), 1} || Name <- Names])),
+    Found = [Place || Name <- lists:sort(Names), {Place, _} <- [binary:match(Bytes, list_to_binary(Name))]],
+    ?assertEqual({5, lists:sort(Found)}, {length(Found), Found}).
 -endif.
