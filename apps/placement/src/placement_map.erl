@@ -7,7 +7,7 @@
 %% `docs/guide/placement.md' names the sources. Pure but for its helper processes: the same seed gives the same mapping.
 -module(placement_map).
 
--export([map/3, cost/4, distance/4, pairs/1, format_error/1]).
+-export([map/3, cost/4, distance/4, expected/3, pairs/1, format_error/1]).
 
 -export_type([graph/0, name/0, options/0, mapping/0, error/0]).
 
@@ -59,6 +59,8 @@ checked(Options, Tree) when is_map(Options) ->
     Setting#{nodes => [Node || Node <- placement_tree:leaf_order(Tree), lists:member(Node, Nodes)]};
 checked(Options, _) -> throw({bad_option, {options, Options}, "a map of options"}).
 
+%% @doc What an option should be; `ok' if it is so.
+-spec expected(Option :: term(), Value :: term(), placement_tree:tree()) -> ok | string().
 expected(processes, Value, _) when is_map(Value) ->
     when_all(fun(Load) -> is_integer(Load) andalso Load > 0 end, maps:values(Value), "loads that are whole numbers above 0");
 expected(processes, Value, _) when is_list(Value) -> ok;

@@ -20,7 +20,7 @@
 moves(Graph, Tree, Options) when is_map(Options) ->
     Setting = maps:merge(#{moves => 10, distances => tree, places => #{}}, Options),
     try
-        _ = [throw({bad_option, {Key, Value}, Expected}) || {Key, Value} <- maps:to_list(Setting), Expected <- [expected(Key, Value)], Expected =/= ok],
+        _ = [throw({bad_option, {Key, Value}, Expected}) || {Key, Value} <- maps:to_list(Setting), Expected <- [expected(Key, Value, Tree)], Expected =/= ok],
         Talk = talk(placement_map:pairs(Graph)),
         Places = maps:filter(fun(_, Node) -> placement_tree:is_member(Tree, Node) end, maps:merge(at_home(Talk), maps:get(places, Setting))),
         Full = maps:fold(fun(_, Node, Acc) -> maps:update_with(Node, fun(N) -> N + 1 end, 1, Acc) end, #{}, Places),
@@ -32,13 +32,11 @@ moves(Graph, Tree, Options) when is_map(Options) ->
     end;
 moves(_, _, Options) -> {error, {bad_option, {options, Options}, "a map of options"}}.
 
-expected(places, Value) when is_map(Value) -> ok;
-expected(places, _) -> "a map of processes to nodes";
-expected(Key, Value) when Key =:= most; Key =:= moves -> case is_integer(Value) andalso Value > 0 of true -> ok; false -> "a whole number above 0" end;
-expected(distances, Value) when Value =:= tree; Value =:= latency -> ok;
-expected(distances, [_ | _]) -> ok;
-expected(distances, _) -> "tree, latency or a list of a number for each level";
-expected(_, _) -> "one of places, most, moves, distances".
+expected(places, Value, _) when is_map(Value) -> ok;
+expected(places, _, _) -> "a map of processes to nodes";
+expected(Key, Value, _) when Key =:= most; Key =:= moves -> case is_integer(Value) andalso Value > 0 of true -> ok; false -> "a whole number above 0" end;
+expected(distances, Value, Tree) -> placement_map:expected(distances, Value, Tree);
+expected(_, _, _) -> "one of places, most, moves, distances".
 
 %% Of each process whom it talks to.
 talk(Pairs) ->
@@ -107,7 +105,8 @@ saves_what_it_says_test() ->
 
 bad_input_test_() ->
     [?_assertMatch({error, _}, moves(Graph, tree(), Options)) || {Graph, Options} <- [{[], []}, {none, #{}}, {[{a, b}], #{}}, {[], #{most => 0}}, {[], #{moves => x}}, {[], #{places => []}},
-                                                                                      {[], #{distances => far}}, {[], #{colour => red}}]].
+                                                                                      {[], #{distances => far}}, {[{p, q, 60}], #{distances => [1], places => #{p => a, q => c}}},
+                                                                                      {[{p, q, 60}], #{distances => [9, one], places => #{p => a, q => c}}}, {[], #{colour => red}}]].
 
 text_test() ->
     {ok, Moves} = moves([{p, q, 60}], tree(), #{places => #{p => a, q => c}, most => 2}),
