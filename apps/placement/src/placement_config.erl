@@ -30,10 +30,10 @@ from_environment() ->
 options() ->
     [{builtins, true, "true or false", {start, "Whether this node serves the built-in attributes."}, fun is_boolean/1},
      {attributes, none, "none or the name of a file", {start, "File of attributes that this node serves."}, fun(_) -> true end},
-     {path, none, "a list of names, from the root down", {start, "The declared place of this node in the network. none: it has no place."}, fun is_path/1},
+     {path, none, "a list of names, from the root down", {start, "The declared place of this node in the network. none: what it knows of Slurm, or of region, zone and host."}, fun is_path/1},
      {deadline, ?DEADLINE_MS, "milliseconds, at most 2147483647", {call, "Time limit of a choice, or of a question about a lease, that names none."}, fun is_limit/1},
-     {limit, ?LIMIT_MS, "milliseconds, at most 2147483647", {call, "Time limit of the function of an attribute whose entry names none."}, fun is_limit/1},
-     {group_memory, ?GROUP_MEMORY_MS, "milliseconds", {call, "How long, at least, a node remembers a group that it has left."}, fun is_ms/1}].
+     {limit, ?LIMIT_MS, "milliseconds, at most 2147483647", {entry, "Time limit of the function of an attribute whose entry names none."}, fun is_limit/1},
+     {group_memory, ?GROUP_MEMORY_MS, "milliseconds", {time, "How long, at least, a node remembers a group that it has left."}, fun is_ms/1}].
 
 %% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
@@ -41,6 +41,8 @@ table() ->
     [{Name, Default, Expected, takes_effect(When), Effect} || {Name, Default, Expected, {When, Effect}, _} <- options()].
 
 takes_effect(start) -> "start of the application";
+takes_effect(entry) -> "next entry that is read or inserted";
+takes_effect(time) -> "end of the time that runs";
 takes_effect(call) -> "at once".
 
 value(Name) ->
