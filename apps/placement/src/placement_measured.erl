@@ -83,7 +83,8 @@ pair(#{<<"mode">> := Mode, <<"from">> := From, <<"to">> := To, <<"min_us">> := M
 pair(Other, _) -> throw({bad_pair, Other}).
 
 %% @doc A matrix of microseconds in CSV: a row and a column for each node, between commas, semicolons or tabs. With names in the first row and the first column, or
-%% with numbers alone (the nodes are then called n1, n2 and so on). An empty cell, `-' or `nan' is a pair that was not measured.
+%% with numbers alone (the nodes are then called n1, n2 and so on). Where the first cell is empty, names follow, even if they are numbers. Another empty cell, `-' or
+%% `nan' is a pair that was not measured.
 -spec from_csv(unicode:chardata()) -> {ok, placement_probe:measured()} | {error, error()}.
 from_csv(Text) ->
     case unicode:characters_to_list(Text) of
@@ -105,8 +106,8 @@ cells(Line) -> [string:trim(Cell, both, " \t\r\"") || Cell <- re:split(Line, sep
 separator(Line) -> hd([Pattern || {Sign, Pattern} <- [{";", ";"}, {"\t", "\t"}], string:find(Line, Sign) =/= nomatch] ++ [","]).
 
 named([]) -> throw({csv, 1, "the file is empty"});
-named([{Number, [_ | Names] = First} | Lines] = All) ->
-    Of = case lists:all(fun is_value/1, First) of
+named([{Number, [Corner | Names] = First} | Lines] = All) ->
+    Of = case Corner =/= "" andalso lists:all(fun is_value/1, First) of
              true -> {["n" ++ integer_to_list(N) || N <- lists:seq(1, length(First))], All};
              false -> {Names, [{N, row_of(N, Name, Row, Lines, Names)} || {N, [Name | Row]} <- Lines]}
          end,
@@ -192,7 +193,8 @@ csv_test_() ->
              {ok, #{pairs := Pairs}} = from_csv(Text),
              ?assertEqual(Want, [{A, B, Us} || {{quiet, A, B}, #{median_us := Us, min_us := Us}} <- lists:sort(maps:to_list(Pairs))])
      end || Text <- ["node,a,b,c\na,0,3,\nb,2,0,4.5\nc,-,nan,0\n", ";a;b;c\r\na;0;2;\r\n\r\nb;;0;4.5\r\nc;;;0\r\n", "\"\"\ta\tb\tc\na\t0\t2\t\nb\t2\t0\t4.5\nc\t\t4.5\t"]]
-        ++ [?_assertMatch({ok, #{nodes := [n1, n2], pairs := #{{quiet, n1, n2} := #{p90_us := 7}}}}, from_csv("0,7\n8,0\n"))].
+        ++ [?_assertMatch({ok, #{nodes := [n1, n2], pairs := #{{quiet, n1, n2} := #{p90_us := 7}}}}, from_csv("0,7\n8,0\n")),
+            ?_assertMatch({ok, #{nodes := ['1', '2'], pairs := #{{quiet, '1', '2'} := #{p90_us := 5}}}}, from_csv(",1,2\n1,0,5\n2,6,0\n"))].
 
 wrong_csv_test_() ->
     [{Text, ?_assertMatch({{error, {csv, Line, _}}, _}, {from_csv(Text), from_csv(Text)})}
