@@ -68,16 +68,19 @@ lanes(Node) ->
                {ok, Up} ->
                    case teleport(Node, not_up) of
                        {ok, NotUp} -> {Up, NotUp};
-                       not_running -> {Up, []};
+                       undef -> {Up, []};
+                       badarg -> not_running;
                        {error, Reason} -> {error, Reason}
                    end;
-               Other -> Other
+               {error, Reason} -> {error, Reason};
+               _ -> not_running
            end}.
 
+%% `badarg': the node has the code, and the application does not run.
 teleport(Node, Function) ->
     try {ok, erpc:call(Node, teleport, Function, [], ?CALL_MS)}
     catch
-        error:{exception, Reason, _} when Reason =:= undef; Reason =:= badarg -> not_running;
+        error:{exception, Reason, _} when Reason =:= undef; Reason =:= badarg -> Reason;
         error:{erpc, Reason} -> {error, Reason};
         _:Reason -> {error, Reason}
     end.

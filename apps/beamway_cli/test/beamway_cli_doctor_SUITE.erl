@@ -95,7 +95,7 @@ doctor_silent_epmd(Config) ->
     ?assertMatch(#{<<"status">> := <<"warning">>, <<"found">> := <<"does not answer: timeout">>}, check(<<"epmd">>, Checks)),
     ok = gen_tcp:close(Silent).
 
-%% Of a node: no teleport, a peer without it, and lanes that are up.
+%% Of a node: no teleport, a peer without it, lanes that are up, and teleport that was stopped.
 doctor_lanes(Config) ->
     Started = [{A, NodeA}, {B, NodeB}] = [start(Config, ["-proto_dist", "beamway"], #{}) || _ <- [1, 2]],
     try
@@ -107,7 +107,10 @@ doctor_lanes(Config) ->
         ?assertEqual({<<"problem">>, true}, lanes_of(Config, NodeA, 1, ["none is up; not up: \\d+ to \\S+ \\(teleport does not run on ", atom_to_list(NodeB)])),
         ok = start_teleport(B),
         ok = peer:call(A, teleport, prime, [NodeB, 60000], infinity),
-        ?assertEqual({<<"ok">>, true}, lanes_of(Config, NodeA, 0, ["\\d+ over shm with ", atom_to_list(NodeB), "$"]))
+        ?assertEqual({<<"ok">>, true}, lanes_of(Config, NodeA, 0, ["\\d+ over shm with ", atom_to_list(NodeB), "$"])),
+        %% The node has the code, and does not run it.
+        ok = peer:call(A, application, stop, [teleport], 60000),
+        ?assertEqual({<<"ok">>, true}, lanes_of(Config, NodeA, 0, "does not run the application teleport"))
     after
         lists:foreach(fun beamway_command:stop/1, Started)
     end,
