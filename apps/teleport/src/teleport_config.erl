@@ -6,7 +6,7 @@
 %% message those of the moment at which it is sent. They are checked here, once; the rest of the code trusts the map.
 -module(teleport_config).
 
--export([read/0, forget/0, set/2, of_node/1, check/1, describe/1, defaults/0, table/0]).
+-export([read/0, forget/0, set/2, of_node/1, of_caller/1, check/1, describe/1, defaults/0, table/0]).
 -export_type([config/0, class/0, problem/0]).
 
 -ifdef(TEST).
@@ -207,6 +207,10 @@ of_node(Node) ->
         {General, _} -> General;
         none -> error({not_started, teleport})
     end.
+
+%% @doc The options for lanes that this node opens to us. `tls' is that for all nodes: a caller names itself after the TLS handshake.
+-spec of_caller(node()) -> config().
+of_caller(Node) -> (of_node(Node))#{tls := maps:get(tls, of_node(node()))}.
 
 %% @doc Whether all of these are options with valid values.
 -spec check(map()) -> ok | {error, [problem(), ...]}.

@@ -170,8 +170,8 @@ accept(Socket, Word, Known) ->
     Deadline = teleport_deadline:in(Ms),
     IsTls = Word =:= teleport_handshake:tls_follows(),
     case came(Socket, Word, IsTls, Config, Deadline) of
-        {ok, Secured} when IsTls; Word =:= none -> greet(fun() -> hear(Secured, Deadline) end, Secured, Config, Known, Deadline);
-        {ok, Secured} -> greet(fun() -> understood(Word) end, Secured, Config, Known, Deadline);
+        {ok, Secured} when IsTls; Word =:= none -> greet(fun() -> hear(Secured, Deadline) end, Secured, Known, Deadline);
+        {ok, Secured} -> greet(fun() -> understood(Word) end, Secured, Known, Deadline);
         {error, _, Reason} -> {error, Reason}
     end.
 
@@ -192,7 +192,7 @@ came(Socket, #{tls := auto}, Deadline) ->
     end;
 came(Socket, #{tls := Own}, Deadline) -> secured(acceptor, Socket, {own, Own}, Deadline).
 
-greet(First, Socket, Config, Known, Deadline) ->
+greet(First, Socket, Known, Deadline) ->
     try
         {Hello, Node} = caller(First(), Socket),
         Nonce = teleport_handshake:nonce(),
@@ -202,8 +202,8 @@ greet(First, Socket, Config, Known, Deadline) ->
         Turn = erlang:unique_integer([monotonic]),
         ok = say(Socket, teleport_handshake:welcome(Cookie, Hello, Nonce)),
         ok = Known(),
-        #{max_message_bytes := Max} = limited(Hello, teleport_config:of_node(Node)),
-        Agreed = agree(Socket, acceptor, (for_caller(Node, Socket, Config))#{max_message_bytes := Max}, teleport_deadline:in(maps:get(open_ms, Config))),
+        #{max_message_bytes := Max, open_ms := OpenMs} = Own = limited(Hello, teleport_config:of_caller(Node)),
+        Agreed = agree(Socket, acceptor, for_caller(Node, Socket, Own), teleport_deadline:in(OpenMs)),
         {Hello, Node, Turn, Max, Agreed}
     of
         {#{class := Class, index := Index}, From, Its, Most, {ok, Link, Kind, Why}} -> {ok, {From, Class, Index}, Its, Link, Kind, Why, Most};

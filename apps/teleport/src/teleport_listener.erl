@@ -81,14 +81,14 @@ init([]) ->
 -spec handle_call(term(), gen_server:from(), #listener{}) -> {reply, term(), #listener{}}.
 handle_call({offer, Node, HostId, Announces}, _From, #listener{host = Host} = State) ->
     Config = teleport_config:of_node(node()),
+    #{max_message_bytes := Max} = Own = teleport_config:of_caller(Node),
     IsSameHost = HostId =:= Host,
     Shared = shared(Announces, Config),
-    case {teleport_ways:to_offer(teleport_ways:of_node(Node, Config)), address(Shared, Node, IsSameHost, Config)} of
+    case {teleport_ways:to_offer(teleport_ways:of_node(Node, Own)), address(Shared, Node, IsSameHost, Config)} of
         {{error, Reason}, _} -> {reply, {error, Reason}, State};
         {_, {error, Reason}} -> {reply, {error, Reason}, State};
         {{ok, Ways}, {ok, At}} ->
             ok = teleport_peers:offered(Node),
-            #{max_message_bytes := Max} = teleport_config:of_node(Node),
             Offer = maps:merge(#{max_message_bytes => Max, batches => true}, blocks(IsSameHost)),
             offered(open(Shared, At, State), At, maps:merge(Ways#{announce => Shared =/= none}, Offer))
     end;

@@ -316,6 +316,12 @@ beside_tls(Config) ->
          [{tls, _}] = lanes(Pair),
          ok = configure([Peer], #{plaintext => false})
      end || Peer <- Both],
+    %% Nor where the called node forbids them for this caller alone.
+    ok = configure(Both, #{plaintext => true}),
+    [{tcp, _}] = lanes(Pair),
+    ok = beamway_peer:call(PeerB, teleport, configure, [beamway_peer:call(PeerA, erlang, node, []), #{plaintext => false}]),
+    [{tls, _}] = lanes(Pair),
+    ok = configure(Both, #{plaintext => false}),
     %% With certificates of their own, on both sides or on one.
     Base = filename:rootname(beamway_certificates:good()),
     ok = configure([PeerA], #{tls => [{certfile, Base ++ ".pem"}, {keyfile, Base ++ ".key"}, {cacertfile, Base ++ ".ca"}]}),
