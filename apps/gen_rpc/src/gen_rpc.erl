@@ -54,23 +54,19 @@ call(Dest, M, F, A, ReceiveMs) -> call(Dest, M, F, A, ReceiveMs, undefined).
 %% @doc The same with a limit for the sending as well.
 -spec call(destination(), versioned(), atom(), [term()], limit(), limit()) -> term() | failure().
 call(Dest, M, F, A, ReceiveMs, SendMs) when ?IS_APPLIED(M, F, A) ->
-    within(Dest, M, F, A, limit(ReceiveMs, call_receive_timeout), limit(SendMs, send_timeout)).
+    within(address(Dest), applied(M, F, A), limit(ReceiveMs, call_receive_timeout), limit(SendMs, send_timeout)).
 
-within(Dest, M, F, A, ReceiveMs, SendMs) ->
+within({Node, _}, {Module, Function, Args}, ReceiveMs, _) when Node =:= node() ->
+    Job = job(fun() -> here(Module, Function, Args) end),
+    receive {'DOWN', Job, process, _, Ended} -> ended(Ended)
+    after ReceiveMs ->
+        true = demonitor(Job, [flush]),
+        {badrpc, timeout}
+    end;
+within({Node, Key}, {Module, Function, Args}, ReceiveMs, SendMs) ->
     Deadline = teleport_deadline:in(ReceiveMs),
-    {Module, Function, Args} = applied(M, F, A),
-    case address(Dest) of
-        {Node, _} when Node =:= node() ->
-            Job = job(fun() -> here(Module, Function, Args) end),
-            receive {'DOWN', Job, process, _, Ended} -> ended(Ended)
-            after teleport_deadline:left(Deadline) ->
-                true = demonitor(Job, [flush]),
-                {badrpc, timeout}
-            end;
-        {Node, Key} ->
-            Id = teleport_erpc:send_request(Node, Module, Function, Args, #{key => Key, timeout => min(SendMs, ReceiveMs)}),
-            answer(teleport:receive_response(Id, teleport_deadline:left(Deadline)), Deadline)
-    end.
+    Id = teleport_erpc:send_request(Node, Module, Function, Args, #{key => Key, timeout => min(SendMs, ReceiveMs)}),
+    answer(teleport:receive_response(Id, teleport_deadline:left(Deadline)), Deadline).
 
 %% A process whose end is the fun's result.
 job(Fun) ->
@@ -234,7 +230,8 @@ multicall(M, F, A, Ms) -> multicall([node() | nodes()], M, F, A, Ms).
 multicall(Dests, M, F, A, Ms) when is_list(Dests), ?IS_APPLIED(M, F, A) ->
     SendMs = limit(undefined, send_timeout),
     ReceiveMs = limit(Ms, call_receive_timeout),
-    Results = each(Dests, fun(Address) -> within(Address, M, F, A, ReceiveMs, SendMs) end),
+    Applied = applied(M, F, A),
+    Results = each(Dests, fun(Address) -> within(Address, Applied, ReceiveMs, SendMs) end),
     {[Value || {_, Value} <- Results, not is_failure(Value)], [Dest || {Dest, Value} <- Results, is_failure(Value)]}.
 
 %% @doc Sends to the process of this name on this node and {@link nodes/0}.
@@ -258,7 +255,7 @@ sbcast(Name, Message) -> sbcast([node() | nodes()], Name, Message).
 sbcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
     Ms = limit(undefined, sbcast_receive_timeout),
     SendMs = limit(undefined, send_timeout),
-    Results = each(Dests, fun(Address) -> within(Address, erlang, send, [Name, Message, [nosuspend]], Ms, SendMs) end),
+    Results = each(Dests, fun(Address) -> within(Address, {erlang, send, [Name, Message, [nosuspend]]}, Ms, SendMs) end),
     {[Dest || {Dest, ok} <- Results], [Dest || {Dest, Result} <- Results, Result =/= ok]}.
 
 is_failure({badrpc, _}) -> true;

@@ -159,6 +159,7 @@ bad_arguments(Config) ->
         {'EXIT', {{bad_destination, "n"}, _}} = (catch gen_rpc:call("n", erlang, node, [])),
         {'EXIT', {{bad_destination, {"n", k}}, _}} = (catch gen_rpc:eval_everywhere([Node, {"n", k}], erlang, node)),
         {'EXIT', {{bad_module, {"m", 1}}, _}} = (catch gen_rpc:cast(Node, {"m", 1}, f, [])),
+        {'EXIT', {{bad_module, {"m", 1}}, _}} = (catch gen_rpc:multicall([Node, node()], {"m", 1}, f, [])),
         {'EXIT', {{bad_limit, call_receive_timeout, soon}, _}} = (catch gen_rpc:call(Node, erlang, node, [], soon)),
         {'EXIT', {{bad_limit, send_timeout, -1}, _}} = (catch gen_rpc:cast(Node, erlang, node, [], -1)),
         {'EXIT', {function_clause, _}} = (catch gen_rpc:call(Node, erlang, node, not_a_list)),
