@@ -51,10 +51,12 @@ is_option(_, _) -> false.
 
 %% Of each node, each once: a process may have joined several times.
 members(Scope, Group) ->
-    case is_atom(Scope) andalso whereis(Scope) of
-        Pid when is_pid(Pid) -> {ok, maps:groups_from_list(fun erlang:node/1, lists:usort(pg:get_members(Scope, Group)))};
-        _ -> {error, {no_scope, Scope}}
+    case is_scope(Scope) of
+        true -> {ok, maps:groups_from_list(fun erlang:node/1, lists:usort(pg:get_members(Scope, Group)))};
+        false -> {error, {no_scope, Scope}}
     end.
+
+is_scope(Scope) -> is_atom(Scope) andalso is_pid(whereis(Scope)).
 
 enter(Max) ->
     true = ets:insert(?TABLE, {self()}),
@@ -231,8 +233,9 @@ is_without_groups(_) -> false.
 %% sites {@link teleport_relay} calls it.
 -spec deliver(term()) -> ok | no_members | noproc.
 deliver({broadcast, Scope, Group, {Term, Binaries}}) ->
-    case members(Scope, Group) of
-        {ok, #{node() := Pids}} -> send_all(Pids, teleport_term:unpack(Term, Binaries));
+    %% Those of this node alone: most groups have far more members elsewhere.
+    case is_scope(Scope) andalso lists:usort(pg:get_local_members(Scope, Group)) of
+        [_ | _] = Pids -> send_all(Pids, teleport_term:unpack(Term, Binaries));
         _ -> no_members
     end;
 deliver(_) ->
