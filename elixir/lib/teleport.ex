@@ -44,7 +44,8 @@ defmodule Teleport do
   end
 
   @doc """
-  Applies a function on another node, as `:erpc.call/5`: its value, or the same exceptions.
+  Applies a function on another node, as `:erpc.call/5`: its value, or the same exceptions. The limit is 5 s, or `:timeout` of the options. Options without
+  `:timeout` have no limit.
   """
   @spec rpc(node(), module(), atom(), [term()], timeout() | options()) :: term()
   def rpc(node, module, function, args, limit \\ 5000)

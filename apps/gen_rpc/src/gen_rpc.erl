@@ -300,6 +300,6 @@ default(Name) -> element(2, lists:keyfind(Name, 1, table())).
 table() ->
     Ms = "milliseconds, 0 or more, or infinity",
     [{call_receive_timeout, 15000, Ms, "next call", "Time limit of a call that names none."},
-     {send_timeout, 5000, Ms, "next message", "How long a sender waits for room."},
+     {send_timeout, 5000, Ms, "next message", "How long a sender waits for a lane and for room."},
      {sbcast_receive_timeout, 15000, Ms, "next message", "How long sbcast waits for the nodes' answers."},
-     {async_call_inactivity_timeout, infinity, Ms, "next call", "How long the value of an async_call is kept for a caller that has not asked for it."}].
+     {async_call_inactivity_timeout, infinity, Ms, "next call", "Time limit of an async_call, and how long its value is kept until somebody takes it."}].
