@@ -253,23 +253,24 @@ static bool has_already(int fd, const rd_attribute_t *attribute)
 }
 
 void rd_attributes_set(const rd_attributes_t *attributes, rd_complaints_t *complaints,
-                       const char *path, int fd)
+                       const char *path, int fd, bool are_acls)
 {
     const rd_copy_t *copy = complaints->copy;
     char *names = NULL;
     ssize_t len;
 
-    if (!copy->xattrs && !copy->acls)
+    if (!(are_acls ? copy->acls : copy->xattrs))
         return;
     len = names_of(fd, &names);
     for (const char *name = names; name && name < names + len; name += strlen(name) + 1)
-        if (is_kept(copy, name) && !find(attributes, name) && fremovexattr(fd, name) < 0)
+        if (is_acl(name) == are_acls && is_kept(copy, name) && !find(attributes, name) &&
+            fremovexattr(fd, name) < 0)
             say(complaints, path, name);
     free(names);
     for (size_t i = 0; i < attributes->count; i++) {
         const rd_attribute_t *one = &attributes->of[i];
 
-        if (is_kept(copy, one->name) && !has_already(fd, one) &&
+        if (is_acl(one->name) == are_acls && is_kept(copy, one->name) && !has_already(fd, one) &&
             fsetxattr(fd, one->name, one->value, one->len, 0) < 0)
             say(complaints, path, one->name);
     }

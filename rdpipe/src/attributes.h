@@ -47,9 +47,10 @@ bool rd_attributes_own(const rd_attributes_t *attributes, int fd);
 /* The same for a symbolic link. */
 bool rd_attributes_own_link(const rd_attributes_t *attributes, int parent, const char *name);
 
-/* Gives a file its extended attributes and ACLs, and takes others of these classes from it. What
- * could not be set is complained of, and what only root may set is warned of. */
+/* Gives a file its ACLs, or its other extended attributes, and takes from it those of the same kind
+ * that it shall not have. What could not be set is complained of, and what only root may set is
+ * warned of. */
 void rd_attributes_set(const rd_attributes_t *attributes, rd_complaints_t *complaints,
-                       const char *path, int fd);
+                       const char *path, int fd, bool are_acls);
 
 #endif

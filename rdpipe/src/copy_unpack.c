@@ -93,13 +93,14 @@ static void warn_of_owner(unpack_t *unpack, const char *path)
         rd_complain(&unpack->complaints, path, "its owner: %s", strerror(errno));
 }
 
-/* A new owner takes set-id bits away, and a mode changes an ACL: so in this order. */
+/* A new owner takes set-id bits away, a user sets attributes only of what he may write, and a mode
+ * changes an ACL: so in this order. */
 static bool set_attributes(unpack_t *unpack, int fd, const rd_item_t *item)
 {
     struct timespec times[2];
     struct stat is;
     bool is_owned = unpack->copy.owner && rd_attributes_own(&unpack->attributes, fd);
-    mode_t mode = mode_of(unpack, item, is_owned);
+    mode_t mode = mode_of(unpack, item, is_owned), writable;
 
     if (unpack->copy.owner && !is_owned)
         warn_of_owner(unpack, item->path);
@@ -107,9 +108,13 @@ static bool set_attributes(unpack_t *unpack, int fd, const rd_item_t *item)
     if (!is_owned && !unpack->copy.preserve && fstat(fd, &is) == 0 && S_ISDIR(is.st_mode))
         mode |= is.st_mode & S_ISGID;
     times_of(item, times);
-    if (fchmod(fd, mode) < 0)
+    writable = unpack->copy.xattrs ? mode | S_IWUSR : mode;
+    if (fchmod(fd, writable) < 0)
         return false;
-    rd_attributes_set(&unpack->attributes, &unpack->complaints, item->path, fd);
+    rd_attributes_set(&unpack->attributes, &unpack->complaints, item->path, fd, false);
+    if (writable != mode && fchmod(fd, mode) < 0)
+        return false;
+    rd_attributes_set(&unpack->attributes, &unpack->complaints, item->path, fd, true);
     return !unpack->copy.preserve || futimens(fd, times) == 0;
 }
 

@@ -129,6 +129,44 @@ static void extended_attributes_are_kept(void)
     }
 }
 
+/* As a user whom a mode binds: root may write everything. The status; 99: root could not become
+ * one. */
+static int copy_as_a_user(rd_copy_t source, rd_copy_t target)
+{
+    int status = 0;
+    pid_t child = fork();
+
+    if (child == 0)
+        _exit(geteuid() == 0 && setuid(65534) != 0 ? 99 : copy_all(source, target));
+    return waitpid(child, &status, 0) == child && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void attributes_of_what_is_read_only(void)
+{
+    rd_copy_t source = copy_of("from"), target = copy_of("to");
+
+    CHECK_IN(fresh());
+    CHECK(mkdir("from", 0755) == 0);
+    put_file("from/one", "text");
+    source.preserve = target.preserve = target.no_directory = true;
+    source.xattrs = target.xattrs = true;
+    for (int round = 0; round < 2; round++) { /* to new ones, and to those that are there */
+        const char *value = round == 0 ? "1" : "2";
+
+        if (setxattr("from/one", "user.one", value, 1, 0) != 0)
+            SKIP("attributes: the file system of /tmp has none");
+        CHECK(setxattr("from", "user.top", value, 1, 0) == 0);
+        CHECK(run("chmod 440 from/one && chmod 555 from"));
+        if (geteuid() == 0)
+            CHECK(run("chown -R 65534 ."));
+        CHECK_EQ(copy_as_a_user(source, target), 0);
+        CHECK(has_attribute("to/one", "user.one", value, 1));
+        CHECK(has_attribute("to", "user.top", value, 1));
+        CHECK(run("test \"$(stat -c %a to/one to)\" = \"$(stat -c %a from/one from)\""));
+        CHECK(run("chmod 755 from && chmod 640 from/one"));
+    }
+}
+
 static void access_lists_are_kept(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -399,6 +437,7 @@ static const check_case_t cases[] = {
     {"hard links stay one file", hard_links_stay_one_file},
     {"owners are kept by root", owners_are_kept_by_root},
     {"extended attributes are kept", extended_attributes_are_kept},
+    {"attributes of what is read-only", attributes_of_what_is_read_only},
     {"access lists are kept", access_lists_are_kept},
     {"several sources", several_sources},
     {"a tree that is not whole among several", a_tree_that_is_not_whole_among_several},
