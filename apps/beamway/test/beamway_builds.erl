@@ -1,32 +1,29 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Builds other versions of the carrier from this checkout, for the suites that mix versions: a real one of the repository's history
-%% ({@link earlier/1}), and later ones that are not there yet ({@link build/2}).
+%% ({@link release/1}), and later ones that are not there yet ({@link build/2}).
 %%
 %% A later version is the whole of `apps/beamway' and `native', copied into a folder, with some texts replaced:
 %% real code, with real other numbers. Only the modules that differ are compiled, and the driver only if it does. Each text must occur
 %% in its file exactly once, so that a change of the sources that leaves a replacement without effect is a failure and not a test of nothing.
 -module(beamway_builds).
 
--export([earlier/1, commit/2, build/2, extension/1, agreement/1, rings/1, driver_abi/1, later_fields/0]).
+-export([release/1, build/2, extension/1, agreement/1, rings/1, driver_abi/1, later_fields/0]).
 
 -export_type([change/0]).
+
+%% The commit of version 0.1.0.
+-define(RELEASE, "1e022f3c1a23").
 
 -type change() :: {File :: file:filename(), Text :: string(), Instead :: string()}.
 %% `File' is relative to the checkout.
 
-%% @doc Builds the commit before the last one that changed a number of the wire, or brought a new one.
--spec earlier(Folder :: file:filename()) -> {ok, Ebin :: file:filename(), Commit :: string()} | {skip, Reason :: string()}.
-earlier(Folder) ->
-    Numbers = "(EXTENSION|PACKET)_VERSION, [0-9]|HELLO_VERSION +[0-9]",
-    commit([git(["log -1 --format=%H -G '", Numbers, "' -- apps/beamway native"]), "^"], Folder).
-
-%% @doc Builds a commit of the history.
--spec commit(Revision :: iodata(), Folder :: file:filename()) -> {ok, Ebin :: file:filename(), Commit :: string()} | {skip, Reason :: string()}.
-commit(Revision, Folder) ->
-    case {git(["rev-parse --verify --quiet '", Revision, "^{commit}'"]), git(["log -1 --format=%H"])} of
+%% @doc Builds version 0.1.0.
+-spec release(Folder :: file:filename()) -> {ok, Ebin :: file:filename()} | {skip, Reason :: string()}.
+release(Folder) ->
+    case {git(["rev-parse --verify --quiet '", ?RELEASE, "^{commit}'"]), git(["log -1 --format=%H"])} of
         {"", ""} -> {skip, "the history of the repository is not here"};
         {"", _} -> {skip, "the repository is a shallow clone"};
-        {Commit, _} -> {ok, checked_out(Commit, Folder), Commit}
+        {Commit, _} -> {ok, checked_out(Commit, Folder)}
     end.
 
 git(Arguments) -> string:trim(os:cmd(lists:flatten(["git -C '", test_support:checkout(), "' ", Arguments, " 2>/dev/null"]))).

@@ -11,8 +11,6 @@
 -export([stock_alone/1, stock_to_beamway_and_back/1, release_to_this_and_back/1,
          beamway_to_another_version_and_back/1, beamway_to_another_otp_and_back/1]).
 
-%% Version 0.1.0.
--define(RELEASE, "1e022f3c1a23").
 -define(NODES, 4).
 %% Of each caller, between two restarts.
 -define(CALLS, 30).
@@ -33,8 +31,8 @@ stock_to_beamway_and_back(_Config) ->
     roll(lists:append(lists:duplicate(beamway_carrier:scale(1, 10), [stock(), beamway()])) ++ [stock()]).
 
 release_to_this_and_back(Config) ->
-    case beamway_builds:commit(?RELEASE, folder("release", Config)) of
-        {ok, Ebin, _Commit} ->
+    case beamway_builds:release(folder("release", Config)) of
+        {ok, Ebin} ->
             Release = #{version => release, carrier => beamway_shm, options => #{ebin => Ebin}},
             roll(lists:append(lists:duplicate(beamway_carrier:scale(1, 10), [Release, beamway()])) ++ [Release]);
         {skip, Reason} -> {skip, Reason}

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Two versions of the carrier in one cluster, and another version's modules loaded into a running
-%% node. One is an earlier commit; those that are not there yet are built from the same sources with other numbers
+%% node. One is version 0.1.0; those that are not there yet are built from the same sources with other numbers
 %% ({@link beamway_builds}).
 %%
 %% Two versions must never refuse each other: they share memory if they can, else they go on over TCP,
@@ -8,7 +8,7 @@
 -module(beamway_versions_SUITE).
 
 -export([all/0, suite/0, end_per_testcase/2]).
--export([an_earlier_commit/1, later_fields/1, another_extension/1, another_agreement/1, other_rings/1, another_driver_abi/1,
+-export([version_0_1_0/1, later_fields/1, another_extension/1, another_agreement/1, other_rings/1, another_driver_abi/1,
          two_versions_and_stock/1, reload_keeps_links/1, reload_takes_effect/1, reload_driver/1]).
 %% Run on the nodes.
 -export([count_up/2, keep_calling/1]).
@@ -16,7 +16,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [an_earlier_commit, later_fields, another_extension, another_agreement, other_rings, another_driver_abi,
+    [version_0_1_0, later_fields, another_extension, another_agreement, other_rings, another_driver_abi,
      two_versions_and_stock, reload_keeps_links, reload_takes_effect, reload_driver].
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
@@ -24,9 +24,9 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 %% --- which link ----------------------------------------------------------------------------------------
 
 %% Its numbers are the same where it has them.
-an_earlier_commit(Config) ->
-    case beamway_builds:earlier(filename:join(proplists:get_value(priv_dir, Config), "earlier")) of
-        {ok, Ebin, Commit} -> ct:log("~ts", [Commit]), meet_build(Ebin, shm, "same host", "same host");
+version_0_1_0(Config) ->
+    case beamway_builds:release(filename:join(proplists:get_value(priv_dir, Config), "release")) of
+        {ok, Ebin} -> meet_build(Ebin, shm, "same host", "same host");
         {skip, Reason} -> {skip, Reason}
     end.
 
