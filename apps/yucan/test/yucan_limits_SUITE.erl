@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Every limit of yucan_config at its boundary: what is just allowed, and what is one too much. Those of heads are in yucan_parser_tests,
-%% those of time and of connections in yucan_faults_SUITE; `documented' holds the guide to the table.
+%% those of time and of connections in yucan_faults_SUITE.
 -module(yucan_limits_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([documented/1, heads/1, body_bytes/1, chunk_line_bytes/1, trailer_bytes/1, drain_bytes/1, linger_ms/1, linger_rate/1, send_ms/1, send_ms_stream/1, send_ms_file/1, send_ms_slow/1, send_ms_websocket/1, send_ms_list/1, tls_ms/1, acceptors/1,
+-export([heads/1, body_bytes/1, chunk_line_bytes/1, trailer_bytes/1, drain_bytes/1, linger_ms/1, linger_rate/1, send_ms/1, send_ms_stream/1, send_ms_file/1, send_ms_slow/1, send_ms_websocket/1, send_ms_list/1, tls_ms/1, acceptors/1,
          backlog/1, ws_message_bytes/1, ws_idle_ms/1, small_chunks/1]).
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
@@ -15,7 +15,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [documented, heads, body_bytes, chunk_line_bytes, trailer_bytes, drain_bytes, linger_ms, linger_rate, send_ms, send_ms_stream, send_ms_file, send_ms_slow, send_ms_websocket, send_ms_list, tls_ms, acceptors, backlog, ws_message_bytes, ws_idle_ms, small_chunks].
+    [heads, body_bytes, chunk_line_bytes, trailer_bytes, drain_bytes, linger_ms, linger_rate, send_ms, send_ms_stream, send_ms_file, send_ms_slow, send_ms_websocket, send_ms_list, tls_ms, acceptors, backlog, ws_message_bytes, ws_idle_ms, small_chunks].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -32,15 +32,6 @@ chunked(Port, Coded) -> post(Port, "Transfer-Encoding: chunked\r\n", Coded).
 status([{Status, _, _}]) -> Status.
 
 times(Count, Bytes) -> binary:copy(Bytes, Count).
-
-%% The guide has each limit with its default and its meaning, and no other.
-documented(_) ->
-    {ok, Guide} = file:read_file(filename:join([code:lib_dir(yucan), "..", "..", "docs", "guide", "yucan.md"])),
-    [_, Rest] = binary:split(Guide, <<"\n## Limits\n">>),
-    [Section | _] = binary:split(Rest, <<"\n## ">>),
-    {match, Rows} = re:run(Section, "^\\| `(\\w+)` \\| (\\w+) \\| (.*) \\|$", [global, multiline, {capture, all_but_first, list}]),
-    Table = [[atom_to_list(Name), lists:flatten(io_lib:format("~w", [Default])), Meaning] || {Name, Default, Meaning} <- yucan_config:limits_table()],
-    Table = Rows.
 
 %% RFC 9112, 3; RFC 9110, 5.4; RFC 6585, 5: as a client sees them, with the defaults.
 heads(_) ->
