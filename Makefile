@@ -16,7 +16,7 @@ build:
 install: build
 	@scripts/install-all $(or $(PREFIX),/usr/local)
 
-## uninstall: what `make install' has put into PREFIX (/usr/local)
+## uninstall: removes what `make install' has put into PREFIX (/usr/local)
 uninstall:
 	@scripts/install-all --uninstall $(or $(PREFIX),/usr/local)
 
@@ -95,7 +95,7 @@ test-long:
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_LONG=1 TEST_MINUTES=90 scripts/run-tests $(or $(T),_SUITE arm64)
 
-## test-idle: ten silent minutes through a firewall that forgets after one (needs root)
+## test-idle: ten idle minutes through a firewall that drops idle connections after one (needs root)
 test-idle:
 	@scripts/install-packages test
 	@$(MAKE) build-test
@@ -279,7 +279,7 @@ overload-yucan:
 	@$(MAKE) build-test
 	@erl -noinput -boot no_dot_erlang -pa apps/*/ebin -s yucan_overload main -extra $(or $(SECONDS),60)
 
-## fuzz-keep: commit-ready counts and inputs of the last `make fuzz` (bench/results/fuzz.json, fuzz/corpus of native and rdpipe)
+## fuzz-keep: stores counts and inputs of the last `make fuzz` (bench/results/fuzz.json, fuzz/corpus of native and rdpipe)
 fuzz-keep:
 	@scripts/install-packages fuzz
 	@$(MAKE) build-bench
