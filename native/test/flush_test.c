@@ -46,8 +46,7 @@ static void the_flusher_sends_what_has_gathered(void)
     CHECK(!line_is_read(SIZE_MAX));
     CHECK(line_is_flushed());
     (void)vm_run(0);
-    CHECK(line_is_read(SIZE_MAX));
-    CHECK(line_is_settled());
+    CHECK(line_arrives());
     CHECK(!line_is_flushed()); /* it was asked once */
     CHECK_IN(all_arrives_and_the_end());
 }
@@ -62,8 +61,7 @@ static void nothing_waits_for_a_flusher_that_does_not_come(void)
         CHECK(!line_is_read(SIZE_MAX));
         vm_skip(1);
         (void)vm_run(0);
-        (void)line_is_read(SIZE_MAX);
-        CHECK(line_is_settled());
+        CHECK(line_arrives());
     }
     CHECK(line_is_flushed());
     CHECK_IN(all_arrives_and_the_end());
@@ -75,11 +73,13 @@ static void single_packets_go_out_at_once(void)
     CHECK_IN(start_line(0, NULL));
     for (uint32_t i = 1; i < 20; i++) {
         line_sends(i);
-        CHECK_EQ(line_is_read(SIZE_MAX), i > BW_ROUNDS_LONE);
+        if (i > BW_ROUNDS_LONE)
+            CHECK(line_arrives());
+        else
+            CHECK(!line_is_read(SIZE_MAX));
         vm_skip(1);
         (void)vm_run(0);
-        (void)line_is_read(SIZE_MAX);
-        CHECK(line_is_settled());
+        CHECK(line_arrives());
         vm_skip(1);
     }
     CHECK_IN(all_arrives_and_the_end());

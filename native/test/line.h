@@ -154,6 +154,15 @@ static inline bool line_is_settled(void)
     return !line.is_wrong && line.read_bytes == line.sent_bytes;
 }
 
+/* The peer reads what has left the port. Neither the port nor its timers run meanwhile. */
+static inline bool line_arrives(void)
+{
+    for (int ms = 0; ms < LINE_KERNEL_MS && line.read_bytes != line.sent_bytes; ms++)
+        if (!line_is_read(SIZE_MAX))
+            (void)poll(NULL, 0, 1);
+    return line_is_settled();
+}
+
 /* The port closes; the peer reads to its end. False: it does not come. */
 static inline bool line_ends(void)
 {
