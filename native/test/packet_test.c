@@ -126,8 +126,7 @@ static void large_and_small_keep_their_order(void)
     CHECK_IN(stop_packets());
 }
 
-/* The kernel is full: what it does not take is in the VM's queue, so the VM flushes it before it
- * closes the port, and senders wait. */
+/* The kernel is full: what it does not take waits in the pump, and senders wait. */
 static void what_the_kernel_does_not_take_is_queued(void)
 {
     uint32_t count = 0;

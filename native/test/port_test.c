@@ -202,22 +202,20 @@ static void a_port_that_closes_flushes(void)
     CHECK_IN(stop());
 }
 
-/* Nobody reads: a second in which nothing leaves, then it ends all the same. */
+/* Nobody reads: a second in which nothing leaves, then it ends all the same. In the first ones the
+ * system may still take some. */
 static void flushing_ends(void)
 {
-    uint64_t queued;
-
     CHECK_IN(start_full());
     vm_close(one);
     CHECK(vm_reason(one) == NULL);
     for (int round = 0; round < 20; round++)
         (void)vm_run(1);
     CHECK(vm_reason(one) == NULL);
-    do {
-        queued = port_queued(one);
+    for (int second = 0; second < 10 && !vm_reason(one); second++) {
         vm_skip(1000);
         (void)vm_run(0);
-    } while (!vm_reason(one) && port_queued(one) < queued);
+    }
     CHECK(vm_reason(one) != NULL);
     CHECK_IN(stop());
 }

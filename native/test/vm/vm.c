@@ -238,7 +238,6 @@ void vm_send(ErlDrvPort port, const void *bytes, size_t len)
     }
 
 TOLD(bool, vm_is_busy, is_busy)
-TOLD(size_t, vm_queued, queued)
 TOLD(uint64_t, vm_frames, frames)
 TOLD(uint64_t, vm_bytes, bytes)
 

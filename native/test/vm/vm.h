@@ -38,7 +38,6 @@ vm_reply_t vm_control(ErlDrvPort port, unsigned command, const void *data, size_
 /* One message to the port, in two pieces as the VM has them. */
 void vm_send(ErlDrvPort port, const void *bytes, size_t len);
 bool vm_is_busy(ErlDrvPort port);
-size_t vm_queued(ErlDrvPort port);
 
 /* Once around: waits at most so long, then calls what is due. False: nothing was. Any thread. */
 bool vm_run(int ms);
