@@ -10,12 +10,17 @@
 -include_lib("kernel/include/logger.hrl").
 -include_lib("kernel/include/net_address.hrl").
 
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
 -export([listen/3, accept_loop/2, bound/2]).
 -export([connect/4, accept/1, kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2,
          carry/2, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
 
 -define(PACKETS, 100).
 -define(RING_BYTES, 262144).
+-define(SENT_MS, 5000).
 
 %% Of Linux: bytes that the kernel takes beyond those on their way.
 -define(IPPROTO_TCP, 6).
@@ -124,17 +129,28 @@ power_of_two(Bytes, Power) -> power_of_two(Bytes, 2 * Power).
 %% From now on the driver reads and writes the connection, by a descriptor of its own. The socket stays open for its options, and
 %% ends with the flusher, which ends with the connection. Its port does not touch a passive socket; what it has read ahead goes along.
 hand_over(Socket, Port, Role) ->
-    case inet:setopts(Socket, [binary, {active, false}, {packet, raw}, nodelay()]) of
-        ok ->
-            case read_ahead(inet_tcp:recv(Socket, 0, 0)) of
-                {ok, Read} ->
-                    ok = bound(Socket, Role),
-                    with(Port, beamway_port:packets(Port, Read));
-                {error, Reason} ->
-                    with(Port, {error, Reason})
-            end;
+    case let_go(Socket) of
+        {ok, Read} ->
+            ok = bound(Socket, Role),
+            with(Port, beamway_port:packets(Port, Read));
         {error, Reason} ->
             with(Port, {error, Reason})
+    end.
+
+let_go(Socket) ->
+    case {sent(Socket, ?SENT_MS), inet:setopts(Socket, [binary, {active, false}, {packet, raw}, nodelay()])} of
+        {ok, ok} -> read_ahead(inet_tcp:recv(Socket, 0, 0));
+        {{error, Reason}, _} -> {error, Reason};
+        {ok, {error, Reason}} -> {error, Reason}
+    end.
+
+%% With the option `delay_send' the port may still have the last word of the handshake, which must not come behind what the driver sends.
+sent(Socket, Ms) ->
+    case inet:getstat(Socket, [send_pend]) of
+        {ok, [{send_pend, 0}]} -> ok;
+        {ok, _} when Ms > 0 -> receive after 1 -> sent(Socket, Ms - 1) end;
+        {ok, _} -> {error, etimedout};
+        {error, Reason} -> {error, Reason}
     end.
 
 %% @doc What the kernel holds cannot be overtaken. On the way it holds what the path needs, and little more; a peer of this host has no
@@ -241,3 +257,22 @@ give(Socket, Pid) -> inet_tcp:controlling_process(Socket, Pid).
 %% @private
 -spec watch(port()) -> ok | {error, inet:posix()}.
 watch(Socket) -> inet:setopts(Socket, [{active, ?PACKETS}]).
+
+-ifdef(TEST).
+
+%% The peer does not read at first, so the system leaves the most of it with the port.
+what_the_port_has_queued_goes_first_test() ->
+    Bytes = 30000000,
+    {ok, Listen} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}, binary, {active, false}]),
+    {ok, Number} = inet:port(Listen),
+    {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Number, [binary, {active, false}]),
+    {ok, Peer} = gen_tcp:accept(Listen),
+    ?assertEqual(ok, sent(Socket, 0)),
+    ok = gen_tcp:send(Socket, binary:copy(<<1>>, Bytes)),
+    ?assertEqual({error, etimedout}, sent(Socket, 10)),
+    ?assertMatch({ok, <<_:Bytes/binary>>}, gen_tcp:recv(Peer, Bytes, 20000)),
+    ?assertEqual(ok, sent(Socket, 20000)),
+    [ok = gen_tcp:close(Closed) || Closed <- [Socket, Peer, Listen]],
+    ?assertMatch({error, _}, sent(Socket, 0)).
+
+-endif.
