@@ -46,8 +46,7 @@ static void commit_and_be_read(bw_link_t *link, size_t n)
     hooked_bytes += peer_reads_all();
 }
 
-/* Far more than one call may move. Our sockets take a few KB at a time, and the shim's queue is
- * moved up each time. */
+/* Far more than one call may move. Our sockets take a few KB at a time. */
 static size_t many_bytes(void)
 {
     return carrier->is_shared ? 48u << 20 : 12u << 20;

@@ -149,7 +149,7 @@ compile_c(Source, Arguments) ->
 %% The node that is called makes the memory: where that cannot be, it says so and TCP it is. A node
 %% that cannot make memory but calls may use what the other made.
 
-%% 32 MB are enough for the VM's own memory files and for a log, not for two rings of that size.
+%% 96 MB are enough for the VM's own memory files and for a log, not for two rings of that size.
 file_size_limit(Config) ->
     %% In blocks of 512 bytes.
     falls_back(with_large_rings(Config), #{env => ?LARGE_RINGS, before_exec => "ulimit -f 196608;"}, tcp,
