@@ -160,14 +160,16 @@ with_script({200, Headers, Body}) ->
     {200, [Header || {Name, _} = Header <- Headers, not lists:member(Name, [<<"accept-ranges">>, <<"etag">>, <<"last-modified">>])], [Text, script(<<>>)]};
 with_script(Response) -> Response.
 
-%% A look at what is served every half a second, while a page is open.
+%% A look at what is served every half a second, while a page is open. The page that loads again must not get what was kept before the change.
 changes(Req, #{files := #{root := Root}, hidden := Hidden} = State) ->
     Served = case State of #{file := Name} -> filename:join(Root, Name); _ -> Root end,
     yucan_sse:response(Req, [], fun(start, _) -> {ok, looked(Served, Hidden)};
                                    ({info, look}, Seen) ->
                                         case looked(Served, Hidden) of
                                             Seen -> {ok, Seen};
-                                            Changed -> {send, #{data => <<"changed">>}, Changed}
+                                            Changed ->
+                                                ok = yucan_file_cache:forget(yucan_req:server(Req)),
+                                                {send, #{data => <<"changed">>}, Changed}
                                         end;
                                    (_, Seen) -> {ok, Seen}
                                 end, none).

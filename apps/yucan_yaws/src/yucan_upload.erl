@@ -51,9 +51,14 @@ store(Req, Folder, Path, #{files := #{root := Root} = Files}) ->
     case begin_file(Folder, filename:basename(Path)) of
         {Device, _, _} = File ->
             MayChange = fun() -> yucan_file:may_change(Req, Path, Root, Files) end,
-            stored(try received(Req, Device, MayChange) after file:close(Device) end, File);
+            Answer = stored(try received(Req, Device, MayChange) after file:close(Device) end, File),
+            ok = seen(Req),
+            Answer;
         refused -> yucan_error:page(403)
     end.
+
+%% Who uploads a file and asks for it gets that one, also if the one before is kept.
+seen(Req) -> yucan_file_cache:forget(yucan_req:server(Req)).
 
 %% Another upload of the file may end before this one does.
 received(Req, Device, MayChange) ->
@@ -105,7 +110,9 @@ form(Req, State) ->
     case binary:last(Path) =:= $/ andalso folder(Path, Path, State) of
         {ok, Folder} ->
             Form = #{folder => Folder, known => has_token(Req, State), state => State, now => none, stored => 0},
-            formed(yucan_multipart:fold(fun take/2, Form, Req, #{part_bytes => ?MOST_UPLOADED, bytes => ?MOST_UPLOADED}), Req);
+            Read = yucan_multipart:fold(fun take/2, Form, Req, #{part_bytes => ?MOST_UPLOADED, bytes => ?MOST_UPLOADED}),
+            ok = seen(Req),
+            formed(Read, Req);
         _ -> yucan_error:page(403)
     end.
 

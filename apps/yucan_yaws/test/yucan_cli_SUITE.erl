@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, own_origin/1, empty_token/1, upload_conditions/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, own_origin/1, empty_token/1, upload_conditions/1, upload_is_seen/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, own_origin, empty_token, upload_conditions, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, own_origin, empty_token, upload_conditions, upload_is_seen, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -253,6 +253,37 @@ empty_token(Config) ->
         stop(Served)
     end.
 
+%% The server keeps a file for a second: an upload within that second is served all the same, by PUT and by a form.
+upload_is_seen(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "upload_is_seen"),
+    Names = ["a.txt", "b.txt"],
+    [begin ok = filelib:ensure_dir(File), ok = file:write_file(File, "old") end || Name <- Names, File <- [filename:join(Folder, Name)]],
+    ok = settled(filename:join(Folder, "b.txt")),
+    Served = open(Config, ["-p", "0", "--upload", Folder], [{"YUCAN_UPLOAD_TOKEN", "a token"}]),
+    try
+        Port = port_in(line(Served)),
+        Ask = fun() -> [element(3, yucan_client:get(Port, [$/, Name])) || Name <- Names] end,
+        Send = fun(Head, Body) ->
+            [{Status, _, _}] = yucan_client:exchange(Port, [Head, "\r\nHost: a\r\nAuthorization: Bearer a token\r\nContent-Length: ", integer_to_list(length(Body)), "\r\n\r\n", Body]),
+            Status
+        end,
+        [<<"old">>, <<"old">>] = Ask(),
+        204 = Send("PUT /a.txt HTTP/1.1", "new"),
+        [<<"new">>, <<"old">>] = Ask(),
+        201 = Send("POST / HTTP/1.1\r\nContent-Type: multipart/form-data; boundary=b", "--b\r\nContent-Disposition: form-data; name=file; filename=\"b.txt\"\r\n\r\nnew\r\n--b--\r\n"),
+        [<<"new">>, <<"new">>] = Ask()
+    after
+        stop(Served)
+    end.
+
+%% Old enough to be kept: a further change would show in its times.
+settled(File) ->
+    true = beamway_peer:wait_until(fun() ->
+        {ok, #file_info{ctime = Changed}} = file:read_file_info(File, [{time, posix}]),
+        os:system_time(second) - Changed >= 3
+    end, ?WAIT_MS),
+    ok.
+
 %% RFC 9110, 13.1 and 13.2: an upload that must not replace the file, or only the version that its client has seen. What is refused changes nothing.
 upload_conditions(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "upload_conditions"),
@@ -376,6 +407,12 @@ live(Config) ->
         Socket = Changes(Port),
         ok = file:write_file(filename:join(Folder, "sub/.page.html.swp"), "an editor's"),
         {error, timeout} = gen_tcp:recv(Socket, 0, 1500),
+        %% The page that loads again gets what has changed, although the server has kept what was there.
+        ok = settled(filename:join(Folder, "a.txt")),
+        {200, _, <<"text">>} = yucan_client:get(Port, "/a.txt"),
+        ok = file:write_file(filename:join(Folder, "a.txt"), "other"),
+        _ = yucan_yaws_site:receive_until(Socket, <<"data: changed\n\n">>),
+        {200, _, <<"other">>} = yucan_client:get(Port, "/a.txt"),
         %% A first look may come after a change: each try is another content.
         Writer = spawn_link(fun Write() -> ok = file:write_file(File, integer_to_list(erlang:unique_integer())), receive stop -> ok after 700 -> Write() end end),
         _ = yucan_yaws_site:receive_until(Socket, <<"data: changed\n\n">>),

@@ -7,7 +7,7 @@
 %% are. No process stands between a request and the tables; they belong to the server's process and end with it.
 -module(yucan_file_cache).
 
--export([open/1, close/1, find/2, keep/4, info/1]).
+-export([open/1, close/1, find/2, keep/4, forget/1, info/1]).
 -export_type([key/0]).
 
 -ifdef(TEST).
@@ -96,6 +96,18 @@ swap(Younger, {_, _, Counters} = Cache) ->
         _ -> ok
     end.
 
+%% @doc Files have changed: nothing that is kept counts any more. The counts go first, as in swap/2.
+-spec forget(Server :: atom()) -> ok.
+forget(Server) ->
+    case persistent_term:get({?MODULE, Server}, none) of
+        none -> ok;
+        {_, _, Counters} = Cache ->
+            lists:foreach(fun(Number) ->
+                atomics:put(Counters, ?BYTES(Number), 0),
+                true = ets:delete_all_objects(table(Number, Cache))
+            end, [0, 1])
+    end.
+
 %% @doc How many entries there are, and their bytes.
 -spec info(Server :: atom()) -> #{entries := non_neg_integer(), bytes := non_neg_integer()}.
 info(Server) ->
@@ -117,7 +129,10 @@ found_again_test() ->
         ?assertEqual({fresh, entry}, find(?MODULE, key(1))),
         ok = keep(?MODULE, key(1), other, 20),
         ?assertEqual({fresh, other}, find(?MODULE, key(1))),
-        ?assertEqual(#{entries => 1, bytes => 20 + 1 + ?ENTRY_BYTES}, info(?MODULE))
+        ?assertEqual(#{entries => 1, bytes => 20 + 1 + ?ENTRY_BYTES}, info(?MODULE)),
+        ok = forget(?MODULE),
+        ?assertEqual(none, find(?MODULE, key(1))),
+        ?assertEqual(#{entries => 0, bytes => 0}, info(?MODULE))
     end).
 
 %% Ten times what there is room for: the bound holds at each step, what is used stays and the oldest goes.
@@ -137,6 +152,7 @@ bounded_test() ->
 
 without_a_server_test() ->
     ok = keep(no_such_server, key(1), entry, 1),
+    ok = forget(no_such_server),
     ?assertEqual(none, find(no_such_server, key(1))).
 
 -endif.
