@@ -21,7 +21,7 @@
                      messages => pos_integer(),       %% of a batch, 100
                      pairs => number(),               %% the share of all pairs that is measured, above 0, at most 1
                      limit_ms => pos_integer(),       %% for a pair, 60000
-                     done => pairs(),                 %% what was measured before: is not measured again
+                     done => pairs(),                 %% what was measured before: is not measured again; pairs of other nodes are dropped
                      progress => fun((progress()) -> ok)}.
 -type pairs() :: #{{mode(), node(), node()} => #{min_us := float(), median_us := float(), p90_us := float(), batches := pos_integer()}}.
 %% The first of the two nodes sorts before the second.
@@ -69,10 +69,12 @@ measure_checked([], _) -> {error, no_pairs};
 measure_checked([_], _) -> {error, no_pairs};
 measure_checked(Nodes, #{modes := Modes, done := Done} = Options) ->
     Start = erlang:monotonic_time(millisecond),
+    Wanted = maps:from_keys(Nodes, true),
+    Known = maps:filter(fun({_, A, B}, _) -> is_map_key(A, Wanted) andalso is_map_key(B, Wanted) end, Done),
     case load(Nodes) of
         {ok, Loaded} ->
             try
-                {Pairs, Failed} = lists:foldl(fun(Mode, Acc) -> mode(Mode, Nodes, Options, Acc) end, {Done, []}, Modes),
+                {Pairs, Failed} = lists:foldl(fun(Mode, Acc) -> mode(Mode, Nodes, Options, Acc) end, {Known, []}, Modes),
                 {ok, #{nodes => Nodes, pairs => Pairs, failed => Failed, messages => maps:get(messages, Options),
                        seconds => (erlang:monotonic_time(millisecond) - Start) / 1000}}
             after unload(Loaded)

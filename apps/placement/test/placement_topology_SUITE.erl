@@ -136,11 +136,12 @@ unreachable(_Config) ->
     Cluster = cluster(2),
     ?assertMatch({error, {unreachable, [{'nobody@127.0.0.1', _}]}}, probe(Cluster, ['nobody@127.0.0.1' | beamway_placement_nodes:nodes(Cluster)], #{})).
 
-%% What was measured before is not measured again.
+%% What was measured before is not measured again. What is known of a node that has gone is in no result: the file would name pairs of nodes that it does not have.
 resumed(_Config) ->
     Cluster = cluster(3),
     [A, B | _] = Nodes = lists:sort(beamway_placement_nodes:nodes(Cluster)),
-    Known = #{{quiet, A, B} => #{min_us => 1.0, median_us => 2.0, p90_us => 3.0, batches => 1}},
+    Summary = #{min_us => 1.0, median_us => 2.0, p90_us => 3.0, batches => 1},
+    Known = #{{quiet, A, B} => Summary, {quiet, A, 'zzz@gone'} => Summary},
     {ok, #{pairs := Pairs}} = probe(Cluster, Nodes, #{batches => 1, messages => 5, modes => [quiet], done => Known}),
     ?assertEqual(3, map_size(Pairs)),
     ?assertMatch(#{{quiet, A, B} := #{median_us := 2.0}}, Pairs).
@@ -252,7 +253,9 @@ command_bad_words(Config) ->
                  {2, "unexpected word 'x'", ["measure", "x"]}, {2, "--mode fast: expected quiet, loaded or both", ["measure", "--start", "2", "--mode", "fast"]},
                  {2, "--start: expected a number", ["measure", "--start", "1"]},
                  {2, "--pairs some: expected a share above 0%", ["measure", "--start", "2", "--pairs", "some"]}, {2, "--pairs 101%: expected", ["measure", "--start", "2", "--pairs", "101%"]},
-                 {0, "quiet: 12 of 12 pairs", ["measure", "--start", "8", "--pairs", "40%", "--batches", "2", "--mode", "quiet", "--out", "some.json"]}, {0, "8 nodes", ["show", "some.json"]}, {2, "expected one FILE", ["show"]},
+                 {0, "quiet: 12 of 12 pairs", ["measure", "--start", "8", "--pairs", "40%", "--batches", "2", "--mode", "quiet", "--out", "some.json"]}, {0, "8 nodes", ["show", "some.json"]},
+                 %% The nodes of the file have ended.
+                 {0, "quiet: 3 of 3 pairs", ["measure", "--start", "3", "--batches", "2", "--mode", "quiet", "--resume", "--out", "some.json"]}, {0, "3 nodes", ["show", "some.json"]}, {2, "expected one FILE", ["show"]},
                  {1, "cannot read nowhere.json", ["show", "nowhere.json"]}, {1, "circle: a > b > a", ["show", File]},
                  {1, "no measured pair joins 1 of 3 nodes to the others, such as c@h", ["show", Half]}, {0, "left out", ["show", Half, "--drop-gaps"]},
                  {1, "cannot reach", ["measure", "--nodes", "nobody,noone"]}, {2, "--to png", ["export", File2, "--to", "png"]},
