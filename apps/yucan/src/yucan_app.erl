@@ -16,11 +16,13 @@
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_, _) -> supervisor:start_link({local, ?SUP}, ?MODULE, []).
 
-%% @private All at once. What is still open then ends with its server; one that has crashed meanwhile has nothing to drain.
+%% @private All at once. What is still open then ends with its server, so that a second call finds nothing to wait for; a server that has crashed
+%% meanwhile has nothing to drain. An application that handlers use, and that stops before this one, calls it as well.
 -spec prep_stop(State) -> State when State :: term().
 prep_stop(State) ->
     Ms = application:get_env(yucan, drain_ms, ?DRAIN_MS),
-    Drains = [spawn_monitor(fun() -> yucan:drain(Name, Ms) end) || {Name, Pid, _, _} <- supervisor:which_children(?SUP), is_pid(Pid), Ms > 0],
+    Drains = [spawn_monitor(fun() -> _ = yucan:drain(Name, Ms), supervisor:terminate_child(?SUP, Name) end)
+              || {Name, Pid, _, _} <- supervisor:which_children(?SUP), is_pid(Pid), Ms > 0],
     lists:foreach(fun({Pid, Monitor}) -> receive {'DOWN', Monitor, process, Pid, _} -> ok end end, Drains),
     State.
 

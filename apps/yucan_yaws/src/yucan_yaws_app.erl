@@ -5,7 +5,7 @@
 -behaviour(supervisor).
 
 -export([ensure/0]).
--export([start/2, stop/1, init/1]).
+-export([start/2, prep_stop/1, stop/1, init/1]).
 
 %% @doc A server that a program of somebody's has started may run without the application.
 -spec ensure() -> ok.
@@ -16,6 +16,14 @@ ensure() ->
 %% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_, _) -> supervisor:start_link({local, yucan_yaws_sup}, ?MODULE, []).
+
+%% @private When the VM ends, this application stops before yucan, and requests that are under way use its processes.
+-spec prep_stop(State) -> State when State :: term().
+prep_stop(State) ->
+    case init:get_status() of
+        {stopping, _} -> yucan_app:prep_stop(State);
+        _ -> State
+    end.
 
 %% @private
 -spec stop(term()) -> ok.

@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, own_origin/1, empty_token/1, upload_conditions/1, upload_is_seen/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, own_origin/1, empty_token/1, upload_conditions/1, upload_is_seen/1, upload_at_sigterm/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, own_origin, empty_token, upload_conditions, upload_is_seen, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, own_origin, empty_token, upload_conditions, upload_is_seen, upload_at_sigterm, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -274,6 +274,33 @@ upload_is_seen(Config) ->
         [<<"new">>, <<"new">>] = Ask()
     after
         stop(Served)
+    end.
+
+%% Whoever ends the VM by SIGTERM: the application stops before yucan does, and still an upload that is under way is stored.
+upload_at_sigterm(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "upload_at_sigterm"),
+    File = filename:join(Folder, "a.txt"),
+    ok = filelib:ensure_dir(File),
+    Served = open(Config, ["-p", "0", "--upload", Folder], [{"YUCAN_UPLOAD_TOKEN", "a token"}]),
+    {os_pid, Pid} = erlang:port_info(Served, os_pid),
+    try
+        Port = port_in(line(Served)),
+        Socket = yucan_client:connect(Port),
+        ok = gen_tcp:send(Socket, "PUT /a.txt HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a token\r\nContent-Length: 4\r\n\r\nsl"),
+        true = beamway_peer:wait_until(fun() -> filelib:wildcard(".a.txt.*.part", Folder) =/= [] end, ?WAIT_MS),
+        [] = os:cmd("kill -TERM " ++ integer_to_list(Pid)),
+        true = beamway_peer:wait_until(fun() ->
+            case gen_tcp:connect({127, 0, 0, 1}, Port, []) of
+                {ok, Other} -> gen_tcp:close(Other), false;
+                {error, Reason} -> Reason =:= econnrefused
+            end
+        end, ?WAIT_MS),
+        ok = gen_tcp:send(Socket, "ow"),
+        {201, _, _} = yucan_client:one(Socket),
+        {ok, <<"slow">>} = file:read_file(File),
+        {0, _} = run(Served)
+    after
+        _ = [stop(Served) || erlang:port_info(Served) =/= undefined]
     end.
 
 %% Old enough to be kept: a further change would show in its times.
