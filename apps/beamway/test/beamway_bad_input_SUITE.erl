@@ -61,7 +61,7 @@ garbage_for_a_handshake(Config) ->
     [begin
          Socket = beamway_raw_peer:call(Node, connected, #{}),
          ok = beamway_raw_peer:send_raw(Socket, Bytes),
-         ok = gen_tcp:shutdown(Socket, write),
+         _ = gen_tcp:shutdown(Socket, write), % whoever is refused may have been left already
          true = is_integer(beamway_raw_peer:closed_within(Socket, ?AT_ONCE_MS))
      end || Bytes <- Garbage],
     ok = takes_new_connections(Node).
