@@ -187,7 +187,7 @@ title("bare") -> "a bare loop in C";
 title("minimal") -> "a bare loop in Erlang";
 title("yucan2009") -> "yucan of 2009";
 title("cat") -> "`cat \\| cat`";
-title("rdpipe_one") -> "one hop";
+title("rdpipe_one") -> "one hop or one stream";
 title("without_distances") -> "without";
 title(Name) -> lists:flatten(string:replace(Name, "_", " ", all)).
 
