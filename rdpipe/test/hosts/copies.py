@@ -244,9 +244,9 @@ def a_file_that_changes(hosts):
     folder = folder_of(hosts, "changing")
     with open(f"{folder}/file", "wb") as file:
         file.truncate(0)
-        for _ in range(40):
+        for _ in range(120):
             file.write(os.urandom(1_000_000))
-    writer = subprocess.Popen(["bash", "-c", f"while :; do touch {folder}/file; sleep 0.01; done"])
+    writer = subprocess.Popen(["bash", "-c", f"while :; do touch {folder}/file; sleep 0.001; done"])
     try:
         err = copies(hosts, f"host1:{folder}/file host2:{folder}/to", 1)
     finally:
