@@ -84,7 +84,7 @@ given_back(Socket, Bytes) ->
 -spec is_lane(string()) -> boolean().
 is_lane(Packet) -> lists:prefix(?MAGIC, Packet) andalso length(Packet) =< ?MAX_WORD.
 
-%% @private The caller has done with the socket. A lane that nobody takes, as teleport does not run, ends with the caller.
+%% @private The caller is done with the socket. Where teleport does not run nobody takes the lane, and it ends with the caller.
 -spec hand_over(gen_tcp:socket(), Word :: binary()) -> ok.
 hand_over(Socket, Word) ->
     case persistent_term:get(?TAKER, none) of
