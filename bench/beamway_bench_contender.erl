@@ -11,6 +11,7 @@
 
 -type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_inet | beamway_rdma | beamway_whole
               | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | lanes | lanes_copies | lanes_tcp
+              | gen_rpc
               | openmpi | rdma_link | ib_write | ib_send
     | beamway_bench_http_servers:name().
 -type t() :: #{name := name(),
@@ -52,7 +53,8 @@ list(Root, PollUs) ->
      direct(Stock, direct_stock, "teleport's calls over stock TCP", Root),
      lanes(Stock, lanes, "lanes", "[shm]", Root),
      with_teleport(Stock, lanes_copies, "lanes that copy", ["-teleport", "kinds", "[shm]", "by_reference", "false"], Root),
-     lanes(Stock, lanes_tcp, "lanes on TCP", "[tcp]", Root)].
+     lanes(Stock, lanes_tcp, "lanes on TCP", "[tcp]", Root),
+     and_ebin(lanes(Stock, gen_rpc, "gen_rpc's calls by lanes", "[shm]", Root), gen_rpc, Root)].
 
 %% Lanes stand beside stock distribution.
 lanes(Stock, Name, Title, Kinds, Root) -> with_teleport(Stock, Name, Title, ["-teleport", "kinds", Kinds], Root).
@@ -64,11 +66,14 @@ with_teleport(#{args := Args} = Contender, Name, Title, More, Root) ->
     Ebins = [filename:join([Root, "apps", App, "ebin"]) || App <- ["beamway", "teleport"]],
     Contender#{name := Name, title := Title, args := Args ++ ["-pa" | Ebins] ++ More}.
 
+and_ebin(#{args := Args} = Contender, App, Root) -> Contender#{args := Args ++ ["-pa", filename:join([Root, "apps", App, "ebin"])]}.
+
 %% @doc By which way the programs of the lanes' benchmarks send: see beamway_bench_lanes.
 -spec way(name()) -> beamway_bench_lanes:way().
 way(lanes) -> lane;
 way(lanes_copies) -> lane;
 way(lanes_tcp) -> lane;
+way(gen_rpc) -> lane;
 way(teleport) -> lane;
 way(direct) -> direct;
 way(direct_tcp) -> direct;
@@ -95,7 +100,7 @@ spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu
 -spec names() -> [name()].
 names() ->
     [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_inet, beamway_tls, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off,
-     teleport, direct, direct_tcp, direct_stock, lanes, lanes_copies, lanes_tcp].
+     teleport, direct, direct_tcp, direct_stock, lanes, lanes_copies, lanes_tcp, gen_rpc].
 
 %% @doc Those that are programs instead of nodes.
 -spec programs() -> [name()].

@@ -14,7 +14,7 @@
 
 -export_type([load/0, window/0, stream/0]).
 
--type load() :: #{kind := rpc | erpc | echo | burn,
+-type load() :: #{kind := rpc | erpc | gen_rpc | echo | burn,
                   %% how many processes
                   callers := pos_integer(),
                   %% who is called, in turn; the node itself is left out
@@ -22,7 +22,7 @@
                   bytes => non_neg_integer(),
                   %% this module's name if there is none
                   name => atom()}.
-%% `rpc' and `erpc' call {@link echo/1} on the targets; `echo' sends the payload to a process of its
+%% `rpc', `erpc' and `gen_rpc' call {@link echo/1} on the targets; `echo' sends the payload to a process of its
 %% own on the first target, which sends it back: one message each way. `burn' calls nobody.
 -type window() :: #{elapsed_ns := pos_integer(), counts := beamway_bench_hist:counts()}.
 -type stream() :: #{target := node(), bytes := non_neg_integer(), ms := pos_integer(),
@@ -157,7 +157,8 @@ call_in_turn(Kind, [Node | Nodes], Called, Payload, Hist) ->
     call_in_turn(Kind, Nodes, [Node | Called], Payload, Hist).
 
 remote(rpc, Node, Payload) -> rpc:call(Node, ?MODULE, echo, [Payload]);
-remote(erpc, Node, Payload) -> erpc:call(Node, ?MODULE, echo, [Payload]).
+remote(erpc, Node, Payload) -> erpc:call(Node, ?MODULE, echo, [Payload]);
+remote(gen_rpc, Node, Payload) -> gen_rpc:call(Node, ?MODULE, echo, [Payload]).
 
 %% @doc What is called from the other nodes.
 -spec echo(Term) -> Term.

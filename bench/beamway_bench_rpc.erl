@@ -79,7 +79,7 @@ groups(#{nodes := Nodes, speed := Speed, hosts := Hosts} = Settings) ->
     [#{nodes => Count, contenders => contenders(Count, Hosts), directions => directions(Count, Speed),
        measure => fun(Cluster) -> measure(Cluster, Count, Settings) end} || Count <- Nodes].
 
-contenders(2, []) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_tls]);
+contenders(2, []) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_tls, gen_rpc]);
 contenders(_, []) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway]);
 contenders(_, _Hosts) -> beamway_bench_contender:and_rdma([tcp, tcp_tuned, beamway_tcp]).
 
@@ -87,10 +87,11 @@ directions(Count, quick) when Count > 2 -> [forward];
 directions(_, _) -> [forward, reverse].
 
 measure(Cluster, Count, #{sizes := Sizes} = Settings) ->
+    _ = beamway_bench_lanes:open(Cluster, beamway_bench_nodes:names(Cluster)),
     maps:from_list(lists:append([measure_size(Cluster, Count, Size, Settings) || Size <- Sizes])).
 
-measure_size(Cluster, Count, Size, #{kind := Kind, callers := Callers} = Settings) ->
-    Load = #{kind => Kind, callers => Callers, targets => beamway_bench_nodes:names(Cluster), bytes => Size},
+measure_size(#{contender := #{name := Name}} = Cluster, Count, Size, #{kind := Kind, callers := Callers} = Settings) ->
+    Load = #{kind => case Name of gen_rpc -> gen_rpc; _ -> Kind end, callers => Callers, targets => beamway_bench_nodes:names(Cluster), bytes => Size},
     {Rate, P99} = run_load(Cluster, Load, Settings),
     [{key(Count, Size, rate), Rate}, {key(Count, Size, p99), P99}].
 
@@ -115,7 +116,8 @@ metrics(#{nodes := Nodes, sizes := Sizes}) ->
     lists:append([rate_and_p99(name(Count, Size), beamway, Count, Size) || Count <- Nodes, Size <- Sizes])
         ++ [Metric || lists:member(2, Nodes), lists:member(?SMALL, Sizes),
                       Metric <- [rate(<<"tcp_link_rpc">>, beamway_tcp, 2, ?SMALL),
-                                 (rate(<<"tls_rpc">>, beamway_tls, 2, ?SMALL))#{baselines := [tls, beamway_tcp]}]]
+                                 (rate(<<"tls_rpc">>, beamway_tls, 2, ?SMALL))#{baselines := [tls, beamway_tcp]},
+                                 (rate(<<"gen_rpc_call">>, gen_rpc, 2, ?SMALL))#{baselines := [tcp, tcp_tuned, beamway]}]]
         ++ lists:append([rate_and_p99(rdma_name(name(Count, Size)), beamway_rdma, Count, Size) || Count <- Nodes, Size <- Sizes]).
 
 rate_and_p99(Name, Own, Count, Size) ->
@@ -159,7 +161,7 @@ prepare_test_() ->
 
 metrics_test() ->
     {ok, Settings} = prepare(given([]), full),
-    ?assertEqual([<<"rpc_n2">>, <<"rpc_n2_p99">>, <<"rpc_n4">>, <<"rpc_n4_p99">>, <<"tcp_link_rpc">>, <<"tls_rpc">>,
+    ?assertEqual([<<"rpc_n2">>, <<"rpc_n2_p99">>, <<"rpc_n4">>, <<"rpc_n4_p99">>, <<"tcp_link_rpc">>, <<"tls_rpc">>, <<"gen_rpc_call">>,
                   <<"rpc_rdma_n2">>, <<"rpc_rdma_n2_p99">>, <<"rpc_rdma">>, <<"rpc_rdma_p99">>],
                  [Name || #{name := Name} <- metrics(Settings)]),
     {ok, Sized} = prepare(given(["--size", "16,1m"]), full),
