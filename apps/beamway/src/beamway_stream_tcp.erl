@@ -14,7 +14,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--export([listen/3, accept_loop/2, bound/2]).
+-export([listen/3, accept_loop/2, sent/2, bound/2]).
 -export([connect/4, accept/1, kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2,
          carry/2, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
 
@@ -144,7 +144,9 @@ let_go(Socket) ->
         {ok, {error, Reason}} -> {error, Reason}
     end.
 
-%% With the option `delay_send' the port may still have the last word of the handshake, which must not come behind what the driver sends.
+%% @doc Waits until the socket's port has nothing to send. With the option `delay_send' it may still have the last word of the handshake, which must not
+%% come behind what the driver sends.
+-spec sent(port(), Ms :: non_neg_integer()) -> ok | {error, inet:posix()}.
 sent(Socket, Ms) ->
     case inet:getstat(Socket, [send_pend]) of
         {ok, [{send_pend, 0}]} -> ok;

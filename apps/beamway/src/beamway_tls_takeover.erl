@@ -128,11 +128,15 @@ meet(connecting, Socket, Read, Place, RingBytes, Deadline) ->
     end;
 meet(accepting, Socket, <<>>, Place, RingBytes, Deadline) ->
     case await_hello(Socket, ?READY_FIRST_MS, Deadline) of
-        {ok, Hello} -> accept(beamway_establish:listen(tls, <<Place/binary, Hello/binary>>, RingBytes), Deadline);
+        {ok, Hello} -> answer_hello(beamway_stream_tcp:sent(Socket, left(Deadline)), <<Place/binary, Hello/binary>>, RingBytes, Deadline);
         {error, Reason} -> {error, Reason}
     end;
 meet(accepting, _Socket, _Read, _Place, _RingBytes, _Deadline) ->
     {error, <<"the peer went on before this node was ready">>}.
+
+%% A ready byte that the socket's port still had would come behind the driver's first record.
+answer_hello(ok, Place, RingBytes, Deadline) -> accept(beamway_establish:listen(tls, Place, RingBytes), Deadline);
+answer_hello({error, Reason}, _Place, _RingBytes, _Deadline) -> {error, Reason}.
 
 accept({ok, Port, _Listener}, Deadline) ->
     case beamway_establish:accept(tls, Port, Deadline) of
