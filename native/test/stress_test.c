@@ -6,7 +6,7 @@
  *
  * usage: stress_test [FRAMES] [CASE]...
  * FRAMES each way; default STRESS_FRAMES of the environment, or 1000000 (100000 under a sanitizer).
- * Two threads send a third of these. So do two processes that the kernel wakes, of 20000 or more.
+ * Of 20000 or more two threads, and two processes that the kernel wakes, send a third.
  */
 #include "carriers.h"
 #include "stress.h"
@@ -17,6 +17,12 @@
 #include <sys/eventfd.h>
 #include <sys/wait.h>
 #include <time.h>
+
+/* A third of few would end before the windows that fill the rings. */
+static uint64_t a_third_of_many(void)
+{
+    return frames_each_way < 20000 ? frames_each_way : frames_each_way / 3;
+}
 
 /* ---- two processes ---- */
 
@@ -60,9 +66,7 @@ static pid_t start_other(uint64_t frames, bw_link_t **mine_p)
 
 static void two_processes(void)
 {
-    /* A third of few would end before the windows that fill the rings. */
-    bool are_few = frames_each_way < 20000;
-    uint64_t frames = carrier->is_shared || are_few ? frames_each_way : frames_each_way / 3;
+    uint64_t frames = carrier->is_shared ? frames_each_way : a_third_of_many();
     bw_link_t *link = NULL;
     end_t mine;
     int status;
@@ -234,7 +238,7 @@ static void two_threads_in_plain_memory(void)
         bw_tx_attach(&ends[i].tx, &shared[i], data[i], RING, start);
         bw_rx_attach(&ends[i].rx, &shared[!i], data[!i], RING, start);
     }
-    CHECK_IN(run_threads(&ends[0].link, &ends[1].link, frames_each_way / 3, false));
+    CHECK_IN(run_threads(&ends[0].link, &ends[1].link, a_third_of_many(), false));
     CHECK(ends[0].tx.head < start);
     for (int i = 0; i < 2; i++) {
         close(events[i]);
@@ -245,11 +249,11 @@ static void two_threads_in_plain_memory(void)
 static void two_threads(void)
 {
     bw_link_t *joined = NULL, *accepted = NULL;
+    uint64_t frames = carrier->at_rest ? frames_each_way / 30 : a_third_of_many();
     bw_error_t error = {0};
 
     CHECK(open_ends(RING, &joined, &accepted, &error));
-    CHECK_IN(run_threads(joined, accepted, frames_each_way / (carrier->at_rest ? 30 : 3),
-                         !carrier->is_shared && !carrier->at_rest));
+    CHECK_IN(run_threads(joined, accepted, frames, !carrier->is_shared && !carrier->at_rest));
     joined->ops->close(joined, NULL);
     accepted->ops->close(accepted, NULL);
 }
