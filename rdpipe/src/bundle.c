@@ -25,7 +25,7 @@ static rd_bundle_t *bundle_of(bw_link_t *link)
 static void wake_thread(rd_bundle_t *bundle)
 {
     if (atomic_exchange(&bundle->is_asleep, false))
-        (void)eventfd_write(bundle->kick, 1);
+        (void)eventfd_write(bundle->wake, 1);
 }
 
 static bw_status_t bundle_reserve(bw_link_t *link, size_t want, bw_span_t *span_p)
@@ -137,8 +137,8 @@ static void free_bundle(rd_bundle_t *bundle)
         munmap(bundle->in, 2 * bundle->in_bytes);
     if (bundle->event >= 0)
         close(bundle->event);
-    if (bundle->kick >= 0)
-        close(bundle->kick);
+    if (bundle->wake >= 0)
+        close(bundle->wake);
     free(bundle->ranges.of);
     (void)pthread_mutex_destroy(&bundle->mutex);
     free(bundle);
@@ -149,7 +149,7 @@ static void bundle_close(bw_link_t *link, bw_leftover_t *left_p)
     rd_bundle_t *bundle = bundle_of(link);
 
     atomic_store(&bundle->is_closing, true);
-    (void)eventfd_write(bundle->kick, 1);
+    (void)eventfd_write(bundle->wake, 1);
     (void)pthread_join(bundle->thread, NULL);
     free_bundle(bundle);
     if (left_p)
@@ -204,9 +204,9 @@ bool rd_bundle_open(const rd_bundle_terms_t *terms, bw_link_t **link_p, rd_why_t
     bundle->is_first_period = true;
     bundle->period_began_ms = rd_now_ms();
     (void)pthread_mutex_init(&bundle->mutex, NULL);
-    bundle->kick = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    bundle->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     bundle->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (bundle->kick < 0 || bundle->event < 0) {
+    if (bundle->wake < 0 || bundle->event < 0) {
         (void)rd_because(why, "eventfd: %s", strerror(errno));
     } else if (make_rings(bundle, why)) {
         if (pthread_create(&bundle->thread, NULL, rd_bundle_thread, bundle) == 0) {
@@ -253,7 +253,7 @@ bool rd_bundle_add(bw_link_t *link, int socket, rd_tls_t *tls)
         rd_tls_free(tls);
         return false;
     }
-    (void)eventfd_write(bundle->kick, 1);
+    (void)eventfd_write(bundle->wake, 1);
     return true;
 }
 

@@ -12,7 +12,7 @@
 /*
  * A bundle as its two threads see it. bundle.c runs on the user's thread, bundle_thread.c on the
  * link's own. They share the two rings and the positions in them, each of which has one writer.
- * `event` wakes the user and `kick` the thread. No call of either waits for the other, but for
+ * `event` wakes the user and `wake` the thread. No call of either waits for the other, but for
  * bundle_close, which joins the thread.
  */
 
@@ -36,13 +36,13 @@ typedef struct {
 
 typedef enum { RD_BUNDLE_RUNS, RD_BUNDLE_ENDED, RD_BUNDLE_FAILED } rd_bundle_state_t;
 
-/* Written before the thread starts and read by both threads: link, event, kick, the rings and their
+/* Written before the thread starts and read by both threads: link, event, wake, the rings and their
  * sizes, most. */
 typedef struct {
     bw_link_t link; /* first: a bw_link_t pointer is a pointer to this one */
     pthread_t thread;
     int event; /* the user's: look again */
-    int kick;  /* the thread's */
+    int wake;  /* the thread's */
     uint8_t *out, *in;
     uint64_t out_bytes, in_bytes;
     unsigned most;

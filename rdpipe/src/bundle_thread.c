@@ -369,7 +369,7 @@ static void wait_for_work(rd_bundle_t *bundle, int ms)
         polled[i] = (struct pollfd){
             .fd = bundle->strands[i].fd,
             .events = (short)(POLLIN | (bundle->strands[i].is_blocked ? POLLOUT : 0))};
-    polled[bundle->count] = (struct pollfd){.fd = bundle->kick, .events = POLLIN};
+    polled[bundle->count] = (struct pollfd){.fd = bundle->wake, .events = POLLIN};
     (void)poll(polled, bundle->count + 1, ms);
     for (unsigned i = 0; i < bundle->count; i++) {
         if (polled[i].revents & (POLLOUT | POLLERR | POLLHUP))
@@ -378,7 +378,7 @@ static void wait_for_work(rd_bundle_t *bundle, int ms)
             bundle->strands[i].may_read = true;
     }
     if (polled[bundle->count].revents)
-        (void)eventfd_read(bundle->kick, &ignored);
+        (void)eventfd_read(bundle->wake, &ignored);
 }
 
 /* True: something was done. */

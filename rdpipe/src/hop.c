@@ -344,19 +344,19 @@ bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, i
                    int64_t deadline, unsigned *turned_away_p, rd_hop_t *hop_p, rd_why_t *why)
 {
     static const uint8_t no_id[ID_BYTES];
-    rd_door_t *door = rd_door_open(listener, key);
+    rd_peers_t *peers = rd_peers_open(listener, key);
     rd_hop_t hop = {.side = -1};
     rd_proved_t proved = {.fd = -1};
     hello_t hello = {0};
     unsigned turned_away;
     bool done;
 
-    if (!door)
+    if (!peers)
         return rd_because(why, "out of memory");
     do {
         rd_proved_drop(&proved); /* one that joins a hop of before */
         done =
-            rd_door_await(door, stop, deadline, &proved, why) &&
+            rd_peers_await(peers, stop, deadline, &proved, why) &&
             rd_tls_read_all(proved.tls, &hello, sizeof hello, stop, rd_now_ms() + SETTLE_MS, why);
     } while (done && memcmp(hello.id, no_id, ID_BYTES) != 0);
     if (done) {
@@ -364,7 +364,7 @@ bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, i
         done = agree(&proved, &hello, listener, key, terms, stop, &hop, why);
     }
     rd_proved_drop(&proved);
-    turned_away = rd_door_close(door);
+    turned_away = rd_peers_close(peers);
     if (turned_away_p)
         *turned_away_p = turned_away;
     if (done)

@@ -44,15 +44,15 @@ static void *let_in(void *argument)
 {
     rd_joiners_t *joiners = argument;
     int64_t deadline = rd_now_ms() + JOIN_MS;
-    rd_door_t *door = rd_door_open(joiners->listener, &joiners->key);
+    rd_peers_t *peers = rd_peers_open(joiners->listener, &joiners->key);
     unsigned joined = 0;
     rd_why_t ignored;
     rd_proved_t proved = {.fd = -1};
 
-    if (!door)
+    if (!peers)
         return NULL;
     while (joined < joiners->wanted &&
-           rd_door_await(door, joiners->stop, deadline, &proved, &ignored)) {
+           rd_peers_await(peers, joiners->stop, deadline, &proved, &ignored)) {
         uint8_t hello[RD_HELLO_BYTES], yes = 1;
 
         rd_tune(proved.fd);
@@ -66,7 +66,7 @@ static void *let_in(void *argument)
         }
         rd_proved_drop(&proved);
     }
-    (void)rd_door_close(door);
+    (void)rd_peers_close(peers);
     close(joiners->listener); /* nobody else is expected */
     joiners->listener = -1;
     return NULL;

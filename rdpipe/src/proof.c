@@ -52,7 +52,7 @@ static proof_state_t hear(candidate_t *candidate, const rd_key_t *key)
     }
 }
 
-struct rd_door {
+struct rd_peers {
     int listener;
     rd_key_t key;
     candidate_t of[CANDIDATES_MAX]; /* in the order in which they came */
@@ -60,17 +60,17 @@ struct rd_door {
     unsigned turned_away;
 };
 
-static void remove_at(rd_door_t *door, size_t i)
+static void remove_at(rd_peers_t *peers, size_t i)
 {
-    door->count--;
-    memmove(&door->of[i], &door->of[i + 1], (door->count - i) * sizeof *door->of);
+    peers->count--;
+    memmove(&peers->of[i], &peers->of[i + 1], (peers->count - i) * sizeof *peers->of);
 }
 
-static void turn_away(rd_door_t *door, size_t i)
+static void turn_away(rd_peers_t *peers, size_t i)
 {
-    rd_proved_drop(&door->of[i].is);
-    remove_at(door, i);
-    door->turned_away++;
+    rd_proved_drop(&peers->of[i].is);
+    remove_at(peers, i);
+    peers->turned_away++;
 }
 
 /* Half of the descriptors, as the link needs some, too. */
@@ -84,91 +84,91 @@ static size_t max_candidates(void)
 }
 
 /* Whoever has been in longest gives way, but not before he had the time to prove himself. */
-static bool has_room(const rd_door_t *door)
+static bool has_room(const rd_peers_t *peers)
 {
-    return door->count < door->most || rd_left_ms(door->of[0].came_ms + GRACE_MS) == 0;
+    return peers->count < peers->most || rd_left_ms(peers->of[0].came_ms + GRACE_MS) == 0;
 }
 
-static void accept_candidates(rd_door_t *door)
+static void accept_candidates(rd_peers_t *peers)
 {
-    for (int i = 0; i < ACCEPTS_MAX && has_room(door); i++) {
-        int fd = accept4(door->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    for (int i = 0; i < ACCEPTS_MAX && has_room(peers); i++) {
+        int fd = accept4(peers->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
         if (fd < 0)
             return;
-        if (door->count == door->most)
-            turn_away(door, 0);
-        door->of[door->count++] = (candidate_t){.came_ms = rd_now_ms(), .is.fd = fd};
+        if (peers->count == peers->most)
+            turn_away(peers, 0);
+        peers->of[peers->count++] = (candidate_t){.came_ms = rd_now_ms(), .is.fd = fd};
     }
 }
 
 /* The oldest is the next who must leave, or may have to. */
-static int next_deadline(const rd_door_t *door, int64_t deadline)
+static int next_deadline(const rd_peers_t *peers, int64_t deadline)
 {
     int64_t next = deadline;
 
-    if (door->count > 0)
-        next = door->of[0].came_ms + (has_room(door) ? RD_PROOF_MS : GRACE_MS);
+    if (peers->count > 0)
+        next = peers->of[0].came_ms + (has_room(peers) ? RD_PROOF_MS : GRACE_MS);
     return rd_left_ms(next < deadline ? next : deadline);
 }
 
-rd_door_t *rd_door_open(int listener, const rd_key_t *key)
+rd_peers_t *rd_peers_open(int listener, const rd_key_t *key)
 {
-    rd_door_t *door = calloc(1, sizeof *door);
+    rd_peers_t *peers = calloc(1, sizeof *peers);
 
-    if (!door)
+    if (!peers)
         return NULL;
-    door->listener = listener;
-    door->key = *key;
-    door->most = max_candidates();
-    return door;
+    peers->listener = listener;
+    peers->key = *key;
+    peers->most = max_candidates();
+    return peers;
 }
 
-bool rd_door_await(rd_door_t *door, int stop, int64_t deadline, rd_proved_t *proved_p,
-                   rd_why_t *why)
+bool rd_peers_await(rd_peers_t *peers, int stop, int64_t deadline, rd_proved_t *proved_p,
+                    rd_why_t *why)
 {
     while (rd_left_ms(deadline) > 0) {
         struct pollfd polled[CANDIDATES_MAX + 2] = {
             {.fd = stop, .events = POLLIN},
-            {.fd = has_room(door) ? door->listener : -1, .events = POLLIN}};
+            {.fd = has_room(peers) ? peers->listener : -1, .events = POLLIN}};
 
-        for (size_t i = 0; i < door->count; i++)
-            polled[2 + i] = (struct pollfd){.fd = door->of[i].is.fd,
-                                            .events = door->of[i].is_stuck ? POLLOUT : POLLIN};
-        (void)poll(polled, 2 + door->count, next_deadline(door, deadline));
+        for (size_t i = 0; i < peers->count; i++)
+            polled[2 + i] = (struct pollfd){.fd = peers->of[i].is.fd,
+                                            .events = peers->of[i].is_stuck ? POLLOUT : POLLIN};
+        (void)poll(polled, 2 + peers->count, next_deadline(peers, deadline));
         if (polled[0].revents)
             return rd_because_of(why, RD_CAUSE_STOPPED, "stopped");
-        for (size_t i = door->count; i-- > 0;) {
-            candidate_t *candidate = &door->of[i];
+        for (size_t i = peers->count; i-- > 0;) {
+            candidate_t *candidate = &peers->of[i];
             proof_state_t is = PROOF_PENDING;
 
             if (polled[2 + i].revents)
-                is = hear(candidate, &door->key);
+                is = hear(candidate, &peers->key);
             else if (rd_left_ms(candidate->came_ms + RD_PROOF_MS) == 0)
                 is = PROOF_FAILED;
             if (is == PROOF_GIVEN) {
                 *proved_p = candidate->is;
-                remove_at(door, i);
+                remove_at(peers, i);
                 return true;
             }
             if (is == PROOF_FAILED)
-                turn_away(door, i);
+                turn_away(peers, i);
         }
         if (polled[1].revents)
-            accept_candidates(door);
+            accept_candidates(peers);
     }
     return rd_because_of(why, RD_CAUSE_LOST, "nobody with the key has connected in time%s",
-                         door->turned_away > 0 ? " (others have, and were turned away)" : "");
+                         peers->turned_away > 0 ? " (others have, and were turned away)" : "");
 }
 
-unsigned rd_door_close(rd_door_t *door)
+unsigned rd_peers_close(rd_peers_t *peers)
 {
-    unsigned turned_away = door->turned_away;
+    unsigned turned_away = peers->turned_away;
 
-    while (door->count > 0)
-        turn_away(door, 0);
-    rd_key_wipe(&door->key);
-    free(door);
+    while (peers->count > 0)
+        turn_away(peers, 0);
+    rd_key_wipe(&peers->key);
+    free(peers);
     return turned_away;
 }
 

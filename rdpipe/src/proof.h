@@ -19,17 +19,17 @@ void rd_proved_drop(rd_proved_t *proved);
 
 /* Those who have connected to a listener. Strangers wait beside the right one: of those who have
  * not proved themselves the oldest gives way to the next, but each has a second. */
-typedef struct rd_door rd_door_t;
+typedef struct rd_peers rd_peers_t;
 
 /* The listener stays the caller's. NULL: no memory. */
-rd_door_t *rd_door_open(int listener, const rd_key_t *key);
+rd_peers_t *rd_peers_open(int listener, const rd_key_t *key);
 
 /* Waits for one who has the key. */
-bool rd_door_await(rd_door_t *door, int stop, int64_t deadline, rd_proved_t *proved_p,
-                   rd_why_t *why);
+bool rd_peers_await(rd_peers_t *peers, int stop, int64_t deadline, rd_proved_t *proved_p,
+                    rd_why_t *why);
 
 /* Turns away who is left: how many were in all. */
-unsigned rd_door_close(rd_door_t *door);
+unsigned rd_peers_close(rd_peers_t *peers);
 
 /* The producer's side: shakes hands over proved->fd, and so proves that both have the key.
  * *is_cut_p: the other side closed before it said what it thinks of us. The socket stays open. */

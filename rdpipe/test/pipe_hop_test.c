@@ -142,7 +142,7 @@ static void nobody_gives_way_to_nobody(void)
     rd_key_t key = key_of(GOOD);
     rd_proved_t proved = {.fd = -1};
     struct rlimit limit, low;
-    rd_door_t *door;
+    rd_peers_t *peers;
     rd_why_t why;
     uint16_t port;
     int listener = open_listener(&port), fds[5];
@@ -151,19 +151,19 @@ static void nobody_gives_way_to_nobody(void)
     low = limit;
     low.rlim_cur = 24; /* four places */
     CHECK(setrlimit(RLIMIT_NOFILE, &low) == 0);
-    door = rd_door_open(listener, &key);
+    peers = rd_peers_open(listener, &key);
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
-    CHECK(door != NULL);
+    CHECK(peers != NULL);
     fds[0] = connect_to(port);
-    CHECK(!rd_door_await(door, -1, rd_now_ms() + 1100, &proved, &why)); /* his second is over */
+    CHECK(!rd_peers_await(peers, -1, rd_now_ms() + 1100, &proved, &why)); /* his second is over */
     for (int i = 1; i < 4; i++)
         fds[i] = connect_to(port);
-    CHECK(!rd_door_await(door, -1, rd_now_ms() + 200, &proved, &why));
+    CHECK(!rd_peers_await(peers, -1, rd_now_ms() + 200, &proved, &why));
     CHECK(!is_turned_away(fds[0]));
     fds[4] = connect_to(port);
-    CHECK(!rd_door_await(door, -1, rd_now_ms() + 1100, &proved, &why));
+    CHECK(!rd_peers_await(peers, -1, rd_now_ms() + 1100, &proved, &why));
     CHECK(is_turned_away(fds[0]) && !is_turned_away(fds[1]));
-    CHECK_EQ(rd_door_close(door), 1);
+    CHECK_EQ(rd_peers_close(peers), 1);
     for (int i = 0; i < 5; i++)
         close(fds[i]);
     close(listener);
