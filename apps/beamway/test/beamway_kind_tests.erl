@@ -22,7 +22,7 @@ modules() ->
     [begin
          {ok, {Module, [{abstract_code, {raw_abstract_v1, Forms}}]}} = beam_lib:chunks(Beam, [abstract_code]),
          {Module, Forms}
-     end || App <- ["beamway", "teleport", "placement", "beamway_cli", "beamway_console"],
+     end || App <- ["beamway", "teleport", "gen_rpc", "placement", "beamway_cli", "beamway_console", "beamway_exporter"],
             Ebin <- code:get_path(), lists:suffix("apps/" ++ App ++ "/ebin", Ebin),
             Beam <- filelib:wildcard(filename:join(Ebin, "*.beam"))].
 

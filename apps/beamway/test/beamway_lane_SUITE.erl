@@ -23,22 +23,22 @@ all() -> [{group, Kind} || Kind <- ?KINDS, is_wanted(Kind)].
 is_wanted(rdma) -> beamway_carrier:all([beamway_rdma]) =/= [];
 is_wanted(_) -> beamway_carrier:all([beamway_shm, beamway_tcp]) =/= [].
 
-groups() -> [{Kind, [], cases()} || Kind <- ?KINDS].
+groups() -> [{Kind, [], cases(Kind)} || Kind <- ?KINDS].
+
+%% The limit of rdma is tested with the distribution.
+cases(rdma) -> cases();
+cases(_) -> cases() ++ [ring_limit].
 
 cases() ->
     [frames_of_all_sizes, small_frames_in_order, both_ways_at_once, credit_bounds_the_mailbox, a_debt_is_paid, many_senders,
      writable_for_whoever_asks, stopped_peer, peer_killed, owner_killed, closed_in_order, closed_by_both,
-     closed_to_a_stuck_peer, what_was_delivered, given_away, after_the_end, nothing_is_left, ring_limit].
+     closed_to_a_stuck_peer, what_was_delivered, given_away, after_the_end, nothing_is_left].
 
 init_per_group(Kind, Config) -> [{kind, Kind} | Config].
 
 end_per_group(_Kind, _Config) -> ok.
 
-init_per_testcase(ring_limit, Config) ->
-    case kind(Config) of
-        rdma -> {skip, "rdma's own limit is tested with the distribution"};
-        _ -> Config
-    end;
+init_per_testcase(ring_limit, Config) -> Config;
 init_per_testcase(_Case, Config) ->
     start_pair(Config, []).
 
