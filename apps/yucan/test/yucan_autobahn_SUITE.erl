@@ -8,7 +8,6 @@
 
 -include_lib("common_test/include/ct.hrl").
 
--define(WAIT_MS, (20000 * beamway_runner:slowness())).
 -define(TEXT, 1).
 -define(BINARY, 2).
 -define(CLOSE, 8).
@@ -27,33 +26,19 @@ end_per_suite(_) -> yucan_test_server:stop_all().
 %% ---- a client
 
 open(Config) -> open(Config, "/ws", []).
-open(Config, Path, Headers) ->
-    Socket = yucan_client:connect(?config(port, Config)),
-    ok = gen_tcp:send(Socket, ["GET ", Path, " HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-                               "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n", Headers, "\r\n"]),
-    {101, _, <<>>} = yucan_client:one(Socket),
-    Socket.
+open(Config, Path, Headers) -> yucan_ws_client:open(?config(port, Config), yucan_ws_client:head("a", Path, Headers)).
 
-%% First byte, payload: a frame as a client masks it.
-frame(First, Payload) ->
-    Bin = iolist_to_binary(Payload),
-    Size = byte_size(Bin),
-    Length = if Size < 126 -> <<1:1, Size:7>>; Size < 65536 -> <<1:1, 126:7, Size:16>>; true -> <<1:1, 127:7, Size:64>> end,
-    [First, Length, <<7, 1, 9, 4>>, yucan_ws_frame:unmask(Bin, <<7, 1, 9, 4>>)].
+frame(First, Payload) -> yucan_ws_client:frame(First, Payload).
 
 whole(Opcode, Payload) -> frame(128 bor Opcode, Payload).
 part(Opcode, Payload) -> frame(Opcode, Payload).
 
 recv(Socket) ->
-    case gen_tcp:recv(Socket, 2, ?WAIT_MS) of
-        {ok, <<First, 0:1, Short:7>>} ->
-            Size = case Short of 126 -> {ok, <<S:16>>} = gen_tcp:recv(Socket, 2, ?WAIT_MS), S; 127 -> {ok, <<S:64>>} = gen_tcp:recv(Socket, 8, ?WAIT_MS), S; _ -> Short end,
-            Payload = case Size of 0 -> <<>>; _ -> {ok, P} = gen_tcp:recv(Socket, Size, ?WAIT_MS), P end,
-            case First of
-                136 -> {close, case Payload of <<Code:16, _/binary>> -> Code; <<>> -> none end};
-                _ -> {First band 127, Payload}
-            end;
-        {error, closed} -> closed
+    case yucan_ws_client:recv(Socket) of
+        {136, <<Code:16, _/binary>>} -> {close, Code};
+        {136, <<>>} -> {close, none};
+        {First, Payload} -> {First band 127, Payload};
+        closed -> closed
     end.
 
 received(Socket, Done) ->

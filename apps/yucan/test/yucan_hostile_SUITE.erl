@@ -42,10 +42,13 @@ clients() ->
      {garbage, fun(S) -> flood(S, "", crypto:strong_rand_bytes(1000)) end},
      {reads_nothing, fun(S) -> drip(S, "GET /flow HTTP/1.1\r\nHost: a\r\n\r\n", "", 500) end},
      {pipelines, fun(S) -> flood(S, "", binary:copy(<<"GET /text HTTP/1.1\r\nHost: a\r\n\r\n">>, 100)) end},
-     {ws_silent, fun(S) -> drip(S, ws_head("/ws"), "", 500) end},
-     {ws_reads_nothing, fun(S) -> flood(S, ws_head("/ws"), ws_frame(130, binary:copy(<<"x">>, 60000))) end},
-     {ws_too_large, fun(S) -> flood(S, ws_head("/ws"), [ws_frame(2, <<"x">>), binary:copy(iolist_to_binary(ws_frame(0, binary:copy(<<"x">>, 1000))), 100)]) end},
-     {ws_unmasked, fun(S) -> drip(S, [ws_head("/ws"), <<129, 1, "x">>], "", 500) end},
+     {ws_silent, fun(S) -> drip(S, yucan_ws_client:head("/ws"), "", 500) end},
+     {ws_reads_nothing, fun(S) -> flood(S, yucan_ws_client:head("/ws"), yucan_ws_client:frame(130, binary:copy(<<"x">>, 60000))) end},
+     {ws_too_large, fun(S) ->
+          Part = iolist_to_binary(yucan_ws_client:frame(0, binary:copy(<<"x">>, 1000))),
+          flood(S, yucan_ws_client:head("/ws"), [yucan_ws_client:frame(2, <<"x">>), binary:copy(Part, 100)])
+      end},
+     {ws_unmasked, fun(S) -> drip(S, [yucan_ws_client:head("/ws"), <<129, 1, "x">>], "", 500) end},
      {h2_reads_nothing, fun(S) -> drip(S, h2_head([{4, 0}], <<"/flow">>), "", 500) end},
      {h2_takes_nothing, fun(S) -> drip(S, h2_head([{4, 16#7fffffff}], <<"/flow">>), yucan_h2_client:frame(8, 0, 0, <<16#1000000:32>>), 100) end},
      {h2_half_headers, fun(S) -> drip(S, [h2_preface([]), yucan_h2_client:frame(1, 0, 1, <<0>>)], "", 500) end},
@@ -57,11 +60,6 @@ h2_preface(Settings) -> ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", yucan_h2_client:fra
 
 h2_head(Settings, Path) ->
     [h2_preface(Settings) | [yucan_h2_client:headers(2 * N - 1, 1, yucan_h2_client:get(Path, []), <<>>) || N <- lists:seq(1, ?STREAMS)]].
-
-ws_head(Path) -> ["GET ", Path, " HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"].
-
-ws_frame(First, Payload) when byte_size(Payload) < 126 -> [<<First, 1:1, (byte_size(Payload)):7, 0:32>>, Payload];
-ws_frame(First, Payload) -> [<<First, 1:1, 126:7, (byte_size(Payload)):16, 0:32>>, Payload].
 
 %% None of them reads. That the server has gone is seen by writing, or by the state of the socket.
 drip(Socket, First, Next, Ms) ->

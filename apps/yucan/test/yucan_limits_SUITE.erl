@@ -170,7 +170,7 @@ send_ms_slow(_) ->
 send_ms_websocket(_) ->
     Port = yucan_test_server:start(yucan_limits_test, #{handler => {yucan_test_handler, self()}, limits => #{send_ms => ?SHORT_MS}}),
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 65536}]),
-    _ = upgraded(Socket),
+    _ = yucan_ws_client:upgrade(Socket, yucan_ws_client:head("/ws")),
     Pid = receive {ws_open, Opened} -> Opened after ?WAIT_MS -> error(not_open) end,
     Size = 8 * 1024 * 1024,
     Pid ! {say, times(Size, <<"x">>)},
@@ -279,13 +279,8 @@ ws_idle_ms(_) ->
     receive {ws_ended, idle} -> ok after ?WAIT_MS -> error(not_ended) end,
     {ok, cancel} = timer:cancel(Ticks).
 
-websocket(Port) -> upgraded(yucan_client:connect(Port)).
+websocket(Port) -> yucan_ws_client:open(Port, yucan_ws_client:head("/ws")).
 
-upgraded(Socket) ->
-    ok = gen_tcp:send(Socket, "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-                      "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"),
-    <<"HTTP/1.1 101 ", _/binary>> = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
-    Socket.
-
-%% Masked with zeros.
-frame(Fin, Opcode, Size) -> [<<Fin:1, 0:3, Opcode:4, 1:1, Size:7, 0:32>>, times(Size, <<"x">>)].
+frame(Fin, Opcode, Size) ->
+    <<First>> = <<Fin:1, 0:3, Opcode:4>>,
+    yucan_ws_client:frame(First, times(Size, <<"x">>)).

@@ -224,9 +224,7 @@ hot_server(_) ->
     Port = start(#{limits => #{header_ms => ?WAIT_MS, idle_ms => 2 * ?WAIT_MS}}),
     [New, Warm, Asleep, Kept, WebSocket] = Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 5)],
     [answered(S) || S <- [Warm, Asleep, Kept]],
-    ok = gen_tcp:send(WebSocket, ["GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                                  "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"]),
-    {101, _, _} = yucan_client:one(WebSocket),
+    _ = yucan_ws_client:upgrade(WebSocket, yucan_ws_client:head("/ws")),
     wait_for(fun() -> length(connections_in({erlang, hibernate, 3})) =:= 3 end),
     %% What is on its way to its waiting place has code on its stack; on a busy machine it may have fallen asleep before anybody looks.
     wait_for(fun() ->

@@ -36,21 +36,14 @@ open(Port, Path, Changes) ->
 open(Config) -> element(1, open(?config(port, Config), "/ws", #{})).
 
 frame(Fin, Rsv1, Opcode, Payload) ->
-    Key = <<1, 2, 3, 4>>,
-    Size = byte_size(Payload),
-    Length = if Size < 126 -> <<1:1, Size:7>>; Size < 65536 -> <<1:1, 126:7, Size:16>>; true -> <<1:1, 127:7, Size:64>> end,
-    [<<Fin:1, Rsv1:1, 0:2, Opcode:4>>, Length, Key, yucan_ws_frame:unmask(Payload, Key)].
+    <<First>> = <<Fin:1, Rsv1:1, 0:2, Opcode:4>>,
+    yucan_ws_client:frame(First, Payload).
 
 send(Socket, Opcode, Payload) -> ok = gen_tcp:send(Socket, frame(1, 0, Opcode, Payload)).
 
 recv(Socket) ->
-    {ok, <<Fin:1, Rsv1:1, 0:2, Opcode:4, 0:1, Short:7>>} = gen_tcp:recv(Socket, 2, ?WAIT_MS),
-    Size = case Short of
-        126 -> {ok, <<S:16>>} = gen_tcp:recv(Socket, 2, ?WAIT_MS), S;
-        127 -> {ok, <<S:64>>} = gen_tcp:recv(Socket, 8, ?WAIT_MS), S;
-        _ -> Short
-    end,
-    Payload = case Size of 0 -> <<>>; _ -> {ok, P} = gen_tcp:recv(Socket, Size, ?WAIT_MS), P end,
+    {First, Payload} = yucan_ws_client:recv(Socket),
+    <<Fin:1, Rsv1:1, 0:2, Opcode:4>> = <<First>>,
     {Fin, Rsv1, Opcode, Payload}.
 
 %% RFC 6455, 1.3 has this key and its answer.

@@ -122,10 +122,7 @@ too_large_form(Config) ->
 websocket(Config) -> talk(?config(port, Config), "localhost").
 
 talk(Port, Host) ->
-    Socket = yucan_client:connect(Port),
-    ok = gen_tcp:send(Socket, ["GET /ws HTTP/1.1\r\nHost: ", Host, "\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-                               "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"]),
-    <<"HTTP/1.1 101 ", _/binary>> = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
+    Socket = yucan_ws_client:open(Port, yucan_ws_client:head(Host, "/ws", [])),
     {ok, <<16#81, 5, "hello">>} = gen_tcp:recv(Socket, 7, ?WAIT_MS),
     %% Masked with zeros.
     ok = gen_tcp:send(Socket, [<<16#81, 16#81, 0:32, "a">>, <<16#81, 16#81, 0:32, "b">>, <<16#81, 16#83, 0:32, "end">>]),
@@ -192,10 +189,7 @@ supervisor_options(Config) ->
 told(Port, Message) -> told(Port, "localhost", Message).
 
 told(Port, Host, Message) ->
-    Socket = yucan_client:connect(Port),
-    ok = gen_tcp:send(Socket, ["GET /ws HTTP/1.1\r\nHost: ", Host, "\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-                               "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"]),
-    <<"HTTP/1.1 101 ", _/binary>> = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
+    Socket = yucan_ws_client:open(Port, yucan_ws_client:head(Host, "/ws", [])),
     {ok, <<16#81, 5, "hello">>} = gen_tcp:recv(Socket, 7, ?WAIT_MS),
     ok = gen_tcp:send(Socket, Message),
     {ok, Answer} = gen_tcp:recv(Socket, 4, ?WAIT_MS),
