@@ -18,8 +18,8 @@ init_per_suite(Config) ->
 
 end_per_suite(_) -> yucan_test_server:stop_all().
 
-%% The core stays small: 26 modules, which call of the others only what answers `{websocket, ...}', the owner of the cache of files, and three for HTTP/2:
-%% its connection, its answers and its bodies.
+%% The core stays small: 26 modules at most. Of the others it calls the owner of the cache of files, what a configuration asks about clients, three of HTTP/2,
+%% the transport for TLS, and what answers `{websocket, ...}'.
 core(_) ->
     Src = filename:join([code:lib_dir(yucan), "src"]),
     Core = modules(filename:join(Src, "*.erl")),
