@@ -27,7 +27,7 @@
 -define(SYSCALLS, <<"system calls a call">>).
 -define(SWITCHES, <<"context switches a call">>).
 
-%% @doc Runs the demo: 0 done, 1 something failed, 2 wrong words.
+%% @doc Runs the demo: 0 done, 1 something failed, 2 usage error.
 %% BEAMWAY_STEPS tells what went before, as `name=seconds' with spaces between.
 -spec main(Words :: [string()]) -> 0..2.
 main(Words) ->

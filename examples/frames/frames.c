@@ -174,6 +174,6 @@ int main(int argc, char **argv)
         return watch(&format);
     (void)fprintf(stderr,
                   "usage: frames make COUNT [WIDTH HEIGHT FPS] | frames watch [WIDTH HEIGHT FPS]\n"
-                  "Exit status: 0 all pictures came in time, 1 some did not, 2 called wrongly.\n");
+                  "Exit status: 0 all pictures came in time, 1 some did not, 2 usage error.\n");
     return 2;
 }

@@ -114,7 +114,7 @@ void rd_usage(const rd_cli_t *cli, const char *form, ...)
     va_start(args, form);
     say(cli->name, form, args);
     va_end(args);
-    (void)fprintf(stderr, "'%s --help' shows how it is called\n", cli->name);
+    (void)fprintf(stderr, "try '%s --help'\n", cli->name);
     exit(RD_EXIT_USAGE);
 }
 
@@ -229,7 +229,7 @@ void rd_cli_option(rd_cli_t *cli, int option, const char *value)
         (void)printf("%s %s\n", cli->name, RD_VERSION);
         exit(rd_cli_printed(cli));
     default:
-        (void)fprintf(stderr, "'%s --help' shows how it is called\n", cli->name);
+        (void)fprintf(stderr, "try '%s --help'\n", cli->name);
         exit(RD_EXIT_USAGE);
     }
 }

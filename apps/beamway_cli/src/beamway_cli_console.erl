@@ -10,7 +10,7 @@
 -define(FAILED, 1).
 -define(USAGE, 2).
 
-%% @doc Runs until it is ended: 1 if it could not start, 2 for wrong words.
+%% @doc Runs until it is ended: 1 if it could not start, 2 for a usage error.
 -spec main(Words :: [string()]) -> 0..2.
 main(Words) ->
     case getopt:parse(options(), Words) of

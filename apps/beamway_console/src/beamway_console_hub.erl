@@ -201,7 +201,7 @@ sampled(Node, #{sample := Before, histories := Histories, state := Was} = Known,
 aged(#state{nodes = Nodes, config = #{interval_ms := Interval, nodes := Configured}} = State) ->
     Now = clock(),
     Quiet = fun(_, #{state := Is, collector := Pid, heard := Heard} = Known) when is_pid(Pid), Is =/= silent, Now - Heard > 2000 + 2 * Interval ->
-                    Known#{state := silent, since := now_ms(), why := <<"it tells nothing: stopped, overloaded, or its connection is busy">>, rates := none};
+                    Known#{state := silent, since := now_ms(), why := <<"no samples received: it is stopped or overloaded, or its connection is busy">>, rates := none};
                (_, Known) -> Known
             end,
     Stays = fun(Node, #{state := Is, since := Since}) ->

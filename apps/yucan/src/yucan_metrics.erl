@@ -35,7 +35,7 @@ fields() ->
     [{connections, "Connections accepted"},
      {refused_connections, "Connections refused, as too many were open"},
      {requests, "Requests answered by a handler"},
-     {refused, "What was no valid request"},
+     {refused, "Requests that were malformed, too large or too slow"},
      {crashes, "Handlers that failed"},
      {bytes_out, "Bytes of bodies sent"},
      {status_1xx, "Connections upgraded"},

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The `yucan' command, started by bin/yucan: serves a folder or a configuration file until it is told to end.
 %%
-%% Exit status: 0 ended as asked, 1 it cannot serve, 2 wrong words. What it serves and where goes to standard output, all else to
+%% Exit status: 0 ended as asked, 1 it cannot serve, 2 usage error. What it serves and where goes to standard output, all else to
 %% standard error.
 -module(yucan_cli).
 
@@ -64,7 +64,7 @@ usage() ->
     "  --watch FOLDER      compile and load what changes there (again for others)\n"
     "  --help, --version   Without a word: this folder. A CONFIGURATION ends in .conf\n"
     "                      or has a line <server NAME>. It takes --quiet and --watch.\n"
-    "exit status: 0 ended as asked, 1 cannot serve, 2 wrong words\n".
+    "exit status: 0 ended as asked, 1 cannot serve, 2 usage error\n".
 
 version() ->
     _ = application:load(yucan),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `yucan' command as a user runs it: a folder at once, wrong words, a daemon, watching of sources.
+%% @doc The `yucan' command as a user runs it: a folder at once, usage errors, a daemon, watching of sources.
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).

@@ -9,7 +9,7 @@ publish: messages with the ids NAME-1, NAME-2, …, each until it is confirmed; 
 one, written after the confirm. An id that was not confirmed is published again: that may give duplicates, never a loss.
 consume: FILE gets a line for each delivery, `NAME-N` or `corrupt NAME-N`, before it is acknowledged.
 The body is the id, a space, and bytes that follow from the id: 100 or, every 50th time, 200,000.
-Exit code: 0; 2 if called wrongly.
+Exit code: 0; 2 for a usage error.
 """
 import hashlib
 import itertools
