@@ -128,7 +128,7 @@ dashboard(_Config) ->
 ready(Expression) ->
     unicode:characters_to_list(string:replace(string:replace(Expression, "$__rate_interval", "1m", all), "$instance", ".*", all)).
 
-%% The application registers its collector where the library runs, and listens nowhere.
+%% The application registers its collector where the library runs, and listens nowhere unless it is given a port.
 by_the_library(_Config) ->
     Paths = [_, _, _] = filelib:wildcard(?LIBRARY),
     {ok, Peer, _} = beamway_peer:start(beamway_shm, #{args => lists:append([["-pa", Path] || Path <- Paths])}),
@@ -138,4 +138,8 @@ by_the_library(_Config) ->
     [] = beamway_peer:call(Peer, yucan, figures, []),
     ok = beamway_peer:call(Peer, application, stop, [beamway_exporter]),
     nomatch = re:run(beamway_peer:call(Peer, prometheus_text_format, format, []), "placement_leases"),
+    %% With a port it listens, too, and the library shows the histogram of that server.
+    ok = beamway_peer:call(Peer, application, set_env, [beamway_exporter, port, 0]),
+    {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [beamway_exporter]),
+    {match, _} = re:run(beamway_peer:call(Peer, prometheus_text_format, format, []), "yucan_request_duration_seconds_bucket\\{[^}]*le=\"\\+Inf\""),
     ok.
