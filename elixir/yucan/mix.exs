@@ -13,7 +13,8 @@ defmodule Yucan.MixProject do
       prune_code_paths: false,
       # The application that uses this brings Plug.
       xref: [exclude: [Plug.Conn, Plug.Conn.Adapter, Plug.Conn.NotSentError, Plug.Conn.Status, Plug.Exception]],
-      description: "yucan as a web server for Plug"
+      description: "yucan as a web server for Plug",
+      package: [name: "beamway_yucan_plug", licenses: ["Apache-2.0"], links: %{}]
     ]
   end
 
