@@ -7,7 +7,7 @@
 -behaviour(gen_server).
 
 -export([start_link/4, open/3, answered/5, refused/3, flush/1, move/2, format/1, json/1, path/1]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([log/0, entry/0, target/0]).
 
 -include("yucan_internal.hrl").
@@ -152,6 +152,12 @@ handle_info(look, #state{file = File, inode = Inode} = State) ->
     end;
 handle_info(_, State) ->
     {noreply, State}.
+
+%% @private Closed here, so that the last lines are in the file when this process has ended.
+-spec terminate(term(), #state{}) -> ok.
+terminate(_, #state{device = Device}) ->
+    _ = file:close(Device),
+    ok.
 
 %% @doc A line of the log. The id of the request, if there is one, stands behind the fields of the format.
 -spec format(entry()) -> iodata().
