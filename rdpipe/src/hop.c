@@ -532,8 +532,8 @@ bool rd_hop_reach(const rd_there_t *there, const rd_key_t *key, const rd_terms_t
                         there->connect_ms > 0 ? now + there->connect_ms : deadline, &socket,
                         &step)) {
             if (!is_cut) /* else it is a consequence of what *why tells */
-                (void)rd_because(why, "%s%s%s", there->is_hop ? there->peer : "",
-                                 there->is_hop ? ": " : "", step.text);
+                (void)rd_because_of(why, step.cause, "%s%s%s", there->is_hop ? there->peer : "",
+                                    there->is_hop ? ": " : "", step.text);
             return false;
         }
         if (join(socket, there->peer, key, terms, stop, deadline, hop_p, &is_cut, why))
