@@ -522,14 +522,13 @@ bool rd_hop_reach(const rd_there_t *there, const rd_key_t *key, const rd_terms_t
                   rd_hop_t *hop_p, rd_why_t *why)
 {
     for (bool is_cut = false;;) {
-        int64_t now = rd_now_ms(), deadline = now + there->attempt_ms;
+        int64_t now = rd_now_ms(), from = now < there->awaited_until ? there->awaited_until : now;
+        int64_t deadline = from + there->attempt_ms;
         rd_why_t step;
         int socket;
 
-        if (deadline < there->patient_until)
-            deadline = there->patient_until;
         if (!rd_connect(there->host, there->port, stop, there->awaited_until,
-                        there->connect_ms > 0 ? now + there->connect_ms : deadline, &socket,
+                        there->connect_ms > 0 ? from + there->connect_ms : deadline, &socket,
                         &step)) {
             if (!is_cut) /* else it is a consequence of what *why tells */
                 (void)rd_because_of(why, step.cause, "%s%s%s", there->is_hop ? there->peer : "",

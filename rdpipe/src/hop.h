@@ -81,7 +81,7 @@ typedef struct {
     const char *host;
     uint16_t port;
     const char *peer;      /* names it in reasons */
-    int64_t attempt_ms;    /* for one attempt */
+    int64_t attempt_ms;    /* for one attempt, from `awaited_until` on if it begins before */
     int64_t connect_ms;    /* of it for the connection; 0: all of it */
     bool is_hop;           /* of a pipeline: `peer` is the name of the host */
     int64_t awaited_until; /* so long nobody may listen there yet; 0: somebody must */

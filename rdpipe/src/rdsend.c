@@ -47,13 +47,13 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
 static bool reach(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
                   rd_hop_t *hop_p, rd_why_t *why)
 {
-    int64_t wait_ms = (int64_t)cli->wait_s * 1000, patient_until = rd_now_ms() + wait_ms;
+    int64_t patient_until = rd_now_ms() + (int64_t)cli->wait_s * 1000;
     char peer[300];
     rd_there_t there = {.host = host,
                         .port = port,
                         .peer = peer,
                         .attempt_ms = ATTEMPT_MS,
-                        .connect_ms = wait_ms + ANSWER_MS,
+                        .connect_ms = ANSWER_MS,
                         .awaited_until = patient_until,
                         .patient_until = patient_until};
 

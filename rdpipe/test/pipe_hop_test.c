@@ -452,6 +452,33 @@ static void the_first_reason_is_told(void)
     CHECK_EQ(why.cause, RD_CAUSE_LOST);
 }
 
+/* Whoever connects as the wait for a listener ends still has the time of an attempt. */
+static void the_last_attempt_has_its_time(void)
+{
+    rd_key_t key = key_of(GOOD);
+    rd_terms_t terms = terms_of(carrier, 65536);
+    rd_there_t there = {.host = "127.0.0.1", .peer = "the listener", .attempt_ms = 5000};
+    rd_hop_t hop = {.side = -1};
+    rd_why_t why = {.text = ""};
+    int listener;
+    pid_t child;
+
+    if (carrier != RD_CARRIER_TCP || encrypted)
+        return;
+    listener = open_listener(&there.port);
+    there.awaited_until = there.patient_until = rd_now_ms() + 5000;
+    child = fork();
+    if (child == 0) {
+        close(listener);
+        _exit(rd_hop_reach(&there, &key, &terms, -1, &hop, &why) ? 0 : 1);
+    }
+    (void)poll(NULL, 0, 5200);
+    CHECK(accept_one(listener, GOOD, NULL, &hop, &why, LONG_MS));
+    CHECK_EQ(status_of(child), 0);
+    rd_hop_close(&hop);
+    close(listener);
+}
+
 /* The system puts last what cannot be reached. */
 static const struct {
     const char *name, *addresses[2];
@@ -582,6 +609,7 @@ static const check_case_t cases[] = {
     {"the consumer bounds the streams", the_consumer_bounds_the_streams},
     {"a congestion control is one of the kernel", a_congestion_control_is_one_of_the_kernel},
     {"the first reason is told", the_first_reason_is_told},
+    {"the last attempt has its time", the_last_attempt_has_its_time},
     {"who is refused at one address waits", who_is_refused_at_one_address_waits},
     {"a silent address does not take all the time", a_silent_address_does_not_take_all_the_time},
     {"nobody comes", nobody_comes},
