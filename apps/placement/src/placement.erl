@@ -138,20 +138,21 @@ spawn(Query, Call) -> spawn(Query, Call, #{}).
           {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | {busy, [{node(), term()}]}}.
 spawn(Query, {_, _, _} = Call, Options) ->
     case placement_choose:ranked(maps:get(nodes, Options, all), {Query, ?TRIES}) of
-        {ok, Nodes, #{require := Require}} ->
-            try_spawn(Nodes, Call, maps:get(claims, Options, #{}), placement_pred:at_target(Require), []);
+        {ok, Nodes, Plan} -> try_spawn(Nodes, Call, maps:get(claims, Options, #{}), Plan, []);
         {error, _} = Error -> Error
     end.
 
 try_spawn([], _, _, _, Refused) -> {error, {busy, lists:reverse(Refused)}};
-try_spawn([Node | Rest], Call, Claims, Require, Refused) ->
-    case placement_lease:reserve(Node, Claims, Require, #{}) of
+try_spawn([Node | Rest], Call, Claims, #{require := Require} = Plan, Refused) ->
+    %% Others of this node may choose before that node has answered.
+    ok = placement_choose:placed([Node], Plan),
+    case placement_lease:reserve(Node, Claims, placement_pred:at_target(Require), #{}) of
         {ok, Lease} ->
             case started(Node, Call, Lease) of
                 {ok, Pid} -> {ok, Pid, #{node => Node, refused => lists:reverse(Refused)}};
-                {error, Reason} -> try_spawn(Rest, Call, Claims, Require, [{Node, Reason} | Refused])
+                {error, Reason} -> try_spawn(Rest, Call, Claims, Plan, [{Node, Reason} | Refused])
             end;
-        {error, Reason} -> try_spawn(Rest, Call, Claims, Require, [{Node, Reason} | Refused])
+        {error, Reason} -> try_spawn(Rest, Call, Claims, Plan, [{Node, Reason} | Refused])
     end.
 
 started(Node, Call, Lease) ->

@@ -304,7 +304,9 @@ chosen({#{name := Name, nodes := Nodes, grace := Grace} = Spec, SinceMs}, #state
 
 choose(#{query := Query, grace := Grace} = Spec, Connected, Before) ->
     case placement_choose:ranked(Connected, {Query, 1}) of
-        {ok, [Node | _], _} -> gen_server:cast({?SERVER, Node}, {try_start, Spec, none});
+        {ok, [Node | _], Plan} ->
+            ok = placement_choose:placed([Node], Plan),
+            gen_server:cast({?SERVER, Node}, {try_start, Spec, none});
         {error, _} -> ok
     end,
     %% Time for the answer: another look before would choose once more. If no node suits, many voters are not to look for one all the time.

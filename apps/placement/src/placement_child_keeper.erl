@@ -91,7 +91,9 @@ not_started(#{name := Name, query := Query, grace := Grace} = Spec, Given, Timer
     %% The next start is not sooner than after this.
     receive after min(Grace div 4, 1000) -> ok end,
     case Given =/= none andalso placement_choose:ranked(connected(Spec), {Query, 1}) of
-        {ok, [Node | _], _} -> passed(Node, Spec, Given);
+        {ok, [Node | _], Plan} ->
+            ok = placement_choose:placed([Node], Plan),
+            passed(Node, Spec, Given);
         _ -> given_up(Spec, Given)
     end.
 
@@ -159,7 +161,9 @@ fits(#kept{spec = #{grace := Grace} = Spec, unfit_since = Since} = Kept) ->
         {_, _} when Now - Since < Grace -> Kept;
         _ ->
             case ranked([node() | connected(Spec)], Kept) of
-                {ok, [Node | _], _} when Node =/= node() -> moved(Node, Spec, Kept);
+                {ok, [Node | _], Plan} when Node =/= node() ->
+                    ok = placement_choose:placed([Node], Plan),
+                    moved(Node, Spec, Kept);
                 _ -> Kept
             end
     end.

@@ -5,7 +5,7 @@
 %% ends at its deadline with what has come by then, and nodes that did not answer are unknown, not unsuitable.
 -module(placement_choose).
 
--export([choose/2, ranked/2, snapshot/2, feasible/2, candidates/1]).
+-export([choose/2, ranked/2, placed/2, snapshot/2, feasible/2, candidates/1]).
 
 -export_type([nodes_spec/0, meta/0, snapshot/0, error/0]).
 
@@ -24,7 +24,7 @@
 -spec choose(nodes_spec(), placement_query:query()) -> {ok, [node(), ...], meta()} | {error, error()}.
 choose(Nodes, Query) -> with_plan(Nodes, Query, fun(Plan, Found, Began) -> decided(Plan, snapshot(Found, Plan), Began) end).
 
-%% @doc Up to `Count' nodes in the order in which they should be tried, for {@link placement:spawn/2}.
+%% @doc Up to `Count' nodes in the order in which they should be tried, for {@link placement:spawn/2}. Whoever starts something there tells {@link placed/2}.
 -spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()}) -> {ok, [node(), ...], placement_query:plan()} | {error, error()}.
 ranked(Nodes, {Query, Count}) ->
     with_plan(Nodes, Query, fun(Plan, Found, _) ->
@@ -162,6 +162,7 @@ decided(#{policy := Policy} = Plan, #{contexts := Contexts, epoch := Epoch} = Sn
             case taken(Plan, Feasible, Snapshot) of
                 [] -> {error, {unsatisfied, why_none(Plan, Snapshot)}};
                 Nodes ->
+                    ok = placed(Nodes, Plan),
                     Unreachable = [{Node, Status} || #{node := Node, view := #{status := Status}} <- Contexts, Status =/= ok, Status =/= unasked],
                     {ok, Nodes, #{epoch => Epoch, policy => Policy, candidates => length(Contexts), feasible => length(Feasible), dropped => Dropped,
                                   unreachable => Unreachable, answered => length([C || #{view := #{status := ok}} = C <- Contexts]), oldest_ms => oldest(Feasible),
@@ -177,11 +178,8 @@ why_none(Plan, #{contexts := Contexts}) ->
 oldest(Contexts) -> lists:max([0 | [Age || #{view := #{attributes := Attributes}} <- Contexts, {ok, _, Age, _, _} <- maps:values(Attributes)]]).
 
 taken(#{n := all, spread := none}, Feasible, _) -> [Node || #{node := Node} <- Feasible];
-%% Nobody was asked what prefers some of them. A choice of all is no placement on each.
-taken(#{n := all} = Plan, Feasible, Snapshot) ->
-    All = Plan#{n := length(Feasible)},
-    {Shuffled, _} = placement_policy:shuffle([Node || #{node := Node} <- Feasible], seed()),
-    enough(spread(All, Shuffled, Feasible, Snapshot), All);
+%% Nobody was asked what prefers some of them.
+taken(#{n := all} = Plan, Feasible, Snapshot) -> taken(Plan#{n := length(Feasible), policy := random, prefer := []}, Feasible, Snapshot);
 taken(#{policy := {module, Module}, n := Count, source := Query} = Plan, Feasible, _) -> enough(Module:select(scored(Plan, Feasible), Count, Query), Plan);
 taken(#{policy := Policy, n := Count} = Plan, Feasible, Snapshot) ->
     Scored = case placement_policy:is_live(Policy) of
@@ -191,9 +189,7 @@ taken(#{policy := Policy, n := Count} = Plan, Feasible, Snapshot) ->
                      scored(Plan, charged(Drawn, Plan))
              end,
     {Best, _} = placement_policy:best(Policy, Scored, length(Scored), seed()),
-    Chosen = enough(spread(Plan, Best, Feasible, Snapshot), Plan),
-    _ = placement_policy:is_live(Policy) orelse note(Chosen),
-    Chosen.
+    enough(spread(Plan, Best, Feasible, Snapshot), Plan).
 
 enough(Chosen, #{n := Count, min := Min}) ->
     case length(Chosen) >= min(Min, Count) of
@@ -254,6 +250,14 @@ score(M, F, Node, Known) ->
 %%% Own placements, for policies that do not ask anew
 
 -define(OWN, placement_own). %% {Node, AtMs} for each placement by this node
+
+%% @doc Counts a placement on each of these nodes, for the choices of the next minute. A choice of all nodes is none.
+-spec placed([node()], placement_query:plan()) -> ok.
+placed(_, #{n := all}) -> ok;
+placed(_, #{policy := {module, _}}) -> ok;
+placed(Nodes, #{policy := Policy}) ->
+    _ = placement_policy:is_live(Policy) orelse note(Nodes),
+    ok.
 
 note(Nodes) ->
     Now = erlang:monotonic_time(millisecond),
@@ -325,17 +329,19 @@ huge_values_test_() ->
      || {Want, Way, Values} <- [{[{a, 2.0}, {b, 0.0}, {c, 0.0}], min, [{a, 1}, {b, 2.5}, {c, 1 bsl 1024}]}, {[{a, 0.0}, {b, 2.0}, {c, 0.0}], max, [{a, 1}, {b, 2.5}, {c, 1 bsl 1024}]},
                                 {[{a, 0.0}, {b, 0.0}], min, [{a, 1.0e308}, {b, -1.0e308}]}]].
 
-%% With a spread, as without one, a choice of all nodes does not count as own placements.
-all_are_no_placements_test_() ->
-    Feasible = [#{node => Node, view => #{attributes => #{zone => {ok, Zone, 0, none, 0}}}} || {Node, Zone} <- [{a, x}, {b, x}, {c, x}, {d, y}]],
+%% A choice of all nodes, with a spread or without one, does not count as own placements.
+own_placements_test_() ->
+    Contexts = [#{node => Node, view => #{status => ok, at_ms => 0, attributes => #{zone => {ok, Zone, 0, none, 0}}}} || {Node, Zone} <- [{a, x}, {b, x}, {c, x}, {d, y}]],
     [fun() ->
+             {ok, Plan} = placement_query:compile(Query),
              ?OWN = ets:new(?OWN, [named_table, duplicate_bag]),
-             Taken = taken(#{n => all, min => 1, spread => {{attribute, zone}, 1, How}}, Feasible, #{tree => none}),
-             Noted = ets:tab2list(?OWN),
+             {ok, Nodes, _} = decided(Plan, #{contexts => Contexts, tree => none, epoch => 0}, 0),
+             Noted = [Node || {Node, _, _} <- ets:tab2list(?OWN)],
              true = ets:delete(?OWN),
-             ?assertEqual({Count, []}, {length(Taken), Noted}),
-             ?assert(lists:member(d, Taken))
-     end || {How, Count} <- [{soft, 4}, {hard, 3}]].
+             ?assertEqual({Query, Count, case Query of #{n := _} -> lists:sort(Nodes); _ -> [] end}, {Query, length(Nodes), lists:sort(Noted)}),
+             ?assert(Count =:= 1 orelse lists:member(d, Nodes))
+     end || {Count, Query} <- [{4, #{}}, {4, #{spread => {{attribute, zone}, 1, soft}}}, {3, #{spread => {{attribute, zone}, 1, hard}}},
+                               {1, #{n => 1, policy => least}}]].
 
 %% Each node's place is looked up once: looked up at each step of the choice it takes a hundred times as long.
 spread_over_many_places_test() ->
