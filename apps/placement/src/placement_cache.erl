@@ -279,9 +279,10 @@ handle_info({'DOWN', Monitor, process, {placement_push, Node}, _}, #state{follow
         #{Node := {Monitor, Names, Every}} -> {noreply, lost(Node, Names, Every, State)};
         _ -> {noreply, State}
     end;
-handle_info({follow_again, Node, Names, Every}, #state{follows = Follows} = State) ->
+handle_info({timeout, Timer, {follow_again, Node}}, #state{follows = Follows} = State) ->
     case Follows of
-        #{Node := {{lost, _}, Names, Every}} -> {noreply, following(Node, Names, Every, State)};
+        #{Node := {{lost, Timer}, Names, Every}} -> {noreply, following(Node, Names, Every, State)};
+        %% It had fired when follow/3 or unfollow/1 cancelled it.
         _ -> {noreply, State}
     end;
 handle_info({placement_change, Reference, Node, Version, Answers}, #state{follows = Follows, versions = Versions} = State) ->
@@ -427,7 +428,7 @@ following(Node, Names, Every, #state{follows = Follows} = State) ->
     end.
 
 lost(Node, Names, Every, #state{follows = Follows} = State) ->
-    Timer = erlang:send_after(?NEGATIVE_MS, self(), {follow_again, Node, Names, Every}),
+    Timer = erlang:start_timer(?NEGATIVE_MS, self(), {follow_again, Node}),
     State#state{follows = Follows#{Node => {{lost, Timer}, Names, Every}}}.
 
 unfollowed(Node, #state{follows = Follows} = State) ->
