@@ -83,8 +83,8 @@ pair(#{<<"mode">> := Mode, <<"from">> := From, <<"to">> := To, <<"min_us">> := M
 pair(Other, _) -> throw({bad_pair, Other}).
 
 %% @doc A matrix of microseconds in CSV: a row and a column for each node, between commas, semicolons or tabs. With names in the first row and the first column, or
-%% with numbers alone (the nodes are then called n1, n2 and so on). Where the first cell is empty, names follow, even if they are numbers. Another empty cell, `-' or
-%% `nan' is a pair that was not measured.
+%% with numbers alone (the nodes are then called n1, n2 and so on). Where the first cell is empty, and not the whole diagonal, names follow, even if they are numbers.
+%% Another empty cell, `-' or `nan' is a pair that was not measured.
 -spec from_csv(unicode:chardata()) -> {ok, placement_probe:measured()} | {error, error()}.
 from_csv(Text) ->
     case unicode:characters_to_list(Text) of
@@ -107,7 +107,7 @@ separator(Line) -> hd([Pattern || {Sign, Pattern} <- [{";", ";"}, {"\t", "\t"}],
 
 named([]) -> throw({csv, 1, "the file is empty"});
 named([{Number, [Corner | Names] = First} | Lines] = All) ->
-    Of = case Corner =/= "" andalso lists:all(fun is_value/1, First) of
+    Of = case lists:all(fun is_value/1, First) andalso (Corner =/= "" orelse has_empty_diagonal(All)) of
              true -> {["n" ++ integer_to_list(N) || N <- lists:seq(1, length(First))], All};
              false -> {Names, [{N, row_of(N, Name, Row, Lines, Names)} || {N, [Name | Row]} <- Lines]}
          end,
@@ -118,6 +118,9 @@ named([{Number, [Corner | Names] = First} | Lines] = All) ->
     Long = [Name || Name <- Nodes, Name =:= "" orelse length(Name) > 255],
     Long =:= [] orelse throw({csv, Number, text("'~ts' is no name of a node", [hd(Long)])}),
     {[list_to_atom(Name) || Name <- Nodes], Rows}.
+
+%% No node is measured with itself.
+has_empty_diagonal(Lines) -> lists:all(fun({Place, {_, Row}}) -> lists:sublist(Row, Place, 1) =:= [""] end, lists:zip(lists:seq(1, length(Lines)), Lines)).
 
 %% Rows stand in the order of the columns.
 row_of(N, Name, Row, Lines, Names) ->
@@ -194,6 +197,7 @@ csv_test_() ->
              ?assertEqual(Want, [{A, B, Us} || {{quiet, A, B}, #{median_us := Us, min_us := Us}} <- lists:sort(maps:to_list(Pairs))])
      end || Text <- ["node,a,b,c\na,0,3,\nb,2,0,4.5\nc,-,nan,0\n", ";a;b;c\r\na;0;2;\r\n\r\nb;;0;4.5\r\nc;;;0\r\n", "\"\"\ta\tb\tc\na\t0\t2\t\nb\t2\t0\t4.5\nc\t\t4.5\t"]]
         ++ [?_assertMatch({ok, #{nodes := [n1, n2], pairs := #{{quiet, n1, n2} := #{p90_us := 7}}}}, from_csv("0,7\n8,0\n")),
+            ?_assertMatch({ok, #{nodes := [n1, n2, n3], pairs := #{{quiet, n1, n2} := #{p90_us := 3}}}}, from_csv(",3,4\n3,,5\n4,5,\n")),
             ?_assertMatch({ok, #{nodes := ['1', '2'], pairs := #{{quiet, '1', '2'} := #{p90_us := 5}}}}, from_csv(",1,2\n1,0,5\n2,6,0\n"))].
 
 wrong_csv_test_() ->
