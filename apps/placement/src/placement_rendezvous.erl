@@ -8,10 +8,11 @@
 
 -export([ranked/2]).
 
-%% @doc The nodes for a key, the best first: the next ones are for copies, or for when the first is down. Nodes without a weight above 0 are left out.
+%% @doc The nodes for a key, the best first: the next ones are for copies, or for when the first is down. Nodes without a weight above 0 are left out,
+%% as are those whose weight is too large for floats.
 -spec ranked(Key :: term(), [{node(), Weight :: number()}]) -> [node()].
 ranked(Key, Weighted) ->
-    Scored = [{score(Key, Node, Weight), Node} || {Node, Weight} <- Weighted, Weight > 0],
+    Scored = [{score(Key, Node, Weight), Node} || {Node, Weight} <- Weighted, Weight > 0, placement_unit:is_measure(Weight)],
     [Node || {_, Node} <- lists:reverse(lists:usort(Scored))].
 
 score(Key, Node, Weight) ->
@@ -47,7 +48,7 @@ a_leave_test() ->
     [?assertEqual(tl(ranked(Key, [{a, 1}, {b, 3}, {c, 1}])), ranked(Key, lists:keydelete(hd(ranked(Key, [{a, 1}, {b, 3}, {c, 1}])), 1, [{a, 1}, {b, 3}, {c, 1}])))
      || Key <- lists:seq(1, 200)].
 
-none_test() -> ?assertEqual([], ranked(key, [{a, 0}])).
+left_out_test() -> ?assertEqual([c], ranked(key, [{a, 0}, {b, 1 bsl 1024}, {c, 1}])).
 
 %% The name that sorts last is made first.
 atoms_in_another_order_test() ->
