@@ -491,7 +491,7 @@ completed(Name, File, Old) ->
 
 %% A page whose figures were edited, or a result that was stored without `make figures'.
 the_pages_have_the_figures_of_the_results_test_() ->
-    {timeout, 120, ?_assertEqual([], pages() ++ outdated([chart()]))}.
+    {timeout, 120, ?_assertEqual([], pages() ++ outdated(pictures()))}.
 
 a_picture_of_other_data_is_outdated_test_() ->
     [?_assertMatch([_], outdated([{"/nowhere/a.svg", "a 1\n", ""}])), ?_assert(holds({ok, <<"<svg/>", (embedded("a 1\n"))/binary>>}, "a 1\n")),
