@@ -406,7 +406,7 @@ command(#{run := {sh, Command}}) -> Command.
 %% not there has no command.
 plan(Words) ->
     {Repeats, Names} = case Words of ["--repeats", Count | Rest] -> {list_to_integer(Count), Rest}; _ -> {default, Words} end,
-    case Names -- [Name || {Name, _} <- results()] of
+    case lists:usort(Names) -- [Name || {Name, _} <- results()] of
         [] -> planned(Repeats, Names);
         Unknown -> complain("bench/figures.config has no result ~ts", [lists:join(", ", Unknown)]), 2
     end.
@@ -514,7 +514,8 @@ every_result_is_known_test() ->
     Known = [Name ++ ".json" || {Name, _} <- results()],
     ?assertEqual([], [File || File <- Files, not lists:member(File, Known), string:find(File, "-quick") =:= nomatch]).
 
-a_result_that_nobody_knows_is_not_planned_test() -> ?assertEqual(2, plan(["--repeats", "1", "rpc", "no_result"])).
+a_result_that_nobody_knows_is_not_planned_test_() ->
+    [?_assertEqual(2, plan(["--repeats", "1", "rpc", "no_result"])), ?_assertEqual(0, plan(["rpc", "rpc"]))].
 
 every_path_is_there_test() ->
     [Paths] = [Paths || {paths, Paths} <- config()],
