@@ -425,8 +425,9 @@ command(_, Result, _) -> command(Result).
 minutes(Name, #{minutes := Guess}, Repeats) ->
     {Minutes, Wanted, Took} =
         case read(Name) of
-            {ok, #{<<"seconds">> := Seconds, <<"repeats">> := Before}} when Repeats =:= default; Before =:= 1 -> {Seconds / 60, 1, 1};
-            {ok, #{<<"seconds">> := Seconds, <<"repeats">> := Before}} -> {Seconds / 60, Repeats, Before};
+            {ok, #{<<"seconds">> := Seconds, <<"repeats">> := Before}} when Repeats =/= default, Before > 1 -> {Seconds / 60, Repeats, Before};
+            %% The stored run may have had fewer repeats than this one, and some programs have only one.
+            {ok, #{<<"seconds">> := Seconds}} -> {max(Guess, Seconds / 60), 1, 1};
             _ when Repeats =:= default -> {Guess, 1, 1};
             _ -> {Guess, min(9, Repeats), 9}
         end,
@@ -516,6 +517,10 @@ every_result_is_known_test() ->
 
 a_result_that_nobody_knows_is_not_planned_test_() ->
     [?_assertEqual(2, plan(["--repeats", "1", "rpc", "no_result"])), ?_assertEqual(0, plan(["rpc", "rpc"]))].
+
+%% A benchmark of one repeat, and one whose stored run may have had fewer than the nine of a run by default.
+a_run_gets_no_less_time_than_the_guess_test_() ->
+    [?_assertEqual(100000, minutes("http-2009", #{minutes => 100000}, 5)), ?_assertEqual(100000, minutes("hosts", #{minutes => 100000}, default))].
 
 every_path_is_there_test() ->
     [Paths] = [Paths || {paths, Paths} <- config()],
