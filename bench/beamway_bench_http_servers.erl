@@ -216,7 +216,7 @@ commands(tornado, Port, #{schedulers := Processes, backlog := Backlog}) ->
     [tornado(Port, Backlog, Processes)];
 commands(Name, Port, #{schedulers := Schedulers, backlog := Backlog, fastcgi := Fastcgi}) ->
     Root = beamway_bench_nodes:root(),
-    [["erl" | flags(Schedulers)] ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:join(Root, "bench/ebin"), filename:join(Root, "apps/yucan/ebin"),
+    [[beamway_bench_nodes:erl() | flags(Schedulers)] ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", filename:join(Root, "bench/ebin"), filename:join(Root, "apps/yucan/ebin"),
       filename:join(Root, "apps/yucan_yaws/ebin"),
       "-s", "beamway_bench_http_server", "start", atom_to_list(Name), integer_to_list(Port), filename:join(folder(), "root"), integer_to_list(Backlog),
       case Fastcgi of none -> "none"; _ -> integer_to_list(Fastcgi) end]].
@@ -291,4 +291,8 @@ compile_go() ->
 every_erlang_server_has_the_flags_of_yucan_test_() ->
     Words = fun(Name) -> [[Flags, " "] || Command <- commands(Name, 18090, #{cores => "0", schedulers => 1, backlog => 1, fastcgi => none}), Flags <- Command] end,
     [{atom_to_list(Name), ?_assertNotEqual(nomatch, string:find(Words(Name), "+Musmbcs 256 +Mulmbcs 256"))} || Name <- [yucan, mochiweb, cowboy, yucan2009, default_buffer, minimal]].
+
+ours_run_in_this_otp_test() ->
+    [[Erl | _]] = commands(yucan, 18090, #{schedulers => 1, backlog => 1, fastcgi => none}),
+    ?assert(lists:prefix(code:root_dir(), Erl)).
 -endif.

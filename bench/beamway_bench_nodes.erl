@@ -12,7 +12,7 @@
 %% defaults: when one node is killed, all others lose that same node, so they agree and stay together.
 -module(beamway_bench_nodes).
 
--export([root/0, start_epmd/0, start_epmd/1, stop_epmd/1, start/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5, each/2,
+-export([root/0, erl/0, start_epmd/0, start_epmd/1, stop_epmd/1, start/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5, each/2,
          names/1, os_pids/1, links/1, counters/1]).
 
 -export_type([epmd/0, cluster/0, direction/0, options/0]).
@@ -42,6 +42,10 @@ root(Folder) ->
         true -> Folder;
         false -> root(filename:dirname(Folder))
     end.
+
+%% @doc The program of this VM's own OTP, which a PATH with another one first could miss.
+-spec erl() -> file:filename().
+erl() -> filename:join([code:root_dir(), "bin", "erl"]).
 
 %% @doc Starts an epmd that ends when the calling process does.
 -spec start_epmd() -> epmd().
@@ -145,7 +149,7 @@ unique_prefix() ->
 
 start_peer(Options) ->
     Tag = make_ref(),
-    {Program, Words} = maps:get(exec, Options, {filename:join([code:root_dir(), "bin", "erl"]), []}),
+    {Program, Words} = maps:get(exec, Options, {erl(), []}),
     %% As the command itself, it takes no code from the current folder.
     InRoot = {"/bin/sh", ["-c", "cd / && exec \"$@\"", "sh", Program | Words]},
     {ok, Peer, _} = peer:start_link(Options#{exec => InRoot, wait_boot => {self(), Tag}}),
