@@ -58,7 +58,7 @@ limit() -> beamway_block:limit(maps:get(max_block_bytes, teleport_config:of_node
 %% @private
 -spec handle_call(term(), gen_server:from(), #blocks{}) -> {reply, term(), #blocks{}}.
 handle_call(offer, _From, State) ->
-    case maps:get(by_reference, teleport_config:of_node(node())) andalso beamway_block:is_loaded() of
+    case beamway_block:is_loaded() of
         true -> offered(State);
         false -> {reply, none, State}
     end;

@@ -81,7 +81,7 @@ init([]) ->
 -spec handle_call(term(), gen_server:from(), #listener{}) -> {reply, term(), #listener{}}.
 handle_call({offer, Node, HostId, Announces}, _From, #listener{host = Host} = State) ->
     Config = teleport_config:of_node(node()),
-    #{max_message_bytes := Max} = Own = teleport_config:of_caller(Node),
+    #{max_message_bytes := Max, by_reference := ByReference} = Own = teleport_config:of_caller(Node),
     IsSameHost = HostId =:= Host,
     Shared = shared(Announces, Config),
     case {teleport_ways:to_offer(teleport_ways:of_node(Node, Own)), address(Shared, Node, IsSameHost, Config)} of
@@ -89,7 +89,7 @@ handle_call({offer, Node, HostId, Announces}, _From, #listener{host = Host} = St
         {_, {error, Reason}} -> {reply, {error, Reason}, State};
         {{ok, Ways}, {ok, At}} ->
             ok = teleport_peers:offered(Node),
-            Offer = maps:merge(#{max_message_bytes => Max, batches => true}, blocks(IsSameHost)),
+            Offer = maps:merge(#{max_message_bytes => Max, batches => true}, blocks(IsSameHost andalso ByReference)),
             offered(open(Shared, At, State), At, maps:merge(Ways#{announce => Shared =/= none}, Offer))
     end;
 handle_call(_Request, _From, State) ->
@@ -106,7 +106,7 @@ address(_, _, _IsSameHost = true, _) -> {ok, {127, 0, 0, 1}};
 address(_, Node, _, _) -> reached_by(Node).
 
 %% An older caller does not look at this.
-blocks(_IsSameHost = true) ->
+blocks(_MayPass = true) ->
     case teleport_blocks:offer() of
         {ok, Address} -> #{blocks => Address};
         none -> #{}

@@ -182,15 +182,19 @@ no_room_there(Config) ->
         false = beamway_block:is_block(teleport:binary(bytes(100000)))
     end).
 
+%% At the receiver, for all senders or for this one. Each class has lanes that are opened with the options of that moment.
 switched_off(Config) ->
     on_first(Config, fun(Node) ->
         Block = block(1000000),
         Md5 = erlang:md5(Block),
-        ok = erpc:call(Node, teleport, configure, [all, #{by_reference => false}]),
         Keeper = spawn(Node, ?MODULE, keep, []),
-        ok = teleport:send(Keeper, Block, ?BULK),
-        [{Md5, false}] = kept(Keeper, 1),
-        0 = received(Node)
+        [begin
+             [ok = erpc:call(Node, teleport, configure, [Which, #{by_reference => Value}]) || {Which, Value} <- Changes],
+             ok = teleport:send(Keeper, Block, #{class => Class, way => lane}),
+             {N, {Md5, IsBlock}} = {N, lists:last(kept(Keeper, N))}
+         end || {N, Class, Changes, IsBlock} <- [{1, control, [{all, false}], false}, {2, bulk, [{all, true}, {node(), false}], false},
+                                                 {3, normal, [{all, false}, {node(), true}], true}]],
+        1 = received(Node)
     end).
 
 maker_is_killed(Config) ->
