@@ -187,11 +187,9 @@ only_so_many_strangers(Config) ->
     {PeerB, NodeB} = teleport_nodes:start(teleport_nodes:kind(Config), #{teleport => #{max_strangers => 5, stranger_ms => 2000}}),
     ok = teleport_nodes:connect(PeerA, NodeB),
     Pair = [{pair, {PeerA, NodeA, PeerB, NodeB}} | Config],
-    At = port(Pair),
-    Strangers = [connect_at(At) || _ <- lists:seq(1, 30)],
-    %% At the port of the distribution a lane begins with its first word. At one of its own some have been turned away by then.
-    Hello = teleport_handshake:hello(hello(Pair)),
-    _ = [gen_tcp:send(Socket, Hello) || Socket <- Strangers],
+    {At, Hello} = {port(Pair), teleport_handshake:hello(hello(Pair))},
+    %% At the port of the distribution a lane begins with its first word. At one of its own some are turned away before they can say it.
+    Strangers = [begin Socket = connect_at(At), _ = gen_tcp:send(Socket, Hello), Socket end || _ <- lists:seq(1, 30)],
     Challenged = [Socket || Socket <- Strangers, {ok, {challenge, _}} <- [hear(Socket)]],
     true = length(beamway_peer:call(PeerB, supervisor, which_children, [teleport_lane_sup])) =< 5,
     true = Challenged =/= [] andalso length(Challenged) < length(Strangers),
