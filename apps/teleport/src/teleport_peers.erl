@@ -313,10 +313,11 @@ started(Node) when node() =:= nonode@nohost ->
     {error, {nodedown, Node}};
 started(Node) ->
     #{lanes := Lanes} = teleport_config:of_node(Node),
+    %% Before the process, which may open a lane at once: up/2 needs them.
+    true = ets:insert(?TABLE, [{{count, Node, Class}, Count} || {Class, Count} <- maps:to_list(Lanes)]),
     try supervisor:start_child(teleport_peer_sup, [Node]) of
         {ok, Pid} ->
             _ = monitor(process, Pid),
-            true = ets:insert(?TABLE, [{{count, Node, Class}, Count} || {Class, Count} <- maps:to_list(Lanes)]),
             true = ets:insert(?TABLE, {{peer, Node}, Pid}),
             {ok, Pid};
         {error, Reason} ->
