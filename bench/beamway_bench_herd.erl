@@ -4,7 +4,7 @@
 %% A simulation drives the shipped {@link placement_policy}: 64 servers, each with one queue, exponential times of service with mean 1, load 0.9. 16 choosers each
 %% have a picture of all queues that they renew every `T' service times; a policy that is live asks the drawn servers. The mean response (waiting and service) of the default policy with a picture
 %% 20 old is compared with its own with a fresh one: `herd_ratio'. It is 1 as long as the policy really asks, since then no old picture decides. The other policies stand beside
-%% it, and what complete and fresh knowledge would give, which nobody has.
+%% it, and an ideal: complete and fresh knowledge (`herd_best_possible').
 -module(beamway_bench_herd).
 
 -export([metrics/0, repeats/1, measure/2, mean_response/4, mean_response/5]).
@@ -81,7 +81,7 @@ exponential(Rate, Seed) ->
     {Uniform, Next} = rand:uniform_s(Seed),
     {-math:log(1.0 - Uniform) / Rate, Next}.
 
-%% The chooser's picture, if it is too old: as it was at the last moment of renewal, which nobody has looked at since.
+%% The chooser's picture, if it is too old: as it was at the last moment of renewal. It is made only here, since no choice has used it in between.
 renewed(Chooser, #{now := Now, age := Age, pictures := Pictures, servers := Servers} = State) ->
     #{Chooser := {At, _}} = Pictures,
     case Age == 0.0 orelse Now - At >= Age of

@@ -114,7 +114,7 @@ load_average() ->
     {Load, _} = string:to_float(Text),
     Load.
 
-%% @doc Memory that could be had without swapping.
+%% @doc Memory that is available without swapping.
 -spec available_bytes() -> non_neg_integer().
 available_bytes() ->
     meminfo(<<"MemAvailable:">>).

@@ -4,7 +4,7 @@
 %%
 %% Each worker's time is printed in microseconds and their mean in seconds, as that one did. What is compared is how many MB all
 %% workers together brought round in a second, by the slowest of them. Lanes over shared memory (`lanes') and over TCP (`lanes_tcp') stand
-%% beside stock distribution, between the same kind of nodes. Over shared memory lanes also bring round blocks (`teleport:binary/1'), which nobody copies.
+%% beside stock distribution, between the same kind of nodes. Over shared memory lanes also bring round blocks (`teleport:binary/1'), without copying them.
 -module(beamway_bench_ring).
 -behaviour(beamway_bench).
 

@@ -116,7 +116,7 @@ by_strace(Port, Fun) ->
         beamway_bench_tools:close(Port, "INT")
     end.
 
-%% Without a call there is no table, and its end after it has let go of the processes means 0.
+%% Without a call strace prints no table. If it ends after it has detached from the processes, the sum is 0.
 strace_total(Port, Detached) ->
     case beamway_bench_tools:line(Port, ?READY_MS) of
         {line, Line} ->

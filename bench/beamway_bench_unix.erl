@@ -24,7 +24,7 @@ listening_as(Name) ->
     _ = put(?NAME, Name),
     ok.
 
-%% The number of the benchmark's epmd, which nobody asks here, keeps runs apart.
+%% The port of the benchmark's epmd keeps runs apart; epmd itself is not asked here.
 address(Name) ->
     {local, <<0, (unicode:characters_to_binary(lists:concat(["beamway-bench-", os:getenv("ERL_EPMD_PORT", "none"), "-", Name])))/binary>>}.
 

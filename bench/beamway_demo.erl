@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `make demo': four real nodes call each other over stock TCP and over Beamway, side by side;
-%% then one is killed, and what is left of it on the others is counted.
+%% then one is killed, and its descriptors and mappings that stay on the others are counted.
 %%
 %% The nodes are started as a user would start them: `global' connects them all and its
 %% prevent_overlapping_partitions stands at its default. The demo fails if shared memory did not
@@ -96,7 +96,7 @@ failed(Reason) ->
     end,
     ?FAILED.
 
-%% What doctor says, so that nobody has to ask twice.
+%% What doctor says, so that the user need not run it.
 remedy() ->
     io:format(standard_error, "~nbeamway doctor says:~n~ts", [beamway_cli_doctor:to_text(beamway_cli_doctor:examine())]).
 

@@ -334,8 +334,8 @@ int bw_block_descriptor(const bw_block_t *block)
 
 /*
  * Bytes may be read where nothing can take them away any more, whoever passed them: a file that can
- * be shortened, or memory whose pages are missing and cannot be had, would end this process by
- * SIGBUS.
+ * be shortened, or memory whose pages are missing and cannot be allocated, would end this process
+ * by SIGBUS.
  */
 static bool is_block(int fd, uint64_t size, struct stat *st)
 {

@@ -85,7 +85,7 @@ void pump_poll(bw_pump_t *pump);
 
 /* ---- pump_in.c ---- */
 
-/* pump_receive within what is left of a budget, which becomes less by what was read. */
+/* pump_receive within the rest of a budget, from which it subtracts what it read. */
 pump_result_t pump_receive_within(bw_pump_t *pump, budget_t *budget);
 
 #endif

@@ -122,7 +122,7 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
         if (status == BW_CORRUPT)
             return WAKE_FAILED;
     }
-    /* Before the descriptor is looked at again others run; the room that came with this doorbell
+    /* Before the descriptor is polled again others run; the room that came with this doorbell
      * must not wait so long. */
     if (pump_has_output(pump) && !pump_drain_queue(pump))
         return WAKE_FAILED;

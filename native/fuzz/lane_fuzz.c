@@ -18,7 +18,7 @@
 #define RING BW_RING_MIN_BYTES
 #define LARGEST 100000u
 #define MARK 65
-#define SMALL 4096u /* a frame of so many bytes is looked at when it is whole */
+#define SMALL 4096u /* a frame of so many bytes is checked when it is whole */
 
 typedef enum { GOES_ON, LAST_WORD, CORRUPT } end_t;
 

@@ -84,7 +84,7 @@ typedef struct {
     uint64_t unreleased; /* committed bytes that the peer is not known to have taken */
 } bw_link_stats_t;
 
-/* What is left of a link that was closed. */
+/* What a closed link leaves behind. */
 typedef struct {
     int fd;              /* the polled descriptor */
     int socket;          /* has much that nobody will read, or has yet to take `unsent`; -1: none */

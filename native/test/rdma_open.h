@@ -2,8 +2,8 @@
 #ifndef BW_TEST_RDMA_OPEN_H
 #define BW_TEST_RDMA_OPEN_H
 
-/* How the two ends of an rdma link meet in one process, over the fake verbs, and what is left of
- * rdma. */
+/* How the two ends of an rdma link meet in one process, over the fake verbs, and what rdma leaves
+ * behind. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <stdio.h>

@@ -69,8 +69,7 @@ static void two_links_do_not_mix(void)
 
 /* ---- who dies ---- */
 
-/* A connector that is killed before the listener is looked at has left its link there, or nothing.
- */
+/* A connector that is killed before the listener accepts has left its link there, or nothing. */
 static void connector_dies_before_accept(void)
 {
     bw_shm_listener_t listener = {.fd = -1};

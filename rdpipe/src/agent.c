@@ -710,8 +710,8 @@ int rd_agent(int control_in, int control_out)
     is_cut = agent.is_ending;
     if (is_cut)
         end_command(&agent);
-    /* Who still has a stream to say something to does so within seconds; the guard kills what is
-     * left of a command that did not end in order. */
+    /* Who still has a stream to say something to does so within seconds; the guard kills the
+     * remaining processes of a command that did not end in order. */
     if (!is_cut && !agent.is_failing && agent.child.pid > 0)
         rd_guard_forget(&agent.guard, agent.child.pid);
     rd_guard_end(&agent.guard);

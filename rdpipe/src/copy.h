@@ -14,8 +14,8 @@
  *   target: unpack  writes it
  *
  * A file is written under the name that rd_part_name gives, and gets its own by a rename when it is
- * whole. A tree that is new is built under such a name as a whole. What was cut off stays there and
- * is gone on with by the next copy to the same target; a lock keeps two copies apart.
+ * whole. A tree that is new is built under such a name as a whole. A partial file or tree stays
+ * there, and the next copy to the same target resumes it; a lock keeps two copies apart.
  */
 
 typedef struct {

@@ -167,7 +167,7 @@ typedef struct {
     rd_attempt_t of[RD_CARRIERS_TRIED];
 } listeners_t;
 
-/* Without one of them the producer sees that the carrier is not to be had. */
+/* Without one of them the producer sees that the carrier is not available. */
 static void open_listeners(listeners_t *listeners, uint32_t carriers, int socket, int stop)
 {
     rd_why_t ignored;
@@ -197,7 +197,7 @@ static void put_offer(uint32_t carrier, const bw_report_t *report, offer_t *offe
     }
 }
 
-/* The bytes of the address; 0: the carrier is not to be had there. */
+/* The bytes of the address; 0: the carrier is not available there. */
 static size_t get_offer(uint32_t carrier, const offer_t *offer, uint8_t address[BW_ADDRESS_MAX],
                         const uint8_t **token_p)
 {

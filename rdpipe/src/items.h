@@ -34,7 +34,7 @@ bool rd_items_attribute(rd_items_out_t *out, const char *name, const void *value
 bool rd_items_out_close(rd_items_out_t *out);
 
 bool rd_items_in_open(rd_items_in_t *in_p, int fd, rd_items_out_t *out);
-/* The next item; what is left of the content of the last one is skipped. False: *why. */
+/* The next item; skips the rest of the last one's content. False: *why. */
 bool rd_items_next(rd_items_in_t *in, rd_item_t *item_p, rd_why_t *why);
 /* A piece of the content of the last item, valid until the next call; 0: there is no more, or
  * *why. */

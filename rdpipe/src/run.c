@@ -178,8 +178,8 @@ static bool listen_for(rd_run_t *run, size_t i, int ms)
     return true;
 }
 
-/* Agents see the end of their channel and clean up; then ssh ends. What comes is still read, so
- * that nobody waits for us, and the last words of those that have just ended. */
+/* Agents see the end of their channel and clean up; then ssh ends. What they write is still read,
+ * so that none of them waits for us. So are the last words of agents that have just ended. */
 static void close_all(rd_run_t *run)
 {
     int64_t deadline = rd_now_ms() + CLOSE_MS;

@@ -111,7 +111,7 @@ hello(Stream, Ours, #{deadline := Deadline}) ->
             {error, Reason}
     end.
 
-%% Both sides take the same steps: a kind that could not be had is off for both.
+%% Both sides take the same steps: a kind that failed is off for both.
 best(_Ours, none, _Side, _Stream, _Options) ->
     {error, <<"the peer does not speak of lanes">>};
 best(Ours, Theirs, Side, Stream, Options) ->

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Carries distribution over TLS where shared memory cannot be had: the controller process takes
+%% @doc Carries distribution over TLS where shared memory is not available: the controller process takes
 %% what the VM wants to send and writes it, a reader process gives the VM what comes in.
 %%
 %% Both are linked with the connection process and with each other: when one ends the connection

@@ -197,7 +197,7 @@ send(Config, {BadPeer, _}, Packets) ->
         ok
     end).
 
-%% The node says why in a line, has let go of the bad peer, and lets others in.
+%% The node logs why in one line, has dropped the bad peer, and lets others in.
 is_left(Config, {BadPeer, BadNode}, Words) ->
     {Peer, Node} = under_test(Config),
     ok = beamway_peer:wait_disconnected(Peer, BadNode),

@@ -2,7 +2,7 @@
 %% @doc Names, epmd modules, kernel's options and net_kernel's functions work over each carrier.
 %%
 %% The same cases run over stock distribution, which proves the cases themselves, over Beamway on
-%% TCP and over Beamway as it comes. What is not an Erlang node of this OTP is tested in
+%% TCP and over Beamway with its defaults. What is not an Erlang node of this OTP is tested in
 %% beamway_foreign_SUITE. Wherever it makes sense each side connects once.
 -module(beamway_compat_SUITE).
 

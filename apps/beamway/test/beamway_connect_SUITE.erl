@@ -55,8 +55,8 @@ simultaneous_connects(Config) ->
          ok = beamway_peer:assert_link(PeerA, NodeB, Kind),
          ok = beamway_peer:assert_link(PeerB, NodeA, Kind),
          true = beamway_peer:call(PeerA, erlang, disconnect_node, [NodeB]),
-         %% The attempt that lost may be heard of late; with any carrier, who connects while it is looked at shares
-         %% its end and is told false.
+         %% The news of the attempt that lost may come late. With any carrier, a caller that connects while it is
+         %% handled shares its end and gets false.
          _ = beamway_peer:wait_until(fun() -> Attempts() =:= None end, 10000)
      end || _ <- lists:seq(1, Rounds)],
     ok.

@@ -84,7 +84,7 @@ driver_of_another_version(Config) ->
         ok = compile_c("old_driver.c", ["-shared", "-fPIC", "-I", Include, "-o", Driver])
     end, ["version 999"]).
 
-%% What is missing at the start can be loaded in the running node, as often as it comes and goes.
+%% What is missing at the start can be loaded in the running node, each time it comes back.
 driver_comes_later(Config) ->
     {Peer, Node} = under_test(Config),
     Root = copy(Config, "beamway"),

@@ -222,7 +222,7 @@ flood(To, Data) ->
     To ! Data,
     flood(To, Data).
 
-%% Links stay for three times net_ticktime on which nobody sends, or one side alone, also to a stock node: each side ticks.
+%% A link stays up for three times net_ticktime while no side sends, or only one, also to a stock node: each side ticks.
 silence_and_one_way(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     TickS = beamway_carrier:scale(4, 8),

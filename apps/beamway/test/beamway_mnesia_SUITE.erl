@@ -133,7 +133,7 @@ cluster(Config) ->
     ok = call(hd(Members), tables, [Nodes]),
     {lists:droplast(Members), lists:last(Members)}.
 
-%% Nodes meet again only when a case says so: mnesia looks for another past in the moment in which they do.
+%% Nodes meet again only when a case says so: mnesia looks for another past when they do.
 start_member(Config, Name) ->
     Dir = filename:join(proplists:get_value(priv_dir, Config), Name),
     Args = ["-kernel", "net_ticktime", "4", "-kernel", "dist_auto_connect", "never", "-mnesia", "dir", "\"" ++ Dir ++ "\""],

@@ -194,7 +194,7 @@ port_goes_down(Config) ->
     ok = delete_device(Config),
     ok = add_device(Config).
 
-%% Deleting a device waits until everybody has let go of it.
+%% Deleting a device waits until all its users have closed it.
 device_goes(Config) ->
     {One, OneNode, Other, OtherNode} = pair(#{}, #{}),
     Watcher = beamway_peer:watch_nodedown(One),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What is left of a link over TCP, and what each side is told, when a part of it is taken away.
+%% @doc When a part of a link over TCP is taken away: what remains of the link, and what each side is told.
 %%
 %% Over the driver's link the connection has two ports, the socket's and the driver's, and two descriptors. In the group `inet_tcp'
 %% the cases say what stock distribution does.

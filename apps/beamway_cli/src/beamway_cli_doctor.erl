@@ -14,7 +14,7 @@
 
 -type report() :: #{checks := [beamway_cli_doctor_judge:check()], wanted := [beamway_kind:kind() | inet]}.
 
-%% @doc What this machine has for links, and whether lanes can be had.
+%% @doc What this machine has for links, and whether lanes are available.
 -spec examine() -> report().
 examine() -> examined(beamway_cli_doctor_facts:gather(), beamway_cli_doctor_facts:lanes()).
 

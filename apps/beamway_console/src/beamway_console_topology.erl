@@ -61,7 +61,7 @@ looked_at(#{nodes := Nodes} = Measured, #{mode := Wanted, statistic := Statistic
         {error, Error} -> {error, placement_matrix:format_error(Error)}
     end.
 
-%% @doc Names of the files that can be had, their types, and what they are.
+%% @doc Names of the files that can be downloaded, their types, and what they are.
 -spec formats() -> [{Name :: binary(), Type :: binary(), What :: binary()}].
 formats() ->
     [{<<"times.json">>, <<"application/json">>, <<"the measured times, for beamway topology show">>},

@@ -259,7 +259,7 @@ nothing_stays(Config) ->
             receive {'DOWN', Monitor, process, Sender, Reason} -> normal = Reason end
         end,
         teleport_nodes:on_first(Pair, Round),
-        %% A lane that is looked at need not be silent for 5 s.
+        %% A lane whose state is read need not be silent for 5 s.
         Start = erlang:monotonic_time(millisecond),
         _ = [beamway_peer:call(Peer, teleport, lanes, []) || Peer <- [First, Second]],
         Empty = fun(Peer) -> beamway_peer:wait_until(fun() -> maps:get(blocks, beamway_peer:call(Peer, teleport, blocks, [])) =:= 0 end, wait_ms()) end,

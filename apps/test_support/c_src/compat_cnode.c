@@ -36,7 +36,7 @@ static void *exit_with_stdin(void *unused)
     _exit(0);
 }
 
-/* Answers {Pid, Term}; anything else is none of ours and is left. */
+/* Answers {Pid, Term}; ignores anything else. */
 static void answer(int fd, const ei_x_buff *request)
 {
     erlang_pid sender;

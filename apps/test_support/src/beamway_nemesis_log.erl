@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Which lines of a node's log no fault of the schedule explains.
 %%
-%% Pure. A line is looked at if its level is warning or worse. What may stand there is listed with the
+%% Pure. A line is checked if its level is warning or worse. What may stand there is listed with the
 %% faults that bring it; a line that is not listed is a finding of {@link beamway_nemesis}.
 -module(beamway_nemesis_log).
 

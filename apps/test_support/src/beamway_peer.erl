@@ -9,8 +9,8 @@
 %% The carriers: `inet_tcp' is stock distribution, the oracle that proves a test itself;
 %% `beamway_inet' is Beamway with its kill switch on. `beamway_tcp' is its own link over TCP. `beamway_shm' is Beamway with
 %% default options. `beamway_small' is `beamway_shm' with the smallest ring and whole messages, so that messages
-%% stream through a ring that cannot hold them. `beamway_rdma' has rdma forced. `beamway_tls' has its own link over TLS, `beamway_ssl' goes on in ssl's processes, `beamway_tls_shm' is TLS as it
-%% comes, `inet_tls' is OTP's own; they need {@link beamway_certificates:prepare/1}.
+%% stream through a ring that cannot hold them. `beamway_rdma' has rdma forced. `beamway_tls' has its own link over TLS, `beamway_ssl' goes on in ssl's processes, `beamway_tls_shm' is TLS with
+%% default options, `inet_tls' is OTP's own; they need {@link beamway_certificates:prepare/1}.
 %%
 %% `BEAMWAY_TEST_WRAPPER' in the environment names a program that stands before every node's `erl' and
 %% executes the rest of its arguments, so that a whole run can be looked at: by a sanitizer, say. Nodes
@@ -557,7 +557,7 @@ executable(Options) ->
 erl() ->
     wrapper() ++ [filename:join([code:root_dir(), "bin", "erl"])].
 
-%% @doc For init_per_suite and init_per_testcase: skips what cannot be had under a wrapper.
+%% @doc For init_per_suite and init_per_testcase: skips what cannot run under a wrapper.
 -spec unless_wrapped(Why :: string(), Config) -> Config | {skip, string()}.
 unless_wrapped(Why, Config) ->
     case wrapper() of

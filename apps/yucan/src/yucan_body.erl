@@ -11,8 +11,8 @@
 
 -define(KEY, '$yucan_body').
 -define(PART_BYTES, 131072).
-%% A body up to this size that is wanted as a whole is read by one call. The memory is the client's to fill: it may not be had for an
-%% announcement of more.
+%% A body up to this size that is wanted as a whole is read by one call, which allocates the announced length. A larger
+%% announcement must not allocate memory that the client never fills.
 -define(WHOLE_BYTES, 1048576).
 %% A body of so many bytes is not left to the next collection of garbage, which a connection may never come to.
 -define(LARGE_BYTES, 65536).

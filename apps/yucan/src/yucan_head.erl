@@ -106,7 +106,7 @@ set_target(Rest, Bin, Start, End, Mark, Form, Limits, Req) ->
     set_path(Form, binary_part(Bin, Start, Mark - Start), Rest, Bin, End, Limits,
              Req#req{target = binary_part(Bin, Start, End - Start), query = binary_part(Bin, Mark + 1, End - Mark - 1)}).
 
-%% What does not begin with a slash is looked at in the end.
+%% A target that does not begin with a slash is checked at the end.
 set_path(other, <<"/", _/binary>> = Path, Rest, Bin, End, Limits, Req) ->
     case yucan_path:canonical(Path) of
         {ok, Canonical} -> lines(Rest, Bin, End + 11, Limits, Req#req{path = Canonical});

@@ -230,7 +230,7 @@ body(_) -> yucan_body:all(default).
 body(#req{body = none}, _) -> {ok, <<>>};
 body(_, Max) -> yucan_body:all(Max).
 
-%% @doc The next part of the body, as it comes: `more' may follow, `ok' is the last. Nothing is read ahead.
+%% @doc The next part of the body, as it arrives: `more' may follow, `ok' is the last. Nothing is read ahead.
 -spec read(req()) -> {more | ok, binary()} | {error, body_error()}.
 read(Req) -> read(Req, #{}).
 

@@ -24,7 +24,7 @@ all() ->
      spinning_handler].
 
 init_per_suite(Config) ->
-    %% One limit for each server, so that on a slow machine no other one comes before the one that is looked at.
+    %% One limit for each server, so that on a slow machine no other one comes before the one under test.
     Limits = [{port, #{}}, {slow_heads, #{header_ms => ?SHORT_MS}}, {slow_bodies, #{read_ms => 300, min_body_rate => 100000}}, {short_idle, #{idle_ms => 300}},
               {few_requests, #{requests => 3}}, {few_connections, #{connections => 20}}],
     [{Key, yucan_test_server:start(server(Key), #{limits => patient(Own)})} || {Key, Own} <- Limits] ++ [{servers, [server(Key) || {Key, _} <- Limits]} | Config].

@@ -253,7 +253,7 @@ beside_by_coding(Config) ->
     [{<<"newer">>, undefined, _}, {<<"plain">>, undefined, _}] = [Ask(Path, "br") || Path <- ["/old.js", "/linked.js"]],
     4 = length(lists:usort([element(3, Ask("/app.js", Accept)) || Accept <- ["br", "zstd", "gzip", "identity"]])).
 
-%% A file that has not changed lately is looked at once a second, however often it is asked for; so is the index of a folder, and from its second
+%% A file that has not changed lately is checked once a second, however often it is asked for; so is the index of a folder, and from its second
 %% request on a larger file.
 kept(Config) ->
     Root = ?config(root, Config),
@@ -294,7 +294,7 @@ calls(Function, Work) ->
         erlang:trace_pattern(Function, false, [call_count])
     end.
 
-%% Text is compressed once, not for each request; also when the file is looked at again.
+%% Text is compressed once, not for each request; also when the file is checked again.
 kept_forms(Config) ->
     ok = settled(<<(?config(root, Config))/binary, "/long.txt">>),
     Ask = fun() -> {200, _, Body} = get(Config, "/long.txt", [{"Accept-Encoding", "gzip"}]), Body end,
@@ -304,7 +304,7 @@ kept_forms(Config) ->
         true = beamway_peer:wait_until(fun() -> calls({yucan_symlink, info, 3}, Ask) > 0 end, 20000)
     end).
 
-%% Seen within a second, whatever way it is replaced: by another file, in place, in place with its old time, and when it is gone.
+%% A change is seen within a second, however the file is replaced: by another file, in place, in place with its old time, and when it is gone.
 replaced(Config) ->
     File = fun(Name) -> <<(?config(root, Config))/binary, "/replaced-", Name/binary>> end,
     Put = fun(Name, Data) -> ok = file:write_file(File(Name), Data), ok = file:write_file_info(File(Name), #file_info{mtime = {{2020, 1, 2}, {3, 4, 5}}}, [{time, universal}]) end,

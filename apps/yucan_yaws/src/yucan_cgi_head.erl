@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The head of what a script answers (RFC 3875, section 6): read as it comes, from a script, from php-fpm or from a proxied server.
+%% @doc The head of what a script answers (RFC 3875, section 6): read as it arrives, from a script, from php-fpm or from a proxied server.
 %%
 %% The head must name a type, a place or a status; anything else is rubbish, and the client gets a 502 instead of it. Pure.
 -module(yucan_cgi_head).

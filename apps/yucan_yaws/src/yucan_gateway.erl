@@ -2,7 +2,7 @@
 %% @doc From a source of bytes, be it a script or a FastCGI application, to a response.
 %%
 %% The head is read before anything is answered, so that a script that hangs, dies or writes rubbish becomes a 504 or 502; the
-%% body then goes to the client as it comes, no faster than that reads. When the client goes, so does the source.
+%% body then goes to the client as it arrives, no faster than the client reads. When the client goes, so does the source.
 -module(yucan_gateway).
 
 -export([respond/3]).

@@ -100,7 +100,7 @@ places(Size, Fixed) ->
                       Row <- [case (Right + 1) band 2 of 0 -> Size - 1 - Step; _ -> Step end], not is_map_key({Row, Column}, Fixed)].
 
 filled(<<Bit:1, Bits/bits>>, [{Row, Column} | Places], All) -> filled(Bits, Places, All#{{Row, Column} => Bit bxor ((Row + Column + 1) rem 2)});
-%% What is left of the places.
+%% The remaining places.
 filled(<<>>, [{Row, Column} | Places], All) -> filled(<<>>, Places, All#{{Row, Column} => (Row + Column + 1) rem 2});
 filled(<<>>, [], All) -> All.
 

@@ -7,7 +7,7 @@
 %% appmods = </, yucan_simple_bridge_anchor exclude_paths static>        # and in <opaque>: handler = my_handler
 %% '''
 %% The handler's `run(Bridge)' answers a request; `ws_init/1', `ws_message/3', `ws_info/3' and `ws_terminate/3' serve a WebSocket. `Bridge' is made by
-%% `simple_bridge:make(yucan, Request)', which is the user's dependency and none of ours; option `bridge' names another module with that function.
+%% `simple_bridge:make(yucan, Request)', which is the user's dependency, not this application's; option `bridge' names another module with that function.
 -module(yucan_simple_bridge_anchor).
 -behaviour(yucan_handler).
 -behaviour(yucan_ws).

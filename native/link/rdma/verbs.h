@@ -30,7 +30,7 @@ typedef struct {
     uint32_t peer_key;
 } bw_rdma_verbs_t;
 
-/* Why something could not be had: numbers and names included, so it is no literal. */
+/* Why something could not be made: numbers and names included, so it is no literal. */
 typedef struct {
     bw_status_t status;
     char text[BW_TEXT_BYTES];

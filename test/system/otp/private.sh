@@ -9,7 +9,7 @@ epmd_pid=
 
 leftovers() {
     for process in /proc/[0-9]*; do
-        # Only nodes: this script's own short-lived helpers carry the mark, too. A process may end while it is looked at.
+        # Only nodes: this script's own short-lived helpers carry the mark, too. A process may end while it is checked.
         case $(cat "$process/comm" 2>/dev/null) in
             beam* | erl_child_setup | fwd_node | epmd) ;;
             *) continue ;;

@@ -13,7 +13,7 @@
 -include_lib("public_key/include/public_key.hrl").
 
 -define(LETS_ENCRYPT, <<"https://acme-v02.api.letsencrypt.org/directory">>).
-%% How often the end of the certificate is looked at, and the first and longest pauses after a failure.
+%% How often the end of the certificate is checked, and the first and longest pauses after a failure.
 -define(LOOK_MS, 43200000).
 -define(RETRY_MS, 60000).
 -define(ORDER_MS, 600000).
