@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reads a configuration file in the language of Yaws: the part of it that docs/guide/yucan-yaws.md lists.
+%% @doc Reads a configuration file in the language of Yaws: the directives that docs/options.md lists.
 %%
 %% One line is a setting, or the beginning or end of a block; `#' begins a comment, a backslash at the end joins the next line, and a value in double
 %% quotes keeps its blanks and signs. Lines are read by yucan_yaws_config_lines, values by yucan_yaws_config_value, entries of blocks by yucan_yaws_config_entry;

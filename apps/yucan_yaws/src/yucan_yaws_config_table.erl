@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The directives of a configuration: in which block each may stand, of what kind its value is, and its default.
+%% @doc The directives of a configuration: in which block each may stand, of what kind its value is, its default, and what it does.
 %%
 %% `one' is given at most once, `many' collects a list in the order of the file. A directive that Yaws has and this
 %% server has not is an error that says so, never silently ignored.
@@ -15,73 +15,72 @@
 -type block() :: global | server | ssl | auth.
 -type directive() :: {Key :: atom(), one | many, yucan_yaws_config_value:kind()}.
 
-%% @doc Name, one or many, kind, default. A `many' directive has no default but []. The reference of all options (`scripts/options') shows the table, too.
--spec table(block()) -> [{Key :: atom(), one | many, yucan_yaws_config_value:kind(), Default :: term()}].
+%% @doc Name, one or many, kind, default, effect. A `many' directive has no default but []. The reference of all options (`scripts/options') shows the table, too.
+-spec table(block()) -> [{Key :: atom(), one | many, yucan_yaws_config_value:kind(), Default :: term(), Effect :: string()}].
 table(global) ->
-    [{logdir, one, path, undefined},
-     {ebin_dir, many, path, []},
-     {include_dir, many, path, []},
-     {runmod, many, module, []},
-     {id, one, text, "default"},
-     {pick_first_virthost_on_nomatch, one, boolean, true},
-     {php_exe_path, one, program, "php-cgi"},
-     {max_connections, one, {none_or, nolimit, {integer, 1, 10000000}}, nolimit},
-     {keepalive_timeout, one, {integer, 1, 86400000}, 60000},
-     {cgi_timeout, one, {integer, 1, 86400}, 60},
-     {cgi_max, one, {integer, 1, 100000}, 64}];
+    [{logdir, one, path, undefined, "Folder of access.log, one for all servers. Without it there is no access log."},
+     {ebin_dir, many, path, [], "Folder of modules, added to the code path."},
+     {include_dir, many, path, [], "No effect: .yaws pages know the records of yaws_api.hrl alone."},
+     {runmod, many, module, [], "Module whose start/0 runs once."},
+     {id, one, text, "default", "Modules see it as #gconf.id."},
+     {pick_first_virthost_on_nomatch, one, boolean, true, "true: a request for a host that no server names goes to the first server of that address and port. false: it gets 400."},
+     {php_exe_path, one, program, "php-cgi", "Program that runs PHP in servers without php_handler. Modules see it as #gconf.phpexe."},
+     {max_connections, one, {none_or, nolimit, {integer, 1, 10000000}}, nolimit, "Open connections of all servers together; more get 503. nolimit: 16384."},
+     {keepalive_timeout, one, {integer, 1, 86400000}, 60000, "Milliseconds after which a connection between two requests is closed."},
+     {cgi_timeout, one, {integer, 1, 86400}, 60, "Seconds that a CGI or FastCGI script may be silent before it is ended."},
+     {cgi_max, one, {integer, 1, 100000}, 64, "CGI programs that run at the same time; more get 503. FastCGI does not count."}];
 table(server) ->
-    [{port, one, {integer, 0, 65535}, 8000},
-     {listen, many, address, []},
-     {listen_backlog, one, {integer, 1, 65535}, 1024},
-     {servername, one, text, undefined},
-     {serveralias, many, words, []},
-     {docroot, one, paths, []},
-     {index_files, one, words, ["index.html", "index.php"]},
-     {dir_listings, one, {one_of, [true, true_nozip, false]}, false},
-     {allowed_scripts, one, words, ["php", "cgi", "fcgi"]},
-     {follow_symlinks, one, {one_of, [inside, always, never]}, inside},
-     {appmods, many, mounts, []},
-     {arg_rewrite_mod, one, module, undefined},
-     {errormod_404, one, module, undefined},
-     {errormod_401, one, module, undefined},
-     {errormod_crash, one, module, undefined},
-     {start_mod, one, module, undefined},
-     {ebin_dir, many, path, []},
-     {revproxy, many, revproxy, []},
-     {alias, many, alias, []},
-     {script_alias, many, alias, []},
-     {php_handler, one, php_handler, undefined},
-     {fcgi_app_server, one, host_port, undefined},
-     {access_log, one, boolean, true},
-     {deflate, one, boolean, false},
-     {expires, one, expires, []},
-     {rhost, one, text, undefined},
-     {rscheme, one, {one_of, [http, https]}, undefined},
-     {rmethod, one, {one_of, [http, https]}, undefined},
-     %% What a script or another server gets; more is answered by 413.
-     {max_body_size, one, {integer, 1, 1099511627776}, 134217728},
-     {partial_post_size, one, {none_or, nolimit, {integer, 1, 1073741824}}, 65536}];
+    [{port, one, {integer, 0, 65535}, 8000, "Port of the server. Servers may share one. 0: any free port."},
+     {listen, many, address, [], "Address on which it listens. Without it: 127.0.0.1."},
+     {listen_backlog, one, {integer, 1, 65535}, 1024, "Connections that wait in the kernel. All ports get the largest value of all servers."},
+     {servername, one, text, undefined, "Another name of the server."},
+     {serveralias, many, words, [], "More names of the server. * is anything, ? one character but a dot."},
+     {docroot, one, paths, [], "Folders with the files of the server, searched in their order."},
+     {index_files, one, words, ["index.html", "index.php"], "Names that are tried in their order if the path is a folder. One that begins with / is a redirect."},
+     {dir_listings, one, {one_of, [true, true_nozip, false]}, false, "Whether folders without an index are listed; else they get 403. true_nozip is the same as true."},
+     {allowed_scripts, one, words, ["php", "cgi", "fcgi"], "Kinds of scripts that run: php, cgi, fcgi, yaws. Others get 403 and are never shown."},
+     {follow_symlinks, one, {one_of, [inside, always, never]}, inside, "Symbolic links that are followed: those that stay inside of the docroot, all, or none. Others get 403."},
+     {appmods, many, mounts, [], "Modules whose out/1 answers below a path. The longest path wins. A name alone is a segment anywhere in a path."},
+     {arg_rewrite_mod, one, module, undefined, "Module whose arg_rewrite/1 changes or answers each request first."},
+     {errormod_404, one, module, undefined, "Module whose out404/3 makes the page for 404."},
+     {errormod_401, one, module, undefined, "Module whose out401/3 makes the page for 401."},
+     {errormod_crash, one, module, undefined, "Module whose crashmsg/3 makes the page after a crash of a module or a .yaws page."},
+     {start_mod, one, module, undefined, "Module whose start/1 runs once with the #sconf{} of the server."},
+     {ebin_dir, many, path, [], "Folder of modules that belong to this server alone."},
+     {revproxy, many, revproxy, [], "Another server that answers below a prefix. It gets the path without the prefix. The longest prefix wins."},
+     {alias, many, alias, [], "A folder that is served below a prefix like another docroot, or one file. The longest prefix wins."},
+     {script_alias, many, alias, [], "One program for all paths below a prefix, or a folder of programs of any name. The longest prefix wins."},
+     {php_handler, one, php_handler, undefined, "What runs PHP: a program, a FastCGI application or a function. Without it: the program of php_exe_path."},
+     {fcgi_app_server, one, host_port, undefined, "FastCGI application for .fcgi files. Without it they get 403."},
+     {access_log, one, boolean, true, "Whether there is an access log. All servers must say the same."},
+     {deflate, one, boolean, false, "Whether static text files are sent compressed."},
+     {expires, one, expires, [], "Seconds for which clients may cache static files of a media type, such as image/png, image/* or *."},
+     {rhost, one, text, undefined, "Host and port in redirects, if another server stands in front. Without it: those that the client names."},
+     {rscheme, one, {one_of, [http, https]}, undefined, "Scheme in redirects, if another server stands in front. Without it: that of the connection."},
+     {rmethod, one, {one_of, [http, https]}, undefined, "Another name of rscheme, which wins if both are set."},
+     {max_body_size, one, {integer, 1, 1099511627776}, 134217728, "Bytes of a body that a script or a proxied server gets; more get 413."},
+     {partial_post_size, one, {none_or, nolimit, {integer, 1, 1073741824}}, 65536, "Modules get a body of more bytes in parts. nolimit: always whole."}];
 table(ssl) ->
-    [{certfile, one, path, undefined},
-     {keyfile, one, path, undefined},
-     {cacertfile, one, path, undefined},
-     {ciphers, one, ciphers, undefined},
-     {protocol_version, one, versions, undefined},
-     {verify, one, {one_of, [verify_none, verify_peer]}, undefined},
-     {fail_if_no_peer_cert, one, boolean, undefined},
-     {depth, one, {integer, 0, 100}, undefined}];
+    [{certfile, one, path, undefined, "Certificate of the server. Required."},
+     {keyfile, one, path, undefined, "Key of the certificate. Without it: certfile holds both."},
+     {cacertfile, one, path, undefined, "Certificates of the authorities for clients. Required with verify_peer."},
+     {ciphers, one, ciphers, undefined, "Cipher suites that are spoken, those of TLS 1.3 included. Without it: those of OTP."},
+     {protocol_version, one, versions, undefined, "Versions of TLS that are spoken. Without it: tlsv1.2 and tlsv1.3."},
+     {verify, one, {one_of, [verify_none, verify_peer]}, undefined, "verify_peer: clients are asked for a certificate that leads to cacertfile."},
+     {fail_if_no_peer_cert, one, boolean, undefined, "Whether verify_peer refuses clients without a certificate. Without it: true."},
+     {depth, one, {integer, 0, 100}, undefined, "Largest number of intermediate certificates between that of a client and cacertfile. Without it: the default of OTP."}];
 table(auth) ->
-    [{dir, many, text, []},
-     {realm, one, text, ""},
-     {user, many, text, []},
-     {authmod, one, module, undefined},
-     {allow, many, words, []},
-     {deny, many, words, []}].
+    [{dir, many, text, [], "Path that is protected, with all paths below it. Without it: all paths."},
+     {realm, one, text, "", "Name of the realm, which clients may show."},
+     {user, many, text, [], "A user, NAME:PASSWORD or NAME:{pbkdf2}SALT$HASH."},
+     {authmod, one, module, undefined, "Module whose auth/2 decides instead of the users."},
+     {allow, many, words, [], "Clients that deny does not refuse: all, addresses or ADDRESS/BITS."},
+     {deny, many, words, [], "Clients that get 403: all, addresses or ADDRESS/BITS."}].
 
 %% @doc What a name means in a block.
 -spec directive(block(), Name :: string()) -> {ok, directive()} | unknown.
 directive(Block, Name) ->
-    case [{Key, Times, Kind} || {Key, Times, Kind, _} <- table(Block), atom_to_list(Key) =:= Name] of
+    case [{Key, Times, Kind} || {Key, Times, Kind, _, _} <- table(Block), atom_to_list(Key) =:= Name] of
         [Directive] -> {ok, Directive};
         [] -> unknown
     end.
@@ -89,7 +88,7 @@ directive(Block, Name) ->
 %% @doc All names that a block knows, those of inner blocks in angle brackets.
 -spec names(block()) -> [string()].
 names(Block) ->
-    [atom_to_list(Key) || {Key, _, _, _} <- table(Block)] ++ ["<" ++ Name ++ ">" || Name <- blocks(Block)].
+    [atom_to_list(Key) || {Key, _, _, _, _} <- table(Block)] ++ ["<" ++ Name ++ ">" || Name <- blocks(Block)].
 
 %% @doc Directives that are taken, since many configurations of Yaws have them, and change nothing that is served.
 -spec without_effect() -> [string()].
@@ -97,7 +96,7 @@ without_effect() -> ["include_dir", "id"].
 
 %% @doc A block in which nothing is set.
 -spec defaults(block()) -> #{atom() => term()}.
-defaults(Block) -> maps:from_list([{Key, Default} || {Key, _, _, Default} <- table(Block)]).
+defaults(Block) -> maps:from_list([{Key, Default} || {Key, _, _, Default, _} <- table(Block)]).
 
 %% @doc The blocks that may stand in a block.
 -spec blocks(block()) -> [string()].
@@ -136,6 +135,14 @@ table_test_() ->
         ++ [?_assertEqual(none, elsewhere(Name)) || Block <- [global, server, ssl, auth], Name <- names(Block)].
 
 many_defaults_test() ->
-    [?assertEqual([], Default) || Block <- [global, server, ssl, auth], {_, many, _, Default} <- table(Block)].
+    [?assertEqual([], Default) || Block <- [global, server, ssl, auth], {_, many, _, Default, _} <- table(Block)].
+
+%% One cell of the reference, which Markdown shows as it is.
+effects_test_() ->
+    [?_assertMatch({_, _, match}, {Block, Name, re:run(Effect, "^[A-Za-z][^<>`\n]+\\.$", [{capture, none}])})
+     || Block <- [global, server, ssl, auth], {Name, _, _, _, Effect} <- table(Block)].
+
+expected_test_() ->
+    [?_assertMatch({_, _, [_ | _]}, {Block, Name, yucan_yaws_config_value:expected(Kind)}) || Block <- [global, server, ssl, auth], {Name, _, Kind, _, _} <- table(Block)].
 
 -endif.

@@ -2,7 +2,7 @@
 %% @doc The values of a configuration file: what kinds there are, how each is read, and what to say of one that is not valid.
 -module(yucan_yaws_config_value).
 
--export([read/3, url/1, origin/1]).
+-export([read/3, expected/1, url/1, origin/1]).
 -export_type([kind/0, mount/0, php_handler/0, revproxy/0, alias/0, url/0]).
 
 -ifdef(TEST).
@@ -54,7 +54,9 @@ value(ciphers, Text, _) -> ciphers(string:lexemes(Text, " \t,:"));
 value(versions, Text, _) -> versions(string:lexemes(Text, " \t,"));
 value(expires, Text, _) -> expires(string:lexemes(Text, " \t")).
 
-%% Of the kinds that do not take any text.
+%% @doc What a value of a kind looks like, for messages and for the reference of all options (`scripts/options').
+-spec expected(kind()) -> string().
+expected(text) -> "any text";
 expected(boolean) -> expected({one_of, [true, false]});
 expected({one_of, [One]}) -> atom_to_list(One);
 expected({one_of, Atoms}) ->
@@ -62,6 +64,8 @@ expected({one_of, Atoms}) ->
 expected({none_or, Atom, Kind}) -> atom_to_list(Atom) ++ " or " ++ expected(Kind);
 expected({integer, Min, Max}) -> lists:flatten(io_lib:format("a number from ~b to ~b", [Min, Max]));
 expected(module) -> "the name of an Erlang module";
+expected(words) -> "words, separated by blanks";
+expected(program) -> "the path of a program, or its name";
 expected(path) -> "a path";
 expected(paths) -> "one or more paths, separated by blanks";
 expected(address) -> "an IP address, such as 127.0.0.1, 0.0.0.0 or ::1";
@@ -71,7 +75,7 @@ expected(php_handler) -> "<cgi, PROGRAM>, <fcgi, HOST:PORT>, <fcgi, unix:PATH> o
 expected(revproxy) -> "/PREFIX http://HOST[:PORT][/PATH]";
 expected(alias) -> "/PREFIX PATH, the prefix of letters, digits and -._~ alone";
 expected(ciphers) -> "names of cipher suites that this Erlang knows, such as TLS_AES_256_GCM_SHA384 or ECDHE-RSA-AES256-GCM-SHA384";
-expected(versions) -> expected({one_of, tls_versions()}) ++ ", several of them separated by blanks";
+expected(versions) -> expected({one_of, lists:sort(tls_versions())}) ++ ", several of them separated by blanks";
 expected(expires) -> "TYPE|access+SECONDS, several of them separated by blanks".
 
 one_of(Atoms, Text) ->

@@ -5,7 +5,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([tls_by_name/1, tls_in_one_file/1, tls_bad_file/1, fcgi_application/1, fcgi_pool_lives/1, extern_function/1, extern_node/1, log_folder/1,
-         keepalive_timeout/1, max_connections/1, names/1, in_front/1, listings/1, several_listeners/1, symbolic_links/1, aliases/1, script_aliases/1, pages/1, tls_options/1, client_certificates/1, directives_are_documented/1]).
+         keepalive_timeout/1, max_connections/1, names/1, in_front/1, listings/1, several_listeners/1, symbolic_links/1, aliases/1, script_aliases/1, pages/1, tls_options/1, client_certificates/1]).
 
 -include_lib("common_test/include/ct.hrl").
 
@@ -15,7 +15,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [tls_by_name, tls_in_one_file, tls_bad_file, fcgi_application, fcgi_pool_lives, extern_function, extern_node, log_folder, keepalive_timeout, max_connections,
-     names, in_front, listings, several_listeners, symbolic_links, aliases, script_aliases, pages, tls_options, client_certificates, directives_are_documented].
+     names, in_front, listings, several_listeners, symbolic_links, aliases, script_aliases, pages, tls_options, client_certificates].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -338,9 +338,3 @@ pages(Config) ->
     _ = Page("<erl>out(_) -> {redirect, \"http://other.example/\"}.</erl> sixth <erl>out(_) -> error(on_purpose).</erl>"),
     302 = status(Ask()),
     6 = yucan_yaws_page:version(File).
-
-%% The guide names each directive, with or without a value behind it.
-directives_are_documented(_) ->
-    {ok, Guide} = file:read_file(test_support:file("docs/guide/yucan-yaws.md")),
-    [] = [{not_in_the_guide, Block, Name} || Block <- [global, server, ssl, auth], {Name, _, _, _} <- yucan_yaws_config_table:table(Block),
-                                             re:run(Guide, ["`", atom_to_list(Name), "[` ]"], [{capture, none}]) =:= nomatch].
