@@ -229,6 +229,40 @@ static void garbage_is_refused(void)
     }
 }
 
+/* What TLS 1.2 says first, without an extension: a random and a session of zeros, then `rest`. */
+static size_t put_old_hello(uint8_t *at, uint64_t kind, const char *rest, size_t len)
+{
+    uint8_t *end = bw_put(at, 0x160301, 3);
+
+    end = bw_put(end, 39 + len, 2);
+    end = bw_put(end, kind, 1);
+    end = bw_put(end, 35 + len, 3);
+    end = bw_put(end, 0x0303, 2);
+    memset(end, 0, 33);
+    memcpy(end + 33, rest, len);
+    return (size_t)(end + 33 + len - at);
+}
+
+/* Somebody on the way may ask the server so, and answer a client so. */
+static void an_older_version_is_refused(void)
+{
+    static const char *const rest[] = {"\xC0\x2F", "\0\4\xC0\x2F\xC0\x30\1"};
+    static const size_t rest_len[] = {3, 8};
+    uint8_t hello[64];
+
+    for (int i = 0; i < 2; i++) {
+        size_t len = put_old_hello(hello, 2 - (uint64_t)i, rest[i], rest_len[i]);
+
+        CHECK_IN(start());
+        CHECK_EQ(make_end(i, "key", "", 0), BW_OK);
+        CHECK_EQ(send(here.between[i], hello, len, MSG_NOSIGNAL), len);
+        shake_hands();
+        CHECK_EQ(here.reports[i].state, BW_FAILED);
+        CHECK(strncmp(here.reports[i].text, "tls: ", 5) == 0);
+        CHECK_IN(stop());
+    }
+}
+
 /* Whatever of the handshake is the last byte that arrives: both ends hear of it, none has a link
  * that the other has not got, but for the last flight. */
 static void a_cut_handshake_fails(void)
@@ -352,6 +386,20 @@ static void a_cut_is_no_end(void)
     CHECK_EQ(hear(&span), BW_OK);
     here.links[1]->ops->release(here.links[1], span.len);
     close_wire(1);
+    CHECK_EQ(hear(&span), BW_SYSTEM);
+    CHECK(!here.links[1]->ops->is_finished(here.links[1]));
+    CHECK_EQ(strcmp(here.links[1]->ops->reason(here.links[1]), "connection_closed"), 0);
+    CHECK_IN(stop());
+}
+
+/* Nothing of a record is given before all of it has come. */
+static void half_a_record_is_no_word(void)
+{
+    bw_span_t span;
+
+    CHECK_IN(start_linked());
+    here.passes = 10;
+    CHECK_IN(say("half of it"));
     CHECK_EQ(hear(&span), BW_SYSTEM);
     CHECK(!here.links[1]->ops->is_finished(here.links[1]));
     CHECK_EQ(strcmp(here.links[1]->ops->reason(here.links[1]), "connection_closed"), 0);
@@ -496,6 +544,7 @@ static const check_case_t cases[] = {
     {"another_key_is_refused", another_key_is_refused},
     {"two_of_one_role_are_refused", two_of_one_role_are_refused},
     {"garbage_is_refused", garbage_is_refused},
+    {"an_older_version_is_refused", an_older_version_is_refused},
     {"a_cut_handshake_fails", a_cut_handshake_fails},
     {"half_a_hello_is_waited_for", half_a_hello_is_waited_for},
     {"bad_orders_are_refused", bad_orders_are_refused},
@@ -503,6 +552,7 @@ static const check_case_t cases[] = {
     {"a_changed_byte_ends_the_link", a_changed_byte_ends_the_link},
     {"a_link_that_cannot_encrypt_ends", a_link_that_cannot_encrypt_ends},
     {"a_cut_is_no_end", a_cut_is_no_end},
+    {"half_a_record_is_no_word", half_a_record_is_no_word},
     {"an_end_is_told", an_end_is_told},
     {"keys_are_replaced", keys_are_replaced},
     {"small_pieces_share_a_record", small_pieces_share_a_record},
