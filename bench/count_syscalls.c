@@ -5,18 +5,21 @@
  *
  * usage: count_syscalls PID...
  * Prints "ready" when all threads are counted; then, for each line on standard input, the sum so
- * far. Ends with its standard input. Needs CAP_PERFMON (root) and tracefs; without them it says why
- * on standard error and exits with 1, and the caller takes strace instead.
+ * far. Ends with its standard input. Needs CAP_PERFMON (root) and tracefs, which it mounts for
+ * itself if nobody has. Without them it says why on standard error and exits with 1, and the caller
+ * takes strace instead.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/perf_event.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
@@ -28,21 +31,35 @@ typedef struct {
     size_t room;
 } counters_t;
 
+static int read_number(const char *path, uint64_t *number)
+{
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return -1;
+    int found = fscanf(file, "%" SCNu64, number);
+    fclose(file);
+    return found == 1 ? 0 : -1;
+}
+
+/* For this process alone. */
+static int mount_tracefs(void)
+{
+    if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL))
+        return -1;
+    return mount("tracefs", "/sys/kernel/tracing", "tracefs", 0, NULL);
+}
+
 static int read_tracepoint_id(uint64_t *id)
 {
     static const char *const places[] = {
         "/sys/kernel/tracing/events/raw_syscalls/sys_enter/id",
         "/sys/kernel/debug/tracing/events/raw_syscalls/sys_enter/id",
     };
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        FILE *file = fopen(places[i], "r");
-        if (!file)
-            continue;
-        int found = fscanf(file, "%" SCNu64, id);
-        fclose(file);
-        if (found == 1)
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (read_number(places[i], id) == 0)
             return 0;
-    }
+    if (mount_tracefs() == 0 && read_number(places[0], id) == 0)
+        return 0;
     fprintf(stderr, "count_syscalls: cannot read %s: %s\n", places[0], strerror(errno));
     return -1;
 }
