@@ -98,7 +98,7 @@ finish(Result, #{chart := File, paths := Paths}) ->
 paths_test_() ->
     [?_assertEqual({ok, [loopback, path_1ms]}, paths(all)), ?_assertEqual({ok, [loopback]}, paths("loopback")), ?_assertMatch({error, _}, paths("x"))].
 
-%% The bars of the issue have their metrics, and whatever is compared is measured.
+%% What the pages name has its metric, and whatever is compared is measured.
 metrics_test() ->
     Metrics = metrics(settings([loopback, path_1ms], full)),
     [?assert(lists:member(Name, [N || #{name := N} <- Metrics]))

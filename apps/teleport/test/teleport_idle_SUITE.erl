@@ -7,7 +7,7 @@
 -export([gather/1]).
 -import(teleport_nodes, [wait_ms/0]).
 
-%% The bound of issue 23, in each node, for all lanes in both directions and the distribution.
+%% In each node, for all lanes in both directions and the distribution.
 -define(MOST_AT_REST, 12).
 
 suite() -> [{timetrap, {minutes, 3}}].
