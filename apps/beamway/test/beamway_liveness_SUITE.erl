@@ -22,15 +22,16 @@
 
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
 
-all() -> beamway_carrier:all().
+all() -> beamway_carrier:all() ++ beamway_carrier:all([beamway_tls]).
 
 groups() ->
-    %% Of stock distribution nothing is to be said.
+    %% Of stock distribution nothing is to be said. Over TLS the driver also encrypts on schedulers.
     beamway_carrier:only(
-      [{schedulers_stay_free, [beamway_tcp, beamway_shm, beamway_rdma]}],
+      [{schedulers_stay_free, [beamway_tcp, beamway_shm, beamway_rdma, beamway_tls]}],
       beamway_carrier:groups(
         [stalled_callers, stalled_acceptors, peer_stopped_while_connecting, stopped_peer_is_seen,
-         silence_and_one_way, long_message_stays_up, both_directions_share, schedulers_stay_free])).
+         silence_and_one_way, long_message_stays_up, both_directions_share, schedulers_stay_free])
+      ++ beamway_carrier:groups([beamway_tls], [schedulers_stay_free])).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
