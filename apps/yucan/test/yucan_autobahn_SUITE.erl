@@ -77,12 +77,17 @@ framing(Config) ->
     [begin
          Socket = open(Config),
          Data = binary:copy(<<"*">>, 65536),
-         pieces(Socket, iolist_to_binary([whole(Opcode, Data), goodbye()])),
+         pieces(Socket, 997, iolist_to_binary([whole(Opcode, Data), goodbye()])),
          {["1.x.8"], {[{Opcode, Data}], 1000}} = {["1.x.8"], received(Socket, [])}
      end || Opcode <- [?TEXT, ?BINARY]].
 
-pieces(Socket, <<Piece:997/binary, Rest/binary>>) -> ok = gen_tcp:send(Socket, Piece), pieces(Socket, Rest);
-pieces(Socket, Rest) -> ok = gen_tcp:send(Socket, Rest).
+%% Of so many bytes; `infinity': in one.
+pieces(Socket, Size, Bytes) when byte_size(Bytes) > Size ->
+    <<Piece:Size/binary, Rest/binary>> = Bytes,
+    ok = gen_tcp:send(Socket, Piece),
+    pieces(Socket, Size, Rest);
+pieces(Socket, _, Rest) ->
+    ok = gen_tcp:send(Socket, Rest).
 
 %% ---- 2: pings and pongs
 
@@ -144,25 +149,36 @@ fragmentation(Config) ->
 
 %% ---- 6: UTF-8
 
+kosme() -> <<206, 186, 225, 189, 185, 207, 131, 206, 188, 206, 181>>.
+
 valid() ->
-    [{"6.1", <<>>}, {"6.2", <<"Hello-µ@ßöäüàá-UTF-8!!"/utf8>>}, {"6.5", <<206, 186, 225, 189, 185, 207, 131, 206, 188, 206, 181>>}]
-        ++ [{"6.6, 6.7, 6.9 and 6.22", <<C/utf8>>} || C <- [0, 16#7f, 16#80, 16#7ff, 16#800, 16#ffff, 16#10000, 16#10ffff, 16#d7ff, 16#e000, 16#fffd, 16#fffe, 16#1fffe, 16#1ffff, 16#10fffe]].
+    [{"6.1", <<>>}, {"6.2", <<"Hello-µ@ßöäüàá-UTF-8!!"/utf8>>}]
+        ++ [{"6.5", Text} || Text <- [<<"hello$world">>, <<"hello¢world"/utf8>>, <<"hello€world"/utf8>>, <<"hello", 16#24b62/utf8, "world">>, kosme()]]
+        ++ [{["6.6.", integer_to_list(Size)], binary:part(kosme(), 0, Size)} || Size <- [2, 5, 7, 9, 11]]
+        ++ [{"6.7, 6.9 and 6.11", <<C/utf8>>} || C <- [0, 16#7f, 16#80, 16#7ff, 16#800, 16#ffff, 16#10000, 16#10ffff, 16#d7ff, 16#e000, 16#fffd]]
+        ++ [{"6.22: no characters", <<(Plane * 16#10000 + C)/utf8>>} || Plane <- lists:seq(0, 16), C <- [16#fffe, 16#ffff]]
+        ++ [{"6.23", <<C/utf8>>} || C <- lists:seq(16#fff9, 16#ffff)].
+
+%% 6.14, and 6.15 with all of them.
+cut() ->
+    [<<192>>, <<224, 128>>, <<240, 128, 128>>, <<248, 128, 128, 128>>, <<252, 128, 128, 128, 128>>,
+     <<223>>, <<239, 191>>, <<247, 191, 191>>, <<251, 191, 191, 191>>, <<253, 191, 191, 191, 191>>].
 
 invalid() ->
-    [{"6.3", [<<206, 186, 225, 189, 185, 207, 131, 206, 188, 206, 181>>, <<237, 160, 128>>, <<"edited">>]},
-     {"6.4", [<<206, 186, 225, 189, 185, 207, 131, 206, 188, 206, 181>>, <<244, 144, 128, 128>>, <<"edited">>]}]
+    [{"6.3", [kosme(), <<237, 160, 128>>, <<"edited">>]}, {"6.4", [kosme(), <<244, 144, 128, 128>>, <<"edited">>]}]
+        ++ [{["6.6.", integer_to_list(Size)], binary:part(kosme(), 0, Size)} || Size <- [1, 3, 4, 6, 8, 10]]
         ++ [{"6.8: five and six bytes", B} || B <- [<<248, 136, 128, 128, 128>>, <<252, 132, 128, 128, 128, 128>>]]
-        ++ [{"6.10: beyond the last", <<247, 191, 191, 191>>}, {"6.11.5: beyond the last", <<244, 144, 128, 128>>}]
-        ++ [{"6.12: continuations alone", binary:copy(<<128>>, N)} || N <- lists:seq(1, 7)] ++ [{"6.12", <<191>>}, {"6.12.8", << <<C>> || C <- lists:seq(128, 190) >>}]
+        ++ [{"6.10: beyond the last", B} || B <- [<<247, 191, 191, 191>>, <<251, 191, 191, 191, 191>>, <<253, 191, 191, 191, 191, 191>>]]
+        ++ [{"6.11.5: beyond the last", <<244, 144, 128, 128>>}]
+        ++ [{"6.12: continuations alone", B} || B <- [<<191>>, << <<C>> || C <- lists:seq(128, 190) >> | [binary:part(<<128, 191, 128, 191, 128, 191>>, 0, Size) || Size <- lists:seq(1, 6)]]]
         ++ [{"6.13: beginnings alone", << <<C, $\s>> || C <- lists:seq(From, To) >>} || {From, To} <- [{192, 223}, {224, 239}, {240, 247}, {248, 251}, {252, 253}]]
-        ++ [{"6.14: cut", B} || B <- [<<192>>, <<224, 128>>, <<240, 128, 128>>, <<248, 128, 128, 128>>, <<252, 128, 128, 128, 128>>, <<223>>, <<239, 191>>, <<247, 191, 191>>, <<206, 186, 225, 189>>]]
-        ++ [{"6.15: all of them", <<192, 224, 128, 240, 128, 128, 248, 128, 128, 128, 252, 128, 128, 128, 128, 223, 239, 191, 247, 191, 191>>}]
+        ++ [{"6.14: cut", B} || B <- cut()] ++ [{"6.15: all of them", cut()}]
         ++ [{"6.16: no byte of UTF-8", B} || B <- [<<254>>, <<255>>, <<254, 254, 255, 255>>]]
         ++ [{"6.17 to 6.19: longer than needed", B} || B <- [<<192, 175>>, <<224, 128, 175>>, <<240, 128, 128, 175>>, <<248, 128, 128, 128, 175>>, <<252, 128, 128, 128, 128, 175>>,
             <<193, 191>>, <<224, 159, 191>>, <<240, 143, 191, 191>>, <<248, 135, 191, 191, 191>>, <<252, 131, 191, 191, 191, 191>>,
             <<192, 128>>, <<224, 128, 128>>, <<240, 128, 128, 128>>, <<248, 128, 128, 128, 128>>, <<252, 128, 128, 128, 128, 128>>]]
-        ++ [{"6.20 and 6.21: surrogates", B} || B <- [<<237, 160, 128>>, <<237, 173, 191>>, <<237, 174, 128>>, <<237, 175, 191>>, <<237, 176, 128>>, <<237, 190, 128>>, <<237, 191, 191>>,
-            <<237, 160, 128, 237, 176, 128>>, <<237, 175, 191, 237, 191, 191>>]].
+        ++ [{"6.20: surrogates", B} || B <- [<<237, 160, 128>>, <<237, 173, 191>>, <<237, 174, 128>>, <<237, 175, 191>>, <<237, 176, 128>>, <<237, 190, 128>>, <<237, 191, 191>>]]
+        ++ [{"6.21: pairs of them", [High, Low]} || High <- [<<237, 160, 128>>, <<237, 173, 191>>, <<237, 174, 128>>, <<237, 175, 191>>], Low <- [<<237, 176, 128>>, <<237, 191, 191>>]].
 
 %% As one message, in fragments of one byte, and cut within a character.
 utf8(Config) ->
@@ -201,27 +217,25 @@ closing(Config) ->
 
 limits(Config) ->
     Data = fun(Size) -> binary:copy(<<"*">>, Size) end,
-    Fragments = fun(Opcode, Bytes, Size) -> fragments(Opcode, Bytes, Size) end,
     [begin
          Socket = open(Config),
-         Sender = spawn_link(fun() -> ok = gen_tcp:send(Socket, [Send, goodbye()]) end),
+         Bytes = iolist_to_binary([fragments(Opcode, Data(Size), Fragment), goodbye()]),
+         Sender = spawn_link(fun() -> pieces(Socket, Piece, Bytes) end),
          {Id, {[{Opcode, Size}], 1000}} = {Id, case received(Socket, []) of {[{O, B}], Code} -> {[{O, byte_size(B)}], Code}; Other -> Other end},
-         unlink(Sender)
+         unlink(Sender),
+         gen_tcp:close(Socket)
      end || Opcode <- [?TEXT, ?BINARY],
-            {Id, Size, Send} <- [{"9.1 and 9.2", S, whole(Opcode, Data(S))} || S <- [65536, 262144, 1048576, 4194304, 16777216]]
-                ++ [{"9.3 and 9.4", 4194304, Fragments(Opcode, Data(4194304), S)} || S <- [64, 4096, 1048576]]],
-    %% 9.5 and 9.6: in small pieces.
-    Socket = open(Config),
-    Bytes = iolist_to_binary([whole(?TEXT, Data(1048576)), goodbye()]),
-    spawn_link(fun() -> pieces(Socket, Bytes) end),
-    {[{?TEXT, _}], 1000} = received(Socket, []),
+            {Id, Size, Fragment, Piece} <- [{"9.1 and 9.2", S, infinity, infinity} || S <- [65536, 262144, 1048576, 4194304, 8388608, 16777216]]
+                ++ [{"9.3 and 9.4", 4194304, F, infinity} || F <- [64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304]]
+                ++ [{"9.5 and 9.6", 1048576, infinity, P} || P <- [64, 128, 256, 512, 1024, 2048]]],
     %% 9.7 and 9.8: one after the other.
     [begin
-         One = open(Config),
-         [begin ok = gen_tcp:send(One, whole(?BINARY, Data(Size))), {?BINARY, _} = recv(One) end || _ <- lists:seq(1, 300)],
-         gen_tcp:close(One)
-     end || Size <- [0, 16, 64, 256, 1024, 4096]].
+         Socket = open(Config),
+         [begin ok = gen_tcp:send(Socket, whole(Opcode, Data(Size))), {Opcode, _} = recv(Socket) end || _ <- lists:seq(1, 1000)],
+         gen_tcp:close(Socket)
+     end || Opcode <- [?TEXT, ?BINARY], Size <- [0, 16, 64, 256, 1024, 4096]].
 
+%% `infinity': none.
 fragments(Opcode, Bytes, Size) when byte_size(Bytes) =< Size -> [whole(Opcode, Bytes)];
 fragments(Opcode, Bytes, Size) ->
     <<Part:Size/binary, Rest/binary>> = Bytes,
@@ -244,11 +258,12 @@ compression(Config) ->
               %% Without context: what the client sends stands for itself, which is right with every answer.
               ok = zlib:deflateReset(Out),
               Packed = iolist_to_binary(zlib:deflate(Out, Message, sync)),
-              ok = gen_tcp:send(Socket, frame(128 bor 64 bor ?TEXT, binary:part(Packed, 0, byte_size(Packed) - 4))),
+              ok = gen_tcp:send(Socket, fragments(64 bor ?TEXT, binary:part(Packed, 0, byte_size(Packed) - 4), Fragment)),
               {First, Answer} = recv(Socket),
               {Offer, 64 bor ?TEXT} = {Offer, First},
               {Offer, Message} = {Offer, unpacked(Socket, Answer, Path)}
-          end || Size <- [16, 64, 1024, 4096, 8192, 131072], _ <- [1, 2, 3]],
+          end || {Size, Fragment} <- [{S, infinity} || S <- [16, 64, 256, 1024, 4096, 8192, 16384, 32768, 65536, 131072]]
+                  ++ [{S, 256} || S <- [8192, 16384, 32768, 65536, 131072]] ++ [{131072, F} || F <- [1024, 4096, 32768]]],
          gen_tcp:close(Socket)
      end || Path <- ["/ws_deflate", "/ws_context"],
             Offer <- ["permessage-deflate", "permessage-deflate; server_no_context_takeover; client_no_context_takeover", "permessage-deflate; client_max_window_bits",
