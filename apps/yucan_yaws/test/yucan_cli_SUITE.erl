@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, own_origin/1, empty_token/1, upload_conditions/1, upload_is_seen/1, upload_at_sigterm/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, this_folder/1, terminal/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, own_origin/1, empty_token/1, upload_conditions/1, upload_is_seen/1, upload_at_sigterm/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, own_origin, empty_token, upload_conditions, upload_is_seen, upload_at_sigterm, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, this_folder, terminal, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, own_origin, empty_token, upload_conditions, upload_is_seen, upload_at_sigterm, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -103,6 +103,23 @@ this_folder(Config) ->
         {match, [Digits]} = re:run(line(Served), "^yucan: serving \\. at http://127\\.0\\.0\\.1:(\\d+)/$", [{capture, all_but_first, list}]),
         {200, _, <<"content">>} = yucan_client:get(list_to_integer(Digits), "/a.txt")
     after
+        stop(Served)
+    end.
+
+%% On a terminal, which `script' makes, each request is a line. A link out of the folder is served if that is asked for.
+terminal(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "terminal"),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    ok = file:make_symlink(filename:join(?config(served, Config), "a.txt"), filename:join(Folder, "link")),
+    Command = lists:append(["stty cols 80; exec '", ?config(command, Config), "' -p 0 --ip localhost --follow-symlinks '", Folder, "'"]),
+    Served = open_port({spawn_executable, "/usr/bin/script"}, [{args, ["-qec", Command, "/dev/null"]}, {line, 2000}, exit_status, stderr_to_stdout]),
+    try
+        Line = line(Served),
+        {match, _} = re:run(Line, " at http://127\\.0\\.0\\.1:\\d+/\\s*$"),
+        {200, _, <<"content">>} = yucan_client:get(port_in(Line), "/link"),
+        {match, _} = re:run(line(Served), "^\\d\\d:\\d\\d:\\d\\d 127\\.0\\.0\\.1 200 GET /link 7 bytes \\d+\\.\\d ms\\s*$")
+    after
+        %% The terminal ends with `script', and the server with the terminal.
         stop(Served)
     end.
 
