@@ -540,64 +540,65 @@ typedef struct {
     bw_shm_listener_t listener;
     bw_channel_t *channel;
     int to, before;
-} met_t;
+} receiver_t;
 
-static void meet(met_t *met)
+static void open_receiver(receiver_t *receiver)
 {
     channel_hello_t hello = {.id = {9}, .version = 1};
 
-    met->here = bw_blocks_new(MOST);
-    met->before = open_descriptors();
-    CHECK_EQ(bw_shm_listen(NULL, &met->listener, &error), BW_OK);
-    memcpy(hello.token, met->listener.token, sizeof hello.token);
-    met->to = connect_to(&met->listener);
-    CHECK_EQ(send(met->to, &hello, sizeof hello, 0), sizeof hello);
-    CHECK_EQ(bw_channel_accept(met->here, &met->listener, &met->channel, &error), BW_OK);
+    receiver->here = bw_blocks_new(MOST);
+    receiver->before = open_descriptors();
+    CHECK_EQ(bw_shm_listen(NULL, &receiver->listener, &error), BW_OK);
+    memcpy(hello.token, receiver->listener.token, sizeof hello.token);
+    receiver->to = connect_to(&receiver->listener);
+    CHECK_EQ(send(receiver->to, &hello, sizeof hello, 0), sizeof hello);
+    CHECK_EQ(bw_channel_accept(receiver->here, &receiver->listener, &receiver->channel, &error),
+             BW_OK);
 }
 
-static void part(met_t *met)
+static void close_receiver(receiver_t *receiver)
 {
-    bw_channel_delete(met->channel);
-    bw_shm_listener_close(&met->listener);
-    bw_blocks_delete(met->here);
-    close(met->to);
-    CHECK_EQ(open_descriptors(), met->before);
+    bw_channel_delete(receiver->channel);
+    bw_shm_listener_close(&receiver->listener);
+    bw_blocks_delete(receiver->here);
+    close(receiver->to);
+    CHECK_EQ(open_descriptors(), receiver->before);
 }
 
-static void meet_rogue(const rogue_t *rogue)
+static void take_from_rogue(const rogue_t *rogue)
 {
     bw_block_t *got;
-    met_t met;
+    receiver_t receiver;
 
-    CHECK_IN(meet(&met));
-    CHECK_IN(send_rogue(met.to, rogue));
-    CHECK_EQ(bw_channel_take(met.channel, 7, SIZE, false, &got, &error), rogue->status);
+    CHECK_IN(open_receiver(&receiver));
+    CHECK_IN(send_rogue(receiver.to, rogue));
+    CHECK_EQ(bw_channel_take(receiver.channel, 7, SIZE, false, &got, &error), rogue->status);
     if (rogue->status == BW_OK)
         give_back(got);
-    CHECK_EQ(bw_blocks_info(met.here).blocks, 0);
-    CHECK_IN(part(&met));
+    CHECK_EQ(bw_blocks_info(receiver.here).blocks, 0);
+    CHECK_IN(close_receiver(&receiver));
 }
 
 static void test_rogue_blocks(void)
 {
     for (size_t i = 0; i < sizeof rogues / sizeof *rogues; i++) {
         printf("    %s\n", rogues[i].name);
-        CHECK_IN(meet_rogue(&rogues[i]));
+        CHECK_IN(take_from_rogue(&rogues[i]));
     }
 }
 
 static void test_too_many_blocks_of_a_rogue(void)
 {
     bw_block_t *got;
-    met_t met;
+    receiver_t receiver;
 
-    CHECK_IN(meet(&met));
+    CHECK_IN(open_receiver(&receiver));
     /* The same number again. */
-    CHECK_IN(send_rogue(met.to, &rogues[0]));
-    CHECK_IN(send_rogue(met.to, &rogues[0]));
-    CHECK_EQ(bw_channel_take(met.channel, 7, SIZE, false, &got, &error), BW_CORRUPT);
-    CHECK(!bw_channel_look(met.channel));
-    CHECK_IN(part(&met));
+    CHECK_IN(send_rogue(receiver.to, &rogues[0]));
+    CHECK_IN(send_rogue(receiver.to, &rogues[0]));
+    CHECK_EQ(bw_channel_take(receiver.channel, 7, SIZE, false, &got, &error), BW_CORRUPT);
+    CHECK(!bw_channel_look(receiver.channel));
+    CHECK_IN(close_receiver(&receiver));
 }
 
 static void test_strangers(void)

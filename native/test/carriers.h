@@ -78,20 +78,20 @@ static inline bool adopt_both(const int sockets[2], uint64_t ring_bytes, bw_link
 
 /* ---- the carrier of the running case ---- */
 
-/* Where to listen and to connect, in the words of the carrier. */
+/* An attempt to make a link: where to listen and to connect, in the words of the carrier. */
 typedef struct {
     uint8_t listen[BW_ADDRESS_MAX], connect[BW_ADDRESS_MAX];
     size_t listen_len, connect_len;
     int sockets[2]; /* of tcp and tls, -1: none */
-} meeting_t;
+} attempt_t;
 
 typedef struct {
     const char *kind;
     int descriptors; /* of one end, 0: not said */
     /* The places, NULL: nothing to listen at, and the address that the listener tells. With
      * `buffer` as connect_sockets. */
-    bool (*meet)(meeting_t *meeting_p, int buffer);
-    void (*hear)(meeting_t *meeting, const uint8_t *address);
+    bool (*begin)(attempt_t *attempt_p, int buffer);
+    void (*learn)(attempt_t *attempt, const uint8_t *address);
     int (*at_rest)(void); /* the descriptors that are open when the carrier's own thread has nothing
                              left to do; that thread does not outlive a fork. NULL: it has none */
     bool needs_both;      /* what is on its way arrives only if its writer is called, too */
@@ -101,57 +101,58 @@ typedef struct {
     bool tells_of_death; /* a process that ends without a word ends the stream all the same */
 } carrier_t;
 
-static inline bool meet_for_tcp(meeting_t *meeting_p, int buffer)
+static inline bool begin_for_tcp(attempt_t *attempt_p, int buffer)
 {
-    if (!connect_sockets(buffer, &meeting_p->sockets[0], &meeting_p->sockets[1]))
+    if (!connect_sockets(buffer, &attempt_p->sockets[0], &attempt_p->sockets[1]))
         return false;
-    (void)bw_put(meeting_p->connect, (uint64_t)meeting_p->sockets[0], BW_TCP_PLACE_BYTES);
-    (void)bw_put(meeting_p->listen, (uint64_t)meeting_p->sockets[1], BW_TCP_PLACE_BYTES);
-    meeting_p->listen_len = meeting_p->connect_len = BW_TCP_PLACE_BYTES;
+    (void)bw_put(attempt_p->connect, (uint64_t)attempt_p->sockets[0], BW_TCP_PLACE_BYTES);
+    (void)bw_put(attempt_p->listen, (uint64_t)attempt_p->sockets[1], BW_TCP_PLACE_BYTES);
+    attempt_p->listen_len = attempt_p->connect_len = BW_TCP_PLACE_BYTES;
     return true;
 }
 
 #ifdef BW_TEST_TLS
 /* The same, and both know a key. */
-static inline bool meet_for_tls(meeting_t *meeting_p, int buffer)
+static inline bool begin_for_tls(attempt_t *attempt_p, int buffer)
 {
     static const char key[BW_TLS_KEY_BYTES] = "a key that both ends of it know";
 
-    if (!meet_for_tcp(meeting_p, buffer))
+    if (!begin_for_tcp(attempt_p, buffer))
         return false;
-    memcpy(meeting_p->connect + BW_TLS_SOCKET_BYTES, key, sizeof key);
-    memcpy(meeting_p->listen + BW_TLS_SOCKET_BYTES, key, sizeof key);
-    meeting_p->listen_len = meeting_p->connect_len = BW_TLS_SOCKET_BYTES + BW_TLS_KEY_BYTES;
+    memcpy(attempt_p->connect + BW_TLS_SOCKET_BYTES, key, sizeof key);
+    memcpy(attempt_p->listen + BW_TLS_SOCKET_BYTES, key, sizeof key);
+    attempt_p->listen_len = attempt_p->connect_len = BW_TLS_SOCKET_BYTES + BW_TLS_KEY_BYTES;
     return true;
 }
 #endif
 
 #ifdef BW_TEST_RDMA
-static inline bool meet_for_rdma(meeting_t *meeting_p, int buffer)
+static inline bool begin_for_rdma(attempt_t *attempt_p, int buffer)
 {
     (void)buffer;
-    meeting_p->listen_len = put_fake_listener(meeting_p->listen);
+    attempt_p->listen_len = put_fake_listener(attempt_p->listen);
     return true;
 }
 
-static inline void hear_for_rdma(meeting_t *meeting, const uint8_t *address)
+static inline void learn_for_rdma(attempt_t *attempt, const uint8_t *address)
 {
-    meeting->connect_len = put_fake_peer(meeting->connect, address);
+    attempt->connect_len = put_fake_peer(attempt->connect, address);
 }
 #endif
 
 /* What a carrier's table does not say. One that is not here needs nothing of it. */
 static const carrier_t particular[] = {
     {.kind = "shm", .descriptors = 3},
-    {.kind = "tcp", .descriptors = 3, .meet = meet_for_tcp},
+    {.kind = "tcp", .descriptors = 3, .begin = begin_for_tcp},
 #ifdef BW_TEST_TLS
-    {.kind = "tls", .descriptors = 3, .meet = meet_for_tls, .needs_both = true}, /* half a record */
+    /* half a record needs both */
+    {.kind = "tls", .descriptors = 3, .begin = begin_for_tls, .needs_both = true},
 #endif
 #ifdef BW_TEST_RDMA
     {.kind = "rdma",
      .descriptors = 5,
-     .meet = meet_for_rdma,
-     .hear = hear_for_rdma,
+     .begin = begin_for_rdma,
+     .learn = learn_for_rdma,
      .at_rest = descriptors_at_rest,
      .needs_both = true},
 #endif
@@ -179,29 +180,29 @@ static inline int held_descriptors(void)
 
 /* ---- two ends of one link ---- */
 
-static inline bool begin_meeting(meeting_t *meeting_p, int buffer)
+static inline bool begin_attempt(attempt_t *attempt_p, int buffer)
 {
-    *meeting_p = (meeting_t){.sockets = {-1, -1}};
-    return !carrier->meet || carrier->meet(meeting_p, buffer);
+    *attempt_p = (attempt_t){.sockets = {-1, -1}};
+    return !carrier->begin || carrier->begin(attempt_p, buffer);
 }
 
 /* What the listener has told. */
-static inline void learn_address(meeting_t *meeting, const uint8_t *address, size_t len)
+static inline void learn_address(attempt_t *attempt, const uint8_t *address, size_t len)
 {
-    if (carrier->hear) {
-        carrier->hear(meeting, address);
-    } else if (!carrier->meet) {
-        memcpy(meeting->connect, address, len);
-        meeting->connect_len = len;
+    if (carrier->learn) {
+        carrier->learn(attempt, address);
+    } else if (!carrier->begin) {
+        memcpy(attempt->connect, address, len);
+        attempt->connect_len = len;
     }
 }
 
 /* Both ends have descriptors of their own. */
-static inline void end_meeting(const meeting_t *meeting)
+static inline void end_attempt(const attempt_t *attempt)
 {
     for (int i = 0; i < 2; i++)
-        if (meeting->sockets[i] >= 0)
-            close(meeting->sockets[i]);
+        if (attempt->sockets[i] >= 0)
+            close(attempt->sockets[i]);
 }
 
 /* Steps until the link has come so far, at least. */
@@ -218,23 +219,23 @@ static inline bool link_reaches(bw_link_t *link, bw_state_t state, bw_report_t *
     return report_p->state >= state && report_p->state != BW_FAILED;
 }
 
-static inline bool start_listening(const meeting_t *meeting, uint64_t ring_bytes,
+static inline bool start_listening(const attempt_t *attempt, uint64_t ring_bytes,
                                    bw_link_t **link_p, bw_report_t *told_p, bw_error_t *error_p)
 {
     bw_order_t order = {
-        .at = meeting->listen, .at_len = meeting->listen_len, .ring_bytes = ring_bytes};
+        .at = attempt->listen, .at_len = attempt->listen_len, .ring_bytes = ring_bytes};
 
     return carrier->table->listen(&order, link_p, error_p) == BW_OK &&
            link_reaches(*link_p, BW_LISTENING, told_p);
 }
 
-static inline bool start_connecting(meeting_t *meeting, const bw_report_t *told,
+static inline bool start_connecting(attempt_t *attempt, const bw_report_t *told,
                                     uint64_t ring_bytes, bw_link_t **link_p, bw_error_t *error_p)
 {
-    bw_order_t order = {.at = meeting->connect, .ring_bytes = ring_bytes, .timeout_ms = ARRIVES_MS};
+    bw_order_t order = {.at = attempt->connect, .ring_bytes = ring_bytes, .timeout_ms = ARRIVES_MS};
 
-    learn_address(meeting, told->address, told->address_len);
-    order.at_len = meeting->connect_len;
+    learn_address(attempt, told->address, told->address_len);
+    order.at_len = attempt->connect_len;
     memcpy(order.token, told->token, sizeof order.token);
     return carrier->table->connect(&order, link_p, error_p) == BW_OK;
 }
@@ -272,15 +273,15 @@ static inline bool open_ends(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t *
 {
     bw_link_t *caller = NULL, *listener = NULL;
     bw_report_t told;
-    meeting_t meeting;
+    attempt_t attempt;
     bool done;
 
     bw_fail(error_p, BW_SYSTEM, "no link", 0);
-    done = begin_meeting(&meeting, 8192) &&
-           start_listening(&meeting, ring_bytes, &listener, &told, error_p) &&
-           start_connecting(&meeting, &told, ring_bytes, &caller, error_p) &&
+    done = begin_attempt(&attempt, 8192) &&
+           start_listening(&attempt, ring_bytes, &listener, &told, error_p) &&
+           start_connecting(&attempt, &told, ring_bytes, &caller, error_p) &&
            both_are_linked(caller, listener);
-    end_meeting(&meeting);
+    end_attempt(&attempt);
     if (done) {
         *one_p = caller;
         *other_p = listener;
@@ -295,13 +296,13 @@ static inline bool open_ends(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t *
 
 /* What two processes have in common before the fork; each then takes its end. */
 typedef struct {
-    meeting_t meeting;
+    attempt_t attempt;
     int wire[2];
 } pair_t;
 
 static inline bool open_pair(pair_t *pair_p)
 {
-    return begin_meeting(&pair_p->meeting, 8192) &&
+    return begin_attempt(&pair_p->attempt, 8192) &&
            socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair_p->wire) == 0;
 }
 
@@ -322,15 +323,15 @@ static inline bw_link_t *take_end(pair_t *pair, int side, uint64_t ring_bytes)
 
     close(pair->wire[!side]);
     if (side == 0)
-        done = start_listening(&pair->meeting, ring_bytes, &link, &report, &error) &&
+        done = start_listening(&pair->attempt, ring_bytes, &link, &report, &error) &&
                is_said(write(wire, &report, sizeof report), sizeof report) &&
                is_said(read(wire, &report, 1), 1) && link_reaches(link, BW_LINKED, &report);
     else
         done = is_said(recv(wire, &report, sizeof report, MSG_WAITALL), sizeof report) &&
-               start_connecting(&pair->meeting, &report, ring_bytes, &link, &error) &&
+               start_connecting(&pair->attempt, &report, ring_bytes, &link, &error) &&
                is_said(write(wire, &report, 1), 1) && link_reaches(link, BW_LINKED, &report);
     close(wire);
-    end_meeting(&pair->meeting);
+    end_attempt(&pair->attempt);
     if (done)
         return link;
     close_link(link);

@@ -246,12 +246,12 @@ static void used(void)
 
 static void listening(void)
 {
-    meeting_t meeting;
+    attempt_t attempt;
 
     CHECK_IN(start());
-    CHECK(begin_meeting(&meeting, 0));
-    CHECK(port_listens(one, &meeting));
-    end_meeting(&meeting);
+    CHECK(begin_attempt(&attempt, 0));
+    CHECK(port_listens(one, &attempt));
+    end_attempt(&attempt);
 }
 
 static void connecting(void)

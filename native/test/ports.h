@@ -150,25 +150,25 @@ static inline bool port_steps_to(ErlDrvPort port, bw_state_t state, vm_reply_t *
     return false;
 }
 
-static inline bool port_listens(ErlDrvPort port, const meeting_t *meeting)
+static inline bool port_listens(ErlDrvPort port, const attempt_t *attempt)
 {
     words_t words = {.len = 0};
 
     put_number(&words, PORT_RING, 8);
-    put_bytes(&words, meeting->listen, meeting->listen_len);
+    put_bytes(&words, attempt->listen, attempt->listen_len);
     return port_uses(port, carrier->kind) && port_does(port, COMMAND_LISTEN, &words, NULL);
 }
 
 /* Connects to what a listener has told: token, length of the address, address. */
-static inline bool port_connects(ErlDrvPort port, meeting_t *meeting, const uint8_t *told)
+static inline bool port_connects(ErlDrvPort port, attempt_t *attempt, const uint8_t *told)
 {
     words_t words = {.len = 0};
 
-    learn_address(meeting, told + BW_TOKEN_BYTES + 1, told[BW_TOKEN_BYTES]);
+    learn_address(attempt, told + BW_TOKEN_BYTES + 1, told[BW_TOKEN_BYTES]);
     put_number(&words, PORT_RING, 8);
     put_bytes(&words, told, BW_TOKEN_BYTES);
     put_number(&words, 10000, 4);
-    put_bytes(&words, meeting->connect, meeting->connect_len);
+    put_bytes(&words, attempt->connect, attempt->connect_len);
     return port_uses(port, carrier->kind) && port_does(port, COMMAND_CONNECT, &words, NULL);
 }
 
@@ -189,14 +189,14 @@ static inline bool names_something(unsigned command, uint8_t *bytes, size_t len)
 /* One port has begun to connect to the other; *told_p is the last answer of that one. */
 static inline bool begin_to_join(ErlDrvPort one, ErlDrvPort other, vm_reply_t *told_p)
 {
-    meeting_t meeting;
+    attempt_t attempt;
     bool done;
 
     *told_p = (vm_reply_t){0};
-    done = begin_meeting(&meeting, 0) && port_listens(other, &meeting) &&
+    done = begin_attempt(&attempt, 0) && port_listens(other, &attempt) &&
            port_steps_to(other, BW_LISTENING, told_p) &&
-           port_connects(one, &meeting, told_p->bytes + 1);
-    end_meeting(&meeting);
+           port_connects(one, &attempt, told_p->bytes + 1);
+    end_attempt(&attempt);
     return done;
 }
 
