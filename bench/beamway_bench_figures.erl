@@ -458,7 +458,7 @@ input() ->
         Line -> [Line | input()]
     end.
 
-%% By the statistics of today; what older programs did not write is filled in as far as git knows it.
+%% By the statistics of today.
 reevaluate([]) -> reevaluate([Name || {Name, _} <- results()]);
 reevaluate(Names) ->
     lists:max([0 | [again(Name, beamway_bench_store:file(Name)) || Name <- Names]]).
@@ -466,25 +466,15 @@ reevaluate(Names) ->
 again(Name, File) ->
     case file:read_file(File) of
         {ok, Text} ->
-            Old = completed(Name, File, jiffy:decode(Text, [return_maps])),
-            Object = case Old of
-                         #{<<"metrics">> := _, <<"figures">> := _} -> beamway_bench_report:to_json(beamway_bench_report:again(Old));
-                         #{} -> Old
+            Object = case jiffy:decode(Text, [return_maps]) of
+                         #{<<"metrics">> := _, <<"figures">> := _} = Old -> beamway_bench_report:to_json(beamway_bench_report:again(Old));
+                         Old -> Old
                      end,
             case beamway_bench_store:write(File, Object) of
                 ok -> io:format("evaluated again: ~ts~n", [Name]), 0;
                 {error, Why} -> complain("~ts: ~ts", [Name, Why]), 1
             end;
         {error, _} -> 0
-    end.
-
-completed(Name, File, Old) ->
-    Stored = fun() -> case string:to_integer(os:cmd("git -C " ++ beamway_bench_nodes:root() ++ " log -1 --format=%ct -- " ++ File)) of {Seconds, _} when is_integer(Seconds) -> Seconds; _ -> 1 end end,
-    Machine = maps:merge(#{<<"processor">> => <<"unknown">>, <<"processors">> => maps:get(<<"processors">>, Old, 1), <<"load_average">> => 0}, maps:get(<<"machine">>, Old, #{})),
-    Missing = #{<<"bench">> => list_to_binary(Name), <<"commit">> => <<"unknown">>, <<"repeats">> => 1},
-    case Old of
-        #{<<"measured_at">> := _} -> (maps:merge(Missing, Old))#{<<"machine">> => Machine};
-        #{} -> (maps:merge(Missing, Old))#{<<"machine">> => Machine, <<"measured_at">> => Stored()}
     end.
 
 -ifdef(TEST).
