@@ -10,6 +10,8 @@
 -export([packet_of_4_gb/1, packet_without_end/1, fragments_out_of_place/1, messages_never_finished/1,
          both_queues_full_at_the_end/1, one_byte_a_second/1]).
 
+-import(beamway_friends, [under_test/1]).
+
 -define(WAIT_MS, 20000).
 %% Nobody connects, or lets go of somebody, but the case.
 -define(BY_HAND, ["-kernel", "dist_auto_connect", "never", "-kernel", "prevent_overlapping_partitions", "false"]).
@@ -49,24 +51,12 @@ init_per_testcase(Case, Config) ->
     {ok, Peer, Node} = Start(#{log => Log}),
     {ok, Friend, _} = Start(#{}),
     ok = beamway_peer:connect_both(Carrier, Friend, Peer),
-    [{start, Start}, {folder, Folder}, {log, Log}, {under_test, {Peer, Node}}, {friend, {Friend, beamway_peer:controller(Friend, Node)}} | Config].
+    [{start, Start}, {folder, Folder}, {log, Log}, {under_test, {Peer, Node}}, {friend, Friend}, {friendship, beamway_peer:controller(Friend, Node)} | Config].
 
 %% Nodes find each other by files, so that somebody can stand between two.
 in(Folder) -> ["-start_epmd", "false", "-epmd_module", "beamway_compat_epmd", "-compat_epmd", "directory", Folder].
 
-end_per_testcase(_Case, Config) ->
-    {_, Node} = under_test(Config),
-    {Friend, Friendship} = proplists:get_value(friend, Config),
-    Result = try
-                 Friendship = beamway_peer:controller(Friend, Node),
-                 Node = beamway_peer:call(Friend, erpc, call, [Node, erlang, node, []]),
-                 ok
-             catch Class:Reason -> {fail, {friend_noticed, Class, Reason}}
-             end,
-    ok = beamway_peer:stop_started(),
-    Result.
-
-under_test(Config) -> proplists:get_value(under_test, Config).
+end_per_testcase(_Case, Config) -> beamway_friends:end_case(Config).
 
 %% ---- lengths ----
 
@@ -144,7 +134,7 @@ both_queues_full_at_the_end(Config) ->
 %% Senders to it wait, and hold no more than they may. Others do not wait.
 one_byte_a_second(Config) ->
     {Peer, Node} = under_test(Config),
-    {Friend, _} = proplists:get_value(friend, Config),
+    Friend = proplists:get_value(friend, Config),
     {_, OtherNode, Way} = on_the_way(Config),
     Before = binaries(Peer),
     Watcher = beamway_peer:watch_nodedown(Peer),

@@ -131,10 +131,5 @@ run(Command) ->
 status(Command, Env) ->
     Port = open_port({spawn_executable, "/bin/bash"},
                      [{args, ["-c", unicode:characters_to_list(Command)]}, {cd, test_support:checkout()}, {env, Env}, exit_status, stderr_to_stdout]),
-    status_of(Port, []).
-
-status_of(Port, Said) ->
-    receive
-        {Port, {data, Data}} -> status_of(Port, [Said | Data]);
-        {Port, {exit_status, Status}} -> {Status, lists:flatten(Said)}
-    end.
+    {Status, Said} = test_support:until_ended(Port, infinity),
+    {Status, lists:append(Said)}.

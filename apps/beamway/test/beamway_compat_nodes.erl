@@ -215,14 +215,5 @@ stop_program(Program) ->
 %% @doc Waits until the program has printed the line; other lines are told if it never comes.
 -spec expect_line(port(), string()) -> ok.
 expect_line(Program, Line) ->
-    expect_line(Program, Line, []).
-
-expect_line(Program, Line, Seen) ->
-    receive
-        {Program, {data, {eol, Line}}} -> ok;
-        {Program, {data, {_, Other}}} -> expect_line(Program, Line, [Other | Seen]);
-        {Program, {exit_status, Status}} ->
-            error({program_ended, #{status => Status, output => lists:reverse(Seen)}})
-    after ?LINE_MS ->
-        error({no_such_line, #{line => Line, output => lists:reverse(Seen)}})
-    end.
+    [] = test_support:until_line(Program, ["^\\Q", Line, "\\E$"], ?LINE_MS),
+    ok.

@@ -382,8 +382,7 @@ grown(Counter, Before, After) ->
 %% Monitoring tools take the socket with the address that net_kernel knows for the connection, and show its counters.
 %% They must find the one that carries the messages, or none.
 socket_of_the_link(Config) ->
-    {PeerA, NodeA, PeerB, NodeB} = start_two(Config, #{}),
-    ok = beamway_peer:connect_both(beamway_carrier:carrier(Config), PeerA, PeerB),
+    {PeerA, NodeA, PeerB, NodeB} = beamway_carrier:connected_pair(Config),
     Sizes = [byte_count(Peer, Node) || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
     Bytes = binary:copy(<<1>>, 100000),
     Bytes = beamway_peer:call(PeerA, erpc, call, [NodeB, binary, copy, [Bytes]]),
@@ -417,8 +416,7 @@ socket_bytes(Address) ->
 
 %% A tool that takes the port of the link for a socket gets an error, and the link does not mind.
 questions_of_inet(Config) ->
-    {PeerA, NodeA, PeerB, NodeB} = start_two(Config, #{}),
-    ok = beamway_peer:connect_both(beamway_carrier:carrier(Config), PeerA, PeerB),
+    {PeerA, NodeA, PeerB, NodeB} = beamway_carrier:connected_pair(Config),
     Own = beamway_carrier:carrier(Config) =/= inet_tcp,
     [begin
          Answers = beamway_peer:run(Peer, fun() -> ask_as_inet(Node) end),

@@ -137,7 +137,7 @@ start_victim(Carrier, Survivor, Round) ->
 nodedown_ms(Victim, Survivor, Watcher) ->
     KilledAt = os:system_time(microsecond),
     ok = beamway_peer:kill9(Victim),
-    DownAt = beamway_peer:wait_until(fun() -> down_at(Survivor, Watcher) end, 10000),
+    DownAt = beamway_peer:wait_until(fun() -> beamway_peer:given(Survivor, Watcher) end, 10000),
     (DownAt - KilledAt) div 1000.
 
 %% Nobody says anything, so there is nothing to wait for: the survivor knows as soon as on stock distribution. On a busy
@@ -183,15 +183,9 @@ watch_node(Peer, Node) ->
                         true = monitor_node(Node, true),
                         Self ! {self(), watching},
                         receive {nodedown, Node} -> ok end,
-                        give({down_at, os:system_time(microsecond)})
+                        beamway_peer:give(os:system_time(microsecond))
                     end),
         receive {Pid, watching} -> Pid end
-    end).
-
-down_at(Peer, Watcher) ->
-    beamway_peer:run(Peer, fun() ->
-        Watcher ! {give, self()},
-        receive {down_at, At} -> At after 200 -> false end
     end).
 
 %% With `socket_dir' the listener has a name while the link is made, and only then.
@@ -199,9 +193,7 @@ kill_leaves_no_file(_Config) ->
     Dir = beamway_peer:new_folder("beamway-sockets"),
     try
         Options = #{env => [{"BEAMWAY_SOCKET_DIR", Dir}]},
-        {ok, PeerA, NodeA} = beamway_peer:start(beamway_shm, Options),
-        {ok, PeerB, _} = beamway_peer:start(beamway_shm, Options),
-        ok = beamway_peer:connect_both(beamway_shm, PeerA, PeerB),
+        {PeerA, NodeA, PeerB, _} = beamway_peer:connected_pair(beamway_shm, Options),
         {ok, []} = file:list_dir(Dir),
         ok = load(PeerB, NodeA),
         ok = beamway_peer:kill9(PeerB),
@@ -221,7 +213,7 @@ halt_leaves_no_hole(Config) ->
     [begin
          {ok, Victim, VictimNode} = beamway_peer:start(Carrier),
          ok = beamway_peer:connect_both(Carrier, Victim, Survivor),
-         Collector = collector(Survivor, VictimNode),
+         Collector = beamway_peer:collector(Survivor, VictimNode, fun(Number, Data) -> Data =:= binary:copy(<<Number:16>>, Size) end),
          ok = peer:cast(Victim, erlang, apply, [fun() ->
              Send = fun(Number) -> Collector ! {Number, binary:copy(<<Number:16>>, Size)} end,
              lists:foreach(Send, lists:seq(1, ?SURE)),
@@ -230,39 +222,12 @@ halt_leaves_no_hole(Config) ->
              lists:foreach(Send, lists:seq(?SURE + 1, 300)),
              halt()
          end, []]),
-         Messages = beamway_peer:wait_until(fun() -> collected(Survivor, Collector) end, 30000),
+         Messages = beamway_peer:wait_until(fun() -> beamway_peer:given(Survivor, Collector) end, 30000),
          ct:log("~b of 300 messages of ~b bytes arrived", [length(Messages), 2 * Size]),
          true = Messages =:= lists:seq(1, length(Messages)),
          true = length(Messages) >= ?SURE
      end || Size <- [10, 50000]],
     ok.
-
-%% Keeps the numbers of messages until the node is down.
-collector(Peer, Node) ->
-    beamway_peer:run(Peer, fun() ->
-        Self = self(),
-        Pid = spawn(fun() ->
-                        true = monitor_node(Node, true),
-                        Self ! {self(), ready},
-                        collect(Node, [])
-                    end),
-        receive {Pid, ready} -> Pid end
-    end).
-
-collect(Node, Numbers) ->
-    receive
-        {nodedown, Node} -> give({collected, lists:reverse(Numbers)});
-        {have, Count, From} when Count =:= length(Numbers) -> From ! {self(), Count}, collect(Node, Numbers);
-        {Number, Data} when is_integer(Number) ->
-            true = Data =:= binary:copy(<<Number:16>>, byte_size(Data) div 2),
-            collect(Node, [Number | Numbers])
-    end.
-
-collected(Peer, Collector) ->
-    beamway_peer:run(Peer, fun() ->
-        Collector ! {give, self()},
-        receive {collected, Numbers} -> Numbers after 200 -> false end
-    end).
 
 %% The peer does not read and does not end: halt() gives up on it.
 halt_with_stopped_peer(Config) ->
@@ -336,7 +301,7 @@ last_words_round(Carrier, Survivor, Round, End) ->
         receive after 1 -> ok end,
         End()
     end, []]),
-    beamway_peer:wait_until(fun() -> heard(Survivor, Listener) end, 20000).
+    beamway_peer:wait_until(fun() -> beamway_peer:given(Survivor, Listener) end, 20000).
 
 %% A process of the survivor, linked to and monitoring one of the victim; notes what it hears, in
 %% sorted order up to and with nodedown.
@@ -368,18 +333,7 @@ listen(Speaker, Monitor, Node, Heard) ->
         last_word -> listen(Speaker, Monitor, Node, [message | Heard]);
         {'EXIT', Speaker, {last, reason}} -> listen(Speaker, Monitor, Node, [exit | Heard]);
         {'DOWN', Monitor, _, _, {last, reason}} -> listen(Speaker, Monitor, Node, [down | Heard]);
-        {nodedown, Node} ->
-            give({heard, lists:sort([nodedown | Heard])});
+        {nodedown, Node} -> beamway_peer:give(lists:sort([nodedown | Heard]));
         {give, _} -> listen(Speaker, Monitor, Node, Heard);
         Other -> listen(Speaker, Monitor, Node, [Other | Heard])
     end.
-
-heard(Survivor, Listener) ->
-    beamway_peer:run(Survivor, fun() ->
-        Listener ! {give, self()},
-        receive {heard, Heard} -> Heard after 50 -> false end
-    end).
-
-%% Answers everyone who asks: one that asked too early does not wait for it any more.
-give(Answer) ->
-    receive {give, From} -> From ! Answer, give(Answer) end.

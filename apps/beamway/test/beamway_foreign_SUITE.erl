@@ -212,14 +212,8 @@ boot_script(Words) ->
     Port = open_port({spawn_executable, Program},
                      [{args, First ++ ["-noinput", "-boot", "no_dot_erlang", "-pa", beamway_peer:ebin(), "-s", "beamway_boot", "main", "-extra" | Words]},
                       exit_status, stderr_to_stdout]),
-    output(Port, []).
-
-output(Port, Said) ->
-    receive
-        {Port, {data, Data}} -> output(Port, [Said, Data]);
-        {Port, {exit_status, Status}} -> {Status, lists:flatten(Said)}
-    after 30000 -> error({no_end, Said})
-    end.
+    {Status, Said} = test_support:until_ended(Port, 30000),
+    {Status, lists:append(Said)}.
 
 carrier_module(inet_tcp) -> inet_tcp_dist;
 carrier_module(_Beamway) -> beamway_dist.

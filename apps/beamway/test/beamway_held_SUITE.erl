@@ -121,7 +121,7 @@ send_and_halt(Peer, Collector, Count) ->
     end, []]).
 
 arrived(Peer, NodeA, Collector, Count) ->
-    Numbers = beamway_peer:wait_until(fun() -> collected(Peer, Collector) end, 2 * ?WAIT_MS),
+    Numbers = beamway_peer:wait_until(fun() -> beamway_peer:given(Peer, Collector) end, 2 * ?WAIT_MS),
     ct:log("~ts: ~b of ~b messages have arrived", [NodeA, length(Numbers), Count]),
     true = Numbers =:= lists:seq(1, Count).
 
@@ -167,27 +167,7 @@ count(Peer, Counter) ->
 
 collecting_pair(Config) ->
     {A, NodeA, B, _} = beamway_carrier:connected_pair(Config),
-    Collector = beamway_peer:run(B, fun() ->
-        Self = self(),
-        Pid = spawn(fun() -> true = monitor_node(NodeA, true), Self ! {self(), ready}, collect(NodeA, []) end),
-        receive {Pid, ready} -> Pid end
-    end),
-    {A, B, NodeA, Collector}.
-
-collect(Node, Numbers) ->
-    receive
-        {nodedown, Node} -> collected(lists:reverse(Numbers));
-        {Number, Data} when is_integer(Number), byte_size(Data) =:= 1000000 -> collect(Node, [Number | Numbers])
-    end.
-
-collected(Numbers) ->
-    receive {give, From} -> From ! {collected, Numbers}, collected(Numbers) end.
-
-collected(Peer, Collector) ->
-    beamway_peer:run(Peer, fun() ->
-        Collector ! {give, self()},
-        receive {collected, Numbers} -> Numbers after 200 -> false end
-    end).
+    {A, B, NodeA, beamway_peer:collector(B, NodeA, fun(_, Data) -> byte_size(Data) =:= 1000000 end)}.
 
 suspended(Peer) ->
     beamway_peer:run(Peer, fun() -> [Pid || Pid <- processes(), process_info(Pid, status) =:= {status, suspended}] end).

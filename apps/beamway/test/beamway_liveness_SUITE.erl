@@ -391,9 +391,7 @@ held_ms(Carrier) ->
 %% One scheduler a node: with more of them than processors the system would stop them all the time.
 long_schedules(Carrier) ->
     Options = #{args => ["+S", "1:1"], wrapper => [os:find_executable("nice"), "-n", "-15"]},
-    {ok, PeerA, NodeA} = beamway_peer:start(Carrier, Options),
-    {ok, PeerB, NodeB} = beamway_peer:start(Carrier, Options),
-    ok = beamway_peer:connect_both(Carrier, PeerA, PeerB),
+    {PeerA, NodeA, PeerB, NodeB} = beamway_peer:connected_pair(Carrier, Options),
     Monitors = [{Peer, beamway_peer:run(Peer, fun() -> spawn(fun() -> monitor_schedules(Node) end) end)}
                 || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
     [begin

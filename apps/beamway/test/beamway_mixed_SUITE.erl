@@ -161,12 +161,12 @@ leave_and_return(Config, Index, Otp, Cluster) ->
     {Peer, Node} = Leaving = lists:nth(Index, Cluster),
     Rest = lists:delete(Leaving, Cluster),
     Before = connections(Rest),
-    Watchers = [{Watching, watch(Watching, Node)} || {Watching, _} <- Rest],
+    Watchers = [{Watching, beamway_peer:watch_nodedown(Watching)} || {Watching, _} <- Rest],
     case Index of
         4 -> ok = beamway_peer:halt_node(Peer);
         _ -> ok = beamway_peer:kill9(Peer)
     end,
-    [connection_closed = heard(Watching, Watcher) || {Watching, Watcher} <- Watchers],
+    [{connection_closed, _} = beamway_peer:nodedown(Watching, Watcher, Node, 10000) || {Watching, Watcher} <- Watchers],
     Before = connections(Rest),
     [Name, _] = string:split(atom_to_list(Node), "@"),
     Returned = start(Config, Otp, #{name => Name, args => ?BY_HAND}),
@@ -179,24 +179,6 @@ leave_and_return(Config, Index, Otp, Cluster) ->
 
 connections(Cluster) ->
     [beamway_peer:controller(Peer, Node) || {Peer, Own} <- Cluster, {_, Node} <- Cluster, Node =/= Own].
-
-watch(Peer, Node) ->
-    beamway_peer:run(Peer, fun() ->
-        Self = self(),
-        Pid = spawn(fun() ->
-                            ok = net_kernel:monitor_nodes(true, [nodedown_reason]),
-                            Self ! {self(), watching},
-                            receive {nodedown, Node, [{nodedown_reason, Reason}]} -> ok end,
-                            receive {give, From} -> From ! {reason, Reason} end
-                    end),
-        receive {Pid, watching} -> Pid end
-    end).
-
-heard(Peer, Watcher) ->
-    beamway_peer:run(Peer, fun() ->
-        Watcher ! {give, self()},
-        receive {reason, Reason} -> Reason after 10000 -> not_heard end
-    end).
 
 %% --- helpers -------------------------------------------------------------------------------------------
 

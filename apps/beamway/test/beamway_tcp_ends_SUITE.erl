@@ -109,12 +109,7 @@ peer_half_closes(Config) ->
     _Ms = beamway_raw_peer:closed_within(Socket, ?WAIT_MS),
     ok.
 
-connected_pair(Config) ->
-    Carrier = beamway_carrier:carrier(Config),
-    {ok, PeerA, NodeA} = beamway_peer:start(Carrier, ?BY_HAND),
-    {ok, PeerB, NodeB} = beamway_peer:start(Carrier, ?BY_HAND),
-    ok = beamway_peer:connect_both(Carrier, PeerA, PeerB),
-    {PeerA, NodeA, PeerB, NodeB}.
+connected_pair(Config) -> beamway_peer:connected_pair(beamway_carrier:carrier(Config), ?BY_HAND).
 
 %% ---- what is left ----
 

@@ -83,9 +83,7 @@ ipv6(_Config) ->
     case has_ipv6() of
         true ->
             Options = #{host => "::1", flags => tls_flags("beamway6_tls", beamway_certificates:good())},
-            {ok, One, _} = beamway_peer:start(beamway_tls_shm, Options),
-            {ok, Other, OtherNode} = beamway_peer:start(beamway_tls_shm, Options),
-            ok = beamway_peer:connect_both(beamway_tls_shm, One, Other),
+            {One, _, Other, OtherNode} = beamway_peer:connected_pair(beamway_tls_shm, Options),
             ok = is_connected(One, Other),
             %% A node that listens nowhere.
             {ok, Third, _} = beamway_peer:start(beamway_tls_shm, Options#{args => ["-dist_listen", "false"]}),
@@ -102,9 +100,7 @@ has_ipv6() ->
 
 %% The host of the name is an address, and so is the name in the certificate.
 ip_hosts(_Config) ->
-    {ok, One, _} = beamway_peer:start(beamway_tls, #{host => "127.0.0.1"}),
-    {ok, Other, _} = beamway_peer:start(beamway_tls, #{host => "127.0.0.1"}),
-    ok = beamway_peer:connect_both(beamway_tls, One, Other),
+    {One, _, Other, _} = beamway_peer:connected_pair(beamway_tls, #{host => "127.0.0.1"}),
     ok = is_connected(One, Other).
 
 %% A node that is called while it boots, before ssl can start: the caller waits, and then has it.
@@ -329,14 +325,14 @@ killed_peer(_Config) ->
 
 %% Only ticks tell of a peer that is stopped.
 stopped_peer(_Config) ->
-    {One, _, Other, OtherNode} = pair(beamway_tls, #{args => ["-kernel", "net_ticktime", "4"]}),
+    {One, _, Other, OtherNode} = beamway_peer:connected_pair(beamway_tls, #{args => ["-kernel", "net_ticktime", "4"]}),
     Watcher = beamway_peer:watch_nodedown(One),
     ok = beamway_peer:sigstop(Other),
     {net_tick_timeout, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?NODEDOWN_MS).
 
 %% Ticks keep a silent connection; net_ticktime 4 would end it after 5 s.
 silent_peer_stays(_Config) ->
-    {One, _, Other, OtherNode} = pair(beamway_tls, #{args => ["-kernel", "net_ticktime", "4"]}),
+    {One, _, Other, OtherNode} = beamway_peer:connected_pair(beamway_tls, #{args => ["-kernel", "net_ticktime", "4"]}),
     Connection = beamway_peer:controller(One, OtherNode),
     receive after ?SILENT_MS -> ok end,
     Connection = beamway_peer:controller(One, OtherNode),
@@ -454,13 +450,7 @@ seen(Relay) ->
 
 %% ---- helpers ----
 
-pair(Carrier) -> pair(Carrier, #{}).
-
-pair(Carrier, Options) ->
-    {ok, One, OneNode} = beamway_peer:start(Carrier, Options),
-    {ok, Other, OtherNode} = beamway_peer:start(Carrier, Options),
-    ok = beamway_peer:connect_both(Carrier, One, Other),
-    {One, OneNode, Other, OtherNode}.
+pair(Carrier) -> beamway_peer:connected_pair(Carrier, #{}).
 
 %% A line with both parts.
 logs(Log, Part, Other) ->

@@ -566,7 +566,8 @@ cookie(Config, Peer) ->
 
 ran(Words) ->
     Port = open_port({spawn_executable, executable()}, [{args, ["console" | Words]}, exit_status, stderr_to_stdout, binary]),
-    ended(Port, <<>>).
+    {Status, Said} = test_support:until_ended(Port, ?PATIENCE_MS),
+    {Status, iolist_to_binary(Said)}.
 
 bad_words(Config) ->
     Token = filename:join(?config(priv_dir, Config), "open_token"),
@@ -577,12 +578,5 @@ bad_words(Config) ->
      end || {Status, Says, Words} <- [{2, "unexpected word", ["a", "b"]}, {2, "token_file", ["--bind", "0.0.0.0"]}, {2, "IP address", ["--bind", "here"]},
                                       {2, "can be read by others", ["--token-file", Token]}, {1, "cannot read", ["--times", "/nowhere/x"]}, {0, "Ctrl-C", ["--help"]},
                                       {2, "0 to 65535", ["--port", "99999"]}]].
-
-ended(Port, Text) ->
-    receive
-        {Port, {data, More}} -> ended(Port, <<Text/binary, More/binary>>);
-        {Port, {exit_status, Status}} -> {Status, Text}
-    after ?PATIENCE_MS -> error({silent, Text})
-    end.
 
 executable() -> filename:join([code:lib_dir(beamway_console), "..", "..", "bin", "beamway"]).

@@ -191,14 +191,8 @@ run(Config, Words) ->
     Folder = proplists:get_value(priv_dir, Config),
     Program = test_support:file("bin/beamway"),
     Port = open_port({spawn_executable, Program}, [{args, ["topology" | Words]}, {cd, Folder}, exit_status, stderr_to_stdout, binary, {env, [{"BEAMWAY_ERL", hd(beamway_peer:erl())}]}]),
-    collect(Port, <<>>).
-
-collect(Port, Text) ->
-    receive
-        {Port, {data, More}} -> collect(Port, <<Text/binary, More/binary>>);
-        {Port, {exit_status, Status}} -> {Status, unicode:characters_to_list(Text)}
-    after 900000 * beamway_runner:slowness() -> error({no_end, Text})
-    end.
+    {Status, Said} = test_support:until_ended(Port, 900000 * beamway_runner:slowness()),
+    {Status, unicode:characters_to_list(iolist_to_binary(Said))}.
 
 says(Text, Part) -> ?assertNotEqual({nomatch, Part, Text}, {string:find(Text, Part), Part, Text}).
 

@@ -8,7 +8,7 @@
 -export([collections/1, collections_given_up/1, multi_calls/1, the_same_as_erpc/1, every_function_of_erpc/1, erpc_collections/1, options_of_erpc/1]).
 %% Used on the nodes.
 -export([start_of/3]).
--import(teleport_nodes, [wait_ms/0]).
+-import(teleport_nodes, [on_first/2, wait_ms/0]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -21,8 +21,6 @@ groups() ->
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 
 end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
-
-on_first(Config, Body) -> teleport_nodes:on_first(Config, Body).
 
 message() -> receive Message -> Message after wait_ms() -> error(nothing_came) end.
 

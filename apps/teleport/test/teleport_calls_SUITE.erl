@@ -8,7 +8,7 @@
          answers_that_are_too_large/1, another_limit_there/1, bad_input/1, options_at_once/1, nodes_that_are_not_there/1, what_lanes_say/1]).
 %% Used on the nodes.
 -export([callback_mode/0, init/1, handle_event/4, handle_call/2, handle_event/2, whereis_name/1, register_name/2, unregister_name/1, send/2, hear/1]).
--import(teleport_nodes, [wait_ms/0]).
+-import(teleport_nodes, [on_first/2, wait_ms/0]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -23,8 +23,6 @@ groups() ->
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 
 end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
-
-on_first(Config, Body) -> teleport_nodes:on_first(Config, Body).
 
 message() -> receive Message -> Message after wait_ms() -> error(nothing_came) end.
 

@@ -6,7 +6,7 @@
 -export([replies/1, nobody_monitors_there/1, node_without_teleport/1, ends_before/1, ends_during/1, ends_at_any_time/1, replies_before_its_end/1, registered_anew/1,
          thousand_servers/1, more_servers_than_stand_ins/1, unused_stand_ins/1, watcher_is_killed/1, application_stops/1, timeouts/1, new_code/1,
          connection_is_lost/1, node_is_killed/1, node_comes_back/1]).
--import(teleport_nodes, [wait_ms/0]).
+-import(teleport_nodes, [on_first/2, wait_ms/0]).
 
 -define(WAY, #{way => distribution}).
 
@@ -27,8 +27,6 @@ end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 %% A case that fails with a node of its own leaves it behind.
 end_per_testcase(_Case, Config) ->
     beamway_peer:stop_all(beamway_peer:started() -- [teleport_nodes:first(Config), teleport_nodes:second(Config)]).
-
-on_first(Config, Body) -> teleport_nodes:on_first(Config, Body).
 
 %% ---- helpers on the first node ----
 

@@ -5,7 +5,7 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([what_is_told/1, lost_before_its_use/1, overload_is_told/1, a_slow_function/1, a_failing_function/1, prometheus/1]).
 -export([tell/3]).
--import(teleport_nodes, [wait_ms/0]).
+-import(teleport_nodes, [on_first/2, wait_ms/0]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -22,8 +22,6 @@ end_per_group(_Kind, _Config) -> ok.
 init_per_testcase(_Case, Config) -> teleport_nodes:start_pair(Config).
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
-
-on_first(Config, Body) -> teleport_nodes:on_first(Config, Body).
 
 %% @private As telemetry:execute/3.
 tell(Name, Measurements, Metadata) -> events_test ! {event, Name, Measurements, Metadata}.

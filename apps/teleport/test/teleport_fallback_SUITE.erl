@@ -7,7 +7,7 @@
          node_ends/1, order_when_it_stops/1, calls_when_it_stops/1, late_lanes_are_not_used/1, lanes_beside_distribution_are_left/1, stops_all_the_same/1,
          who_waits_for_an_attempt/1, killed_while_plain/1, stopped_at_rest/1, ended_lanes_are_not_missed/1]).
 -export([gather/1]).
--import(teleport_nodes, [wait_ms/0]).
+-import(teleport_nodes, [on_first/2, wait_ms/0]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -32,8 +32,6 @@ init_per_testcase(_Case, Config) ->
     Pair.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
-
-on_first(Config, Body) -> teleport_nodes:on_first(Config, Body).
 
 start(Node) -> ok = erpc:call(Node, application, start, [teleport]).
 

@@ -9,7 +9,7 @@
          waiters_leave/1, senders_wait_in_turn/1, counts_of_the_killed/1, limits_hold/1, the_registry_is_killed/1, the_process_of_a_node_is_killed/1,
          left_lanes_deliver_once/1]).
 -export([gather/1, on_unconfirmed/1, big_echo/0]).
--import(teleport_nodes, [wait_ms/0]).
+-import(teleport_nodes, [on_first/2, wait_ms/0]).
 
 suite() -> [{timetrap, {minutes, 5}}].
 
@@ -34,8 +34,6 @@ end_per_group(_Kind, _Config) -> ok.
 init_per_testcase(_Case, Config) -> teleport_nodes:start_pair(Config).
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
-
-on_first(Config, Body) -> teleport_nodes:on_first(Config, Body).
 
 %% Starts callers on the first node that wait for ever, and returns when the calls are with the server. What they got: {@link ends/1}.
 waiting_callers(Config, Count) ->

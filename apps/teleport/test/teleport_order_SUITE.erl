@@ -9,7 +9,7 @@
          full_is_an_error/1, full_blocks_for_a_while/1, full_drops_and_counts/1, full_drops_and_tells/1, properties/1, order_between_calls_and_casts/1, classes_share/1,
          order_by_any_name/1, order_while_reconfigured/1]).
 -export([take_all/2, numbered/3, whereis_name/1, offers_of_0_2_0/0, offers_of/1]).
--import(teleport_nodes, [wait_ms/0]).
+-import(teleport_nodes, [on_first/2, wait_ms/0]).
 
 suite() -> [{timetrap, {minutes, 4}}].
 
@@ -27,8 +27,6 @@ groups() ->
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 
 end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
-
-on_first(Config, Body) -> teleport_nodes:on_first(Config, Body).
 
 %% @private Collects `{Sender, Number, Payload}' until so many have come; answers with what each sender sent, in the order of arrival.
 take_all(Test, Count) -> take_all(Test, Count, []).

@@ -7,7 +7,7 @@
          many_callers/1, lanes_carry_them/1, bad_names/1]).
 %% Used on the nodes.
 -export([callback_mode/0, init/1, handle_event/4, handle_event/2, handle_call/2, handle_call/3, handle_cast/2]).
--import(teleport_nodes, [wait_ms/0]).
+-import(teleport_nodes, [on_first/2, wait_ms/0]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -21,8 +21,6 @@ groups() ->
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 
 end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
-
-on_first(Config, Body) -> teleport_nodes:on_first(Config, Body).
 
 via(Name, Node) -> {via, teleport, {Name, Node}}.
 

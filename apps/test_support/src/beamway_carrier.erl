@@ -66,12 +66,7 @@ start_pair(Config) ->
 
 %% @doc Two new nodes with the group's carrier, connected.
 -spec connected_pair(config()) -> {pid(), node(), pid(), node()}.
-connected_pair(Config) ->
-    Carrier = carrier(Config),
-    {ok, PeerA, NodeA} = beamway_peer:start(Carrier),
-    {ok, PeerB, NodeB} = beamway_peer:start(Carrier),
-    ok = beamway_peer:connect_both(Carrier, PeerA, PeerB),
-    {PeerA, NodeA, PeerB, NodeB}.
+connected_pair(Config) -> beamway_peer:connected_pair(carrier(Config), #{}).
 
 %% @doc For end_per_group.
 -spec stop_pair(config()) -> ok.

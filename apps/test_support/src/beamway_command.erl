@@ -89,9 +89,9 @@ shell(Config, Line) ->
     ErrorFile = filename:join(?config(priv_dir, Config), "stderr"),
     Whole = unicode:characters_to_binary(["exec 2> ", quoted(ErrorFile), "; ", Line]),
     Port = open_port({spawn_executable, os:find_executable("bash")}, [{args, ["-c", Whole]}, {env, environment(Config)}, exit_status, use_stdio]),
-    {Status, Out} = collect(Port, []),
+    {Status, Said} = test_support:until_ended(Port, ?RUN_MS),
     {ok, Error} = file:read_file(ErrorFile),
-    {Status, Out, unicode:characters_to_list(Error)}.
+    {Status, unicode:characters_to_list(iolist_to_binary(Said)), unicode:characters_to_list(Error)}.
 
 %% @doc A word of bash.
 -spec quoted(string()) -> iolist().
@@ -101,14 +101,6 @@ environment(Config) ->
     [{"SLURM_STEP_ID", false}, {"BEAMWAY", ?config(command, Config)}, {"HOME", ?config(home, Config)}, {"BEAMWAY_LINKS", false},
      {"BEAMWAY_RING_BYTES", false}, {"XDG_CONFIG_HOME", false},
      {"ERL_EPMD_PORT", integer_to_list(?config(epmd_port, Config))}].
-
-collect(Port, Data) ->
-    receive
-        {Port, {data, More}} -> collect(Port, [Data, More]);
-        {Port, {exit_status, Status}} -> {Status, unicode:characters_to_list(iolist_to_binary(Data))}
-    after ?RUN_MS ->
-        ct:fail({no_end_after_ms, ?RUN_MS, Data})
-    end.
 
 %% @doc A node started by the command, once it says that it is ready.
 -spec command_node(config(), iolist()) -> command_node().
@@ -121,30 +113,21 @@ command_node(Config, Words) ->
 -spec command_start(config(), iolist()) -> command_node().
 command_start(Config, Words) ->
     Line = lists:flatten(["exec \"$BEAMWAY\" node ", Words]),
-    Port = open_port({spawn_executable, os:find_executable("bash")}, [{args, ["-c", Line]}, {env, environment(Config)}, exit_status, use_stdio, stderr_to_stdout]),
+    Port = open_port({spawn_executable, os:find_executable("bash")}, [{args, ["-c", Line]}, {env, environment(Config)}, {line, 10000}, exit_status, use_stdio, stderr_to_stdout]),
     {os_pid, Pid} = erlang:port_info(Port, os_pid),
     {Port, Pid}.
 
 %% @doc Waits until a node says that it is ready.
 -spec until_ready(command_node()) -> ok.
-until_ready({Port, _}) -> until_ready(Port, []).
-
-until_ready(Port, Text) ->
-    receive
-        {Port, {data, More}} ->
-            case re:run(Text ++ More, "is ready|\"ready\"") of
-                {match, _} -> ok;
-                nomatch -> until_ready(Port, Text ++ More)
-            end;
-        {Port, {exit_status, Status}} -> ct:fail({node_ended, Status, Text})
-    after ?RUN_MS -> ct:fail({not_ready, Text})
-    end.
+until_ready({Port, _}) ->
+    [] = test_support:until_line(Port, "is ready|\"ready\"", ?RUN_MS),
+    ok.
 
 %% @doc Ends it; its exit status.
 -spec ended(command_node()) -> non_neg_integer().
 ended({Port, Pid}) ->
     _ = os:cmd("kill " ++ integer_to_list(Pid)),
-    {Status, _} = collect(Port, []),
+    {Status, _} = test_support:until_ended(Port, ?RUN_MS),
     Status.
 
 %%% Nodes to look at

@@ -20,9 +20,9 @@
 -module(beamway_peer).
 
 -export([start/2, start/1, erl/0, unless_wrapped/2, stop/1, stop_all/1, started/0, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3, returned/1]).
--export([connect/3, connect_both/3, link_kind/1, assert_link/3, controller/2, own_controller/1, own_controller_driver/1]).
+-export([connect/3, connect_both/3, connected_pair/2, link_kind/1, assert_link/3, controller/2, own_controller/1, own_controller_driver/1]).
 -export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, resident_bytes/1, fds/1, maps/1, resources/1, no_more/2, log_text/1]).
--export([watch_nodedown/1, nodedown/4]).
+-export([watch_nodedown/1, nodedown/4, collector/3, collect/3, give/1, given/2]).
 -export([echo/0, assert_reason/2, assert_reason/3]).
 -export([wait_until/2, wait_disconnected/2, async/1, await/1, await/2, unique_name/1, new_folder/1, ebin/0, flags/1, environment/1]).
 
@@ -47,6 +47,7 @@
 -define(LEAST_WAIT_MS, 15000).
 -define(CALL_MS, 60000).
 -define(WRAPPED_END_MS, 30000).
+-define(GIVEN_MS, 50).
 
 %% @doc Starts a stock node with no options.
 -spec start(carrier()) -> {ok, pid(), node()} | {error, Reason :: term()}.
@@ -173,6 +174,14 @@ connect_both(Carrier, Caller, Called) ->
     ok = connect(Carrier, Caller, call(Called, erlang, node, [])),
     assert_link(Called, call(Caller, erlang, node, []), link_kind(Carrier)).
 
+%% @doc Two new nodes with these options; the first has connected to the second.
+-spec connected_pair(carrier(), options()) -> {pid(), node(), pid(), node()}.
+connected_pair(Carrier, Options) ->
+    {ok, PeerA, NodeA} = start(Carrier, Options),
+    {ok, PeerB, NodeB} = start(Carrier, Options),
+    ok = connect_both(Carrier, PeerA, PeerB),
+    {PeerA, NodeA, PeerB, NodeB}.
+
 %% @doc The kind of link that two nodes with this carrier on one host must agree on.
 -spec link_kind(carrier()) -> stock | tcp | inet | tls | ssl | shm | rdma.
 link_kind(inet_tcp) -> stock;
@@ -272,6 +281,42 @@ nodedown(Peer, Watcher, Node, TimeoutMs) ->
     run(Peer, fun() ->
         Watcher ! {give, self()},
         receive {nodedown, {Node, Reason, At}} -> {Reason, At} after TimeoutMs -> error({no_nodedown, Node}) end
+    end).
+
+%% @doc A process on the node that keeps the numbers of messages `{Number, Data}' until `Node' is down, for {@link given/2}. The fun says whether data is
+%% that of its number. `{have, Count, From}' is answered by `{Collector, Count}' once so many have come.
+-spec collector(pid(), node(), fun((integer(), binary()) -> boolean())) -> Collector :: pid().
+collector(Peer, Node, IsRight) ->
+    run(Peer, fun() ->
+        Pid = spawn(?MODULE, collect, [self(), Node, IsRight]),
+        receive {Pid, ready} -> Pid end
+    end).
+
+%% @private
+-spec collect(pid(), node(), fun((integer(), binary()) -> boolean())) -> no_return().
+collect(Owner, Node, IsRight) ->
+    true = monitor_node(Node, true),
+    Owner ! {self(), ready},
+    collected(Node, IsRight, []).
+
+collected(Node, IsRight, Numbers) ->
+    receive
+        {nodedown, Node} -> give(lists:reverse(Numbers));
+        {have, Count, From} when Count =:= length(Numbers) -> From ! {self(), Count}, collected(Node, IsRight, Numbers);
+        {Number, Data} when is_integer(Number) -> true = IsRight(Number, Data), collected(Node, IsRight, [Number | Numbers])
+    end.
+
+%% @doc Answers everyone who asks by {@link given/2}: one that asked too early does not wait for it any more. To be called on the node.
+-spec give(term()) -> no_return().
+give(Answer) ->
+    receive {give, From} -> From ! {given, Answer}, give(Answer) end.
+
+%% @doc The answer of a process of the node, `false' if it has none yet.
+-spec given(pid(), pid()) -> term().
+given(Peer, Giver) ->
+    run(Peer, fun() ->
+        Giver ! {give, self()},
+        receive {given, Answer} -> Answer after ?GIVEN_MS -> false end
     end).
 
 %% @doc The node's process id. It is read from the runner's own port, so it works on a stopped node.

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What suites of every application ask for: files of the checkout, free ports, what a suite needs.
+%% @doc What suites of every application ask for: files of the checkout, free ports, what programs print, what a suite needs.
 -module(test_support).
 
--export([checkout/0, file/1, free_port/0, guide/3, put_hostile/3, with_tun/1]).
+-export([checkout/0, file/1, free_port/0, until_ended/2, until_line/3, guide/3, put_hostile/3, with_tun/1]).
 
 %% @doc The folder of the checkout.
 -spec checkout() -> file:filename().
@@ -35,6 +35,33 @@ free_port() ->
     {ok, Port} = inet:port(Socket),
     ok = gen_tcp:close(Socket),
     Port.
+
+%% @doc The exit status of a port's program, and what it prints until its end: lines if the port gives lines. Fails if the program is silent for so long.
+-spec until_ended(port(), SilentMs :: timeout()) -> {Status :: non_neg_integer(), Said :: [string() | binary()]}.
+until_ended(Port, SilentMs) -> until_ended(Port, SilentMs, []).
+
+until_ended(Port, SilentMs, Said) ->
+    receive
+        {Port, {data, {_, Line}}} -> until_ended(Port, SilentMs, [Line | Said]);
+        {Port, {data, Data}} -> until_ended(Port, SilentMs, [Data | Said]);
+        {Port, {exit_status, Status}} -> {Status, lists:reverse(Said)}
+    after SilentMs -> error({no_end, lists:reverse(Said)})
+    end.
+
+%% @doc Waits for a line that matches, on a port that gives lines; what the groups of the pattern have captured. Fails if the program ends, or is silent for so long.
+-spec until_line(port(), Pattern :: iodata(), SilentMs :: timeout()) -> [binary()].
+until_line(Port, Pattern, SilentMs) -> until_line(Port, Pattern, SilentMs, []).
+
+until_line(Port, Pattern, SilentMs, Others) ->
+    receive
+        {Port, {data, {_, Line}}} ->
+            case re:run(Line, Pattern, [{capture, all, binary}]) of
+                {match, [_ | Found]} -> Found;
+                nomatch -> until_line(Port, Pattern, SilentMs, [Line | Others])
+            end;
+        {Port, {exit_status, Status}} -> error({ended, Status, lists:reverse(Others)})
+    after SilentMs -> error({no_such_line, Pattern, lists:reverse(Others)})
+    end.
 
 %% @doc Runs all shell blocks of a page of `docs/guide' in one bash, in their order, in the checkout: the lines that they show, the commands among
 %% them. The first command that fails ends it, and the caller. Script and log are in the folder.

@@ -10,16 +10,9 @@ run(Name) ->
     case string:trim(os:cmd("id -u")) of
         "0" ->
             Port = open_port({spawn_executable, test_support:file("test/system/run")}, [{args, [Name]}, exit_status, stderr_to_stdout, {line, 1000}]),
-            {Status, Lines} = collect(Port, []),
+            {Status, Lines} = test_support:until_ended(Port, 420000 * beamway_runner:slowness()),
             [beamway_runner:say("     ~ts", [Line]) || Line <- Lines],
             {Name, 0} = {Name, Status},
             ok;
         _ -> {skip, {rights, "needs root for an overlay: sudo test/system/run " ++ Name}}
-    end.
-
-collect(Port, Lines) ->
-    receive
-        {Port, {data, {_, Line}}} -> collect(Port, [Line | Lines]);
-        {Port, {exit_status, Status}} -> {Status, lists:reverse(Lines)}
-    after 420000 * beamway_runner:slowness() -> error({silent, lists:reverse(Lines)})
     end.

@@ -47,11 +47,8 @@ server() ->
     Vm = open_port({spawn_executable, os:find_executable("erl")},
                    [{args, ["+S", "1:1", "-noinput", "-boot", "no_dot_erlang", "-pa" | Ebins] ++ ["-eval", Code]}, {line, 200}, exit_status]),
     {os_pid, Pid} = erlang:port_info(Vm, os_pid),
-    receive
-        {Vm, {data, {eol, Line}}} -> {Vm, Pid, list_to_integer(Line)};
-        {Vm, {exit_status, Status}} -> error({server_ended, Status})
-    after ?WAIT_MS -> error(no_server)
-    end.
+    [Port] = test_support:until_line(Vm, "^(\\d+)$", ?WAIT_MS),
+    {Vm, Pid, binary_to_integer(Port)}.
 
 %% ---- memory, looked at ten times a second
 

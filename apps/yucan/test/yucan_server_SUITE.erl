@@ -192,20 +192,9 @@ stock_log(_) ->
     try
         Port = vm_port(Vm),
         {500, _, _} = yucan_client:get(Port, "/crash?it"),
-        wait_for_line(Vm, <<"yucan yucan: the handler failed for GET /crash[?]it: [{]error,crashed_on_purpose">>)
+        [] = test_support:until_line(Vm, "yucan yucan: the handler failed for GET /crash[?]it: [{]error,crashed_on_purpose", ?WAIT_MS)
     after
         kill(Vm)
-    end.
-
-wait_for_line(Vm, Pattern) ->
-    receive
-        {Vm, {data, {_, Line}}} ->
-            case re:run(Line, Pattern, [{capture, none}]) of
-                match -> ok;
-                nomatch -> wait_for_line(Vm, Pattern)
-            end;
-        {Vm, {exit_status, Status}} -> error({vm_ended, Status})
-    after ?WAIT_MS -> error({not_said, Pattern})
     end.
 
 %% 256 descriptors, 320 clients: those that fit are served, the others wait, all are served once there is room. In a VM of its own.
@@ -235,18 +224,12 @@ without_flags(_) ->
         after
             kill(Vm)
         end,
-        vm_warnings(Vm, 0)
+        %% Of what the VM says until it ends.
+        {_, Said} = test_support:until_ended(Vm, ?WAIT_MS),
+        length([Line || Line <- Said, binary:match(Line, <<"-args_file">>) =/= nomatch])
     end,
     1 = Warnings(""),
     0 = Warnings("-args_file " ++ filename:join(code:priv_dir(yucan), "vm.args")).
-
-%% Of what the VM says until it ends.
-vm_warnings(Vm, Count) ->
-    receive
-        {Vm, {data, {_, Line}}} -> vm_warnings(Vm, Count + case binary:match(Line, <<"-args_file">>) of nomatch -> 0; _ -> 1 end);
-        {Vm, {exit_status, _}} -> Count
-    after ?WAIT_MS -> error(vm_does_not_end)
-    end.
 
 %% A VM of its own that serves the tests' handler, started by a line of shell, and says on which port.
 vm(Script) ->
@@ -261,12 +244,8 @@ kill(Vm) ->
     os:cmd("kill -9 " ++ integer_to_list(Pid)).
 
 vm_port(Vm) ->
-    receive
-        {Vm, {data, {eol, <<"port ", Port/binary>>}}} -> binary_to_integer(Port);
-        {Vm, {data, {eol, _}}} -> vm_port(Vm);
-        {Vm, {exit_status, Status}} -> error({vm_ended, Status})
-    after ?WAIT_MS -> error(no_vm)
-    end.
+    [Port] = test_support:until_line(Vm, "^port (\\d+)$", ?WAIT_MS),
+    binary_to_integer(Port).
 
 %% An idle connection sleeps with next to no heap.
 idle_memory(_) ->

@@ -357,11 +357,5 @@ python_client(Port) ->
         "    print('all good')\n"
         "asyncio.run(main())\n",
     Vm = open_port({spawn_executable, "/usr/bin/python3"}, [binary, exit_status, stderr_to_stdout, {args, ["-c", unicode:characters_to_binary(Program), integer_to_list(Port)]}]),
-    {0, <<"all good\n">>} = output(Vm, <<>>).
-
-output(Port, Done) ->
-    receive
-        {Port, {data, Data}} -> output(Port, <<Done/binary, Data/binary>>);
-        {Port, {exit_status, Status}} -> {Status, Done}
-    after ?WAIT_MS -> error({no_end, Done})
-    end.
+    {Status, Said} = test_support:until_ended(Vm, ?WAIT_MS),
+    {0, <<"all good\n">>} = {Status, iolist_to_binary(Said)}.

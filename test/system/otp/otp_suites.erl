@@ -11,6 +11,8 @@
 %% Called on the peer that verify_carrier/1 starts.
 -export([links_to/1]).
 
+-import(otp_suites_report, [stop/2]).
+
 -define(BOOT_MS, 15000).
 -define(COUNTED_TRIES, 100).
 -define(COUNTED_WAIT_MS, 50).
@@ -279,8 +281,3 @@ selected(Names) ->
             end
         end,
         string:lexemes(Names, ",")).
-
--spec stop(string(), [term()]) -> no_return().
-stop(Format, Args) ->
-    io:format(standard_error, "otp_suites: " ++ Format ++ "~n", Args),
-    halt(2).

@@ -6,7 +6,7 @@
 %% is tested on its own. `docs/otp-suites.md' must name each case that does not pass: the report looks for the names.
 -module(otp_suites_report).
 
--export([failed/1, report/1]).
+-export([failed/1, report/1, stop/2]).
 
 -type id() :: {Suite :: atom(), Group :: atom(), Case :: atom()}.
 -type result() :: #{
@@ -255,6 +255,7 @@ print_links(Carrier, Suite, Links) ->
 
 sorted(Results) -> lists:sort(maps:to_list(Results)).
 
+%% @doc Says why, and ends this node with status 2.
 -spec stop(string(), [term()]) -> no_return().
 stop(Format, Args) ->
     io:format(standard_error, "otp_suites: " ++ Format ++ "~n", Args),

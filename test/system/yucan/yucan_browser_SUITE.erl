@@ -27,7 +27,7 @@ chromium(Config) ->
     Port = open_port({spawn_executable, os:find_executable("node")},
                      [{args, [Program, "/usr/bin/chromium", integer_to_list(Sites), integer_to_list(Sockets), integer_to_list(Secure)]}, {env, [{"NODE_PATH", os:getenv("NODE_MODULES")}]},
                       exit_status, stderr_to_stdout, {line, 1000}]),
-    {Status, Lines} = seen(Port, []),
+    {Status, Lines} = test_support:until_ended(Port, 240000),
     [beamway_runner:say("     ~ts", [Line]) || Line <- Lines],
     {0, "all seen"} = {Status, lists:last(Lines)},
     %% Of the WebSockets one was a stream of HTTP/2.
@@ -36,11 +36,4 @@ chromium(Config) ->
 versions(Target) ->
     receive {entry, #{target := Target, version := Version}} -> [Version | versions(Target)]
     after 0 -> []
-    end.
-
-seen(Port, Lines) ->
-    receive
-        {Port, {data, {_, Line}}} -> seen(Port, [Line | Lines]);
-        {Port, {exit_status, Status}} -> {Status, lists:reverse(Lines)}
-    after 240000 -> error({silent, lists:reverse(Lines)})
     end.

@@ -89,15 +89,7 @@ replaced(Appmod, Script) ->
 
 run(Command) ->
     Port = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "exec 2>&1; " ++ Command]}, exit_status, binary]),
-    Output = collect(Port, []),
-    case Output of
+    case test_support:until_ended(Port, 300000) of
         {0, _} -> ok;
-        {Status, Text} -> {error, Command, Status, Text}
-    end.
-
-collect(Port, Done) ->
-    receive
-        {Port, {data, Data}} -> collect(Port, [Done, Data]);
-        {Port, {exit_status, Status}} -> {Status, iolist_to_binary(Done)}
-    after 300000 -> error(timeout)
+        {Status, Said} -> {error, Command, Status, iolist_to_binary(Said)}
     end.
