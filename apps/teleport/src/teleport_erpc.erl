@@ -82,7 +82,10 @@ send_request(Node, Module, Function, Args) ->
     send_request(Node, Module, Function, Args, #{}).
 
 %% @doc The same with options.
--spec send_request(node(), module(), atom(), [term()], options()) -> teleport_request:id().
+-spec send_request(node(), module(), atom(), [term()], options()) -> teleport_request:id();
+                  (node(), fun(() -> term()), teleport_requests:label(), teleport_requests:collection(), options()) -> teleport_requests:collection().
+send_request(Node, Fun, Label, Collection, Options) when is_function(Fun) ->
+    reqids_add(send_request(Node, Fun, Options), Label, Collection);
 send_request(Node, Module, Function, Args, Options) -> asked(Node, Module, Function, Args, options(Options)).
 
 %% @doc As erpc:send_request/6.

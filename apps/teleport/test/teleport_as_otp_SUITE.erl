@@ -173,6 +173,8 @@ options_of_erpc(Config) ->
         [{ok, Node}] = teleport_erpc:multicall([Node], fun() -> node() end, Options),
         Node = teleport_erpc:receive_response(teleport_erpc:send_request(Node, fun() -> node() end, Options)),
         Node = teleport_erpc:receive_response(teleport_erpc:send_request(Node, erlang, node, [], Options)),
+        {{two, 2}, label, _} = teleport_erpc:receive_response(teleport_erpc:send_request(Node, fun() -> {two, 2} end, label, teleport_erpc:reqids_new(), Options), wait_ms(), true),
+        {Node, label, _} = teleport_erpc:receive_response(teleport_erpc:send_request(Node, erlang, node, [], label, teleport_erpc:reqids_new(), Options), wait_ms(), true),
         ok = teleport_erpc:cast(Node, fun() -> To ! a end, Options),
         ok = teleport_erpc:cast(Node, erlang, send, [To, b], Options),
         ok = teleport_erpc:multicast([Node, node()], erlang, send, [To, c], Options),
