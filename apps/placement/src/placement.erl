@@ -17,7 +17,7 @@
 -export([node_for/2, node_for/3, reserve/3, reserve_all/3, release/1, renew/2, hand_over/2, spawn/2, spawn/3]).
 -export([child/3, delete_child/1, children/0, whereis_name/1, send/2, register_name/2, unregister_name/1]).
 -export([own/1, own/2, disown/1, taint/1, insert/2, insert/3, update/2, delete/1, attributes/0, attributes/2]).
--export([follow/3, unfollow/1, topology/0, declared_topology/1, set_topology/1, set_topology/2, join/2, leave/1, epoch/0, advise/1, advise/2, observe/2]).
+-export([follow/3, unfollow/1, topology/0, declared_topology/1, set_topology/1, set_topology/2, join/2, leave/1, epoch/0, site/1, advise/1, advise/2, observe/2]).
 -export([probe/2, plan/2, map/3]).
 -export([begun/3]).
 
@@ -298,6 +298,15 @@ topology() -> placement_topology:tree().
 %% @doc Its number; 0 without one.
 -spec epoch() -> non_neg_integer().
 epoch() -> placement_topology:epoch().
+
+%% @doc The part of the tree in which a node is, of those into which the tree first divides; `undefined' for a node that it does not hold. As `{placement, site}' it is
+%% a value of the option `sites' of teleport's broadcasts.
+-spec site(node()) -> Site :: pos_integer() | undefined.
+site(Node) ->
+    case placement_tree:branch(topology(), Node) of
+        {ok, Site} -> Site;
+        unknown -> undefined
+    end.
 
 %% @doc Chooses by this tree from now on.
 -spec set_topology(placement_tree:tree()) -> {ok, Epoch :: pos_integer()}.

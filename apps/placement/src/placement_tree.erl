@@ -18,7 +18,7 @@
 
 -export([from_paths/1, from_network/1, to_network/1, from_vertex/1, empty/0, format_error/1]).
 -export([nodes/1, size/1, is_member/2, epoch/1, distance/3, shared/3, disc/3, diameter/2, rank/3, latency/3, basis/3]).
--export([root/1, packed/1, ancestors/2, members/1, leaf_order/1, depth/1]).
+-export([root/1, packed/1, branch/2, ancestors/2, members/1, leaf_order/1, depth/1]).
 -export([insert/3, remove/2]).
 
 -export_type([tree/0, vertex/0, labels/0, name/0, path/0, error/0]).
@@ -268,6 +268,15 @@ root(#{root := Root}) ->
 -spec packed(tree()) -> vertex().
 packed(#{packed := Packed}) ->
     Packed.
+
+%% @doc In which child of the root a node is, as distances see the tree: the first is 1. A node that is the whole tree is in none.
+-spec branch(tree() | none, node()) -> {ok, pos_integer()} | unknown.
+branch(none, Node) -> branch(empty(), Node);
+branch(#{places := Places}, Node) ->
+    case Places of
+        #{Node := [Index | _]} -> {ok, Index};
+        #{} -> unknown
+    end.
 
 %% @doc The groups that hold a node, the smallest first.
 -spec ancestors(tree() | none, node()) -> {ok, [vertex()]} | unknown.

@@ -239,7 +239,8 @@ unknown_nodes_are_not_far(Config) ->
     ?assertEqual([A, B], Chosen({dist, le, 0.5})),
     ?assertEqual([], Chosen([{dist, gt, 0.0}, {dist, le, 0.25}])),
     %% What is not known to be near is not far either.
-    ?assertEqual([C], Chosen({'not', {dist, le, 0.5}})).
+    ?assertEqual([C], Chosen({'not', {dist, le, 0.5}})),
+    ?assertEqual([1, 1, 2, undefined], [call(Config, "a", placement, site, [Node]) || Node <- [A, B, C, D]]).
 
 %%% The server
 

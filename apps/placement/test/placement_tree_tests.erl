@@ -9,11 +9,11 @@
 none_holds_no_node_test() ->
     ?assertEqual({[], 0, false, 0, 0.0}, {placement_tree:nodes(none), placement_tree:size(none), placement_tree:is_member(none, a), placement_tree:depth(none), placement_tree:diameter(none, [a, b])}),
     [?assertEqual(unknown, Answer) || Answer <- [placement_tree:distance(none, a, b), placement_tree:distance(none, a, a), placement_tree:shared(none, a, b), placement_tree:disc(none, a, 1),
-                                                 placement_tree:rank(none, a, b), placement_tree:latency(none, a, b), placement_tree:basis(none, a, 1), placement_tree:ancestors(none, a)]].
+                                                 placement_tree:rank(none, a, b), placement_tree:latency(none, a, b), placement_tree:basis(none, a, 1), placement_tree:ancestors(none, a), placement_tree:branch(none, a)]].
 
 laws_test_() ->
     [{timeout, 120, ?_assert(proper:quickcheck(Law, [quiet, {numtests, 100}, {to_file, user}]))}
-     || Law <- [prop_ultrametric(), prop_network_terms_come_back(), prop_diameter(), prop_changes()]].
+     || Law <- [prop_ultrametric(), prop_network_terms_come_back(), prop_diameter(), prop_branches(), prop_changes()]].
 
 network() -> ?SIZED(Size, network(min(Size, 12) + 1)).
 
@@ -60,6 +60,22 @@ prop_diameter() ->
                 Pairs = [D || X <- Some, Y <- Some, {ok, D} <- [placement_tree:distance(Tree, X, Y)]],
                 placement_tree:diameter(Tree, Some) =:= lists:max([0.0 | Pairs])
             end).
+
+%% Two nodes are in one branch where their ways from the root share a step.
+prop_branches() ->
+    ?FORALL(Network, network(),
+            begin
+                Tree = named(Network),
+                Some = lists:sublist(placement_tree:nodes(Tree), 8),
+                lists:all(fun({X, Y}) ->
+                                  {ok, Shared} = placement_tree:shared(Tree, X, Y),
+                                  (placement_tree:branch(Tree, X) =:= placement_tree:branch(Tree, Y)) =:= (Shared > 0)
+                          end, [{X, Y} || X <- Some, Y <- Some, X =/= Y])
+            end).
+
+one_node_is_in_no_branch_test() ->
+    {ok, Tree} = placement_tree:from_paths([{a, "/site/rack"}]),
+    ?assertEqual(unknown, placement_tree:branch(Tree, a)).
 
 %% A node that comes and goes leaves the distances of the others as they were.
 prop_changes() ->
