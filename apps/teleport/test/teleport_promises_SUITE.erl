@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The promises of the guide's table, over random programs: several senders with several ways, classes, keys and sizes, while lanes are cut, their number
-%% is changed, code is loaded, and the other node is killed.
+%% @doc The promises of the guide's table, over random programs: several senders with several ways, classes, keys and sizes, while lanes are cut or stand still,
+%% their number is changed, code is loaded, and the other node is killed.
 %%
 %% What must hold whatever happens: the messages of one stream (a sender, a destination, and options that go together) arrive in their order; each at most
-%% once; at least as many are reported as unconfirmed as are missing; and when all is over nothing waits.
+%% once; at least as many are reported as unconfirmed as are missing; no queue exceeds its bound; and when all is over nothing waits.
 -module(teleport_promises_SUITE).
 
 -include_lib("proper/include/proper.hrl").
@@ -12,6 +12,8 @@
 -export([programs/1, programs_and_a_killed_node/1]).
 -export([take/0]).
 -import(teleport_nodes, [wait_ms/0]).
+
+-define(MAX_QUEUED, 10).
 
 suite() -> [{timetrap, {minutes, 5}}].
 
@@ -35,11 +37,16 @@ stream() -> frequency([{6, #{}}, {2, #{class => control}}, {2, #{class => bulk}}
 
 size_of_message() -> frequency([{6, range(0, 2000)}, {2, range(60000, 70000)}, {1, range(260000, 600000)}]).
 
-trouble() -> oneof([{cut, oneof([control, normal, bulk])}, {lanes, range(1, 8)}, {load, oneof([teleport_lane, teleport_request, teleport_sender, teleport_peers])}]).
+trouble() -> oneof([{cut, class()}, {stand, class()}, {lanes, range(1, 8)}, {load, oneof([teleport_lane, teleport_request, teleport_sender, teleport_peers])}]).
+
+class() -> oneof([control, normal, bulk]).
 
 programs(Config) ->
     Pair = teleport_nodes:start_pair(Config),
-    try true = on_first(Pair, fun(Node) -> proper:quickcheck(prop_programs(Node), [quiet, {numtests, 60}, {max_size, 40}]) end)
+    try true = on_first(Pair, fun(Node) ->
+                                      ok = teleport:configure(Node, #{max_queue_messages => ?MAX_QUEUED}),
+                                      proper:quickcheck(prop_programs(Node), [quiet, {numtests, 60}, {max_size, 40}])
+                              end)
     after teleport_nodes:stop_pair(Pair)
     end.
 
@@ -52,12 +59,13 @@ prop_programs(Node) ->
             begin
                 Receivers = [spawn(Node, ?MODULE, take, []) || _ <- [1, 2]],
                 Before = unconfirmed(Node),
+                Watch = spawn_link(fun() -> most_queued(0) end),
                 {Accepted, ok} = run(Senders, Receivers, fun() -> lists:foreach(fun(Trouble) -> make(Trouble, Node) end, Troubles) end),
                 Lost = fun() -> unconfirmed(Node) - Before end,
                 All = settled(fun() -> length(lists:append(arrived(Receivers))) + Lost() >= length(Accepted) end),
                 Through = settled(fun() -> nothing_waits(Node) end),
                 All andalso Through orelse io:format("waits: ~p~n", [teleport:lanes(Node)]),
-                is_kept(Accepted, arrived(Receivers), Lost()) andalso All andalso Through
+                is_kept(Accepted, arrived(Receivers), Lost(), most(Watch)) andalso All andalso Through
             end).
 
 settled(Fun) ->
@@ -92,6 +100,12 @@ is_accepted({error, {Lost, _}}) when Lost =:= lane_lost; Lost =:= nodedown -> fa
 make({cut, Class}, Node) ->
     erlang:yield(),
     [exit(teleport_sender:pid(Tx), kill) || {out, {Of, Is, _}, Tx} <- teleport_peers:all(), Of =:= Node, Is =:= Class];
+%% A large message waits for the lane's process, and what comes behind it does, too.
+make({stand, Class}, Node) ->
+    Lanes = [teleport_sender:pid(Tx) || {out, {Of, Is, _}, Tx} <- teleport_peers:all(), Of =:= Node, Is =:= Class],
+    Standing = [Lane || Lane <- Lanes, (catch sys:suspend(Lane, infinity)) =:= ok],
+    receive after 20 -> ok end,
+    [catch sys:resume(Lane, infinity) || Lane <- Standing];
 make({lanes, Count}, Node) -> ok = teleport:configure(Node, #{lanes => #{normal => Count}});
 %% As a release does it: not while a sender waits in code that is two versions old.
 make({load, Module}, _) -> code:soft_purge(Module) andalso code:load_file(Module).
@@ -100,6 +114,16 @@ unconfirmed(Node) -> maps:get(Node, teleport:unconfirmed(), 0).
 
 nothing_waits(Node) ->
     [] =:= [Lane || #{queued := Messages, queued_bytes := Bytes, opened_by := this_node} = Lane <- teleport:lanes(Node), Messages + Bytes > 0].
+
+%% The most messages that have waited for one lane, until somebody asks.
+most_queued(Most) ->
+    receive {give, From} -> From ! {self(), Most}
+    after 1 -> most_queued(lists:max([Most | [Messages || {out, _, Tx} <- teleport_peers:all(), {Messages, _} <- [teleport_sender:queued(Tx)]]]))
+    end.
+
+most(Watch) ->
+    Watch ! {give, self()},
+    receive {Watch, Most} -> Most after wait_ms() -> error(no_answer) end.
 
 %% @private Keeps the marks of what comes, the payload not.
 take() -> take([]).
@@ -119,11 +143,13 @@ arrived(Receivers) ->
          receive {Ref, Seen} -> Seen after wait_ms() -> error(no_answer) end
      end || Receiver <- Receivers].
 
-is_kept(Accepted, Arrived, Lost) ->
+%% A sender counts its message before it sees that there is no room, and a place is reserved for one that waits.
+is_kept(Accepted, Arrived, Lost, Most) ->
     All = lists:append(Arrived),
     Missing = [Message || {S, N, _, Stream} = Message <- Accepted, not lists:member({S, N, Stream}, All)],
-    Checks = [{once, length(lists:usort(All)) =:= length(All)}, {told, length(Missing) =< Lost}, {ordered, lists:all(fun is_ordered/1, Arrived)}],
-    [] =:= [io:format("broken: ~p~n", [{What, Missing, Lost, Arrived}]) || {What, false} <- Checks].
+    Checks = [{once, length(lists:usort(All)) =:= length(All)}, {told, length(Missing) =< Lost}, {ordered, lists:all(fun is_ordered/1, Arrived)},
+              {bounded, Most =< 2 * ?MAX_QUEUED}],
+    [] =:= [io:format("broken: ~p~n", [{What, Missing, Lost, Most, Arrived}]) || {What, false} <- Checks].
 
 %% Of each sender and stream the numbers rise.
 is_ordered(Seen) ->
