@@ -187,6 +187,7 @@ title("default_buffer") -> "yucan with the VM's own buffer";
 title("bare") -> "a bare loop in C";
 title("minimal") -> "a bare loop in Erlang";
 title("yucan2009") -> "yucan of 2009";
+title("yucan_h1") -> "yucan over HTTP/1.1";
 title("cat") -> "`cat \\| cat`";
 title("rdpipe_one") -> "one hop or one stream";
 title("without_distances") -> "without";

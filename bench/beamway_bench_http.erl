@@ -15,6 +15,8 @@
 %%
 %% `json' is an object of 43 bytes, encoded for each request: by jiffy, encoding/json, JSON.stringify, Python's json. nginx, h2o and Caddy encode nothing, so
 %% theirs would be hello world again. `ws' is text messages of 64 bytes on 50 WebSockets (http_load.c), one under way on each.
+%%
+%% `h2load' and `h2load_tls' ask yucan alone, over HTTP/2 and over HTTP/1.1, with 100 requests under way each time.
 -module(beamway_bench_http).
 -behaviour(beamway_bench).
 
@@ -28,7 +30,7 @@
 -define(IDLE, "1000").
 -define(COMMON_RATE, 4000).
 
--type load() :: hello | json | close | browser | pipeline | idle | file_1k | file_1m | upload | ws | fastcgi | p99 | p99_common.
+-type load() :: hello | json | close | browser | pipeline | idle | file_1k | file_1m | upload | ws | fastcgi | p99 | p99_common | h2load | h2load_tls.
 
 %% @private
 -spec options() -> [getopt:option_spec()].
@@ -46,7 +48,18 @@ prepare(Given, Speed) ->
         {_, _, false} -> beamway_bench_tools:missing("wrk", "http");
         {ok, {ok, Loads}, _} ->
             {Repeats, Seconds, Common} = case Speed of quick -> {1, "1", "1"}; full -> {5, "2", "30"} end,
-            {ok, #{repeats => proplists:get_value(repeats, Given, Repeats), seconds => Seconds, common_seconds => Common, processors => Processors, loads => Loads}}
+            {ok, #{repeats => proplists:get_value(repeats, Given, Repeats), seconds => Seconds, common_seconds => Common, processors => Processors,
+                   loads => possible(Loads, os:find_executable("h2load"))}}
+    end.
+
+%% Without h2load the rest is measured.
+possible(Loads, Program) ->
+    Wanted = case Loads of all -> known(); _ -> Loads end,
+    case [Load || Load <- Wanted, Program =:= false, lists:member(Load, [h2load, h2load_tls])] of
+        [] -> Loads;
+        Impossible ->
+            ok = beamway_bench:note("bench http: h2load is not installed (Debian: nghttp2-client), so HTTP/2 is not measured", []),
+            Wanted -- Impossible
     end.
 
 %% On shared processors the load's own time would count as the server's, and every ratio would come nearer to 1.
@@ -56,12 +69,14 @@ enough(Processors, Available) ->
 
 some_loads(all) -> {ok, all};
 some_loads(Text) ->
-    Known = [{atom_to_list(Load), Load} || Load <- element(2, lists:keyfind(yucan, 1, loads()))],
+    Known = [{atom_to_list(Load), Load} || Load <- known()],
     Words = string:lexemes(Text, ","),
     case [Word || Word <- Words, not lists:keymember(Word, 1, Known)] of
         [] when Words =/= [] -> {ok, [Load || {Word, Load} <- Known, lists:member(Word, Words)]};
         _ -> {error, io_lib:format("--loads ~ts: expected some of ~ts, with commas", [Text, lists:join(", ", [Word || {Word, _} <- Known])])}
     end.
+
+known() -> lists:append([Loads || {Name, Loads} <- loads(), Name =:= yucan orelse Name =:= yucan_h2]).
 
 %% Who is measured with what.
 -spec loads() -> [{beamway_bench_http_servers:name(), [load()]}].
@@ -76,6 +91,8 @@ loads() ->
      {go, [hello, json, close, browser, file_1k, file_1m, upload, ws, p99_common]},
      {node, [hello, json, close, browser, upload, ws, p99_common]},
      {tornado, [hello, json, close, ws, p99_common]},
+     {yucan_h2, [h2load, h2load_tls]},
+     {yucan_h1, [h2load, h2load_tls]},
      {yucan2009, [close]},
      {default_buffer, [upload]},
      {minimal, [hello, json, browser, ws]},
@@ -145,7 +162,7 @@ start_all(#{processors := Processors} = Settings) ->
     Servers = maps:from_list(Ports),
     _ = [ok = check(Load, Name, maps:get(Name, Servers)) || {Name, Loads} <- Wanted, Load <- Loads],
     %% node compiles what has run for a while.
-    _ = [offer(Load, maps:get(Name, Servers), Settings#{seconds := "1"}) || {Name, Loads} <- Wanted, Load <- Loads, lists:member(Load, [hello, json, ws])],
+    _ = [offer(Load, Name, maps:get(Name, Servers), Settings#{seconds := "1"}) || {Name, Loads} <- Wanted, Load <- Loads, lists:member(Load, [hello, json, ws])],
     Servers.
 
 fastcgi(Name, Port) when Name =:= yucan; Name =:= nginx -> fastcgi_port(Port);
@@ -174,22 +191,27 @@ php(Cores) ->
 %% Errors are no speed.
 load(Load, Name, Port, Settings, Figures) ->
     Before = beamway_bench_http_servers:cpu_us(Port),
-    case offer(Load, Port, Settings) of
-        {Rate, all_answered, #{requests := Requests, idle_percent := Idle}} ->
-            Cpu = (beamway_bench_http_servers:cpu_us(Port) - Before) / Requests,
+    case offer(Load, Name, Port, Settings) of
+        {Rate, all_answered, #{requests := Requests, idle_percent := Idle} = Told} ->
+            Cpu = maps:get(cpu_us, Told, beamway_bench_http_servers:cpu_us(Port) - Before) / Requests,
             Key = key_load_idle(Name),
             #{key(Load) => Rate, key_cpu(Load) => Cpu, Key => min(Idle, maps:get(Key, Figures, Idle))};
         {_, no_answer, _} -> error({no_answer, Load, Name});
         {_, errors, _} -> error({errors, Load, Name})
     end.
 
-offer(ws, Port, #{seconds := Seconds, processors := Processors}) ->
+offer(h2load, Name, Port, Settings) -> h2load(Name, http, Port, Settings);
+offer(h2load_tls, Name, Port, Settings) -> h2load(Name, https, Port, Settings);
+offer(ws, _, Port, #{seconds := Seconds, processors := Processors}) ->
     beamway_bench_http_servers:echo(Port, ?WEBSOCKETS, Processors, Seconds);
-offer(Load, Port, #{seconds := Seconds, processors := Processors}) ->
+offer(Load, _, Port, #{seconds := Seconds, processors := Processors}) ->
     To = case Load of fastcgi -> fastcgi_port(Port); _ -> Port end,
     beamway_bench_http_servers:wrk(To, path(Load), ?CONNECTIONS, Processors, ["-d" ++ Seconds | words(Load)]).
 
-%% wrk looks at the status alone.
+h2load(Name, Scheme, Port, #{seconds := Seconds, processors := Processors}) ->
+    beamway_bench_http_servers:h2load(case Name of yucan_h2 -> h2; yucan_h1 -> h1 end, Scheme, Port, Processors, Seconds).
+
+%% wrk and h2load look at the status alone.
 check(Load, Name, Port) ->
     case is_right(Load, Port) of
         true -> ok;
@@ -264,7 +286,9 @@ key(fastcgi) -> <<"hello world of php-fpm">>;
 key(file_1k) -> <<"file of 1 KB">>;
 key(file_1m) -> <<"file of 1 MB">>;
 key(upload) -> <<"upload of 1 MB">>;
-key(ws) -> <<"WebSocket, text of 64 B there and back">>.
+key(ws) -> <<"WebSocket, text of 64 B there and back">>;
+key(h2load) -> <<"hello world by h2load, HTTP/2 beside HTTP/1.1">>;
+key(h2load_tls) -> <<"hello world by h2load, HTTP/2 beside HTTP/1.1, both over TLS">>.
 
 key_cpu(Load) -> <<(key(Load))/binary, ": processor time of the server">>.
 
@@ -281,20 +305,23 @@ metrics(Settings) ->
     [Metric#{name := tagged(Name, <<"_p">>, <<>>, Settings), key := tagged(Key, <<", ">>, <<" processors">>, Settings)} || #{name := Name, key := Key} = Metric <- metrics()].
 
 metrics() ->
-    Compared = [{Load, Name} || {Name, Loads} <- loads(), Name =/= yucan, Load <- Loads],
+    Compared = [{Load, Name} || {Name, Loads} <- loads(), Name =/= yucan, Name =/= yucan_h2, Load <- Loads],
     [metric(name(Load, Name), unit(Load), key(Load), Name) || {Load, Name} <- Compared]
         ++ [metric(<<"cpu_", (name(Load, Name))/binary>>, <<"us">>, key_cpu(Load), Name) || {Load, Name} <- Compared, unit(Load) =/= <<"us">>]
         ++ [#{name => <<"load_idle_", (atom_to_binary(Name))/binary>>, unit => <<"%">>, better => higher, key => key_load_idle(Name), contender => Name,
               baselines => []} || {Name, _} <- loads()].
 
 metric(Name, Unit, Key, Beside) ->
-    #{name => Name, unit => Unit, better => case Unit of <<"us">> -> lower; _ -> higher end, key => Key, contender => yucan, baselines => [Beside]}.
+    #{name => Name, unit => Unit, better => case Unit of <<"us">> -> lower; _ -> higher end, key => Key,
+      contender => case Beside of yucan_h1 -> yucan_h2; _ -> yucan end, baselines => [Beside]}.
 
 unit(Latency) when Latency =:= p99; Latency =:= p99_common -> <<"us">>;
 unit(ws) -> <<"messages/s">>;
 unit(_) -> <<"requests/s">>.
 
 name(upload, default_buffer) -> <<"upload_buffer">>;
+name(h2load, yucan_h1) -> <<"hello_h2">>;
+name(h2load_tls, yucan_h1) -> <<"hello_h2_tls">>;
 name(Load, yucan2009) -> <<(atom_to_binary(Load))/binary, "_2009">>;
 name(Load, Name) -> <<(atom_to_binary(Load))/binary, "_", (atom_to_binary(Name))/binary>>.
 
@@ -421,6 +448,10 @@ metrics_test() ->
     Names = [Name || #{name := Name} <- metrics(#{})],
     ?assertEqual([], [<<"hello_yaws">>, <<"hello_mochiweb">>, <<"hello_nginx">>, <<"close_yaws">>, <<"upload_buffer">>, <<"cpu_fastcgi_nginx">>, <<"p99_common_go">>, <<"load_idle_yucan">>,
                       <<"json_cowboy">>, <<"ws_mochiweb">>, <<"cpu_ws_node">>, <<"file_1k_yaws">>] -- Names),
+    [#{contender := yucan_h2, baselines := [yucan_h1], unit := <<"requests/s">>, better := higher}, #{contender := yucan_h2, baselines := [yucan_h1]}]
+        = [Metric || Wanted <- [<<"hello_h2">>, <<"hello_h2_tls">>], #{name := Name} = Metric <- metrics(#{}), Name =:= Wanted],
+    ?assertEqual([], [<<"cpu_hello_h2">>, <<"cpu_hello_h2_tls">>, <<"load_idle_yucan_h2">>, <<"load_idle_yucan_h1">>] -- Names),
+    ?assertEqual(Names, lists:uniq(Names)),
     #{key := <<"an object encoded as JSON, 2 processors">>} = hd([Metric || #{name := <<"json_cowboy_p2">>} = Metric <- metrics(#{processors => 2})]).
 
 the_load_has_as_many_processors_as_the_servers_test_() ->
@@ -428,7 +459,9 @@ the_load_has_as_many_processors_as_the_servers_test_() ->
 
 loads_test_() ->
     Settings = #{only => [cowboy, h2o, minimal], loads => [hello, ws]},
-    [?_assertEqual({ok, [hello, ws]}, some_loads("ws,hello")), ?_assertMatch({error, _}, some_loads("ws,http3")), ?_assertMatch({error, _}, some_loads("")),
+    [?_assertEqual({ok, [hello, ws]}, some_loads("ws,hello")), ?_assertEqual({ok, [h2load]}, some_loads("h2load")),
+     ?_assertEqual(all, possible(all, "/usr/bin/h2load")), ?_assertEqual([hello], possible([hello], false)), ?_assertEqual([hello], possible([hello, h2load_tls], false)),
+     ?_assertNot(lists:member(h2load, possible(all, false))), ?_assert(lists:member(ws, possible(all, false))), ?_assertMatch({error, _}, some_loads("ws,http3")), ?_assertMatch({error, _}, some_loads("")),
      ?_assertEqual([{cowboy, [hello, ws]}, {h2o, [hello]}, {minimal, [hello, ws]}], loads(Settings)),
      ?_assertEqual(loads(), loads(#{only => all, loads => all})),
      ?_assertEqual([], [Name || {Name, _} <- loads()] -- beamway_bench_http_servers:names())].

@@ -27,9 +27,15 @@ start([Name, Port, Folder, Backlog, Fastcgi]) ->
 number(Atom) -> list_to_integer(atom_to_list(Atom)).
 
 serve(yucan, Port, Folder, Backlog) ->
-    {ok, _} = application:ensure_all_started(yucan),
-    Routes = [{"/", ?MODULE, hello}, {"/json", ?MODULE, json}, {"/upload", ?MODULE, upload}, {"/ws", ?MODULE, ws}, {"/*file", yucan_file, #{root => Folder}}],
-    {ok, _} = yucan:start(#{listen => [#{port => Port}], routes => Routes, limits => #{backlog => Backlog}});
+    yucan([#{port => Port}], Folder, Backlog);
+%% The same program twice, also over TLS: the load chooses the protocol.
+serve(Name, Port, Folder, Backlog) when Name =:= yucan_h2; Name =:= yucan_h1 ->
+    Pem = filename:join(filename:dirname(Folder), atom_to_list(Name) ++ ".pem"),
+    Key = yucan_certificate:new_key(),
+    Certificate = yucan_certificate:self_signed(<<"bench http">>, 30, [yucan_certificate:names([{iPAddress, <<127, 0, 0, 1>>}])], Key),
+    ok = yucan_certificate:write(Pem, [{'Certificate', Certificate, not_encrypted}, yucan_certificate:entry(Key)]),
+    Tls = #{port => beamway_bench_http_servers:tls_port(Port), tls => #{certfile => Pem, keyfile => Pem}},
+    yucan([#{port => Port}, Tls], Folder, Backlog);
 %% With its own limit of the system's receive buffer (8 KB) an upload takes twenty times as much processor time.
 serve(mochiweb, Port, Folder, Backlog) ->
     Module = mochiweb_http,
@@ -55,6 +61,11 @@ serve(yucan2009, Port, _, Backlog) ->
 serve(default_buffer, Port, _, Backlog) ->
     {ok, Listening} = listen(Port, [{nodelay, true}, {backlog, Backlog}]),
     spawn_link(fun() -> accept_upload(Listening) end).
+
+yucan(Listen, Folder, Backlog) ->
+    {ok, _} = application:ensure_all_started(yucan),
+    Routes = [{"/", ?MODULE, hello}, {"/json", ?MODULE, json}, {"/upload", ?MODULE, upload}, {"/ws", ?MODULE, ws}, {"/*file", yucan_file, #{root => Folder}}],
+    {ok, _} = yucan:start(#{listen => Listen, routes => Routes, limits => #{backlog => Backlog}}).
 
 %% Scripts of the folder are run by php-fpm, as a configuration says it.
 fastcgi(Port, Folder) ->

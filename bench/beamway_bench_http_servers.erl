@@ -6,20 +6,21 @@
 %% an object as JSON for each request of /json, and send back the messages of a WebSocket at /ws, if they have one.
 -module(beamway_bench_http_servers).
 
--export([names/0, start/3, stop/1, memory_kb/1, cpu_us/1, folder/0, load_cores/1, wrk/5, echo/4, load_program/0]).
+-export([names/0, start/3, stop/1, memory_kb/1, cpu_us/1, folder/0, load_cores/1, wrk/5, h2load/5, echo/4, load_program/0, tls_port/1]).
 
 -export_type([name/0, options/0]).
 
--type name() :: yucan | yaws | mochiweb | cowboy | nginx | h2o | caddy | go | node | tornado | minimal | yucan2009 | default_buffer | bare | apache2 | nginx_tornado.
+-type name() :: yucan | yucan_h2 | yucan_h1 | yaws | mochiweb | cowboy | nginx | h2o | caddy | go | node | tornado | minimal | yucan2009 | default_buffer | bare | apache2 | nginx_tornado.
 -type options() :: #{cores => string(), schedulers => pos_integer(), backlog => pos_integer(), fastcgi => inet:port_number() | none}.
 
 -define(START_MS, 60000).
 -define(STOP_MS, 10000).
 -define(FILES, "20000").
+-define(LOAD_MS, 60000).
 
 %% @doc Those of `bench http'.
 -spec names() -> [name()].
-names() -> [yucan, yaws, mochiweb, cowboy, nginx, h2o, caddy, go, node, tornado, yucan2009, default_buffer, minimal, bare].
+names() -> [yucan, yaws, mochiweb, cowboy, nginx, h2o, caddy, go, node, tornado, yucan_h2, yucan_h1, yucan2009, default_buffer, minimal, bare].
 
 %% @doc Where the servers find their files.
 -spec folder() -> file:filename().
@@ -115,14 +116,69 @@ wrk(Port, Path, Connections, Servers, Words) ->
     Threads = min(Others, Connections),
     Load = ["-c", "\"$@\" && times", "sh", "taskset", "-c", Cores, "wrk", lists:concat(["-t", Threads]), lists:concat(["-c", Connections])] ++ Words
         ++ [lists:concat(["http://127.0.0.1:", Port, Path])],
-    {0, Lines} = beamway_bench_tools:run("/bin/sh", Load, 60000),
+    {0, Lines} = beamway_bench_tools:run("/bin/sh", Load, ?LOAD_MS),
     Text = lists:append(Lines),
     [Requests, Seconds] = numbers(Text, "([0-9]+) requests in ([0-9.]+)s"),
     [Rate] = numbers(Text, "Requests/sec: *([0-9.]+)"),
-    [UserMin, User, KernelMin, Kernel] = numbers(lists:last(Lines), "([0-9]+)m([0-9.]+)s ([0-9]+)m([0-9.]+)s"),
-    Idle = 100 * (1 - (60 * (UserMin + KernelMin) + User + Kernel) / (Threads * Seconds)),
     {float(Rate), case re:run(Text, "Non-2xx|Socket errors", [{capture, none}]) of match -> errors; nomatch when Requests =:= 0 -> no_answer; nomatch -> all_answered end,
-     #{requests => Requests, idle_percent => max(0.0, Idle)}}.
+     #{requests => Requests, idle_percent => idle_percent(Lines, Threads * Seconds)}}.
+
+%% By the last line that the shell's `times' prints.
+idle_percent(Lines, Seconds) ->
+    [UserMin, User, KernelMin, Kernel] = numbers(lists:last(Lines), "([0-9]+)m([0-9.]+)s ([0-9]+)m([0-9.]+)s"),
+    max(0.0, 100 * (1 - (60 * (UserMin + KernelMin) + User + Kernel) / Seconds)).
+
+%% @doc As wrk/5, by h2load, with 100 requests under way: over HTTP/2 ten on each of ten connections, over HTTP/1.1 one on each of a hundred.
+%% h2load connects and warms up for a second before it counts. `cpu_us' is the processor time of the server while h2load counts; `idle_percent' is of
+%% the whole run.
+-spec h2load(h2 | h1, http | https, inet:port_number(), Servers :: pos_integer(), Seconds :: string()) ->
+          {float(), all_answered | no_answer | errors, #{requests := non_neg_integer(), idle_percent := float(), cpu_us := non_neg_integer()}}.
+h2load(Version, Scheme, Port, Servers, Seconds) ->
+    {Cores, Others} = load_cores(Servers),
+    Threads = min(Others, 10),
+    Words = case Version of h2 -> ["-c", "10", "-m", "10"]; h1 -> ["--h1", "-c", "100"] end,
+    To = case Scheme of http -> Port; https -> tls_port(Port) end,
+    Start = erlang:monotonic_time(millisecond),
+    Load = beamway_bench_tools:open("/bin/sh", ["-c", "\"$@\" && times", "sh", "taskset", "-c", Cores, "h2load", lists:concat(["-t", Threads]),
+                                                "--warm-up-time=1", "-D", Seconds | Words] ++ [lists:concat([Scheme, "://127.0.0.1:", To, "/"])]),
+    Connecting = lines(Load, "duration is started"),
+    Before = cpu_us(Port),
+    Counting = lines(Load, "duration is over"),
+    Cpu = cpu_us(Port) - Before,
+    Lines = lines(Load, ended),
+    Elapsed = (erlang:monotonic_time(millisecond) - Start) / 1000,
+    {Rate, Outcome, Requests} = h2load_said(protocol(Version, Scheme), lists:append(Connecting ++ Counting ++ Lines)),
+    {Rate, Outcome, #{requests => Requests, idle_percent => idle_percent(Lines, Threads * Elapsed), cpu_us => Cpu}}.
+
+%% The lines that it prints up to one with these words, or until it ends well.
+lines(Load, Last) ->
+    case beamway_bench_tools:line(Load, ?LOAD_MS) of
+        {ended, 0} when Last =:= ended -> [];
+        {line, Line} ->
+            Ends = Last =/= ended andalso string:find(Line, Last) =/= nomatch,
+            [Line ++ "\n" | case Ends of true -> []; false -> lines(Load, Last) end]
+    end.
+
+protocol(h1, _) -> "http/1.1";
+protocol(h2, http) -> "h2c";
+protocol(h2, https) -> "h2".
+
+%% Over TLS the server chooses the protocol, and h2load goes on with HTTP/1.1 instead of HTTP/2.
+h2load_said(Protocol, Text) ->
+    [Rate] = numbers(Text, "finished in [^,]+, ([0-9.]+) req/s"),
+    [Done, Succeeded | Failures] = numbers(Text, "([0-9]+) done, ([0-9]+) succeeded, ([0-9]+) failed, ([0-9]+) errored, ([0-9]+) timeout"),
+    Spoken = re:run(Text, "Application protocol: (\\S+)", [{capture, all_but_first, list}]),
+    Outcome = case lists:all(fun(N) -> N =:= 0 end, Failures) of
+        false -> errors;
+        true when Done =:= 0 -> no_answer;
+        true when Succeeded =:= Done, Spoken =:= {match, [Protocol]} -> all_answered;
+        true -> errors
+    end,
+    {float(Rate), Outcome, Done}.
+
+%% @doc Where `yucan_h2' and `yucan_h1' take connections over TLS.
+-spec tls_port(inet:port_number()) -> inet:port_number().
+tls_port(Port) -> Port + 200.
 
 numbers(Text, Pattern) ->
     {match, Found} = re:run(Text, Pattern, [{capture, all_but_first, list}]),
@@ -290,7 +346,21 @@ compile_go() ->
 
 every_erlang_server_has_the_flags_of_yucan_test_() ->
     Words = fun(Name) -> [[Flags, " "] || Command <- commands(Name, 18090, #{cores => "0", schedulers => 1, backlog => 1, fastcgi => none}), Flags <- Command] end,
-    [{atom_to_list(Name), ?_assertNotEqual(nomatch, string:find(Words(Name), "+Musmbcs 256 +Mulmbcs 256"))} || Name <- [yucan, mochiweb, cowboy, yucan2009, default_buffer, minimal]].
+    [{atom_to_list(Name), ?_assertNotEqual(nomatch, string:find(Words(Name), "+Musmbcs 256 +Mulmbcs 256"))} || Name <- [yucan, yucan_h2, yucan_h1, mochiweb, cowboy, yucan2009, default_buffer, minimal]].
+
+h2load_said(Protocol, Rate, Requests) ->
+    h2load_said(Protocol, "Application protocol: h2\nMain benchmark duration is over for thread #0. Stopping all clients.\n\nfinished in 3.01s, " ++ Rate
+                ++ " req/s, 1.81MB/s\nrequests: " ++ Requests ++ " timeout\nstatus codes: 41002 2xx, 0 3xx, 0 4xx, 0 5xx\n").
+
+h2load_said_test_() ->
+    All = "41000 total, 41100 started, 41000 done, 41000 succeeded, 0 failed, 0 errored, 0",
+    [?_assertEqual({20500.0, all_answered, 41000}, h2load_said("h2", "20500.00", All)),
+     %% The server has chosen another protocol.
+     ?_assertMatch({_, errors, _}, h2load_said("http/1.1", "20500.00", All)),
+     ?_assertMatch({_, no_answer, 0}, h2load_said("h2", "0.00", "0 total, 0 started, 0 done, 0 succeeded, 0 failed, 0 errored, 0"))
+     | [?_assertMatch({_, errors, _}, h2load_said("h2", "20500.00", "41000 total, 41100 started, 41000 done, " ++ Rest))
+        || Rest <- ["40999 succeeded, 1 failed, 0 errored, 0", "41000 succeeded, 0 failed, 1 errored, 0", "41000 succeeded, 0 failed, 0 errored, 1",
+                    "40999 succeeded, 0 failed, 0 errored, 0"]]].
 
 ours_run_in_this_otp_test() ->
     [[Erl | _]] = commands(yucan, 18090, #{schedulers => 1, backlog => 1, fastcgi => none}),
