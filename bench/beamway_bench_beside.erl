@@ -2,13 +2,14 @@
 %% @doc `bench beside': how long does a small call take while four streams of large messages go the same way by plain `!'?
 %%
 %% A `gen_server:call' of 64 B each millisecond, whatever became of the calls before (open loop); its time runs from the moment at which it was
-%% planned, so a sender that is held up counts in full. The streams send as fast as they get through. Once on the loopback interface, once over an
-%% emulated path of 1 Gbit/s and 1 ms. Lanes stand beside, with calls and streams in classes of their own. Needs root.
+%% planned, so a sender that is held up counts in full. The streams send as fast as they get through. On the loopback interface, between hosts that
+%% are joined by veth, and over emulated paths of 1 Gbit/s. Lanes stand beside, with calls and streams in classes of their own. Needs root.
 -module(beamway_bench_beside).
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
 
+-define(PATHS, [loopback, veth, path_1ms, path_20ms]).
 -define(BYTES, 10000000).
 %% Streams send at once when the one before was taken.
 -define(UNPACED, 1.0e9).
@@ -16,7 +17,7 @@
 %% @private
 -spec options() -> [getopt:option_spec()].
 options() ->
-    [{path, undefined, "path", string, "only this one: loopback or path_1ms"},
+    [{path, undefined, "path", string, "only this one: loopback, veth, path_1ms or path_20ms"},
      {chart, undefined, "chart", string, "draw the times into this .svg or .png (bench/results/beside.svg)"}].
 
 %% @private
@@ -31,10 +32,12 @@ prepare(Given, Speed) ->
             end
     end.
 
-paths(all) -> {ok, [loopback, path_1ms]};
-paths("loopback") -> {ok, [loopback]};
-paths("path_1ms") -> {ok, [path_1ms]};
-paths(Text) -> {error, ["--path ", Text, ": expected loopback or path_1ms"]}.
+paths(all) -> {ok, ?PATHS};
+paths(Text) ->
+    case [Path || Path <- ?PATHS, atom_to_list(Path) =:= Text] of
+        [] -> {error, ["--path ", Text, ": expected one of ", lists:join(", ", [atom_to_list(Path) || Path <- ?PATHS])]};
+        Paths -> {ok, Paths}
+    end.
 
 settings(Paths, quick) -> #{paths => Paths, warm_ms => 300, ms => 1000, budget_ms => 36000 * length(Paths)};
 settings(Paths, full) -> #{paths => Paths, warm_ms => 1000, ms => 5000}.
@@ -47,7 +50,7 @@ groups(#{paths := Paths} = Settings) ->
      || Path <- Paths].
 
 contenders(loopback) -> [tcp, tcp_tuned, tls, beamway, beamway_tcp, beamway_tls, lanes, lanes_tcp];
-contenders(path_1ms) -> [tcp, tcp_tuned, tls, beamway_tcp, beamway_tls, lanes_tcp].
+contenders(_) -> [tcp, tcp_tuned, tls, beamway_tcp, beamway_tls, lanes_tcp].
 
 measure(Path, #{members := [One, Two]} = Cluster, #{warm_ms := WarmMs, ms := Ms}) ->
     [_, Second] = Names = beamway_bench_nodes:names(Cluster),
@@ -77,15 +80,18 @@ metrics(#{paths := Paths}) ->
 
 compared() ->
     [{loopback, "shm", beamway, [tcp, tcp_tuned]}, {loopback, "tcp", beamway_tcp, [tcp, tcp_tuned]}, {loopback, "tls", beamway_tls, [tls]},
-     {loopback, "lanes", lanes, [tcp, tcp_tuned, beamway]}, {loopback, "lanes_tcp", lanes_tcp, [tcp, tcp_tuned, beamway_tcp]},
-     {path_1ms, "path", beamway_tcp, [tcp, tcp_tuned]}, {path_1ms, "path_tls", beamway_tls, [tls]}, {path_1ms, "path_lanes", lanes_tcp, [tcp, tcp_tuned, beamway_tcp]}].
+     {loopback, "lanes", lanes, [tcp, tcp_tuned, beamway]},
+     {loopback, "lanes_tcp", lanes_tcp, [tcp, tcp_tuned, beamway_tcp]}
+     | [{Path, Name ++ Tag, Own, Others} || {Path, Name} <- [{veth, "veth"}, {path_1ms, "path"}, {path_20ms, "path_20ms"}],
+                                            {Tag, Own, Others} <- [{"", beamway_tcp, [tcp, tcp_tuned]}, {"_tls", beamway_tls, [tls]},
+                                                                   {"_lanes", lanes_tcp, [tcp, tcp_tuned, beamway_tcp]}]]].
 
 metric(rate) -> #{unit => <<"MB/s">>, better => higher};
 metric(_) -> #{unit => <<"us">>, better => lower}.
 
 %% @private
 -spec finish(beamway_bench_report:result(), map()) -> ok | {error, unicode:chardata()}.
-finish(Result, #{chart := default, paths := [_, _]} = Settings) ->
+finish(Result, #{chart := default, paths := ?PATHS} = Settings) ->
     beamway_bench_chart:by_default("beside", maps:get(speed, Settings), fun(File) -> finish(Result, Settings#{chart := File}) end);
 finish(_, #{chart := default}) -> ok;
 finish(Result, #{chart := File, paths := Paths}) ->
@@ -96,13 +102,13 @@ finish(Result, #{chart := File, paths := Paths}) ->
 -include_lib("eunit/include/eunit.hrl").
 
 paths_test_() ->
-    [?_assertEqual({ok, [loopback, path_1ms]}, paths(all)), ?_assertEqual({ok, [loopback]}, paths("loopback")), ?_assertMatch({error, _}, paths("x"))].
+    [?_assertEqual({ok, ?PATHS}, paths(all)), ?_assertEqual({ok, [loopback]}, paths("loopback")), ?_assertMatch({error, _}, paths("x"))].
 
 %% What the pages name has its metric, and whatever is compared is measured.
 metrics_test() ->
-    Metrics = metrics(settings([loopback, path_1ms], full)),
+    Metrics = metrics(settings(?PATHS, full)),
     [?assert(lists:member(Name, [N || #{name := N} <- Metrics]))
-     || Name <- [<<"beside_shm_p99">>, <<"beside_tcp_p99">>, <<"beside_path_p99">>, <<"beside_shm_rate">>, <<"beside_path_rate">>]],
+     || Name <- [<<"beside_shm_p99">>, <<"beside_tcp_p99">>, <<"beside_path_p99">>, <<"beside_veth_p99">>, <<"beside_path_20ms_tls_p99">>, <<"beside_shm_rate">>, <<"beside_path_rate">>]],
     [?assert(lists:member(Name, contenders(Path))) || {Path, _, Own, Others} <- compared(), Name <- [Own | Others]].
 
 one_path_test() ->

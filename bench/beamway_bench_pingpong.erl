@@ -46,7 +46,7 @@ groups(#{speed := Speed} = Settings) ->
                               maps:merge(sizes(Cluster, ?SIZES, Settings), beside_bulk(Cluster, Settings))
                       end},
      Pair#{contenders => [beamway_whole], measure => fun(Cluster) -> sizes(Cluster, [1 bsl 20], Settings) end},
-     Pair#{contenders => [tcp, beamway_poll_off, beamway_poll],
+     Pair#{contenders => [tcp, tcp_tuned, beamway_tcp, beamway_poll_off, beamway_poll],
            directions := case Speed of quick -> [forward]; full -> [forward, reverse] end,
            measure => fun(Cluster) -> quiet_and_busy(Cluster, Settings) end}]
         ++ [#{nodes => 0, contenders => [openmpi], directions => [none],
@@ -125,6 +125,7 @@ metrics(#{}) ->
         ++ lists:append([with_p99(Name, Key, beamway_poll, [tcp, beamway_poll_off])
                          || {Name, Key} <- [{<<"rtt_64_quiet">>, <<"round trip 64 B, quiet">>},
                                             {<<"rtt_64_busy">>, <<"round trip 64 B, busy">>}]])
+        ++ with_p99(<<"tcp_link_rtt_64_busy">>, <<"round trip 64 B, busy">>, beamway_tcp, [tcp, tcp_tuned])
         ++ with_p99(<<"rtt_64_beside_1m">>, ?BESIDE, beamway, [tcp, tcp_tuned, unix])
         ++ with_p99(<<"tcp_link_rtt_64_beside_1m">>, ?BESIDE, beamway_tcp, [tcp, tcp_tuned]).
 
@@ -138,7 +139,7 @@ with_p99(Name, Key, Own, Baselines) ->
 metrics_test() ->
     Names = [Name || #{name := Name} <- metrics(#{})],
     Wanted = [<<"rtt_64">>, <<"rtt_4k">>, <<"rtt_1m">>, <<"rtt_1m_whole">>, <<"tcp_link_rtt_64">>, <<"rtt_64_quiet">>,
-              <<"rtt_64_busy">>],
+              <<"rtt_64_busy">>, <<"tcp_link_rtt_64_busy">>],
     ?assertEqual([], Wanted -- Names).
 
 mpi_is_left_out_or_asked_for_test_() ->
