@@ -423,6 +423,8 @@ command(_, Result, default) -> command(Result);
 command(Name, #{run := {bench, Words}}, Repeats) -> lists:concat(["bin/beamway bench ", Words, " --repeats ", Repeats, " --save bench/results/", Name, ".json"]);
 command(_, Result, _) -> command(Result).
 
+%% Only `bin/beamway bench' takes --repeats.
+minutes(Name, #{run := {Program, _}} = Result, Repeats) when Program =/= bench, Repeats =/= default -> minutes(Name, Result, default);
 minutes(Name, #{minutes := Guess}, Repeats) ->
     {Minutes, Wanted, Took} =
         case read(Name) of
@@ -512,6 +514,9 @@ a_result_that_nobody_knows_is_not_planned_test_() ->
 %% A benchmark of one repeat, and one whose stored run may have had fewer than the nine of a run by default.
 a_run_gets_no_less_time_than_the_guess_test_() ->
     [?_assertEqual(100000, minutes("http-2009", #{minutes => 100000}, 5)), ?_assertEqual(100000, minutes("hosts", #{minutes => 100000}, default))].
+
+the_repeats_count_only_where_they_are_taken_test_() ->
+    [?_assertEqual(Want, minutes("no_result", #{minutes => 36, run => {Program, "x"}}, 1)) || {Want, Program} <- [{4, bench}, {36, make}, {36, sh}]].
 
 every_path_is_there_test() ->
     [Paths] = [Paths || {paths, Paths} <- config()],
