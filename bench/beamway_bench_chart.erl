@@ -9,15 +9,15 @@
 %% @doc Draws the figures of these keys; the file's name says SVG or PNG.
 -spec draw(file:filename(), unicode:chardata(), [{Size :: non_neg_integer(), beamway_bench_run:key()}],
            beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
-draw(File, Title, Points, Result) -> drawn(File, fun(Terminal) -> script(File, Terminal, Title, lines(Points, Result)) end).
+draw(File, Title, Points, Result) -> drawn(File, 500, fun(Terminal) -> script(File, Terminal, Title, lines(Points, Result)) end).
 
 %% @doc Draws two bars for each contender, a panel for each pair of keys, over a logarithmic scale.
 -spec bars(file:filename(), unicode:chardata(), [{Panel :: string(), Lower :: beamway_bench_run:key(), Upper :: beamway_bench_run:key()}, ...],
            beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
-bars(File, Title, Panels, Result) -> drawn(File, fun(Terminal) -> bars_script(File, Terminal, Title, Panels, Result) end).
+bars(File, Title, Panels, Result) -> drawn(File, max(500, 250 * length(Panels)), fun(Terminal) -> bars_script(File, Terminal, Title, Panels, Result) end).
 
-drawn(File, Script) ->
-    case terminal(filename:extension(File)) of
+drawn(File, Height, Script) ->
+    case terminal(filename:extension(File), integer_to_list(Height)) of
         unknown -> {error, ["--chart ", File, ": expected a name that ends with .svg or .png"]};
         Terminal -> plot(File, Script(Terminal))
     end.
@@ -56,9 +56,9 @@ plot(File, Script) ->
         Gnuplot -> run(Gnuplot, File, Script)
     end.
 
-terminal(".svg") -> "svg size 800,500 enhanced background 'white'";
-terminal(".png") -> "pngcairo size 800,500";
-terminal(_) -> unknown.
+terminal(".svg", Height) -> ["svg size 800,", Height, " enhanced background 'white'"];
+terminal(".png", Height) -> ["pngcairo size 800,", Height];
+terminal(_, _) -> unknown.
 
 %% From the stored form of the result, as anybody else would draw it.
 lines(Points, Result) ->
@@ -127,9 +127,13 @@ bars_test() ->
     case os:find_executable("gnuplot") of
         false -> ?assertMatch({error, _}, bars(File, "t", [{"one", <<"a">>, <<"b">>}], result()));
         _ ->
-            ?assertEqual(ok, bars(File, "t", [{"one", <<"a">>, <<"b">>}, {"two", <<"b">>, <<"a">>}], result())),
-            {ok, Svg} = file:read_file(File),
-            ?assertNotEqual(nomatch, binary:match(Svg, <<"p99">>))
+            Two = [{"one", <<"a">>, <<"b">>}, {"two", <<"b">>, <<"a">>}],
+            [begin
+                 ?assertEqual(ok, bars(File, "t", Panels, result())),
+                 {ok, Svg} = file:read_file(File),
+                 ?assertNotEqual(nomatch, binary:match(Svg, <<"p99">>)),
+                 ?assertNotEqual(nomatch, binary:match(Svg, Box))
+             end || {Panels, Box} <- [{Two, <<"viewBox=\"0 0 800 500\"">>}, {Two ++ Two, <<"viewBox=\"0 0 800 1000\"">>}]]
     end,
     ok = file:del_dir_r(Folder).
 
