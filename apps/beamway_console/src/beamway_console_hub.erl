@@ -67,7 +67,8 @@ tell(Topic, Json) -> gen_server:cast(?MODULE, {tell, Topic, Json}).
 -spec init(beamway_console_config:config()) -> {ok, #state{}}.
 init(#{interval_ms := Interval} = Config) ->
     process_flag(trap_exit, true),
-    _ = [ok = net_kernel:monitor_nodes(true, #{node_type => visible, nodedown_reason => true}) || is_alive()],
+    %% To a console that is hidden itself, as that of the command, all nodes are.
+    _ = [ok = net_kernel:monitor_nodes(true, #{node_type => all, nodedown_reason => true}) || is_alive()],
     _ = erlang:send_after(Interval, self(), tick),
     First = case Config of
                 #{nodes := connected} -> [node() | nodes()];
@@ -136,6 +137,7 @@ handle_info({console_sample, Node, Collector, Sample}, #state{nodes = Nodes} = S
 handle_info(tick, #state{config = #{interval_ms := Interval}} = State) ->
     _ = erlang:send_after(Interval, self(), tick),
     {noreply, publish_all(attempts(aged(State)))};
+handle_info({nodeup, Node, #{node_type := hidden}}, State) -> {noreply, attempts(awake(Node, State))};
 handle_info({nodeup, Node, _}, State) -> {noreply, attempts(awake(Node, known(Node, State)))};
 handle_info({nodedown, Node, Info}, #state{nodes = Nodes} = State) ->
     case Nodes of

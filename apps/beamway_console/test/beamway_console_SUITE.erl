@@ -518,7 +518,7 @@ bad_questions(_) ->
 %% ---- the command
 
 command(Config) ->
-    [{Peer, Node}, _, _] = started(3, beamway_shm),
+    [{Peer, Node}, _, {Victim, Gone}] = started(3, beamway_shm),
     Cookie = cookie(Config, Peer),
     Command = open_port({spawn_executable, executable()}, [{args, ["console", atom_to_list(Node), "--port", "0", "--json", "--cookie-file", Cookie, "--interval", "200"]},
                                                            exit_status, binary, {line, 1000}]),
@@ -528,6 +528,8 @@ command(Config) ->
     Frame = frame(Port, "cluster", up(3)),
     %% The command itself is hidden: it is no node of the cluster.
     ?assertEqual(3, length(maps:get(<<"nodes">>, Frame))),
+    ok = beamway_peer:kill9(Victim),
+    #{} = frame(Port, "cluster", fun(F) -> maps:get(<<"state">>, named(Gone, F)) =:= <<"down">> end),
     _ = os:cmd("kill -INT " ++ integer_to_list(Pid)),
     receive {Command, {exit_status, Status}} -> ?assertNotEqual(0, Status) after ?PATIENCE_MS -> error(still_running) end,
     ok = until(fun() -> beamway_peer:call(Peer, erlang, whereis, [beamway_console_collector]) =:= undefined end).
