@@ -50,10 +50,11 @@ rd_end_t rd_end_of(int fd, bool for_writing)
     end.always_ready =
         S_ISREG(is.st_mode) || S_ISBLK(is.st_mode) || S_ISDIR(is.st_mode) || is_memory(&is);
     end.is_socket = S_ISSOCK(is.st_mode);
+    end.is_terminal = isatty(fd);
     end.is_nonblocking = flags >= 0 && (flags & O_NONBLOCK) != 0;
     if (S_ISFIFO(is.st_mode))
         enlarge(fd);
-    if (end.is_nonblocking || !(S_ISFIFO(is.st_mode) || isatty(fd)))
+    if (end.is_nonblocking || !(S_ISFIFO(is.st_mode) || end.is_terminal))
         return end;
     own = reopen(fd, for_writing ? O_WRONLY : O_RDONLY);
     if (own < 0)

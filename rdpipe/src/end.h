@@ -15,7 +15,7 @@
 typedef struct {
     int fd;            /* -1: none */
     bool always_ready; /* a disk, or a device that is memory: /dev/null, /dev/zero, /dev/full */
-    bool is_socket, is_nonblocking;
+    bool is_socket, is_terminal, is_nonblocking;
     const char *name; /* of a file, in messages; the caller's. NULL: none */
 } rd_end_t;
 

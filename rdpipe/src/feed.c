@@ -163,8 +163,8 @@ static bool read_block(feed_t *feed)
         else if (n == 0 || errno != EINTR)
             break;
     }
-    /* A terminal whose session is gone gives EIO: that is its end. */
-    feed->has_ended = n == 0 || (n < 0 && errno == EIO && !feed->input->always_ready);
+    /* A terminal whose session is gone gives EIO: that is its end. Of a tape it is a fault. */
+    feed->has_ended = n == 0 || (n < 0 && errno == EIO && feed->input->is_terminal);
     if (n < 0 && errno != EAGAIN && !feed->has_ended) {
         (void)rd_because(&feed->fault, "reading %s: %s", rd_end_name(feed->input, false),
                          strerror(errno));

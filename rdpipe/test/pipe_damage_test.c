@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 
 static int failing = -1; /* a file whose next fdatasync fails, and as with Linux only that one */
 
@@ -29,6 +30,24 @@ int fsync(int fd)
     if (fstat(fd, &is) == 0 && S_ISDIR(is.st_mode))
         synced = is.st_ino;
     return (int)syscall(SYS_fsync, fd);
+}
+
+static int unreadable = -1; /* a device whose reads fail, as those of a damaged tape */
+
+ssize_t read(int fd, void *data, size_t len)
+{
+    if (fd != unreadable)
+        return syscall(SYS_read, fd, data, len);
+    errno = EIO;
+    return -1;
+}
+
+ssize_t preadv2(int fd, const struct iovec *pieces, int count, off_t offset, int flags)
+{
+    if (fd != unreadable)
+        return syscall(SYS_preadv2, fd, pieces, count, offset, 0, flags);
+    errno = EOPNOTSUPP;
+    return -1;
 }
 
 /* RESUMES: all is right, and the stream may go on after a cut. */
@@ -117,6 +136,46 @@ static void damage_is_seen(void)
         CHECK(strstr(receiver.transfer.why.text, of[i].text) != NULL);
         end(&receiver);
         CHECK_EQ(status_of(rogue), 0);
+    }
+}
+
+/* A producer whose input cannot be read. Its status is the outcome of its transfer. */
+static pid_t start_failing_producer(uint16_t port, bool is_terminal)
+{
+    pid_t child = fork();
+    rd_transfer_t transfer;
+    rd_stream_t stream;
+    rd_end_t input;
+    rd_why_t why;
+
+    if (child != 0)
+        return child;
+    join_by_hand(port, 65536, &stream);
+    if (!rd_transfer_init(&transfer, &why))
+        _exit(91);
+    input = rd_end_of(open("/dev/urandom", O_RDONLY | O_CLOEXEC), false);
+    input.is_terminal = is_terminal;
+    unreadable = input.fd;
+    rd_feed(&transfer, &stream, &input);
+    rd_stream_close(&stream);
+    _exit((int)transfer.outcome);
+}
+
+static void a_device_that_fails_is_no_end(void)
+{
+    for (int is_terminal = 0; is_terminal < 2; is_terminal++) {
+        rd_outcome_t wanted = is_terminal ? RD_TRANSFER_DONE : RD_TRANSFER_FAULT;
+        receiver_t receiver;
+        uint16_t port;
+        int listener = open_listener(&port);
+        pid_t producer = start_failing_producer(port, is_terminal);
+
+        CHECK(take_producer(&receiver, listener, RD_BLOCK_BYTES));
+        drain_into(&receiver, open("/dev/null", O_WRONLY | O_CLOEXEC));
+        CHECK_EQ(receiver.transfer.outcome, wanted);
+        CHECK(is_terminal || strstr(receiver.transfer.why.text, strerror(EIO)) != NULL);
+        end(&receiver);
+        CHECK_EQ(status_of(producer), wanted);
     }
 }
 
@@ -297,6 +356,7 @@ static void a_first_note_outlives_a_loss_of_power(void)
 
 static const check_case_t cases[] = {
     {"damage is seen", damage_is_seen},
+    {"a device that fails is no end", a_device_that_fails_is_no_end},
     {"what was checked is what is written", what_was_checked_is_what_is_written},
     {"who frees what was never sent is lost", who_frees_what_was_never_sent_is_lost},
     {"lost bytes are not noted", lost_bytes_are_not_noted},
