@@ -5,7 +5,8 @@
 %% this host anything), and its requests cannot change anything, for those are JSON from this very page. With a token a browser shows it once, in a form, and
 %% has a cookie from then on, signed with a key that lives as long as the console; programs send it as `Authorization: Bearer TOKEN'. It stands in no address and no log.
 %%
-%% An address that has sent a wrong token is not judged again for a moment, however many connections it has: what it sends meanwhile is refused unread (429).
+%% An address that has sent a wrong token is not judged again for a moment, however many connections it has: what it sends meanwhile is refused unread (429). Of
+%% IPv6 the first 64 bits are an address ({@link yucan_quota}).
 -module(beamway_console_auth).
 
 -export([tables/0, new/1, guard/3]).
@@ -18,7 +19,7 @@
 %% After a wrong token in the form, and in a header: there programs repeat themselves, also beside others of their host that know better.
 -define(WRONG_FORM_MS, 1000).
 -define(WRONG_HEADER_MS, 100).
--define(WRONG, console_auth_wrong). %% {{form | header, Address}, not judged before (ms)}
+-define(WRONG, console_auth_wrong). %% {{form | header, yucan_quota:key()}, not judged before (ms)}
 -define(WRONG_MOST, 10000).
 
 %% @doc Makes the table of wrong guesses, which belongs to the caller: {@link beamway_console_sup}.
@@ -56,7 +57,7 @@ is_harmless(Path) -> Path =:= <<"/api/placement/choose">>.
 is_known(Req, #{secret := none}) -> is_local_name(yucan_req:host(Req));
 is_known(Req, #{secret := Secret} = Guard) ->
     case yucan_req:header(<<"authorization">>, Req) of
-        <<"Bearer ", Token/binary>> -> judged({header, yucan_req:peer(Req)}, Token, Secret, ?WRONG_HEADER_MS);
+        <<"Bearer ", Token/binary>> -> judged(header, yucan_req:peer(Req), Token, Secret, ?WRONG_HEADER_MS);
         _ -> lists:any(fun({Name, Value}) -> Name =:= ?COOKIE andalso is_signed(Value, Guard) end, yucan_req:cookies(Req))
     end.
 
@@ -82,7 +83,7 @@ login(Req, #{secret := Secret} = Guard) ->
                 {ok, Body} -> proplists:get_value(<<"token">>, yucan_req:pairs(Body), <<>>);
                 {error, _} -> <<>>
             end,
-    case judged({form, yucan_req:peer(Req)}, string:trim(Given), Secret, ?WRONG_FORM_MS) of
+    case judged(form, yucan_req:peer(Req), string:trim(Given), Secret, ?WRONG_FORM_MS) of
         true -> {303, [{<<"location">>, <<"/">>}, {<<"set-cookie">>, cookie(Guard)}], <<>>};
         too_soon -> too_soon(form(429, <<"Another wrong token came from this address just now. Try again.">>));
         false ->
@@ -94,8 +95,8 @@ login(Req, #{secret := Secret} = Guard) ->
 too_soon({Status, Headers, Body}) -> {Status, [{<<"retry-after">>, <<"1">>} | Headers], Body}.
 
 %% Of guesses side by side as many are judged as can be before the first of them is found wrong: one for each scheduler.
-judged({Kind, {Address, _}}, Given, Secret, WrongMs) -> judged({Kind, Address}, Given, Secret, WrongMs);
-judged(Key, Given, Secret, WrongMs) ->
+judged(Kind, Peer, Given, Secret, WrongMs) ->
+    Key = {Kind, yucan_quota:key(Peer)},
     Now = erlang:monotonic_time(millisecond),
     case ets:lookup(?WRONG, Key) of
         [{_, Until}] when Now < Until -> too_soon;
@@ -149,4 +150,19 @@ cookies_test_() ->
     [?_assert(is_signed(Value, Guard)), ?_assertNot(is_signed(Value, Guard#{key := <<"other">>})), ?_assertNot(is_signed(<<"9", Value/binary>>, Guard)),
      ?_assertNot(is_signed(iolist_to_binary(signed(Now - 1, Guard)), Guard)), ?_assertNot(is_signed(<<"x">>, Guard)), ?_assertNot(is_signed(<<"1.zz">>, Guard)),
      ?_assertNotEqual(nomatch, string:find(iolist_to_binary(cookie(Guard)), "Secure"))].
+
+%% A client has all addresses of its network, and the next network is another client's.
+networks_test() ->
+    ok = tables(),
+    Judged = fun(Ip, Given) -> judged(form, {Ip, 4711}, Given, <<"right">>, 60000) end,
+    try
+        ?assertNot(Judged({16#2001, 16#db8, 0, 1, 0, 0, 0, 1}, <<"wrong">>)),
+        ?assertEqual(too_soon, Judged({16#2001, 16#db8, 0, 1, 16#abcd, 0, 0, 2}, <<"wrong">>)),
+        ?assert(Judged({16#2001, 16#db8, 0, 2, 0, 0, 0, 1}, <<"right">>)),
+        ?assertNot(Judged({192, 0, 2, 1}, <<"wrong">>)),
+        ?assertEqual(too_soon, Judged({0, 0, 0, 0, 0, 16#ffff, 16#c000, 16#0201}, <<"wrong">>)),
+        ?assert(Judged({192, 0, 2, 2}, <<"right">>))
+    after
+        ets:delete(?WRONG)
+    end.
 -endif.
