@@ -7,7 +7,7 @@
          silence_ends/1, other_cookies/1, frames_that_no_peer_sends/1, the_cookie_is_never_sent/1, plain_and_tls/1, wrong_certificates/1,
          beside_tls/1, nothing_readable_beside_tls/1, without_shm_beside_tls/1, not_encrypted_beside_tls/1, other_certificate_beside_tls/1,
          no_options_beside_tls/1, host_is_an_address/1, older_version_beside_tls/1, one_port/1]).
--export([rogue/4, listeners/0]).
+-export([rogue/4, listeners/0, older_teleport/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -472,7 +472,7 @@ older_version_beside_tls(Config) ->
         Skip -> Skip
     end.
 
-%% The commit before the one that brought teleport_ways.
+%% @private The commit before the one that brought teleport_ways, built. Its teleport is that of 0.1.0.
 older_teleport(Folder) ->
     Git = "git -C '" ++ test_support:checkout() ++ "' ",
     Say = fun(Arguments) -> string:trim(os:cmd(Git ++ Arguments ++ " 2>/dev/null")) end,
