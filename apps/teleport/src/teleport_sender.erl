@@ -156,8 +156,11 @@ full(#tx{pid = Pid, counters = Counters} = Tx, Key, Kind, Parts, Bytes, {block, 
         {'DOWN', Ref, process, Pid, _} -> {error, closed}
     after teleport_deadline:left(Deadline) ->
             true = demonitor(Ref, [flush]),
-            Pid ! {wait_over, Ref},
-            receive {Ref, room} -> reserved(Tx, Ref, Key, Kind, Parts, Bytes) after 0 -> {error, timeout} end
+            %% The word of room may be here by now. The place must stay until the message is in the queue: else a later message could find the queue
+            %% empty and pass this one.
+            receive {Ref, room} -> reserved(Tx, Ref, Key, Kind, Parts, Bytes)
+            after 0 -> Pid ! {wait_over, Ref}, {error, timeout}
+            end
     end.
 
 %% The lane's process has counted this message up already: nobody who did not wait takes the place.
@@ -306,5 +309,20 @@ rest_test() ->
     ?assertEqual(2, outstanding(Tx)),
     ?assertMatch(#{sent := 2}, info(Tx)),
     ?assertEqual(2, finish(Tx)).
+
+%% The word of room comes when the sender's time is over. Either its message takes the place or the place is given back.
+late_room_test() ->
+    Tx = new(self(), none, shm, #{chunk_bytes => 100, max_message_bytes => 1000, max_queue_bytes => 1000, max_queue_messages => 1}),
+    ok = enqueued(Tx, 1),
+    {Sender, Monitor} = spawn_monitor(fun() -> send(Tx, 1, message, {parts, [<<"t">>], 1}, 1, {block, teleport_deadline:in(200)}) end),
+    Ref = receive {wait, Waiting, Sender, 1} -> Waiting end,
+    true = erlang:suspend_process(Sender),
+    Ref ! {Ref, room},
+    timer:sleep(300),
+    true = erlang:resume_process(Sender),
+    receive {'DOWN', Monitor, process, Sender, _} -> ok end,
+    TakesPlace = receive {reserved, Ref, 1, message, _, 1} -> true after 0 -> false end,
+    GivesBack = receive {wait_over, Ref} -> true after 0 -> false end,
+    ?assert(TakesPlace xor GivesBack).
 
 -endif.

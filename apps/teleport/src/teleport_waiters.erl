@@ -63,8 +63,7 @@ released(Ref, #waiters{told = Told} = Waiters) ->
         error -> {[], Waiters}
     end.
 
-%% @doc The message of one that was told has come. Its place may have been given back: it had come before its sender was killed, or the word of
-%% room came last.
+%% @doc The message of one that was told has come. Its place may have been given back: it had come before its sender was killed.
 -spec took(reference(), Bytes :: non_neg_integer(), waiters()) -> {[effect()], waiters()}.
 took(Ref, Bytes, #waiters{told = Told} = Waiters) ->
     case maps:take(Ref, Told) of
