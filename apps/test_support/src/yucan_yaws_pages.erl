@@ -5,7 +5,7 @@
 -include("../../yucan_yaws/include/yaws_api.hrl").
 -include("../../yucan_yaws/include/yaws.hrl").
 
--export([php/1, out/1, out404/3, out401/3, crashmsg/3, arg_rewrite/1, auth/2, handle_message/2, start/0, start/1]).
+-export([php/1, out/1, out404/3, out401/3, crashmsg/3, arg_rewrite/1, auth/2, init/1, handle_open/2, handle_message/2, start/0, start/1]).
 
 out(#arg{appmoddata = Page} = Arg) -> page(Page, Arg).
 
@@ -66,7 +66,8 @@ page("sized", #arg{pid = Pid}) ->
                       yaws_api:stream_chunk_end(Pid)
               end),
     {streamcontent_with_size, 10, "text/plain", "01234"};
-page("websocket", _) -> {websocket, ?MODULE, [{callback, {basic, 1}}]};
+page("websocket", _) -> {websocket, ?MODULE, [{callback, {basic, 4}}]};
+page("websocket_default", _) -> {websocket, ?MODULE, []};
 page("crash", _) -> {html, integer_to_list(1 div length(os:getenv("YUCAN_NOT_THERE", "")))};
 page("throw", _) -> throw(away);
 page("exit", _) -> exit(normal);
@@ -80,7 +81,15 @@ write_for_ever(Pid) ->
         Ended -> Ended
     end.
 
-handle_message({text, <<"hi">>}, Count) -> {reply, {text, [integer_to_list(Count), " hello"]}, Count + 1}.
+init([#arg{appmoddata = "websocket"}, Given]) -> {ok, Given + 1};
+init([#arg{appmoddata = "websocket_default"}, []]) -> {ok, 5}.
+
+handle_open(Socket, Count) ->
+    ok = yaws_api:websocket_send(Socket, {text, "open"}),
+    {ok, Count + 1}.
+
+handle_message({text, <<"hi">>}, Count) -> {reply, {text, [integer_to_list(Count), " hello"]}, Count + 1};
+handle_message({text, <<"end">>}, Count) -> {close, {4000, <<"over">>}, {text, "last"}, Count}.
 
 out404(#arg{server_path = Path}, #gconf{}, #sconf{}) -> {html, ["no ", Path, " here"]}.
 

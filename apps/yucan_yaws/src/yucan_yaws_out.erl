@@ -279,8 +279,8 @@ value(Value) -> Value.
 -spec answer(outcome(), yucan_req:req(), #arg{}) -> yucan_handler:response().
 answer(#{next := {response, Response}} = Outcome, _, _) ->
     merged(Outcome, Response);
-answer(#{next := {websocket, Module, Options}}, _, _) ->
-    yucan_yaws_ws:response(Module, Options);
+answer(#{next := {websocket, Module, Options}}, _, Arg) ->
+    yucan_yaws_ws:response(yucan_yaws_loader:own(Module), Options, Arg);
 answer(#{next := {stream, Mime, First, Options}, headers := Headers} = Outcome, Req, _) ->
     yucan_yaws_stream:response(Req, maps:get(status, Outcome, 200), typed(Mime, Headers), First, Options);
 answer(#{next := none, headers := Headers, body := Body} = Outcome, _, Arg) ->

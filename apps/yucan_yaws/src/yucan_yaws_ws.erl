@@ -1,54 +1,70 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc WebSocket callbacks of Yaws on those of this server: `{websocket, Module, Options}' of out/1.
 %%
-%% Without a state `Module:handle_message/1', with `{callback, {basic, State}}' `handle_message/2' whose returns carry the state.
+%% `Module:handle_message/2' if there is one, else `handle_message/1', which gets no state. The state begins with that of `{callback, {basic, State}}',
+%% or [], and is what `init/1' and `handle_open/2' make of it. `handle_open/2' gets this process, to which yaws_api:websocket_send/2 sends.
 -module(yucan_yaws_ws).
 -behaviour(yucan_ws).
 
--export([response/2]).
+-export([response/3]).
 -export([init/2, message/2, info/2, terminate/2]).
 
--record(state, {module :: module(), mode :: stateless | stateful, inner :: term()}).
+-include("../include/yaws_api.hrl").
+
+-record(state, {module :: module(), inner :: term()}).
 
 %% @doc The response that upgrades the connection.
--spec response(module(), [term()]) -> yucan_handler:response().
-response(Module, Options) ->
-    State = case proplists:get_value(callback, Options, basic) of
-                {basic, Inner} -> #state{module = Module, mode = stateful, inner = Inner};
-                _ -> #state{module = Module, mode = stateless}
-            end,
+-spec response(module(), [term()], #arg{}) -> yucan_handler:response().
+response(Module, Options, Arg) ->
+    Given = case proplists:get_value(callback, Options, basic) of {basic, State} -> State; _ -> [] end,
     %% As in Yaws: a page of any origin, unless the option says which.
     Origins = case proplists:get_value(origin, Options, any) of any -> any; Origin -> [iolist_to_binary(Origin)] end,
-    {websocket, ?MODULE, State, #{origins => Origins}}.
+    {websocket, ?MODULE, {Module, Given, Arg}, #{origins => Origins}}.
 
 %% @private
--spec init(yucan_req:req(), #state{}) -> {ok, #state{}}.
-init(_, State) -> {ok, State}.
+-spec init(yucan_req:req(), {module(), Given :: term(), #arg{}}) -> {ok, #state{}} | {close, 1000..4999, iodata()}.
+init(_, {Module, Given, Arg}) ->
+    {module, Module} = code:ensure_loaded(Module),
+    case erlang:function_exported(Module, init, 1) of
+        true -> made(Module:init([Arg, Given]), Module);
+        false -> made({ok, Given}, Module)
+    end.
+
+made({ok, Inner}, Module) ->
+    case erlang:function_exported(Module, handle_open, 2) of
+        true -> opened(Module:handle_open(self(), Inner), Module);
+        false -> opened({ok, Inner}, Module)
+    end;
+made(Error, Module) -> opened(Error, Module).
+
+opened({ok, Inner}, Module) -> {ok, #state{module = Module, inner = Inner}};
+opened({error, _}, _) -> {close, 1011, <<>>}.
 
 %% @private
 -spec message({text | binary, binary()}, #state{}) -> yucan_ws:result().
-message(Message, #state{module = Module, mode = stateless} = State) ->
-    result(Module:handle_message(Message), State);
-message(Message, #state{module = Module, mode = stateful, inner = Inner} = State) ->
-    result(Module:handle_message(Message, Inner), State).
+message(Message, #state{module = Module, inner = Inner} = State) ->
+    case erlang:function_exported(Module, handle_message, 2) of
+        true -> result(Module:handle_message(Message, Inner), State);
+        false -> result(Module:handle_message(Message), State)
+    end.
 
 %% @private
 -spec info(term(), #state{}) -> yucan_ws:result().
 info({yucan_yaws_ws, send, Message}, State) -> {reply, Message, State};
-info(Other, #state{module = Module, mode = stateful, inner = Inner} = State) ->
+info(Other, #state{module = Module, inner = Inner} = State) ->
     case erlang:function_exported(Module, handle_info, 2) of
         true -> result(Module:handle_info(Other, Inner), State);
         false -> {ok, State}
-    end;
-info(_, State) -> {ok, State}.
+    end.
 
 %% @private
 -spec terminate(term(), #state{}) -> term().
-terminate(Reason, #state{module = Module, mode = stateful, inner = Inner}) ->
+terminate(Reason, #state{module = Module, inner = Inner}) ->
     case erlang:function_exported(Module, terminate, 2) of
         true -> Module:terminate(Reason, Inner);
         false -> ok
     end;
+%% It was never open.
 terminate(_, _) -> ok.
 
 result(noreply, State) -> {ok, State};
@@ -58,4 +74,7 @@ result({reply, Messages, Inner}, State) -> {reply, Messages, State#state{inner =
 result({close, {Code, Text}}, State) -> {close, Code, Text, State};
 result({close, Code}, State) when is_integer(Code) -> {close, Code, <<>>, State};
 result({close, _}, State) -> {close, 1000, <<>>, State};
-result({close, Reason, _Messages}, State) -> result({close, Reason}, State).
+result({close, Reason, Inner}, State) -> result({close, Reason}, State#state{inner = Inner});
+result({close, Reason, Messages, Inner}, State) ->
+    {close, Code, Text, Closed} = result({close, Reason, Inner}, State),
+    {close, Code, Text, lists:flatten([Messages]), Closed}.

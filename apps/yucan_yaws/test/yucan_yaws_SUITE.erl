@@ -322,12 +322,21 @@ own_modules(Config) ->
          Expected = list_to_binary(Site ++ " page of index@" ++ Site ++ ".example"),
          {200, _, Expected} = yucan_yaws_client:get(Port, Site ++ ".example", "/index")
      end || Site <- ["red", "blue", "red"]],
+    [begin
+         Socket = upgraded(Port, Site ++ ".example", "/ws"),
+         ok = gen_tcp:send(Socket, <<16#81, 16#82, 0:32, "hi">>),
+         Answer = list_to_binary([16#81, length(Site), Site]),
+         {ok, Answer} = gen_tcp:recv(Socket, byte_size(Answer), 10000 * beamway_runner:slowness()),
+         gen_tcp:close(Socket)
+     end || Site <- ["red", "blue"]],
     false = code:is_loaded(index),
     ok.
 
 %% Its page is found by the path, as Nitrogen does it.
 front() ->
-    "-module(front).\n-export([out/1]).\n-include_lib(\"yucan_yaws/include/yaws_api.hrl\").\n"
+    "-module(front).\n-export([out/1, handle_message/1]).\n-include_lib(\"yucan_yaws/include/yaws_api.hrl\").\n"
+        "handle_message({text, _}) -> {reply, {text, index:site()}}.\n"
+        "out(#arg{appmoddata = \"ws\"}) -> {websocket, ?MODULE, []};\n"
         "out(#arg{appmoddata = Path}) -> Module = yucan_yaws_loader:own(list_to_existing_atom(Path)), {html, Module:main()}.\n".
 
 index(Site) ->
@@ -372,16 +381,29 @@ reload(Config) ->
 
 websocket(Config) ->
     Port = appmods(Config),
-    Socket = yucan_yaws_client:send(Port, "GET /m/websocket HTTP/1.1\r\nhost: h\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
-                                    "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"),
-    Head = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
-    {_, _} = binary:match(Head, <<"HTTP/1.1 101">>),
+    lists:foreach(fun(Page) -> converse(Port, Page) end, ["websocket", "websocket_default"]).
+
+%% The state is 6: what the page gives, or nothing, has gone through init/1 and handle_open/2.
+converse(Port, Page) ->
+    Socket = upgraded(Port, "h", "/m/" ++ Page),
+    Frame = fun(Bytes) -> {ok, Got} = gen_tcp:recv(Socket, Bytes, 10000 * beamway_runner:slowness()), Got end,
+    <<16#81, 4, "open">> = Frame(6),
     %% "hi", masked with zeroes.
     ok = gen_tcp:send(Socket, <<16#81, 16#82, 0:32, "hi">>),
-    {ok, <<16#81, 7, "1 hello">>} = gen_tcp:recv(Socket, 9, 10000 * beamway_runner:slowness()),
+    <<16#81, 7, "6 hello">> = Frame(9),
     ok = gen_tcp:send(Socket, <<16#81, 16#82, 0:32, "hi">>),
-    {ok, <<16#81, 7, "2 hello">>} = gen_tcp:recv(Socket, 9, 10000 * beamway_runner:slowness()),
+    <<16#81, 7, "7 hello">> = Frame(9),
+    ok = gen_tcp:send(Socket, <<16#81, 16#83, 0:32, "end">>),
+    <<16#81, 4, "last">> = Frame(6),
+    <<16#88, 6, 4000:16, "over">> = Frame(8),
     gen_tcp:close(Socket).
+
+upgraded(Port, Host, Path) ->
+    Socket = yucan_yaws_client:send(Port, ["GET ", Path, " HTTP/1.1\r\nhost: ", Host, "\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
+                                    "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"]),
+    Head = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
+    {_, _} = binary:match(Head, <<"HTTP/1.1 101">>),
+    Socket.
 
 start_modules(Config) ->
     true = register(yucan_yaws_listener, self()),
