@@ -44,7 +44,13 @@ below(Path) -> iolist_to_binary(["/", string:trim(unicode:characters_to_list(Pat
 
 %% @doc A request of the native interface. What is below a static path is a file.
 -spec handle(yucan_req:req(), settings()) -> yucan_handler:response().
-handle(Req, #{static_paths := Static, document_root := Root} = Settings) ->
+handle(Req, Settings) ->
+    case yucan_req:decoded_path(Req) of
+        {ok, _} -> handled(Req, Settings);
+        {error, bad_path} -> yucan_error:page(400)
+    end.
+
+handled(Req, #{static_paths := Static, document_root := Root} = Settings) ->
     Path = yucan_req:path(Req),
     case [Prefix || Prefix <- Static, string:prefix(Path, Prefix) =/= nomatch] of
         [] ->

@@ -72,6 +72,7 @@ answers(Config) ->
     [<<"text/plain">>, <<"1">>] = [proplists:get_value(Name, Headers) || Name <- [<<"content-type">>, <<"x-own">>]],
     <<"text/html">> = yucan_client:header(<<"content-type">>, yucan_client:get(?config(port, Config), "/path")),
     "{1,1}" = get(Config, "/protocol_version"),
+    {400, _, _} = yucan_client:get(?config(port, Config), "/p%2Fath"),
     "#{<<\"host\">> => <<\"localhost\">>}" = get(Config, "/headers").
 
 %% The handler names a file: conditions and ranges hold, and nothing above the root is one.
