@@ -65,11 +65,11 @@ crash(Class, Reason, Stack, #req{method = Method, target = Target, id = Id, conn
 
 %% @doc Something that is no valid request was answered with this status: `[yucan, request, refused]'.
 -spec refused(Status :: integer(), Reason :: atom(), #conn{}) -> ok.
-refused(Status, Reason, #conn{server = Server, socket = Socket}) ->
+refused(Status, Reason, #conn{server = Server} = Conn) ->
     ?LOG_DEBUG("yucan ~ts: refused ~b, ~ts", [Server, Status, Reason]),
     case site(Server) of
         #site{on_event = Handler} = Site when Handler =/= none ->
-            emit(Site, [request, refused], #{}, #{status => Status, reason => Reason, peer => yucan_transport:peer(Socket)});
+            emit(Site, [request, refused], #{}, #{status => Status, reason => Reason, peer => yucan_req:peer(#req{conn = Conn})});
         _ -> ok
     end.
 

@@ -55,9 +55,8 @@ answered(Log, #req{method = Method, target = Target, version = Version, host = H
 %% @doc Something that was no valid request has been answered.
 -spec refused(none | log(), #conn{}, Status :: integer()) -> ok.
 refused(none, _, _) -> ok;
-refused(Log, #conn{socket = Socket}, Status) ->
-    Peer = yucan_transport:peer(Socket),
-    deliver(Log, #{time => os:system_time(microsecond), peer => Peer, method => <<"-">>, target => <<"-">>, version => 11, status => Status,
+refused(Log, Conn, Status) ->
+    deliver(Log, #{time => os:system_time(microsecond), peer => yucan_req:peer(#req{conn = Conn}), method => <<"-">>, target => <<"-">>, version => 11, status => Status,
                    bytes => 0, host => <<>>, us => 0, referer => <<>>, agent => <<>>}).
 
 deliver({function, Function, Failing}, Entry) -> yucan_events:attempt(fun() -> Function(Entry) end, access_log, Failing, 1);

@@ -26,7 +26,10 @@ start(Options) -> yucan_test_server:start(yucan_server_test, Options).
 
 proxy_protocol(Config) ->
     Dir = ?config(priv_dir, Config),
-    Port = start(#{listen => [#{port => 0, proxy_protocol => true}, #{port => 0, proxy_protocol => true, tls => yucan_test_server:certificate("localhost", Dir)}]}),
+    Self = self(),
+    Port = start(#{listen => [#{port => 0, proxy_protocol => true}, #{port => 0, proxy_protocol => true, tls => yucan_test_server:certificate("localhost", Dir)}],
+                   access_log => {function, fun(#{status := Status, peer := Peer}) -> Self ! {logged, Status, Peer} end},
+                   on_event => fun(Name, _, Metadata) -> Self ! {Name, maps:get(peer, Metadata, none)} end}),
     Ask = fun(Header) -> yucan_client:exchange(Port, [Header, ?GET("/peer")]) end,
     V2 = fun(Command, Family, Data) -> [<<13, 10, 13, 10, 0, 13, 10, "QUIT", 10, 2:4, Command:4, Family, (iolist_size(Data)):16>>, Data] end,
     [{200, _, <<"{{10,1,2,3},5555}">>}] = Ask("PROXY TCP4 10.1.2.3 10.9.9.9 5555 80\r\n"),
@@ -36,6 +39,9 @@ proxy_protocol(Config) ->
     [{200, _, <<"{{10,1,2,3},5555}">>}] = Ask(V2(1, 16#11, <<10, 1, 2, 3, 10, 9, 9, 9, 5555:16, 80:16, 4, 3:16, "xyz">>)),
     [{200, _, <<"{{127,0,0,1},", _/binary>>}] = Ask(V2(0, 0, <<>>)),
     [[] = Ask(Bad) || Bad <- ["", "PROXY TCP4 nonsense\r\n", "PROXY TCP4 10.1.2.3 10.9.9.9 99999 80\r\n", ["PROXY ", lists:duplicate(200, $x)], V2(7, 16#11, <<>>), V2(1, 16#11, <<1>>)]],
+    %% The log and the events name the client of a refused request as well.
+    [{400, _, _}] = yucan_client:exchange(Port, "PROXY TCP4 10.1.2.3 10.9.9.9 5555 80\r\nG@T / HTTP/1.1\r\n\r\n"),
+    [receive Told -> ok after ?WAIT_MS -> error({not_told, Told}) end || Told <- [{logged, 400, {{10, 1, 2, 3}, 5555}}, {[yucan, request, refused], {{10, 1, 2, 3}, 5555}}]],
     [_, {_, TlsPort}] = maps:get(listen, yucan:info(yucan_server_test)),
     Socket = yucan_client:connect(TlsPort),
     ok = gen_tcp:send(Socket, "PROXY TCP4 10.1.2.3 10.9.9.9 5555 80\r\n"),
