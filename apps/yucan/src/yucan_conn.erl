@@ -358,7 +358,7 @@ account({upgrade, _}, Req, Began, _, Site) -> account({keep, 101, 0}, Req, Began
 account({_, Status, Bytes}, Req, Began, Start, #site{metrics = Metrics, log = Log} = Site) ->
     yucan_metrics:answered(Metrics, Status, Bytes),
     %% A stream lasts as long as its handler likes.
-    _ = [yucan_metrics:took(Metrics, Start) || Start =/= none, not yucan_reply:has_streamed()],
+    _ = [yucan_metrics:took(Metrics, Start) || Start =/= none, not yucan_reply:has_streamed(Start)],
     yucan_log:answered(Log, Req, Status, Bytes, Began),
     _ = [yucan_events:answered(Site, Req, Status, {Bytes, os:system_time(microsecond) - Began}) || Site#site.on_event =/= none],
     ok.

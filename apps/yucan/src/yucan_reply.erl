@@ -7,7 +7,7 @@
 %% Iolists whose tail is a binary: that is what the socket takes with least work.
 -dialyzer(no_improper_lists).
 
--export([send/3, forget/0, step/2, write/2, cut/0, cut_short/0, inform/3, refuse/5, has_begun/0, has_streamed/0, fields/1, run/6]).
+-export([send/3, forget/0, step/2, write/2, cut/0, cut_short/0, inform/3, refuse/5, has_begun/0, has_streamed/0, has_streamed/1, fields/1, run/6]).
 -export_type([outcome/0, open/0]).
 
 %% What each small answer calls: 3 % of the processor time of a small GET, with the same in yucan_conn.
@@ -26,6 +26,7 @@
 %% What an answer by steps has come to: an outcome, or a stream that is open.
 -define(ANSWERED, '$yucan_answered').
 -define(WRITTEN, '$yucan_written').
+%% When the last stream began.
 -define(STREAMED, '$yucan_streamed').
 %% The headers of the answer before, and what they came to.
 -define(CHECKED, '$yucan_checked').
@@ -307,7 +308,7 @@ stream_framing(#out{length = Length}, _) -> length_line(Length).
 -spec run(open | fun((fun((iodata()) -> ok | {error, closed | timeout})) -> term()), Mode :: term(), Status :: 0..999, Head :: term(), keep | close, #req{}) -> outcome().
 run(open, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}}) ->
     ok = yucan_transport:release(Socket),
-    _ = put(?STREAMED, true),
+    _ = put(?STREAMED, erlang:monotonic_time(microsecond)),
     _ = case {Head, Socket} of
         {{head, Fields}, {_, Stream}} -> yucan_h2_stream:head(Stream, Fields, false);
         _ -> yucan_transport:send(Socket, Head)
@@ -316,7 +317,7 @@ run(open, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}}) -
     {open, Mode, Connection, Status};
 run(Function, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}} = Req) ->
     ok = yucan_transport:release(Socket),
-    _ = put(?STREAMED, true),
+    _ = put(?STREAMED, erlang:monotonic_time(microsecond)),
     _ = put(?WRITTEN, {Head, 0}),
     try Function(fun(Data) -> write(Data, Mode, Socket) end) of
         _ -> finish(Mode, Socket, Connection, Status, erase(?WRITTEN))
@@ -431,7 +432,11 @@ has_begun() ->
 
 %% @doc Has this process answered by a stream? What is behind one, such as a subscription, may send messages at any time.
 -spec has_streamed() -> boolean().
-has_streamed() -> get(?STREAMED) =:= true.
+has_streamed() -> get(?STREAMED) =/= undefined.
+
+%% @doc Has it since this time, in us, at which a request came?
+-spec has_streamed(Since :: integer()) -> boolean().
+has_streamed(Since) -> has_streamed() andalso get(?STREAMED) >= Since.
 
 %% @doc The answer to what is no request. The connection closes afterwards.
 -spec refuse(Status :: 400..505, Text :: iodata(), yucan_transport:socket(), method_was_head | any, #site{}) -> ok.

@@ -158,7 +158,12 @@ metrics(_) ->
     _ = [yucan_client:exchange(Port, Bytes) || Bytes <- ["BAD\r\n\r\n", ?GET("/stream_crash")]],
     #{metrics := #{requests := 5, refused := 1, crashes := 2, status_2xx := 3, status_3xx := 1, status_4xx := 1, status_5xx := 1, connections := 6}} = yucan:info(yucan_server_test),
     Text = iolist_to_binary(yucan:metrics_text(yucan_server_test)),
-    {_, _} = binary:match(Text, <<"yucan_requests_total{server=\"yucan_server_test\"} 5\n">>).
+    {_, _} = binary:match(Text, <<"yucan_requests_total{server=\"yucan_server_test\"} 5\n">>),
+    %% Of the requests of a connection the first and the 17th are timed, but for streams.
+    Timed = fun() -> lists:sum([Count || {yucan_server_test, _, Latency} <- yucan:figures(), {_, Count} <- Latency]) end,
+    Before = Timed(),
+    17 = length(yucan_client:exchange(Port, [?GET("/stream") | lists:duplicate(16, ?GET("/"))])),
+    1 = Timed() - Before.
 
 %% In the shape of telemetry; a function that fails harms no request.
 events(_) ->
