@@ -5,7 +5,7 @@
 -include("../../yucan_yaws/include/yaws_api.hrl").
 -include("../../yucan_yaws/include/yaws.hrl").
 
--export([php/1, out/1, out404/3, out401/3, crashmsg/3, arg_rewrite/1, auth/2, init/1, handle_open/2, handle_message/2, start/0, start/1]).
+-export([php/1, out/1, out404/3, out401/3, crashmsg/3, arg_rewrite/1, auth/2, init/1, handle_open/2, handle_message/2, terminate/2, start/0, start/1]).
 
 out(#arg{appmoddata = Page} = Arg) -> page(Page, Arg).
 
@@ -89,7 +89,12 @@ handle_open(Socket, Count) ->
     {ok, Count + 1}.
 
 handle_message({text, <<"hi">>}, Count) -> {reply, {text, [integer_to_list(Count), " hello"]}, Count + 1};
-handle_message({text, <<"end">>}, Count) -> {close, {4000, <<"over">>}, {text, "last"}, Count}.
+handle_message({text, <<"end">>}, Count) -> {close, {4000, <<"over">>}, {text, "last"}, Count};
+handle_message({close, Code, Text}, Count) -> {noreply, {Code, Text, Count}}.
+
+%% A state that is no number comes from a close that this module has not asked for.
+terminate(_, Count) when is_integer(Count) -> ok;
+terminate(_, Left) -> tell({left, Left}).
 
 out404(#arg{server_path = Path}, #gconf{}, #sconf{}) -> {html, ["no ", Path, " here"]}.
 

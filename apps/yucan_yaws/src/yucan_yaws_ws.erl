@@ -11,7 +11,8 @@
 
 -include("../include/yaws_api.hrl").
 
--record(state, {module :: module(), inner :: term()}).
+%% `closes': the module itself has asked for the end.
+-record(state, {module :: module(), inner :: term(), closes = false :: boolean()}).
 
 %% @doc The response that upgrades the connection.
 -spec response(module(), [term()], #arg{}) -> yucan_handler:response().
@@ -42,7 +43,9 @@ opened({error, _}, _) -> {close, 1011, <<>>}.
 
 %% @private
 -spec message({text | binary, binary()}, #state{}) -> yucan_ws:result().
-message(Message, #state{module = Module, inner = Inner} = State) ->
+message(Message, State) -> handled(Message, State).
+
+handled(Message, #state{module = Module, inner = Inner} = State) ->
     case erlang:function_exported(Module, handle_message, 2) of
         true -> result(Module:handle_message(Message, Inner), State);
         false -> result(Module:handle_message(Message), State)
@@ -59,7 +62,8 @@ info(Other, #state{module = Module, inner = Inner} = State) ->
 
 %% @private
 -spec terminate(term(), #state{}) -> term().
-terminate(Reason, #state{module = Module, inner = Inner}) ->
+terminate(Reason, #state{module = Module} = State) ->
+    #state{inner = Inner} = told(Reason, State),
     case erlang:function_exported(Module, terminate, 2) of
         true -> Module:terminate(Reason, Inner);
         false -> ok
@@ -67,13 +71,25 @@ terminate(Reason, #state{module = Module, inner = Inner}) ->
 %% It was never open.
 terminate(_, _) -> ok.
 
+%% As in Yaws, the end is the last message of a module that has not asked for it. The connection is closed by now, so only the state of the return counts.
+%% Many modules have no clause for this message: as in Yaws, a failure is not logged.
+told(_, #state{closes = true} = State) -> State;
+told({crashed, _}, State) -> State;
+told(Reason, State) ->
+    Message = case Reason of {closed, Code, Text} -> {close, Code, Text}; _ -> {close, 1006, <<>>} end,
+    try handled(Message, State) of
+        Result -> element(tuple_size(Result), Result)
+    catch
+        _:_ -> State
+    end.
+
 result(noreply, State) -> {ok, State};
 result({noreply, Inner}, State) -> {ok, State#state{inner = Inner}};
 result({reply, Messages}, State) -> {reply, Messages, State};
 result({reply, Messages, Inner}, State) -> {reply, Messages, State#state{inner = Inner}};
-result({close, {Code, Text}}, State) -> {close, Code, Text, State};
-result({close, Code}, State) when is_integer(Code) -> {close, Code, <<>>, State};
-result({close, _}, State) -> {close, 1000, <<>>, State};
+result({close, {Code, Text}}, State) -> {close, Code, Text, State#state{closes = true}};
+result({close, Code}, State) when is_integer(Code) -> {close, Code, <<>>, State#state{closes = true}};
+result({close, _}, State) -> {close, 1000, <<>>, State#state{closes = true}};
 result({close, Reason, Inner}, State) -> result({close, Reason}, State#state{inner = Inner});
 result({close, Reason, Messages, Inner}, State) ->
     {close, Code, Text, Closed} = result({close, Reason, Inner}, State),

@@ -381,7 +381,15 @@ reload(Config) ->
 
 websocket(Config) ->
     Port = appmods(Config),
-    lists:foreach(fun(Page) -> converse(Port, Page) end, ["websocket", "websocket_default"]).
+    true = register(yucan_yaws_listener, self()),
+    lists:foreach(fun(Page) -> converse(Port, Page) end, ["websocket", "websocket_default"]),
+    [begin
+         Socket = upgraded(Port, "h", "/m/websocket"),
+         {ok, <<16#81, 4, "open">>} = gen_tcp:recv(Socket, 6, 10000 * beamway_runner:slowness()),
+         ok = gen_tcp:send(Socket, Frame),
+         ok = gen_tcp:close(Socket),
+         receive {left, Told} -> Left = Told after 10000 * beamway_runner:slowness() -> error({not_told, Left}) end
+     end || {Frame, Left} <- [{<<16#88, 16#85, 0:32, 4001:16, "bye">>, {4001, <<"bye">>, 6}}, {<<>>, {1006, <<>>, 6}}]].
 
 %% The state is 6: what the page gives, or nothing, has gone through init/1 and handle_open/2.
 converse(Port, Page) ->
