@@ -83,8 +83,8 @@ login(Req, #{secret := Secret} = Guard) ->
                 {ok, Body} -> proplists:get_value(<<"token">>, yucan_req:pairs(Body), <<>>);
                 {error, _} -> <<>>
             end,
-    %% By bytes: what is sent need not be UTF-8.
-    Token = re:replace(Given, "^\\s+|\\s+$", "", [global, {return, binary}]),
+    %% As the token's file is read. What is sent need not be UTF-8.
+    Token = try string:trim(Given) catch error:_ -> Given end,
     case judged(form, yucan_req:peer(Req), Token, Secret, ?WRONG_FORM_MS) of
         true -> {303, [{<<"location">>, <<"/">>}, {<<"set-cookie">>, cookie(Guard)}], <<>>};
         too_soon -> too_soon(form(429, <<"Another wrong token came from this address just now. Try again.">>));

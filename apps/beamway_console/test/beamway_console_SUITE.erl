@@ -294,7 +294,7 @@ token(Config) ->
     ok = until(fun() -> case get(Port, "/api/jobs", [{"Authorization", ["Bearer ", Secret]}]) of {200, _} -> true; {429, _} -> false end end),
     Login = fun(Text) -> post(Port, "/login", Text, [{"Content-Type", "application/x-www-form-urlencoded"}]) end,
     {403, _, _} = Login(<<"token=wrong%FF">>),
-    {303, Headers, _} = Login(<<"token=correct+horse+battery+staple">>),
+    {303, Headers, _} = Login(<<"token=+correct+horse+battery+staple%0D%0A">>),
     Cookie = yucan_client:header(<<"set-cookie">>, {303, Headers, <<>>}),
     ?assertNotEqual(nomatch, string:find(Cookie, "HttpOnly")),
     [Pair | _] = string:split(Cookie, ";"),
