@@ -68,6 +68,8 @@ page("sized", #arg{pid = Pid}) ->
     {streamcontent_with_size, 10, "text/plain", "01234"};
 page("websocket", _) -> {websocket, ?MODULE, [{callback, {basic, 4}}]};
 page("websocket_default", _) -> {websocket, ?MODULE, []};
+page("websocket_refused", _) -> {websocket, ?MODULE, [{callback, {basic, {4401, <<"login">>}}}]};
+page("websocket_failed", _) -> {websocket, ?MODULE, [{callback, {basic, {no_login, for_me}}}]};
 page("crash", _) -> {html, integer_to_list(1 div length(os:getenv("YUCAN_NOT_THERE", "")))};
 page("throw", _) -> throw(away);
 page("exit", _) -> exit(normal);
@@ -82,8 +84,10 @@ write_for_ever(Pid) ->
     end.
 
 init([#arg{appmoddata = "websocket"}, Given]) -> {ok, Given + 1};
-init([#arg{appmoddata = "websocket_default"}, []]) -> {ok, 5}.
+init([#arg{appmoddata = "websocket_default"}, []]) -> {ok, 5};
+init([#arg{}, Refusal]) -> {ok, Refusal}.
 
+handle_open(_, Refusal) when is_tuple(Refusal) -> {error, Refusal};
 handle_open(Socket, Count) ->
     ok = yaws_api:websocket_send(Socket, {text, "open"}),
     {ok, Count + 1}.

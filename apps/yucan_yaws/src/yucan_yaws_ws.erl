@@ -23,7 +23,7 @@ response(Module, Options, Arg) ->
     {websocket, ?MODULE, {Module, Given, Arg}, #{origins => Origins}}.
 
 %% @private
--spec init(yucan_req:req(), {module(), Given :: term(), #arg{}}) -> {ok, #state{}} | {close, 1000..4999, iodata()}.
+-spec init(yucan_req:req(), {module(), Given :: term(), #arg{}}) -> {ok, #state{}} | {close, 1000..4999, iodata()} | {close, 1000..4999, iodata(), [], #state{}}.
 init(_, {Module, Given, Arg}) ->
     {module, Module} = code:ensure_loaded(Module),
     case erlang:function_exported(Module, init, 1) of
@@ -32,14 +32,17 @@ init(_, {Module, Given, Arg}) ->
     end.
 
 made({ok, Inner}, Module) ->
+    State = #state{module = Module, inner = Inner},
     case erlang:function_exported(Module, handle_open, 2) of
-        true -> opened(Module:handle_open(self(), Inner), Module);
-        false -> opened({ok, Inner}, Module)
+        true -> opened(Module:handle_open(self(), Inner), State);
+        false -> {ok, State}
     end;
-made(Error, Module) -> opened(Error, Module).
+made({error, _}, _) -> {close, 1011, <<>>}.
 
-opened({ok, Inner}, Module) -> {ok, #state{module = Module, inner = Inner}};
-opened({error, _}, _) -> {close, 1011, <<>>}.
+opened({ok, Inner}, State) -> {ok, State#state{inner = Inner}};
+opened({error, Reason}, State) ->
+    {close, Code, Text, Closed} = result({close, Reason}, State),
+    {close, Code, Text, [], Closed}.
 
 %% @private
 -spec message({text | binary, binary()}, #state{}) -> yucan_ws:result().
@@ -87,9 +90,10 @@ result(noreply, State) -> {ok, State};
 result({noreply, Inner}, State) -> {ok, State#state{inner = Inner}};
 result({reply, Messages}, State) -> {reply, Messages, State};
 result({reply, Messages, Inner}, State) -> {reply, Messages, State#state{inner = Inner}};
-result({close, {Code, Text}}, State) -> {close, Code, Text, State#state{closes = true}};
+result({close, {Code, Text}}, State) when is_integer(Code) -> {close, Code, Text, State#state{closes = true}};
 result({close, Code}, State) when is_integer(Code) -> {close, Code, <<>>, State#state{closes = true}};
-result({close, _}, State) -> {close, 1000, <<>>, State#state{closes = true}};
+result({close, normal}, State) -> {close, 1000, <<>>, State#state{closes = true}};
+result({close, _}, State) -> {close, 1011, <<>>, State#state{closes = true}};
 result({close, Reason, Inner}, State) -> result({close, Reason}, State#state{inner = Inner});
 result({close, Reason, Messages, Inner}, State) ->
     {close, Code, Text, Closed} = result({close, Reason, Inner}, State),

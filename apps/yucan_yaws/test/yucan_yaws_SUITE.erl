@@ -389,7 +389,15 @@ websocket(Config) ->
          ok = gen_tcp:send(Socket, Frame),
          ok = gen_tcp:close(Socket),
          receive {left, Told} -> Left = Told after 10000 * beamway_runner:slowness() -> error({not_told, Left}) end
-     end || {Frame, Left} <- [{<<16#88, 16#85, 0:32, 4001:16, "bye">>, {4001, <<"bye">>, 6}}, {<<>>, {1006, <<>>, 6}}]].
+     end || {Frame, Left} <- [{<<16#88, 16#85, 0:32, 4001:16, "bye">>, {4001, <<"bye">>, 6}}, {<<>>, {1006, <<>>, 6}}]],
+    %% One that handle_open/2 refuses is closed with what it says, and terminate/2 has the state of init/1.
+    [begin
+         Socket = upgraded(Port, "h", "/m/" ++ Page),
+         {ok, Close} = gen_tcp:recv(Socket, byte_size(Close), 10000 * beamway_runner:slowness()),
+         ok = gen_tcp:close(Socket),
+         receive {left, Told} -> Left = Told after 10000 * beamway_runner:slowness() -> error({not_told, Left}) end
+     end || {Page, Close, Left} <- [{"websocket_refused", <<16#88, 7, 4401:16, "login">>, {4401, <<"login">>}},
+                                    {"websocket_failed", <<16#88, 2, 1011:16>>, {no_login, for_me}}]].
 
 %% The state is 6: what the page gives, or nothing, has gone through init/1 and handle_open/2.
 converse(Port, Page) ->
