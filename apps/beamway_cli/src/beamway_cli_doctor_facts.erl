@@ -4,7 +4,7 @@
 %% Limits are those of this VM: the shell's that started it. The driver is loaded and really makes a pair of rings.
 -module(beamway_cli_doctor_facts).
 
--export([gather/0, lanes/0, lanes/1, epmd_names/0]).
+-export([gather/0, lanes/0, lanes/1, epmd_names/0, epmd_names/2]).
 -export_type([facts/0, lanes/0]).
 
 -ifdef(TEST).
@@ -93,18 +93,22 @@ rdma_library({error, _}) -> {error, <<"the driver is not loaded">>}.
 
 %% @doc The nodes that this host's epmd knows; `address' if nothing listens at its port.
 -spec epmd_names() -> {ok, [{Name :: string(), inet:port_number()}]} | {error, address | timeout | term()}.
-%% erl_epmd has no time limit of its own for a peer that accepts and says nothing.
-epmd_names() ->
+epmd_names() -> epmd_names("localhost", ?EPMD_MS).
+
+%% @doc The same of any host's epmd, within a time.
+-spec epmd_names(Host :: string(), Ms :: pos_integer()) -> {ok, [{Name :: string(), inet:port_number()}]} | {error, address | timeout | term()}.
+%% erl_epmd has no time limit of its own, neither to connect nor for a peer that accepts and says nothing.
+epmd_names(Host, Ms) ->
     Caller = self(),
     Reference = make_ref(),
-    {Pid, Monitor} = spawn_monitor(fun() -> Caller ! {Reference, erl_epmd:names("localhost")} end),
+    {Pid, Monitor} = spawn_monitor(fun() -> Caller ! {Reference, erl_epmd:names(Host)} end),
     receive
         {Reference, Result} ->
             _ = erlang:demonitor(Monitor, [flush]),
             Result;
         {'DOWN', Monitor, process, Pid, Reason} ->
             {error, Reason}
-    after ?EPMD_MS ->
+    after Ms ->
         exit(Pid, kill),
         _ = erlang:demonitor(Monitor, [flush]),
         {error, timeout}

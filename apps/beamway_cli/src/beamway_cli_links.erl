@@ -77,7 +77,7 @@ full_name(Name, Host) ->
     list_to_atom(Text).
 
 names(Host) ->
-    case erl_epmd:names(Host) of
+    case beamway_cli_doctor_facts:epmd_names(Host, ?CALL_MS) of
         {ok, Names} -> Names;
         {error, Reason} -> failed("epmd on ~ts does not answer (~ts), so no node is known there; "
                                   "a node that listens starts it: erl -sname NAME", [Host, reason(Reason)])

@@ -7,7 +7,7 @@
 
 -export([all/0, suite/0]).
 -export([links_as_table/1, links_as_json/1, links_of_the_only_node/1, links_several_nodes/1, links_no_node/1, links_not_running/1,
-         links_no_epmd/1, links_wrong_cookie/1, links_cookie_file/1, links_without_beamway/1, links_of_a_strange_node/1,
+         links_no_epmd/1, links_silent_epmd/1, links_wrong_cookie/1, links_cookie_file/1, links_without_beamway/1, links_of_a_strange_node/1,
          links_with_strange_lanes/1, links_unreachable/1, links_stopped/1, links_open_cookie/1, links_without_home/1, links_long_names/1, links_over_tls/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, write_secret/2, with_nodes/3, start/3, stop/1,
@@ -16,7 +16,7 @@
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
-    [links_as_table, links_as_json, links_of_the_only_node, links_several_nodes, links_no_node, links_not_running, links_no_epmd,
+    [links_as_table, links_as_json, links_of_the_only_node, links_several_nodes, links_no_node, links_not_running, links_no_epmd, links_silent_epmd,
      links_wrong_cookie, links_cookie_file, links_without_beamway, links_of_a_strange_node, links_with_strange_lanes, links_unreachable, links_stopped, links_open_cookie, links_without_home,
      links_long_names, links_over_tls].
 
@@ -74,6 +74,14 @@ links_no_epmd(Config) ->
          ?assertMatch({match, _}, re:run(Error, "epmd on \\S+ does not answer"))
      end || Words <- ["links", "links nosuch"]],
     ok.
+
+%% Something takes the connection at epmd's port and says nothing, as an epmd that is stopped.
+links_silent_epmd(Config) ->
+    {ok, Silent} = gen_tcp:listen(0, [{active, false}]),
+    {ok, Port} = inet:port(Silent),
+    {1, "", Error} = run([{epmd_port, Port} | Config], "links"),
+    ?assertMatch({match, _}, re:run(Error, "^beamway: links: epmd on localhost does not answer \\(timeout\\)")),
+    ok = gen_tcp:close(Silent).
 
 links_wrong_cookie(Config) ->
     File = cookie_file(Config, "another_cookie"),
