@@ -97,6 +97,8 @@ links_cookie_file(Config) ->
         {_, Node} = Started,
         {0, Out, ""} = run(Config, ["links --cookie-file ", quoted(File), " ", atom_to_list(Node)]),
         ?assertMatch({match, _}, re:run(Out, "connected to no other node")),
+        %% Whatever the home is: none, or one in which no cookie can be made.
+        [{0, Out, ""} = shell(Config, [Home, " \"$BEAMWAY\" links --cookie-file=", quoted(File), " ", atom_to_list(Node)]) || Home <- ["unset HOME;", "HOME=/proc"]],
         {1, "", Error} = run(Config, "links --cookie-file /nonexistent " ++ atom_to_list(Node)),
         ?assertMatch({match, _}, re:run(Error, "cannot read the cookie file '/nonexistent': no such file")),
         [begin
