@@ -47,7 +47,8 @@ rewrite(Req, Lazy, #{server := #{arg_rewrite_mod := Module}} = Site) ->
         #arg{} = Rewritten ->
             Req2 = yucan_yaws_out:rewritten(Rewritten, Req),
             ok = yucan_yaws_out:remember(Req2),
-            routed(Req2, Rewritten#arg{server_path = yucan_yaws_out:path(Req2)}, Site, ?MOST_PAGES);
+            Asked = yucan_path:unescape(yucan_req:path(Req)),
+            routed(Req2, Rewritten#arg{server_path = yucan_yaws_out:path(Req2)}, Site#{asked => Asked}, ?MOST_PAGES);
         Other ->
             error({arg_rewrite_returned, Module, Other})
     end.
@@ -87,9 +88,12 @@ page(Target, Req, Lazy, Site, Left) ->
 
 authorized(Path, Req, Arg, #{server := #{auth := []}} = Site, Left) ->
     aliased(Path, Req, Arg, Site, Left);
-authorized(Path, Req, Lazy, #{server := #{auth := Blocks} = Server} = Site, Left) ->
+authorized(Path, Req, Lazy, #{server := #{auth := Blocks} = Server} = Given, Left) ->
     Arg = yucan_yaws_out:made(Lazy),
-    case yucan_yaws_auth:check(Path, [Block#{authmod := own_or_none(Module, Site)} || #{authmod := Module} = Block <- Blocks], Arg) of
+    %% Rewriting leads nobody past the password of the path that the client asked for.
+    Paths = [Path | maps:values(maps:with([asked], Given))],
+    Site = maps:remove(asked, Given),
+    case yucan_yaws_auth:check(Paths, [Block#{authmod := own_or_none(Module, Site)} || #{authmod := Module} = Block <- Blocks], Arg) of
         ok -> aliased(Path, Req, Arg, Site, Left);
         {ok, User} ->
             ok = yucan_yaws_options:remember(Site#{user => User}),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `<auth>' blocks of a server: may this client have what is under that path?
+%% @doc The `<auth>' blocks of a server: may this client have what is under that path, and under the path before arg_rewrite?
 %%
 %% An address that `allow' names may go on, one that `deny' names gets a 403, whoever it is. Then, if the block has users or an
 %% authmod, the client needs a name and a password (Basic), or whatever the module wants.
@@ -16,12 +16,14 @@
 
 -type verdict() :: ok | {ok, User :: binary()} | forbidden | {unauthorized, Realm :: string()} | {appmod, module()}.
 
-%% @doc What all blocks say that hold the path. The first one that refuses decides.
--spec check(Path :: binary(), [yucan_yaws_config:auth()], #arg{}) -> verdict().
-check(Path, Blocks, Arg) ->
+%% @doc What all blocks say that hold one of the paths. The first one that refuses decides.
+-spec check(Paths :: [binary()], [yucan_yaws_config:auth()], #arg{}) -> verdict().
+check(Paths, Blocks, Arg) ->
     Holding = [Block || #{dir := Dirs} = Block <- Blocks,
-                        lists:any(fun(Dir) -> yucan_yaws_match:is_under(Path, unicode:characters_to_binary(Dir)) end, Dirs)],
+                        lists:any(fun(Dir) -> holds(unicode:characters_to_binary(Dir), Paths) end, Dirs)],
     blocks(Holding, Arg, ok).
+
+holds(Dir, Paths) -> lists:any(fun(Path) -> yucan_yaws_match:is_under(Path, Dir) end, Paths).
 
 blocks([], _, Verdict) -> Verdict;
 blocks([Block | Rest], #arg{client_ip_port = {Address, _}} = Arg, Verdict) ->
@@ -92,7 +94,7 @@ check_test_() ->
     Users = block(#{users => [{"joe", "pw"}, {"ann", yucan_password:hash(<<"x:y">>, <<"s">>)}]}),
     {ok, Loopback} = yucan_cidr:block("127.0.0.0/8"),
     Near = block(#{allow => [Loopback], deny => [all]}),
-    [?_assertEqual(Expected, check(Path, [Block], Arg))
+    [?_assertEqual(Expected, check([Path], [Block], Arg))
      || {Path, Block, Arg, Expected} <-
             [{<<"/open">>, Users, arg({1, 2, 3, 4}, undefined), ok},
              {<<"/secret">>, Users, arg({1, 2, 3, 4}, undefined), {unauthorized, "r"}},

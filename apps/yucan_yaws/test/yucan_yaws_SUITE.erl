@@ -7,14 +7,14 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, streams/1,
-         stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, error_modules/1, rewriting/1, auth/1, authmod/1, files/1, beyond_ascii/1, sources/1, own_modules/1, nitrogen/1,
+         stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, error_modules/1, rewriting/1, rewriting_and_auth/1, auth/1, authmod/1, files/1, beyond_ascii/1, sources/1, own_modules/1, nitrogen/1,
          reload/1, websocket/1, start_modules/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, streams,
-     stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, error_modules, rewriting, auth, authmod, files, beyond_ascii, sources, own_modules, nitrogen, reload, websocket,
+     stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, error_modules, rewriting, rewriting_and_auth, auth, authmod, files, beyond_ascii, sources, own_modules, nitrogen, reload, websocket,
      start_modules].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -223,6 +223,19 @@ rewriting(Config) ->
     {403, Headers, <<"not you">>} = yucan_yaws_client:get(Port, "h", "/answer"),
     <<"1">> = proplists:get_value(<<"x-why">>, Headers),
     {200, _, <<"passed on /pass/x%20y">>} = yucan_yaws_client:get(Port, "h", "/pass/x%20y"),
+    ok.
+
+%% The path that was asked for and the one that it becomes are both protected.
+rewriting_and_auth(Config) ->
+    Port = yucan_yaws_site:start(Config, ["docroot = www\narg_rewrite_mod = yucan_yaws_pages\n",
+                                          [["<auth>\ndir = ", Dir, "\nrealm = r\nuser = joe:pw\n</auth>\n"] || Dir <- ["/rewrite/before", "/after"]]],
+                                 [{"www/before/f", "b"}, {"www/after/f", "a"}, {"www/open/f", "o"}]),
+    Get = fun(Target, Headers) ->
+                  {Status, _, _} = yucan_yaws_client:request(#{port => Port, host => "h", target => Target, headers => Headers}),
+                  Status
+          end,
+    [{Target, Expected, 200} = {Target, Get(Target, []), Get(Target, [{"authorization", ["Basic ", base64:encode("joe:pw")]}])}
+     || {Target, Expected} <- [{"/rewrite/before/f", 401}, {"/%72ewrite//before/f", 401}, {"/rewrite/after/f", 401}, {"/rewrite/open/f", 200}]],
     ok.
 
 %% ---- auth
