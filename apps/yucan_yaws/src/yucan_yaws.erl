@@ -152,10 +152,11 @@ proxied(Path, Req, Arg, #{server := #{revproxy := Proxies} = Server} = Site, Lef
         [] -> appmod(Path, Req, Arg, Site, Left)
     end.
 
-appmod(Path, Req, Arg, #{server := #{appmods := Mounts}} = Site, Left) ->
+%% An appmod is not asked for the page that it names: so one of all paths can name files.
+appmod(Path, Req, Arg, #{server := #{appmods := Mounts} = Server} = Site, Left) ->
     case yucan_yaws_match:appmod(Path, Mounts) of
-        {ok, #{module := Module, prefix := Prefix, rest := Rest}} ->
-            call(Module, out, [], Req, yucan_yaws_out:in_appmod(Module, Prefix, Rest, yucan_yaws_out:made(Arg)), Site, Left);
+        {ok, #{module := Module, prefix := Prefix, rest := Rest, others := Others}} ->
+            call(Module, out, [], Req, yucan_yaws_out:in_appmod(Module, Prefix, Rest, yucan_yaws_out:made(Arg)), Site#{server := Server#{appmods := Others}}, Left);
         none ->
             file(Path, Req, Arg, Site, Left)
     end.

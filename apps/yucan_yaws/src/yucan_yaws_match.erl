@@ -15,8 +15,8 @@
 
 -opaque table() :: {FirstOnNoMatch :: boolean(), [{Index :: non_neg_integer(), Port :: inet:port_number(), [inet:ip_address()], [binary()]}]}.
 
--type appmod() :: #{module := module(), prefix := binary(), rest := binary()}.
-%% `prefix' is the path up to and with the appmod, `rest' what follows, with a slash, or nothing.
+-type appmod() :: #{module := module(), prefix := binary(), rest := binary(), others := [yucan_yaws_config_value:mount()]}.
+%% `prefix' is the path up to and with the appmod, `rest' what follows, with a slash, or nothing; `others' are the mounts without this one.
 
 %% ---- servers
 
@@ -124,7 +124,8 @@ appmod(Path, Mounts) ->
                                                    {ok, Prefix} <- [prefix(Path, Mount)],
                                                    not lists:any(fun(E) -> is_under(Path, to_binary(E)) end, Exclude)],
     case lists:reverse(lists:keysort(1, Found)) of
-        [{_, #{module := Module}, Prefix} | _] -> {ok, #{module => Module, prefix => Prefix, rest => rest(Path, Prefix)}};
+        [{_, #{module := Module} = Mount, Prefix} | _] ->
+            {ok, #{module => Module, prefix => Prefix, rest => rest(Path, Prefix), others => lists:delete(Mount, Mounts)}};
         [] -> none
     end.
 
@@ -206,7 +207,15 @@ is_under_test_() ->
 
 appmod_test_() ->
     {ok, Mounts} = yucan_yaws_config_value:read(mounts, "</, root exclude_paths static img/x> </trac, trac> </trac/raw/, raw> any", "/"),
-    [?_assertEqual(Expected, appmod(Path, Mounts))
+    Found = fun(Path) ->
+                    case appmod(Path, Mounts) of
+                        {ok, #{module := Module, others := Others} = Appmod} ->
+                            ?assertEqual([M || #{module := M} <- Mounts, M =/= Module], [M || #{module := M} <- Others]),
+                            {ok, maps:remove(others, Appmod)};
+                        none -> none
+                    end
+            end,
+    [?_assertEqual(Expected, Found(Path))
      || {Path, Expected} <-
             [{<<"/">>, {ok, #{module => root, prefix => <<"/">>, rest => <<"/">>}}},
              {<<"/x/y">>, {ok, #{module => root, prefix => <<"/">>, rest => <<"/x/y">>}}},

@@ -7,14 +7,14 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, streams/1,
-         stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, error_modules/1, rewriting/1, rewriting_and_auth/1, auth/1, authmod/1, files/1, beyond_ascii/1, sources/1, own_modules/1, nitrogen/1,
+         stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, pages_of_an_appmod/1, error_modules/1, rewriting/1, rewriting_and_auth/1, auth/1, authmod/1, files/1, beyond_ascii/1, sources/1, own_modules/1, nitrogen/1,
          reload/1, websocket/1, start_modules/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, streams,
-     stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, error_modules, rewriting, rewriting_and_auth, auth, authmod, files, beyond_ascii, sources, own_modules, nitrogen, reload, websocket,
+     stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, pages_of_an_appmod, error_modules, rewriting, rewriting_and_auth, auth, authmod, files, beyond_ascii, sources, own_modules, nitrogen, reload, websocket,
      start_modules].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -202,7 +202,16 @@ crash_and_nonsense(Config) ->
     [begin
          {Name, 500} = {Name, element(1, yucan_yaws_client:get(Port, "h", "/m/" ++ Name))},
          {200, _, _} = yucan_yaws_client:get(Port, "h", "/m/html")
-     end || Name <- ["crash", "throw", "exit", "nonsense", "bad_header", "page_loop"]],
+     end || Name <- ["crash", "throw", "exit", "nonsense", "bad_header"]],
+    ok.
+
+%% An appmod of all paths names a file, which is not again its own, and a page that names itself ends.
+pages_of_an_appmod(Config) ->
+    Port = yucan_yaws_site:start(Config, "docroot = www\nallowed_scripts = yaws\nappmods = </, yucan_yaws_pages exclude_paths loop.yaws>\n",
+                                 [{"www/page.html", "<p>page</p>"}, {"www/loop.yaws", "<erl>out(_) -> {page, \"/loop.yaws\"}.</erl>\n"}]),
+    {200, _, <<"<p>page</p>">>} = yucan_yaws_client:get(Port, "h", "/page"),
+    {404, _, <<"<p>page</p>">>} = yucan_yaws_client:get(Port, "h", "/page_status"),
+    [{Target, Status} = {Target, element(1, yucan_yaws_client:get(Port, "h", Target))} || {Target, Status} <- [{"/page_loop", 404}, {"/loop.yaws", 500}]],
     ok.
 
 error_modules(Config) ->
