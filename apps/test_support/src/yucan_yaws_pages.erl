@@ -19,7 +19,10 @@ page("status", _) -> [{status, 418}, [[{html, "tea"}]]];
 page("query", Arg) -> {content, "text/plain", yaws_api:f("~p", [yaws_api:parse_query(Arg)])};
 page("page", _) -> {page, "/page.html"};
 page("page_status", _) -> {page, {[{status, 404}], "/page.html"}};
+page("page_headers", _) -> {page, {[yaws_api:setcookie("a", "1"), {header, {content_type, "a/b"}}], "/page.html"}};
 page("page_loop", _) -> {page, "/m/page_loop"};
+page("page_form", _) -> {page, "/form.yaws"};
+page("page_cgi", _) -> {page, "/cat.cgi"};
 page("ssi", _) -> [{header, {content_type, "text/html"}}, {ssi, "t.ssi", "%%", [{"x", "1"}]}];
 page("nothing", _) -> ok;
 page("arg", #arg{prepath = Before, appmoddata = Data, pathinfo = Info, appmod_name = Name, req = Req}) ->

@@ -121,7 +121,7 @@ aliased(Path, Req, Arg, #{server := #{alias := Files, script_alias := Scripts, f
         {ok, Alias, Rest} ->
             case lists:member(Alias, Scripts) andalso yucan_yaws_files:script_alias(Alias, Rest, Links) of
                 false -> alias(Alias, Rest, Path, Req, Arg, Site, Left);
-                {ok, #{script := File} = Found} -> run({program, File}, Found#{docroot => case Docroots of [First | _] -> First; [] -> undefined end}, Req, Site);
+                {ok, #{script := File} = Found} -> run({program, File}, Found#{docroot => case Docroots of [First | _] -> First; [] -> undefined end}, Req, Arg, Site);
                 forbidden -> yucan_error:page(403);
                 not_found -> not_found(Req, Arg, Site, Left)
             end
@@ -195,9 +195,9 @@ not_found(Req, Arg, #{server := #{errormod_404 := Module}} = Site, Left) ->
 
 script(php, Found, Req, Arg, #{globals := #{php_exe_path := Exe}, server := #{php_handler := Handler, max_body_size := Max}} = Site, Left) ->
     case Handler of
-        undefined -> run({interpreter, Exe}, Found, Req, Site);
-        {cgi, Program} -> run({interpreter, Program}, Found, Req, Site);
-        {fcgi, Address} -> run({fcgi, Address}, Found, Req, Site);
+        undefined -> run({interpreter, Exe}, Found, Req, Arg, Site);
+        {cgi, Program} -> run({interpreter, Program}, Found, Req, Arg, Site);
+        {fcgi, Address} -> run({fcgi, Address}, Found, Req, Arg, Site);
         {extern, Node, Module, Function} ->
             case yucan_req:body(Req, Max) of
                 {ok, Body} ->
@@ -218,21 +218,26 @@ script(yaws, #{script := File} = Found, Req, Arg, #{server := #{partial_post_siz
             end;
         {error, Reason} -> yucan_req:body_error(Reason)
     end;
-script(cgi, #{script := File} = Found, Req, _, Site, _) ->
-    run({program, File}, Found, Req, Site);
+script(cgi, #{script := File} = Found, Req, Arg, Site, _) ->
+    run({program, File}, Found, Req, Arg, Site);
 script(fcgi, _, _, _, #{server := #{fcgi_app_server := undefined}}, _) ->
     yucan_error:page(403);
-script(fcgi, Found, Req, _, #{server := #{fcgi_app_server := Address}} = Site, _) ->
-    run({fcgi, Address}, Found, Req, Site).
+script(fcgi, Found, Req, Arg, #{server := #{fcgi_app_server := Address}} = Site, _) ->
+    run({fcgi, Address}, Found, Req, Arg, Site).
 
 said({ok, Items}) -> yucan_yaws_out:collect(Items);
 said(Error) -> Error.
 
-run(Run, #{script := File} = Found, Req, #{server := #{extra_cgi_vars := Extra}}) ->
+run(Run, #{script := File} = Found, Req, Arg, #{server := #{extra_cgi_vars := Extra}}) ->
     Variables = lists:append([[{unicode:characters_to_binary(Name), unicode:characters_to_binary(Value)} || {Name, Value} <- Pairs] || {Dir, Pairs} <- Extra,
                                        yucan_yaws_match:is_under(unicode:characters_to_binary(filename:dirname(File)),
                                                                 unicode:characters_to_binary(Dir))]),
-    yucan_cgi:respond(Req, maps:merge(yucan_yaws_options:for_scripts(), Found#{run => Run, variables => Variables})).
+    Spec = maps:merge(body(Arg), Found#{run => Run, variables => Variables}),
+    yucan_cgi:respond(Req, maps:merge(yucan_yaws_options:for_scripts(), Spec)).
+
+%% What a module has read before it named this page. Of a body that it took by get_more nothing is left.
+body(#arg{clidata = Read, cont = undefined}) when Read =/= <<>> -> #{body => Read};
+body(_) -> #{}.
 
 %% ---- modules
 
@@ -255,7 +260,7 @@ out(Module, Function, More, Req, Arg, Site) ->
 
 %% The next part of a long body. What was said before stands.
 more(Module, Function, More, Outcome, Cont, State, Req, Arg, #{server := #{partial_post_size := Part}} = Site) ->
-    case yucan_yaws_out:with_body(Arg#arg{cont = Cont, state = State}, Req, Part) of
+    case yucan_yaws_out:with_body(Arg#arg{cont = Cont, state = State, clidata = <<>>}, Req, Part) of
         {ok, Arg2} ->
             {Next, Arg3} = out(Module, Function, More, Req, Arg2, Site),
             {yucan_yaws_out:merge(Outcome#{next := none}, Next), Arg3};
@@ -272,8 +277,8 @@ crashed(Class, Reason, Stack, Arg, #{server := #{errormod_crash := Module}} = Si
     Outcome = yucan_yaws_out:collect((own(Module, Site)):crashmsg(Arg, Sconf, Text)),
     maps:merge(#{status => 500}, Outcome).
 
-outcome(#{next := {page, Target}} = Outcome, Req, Arg, Site, Left) ->
-    Response = page(Target, Req, Arg, Site, Left),
+outcome(#{next := {page, Target}, headers := Headers} = Outcome, Req, Arg, Site, Left) ->
+    Response = yucan_yaws_out:with_headers(Headers, page(Target, Req, Arg, Site, Left)),
     case Outcome of
         #{status := Status} -> with_status(Status, Response);
         #{} -> Response

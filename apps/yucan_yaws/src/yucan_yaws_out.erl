@@ -7,7 +7,7 @@
 -module(yucan_yaws_out).
 
 -export([later/3, made/1, rewritten/2, escaped/1, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2, path/1]).
--export([collect/1, merge/2, answer/3, typed/2, own_origin/2, expiring/3]).
+-export([collect/1, merge/2, answer/3, typed/2, with_headers/2, own_origin/2, expiring/3]).
 -export_type([outcome/0, next/0, lazy/0]).
 
 -include("../include/yaws_api.hrl").
@@ -137,8 +137,9 @@ rewritten(_, Req) -> Req.
 escaped(Path) ->
     << <<(case C > $\s andalso C < 127 of true -> <<C>>; false -> yucan_path:escape(<<C>>) end)/binary>> || <<C>> <= Path >>.
 
-%% @doc The arg with the body: whole, or its first part if it is longer than so many bytes.
+%% @doc The arg with the body: whole, or its first part if it is longer than so many bytes. What was read before {page, Path} stays.
 -spec with_body(#arg{}, yucan_req:req(), PartBytes :: pos_integer() | nolimit) -> {ok, #arg{}} | {error, term()}.
+with_body(#arg{clidata = Read} = Arg, _, _) when Read =/= <<>> -> {ok, Arg};
 with_body(Arg, Req, PartBytes) ->
     case yucan_req:has_body(Req) of
         false -> {ok, Arg};
@@ -215,10 +216,11 @@ item({redirect_local, Path}, Out) -> item({redirect_local, Path, 302}, Out);
 item({redirect_local, {Kind, Path}, Status}, Out) when Kind =:= any_path; Kind =:= abs_path; Kind =:= rel_path ->
     item({redirect_local, Path, Status}, Out);
 item({redirect_local, Path, Status}, Out) -> {break, Out#{status => Status, next := {redirect_local, lists:flatten(Path)}}};
+%% Of what was said before, the page gets the status alone.
 item({page, {Options, Path}}, Out) when is_list(Options) ->
-    {next, Out2} = item(Options, Out),
-    {break, Out2#{next := {page, lists:flatten(Path)}}};
-item({page, Path}, Out) -> {break, Out#{next := {page, lists:flatten(Path)}}};
+    #{headers := Headers} = Given = collect(Options),
+    {break, (maps:merge(Out, maps:with([status], Given)))#{headers := Headers, next := {page, lists:flatten(Path)}}};
+item({page, Path}, Out) -> item({page, {[], Path}}, Out);
 item({get_more, Cont, State}, Out) -> {break, Out#{next := {get_more, Cont, State}}};
 item({websocket, Module, Options}, Out) -> {break, Out#{next := {websocket, Module, Options}}};
 item({streamcontent, Mime, First}, Out) -> stream(Mime, First, #{}, Out);
@@ -299,6 +301,13 @@ typed(Mime, Headers) ->
         false -> [{<<"content-type">>, Mime} | Headers]
     end.
 
+%% @doc A response with headers that were given for it before. Its own win where only one can be.
+-spec with_headers([{binary(), iodata()}], yucan_handler:response()) -> yucan_handler:response().
+with_headers(Given, {Status, Headers, Body}) ->
+    Names = [name(Name) || {Name, _} <- Headers],
+    {Status, [Header || {Name, _} = Header <- Given, is_repeatable(Name) orelse not lists:member(Name, Names)] ++ Headers, Body};
+with_headers(_, Response) -> Response.
+
 %% What a script answered, with what the module said before.
 merged(#{headers := Headers} = Outcome, {Status, Others, Body}) ->
     {maps:get(status, Outcome, Status), Headers ++ Others, Body};
@@ -374,6 +383,7 @@ collect_test_() ->
 next_test_() ->
     [?_assertMatch(#{next := {page, "/x"}}, collect({page, "/x"})),
      ?_assertMatch(#{next := {page, "/x"}, status := 404}, collect({page, {[{status, 404}], "/x"}})),
+     ?_assertMatch(#{next := {page, "/x"}, headers := [{<<"a">>, "1"}]}, collect([{header, {"B", "2"}}, {page, {[{header, {"A", "1"}}], "/x"}}])),
      ?_assertMatch(#{next := {redirect_local, "/x"}, status := 302}, collect({redirect_local, {any_path, "/x"}})),
      ?_assertMatch(#{next := {get_more, c, s}}, collect([{get_more, c, s}])),
      ?_assertMatch(#{next := {stream, "a/b", "x", #{size := 5}}}, collect({streamcontent_with_size, 5, "a/b", "x"})),

@@ -7,14 +7,14 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, streams/1,
-         stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, pages_of_an_appmod/1, error_modules/1, rewriting/1, rewriting_and_auth/1, auth/1, authmod/1, files/1, beyond_ascii/1, sources/1, own_modules/1, nitrogen/1,
+         stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, pages_of_an_appmod/1, bodies_of_pages/1, error_modules/1, rewriting/1, rewriting_and_auth/1, auth/1, authmod/1, files/1, beyond_ascii/1, sources/1, own_modules/1, nitrogen/1,
          reload/1, websocket/1, start_modules/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, streams,
-     stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, pages_of_an_appmod, error_modules, rewriting, rewriting_and_auth, auth, authmod, files, beyond_ascii, sources, own_modules, nitrogen, reload, websocket,
+     stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, pages_of_an_appmod, bodies_of_pages, error_modules, rewriting, rewriting_and_auth, auth, authmod, files, beyond_ascii, sources, own_modules, nitrogen, reload, websocket,
      start_modules].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -147,6 +147,8 @@ headers_of_modules(Config) ->
     [<<"1">>] = proplists:get_all_values(<<"x-one">>, Headers),
     [] = proplists:get_all_values(<<"x-erased">>, Headers),
     [<<"a=1">>, <<"b=2">>] = proplists:get_all_values(<<"set-cookie">>, Headers),
+    {200, OfPage, <<"<p>page</p>">>} = yucan_yaws_client:get(Port, "h", "/m/page_headers"),
+    [[<<"a=1">>], [<<"text/html; charset=utf-8">>]] = [proplists:get_all_values(Name, OfPage) || Name <- [<<"set-cookie">>, <<"content-type">>]],
     [begin
          {Status, Redirect, _} = yucan_yaws_client:get(Port, "h:5", "/m/" ++ Page),
          {Page, Location} = {Page, proplists:get_value(<<"location">>, Redirect)}
@@ -212,6 +214,17 @@ pages_of_an_appmod(Config) ->
     {200, _, <<"<p>page</p>">>} = yucan_yaws_client:get(Port, "h", "/page"),
     {404, _, <<"<p>page</p>">>} = yucan_yaws_client:get(Port, "h", "/page_status"),
     [{Target, Status} = {Target, element(1, yucan_yaws_client:get(Port, "h", Target))} || {Target, Status} <- [{"/page_loop", 404}, {"/loop.yaws", 500}]],
+    ok.
+
+%% The page that a module names gets the body, also if the module has read only a part of it.
+bodies_of_pages(Config) ->
+    ok = file:change_mode(yucan_yaws_site:write(Config, "www/cat.cgi", "#!/bin/sh\nprintf 'content-type: text/plain\\n\\n'\nexec cat\n"), 8#755),
+    Port = yucan_yaws_site:start(Config, "docroot = www\nallowed_scripts = yaws cgi\nappmods = </m, yucan_yaws_pages>\npartial_post_size = 1000\n",
+                                 [{"www/form.yaws", "<erl>out(A) -> {html, A#arg.clidata}.</erl>"}]),
+    Long = binary:copy(<<"0123456789">>, 30000),
+    [{Target, {200, Body}} = {Target, {Status, Got}}
+     || {Target, Body} <- [{"/m/page_form", <<"a=1">>}, {"/m/page_cgi", <<"a=1">>}, {"/m/page_cgi", Long}],
+        {Status, _, Got} <- [yucan_yaws_client:request(#{port => Port, host => "h", target => Target, method => "POST", body => Body})]],
     ok.
 
 error_modules(Config) ->
