@@ -125,12 +125,13 @@ init_accept({Family, Stream}, Kernel, AcceptPid, Socket, MyNode, Allowed, SetupT
             put_state(setup_ms, SetupTime),
             Accepted = accepted(Stream, Socket),
             dist_util:reset_timer(Timer),
+            AllowedHere = allowed(Accepted, Allowed),
             Reject = first_packet(Accepted),
             Address = fun(_, Node) -> address(Accepted, Node, remote_address(Family, Accepted, Node)) end,
             dist_util:handshake_other_started(
               (callbacks(Address))#hs_data{
                 kernel_pid = Kernel, this_node = MyNode, socket = Accepted, timer = Timer,
-                this_flags = 0, allowed = Allowed, reject_flags = Reject})
+                this_flags = 0, allowed = AllowedHere, reject_flags = Reject})
     end.
 
 accepted(Stream, Socket) ->
@@ -139,6 +140,20 @@ accepted(Stream, Socket) ->
         {lane, Word} -> hand_over(Socket, Word);
         {error, _} -> ?shutdown(no_node)
     end.
+
+%% dist_util compares no more than the name that the caller gives itself. Over TLS the caller's certificate must be for the host of an allowed
+%% node, as with OTP's carrier.
+allowed({beamway_stream_tls, _} = Stream, [_ | _] = Allowed) ->
+    case beamway_stream_tls:allowed(Stream, Allowed) of
+        [] ->
+            ?LOG_ERROR("** Connection attempt from ~ts rejected: its certificate is for no host of the nodes that are allowed **",
+                       [beamway_stream:peer_text(Stream)]),
+            ?shutdown(no_node);
+        OfThatHost ->
+            OfThatHost
+    end;
+allowed(_Stream, Allowed) ->
+    Allowed.
 
 %% The flags are fixed when dist_util has read the caller's first packet. So it is read here, and
 %% given to dist_util by the first recv/3.

@@ -12,7 +12,7 @@
 -include_lib("kernel/include/logger.hrl").
 -include_lib("kernel/include/net_address.hrl").
 
--export([listen/3, accept_loop/2]).
+-export([listen/3, accept_loop/2, allowed/2]).
 -export([connect/4, accept/1, kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2,
          carry/2, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
 
@@ -85,6 +85,16 @@ handshake(Socket, {ok, {Ip, _}}, Options, TimeoutMs) ->
     ssl:handshake(Socket, beamway_tls_options:for_caller(Ip, Options), TimeoutMs);
 handshake(_Socket, {error, Reason}, _Options, _TimeoutMs) ->
     {error, Reason}.
+
+%% @doc Of the nodes that net_kernel allows, those whose host the caller's certificate is for; all of them if this node's options ask for no
+%% certificate.
+-spec allowed(stream(), [node() | string()]) -> [node() | string()].
+allowed({?MODULE, Socket}, Allowed) ->
+    case ssl:peercert(Socket) of
+        {ok, Certificate} -> beamway_tls_options:of_certificate(Certificate, Allowed);
+        {error, no_peercert} -> Allowed;
+        {error, _} -> []
+    end.
 
 socket_options() ->
     [binary, {active, false}, {packet, 4},

@@ -11,7 +11,7 @@
 %% name. OTP 25 itself verifies nobody by default.
 -module(beamway_tls_options).
 
--export([check/0, read/1, for_host/2, for_caller/2, beside/2]).
+-export([check/0, read/1, for_host/2, for_caller/2, of_certificate/2, beside/2]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -64,6 +64,17 @@ for_caller(Ip, AskAllowed, Options) ->
                  (Option) ->
                       Option
               end, Options).
+
+%% @doc The nodes whose host the certificate is for.
+-spec of_certificate(public_key:der_encoded(), [node() | string()]) -> [node() | string()].
+of_certificate(Certificate, Nodes) ->
+    [Node || Node <- Nodes, public_key:pkix_verify_hostname(Certificate, [host_id(host_of(Node))])].
+
+host_id(Host) ->
+    case inet:parse_strict_address(Host) of
+        {ok, Ip} -> {ip, Ip};
+        {error, einval} -> {dns_id, Host}
+    end.
 
 host_of(Node) -> lists:last(string:split(lists:concat([Node]), "@")).
 

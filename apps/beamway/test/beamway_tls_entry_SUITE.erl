@@ -8,9 +8,10 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
 -export([other_authority/1, expired/1, not_yet_valid/1, revoked/1, self_signed/1, no_certificate/1, other_host/1, good_is_let_in/1, function_of_otp/1,
-         without_options_stock_verifies_nobody/1]).
+         host_of_allowed_nodes/1, without_options_stock_verifies_nobody/1]).
 
--define(REFUSED, [other_authority, expired, not_yet_valid, revoked, self_signed, no_certificate, other_host, good_is_let_in, function_of_otp]).
+-define(REFUSED, [other_authority, expired, not_yet_valid, revoked, self_signed, no_certificate, other_host, good_is_let_in, function_of_otp,
+                  host_of_allowed_nodes]).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
@@ -91,6 +92,17 @@ function_of_otp(Config) ->
     {Other, OtherNode, _} = start(Config, "function", File),
     true = beamway_peer:call(Good, net_kernel, connect_node, [OtherNode]),
     beamway_peer:stop(Other).
+
+%% Where only some nodes may come a certificate for another host is not enough, whatever name the caller gives itself.
+host_of_allowed_nodes(Config) ->
+    {Good, GoodNode, _} = proplists:get_value(good, Config),
+    {Called, CalledNode, Log} = start(Config, "allows", optfile(Config, "allows", good)),
+    {Other, OtherNode, _} = start(Config, "elsewhere", optfile(Config, "elsewhere", other_host)),
+    ok = beamway_peer:call(Called, net_kernel, allow, [[GoodNode, OtherNode]]),
+    false = beamway_peer:call(Other, net_kernel, connect_node, [CalledNode]),
+    [ok = says(Log, allows, ["rejected: its certificate is for no host"], 1) || path(Config) =/= stock],
+    true = beamway_peer:call(Good, net_kernel, connect_node, [CalledNode]),
+    beamway_peer:stop_all([Called, Other]).
 
 %% OTP 25 verifies nobody unless it is told to, so a certificate that names nobody, signed by nobody, is let in. Ours refuses it with the same file.
 without_options_stock_verifies_nobody(_Config) ->
