@@ -176,6 +176,8 @@ value(Name, Text) ->
         "ciphers" -> Text;
         "verify" -> one_of(Text, [verify_peer, verify_none]);
         "fail_if_no_peer_cert" -> one_of(Text, [true, false]);
+        "versions" -> [one_of(Text, ['tlsv1.3', 'tlsv1.2', 'tlsv1.1', tlsv1])];
+        "ktls" -> one_of(Text, [true, false]);
         "crl_check" -> one_of(Text, [true, false, peer, best_effort]);
         "secure_renegotiate" -> one_of(Text, [true, false]);
         "reuse_sessions" -> one_of(Text, [true, false, save]);
@@ -265,6 +267,7 @@ every_argument_test_() ->
      || {Name, Text, Value} <- [{"certfile", "a.pem", "a.pem"}, {"cacertfile", "a.pem", "a.pem"}, {"keyfile", "a.pem", "a.pem"},
                                 {"dhfile", "dh.pem", "dh.pem"}, {"password", "secret", "secret"},
                                 {"ciphers", "ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384"},
+                                {"versions", "tlsv1.2", ['tlsv1.2']}, {"ktls", "true", true},
                                 {"verify", "verify_none", verify_none}, {"fail_if_no_peer_cert", "false", false},
                                 {"crl_check", "best_effort", best_effort}, {"secure_renegotiate", "true", true},
                                 {"reuse_sessions", "false", false}, {"depth", "2", 2}, {"hibernate_after", "500", 500},
