@@ -44,6 +44,8 @@ run(Kind, Role, Stream, TimeoutMs) ->
         {error, Reason} ->
             give_up_connection(Reason);
         {stream, Reason} ->
+            %% The link that carries the data now reserves its own.
+            ok = beamway_links:release(),
             ?LOG_WARNING("beamway: no ~ts with ~ts, using ~ts: ~ts",
                          [beamway_kind:name(Kind), beamway_stream:peer_text(Stream), beamway_stream:kind(Stream), Reason]),
             {stream, Reason}

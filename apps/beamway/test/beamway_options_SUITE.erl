@@ -7,7 +7,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([invalid_options/1, unknown_parameter/1, the_best_of_links/1, no_ring_memory_for_tcp/1, ring_limit/1, ring_limit_of_small_rings/1,
-         socket_dir_not_usable/1, socket_dir_in_another_locale/1]).
+         ring_limit_after_refusal/1, socket_dir_not_usable/1, socket_dir_in_another_locale/1]).
 
 -import(beamway_friends, [under_test/1, log_file/1, falls_back/4, falls_back/5, has_line/2, problem_lines/1]).
 
@@ -19,7 +19,7 @@ all() -> beamway_carrier:all([beamway_shm]).
 
 groups() ->
     beamway_carrier:groups([beamway_shm], [invalid_options, unknown_parameter, the_best_of_links, no_ring_memory_for_tcp, ring_limit, ring_limit_of_small_rings,
-                                           socket_dir_not_usable, socket_dir_in_another_locale]).
+                                           ring_limit_after_refusal, socket_dir_not_usable, socket_dir_in_another_locale]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
@@ -131,6 +131,16 @@ ring_limit_of_small_rings(_Config) ->
          true = beamway_peer:call(Odd, net_kernel, connect_node, [Node]),
          {ok, #{link := shm, ring_bytes := 65536}} = beamway_peer:call(Odd, beamway, info, [Node])
      end || _ <- lists:seq(1, 4)],
+    ok.
+
+%% The memory that was reserved for refused rings is free for the link over tcp: the limit is that of the rings alone.
+ring_limit_after_refusal(_Config) ->
+    {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{args => ["-hidden"],
+                                                           env => [{"BEAMWAY_RING_BYTES", "1048576"}, {"BEAMWAY_RING_LIMIT_BYTES", "2097152"}]}),
+    {ok, Caller, CallerNode} = beamway_peer:start(beamway_shm, #{args => ["-hidden"], env => [{"BEAMWAY_SOCKET_DIR", "/nowhere/at/all"}]}),
+    true = beamway_peer:call(Caller, net_kernel, connect_node, [OddNode]),
+    ok = beamway_peer:assert_link(Odd, CallerNode, tcp),
+    {ok, #{link := tcp, ring_bytes := 262144}} = beamway_peer:call(Odd, beamway, info, [CallerNode]),
     ok.
 
 %% Not usable when the node starts: it says so, and again for each link that it offers in vain.
