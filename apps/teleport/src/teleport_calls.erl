@@ -8,11 +8,11 @@
 -module(teleport_calls).
 
 -export([new/2, request/4, replied/3, applied/3, watch/1, down/4, pending/1, packed/2]).
--export([run/5]).
+-export([run/6, cast/4]).
 -export_type([calls/0, effect/0]).
 
 %% `[Ref | Answer]' is what goes over the lane: a cell is shorter than a tuple.
--dialyzer({no_improper_lists, [request/4, replied/3, applied/3, call/5, server_down/3, packed/2, run/5]}).
+-dialyzer({no_improper_lists, [request/4, replied/3, applied/3, call/5, server_down/3, packed/2, run/6]}).
 
 %% `none': a function is applied. `old': it was there at the last look; `watched': its caller is monitored.
 -record(pending, {server :: none | pid(), caller :: pid(), age = new :: new | old | watched}).
@@ -51,17 +51,22 @@ request(event_call, [Ref, Caller, Dest | Request], _, State) when is_reference(R
     call(Ref, Caller, Dest, {self(), {self(), Ref}, Request}, State);
 request(other_call, [Ref, Caller, Dest, Label | Request], _, State) when is_reference(Ref), is_pid(Caller), is_atom(Label) ->
     call(Ref, Caller, Dest, {Label, {self(), Ref}, Request}, State);
-request(apply, [Ref, Caller, Module, Function | Args], Tx, #calls{pending = Pending, max = Max, max_message_bytes = MaxMessage} = State)
-  when is_reference(Ref), is_pid(Caller), is_list(Args) ->
+request(apply, [Ref, Caller, Leader, Module, Function | Args], Tx, #calls{pending = Pending, max = Max, max_message_bytes = MaxMessage} = State)
+  when is_reference(Ref), is_pid(Caller), is_pid(Leader), is_list(Args) ->
     case map_size(Pending) >= Max of
         true -> {[{failed, [Ref | overload]}], State};
         false ->
-            _ = spawn_opt(?MODULE, run, [Tx, Ref, {Module, Function}, Args, MaxMessage], [{monitor, [{tag, {applied, Ref}}]}]),
+            _ = spawn_opt(?MODULE, run, [Tx, Ref, Leader, {Module, Function}, Args, MaxMessage], [{monitor, [{tag, {applied, Ref}}]}]),
             added(Ref, #pending{server = none, caller = Caller}, State)
     end;
-request(apply_cast, [Module, Function | Args], _, State) when is_list(Args) ->
-    _ = spawn(Module, Function, Args),
+%% A caller of version 0.2.0 does not say its group leader.
+request(apply, [Ref, Caller, Module, Function | Args], Tx, State) when is_reference(Ref), is_pid(Caller), is_list(Args) ->
+    request(apply, [Ref, Caller, group_leader(), Module, Function | Args], Tx, State);
+request(apply_cast, [Leader, Module, Function | Args], _, State) when is_pid(Leader), is_list(Args) ->
+    _ = spawn(?MODULE, cast, [Leader, Module, Function, Args]),
     {[], State};
+request(apply_cast, [Module, Function | Args], Tx, State) when is_list(Args) ->
+    request(apply_cast, [group_leader(), Module, Function | Args], Tx, State);
 request(cancel, Ref, _, State) when is_reference(Ref) ->
     case forget(Ref, State) of
         {ok, Next} -> {[], Next};
@@ -187,9 +192,10 @@ forgotten(Ref, State) ->
     {ok, Next} = forget(Ref, State),
     Next.
 
-%% @private Applies the function, and answers as erpc does.
--spec run(teleport_sender:tx(), reference(), {module(), atom()}, [term()], MaxMessageBytes :: pos_integer()) -> no_return().
-run(Tx, Ref, {Module, Function}, Args, MaxMessage) ->
+%% @private Applies the function with the caller's group leader, and answers, as erpc does. With the lane's it would end when teleport is stopped.
+-spec run(teleport_sender:tx(), reference(), Leader :: pid(), {module(), atom()}, [term()], MaxMessageBytes :: pos_integer()) -> no_return().
+run(Tx, Ref, Leader, {Module, Function}, Args, MaxMessage) ->
+    true = group_leader(Leader, self()),
     Result = try {return, apply(Module, Function, Args)}
              catch
                  throw:Thrown -> {throw, Thrown};
@@ -199,6 +205,12 @@ run(Tx, Ref, {Module, Function}, Args, MaxMessage) ->
     {Kind, Packed} = packed({reply, [Ref | Result]}, MaxMessage),
     _ = teleport_sender:send(Tx, erlang:phash2(self()), Kind, Packed, element(3, Packed), {block, infinity}),
     exit({?MODULE, answered}).
+
+%% @private The same without an answer.
+-spec cast(Leader :: pid(), module(), atom(), [term()]) -> term().
+cast(Leader, Module, Function, Args) ->
+    true = group_leader(Leader, self()),
+    apply(Module, Function, Args).
 
 %% Without what is ours.
 own_part(Stack) -> [Frame || Frame <- Stack, element(1, Frame) =/= ?MODULE].

@@ -13,9 +13,10 @@
 -define(MAX_WORD, 1024).
 -define(TLS, 22).
 
-%% @doc The caller's side. `MaxMessageBytes': the smaller limit of both nodes. `Batches': the acceptor takes frames with several messages.
+%% @doc The caller's side. `MaxMessageBytes': the smaller limit of both nodes. `Takes': what the acceptor takes and that of version 0.2.0 does not: frames
+%% with several messages; the group leader of what is applied.
 -spec connect(node(), teleport_config:class(), non_neg_integer()) ->
-          {ok, teleport_link:link(), teleport_link:kind(), Why :: binary(), teleport_references:state(), MaxMessageBytes :: pos_integer(), Batches :: boolean()}
+          {ok, teleport_link:link(), teleport_link:kind(), Why :: binary(), teleport_references:state(), MaxMessageBytes :: pos_integer(), Takes :: [batches | leaders]}
           | {error, fate(), Reason :: term()}.
 connect(Node, Class, Index) ->
     #{open_ms := OpenMs} = Config = teleport_config:of_node(Node),
@@ -26,7 +27,7 @@ connect(Node, Class, Index) ->
         {ok, Offer} ->
             #{max_message_bytes := Max} = Limited = limited(Offer, Config),
             case open(Offer, Limited, {Node, Class, Index}, Deadline) of
-                {ok, Link, Kind, Why} -> {ok, Link, Kind, Why, references(Kind, Offer, Config), Max, maps:get(batches, Offer, false)};
+                {ok, Link, Kind, Why} -> {ok, Link, Kind, Why, references(Kind, Offer, Config), Max, [Name || Name <- [batches, leaders], maps:get(Name, Offer, false)]};
                 Error -> Error
             end;
         {error, Fate, Reason} -> {error, Fate, Reason}

@@ -84,11 +84,11 @@ init(Parent, {caller, Peer, {Node, Class, Index} = Id, Shares}) ->
     _ = monitor(process, Peer),
     set_priority(Class),
     case teleport_connect:connect(Node, Class, Index) of
-        {ok, Link, Kind, Why, References, Max, Batches} ->
+        {ok, Link, Kind, Why, References, Max, Takes} ->
             #{weights := #{Class := Weight}, chunk_bytes := Chunk} = Config = (teleport_config:of_node(Node))#{max_message_bytes := Max},
-            Tx = teleport_sender:new(self(), Link, Kind, Config),
+            Tx = teleport_sender:new(self(), Link, Kind, Config, lists:member(leaders, Takes)),
             Lane = (new(caller, Parent, Id, Tx, {Link, Why}, Config))#lane{turns = teleport_fair_queue:join(Shares, Class, Index, Weight), references = References,
-                                                                           outbound = teleport_outbound:new(Chunk, Batches)},
+                                                                           outbound = teleport_outbound:new(Chunk, lists:member(batches, Takes))},
             Peer ! {lane_up, self(), Id, Tx, Kind, Why},
             begin_reading(Lane);
         {error, Fate, Reason} ->
@@ -105,7 +105,7 @@ accepted(Parent, {ok, {Node, Class, Index}, Turn, Link, Kind, Why, Max}) ->
     set_priority(Class),
     true = erlang:monitor_node(Node, true),
     Config = (teleport_config:of_node(Node))#{max_message_bytes := Max},
-    Tx = teleport_sender:new(self(), Link, Kind, Config),
+    Tx = teleport_sender:new(self(), Link, Kind, Config, false),
     %% The lane that this one replaces has delivered its last message before the first of this one.
     teleport_peers:incoming({Node, Class, Index}, Tx, Turn) =:= ok orelse exit({shutdown, superseded}),
     begin_reading(new(acceptor, Parent, {Node, Class, Index}, Tx, {Link, Why}, Config));

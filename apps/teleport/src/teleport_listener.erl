@@ -36,7 +36,7 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 %% @doc Called by a node of the cluster, over distribution: where may it connect?
 -spec offer(node(), HostId :: binary(), Announces :: boolean()) ->
           {ok, #{ip := inet:ip_address(), port := inet:port_number(), boot := binary(), version := pos_integer(), announce := boolean(),
-                 tls := boolean(), guarded := boolean(), takes_tls := boolean(), max_message_bytes := pos_integer(), batches := boolean(), blocks => teleport_blocks:address()}}
+                 tls := boolean(), guarded := boolean(), takes_tls := boolean(), max_message_bytes := pos_integer(), batches := boolean(), leaders := boolean(), blocks => teleport_blocks:address()}}
           | {error, Reason :: binary()}.
 offer(Node, HostId, Announces) -> gen_server:call(?MODULE, {offer, Node, HostId, Announces}, ?CALL_MS).
 
@@ -89,7 +89,7 @@ handle_call({offer, Node, HostId, Announces}, _From, #listener{host = Host} = St
         {_, {error, Reason}} -> {reply, {error, Reason}, State};
         {{ok, Ways}, {ok, At}} ->
             ok = teleport_peers:offered(Node),
-            Offer = maps:merge(#{max_message_bytes => Max, batches => true}, blocks(IsSameHost andalso ByReference)),
+            Offer = maps:merge(#{max_message_bytes => Max, batches => true, leaders => true}, blocks(IsSameHost andalso ByReference)),
             offered(open(Shared, At, State), At, maps:merge(Ways#{announce => Shared =/= none}, Offer))
     end;
 handle_call(_Request, _From, State) ->

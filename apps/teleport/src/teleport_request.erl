@@ -126,7 +126,7 @@ remote_call(Kind, Node, Remote, Request, Deadline, Options, Call) ->
         {ok, Tx} ->
             Lane = teleport_sender:pid(Tx),
             Ref = monitor(process, Lane, [{alias, reply_demonitor}]),
-            case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request), full_call(Deadline, Options), {Node, Config, Options}) of
+            case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request, Tx), full_call(Deadline, Options), {Node, Config, Options}) of
                 ok ->
                     receive
                         {Ref, Reply} -> Reply;
@@ -173,10 +173,17 @@ frame_kind({other_call, _}) -> other_call;
 frame_kind({apply, _, _}) -> apply;
 frame_kind(Kind) -> Kind.
 
-pack({other_call, Label}, Ref, Remote, Request) -> teleport_term:pack([Ref, self(), Remote, Label | Request]);
-pack(confirmed, Ref, Remote, Message) -> teleport_term:pack([Ref, Remote | Message]);
-pack({apply, Module, Function}, Ref, _, Args) -> teleport_term:pack([Ref, self(), Module, Function | Args]);
-pack(_, Ref, Remote, Request) -> teleport_term:pack([Ref, self(), Remote | Request]).
+pack({other_call, Label}, Ref, Remote, Request, _) -> teleport_term:pack([Ref, self(), Remote, Label | Request]);
+pack(confirmed, Ref, Remote, Message, _) -> teleport_term:pack([Ref, Remote | Message]);
+pack({apply, Module, Function}, Ref, _, Args, Tx) -> teleport_term:pack([Ref, self() | led([Module, Function | Args], Tx)]);
+pack(_, Ref, Remote, Request, _) -> teleport_term:pack([Ref, self(), Remote | Request]).
+
+%% What is applied, behind the group leader that it gets.
+led(Applied, Tx) ->
+    case teleport_sender:takes_leaders(Tx) of
+        true -> [group_leader() | Applied];
+        false -> Applied
+    end.
 
 gen_call(Module, Kind, Server, Request, Timeout, Call) ->
     try Module:call(Server, label(Kind), Request, Timeout) of
@@ -250,7 +257,7 @@ begin_remote(Kind, Node, Remote, Request, Options, Dest, Deadline) ->
     case lane(Node, Key, Config, Options, {block, Deadline}) of
         {ok, Tx} ->
             Ref = monitor(process, teleport_sender:pid(Tx), [{alias, reply_demonitor}]),
-            case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request), full_call(Deadline, Options), {Node, Config, Options}) of
+            case over(Tx, Key, frame_kind(Kind), pack(Kind, Ref, Remote, Request, Tx), full_call(Deadline, Options), {Node, Config, Options}) of
                 ok -> {?MODULE, Ref, lane, Dest, {Tx, Key, Node}};
                 {error, Refusal} ->
                     true = demonitor(Ref, [flush]),
@@ -387,19 +394,20 @@ on_full(#{on_full := OnFull, block_ms := BlockMs}, Options) ->
 -spec apply_cast(node(), module(), atom(), [term()], teleport:options()) -> ok | {error, teleport:reason()}.
 apply_cast(Node, Module, Function, Args, Options) ->
     Config = teleport_config:of_node(Node),
-    Packed = teleport_term:pack([Module, Function | Args]),
+    Pack = fun(Tx) -> teleport_term:pack(led([Module, Function | Args], Tx)) end,
     Plain = fun() -> case teleport_fallback:cast(Node, Module, Function, Args) of {done, ok} -> ok; changed -> changed end end,
-    transmit(Node, key('', Options), apply_cast, Packed, on_full(Config, Options), {Config, Options}, Plain).
+    transmit(Node, key('', Options), apply_cast, Pack, on_full(Config, Options), {Config, Options}, Plain).
 
 %% Sends over the key's lane; if that is lost before it took the message, over the one that follows.
-%% `Plain' sends by distribution.
--spec transmit(node(), Key :: non_neg_integer(), teleport_frame:kind(), teleport_sender:packed(), OnFull, {teleport_config:config(), teleport:options()}, Plain) ->
+%% `Plain' sends by distribution. A fun packs what depends on the lane.
+-spec transmit(node(), Key :: non_neg_integer(), teleport_frame:kind(), Packed, OnFull, {teleport_config:config(), teleport:options()}, Plain) ->
           ok | {error, teleport:reason()}
-              when OnFull :: {block, teleport_deadline:deadline()} | error | drop, Plain :: fun(() -> ok | changed | {error, teleport:reason()}).
+              when Packed :: teleport_sender:packed() | fun((teleport_sender:tx()) -> teleport_sender:packed()),
+                   OnFull :: {block, teleport_deadline:deadline()} | error | drop, Plain :: fun(() -> ok | changed | {error, teleport:reason()}).
 transmit(Node, Key, Kind, Packed, OnFull, {Config, Options} = With, Plain) ->
     case lane(Node, Key, Config, Options, OnFull) of
         {ok, Tx} ->
-            case over(Tx, Key, Kind, Packed, OnFull, {Node, Config, Options}) of
+            case over(Tx, Key, Kind, packed(Packed, Tx), OnFull, {Node, Config, Options}) of
                 ok -> ok;
                 {error, Refusal} ->
                     case next(Refusal, Tx, Key, opening_deadline(OnFull), {Node, Options}) of
@@ -414,6 +422,9 @@ transmit(Node, Key, Kind, Packed, OnFull, {Config, Options} = With, Plain) ->
             end;
         {error, Reason} -> {error, Reason}
     end.
+
+packed(Pack, Tx) when is_function(Pack) -> Pack(Tx);
+packed(Packed, _) -> Packed.
 
 %% A limit that was lowered since the lane was opened counts at once.
 over(Tx, Key, Kind, Packed, OnFull, {Node, #{max_message_bytes := Max}, Options}) ->

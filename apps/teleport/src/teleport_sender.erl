@@ -19,7 +19,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--export([new/4, send/6, max_message_bytes/1, pid/1, link/1, counters/1, enqueued/2, dequeued/3, queued/1, room/2, seen/2, sent/1, leave/1, rest/2, outstanding/1, finish/1, acked/2, add/3, info/1, reconcile/2]).
+-export([new/5, send/6, max_message_bytes/1, takes_leaders/1, pid/1, link/1, counters/1, enqueued/2, dequeued/3, queued/1, room/2, seen/2, sent/1, leave/1, rest/2, outstanding/1, finish/1, acked/2, add/3, info/1, reconcile/2]).
 -export_type([tx/0, counter/0, packed/0, refusal/0]).
 
 -record(tx, {pid :: pid(),
@@ -28,6 +28,8 @@
              counters :: atomics:atomics_ref(),
              chunk :: pos_integer(),
              max_message_bytes :: pos_integer(),
+             %% the acceptor takes the group leader of what is applied
+             takes_leaders :: boolean(),
              max_bytes :: pos_integer(),
              max_messages :: pos_integer()}).
 -opaque tx() :: #tx{}.
@@ -59,10 +61,10 @@
 -define(WAIT_MESSAGES, 2000).
 
 %% @doc For a lane that is about to be used; its process calls this.
--spec new(pid(), teleport_link:link(), teleport_link:kind(), teleport_config:config()) -> tx().
-new(Pid, Link, Kind, #{chunk_bytes := Chunk, max_message_bytes := MaxMessage, max_queue_bytes := MaxBytes, max_queue_messages := MaxMessages}) ->
+-spec new(pid(), teleport_link:link(), teleport_link:kind(), teleport_config:config(), TakesLeaders :: boolean()) -> tx().
+new(Pid, Link, Kind, #{chunk_bytes := Chunk, max_message_bytes := MaxMessage, max_queue_bytes := MaxBytes, max_queue_messages := MaxMessages}, TakesLeaders) ->
     #tx{pid = Pid, link = Link, kind = Kind, counters = atomics:new(?BITMAP + ?BITMAP_WORDS - 1, [{signed, false}]), chunk = Chunk,
-        max_message_bytes = MaxMessage, max_bytes = MaxBytes, max_messages = MaxMessages}.
+        max_message_bytes = MaxMessage, takes_leaders = TakesLeaders, max_bytes = MaxBytes, max_messages = MaxMessages}.
 
 %% @doc Sends a message. `Key' is its order key, a hash. When there is no room: `{block, Deadline}' waits for it, `error' and `drop' do not; `drop'
 %% counts the message. `closed': the lane is lost, and this message was not sent over it.
@@ -175,6 +177,10 @@ reserved(#tx{pid = Pid, counters = Counters}, Ref, Key, Kind, Parts, Bytes) ->
 %% @doc The largest message that both nodes take. {@link send/6} does not look at it.
 -spec max_message_bytes(tx()) -> pos_integer().
 max_message_bytes(#tx{max_message_bytes = Max}) -> Max.
+
+%% @doc Whether the acceptor takes the group leader of what is applied.
+-spec takes_leaders(tx()) -> boolean().
+takes_leaders(#tx{takes_leaders = Takes}) -> Takes.
 
 %% @doc The lane's process.
 -spec pid(tx()) -> pid().
@@ -297,7 +303,7 @@ estimate(Set) ->
 
 %% Out of use only if nobody has sent since the look. Then the next message is refused, and counts nowhere.
 rest_test() ->
-    Tx = new(self(), none, shm, #{chunk_bytes => 100, max_message_bytes => 1000, max_queue_bytes => 1000, max_queue_messages => 10}),
+    Tx = new(self(), none, shm, #{chunk_bytes => 100, max_message_bytes => 1000, max_queue_bytes => 1000, max_queue_messages => 10}, false),
     Send = fun() -> send(Tx, 1, message, {parts, [<<"t">>], 1}, 1, error) end,
     Before = sent(Tx),
     ok = Send(),
@@ -312,7 +318,7 @@ rest_test() ->
 
 %% The word of room comes when the sender's time is over. Either its message takes the place or the place is given back.
 late_room_test() ->
-    Tx = new(self(), none, shm, #{chunk_bytes => 100, max_message_bytes => 1000, max_queue_bytes => 1000, max_queue_messages => 1}),
+    Tx = new(self(), none, shm, #{chunk_bytes => 100, max_message_bytes => 1000, max_queue_bytes => 1000, max_queue_messages => 1}, false),
     ok = enqueued(Tx, 1),
     {Sender, Monitor} = spawn_monitor(fun() -> send(Tx, 1, message, {parts, [<<"t">>], 1}, 1, {block, teleport_deadline:in(200)}) end),
     Ref = receive {wait, Waiting, Sender, 1} -> Waiting end,

@@ -5,7 +5,7 @@
 -module(teleport_as_otp_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
--export([collections/1, collections_given_up/1, multi_calls/1, the_same_as_erpc/1, every_function_of_erpc/1, erpc_collections/1, options_of_erpc/1]).
+-export([collections/1, collections_given_up/1, multi_calls/1, the_same_as_erpc/1, every_function_of_erpc/1, erpc_collections/1, options_of_erpc/1, group_leaders/1]).
 %% Used on the nodes.
 -export([start_of/3]).
 -import(teleport_nodes, [on_first/2, wait_ms/0]).
@@ -16,7 +16,7 @@ all() -> teleport_nodes:all([beamway, shm, tcp]).
 
 groups() ->
     teleport_nodes:groups([beamway, shm, tcp], [collections, collections_given_up, multi_calls, the_same_as_erpc, every_function_of_erpc, erpc_collections,
-                                       options_of_erpc]).
+                                       options_of_erpc, group_leaders]).
 
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 
@@ -98,7 +98,7 @@ multi_calls(Config) ->
 %% Every way in which a function can end, with each of the functions that tell it.
 the_same_as_erpc(Config) ->
     on_first(Config, fun(Node) ->
-        Ends = [{erlang, node, []}, {erlang, throw, [thrown]}, {erlang, exit, [gone]}, {erlang, '+', [1, a]}, {no_such_module, f, []},
+        Ends = [{erlang, node, []}, {erlang, group_leader, []}, {erlang, throw, [thrown]}, {erlang, exit, [gone]}, {erlang, '+', [1, a]}, {no_such_module, f, []},
                 {erlang, error, [{a, b}]}, {timer, sleep, [infinity]}, {?MODULE, start_of, [kill, self, none]}],
         Same = fun(Of) -> {A, A} = {ended(fun() -> Of(erpc) end), ended(fun() -> Of(teleport_erpc) end)} end,
         %% Only what never ends has a short limit. It is not asked of a node that is not there, for which of the two is told first would be chance.
@@ -184,4 +184,17 @@ options_of_erpc(Config) ->
         true = lists:any(fun(#{class := Class, sent := Sent}) -> Class =:= control andalso Sent > 0 end, teleport:lanes(Node)),
         {'EXIT', {{bad_option, speed, 1}, _}} = (catch teleport_erpc:call(Node, erlang, node, [], #{speed => 1})),
         {'EXIT', {{bad_option, confirm, true}, _}} = (catch teleport_erpc:cast(Node, erlang, node, [], #{confirm => true}))
+    end).
+
+%% A function has its caller's group leader. With teleport's it would end with teleport.
+group_leaders(Config) ->
+    on_first(Config, fun(Node) ->
+        To = self(),
+        ok = teleport_erpc:cast(Node, fun() -> To ! {self(), group_leader()}, receive stop -> ok end end),
+        {Started, Leader} = message(),
+        Leader = group_leader(),
+        ok = erpc:call(Node, application, stop, [teleport]),
+        true = erpc:call(Node, erlang, is_process_alive, [Started]),
+        ok = erpc:call(Node, application, start, [teleport]),
+        exit(Started, kill)
     end).

@@ -187,7 +187,7 @@ lanes_in_their_turn(Config) ->
         Test = self(),
         Comes = fun(Turn) ->
                         Lane = spawn(fun() ->
-                                         Tx = teleport_sender:new(self(), hd(erlang:ports()), tcp, teleport_config:of_node(Node)),
+                                         Tx = teleport_sender:new(self(), hd(erlang:ports()), tcp, teleport_config:of_node(Node), false),
                                          Test ! {self(), teleport_peers:incoming(Id, Tx, Turn)},
                                          receive {close, replaced} -> ok end
                                      end),
