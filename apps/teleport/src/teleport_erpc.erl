@@ -219,6 +219,7 @@ multicall(Nodes, Module, Function, Args) -> multicall(Nodes, Module, Function, A
 -spec multicall([node()], module(), atom(), [term()], limit()) -> [term()].
 multicall(Nodes, Module, Function, Args, Limit) ->
     Options = options(Limit),
+    are_applied(Nodes, Module, Function, Args) orelse error({erpc, badarg}),
     Deadline = teleport_deadline:in(maps:get(timeout, Options, infinity)),
     Call = fun(Node) -> guarded(Node, Module, Function, Args, Options#{timeout => teleport_deadline:left(Deadline)}) end,
     [case Ended of
@@ -247,12 +248,14 @@ multicast(Nodes, Module, Function, Args) -> multicast(Nodes, Module, Function, A
 -spec multicast([node()], module(), atom(), [term()], options()) -> ok | not_sent().
 multicast(Nodes, Module, Function, Args, Given) ->
     Options = maps:merge(#{key => self()}, options(Given)),
-    lists:all(fun(Node) -> is_applied(Node, Module, Function, Args) end, Nodes) orelse error({erpc, badarg}),
+    are_applied(Nodes, Module, Function, Args) orelse error({erpc, badarg}),
     lists:foreach(fun teleport_config:of_node/1, Nodes),
     case teleport_each:send(Nodes, fun(Node) -> cast(Node, Module, Function, Args, Options) end) of
         [] -> ok;
         Failed -> {error, Failed}
     end.
+
+are_applied(Nodes, Module, Function, Args) -> is_list(Nodes) andalso lists:all(fun is_atom/1, Nodes) andalso is_applied(node(), Module, Function, Args).
 
 result({reply, {return, Value}}) -> Value;
 result({reply, {throw, Thrown}}) -> throw(Thrown);

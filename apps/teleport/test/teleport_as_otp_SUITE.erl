@@ -117,6 +117,7 @@ the_same_as_erpc(Config) ->
          end || {M, F, A} <- Ends, At <- [Node, node()] ++ ['nobody@127.0.0.1' || F =/= sleep]],
         [Same(fun(E) -> Bad(E) end)
          || Bad <- [fun(E) -> E:call(Node, erlang, node, x) end, fun(E) -> E:call(Node, erlang, node, [], soon) end, fun(E) -> E:call("n", erlang, node, []) end,
+                    fun(E) -> E:multicall([Node], erlang, node, x) end, fun(E) -> E:multicall(["n"], erlang, node, []) end,
                     fun(E) -> E:call(Node, fun(_) -> x end) end, fun(E) -> E:cast(Node, erlang, node, x) end, fun(E) -> E:send_request(1, erlang, node, []) end]],
         receive Late -> error({late, Late}) after 100 -> ok end
     end).
