@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc erpc's interface, over lanes: functions applied on other nodes, with the results and exceptions of {@link //kernel/erpc}.
 %%
-%% Where erpc takes a limit in milliseconds, these functions also take a map of options: `timeout', `class', `key', `unordered' and `on_full', as
+%% Where erpc takes a limit in milliseconds, these functions also take a map of options: `timeout', `class', `key', `unordered', `on_full' and `way', as
 %% {@link teleport:options()}. Functions of one `key' and class are started in the order in which they were asked for; without a key there is no order.
-%% `cast' and `multicast' tell what could not be sent, where erpc answers `ok'.
+%% `cast' and `multicast' tell what could not be sent, where erpc answers `ok'. With `way => distribution' erpc itself does it, and only `timeout' has a meaning beside that.
 -module(teleport_erpc).
 
 -export([call/2, call/3, call/4, call/5, cast/2, cast/3, cast/4, cast/5]).
@@ -13,7 +13,8 @@
 -export([check_response/2, check_response/3, reqids_new/0, reqids_size/1, reqids_add/3, reqids_to_list/1]).
 -export_type([limit/0, options/0]).
 
--type options() :: #{timeout => timeout(), class => teleport_config:class(), key => term(), unordered => boolean(), on_full => block | error | drop}.
+-type options() :: #{timeout => timeout(), class => teleport_config:class(), key => term(), unordered => boolean(), on_full => block | error | drop,
+                     way => lane | distribution}.
 -type limit() :: timeout() | options().
 -type not_sent() :: {error, [{node(), teleport:reason()}, ...]}.
 
@@ -60,7 +61,7 @@ cast(Node, Module, Function, Args) -> cast(Node, Module, Function, Args, #{}).
 cast(Node, Module, Function, Args, Given) ->
     Options = options(Given),
     is_applied(Node, Module, Function, Args) orelse error({erpc, badarg}),
-    case Node =:= node() of
+    case Node =:= node() orelse maps:get(way, Options, lane) =:= distribution of
         true -> erpc:cast(Node, Module, Function, Args);
         false -> teleport_request:apply_cast(Node, Module, Function, Args, maps:merge(#{key => self()}, Options))
     end.

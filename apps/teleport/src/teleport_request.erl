@@ -199,7 +199,7 @@ label({other_call, Label}) -> Label.
 
 %% @doc See {@link teleport:send_request/2}.
 -spec begin_call(kind(), teleport:dest(), term(), teleport:options()) -> id().
-begin_call({apply, Module, Function}, {_, Node} = Dest, Args, _) when Node =:= node() ->
+begin_call({apply, Module, Function}, {_, Node} = Dest, Args, Options) when Node =:= node(); map_get(way, Options) =:= distribution ->
     apart(Node, Module, Function, Args, Dest);
 begin_call(Kind, Dest, Request, Options) ->
     case find(Dest) of
