@@ -133,7 +133,7 @@ from_text(File, Text) ->
         {ok, [Expression]} = erl_parse:parse_exprs(Tokens),
         {value, Value, _} = erl_eval:expr(Expression, erl_eval:new_bindings()),
         true = is_list(Value) andalso lists:all(fun is_role/1, Value),
-        {ok, Value}
+        {ok, [{Role, [option(Option) || Option <- Options]} || {Role, Options} <- Value]}
     catch
         _:_ -> problem("-ssl_dist_optfile: ~ts: expected [{server, Options}, {client, Options}].", [File])
     end.
@@ -147,6 +147,9 @@ characters(Text) ->
 
 is_role({Role, Options}) -> lists:member(Role, [server, client]) andalso is_list(Options);
 is_role(_) -> false.
+
+option({verify_fun, {_, _, _} = Function}) -> {verify_fun, function(Function)};
+option(Option) -> Option.
 
 from_arguments([], Given) ->
     {ok, Given};
@@ -197,7 +200,7 @@ term(Text) ->
     {ok, Term} = erl_parse:parse_term(Tokens),
     Term.
 
-%% As OTP has it on the command line.
+%% As OTP has it on the command line, and newer releases also in the file.
 function({Module, Function, State}) -> {fun Module:Function/3, State}.
 
 %% ---- what must be there ----
@@ -278,8 +281,10 @@ text_test() ->
     ?assertEqual({ok, [{server, [{depth, 1}]}]}, from_text("f", <<"[{server, [{depth, 1}]}].">>)),
     [?assertEqual({ok, [{server, [{password, [16#e4]}]}]}, from_text("f", <<"% ", Letter/binary, "\n[{server, [{password, \"", Letter/binary, "\"}]}].">>))
      || Letter <- [<<16#e4>>, <<16#e4/utf8>>]],
+    ?assertEqual({ok, [{client, [{verify_fun, {fun lists:foldl/3, state}}, {depth, 1}]}]},
+                 from_text("f", <<"[{client, [{verify_fun, {lists, foldl, state}}, {depth, 1}]}].">>)),
     [?assertMatch({error, _}, from_text("f", Bad))
-     || Bad <- [<<>>, <<"[{server, [}].">>, <<"{server, []}.">>, <<"[{sever, []}].">>, <<"[server].">>, <<"X.">>,
+     || Bad <- [<<"[{client, [{verify_fun, {\"lists\", foldl, state}}]}].">>, <<>>, <<"[{server, [}].">>, <<"{server, []}.">>, <<"[{sever, []}].">>, <<"[server].">>, <<"X.">>,
                 <<"[]. []. ">>, <<255, 255>>]].
 
 what_is_missing_is_named_test() ->
