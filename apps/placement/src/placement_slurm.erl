@@ -2,8 +2,8 @@
 %% @doc Slurm's description of a network, `topology.conf' and `topology.yaml', as a tree of hosts and back. Pure.
 %%
 %% Written to the documents of Slurm 25.05: topology.conf(5) (`SwitchName= Switches= Nodes= LinkSpeed=',
-%% `BlockName= Nodes=', `BlockSizes='; names of parameters in any case, comments after `#', a line goes on after `\')
-%% and topology.yaml(5). What Slurm itself takes with a warning is taken with one here: a host below two switches and a switch below two others, as in a
+%% `BlockName= Nodes=', `BlockSizes='; names of parameters in any case, spaces around `=', quotes around values, comments after `#', a line goes on
+%% after `\') and topology.yaml(5). What Slurm itself takes with a warning is taken with one here: a host below two switches and a switch below two others, as in a
 %% network with two spines, stay below the first; what is named twice in one list counts once.
 %%  Of the topologies of a YAML file the one with `cluster_default: true' is taken, else the first.
 -module(placement_slurm).
@@ -26,8 +26,8 @@
 -spec from_conf(unicode:chardata()) -> {ok, hosts(), [warning()]} | {error, error()}.
 from_conf(Text) ->
     guarded(fun() ->
-                    Lines = lines(string:split(unicode:characters_to_list(Text), "\n", all), 1),
-                    tree(lists:append([switch(Number, Line) || {Number, Line} <- Lines]))
+                    Lines = [without_comment(Line) || Line <- string:split(unicode:characters_to_list(Text), "\n", all)],
+                    tree(lists:append([switch(Number, Line) || {Number, Line} <- lines(lists:zip(lists:seq(1, length(Lines)), Lines))]))
             end).
 
 guarded(Make) ->
@@ -36,17 +36,18 @@ guarded(Make) ->
     catch throw:Error -> {error, Error}
     end.
 
-lines([], _) -> [];
-lines([Line | Lines], Number) ->
-    Words = string:trim(hd(string:split(Line, "#"))),
-    case {Words =/= "" andalso lists:last(Words), Lines} of
-        {$\\, [Next | Rest]} -> lines([lists:droplast(Words) ++ " " ++ Next | Rest], Number);
-        {false, _} -> lines(Lines, Number + 1);
-        _ -> [{Number, Words} | lines(Lines, Number + 1)]
+without_comment(Line) -> string:trim(hd(string:split(Line, "#")), trailing).
+
+%% A line that goes on has the number of its first part. The next part follows it at once, with its spaces.
+lines([]) -> [];
+lines([{Number, Line} | Lines]) ->
+    case {lists:suffix("\\", Line), Lines} of
+        {true, [{_, Next} | Rest]} -> lines([{Number, lists:droplast(Line) ++ Next} | Rest]);
+        _ -> [{Number, Words} || Words <- [string:trim(Line)], Words =/= ""] ++ lines(Lines)
     end.
 
 switch(Number, Line) ->
-    Fields = maps:from_list([field(Number, Word) || Word <- string:lexemes(Line, " \t\r")]),
+    Fields = maps:from_list(fields(Number, Line)),
     case Fields of
         #{"switchname" := Name} ->
             known(Number, Fields, ["switchname", "switches", "nodes", "linkspeed"]),
@@ -58,10 +59,11 @@ switch(Number, Line) ->
         #{} -> throw({line, Number, "expected SwitchName=, BlockName= or BlockSizes="})
     end.
 
-field(Number, Word) ->
-    case string:split(Word, "=") of
-        [Key, Value] when Value =/= "" -> {string:lowercase(Key), Value};
-        _ -> throw({line, Number, "'" ++ Word ++ "' is no parameter; expected Name=Value"})
+fields(_, "") -> [];
+fields(Number, Line) ->
+    case re:run(Line, "^([\\w.]+)\\s*=\\s*(?:\"([^\"]+)\"|([^\\s\"=]+))(?:\\s+|$)(.*)$", [unicode, {capture, all_but_first, list}]) of
+        {match, [Key, Quoted, Plain, Rest]} -> [{string:lowercase(Key), Quoted ++ Plain} | fields(Number, Rest)];
+        nomatch -> throw({line, Number, "'" ++ hd(string:lexemes(Line, " \t\r")) ++ "' is no parameter; expected Name=Value"})
     end.
 
 known(Number, Fields, Names) ->
@@ -207,7 +209,9 @@ two_levels() ->
 conf_test_() ->
     [?_assertEqual({ok, two_levels(), []}, from_conf(Text))
      || Text <- ["# tree\nSwitchName=s0 Nodes=n[0-1] LinkSpeed=100\nswitchname=s1 nodes=n2\nSwitchName=s2 Switches=s[0-1]\n",
-                 "SwitchName=s2 \\\n Switches=s0,s1\nSwitchName=s0 Nodes=n0,n1\r\nSwitchName=s1 Nodes=n2"]].
+                 "SwitchName=s2 \\\n Switches=s0,s1\nSwitchName=s0 Nodes=n0,n1\r\nSwitchName=s1 Nodes=n2",
+                 "SwitchName=s2 Switches=s0,\\ # goes on\ns1\nSwitchName=s0 Nodes=n\\\r\n[0-\\\n1]\nSwitchName=s1 Nodes=n2",
+                 "SwitchName = \"s0\" Nodes=\"n[0-1]\"\nSwitchName= s1\tNodes =n2\nSwitchName=s2 Switches=\"s0,s1\" LinkSpeed = \"1 G\"\n"]].
 
 blocks_test() ->
     ?assertEqual({ok, {group, "root", [{group, "b1", [{host, "a1"}, {host, "a2"}]}, {group, "b2", [{host, "a3"}]}]}, []},
@@ -236,6 +240,9 @@ bad_input_test_() ->
     [{unicode:characters_to_list(format_error(Want)), ?_assertEqual({error, Want}, Got)} || {Want, Got} <-
         [{no_switch, from_conf("")}, {{line, 2, "expected SwitchName=, BlockName= or BlockSizes="}, from_conf("\nNodes=n1")},
          {{line, 1, "'Nodes' is no parameter; expected Name=Value"}, from_conf("SwitchName=s Nodes")},
+         {{line, 1, "'Nodes=' is no parameter; expected Name=Value"}, from_conf("SwitchName=s Nodes= LinkSpeed=1")},
+         {{line, 1, "'Nodes=\"n' is no parameter; expected Name=Value"}, from_conf("SwitchName=s Nodes=\"n")},
+         {{line, 4, "the parameter 'colour' is not known here"}, from_conf("SwitchName=s0 \\\n  Nodes=n0\n\nSwitchName=s1 Colour=red")},
          {{line, 1, "the parameter 'colour' is not known here"}, from_conf("SwitchName=s Colour=red")},
          {{unknown_switch, "s9", "s0"}, from_conf("SwitchName=s0 Switches=s9")},
          {{cycle, ["s0", "s1", "s0"]}, from_conf("SwitchName=s0 Switches=s1\nSwitchName=s1 Switches=s0")},
