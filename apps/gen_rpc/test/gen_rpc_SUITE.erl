@@ -3,7 +3,7 @@
 -module(gen_rpc_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
--export([ends_of_functions/1, limits_of_calls/1, casts/1, order_of_a_key/1, multicalls/1, everywhere/1, versions/1, bad_arguments/1]).
+-export([ends_of_functions/1, limits_of_calls/1, casts/1, order_of_a_key/1, multicalls/1, everywhere/1, versions/1, bad_arguments/1, control_of_modules/1]).
 -export([asynchronous/1, taken_once/1, held_no_longer/1, messages_by_name/1, peers_that_fail/1, lanes_that_are_full/1]).
 %% Used on the nodes.
 -export([ended_by/1, tell/2, log/2]).
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 all() -> teleport_nodes:all([shm, tcp]).
 
 groups() ->
-    teleport_nodes:groups([shm, tcp], [ends_of_functions, limits_of_calls, casts, order_of_a_key, multicalls, everywhere, versions, bad_arguments,
+    teleport_nodes:groups([shm, tcp], [ends_of_functions, limits_of_calls, casts, order_of_a_key, multicalls, everywhere, versions, bad_arguments, control_of_modules,
                                        asynchronous, taken_once, held_no_longer, messages_by_name, peers_that_fail, lanes_that_are_full]).
 
 init_per_group(Kind, Config) ->
@@ -166,6 +166,20 @@ bad_arguments(Config) ->
         ok = application:set_env(gen_rpc, send_timeout, undefined),
         {'EXIT', {{bad_limit, send_timeout, undefined}, _}} = (catch gen_rpc:cast(Node, erlang, node)),
         ok = application:unset_env(gen_rpc, send_timeout)
+    end).
+
+%% A node whose configuration refuses modules does not start without the refusal.
+control_of_modules(Config) ->
+    on_first(Config, fun(Node) ->
+        ok = application:stop(gen_rpc),
+        [begin
+             ok = application:set_env(gen_rpc, rpc_module_control, Control),
+             {error, {{bad_options, <<"rpc_module_control is ", _/binary>>}, _}} = application:start(gen_rpc)
+         end || Control <- [whitelist, blacklist]],
+        ok = application:set_env(gen_rpc, rpc_module_control, disabled),
+        ok = application:start(gen_rpc),
+        ok = application:unset_env(gen_rpc, rpc_module_control),
+        Node = gen_rpc:call(Node, erlang, node)
     end).
 
 %% ---- calls whose value is taken later ----
