@@ -84,27 +84,42 @@ setcookie(Name, Value, Path) -> {header, {set_cookie, [Name, "=", Value, "; Path
 htmlize(Text) when is_binary(Text) -> iolist_to_binary(yucan_error:escape(Text));
 htmlize(Text) -> binary_to_list(iolist_to_binary(yucan_error:escape(Text))).
 
-%% @doc HTML from terms: `{Tag, [{Attribute, Value}], Body}'.
+%% @doc HTML from terms: `{Tag, [{Attribute, Value}], Body}'. A function without arguments, or `{Module, Function, Argument}' with a list as its one
+%% argument, stands for what it returns. A quote in a value of an attribute is escaped.
 -spec ehtml_expand(term()) -> iodata().
 ehtml_expand(Character) when is_integer(Character) -> <<Character>>;
 ehtml_expand(Text) when is_binary(Text) -> Text;
+ehtml_expand(Function) when is_function(Function, 0) -> ehtml_expand(Function());
 ehtml_expand({pre_html, Html}) -> Html;
-ehtml_expand({Tag}) -> ["<", atom_to_list(Tag), ">"];
-ehtml_expand({Tag, Attributes}) -> ["<", atom_to_list(Tag), attributes(Attributes), " />"];
-ehtml_expand({Module, Function, Arguments}) when is_atom(Function), is_list(Arguments) -> ehtml_expand(apply(Module, Function, Arguments));
+ehtml_expand({Tag}) -> ehtml_expand({Tag, []});
+ehtml_expand({Tag, Attributes}) ->
+    case is_void(Tag) of
+        true -> ["<", atom_to_list(Tag), attributes(Attributes), " />"];
+        false -> ehtml_expand({Tag, Attributes, []})
+    end;
+ehtml_expand({Module, Function, Argument}) when is_atom(Function), is_list(Argument) -> ehtml_expand(Module:Function(Argument));
 ehtml_expand({Tag, Attributes, Body}) ->
     ["<", atom_to_list(Tag), attributes(Attributes), ">", ehtml_expand(Body), "</", atom_to_list(Tag), ">"];
 ehtml_expand(List) when is_list(List) -> [ehtml_expand(Item) || Item <- List].
 
-attributes(Attributes) ->
-    [case Attribute of
-         {Name, Value} -> [" ", atom_to_list(Name), "=\"", attribute(Value), "\""];
-         Name when is_atom(Name) -> [" ", atom_to_list(Name)]
-     end || Attribute <- Attributes].
+%% The elements of HTML that have no end tag. All others need one, also if they are empty.
+is_void(Tag) ->
+    lists:member(Tag, [area, base, br, col, embed, hr, img, input, keygen, link, meta, param, source, track, wbr]).
 
-attribute(Value) when is_atom(Value) -> atom_to_list(Value);
-attribute(Value) when is_integer(Value) -> integer_to_list(Value);
-attribute(Value) -> yucan_error:escape(Value).
+attributes(Attributes) -> [[" ", attribute(Attribute)] || Attribute <- Attributes].
+
+attribute({check, Name, Value}) -> attribute({Name, Value});
+attribute({Name, Value}) -> [atom_to_list(Name), "=\"", value(Value), "\""];
+attribute(Name) when is_atom(Name) -> atom_to_list(Name);
+attribute(Text) -> Text.
+
+value({Module, Function, Argument}) -> value(Module:Function(Argument));
+value(Function) when is_function(Function, 0) -> value(Function());
+value(Value) when is_atom(Value) -> atom_to_list(Value);
+value(Value) when is_integer(Value) -> integer_to_list(Value);
+value(Value) when is_float(Value) -> float_to_list(Value);
+%% Modules escape the rest themselves, as by htmlize/1.
+value(Value) -> binary:replace(iolist_to_binary(Value), <<"\"">>, <<"&quot;">>, [global]).
 
 %% @doc The configuration that is served now.
 -spec getconf() -> {ok, #gconf{}, [[#sconf{}]]}.
@@ -254,8 +269,13 @@ query_test_() ->
      ?_assertEqual({ok, "1"}, queryvar(Arg, "a")), ?_assertEqual(undefined, queryvar(Arg, "b")),
      ?_assertEqual("2", find_cookie_val("y", Arg)), ?_assertEqual("", find_cookie_val("q", Arg))].
 
-ehtml_test() ->
-    ?assertEqual(<<"<p class=\"a&quot;\">x<b>y</b></p><br>">>,
-                 iolist_to_binary(ehtml_expand([{p, [{class, "a\""}], ["x", {b, [], <<"y">>}]}, {br}]))).
+ehtml_test_() ->
+    [?_assertEqual(Html, iolist_to_binary(ehtml_expand(Term)))
+     || {Term, Html} <- [{[{p, [{class, "a\""}], ["x", {b, [], <<"y">>}]}, {br}], <<"<p class=\"a&quot;\">x<b>y</b></p><br />">>},
+                         {[{'div'}, {script, [{src, <<"a.js">>}]}], <<"<div></div><script src=\"a.js\"></script>">>},
+                         {{input, [disabled, "lang=en", {size, 5}, {check, value, htmlize("<\"")}]},
+                          <<"<input disabled lang=en size=\"5\" value=\"&lt;&quot;\" />">>},
+                         {{a, [{href, fun() -> "/?a&b" end}, {id, {lists, concat, [n, 1]}}], [fun() -> {i, [], "z"} end, {lists, concat, ["u", "v"]}]},
+                          <<"<a href=\"/?a&b\" id=\"n1\"><i>z</i>uv</a>">>}]].
 
 -endif.
