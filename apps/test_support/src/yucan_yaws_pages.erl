@@ -32,6 +32,7 @@ page("headers", _) ->
      yaws_api:setcookie("a", "1"), yaws_api:setcookie("b", "2"), {html, ""}];
 page("redirect", _) -> {redirect, "http://other.example/", 301};
 page("redirect_local", _) -> {redirect_local, "/elsewhere"};
+page("redirect_login", _) -> [{redirect_local, "/elsewhere"}, yaws_api:setcookie("a", "1")];
 page("redirect_beside", _) -> {redirect_local, {rel_path, "beside?a=b"}};
 page("redirect_anywhere", _) -> {redirect_local, {any_path, "http://other.example/"}, 301};
 page("body", #arg{clidata = {partial, Data}, cont = undefined}) -> {get_more, parts, byte_size(Data)};

@@ -2,8 +2,8 @@
 %% @doc The call of out/1, as modules written for Yaws know it: the #arg{} that they get, and back after they have rewritten it; what they return, collected
 %% into one outcome; from that to a response.
 %%
-%% A return is a list, as deep as one likes, of the tuples below; later ones win where only one can be. `break' drops what follows.
-%% Anything else is an error of the module, which becomes a 500.
+%% A return is a list, as deep as one likes, of the tuples below; later ones win where only one can be. `break' drops what follows,
+%% a redirect all but headers. Anything else is an error of the module, which becomes a 500.
 -module(yucan_yaws_out).
 
 -export([later/3, made/1, rewritten/2, escaped/1, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2, path/1]).
@@ -199,7 +199,8 @@ item([], Out) -> {next, Out};
 item([Item | Rest], Out) ->
     case item(Item, Out) of
         {next, Out2} -> item(Rest, Out2);
-        {break, Out2} -> {break, Out2}
+        {break, Out2} -> {break, Out2};
+        {redirect, Out2} -> {redirect, headers_behind(lists:flatten(Rest), Out2)}
     end;
 item(ok, Out) -> {next, Out};
 item(break, Out) -> {break, Out};
@@ -215,7 +216,7 @@ item({redirect, Url, Status}, Out) -> redirect(Url, Status, Out);
 item({redirect_local, Path}, Out) -> item({redirect_local, Path, 302}, Out);
 item({redirect_local, {Kind, Path}, Status}, Out) when Kind =:= any_path; Kind =:= abs_path; Kind =:= rel_path ->
     item({redirect_local, Path, Status}, Out);
-item({redirect_local, Path, Status}, Out) -> {break, Out#{status => Status, next := {redirect_local, lists:flatten(Path)}}};
+item({redirect_local, Path, Status}, Out) -> {redirect, Out#{status => Status, next := {redirect_local, lists:flatten(Path)}}};
 %% Of what was said before, the page gets the status alone.
 item({page, {Options, Path}}, Out) when is_list(Options) ->
     #{headers := Headers} = Given = collect(Options),
@@ -237,8 +238,13 @@ body(Mime, Data, #{body := Before} = Out) -> {next, Out#{body := [Before, Data],
 
 stream(Mime, First, Options, Out) -> {break, Out#{next := {stream, Mime, First, Options}}}.
 
+headers_behind([{header, Header} | Rest], Out) -> headers_behind(Rest, header(Header, Out));
+headers_behind([break | _], Out) -> Out;
+headers_behind([_ | Rest], Out) -> headers_behind(Rest, Out);
+headers_behind([], Out) -> Out.
+
 redirect(Url, Status, #{headers := Headers} = Out) ->
-    {break, Out#{status => Status, headers := Headers ++ [{<<"location">>, lists:flatten(Url)}]}}.
+    {redirect, Out#{status => Status, headers := Headers ++ [{<<"location">>, lists:flatten(Url)}]}}.
 
 allheader({header, Header}, Out) -> header(Header, Out);
 allheader(Header, Out) -> header(Header, Out).
@@ -378,7 +384,9 @@ collect_test_() ->
              {[{header, {"X", "1"}}, {allheaders, [{header, {"Y", "2"}}]}], #{headers => [{<<"y">>, "2"}], body => <<>>, all => true}},
              {[{html, "a"}, break, {html, "b"}], #{headers => [], body => <<"a">>, type => <<"text/html">>}},
              {{redirect, "http://x/"}, #{status => 302, headers => [{<<"location">>, "http://x/"}], body => <<>>}},
-             {{redirect, "http://x/", 301}, #{status => 301, headers => [{<<"location">>, "http://x/"}], body => <<>>}}]].
+             {{redirect, "http://x/", 301}, #{status => 301, headers => [{<<"location">>, "http://x/"}], body => <<>>}},
+             {[[{redirect, "/"}, {html, "a"}], [{header, {"A", "1"}}], {status, 200}, break, {header, {"B", "2"}}],
+              #{status => 302, headers => [{<<"location">>, "/"}, {<<"a">>, "1"}], body => <<>>}}]].
 
 next_test_() ->
     [?_assertMatch(#{next := {page, "/x"}}, collect({page, "/x"})),

@@ -154,6 +154,8 @@ headers_of_modules(Config) ->
          {Page, Location} = {Page, proplists:get_value(<<"location">>, Redirect)}
      end || {Page, Status, Location} <- [{"redirect_local", 302, <<"http://h:5/elsewhere">>}, {"redirect_beside", 302, <<"beside?a=b">>},
                                          {"redirect_anywhere", 301, <<"http://other.example/">>}, {"redirect", 301, <<"http://other.example/">>}]],
+    {302, Login, _} = yucan_yaws_client:get(Port, "h", "/m/redirect_login"),
+    [<<"http://h/elsewhere">>, <<"a=1">>] = [proplists:get_value(Name, Login) || Name <- [<<"location">>, <<"set-cookie">>]],
     ok.
 
 %% Small ones at once, longer ones in parts by get_more.
