@@ -39,6 +39,8 @@ page("body", #arg{clidata = {partial, Data}, cont = undefined}) -> {get_more, pa
 page("body", #arg{clidata = {partial, Data}, cont = parts, state = Size}) -> {get_more, parts, Size + byte_size(Data)};
 page("body", #arg{clidata = Data, cont = parts, state = Size}) -> {html, yaws_api:f("~b bytes in parts", [Size + byte_size(Data)])};
 page("body", #arg{clidata = Data}) -> {html, yaws_api:f("~b bytes", [byte_size(Data)])};
+page("body_over", #arg{cont = undefined}) -> [{html, "once"}, {get_more, again, 0}];
+page("body_over", _) -> {html, " and again"};
 page("called", #arg{docroot = Docroot} = Arg) -> yaws_cgi:call_cgi(Arg, filename:join(Docroot, "who.cgi"));
 page("called_by_bytes", #arg{docroot = Docroot} = Arg) -> yaws_cgi:call_cgi(Arg, binary_to_list(unicode:characters_to_binary(filename:join(Docroot, "d\x{e9}/e.cgi"))));
 %% No argument of a program holds a NUL.

@@ -250,9 +250,11 @@ call(Module, Function, More, Req, Arg, #{server := #{partial_post_size := Part}}
             yucan_req:body_error(Reason)
     end.
 
-out(Module, Function, More, Req, Arg, Site) ->
+out(Module, Function, More, Req, #arg{clidata = Read} = Arg, Site) ->
     try yucan_yaws_out:collect(apply(Module, Function, [Arg | More])) of
-        #{next := {get_more, Cont, State}} = Outcome -> more(Module, Function, More, Outcome, Cont, State, Req, Arg, Site);
+        #{next := {get_more, Cont, State}} = Outcome when is_tuple(Read) -> more(Module, Function, More, Outcome, Cont, State, Req, Arg, Site);
+        %% There is no more, as where a client has left out the end of a form.
+        #{next := {get_more, _, _}} = Outcome -> {Outcome#{next := none}, Arg};
         Outcome -> {Outcome, Arg}
     catch
         Class:Reason:Stack -> {crashed(Class, Reason, Stack, Arg, Site), Arg}

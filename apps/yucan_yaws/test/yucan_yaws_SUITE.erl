@@ -169,6 +169,9 @@ bodies(Config) ->
     <<"100000 bytes in parts">> = Post(binary:copy(<<"x">>, 100000)),
     {200, _, <<"[{\"a\",\"1 2\"}]">>} =
         yucan_yaws_client:request(#{port => Port, host => "h", target => "/m/form", method => "POST", body => "a=1+2"}),
+    %% A module that wants more than there is gets none.
+    [{200, _, <<"once">>} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/m/body_over", method => Method, body => Body})
+     || {Method, Body} <- [{"GET", ""}, {"POST", "a=1"}]],
     ok.
 
 streams(Config) ->
