@@ -29,9 +29,14 @@ url_decode_q_split(Target) ->
         [Path] -> {url_decode(Path), ""}
     end.
 
-%% @doc A text for use in a URL; slashes stay.
--spec url_encode(string()) -> string().
-url_encode(Text) -> binary_to_list(yucan_path:escape(unicode:characters_to_binary(Text))).
+%% @doc A text for use in a URL; slashes stay. Characters beyond Latin-1 make it UTF-8, otherwise each one is a byte.
+-spec url_encode(string() | binary()) -> string().
+url_encode(Text) ->
+    Bytes = case io_lib:latin1_char_list(Text) of
+                true -> list_to_binary(Text);
+                false -> unicode:characters_to_binary(Text)
+            end,
+    binary_to_list(yucan_path:escape(Bytes)).
 
 %% @doc The pairs of the query. A name without a value has the value `undefined'.
 -spec parse_query(#arg{}) -> [{string(), string() | undefined}].
@@ -47,27 +52,32 @@ pairs(Text) ->
     [{binary_to_list(Name), case Value of undefined -> undefined; _ -> binary_to_list(Value) end}
      || {Name, Value} <- yucan_req:pairs(list_to_binary(Text), undefined)].
 
-%% @doc The value of a name in the query.
--spec queryvar(#arg{}, string()) -> {ok, string()} | undefined.
+%% @doc The value of a name in the query; a tuple of all values if it has several.
+-spec queryvar(#arg{}, atom() | string()) -> {ok, string()} | tuple() | undefined.
 queryvar(Arg, Name) -> var(Name, parse_query(Arg)).
 
-%% @doc The value of a name in a form.
--spec postvar(#arg{}, string()) -> {ok, string()} | undefined.
+%% @doc The same of a name in a form.
+-spec postvar(#arg{}, atom() | string()) -> {ok, string()} | tuple() | undefined.
 postvar(Arg, Name) -> var(Name, parse_post(Arg)).
 
+var(Name, Pairs) when is_atom(Name) -> var(atom_to_list(Name), Pairs);
 var(Name, Pairs) ->
-    case lists:keyfind(Name, 1, Pairs) of
-        {_, Value} when is_list(Value) -> {ok, Value};
-        _ -> undefined
+    case [Value || {Found, Value} <- Pairs, Found =:= Name, Value =/= undefined] of
+        [] -> undefined;
+        [Value] -> {ok, Value};
+        Values -> list_to_tuple(Values)
     end.
 
-%% @doc The value of a cookie, "" if there is none.
--spec find_cookie_val(string(), #arg{} | [string()]) -> string().
-find_cookie_val(Name, #arg{headers = #headers{cookie = Cookies}}) -> find_cookie_val(Name, Cookies);
+%% @doc The value of a cookie without its quotes, "" if there is none. Upper and lower case are the same in the name.
+-spec find_cookie_val(string(), #arg{} | #headers{} | [string()]) -> string().
+find_cookie_val(Name, #arg{headers = Headers}) -> find_cookie_val(Name, Headers);
+find_cookie_val(Name, #headers{cookie = Cookies}) -> find_cookie_val(Name, Cookies);
 find_cookie_val(Name, Cookies) ->
-    Key = list_to_binary(Name),
-    case [Value || Text <- Cookies, {Found, Value} <- yucan_req:cookie_pairs(list_to_binary(Text)), Found =:= Key] of
-        [Value | _] -> binary_to_list(Value);
+    Key = yucan_header:lower(list_to_binary(Name)),
+    case [binary_to_list(Value) || Text <- Cookies, {Found, Value} <- yucan_req:cookie_pairs(list_to_binary(Text)),
+                                   yucan_header:lower(Found) =:= Key] of
+        [[$" | Quoted] | _] -> string:trim(Quoted, trailing, "\"");
+        [Value | _] -> Value;
         [] -> ""
     end.
 
@@ -264,10 +274,18 @@ split_test_() ->
     [?_assertEqual({"/a b", "c=%20"}, url_decode_q_split("/a%20b?c=%20")), ?_assertEqual({"/a", ""}, url_decode_q_split("/a"))].
 
 query_test_() ->
-    Arg = #arg{querydata = "a=1&b&c=%20x+y&a=2", headers = #headers{cookie = ["x=1; y=2", "z=3"]}},
+    Headers = #headers{cookie = ["x=1; y=2", "Sid=\"3=\""]},
+    Arg = #arg{querydata = "a=1&b&c=%20x+y&a=2", clidata = <<"d=3&d&d=4&e=">>, headers = Headers},
     [?_assertEqual([{"a", "1"}, {"b", undefined}, {"c", " x y"}, {"a", "2"}], parse_query(Arg)),
-     ?_assertEqual({ok, "1"}, queryvar(Arg, "a")), ?_assertEqual(undefined, queryvar(Arg, "b")),
-     ?_assertEqual("2", find_cookie_val("y", Arg)), ?_assertEqual("", find_cookie_val("q", Arg))].
+     ?_assertEqual({"1", "2"}, queryvar(Arg, "a")), ?_assertEqual(undefined, queryvar(Arg, "b")), ?_assertEqual({ok, " x y"}, queryvar(Arg, c)),
+     ?_assertEqual({"3", "4"}, postvar(Arg, d)), ?_assertEqual({ok, ""}, postvar(Arg, "e")), ?_assertEqual(undefined, postvar(Arg, a)),
+     ?_assertEqual("2", find_cookie_val("y", Arg)), ?_assertEqual("", find_cookie_val("q", Arg)),
+     ?_assertEqual("3=", find_cookie_val("sID", Headers))].
+
+%% What parse_query/1 gives goes back as it came.
+url_encode_test_() ->
+    [?_assertEqual(Encoded, url_encode(Text))
+     || {Text, Encoded} <- [{url_decode("%C3%A9%26/b"), "%C3%A9%26/b"}, {"\x{e9}", "%E9"}, {"\x{e9}\x{416}", "%C3%A9%D0%96"}, {<<"\x{416}"/utf8>>, "%D0%96"}]].
 
 ehtml_test_() ->
     [?_assertEqual(Html, iolist_to_binary(ehtml_expand(Term)))
