@@ -2,7 +2,8 @@
 %% @doc One request to a FastCGI application: a source of bytes for {@link yucan_gateway}.
 %%
 %% The process that begins a request is linked to the connection, so that both end together. A large body is sent by a process of its own, since
-%% the application may answer before it has read everything.
+%% the application may answer before it has read everything. A kept connection that ends unanswered is no error of a request that may be repeated: that
+%% goes on over a new one.
 -module(yucan_fcgi_client).
 
 -export([open/4, read/2, close/1]).
@@ -21,6 +22,8 @@
                armed :: pos_integer(),
                ticket :: yucan_fcgi_pool:ticket() | none,
                buffer = <<>> :: binary(),
+               %% Of a request on a kept connection, until its answer begins.
+               again = none :: {Request :: iodata(), yucan_spool:body()} | none,
                sender :: {pid(), reference()} | none,
                log :: fun((binary()) -> any())}).
 -opaque source() :: #fcgi{}.
@@ -33,12 +36,19 @@ open(Address, Variables, Body, Log) ->
     case yucan_fcgi_pool:checkout(Address) of
         {kept, Socket, Armed} ->
             case start(Address, Socket, Armed, none, Request, Body, Log) of
-                {ok, Source} -> {ok, Source};
+                {ok, Source} -> {ok, Source#fcgi{again = again(Request, Variables, Body)}};
                 %% It was closed between the look at it and the request.
-                {error, _} -> connect(Address, none, Request, Body, Log)
+                {error, _} -> connect(Address, yucan_fcgi_pool:wait(Address), Request, Body, Log)
             end;
         {new, Ticket} ->
             connect(Address, Ticket, Request, Body, Log)
+    end.
+
+%% What may be asked twice (RFC 9110, 9.2.2).
+again(Request, Variables, Body) ->
+    case lists:member(proplists:get_value(<<"REQUEST_METHOD">>, Variables), [<<"GET">>, <<"HEAD">>, <<"OPTIONS">>, <<"TRACE">>, <<"PUT">>, <<"DELETE">>]) of
+        true -> {Request, Body};
+        false -> none
     end.
 
 connect(Address, Ticket, Request, Body, Log) ->
@@ -126,15 +136,24 @@ receive_more(#fcgi{socket = Socket} = Source, TimeoutMs) ->
         {tcp, Socket, Data} -> received(Data, Source, TimeoutMs);
         %% It has been allowed more since.
         {tcp_passive, Socket} -> receive_more(Source, TimeoutMs);
-        {tcp_closed, Socket} -> failed(closed, Source);
-        {tcp_error, Socket, Reason} -> failed(Reason, Source)
+        {tcp_closed, Socket} -> lost(closed, Source, TimeoutMs);
+        {tcp_error, Socket, Reason} -> lost(Reason, Source, TimeoutMs)
     after TimeoutMs -> {timeout, Source}
+    end.
+
+%% After its last answer (pm.max_requests) a process of php-fpm discards what still comes, and ends.
+lost(Reason, #fcgi{again = none} = Source, _) -> failed(Reason, Source);
+lost(_, #fcgi{address = Address, again = {Request, Body}, log = Log} = Source, TimeoutMs) ->
+    Closed = close(Source),
+    case connect(Address, yucan_fcgi_pool:wait(Address), Request, Body, Log) of
+        {ok, Next} -> read(Next, TimeoutMs);
+        {error, Reason} -> {error, Reason, Closed}
     end.
 
 received(Data, #fcgi{buffer = Buffer, ticket = Ticket} = Source, TimeoutMs) ->
     answered(Ticket),
     All = case Buffer of <<>> -> Data; _ -> <<Buffer/binary, Data/binary>> end,
-    read(rearmed(Source#fcgi{buffer = All, ticket = none}), TimeoutMs).
+    read(rearmed(Source#fcgi{buffer = All, ticket = none, again = none}), TimeoutMs).
 
 rearmed(#fcgi{armed = Armed, socket = Socket} = Source) when Armed =:= ?ARM - ?ARM_MORE + 1 ->
     _ = inet:setopts(Socket, [{active, ?ARM_MORE}]),

@@ -13,7 +13,7 @@
 -module(yucan_fcgi_pool).
 -behaviour(gen_server).
 
--export([start_link/0, checkout/1, checkin/3, answered/1, idle/1, close/1]).
+-export([start_link/0, checkout/1, wait/1, checkin/3, answered/1, idle/1, close/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export_type([address/0, ticket/0]).
 
@@ -48,9 +48,16 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 checkout(Address) ->
     _ = [yucan_yaws_app:ensure() || whereis(?MODULE) =:= undefined],
     try take(Address) of
-        none -> {new, gen_server:call(?MODULE, {wait, Address, self()}, ?CALL_MS)};
+        none -> {new, wait(Address)};
         Kept -> Kept
     catch _:_ -> {new, none}
+    end.
+
+%% @doc A ticket, whether or not connections are kept.
+-spec wait(address()) -> ticket() | none.
+wait(Address) ->
+    try gen_server:call(?MODULE, {wait, Address, self()}, ?CALL_MS)
+    catch exit:_ -> none
     end.
 
 take(Address) ->

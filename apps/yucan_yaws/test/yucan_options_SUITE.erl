@@ -4,7 +4,7 @@
 -module(yucan_options_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([tls_by_name/1, tls_in_one_file/1, tls_bad_file/1, fcgi_application/1, fcgi_pool_lives/1, extern_function/1, extern_node/1, log_folder/1,
+-export([tls_by_name/1, tls_in_one_file/1, tls_bad_file/1, fcgi_application/1, fcgi_pool_lives/1, fcgi_asked_again/1, extern_function/1, extern_node/1, log_folder/1,
          keepalive_timeout/1, max_connections/1, names/1, in_front/1, listings/1, several_listeners/1, symbolic_links/1, aliases/1, script_aliases/1, pages/1, tls_options/1, client_certificates/1]).
 
 -include_lib("common_test/include/ct.hrl").
@@ -14,7 +14,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [tls_by_name, tls_in_one_file, tls_bad_file, fcgi_application, fcgi_pool_lives, extern_function, extern_node, log_folder, keepalive_timeout, max_connections,
+    [tls_by_name, tls_in_one_file, tls_bad_file, fcgi_application, fcgi_pool_lives, fcgi_asked_again, extern_function, extern_node, log_folder, keepalive_timeout, max_connections,
      names, in_front, listings, several_listeners, symbolic_links, aliases, script_aliases, pages, tls_options, client_certificates].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -148,13 +148,15 @@ application(Requests) ->
     {Listen, "127.0.0.1:" ++ integer_to_list(Port)}.
 
 serve(Socket, Told) ->
-    {ok, <<1, Type, Id:16, Length:16, _:16, Rest/binary>>} = gen_tcp:recv(Socket, 0, ?WAIT_MS),
+    Answer = iolist_to_binary(["Content-Type: text/plain\n\n", told(Socket, Told)]),
+    ok = gen_tcp:send(Socket, [<<1, 6, 1:16, (byte_size(Answer)):16, 0, 0>>, Answer, <<1, 6, 1:16, 0:16, 0, 0, 1, 3, 1:16, 8:16, 0, 0, 0:64>>]).
+
+told(Socket, Told) ->
+    {ok, <<1, Type, 1:16, Length:16, _:16, Rest/binary>>} = gen_tcp:recv(Socket, 0, ?WAIT_MS),
     <<Content:Length/binary, _/binary>> = Rest,
     case {Type, Content} of
-        {5, <<>>} ->
-            Answer = iolist_to_binary(["Content-Type: text/plain\n\n", lists:reverse(Told)]),
-            ok = gen_tcp:send(Socket, [<<1, 6, Id:16, (byte_size(Answer)):16, 0, 0>>, Answer, <<1, 6, Id:16, 0:16, 0, 0, 1, 3, Id:16, 8:16, 0, 0, 0:64>>]);
-        _ -> serve(Socket, [Content | Told])
+        {5, <<>>} -> lists:reverse(Told);
+        _ -> told(Socket, [Content | Told])
     end.
 
 %% The pool of connections is killed: a request later it is there again, and requests go on.
@@ -171,6 +173,29 @@ fcgi_pool_lives(Config) ->
     ok = yucan_yaws_site:reload(Config, ["docroot = www\nfcgi_app_server = ", Other, "\n"]),
     200 = status(yucan_yaws_client:get(Port, "h", "/a.fcgi")),
     gen_tcp:close(Again).
+
+%% An application that takes a second request on each connection and ends instead of an answer: one that may be repeated is asked again over a new connection.
+fcgi_asked_again(Config) ->
+    {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {packet, fcgi}, {ip, {127, 0, 0, 1}}]),
+    {ok, Behind} = inet:port(Listen),
+    Application = spawn_link(fun() -> answers_once(Listen) end),
+    Port = yucan_yaws_site:start(Config, ["docroot = www\nfcgi_app_server = 127.0.0.1:", integer_to_list(Behind), "\n"], [{"www/a.fcgi", ""}]),
+    [begin
+         Response = yucan_yaws_client:request(#{port => Port, host => "h", target => "/a.fcgi?q=" ++ Query, method => Method}),
+         {Query, Status} = {Query, status(Response)},
+         true = Status =/= 200 orelse binary:match(element(3, Response), list_to_binary("q=" ++ Query)) =/= nomatch,
+         true = beamway_peer:wait_until(fun() -> yucan_fcgi_pool:idle({{127, 0, 0, 1}, Behind}) =:= Kept end, 20000)
+     end || {Query, Method, Status, Kept} <- [{"1", "GET", 200, 1}, {"2", "GET", 200, 1}, {"3", "POST", 502, 0}, {"4", "GET", 200, 1}]],
+    unlink(Application),
+    exit(Application, kill),
+    gen_tcp:close(Listen).
+
+answers_once(Listen) ->
+    {ok, Socket} = gen_tcp:accept(Listen, ?WAIT_MS),
+    ok = serve(Socket, []),
+    _ = told(Socket, []),
+    ok = gen_tcp:close(Socket),
+    answers_once(Listen).
 
 %% A function stands for PHP, in this VM.
 extern_function(Config) ->
