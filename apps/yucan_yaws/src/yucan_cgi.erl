@@ -22,10 +22,11 @@
                   user => iodata(),
                   timeout_ms => pos_integer(),
                   max => pos_integer(),
+                  keep => boolean(),
                   body_bytes => non_neg_integer(),
                   body => binary() | {partial, binary()}}.
 %% `program': the script itself is run; `interpreter': that program, and the script is its argument. `variables' win over the standard ones.
-%% `max': how many scripts may run at once. `body_bytes': the largest body that is taken.
+%% `max': how many scripts may run at once. `keep': whether a connection to a FastCGI application is kept. `body_bytes': the largest body that is taken.
 %% `body': what was read of it before.
 
 -define(TIMEOUT_MS, 60000).
@@ -78,9 +79,9 @@ shown({local, Path}) -> "unix:" ++ Path;
 shown({Host, Port}) when is_tuple(Host) -> inet:ntoa(Host) ++ ":" ++ integer_to_list(Port);
 shown({Host, Port}) -> Host ++ ":" ++ integer_to_list(Port).
 
-open(#{run := {fcgi, Address}, script := Script}, Variables, Body) ->
+open(#{run := {fcgi, Address}, script := Script} = Spec, Variables, Body) ->
     Log = fun(Text) -> yucan_events:warning("~ts says: ~ts", [Script, printable(Text)]) end,
-    with_module(yucan_fcgi_client, yucan_fcgi_client:open(Address, Variables, Body, Log));
+    with_module(yucan_fcgi_client, yucan_fcgi_client:open(Address, maps:get(keep, Spec, true), Variables, Body, Log));
 open(#{run := Run, script := Script} = Spec, Variables, Body) ->
     {Program, Arguments} = case Run of
                                {program, _} -> {Script, []};

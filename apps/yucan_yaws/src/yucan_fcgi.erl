@@ -4,7 +4,7 @@
 %% One connection carries one request at a time, whose number is always 1: that is all that php-fpm can do.
 -module(yucan_fcgi).
 
--export([begin_request/0, params/1, stdin/1, decode/1, encode_pairs/1, decode_pairs/1]).
+-export([begin_request/1, params/1, stdin/1, decode/1, encode_pairs/1, decode_pairs/1]).
 -export_type([record_in/0]).
 
 -ifdef(TEST).
@@ -29,9 +29,10 @@
                    | {other, Type :: byte(), binary()}.
 %% `{stdout, <<>>}' is the end of that stream.
 
-%% @doc The beginning of a request. The application keeps the connection afterwards.
--spec begin_request() -> iodata().
-begin_request() -> record(?BEGIN_REQUEST, <<?RESPONDER:16, ?KEEP_CONN, 0:40>>).
+%% @doc The beginning of a request. Does the application keep the connection afterwards?
+-spec begin_request(Keep :: boolean()) -> iodata().
+begin_request(true) -> record(?BEGIN_REQUEST, <<?RESPONDER:16, ?KEEP_CONN, 0:40>>);
+begin_request(false) -> record(?BEGIN_REQUEST, <<?RESPONDER:16, 0:48>>).
 
 %% @doc All parameters, and the end of their stream.
 -spec params([{iodata(), iodata()}]) -> iodata().
@@ -114,7 +115,7 @@ read_size(_) -> error.
 -ifdef(TEST).
 
 begin_request_test() ->
-    ?assertEqual(<<1, 1, 0, 1, 0, 8, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0>>, iolist_to_binary(begin_request())).
+    [?assertEqual(<<1, 1, 0, 1, 0, 8, 0, 0, 0, 1, Flag, 0, 0, 0, 0, 0>>, iolist_to_binary(begin_request(Keep))) || {Keep, Flag} <- [{true, 1}, {false, 0}]].
 
 params_test() ->
     ?assertEqual(<<1, 4, 0, 1, 0, 4, 4, 0, 1, 1, "AB", 0:32, 1, 4, 0, 1, 0, 0, 0, 0>>, iolist_to_binary(params([{"A", "B"}]))).

@@ -6,7 +6,7 @@
 %% goes on over a new one.
 -module(yucan_fcgi_client).
 
--export([open/4, read/2, close/1]).
+-export([open/5, read/2, close/1]).
 -export_type([source/0]).
 
 -define(CONNECT_MS, 5000).
@@ -22,17 +22,24 @@
                armed :: pos_integer(),
                ticket :: yucan_fcgi_pool:ticket() | none,
                buffer = <<>> :: binary(),
+               keep = true :: boolean(),
                %% Of a request on a kept connection, until its answer begins.
                again = none :: {Request :: iodata(), yucan_spool:body()} | none,
                sender :: {pid(), reference()} | none,
                log :: fun((binary()) -> any())}).
 -opaque source() :: #fcgi{}.
 
-%% @doc Connects, or takes a kept connection, and sends the request. `log' gets what the application writes to its standard error.
--spec open(yucan_fcgi_pool:address(), [{binary(), binary()}], yucan_spool:body(), fun((binary()) -> any())) ->
+%% @doc Connects, or takes a kept connection, and sends the request. `Keep': whether its connection is kept and may be a kept one. `Log' gets what
+%% the application writes to its standard error.
+-spec open(yucan_fcgi_pool:address(), Keep :: boolean(), [{binary(), binary()}], yucan_spool:body(), Log :: fun((binary()) -> any())) ->
           {ok, source()} | {error, {connect | send, inet:posix() | closed | timeout}}.
-open(Address, Variables, Body, Log) ->
-    Request = [yucan_fcgi:begin_request(), yucan_fcgi:params(Variables)],
+open(Address, false, Variables, Body, Log) ->
+    case connect(Address, yucan_fcgi_pool:wait(Address), [yucan_fcgi:begin_request(false), yucan_fcgi:params(Variables)], Body, Log) of
+        {ok, Source} -> {ok, Source#fcgi{keep = false}};
+        {error, Reason} -> {error, Reason}
+    end;
+open(Address, true, Variables, Body, Log) ->
+    Request = [yucan_fcgi:begin_request(true), yucan_fcgi:params(Variables)],
     case yucan_fcgi_pool:checkout(Address) of
         {kept, Socket, Armed} ->
             case start(Address, Socket, Armed, none, Request, Body, Log) of
@@ -162,6 +169,7 @@ rearmed(#fcgi{armed = Armed} = Source) -> Source#fcgi{armed = Armed - 1}.
 
 failed(Reason, Source) -> {error, Reason, close(Source)}.
 
+finish(#fcgi{keep = false} = Source) -> close(Source);
 %% A connection whose body is still under way cannot be used again.
 finish(#fcgi{sender = {Pid, Monitor}} = Source) ->
     receive

@@ -52,6 +52,7 @@ table(server) ->
      {script_alias, many, alias, [], "One program for all paths below a prefix, or a folder of programs of any name. The longest prefix wins."},
      {php_handler, one, php_handler, undefined, "What runs PHP: a program, a FastCGI application or a function. Without it: the program of php_exe_path."},
      {fcgi_app_server, one, host_port, undefined, "FastCGI application for .fcgi files. Without it they get 403."},
+     {fcgi_keep_conn, one, boolean, true, "Whether connections to FastCGI applications are kept. With false a script that goes on after fastcgi_finish_request holds up no other request."},
      {access_log, one, boolean, true, "Whether there is an access log. All servers must say the same."},
      {deflate, one, boolean, false, "Whether static text files are sent compressed."},
      {expires, one, expires, [], "Seconds for which clients may cache static files of a media type, such as image/png, image/* or *."},

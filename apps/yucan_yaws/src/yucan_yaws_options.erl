@@ -122,11 +122,11 @@ sconf(#{port := Port, rhost := Rhost, docroot := Docroots, listen := Listen, nam
            appmods = [{Path, Module} || #{path := Path, module := Module} <- Appmods]}.
 
 %% @doc What holds for all scripts that this process answers by: their limits, and who asks, as far as that is known.
--spec for_scripts() -> #{timeout_ms => pos_integer(), max => pos_integer(), body_bytes => pos_integer(), user => binary()}.
+-spec for_scripts() -> #{timeout_ms => pos_integer(), max => pos_integer(), keep => boolean(), body_bytes => pos_integer(), user => binary()}.
 for_scripts() ->
     case get(?MODULE) of
-        #{globals := #{cgi_timeout := Seconds, cgi_max := Max}, server := #{max_body_size := Bytes}} = Site ->
-            maps:merge(#{timeout_ms => Seconds * 1000, max => Max, body_bytes => Bytes}, maps:with([user], Site));
+        #{globals := #{cgi_timeout := Seconds, cgi_max := Max}, server := #{max_body_size := Bytes, fcgi_keep_conn := Keep}} = Site ->
+            maps:merge(#{timeout_ms => Seconds * 1000, max => Max, keep => Keep, body_bytes => Bytes}, maps:with([user], Site));
         undefined -> #{}
     end.
 

@@ -379,7 +379,7 @@ fcgi_leaves(Config) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Listen),
     Body = {file, yucan_yaws_site:write(Config, "body", binary:copy(<<"x">>, 50000000)), 50000000},
-    {ok, Source} = yucan_fcgi_client:open({{127, 0, 0, 1}, Port}, [], Body, fun(_) -> ok end),
+    {ok, Source} = yucan_fcgi_client:open({{127, 0, 0, 1}, Port}, true, [], Body, fun(_) -> ok end),
     {monitors, [{process, Sender}]} = process_info(self(), monitors),
     Monitor = monitor(process, Sender),
     {ok, Application} = gen_tcp:accept(Listen, 20000),

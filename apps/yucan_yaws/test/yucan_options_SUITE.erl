@@ -4,7 +4,7 @@
 -module(yucan_options_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([tls_by_name/1, tls_in_one_file/1, tls_bad_file/1, fcgi_application/1, fcgi_pool_lives/1, fcgi_asked_again/1, extern_function/1, extern_node/1, log_folder/1,
+-export([tls_by_name/1, tls_in_one_file/1, tls_bad_file/1, fcgi_application/1, fcgi_pool_lives/1, fcgi_asked_again/1, fcgi_keep_conn/1, extern_function/1, extern_node/1, log_folder/1,
          keepalive_timeout/1, max_connections/1, names/1, in_front/1, listings/1, several_listeners/1, symbolic_links/1, aliases/1, script_aliases/1, pages/1, tls_options/1, client_certificates/1]).
 
 -include_lib("common_test/include/ct.hrl").
@@ -14,7 +14,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [tls_by_name, tls_in_one_file, tls_bad_file, fcgi_application, fcgi_pool_lives, fcgi_asked_again, extern_function, extern_node, log_folder, keepalive_timeout, max_connections,
+    [tls_by_name, tls_in_one_file, tls_bad_file, fcgi_application, fcgi_pool_lives, fcgi_asked_again, fcgi_keep_conn, extern_function, extern_node, log_folder, keepalive_timeout, max_connections,
      names, in_front, listings, several_listeners, symbolic_links, aliases, script_aliases, pages, tls_options, client_certificates].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -196,6 +196,22 @@ answers_once(Listen) ->
     _ = told(Socket, []),
     ok = gen_tcp:close(Socket),
     answers_once(Listen).
+
+%% Each request has a connection of its own, asks for its end, and is closed.
+fcgi_keep_conn(Config) ->
+    {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {packet, fcgi}, {ip, {127, 0, 0, 1}}]),
+    {ok, Behind} = inet:port(Listen),
+    {Application, Monitor} = spawn_monitor(fun() ->
+        [begin
+             {ok, Socket} = gen_tcp:accept(Listen, ?WAIT_MS),
+             ok = serve(Socket, []),
+             {error, closed} = gen_tcp:recv(Socket, 0, ?WAIT_MS)
+         end || _ <- [1, 2]]
+    end),
+    Port = yucan_yaws_site:start(Config, ["docroot = www\nfcgi_keep_conn = false\nfcgi_app_server = 127.0.0.1:", integer_to_list(Behind), "\n"], [{"www/a.fcgi", ""}]),
+    [{200, _, <<1:16, 0:48, _/binary>>} = yucan_yaws_client:get(Port, "h", "/a.fcgi") || _ <- [1, 2]],
+    receive {'DOWN', Monitor, process, Application, Reason} -> normal = Reason after ?WAIT_MS -> error(still_open) end,
+    gen_tcp:close(Listen).
 
 %% A function stands for PHP, in this VM.
 extern_function(Config) ->
