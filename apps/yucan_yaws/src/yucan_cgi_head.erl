@@ -76,7 +76,8 @@ fields([], Status, Done) ->
     head(Status, lists:reverse(Done));
 fields([Line | Lines], Status, Done) ->
     case field(Line) of
-        {<<"status">>, Value} -> with_status(Value, Lines, Done);
+        %% After a status line it is a header like any other: it is what another server says for purposes of its own.
+        {<<"status">>, Value} when Status =:= none -> with_status(Value, Lines, Done);
         {Name, Value} -> fields(Lines, Status, [{Name, Value} | Done]);
         error -> {error, {line, shown(Line)}}
     end.
@@ -151,7 +152,9 @@ feed_test_() ->
              {[<<"Status: 404 Not Found\nContent-Length: 5\n\n">>], 404, [], 5, <<>>},
              {[<<"Location: /x\nStatus: 301\n\n">>], 301, [{<<"location">>, <<"/x">>}], unknown, <<>>},
              {[<<"HTTP/1.1 201 Created\nConnection: close\nSet-Cookie: a\nSet-Cookie: b\n\n">>], 201,
-              [{<<"set-cookie">>, <<"a">>}, {<<"set-cookie">>, <<"b">>}], unknown, <<>>}]].
+              [{<<"set-cookie">>, <<"a">>}, {<<"set-cookie">>, <<"b">>}], unknown, <<>>},
+             {[<<"HTTP/1.1 304 Not Modified\r\nStatus: 200 OK\r\n\r\n">>], 304, [{<<"status">>, <<"200 OK">>}], unknown, <<>>},
+             {[<<"HTTP/1.1 200 OK\r\nStatus: ready\r\n\r\n">>], 200, [{<<"status">>, <<"ready">>}], unknown, <<>>}]].
 
 rubbish_test_() ->
     [?_assertMatch({error, _}, feed(Text, new()))

@@ -453,6 +453,8 @@ revproxy_broken(Config) ->
     Cases = [{<<>>, 502}, {<<"rubbish\r\n\r\n">>, 502}, {<<"HTTP/1.1 200 OK\r\nBad Header: x\r\n\r\n">>, 502},
              {<<"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nContent-Length: 10\r\n\r\nabc">>, 200},
              {<<"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n">>, any},
+             {<<"HTTP/1.1 404 Not Found\r\nStatus: 200 OK\r\nContent-Length: 2\r\n\r\nno">>, 404},
+             {<<"HTTP/1.1 201 Created\r\nStatus: ready\r\nContent-Length: 2\r\n\r\nok">>, 201},
              {<<"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\nok">>, 201}],
     [begin
          {Listen, Address} = rubbish_server(Answer),
