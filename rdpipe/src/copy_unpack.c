@@ -94,8 +94,9 @@ static void warn_of_owner(unpack_t *unpack, const char *path)
 }
 
 /* A new owner takes set-id bits away, a user sets attributes only of what he may write, and a mode
- * changes an ACL: so in this order. */
-static bool set_attributes(unpack_t *unpack, int fd, const rd_item_t *item)
+ * changes an ACL: so in this order. `there`: the file that had the name before, NULL: none. */
+static bool set_attributes(unpack_t *unpack, int fd, const rd_item_t *item,
+                           const struct stat *there)
 {
     struct timespec times[2];
     struct stat is;
@@ -104,6 +105,9 @@ static bool set_attributes(unpack_t *unpack, int fd, const rd_item_t *item)
 
     if (unpack->copy.owner && !is_owned)
         warn_of_owner(unpack, item->path);
+    /* As with cp, a file that is there keeps its permissions. */
+    if (there && !unpack->copy.preserve)
+        mode = (mode & ~(mode_t)0777) | (there->st_mode & 0777);
     /* A directory has the set-group-id bit from the one in which it was made. */
     if (!is_owned && !unpack->copy.preserve && fstat(fd, &is) == 0 && S_ISDIR(is.st_mode))
         mode |= is.st_mode & S_ISGID;
@@ -287,6 +291,8 @@ static bool is_written(int fd)
 static void close_file(unpack_t *unpack)
 {
     rd_item_t *file = &unpack->file;
+    struct stat is;
+    bool is_there;
 
     if (unpack->fd < 0)
         return;
@@ -299,7 +305,10 @@ static void close_file(unpack_t *unpack)
         drop_file(unpack, true);
         return;
     }
-    if (!is_written(unpack->fd) || !set_attributes(unpack, unpack->fd, file) ||
+    is_there = fstatat(unpack->parent, unpack->name, &is, AT_SYMLINK_NOFOLLOW) == 0 &&
+               S_ISREG(is.st_mode);
+    if (!is_written(unpack->fd) ||
+        !set_attributes(unpack, unpack->fd, file, is_there ? &is : NULL) ||
         renameat(unpack->parent, unpack->part, unpack->parent, unpack->name) < 0) {
         (void)complain(unpack, file->path, errno);
         drop_file(unpack, true);
@@ -338,7 +347,7 @@ static void keep_file(unpack_t *unpack)
     if (fd < 0 || fstat(fd, &is) < 0 || !S_ISREG(is.st_mode) || (uint64_t)is.st_size != item->size)
         rd_complain(&unpack->complaints, item->path, "was changed while it was copied");
     else if ((unpack->copy.preserve || rd_attributes_wanted(&unpack->copy)) &&
-             !set_attributes(unpack, fd, item))
+             !set_attributes(unpack, fd, item, &is))
         (void)complain(unpack, item->path, errno);
     else
         unpack->kept++;
@@ -443,7 +452,7 @@ static void leave_directory(unpack_t *unpack)
     if (!preserve)
         item->mode |= 0700;
     fd = rd_beneath_file(&unpack->beneath, item->path, O_RDONLY | O_DIRECTORY, 0);
-    if (fd < 0 || !set_attributes(unpack, fd, item))
+    if (fd < 0 || !set_attributes(unpack, fd, item, NULL))
         (void)complain(unpack, item->path, errno);
     if (fd >= 0)
         close(fd);

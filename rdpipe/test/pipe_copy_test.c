@@ -103,6 +103,23 @@ static void times_and_modes(void)
     CHECK(run("test \"$(stat -c '%y' to/one)\" = \"$(stat -c '%y' from/one)\""));
 }
 
+/* A secret stays one, and a script stays one. */
+static void a_file_that_is_there_keeps_its_mode(void)
+{
+    rd_copy_t source = copy_of("from"), target = copy_of("to");
+
+    CHECK_IN(fresh());
+    CHECK(run("mkdir from to && echo new | tee from/key from/script >from/other && "
+              "echo older | tee to/key >to/script && chmod 644 from/* && chmod 600 to/key && "
+              "chmod 777 to/script"));
+    target.no_directory = true;
+    CHECK_EQ(copy_all(source, target), 0);
+    CHECK(run("diff -r from to && test \"$(cd to; stat -c %a key script | xargs)\" = '600 777'"));
+    source.preserve = target.preserve = true;
+    CHECK_EQ(copy_all(source, target), 0);
+    CHECK(run("test \"$(cd to; stat -c %a key script | xargs)\" = '644 644'"));
+}
+
 static void directories_keep_the_group_of_their_place(void)
 {
     CHECK_IN(fresh());
@@ -289,6 +306,7 @@ static const check_case_t cases[] = {
     {"a file and a tree", a_file_and_a_tree},
     {"a tree is not copied into itself", a_tree_is_not_copied_into_itself},
     {"times and modes", times_and_modes},
+    {"a file that is there keeps its mode", a_file_that_is_there_keeps_its_mode},
     {"directories keep the group of their place", directories_keep_the_group_of_their_place},
     {"holes stay holes", holes_stay_holes},
     {"what is there is not sent again", what_is_there_is_not_sent_again},
