@@ -240,6 +240,9 @@ static void say(rd_complaints_t *complaints, const char *path, const char *name)
 {
     if (errno == EPERM)
         rd_warn(complaints, path, "its attribute %s is not kept: only root may set it", name);
+    else if (errno == ENOTSUP)
+        rd_warn(complaints, path, "its attribute %s is not kept: the file system does not take it",
+                name);
     else
         rd_complain(complaints, path, "its attribute %s: %s", name, strerror(errno));
 }

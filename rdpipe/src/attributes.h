@@ -48,8 +48,8 @@ bool rd_attributes_own(const rd_attributes_t *attributes, int fd);
 bool rd_attributes_own_link(const rd_attributes_t *attributes, int parent, const char *name);
 
 /* Gives a file its ACLs, or its other extended attributes, and takes from it those of the same kind
- * that it shall not have. What could not be set is complained of, and what only root may set is
- * warned of. */
+ * that it shall not have. What could not be set is complained of. What only root may set, or the
+ * file system does not take, is warned of. */
 void rd_attributes_set(const rd_attributes_t *attributes, rd_complaints_t *complaints,
                        const char *path, int fd, bool are_acls);
 

@@ -183,6 +183,20 @@ def several_sources_with_all_that_they_have(hosts):
         expect(text in copies(hosts, words, 2), words)
 
 
+def a_file_system_without_attributes(hosts):
+    """The copy is whole without them, as with cp -a."""
+    folder = folder_of(hosts, "plain")
+    disk = folder_of(hosts, "plain/disk")
+    os.mkdir(f"{folder}/tree")
+    with open(f"{folder}/tree/file", "w", encoding="utf-8") as file:
+        file.write("text")
+    os.setxattr(f"{folder}/tree/file", "user.note", b"lost")
+    command = f"mount --make-rprivate / && mount -t ramfs ramfs {disk} && rdcp -a {folder}/tree {disk}; echo $? $(cat {disk}/tree/file)"
+    _, out, err = hosts.call(f"unshare -m bash -c '{command}'")
+    expect(out == b"0 text\n", f"{out!r}: {err}")
+    expect(f"rdcp: {disk}/tree/file: its attribute user.note is not kept: the file system does not take it" in err, err)
+
+
 def another_version(hosts):
     folder = folder_of(hosts, "versions")
     programs = folder_of(hosts, "versions/bin")
@@ -328,6 +342,6 @@ def kills_anywhere(hosts):
     run("diff", "-r", "--no-dereference", tree, f"{folder}/to")
 
 
-CASES = [a_tree_in_all_directions, a_file_in_all_directions, several_sources_with_all_that_they_have, a_copy_that_cannot_be_made, another_version, options_behind_the_paths,
+CASES = [a_tree_in_all_directions, a_file_in_all_directions, several_sources_with_all_that_they_have, a_file_system_without_attributes, a_copy_that_cannot_be_made, another_version, options_behind_the_paths,
          progress_of_a_copy, a_disk_that_is_full, a_file_that_changes, a_log_that_grows, two_copies_to_one_target,
          what_was_cut_off_goes_on, little_locked_memory, kills_anywhere]
