@@ -124,6 +124,16 @@ static bool set_attributes(unpack_t *unpack, int fd, const rd_item_t *item,
 
 /* ---- the target ---- */
 
+/* A directory that is there: by a copy that was cut off, or with -p, which gives it the mode of its
+ * source when it is complete. */
+static void make_writable(int fd)
+{
+    struct stat is;
+
+    if (fstat(fd, &is) == 0 && (is.st_mode & 0700) != 0700)
+        (void)fchmod(fd, (is.st_mode & 07777) | 0700);
+}
+
 static bool make_top(unpack_t *unpack)
 {
     rd_target_t *target = &unpack->target;
@@ -145,6 +155,8 @@ static bool make_top(unpack_t *unpack)
     /* A part that was given up may have the mode of its source. */
     if (target->is_new && fstat(target->base, &is) == 0)
         (void)fchmod(target->base, (is.st_mode & S_ISGID) | 0700);
+    else if (unpack->copy.preserve)
+        make_writable(target->base);
     return true;
 }
 
@@ -419,7 +431,6 @@ static void make_hard_link(unpack_t *unpack)
 static void make_directory(unpack_t *unpack)
 {
     const char *name;
-    struct stat is;
     int parent, fd;
 
     if (!*unpack->item.path || !find_place(unpack, &parent, &name))
@@ -433,8 +444,8 @@ static void make_directory(unpack_t *unpack)
     fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
         rd_complain(&unpack->complaints, unpack->item.path, "is there, and is no directory");
-    else if (unpack->target.is_new && fstat(fd, &is) == 0) /* by a copy that was cut off */
-        (void)fchmod(fd, (is.st_mode & (S_ISGID | 0777)) | 0700);
+    else if (unpack->target.is_new || unpack->copy.preserve)
+        make_writable(fd);
     if (fd >= 0)
         close(fd);
 }

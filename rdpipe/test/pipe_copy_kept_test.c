@@ -167,6 +167,25 @@ static void attributes_of_what_is_read_only(void)
     }
 }
 
+/* To new ones, and to those that are there. */
+static void directories_that_are_read_only(void)
+{
+    rd_copy_t source = copy_of("from"), target = copy_of("to");
+
+    CHECK_IN(fresh());
+    source.preserve = target.preserve = target.no_directory = true;
+    for (int round = 0; round < 2; round++) {
+        CHECK(run("mkdir -p from/deep && chmod 755 from from/deep && echo 1 >>from/one && "
+                  "echo 2 >>from/deep/two && chmod 555 from/deep from"));
+        if (geteuid() == 0)
+            CHECK(run("chown -R 65534 ."));
+        CHECK_EQ(copy_as_a_user(source, target), 0);
+        CHECK(run("diff -r from to && test \"$(stat -c '%a %y' to to/deep)\" = "
+                  "\"$(stat -c '%a %y' from from/deep)\""));
+        CHECK(run("test \"$(stat -c %a to to/deep | xargs)\" = '555 555'"));
+    }
+}
+
 static void access_lists_are_kept(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -438,6 +457,7 @@ static const check_case_t cases[] = {
     {"owners are kept by root", owners_are_kept_by_root},
     {"extended attributes are kept", extended_attributes_are_kept},
     {"attributes of what is read-only", attributes_of_what_is_read_only},
+    {"directories that are read-only", directories_that_are_read_only},
     {"access lists are kept", access_lists_are_kept},
     {"several sources", several_sources},
     {"a tree that is not whole among several", a_tree_that_is_not_whole_among_several},
