@@ -100,6 +100,8 @@ static void make_words(words_t *words, const char *host, const rd_ssh_t *ssh, rd
     add(words, "-oServerAliveInterval=5");
     add(words, "-oServerAliveCountMax=6");
     add(words, "-oClearAllForwardings=yes");
+    /* One in ~/.ssh/config, for sessions at a terminal, would make ssh refuse the command. */
+    add(words, "-oRemoteCommand=none");
     if (share != RD_SHARE_NO) {
         add(words, share == RD_SHARE_MASTER ? "-oControlMaster=yes" : "-oControlMaster=no");
         add_text(words, "-oControlPath=%s", socket);

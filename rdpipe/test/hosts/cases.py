@@ -248,6 +248,10 @@ def options_for_ssh(hosts):
     gives(hosts, f"echo x | rdpipe {common} -i {user} root@{hosts.address('host1')}:cat", b"x\n", **plain)
     status, _, err = hosts.call(f"rdpipe {common} -o IdentityFile=/nowhere -o BatchMode=yes root@{hosts.address('host1')}:cat", b"x", **plain)
     expect(status == 125 and "ssh has failed" in err, f"without a key: status {status}: {err}")
+    # A command of the user's configuration is for sessions at a terminal.
+    with open(config, encoding="utf-8") as file, open(f"{config}_command", "w", encoding="utf-8") as other:
+        other.write(file.read() + "\n RemoteCommand /bin/false\n")
+    gives(hosts, f"echo x | rdpipe -F {config}_command host1:cat", b"x\n", **plain)
     # A jump: the server sees host1; the hops go directly.
     gives(hosts, f"echo x | rdpipe -F {config} -J host1 --address host2={hosts.address('host2')} --address ={hosts.address('local')} "
           "host2:'echo $SSH_CONNECTION | cut -d\" \" -f1; cat'", f"{hosts.address('host1')}\nx\n".encode(), **plain)
