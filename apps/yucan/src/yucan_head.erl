@@ -303,10 +303,11 @@ relative(#req{host = Said} = Req, Rest) ->
 kept(undefined) -> undefined;
 kept(Said) -> binary:copy(Said).
 
-%% RFC 9112, 3.2.2: the target's authority counts, whatever the Host header says; that must be valid all the same.
-absolute(Authority, Path, #req{host = Host} = Req, Rest) ->
+%% RFC 9112, 3.2.2: the target's authority counts, whatever the Host header says; that must be valid all the same. Handlers see no other one.
+absolute(Authority, Path, #req{host = Host, headers = Headers} = Req, Rest) ->
     case {authority(Authority), authority(Host), yucan_path:canonical(Path)} of
-        {{ok, Name, Port}, {ok, _, _}, {ok, Canonical}} when Name =/= <<>> -> {ok, Req#req{path = Canonical, host = Name, port = Port}, Rest};
+        {{ok, Name, Port}, {ok, _, _}, {ok, Canonical}} when Name =/= <<>> ->
+            {ok, Req#req{path = Canonical, host = Name, port = Port, headers = lists:keystore(<<"host">>, 1, Headers, {<<"host">>, Authority})}, Rest};
         {_, _, error} -> {error, 400, bad_path};
         _ -> {error, 400, bad_host}
     end.

@@ -328,6 +328,21 @@ hosts_test_() ->
      || {Text, Expected} <- [{<<"A.org">>, {ok, <<"a.org">>, undefined}}, {<<"a:80">>, {ok, <<"a">>, 80}}, {<<"a:">>, {ok, <<"a">>, undefined}}, {<<"[::1]:8">>, {ok, <<"[::1]">>, 8}},
                              {<<>>, {ok, <<>>, undefined}}, {<<":80">>, error}, {<<"a:65536">>, error}]].
 
+%% The authority of a target takes the place of the Host header, for this request alone.
+absolute_test() ->
+    Lines = ["x: 1\r\n", "Host: b.org\r\n", "y: 2\r\n"],
+    Parse = fun(Target, Version, Said, Template) ->
+        {ok, #req{lines = Kept} = Req, <<>>} = yucan_head:parse(iolist_to_binary(["GET ", Target, " HTTP/", Version, "\r\n", Said, "\r\n"]), limits(), Template),
+        {{yucan_req:host(Req), yucan_req:path(Req), yucan_req:headers(Req)}, #req{lines = Kept}}
+    end,
+    Headers = fun(Host) -> [{<<"x">>, <<"1">>}, {<<"host">>, Host}, {<<"y">>, <<"2">>}] end,
+    {First, Template} = Parse("http://A.org:81/p", "1.1", Lines, #req{}),
+    ?assertEqual({<<"a.org">>, <<"/p">>, Headers(<<"A.org:81">>)}, First),
+    %% The next ones have the same lines.
+    ?assertEqual({<<"b.org">>, <<"/p">>, Headers(<<"b.org">>)}, element(1, Parse("/p", "1.1", Lines, Template))),
+    ?assertEqual({<<"c.org">>, <<"/">>, Headers(<<"c.org">>)}, element(1, Parse("http://c.org?q", "1.1", Lines, Template))),
+    ?assertEqual({<<"a.org">>, <<"/">>, [{<<"host">>, <<"a.org">>}]}, element(1, Parse("http://a.org", "1.0", [], #req{}))).
+
 dates_test() ->
     Date = {{1994, 11, 6}, {8, 49, 37}},
     [?assertEqual({ok, Date}, yucan_header:parse_date(T)) || T <- [<<"Sun, 06 Nov 1994 08:49:37 GMT">>, <<"Sunday, 06-Nov-94 08:49:37 GMT">>, <<"Sun Nov  6 08:49:37 1994">>]],
