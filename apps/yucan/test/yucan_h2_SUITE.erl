@@ -152,13 +152,15 @@ malformed(_) ->
     ask(Socket, 2001, fields(<<"/">>)),
     {200, _, _} = response(Socket, 2001).
 
-%% 8.2.3: for handlers they are one.
+%% 8.2.3: for handlers they are one, and for the limit.
 cookies(_) ->
     Self = self(),
-    Port = start(#{access_log => {function, fun(Entry) -> Self ! {entry, Entry} end}, middleware => [fun(Req, Next) -> Self ! {cookies, yucan_req:headers(Req), yucan_req:version(Req)}, Next(Req) end]}),
+    Port = start(#{limits => #{headers => 2}, access_log => {function, fun(Entry) -> Self ! {entry, Entry} end}, middleware => [fun(Req, Next) -> Self ! {cookies, yucan_req:headers(Req), yucan_req:version(Req)}, Next(Req) end]}),
     {200, _, _} = yucan_h2_client:request(Port, <<"/a?b">>, [{<<"cookie">>, <<"a=1">>}, {<<"x">>, <<"y">>}, {<<"cookie">>, <<"b=2">>}]),
     receive {cookies, Headers, {2, 0}} -> [{<<"cookie">>, <<"a=1; b=2">>}, {<<"host">>, <<"localhost">>}, {<<"x">>, <<"y">>}] = lists:sort(Headers) after ?WAIT_MS -> error(no_request) end,
-    receive {entry, Entry} -> {match, _} = re:run(yucan_log:format(Entry), "\"GET /a\\?b HTTP/2\\.0\" 200 2 ") after ?WAIT_MS -> error(no_entry) end.
+    receive {entry, Entry} -> {match, _} = re:run(yucan_log:format(Entry), "\"GET /a\\?b HTTP/2\\.0\" 200 2 ") after ?WAIT_MS -> error(no_entry) end,
+    {431, _, _} = yucan_h2_client:request(Port, <<"/">>, [{<<"x">>, <<"y">>}, {<<"cookie">>, <<"a=1">>}, {<<"cookie">>, <<"b=2">>}, {<<"z">>, <<"y">>}]),
+    {431, _, _} = yucan_h2_client:request(Port, <<"/">>, [{<<"x">>, <<"y">>}, {<<"z">>, <<"y">>}, {<<"cookie">>, <<"a=1">>}]).
 
 large(_) ->
     Socket = yucan_h2_client:connect(start()),

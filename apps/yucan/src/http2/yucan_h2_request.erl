@@ -43,11 +43,13 @@ pseudo(Rest, P) -> {ok, P, Rest}.
 headers([{Name, Value} = Field | Rest], Count, Done, Cookies, Fin, P, Limits, Req) ->
     case is_field(Field) of
         false -> malformed;
-        true when Count >= Limits#limits.headers -> {error, 431, too_many_headers};
+        %% Cookies are one header, as they are over HTTP/1.1, however many pieces a browser makes of them.
+        true when Count >= Limits#limits.headers, Name =/= <<"cookie">> orelse Cookies =:= [] -> {error, 431, too_many_headers};
         true when byte_size(Name) + byte_size(Value) + 2 > Limits#limits.header_line_bytes -> {error, 431, header_too_long};
         true ->
             case header(Name, Value, Req) of
-                cookie -> headers(Rest, Count + 1, Done, [Value | Cookies], Fin, P, Limits, Req);
+                cookie when Cookies =:= [] -> headers(Rest, Count + 1, Done, [Value], Fin, P, Limits, Req);
+                cookie -> headers(Rest, Count, Done, [Value | Cookies], Fin, P, Limits, Req);
                 #req{} = Noted -> headers(Rest, Count + 1, [Field | Done], Cookies, Fin, P, Limits, Noted);
                 Refusal -> Refusal
             end
