@@ -312,7 +312,7 @@ absolute(Authority, Path, #req{host = Host, headers = Headers} = Req, Rest) ->
         _ -> {error, 400, bad_host}
     end.
 
-%% @doc Host and port, of a Host header or an absolute target: name in lower case, and port. An absent or empty Host is an empty name (RFC 9110, 7.2).
+%% @doc Host and port, of a Host header or an absolute target: name in lower case and without a dot at its end, and port. An absent or empty Host is an empty name (RFC 9110, 7.2).
 -spec authority(undefined | binary()) -> {ok, Name :: binary(), undefined | inet:port_number()} | error.
 authority(undefined) -> {ok, <<>>, undefined};
 authority(<<>>) -> {ok, <<>>, undefined};
@@ -324,9 +324,17 @@ name(<<C, Rest/bits>>, Bin, At, Upper) when C >= $a, C =< $z; C >= $0, C =< $9; 
     name(Rest, Bin, At + 1, Upper);
 name(<<C, Rest/bits>>, Bin, At, _) when C >= $A, C =< $Z ->
     name(Rest, Bin, At + 1, true);
-name(<<>>, Bin, _, Upper) -> {ok, lower(Bin, Upper), undefined};
-name(<<$:, Port/binary>>, Bin, At, Upper) when At > 0 -> with_port(lower(binary_part(Bin, 0, At), Upper), Port);
+name(<<>>, Bin, At, Upper) -> {ok, lower(without_root(Bin, At), Upper), undefined};
+name(<<$:, Port/binary>>, Bin, At, Upper) when At > 0 -> with_port(lower(without_root(Bin, At), Upper), Port);
 name(_, _, _, _) -> error.
+
+%% The first `At' bytes. A dot at the end says that the name is whole (RFC 3986, 3.2.2); it is the same name without it.
+without_root(Bin, At) when At > 1 ->
+    case binary:at(Bin, At - 1) of
+        $. -> binary_part(Bin, 0, At - 1);
+        _ -> binary_part(Bin, 0, At)
+    end;
+without_root(Bin, At) -> binary_part(Bin, 0, At).
 
 lower(Name, false) -> Name;
 lower(Name, true) -> yucan_header:lower(Name).

@@ -56,7 +56,7 @@ version(#req{version = 20}) -> {2, 0}.
 -spec scheme(req()) -> http | https.
 scheme(#req{conn = Conn}) -> Conn#conn.scheme.
 
-%% @doc Name of the host that was asked for, in lower case, without port; empty if none was named.
+%% @doc Name of the host that was asked for, in lower case, without port and without a dot at its end; empty if none was named.
 -spec host(req()) -> binary().
 host(#req{host = Host}) -> Host.
 

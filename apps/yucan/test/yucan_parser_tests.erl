@@ -325,7 +325,8 @@ forms_test_() ->
 
 hosts_test_() ->
     [?_assertEqual(Expected, yucan_head:authority(Text))
-     || {Text, Expected} <- [{<<"A.org">>, {ok, <<"a.org">>, undefined}}, {<<"a:80">>, {ok, <<"a">>, 80}}, {<<"a:">>, {ok, <<"a">>, undefined}}, {<<"[::1]:8">>, {ok, <<"[::1]">>, 8}},
+     || {Text, Expected} <- [{<<"A.org">>, {ok, <<"a.org">>, undefined}}, {<<"a:80">>, {ok, <<"a">>, 80}}, {<<"a:">>, {ok, <<"a">>, undefined}}, {<<"A.org.">>, {ok, <<"a.org">>, undefined}},
+                             {<<"a.:80">>, {ok, <<"a">>, 80}}, {<<"[::1]:8">>, {ok, <<"[::1]">>, 8}},
                              {<<>>, {ok, <<>>, undefined}}, {<<":80">>, error}, {<<"a:65536">>, error}]].
 
 %% The authority of a target takes the place of the Host header, for this request alone.

@@ -38,7 +38,7 @@ hosts(Config) ->
     Hosts = lists:zipwith(fun file_host/2, [["default.org"], ["one.org", "ein.org"], ["*.one.org"], ["w??.one.org"]], Roots),
     Port = start(#{hosts => Hosts}),
     Bodies = [{"default.org", <<"default">>}, {"one.org", <<"one">>}, {"ONE.org:8080", <<"one">>}, {"ein.org", <<"one">>}, {"x.one.org", <<"many">>},
-              {"a.b.one.org", <<"many">>}, {"www.one.org", <<"www">>}, {"w...one.org", <<"many">>}, {"unknown.org", <<"default">>}, {"", <<"default">>}],
+              {"a.b.one.org", <<"many">>}, {"www.one.org", <<"www">>}, {"w...one.org", <<"many">>}, {"one.org.", <<"one">>}, {"WWW.one.org.:8080", <<"www">>}, {"unknown.org", <<"default">>}, {"", <<"default">>}],
     [{200, Body} = ask(Port, Host) || {Host, Body} <- Bodies],
     %% On one connection, which remembers what the last Host header meant: each twice, and between them a target that counts instead.
     Get = fun(Target, Host) -> ["GET ", Target, " HTTP/1.1\r\nHost: ", Host, "\r\n\r\n"] end,

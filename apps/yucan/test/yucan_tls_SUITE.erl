@@ -80,8 +80,10 @@ sni(Config) ->
          ssl:close(Socket)
      end || {Name, Subject} <- [{"a.org", "a.org"}, {"x.b.org", "b.org"}, {"A.org", "a.org"}, {"other.org", "default"}]],
     {ok, Socket} = yucan_test_server:tls_connect(Port, [{server_name_indication, "a.org"}]),
-    ok = ssl:send(Socket, "GET /host HTTP/1.1\r\nHost: a.org\r\n\r\n"),
-    {200, _, <<"a.org">>} = tls_one(Socket, <<>>),
+    [begin
+         ok = ssl:send(Socket, ["GET /host HTTP/1.1\r\nHost: ", Host, "\r\n\r\n"]),
+         {200, _, <<"a.org">>} = tls_one(Socket, <<>>)
+     end || Host <- ["a.org", "a.org."]],
     ok = ssl:send(Socket, "GET /host HTTP/1.1\r\nHost: x.b.org\r\n\r\n"),
     {421, _, _} = tls_one(Socket, <<>>).
 
