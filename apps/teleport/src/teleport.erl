@@ -105,13 +105,13 @@ send_request(Dest, Request, Label, Ids) -> send_request(Dest, Request, Label, Id
 -spec send_request(dest(), term(), Label :: term(), request_ids(), options()) -> request_ids().
 send_request(Dest, Request, Label, Ids, Options) -> reqids_add(send_request(Dest, Request, Options), Label, Ids).
 
-%% @doc Waits for the reply of {@link send_request/2}; after `timeout' it may be waited for again.
--spec wait_response(request_id(), timeout()) -> {reply, term()} | timeout | {error, {Reason :: term(), dest()}}.
-wait_response(Id, Timeout) -> teleport_request:wait(Id, Timeout).
+%% @doc Waits for the reply of {@link send_request/2}; after `timeout' it may be waited for again. The limit may be `{abs, Ms}', as for gen_server.
+-spec wait_response(request_id(), teleport_requests:limit()) -> {reply, term()} | timeout | {error, {Reason :: term(), dest()}}.
+wait_response(Id, Limit) -> teleport_request:wait(Id, Limit).
 
 %% @doc The same, but after `timeout' the reply is thrown away when it comes.
--spec receive_response(request_id(), timeout()) -> {reply, term()} | timeout | {error, {Reason :: term(), dest()}}.
-receive_response(Id, Timeout) -> teleport_request:finish(Id, Timeout).
+-spec receive_response(request_id(), teleport_requests:limit()) -> {reply, term()} | timeout | {error, {Reason :: term(), dest()}}.
+receive_response(Id, Limit) -> teleport_request:finish(Id, Limit).
 
 %% @doc Whether a message that was received is the reply.
 -spec check_response(Message :: term(), request_id()) -> {reply, term()} | no_reply | {error, {Reason :: term(), dest()}}.
@@ -180,8 +180,9 @@ is_reply(_) -> false.
 -spec statem_call(dest(), term()) -> term().
 statem_call(Dest, Request) -> call(Dest, Request, infinity).
 
-%% @equiv call(Dest, Request, Timeout)
--spec statem_call(dest(), term(), timeout()) -> term().
+%% @doc As gen_statem:call/3. A reply that comes too late never comes to the caller, so `clean_timeout' and `dirty_timeout' are the same.
+-spec statem_call(dest(), term(), timeout() | {clean_timeout | dirty_timeout, timeout()}) -> term().
+statem_call(Dest, Request, {Kind, Timeout}) when Kind =:= clean_timeout; Kind =:= dirty_timeout -> call(Dest, Request, Timeout);
 statem_call(Dest, Request, Timeout) -> call(Dest, Request, Timeout).
 
 %% @equiv cast(Dest, Message)

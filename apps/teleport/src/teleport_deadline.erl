@@ -2,14 +2,15 @@
 %% @doc One limit for several waits in a row: a time of `erlang:monotonic_time(millisecond)'.
 -module(teleport_deadline).
 
--export([in/1, left/1]).
--export_type([deadline/0]).
+-export([in/1, left/1, of_limit/1]).
+-export_type([deadline/0, limit/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
 -type deadline() :: integer() | infinity.
+-type limit() :: timeout() | {abs, Ms :: integer()}.
 
 %% @doc When so many milliseconds from now will have passed.
 -spec in(timeout()) -> deadline().
@@ -20,6 +21,11 @@ in(Ms) when is_integer(Ms), Ms >= 0 -> now_ms() + Ms.
 -spec left(deadline()) -> timeout().
 left(infinity) -> infinity;
 left(Deadline) -> max(0, Deadline - now_ms()).
+
+%% @doc How many milliseconds are left of a limit as OTP's functions for responses take it.
+-spec of_limit(limit()) -> timeout().
+of_limit({abs, Ms}) -> left(Ms);
+of_limit(Timeout) -> Timeout.
 
 now_ms() -> erlang:monotonic_time(millisecond).
 

@@ -15,7 +15,7 @@
 
 -type options() :: #{timeout => timeout(), class => teleport_config:class(), key => term(), unordered => boolean(), on_full => block | error | drop,
                      way => lane | distribution}.
--type limit() :: timeout() | options().
+-type limit() :: teleport_requests:limit() | options().
 -type not_sent() :: {error, [{node(), teleport:reason()}, ...]}.
 
 %% ---- one node ----
@@ -119,6 +119,7 @@ options(Given) when is_map(Given) ->
     end;
 options(infinity) -> #{timeout => infinity};
 options(Timeout) when is_integer(Timeout), Timeout >= 0 -> #{timeout => Timeout};
+options({abs, Ms} = Limit) when is_integer(Ms) -> #{timeout => teleport_deadline:of_limit(Limit)};
 options(_) -> error({erpc, badarg}).
 
 %% ---- responses ----
@@ -128,8 +129,8 @@ options(_) -> error({erpc, badarg}).
 receive_response(Id) -> receive_response(Id, infinity).
 
 %% @doc As erpc:receive_response/2.
--spec receive_response(teleport_request:id(), timeout()) -> term().
-receive_response(Id, Timeout) -> result(teleport_request:finish(Id, Timeout)).
+-spec receive_response(teleport_request:id(), teleport_requests:limit()) -> term().
+receive_response(Id, Limit) -> result(teleport_request:finish(Id, Limit)).
 
 %% @doc As erpc:receive_response/3.
 -spec receive_response(teleport_requests:collection(), teleport_requests:limit(), Delete :: boolean()) ->
@@ -145,9 +146,9 @@ receive_response(Collection, Limit, Delete) ->
 wait_response(Id) -> wait_response(Id, 0).
 
 %% @doc As erpc:wait_response/2.
--spec wait_response(teleport_request:id(), timeout()) -> {response, term()} | no_response.
-wait_response(Id, Timeout) ->
-    case teleport_request:wait(Id, Timeout) of
+-spec wait_response(teleport_request:id(), teleport_requests:limit()) -> {response, term()} | no_response.
+wait_response(Id, Limit) ->
+    case teleport_request:wait(Id, Limit) of
         timeout -> no_response;
         Answer -> {response, result(Answer)}
     end.

@@ -290,21 +290,21 @@ ref({?MODULE, Ref, _, _, _}) -> Ref;
 ref(_) -> error(badarg).
 
 %% @doc See {@link teleport:wait_response/2}.
--spec wait(id(), timeout()) -> {reply, term()} | timeout | {error, {term(), teleport:dest()}}.
-wait({?MODULE, Ref, {gen, Node}, _, _}, Timeout) -> of_gen(gen:wait_response(Ref, Timeout), Node);
-wait({?MODULE, Ref, lane, Dest, Sent}, Timeout) ->
+-spec wait(id(), teleport_deadline:limit()) -> {reply, term()} | timeout | {error, {term(), teleport:dest()}}.
+wait({?MODULE, Ref, {gen, Node}, _, _}, Limit) -> of_gen(gen:wait_response(Ref, Limit), Node);
+wait({?MODULE, Ref, lane, Dest, Sent}, Limit) ->
     receive
         {Ref, Reply} -> {reply, Reply};
         {Ref, ?FAILED, Reason} -> {error, {Reason, Dest}};
         {'DOWN', Ref, process, _, Reason} -> {error, {ended(Sent, Reason), Dest}}
-    after Timeout -> timeout
+    after teleport_deadline:of_limit(Limit) -> timeout
     end.
 
 %% @doc See {@link teleport:receive_response/2}.
--spec finish(id(), timeout()) -> {reply, term()} | timeout | {error, {term(), teleport:dest()}}.
-finish({?MODULE, Ref, {gen, Node}, _, _}, Timeout) -> of_gen(gen:receive_response(Ref, Timeout), Node);
-finish({?MODULE, Ref, lane, Dest, Sent} = Id, Timeout) ->
-    case wait(Id, Timeout) of
+-spec finish(id(), teleport_deadline:limit()) -> {reply, term()} | timeout | {error, {term(), teleport:dest()}}.
+finish({?MODULE, Ref, {gen, Node}, _, _}, Limit) -> of_gen(gen:receive_response(Ref, Limit), Node);
+finish({?MODULE, Ref, lane, Dest, Sent} = Id, Limit) ->
+    case wait(Id, Limit) of
         timeout ->
             true = demonitor(Ref, [flush]),
             ok = cancel(Ref, Sent),

@@ -9,8 +9,7 @@
 
 -type label() :: term().
 -opaque collection() :: #{reference() => {teleport_request:id(), label()}}.
--type limit() :: timeout() | {abs, Ms :: integer()}.
-%% `abs': a time of `erlang:monotonic_time(millisecond)'.
+-type limit() :: teleport_deadline:limit().
 -type response() :: {reply, term()} | {error, {Reason :: term(), teleport:dest()}}.
 
 %% @doc An empty collection.
@@ -44,7 +43,7 @@ wait(Collection, Limit, Delete) when is_map(Collection), is_boolean(Delete) ->
         {[alias | Ref], _} = Message when is_map_key(Ref, Collection) -> taken(Ref, Message, Collection, Delete);
         {Ref, _, _} = Message when is_map_key(Ref, Collection) -> taken(Ref, Message, Collection, Delete);
         {'DOWN', Ref, process, _, _} = Message when is_map_key(Ref, Collection) -> taken(Ref, Message, Collection, Delete)
-    after left(Limit) -> timeout
+    after teleport_deadline:of_limit(Limit) -> timeout
     end.
 
 %% @doc The same, but after `timeout' all its requests are given up.
@@ -88,6 +87,3 @@ taken(Ref, Message, Collection, Delete) ->
         no_reply -> no_reply;
         Response -> {Response, Label, Left}
     end.
-
-left({abs, Ms}) -> teleport_deadline:left(Ms);
-left(Timeout) -> Timeout.

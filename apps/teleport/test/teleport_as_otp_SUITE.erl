@@ -115,9 +115,17 @@ the_same_as_erpc(Config) ->
              Same(fun(E) -> E:receive_response(E:send_request(At, M, F, A, label, E:reqids_new()), Limit(F), false) end),
              Same(fun(E) -> E:wait_response(E:send_request(At, fun() -> apply(M, F, A) end, label, E:reqids_new()), Limit(F), true) end)
          end || {M, F, A} <- Ends, At <- [Node, node()] ++ ['nobody@127.0.0.1' || F =/= sleep]],
+        %% A time instead of milliseconds: far away, and over.
+        [begin
+             In = fun() -> {abs, erlang:monotonic_time(millisecond) + Ms} end,
+             Same(fun(E) -> E:call(At, M, F, A, In()) end),
+             Same(fun(E) -> E:multicall([At], fun() -> apply(M, F, A) end, In()) end),
+             Same(fun(E) -> E:receive_response(E:send_request(At, M, F, A), In()) end),
+             Same(fun(E) -> E:wait_response(E:send_request(At, M, F, A), In()) end)
+         end || {Ms, M, F, A} <- [{wait_ms(), erlang, node, []}, {-1, timer, sleep, [infinity]}], At <- [Node, node()]],
         [Same(fun(E) -> Bad(E) end)
          || Bad <- [fun(E) -> E:call(Node, erlang, node, x) end, fun(E) -> E:call(Node, erlang, node, [], soon) end, fun(E) -> E:call("n", erlang, node, []) end,
-                    fun(E) -> E:multicall([Node], erlang, node, x) end, fun(E) -> E:multicall(["n"], erlang, node, []) end,
+                    fun(E) -> E:call(Node, erlang, node, [], {abs, soon}) end, fun(E) -> E:multicall([Node], erlang, node, x) end, fun(E) -> E:multicall(["n"], erlang, node, []) end,
                     fun(E) -> E:call(Node, fun(_) -> x end) end, fun(E) -> E:cast(Node, erlang, node, x) end, fun(E) -> E:send_request(1, erlang, node, []) end]],
         receive Late -> error({late, Late}) after 100 -> ok end
     end).
