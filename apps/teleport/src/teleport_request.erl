@@ -237,8 +237,9 @@ help(Caller, Node, Module, Function, Args) ->
         {'DOWN', Monitor, process, Caller, _} -> ok
     end.
 
+%% Not by erpc:call: that applies a function of this node in the helper itself, and it would end with a request that is given up.
 answered(Ref, Node, Module, Function, Args) ->
-    try {Ref, {return, erpc:call(Node, Module, Function, Args, infinity)}}
+    try {Ref, {return, erpc:receive_response(erpc:send_request(Node, Module, Function, Args))}}
     catch
         throw:Thrown -> {Ref, {throw, Thrown}};
         exit:{exception, Reason} -> {Ref, {exit, Reason}};

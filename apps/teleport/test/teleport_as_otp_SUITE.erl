@@ -5,7 +5,7 @@
 -module(teleport_as_otp_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
--export([collections/1, collections_given_up/1, multi_calls/1, the_same_as_erpc/1, every_function_of_erpc/1, erpc_collections/1, options_of_erpc/1, group_leaders/1]).
+-export([collections/1, collections_given_up/1, multi_calls/1, the_same_as_erpc/1, every_function_of_erpc/1, erpc_collections/1, options_of_erpc/1, group_leaders/1, functions_go_on/1]).
 %% Used on the nodes.
 -export([start_of/3]).
 -import(teleport_nodes, [on_first/2, wait_ms/0]).
@@ -16,7 +16,7 @@ all() -> teleport_nodes:all([beamway, shm, tcp]).
 
 groups() ->
     teleport_nodes:groups([beamway, shm, tcp], [collections, collections_given_up, multi_calls, the_same_as_erpc, every_function_of_erpc, erpc_collections,
-                                       options_of_erpc, group_leaders]).
+                                       options_of_erpc, group_leaders, functions_go_on]).
 
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 
@@ -206,4 +206,18 @@ group_leaders(Config) ->
         true = erpc:call(Node, erlang, is_process_alive, [Started]),
         ok = erpc:call(Node, application, start, [teleport]),
         exit(Started, kill)
+    end).
+
+%% A function goes on when nobody waits for it any longer, as with erpc, also on the caller's node.
+functions_go_on(Config) ->
+    on_first(Config, fun(Node) ->
+        To = self(),
+        Slow = fun() -> To ! {begun, self()}, receive go_on -> To ! {done, node()} end end,
+        [begin
+             Request = teleport_erpc:send_request(On, Slow, Options),
+             {begun, Pid} = message(),
+             {'EXIT', {{erpc, timeout}, _}} = (catch teleport_erpc:receive_response(Request, 0)),
+             Pid ! go_on,
+             {done, On} = message()
+         end || On <- [Node, node()], Options <- [#{}, #{way => distribution}]]
     end).
