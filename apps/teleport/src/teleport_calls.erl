@@ -56,14 +56,20 @@ request(apply, [Ref, Caller, Leader, Module, Function | Args], Tx, #calls{pendin
     case map_size(Pending) >= Max of
         true -> {[{failed, [Ref | overload]}], State};
         false ->
-            _ = spawn_opt(?MODULE, run, [Tx, Ref, Leader, {Module, Function}, Args, MaxMessage], [{monitor, [{tag, {applied, Ref}}]}]),
-            added(Ref, #pending{server = none, caller = Caller}, State)
+            %% A node that has no room for another process refuses the function. The lane and its other calls go on.
+            try spawn_opt(?MODULE, run, [Tx, Ref, Leader, {Module, Function}, Args, MaxMessage], [{monitor, [{tag, {applied, Ref}}]}]) of
+                _ -> added(Ref, #pending{server = none, caller = Caller}, State)
+            catch
+                error:system_limit -> {[{failed, [Ref | overload]}], State}
+            end
     end;
 %% A caller of version 0.2.0 does not say its group leader.
 request(apply, [Ref, Caller, Module, Function | Args], Tx, State) when is_reference(Ref), is_pid(Caller), is_list(Args) ->
     request(apply, [Ref, Caller, group_leader(), Module, Function | Args], Tx, State);
 request(apply_cast, [Leader, Module, Function | Args], _, State) when is_pid(Leader), is_list(Args) ->
-    _ = spawn(?MODULE, cast, [Leader, Module, Function, Args]),
+    _ = try spawn(?MODULE, cast, [Leader, Module, Function, Args])
+        catch error:system_limit -> lost
+        end,
     {[], State};
 request(apply_cast, [Module, Function | Args], Tx, State) when is_list(Args) ->
     request(apply_cast, [group_leader(), Module, Function | Args], Tx, State);

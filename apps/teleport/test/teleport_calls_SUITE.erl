@@ -5,9 +5,9 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
 -export([sends/1, sizes/1, gen_server_calls/1, deferred_replies/1, gen_statem_calls/1, gen_event_calls/1, fsm_labels/1, requests/1, erpc_calls/1,
          multicalls/1, global_and_via/1, local_destinations/1, servers_that_end/1, timeouts/1, confirmations/1, ten_thousand_callers/1,
-         answers_that_are_too_large/1, another_limit_there/1, bad_input/1, options_at_once/1, nodes_that_are_not_there/1, what_lanes_say/1]).
+         answers_that_are_too_large/1, another_limit_there/1, no_room_for_processes/1, bad_input/1, options_at_once/1, nodes_that_are_not_there/1, what_lanes_say/1]).
 %% Used on the nodes.
--export([callback_mode/0, init/1, handle_event/4, handle_call/2, handle_event/2, whereis_name/1, register_name/2, unregister_name/1, send/2, hear/1]).
+-export([callback_mode/0, init/1, handle_event/4, handle_call/2, handle_event/2, whereis_name/1, register_name/2, unregister_name/1, send/2, hear/1, fill/1]).
 -import(teleport_nodes, [on_first/2, wait_ms/0]).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -17,7 +17,7 @@ all() -> teleport_nodes:all([beamway | teleport_nodes:kinds()]).
 groups() ->
     Both = [sends, sizes, gen_statem_calls, gen_event_calls, fsm_labels, requests, erpc_calls, multicalls, global_and_via, local_destinations, timeouts,
             confirmations, ten_thousand_callers, bad_input, options_at_once, nodes_that_are_not_there],
-    Lanes = [gen_server_calls, deferred_replies, servers_that_end, answers_that_are_too_large, another_limit_there, what_lanes_say],
+    Lanes = [gen_server_calls, deferred_replies, servers_that_end, answers_that_are_too_large, another_limit_there, no_room_for_processes, what_lanes_say],
     teleport_nodes:groups(teleport_nodes:kinds(), Both ++ Lanes) ++ teleport_nodes:groups([beamway], Both).
 
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
@@ -358,6 +358,29 @@ another_limit_there(Config) ->
      end, 2 * wait_ms()) || {Peer, Node} <- [{First, SecondNode}, {Second, FirstNode}]],
     beamway_peer:stop_all([First, Second]).
 
+%% Functions are refused, each alone, as with erpc. The lane goes on, and so do the calls that wait on it.
+no_room_for_processes(Config) ->
+    [{First, _}, {Second, Node}] =
+        [teleport_nodes:start(teleport_nodes:kind(Config), #{teleport => #{lanes => #{normal => 1}}, args => Args}) || Args <- [[], ["+P", "1024"]]],
+    ok = teleport_nodes:connect(First, Node),
+    ok = beamway_peer:run(First, fun() ->
+        Server = erpc:call(Node, teleport_nodes, start_server, [none]),
+        Waiting = teleport:send_request(Server, never),
+        Apply = fun() -> catch teleport:erpc_call(Node, erlang, node, [], wait_ms()) end,
+        Node = Apply(),
+        Filler = spawn(Node, ?MODULE, fill, [self()]),
+        full = message(),
+        %% Another process of the node may just have ended.
+        {'EXIT', {{erpc, system_limit}, _}} = beamway_peer:wait_until(fun() -> case Apply() of Node -> false; Ended -> Ended end end, wait_ms()),
+        ok = teleport:erpc_cast(Node, erlang, node, [], #{key => k}),
+        {echo, x} = teleport:call(Server, {echo, x}, wait_ms(), #{key => k}),
+        exit(Filler, kill),
+        _ = beamway_peer:wait_until(fun() -> Apply() =:= Node end, wait_ms()),
+        timeout = teleport:wait_response(Waiting, 0),
+        ok
+    end, 2 * wait_ms()),
+    beamway_peer:stop_all([First, Second]).
+
 bad_input(Config) ->
     on_first(Config, fun(Node) ->
         [{'EXIT', {{bad_destination, Bad}, _}} = (catch teleport:send(Bad, x)) || Bad <- [1, "name", {a, b, c}, {1, Node}, make_ref()]],
@@ -468,3 +491,21 @@ send(Reason, self) -> exit(self(), Reason), receive never -> ok end.
 hear(Test) ->
     Test ! {hears, self()},
     receive {'$gen_call', _, _} -> heard end.
+
+%% @private Leaves no room for another process on this node, until the test has ended.
+fill(Test) ->
+    Monitor = monitor(process, Test),
+    ok = filled(),
+    Test ! full,
+    fill_again(Monitor).
+
+fill_again(Monitor) ->
+    receive {'DOWN', Monitor, process, _, _} -> exit(nobody_tests)
+    after 100 -> ok = filled(), fill_again(Monitor)
+    end.
+
+filled() ->
+    try spawn_link(fun() -> receive never -> ok end end) of
+        _ -> filled()
+    catch error:system_limit -> ok
+    end.
