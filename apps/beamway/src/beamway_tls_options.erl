@@ -3,8 +3,8 @@
 %%
 %% `-ssl_dist_optfile FILE': the file holds `[{server, Options}, {client, Options}].', where the
 %% options are those of the ssl application. Or `-ssl_dist_opt server_certfile FILE ...' with the few
-%% names that OTP knows there. The file is read again for each connection, so that a change needs no
-%% restart.
+%% names that OTP knows there; beside a file they add the options that it does not name, as in OTP 26.
+%% The file is read again for each connection, so that a change needs no restart.
 %%
 %% Unless the options say otherwise both sides verify each other (`verify_peer', and on the server
 %% `fail_if_no_peer_cert'), and the caller checks the peer's certificate against the host of its node
@@ -112,14 +112,27 @@ bytes(Ip) -> [[Word bsr 8, Word band 255] || Word <- tuple_to_list(Ip)].
 
 %% ---- where they come from ----
 
-given({ok, [[File]]}, _) ->
-    from_file(File);
-given({ok, Other}, _) ->
-    problem("-ssl_dist_optfile: expected one file, found ~0tp", [Other]);
-given(error, {ok, Arguments}) ->
-    from_arguments(lists:append(Arguments), [{server, []}, {client, []}]);
 given(error, error) ->
-    problem("no TLS options: start the node with -ssl_dist_optfile FILE", []).
+    problem("no TLS options: start the node with -ssl_dist_optfile FILE", []);
+given(File, Arguments) ->
+    case {in_file(File), in_arguments(Arguments)} of
+        {{ok, OfFile}, {ok, OfArguments}} ->
+            {ok, [{Role, beside_file(proplists:get_value(Role, OfArguments, []), proplists:get_value(Role, OfFile, []))} || Role <- [server, client]]};
+        {{error, Problem}, _} ->
+            {error, Problem};
+        {_, {error, Problem}} ->
+            {error, Problem}
+    end.
+
+in_file({ok, [[File]]}) -> from_file(File);
+in_file({ok, Other}) -> problem("-ssl_dist_optfile: expected one file, found ~0tp", [Other]);
+in_file(error) -> {ok, []}.
+
+in_arguments({ok, Arguments}) -> from_arguments(lists:append(Arguments), [{server, []}, {client, []}]);
+in_arguments(error) -> {ok, []}.
+
+beside_file(Arguments, File) ->
+    [Argument || {Name, _} = Argument <- Arguments, not proplists:is_defined(Name, File)] ++ File.
 
 from_file(File) ->
     case erl_prim_loader:get_file(File) of

@@ -10,7 +10,7 @@
 -export([shm_between_nodes_of_one_host/1, tls_where_shm_is_off/1, with_stock_tls/1, ipv6/1, ip_hosts/1, long_boot/1,
          wrong_cookie_is_refused/1,
          plain_nodes_are_refused/1, silent_callers_keep_nobody_waiting/1,
-         another_certificate_without_restart/1, options_without_file/1, verify_fun_without_file/1,
+         another_certificate_without_restart/1, options_without_file/1, options_beside_file/1, verify_fun_without_file/1,
          socket_options/1, name_in_use/1, distribution_stopped_and_started/1, no_ssl/1, link_server_hangs/1, invalid_options_end_the_start/1,
          killed_peer/1, stopped_peer/1, silent_peer_stays/1, last_words/1, reconnects_leave_nothing/1,
          nothing_readable_on_the_wire/1]).
@@ -27,7 +27,7 @@ all() ->
     [shm_between_nodes_of_one_host, tls_where_shm_is_off, with_stock_tls, ipv6, ip_hosts, long_boot,
      wrong_cookie_is_refused,
      plain_nodes_are_refused, silent_callers_keep_nobody_waiting,
-     another_certificate_without_restart, options_without_file, verify_fun_without_file,
+     another_certificate_without_restart, options_without_file, options_beside_file, verify_fun_without_file,
      socket_options, name_in_use, distribution_stopped_and_started, no_ssl, link_server_hangs, invalid_options_end_the_start,
      killed_peer, stopped_peer, silent_peer_stays, last_words, reconnects_leave_nothing,
      nothing_readable_on_the_wire].
@@ -192,6 +192,22 @@ start_with_arguments(More) ->
     Arguments = lists:append([[Side ++ atom_to_list(Name), Value] || Side <- ["server_", "client_"],
                                                                      {Name, Value} <- Server]),
     beamway_peer:start(beamway_tls, #{flags => ["-proto_dist", "beamway_tls", "-ssl_dist_opt" | Arguments ++ More]}).
+
+%% The file has no certificate for the node that calls. What both name is as in the file.
+options_beside_file(_Config) ->
+    {ok, _, OtherNode} = beamway_peer:start(beamway_tls),
+    {ok, [[_, {client, Client}]]} = file:consult(beamway_certificates:good()),
+    File = beamway_certificates:optfile(
+             "beside", good, fun(#{certificate := Certificate, key := Key, authorities := Authorities}) ->
+                                     [{server, [{certfile, Certificate}, {keyfile, Key}, {cacertfile, Authorities}]}, {client, [{cacertfile, Authorities}]}]
+                             end),
+    Arguments = ["-ssl_dist_opt", "client_cacertfile", "/no/such.pem"
+                 | lists:append([["client_" ++ atom_to_list(Name), proplists:get_value(Name, Client)] || Name <- [certfile, keyfile]])],
+    [begin
+         {ok, One, _} = beamway_peer:start(beamway_tls, #{flags => tls_flags("beamway_tls", File) ++ More}),
+         {More, Connected} = {More, beamway_peer:call(One, net_kernel, connect_node, [OtherNode])},
+         ok = beamway_peer:stop(One)
+     end || {More, Connected} <- [{[], false}, {Arguments, true}]].
 
 %% A function of the user's has the last word on a certificate.
 verify_fun_without_file(_Config) ->
