@@ -91,7 +91,10 @@ drives_tcp() ->
 extension(StreamKind) ->
     #{links := Links} = Extension = ets:lookup_element(?TABLE, extension, 2),
     Extension#{links := usable(Links, StreamKind, erlang:monotonic_time(millisecond)),
-               takes_tls_over => StreamKind =:= tls andalso drives_tcp() =:= true andalso beamway_driver:has(tls)}.
+               takes_tls_over => StreamKind =:= tls andalso drives_tcp() =:= true andalso opens_ports() andalso beamway_driver:has(tls)}.
+
+%% The driver can take over only a port. With kernel's `inet_backend' set to socket, ssl connects by another kind of socket.
+opens_ports() -> application:get_env(kernel, inet_backend) =/= {ok, socket}.
 
 %% In a mesh that is being made there are hundreds of handshakes a second, and to look for devices is a job for another thread.
 usable(Links, StreamKind, Now) ->

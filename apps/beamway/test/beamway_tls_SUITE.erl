@@ -7,7 +7,7 @@
 -module(beamway_tls_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([shm_between_nodes_of_one_host/1, tls_where_shm_is_off/1, with_stock_tls/1, ipv6/1, ip_hosts/1, long_boot/1,
+-export([shm_between_nodes_of_one_host/1, tls_where_shm_is_off/1, sockets_that_are_no_ports/1, with_stock_tls/1, ipv6/1, ip_hosts/1, long_boot/1,
          wrong_cookie_is_refused/1,
          plain_nodes_are_refused/1, silent_callers_keep_nobody_waiting/1,
          another_certificate_without_restart/1, options_without_file/1, options_beside_file/1, verify_fun_without_file/1,
@@ -24,7 +24,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [shm_between_nodes_of_one_host, tls_where_shm_is_off, with_stock_tls, ipv6, ip_hosts, long_boot,
+    [shm_between_nodes_of_one_host, tls_where_shm_is_off, sockets_that_are_no_ports, with_stock_tls, ipv6, ip_hosts, long_boot,
      wrong_cookie_is_refused,
      plain_nodes_are_refused, silent_callers_keep_nobody_waiting,
      another_certificate_without_restart, options_without_file, options_beside_file, verify_fun_without_file,
@@ -66,18 +66,27 @@ tls_where_shm_is_off(_Config) ->
                                                     {beamway_tls, beamway_ssl, ssl, <<"ssl's processes: the peer's driver has no TLS">>},
                                                     {beamway_ssl, beamway_tls, ssl, <<"ssl's processes: this node's driver has no TLS">>}]].
 
+%% The driver cannot take over sockets of gen_tcp's other backend, so ssl's processes go on.
+sockets_that_are_no_ports(_Config) ->
+    {ok, Odd, OddNode} = beamway_peer:start(beamway_tls, #{args => ["-kernel", "inet_backend", "socket"]}),
+    {ok, Other, OtherNode} = beamway_peer:start(beamway_tls),
+    ssl_both_ways({Odd, OddNode}, {Other, OtherNode}).
+
 %% Both ways of calling, and the same wire.
 with_stock_tls(_Config) ->
     {ok, Ours, OurNode} = beamway_peer:start(beamway_tls_shm),
     {ok, Stock, StockNode} = beamway_peer:start(inet_tls),
+    ssl_both_ways({Ours, OurNode}, {Stock, StockNode}).
+
+ssl_both_ways({One, OneNode}, {Other, OtherNode}) ->
     [begin
          true = beamway_peer:call(Caller, net_kernel, connect_node, [Called]),
-         ok = beamway_peer:assert_link(Ours, StockNode, ssl),
-         ok = is_connected(Ours, Stock),
+         ok = beamway_peer:assert_link(One, OtherNode, ssl),
+         ok = is_connected(One, Other),
          true = beamway_peer:call(Caller, erlang, disconnect_node, [Called]),
-         ok = beamway_peer:wait_disconnected(Ours, StockNode),
-         ok = beamway_peer:wait_disconnected(Stock, OurNode)
-     end || {Caller, Called} <- [{Ours, StockNode}, {Stock, OurNode}]].
+         ok = beamway_peer:wait_disconnected(One, OtherNode),
+         ok = beamway_peer:wait_disconnected(Other, OneNode)
+     end || {Caller, Called} <- [{One, OtherNode}, {Other, OneNode}]].
 
 ipv6(_Config) ->
     case has_ipv6() of
