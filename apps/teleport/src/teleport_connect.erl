@@ -97,9 +97,10 @@ announced({ok, Socket}, Tls, #{announce := true}) when Tls =/= none ->
     end;
 announced(Connected, _, _) -> Connected.
 
+%% A lane is made of a port, whatever kernel's `inet_backend' says; gen_tcp wants that option first.
 socket_options(Ip) ->
     Family = case tuple_size(Ip) of 4 -> inet; 8 -> inet6 end,
-    [Family, binary, {active, false}, {packet, raw}, {nodelay, true}, {keepalive, true}, {send_timeout, 5000}].
+    [{inet_backend, inet}, Family, binary, {active, false}, {packet, raw}, {nodelay, true}, {keepalive, true}, {send_timeout, 5000}].
 
 connected({ok, Socket}, Tls, Met, {Node, _, _} = Id, Deadline) ->
     case secured({caller, Node}, Socket, Tls, Deadline) of

@@ -159,8 +159,9 @@ open(none, Ip, #listener{open = Open} = State) ->
 
 try_ports(Ip, {Low, High}) ->
     Family = case tuple_size(Ip) of 4 -> inet; 8 -> inet6 end,
-    Options = [Family, {ip, Ip}, binary, {active, false}, {packet, raw}, {nodelay, true}, {keepalive, true}, {reuseaddr, true}, {backlog, 256},
-               {send_timeout, 5000}],
+    %% As for those that call.
+    Options = [{inet_backend, inet}, Family, {ip, Ip}, binary, {active, false}, {packet, raw}, {nodelay, true}, {keepalive, true}, {reuseaddr, true},
+               {backlog, 256}, {send_timeout, 5000}],
     case gen_tcp:listen(Low, Options) of
         {error, eaddrinuse} when Low < High -> try_ports(Ip, {Low + 1, High});
         Other -> Other

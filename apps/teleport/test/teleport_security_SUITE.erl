@@ -6,7 +6,7 @@
 -export([wrong_proofs/1, replayed_proof/1, reflected_words/1, unknown_versions/1, nonsense/1, strangers_make_no_atoms/1, only_so_many_strangers/1,
          silence_ends/1, other_cookies/1, frames_that_no_peer_sends/1, the_cookie_is_never_sent/1, plain_and_tls/1, wrong_certificates/1,
          beside_tls/1, nothing_readable_beside_tls/1, without_shm_beside_tls/1, not_encrypted_beside_tls/1, other_certificate_beside_tls/1,
-         no_options_beside_tls/1, host_is_an_address/1, older_version_beside_tls/1, one_port/1]).
+         no_options_beside_tls/1, host_is_an_address/1, older_version_beside_tls/1, one_port/1, another_backend/1]).
 -export([rogue/4, listeners/0, older_teleport/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -19,7 +19,8 @@ suite() -> [{timetrap, {minutes, 3}}].
 all() -> [{group, tcp}, {group, shared_port}, {group, tls}, {group, inet_tls}, {group, beamway_tls_shm}].
 
 groups() ->
-    [{tcp, [], ?PLAIN}, {shared_port, [], ?PLAIN ++ [one_port]}, {tls, [], [plain_and_tls, wrong_certificates]}, {inet_tls, [], ?BESIDE_TLS},
+    [{tcp, [], ?PLAIN ++ [another_backend]}, {shared_port, [], ?PLAIN ++ [one_port, another_backend]},
+     {tls, [], [plain_and_tls, wrong_certificates]}, {inet_tls, [], ?BESIDE_TLS},
      {beamway_tls_shm, [], ?BESIDE_TLS ++ [other_certificate_beside_tls, no_options_beside_tls, host_is_an_address, older_version_beside_tls, one_port]}].
 
 %% These have TLS as their distribution.
@@ -352,6 +353,16 @@ one_port(Config) ->
     [{tcp, _}] = lanes({PeerC, PeerD, NodeD}),
     {1, 2} = {Listeners(PeerC), Listeners(PeerD)},
     beamway_peer:stop_all([PeerC, PeerD]).
+
+%% The node's other sockets of gen_tcp are no ports.
+another_backend(Config) ->
+    [{PeerA, _}, {PeerB, NodeB}] =
+        [teleport_nodes:start(teleport_nodes:kind(Config), #{args => ["-kernel", "inet_backend", "socket"]}) || _ <- [a, b]],
+    ok = teleport_nodes:connect(PeerA, NodeB),
+    false = beamway_peer:run(PeerA, fun() -> {ok, Socket} = gen_tcp:listen(0, []), is_port(Socket) end),
+    [{tcp, _}] = lanes({PeerA, PeerB, NodeB}),
+    NodeB = beamway_peer:call(PeerA, teleport, erpc_call, [NodeB, erlang, node, []]),
+    beamway_peer:stop_all([PeerA, PeerB]).
 
 %% @private
 -spec listeners() -> [port()].
