@@ -317,8 +317,8 @@ static void close_file(unpack_t *unpack)
         drop_file(unpack, true);
         return;
     }
-    is_there = fstatat(unpack->parent, unpack->name, &is, AT_SYMLINK_NOFOLLOW) == 0 &&
-               S_ISREG(is.st_mode);
+    is_there =
+        fstatat(unpack->parent, unpack->name, &is, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(is.st_mode);
     if (!is_written(unpack->fd) ||
         !set_attributes(unpack, unpack->fd, file, is_there ? &is : NULL) ||
         renameat(unpack->parent, unpack->part, unpack->parent, unpack->name) < 0) {
