@@ -254,9 +254,9 @@ rewriting(Config) ->
 
 %% The path that was asked for and the one that it becomes are both protected.
 rewriting_and_auth(Config) ->
-    Port = yucan_yaws_site:start(Config, ["docroot = www\narg_rewrite_mod = yucan_yaws_pages\n",
+    Port = yucan_yaws_site:start(Config, ["docroot = rewritten\narg_rewrite_mod = yucan_yaws_pages\n",
                                           [["<auth>\ndir = ", Dir, "\nrealm = r\nuser = joe:pw\n</auth>\n"] || Dir <- ["/rewrite/before", "/after"]]],
-                                 [{"www/before/f", "b"}, {"www/after/f", "a"}, {"www/open/f", "o"}]),
+                                 [{"rewritten/before/f", "b"}, {"rewritten/after/f", "a"}, {"rewritten/open/f", "o"}]),
     Get = fun(Target, Headers) ->
                   {Status, _, _} = yucan_yaws_client:request(#{port => Port, host => "h", target => Target, headers => Headers}),
                   Status
