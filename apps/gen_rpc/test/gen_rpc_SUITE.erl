@@ -338,7 +338,8 @@ lanes_that_are_full(Config) ->
             {badtcp, overload} = gen_rpc:call({Node, key}, erlang, node, [], wait_ms()),
             Pid ! go,
             went = gen_rpc:yield(Async),
-            Node = gen_rpc:call({Node, key}, erlang, node, [], wait_ms())
+            %% It counts until its process has ended, which comes behind the answer.
+            Node = beamway_peer:wait_until(fun() -> case gen_rpc:call({Node, key}, erlang, node, [], wait_ms()) of {badtcp, overload} -> false; Value -> Value end end, wait_ms())
         end),
         ok = beamway_peer:sigstop(Victim),
         on_first(Config, fun(_) ->
