@@ -320,11 +320,11 @@ rest_test() ->
 late_room_test() ->
     Tx = new(self(), none, shm, #{chunk_bytes => 100, max_message_bytes => 1000, max_queue_bytes => 1000, max_queue_messages => 1}, false),
     ok = enqueued(Tx, 1),
-    {Sender, Monitor} = spawn_monitor(fun() -> send(Tx, 1, message, {parts, [<<"t">>], 1}, 1, {block, teleport_deadline:in(200)}) end),
+    {Sender, Monitor} = spawn_monitor(fun() -> send(Tx, 1, message, {parts, [<<"t">>], 1}, 1, {block, teleport_deadline:in(1000)}) end),
     Ref = receive {wait, Waiting, Sender, 1} -> Waiting end,
     true = erlang:suspend_process(Sender),
     Ref ! {Ref, room},
-    timer:sleep(300),
+    timer:sleep(1100),
     true = erlang:resume_process(Sender),
     receive {'DOWN', Monitor, process, Sender, _} -> ok end,
     TakesPlace = receive {reserved, Ref, 1, message, _, 1} -> true after 0 -> false end,
