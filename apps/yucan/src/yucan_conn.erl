@@ -121,8 +121,8 @@ proxied(true, #conn{socket = Socket} = Conn, #limits{tls_ms = Timeout}) ->
 
 %% A trusted proxy speaks for many.
 admitted(Met, #site{limits = #limits{address_connections = infinity}}) -> Met;
-admitted({#conn{socket = Socket, proxied = Proxied}, _} = Met, #site{limits = #limits{address_connections = Most}, quota = Quota} = Site) ->
-    Peer = case Proxied of none -> yucan_transport:peer(Socket); _ -> Proxied end,
+admitted({#conn{socket = Socket} = Conn, _} = Met, #site{limits = #limits{address_connections = Most}, quota = Quota} = Site) ->
+    Peer = yucan_req:conn_peer(Conn),
     Key = quota_key(Peer, Site),
     case Key =:= none orelse yucan_quota:enter(Quota, Key, Most) of
         full ->

@@ -69,7 +69,7 @@ refused(Status, Reason, #conn{server = Server} = Conn) ->
     ?LOG_DEBUG("yucan ~ts: refused ~b, ~ts", [Server, Status, Reason]),
     case site(Server) of
         #site{on_event = Handler} = Site when Handler =/= none ->
-            emit(Site, [request, refused], #{}, #{status => Status, reason => Reason, peer => yucan_req:peer(#req{conn = Conn})});
+            emit(Site, [request, refused], #{}, #{status => Status, reason => Reason, peer => yucan_req:conn_peer(Conn)});
         _ -> ok
     end.
 

@@ -56,7 +56,7 @@ answered(Log, #req{method = Method, target = Target, version = Version, host = H
 -spec refused(none | log(), #conn{}, Status :: integer()) -> ok.
 refused(none, _, _) -> ok;
 refused(Log, Conn, Status) ->
-    deliver(Log, #{time => os:system_time(microsecond), peer => yucan_req:peer(#req{conn = Conn}), method => <<"-">>, target => <<"-">>, version => 11, status => Status,
+    deliver(Log, #{time => os:system_time(microsecond), peer => yucan_req:conn_peer(Conn), method => <<"-">>, target => <<"-">>, version => 11, status => Status,
                    bytes => 0, host => <<>>, us => 0, referer => <<>>, agent => <<>>}).
 
 deliver({function, Function, Failing}, Entry) -> yucan_events:attempt(fun() -> Function(Entry) end, access_log, Failing, 1);

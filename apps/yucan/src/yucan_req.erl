@@ -6,7 +6,7 @@
 -module(yucan_req).
 
 -export([method/1, target/1, path/1, query/1, has_query/1, decoded_path/1, version/1, scheme/1, host/1, port/1, id/1, headers/1, header/2,
-         header/3, peer/1, peer_socket/1, local/1, cookies/1, query_pairs/1, binding/2, bindings/1, assign/3, assigned/3, server/1,
+         header/3, peer/1, conn_peer/1, peer_socket/1, local/1, cookies/1, query_pairs/1, binding/2, bindings/1, assign/3, assigned/3, server/1,
          socket/1, tls_info/1, with_path/3, with_method/2, set_header/3, delete_header/2, has_body/1, body_length/1, body/1,
          body/2, read/1, read/2, gather/3, gather/4, trailers/1, body_error/1, pairs/1, pairs/2, cookie_pairs/1, bind/2]).
 -export_type([req/0, address/0, body_error/0]).
@@ -97,13 +97,19 @@ separator(_) -> <<", ">>.
 
 %% @doc The client: of the PROXY header, or of a header of `forwarded' if the peer of the socket is trusted.
 -spec peer(req()) -> address().
-peer(#req{peer = socket, conn = #conn{proxied = none}} = Req) -> peer_socket(Req);
-peer(#req{peer = socket, conn = #conn{proxied = Peer}}) -> Peer;
+peer(#req{peer = socket, conn = Conn}) -> conn_peer(Conn);
 peer(#req{peer = Peer}) -> Peer.
+
+%% @private The same of a connection, before there is a request.
+-spec conn_peer(#conn{}) -> address().
+conn_peer(#conn{proxied = none, socket = Socket}) -> socket_peer(Socket);
+conn_peer(#conn{proxied = Peer}) -> Peer.
 
 %% @doc The other end of the socket.
 -spec peer_socket(req()) -> address().
-peer_socket(#req{conn = #conn{socket = Socket}}) ->
+peer_socket(#req{conn = #conn{socket = Socket}}) -> socket_peer(Socket).
+
+socket_peer(Socket) ->
     %% It stays the same, and asking for it is a system call.
     case get(?PEER) of
         {Socket, Peer} -> Peer;
