@@ -363,10 +363,10 @@ own_modules(Config) ->
          {200, _, Expected} = yucan_yaws_client:get(Port, Site ++ ".example", "/index")
      end || Site <- ["red", "blue", "red"]],
     [begin
-         Socket = upgraded(Port, Site ++ ".example", "/ws"),
-         ok = gen_tcp:send(Socket, <<16#81, 16#82, 0:32, "hi">>),
-         Answer = list_to_binary([16#81, length(Site), Site]),
-         {ok, Answer} = gen_tcp:recv(Socket, byte_size(Answer), 10000 * beamway_runner:slowness()),
+         Socket = opened(Port, Site ++ ".example", "/ws"),
+         ok = gen_tcp:send(Socket, yucan_ws_client:frame(16#81, "hi")),
+         Answer = {16#81, list_to_binary(Site)},
+         Answer = yucan_ws_client:recv(Socket),
          gen_tcp:close(Socket)
      end || Site <- ["red", "blue"]],
     false = code:is_loaded(index),
@@ -424,42 +424,35 @@ websocket(Config) ->
     true = register(yucan_yaws_listener, self()),
     lists:foreach(fun(Page) -> converse(Port, Page) end, ["websocket", "websocket_default"]),
     [begin
-         Socket = upgraded(Port, "h", "/m/websocket"),
-         {ok, <<16#81, 4, "open">>} = gen_tcp:recv(Socket, 6, 10000 * beamway_runner:slowness()),
+         Socket = opened(Port, "h", "/m/websocket"),
+         {16#81, <<"open">>} = yucan_ws_client:recv(Socket),
          ok = gen_tcp:send(Socket, Frame),
          ok = gen_tcp:close(Socket),
          receive {left, Told} -> Left = Told after 10000 * beamway_runner:slowness() -> error({not_told, Left}) end
      end || {Frame, Left} <- [{<<16#88, 16#85, 0:32, 4001:16, "bye">>, {4001, <<"bye">>, 6}}, {<<>>, {1006, <<>>, 6}}]],
     %% One that handle_open/2 refuses is closed with what it says, and terminate/2 has the state of init/1.
     [begin
-         Socket = upgraded(Port, "h", "/m/" ++ Page),
-         {ok, Close} = gen_tcp:recv(Socket, byte_size(Close), 10000 * beamway_runner:slowness()),
+         Socket = opened(Port, "h", "/m/" ++ Page),
+         {16#88, Close} = yucan_ws_client:recv(Socket),
          ok = gen_tcp:close(Socket),
          receive {left, Told} -> Left = Told after 10000 * beamway_runner:slowness() -> error({not_told, Left}) end
-     end || {Page, Close, Left} <- [{"websocket_refused", <<16#88, 7, 4401:16, "login">>, {4401, <<"login">>}},
-                                    {"websocket_failed", <<16#88, 2, 1011:16>>, {no_login, for_me}}]].
+     end || {Page, Close, Left} <- [{"websocket_refused", <<4401:16, "login">>, {4401, <<"login">>}},
+                                    {"websocket_failed", <<1011:16>>, {no_login, for_me}}]].
 
 %% The state is 6: what the page gives, or nothing, has gone through init/1 and handle_open/2.
 converse(Port, Page) ->
-    Socket = upgraded(Port, "h", "/m/" ++ Page),
-    Frame = fun(Bytes) -> {ok, Got} = gen_tcp:recv(Socket, Bytes, 10000 * beamway_runner:slowness()), Got end,
-    <<16#81, 4, "open">> = Frame(6),
-    %% "hi", masked with zeroes.
-    ok = gen_tcp:send(Socket, <<16#81, 16#82, 0:32, "hi">>),
-    <<16#81, 7, "6 hello">> = Frame(9),
-    ok = gen_tcp:send(Socket, <<16#81, 16#82, 0:32, "hi">>),
-    <<16#81, 7, "7 hello">> = Frame(9),
-    ok = gen_tcp:send(Socket, <<16#81, 16#83, 0:32, "end">>),
-    <<16#81, 4, "last">> = Frame(6),
-    <<16#88, 6, 4000:16, "over">> = Frame(8),
+    Socket = opened(Port, "h", "/m/" ++ Page),
+    {16#81, <<"open">>} = yucan_ws_client:recv(Socket),
+    ok = gen_tcp:send(Socket, yucan_ws_client:frame(16#81, "hi")),
+    {16#81, <<"6 hello">>} = yucan_ws_client:recv(Socket),
+    ok = gen_tcp:send(Socket, yucan_ws_client:frame(16#81, "hi")),
+    {16#81, <<"7 hello">>} = yucan_ws_client:recv(Socket),
+    ok = gen_tcp:send(Socket, yucan_ws_client:frame(16#81, "end")),
+    {16#81, <<"last">>} = yucan_ws_client:recv(Socket),
+    {16#88, <<4000:16, "over">>} = yucan_ws_client:recv(Socket),
     gen_tcp:close(Socket).
 
-upgraded(Port, Host, Path) ->
-    Socket = yucan_yaws_client:send(Port, ["GET ", Path, " HTTP/1.1\r\nhost: ", Host, "\r\nupgrade: websocket\r\nconnection: Upgrade\r\n"
-                                    "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"]),
-    Head = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
-    {_, _} = binary:match(Head, <<"HTTP/1.1 101">>),
-    Socket.
+opened(Port, Host, Path) -> yucan_ws_client:open(Port, yucan_ws_client:head(Host, Path, [])).
 
 start_modules(Config) ->
     true = register(yucan_yaws_listener, self()),
