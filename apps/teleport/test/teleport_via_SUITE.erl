@@ -100,8 +100,9 @@ children(Config) ->
         Sup
     end),
     on_first(Config, fun(_) ->
-        First = gen_server:call(Name, pid),
+        %% Before the call to the same process: ERTS may hold a monitor back while its caller sends to other nodes.
         Monitor = monitor(process, teleport:whereis_name({tv_child, Node})),
+        First = gen_server:call(Name, pid),
         exit(First, kill),
         receive {'DOWN', Monitor, process, _, killed} -> ok after wait_ms() -> error(no_down) end,
         %% It is started anew, and found anew.
