@@ -7,68 +7,68 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-/* ---- the pace ---- */
+/* ---- the speed ---- */
 
-void rd_pace_begin(rd_pace_t *pace_p, int64_t now_ms)
+void rd_speed_begin(rd_speed_t *speed_p, int64_t now_ms)
 {
-    *pace_p = (rd_pace_t){.began_ms = now_ms, .at_ms = now_ms};
+    *speed_p = (rd_speed_t){.began_ms = now_ms, .at_ms = now_ms};
 }
 
-void rd_pace_step(rd_pace_t *pace, uint64_t bytes, uint64_t size, int64_t now_ms)
+void rd_speed_step(rd_speed_t *speed, uint64_t bytes, uint64_t size, int64_t now_ms)
 {
-    int64_t since = now_ms - pace->at_ms, all = now_ms - pace->began_ms;
+    int64_t since = now_ms - speed->at_ms, all = now_ms - speed->began_ms;
 
-    if (bytes < pace->bytes || since <= 0)
+    if (bytes < speed->bytes || since <= 0)
         return;
-    if (pace->bytes < pace->first)
-        pace->bytes = pace->first;
-    pace->rate = (double)(bytes - pace->bytes) * 1000 / (double)since;
-    pace->average = (double)(bytes - pace->first) * 1000 / (double)all;
-    pace->bytes = bytes;
-    pace->size = size;
-    pace->at_ms = now_ms;
+    if (speed->bytes < speed->first)
+        speed->bytes = speed->first;
+    speed->rate = (double)(bytes - speed->bytes) * 1000 / (double)since;
+    speed->average = (double)(bytes - speed->first) * 1000 / (double)all;
+    speed->bytes = bytes;
+    speed->size = size;
+    speed->at_ms = now_ms;
 }
 
-int64_t rd_pace_left(const rd_pace_t *pace)
+int64_t rd_speed_left(const rd_speed_t *speed)
 {
     double left;
 
-    if (pace->size < pace->bytes || pace->size == 0 || pace->average <= 0)
+    if (speed->size < speed->bytes || speed->size == 0 || speed->average <= 0)
         return -1;
-    left = (double)(pace->size - pace->bytes) / pace->average;
+    left = (double)(speed->size - speed->bytes) / speed->average;
     return left < 1e6 ? (int64_t)left : -1;
 }
 
-void rd_pace_text(char text[192], const rd_pace_t *pace)
+void rd_speed_text(char text[192], const rd_speed_t *speed)
 {
-    int64_t s = (pace->at_ms - pace->began_ms) / 1000, left = rd_pace_left(pace);
+    int64_t s = (speed->at_ms - speed->began_ms) / 1000, left = rd_speed_left(speed);
     char amount[32], rate[32], average[32], rest[48] = "";
 
-    rd_amount(amount, (double)pace->bytes, "B");
-    rd_amount(rate, pace->rate, "B/s");
-    rd_amount(average, pace->average, "B/s");
+    rd_amount(amount, (double)speed->bytes, "B");
+    rd_amount(rate, speed->rate, "B/s");
+    rd_amount(average, speed->average, "B/s");
     if (left >= 0)
         (void)snprintf(rest, sizeof rest, "  %d%% %d:%02d left",
-                       (int)(100.0 * (double)pace->bytes / (double)pace->size), (int)(left / 60),
+                       (int)(100.0 * (double)speed->bytes / (double)speed->size), (int)(left / 60),
                        (int)(left % 60));
     (void)snprintf(text, 192, "%d:%02d  %s  %s  average %s%s", (int)(s / 60), (int)(s % 60), amount,
                    rate, average, rest);
 }
 
-void rd_pace_json(char text[256], const rd_pace_t *pace)
+void rd_speed_json(char text[256], const rd_speed_t *speed)
 {
-    int64_t left = rd_pace_left(pace);
+    int64_t left = rd_speed_left(speed);
     char size[24] = "null", seconds[24] = "null";
 
-    if (pace->size > 0)
-        (void)snprintf(size, sizeof size, "%llu", (unsigned long long)pace->size);
+    if (speed->size > 0)
+        (void)snprintf(size, sizeof size, "%llu", (unsigned long long)speed->size);
     if (left >= 0)
         (void)snprintf(seconds, sizeof seconds, "%lld", (long long)left);
     (void)snprintf(text, 256,
                    "\"seconds\": %.3f, \"bytes\": %llu, \"rate\": %.0f, \"average\": %.0f, "
                    "\"size\": %s, \"left\": %s",
-                   (double)(pace->at_ms - pace->began_ms) / 1000, (unsigned long long)pace->bytes,
-                   pace->rate, pace->average, size, seconds);
+                   (double)(speed->at_ms - speed->began_ms) / 1000, (unsigned long long)speed->bytes,
+                   speed->rate, speed->average, size, seconds);
 }
 
 /* ---- showing it ---- */
@@ -137,19 +137,19 @@ struct rd_progress {
     int stop;
     const rd_cli_t *cli;
     const rd_transfer_t *transfer;
-    rd_pace_t pace;
+    rd_speed_t speed;
 };
 
 static void show(rd_progress_t *progress)
 {
     char text[192], members[256], json[320];
 
-    progress->pace.first = atomic_load(&progress->transfer->first);
-    rd_pace_step(&progress->pace,
+    progress->speed.first = atomic_load(&progress->transfer->first);
+    rd_speed_step(&progress->speed,
                  atomic_load_explicit(&progress->transfer->bytes, memory_order_relaxed),
                  atomic_load(&progress->transfer->size), rd_now_ms());
-    rd_pace_text(text, &progress->pace);
-    rd_pace_json(members, &progress->pace);
+    rd_speed_text(text, &progress->speed);
+    rd_speed_json(members, &progress->speed);
     (void)snprintf(json, sizeof json, "{\"command\": \"%s\", \"event\": \"progress\", %s}",
                    progress->cli->name, members);
     (void)rd_progress_write(progress->cli, text, json);
@@ -176,7 +176,7 @@ rd_progress_t *rd_progress_start(const rd_cli_t *cli, const rd_transfer_t *trans
     if (!progress)
         return NULL;
     *progress = (rd_progress_t){.stop = eventfd(0, EFD_CLOEXEC), .cli = cli, .transfer = transfer};
-    rd_pace_begin(&progress->pace, rd_now_ms());
+    rd_speed_begin(&progress->speed, rd_now_ms());
     if (progress->stop >= 0 && pthread_create(&progress->thread, NULL, run_progress, progress) == 0)
         return progress;
     if (progress->stop >= 0)

@@ -18,21 +18,21 @@ typedef struct {
     uint64_t first;       /* bytes that were there before */
     int64_t began_ms, at_ms;
     double rate, average; /* bytes a second: since the last look, and of the whole time */
-} rd_pace_t;
+} rd_speed_t;
 
-void rd_pace_begin(rd_pace_t *pace_p, int64_t now_ms);
+void rd_speed_begin(rd_speed_t *speed_p, int64_t now_ms);
 
 /* Looks once more. */
-void rd_pace_step(rd_pace_t *pace, uint64_t bytes, uint64_t size, int64_t now_ms);
+void rd_speed_step(rd_speed_t *speed, uint64_t bytes, uint64_t size, int64_t now_ms);
 
 /* Seconds that are left at the average rate; -1: nobody knows. */
-int64_t rd_pace_left(const rd_pace_t *pace);
+int64_t rd_speed_left(const rd_speed_t *speed);
 
 /* "0:12  1.200 GB  98.0 MB/s  average 100.0 MB/s  41% 0:17 left" */
-void rd_pace_text(char text[192], const rd_pace_t *pace);
+void rd_speed_text(char text[192], const rd_speed_t *speed);
 
 /* The same as members of an object of JSON, without its braces. */
-void rd_pace_json(char text[256], const rd_pace_t *pace);
+void rd_speed_json(char text[256], const rd_speed_t *speed);
 
 /* Does anybody want to see how far it is? */
 bool rd_progress_is_wanted(const rd_cli_t *cli);

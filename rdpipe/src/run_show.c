@@ -41,7 +41,7 @@ static char *json_of(const rd_run_t *run)
 
     if (!to)
         return NULL;
-    rd_pace_json(members, &run->pace);
+    rd_speed_json(members, &run->speed);
     (void)fprintf(to, "{\"command\": \"%s\", \"event\": \"progress\", %s, \"hops\": [",
                   run->settings->cli.name, members);
     write_hops(run, to);
@@ -55,7 +55,7 @@ static char *json_of(const rd_run_t *run)
 static size_t shown_hop(const rd_run_t *run)
 {
     size_t last = rd_run_count(run) - 1, hop = 1;
-    uint64_t least = run->pace.bytes > 0 ? run->pace.bytes : 1;
+    uint64_t least = run->speed.bytes > 0 ? run->speed.bytes : 1;
 
     if (run->settings->is_copy)
         return last;
@@ -67,7 +67,7 @@ static size_t shown_hop(const rd_run_t *run)
 void rd_run_show(rd_run_t *run)
 {
     const rd_cli_t *cli = &run->settings->cli;
-    int64_t now = rd_now_ms(), since = now - run->pace.at_ms;
+    int64_t now = rd_now_ms(), since = now - run->speed.at_ms;
     char text[768] = "", *json;
     size_t hop = shown_hop(run);
 
@@ -75,9 +75,9 @@ void rd_run_show(rd_run_t *run)
         since <= 0)
         return;
     run->show_ms = now + rd_progress_ms(cli);
-    rd_pace_step(&run->pace, run->of[hop].bytes,
+    rd_speed_step(&run->speed, run->of[hop].bytes,
                  hop == 1 && !run->settings->is_copy ? run->size : 0, now);
-    rd_pace_text(text, &run->pace);
+    rd_speed_text(text, &run->speed);
     if (run->settings->is_copy)
         add_copy(run, text, sizeof text);
     else

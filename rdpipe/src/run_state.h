@@ -45,7 +45,7 @@ typedef struct {
     bool are_told, have_ports, are_started, is_faulty;
     rd_why_t fault;
     uint64_t size;  /* of what comes first, 0: unknown */
-    rd_pace_t pace; /* of what comes first; of a copy, of its content */
+    rd_speed_t speed; /* of what comes first; of a copy, of its content */
     int64_t began_ms, started_ms, ended_ms, give_up_ms, show_ms;
 } rd_run_t;
 

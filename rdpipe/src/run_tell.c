@@ -223,7 +223,7 @@ void rd_run_tell_start(rd_run_t *run)
 {
     run->are_started = true;
     run->started_ms = rd_now_ms();
-    rd_pace_begin(&run->pace, run->started_ms);
+    rd_speed_begin(&run->speed, run->started_ms);
     run->show_ms = run->started_ms + rd_progress_ms(&run->settings->cli);
     run->give_up_ms = 0;
     for (size_t i = 0; i < rd_run_count(run); i++) {
