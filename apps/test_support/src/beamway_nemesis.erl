@@ -410,11 +410,11 @@ leftovers(Run) ->
     ok = disconnect_all(Alive),
     lists:foldl(fun leftovers/2, check_alive(Run), Alive).
 
-leftovers({N, Node}, #run{baseline = Baseline} = Run) ->
+leftovers({N, #{os_pid := OsPid} = Node}, #run{baseline = Baseline} = Run) ->
     Before = maps:get(N, Baseline),
     case wait_back(Node, Before, 100) of
         [] -> Run;
-        More -> found(left_behind, #{node => N, before_and_now => More}, Run)
+        More -> found(left_behind, #{node => N, before_and_now => More, descriptors => beamway_peer:fds(OsPid)}, Run)
     end.
 
 %% Sockets may still be closing. The number of ports and descriptors of a stock node says the same as ours.
