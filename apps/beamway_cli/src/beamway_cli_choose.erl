@@ -143,7 +143,13 @@ call(Node, Module, Function, Arguments) ->
 to_json({chosen, Nodes, Meta}) -> {[{nodes, Nodes}, {meta, json(Meta)}]};
 to_json({unsatisfied, Text}) -> {[{nodes, []}, {why, unicode:characters_to_binary(Text)}]};
 to_json({reports, _, Reports}) -> {[{reports, [json(Report) || Report <- Reports]}]};
-to_json({advice, _, Moves, Pairs}) -> {[{moves, [json(Move) || Move <- Moves]}, {pairs, [json(Pair) || Pair <- Pairs]}]}.
+to_json({advice, _, Moves, Pairs}) -> {[{moves, arrays(Moves)}, {pairs, arrays(Pairs)}]}.
+
+%% Of an advice: its tuples are pairs of nodes, and links with their bytes.
+arrays(Map) when is_map(Map) -> maps:map(fun(_, Value) -> arrays(Value) end, Map);
+arrays(Tuple) when is_tuple(Tuple) -> arrays(tuple_to_list(Tuple));
+arrays(List) when is_list(List) -> [arrays(Element) || Element <- List];
+arrays(Value) -> json(Value).
 
 json(Map) when is_map(Map) -> maps:map(fun(_, Value) -> json(Value) end, Map);
 json([Map | _] = List) when is_map(Map) -> [json(Element) || Element <- List];
@@ -172,4 +178,11 @@ candidates_test_() ->
 counted_test_() ->
     [?_assertEqual(#{require => x, n => 2}, counted(x, #{n => 2})), ?_assertEqual(#{require => x, n => 2}, counted(#{require => x}, #{n => 2})),
      ?_assertEqual(x, counted(x, #{}))].
+
+advice_test_() ->
+    Move = #{process => self(), from => a@h, to => b@h, saves => 2.5, less => [{{a@h, b@h}, 7}], more => []},
+    Pid = list_to_binary(pid_to_list(self())),
+    [?_assertEqual({[{moves, [#{process => Pid, from => <<"a@h">>, to => <<"b@h">>, saves => 2.5, less => [[[<<"a@h">>, <<"b@h">>], 7]], more => []}]},
+                     {pairs, [#{pair => [<<"a@h">>, <<"b@h">>], bytes => 7, share => 0.5, distance => 2}]}]},
+                   to_json({advice, "", [Move], [#{pair => {a@h, b@h}, bytes => 7, share => 0.5, distance => 2}]}))].
 -endif.
