@@ -5,6 +5,10 @@
 
 -export([start/1, start_per_core/0, draw_beside/2]).
 
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
 -define(BOOT_MS, 60000).
 -define(LSTOPO_MS, 30000).
 -define(MOST, 512).
@@ -65,7 +69,7 @@ stop(Peer) ->
 %% @doc The tree that was measured between cores, beside the one that hwloc knows.
 -spec draw_beside(file:filename(), placement_probe:measured()) -> ok.
 draw_beside(File, #{nodes := Nodes} = Measured) ->
-    {ok, Matrix} = placement_measured:matrix(Measured, placement_measured:best_mode(Measured), median_us),
+    Matrix = beamway_cli_topology_show:matrix(Measured, placement_measured:best_mode(Measured), median_us, #{}),
     #{tree := Tree} = placement_cluster:cluster(Matrix),
     beamway_cli_topology_show:draw(File, placement_draw:beside([{"measured", Tree}, {"hwloc", hwloc(Nodes)}])).
 
@@ -91,3 +95,10 @@ of_xml(Xml, Nodes) ->
 
 vertex({host, Name}, Known) -> {leaf, maps:get(Name, Known, list_to_atom(Name))};
 vertex({group, Name, Children}, Known) -> {group, Name, #{}, [vertex(Child, Known) || Child <- Children]}.
+
+-ifdef(TEST).
+
+nothing_to_draw_test() ->
+    Apart = #{nodes => [a, b], pairs => #{}, failed => [{quiet, a, b, timeout}], messages => 100, seconds => 1.5},
+    ?assertThrow({failed, _}, draw_beside("never.svg", Apart)).
+-endif.

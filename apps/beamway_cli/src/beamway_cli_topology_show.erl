@@ -2,7 +2,7 @@
 %% @doc `beamway topology show', `import' and `export': trees of files, as text, drawings and other formats.
 -module(beamway_cli_topology_show).
 
--export([show/1, convert/1, measured_file/1, write/2, draw/2]).
+-export([show/1, convert/1, measured_file/1, matrix/4, write/2, draw/2]).
 
 %% @doc Shows the tree of a file.
 -spec show(map()) -> ok.
@@ -109,6 +109,8 @@ one_of(Option, Text, Words) ->
         [] -> throw({usage, [Option, ": expected one of ", lists:join(", ", [hd(string:split(atom_to_list(W), "_us")) || W <- Words])]})
     end.
 
+%% @doc The times as a matrix; throws `failed' if nodes are apart, unless these may be dropped.
+-spec matrix(placement_probe:measured(), placement_probe:mode(), placement_measured:statistic(), map()) -> placement_matrix:matrix().
 matrix(Measured, Mode, Statistic, #{drop_gaps := true}) ->
     case placement_measured:joined_matrix(Measured, Mode, Statistic) of
         {ok, Matrix, Dropped} ->
