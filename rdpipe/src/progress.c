@@ -67,8 +67,8 @@ void rd_speed_json(char text[256], const rd_speed_t *speed)
     (void)snprintf(text, 256,
                    "\"seconds\": %.3f, \"bytes\": %llu, \"rate\": %.0f, \"average\": %.0f, "
                    "\"size\": %s, \"left\": %s",
-                   (double)(speed->at_ms - speed->began_ms) / 1000, (unsigned long long)speed->bytes,
-                   speed->rate, speed->average, size, seconds);
+                   (double)(speed->at_ms - speed->began_ms) / 1000,
+                   (unsigned long long)speed->bytes, speed->rate, speed->average, size, seconds);
 }
 
 /* ---- showing it ---- */
@@ -146,8 +146,8 @@ static void show(rd_progress_t *progress)
 
     progress->speed.first = atomic_load(&progress->transfer->first);
     rd_speed_step(&progress->speed,
-                 atomic_load_explicit(&progress->transfer->bytes, memory_order_relaxed),
-                 atomic_load(&progress->transfer->size), rd_now_ms());
+                  atomic_load_explicit(&progress->transfer->bytes, memory_order_relaxed),
+                  atomic_load(&progress->transfer->size), rd_now_ms());
     rd_speed_text(text, &progress->speed);
     rd_speed_json(members, &progress->speed);
     (void)snprintf(json, sizeof json, "{\"command\": \"%s\", \"event\": \"progress\", %s}",

@@ -76,7 +76,7 @@ void rd_run_show(rd_run_t *run)
         return;
     run->show_ms = now + rd_progress_ms(cli);
     rd_speed_step(&run->speed, run->of[hop].bytes,
-                 hop == 1 && !run->settings->is_copy ? run->size : 0, now);
+                  hop == 1 && !run->settings->is_copy ? run->size : 0, now);
     rd_speed_text(text, &run->speed);
     if (run->settings->is_copy)
         add_copy(run, text, sizeof text);

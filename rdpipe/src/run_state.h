@@ -44,7 +44,7 @@ typedef struct {
     int signals, got_signal;
     bool are_told, have_ports, are_started, is_faulty;
     rd_why_t fault;
-    uint64_t size;  /* of what comes first, 0: unknown */
+    uint64_t size;    /* of what comes first, 0: unknown */
     rd_speed_t speed; /* of what comes first; of a copy, of its content */
     int64_t began_ms, started_ms, ended_ms, give_up_ms, show_ms;
 } rd_run_t;
