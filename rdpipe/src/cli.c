@@ -244,6 +244,9 @@ void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *o
             (void)fputs(help, stdout);
             exit(rd_cli_printed(cli));
         }
+        if (option == RD_OPTION_OF_SENDER)
+            rd_usage(cli, "%s: rdsend decides this for both sides; give rdsend the option",
+                     argv[optind - 1]);
         rd_cli_option(cli, option, optarg);
     }
     rd_cli_check(cli);

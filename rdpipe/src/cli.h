@@ -61,17 +61,25 @@ enum {
     RD_OPTION_START,
     RD_OPTION_DROP,
     RD_OPTION_VERSION,
+    RD_OPTION_OF_SENDER, /* in rdrecv: refused */
     RD_OPTION_OWN
 };
 /* The options that all commands have. */
 #define RD_STREAM_OPTIONS                                                                          \
-    {"carrier", 1, NULL, RD_OPTION_CARRIER}, {"block", 1, NULL, RD_OPTION_BLOCK},                  \
-        {"no-checksum", 0, NULL, RD_OPTION_NO_CHECKSUM}, {"encrypt", 0, NULL, RD_OPTION_ENCRYPT},  \
+    {"carrier", 1, NULL, RD_OPTION_CARRIER}, {"encrypt", 0, NULL, RD_OPTION_ENCRYPT},              \
         {"streams", 1, NULL, RD_OPTION_STREAMS}, {"json", 0, NULL, RD_OPTION_JSON},                \
         {"progress", 0, NULL, RD_OPTION_PROGRESS}, {"quiet", 0, NULL, 'q'},                        \
         {"verbose", 0, NULL, 'v'}, {"help", 0, NULL, 'h'},                                         \
     {                                                                                              \
         "version", 0, NULL, RD_OPTION_VERSION                                                      \
+    }
+
+/* Those that a sender decides for both sides. */
+#define RD_SENDER_OPTIONS                                                                          \
+    {"block", 1, NULL, RD_OPTION_BLOCK}, {"no-checksum", 0, NULL, RD_OPTION_NO_CHECKSUM},          \
+        {"zstd", 2, NULL, RD_OPTION_ZSTD}, {"rate", 1, NULL, RD_OPTION_RATE},                      \
+    {                                                                                              \
+        "congestion", 1, NULL, RD_OPTION_CONGESTION                                                \
     }
 
 /* The first call of each command: no descriptor of ours takes the place of a standard one that is

@@ -38,6 +38,11 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"resume", 1, NULL, RD_OPTION_RESUME},
                                         {"buffer", 1, NULL, RD_OPTION_BUFFER},
                                         {"start", 1, NULL, RD_OPTION_START},
+                                        {"block", 2, NULL, RD_OPTION_OF_SENDER},
+                                        {"no-checksum", 2, NULL, RD_OPTION_OF_SENDER},
+                                        {"zstd", 2, NULL, RD_OPTION_OF_SENDER},
+                                        {"rate", 2, NULL, RD_OPTION_OF_SENDER},
+                                        {"congestion", 2, NULL, RD_OPTION_OF_SENDER},
                                         {NULL, 0, NULL, 0}};
 
 /* The listener is closed as soon as the one with the key is in with all streams. */

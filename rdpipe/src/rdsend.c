@@ -35,12 +35,10 @@ static const char help[] =
     "its end.\n";
 
 static const struct option options[] = {RD_STREAM_OPTIONS,
+                                        RD_SENDER_OPTIONS,
                                         {"key-file", 1, NULL, RD_OPTION_KEY_FILE},
                                         {"key-fd", 1, NULL, RD_OPTION_KEY_FD},
                                         {"wait", 1, NULL, RD_OPTION_WAIT},
-                                        {"congestion", 1, NULL, RD_OPTION_CONGESTION},
-                                        {"zstd", 2, NULL, RD_OPTION_ZSTD},
-                                        {"rate", 1, NULL, RD_OPTION_RATE},
                                         {"resume", 1, NULL, RD_OPTION_RESUME},
                                         {NULL, 0, NULL, 0}};
 

@@ -39,9 +39,7 @@ typedef struct {
 /* The options that rdpipe and rdcp have in common, for getopt_long. */
 #define RD_SETTINGS_LETTERS "o:F:i:J:"
 #define RD_SETTINGS_OPTIONS                                                                        \
-    {"zstd", 2, NULL, RD_OPTION_ZSTD}, {"rate", 1, NULL, RD_OPTION_RATE},                          \
-        {"congestion", 1, NULL, RD_OPTION_CONGESTION}, {"port", 1, NULL, RD_OPTION_PORT},          \
-        {"address", 1, NULL, RD_OPTION_ADDRESS},                                                   \
+    RD_SENDER_OPTIONS, {"port", 1, NULL, RD_OPTION_PORT}, {"address", 1, NULL, RD_OPTION_ADDRESS}, \
     {                                                                                              \
         "remote-path", 1, NULL, RD_OPTION_REMOTE_PATH                                              \
     }

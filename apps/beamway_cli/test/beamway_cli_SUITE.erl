@@ -8,7 +8,7 @@
 
 -export([all/0, suite/0]).
 -export([version/1, help/1, usage_errors/1, missing_library/1, result_of_an_overlay/1, broken_pipe/1, full_output/1, closed_descriptors/1, symbolic_link/1, path_with_space/1,
-         not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, hostile_folder/1, lost_folder/1, relative_libraries/1, completion_and_manual/1, completion_of_strange_names/1, zsh_completion/1, pipe_commands/1, pipe_options/1]).
+         not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, hostile_folder/1, lost_folder/1, relative_libraries/1, completion_and_manual/1, completion_of_strange_names/1, zsh_completion/1, pipe_commands/1, pipe_options/1, pipe_receiver/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, copy_of_checkout/2]).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
     [version, help, usage_errors, missing_library, result_of_an_overlay, broken_pipe, full_output, closed_descriptors, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
-     own_flags_are_ignored, hostile_folder, lost_folder, relative_libraries, completion_and_manual, completion_of_strange_names, zsh_completion, pipe_commands, pipe_options].
+     own_flags_are_ignored, hostile_folder, lost_folder, relative_libraries, completion_and_manual, completion_of_strange_names, zsh_completion, pipe_commands, pipe_options, pipe_receiver].
 
 version(Config) ->
     {0, Out, ""} = run(Config, "--version"),
@@ -284,10 +284,21 @@ pipe_options(Config, Folder, Name) ->
     Offered = lists:sort(string:lexemes(Words, " \n")),
     ?assertEqual({Name, [], []}, {Name, Offered -- Told, [Option || "--" ++ _ = Option <- Told -- Offered]}).
 
-%% Without help: by these a command calls itself on a host. rdrecv takes two without effect, which are for rdsend to decide.
+%% What the sender decides for both is refused by name.
+pipe_receiver(Config) ->
+    Command = filename:join(?config(root, Config), "rdpipe/build/bin/rdrecv"),
+    case filelib:is_regular(Command) of
+        false -> {skip, "rdpipe is not built"};
+        true ->
+            [?assertEqual({2, "", "rdrecv: " ++ Option ++ ": rdsend decides this for both sides; give rdsend the option\ntry 'rdrecv --help'\n"},
+                          shell(Config, ["RDPIPE_KEY=0123456789abcdef ", quoted(Command), " --wait 1 ", Option, " 0"]))
+             || Option <- not_told("rdrecv") ++ ["--block=4K"]], ok
+    end.
+
+%% Without help: by these a command calls itself on a host. Those of rdrecv are refused.
 not_told("rdpipe") -> ["--agent"];
 not_told("rdcp") -> ["--have", "--host", "--into", "--list", "--name", "--of", "--pack", "--unpack"];
-not_told("rdrecv") -> ["--block", "--no-checksum"];
+not_told("rdrecv") -> ["--block", "--congestion", "--no-checksum", "--rate", "--zstd"];
 not_told(_) -> [].
 
 %% Those in the lines that the expression finds.
