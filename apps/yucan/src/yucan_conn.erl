@@ -72,7 +72,7 @@ refresh(Reason, Pool) ->
     receive after 100 -> ok end.
 
 -spec start(yucan_transport:socket(), Count :: integer(), #listener{}) -> no_return().
-start(Socket, Count, #listener{server = Server} = Listener) ->
+start(Socket, Count, #listener{socket = Listening, server = Server} = Listener) ->
     Site = persistent_term:get({yucan, Server}),
     #site{limits = #limits{connections = Most}, metrics = Metrics} = Site,
     yucan_metrics:add(Metrics, connections),
@@ -80,23 +80,28 @@ start(Socket, Count, #listener{server = Server} = Listener) ->
     case Count > Most of
         true ->
             _ = [yucan_events:turned_away(Site, connections, yucan_transport:peer(Socket)) || Site#site.on_event =/= none],
-            turn_away(Socket, Site);
+            turn_away(Socket, Listening, Site);
         false -> introduce(Socket, Listener, Site)
     end.
 
--spec turn_away(yucan_transport:socket(), #site{}) -> no_return().
-turn_away(Socket, #site{limits = Limits, metrics = Metrics} = Site) ->
+%% Over TLS there is no answer without a handshake, which costs more than the connection.
+-spec turn_away(yucan_transport:socket(), Listening :: gen_tcp:socket(), #site{}) -> no_return().
+turn_away(Socket, Listening, #site{listeners = Listeners, limits = Limits, metrics = Metrics} = Site) ->
     yucan_metrics:add(Metrics, refused_connections),
-    yucan_reply:refuse(503, yucan_error:reason(503), Socket, any, Site),
-    yucan_transport:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
-    exit(normal).
+    case Listeners of
+        #{Listening := {none, _}} ->
+            yucan_reply:refuse(503, yucan_error:reason(503), Socket, any, Site),
+            yucan_transport:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
+            exit(normal);
+        _ -> done(Socket)
+    end.
 
 introduce(Socket, #listener{socket = Listening, server = Server, local = Local, doing = Doing}, #site{listeners = Listeners, limits = Limits} = Site) ->
     case Listeners of
         #{Listening := {Tls, Proxy}} ->
             Conn = #conn{socket = Socket, server = Server, local = real_local(Local, Socket)},
             ok = yucan_pool:silent(Doing),
-            secure(Tls, admitted(proxied(Proxy, Conn, Limits), Site), Limits, Doing);
+            secure(Tls, admitted(proxied(Proxy, Conn, Limits), Listening, Site), Limits, Doing);
         %% A reload has just given this address up.
         _ -> done(Socket)
     end.
@@ -120,14 +125,14 @@ proxied(true, #conn{socket = Socket} = Conn, #limits{tls_ms = Timeout}) ->
     end.
 
 %% A trusted proxy speaks for many.
-admitted(Met, #site{limits = #limits{address_connections = infinity}}) -> Met;
-admitted({#conn{socket = Socket} = Conn, _} = Met, #site{limits = #limits{address_connections = Most}, quota = Quota} = Site) ->
+admitted(Met, _, #site{limits = #limits{address_connections = infinity}}) -> Met;
+admitted({#conn{socket = Socket} = Conn, _} = Met, Listening, #site{limits = #limits{address_connections = Most}, quota = Quota} = Site) ->
     Peer = yucan_req:conn_peer(Conn),
     Key = quota_key(Peer, Site),
     case Key =:= none orelse yucan_quota:enter(Quota, Key, Most) of
         full ->
             yucan_events:turned_away(Site, address_connections, Peer),
-            turn_away(Socket, Site);
+            turn_away(Socket, Listening, Site);
         _ -> Met
     end.
 

@@ -3,7 +3,7 @@
 -module(yucan_tls_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([tls/1, plain_on_tls/1, silent_on_tls/1, sni/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_refused/1, tls_drain/1, tls_on_a_port/1]).
+-export([tls/1, plain_on_tls/1, silent_on_tls/1, too_many/1, sni/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_refused/1, tls_drain/1, tls_on_a_port/1]).
 
 -import(yucan_test_server, [answered/1, handler/0, server_side/1, tls_one/2, wait_for/1]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [tls, plain_on_tls, silent_on_tls, sni, tls_reload, tls_renewed, tls_tickets, tls_refused, tls_drain, tls_on_a_port].
+all() -> [tls, plain_on_tls, silent_on_tls, too_many, sni, tls_reload, tls_renewed, tls_tickets, tls_refused, tls_drain, tls_on_a_port].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -67,6 +67,18 @@ silent_on_tls(Config) ->
     Monitor = monitor(process, Pid),
     ok = gen_tcp:close(Socket),
     receive {'DOWN', Monitor, process, Pid, Reason} -> normal = Reason after ?WAIT_MS -> error(connection_stays) end.
+
+%% One connection too many meets its end there, and no bytes that are not of TLS.
+too_many(Config) ->
+    Listen = [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}],
+    [begin
+         Port = start(#{listen => Listen, limits => #{Limit => 1}}),
+         {ok, Served} = yucan_test_server:tls_connect(Port, []),
+         <<>> = yucan_client:until_closed(yucan_client:connect(Port)),
+         #{metrics := #{refused_connections := 1}} = yucan:info(yucan_server_test),
+         ok = ssl:close(Served),
+         yucan_test_server:stop_all()
+     end || Limit <- [connections, address_connections]].
 
 %% RFC 6066, 3; and a certificate for one name does not serve another's pages (RFC 9110, 7.4).
 sni(Config) ->
