@@ -9,7 +9,6 @@
 -export([open/5, read/2, close/1]).
 -export_type([source/0]).
 
--define(CONNECT_MS, 5000).
 -define(SEND_MS, 30000).
 %% At most so many messages of so many bytes wait for a process that does not read. More are allowed before they are used up (see yucan_conn).
 -define(ARM, 32).
@@ -60,7 +59,7 @@ again(Request, Variables, Body) ->
 
 connect(Address, Ticket, Request, Body, Log) ->
     Options = [binary, {active, ?ARM}, {packet, raw}, {buffer, ?BUFFER_BYTES}, {send_timeout, ?SEND_MS}, {send_timeout_close, true} | nodelay(Address)],
-    case gen_tcp:connect(host(Address), port(Address), Options, ?CONNECT_MS) of
+    case yucan_gateway:connect(host(Address), port(Address), Options) of
         {ok, Socket} -> start(Address, Socket, ?ARM, Ticket, Request, Body, Log);
         {error, Reason} ->
             answered(Ticket),

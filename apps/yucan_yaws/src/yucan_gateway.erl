@@ -5,9 +5,10 @@
 %% body then goes to the client as it arrives, no faster than the client reads. When the client goes, so does the source.
 -module(yucan_gateway).
 
--export([respond/3]).
+-export([connect/3, respond/3]).
 -export_type([source/0, options/0]).
 
+-define(CONNECT_MS, 5000).
 %% How often to look whether the client is still there.
 -define(LOOK_MS, 1000).
 %% An answer that is complete by then is sent in one piece, with its length.
@@ -19,6 +20,19 @@
 -type options() :: #{silence_ms := pos_integer(), name := file:filename_all(), headers => fun((headers()) -> headers())}.
 %% `silence_ms': how long the source may say nothing. `name': for the log. `headers': changes them on their way.
 -type headers() :: [{binary(), binary()}].
+
+%% @doc Connects to a server or an application. A name is tried by IPv4 first, then by IPv6.
+-spec connect(inet:hostname() | inet:ip_address() | {local, file:filename()}, inet:port_number(), [gen_tcp:connect_option()]) ->
+    {ok, gen_tcp:socket()} | {error, inet:posix() | timeout}.
+connect(Host, Port, Options) ->
+    case gen_tcp:connect(Host, Port, Options, ?CONNECT_MS) of
+        {error, Reason} = Error when is_list(Host), Reason =/= timeout ->
+            case gen_tcp:connect(Host, Port, [inet6 | Options], ?CONNECT_MS) of
+                {error, _} when Reason =/= nxdomain -> Error;
+                Result -> Result
+            end;
+        Result -> Result
+    end.
 
 %% @doc Reads the head and answers. Afterwards the source is closed, or belongs to the response.
 -spec respond(yucan_req:req(), source(), options()) -> yucan_handler:response().

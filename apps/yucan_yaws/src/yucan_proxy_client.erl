@@ -7,7 +7,6 @@
 -export([open/4, read/2, close/1]).
 -export_type([source/0]).
 
--define(CONNECT_MS, 5000).
 -define(SEND_MS, 30000).
 -define(MAX_HEAD, 65536).
 
@@ -22,8 +21,8 @@
 -spec open({Host :: string(), inet:port_number()}, Method :: binary(), Head :: iodata(), yucan_spool:body()) ->
           {ok, source()} | {error, {connect | send, inet:posix() | closed | timeout}}.
 open({Host, Port}, Method, Head, Body) ->
-    Options = [binary, {active, false}, {nodelay, true}, {send_timeout, ?SEND_MS}, {send_timeout_close, true} | family(Host)],
-    case gen_tcp:connect(address(Host), Port, Options, ?CONNECT_MS) of
+    Options = [binary, {active, false}, {nodelay, true}, {send_timeout, ?SEND_MS}, {send_timeout_close, true}],
+    case yucan_gateway:connect(address(Host), Port, Options) of
         {ok, Socket} ->
             case gen_tcp:send(Socket, [Head, small(Body)]) of
                 ok -> {ok, #proxy{socket = Socket, method = Method, sender = sender(Socket, Body)}};
@@ -38,9 +37,6 @@ address("[" ++ Rest) ->
     {ok, Address} = inet:parse_address(string:trim(Rest, trailing, "]")),
     Address;
 address(Host) -> Host.
-
-family("[" ++ _) -> [inet6];
-family(_) -> [].
 
 small({memory, Data}) -> Data;
 small(_) -> <<>>.

@@ -10,14 +10,16 @@
 -export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
          hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, without_descriptors/1, given_up/1, too_many/1, head_request/1, not_executable/1, shell_characters/1, called/1,
          fcgi_broken/1, body_bound/1, fcgi_leaves/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
-         revproxy_path/1, revproxy_hops/1, revproxy_elsewhere/1]).
+         revproxy_path/1, revproxy_hops/1, revproxy_elsewhere/1, over_ipv6/1]).
+
+-define(LOOPBACK6, {0, 0, 0, 0, 0, 0, 0, 1}).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
      client_leaves, without_descriptors, given_up, too_many, head_request, not_executable, shell_characters, called, body_bound, fcgi_broken, fcgi_leaves, fcgi_absent, revproxy, revproxy_broken, many_at_once,
-     revproxy_path, revproxy_hops, revproxy_elsewhere].
+     revproxy_path, revproxy_hops, revproxy_elsewhere, over_ipv6].
 
 %% Bodies go to a folder of this suite's own, where nobody else leaves files.
 init_per_suite(Config) ->
@@ -397,11 +399,13 @@ fcgi_absent(Config) ->
     ok.
 
 %% Says one thing to whoever connects, after it has got something, and hangs up.
-rubbish_server(Answer) ->
-    {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}]),
+rubbish_server(Answer) -> rubbish_server(Answer, {127, 0, 0, 1}, "127.0.0.1").
+
+rubbish_server(Answer, Ip, Name) ->
+    {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {ip, Ip}]),
     {ok, Port} = inet:port(Listen),
     _ = spawn(fun() -> say(Listen, Answer) end),
-    {Listen, "127.0.0.1:" ++ integer_to_list(Port)}.
+    {Listen, Name ++ ":" ++ integer_to_list(Port)}.
 
 say(Listen, Answer) ->
     case gen_tcp:accept(Listen) of
@@ -508,6 +512,36 @@ revproxy_elsewhere(Config) ->
          ok = gen_tcp:close(Listen)
      end || {Base, Place, Expected} <- [{"/", "//a.example/x", <<"//a.example/x">>}, {"/", "http://a.example/x", <<"http://a.example/x">>}, {"/", "/x", <<"http://h/in/x">>},
                                         {"/base", "/base/x?y", <<"http://h/in/x?y">>}, {"/base/", "/base?y", <<"http://h/in?y">>}, {"/base", "/basement", <<"http://h/in/basement">>}]].
+
+%% A name that has only an IPv6 address, and one that has both, of an application that listens on that one.
+over_ipv6(Config) ->
+    case gen_tcp:listen(0, [{ip, ?LOOPBACK6}]) of
+        {ok, Socket} ->
+            ok = gen_tcp:close(Socket),
+            named_over_ipv6(Config);
+        {error, Reason} -> {skip, io_lib:format("this host has no ::1 (~p)", [Reason])}
+    end.
+
+named_over_ipv6(Config) ->
+    Lookup = inet_db:res_option(lookup),
+    ok = inet_db:set_lookup([file | Lookup]),
+    Addresses = [{?LOOPBACK6, ["six.test", "both.test"]}, {{127, 0, 0, 1}, ["both.test"]}],
+    [ok = inet_db:add_host(Ip, Names) || {Ip, Names} <- Addresses],
+    Http = <<"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok">>,
+    Fcgi = <<1, 6, 0, 1, 0, 21, 0, 0, "Content-Type: a/b\n\nok", 1, 3, 0, 1, 0, 8, 0, 0, 0:64>>,
+    try
+        [begin
+             {Listen, Address} = rubbish_server(Answer, ?LOOPBACK6, Name),
+             Port = start(Config, [Before, Address, After, "\n"], [{"a.php", ""}]),
+             {Name, 200, _, <<"ok">>} = erlang:insert_element(1, get(Port, "/a.php"), Name),
+             ok = yucan_yaws_site:stop(),
+             ok = gen_tcp:close(Listen)
+         end || {Answer, Before, After} <- [{Http, "revproxy = / http://", "/"}, {Fcgi, "php_handler = <fcgi, ", ">"}],
+                Name <- ["six.test", "both.test", "[::1]"]]
+    after
+        [ok = inet_db:del_host(Ip) || {Ip, _} <- Addresses],
+        ok = inet_db:set_lookup(Lookup)
+    end.
 
 %% A server that says one thing, and tells this process what it was asked.
 told_server(Answer) ->
