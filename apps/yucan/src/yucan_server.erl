@@ -14,6 +14,7 @@
     metrics :: yucan_metrics:metrics(),
     counters :: atomics:atomics_ref(),
     quota = yucan_quota:new() :: yucan_quota:table(),
+    anchor = yucan_tls:anchor() :: port(),
     log = none :: none | {file, atom(), atomics:atomics_ref()} | {function, fun((yucan_log:entry()) -> term())},
     %% What the user asked for, the socket, where it listens, its pool.
     listening = [] :: [{map(), gen_tcp:socket(), yucan_req:address(), pid()}],
@@ -129,8 +130,8 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
         Secured = [secured(L, Options, tls_before(Name)) || L <- Sockets],
         Made = yucan_config:site(Options, Metrics, Limits, Counters),
         Opened = log(maps:get(access_log, Options), State),
-        %% ssl keeps a process for these until the socket ends: nothing can be refused any more.
-        Listeners = maps:from_list([{Socket, {yucan_tls:open(Socket, Tls), Proxy}} || {Socket, {Tls, Proxy}} <- Secured]),
+        %% ssl keeps processes for these until the server ends: nothing can be refused any more.
+        Listeners = maps:from_list([{Socket, {yucan_tls:open(State#state.anchor, Tls), Proxy}} || {Socket, {Tls, Proxy}} <- Secured]),
         {Opened, Made#site{quota = State#state.quota, listeners = Listeners, log = yucan_log:open(Opened, Limits, Metrics)}}
     catch
         throw:{cannot, Text} -> close_all(New), throw({cannot, Text});

@@ -180,21 +180,34 @@ tls_refused(Config) ->
 %% Where OTP's ssl keeps what belongs to the tickets of a listening socket.
 ticket_processes() -> [Pid || {_, Pid, _, _} <- supervisor:which_children(tls_server_session_ticket_sup)].
 
-%% A client that has connected before a drain, and begins with TLS behind it, is served, without a ticket.
+%% A client that has connected before a drain, and begins or ends its handshake behind it, is served. One that does neither holds nobody up.
 tls_drain(Config) ->
-    Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}], limits => #{tls_ms => ?WAIT_MS}}),
-    Socket = yucan_client:connect(Port),
-    wait_for(fun() -> #{metrics := #{open_connections := Open}} = yucan:info(yucan_server_test), Open =:= 1 end),
-    %% It ends clients that are silent for a second.
-    [Pool] = [Pid || {_, Pid, _, _} <- supervisor:which_children(yucan_server_test_listeners)],
-    true = erlang:suspend_process(Pool),
-    {error, {still_open, 1}} = yucan:drain(yucan_server_test, 0),
-    wait_for(fun() -> ticket_processes() =:= [] andalso supervisor:which_children(ssl_listen_tracker_sup) =:= [] end),
-    {ok, Tls} = ssl:connect(Socket, [{verify, verify_none}], ?WAIT_MS),
-    ok = ssl:send(Tls, ?GET("/scheme")),
-    {200, Headers, <<"https">>} = tls_one(Tls, <<>>),
-    <<"close">> = proplists:get_value(<<"connection">>, Headers),
-    true = erlang:resume_process(Pool).
+    Options = #{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}], limits => #{tls_ms => ?WAIT_MS}},
+    Hello = fun(Version) ->
+        fun(Port) ->
+            {ok, Tls, _} = ssl:connect({127, 0, 0, 1}, Port, [{verify, verify_none}, {active, false}, binary, {handshake, hello}, {versions, [Version]}], ?WAIT_MS),
+            Tls
+        end
+    end,
+    Continue = fun(Tls) -> ssl:handshake_continue(Tls, [], ?WAIT_MS) end,
+    [begin
+         Socket = Begin(start(Options)),
+         wait_for(fun() -> #{metrics := #{open_connections := Open}} = yucan:info(yucan_server_test), Open =:= 1 end),
+         %% It ends clients that are silent for a second.
+         [Pool] = [Pid || {_, Pid, _, _} <- supervisor:which_children(yucan_server_test_listeners)],
+         true = erlang:suspend_process(Pool),
+         {error, {still_open, 1}} = yucan:drain(yucan_server_test, 0),
+         {ok, Tls} = Finish(Socket),
+         ok = ssl:send(Tls, ?GET("/scheme")),
+         {200, Headers, <<"https">>} = tls_one(Tls, <<>>),
+         <<"close">> = proplists:get_value(<<"connection">>, Headers),
+         true = erlang:resume_process(Pool),
+         yucan_test_server:stop_all(),
+         wait_for(fun() -> ticket_processes() =:= [] andalso supervisor:which_children(ssl_listen_tracker_sup) =:= [] end)
+     end || {Begin, Finish} <- [{fun yucan_client:connect/1, fun(Socket) -> ssl:connect(Socket, [{verify, verify_none}, {active, false}, binary], ?WAIT_MS) end},
+                                {Hello('tlsv1.2'), Continue}, {Hello('tlsv1.3'), Continue}]],
+    _ = (Hello('tlsv1.3'))(start(Options)),
+    ok = yucan:drain(yucan_server_test, ?WAIT_MS div 2).
 
 %% The port stays open meanwhile; new connections get what is new.
 tls_on_a_port(Config) ->

@@ -7,7 +7,7 @@
 %% Iolists whose tail is a binary, as yucan_reply sends them.
 -dialyzer(no_improper_lists).
 
--export([look_at/2, server/3, open/2, by_name/2, handshake/3, protocol/1]).
+-export([look_at/2, server/3, anchor/0, open/2, by_name/2, handshake/3, protocol/1]).
 -export_type([server/0]).
 -export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
 
@@ -54,10 +54,15 @@ tickets(Options) ->
             end
     end.
 
-%% @doc From now on connections of the socket may use it: ssl keeps a key of its tickets until the socket ends.
--spec open(gen_tcp:socket(), Tls) -> Tls when Tls :: none | server().
-open(Listening, {Options, wanted}) ->
-    {ok, Tickets} = listen(Listening, Options),
+%% @doc A port of the caller, which does nothing, for {@link open/2}.
+-spec anchor() -> port().
+anchor() -> open_port({spawn_driver, "ram_file_drv"}, []).
+
+%% @doc From now on connections may use it. ssl keeps a key of its tickets until the port ends. A listening socket ends too early: when a server
+%% drains, handshakes are under way, and TLS 1.3 gives a ticket at the end of each.
+-spec open(Anchor :: port(), Tls) -> Tls when Tls :: none | server().
+open(Anchor, {Options, wanted}) ->
+    {ok, Tickets} = listen(Anchor, Options),
     {Options, Tickets};
 open(_, Tls) -> Tls.
 
@@ -135,13 +140,10 @@ may_be_asked(Below, Options, Timeout) ->
     end.
 
 shake(Below, Options, none, Timeout) -> ssl:handshake(Below, Options, Timeout);
-shake(Below, Options, Tickets, Timeout) ->
-    try yucan_tls_below:with(Below, fun() -> ssl:transport_accept(Tickets) end) of
+shake(Below, _, Tickets, Timeout) ->
+    case yucan_tls_below:with(Below, fun() -> ssl:transport_accept(Tickets) end) of
         {ok, Accepted} -> ssl:handshake(Accepted, Timeout);
         Error -> Error
-    catch
-        %% The listening socket is closed, and the processes of ssl that belong to it have ended.
-        exit:{_, {gen_server, call, _}} -> shake(Below, without_tickets(Options), none, Timeout)
     end.
 
 %% What was read goes back. A client that sends nothing never reaches ssl, which crashes on a closed socket.
