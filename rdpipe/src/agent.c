@@ -553,9 +553,18 @@ static void look_around(agent_t *agent)
 static void reap(agent_t *agent)
 {
     rd_line_t line;
+    rd_why_t why;
 
-    if (!rd_child_reap(&agent->child, &agent->guard))
+    if (!rd_child_reap(&agent->child, &agent->guard)) {
+        if (agent->child.wants_terminal && !agent->is_failing) {
+            (void)rd_because(&why,
+                             "'%.200s' wants the terminal, which commands of a pipeline do not "
+                             "have; for sudo run 'sudo -v' first",
+                             agent->text);
+            fail(agent, RD_CAUSE_HERE, why.text);
+        }
         return;
+    }
     /* A shell that was killed leaves what it has started, which would go on for ever. */
     if (agent->child.is_killed)
         rd_child_end(&agent->child);

@@ -98,8 +98,13 @@ bool rd_child_reap(rd_child_t *child, rd_guard_t *guard)
 {
     int status;
 
-    if (child->pid == 0 || child->is_over || waitpid(child->pid, &status, WNOHANG) != child->pid)
+    if (child->pid == 0 || child->is_over ||
+        waitpid(child->pid, &status, WNOHANG | WUNTRACED) != child->pid)
         return false;
+    if (WIFSTOPPED(status)) {
+        child->wants_terminal |= WSTOPSIG(status) == SIGTTIN || WSTOPSIG(status) == SIGTTOU;
+        return false;
+    }
     child->is_over = true;
     child->is_killed = WIFSIGNALED(status);
     child->status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);

@@ -11,9 +11,10 @@
 typedef struct {
     pid_t pid; /* 0: none; also the process group */
     bool is_over, is_killed;
-    bool is_gone;    /* nothing is left of the group: its id may be another's by now */
-    int status;      /* as a shell tells it, once it is over */
-    int64_t kill_at; /* SIGKILL goes then; 0: never */
+    bool wants_terminal; /* the kernel has stopped it: its group is not in the foreground */
+    bool is_gone;        /* nothing is left of the group: its id may be another's by now */
+    int status;          /* as a shell tells it, once it is over */
+    int64_t kill_at;     /* SIGKILL goes then; 0: never */
 } rd_child_t;
 
 /*
@@ -24,7 +25,7 @@ typedef struct {
 bool rd_child_start(rd_child_t *child_p, const char *command, rd_guard_t *guard, rd_end_t *stdin_p,
                     rd_end_t *stdout_p, rd_why_t *why);
 
-/* To be called on SIGCHLD. True: it has just ended. */
+/* To be called on SIGCHLD. True: it has just ended. `wants_terminal` may have changed, too. */
 bool rd_child_reap(rd_child_t *child, rd_guard_t *guard);
 
 void rd_child_signal(const rd_child_t *child, int sig);

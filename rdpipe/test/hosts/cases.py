@@ -505,6 +505,15 @@ def a_prompt_that_nobody_answers(hosts):
     expect("status 125" in terminal.shown and " echo " in terminal.shown.partition("status")[2], repr(terminal.shown))
 
 
+def a_command_that_asks_at_the_terminal(hosts):
+    """As sudo does. Commands are not in the foreground, so the kernel stops it: that is a fault, and no wait for ever."""
+    for command in ("read answer </dev/tty; echo $answer", "stty -echo </dev/tty; echo quiet"):
+        terminal = Terminal(hosts, f"rdpipe :{shlex.quote(command)} host1:cat; echo status $?; stty -a | grep -o ' echo '")
+        shown = terminal.wait_for("an end", lambda shown: "status" in shown and shown)
+        terminal.end()
+        expect("status 125" in shown and f"'{command}' wants the terminal" in shown and " echo " in terminal.shown.partition("status")[2], repr(terminal.shown))
+
+
 def text_of_others_is_shown_not_obeyed(hosts):
     """The words of an agent that is hostile are no escapes of the terminal, no JSON, and do not rank its faults."""
     other = os.path.join(hosts.folder, "hostile")
@@ -679,6 +688,6 @@ CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, sessions_of_a_host_start_side_by_side, what_a_login_shell_prints_is_skipped, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, a_hop_of_smaller_blocks, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed, names_of_files_are_completed,
-         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
+         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, a_command_that_asks_at_the_terminal, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
     + NEED_TUN \
     + ([test_picture_of_ffmpeg] if os.environ.get("PIPE_FFMPEG") else [])
