@@ -117,6 +117,7 @@ crashmsg(_, #sconf{}, Text) ->
 arg_rewrite(#arg{req = #http_request{path = {abs_path, Path}} = Req} = Arg) ->
     case Path of
         "/rewrite" ++ Rest -> Arg#arg{req = Req#http_request{path = {abs_path, Rest}}};
+        "/other" ++ Rest -> Arg#arg{docroot = filename:dirname(Arg#arg.docroot) ++ "/other/", req = Req#http_request{path = {abs_path, Rest}}};
         "/pass" ++ _ -> Arg#arg{opaque = Path, req = Req#http_request{path = {abs_path, "/m/passed"}}};
         "/answer" -> Arg#arg{state = #rewrite_response{status = 403, headers = [{header, {"X-Why", "1"}}], content = "not you"}}
     end.

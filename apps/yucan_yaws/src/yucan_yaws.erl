@@ -48,10 +48,13 @@ rewrite(Req, Lazy, #{server := #{arg_rewrite_mod := Module}} = Site) ->
             Req2 = yucan_yaws_out:rewritten(Rewritten, Req),
             ok = yucan_yaws_out:remember(Req2),
             Asked = yucan_path:unescape(yucan_req:path(Req)),
-            routed(Req2, Rewritten#arg{server_path = yucan_yaws_out:path(Req2)}, Site#{asked => Asked}, ?MOST_PAGES);
+            routed(Req2, Rewritten#arg{server_path = yucan_yaws_out:path(Req2)}, (with_docroot(Rewritten, Arg, Site))#{asked => Asked}, ?MOST_PAGES);
         Other ->
             error({arg_rewrite_returned, Module, Other})
     end.
+
+with_docroot(#arg{docroot = Same}, #arg{docroot = Same}, Site) -> Site;
+with_docroot(#arg{docroot = Docroot}, _, #{server := Server} = Site) -> Site#{server := Server#{docroot := [filename:join([Docroot])]}}.
 
 %% ---- redirects, auth, aliases, revproxy, appmods, files
 

@@ -245,8 +245,9 @@ error_modules(Config) ->
 
 rewriting(Config) ->
     Port = yucan_yaws_site:start(Config, "docroot = www\nappmods = </m, yucan_yaws_pages>\narg_rewrite_mod = yucan_yaws_pages\n",
-                                 [{"www/page.html", "page"}]),
+                                 [{"www/page.html", "page"}, {"other/page.html", "of another docroot"}]),
     {200, _, <<"page">>} = yucan_yaws_client:get(Port, "h", "/rewrite/page.html"),
+    {200, _, <<"of another docroot">>} = yucan_yaws_client:get(Port, "h", "/other/page.html"),
     {403, Headers, <<"not you">>} = yucan_yaws_client:get(Port, "h", "/answer"),
     <<"1">> = proplists:get_value(<<"x-why">>, Headers),
     {200, _, <<"passed on /pass/x%20y">>} = yucan_yaws_client:get(Port, "h", "/pass/x%20y"),
