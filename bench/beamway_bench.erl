@@ -6,7 +6,7 @@
 %% goes to standard output (a table, or one JSON object with `--json'), everything else to standard error.
 -module(beamway_bench).
 
--export([main/1, explain/1, note/2]).
+-export([main/1, module/1, explain/1, note/2]).
 %% For the questions.
 -export([numbers/4, size_text/1, size_words/1, rate_and_p99/1]).
 
@@ -71,6 +71,10 @@ main([Name | Words]) ->
 main([]) ->
     complain("which benchmark? There are: ~ts", [names()]),
     ?USAGE.
+
+%% @doc The module that answers this question.
+-spec module(Name :: string()) -> module().
+module(Name) -> element(2, lists:keyfind(Name, 1, questions())).
 
 %% The complaint of one of many is far above.
 ended(Statuses) ->

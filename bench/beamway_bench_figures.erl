@@ -365,18 +365,25 @@ age(Name, Result) ->
         {_, #{<<"commit">> := Commit}} ->
             case behind(Commit, Result) of
                 not_here -> ["of a commit that this branch does not have"];
-                Count when Count > ?MOST_COMMITS -> [io_lib:format("~b commits since its own have touched what it measures (at most ~b may)", [Count, ?MOST_COMMITS])];
+                Count when Count > ?MOST_COMMITS -> [io_lib:format("~b commits since its own have touched what it measures, or how (at most ~b may)", [Count, ?MOST_COMMITS])];
                 _ -> []
             end
     end.
 
-%% How many commits since the result's own have touched what it measures.
-behind(Commit, #{measures := Measures}) ->
+%% How many commits since the result's own have touched what it measures, or how.
+behind(Commit, #{measures := Measures} = Result) ->
     case beamway_bench_history:has(Commit) of
         true ->
             [Known] = [Paths || {paths, Paths} <- config()],
-            beamway_bench_history:touching(Commit, lists:append([maps:get(Measure, Known) || Measure <- Measures]));
+            beamway_bench_history:touching(Commit, bench(Result) ++ lists:append([maps:get(Measure, Known) || Measure <- Measures]));
         false -> not_here
+    end.
+
+%% The module of the benchmark, if one measures it.
+bench(Result) ->
+    case re:run(command(Result), "(?:beamway bench |bench-rdma N=)([a-z0-9-]+)", [{capture, all_but_first, list}]) of
+        {match, [Name]} -> [lists:concat(["bench/", beamway_bench:module(Name), ".erl"])];
+        nomatch -> []
     end.
 
 %% Writes down which results the pages must call old, or not show at all.
@@ -542,6 +549,13 @@ stored() ->
       <<"metrics">> => [entry(<<"a">>, <<"tcp">>, <<"loses">>), entry(<<"a">>, <<"socat">>, <<"even">>)]}.
 
 text(Chars) -> unicode:characters_to_list(Chars).
+
+how_it_is_measured_counts_test_() ->
+    [?_assertEqual(Want, bench(#{run => Run}))
+     || {Want, Run} <- [{["bench/beamway_bench_tune.erl"], {bench, "tune-tcp"}}, {["bench/beamway_bench_placement.erl"], {bench, "placement --part herd"}},
+                        {["bench/beamway_bench_rpc.erl"], {make, "bench-rdma N=rpc"}}, {["bench/beamway_bench_pipe.erl"], {sh, "x -- bin/beamway bench pipe --part y"}},
+                        {[], {make, "soak MIN=22"}}]]
+        ++ [?_assert(filelib:is_regular(path(File))) || {_, Result} <- results(), File <- bench(Result)].
 
 losses_stand_beside_wins_test() ->
     ?assertEqual("| heading | x | y | z | r | v |\n| --- | --- | --- | --- | --- | --- |\n"
