@@ -12,12 +12,12 @@
 %% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_Type, _Arguments) ->
-    {ok, Supervisor} = placement_sup:start_link(),
     case placement_config:from_environment() of
-        ok -> {ok, Supervisor};
-        {error, Text} ->
-            %% Stopped by the caller, which sees the reason.
-            {error, unicode:characters_to_list(Text)}
+        {ok, Builtins, Entries} ->
+            {ok, Supervisor} = placement_sup:start_link(),
+            ok = placement_config:use(Builtins, Entries),
+            {ok, Supervisor};
+        {error, Text} -> {error, unicode:characters_to_list(Text)}
     end.
 
 %% @private

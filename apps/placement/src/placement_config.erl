@@ -13,8 +13,8 @@
 -define(LIMIT_MS, 500).
 -define(GROUP_MEMORY_MS, 3600000).
 
-%% @doc Serves what the environment says.
--spec from_environment() -> ok | {error, Text :: unicode:chardata()}.
+%% @doc What the environment says: for {@link use/2}.
+-spec from_environment() -> {ok, Builtins :: boolean(), [{placement_entry:name(), placement_entry:definition()}]} | {error, Text :: unicode:chardata()}.
 from_environment() ->
     Wrong = [io_lib:format("placement: ~tp = ~0tP is not valid; expected ~ts", [Name, Value, 10, Expected])
              || {Name, _, Expected, _, IsGood} <- options(), Value <- [value(Name)], not IsGood(Value)]
@@ -22,7 +22,7 @@ from_environment() ->
             || {Name, _} <- application:get_all_env(placement), Name =/= included_applications, not lists:keymember(Name, 1, options())],
     case {Wrong, read(value(attributes))} of
         {[Text | _], _} -> {error, Text};
-        {[], {ok, Entries}} -> use(builtins(), Entries);
+        {[], {ok, Entries}} -> {ok, value(builtins), Entries};
         {[], {error, _} = Error} -> Error
     end.
 
@@ -31,9 +31,9 @@ options() ->
     [{builtins, true, "true or false", {start, "Whether this node serves the built-in attributes."}, fun is_boolean/1},
      {attributes, none, "none or the name of a file", {start, "File of attributes that this node serves."}, fun(_) -> true end},
      {path, none, "a list of names, from the root down", {start, "The declared place of this node in the network. none: what it knows of Slurm, or of region, zone and host."}, fun is_path/1},
-     {deadline, ?DEADLINE_MS, "milliseconds, at most 2147483647", {call, "Time limit of a choice, or of a question about a lease, that names none."}, fun is_limit/1},
-     {limit, ?LIMIT_MS, "milliseconds, at most 2147483647", {entry, "Time limit of the function of an attribute whose entry names none."}, fun is_limit/1},
-     {group_memory, ?GROUP_MEMORY_MS, "milliseconds", {time, "How long, at least, a node remembers a group that it has left."}, fun is_ms/1}].
+     {deadline, ?DEADLINE_MS, "milliseconds, at most 2147483647", {call, "Time limit of a choice, or of a question about a lease, that names none."}, fun is_ms/1},
+     {limit, ?LIMIT_MS, "milliseconds, at most 2147483647", {entry, "Time limit of the function of an attribute whose entry names none."}, fun is_ms/1},
+     {group_memory, ?GROUP_MEMORY_MS, "milliseconds, at most 2147483647", {time, "How long, at least, a node remembers a group that it has left."}, fun is_ms/1}].
 
 %% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
@@ -49,12 +49,8 @@ value(Name) ->
     {Name, Default, _, _, _} = lists:keyfind(Name, 1, options()),
     application:get_env(placement, Name, Default).
 
-builtins() -> value(builtins).
-
-is_ms(Value) -> is_integer(Value) andalso Value > 0.
-
 %% A process waits at most 2^32 - 1 ms, and a lease is judged for twice the deadline.
-is_limit(Value) -> is_ms(Value) andalso Value < 1 bsl 31.
+is_ms(Value) -> is_integer(Value) andalso Value > 0 andalso Value < 1 bsl 31.
 
 %% A text such as "/site/rack1" is also a path, as everywhere: placement_tree splits it.
 is_path(Value) -> Value =:= none orelse is_list(Value).

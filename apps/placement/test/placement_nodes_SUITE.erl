@@ -523,7 +523,7 @@ bad_environment(_Config) ->
                     {error, {placement, {Text, _}}} = application:ensure_all_started(placement),
                     ok = application:unset_env(placement, Name),
                     lists:flatten(Text)
-                end || {Name, Value} <- [{deadlin, 1000}, {path, rack1}, {deadline, soon}, {deadline, 1 bsl 31}, {limit, 1 bsl 32}]],
+                end || {Name, Value} <- [{deadlin, 1000}, {path, rack1}, {deadline, soon}, {deadline, 1 bsl 31}, {limit, 1 bsl 32}, {group_memory, 1 bsl 64}]],
         ok = application:set_env(placement, path, "/site/rack1"),
         {ok, _} = application:ensure_all_started(placement),
         %% The node stands where that text says.
@@ -535,7 +535,8 @@ bad_environment(_Config) ->
                   "placement: path = rack1 is not valid; expected a list of names, from the root down",
                   "placement: deadline = soon is not valid; expected milliseconds, at most 2147483647",
                   "placement: deadline = 2147483648 is not valid; expected milliseconds, at most 2147483647",
-                  "placement: limit = 4294967296 is not valid; expected milliseconds, at most 2147483647"], Texts),
+                  "placement: limit = 4294967296 is not valid; expected milliseconds, at most 2147483647",
+                  "placement: group_memory = 18446744073709551616 is not valid; expected milliseconds, at most 2147483647"], Texts),
     ok = beamway_placement_nodes:stop(Extra).
 
 %% The server runs before the attributes are evaluated. It said that they were missing, which the asker believed for a second.
