@@ -17,7 +17,7 @@
                   script := file:filename_all(),
                   script_name := iodata(),
                   path_info := iodata(),
-                  docroot := file:filename() | undefined,
+                  docroot := file:filename_all() | undefined,
                   variables => [{iodata(), iodata()}],
                   user => iodata(),
                   timeout_ms => pos_integer(),
@@ -75,7 +75,7 @@ why({start, Reason}, _) -> io_lib:format("cannot start: ~0tp", [Reason]);
 why({spool, Reason}, _) -> io_lib:format("cannot store the request's body (TMPDIR?): ~ts", [file:format_error(Reason)]);
 why(Reason, _) -> io_lib:format("~0tp", [Reason]).
 
-shown({local, Path}) -> "unix:" ++ Path;
+shown({local, Path}) -> ["unix:", Path];
 shown({Host, Port}) when is_tuple(Host) -> inet:ntoa(Host) ++ ":" ++ integer_to_list(Port);
 shown({Host, Port}) -> Host ++ ":" ++ integer_to_list(Port).
 
@@ -153,22 +153,23 @@ variables(Facts, Extra) ->
         _ -> [Pair || {Name, _} = Pair <- Standard, not lists:member(Name, Names)] ++ lists:ukeysort(1, lists:reverse(Wanted))
     end.
 
-standard(#{version := {Major, Minor}} = Facts) ->
+standard(#{version := {Major, Minor}, server_port := ServerPort, server_addr := Server, method := Method, uri := Uri, scheme := Scheme, query := Query, document_root := Root,
+           script_name := Name, script_filename := File, remote_addr := Remote, remote_port := RemotePort} = Facts) ->
     [{<<"GATEWAY_INTERFACE">>, <<"CGI/1.1">>},
      {<<"SERVER_SOFTWARE">>, <<"yucan">>},
      {<<"SERVER_PROTOCOL">>, <<"HTTP/", (Major + $0), ".", (Minor + $0)>>},
      {<<"SERVER_NAME">>, server_name(Facts)},
-     {<<"SERVER_PORT">>, integer_to_binary(maps:get(server_port, Facts))},
-     {<<"SERVER_ADDR">>, address(maps:get(server_addr, Facts))},
-     {<<"REQUEST_METHOD">>, maps:get(method, Facts)},
-     {<<"REQUEST_URI">>, text(maps:get(uri, Facts))},
-     {<<"REQUEST_SCHEME">>, atom_to_binary(maps:get(scheme, Facts))},
-     {<<"QUERY_STRING">>, text(maps:get(query, Facts))},
-     {<<"DOCUMENT_ROOT">>, text(maps:get(document_root, Facts))},
-     {<<"SCRIPT_NAME">>, text(maps:get(script_name, Facts))},
-     {<<"SCRIPT_FILENAME">>, text(maps:get(script_filename, Facts))},
-     {<<"REMOTE_ADDR">>, address(maps:get(remote_addr, Facts))},
-     {<<"REMOTE_PORT">>, integer_to_binary(maps:get(remote_port, Facts))},
+     {<<"SERVER_PORT">>, integer_to_binary(ServerPort)},
+     {<<"SERVER_ADDR">>, address(Server)},
+     {<<"REQUEST_METHOD">>, Method},
+     {<<"REQUEST_URI">>, text(Uri)},
+     {<<"REQUEST_SCHEME">>, atom_to_binary(Scheme)},
+     {<<"QUERY_STRING">>, text(Query)},
+     {<<"DOCUMENT_ROOT">>, text(Root)},
+     {<<"SCRIPT_NAME">>, text(Name)},
+     {<<"SCRIPT_FILENAME">>, text(File)},
+     {<<"REMOTE_ADDR">>, address(Remote)},
+     {<<"REMOTE_PORT">>, integer_to_binary(RemotePort)},
      %% php-cgi refuses to work without it, unless cgi.force_redirect is off.
      {<<"REDIRECT_STATUS">>, <<"200">>}].
 
@@ -200,9 +201,13 @@ https(_) -> [].
 %% Several of one name are one variable.
 headers(#{headers := Headers} = Facts) ->
     Kept = [{variable(Name), text(Value)} || {Name, Value} <- Headers, is_passed(Name, Facts)],
-    maps:to_list(lists:foldl(fun({Name, Value}, Map) ->
-                                     maps:update_with(Name, fun(Before) -> join(Name, Before, Value) end, Value, Map)
-                             end, #{}, Kept)).
+    maps:to_list(lists:foldl(fun joined/2, #{}, Kept)).
+
+joined({Name, Value}, Map) ->
+    case Map of
+        #{Name := Before} -> Map#{Name := join(Name, Before, Value)};
+        #{} -> Map#{Name => Value}
+    end.
 
 join(<<"HTTP_COOKIE">>, Before, Value) -> <<Before/binary, "; ", Value/binary>>;
 join(_, Before, Value) -> <<Before/binary, ", ", Value/binary>>.

@@ -79,7 +79,7 @@ fields([Line | Lines], Status, Done) ->
         %% After a status line it is a header like any other: it is what another server says for purposes of its own.
         {<<"status">>, Value} when Status =:= none -> with_status(Value, Lines, Done);
         {Name, Value} -> fields(Lines, Status, [{Name, Value} | Done]);
-        error -> {error, {line, shown(Line)}}
+        false -> {error, {line, shown(Line)}}
     end.
 
 with_status(<<A, B, C, Rest/binary>> = Text, Lines, Done)
@@ -95,11 +95,12 @@ with_status(Text, _, _) ->
 field(Line) ->
     case binary:split(Line, <<":">>) of
         [Name, Value] ->
-            case yucan_header:is_token(Name) andalso is_clean(Value) of
-                true -> {yucan_header:lower(Name), yucan_header:trim(Value)};
-                false -> error
+            case {is_clean(Value), yucan_header:listed(Name)} of
+                {true, {_, Lower}} -> {Lower, yucan_header:trim(Value)};
+                {true, unlisted} -> yucan_header:is_token(Name) andalso {yucan_header:lower(Name), yucan_header:trim(Value)};
+                {false, _} -> false
             end;
-        _ -> error
+        _ -> false
     end.
 
 %% By bytes: what is no UTF-8 is no error here.

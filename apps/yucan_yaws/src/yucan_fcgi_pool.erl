@@ -23,7 +23,8 @@
 -define(SOON_MS, 1000).
 -define(CALL_MS, 5000).
 
--type address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, file:filename()}.
+-type address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, file:filename_all()}.
+%% A unix socket best as a binary: it is a part of keys.
 -type ticket() :: reference().
 %% Stands for a request that waits for its first answer on a new connection.
 

@@ -14,7 +14,7 @@
 -type mount() :: #{path := string(), module := module(), exclude := [string()]}.
 %% An appmod. A path without a leading slash stands for that part anywhere in a path.
 -type php_handler() :: {cgi, Program :: string()} | {fcgi, yucan_fcgi_address()} | {extern, node(), module(), atom()}.
--type yucan_fcgi_address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, file:filename()}.
+-type yucan_fcgi_address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, binary()}.
 -type alias() :: #{prefix := binary(), target := binary()}.
 %% Without a slash at the end of the prefix.
 -type revproxy() :: #{prefix := string(), url := url()}.
@@ -129,8 +129,8 @@ address(Text) ->
 unbracketed("[" ++ Rest) -> string:trim(Rest, trailing, "]");
 unbracketed(Text) -> Text.
 
-host_port("unix:" ++ Path, Folder) when Path =/= "" -> {ok, {local, filename:absname(Path, Folder)}};
-host_port("/" ++ _ = Path, _) -> {ok, {local, Path}};
+host_port("unix:" ++ Path, Folder) when Path =/= "" -> {ok, {local, unicode:characters_to_binary(filename:absname(Path, Folder))}};
+host_port("/" ++ _ = Path, _) -> {ok, {local, unicode:characters_to_binary(Path)}};
 host_port(Text, _) ->
     case string:split(Text, ":", trailing) of
         [Host, Digits] when Host =/= "" ->
@@ -303,8 +303,8 @@ simple_test_() ->
              {address, "[::1]", {ok, {0, 0, 0, 0, 0, 0, 0, 1}}},
              {host_port, "php:9000", {ok, {"php", 9000}}},
              {host_port, "[::1]:9000", {ok, {{0, 0, 0, 0, 0, 0, 0, 1}, 9000}}},
-             {host_port, "unix:/run/php.sock", {ok, {local, "/run/php.sock"}}},
-             {host_port, "unix:run/php.sock", {ok, {local, "/etc/yucan/run/php.sock"}}},
+             {host_port, "unix:/run/php.sock", {ok, {local, <<"/run/php.sock">>}}},
+             {host_port, "unix:run/php.sock", {ok, {local, <<"/etc/yucan/run/php.sock">>}}},
              {program, "bin/php", {ok, "/etc/yucan/bin/php"}},
              {program, "php-cgi", {ok, "php-cgi"}},
              {host_port, "php", {error, "HOST:PORT, or unix:PATH of a socket"}},
@@ -334,8 +334,8 @@ handlers_test_() ->
     [?_assertEqual({ok, {cgi, "/usr/bin/php-cgi"}}, read(php_handler, "<cgi, /usr/bin/php-cgi>", "/")),
      ?_assertEqual({ok, {cgi, "php-cgi"}}, read(php_handler, "<cgi, php-cgi>", "/")),
      ?_assertEqual({ok, {fcgi, {"localhost", 9000}}}, read(php_handler, "<fcgi, localhost:9000>", "/")),
-     ?_assertEqual({ok, {fcgi, {local, "/run/php/fpm.sock"}}}, read(php_handler, "<fcgi, unix:/run/php/fpm.sock>", "/")),
-     ?_assertEqual({ok, {fcgi, {local, "/site/fpm.sock"}}}, read(php_handler, "<fcgi, unix:fpm.sock>", "/site")),
+     ?_assertEqual({ok, {fcgi, {local, <<"/run/php/fpm.sock">>}}}, read(php_handler, "<fcgi, unix:/run/php/fpm.sock>", "/")),
+     ?_assertEqual({ok, {fcgi, {local, <<"/site/fpm.sock">>}}}, read(php_handler, "<fcgi, unix:fpm.sock>", "/site")),
      ?_assertEqual({ok, {extern, node(), m, f}}, read(php_handler, "<extern, m:f>", "/")),
      ?_assertMatch({error, _}, read(php_handler, "<cgi>", "/")),
      ?_assertMatch({error, _}, read(php_handler, "<fcgi, x>", "/")),

@@ -5,17 +5,22 @@
 %% is called like a script but may not run is refused, and never shown as text.
 -module(yucan_yaws_files).
 
--export([find/4, alias/2, script_alias/3]).
+-export([digest/1, find/4, alias/2, script_alias/3]).
 -export_type([found/0, options/0]).
 
 -include_lib("kernel/include/file.hrl").
 
--type found() :: {script, php | cgi | fcgi | yaws, #{script := binary(), script_name := binary(), path_info := binary(), docroot := file:filename()}}
+-type found() :: {script, php | cgi | fcgi | yaws, #{script := binary(), script_name := binary(), path_info := binary(), docroot := binary()}}
                | {static, Docroot :: file:filename()}
                | {redirect, Path :: binary()}
                | forbidden
                | not_found.
--type options() :: #{index_files := [string()], allowed_scripts := [string()], follow_symlinks := yucan_symlink:policy(), _ => _}.
+-type options() :: #{index_files := [string()], allowed_scripts := [string()], follow_symlinks := yucan_symlink:policy(), digest := binary(), _ => _}.
+%% `digest': of the others, see {@link digest/1}.
+
+%% @doc What stands for the options in keys, where the lists of names would be compared for each request.
+-spec digest(map()) -> binary().
+digest(Server) -> erlang:md5(term_to_binary(maps:to_list(maps:with([index_files, allowed_scripts, follow_symlinks], Server)))).
 
 %% @doc Looks in one docroot after the other. A folder without an index counts only if no docroot has anything better.
 -spec find(yucan_req:req(), Path :: binary(), Docroots :: [file:filename()], options()) -> found().
@@ -27,8 +32,8 @@ find(Req, Path, Docroots, Options) ->
 
 %% That a path leads to a script counts for a second. A link that takes its place meanwhile gives nobody anything: who can put one there could
 %% put a script there that reads the same. Of other files, which are shown, nothing is kept here.
-known(Server, Path, Docroot, #{follow_symlinks := Policy, allowed_scripts := Allowed} = Options) when Allowed =/= [] ->
-    Key = {Docroot, script, #{follow_symlinks => Policy, allowed => Allowed, index => maps:get(index_files, Options)}, Path},
+known(Server, Path, Docroot, #{allowed_scripts := [_ | _], digest := Digest} = Options) ->
+    Key = {Docroot, script, Digest, Path},
     case yucan_file_cache:find(Server, Key) of
         {fresh, Found} -> Found;
         _ ->
@@ -97,8 +102,8 @@ script(source, _, _, _, #{allowed_scripts := []}) -> not_found;
 script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->
     case lists:member(Kind, [php, cgi, fcgi, yaws]) andalso lists:member(atom_to_list(Kind), Allowed) of
         true ->
-            File = yucan_path:join(unicode:characters_to_binary(Docroot), Path),
-            {script, Kind, #{script => File, script_name => Path, path_info => Info, docroot => Docroot}};
+            Root = unicode:characters_to_binary(Docroot),
+            {script, Kind, #{script => yucan_path:join(Root, Path), script_name => Path, path_info => Info, docroot => Root}};
         false -> forbidden
     end.
 

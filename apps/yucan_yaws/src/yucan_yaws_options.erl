@@ -50,7 +50,7 @@ key_file(#{keyfile := undefined, certfile := File}) -> File;
 key_file(#{keyfile := File}) -> File.
 
 host(Globals, #{name := Name, ssl := Ssl} = Server) ->
-    Host = #{names => [yucan_yaws_match:without_port(Name)], handler => {yucan_yaws, #{globals => Globals, server => Server}}},
+    Host = #{names => [yucan_yaws_match:without_port(Name)], handler => {yucan_yaws, #{globals => Globals, server => Server#{digest => yucan_yaws_files:digest(Server)}}}},
     case Ssl of
         undefined -> Host;
         _ -> Host#{tls => tls(Ssl)}

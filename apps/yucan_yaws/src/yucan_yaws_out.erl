@@ -181,7 +181,7 @@ in_appmod(Module, Prefix, Rest, Arg) ->
 %% @doc The arg for a script.
 -spec in_script(map(), #arg{}) -> #arg{}.
 in_script(#{script := File, script_name := Name, path_info := Info, docroot := Docroot}, Arg) ->
-    Arg#arg{fullpath = binary_to_list(File), docroot = Docroot, prepath = binary_to_list(filename:dirname(Name)) ++ "/",
+    Arg#arg{fullpath = binary_to_list(File), docroot = unicode:characters_to_list(Docroot), prepath = binary_to_list(filename:dirname(Name)) ++ "/",
             pathinfo = case Info of <<>> -> undefined; _ -> binary_to_list(Info) end}.
 
 %% ---- the return, pure

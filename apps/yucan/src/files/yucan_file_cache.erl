@@ -24,7 +24,7 @@
 -define(YOUNGER, 1).
 -define(BYTES(Table), 2 + Table).
 
--type key() :: {Root :: file:name_all(), below | chosen | script, Options :: map(), Name :: binary()}.
+-type key() :: {Root :: file:name_all(), below | chosen | script, Options :: map() | binary(), Name :: binary()}.
 %% Files that are served with other options are other entries.
 
 %% @doc An empty cache for a server; the tables are the calling process's.
