@@ -30,7 +30,9 @@ git(Arguments) -> string:trim(os:cmd(lists:flatten(["git -C '", test_support:che
 
 checked_out(Commit, Folder) ->
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
-    "" = git(["archive ", Commit, " apps/beamway native | tar -x -C '", Folder, "'"]),
+    %% A copy of the tree, as scripts/coverage tests it, may stand below the repository's own.
+    Root = git(["rev-parse --show-toplevel"]),
+    "" = os:cmd(lists:flatten(["git -C '", Root, "' archive ", Commit, " apps/beamway native | tar -x -C '", Folder, "'"])),
     ok = build_driver(Folder),
     Ebin = filename:join(Folder, "apps/beamway/ebin"),
     ok = filelib:ensure_dir(filename:join(Ebin, "x")),
