@@ -98,16 +98,16 @@ a_slow_function(Config) ->
     on_first(Config, fun(Node) ->
         Self = self(),
         ok = teleport:prime(Node),
-        ok = teleport:configure(all, #{on_event => fun(Name, #{n := N}, _) -> Self ! {told, Name, N}, N =:= 1 andalso receive never -> ok end end}),
+        ok = teleport:configure(all, #{on_event => fun([test], #{n := N}, _) -> Self ! {told, N}, N =:= 1 andalso receive never -> ok end; (_, _, _) -> ok end}),
         [ok = teleport_events:emit(Node, [test], #{n => N}, #{}) || N <- lists:seq(1, 1500)],
         Dropped = teleport_events:dropped(),
-        %% One is in its hands, perhaps not yet when the last one came.
-        true = lists:member(Dropped, [499, 500]),
+        %% One is in its hands, perhaps not yet when the last one came. Lanes of others may tell of themselves beside.
+        {true, _} = {Dropped >= 499 andalso Dropped =< 510, Dropped},
         Server = erpc:call(Node, teleport_nodes, start_server, [none]),
         {echo, x} = teleport:call(Server, {echo, x}),
-        [receive {told, [test], N} -> ok after wait_ms() -> error({not_told, N}) end || N <- lists:seq(1, 1500 - Dropped)],
-        ok = teleport_events:emit(Node, [test], #{n => 2}, #{}),
-        receive {told, [test], 2} -> ok after wait_ms() -> error(not_told) end
+        [receive {told, N} -> ok after wait_ms() -> error({not_told, N}) end || N <- lists:seq(1, 1500 - 510)],
+        ok = teleport_events:emit(Node, [test], #{n => 0}, #{}),
+        receive {told, 0} -> ok after wait_ms() -> error(not_told) end
     end).
 
 a_failing_function(Config) ->
