@@ -375,12 +375,14 @@ collect_all(Run) ->
 collect(N, When, #run{nodes = Nodes, collected = Collected} = Run) ->
     Run#run{collected = [hub(maps:get(N, Nodes), collect, [When]) | Collected]}.
 
-%% Two nodes that both can must be on shared memory, unless something kept them from it while they connected.
+%% Two nodes that both can must be on shared memory, unless something kept them from it while they connected. Without a descriptor the driver
+%% cannot take over a stream either.
 links(#run{schedule = #{faults := Faults}} = Run) ->
-    Disturbed = lists:any(fun(Fault) -> lists:member(element(1, Fault), [no_descriptors, stop, slow_reader, fill_ring]) end, Faults),
+    Has = fun(Kinds) -> lists:any(fun(Fault) -> lists:member(element(1, Fault), Kinds) end, Faults) end,
+    Instead = [stream_kind(Run) || Has([no_descriptors, stop, slow_reader, fill_ring])] ++ [inet || Has([no_descriptors])],
     All = [{#{on => N, about => M}, expected_link(A, B, Run), actual_link(A, B, Run)}
            || {N, A} <- alive(Run), {M, B} <- alive(Run), N =/= M],
-    Wrong = [Who#{expected => Expected, is => Is} || {Who, Expected, Is} <- All, Expected =/= Is, not (Disturbed andalso Is =:= stream_kind(Run))],
+    Wrong = [Who#{expected => Expected, is => Is} || {Who, Expected, Is} <- All, Expected =/= Is, not lists:member(Is, Instead)],
     Counted = Run#run{links = lists:foldl(fun({_, _, Is}, Sum) -> add(#{Is => 1}, Sum) end, #{}, All)},
     lists:foldl(fun(Details, Acc) -> found(wrong_link, Details, Acc) end, Counted, Wrong).
 
