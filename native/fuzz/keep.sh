@@ -7,6 +7,9 @@ set -eu
 
 out=build/fuzz
 most_bytes=49152 # of unnamed inputs, for one target
+# The counts are of the tree as it was fuzzed, before its inputs change.
+BEAMWAY_BENCH_COMMIT=$(../scripts/figures commit)
+export BEAMWAY_BENCH_COMMIT
 
 # The same inputs make the same archive.
 pack() { # FOLDER ARCHIVE
