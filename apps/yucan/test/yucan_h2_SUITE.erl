@@ -4,7 +4,7 @@
 -module(yucan_h2_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, large/1, windows/1, window_of_zero/1, silent_client/1, blocked_send/1, uploads_are_bounded/1, crashes/1, at_once/1,
+-export([answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, logged_after_the_end/1, large/1, windows/1, window_of_zero/1, silent_client/1, blocked_send/1, uploads_are_bounded/1, crashes/1, at_once/1,
          too_many/1, bad_trailers/1, unread_given_up/1, given_up/1, own_process/1, floods/1, broken_rules/1, headers_without_end/1, headers_too_large/1, idle/1, pings_keep_nothing/1, idle_behind_answer/1, drain/1, requests/1, reload/1,
          tls/1, prior_knowledge/1, switched_off/1, events/1, websocket/1, websocket_flood/1, websocket_lost/1, websocket_closed/1, curl/1]).
 
@@ -16,7 +16,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [answers, bodies, same_as_http_1, malformed, cookies, large, windows, window_of_zero, silent_client, blocked_send, uploads_are_bounded, crashes, at_once, too_many, bad_trailers, unread_given_up, given_up, own_process, floods, broken_rules,
+    [answers, bodies, same_as_http_1, malformed, cookies, logged_after_the_end, large, windows, window_of_zero, silent_client, blocked_send, uploads_are_bounded, crashes, at_once, too_many, bad_trailers, unread_given_up, given_up, own_process, floods, broken_rules,
      headers_without_end, headers_too_large, idle, pings_keep_nothing, idle_behind_answer, drain, requests, reload, tls, prior_knowledge, switched_off, events, websocket, websocket_flood, websocket_lost, websocket_closed, curl].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -161,6 +161,16 @@ cookies(_) ->
     receive {entry, Entry} -> {match, _} = re:run(yucan_log:format(Entry), "\"GET /a\\?b HTTP/2\\.0\" 200 2 ") after ?WAIT_MS -> error(no_entry) end,
     {431, _, _} = yucan_h2_client:request(Port, <<"/">>, [{<<"x">>, <<"y">>}, {<<"cookie">>, <<"a=1">>}, {<<"cookie">>, <<"b=2">>}, {<<"z">>, <<"y">>}]),
     {431, _, _} = yucan_h2_client:request(Port, <<"/">>, [{<<"x">>, <<"y">>}, {<<"z">>, <<"y">>}, {<<"cookie">>, <<"a=1">>}]).
+
+%% The client has its answer and goes, while the log still writes.
+logged_after_the_end(_) ->
+    Self = self(),
+    Port = start(#{access_log => {function, fun(Entry) -> Self ! {logs, self()}, receive go -> Self ! {entry, Entry} after ?WAIT_MS -> ok end end}}),
+    {200, _, _} = yucan_h2_client:request(Port, <<"/">>, []),
+    Logs = receive {logs, Pid} -> Pid after ?WAIT_MS -> error(no_log) end,
+    wait_for(fun() -> case process_info(Logs, links) of {links, [_]} -> false; _ -> true end end),
+    Logs ! go,
+    receive {entry, _} -> ok after ?WAIT_MS -> error(no_entry) end.
 
 large(_) ->
     Socket = yucan_h2_client:connect(start()),

@@ -44,6 +44,8 @@ run(#req{conn = Conn, body = Body} = Sent, Served, Stream) ->
     Start = yucan_metrics:start(Served),
     _ = [yucan_body:open(Req, <<>>, Site#site.limits) || Body =/= none],
     Outcome = yucan_conn:answer(Req, Site),
+    %% A client that has its answer may go: the connection ends its processes, and this one has still to count and log.
+    _ = [process_flag(trap_exit, true) || element(1, Outcome) =/= upgrade],
     yucan_conn:account(Outcome, Req, Began, Start, Site),
     case Outcome of
         {upgrade, Function} -> taken_over(Function, Req, Stream);
