@@ -24,7 +24,7 @@
 -define(CALL_MS, 5000).
 
 -type address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, file:filename_all()}.
-%% A unix socket best as a binary: it is a part of keys.
+%% The path of a unix socket should be a binary: keys with it are compared for each request.
 -type ticket() :: reference().
 %% Stands for a request that waits for its first answer on a new connection.
 

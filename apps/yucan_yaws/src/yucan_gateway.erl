@@ -22,7 +22,7 @@
 -type headers() :: [{binary(), binary()}].
 
 %% @doc Connects to a server or an application. A name is tried by IPv4 first, then by IPv6.
--spec connect(inet:hostname() | inet:ip_address() | {local, file:filename()}, inet:port_number(), [gen_tcp:connect_option()]) ->
+-spec connect(inet:hostname() | inet:ip_address() | {local, file:filename_all()}, inet:port_number(), [gen_tcp:connect_option()]) ->
     {ok, gen_tcp:socket()} | {error, inet:posix() | timeout}.
 connect(Host, Port, Options) ->
     case gen_tcp:connect(Host, Port, Options, ?CONNECT_MS) of
