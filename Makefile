@@ -167,7 +167,7 @@ demo-rdma:
 	@$(MAKE) build-bench
 	@test/system/rdma/guest --minutes 8 -- test/system/rdma/demo
 
-## bench-rdma: figures of rdma, measured in virtual machines, one for each benchmark, and stored in bench/results/soft-roce (about 50 minutes, half of them for cost); N="name ..." runs some
+## bench-rdma: figures of rdma, measured in virtual machines, one for each benchmark, and stored in bench/results/soft-roce (about 50 minutes, a third of them for cost); N="name ..." runs some
 bench-rdma:
 	@scripts/install-packages test-rdma
 	@$(MAKE) build-bench
