@@ -267,7 +267,10 @@ drop_gaps_test() ->
     ?assertMatch({ok, _, []}, drop_gaps([a, b], [[0, 1], [1, 0]])).
 
 %% Square in the number of nodes, with a small constant: less than six steps for each value. The heap is so large that no garbage is collected, whose steps depend on load.
-many_nodes_test() ->
+%% Instrumented code takes more steps.
+many_nodes_test_() -> [fun many_nodes/0 || os:getenv("BEAMWAY_COVERAGE") =:= false].
+
+many_nodes() ->
     Nodes = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(1, 512)],
     {_, Monitor} = spawn_opt(fun() ->
                                      Rows = [[7 || _ <- Nodes] || _ <- Nodes],

@@ -149,7 +149,7 @@ connections_are_kept(Config) ->
     {Port, Fpm} = start(Config, [{"a.php", "echo 'a';"}]),
     #{socket := Path, tcp := Tcp} = Fpm,
     Address = case proplists:get_value(kind, Config) of
-                  unix -> {local, Path};
+                  unix -> {local, list_to_binary(Path)};
                   tcp -> {{127, 0, 0, 1}, Tcp}
               end,
     [Socket] = kept_after(Port, Address),
