@@ -135,7 +135,9 @@ stop_all(Peers) ->
 %% @doc Calls a function on the node, over standard input and output.
 -spec call(pid(), module(), atom(), [term()]) -> term().
 call(Peer, Module, Function, Arguments) ->
-    call(Peer, Module, Function, Arguments, ?CALL_MS).
+    call(Peer, Module, Function, Arguments, call_ms()).
+
+call_ms() -> ?CALL_MS * beamway_runner:slowness().
 
 %% @doc The same with a limit in milliseconds.
 -spec call(pid(), module(), atom(), [term()], timeout()) -> term().
@@ -145,7 +147,7 @@ call(Peer, Module, Function, Arguments, TimeoutMs) ->
 %% @doc Runs a fun on the node; its exceptions are raised here.
 -spec run(pid(), fun(() -> Result)) -> Result.
 run(Peer, Fun) ->
-    run(Peer, Fun, ?CALL_MS).
+    run(Peer, Fun, call_ms()).
 
 %% @doc The same with a limit in milliseconds. `peer:call/5' returns `badarg' if the process there dies by a link with a pair as its reason, as a test's
 %% helper does that fails: so what the fun returns is marked.
