@@ -62,7 +62,7 @@ build-test: build
 demo:
 	@scripts/demo
 
-## test: the quick tests, in two queues (about ten minutes); T=name runs the runners whose name holds it, whatever they take, T=suite:case one case
+## test: the quick tests, three runners side by side (about ten minutes); T=name runs the runners whose name holds it, whatever they take, T=suite:case one case
 test:
 	@scripts/install-packages test
 	@$(MAKE) build-test
