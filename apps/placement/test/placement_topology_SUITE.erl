@@ -23,7 +23,7 @@ cluster(Count) ->
 
 probe(Cluster, Nodes, Options) ->
     [First | _] = beamway_placement_nodes:peers(Cluster),
-    beamway_peer:call(First, placement, probe, [Nodes, Options], 120000 * beamway_runner:slowness()).
+    beamway_peer:call(First, placement, probe, [Nodes, Options], 120000).
 
 every_pair(_Config) ->
     Cluster = cluster(5),

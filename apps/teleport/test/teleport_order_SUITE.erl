@@ -302,7 +302,7 @@ classes_share(Config) ->
 properties(Config) ->
     true = beamway_peer:run(teleport_nodes:first(Config),
                             fun() -> proper:quickcheck(prop_order(teleport_nodes:second_node(Config)), [quiet, {numtests, 60}, {max_size, 60}]) end,
-                            200000 * beamway_runner:slowness()).
+                            200000).
 
 prop_order(Node) ->
     ?FORALL(Messages, list({range(1, 4), range(1, 3), oneof([control, normal, bulk]), size_of_message()}),
@@ -329,7 +329,7 @@ is_kept({S, R, C}, Messages, Seen) ->
 %% Casts of any size, then a call, to one server by its pid, its name, or a name of global or of another registry: the call sees all casts that went by
 %% the same way of naming, and those of pid, global and the registry are one.
 order_by_any_name(Config) ->
-    true = beamway_peer:run(teleport_nodes:first(Config), fun() -> any_name(teleport_nodes:second_node(Config)) end, 200000 * beamway_runner:slowness()).
+    true = beamway_peer:run(teleport_nodes:first(Config), fun() -> any_name(teleport_nodes:second_node(Config)) end, 200000).
 
 any_name(Node) ->
     many_lanes(Node),
@@ -379,7 +379,7 @@ whereis_name(via) -> persistent_term:get({?MODULE, via}).
 order_while_reconfigured(Config) ->
     true = beamway_peer:run(teleport_nodes:first(Config),
                             fun() -> proper:quickcheck(prop_reconfigured(teleport_nodes:second_node(Config)), [quiet, {numtests, 60}, {max_size, 30}]) end,
-                            200000 * beamway_runner:slowness()).
+                            200000).
 
 prop_reconfigured(Node) ->
     ?FORALL(Steps, list(frequency([{3, {send, size_of_message()}}, {1, {lanes, range(1, 16)}}])),

@@ -52,7 +52,7 @@ programs(Config) ->
 
 on_first(Pair, Fun) ->
     Node = teleport_nodes:second_node(Pair),
-    beamway_peer:run(teleport_nodes:first(Pair), fun() -> Fun(Node) end, 200000 * beamway_runner:slowness()).
+    beamway_peer:run(teleport_nodes:first(Pair), fun() -> Fun(Node) end, 200000).
 
 prop_programs(Node) ->
     ?FORALL({Senders, Troubles}, program(trouble()),
@@ -178,5 +178,5 @@ killed(First, Config, AfterMs) ->
         [receive {'DOWN', Monitor, process, _, noconnection} -> ok after wait_ms() -> error(not_told) end || Monitor <- Monitors],
         _ = beamway_peer:wait_until(fun() -> teleport:lanes(Node) =:= [] end, wait_ms()),
         ok
-    end, 200000 * beamway_runner:slowness()),
+    end, 200000),
     beamway_peer:stop_all([Second]).

@@ -135,25 +135,23 @@ stop_all(Peers) ->
 %% @doc Calls a function on the node, over standard input and output.
 -spec call(pid(), module(), atom(), [term()]) -> term().
 call(Peer, Module, Function, Arguments) ->
-    call(Peer, Module, Function, Arguments, call_ms()).
+    call(Peer, Module, Function, Arguments, ?CALL_MS).
 
-call_ms() -> ?CALL_MS * beamway_runner:slowness().
-
-%% @doc The same with a limit in milliseconds.
--spec call(pid(), module(), atom(), [term()], timeout()) -> term().
+%% @doc The same with a limit in milliseconds, which is longer where everything is slower ({@link beamway_runner:slowness/0}).
+-spec call(pid(), module(), atom(), [term()], pos_integer()) -> term().
 call(Peer, Module, Function, Arguments, TimeoutMs) ->
-    peer:call(Peer, Module, Function, Arguments, TimeoutMs).
+    peer:call(Peer, Module, Function, Arguments, TimeoutMs * beamway_runner:slowness()).
 
 %% @doc Runs a fun on the node; its exceptions are raised here.
 -spec run(pid(), fun(() -> Result)) -> Result.
 run(Peer, Fun) ->
-    run(Peer, Fun, call_ms()).
+    run(Peer, Fun, ?CALL_MS).
 
-%% @doc The same with a limit in milliseconds. `peer:call/5' returns `badarg' if the process there dies by a link with a pair as its reason, as a test's
+%% @doc The same with a limit in milliseconds, as for {@link call/5}. `peer:call/5' returns `badarg' if the process there dies by a link with a pair as its reason, as a test's
 %% helper does that fails: so what the fun returns is marked.
--spec run(pid(), fun(() -> Result), timeout()) -> Result.
+-spec run(pid(), fun(() -> Result), pos_integer()) -> Result.
 run(Peer, Fun, TimeoutMs) ->
-    case peer:call(Peer, ?MODULE, returned, [Fun], TimeoutMs) of
+    case call(Peer, ?MODULE, returned, [Fun], TimeoutMs) of
         {returned, Result} -> Result;
         Other -> error({died_by_a_link, Other})
     end.

@@ -109,11 +109,11 @@ on_first(Config, Body) -> on_first(Config, Body, ?CASE_MS).
 -spec on_first(list(), fun((node()) -> term()), pos_integer()) -> ok.
 on_first(Config, Body, TimeoutMs) ->
     Node = second_node(Config),
-    beamway_peer:run(first(Config), fun() -> _ = Body(Node), ok end, TimeoutMs * beamway_runner:slowness()).
+    beamway_peer:run(first(Config), fun() -> _ = Body(Node), ok end, TimeoutMs).
 
 %% @doc Runs the fun on the second node.
 -spec on_second(list(), fun(() -> Result)) -> Result.
-on_second(Config, Fun) -> beamway_peer:run(second(Config), Fun, ?CASE_MS * beamway_runner:slowness()).
+on_second(Config, Fun) -> beamway_peer:run(second(Config), Fun, ?CASE_MS).
 
 %% @doc How long something may take that comes at all.
 -spec wait_ms() -> pos_integer().
