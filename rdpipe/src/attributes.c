@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <pthread.h>
 #include <pwd.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -171,8 +172,11 @@ static const rd_attribute_t *find(const rd_attributes_t *attributes, const char 
     return NULL;
 }
 
-/* The owner that was sent, as this host numbers it. False: none was, or what is none. */
-static bool owner_of(const rd_attributes_t *attributes, uid_t *uid_p, gid_t *gid_p)
+/* Looking a user up is for one thread at a time. */
+static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
+
+/* Under that lock. */
+static bool look_up(const rd_attributes_t *attributes, uid_t *uid_p, gid_t *gid_p)
 {
     static struct {
         char *text;
@@ -204,6 +208,17 @@ static bool owner_of(const rd_attributes_t *attributes, uid_t *uid_p, gid_t *gid
     *uid_p = last.uid;
     *gid_p = last.gid;
     return true;
+}
+
+/* The owner that was sent, as this host numbers it. False: none was, or what is none. */
+static bool owner_of(const rd_attributes_t *attributes, uid_t *uid_p, gid_t *gid_p)
+{
+    bool found;
+
+    (void)pthread_mutex_lock(&looking);
+    found = look_up(attributes, uid_p, gid_p);
+    (void)pthread_mutex_unlock(&looking);
+    return found;
 }
 
 bool rd_attributes_own(const rd_attributes_t *attributes, int fd)
@@ -249,7 +264,7 @@ static void say(rd_complaints_t *complaints, const char *path, const char *name)
 
 static bool has_already(int fd, const rd_attribute_t *attribute)
 {
-    static uint8_t value[RD_VALUE_MAX];
+    uint8_t value[RD_VALUE_MAX];
 
     return fgetxattr(fd, attribute->name, value, sizeof value) == (ssize_t)attribute->len &&
            memcmp(value, attribute->value, attribute->len) == 0;

@@ -31,8 +31,9 @@ typedef struct {
     bool recursive, preserve, verbose;
     bool owner, hard_links, xattrs, acls; /* kept as well */
     bool compare;                         /* contents, also where size and time are the same */
-    bool no_directory; /* the target is the copy itself, also if it is a directory */
-    bool fail_special; /* a device, FIFO or socket in the source tree is an error */
+    bool no_directory;  /* the target is the copy itself, also if it is a directory */
+    bool fail_special;  /* a device, FIFO or socket in the source tree is an error */
+    unsigned beside_us; /* small files that take longer, each, are read and written side by side */
 } rd_copy_t;
 
 enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };

@@ -1,12 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The third part of a copy: the content of the files, as far as the target does not have it. */
+/* The third part of a copy: the content of the files, as far as the target does not have it.
+ * Where reading a small file takes long, several are read side by side (jobs.h), and go in order.
+ */
 #include "attributes.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "jobs.h"
 #include "rdframe.h"
+
+#define SMALL_BYTES ((size_t)64 * 1024)
+
+/* A small file that is read beside others; or an item that waits for its turn. */
+typedef struct {
+    rd_item_t item;
+    int parent; /* -1: it only waits */
+    char name[256];
+    int fd, error; /* -1, and why */
+    bool is_read;  /* as a whole: it is a file that there was */
+    struct stat is;
+    uint8_t content[SMALL_BYTES];
+} job_t;
 
 typedef struct {
     rd_copy_t copy;
@@ -18,25 +34,45 @@ typedef struct {
     bool is_opened;  /* the top */
     bool is_reading; /* once more what was sent, and sends nothing */
     uint32_t crc;    /* of what was sent of this file, or read once more */
+    bool has_ended;  /* nobody wants more */
+    rd_jobs_t *jobs; /* NULL: none were needed yet */
+    bool is_waiting; /* one may not have ended yet */
+    rd_pace_t pace;
+    int64_t us; /* that opening and reading this file has taken */
 } pack_t;
+
+#define FILE_FLAGS (O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
+
+/* -1: errno; 0 for what is no file. */
+static int as_file(int fd, struct stat *is_p)
+{
+    if (fd < 0 || (fstat(fd, is_p) == 0 && S_ISREG(is_p->st_mode)))
+        return fd;
+    close(fd);
+    errno = 0;
+    return -1;
+}
+
+static void complain(pack_t *pack, const char *path, int error)
+{
+    rd_complain(&pack->complaints, path, "%s",
+                error == 0        ? "is no file any more"
+                : error == ENOENT ? "is gone since it was listed"
+                                  : strerror(error));
+}
 
 static int open_file(pack_t *pack, const char *path, struct stat *is_p)
 {
-    int flags = O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, fd;
+    int fd;
 
     if (*path)
-        fd = rd_beneath_file(&pack->beneath, path, flags, 0);
+        fd = rd_beneath_file(&pack->beneath, path, FILE_FLAGS, 0);
     else
-        fd = open(pack->copy.path, flags);
-    if (fd >= 0 && fstat(fd, is_p) == 0 && S_ISREG(is_p->st_mode))
-        return fd;
-    rd_complain(&pack->complaints, path, "%s",
-                fd >= 0           ? "is no file any more"
-                : errno == ENOENT ? "is gone since it was listed"
-                                  : strerror(errno));
-    if (fd >= 0)
-        close(fd);
-    return -1;
+        fd = open(pack->copy.path, FILE_FLAGS);
+    fd = as_file(fd, is_p);
+    if (fd < 0)
+        complain(pack, path, errno);
+    return fd;
 }
 
 /* Is what the target has the beginning of this file? */
@@ -69,11 +105,13 @@ static bool send_data(pack_t *pack, int fd, uint64_t *at_p, uint64_t end, bool *
     while (*at_p < end && *goes_on_p) {
         size_t room;
         uint8_t *to = rd_items_data_room(&pack->out, &room);
+        int64_t from = rd_now_us();
         ssize_t n;
 
         if (room > end - *at_p)
             room = (size_t)(end - *at_p);
         n = pread(fd, to, room, (off_t)*at_p);
+        pack->us += rd_now_us() - from;
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0) {
@@ -141,6 +179,15 @@ static bool is_still_so(pack_t *pack, int fd, const struct stat *before, uint64_
                                 memcmp(digest, pack->item.digest, sizeof digest) == 0));
 }
 
+static bool is_unchanged(int fd, const struct stat *before)
+{
+    struct stat is;
+
+    return fstat(fd, &is) == 0 && is.st_size == before->st_size &&
+           is.st_mtim.tv_sec == before->st_mtim.tv_sec &&
+           is.st_mtim.tv_nsec == before->st_mtim.tv_nsec;
+}
+
 /* What was sent is a file that there was. One that only grew, as a log does, had this beginning;
  * times do not tell that, so it is read once more. */
 static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t at)
@@ -148,9 +195,7 @@ static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t a
     const char *path = pack->item.path;
     struct stat is;
 
-    if (fstat(fd, &is) == 0 && is.st_size == before->st_size &&
-        is.st_mtim.tv_sec == before->st_mtim.tv_sec &&
-        is.st_mtim.tv_nsec == before->st_mtim.tv_nsec)
+    if (is_unchanged(fd, before))
         return true;
     if (fstat(fd, &is) == 0 && is.st_size > before->st_size && is_still_so(pack, fd, before, at)) {
         rd_warn(&pack->complaints, path, "grew while it was read: copied as long as it was before");
@@ -166,10 +211,20 @@ static bool put_attributes(pack_t *pack, int fd, const struct stat *is)
            rd_attributes_put(&pack->complaints, pack->item.path, fd, is, &pack->out);
 }
 
+static void describe(rd_item_t *item, const struct stat *is)
+{
+    item->mode = is->st_mode & 07777;
+    item->size = (uint64_t)is->st_size;
+    item->mtime_s = is->st_mtim.tv_sec;
+    item->mtime_ns = (uint32_t)is->st_mtim.tv_nsec;
+    item->has = RD_HAS_NOTHING;
+}
+
 /* False: nobody wants more. */
 static bool pack_file(pack_t *pack)
 {
     rd_item_t *item = &pack->item;
+    int64_t from = rd_now_us();
     struct stat is;
     int fd;
     bool same, whole, goes_on = true;
@@ -182,26 +237,158 @@ static bool pack_file(pack_t *pack)
     fd = open_file(pack, item->path, &is);
     if (fd < 0)
         return true;
+    pack->us = rd_now_us() - from;
     same = is_same(fd, &is, item);
     item->kind = same && (item->has == RD_HAS_SAME ||
                           (item->has == RD_HAS_ALL && item->offset == (uint64_t)is.st_size))
                      ? RD_ITEM_KEEP
                      : RD_ITEM_FILE;
     item->offset = same && item->has == RD_HAS_PART ? item->offset : 0;
-    item->mode = is.st_mode & 07777;
-    item->size = (uint64_t)is.st_size;
-    item->mtime_s = is.st_mtim.tv_sec;
-    item->mtime_ns = (uint32_t)is.st_mtim.tv_nsec;
-    item->has = RD_HAS_NOTHING;
+    describe(item, &is);
     goes_on = put_attributes(pack, fd, &is) && rd_items_put(&pack->out, item);
     if (item->kind == RD_ITEM_FILE && goes_on) {
         pack->crc = 0;
         whole = send_content(pack, fd, &is, item->offset, &goes_on) &&
                 is_sound(pack, fd, &is, item->offset);
         goes_on = goes_on && put(pack, RD_ITEM_CLOSE, whole);
+        if ((size_t)is.st_size <= SMALL_BYTES)
+            rd_pace_took(&pack->pace, pack->us);
     }
     close(fd);
     return goes_on;
+}
+
+/* ---- files side by side ---- */
+
+/* By a thread of its own. What is not read here is read when its turn comes. */
+static void do_job(void *context, void *argument)
+{
+    job_t *job = argument;
+    size_t size, done = 0;
+    ssize_t n = 1;
+
+    (void)context;
+    job->fd = as_file(openat(job->parent, job->name, FILE_FLAGS | O_NOFOLLOW), &job->is);
+    job->error = errno;
+    close(job->parent);
+    size = job->fd >= 0 ? (size_t)job->is.st_size : 0;
+    if (job->fd < 0 || size > SMALL_BYTES || (size_t)job->is.st_blocks * 512 < size)
+        return;
+    while (done < size && n > 0) {
+        n = pread(job->fd, job->content + done, size - done, (off_t)done);
+        done += n > 0 ? (size_t)n : 0;
+    }
+    job->is_read = done == size && is_unchanged(job->fd, &job->is);
+}
+
+/* False: nobody wants more. */
+static bool send_read(pack_t *pack, const job_t *job)
+{
+    rd_item_t *item = &pack->item;
+    size_t done = 0, size = (size_t)job->is.st_size;
+
+    item->offset = 0;
+    describe(item, &job->is);
+    if (!put_attributes(pack, job->fd, &job->is) || !rd_items_put(&pack->out, item))
+        return false;
+    while (done < size) {
+        size_t room;
+        uint8_t *to = rd_items_data_room(&pack->out, &room);
+
+        if (room > size - done)
+            room = size - done;
+        memcpy(to, job->content + done, room);
+        if (!rd_items_data_put(&pack->out, room))
+            return false;
+        done += room;
+    }
+    return put(pack, RD_ITEM_CLOSE, true);
+}
+
+static bool take(pack_t *pack);
+
+static void end_job(void *context, void *argument)
+{
+    pack_t *pack = context;
+    job_t *job = argument;
+
+    pack->item = job->item;
+    if (job->parent >= 0 && job->fd < 0)
+        complain(pack, job->item.path, job->error);
+    else if (!pack->has_ended)
+        pack->has_ended = !(job->is_read ? send_read(pack, job) : take(pack));
+    if (job->parent >= 0 && job->fd >= 0)
+        close(job->fd);
+}
+
+/* The item that has come stays as it is. */
+static void drain(pack_t *pack)
+{
+    static rd_item_t come;
+
+    if (!pack->is_waiting)
+        return;
+    come = pack->item;
+    rd_jobs_drain(pack->jobs);
+    pack->item = come;
+    pack->is_waiting = false;
+}
+
+/* With the item that has come; NULL: there are none. */
+static job_t *new_job(pack_t *pack)
+{
+    static rd_item_t come;
+    job_t *job;
+
+    if (!pack->jobs)
+        pack->jobs = rd_jobs_open(sizeof(job_t), do_job, end_job, pack);
+    if (!pack->jobs)
+        return NULL;
+    come = pack->item;
+    job = rd_jobs_room(pack->jobs); /* others may end meanwhile */
+    job->item = come;
+    job->parent = -1;
+    pack->is_waiting = true;
+    return job;
+}
+
+/* The item goes when those before it have gone. A file is read meanwhile, if `reads`. */
+static void give(pack_t *pack, job_t *job, bool reads)
+{
+    const char *name;
+    int parent;
+
+    job->is_read = false;
+    if (reads) {
+        parent = rd_beneath_parent(&pack->beneath, job->item.path, &name);
+        if (parent >= 0 && strlen(name) < sizeof job->name) {
+            (void)snprintf(job->name, sizeof job->name, "%s", name);
+            job->parent = fcntl(parent, F_DUPFD_CLOEXEC, 0);
+        }
+    }
+    rd_jobs_give(pack->jobs, job->parent >= 0);
+}
+
+static bool is_small_and_new(const rd_item_t *item)
+{
+    return item->kind == RD_ITEM_FILE && item->has == RD_HAS_NOTHING && *item->path &&
+           item->size <= SMALL_BYTES;
+}
+
+/* False: nobody wants more. */
+static bool take_in_turn(pack_t *pack)
+{
+    bool was_beside = pack->pace.is_beside, is_small = is_small_and_new(&pack->item);
+    bool reads = is_small && rd_pace_next(&pack->pace, rd_now_us());
+    job_t *job;
+
+    if (is_small && was_beside && !reads)
+        drain(pack); /* so that the next ones show what one takes alone */
+    job = reads || pack->is_waiting ? new_job(pack) : NULL;
+    if (!job)
+        return take(pack);
+    give(pack, job, reads);
+    return !pack->has_ended;
 }
 
 /* The top of a tree, when the first item of one comes. */
@@ -260,25 +447,42 @@ static bool put_with_attributes(pack_t *pack)
     return goes_on && rd_items_put(&pack->out, item);
 }
 
+/* False: nobody wants more. */
+static bool take(pack_t *pack)
+{
+    switch (pack->item.kind) {
+    case RD_ITEM_FILE:
+        return pack_file(pack);
+    case RD_ITEM_DIR:
+        return (pack->is_opened || open_top(pack)) && rd_items_put(&pack->out, &pack->item);
+    case RD_ITEM_LEAVE:
+    case RD_ITEM_LINK:
+        return put_with_attributes(pack);
+    default:
+        return rd_items_put(&pack->out, &pack->item);
+    }
+}
+
 static bool step(pack_t *pack, rd_why_t *why)
 {
     rd_item_t *item = &pack->item;
 
-    if (!rd_items_next(&pack->in, item, why))
+    if (pack->in.start == pack->in.end)
+        drain(pack); /* nothing waits here while we wait for more */
+    if (pack->has_ended || !rd_items_next(&pack->in, item, why))
         return false;
     switch (item->kind) {
     case RD_ITEM_FILE:
-        return pack_file(pack);
     case RD_ITEM_DIR:
-        return (pack->is_opened || open_top(pack)) && rd_items_put(&pack->out, item);
-    case RD_ITEM_START:
-        return begin_source(pack, why);
     case RD_ITEM_HARD:
-        return rd_items_put(&pack->out, item);
     case RD_ITEM_LEAVE:
     case RD_ITEM_LINK:
-        return put_with_attributes(pack);
+        return take_in_turn(pack);
+    case RD_ITEM_START:
+        drain(pack);
+        return begin_source(pack, why);
     case RD_ITEM_END:
+        drain(pack);
         item->size += pack->complaints.count;
         (void)rd_items_put(&pack->out, item);
         return false;
@@ -293,13 +497,16 @@ int rd_copy_pack(const rd_copy_t *copy, int in, int out)
     rd_why_t why = {.text = ""};
     bool done;
 
-    pack = (pack_t){.copy = *copy, .complaints = {.copy = &pack.copy}};
+    pack = (pack_t){
+        .copy = *copy, .complaints = {.copy = &pack.copy}, .pace = rd_pace_from(copy->beside_us)};
     rd_beneath_open(&pack.beneath, -1);
     done = rd_items_out_open(&pack.out, out) && rd_items_in_open(&pack.in, in, &pack.out);
     while (done && step(&pack, &why))
         ;
     if (why.text[0])
         rd_complain(&pack.complaints, "", "%s", why.text);
+    if (pack.jobs)
+        rd_jobs_close(pack.jobs, NULL);
     done = rd_items_out_close(&pack.out) && done && pack.complaints.count == 0;
     rd_items_in_close(&pack.in);
     close_top(&pack);

@@ -1,12 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last part of a copy: writes what comes. What comes is not trusted: see beneath.h. */
+/* The last part of a copy: writes what comes. What comes is not trusted: see beneath.h.
+ * Where writing a small file takes long, as on a file system of another host, several are written
+ * side by side (jobs.h), each when it is here as a whole. */
 #include "attributes.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "cli.h"
+#include "jobs.h"
+
+#define SMALL_BYTES ((size_t)64 * 1024)
+
+/* A file that is being written. */
+typedef struct {
+    int fd; /* -1: it is not open */
+    int parent;
+    uint64_t at;
+    char name[256], part[256];
+    rd_item_t item;
+    rd_attributes_t attributes;
+} file_t;
+
+/* A small file that is gathered, and then written beside others; or a directory that is left after
+ * those before it. */
+typedef struct {
+    file_t file;
+    bool is_directory, is_written;
+    size_t filled;
+    uint8_t content[SMALL_BYTES];
+} job_t;
 
 typedef struct {
     rd_copy_t copy;
@@ -17,14 +42,16 @@ typedef struct {
     rd_beneath_t beneath;
     rd_item_t item;
     rd_items_in_t in;
-    bool has_target, is_fatal;
+    bool has_target;
+    atomic_bool is_fatal;
     mode_t mask;
-    /* the file that is being written; -1: none */
-    int fd, parent;
-    uint64_t at;
-    char name[256], part[256];
-    rd_item_t file;
-    rd_attributes_t attributes;  /* of the item that comes next, or of that file */
+    rd_attributes_t attributes; /* of the item that comes next */
+    bool is_in_file;
+    file_t file;
+    job_t *gathered; /* in place of `file`; NULL: none */
+    rd_jobs_t *jobs; /* NULL: none were needed yet */
+    rd_pace_t pace;
+    int64_t opened_us;           /* how long it took to open `file` */
     uint64_t files, kept, bytes; /* of files, and of what came for them */
 } unpack_t;
 
@@ -32,7 +59,8 @@ typedef struct {
 static void lose(unpack_t *unpack, const char *path)
 {
     rd_complain(&unpack->complaints, path, RD_COPY_LOSES);
-    unpack->is_fatal |= !*path;
+    if (!*path)
+        unpack->is_fatal = true;
 }
 
 /* The lock is of no use if the winner has given the thing its name meanwhile. */
@@ -53,18 +81,19 @@ static bool is_final(int error)
 static bool complain(unpack_t *unpack, const char *path, int error)
 {
     rd_complain(&unpack->complaints, path, "%s", strerror(error));
-    unpack->is_fatal |= is_final(error);
+    if (is_final(error))
+        unpack->is_fatal = true;
     return false;
 }
 
-static void drop_file(unpack_t *unpack, bool with_part)
+static void drop_file(file_t *file, bool with_part)
 {
-    if (unpack->fd < 0)
+    if (file->fd < 0)
         return;
     if (with_part)
-        (void)unlinkat(unpack->parent, unpack->part, 0);
-    close(unpack->fd);
-    unpack->fd = -1;
+        (void)unlinkat(file->parent, file->part, 0);
+    close(file->fd);
+    file->fd = -1;
 }
 
 /* ---- attributes ---- */
@@ -95,12 +124,12 @@ static void warn_of_owner(unpack_t *unpack, const char *path)
 
 /* A new owner takes set-id bits away, a user sets attributes only of what he may write, and a mode
  * changes an ACL: so in this order. `there`: the file that had the name before, NULL: none. */
-static bool set_attributes(unpack_t *unpack, int fd, const rd_item_t *item,
-                           const struct stat *there)
+static bool set_attributes(unpack_t *unpack, const rd_attributes_t *attributes, int fd,
+                           const rd_item_t *item, const struct stat *there)
 {
     struct timespec times[2];
     struct stat is;
-    bool is_owned = unpack->copy.owner && rd_attributes_own(&unpack->attributes, fd);
+    bool is_owned = unpack->copy.owner && rd_attributes_own(attributes, fd);
     mode_t mode = mode_of(unpack, item, is_owned), writable;
 
     if (unpack->copy.owner && !is_owned)
@@ -115,10 +144,10 @@ static bool set_attributes(unpack_t *unpack, int fd, const rd_item_t *item,
     writable = unpack->copy.xattrs ? mode | S_IWUSR : mode;
     if (fchmod(fd, writable) < 0)
         return false;
-    rd_attributes_set(&unpack->attributes, &unpack->complaints, item->path, fd, false);
+    rd_attributes_set(attributes, &unpack->complaints, item->path, fd, false);
     if (writable != mode && fchmod(fd, mode) < 0)
         return false;
-    rd_attributes_set(&unpack->attributes, &unpack->complaints, item->path, fd, true);
+    rd_attributes_set(attributes, &unpack->complaints, item->path, fd, true);
     return !unpack->copy.preserve || futimens(fd, times) == 0;
 }
 
@@ -192,32 +221,35 @@ static bool find_name(unpack_t *unpack, int *parent_p, const char **name_p)
     return strlen(*name_p) <= 255 || complain(unpack, path, ENAMETOOLONG);
 }
 
-/* The same of one that becomes a file, link or directory. */
+/* May something get this name? */
+static bool is_free(unpack_t *unpack, const char *path, int parent, const char *name)
+{
+    const char *special = rd_special_at(parent, name);
+
+    if (special)
+        rd_complain(&unpack->complaints, path, "is %s there: rdcp does not replace it", special);
+    return !special;
+}
+
+/* The directory and name of an item that becomes a link or directory. */
 static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
 {
-    const char *special;
-
-    if (!find_name(unpack, parent_p, name_p))
-        return false;
-    special = rd_special_at(*parent_p, *name_p);
-    if (special)
-        rd_complain(&unpack->complaints, unpack->item.path, "is %s there: rdcp does not replace it",
-                    special);
-    return !special;
+    return find_name(unpack, parent_p, name_p) &&
+           is_free(unpack, unpack->item.path, *parent_p, *name_p);
 }
 
 /* ---- files ---- */
 
-static int open_part(unpack_t *unpack, uint64_t from)
+static int open_part(const file_t *file, uint64_t from)
 {
-    int fd = openat(unpack->parent, unpack->part,
+    int fd = openat(file->parent, file->part,
                     O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
     struct stat is;
 
     if (fd < 0)
         return -1;
     if (rd_copy_lock(fd) && fstat(fd, &is) == 0) {
-        if (!is_still_there(unpack->parent, unpack->part, fd))
+        if (!is_still_there(file->parent, file->part, fd))
             errno = EBUSY;
         else if (!S_ISREG(is.st_mode) || (uint64_t)is.st_size < from)
             errno = ESTALE; /* somebody else has touched it */
@@ -229,66 +261,37 @@ static int open_part(unpack_t *unpack, uint64_t from)
     return -1;
 }
 
-static void begin_file(unpack_t *unpack)
+static void open_file(unpack_t *unpack, file_t *file)
 {
-    const char *name;
-
-    unpack->file = unpack->item;
-    unpack->at = unpack->file.offset;
-    if (!find_place(unpack, &unpack->parent, &name))
+    if (!is_free(unpack, file->item.path, file->parent, file->name))
         return;
-    (void)snprintf(unpack->name, sizeof unpack->name, "%s", name);
-    rd_part_name(name, unpack->part);
-    unpack->fd = open_part(unpack, unpack->file.offset);
-    if (unpack->fd >= 0)
+    file->fd = open_part(file, file->item.offset);
+    if (file->fd >= 0)
         return;
     if (errno == EBUSY)
-        lose(unpack, unpack->file.path);
+        lose(unpack, file->item.path);
     else if (errno == ESTALE)
-        rd_complain(&unpack->complaints, unpack->file.path, "another program has changed %s",
-                    unpack->part);
+        rd_complain(&unpack->complaints, file->item.path, "another program has changed %s",
+                    file->part);
     else
-        (void)complain(unpack, unpack->file.path, errno);
+        (void)complain(unpack, file->item.path, errno);
 }
 
-/* False: the copy ends here, and *why if the stream did. */
-static bool take_data(unpack_t *unpack, rd_why_t *why)
+static void write_data(unpack_t *unpack, file_t *file, const uint8_t *at, size_t len)
 {
-    const uint8_t *at = NULL;
-    size_t len;
+    size_t done = 0;
 
-    while ((len = rd_items_data(&unpack->in, &at, why)) > 0) {
-        size_t done = 0;
+    while (done < len && file->fd >= 0) {
+        ssize_t n = write(file->fd, at + done, len - done);
 
-        while (done < len && unpack->fd >= 0) {
-            ssize_t n = write(unpack->fd, at + done, len - done);
-
-            if (n >= 0) {
-                done += (size_t)n;
-            } else if (errno != EINTR) {
-                (void)complain(unpack, unpack->file.path, errno);
-                drop_file(unpack, false);
-            }
+        if (n >= 0) {
+            done += (size_t)n;
+        } else if (errno != EINTR) {
+            (void)complain(unpack, file->item.path, errno);
+            drop_file(file, false);
         }
-        unpack->at += done;
-        unpack->bytes += done;
-        if (unpack->is_fatal)
-            return false;
     }
-    return !why->text[0];
-}
-
-/* A hole at the end has no data behind it, so the length is set. */
-static void take_hole(unpack_t *unpack)
-{
-    if (unpack->fd < 0)
-        return;
-    unpack->at += unpack->item.size;
-    if (unpack->at > INT64_MAX || ftruncate(unpack->fd, (off_t)unpack->at) < 0 ||
-        lseek(unpack->fd, (off_t)unpack->at, SEEK_SET) < 0) {
-        (void)complain(unpack, unpack->file.path, errno);
-        drop_file(unpack, false);
-    }
+    file->at += done;
 }
 
 /* A network file system may report only at a close what it could not write. To be called before the
@@ -300,34 +303,221 @@ static bool is_written(int fd)
     return twin >= 0 && close(twin) == 0;
 }
 
-static void close_file(unpack_t *unpack)
+/* The content has come. Has the file its name now? */
+static bool close_file(unpack_t *unpack, file_t *file)
 {
-    rd_item_t *file = &unpack->file;
+    const rd_item_t *item = &file->item;
     struct stat is;
     bool is_there;
 
-    if (unpack->fd < 0)
-        return;
-    if (unpack->item.has != RD_HAS_ALL) { /* the source's side has said why */
-        drop_file(unpack, true);
-        return;
-    }
-    if (unpack->at != file->size) {
-        rd_complain(&unpack->complaints, file->path, "came with another length than was said");
-        drop_file(unpack, true);
-        return;
+    if (file->fd < 0)
+        return false;
+    if (file->at != item->size) {
+        rd_complain(&unpack->complaints, item->path, "came with another length than was said");
+        drop_file(file, true);
+        return false;
     }
     is_there =
-        fstatat(unpack->parent, unpack->name, &is, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(is.st_mode);
-    if (!is_written(unpack->fd) ||
-        !set_attributes(unpack, unpack->fd, file, is_there ? &is : NULL) ||
-        renameat(unpack->parent, unpack->part, unpack->parent, unpack->name) < 0) {
-        (void)complain(unpack, file->path, errno);
-        drop_file(unpack, true);
+        fstatat(file->parent, file->name, &is, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(is.st_mode);
+    if (!is_written(file->fd) ||
+        !set_attributes(unpack, &file->attributes, file->fd, item, is_there ? &is : NULL) ||
+        renameat(file->parent, file->part, file->parent, file->name) < 0) {
+        (void)complain(unpack, item->path, errno);
+        drop_file(file, true);
+        return false;
+    }
+    drop_file(file, false);
+    return true;
+}
+
+/* ---- files side by side ---- */
+
+/* By a thread of its own. */
+static void do_job(void *context, void *argument)
+{
+    unpack_t *unpack = context;
+    job_t *job = argument;
+    file_t *file = &job->file;
+
+    if (!unpack->is_fatal)
+        open_file(unpack, file);
+    write_data(unpack, file, job->content, job->filled);
+    job->is_written = close_file(unpack, file);
+    close(file->parent);
+}
+
+static void leave_directory(unpack_t *unpack, const rd_item_t *left,
+                            const rd_attributes_t *attributes);
+
+static void end_job(void *context, void *argument)
+{
+    unpack_t *unpack = context;
+    job_t *job = argument;
+
+    if (job->is_directory)
+        leave_directory(unpack, &job->file.item, &job->file.attributes);
+    else if (job->is_written)
+        unpack->files++;
+    rd_attributes_clear(&job->file.attributes);
+}
+
+static void forget_job(void *context, void *argument)
+{
+    job_t *job = argument;
+
+    (void)context;
+    rd_attributes_free(&job->file.attributes);
+}
+
+/* Those of the next item are its own from now on. */
+static void take_attributes(unpack_t *unpack, rd_attributes_t *attributes)
+{
+    rd_attributes_t old = *attributes;
+
+    *attributes = unpack->attributes;
+    unpack->attributes = old;
+    rd_attributes_clear(&unpack->attributes);
+}
+
+static void drain(unpack_t *unpack)
+{
+    if (unpack->jobs)
+        rd_jobs_drain(unpack->jobs);
+}
+
+/* Room for a file that is written beside others; NULL: it is written at once. */
+static job_t *new_job(unpack_t *unpack)
+{
+    const rd_item_t *item = &unpack->item;
+    bool was_beside = unpack->pace.is_beside;
+
+    if (item->size > SMALL_BYTES || item->offset > 0)
+        return NULL;
+    if (!rd_pace_next(&unpack->pace, rd_now_us())) {
+        if (was_beside)
+            drain(unpack); /* so that the next ones show what one takes alone */
+        return NULL;
+    }
+    if (!unpack->jobs)
+        unpack->jobs = rd_jobs_open(sizeof(job_t), do_job, end_job, unpack);
+    return unpack->jobs ? rd_jobs_room(unpack->jobs) : NULL;
+}
+
+/* A file that will be written beside others has holes, or more content than was said: as others. */
+static void ungather(unpack_t *unpack)
+{
+    job_t *job = unpack->gathered;
+    file_t *file = &unpack->file;
+    rd_attributes_t old = file->attributes;
+
+    *file = job->file;
+    job->file.attributes = old;
+    unpack->gathered = NULL;
+    open_file(unpack, file);
+    write_data(unpack, file, job->content, job->filled);
+}
+
+/* ---- files as they come ---- */
+
+static void begin_file(unpack_t *unpack)
+{
+    job_t *job = new_job(unpack);
+    file_t *file = job ? &job->file : &unpack->file;
+    const char *name;
+    int parent;
+
+    unpack->is_in_file = true;
+    file->fd = file->parent = -1;
+    file->item = unpack->item;
+    file->at = unpack->item.offset;
+    take_attributes(unpack, &file->attributes);
+    if (!find_name(unpack, &parent, &name))
+        return;
+    file->parent = fcntl(parent, F_DUPFD_CLOEXEC, 0);
+    if (file->parent < 0) {
+        (void)complain(unpack, unpack->item.path, errno);
         return;
     }
-    unpack->files++;
-    drop_file(unpack, false);
+    (void)snprintf(file->name, sizeof file->name, "%s", name);
+    rd_part_name(name, file->part);
+    if (job) {
+        job->is_directory = job->is_written = false;
+        job->filled = 0;
+        unpack->gathered = job;
+    } else {
+        int64_t from = rd_now_us();
+
+        open_file(unpack, file);
+        unpack->opened_us = rd_now_us() - from;
+    }
+}
+
+/* False: the copy ends here, and *why if the stream did. */
+static bool take_data(unpack_t *unpack, rd_why_t *why)
+{
+    const uint8_t *at = NULL;
+    size_t len;
+
+    while ((len = rd_items_data(&unpack->in, &at, why)) > 0) {
+        job_t *job = unpack->gathered;
+
+        unpack->bytes += len;
+        if (job && len > SMALL_BYTES - job->filled)
+            ungather(unpack);
+        if (unpack->gathered) {
+            memcpy(job->content + job->filled, at, len);
+            job->filled += len;
+        } else {
+            write_data(unpack, &unpack->file, at, len);
+        }
+        if (unpack->is_fatal)
+            return false;
+    }
+    return !why->text[0];
+}
+
+/* A hole at the end has no data behind it, so the length is set. */
+static void take_hole(unpack_t *unpack)
+{
+    file_t *file = &unpack->file;
+
+    if (unpack->gathered)
+        ungather(unpack);
+    if (file->fd < 0)
+        return;
+    file->at += unpack->item.size;
+    if (file->at > INT64_MAX || ftruncate(file->fd, (off_t)file->at) < 0 ||
+        lseek(file->fd, (off_t)file->at, SEEK_SET) < 0) {
+        (void)complain(unpack, file->item.path, errno);
+        drop_file(file, false);
+    }
+}
+
+static void end_file(unpack_t *unpack)
+{
+    bool is_whole = unpack->item.has == RD_HAS_ALL; /* else the source's side has said why */
+    job_t *job = unpack->gathered;
+    file_t *file = &unpack->file;
+
+    unpack->is_in_file = false;
+    unpack->gathered = NULL;
+    if (job && is_whole) {
+        rd_jobs_give(unpack->jobs, true);
+    } else if (job) {
+        close(job->file.parent);
+    } else {
+        int64_t from = rd_now_us();
+
+        if (!is_whole)
+            drop_file(file, true);
+        else if (close_file(unpack, file))
+            unpack->files++;
+        if (file->parent >= 0)
+            close(file->parent);
+        file->parent = -1;
+        if (file->item.size <= SMALL_BYTES)
+            rd_pace_took(&unpack->pace, unpack->opened_us + rd_now_us() - from);
+    }
 }
 
 /* Does this file need nothing more? */
@@ -359,7 +549,7 @@ static void keep_file(unpack_t *unpack)
     if (fd < 0 || fstat(fd, &is) < 0 || !S_ISREG(is.st_mode) || (uint64_t)is.st_size != item->size)
         rd_complain(&unpack->complaints, item->path, "was changed while it was copied");
     else if ((unpack->copy.preserve || rd_attributes_wanted(&unpack->copy)) &&
-             !set_attributes(unpack, fd, item, &is))
+             !set_attributes(unpack, &unpack->attributes, fd, item, &is))
         (void)complain(unpack, item->path, errno);
     else
         unpack->kept++;
@@ -392,7 +582,7 @@ static void make_link(unpack_t *unpack)
     }
 }
 
-/* One more name of a file that has come already. */
+/* One more name of a file that has come already, and may be on its way. */
 static void make_hard_link(unpack_t *unpack)
 {
     const rd_item_t *item = &unpack->item;
@@ -402,6 +592,7 @@ static void make_hard_link(unpack_t *unpack)
     rd_beneath_t first;
     int parent, from;
 
+    drain(unpack);
     if (!find_place(unpack, &parent, &name))
         return;
     rd_part_name(name, part);
@@ -451,22 +642,40 @@ static void make_directory(unpack_t *unpack)
 }
 
 /* Of a tree that is new the top has let in nobody but us. */
-static void leave_directory(unpack_t *unpack)
+static void leave_directory(unpack_t *unpack, const rd_item_t *left,
+                            const rd_attributes_t *attributes)
 {
-    rd_item_t *item = &unpack->item;
+    static rd_item_t item;
     bool preserve = unpack->copy.preserve;
     int fd;
 
     if (!preserve && !rd_attributes_wanted(&unpack->copy) &&
-        (*item->path || !unpack->target.is_new))
+        (*left->path || !unpack->target.is_new))
         return;
+    item = *left;
     if (!preserve)
-        item->mode |= 0700;
-    fd = rd_beneath_file(&unpack->beneath, item->path, O_RDONLY | O_DIRECTORY, 0);
-    if (fd < 0 || !set_attributes(unpack, fd, item, NULL))
-        (void)complain(unpack, item->path, errno);
+        item.mode |= 0700;
+    fd = rd_beneath_file(&unpack->beneath, item.path, O_RDONLY | O_DIRECTORY, 0);
+    if (fd < 0 || !set_attributes(unpack, attributes, fd, &item, NULL))
+        (void)complain(unpack, item.path, errno);
     if (fd >= 0)
         close(fd);
+}
+
+/* Its time is set when all is in it. */
+static void take_leave(unpack_t *unpack)
+{
+    unpack->kept += unpack->item.size;
+    if (unpack->jobs) {
+        job_t *job = rd_jobs_room(unpack->jobs);
+
+        job->is_directory = true;
+        job->file.item = unpack->item;
+        take_attributes(unpack, &job->file.attributes);
+        rd_jobs_give(unpack->jobs, false);
+    } else {
+        leave_directory(unpack, &unpack->item, &unpack->attributes);
+    }
 }
 
 /* ---- the end ---- */
@@ -503,6 +712,7 @@ static void end_source(unpack_t *unpack, uint64_t missing)
 {
     uint64_t there = missing >= unpack->missing ? missing - unpack->missing : 1;
 
+    drain(unpack);
     if (!finish(unpack, there, unpack->complaints.count - unpack->complained))
         unpack->has_failed = true;
     unpack->missing = missing;
@@ -522,14 +732,14 @@ static bool is_right_kind(const unpack_t *unpack)
     case RD_ITEM_DATA:
     case RD_ITEM_HOLE:
     case RD_ITEM_CLOSE:
-        return unpack->has_target;
+        return unpack->is_in_file;
     case RD_ITEM_ATTRIBUTE:
-        return unpack->fd < 0;
+        return !unpack->is_in_file;
     case RD_ITEM_FILE:
     case RD_ITEM_KEEP:
-        return unpack->fd < 0 && unpack->target.is_tree == (*item->path != 0);
+        return !unpack->is_in_file && unpack->target.is_tree == (*item->path != 0);
     default:
-        return unpack->fd < 0 && (!unpack->has_target || unpack->target.is_tree);
+        return !unpack->is_in_file && (!unpack->has_target || unpack->target.is_tree);
     }
 }
 
@@ -546,7 +756,7 @@ static bool take(unpack_t *unpack, rd_why_t *why)
         take_hole(unpack);
         break;
     case RD_ITEM_CLOSE:
-        close_file(unpack);
+        end_file(unpack);
         break;
     case RD_ITEM_KEEP:
         keep_file(unpack);
@@ -563,15 +773,12 @@ static bool take(unpack_t *unpack, rd_why_t *why)
         make_directory(unpack);
         break;
     case RD_ITEM_LEAVE:
-        unpack->kept += unpack->item.size;
-        leave_directory(unpack);
+        take_leave(unpack);
         break;
     default:
         break;
     }
-    /* Those of a file are needed when it is whole. */
-    if (unpack->item.kind != RD_ITEM_FILE && unpack->item.kind != RD_ITEM_HOLE)
-        rd_attributes_clear(&unpack->attributes);
+    rd_attributes_clear(&unpack->attributes);
     return !unpack->is_fatal;
 }
 
@@ -582,11 +789,11 @@ static bool step(unpack_t *unpack, bool *done_p, rd_why_t *why)
 
     if (!rd_items_next(&unpack->in, item, why))
         return false;
-    if (item->kind == RD_ITEM_START && unpack->fd < 0) {
+    if (item->kind == RD_ITEM_START && !unpack->is_in_file) {
         end_source(unpack, item->offset);
         return rd_copy_source(&unpack->copy, item, why);
     }
-    if (item->kind == RD_ITEM_END && unpack->fd < 0) {
+    if (item->kind == RD_ITEM_END && !unpack->is_in_file) {
         end_source(unpack, item->size);
         *done_p = !unpack->has_failed;
         return false;
@@ -626,7 +833,8 @@ int rd_copy_unpack(const rd_copy_t *copy, int in)
     unpack = (unpack_t){.copy = *copy,
                         .complaints = {.copy = &unpack.copy},
                         .target = {.base = -1, .parent = -1},
-                        .fd = -1,
+                        .file = {.fd = -1, .parent = -1},
+                        .pace = rd_pace_from(copy->beside_us),
                         .mask = umask(0)};
     (void)umask(unpack.mask);
     rd_beneath_open(&unpack.beneath, -1);
@@ -636,12 +844,19 @@ int rd_copy_unpack(const rd_copy_t *copy, int in)
         ;
     if (why.text[0])
         rd_complain(&unpack.complaints, "", "%s", why.text);
+    if (unpack.gathered)
+        close(unpack.gathered->file.parent);
+    if (unpack.jobs)
+        rd_jobs_close(unpack.jobs, forget_job);
     if (copy->verbose)
         report(&unpack);
-    drop_file(&unpack, false);
+    drop_file(&unpack.file, false);
+    if (unpack.file.parent >= 0)
+        close(unpack.file.parent);
     rd_items_in_close(&unpack.in);
     rd_beneath_close(&unpack.beneath);
     rd_target_close(&unpack.target);
     rd_attributes_free(&unpack.attributes);
+    rd_attributes_free(&unpack.file.attributes);
     return done ? RD_COPY_DONE : RD_COPY_FAILED;
 }

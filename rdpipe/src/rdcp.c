@@ -55,6 +55,7 @@ enum {
 };
 
 #define SOURCES_MAX 1024u
+#define BESIDE_US 200u /* a local file takes less, one of another host more */
 #define EXCLUSIONS_MAX 256u
 #define COMMAND_MAX 120000u /* the kernel takes no longer word (MAX_ARG_STRLEN) */
 
@@ -187,6 +188,7 @@ static int run_part(called_t *called, char *const *paths, size_t count)
     called->copy.excluded = called->excluded;
     called->copy.exclusions = called->exclusions;
     called->copy.verbose = called->settings.cli.verbose;
+    called->copy.beside_us = BESIDE_US;
     if (!called->version || strcmp(called->version, RD_VERSION) != 0) {
         rd_complaints_t complaints = {.copy = &called->copy};
 

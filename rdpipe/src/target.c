@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -40,13 +41,18 @@ __attribute__((format(printf, 5, 0))) static void say(const rd_complaints_t *com
     rd_say_plain("rdcp", text);
 }
 
+/* Threads complain, too. */
+static pthread_mutex_t saying = PTHREAD_MUTEX_INITIALIZER;
+
 void rd_complain(rd_complaints_t *complaints, const char *below, const char *form, ...)
 {
     va_list args;
 
     va_start(args, form);
+    (void)pthread_mutex_lock(&saying);
     say(complaints, ++complaints->count, "more could not be copied, and is not named here", below,
         form, args);
+    (void)pthread_mutex_unlock(&saying);
     va_end(args);
 }
 
@@ -55,7 +61,9 @@ void rd_warn(rd_complaints_t *complaints, const char *below, const char *form, .
     va_list args;
 
     va_start(args, form);
+    (void)pthread_mutex_lock(&saying);
     say(complaints, ++complaints->warned, "there are more such warnings", below, form, args);
+    (void)pthread_mutex_unlock(&saying);
     va_end(args);
 }
 

@@ -61,13 +61,18 @@ static inline bool rd_because_link(rd_why_t *why, const char *of, const bw_error
                       error->sys_errno ? strerror(error->sys_errno) : "");
 }
 
-/* Milliseconds of a clock that does not go back. */
-static inline int64_t rd_now_ms(void)
+/* Microseconds of a clock that does not go back. */
+static inline int64_t rd_now_us(void)
 {
     struct timespec now;
 
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+static inline int64_t rd_now_ms(void)
+{
+    return rd_now_us() / 1000;
 }
 
 /* From now to `deadline`, for poll: never negative. */

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -20,9 +21,13 @@
 #define HAD "had"
 #define PACKED "packed"
 
+/* From how long on a small file is read or written beside others. */
+static unsigned beside_us;
+
 static inline rd_copy_t copy_of(const char *path)
 {
-    return (rd_copy_t){.host = "", .path = path, .name = "", .recursive = true};
+    return (rd_copy_t){
+        .host = "", .path = path, .name = "", .recursive = true, .beside_us = beside_us};
 }
 
 static inline int open_stream(const char *name, bool for_writing)
@@ -52,20 +57,26 @@ static inline int have(const rd_copy_t *target)
     return status;
 }
 
-static inline int pack(const rd_copy_t *source)
+static inline int pack(const rd_copy_t *given)
 {
-    int in = open_stream(HAD, false), out = open_stream(PACKED, true);
-    int status = rd_copy_pack(source, in, out);
+    rd_copy_t source = *given;
+    int in = open_stream(HAD, false), out = open_stream(PACKED, true), status;
+
+    source.beside_us = beside_us;
+    status = rd_copy_pack(&source, in, out);
 
     close(in);
     close(out);
     return status;
 }
 
-static inline int unpack(const rd_copy_t *target)
+static inline int unpack(const rd_copy_t *given)
 {
-    int in = open_stream(PACKED, false), status = rd_copy_unpack(target, in);
+    rd_copy_t target = *given;
+    int in = open_stream(PACKED, false), status;
 
+    target.beside_us = beside_us;
+    status = rd_copy_unpack(&target, in);
     close(in);
     return status;
 }
@@ -203,5 +214,16 @@ static inline uint64_t bytes_packed(uint64_t *kept_p)
 {
     return bytes_and_files_packed(kept_p, NULL);
 }
+
+/* Each case twice: small files one by one, and all side by side. */
+#define COPIES_MAIN(cases)                                                                         \
+    int main(int argc, char **argv)                                                                \
+    {                                                                                              \
+        beside_us = UINT_MAX;                                                                      \
+        check_each("", cases, sizeof(cases) / sizeof *(cases), argc, argv);                        \
+        beside_us = 0;                                                                             \
+        check_each("side by side: ", cases, sizeof(cases) / sizeof *(cases), argc, argv);          \
+        return check_end();                                                                        \
+    }
 
 #endif

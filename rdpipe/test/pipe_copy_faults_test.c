@@ -362,4 +362,4 @@ static const check_case_t cases[] = {
     {"long names", long_names},
 };
 
-CHECK_MAIN(cases)
+COPIES_MAIN(cases)

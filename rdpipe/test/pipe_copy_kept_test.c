@@ -470,4 +470,4 @@ static const check_case_t cases[] = {
     {"attributes of a hostile source", attributes_of_a_hostile_source},
 };
 
-CHECK_MAIN(cases)
+COPIES_MAIN(cases)

@@ -320,4 +320,4 @@ static const check_case_t cases[] = {
     {"a target that is no directory to copy into", a_target_that_is_no_directory_to_copy_into},
 };
 
-CHECK_MAIN(cases)
+COPIES_MAIN(cases)
