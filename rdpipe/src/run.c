@@ -11,6 +11,7 @@
 #define HELLO_MS 120000 /* somebody may have to type a password */
 #define READY_MS 45000
 #define WIND_UP_MS 6000 /* after a fault the others may end by themselves so long */
+#define TELL_MS 500     /* or, before they have started, tell a reason of their own */
 #define SIGNAL_MS 2000  /* as long may commands take that were sent a signal */
 #define CLOSE_MS 9000   /* agents clean up so long, then ssh is ended */
 
@@ -24,26 +25,32 @@ static void soon(rd_run_t *run, int64_t ms)
 
 /* ---- faults ---- */
 
-/* What is said because of another fault comes often first. */
-static void take_fault(rd_run_t *run, const char *where, rd_cause_t cause, const char *text)
+/* What is said because of another fault comes often first. Of two that were refused by a peer the
+ * later segment's counts: the first was refused since that one had given up. */
+static void take_fault(rd_run_t *run, size_t i, const char *where, rd_cause_t cause,
+                       const char *text)
 {
     if (run->settings->cli.verbose)
         rd_say(&run->settings->cli, "%s: %s", where, text);
-    if (!run->is_faulty || cause < run->fault.cause)
+    if (!run->is_faulty || cause < run->fault.cause ||
+        (cause == RD_CAUSE_LOST && run->fault.cause == RD_CAUSE_LOST && !run->are_started &&
+         i > run->faulty_at)) {
         (void)rd_because_of(&run->fault, cause, "%s: %s", where, text);
+        run->faulty_at = i;
+    }
     if (!run->is_faulty)
-        soon(run, run->are_started ? WIND_UP_MS : 0);
+        soon(run, run->are_started ? WIND_UP_MS : cause == RD_CAUSE_LOST ? TELL_MS : 0);
     run->is_faulty = true;
 }
 
 void rd_run_fault(rd_run_t *run, size_t i, rd_cause_t cause, const char *text)
 {
-    take_fault(run, rd_run_name(run, i), cause, text);
+    take_fault(run, i, rd_run_name(run, i), cause, text);
 }
 
 void rd_run_fault_here(rd_run_t *run, const char *text)
 {
-    take_fault(run, "this host", RD_CAUSE_HERE, text);
+    take_fault(run, 0, "this host", RD_CAUSE_HERE, text);
     soon(run, 0);
 }
 

@@ -43,6 +43,7 @@ typedef struct {
     int sockets;        /* tells when one is made there; -1: nothing does */
     int signals, got_signal;
     bool are_told, have_ports, are_started, is_faulty;
+    size_t faulty_at; /* the segment that `fault` is of */
     rd_why_t fault;
     uint64_t size;    /* of what comes first, 0: unknown */
     rd_speed_t speed; /* of what comes first; of a copy, of its content */

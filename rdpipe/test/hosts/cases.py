@@ -386,6 +386,26 @@ def whose_command_failed_is_said(hosts):
     expect(status == 141 and "ended with" not in err, f"status {status}: {err}")
 
 
+def the_first_of_two_refused_hops_is_said(hosts):
+    """host1 is refused by host2 and gives up, so this host is refused by host1. What host1 says of it comes later."""
+    late = os.path.join(hosts.folder, "late-ssh")
+    with open(late, "w", encoding="utf-8") as file:
+        file.write(f"""#!/bin/bash
+{hosts.ssh} "$@" | while IFS= read -r line; do
+    [[ $line != *cause* ]] || sleep 0.2
+    printf '%s\\n' "$line"
+done
+""")
+    os.chmod(late, 0o755)
+    block = ["ip", "netns", "exec", hosts.space("host2"), "iptables", "INPUT", "-p", "tcp", "--dport", "7200:7203", "-j", "REJECT"]
+    run(*block[:5], "-A", *block[5:])
+    try:
+        status, _, err = hosts.call("rdpipe --port 7200-7203 host1:cat host2:cat </dev/null", RDPIPE_SSH=late)
+        expect(status == 125 and "host1: host2: cannot connect to" in err, f"status {status}: {err}")
+    finally:
+        run(*block[:5], "-D", *block[5:])
+
+
 def a_blocked_hop(hosts):
     """A firewall between the hosts drops what comes to the hops' ports."""
     block = ["ip", "netns", "exec", hosts.space("host2"), "iptables", "INPUT", "-p", "tcp", "--dport", "7200:7203", "-j"]
@@ -688,6 +708,6 @@ CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, sessions_of_a_host_start_side_by_side, what_a_login_shell_prints_is_skipped, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, a_hop_of_smaller_blocks, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed, names_of_files_are_completed,
-         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, a_command_that_asks_at_the_terminal, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
+         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, the_first_of_two_refused_hops_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, a_command_that_asks_at_the_terminal, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
     + NEED_TUN \
     + ([test_picture_of_ffmpeg] if os.environ.get("PIPE_FFMPEG") else [])
