@@ -38,6 +38,9 @@ typedef struct {
 
 enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
 
+/* A file that may be read or written beside others. */
+#define RD_SMALL_BYTES ((size_t)64 * 1024)
+
 #define RD_MODE_KEPT ((mode_t)01777) /* what -p keeps of a mode: all but set-id bits */
 
 /* Each returns its exit status; reasons are on standard error. */

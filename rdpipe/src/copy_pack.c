@@ -11,8 +11,6 @@
 #include "jobs.h"
 #include "rdframe.h"
 
-#define SMALL_BYTES ((size_t)64 * 1024)
-
 /* A small file that is read beside others; or an item that waits for its turn. */
 typedef struct {
     rd_item_t item;
@@ -21,7 +19,7 @@ typedef struct {
     int fd, error; /* -1, and why */
     bool is_read;  /* as a whole: it is a file that there was */
     struct stat is;
-    uint8_t content[SMALL_BYTES];
+    uint8_t content[RD_SMALL_BYTES];
 } job_t;
 
 typedef struct {
@@ -36,7 +34,6 @@ typedef struct {
     uint32_t crc;    /* of what was sent of this file, or read once more */
     bool has_ended;  /* nobody wants more */
     rd_jobs_t *jobs; /* NULL: none were needed yet */
-    bool is_waiting; /* one may not have ended yet */
     rd_pace_t pace;
     int64_t us; /* that opening and reading this file has taken */
 } pack_t;
@@ -224,8 +221,8 @@ static void describe(rd_item_t *item, const struct stat *is)
 static bool pack_file(pack_t *pack)
 {
     rd_item_t *item = &pack->item;
-    int64_t from = rd_now_us();
     struct stat is;
+    int64_t from;
     int fd;
     bool same, whole, goes_on = true;
 
@@ -234,6 +231,7 @@ static bool pack_file(pack_t *pack)
         item->has = RD_HAS_NOTHING;
         return rd_items_put(&pack->out, item);
     }
+    from = rd_now_us();
     fd = open_file(pack, item->path, &is);
     if (fd < 0)
         return true;
@@ -251,7 +249,7 @@ static bool pack_file(pack_t *pack)
         whole = send_content(pack, fd, &is, item->offset, &goes_on) &&
                 is_sound(pack, fd, &is, item->offset);
         goes_on = goes_on && put(pack, RD_ITEM_CLOSE, whole);
-        if ((size_t)is.st_size <= SMALL_BYTES)
+        if ((size_t)is.st_size <= RD_SMALL_BYTES)
             rd_pace_took(&pack->pace, pack->us);
     }
     close(fd);
@@ -272,7 +270,7 @@ static void do_job(void *context, void *argument)
     job->error = errno;
     close(job->parent);
     size = job->fd >= 0 ? (size_t)job->is.st_size : 0;
-    if (job->fd < 0 || size > SMALL_BYTES || (size_t)job->is.st_blocks * 512 < size)
+    if (job->fd < 0 || size > RD_SMALL_BYTES || (size_t)job->is.st_blocks * 512 < size)
         return;
     while (done < size && n > 0) {
         n = pread(job->fd, job->content + done, size - done, (off_t)done);
@@ -307,11 +305,14 @@ static bool send_read(pack_t *pack, const job_t *job)
 
 static bool take(pack_t *pack);
 
+/* The item that has come stays as it is. */
 static void end_job(void *context, void *argument)
 {
+    static rd_item_t come;
     pack_t *pack = context;
     job_t *job = argument;
 
+    come = pack->item;
     pack->item = job->item;
     if (job->parent >= 0 && job->fd < 0)
         complain(pack, job->item.path, job->error);
@@ -319,36 +320,21 @@ static void end_job(void *context, void *argument)
         pack->has_ended = !(job->is_read ? send_read(pack, job) : take(pack));
     if (job->parent >= 0 && job->fd >= 0)
         close(job->fd);
-}
-
-/* The item that has come stays as it is. */
-static void drain(pack_t *pack)
-{
-    static rd_item_t come;
-
-    if (!pack->is_waiting)
-        return;
-    come = pack->item;
-    rd_jobs_drain(pack->jobs);
     pack->item = come;
-    pack->is_waiting = false;
 }
 
 /* With the item that has come; NULL: there are none. */
 static job_t *new_job(pack_t *pack)
 {
-    static rd_item_t come;
     job_t *job;
 
     if (!pack->jobs)
         pack->jobs = rd_jobs_open(sizeof(job_t), do_job, end_job, pack);
     if (!pack->jobs)
         return NULL;
-    come = pack->item;
-    job = rd_jobs_room(pack->jobs); /* others may end meanwhile */
-    job->item = come;
+    job = rd_jobs_room(pack->jobs);
+    job->item = pack->item;
     job->parent = -1;
-    pack->is_waiting = true;
     return job;
 }
 
@@ -372,7 +358,7 @@ static void give(pack_t *pack, job_t *job, bool reads)
 static bool is_small_and_new(const rd_item_t *item)
 {
     return item->kind == RD_ITEM_FILE && item->has == RD_HAS_NOTHING && *item->path &&
-           item->size <= SMALL_BYTES;
+           item->size <= RD_SMALL_BYTES;
 }
 
 /* False: nobody wants more. */
@@ -383,8 +369,8 @@ static bool take_in_turn(pack_t *pack)
     job_t *job;
 
     if (is_small && was_beside && !reads)
-        drain(pack); /* so that the next ones show what one takes alone */
-    job = reads || pack->is_waiting ? new_job(pack) : NULL;
+        rd_jobs_drain(pack->jobs); /* so that the next ones show what one takes alone */
+    job = reads || rd_jobs_are_pending(pack->jobs) ? new_job(pack) : NULL;
     if (!job)
         return take(pack);
     give(pack, job, reads);
@@ -468,7 +454,7 @@ static bool step(pack_t *pack, rd_why_t *why)
     rd_item_t *item = &pack->item;
 
     if (pack->in.start == pack->in.end)
-        drain(pack); /* nothing waits here while we wait for more */
+        rd_jobs_drain(pack->jobs); /* nothing waits here while we wait for more */
     if (pack->has_ended || !rd_items_next(&pack->in, item, why))
         return false;
     switch (item->kind) {
@@ -479,10 +465,10 @@ static bool step(pack_t *pack, rd_why_t *why)
     case RD_ITEM_LINK:
         return take_in_turn(pack);
     case RD_ITEM_START:
-        drain(pack);
+        rd_jobs_drain(pack->jobs);
         return begin_source(pack, why);
     case RD_ITEM_END:
-        drain(pack);
+        rd_jobs_drain(pack->jobs);
         item->size += pack->complaints.count;
         (void)rd_items_put(&pack->out, item);
         return false;
@@ -505,8 +491,7 @@ int rd_copy_pack(const rd_copy_t *copy, int in, int out)
         ;
     if (why.text[0])
         rd_complain(&pack.complaints, "", "%s", why.text);
-    if (pack.jobs)
-        rd_jobs_close(pack.jobs, NULL);
+    rd_jobs_close(pack.jobs, NULL);
     done = rd_items_out_close(&pack.out) && done && pack.complaints.count == 0;
     rd_items_in_close(&pack.in);
     close_top(&pack);

@@ -12,8 +12,6 @@
 #include "cli.h"
 #include "jobs.h"
 
-#define SMALL_BYTES ((size_t)64 * 1024)
-
 /* A file that is being written. */
 typedef struct {
     int fd; /* -1: it is not open */
@@ -30,7 +28,7 @@ typedef struct {
     file_t file;
     bool is_directory, is_written;
     size_t filled;
-    uint8_t content[SMALL_BYTES];
+    uint8_t content[RD_SMALL_BYTES];
 } job_t;
 
 typedef struct {
@@ -379,23 +377,17 @@ static void take_attributes(unpack_t *unpack, rd_attributes_t *attributes)
     rd_attributes_clear(&unpack->attributes);
 }
 
-static void drain(unpack_t *unpack)
-{
-    if (unpack->jobs)
-        rd_jobs_drain(unpack->jobs);
-}
-
 /* Room for a file that is written beside others; NULL: it is written at once. */
 static job_t *new_job(unpack_t *unpack)
 {
     const rd_item_t *item = &unpack->item;
     bool was_beside = unpack->pace.is_beside;
 
-    if (item->size > SMALL_BYTES || item->offset > 0)
+    if (item->size > RD_SMALL_BYTES || item->offset > 0)
         return NULL;
     if (!rd_pace_next(&unpack->pace, rd_now_us())) {
         if (was_beside)
-            drain(unpack); /* so that the next ones show what one takes alone */
+            rd_jobs_drain(unpack->jobs); /* so that the next ones show what one takes alone */
         return NULL;
     }
     if (!unpack->jobs)
@@ -462,7 +454,7 @@ static bool take_data(unpack_t *unpack, rd_why_t *why)
         job_t *job = unpack->gathered;
 
         unpack->bytes += len;
-        if (job && len > SMALL_BYTES - job->filled)
+        if (job && len > RD_SMALL_BYTES - job->filled)
             ungather(unpack);
         if (unpack->gathered) {
             memcpy(job->content + job->filled, at, len);
@@ -515,7 +507,7 @@ static void end_file(unpack_t *unpack)
         if (file->parent >= 0)
             close(file->parent);
         file->parent = -1;
-        if (file->item.size <= SMALL_BYTES)
+        if (file->item.size <= RD_SMALL_BYTES)
             rd_pace_took(&unpack->pace, unpack->opened_us + rd_now_us() - from);
     }
 }
@@ -592,7 +584,7 @@ static void make_hard_link(unpack_t *unpack)
     rd_beneath_t first;
     int parent, from;
 
-    drain(unpack);
+    rd_jobs_drain(unpack->jobs);
     if (!find_place(unpack, &parent, &name))
         return;
     rd_part_name(name, part);
@@ -712,7 +704,7 @@ static void end_source(unpack_t *unpack, uint64_t missing)
 {
     uint64_t there = missing >= unpack->missing ? missing - unpack->missing : 1;
 
-    drain(unpack);
+    rd_jobs_drain(unpack->jobs);
     if (!finish(unpack, there, unpack->complaints.count - unpack->complained))
         unpack->has_failed = true;
     unpack->missing = missing;
@@ -846,8 +838,7 @@ int rd_copy_unpack(const rd_copy_t *copy, int in)
         rd_complain(&unpack.complaints, "", "%s", why.text);
     if (unpack.gathered)
         close(unpack.gathered->file.parent);
-    if (unpack.jobs)
-        rd_jobs_close(unpack.jobs, forget_job);
+    rd_jobs_close(unpack.jobs, forget_job);
     if (copy->verbose)
         report(&unpack);
     drop_file(&unpack.file, false);

@@ -127,14 +127,21 @@ void rd_jobs_give(rd_jobs_t *jobs, bool has_work)
     (void)pthread_mutex_unlock(&jobs->lock);
 }
 
+bool rd_jobs_are_pending(const rd_jobs_t *jobs)
+{
+    return jobs && jobs->ended < jobs->given;
+}
+
 void rd_jobs_drain(rd_jobs_t *jobs)
 {
-    while (jobs->ended < jobs->given)
+    while (rd_jobs_are_pending(jobs))
         (void)end_one(jobs, true);
 }
 
 void rd_jobs_close(rd_jobs_t *jobs, rd_job_t forget)
 {
+    if (!jobs)
+        return;
     rd_jobs_drain(jobs);
     (void)pthread_mutex_lock(&jobs->lock);
     jobs->is_closing = true;

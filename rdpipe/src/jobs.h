@@ -32,10 +32,13 @@ void *rd_jobs_room(rd_jobs_t *jobs);
 /* Gives the job in that room. `has_work`: without, it only waits for its turn to end. */
 void rd_jobs_give(rd_jobs_t *jobs, bool has_work);
 
-/* Waits until all that were given have ended. */
+/* Were any given that have not ended? Not of NULL. */
+bool rd_jobs_are_pending(const rd_jobs_t *jobs);
+
+/* Waits until all that were given have ended. NULL: does nothing. */
 void rd_jobs_drain(rd_jobs_t *jobs);
 
-/* Drains, and frees; `forget`, which may be NULL, is called for each room. */
+/* Drains, and frees; `forget`, which may be NULL, is called for each room. NULL: does nothing. */
 void rd_jobs_close(rd_jobs_t *jobs, rd_job_t forget);
 
 /*

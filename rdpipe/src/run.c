@@ -25,16 +25,21 @@ static void soon(rd_run_t *run, int64_t ms)
 
 /* ---- faults ---- */
 
-/* What is said because of another fault comes often first. Of two that were refused by a peer the
- * later segment's counts: the first was refused since that one had given up. */
+/* Does it explain the fault that came before? That is often said because of another one. Of two
+ * segments that lost a peer before the start, the first lost it since the later had given up. */
+static bool explains(const rd_run_t *run, size_t i, rd_cause_t cause)
+{
+    if (cause != run->fault.cause)
+        return cause < run->fault.cause;
+    return cause == RD_CAUSE_LOST && !run->are_started && i > run->faulty_at;
+}
+
 static void take_fault(rd_run_t *run, size_t i, const char *where, rd_cause_t cause,
                        const char *text)
 {
     if (run->settings->cli.verbose)
         rd_say(&run->settings->cli, "%s: %s", where, text);
-    if (!run->is_faulty || cause < run->fault.cause ||
-        (cause == RD_CAUSE_LOST && run->fault.cause == RD_CAUSE_LOST && !run->are_started &&
-         i > run->faulty_at)) {
+    if (!run->is_faulty || explains(run, i, cause)) {
         (void)rd_because_of(&run->fault, cause, "%s: %s", where, text);
         run->faulty_at = i;
     }
