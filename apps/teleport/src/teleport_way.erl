@@ -12,41 +12,30 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% Of each node that was sent to: a term whose only number is 1 where a pid's messages without options take the distribution.
+%% `true' for each node to which a pid's messages without options take the distribution. An atom alone may come and go: for any other term ERTS would search
+%% all heaps of the node.
 -define(KEY(Node), {?MODULE, Node}).
 
 %% @doc Whether a message without options goes to this destination by the distribution: one look, since a message costs little more than that. What is not
 %% so, or not known, is `false'; then {@link choose/5} finds out.
 -spec is_direct(teleport:dest()) -> boolean().
-is_direct(Pid) when is_pid(Pid) ->
-    case persistent_term:get(?KEY(node(Pid)), none) of
-        none -> false;
-        Flag -> atomics:get(Flag, 1) =:= 1
-    end;
+is_direct(Pid) when is_pid(Pid) -> persistent_term:get(?KEY(node(Pid)), false);
 is_direct(_) -> false.
 
-%% @doc Tells {@link is_direct/1} of a node that is connected. Called by {@link teleport_peers} alone, as are the next two. The terms stay: to erase one is
-%% to search all heaps of the node for it.
+%% @doc Tells {@link is_direct/1} of a node that is connected. Called by {@link teleport_peers} alone, as are the next two.
 -spec mark(node(), IsCarried :: boolean(), teleport_config:config()) -> ok.
-mark(Node, IsCarried, #{on_full := block, way := Way}) when IsCarried, Way =/= lane; Way =:= distribution -> put_flag(Node, 1);
-mark(Node, _, _) -> put_flag(Node, 0).
+mark(Node, IsCarried, #{on_full := block, way := Way}) when IsCarried, Way =/= lane; Way =:= distribution -> persistent_term:put(?KEY(Node), true);
+mark(Node, _, _) -> forget(Node).
 
 %% @doc It is not connected.
 -spec forget(node()) -> ok.
-forget(Node) -> put_flag(Node, 0).
+forget(Node) ->
+    _ = persistent_term:erase(?KEY(Node)),
+    ok.
 
 %% @doc The application starts or stops.
 -spec forget_all() -> ok.
 forget_all() -> lists:foreach(fun forget/1, [Node || {?KEY(Node), _} <- persistent_term:get()]).
-
-put_flag(Node, Value) ->
-    case persistent_term:get(?KEY(Node), none) of
-        none ->
-            Flag = atomics:new(1, []),
-            ok = atomics:put(Flag, 1, Value),
-            persistent_term:put(?KEY(Node), Flag);
-        Flag -> atomics:put(Flag, 1, Value)
-    end.
 
 %% @doc How this goes. Waits for a node that is not connected until the deadline. If that fails it is a lane's task to say why.
 -spec choose(node(), pid() | atom(), teleport:options(), teleport_config:config(), fun(() -> teleport_deadline:deadline())) -> lane | distribution.
