@@ -101,6 +101,9 @@ static bool end_one(rd_jobs_t *jobs, bool waits)
     is_done = *state == DONE;
     if (is_done)
         *state = IDLE;
+    /* Without work it woke no thread. None may take it later: its room is another job's then. */
+    if (is_done && jobs->taken == jobs->ended)
+        jobs->taken++;
     (void)pthread_mutex_unlock(&jobs->lock);
     if (is_done) {
         jobs->end(jobs->context, room_of(jobs, jobs->ended));

@@ -66,6 +66,44 @@ static void jobs_end_in_the_order_in_which_they_were_given(void)
     CHECK_EQ(world.undone, 0);
 }
 
+/* The first one lasts beyond the second. */
+static void do_job_of_two(void *context, void *argument)
+{
+    world_t *world = context;
+    const job_t *job = argument;
+
+    if (job->number % 2 == 0) {
+        while (atomic_load(&world->worked) % 2 == 0)
+            (void)usleep(100);
+        (void)usleep(2000);
+    }
+    atomic_fetch_add(&world->worked, 1);
+}
+
+/* Jobs without work wake no thread, and end. The next ones get their rooms. */
+static void a_job_after_many_without_work_is_done_once(void)
+{
+    static world_t world;
+    rd_jobs_t *jobs = rd_jobs_open(sizeof(job_t), do_job_of_two, end_job, &world);
+
+    CHECK(jobs);
+    for (unsigned round = 0; round < 20; round++) {
+        for (unsigned i = 0; i < RD_JOBS_MAX; i++) {
+            (void)rd_jobs_room(jobs);
+            rd_jobs_give(jobs, false);
+        }
+        for (unsigned i = 0; i < 2; i++) {
+            job_t *job = rd_jobs_room(jobs);
+
+            job->number = i;
+            rd_jobs_give(jobs, true);
+        }
+        rd_jobs_drain(jobs);
+        CHECK_EQ(world.worked, 2 * (round + 1));
+    }
+    rd_jobs_close(jobs, NULL);
+}
+
 static void meet(void *context, void *argument)
 {
     world_t *world = context;
@@ -158,6 +196,7 @@ static const check_case_t cases[] = {
      jobs_end_in_the_order_in_which_they_were_given},
     {"as many as there are threads are done at once",
      as_many_as_there_are_threads_are_done_at_once},
+    {"a job after many without work is done once", a_job_after_many_without_work_is_done_once},
     {"each room is forgotten", each_room_is_forgotten},
     {"only what takes long is given", only_what_takes_long_is_given},
     {"what saves no time is given seldom", what_saves_no_time_is_given_seldom},
