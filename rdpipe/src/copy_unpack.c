@@ -2,38 +2,26 @@
 /* The last part of a copy: writes what comes. What comes is not trusted: see beneath.h.
  * Where writing a small file takes long, as on a file system of another host, several are written
  * side by side (jobs.h), each when it is here as a whole. */
-#include "attributes.h"
+#include "copy_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <unistd.h>
 
 #include "cli.h"
 #include "jobs.h"
 
-/* A file that is being written. */
-typedef struct {
-    int fd; /* -1: it is not open */
-    int parent;
-    uint64_t at;
-    char name[256], part[256];
-    rd_item_t item;
-    rd_attributes_t attributes;
-} file_t;
-
 /* A small file that is gathered, and then written beside others; or a directory that is left after
  * those before it. */
 typedef struct {
-    file_t file;
+    rd_file_t file;
     bool is_directory, is_written;
     size_t filled;
     uint8_t content[RD_SMALL_BYTES];
 } job_t;
 
 typedef struct {
-    rd_copy_t copy;
-    rd_complaints_t complaints;
+    rd_writer_t writer;
     uint64_t missing, complained; /* of the sources before this one: there and here */
     bool has_failed;              /* one of them */
     rd_target_t target;
@@ -41,113 +29,15 @@ typedef struct {
     rd_item_t item;
     rd_items_in_t in;
     bool has_target;
-    atomic_bool is_fatal;
-    mode_t mask;
     rd_attributes_t attributes; /* of the item that comes next */
     bool is_in_file;
-    file_t file;
+    rd_file_t file;
     job_t *gathered; /* in place of `file`; NULL: none */
     rd_jobs_t *jobs; /* NULL: none were needed yet */
     rd_pace_t pace;
     int64_t opened_us;           /* how long it took to open `file` */
     uint64_t files, kept, bytes; /* of files, and of what came for them */
 } unpack_t;
-
-/* Another copy has the target. What it does not have, as in a tree that is there, goes on. */
-static void lose(unpack_t *unpack, const char *path)
-{
-    rd_complain(&unpack->complaints, path, RD_COPY_LOSES);
-    if (!*path)
-        unpack->is_fatal = true;
-}
-
-/* The lock is of no use if the winner has given the thing its name meanwhile. */
-static bool is_still_there(int parent, const char *name, int fd)
-{
-    struct stat is, named;
-
-    return fstat(fd, &is) == 0 && fstatat(parent, name, &named, AT_SYMLINK_NOFOLLOW) == 0 &&
-           is.st_ino == named.st_ino && is.st_dev == named.st_dev;
-}
-
-/* What all that follows would fail of, too. */
-static bool is_final(int error)
-{
-    return error == ENOSPC || error == EDQUOT || error == EIO || error == EROFS;
-}
-
-static bool complain(unpack_t *unpack, const char *path, int error)
-{
-    rd_complain(&unpack->complaints, path, "%s", strerror(error));
-    if (is_final(error))
-        unpack->is_fatal = true;
-    return false;
-}
-
-static void drop_file(file_t *file, bool with_part)
-{
-    if (file->fd < 0)
-        return;
-    if (with_part)
-        (void)unlinkat(file->parent, file->part, 0);
-    close(file->fd);
-    file->fd = -1;
-}
-
-/* ---- attributes ---- */
-
-static void times_of(const rd_item_t *item, struct timespec times[2])
-{
-    times[0] = (struct timespec){.tv_nsec = UTIME_OMIT};
-    times[1] = (struct timespec){.tv_sec = item->mtime_s, .tv_nsec = item->mtime_ns};
-}
-
-/* As cp gives it: with -p that of the source, else less what umask takes. Set-id bits are only
- * taken over with the owner that they speak of. */
-static mode_t mode_of(const unpack_t *unpack, const rd_item_t *item, bool is_owned)
-{
-    bool preserve = unpack->copy.preserve;
-    mode_t kept = is_owned ? 07777 : preserve ? RD_MODE_KEPT : 0777;
-
-    return item->mode & kept & ~(preserve ? 0 : unpack->mask);
-}
-
-static void warn_of_owner(unpack_t *unpack, const char *path)
-{
-    if (errno == EPERM)
-        rd_warn(&unpack->complaints, path, "its owner is not kept: only root may give files away");
-    else
-        rd_complain(&unpack->complaints, path, "its owner: %s", strerror(errno));
-}
-
-/* A new owner takes set-id bits away, a user sets attributes only of what he may write, and a mode
- * changes an ACL: so in this order. `there`: the file that had the name before, NULL: none. */
-static bool set_attributes(unpack_t *unpack, const rd_attributes_t *attributes, int fd,
-                           const rd_item_t *item, const struct stat *there)
-{
-    struct timespec times[2];
-    struct stat is;
-    bool is_owned = unpack->copy.owner && rd_attributes_own(attributes, fd);
-    mode_t mode = mode_of(unpack, item, is_owned), writable;
-
-    if (unpack->copy.owner && !is_owned)
-        warn_of_owner(unpack, item->path);
-    /* As with cp, a file that is there keeps its permissions. */
-    if (there && !unpack->copy.preserve)
-        mode = (mode & ~(mode_t)0777) | (there->st_mode & 0777);
-    /* A directory has the set-group-id bit from the one in which it was made. */
-    if (!is_owned && !unpack->copy.preserve && fstat(fd, &is) == 0 && S_ISDIR(is.st_mode))
-        mode |= is.st_mode & S_ISGID;
-    times_of(item, times);
-    writable = unpack->copy.xattrs ? mode | S_IWUSR : mode;
-    if (fchmod(fd, writable) < 0)
-        return false;
-    rd_attributes_set(attributes, &unpack->complaints, item->path, fd, false);
-    if (writable != mode && fchmod(fd, mode) < 0)
-        return false;
-    rd_attributes_set(attributes, &unpack->complaints, item->path, fd, true);
-    return !unpack->copy.preserve || futimens(fd, times) == 0;
-}
 
 /* ---- the target ---- */
 
@@ -168,21 +58,21 @@ static bool make_top(unpack_t *unpack)
 
     if (target->base < 0) {
         if (mkdirat(target->parent, target->part, 0700) < 0 && errno != EEXIST)
-            return complain(unpack, "", errno);
+            return rd_writer_complain(&unpack->writer, "", errno);
         target->base =
             openat(target->parent, target->part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (target->base < 0)
-            return complain(unpack, target->part, errno);
+            return rd_writer_complain(&unpack->writer, target->part, errno);
     }
-    if (target->is_new && !(rd_copy_lock(target->base) &&
-                            is_still_there(target->parent, target->part, target->base))) {
-        lose(unpack, "");
+    if (target->is_new &&
+        !(rd_copy_lock(target->base) && rd_is_named(target->parent, target->part, target->base))) {
+        rd_writer_lose(&unpack->writer, "");
         return false;
     }
     /* A part that was given up may have the mode of its source. */
     if (target->is_new && fstat(target->base, &is) == 0)
         (void)fchmod(target->base, (is.st_mode & S_ISGID) | 0700);
-    else if (unpack->copy.preserve)
+    else if (unpack->writer.copy.preserve)
         make_writable(target->base);
     return true;
 }
@@ -192,12 +82,12 @@ static bool find_target(unpack_t *unpack)
     rd_why_t why;
     bool is_tree = unpack->item.kind == RD_ITEM_DIR;
 
-    if (!rd_target_find(&unpack->copy, is_tree, &unpack->target, &why)) {
-        rd_complain(&unpack->complaints, "", "%s", why.text);
+    if (!rd_target_find(&unpack->writer.copy, is_tree, &unpack->target, &why)) {
+        rd_complain(&unpack->writer.complaints, "", "%s", why.text);
         return false;
     }
     if (unpack->target.is_into)
-        unpack->complaints.into = unpack->target.name;
+        unpack->writer.complaints.into = unpack->target.name;
     if (is_tree && !make_top(unpack))
         return false;
     rd_beneath_open(&unpack->beneath, unpack->target.base);
@@ -214,118 +104,16 @@ static bool find_name(unpack_t *unpack, int *parent_p, const char **name_p)
     if (*path) {
         *parent_p = rd_beneath_parent(&unpack->beneath, path, name_p);
         if (*parent_p < 0)
-            return complain(unpack, path, errno);
+            return rd_writer_complain(&unpack->writer, path, errno);
     }
-    return strlen(*name_p) <= 255 || complain(unpack, path, ENAMETOOLONG);
-}
-
-/* May something get this name? */
-static bool is_free(unpack_t *unpack, const char *path, int parent, const char *name)
-{
-    const char *special = rd_special_at(parent, name);
-
-    if (special)
-        rd_complain(&unpack->complaints, path, "is %s there: rdcp does not replace it", special);
-    return !special;
+    return strlen(*name_p) <= 255 || rd_writer_complain(&unpack->writer, path, ENAMETOOLONG);
 }
 
 /* The directory and name of an item that becomes a link or directory. */
 static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
 {
     return find_name(unpack, parent_p, name_p) &&
-           is_free(unpack, unpack->item.path, *parent_p, *name_p);
-}
-
-/* ---- files ---- */
-
-static int open_part(const file_t *file, uint64_t from)
-{
-    int fd = openat(file->parent, file->part,
-                    O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
-    struct stat is;
-
-    if (fd < 0)
-        return -1;
-    if (rd_copy_lock(fd) && fstat(fd, &is) == 0) {
-        if (!is_still_there(file->parent, file->part, fd))
-            errno = EBUSY;
-        else if (!S_ISREG(is.st_mode) || (uint64_t)is.st_size < from)
-            errno = ESTALE; /* somebody else has touched it */
-        else if (((uint64_t)is.st_size == from || ftruncate(fd, (off_t)from) == 0) &&
-                 lseek(fd, (off_t)from, SEEK_SET) >= 0)
-            return fd;
-    }
-    close(fd);
-    return -1;
-}
-
-static void open_file(unpack_t *unpack, file_t *file)
-{
-    if (!is_free(unpack, file->item.path, file->parent, file->name))
-        return;
-    file->fd = open_part(file, file->item.offset);
-    if (file->fd >= 0)
-        return;
-    if (errno == EBUSY)
-        lose(unpack, file->item.path);
-    else if (errno == ESTALE)
-        rd_complain(&unpack->complaints, file->item.path, "another program has changed %s",
-                    file->part);
-    else
-        (void)complain(unpack, file->item.path, errno);
-}
-
-static void write_data(unpack_t *unpack, file_t *file, const uint8_t *at, size_t len)
-{
-    size_t done = 0;
-
-    while (done < len && file->fd >= 0) {
-        ssize_t n = write(file->fd, at + done, len - done);
-
-        if (n >= 0) {
-            done += (size_t)n;
-        } else if (errno != EINTR) {
-            (void)complain(unpack, file->item.path, errno);
-            drop_file(file, false);
-        }
-    }
-    file->at += done;
-}
-
-/* A network file system may report only at a close what it could not write. To be called before the
- * attributes are set: that may write the content as well, and drop the error. The lock stays. */
-static bool is_written(int fd)
-{
-    int twin = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-
-    return twin >= 0 && close(twin) == 0;
-}
-
-/* The content has come. Has the file its name now? */
-static bool close_file(unpack_t *unpack, file_t *file)
-{
-    const rd_item_t *item = &file->item;
-    struct stat is;
-    bool is_there;
-
-    if (file->fd < 0)
-        return false;
-    if (file->at != item->size) {
-        rd_complain(&unpack->complaints, item->path, "came with another length than was said");
-        drop_file(file, true);
-        return false;
-    }
-    is_there =
-        fstatat(file->parent, file->name, &is, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(is.st_mode);
-    if (!is_written(file->fd) ||
-        !set_attributes(unpack, &file->attributes, file->fd, item, is_there ? &is : NULL) ||
-        renameat(file->parent, file->part, file->parent, file->name) < 0) {
-        (void)complain(unpack, item->path, errno);
-        drop_file(file, true);
-        return false;
-    }
-    drop_file(file, false);
-    return true;
+           rd_writer_is_free(&unpack->writer, unpack->item.path, *parent_p, *name_p);
 }
 
 /* ---- files side by side ---- */
@@ -335,12 +123,12 @@ static void do_job(void *context, void *argument)
 {
     unpack_t *unpack = context;
     job_t *job = argument;
-    file_t *file = &job->file;
+    rd_file_t *file = &job->file;
 
-    if (!unpack->is_fatal)
-        open_file(unpack, file);
-    write_data(unpack, file, job->content, job->filled);
-    job->is_written = close_file(unpack, file);
+    if (!unpack->writer.is_fatal)
+        rd_file_open(&unpack->writer, file);
+    rd_file_write(&unpack->writer, file, job->content, job->filled);
+    job->is_written = rd_file_close(&unpack->writer, file);
     close(file->parent);
 }
 
@@ -399,14 +187,14 @@ static job_t *new_job(unpack_t *unpack)
 static void ungather(unpack_t *unpack)
 {
     job_t *job = unpack->gathered;
-    file_t *file = &unpack->file;
+    rd_file_t *file = &unpack->file;
     rd_attributes_t old = file->attributes;
 
     *file = job->file;
     job->file.attributes = old;
     unpack->gathered = NULL;
-    open_file(unpack, file);
-    write_data(unpack, file, job->content, job->filled);
+    rd_file_open(&unpack->writer, file);
+    rd_file_write(&unpack->writer, file, job->content, job->filled);
 }
 
 /* ---- files as they come ---- */
@@ -414,7 +202,7 @@ static void ungather(unpack_t *unpack)
 static void begin_file(unpack_t *unpack)
 {
     job_t *job = new_job(unpack);
-    file_t *file = job ? &job->file : &unpack->file;
+    rd_file_t *file = job ? &job->file : &unpack->file;
     const char *name;
     int parent;
 
@@ -427,7 +215,7 @@ static void begin_file(unpack_t *unpack)
         return;
     file->parent = fcntl(parent, F_DUPFD_CLOEXEC, 0);
     if (file->parent < 0) {
-        (void)complain(unpack, unpack->item.path, errno);
+        (void)rd_writer_complain(&unpack->writer, unpack->item.path, errno);
         return;
     }
     (void)snprintf(file->name, sizeof file->name, "%s", name);
@@ -439,7 +227,7 @@ static void begin_file(unpack_t *unpack)
     } else {
         int64_t from = rd_now_us();
 
-        open_file(unpack, file);
+        rd_file_open(&unpack->writer, file);
         unpack->opened_us = rd_now_us() - from;
     }
 }
@@ -460,36 +248,26 @@ static bool take_data(unpack_t *unpack, rd_why_t *why)
             memcpy(job->content + job->filled, at, len);
             job->filled += len;
         } else {
-            write_data(unpack, &unpack->file, at, len);
+            rd_file_write(&unpack->writer, &unpack->file, at, len);
         }
-        if (unpack->is_fatal)
+        if (unpack->writer.is_fatal)
             return false;
     }
     return !why->text[0];
 }
 
-/* A hole at the end has no data behind it, so the length is set. */
 static void take_hole(unpack_t *unpack)
 {
-    file_t *file = &unpack->file;
-
     if (unpack->gathered)
         ungather(unpack);
-    if (file->fd < 0)
-        return;
-    file->at += unpack->item.size;
-    if (file->at > INT64_MAX || ftruncate(file->fd, (off_t)file->at) < 0 ||
-        lseek(file->fd, (off_t)file->at, SEEK_SET) < 0) {
-        (void)complain(unpack, file->item.path, errno);
-        drop_file(file, false);
-    }
+    rd_file_skip(&unpack->writer, &unpack->file, unpack->item.size);
 }
 
 static void end_file(unpack_t *unpack)
 {
     bool is_whole = unpack->item.has == RD_HAS_ALL; /* else the source's side has said why */
     job_t *job = unpack->gathered;
-    file_t *file = &unpack->file;
+    rd_file_t *file = &unpack->file;
 
     unpack->is_in_file = false;
     unpack->gathered = NULL;
@@ -501,8 +279,8 @@ static void end_file(unpack_t *unpack)
         int64_t from = rd_now_us();
 
         if (!is_whole)
-            drop_file(file, true);
-        else if (close_file(unpack, file))
+            rd_file_drop(file, true);
+        else if (rd_file_close(&unpack->writer, file))
             unpack->files++;
         if (file->parent >= 0)
             close(file->parent);
@@ -517,9 +295,9 @@ static bool has_mode_and_time(const unpack_t *unpack, const struct stat *is)
 {
     const rd_item_t *item = &unpack->item;
 
-    return S_ISREG(is->st_mode) && (uint64_t)is->st_size == item->size && unpack->copy.preserve &&
-           !rd_attributes_wanted(&unpack->copy) &&
-           (is->st_mode & 07777) == mode_of(unpack, item, false) &&
+    return S_ISREG(is->st_mode) && (uint64_t)is->st_size == item->size &&
+           unpack->writer.copy.preserve && !rd_attributes_wanted(&unpack->writer.copy) &&
+           (is->st_mode & 07777) == rd_writer_mode(&unpack->writer, item, false) &&
            is->st_mtim.tv_sec == item->mtime_s && is->st_mtim.tv_nsec == item->mtime_ns;
 }
 
@@ -539,10 +317,10 @@ static void keep_file(unpack_t *unpack)
     }
     fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0 || fstat(fd, &is) < 0 || !S_ISREG(is.st_mode) || (uint64_t)is.st_size != item->size)
-        rd_complain(&unpack->complaints, item->path, "was changed while it was copied");
-    else if ((unpack->copy.preserve || rd_attributes_wanted(&unpack->copy)) &&
-             !set_attributes(unpack, &unpack->attributes, fd, item, &is))
-        (void)complain(unpack, item->path, errno);
+        rd_complain(&unpack->writer.complaints, item->path, "was changed while it was copied");
+    else if ((unpack->writer.copy.preserve || rd_attributes_wanted(&unpack->writer.copy)) &&
+             !rd_writer_attributes(&unpack->writer, &unpack->attributes, fd, item, &is))
+        (void)rd_writer_complain(&unpack->writer, item->path, errno);
     else
         unpack->kept++;
     if (fd >= 0)
@@ -562,15 +340,16 @@ static void make_link(unpack_t *unpack)
     if (!find_place(unpack, &parent, &name))
         return;
     rd_part_name(name, part);
-    times_of(item, times);
+    rd_item_times(item, times);
     (void)unlinkat(parent, part, 0);
     if (symlinkat(item->target, parent, part) < 0 ||
-        (unpack->copy.preserve && utimensat(parent, part, times, AT_SYMLINK_NOFOLLOW) < 0) ||
+        (unpack->writer.copy.preserve && utimensat(parent, part, times, AT_SYMLINK_NOFOLLOW) < 0) ||
         renameat(parent, part, parent, name) < 0) {
-        (void)complain(unpack, item->path, errno);
+        (void)rd_writer_complain(&unpack->writer, item->path, errno);
         (void)unlinkat(parent, part, 0);
-    } else if (unpack->copy.owner && !rd_attributes_own_link(&unpack->attributes, parent, name)) {
-        warn_of_owner(unpack, item->path);
+    } else if (unpack->writer.copy.owner &&
+               !rd_attributes_own_link(&unpack->attributes, parent, name)) {
+        rd_writer_warn_of_owner(&unpack->writer, item->path);
     }
 }
 
@@ -591,9 +370,9 @@ static void make_hard_link(unpack_t *unpack)
     rd_beneath_open(&first, unpack->target.base);
     from = rd_beneath_parent(&first, item->target, &first_name);
     if (from < 0 || fstatat(from, first_name, &first_is, AT_SYMLINK_NOFOLLOW) < 0) {
-        (void)complain(unpack, item->path, errno);
+        (void)rd_writer_complain(&unpack->writer, item->path, errno);
     } else if (!S_ISREG(first_is.st_mode)) {
-        rd_complain(&unpack->complaints, item->path, "%s is no file there", item->target);
+        rd_complain(&unpack->writer.complaints, item->path, "%s is no file there", item->target);
     } else if (fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) == 0 &&
                is.st_ino == first_is.st_ino && is.st_dev == first_is.st_dev) {
         unpack->kept++;
@@ -601,7 +380,7 @@ static void make_hard_link(unpack_t *unpack)
         (void)unlinkat(parent, part, 0);
         if (linkat(from, first_name, parent, part, 0) < 0 ||
             renameat(parent, part, parent, name) < 0) {
-            (void)complain(unpack, item->path, errno);
+            (void)rd_writer_complain(&unpack->writer, item->path, errno);
             (void)unlinkat(parent, part, 0);
         } else {
             unpack->files++;
@@ -621,13 +400,13 @@ static void make_directory(unpack_t *unpack)
     if (mkdirat(parent, name, (unpack->item.mode & 0777) | 0700) == 0)
         return;
     if (errno != EEXIST) {
-        (void)complain(unpack, unpack->item.path, errno);
+        (void)rd_writer_complain(&unpack->writer, unpack->item.path, errno);
         return;
     }
     fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0)
-        rd_complain(&unpack->complaints, unpack->item.path, "is there, and is no directory");
-    else if (unpack->target.is_new || unpack->copy.preserve)
+        rd_complain(&unpack->writer.complaints, unpack->item.path, "is there, and is no directory");
+    else if (unpack->target.is_new || unpack->writer.copy.preserve)
         make_writable(fd);
     if (fd >= 0)
         close(fd);
@@ -638,18 +417,18 @@ static void leave_directory(unpack_t *unpack, const rd_item_t *left,
                             const rd_attributes_t *attributes)
 {
     static rd_item_t item;
-    bool preserve = unpack->copy.preserve;
+    bool preserve = unpack->writer.copy.preserve;
     int fd;
 
-    if (!preserve && !rd_attributes_wanted(&unpack->copy) &&
+    if (!preserve && !rd_attributes_wanted(&unpack->writer.copy) &&
         (*left->path || !unpack->target.is_new))
         return;
     item = *left;
     if (!preserve)
         item.mode |= 0700;
     fd = rd_beneath_file(&unpack->beneath, item.path, O_RDONLY | O_DIRECTORY, 0);
-    if (fd < 0 || !set_attributes(unpack, attributes, fd, &item, NULL))
-        (void)complain(unpack, item.path, errno);
+    if (fd < 0 || !rd_writer_attributes(&unpack->writer, attributes, fd, &item, NULL))
+        (void)rd_writer_complain(&unpack->writer, item.path, errno);
     if (fd >= 0)
         close(fd);
 }
@@ -678,7 +457,7 @@ static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
 {
     const rd_target_t *target = &unpack->target;
     uint64_t missing = there + here;
-    rd_complaints_t last = {.copy = &unpack->copy, .into = unpack->complaints.into};
+    rd_complaints_t last = {.copy = &unpack->writer.copy, .into = unpack->writer.complaints.into};
 
     if (!unpack->has_target || !target->is_tree || !target->is_new)
         return here == 0;
@@ -695,7 +474,7 @@ static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
     if ((errno == EINVAL || errno == ENOSYS) && /* a file system that knows only rename */
         renameat(target->parent, target->part, target->parent, target->name) == 0)
         return true;
-    return complain(unpack, "", errno);
+    return rd_writer_complain(&unpack->writer, "", errno);
 }
 
 /* The source that came is complete, as far as it is. `missing`: of all until here, at the source.
@@ -705,15 +484,15 @@ static void end_source(unpack_t *unpack, uint64_t missing)
     uint64_t there = missing >= unpack->missing ? missing - unpack->missing : 1;
 
     rd_jobs_drain(unpack->jobs);
-    if (!finish(unpack, there, unpack->complaints.count - unpack->complained))
+    if (!finish(unpack, there, unpack->writer.complaints.count - unpack->complained))
         unpack->has_failed = true;
     unpack->missing = missing;
-    unpack->complained = unpack->complaints.count;
+    unpack->complained = unpack->writer.complaints.count;
     rd_attributes_clear(&unpack->attributes);
     rd_beneath_close(&unpack->beneath);
     rd_target_close(&unpack->target);
     unpack->has_target = false;
-    unpack->complaints.into = NULL;
+    unpack->writer.complaints.into = NULL;
 }
 
 static bool is_right_kind(const unpack_t *unpack)
@@ -771,7 +550,7 @@ static bool take(unpack_t *unpack, rd_why_t *why)
         break;
     }
     rd_attributes_clear(&unpack->attributes);
-    return !unpack->is_fatal;
+    return !unpack->writer.is_fatal;
 }
 
 /* False: an end. *done_p: the whole copy has come. */
@@ -783,7 +562,7 @@ static bool step(unpack_t *unpack, bool *done_p, rd_why_t *why)
         return false;
     if (item->kind == RD_ITEM_START && !unpack->is_in_file) {
         end_source(unpack, item->offset);
-        return rd_copy_source(&unpack->copy, item, why);
+        return rd_copy_source(&unpack->writer.copy, item, why);
     }
     if (item->kind == RD_ITEM_END && !unpack->is_in_file) {
         end_source(unpack, item->size);
@@ -807,7 +586,7 @@ static bool step(unpack_t *unpack, bool *done_p, rd_why_t *why)
 
 static void report(const unpack_t *unpack)
 {
-    const rd_copy_t *copy = unpack->complaints.copy;
+    const rd_copy_t *copy = unpack->writer.complaints.copy;
     char amount[32];
 
     rd_amount(amount, (double)unpack->bytes, "B");
@@ -822,26 +601,25 @@ int rd_copy_unpack(const rd_copy_t *copy, int in)
     rd_why_t why = {.text = ""};
     bool done = false;
 
-    unpack = (unpack_t){.copy = *copy,
-                        .complaints = {.copy = &unpack.copy},
-                        .target = {.base = -1, .parent = -1},
-                        .file = {.fd = -1, .parent = -1},
-                        .pace = rd_pace_from(copy->beside_us),
-                        .mask = umask(0)};
-    (void)umask(unpack.mask);
+    unpack = (unpack_t){
+        .writer = {.copy = *copy, .complaints = {.copy = &unpack.writer.copy}, .mask = umask(0)},
+        .target = {.base = -1, .parent = -1},
+        .file = {.fd = -1, .parent = -1},
+        .pace = rd_pace_from(copy->beside_us)};
+    (void)umask(unpack.writer.mask);
     rd_beneath_open(&unpack.beneath, -1);
     if (!rd_items_in_open(&unpack.in, in, NULL))
         return RD_COPY_FAILED;
     while (step(&unpack, &done, &why))
         ;
     if (why.text[0])
-        rd_complain(&unpack.complaints, "", "%s", why.text);
+        rd_complain(&unpack.writer.complaints, "", "%s", why.text);
     if (unpack.gathered)
         close(unpack.gathered->file.parent);
     rd_jobs_close(unpack.jobs, forget_job);
     if (copy->verbose)
         report(&unpack);
-    drop_file(&unpack.file, false);
+    rd_file_drop(&unpack.file, false);
     if (unpack.file.parent >= 0)
         close(unpack.file.parent);
     rd_items_in_close(&unpack.in);

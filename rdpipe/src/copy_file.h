@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_COPY_FILE_H
+#define RD_COPY_FILE_H
+
+#include <stdatomic.h>
+
+#include "attributes.h"
+
+/*
+ * How a copy writes one file: as a part with a name of its own, locked against other copies, which
+ * gets the attributes and then, by a rename, its name.
+ *
+ * Threads may write files of one writer side by side, each file by one thread: a complaint has a
+ * lock, and the rest of the writer is atomic or stays as it is meanwhile.
+ */
+
+/* What all files of a copy have in common. */
+typedef struct {
+    rd_copy_t copy;
+    rd_complaints_t complaints; /* its `copy` is the one above */
+    mode_t mask;                /* the umask */
+    atomic_bool is_fatal;       /* all that follows would fail, too */
+} rd_writer_t;
+
+/* A file that is being written. */
+typedef struct {
+    int fd;     /* -1: it is not open */
+    int parent; /* its directory, a descriptor of the caller's; -1: none */
+    uint64_t at;
+    char name[256], part[256];
+    rd_item_t item;
+    rd_attributes_t attributes;
+} rd_file_t;
+
+/* Says what an errno means for this path. Always false. */
+bool rd_writer_complain(rd_writer_t *writer, const char *path, int error);
+
+/* Says that another copy has this path. Where that is the top, the whole copy ends; what it does
+ * not have, as in a tree that is there, goes on. */
+void rd_writer_lose(rd_writer_t *writer, const char *path);
+
+/* Says that a file has another owner than it should, by errno. */
+void rd_writer_warn_of_owner(rd_writer_t *writer, const char *path);
+
+/* May something get this name? False: it was said. */
+bool rd_writer_is_free(rd_writer_t *writer, const char *path, int parent, const char *name);
+
+/* The mode as cp gives it: with -p that of the source, else less what umask takes. `is_owned`: it
+ * has the owner of the source. */
+mode_t rd_writer_mode(const rd_writer_t *writer, const rd_item_t *item, bool is_owned);
+
+/* Gives a file or directory what is kept of its source. `there`: the file that had the name before,
+ * NULL: none. False: errno. */
+bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes, int fd,
+                          const rd_item_t *item, const struct stat *there);
+
+/* The time of change that an item names, for futimens. */
+void rd_item_times(const rd_item_t *item, struct timespec times[2]);
+
+/* Is this what has the name now? A lock is of no use if its winner has given the thing another name
+ * meanwhile. */
+bool rd_is_named(int parent, const char *name, int fd);
+
+/* Opens the part at `item.offset`. What goes wrong is said, and the file stays closed; then the
+ * calls below do nothing. */
+void rd_file_open(rd_writer_t *writer, rd_file_t *file);
+
+void rd_file_write(rd_writer_t *writer, rd_file_t *file, const uint8_t *at, size_t len);
+
+/* So many bytes are a hole. */
+void rd_file_skip(rd_writer_t *writer, rd_file_t *file, uint64_t len);
+
+/* The content has come. Has the file its name now? If not, it was said, and the part has gone. */
+bool rd_file_close(rd_writer_t *writer, rd_file_t *file);
+
+/* Closes it as a part, which stays for the next copy or not. */
+void rd_file_drop(rd_file_t *file, bool with_part);
+
+#endif
