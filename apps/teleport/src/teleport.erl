@@ -63,11 +63,7 @@ call(Dest, Request) -> call(Dest, Request, ?CALL_MS).
 
 %% @doc The same with a limit in milliseconds.
 -spec call(dest(), term(), timeout()) -> term().
-call(Dest, Request, Timeout) ->
-    case teleport_way:is_direct(Dest) of
-        true -> teleport_request:direct_call(Dest, Request, Timeout);
-        false -> teleport_request:call(call, Dest, Request, Timeout, #{})
-    end.
+call(Dest, Request, Timeout) -> teleport_request:call(call, Dest, Request, Timeout, #{}).
 
 %% @doc The same with options.
 -spec call(dest(), term(), timeout(), options()) -> term().

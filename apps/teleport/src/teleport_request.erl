@@ -5,7 +5,7 @@
 %% lost lane comes as `DOWN'. So a caller waits for one reference whatever happens, and a late reply goes nowhere.
 -module(teleport_request).
 
--export([send/3, call/5, direct_call/3, begin_call/4, open/3, ref/1, wait/2, finish/2, check/2, checked/1, checked/2, is_option/2, apply_cast/5]).
+-export([send/3, call/5, begin_call/4, open/3, ref/1, wait/2, finish/2, check/2, checked/1, checked/2, is_option/2, apply_cast/5]).
 -export_type([id/0, kind/0]).
 
 -type kind() :: call | confirmed | event_call | {other_call, Label :: atom()} | {apply, module(), atom()}.
@@ -107,6 +107,12 @@ await_confirmation(Sender, Public, Lane, Node) ->
 %% @doc See {@link teleport:call/4}.
 -spec call(kind(), teleport:dest(), term(), timeout(), teleport:options()) -> term().
 call(Kind, Dest, Request, Timeout, Options) ->
+    case map_size(Options) =:= 0 andalso teleport_way:is_direct(Dest) of
+        true -> gen_call(teleport_direct, Kind, Dest, Request, Timeout, {Dest, Request, Timeout});
+        false -> find_and_call(Kind, Dest, Request, Timeout, Options)
+    end.
+
+find_and_call(Kind, Dest, Request, Timeout, Options) ->
     case find(Dest) of
         {remote, Node, Remote} ->
             Call = {Dest, Request, Timeout},
@@ -118,10 +124,6 @@ call(Kind, Dest, Request, Timeout, Options) ->
         {local, Local} -> gen_call(gen, Kind, Local, Request, Timeout, {Dest, Request, Timeout});
         noproc -> failed(noproc, {Dest, Request, Timeout})
     end.
-
-%% @doc A call without options of a pid for which {@link teleport_way:is_direct/1} holds.
--spec direct_call(pid(), term(), timeout()) -> term().
-direct_call(Pid, Request, Timeout) -> gen_call(teleport_direct, call, Pid, Request, Timeout, {Pid, Request, Timeout}).
 
 remote_call(Kind, Node, Remote, Request, Deadline, Options, Call) ->
     Config = teleport_config:of_node(Node),
