@@ -61,16 +61,19 @@ void rd_item_times(const rd_item_t *item, struct timespec times[2]);
  * meanwhile. */
 bool rd_is_named(int parent, const char *name, int fd);
 
-/* Opens the part at `item.offset`. What goes wrong is said, and the file stays closed; then the
- * calls below do nothing. */
+/* Opens the part at `item.offset`, where `at` stands already. An error is said, and leaves the file
+ * closed; the calls below then do nothing. */
 void rd_file_open(rd_writer_t *writer, rd_file_t *file);
 
+/* Writes what comes next. An error is said, and closes the file; its part stays for the next copy.
+ */
 void rd_file_write(rd_writer_t *writer, rd_file_t *file, const uint8_t *at, size_t len);
 
-/* So many bytes are a hole. */
+/* The same for a hole of so many bytes. */
 void rd_file_skip(rd_writer_t *writer, rd_file_t *file, uint64_t len);
 
-/* The content has come. Has the file its name now? If not, it was said, and the part has gone. */
+/* The content has come. Has the file its name now? False: it was said. A part that was open is
+ * removed then. */
 bool rd_file_close(rd_writer_t *writer, rd_file_t *file);
 
 /* Closes it as a part, which stays for the next copy or not. */

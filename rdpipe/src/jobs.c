@@ -22,7 +22,7 @@ struct rd_jobs {
     pthread_cond_t is_given, is_done;
     /* under the lock */
     state_t states[RD_JOBS_MAX];
-    uint64_t given, taken; /* how many */
+    uint64_t given, taken; /* how many; `taken` is never below `ended` */
     unsigned idle;         /* threads */
     bool is_closing;
 };
@@ -101,7 +101,8 @@ static bool end_one(rd_jobs_t *jobs, bool waits)
     is_done = *state == DONE;
     if (is_done)
         *state = IDLE;
-    /* Without work it woke no thread. None may take it later: its room is another job's then. */
+    /* A job without work may end before a thread has passed it. Its room gets another job, so no
+     * thread may take its number any more. */
     if (is_done && jobs->taken == jobs->ended)
         jobs->taken++;
     (void)pthread_mutex_unlock(&jobs->lock);
