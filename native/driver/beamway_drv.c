@@ -21,22 +21,27 @@
 #include "reply.h"
 #include "rounds.h"
 
-#define ABI_VERSION 9 /* of the commands below: beamway_port.erl has the same number */
-#define FLUSH_MS 1    /* how long what was sent waits at most for the flusher */
-#define CHECK_MS 1000 /* how often idle memory is looked for, and the patience of a last flush */
+#define ABI_VERSION 10 /* of the commands below: beamway_port.erl has the same number */
+#define FLUSH_MS 1     /* how long what was sent waits at most for the flusher */
+#define CHECK_MS 1000  /* how often idle memory is looked for, and the patience of a last flush */
 
 /* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text, or
  * REPLY_LATER. */
 enum {
     COMMAND_VERSION = 1,  /* -> version:32 */
-    COMMAND_ACTIVATE = 5, /* poll_us:64 -> ; the caller gets `look` when it shall look */
+    COMMAND_ACTIVATE = 5, /* poll_us:64, sender_bytes:64 -> ; the caller gets `look` when it shall
+                             look. sender_bytes: what the VM lets wait before it suspends senders */
     COMMAND_TICK,         /* -> */
     COMMAND_STATS,        /* -> STATS_COUNT times :64 */
     COMMAND_RECEIVE,      /* -> 1 if there will never be more, bytes_in:64 */
     COMMAND_PACKETS,      /* what was read of the connection before -> ; frames are packets */
     COMMAND_LOOK,         /* -> 1 to look again, 0 to wait for `look` */
-    COMMAND_FLUSH         /* -> ; the caller gets `flush` when it shall do so again, {hold, Pid} and
-                                {release, Pid} for senders that shall wait and may go on */
+    COMMAND_FLUSH,        /* -> ; the caller gets `flush` when it shall do so again, {hold, Pid} and
+                             {release, Pid} for senders that shall wait and may go on, {ask, Pid, Key,
+                             Patience} for one that shall wait if the VM suspends it, and `watch` when
+                             it shall begin to watch */
+    COMMAND_WATCH,        /* -> 1 to watch again some 50 ms later, 0 to wait for `watch` */
+    COMMAND_ANSWER        /* key:64, 1 if the VM suspends that sender -> 1 to hold it */
 };
 
 #define STATS_COUNT 14
@@ -57,7 +62,7 @@ typedef struct {
     bool has_flusher;
     bool is_flush_asked;    /* and the flusher has not come yet */
     ErlDrvTermData flusher; /* gets the atom `flush` */
-    ErlDrvTermData flush_atom, hold_atom, release_atom;
+    ErlDrvTermData flush_atom, hold_atom, release_atom, ask_atom, watch_atom;
     bw_rounds_t rounds;
     uint64_t out_at_check;  /* bytes written when the check was set */
     uint64_t queued_before; /* bytes when the wait of is_closing was set */
@@ -169,10 +174,12 @@ static bool activate(bw_port_t *self)
     return true;
 }
 
-static bool command_activate(bw_port_t *self, uint64_t poll_us)
+static bool command_activate(bw_port_t *self, uint64_t poll_us, uint64_t sender_bytes)
 {
     if (!self->pump.link || self->active)
         return false;
+    if (self->pump.scheduler.sender_bytes < sender_bytes)
+        self->pump.scheduler.sender_bytes = sender_bytes;
     bw_spin_init(&self->pump.spin, (uint32_t)poll_us);
     self->poller = driver_caller(self->pump.port);
     return (!self->pump.is_packets || pump_expose(&self->pump)) && activate(self);
@@ -207,19 +214,54 @@ static bool flush(bw_port_t *self)
     return self->lane.is_on ? lane_flush(&self->lane) : pump_flush(&self->pump);
 }
 
-/* Senders that have filled the link on their own are held by the flusher. */
+static void tell_flusher(bw_port_t *self, ErlDrvTermData *message, int words)
+{
+    (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->flusher, message, words);
+}
+
+static void tell_of_sender(bw_port_t *self, const bw_sender_change_t *change)
+{
+    ErlDrvUInt64 key = change->key;
+    ErlDrvTermData ask[] = {ERL_DRV_ATOM,   self->ask_atom,
+                            ERL_DRV_PID,    (ErlDrvTermData)change->pid,
+                            ERL_DRV_UINT64, (ErlDrvTermData)&key,
+                            ERL_DRV_UINT,   (ErlDrvTermData)change->patience,
+                            ERL_DRV_TUPLE,  4};
+    ErlDrvTermData other[] = {
+        ERL_DRV_ATOM,  change->state == BW_SENDER_HELD ? self->hold_atom : self->release_atom,
+        ERL_DRV_PID,   (ErlDrvTermData)change->pid,
+        ERL_DRV_TUPLE, 2};
+
+    if (change->state == BW_SENDER_ASKED)
+        tell_flusher(self, ask, sizeof ask / sizeof *ask);
+    else
+        tell_flusher(self, other, sizeof other / sizeof *other);
+}
+
+/* Senders that have filled the link on their own are held by the flusher, which also watches a peer
+ * for which much waits. After whatever puts frames in or takes them out. */
 static void tell_of_senders(bw_port_t *self)
 {
+    ErlDrvTermData watch[] = {ERL_DRV_ATOM, self->watch_atom};
     bw_sender_change_t change;
 
-    while (self->has_flusher && pump_next_change(&self->pump, &change)) {
-        ErlDrvTermData message[] = {
-            ERL_DRV_ATOM,  change.is_held ? self->hold_atom : self->release_atom,
-            ERL_DRV_PID,   (ErlDrvTermData)change.pid,
-            ERL_DRV_TUPLE, 2};
+    if (!self->has_flusher)
+        return;
+    while (pump_next_change(&self->pump, &change))
+        tell_of_sender(self, &change);
+    if (pump_begins_watch(&self->pump))
+        tell_flusher(self, watch, 2);
+}
 
-        (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->flusher, message, 6);
+/* After whatever may have sent; as fail(), last. */
+static void after_drain(bw_port_t *self, bool is_sound)
+{
+    if (!is_sound) {
+        fail(self);
+        return;
     }
+    tell_of_senders(self);
+    end_if_cut(self);
 }
 
 static bool command_flush(bw_port_t *self)
@@ -236,12 +278,31 @@ static bool command_flush(bw_port_t *self)
     self->flusher = driver_caller(self->pump.port);
     self->has_flusher = true;
     self->is_flush_asked = false;
-    if (!flush(self)) {
-        fail(self);
-        return true;
-    }
-    tell_of_senders(self);
-    end_if_cut(self);
+    after_drain(self, flush(self));
+    return true;
+}
+
+static bool command_watch(bw_port_t *self, reply_t *reply)
+{
+    bool again = false, is_sound;
+
+    if (!self->pump.link || self->lane.is_on)
+        return false;
+    is_sound = pump_watch(&self->pump, &again);
+    reply_number(reply, again, 1);
+    after_drain(self, is_sound);
+    return true;
+}
+
+static bool command_answer(bw_port_t *self, uint64_t key, bool is_suspended, reply_t *reply)
+{
+    bool is_held = false, is_sound;
+
+    if (!self->pump.link || self->lane.is_on)
+        return false;
+    is_sound = pump_answer(&self->pump, key, is_suspended, &is_held);
+    reply_number(reply, is_held, 1);
+    after_drain(self, is_sound);
     return true;
 }
 
@@ -303,7 +364,7 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         reply_number(reply, ABI_VERSION, 4);
         return true;
     case COMMAND_ACTIVATE:
-        return len == 8 && command_activate(self, bw_number(data, 8));
+        return len == 16 && command_activate(self, bw_number(data, 8), bw_number(data + 8, 8));
     case COMMAND_TICK:
         if (!self->pump.link)
             return false;
@@ -323,6 +384,10 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         return command_packets(self, data, len, reply);
     case COMMAND_FLUSH:
         return command_flush(self);
+    case COMMAND_WATCH:
+        return len == 0 && command_watch(self, reply);
+    case COMMAND_ANSWER:
+        return len == 9 && command_answer(self, bw_number(data, 8), data[8], reply);
     case COMMAND_LOOK:
         return self->lane.is_on ? lane_look(&self->lane, reply)
                                 : self->active && command_look(self, reply);
@@ -369,6 +434,8 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
         .flush_atom = driver_mk_atom("flush"),
         .hold_atom = driver_mk_atom("hold"),
         .release_atom = driver_mk_atom("release"),
+        .ask_atom = driver_mk_atom("ask"),
+        .watch_atom = driver_mk_atom("watch"),
     };
     self->lane = (lane_t){.pump = &self->pump, .guard = -1};
     set_port_control_flags(port, PORT_CONTROL_FLAG_BINARY);

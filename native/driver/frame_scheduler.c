@@ -6,14 +6,16 @@
 /* A process with a sequence of fragments that is not complete, or with frames that wait. */
 struct bw_sender {
     uint64_t pid, sequence;
-    bool is_open;               /* more fragments of the sequence will come */
-    bool is_held, is_told_held; /* now, and as the user knows */
-    bool is_changed;            /* in the list of changes */
-    uint64_t frames, bytes;     /* of it that wait, in the backlog too */
-    uint64_t messages;          /* begun so far */
-    bw_scheduled_queue_t queue; /* its frames without those in the backlog, in their order */
-    uint64_t message_under_way; /* the one of the first frame in the queue */
-    uint64_t bytes_under_way;   /* of that message, in the queue */
+    bool is_open;                  /* more fragments of the sequence will come */
+    bw_sender_state_t state, told; /* now, and as the user knows */
+    bool is_suspendable;           /* the VM has suspended it at a busy port */
+    bool is_changed;               /* in the list of changes */
+    uint64_t limit;                /* bytes beyond the message under way */
+    uint64_t frames, bytes;        /* of it that wait, in the backlog too */
+    uint64_t messages;             /* begun so far */
+    bw_scheduled_queue_t queue;    /* its frames without those in the backlog, in their order */
+    uint64_t message_under_way;    /* the one of the first frame in the queue */
+    uint64_t bytes_under_way;      /* of that message, in the queue */
     bw_sender_t *next_by_pid, *next_by_sequence;
     bw_sender_t *last_turn, *next_turn; /* while the first frame in the queue is a continuation */
     bw_sender_t *next_changed;
@@ -106,6 +108,7 @@ static bw_sender_t *find_or_make(bw_scheduler_t *self, uint64_t pid)
     if (!sender)
         return NULL;
     sender->pid = pid;
+    sender->limit = self->sender_bytes;
     if (!insert(self, &self->by_pid, sender)) {
         free(sender);
         return NULL;
@@ -139,15 +142,14 @@ static bool open_sequence(bw_scheduler_t *self, bw_sender_t *sender, uint64_t se
 
 /* ---- limits ---- */
 
-static void judge(bw_scheduler_t *self, bw_sender_t *sender)
+static void count_state(bw_scheduler_t *self, bw_sender_state_t state, uint64_t by)
 {
-    uint64_t beyond = sender->bytes - sender->bytes_under_way;
-    bool is_held = beyond > (sender->is_held ? self->sender_bytes / 2 : self->sender_bytes);
+    self->counts.held += state == BW_SENDER_HELD ? by : 0;
+    self->counts.asked += state == BW_SENDER_ASKED ? by : 0;
+}
 
-    if (is_held == sender->is_held)
-        return;
-    sender->is_held = is_held;
-    self->counts.held += is_held ? 1 : -1ull;
+static void note_change(bw_scheduler_t *self, bw_sender_t *sender)
+{
     if (sender->is_changed)
         return;
     sender->is_changed = true;
@@ -156,21 +158,81 @@ static void judge(bw_scheduler_t *self, bw_sender_t *sender)
     self->last_changed = sender;
 }
 
+static void set_state(bw_scheduler_t *self, bw_sender_t *sender, bw_sender_state_t state)
+{
+    if (state == sender->state)
+        return;
+    count_state(self, sender->state, -1ull);
+    count_state(self, state, 1);
+    sender->state = state;
+    note_change(self, sender);
+}
+
+static void judge(bw_scheduler_t *self, bw_sender_t *sender)
+{
+    uint64_t beyond = sender->bytes - sender->bytes_under_way;
+    uint64_t most = sender->state == BW_SENDER_FREE ? sender->limit : sender->limit / 2;
+
+    if (self->holds_nobody || beyond <= most)
+        set_state(self, sender, BW_SENDER_FREE);
+    else
+        set_state(self, sender, sender->is_suspendable ? BW_SENDER_HELD : BW_SENDER_ASKED);
+}
+
 bool bw_scheduler_next_change(bw_scheduler_t *self, bw_sender_change_t *change)
 {
     while (self->changed) {
         bw_sender_t *sender = self->changed;
-        bool is_news = sender->is_held != sender->is_told_held;
+        bool is_news = sender->state != sender->told;
 
         self->changed = sender->next_changed;
         sender->is_changed = false;
-        sender->is_told_held = sender->is_held;
-        *change = (bw_sender_change_t){.pid = sender->sequence, .is_held = sender->is_held};
+        sender->told = sender->state;
+        *change = (bw_sender_change_t){.pid = sender->sequence,
+                                       .key = sender->pid,
+                                       .patience = sender->limit / self->sender_bytes,
+                                       .state = sender->state};
         free_if_idle(self, sender);
         if (is_news)
             return true;
     }
     return false;
+}
+
+bool bw_scheduler_answer(bw_scheduler_t *self, uint64_t key, bool is_suspended)
+{
+    bw_sender_t *sender = find(self, &self->by_pid, key);
+
+    if (!sender)
+        return false;
+    if (is_suspended) {
+        sender->is_suspendable = true;
+        sender->limit = self->sender_bytes;
+        judge(self, sender);
+        if (sender->state == BW_SENDER_HELD)
+            sender->told = BW_SENDER_HELD;
+        return sender->state == BW_SENDER_HELD;
+    }
+    if (sender->state != BW_SENDER_ASKED)
+        return sender->state == BW_SENDER_HELD;
+    sender->told = BW_SENDER_FREE; /* the question is over, the next one is news */
+    note_change(self, sender);
+    if (sender->limit < BW_SCHEDULER_PATIENCE * self->sender_bytes) {
+        sender->limit *= 2;
+        set_state(self, sender, BW_SENDER_FREE);
+    }
+    judge(self, sender);
+    return false;
+}
+
+void bw_scheduler_hold_nobody(bw_scheduler_t *self, bool holds_nobody)
+{
+    if (holds_nobody == self->holds_nobody)
+        return;
+    self->holds_nobody = holds_nobody;
+    for (uint64_t i = 0; holds_nobody && i < self->by_pid.size; i++)
+        for (bw_sender_t *sender = self->by_pid.buckets[i]; sender; sender = sender->next_by_pid)
+            judge(self, sender);
 }
 
 /* ---- queues ---- */

@@ -23,9 +23,12 @@
 #define BW_SCHEDULER_PASSING_BYTES (256 * 1024)
 
 /* Bytes of one sender that may wait beyond the message under way, and of all senders together. The
- * scheduler reports the former; the latter is for who fills it. */
+ * scheduler reports the former; its user keeps the latter. */
 #define BW_SCHEDULER_SENDER_BYTES (1024 * 1024)
 #define BW_SCHEDULER_ALL_BYTES (64 * 1024 * 1024)
+
+/* So many times the limit a sender may have waiting that is found not to be suspended. */
+#define BW_SCHEDULER_PATIENCE 8
 
 typedef struct bw_scheduled bw_scheduled_t;
 typedef struct bw_sender bw_sender_t;
@@ -60,11 +63,21 @@ typedef struct {
     uint64_t continuation_bytes; /* of them, in continuations */
     uint64_t ready_bytes;        /* in other frames, without those that wait for fragments of their
                                     sender: what a busy port is for */
-    uint64_t held;               /* senders beyond the limit */
+    uint64_t held, asked;        /* senders in these states */
 } bw_scheduler_counts_t;
+
+/* A sender beyond its limit is held if it is one that a busy port suspends; the VM alone knows who
+ * is not (nosuspend, async_dist). So the scheduler asks first: its user makes the port busy and
+ * looks whether the VM suspends the sender. */
+typedef enum {
+    BW_SENDER_FREE,
+    BW_SENDER_ASKED, /* bw_scheduler_answer ends it, or the sender's frames go */
+    BW_SENDER_HELD
+} bw_sender_state_t;
 
 typedef struct {
     uint64_t sender_bytes; /* the limit of a sender */
+    bool holds_nobody;
     uint64_t arrivals;
     uint64_t admitted;        /* frames that wait, without the backlog */
     uint64_t passed;          /* bytes since the last turn, while a continuation waits */
@@ -79,10 +92,11 @@ typedef struct {
 } bw_scheduler_t;
 
 /* A sender that has gone beyond the limit, or has fallen to half of it. `pid` is the word by which
- * the VM knows it, an ErlDrvTermData. */
+ * the VM knows it, an ErlDrvTermData; `key` is for bw_scheduler_answer. `patience`, if it is asked:
+ * how many times the limit it has reached, 1 to BW_SCHEDULER_PATIENCE. */
 typedef struct {
-    uint64_t pid;
-    bool is_held;
+    uint64_t pid, key, patience;
+    bw_sender_state_t state;
 } bw_sender_change_t;
 
 void bw_scheduler_init(bw_scheduler_t *scheduler, uint64_t sender_bytes);
@@ -97,6 +111,15 @@ bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *scheduler);
 
 /* Another sender whose state is not the one that was told last. False: there is none. */
 bool bw_scheduler_next_change(bw_scheduler_t *scheduler, bw_sender_change_t *change);
+
+/* Whether the VM suspends a sender that was asked about. If so it is held as long as it has frames
+ * here and is beyond the limit; else its limit doubles, and at the highest it is asked about again.
+ * True: it is held, which next_change does not report. */
+bool bw_scheduler_answer(bw_scheduler_t *scheduler, uint64_t key, bool is_suspended);
+
+/* From now on nobody is held or asked about, or whoever is beyond the limit when a frame of it
+ * comes or goes. */
+void bw_scheduler_hold_nobody(bw_scheduler_t *scheduler, bool holds_nobody);
 
 /* Frees what it holds. Frames that still wait are the user's: take them before. */
 void bw_scheduler_end(bw_scheduler_t *scheduler);

@@ -43,7 +43,11 @@ typedef struct {
     uint64_t unpassed_bytes;     /* of fragments since another frame passed some */
     uint64_t unflushed_bytes;    /* committed since the last flush */
     bool has_token;              /* a byte of ours is in the VM's queue */
-    bool is_closing;             /* the VM closes the port when that queue is empty */
+    uint64_t taken_at_watch;     /* bytes that the peer had taken at the last watch */
+    int quiet_watches;           /* that have found no more of them */
+    bool is_watched;
+    bool is_stalled; /* much waits and the peer takes nothing: senders are the VM's */
+    bool is_closing; /* the VM closes the port when that queue is empty */
 
     ErlDrvBinary *gathered; /* where a frame goes that is arriving in pieces, or NULL */
     int whole;              /* which of `parts` that is, -1: the frame is all of it */
@@ -119,11 +123,21 @@ bool pump_flush(bw_pump_t *pump);
 /* Bytes that wait for room. */
 uint64_t pump_queued(const bw_pump_t *pump);
 
-/* A sender that shall be held from now on, or may go on. False: there is no news. */
+/* A sender whose state is not the one that was told last. False: there is no news. */
 static inline bool pump_next_change(bw_pump_t *pump, bw_sender_change_t *change)
 {
     return pump->scheduler.changed && bw_scheduler_next_change(&pump->scheduler, change);
 }
+
+/* So much waits that the peer shall be watched from now on: call pump_watch some 50 ms later. */
+bool pump_begins_watch(bw_pump_t *pump);
+
+/* Looks whether the peer has taken anything since the last watch. If it has not for two of them the
+ * port is busy and nobody is held until it does. *again_p: watch again. False: as of pump_send. */
+bool pump_watch(bw_pump_t *pump, bool *again_p);
+
+/* Whether the VM suspends a sender that was asked about. False: as of pump_send. */
+bool pump_answer(bw_pump_t *pump, uint64_t key, bool is_suspended, bool *is_held_p);
 
 /* The port closes, which is not a lane: sends what it can now. The VM's queue is empty when all is
  * out, then or later. */

@@ -28,6 +28,11 @@
 #define FEW_BYTES ((uint64_t)64 * 1024)
 #define SMALL_BYTES ((uint64_t)1024 * 1024)
 
+/* From here on the peer is watched. It has stalled if so many watches in a row find that it has
+ * taken nothing. */
+#define WATCH_BYTES ((uint64_t)1024 * 1024)
+#define QUIET_WATCHES 2
+
 /* So often may room come between our last write and our arming in one call. */
 #define ROUNDS 4
 
@@ -221,7 +226,17 @@ static bool take_next(bw_pump_t *pump)
 
 /* ---- how much may wait ---- */
 
-/* Fragments alone do not make the port busy: their senders are held one by one. */
+/* What the peer is known to have taken of all that went out. */
+static uint64_t taken(const bw_pump_t *pump)
+{
+    bw_link_stats_t stats = {0};
+
+    pump->link->ops->stats(pump->link, &stats);
+    return stats.bytes_out - stats.unreleased;
+}
+
+/* Fragments alone do not make the port busy, because their senders are held one by one. It is busy
+ * while the VM is asked whether it suspends a sender, and while the peer takes nothing. */
 static bool shall_be_busy(const bw_pump_t *pump)
 {
     const bw_scheduler_counts_t *counts = &pump->scheduler.counts;
@@ -229,6 +244,8 @@ static bool shall_be_busy(const bw_pump_t *pump)
     uint64_t small = small_bytes(pump) + (next && !next->is_bulk ? pump->under_way.bytes : 0);
     bool has_bulk = counts->continuation_bytes + pump->first_bytes + pump->under_way.bulk > 0;
 
+    if (counts->asked > 0 || pump->is_stalled)
+        return true;
     if (!pump->busy)
         return counts->bytes > BW_SCHEDULER_ALL_BYTES ||
                small > (has_bulk ? SMALL_BYTES : FEW_BYTES);
@@ -245,6 +262,12 @@ static uint64_t room_to_await(const bw_pump_t *pump)
                : pump->half_ring;
 }
 
+static void set_stalled(bw_pump_t *pump, bool is_stalled)
+{
+    pump->is_stalled = is_stalled;
+    bw_scheduler_hold_nobody(&pump->scheduler, is_stalled);
+}
+
 /* Moves what may go, within the budget, and arms for room if more waits. */
 static bw_status_t drain(bw_pump_t *pump)
 {
@@ -258,6 +281,8 @@ static bw_status_t drain(bw_pump_t *pump)
 
             status = move_under_way(pump, &moved);
             budget -= bw_least(budget, moved);
+            if (pump->is_stalled && moved > 0)
+                set_stalled(pump, false);
         }
         if (status != BW_OK && status != BW_AGAIN)
             return status;
@@ -401,6 +426,34 @@ bool pump_tick(bw_pump_t *pump)
     status = stage(pump, &tick, 1, tick.iov_len);
     pump->frames_out += status == BW_OK;
     return pump_flush(pump) && status != BW_CORRUPT;
+}
+
+/* ---- a peer that takes nothing ---- */
+
+bool pump_begins_watch(bw_pump_t *pump)
+{
+    if (pump->is_watched || pump->scheduler.counts.bytes <= WATCH_BYTES)
+        return false;
+    pump->taken_at_watch = taken(pump);
+    pump->quiet_watches = 0;
+    return pump->is_watched = true;
+}
+
+bool pump_watch(bw_pump_t *pump, bool *again_p)
+{
+    uint64_t now = taken(pump);
+
+    pump->quiet_watches = now == pump->taken_at_watch ? pump->quiet_watches + 1 : 0;
+    pump->taken_at_watch = now;
+    *again_p = pump->is_watched = is_waiting(pump);
+    set_stalled(pump, pump->is_watched && pump->quiet_watches >= QUIET_WATCHES);
+    return pump_drain_frames(pump);
+}
+
+bool pump_answer(bw_pump_t *pump, uint64_t key, bool is_suspended, bool *is_held_p)
+{
+    *is_held_p = bw_scheduler_answer(&pump->scheduler, key, is_suspended);
+    return pump_drain_frames(pump);
 }
 
 /* ---- begin and end ---- */

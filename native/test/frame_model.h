@@ -320,19 +320,28 @@ static inline void model_read_changes(model_t *model)
     while (bw_scheduler_next_change(&model->scheduler, &change)) {
         unsigned process = 0;
         uint64_t bytes = 0;
+        bool is_held = change.state == BW_SENDER_HELD;
 
         while (process < MODEL_PROCESSES && model_word(process) != change.pid)
             process++;
-        if (process == MODEL_PROCESSES || model->is_held[process] == change.is_held)
-            MODEL_FAIL("%#llx: held %d", (unsigned long long)change.pid, change.is_held);
+        if (process == MODEL_PROCESSES ||
+            (change.state != BW_SENDER_FREE && model->is_held[process]))
+            MODEL_FAIL("%#llx: state %d", (unsigned long long)change.pid, change.state);
         for (unsigned i = 0; i < model->count; i++)
             if (!model->waiting[i]->is_barrier && model->waiting[i]->signal &&
                 model->waiting[i]->signal->sender == process)
                 bytes += model->waiting[i]->scheduled.bytes;
-        if (change.is_held && bytes <= MODEL_LIMIT / 2)
+        if (change.state != BW_SENDER_FREE && bytes <= MODEL_LIMIT / 2)
             MODEL_FAIL("process %u is held for %llu bytes", process, (unsigned long long)bytes);
-        model->is_held[process] = change.is_held;
-        model->holds += change.is_held;
+        /* Every other process is one that the VM suspends. */
+        if (change.state == BW_SENDER_ASKED)
+            is_held = bw_scheduler_answer(&model->scheduler, change.key, process % 2 == 0);
+        if (is_held && process % 2 != 0)
+            MODEL_FAIL("process %u is held, and never suspended", process);
+        model->is_held[process] = is_held;
+        model->holds += is_held;
+        if (change.patience == BW_SCHEDULER_PATIENCE && change.state == BW_SENDER_ASKED)
+            break; /* asked about again at once, until its frames go */
     }
 }
 
@@ -572,7 +581,7 @@ static inline void model_end(model_t *model)
         if (model->is_held[process])
             MODEL_FAIL("process %u stays suspended", process);
     if (model->scheduler.by_pid.count != 0 || model->scheduler.counts.held != 0 ||
-        model->scheduler.counts.ready_bytes != 0)
+        model->scheduler.counts.asked != 0 || model->scheduler.counts.ready_bytes != 0)
         MODEL_FAIL("something is left");
     bw_scheduler_end(&model->scheduler);
 }

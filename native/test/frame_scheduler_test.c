@@ -360,12 +360,30 @@ static void fragments_have_their_turn_beside_endless_frames(void)
 
 /* ---- limits and counts ---- */
 
-static bool next_is(unsigned process, bool is_held)
+static bool next_is(unsigned process, bw_sender_state_t state)
 {
     bw_sender_change_t change;
 
     return bw_scheduler_next_change(&scheduler, &change) && change.pid == model_word(process) &&
-           change.is_held == is_held;
+           change.state == state;
+}
+
+/* The sender has gone beyond its limit. The key of the answer, or 0. */
+static uint64_t asked_about(unsigned process, unsigned patience)
+{
+    bw_sender_change_t change;
+
+    return bw_scheduler_next_change(&scheduler, &change) && change.pid == model_word(process) &&
+                   change.state == BW_SENDER_ASKED && change.patience == patience
+               ? change.key
+               : 0;
+}
+
+static bool is_held_when_asked(unsigned process)
+{
+    uint64_t key = asked_about(process, 1);
+
+    return key != 0 && bw_scheduler_answer(&scheduler, key, true) && scheduler.counts.asked == 0;
 }
 
 static bool nothing_changed(void)
@@ -396,14 +414,15 @@ static void who_sends_on_is_held_until_it_drains(void)
     large('X', A, 16); /* 1 MB beyond the message under way */
     CHECK(nothing_changed());
     whole('1', A, NO_ATOM);
+    CHECK_EQ(scheduler.counts.asked, 1);
+    CHECK(is_held_when_asked(A));
     CHECK_EQ(scheduler.counts.held, 1);
-    CHECK(next_is(A, true));
     CHECK(nothing_changed());
     whole('1', A, NO_ATOM);
     for (int left = 39; left > 0; left -= take() == 'a')
         CHECK(nothing_changed());
     /* The second message is the one under way; what comes after it is 200 bytes. */
-    CHECK(next_is(A, false));
+    CHECK(next_is(A, BW_SENDER_FREE));
     CHECK(nothing_changed());
     CHECK_EQ(scheduler.counts.held, 0);
     (void)order();
@@ -419,13 +438,13 @@ static void who_drains_to_half_is_released(void)
     large('A', A, 2);
     for (int i = 0; i < 11; i++)
         whole('1', A, NO_ATOM); /* each is a message */
-    CHECK(next_is(A, true));
+    CHECK(is_held_when_asked(A));
     for (int left = 11; left > 6; left--) {
         CHECK(nothing_changed());
         while (take() != '1')
             ;
     }
-    CHECK(next_is(A, false)); /* one is under way, five are beyond it: 500 KB */
+    CHECK(next_is(A, BW_SENDER_FREE)); /* one is under way, five are beyond it: 500 KB */
     CHECK_ORDER("111111");
 }
 
@@ -434,12 +453,88 @@ static void a_change_that_nobody_has_read_is_no_news(void)
     begin();
     large('A', A, 2);
     large('X', A, 20);
-    CHECK_EQ(scheduler.counts.held, 1);
+    CHECK_EQ(scheduler.counts.asked, 1);
     CHECK_EQ(strlen(order()), 22);
-    CHECK_EQ(scheduler.counts.held, 0);
+    CHECK_EQ(scheduler.counts.asked, 0);
     CHECK_EQ(scheduler.by_pid.count, 1);
     CHECK(nothing_changed());
     CHECK_EQ(scheduler.by_pid.count, 0);
+    bw_scheduler_end(&scheduler);
+}
+
+/* Its limit doubles, up to eight times. Then the question stays open until half of that is out. */
+static void who_is_not_suspended_goes_on(void)
+{
+    uint64_t key;
+
+    begin();
+    large('A', A, 2);
+    for (unsigned patience = 1; patience < BW_SCHEDULER_PATIENCE; patience *= 2) {
+        large('X', A, 16 * patience + 1);
+        key = asked_about(A, patience);
+        CHECK(key != 0);
+        CHECK(!bw_scheduler_answer(&scheduler, key, false));
+        CHECK_EQ(scheduler.counts.asked, 0);
+        CHECK(nothing_changed());
+    }
+    large('X', A, 16 * BW_SCHEDULER_PATIENCE);
+    for (int again = 0; again < 3; again++) {
+        key = asked_about(A, BW_SCHEDULER_PATIENCE);
+        CHECK(key != 0);
+        CHECK(!bw_scheduler_answer(&scheduler, key, false));
+        CHECK_EQ(scheduler.counts.asked, 1);
+    }
+    CHECK_EQ(scheduler.counts.held, 0);
+    (void)order();
+    CHECK_EQ(scheduler.counts.asked, 0);
+    CHECK(nothing_changed());
+    CHECK_EQ(scheduler.by_pid.count, 0);
+    CHECK(!bw_scheduler_answer(&scheduler, key, true)); /* too late, and about nobody */
+    bw_scheduler_end(&scheduler);
+}
+
+/* Who was suspended once is not asked about again while frames of it wait. */
+static void who_was_suspended_is_held_at_once(void)
+{
+    begin();
+    small_bytes = 100 * 1024;
+    large('A', A, 2);
+    for (int i = 0; i < 11; i++)
+        whole('1', A, NO_ATOM);
+    CHECK(is_held_when_asked(A));
+    for (int left = 11; left > 6; left--)
+        while (take() != '1')
+            ;
+    CHECK(next_is(A, BW_SENDER_FREE));
+    for (int i = 0; i < 6; i++)
+        whole('1', A, NO_ATOM);
+    CHECK(next_is(A, BW_SENDER_HELD));
+    (void)order();
+    CHECK(next_is(A, BW_SENDER_FREE));
+    CHECK_EQ(scheduler.by_pid.count, 0);
+    bw_scheduler_end(&scheduler);
+}
+
+static void a_peer_that_takes_nothing_has_nobody_held(void)
+{
+    begin();
+    large('A', A, 2);
+    large('X', A, 20);
+    CHECK(is_held_when_asked(A));
+    large('B', B, 2);
+    large('Y', B, 20);
+    CHECK(asked_about(B, 1) != 0);
+    bw_scheduler_hold_nobody(&scheduler, true);
+    CHECK_EQ(scheduler.counts.held + scheduler.counts.asked, 0);
+    CHECK(next_is(A, BW_SENDER_FREE));
+    CHECK(next_is(B, BW_SENDER_FREE));
+    large('X', A, 20);
+    CHECK(nothing_changed());
+    bw_scheduler_hold_nobody(&scheduler, false);
+    whole('1', A, NO_ATOM);
+    CHECK(next_is(A, BW_SENDER_HELD));
+    (void)order();
+    CHECK(next_is(A, BW_SENDER_FREE));
     bw_scheduler_end(&scheduler);
 }
 
@@ -449,12 +544,12 @@ static void behind_a_barrier_senders_are_held_too(void)
     large('A', A, 2);
     nameless('0');
     large('B', B, 40);
-    CHECK(next_is(B, true));
+    CHECK(is_held_when_asked(B));
     CHECK_EQ(take(), 'A');
     CHECK_EQ(take(), 'a');
     CHECK(nothing_changed());
     CHECK_EQ(take(), '0');
-    CHECK(next_is(B, false));
+    CHECK(next_is(B, BW_SENDER_FREE));
     CHECK_EQ(strlen(order()), 40);
     CHECK(nothing_changed());
     bw_scheduler_end(&scheduler);
@@ -703,6 +798,9 @@ static const check_case_t cases[] = {
     {"who_sends_on_is_held_until_it_drains", who_sends_on_is_held_until_it_drains},
     {"who_drains_to_half_is_released", who_drains_to_half_is_released},
     {"a_change_that_nobody_has_read_is_no_news", a_change_that_nobody_has_read_is_no_news},
+    {"who_is_not_suspended_goes_on", who_is_not_suspended_goes_on},
+    {"who_was_suspended_is_held_at_once", who_was_suspended_is_held_at_once},
+    {"a_peer_that_takes_nothing_has_nobody_held", a_peer_that_takes_nothing_has_nobody_held},
     {"behind_a_barrier_senders_are_held_too", behind_a_barrier_senders_are_held_too},
     {"ready_frames_are_those_that_wait_for_room", ready_frames_are_those_that_wait_for_room},
     {"ten_thousand_senders", ten_thousand_senders},

@@ -277,21 +277,75 @@ static void senders_of_fragments_take_turns(void)
 static void a_sender_that_fills_the_link_is_named(void)
 {
     bw_sender_change_t change;
+    bool is_held = false;
 
     CHECK_IN(start_distribution(RING));
     CHECK_IN(send_large('a', 5, 200));
     CHECK(!pump_next_change(&here.pump, &change)); /* one message, however large */
     CHECK_IN(send_large('b', 5, 20));
     CHECK(pump_next_change(&here.pump, &change));
-    CHECK(change.is_held);
+    CHECK_EQ(change.state, BW_SENDER_ASKED);
     CHECK_EQ(change.pid, sequence_of(5));
+    CHECK(!pump_next_change(&here.pump, &change));
+    CHECK(shim.busy); /* does the VM suspend it? */
+    CHECK(pump_answer(&here.pump, change.key, true, &is_held));
+    CHECK(is_held);
     CHECK(!pump_next_change(&here.pump, &change));
     CHECK(!shim.busy); /* others go on */
     CHECK_IN(peer_reads_frames(220));
     CHECK(pump_next_change(&here.pump, &change));
-    CHECK(!change.is_held);
+    CHECK_EQ(change.state, BW_SENDER_FREE);
     CHECK_EQ(change.pid, sequence_of(5));
     CHECK(!pump_next_change(&here.pump, &change));
+    CHECK_IN(stop());
+}
+
+/* A sender that the VM does not suspend keeps the port busy only while it is asked about. */
+static void who_is_not_suspended_sends_on(void)
+{
+    bw_sender_change_t change;
+    bool is_held = true;
+
+    CHECK_IN(start_distribution(RING));
+    CHECK_IN(send_large('a', 5, 200));
+    CHECK_IN(send_large('b', 5, 20));
+    CHECK(pump_next_change(&here.pump, &change));
+    CHECK(pump_answer(&here.pump, change.key, false, &is_held));
+    CHECK(!is_held);
+    CHECK(!shim.busy);
+    CHECK_IN(peer_reads_frames(220));
+    CHECK(!shim.busy);
+    CHECK_IN(stop());
+}
+
+/* Then the VM does with each sender what it asked for; and as before when the peer reads again. */
+static void a_peer_that_takes_nothing_makes_the_port_busy(void)
+{
+    bw_sender_change_t change;
+    bool again = false, is_held = false;
+
+    CHECK_IN(start_distribution(RING));
+    CHECK_IN(send_large('a', 5, 10));
+    CHECK(!pump_begins_watch(&here.pump));
+    CHECK_IN(send_large('a', 5, 190));
+    CHECK(pump_begins_watch(&here.pump));
+    CHECK(!pump_begins_watch(&here.pump));
+    CHECK_IN(send_large('b', 5, 20));
+    CHECK(pump_next_change(&here.pump, &change));
+    CHECK(pump_answer(&here.pump, change.key, true, &is_held));
+    for (int watches = 0; watches < 10 && !shim.busy; watches++) {
+        CHECK(pump_watch(&here.pump, &again));
+        CHECK(again);
+        (void)poll(NULL, 0, 1); /* what a socket has taken arrives */
+    }
+    CHECK(shim.busy);
+    CHECK(pump_next_change(&here.pump, &change));
+    CHECK_EQ(change.state, BW_SENDER_FREE);
+    CHECK_IN(peer_reads_frames(60));
+    CHECK(!shim.busy);
+    CHECK_IN(peer_reads_frames(220));
+    CHECK(pump_watch(&here.pump, &again));
+    CHECK(!again);
     CHECK_IN(stop());
 }
 
@@ -371,6 +425,9 @@ static const check_case_t cases[] = {
     {"what_a_sender_says_next_follows_its_fragments",
      what_a_sender_says_next_follows_its_fragments},
     {"senders_of_fragments_take_turns", senders_of_fragments_take_turns},
+    {"who_is_not_suspended_sends_on", who_is_not_suspended_sends_on},
+    {"a_peer_that_takes_nothing_makes_the_port_busy",
+     a_peer_that_takes_nothing_makes_the_port_busy},
     {"a_sender_that_fills_the_link_is_named", a_sender_that_fills_the_link_is_named},
     {"all_that_waits_is_bounded", all_that_waits_is_bounded},
     {"a_port_that_closes_sends_all", a_port_that_closes_sends_all},

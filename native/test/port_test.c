@@ -350,14 +350,16 @@ static void wrong_commands_do_no_harm(void)
 static void a_truncated_command_is_a_badarg(void)
 {
     CHECK_IN(start_joined());
-    for (size_t len = 0; len < 8; len++)
-        CHECK_EQ(vm_control(one, COMMAND_ACTIVATE, "\0\0\0\0\0\0\0", len).len, -1);
+    for (size_t len = 0; len < 16; len++)
+        CHECK_EQ(vm_control(one, COMMAND_ACTIVATE, (char[16]){0}, len).len, -1);
+    for (size_t len = 0; len < 9; len++)
+        CHECK_EQ(vm_control(one, COMMAND_ANSWER, (char[9]){0}, len).len, -1);
     CHECK_EQ(vm_control(one, COMMAND_LANE_CLOSE, NULL, 0).len, -1);
     CHECK_EQ(vm_control(one, COMMAND_LANE_ASK, NULL, 0).len, -1);
     CHECK_EQ(vm_control(one, COMMAND_LOOK, NULL, 0).len, -1);
     CHECK_EQ(vm_control(one, 99, NULL, 0).len, -1);
     CHECK(port_activates(one, 0));
-    CHECK_EQ(vm_control(one, COMMAND_ACTIVATE, "\0\0\0\0\0\0\0", 8).len, -1);
+    CHECK_EQ(vm_control(one, COMMAND_ACTIVATE, (char[16]){0}, 16).len, -1);
     CHECK_EQ(vm_control(one, COMMAND_VERSION, NULL, 0).len, 5);
     CHECK_IN(stop());
 }

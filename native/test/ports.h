@@ -23,7 +23,9 @@ enum {
     COMMAND_RECEIVE,
     COMMAND_PACKETS,
     COMMAND_LOOK,
-    COMMAND_FLUSH
+    COMMAND_FLUSH,
+    COMMAND_WATCH,
+    COMMAND_ANSWER
 };
 
 #define PORT_RING BW_RING_MIN_BYTES
@@ -237,6 +239,7 @@ static inline bool port_activates(ErlDrvPort port, uint64_t poll_us)
     words_t words = {.len = 0};
 
     put_number(&words, poll_us, 8);
+    put_number(&words, 1 << 20, 8);
     return port_does(port, COMMAND_ACTIVATE, &words, NULL);
 }
 

@@ -5,18 +5,22 @@
 %% runs when those have run that were to run before it, and what they have sent goes out by one system call.
 %% One flusher a link, linked to the connection process.
 %%
-%% A sender with more than 1 MB beyond its message under way is suspended here, and resumed when half of that is left: a
-%% busy port would suspend all senders, also those of small messages. When this process ends, ERTS resumes whom it suspended.
+%% A sender with more than 1 MB beyond its message under way is held: suspended here, and resumed when half of that is left. A
+%% port that stays busy would suspend all senders, also those of small messages. But only a sender that the VM itself suspends is held: the
+%% port becomes busy for some milliseconds, and a process of its own looks whether the VM suspends the sender meanwhile. Who sends with
+%% `nosuspend' or has `async_dist' set is not suspended, so it goes on. When this process ends, ERTS resumes whom it suspended.
 %%
 %% As {@link beamway_poller}: it calls this module anew for each message, and waits hibernated if it waits long, so it does not
 %% hold the code that it was started with.
 -module(beamway_flusher).
 
 -export([start/1, end_with/2]).
--export([init/2, wait/1]).
+-export([init/2, wait/1, ask/4]).
 
 -define(START_MS, 2000).
 -define(IDLE_MS, 1000).
+-define(WATCH_MS, 50).
+-define(LOOK_MS, 1).
 
 %% @doc Starts the flusher of the calling connection process' port.
 -spec start(port()) -> {ok, pid()} | {error, no_flusher}.
@@ -45,22 +49,34 @@ init(Connection, Port) ->
 -spec wait(port()) -> no_return().
 wait(Port) ->
     receive
-        flush -> flush(Port);
-        {hold, Sender} -> _ = hold(Sender), ?MODULE:wait(Port);
-        {release, Sender} -> _ = release(Sender), ?MODULE:wait(Port);
-        {end_with, Socket} -> _ = monitor(port, Socket), ?MODULE:wait(Port);
-        {'DOWN', _, port, _, _} -> exit(connection_closed);
-        _ -> ?MODULE:wait(Port)
+        Message -> handle(Message, Port), ?MODULE:wait(Port)
     after ?IDLE_MS ->
         erlang:hibernate(?MODULE, wait, [Port])
     end.
 
-flush(Port) ->
-    try beamway_port:flush(Port) of
-        ok -> ?MODULE:wait(Port)
+%% A port that is closed gives badarg: the connection ends.
+handle(Message, Port) ->
+    try
+        handle_open(Message, Port)
     catch
-        error:badarg -> exit(normal) % the port is closed: the connection ends
+        error:badarg -> exit(normal)
     end.
+
+handle_open(flush, Port) -> beamway_port:flush(Port);
+handle_open({ask, Sender, Key, Patience}, _) -> _ = spawn_link(?MODULE, ask, [self(), Sender, Key, Patience]), ok;
+handle_open({answer, Sender, Key, IsSuspended}, Port) -> answer(Port, Sender, Key, IsSuspended);
+handle_open({hold, Sender}, _) -> hold(Sender);
+handle_open({release, Sender}, _) -> release(Sender);
+handle_open(watch, _) -> _ = erlang:send_after(?WATCH_MS, self(), look), ok;
+handle_open(look, Port) -> beamway_port:watch(Port) andalso handle_open(watch, Port);
+handle_open({end_with, Socket}, _) -> monitor(port, Socket);
+handle_open({'DOWN', _, port, _, _}, _) -> exit(connection_closed);
+handle_open(_, _) -> ok.
+
+%% Held before the port is told: it is busy until then, so the VM does not resume the sender in between.
+answer(Port, Sender, Key, IsSuspended) ->
+    _ = IsSuspended andalso hold(Sender),
+    beamway_port:answer(Port, Key, IsSuspended) orelse release(Sender).
 
 %% The sender may have ended. Asynchronous: it may be running, and this process has others to serve.
 hold(Sender) ->
@@ -71,4 +87,13 @@ hold(Sender) ->
 release(Sender) ->
     try erlang:resume_process(Sender)
     catch error:badarg -> false
+    end.
+
+%% @private Whether the VM suspends the sender while the port is busy. A process of its own, because a sender that runs answers late.
+-spec ask(pid(), pid(), non_neg_integer(), non_neg_integer()) -> ok.
+ask(Flusher, Sender, Key, Looks) ->
+    case process_info(Sender, status) of
+        {status, suspended} -> Flusher ! {answer, Sender, Key, true}, ok;
+        {status, _} when Looks > 0 -> receive after ?LOOK_MS -> ask(Flusher, Sender, Key, Looks - 1) end;
+        _ -> Flusher ! {answer, Sender, Key, false}, ok
     end.

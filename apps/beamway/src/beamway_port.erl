@@ -7,12 +7,12 @@
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1,
-         receive_some/1, look/1, packets/2, flush/1, probe/2]).
+         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, probe/2]).
 -export([lane_open/4, lane_credit/3, lane_ask/1, lane_close/1, lane_stats/1, lane_attend/2]).
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 9).
+-define(ABI_VERSION, 10).
 %% A file system or the loading of a library may take so long.
 -define(LATER_MS, 5000).
 
@@ -24,6 +24,8 @@
 -define(PACKETS, 9).
 -define(LOOK, 10).
 -define(FLUSH, 11).
+-define(WATCH, 12).
+-define(ANSWER, 13).
 -define(USE, 20).
 -define(LISTEN, 21).
 -define(CONNECT, 22).
@@ -198,7 +200,7 @@ step(Port) ->
 %% call {@link look/1}.
 -spec activate(port(), PollUs :: non_neg_integer()) -> ok.
 activate(Port, PollUs) ->
-    ok = done(command(Port, ?ACTIVATE, <<PollUs:64>>)).
+    ok = done(command(Port, ?ACTIVATE, <<PollUs:64, (erlang:system_info(dist_buf_busy_limit)):64>>)).
 
 %% @doc Sends a sign of life unless other bytes are on their way.
 -spec tick(port()) -> ok.
@@ -228,11 +230,31 @@ look(Port) ->
 packets(Port, Read) ->
     done(command(Port, ?PACKETS, Read)).
 
-%% @doc Sends what has gathered, or wakes the peer for it. The caller gets the message `flush' when it shall call this again, and
-%% `{hold, Pid}' and `{release, Pid}' for a sender that has filled the link on its own and shall wait, and for one that may go on.
+%% @doc Sends what has gathered, or wakes the peer for it. From now on the caller gets these messages:
+%% <dl>
+%% <dt>`flush'</dt><dd>call this again</dd>
+%% <dt>`{ask, Pid, Key, Patience}'</dt><dd>this sender has filled the link on its own, and the port is busy: find out whether the VM suspends it,
+%% and call {@link answer/3}. `Patience' (1 to 8) says how often that was not so before</dd>
+%% <dt>`{hold, Pid}'</dt><dd>a sender that the VM has suspended before has filled the link again, and shall wait</dd>
+%% <dt>`{release, Pid}'</dt><dd>it may go on</dd>
+%% <dt>`watch'</dt><dd>much waits: call {@link watch/1} some 50 ms later</dd>
+%% </dl>
 -spec flush(port()) -> ok.
 flush(Port) ->
     ok = done(command(Port, ?FLUSH, <<>>)).
+
+%% @doc Looks whether the peer has taken anything since the last call. If it has not, twice in a row, the port is busy and all senders are released
+%% until it does. False: nothing waits, so the next call comes after the next `watch'.
+-spec watch(port()) -> Again :: boolean().
+watch(Port) ->
+    {ok, <<Again>>} = command(Port, ?WATCH, <<>>),
+    Again =:= 1.
+
+%% @doc Whether the VM suspends the sender of that key. True: hold it.
+-spec answer(port(), Key :: non_neg_integer(), IsSuspended :: boolean()) -> Hold :: boolean().
+answer(Port, Key, IsSuspended) ->
+    {ok, <<Hold>>} = command(Port, ?ANSWER, <<Key:64, (case IsSuspended of true -> 1; false -> 0 end)>>),
+    Hold =:= 1.
 
 %% @doc Counters since the link was made.
 -spec stats(port()) -> stats().

@@ -21,7 +21,7 @@
 
 -export([start/2, start/1, erl/0, unless_wrapped/2, stop/1, stop_all/1, started/0, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3, returned/1]).
 -export([connect/3, connect_both/3, connected_pair/2, link_kind/1, assert_link/3, controller/2, own_controller/1, own_controller_driver/1]).
--export([os_pid/1, kill9/1, sigstop/1, sigcont/1, is_running/1, resident_bytes/1, fds/1, maps/1, resources/1, no_more/2, log_text/1]).
+-export([os_pid/1, kill9/1, sigstop/1, sigcont/1, slow_down/1, full_speed/1, is_running/1, resident_bytes/1, fds/1, maps/1, resources/1, no_more/2, log_text/1]).
 -export([watch_nodedown/1, nodedown/4, collector/3, collect/3, give/1, given/2]).
 -export([echo/0, assert_reason/2, assert_reason/3]).
 -export([wait_until/2, wait_disconnected/2, async/1, await/1, await/2, unique_name/1, new_folder/1, ebin/0, flags/1, environment/1]).
@@ -343,6 +343,22 @@ sigstop(Peer) ->
 -spec sigcont(pid()) -> ok.
 sigcont(Peer) ->
     signal(os_pid(Peer), "CONT").
+
+%% @doc The node runs 10 ms of each 50, until {@link full_speed/1}.
+-spec slow_down(pid()) -> Brake :: {pid(), reference()}.
+slow_down(Peer) -> spawn_monitor(fun() -> brake(Peer) end).
+
+brake(Peer) ->
+    ok = sigstop(Peer),
+    Ends = receive stop -> true after 40 -> false end,
+    ok = sigcont(Peer),
+    Ends orelse receive stop -> true after 10 -> brake(Peer) end.
+
+%% @doc The node runs all the time again.
+-spec full_speed(Brake :: {pid(), reference()}) -> ok.
+full_speed({Brake, Monitor}) ->
+    Brake ! stop,
+    receive {'DOWN', Monitor, process, Brake, normal} -> ok end.
 
 signal(OsPid, Name) ->
     [] = os:cmd("kill -" ++ Name ++ " " ++ integer_to_list(OsPid)),
