@@ -10,20 +10,22 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2,
          init_per_testcase/2, end_per_testcase/2]).
--export([all_links/1, monitoring_pages/1, logs_are_clean/1, quorum_queue/1, mirrored_queue/1, commands_of_the_guide/1]).
+-export([all_links/1, monitoring_pages/1, logs_are_clean/1, a_member_hangs/1, quorum_queue/1, mirrored_queue/1, commands_of_the_guide/1]).
 
 %% Between two steps of a case so many messages must be confirmed.
 -define(PROGRESS, 500).
 -define(PROGRESS_MS, 120000).
+%% How long a member hangs.
+-define(HANGS_S, 20).
 -define(LOGS, "/var/log/rabbitmq").
 
 suite() -> [{timetrap, {minutes, 20}}].
 
 all() -> [{group, stock}, {group, beamway}, {group, beamway_tcp}, {group, guide}].
 
-%% Nodes are killed in the last two cases: what stands in the logs before has no excuse.
+%% Nodes are stopped or killed in the last three cases: what stands in the logs before has no excuse.
 groups() ->
-    Cases = [all_links, monitoring_pages, logs_are_clean, quorum_queue] ++ [mirrored_queue || beamway_bench_rabbit:has_mirrored()],
+    Cases = [all_links, monitoring_pages, logs_are_clean, a_member_hangs, quorum_queue] ++ [mirrored_queue || beamway_bench_rabbit:has_mirrored()],
     [{stock, [], Cases}, {beamway, [], Cases}, {beamway_tcp, [], Cases}, {guide, [], [commands_of_the_guide]}].
 
 init_per_suite(Config) ->
@@ -168,6 +170,33 @@ absent(Word, Text) ->
 
 %% ---- messages ----
 
+%% A majority is enough: while one of three nodes hangs, no second passes without a confirmed message of 200 KB.
+a_member_hangs(Config) ->
+    Queue = "hanging",
+    Cluster = cluster(Config),
+    ok = beamway_bench_rabbit:declare(Queue, quorum, 2, Cluster),
+    Leader = leader(Queue, Config),
+    Clients = start_clients(Queue, "large", [Leader], Config),
+    ok = progress(Clients, 50),
+    Pid = integer_to_list(beamway_bench_rabbit:os_pid(Leader rem 3 + 1, Cluster)),
+    Stopped = try
+                  [] = os:cmd("kill -STOP " ++ Pid),
+                  confirmed_each_second(?HANGS_S, Clients)
+              after
+                  os:cmd("kill -CONT " ++ Pid)
+              end,
+    beamway_runner:say("     ~ts: confirmed in each of ~b s while a member hung: ~w", [maps:get(name, Cluster), ?HANGS_S, Stopped]),
+    [] = [none || 0 <- Stopped],
+    ok = beamway_bench_rabbit:await(fun() -> members(Queue, Config) =:= 3 end, 60000, {member_did_not_return, Queue}),
+    ok = stop_clients(publishers, Clients),
+    Confirmed = ids(publishers, Clients),
+    ok = beamway_bench_rabbit:await(fun() -> missing(Confirmed, Clients) =:= [] end, 120000, {lost, Queue}),
+    stop_clients(consumers, Clients).
+
+confirmed_each_second(Seconds, Clients) ->
+    Counts = [begin receive after 1000 * beamway_runner:slowness() -> ok end, length(ids(publishers, Clients)) end || _ <- lists:seq(0, Seconds)],
+    lists:zipwith(fun(Before, After) -> After - Before end, lists:droplast(Counts), tl(Counts)).
+
 quorum_queue(Config) ->
     lossless(quorum, Config).
 
@@ -179,7 +208,7 @@ mirrored_queue(Config) ->
 lossless(Kind, Config) ->
     Queue = atom_to_list(Kind),
     ok = beamway_bench_rabbit:declare(Queue, Kind, 2, cluster(Config)),
-    Clients = start_clients(Queue, Config),
+    Clients = start_clients(Queue, "p", [1, 2, 3], Config),
     ok = progress(Clients),
     Leader = leader(Queue, Config),
     ok = kill_and_return(Leader, Queue, Clients, Config),
@@ -230,17 +259,21 @@ members(Queue, Config) ->
 
 %% ---- clients ----
 
-start_clients(Queue, Config) ->
+%% Each begins at one of these nodes.
+start_clients(Queue, Name, Nodes, Config) ->
     #{base_port := Base} = cluster(Config),
     Folder = filename:join(proplists:get_value(priv_dir, Config), Queue ++ "_" ++ maps:get(name, cluster(Config))),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
     Program = test_support:file("test/system/clusters/rabbitmq_client.py"),
-    Ports = fun(First) -> [integer_to_list(Base + (First + K - 1) rem 3 + 1) || K <- [0, 1, 2]] end,
+    Ports = fun(K) ->
+                    {Later, First} = lists:split((K - 1) rem length(Nodes), Nodes),
+                    [integer_to_list(Base + Node) || Node <- First ++ Later]
+            end,
     Start = fun(N, Words) ->
                     File = filename:join(Folder, hd(Words) ++ integer_to_list(N)),
                     {File, beamway_bench_tools:open(Program, Words ++ [File | Ports(N)])}
             end,
-    #{publishers => [Start(N, ["publish", Queue, "p" ++ integer_to_list(N)]) || N <- [1, 2, 3]],
+    #{publishers => [Start(N, ["publish", Queue, Name ++ integer_to_list(N)]) || N <- [1, 2, 3]],
       consumers => [Start(N, ["consume", Queue]) || N <- [1, 2]]}.
 
 %% They end when their input does; what they have printed is in the log of the run.
@@ -267,12 +300,14 @@ missing(Confirmed, Clients) ->
     ordsets:subtract(ordsets:from_list(Confirmed), ordsets:from_list(ids(consumers, Clients))).
 
 %% More is confirmed, and more is consumed.
-progress(Clients) ->
+progress(Clients) -> progress(Clients, ?PROGRESS).
+
+progress(Clients, More) ->
     Count = fun() -> {length(ids(publishers, Clients)), length(ids(consumers, Clients))} end,
     {Confirmed, Consumed} = Count(),
     beamway_bench_rabbit:await(fun() ->
                                        {MoreConfirmed, MoreConsumed} = Count(),
-                                       MoreConfirmed >= Confirmed + ?PROGRESS andalso MoreConsumed >= Consumed + ?PROGRESS
+                                       MoreConfirmed >= Confirmed + More andalso MoreConsumed >= Consumed + More
                                end, ?PROGRESS_MS, no_progress).
 
 %% ---- the guide ----

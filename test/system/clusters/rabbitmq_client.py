@@ -8,7 +8,7 @@ Both run until standard input ends, and go on with the next port when a connecti
 publish: messages with the ids NAME-1, NAME-2, …, each until it is confirmed; FILE gets a line `NAME-N` for each confirmed
 one, written after the confirm. An id that was not confirmed is published again: that may give duplicates, never a loss.
 consume: FILE gets a line for each delivery, `NAME-N` or `corrupt NAME-N`, before it is acknowledged.
-The body is the id, a space, and bytes that follow from the id: 100 or, every 50th time, 200,000.
+The body is the id, a space, and bytes that follow from the id: 100 or, every 50th time and if NAME begins with "large", 200,000.
 Exit code: 0; 2 for a usage error.
 """
 import hashlib
@@ -33,7 +33,8 @@ ended = threading.Event()
 
 def body_of(identity):
     number = int(identity.rsplit("-", 1)[1])
-    wanted = LARGE_BYTES if number % LARGE_EVERY == 0 else SMALL_BYTES
+    is_large = number % LARGE_EVERY == 0 or identity.startswith("large")
+    wanted = LARGE_BYTES if is_large else SMALL_BYTES
     seed = hashlib.sha256(identity.encode()).digest()
     return identity.encode() + b" " + (seed * (wanted // len(seed) + 1))[:wanted]
 
