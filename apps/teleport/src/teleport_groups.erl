@@ -17,6 +17,7 @@
 -type options() :: #{class => teleport_config:class(),       %% normal
                      timeout => timeout(),                   %% milliseconds for opening lanes and confirmations together, 5000
                      sites => teleport_sites:site_of(),      %% default the option sites of the node; only with confirmation
+                     local => boolean(),                     %% true; false: leaves out the members on this node
                      confirm => boolean()}.                  %% true; false: returns as soon as the lanes have accepted the message
 -type result() :: #{sent := [node()], plain := [node()], skipped := [node()], failed := [{node(), teleport:reason()}]}.
 %% `sent': the members there have the message in their mailboxes, or with `confirm => false' a lane has accepted it. `plain': sent by `!', for the node has no
@@ -44,7 +45,7 @@ broadcast(Scope, Group, Message, Options) ->
         {error, Reason} -> {error, Reason}
     end.
 
-is_option(confirm, Value) -> is_boolean(Value);
+is_option(Name, Value) when Name =:= confirm; Name =:= local -> is_boolean(Value);
 is_option(sites, Value) -> teleport_sites:is_site_of(Value);
 is_option(Name, Value) when Name =:= class; Name =:= timeout -> teleport_request:is_option(Name, Value);
 is_option(_, _) -> false.
@@ -76,6 +77,7 @@ swept() ->
 sent(Scope, Group, Members, Message, Options) ->
     {Own, Others} = case maps:take(node(), Members) of
                         error -> {[], Members};
+                        {_, Rest} when map_get(local, Options) =:= false -> {[], Rest};
                         {Pids, Rest} -> send_all(Pids, Message), {[{node(), sent}], Rest}
                     end,
     result(Own ++ remote(maps:keys(Others), {Scope, Group}, Others, Message, Options)).
@@ -101,7 +103,7 @@ remote(Nodes, {Scope, Group} = To, Members, Message, Options) ->
                        relayed(teleport_sites:plan(node(), Nodes, SiteOf, teleport_relay:avoid()), teleport_relay:broadcast(Scope, Group, self(), Packed), Lane, Deadline);
                    {false, _} ->
                        Request = {broadcast, Scope, Group, Packed},
-                       begun(Nodes, fun(Node) -> teleport_request:send({?MODULE, Node}, Request, Lane) end, Lane, Deadline)
+                       unconfirmed(Nodes, fun(Node) -> teleport_request:send({?MODULE, Node}, Request, Lane) end, Lane, Deadline)
                end,
     [{Node, outcome(Outcome, maps:get(Node, Members), Message)} || {Node, Outcome} <- Outcomes].
 
@@ -130,6 +132,14 @@ begun(Nodes, Send, Lane, Deadline) ->
                                   (_, {ok, Error}) -> Error;
                                   (_, {down, Reason}) -> {error, {no_lane, Reason}}
                                end).
+
+%% Waits once for the lane of a node that hangs, and not again with each broadcast.
+unconfirmed(Nodes, Send, Lane, Deadline) ->
+    {Late, Others} = lists:partition(fun teleport_peers:is_late/1, Nodes),
+    AtOnce = begun(Late, Send, Lane, teleport_deadline:in(0)),
+    Waited = begun(Others, Send, Lane, Deadline),
+    _ = [teleport_peers:late(Node) || {Node, {error, timeout}} <- Waited],
+    AtOnce ++ Waited.
 
 asked(Kind, Name, Node, Request, Lane, Deadline) ->
     {asked, teleport_request:begin_call(Kind, {Name, Node}, Request, Lane#{timeout => teleport_deadline:left(Deadline)})}.

@@ -7,6 +7,8 @@
 %% `{plain, Node}' is there while a node has no teleport: `open', or `closing' while messages to it change to lanes
 %% ({@link teleport_fallback}); `{plain_count, Node}' has the counters of these messages. `{offered, Node}' is there once a node has asked where to connect.
 %%
+%% `{late, Node}': somebody has waited in vain for a lane to a node that is connected, and until when nobody need wait again.
+%%
 %% The number of lanes decides over which lane a key goes. So a node keeps the numbers that were configured when its process was started: with other
 %% ones a message could overtake an earlier one of its key on another lane.
 %%
@@ -15,7 +17,7 @@
 -behaviour(gen_server).
 
 -export([start_link/0, lane/5, next/5, peer/2, is_carried/1, settle/2, carried/2, configure/2, counts/2, not_up/1, up/2, down/1, offered/0, offered/1, incoming/3, lost/2, all/0, lost/0]).
--export([leave/2, plain/1, set_plain/2, count_plain/2, plain_all/0, plain_counts/0]).
+-export([late/1, is_late/1, leave/2, plain/1, set_plain/2, count_plain/2, plain_all/0, plain_counts/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([plain_counts/0]).
 
@@ -25,6 +27,7 @@
 -define(PAUSE_MS, 10).
 -define(TRIES, 3).
 -define(FEW, 64).
+-define(LATE_MS, 30000).
 
 -record(peers, {incoming = #{} :: #{pid() => teleport_lane:id()},
                 %% a lane that waits until the one before it has ended
@@ -185,6 +188,20 @@ offered() ->
 %% order than the peer has opened them in: `Turn' grows in that order. `superseded': a later one was here, so the peer has lost this one, and nothing of it may be delivered.
 -spec incoming(teleport_lane:id(), teleport_sender:tx(), Turn :: integer()) -> ok | superseded.
 incoming(Id, Tx, Turn) -> gen_server:call(?MODULE, {incoming, Id, Tx, Turn}, infinity).
+
+%% @doc Somebody has waited in vain for a lane to this node. It is opened in the background all the same.
+-spec late(node()) -> ok.
+late(Node) ->
+    _ = [ets:insert(?TABLE, {{late, Node}, teleport_deadline:in(?LATE_MS)}) || _ <- look({peer, Node})],
+    ok.
+
+%% @doc Whether that was a short while ago, and the node has not been disconnected since.
+-spec is_late(node()) -> boolean().
+is_late(Node) ->
+    case look({late, Node}) of
+        [{_, Until}] -> teleport_deadline:left(Until) > 0;
+        [] -> false
+    end.
 
 %% @doc Counts messages to this node that were never confirmed.
 -spec lost(node(), pos_integer()) -> ok.
@@ -354,6 +371,7 @@ peer_ended(Node, Reason, State) ->
     true = ets:delete(?TABLE, {peer, Node}),
     ok = teleport_way:forget(Node),
     true = ets:delete(?TABLE, {carried, Node}),
+    true = ets:delete(?TABLE, {late, Node}),
     true = ets:match_delete(?TABLE, {{count, Node, '_'}, '_'}),
     _ = [unwatched(Node) || plain(Node) =:= open],
     lists:foldl(fun([Class, Index, Tx], Before) -> left_behind({Node, Class, Index}, Tx, Reason, Before) end, State,

@@ -3,7 +3,7 @@
 -module(teleport_groups_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
--export([all_members_once/1, sent_once_to_each_node/1, large_messages/1, order_of_one_sender/1, sender_without_members/1, nobody_to_send_to/1,
+-export([all_members_once/1, sent_once_to_each_node/1, large_messages/1, order_of_one_sender/1, sender_without_members/1, members_elsewhere/1, nobody_to_send_to/1,
          members_that_end/1, node_is_killed/1, lane_cannot_be_opened/1, node_does_not_answer/1, too_many_under_way/1, full_lane/1, node_without_teleport/1, bad_input/1]).
 %% Used on the nodes.
 -export([member/1, got/1, joined/3]).
@@ -17,7 +17,7 @@ all() -> [{group, shm}, {group, tcp}].
 
 groups() ->
     teleport_nodes:groups([shm, tcp],
-                          [all_members_once, sent_once_to_each_node, large_messages, order_of_one_sender, sender_without_members, nobody_to_send_to,
+                          [all_members_once, sent_once_to_each_node, large_messages, order_of_one_sender, sender_without_members, members_elsewhere, nobody_to_send_to,
                            members_that_end, node_is_killed, lane_cannot_be_opened, node_does_not_answer, too_many_under_way, full_lane, node_without_teleport, bad_input]).
 
 init_per_group(Kind, Config) ->
@@ -241,7 +241,28 @@ lane_cannot_be_opened(Config) ->
         Expected = broadcast(Group, three, #{timeout => 300, confirm => false}),
         await_got(Near, [one, two, three]),
         {Pid, _} = Call,
-        true = exit(Pid, kill)
+        true = exit(Pid, kill),
+        %% What is not confirmed has waited once for this lane, and does not wait again.
+        {Us, Results} = timer:tc(fun() -> [broadcast(Group, four, #{confirm => false}) || _ <- lists:seq(1, 20)] end),
+        Results = lists:duplicate(20, Expected),
+        true = Us div 1000 < wait_ms()
+    end),
+    ok = beamway_peer:sigcont(Peer),
+    on_first(Config, fun(Node, Group) ->
+        %% It is opened in the background.
+        Sent = result(#{sent => lists:sort([Node, Third])}),
+        _ = beamway_peer:wait_until(fun() -> broadcast(Group, five, #{confirm => false}) =:= Sent end, wait_ms())
+    end).
+
+members_elsewhere(Config) ->
+    on_first(Config, fun(Node, Group) ->
+        [Own, Far] = [hd(members(On, Group, 1)) || On <- [node(), Node]],
+        Expected = result(#{sent => [Node]}),
+        Expected = broadcast(Group, one, #{local => false}),
+        Both = result(#{sent => lists:sort([node(), Node])}),
+        Both = broadcast(Group, two, #{local => true}),
+        [one, two] = got(Far),
+        [two] = got(Own)
     end).
 
 node_does_not_answer(Config) ->
@@ -320,7 +341,7 @@ bad_input(Config) ->
     on_first(Config, fun(Node, Group) ->
         [Member] = members(Node, Group, 1),
         [{'EXIT', {{bad_option, Name, Value}, _}} = (catch teleport:broadcast(?SCOPE, Group, x, Options))
-         || {Name, Value, Options} <- [{class, fast, #{class => fast}}, {timeout, -1, #{timeout => -1}}, {confirm, yes, #{confirm => yes}},
+         || {Name, Value, Options} <- [{class, fast, #{class => fast}}, {timeout, -1, #{timeout => -1}}, {confirm, yes, #{confirm => yes}}, {local, no, #{local => no}},
                                        {key, 1, #{key => 1}}, {options, [], []}]],
         %% A message to the name is no broadcast, and harms no lane.
         {ok, Ref} = teleport:send({teleport_groups, Node}, nonsense, #{confirm => true}),

@@ -6,63 +6,127 @@ defmodule Teleport.PubSub do
 
       {Phoenix.PubSub, name: MyApp.PubSub, adapter: Teleport.PubSub}
 
-  All nodes of a PubSub system need this adapter. It has one process, which gives what comes to the subscribers of its node, in the order of each
-  sender. Options beside those of `Phoenix.PubSub`:
+  It has the names, groups and messages of `Phoenix.PubSub.PG2`, the default adapter. Nodes with either adapter understand each other, so you can change a
+  running cluster to this one, or back, node by node. Options besides those of `Phoenix.PubSub`:
 
-    * `:class` - the class of the lanes, `:normal` unless told otherwise
-    * `:sites` - which nodes are near to each other (`:teleport`'s option `sites`): a broadcast then crosses once to each site, and is waited for
+    * `:pool_size` - how many processes deliver what comes from other nodes, 1 by default. It must be the same on all nodes
+    * `:broadcast_pool_size` - how many of them broadcasts go to, `:pool_size` by default. Use it to change `:pool_size` in a running cluster, as the
+      documentation of `Phoenix.PubSub` describes
+    * `:class` - the class of the lanes, `:normal` by default
+    * `:sites` - which nodes are near to each other (`:teleport`'s option `sites`): a broadcast then crosses once to each site, and waits up to 5 s for
+      the nodes to confirm it
 
-  `broadcast/4` returns `{:error, {:failed, [{node, reason}]}}` where some nodes could not be sent to, and `{:error, :busy}` where too many broadcasts are under way.
-  It has the callbacks of the behaviour `Phoenix.PubSub.Adapter`. The library itself is needed only by who uses it.
+  `broadcast/4` and `direct_broadcast/5` return `:ok` even if a node could not be reached, as those of the default adapter do. `Phoenix.PubSub` would keep
+  the message from the subscribers of its own node otherwise, and `Phoenix.Tracker` would crash. Such a message is counted (`failed/1`) and logged, at most
+  once a minute for each node and reason. A sender waits up to 2 s for a lane to a node that hangs; the next ones do not wait.
   """
   use Supervisor
 
-  defmodule Local do
+  @scope Phoenix.PubSub
+  @wait_ms 2000
+  @log_ms 60_000
+  # One counter, then for each cause the time of its next line in the log. A hash chooses the slot, so the memory is bounded.
+  @slots 1000
+
+  defmodule Worker do
     @moduledoc false
-    # Gives what comes from other nodes to the subscribers of this one.
+    # Delivers what comes from other nodes to the subscribers of this one.
     use GenServer
 
-    def start_link({pubsub, adapter_name, module}),
-      do: GenServer.start_link(__MODULE__, {pubsub, adapter_name, module}, name: Teleport.PubSub.local(adapter_name))
+    @join_ms 100
+
+    def start_link({pubsub, group, module}), do: GenServer.start_link(__MODULE__, {pubsub, group, module}, name: group)
 
     @impl true
-    def init({pubsub, adapter_name, module}) do
-      :ok = :pg.join(adapter_name, adapter_name, self())
-      {:ok, {pubsub, module}}
+    def init({pubsub, group, module}) do
+      join(group)
+      {:ok, {pubsub, group, module}}
     end
 
     @impl true
-    # The sender's node has its own already.
-    def handle_info({:broadcast, node, _, _, _}, state) when node == node(), do: {:noreply, state}
-
-    def handle_info({kind, _, topic, message, dispatcher}, {pubsub, module} = state) when kind in [:broadcast, :direct] do
+    def handle_info({:forward_to_local, topic, message, dispatcher}, {pubsub, _, module} = state) do
       module.local_broadcast(pubsub, topic, message, dispatcher)
       {:noreply, state}
     end
 
+    def handle_info({:DOWN, _, :process, _, _}, state) do
+      Process.send_after(self(), :join, @join_ms)
+      {:noreply, state}
+    end
+
+    def handle_info(:join, {_, group, _} = state) do
+      join(group)
+      {:noreply, state}
+    end
+
     def handle_info(_, state), do: {:noreply, state}
+
+    # The scope belongs to the application phoenix_pubsub. A scope that was restarted has no members, so this process joins again.
+    defp join(group) do
+      scope = Teleport.PubSub.scope()
+      Process.monitor(scope)
+      if Process.whereis(scope), do: :ok = :pg.join(scope, group, self())
+    end
   end
 
   @doc false
   def child_spec(options), do: %{id: Keyword.fetch!(options, :adapter_name), start: {__MODULE__, :start_link, [options]}, type: :supervisor}
 
   @doc false
-  def start_link(options), do: Supervisor.start_link(__MODULE__, options)
+  def start_link(options) do
+    case Enum.find_value(checks(options), fn {is_right, text} -> if !is_right, do: text end) do
+      nil -> Supervisor.start_link(__MODULE__, options)
+      text -> {:error, "Teleport.PubSub: " <> text}
+    end
+  end
+
+  defp checks(options) do
+    pool_size = Keyword.get(options, :pool_size, 1)
+    broadcast_pool_size = Keyword.get(options, :broadcast_pool_size, pool_size)
+    class = Keyword.get(options, :class, :normal)
+    sites = Keyword.get(options, :sites, :none)
+
+    [
+      {is_integer(pool_size) and pool_size > 0, "the option pool_size is #{inspect(pool_size)}; give a number from 1 on"},
+      {is_integer(broadcast_pool_size) and broadcast_pool_size in 1..pool_size//1,
+       "the option broadcast_pool_size is #{inspect(broadcast_pool_size)}; give a number from 1 to pool_size, which is #{inspect(pool_size)}"},
+      {class in [:control, :normal, :bulk], "the option class is #{inspect(class)}; give :control, :normal or :bulk"},
+      {:teleport_sites.is_site_of(sites), "the option sites is #{inspect(sites)}; give a map of nodes to sites, a function of a node, or {module, function}"},
+      {Process.whereis(:teleport_sup) != nil, "the application teleport is not running; start it before the PubSub system"},
+      {Process.whereis(@scope) != nil, "the pg scope #{inspect(@scope)} is not running; start the application phoenix_pubsub before"}
+    ]
+  end
 
   @impl true
   def init(options) do
     adapter_name = Keyword.fetch!(options, :adapter_name)
-    # Another module only in tests; the name by parts, since the library may not be there when this is compiled.
-    module = Keyword.get(options, :pubsub, Module.concat(Phoenix, PubSub))
-    :persistent_term.put({__MODULE__, adapter_name}, options |> Keyword.take([:class, :sites]) |> Map.new())
+    pool_size = Keyword.get(options, :pool_size, 1)
+    groups = groups(adapter_name, pool_size)
 
-    children = [
-      %{id: :pg, start: {:pg, :start_link, [adapter_name]}},
-      {Local, {Keyword.fetch!(options, :name), adapter_name, module}}
-    ]
+    # The count goes on when this supervisor is restarted.
+    counts = Map.get_lazy(:persistent_term.get({__MODULE__, adapter_name}, %{}), :counts, fn -> :atomics.new(1 + @slots, []) end)
 
-    # Without its scope the process is in no group.
-    Supervisor.init(children, strategy: :rest_for_one)
+    config = %{
+      name: adapter_name,
+      options: options |> Keyword.take([:class]) |> Map.new(),
+      broadcast: broadcast_options(Keyword.take(options, [:class, :sites])),
+      counts: counts
+    }
+
+    :persistent_term.put({__MODULE__, adapter_name}, config)
+    # The library's tests for adapters look here.
+    :persistent_term.put(adapter_name, groups |> Enum.take(Keyword.get(options, :broadcast_pool_size, pool_size)) |> List.to_tuple())
+    # Another module only in tests.
+    module = Keyword.get(options, :pubsub, Phoenix.PubSub)
+    children = for group <- groups, do: Supervisor.child_spec({Worker, {Keyword.fetch!(options, :name), group, module}}, id: group)
+    Supervisor.init(children, strategy: :one_for_one)
+  end
+
+  # Those of the default adapter: a node with that one sends to these names.
+  defp groups(adapter_name, pool_size), do: [adapter_name | for(n <- 2..pool_size//1, do: :"#{adapter_name}_#{n}")]
+
+  defp broadcast_options(options) do
+    if Keyword.has_key?(options, :sites), do: Map.new([local: false] ++ options), else: Map.new([local: false, confirm: false, timeout: @wait_ms] ++ options)
   end
 
   @doc "The name of this node."
@@ -70,35 +134,103 @@ defmodule Teleport.PubSub do
   def node_name(_adapter_name), do: node()
 
   @doc "Broadcasts to all other nodes of the PubSub system."
-  @spec broadcast(atom(), String.t(), term(), module()) :: :ok | {:error, term()}
+  @spec broadcast(atom(), String.t(), term(), module()) :: :ok
   def broadcast(adapter_name, topic, message, dispatcher) do
-    options = :persistent_term.get({__MODULE__, adapter_name})
-    confirm = Map.has_key?(options, :sites)
+    config = config(adapter_name)
 
-    case :teleport.broadcast(adapter_name, adapter_name, {:broadcast, node(), topic, message, dispatcher}, Map.put(options, :confirm, confirm)) do
-      %{failed: []} -> :ok
-      %{failed: failed} -> {:error, {:failed, failed}}
-      {:error, reason} -> {:error, reason}
+    case running(fn -> :teleport.broadcast(@scope, group(adapter_name), {:forward_to_local, topic, message, dispatcher}, config.broadcast) end) do
+      %{failed: failed} -> Enum.each(failed, fn {to, reason} -> failed(config, to, reason) end)
+      {:error, reason} -> failed(config, :"all other nodes", reason)
     end
   end
 
   @doc "Broadcasts to one node, which may be this one."
-  @spec direct_broadcast(atom(), node() | binary(), String.t(), term(), module()) :: :ok | {:error, term()}
+  @spec direct_broadcast(atom(), node() | binary(), String.t(), term(), module()) :: :ok
   def direct_broadcast(adapter_name, node_name, topic, message, dispatcher) do
+    config = config(adapter_name)
+    group = group(adapter_name)
+    forward = {:forward_to_local, topic, message, dispatcher}
+
     case known(node_name) do
       nil ->
-        {:error, {:nodedown, node_name}}
+        failed(config, node_name, {:nodedown, node_name})
 
-      to ->
-        options = Map.take(:persistent_term.get({__MODULE__, adapter_name}), [:class])
-        :teleport.send({local(adapter_name), to}, {:direct, node(), topic, message, dispatcher}, options)
+      {:connected, to} ->
+        # With the key of broadcasts: behind those that this process has sent before.
+        options = Map.merge(config.options, %{key: {self(), {@scope, group}}, timeout: @wait_ms})
+
+        case running(fn -> send_to({group, to}, forward, options) end) do
+          :ok -> :ok
+          {:error, reason} -> failed(config, to, reason)
+        end
+
+      # It has no lane. What is sent before it is connected, if it ever is, goes by distribution and waits for nothing.
+      {:not_connected, to} ->
+        send({group, to}, forward)
+        :ok
+    end
+  end
+
+  @doc """
+  How many messages of this PubSub system could not be sent to a node since it was started, with one for each node and message.
+  """
+  @spec failed(atom()) :: non_neg_integer()
+  def failed(pubsub), do: :atomics.get(config(Module.concat(pubsub, Adapter)).counts, 1)
+
+  @doc false
+  def scope, do: @scope
+
+  defp config(adapter_name), do: :persistent_term.get({__MODULE__, adapter_name})
+
+  # The group that the default adapter takes for this process.
+  defp group(adapter_name) do
+    groups = :persistent_term.get(adapter_name)
+    elem(groups, :erlang.phash2(self(), tuple_size(groups)))
+  end
+
+  defp send_to({_, node} = to, message, options) do
+    if :teleport_peers.is_late(node) do
+      :teleport.send(to, message, %{options | timeout: 0})
+    else
+      sent = :teleport.send(to, message, options)
+      if sent == {:error, :timeout}, do: :teleport_peers.late(node)
+      sent
     end
   end
 
   # No atom is made of what is no node.
-  defp known(node_name) when is_atom(node_name), do: node_name
-  defp known(node_name) when is_binary(node_name), do: Enum.find([node() | Node.list(:connected)], &(Atom.to_string(&1) == node_name))
+  defp known(node_name) do
+    connected = [node() | Node.list(:connected)]
 
-  @doc false
-  def local(adapter_name), do: Module.concat(adapter_name, Local)
+    cond do
+      to = Enum.find(connected, &(&1 == node_name or Atom.to_string(&1) == node_name)) -> {:connected, to}
+      is_atom(node_name) -> {:not_connected, node_name}
+      true -> nil
+    end
+  end
+
+  # The application may be stopped, or being restarted.
+  defp running(fun) do
+    fun.()
+  rescue
+    error -> if Process.whereis(:teleport_sup), do: reraise(error, __STACKTRACE__), else: {:error, :not_started}
+  end
+
+  defp failed(%{counts: counts, name: name}, to, reason) do
+    failed = :atomics.add_get(counts, 1, 1)
+    what = if is_tuple(reason), do: elem(reason, 0), else: reason
+    slot = 2 + :erlang.phash2({to, what}, @slots)
+    now = System.convert_time_unit(System.monotonic_time() - :erlang.system_info(:start_time), :native, :millisecond)
+    next = :atomics.get(counts, slot)
+
+    if now >= next and :atomics.compare_exchange(counts, slot, next, now + @log_ms) == :ok do
+      :logger.warning(
+        '~ts: a message to ~ts was not sent: ~0tp. Its subscribers there may miss it. Messages that failed so far: ~b. ' ++
+          'This node and reason are not logged again for a minute',
+        [inspect(name), to_string(to), reason, failed]
+      )
+    end
+
+    :ok
+  end
 end

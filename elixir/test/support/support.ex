@@ -43,19 +43,26 @@ defmodule Store do
 end
 
 defmodule Topics do
-  @moduledoc "What Phoenix.PubSub does around its adapter: subscribers of a node in a registry, which local_broadcast/4 sends to."
+  @moduledoc """
+  What Phoenix.PubSub does around its adapter: subscribers of a node in a registry, which local_broadcast/4 sends to, and the scope of pg that the
+  library's application runs.
+  """
 
-  def start(name) do
-    {:ok, _} =
-      Supervisor.start_link(
-        [
-          {Registry, keys: :duplicate, name: name},
-          {Teleport.PubSub, name: name, adapter_name: adapter(name), pubsub: __MODULE__}
-        ],
-        strategy: :one_for_one
-      )
-      |> tap(fn {:ok, pid} -> Process.unlink(pid) end)
+  def start(name, options \\ []) do
+    adapter = Keyword.get(options, :adapter, Teleport.PubSub)
+    _ = :pg.start(scope())
+
+    Supervisor.start_link(
+      [
+        {Registry, keys: :duplicate, name: name, meta: [adapter: adapter]},
+        {adapter, Keyword.merge([name: name, adapter_name: adapter(name), pubsub: __MODULE__], options)}
+      ],
+      strategy: :one_for_one
+    )
+    |> tap(fn started -> with {:ok, pid} <- started, do: Process.unlink(pid) end)
   end
+
+  def scope, do: Phoenix.PubSub
 
   def adapter(name), do: Module.concat(name, Adapter)
 
@@ -64,8 +71,15 @@ defmodule Topics do
     :ok
   end
 
+  # As the library: an error of the adapter keeps the message from the subscribers of this node.
   def broadcast(name, topic, message) do
-    with :ok <- Teleport.PubSub.broadcast(adapter(name), topic, message, __MODULE__), do: local_broadcast(name, topic, message, __MODULE__)
+    {:ok, adapter} = Registry.meta(name, :adapter)
+    with :ok <- adapter.broadcast(adapter(name), topic, message, __MODULE__), do: local_broadcast(name, topic, message, __MODULE__)
+  end
+
+  def direct_broadcast(node, name, topic, message) do
+    {:ok, adapter} = Registry.meta(name, :adapter)
+    adapter.direct_broadcast(adapter(name), node, topic, message, __MODULE__)
   end
 
   def dispatch(entries, :none, message), do: Enum.each(entries, fn {pid, _} -> send(pid, message) end)
@@ -93,4 +107,52 @@ defmodule Topics do
 
     forward(to)
   end
+end
+
+defmodule PlainAdapter do
+  @moduledoc """
+  Stands for the adapter that Phoenix.PubSub uses by default: the same names, group and message, sent by `send/2`. It needs no teleport.
+  """
+  use GenServer
+
+  def start_link(options) do
+    GenServer.start_link(__MODULE__, options, name: Keyword.fetch!(options, :adapter_name))
+  end
+
+  def broadcast(adapter_name, topic, message, dispatcher) do
+    for pid <- :pg.get_members(Topics.scope(), adapter_name), node(pid) != node() do
+      send(pid, {:forward_to_local, topic, message, dispatcher})
+    end
+
+    :ok
+  end
+
+  def direct_broadcast(adapter_name, node, topic, message, dispatcher) do
+    send({adapter_name, node}, {:forward_to_local, topic, message, dispatcher})
+    :ok
+  end
+
+  @impl true
+  def init(options) do
+    :ok = :pg.join(Topics.scope(), Keyword.fetch!(options, :adapter_name), self())
+    {:ok, Keyword.fetch!(options, :name)}
+  end
+
+  @impl true
+  def handle_info({:forward_to_local, topic, message, dispatcher}, name) do
+    Topics.local_broadcast(name, topic, message, dispatcher)
+    {:noreply, name}
+  end
+end
+
+defmodule LogTo do
+  @moduledoc "A handler of logger that sends each text to a process."
+
+  def add(id, pid), do: :ok = :logger.add_handler(id, __MODULE__, %{level: :warning, config: %{to: pid}})
+
+  def log(%{msg: {format, arguments}}, %{config: %{to: pid}}) when is_list(format) do
+    send(pid, {:logged, IO.chardata_to_string(:io_lib.format(format, arguments))})
+  end
+
+  def log(_, _), do: :ok
 end
