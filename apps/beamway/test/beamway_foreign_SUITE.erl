@@ -9,6 +9,8 @@
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
 -export([c_node_accepts/1, c_node_connects/1, erl_call/1, release_interactive/1, release_embedded/1,
          embedded_with_own_boot_script/1, elixir/1, jinterface/1]).
+%% Also used by a suite of teleport.
+-export([compile_c_node/1]).
 %% Run on the nodes.
 -export([round_trip/2, start_listener/0, listener/0, ask_listener/1]).
 

@@ -54,6 +54,8 @@ offer(Node, Announces, Deadline) ->
         {error, Reason} -> {error, fatal, {no_lane, Reason}}
     catch
         error:{erpc, noconnection} -> {error, fatal, {nodedown, Node}};
+        %% A C node, a Java node, or a node of an OTP before 23.
+        error:{erpc, notsup} -> {error, fatal, {no_teleport, Node}};
         error:{erpc, timeout} -> {error, retry, {no_lane, <<"the peer did not tell its port in time">>}};
         error:{exception, undef, [{teleport_listener, offer, _, _} | _]} when Announces =/= [] -> offer(Node, [], Deadline);
         error:{exception, undef, _} -> {error, fatal, {no_teleport, Node}};
