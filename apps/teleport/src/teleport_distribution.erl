@@ -5,7 +5,7 @@
 %% for room itself: nothing ends the wait of a suspended process.
 -module(teleport_distribution).
 
--export([send/5, address/2]).
+-export([send/5, address/2, connect/1]).
 
 -define(LOOK_MS, 1).
 -define(CONNECT_MS, 5000).
@@ -52,11 +52,27 @@ sent({Address, _, Message} = Sending, How, Deadline, Tries) ->
 %% The exit reason is how the result travels.
 -dialyzer({nowarn_function, connected/4}).
 connected({_, Node, _} = Sending, How, Deadline, Tries) ->
-    {Pid, Monitor} = spawn_monitor(fun() -> exit({connected, net_kernel:connect_node(Node)}) end),
+    {Pid, Monitor} = spawn_monitor(fun() -> exit({connected, connect(Node)}) end),
     receive
         {'DOWN', Monitor, process, Pid, {connected, true}} -> sent(Sending, How, Deadline, Tries - 1);
         {'DOWN', Monitor, process, Pid, _} -> {error, {nodedown, Node}}
     after teleport_deadline:left(Deadline) ->
         true = demonitor(Monitor, [flush]),
         {error, timeout}
+    end.
+
+%% @doc Connects as a message by `!' does: not where the option dist_auto_connect of kernel forbids it, which net_kernel:connect_node/1 does not heed.
+%% Returns whether the node is connected. For a process of its own: it goes on to monitor nodes. No timeout: net_kernel has one.
+-spec connect(node()) -> boolean().
+connect(Node) ->
+    case application:get_env(kernel, dist_auto_connect) of
+        {ok, Told} when Told =:= never; Told =:= once ->
+            ok = net_kernel:monitor_nodes(true, [{node_type, all}]),
+            true = erlang:monitor_node(Node, true),
+            lists:member(Node, nodes(connected)) orelse
+                receive
+                    {nodeup, Node, _} -> true;
+                    {nodedown, Node} -> false
+                end;
+        _ -> net_kernel:connect_node(Node) =:= true
     end.

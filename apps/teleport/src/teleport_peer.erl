@@ -65,7 +65,7 @@ init(Node) ->
     %% It begins to connect, and does not wait for that.
     true = erlang:monitor_node(Node, true),
     Self = self(),
-    _ = spawn_link(fun() -> Self ! {connected, net_kernel:connect_node(Node)} end),
+    _ = spawn_link(fun() -> Self ! {connected, teleport_distribution:connect(Node)} end),
     look_later(Node),
     State = #peer{node = Node, shares = teleport_fair_queue:new()},
     %% What the process before this one has left: it did not end with the node.

@@ -3,7 +3,7 @@
 -module(teleport_as_distribution_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([c_node/1]).
+-export([c_node/1, never_connects/1, connects_once/1]).
 -import(teleport_nodes, [wait_ms/0]).
 -import(beamway_compat_nodes, [start_program/3, stop_program/1, expect_line/2]).
 
@@ -11,7 +11,7 @@ suite() -> [{timetrap, {minutes, 3}}, {ct_hooks, [beamway_compat_nodes]}].
 
 all() -> teleport_nodes:all([beamway, tcp]).
 
-groups() -> teleport_nodes:groups([beamway, tcp], [c_node]).
+groups() -> teleport_nodes:groups([beamway, tcp], [c_node, never_connects, connects_once]).
 
 init_per_suite(Config) -> [{c_node, beamway_foreign_SUITE:compile_c_node(proplists:get_value(priv_dir, Config))} | Config].
 
@@ -39,3 +39,43 @@ c_node(Config) ->
         ok
     end, wait_ms()),
     stop_program(Program).
+
+%% The option is of kernel, and `!' obeys it: only net_kernel:connect_node/1 connects.
+never_connects(Config) -> connects_as_told(never, Config).
+
+%% `once': not again to a node whose connection has ended.
+connects_once(Config) -> connects_as_told(once, Config).
+
+connects_as_told(Option, Config) ->
+    Kind = teleport_nodes:kind(Config),
+    {Peer, _} = teleport_nodes:start(Kind, #{args => ["-kernel", "dist_auto_connect", atom_to_list(Option)]}),
+    {_, Node} = teleport_nodes:start(Kind, #{args => ["-kernel", "dist_auto_connect", "never"]}),
+    Named = {as_distribution, Node},
+    beamway_peer:run(Peer, fun() ->
+        %% The first connection.
+        case Option of
+            never ->
+                {error, {nodedown, Node}} = teleport:send(Named, x),
+                [] = nodes(connected),
+                true = net_kernel:connect_node(Node);
+            once -> ok
+        end,
+        ok = teleport:send(Named, x),
+        [Node] = nodes(connected),
+        Pid = erpc:call(Node, teleport_nodes, start_server, [as_distribution]),
+        {echo, 1} = teleport:call(Pid, {echo, 1}),
+        %% After its end there is no other, whatever is sent.
+        true = erlang:disconnect_node(Node),
+        [begin
+             {error, {nodedown, Node}} = beamway_peer:wait_until(fun() -> Error = teleport:send(Dest, x, Options), Error =/= ok andalso Error end, wait_ms()),
+             {'EXIT', {{nodedown, Node}, _}} = (catch teleport:call(Dest, {echo, 2}, wait_ms(), Options)),
+             [] = nodes(connected)
+         end || Dest <- [Pid, Named], Options <- [#{}, #{way => lane}, #{way => distribution}]],
+        {'EXIT', {{erpc, noconnection}, _}} = (catch teleport:erpc_call(Node, erlang, node, [])),
+        {error, _} = teleport:prime(Node),
+        [] = nodes(connected),
+        %% The operator connects.
+        true = net_kernel:connect_node(Node),
+        [{echo, 3} = teleport:call(Dest, {echo, 3}) || Dest <- [Pid, Named]],
+        ok
+    end, wait_ms()).
