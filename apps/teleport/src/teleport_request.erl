@@ -368,8 +368,8 @@ found(undefined) -> noproc;
 found(Pid) -> find(Pid).
 
 %% The hash of the order key. `Remote' is what {@link find/1} has made of the destination: a message and a call that go to one process by whatever
-%% name of `global' or `via' have one key.
-key(_, #{unordered := true}) -> rand:uniform(1 bsl 27) - 1;
+%% name of `global' or `via' have one key. Without an order no random number decides: the caller may have a seed of its own, and count on what follows.
+key(_, #{unordered := true}) -> erlang:phash2(erlang:unique_integer());
 key(_, #{key := Key}) -> erlang:phash2(Key);
 key(Remote, _) -> erlang:phash2({self(), Remote}).
 

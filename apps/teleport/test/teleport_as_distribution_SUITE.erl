@@ -3,7 +3,7 @@
 -module(teleport_as_distribution_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([c_node/1, never_connects/1, connects_once/1]).
+-export([c_node/1, never_connects/1, connects_once/1, random_numbers/1]).
 -import(teleport_nodes, [wait_ms/0]).
 -import(beamway_compat_nodes, [start_program/3, stop_program/1, expect_line/2]).
 
@@ -11,7 +11,7 @@ suite() -> [{timetrap, {minutes, 3}}, {ct_hooks, [beamway_compat_nodes]}].
 
 all() -> teleport_nodes:all([beamway, tcp]).
 
-groups() -> teleport_nodes:groups([beamway, tcp], [c_node, never_connects, connects_once]).
+groups() -> teleport_nodes:groups([beamway, tcp], [c_node, never_connects, connects_once, random_numbers]).
 
 init_per_suite(Config) -> [{c_node, beamway_foreign_SUITE:compile_c_node(proplists:get_value(priv_dir, Config))} | Config].
 
@@ -79,3 +79,29 @@ connects_as_told(Option, Config) ->
         [{echo, 3} = teleport:call(Dest, {echo, 3}) || Dest <- [Pid, Named]],
         ok
     end, wait_ms()).
+
+%% A program with a seed of its own gets the same numbers, and one without is not seeded.
+random_numbers(Config) ->
+    Pair = teleport_nodes:start_pair(Config),
+    teleport_nodes:on_first(Pair, fun(Node) ->
+        Pid = erpc:call(Node, teleport_nodes, start_server, [none]),
+        Each = [fun() -> ok = teleport:send(Pid, x, #{unordered => true}) end,
+                fun() -> {echo, x} = teleport:call(Pid, {echo, x}, wait_ms(), #{unordered => true}) end,
+                fun() -> Node = teleport:erpc_call(Node, erlang, node, []) end,
+                fun() -> ok = teleport:erpc_cast(Node, erlang, node, []) end,
+                fun() -> {[_], []} = teleport:multi_call([Node], rex, {call, erlang, node, [], group_leader()}) end,
+                fun() -> ok = teleport:prime(Node) end],
+        [begin
+             _ = erase(rand_seed),
+             ok = Use(),
+             undefined = get(rand_seed),
+             _ = rand:seed(exsss, {1, 2, 3}),
+             Seed = get(rand_seed),
+             ok = Use(),
+             Seed = get(rand_seed)
+         end || Use <- [fun() -> _ = Do(), ok end || Do <- Each]],
+        %% They still spread over the lanes.
+        [ok = teleport:send(Pid, x, #{unordered => true, way => lane}) || _ <- lists:seq(1, 100)],
+        true = length([Lane || #{opened_by := this_node, class := normal} = Lane <- teleport:lanes(Node)]) > 1
+    end),
+    teleport_nodes:stop_pair(Pair).
