@@ -243,8 +243,15 @@ do_one({request, Kind, Term, Bytes}, #lane{calls = Calls, tx = Tx} = Lane) ->
     catch
         error:function_clause -> broken(<<"a request that is none">>, Lane)
     end;
-do_one({answer, reply, [Ref | Reply], Bytes}, Lane) when is_reference(Ref) -> Ref ! {Ref, Reply}, received(Bytes, Lane), Lane;
-do_one({answer, failed, [Ref | Reason], _}, Lane) when is_reference(Ref) -> Ref ! {Ref, '$teleport_failed', Reason}, Lane;
+do_one({answer, reply, [Ref | Reply], Bytes}, #lane{tx = Tx} = Lane) when is_reference(Ref) ->
+    ok = teleport_sender:answered(Tx),
+    Ref ! {Ref, Reply},
+    received(Bytes, Lane),
+    Lane;
+do_one({answer, failed, [Ref | Reason], _}, #lane{tx = Tx} = Lane) when is_reference(Ref) ->
+    ok = teleport_sender:answered(Tx),
+    Ref ! {Ref, '$teleport_failed', Reason},
+    Lane;
 do_one({answer, _, _, _}, Lane) -> broken(<<"an answer that is none">>, Lane);
 do_one({refers, Kind, Parts, _}, #lane{references = References, inbound = In} = Lane) ->
     case teleport_references:take(Parts, References) of

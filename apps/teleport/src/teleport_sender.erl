@@ -12,6 +12,10 @@
 %% mark after it has given its message away: if it is there and its number is later than the one that was read, nobody has reported the
 %% message, and nobody has delivered it; it is sent again over the next lane.
 %%
+%% An answer confirms its call as well, before the acknowledgement comes. Of the calls that were sent (`CALLS'), so many are answered (`ANSWERED'). When the peer
+%% acknowledged its first messages, `CALLS_THEN' calls had been sent, and no more were among those. So of what came behind them, at least
+%% `ANSWERED - CALLS_THEN' have arrived.
+%%
 %% A lane that its peer process takes out of use is marked in the number itself, so each message is either counted before the mark or refused.
 -module(teleport_sender).
 
@@ -19,7 +23,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--export([new/5, send/6, max_message_bytes/1, takes_leaders/1, pid/1, link/1, counters/1, enqueued/2, dequeued/3, queued/1, room/2, seen/2, sent/1, leave/1, rest/2, outstanding/1, finish/1, acked/2, add/3, info/1, reconcile/2]).
+-export([new/5, send/6, max_message_bytes/1, takes_leaders/1, pid/1, link/1, counters/1, enqueued/2, dequeued/3, queued/1, room/2, seen/2, sent/1, leave/1, rest/2, outstanding/1, finish/1, acked/2, answered/1, add/3, info/1, reconcile/2]).
 -export_type([tx/0, counter/0, packed/0, refusal/0]).
 
 -record(tx, {pid :: pid(),
@@ -50,9 +54,13 @@
 -define(RECEIVED, 11).
 -define(RECEIVED_BYTES, 12).
 -define(UNCONFIRMED, 13).
+-define(CALLS, 14).
+-define(ANSWERED, 15).
+-define(CALLS_THEN, 16).
 %% A bitmap of the order keys that were seen: enough to estimate how many there are. 32 bits a word: one of 64 may be a bignum for whoever reads it.
--define(BITMAP, 14).
+-define(BITMAP, 17).
 -define(BITMAP_WORDS, 128).
+-define(IS_ANSWERED(Kind), (Kind =:= call orelse Kind =:= apply orelse Kind =:= confirmed orelse Kind =:= event_call orelse Kind =:= other_call)).
 %% Added to `SENT': nothing more goes over the lane. The sum is no bignum.
 -define(LEFT, (1 bsl 58)).
 -define(FINISH_TRIES, 100000).
@@ -70,14 +78,24 @@ new(Pid, Link, Kind, #{chunk_bytes := Chunk, max_message_bytes := MaxMessage, ma
 %% counts the message. `closed': the lane is lost, and this message was not sent over it.
 -spec send(tx(), Key :: non_neg_integer(), teleport_frame:kind(), packed(), Bytes :: non_neg_integer(), OnFull) -> ok | dropped | {error, refusal()}
               when OnFull :: {block, teleport_deadline:deadline()} | error | drop.
-send(#tx{counters = Counters, chunk = Chunk} = Tx, Key, Kind, {small, Term, Bytes}, Bytes, OnFull) when Bytes =< Chunk ->
+send(#tx{counters = Counters} = Tx, Key, Kind, Packed, Bytes, OnFull) when ?IS_ANSWERED(Kind) ->
+    %% Before it can be acknowledged.
+    ok = atomics:add(Counters, ?CALLS, 1),
+    case give(Tx, Key, Kind, Packed, Bytes, OnFull) of
+        ok -> ok;
+        Not -> ok = atomics:sub(Counters, ?CALLS, 1), Not
+    end;
+send(Tx, Key, Kind, Packed, Bytes, OnFull) ->
+    give(Tx, Key, Kind, Packed, Bytes, OnFull).
+
+give(#tx{counters = Counters, chunk = Chunk} = Tx, Key, Kind, {small, Term, Bytes}, Bytes, OnFull) when Bytes =< Chunk ->
     case atomics:get(Counters, ?QUEUED) =:= 0 andalso straight(Tx, Kind, Term, Bytes) of
         Not when Not =:= false; Not =:= busy -> enqueue(Tx, Key, Kind, [Term], Bytes, OnFull);
         Result -> Result
     end;
-send(Tx, Key, Kind, {small, Term, Bytes}, Bytes, OnFull) ->
+give(Tx, Key, Kind, {small, Term, Bytes}, Bytes, OnFull) ->
     enqueue(Tx, Key, Kind, [Term], Bytes, OnFull);
-send(Tx, Key, Kind, {parts, Parts, Bytes}, Bytes, OnFull) ->
+give(Tx, Key, Kind, {parts, Parts, Bytes}, Bytes, OnFull) ->
     enqueue(Tx, Key, Kind, Parts, Bytes, OnFull).
 
 straight(#tx{link = Link, counters = Counters}, Kind, Term, Bytes) ->
@@ -252,7 +270,7 @@ outstanding(#tx{counters = Counters}) ->
     Through = atomics:get(Counters, ?REFUSED) + atomics:get(Counters, ?ACKED),
     numbered(Counters) - Through.
 
-%% @doc The lane is lost: how many messages were accepted and not acknowledged. The first answer holds: the lane's process may ask when its
+%% @doc The lane is lost: how many messages were accepted and neither acknowledged nor answered. The first answer holds: the lane's process may ask when its
 %% link is lost, and the peer process asks when the lane's process has ended.
 -spec finish(tx()) -> Unconfirmed :: non_neg_integer().
 finish(#tx{counters = Counters}) ->
@@ -264,16 +282,26 @@ finish(#tx{counters = Counters}) ->
 %% Refusals are read first: one that comes in between is counted as unconfirmed, and never the other way round.
 finish_now(Counters) ->
     ok = atomics:put(Counters, ?CLOSED, 1),
-    Through = atomics:get(Counters, ?REFUSED) + atomics:get(Counters, ?ACKED),
+    Through = atomics:get(Counters, ?REFUSED) + arrived(Counters),
     Sent = numbered(Counters),
     Unconfirmed = max(0, Sent - Through),
     ok = atomics:put(Counters, ?UNCONFIRMED, Unconfirmed),
     ok = atomics:put(Counters, ?FINAL, Sent + 1),
     Unconfirmed.
 
+arrived(Counters) ->
+    Answered = atomics:get(Counters, ?ANSWERED),
+    max(Answered, atomics:get(Counters, ?ACKED) + max(0, Answered - atomics:get(Counters, ?CALLS_THEN))).
+
 %% @doc The peer has delivered so many messages, all in all.
 -spec acked(tx(), Messages :: non_neg_integer()) -> ok.
-acked(#tx{counters = Counters}, Count) -> atomics:put(Counters, ?ACKED, Count).
+acked(#tx{counters = Counters}, Count) ->
+    ok = atomics:put(Counters, ?CALLS_THEN, atomics:get(Counters, ?CALLS)),
+    atomics:put(Counters, ?ACKED, Count).
+
+%% @doc The peer has answered a call.
+-spec answered(tx()) -> ok.
+answered(#tx{counters = Counters}) -> atomics:add(Counters, ?ANSWERED, 1).
 
 %% @doc Counts.
 -spec add(tx(), counter(), non_neg_integer()) -> ok.
@@ -315,6 +343,25 @@ rest_test() ->
     ?assertEqual(2, outstanding(Tx)),
     ?assertMatch(#{sent := 2}, info(Tx)),
     ?assertEqual(2, finish(Tx)).
+
+%% Calls 1 to 3 and a message, of which the peer has acknowledged the first two when calls 1 and 3 are answered; then calls alone.
+answered_test() ->
+    New = fun() -> new(self(), none, shm, #{chunk_bytes => 100, max_message_bytes => 1000, max_queue_bytes => 1000, max_queue_messages => 4}, false) end,
+    Send = fun(Tx, Kind) -> send(Tx, 1, Kind, {parts, [<<"t">>], 1}, 1, error) end,
+    Mixed = New(),
+    [ok = Send(Mixed, Kind) || Kind <- [call, message]],
+    ok = acked(Mixed, 2),
+    [ok = Send(Mixed, Kind) || Kind <- [call, call]],
+    [ok = answered(Mixed) || _ <- [1, 3]],
+    %% One of the answers may be that of the first call. What was refused is no call.
+    {error, overload} = Send(Mixed, call),
+    ?assertEqual(2, outstanding(Mixed)),
+    ?assertEqual(1, finish(Mixed)),
+    Calls = New(),
+    [ok = Send(Calls, Kind) || Kind <- [call, apply, confirmed, other_call]],
+    [ok = answered(Calls) || _ <- lists:seq(1, 3)],
+    ok = acked(Calls, 1),
+    ?assertEqual(1, finish(Calls)).
 
 %% The word of room comes when the sender's time is over. Either its message takes the place or the place is given back.
 late_room_test() ->

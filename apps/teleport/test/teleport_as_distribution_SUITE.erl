@@ -3,7 +3,7 @@
 -module(teleport_as_distribution_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([c_node/1, never_connects/1, connects_once/1, random_numbers/1]).
+-export([c_node/1, never_connects/1, connects_once/1, random_numbers/1, answered_calls/1]).
 -import(teleport_nodes, [wait_ms/0]).
 -import(beamway_compat_nodes, [start_program/3, stop_program/1, expect_line/2]).
 
@@ -11,7 +11,7 @@ suite() -> [{timetrap, {minutes, 3}}, {ct_hooks, [beamway_compat_nodes]}].
 
 all() -> teleport_nodes:all([beamway, tcp]).
 
-groups() -> teleport_nodes:groups([beamway, tcp], [c_node, never_connects, connects_once, random_numbers]).
+groups() -> teleport_nodes:groups([beamway, tcp], [c_node, never_connects, connects_once, random_numbers, answered_calls]).
 
 init_per_suite(Config) -> [{c_node, beamway_foreign_SUITE:compile_c_node(proplists:get_value(priv_dir, Config))} | Config].
 
@@ -105,3 +105,26 @@ random_numbers(Config) ->
         true = length([Lane || #{opened_by := this_node, class := normal} = Lane <- teleport:lanes(Node)]) > 1
     end),
     teleport_nodes:stop_pair(Pair).
+
+%% Whoever has the answer knows that the request has arrived: nothing is unconfirmed when the connection ends right after it.
+answered_calls(Config) ->
+    {Peer, _} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    {_, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    beamway_peer:run(Peer, fun() ->
+        true = net_kernel:connect_node(Node),
+        Pid = erpc:call(Node, teleport_nodes, start_server, [as_distribution]),
+        [begin
+             true = net_kernel:connect_node(Node),
+             %% Calls behind messages that are confirmed.
+             [begin {ok, Ref} = teleport:send({as_distribution, Node}, x, #{confirm => true}), receive {teleport, Ref, confirmed} -> ok after wait_ms() -> error(not_confirmed) end end || _ <- lists:seq(1, N)],
+             {echo, x} = teleport:call({as_distribution, Node}, {echo, x}),
+             {echo, x} = teleport:call(Pid, {echo, x}, wait_ms(), #{way => lane}),
+             {'EXIT', {noproc, _}} = (catch teleport:call({nobody, Node}, x)),
+             Node = teleport:erpc_call(Node, erlang, node, []),
+             true = erlang:disconnect_node(Node),
+             %% The lanes have ended, and have been accounted for.
+             _ = beamway_peer:wait_until(fun() -> teleport:lanes(Node) =:= [] end, wait_ms())
+         end || N <- lists:duplicate(10, 0) ++ lists:duplicate(10, 3)],
+        true = #{} =:= teleport:unconfirmed(),
+        ok
+    end, 2 * wait_ms()).
