@@ -19,6 +19,7 @@
                     whole_messages := boolean(),
                     poll_us := non_neg_integer(),
                     socket_dir := string(),
+                    rdma := boolean(),
                     rdma_limit_bytes := non_neg_integer(),
                     rdma_devices := [string()],
                     rdma_ports := {inet:port_number(), inet:port_number()},
@@ -34,8 +35,9 @@
 
 %% Option, default, expected, effect, how its text is read.
 options() ->
-    [{links, lists:sort(beamway_kind:all()), "a list of " ++ beamway_kind:words() ++ " or inet (BEAMWAY_LINKS=shm,tcp)",
+    [{links, lists:sort(beamway_kind:all() -- [rdma]), "a list of " ++ beamway_kind:words() ++ " or inet (BEAMWAY_LINKS=shm,tcp)",
       "Kinds of link that this node may use. Two nodes use the best kind that both have: shm, then rdma, tcp, inet. inet is always allowed; alone, it turns all others off.", fun links/1},
+     {rdma, false, "true or false", "Adds rdma to links, unless they are inet alone. Off by default, because RDMA has never run on a real adapter.", fun boolean/1},
      {ring_bytes, 4194304, "a power of two from 65536 to 1073741824",
       "Size of a ring, for each peer and direction. Two nodes use the smaller of their values.", fun ring_bytes/1},
      {ring_limit_bytes, 1073741824, "a number of bytes, 0 or more",
@@ -68,9 +70,12 @@ read(Value) ->
     Read = [{Name, check(Value(Name), Default, Parse), Expected}
             || {Name, Default, Expected, _, Parse} <- options()],
     case [{Name, Bad, Expected} || {Name, {error, Bad}, Expected} <- Read] of
-        [] -> {ok, maps:from_list([{Name, Good} || {Name, {ok, Good}, _} <- Read])};
+        [] -> {ok, with_rdma(maps:from_list([{Name, Good} || {Name, {ok, Good}, _} <- Read]))};
         Problems -> {error, Problems}
     end.
+
+with_rdma(#{rdma := true, links := Links} = Config) when Links =/= [inet] -> Config#{links := lists:usort([rdma | Links])};
+with_rdma(Config) -> Config.
 
 %% @doc A line for the log for each parameter of the application that is no option.
 -spec unknown() -> [string()].
@@ -209,6 +214,19 @@ links_test_() ->
      ?_assertMatch({error, [{links, "rmda", _}]}, with(links, "rmda")),
      ?_assertMatch({error, [{links, "", _}]}, with(links, "")),
      ?_assertMatch({error, [{links, none, _}]}, with(links, none))].
+
+%% It has never run on a real adapter, so nobody gets it unasked.
+rdma_is_off_test_() ->
+    Links = fun(Links, Rdma) ->
+                    {ok, #{links := Result}} = read(fun(links) -> Links; (rdma) -> Rdma; (_) -> undefined end),
+                    Result
+            end,
+    [?_assertEqual(Expected, Links(Given, Rdma))
+     || {Expected, Given, Rdma} <- [{[shm, tcp], undefined, undefined}, {[shm, tcp], undefined, "false"},
+                                    {[rdma, shm, tcp], undefined, "true"}, {[rdma, shm, tcp], undefined, true},
+                                    {[rdma, tcp], "tcp", "true"}, {[rdma, tcp], "rdma,tcp", undefined},
+                                    {[rdma, tcp], "rdma,tcp", "true"}, {[inet], "inet", "true"}]]
+        ++ [?_assertMatch({error, [{rdma, "yes", _}]}, with(rdma, "yes"))].
 
 rdma_test_() ->
     [?_assertMatch({ok, #{rdma_devices := ["mlx5_0", "rxe0"]}}, with(rdma_devices, "mlx5_0, rxe0")),

@@ -59,6 +59,7 @@ prepare() ->
     Options = valid_config(),
     _ = maps:get(links, Options) =:= [inet] orelse beamway_driver:load(),
     use(Options),
+    lists:foreach(fun(Line) -> ?LOG_NOTICE("beamway: ~ts", [Line]) end, beamway_rdma:unused(config())),
     beamway_socket_dir:prepare(config()).
 
 %% @doc The calling process uses the server until it ends; the server ends with the last one that does.

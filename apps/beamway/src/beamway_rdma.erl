@@ -6,7 +6,7 @@
 -module(beamway_rdma).
 -behaviour(beamway_agreement).
 
--export([is_usable/2, offer/2, join/4]).
+-export([is_usable/2, offer/2, join/4, unused/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -20,6 +20,21 @@ is_usable(#{rdma_plaintext := false}, tls) ->
     false;
 is_usable(Config, _StreamKind) ->
     ports(Config) =/= [] andalso beamway_driver:has(rdma).
+
+%% @doc A line for the log of a node that has a device but may not use it. The devices are looked for only if it may not.
+-spec unused(beamway_config:config()) -> [string()].
+unused(#{links := Links} = Config) ->
+    case Links =:= [inet] orelse lists:member(rdma, Links) of
+        true -> [];
+        false -> unused_ports(ports(Config))
+    end.
+
+unused_ports([]) ->
+    [];
+unused_ports(Ports) ->
+    Devices = lists:usort([Device || #{device := Device} <- Ports]),
+    ["this node does not use the RDMA device " ++ lists:append(lists:join(", ", Devices))
+     ++ ", because rdma is off by default; set BEAMWAY_RDMA=true or -beamway rdma true to use it"].
 
 ports(#{rdma_devices := Devices}) ->
     beamway_rdma_devices:usable(beamway_rdma_devices:named(Devices)).
@@ -90,6 +105,14 @@ texts(Addresses) -> lists:join(", ", [text(Ip) || Ip <- Addresses]).
 text(Ip) -> inet:ntoa(Ip).
 
 -ifdef(TEST).
+
+unused_device_test_() ->
+    Port = #{device => "mlx5_0"},
+    [?_assertEqual([], unused_ports([])),
+     ?_assertEqual(["this node does not use the RDMA device mlx5_0, rxe0, because rdma is off by default; "
+                    "set BEAMWAY_RDMA=true or -beamway rdma true to use it"], unused_ports([Port, #{device => "rxe0"}, Port])),
+     %% These are not even looked for.
+     ?_assertEqual([], unused(#{links => [inet]})), ?_assertEqual([], unused(#{links => [rdma, shm, tcp]}))].
 
 %% The offer is not even looked at.
 no_time_is_left_test() ->

@@ -43,7 +43,8 @@ init_per_testcase(_Case, Config) ->
     start_pair(Config, []).
 
 start_pair(Config, Environment) ->
-    Started = [beamway_peer:start(inet_tcp, #{env => Environment}) || _ <- [one, other]],
+    Rdma = [{"BEAMWAY_RDMA", "true"} || kind(Config) =:= rdma],
+    Started = [beamway_peer:start(inet_tcp, #{env => Rdma ++ Environment}) || _ <- [one, other]],
     [{peers, list_to_tuple([Peer || {ok, Peer, _} <- Started])} | Config].
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().

@@ -6,7 +6,7 @@
 -module(beamway_rdma_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([both_say_rdma/1, shared_memory_comes_first/1, one_side_has_it_off/1, named_devices/1, range_of_ports/1,
+-export([both_say_rdma/1, shared_memory_comes_first/1, off_unless_asked_for/1, one_side_has_it_off/1, named_devices/1, range_of_ports/1,
          not_beside_tls/1, limit_of_the_node/1, memory_cannot_be_locked/1, peers_that_cannot_be_reached/1,
          address_without_gid/1, token_of_another/1, killed_peer/1, reconnects_leave_nothing/1, port_goes_down/1, device_goes/1, doctor/1]).
 
@@ -16,7 +16,7 @@
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [both_say_rdma, shared_memory_comes_first, one_side_has_it_off, named_devices, range_of_ports, not_beside_tls,
+    [both_say_rdma, shared_memory_comes_first, off_unless_asked_for, one_side_has_it_off, named_devices, range_of_ports, not_beside_tls,
      limit_of_the_node, memory_cannot_be_locked, peers_that_cannot_be_reached,
      address_without_gid, token_of_another, killed_peer, reconnects_leave_nothing, port_goes_down, device_goes, doctor].
 
@@ -48,9 +48,20 @@ both_say_rdma(Config) ->
     true = string:find(Text, "link=\"rdma\"") =/= nomatch.
 
 shared_memory_comes_first(_Config) ->
-    {One, _, _, OtherNode} = start_two(#{env => [{"BEAMWAY_LINKS", false}]}, #{env => [{"BEAMWAY_LINKS", false}]}),
+    Rdma = #{env => [{"BEAMWAY_LINKS", false}, {"BEAMWAY_RDMA", "true"}]},
+    {One, _, _, OtherNode} = start_two(Rdma, Rdma),
     true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
     beamway_peer:assert_link(One, OtherNode, shm).
+
+%% The log of a node that does not use its device names the device and the option that turns rdma on.
+off_unless_asked_for(Config) ->
+    Log = filename:join(proplists:get_value(priv_dir, Config), "off.log"),
+    Options = #{env => [{"BEAMWAY_LINKS", "tcp"}], log => Log},
+    ok = stay_on_tcp(Options, Options, "shared memory is off"),
+    {ok, Text} = file:read_file(Log),
+    {match, _} = re:run(Text, ["does not use the RDMA device ", proplists:get_value(device, Config), ".*BEAMWAY_RDMA=true"]),
+    Rdma = #{env => [{"BEAMWAY_LINKS", "tcp"}], args => ["-beamway", "rdma", "true"]},
+    {_, _, _, _} = pair(Rdma, Rdma).
 
 one_side_has_it_off(_Config) ->
     [ok = stay_on_tcp(OneOptions, OtherOptions, "shared memory is off")
@@ -214,9 +225,15 @@ device_goes(Config) ->
     ok = beamway_peer:connect(beamway_rdma, One, OtherNode).
 
 doctor(Config) ->
-    #{checks := Checks} = beamway_cli_doctor:examine(),
-    [#{status := ok, found := Found}] = [Check || #{name := rdma} = Check <- Checks],
-    true = string:find(Found, proplists:get_value(device, Config)) =/= nomatch.
+    Device = proplists:get_value(device, Config),
+    [begin
+         true = os:putenv("BEAMWAY_RDMA", Rdma),
+         #{checks := Checks} = beamway_cli_doctor:examine(),
+         [#{status := ok, found := Found}] = [Check || #{name := rdma} = Check <- Checks],
+         Text = lists:flatten(Found),
+         {true, IsOff} = {string:find(Text, Device) =/= nomatch, string:find(Text, "off by default") =/= nomatch}
+     end || {Rdma, IsOff} <- [{"false", true}, {"true", false}]],
+    true = os:unsetenv("BEAMWAY_RDMA").
 
 %% --- two nodes -----------------------------------------------------------------------------------------
 

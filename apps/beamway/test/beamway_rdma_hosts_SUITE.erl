@@ -31,10 +31,10 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- cases ---------------------------------------------------------------------------------------------
 
-%% Nobody has asked for it: between hosts it is rdma, on one host shared memory.
+%% Where rdma is on, two hosts use it, and one host still uses shared memory.
 each_way_of_calling(Config) ->
-    {Here, HereNode, There, ThereNode} = two(Config, []),
-    {ok, Beside, BesideNode} = beamway_peer:start(beamway_shm, #{host => proplists:get_value(here, Config)}),
+    {Here, HereNode, There, ThereNode} = two(Config, ["BEAMWAY_RDMA=true"]),
+    {ok, Beside, BesideNode} = beamway_peer:start(beamway_shm, #{host => proplists:get_value(here, Config), env => [{"BEAMWAY_RDMA", "true"}]}),
     true = beamway_peer:call(Here, net_kernel, connect_node, [ThereNode]),
     true = beamway_peer:call(There, net_kernel, connect_node, [BesideNode]),
     [beamway_peer:assert_link(Peer, Node, rdma)
@@ -44,7 +44,7 @@ each_way_of_calling(Config) ->
     ok = exchange(Here, ThereNode).
 
 one_host_has_it_off(Config) ->
-    {Here, HereNode, There, ThereNode} = two(Config, ["BEAMWAY_LINKS=shm,tcp"]),
+    {Here, HereNode, There, ThereNode} = two(Config, []),
     true = beamway_peer:call(Here, net_kernel, connect_node, [ThereNode]),
     beamway_peer:assert_link(Here, ThereNode, tcp),
     beamway_peer:assert_link(There, HereNode, tcp),
@@ -117,13 +117,13 @@ other_host_is_gone(Config) ->
 
 two(Config, Environment) ->
     Args = ["-kernel", "net_ticktime", integer_to_list(?TICK_S)],
-    {ok, Here, HereNode} = beamway_peer:start(beamway_shm, #{host => proplists:get_value(here, Config), args => Args}),
+    {ok, Here, HereNode} = beamway_peer:start(beamway_shm, #{host => proplists:get_value(here, Config), args => Args, env => [{"BEAMWAY_RDMA", "true"}]}),
     {ok, There, ThereNode} = beamway_peer:start(beamway_shm, #{host => proplists:get_value(there, Config), args => Args,
                                                                wrapper => [on_peer(), "env" | Environment]}),
     {Here, HereNode, There, ThereNode}.
 
 connected(Config) ->
-    {Here, HereNode, There, ThereNode} = two(Config, []),
+    {Here, HereNode, There, ThereNode} = two(Config, ["BEAMWAY_RDMA=true"]),
     true = beamway_peer:call(Here, net_kernel, connect_node, [ThereNode]),
     beamway_peer:assert_link(Here, ThereNode, rdma),
     beamway_peer:assert_link(There, HereNode, rdma),

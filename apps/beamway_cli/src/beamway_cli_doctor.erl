@@ -57,9 +57,10 @@ usable(tcp, #{checks := Checks, wanted := Wanted}) ->
     end;
 usable(inet, _Report) ->
     {true, "always: OTP's own port"};
-usable(rdma, #{checks := Checks}) ->
+usable(rdma, #{checks := Checks, wanted := Wanted}) ->
     case [Check || #{name := rdma} = Check <- Checks] of
-        [#{status := ok, found := Found}] -> {string:find(Found, "ACTIVE") =/= nomatch, Found};
+        [#{status := ok, found := Found}] ->
+            {lists:member(rdma, Wanted) andalso string:find(Found, "ACTIVE") =/= nomatch, Found};
         [#{found := Found}] -> {false, Found}
     end.
 
@@ -106,6 +107,9 @@ report_test_() ->
      ?_assertMatch({match, _}, re:run(text(to_text(Report#{checks := [Check(driver, problem, "cannot load it"), Rdma]})),
                                       "(?m)^tcp +no +cannot load it\ninet +yes ")),
      ?_assertMatch({match, _}, re:run(text(to_text(Report#{wanted := [shm]})), "(?m)^tcp +no +turned off\ninet +yes ")),
+     [?_assertMatch({match, _}, re:run(text(to_text(Report#{checks := [Check(rdma, ok, "rxe0 port 1 ACTIVE")], wanted := Wanted})),
+                                       "(?m)^rdma +" ++ Usable ++ " +rxe0 "))
+      || {Wanted, Usable} <- [{[shm, tcp], "no"}, {[rdma, shm, tcp], "yes"}]],
      ?_assertMatch(#{<<"ok">> := false}, jiffy:decode(jiffy:encode(to_json(Bad)), [return_maps]))].
 
 -endif.

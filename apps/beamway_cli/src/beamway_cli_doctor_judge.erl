@@ -31,8 +31,8 @@ checks(#{options := Options, system := {Type, Version, WordBytes}, host := {Host
      descriptors(maps:get(descriptors, Facts)),
      file_size(maps:get(file_size, Facts), Ring),
      address_space(maps:get(address_space, Facts), maps:get(address_space_used, Facts), Ring),
-     rdma(Ports, lists:member(rdma, wanted(Options)), maps:get(rdma_library, Facts)),
-     locked_memory(maps:get(lockable, Facts), Ports, Ring),
+     rdma(Ports, wanted(Options), maps:get(rdma_library, Facts)),
+     locked_memory(maps:get(lockable, Facts), [Port || Port <- Ports, lists:member(rdma, wanted(Options))], Ring),
      memory(maps:get(memory_free, Facts), Ring),
      host_name(Host, Address),
      epmd(maps:get(epmd, Facts))]
@@ -166,16 +166,23 @@ locked_memory(Limit, _, _) ->
 %% No rdma is nothing to worry about, unless there is a device.
 rdma([], _, _) ->
     well(rdma, "no devices", []);
-rdma(_, false, _) ->
+rdma(_, [inet], _) ->
     well(rdma, "turned off", []);
-rdma(_, true, {error, Reason}) ->
-    warning(rdma, "~ts", [Reason], "install libibverbs1 and librdmacm1; to build: libibverbs-dev, librdmacm-dev, make clean build", []);
-rdma(Ports, true, ok) ->
-    Found = lists:join("; ", [port_text(Port) || Port <- Ports]),
-    case beamway_rdma_devices:usable(Ports) of
-        [_ | _] -> well(rdma, "~ts", [Found]);
-        [] -> warning(rdma, "~ts", [Found], "bring a port up (ip link set dev INTERFACE up) and give its interface an IP address", [])
+rdma(Ports, Wanted, Library) ->
+    case lists:member(rdma, Wanted) of
+        true -> wanted_rdma(Ports, Library);
+        false -> well(rdma, "~ts; off by default: BEAMWAY_RDMA=true or -beamway rdma true turns it on", [ports_text(Ports)])
     end.
+
+wanted_rdma(_, {error, Reason}) ->
+    warning(rdma, "~ts", [Reason], "install libibverbs1 and librdmacm1; to build: libibverbs-dev, librdmacm-dev, make clean build", []);
+wanted_rdma(Ports, ok) ->
+    case beamway_rdma_devices:usable(Ports) of
+        [_ | _] -> well(rdma, "~ts", [ports_text(Ports)]);
+        [] -> warning(rdma, "~ts", [ports_text(Ports)], "bring a port up (ip link set dev INTERFACE up) and give its interface an IP address", [])
+    end.
+
+ports_text(Ports) -> lists:join("; ", [port_text(Port) || Port <- Ports]).
 
 port_text(#{device := Device, port := Port, state := State, link_layer := Layer, interfaces := Interfaces, addresses := Addresses}) ->
     io_lib:format("~ts port ~b ~ts (~ts), ~ts: ~ts",
@@ -355,11 +362,13 @@ rdma_port(State, Addresses) ->
 
 rdma_test_() ->
     Good = rdma_port("ACTIVE", [{{10, 0, 0, 1}, 24}]),
-    [?_assertEqual(ok, status(rdma([], true, false))),
-     ?_assertEqual("turned off", found(rdma([Good], false, ok))),
-     ?_assertEqual("rxe0 port 1 ACTIVE (Ethernet), eth1: 10.0.0.1", found(rdma([Good], true, ok))),
-     ?_assertEqual(warning, status(rdma([Good], true, {error, <<"no such file">>}))),
-     ?_assertEqual(warning, status(rdma([rdma_port("DOWN", [{{10, 0, 0, 1}, 24}]), rdma_port("ACTIVE", [])], true, ok)))].
+    [?_assertEqual(ok, status(rdma([], [rdma], false))),
+     ?_assertEqual("rxe0 port 1 ACTIVE (Ethernet), eth1: 10.0.0.1; off by default: BEAMWAY_RDMA=true or -beamway rdma true turns it on",
+                   found(rdma([Good], [shm, tcp], ok))),
+     ?_assertEqual("turned off", found(rdma([Good], [inet], ok))),
+     ?_assertEqual("rxe0 port 1 ACTIVE (Ethernet), eth1: 10.0.0.1", found(rdma([Good], [rdma, tcp], ok))),
+     ?_assertEqual(warning, status(rdma([Good], [rdma, tcp], {error, <<"no such file">>}))),
+     ?_assertEqual(warning, status(rdma([rdma_port("DOWN", [{{10, 0, 0, 1}, 24}]), rdma_port("ACTIVE", [])], [rdma], ok)))].
 
 locked_memory_test_() ->
     Ring = 4194304,
@@ -387,7 +396,7 @@ lanes_test_() ->
 
 %% A host on which everything is well, and the same one with a fact that is not.
 facts() ->
-    {ok, Defaults} = beamway_config:read(fun(_) -> undefined end),
+    {ok, Defaults} = beamway_config:read(fun(rdma) -> true; (_) -> undefined end),
     #{otp => "25", system => {{unix, linux}, {6, 1, 0}, 8}, options => {ok, Defaults}, driver => ok, rings => ok, socket_dir => ok,
       descriptors => 4096, file_size => unlimited, address_space => unlimited, address_space_used => 1, lockable => unlimited,
       memory_free => 1 bsl 34, rdma_ports => [], rdma_library => false, host => {"web1", {ok, {127, 0, 1, 1}}}, epmd => {ok, []}}.

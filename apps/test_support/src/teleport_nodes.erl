@@ -49,7 +49,8 @@ start(Kind) -> start(Kind, #{}).
 start(Kind, Options) ->
     Carrier = case lists:member(Kind, [shm, beamway, shared_port]) of true -> beamway_shm; false -> inet_tcp end,
     Own = maps:merge(kind_options(Kind), maps:get(teleport, Options, #{})),
-    {ok, Peer, Node} = beamway_peer:start(Carrier, (maps:remove(teleport, Options))#{args => args(Own) ++ maps:get(args, Options, [])}),
+    Env = [{"BEAMWAY_RDMA", "true"} || Kind =:= rdma] ++ maps:get(env, Options, []),
+    {ok, Peer, Node} = beamway_peer:start(Carrier, (maps:remove(teleport, Options))#{args => args(Own) ++ maps:get(args, Options, []), env => Env}),
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [teleport]),
     {Peer, Node}.
 
