@@ -196,6 +196,15 @@ utf8_fails_fast(Config) ->
 
 closing(Config) ->
     Hello = whole(?TEXT, <<"Hello">>),
+    %% What a client sends behind its close frame is read and dropped. If the server did not, the kernel would reset the connection, and the
+    %% client could lose the server's close frame.
+    Late = open(Config),
+    ok = gen_tcp:send(Late, goodbye()),
+    {close, 1000} = recv(Late),
+    %% The second waits until the first has left, and hears of a reset.
+    [ok = gen_tcp:send(Late, binary:copy(iolist_to_binary(Hello), 1000000)) || _ <- [first, second]],
+    closed = recv(Late),
+    ok = gen_tcp:close(Late),
     table(Config,
         [{"7.1.1", [Hello, goodbye()], [{?TEXT, <<"Hello">>}], 1000},
          {"7.1.2", [goodbye(), goodbye()], [], 1000},

@@ -288,9 +288,7 @@ encode({Kind, Data}, #ws{deflate = Deflate}) when Deflate =/= none, Kind =:= tex
 encode({Kind, Data}, _) -> yucan_ws_frame:encode(Kind, Data).
 
 %% The other end closes: the same code goes back (5.5.1).
-closed({ok, Code, Text}, #ws{socket = Socket} = Ws) ->
-    _ = yucan_transport:send(Socket, yucan_ws_frame:encode(close, yucan_ws_frame:close_payload(Code, <<>>))),
-    ended({closed, Code, Text}, Ws);
+closed({ok, Code, Text}, Ws) -> say_goodbye(Code, <<>>, {closed, Code, Text}, Ws);
 closed({error, Code}, Ws) -> fail(Code, Ws).
 
 fail(Code, Ws) -> say_goodbye(Code, <<>>, Ws).
