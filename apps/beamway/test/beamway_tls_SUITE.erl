@@ -89,7 +89,7 @@ ssl_both_ways({One, OneNode}, {Other, OtherNode}) ->
      end || {Caller, Called} <- [{One, OtherNode}, {Other, OneNode}]].
 
 ipv6(_Config) ->
-    case has_ipv6() of
+    case test_support:has_ipv6() of
         true ->
             Options = #{host => "::1", flags => tls_flags("beamway6_tls", beamway_certificates:good())},
             {One, _, Other, OtherNode} = beamway_peer:connected_pair(beamway_tls_shm, Options),
@@ -99,12 +99,6 @@ ipv6(_Config) ->
             ok = beamway_peer:connect(beamway_tls_shm, Third, OtherNode);
         false ->
             {skip, "this host has no IPv6"}
-    end.
-
-has_ipv6() ->
-    case gen_tcp:listen(0, [inet6, {ip, {0, 0, 0, 0, 0, 0, 0, 1}}]) of
-        {ok, Listen} -> gen_tcp:close(Listen) =:= ok;
-        {error, _} -> false
     end.
 
 %% The host of the name is an address, and so is the name in the certificate.
@@ -269,7 +263,7 @@ distribution_stopped_and_started(_Config) ->
               _ = beamway_peer:wait_until(fun() -> {error, econnrefused} =:= gen_tcp:connect(Host, Port, [Family], 1000) end, 5000)
           end || _ <- [1, 2]],
          ok = beamway_peer:stop_all([Peer, Other])
-     end || {Carrier, Host, Family} <- [{"beamway_tls", "127.0.0.1", inet}] ++ [{"beamway6_tls", "::1", inet6} || has_ipv6()],
+     end || {Carrier, Host, Family} <- [{"beamway_tls", "127.0.0.1", inet}] ++ [{"beamway6_tls", "::1", inet6} || test_support:has_ipv6()],
             Flags <- [tls_flags(Carrier, beamway_certificates:good())]].
 
 %% ssl is not where the node can find it: no connection, until it is.

@@ -4,7 +4,7 @@
 %% Limits are those of this VM: the shell's that started it. The driver is loaded and really makes a pair of rings.
 -module(beamway_cli_doctor_facts).
 
--export([gather/0, lanes/0, lanes/1, epmd_names/0, epmd_names/2]).
+-export([gather/0, lanes/0, lanes/1, epmd_names/0, epmd_names/2, addresses/1]).
 -export_type([facts/0, lanes/0]).
 
 -ifdef(TEST).
@@ -21,7 +21,7 @@
                    descriptors := limit(), file_size := limit(), address_space := limit(), address_space_used := limit(),
                    lockable := limit(), memory_free := limit(),
                    rdma_ports := [beamway_rdma_devices:port_info()], rdma_library := ok | false | {error, binary()},
-                   host := {Name :: string(), {ok, inet:ip4_address()} | {error, inet:posix()}},
+                   host := {Name :: string(), {ok, inet:ip_address()} | {error, inet:posix()}},
                    epmd := {ok, [{Name :: string(), inet:port_number()}]} | {error, term()},
                    lanes => lanes()}.
 -type lanes() :: {host, IsInstalled :: boolean()}
@@ -54,7 +54,7 @@ gather() ->
       memory_free => status_bytes("MemAvailable", read("/proc/meminfo")),
       rdma_ports => Ports,
       rdma_library => Ports =/= [] andalso rdma_library(Driver),
-      host => {Host, inet:getaddr(Host, inet)},
+      host => {Host, case addresses(Host) of [Ip | _] -> {ok, Ip}; [] -> inet:getaddr(Host, inet) end},
       epmd => epmd_names()}.
 
 %% @doc Whether nodes of this host can have lanes.
@@ -97,11 +97,11 @@ epmd_names() -> epmd_names("localhost", ?EPMD_MS).
 
 %% @doc The same of any host's epmd, within a time.
 -spec epmd_names(Host :: string(), Ms :: pos_integer()) -> {ok, [{Name :: string(), inet:port_number()}]} | {error, address | timeout | term()}.
-%% erl_epmd has no time limit of its own, neither to connect nor for a peer that accepts and says nothing.
+%% erl_epmd has no time limit of its own, neither to connect nor for a peer that accepts and says nothing. It looks a host's name up over IPv4 only.
 epmd_names(Host, Ms) ->
     Caller = self(),
     Reference = make_ref(),
-    {Pid, Monitor} = spawn_monitor(fun() -> Caller ! {Reference, erl_epmd:names(Host)} end),
+    {Pid, Monitor} = spawn_monitor(fun() -> Caller ! {Reference, names(addresses(Host), {error, nxdomain})} end),
     receive
         {Reference, Result} ->
             _ = erlang:demonitor(Monitor, [flush]),
@@ -113,6 +113,22 @@ epmd_names(Host, Ms) ->
         _ = erlang:demonitor(Monitor, [flush]),
         {error, timeout}
     end.
+
+names([], Result) -> Result;
+names([Ip | More], _) ->
+    case erl_epmd:names(Ip) of
+        {ok, Names} -> {ok, Names};
+        {error, Reason} -> names(More, {error, Reason})
+    end.
+
+%% @doc The addresses of a host, in the order in which the command tries them.
+-spec addresses(Host :: string()) -> [inet:ip_address()].
+addresses(Host) ->
+    [Ip || Family <- [inet, inet6], {ok, Ip} <- [inet:getaddr(Host, Family)], not is_mapped(Ip)].
+
+%% An address of IPv4 in the form of IPv6, which inet gives where a host has no other.
+is_mapped({0, 0, 0, 0, 0, 16#ffff, _, _}) -> true;
+is_mapped(_) -> false.
 
 read(File) ->
     case file:read_file(File) of

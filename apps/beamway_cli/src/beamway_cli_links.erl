@@ -2,11 +2,11 @@
 %% @doc `beamway links': asks a running node which link it uses to each of its peers.
 %%
 %% Called by {@link beamway_cli} in a VM of its own, which becomes a hidden node that listens nowhere
-%% and connects over stock TCP (over TLS if `BEAMWAY_TLS_OPTFILE' is set), so that the answer does not depend on the carrier that is asked about.
+%% and connects over stock TCP (over TLS if `BEAMWAY_TLS_OPTFILE' is set), by IPv4 or IPv6, so that the answer does not depend on the carrier that is asked about.
 %% Each failure says which of its usual causes it was: no epmd, no such node, another cookie, no Beamway.
 -module(beamway_cli_links).
 
--export([ask/1, open/1, start/2, why_no_node/1, cookie/1, to_json/1, to_text/1]).
+-export([ask/1, is_long/1, open/1, start/2, why_no_node/1, cookie/1, to_json/1, to_text/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -125,10 +125,14 @@ why_no_node(Reason) ->
 %% Without a suffix, OTP itself finds the host part, as for any node.
 domain(here) -> {shortnames, ""};
 domain(Host) ->
-    case lists:member($., Host) of
+    case is_long(Host) of
         true -> {longnames, "@127.0.0.1"};
         false -> {shortnames, "@localhost"}
     end.
+
+%% @doc Whether a node with this host part has a long name. An address of IPv6 has no dot.
+-spec is_long(Host :: string()) -> boolean().
+is_long(Host) -> lists:member($., Host) orelse lists:member($:, Host).
 
 host(Node) -> lists:last(string:split(atom_to_list(Node), "@")).
 
@@ -177,7 +181,7 @@ not_there(Node, Host, Names) ->
     io_lib:format("node ~ts is not running: epmd on ~ts knows ~ts", [Node, Host, name_list(Names)]).
 
 refused(Node, Host, Port, WasSilent) ->
-    case gen_tcp:connect(Host, Port, [{active, false}], ?CALL_MS) of
+    case reach(beamway_cli_doctor_facts:addresses(Host), Port) of
         {ok, Socket} when WasSilent ->
             ok = gen_tcp:close(Socket),
             io_lib:format("node ~ts did not answer within ~b s, although its port is open: it is stopped or overloaded, "
@@ -192,6 +196,10 @@ refused(Node, Host, Port, WasSilent) ->
             io_lib:format("node ~ts is registered with epmd at port ~b, which cannot be reached: ~ts",
                           [Node, Port, inet:format_error(Reason)])
     end.
+
+%% At the first address, as the carrier does.
+reach([Ip | _], Port) -> gen_tcp:connect(Ip, Port, [{active, false}, case tuple_size(Ip) of 4 -> inet; 8 -> inet6 end], ?CALL_MS);
+reach([], _) -> {error, nxdomain}.
 
 %% Asking
 
@@ -295,7 +303,8 @@ name_and_host_test_() ->
 domain_test_() ->
     [?_assertMatch({shortnames, _}, domain(here)),
      ?_assertMatch({shortnames, _}, domain("h")),
-     ?_assertMatch({longnames, _}, domain("h.example"))].
+     ?_assertMatch({longnames, _}, domain("h.example")),
+     ?_assertMatch({longnames, _}, domain("fd00::2"))].
 
 only_node_test_() ->
     [?_assertThrow(_, only_node([])),

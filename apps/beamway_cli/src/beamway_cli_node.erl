@@ -123,7 +123,7 @@ loaded(Module, Function) ->
 become_node(#{name := Name}, Options) ->
     Cookie = cookie(Options),
     Host = host(Name),
-    Domain = case lists:member($., Host) orelse lists:member($:, Host) of true -> longnames; false -> shortnames end,
+    Domain = case beamway_cli_links:is_long(Host) of true -> longnames; false -> shortnames end,
     _ = [resolved(Host) || Host =/= ""],
     %% What the supervisor reports of a start that fails is said below in one line.
     _ = logger:add_handler_filter(default, ?MODULE, {fun is_said/2, {stop, sub, [otp, sasl]}}),

@@ -63,7 +63,7 @@ measure_error({unreachable, Nodes}) ->
 %% ---- the nodes ----
 
 become_node(Options) ->
-    Long = lists:any(fun(Name) -> lists:member($., lists:last(string:split(Name, "@"))) end, given(Options)),
+    Long = lists:any(fun(Name) -> beamway_cli_links:is_long(lists:last(string:split(Name, "@"))) end, given(Options)),
     {Domain, Host} = case Long of true -> {longnames, "@127.0.0.1"}; false -> {shortnames, ""} end,
     _ = [started_epmd() || is_map_key(start, Options) orelse is_map_key(per_core, Options)],
     case beamway_cli_links:start("beamway_topology_" ++ os:getpid() ++ Host, Domain) of

@@ -69,7 +69,7 @@ own_addresses() ->
         {ok, Address} -> [inet:ntoa(Address)];
         {error, _} -> []
     end,
-    lists:join(",", lists:usort(["127.0.0.1" | Named])).
+    lists:join(",", lists:usort(["127.0.0.1" | Named] ++ ["::1" || test_support:has_ipv6()])).
 
 can_connect(Port) ->
     case gen_tcp:connect({127, 0, 0, 1}, Port, [], 1000) of

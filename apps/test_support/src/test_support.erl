@@ -2,7 +2,7 @@
 %% @doc What suites of every application ask for: files of the checkout, free ports, what programs print, what a suite needs.
 -module(test_support).
 
--export([checkout/0, file/1, free_port/0, until_ended/2, until_line/3, guide/3, put_hostile/3, with_tun/1]).
+-export([checkout/0, file/1, has_ipv6/0, free_port/0, until_ended/2, until_line/3, guide/3, put_hostile/3, with_tun/1]).
 
 %% @doc The folder of the checkout.
 -spec checkout() -> file:filename().
@@ -12,6 +12,14 @@ checkout() ->
 %% @doc A file of the checkout, by its path in it.
 -spec file(file:filename()) -> file:filename().
 file(Path) -> filename:join(checkout(), Path).
+
+%% @doc Whether this host has the loopback address of IPv6.
+-spec has_ipv6() -> boolean().
+has_ipv6() ->
+    case gen_tcp:listen(0, [inet6, {ip, {0, 0, 0, 0, 0, 0, 0, 1}}]) of
+        {ok, Listen} -> gen_tcp:close(Listen) =:= ok;
+        {error, _} -> false
+    end.
 
 %% @doc Puts modules of these names into a folder. Whoever loads one of them makes the file `Ran'.
 -spec put_hostile([module()], Folder :: file:filename(), Ran :: file:filename()) -> ok.

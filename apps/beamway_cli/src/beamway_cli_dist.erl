@@ -1,0 +1,38 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The carrier of the command's own VM, `-proto_dist beamway_cli': calls each node over IPv4, or over IPv6 if its host has no other address.
+%%
+%% Called by net_kernel, of a VM that listens nowhere. It only chooses: the connections are those of stock TCP, or of TLS if the environment names
+%% the options file. Two carriers after `-proto_dist' would not do, since net_kernel asks the last one first.
+-module(beamway_cli_dist).
+
+-export([address/0, childspecs/0, select/1, setup/5]).
+
+-include_lib("kernel/include/net_address.hrl").
+
+%% @private
+-spec address() -> #net_address{}.
+address() -> (hd(carriers())):address().
+
+%% @private What our carriers need beside net_kernel; OTP's need nothing.
+-spec childspecs() -> {ok, [supervisor:child_spec()]}.
+childspecs() ->
+    Ours = [Carrier || Carrier <- carriers(), lists:prefix("beamway", atom_to_list(Carrier))],
+    {ok, lists:append([begin {ok, Specs} = Carrier:childspecs(), Specs end || Carrier <- Ours])}.
+
+%% @private
+-spec select(node()) -> boolean().
+select(Node) -> chosen(Node) =/= [].
+
+%% @private
+-spec setup(node(), normal | hidden, node(), longnames | shortnames, timeout()) -> pid().
+setup(Node, Type, MyNode, LongOrShortNames, SetupTime) ->
+    [Carrier | _] = chosen(Node),
+    Carrier:setup(Node, Type, MyNode, LongOrShortNames, SetupTime).
+
+chosen(Node) -> [Carrier || Carrier <- carriers(), Carrier:select(Node)].
+
+carriers() ->
+    case os:getenv("BEAMWAY_TLS_OPTFILE", "") of
+        "" -> [inet_tcp_dist, inet6_tcp_dist];
+        _ -> [beamway_tls_dist, beamway6_tls_dist]
+    end.
