@@ -196,10 +196,12 @@ test-scipy:
 	@$(MAKE) build-test
 	@test/system/placement/scipy_linkage
 
-## test-fresh: what a new user does, in a new Debian 12 of its own: clone, make demo, make test; TARGETS="demo" runs less (root; leaves nothing)
+## test-fresh: what a new user does, in a new Debian 12, or in each of SUITES="bookworm trixie": clone, make demo, make test; TARGETS="demo" runs less (root; leaves nothing)
 test-fresh:
 	@scripts/install-packages test-bare
-	@scripts/try-bare $(or $(TARGETS),demo test)
+	@status=0; for suite in $(or $(SUITES),bookworm); do \
+		scripts/try-bare --suite "$$suite" $(or $(TARGETS),demo test) || status=1; \
+	done; exit $$status
 
 ## check: warnings as errors, xref, dialyzer, C with gcc and clang, formats, shell scripts
 check:
