@@ -5,11 +5,16 @@
 %% keeps nobody waiting, and its time is limited by net_setuptime like that of every connection.
 -module(beamway_tls_acceptor).
 
+-include_lib("kernel/include/logger.hrl").
+
 -export([start/2]).
 -export([loop/3]).
 
 %% How often it calls the newest code while nobody calls: so a later load does not end it.
 -define(RENEW_MS, 2000).
+%% What passes once something else ends. If this process ended with it, net_kernel would start the next one at once, and so on in a circle.
+-define(PASSES(Reason), Reason =:= emfile; Reason =:= enfile; Reason =:= system_limit; Reason =:= enobufs; Reason =:= enomem).
+-define(PAUSE_MS, 100).
 
 %% @doc For net_kernel, which is linked and starts another when this one ends.
 -spec start(beamway_stream:family(), Listen :: port()) -> pid().
@@ -21,14 +26,22 @@ start(Family, Listen) ->
 loop(Kernel, Family, Listen) ->
     case Family:accept(Listen, ?RENEW_MS) of
         {ok, Socket} ->
+            _ = erase(?MODULE),
             Kernel ! {accept, self(), Socket, Family:family(), tls},
             hand_over(Kernel, Socket),
             ?MODULE:loop(Kernel, Family, Listen);
         {error, timeout} ->
             ?MODULE:loop(Kernel, Family, Listen);
+        {error, Reason} when ?PASSES(Reason) ->
+            _ = put(?MODULE, told) =:= told orelse tell(Reason),
+            receive after ?PAUSE_MS -> ?MODULE:loop(Kernel, Family, Listen) end;
         {error, Reason} ->
             exit({accept, Reason})
     end.
+
+%% Once until a connection is accepted. No text for the reason: the module that has it may not be loaded, and no descriptor is left to load it.
+tell(Reason) ->
+    ?LOG_WARNING("beamway: cannot accept connections: ~ts; callers wait, and this node tries again ten times a second", [Reason]).
 
 %% No timeout: net_kernel is linked, and answers every offer.
 hand_over(Kernel, Socket) ->

@@ -11,7 +11,7 @@
          wrong_cookie_is_refused/1,
          plain_nodes_are_refused/1, silent_callers_keep_nobody_waiting/1,
          another_certificate_without_restart/1, options_without_file/1, options_beside_file/1, verify_fun_without_file/1,
-         socket_options/1, name_in_use/1, distribution_stopped_and_started/1, no_ssl/1, link_server_hangs/1, invalid_options_end_the_start/1,
+         socket_options/1, name_in_use/1, distribution_stopped_and_started/1, no_ssl/1, no_descriptor_to_accept/1, link_server_hangs/1, invalid_options_end_the_start/1,
          killed_peer/1, stopped_peer/1, silent_peer_stays/1, last_words/1, reconnects_leave_nothing/1,
          nothing_readable_on_the_wire/1]).
 %% Run on the nodes.
@@ -28,7 +28,7 @@ all() ->
      wrong_cookie_is_refused,
      plain_nodes_are_refused, silent_callers_keep_nobody_waiting,
      another_certificate_without_restart, options_without_file, options_beside_file, verify_fun_without_file,
-     socket_options, name_in_use, distribution_stopped_and_started, no_ssl, link_server_hangs, invalid_options_end_the_start,
+     socket_options, name_in_use, distribution_stopped_and_started, no_ssl, no_descriptor_to_accept, link_server_hangs, invalid_options_end_the_start,
      killed_peer, stopped_peer, silent_peer_stays, last_words, reconnects_leave_nothing,
      nothing_readable_on_the_wire].
 
@@ -265,6 +265,52 @@ distribution_stopped_and_started(_Config) ->
          ok = beamway_peer:stop_all([Peer, Other])
      end || {Carrier, Host, Family} <- [{"beamway_tls", "127.0.0.1", inet}] ++ [{"beamway6_tls", "::1", inet6} || test_support:has_ipv6()],
             Flags <- [tls_flags(Carrier, beamway_certificates:good())]].
+
+%% A node that has no descriptor for those who call says so once and tries again, at most ten times a second. The callers wait.
+no_descriptor_to_accept(Config) ->
+    Log = filename:join(proplists:get_value(priv_dir, Config), "no_descriptor.log"),
+    {ok, Full, FullNode} = beamway_peer:start(beamway_tls, #{log => Log, before_exec => "ulimit -n 256;"}),
+    {ok, Other, OtherNode} = beamway_peer:start(beamway_tls),
+    %% What a connection and a line of the log need is loaded.
+    ok = beamway_peer:connect(beamway_tls, Other, FullNode),
+    ok = beamway_peer:call(Full, logger, warning, ["~ts has all that it needs", [FullNode]]),
+    _ = beamway_peer:wait_until(fun() -> string:find(beamway_peer:log_text(Log), "has all that it needs") =/= nomatch end, 15000),
+    true = beamway_peer:call(Other, net_kernel, disconnect, [FullNode]),
+    ok = beamway_peer:wait_disconnected(Full, OtherNode),
+    [Acceptor] = acceptors(Full),
+    Holder = beamway_peer:run(Full, fun() -> hold_all_descriptors() end),
+    1 = beamway_peer:call(Full, erlang, trace_pattern, [{inet_tcp, accept, 2}, true, [call_count]]),
+    Call = beamway_peer:async(fun() -> beamway_peer:call(Other, net_kernel, connect_node, [FullNode]) end),
+    Begun = erlang:monotonic_time(millisecond),
+    _ = beamway_peer:wait_until(fun() -> accepts(Full) >= 5 end, 15000),
+    {Count, Ms} = {accepts(Full), erlang:monotonic_time(millisecond) - Begun},
+    {true, _} = {Count =< 2 + Ms div 100, {Count, Ms}},
+    [Acceptor] = acceptors(Full),
+    true = beamway_peer:run(Full, fun() -> exit(Holder, kill) end),
+    true = beamway_peer:await(Call),
+    [Acceptor] = acceptors(Full),
+    Told = fun() -> [Line || Line <- string:lexemes(beamway_peer:log_text(Log), "\n"), string:find(Line, "cannot accept connections: emfile") =/= nomatch] end,
+    [_] = beamway_peer:wait_until(fun() -> case Told() of [] -> false; Lines -> Lines end end, 15000).
+
+accepts(Peer) ->
+    {call_count, Count} = beamway_peer:call(Peer, erlang, trace_info, [{inet_tcp, accept, 2}, call_count]),
+    Count.
+
+acceptors(Peer) ->
+    beamway_peer:run(Peer, fun() ->
+        [Pid || Pid <- processes(), {initial_call, {beamway_tls_acceptor, loop, _}} <- [process_info(Pid, initial_call)]]
+    end).
+
+hold_all_descriptors() ->
+    Self = self(),
+    Holder = spawn(fun() -> open_all([]), Self ! {self(), full}, receive forever -> ok end end),
+    receive {Holder, full} -> Holder end.
+
+open_all(Files) ->
+    case prim_file:open("/dev/null", [read]) of
+        {ok, File} -> open_all([File | Files]);
+        {error, emfile} -> put(files, Files)
+    end.
 
 %% ssl is not where the node can find it: no connection, until it is.
 no_ssl(Config) ->
