@@ -81,15 +81,22 @@ handle_cast({watch, Server}, Watches) ->
 handle_cast(_Request, Watches) ->
     {noreply, Watches}.
 
-%% The monitor is under way before a caller finds the stand-in, so it comes to the server before that caller's request. A port of this driver is
-%% no socket until somebody opens one in it.
+%% The monitor is under way before a caller finds the stand-in, so it comes to the server before that caller's request.
 watch(Server, Watches) ->
-    try open_port({spawn_driver, "udp_inet"}, []) of
+    try new_stand_in() of
         StandIn ->
             Monitor = monitor(process, Server),
             true = ets:insert(?TABLE, {Server, StandIn}),
             Watches#{Monitor => #watch{server = Server, stand_in = StandIn}}
     catch error:system_limit -> Watches
+    end.
+
+%% A port of Beamway's driver does nothing until it becomes a link. Where that driver is not loaded it is one of inet's, which does nothing until a
+%% socket is opened in it, but which tools list as a closed socket. Other drivers of OTP have one lock for all their ports.
+new_stand_in() ->
+    case beamway_port:open() of
+        {ok, Port} -> Port;
+        {error, _} -> open_port({spawn_driver, "udp_inet"}, [])
     end.
 
 %% @private

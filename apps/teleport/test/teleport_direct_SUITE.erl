@@ -4,7 +4,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([replies/1, nobody_monitors_there/1, node_without_teleport/1, ends_before/1, ends_during/1, ends_at_any_time/1, replies_before_its_end/1, registered_anew/1,
-         thousand_servers/1, more_servers_than_stand_ins/1, unused_stand_ins/1, watcher_is_killed/1, application_stops/1, timeouts/1, new_code/1,
+         thousand_servers/1, more_servers_than_stand_ins/1, stand_ins_are_no_sockets/1, unused_stand_ins/1, without_driver/1, watcher_is_killed/1, application_stops/1, timeouts/1, new_code/1,
          connection_is_lost/1, node_is_killed/1, node_comes_back/1]).
 -import(teleport_nodes, [on_first/2, wait_ms/0]).
 
@@ -17,7 +17,7 @@ all() -> [{group, shm}, {group, tcp}].
 groups() ->
     teleport_nodes:groups([shm, tcp],
                           [replies, nobody_monitors_there, node_without_teleport, ends_before, ends_during, ends_at_any_time, replies_before_its_end, registered_anew,
-                           thousand_servers, more_servers_than_stand_ins, unused_stand_ins, watcher_is_killed, application_stops, timeouts, new_code,
+                           thousand_servers, more_servers_than_stand_ins, stand_ins_are_no_sockets, unused_stand_ins, without_driver, watcher_is_killed, application_stops, timeouts, new_code,
                            connection_is_lost, node_is_killed, node_comes_back]).
 
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
@@ -256,6 +256,28 @@ more_servers_than_stand_ins(Config) ->
         _ = beamway_peer:wait_until(fun() -> teleport_watcher:count() < 100 end, wait_ms()),
         _ = beamway_peer:wait_until(fun() -> length(erlang:ports()) =< Before + 100 end, wait_ms())
     end).
+
+%% Tools such as inet:i() list each port of a driver of inet as a socket.
+stand_ins_are_no_sockets(Config) ->
+    on_first(Config, fun(Node) ->
+        Servers = [watched(server(Node)) || _ <- lists:seq(1, 20)],
+        Names = [erlang:port_info(ets:lookup_element(teleport_watcher, Server, 2), name) || Server <- Servers],
+        [{name, "beamway_drv"}] = lists:usort(Names),
+        [kill(Server, kill) || Server <- Servers],
+        _ = beamway_peer:wait_until(fun() -> [S || S <- Servers, ets:member(teleport_watcher, S)] =:= [] end, wait_ms())
+    end).
+
+%% Without the driver the ports are of inet's.
+without_driver(_Config) ->
+    Options = #{env => [{"BEAMWAY_LINKS", "inet"}]},
+    {One, _} = teleport_nodes:start(tcp, Options),
+    {Other, OtherNode} = teleport_nodes:start(tcp, Options),
+    ok = teleport_nodes:connect(One, OtherNode),
+    Server = beamway_peer:call(Other, teleport_nodes, start_server, [none]),
+    {name, "udp_inet"} = beamway_peer:run(One, fun() -> _ = watched(Server), erlang:port_info(ets:lookup_element(teleport_watcher, Server, 2), name) end),
+    true = beamway_peer:call(Other, erlang, exit, [Server, stop]),
+    _ = beamway_peer:wait_until(fun() -> beamway_peer:call(One, teleport_watcher, count, []) =:= 0 end, wait_ms()),
+    beamway_peer:stop_all([One, Other]).
 
 unused_stand_ins(Config) ->
     on_first(Config, fun(Node) ->
