@@ -252,8 +252,8 @@ site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Metrics
           patterns = lists:sort(fun({A, _}, {B, _}) -> byte_size(A) >= byte_size(B) end, Patterns),
           default = case Default of none -> none; Index -> lists:nth(Index + 1, Compiled) end}.
 
-compile(#{names := Names, what := What, middleware := Own}, Common) ->
-    #host{names = Names, plan = yucan_router:plan(What, Common ++ Own)}.
+compile(#{names := Names, what := What, middleware := Own, tls := Tls}, Common) ->
+    #host{names = Names, demands = yucan_tls:demands(case Tls of none -> []; _ -> Tls end), plan = yucan_router:plan(What, Common ++ Own)}.
 
 %% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].

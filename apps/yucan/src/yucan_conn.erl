@@ -146,7 +146,7 @@ secure(none, {Conn, Buffer}, Limits, Doing) ->
     first(Buffer, Conn, Limits, Doing);
 secure(Options, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout} = Limits, Doing) ->
     case yucan_tls:handshake(Socket, Options, Timeout) of
-        {ok, Tls, Sni} -> spoken(yucan_tls:protocol(Tls), Conn#conn{socket = Tls, scheme = https, sni = Sni}, Limits, Doing);
+        {ok, Tls, Sni, Asked} -> spoken(yucan_tls:protocol(Tls), Conn#conn{socket = Tls, scheme = https, sni = Sni, asked = Asked}, Limits, Doing);
         plain -> refuse_plain(Conn, Limits);
         error -> done(Socket)
     end;

@@ -16,7 +16,9 @@
     %% What the PROXY protocol said, where the listener expects it.
     proxied = none :: none | yucan_req:address(),
     %% The name that the client asked for in TLS.
-    sni = undefined :: undefined | binary()
+    sni = undefined :: undefined | binary(),
+    %% Which certificate it had to show there; `none': no TLS.
+    asked = none :: none | yucan_tls:asked()
 }).
 
 %% The limits of a server, frozen. yucan_config:limits_table/0 documents each.
@@ -89,6 +91,8 @@
 %% A virtual host, compiled.
 -record(host, {
     names = [] :: [binary()],
+    %% Which certificate its clients have to show.
+    demands :: yucan_tls:demands(),
     %% Middleware, routes and handler.
     plan :: yucan_router:plan()
 }).

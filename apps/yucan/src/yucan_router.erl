@@ -21,9 +21,13 @@
 respond(#req{path = <<"*">>}, _) ->
     %% OPTIONS *: of the server itself (RFC 9110, 9.3.7).
     {204, [{<<"allow">>, <<"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS">>}], <<>>};
-respond(Req, Site) ->
+respond(#req{conn = #conn{asked = Asked}} = Req, Site) ->
     case host(Req, Site) of
-        #host{plan = Plan} -> run(Plan, Req);
+        #host{plan = Plan, demands = Demands} ->
+            case yucan_tls:has_met(Asked, Demands) of
+                true -> run(Plan, Req);
+                false -> yucan_error:page(421)
+            end;
         none -> yucan_error:page(400, <<"No such host here">>);
         misdirected -> yucan_error:page(421)
     end.

@@ -3,7 +3,7 @@
 -module(yucan_tls_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([tls/1, plain_on_tls/1, silent_on_tls/1, too_many/1, sni/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_refused/1, tls_drain/1, tls_on_a_port/1]).
+-export([tls/1, plain_on_tls/1, silent_on_tls/1, too_many/1, sni/1, client_certificate/1, resumed_elsewhere/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_refused/1, tls_drain/1, tls_on_a_port/1]).
 
 -import(yucan_test_server, [answered/1, handler/0, server_side/1, tls_one/2, wait_for/1]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [tls, plain_on_tls, silent_on_tls, too_many, sni, tls_reload, tls_renewed, tls_tickets, tls_refused, tls_drain, tls_on_a_port].
+all() -> [tls, plain_on_tls, silent_on_tls, too_many, sni, client_certificate, resumed_elsewhere, tls_reload, tls_renewed, tls_tickets, tls_refused, tls_drain, tls_on_a_port].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -98,6 +98,73 @@ sni(Config) ->
      end || Host <- ["a.org", "a.org."]],
     ok = ssl:send(Socket, "GET /host HTTP/1.1\r\nHost: x.b.org\r\n\r\n"),
     {421, _, _} = tls_one(Socket, <<>>).
+
+%% A host that wants a certificate is not reached through a handshake that asked for none: without SNI, or with a name that nobody has.
+client_certificate(Config) ->
+    Dir = ?config(priv_dir, Config),
+    Public = yucan_test_server:certificate("public.org", Dir),
+    {Authorities, Own} = client(),
+    Secret = Public#{verify => verify_peer, fail_if_no_peer_cert => true, cacerts => Authorities},
+    Host = fun(Name, More) -> maps:merge(#{names => [Name], handler => handler()}, More) end,
+    Hosts = [Host("secret.org", #{tls => Secret}), Host("public.org", #{tls => Public#{verify => verify_none, fail_if_no_peer_cert => false}}), Host("bare.org", #{})],
+    Options = #{listen => [#{port => 0, tls => Public}], hosts => Hosts},
+    Port = start(Options),
+    Status = fun(Client, Name) ->
+        {ok, Socket} = yucan_test_server:tls_connect(Port, Client),
+        ok = ssl:send(Socket, ["GET /host HTTP/1.1\r\nHost: ", Name, "\r\n\r\n"]),
+        {Code, _, _} = tls_one(Socket, <<>>),
+        ok = ssl:close(Socket),
+        Code
+    end,
+    No = {server_name_indication, disable},
+    Named = fun(Name) -> {server_name_indication, Name} end,
+    200 = Status([Named("secret.org") | Own], "secret.org"),
+    [{421, _, _} = {Status(Client, Name), Client, Name} || {Client, Name} <- [{[No], "secret.org"}, {[No | Own], "secret.org"},
+        {[No], "nobody.org"}, {[Named("nobody.org")], "nobody.org"}, {[Named("public.org")], "secret.org"}]],
+    [{200, _, _} = {Status(Client, Name), Client, Name} || {Client, Name} <- [{[No], "public.org"}, {[No], "bare.org"}, {[Named("public.org")], "public.org"}]],
+    %% Where all ask for the same, the name does not matter.
+    ok = yucan:reload(yucan_server_test, Options#{listen := [#{port => 0, tls => Secret}]}),
+    200 = Status([No | Own], "secret.org"),
+    %% A name that the listener's own demand covers, and one that was asked for less.
+    200 = Status([No | Own], "bare.org"),
+    [Open] = [element(2, {ok, _} = yucan_test_server:tls_connect(Port, [Named("public.org")]))],
+    ok = yucan:reload(yucan_server_test, Options#{hosts := [Host("public.org", #{tls => Secret})]}),
+    ok = ssl:send(Open, "GET /host HTTP/1.1\r\nHost: public.org\r\n\r\n"),
+    {421, _, _} = tls_one(Open, <<>>).
+
+%% A session of TLS 1.2 that one host's authority vouched for is none for a host with another authority.
+resumed_elsewhere(Config) ->
+    Dir = ?config(priv_dir, Config),
+    Own = yucan_test_server:certificate("server.org", Dir),
+    {One, Client} = client(),
+    {Two, _} = client(),
+    Wants = fun(Authorities) -> Own#{verify => verify_peer, fail_if_no_peer_cert => true, cacerts => Authorities} end,
+    Host = fun(Name, Authorities) -> #{names => [Name], handler => handler(), tls => Wants(Authorities)} end,
+    Start = fun(Authorities) -> start(#{listen => [#{port => 0, tls => Wants(One)}], hosts => [Host("one.org", One), Host("two.org", Authorities)]}) end,
+    Connect = fun(Port, Name, More) -> yucan_test_server:tls_connect(Port, [{versions, ['tlsv1.2']}, {server_name_indication, Name} | More] ++ Client) end,
+    Session = fun(Port) ->
+        {ok, Socket} = Connect(Port, "one.org", []),
+        {ok, [{session_id, Id}, {session_data, Data}]} = ssl:connection_information(Socket, [session_id, session_data]),
+        ok = ssl:send(Socket, "GET /host HTTP/1.1\r\nHost: one.org\r\n\r\n"),
+        {200, _, _} = tls_one(Socket, <<>>),
+        ok = ssl:close(Socket),
+        {Id, Data}
+    end,
+    Same = Start(One),
+    {Id, _} = Kept = Session(Same),
+    {ok, Resumed} = Connect(Same, "two.org", [{reuse_session, Kept}]),
+    {ok, [{session_id, Id}]} = ssl:connection_information(Resumed, [session_id]),
+    yucan_test_server:stop_all(),
+    Other = Start(Two),
+    {error, _} = Connect(Other, "two.org", []),
+    {error, _} = Connect(Other, "two.org", [{reuse_session, Session(Other)}]).
+
+%% The authorities that a server believes, and the certificate of a client that one of them has signed.
+client() ->
+    One = [{key, {namedCurve, secp256r1}}, {digest, sha256}],
+    Chain = #{root => One, intermediates => [], peer => One},
+    #{server_config := Server, client_config := Client} = public_key:pkix_test_data(#{server_chain => Chain, client_chain => Chain}),
+    {proplists:get_value(cacerts, Server), [Option || {Key, _} = Option <- Client, Key =/= cacerts]}.
 
 %% Whose certificate a client is shown.
 shown(Port, Name) ->

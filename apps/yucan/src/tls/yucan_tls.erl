@@ -7,14 +7,21 @@
 %% Iolists whose tail is a binary, as yucan_reply sends them.
 -dialyzer(no_improper_lists).
 
--export([look_at/2, server/3, anchor/0, open/2, by_name/2, handshake/3, protocol/1]).
--export_type([server/0]).
+-export([look_at/2, server/3, anchor/0, open/2, by_name/2, handshake/3, protocol/1, demands/1, has_met/2]).
+-export_type([server/0, demands/0, asked/0]).
 -export([peer/1, recv/3, recv_whole/4, send/2, send_large/2, send_file/6, setopts/2, arm/2, pause/2, event/2, next/2, is_closed/1, half_close/1, close/1, info/1]).
 
 -define(PART_BYTES, 65536).
 
 %% The TLS of a listener: its options, and where ssl keeps the key of its session tickets.
 -opaque server() :: {[ssl:tls_server_option()], Tickets :: none | wanted | ssl:sslsocket()}.
+
+%% What options of ssl say about the client's certificate.
+-opaque demands() :: [ssl:tls_server_option()].
+%% What a handshake asked of the client, and what those of the listener's hosts ask that say nothing else.
+-opaque asked() :: {Listener :: demands(), Asked :: none | [term()]}.
+
+-define(DEMANDS, [verify, fail_if_no_peer_cert, cacerts, cacertfile, depth, verify_fun, partial_chain, crl_check, crl_cache]).
 
 %% @doc Whether a file holds what an option of ssl needs: ssl itself would find out when the first client comes.
 -spec look_at(certfile | keyfile | cacertfile, file:name_all()) -> ok | {error, Why :: unicode:chardata()}.
@@ -76,7 +83,8 @@ refused(Reason) -> io_lib:format("~0tp", [Reason]).
 
 options(Own, Hosts, Http2) ->
     Named = [{Name, without_general(Tls)} || #{names := Names, tls := Tls} <- Hosts, Tls =/= none, Name <- Names],
-    Defaults = [{alpn_preferred_protocols, [<<"h2">> || Http2] ++ [<<"http/1.1">>]}, {versions, ['tlsv1.3', 'tlsv1.2']}, {honor_cipher_order, true}, {reuse_sessions, true}]
+    Defaults = [{alpn_preferred_protocols, [<<"h2">> || Http2] ++ [<<"http/1.1">>]}, {versions, ['tlsv1.3', 'tlsv1.2']}, {honor_cipher_order, true},
+                {reuse_sessions, have_same_demands(Own, [Tls || {_, Tls} <- Named])}]
         ++ [{session_tickets, stateless} || may_resume([Own | [Tls || {_, Tls} <- Named]])],
     Base = lists:foldl(fun({Key, _} = Default, All) -> case lists:keymember(Key, 1, Own) of true -> All; false -> [Default | All] end end, Own, Defaults),
     case Named of
@@ -87,6 +95,32 @@ options(Own, Hosts, Http2) ->
 %% A ticket says neither which certificate the client had nor for which name it was given: it would be a way around verify_peer.
 may_resume([Own | _] = All) ->
     lists:member('tlsv1.3', proplists:get_value(versions, Own, ['tlsv1.3'])) andalso not lists:any(fun(Tls) -> proplists:get_value(verify, Tls) =:= verify_peer end, All).
+
+%% ssl resumes a session of TLS 1.2 by its id, under whatever name: one host's authority would vouch for clients of all.
+have_same_demands(Own, Hosts) ->
+    Listener = demands(Own),
+    lists:all(fun(Host) -> asked(demands(Host), Listener) =:= asked([], Listener) end, Hosts).
+
+%% @doc Those of the options that say what a client has to show.
+-spec demands([ssl:tls_server_option()]) -> demands().
+demands(Options) -> [Option || {Key, _} = Option <- Options, lists:member(Key, ?DEMANDS)].
+
+%% ssl adds the options of a host to those of the listener.
+asked(Host, Listener) ->
+    All = Host ++ Listener,
+    case proplists:get_value(verify, All) of
+        verify_peer -> [proplists:get_value(Key, All) || Key <- ?DEMANDS];
+        _ -> none
+    end.
+
+%% @doc Has the client shown what this host wants? It may have shaken hands for another one: a client need not name a host in TLS.
+-spec has_met(none | asked(), Host :: demands()) -> boolean().
+has_met(none, _) -> true;
+has_met({Listener, Asked}, Host) ->
+    case asked(Host, Listener) of
+        none -> true;
+        Wanted -> Wanted =:= Asked
+    end.
 
 without_general(Tls) -> [Option || {Key, _} = Option <- Tls, Key =/= versions, Key =/= alpn_preferred_protocols].
 
@@ -99,16 +133,16 @@ by_name(Name, Named) ->
         [] -> undefined
     end.
 
-%% @doc Makes a connection one over TLS, and says which name the client has asked for. `plain': it begins with a letter, as requests of HTTP do, and
+%% @doc Makes a connection one over TLS, and says which name the client has asked for and what it had to show. `plain': it begins with a letter, as requests of HTTP do, and
 %% not with the byte 22 of TLS.
 -spec handshake(yucan_transport:socket(), server(), TimeoutMs :: pos_integer()) ->
-    {ok, yucan_transport:socket(), Sni :: undefined | binary()} | plain | error.
-handshake({_, Below}, Server, Timeout) ->
+    {ok, yucan_transport:socket(), Sni :: undefined | binary(), asked()} | plain | error.
+handshake({_, Below}, {Options, _} = Server, Timeout) ->
     case is_plain(Below, Timeout) of
         true -> plain;
         false ->
             case shake(Below, Server, Timeout) of
-                {ok, Tls} -> {ok, {?MODULE, Tls}, sni(Tls)};
+                {ok, Tls} -> Sni = sni(Tls), {ok, {?MODULE, Tls}, Sni, asked_of(Sni, Options)};
                 _ -> error
             end;
         error -> error
@@ -168,6 +202,15 @@ sni(Tls) ->
         {ok, [{sni_hostname, Name}]} when is_list(Name) -> yucan_header:lower(iolist_to_binary(Name));
         _ -> undefined
     end.
+
+asked_of(Sni, Options) ->
+    Listener = demands(Options),
+    ByName = proplists:get_value(sni_fun, Options),
+    Host = case Sni =/= undefined andalso ByName =/= undefined andalso ByName(Sni) of
+        Tls when is_list(Tls) -> demands(Tls);
+        _ -> []
+    end,
+    {Listener, asked(Host, Listener)}.
 
 -spec peer(ssl:sslsocket()) -> {ok, term()} | {error, term()}.
 peer(Tls) -> ssl:peername(Tls).
