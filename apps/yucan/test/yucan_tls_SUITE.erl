@@ -3,7 +3,7 @@
 -module(yucan_tls_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([tls/1, plain_on_tls/1, silent_on_tls/1, too_many/1, sni/1, client_certificate/1, resumed_elsewhere/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_refused/1, tls_drain/1, tls_on_a_port/1]).
+-export([tls/1, plain_on_tls/1, silent_on_tls/1, too_many/1, sni/1, client_certificate/1, resumed_elsewhere/1, renegotiation/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_refused/1, tls_drain/1, tls_on_a_port/1]).
 
 -import(yucan_test_server, [answered/1, handler/0, server_side/1, tls_one/2, wait_for/1]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [tls, plain_on_tls, silent_on_tls, too_many, sni, client_certificate, resumed_elsewhere, tls_reload, tls_renewed, tls_tickets, tls_refused, tls_drain, tls_on_a_port].
+all() -> [tls, plain_on_tls, silent_on_tls, too_many, sni, client_certificate, resumed_elsewhere, renegotiation, tls_reload, tls_renewed, tls_tickets, tls_refused, tls_drain, tls_on_a_port].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -158,6 +158,15 @@ resumed_elsewhere(Config) ->
     Other = Start(Two),
     {error, _} = Connect(Other, "two.org", []),
     {error, _} = Connect(Other, "two.org", [{reuse_session, Session(Other)}]).
+
+%% A second handshake costs a signature, and HTTP/2 forbids it (RFC 9113, 9.2.1).
+renegotiation(Config) ->
+    Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}]}),
+    [begin
+         {ok, Socket} = yucan_test_server:tls_connect(Port, [{versions, ['tlsv1.2']}, {alpn_advertised_protocols, [Protocol]}]),
+         {error, renegotiation_rejected} = ssl:renegotiate(Socket),
+         ok = ssl:close(Socket)
+     end || Protocol <- [<<"h2">>, <<"http/1.1">>]].
 
 %% The authorities that a server believes, and the certificate of a client that one of them has signed.
 client() ->

@@ -83,7 +83,7 @@ refused(Reason) -> io_lib:format("~0tp", [Reason]).
 
 options(Own, Hosts, Http2) ->
     Named = [{Name, without_general(Tls)} || #{names := Names, tls := Tls} <- Hosts, Tls =/= none, Name <- Names],
-    Defaults = [{alpn_preferred_protocols, [<<"h2">> || Http2] ++ [<<"http/1.1">>]}, {versions, ['tlsv1.3', 'tlsv1.2']}, {honor_cipher_order, true},
+    Defaults = [{alpn_preferred_protocols, [<<"h2">> || Http2] ++ [<<"http/1.1">>]}, {versions, ['tlsv1.3', 'tlsv1.2']}, {honor_cipher_order, true}, {client_renegotiation, false},
                 {reuse_sessions, have_same_demands(Own, [Tls || {_, Tls} <- Named])}]
         ++ [{session_tickets, stateless} || may_resume([Own | [Tls || {_, Tls} <- Named]])],
     Base = lists:foldl(fun({Key, _} = Default, All) -> case lists:keymember(Key, 1, Own) of true -> All; false -> [Default | All] end end, Own, Defaults),
