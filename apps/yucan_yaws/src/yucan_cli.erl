@@ -47,10 +47,10 @@ usage() ->
     "       yucan --attach NAME | --reload NAME | --status NAME | --stop NAME\n"
     "  -p, --port N        port (8080; 0: any that is free)\n"
     "  --ip ADDRESS        address, or localhost (127.0.0.1: this host only)\n"
+    "  --host NAME         also answer to this name (again for others)\n"
     "  --https             TLS with a certificate of your own, made at the first use\n"
     "  --auth FILE         ask for a password; FILE has lines NAME:PASSWORD, mode 600\n"
-    "  --upload            take files by PUT with the token that is shown\n"
-    "                      (or that of YUCAN_UPLOAD_TOKEN)\n"
+    "  --upload            take files by PUT with a token (or YUCAN_UPLOAD_TOKEN)\n"
     "  --cors              pages of other sites may read what is served\n"
     "  --spa               index.html for paths that are no file and have no suffix\n"
     "  --header 'N: V'     a header in all answers (again for others)\n"
@@ -85,6 +85,11 @@ parse(["--ip", Text | Rest], Words) ->
     case inet:parse_address(string:trim(Text, both, "[]")) of
         {ok, Ip} -> parse(Rest, Words#{ip => Ip});
         {error, _} -> {error, ["--ip ", Text, ": an address is expected"]}
+    end;
+parse(["--host", Text | Rest], Words) ->
+    case yucan_head:authority(unicode:characters_to_binary(Text)) of
+        {ok, Name, undefined} when Name =/= <<>> -> parse(Rest, Words#{hosts => [Name | maps:get(hosts, Words, [])]});
+        _ -> {error, ["--host ", Text, ": the name of a host, without a port, is expected"]}
     end;
 parse(["--header", Text | Rest], Words) ->
     case binary:split(unicode:characters_to_binary(Text), <<":">>) of

@@ -11,10 +11,10 @@
 -include_lib("public_key/include/public_key.hrl").
 
 -type wishes() :: #{what := string(), port => inet:port_number(), ip => inet:ip_address(), listing => boolean(), log => string(), lines => boolean(),
-                    hidden => boolean(), links => boolean(), cache => non_neg_integer(), headers => [{binary(), binary()}], cors => boolean(), spa => boolean(),
+                    hidden => boolean(), links => boolean(), cache => non_neg_integer(), headers => [{binary(), binary()}], hosts => [binary()], cors => boolean(), spa => boolean(),
                     auth => string(), https => boolean(), upload => binary(), live => boolean(), _ => _}.
 -type state() :: #{files := yucan_file:options(), file => binary(), cors := boolean(), spa := boolean(), users := none | [{binary(), binary()}],
-                   upload := none | binary(), hidden := boolean(), live := boolean()}.
+                   upload := none | binary(), hidden := boolean(), live := boolean(), hosts := any | [binary()]}.
 
 -define(CERTIFICATE_DAYS, 365).
 -define(LIVE, "/.yucan/changes").
@@ -34,12 +34,20 @@ options(#{what := What} = Wishes) ->
                              headers => [{<<"x-content-type-options">>, <<"nosniff">>} | maps:get(headers, Wishes, [])]},
                            maps:from_list([{follow_symlinks, always} || maps:get(links, Wishes, false)] ++ [{expires, Seconds} || #{cache := Seconds} <- [Wishes]])),
         State = File#{files => yucan_file:init(Files), cors => maps:get(cors, Wishes, false), spa => maps:get(spa, Wishes, false), users => users(Wishes),
-                      upload => maps:get(upload, Wishes, none), hidden => maps:get(hidden, Wishes, false), live => maps:get(live, Wishes, false)},
+                      upload => maps:get(upload, Wishes, none), hidden => maps:get(hidden, Wishes, false), live => maps:get(live, Wishes, false),
+                      hosts => hosts(maps:get(ip, Wishes, {127, 0, 0, 1}), maps:get(hosts, Wishes, []))},
         Listen = maps:merge(#{port => 8080}, maps:with([port, ip], Wishes)),
         {ok, #{listen => [case maps:get(https, Wishes, false) of true -> Listen#{tls => certificate()}; false -> Listen end],
                handler => {?MODULE, State}, access_log => log(Wishes)}}
     catch throw:{cannot, Text} -> {error, [Text]}
     end.
+
+%% A page of any site can send a browser here under a name of its own, if DNS says that this name is this host (DNS rebinding). Where only this host can
+%% connect, other names than its own are refused, or the page would read what is served.
+hosts(Ip, More) when element(1, Ip) =:= 127; Ip =:= {0, 0, 0, 0, 0, 0, 0, 1} ->
+    {ok, Own} = inet:gethostname(),
+    [yucan_header:lower(unicode:characters_to_binary(Own)) | More];
+hosts(_, _) -> any.
 
 log(#{log := File}) -> File;
 log(#{lines := true}) -> {function, fun ?MODULE:line/1};
@@ -101,7 +109,13 @@ make_certificate(Folder, File) ->
 
 %% @private
 -spec handle(yucan_req:req(), state()) -> yucan_handler:response().
-handle(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->
+handle(Req, #{hosts := Hosts} = State) ->
+    case Hosts =:= any orelse yucan_req:has_own_name(Req, Hosts) of
+        true -> answer(Req, State);
+        false -> yucan_error:page(403, ["yucan answers here to localhost only, not to ", yucan_req:host(Req), "; start it with --host ", yucan_req:host(Req), " if this is its name"])
+    end.
+
+answer(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->
     Response = case {Cors, yucan_req:method(Req), is_known(Req, State)} of
         %% A preflight bears no password.
         {true, <<"OPTIONS">>, _} -> {204, [{<<"access-control-allow-methods">>, <<"GET, HEAD, OPTIONS">>}, {<<"access-control-allow-headers">>, <<"*, Authorization">>}], <<>>};

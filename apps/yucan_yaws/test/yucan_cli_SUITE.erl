@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, this_folder/1, terminal/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, own_origin/1, empty_token/1, upload_conditions/1, upload_is_seen/1, upload_at_sigterm/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, other_names/1, this_folder/1, terminal/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, own_origin/1, empty_token/1, upload_conditions/1, upload_is_seen/1, upload_at_sigterm/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, this_folder, terminal, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, own_origin, empty_token, upload_conditions, upload_is_seen, upload_at_sigterm, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, other_names, this_folder, terminal, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, own_origin, empty_token, upload_conditions, upload_is_seen, upload_at_sigterm, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -206,8 +206,8 @@ wishes(Config) ->
              {element(1, Response), [proplists:get_value(Name, element(2, Response)) || Name <- [<<"access-control-allow-origin">>, <<"x-a">>, <<"x-content-type-options">>]]}
          || {Status, Response} <- [{401, yucan_client:get(Port, "/a.txt")}, {404, Ask("/missing", "joe:se:cret")}, {301, Ask("/sub", "joe:se:cret")}]],
         [{_, _} = binary:match(Page, Part) || Part <- [<<"./.dot">>, <<"5 B">>, <<"?sort=size\"">>]],
-        Exchange = fun(Head, Body) -> [{Status, _, _}] = yucan_client:exchange(Port, [Head, "\r\nHost: a\r\nContent-Length: ", integer_to_list(length(Body)), "\r\n\r\n", Body]), Status end,
-        [{204, Preflight, _}] = yucan_client:exchange(Port, "OPTIONS /a.txt HTTP/1.1\r\nHost: a\r\nOrigin: http://b\r\nAccess-Control-Request-Method: GET\r\nAccess-Control-Request-Headers: authorization\r\n\r\n"),
+        Exchange = fun(Head, Body) -> [{Status, _, _}] = yucan_client:exchange(Port, [Head, "\r\nHost: localhost\r\nContent-Length: ", integer_to_list(length(Body)), "\r\n\r\n", Body]), Status end,
+        [{204, Preflight, _}] = yucan_client:exchange(Port, "OPTIONS /a.txt HTTP/1.1\r\nHost: localhost\r\nOrigin: http://b\r\nAccess-Control-Request-Method: GET\r\nAccess-Control-Request-Headers: authorization\r\n\r\n"),
         %% `*' alone does not cover it (Fetch, 3.3.3).
         <<"*, Authorization">> = proplists:get_value(<<"access-control-allow-headers">>, Preflight),
         Put = fun(Path, Token) -> Exchange(["PUT ", Path, " HTTP/1.1\r\nAuthorization: Bearer ", Token], "uploaded") end,
@@ -235,7 +235,7 @@ wishes(Config) ->
         [{ok, <<"3">>}, {ok, <<"2">>}] = [file:read_file(filename:join([Folder, "sub", Name])) || Name <- ["one.txt", "two.txt"]],
         %% A client of HTTP/2 that gives up its upload leaves nothing of it.
         Client = yucan_h2_client:connect(Port),
-        ok = yucan_h2_client:send(Client, yucan_h2_client:headers(1, 0, [{<<":method">>, <<"PUT">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"a">>}, {<<":path">>, <<"/sub/half">>},
+        ok = yucan_h2_client:send(Client, yucan_h2_client:headers(1, 0, [{<<":method">>, <<"PUT">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"localhost">>}, {<<":path">>, <<"/sub/half">>},
                                                                          {<<"authorization">>, <<"Bearer a token">>}], <<>>)),
         Parts = fun() -> filelib:wildcard(filename:join(Folder, "sub/.half.*.part")) end,
         true = beamway_peer:wait_until(fun() -> length(Parts()) =:= 1 end, 20000),
@@ -245,6 +245,30 @@ wishes(Config) ->
     after
         stop(Served)
     end.
+
+%% A name that DNS makes point here belongs to somebody else, whose page must not read what this host alone can reach.
+other_names(Config) ->
+    Ask = fun(Port, Head) ->
+        [{Status, _, Body}] = yucan_client:exchange(Port, ["GET /a.txt HTTP/1.", Head, "\r\n\r\n"]),
+        {Status, Body}
+    end,
+    {ok, Own} = inet:gethostname(),
+    Serve = fun(Words, Checks) ->
+        Served = open(Config, ["-p", "0"] ++ Words ++ [?config(served, Config)]),
+        try Checks(port_in(line(Served))) after stop(Served) end
+    end,
+    Serve(["--host", "Proxy.example", "--host", "b.example"], fun(Port) ->
+        [{Name, {200, <<"content">>}} = {Name, Ask(Port, ["1\r\nHost: ", Name])}
+         || Name <- ["localhost:20821", "LOCALHOST", "a.localhost", "127.0.0.1", "127.9.9.9:1", "[::1]:8080", "192.0.2.1", "", Own, "proxy.example:80", "B.example"]],
+        {200, <<"content">>} = Ask(Port, "0"),
+        [begin
+             {403, Page} = Ask(Port, ["1\r\nHost: ", Name]),
+             {_, _} = binary:match(Page, iolist_to_binary(["--host ", Name]))
+         end || Name <- ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "evillocalhost", "a.proxy.example"]]
+    end),
+    %% Whoever can connect is meant to read it.
+    Serve(["--ip", "0.0.0.0", "--quiet"], fun(Port) -> {200, <<"content">>} = Ask(Port, "1\r\nHost: any.example") end),
+    {2, ["yucan: --host a:80: the name of a host, without a port, is expected; see: yucan --help"]} = run(Config, ["--host", "a:80"], []).
 
 %% An origin of --header stands alone beside --cors: browsers refuse an answer that has two.
 own_origin(Config) ->
@@ -265,7 +289,7 @@ empty_token(Config) ->
         Port = port_in(line(Served)),
         {match, _} = re:run(line(Served), "^yucan: upload by: .* Bearer [A-Za-z0-9+/]{20}' http://"),
         Form = "--b\r\nContent-Disposition: form-data; name=token\r\n\r\n\r\n--b\r\nContent-Disposition: form-data; name=file; filename=\"b.txt\"\r\n\r\nx\r\n--b--\r\n",
-        [{401, _, _}] = yucan_client:exchange(Port, ["POST / HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: ", integer_to_list(length(Form)), "\r\n\r\n", Form])
+        [{401, _, _}] = yucan_client:exchange(Port, ["POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: ", integer_to_list(length(Form)), "\r\n\r\n", Form])
     after
         stop(Served)
     end.
@@ -281,7 +305,7 @@ upload_is_seen(Config) ->
         Port = port_in(line(Served)),
         Ask = fun() -> [element(3, yucan_client:get(Port, [$/, Name])) || Name <- Names] end,
         Send = fun(Head, Body) ->
-            [{Status, _, _}] = yucan_client:exchange(Port, [Head, "\r\nHost: a\r\nAuthorization: Bearer a token\r\nContent-Length: ", integer_to_list(length(Body)), "\r\n\r\n", Body]),
+            [{Status, _, _}] = yucan_client:exchange(Port, [Head, "\r\nHost: localhost\r\nAuthorization: Bearer a token\r\nContent-Length: ", integer_to_list(length(Body)), "\r\n\r\n", Body]),
             Status
         end,
         [<<"old">>, <<"old">>] = Ask(),
@@ -303,7 +327,7 @@ upload_at_sigterm(Config) ->
     try
         Port = port_in(line(Served)),
         Socket = yucan_client:connect(Port),
-        ok = gen_tcp:send(Socket, "PUT /a.txt HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a token\r\nContent-Length: 4\r\n\r\nsl"),
+        ok = gen_tcp:send(Socket, "PUT /a.txt HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a token\r\nContent-Length: 4\r\n\r\nsl"),
         true = beamway_peer:wait_until(fun() -> filelib:wildcard(".a.txt.*.part", Folder) =/= [] end, ?WAIT_MS),
         [] = os:cmd("kill -TERM " ++ integer_to_list(Pid)),
         true = beamway_peer:wait_until(fun() ->
@@ -342,7 +366,7 @@ upload_conditions(Config) ->
         {200, Headers, <<"old">>} = yucan_client:get(Port, "/a.txt"),
         [Etag, Date] = [proplists:get_value(Name, Headers) || Name <- [<<"etag">>, <<"last-modified">>]],
         Put = fun(Path, Conditions) ->
-            [{Status, _, _}] = yucan_client:exchange(Port, ["PUT ", Path, " HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a token\r\nContent-Length: 3\r\n",
+            [{Status, _, _}] = yucan_client:exchange(Port, ["PUT ", Path, " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a token\r\nContent-Length: 3\r\n",
                                                             [[Condition, "\r\n"] || Condition <- Conditions], "\r\nnew"]),
             Status
         end,
@@ -366,7 +390,7 @@ upload_conditions(Config) ->
                                [["If-Modified-Since: ", Date]]]],
         %% One that began when the file was not there.
         Slow = yucan_client:connect(Port),
-        ok = gen_tcp:send(Slow, "PUT /c.txt HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a token\r\nContent-Length: 4\r\nIf-None-Match: *\r\n\r\nsl"),
+        ok = gen_tcp:send(Slow, "PUT /c.txt HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a token\r\nContent-Length: 4\r\nIf-None-Match: *\r\n\r\nsl"),
         true = beamway_peer:wait_until(fun() -> filelib:wildcard(".c.txt.*.part", Folder) =/= [] end, ?WAIT_MS),
         201 = Put("/c.txt", []),
         ok = gen_tcp:send(Slow, "ow"),
@@ -431,7 +455,7 @@ live(Config) ->
     ok = file:make_symlink(Folder, Link),
     Changes = fun(Port) ->
         Socket = yucan_client:connect(Port),
-        ok = gen_tcp:send(Socket, "GET /.yucan/changes HTTP/1.1\r\nHost: a\r\n\r\n"),
+        ok = gen_tcp:send(Socket, "GET /.yucan/changes HTTP/1.1\r\nHost: localhost\r\n\r\n"),
         _ = yucan_yaws_site:receive_until(Socket, <<": ok\n\n\r\n">>),
         Socket
     end,
