@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Mounts another server below a path: `revproxy = /prefix http://host/path'.
 %%
-%% The other server gets the request without the prefix, with X-Forwarded-For, -Host and -Proto, and a body of known length. A Location
-%% that it answers with is translated back. One connection for each request.
+%% The other server gets the request without the prefix, with X-Forwarded-For, -Host and -Proto, X-Real-IP, and a body of known length. What
+%% else a client may say of itself is left out. A Location that it answers with is translated back. One connection for each request.
 -module(yucan_revproxy).
 
 -export([respond/4]).
@@ -36,14 +36,16 @@ failed(Reason, Url) ->
 head(Req, Prefix, Url, Body) ->
     [yucan_req:method(Req), " ", target(Req, Prefix, Url), " HTTP/1.1\r\nhost: ", host(Url), "\r\n",
      [[Name, ": ", Value, "\r\n"] || {Name, Value} <- yucan_header:without_hops(yucan_req:headers(Req)), is_passed(Name)],
-     "x-forwarded-for: ", forwarded_for(Req), "\r\n",
+     "x-forwarded-for: ", forwarded_for(Req), "\r\nx-real-ip: ", address(yucan_req:peer(Req)), "\r\n",
      case yucan_req:header(<<"host">>, Req) of
          undefined -> "";
          Given -> ["x-forwarded-host: ", Given, "\r\n"]
      end,
      "x-forwarded-proto: ", atom_to_binary(yucan_req:scheme(Req)), "\r\n",
      case yucan_spool:size(Body) of
-         none -> "";
+         none ->
+             Says = lists:member(yucan_req:method(Req), [<<"POST">>, <<"PUT">>, <<"PATCH">>]) orelse yucan_req:header(<<"content-length">>, Req) =/= undefined,
+             ["content-length: 0\r\n" || Says];
          Size -> ["content-length: ", integer_to_binary(Size), "\r\n"]
      end,
      "connection: close\r\n\r\n"].
@@ -69,19 +71,23 @@ host(Url) ->
     Rest.
 
 forwarded_for(Req) ->
-    {Address, _} = yucan_req:peer_socket(Req),
-    Own = case inet:ntoa(Address) of
-              {error, einval} -> "unknown";
-              Text -> Text
-          end,
+    Own = address(yucan_req:peer_socket(Req)),
     case yucan_req:header(<<"x-forwarded-for">>, Req) of
         undefined -> Own;
         Before -> [Before, ", ", Own]
     end.
 
+address({Address, _}) ->
+    case inet:ntoa(Address) of
+        {error, einval} -> "unknown";
+        Text -> Text
+    end.
+
+%% A client must not speak for a proxy. Many servers make one variable of X_A and X-A, so names with an underscore are left out, as for scripts (yucan_cgi).
+is_passed(<<"x-forwarded-", _/binary>>) -> false;
 is_passed(Name) ->
-    not lists:member(Name, [<<"host">>, <<"content-length">>, <<"expect">>, <<"x-forwarded-for">>, <<"x-forwarded-host">>, <<"x-forwarded-proto">>,
-                            <<"proxy">>]).
+    not lists:member(Name, [<<"host">>, <<"content-length">>, <<"expect">>, <<"forwarded">>, <<"x-real-ip">>, <<"proxy">>])
+        andalso binary:match(Name, <<"_">>) =:= nomatch.
 
 %% A place on the other server is one below the prefix here.
 back({<<"location">>, Location}, Prefix, #{path := Base} = Url, Own) ->

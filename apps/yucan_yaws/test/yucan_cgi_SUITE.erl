@@ -10,7 +10,7 @@
 -export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
          hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, without_descriptors/1, given_up/1, too_many/1, head_request/1, not_executable/1, shell_characters/1, called/1,
          scripts_of_two_sites/1, fcgi_broken/1, body_bound/1, fcgi_leaves/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
-         revproxy_path/1, revproxy_hops/1, revproxy_elsewhere/1, over_ipv6/1]).
+         revproxy_path/1, revproxy_hops/1, revproxy_names/1, revproxy_no_body/1, revproxy_elsewhere/1, over_ipv6/1]).
 
 -define(LOOPBACK6, {0, 0, 0, 0, 0, 0, 0, 1}).
 
@@ -19,7 +19,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 all() ->
     [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
      client_leaves, without_descriptors, given_up, too_many, head_request, not_executable, shell_characters, called, scripts_of_two_sites, body_bound, fcgi_broken, fcgi_leaves, fcgi_absent, revproxy, revproxy_broken, many_at_once,
-     revproxy_path, revproxy_hops, revproxy_elsewhere, over_ipv6].
+     revproxy_path, revproxy_hops, revproxy_names, revproxy_no_body, revproxy_elsewhere, over_ipv6].
 
 %% Bodies go to a folder of this suite's own, where nobody else leaves files.
 init_per_suite(Config) ->
@@ -511,6 +511,28 @@ revproxy_hops(Config) ->
     [{Line, Is} = {Line, lists:member(Line, Lines)}
      || {Line, Is} <- [{<<"x-hop: 1">>, false}, {<<"x-also: 2">>, false}, {<<"x-stays: 3">>, true}, {<<"connection: close">>, true}]],
     [undefined, <<"2">>] = [proplists:get_value(Name, Headers) || Name <- [<<"x-own">>, <<"x-other">>]],
+    gen_tcp:close(Listen).
+
+%% A client cannot say who it is by a name that the server behind may take for the proxy's: not by one with an underscore either, which many servers
+%% make the same variable of.
+revproxy_names(Config) ->
+    {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
+    Port = start(Config, ["revproxy = / http://", Address, "/\n"], []),
+    {200, _, _} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/",
+        headers => [{Name, "6.6.6.6"} || Name <- ["X_Forwarded_For", "x-forwarded_proto", "Forwarded", "X-Real-IP", "X-Forwarded-Port", "X-Forwarded-For", "X-Stays"]]}),
+    ["x-forwarded-for: 6.6.6.6, 127.0.0.1", "x-forwarded-host: h", "x-forwarded-proto: http", "x-real-ip: 127.0.0.1", "x-stays: 6.6.6.6"] =
+        lists:sort([Line || Line <- [string:lowercase(binary_to_list(Line)) || Line <- told()], lists:prefix("x", Line) orelse lists:prefix("forwarded", Line)]),
+    gen_tcp:close(Listen).
+
+%% RFC 9110, 8.6: a method that has a body as a rule says that this one has none.
+revproxy_no_body(Config) ->
+    {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
+    Port = start(Config, ["revproxy = / http://", Address, "/\n"], []),
+    [begin
+         {200, _, _} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/", method => Method, headers => Headers}),
+         {Method, Expected} = {Method, [Line || Line <- told(), string:prefix(string:lowercase(Line), "content-length") =/= nomatch]}
+     end || {Method, Headers, Expected} <- [{"POST", [{"Content-Length", "0"}], [<<"content-length: 0">>]}, {"PUT", [], [<<"content-length: 0">>]}, {"PATCH", [], [<<"content-length: 0">>]},
+                                            {"DELETE", [{"Content-Length", "0"}], [<<"content-length: 0">>]}, {"GET", [], []}, {"DELETE", [], []}]],
     gen_tcp:close(Listen).
 
 %% A place on the other server is below the prefix here, without the path that stands for the prefix there. One on a third server is no place here.
