@@ -18,6 +18,11 @@ answer(<<"/steps/open">>, Req, _) ->
     ok = yucan_answer:write(<<"two">>, Req),
     sent;
 answer(<<"/steps/twice">>, Req, _) -> ok = yucan_answer:send({200, [], <<"once">>}, Req), yucan_answer:send({200, [], <<"again">>}, Req);
+answer(<<"/steps/returned">>, Req, _) -> ok = yucan_answer:send({200, [], <<"once">>}, Req), {200, [], <<"again">>};
+answer(<<"/steps/left">>, Req, _) -> ok = yucan_answer:open(200, [], Req), ok = yucan_answer:write(<<"begun">>, Req), {200, [], <<"again">>};
+answer(<<"/steps/within">>, Req, _) -> {200, [], {stream, fun(Write) -> ok = yucan_answer:send({200, [], <<"within">>}, Req), Write(<<"stream">>) end}};
+answer(<<"/remember/", Name/binary>>, _, _) ->
+    {200, [], io_lib:format("~0tp", [[put(Key, Name) || Key <- [user, {user, 1}]]])};
 answer(<<"/steps/crash">>, Req, _) -> ok = yucan_answer:open(200, [], Req), ok = yucan_answer:write(<<"begun">>, Req), error(on_purpose);
 answer(<<"/steps/none">>, _, _) -> sent;
 answer(<<"/exit">>, _, _) -> exit(on_purpose);

@@ -331,7 +331,7 @@ received(Req, Site) -> yucan_forwarded:received(Req, Site).
 -spec answer(#req{}, #site{}) -> yucan_reply:outcome().
 answer(Req, Site) ->
     try
-        yucan_reply:send(with_id(respond(Req, Site), Req, Site), Req, Site)
+        yucan_reply:send(with_id(only(respond(Req, Site)), Req, Site), Req, Site)
     catch
         Class:Reason:Stack ->
             yucan_events:crash(Class, Reason, Stack, Req),
@@ -340,6 +340,12 @@ answer(Req, Site) ->
                 Outcome -> Outcome
             end
     end.
+
+%% A second answer would be taken for that of the next request. `close' is none.
+only(Response) when Response =:= sent; Response =:= close -> Response;
+only(Response) ->
+    yucan_reply:has_begun() andalso error({bad_response, already_sent}),
+    Response.
 
 respond(Req, #site{limits = #limits{address_requests = infinity}} = Site) -> yucan_router:respond(Req, Site);
 respond(Req, #site{limits = #limits{address_requests = PerSecond}, quota = Quota} = Site) ->

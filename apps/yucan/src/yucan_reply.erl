@@ -375,7 +375,7 @@ finish(_, _, _, Status, {_, Written}) ->
 %% @private Sends an answer, or the head of a stream whose function is `open'. What it came to is for the handler's `sent'.
 -spec step(yucan_handler:response() | open(), #req{}) -> ok.
 step(Response, #req{conn = #conn{server = Server}} = Req) ->
-    get(?ANSWERED) =:= undefined orelse error({bad_response, already_sent}),
+    get(?ANSWERED) =:= undefined andalso get(?WRITTEN) =:= undefined orelse error({bad_response, already_sent}),
     Site = persistent_term:get({yucan, Server}),
     _ = put(?ANSWERED, send(yucan_conn:with_id(Response, Req, Site), Req, Site)),
     ok.

@@ -196,11 +196,15 @@ answers_by_steps(Config) ->
     [{200, _, <<>>}] = yucan_client:exchange(Port, ["HEAD /steps/whole", ?HOST, "\r\n"], <<"HEAD">>),
     %% What was sent stays as it is, and nothing looks like the end of what was not.
     [{200, _, <<"once">>}] = yucan_client:exchange(Port, Get("twice")),
+    [{200, _, <<"once">>}, {200, _, <<"whole">>}] = yucan_client:exchange(Port, [Get("returned"), Get("whole")]),
+    {malformed, Left} = yucan_client:exchange(Port, [Get("left"), Get("whole")]),
+    [_, <<"5\r\nbegun\r\n">>] = binary:split(Left, <<"\r\n\r\n">>),
+    [{500, _, _}] = yucan_client:exchange(Port, [Get("within"), Get("whole")]),
     {malformed, Cut} = yucan_client:exchange(Port, [Get("crash"), Get("whole")]),
     [_, <<"5\r\nbegun\r\n">>] = binary:split(Cut, <<"\r\n\r\n">>),
     {500, _, _} = yucan_client:get(Port, "/steps/none"),
     [{200, _, Body} = yucan_h2_client:request(Port, <<"/steps/", Path/binary>>, [])
-     || {Path, Body} <- [{<<"whole">>, <<"whole">>}, {<<"twice">>, <<"once">>}]],
+     || {Path, Body} <- [{<<"whole">>, <<"whole">>}, {<<"twice">>, <<"once">>}, {<<"returned">>, <<"once">>}]],
     {reset, _} = yucan_h2_client:request(Port, <<"/steps/crash">>, []),
     {500, _, _} = yucan_h2_client:request(Port, <<"/steps/none">>, []).
 
