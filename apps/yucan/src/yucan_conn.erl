@@ -401,10 +401,21 @@ finish(Rest, #state{socket = Socket} = State) ->
 
 %% `Count' messages may come if none may yet. A stream may have let some come as well (yucan_sse): they stand before all that recv would give.
 next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
+    ok = forget_user(get_keys()),
     case (Armed =:= 0 orelse Rest =/= <<>>) andalso yucan_reply:has_streamed() of
         true -> followed(yucan_transport:pause(Socket, Rest), Count, State#state{armed = 0}, Site);
         false -> followed(Rest, Count, State, Site)
     end.
+
+%% The next request of a proxy is another user's. HTTP/2 has a process for each.
+forget_user([Key | Keys]) when Key =:= '$yucan_date'; Key =:= '$yucan_checked'; Key =:= '$yucan_peer'; Key =:= '$yucan_streamed'; Key =:= '$yucan_held';
+                               Key =:= '$ancestors'; Key =:= '$initial_call'; Key =:= rand_seed ->
+    forget_user(Keys);
+forget_user([Key | Keys]) ->
+    _ = erase(Key),
+    forget_user(Keys);
+forget_user([]) ->
+    ok.
 
 followed(<<>>, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
     ok = yucan_transport:release(Socket),

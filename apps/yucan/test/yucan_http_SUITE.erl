@@ -4,7 +4,7 @@
 -module(yucan_http_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([what_all_answers_have/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, repeated/1, http_1_0/1, head/1, no_body_statuses/1, options/1, later_minor_version/1,
+-export([what_all_answers_have/1, dictionary/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, repeated/1, http_1_0/1, head/1, no_body_statuses/1, options/1, later_minor_version/1,
          response_splitting/1, byte_by_byte/1, odd_bytes/1, crlf_before/1]).
 
 -import(yucan_client, [statuses/1]).
@@ -18,12 +18,23 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [what_all_answers_have, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, repeated, http_1_0, head, no_body_statuses, options, later_minor_version, response_splitting,
+    [what_all_answers_have, dictionary, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, repeated, http_1_0, head, no_body_statuses, options, later_minor_version, response_splitting,
      byte_by_byte, odd_bytes, crlf_before].
 
 init_per_suite(Config) -> [{port, yucan_test_server:start(yucan_http, #{limits => patient(#{})})} | Config].
 
 end_per_suite(_) -> yucan_test_server:stop_all().
+
+%% What a handler keeps in its process is not there for the next request, which may be another user's.
+dictionary(Config) ->
+    Get = fun(Name) -> ["GET /remember/", Name, ?HOST, "\r\n"] end,
+    Post = ["POST /remember/carol", ?HOST, "Content-Length: 4\r\n\r\nbody"],
+    [{200, _, <<"[undefined,undefined]">>} = Answer || Answer <- yucan_client:exchange(?config(port, Config), [Get("alice"), Get("alice"), Post, Get("bob")])],
+    Socket = yucan_client:connect(?config(port, Config)),
+    [begin
+         ok = gen_tcp:send(Socket, Get(Name)),
+         {200, _, <<"[undefined,undefined]">>} = yucan_client:one(Socket)
+     end || Name <- ["alice", "bob"]].
 
 %% RFC 9110, 6.6.1 and 10.2.4; whoever writes the answer: for a body, a file, a stream, a switch of protocols, and for what is no request at all.
 what_all_answers_have(Config) ->

@@ -54,6 +54,20 @@ defmodule YucanTest do
     assert {200, _, "hello"} = :yucan_client.get(Yucan.port(Application.Plug.Yucan.HTTP), "/hello")
   end
 
+  # A proxy sends requests of several users over one connection.
+  test "shows a request nothing that the one before has kept in its process" do
+    plug = fn conn, [] ->
+      before = inspect({Logger.metadata(), Process.get(:locale)})
+      Logger.metadata(user: "alice")
+      Process.put(:locale, "de")
+      Plug.Conn.send_resp(conn, 200, before)
+    end
+
+    start_supervised!({Yucan, plug: plug, port: 0, ip: :loopback, name: :yucan_kept, startup_log: false})
+    request = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    assert [{200, _, "{[], nil}"}, {200, _, "{[], nil}"}] = :yucan_client.exchange(Yucan.port(:yucan_kept), [request, request])
+  end
+
   test "keeps the options of a plug out of the log" do
     plug = {Application.Plug, password: "hidden"}
     log = capture_log(fn -> start_supervised!({Yucan, plug: plug, port: 0, ip: :loopback}) end)
