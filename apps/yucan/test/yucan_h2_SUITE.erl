@@ -4,7 +4,7 @@
 -module(yucan_h2_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, logged_after_the_end/1, large/1, windows/1, window_of_zero/1, silent_client/1, blocked_send/1, uploads_are_bounded/1, crashes/1, at_once/1,
+-export([reads_while_it_sends/1, end_without_window/1, answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, logged_after_the_end/1, large/1, windows/1, window_of_zero/1, silent_client/1, blocked_send/1, uploads_are_bounded/1, crashes/1, at_once/1,
          too_many/1, bad_trailers/1, unread_given_up/1, given_up/1, own_process/1, floods/1, broken_rules/1, headers_without_end/1, headers_too_large/1, idle/1, pings_keep_nothing/1, idle_behind_answer/1, drain/1, requests/1, reload/1,
          tls/1, prior_knowledge/1, switched_off/1, events/1, websocket/1, websocket_flood/1, websocket_lost/1, websocket_closed/1, curl/1]).
 
@@ -16,7 +16,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [answers, bodies, same_as_http_1, malformed, cookies, logged_after_the_end, large, windows, window_of_zero, silent_client, blocked_send, uploads_are_bounded, crashes, at_once, too_many, bad_trailers, unread_given_up, given_up, own_process, floods, broken_rules,
+    [reads_while_it_sends, end_without_window, answers, bodies, same_as_http_1, malformed, cookies, logged_after_the_end, large, windows, window_of_zero, silent_client, blocked_send, uploads_are_bounded, crashes, at_once, too_many, bad_trailers, unread_given_up, given_up, own_process, floods, broken_rules,
      headers_without_end, headers_too_large, idle, pings_keep_nothing, idle_behind_answer, drain, requests, reload, tls, prior_knowledge, switched_off, events, websocket, websocket_flood, websocket_lost, websocket_closed, curl].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -233,6 +233,40 @@ received(_, _, Sum, Most) when Sum >= Most -> Sum;
 received(Socket, Id, Sum, Most) ->
     {0, _, Id, Data} = yucan_h2_client:until(Socket, 0),
     received(Socket, Id, Sum + byte_size(Data), Most).
+
+%% While a large answer goes to a client that reads slowly, other requests begin.
+reads_while_it_sends(_) ->
+    Test = self(),
+    Large = binary:copy(<<"x">>, 24 bsl 20),
+    Answer = fun(Req, _) -> Test ! {began, yucan_req:path(Req)}, {200, [], case yucan_req:path(Req) of <<"/large">> -> Large; _ -> <<"small">> end} end,
+    {ok, Raw} = gen_tcp:connect({127, 0, 0, 1}, start(#{middleware => [Answer]}), [binary, {active, false}, {recbuf, 65536}]),
+    Socket = yucan_h2_client:connect(Raw, yucan_h2_client:settings([{4, 30000000}])),
+    yucan_h2_client:send(Socket, yucan_h2_client:frame(8, 0, 0, <<30000000:32>>)),
+    ask(Socket, 1, fields(<<"/large">>)),
+    receive {began, <<"/large">>} -> ok after ?WAIT_MS -> error(not_begun) end,
+    {ok, _} = gen_tcp:recv(Socket, 100000, ?WAIT_MS),
+    ask(Socket, 3, fields(<<"/small">>)),
+    %% What both systems hold for the connection is on its way in any case.
+    true = read_until_begun(Socket, 0) < 12 bsl 20.
+
+read_until_begun(Socket, Read) ->
+    receive {began, <<"/small">>} -> Read
+    after 2 ->
+        {ok, Data} = gen_tcp:recv(Socket, 65536, ?WAIT_MS),
+        read_until_begun(Socket, Read + byte_size(Data))
+    end.
+
+%% 6.9.1: an empty last frame needs no window, also if that is below zero.
+end_without_window(_) ->
+    Test = self(),
+    Stream = fun(Write) -> ok = Write(<<"0123456789">>), Test ! {written, self()}, receive go -> ok end end,
+    Socket = yucan_h2_client:connect(start(#{middleware => [fun(_, _) -> {200, [], {stream, Stream}} end]}), yucan_h2_client:settings([{4, 10}])),
+    ask(Socket, 1, fields(<<"/">>)),
+    {0, 0, 1, <<"0123456789">>} = yucan_h2_client:until(Socket, 0),
+    yucan_h2_client:send(Socket, [yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings([{4, 0}])), yucan_h2_client:frame(6, 0, 0, <<1:64>>)]),
+    {6, 1, 0, <<1:64>>} = yucan_h2_client:until(Socket, 6),
+    receive {written, Pid} -> Pid ! go after ?WAIT_MS -> error(not_written) end,
+    {0, 1, 1, <<>>} = yucan_h2_client:until(Socket, 0).
 
 %% Who gives no room for an answer loses its stream after `send_ms', and keeps the others.
 window_of_zero(_) ->

@@ -174,8 +174,15 @@ unless_there(Name, Rest, Fields) ->
 next(#state{h2 = H2} = State) ->
     Pumped = State#state{h2 = yucan_h2_state:pump(H2)},
     case yucan_h2_state:output_bytes(Pumped#state.h2) of
-        Bytes when Bytes >= ?SEND_BYTES -> next(clock(flush(Pumped)));
+        Bytes when Bytes >= ?SEND_BYTES -> between(flush(Pumped));
         Bytes -> any_more(Bytes, yucan_h2_state:is_busy(H2), Pumped)
+    end.
+
+%% The rest of a large answer may take its client long. What comes meanwhile does not wait for that.
+between(State) ->
+    receive
+        Message -> message(Message, State)
+    after 0 -> next(clock(State))
     end.
 
 any_more(0, _, State) -> rest(State);

@@ -402,6 +402,8 @@ data(Id, Data, Fin, From, #h2{streams = Streams, send_window = Window, max_frame
     case Streams of
         #{Id := #stream{send_window = Own, pending = none} = Stream} when Size =< Own, Size =< Window, Size =< Max, Size =< ?TURN_BYTES ->
             sent(Id, Data, Size, Fin, From, Stream, S);
+        %% It needs no window (6.9.1), also not one that is above zero.
+        #{Id := #stream{pending = none} = Stream} when Size =:= 0 -> sent(Id, Data, 0, Fin, From, Stream, S);
         #{Id := #stream{pending = none} = Stream} ->
             ready(Id, Stream#stream{pending = {iolist_to_binary(Data), Fin, From}, since = Now}, S);
         _ -> reply(From, {error, closed}, S)
