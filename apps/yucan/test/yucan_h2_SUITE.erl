@@ -4,7 +4,7 @@
 -module(yucan_h2_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([reads_while_it_sends/1, end_without_window/1, answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, logged_after_the_end/1, large/1, windows/1, window_of_zero/1, silent_client/1, blocked_send/1, uploads_are_bounded/1, crashes/1, at_once/1,
+-export([reads_while_it_sends/1, nothing_kept/1, end_without_window/1, answers/1, bodies/1, same_as_http_1/1, malformed/1, cookies/1, logged_after_the_end/1, large/1, windows/1, window_of_zero/1, silent_client/1, blocked_send/1, uploads_are_bounded/1, crashes/1, at_once/1,
          too_many/1, bad_trailers/1, unread_given_up/1, given_up/1, own_process/1, floods/1, broken_rules/1, headers_without_end/1, headers_too_large/1, idle/1, pings_keep_nothing/1, idle_behind_answer/1, drain/1, requests/1, reload/1,
          tls/1, prior_knowledge/1, switched_off/1, events/1, websocket/1, websocket_flood/1, websocket_lost/1, websocket_closed/1, curl/1]).
 
@@ -16,7 +16,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [reads_while_it_sends, end_without_window, answers, bodies, same_as_http_1, malformed, cookies, logged_after_the_end, large, windows, window_of_zero, silent_client, blocked_send, uploads_are_bounded, crashes, at_once, too_many, bad_trailers, unread_given_up, given_up, own_process, floods, broken_rules,
+    [reads_while_it_sends, nothing_kept, end_without_window, answers, bodies, same_as_http_1, malformed, cookies, logged_after_the_end, large, windows, window_of_zero, silent_client, blocked_send, uploads_are_bounded, crashes, at_once, too_many, bad_trailers, unread_given_up, given_up, own_process, floods, broken_rules,
      headers_without_end, headers_too_large, idle, pings_keep_nothing, idle_behind_answer, drain, requests, reload, tls, prior_knowledge, switched_off, events, websocket, websocket_flood, websocket_lost, websocket_closed, curl].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
@@ -255,6 +255,23 @@ read_until_begun(Socket, Read) ->
         {ok, Data} = gen_tcp:recv(Socket, 65536, ?WAIT_MS),
         read_until_begun(Socket, Read + byte_size(Data))
     end.
+
+%% A connection that waits for events keeps nothing of the bodies before.
+nothing_kept(_) ->
+    Events = fun(Req) -> yucan_sse:response(Req, [], fun(start, _) -> {send, #{data => <<"x">>}, none}; (_, _) -> {ok, none} end, none) end,
+    Port = start(#{middleware => [fun(Req, Next) -> case yucan_req:path(Req) of <<"/wait">> -> Events(Req); _ -> Next(Req) end end]}),
+    Raw = yucan_client:connect(Port),
+    Socket = yucan_h2_client:connect(Raw, yucan_h2_client:settings([{4, 30000000}])),
+    ask(Socket, 1, fields(<<"/wait">>)),
+    {1, 4, 1, _} = yucan_h2_client:until(Socket, 1),
+    begin_with(Socket, 3, with_method(<<"POST">>, <<"/count">>, [])),
+    upload(Socket, 3, binary:copy(<<"0123456789abcdef">>, 60000), 262144, 1048576),
+    {200, _, <<"960000">>} = response(Socket, 3),
+    {Connection, _} = yucan_test_server:server_side(Raw),
+    true = beamway_peer:wait_until(fun() ->
+        {binary, Binaries} = process_info(Connection, binary),
+        lists:sum([Size || {_, Size, _} <- Binaries]) < 20000
+    end, 10000).
 
 %% 6.9.1: an empty last frame needs no window, also if that is below zero.
 end_without_window(_) ->

@@ -4,7 +4,7 @@
 -module(yucan_ws_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([handshake/1, refused/1, echo/1, fragments/1, control/1, closing/1, violations/1, too_large/1, deflate/1, deflate_window/1, deflate_context/1, origins/1, bomb/1, talk_first/1, greeting/1, lost/1, crash/1,
+-export([nothing_kept/1, origins_over_tls/1, handshake/1, refused/1, echo/1, fragments/1, control/1, closing/1, violations/1, too_large/1, deflate/1, deflate_window/1, deflate_context/1, origins/1, bomb/1, talk_first/1, greeting/1, lost/1, crash/1,
          in_one_packet/1, in_pieces/1, python/1,
          fragments_are_bounded/1, flood/1, flood_served/1, never_silent/1]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, deflate_window, deflate_context, origins, bomb, talk_first, greeting, lost, crash, in_one_packet, in_pieces, python,
+all() -> [nothing_kept, origins_over_tls, handshake, refused, echo, fragments, control, closing, violations, too_large, deflate, deflate_window, deflate_context, origins, bomb, talk_first, greeting, lost, crash, in_one_packet, in_pieces, python,
           fragments_are_bounded, flood, flood_served, never_silent].
 
 init_per_suite(Config) ->
@@ -97,6 +97,25 @@ fragments_are_bounded(_) ->
          {1, 0, 1, Whole} = recv(Socket)
      end || Payload <- [<<>>, <<"x">>]],
     ok = yucan:stop(yucan_ws_fragments).
+
+%% What one large message or many small ones have left behind does not stay with a client that falls silent, nor the former with one that goes on.
+nothing_kept(_) ->
+    Port = yucan_test_server:start(yucan_ws_kept, #{handler => {yucan_test_handler, self()}}),
+    Large = crypto:strong_rand_bytes(900000),
+    Small = [crypto:strong_rand_bytes(10000) || _ <- lists:seq(1, 50)],
+    [begin
+         {Socket, _} = open(Port, "/ws", #{}),
+         Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
+         [begin send(Socket, 2, Message), {1, 0, 2, Message} = recv(Socket) end || Message <- Messages],
+         true = beamway_peer:wait_until(fun() ->
+             _ = [begin send(Socket, 1, <<"x">>), {1, 0, 1, <<"x">>} = recv(Socket) end || GoesOn],
+             {binary, Binaries} = process_info(Pid, binary),
+             lists:sum([Size || {_, Size, _} <- Binaries]) < 20000
+         end, 20000),
+         ok = gen_tcp:close(Socket),
+         receive {ws_ended, _} -> ok after ?WAIT_MS -> error(not_ended) end
+     end || {Messages, GoesOn} <- [{[Large], false}, {Small, false}, {[Large], true}]],
+    ok = yucan:stop(yucan_ws_kept).
 
 %% A client that sends without a pause fills the mailbox to the same bound each time.
 flood(_) ->
@@ -266,6 +285,18 @@ origins(Config) ->
              {"/ws", "a.org", "http://b.org", 403}, {"/ws", "a.org", "http://a.org.b.org", 403}, {"/ws", "a.org", "http://xa.org", 403}, {"/ws", "a.org:8080", "http://a.org", 403},
              {"/ws", "a.org", "http://a.org:443", 403}, {"/ws", "a.org", "null", 403}, {"/ws", "a.org", "file://", 403}, {"/ws", "a.org", "a.org", 403},
              {"/ws_any", "a.org", "http://b.org", 101}, {"/ws_named", "a.org", "https://b.org", 101}, {"/ws_named", "a.org", "http://a.org", 403}, {"/ws_named", "a.org", none, 403}]].
+
+%% Whoever is on the way between a visitor and the server can make a page of http://a.org; the visitor's cookies for TLS are not for it.
+origins_over_tls(Config) ->
+    Tls = yucan_test_server:certificate("a.org", ?config(priv_dir, Config)),
+    Port = yucan_test_server:start(yucan_ws_tls, #{listen => [#{port => 0, tls => Tls}]}),
+    [begin
+         {ok, Socket} = yucan_test_server:tls_connect(Port, []),
+         ok = ssl:send(Socket, head("/ws", #{"Host" => Host, "Origin" => Origin})),
+         {Origin, {ok, <<"HTTP/1.1 ", Status:3/binary, _/binary>>}} = {Origin, ssl:recv(Socket, 0, ?WAIT_MS)},
+         ok = ssl:close(Socket)
+     end || {Host, Origin, Status} <- [{"a.org", "https://a.org", <<"101">>}, {"a.org:443", "https://a.org", <<"101">>}, {"a.org", "http://a.org", <<"403">>}, {"a.org:80", "http://a.org", <<"403">>}]],
+    ok = yucan:stop(yucan_ws_tls).
 
 %% A kilobyte that unpacks to a megabyte.
 bomb(Config) ->

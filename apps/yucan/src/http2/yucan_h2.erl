@@ -17,6 +17,8 @@
     %% What is missing of the preface.
     preface = <<"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n">> :: binary(),
     buffer = <<>> :: binary(),
+    %% Nothing has come since the last collection of a connection that waits with open streams.
+    collected = false :: boolean(),
     served = 0 :: non_neg_integer()
 }).
 
@@ -45,6 +47,7 @@ now_ms() -> erlang:monotonic_time(millisecond).
 
 %% @private What has come, from the client or from this system.
 -spec message(term(), #state{}) -> no_return().
+message(Message, #state{collected = true} = State) -> message(Message, State#state{collected = false});
 message(Message, State) -> handle(Message, clock(State)).
 
 handle({answer, Id, Fields, Body}, #state{h2 = H2} = State) ->
@@ -78,7 +81,9 @@ silence(#state{h2 = H2, limits = #limits{idle_ms = Ms}} = State) ->
         true ->
             Timer = erlang:start_timer(Ms - ?WARM_MS + ?LATE_MS, self(), idle),
             erlang:hibernate(?MODULE, wake, [State, Timer]);
-        false -> next(clock(State))
+        false ->
+            _ = State#state.collected orelse erlang:garbage_collect(),
+            next(clock(State#state{collected = true}))
     end.
 
 %% @private Something has come for a connection that slept.

@@ -8,7 +8,7 @@
 %% Iolists whose tail is a binary: that is what the socket takes with least work.
 -dialyzer(no_improper_lists).
 
--export([upgrade/5, message/2]).
+-export([upgrade/5, message/2, silence/1]).
 -export_type([options/0, frame/0, result/0]).
 
 -include("yucan_internal.hrl").
@@ -34,6 +34,8 @@
 -define(CLOSE_MS, 5000).
 %% As in yucan_reply.
 -define(PART_BYTES, 65536).
+%% As in yucan_conn.
+-define(WARM_MS, 2000).
 
 -record(ws, {
     socket :: yucan_transport:socket(),
@@ -46,6 +48,8 @@
     %% payload would grow without bound.
     partial = none :: none | {text | binary, boolean(), binary()},
     deflate = none :: none | yucan_ws_deflate:context(),
+    %% A large message has left its bytes on the heap.
+    large = false :: boolean(),
     max :: pos_integer(),
     idle_ms :: pos_integer(),
     %% How many messages may still come; 0: none until the transport is armed again.
@@ -125,14 +129,15 @@ is_welcome(Req, Options) ->
     case {maps:get(origins, Options, same), yucan_req:header(<<"origin">>, Req)} of
         {any, _} -> true;
         {same, undefined} -> true;
-        {same, Origin} -> is_same(yucan_header:lower(Origin), yucan_header:lower(yucan_req:header(<<"host">>, Req, <<>>)));
+        {same, Origin} -> is_same(yucan_header:lower(Origin), yucan_req:scheme(Req), yucan_header:lower(yucan_req:header(<<"host">>, Req, <<>>)));
         {Origins, Origin} -> lists:member(Origin, Origins)
     end.
 
-%% The name and port of the page are those of this request. The scheme may differ: TLS may end before this server.
-is_same(<<"http://", Page/binary>>, Host) -> without(<<":80">>, Page) =:= without(<<":80">>, Host);
-is_same(<<"https://", Page/binary>>, Host) -> without(<<":443">>, Page) =:= without(<<":443">>, Host);
-is_same(_, _) -> false.
+%% The name and port of the page are those of this request. A page over TLS may open a WebSocket without, since TLS may end before this server; never the
+%% other way round: anybody on the way to the browser can make such a page.
+is_same(<<"http://", Page/binary>>, http, Host) -> without(<<":80">>, Page) =:= without(<<":80">>, Host);
+is_same(<<"https://", Page/binary>>, _, Host) -> without(<<":443">>, Page) =:= without(<<":443">>, Host);
+is_same(_, _, _) -> false.
 
 without(Port, Host) ->
     Size = byte_size(Host) - byte_size(Port),
@@ -163,7 +168,18 @@ arm(#ws{socket = Socket} = Ws) ->
         {error, _} -> ended(lost, Ws)
     end.
 
-loop(Ws) -> yucan_idle:message(?MODULE, Ws, infinity).
+%% A message leaves large binaries behind a small heap, so no collection would come by itself.
+loop(#ws{large = true, buffer = Buffer} = Ws) when byte_size(Buffer) < ?PART_BYTES ->
+    Ws1 = Ws#ws{large = false, buffer = binary:copy(Buffer)},
+    true = erlang:garbage_collect(),
+    loop(Ws1);
+loop(Ws) -> yucan_idle:message(?MODULE, Ws, ?WARM_MS).
+
+%% @private Nothing has come for a while. To hibernate would forget who waits for the end of this loop.
+-spec silence(#ws{}) -> ok.
+silence(Ws) ->
+    true = erlang:garbage_collect(),
+    yucan_idle:message(?MODULE, Ws, infinity).
 
 %% A timer of its own: what comes from this system must not put it off.
 look_later(#ws{idle_ms = Idle}) ->
@@ -235,6 +251,7 @@ gathered(true, Kind, true, Data, #ws{max = Max, deflate = Deflate} = Ws) ->
         {error, Code} -> fail(Code, Ws)
     end.
 
+deliver(Kind, Data, #ws{large = false} = Ws) when byte_size(Data) > ?PART_BYTES -> deliver(Kind, Data, Ws#ws{large = true});
 deliver(text, Data, Ws) ->
     case yucan_ws_frame:is_text(Data) of
         true -> call(fun(#ws{module = Module, user = User}) -> Module:message({text, Data}, User) end, Ws);
