@@ -324,9 +324,13 @@ name(<<C, Rest/bits>>, Bin, At, Upper) when C >= $a, C =< $z; C >= $0, C =< $9; 
     name(Rest, Bin, At + 1, Upper);
 name(<<C, Rest/bits>>, Bin, At, _) when C >= $A, C =< $Z ->
     name(Rest, Bin, At + 1, true);
-name(<<>>, Bin, At, Upper) -> {ok, lower(without_root(Bin, At), Upper), undefined};
-name(<<$:, Port/binary>>, Bin, At, Upper) when At > 0 -> with_port(lower(without_root(Bin, At), Upper), Port);
+name(<<>>, Bin, At, Upper) -> named(lower(without_root(Bin, At), Upper), <<>>);
+name(<<$:, Port/binary>>, Bin, At, Upper) when At > 0 -> named(lower(without_root(Bin, At), Upper), Port);
 name(_, _, _, _) -> error.
+
+%% No name in DNS is longer (RFC 1035, 2.3.4).
+named(Name, Port) when byte_size(Name) =< 255 -> with_port(Name, Port);
+named(_, _) -> error.
 
 %% The first `At' bytes. A dot at the end says that the name is whole (RFC 3986, 3.2.2); it is the same name without it.
 without_root(Bin, At) when At > 1 ->

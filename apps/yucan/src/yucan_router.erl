@@ -58,12 +58,16 @@ by_pattern(_, [], Default) ->
 
 %% @doc Does the name match a pattern with `*' (anything) and `?' (one character that is no dot)?
 -spec is_match(Pattern :: binary(), Name :: binary()) -> boolean().
-is_match(<<"*">>, _) -> true;
-is_match(<<"*", Pattern/binary>> = All, Name) ->
-    is_match(Pattern, Name) orelse case Name of <<_, Rest/binary>> -> is_match(All, Rest); <<>> -> false end;
-is_match(<<"?", Pattern/binary>>, <<C, Rest/binary>>) when C =/= $. -> is_match(Pattern, Rest);
-is_match(<<C, Pattern/binary>>, <<C, Rest/binary>>) -> is_match(Pattern, Rest);
-is_match(Pattern, Name) -> Pattern =:= Name.
+is_match(Pattern, Name) -> is_match(Pattern, Name, none).
+
+%% What follows the last star is tried one byte further on. To try more for an earlier one finds nothing else, and takes a power of the length.
+is_match(<<"*">>, _, _) -> true;
+is_match(<<"*", Pattern/binary>>, Name, _) -> is_match(Pattern, Name, {Pattern, Name});
+is_match(<<"?", Pattern/binary>>, <<C, Rest/binary>>, Star) when C =/= $. -> is_match(Pattern, Rest, Star);
+is_match(<<C, Pattern/binary>>, <<C, Rest/binary>>, Star) -> is_match(Pattern, Rest, Star);
+is_match(<<>>, <<>>, _) -> true;
+is_match(_, _, {Pattern, <<_, Rest/binary>>}) -> is_match(Pattern, Rest, {Pattern, Rest});
+is_match(_, _, _) -> false.
 
 %% @doc The plan for a handler or routes; the handlers' `init' is called here.
 -spec plan({handler, {module(), term()}} | {routes, [route()]}, [middleware()]) -> plan().

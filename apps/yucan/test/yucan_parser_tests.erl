@@ -327,7 +327,10 @@ hosts_test_() ->
     [?_assertEqual(Expected, yucan_head:authority(Text))
      || {Text, Expected} <- [{<<"A.org">>, {ok, <<"a.org">>, undefined}}, {<<"a:80">>, {ok, <<"a">>, 80}}, {<<"a:">>, {ok, <<"a">>, undefined}}, {<<"A.org.">>, {ok, <<"a.org">>, undefined}},
                              {<<"a.:80">>, {ok, <<"a">>, 80}}, {<<"[::1]:8">>, {ok, <<"[::1]">>, 8}},
-                             {<<>>, {ok, <<>>, undefined}}, {<<":80">>, error}, {<<"a:65536">>, error}]].
+                             {<<>>, {ok, <<>>, undefined}}, {<<":80">>, error}, {<<"a:65536">>, error},
+                             %% No name in DNS is longer (RFC 1035, 2.3.4).
+                             {binary:copy(<<"a">>, 255), {ok, binary:copy(<<"a">>, 255), undefined}}, {<<(binary:copy(<<"a">>, 255))/binary, ".:1">>, {ok, binary:copy(<<"a">>, 255), 1}},
+                             {binary:copy(<<"A">>, 256), error}, {<<(binary:copy(<<"a">>, 256))/binary, ":1">>, error}]].
 
 %% The authority of a target takes the place of the Host header, for this request alone.
 absolute_test() ->
