@@ -210,8 +210,8 @@ script(php, Found, Req, Arg, #{globals := #{php_exe_path := Exe}, server := #{ph
                 {error, Reason} -> yucan_req:body_error(Reason)
             end
     end;
-script(yaws, #{script := File} = Found, Req, Arg, #{server := #{partial_post_size := Part}} = Site, Left) ->
-    case yucan_yaws_out:with_body(yucan_yaws_out:in_script(Found, yucan_yaws_out:made(Arg)), Req, Part) of
+script(yaws, #{script := File} = Found, Req, Arg, #{server := Server} = Site, Left) ->
+    case yucan_yaws_out:with_body(yucan_yaws_out:in_script(Found, yucan_yaws_out:made(Arg)), Req, Server) of
         {ok, Arg2} ->
             try said(yucan_yaws_page:items(File, Arg2)) of
                 {error, Text} -> yucan_events:error("~ts", [Text]), yucan_error:page(500);
@@ -244,8 +244,8 @@ body(_) -> #{}.
 
 %% ---- modules
 
-call(Module, Function, More, Req, Arg, #{server := #{partial_post_size := Part}} = Site, Left) ->
-    case yucan_yaws_out:with_body(yucan_yaws_out:made(Arg), Req, Part) of
+call(Module, Function, More, Req, Arg, #{server := Server} = Site, Left) ->
+    case yucan_yaws_out:with_body(yucan_yaws_out:made(Arg), Req, Server) of
         {ok, Arg2} ->
             {Outcome, Arg3} = out(own(Module, Site), Function, More, Req, Arg2, Site),
             outcome(Outcome, Req, Arg3, Site, Left);
@@ -264,8 +264,8 @@ out(Module, Function, More, Req, #arg{clidata = Read} = Arg, Site) ->
     end.
 
 %% The next part of a long body. What was said before stands.
-more(Module, Function, More, Outcome, Cont, State, Req, Arg, #{server := #{partial_post_size := Part}} = Site) ->
-    case yucan_yaws_out:with_body(Arg#arg{cont = Cont, state = State, clidata = <<>>}, Req, Part) of
+more(Module, Function, More, Outcome, Cont, State, Req, Arg, #{server := Server} = Site) ->
+    case yucan_yaws_out:with_body(Arg#arg{cont = Cont, state = State, clidata = <<>>}, Req, Server) of
         {ok, Arg2} ->
             {Next, Arg3} = out(Module, Function, More, Req, Arg2, Site),
             {yucan_yaws_out:merge(Outcome#{next := none}, Next), Arg3};

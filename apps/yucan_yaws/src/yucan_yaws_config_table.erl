@@ -59,8 +59,8 @@ table(server) ->
      {rhost, one, text, undefined, "Host and port in redirects, if another server stands in front. Without it: those that the client names."},
      {rscheme, one, {one_of, [http, https]}, undefined, "Scheme in redirects, if another server stands in front. Without it: that of the connection."},
      {rmethod, one, {one_of, [http, https]}, undefined, "Another name of rscheme, which wins if both are set."},
-     {max_body_size, one, {integer, 1, 1099511627776}, 134217728, "Bytes of a body that a script or a proxied server gets; more get 413."},
-     {partial_post_size, one, {none_or, nolimit, {integer, 1, 1073741824}}, 65536, "Modules get a body of more bytes in parts. nolimit: always whole."}];
+     {max_body_size, one, {integer, 1, 1099511627776}, 134217728, "Bytes of a body that a script or a proxied server gets, and a module if partial_post_size is nolimit; more get 413."},
+     {partial_post_size, one, {none_or, nolimit, {integer, 1, 1073741824}}, 65536, "Modules get a body of more bytes in parts. nolimit: always whole, up to max_body_size; more get 413."}];
 table(ssl) ->
     [{certfile, one, path, undefined, "Certificate of the server. Required."},
      {keyfile, one, path, undefined, "Key of the certificate. Without it: certfile holds both."},

@@ -137,14 +137,14 @@ rewritten(_, Req) -> Req.
 escaped(Path) ->
     << <<(case C > $\s andalso C < 127 of true -> <<C>>; false -> yucan_path:escape(<<C>>) end)/binary>> || <<C>> <= Path >>.
 
-%% @doc The arg with the body: whole, or its first part if it is longer than so many bytes. What was read before {page, Path} stays.
--spec with_body(#arg{}, yucan_req:req(), PartBytes :: pos_integer() | nolimit) -> {ok, #arg{}} | {error, term()}.
+%% @doc The arg with the body: whole, or its first part if it is longer than the server's `partial_post_size'. What was read before {page, Path} stays.
+-spec with_body(#arg{}, yucan_req:req(), #{partial_post_size := pos_integer() | nolimit, max_body_size := pos_integer(), _ => _}) -> {ok, #arg{}} | {error, term()}.
 with_body(#arg{clidata = Read} = Arg, _, _) when Read =/= <<>> -> {ok, Arg};
-with_body(Arg, Req, PartBytes) ->
+with_body(Arg, Req, #{partial_post_size := PartBytes, max_body_size := Max}) ->
     case yucan_req:has_body(Req) of
         false -> {ok, Arg};
         true ->
-            case yucan_req:gather(case PartBytes of nolimit -> infinity; _ -> PartBytes end, <<>>, Req) of
+            case case PartBytes of nolimit -> yucan_req:body(Req, Max); _ -> yucan_req:gather(PartBytes, <<>>, Req) end of
                 {more, Part} -> {ok, Arg#arg{clidata = {partial, Part}}};
                 {ok, Data} -> {ok, Arg#arg{clidata = Data}};
                 {error, Reason} -> {error, Reason}

@@ -6,14 +6,14 @@
 -module(yucan_yaws_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, streams/1,
+-export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, bounded_bodies/1, streams/1,
          stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, pages_of_an_appmod/1, bodies_of_pages/1, error_modules/1, rewriting/1, rewriting_and_auth/1, auth/1, authmod/1, files/1, beyond_ascii/1, sources/1, own_modules/1, nitrogen/1,
          reload/1, websocket/1, start_modules/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, streams,
+    [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, bounded_bodies, streams,
      stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, pages_of_an_appmod, bodies_of_pages, error_modules, rewriting, rewriting_and_auth, auth, authmod, files, beyond_ascii, sources, own_modules, nitrogen, reload, websocket,
      start_modules].
 
@@ -157,6 +157,15 @@ headers_of_modules(Config) ->
     {302, Login, _} = yucan_yaws_client:get(Port, "h", "/m/redirect_login"),
     [<<"http://h/elsewhere">>, <<"a=1">>] = [proplists:get_value(Name, Login) || Name <- [<<"location">>, <<"set-cookie">>]],
     ok.
+
+%% A module that always wants the whole body gets none without a bound, whether its length is said or not.
+bounded_bodies(Config) ->
+    Port = yucan_yaws_site:start(Config, "docroot = www\nappmods = </m, yucan_yaws_pages>\npartial_post_size = nolimit\nmax_body_size = 100000\n", []),
+    [begin
+         {Status, _, _} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/m/body", method => "POST", body => binary:copy(<<"x">>, Size)}),
+         Chunked = ["POST /m/body HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n", [["3e8\r\n", binary:copy(<<"x">>, 1000), "\r\n"] || _ <- lists:seq(1, Size div 1000)], "0\r\n\r\n"],
+         [{Status, _, _}] = yucan_client:exchange(Port, Chunked)
+     end || {Size, Status} <- [{100000, 200}, {101000, 413}]].
 
 %% Small ones at once, longer ones in parts by get_more.
 bodies(Config) ->
