@@ -2,7 +2,7 @@
 %% @doc Who may see a console.
 %%
 %% On loopback without a token everybody on this host may look; a page of another site may not: it does not get past the name of the host (DNS can name
-%% this host anything), and its requests cannot change anything, for those are JSON from this very page. With a token a browser shows it once, in a form, and
+%% this host anything), and its requests neither change nor ask anything, for browsers say where they come from, and changes are JSON. With a token a browser shows it once, in a form, and
 %% has a cookie from then on, signed with a key that lives as long as the console; programs send it as `Authorization: Bearer TOKEN'. It stands in no address and no log.
 %%
 %% An address that has sent a wrong token is not judged again for a moment, however many connections it has: what it sends meanwhile is refused unread (429). Of
@@ -38,10 +38,12 @@ guard(Req, Next, #{secret := Secret, allow := Allow} = Guard) ->
     Method = yucan_req:method(Req),
     Path = yucan_req:path(Req),
     Known = is_known(Req, Guard),
+    Foreign = string:prefix(Path, "/api/") =/= nomatch andalso not is_from_here(Req),
     if Known =:= too_soon -> too_soon(beamway_console_web:problem(429, "a wrong token was sent from this address just now; try again"));
        Secret =:= none, not Known -> beamway_console_web:problem(403, "this console answers to localhost only; start it with a token to reach it by another name");
        Method =:= <<"POST">>, Path =:= <<"/login">>, Secret =/= none -> login(Req, Guard);
        not Known -> stranger(Path);
+       Foreign -> changing(false, false, Req, Next);
        Method =:= <<"GET">>; Method =:= <<"HEAD">> -> Next(Req);
        Method =/= <<"POST">> -> beamway_console_web:problem(405, "GET and POST are expected");
        true -> changing(is_own_page(Req), Allow orelse is_harmless(Path), Req, Next)
@@ -71,9 +73,10 @@ is_local_name(Host) ->
     end.
 
 %% A form of another site cannot send JSON, and a script there would have to be let in first.
-is_own_page(Req) ->
-    binary:match(yucan_req:header(<<"content-type">>, Req, <<>>), <<"application/json">>) =:= {0, 16}
-        andalso lists:member(yucan_req:header(<<"sec-fetch-site">>, Req, <<"none">>), [<<"same-origin">>, <<"none">>]).
+is_own_page(Req) -> binary:match(yucan_req:header(<<"content-type">>, Req, <<>>), <<"application/json">>) =:= {0, 16} andalso is_from_here(Req).
+
+%% A page of another site cannot read what it asks for, but an image of it would make this host ask the cluster or start a program. Programs send no such header.
+is_from_here(Req) -> lists:member(yucan_req:header(<<"sec-fetch-site">>, Req, <<"none">>), [<<"same-origin">>, <<"none">>]).
 
 %% Whether they are the same takes as long as to find that they are not.
 is_same(A, B) -> crypto:hash_equals(crypto:hash(sha256, A), crypto:hash(sha256, B)).

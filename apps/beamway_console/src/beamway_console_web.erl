@@ -26,7 +26,8 @@ files() -> #{root => filename:join(code:priv_dir(beamway_console), "www"), gzip 
 secured({Status, Headers, Body}) when is_integer(Status) ->
     {Status, [{<<"content-security-policy">>, <<"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; "
                                                 "base-uri 'none'; form-action 'self'; frame-ancestors 'none'">>},
-              {<<"x-content-type-options">>, <<"nosniff">>}, {<<"referrer-policy">>, <<"no-referrer">>} | Headers], Body};
+              {<<"x-content-type-options">>, <<"nosniff">>}, {<<"referrer-policy">>, <<"no-referrer">>},
+              {<<"cross-origin-resource-policy">>, <<"same-origin">>} | Headers], Body};
 secured(Other) -> Other.
 
 %% @doc An answer of JSON.

@@ -363,6 +363,11 @@ only_shows(_) ->
     {403, _, _} = post(Allowed, "/api/topology/stop", <<"{}">>, [{"Content-Type", "text/plain"}]),
     {403, _, _} = post(Allowed, "/api/topology/stop", <<"{}">>, [{"Content-Type", "application/json"}, {"Sec-Fetch-Site", "cross-site"}]),
     {202, _, _} = post(Allowed, "/api/topology/stop", #{}),
+    %% It could not read the answers, but asking does work; its own pages and programs may.
+    [{Status, Site} = {element(1, yucan_client:get(Allowed, "/api/jobs", [{"Sec-Fetch-Site", Site}])), Site}
+     || {Status, Site} <- [{403, "cross-site"}, {403, "same-site"}, {200, "same-origin"}, {200, "none"}]],
+    {200, Page, _} = yucan_client:get(Allowed, "/", [{"Sec-Fetch-Site", "cross-site"}]),
+    <<"same-origin">> = proplists:get_value(<<"cross-origin-resource-policy">>, Page),
     {409, _, #{<<"error">> := TooFew}} = post(Allowed, "/api/topology/measure", #{}),
     ?assertNotEqual(nomatch, string:find(TooFew, "two nodes")).
 
