@@ -89,18 +89,23 @@ certificate() ->
     case filelib:last_modified(File) of
         {{_, _, _}, {_, _, _}} = Time ->
             {Days, _} = calendar:time_difference(Time, calendar:local_time()),
-            Days < ?CERTIFICATE_DAYS - 30 orelse make_certificate(Folder, File);
+            Days < ?CERTIFICATE_DAYS - 30 andalso not may_sign(File) orelse make_certificate(Folder, File);
         0 -> make_certificate(Folder, File)
     end,
     #{certfile => File, keyfile => File}.
+
+%% As earlier ones did: who has imported one trusts a key in this file for all sites.
+may_sign(File) ->
+    {ok, Pem} = file:read_file(File),
+    [] =/= [yes || {'Certificate', Der, _} <- public_key:pem_decode(Pem), yucan_certificate:may_sign(Der)].
 
 make_certificate(Folder, File) ->
     {ok, Host} = inet:gethostname(),
     Names = [{dNSName, Name} || Name <- lists:usort(["localhost", Host])] ++ [{iPAddress, <<127, 0, 0, 1>>}, {iPAddress, <<1:128>>}],
     Key = yucan_certificate:new_key(),
     Certificate = yucan_certificate:self_signed(unicode:characters_to_binary(["yucan on ", Host]), ?CERTIFICATE_DAYS, [
-        yucan_certificate:names(Names), #'Extension'{extnID = ?'id-ce-keyUsage', critical = true, extnValue = [digitalSignature, keyCertSign]},
-        #'Extension'{extnID = ?'id-ce-basicConstraints', critical = true, extnValue = #'BasicConstraints'{cA = true}}], Key),
+        yucan_certificate:names(Names), #'Extension'{extnID = ?'id-ce-keyUsage', critical = true, extnValue = [digitalSignature]},
+        #'Extension'{extnID = ?'id-ce-basicConstraints', critical = true, extnValue = #'BasicConstraints'{cA = false}}], Key),
     ok =:= filelib:ensure_dir(File) andalso ok =:= file:change_mode(Folder, 8#700)
         andalso ok =:= yucan_certificate:write(File, [{'Certificate', Certificate, not_encrypted}, yucan_certificate:entry(Key)])
         orelse cannot("--https: cannot write ~ts", [File]).

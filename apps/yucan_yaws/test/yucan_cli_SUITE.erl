@@ -421,6 +421,15 @@ one_file(Config) ->
     Der = Certificate(),
     {true, Der} = {public_key:pkix_verify_hostname(Der, [{dns_id, "localhost"}]), Certificate()},
     File = filename:join([Data, "yucan", "https", "localhost.pem"]),
+    %% Who trusts it trusts no other certificate. One of an earlier version, which is an authority's, is made again.
+    false = yucan_certificate:may_sign(Der),
+    #{cert := Authority, key := Key} = public_key:pkix_test_root_cert("old", [{key, {namedCurve, secp256r1}}, {digest, sha256}]),
+    true = yucan_certificate:may_sign(Authority),
+    ok = file:write_file(File, public_key:pem_encode([{'Certificate', Authority, not_encrypted}, yucan_certificate:entry(Key)])),
+    New = Certificate(),
+    {false, true, New} = {yucan_certificate:may_sign(New), New =/= Der, Certificate()},
+    {ok, [{_, New, _} | _]} = {ok, public_key:pem_decode(element(2, {ok, _} = file:read_file(File)))},
+    {ok, {_, _}} = public_key:pkix_path_validation(New, [New], []),
     {ok, #file_info{mode = Mode}} = file:read_file_info(File),
     0 = Mode band 8#077.
 

@@ -3,7 +3,7 @@
 %% the curve P-256.
 -module(yucan_certificate).
 
--export([new_key/0, entry/1, self_signed/4, names/1, is_of/2, is_for/2, write/2]).
+-export([new_key/0, entry/1, self_signed/4, names/1, is_of/2, is_for/2, may_sign/1, write/2]).
 
 -include_lib("public_key/include/public_key.hrl").
 
@@ -46,6 +46,12 @@ is_of(#'ECPrivateKey'{publicKey = Point}, Der) ->
 %% @doc Does the certificate (DER) have all of these names?
 -spec is_for(Names :: [binary()], public_key:der_encoded()) -> boolean().
 is_for(Names, Der) -> lists:all(fun(Name) -> public_key:pkix_verify_hostname(Der, [{dns_id, binary_to_list(Name)}]) end, Names).
+
+%% @doc May the certificate (DER) sign others?
+-spec may_sign(public_key:der_encoded()) -> boolean().
+may_sign(Der) ->
+    #'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{extensions = Extensions}} = public_key:pkix_decode_cert(Der, otp),
+    is_list(Extensions) andalso [yes || #'Extension'{extnValue = #'BasicConstraints'{cA = true}} <- Extensions] =/= [].
 
 %% @doc Writes entries as PEM. Nobody else may read the file, not even for a moment; and nobody meets half of it.
 -spec write(file:name_all(), [public_key:pem_entry()]) -> ok | {error, file:posix() | badarg | terminated | system_limit}.
