@@ -37,7 +37,7 @@ method(_, _, _, _, _) -> {error, 400, bad_method}.
 target(Rest, Bin, Start, Limits, Req) ->
     target_byte(Rest, Bin, Start, Start, 0, plain, Limits, Req).
 
-%% `Mark' is where the first question mark is. `Form' is `plain' as long as there is nothing that a canonical path could not have: most
+%% `Mark' is where the first question mark is, below zero if the query holds bytes above 127. `Form' is `plain' as long as there is nothing that a canonical path could not have: most
 %% paths need no second look.
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > $?, C < 127, C =/= $\\ ->
     target_byte(Rest, Bin, Start, At + 1, Mark, Form, Limits, Req);
@@ -63,8 +63,11 @@ target_byte(<<" HTTP/1.0\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, 
 %% A later minor version is read as the latest that is known (RFC 9110, 2.5).
 target_byte(<<" HTTP/1.", Minor, "\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when Minor >= $2, Minor =< $9 ->
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req);
-target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C =:= $!; C =:= $"; C =:= $\\, Mark > 0 ->
+target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C =:= $!; C =:= $"; C =:= $\\, Mark =/= 0 ->
     target_byte(Rest, Bin, Start, At + 1, Mark, Form, Limits, Req);
+%% A byte that no target holds, in the query (see set_target).
+target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > 127, Mark =/= 0 ->
+    target_byte(Rest, Bin, Start, At + 1, -abs(Mark), Form, Limits, Req);
 target_byte(<<>>, _, _, At, _, _, #limits{request_line_bytes = Max}, _) ->
     if At > Max -> {error, 414, target_too_long}; true -> more end;
 target_byte(<<$\s, Version/binary>>, _, Start, At, _, _, #limits{request_line_bytes = Max}, _) when At > Start, At =< Max ->
@@ -102,6 +105,11 @@ set_target(_, _, _, End, _, _, #limits{request_line_bytes = Max}, _) when End + 
 set_target(Rest, Bin, Start, End, 0, Form, Limits, Req) ->
     Target = binary_part(Bin, Start, End - Start),
     set_path(Form, Target, Rest, Bin, End, Limits, Req#req{target = Target});
+%% Programs that do not escape what their user has typed: it is escaped here, as browsers do it, so that logs, scripts and other servers get a target.
+set_target(Rest, Bin, Start, End, Mark, Form, Limits, Req) when Mark < 0 ->
+    Query = << <<(case C > 127 of true -> yucan_path:escape(<<C>>); false -> <<C>> end)/binary>> || <<C>> <= binary_part(Bin, 1 - Mark, End + Mark - 1) >>,
+    Path = binary_part(Bin, Start, -Mark - Start),
+    set_path(Form, Path, Rest, Bin, End, Limits, Req#req{target = <<Path/binary, "?", Query/binary>>, query = Query});
 set_target(Rest, Bin, Start, End, Mark, Form, Limits, Req) ->
     set_path(Form, binary_part(Bin, Start, Mark - Start), Rest, Bin, End, Limits,
              Req#req{target = binary_part(Bin, Start, End - Start), query = binary_part(Bin, Mark + 1, End - Mark - 1)}).

@@ -4,7 +4,7 @@
 -module(yucan_http_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([what_all_answers_have/1, dictionary/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, repeated/1, http_1_0/1, head/1, no_body_statuses/1, options/1, later_minor_version/1,
+-export([what_all_answers_have/1, raw_query/1, dictionary/1, keep_alive/1, pipelining/1, answers_together/1, answers_that_wait/1, one_connection_many_requests/1, repeated/1, http_1_0/1, head/1, no_body_statuses/1, options/1, later_minor_version/1,
          response_splitting/1, byte_by_byte/1, odd_bytes/1, crlf_before/1]).
 
 -import(yucan_client, [statuses/1]).
@@ -18,7 +18,7 @@
 suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
-    [what_all_answers_have, dictionary, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, repeated, http_1_0, head, no_body_statuses, options, later_minor_version, response_splitting,
+    [what_all_answers_have, raw_query, dictionary, keep_alive, pipelining, answers_together, answers_that_wait, one_connection_many_requests, repeated, http_1_0, head, no_body_statuses, options, later_minor_version, response_splitting,
      byte_by_byte, odd_bytes, crlf_before].
 
 init_per_suite(Config) -> [{port, yucan_test_server:start(yucan_http, #{limits => patient(#{})})} | Config].
@@ -35,6 +35,15 @@ dictionary(Config) ->
          ok = gen_tcp:send(Socket, Get(Name)),
          {200, _, <<"[undefined,undefined]">>} = yucan_client:one(Socket)
      end || Name <- ["alice", "bob"]].
+
+%% Programs send what a user has typed. It becomes what a browser would have sent, so that nobody behind has bytes that no target can hold.
+raw_query(_) ->
+    Shown = fun(Req, _) -> {200, [], [yucan_req:target(Req), " ", yucan_req:path(Req), " ", yucan_req:query(Req)]} end,
+    Port = yucan_test_server:start(yucan_raw_query, #{middleware => [Shown]}),
+    {200, _, <<"/a?q=%C3%BC&b?%FF=%7e /a q=%C3%BC&b?%FF=%7e">>} = yucan_client:get(Port, <<"/a?q=", 195, 188, "&b?", 255, "=%7e">>),
+    {200, _, <<"/a?q=%C3%BC /a q=%C3%BC">>} = yucan_h2_client:request(Port, <<"/a?q=", 195, 188>>, []),
+    [400 = element(1, yucan_client:get(Port, Target)) || Target <- [<<"/", 195, 188>>, <<"/", 195, 188, "?q">>, <<"/a?q=", 127>>, <<"/a?q=", 1>>, <<"/a?q=#", 195>>]],
+    ok = yucan:stop(yucan_raw_query).
 
 %% RFC 9110, 6.6.1 and 10.2.4; whoever writes the answer: for a body, a file, a stream, a switch of protocols, and for what is no request at all.
 what_all_answers_have(Config) ->
