@@ -388,6 +388,20 @@ upload_conditions(Config) ->
              ok = file:change_time(File, Time)
          end || Conditions <- [[["If-Match: \"other\", ", Etag]], ["If-Match: *"], ["If-None-Match: \"other\""], [["If-Unmodified-Since: ", Date]],
                                [["If-Modified-Since: ", Date]]]],
+        %% A client that takes gzip knows no other tag of the file.
+        ok = file:write_file(File, Text = binary:copy(<<"old text\n">>, 1000)),
+        ok = file:change_time(File, Time),
+        {200, Compressed, _} = yucan_client:get(Port, "/a.txt", [{"Accept-Encoding", "gzip"}]),
+        [<<"W/", _/binary>> = Weak, <<"gzip">>] = [proplists:get_value(Name, Compressed) || Name <- [<<"etag">>, <<"content-encoding">>]],
+        {304, _, _} = yucan_client:get(Port, "/a.txt", [{"Accept-Encoding", "gzip"}, {"If-None-Match", Weak}]),
+        {200, Plain, Text} = yucan_client:get(Port, "/a.txt"),
+        Strong = proplists:get_value(<<"etag">>, Plain),
+        [{200, _, _} = yucan_client:get(Port, "/a.txt", [{"If-Match", Tag} | Accepts]) || Tag <- [Weak, Strong], Accepts <- [[], [{"Accept-Encoding", "gzip"}]]],
+        %% Its parts are none of the file's.
+        {200, _, Text} = yucan_client:get(Port, "/a.txt", [{"Range", "bytes=0-1"}, {"If-Range", Weak}]),
+        412 = Put("/a.txt", [["If-Match: W/", Strong]]),
+        204 = Put("/a.txt", [["If-Match: ", Weak]]),
+        412 = Put("/a.txt", [["If-Match: ", Weak]]),
         %% One that began when the file was not there.
         Slow = yucan_client:connect(Port),
         ok = gen_tcp:send(Slow, "PUT /c.txt HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a token\r\nContent-Length: 4\r\nIf-None-Match: *\r\n\r\nsl"),

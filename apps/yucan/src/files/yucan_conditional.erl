@@ -23,7 +23,7 @@ decide(Req, Etag, Modified) ->
                 _ -> fresh(Req, Etag, Modified)
             end;
         {Tags, _} ->
-            case matches(Tags, Etag, strong) of
+            case matches(Tags, Etag, version) of
                 true -> fresh(Req, Etag, Modified);
                 false -> failed
             end
@@ -49,9 +49,18 @@ matches(<<"*">>, _, _) -> true;
 matches(_, none, _) -> false;
 matches(Tags, Etag, How) -> lists:any(fun(Tag) -> same(yucan_header:trim(Tag), Etag, How) end, binary:split(Tags, <<",">>, [global])).
 
+%% The tag of a file that was compressed on the way says the same of the file as its own, which clients that take gzip never see.
+same(Tag, Etag, version) -> same(uncompressed(Tag), uncompressed(Etag), strong);
 same(<<"W/", _/binary>>, _, strong) -> false;
 same(_, <<"W/", _/binary>>, strong) -> false;
 same(Tag, Etag, _) -> opaque(Tag) =:= opaque(Etag).
+
+uncompressed(<<"W/", Tag/binary>> = Weak) ->
+    case string:split(Tag, <<"-z\"">>, trailing) of
+        [Version, <<>>] -> <<Version/binary, $">>;
+        _ -> Weak
+    end;
+uncompressed(Tag) -> Tag.
 
 opaque(<<"W/", Tag/binary>>) -> Tag;
 opaque(Tag) -> Tag.
