@@ -67,8 +67,22 @@ routed(Req, Arg, #{server := #{redirects := Redirects}} = Site, Left) ->
                 none -> authorized(Path, Req, Arg, Site, Left)
             end;
         {error, bad_path} ->
-            yucan_error:page(400)
+            slashed(Req, Site)
     end.
+
+%% A path with an encoded slash is for another server alone, and where nothing here decides by paths: it may take the slash for one.
+slashed(Req, #{server := #{auth := [], arg_rewrite_mod := undefined, redirects := Redirects, alias := Files, script_alias := Scripts} = Server}) ->
+    Path = yucan_req:path(Req),
+    case yucan_path:decode(binary:replace(Path, <<"%2F">>, <<"%252F">>, [global])) of
+        {ok, Kept} ->
+            IsFree = fun(P) -> yucan_yaws_match:redirect(P, Redirects) =:= none andalso yucan_yaws_match:alias(P, Files ++ Scripts) =:= none end,
+            case IsFree(Kept) andalso IsFree(yucan_path:unescape(Path)) andalso proxy(Kept, Server) of
+                {_, Proxy} -> ask(Proxy, Req, Server);
+                _ -> yucan_error:page(400)
+            end;
+        {error, bad_path} -> yucan_error:page(400)
+    end;
+slashed(_, _) -> yucan_error:page(400).
 
 redirected(#{status := Status, target := none}, _, _, _, _) ->
     yucan_error:page(Status);
@@ -146,13 +160,21 @@ alias(#{prefix := Prefix, target := Target}, Rest, Path, Req, Arg, #{server := S
         {false, _} -> not_found(Req, Arg, Site, Left)
     end.
 
-proxied(Path, Req, Arg, #{server := #{revproxy := Proxies} = Server} = Site, Left) ->
+proxied(Path, Req, Arg, #{server := Server} = Site, Left) ->
+    case proxy(Path, Server) of
+        {_, Proxy} -> ask(Proxy, Req, Server);
+        none -> appmod(Path, Req, Arg, Site, Left)
+    end.
+
+ask(Proxy, Req, #{max_body_size := Max} = Server) -> yucan_revproxy:respond(Req, Proxy, yucan_yaws_out:own_origin(Req, Server), Max).
+
+proxy(Path, #{revproxy := Proxies}) ->
     Under = [{length(Prefix), Proxy} || #{prefix := Prefix} = Proxy <- Proxies,
                                         yucan_yaws_match:is_under(Path, unicode:characters_to_binary(string:trim(Prefix, trailing, "/")))
                                             orelse Prefix =:= "/"],
     case lists:reverse(lists:keysort(1, Under)) of
-        [{_, Proxy} | _] -> yucan_revproxy:respond(Req, Proxy, yucan_yaws_out:own_origin(Req, Server), maps:get(max_body_size, Server));
-        [] -> appmod(Path, Req, Arg, Site, Left)
+        [Longest | _] -> Longest;
+        [] -> none
     end.
 
 %% An appmod is not asked for the page that it names: so one of all paths can name files.

@@ -10,7 +10,7 @@
 -export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
          hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, without_descriptors/1, given_up/1, too_many/1, head_request/1, not_executable/1, shell_characters/1, called/1,
          scripts_of_two_sites/1, fcgi_broken/1, body_bound/1, fcgi_leaves/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
-         revproxy_path/1, revproxy_hops/1, revproxy_names/1, revproxy_no_body/1, revproxy_elsewhere/1, over_ipv6/1]).
+         revproxy_path/1, revproxy_hops/1, revproxy_names/1, revproxy_slash/1, revproxy_no_body/1, revproxy_elsewhere/1, over_ipv6/1]).
 
 -define(LOOPBACK6, {0, 0, 0, 0, 0, 0, 0, 1}).
 
@@ -19,7 +19,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 all() ->
     [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
      client_leaves, without_descriptors, given_up, too_many, head_request, not_executable, shell_characters, called, scripts_of_two_sites, body_bound, fcgi_broken, fcgi_leaves, fcgi_absent, revproxy, revproxy_broken, many_at_once,
-     revproxy_path, revproxy_hops, revproxy_names, revproxy_no_body, revproxy_elsewhere, over_ipv6].
+     revproxy_path, revproxy_hops, revproxy_names, revproxy_slash, revproxy_no_body, revproxy_elsewhere, over_ipv6].
 
 %% Bodies go to a folder of this suite's own, where nobody else leaves files.
 init_per_suite(Config) ->
@@ -511,6 +511,23 @@ revproxy_hops(Config) ->
     [{Line, Is} = {Line, lists:member(Line, Lines)}
      || {Line, Is} <- [{<<"x-hop: 1">>, false}, {<<"x-also: 2">>, false}, {<<"x-stays: 3">>, true}, {<<"connection: close">>, true}]],
     [undefined, <<"2">>] = [proplists:get_value(Name, Headers) || Name <- [<<"x-own">>, <<"x-other">>]],
+    gen_tcp:close(Listen).
+
+%% What an encoded slash means is for the server behind to say, as long as nothing here decides by the path: RabbitMQ calls its first virtual host %2F.
+revproxy_slash(Config) ->
+    {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
+    Proxy = ["revproxy = /api http://", Address, "/api\n"],
+    Status = fun(Port, Target) -> element(1, yucan_yaws_client:request(#{port => Port, host => "h", target => Target})) end,
+    Port = start(Config, [Proxy, "alias = /api/own share\n<redirect>\n/api/gone == 410\n</redirect>\n"], []),
+    [begin
+         {Target, 200} = {Target, Status(Port, Target)},
+         [<<"GET ", Asked/binary>> | _] = told(),
+         {Target, Expected} = {Target, binary_to_list(hd(binary:split(Asked, <<" ">>)))}
+     end || {Target, Expected} <- [{"/api/queues/%2F/q", "/api/queues/%2F/q"}, {"/api/a%2fb%20c?x=%2f", "/api/a%2Fb%20c?x=%2f"}]],
+    [{Target, 400} = {Target, Status(Port, Target)} || Target <- ["/api%2Fx", "/x%2F", "/api/..%2Fx", "/api/x%2F..", "/api/own%2Fx", "/api/gone%2Fx", "/api/%2F%00", "/api/%2F%5C"]],
+    ok = yucan_yaws_site:stop(),
+    Guarded = start(Config, [Proxy, "<auth>\ndir = /api/secret\nrealm = r\nuser = joe:pw\n</auth>\n"], []),
+    400 = Status(Guarded, "/api/secret%2Fx"),
     gen_tcp:close(Listen).
 
 %% A client cannot say who it is by a name that the server behind may take for the proxy's: not by one with an underscore either, which many servers
