@@ -86,11 +86,13 @@ start(Socket, Count, #listener{socket = Listening, server = Server} = Listener) 
 
 %% Over TLS there is no answer without a handshake, which costs more than the connection.
 -spec turn_away(yucan_transport:socket(), Listening :: gen_tcp:socket(), #site{}) -> no_return().
-turn_away(Socket, Listening, #site{listeners = Listeners, limits = Limits, metrics = Metrics} = Site) ->
+turn_away(Socket, Listening, #site{listeners = Listeners, limits = #limits{connections = Most} = Limits, metrics = Metrics, counters = Counters} = Site) ->
     yucan_metrics:add(Metrics, refused_connections),
     case Listeners of
         #{Listening := {none, _}} ->
             yucan_reply:refuse(503, yucan_error:reason(503), Socket, any, Site),
+            %% Those that stay a while hold descriptors: not more than a quarter beyond the limit.
+            _ = [done(Socket) || atomics:get(Counters, ?OPEN) > Most + Most div 4],
             yucan_transport:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
             exit(normal);
         _ -> done(Socket)
