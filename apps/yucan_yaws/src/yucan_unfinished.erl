@@ -6,7 +6,7 @@
 -module(yucan_unfinished).
 -behaviour(gen_server).
 
--export([start_link/0, create/1, finish/2, delete/1]).
+-export([start_link/0, create/1, finish/2, finish_new/2, delete/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 %% An owner may be killed within the call that makes its file, which then comes after all.
@@ -41,6 +41,16 @@ finish(Name, Target) ->
         {error, Reason} ->
             ok = delete(Name),
             {error, Reason}
+    end.
+
+%% @doc The same, but a file that has the name by then stays: `eexist'.
+-spec finish_new(file:name_all(), Target :: file:name_all()) -> ok | {error, reason()}.
+finish_new(Name, Target) ->
+    case file:make_link(Name, Target) of
+        ok -> delete(Name);
+        {error, eexist} -> ok = delete(Name), {error, eexist};
+        %% A file system without links.
+        {error, _} -> finish(Name, Target)
     end.
 
 %% @doc Deletes the file. May be called again, and by any process.

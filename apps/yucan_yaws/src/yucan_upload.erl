@@ -51,7 +51,8 @@ store(Req, Folder, Path, #{files := #{root := Root} = Files}) ->
     case begin_file(Folder, filename:basename(Path)) of
         {Device, _, _} = File ->
             MayChange = fun() -> yucan_file:may_change(Req, Path, Root, Files) end,
-            Answer = stored(try received(Req, Device, MayChange) after file:close(Device) end, File),
+            Finish = case yucan_req:header(<<"if-none-match">>, Req) of <<"*">> -> fun yucan_unfinished:finish_new/2; _ -> fun yucan_unfinished:finish/2 end,
+            Answer = stored(try received(Req, Device, MayChange) after file:close(Device) end, File, Finish),
             ok = seen(Req),
             Answer;
         refused -> yucan_error:page(403)
@@ -76,13 +77,15 @@ begin_file(Folder, Name) ->
         _ -> refused
     end.
 
-stored(ok, {_, Part, Target}) ->
+%% Another upload may have ended since the last look at the conditions.
+stored(ok, {_, Part, Target}, Finish) ->
     Status = case file:read_link_info(Target, [raw]) of {ok, _} -> 204; _ -> 201 end,
-    case yucan_unfinished:finish(Part, Target) of
+    case Finish(Part, Target) of
         ok -> {Status, [], <<>>};
+        {error, eexist} -> yucan_error:page(412);
         {error, _} -> yucan_error:page(403)
     end;
-stored({error, Reason}, {_, Part, _}) ->
+stored({error, Reason}, {_, Part, _}, _) ->
     ok = yucan_unfinished:delete(Part),
     case Reason of
         {file, _} -> yucan_error:page(507);
@@ -135,7 +138,7 @@ take({data, Data}, #{now := {Device, _, _} = File} = Form) ->
     end;
 take(part_end, #{now := {Device, _, _} = File, stored := Stored} = Form) ->
     _ = file:close(Device),
-    case stored(ok, File) of
+    case stored(ok, File, fun yucan_unfinished:finish/2) of
         {Status, _, _} when Status < 300 -> {ok, Form#{now := none, stored := Stored + 1}};
         {Status, _, _} -> {stop, Form#{now := Status}}
     end;

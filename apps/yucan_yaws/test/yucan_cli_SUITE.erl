@@ -409,7 +409,19 @@ upload_conditions(Config) ->
         201 = Put("/c.txt", []),
         ok = gen_tcp:send(Slow, "ow"),
         {412, _, _} = yucan_client:one(Slow),
-        {ok, <<"new">>} = file:read_file(filename:join(Folder, "c.txt"))
+        {ok, <<"new">>} = file:read_file(filename:join(Folder, "c.txt")),
+        %% Of those that end at the same moment one makes the file.
+        [begin
+             Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 8)],
+             Head = ["PUT /", integer_to_list(Round), ".txt HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a token\r\nContent-Length: 4\r\nIf-None-Match: *\r\n\r\nfas"],
+             [ok = gen_tcp:send(Socket, Head) || Socket <- Sockets],
+             true = beamway_peer:wait_until(fun() -> length(filelib:wildcard("." ++ integer_to_list(Round) ++ ".txt.*.part", Folder)) =:= 8 end, ?WAIT_MS),
+             [ok = gen_tcp:send(Socket, "t") || Socket <- Sockets],
+             [201 | Others] = lists:sort([element(1, yucan_client:one(Socket)) || Socket <- Sockets]),
+             {Round, [412]} = {Round, lists:usort(Others)},
+             [ok = gen_tcp:close(Socket) || Socket <- Sockets]
+         end || Round <- lists:seq(1, 50)],
+        [] = filelib:wildcard(".*.part", Folder)
     after
         stop(Served)
     end.
