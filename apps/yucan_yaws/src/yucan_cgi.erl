@@ -119,7 +119,8 @@ find(Name) ->
         Path -> Path
     end.
 
-printable(Text) -> string:trim([C || C <- binary_to_list(Text), C >= $\s orelse C =:= $\n]).
+%% A line of the text is none of the log.
+printable(Text) -> string:replace(string:trim([C || C <- binary_to_list(Text), C >= $\s orelse C =:= $\n]), "\n", "\n    ", all).
 
 facts(Req, Spec, Body) ->
     {Remote, RemotePort} = yucan_req:peer(Req),

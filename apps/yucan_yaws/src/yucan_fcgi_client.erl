@@ -130,7 +130,8 @@ read(#fcgi{buffer = Buffer} = Source, TimeoutMs) ->
             _ = Data =/= <<>> andalso (Source#fcgi.log)(Data),
             read(Source#fcgi{buffer = Rest}, TimeoutMs);
         {ok, {end_request, _, complete}, <<>>} -> {done, finish(Source)};
-        {ok, {end_request, _, complete}, _} -> failed({protocol, trailing_bytes}, Source);
+        %% The answer is whole. Who knows what else comes on this connection.
+        {ok, {end_request, _, complete}, _} -> {done, close(Source)};
         {ok, {end_request, _, Status}, _} -> failed({protocol, Status}, Source);
         {ok, {other, _, _}, Rest} -> read(Source#fcgi{buffer = Rest}, TimeoutMs);
         {error, Reason} -> failed({protocol, Reason}, Source);
@@ -177,8 +178,14 @@ finish(#fcgi{sender = {Pid, Monitor}} = Source) ->
         close(Source)
     end;
 finish(#fcgi{address = Address, socket = Socket, armed = Armed, sender = none} = Source) ->
-    ok = yucan_fcgi_pool:checkin(Address, Socket, Armed),
-    Source.
+    %% What has come behind the end is not for the next request.
+    receive
+        {Kind, Socket, _} when Kind =:= tcp; Kind =:= tcp_error -> close(Source);
+        {tcp_closed, Socket} -> close(Source)
+    after 0 ->
+        ok = yucan_fcgi_pool:checkin(Address, Socket, Armed),
+        Source
+    end.
 
 %% @doc Ends the request, wherever it is. The application sees its connection close.
 -spec close(source()) -> source().

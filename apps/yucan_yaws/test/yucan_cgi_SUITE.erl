@@ -9,7 +9,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
          hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, without_descriptors/1, given_up/1, too_many/1, head_request/1, not_executable/1, shell_characters/1, called/1,
-         scripts_of_two_sites/1, fcgi_broken/1, body_bound/1, fcgi_leaves/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
+         scripts_of_two_sites/1, fcgi_broken/1, fcgi_says_more/1, fcgi_log/1, body_bound/1, fcgi_leaves/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
          revproxy_path/1, revproxy_hops/1, revproxy_names/1, revproxy_slash/1, revproxy_no_body/1, revproxy_elsewhere/1, over_ipv6/1]).
 
 -define(LOOPBACK6, {0, 0, 0, 0, 0, 0, 0, 1}).
@@ -18,7 +18,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
-     client_leaves, without_descriptors, given_up, too_many, head_request, not_executable, shell_characters, called, scripts_of_two_sites, body_bound, fcgi_broken, fcgi_leaves, fcgi_absent, revproxy, revproxy_broken, many_at_once,
+     client_leaves, without_descriptors, given_up, too_many, head_request, not_executable, shell_characters, called, scripts_of_two_sites, body_bound, fcgi_broken, fcgi_says_more, fcgi_log, fcgi_leaves, fcgi_absent, revproxy, revproxy_broken, many_at_once,
      revproxy_path, revproxy_hops, revproxy_names, revproxy_slash, revproxy_no_body, revproxy_elsewhere, over_ipv6].
 
 %% Bodies go to a folder of this suite's own, where nobody else leaves files.
@@ -387,6 +387,50 @@ fcgi_broken(Config) ->
     Port = start(Config, "php_handler = <fcgi, " ++ Address ++ ">\n", [{"a.php", ""}]),
     {502, _, _} = get(Port, "/a.php"),
     gen_tcp:close(Listen).
+
+%% What an application says behind the end of its answer is part of neither this answer nor the next, whether it comes with the end or later.
+fcgi_says_more(Config) ->
+    Answer = <<1, 6, 0, 1, 0, 22, 0, 0, "Content-Type: a/b\n\nabc", 1, 3, 0, 1, 0, 8, 0, 0, 0:64>>,
+    More = <<1, 6, 0, 1, 0, 4, 0, 0, "more">>,
+    {Listen, Address} = rubbish_server(<<Answer/binary, More/binary>>),
+    Port = start(Config, "php_handler = <fcgi, " ++ Address ++ ">\n", [{"a.php", ""}]),
+    {200, _, <<"abc">>} = get(Port, "/a.php"),
+    ok = gen_tcp:close(Listen),
+    {ok, Own} = gen_tcp:listen(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}]),
+    {ok, Number} = inet:port(Own),
+    {ok, Source} = yucan_fcgi_client:open({{127, 0, 0, 1}, Number}, true, [{<<"REQUEST_METHOD">>, <<"GET">>}], none, fun(_) -> ok end),
+    {ok, Socket} = gen_tcp:accept(Own, 20000),
+    {ok, _} = gen_tcp:recv(Socket, 0, 20000),
+    Came = fun(Count) -> true = beamway_peer:wait_until(fun() -> process_info(self(), message_queue_len) =:= {message_queue_len, Count} end, 20000) end,
+    ok = gen_tcp:send(Socket, Answer),
+    Came(1),
+    ok = gen_tcp:send(Socket, More),
+    Came(2),
+    {data, _, Answered} = yucan_fcgi_client:read(Source, 20000),
+    {done, _} = yucan_fcgi_client:read(Answered, 20000),
+    {message_queue_len, 0} = process_info(self(), message_queue_len),
+    %% It is not kept.
+    {error, closed} = gen_tcp:recv(Socket, 0, 20000),
+    gen_tcp:close(Own).
+
+%% A line end in what an application writes to its standard error begins no line of the log.
+fcgi_log(Config) ->
+    Said = "user said: a\r\n=ERROR REPORT==== forged",
+    {Listen, Address} = rubbish_server(<<1, 7, 0, 1, 0, (length(Said)), 0, 0, (list_to_binary(Said))/binary,
+                                         1, 6, 0, 1, 0, 22, 0, 0, "Content-Type: a/b\n\nabc", 1, 3, 0, 1, 0, 8, 0, 0, 0:64>>),
+    Port = start(Config, "php_handler = <fcgi, " ++ Address ++ ">\n", [{"a.php", ""}]),
+    Log = filename:join(proplists:get_value(priv_dir, Config), "fcgi_log"),
+    ok = logger:add_handler(?FUNCTION_NAME, logger_std_h, #{config => #{file => Log}, formatter => {logger_formatter, #{single_line => false}}}),
+    try
+        {200, _, <<"abc">>} = get(Port, "/a.php"),
+        ok = logger_std_h:filesync(?FUNCTION_NAME),
+        {ok, Text} = file:read_file(Log),
+        {_, _} = binary:match(Text, <<"user said: a">>),
+        nomatch = re:run(Text, "^=ERROR REPORT==== forged", [multiline])
+    after
+        ok = logger:remove_handler(?FUNCTION_NAME),
+        ok = gen_tcp:close(Listen)
+    end.
 
 %% An application that leaves while a large body is on its way to it is no crash of the server: whoever reads the answer says it.
 fcgi_leaves(Config) ->
