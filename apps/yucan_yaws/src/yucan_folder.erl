@@ -14,7 +14,7 @@
                     hidden => boolean(), links => boolean(), cache => non_neg_integer(), headers => [{binary(), binary()}], hosts => [binary()], cors => boolean(), spa => boolean(),
                     auth => string(), https => boolean(), upload => binary(), live => boolean(), _ => _}.
 -type state() :: #{files := yucan_file:options(), file => binary(), cors := boolean(), spa := boolean(), users := none | [{binary(), binary()}],
-                   upload := none | binary(), hidden := boolean(), live := boolean(), hosts := any | [binary()]}.
+                   upload := none | binary(), hidden := boolean(), live := none | atomics:atomics_ref(), hosts := any | [binary()]}.
 
 -define(CERTIFICATE_DAYS, 365).
 -define(LIVE, "/.yucan/changes").
@@ -34,7 +34,7 @@ options(#{what := What} = Wishes) ->
                              headers => [{<<"x-content-type-options">>, <<"nosniff">>} | maps:get(headers, Wishes, [])]},
                            maps:from_list([{follow_symlinks, always} || maps:get(links, Wishes, false)] ++ [{expires, Seconds} || #{cache := Seconds} <- [Wishes]])),
         State = File#{files => yucan_file:init(Files), cors => maps:get(cors, Wishes, false), spa => maps:get(spa, Wishes, false), users => users(Wishes),
-                      upload => maps:get(upload, Wishes, none), hidden => maps:get(hidden, Wishes, false), live => maps:get(live, Wishes, false),
+                      upload => maps:get(upload, Wishes, none), hidden => maps:get(hidden, Wishes, false), live => case Wishes of #{live := true} -> looks(); _ -> none end,
                       hosts => hosts(maps:get(ip, Wishes, {127, 0, 0, 1}), maps:get(hosts, Wishes, []))},
         Listen = maps:merge(#{port => 8080}, maps:with([port, ip], Wishes)),
         {ok, #{listen => [case maps:get(https, Wishes, false) of true -> Listen#{tls => certificate()}; false -> Listen end],
@@ -151,7 +151,7 @@ is_known(Req, #{users := Users} = State) ->
     end.
 
 %% Pages get a script that waits for an event. They go out whole and as they are: parts, compressed forms and what a browser has kept would not have it.
-live(Req, #{live := false} = State) -> page(Req, State);
+live(Req, #{live := none} = State) -> page(Req, State);
 live(Req, State) ->
     case yucan_req:path(Req) of
         <<?LIVE>> -> changes(Req, State);
@@ -179,12 +179,18 @@ with_script({200, Headers, Body}) ->
     {200, [Header || {Name, _} = Header <- Headers, not lists:member(Name, [<<"accept-ranges">>, <<"etag">>, <<"last-modified">>])], [Text, script(<<>>)]};
 with_script(Response) -> Response.
 
+%% When the last look began, in ms, and what it saw: one for all pages that are open.
+looks() ->
+    Looks = atomics:new(2, [{signed, true}]),
+    ok = atomics:put(Looks, 1, erlang:monotonic_time(millisecond) - ?LOOK_MS),
+    Looks.
+
 %% A look at what is served every half a second, while a page is open. The page that loads again must not get what was kept before the change.
-changes(Req, #{files := #{root := Root}, hidden := Hidden} = State) ->
+changes(Req, #{files := #{root := Root}, hidden := Hidden, live := Looks} = State) ->
     Served = case State of #{file := Name} -> filename:join(Root, Name); _ -> Root end,
-    yucan_sse:response(Req, [], fun(start, _) -> {ok, looked(Served, Hidden)};
+    yucan_sse:response(Req, [], fun(start, _) -> {ok, look(Served, Hidden, Looks)};
                                    ({info, look}, Seen) ->
-                                        case looked(Served, Hidden) of
+                                        case looked(Served, Hidden, Looks) of
                                             Seen -> {ok, Seen};
                                             Changed ->
                                                 ok = yucan_file_cache:forget(yucan_req:server(Req)),
@@ -193,10 +199,23 @@ changes(Req, #{files := #{root := Root}, hidden := Hidden} = State) ->
                                    (_, Seen) -> {ok, Seen}
                                 end, none).
 
-looked(Served, Hidden) ->
-    _ = erlang:send_after(?LOOK_MS, self(), look),
+%% What another page's look has seen just now will do.
+looked(Served, Hidden, Looks) ->
+    Now = erlang:monotonic_time(millisecond),
+    Last = atomics:get(Looks, 1),
+    case Now - Last >= ?LOOK_MS andalso atomics:compare_exchange(Looks, 1, Last, Now) of
+        ok -> look(Served, Hidden, Looks);
+        _ -> look_later(), atomics:get(Looks, 2)
+    end.
+
+look(Served, Hidden, Looks) ->
+    look_later(),
     {Seen, _} = seen(fun file:read_file_info/2, Served, Hidden, {[], ?MOST_LOOKED}),
-    erlang:phash2(Seen, 1 bsl 32).
+    Hash = erlang:phash2(Seen, 1 bsl 32),
+    ok = atomics:put(Looks, 2, Hash),
+    Hash.
+
+look_later() -> _ = erlang:send_after(?LOOK_MS, self(), look), ok.
 
 %% Names, times and sizes of so many files at most. The folder or file itself may be a link; others are not followed.
 seen(_, _, _, {_, 0} = All) -> All;

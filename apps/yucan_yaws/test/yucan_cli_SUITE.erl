@@ -3,7 +3,7 @@
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([folder/1, other_names/1, this_folder/1, terminal/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, own_origin/1, empty_token/1, upload_conditions/1, upload_is_seen/1, upload_at_sigterm/1, one_file/1, application_paths/1, live/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
+-export([folder/1, other_names/1, this_folder/1, terminal/1, hostile_folder/1, relative_libraries/1, deleted_folder/1, no_locale/1, wishes/1, own_origin/1, empty_token/1, upload_conditions/1, upload_is_seen/1, upload_at_sigterm/1, one_file/1, application_paths/1, live/1, live_for_many/1, wrong_words/1, completion_and_manual/1, zsh_completion/1, closed_descriptors/1, newest_version/1, cannot_serve/1, announced/1, daemon/1, daemon_without_descriptors/1, failed_command/1, daemon_cannot_serve/1, attached/1, watch/1, crash/1]).
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("kernel/include/file.hrl").
@@ -12,7 +12,7 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> [folder, other_names, this_folder, terminal, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, own_origin, empty_token, upload_conditions, upload_is_seen, upload_at_sigterm, one_file, application_paths, live, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
+all() -> [folder, other_names, this_folder, terminal, hostile_folder, relative_libraries, deleted_folder, no_locale, wishes, own_origin, empty_token, upload_conditions, upload_is_seen, upload_at_sigterm, one_file, application_paths, live, live_for_many, wrong_words, completion_and_manual, zsh_completion, closed_descriptors, newest_version, cannot_serve, announced, daemon, daemon_without_descriptors, failed_command, daemon_cannot_serve, attached, watch, crash].
 
 init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
@@ -464,6 +464,30 @@ all(Socket, Before) ->
         {ok, Data} -> all(Socket, <<Before/binary, Data/binary>>);
         {error, closed} -> Before
     end.
+
+%% However many pages are open, the folder is looked at twice a second, and all of them hear of a change.
+live_for_many(Config) ->
+    Folder = filename:join(?config(priv_dir, Config), "live_for_many"),
+    ok = filelib:ensure_dir(filename:join(Folder, "x")),
+    Started = yucan_test_server:start_application([]),
+    {ok, Options} = yucan_folder:options(#{what => Folder, live => true}),
+    Port = yucan_test_server:start(yucan_live, maps:with([handler], Options)),
+    Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 10)],
+    [begin
+         ok = gen_tcp:send(Socket, "GET /.yucan/changes HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+         yucan_yaws_site:receive_until(Socket, <<": ok\n\n\r\n">>)
+     end || Socket <- Sockets],
+    Begun = erlang:monotonic_time(millisecond),
+    _ = erlang:trace(all, true, [call]),
+    1 = erlang:trace_pattern({yucan_folder, look, 3}, true, [local]),
+    %% Ten looks of one page.
+    [receive {trace, _, call, _} -> ok after ?WAIT_MS -> error(no_look) end || _ <- lists:seq(1, 10)],
+    true = erlang:monotonic_time(millisecond) - Begun > 4000,
+    _ = erlang:trace(all, false, [call]),
+    ok = file:write_file(filename:join(Folder, "new"), "x"),
+    [yucan_yaws_site:receive_until(Socket, <<"data: changed\n">>) || Socket <- Sockets],
+    ok = yucan:stop(yucan_live),
+    yucan_test_server:stop_application(Started).
 
 %% Paths of an application in the browser are its first page; files that are missing are missing.
 application_paths(Config) ->
