@@ -131,9 +131,9 @@ host(Ip) -> inet:ntoa(Ip).
 
 %% @doc What an operator should know of these options.
 -spec warnings(config()) -> [unicode:chardata()].
-warnings(#{ip := Ip, tls := none}) ->
-    [["it listens on ", inet:ntoa(Ip), " without TLS: token and figures pass the network as they are; give certfile and keyfile"] || not is_loopback(Ip)];
-warnings(#{}) -> [].
+warnings(#{ip := Ip, tls := Tls, allow := Allow, secret := Secret}) ->
+    [["it listens on ", inet:ntoa(Ip), " without TLS: token and figures pass the network as they are; give certfile and keyfile"] || Tls =:= none, not is_loopback(Ip)]
+        ++ ["allow without a token: every account on this host can start measurements and call code of the nodes; give token_file if others have one" || Allow, Secret =:= none].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -142,7 +142,9 @@ defaults_test() ->
     {ok, Config} = read([]),
     ?assertMatch(#{ip := {127, 0, 0, 1}, port := 8090, secret := none, allow := false, interval_ms := 1000, tls := none}, Config),
     ?assertEqual(<<"http://localhost:8090/">>, url(Config, 8090)),
-    ?assertEqual([], warnings(Config)).
+    ?assertEqual([], warnings(Config)),
+    ?assertMatch(["allow without a token" ++ _], warnings(Config#{allow := true})),
+    ?assertEqual([], warnings(Config#{allow := true, secret := <<"0123456789ab">>})).
 
 bad_test_() ->
     [{Expected, fun() -> {error, Text} = read(Given), ?assertNotEqual(nomatch, string:find(Text, Expected)) end} || {Expected, Given} <-
