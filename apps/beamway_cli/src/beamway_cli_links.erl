@@ -14,6 +14,8 @@
 
 -export_type([report/0, options/0]).
 
+-include_lib("kernel/include/file.hrl").
+
 -type options() :: #{node => string(), cookie_file => file:filename()}.
 -type report() :: #{node := node(), links := [{Link :: map(), Info :: map()}], lanes => [map()]}.
 
@@ -147,15 +149,17 @@ use_cookie(_, _) ->
 %% @doc The cookie in a file, for all commands that know `--cookie-file'.
 -spec cookie(file:filename()) -> {ok, atom()} | {error, Text :: unicode:chardata()}.
 cookie(File) ->
-    case file:read_file(File) of
-        {ok, Bytes} ->
+    case {file:read_file_info(File), file:read_file(File)} of
+        {{ok, #file_info{mode = Mode}}, {ok, _}} when Mode band 8#004 =/= 0 ->
+            {error, ["the cookie file '", File, "' can be read by everybody on this host, who could then command the cluster; chmod o-r it"]};
+        {_, {ok, Bytes}} ->
             try binary_to_atom(string:trim(Bytes)) of
                 '' -> {error, ["the cookie file '", File, "' is empty"]};
                 Cookie -> {ok, Cookie}
             catch
                 error:_ -> {error, ["the cookie file '", File, "' holds no cookie; expected at most 255 characters in UTF-8"]}
             end;
-        {error, Reason} -> {error, ["cannot read the cookie file '", File, "': ", file:format_error(Reason)]}
+        {_, {error, Reason}} -> {error, ["cannot read the cookie file '", File, "': ", file:format_error(Reason)]}
     end.
 
 %% Connecting, and finding out why not
