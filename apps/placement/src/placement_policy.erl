@@ -48,12 +48,12 @@ drawn(sqrt_choices, All, Count) -> max(Count, ceil(math:sqrt(All)) * Count);
 drawn(random, _, Count) -> Count;
 drawn(_, All, _) -> All.
 
-%% @doc The best of the drawn ones, the best first; equal ones in random order.
+%% @doc The best of the drawn ones, the best first; equal ones in random order, and so are those of the best fraction of `{top, Fraction}'.
 -spec best(policy(), [scored(Node)], Count :: pos_integer(), rand:state()) -> {[Node], rand:state()}.
 best({top, Fraction}, Scored, Count, Seed) ->
-    Top = lists:sublist(lists:reverse(lists:keysort(2, Scored)), max(Count, ceil(Fraction * length(Scored)))),
-    {Shuffled, Next} = shuffle([Node || {Node, _} <- Top], Seed),
-    {lists:sublist(Shuffled, Count), Next};
+    {Top, Rest} = lists:split(ceil(Fraction * length(Scored)), [Node || {Node, _} <- lists:reverse(lists:keysort(2, Scored))]),
+    {Shuffled, Next} = shuffle(Top, Seed),
+    {lists:sublist(Shuffled ++ Rest, Count), Next};
 best(_, Scored, Count, Seed) ->
     {Shuffled, Next} = shuffle(Scored, Seed),
     %% keysort is stable, so the shuffled order decides among equals.
@@ -123,6 +123,8 @@ drawn_test_() ->
 best_test_() ->
     Scored = [{a, 0.1}, {b, 0.9}, {c, 0.5}],
     [?_assertMatch({[b, c], _}, best(least, Scored, 2, seed(1))), ?_assertMatch({[b], _}, best({top, 0.2}, Scored, 1, seed(1))),
+     %% All in order: those outside of the best fraction come after it.
+     ?_assertMatch({[b, c, a], _}, best({top, 0.2}, Scored, 3, seed(2))),
      ?_assertMatch({[b, c, a], _}, best(two_choices, Scored, 9, seed(1)))].
 
 scores_test_() ->
