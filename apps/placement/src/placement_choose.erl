@@ -173,7 +173,22 @@ decided(#{policy := Policy} = Plan, #{contexts := Contexts, epoch := Epoch} = Sn
 
 %% Of nodes that were drawn and did not answer, the first question may have known nothing: now all are asked.
 why_none(Plan, #{contexts := Contexts}) ->
-    placement_explain:conflict(Plan, snapshot([Node || #{node := Node} <- Contexts], Plan#{n := all})).
+    Snapshot = snapshot(nodes_of(Contexts), Plan#{n := all}),
+    maps:merge(placement_explain:conflict(Plan, Snapshot), too_narrow(Plan, Snapshot)).
+
+%% Enough nodes fit, but a hard spread does not let so many be taken.
+too_narrow(#{spread := {By, MaxSkew, hard}, n := Count} = Plan, Snapshot) ->
+    case feasible(Plan, Snapshot) of
+        {ok, Feasible, _} ->
+            Places = places(Plan#{n := length(Feasible)}, Feasible, Snapshot),
+            Most = length(spread(Plan#{n := case Count of all -> length(Feasible); _ -> Count end}, nodes_of(Feasible), place_of(Places, []))),
+            #{spread => #{by => By, max_skew => MaxSkew, most => Most, places => [{named(Place, There), length(There)} || {Place, _, There} <- Places]}};
+        {error, _} -> #{}
+    end;
+too_narrow(_, _) -> #{}.
+
+named({way, _}, [#{node := Node} | _]) -> {with, Node};
+named(Place, _) -> Place.
 
 oldest(Contexts) -> lists:max([0 | [Age || #{view := #{attributes := Attributes}} <- Contexts, {ok, _, Age, _, _} <- maps:values(Attributes)]]).
 
@@ -181,15 +196,15 @@ taken(#{n := all, spread := none}, Feasible, _) -> [Node || #{node := Node} <- F
 %% Nobody was asked what prefers some of them.
 taken(#{n := all} = Plan, Feasible, Snapshot) -> taken(Plan#{n := length(Feasible), policy := random, prefer := []}, Feasible, Snapshot);
 taken(#{policy := {module, Module}, n := Count, source := Query} = Plan, Feasible, _) -> enough(Module:select(scored(Plan, Feasible), Count, Query), Plan);
-taken(#{policy := Policy, n := Count} = Plan, Feasible, Snapshot) ->
-    Scored = case placement_policy:is_live(Policy) of
-                 true -> live(Plan, Feasible, Snapshot, ?LIVE_ROUNDS, []);
-                 false ->
-                     {Drawn, _} = placement_policy:draw(Policy, Feasible, Count, seed()),
-                     scored(Plan, charged(Drawn, Plan))
-             end,
-    {Best, _} = placement_policy:best(Policy, Scored, length(Scored), seed()),
-    enough(spread(Plan, Best, Feasible, Snapshot), Plan).
+taken(#{policy := Policy} = Plan, Feasible, Snapshot) ->
+    Places = places(Plan, Feasible, Snapshot),
+    Spread = fun(Nodes, Unfit) -> spread(Plan, Nodes, place_of(Places, Unfit)) end,
+    {Drawn, Unfit} = case placement_policy:is_live(Policy) of
+                         true -> live(Plan, Places, Snapshot, Spread, ?LIVE_ROUNDS, {[], []});
+                         false -> {charged(drawn(Plan, Places), Plan), []}
+                     end,
+    {Best, _} = placement_policy:best(Policy, scored(Plan, Drawn), length(Drawn), seed()),
+    enough(Spread(Best, Unfit), Plan).
 
 enough(Chosen, #{n := Count, min := Min}) ->
     case length(Chosen) >= min(Min, Count) of
@@ -199,21 +214,32 @@ enough(Chosen, #{n := Count, min := Min}) ->
 
 seed() -> rand:seed_s(exsss).
 
-%% Draws, asks the drawn ones anew, and draws again in the place of those that are no longer suitable.
-live(_, [], _, _, Scored) -> Scored;
-live(_, _, _, 0, Scored) -> Scored;
-live(#{policy := Policy, n := Count} = Plan, Feasible, #{end_ms := End} = Snapshot, Rounds, Before) ->
-    {Drawn, _} = placement_policy:draw(Policy, Feasible, Count, seed()),
-    Nodes = [Node || #{node := Node} <- Drawn],
+%% Some places, if there are many, and in each of them as many nodes as the spread may need of it.
+drawn(#{policy := Policy, n := Count}, Places) ->
+    {Chosen, _} = placement_policy:draw(Policy, Places, Count, seed()),
+    lists:append([element(1, placement_policy:draw(Policy, Contexts, Wanted, seed())) || {_, Wanted, Contexts} <- Chosen]).
+
+%% Draws, asks the drawn ones anew, and draws again in the place of those that are no longer suitable; these are returned, too.
+live(_, [], _, _, _, Found) -> Found;
+live(_, _, _, _, 0, Found) -> Found;
+live(#{n := Count} = Plan, Places, #{end_ms := End} = Snapshot, Spread, Rounds, {Before, UnfitBefore}) ->
+    Drawn = drawn(Plan, Places),
     Left = max(10, End - erlang:monotonic_time(millisecond)),
-    Views = placement_cache:fetch(Nodes, placement_query:names(Plan), #{live => true, deadline => Left}),
-    Fresh = [Context#{view := maps:get(Node, Views)} || #{node := Node} = Context <- Drawn],
-    Suitable = [Context || #{view := #{status := ok}} = Context <- Fresh, is_still(Plan, Context)],
-    Scored = Before ++ scored(Plan, Suitable),
-    case length(Scored) >= Count of
-        true -> Scored;
-        false -> live(Plan, [C || #{node := Node} = C <- Feasible, not lists:member(Node, Nodes)], Snapshot, Rounds - 1, Scored)
+    Views = placement_cache:fetch(nodes_of(Drawn), placement_query:names(Plan), #{live => true, deadline => Left}),
+    {Suitable, Others} = lists:partition(fun(#{view := #{status := Status}} = Context) -> Status =:= ok andalso is_still(Plan, Context) end,
+                                         [Context#{view := maps:get(Node, Views)} || #{node := Node} = Context <- Drawn]),
+    {Found, Unfit} = {Before ++ Suitable, UnfitBefore ++ nodes_of(Others)},
+    Fit = maps:from_keys(nodes_of(Suitable), true),
+    Open = [{length(Undrawn) < length(Contexts), {Place, Missing, Undrawn}}
+            || {Place, Wanted, Contexts} <- Places, Missing <- [Wanted - length([x || #{node := Node} <- Contexts, is_map_key(Node, Fit)])], Missing > 0,
+               [_ | _] = Undrawn <- [[Context || #{node := Node} = Context <- Contexts, not is_map_key(Node, Views)]]],
+    %% A place that was drawn gives all that it has to give, or the spread would be as uneven as the draw.
+    case not lists:keymember(true, 1, Open) andalso length(Spread(nodes_of(Found), Unfit)) >= Count of
+        true -> {Found, Unfit};
+        false -> live(Plan, [Place || {_, Place} <- Open], Snapshot, Spread, Rounds - 1, {Found, Unfit})
     end.
+
+nodes_of(Contexts) -> [Node || #{node := Node} <- Contexts].
 
 %% What compares nodes with each other was judged before; the rest must still hold.
 is_still(#{require := Require, tolerance := Tolerance}, Context) ->
@@ -277,11 +303,35 @@ charge(Known, _, _, _) -> Known.
 
 %%% Spread
 
-spread(#{spread := none, n := Count}, Best, _, _) -> lists:sublist(Best, Count);
-spread(#{spread := {By, MaxSkew, How}, n := Count}, Best, Feasible, #{tree := Tree}) ->
-    Place = place_of(By, Feasible, Tree),
-    Placed = [{Place(Node), Node} || Node <- Best],
-    pick(Placed, Count, maps:from_list([{P, 0} || {P, _} <- Placed]), MaxSkew, How, []).
+%% The places of the suitable nodes, and how many of its nodes each may have to give. Without a spread all nodes are of one.
+places(#{spread := none, n := Count}, Feasible, _) -> [{everywhere, Count, Feasible}];
+places(#{spread := {By, MaxSkew, _}, n := Count}, Feasible, #{tree := Tree}) ->
+    Places = maps:to_list(maps:groups_from_list(fun(Context) -> place(By, Context, Tree) end, Feasible)),
+    Level = level(1, Count, [length(Contexts) || {_, Contexts} <- Places]),
+    [{Place, min(length(Contexts), Level + MaxSkew - 1), Contexts} || {Place, Contexts} <- Places].
+
+%% So many nodes of each place are enough, as far as it has them.
+level(Level, Count, Sizes) ->
+    case lists:sum([min(Size, Level) || Size <- Sizes]) >= Count orelse Level >= lists:max(Sizes) of
+        true -> Level;
+        false -> level(Level + 1, Count, Sizes)
+    end.
+
+place({attribute, Name}, #{view := #{attributes := Attributes}}, _) ->
+    case Attributes of #{Name := {ok, Value, _, _, _}} -> {value, Value}; _ -> unknown end;
+place(_, _, none) -> unknown;
+place(Level, #{node := Node}, Tree) ->
+    case placement_tree:way(Tree, Node, Level) of
+        {ok, Way} -> {way, Way};
+        unknown -> unknown
+    end.
+
+%% A place counts if it has a node that suits, or that nobody has asked anew.
+place_of(Places, Unfit) -> maps:without(Unfit, maps:from_list([{Node, Place} || {Place, _, Contexts} <- Places, #{node := Node} <- Contexts])).
+
+spread(#{spread := none, n := Count}, Best, _) -> lists:sublist(Best, Count);
+spread(#{spread := {_, MaxSkew, How}, n := Count}, Best, PlaceOf) ->
+    pick([{maps:get(Node, PlaceOf), Node} || Node <- Best], Count, maps:from_keys(maps:values(PlaceOf), 0), MaxSkew, How, []).
 
 pick(_, 0, _, _, _, Chosen) -> lists:reverse(Chosen);
 pick([], _, _, _, _, Chosen) -> lists:reverse(Chosen);
@@ -296,18 +346,6 @@ pick([First | Rest] = Left, Count, Counts, MaxSkew, How, Chosen) ->
     end.
 
 counted(Place, Counts) -> maps:update_with(Place, fun(N) -> N + 1 end, Counts).
-
-place_of({attribute, Name}, Feasible, _) ->
-    Values = maps:from_list([{Node, maps:get(Name, Attributes, unknown)} || #{node := Node, view := #{attributes := Attributes}} <- Feasible]),
-    fun(Node) -> case maps:get(Node, Values) of {ok, Value, _, _, _} -> {value, Value}; _ -> unknown end end;
-place_of(_, _, none) -> fun(_) -> unknown end;
-place_of(Level, _, Tree) ->
-    fun(Node) ->
-        case placement_tree:disc(Tree, Node, math:pow(2, -Level)) of
-            {ok, Members} -> {disc, lists:min(Members)};
-            unknown -> unknown
-        end
-    end.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -348,7 +386,8 @@ spread_over_many_places_test() ->
     Names = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(1, 200)],
     {ok, Tree} = placement_tree:from_paths([{Name, [{rack, N rem 20}]} || {N, Name} <- lists:zip(lists:seq(1, 200), Names)]),
     {reductions, Before} = process_info(self(), reductions),
-    Chosen = spread(#{spread => {1, 1, hard}, n => 100}, Names, [], #{tree => Tree}),
+    Plan = #{spread => {1, 1, hard}, n => 100},
+    Chosen = spread(Plan, Names, place_of(places(Plan, [#{node => Name} || Name <- Names], #{tree => Tree}), [])),
     {reductions, After} = process_info(self(), reductions),
     ?assertEqual(lists:sublist(Names, 100), Chosen),
     ?assertEqual({true, After - Before}, {After - Before < 20000000, After - Before}).

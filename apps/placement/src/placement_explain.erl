@@ -15,11 +15,14 @@
                       together := [{placement_pred:predicate(), placement_pred:predicate(), non_neg_integer()}],
                       largest := [placement_pred:predicate()], contradictions := [{placement_pred:predicate(), placement_pred:predicate()}],
                       relaxations := [{placement_pred:predicate(), placement_pred:predicate(), non_neg_integer()}],
-                      unreachable := [{node(), placement_cache:status()}], oldest_ms := non_neg_integer()}.
-%% `alone': how many nodes fulfil each constraint, and on how many it is unknown. `together': pairs that too few nodes fulfil although enough fulfil each. `largest': the most
+                      unreachable := [{node(), placement_cache:status()}], oldest_ms := non_neg_integer(), spread => spread()}.
+-type spread() :: #{by := non_neg_integer() | {attribute, placement_entry:name()}, max_skew := pos_integer(), most := non_neg_integer(),
+                    places := [{{value, term()} | {with, node()} | unknown, Nodes :: pos_integer()}]}.
+%% `spread': enough nodes fulfil the constraints, but a hard spread over their places allows only `most' of them. `alone': how many nodes fulfil each constraint, and on how many it is unknown. `together': pairs that too few nodes fulfil although enough fulfil each. `largest': the most
 %% constraints that enough nodes fulfil at once. `relaxations': a constraint, a weaker one in its place, and the number of nodes that this would give.
 
 -define(EXACT_MAX, 12).
+-define(SHOWN_PLACES, 8).
 
 %% @doc All constraints of a plan, on all nodes of a snapshot.
 -spec reports(placement_query:plan(), placement_choose:snapshot()) -> [report()].
@@ -181,11 +184,22 @@ constant_text(Constant) -> io_lib:format("~0tP", [Constant, 12]).
 %% @doc A conflict in words.
 -spec conflict_text(conflict()) -> unicode:chardata().
 conflict_text(#{wanted := Wanted, candidates := Candidates, feasible := Feasible, alone := Alone, together := Together, relaxations := Relaxations,
-                contradictions := Contradictions, unreachable := Unreachable}) ->
+                contradictions := Contradictions, unreachable := Unreachable} = Conflict) ->
     [io_lib:format("~b of ~b nodes fulfil the query; wanted: ~b~n", [Feasible, Candidates, Wanted]),
      [io_lib:format("  ~ts: ~b nodes~ts~n", [predicate_text(P), Count, case Unknown of 0 -> ""; _ -> io_lib:format(", unknown on ~b", [Unknown]) end])
       || {P, Count, Unknown} <- Alone],
      [io_lib:format("  ~ts and ~ts together: ~b nodes~n", [predicate_text(P), predicate_text(Q), Count]) || {P, Q, Count} <- Together],
      [io_lib:format("  ~ts and ~ts contradict each other~n", [predicate_text(P), predicate_text(Q)]) || {P, Q} <- Contradictions],
      [io_lib:format("  with ~ts instead of ~ts: ~b nodes~n", [predicate_text(New), predicate_text(Old), Count]) || {Old, New, Count} <- Relaxations],
-     [io_lib:format("  ~ts ~ts~n", [Node, status_text(Status)]) || {Node, Status} <- Unreachable]].
+     [io_lib:format("  ~ts ~ts~n", [Node, status_text(Status)]) || {Node, Status} <- Unreachable],
+     [spread_text(Spread) || #{spread := Spread} <- [Conflict]]].
+
+spread_text(#{by := By, max_skew := MaxSkew, most := Most, places := Places}) ->
+    io_lib:format("  the hard spread over ~ts (at most ~b more than in the least used place) allows ~b nodes; suitable nodes per place: ~ts~ts~n",
+                  [case By of {attribute, Name} -> atom_to_list(Name); Level -> io_lib:format("level ~b", [Level]) end, MaxSkew, Most,
+                   lists:join(", ", [io_lib:format("~ts ~b", [place_text(Place), Count]) || {Place, Count} <- lists:sublist(Places, ?SHOWN_PLACES)]),
+                   case length(Places) > ?SHOWN_PLACES of true -> ", ..."; false -> "" end]).
+
+place_text({value, Value}) -> io_lib:format("~0tP", [Value, 12]);
+place_text({with, Node}) -> ["that of ", atom_to_list(Node)];
+place_text(unknown) -> "unknown".

@@ -18,7 +18,7 @@
 
 -export([from_paths/1, from_network/1, to_network/1, from_vertex/1, empty/0, format_error/1]).
 -export([nodes/1, size/1, is_member/2, epoch/1, distance/3, shared/3, disc/3, diameter/2, rank/3, latency/3, basis/3]).
--export([root/1, packed/1, branch/2, ancestors/2, members/1, leaf_order/1, depth/1]).
+-export([root/1, packed/1, branch/2, way/3, ancestors/2, members/1, leaf_order/1, depth/1]).
 -export([insert/3, remove/2]).
 
 -export_type([tree/0, vertex/0, labels/0, name/0, path/0, error/0]).
@@ -275,6 +275,15 @@ branch(none, Node) -> branch(empty(), Node);
 branch(#{places := Places}, Node) ->
     case Places of
         #{Node := [Index | _]} -> {ok, Index};
+        #{} -> unknown
+    end.
+
+%% @doc The first steps from the root to a node, at most so many. Two nodes share so many levels if these are equal.
+-spec way(tree() | none, node(), Levels :: non_neg_integer()) -> {ok, [pos_integer()]} | unknown.
+way(none, Node, Levels) -> way(empty(), Node, Levels);
+way(#{places := Places}, Node, Levels) ->
+    case Places of
+        #{Node := Way} -> {ok, lists:sublist(Way, Levels)};
         #{} -> unknown
     end.
 

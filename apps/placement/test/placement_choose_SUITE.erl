@@ -7,7 +7,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([three_values/1, relative_words/1, distance_words/1, affinity/1, taints/1, scores_of_ones_own/1, priorities_give_way/1,
          conflicts_are_explained/1, why_not_names_everything/1, bad_queries/1, bad_nodes/1, choosers_do_not_pile_up/1, a_policy_of_ones_own/1, own_placements_count/1,
-         spread_over_places/1, latencies/1, the_command/1]).
+         spread_over_places/1, spread_by_every_policy/1, top_is_not_chance/1, latencies/1, the_command/1]).
 -export([wait/0, middle/2, no_score/2, select/3]).
 
 -import(placement_two_sites, [call/5, on/3, node_of/2, nodes_of/1, name_of/2, chosen/2, names/0]).
@@ -16,7 +16,8 @@ suite() -> [{timetrap, {minutes, 5}}].
 
 all() ->
     [three_values, relative_words, distance_words, affinity, taints, scores_of_ones_own, priorities_give_way, conflicts_are_explained,
-     why_not_names_everything, bad_queries, bad_nodes, choosers_do_not_pile_up, a_policy_of_ones_own, own_placements_count, spread_over_places, latencies, the_command].
+     why_not_names_everything, bad_queries, bad_nodes, choosers_do_not_pile_up, a_policy_of_ones_own, own_placements_count, spread_over_places, spread_by_every_policy,
+     top_is_not_chance, latencies, the_command].
 
 init_per_suite(Config) -> placement_two_sites:start(Config).
 
@@ -254,6 +255,30 @@ spread_over_places(Config) ->
     ?assertEqual([1, 1, 2], Sites(chosen(Config, Query({1, 1, hard}, all, {size, lt, 6})))),
     ?assertEqual(5, length(chosen(Config, Query({1, 1, soft}, all, {size, lt, 6})))),
     ?assertEqual([], chosen(Config, (Query({1, 1, hard}, all, {size, lt, 6}))#{min => 4})).
+
+%% Five nodes at one place and one at another: whatever a policy draws, both places count, and both get a node.
+spread_by_every_policy(Config) ->
+    [A, _, _, _, E, _] = nodes_of(Config),
+    Five = nodes_of(Config) -- [E],
+    [ok = call(Config, Name, placement, insert, [room, case Name of "f" -> far; _ -> near end]) || Name <- names()],
+    [begin
+         {ok, Chosen, _} = call(Config, "a", placement, choose_nodes, [Five, #{n => 2, policy => Policy, spread => Spread}]),
+         ?assertEqual({Policy, Spread, 2, true}, {Policy, Spread, length(Chosen), lists:member(node_of(Config, "f"), Chosen)})
+     end || Policy <- [two_choices, cached_two, {choices, 1}, sqrt_choices, random, {top, 0.2}, least],
+            Spread <- [{{attribute, room}, 1, hard}, {{attribute, room}, 1, soft}, {1, 1, hard}], _ <- lists:seq(1, 10)],
+    %% More than the places allow: the error says so.
+    {error, {unsatisfied, Conflict} = Error} = call(Config, "a", placement, choose_nodes, [Five, #{n => 4, spread => {{attribute, room}, 1, hard}}]),
+    ?assertMatch(#{feasible := 5, wanted := 4, spread := #{most := 3, places := [{{value, far}, 1}, {{value, near}, 4}]}}, Conflict),
+    ?assertNotEqual(nomatch, string:find(unicode:characters_to_list(placement:format_error(Error)),
+                                         "the hard spread over room (at most 1 more than in the least used place) allows 3 nodes; suitable nodes per place: far 1, near 4")),
+    %% One place cannot be asked any more: it is no place of which the others must wait.
+    {ok, [A], _} = call(Config, "a", placement, choose_nodes, [[A, 'never@127.0.0.1'], #{n => 1, spread => {1, 1, hard}}]),
+    [ok = call(Config, Name, placement, delete, [room]) || Name <- names()].
+
+%% It draws among the best third.
+top_is_not_chance(Config) ->
+    Chosen = [chosen(Config, #{n => 1, policy => {top, 0.3}, prefer => [{1, {size, max}}]}) || _ <- lists:seq(1, 40)],
+    ?assertEqual([["e"], ["f"]], lists:usort(Chosen)).
 
 latencies(Config) ->
     %% The first question goes over a new path; afterwards the shortest round trip is known.

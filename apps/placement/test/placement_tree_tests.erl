@@ -9,7 +9,7 @@
 none_holds_no_node_test() ->
     ?assertEqual({[], 0, false, 0, 0.0}, {placement_tree:nodes(none), placement_tree:size(none), placement_tree:is_member(none, a), placement_tree:depth(none), placement_tree:diameter(none, [a, b])}),
     [?assertEqual(unknown, Answer) || Answer <- [placement_tree:distance(none, a, b), placement_tree:distance(none, a, a), placement_tree:shared(none, a, b), placement_tree:disc(none, a, 1),
-                                                 placement_tree:rank(none, a, b), placement_tree:latency(none, a, b), placement_tree:basis(none, a, 1), placement_tree:ancestors(none, a), placement_tree:branch(none, a)]].
+                                                 placement_tree:rank(none, a, b), placement_tree:latency(none, a, b), placement_tree:basis(none, a, 1), placement_tree:ancestors(none, a), placement_tree:way(none, a, 1), placement_tree:branch(none, a)]].
 
 laws_test_() ->
     [{timeout, 120, ?_assert(proper:quickcheck(Law, [quiet, {numtests, 100}, {to_file, user}]))}
@@ -70,6 +70,8 @@ prop_branches() ->
                 lists:all(fun({X, Y}) ->
                                   {ok, Shared} = placement_tree:shared(Tree, X, Y),
                                   (placement_tree:branch(Tree, X) =:= placement_tree:branch(Tree, Y)) =:= (Shared > 0)
+                                      andalso [placement_tree:way(Tree, X, Levels) =:= placement_tree:way(Tree, Y, Levels) || Levels <- lists:seq(0, 5)]
+                                          =:= [Shared >= Levels || Levels <- lists:seq(0, 5)]
                           end, [{X, Y} || X <- Some, Y <- Some, X =/= Y])
             end).
 
