@@ -13,7 +13,7 @@
 -module(placement_attr).
 -behaviour(gen_server).
 
--export([start_link/0, configure/2, insert/2, update/2, delete/1, own/3, disown/2, names/0, failures/0, local/2, definitions/0, is_evaluated/1, exchange/3]).
+-export([start_link/0, configure/2, insert/2, update/2, delete/1, own/3, disown/2, names/0, failures/0, local/2, definitions/0, is_evaluated/1, without/2, exchange/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -export_type([answer/0, reason/0, version/0]).
@@ -139,6 +139,15 @@ is_evaluated(Name) ->
     case ets_lookup(?DEFINITIONS, Name) of
         [{_, Definition}] -> not placement_entry:is_kept(Definition);
         [] -> false
+    end.
+
+%% @doc What an owned attribute of this node would be without a process and those that it has started; `same' if none of them owns it.
+-spec without(placement_entry:name(), pid()) -> answer() | same.
+without(Name, Pid) ->
+    Owners = case ets:member(?DEFINITIONS, Name) of true -> []; false -> ets:match_object(?OWNED, {{Name, '_'}, '_', '_'}) end,
+    case [Owner || {{_, By}, _, _} = Owner <- Owners, not placement_family:is_in(By, Pid)] of
+        Owners -> same;
+        Others -> owned(Others)
     end.
 
 %% @doc The attributes of this node, without going over a network.

@@ -168,8 +168,9 @@ fits(#kept{spec = #{grace := Grace} = Spec, unfit_since = Since} = Kept) ->
             end
     end.
 
-%% In a third of the time that is left: the lease must be asked for anew, however long the query takes.
-ranked(Nodes, #kept{spec = #{query := Query}, until = Until}) -> apart(fun() -> placement_choose:ranked(Nodes, {Query, 1}) end, (Until - now_ms()) div 3).
+%% In a third of the time that is left: the lease must be asked for anew, however long the query takes. What the child itself adds to its node is no reason to leave it.
+ranked(Nodes, #kept{spec = #{query := Query} = Spec, pid = Pid, until = Until}) ->
+    apart(fun() -> placement_choose:ranked(Nodes, {Query, 1}, #{without => Pid, among => connected(Spec)}) end, (Until - now_ms()) div 3).
 
 %% The other voters that could take over.
 connected(#{nodes := Nodes}) -> [Node || Node <- Nodes, lists:member(Node, nodes(connected))].

@@ -5,7 +5,7 @@
 %% ends at its deadline with what has come by then, and nodes that did not answer are unknown, not unsuitable.
 -module(placement_choose).
 
--export([choose/2, ranked/2, placed/2, snapshot/2, feasible/2, candidates/1]).
+-export([choose/2, ranked/2, ranked/3, placed/2, snapshot/2, feasible/2, candidates/1]).
 
 -export_type([nodes_spec/0, meta/0, snapshot/0, error/0]).
 
@@ -26,10 +26,16 @@ choose(Nodes, Query) -> with_plan(Nodes, Query, fun(Plan, Found, Began) -> decid
 
 %% @doc Up to `Count' nodes in the order in which they should be tried, for {@link placement:spawn/2}. Whoever starts something there tells {@link placed/2}.
 -spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()}) -> {ok, [node(), ...], placement_query:plan()} | {error, error()}.
-ranked(Nodes, {Query, Count}) ->
+ranked(Nodes, Wanted) -> ranked(Nodes, Wanted, #{}).
+
+%% @doc The same for a process that may run already. `without': this node is judged as if the process, and those that it has started, did not run. `among': what the query
+%% wants to be near to may run on these nodes as well.
+-spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()}, #{without => pid(), among => [node()]}) ->
+          {ok, [node(), ...], placement_query:plan()} | {error, error()}.
+ranked(Nodes, {Query, Count}, Running) ->
     with_plan(Nodes, Query, fun(Plan, Found, _) ->
         %% One is wanted, however many the query says: what prefers one is asked for.
-        One = Plan#{n := 1, min := 1},
+        One = maps:merge(Plan#{n := 1, min := 1}, Running),
         Snapshot = snapshot(Found, One),
         case feasible(One, Snapshot) of
             {ok, Feasible, _} ->
@@ -83,10 +89,10 @@ text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 -spec snapshot([node()], placement_query:plan()) -> snapshot().
 snapshot(Nodes, #{from := From, deadline := Deadline} = Plan) ->
     End = erlang:monotonic_time(millisecond) + Deadline,
-    Views = placement_cache:fetch(Nodes, first_names(Plan), maps:with([max_age, deadline], Plan)),
+    Views = fetched(Nodes ++ neighbours(Plan), first_names(Plan), maps:with([max_age, deadline], Plan), Plan),
     {Epoch, Tree} = placement_topology:current(),
     Groups = maps:from_list([{Group, Members} || Group <- groups(Plan), {ok, Members} <- [placement_group:members(Group)]]),
-    Affine = maps:from_list([{What, Hosts} || P <- predicates(Plan), What <- placement_pred:affinities(P), {ok, Hosts} <- [hosts(What, Views)]]),
+    Affine = maps:from_list([{What, Hosts} || P <- predicates(Plan), What <- placement_pred:affinities(P), {ok, Hosts} <- [hosts(What, Views, Plan)]]),
     Contexts = [#{node => Node, view => maps:get(Node, Views), from => From, tree => Tree, groups => Groups, affine => Affine} || Node <- Nodes],
     #{contexts => Contexts, tree => Tree, epoch => Epoch, end_ms => End}.
 
@@ -94,19 +100,42 @@ predicates(#{require := Require, order := Order, prefer := Prefer}) -> [Require 
 
 groups(Plan) -> lists:append([placement_pred:groups(P) || P <- predicates(Plan)]).
 
+%% Nodes that are no candidates, but may run what a candidate wants to be near to.
+neighbours(#{among := Among} = Plan) ->
+    case lists:append([placement_pred:neighbours(P) || P <- predicates(Plan)]) of
+        [] -> [];
+        _ -> Among
+    end;
+neighbours(_) -> [].
+
+fetched(Nodes, Names, Options, Plan) ->
+    Views = placement_cache:fetch(Nodes, Names, Options),
+    case {Plan, Views} of
+        {#{without := Pid}, #{node() := #{attributes := Known} = View}} ->
+            Views#{node() := View#{attributes := maps:map(fun(Name, Value) -> without(placement_attr:without(Name, Pid), Value) end, Known)}};
+        _ -> Views
+    end.
+
+without(same, Known) -> Known;
+without({ok, Value, Age, Unit, _, Tolerance}, _) -> {ok, Value, Age, Unit, Tolerance};
+without({unknown, _} = Unknown, _) -> Unknown.
+
 %% The nodes on which that runs.
-hosts({group, Group}, _) ->
+hosts({group, Group}, _, Plan) ->
     case placement_group:members(Group) of
-        {ok, _} -> {ok, lists:usort([node(Pid) || Name <- placement_group:names(Group), Pid <- [placement_group:whereis_name(Group, Name)], is_pid(Pid)])};
+        {ok, _} -> {ok, nodes_but([Pid || Name <- placement_group:names(Group), Pid <- [placement_group:whereis_name(Group, Name)], is_pid(Pid)], Plan)};
         {error, no_such_group} = Error -> Error
     end;
-hosts({pg, Scope, Group}, _) ->
+hosts({pg, Scope, Group}, _, Plan) ->
     case whereis(Scope) of
         undefined -> {error, no_such_group};
-        _ -> {ok, lists:usort([node(Pid) || Pid <- pg:get_members(Scope, Group)])}
+        _ -> {ok, nodes_but(pg:get_members(Scope, Group), Plan)}
     end;
-hosts(Name, Views) ->
+hosts(Name, Views, _) ->
     {ok, [Node || {Node, #{attributes := #{Name := {ok, Value, _, _, _}}}} <- maps:to_list(Views), Value =:= true orelse is_number(Value) andalso Value > 0]}.
+
+nodes_but(Pids, #{without := Without}) -> lists:usort([node(Pid) || Pid <- Pids, not placement_family:is_in(Pid, Without)]);
+nodes_but(Pids, _) -> lists:usort([node(Pid) || Pid <- Pids]).
 
 %% What only decides among suitable nodes is asked of those that are drawn. A node that nobody will ask later must say something now, for one that is down suits nobody.
 first_names(Plan) ->
@@ -225,7 +254,7 @@ live(_, _, _, _, 0, Found) -> Found;
 live(#{n := Count} = Plan, Places, #{end_ms := End} = Snapshot, Spread, Rounds, {Before, UnfitBefore}) ->
     Drawn = drawn(Plan, Places),
     Left = max(10, End - erlang:monotonic_time(millisecond)),
-    Views = placement_cache:fetch(nodes_of(Drawn), placement_query:names(Plan), #{live => true, deadline => Left}),
+    Views = fetched(nodes_of(Drawn), placement_query:names(Plan), #{live => true, deadline => Left}, Plan),
     {Suitable, Others} = lists:partition(fun(#{view := #{status := Status}} = Context) -> Status =:= ok andalso is_still(Plan, Context) end,
                                          [Context#{view := maps:get(Node, Views)} || #{node := Node} = Context <- Drawn]),
     {Found, Unfit} = {Before ++ Suitable, UnfitBefore ++ nodes_of(Others)},

@@ -6,7 +6,7 @@
 %% Called by {@link placement_choose}, {@link attr} and, to check a claim once more at its target, {@link placement_lease}.
 -module(placement_pred).
 
--export([compile/1, attributes/1, evaluate/2, conjuncts/1, source/1, is_relative/1, thresholds/2, account/2, at_target/1, contradictions/1, groups/1, affinities/1, tolerance/1]).
+-export([compile/1, attributes/1, evaluate/2, conjuncts/1, source/1, is_relative/1, thresholds/2, account/2, at_target/1, contradictions/1, groups/1, affinities/1, neighbours/1, tolerance/1]).
 
 -export_type([predicate/0, compiled/0, truth/0, context/0, thresholds/0, affinity/0]).
 
@@ -134,6 +134,10 @@ groups(Compiled) -> lists:usort([Name || {group, Name} <- leaves(Compiled)]).
 %% @doc What a predicate wants to be near to or apart from.
 -spec affinities(compiled()) -> [affinity()].
 affinities(Compiled) -> lists:usort([What || {affinity, What, _} <- leaves(Compiled)]).
+
+%% @doc The attributes whose nodes it wants to be near to.
+-spec neighbours(compiled()) -> [placement_entry:name()].
+neighbours(Compiled) -> lists:usort([Name || {affinity, Name, near} <- leaves(Compiled), is_atom(Name)]).
 
 %% @doc What holds in addition where a predicate does not say what it tolerates: the node has no taints.
 -spec tolerance(compiled()) -> [compiled()].

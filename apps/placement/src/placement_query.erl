@@ -26,7 +26,9 @@
                   prefer := [{number(), min | max, placement_entry:name()} | {number(), truth, placement_pred:compiled()} |
                              {number(), {score, module(), atom()}, [placement_entry:name()]}],
                   from := node(), n := pos_integer() | all, min := pos_integer(), on_conflict := error | relax, spread := none | tuple(),
-                  policy := placement_policy:policy(), charge := #{atom() => number()}, deadline := pos_integer(), max_age => non_neg_integer(), source := map()}.
+                  policy := placement_policy:policy(), charge := #{atom() => number()}, deadline := pos_integer(), max_age => non_neg_integer(), source := map(),
+                  without => pid(), among => [node()]}.
+%% `without', `among': {@link placement_choose:ranked/3}.
 
 %% @doc Checks a query. The text names the key, the value and what was expected.
 -spec compile(query()) -> {ok, plan()} | {error, Text :: unicode:chardata()}.

@@ -10,9 +10,9 @@
          a_new_child_waits_for_the_old_one/1, a_minority_changes_nothing/1, a_minority_deletes_nothing/1,
          started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1, deleted_by_a_voter_that_missed_the_call/1, forgets_what_was_deleted/1, the_first_choice_does_not_start_it/1,
          the_first_choice_does_not_take_its_state/1, the_first_choice_hangs_over_its_state/1, the_first_voter_hangs/1, the_first_voter_knows_nothing/1,
-         two_calls_at_once/1, a_call_beside_a_start/1, the_query_takes_long/1]).
+         two_calls_at_once/1, a_call_beside_a_start/1, the_query_takes_long/1, apart_from_its_own_kind/1, near_to_another_kind/1]).
 %% The child, on the nodes.
--export([start_link/1, start_link_by_helper/1, start_link_but/2, start_link_behind_a_gate/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2, worker_after/1]).
+-export([start_link/1, start_link_below/2, start_link_by_helper/1, start_link_but/2, start_link_behind_a_gate/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2, worker_after/1]).
 %% What the nodes log.
 -export([log/2]).
 
@@ -24,7 +24,7 @@ all() -> [restarted_elsewhere, moves_with_its_state, moves_to_a_node_that_was_ch
          a_new_child_waits_for_the_old_one, a_minority_changes_nothing, a_minority_deletes_nothing,
          started_anew_on_restarted_nodes, a_helper_of_the_start_ends, a_voter_that_missed_the_end, deleted_by_a_voter_that_missed_the_call, forgets_what_was_deleted, the_first_choice_does_not_start_it,
          the_first_choice_does_not_take_its_state, the_first_choice_hangs_over_its_state, the_first_voter_hangs, the_first_voter_knows_nothing,
-         two_calls_at_once, a_call_beside_a_start, the_query_takes_long].
+         two_calls_at_once, a_call_beside_a_start, the_query_takes_long, apart_from_its_own_kind, near_to_another_kind].
 
 init_per_testcase(_, Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c"], #{args => ["-pa" | [filename:absname(Path) || Path <- [filename:dirname(code:which(?MODULE))]]]}),
@@ -36,6 +36,10 @@ end_per_testcase(_, Config) -> ok = beamway_placement_nodes:stop(proplists:get_v
 %%% The child: keeps a term
 
 start_link(Kept) -> gen_server:start_link(?MODULE, Kept, []).
+
+%% With so many supervisors above it.
+start_link_below(0, Kept) -> start_link(Kept);
+start_link_below(Levels, Kept) -> supervisor:start_link(?MODULE, {above, Levels, Kept}).
 
 %% Where something is prepared beside.
 start_link_by_helper(Kept) ->
@@ -55,8 +59,11 @@ start_link_behind_a_gate(Kept) ->
             start_link(Kept)
     end.
 
+init({above, Levels, Kept}) -> {ok, {#{}, [#{id => below, start => {?MODULE, start_link_below, [Levels - 1, Kept]}}]}};
 init(Kept) ->
     _ = process_flag(trap_exit, true),
+    _ = [ok = placement:own(kind) || Kept =:= owns],
+    _ = [ok = pg:join(kinds, all, self()) || Kept =:= joins],
     {ok, Kept}.
 
 handle_call(get, _, Kept) -> {reply, Kept, Kept};
@@ -419,3 +426,26 @@ the_query_takes_long(Config) ->
     ?assert(stays(Config, ["a"], Pid, 6)).
 
 worker_after(Ms) -> receive after Ms -> worker end.
+
+%% It is of the kind that it wants to be apart from: that is no reason to move. Another one on its node is.
+apart_from_its_own_kind(Config) ->
+    [{ok, _} = beamway_placement_nodes:call(cluster(Config), Name, {pg, start}, [kinds]) || Name <- ["a", "b", "c"]],
+    [begin
+         {ok, Old} = child(Config, "a", {affinity, What, apart}, Call),
+         ?assertEqual({Call, true}, {Call, stays(Config, [name_of(Config, node(Old))], Old, 4)}),
+         Other = beamway_peer:run(peer_of(Config, node(Old)), fun() -> {ok, Pid} = gen_server:start(?MODULE, lists:last(element(3, Call)), []), Pid end),
+         New = another(Config, ["a", "b", "c"], Old),
+         ?assertNotEqual(node(Old), node(New)),
+         ok = beamway_placement_nodes:call(cluster(Config), "a", {gen_server, stop}, [Other]),
+         ok = call(Config, "a", delete_child, [once]),
+         true = beamway_peer:wait_until(fun() -> not is_alive(Config, New) end, 30000)
+     end || {What, Call} <- [{kind, {?MODULE, start_link, [owns]}}, {kind, {?MODULE, start_link_below, [2, owns]}}, {{pg, kinds, all}, {?MODULE, start_link_below, [1, joins]}}]].
+
+%% What it is near to runs on one other voter: its own node suits as long as that does.
+near_to_another_kind(Config) ->
+    Nodes = beamway_placement_nodes:nodes(cluster(Config)),
+    {ok, Rack} = placement_tree:from_paths([{Node, "/rack"} || Node <- Nodes]),
+    {ok, _, []} = call(Config, "a", set_topology, [Rack, Nodes]),
+    ok = call(Config, "c", insert, [db, 1]),
+    {ok, Pid} = child(Config, "a", [{affinity, db, near}, {affinity, db, apart}], {?MODULE, start_link, [kept]}),
+    ?assert(stays(Config, [name_of(Config, node(Pid))], Pid, 5)).
