@@ -256,7 +256,7 @@ live(#{n := Count} = Plan, Places, #{end_ms := End} = Snapshot, Spread, Rounds, 
     Left = max(10, End - erlang:monotonic_time(millisecond)),
     Views = fetched(nodes_of(Drawn), placement_query:names(Plan), #{live => true, deadline => Left}, Plan),
     {Suitable, Others} = lists:partition(fun(#{view := #{status := Status}} = Context) -> Status =:= ok andalso is_still(Plan, Context) end,
-                                         [Context#{view := maps:get(Node, Views)} || #{node := Node} = Context <- Drawn]),
+                                         [renewed(Context, maps:get(Node, Views), Plan) || #{node := Node} = Context <- Drawn]),
     {Found, Unfit} = {Before ++ Suitable, UnfitBefore ++ nodes_of(Others)},
     Fit = maps:from_keys(nodes_of(Suitable), true),
     Open = [{length(Undrawn) < length(Contexts), {Place, Missing, Undrawn}}
@@ -267,6 +267,14 @@ live(#{n := Count} = Plan, Places, #{end_ms := End} = Snapshot, Spread, Rounds, 
         true -> {Found, Unfit};
         false -> live(Plan, [Place || {_, Place} <- Open], Snapshot, Spread, Rounds - 1, {Found, Unfit})
     end.
+
+%% A node that was asked anew also says whether something runs there now.
+renewed(#{node := Node, affine := Affine} = Context, View, Plan) ->
+    Context#{view := View, affine := maps:map(fun(Name, Hosts) when is_atom(Name) ->
+                                                      {ok, Now} = hosts(Name, #{Node => View}, Plan),
+                                                      Now ++ lists:delete(Node, Hosts);
+                                                 (_, Hosts) -> Hosts
+                                              end, Affine)}.
 
 nodes_of(Contexts) -> [Node || #{node := Node} <- Contexts].
 

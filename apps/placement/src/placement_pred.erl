@@ -158,8 +158,11 @@ is_relative(Compiled) -> lists:any(fun(Leaf) -> element(1, Leaf) =:= relative en
 
 %% @doc What can be checked by the node itself, from its own attributes.
 -spec at_target(compiled()) -> [predicate()].
-at_target(Compiled) ->
-    [source(Part) || Part <- conjuncts(Compiled), lists:all(fun(Leaf) -> is_of_attribute(Leaf) andalso element(1, Leaf) =/= relative end, leaves(Part))].
+at_target(Compiled) -> lists:append([of_target(Part) || Part <- conjuncts(Compiled)]).
+
+%% In words that nodes of earlier versions judge by their own attributes, too.
+of_target({leaf, _, {affinity, Name, apart}}) when is_atom(Name) -> [{'or', [{Name, missing}, {Name, le, 0}, {Name, false}]}];
+of_target(Part) -> [source(Part) || lists:all(fun(Leaf) -> is_of_attribute(Leaf) andalso element(1, Leaf) =/= relative end, leaves(Part))].
 
 %% @doc Whether the predicate holds for the node of the context.
 -spec evaluate(compiled(), context()) -> truth().

@@ -133,7 +133,9 @@ contradictions_test_() ->
 %% What only the chooser can judge is not checked again by the target.
 at_target_test() ->
     {ok, Compiled} = placement_pred:compile([{a, gt, 1}, {dist, near}, {'or', [{b, true}, {group, g}]}, {c, low}, {'not', {b, exists}}]),
-    ?assertEqual([{a, gt, 1}, {'not', {b, exists}}], placement_pred:at_target(Compiled)).
+    ?assertEqual([{a, gt, 1}, {'not', {b, exists}}], placement_pred:at_target(Compiled)),
+    {ok, Apart} = placement_pred:compile([{affinity, d, apart}, {affinity, e, near}, {'not', {affinity, f, near}}, {affinity, {group, g}, apart}]),
+    ?assertEqual([{'or', [{d, missing}, {d, le, 0}, {d, false}]}], placement_pred:at_target(Apart)).
 
 deep_test() ->
     Deep = lists:foldl(fun(_, P) -> {'not', P} end, {a, true}, lists:seq(1, 100)),
