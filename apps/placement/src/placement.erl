@@ -81,6 +81,8 @@ format_error({Kind, Text}) when Kind =:= bad_query; Kind =:= bad_nodes -> Text;
 format_error({bad_option, {_, _}, _} = Error) -> placement_map:format_error(Error);
 format_error({Kind, _, _} = Error) when Kind =:= bad_graph; Kind =:= no_room -> placement_map:format_error(Error);
 format_error({does_not_fit, _} = Error) -> placement_map:format_error(Error);
+format_error({bad_claim, Name, Amount}) ->
+    io_lib:format("the claim ~0tP => ~0tP: expected the name of an attribute and a number, 0 or more: what is taken of it", [Name, 8, Amount, 12]);
 format_error(no_nodes) -> placement_map:format_error(no_nodes);
 format_error(busy) -> io_lib:format("the ~b best nodes all refused", [?TRIES]);
 format_error(Reason) -> io_lib:format("~0tP", [Reason, 20]).
@@ -100,7 +102,7 @@ node_for(Key, Nodes, Weight) ->
 
 %% @doc Asks a node for a lease ({@link placement_lease:reserve/4}); its options are `ttl', `require' and `timeout'.
 -spec reserve(node(), placement_lease:claims(), #{ttl => pos_integer(), timeout => pos_integer(), require => placement_pred:predicate()}) ->
-          {ok, lease()} | {error, {bad_query, string()} | {refused, placement_lease:refusal()} | nodedown | no_server | timeout}.
+          {ok, lease()} | {error, {bad_query, string()} | placement_lease:bad_claim() | {refused, placement_lease:refusal()} | nodedown | no_server | timeout}.
 reserve(Node, Claims, Options) ->
     case placement_pred:compile(maps:get(require, Options, [])) of
         {ok, Compiled} -> placement_lease:reserve(Node, Claims, placement_pred:at_target(Compiled), Options);
@@ -109,7 +111,8 @@ reserve(Node, Claims, Options) ->
 
 %% @doc Asks several nodes at once, each for its claims: all leases or none ({@link placement_lease:reserve_all/3}). Options as of {@link reserve/3}.
 -spec reserve_all([{node(), placement_lease:claims()}], placement_pred:predicate(), #{ttl => pos_integer(), timeout => pos_integer()}) ->
-          {ok, [lease()]} | {error, {bad_query, string()} | [{node(), {refused, placement_lease:refusal()} | nodedown | no_server | timeout}]}.
+          {ok, [lease()]} | {error, {bad_query, string()} | placement_lease:bad_claim()
+                                    | [{node(), placement_lease:bad_claim() | {refused, placement_lease:refusal()} | nodedown | no_server | timeout}]}.
 reserve_all(Wanted, Require, Options) ->
     case placement_pred:compile(Require) of
         {ok, Compiled} -> placement_lease:reserve_all(Wanted, placement_pred:at_target(Compiled), Options);
@@ -129,16 +132,18 @@ renew(Lease, TtlMs) -> placement_lease:renew(Lease, TtlMs).
 hand_over(Lease, Pid) -> placement_lease:hand_over(Lease, Pid).
 
 %% @doc Chooses among all connected nodes, reserves, starts the process there and hands the lease over to it.
--spec spawn(placement_query:query(), {module(), atom(), [term()]}) -> {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | {busy, list()}}.
+-spec spawn(placement_query:query(), {module(), atom(), [term()]}) -> {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | placement_lease:bad_claim() | {busy, list()}}.
 spawn(Query, Call) -> spawn(Query, Call, #{}).
 
 %% @doc The same; options are `nodes' and `claims' ({@link placement_lease:claims()}). A node that refuses, because others came first, makes room for the next
 %% best, three in all; then the error names what each said. The process calls nothing before its lease was handed over to it; if that fails it is killed (`{no_lease, Why}').
 -spec spawn(placement_query:query(), {module(), atom(), [term()]}, #{nodes => placement_choose:nodes_spec(), claims => placement_lease:claims()}) ->
-          {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | {busy, [{node(), term()}]}}.
+          {ok, pid(), #{node := node(), refused := [{node(), term()}]}} | {error, placement_choose:error() | placement_lease:bad_claim() | {busy, [{node(), term()}]}}.
 spawn(Query, {_, _, _} = Call, Options) ->
-    case placement_choose:ranked(maps:get(nodes, Options, all), {Query, ?TRIES}) of
-        {ok, Nodes, Plan} -> try_spawn(Nodes, Call, maps:get(claims, Options, #{}), Plan, []);
+    Claims = maps:get(claims, Options, #{}),
+    case placement_lease:bad_claim(Claims) =:= none andalso placement_choose:ranked(maps:get(nodes, Options, all), {Query, ?TRIES}) of
+        false -> {error, placement_lease:bad_claim(Claims)};
+        {ok, Nodes, Plan} -> try_spawn(Nodes, Call, Claims, Plan, []);
         {error, _} = Error -> Error
     end.
 

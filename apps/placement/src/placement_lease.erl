@@ -10,13 +10,14 @@
 -module(placement_lease).
 -behaviour(gen_server).
 
--export([start_link/0, reserve/4, reserve_all/3, release/1, renew/2, hand_over/2, count/0, list/0]).
+-export([start_link/0, reserve/4, reserve_all/3, bad_claim/1, release/1, renew/2, hand_over/2, count/0, list/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
--export_type([lease/0, claims/0, refusal/0]).
+-export_type([lease/0, claims/0, refusal/0, bad_claim/0]).
 
 -opaque lease() :: {placement_lease, node(), reference()}.
 -type claims() :: #{placement_entry:name() => number()}.
+-type bad_claim() :: {bad_claim, Name :: term(), Amount :: term()}.
 -type refusal() :: {predicate, placement_pred:predicate(), false | unknown} | {capacity, placement_entry:name(), Free :: number() | unknown} | too_many_requests.
 
 -define(SERVER, ?MODULE).
@@ -39,33 +40,81 @@ start_link() -> gen_server:start_link({local, ?SERVER}, ?MODULE, [], []).
 %% @doc Asks a node for a lease, for the calling process. Options: `ttl' (ms, 5000), `require' (a predicate that must hold there),
 %% `timeout' (ms, {@link placement_config:deadline_ms/0}).
 -spec reserve(node(), claims(), Require :: [placement_pred:predicate()], #{ttl => pos_integer(), timeout => pos_integer()}) ->
-          {ok, lease()} | {error, {refused, refusal()} | nodedown | no_server | timeout}.
+          {ok, lease()} | {error, bad_claim() | {refused, refusal()} | nodedown | no_server | timeout}.
 reserve(Node, Claims, Require, Options) ->
-    Ttl = maps:get(ttl, Options, 5000),
-    case call(Node, {reserve, self(), Claims, Require, Ttl}, maps:get(timeout, Options, placement_config:deadline_ms())) of
-        {ok, Reference} -> {ok, {placement_lease, Node, Reference}};
-        Other -> Other
+    case bad_claim(Claims) of
+        none ->
+            case asked([{Node, Claims}], Require, Options) of
+                [{Node, {ok, Lease}}] -> {ok, Lease};
+                [{Node, {error, _} = Error}] -> Error
+            end;
+        Bad -> {error, Bad}
     end.
 
-%% @doc Asks several nodes at once, each for its claims, for the calling process: all leases or none. Where one refuses, the others are given back. A node that answers too late
-%% for this call may hold its lease until the `ttl' is over.
+%% @doc Asks several nodes at once, each for its claims, for the calling process: all leases or none. Where one refuses, the others are given back.
 -spec reserve_all([{node(), claims()}], Require :: [placement_pred:predicate()], #{ttl => pos_integer(), timeout => pos_integer()}) ->
-          {ok, [lease()]} | {error, [{node(), {refused, refusal()} | nodedown | no_server | timeout}]}.
+          {ok, [lease()]} | {error, bad_claim() | [{node(), bad_claim() | {refused, refusal()} | nodedown | no_server | timeout}]}.
 reserve_all(Wanted, Require, Options) ->
+    case [Bad || {_, Claims} <- Wanted, Bad <- [bad_claim(Claims)], Bad =/= none] of
+        [] ->
+            Answers = asked(Wanted, Require, Options),
+            Leases = [Lease || {_, {ok, Lease}} <- Answers],
+            case [{Node, Reason} || {Node, {error, Reason}} <- Answers] of
+                [] -> {ok, Leases};
+                Refused ->
+                    ok = lists:foreach(fun release/1, Leases),
+                    {error, Refused}
+            end;
+        [Bad | _] -> {error, Bad}
+    end.
+
+%% @doc The first claim that is not an amount of an attribute.
+-spec bad_claim(#{term() => term()}) -> none | bad_claim().
+bad_claim(Claims) -> hd([{bad_claim, Name, Amount} || {Name, Amount} <- maps:to_list(Claims), not is_claim(Name, Amount)] ++ [none]).
+
+%% Less than nothing would be room for others.
+is_claim(Name, Amount) -> is_atom(Name) andalso is_number(Amount) andalso Amount >= 0.
+
+asked(Wanted, Require, Options) ->
     Ttl = maps:get(ttl, Options, 5000),
     End = erlang:monotonic_time(millisecond) + maps:get(timeout, Options, placement_config:deadline_ms()),
-    Requests = [{Node, gen_server:send_request({?SERVER, Node}, {reserve, self(), Claims, Require, Ttl})} || {Node, Claims} <- Wanted],
-    Answers = [{Node, answer(gen_server:receive_response(Request, max(0, End - erlang:monotonic_time(millisecond))))} || {Node, Request} <- Requests],
-    Leases = [{placement_lease, Node, Reference} || {Node, {ok, Reference}} <- Answers],
-    case [{Node, Reason} || {Node, {error, Reason}} <- Answers] of
-        [] -> {ok, Leases};
-        Refused ->
-            ok = lists:foreach(fun release/1, Leases),
-            {error, Refused}
+    Caller = self(),
+    Asking = [begin
+                  Alias = alias(),
+                  {Node, Alias, spawn(fun() -> asking(Caller, Alias, Node, {reserve, Caller, Claims, Require, Ttl}) end)}
+              end || {Node, Claims} <- Wanted],
+    [{Node, answered(Alias, Asker, max(0, End - erlang:monotonic_time(millisecond)))} || {Node, Alias, Asker} <- Asking].
+
+%% A process of its own asks, because a node may grant a lease when the caller has given up: then it is given back at once, and does not hold its claims for its whole time.
+%% The request monitors the server, so this process does not outlive the connection to it.
+asking(Caller, Alias, Node, Request) ->
+    Answer = case answer(gen_server:receive_response(gen_server:send_request({?SERVER, Node}, Request), infinity)) of
+                 {ok, Reference} -> {ok, {placement_lease, Node, Reference}};
+                 Error -> Error
+             end,
+    Monitor = monitor(process, Caller),
+    Alias ! {Alias, Answer},
+    receive
+        taken -> ok;
+        late -> _ = [release(Lease) || {ok, Lease} <- [Answer]];
+        %% The lease ends with its holder.
+        {'DOWN', Monitor, process, Caller, _} -> ok
+    end.
+
+answered(Alias, Asker, Ms) ->
+    receive
+        {Alias, Answer} ->
+            _ = unalias(Alias),
+            Asker ! taken,
+            Answer
+    after Ms ->
+        _ = unalias(Alias),
+        receive {Alias, _} -> ok after 0 -> ok end,
+        Asker ! late,
+        {error, timeout}
     end.
 
 answer({reply, Reply}) -> Reply;
-answer(timeout) -> {error, timeout};
 answer({error, {noconnection, _}}) -> {error, nodedown};
 answer({error, _}) -> {error, no_server}.
 
@@ -112,9 +161,11 @@ init(_) ->
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}} | {noreply, #state{}}.
 handle_call({reserve, Holder, Claims, Require, Ttl}, From, #state{checks = Checks, again = Again} = State)
   when is_pid(Holder), is_map(Claims), is_list(Require), is_integer(Ttl), Ttl > 0, Ttl =< ?TTL_MAX_MS ->
-    case map_size(Checks) + queue:len(Again) < ?CHECKS_MAX of
-        true -> {noreply, element(2, checking(#request{from = From, holder = Holder, claims = Claims, require = Require, ttl = Ttl}, State))};
-        false -> {reply, {error, {refused, too_many_requests}}, State}
+    case {bad_claim(Claims), map_size(Checks) + queue:len(Again) < ?CHECKS_MAX} of
+        {none, true} -> {noreply, element(2, checking(#request{from = From, holder = Holder, claims = Claims, require = Require, ttl = Ttl}, State))};
+        {none, false} -> {reply, {error, {refused, too_many_requests}}, State};
+        %% A node of an earlier version asks without looking at them.
+        {Bad, _} -> {reply, {error, Bad}, State}
     end;
 handle_call({renew, Reference, Ttl}, _, State) when is_integer(Ttl), Ttl > 0, Ttl =< ?TTL_MAX_MS ->
     case ets:lookup(?LEASES, Reference) of
@@ -216,9 +267,9 @@ decided(#request{from = From}, _, _Crashed, State) ->
 
 lacking([], _) -> none;
 lacking([{Name, Amount} | Rest], Capacities) ->
-    Taken = lists:sum([maps:get(Name, Claims, 0) || {_, _, Claims, _} <- ets:tab2list(?LEASES)]),
+    Taken = lists:sum(ets:select(?LEASES, [{{'_', '_', #{Name => '$1'}, '_'}, [], ['$1']}])),
     case Capacities of
-        #{Name := {ok, Capacity, _, _, _}} when is_number(Capacity), is_number(Amount), Taken + Amount =< Capacity -> lacking(Rest, Capacities);
+        #{Name := {ok, Capacity, _, _, _}} when is_number(Capacity), Taken + Amount =< Capacity -> lacking(Rest, Capacities);
         #{Name := {ok, Capacity, _, _, _}} when is_number(Capacity) -> {capacity, Name, Capacity - Taken};
         _ -> {capacity, Name, unknown}
     end.

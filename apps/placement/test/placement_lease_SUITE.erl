@@ -6,8 +6,9 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([leases_have_a_capacity/1, leases_end/1, leases_for_several_nodes/1, leases_are_judged_one_by_one/1, processes_take_their_lease/1,
-         a_lease_that_is_gone/1, a_node_that_begins_late/1, a_node_of_the_version_before/1, nobody_has_room/1, preferred_by_what_is_known/1]).
--export([wait/0, waiting/0]).
+         a_lease_that_is_gone/1, a_node_that_begins_late/1, a_node_of_the_version_before/1, nobody_has_room/1, preferred_by_what_is_known/1, claims_that_are_no_amounts/1, apart_at_the_target/1,
+         a_reservation_that_came_too_late/1]).
+-export([wait/0, waiting/0, ant/0]).
 
 -import(placement_two_sites, [call/5, on/3, node_of/2, nodes_of/1]).
 
@@ -15,7 +16,8 @@ suite() -> [{timetrap, {minutes, 5}}].
 
 all() ->
     [leases_have_a_capacity, leases_end, leases_for_several_nodes, leases_are_judged_one_by_one, processes_take_their_lease, a_lease_that_is_gone,
-     a_node_that_begins_late, a_node_of_the_version_before, nobody_has_room, preferred_by_what_is_known].
+     a_node_that_begins_late, a_node_of_the_version_before, nobody_has_room, preferred_by_what_is_known, claims_that_are_no_amounts, apart_at_the_target,
+     a_reservation_that_came_too_late].
 
 init_per_suite(Config) -> placement_two_sites:start(Config).
 
@@ -219,5 +221,81 @@ preferred_by_what_is_known(Config) ->
     ?assertEqual([F], lists:usort([Node || {ok, _, #{node := Node}} <- Started])),
     on(Config, "a", fun() -> [Pid ! stop || {ok, Pid, _} <- Started] end),
     _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
+
+%% Less than nothing would be room for others.
+claims_that_are_no_amounts(Config) ->
+    [E, F] = [node_of(Config, Name) || Name <- ["e", "f"]],
+    [begin
+         ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", placement, reserve, [F, #{Name => Amount}, #{ttl => 60000}])),
+         ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", placement, reserve_all, [[{E, #{slots => 1}}, {F, #{Name => Amount}}], [], #{ttl => 60000}])),
+         ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", placement, spawn, [{size, ge, 5}, {?MODULE, wait, []}, #{claims => #{Name => Amount}}])),
+         %% Also of a node whose version does not look at them.
+         ?assertEqual({error, {bad_claim, Name, Amount}}, call(Config, "a", gen_server, call, [{placement_lease, F}, {reserve, whereis(init), #{Name => Amount}, [], 60000}])),
+         Text = unicode:characters_to_list(placement:format_error({bad_claim, Name, Amount})),
+         ?assertNotEqual(nomatch, string:find(Text, lists:flatten(io_lib:format("~0tp => ~0tp", [Name, Amount]))))
+     end || {Name, Amount} <- [{slots, -10}, {slots, "1"}, {slots, -0.5}, {"slots", 1}]],
+    ?assertEqual(0, call(Config, "f", placement_lease, count, [])),
+    ?assertEqual(0, call(Config, "e", placement_lease, count, [])),
+    on(Config, "a", fun() ->
+        {ok, None} = placement:reserve(F, #{slots => 0}, #{}),
+        {error, {refused, {capacity, slots, 2}}} = placement:reserve(F, #{slots => 3}, #{}),
+        ok = placement:release(None)
+    end),
+    _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
+
+%% The chooser keeps what it knew before: the node itself refuses the lease. A choice that asks the node anew sees it, too.
+apart_at_the_target(Config) ->
+    F = node_of(Config, "f"),
+    Apart = [{size, eq, 6}, {affinity, ants, apart}],
+    Reserve = fun() -> call(Config, "a", placement, reserve, [F, #{}, #{require => Apart}]) end,
+    {ok, First} = Reserve(),
+    ok = call(Config, "a", placement, release, [First]),
+    Spawn = fun(Policy) -> call(Config, "a", placement, spawn, [#{require => Apart, max_age => 60000, policy => Policy}, {?MODULE, ant, []}, #{nodes => [F]}]) end,
+    {ok, Ant, _} = Spawn(two_choices),
+    _ = beamway_peer:wait_until(fun() -> lists:member(ants, call(Config, "f", placement, attributes, [])) end, 10000),
+    ?assertMatch({error, {refused, {predicate, {'or', [{ants, missing} | _]}, _}}}, Reserve()),
+    ?assertMatch({error, {busy, [{F, {refused, {predicate, _, _}}}]}}, Spawn(random)),
+    ?assertMatch({error, {unsatisfied, _}}, Spawn(two_choices)),
+    on(Config, "a", fun() -> Ant ! stop end),
+    _ = beamway_peer:wait_until(fun() -> not lists:member(ants, call(Config, "f", placement, attributes, [])) end, 10000),
+    {ok, Again} = Reserve(),
+    ok = call(Config, "a", placement, release, [Again]),
+    %% Values that say that nothing runs there, and those that say that something does.
+    [begin
+         ok = call(Config, "f", placement, insert, [ants, Value]),
+         ?assertMatch({Value, Granted}, {Value, element(1, Reserve()) =:= ok})
+     end || {Value, Granted} <- [{0, true}, {false, true}, {true, false}, {2, false}, {0.5, false}]],
+    ok = call(Config, "f", placement, delete, [ants]),
+    _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
+
+ant() ->
+    ok = placement:own(ants),
+    wait().
+
+%% The node hears of the request when its caller has given up: it does not keep the lease for a caller that does not know of it.
+a_reservation_that_came_too_late(Config) ->
+    F = node_of(Config, "f"),
+    ok = on(Config, "f", fun() -> sys:suspend(placement_lease) end),
+    Caller = on(Config, "a", fun() ->
+        Self = self(),
+        Pid = spawn(fun() ->
+            One = placement:reserve(F, #{slots => 1}, #{ttl => 3600000, timeout => 50}),
+            All = placement:reserve_all([{F, #{slots => 1}}], [], #{ttl => 3600000, timeout => 50}),
+            Self ! {self(), One, All},
+            receive stop -> ok end
+        end),
+        receive {Pid, {error, timeout}, {error, [{F, timeout}]}} -> Pid after 20000 -> error(no_answer) end
+    end),
+    ok = on(Config, "f", fun() -> ok = sys:install(placement_lease, {granted, fun count_granted/3, none}), sys:resume(placement_lease) end),
+    %% Both were granted, and given back.
+    true = beamway_peer:wait_until(fun() -> {2, 0} =:= {on(Config, "f", fun() -> persistent_term:get(granted, 0) end), call(Config, "f", placement_lease, count, [])} end, 20000),
+    ok = on(Config, "f", fun() -> sys:remove(placement_lease, granted) end),
+    ?assert(on(Config, "a", fun() -> is_process_alive(Caller) end)),
+    on(Config, "a", fun() -> Caller ! stop end).
+
+count_granted(State, {in, {'DOWN', _, process, _, {placement_lease, {fits, _, _}}}}, _) ->
+    ok = persistent_term:put(granted, persistent_term:get(granted, 0) + 1),
+    State;
+count_granted(State, _, _) -> State.
 
 wait() -> receive stop -> ok end.
