@@ -2,8 +2,9 @@
 %% @doc Processes that exist once in the cluster: started where a query says, restarted elsewhere when their node goes or no longer fits.
 %%
 %% A child has a fixed set of nodes, its voters. Whoever runs it holds a lease of the majority of them ({@link placement_child_keeper}): a voter promises itself to one node
-%% for the child's grace time, and to no other before that time is over. The holder asks anew four times in the grace time, and kills the child when its lease
-%% has ended. So at no time do two nodes run it, as long as clocks run equally fast: under a partition only a side with more than half of the voters does. A
+%% for the child's grace time, and to no other before that time is over. The holder asks anew four times in the grace time, and kills the child, with the
+%% processes below it, when 95 % of the grace time are over. So at no time do two nodes run it, unless their clocks differ in speed by more than that allows: under a partition
+%% only a side with more than half of the voters runs it. A
 %% voter that has lost its memory, since its node was restarted, promises nothing for a grace time.
 %%
 %% This server is the voter, and chooses the next node when nobody holds the lease: of the voters that are connected the first by name does it, or the next

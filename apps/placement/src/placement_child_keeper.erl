@@ -43,7 +43,7 @@ asked(#{grace := Grace} = Spec, Given, Server, End) ->
         %% Promises that this node has got count at the next question, too.
         {_, {Newer, Handed}} -> asked(Newer, Handed, Server, now_ms() + Grace);
         %% A start that outlasts the lease ends with the keeper, to which the process under way is linked.
-        {{granted, Since}, none} -> started(Spec, Given, Server, Since + Grace, armed(self(), Since + Grace));
+        {{granted, Since}, none} -> started(Spec, Given, Server, lease_end(Since, Grace), armed(self(), lease_end(Since, Grace)));
         {deleted, none} -> placement_child:release(Spec, node());
         {refused, none} ->
             %% The node that gave the state has no lease any more when that time is over, whether or not its promises were passed on.
@@ -58,9 +58,13 @@ asked(#{grace := Grace} = Spec, Given, Server, End) ->
 
 handed() -> receive {?MODULE, Spec, Given} -> {Spec, Given} after 0 -> none end.
 
-%% Whatever this process does meanwhile, the end of the lease ends that one.
+%% Sooner than the voters forget their promise: while the system's clock is being corrected, the VM's clock runs up to 1 % faster or slower than those of the voters, and a tree of
+%% processes takes a moment to be killed.
+lease_end(Since, Grace) -> Since + Grace - Grace div 20.
+
+%% Whatever this process does meanwhile, the end of the lease ends that one and what runs below it.
 armed(Pid, Until) ->
-    {ok, Timer} = timer:kill_after(max(0, Until - now_ms()), Pid),
+    {ok, Timer} = timer:apply_after(max(0, Until - now_ms()), placement_family, kill, [Pid]),
     Timer.
 
 armed(Pid, Until, Before) ->
@@ -112,7 +116,7 @@ now_ms() -> erlang:monotonic_time(millisecond).
 %% The voters learn the pid by the first question.
 renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer = Timer} = Kept) ->
     case placement_child:ask(Spec, Pid, max(0, min(Grace div 3, Until - now_ms()))) of
-        {granted, Since} -> waiting(fits(Kept#kept{until = Since + Grace, timer = armed(Pid, Since + Grace, Timer)}));
+        {granted, Since} -> waiting(fits(Kept#kept{until = lease_end(Since, Grace), timer = armed(Pid, lease_end(Since, Grace), Timer)}));
         deleted -> stopped(Spec, Pid);
         refused ->
             case now_ms() >= Until of
@@ -141,9 +145,7 @@ stopped(Spec, Pid) ->
     placement_child:release(Spec, node()).
 
 %% Without a lease there is no time for its own end.
-killed(Pid) ->
-    true = exit(Pid, kill),
-    ok.
+killed(Pid) -> placement_family:kill(Pid).
 
 stop(Pid) ->
     true = exit(Pid, shutdown),

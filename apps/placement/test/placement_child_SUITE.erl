@@ -10,7 +10,7 @@
          a_new_child_waits_for_the_old_one/1, a_minority_changes_nothing/1, a_minority_deletes_nothing/1,
          started_anew_on_restarted_nodes/1, a_helper_of_the_start_ends/1, a_voter_that_missed_the_end/1, deleted_by_a_voter_that_missed_the_call/1, forgets_what_was_deleted/1, the_first_choice_does_not_start_it/1,
          the_first_choice_does_not_take_its_state/1, the_first_choice_hangs_over_its_state/1, the_first_voter_hangs/1, the_first_voter_knows_nothing/1,
-         two_calls_at_once/1, a_call_beside_a_start/1, the_query_takes_long/1, apart_from_its_own_kind/1, near_to_another_kind/1]).
+         two_calls_at_once/1, a_call_beside_a_start/1, the_query_takes_long/1, apart_from_its_own_kind/1, near_to_another_kind/1, ends_with_its_tree_before_the_lease/1]).
 %% The child, on the nodes.
 -export([start_link/1, start_link_below/2, start_link_by_helper/1, start_link_but/2, start_link_behind_a_gate/1, init/1, handle_call/3, handle_cast/2, terminate/2, placement_handoff/1, placement_handoff/2, worker_after/1]).
 %% What the nodes log.
@@ -24,7 +24,8 @@ all() -> [restarted_elsewhere, moves_with_its_state, moves_to_a_node_that_was_ch
          a_new_child_waits_for_the_old_one, a_minority_changes_nothing, a_minority_deletes_nothing,
          started_anew_on_restarted_nodes, a_helper_of_the_start_ends, a_voter_that_missed_the_end, deleted_by_a_voter_that_missed_the_call, forgets_what_was_deleted, the_first_choice_does_not_start_it,
          the_first_choice_does_not_take_its_state, the_first_choice_hangs_over_its_state, the_first_voter_hangs, the_first_voter_knows_nothing,
-         two_calls_at_once, a_call_beside_a_start, the_query_takes_long, apart_from_its_own_kind, near_to_another_kind].
+         two_calls_at_once, a_call_beside_a_start, the_query_takes_long, apart_from_its_own_kind, near_to_another_kind,
+         ends_with_its_tree_before_the_lease].
 
 init_per_testcase(_, Config) ->
     Cluster = beamway_placement_nodes:start(["a", "b", "c"], #{args => ["-pa" | [filename:absname(Path) || Path <- [filename:dirname(code:which(?MODULE))]]]}),
@@ -449,3 +450,40 @@ near_to_another_kind(Config) ->
     ok = call(Config, "c", insert, [db, 1]),
     {ok, Pid} = child(Config, "a", [{affinity, db, near}, {affinity, db, apart}], {?MODULE, start_link, [kept]}),
     ?assert(stays(Config, [name_of(Config, node(Pid))], Pid, 5)).
+
+%% A supervisor, on a node that is cut off. It and a worker that would take half a minute to end are gone before the promises of the others end, with a margin for clocks that
+%% do not run equally fast. A process that is linked to the worker, but was not started by it, stays.
+ends_with_its_tree_before_the_lease(Config) ->
+    Grace = 8000 * beamway_runner:slowness(),
+    Options = #{name => once, nodes => beamway_placement_nodes:nodes(cluster(Config)), grace => Grace},
+    {ok, Top} = call(Config, "a", child, [[], {?MODULE, start_link_below, [2, {ends_in_ms, 30000}]}, Options]),
+    true = beamway_peer:wait_until(fun() -> found(Config, ["a", "b", "c"]) =:= Top end, 30000),
+    {Family, Friend} = beamway_peer:run(peer_of(Config, node(Top)), fun() ->
+        [{_, Middle, _, _}] = supervisor:which_children(Top),
+        [{_, Worker, _, _}] = supervisor:which_children(Middle),
+        Self = self(),
+        Linked = spawn(fun() ->
+            _ = process_flag(trap_exit, true),
+            true = link(Worker),
+            Self ! linked,
+            receive stop -> ok end
+        end),
+        receive linked -> ok end,
+        _ = spawn(fun() ->
+            Monitors = [monitor(process, Pid) || Pid <- [Top, Middle, Worker]],
+            persistent_term:put(ended_ms, [receive {'DOWN', Monitor, process, _, _} -> erlang:system_time(millisecond) end || Monitor <- Monitors])
+        end),
+        {[Top, Middle, Worker], Linked}
+    end),
+    ok = cut(Config, name_of(Config, node(Top)), names_but(Config, node(Top))),
+    Promised = [beamway_peer:run(peer_of(Config, node_of(Config, Name)), fun() ->
+        [{_, _, {Holder, _, Until}}] = ets:lookup(placement_children, once),
+        {Holder, Until + erlang:time_offset(millisecond)}
+    end) || Name <- names_but(Config, node(Top))],
+    Ended = beamway_peer:wait_until(fun() ->
+        beamway_placement_nodes:call(cluster(Config), name_of(Config, node(Top)), {persistent_term, get}, [ended_ms, false])
+    end, 2 * Grace + 10000),
+    ?assertEqual([node(Top)], lists:usort([Holder || {Holder, _} <- Promised])),
+    Until = lists:min([Ms || {_, Ms} <- Promised]),
+    ?assertEqual([{Pid, true} || Pid <- Family], [{Pid, At =< Until - Grace div 50} || {Pid, At} <- lists:zip(Family, Ended)], {Until, Ended}),
+    ?assert(is_alive(Config, Friend)).
