@@ -325,9 +325,9 @@ set_topology(Tree, Nodes) -> placement_topology:publish(Tree, Nodes).
 -spec declared_topology([node(), ...]) -> {ok, placement_tree:tree()} | {error, {no_place, [node(), ...]} | placement_tree:error()}.
 declared_topology(Nodes) -> placement_place:tree(placement_query:distinct(Nodes)).
 
-%% @doc Adds a node to the tree, at its declared path; or, with `probe', where it belongs by what it measures on its way down from the root, which takes about a second for each
+%% @doc Adds a node to the tree, here and on all nodes of the tree that are connected, at its declared path; or, with `probe', where it belongs by what it measures on its way down from the root, which takes about a second for each
 %% group on that way.
--spec join(node(), placement_tree:path() | probe) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error() | no_topology | not_measured}.
+-spec join(node(), placement_tree:path() | probe) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error() | no_topology | not_measured | too_many_changes}.
 join(Node, probe) ->
     case topology() of
         none -> {error, no_topology};
@@ -348,8 +348,8 @@ measured(Node, Other) ->
         _:_ -> unknown
     end.
 
-%% @doc Removes a node from the tree.
--spec leave(node()) -> {ok, Epoch :: non_neg_integer()}.
+%% @doc Removes a node from the tree, here and on all nodes of the tree that are connected.
+-spec leave(node()) -> {ok, Epoch :: non_neg_integer()} | {error, too_many_changes}.
 leave(Node) -> placement_topology:leave(Node).
 
 %%% Measuring and planning

@@ -2,7 +2,7 @@
 %% @doc The tree that this node chooses by: one at a time, with the number of its epoch.
 %%
 %% A choice takes the tree once and uses it to its end, so it never sees half of a change. Nodes join by a declared path, or by measuring their way down from the
-%% root ({@link place/3}); a node that leaves takes nothing else with it. A new tree is published only when it is complete; of two the one of the higher
+%% root ({@link place/3}); a node that leaves takes nothing else with it. The other nodes of the tree are told of both. A new tree is published only when it is complete; of two the one of the higher
 %% epoch holds, and of two nodes that publish the same epoch at once the one whose name is greater: so all end with the same tree.
 -module(placement_topology).
 -behaviour(gen_server).
@@ -15,7 +15,14 @@
 -define(KEY, {?MODULE, tree}).
 -define(PUBLISH_MS, 5000).
 -define(PUBLISH_TRIES, 3).
+%% Each but the last is lost to a change that another node has made at the same time.
+-define(CHANGE_TRIES, 100).
+-define(BACK_OFF_MS, 20).
 
+%% Changes are made one after the other; `changing' says whether one is under way.
+-record(state, {changing = false :: boolean(), waiting = queue:new() :: queue:queue({gen_server:from(), change()})}).
+
+-type change() :: {join, node(), placement_tree:path()} | {leave, node()}.
 -type stamp() :: {Epoch :: non_neg_integer(), node() | none}.
 
 %% @doc Starts the server.
@@ -58,13 +65,39 @@ publish(Tree, Others, After, Tries) ->
         _ -> {ok, Epoch, Others -- [Node || {Node, ok} <- Replies]}
     end.
 
-%% @doc Adds a node at its declared path.
--spec join(node(), placement_tree:path()) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error()}.
-join(Node, Path) -> gen_server:call(?SERVER, {join, Node, Path}).
+%% @doc Adds a node at its declared path, here and on all nodes of the tree that are connected. Where one of them has a newer tree, that one is changed instead.
+-spec join(node(), placement_tree:path()) -> {ok, Epoch :: pos_integer()} | {error, placement_tree:error() | too_many_changes}.
+join(Node, Path) -> gen_server:call(?SERVER, {join, Node, Path}, infinity).
 
-%% @doc Removes a node.
--spec leave(node()) -> {ok, Epoch :: non_neg_integer()}.
-leave(Node) -> gen_server:call(?SERVER, {leave, Node}).
+%% @doc Removes a node, on the same nodes and on the one that leaves.
+-spec leave(node()) -> {ok, Epoch :: non_neg_integer()} | {error, too_many_changes}.
+leave(Node) -> gen_server:call(?SERVER, {leave, Node}, infinity).
+
+%% In a process of its own, so that this node can take the trees of others meanwhile.
+changed(Change, After, Tries) ->
+    case gen_server:call(?SERVER, {change, Change, After}) of
+        {changed, {Epoch, _} = Stamp, Tree, Concerned} ->
+            Connected = maps:from_keys(nodes(connected), true),
+            {Replies, _} = gen_server:multi_call([Node || Node <- Concerned, is_map_key(Node, Connected)], ?SERVER, {publish, Stamp, Tree}, ?PUBLISH_MS),
+            case [{Newer, Node} || {Node, {error, {newer, Newer}}} <- Replies] of
+                [] -> {ok, Epoch};
+                Ahead when Tries > 1 ->
+                    {Newest, Node} = lists:max(Ahead),
+                    ok = take_from(Node),
+                    receive after rand:uniform(?BACK_OFF_MS) -> changed(Change, Newest, Tries - 1) end;
+                _ -> {error, too_many_changes}
+            end;
+        Unchanged -> Unchanged
+    end.
+
+%% A node of an earlier version does not give its tree: then that of this node is changed, and gets a higher number than both.
+take_from(Node) ->
+    case gen_server:multi_call([Node], ?SERVER, stamped, ?PUBLISH_MS) of
+        {[{Node, {{_, _} = Stamp, Tree}}], []} ->
+            _ = gen_server:call(?SERVER, {publish, Stamp, Tree}),
+            ok;
+        _ -> ok
+    end.
 
 %% @doc The place of a node that declares none: from the root down, one node of each child is measured, and the way leads into the nearest child as long as the
 %% new node is as near as that child's own nodes are to each other. That costs a measurement for each child on the way. `Measure' gives microseconds to a
@@ -94,14 +127,13 @@ is_inside(Us, _, [{group, _, Labels, Inner}], Floor) -> is_inside(Us, Labels, In
 is_inside(_, _, _, _) -> false.
 
 %% @private
--spec init(term()) -> {ok, none}.
-init(_) -> {ok, none}.
+-spec init(term()) -> {ok, #state{}}.
+init(_) -> {ok, #state{}}.
 
 %% @private
--spec handle_call(term(), gen_server:from(), none) -> {reply, term(), none}.
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}} | {noreply, #state{}}.
 handle_call({set, Tree, After}, _, State) ->
-    Stamp = {max(epoch(), After) + 1, node()},
-    _ = use(Stamp, Tree),
+    {changed, Stamp, _, _} = used(Tree, After, []),
     {reply, Stamp, State};
 handle_call({publish, {Epoch, Node} = Stamp, Tree}, _, State) when is_integer(Epoch), is_atom(Node) ->
     case stamped() of
@@ -111,36 +143,54 @@ handle_call({publish, {Epoch, Node} = Stamp, Tree}, _, State) when is_integer(Ep
         {Stamp, _} -> {reply, ok, State};
         {{Newer, _}, _} -> {reply, {error, {newer, Newer}}, State}
     end;
-handle_call({join, Node, Path}, _, State) ->
-    Tree = case tree() of none -> placement_tree:empty(); Known -> Known end,
-    case placement_tree:insert(Tree, Node, Path) of
-        {ok, New} -> {reply, {ok, next(New)}, State};
-        {error, _} = Error -> {reply, Error, State}
-    end;
-handle_call({leave, Node}, _, State) ->
-    case tree() of
-        none -> {reply, {ok, epoch()}, State};
-        Tree ->
-            case placement_tree:is_member(Tree, Node) of
-                true -> {reply, {ok, next(placement_tree:remove(Tree, Node))}, State};
-                false -> {reply, {ok, epoch()}, State}
-            end
-    end;
+handle_call(stamped, _, State) -> {reply, stamped(), State};
+handle_call({change, Change, After}, _, State) -> {reply, change(Change, After), State};
+handle_call(Change, From, #state{waiting = Waiting} = State) when element(1, Change) =:= join; element(1, Change) =:= leave ->
+    {noreply, next(State#state{waiting = queue:in({From, Change}, Waiting)})};
 handle_call(Other, _, State) ->
     {reply, {error, {unknown_request, Other}}, State}.
 
-next(Tree) -> use({epoch() + 1, node()}, Tree).
+next(#state{changing = true} = State) -> State;
+next(#state{waiting = Waiting} = State) ->
+    case queue:out(Waiting) of
+        {empty, _} -> State;
+        {{value, {From, Change}}, Rest} ->
+            _ = spawn_link(fun() ->
+                gen_server:reply(From, changed(Change, 0, ?CHANGE_TRIES)),
+                gen_server:cast(?SERVER, changed)
+            end),
+            State#state{changing = true, waiting = Rest}
+    end.
+
+change({join, Node, Path}, After) ->
+    Tree = case tree() of none -> placement_tree:empty(); Known -> Known end,
+    case placement_tree:insert(Tree, Node, Path) of
+        {ok, New} -> used(New, After, placement_tree:nodes(New));
+        {error, _} = Error -> Error
+    end;
+change({leave, Node}, After) ->
+    Tree = tree(),
+    case placement_tree:is_member(Tree, Node) of
+        true -> used(placement_tree:remove(Tree, Node), After, placement_tree:nodes(Tree));
+        false -> {ok, epoch()}
+    end.
+
+used(Tree, After, Concerned) ->
+    Stamp = {max(epoch(), After) + 1, node()},
+    _ = use(Stamp, Tree),
+    {changed, Stamp, Tree, Concerned}.
 
 use({Epoch, _} = Stamp, Tree) ->
     ok = persistent_term:put(?KEY, {Stamp, Tree}),
     Epoch.
 
 %% @private
--spec handle_cast(term(), none) -> {noreply, none}.
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
+handle_cast(changed, State) -> {noreply, next(State#state{changing = false})};
 handle_cast(_, State) -> {noreply, State}.
 
 %% @private
--spec handle_info(term(), none) -> {noreply, none}.
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
 handle_info(_, State) -> {noreply, State}.
 
 -ifdef(TEST).

@@ -5,13 +5,13 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([epochs/1, publishers_agree/1, a_node_finds_its_place/1]).
+-export([epochs/1, publishers_agree/1, changes_reach_the_others/1, changes_at_once_are_all_kept/1, a_node_finds_its_place/1]).
 
 -import(placement_two_sites, [call/5, nodes_of/1]).
 
 suite() -> [{timetrap, {minutes, 5}}].
 
-all() -> [epochs, publishers_agree, a_node_finds_its_place].
+all() -> [epochs, publishers_agree, changes_reach_the_others, changes_at_once_are_all_kept, a_node_finds_its_place].
 
 init_per_suite(Config) -> placement_two_sites:start(Config).
 
@@ -54,13 +54,53 @@ publishers_agree(Config) ->
      end || Round <- lists:seq(1, 20)],
     {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), Nodes]).
 
+%% Who joins and who leaves, all nodes of the tree that are connected know. One that has fallen behind takes the newer tree before it changes it.
+changes_reach_the_others(Config) ->
+    [A, B, C | _] = Nodes = nodes_of(Config),
+    [true = call(Config, Name, net_kernel, connect_node, [Node]) || {Name, Node} <- [{"b", C}, {"b", A}, {"c", A}]],
+    {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), Nodes]),
+    Seen = fun() -> lists:usort([{call(Config, Name, placement, epoch, []), call(Config, Name, placement, topology, [])} || Name <- ["a", "b", "c"]]) end,
+    Extra = fun() -> [{_, Tree}] = Seen(), placement_tree:nodes(Tree) -- Nodes end,
+    {ok, Joined} = call(Config, "b", placement, join, ['new@host', "/s2/r4/new"]),
+    ?assertMatch([{Joined, _}], Seen()),
+    ?assertEqual(['new@host'], Extra()),
+    %% b and c know of another one of which a has not heard.
+    Known = call(Config, "b", placement, topology, []),
+    {ok, More} = placement_tree:insert(Known, 'more@host', "/s2/r4/more"),
+    [{ok, _, []} = call(Config, "b", placement, set_topology, [More, [B, C]]) || _ <- [1, 2, 3]],
+    {ok, Left} = call(Config, "a", placement, leave, ['new@host']),
+    ?assertMatch([{Left, _}], Seen()),
+    ?assertEqual(['more@host'], Extra()),
+    {ok, _} = call(Config, "c", placement, leave, ['more@host']),
+    ?assertEqual([], Extra()),
+    %% A node that leaves hears of it, and one that is not in the tree but joins gets it.
+    {ok, Without} = call(Config, "a", placement, leave, [B]),
+    ?assertMatch([{Without, _}], Seen()),
+    {ok, With} = call(Config, "a", placement, join, [B, "/s1/r1/b"]),
+    ?assertMatch([{With, _}], Seen()).
+
+%% Three nodes, each with three nodes that join, at the same time.
+changes_at_once_are_all_kept(Config) ->
+    [A, B, C | _] = Nodes = nodes_of(Config),
+    [true = call(Config, Name, net_kernel, connect_node, [Node]) || {Name, Node} <- [{"b", C}, {"b", A}, {"c", A}]],
+    [begin
+         {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), Nodes]),
+         New = [{Name, list_to_atom(lists:concat(["new", I, "@", Name]))} || Name <- ["a", "b", "c"], I <- [1, 2, 3]],
+         Calls = [beamway_peer:async(fun() -> call(Config, Name, placement, join, [Node, "/s2/r4"]) end) || {Name, Node} <- New],
+         [{ok, _} = beamway_peer:await(Call, 60000) || Call <- Calls],
+         Trees = lists:usort([{call(Config, Name, placement, epoch, []), call(Config, Name, placement, topology, [])} || Name <- ["a", "b", "c"]]),
+         ?assertMatch({Round, [_]}, {Round, Trees}),
+         ?assertEqual(lists:sort([Node || {_, Node} <- New]), lists:sort(placement_tree:nodes(element(2, hd(Trees))) -- Nodes))
+     end || Round <- lists:seq(1, 10)],
+    {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), Nodes]).
+
 %% It measures one node of each group and goes on into the nearest, if it is as near as that group's nodes are to each other.
 a_node_finds_its_place(Config) ->
     [A, B, C, D | _] = nodes_of(Config),
     Group = fun(Name, Us, Nodes) -> {group, Name, #{median_us => Us}, [{leaf, Node} || Node <- Nodes]} end,
     Join = fun(Groups) ->
         {ok, Tree} = placement_tree:from_vertex({group, root, #{median_us => 1.0e9}, Groups}),
-        {ok, _} = call(Config, "a", placement, set_topology, [Tree]),
+        {ok, _, []} = call(Config, "a", placement, set_topology, [Tree, [A, B, C, D]]),
         {ok, _} = call(Config, "a", placement, join, [A, probe]),
         call(Config, "a", placement, topology, [])
     end,
