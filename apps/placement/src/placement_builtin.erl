@@ -11,6 +11,9 @@
          kernel_entities/0, load/0, run_queue/0, scheduler_utilization/0, vm_memory/0, reductions_per_s/0, applications/0, crypto_version/0,
          gpu/0, cgroup_cpus/0, cgroup_memory/0, declared_path/0, environment/1, leases/0, link_bytes/0, lane_bytes/0]).
 
+-define(CGROUPS, "/sys/fs/cgroup").
+-define(OWN_CGROUPS, "/proc/self/cgroup").
+
 %% @doc All built-in attributes as entries of a configuration file.
 -spec definitions() -> [{placement_entry:name(), term()}].
 definitions() ->
@@ -164,38 +167,52 @@ crypto_version() ->
 -spec gpu() -> boolean().
 gpu() -> filelib:wildcard("/dev/nvidia[0-9]*") ++ filelib:wildcard("/dev/dri/renderD*") ++ filelib:wildcard("/dev/kfd") =/= [].
 
-%% @doc Processors that the control group allows; fails where there is no limit.
+%% @doc Processors that the control groups allow; fails where there is no limit.
 -spec cgroup_cpus() -> float().
-cgroup_cpus() ->
-    case file:read_file("/sys/fs/cgroup/cpu.max") of
-        {ok, Text} -> quota(string:lexemes(string:trim(Text), " "));
-        {error, _} -> quota([number_file("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), number_file("/sys/fs/cgroup/cpu/cpu.cfs_period_us")])
+cgroup_cpus() -> cgroup_cpus(?CGROUPS, ?OWN_CGROUPS).
+
+cgroup_cpus(Root, Own) -> least([Cpus || Group <- cgroups("cpu", Root, Own), Cpus <- cpus(Group)]).
+
+cpus(Group) ->
+    case {numbers(Group, "cpu.max"), numbers(Group, "cpu.cfs_quota_us"), numbers(Group, "cpu.cfs_period_us")} of
+        {[Quota, Period], _, _} -> [Quota / Period];
+        {_, [Quota], [Period]} when Quota > 0 -> [Quota / Period];
+        _ -> []
     end.
 
-quota([Quota, Period]) ->
-    case catch_integer(Quota) of
-        Number when is_integer(Number), Number > 0 -> Number / binary_to_integer(Period);
-        _ -> error(no_limit)
-    end.
-
-catch_integer(Text) ->
-    try binary_to_integer(Text) catch error:badarg -> none end.
-
-%% @doc Bytes of memory that the control group allows; fails where there is no limit.
+%% @doc Bytes of memory that the control groups allow; fails where there is no limit.
 -spec cgroup_memory() -> pos_integer().
-cgroup_memory() ->
-    Text = case file:read_file("/sys/fs/cgroup/memory.max") of
-               {ok, V2} -> string:trim(V2);
-               {error, _} -> number_file("/sys/fs/cgroup/memory/memory.limit_in_bytes")
-           end,
-    case catch_integer(Text) of
-        Number when is_integer(Number), Number < 1 bsl 60 -> Number;
-        _ -> error(no_limit)
+cgroup_memory() -> cgroup_memory(?CGROUPS, ?OWN_CGROUPS).
+
+%% Without a limit version 1 has the greatest number of pages.
+cgroup_memory(Root, Own) ->
+    least([Bytes || Group <- cgroups("memory", Root, Own), File <- ["memory.max", "memory.limit_in_bytes"], [Bytes] <- [numbers(Group, File)], Bytes < 1 bsl 60]).
+
+least([]) -> error(no_limit);
+least(Limits) -> lists:min(Limits).
+
+%% This process's group of a controller and all groups above it, each of which may have a lower limit. A container may see its own group as the root, although its path is that
+%% of the host: then only the root is there.
+cgroups(Controller, Root, Own) ->
+    Lines = [string:split(Line, ":", all) || Line <- string:lexemes(text(Own), "\n")],
+    case [Path || [_, Controllers, Path] <- Lines, lists:member(Controller, string:lexemes(Controllers, ","))] of
+        [Path | _] -> upwards(filename:join(Root, Controller), Path);
+        [] -> upwards(Root, lists:append([Path || ["0", "", Path] <- Lines]))
     end.
 
-number_file(File) ->
+upwards(Top, Path) ->
+    Names = [Name || Name <- string:lexemes(Path, "/"), Name =/= ".."],
+    [filename:join([Top | lists:sublist(Names, Depth)]) || Depth <- lists:seq(0, length(Names))].
+
+%% The numbers of a file; none if it is not there or says `max'.
+numbers(Group, File) ->
+    try [list_to_integer(Word) || Word <- string:lexemes(text(filename:join(Group, File)), " \n")]
+    catch error:_ -> []
+    end.
+
+text(File) ->
     {ok, Text} = file:read_file(File),
-    string:trim(Text).
+    unicode:characters_to_list(Text).
 
 %% @doc The node's place as it was declared: the application's environment `path', a list from the root down.
 -spec declared_path() -> [term()].
@@ -252,4 +269,33 @@ all_parse_test() ->
 proc_test_() ->
     [?_assert(mem_info("MemTotal") > mem_info("MemFree")), ?_assert(load_average(1) >= 0.0), ?_assert(load_average(5) >= 0.0),
      ?_assert(load_average(15) >= 0.0), ?_assertMatch({R, A} when R >= 1 andalso A >= R, kernel_entities())].
+
+%% What a unit of systemd, a step of Slurm (both versions of control groups) and a container see.
+cgroups_test_() ->
+    Max = "9223372036854771712\n",
+    [{Own, fun() ->
+               Root = string:trim(os:cmd("mktemp -d")),
+               try
+                   [begin
+                        Path = filename:join(Root, File),
+                        ok = filelib:ensure_dir(Path),
+                        ok = file:write_file(Path, Text)
+                    end || {File, Text} <- [{"self", Own} | Files]],
+                   Limit = fun(Function) -> try Function(Root, filename:join(Root, "self")) catch error:no_limit -> none end end,
+                   ?assertEqual({Cpus, Memory}, {Limit(fun cgroup_cpus/2), Limit(fun cgroup_memory/2)})
+               after
+                   ok = file:del_dir_r(Root)
+               end
+           end}
+     || {Cpus, Memory, Own, Files} <-
+            [{2.0, 1000, "0::/system.slice/x.service\n", [{"system.slice/cpu.max", "400000 100000\n"}, {"system.slice/x.service/cpu.max", "200000 100000\n"},
+                                                          {"system.slice/memory.max", "max\n"}, {"system.slice/x.service/memory.max", "1000\n"}]},
+             {0.5, 700, "0::/job_1/step_0\n", [{"job_1/cpu.max", "50000 100000\n"}, {"job_1/step_0/cpu.max", "max 100000\n"},
+                                               {"job_1/memory.max", "700\n"}, {"job_1/step_0/memory.max", "800\n"}]},
+             {1.5, 900, "4:memory:/slurm/job_1\n2:cpu,cpuacct:/slurm/job_1\n0::/\n",
+              [{"cpu/slurm/cpu.cfs_quota_us", "-1\n"}, {"cpu/slurm/cpu.cfs_period_us", "100000\n"},
+               {"cpu/slurm/job_1/cpu.cfs_quota_us", "150000\n"}, {"cpu/slurm/job_1/cpu.cfs_period_us", "100000\n"},
+               {"memory/memory.limit_in_bytes", Max}, {"memory/slurm/memory.limit_in_bytes", "900\n"}, {"memory/slurm/job_1/memory.limit_in_bytes", Max}]},
+             {3.0, 500, "0::/docker/0123\n", [{"cpu.max", "300000 100000\n"}, {"memory.max", "500\n"}]},
+             {none, none, "0::/../user.slice\n", [{"user.slice/cpu.max", "max 100000\n"}, {"user.slice/memory.max", "max\n"}]}]].
 -endif.
