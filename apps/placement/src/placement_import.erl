@@ -48,9 +48,10 @@ text(Kind, Text, Options) ->
 parsed(conf, Text, Options) -> of_hosts(slurm, placement_slurm:from_conf(Text), Options);
 parsed(yaml, Text, Options) -> of_hosts(slurm, placement_slurm:from_yaml(Text), Options);
 parsed(hwloc, Text, Options) -> of_hosts(hwloc, placement_hwloc:from_xml(Text), Options);
+%% Ranges may overlap.
 parsed(hostlist, Text, Options) ->
     case placement_hostlist:expand(Text) of
-        {ok, Hosts} -> of_hosts(slurm, {ok, {group, "allocation", [{host, Host} || Host <- Hosts]}}, Options);
+        {ok, Hosts} -> of_hosts(slurm, {ok, {group, "allocation", [{host, Host} || Host <- lists:uniq(Hosts)]}}, Options);
         {error, Error} -> {error, {slurm, Error}}
     end;
 parsed(term, Text, _) -> of_tree(term(Text, fun placement_tree:from_network/1));
@@ -172,12 +173,17 @@ kinds_test_() ->
      || {Kind, Text} <- [{paths, "# all\na@h /x/1\nb@h /x/2\n"}, {term, "{network, n, [{node, a@h}, {node, b@h}]}."}, {hostlist, "a@h,b@h"},
                          {yaml, "- topology: t\n  tree:\n    switches:\n    - switch: s\n      nodes: a@h,b@h\n"}]].
 
+%% Ranges that overlap name a host twice, which Slurm takes for once.
+overlapping_hosts_test() ->
+    {ok, Tree, []} = text(hostlist, "n[1-2],n[2-3],n1", #{}),
+    ?assertEqual([n1, n2, n3], placement_tree:nodes(Tree)).
+
 bad_input_test_() ->
     [{unicode:characters_to_list(format_error(Want)), ?_assertEqual({error, Want}, Got)} || {Want, Got} <-
         [{{file, "/nowhere/topology.conf", enoent}, file("/nowhere/topology.conf", #{})},
          {{unknown_kind, "/nowhere/x.png"}, file("/nowhere/x.png", #{})},
          {{path_line, 2, "b@h"}, text(paths, "a@h /x\nb@h", #{})}, {not_unicode, text(conf, <<255, 255>>, #{})},
-         {{tree, {duplicate_node, a}}, text(hostlist, "a,a", #{})},
+         {{tree, {duplicate_node, a}}, text(paths, "a /x\na /y\n", #{})},
          {{tree, {bad_network, x}}, text(term, "x.", #{})},
          {{hwloc, not_hwloc}, text(hwloc, "", #{})}, {{slurm, no_switch}, text(conf, "", #{})}]]
         ++ [?_assertEqual({syntax, {1, 9}}, fun({error, {syntax, Where, What}}) -> _ = format_error({syntax, Where, What}), {syntax, Where} end(text(term, "{network,", #{}))),
