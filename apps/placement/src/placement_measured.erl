@@ -82,7 +82,8 @@ pair(#{<<"mode">> := Mode, <<"from">> := From, <<"to">> := To, <<"min_us">> := M
     end;
 pair(Other, _) -> throw({bad_pair, Other}).
 
-%% @doc A matrix of microseconds in CSV: a row and a column for each node, between commas, semicolons or tabs. With names in the first row and the first column, or
+%% @doc A matrix of microseconds in CSV: a row and a column for each node, between commas, semicolons or tabs; a cell may be in double quotes. A
+%% decimal comma is understood as a point. With names in the first row and the first column, or
 %% with numbers alone (the nodes are then called n1, n2 and so on). Where the first cell is empty, and not the whole diagonal, names follow, even if they are numbers.
 %% Another empty cell, `-' or `nan' is a pair that was not measured.
 -spec from_csv(unicode:chardata()) -> {ok, placement_probe:measured()} | {error, error()}.
@@ -101,9 +102,22 @@ from_lines(All) ->
 numbered([Line | Lines], Number) -> [{Number, Line} | numbered(Lines, Number + 1)];
 numbered([], _) -> [].
 
-cells(Line) -> [string:trim(Cell, both, " \t\r\"") || Cell <- re:split(Line, separator(Line), [{return, list}, unicode])].
+cells(Line) -> [string:trim(Cell) || Cell <- cells(Line, separator(Line), [], [])].
 
-separator(Line) -> hd([Pattern || {Sign, Pattern} <- [{";", ";"}, {"\t", "\t"}], string:find(Line, Sign) =/= nomatch] ++ [","]).
+cells([], _, Cell, Cells) -> lists:reverse(Cells, [lists:reverse(Cell)]);
+cells([Separator | Rest], Separator, Cell, Cells) -> cells(Rest, Separator, [], [lists:reverse(Cell) | Cells]);
+cells([$" | Rest], Separator, Cell, Cells) -> quoted(Rest, Separator, Cell, Cells);
+cells([Character | Rest], Separator, Cell, Cells) -> cells(Rest, Separator, [Character | Cell], Cells).
+
+quoted([$", $" | Rest], Separator, Cell, Cells) -> quoted(Rest, Separator, [$" | Cell], Cells);
+quoted([$" | Rest], Separator, Cell, Cells) -> cells(Rest, Separator, Cell, Cells);
+quoted([Character | Rest], Separator, Cell, Cells) -> quoted(Rest, Separator, [Character | Cell], Cells);
+quoted([], Separator, Cell, Cells) -> cells([], Separator, Cell, Cells).
+
+%% The first of these that is outside of quotes.
+separator(Line) ->
+    Bare = re:replace(Line, "\"[^\"]*\"", "", [global, unicode, {return, list}]),
+    hd([Sign || Sign <- ";\t", lists:member(Sign, Bare)] ++ [$,]).
 
 named([]) -> throw({csv, 1, "the file is empty"});
 named([{Number, [Corner | Names] = First} | Lines] = All) ->
@@ -135,6 +149,7 @@ is_value(Cell) -> value(Cell) =/= error.
 
 value(Gap) when Gap =:= ""; Gap =:= "-"; Gap =:= "nan"; Gap =:= "NaN" -> undefined;
 value(Cell) ->
+    %% A comma counts as a point.
     case string:to_float(Cell) of
         {Float, ""} -> Float;
         _ ->
@@ -195,14 +210,19 @@ csv_test_() ->
     [fun() ->
              {ok, #{pairs := Pairs}} = from_csv(Text),
              ?assertEqual(Want, [{A, B, Us} || {{quiet, A, B}, #{median_us := Us, min_us := Us}} <- lists:sort(maps:to_list(Pairs))])
-     end || Text <- ["node,a,b,c\na,0,3,\nb,2,0,4.5\nc,-,nan,0\n", ";a;b;c\r\na;0;2;\r\n\r\nb;;0;4.5\r\nc;;;0\r\n", "\"\"\ta\tb\tc\na\t0\t2\t\nb\t2\t0\t4.5\nc\t\t4.5\t"]]
+     end || Text <- ["node,a,b,c\na,0,3,\nb,2,0,4.5\nc,-,nan,0\n", ";a;b;c\r\na;0;2;\r\n\r\nb;;0;4.5\r\nc;;;0\r\n", "\"\"\ta\tb\tc\na\t0\t2\t\nb\t2\t0\t4.5\nc\t\t4.5\t",
+                    %% Commas in quotes part no cells, and are those of decimals.
+                    "\"\",\"a\",b,\"c\"\n\"a\",0,\"2,5\",\nb,2,0,\"4,5\"\r\nc,,\"5,25\",0\n", ";a;b;c\na;0;2;\nb;2,5;0;4,5\nc;;4,5;0\n"]]
+        %% A name may hold a separator, and a quote that is written twice.
+        ++ [?_assertMatch({ok, #{nodes := ['a,b', 'c;"d']}}, from_csv(",\"a,b\",\"c;\"\"d\"\n\"a,b\",0,1\n\"c;\"\"d\",1,0\n"))]
         ++ [?_assertMatch({ok, #{nodes := [n1, n2], pairs := #{{quiet, n1, n2} := #{p90_us := 7}}}}, from_csv("0,7\n8,0\n")),
             ?_assertMatch({ok, #{nodes := [n1, n2, n3], pairs := #{{quiet, n1, n2} := #{p90_us := 3}}}}, from_csv(",3,4\n3,,5\n4,5,\n")),
             ?_assertMatch({ok, #{nodes := ['1', '2'], pairs := #{{quiet, '1', '2'} := #{p90_us := 5}}}}, from_csv(",1,2\n1,0,5\n2,6,0\n"))].
 
 wrong_csv_test_() ->
     [{Text, ?_assertMatch({{error, {csv, Line, _}}, _}, {from_csv(Text), from_csv(Text)})}
-     || {Line, Text} <- [{1, ""}, {1, ",a,b\na,0,1\n"}, {2, ",a,b\na,0\nb,1,0"}, {2, ",a,b\nb,0,1\na,1,0"}, {3, ",a,b\na,0,1\nb,x,0"}, {3, ",a,b\na,0,1\nb,-2,0"}, {1, ",a,\na,0,1\n,1,0"}]]
+     || {Line, Text} <- [{1, ""}, {1, ",a,b\na,0,1\n"}, {2, ",a,b\na,0\nb,1,0"}, {2, ",a,b\nb,0,1\na,1,0"}, {3, ",a,b\na,0,1\nb,x,0"}, {3, ",a,b\na,0,1\nb,-2,0"}, {1, ",a,\na,0,1\n,1,0"},
+                         {2, ",a,b\na,0,\"1,2,3\"\nb,1,0"}, {3, ",a,b\na,0,\"0,234\"\nb,\"1,x\",0"}]]
         ++ [?_assertMatch({error, {csv, 2, _}}, from_csv(<<",a,b\na,0,", Bytes/binary>>)) || Bytes <- [<<255, "\nb,1,0\n">>, <<195>>]].
 
 bad_input_test_() ->
