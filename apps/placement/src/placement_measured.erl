@@ -106,7 +106,8 @@ cells(Line) -> [string:trim(Cell) || Cell <- cells(Line, separator(Line), [], []
 
 cells([], _, Cell, Cells) -> lists:reverse(Cells, [lists:reverse(Cell)]);
 cells([Separator | Rest], Separator, Cell, Cells) -> cells(Rest, Separator, [], [lists:reverse(Cell) | Cells]);
-cells([$" | Rest], Separator, Cell, Cells) -> quoted(Rest, Separator, Cell, Cells);
+cells([$" | Rest], Separator, [], Cells) -> quoted(Rest, Separator, [], Cells);
+cells([$\s | Rest], Separator, [], Cells) -> cells(Rest, Separator, [], Cells);
 cells([Character | Rest], Separator, Cell, Cells) -> cells(Rest, Separator, [Character | Cell], Cells).
 
 quoted([$", $" | Rest], Separator, Cell, Cells) -> quoted(Rest, Separator, [$" | Cell], Cells);
@@ -215,6 +216,8 @@ csv_test_() ->
                     "\"\",\"a\",b,\"c\"\n\"a\",0,\"2,5\",\nb,2,0,\"4,5\"\r\nc,,\"5,25\",0\n", ";a;b;c\na;0;2;\nb;2,5;0;4,5\nc;;4,5;0\n"]]
         %% A name may hold a separator, and a quote that is written twice.
         ++ [?_assertMatch({ok, #{nodes := ['a,b', 'c;"d']}}, from_csv(",\"a,b\",\"c;\"\"d\"\n\"a,b\",0,1\n\"c;\"\"d\",1,0\n"))]
+        %% One inside of it is part of it.
+        ++ [?_assertMatch({ok, #{nodes := ['5"', b]}}, from_csv(", 5\", \"b\"\n5\",0,1\nb,1,0\n"))]
         ++ [?_assertMatch({ok, #{nodes := [n1, n2], pairs := #{{quiet, n1, n2} := #{p90_us := 7}}}}, from_csv("0,7\n8,0\n")),
             ?_assertMatch({ok, #{nodes := [n1, n2, n3], pairs := #{{quiet, n1, n2} := #{p90_us := 3}}}}, from_csv(",3,4\n3,,5\n4,5,\n")),
             ?_assertMatch({ok, #{nodes := ['1', '2'], pairs := #{{quiet, '1', '2'} := #{p90_us := 5}}}}, from_csv(",1,2\n1,0,5\n2,6,0\n"))].
