@@ -17,8 +17,10 @@
 -define(EVERY_MAX_MS, 86400000).
 
 -record(subscription, {pid :: pid(), reference :: reference(), names :: [atom()], every :: pos_integer(), monitor :: reference(),
-                       version = none :: none | placement_attr:version(), told = #{} :: #{atom() => placement_attr:answer()}, quiet = 0 :: non_neg_integer()}).
+                       version = none :: none | placement_attr:version(), told = #{} :: #{atom() => placement_attr:answer()}, quiet = 0 :: non_neg_integer(),
+                       look = none :: none | reference()}).  %% the last one
 -record(state, {subscriptions = #{} :: #{{pid(), reference()} => #subscription{}},
+                monitors = #{} :: #{reference() => {pid(), reference()}},
                 looks = #{} :: #{reference() => {pid(), reference()}},  %% asked of the attribute server, not answered yet
                 sent = 0 :: non_neg_integer()}).
 
@@ -55,26 +57,27 @@ handle_cast(_, State) -> {noreply, State}.
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
-handle_info({subscribe, Pid, Reference, Names, Every}, #state{subscriptions = All} = State)
+handle_info({subscribe, Pid, Reference, Names, Every}, #state{subscriptions = All, monitors = Monitors} = State)
   when is_pid(Pid), is_reference(Reference), is_list(Names), length(Names) =< 1000, is_integer(Every), Every >= 10,
        map_size(All) < ?SUBSCRIPTIONS_MAX ->
     case All of
         #{{Pid, Reference} := _} -> {noreply, State};
         _ ->
-            New = #subscription{pid = Pid, reference = Reference, names = Names, every = Every, monitor = monitor(process, Pid)},
+            Monitor = monitor(process, Pid),
+            New = #subscription{pid = Pid, reference = Reference, names = Names, every = Every, monitor = Monitor},
             self() ! {look, {Pid, Reference}},
-            {noreply, State#state{subscriptions = All#{{Pid, Reference} => New}}}
+            {noreply, State#state{subscriptions = All#{{Pid, Reference} => New}, monitors = Monitors#{Monitor => {Pid, Reference}}}}
     end;
 handle_info({unsubscribe, Pid, Reference}, State) ->
     {noreply, ended({Pid, Reference}, State)};
 handle_info({look, Id}, #state{subscriptions = All, looks = Looks} = State) ->
     case All of
-        #{Id := #subscription{names = Names, every = Every}} ->
+        #{Id := #subscription{names = Names, every = Every, look = Before} = Subscription} ->
             %% No answer is no sign of life: the next look is made all the same.
             _ = erlang:send_after(min(Every, ?EVERY_MAX_MS), self(), {look, Id}),
             Look = make_ref(),
             _ = catch attr_server ! {placement, self(), Look, Names},
-            {noreply, State#state{looks = (without(Id, Looks))#{Look => Id}}};
+            {noreply, State#state{subscriptions = All#{Id := Subscription#subscription{look = Look}}, looks = (maps:remove(Before, Looks))#{Look => Id}}};
         _ -> {noreply, State}
     end;
 handle_info({placement, Look, Version, Answers}, #state{looks = Looks, subscriptions = All} = State) ->
@@ -83,19 +86,16 @@ handle_info({placement, Look, Version, Answers}, #state{looks = Looks, subscript
         {_, Rest} -> {noreply, State#state{looks = Rest}};
         error -> {noreply, State}
     end;
-handle_info({'DOWN', Monitor, process, _, _}, #state{subscriptions = All} = State) ->
-    Gone = [Id || {Id, #subscription{monitor = M}} <- maps:to_list(All), M =:= Monitor],
-    {noreply, lists:foldl(fun ended/2, State, Gone)};
+handle_info({'DOWN', Monitor, process, _, _}, #state{monitors = Monitors} = State) ->
+    {noreply, ended(maps:get(Monitor, Monitors, none), State)};
 handle_info(_, State) ->
     {noreply, State}.
 
-without(Id, Looks) -> maps:filter(fun(_, Other) -> Other =/= Id end, Looks).
-
-ended(Id, #state{subscriptions = All, looks = Looks} = State) ->
+ended(Id, #state{subscriptions = All, monitors = Monitors, looks = Looks} = State) ->
     case maps:take(Id, All) of
-        {#subscription{monitor = Monitor}, Rest} ->
+        {#subscription{monitor = Monitor, look = Look}, Rest} ->
             true = demonitor(Monitor, [flush]),
-            State#state{subscriptions = Rest, looks = without(Id, Looks)};
+            State#state{subscriptions = Rest, monitors = maps:remove(Monitor, Monitors), looks = maps:remove(Look, Looks)};
         error -> State
     end.
 
@@ -125,6 +125,26 @@ is_news(New, Old) -> New =/= Old.
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
+
+%% Subscribers on a node that goes down all end at once: each takes the same time, however many there are.
+many_end_at_once_test() ->
+    Work = fun(Count) ->
+        Pids = [spawn(fun() -> receive stop -> ok end end) || _ <- lists:seq(1, Count)],
+        Handle = fun(Message, State) -> {noreply, New} = handle_info(Message, State), New end,
+        Begun = lists:foldl(fun(Pid, State) ->
+                                    Reference = make_ref(),
+                                    Handle({look, {Pid, Reference}}, Handle({subscribe, Pid, Reference, [], ?EVERY_MAX_MS}, State))
+                            end, #state{}, Pids),
+        {reductions, Before} = process_info(self(), reductions),
+        Ended = lists:foldl(fun(#subscription{pid = Pid, monitor = Monitor}, State) -> Handle({'DOWN', Monitor, process, Pid, gone}, State) end,
+                            Begun, maps:values(Begun#state.subscriptions)),
+        {reductions, After} = process_info(self(), reductions),
+        ?assertEqual(#state{}, Ended),
+        _ = [exit(Pid, kill) || Pid <- Pids],
+        After - Before
+    end,
+    {Few, Many} = {Work(200), Work(1600)},
+    ?assertEqual({true, Few, Many}, {Many < 24 * Few, Few, Many}).
 
 is_news_test_() ->
     Answer = fun(Value) -> {ok, Value, 0, none, 1000, 2} end,
