@@ -96,7 +96,8 @@ static bool confirm(drain_t *drain)
     bool done;
 
     rd_keeper_lend(&drain->keeper);
-    done = rd_resume_confirm(transfer->resume, drain->output->fd, drain->total, &drain->fault);
+    done =
+        rd_resume_confirm(transfer->resume, drain->output->fd, drain->total, false, &drain->fault);
     rd_keeper_take_back(&drain->keeper);
     drain->confirm_at = rd_now_ms() + RD_CONFIRM_MS;
     return done;
@@ -116,7 +117,8 @@ static bool take_id(drain_t *drain, const rd_frame_t *frame, const uint8_t *payl
                      0),
                true;
     rd_keeper_lend(&drain->keeper);
-    done = rd_resume_accept(resume, (const char *)payload, frame->len, &drain->fault);
+    done = rd_resume_accept(resume, drain->output->fd, (const char *)payload, frame->len,
+                            &drain->fault);
     rd_keeper_take_back(&drain->keeper);
     if (!done)
         return true;
@@ -346,8 +348,8 @@ static void *run_closing(void *argument)
     closing_t *closing = argument;
     rd_transfer_t *transfer = closing->transfer;
 
-    if ((!transfer->resume ||
-         rd_resume_confirm(transfer->resume, closing->output.fd, closing->total, &closing->why)) &&
+    if ((!transfer->resume || rd_resume_confirm(transfer->resume, closing->output.fd,
+                                                closing->total, true, &closing->why)) &&
         !rd_end_close(&closing->output))
         (void)rd_because(&closing->why, "closing %s: %s", rd_end_name(&closing->output, true),
                          strerror(errno));

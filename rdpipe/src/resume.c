@@ -9,8 +9,9 @@
 #include <unistd.h>
 
 #define SENDER "rdsend-resume 1"
-#define TAKER "rdrecv-resume 1"
+#define TAKER "rdrecv-resume 2" /* 1 did not say which file it belongs to */
 #define TEXT_BYTES 512
+#define WHOLE "whole"
 
 /* Its text; false: there is no such file (errno ENOENT), or *why. */
 static bool read_file(const char *file, char text[TEXT_BYTES], rd_why_t *why)
@@ -31,7 +32,8 @@ static bool read_file(const char *file, char text[TEXT_BYTES], rd_why_t *why)
     return true;
 }
 
-/* By a rename, so that what stood there before stays until the new text is whole. */
+/* By a rename, so that what stood there before stays until the new text is whole. The file is
+ * always a new one: in a directory of several users an old one may be a link to anything. */
 static bool write_file(const char *file, const char *text, rd_why_t *why)
 {
     char fresh[4096];
@@ -40,7 +42,8 @@ static bool write_file(const char *file, const char *text, rd_why_t *why)
 
     if (snprintf(fresh, sizeof fresh, "%s.new", file) >= (int)sizeof fresh)
         return rd_because(why, "--resume %s: %s", file, strerror(ENAMETOOLONG));
-    fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    (void)unlink(fresh);
+    fd = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     done = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text) && fdatasync(fd) == 0;
     if (fd >= 0)
         done = close(fd) == 0 && done;
@@ -70,7 +73,10 @@ static bool make_id(char id[RD_RESUME_ID], rd_why_t *why)
 
 static bool is_not_ours(const char *file, rd_why_t *why)
 {
-    return rd_because(why, "--resume %s: the file is no note of this command", file);
+    return rd_because(why,
+                      "--resume %s: the file is not a note of this version of the command; "
+                      "name another file, or remove it to start again",
+                      file);
 }
 
 /* ---- the producer ---- */
@@ -121,12 +127,26 @@ bool rd_resume_seek(const rd_resume_t *resume, int input, uint64_t bytes, rd_why
 
 /* ---- the consumer ---- */
 
+/* Which file this is, also after a restart of the host, when its device may have another number. */
+static bool identify(int output, char is[RD_RESUME_FILE])
+{
+    struct statx stat;
+
+    if (statx(output, "", AT_EMPTY_PATH, STATX_INO | STATX_BTIME, &stat) < 0)
+        return false;
+    if (!(stat.stx_mask & STATX_BTIME))
+        stat.stx_btime = (struct statx_timestamp){0};
+    (void)snprintf(is, RD_RESUME_FILE, "%llu:%lld.%09u", (unsigned long long)stat.stx_ino,
+                   (long long)stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec);
+    return true;
+}
+
 static bool note(const rd_resume_t *resume, rd_why_t *why)
 {
     char text[TEXT_BYTES];
 
-    (void)snprintf(text, sizeof text, TAKER " %s %" PRIu64 " %" PRIu64 "\n", resume->id,
-                   resume->base, resume->bytes);
+    (void)snprintf(text, sizeof text, TAKER " %s %" PRIu64 " %" PRIu64 " %s %s\n", resume->id,
+                   resume->base, resume->bytes, resume->output, resume->is_whole ? WHOLE : "begun");
     return write_file(resume->file, text, why);
 }
 
@@ -152,47 +172,62 @@ static bool keep_name(const char *file, rd_why_t *why)
 static bool parse(rd_resume_t *resume, const char *text)
 {
     size_t len = strlen(TAKER) + 1;
+    char state[8];
 
     if (strncmp(text, TAKER " ", len) != 0 || !is_id(text + len, strcspn(text + len, " ")))
         return false;
     (void)snprintf(resume->id, RD_RESUME_ID, "%.32s", text + len);
-    return sscanf(text + len + RD_RESUME_ID - 1, " %" SCNu64 " %" SCNu64, &resume->base,
-                  &resume->bytes) == 2 &&
-           resume->base <= INT64_MAX && resume->bytes <= INT64_MAX - resume->base;
+    if (sscanf(text + len + RD_RESUME_ID - 1, " %" SCNu64 " %" SCNu64 " %63s %7s", &resume->base,
+               &resume->bytes, resume->output, state) != 4)
+        return false;
+    resume->is_whole = strcmp(state, WHOLE) == 0;
+    return resume->base <= INT64_MAX && resume->bytes <= INT64_MAX - resume->base;
 }
 
 bool rd_resume_take(rd_resume_t *resume_p, const char *file, int output, rd_why_t *why)
 {
-    char text[TEXT_BYTES];
+    char text[TEXT_BYTES], is_it[RD_RESUME_FILE];
     int flags = fcntl(output, F_GETFL);
     struct stat is;
     off_t at;
 
     *resume_p = (rd_resume_t){.file = file};
     if (fstat(output, &is) < 0 || !S_ISREG(is.st_mode) || flags < 0 ||
-        (flags & O_ACCMODE) == O_RDONLY)
+        (flags & O_ACCMODE) == O_RDONLY || !identify(output, is_it))
         return rd_because(why, "--resume needs an output that is a file: >>FILE");
     if (!read_file(file, text, why)) {
         if (errno != ENOENT)
             return false;
         at = flags & O_APPEND ? is.st_size : lseek(output, 0, SEEK_CUR);
         resume_p->base = at > 0 ? (uint64_t)at : 0;
+        (void)snprintf(resume_p->output, sizeof resume_p->output, "%s", is_it);
         return true;
     }
     if (!parse(resume_p, text))
         return is_not_ours(file, why);
+    if (strcmp(resume_p->output, is_it) != 0)
+        return rd_because(why,
+                          "--resume %s: the stream went into another file than the output is; "
+                          "open that one by >>, or remove %s to start again",
+                          file, file);
     if ((uint64_t)is.st_size < resume_p->base + resume_p->bytes)
         return rd_because(why,
                           "--resume %s: the output has %lld bytes and should have %" PRIu64
                           ": open it by >>, since > empties it",
                           file, (long long)is.st_size, resume_p->base + resume_p->bytes);
-    at = (off_t)(resume_p->base + resume_p->bytes);
-    if (ftruncate(output, at) < 0 || lseek(output, at, SEEK_SET) < 0)
-        return rd_because(why, "the output: %s", strerror(errno));
     return true;
 }
 
-bool rd_resume_accept(rd_resume_t *resume, const char *id, size_t len, rd_why_t *why)
+/* Cuts the output to what is sure to be there. What lies behind a whole stream is not its own. */
+static bool cut(const rd_resume_t *resume, int output, rd_why_t *why)
+{
+    off_t at = (off_t)(resume->base + resume->bytes);
+
+    return ((resume->is_whole || ftruncate(output, at) == 0) && lseek(output, at, SEEK_SET) >= 0) ||
+           rd_because(why, "the output: %s", strerror(errno));
+}
+
+bool rd_resume_accept(rd_resume_t *resume, int output, const char *id, size_t len, rd_why_t *why)
 {
     if (!is_id(id, len))
         return rd_because(why, "the sender names no stream");
@@ -200,14 +235,16 @@ bool rd_resume_accept(rd_resume_t *resume, const char *id, size_t len, rd_why_t 
         memcpy(resume->id, id, len);
         return note(resume, why) && keep_name(resume->file, why);
     }
-    return memcmp(resume->id, id, len) == 0 ||
-           rd_because(why,
-                      "--resume %s speaks of another stream than the sender's: remove it to take "
-                      "this one from its beginning",
-                      resume->file);
+    if (memcmp(resume->id, id, len) != 0)
+        return rd_because(why,
+                          "--resume %s speaks of another stream than the sender's: remove it to "
+                          "take this one from its beginning",
+                          resume->file);
+    return cut(resume, output, why);
 }
 
-bool rd_resume_confirm(rd_resume_t *resume, int output, uint64_t bytes, rd_why_t *why)
+bool rd_resume_confirm(rd_resume_t *resume, int output, uint64_t bytes, bool is_whole,
+                       rd_why_t *why)
 {
     if (resume->is_doubtful)
         return rd_because(why, "the output has lost bytes");
@@ -216,5 +253,6 @@ bool rd_resume_confirm(rd_resume_t *resume, int output, uint64_t bytes, rd_why_t
         return rd_because(why, "the output: %s", strerror(errno));
     }
     resume->bytes = bytes;
+    resume->is_whole = is_whole;
     return note(resume, why);
 }

@@ -348,7 +348,7 @@ static void a_first_note_outlives_a_loss_of_power(void)
     file = open(output, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     CHECK(file >= 0 && rd_resume_take(&resume, note, file, &why));
     synced = 0;
-    CHECK(rd_resume_accept(&resume, id, sizeof id - 1, &why));
+    CHECK(rd_resume_accept(&resume, file, id, sizeof id - 1, &why));
     CHECK_EQ(synced, is.st_ino);
     close(file);
     CHECK(unlink(output) == 0 && unlink(note) == 0 && rmdir(folder) == 0);

@@ -171,6 +171,7 @@ def a_stream_that_goes_on(hosts):
 
 def a_stream_that_cannot_go_on(hosts):
     folder = os.path.join(hosts.folder, "resume")
+    before = os.path.getsize(f"{folder}/whole")
     for sender, receiver, text in (("--resume sent", "", "this receiver was not"), ("", "--resume taken", "the sender was not"),
                                    ("--resume another", "--resume taken", "speaks of another stream")):
         status, got, said = both(hosts, *resumed(hosts, sender, receiver)[1:])
@@ -179,9 +180,11 @@ def a_stream_that_cannot_go_on(hosts):
         file.write(b"more")
     for command, text in ((f"rdsend --resume sent {hosts.address('host2')} 7002 <whole", "was changed since"),
                           ("cat whole | rdsend --resume new host 7002", "sought in"), ("rdrecv --resume taken 7002 >copy", "since > empties it"),
-                          ("rdrecv --resume taken 7002 | cat", "an output that is a file"), ("rdrecv --resume whole 7002 >>copy", "no note of this command")):
+                          ("rdrecv --resume taken 7002 | cat", "an output that is a file"), ("rdrecv --resume whole 7002 >>copy", "not a note of this version"),
+                          ("rdrecv --resume taken 7002 >>whole", "into another file")):
         status, _, err = hosts.call(f"cd {folder} && {command}", name="host1", **KEY)
         expect(status == 2 and text in err, f"{command}: status {status}: {err}")
+    expect(os.path.getsize(f"{folder}/whole") == before + 4, "the wrong file was cut")
 
 
 def what_the_doctor_says(hosts):
