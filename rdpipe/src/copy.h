@@ -2,6 +2,8 @@
 #ifndef RD_COPY_H
 #define RD_COPY_H
 
+#include <sys/stat.h>
+
 #include "beneath.h"
 #include "items.h"
 
@@ -90,8 +92,15 @@ typedef struct {
 void rd_part_name(const char *name, char part[256]);
 bool rd_is_part_name(const char *name);
 
+/* Did a copy of ours make this part, which lies in `parent`? In a directory of several users
+ * anybody can make a file or directory of this name, or a link to what is ours. */
+bool rd_part_is_ours(int parent, const struct stat *is);
+
 /* What the loser of two copies to one target is told. */
 #define RD_COPY_LOSES "another rdcp is writing it: wait until that one has ended"
+
+/* What is said of a tree's part that is not ours. */
+#define RD_PART_FOREIGN "this part belongs to another user, or others may write it: remove it first"
 
 /* Takes the lock of a part, which ends with the descriptor. False with errno EBUSY: another copy
  * has it, and not only because it was cut off a moment ago. */

@@ -101,23 +101,53 @@ bool rd_is_named(int parent, const char *name, int fd)
            is.st_ino == named.st_ino && is.st_dev == named.st_dev;
 }
 
-static int open_part(const rd_file_t *file, uint64_t from)
+#define PART_FLAGS (O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
+
+/* Takes this part's lock. It is closed, and -1, if another copy has it, or has given it its name.
+ */
+static int locked(const rd_file_t *file, int fd, struct stat *is_p)
 {
-    int fd = openat(file->parent, file->part,
-                    O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0600);
-    struct stat is;
+    int error;
 
     if (fd < 0)
         return -1;
-    if (rd_copy_lock(fd) && fstat(fd, &is) == 0) {
-        if (!rd_is_named(file->parent, file->part, fd))
-            errno = EBUSY;
-        else if (!S_ISREG(is.st_mode) || (uint64_t)is.st_size < from)
-            errno = ESTALE; /* somebody else has touched it */
-        else if (((uint64_t)is.st_size == from || ftruncate(fd, (off_t)from) == 0) &&
-                 lseek(fd, (off_t)from, SEEK_SET) >= 0)
+    if (rd_copy_lock(fd) && fstat(fd, is_p) == 0) {
+        if (rd_is_named(file->parent, file->part, fd))
             return fd;
+        errno = EBUSY;
     }
+    error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* A part that is not ours makes room for a new one. */
+static int open_part(const rd_file_t *file, uint64_t from)
+{
+    struct stat is;
+    int fd = locked(file, openat(file->parent, file->part, PART_FLAGS), &is);
+
+    if (fd >= 0 && !rd_part_is_ours(file->parent, &is)) {
+        int error = unlinkat(file->parent, file->part, 0) == 0 ? ENOENT : errno;
+
+        close(fd);
+        fd = -1;
+        errno = error;
+    }
+    if (fd < 0 && errno == ENOENT) {
+        fd = openat(file->parent, file->part, PART_FLAGS | O_CREAT | O_EXCL, 0600);
+        if (fd < 0 && errno == EEXIST)
+            errno = EBUSY;
+        fd = locked(file, fd, &is);
+    }
+    if (fd < 0)
+        return -1;
+    if (!S_ISREG(is.st_mode) || (uint64_t)is.st_size < from)
+        errno = ESTALE; /* somebody else has touched it */
+    else if (((uint64_t)is.st_size == from || ftruncate(fd, (off_t)from) == 0) &&
+             lseek(fd, (off_t)from, SEEK_SET) >= 0)
+        return fd;
     close(fd);
     return -1;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The second part of a copy: what lies at the target already. It changes nothing there. */
+/* The second part of a copy: what lies at the target already. It changes nothing there, but removes
+ * parts that are of no more use. */
 #include "attributes.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,13 +22,16 @@ typedef struct {
     uint64_t kept;    /* files since the last LEAVE that need nothing more */
 } have_t;
 
-/* The size of a regular file with its digest; false: it is no such file. */
-static bool digest_of(int parent, const char *name, uint64_t least, uint64_t most, rd_item_t *item)
+/* The size of a regular file with its digest; false: it is no such file. A part must be
+ * ours. */
+static bool digest_of(int parent, const char *name, bool is_part, uint64_t least, uint64_t most,
+                      rd_item_t *item)
 {
     int fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     struct stat is;
     bool done = fd >= 0 && fstat(fd, &is) == 0 && S_ISREG(is.st_mode) &&
-                (uint64_t)is.st_size >= least && (uint64_t)is.st_size <= most &&
+                (!is_part || rd_part_is_ours(parent, &is)) && (uint64_t)is.st_size >= least &&
+                (uint64_t)is.st_size <= most &&
                 rd_digest_file(fd, (uint64_t)is.st_size, item->digest);
 
     if (done)
@@ -47,6 +52,20 @@ static bool is_same(const have_t *have, int parent, const char *name, struct sta
            is_p->st_mtim.tv_nsec == item->mtime_ns;
 }
 
+/* Beside a file that is whole, a part of it that no copy writes would lie there for ever. */
+static void drop_part(int parent, const char *part)
+{
+    int fd = openat(parent, part, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    struct stat is;
+
+    if (fd < 0)
+        return;
+    if (fstat(fd, &is) == 0 && S_ISREG(is.st_mode) && rd_part_is_ours(parent, &is) &&
+        flock(fd, LOCK_EX | LOCK_NB) == 0)
+        (void)unlinkat(parent, part, 0);
+    close(fd);
+}
+
 /* A file of the same length may be the same; a part of one may be its beginning. False: a file of
  * a tree needs nothing more, so the others do not hear of it. */
 static bool look(have_t *have)
@@ -63,16 +82,19 @@ static bool look(have_t *have)
     item->offset = 0;
     if (parent < 0)
         return true;
+    rd_part_name(name, part);
     if (is_same(have, parent, name, &is)) {
+        drop_part(parent, part);
         item->has = RD_HAS_SAME;
         return !*item->path || rd_attributes_wanted(&have->copy) ||
                (is.st_mode & 07777) != (item->mode & RD_MODE_KEPT);
     }
-    rd_part_name(name, part);
-    if (digest_of(parent, part, 1, item->size, item))
+    if (digest_of(parent, part, true, 1, item->size, item)) {
         item->has = RD_HAS_PART;
-    else if (digest_of(parent, name, item->size, item->size, item))
+    } else if (digest_of(parent, name, false, item->size, item->size, item)) {
         item->has = RD_HAS_ALL;
+        drop_part(parent, part);
+    }
     return true;
 }
 

@@ -57,8 +57,12 @@ static bool make_top(unpack_t *unpack)
     struct stat is;
 
     if (target->base < 0) {
-        if (mkdirat(target->parent, target->part, 0700) < 0 && errno != EEXIST)
-            return rd_writer_complain(&unpack->writer, "", errno);
+        if (mkdirat(target->parent, target->part, 0700) < 0) {
+            if (errno != EEXIST)
+                return rd_writer_complain(&unpack->writer, "", errno);
+            rd_writer_lose(&unpack->writer, ""); /* it was not there a moment ago */
+            return false;
+        }
         target->base =
             openat(target->parent, target->part, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (target->base < 0)
@@ -451,6 +455,19 @@ static void take_leave(unpack_t *unpack)
 
 /* ---- the end ---- */
 
+/* It may have the owner and mode of its source already, and the next copy goes on only with what is
+ * ours. */
+static void keep_part(const rd_target_t *target)
+{
+    struct stat is;
+
+    if (fstat(target->base, &is) < 0)
+        return;
+    if (is.st_uid != geteuid())
+        (void)!fchown(target->base, geteuid(), getegid());
+    (void)fchmod(target->base, (is.st_mode & S_ISGID) | 0700);
+}
+
 /* Of what belongs to this source so much could not be copied, there and here. A tree gets its
  * name if it is whole. */
 static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
@@ -462,6 +479,7 @@ static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
     if (!unpack->has_target || !target->is_tree || !target->is_new)
         return here == 0;
     if (missing > 0) {
+        keep_part(target);
         rd_complain(&last, "",
                     "not made, as %llu of what belongs to it could not be copied; what was is in "
                     "%s there: the same command goes on with it",

@@ -105,6 +105,17 @@ bool rd_is_part_name(const char *name)
     return name[0] == '.' && len > suffix && strcmp(name + len - suffix, SUFFIX) == 0;
 }
 
+/* Who may write it may still have it open. Where he may replace it as well, that says nothing: so
+ * it is on file systems without modes. */
+bool rd_part_is_ours(int parent, const struct stat *is)
+{
+    struct stat place;
+
+    return is->st_uid == geteuid() && (S_ISDIR(is->st_mode) || is->st_nlink == 1) &&
+           ((is->st_mode & 022) == 0 ||
+            (fstat(parent, &place) == 0 && (place.st_mode & 022) && !(place.st_mode & S_ISVTX)));
+}
+
 bool rd_copy_source(rd_copy_t *copy, const rd_item_t *start, rd_why_t *why)
 {
     if (start->mode != RD_ITEM_VERSION)
@@ -165,6 +176,8 @@ static bool find_parent(const char *path, size_t len, rd_target_t *target_p, rd_
 
 static bool find_tree(rd_target_t *target, rd_why_t *why)
 {
+    struct stat is;
+
     target->base = openat(target->parent, target->name, DIRECTORY | O_NOFOLLOW);
     if (target->base >= 0)
         return true;
@@ -174,8 +187,10 @@ static bool find_tree(rd_target_t *target, rd_why_t *why)
                                                              : strerror(errno));
     target->is_new = true;
     target->base = openat(target->parent, target->part, DIRECTORY | O_NOFOLLOW);
-    return target->base >= 0 || errno == ENOENT ||
-           rd_because(why, "%s: %s", target->part, strerror(errno));
+    if (target->base < 0)
+        return errno == ENOENT || rd_because(why, "%s: %s", target->part, strerror(errno));
+    return (fstat(target->base, &is) == 0 && rd_part_is_ours(target->parent, &is)) ||
+           rd_because(why, "%s: " RD_PART_FOREIGN, target->part);
 }
 
 static bool find(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)

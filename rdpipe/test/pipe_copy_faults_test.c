@@ -329,6 +329,113 @@ static void a_source_gives_nothing_from_outside(void)
     }
 }
 
+/* ---- parts that another user has left ---- */
+
+/* In a directory of several users anybody can make what has the name of a part. */
+static void a_part_that_is_a_link_overwrites_nothing(void)
+{
+    CHECK_IN(fresh());
+    put_file("from", "what is new");
+    put_file("victim", "what was there");
+    CHECK(link("victim", ".to.rdcp-part") == 0);
+    CHECK_EQ(copy("from", "to"), 0);
+    CHECK(holds("to", "what is new") && holds("victim", "what was there"));
+    CHECK(!is_there(".to.rdcp-part"));
+    /* Not even with the beginning of what comes. */
+    put_file("victim", "what");
+    CHECK(link("victim", ".to.rdcp-part") == 0);
+    CHECK_EQ(copy("from", "to"), 0);
+    CHECK(holds("to", "what is new") && holds("victim", "what"));
+}
+
+static void a_part_of_another_user_is_made_anew(void)
+{
+    static const char *const modes[] = {"chown 65534", "chmod 666"};
+    struct stat is;
+
+    for (size_t i = geteuid() == 0 ? 0 : 1; i < 2; i++) {
+        char command[100];
+
+        CHECK_IN(fresh());
+        CHECK(run("chmod 1777 .")); /* as /tmp */
+        put_file("from", "what is new");
+        put_file(".to.rdcp-part", "what");
+        CHECK(chmod(".to.rdcp-part", 0600) == 0);
+        (void)snprintf(command, sizeof command, "%s .to.rdcp-part", modes[i]);
+        CHECK(run(command));
+        CHECK(stat(".to.rdcp-part", &is) == 0);
+        CHECK_EQ(copy("from", "to"), 0);
+        CHECK(holds("to", "what is new"));
+        CHECK(run("test ! .to.rdcp-part -ef to && test $(stat -c %u to) = $(id -u)"));
+        CHECK(stat("to", &is) == 0 && is.st_nlink == 1);
+        CHECK(!is_there(".to.rdcp-part"));
+    }
+}
+
+static void a_tree_of_another_user_is_not_resumed(void)
+{
+    rd_copy_t source = copy_of("from"), target = copy_of("to");
+
+    if (geteuid() != 0)
+        SKIP("root: to give directories away");
+    for (int round = 0; round < 2; round++) {
+        CHECK_IN(fresh());
+        CHECK(run("mkdir from .to.rdcp-part && echo 1 >from/one && chown 65534 .to.rdcp-part"));
+        source.preserve = target.preserve = round == 1;
+        CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
+        CHECK(!is_there("to") && !is_there(".to.rdcp-part/one"));
+        CHECK(run("grep -q 'part belongs to another user' said"));
+    }
+}
+
+/* With the owner of its source a part could not be resumed. */
+static void a_tree_that_is_not_whole_stays_ours(void)
+{
+    rd_copy_t source = copy_of("from"), target = copy_of("to");
+
+    if (geteuid() != 0)
+        SKIP("root: to give directories away");
+    CHECK_IN(fresh());
+    CHECK(run("mkdir from && echo 1 >from/one && mkfifo from/two && chown 65534 from && "
+              "chmod 775 from"));
+    source.owner = target.owner = source.preserve = target.preserve = source.fail_special = true;
+    CHECK_EQ(copy_all(source, target), RD_COPY_FAILED);
+    CHECK(run("test \"$(stat -c '%u %a' .to.rdcp-part)\" = \"$(id -u) 700\" && rm from/two"));
+    CHECK_EQ(copy_all(source, target), 0);
+    CHECK(run("test \"$(stat -c '%u %a' to)\" = '65534 775'"));
+}
+
+/* ---- parts that are of no more use ---- */
+
+static void a_stale_part_is_removed(void)
+{
+    rd_copy_t source = copy_of("from"), target = copy_of("to");
+    int fd;
+
+    CHECK_IN(fresh());
+    CHECK(run("mkdir from && echo one >from/one && echo two >from/two && echo 3 >from/three"));
+    source.preserve = target.preserve = target.no_directory = true;
+    CHECK_EQ(copy_all(source, target), 0);
+    put_file("to/.one.rdcp-part", "o");           /* beside a file of the same size and time */
+    put_file("to/.two.rdcp-part", "longer than"); /* beside a file of the same content */
+    put_file("to/.other.rdcp-part", "of another copy");
+    put_file("to/.three.rdcp-part", "of a copy that runs");
+    CHECK(run("chmod 600 to/.*part && touch to/two"));
+    fd = open("to/.three.rdcp-part", O_RDONLY);
+    CHECK(fd >= 0 && flock(fd, LOCK_EX) == 0);
+    CHECK_EQ(copy_all(source, target), 0);
+    close(fd);
+    CHECK(!is_there("to/.one.rdcp-part") && !is_there("to/.two.rdcp-part"));
+    CHECK(is_there("to/.other.rdcp-part") && is_there("to/.three.rdcp-part"));
+    CHECK(run("rm to/.*part && diff -r from to"));
+    /* Of a file alone. */
+    put_file("to/.one.rdcp-part", "o");
+    source.path = "from/one";
+    target.path = "to/one";
+    CHECK_EQ(copy_all(source, target), 0);
+    CHECK(!is_there("to/.one.rdcp-part"));
+}
+
 static void long_names(void)
 {
     char name[256], part[256], other[256];
@@ -359,6 +466,11 @@ static const check_case_t cases[] = {
     {"nothing leads out of the target", nothing_leads_out_of_the_target},
     {"pieces where they do not belong", pieces_where_they_do_not_belong},
     {"a source gives nothing from outside", a_source_gives_nothing_from_outside},
+    {"a part that is a link overwrites nothing", a_part_that_is_a_link_overwrites_nothing},
+    {"a part of another user is made anew", a_part_of_another_user_is_made_anew},
+    {"a tree of another user is not resumed", a_tree_of_another_user_is_not_resumed},
+    {"a tree that is not whole stays ours", a_tree_that_is_not_whole_stays_ours},
+    {"a stale part is removed", a_stale_part_is_removed},
     {"long names", long_names},
 };
 
