@@ -45,6 +45,10 @@ enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
 
 #define RD_MODE_KEPT ((mode_t)01777) /* what -p keeps of a mode: all but set-id bits */
 
+/* Has the user left out this path of a source, or a directory that it lies in? Without -r he leaves
+ * out all but the source itself. */
+bool rd_copy_omits(const rd_copy_t *copy, const char *path, bool is_directory);
+
 /* Each returns its exit status; reasons are on standard error. */
 int rd_copy_list(const rd_copy_t *copy, int out);
 int rd_copy_have(const rd_copy_t *copy, int in, int out);

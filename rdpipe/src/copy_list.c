@@ -176,15 +176,16 @@ static void skip(list_t *list, const char *path, const char *what)
 
 /* A pattern without a slash is one of names, another one of paths from the top; one that ends with
  * a slash is of directories alone. */
-static bool is_excluded(const list_t *list, const char *path, const char *name, mode_t mode)
+static bool is_excluded(const rd_copy_t *copy, const char *path, const char *name,
+                        bool is_directory)
 {
-    for (size_t i = 0; i < list->copy.exclusions; i++) {
-        const char *given = list->copy.excluded[i];
+    for (size_t i = 0; i < copy->exclusions; i++) {
+        const char *given = copy->excluded[i];
         size_t len = strlen(given);
         bool is_of_directories = len > 1 && given[len - 1] == '/';
         char pattern[RD_PATH_BYTES];
 
-        if (is_of_directories && !S_ISDIR(mode))
+        if (is_of_directories && !is_directory)
             continue;
         (void)snprintf(pattern, sizeof pattern, "%.*s", (int)(len - is_of_directories), given);
         if (strchr(pattern, '/') ? fnmatch(pattern + (*pattern == '/'), path, FNM_PATHNAME) == 0
@@ -192,6 +193,23 @@ static bool is_excluded(const list_t *list, const char *path, const char *name, 
             return true;
     }
     return false;
+}
+
+bool rd_copy_omits(const rd_copy_t *copy, const char *path, bool is_directory)
+{
+    char above[RD_PATH_BYTES];
+    const char *name = path;
+
+    if (*path && !copy->recursive)
+        return true;
+    if (!*path || copy->exclusions == 0)
+        return false;
+    for (const char *slash; (slash = strchr(name, '/')); name = slash + 1) {
+        (void)snprintf(above, sizeof above, "%.*s", (int)(slash - path), path);
+        if (is_excluded(copy, above, above + (name - path), true))
+            return true;
+    }
+    return is_excluded(copy, path, name, is_directory);
 }
 
 /* ---- a tree that has its target in it ---- */
@@ -231,7 +249,7 @@ static bool list_one(list_t *list, char *path)
         rd_complain(&list->complaints, path, "%s", strerror(errno));
         return true;
     }
-    if (list->copy.exclusions > 0 && is_excluded(list, path, name, is.st_mode))
+    if (is_excluded(&list->copy, path, name, S_ISDIR(is.st_mode)))
         return true;
     if ((S_ISREG(is.st_mode) || S_ISLNK(is.st_mode)) && rd_is_part_name(name)) {
         /* Its copy would be taken for a part of the file beside it. */

@@ -449,6 +449,17 @@ static bool take(pack_t *pack)
     }
 }
 
+/* The target asks by names, and is not trusted to ask only for those that were listed. */
+static bool may_ask_for(pack_t *pack, rd_why_t *why)
+{
+    const rd_item_t *item = &pack->item;
+    bool is_directory = item->kind == RD_ITEM_DIR || item->kind == RD_ITEM_LEAVE;
+
+    return !((is_directory && !pack->copy.recursive) ||
+             rd_copy_omits(&pack->copy, item->path, is_directory)) ||
+           rd_because(why, "the target asks for '%.300s', which the copy leaves out", item->path);
+}
+
 static bool step(pack_t *pack, rd_why_t *why)
 {
     rd_item_t *item = &pack->item;
@@ -463,7 +474,7 @@ static bool step(pack_t *pack, rd_why_t *why)
     case RD_ITEM_HARD:
     case RD_ITEM_LEAVE:
     case RD_ITEM_LINK:
-        return take_in_turn(pack);
+        return may_ask_for(pack, why) && take_in_turn(pack);
     case RD_ITEM_START:
         rd_jobs_drain(pack->jobs);
         return begin_source(pack, why);

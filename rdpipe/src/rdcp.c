@@ -312,7 +312,7 @@ static char *command_of(const called_t *called, const char *part, const sources_
         (void)fputs(" --into ", to);
         quote(to, without_tilde(target));
     }
-    for (size_t i = 0; is_list && i < called->exclusions; i++) {
+    for (size_t i = 0; !is_target && i < called->exclusions; i++) {
         (void)fputs(" --exclude ", to);
         quote(to, called->excluded[i]);
     }

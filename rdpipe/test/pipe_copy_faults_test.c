@@ -329,6 +329,46 @@ static void a_source_gives_nothing_from_outside(void)
     }
 }
 
+/* Nor what the user has left out, however the target asks for it. */
+static void a_source_gives_nothing_that_was_left_out(void)
+{
+    static const char *const patterns[] = {"secrets/", "/deep/key", "*.pem"};
+    static const rd_item_t wishes[][3] = {
+        {TOP, {.kind = RD_ITEM_FILE, .path = "secrets/key"}, END},
+        {TOP, {.kind = RD_ITEM_FILE, .path = "deep/secrets/more/key"}, END},
+        {TOP, {.kind = RD_ITEM_FILE, .path = "deep/key"}, END},
+        {TOP, {.kind = RD_ITEM_FILE, .path = "deep/a.pem"}, END},
+        {TOP, {.kind = RD_ITEM_LEAVE, .path = "deep/secrets/more"}, END},
+        {TOP, {.kind = RD_ITEM_LINK, .path = "secrets/link", .target = "x"}, END},
+        {TOP, {.kind = RD_ITEM_FILE, .path = "deep/kept"}, END}};
+    size_t last = sizeof wishes / sizeof *wishes - 1;
+    rd_copy_t source = copy_of("tree");
+    uint64_t kept;
+
+    CHECK_IN(fresh());
+    CHECK(run("mkdir -p tree/secrets tree/deep/secrets/more && cd tree && "
+              "for file in secrets/key deep/secrets/more/key deep/key deep/a.pem deep/kept; do "
+              "echo hidden >$file; done; ln -s x secrets/link"));
+    source.excluded = patterns;
+    source.exclusions = 3;
+    source.xattrs = true; /* so that directories and links are looked at */
+    for (size_t i = 0; i <= last; i++) {
+        put_items(wishes[i], 3);
+        CHECK(rename(PACKED, HAD) == 0);
+        CHECK_EQ(pack(&source), i == last ? 0 : RD_COPY_FAILED);
+        CHECK_EQ(bytes_packed(&kept), i == last ? 7 : 0);
+    }
+    /* Without -r only the file is given that the user has named. */
+    source.recursive = false;
+    put_items(wishes[last], 3);
+    CHECK(rename(PACKED, HAD) == 0);
+    CHECK_EQ(pack(&source), RD_COPY_FAILED);
+    CHECK_EQ(bytes_packed(&kept), 0);
+    put_items(&wishes[last][1], 2); /* nor without a directory before it */
+    CHECK(rename(PACKED, HAD) == 0);
+    CHECK_EQ(pack(&source), RD_COPY_FAILED);
+}
+
 /* ---- parts that another user has left ---- */
 
 /* In a directory of several users anybody can make what has the name of a part. */
@@ -466,6 +506,7 @@ static const check_case_t cases[] = {
     {"nothing leads out of the target", nothing_leads_out_of_the_target},
     {"pieces where they do not belong", pieces_where_they_do_not_belong},
     {"a source gives nothing from outside", a_source_gives_nothing_from_outside},
+    {"a source gives nothing that was left out", a_source_gives_nothing_that_was_left_out},
     {"a part that is a link overwrites nothing", a_part_that_is_a_link_overwrites_nothing},
     {"a part of another user is made anew", a_part_of_another_user_is_made_anew},
     {"a tree of another user is not resumed", a_tree_of_another_user_is_not_resumed},
