@@ -35,8 +35,13 @@ typedef struct {
     bool has_ended;  /* nobody wants more */
     rd_jobs_t *jobs; /* NULL: none were needed yet */
     rd_pace_t pace;
-    int64_t us; /* that opening and reading this file has taken */
+    int64_t us;       /* that opening and reading this file has taken */
+    uint8_t *unsized; /* the content of a file whose size reads 0; NULL: there was none yet */
+    size_t unsized_bytes;
 } pack_t;
+
+#define UNSIZED_STEP ((size_t)64 * 1024)
+#define UNSIZED_MAX (64u << 20) /* a file that is longer, and whose size reads 0, is refused */
 
 #define FILE_FLAGS (O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
@@ -70,6 +75,55 @@ static int open_file(pack_t *pack, const char *path, struct stat *is_p)
     if (fd < 0)
         complain(pack, path, errno);
     return fd;
+}
+
+/* What lies in memory. False: nobody wants more. */
+static bool put_bytes(pack_t *pack, const uint8_t *at, size_t size)
+{
+    while (size > 0) {
+        size_t room;
+        uint8_t *to = rd_items_data_room(&pack->out, &room);
+
+        if (room > size)
+            room = size;
+        memcpy(to, at, room);
+        if (!rd_items_data_put(&pack->out, room))
+            return false;
+        at += room;
+        size -= room;
+    }
+    return true;
+}
+
+/* Files of /proc, and of some file systems of FUSE, have a size of 0 and content all the same.
+ * Their length is known when they have been read, so they are read into memory. False: it was said.
+ */
+static bool read_unsized(pack_t *pack, int fd)
+{
+    size_t room = 0;
+    ssize_t n;
+
+    pack->unsized_bytes = 0;
+    do {
+        if (pack->unsized_bytes == room) {
+            uint8_t *more = room < UNSIZED_MAX ? realloc(pack->unsized, room + UNSIZED_STEP) : NULL;
+
+            if (!more) {
+                rd_complain(&pack->complaints, pack->item.path,
+                            "has a size of 0, but more than %u MiB of content: rdpipe "
+                            "HOST:'<FILE' copies it",
+                            UNSIZED_MAX >> 20);
+                return false;
+            }
+            pack->unsized = more;
+            room += UNSIZED_STEP;
+        }
+        n = read(fd, pack->unsized + pack->unsized_bytes, room - pack->unsized_bytes);
+        pack->unsized_bytes += n > 0 ? (size_t)n : 0;
+    } while (n > 0 || (n < 0 && errno == EINTR));
+    if (n < 0)
+        rd_complain(&pack->complaints, pack->item.path, "%s", strerror(errno));
+    return n == 0;
 }
 
 /* Is what the target has the beginning of this file? */
@@ -224,7 +278,7 @@ static bool pack_file(pack_t *pack)
     struct stat is;
     int64_t from;
     int fd;
-    bool same, whole, goes_on = true;
+    bool is_unsized, same, whole, goes_on = true;
 
     if (item->has == RD_HAS_SAME && !rd_attributes_wanted(&pack->copy)) {
         item->kind = RD_ITEM_KEEP;
@@ -236,15 +290,25 @@ static bool pack_file(pack_t *pack)
     if (fd < 0)
         return true;
     pack->us = rd_now_us() - from;
-    same = is_same(fd, &is, item);
+    if (is.st_size == 0 && !read_unsized(pack, fd)) {
+        close(fd);
+        return true;
+    }
+    is_unsized = is.st_size == 0 && pack->unsized_bytes > 0;
+    same = !is_unsized && is_same(fd, &is, item);
     item->kind = same && (item->has == RD_HAS_SAME ||
                           (item->has == RD_HAS_ALL && item->offset == (uint64_t)is.st_size))
                      ? RD_ITEM_KEEP
                      : RD_ITEM_FILE;
     item->offset = same && item->has == RD_HAS_PART ? item->offset : 0;
     describe(item, &is);
+    if (is_unsized)
+        item->size = pack->unsized_bytes;
     goes_on = put_attributes(pack, fd, &is) && rd_items_put(&pack->out, item);
-    if (item->kind == RD_ITEM_FILE && goes_on) {
+    if (is_unsized && goes_on) {
+        goes_on =
+            put_bytes(pack, pack->unsized, pack->unsized_bytes) && put(pack, RD_ITEM_CLOSE, true);
+    } else if (item->kind == RD_ITEM_FILE && goes_on) {
         pack->crc = 0;
         whole = send_content(pack, fd, &is, item->offset, &goes_on) &&
                 is_sound(pack, fd, &is, item->offset);
@@ -276,31 +340,20 @@ static void do_job(void *context, void *argument)
         n = pread(job->fd, job->content + done, size - done, (off_t)done);
         done += n > 0 ? (size_t)n : 0;
     }
-    job->is_read = done == size && is_unchanged(job->fd, &job->is);
+    /* One whose size reads 0 may have content all the same. */
+    job->is_read = done == size && is_unchanged(job->fd, &job->is) &&
+                   (size > 0 || read(job->fd, job->content, 1) == 0);
 }
 
 /* False: nobody wants more. */
 static bool send_read(pack_t *pack, const job_t *job)
 {
     rd_item_t *item = &pack->item;
-    size_t done = 0, size = (size_t)job->is.st_size;
 
     item->offset = 0;
     describe(item, &job->is);
-    if (!put_attributes(pack, job->fd, &job->is) || !rd_items_put(&pack->out, item))
-        return false;
-    while (done < size) {
-        size_t room;
-        uint8_t *to = rd_items_data_room(&pack->out, &room);
-
-        if (room > size - done)
-            room = size - done;
-        memcpy(to, job->content + done, room);
-        if (!rd_items_data_put(&pack->out, room))
-            return false;
-        done += room;
-    }
-    return put(pack, RD_ITEM_CLOSE, true);
+    return put_attributes(pack, job->fd, &job->is) && rd_items_put(&pack->out, item) &&
+           put_bytes(pack, job->content, (size_t)job->is.st_size) && put(pack, RD_ITEM_CLOSE, true);
 }
 
 static bool take(pack_t *pack);
@@ -503,6 +556,7 @@ int rd_copy_pack(const rd_copy_t *copy, int in, int out)
     if (why.text[0])
         rd_complain(&pack.complaints, "", "%s", why.text);
     rd_jobs_close(pack.jobs, NULL);
+    free(pack.unsized);
     done = rd_items_out_close(&pack.out) && done && pack.complaints.count == 0;
     rd_items_in_close(&pack.in);
     close_top(&pack);

@@ -107,6 +107,37 @@ static void a_file_that_grows_and_changes_is_refused(void)
     CHECK_EQ(pack_and("truncate -s 100 from"), RD_COPY_FAILED);
 }
 
+/* As all of /proc, and as file systems of FUSE that do not know the size before they are read. */
+static void a_file_whose_size_reads_0(void)
+{
+    static const char *const file = "/proc/self/mountinfo";
+    rd_copy_t target = copy_of("to"), source = copy_of("from");
+    struct stat is;
+
+    CHECK_IN(fresh());
+    CHECK(stat(file, &is) == 0 && is.st_size == 0);
+    CHECK_EQ(copy(file, "to"), 0);
+    CHECK(run("cmp to /proc/self/mountinfo"));
+    /* Over an empty one that is there, and once more. */
+    put_file("to", "");
+    for (int round = 0; round < 2; round++) {
+        CHECK_EQ(copy(file, "to"), 0);
+        CHECK(run("cmp to /proc/self/mountinfo"));
+    }
+    /* Without an end in sight: a word for each page that there could be. */
+    CHECK_EQ(copy_and_hear(copy_of("/proc/self/pagemap"), copy_of("pages")), RD_COPY_FAILED);
+    CHECK(run("grep -q 'more than 64 MiB of content' said"));
+    CHECK(!is_there("pages") && !is_there(".pages.rdcp-part"));
+    /* In a tree, beside others. */
+    CHECK(run("rm to && mkdir from"));
+    put_file("from/empty", "");
+    CHECK_EQ(copy_all(source, target), 0);
+    CHECK(holds("to/empty", ""));
+    CHECK_EQ(copy("/proc/sys/kernel/random", "random"), 0);
+    CHECK(run("cmp random/boot_id /proc/sys/kernel/random/boot_id && "
+              "test -z \"$(find random -size 0)\""));
+}
+
 static void what_is_gone_or_changed(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -498,6 +529,7 @@ static const check_case_t cases[] = {
     {"a file that grows is copied as long as it was",
      a_file_that_grows_is_copied_as_long_as_it_was},
     {"a file that grows and changes is refused", a_file_that_grows_and_changes_is_refused},
+    {"a file whose size reads 0", a_file_whose_size_reads_0},
     {"what is gone or changed", what_is_gone_or_changed},
     {"what is no file is never replaced", what_is_no_file_is_never_replaced},
     {"what is no file is skipped", what_is_no_file_is_skipped},
