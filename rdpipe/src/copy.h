@@ -27,7 +27,6 @@ typedef struct {
     const char *const *paths; /* of several sources; NULL: `path` alone */
     const char *const *names; /* the same of their names */
     size_t sources;           /* how many paths or names there are; 0: one */
-    const char *into;         /* the target, if it is on the source's host; NULL: it is not */
     const char *const *excluded;
     size_t exclusions;
     bool recursive, preserve, verbose;
@@ -91,6 +90,10 @@ typedef struct {
     bool is_into; /* a directory is copied into: `name` is below the path of the user */
     bool is_new;  /* a tree that is not there under its own name */
 } rd_target_t;
+
+/* Which directory of which running kernel this is, whatever name the host is called by; only zeroes
+ * if the system does not say it. */
+void rd_directory_id(const struct stat *is, uint8_t id[RD_DIGEST_BYTES]);
 
 /* The name that a file or tree has until it is whole: .NAME.rdcp-part, shortened if it must be. */
 void rd_part_name(const char *name, char part[256]);

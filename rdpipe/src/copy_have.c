@@ -16,6 +16,7 @@ typedef struct {
     rd_item_t item;
     rd_items_out_t out;
     rd_items_in_t in;
+    uint8_t into[RD_DIGEST_BYTES]; /* the directory that a tree is copied into; 0: nobody knows */
     bool has_target;
     bool is_left_out; /* this source has no target: nothing of it goes on */
     bool is_last;     /* no source follows this one, or none of them can have a target */
@@ -113,14 +114,35 @@ static bool is_free(const rd_target_t *target)
     return done;
 }
 
+/* What is made in there would be listed, too, and so without an end. Here it is seen also where the
+ * user has called this host by two names. */
+static bool is_copied_into(have_t *have)
+{
+    static const uint8_t unknown[RD_DIGEST_BYTES];
+    rd_item_t *item = &have->item;
+    bool is_it = memcmp(item->digest, have->into, sizeof have->into) == 0 &&
+                 memcmp(item->digest, unknown, sizeof unknown) != 0;
+
+    memset(item->digest, 0, sizeof item->digest);
+    if (is_it)
+        rd_complain(&have->complaints, "", "a directory is not copied into itself");
+    return is_it;
+}
+
 static void find_target(have_t *have)
 {
+    const rd_target_t *target = &have->target;
+    struct stat into;
     rd_why_t why;
     bool done = rd_target_find(&have->copy, have->item.kind == RD_ITEM_DIR, &have->target, &why);
 
     have->complaints.into = done && have->target.is_into ? have->target.name : NULL;
     if (done && !is_free(&have->target))
         done = rd_because(&why, RD_COPY_LOSES);
+    memset(have->into, 0, sizeof have->into);
+    if (done && target->is_tree &&
+        fstat(target->base < 0 || target->is_new ? target->parent : target->base, &into) == 0)
+        rd_directory_id(&into, have->into);
     if (done)
         rd_beneath_open(&have->beneath, have->target.base);
     else
@@ -156,6 +178,8 @@ static bool step(have_t *have, rd_why_t *why)
     is_of_source = item->kind != RD_ITEM_START && item->kind != RD_ITEM_END;
     if (is_of_source && !have->has_target && !have->is_left_out)
         find_target(have);
+    if (item->kind == RD_ITEM_DIR && have->has_target)
+        have->is_left_out |= is_copied_into(have);
     if (is_of_source && have->is_left_out) {
         if (!have->is_last)
             return true;

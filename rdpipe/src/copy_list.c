@@ -16,8 +16,7 @@ typedef struct {
     void *linked; /* a tree of linked_t: files with several names */
     rd_items_out_t out;
     rd_beneath_t beneath;
-    rd_item_t item;   /* one at a time: they are large */
-    struct stat into; /* the directory of this host that is copied into; 0: there is none */
+    rd_item_t item; /* one at a time: they are large */
 } list_t;
 
 static void fill(rd_item_t *item, rd_item_kind_t kind, const struct stat *is)
@@ -28,6 +27,10 @@ static void fill(rd_item_t *item, rd_item_kind_t kind, const struct stat *is)
     item->mtime_s = is->st_mtim.tv_sec;
     item->mtime_ns = (uint32_t)is->st_mtim.tv_nsec;
     item->target[0] = 0;
+    if (kind == RD_ITEM_DIR)
+        rd_directory_id(is, item->digest);
+    else
+        memset(item->digest, 0, sizeof item->digest);
 }
 
 static bool put(list_t *list, rd_item_kind_t kind, const char *path, const struct stat *is)
@@ -212,29 +215,7 @@ bool rd_copy_omits(const rd_copy_t *copy, const char *path, bool is_directory)
     return is_excluded(copy, path, name, is_directory);
 }
 
-/* ---- a tree that has its target in it ---- */
-
-static void find_into(list_t *list)
-{
-    rd_copy_t to = list->copy;
-    rd_target_t target;
-    rd_why_t ignored; /* the target's part says it */
-
-    to.path = to.into;
-    if (!to.into || !rd_target_find(&to, true, &target, &ignored))
-        return;
-    (void)fstat(target.base < 0 || target.is_new ? target.parent : target.base, &list->into);
-    rd_target_close(&target);
-}
-
-/* What is made in there would be listed, too, and so without an end. */
-static bool is_copied_into(list_t *list, const char *path, const struct stat *is)
-{
-    if (is->st_ino != list->into.st_ino || is->st_dev != list->into.st_dev)
-        return false;
-    rd_complain(&list->complaints, path, "a directory is not copied into itself");
-    return true;
-}
+/* ---- a tree ---- */
 
 static bool list_directory(list_t *list, char *path, const struct stat *is);
 
@@ -251,15 +232,16 @@ static bool list_one(list_t *list, char *path)
     }
     if (is_excluded(&list->copy, path, name, S_ISDIR(is.st_mode)))
         return true;
-    if ((S_ISREG(is.st_mode) || S_ISLNK(is.st_mode)) && rd_is_part_name(name)) {
-        /* Its copy would be taken for a part of the file beside it. */
+    if (!rd_special_name(is.st_mode) && rd_is_part_name(name)) {
+        /* Its copy would be taken for a part of the file beside it. A directory may be the one that
+         * this very copy is making, which grows as it is listed. */
         rd_warn(&list->complaints, path, "is a part of another copy: skipped");
         return true;
     }
     if (S_ISREG(is.st_mode))
         return put_file(list, path, &is);
     if (S_ISDIR(is.st_mode))
-        return is_copied_into(list, path, &is) || list_directory(list, path, &is);
+        return list_directory(list, path, &is);
     if (S_ISLNK(is.st_mode))
         return put_link(list, path, &is);
     skip(list, path, rd_special_name(is.st_mode));
@@ -315,8 +297,6 @@ static bool list_top(list_t *list)
         rd_complain(&list->complaints, "", "is a directory; -r copies it with all that is in it");
         return true;
     }
-    if (is_copied_into(list, "", &is))
-        return true;
     top = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (top < 0) {
         rd_complain(&list->complaints, "", "%s", strerror(errno));
@@ -353,7 +333,6 @@ int rd_copy_list(const rd_copy_t *copy, int out)
     list = (list_t){.copy = *copy, .complaints = {.copy = &list.copy}};
     if (!rd_items_out_open(&list.out, out))
         return RD_COPY_FAILED;
-    find_into(&list);
     done = true;
     for (size_t i = 0; done && i < (copy->sources > 0 ? copy->sources : 1); i++)
         done = list_source(&list, i);

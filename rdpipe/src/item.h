@@ -15,14 +15,14 @@
 #define RD_ITEM_BYTES 72u
 #define RD_PATH_BYTES 4096u /* with its 0 */
 #define RD_ITEM_MAX (RD_ITEM_BYTES + 2 * RD_PATH_BYTES)
-#define RD_ITEM_VERSION 3u
+#define RD_ITEM_VERSION 4u
 #define RD_DIGEST_BYTES 32u
 #define RD_VALUE_MAX 65536u /* of an extended attribute (XATTR_SIZE_MAX) */
 
 typedef enum {
     RD_ITEM_START = 1, /* a source; mode: RD_ITEM_VERSION, size: which, offset: how many things of
                           those before it could not be copied */
-    RD_ITEM_DIR,       /* what follows may lie in it */
+    RD_ITEM_DIR,       /* what follows may lie in it; digest, in a list: rd_directory_id */
     RD_ITEM_LEAVE,     /* a directory is complete; size: files left out, that need nothing */
     RD_ITEM_FILE,      /* its content follows, from `offset` on, then CLOSE */
     RD_ITEM_LINK,      /* a symbolic link */

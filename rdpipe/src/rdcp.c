@@ -43,7 +43,6 @@ enum {
     OPTION_UNPACK,
     OPTION_HOST,
     OPTION_NAME,
-    OPTION_INTO,
     OPTION_OF,
     OPTION_FAIL_SPECIAL,
     OPTION_OWNER,
@@ -80,7 +79,6 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"unpack", 0, NULL, OPTION_UNPACK},
                                         {"host", 1, NULL, OPTION_HOST},
                                         {"name", 1, NULL, OPTION_NAME},
-                                        {"into", 1, NULL, OPTION_INTO},
                                         {"of", 1, NULL, OPTION_OF},
                                         {NULL, 0, NULL, 0}};
 
@@ -160,9 +158,6 @@ static bool take_option(called_t *called, int option, const char *value)
         return true;
     case OPTION_HOST:
         called->copy.host = value;
-        return true;
-    case OPTION_INTO:
-        called->copy.into = value;
         return true;
     case OPTION_OF:
         called->version = value;
@@ -291,7 +286,6 @@ static char *command_of(const called_t *called, const char *part, const sources_
                         const end_t *target, bool is_target)
 {
     const end_t *end = is_target ? target : sources->of;
-    bool is_list = strcmp(part, "list") == 0;
     char *text = NULL;
     size_t bytes;
     FILE *to = open_memstream(&text, &bytes);
@@ -307,10 +301,6 @@ static char *command_of(const called_t *called, const char *part, const sources_
     for (size_t i = 0; is_target && i < sources->count; i++) {
         (void)fputs(" --name ", to);
         quote(to, sources->names[i]);
-    }
-    if (is_list && strcmp(end->host, target->host) == 0) {
-        (void)fputs(" --into ", to);
-        quote(to, without_tilde(target));
     }
     for (size_t i = 0; !is_target && i < called->exclusions; i++) {
         (void)fputs(" --exclude ", to);

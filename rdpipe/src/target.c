@@ -105,6 +105,26 @@ bool rd_is_part_name(const char *name)
     return name[0] == '.' && len > suffix && strcmp(name + len - suffix, SUFFIX) == 0;
 }
 
+void rd_directory_id(const struct stat *is, uint8_t id[RD_DIGEST_BYTES])
+{
+    static char kernel[40];
+    char text[120];
+    int len, fd;
+
+    memset(id, 0, RD_DIGEST_BYTES);
+    if (!*kernel) {
+        fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+        if (fd < 0 || read(fd, kernel, sizeof kernel - 1) <= 0)
+            kernel[0] = 0;
+        if (fd >= 0)
+            close(fd);
+    }
+    len = snprintf(text, sizeof text, "%s %llu %llu", kernel, (unsigned long long)is->st_dev,
+                   (unsigned long long)is->st_ino);
+    if (*kernel)
+        (void)EVP_Digest(text, (size_t)len, id, NULL, EVP_sha256(), NULL);
+}
+
 /* Who may write it may still have it open. Where he may replace it as well, that says nothing: so
  * it is on file systems without modes. */
 bool rd_part_is_ours(int parent, const struct stat *is)

@@ -72,15 +72,17 @@ static void a_tree_is_not_copied_into_itself(void)
 
     CHECK_IN(fresh());
     CHECK(run("mkdir -p from/sub from/other && echo 1 >from/other/one"));
-    source.into = target.path;
     target.name = "from";
-    CHECK_EQ(copy_all(source, target), RD_COPY_FAILED);
+    CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
     CHECK(!is_there("from/sub/from"));
-    source.into = "from/new"; /* which would be made there */
-    CHECK_EQ(copy_all(source, copy_of(source.into)), RD_COPY_FAILED);
+    CHECK(run("grep -q 'a directory is not copied into itself' said"));
+    CHECK_EQ(copy("from", "from/new"), RD_COPY_FAILED); /* which would be made there */
     CHECK(run("test -z \"$(ls -A from | grep new)\""));
+    /* Nor once more, over what lies there of it. */
+    CHECK(mkdir("from/sub/from", 0755) == 0);
+    CHECK_EQ(copy_all(source, target), RD_COPY_FAILED);
+    CHECK(!is_there("from/sub/from/sub/from") && run("rm -r from/sub/from from/sub/.*part"));
     /* But into a directory that is left out. */
-    source.into = target.path;
     source.excluded = excluded;
     source.exclusions = 1;
     CHECK_EQ(copy_all(source, target), 0);
@@ -258,10 +260,11 @@ static void parts_in_the_source_are_skipped(void)
     put_file("from/.one.rdcp-part", "of another copy");
     put_file("from/.alone.rdcp-part", "of another copy");
     put_file("from/rdcp-part", "none");
+    CHECK(run("mkdir -p from/.tree.rdcp-part/deep from/tree from/rdcp-part.d"));
     CHECK_EQ(copy_and_hear(copy_of("from"), copy_of("to")), 0);
-    CHECK(run("test \"$(ls -A to)\" = \"$(printf 'link\none\nrdcp-part')\""));
+    CHECK(run("test \"$(ls -A to)\" = \"$(printf 'link\none\nrdcp-part\nrdcp-part.d\ntree')\""));
     CHECK(holds("to/one", "text") && run("test \"$(readlink to/link)\" = one"));
-    CHECK(run("test $(grep -c 'rdcp-part: is a part of another copy: skipped' said) = 3"));
+    CHECK(run("test $(grep -c 'rdcp-part: is a part of another copy: skipped' said) = 4"));
 }
 
 /* Whoever made a file may want a terminal to obey its name. */

@@ -139,7 +139,10 @@ def a_copy_that_cannot_be_made(hosts):
             (f"{folder}/file host2:{folder}/none/to", 1, "host2: " + folder + "/none/to: No such file"),
             (f"{folder}/file host2:{folder}/none/", 1, "no directory"),
             (f"-r {folder}/dir host2:{folder}/file", 1, "no directory"),
-            (f"-r host2:{folder}/dir host2:{folder}/dir/to", 1, "host2: " + folder + "/dir: a directory is not copied into itself"),
+            (f"-r host2:{folder}/dir host2:{folder}/dir/to", 1, "host2: " + folder + "/dir/to: a directory is not copied into itself"),
+            # Hosts here are names of one machine.
+            (f"-r host1:{folder}/dir host2:{folder}/dir/to", 1, "host2: " + folder + "/dir/to: a directory is not copied into itself"),
+            (f"-r {folder}/dir host2:{folder}/dir", 1, "host2: " + folder + "/dir/dir: a directory is not copied into itself"),
             ("/dev/null host1:/tmp/x", 1, "is a device: rdcp copies files"),
             (f"{folder}/file host2:{folder}/fifo", 1, "host2: " + folder + "/fifo: is a FIFO: rdcp does not replace it"),
             (f"-r --fail-special {folder}/special host2:{folder}/to", 1, "--fail-special"),
