@@ -274,6 +274,8 @@ static bool open_file(agent_t *agent, rd_end_t *end_p, int flags, rd_why_t *why)
         return false;
     *end_p = rd_end_of(fd, !reads);
     end_p->name = agent->text;
+    for (int standard = 0; standard <= 1 && agent->lines.fd > 1; standard++)
+        rd_let_go_of(standard); /* those of a shell, which we have named here */
     return true;
 }
 

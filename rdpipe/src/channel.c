@@ -10,6 +10,7 @@
 
 #include "agent.h"
 #include "cli.h"
+#include "end.h"
 #include "prompt.h"
 
 #define WORDS_MAX (RD_SSH_OPTIONS_MAX + 40)
@@ -138,11 +139,15 @@ static _Noreturn void run_ssh(const words_t *words, const char *host)
     _exit(126);
 }
 
-/* Nothing of rdpipe's own is open in the agent but its standard streams and its channel. */
-static _Noreturn void run_agent(int in, int out)
+/* Nothing of rdpipe's own is open in the agent but its channel, standard error, and the standard
+ * streams that it needs: with another one it would keep a command of the shell waiting. */
+static _Noreturn void run_agent(int in, int out, unsigned needs)
 {
     int low_in = fcntl(in, F_DUPFD_CLOEXEC, 5), low_out = fcntl(out, F_DUPFD_CLOEXEC, 5);
 
+    for (int fd = 0; fd <= 1; fd++)
+        if (!(needs & 1U << fd))
+            rd_let_go_of(fd);
     if (low_in < 0 || low_out < 0 || dup3(low_in, 3, O_CLOEXEC) < 0 ||
         dup3(low_out, 4, O_CLOEXEC) < 0)
         _exit(RD_EXIT_OWN);
@@ -153,8 +158,8 @@ static _Noreturn void run_agent(int in, int out)
     _exit(rd_agent(3, 4));
 }
 
-bool rd_channel_start(rd_channel_t *channel_p, const char *host, const rd_ssh_t *ssh,
-                      rd_share_t share, const char *socket, rd_why_t *why)
+bool rd_channel_start(rd_channel_t *channel_p, const char *host, unsigned needs,
+                      const rd_ssh_t *ssh, rd_share_t share, const char *socket, rd_why_t *why)
 {
     int down[2], up[2];
     words_t words;
@@ -171,7 +176,7 @@ bool rd_channel_start(rd_channel_t *channel_p, const char *host, const rd_ssh_t 
         (void)sigemptyset(&none);
         (void)sigprocmask(SIG_SETMASK, &none, NULL);
         if (!*host)
-            run_agent(down[0], up[1]);
+            run_agent(down[0], up[1], needs);
         (void)dup2(down[0], 0);
         (void)dup2(up[1], 1);
         run_ssh(&words, host);

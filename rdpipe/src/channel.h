@@ -34,9 +34,10 @@ typedef struct {
 
 typedef enum { RD_SHARE_NO, RD_SHARE_MASTER, RD_SHARE_USE } rd_share_t;
 
-/* `socket` is the master's path, if it is shared. */
-bool rd_channel_start(rd_channel_t *channel_p, const char *host, const rd_ssh_t *ssh,
-                      rd_share_t share, const char *socket, rd_why_t *why);
+/* `needs`: the bits of the standard streams, input and output, that an agent of this host uses.
+ * `socket` is the master's path, if it is shared. */
+bool rd_channel_start(rd_channel_t *channel_p, const char *host, unsigned needs,
+                      const rd_ssh_t *ssh, rd_share_t share, const char *socket, rd_why_t *why);
 /* The agent takes this as the end of rdpipe. */
 void rd_channel_close(rd_channel_t *channel);
 /* True if its process has ended. */

@@ -261,7 +261,8 @@ static void tell_host(doctor_t *doctor, const char *word)
     rd_why_t why = {.text = "is no name of a host"};
     char *host = host_of(word), *hello;
 
-    if (!host || !rd_channel_start(&channel, host, &doctor->settings->ssh, RD_SHARE_NO, "", &why)) {
+    if (!host ||
+        !rd_channel_start(&channel, host, 0, &doctor->settings->ssh, RD_SHARE_NO, "", &why)) {
         tell(doctor, FAILED, word, "%s", why.text);
         free(host);
         return;

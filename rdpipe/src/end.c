@@ -112,3 +112,13 @@ bool rd_end_close(rd_end_t *end)
     end->fd = -1;
     return fd < 0 || close(fd) == 0 || errno == EINTR;
 }
+
+void rd_let_go_of(int fd)
+{
+    int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+
+    if (nothing >= 0)
+        (void)dup3(nothing, fd, 0);
+    if (nothing >= 0)
+        close(nothing);
+}

@@ -43,4 +43,7 @@ uint64_t rd_end_size(const rd_end_t *end);
 /* Closes it. False and errno: what was written may not be there. */
 bool rd_end_close(rd_end_t *end);
 
+/* Puts /dev/null in the place of a standard stream. */
+void rd_let_go_of(int fd);
+
 #endif

@@ -2,7 +2,6 @@
 #include "run_state.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
@@ -267,19 +266,16 @@ static bool set_up(rd_run_t *run, rd_why_t *why)
     return run->signals >= 0 || rd_because(why, "signalfd: %s", strerror(errno));
 }
 
-/* Standard input belongs to its agent: as long as we held it, too, its writer would not see a
- * reader that quits. */
-static void let_go_of_input(const rd_run_t *run)
+/* A standard stream belongs to its agent: as long as we held it, too, a command of the shell that
+ * stands before us would not see a reader that quits, and one behind us no end. */
+static void let_go_of_streams(const rd_run_t *run)
 {
-    int nothing;
+    size_t last = run->chain->count - 1;
 
-    if (!run->of[0].is_started || run->chain->of[0].work != RD_WORK_STDIN)
-        return;
-    nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (nothing >= 0)
-        (void)dup3(nothing, 0, 0);
-    if (nothing > 0)
-        close(nothing);
+    if (run->of[0].is_started && run->chain->of[0].work == RD_WORK_STDIN)
+        rd_let_go_of(0);
+    if (run->of[last].is_started && run->chain->of[last].work == RD_WORK_STDOUT)
+        rd_let_go_of(1);
 }
 
 static void open_output(rd_run_t *run)
@@ -308,7 +304,7 @@ int rd_run(const rd_chain_t *chain, const rd_settings_t *settings)
         run.of[i].channel.to = -1;
     open_output(&run);
     rd_run_connect(&run);
-    let_go_of_input(&run);
+    let_go_of_streams(&run);
     rd_status_begin(&told);
     while (goes_on(&run)) {
         turn(&run);

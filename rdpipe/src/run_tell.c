@@ -58,6 +58,23 @@ static void socket_of(const rd_run_t *run, size_t i, char path[SOCKET_BYTES])
     (void)snprintf(path, SOCKET_BYTES, "%s/%zu", run->directory, master_of(run, i));
 }
 
+/* A file may be called /dev/stdin or /dev/stdout. */
+static unsigned needs_of(const rd_run_t *run, size_t i)
+{
+    switch (run->chain->of[i].work) {
+    case RD_WORK_STDIN:
+        return 1U << 0;
+    case RD_WORK_STDOUT:
+        return 1U << 1;
+    case RD_WORK_FROM_FILE:
+    case RD_WORK_TO_FILE:
+    case RD_WORK_APPEND:
+        return 1U << 0 | 1U << 1;
+    default:
+        return 0;
+    }
+}
+
 static void start_channel(rd_run_t *run, size_t i)
 {
     rd_share_t share = !is_shared(run, i)       ? RD_SHARE_NO
@@ -72,8 +89,8 @@ static void start_channel(rd_run_t *run, size_t i)
     }
     socket_of(run, i, socket);
     run->of[i].is_started = true;
-    if (!rd_channel_start(&run->of[i].channel, run->chain->of[i].host, &run->settings->ssh, share,
-                          socket, &why))
+    if (!rd_channel_start(&run->of[i].channel, run->chain->of[i].host, needs_of(run, i),
+                          &run->settings->ssh, share, socket, &why))
         rd_run_fault(run, i, why.cause, why.text);
 }
 

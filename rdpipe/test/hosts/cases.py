@@ -319,6 +319,22 @@ def a_reader_that_quits(hosts):
     expect(out == b"y\n141 0\n", repr(out))
 
 
+def what_stands_before_and_behind_sees_the_ends(hosts):
+    """In a shell's pipeline rdpipe does not hold open what its first or last command has closed, here or on another host."""
+    for name in ("", "host1"):
+        folder = os.path.join(hosts.folder, f"ends{name}")
+        os.mkdir(folder)
+        wait = f"for i in $(seq {int(20 * SLOWNESS)}0); do test -e {folder}/ended && exec touch {folder}/early; sleep 0.1; done"
+        for command in (f"(yes 2>/dev/null; touch {folder}/ended) | rdpipe {name}:'head -c 2; exec <&-; {wait}' :'cat'",
+                        f"(yes 2>/dev/null; touch {folder}/ended) | rdpipe {name}:'head -c 2; exec <&-; {wait}' :'>{folder}/file'; cat {folder}/file",
+                        f"rdpipe :'cat' {name}:'echo y; exec >&-; {wait}' </dev/null | (cat; touch {folder}/ended)"):
+            gives(hosts, command, b"y\n")
+            expect(os.path.exists(f"{folder}/early"), f"{command}: the shell's other command was held up")
+            os.remove(f"{folder}/early")
+            os.remove(f"{folder}/ended")
+        gives(hosts, f"echo hello | rdpipe {'host1:cat' if name else ''} :'>/dev/stdout' >{folder}/file; cat {folder}/file", b"hello\n")
+
+
 def what_is_wrong_is_said(hosts):
     other = os.path.join(hosts.folder, "other")
     os.makedirs(other, exist_ok=True)
@@ -708,6 +724,6 @@ CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, sessions_of_a_host_start_side_by_side, what_a_login_shell_prints_is_skipped, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, a_hop_of_smaller_blocks, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed, names_of_files_are_completed,
-         status_as_with_pipefail, a_reader_that_quits, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, the_first_of_two_refused_hops_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, a_command_that_asks_at_the_terminal, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
+         status_as_with_pipefail, a_reader_that_quits, what_stands_before_and_behind_sees_the_ends, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, the_first_of_two_refused_hops_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, a_command_that_asks_at_the_terminal, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
     + NEED_TUN \
     + ([test_picture_of_ffmpeg] if os.environ.get("PIPE_FFMPEG") else [])
