@@ -222,14 +222,14 @@ static void tell_hello(doctor_t *doctor, const char *host, const char *hello, in
     char address[128] = "";
 
     (void)(ssh ? sscanf(ssh, "%*s %*s %127s", address) : 0);
-    if (control && version && strcmp(control, RD_CONTROL_VERSION) == 0 &&
-        strcmp(version, RD_VERSION) == 0)
-        tell(doctor, FINE, host, "rdpipe %s answers after %lld ms; hops meet at %s", version,
-             (long long)ms, *address ? address : "an address that ssh does not tell");
+    if (control && strcmp(control, RD_CONTROL_VERSION) == 0)
+        tell(doctor, FINE, host, "rdpipe %s answers after %lld ms; hops meet at %s",
+             version ? version : "?", (long long)ms,
+             *address ? address : "an address that ssh does not tell");
     else
         tell(doctor, FAILED, host,
-             "rdpipe there is version %s (protocol %s), here it is %s (protocol %s): install the "
-             "same version on both",
+             "rdpipe there is version %s (protocol %s), here it is %s (protocol %s): install "
+             "versions with the same protocol",
              version ? version : "?", control ? control : "?", RD_VERSION, RD_CONTROL_VERSION);
     free(control);
     free(version);

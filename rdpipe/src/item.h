@@ -15,7 +15,7 @@
 #define RD_ITEM_BYTES 72u
 #define RD_PATH_BYTES 4096u /* with its 0 */
 #define RD_ITEM_MAX (RD_ITEM_BYTES + 2 * RD_PATH_BYTES)
-#define RD_ITEM_VERSION 4u
+#define RD_ITEM_VERSION 4 /* also of the options that rdcp calls the parts with */
 #define RD_DIGEST_BYTES 32u
 #define RD_VALUE_MAX 65536u /* of an extended attribute (XATTR_SIZE_MAX) */
 

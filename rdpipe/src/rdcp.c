@@ -16,7 +16,8 @@ static const char help[] =
     "If the target is a directory, copies go into it. Several sources, all on one host, need "
     "that.\n"
     "After a cut the same command continues the copy.\n"
-    "Each host needs rdcp and rdpipe of the same version on its PATH. Example:\n"
+    "Each host needs rdcp and rdpipe on its PATH, with the same protocol (rdpipe doctor). "
+    "Example:\n"
     "  rdcp -r host1:photos host2:/srv\n"
     "Options:\n"
     "  -r, --recursive       copies directories with their contents\n"
@@ -54,7 +55,10 @@ enum {
 };
 
 #define SOURCES_MAX 1024u
-#define BESIDE_US 200u /* a local file takes less, one of another host more */
+#define TEXT_OF(number) #number
+#define AS_TEXT(number) TEXT_OF(number)
+#define PROTOCOL AS_TEXT(RD_ITEM_VERSION) /* of the parts: their items and their options */
+#define BESIDE_US 200u                    /* a local file takes less, one of another host more */
 #define EXCLUSIONS_MAX 256u
 #define COMMAND_MAX 120000u /* the kernel takes no longer word (MAX_ARG_STRLEN) */
 
@@ -89,7 +93,7 @@ typedef struct {
     bool only_plan;
     const char *names[SOURCES_MAX], *excluded[EXCLUSIONS_MAX];
     size_t name_count, exclusions;
-    const char *version; /* of the rdcp that calls this part */
+    const char *protocol; /* of the rdcp that calls this part */
 } called_t;
 
 /* What belongs to a list of at most `max`. */
@@ -160,7 +164,7 @@ static bool take_option(called_t *called, int option, const char *value)
         called->copy.host = value;
         return true;
     case OPTION_OF:
-        called->version = value;
+        called->protocol = value;
         return true;
     case OPTION_NAME:
         add(called, called->names, &called->name_count, SOURCES_MAX, value, "--name");
@@ -184,12 +188,13 @@ static int run_part(called_t *called, char *const *paths, size_t count)
     called->copy.exclusions = called->exclusions;
     called->copy.verbose = called->settings.cli.verbose;
     called->copy.beside_us = BESIDE_US;
-    if (!called->version || strcmp(called->version, RD_VERSION) != 0) {
+    if (!called->protocol || strcmp(called->protocol, PROTOCOL) != 0) {
         rd_complaints_t complaints = {.copy = &called->copy};
 
         rd_complain(&complaints, "",
-                    "rdcp there is version %s, here it is %s: install the same version on both",
-                    RD_VERSION, called->version ? called->version : "another one");
+                    "rdcp there has protocol " PROTOCOL " (version %s), here it is %s: install "
+                    "versions with the same protocol",
+                    RD_VERSION, called->protocol ? called->protocol : "another one");
         return RD_COPY_FAILED;
     }
     (void)signal(SIGXFSZ, SIG_IGN); /* becomes an error of the one file */
@@ -294,7 +299,7 @@ static char *command_of(const called_t *called, const char *part, const sources_
         return NULL;
     (void)fputs("exec ", to);
     put_program(to, called, end);
-    (void)fprintf(to, " --%s --of " RD_VERSION, part);
+    (void)fprintf(to, " --%s --of " PROTOCOL, part);
     put_options(to, called);
     (void)fputs(" --host ", to);
     quote(to, end->host);

@@ -14,7 +14,7 @@ static const char help[] =
     "  HOST:COMMAND      HOST is [USER@]NAME as ssh takes it; empty: this host, without ssh\n"
     "  HOST:             relays the stream; at the ends also HOST:'<FILE', '>FILE' or '>>FILE'\n"
     "  A [B C D]         each of B, C and D gets the whole output of A (also: --tee A B C D)\n"
-    "Each host needs rdpipe of the same version on its PATH. Example:\n"
+    "Each host needs rdpipe on its PATH, with the same protocol (rdpipe doctor). Example:\n"
     "  echo hello | rdpipe host1:'tr [:lower:] [:upper:]' host2:'rev'\n"
     "doctor shows what is compiled in, what this system offers, and which hosts can be reached.\n"
     "Options:\n"

@@ -9,11 +9,10 @@ static void take_hello(rd_run_t *run, size_t i, const char *line)
 
     run->of[i].has_hello = true;
     run->of[i].ssh = rd_line_value(line, "ssh", NULL);
-    if (!control || strcmp(control, RD_CONTROL_VERSION) != 0 || !version ||
-        strcmp(version, RD_VERSION) != 0) {
+    if (!control || strcmp(control, RD_CONTROL_VERSION) != 0) {
         (void)rd_because(&why,
                          "rdpipe there is version %s (protocol %s), here it is %s (protocol %s): "
-                         "install the same version on both",
+                         "install versions with the same protocol",
                          version ? version : "?", control ? control : "?", RD_VERSION,
                          RD_CONTROL_VERSION);
         rd_run_fault(run, i, why.cause, why.text);

@@ -139,7 +139,7 @@ bool rd_part_is_ours(int parent, const struct stat *is)
 bool rd_copy_source(rd_copy_t *copy, const rd_item_t *start, rd_why_t *why)
 {
     if (start->mode != RD_ITEM_VERSION)
-        return rd_because(why, "the other rdcp has another version of the copy's protocol than %u",
+        return rd_because(why, "the other rdcp has another version of the copy's protocol than %d",
                           RD_ITEM_VERSION);
     if (start->size >= (copy->sources > 0 ? copy->sources : 1))
         return rd_because(why, "the other side speaks of a source that there is not");

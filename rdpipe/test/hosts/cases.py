@@ -346,6 +346,12 @@ def what_is_wrong_is_said(hosts):
     with open(os.path.join(old, "rdpipe"), "w", encoding="utf-8") as program:
         print('#!/bin/sh\necho "rdpipe-agent control=1 version=0.0.9 ssh=$(echo $SSH_CONNECTION | sed "s/ /%20/g")"; cat >/dev/null', file=program)
     os.chmod(os.path.join(old, "rdpipe"), 0o755)
+    other_version = os.path.join(hosts.folder, "other version")
+    os.makedirs(other_version, exist_ok=True)
+    with open(os.path.join(other_version, "rdpipe"), "w", encoding="utf-8") as program:
+        print(f'#!/bin/sh\n{hosts.programs}/rdpipe "$@" | sed -u "1s/version=[^ ]*/version=0.0.9/"', file=program)
+    os.chmod(os.path.join(other_version, "rdpipe"), 0o755)
+    gives(hosts, f"echo hello | rdpipe --remote-path '{other_version}' host1:rev", b"olleh\n")
     for words, wanted, text in [
             (f"--remote-path {old} host1:cat", 125, "version 0.0.9"),
             ("host1:cat -v", 2, "'-v': options come before the first segment"),

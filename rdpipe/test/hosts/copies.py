@@ -210,7 +210,7 @@ def another_version(hosts):
     os.symlink(f"{hosts.programs}/rdpipe", f"{programs}/rdpipe")
     err = copies(hosts, f"--json --remote-path {programs} {folder}/file host1:{folder}/to", 125)
     expect("no 'rdcp' on a host's PATH" in err and json.loads(err.splitlines()[-1])["status"] == 125, err)
-    # The same program with the version of the other side exchanged.
+    # The same program with another version, which says nothing, and one with another protocol.
     with open(f"{hosts.programs}/rdcp", "rb") as program:
         ours = program.read()
     version = run(f"{hosts.programs}/rdcp", "--version").split()[1]
@@ -219,8 +219,13 @@ def another_version(hosts):
     with open(f"{programs}/rdcp", "wb") as program:
         program.write(ours.replace(version.encode() + b"\0", other.encode() + b"\0"))
     os.chmod(f"{programs}/rdcp", 0o755)
+    copies(hosts, f"--remote-path {programs} {folder}/file host1:{folder}/to")
+    expect(run(f"{programs}/rdcp", "--version").split()[1] == other and os.path.exists(f"{folder}/to"), "no copy between versions")
+    os.remove(f"{folder}/to")
+    with open(f"{programs}/rdcp", "w", encoding="utf-8") as program:
+        print(f'#!/bin/bash\nexec {hosts.programs}/rdcp "${{@/#[0-9]*/99}}"', file=program)
     err = copies(hosts, f"--remote-path {programs} {folder}/file host1:{folder}/to", 1)
-    expect(f"rdcp there is version {other}, here it is {version}" in err and not os.path.exists(f"{folder}/to"), err)
+    expect("rdcp there has protocol" in err and "here it is 99" in err and not os.path.exists(f"{folder}/to"), err)
 
 
 def options_behind_the_paths(hosts):
