@@ -48,7 +48,7 @@ typedef struct {
     rd_has_t has;
     uint32_t mode;
     uint64_t size;
-    uint64_t offset; /* of what lies there: its bytes, with their SHA-256 in `digest` */
+    uint64_t offset; /* of what lies there: its bytes, with their rd_digest_file */
     int64_t mtime_s;
     uint32_t mtime_ns;
     uint8_t digest[RD_DIGEST_BYTES];
