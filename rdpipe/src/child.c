@@ -5,15 +5,18 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define MERCY_MS 1000 /* between SIGTERM and SIGKILL */
+#define MERCY_MS 1000                 /* between SIGTERM and SIGKILL */
+#define WORD_MAX ((size_t)100 * 1024) /* a word of a command line: less than MAX_ARG_STRLEN */
 
 /* What runs between fork and exec: only calls that are safe there. `go` is written to by the
- * parent when the guard knows of us, or ends with it. */
-static _Noreturn void run(const char *command, int in, int out, const int go[2])
+ * parent when the guard knows of us, or ends with it. `script`: NULL, or a file with the command.
+ */
+static _Noreturn void run(const char *command, const char *script, int in, int out, const int go[2])
 {
     struct sigaction standard = {.sa_handler = SIG_DFL};
     sigset_t none;
@@ -31,7 +34,10 @@ static _Noreturn void run(const char *command, int in, int out, const int go[2])
         _exit(125);
     if (dup2(in, 0) < 0 || dup2(out, 1) < 0)
         _exit(125);
-    (void)execl("/bin/sh", "sh", "-c", command, (char *)NULL);
+    if (script)
+        (void)execl("/bin/sh", "sh", script, (char *)NULL);
+    else
+        (void)execl("/bin/sh", "sh", "-c", command, (char *)NULL);
     _exit(127);
 }
 
@@ -53,18 +59,44 @@ static bool open_pair(bool is_wanted, bool we_write, int pair[2])
     return pair[we_write ? 0 : 1] >= 0;
 }
 
+/* Memory that the shell of the command can open as a file: its name, which is ours until the
+ * descriptor is closed. -1: errno. */
+static int make_script(const char *command, char name[32])
+{
+    int fd = memfd_create("rdpipe-command", 0);
+    size_t len = strlen(command), done = 0;
+
+    while (fd >= 0 && done < len) {
+        ssize_t n = write(fd, command + done, len - done);
+
+        if (n > 0) {
+            done += (size_t)n;
+        } else if (errno != EINTR) {
+            close(fd);
+            fd = -1;
+        }
+    }
+    (void)snprintf(name, 32, "/proc/self/fd/%d", fd);
+    return fd;
+}
+
 bool rd_child_start(rd_child_t *child_p, const char *command, rd_guard_t *guard, rd_end_t *stdin_p,
                     rd_end_t *stdout_p, rd_why_t *why)
 {
     int in[2] = {-1, -1}, out[2] = {-1, -1}, go[2] = {-1, -1};
     pid_t pid = -1;
-    bool done = open_pair(stdin_p != NULL, true, in) && open_pair(stdout_p != NULL, false, out) &&
-                pipe2(go, O_CLOEXEC) == 0;
+    char name[32];
+    bool is_long = strlen(command) > WORD_MAX;
+    int script = is_long ? make_script(command, name) : -1;
+    bool done = (script >= 0 || !is_long) && open_pair(stdin_p != NULL, true, in) &&
+                open_pair(stdout_p != NULL, false, out) && pipe2(go, O_CLOEXEC) == 0;
 
     if (done)
         pid = fork();
     if (pid == 0)
-        run(command, in[0], out[1], go);
+        run(command, is_long ? name : NULL, in[0], out[1], go);
+    if (script >= 0)
+        close(script);
     if (pid > 0)
         (void)setpgid(pid, pid);
     done = pid > 0 && rd_guard_group(guard, pid, in[1]) && write(go[1], "g", 1) == 1;

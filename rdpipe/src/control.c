@@ -113,10 +113,12 @@ bool rd_line_send(rd_line_t *line, int fd)
             break;
         else
             continue;
-        if (n > 0)
+        if (n > 0) {
             done += (size_t)n;
-        else if (errno != EINTR && errno != EAGAIN)
+            deadline = rd_now_ms() + SEND_MS;
+        } else if (errno != EINTR && errno != EAGAIN) {
             break;
+        }
     }
     {
         bool is_sent = line->len > 0 && done == line->len;

@@ -10,7 +10,7 @@
  * stand for a byte that would end a word. A line has a length limit; nothing blocks for ever.
  */
 
-#define RD_LINE_MAX ((size_t)1024 * 1024)
+#define RD_LINE_MAX ((size_t)16 * 1024 * 1024) /* a copy of many sources has long commands */
 #define RD_CONTROL_VERSION "3"
 /* Bytes of receivers' output that each agent may have under way. */
 #define RD_OUTPUT_WINDOW ((size_t)256 * 1024)
@@ -27,7 +27,8 @@ void rd_line_begin(rd_line_t *line, const char *what);
 void rd_line_add(rd_line_t *line, const char *name, const char *value);
 void rd_line_add_bytes(rd_line_t *line, const char *name, const void *value, size_t len);
 void rd_line_number(rd_line_t *line, const char *name, uint64_t value);
-/* Writes it, waiting at most 10 s, and wipes it. False: the other side is gone. */
+/* Writes it, waiting at most 10 s for the next bytes to be taken, and wipes it. False: the other
+ * side is gone. */
 bool rd_line_send(rd_line_t *line, int fd);
 
 /* Reads lines from a descriptor. */

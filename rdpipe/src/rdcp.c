@@ -43,7 +43,6 @@ enum {
     OPTION_PACK,
     OPTION_UNPACK,
     OPTION_HOST,
-    OPTION_NAME,
     OPTION_OF,
     OPTION_FAIL_SPECIAL,
     OPTION_OWNER,
@@ -54,13 +53,12 @@ enum {
     OPTION_COMPARE
 };
 
-#define SOURCES_MAX 1024u
 #define TEXT_OF(number) #number
 #define AS_TEXT(number) TEXT_OF(number)
 #define PROTOCOL AS_TEXT(RD_ITEM_VERSION) /* of the parts: their items and their options */
 #define BESIDE_US 200u                    /* a local file takes less, one of another host more */
 #define EXCLUSIONS_MAX 256u
-#define COMMAND_MAX 120000u /* the kernel takes no longer word (MAX_ARG_STRLEN) */
+#define COMMAND_MAX (RD_LINE_MAX / 4) /* its line to an agent has up to three bytes for each */
 
 static const struct option options[] = {RD_STREAM_OPTIONS,
                                         RD_SETTINGS_OPTIONS,
@@ -82,7 +80,6 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"pack", 0, NULL, OPTION_PACK},
                                         {"unpack", 0, NULL, OPTION_UNPACK},
                                         {"host", 1, NULL, OPTION_HOST},
-                                        {"name", 1, NULL, OPTION_NAME},
                                         {"of", 1, NULL, OPTION_OF},
                                         {NULL, 0, NULL, 0}};
 
@@ -91,8 +88,8 @@ typedef struct {
     rd_copy_t copy;
     int part; /* OPTION_..., 0: the whole */
     bool only_plan;
-    const char *names[SOURCES_MAX], *excluded[EXCLUSIONS_MAX];
-    size_t name_count, exclusions;
+    const char *excluded[EXCLUSIONS_MAX];
+    size_t exclusions;
     const char *protocol; /* of the rdcp that calls this part */
 } called_t;
 
@@ -166,24 +163,23 @@ static bool take_option(called_t *called, int option, const char *value)
     case OPTION_OF:
         called->protocol = value;
         return true;
-    case OPTION_NAME:
-        add(called, called->names, &called->name_count, SOURCES_MAX, value, "--name");
-        return true;
     default:
         return rd_settings_option(&called->settings, option, value);
     }
 }
 
+/* A part of the source has the sources behind its options, one of the target the target and the
+ * name of each source. */
 static int run_part(called_t *called, char *const *paths, size_t count)
 {
     bool is_source = called->part == OPTION_LIST || called->part == OPTION_PACK;
 
-    if (count == 0 || (!is_source && (count != 1 || called->name_count == 0)))
+    if (count < (is_source ? 1 : 2))
         rd_usage(&called->settings.cli, "rdcp calls its parts itself");
     called->copy.path = paths[0];
     called->copy.paths = is_source ? (const char *const *)paths : NULL;
-    called->copy.names = is_source ? NULL : called->names;
-    called->copy.sources = is_source ? count : called->name_count;
+    called->copy.names = is_source ? NULL : (const char *const *)paths + 1;
+    called->copy.sources = is_source ? count : count - 1;
     called->copy.excluded = called->excluded;
     called->copy.exclusions = called->exclusions;
     called->copy.verbose = called->settings.cli.verbose;
@@ -214,12 +210,13 @@ static int run_part(called_t *called, char *const *paths, size_t count)
 
 /* One end of the copy. */
 typedef struct {
+    const char *given; /* on the command line */
     char *host, *path;
+    char name[256]; /* of a source: its last name, "" of one that has none of its own */
 } end_t;
 
 typedef struct {
-    end_t of[SOURCES_MAX];
-    char names[SOURCES_MAX][256]; /* their last names, "" of one that has none of its own */
+    end_t *of;
     size_t count;
 } sources_t;
 
@@ -303,18 +300,18 @@ static char *command_of(const called_t *called, const char *part, const sources_
     put_options(to, called);
     (void)fputs(" --host ", to);
     quote(to, end->host);
-    for (size_t i = 0; is_target && i < sources->count; i++) {
-        (void)fputs(" --name ", to);
-        quote(to, sources->names[i]);
-    }
     for (size_t i = 0; !is_target && i < called->exclusions; i++) {
         (void)fputs(" --exclude ", to);
         quote(to, called->excluded[i]);
     }
     (void)fputs(" --", to);
-    for (size_t i = 0; i < (is_target ? 1 : sources->count); i++) {
+    if (is_target) {
         (void)fputc(' ', to);
-        quote(to, without_tilde(is_target ? target : &sources->of[i]));
+        quote(to, without_tilde(target));
+    }
+    for (size_t i = 0; i < sources->count; i++) {
+        (void)fputc(' ', to);
+        quote(to, is_target ? sources->of[i].name : without_tilde(&sources->of[i]));
     }
     return fclose(to) == 0 ? text : NULL;
 }
@@ -336,10 +333,11 @@ static int copy_all(const called_t *called, const sources_t *sources, const end_
     }
     chain.count = 4;
     if (done && !is_short)
-        rd_usage(&called->settings.cli,
-                 "the names of the sources have more than %u bytes: copy them in several calls, or "
-                 "their directory with -r",
-                 COMMAND_MAX);
+        rd_usage(
+            &called->settings.cli,
+            "the names of the sources have more than %zu bytes: copy them in several calls, or "
+            "their directory with -r",
+            COMMAND_MAX);
     if (!done)
         rd_say(&called->settings.cli, "out of memory");
     else if (called->only_plan)
@@ -354,7 +352,7 @@ static int copy_all(const called_t *called, const sources_t *sources, const end_
 static end_t end_of(const called_t *called, const char *text)
 {
     rd_why_t why;
-    end_t end;
+    end_t end = {.given = text};
 
     if (!rd_host_path(text, &end.host, &end.path, &why))
         rd_usage(&called->settings.cli, "%s", why.text);
@@ -367,40 +365,53 @@ static void free_end(end_t *end)
     free(end->path);
 }
 
-/* The later one would take the place of the other. */
-static void check_name(const called_t *called, char *const *args, const sources_t *sources,
-                       size_t which)
+static int compare_names(const void *one, const void *other)
 {
-    for (size_t i = 0; i < which && *sources->names[which]; i++)
-        if (strcmp(sources->names[i], sources->names[which]) == 0)
-            rd_usage(&called->settings.cli, "%s and %s would both become '%s' in the target",
-                     args[i], args[which], sources->names[which]);
+    return strcmp((*(const end_t *const *)one)->name, (*(const end_t *const *)other)->name);
 }
 
-/* All sources are read by one part, so they are on one host. */
-static void find_sources(const called_t *called, char *const *args, size_t count,
+/* Of two with one name the later would take the place of the other. False: there is no memory. */
+static bool check_names(const called_t *called, const sources_t *sources)
+{
+    const end_t **sorted = calloc(sources->count, sizeof(const end_t *));
+
+    if (!sorted)
+        return false;
+    for (size_t i = 0; i < sources->count; i++)
+        sorted[i] = &sources->of[i];
+    qsort(sorted, sources->count, sizeof *sorted, compare_names);
+    for (size_t i = 1; i < sources->count; i++)
+        if (*sorted[i]->name && compare_names(&sorted[i - 1], &sorted[i]) == 0)
+            rd_usage(&called->settings.cli, "%s and %s would both become '%s' in the target",
+                     sorted[i - 1]->given, sorted[i]->given, sorted[i]->name);
+    free(sorted);
+    return true;
+}
+
+/* All sources are read by one part, so they are on one host. False: there is no memory. */
+static bool find_sources(const called_t *called, char *const *args, size_t count,
                          sources_t *sources_p)
 {
-    if (count > SOURCES_MAX)
-        rd_usage(&called->settings.cli, "%zu sources: expected at most %u", count, SOURCES_MAX);
     if (count > 1 && called->copy.no_directory)
         rd_usage(&called->settings.cli, "-T takes one source, got %zu", count);
+    *sources_p = (sources_t){.of = calloc(count, sizeof *sources_p->of), .count = count};
+    if (!sources_p->of)
+        return false;
     for (size_t i = 0; i < count; i++) {
         sources_p->of[i] = end_of(called, args[i]);
         if (strcmp(sources_p->of[i].host, sources_p->of[0].host) != 0)
             rd_usage(&called->settings.cli,
                      "%s is on another host than %s: copy from each host by a call of its own",
                      args[i], args[0]);
-        name_of(without_tilde(&sources_p->of[i]), sources_p->names[i]);
-        check_name(called, args, sources_p, i);
+        name_of(without_tilde(&sources_p->of[i]), sources_p->of[i].name);
     }
-    sources_p->count = count;
+    return check_names(called, sources_p);
 }
 
 int main(int argc, char **argv)
 {
     static called_t called = {.settings = {.is_copy = true}, .copy = {.host = "", .name = ""}};
-    static sources_t sources;
+    sources_t sources;
     end_t target;
     int option, status;
 
@@ -421,11 +432,15 @@ int main(int argc, char **argv)
     if (argc - optind < 2)
         rd_usage(&called.settings.cli, "expected SOURCE and TARGET, got %d arguments",
                  argc - optind);
-    find_sources(&called, argv + optind, (size_t)(argc - optind - 1), &sources);
+    if (!find_sources(&called, argv + optind, (size_t)(argc - optind - 1), &sources)) {
+        rd_say(&called.settings.cli, "out of memory");
+        return RD_EXIT_OWN;
+    }
     target = end_of(&called, argv[argc - 1]);
     status = copy_all(&called, &sources, &target);
     for (size_t i = 0; i < sources.count; i++)
         free_end(&sources.of[i]);
+    free(sources.of);
     free_end(&target);
     return status;
 }

@@ -242,6 +242,30 @@ static void a_group_that_is_gone_gets_no_signal(void)
     }
 }
 
+/* Longer than a word of a command line may be, with input and output as others have. */
+static void a_command_of_any_length_runs(void)
+{
+    enum { LONG = 1000000 };
+    static char command[LONG + 100];
+    int64_t deadline = rd_now_ms() + LONG_MS;
+    rd_end_t input, output;
+    rd_guard_t guard;
+    rd_child_t child;
+    rd_why_t why;
+    char got[8] = "";
+
+    (void)snprintf(command, sizeof command, "read line; echo $line; exit $((%0*d))", LONG, 3);
+    CHECK(rd_guard_start(&guard, &why));
+    CHECK(rd_child_start(&child, command, &guard, &input, &output, &why));
+    CHECK(rd_end_write(&input, "hello\n", 6) == 6);
+    while (!rd_child_reap(&child, &guard) && rd_left_ms(deadline) > 0)
+        (void)poll(NULL, 0, 2);
+    CHECK_EQ(child.status, 3);
+    CHECK(rd_end_read(&output, got, sizeof got) == 6 && memcmp(got, "hello\n", 6) == 0);
+    CHECK(rd_end_close(&input) && rd_end_close(&output));
+    rd_guard_end(&guard);
+}
+
 static const check_case_t cases[] = {
     {"a directory is removed", a_directory_is_removed},
     {"what has no secret is no order", what_has_no_secret_is_no_order},
@@ -250,6 +274,7 @@ static const check_case_t cases[] = {
      a_command_sees_no_end_that_nobody_has_announced},
     {"a released command sees its end", a_released_command_sees_its_end},
     {"a command without guards does not start", a_command_without_guards_does_not_start},
+    {"a command of any length runs", a_command_of_any_length_runs},
     {"a group that is gone gets no signal", a_group_that_is_gone_gets_no_signal},
 };
 

@@ -189,6 +189,22 @@ def several_sources_with_all_that_they_have(hosts):
         expect(text in copies(hosts, words, 2), words)
 
 
+def more_sources_than_a_command_line_of_a_shell_holds(hosts):
+    """As many as the user's own command line takes: `rdcp many/* host:`. A word of a command line has 128 KiB at most."""
+    folder = folder_of(hosts, "many")
+    os.mkdir(f"{folder}/from")
+    os.mkdir(f"{folder}/to")
+    for i in range(5000):
+        with open(f"{folder}/from/it's a name of some length {i}", "w", encoding="utf-8") as file:
+            file.write(str(i))
+    _, out, _ = hosts.call(f"cd {folder}; echo from/* | wc -c")
+    expect(int(out) > 150_000, f"the names have {out} bytes")
+    err = copies(hosts, f"-v {folder}/from/* host1:{folder}/to")
+    expect("5000 files written" in err, err)
+    run("diff", "-r", f"{folder}/from", f"{folder}/to")
+    expect("would both become '7'" in copies(hosts, f"a/7 $(seq 3000) host1:{folder}/to", 2), "two of one name")
+
+
 def a_file_system_without_attributes(hosts):
     """The copy is whole without them, as with cp -a."""
     folder = folder_of(hosts, "plain")
@@ -353,6 +369,6 @@ def kills_anywhere(hosts):
     run("diff", "-r", "--no-dereference", tree, f"{folder}/to")
 
 
-CASES = [a_tree_in_all_directions, a_file_in_all_directions, several_sources_with_all_that_they_have, a_file_system_without_attributes, a_copy_that_cannot_be_made, another_version, options_behind_the_paths,
+CASES = [a_tree_in_all_directions, a_file_in_all_directions, several_sources_with_all_that_they_have, more_sources_than_a_command_line_of_a_shell_holds, a_file_system_without_attributes, a_copy_that_cannot_be_made, another_version, options_behind_the_paths,
          progress_of_a_copy, a_disk_that_is_full, a_file_that_changes, a_log_that_grows, two_copies_to_one_target,
          what_was_cut_off_goes_on, little_locked_memory, kills_anywhere]
