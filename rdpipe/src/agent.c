@@ -274,6 +274,7 @@ static bool open_file(agent_t *agent, rd_end_t *end_p, int flags, rd_why_t *why)
         return false;
     *end_p = rd_end_of(fd, !reads);
     end_p->name = agent->text;
+    agent->in.transfer.empties = agent->work == RD_WORK_TO_FILE && S_ISREG(is.st_mode);
     for (int standard = 0; standard <= 1 && agent->lines.fd > 1; standard++)
         rd_let_go_of(standard); /* those of a shell, which we have named here */
     return true;
@@ -301,7 +302,7 @@ static bool open_ends(agent_t *agent, rd_why_t *why)
     case RD_WORK_FROM_FILE:
         return open_file(agent, &agent->from_child, O_RDONLY, why);
     case RD_WORK_TO_FILE:
-        return open_file(agent, &agent->to_child, O_WRONLY | O_CREAT | O_TRUNC, why);
+        return open_file(agent, &agent->to_child, O_WRONLY | O_CREAT, why);
     case RD_WORK_APPEND:
         return open_file(agent, &agent->to_child, O_WRONLY | O_CREAT | O_APPEND, why);
     case RD_WORK_STDIN:

@@ -423,6 +423,14 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
     return true;
 }
 
+/* Until something comes, a pipeline may still fail to start, and what the file had is not lost. */
+static void begin_output(drain_t *drain)
+{
+    if (drain->transfer->empties && has_output(drain) && ftruncate(drain->output->fd, 0) < 0)
+        (void)fault(drain, rd_end_name(drain->output, true), errno);
+    drain->transfer->empties = false;
+}
+
 /* True: something was done. */
 static bool take_next(drain_t *drain)
 {
@@ -438,6 +446,8 @@ static bool take_next(drain_t *drain)
     case RD_FRAME:
         break;
     }
+    if (frame.kind == RD_DATA || frame.kind == RD_END)
+        begin_output(drain);
     if (frame.kind == RD_RESUME)
         is_taken = take_id(drain, &frame, payload);
     else if ((frame.kind == RD_DATA || frame.kind == RD_END) && !may_begin(drain))

@@ -27,6 +27,7 @@ typedef struct {
     uint64_t rate;       /* feed: bytes a second at most, 0: as many as there are */
     uint64_t buffer;     /* drain: bytes of memory before the output, 0: none */
     unsigned start;      /* percent of it at which writing begins */
+    bool empties;        /* drain: the output is a file that is emptied when the stream begins */
     int drop_ms;         /* drain: an output that takes nothing for so long is dropped, 0: never */
     rd_resume_t *resume; /* NULL: the stream cannot go on after a cut */
     /* written by others */

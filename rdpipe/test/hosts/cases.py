@@ -370,6 +370,19 @@ def what_is_wrong_is_said(hosts):
         expect(status == wanted and text in err, f"rdpipe {words}: status {status}, said: {err}")
 
 
+def a_file_is_emptied_when_its_stream_begins(hosts):
+    """`>FILE` loses nothing to a pipeline that does not start."""
+    file = os.path.join(hosts.folder, "kept")
+    for words, status, holds in (("host1:'</no/such/file'", 125, b"old"), ("--tee :'</no/such/file'", 125, b"old"), ("-o Port=1 host3:cat", 125, b"old"),
+                                 ("host1:'true'", 0, b""), ("host1:'echo new'", 0, b"new\n"), ("--buffer 1M host1:'echo new'", 0, b"new\n")):
+        with open(file, "w", encoding="utf-8") as old:
+            old.write("old")
+        got, _, err = hosts.call(f"rdpipe {words} host2:'>{file}'")
+        with open(file, "rb") as now:
+            there = now.read()
+        expect(got == status and there == holds, f"{words}: status {got}, the file has {there!r}: {err}")
+
+
 def what_cannot_start_is_said_at_once(hosts):
     """The others end as soon as one of them cannot begin, and so does rdpipe."""
     for words in ("host1:'</no/such/file' host2:cat", "host1:'sleep 100' host2:'>/no/such/dir/file'", "host1:'sleep 100' :'>/no/such/file'",
@@ -730,6 +743,6 @@ CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, sessions_of_a_host_start_side_by_side, what_a_login_shell_prints_is_skipped, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, a_hop_of_smaller_blocks, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed, names_of_files_are_completed,
-         status_as_with_pipefail, a_reader_that_quits, what_stands_before_and_behind_sees_the_ends, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, the_first_of_two_refused_hops_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, a_command_that_asks_at_the_terminal, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
+         status_as_with_pipefail, a_reader_that_quits, what_stands_before_and_behind_sees_the_ends, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_file_is_emptied_when_its_stream_begins, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, the_first_of_two_refused_hops_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, a_command_that_asks_at_the_terminal, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
     + NEED_TUN \
     + ([test_picture_of_ffmpeg] if os.environ.get("PIPE_FFMPEG") else [])
