@@ -257,8 +257,9 @@ bw_status_t bw_socket_link_peek(bw_link_t *link, bw_span_t *span_p)
     bw_socket_link_t *base = bw_socket_link_of(link);
     bw_buffer_t *in = &base->in;
 
-    if (bw_buffer_fill(in) == 0)
-        base->socket.may_read = true; /* who looks again without an event, asks the socket */
+    /* A look that follows no event asks the socket, also if the ring holds half a frame. */
+    if (bw_buffer_fill(in) == 0 || in->head == base->peeked)
+        base->socket.may_read = true;
     if (may_pull(base) && bw_buffer_fill(in) < (base->is_frugal ? PULL_BETWEEN_BYTES : in->size))
         pull(base);
     base->peeked = in->head;

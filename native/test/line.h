@@ -5,7 +5,8 @@
 /*
  * A port of the driver that sends packets over a socket as to any Erlang node, in the VM of vm.h,
  * and the socket's other end, which the program reads and writes by hand. What arrives there must
- * be what was sent, in order.
+ * be what was sent, in order. LINE_MAIN runs each case with a port that sleeps when it has nothing
+ * to read, and again with one that looks first.
  */
 #include "kernel.h"
 #include "ports.h"
@@ -18,11 +19,68 @@ static struct {
     bool peer_is_at_end; /* it has read the port's end */
     bool is_wrong;       /* what it has read was not sent */
     bool is_asked;       /* the flusher has a message */
+    bool is_looking;     /* the poller has one, or was told to look again */
     uint8_t *sent;       /* the bytes of all packets, of which the peer has read so many */
     size_t sent_bytes, read_bytes, room;
     uint32_t packets;
     uint64_t tokens[2]; /* of the address: no secret over tcp */
 } line;
+
+/* How long the port of the running case looks before it sleeps; 0: it never looks. */
+static uint64_t line_poll_us;
+#define LINE_POLL_US 20000
+
+/* What was sent may be delayed by a busy system's kernel, for so long. */
+#define LINE_KERNEL_MS 500
+
+/* Reads what the port has told its flusher and its poller. */
+static inline void line_hears(void)
+{
+    const char *term;
+
+    while ((term = vm_heard(line.port))) {
+        line.is_asked |= strcmp(term, "flush") == 0;
+        line.is_looking |= strcmp(term, "look") == 0;
+    }
+}
+
+/* Goes once around as vm_run does. If the port looks, this does not wait but calls for one look.
+ * Returns false if nothing was due and the port sleeps. */
+static inline bool line_runs(int ms)
+{
+    words_t none = {.len = 0};
+    vm_reply_t reply;
+    bool found;
+
+    line_hears();
+    found = vm_run(line.is_looking ? 0 : ms);
+    line_hears();
+    if (!line.is_looking)
+        return found;
+    line.is_looking =
+        port_does(line.port, COMMAND_LOOK, &none, &reply) && reply.len == 1 && reply.bytes[0] == 1;
+    return true;
+}
+
+/* The peer sends a tick, after which the port looks for line_poll_us, or less if this program does
+ * not get the processor. Returns false if it does not look. */
+static inline bool line_begins_to_look(void)
+{
+    static const uint8_t tick[BW_PACKET_HEADER_BYTES];
+    bool done;
+
+    for (int i = 0; i < 2; i++) { /* first it falls asleep, then its ban on looking ends */
+        vm_skip(1001);
+        while (line_runs(0))
+            ;
+    }
+    done = send(line.peer, tick, sizeof tick, MSG_NOSIGNAL) == sizeof tick;
+    for (int ms = 0; ms < LINE_KERNEL_MS && !line.is_looking; ms++) {
+        (void)vm_run(1);
+        line_hears();
+    }
+    return done && line.is_looking;
+}
 
 static inline bool open_line(int sockets[2], int (*answer)(void))
 {
@@ -43,10 +101,14 @@ static inline bool open_line(int sockets[2], int (*answer)(void))
     done = port_uses(line.port, "tcp") && port_does(line.port, COMMAND_CONNECT, &words, NULL) &&
            port_steps_to(line.port, BW_LINKED, &reply) &&
            port_does(line.port, COMMAND_PACKETS, &flush, NULL) &&
-           port_does(line.port, COMMAND_FLUSH, &flush, NULL) && port_activates(line.port, 0);
+           port_does(line.port, COMMAND_FLUSH, &flush, NULL) &&
+           port_activates(line.port, line_poll_us);
     close(sockets[0]);
-    while (vm_heard(line.port) || vm_run(0))
+    while (line_runs(0))
         ; /* news of the link, and its first look */
+    if (line_poll_us > 0)
+        done = done && line_begins_to_look();
+    line.is_asked = false;
     kernel.answer = answer;
     return done;
 }
@@ -97,10 +159,8 @@ static inline void line_ticks(void)
 static inline bool line_is_flushed(void)
 {
     words_t none = {.len = 0};
-    const char *term;
 
-    while ((term = vm_heard(line.port)))
-        line.is_asked |= strcmp(term, "flush") == 0;
+    line_hears();
     if (!line.is_asked)
         return false;
     line.is_asked = false;
@@ -131,16 +191,14 @@ static inline bool line_is_read(size_t most)
 }
 
 /* The peer reads all that comes while time passes: so many ms, or more while something comes. The
- * flusher never does. What was sent may be delayed by a busy system's kernel, for so long. */
-#define LINE_KERNEL_MS 500
-
+ * flusher never does. */
 static inline void line_settles(int ms)
 {
     int waited = 0;
 
     for (int quiet = 0; quiet < ms;) {
         vm_skip(waited == 0);
-        quiet = line_is_read(SIZE_MAX) || vm_run(0) ? 0 : quiet + 1;
+        quiet = line_is_read(SIZE_MAX) || line_runs(0) ? 0 : quiet + 1;
         if (quiet == ms && line.read_bytes != line.sent_bytes && !vm_reason(line.port) &&
             waited++ < LINE_KERNEL_MS) {
             (void)poll(NULL, 0, 1);
@@ -169,7 +227,7 @@ static inline bool line_ends(void)
     kernel.answer = NULL;
     vm_close(line.port);
     for (int ms = 0; ms < ARRIVES_MS && !line.peer_is_at_end && !line.is_wrong;)
-        if (!line_is_read(SIZE_MAX) && !vm_run(0))
+        if (!line_is_read(SIZE_MAX) && !line_runs(0))
             ms += poll(NULL, 0, 1) == 0;
     return line.peer_is_at_end;
 }
@@ -179,7 +237,7 @@ static inline bool line_is_clean(void)
 {
     vm_close(line.port);
     for (int round = 0; round < PORT_ROUNDS && !vm_reason(line.port); round++)
-        if (!vm_run(0))
+        if (!line_runs(0))
             vm_skip(1000); /* the patience of a last flush */
     if (!vm_reason(line.port))
         return false;
@@ -189,5 +247,14 @@ static inline bool line_is_clean(void)
     free(line.sent);
     return vm_is_clean();
 }
+
+#define LINE_MAIN(cases)                                                                           \
+    int main(int argc, char **argv)                                                                \
+    {                                                                                              \
+        check_each("", cases, sizeof(cases) / sizeof *(cases), argc, argv);                        \
+        line_poll_us = LINE_POLL_US;                                                               \
+        check_each("looks: ", cases, sizeof(cases) / sizeof *(cases), argc, argv);                 \
+        return check_end();                                                                        \
+    }
 
 #endif

@@ -46,21 +46,21 @@ static void peer_sends(const void *bytes, size_t len)
             done += (size_t)n;
         else if (errno != EAGAIN)
             return; /* the port has ended */
-        (void)vm_run(0);
+        (void)line_runs(0);
     }
 }
 
 static void run_until_frames(uint64_t frames)
 {
     for (int round = 0; round < PORT_ROUNDS && vm_frames(line.port) < frames; round++)
-        (void)vm_run(1);
+        (void)line_runs(1);
     CHECK_EQ(vm_frames(line.port), frames);
 }
 
 static void run_to_the_end(const char *reason)
 {
     for (int round = 0; round < PORT_ROUNDS && !vm_reason(line.port); round++)
-        (void)vm_run(1);
+        (void)line_runs(1);
     CHECK(vm_reason(line.port) && strcmp(vm_reason(line.port), reason) == 0);
 }
 
@@ -74,9 +74,10 @@ static void a_packet_costs_one_read(void)
     for (uint64_t i = 1; i <= 20; i++) {
         CHECK_EQ(send(line.peer, packet, sizeof packet, 0), sizeof packet);
         CHECK_IN(run_until_frames(i));
-        CHECK_EQ(calls_in(), before + i);
+        if (line_poll_us == 0) /* a look that finds nothing costs a read as well */
+            CHECK_EQ(calls_in(), before + i);
     }
-    CHECK(!vm_run(0));
+    CHECK(line_poll_us > 0 || !line_runs(0));
     CHECK_IN(stop_line());
 }
 
@@ -93,7 +94,8 @@ static void a_read_brings_many_packets(void)
     CHECK_EQ(send(line.peer, packets, sizeof packets, 0), sizeof packets);
     CHECK_IN(run_until_frames(MANY));
     /* one, and those by which a call on a scheduler ends before all is read */
-    CHECK(calls_in() <= before + 4);
+    if (line_poll_us == 0)
+        CHECK(calls_in() <= before + 4);
     CHECK_IN(stop_line());
 }
 
@@ -109,6 +111,43 @@ static void a_peer_may_send_byte_by_byte(void)
     CHECK_IN(run_until_frames(2));
     CHECK_EQ(vm_bytes(line.port), 400);
     CHECK_IN(stop_line());
+}
+
+/* Over a network a packet comes in segments. The VM does not poll the socket while the poller
+ * looks, so only a look can find the second segment. */
+static void who_looks_finds_the_rest_of_a_packet(void)
+{
+    static const uint32_t lens[] = {1, 100, 600, 2000, 4000, 4096};
+    uint64_t frames = 0, found = 0;
+
+    if (line_poll_us == 0)
+        return;
+    line_poll_us = 10000000;
+    CHECK_IN(start_line());
+    for (size_t i = 0; i < sizeof lens / sizeof *lens; i++)
+        for (int cuts = 0; cuts < 20; cuts++) {
+            static uint8_t packet[4 + 4096];
+            uint32_t cut = 1 + (uint32_t)rand() % (3 + lens[i]);
+            int64_t began_ms;
+
+            (void)bw_put(packet, lens[i], BW_PACKET_HEADER_BYTES);
+            CHECK(line_begins_to_look());
+            CHECK_EQ(send(line.peer, packet, cut, 0), cut);
+            for (int looks = 0; looks < 20 && line.is_looking; looks++)
+                (void)line_runs(0);
+            CHECK_EQ(send(line.peer, packet + cut, 4 + lens[i] - cut, 0), 4 + lens[i] - cut);
+            frames++;
+            began_ms = now_ms();
+            while (line.is_looking && vm_frames(line.port) < frames) {
+                CHECK(now_ms() < began_ms + LINE_KERNEL_MS);
+                (void)line_runs(0);
+            }
+            found += line.is_looking;
+            CHECK_IN(run_until_frames(frames));
+        }
+    CHECK(found > frames / 2); /* a port on a busy machine gives up looking now and then */
+    CHECK_IN(stop_line());
+    line_poll_us = LINE_POLL_US;
 }
 
 static void lengths_are_bounded(void)
@@ -133,7 +172,7 @@ static void memory_comes_with_the_bytes(void)
     CHECK_IN(peer_sends(endless, sizeof endless));
     for (int i = 0; i < 10; i++)
         CHECK_IN(peer_sends(some, sizeof some));
-    while (vm_run(1))
+    while (line_runs(1))
         ;
     CHECK(vm_reason(line.port) == NULL);
     CHECK_EQ(shutdown(line.peer, SHUT_WR), 0);
@@ -151,7 +190,7 @@ static void where_memory_ends_the_link_ends(void)
     CHECK_IN(stop_line());
 
     CHECK_IN(start_line());
-    while (vm_run(1))
+    while (line_runs(1))
         ;
     vm_allocations_left = 0;
     CHECK_IN(peer_sends(endless, sizeof endless));
@@ -206,10 +245,11 @@ static const check_case_t cases[] = {
     {"a_packet_costs_one_read", a_packet_costs_one_read},
     {"a_read_brings_many_packets", a_read_brings_many_packets},
     {"a_peer_may_send_byte_by_byte", a_peer_may_send_byte_by_byte},
+    {"who_looks_finds_the_rest_of_a_packet", who_looks_finds_the_rest_of_a_packet},
     {"lengths_are_bounded", lengths_are_bounded},
     {"memory_comes_with_the_bytes", memory_comes_with_the_bytes},
     {"where_memory_ends_the_link_ends", where_memory_ends_the_link_ends},
     {"large_packets_are_whole_and_right", large_packets_are_whole_and_right},
 };
 
-CHECK_MAIN(cases)
+LINE_MAIN(cases)
