@@ -92,11 +92,14 @@ typedef struct {
     struct iovec unsent; /* in one of the maps: what the socket shall still be given */
 } bw_leftover_t;
 
-/* Frees all but `fd`; for a link with rings of a gigabyte this takes some 100 ms. What is unsent
- * goes out first, for as long as the peer takes some of it each second. By any thread. */
+/* Frees all but `fd`; for a link with rings of a gigabyte this takes some 100 ms. The unsent bytes
+ * go out first, until the peer has taken none of them for BW_LEFTOVER_QUIET_MS, or until
+ * BW_LEFTOVER_MS are over. Any thread may call it. */
+#define BW_LEFTOVER_QUIET_MS 1000
+#define BW_LEFTOVER_MS 4000
 void bw_leftover_free(bw_leftover_t *leftover);
 
-/* The same by whoever could not do it before: so much of its first second the peer has had. */
+/* The same for a caller that could not do it earlier. Both times began waited_ms ago. */
 void bw_leftover_free_late(bw_leftover_t *leftover, int64_t waited_ms);
 
 /* The end of a carrier's `close`: gives what is left to the caller, or frees it and closes `fd`
