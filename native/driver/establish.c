@@ -30,6 +30,7 @@ static void load(job_t *job)
 bool establish_use(establish_t *establish, const char *data, size_t len, reply_t *reply)
 {
     const char *path = memchr(data, 0, len);
+    const bw_carrier_t *loaded;
     size_t path_len;
     job_t *job;
 
@@ -42,6 +43,11 @@ bool establish_use(establish_t *establish, const char *data, size_t len, reply_t
         establish->carrier = bw_carrier_named(data);
         if (!establish->carrier)
             reply_reason(reply, "the driver has no such carrier");
+        return true;
+    }
+    loaded = bw_carrier_loaded(path, path_len);
+    if (loaded) {
+        establish->carrier = loaded;
         return true;
     }
     job = job_new(establish->port, load, path, path_len);

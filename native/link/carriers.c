@@ -2,6 +2,8 @@
 #include "carriers.h"
 
 #include <dlfcn.h>
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const bw_carrier_t *const built_in[] = {BW_CARRIERS(BW_ADDRESS_OF)};
@@ -12,6 +14,40 @@ const bw_carrier_t *bw_carrier_named(const char *kind)
         if (strcmp(built_in[i]->kind, kind) == 0)
             return built_in[i];
     return NULL;
+}
+
+/* What was loaded, one entry a file. Entries are added at the front and never change or go. */
+typedef struct entry {
+    struct entry *next;
+    const bw_carrier_t *carrier;
+    size_t len;
+    char file[];
+} entry_t;
+
+static _Atomic(entry_t *) loaded;
+
+const bw_carrier_t *bw_carrier_loaded(const char *file, size_t len)
+{
+    for (const entry_t *at = atomic_load(&loaded); at; at = at->next)
+        if (at->len == len && memcmp(at->file, file, len) == 0)
+            return at->carrier;
+    return NULL;
+}
+
+/* Two threads may add the same file. That does no harm, and without memory it is loaded again. */
+static void remember(const char *file, const bw_carrier_t *carrier)
+{
+    size_t len = strlen(file);
+    entry_t *entry = bw_carrier_loaded(file, len) ? NULL : malloc(sizeof *entry + len);
+
+    if (!entry)
+        return;
+    entry->carrier = carrier;
+    entry->len = len;
+    memcpy(entry->file, file, len);
+    entry->next = atomic_load(&loaded);
+    while (!atomic_compare_exchange_weak(&loaded, &entry->next, entry))
+        ;
 }
 
 const bw_carrier_t *bw_carrier_load(const char *file, char text[BW_TEXT_BYTES])
@@ -34,6 +70,8 @@ const bw_carrier_t *bw_carrier_load(const char *file, char text[BW_TEXT_BYTES])
         snprintf(text, BW_TEXT_BYTES, "no carrier in the file: build it with 'make build'");
     else if (!carrier)
         bw_error_text(&error, text, BW_TEXT_BYTES);
+    else
+        remember(file, carrier);
     /* A static table of the library, which stays loaded. */
     /* cppcheck-suppress returnDanglingLifetime */
     return carrier;

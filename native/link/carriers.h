@@ -28,8 +28,12 @@ typedef const bw_carrier_t *bw_carrier_fn(uint32_t version, bw_error_t *error_p)
 /* The built-in carrier of that kind, or NULL. */
 const bw_carrier_t *bw_carrier_named(const char *kind);
 
-/* The carrier of a shared object, which is never unloaded; NULL: `text` says why. The first call of
- * a process takes some milliseconds. By any thread. */
+/* The carrier of a shared object, which is never unloaded; NULL: `text` says why. This uses the
+ * file system, and the first call of a process takes some milliseconds. Any thread may call it. */
 const bw_carrier_t *bw_carrier_load(const char *file, char text[BW_TEXT_BYTES]);
+
+/* What bw_carrier_load has returned for that file before, whose name has `len` bytes; NULL if this
+ * process has not loaded it yet. Any thread may call it, and it does not wait. */
+const bw_carrier_t *bw_carrier_loaded(const char *file, size_t len);
 
 #endif

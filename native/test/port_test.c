@@ -442,6 +442,36 @@ static void any_thread_may_call(void)
     CHECK_IN(stop());
 }
 
+#ifdef BW_TEST_RDMA
+static bool is_loaded(void)
+{
+    return strcmp(carrier->kind, "rdma") == 0;
+}
+
+/* Whoever connects does not wait for the jobs before it, such as the rest of a link to a slow peer.
+ */
+static void a_loaded_carrier_needs_no_thread(void)
+{
+    words_t use = {.len = 0};
+    vm_reply_t reply;
+
+    put_bytes(&use, carrier->kind, strlen(carrier->kind) + 1);
+    put_bytes(&use, RDMA_LIBRARY, strlen(RDMA_LIBRARY));
+    CHECK_IN(start());
+    CHECK(port_uses(one, carrier->kind));
+    vm_hold_jobs(true);
+    reply = vm_control(other, COMMAND_USE, use.bytes, use.len);
+    CHECK_EQ(reply.len, 1);
+    CHECK_EQ(reply.bytes[0], 0);
+    CHECK(port_does(other, COMMAND_PROBE, &(words_t){{0, 0, 0, 0, 0, 1, 0, 0}, 8}, NULL));
+    CHECK_IN(stop());
+}
+
+static const check_case_t of_loaded[] = {
+    {"a_loaded_carrier_needs_no_thread", a_loaded_carrier_needs_no_thread},
+};
+#endif
+
 static const check_case_t cases[] = {
     {"frames_go_both_ways", frames_go_both_ways},
     {"frames_that_gather_come", frames_that_gather_come},
@@ -465,5 +495,8 @@ int main(int argc, char **argv)
 {
     check_carriers(cases, sizeof cases / sizeof *cases, NULL, argc, argv);
     check_carriers(of_sockets, sizeof of_sockets / sizeof *of_sockets, has_packets, argc, argv);
+#ifdef BW_TEST_RDMA
+    check_carriers(of_loaded, sizeof of_loaded / sizeof *of_loaded, is_loaded, argc, argv);
+#endif
     return check_end();
 }
