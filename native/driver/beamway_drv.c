@@ -9,11 +9,11 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "erl_driver.h"
 
+#include "closing.h"
 #include "establish.h"
 #include "job.h"
 #include "lane.h"
@@ -442,48 +442,6 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
     return (ErlDrvData)self;
 }
 
-/* For the async thread, which may have others before it. Not each silent peer has a second then. */
-typedef struct {
-    bw_leftover_t left;
-    struct timespec closed;
-} later_t;
-
-static void free_later(void *data)
-{
-    later_t *later = data;
-    struct timespec now;
-    int64_t waited_ms;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &now); /* the VM's clock is for schedulers alone */
-    waited_ms = (now.tv_sec - later->closed.tv_sec) * 1000;
-    waited_ms += (now.tv_nsec - later->closed.tv_nsec) / 1000000;
-    bw_leftover_free_late(&later->left, waited_ms);
-    driver_free(later);
-}
-
-static void close_link(bw_port_t *self)
-{
-    bw_leftover_t left;
-    later_t *later;
-
-    self->pump.link->ops->close(self->pump.link, &left);
-    /* stop_select closes it, maybe within this call, when no poller looks at it any more. */
-    if (self->active || self->establish.is_selected)
-        driver_select(self->pump.port, (ErlDrvEvent)(intptr_t)left.fd, ERL_DRV_READ | ERL_DRV_USE,
-                      0);
-    else
-        close(left.fd);
-    later = driver_alloc(sizeof *later);
-    if (!later) {
-        bw_leftover_free(&left);
-        return;
-    }
-    later->left = left;
-    (void)clock_gettime(CLOCK_MONOTONIC, &later->closed);
-    if (driver_async(self->pump.port, NULL, free_later, later, NULL) < 0)
-        free_later(later);
-}
-
 static void drv_stop(ErlDrvData data)
 {
     bw_port_t *self = (bw_port_t *)data;
@@ -493,7 +451,7 @@ static void drv_stop(ErlDrvData data)
     pump_drop(&self->pump);
     establish_close(&self->establish);
     if (self->pump.link)
-        close_link(self);
+        close_link(self->pump.port, self->pump.link, self->active || self->establish.is_selected);
     pump_stop_polling(&self->pump);
     /* After the link: whoever sees the guard's end finds everything in the ring. */
     lane_stop(&self->lane);

@@ -2,9 +2,8 @@
 
 #include "establish.h"
 
-#include <unistd.h>
-
 #include "../link/bytes.h"
+#include "closing.h"
 
 static ErlDrvEvent event_of(const bw_link_t *link)
 {
@@ -77,7 +76,7 @@ static void begin(establish_t *establish, bw_link_t *link, ErlDrvTermData caller
         establish->is_selected = true;
         return;
     }
-    link->ops->close(link, NULL);
+    close_link(establish->port, link, false);
     establish->link = NULL;
     reply_reason(reply, "the link's descriptor cannot be polled");
 }
@@ -146,7 +145,7 @@ void establish_done(establish_t *establish, job_t *job)
     if (job->carrier)
         establish->carrier = job->carrier;
     if (job->link && establish->link)
-        job->link->ops->close(job->link, NULL); /* another one has come before it */
+        close_link(establish->port, job->link, false); /* another one has come before it */
     else if (job->link)
         begin(establish, job->link, job->caller, &job->reply);
 }
@@ -207,16 +206,7 @@ void establish_tell(establish_t *establish)
 
 void establish_close(establish_t *establish)
 {
-    bw_leftover_t left;
-
-    if (!establish->link)
-        return;
-    establish->link->ops->close(establish->link, &left);
-    bw_leftover_free(&left);
-    if (establish->is_selected)
-        driver_select(establish->port, (ErlDrvEvent)(intptr_t)left.fd, ERL_DRV_READ | ERL_DRV_USE,
-                      0);
-    else if (left.fd >= 0)
-        close(left.fd);
+    if (establish->link)
+        close_link(establish->port, establish->link, establish->is_selected);
     establish->link = NULL;
 }
