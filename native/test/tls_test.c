@@ -7,7 +7,9 @@
 #include "carriers.h"
 
 #include "../link/socket_link.h"
+#include "../link/tls/session.h"
 #include "../link/tls/tls.h"
+#include "../link/tls/wire.h"
 
 #define RING BW_RING_MIN_BYTES
 #define SPLICE_BYTES 65536
@@ -442,6 +444,115 @@ static void keys_are_replaced(void)
     CHECK_IN(stop());
 }
 
+/* Even if each record has a key of its own, that is no flood of messages. */
+static void each_record_may_have_a_key(void)
+{
+    bw_span_t span;
+
+    CHECK_IN(start_linked());
+    bw_tls_limit_key(here.links[0], 1);
+    for (int round = 0; round < 100; round++) {
+        CHECK_IN(say("x"));
+        CHECK_EQ(hear(&span), BW_OK);
+        here.links[1]->ops->release(here.links[1], span.len);
+    }
+    CHECK_IN(stop());
+}
+
+/* After the handshake with the server, the client is libssl alone. */
+static struct {
+    bw_socket_t socket;
+    bw_tls_wire_t wire;
+    bw_tls_session_t session;
+} raw;
+
+static void start_raw(void)
+{
+    static const uint8_t key[BW_TLS_KEY_BYTES] = "key";
+    bw_error_t error = {0};
+    bw_tls_hands_t hands = BW_TLS_SHAKING;
+    char text[BW_TEXT_BYTES];
+
+    CHECK_IN(start());
+    CHECK_EQ(make_end(1, "key", "", 0), BW_OK);
+    memset(&raw, 0, sizeof raw);
+    raw.socket = (bw_socket_t){.fd = here.outside[0]};
+    CHECK_EQ(bw_tls_wire_make(&raw.wire, &raw.socket, BW_TLS_WIRE_BYTES, &error), BW_OK);
+    CHECK_EQ(bw_tls_session_make(&raw.session, false, key, &raw.wire, &error), BW_OK);
+    for (int i = 0; i < 10 && !(hands == BW_TLS_SHAKEN && is_settled(1)); i++) {
+        raw.socket.may_read = true;
+        hands = bw_tls_session_shake(&raw.session, &raw.wire, text);
+        bw_socket_push(&raw.socket, &raw.wire.out);
+        while (carry_from(0))
+            ;
+        step_both();
+        while (carry_from(1))
+            ;
+    }
+    CHECK_EQ(hands, BW_TLS_SHAKEN);
+    CHECK_EQ(here.reports[1].state, BW_LINKED);
+}
+
+static void raw_sends(void)
+{
+    bw_socket_push(&raw.socket, &raw.wire.out);
+    while (carry_from(0))
+        ;
+}
+
+static void stop_raw(void)
+{
+    bw_tls_session_free(&raw.session);
+    bw_tls_wire_free(&raw.wire);
+    CHECK_IN(stop());
+}
+
+/* libssl would read such messages until the socket has no more, however long that takes. */
+static void a_peer_that_only_changes_keys_is_cut(void)
+{
+    bw_link_t *server;
+    bw_span_t span;
+
+    CHECK_IN(start_raw());
+    server = here.links[1];
+    for (int i = 0; i < 1000; i++) {
+        CHECK(SSL_key_update(raw.session.ssl, SSL_KEY_UPDATE_NOT_REQUESTED));
+        CHECK_EQ(SSL_do_handshake(raw.session.ssl), 1);
+    }
+    CHECK_IN(raw_sends());
+    server->ops->clear_event(server);
+    CHECK_EQ(server->ops->peek(server, &span), BW_SYSTEM);
+    CHECK_EQ(strcmp(server->ops->reason(server), "beamway_tls_flooded"), 0);
+    CHECK_IN(stop_raw());
+}
+
+/* Records of a byte cost as much as those of 16 KB. No event follows them: the link says that there
+ * is more. */
+static void one_call_reads_a_bounded_number_of_records(void)
+{
+    size_t read = 0, calls = 0, done;
+    bw_link_t *server;
+    bw_span_t span;
+
+    CHECK_IN(start_raw());
+    server = here.links[1];
+    for (int i = 0; i < 1000; i++)
+        CHECK_EQ(SSL_write_ex(raw.session.ssl, "x", 1, &done), 1);
+    CHECK_IN(raw_sends());
+    server->ops->clear_event(server);
+    do {
+        while (server->ops->peek(server, &span) == BW_OK) {
+            CHECK(span.len <= 200);
+            read += span.len;
+            server->ops->release(server, span.len);
+            calls++;
+        }
+    } while (server->ops->arm_read(server) == BW_AGAIN);
+    CHECK_EQ(read, 1000);
+    CHECK(calls >= 5);
+    CHECK_IN(stop_raw());
+}
+
 /* A vector of pieces of all sizes goes out in as few records as it needs. */
 static void small_pieces_share_a_record(void)
 {
@@ -555,6 +666,9 @@ static const check_case_t cases[] = {
     {"half_a_record_is_no_word", half_a_record_is_no_word},
     {"an_end_is_told", an_end_is_told},
     {"keys_are_replaced", keys_are_replaced},
+    {"each_record_may_have_a_key", each_record_may_have_a_key},
+    {"a_peer_that_only_changes_keys_is_cut", a_peer_that_only_changes_keys_is_cut},
+    {"one_call_reads_a_bounded_number_of_records", one_call_reads_a_bounded_number_of_records},
     {"small_pieces_share_a_record", small_pieces_share_a_record},
     {"what_is_encrypted_goes_when_there_is_room", what_is_encrypted_goes_when_there_is_room},
     {"who_waits_has_read_all", who_waits_has_read_all},

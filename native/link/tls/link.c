@@ -10,6 +10,9 @@
 /* What one call decrypts or encrypts at most, at 1 GB/s and more. */
 #define PIECE_BYTES ((uint64_t)256 * 1024)
 
+/* The same of records, at 1 us and more for each. */
+#define PIECE_RECORDS 128
+
 typedef struct {
     bw_socket_link_t base; /* first: a bw_link_t pointer is a tls_link_t pointer */
     bw_tls_wire_t wire;
@@ -137,9 +140,12 @@ static void note_end(tls_link_t *tls, int error)
     else if (bw_tls_wire_has_ended(&tls->wire))
         bw_socket_link_end(link, bw_socket_link_reason_of(link, tls->base.socket.read_error));
     else if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) {
-        bw_socket_link_end(link, "beamway_tls_corrupt");
+        const char *reason =
+            tls->wire.messages_left < 0 ? "beamway_tls_flooded" : "beamway_tls_corrupt";
+
+        bw_socket_link_end(link, reason);
         push_wire(tls); /* the alert */
-        bw_socket_link_cut(link, "beamway_tls_corrupt");
+        bw_socket_link_cut(link, reason);
     }
 }
 
@@ -151,7 +157,7 @@ static size_t tls_read(bw_link_t *link, struct iovec *iov, int count)
     (void)count;
     ERR_clear_error();
     tls->base.has_more = true;
-    while (got < most) {
+    for (int records = 0; got < most && records < PIECE_RECORDS; records++) {
         int done = SSL_read_ex(tls->session.ssl, (uint8_t *)iov->iov_base + got, most - got, &n);
 
         if (done != 1) {
@@ -159,6 +165,7 @@ static size_t tls_read(bw_link_t *link, struct iovec *iov, int count)
             break;
         }
         got += n;
+        tls->wire.messages_left = BW_TLS_LATER_MESSAGES;
     }
     return got;
 }

@@ -51,6 +51,16 @@ static int find_key(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION *
     return 1;
 }
 
+/* A message of libssl's own: it does not go on to the next record if there were too many. */
+static void count_message(int is_ours, int version, int type, const void *bytes, size_t len,
+                          SSL *ssl, void *unused)
+{
+    bw_tls_wire_t *wire = BIO_get_data(SSL_get_rbio(ssl));
+
+    (void)version, (void)bytes, (void)len, (void)unused;
+    wire->messages_left -= !is_ours && type == SSL3_RT_HANDSHAKE;
+}
+
 static SSL_CTX *new_context(void)
 {
     SSL_CTX *context = SSL_CTX_new(TLS_method());
@@ -64,6 +74,7 @@ static SSL_CTX *new_context(void)
     SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
     SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_msg_callback(context, count_message);
     SSL_CTX_set_psk_use_session_callback(context, use_key);
     SSL_CTX_set_psk_find_session_callback(context, find_key);
     return context;
@@ -128,7 +139,7 @@ static bw_tls_hands_t refused(char text[BW_TEXT_BYTES], const char *why)
     return BW_TLS_REFUSED;
 }
 
-bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, const bw_tls_wire_t *wire,
+bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, bw_tls_wire_t *wire,
                                     char text[BW_TEXT_BYTES])
 {
     int done, error;
@@ -139,6 +150,7 @@ bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, const bw_tls_wire
     if (done != 1 && (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE))
         return BW_TLS_SHAKING;
     OPENSSL_cleanse(session->key, sizeof session->key);
+    wire->messages_left = BW_TLS_LATER_MESSAGES;
     if (done == 1)
         return SSL_session_reused(session->ssl) ? BW_TLS_SHAKEN
                                                 : refused(text, "the peer does not know the key");

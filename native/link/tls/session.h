@@ -22,7 +22,7 @@ void bw_tls_session_free(bw_tls_session_t *session);
 typedef enum { BW_TLS_SHAKING, BW_TLS_SHAKEN, BW_TLS_REFUSED } bw_tls_hands_t;
 
 /* Goes on as far as the wire lets it. REFUSED: `text` says why. */
-bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, const bw_tls_wire_t *wire,
+bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, bw_tls_wire_t *wire,
                                     char text[BW_TEXT_BYTES]);
 
 #endif

@@ -11,6 +11,7 @@ bw_status_t bw_tls_wire_make(bw_tls_wire_t *wire, bw_socket_t *sock, uint64_t ou
     bw_status_t status = bw_buffer_make(&wire->out, "beamway-tls", out_bytes, error_p);
 
     wire->socket = sock;
+    wire->messages_left = BW_TLS_HANDSHAKE_MESSAGES;
     return status == BW_OK ? bw_buffer_make(&wire->in, "beamway-tls", BW_TLS_WIRE_BYTES, error_p)
                            : status;
 }
@@ -57,6 +58,8 @@ static int bio_read(BIO *bio, char *to, int most)
     size_t n;
 
     BIO_clear_retry_flags(bio);
+    if (wire->messages_left < 0)
+        return -1;
     if (bw_buffer_fill(&wire->in) == 0)
         pull(wire);
     n = bw_buffer_get(&wire->in, to, (size_t)most);

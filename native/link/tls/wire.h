@@ -18,9 +18,16 @@
 /* What is encrypted before the socket is asked: 7 records. */
 #define BW_TLS_WIRE_BYTES ((uint64_t)128 * 1024)
 
+/* So many handshake messages may come: until the hands are shaken, and then between two records
+ * with content. Beamway sends one at a time, a new key. Each costs libssl 15 us, and one read goes
+ * on until content comes. */
+#define BW_TLS_HANDSHAKE_MESSAGES 16
+#define BW_TLS_LATER_MESSAGES 2
+
 typedef struct {
     bw_buffer_t out, in;
     bw_socket_t *socket;
+    int messages_left; /* below 0: libssl gets nothing more */
     bool is_expecting; /* nothing has come but, maybe, BW_TLS_READY */
 } bw_tls_wire_t;
 
