@@ -86,6 +86,27 @@ static void set_flush(bw_port_t *self, unsigned long ms)
     driver_set_timer(self->pump.port, ms);
 }
 
+static unsigned long ms_until(int64_t at_ms)
+{
+    int64_t now = bw_now_ms();
+
+    return at_ms > now ? (unsigned long)(at_ms - now) : 0;
+}
+
+/* Everything has been flushed. If rounds follow each other closely the timer stays, because the
+ * next round would set it again. */
+static void cancel_flush(bw_port_t *self)
+{
+    if (!self->timer_is_to_flush || !self->rounds.is_apart || self->pump.is_unflushed ||
+        self->is_cut || self->is_closing || lane_owns_timer(&self->lane))
+        return;
+    self->timer_is_to_flush = false;
+    if (self->check_is_due)
+        driver_set_timer(self->pump.port, ms_until(self->check_at_ms));
+    else
+        driver_cancel_timer(self->pump.port);
+}
+
 /* Idle memory is looked for once a second while there is output, if the link can have any. */
 static void check_later(bw_port_t *self)
 {
@@ -266,11 +287,15 @@ static void after_drain(bw_port_t *self, bool is_sound)
 
 static bool command_flush(bw_port_t *self)
 {
+    bool is_sound;
+
     if (!self->pump.link)
         return false;
     if (self->lane.is_on) {
         self->lane.is_flush_asked = false;
-        if (!flush(self))
+        if (flush(self))
+            cancel_flush(self);
+        else
             fail(self);
         return true;
     }
@@ -278,7 +303,10 @@ static bool command_flush(bw_port_t *self)
     self->flusher = driver_caller(self->pump.port);
     self->has_flusher = true;
     self->is_flush_asked = false;
-    after_drain(self, flush(self));
+    is_sound = flush(self);
+    if (is_sound)
+        cancel_flush(self);
+    after_drain(self, is_sound);
     return true;
 }
 
@@ -481,6 +509,8 @@ static bool flush_soon(bw_port_t *self)
         set_flush(self, FLUSH_MS);
         return true;
     }
+    if (!self->is_flush_asked)
+        bw_rounds_forget(&self->rounds, bw_now_us());
     if (!self->has_flusher || bw_rounds_are_single(&self->rounds))
         return flush(self);
     if (self->pump.spinning) {
@@ -599,13 +629,6 @@ static void drv_flush(ErlDrvData data)
     if (!self->lane.is_on)
         pump_finish(&self->pump);
     close_later(self);
-}
-
-static unsigned long ms_until(int64_t at_ms)
-{
-    int64_t now = bw_now_ms();
-
-    return at_ms > now ? (unsigned long)(at_ms - now) : 0;
 }
 
 /* Ends the wait for a peer that takes nothing more: the VM then finds the queue empty. */

@@ -14,7 +14,9 @@
  * few in, by turns. Nodes that call each other now and then do not take turns, but there is time
  * between. Neither gains anything by waiting. Where each round was a single frame the next one will
  * be, too, and there is nothing to gather at all: an answer by rpc is two frames, but a process
- * runs between them.
+ * runs between them. A link that is new, or that was quiet for a while, is taken for such a one
+ * until it shows otherwise: waiting for others costs two processes a turn and sets a timer, which
+ * a link that is hardly used cannot win back.
  *
  * Pure: the caller brings the counts and the time, in microseconds of any clock that does not go
  * back.
@@ -25,12 +27,21 @@ typedef struct {
     uint64_t turn;    /* frames out since the peer has sent, or since there was time between */
     uint32_t lone;    /* rounds in a row that were a lone caller's */
     uint32_t singles; /* of these, the last ones that were one frame each */
+    bool is_apart;    /* there was time between the last two rounds */
 } bw_rounds_t;
 
-#define BW_ROUND_LONE_FRAMES 3u /* a call is up to three: demonitor, monitor and the message */
-#define BW_ROUND_APART_US 200u  /* who sends again so late does not send in runs */
-#define BW_ROUND_NEAR_US 20u    /* who sends again so soon would have gathered it */
+#define BW_ROUND_LONE_FRAMES 3u  /* a call is up to three: demonitor, monitor and the message */
+#define BW_ROUND_APART_US 200u   /* who sends again so late does not send in runs */
+#define BW_ROUND_NEAR_US 20u     /* who sends again so soon would have gathered it */
+#define BW_ROUND_QUIET_US 10000u /* after so long, what came before says nothing any more */
 #define BW_ROUNDS_LONE 8u
+
+/* Before a frame is sent. A new link has been quiet since the clock began. */
+static inline void bw_rounds_forget(bw_rounds_t *rounds, uint64_t now_us)
+{
+    if (now_us - rounds->at_us >= BW_ROUND_QUIET_US)
+        rounds->lone = rounds->singles = BW_ROUNDS_LONE;
+}
 
 static inline void bw_round_ends(bw_rounds_t *rounds, uint64_t frames_out, uint64_t frames_in,
                                  uint64_t now_us)
@@ -38,10 +49,15 @@ static inline void bw_round_ends(bw_rounds_t *rounds, uint64_t frames_out, uint6
     uint64_t out = frames_out - rounds->out, in = frames_in - rounds->in;
     uint64_t since_us = now_us - rounds->at_us;
 
+    if (since_us >= BW_ROUND_QUIET_US) { /* one frame has gone out alone; the next may gather */
+        rounds->lone = BW_ROUNDS_LONE;
+        rounds->singles = BW_ROUNDS_LONE - 2;
+    }
+    rounds->is_apart = since_us >= BW_ROUND_APART_US;
     rounds->out = frames_out;
     rounds->in = frames_in;
     rounds->at_us = now_us;
-    rounds->turn = in > 0 || since_us >= BW_ROUND_APART_US ? out : rounds->turn + out;
+    rounds->turn = in > 0 || rounds->is_apart ? out : rounds->turn + out;
     if (rounds->turn > BW_ROUND_LONE_FRAMES || in > BW_ROUND_LONE_FRAMES) {
         rounds->lone = rounds->singles = 0;
         return;

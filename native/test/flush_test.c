@@ -22,6 +22,8 @@ static void start_line(int buffer, int (*answer)(void))
 
 static void stop_line(void)
 {
+    vm_stop_clock(false);
+    vm_loses_events = false;
     CHECK(!line.is_wrong);
     CHECK(line_is_clean());
     CHECK_EQ(open_descriptors(), descriptors);
@@ -37,9 +39,22 @@ static void all_arrives_and_the_end(void)
 
 /* ---- in time ---- */
 
+/* The port gathers from then on, until time goes on. */
+static void many_send(void)
+{
+    vm_stop_clock(true);
+    for (uint32_t i = 0; i < 3 * BW_ROUND_LONE_FRAMES; i++)
+        line_sends(1);
+    do
+        (void)line_runs(0);
+    while (line_is_flushed());
+    CHECK(line_arrives());
+}
+
 static void the_flusher_sends_what_has_gathered(void)
 {
     CHECK_IN(start_line(0, NULL));
+    CHECK_IN(many_send());
     for (uint32_t len = 1; len < 50; len++)
         line_sends(len);
     (void)vm_run(0);
@@ -55,6 +70,7 @@ static void the_flusher_sends_what_has_gathered(void)
 static void nothing_waits_for_a_flusher_that_does_not_come(void)
 {
     CHECK_IN(start_line(0, NULL));
+    CHECK_IN(many_send());
     for (uint32_t i = 1; i < 20; i++) {
         for (uint32_t many = 0; many <= BW_ROUND_LONE_FRAMES; many++)
             line_sends(i);
@@ -63,24 +79,49 @@ static void nothing_waits_for_a_flusher_that_does_not_come(void)
         (void)line_runs(0);
         CHECK(line_arrives());
     }
-    CHECK(line_is_flushed());
+    CHECK(line_poll_us > 0 || line_is_flushed());
     CHECK_IN(all_arrives_and_the_end());
 }
 
-/* Who sends a packet now and then has nothing to gather, and asks for no flusher. */
+/* Who sends a packet now and then has nothing to gather: nobody is asked for, no timer is set. So
+ * it is from the first packet on, and again after others have sent many. */
 static void single_packets_go_out_at_once(void)
 {
     CHECK_IN(start_line(0, NULL));
     for (uint32_t i = 1; i < 20; i++) {
+        if (i == 10)
+            CHECK_IN(many_send());
+        vm_skip(1000);
+        while (line_runs(0))
+            ;
+        vm_stop_clock(false);
         line_sends(i);
-        if (i > BW_ROUNDS_LONE)
-            CHECK(line_arrives());
-        else
-            CHECK(!line_is_read(SIZE_MAX));
+        CHECK(line_arrives());
+        CHECK(!line_is_flushed());
         vm_skip(1);
-        (void)line_runs(0);
+        CHECK(!line_runs(0));
+    }
+    CHECK_IN(all_arrives_and_the_end());
+}
+
+/* The flusher has come in time: the timer for its absence is of no use any more. */
+static void no_timer_outlives_the_flusher(void)
+{
+    if (line_poll_us > 0)
+        return; /* a look flushes, too, and leaves the timer */
+    CHECK_IN(start_line(0, NULL));
+    CHECK_IN(many_send());
+    for (int i = 0; i < 10; i++) {
+        vm_skip(1);
+        while (line_runs(0))
+            ;
+        for (uint32_t many = 0; many <= BW_ROUND_LONE_FRAMES; many++)
+            line_sends(5);
+        CHECK(!line_is_read(SIZE_MAX));
+        CHECK(line_is_flushed());
         CHECK(line_arrives());
         vm_skip(1);
+        CHECK(!line_runs(0));
     }
     CHECK_IN(all_arrives_and_the_end());
 }
@@ -281,27 +322,30 @@ static void a_peer_goes_while_both_queues_are_full(void)
     }
 }
 
-/* The write finds it, by a packet, the flusher or a tick: what had arrived is read, then the port
- * ends, though no event comes. */
+/* The write finds it, by a large packet, the flusher, a tick or a small packet: what had arrived is
+ * read, then the port ends, though no event comes. */
 static void a_reset_that_the_vm_misses_ends_the_port(void)
 {
     struct linger at_once = {.l_onoff = 1};
     const uint8_t packet[] = {0, 0, 0, 4, 1, 2, 3, 4, 0, 0, 0, 9, 5};
 
-    for (int by = 0; by < 3; by++) {
+    for (int by = 0; by < 4; by++) {
         CHECK_IN(start_line(0, NULL));
+        if (by == 1)
+            CHECK_IN(many_send());
         CHECK_EQ(send(line.peer, packet, sizeof packet, 0), sizeof packet);
         CHECK_EQ(setsockopt(line.peer, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
         close(line.peer);
         line.peer = -1;
         vm_loses_events = true;
-        if (by < 2)
+        if (by != 2)
             line_sends(by == 0 ? 200000 : 10);
         if (by == 1)
             CHECK(line.is_looking ? line_runs(0) : line_is_flushed());
         if (by == 2)
             line_ticks();
         CHECK(vm_reason(line.port) == NULL);
+        vm_stop_clock(false);
         do
             (void)line_runs(0);
         while (line.is_looking);
@@ -315,6 +359,7 @@ static void a_reset_that_the_vm_misses_ends_the_port(void)
 static const check_case_t cases[] = {
     {"the_flusher_sends_what_has_gathered", the_flusher_sends_what_has_gathered},
     {"single_packets_go_out_at_once", single_packets_go_out_at_once},
+    {"no_timer_outlives_the_flusher", no_timer_outlives_the_flusher},
     {"nothing_waits_for_a_flusher_that_does_not_come",
      nothing_waits_for_a_flusher_that_does_not_come},
     {"room_may_be_missing_at_each_call", room_may_be_missing_at_each_call},

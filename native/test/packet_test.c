@@ -409,9 +409,12 @@ static void talk(bw_rounds_t *rounds, int count, uint64_t out, uint64_t in, uint
         bw_round_ends(rounds, rounds->out + out, rounds->in + in, rounds->at_us + apart_us);
 }
 
+/* Many frames have gone out at once. */
+static const bw_rounds_t of_many = {.at_us = 1000000};
+
 static void a_lone_caller_is_told_from_many(void)
 {
-    bw_rounds_t rounds = {0};
+    bw_rounds_t rounds = of_many;
 
     CHECK(!bw_rounds_are_lone(&rounds));
     talk(&rounds, BW_ROUNDS_LONE - 1, 3, 1, 30);
@@ -435,7 +438,7 @@ static void a_lone_caller_is_told_from_many(void)
 /* Two nodes of a mesh: each calls the other, by rpc, whenever its turn comes. */
 static void single_frames_need_no_gathering(void)
 {
-    bw_rounds_t rounds = {0};
+    bw_rounds_t rounds = of_many;
 
     CHECK(!bw_rounds_are_single(&rounds));
     for (uint32_t i = 0; i < BW_ROUNDS_LONE; i += 3) {
@@ -455,7 +458,29 @@ static void single_frames_need_no_gathering(void)
     CHECK(!bw_rounds_are_single(&rounds) && !bw_rounds_are_lone(&rounds));
 }
 
+static void a_quiet_link_is_as_a_new_one(void)
+{
+    bw_rounds_t rounds = {0};
+
+    bw_rounds_forget(&rounds, 1000000);
+    CHECK(bw_rounds_are_lone(&rounds) && bw_rounds_are_single(&rounds));
+    rounds.at_us = 1000000;
+    talk(&rounds, 1, BW_ROUND_LONE_FRAMES + 1, 0, 50);
+    CHECK(!bw_rounds_are_lone(&rounds) && !bw_rounds_are_single(&rounds));
+    bw_rounds_forget(&rounds, rounds.at_us + BW_ROUND_QUIET_US - 1);
+    CHECK(!bw_rounds_are_lone(&rounds));
+    bw_rounds_forget(&rounds, rounds.at_us + BW_ROUND_QUIET_US);
+    CHECK(bw_rounds_are_lone(&rounds) && bw_rounds_are_single(&rounds));
+    talk(&rounds, 1, 1, 0, BW_ROUND_QUIET_US);
+    CHECK(bw_rounds_are_lone(&rounds) && !bw_rounds_are_single(&rounds)); /* a second may follow */
+    talk(&rounds, 1, 1, 1, 50);
+    CHECK(bw_rounds_are_single(&rounds));
+    talk(&rounds, 1, BW_ROUND_LONE_FRAMES + 1, 0, BW_ROUND_QUIET_US);
+    CHECK(!bw_rounds_are_lone(&rounds)); /* it shows otherwise at once */
+}
+
 static const check_case_t cases[] = {
+    {"a_quiet_link_is_as_a_new_one", a_quiet_link_is_as_a_new_one},
     {"a_lone_caller_is_told_from_many", a_lone_caller_is_told_from_many},
     {"single_frames_need_no_gathering", single_frames_need_no_gathering},
     {"what_gathers_goes_out_by_one_call", what_gathers_goes_out_by_one_call},

@@ -35,14 +35,23 @@ void vm_unlock(void)
     pthread_mutex_unlock(&vm.lock);
 }
 
-static _Atomic int64_t skipped_ms;
+static _Atomic int64_t skipped_ms, stopped_us;
 
 static int64_t now_us(void)
 {
     struct timespec now;
 
+    if (stopped_us != 0)
+        return stopped_us + 1000 * skipped_ms;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000 + 1000 * skipped_ms;
+}
+
+void vm_stop_clock(bool on)
+{
+    stopped_us = 0;
+    if (on)
+        stopped_us = now_us() - 1000 * skipped_ms;
 }
 
 /* Of timers: it stands still, however long a thread is kept from running, but for vm_skip. */

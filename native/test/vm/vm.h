@@ -46,6 +46,9 @@ bool vm_run(int ms);
  * is kept from running does not meet them. */
 void vm_skip(int ms);
 
+/* The driver's clock stands still as well, but for vm_skip. */
+void vm_stop_clock(bool on);
+
 /* The next term that the port has sent to its owner or another process, as text: atoms and numbers
  * as they are, a port as `port`, a binary as its length. NULL: none. */
 const char *vm_heard(ErlDrvPort port);
