@@ -344,8 +344,9 @@ static bool is_block(int fd, uint64_t size, struct stat *st)
 
     if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, st) < 0 || fstatfs(fd, &fs) < 0)
         return false;
+    /* st_blocks would also count pages behind the end. */
     return S_ISREG(st->st_mode) && fs.f_type == TMPFS && size > 0 && size <= PTRDIFF_MAX &&
-           (uint64_t)st->st_size == size && (uint64_t)st->st_blocks * 512 >= size;
+           (uint64_t)st->st_size == size && lseek(fd, 0, SEEK_HOLE) == (off_t)size;
 }
 
 /* The block if this process has it already. Numbers of inodes may come round on some systems; the

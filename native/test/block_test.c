@@ -464,6 +464,32 @@ static int without_pages(void)
     return sealed(SIZE, 0, ALL_SEALS);
 }
 
+/* As many pages as it should have, but behind its end. */
+static int with_pages_elsewhere(void)
+{
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    return fd >= 0 && ftruncate(fd, SIZE) == 0 &&
+                   fallocate(fd, FALLOC_FL_KEEP_SIZE, 2 * SIZE, 2 * SIZE) == 0 &&
+                   fcntl(fd, F_ADD_SEALS, ALL_SEALS) == 0
+               ? fd
+               : -1;
+}
+
+/* All but one in its middle. */
+static int with_a_hole(void)
+{
+    static const char bytes[SIZE / 4] = "bytes";
+    int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    return fd >= 0 && ftruncate(fd, SIZE) == 0 && pwrite(fd, bytes, sizeof bytes, 0) > 0 &&
+                   pwrite(fd, bytes, sizeof bytes, SIZE - sizeof bytes) > 0 &&
+                   fallocate(fd, FALLOC_FL_KEEP_SIZE, 2 * SIZE, 2 * SIZE) == 0 &&
+                   fcntl(fd, F_ADD_SEALS, ALL_SEALS) == 0
+               ? fd
+               : -1;
+}
+
 static int plain_file(void)
 {
     char name[] = "/tmp/beamway-block-test-XXXXXX";
@@ -505,6 +531,8 @@ static const rogue_t rogues[] = {
     {"shorter", shorter, 1, SIZE, sizeof(word_t), BW_REFUSED},
     {"longer", longer, 1, SIZE, sizeof(word_t), BW_REFUSED},
     {"without pages", without_pages, 1, SIZE, sizeof(word_t), BW_REFUSED},
+    {"with pages behind its end", with_pages_elsewhere, 1, SIZE, sizeof(word_t), BW_REFUSED},
+    {"with a hole", with_a_hole, 1, SIZE, sizeof(word_t), BW_REFUSED},
     {"a file", plain_file, 1, SIZE, sizeof(word_t), BW_REFUSED},
     {"a directory", directory, 1, SIZE, sizeof(word_t), BW_REFUSED},
     {"a path", path_only, 1, SIZE, sizeof(word_t), BW_REFUSED},
