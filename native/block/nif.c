@@ -400,11 +400,24 @@ static ERL_NIF_TERM take(ErlNifEnv *env, const ERL_NIF_TERM argv[], bool beyond)
     return pair(env, "ok", term);
 }
 
-/* take_nif(Channel, Number, Bytes) */
-static ERL_NIF_TERM take_one(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+static ERL_NIF_TERM take_now(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     (void)argc;
     return take(env, argv, false);
+}
+
+/* Looking for holes takes about 10 us a megabyte: what is larger goes to a dirty scheduler. */
+#define TAKE_BYTES ((ErlNifUInt64)64 * 1024 * 1024)
+
+/* take_nif(Channel, Number, Bytes) */
+static ERL_NIF_TERM take_one(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
+{
+    ErlNifUInt64 size;
+
+    if (enif_get_uint64(env, argv[2], &size) && size > TAKE_BYTES)
+        return enif_schedule_nif(env, "take_nif", ERL_NIF_DIRTY_JOB_CPU_BOUND, take_now, argc,
+                                 argv);
+    return take_now(env, argc, argv);
 }
 
 /* copy_nif(Channel, Number, Bytes) */
