@@ -115,6 +115,26 @@ static void trim_gives_memory_back(void)
     accepted->ops->close(accepted, NULL);
 }
 
+/* A link that is used now and then is not worth a timer: its user does not call trim. */
+static void a_little_is_not_spare(void)
+{
+    bw_link_t *joined = NULL, *accepted = NULL;
+    bw_error_t error = {0};
+
+    CHECK(open_link(RING, &joined, &accepted, &error));
+    for (int round = 0; round < 3; round++) {
+        CHECK_IN(flow(joined, accepted, 64 * 1024, 1));
+        CHECK(!joined->ops->has_spare(joined));
+        CHECK_IN(flow(joined, accepted, 1, 2));
+        CHECK(joined->ops->has_spare(joined));
+        CHECK(!accepted->ops->has_spare(accepted));
+        trim_all(joined);
+        CHECK(used_kb() <= IDLE_KB);
+    }
+    joined->ops->close(joined, NULL);
+    accepted->ops->close(accepted, NULL);
+}
+
 /* Nothing is given back while the peer has bytes to read: not even if it reads them later. */
 static void trim_waits_for_the_reader(void)
 {
@@ -243,6 +263,7 @@ static const check_case_t cases[] = {
     {"a_new_link_costs_nearly_nothing", a_new_link_costs_nearly_nothing},
     {"trim_gives_back_piece_by_piece", trim_gives_back_piece_by_piece},
     {"trim_gives_memory_back", trim_gives_memory_back},
+    {"a_little_is_not_spare", a_little_is_not_spare},
     {"trim_waits_for_the_reader", trim_waits_for_the_reader},
     {"idle_links_are_cheap", idle_links_are_cheap},
     {"a_frame_larger_than_the_ring_streams_through", a_frame_larger_than_the_ring_streams_through},

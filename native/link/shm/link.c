@@ -160,6 +160,17 @@ static void shm_wake_self(bw_link_t *link)
 
 /* Only the producer punches, with the ring empty: the consumer then holds no span, and whatever is
  * written next comes from us. */
+/* So much of an idle ring stays, else a link that is used now and then would set a timer for each
+ * use, and fault in its pages again. */
+#define KEPT_BYTES ((uint64_t)64 * 1024)
+
+static bool shm_has_spare(const bw_link_t *link)
+{
+    const shm_link_t *shm = (const shm_link_t *)link;
+
+    return shm->tx.head - shm->trimmed_at > KEPT_BYTES;
+}
+
 static bool shm_trim(bw_link_t *link)
 {
     shm_link_t *shm = shm_of(link);
@@ -299,6 +310,7 @@ const bw_carrier_t bw_shm_carrier = {
     .clear_event = shm_clear_event,
     .wake_self = shm_wake_self,
     .trim = shm_trim,
+    .has_spare = shm_has_spare,
     .stats = shm_stats,
     .is_finished = shm_is_finished,
     .is_orphan = shm_is_orphan,
