@@ -106,12 +106,13 @@ static void enter(bw_block_t *block)
     blocks->inode[bucket_inode(block->inode)] = block;
 }
 
-/* Counts it, if there is room or `beyond`. */
-static bool count(bw_blocks_t *blocks, uint64_t size, bool beyond)
+/* Counts it, if there is room or `beyond`. One that has come has its descriptor already. */
+static bool count(bw_blocks_t *blocks, uint64_t size, bool has_come, bool beyond)
 {
     bw_blocks_info_t *info = &blocks->info;
+    uint64_t held = info->blocks + (has_come ? 0 : info->waiting);
 
-    if (!beyond && (info->blocks >= info->max_blocks || size > info->max_bytes ||
+    if (!beyond && (held >= info->max_blocks || size > info->max_bytes ||
                     info->bytes > info->max_bytes - size)) {
         info->refused++;
         return false;
@@ -119,6 +120,25 @@ static bool count(bw_blocks_t *blocks, uint64_t size, bool beyond)
     info->blocks++;
     info->bytes += size;
     return true;
+}
+
+bool bw_blocks_reserve(bw_blocks_t *blocks, bool beyond)
+{
+    bw_blocks_info_t *info = &blocks->info;
+    bool done;
+
+    pthread_mutex_lock(&blocks->lock);
+    done = beyond || info->blocks + info->waiting < info->max_blocks;
+    info->waiting += done;
+    pthread_mutex_unlock(&blocks->lock);
+    return done;
+}
+
+void bw_blocks_release(bw_blocks_t *blocks)
+{
+    pthread_mutex_lock(&blocks->lock);
+    blocks->info.waiting--;
+    pthread_mutex_unlock(&blocks->lock);
 }
 
 static void uncount(bw_blocks_t *blocks, uint64_t size)
@@ -129,12 +149,12 @@ static void uncount(bw_blocks_t *blocks, uint64_t size)
     pthread_mutex_unlock(&blocks->lock);
 }
 
-static bool counted(bw_blocks_t *blocks, uint64_t size, bool beyond)
+static bool counted(bw_blocks_t *blocks, uint64_t size)
 {
     bool done;
 
     pthread_mutex_lock(&blocks->lock);
-    done = count(blocks, size, beyond);
+    done = count(blocks, size, false, false);
     pthread_mutex_unlock(&blocks->lock);
     return done;
 }
@@ -162,7 +182,7 @@ bw_status_t bw_block_begin(bw_blocks_t *blocks, size_t size, bw_block_t **block_
 
     if (size == 0 || size > PTRDIFF_MAX)
         return bw_fail(error_p, BW_INVALID, "the size of the block", EINVAL);
-    if (!counted(blocks, size, false))
+    if (!counted(blocks, size))
         return bw_fail(error_p, BW_LIMIT, "there is no room for another block", 0);
     fd = memfd_create("beamway block", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
@@ -379,7 +399,7 @@ bw_status_t bw_block_adopt(bw_blocks_t *blocks, int fd, uint64_t size, bool beyo
     block = known(blocks, &st);
     if (block) {
         close(fd);
-    } else if (!count(blocks, size, beyond)) {
+    } else if (!count(blocks, size, true, beyond)) {
         status = bw_fail(error_p, BW_LIMIT, "there is no room for another block", 0);
     } else if (!(block = new_block(blocks, fd, size)) || map(block, error_p) != BW_OK) {
         status = block ? BW_LIMIT : bw_fail(error_p, BW_LIMIT, "memory for a block", ENOMEM);

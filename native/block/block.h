@@ -26,9 +26,11 @@ typedef struct {
     uint64_t max_blocks, max_bytes; /* beyond these no block is made */
     uint64_t made, received;        /* since the start */
     uint64_t refused;               /* found no room */
+    uint64_t waiting;               /* descriptors that came and were not adopted; as blocks */
 } bw_blocks_info_t;
 
-/* The blocks of this process. Descriptors: at most a quarter of what the process may open. */
+/* The blocks of this process. They and the descriptors that wait to become blocks are at most a
+ * quarter of what the process may open, but for those that are taken `beyond`. */
 bw_blocks_t *bw_blocks_new(uint64_t max_bytes);
 
 /* There are no blocks and no channels left. */
@@ -72,6 +74,11 @@ void bw_block_free(bw_block_t *block);
 
 /* By which another process can adopt the block; it stays the block's. */
 int bw_block_descriptor(const bw_block_t *block);
+
+/* Counts a descriptor that comes, until bw_blocks_release. False: there are too many, and it is not
+ * `beyond`. */
+bool bw_blocks_reserve(bw_blocks_t *blocks, bool beyond);
+void bw_blocks_release(bw_blocks_t *blocks);
 
 /* A block by the descriptor that a peer has passed, with one reference. BW_LIMIT: it would be too
  * many, unless `beyond`, or there is no memory; the descriptor is still the caller's, else it is

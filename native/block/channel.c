@@ -135,26 +135,40 @@ static void close_channel(bw_channel_t *channel)
     close(channel->fd);
     channel->fd = -1;
     for (size_t i = 0; i < BW_BLOCK_PASSED_MAX; i++)
-        if (channel->waiting[i].word.size > 0)
+        if (channel->waiting[i].word.size > 0) {
             close(channel->waiting[i].fd);
+            bw_blocks_release(channel->blocks);
+        }
     memset(channel->waiting, 0, sizeof channel->waiting);
 }
 
 /* The next word; a descriptor that came with it, or -1. BW_AGAIN: none waits. BW_REFUSED: the end.
  */
-static bw_status_t receive_word(int fd, word_t *word, int *with)
+static bw_status_t receive_word(int fd, int flags, word_t *word, int *with)
 {
     size_t count = 0;
     bw_status_t status;
 
     *with = -1;
-    status = bw_shm_receive(fd, word, sizeof *word, with, 1, &count);
+    status = bw_shm_receive(fd, word, sizeof *word, flags, with, 1, &count);
     if (status != BW_OK || count == (word->size > 0))
         return status;
     if (*with >= 0)
         close(*with);
     *with = -1;
     return BW_CORRUPT;
+}
+
+/* The same, but BW_LIMIT leaves the word where it is: this process can open no more descriptors. A
+ * word that has been looked at is received without its descriptor, which the look has brought. */
+static bw_status_t receive_block(int fd, word_t *word, int *with)
+{
+    bw_status_t status = receive_word(fd, MSG_PEEK, word, with);
+    char seen;
+
+    if (status == BW_OK)
+        (void)recv(fd, &seen, sizeof seen, MSG_DONTWAIT);
+    return status;
 }
 
 /* Word by word, so that the sender never counts more on their way than the socket holds. */
@@ -191,8 +205,18 @@ static bool store(bw_channel_t *channel, const word_t *word, int fd)
     return true;
 }
 
-/* At the receiver, under the lock: takes in all that waits. BW_REFUSED: the sender has gone. */
-static bw_status_t take_in(bw_channel_t *channel)
+/* Whether the sender has gone, without taking anything in. */
+static bw_status_t look_for_end(const bw_channel_t *channel)
+{
+    char first;
+    ssize_t n = recv(channel->fd, &first, sizeof first, MSG_PEEK | MSG_DONTWAIT);
+
+    return n > 0 ? BW_LIMIT : n < 0 && errno == EAGAIN ? BW_AGAIN : BW_REFUSED;
+}
+
+/* Receiver side, under the lock. Takes in what waits; `beyond` the limit only as far as the block
+ * of that number. BW_REFUSED: the sender has gone. BW_LIMIT: more waits. */
+static bw_status_t take_in(bw_channel_t *channel, uint64_t number, bool beyond)
 {
     for (;;) {
         bw_status_t status;
@@ -201,9 +225,14 @@ static bw_status_t take_in(bw_channel_t *channel)
 
         if (channel->fd < 0)
             return BW_REFUSED;
-        status = receive_word(channel->fd, &word, &fd);
+        if (beyond && find_waiting(channel, number, false))
+            return BW_OK;
+        if (!bw_blocks_reserve(channel->blocks, beyond))
+            return look_for_end(channel);
+        status = receive_block(channel->fd, &word, &fd);
         if (status == BW_OK && store(channel, &word, fd))
             continue;
+        bw_blocks_release(channel->blocks);
         if (status != BW_OK && status != BW_CORRUPT)
             return status;
         channel->corrupt = true;
@@ -222,7 +251,7 @@ static bw_status_t hear(bw_channel_t *channel)
 
         if (channel->fd < 0)
             return BW_REFUSED;
-        status = receive_word(channel->fd, &word, &fd);
+        status = receive_word(channel->fd, 0, &word, &fd);
         if (status == BW_AGAIN)
             return BW_AGAIN;
         if (fd >= 0)
@@ -239,12 +268,12 @@ static bw_status_t hear(bw_channel_t *channel)
 
 bool bw_channel_look(bw_channel_t *channel)
 {
-    bool open;
+    bw_status_t status;
 
     pthread_mutex_lock(&channel->lock);
-    open = (channel->sends ? hear(channel) : take_in(channel)) == BW_AGAIN;
+    status = channel->sends ? hear(channel) : take_in(channel, 0, false);
     pthread_mutex_unlock(&channel->lock);
-    return open;
+    return status == BW_AGAIN || status == BW_LIMIT;
 }
 
 bw_status_t bw_channel_pass(bw_channel_t *channel, bw_block_t *block, uint64_t *number_p,
@@ -277,23 +306,30 @@ bw_status_t bw_channel_pass(bw_channel_t *channel, bw_block_t *block, uint64_t *
 bw_status_t bw_channel_take(bw_channel_t *channel, uint64_t number, uint64_t size, bool beyond,
                             bw_block_t **block_p, bw_error_t *error_p)
 {
-    bw_status_t status = BW_OK;
+    bw_status_t status = BW_OK, taken_in = BW_OK;
     waiting_t *waiting;
 
     pthread_mutex_lock(&channel->lock);
     waiting = find_waiting(channel, number, false);
     if (!waiting) {
-        (void)take_in(channel);
+        taken_in = take_in(channel, number, beyond);
         waiting = find_waiting(channel, number, false);
     }
     if (channel->corrupt)
         status = bw_fail(error_p, BW_CORRUPT, "the peer has passed no block", 0);
+    else if (!waiting && taken_in == BW_LIMIT)
+        status =
+            bw_fail(error_p, BW_LIMIT, "no descriptor is left for a block (ulimit -n?)", EMFILE);
     else if (!waiting)
         status = bw_fail(error_p, BW_REFUSED, "the peer has not passed this block", 0);
     else if (waiting->word.size != size)
         status = bw_fail(error_p, BW_CORRUPT, "the block has another size", 0);
-    else
+    else {
+        bw_blocks_release(channel->blocks);
         status = bw_block_adopt(channel->blocks, waiting->fd, size, beyond, block_p, error_p);
+        if (status == BW_LIMIT)
+            (void)bw_blocks_reserve(channel->blocks, true);
+    }
     /* Whatever it was, but for want of room, its descriptor is gone. */
     if (waiting && waiting->word.size == size && status != BW_LIMIT) {
         *waiting = (waiting_t){.fd = -1};

@@ -41,8 +41,9 @@ bw_status_t bw_channel_pass(bw_channel_t *channel, bw_block_t *block, uint64_t *
 
 /*
  * Takes a block, with one reference. BW_LIMIT: it would be too many; it still can be taken, and
- * bw_channel_take with `beyond` does so. BW_REFUSED, BW_CORRUPT: the peer has not passed what it
- * says, or not what a block is.
+ * bw_channel_take with `beyond` does so. With `beyond`, BW_LIMIT says that this process has no
+ * descriptor or no memory left: it can be taken when it has some. BW_REFUSED, BW_CORRUPT: the peer
+ * has not passed what it says, or not what a block is.
  */
 bw_status_t bw_channel_take(bw_channel_t *channel, uint64_t number, uint64_t size, bool beyond,
                             bw_block_t **block_p, bw_error_t *error_p);

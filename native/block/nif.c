@@ -389,7 +389,7 @@ static ERL_NIF_TERM take(ErlNifEnv *env, const ERL_NIF_TERM argv[], bool beyond)
         !enif_get_uint64(env, argv[2], &size))
         return enif_make_badarg(env);
     status = bw_channel_take(channel, number, size, beyond, &block, &error);
-    if (status == BW_LIMIT && !beyond)
+    if (status == BW_LIMIT)
         return atom(env, "limit");
     if (status != BW_OK)
         return failed(env, &error);

@@ -319,6 +319,90 @@ static void test_no_room_at_the_receiver(void)
     CHECK_IN(end(&ends));
 }
 
+/* Until it is called again with the limit that it returns, nothing can be opened. */
+static rlim_t limit_descriptors(rlim_t most)
+{
+    struct rlimit files;
+    rlim_t before;
+    int next = dup(0);
+
+    close(next);
+    (void)getrlimit(RLIMIT_NOFILE, &files);
+    before = files.rlim_cur;
+    files.rlim_cur = most > 0 ? most : (rlim_t)next;
+    (void)setrlimit(RLIMIT_NOFILE, &files);
+    return before;
+}
+
+/* It is no fault of the peer. */
+static void test_no_descriptor_for_a_moment(void)
+{
+    bw_block_t *block, *got;
+    uint64_t first, second;
+    bw_status_t status[2];
+    ends_t ends;
+    rlim_t usual;
+    bool open;
+
+    CHECK_IN(begin(&ends));
+    block = block_of(ends.there, SIZE, 9);
+    CHECK_EQ(bw_channel_pass(ends.to, block, &first, &error), BW_OK);
+    CHECK(bw_channel_look(ends.from));
+    CHECK_EQ(bw_channel_pass(ends.to, block, &second, &error), BW_OK);
+    usual = limit_descriptors(0);
+    for (int beyond = 0; beyond < 2; beyond++)
+        status[beyond] = bw_channel_take(ends.from, second, SIZE, beyond, &got, &error);
+    open = bw_channel_look(ends.from);
+    (void)limit_descriptors(usual);
+    CHECK_EQ(status[0], BW_LIMIT);
+    CHECK_EQ(status[1], BW_LIMIT);
+    CHECK(says(&error, "ulimit -n"));
+    CHECK(open);
+    CHECK_EQ(bw_channel_take(ends.from, second, SIZE, false, &got, &error), BW_OK);
+    give_back(got);
+    CHECK_EQ(bw_channel_take(ends.from, first, SIZE, false, &got, &error), BW_OK);
+    CHECK(is_all(got, 9));
+    give_back(got);
+    give_back(block);
+    CHECK_IN(end(&ends));
+}
+
+/* What was passed and not taken counts as well: the rest stays in the socket. */
+static void test_descriptors_that_wait_are_counted(void)
+{
+    enum { BLOCKS = 40, LIMIT = 16 };
+    bw_block_t *block, *got;
+    uint64_t numbers[BLOCKS];
+    rlim_t usual;
+    ends_t ends;
+    int before;
+
+    usual = limit_descriptors(4 * LIMIT);
+    begin(&ends);
+    (void)limit_descriptors(usual);
+    CHECK(!check_failed);
+    block = block_of(ends.there, SIZE, 9);
+    before = open_descriptors();
+    for (int i = 0; i < BLOCKS; i++)
+        CHECK_EQ(bw_channel_pass(ends.to, block, &numbers[i], &error), BW_OK);
+    CHECK(bw_channel_look(ends.from));
+    CHECK_EQ(open_descriptors() - before, LIMIT);
+    CHECK_EQ(bw_channel_take(ends.from, numbers[30], SIZE, false, &got, &error), BW_LIMIT);
+    CHECK_EQ(bw_channel_take(ends.from, numbers[30], SIZE, true, &got, &error), BW_OK);
+    give_back(got);
+    CHECK_EQ(open_descriptors() - before, 30);
+    for (int i = 0; i < BLOCKS; i++) {
+        if (i == 30)
+            continue;
+        CHECK_EQ(bw_channel_take(ends.from, numbers[i], SIZE, false, &got, &error), BW_OK);
+        give_back(got);
+    }
+    CHECK_EQ(open_descriptors(), before);
+    CHECK_EQ(bw_blocks_info(ends.here).waiting, 0);
+    give_back(block);
+    CHECK_IN(end(&ends));
+}
+
 /* ---- the end of either process ---- */
 
 static void test_the_sender_ends(void)
@@ -753,6 +837,8 @@ static const check_case_t cases[] = {
     {"one_mapping", test_one_mapping},
     {"no_more_than_so_many_on_their_way", test_no_more_than_so_many_on_their_way},
     {"no_room_at_the_receiver", test_no_room_at_the_receiver},
+    {"no_descriptor_for_a_moment", test_no_descriptor_for_a_moment},
+    {"descriptors_that_wait_are_counted", test_descriptors_that_wait_are_counted},
     {"the_sender_ends", test_the_sender_ends},
     {"the_receiver_ends", test_the_receiver_ends},
     {"a_killed_sender", test_a_killed_sender},

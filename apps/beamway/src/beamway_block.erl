@@ -21,6 +21,8 @@
 %% By which the receiver knows a channel.
 
 -define(MIN_BYTES, 65536).
+-define(COPY_TRIES, 50).
+-define(COPY_RETRY_MS, 20).
 
 load() ->
     %% Without the library there are no blocks: all binaries are ordinary ones.
@@ -114,11 +116,20 @@ connect(Address, Token, Id) -> connect_nif(Address, Token, Id).
 -spec pass(channel(), binary()) -> {ok, Number :: pos_integer()} | busy | no_block | closed.
 pass(Channel, Binary) -> pass_nif(Channel, Binary).
 
-%% @doc Takes what was passed. If there is no room for another block it is copied.
+%% @doc Takes what was passed. If there is no room for another block it is copied. If the node has no descriptor left even for that, this waits up to a second for one.
 -spec take(channel(), Number :: non_neg_integer(), Bytes :: non_neg_integer()) -> {ok, binary()} | {error, Reason :: binary()}.
 take(Channel, Number, Bytes) ->
     case take_nif(Channel, Number, Bytes) of
-        limit -> copy_nif(Channel, Number, Bytes);
+        limit -> copy(Channel, Number, Bytes, ?COPY_TRIES);
+        Taken -> Taken
+    end.
+
+copy(Channel, Number, Bytes, Tries) ->
+    case copy_nif(Channel, Number, Bytes) of
+        limit when Tries > 1 ->
+            timer:sleep(?COPY_RETRY_MS),
+            copy(Channel, Number, Bytes, Tries - 1);
+        limit -> {error, <<"this node has had no descriptor or no memory for a block for a second (ulimit -n?)">>};
         Taken -> Taken
     end.
 
@@ -146,7 +157,7 @@ connect_nif(_, _, _) -> erlang:nif_error(not_loaded).
 pass_nif(_, _) -> erlang:nif_error(not_loaded).
 -spec take_nif(channel(), non_neg_integer(), non_neg_integer()) -> {ok, binary()} | limit | {error, binary()}.
 take_nif(_, _, _) -> erlang:nif_error(not_loaded).
--spec copy_nif(channel(), non_neg_integer(), non_neg_integer()) -> {ok, binary()} | {error, binary()}.
+-spec copy_nif(channel(), non_neg_integer(), non_neg_integer()) -> {ok, binary()} | limit | {error, binary()}.
 copy_nif(_, _, _) -> erlang:nif_error(not_loaded).
 -spec is_open_nif(channel()) -> boolean().
 is_open_nif(_) -> erlang:nif_error(not_loaded).

@@ -245,7 +245,8 @@ bool bw_shm_send(int fd, const void *bytes, size_t len, const int *fds, size_t c
     return sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)len;
 }
 
-bw_status_t bw_shm_receive(int fd, void *bytes, size_t len, int *fds, size_t most, size_t *count_p)
+bw_status_t bw_shm_receive(int fd, void *bytes, size_t len, int flags, int *fds, size_t most,
+                           size_t *count_p)
 {
     union {
         char bytes[CMSG_SPACE(BW_SHM_DESCRIPTORS * sizeof(int))];
@@ -256,7 +257,7 @@ bw_status_t bw_shm_receive(int fd, void *bytes, size_t len, int *fds, size_t mos
                              .msg_iovlen = 1,
                              .msg_control = control.bytes,
                              .msg_controllen = sizeof control.bytes};
-    ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | flags);
     size_t count = 0;
 
     if (n < 0)
@@ -275,6 +276,8 @@ bw_status_t bw_shm_receive(int fd, void *bytes, size_t len, int *fds, size_t mos
                 close(one);
         }
     }
+    if (count == 0 && message.msg_flags & MSG_CTRUNC) /* there was room for them */
+        return BW_LIMIT;
     if (n == 0 && count == 0) /* an empty message may bring some, too */
         return BW_REFUSED;
     if (n == (ssize_t)len && count <= most && !(message.msg_flags & (MSG_CTRUNC | MSG_TRUNC))) {
@@ -375,7 +378,7 @@ static bw_status_t admit(int conn, const bw_shm_listener_t *listener, uint64_t m
 
     if (!bw_shm_same_user(conn))
         return bw_fail(error_p, BW_REFUSED, "the peer runs as another user", EPERM);
-    if (bw_shm_receive(conn, &hello, sizeof hello, fds, FD_COUNT, &count) != BW_OK ||
+    if (bw_shm_receive(conn, &hello, sizeof hello, 0, fds, FD_COUNT, &count) != BW_OK ||
         count != FD_COUNT)
         status = bw_fail(error_p, BW_REFUSED,
                          "the peer's message is not whole (descriptor limit, ulimit -n?)", 0);

@@ -29,10 +29,12 @@ bool bw_shm_same_user(int fd);
 /* Sends a message over a unix socket, at once, with copies of `count` descriptors. False: errno. */
 bool bw_shm_send(int fd, const void *bytes, size_t len, const int *fds, size_t count);
 
-/* Receives one of `len` bytes. BW_OK: its descriptors, at most `most`, are the caller's. BW_AGAIN:
- * none waits. BW_REFUSED: the end. BW_CORRUPT: it is not so long, or has more descriptors; they are
- * closed, and -1 in fds. */
-bw_status_t bw_shm_receive(int fd, void *bytes, size_t len, int *fds, size_t most, size_t *count_p);
+/* Receives one of `len` bytes, with flags of recvmsg. BW_OK: its descriptors, at most `most`, are
+ * the caller's. BW_AGAIN: none waits. BW_REFUSED: the end. BW_LIMIT: it has descriptors, and this
+ * process can open none. BW_CORRUPT: it is not so long, or has more descriptors; they are closed,
+ * and -1 in fds. */
+bw_status_t bw_shm_receive(int fd, void *bytes, size_t len, int flags, int *fds, size_t most,
+                           size_t *count_p);
 
 /* Sealed memory for two rings of `ring_bytes` (a valid size). */
 bw_status_t bw_shm_make_memory(uint64_t ring_bytes, int *fd_p, bw_error_t *error_p);
