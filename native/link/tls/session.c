@@ -88,6 +88,13 @@ static void make_context(void)
     context = new_context();
 }
 
+void bw_tls_prepare(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    (void)pthread_once(&once, make_context);
+}
+
 /* What libssl says of the last error of this thread. */
 static const char *ssl_reason(void)
 {
@@ -100,10 +107,9 @@ static const char *ssl_reason(void)
 bw_status_t bw_tls_session_make(bw_tls_session_t *session, bool is_server, const uint8_t *key,
                                 bw_tls_wire_t *wire, bw_error_t *error_p)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     BIO *bio;
 
-    (void)pthread_once(&once, make_context);
+    bw_tls_prepare();
     ERR_clear_error();
     session->is_server = is_server;
     memcpy(session->key, key, sizeof session->key);

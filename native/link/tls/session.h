@@ -14,6 +14,10 @@ typedef struct {
     uint8_t key[BW_TLS_KEY_BYTES]; /* until the hands are shaken */
 } bw_tls_session_t;
 
+/* Makes what all sessions share, which takes milliseconds. Otherwise the first session makes it.
+ * Any thread may call it. */
+void bw_tls_prepare(void);
+
 /* Takes the key; the session stays where it is. BW_SYSTEM, and *error_p, if libssl cannot. */
 bw_status_t bw_tls_session_make(bw_tls_session_t *session, bool is_server, const uint8_t *key,
                                 bw_tls_wire_t *wire, bw_error_t *error_p);
