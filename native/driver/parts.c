@@ -33,10 +33,10 @@ static int begin(bw_parts_t *parts, uint32_t wanted, uint64_t size)
 
     if (parts->count == BW_PARTS_MAX || size > parts->largest ||
         size > BW_PARTS_MAX_BYTES - parts->bytes)
-        return -1;
+        return BW_PARTS_WRONG;
     binary = driver_alloc_binary((ErlDrvSizeT)size);
     if (!binary)
-        return -1;
+        return BW_PARTS_NO_MEMORY;
     parts->wholes[parts->count] = (bw_whole_t){.binary = binary, .number = wanted};
     parts->bytes += size;
     return parts->count++;
@@ -48,10 +48,10 @@ int bw_parts_place(bw_parts_t *parts, const uint8_t head[BW_PART_HEAD_BYTES], ui
     int index = find(parts, number_of(head));
 
     if (index < 0)
-        return more > size ? -1 : begin(parts, number_of(head), size);
+        return more > size ? BW_PARTS_WRONG : begin(parts, number_of(head), size);
     if ((uint64_t)parts->wholes[index].binary->orig_size != size ||
         more > size - parts->wholes[index].len)
-        return -1;
+        return BW_PARTS_WRONG;
     return index;
 }
 

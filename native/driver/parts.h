@@ -37,8 +37,10 @@ typedef struct {
 /* Whether a frame of `len` bytes is a part. `head` are its first bytes, if it has so many. */
 bool bw_part_is_one(const bw_parts_t *parts, const uint8_t head[BW_PART_HEAD_BYTES], uint32_t len);
 
-/* Where the bytes of the part go; `len` is that of the frame. The index of the binary, or -1: no
- * correct peer says that, or there is no memory. */
+/* Where the bytes of the part go; `len` is that of the frame. The index of the binary, or why there
+ * is none: no correct peer says that, or this node has no memory. */
+#define BW_PARTS_WRONG (-1)
+#define BW_PARTS_NO_MEMORY (-2)
 int bw_parts_place(bw_parts_t *parts, const uint8_t head[BW_PART_HEAD_BYTES], uint32_t len);
 
 /* The binary is whole: the caller has it now. */

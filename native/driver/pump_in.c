@@ -71,6 +71,8 @@ static bool start_part(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *
 {
     int whole = bw_parts_place(&pump->parts, head, frame->len);
 
+    if (whole == BW_PARTS_NO_MEMORY)
+        pump->reason = "enomem";
     if (whole < 0)
         return false;
     gather_into(pump, pump->parts.wholes[whole].binary, frame, BW_PART_HEAD_BYTES);

@@ -427,6 +427,19 @@ static void wrong_parts_fail(void)
     }
 }
 
+/* A binary that is allowed and finds no memory is not the peer's fault. */
+static void a_part_without_memory_has_a_reason_of_its_own(void)
+{
+    CHECK_IN(start(BW_FRAME_MAX_BYTES));
+    here.pump.parts.largest = UINT32_MAX;
+    CHECK_EQ(pump_credit(&here.pump, 900, 1000000), WAKE_ASLEEP);
+    CHECK_IN(send_part(1, 100, 0, 60));
+    CHECK_IN(send_part(2, SHIM_BINARY_MAX + 1, 0, 10));
+    CHECK_EQ(wake_to_the_end(), WAKE_FAILED);
+    CHECK(here.pump.reason && strcmp(here.pump.reason, "enomem") == 0);
+    CHECK_IN(stop());
+}
+
 static const check_case_t cases[] = {
     {"nothing_comes_without_credit", nothing_comes_without_credit},
     {"what_waits_for_credit_outlives_looks", what_waits_for_credit_outlives_looks},
@@ -441,6 +454,8 @@ static const check_case_t cases[] = {
     {"parts_come_as_one", parts_come_as_one},
     {"not_all_that_looks_so_is_a_part", not_all_that_looks_so_is_a_part},
     {"wrong_parts_fail", wrong_parts_fail},
+    {"a_part_without_memory_has_a_reason_of_its_own",
+     a_part_without_memory_has_a_reason_of_its_own},
 };
 
 CARRIERS_MAIN(cases)
