@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../link/shm/inside.h"
@@ -82,17 +83,27 @@ bw_status_t bw_channel_connect(bw_blocks_t *blocks, const uint8_t *address, size
     return status;
 }
 
-/* A peer that has just connected speaks in a moment. */
-static bool has_spoken(int fd)
+static int64_t now_ms(void)
 {
-    struct pollfd peer = {.fd = fd, .events = POLLIN};
+    struct timespec now;
 
-    return poll(&peer, 1, BW_CHANNEL_SILENT_MS) > 0;
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static bool is_good(int fd, const bw_shm_listener_t *listener, hello_t *hello_p)
+/* A peer that has just connected speaks in a moment. All have the same time, and one that comes
+ * behind silent ones a little more. */
+static bool has_spoken(int fd, int64_t end_ms)
 {
-    return bw_shm_same_user(fd) && has_spoken(fd) &&
+    struct pollfd peer = {.fd = fd, .events = POLLIN};
+    int64_t left = end_ms - now_ms();
+
+    return poll(&peer, 1, left > 1 ? (int)left : 1) > 0;
+}
+
+static bool is_good(int fd, const bw_shm_listener_t *listener, int64_t end_ms, hello_t *hello_p)
+{
+    return bw_shm_same_user(fd) && has_spoken(fd, end_ms) &&
            recv(fd, hello_p, sizeof *hello_p, MSG_DONTWAIT | MSG_TRUNC) ==
                (ssize_t)sizeof *hello_p &&
            bw_token_is_same(hello_p->token, listener->token) && hello_p->version == HELLO_VERSION;
@@ -101,6 +112,8 @@ static bool is_good(int fd, const bw_shm_listener_t *listener, hello_t *hello_p)
 bw_status_t bw_channel_accept(bw_blocks_t *blocks, bw_shm_listener_t *listener,
                               bw_channel_t **channel_p, bw_error_t *error_p)
 {
+    int64_t end_ms = now_ms() + BW_CHANNEL_SILENT_MS;
+
     /* All that can wait: a channel may have come behind strangers. */
     for (int peers = 0; peers <= BW_SHM_BACKLOG; peers++) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -112,7 +125,7 @@ bw_status_t bw_channel_accept(bw_blocks_t *blocks, bw_shm_listener_t *listener,
             break;
         if (fd < 0)
             return bw_fail_system(error_p, "accept of a channel", errno);
-        if (is_good(fd, listener, &hello)) {
+        if (is_good(fd, listener, end_ms, &hello)) {
             *channel_p = new_channel(blocks, fd, false, hello.id);
             if (*channel_p)
                 return BW_OK;

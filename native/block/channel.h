@@ -10,7 +10,8 @@
  * that some other way tells the receiver. Each end is as its process: the kernel closes it.
  *
  * Any thread may call any of these functions. None waits for another process, but
- * bw_channel_accept for a moment.
+ * bw_channel_accept for
+ * BW_CHANNEL_SILENT_MS, and a millisecond more for each peer behind silent ones.
  */
 
 #define BW_BLOCK_PASSED_MAX 64   /* of one channel: passed, and not yet taken by the other side */

@@ -761,6 +761,29 @@ static void test_many_strangers(void)
     CHECK_EQ(open_descriptors(), before);
 }
 
+/* They have one time for all of them. */
+static void test_silent_peers_hold_nobody_for_long(void)
+{
+    enum { SILENT = 30 };
+    bw_blocks_t *here = bw_blocks_new(MOST);
+    int silent[SILENT], before = open_descriptors();
+    bw_shm_listener_t listener;
+    bw_channel_t *channel;
+    int64_t began_ms;
+
+    CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
+    for (int i = 0; i < SILENT; i++)
+        silent[i] = connect_to(&listener);
+    began_ms = now_ms();
+    CHECK_EQ(bw_channel_accept(here, &listener, &channel, &error), BW_AGAIN);
+    CHECK(now_ms() - began_ms < SILENT / 2 * BW_CHANNEL_SILENT_MS);
+    for (int i = 0; i < SILENT; i++)
+        close(silent[i]);
+    bw_shm_listener_close(&listener);
+    bw_blocks_delete(here);
+    CHECK_EQ(open_descriptors(), before);
+}
+
 typedef struct {
     int fd;
     channel_hello_t hello;
@@ -846,6 +869,7 @@ static const check_case_t cases[] = {
     {"too_many_blocks_of_a_rogue", test_too_many_blocks_of_a_rogue},
     {"strangers", test_strangers},
     {"many_strangers", test_many_strangers},
+    {"silent_peers_hold_nobody_for_long", test_silent_peers_hold_nobody_for_long},
     {"a_peer_that_speaks_late", test_a_peer_that_speaks_late},
     {"a_receiver_that_lies", test_a_receiver_that_lies},
 };
