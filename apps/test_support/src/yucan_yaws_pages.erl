@@ -14,6 +14,7 @@ php(#arg{prepath = Before, pathinfo = Info, clidata = Body}) -> {content, "text/
 
 page("html", _) -> {html, "<p>hello</p>"};
 page("ehtml", _) -> {ehtml, {p, [{class, "a"}], ["x ", <<"&">>]}};
+page("ehtml_letters", _) -> {ehtml, {p, [], [16#13C | "script"] ++ [16#13E]}};
 page("content", _) -> {content, "text/plain", [<<"pla">>, "in"]};
 page("status", _) -> [{status, 418}, [[{html, "tea"}]]];
 page("query", Arg) -> {content, "text/plain", yaws_api:f("~p", [yaws_api:parse_query(Arg)])};

@@ -95,9 +95,12 @@ htmlize(Text) when is_binary(Text) -> iolist_to_binary(yucan_error:escape(Text))
 htmlize(Text) -> binary_to_list(iolist_to_binary(yucan_error:escape(Text))).
 
 %% @doc HTML from terms: `{Tag, [{Attribute, Value}], Body}'. A function without arguments, or `{Module, Function, Argument}' with a list as its one
-%% argument, stands for what it returns. A quote in a value of an attribute is escaped.
+%% argument, stands for what it returns. A quote in a value of an attribute is escaped. Texts are bytes, so a character above 255 is an error.
 -spec ehtml_expand(term()) -> iodata().
-ehtml_expand(Character) when is_integer(Character) -> <<Character>>;
+ehtml_expand(Byte) when is_integer(Byte), Byte >= 0, Byte =< 255 -> <<Byte>>;
+%% Its low byte alone could be `<', which nobody has escaped.
+ehtml_expand(Character) when is_integer(Character) ->
+    error({ehtml_takes_bytes, Character, "encode the text with unicode:characters_to_binary/1"});
 ehtml_expand(Text) when is_binary(Text) -> Text;
 ehtml_expand(Function) when is_function(Function, 0) -> ehtml_expand(Function());
 ehtml_expand({pre_html, Html}) -> Html;
@@ -294,6 +297,12 @@ ehtml_test_() ->
                          {{input, [disabled, "lang=en", {size, 5}, {check, value, htmlize("<\"")}]},
                           <<"<input disabled lang=en size=\"5\" value=\"&lt;&quot;\" />">>},
                          {{a, [{href, fun() -> "/?a&b" end}, {id, {lists, concat, [n, 1]}}], [fun() -> {i, [], "z"} end, {lists, concat, ["u", "v"]}]},
-                          <<"<a href=\"/?a&b\" id=\"n1\"><i>z</i>uv</a>">>}]].
+                          <<"<a href=\"/?a&b\" id=\"n1\"><i>z</i>uv</a>">>},
+                         {[0, 255, {p, [], [127, <<"\x{20ac}"/utf8>>]}], <<0, 255, "<p>", 127, "\x{20ac}</p>"/utf8>>}]].
+
+%% U+013C would become `<' if only its low byte were kept.
+ehtml_takes_bytes_test_() ->
+    [?_assertError({ehtml_takes_bytes, Character, _}, ehtml_expand({p, [], ["a", Character | "script"]}))
+     || Character <- [16#13C, 16#20AC, 256, -1]].
 
 -endif.

@@ -218,7 +218,7 @@ crash_and_nonsense(Config) ->
     [begin
          {Name, 500} = {Name, element(1, yucan_yaws_client:get(Port, "h", "/m/" ++ Name))},
          {200, _, _} = yucan_yaws_client:get(Port, "h", "/m/html")
-     end || Name <- ["crash", "throw", "exit", "nonsense", "bad_header"]],
+     end || Name <- ["crash", "throw", "exit", "nonsense", "bad_header", "ehtml_letters"]],
     ok.
 
 %% An appmod of all paths names a file, which is not again its own, and a page that names itself ends.
