@@ -326,6 +326,8 @@ run(Function, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}
             case erase(?WRITTEN) of
                 %% Nothing has gone out yet: it can still be an answer of its own.
                 {_, 0} -> erlang:raise(Class, Reason, Stack);
+                %% The handler has cut its answer on purpose.
+                {_, Written} when Class =:= exit, element(1, Reason) =:= shutdown -> {close, Status, Written};
                 {_, Written} ->
                     yucan_events:crash(Class, Reason, Stack, Req),
                     {close, Status, Written}

@@ -11,6 +11,9 @@
 -define(CONNECT_MS, 5000).
 %% How often to look whether the client is still there.
 -define(LOOK_MS, 1000).
+%% A program that a signal ended has the status 128 plus the number of the signal, and its answer is not complete. Any other status says nothing about the
+%% answer: scripts whose last command fails have one, and so has PHP after an error that its page shows.
+-define(IS_OWN_END(Status), (Status =< 128 orelse Status > 192)).
 %% An answer that is complete by then is sent in one piece, with its length.
 -define(GATHER_MS, 1).
 -define(GATHER_BYTES, 65536).
@@ -67,6 +70,7 @@ bad_gateway(Status, Reason, #{name := Name}) ->
 
 reason(timeout) -> "no answer in time; it was ended";
 reason(no_head) -> "it ended without a header";
+reason({exit, Status}) when not ?IS_OWN_END(Status) -> io_lib:format("it was ended by signal ~b", [Status - 128]);
 reason({exit, Status}) -> io_lib:format("it ended with status ~b", [Status]);
 reason(no_type) -> "its header has no Content-Type, Location or Status";
 reason({line, Line}) -> io_lib:format("its header has the line ~0tp", [Line]);
@@ -118,7 +122,7 @@ gather(Req, Source, Status, Headers, Parts, _, Options) ->
     streamed(Req, Source, Status, Headers, Parts, Options).
 
 %% A script that fails at its very end has still said what it wanted to.
-late(_, Status, Headers, Parts, {exit, _} = Reason, Options) ->
+late(_, Status, Headers, Parts, {exit, Exit} = Reason, Options) when ?IS_OWN_END(Exit) ->
     _ = bad_gateway(502, Reason, Options),
     {Status, Headers, lists:reverse(Parts)};
 late(_, _, _, _, Reason, Options) ->
@@ -142,7 +146,7 @@ next(Req, Source, Left, Write, Options) ->
         {done, _} -> ok;
         {error, client_gone} -> ok;
         %% All was said before: the client need not know.
-        {error, {exit, _} = Reason} ->
+        {error, {exit, Exit} = Reason} when ?IS_OWN_END(Exit) ->
             _ = bad_gateway(502, Reason, Options),
             ok;
         %% The client must see that this is not the end.

@@ -7,7 +7,7 @@
 -module(yucan_cgi_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, hangs/1,
+-export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, killed/1, hangs/1,
          hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, without_descriptors/1, given_up/1, too_many/1, head_request/1, not_executable/1, shell_characters/1, called/1,
          scripts_of_two_sites/1, fcgi_broken/1, fcgi_says_more/1, fcgi_log/1, body_bound/1, fcgi_leaves/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
          revproxy_path/1, revproxy_hops/1, revproxy_names/1, revproxy_slash/1, revproxy_no_body/1, revproxy_elsewhere/1, over_ipv6/1]).
@@ -17,7 +17,7 @@
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, hangs, hangs_after_the_head, slow_but_not_silent, forks,
+    [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, killed, hangs, hangs_after_the_head, slow_but_not_silent, forks,
      client_leaves, without_descriptors, given_up, too_many, head_request, not_executable, shell_characters, called, scripts_of_two_sites, body_bound, fcgi_broken, fcgi_says_more, fcgi_log, fcgi_leaves, fcgi_absent, revproxy, revproxy_broken, many_at_once,
      revproxy_path, revproxy_hops, revproxy_names, revproxy_slash, revproxy_no_body, revproxy_elsewhere, over_ipv6].
 
@@ -193,6 +193,37 @@ dies(Config) ->
     %% The client must see that this is not all.
     {200, _, {cut, <<"abc">>}} = get(Port, "/cut.cgi"),
     no_process_left(filename:join(yucan_yaws_site:folder(Config), "www")).
+
+%% RFC 9112, 8: an answer of unknown length that is not whole has no last chunk; RFC 9113, 8.1: its stream is reset. A script's own status says nothing of
+%% its answer: PHP ends with 255 after an error that its page shows.
+killed(Config) ->
+    Later = fun(Last) -> plain(["printf part; sleep 0.3; printf more; ", Last]) end,
+    Port = start(Config, [{"kill.cgi", Later("kill -KILL $$")}, {"child.cgi", Later("sh -c 'kill -SEGV $$'")}, {"at_once.cgi", plain("printf part; kill -KILL $$")},
+                          {"own.cgi", Later("exit 3")}, {"php.cgi", Later("exit 255")}]),
+    ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => error, config => #{pid => self()}}),
+    try
+        [begin
+             {Name, {200, _, {cut, <<"partmore">>}}} = {Name, get(Port, "/" ++ Name)},
+             {Name, {reset, _}} = {Name, over_h2(Port, Name)}
+         end || Name <- ["kill.cgi", "child.cgi"]],
+        true = case get(Port, "/at_once.cgi") of {502, _, _} -> true; {200, _, Body} -> Body =:= {cut, <<"part">>} end,
+        [begin
+             {Name, {200, _, <<"partmore">>}} = {Name, get(Port, "/" ++ Name)},
+             {Name, {200, _, <<"partmore">>}} = {Name, over_h2(Port, Name)}
+         end || Name <- ["own.cgi", "php.cgi"]],
+        %% It is no fault of the server, which has told of it in a line.
+        [] = [Event || {logged, Event} <- element(2, process_info(self(), messages))]
+    after
+        logger:remove_handler(?MODULE)
+    end.
+
+over_h2(Port, Name) ->
+    Socket = yucan_h2_client:connect(Port),
+    Fields = [{<<":method">>, <<"GET">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"h">>}, {<<":path">>, list_to_binary("/" ++ Name)}],
+    ok = yucan_h2_client:send(Socket, yucan_h2_client:headers(1, 1, Fields, <<>>)),
+    Response = yucan_h2_client:response(Socket, 1),
+    ok = gen_tcp:close(Socket),
+    Response.
 
 hangs(Config) ->
     Port = hasty(Config, [{"hang.cgi", sh(["trap '' TERM INT HUP; while :; do sleep ", nap(1), "; done"])}]),
