@@ -24,6 +24,26 @@ page("page_headers", _) -> {page, {[yaws_api:setcookie("a", "1"), {header, {cont
 page("page_loop", _) -> {page, "/m/page_loop"};
 page("page_form", _) -> {page, "/form.yaws"};
 page("page_cgi", _) -> {page, "/cat.cgi"};
+page("set_cookie", _) -> [yaws_api:set_content_type("text/plain"), yaws_api:set_cookie("c", "v", [{path, "/"}, secure]), {html, "ok"}];
+page("lines", #arg{headers = Headers}) -> {content, "text/plain", lists:join("\n", yaws_api:reformat_header(yaws_api:delete_header(Headers, host)))};
+page("visits", Arg) ->
+    case yaws_api:cookieval_to_opaque(yaws_api:find_cookie_val("sid", Arg)) of
+        {ok, Visits} ->
+            true = yaws_api:replace_cookie_session(yaws_api:find_cookie_val("sid", Arg), Visits + 1),
+            {html, integer_to_list(Visits + 1)};
+        {error, no_session} -> [yaws_api:set_cookie("sid", yaws_api:new_cookie_session(1), []), {html, "1"}]
+    end;
+%% The form's parts, whose pieces are put together. Without a form the atom that says why.
+page("upload", #arg{state = State} = Arg) ->
+    Before = case State of undefined -> []; _ -> State end,
+    case yaws_api:parse_multipart_post(Arg, [binary]) of
+        {cont, Cont, Items} -> {get_more, Cont, Before ++ Items};
+        {result, Items} ->
+            Parts = [case Item of {head, {Name, Head}} -> ["|", Name, " ", proplists:get_value("filename", Head, "-"), " "]; {_, Data} -> Data end
+                     || Item <- Before ++ Items],
+            {content, "text/plain", Parts};
+        {error, Reason} -> {content, "text/plain", atom_to_list(Reason)}
+    end;
 page("ssi", _) -> [{header, {content_type, "text/html"}}, {ssi, "t.ssi", "%%", [{"x", "1"}]}];
 page("nothing", _) -> ok;
 page("arg", #arg{prepath = Before, appmoddata = Data, pathinfo = Info, appmod_name = Name, req = Req}) ->

@@ -43,9 +43,9 @@
               path = [],          %% a string
               querypart = []}).   %% a string
 
--record(cookie, {key, value, quoted}).
+-record(cookie, {key, value, quoted = false}).
 
--record(setcookie, {key, value, quoted, domain, max_age, expires, path, secure = false, http_only = false, extensions = []}).
+-record(setcookie, {key, value, quoted = false, domain, max_age, expires, path, secure = false, http_only = false, extensions = []}).
 
 -record(redir_self, {host, scheme, scheme_str, port, port_str}).
 

@@ -2,16 +2,28 @@
 %% @doc Helpers under the names that modules written for Yaws call. Strings are lists of bytes, as there.
 -module(yaws_api).
 
--export([url_decode/1, url_decode_q_split/1, url_encode/1, parse_query/1, parse_post/1, queryvar/2, postvar/2, find_cookie_val/2,
-         setcookie/2, setcookie/3, htmlize/1, ehtml_expand/1, getconf/0, code_to_phrase/1, mime_type/1, request_url/1, redirect/1,
+-export([url_decode/1, url_decode_q_split/1, url_encode/1, parse_query/1, parse_post/1, parse_multipart_post/1, parse_multipart_post/2,
+         parse_multipart/2, parse_multipart/3, queryvar/2, postvar/2, getvar/2, find_cookie_val/2, parse_cookie/1, parse_set_cookie/1, format_cookie/1,
+         format_set_cookie/1, set_cookie/3, setcookie/2, setcookie/3, setcookie/4, setcookie/5, setcookie/6, new_cookie_session/1, new_cookie_session/2,
+         new_cookie_session/3, cookieval_to_opaque/1, replace_cookie_session/2, replace_cookie_session/3, delete_cookie_session/1, htmlize/1,
+         ehtml_expand/1, getconf/0, code_to_phrase/1, mime_type/1, request_url/1, redirect/1, set_content_type/1, set_status_code/1, sanitize_file_name/1,
          stream_chunk_deliver/2, stream_chunk_deliver_blocking/2, stream_chunk_end/1, stream_process_deliver/2,
-         stream_process_deliver_chunk/2, stream_process_deliver_final_chunk/2, stream_process_end/2, websocket_send/2,
-         arg_headers/1, arg_req/1, arg_pathinfo/1, arg_opaque/1, arg_docroot/1, arg_clidata/1, arg_querydata/1, arg_appmoddata/1,
-         arg_server_path/1, arg_prepath/1, arg_state/1, headers_host/1, headers_cookie/1, headers_authorization/1, headers_other/1,
-         headers_content_type/1, http_request_method/1, http_request_path/1, f/2]).
+         stream_process_deliver_chunk/2, stream_process_deliver_final_chunk/2, stream_process_end/2, websocket_send/2, f/2]).
+-export([get_header/2, get_header/3, set_header/2, set_header/3, delete_header/2, merge_header/2, merge_header/3, reformat_header/1, reformat_header/2,
+         reformat_header/3]).
+-export([arg_clisock/1, arg_client_ip_port/1, arg_headers/1, arg_req/1, arg_orig_req/1, arg_clidata/1, arg_server_path/1, arg_querydata/1,
+         arg_appmoddata/1, arg_docroot/1, arg_docroot_mount/1, arg_fullpath/1, arg_cont/1, arg_state/1, arg_pid/1, arg_opaque/1, arg_appmod_prepath/1,
+         arg_prepath/1, arg_pathinfo/1, http_request_method/1, http_request_path/1, http_request_version/1]).
+-export([headers_connection/1, headers_accept/1, headers_host/1, headers_if_modified_since/1, headers_if_match/1, headers_if_none_match/1,
+         headers_if_range/1, headers_if_unmodified_since/1, headers_range/1, headers_referer/1, headers_user_agent/1, headers_accept_ranges/1,
+         headers_cookie/1, headers_keep_alive/1, headers_location/1, headers_content_length/1, headers_content_type/1, headers_content_encoding/1,
+         headers_authorization/1, headers_transfer_encoding/1, headers_x_forwarded_for/1, headers_other/1]).
 
 -include("../include/yaws_api.hrl").
 -include("../include/yaws.hrl").
+
+%% How long a session lives that says nothing of it.
+-define(SESSION_S, 1800).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -52,6 +64,22 @@ pairs(Text) ->
     [{binary_to_list(Name), case Value of undefined -> undefined; _ -> binary_to_list(Value) end}
      || {Name, Value} <- yucan_req:pairs(list_to_binary(Text), undefined)].
 
+%% @doc The parts of a form with files. `{cont, Cont, Parts}' asks for the rest of the body: `out/1' returns `{get_more, Cont, State}'.
+-spec parse_multipart_post(#arg{}) -> yucan_yaws_form:result().
+parse_multipart_post(Arg) -> parse_multipart_post(Arg, [list]).
+
+%% @doc The same with contents as strings or binaries.
+-spec parse_multipart_post(#arg{}, [yucan_yaws_form:option()]) -> yucan_yaws_form:result().
+parse_multipart_post(Arg, Options) -> yucan_yaws_form:parse(Arg, Options).
+
+%% @doc The same of bytes. The second argument is the boundary, or what the call before gave.
+-spec parse_multipart(binary(), string() | {cont, yucan_yaws_form:cont()}) -> yucan_yaws_form:result().
+parse_multipart(Bytes, State) -> parse_multipart(Bytes, State, [list]).
+
+%% @doc The same with contents as strings or binaries.
+-spec parse_multipart(binary(), string() | {cont, yucan_yaws_form:cont()}, [yucan_yaws_form:option()]) -> yucan_yaws_form:result().
+parse_multipart(Bytes, State, Options) -> yucan_yaws_form:parse(Bytes, State, Options).
+
 %% @doc The value of a name in the query; a tuple of all values if it has several.
 -spec queryvar(#arg{}, atom() | string()) -> {ok, string()} | tuple() | undefined.
 queryvar(Arg, Name) -> var(Name, parse_query(Arg)).
@@ -59,6 +87,10 @@ queryvar(Arg, Name) -> var(Name, parse_query(Arg)).
 %% @doc The same of a name in a form.
 -spec postvar(#arg{}, atom() | string()) -> {ok, string()} | tuple() | undefined.
 postvar(Arg, Name) -> var(Name, parse_post(Arg)).
+
+%% @doc The same of a name in the query and in a form.
+-spec getvar(#arg{}, atom() | string()) -> {ok, string()} | tuple() | undefined.
+getvar(Arg, Name) -> var(Name, parse_query(Arg) ++ parse_post(Arg)).
 
 var(Name, Pairs) when is_atom(Name) -> var(atom_to_list(Name), Pairs);
 var(Name, Pairs) ->
@@ -81,13 +113,76 @@ find_cookie_val(Name, Cookies) ->
         [] -> ""
     end.
 
-%% @doc A header that sets a cookie.
+%% @doc The cookies of a `Cookie' header, with names in lower case.
+-spec parse_cookie(string()) -> [#cookie{}].
+parse_cookie(Text) -> yucan_yaws_cookie:parse(Text).
+
+%% @doc The cookie of a `Set-Cookie' header, or a list if there are several.
+-spec parse_set_cookie(string()) -> #setcookie{} | [#setcookie{}].
+parse_set_cookie(Text) -> yucan_yaws_cookie:parse_set(Text).
+
+%% @doc Cookies as the value of a `Cookie' header.
+-spec format_cookie(#cookie{} | [#cookie{}]) -> iolist().
+format_cookie(Cookies) -> yucan_yaws_cookie:format(Cookies).
+
+%% @doc A cookie as the value of a `Set-Cookie' header.
+-spec format_set_cookie(#setcookie{}) -> iolist().
+format_set_cookie(Cookie) -> yucan_yaws_cookie:format_set(Cookie).
+
+%% @doc A header that sets a cookie, with options such as `secure' and `{path, "/"}'.
+-spec set_cookie(string(), string(), [yucan_yaws_cookie:option()]) -> {header, {set_cookie, iolist()}}.
+set_cookie(Name, Value, Options) -> {header, {set_cookie, yucan_yaws_cookie:set(Name, Value, Options)}}.
+
+%% @doc The same without options.
 -spec setcookie(string(), string()) -> {header, {set_cookie, iolist()}}.
-setcookie(Name, Value) -> {header, {set_cookie, [Name, "=", Value]}}.
+setcookie(Name, Value) -> set_cookie(Name, Value, []).
 
 %% @doc The same, for a path.
 -spec setcookie(string(), string(), Path :: string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path) -> {header, {set_cookie, [Name, "=", Value, "; Path=", Path]}}.
+
+%% @doc The same, until a date as it is written in a header.
+-spec setcookie(string(), string(), Path :: string(), Expires :: string()) -> {header, {set_cookie, iolist()}}.
+setcookie(Name, Value, Path, Expires) -> setcookie(Name, Value, Path, Expires, "").
+
+%% @doc The same, for a domain.
+-spec setcookie(string(), string(), Path :: string(), Expires :: string(), Domain :: string()) -> {header, {set_cookie, iolist()}}.
+setcookie(Name, Value, Path, Expires, Domain) -> setcookie(Name, Value, Path, Expires, Domain, "").
+
+%% @doc The same, for encrypted connections alone if the last argument is `on'. An empty argument gives nothing, an empty path `/'.
+-spec setcookie(string(), string(), Path :: string(), Expires :: string(), Domain :: string(), Secure :: on | term()) -> {header, {set_cookie, iolist()}}.
+setcookie(Name, Value, Path, Expires, Domain, Secure) ->
+    {header, {set_cookie, [Name, "=", Value, ["; Domain=" ++ Domain || Domain =/= ""], ["; Expires=" ++ Expires || Expires =/= ""],
+                           ["; Secure" || Secure =:= on], "; Path=", case Path of "" -> "/"; _ -> Path end]}}.
+
+%% @doc Data of a module that live for 30 minutes after they were asked for last. What it returns is a value for a cookie.
+-spec new_cookie_session(Opaque :: term()) -> string().
+new_cookie_session(Opaque) -> new_cookie_session(Opaque, ?SESSION_S).
+
+%% @doc The same for so many seconds.
+-spec new_cookie_session(Opaque :: term(), Seconds :: non_neg_integer()) -> string().
+new_cookie_session(Opaque, Seconds) -> new_cookie_session(Opaque, Seconds, undefined).
+
+%% @doc The same; a process gets `{yaws_session_end, timeout | normal, Cookie, Opaque}' at the end of the session.
+-spec new_cookie_session(Opaque :: term(), Seconds :: non_neg_integer() | undefined, Cleanup :: pid() | undefined) -> string().
+new_cookie_session(Opaque, undefined, Cleanup) -> new_cookie_session(Opaque, ?SESSION_S, Cleanup);
+new_cookie_session(Opaque, Seconds, Cleanup) -> yucan_yaws_session:new(Opaque, Seconds, Cleanup).
+
+%% @doc The data of a session.
+-spec cookieval_to_opaque(string()) -> {ok, Opaque :: term()} | {error, no_session}.
+cookieval_to_opaque(Cookie) -> yucan_yaws_session:find(Cookie).
+
+%% @doc Other data for a session.
+-spec replace_cookie_session(string(), Opaque :: term()) -> true | error.
+replace_cookie_session(Cookie, Opaque) -> replace_cookie_session(Cookie, Opaque, undefined).
+
+%% @doc The same with another process that is told of its end.
+-spec replace_cookie_session(string(), Opaque :: term(), Cleanup :: pid() | undefined) -> true | error.
+replace_cookie_session(Cookie, Opaque, Cleanup) -> yucan_yaws_session:replace(Cookie, Opaque, Cleanup).
+
+%% @doc Ends a session.
+-spec delete_cookie_session(string()) -> true.
+delete_cookie_session(Cookie) -> yucan_yaws_session:delete(Cookie).
 
 %% @doc Text for HTML.
 -spec htmlize(iodata()) -> binary() | string().
@@ -161,6 +256,80 @@ request_url(#arg{req = #http_request{path = {abs_path, Target}}}) ->
 -spec redirect(string()) -> [{redirect, string()}].
 redirect(Url) -> [{redirect, Url}].
 
+%% @doc The type of the answer, for `out/1' to return.
+-spec set_content_type(string()) -> {header, {content_type, string()}}.
+set_content_type(Type) -> {header, {content_type, Type}}.
+
+%% @doc The status of the answer, for `out/1' to return.
+-spec set_status_code(integer()) -> {status, integer()}.
+set_status_code(Status) -> {status, Status}.
+
+%% @doc A name without blanks and the characters that a shell or HTML knows, and with at most one dot at its beginning. A slash stays.
+-spec sanitize_file_name(string()) -> string().
+sanitize_file_name(".." ++ Rest) -> sanitize_file_name("." ++ Rest);
+sanitize_file_name([C | Rest]) ->
+    case lists:member(C, " &;'`{}!\\?<>\"()$") of
+        true -> sanitize_file_name(Rest);
+        false -> [C | sanitize_file_name(Rest)]
+    end;
+sanitize_file_name([]) -> [].
+
+%% @doc A header by its name, an atom or a text in any case; `undefined' if it is not there.
+-spec get_header(#headers{}, yucan_yaws_headers:name()) -> yucan_yaws_headers:value().
+get_header(Headers, Name) -> yucan_yaws_headers:get(Name, Headers).
+
+%% @doc The same with another value for a header that is not there.
+-spec get_header(#headers{}, yucan_yaws_headers:name(), Default) -> yucan_yaws_headers:value() | Default.
+get_header(Headers, Name, Default) ->
+    case get_header(Headers, Name) of
+        undefined -> Default;
+        Value -> Value
+    end.
+
+%% @doc The headers with another value of one.
+-spec set_header(#headers{}, {yucan_yaws_headers:name(), yucan_yaws_headers:value()}) -> #headers{}.
+set_header(Headers, {Name, Value}) -> set_header(Headers, Name, Value).
+
+%% @doc The same.
+-spec set_header(#headers{}, yucan_yaws_headers:name(), yucan_yaws_headers:value()) -> #headers{}.
+set_header(Headers, Name, Value) -> yucan_yaws_headers:set(Name, Value, Headers).
+
+%% @doc The headers without one.
+-spec delete_header(#headers{}, yucan_yaws_headers:name()) -> #headers{}.
+delete_header(Headers, Name) -> set_header(Headers, Name, undefined).
+
+%% @doc The headers with a value more, behind a comma; `{multi, Values}' for set-cookie.
+-spec merge_header(#headers{}, {yucan_yaws_headers:name(), yucan_yaws_headers:value()}) -> #headers{}.
+merge_header(Headers, {Name, Value}) -> merge_header(Headers, Name, Value).
+
+%% @doc The same.
+-spec merge_header(#headers{}, yucan_yaws_headers:name(), yucan_yaws_headers:value()) -> #headers{}.
+merge_header(Headers, Name, Value) -> yucan_yaws_headers:merge(Name, Value, Headers).
+
+%% @doc The headers as lines: `["Host: example.com", ...]'.
+-spec reformat_header(#headers{}) -> [string()].
+reformat_header(Headers) ->
+    Line = fun(Name, Value) -> lists:flatten(io_lib:format("~s: ~s", [Name, Value])) end,
+    reformat_header(Headers, fun(Name, {multi, Values}) -> {multi, [Line(Name, Value) || Value <- Values]};
+                                (Name, Value) -> Line(Name, Value)
+                             end).
+
+%% @doc What the function makes of the name and the value of each header.
+-spec reformat_header(#headers{}, fun((term(), term()) -> term())) -> [term()].
+reformat_header(Headers, Format) -> yucan_yaws_headers:lines(Format, Headers).
+
+%% @doc The same; the function gets names and values as they are, or as `string' or `binary'. Of a list the first word counts.
+-spec reformat_header(#headers{}, fun((term(), term()) -> term()), string | binary | [string | binary]) -> [term()].
+reformat_header(Headers, Format, [string | _]) -> reformat_header(Headers, Format, string);
+reformat_header(Headers, Format, [binary | _]) -> reformat_header(Headers, Format, binary);
+reformat_header(Headers, Format, Kind) -> reformat_header(Headers, fun(Name, Value) -> Format(as(Kind, Name), as(Kind, Value)) end).
+
+as(Kind, {multi, Values}) -> {multi, [as(Kind, Value) || Value <- Values]};
+as(Kind, Value) when is_atom(Value) -> as(Kind, atom_to_list(Value));
+as(string, Value) when is_binary(Value) -> binary_to_list(Value);
+as(binary, Value) when is_list(Value) -> iolist_to_binary(Value);
+as(_, Value) -> Value.
+
 %% @doc A piece of a stream, without waiting.
 -spec stream_chunk_deliver(pid(), iodata()) -> ok.
 stream_chunk_deliver(Pid, Data) -> yucan_yaws_stream:deliver(Pid, Data).
@@ -200,6 +369,14 @@ websocket_send(Pid, Message) ->
 f(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 
 %% @doc A field of the arg.
+-spec arg_clisock(#arg{}) -> {yucan_stream, pid()}.
+arg_clisock(#arg{clisock = Value}) -> Value.
+
+%% @doc A field of the arg.
+-spec arg_client_ip_port(#arg{}) -> yucan_req:address().
+arg_client_ip_port(#arg{client_ip_port = Value}) -> Value.
+
+%% @doc A field of the arg.
 -spec arg_headers(#arg{}) -> #headers{}.
 arg_headers(#arg{headers = Value}) -> Value.
 
@@ -208,20 +385,16 @@ arg_headers(#arg{headers = Value}) -> Value.
 arg_req(#arg{req = Value}) -> Value.
 
 %% @doc A field of the arg.
--spec arg_pathinfo(#arg{}) -> string() | undefined.
-arg_pathinfo(#arg{pathinfo = Value}) -> Value.
-
-%% @doc A field of the arg.
--spec arg_opaque(#arg{}) -> term().
-arg_opaque(#arg{opaque = Value}) -> Value.
-
-%% @doc A field of the arg.
--spec arg_docroot(#arg{}) -> string() | undefined.
-arg_docroot(#arg{docroot = Value}) -> Value.
+-spec arg_orig_req(#arg{}) -> #http_request{}.
+arg_orig_req(#arg{orig_req = Value}) -> Value.
 
 %% @doc A field of the arg.
 -spec arg_clidata(#arg{}) -> binary() | {partial, binary()}.
 arg_clidata(#arg{clidata = Value}) -> Value.
+
+%% @doc A field of the arg.
+-spec arg_server_path(#arg{}) -> string().
+arg_server_path(#arg{server_path = Value}) -> Value.
 
 %% @doc A field of the arg.
 -spec arg_querydata(#arg{}) -> string().
@@ -232,32 +405,128 @@ arg_querydata(#arg{querydata = Value}) -> Value.
 arg_appmoddata(#arg{appmoddata = Value}) -> Value.
 
 %% @doc A field of the arg.
--spec arg_server_path(#arg{}) -> string().
-arg_server_path(#arg{server_path = Value}) -> Value.
+-spec arg_docroot(#arg{}) -> string() | undefined.
+arg_docroot(#arg{docroot = Value}) -> Value.
+
+%% @doc A field of the arg.
+-spec arg_docroot_mount(#arg{}) -> string() | undefined.
+arg_docroot_mount(#arg{docroot_mount = Value}) -> Value.
+
+%% @doc A field of the arg.
+-spec arg_fullpath(#arg{}) -> string() | undefined.
+arg_fullpath(#arg{fullpath = Value}) -> Value.
+
+%% @doc A field of the arg.
+-spec arg_cont(#arg{}) -> term().
+arg_cont(#arg{cont = Value}) -> Value.
+
+%% @doc A field of the arg.
+-spec arg_state(#arg{}) -> term().
+arg_state(#arg{state = Value}) -> Value.
+
+%% @doc A field of the arg.
+-spec arg_pid(#arg{}) -> pid().
+arg_pid(#arg{pid = Value}) -> Value.
+
+%% @doc A field of the arg.
+-spec arg_opaque(#arg{}) -> term().
+arg_opaque(#arg{opaque = Value}) -> Value.
+
+%% @doc A field of the arg.
+-spec arg_appmod_prepath(#arg{}) -> string() | undefined.
+arg_appmod_prepath(#arg{appmod_prepath = Value}) -> Value.
 
 %% @doc A field of the arg.
 -spec arg_prepath(#arg{}) -> string() | undefined.
 arg_prepath(#arg{prepath = Value}) -> Value.
 
 %% @doc A field of the arg.
--spec arg_state(#arg{}) -> term().
-arg_state(#arg{state = Value}) -> Value.
+-spec arg_pathinfo(#arg{}) -> string() | undefined.
+arg_pathinfo(#arg{pathinfo = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_connection(#headers{}) -> string() | undefined.
+headers_connection(#headers{connection = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_accept(#headers{}) -> string() | undefined.
+headers_accept(#headers{accept = Value}) -> Value.
 
 %% @doc A field of the headers.
 -spec headers_host(#headers{}) -> string() | undefined.
 headers_host(#headers{host = Value}) -> Value.
 
 %% @doc A field of the headers.
+-spec headers_if_modified_since(#headers{}) -> string() | undefined.
+headers_if_modified_since(#headers{if_modified_since = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_if_match(#headers{}) -> string() | undefined.
+headers_if_match(#headers{if_match = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_if_none_match(#headers{}) -> string() | undefined.
+headers_if_none_match(#headers{if_none_match = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_if_range(#headers{}) -> string() | undefined.
+headers_if_range(#headers{if_range = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_if_unmodified_since(#headers{}) -> string() | undefined.
+headers_if_unmodified_since(#headers{if_unmodified_since = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_range(#headers{}) -> string() | undefined.
+headers_range(#headers{range = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_referer(#headers{}) -> string() | undefined.
+headers_referer(#headers{referer = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_user_agent(#headers{}) -> string() | undefined.
+headers_user_agent(#headers{user_agent = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_accept_ranges(#headers{}) -> string() | undefined.
+headers_accept_ranges(#headers{accept_ranges = Value}) -> Value.
+
+%% @doc A field of the headers.
 -spec headers_cookie(#headers{}) -> [string()].
 headers_cookie(#headers{cookie = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_keep_alive(#headers{}) -> string() | undefined.
+headers_keep_alive(#headers{keep_alive = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_location(#headers{}) -> string() | undefined.
+headers_location(#headers{location = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_content_length(#headers{}) -> string() | undefined.
+headers_content_length(#headers{content_length = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_content_type(#headers{}) -> string() | undefined.
+headers_content_type(#headers{content_type = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_content_encoding(#headers{}) -> string() | undefined.
+headers_content_encoding(#headers{content_encoding = Value}) -> Value.
 
 %% @doc A field of the headers.
 -spec headers_authorization(#headers{}) -> {string() | undefined, string() | undefined, string()} | undefined.
 headers_authorization(#headers{authorization = Value}) -> Value.
 
 %% @doc A field of the headers.
--spec headers_content_type(#headers{}) -> string() | undefined.
-headers_content_type(#headers{content_type = Value}) -> Value.
+-spec headers_transfer_encoding(#headers{}) -> string() | undefined.
+headers_transfer_encoding(#headers{transfer_encoding = Value}) -> Value.
+
+%% @doc A field of the headers.
+-spec headers_x_forwarded_for(#headers{}) -> string() | undefined.
+headers_x_forwarded_for(#headers{x_forwarded_for = Value}) -> Value.
 
 %% @doc A field of the headers.
 -spec headers_other(#headers{}) -> [tuple()].
@@ -270,6 +539,10 @@ http_request_method(#http_request{method = Value}) -> Value.
 %% @doc A field of the request.
 -spec http_request_path(#http_request{}) -> {abs_path, string()}.
 http_request_path(#http_request{path = Value}) -> Value.
+
+%% @doc A field of the request.
+-spec http_request_version(#http_request{}) -> {non_neg_integer(), non_neg_integer()}.
+http_request_version(#http_request{version = Value}) -> Value.
 
 -ifdef(TEST).
 
@@ -304,5 +577,23 @@ ehtml_test_() ->
 ehtml_takes_bytes_test_() ->
     [?_assertError({ehtml_takes_bytes, Character, _}, ehtml_expand({p, [], ["a", Character | "script"]}))
      || Character <- [16#13C, 16#20AC, 256, -1]].
+
+cookies_test_() ->
+    Text = fun({header, {set_cookie, Cookie}}) -> binary_to_list(iolist_to_binary(Cookie)) end,
+    [?_assertEqual("a=1; Path=/; HttpOnly", Text(set_cookie("a", "1", [{path, "/"}, http_only]))),
+     ?_assertEqual("a=1; Path=/", Text(setcookie("a", "1", "", ""))),
+     ?_assertEqual("a=1; Domain=d; Expires=later; Secure; Path=/p", Text(setcookie("a", "1", "/p", "later", "d", on)))].
+
+reformat_test_() ->
+    Headers = set_header(merge_header(set_header(#headers{host = "h"}, "set-cookie", "a"), {"Set-Cookie", <<"b">>}), {<<"X-A">>, v}),
+    Kinds = fun(Kind) -> reformat_header(Headers, fun(Name, Value) -> {Name, Value} end, Kind) end,
+    [?_assertEqual(["Host: h", "Set-Cookie: a", "Set-Cookie: b", "X-A: v"], reformat_header(Headers)),
+     ?_assertEqual(["Host: h"], reformat_header(delete_header(delete_header(Headers, 'X-A'), "set-cookie"))),
+     ?_assertEqual([{<<"Host">>, <<"h">>}, {<<"Set-Cookie">>, {multi, [<<"a">>, <<"b">>]}}, {<<"X-A">>, <<"v">>}], Kinds([binary, string])),
+     ?_assertEqual([{"Host", "h"}, {"Set-Cookie", {multi, ["a", "b"]}}, {"X-A", "v"}], Kinds(string)),
+     ?_assertEqual({"h", none}, {get_header(Headers, "HOST"), get_header(Headers, range, none)})].
+
+file_name_test_() ->
+    [?_assertEqual(Name, sanitize_file_name(Sent)) || {Sent, Name} <- [{"a b.txt", "ab.txt"}, {"../../x", "././x"}, {"$(rm -rf).sh", "rm-rf.sh"}, {"", ""}]].
 
 -endif.

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The application and its supervisor: of the connections to FastCGI applications that are kept, and of files that are not finished. Whoever needs it first starts it.
+%% @doc The application and its supervisor: of the connections to FastCGI applications that are kept, of files that are not finished, and of sessions. Whoever needs it first starts it.
 -module(yucan_yaws_app).
 -behaviour(application).
 -behaviour(supervisor).
@@ -34,4 +34,5 @@ stop(_) -> yucan_spool:leave().
 init([]) ->
     {ok, {#{strategy => one_for_one, intensity => 10, period => 10},
           [#{id => fcgi_pool, start => {yucan_fcgi_pool, start_link, []}, shutdown => 1000},
-           #{id => unfinished, start => {yucan_unfinished, start_link, []}, shutdown => 1000}]}}.
+           #{id => unfinished, start => {yucan_unfinished, start_link, []}, shutdown => 1000},
+           #{id => sessions, start => {yucan_yaws_session, start_link, []}, shutdown => 1000}]}}.

@@ -6,14 +6,14 @@
 -module(yucan_yaws_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, bounded_bodies/1, streams/1,
+-export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, bounded_bodies/1, helpers/1, uploads/1, streams/1,
          stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, pages_of_an_appmod/1, bodies_of_pages/1, error_modules/1, rewriting/1, rewriting_and_auth/1, auth/1, authmod/1, files/1, beyond_ascii/1, sources/1, own_modules/1, nitrogen/1,
          reload/1, websocket/1, start_modules/1]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, bounded_bodies, streams,
+    [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, bounded_bodies, helpers, uploads, streams,
      stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, pages_of_an_appmod, bodies_of_pages, error_modules, rewriting, rewriting_and_auth, auth, authmod, files, beyond_ascii, sources, own_modules, nitrogen, reload, websocket,
      start_modules].
 
@@ -182,6 +182,45 @@ bodies(Config) ->
     [{200, _, <<"once">>} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/m/body_over", method => Method, body => Body})
      || {Method, Body} <- [{"GET", ""}, {"POST", "a=1"}]],
     ok.
+
+helpers(Config) ->
+    Port = appmods(Config),
+    {200, Headers, <<"ok">>} = yucan_yaws_client:get(Port, "h", "/m/set_cookie"),
+    [<<"c=v; Path=/; Secure">>, <<"text/plain">>] = [proplists:get_value(Name, Headers) || Name <- [<<"set-cookie">>, <<"content-type">>]],
+    Get = fun(Page, Given) -> yucan_yaws_client:request(#{port => Port, host => "h", target => "/m/" ++ Page, headers => Given}) end,
+    {200, _, <<"Connection: close\nIf-None-Match: *\nCookie: a=1\nX-Own: 2">>} = Get("lines", [{"x-own", "2"}, {"cookie", "a=1"}, {"if-none-match", "*"}]),
+    {200, First, <<"1">>} = Get("visits", []),
+    Sid = proplists:get_value(<<"set-cookie">>, First),
+    [{200, _, Visit} = Get("visits", [{"cookie", Sid}]) || Visit <- [<<"2">>, <<"3">>]],
+    {200, _, <<"1">>} = Get("visits", [{"cookie", [Sid, "x"]}]),
+    %% A session ends with its time, and with delete_cookie_session/1; who asked for it is told.
+    Brief = yaws_api:new_cookie_session(brief, 0, self()),
+    {error, no_session} = yaws_api:cookieval_to_opaque(Brief),
+    yucan_yaws_session ! sweep,
+    receive {yaws_session_end, timeout, Brief, brief} -> ok after 10000 * beamway_runner:slowness() -> error(not_swept) end,
+    Deleted = yaws_api:new_cookie_session(deleted, 60, self()),
+    {ok, deleted} = yaws_api:cookieval_to_opaque(Deleted),
+    true = yaws_api:delete_cookie_session(Deleted),
+    receive {yaws_session_end, normal, Deleted, deleted} -> ok after 10000 * beamway_runner:slowness() -> error(not_told) end,
+    error = yaws_api:replace_cookie_session(Deleted, x).
+
+%% A form above partial_post_size comes in parts, by get_more.
+uploads(Config) ->
+    Port = appmods(Config),
+    Post = fun(Type, Body) ->
+                   {200, _, Text} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/m/upload", method => "POST", body => Body,
+                                                                headers => [{"content-type", Type}]}),
+                   Text
+           end,
+    Form = fun(Data) -> ["--b\r\nContent-Disposition: form-data; name=\"f\"; filename=\"x.bin\"\r\n\r\n", Data, "\r\n--b\r\n"
+                         "Content-Disposition: form-data; name=\"n\"\r\n\r\nlast\r\n--b--\r\n"] end,
+    [begin
+         Data = binary:copy(<<"\r\n--a">>, Size),
+         Expected = <<"|f x.bin ", Data/binary, "|n - last">>,
+         Expected = Post("multipart/form-data; boundary=b", Form(Data))
+     end || Size <- [0, 1, 30000]],
+    <<"malformed_multipart_post">> = Post("multipart/form-data; boundary=b", "--bx"),
+    <<"no_multipart_form_data">> = Post("text/plain", "x").
 
 streams(Config) ->
     Port = appmods(Config),

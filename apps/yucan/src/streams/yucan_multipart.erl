@@ -6,7 +6,7 @@
 %% something behind it.
 -module(yucan_multipart).
 
--export([fold/4, form/2, refusal/1, file_name/1, new/2, feed/2]).
+-export([fold/4, form/2, refusal/1, file_name/1, new/2, feed/2, is_done/1]).
 -export_type([options/0, event/0, part/0, reason/0, state/0]).
 
 -type options() :: #{parts => limit(), headers => limit(), header_bytes => limit(), part_bytes => limit(), bytes => limit()}.
@@ -125,6 +125,10 @@ feed(Data, #multipart{buffer = Buffer, total = Total, limits = #{bytes := Most}}
         Sum when Sum > Most -> {{error, too_large}, []};
         Sum -> parse(State#multipart{buffer = <<Buffer/binary, Data/binary>>, total = Sum}, [])
     end.
+
+%% @doc Has the last delimiter come?
+-spec is_done(state()) -> boolean().
+is_done(#multipart{where = Where}) -> Where =:= done.
 
 parse(#multipart{where = done} = State, Events) -> {State#multipart{buffer = <<>>}, lists:reverse(Events)};
 parse(#multipart{where = preamble, buffer = Buffer, delimiter = Delimiter, limits = #{header_bytes := Most}} = State, Events) ->

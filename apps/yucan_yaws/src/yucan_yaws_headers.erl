@@ -1,0 +1,132 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The `#headers{}' of modules written for Yaws: one header of it by its name, and all of them as lines. Pure; for {@link yaws_api}.
+%%
+%% A name is an atom, a binary or a string in any case. Names that have no field in the record are in `other'.
+-module(yucan_yaws_headers).
+
+-export([get/2, set/3, merge/3, lines/2]).
+-export_type([name/0, value/0]).
+
+-include("../include/yaws_api.hrl").
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-type name() :: atom() | binary() | string() | {lower, string()}.
+-type value() :: undefined | atom() | binary() | string() | tuple() | [string()].
+%% `{multi, Values}' is a header that is there several times.
+
+%% @doc The value of a header.
+-spec get(name(), #headers{}) -> value().
+get(Name, Headers) ->
+    case place(Name) of
+        {field, At} -> element(At, Headers);
+        {other, Lower} ->
+            case [Value || {http_header, _, Other, _, Value} <- Headers#headers.other, lower(Other) =:= Lower] of
+                [Value | _] -> Value;
+                [] -> undefined
+            end
+    end.
+
+%% @doc The headers with one that replaces all of its name; `undefined' removes them.
+-spec set(name(), value(), #headers{}) -> #headers{}.
+set(Name, Value, Headers) when is_binary(Value) -> set(Name, binary_to_list(Value), Headers);
+set(Name, Value, #headers{other = Others} = Headers) ->
+    case place(Name) of
+        {field, #headers.cookie} when Value =:= undefined -> Headers#headers{cookie = []};
+        {field, At} -> setelement(At, Headers, Value);
+        {other, Lower} ->
+            Is = fun({http_header, _, Other, _, _}) -> lower(Other) =:= Lower end,
+            New = {http_header, 0, capitalised(Lower), undefined, Value},
+            case lists:splitwith(fun(Header) -> not Is(Header) end, Others) of
+                {Before, Rest} when Value =:= undefined -> Headers#headers{other = Before ++ lists:filter(fun(H) -> not Is(H) end, Rest)};
+                {Before, []} -> Headers#headers{other = Before ++ [New]};
+                {Before, [_ | Rest]} -> Headers#headers{other = Before ++ [New | lists:filter(fun(H) -> not Is(H) end, Rest)]}
+            end
+    end.
+
+%% @doc The headers with a value more: behind a comma, or for set-cookie in a header of its own.
+-spec merge(name(), value(), #headers{}) -> #headers{}.
+merge(_, undefined, Headers) -> Headers;
+merge(Name, Value, Headers) when is_binary(Value) -> merge(Name, binary_to_list(Value), Headers);
+merge(Name, Value, Headers) ->
+    set(Name, merged(place(Name), get(Name, Headers), Value), Headers).
+
+merged({other, "set-cookie"}, undefined, Value) -> {multi, [Value]};
+merged({other, "set-cookie"}, {multi, Before}, Value) -> {multi, Before ++ [Value]};
+merged({other, "set-cookie"}, Before, Value) -> {multi, [Before, Value]};
+merged({field, #headers.cookie}, Before, Value) -> Before ++ [Value];
+merged(_, undefined, Value) -> Value;
+merged(_, Before, Value) -> Before ++ ", " ++ Value.
+
+%% @doc What the function makes of each header that is there: its name as it is written on the wire, and its value. `{multi, Results}' of the function counts as several.
+-spec lines(fun((string() | atom(), value()) -> term()), #headers{}) -> [term()].
+lines(Format, #headers{other = Others} = Headers) ->
+    Fields = [{capitalised(hyphens(Field)), Value}
+              || {Field, Value} <- lists:zip(fields(), lists:droplast(tl(tuple_to_list(Headers)))), Value =/= undefined, Value =/= []],
+    lists:append([case Format(Name, sent(Name, Value)) of {multi, Several} -> Several; One -> [One] end
+                  || {Name, Value} <- Fields ++ [{Name, Value} || {http_header, _, Name, _, Value} <- Others]]).
+
+%% These two are kept in another form than the client's.
+sent("Cookie", [[_ | _] | _] = Cookies) -> lists:append(lists:join("; ", Cookies));
+sent("Authorization", {_, _, Text}) -> Text;
+sent(_, Value) -> Value.
+
+%% ---- names
+
+place({lower, Lower}) -> place(Lower);
+place(Name) ->
+    Lower = lower(Name),
+    case [At || {At, Field} <- lists:zip(lists:seq(2, 1 + length(fields())), fields()), hyphens(Field) =:= Lower orelse Field =:= Name] of
+        [At] -> {field, At};
+        [] -> {other, Lower}
+    end.
+
+fields() -> lists:droplast(record_info(fields, headers)).
+
+hyphens(Field) -> lists:flatten(string:replace(atom_to_list(Field), "_", "-", all)).
+
+lower(Name) when is_atom(Name) -> lower(atom_to_list(Name));
+lower(Name) -> binary_to_list(yucan_header:lower(iolist_to_binary(Name))).
+
+capitalised(Lower) -> lists:flatten(lists:join("-", [string:titlecase(Part) || Part <- string:split(Lower, "-", all)])).
+
+-ifdef(TEST).
+
+all_names_test_() ->
+    [?_assertEqual({"v", "v", #headers{}}, {get(Name, Set), element(At, Set), set(Field, undefined, Set)})
+     || {At, Field} <- lists:zip(lists:seq(2, 1 + length(fields())), fields()), Field =/= cookie,
+        Name <- [Field, hyphens(Field), string:uppercase(hyphens(Field)), list_to_binary(hyphens(Field)), {lower, hyphens(Field)}],
+        Set <- [set(Name, "v", #headers{})]].
+
+others_test() ->
+    One = set(<<"x-own">>, <<"1">>, #headers{}),
+    ?assertEqual(#headers{other = [{http_header, 0, "X-Own", undefined, "1"}]}, One),
+    Two = set('X-Other', "2", set("X-OWN", "3", One)),
+    ?assertEqual(["3", "2", undefined], [get(Name, Two) || Name <- ["x-own", 'x-other', "x-third"]]),
+    ?assertEqual(#headers{other = [{http_header, 0, "X-Other", undefined, "2"}]}, set("x-own", undefined, Two)),
+    %% As another client of the record may have left it.
+    Twice = #headers{other = [{http_header, 5, 'X-A', undefined, "1"}, {http_header, 5, <<"x-b">>, undefined, "2"}, {http_header, 5, "x-a", undefined, "3"}]},
+    ?assertEqual(["X-A: 4", "x-b: 2"], text(set(<<"x-A">>, "4", Twice))).
+
+merge_test() ->
+    Cookies = merge("Set-Cookie", <<"b=2">>, merge("set-cookie", "a=1", #headers{})),
+    ?assertEqual({multi, ["a=1", "b=2"]}, get("set-cookie", Cookies)),
+    ?assertEqual(Cookies, merge(accept, undefined, Cookies)),
+    ?assertEqual("a/b, c/d", get("accept", merge(accept, "c/d", merge(accept, "a/b", Cookies)))),
+    ?assertEqual({multi, ["a=1", "b=2"]}, get("set-cookie", merge("SET-COOKIE", "b=2", set("set-cookie", "a=1", #headers{})))).
+
+text(Headers) ->
+    lines(fun(Name, {multi, Values}) -> {multi, [lists:flatten(io_lib:format("~s: ~s", [Name, Value])) || Value <- Values]};
+             (Name, Value) -> lists:flatten(io_lib:format("~s: ~s", [Name, Value]))
+          end, Headers).
+
+lines_test() ->
+    Headers = #headers{host = "h", cookie = ["a=1", "b=2"], if_none_match = "*", authorization = {"joe", "pw", "Basic am9lOnB3"},
+                       other = [{http_header, 0, "X-Own", undefined, "1"}]},
+    ?assertEqual(["Host: h", "If-None-Match: *", "Cookie: a=1; b=2", "Authorization: Basic am9lOnB3", "X-Own: 1", "Set-Cookie: c", "Set-Cookie: d"],
+                 text(merge("set-cookie", "d", merge("set-cookie", "c", Headers)))),
+    ?assertEqual([], text(#headers{})).
+
+-endif.
