@@ -33,12 +33,13 @@
 -record(state, {folder :: file:filename(), problems = [] :: [problem()]}).
 
 %% @doc The options of {@link yucan:start_link/1} that a file asks for. Its folders of modules are on the code path afterwards, and its
-%% start modules run; if there is a problem nothing has happened.
+%% start modules run; if there is a problem nothing has happened. What it names and is not there, such as a directory or a module, is a warning in the log.
 -spec load(file:filename()) -> {ok, map()} | {error, [Line :: unicode:chardata(), ...]}.
 load(File) ->
     case read(File) of
         {ok, Conf} ->
             ok = yucan_yaws_options:prepare(Conf),
+            lists:foreach(fun(Line) -> yucan_events:warning("~ts", [string:trim(Line, trailing, "\n")]) end, format(File, yucan_yaws_check:problems(Conf))),
             {ok, yucan_yaws_options:options(Conf)};
         {error, Problems} ->
             {error, [string:trim(Line, trailing, "\n") || Line <- format(File, Problems)]}
@@ -53,7 +54,7 @@ read(File) ->
     end.
 
 %% @doc The problems as text, one line each, as compilers write them: `FILE:LINE: PROBLEM'.
--spec format(file:filename(), [problem(), ...]) -> [unicode:chardata(), ...].
+-spec format(file:filename(), [problem()]) -> [unicode:chardata()].
 format(File, Problems) ->
     [case Line of
          0 -> io_lib:format("~ts: ~ts~n", [File, Text]);

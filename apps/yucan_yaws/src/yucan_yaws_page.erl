@@ -89,6 +89,8 @@ module(Name, Code, Line, File) ->
         {ok, Module, Beam} ->
             _ = code:purge(Module),
             {module, Module} = code:load_binary(Module, unicode:characters_to_list(File), Beam),
+            _ = [yucan_events:warning("~ts:~b: it calls yaws_api:~ts/~b, which this server does not have", [File, Line, Function, Arity])
+                 || {Function, Arity} <- yucan_yaws_check:missing(Beam)],
             Module;
         {error, [{_, [Error | _]} | _], _} -> bad(Error, File)
     end.

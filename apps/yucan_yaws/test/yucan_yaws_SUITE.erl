@@ -6,14 +6,16 @@
 -module(yucan_yaws_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, bounded_bodies/1, helpers/1, uploads/1, streams/1,
+-export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, bounded_bodies/1, helpers/1, uploads/1, what_is_not_there/1, streams/1,
          stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, pages_of_an_appmod/1, bodies_of_pages/1, error_modules/1, rewriting/1, rewriting_and_auth/1, auth/1, authmod/1, files/1, beyond_ascii/1, sources/1, own_modules/1, nitrogen/1,
          reload/1, websocket/1, start_modules/1]).
+
+-include_lib("stdlib/include/assert.hrl").
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, bounded_bodies, helpers, uploads, streams,
+    [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, bounded_bodies, helpers, uploads, what_is_not_there, streams,
      stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, pages_of_an_appmod, bodies_of_pages, error_modules, rewriting, rewriting_and_auth, auth, authmod, files, beyond_ascii, sources, own_modules, nitrogen, reload, websocket,
      start_modules].
 
@@ -221,6 +223,48 @@ uploads(Config) ->
      end || Size <- [0, 1, 30000]],
     <<"malformed_multipart_post">> = Post("multipart/form-data; boundary=b", "--bx"),
     <<"no_multipart_form_data">> = Post("text/plain", "x").
+
+%% Each is told when the configuration is loaded, and by a page when it is compiled. What is there is not.
+what_is_not_there(Config) ->
+    Api = "-module(calls). -export([out/1]). out(A) -> yaws_api:no_such(A, 1), {html, yaws_api:htmlize(\"\")}.\n",
+    Ebin = yucan_yaws_site:compile(Config, "own", [{"calls.erl", Api}]),
+    File = yucan_yaws_site:write(Config, "www/file", ""),
+    Page = yucan_yaws_site:write(Config, "www/p.yaws", "\n<erl>out(A) -> yaws_api:no_page(A).</erl>"),
+    Text = ["runmod = no_run\n", yucan_yaws_site:server("h", ["docroot = www /no/docroot ", File, "\nebin_dir = ", Ebin, "\nebin_dir = /no/ebin\nalias = /a /no/alias\n"
+                                                             "alias = /b www\nscript_alias = /c /no/script\nscript_alias = /d ", File, "\nallowed_scripts = yaws\n"
+                                                             "php_handler = <cgi, /no/php>\n"
+                                                             "appmods = </m, no_appmod> </n, calls> </o, yucan_yaws_pages>\narg_rewrite_mod = no_rewrite\n"
+                                                             "<auth>\nauthmod = no_auth\n</auth>\n"])],
+    ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => warning, config => #{pid => self()}}),
+    try
+        Port = yucan_yaws_site:start_text(Config, Text, []),
+        Conf = filename:join(yucan_yaws_site:folder(Config), "site.conf"),
+        Expected = [[":2: docroot = /no/docroot: no such directory"], [":2: docroot = ", File, ": not a directory"], [":2: ebin_dir = /no/ebin: no such directory"],
+                    [":2: alias = /a/ /no/alias: no such file or directory"], [":2: script_alias = /c/ /no/script: no such file or directory"],
+                    [":2: php_handler = <cgi, /no/php>: no such program"],
+                    [": runmod = no_run: no such module; expected one on the code path (see ebin_dir)"]
+                    | [[":2: ", Key, " = ", Module, ": no such module in ", Ebin, " or /no/ebin, and none on the code path"]
+                       || {Key, Module} <- [{"appmods", "no_appmod"}, {"arg_rewrite_mod", "no_rewrite"}, {"authmod", "no_auth"}]]]
+            ++ [[":2: calls calls yaws_api:no_such/2, which this server does not have: the request that gets there is answered with 500"]],
+        Warnings = warnings(),
+        ?assertEqual(lists:sort([lists:flatten(["yucan: ", Conf, Line]) || Line <- Expected]), lists:sort(Warnings)),
+        ok = yucan_yaws_site:stop(),
+        Again = yucan_yaws_site:start(Config, "docroot = www\nallowed_scripts = yaws\n", []),
+        [] = warnings(),
+        {500, _, _} = yucan_yaws_client:get(Again, "h", "/p.yaws"),
+        {_, [Said]} = {Port, warnings()},
+        ?assertEqual(lists:flatten(["yucan: ", Page, ":2: it calls yaws_api:no_page/1, which this server does not have"]), Said)
+    after
+        logger:remove_handler(?MODULE)
+    end.
+
+%% The logger has called its handlers when it returns.
+warnings() ->
+    receive
+        {logged, #{level := warning, msg := {Format, Arguments}}} -> [lists:flatten(io_lib:format(Format, Arguments)) | warnings()];
+        {logged, _} -> warnings()
+    after 0 -> []
+    end.
 
 streams(Config) ->
     Port = appmods(Config),
