@@ -164,7 +164,11 @@ listing(Config) ->
     {_, _} = binary:match(Page, <<"a &lt;&amp;&quot;&#39;&gt;.txt">>),
     [Sub, A, B] = [element(1, binary:match(Page, Name)) || Name <- [<<"./sub/">>, <<"./a%20%3C%26%22%27%3E.txt">>, <<"./b.txt">>]],
     true = Sub < A andalso A < B,
-    {200, _, <<"a">>} = get(Config, "/listed/list/a%20%3C%26%22%27%3E.txt").
+    {200, _, <<"a">>} = get(Config, "/listed/list/a%20%3C%26%22%27%3E.txt"),
+    %% Those that no request can name are counted: the file with a line end, and the one with a backslash. Hidden ones are not.
+    {_, _} = binary:match(Page, <<"<p>2 more have a backslash or a control character in their names and cannot be served.</p>">>),
+    {200, _, Elsewhere} = get(Config, "/listed/list/sub/"),
+    nomatch = binary:match(Elsewhere, <<"cannot be served">>).
 
 %% RFC 9110, 12.5.3.
 gzip_beside(Config) ->

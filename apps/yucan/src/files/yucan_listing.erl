@@ -22,17 +22,23 @@ response(Req, Folder, Path, Root, Options) ->
     case file:list_dir_all(Folder) of
         {ok, Names} ->
             Look = fun(Name) -> look(Name, Folder, Path, Root, Policy) end,
-            Shown = [Name || Any <- Names, Name <- [bytes(Any)], maps:get(dot_files, Options, false) orelse binary:first(Name) =/= $., has_path(Name)],
+            {Shown, Nameless} = lists:partition(fun has_path/1, [Name || Any <- Names, Name <- [bytes(Any)], maps:get(dot_files, Options, false) orelse binary:first(Name) =/= $.]),
+            End = [nameless(length(Nameless)), maps:get(listing_end, Options, <<>>)],
             Order = order(yucan_req:query_pairs(Req)),
             %% A type that the browser cannot guess otherwise, and nothing of the page that could run.
             {200, [{<<"content-type">>, <<"text/html; charset=utf-8">>}, {<<"content-security-policy">>, <<"default-src 'none'; style-src 'unsafe-inline'">>}
                    | maps:get(headers, Options, [])],
-             {stream, fun(Write) -> page(Write, Path, Options, Order, sorted(Order, Look, Shown)) end}};
+             {stream, fun(Write) -> page(Write, Path, Options#{listing_end => End}, Order, sorted(Order, Look, Shown)) end}};
         {error, _} -> yucan_error:page(403)
     end.
 
-%% Of what no request can name, such as a line end, there is no link.
+%% There is no link for a name that no request can hold, such as one with a line end.
 has_path(Name) -> yucan_path:decode(<<"/", (yucan_path:escape(Name))/binary>>) =:= {ok, <<"/", Name/binary>>}.
+
+%% They would be missed otherwise.
+nameless(0) -> <<>>;
+nameless(1) -> <<"<p>1 more has a backslash or a control character in its name and cannot be served.</p>">>;
+nameless(Count) -> [<<"<p>">>, integer_to_binary(Count), <<" more have a backslash or a control character in their names and cannot be served.</p>">>].
 
 order(Pairs) ->
     {case lists:keyfind(<<"sort">>, 1, Pairs) of {_, <<"time">>} -> time; {_, <<"size">>} -> size; _ -> name end,
