@@ -23,8 +23,12 @@ lines(Text) ->
                      List when is_list(List) -> List;
                      _ -> binary_to_list(Text)
                  end,
-    Numbered = join(number(string:split(Characters, "\n", all), 1)),
+    Numbered = join(number(string:split(without_mark(Characters), "\n", all), 1)),
     [{Line, content(Stripped)} || {Line, Raw} <- Numbered, Stripped <- [string:trim(strip_comment(Raw))], Stripped =/= ""].
+
+%% Editors of Windows write a byte order mark.
+without_mark([16#FEFF | Characters]) -> Characters;
+without_mark(Characters) -> Characters.
 
 number([], _) -> [];
 number([Text | Rest], Line) -> [{Line, string:trim(Text, trailing, "\r")} | number(Rest, Line + 1)].
@@ -125,6 +129,9 @@ flat(Rows) ->
 empty_values_test() ->
     ?assertEqual([{1, {set, "listen", '=', ""}}, {2, {junk, "= 5"}}, {3, {junk, "<>"}}, {4, {junk, "</server"}}],
                  lines(<<"listen =\n= 5\n<>\n</server">>)).
+
+byte_order_mark_test() ->
+    ?assertEqual([{1, {open, "server", "h"}}], lines(<<16#FEFF/utf8, "<server h>\n"/utf8>>)).
 
 latin1_test() ->
     ?assertEqual([{1, {set, "a", '=', [16#e9]}}], lines(<<"a = ", 16#e9>>)).

@@ -43,13 +43,13 @@ value(module, Text, _) -> module(Text);
 value(words, Text, _) -> {ok, string:lexemes(Text, " \t,")};
 value(program, Text, Folder) -> {ok, program(Text, Folder)};
 value(path, Text, Folder) -> path(Text, Folder);
-value(paths, Text, Folder) -> paths(string:lexemes(Text, " \t"), Folder);
+value(paths, Text, Folder) -> paths(parts(Text), Folder);
 value(address, Text, _) -> address(Text);
 value(host_port, Text, Folder) -> host_port(Text, Folder);
 value(mounts, Text, _) -> mounts(string:trim(Text), []);
 value(php_handler, Text, Folder) -> php_handler(Text, Folder);
-value(revproxy, Text, _) -> revproxy(string:lexemes(Text, " \t"));
-value(alias, Text, Folder) -> alias(string:lexemes(Text, " \t"), Folder);
+value(revproxy, Text, _) -> revproxy(parts(Text));
+value(alias, Text, Folder) -> alias(parts(Text), Folder);
 value(ciphers, Text, _) -> ciphers(string:lexemes(Text, " \t,:"));
 value(versions, Text, _) -> versions(string:lexemes(Text, " \t,"));
 value(expires, Text, _) -> expires(string:lexemes(Text, " \t")).
@@ -77,6 +77,21 @@ expected(alias) -> "/PREFIX PATH, the prefix of letters, digits and -._~ alone";
 expected(ciphers) -> "names of cipher suites that this Erlang knows, such as TLS_AES_256_GCM_SHA384 or ECDHE-RSA-AES256-GCM-SHA384";
 expected(versions) -> expected({one_of, lists:sort(tls_versions())}) ++ ", several of them separated by blanks";
 expected(expires) -> "TYPE|access+SECONDS, several of them separated by blanks".
+
+%% Separated by blanks. Each may be in double quotes, which keep its blanks.
+parts(Text) -> parts(string:trim(Text, leading, " \t"), []).
+
+parts("", Done) -> lists:reverse(Done);
+parts([$" | Rest] = Text, Done) ->
+    case string:split(Rest, "\"") of
+        [Part, After] when After =:= ""; hd(After) =:= $\s; hd(After) =:= $\t -> parts(string:trim(After, leading, " \t"), [Part | Done]);
+        _ -> unquoted(Text, Done)
+    end;
+parts(Text, Done) -> unquoted(Text, Done).
+
+unquoted(Text, Done) ->
+    {Part, After} = lists:splitwith(fun(C) -> C =/= $\s andalso C =/= $\t end, Text),
+    parts(string:trim(After, leading, " \t"), [Part | Done]).
 
 one_of(Atoms, Text) ->
     case [Atom || Atom <- Atoms, atom_to_list(Atom) =:= Text] of
@@ -299,6 +314,9 @@ simple_test_() ->
              {path, "/a", {ok, "/a"}},
              {path, "../../../../x", {ok, "/x"}},
              {paths, "/a b", {ok, ["/a", "/etc/yucan/b"]}},
+             {paths, "\"/a b\" \t/c \"d\"", {ok, ["/a b", "/c", "/etc/yucan/d"]}},
+             {paths, "\"/a /b\"c", {ok, ["/etc/yucan/\"/a", "/b\"c"]}},
+             {alias, "\"/x\" \"/a b\"", {ok, #{prefix => <<"/x">>, target => <<"/a b">>}}},
              {address, "127.0.0.1", {ok, {127, 0, 0, 1}}},
              {address, "[::1]", {ok, {0, 0, 0, 0, 0, 0, 0, 1}}},
              {host_port, "php:9000", {ok, {"php", 9000}}},
@@ -340,6 +358,7 @@ handlers_test_() ->
      ?_assertMatch({error, _}, read(php_handler, "<cgi>", "/")),
      ?_assertMatch({error, _}, read(php_handler, "<fcgi, x>", "/")),
      ?_assertMatch({ok, #{prefix := "/a"}}, read(revproxy, "/a http://127.0.0.1:81/b", "/")),
+     ?_assertEqual(read(revproxy, "/ http://h/", "/"), read(revproxy, "\"/\" \"http://h/\"", "/")),
      ?_assertMatch({error, _}, read(revproxy, "/a http://h/ intercept_mod x", "/")),
      ?_assertMatch({error, _}, read(revproxy, "a http://h/", "/")),
      ?_assertMatch({error, _}, read(revproxy, "/a ftp://h/", "/"))].
