@@ -71,9 +71,7 @@ failed(Reason, #{script := Script} = Spec) ->
 
 why({connect, Reason}, #{run := {fcgi, Address}}) ->
     io_lib:format("cannot connect to the FastCGI application at ~ts: ~ts", [shown(Address), inet:format_error(Reason)]);
-why({start, Reason}, _) -> io_lib:format("cannot start: ~0tp", [Reason]);
-why({spool, Reason}, _) -> io_lib:format("cannot store the request's body (TMPDIR?): ~ts", [file:format_error(Reason)]);
-why(Reason, _) -> io_lib:format("~0tp", [Reason]).
+why(Reason, _) -> yucan_gateway:reason(Reason).
 
 shown({local, Path}) -> ["unix:", Path];
 shown({Host, Port}) when is_tuple(Host) -> inet:ntoa(Host) ++ ":" ++ integer_to_list(Port);

@@ -5,7 +5,7 @@
 %% body then goes to the client as it arrives, no faster than the client reads. When the client goes, so does the source.
 -module(yucan_gateway).
 
--export([connect/3, respond/3]).
+-export([connect/3, respond/3, reason/1]).
 -export_type([source/0, options/0]).
 
 -define(CONNECT_MS, 5000).
@@ -68,12 +68,32 @@ bad_gateway(Status, Reason, #{name := Name}) ->
     yucan_events:warning("~ts: ~ts", [Name, reason(Reason)]),
     yucan_error:page(Status).
 
+%% @doc What went wrong at a source, as the end of a sentence in the log.
+-spec reason(term()) -> unicode:chardata().
 reason(timeout) -> "no answer in time; it was ended";
 reason(no_head) -> "it ended without a header";
 reason({exit, Status}) when not ?IS_OWN_END(Status) -> io_lib:format("it was ended by signal ~b", [Status - 128]);
 reason({exit, Status}) -> io_lib:format("it ended with status ~b", [Status]);
 reason(no_type) -> "its header has no Content-Type, Location or Status";
-reason({line, Line}) -> io_lib:format("its header has the line ~0tp", [Line]);
+reason({line, <<>>}) -> "its header begins with an empty line";
+reason({line, Line}) -> io_lib:format("its header has the line ~0tp", [binary_to_list(Line)]);
+reason({status, Status}) -> io_lib:format("its header has the status ~0tp; expected a number from 200 to 599", [binary_to_list(Status)]);
+reason({content_length, Length}) -> io_lib:format("its header has the Content-Length ~0tp; expected one number", [binary_to_list(Length)]);
+reason(too_many_lines) -> "its header has too many lines";
+reason(Long) when Long =:= too_long; Long =:= head_too_long -> "its header is too long";
+reason(no_http) -> "its answer is not HTTP";
+reason(bad_chunk) -> "its answer has a chunk that is not valid";
+reason(trailers_too_long) -> "the trailers of its answer are too long";
+reason(closed) -> "it closed the connection before its answer was complete";
+reason({connect, Reason}) -> ["cannot connect: ", inet:format_error(Reason)];
+reason({send, closed}) -> "it closed the connection before it had the request";
+reason({send, Reason}) -> ["cannot send the request: ", inet:format_error(Reason)];
+reason({spool, Reason}) -> ["cannot store the request's body (TMPDIR?): ", file:format_error(Reason)];
+reason({protocol, overloaded}) -> "it is overloaded";
+reason({protocol, What}) -> io_lib:format("it broke the protocol of FastCGI (~0tp)", [What]);
+reason({not_a_program, Name}) -> io_lib:format("cannot start ~ts: its name has a character with a meaning for the shell", [Name]);
+reason({start, Reason}) -> io_lib:format("cannot start: ~0tp", [Reason]);
+reason(Posix) when is_atom(Posix) -> ["it failed: ", inet:format_error(Posix)];
 reason(Other) -> io_lib:format("it failed: ~0tp", [Other]).
 
 %% Until there is something, in slices in which the client may have gone.

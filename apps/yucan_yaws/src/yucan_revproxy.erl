@@ -30,7 +30,7 @@ ask(Req, #{prefix := Prefix, url := #{host := Host, port := Port} = Url}, Own, B
     end.
 
 failed(Reason, Url) ->
-    yucan_events:warning("revproxy ~ts: ~0tp", [yucan_yaws_config_value:origin(Url), Reason]),
+    yucan_events:warning("revproxy ~ts: ~ts", [yucan_yaws_config_value:origin(Url), yucan_gateway:reason(Reason)]),
     yucan_error:page(502).
 
 head(Req, Prefix, Url, Body) ->

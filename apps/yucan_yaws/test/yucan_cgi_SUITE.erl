@@ -7,7 +7,7 @@
 -module(yucan_cgi_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, killed/1, hangs/1,
+-export([environment/1, bytes/1, httpoxy/1, body_and_its_end/1, private_body/1, big_body/1, big_answer_to_a_slow_client/1, statuses/1, rubbish/1, dies/1, killed/1, reasons/1, hangs/1,
          hangs_after_the_head/1, slow_but_not_silent/1, forks/1, client_leaves/1, without_descriptors/1, given_up/1, too_many/1, head_request/1, not_executable/1, shell_characters/1, called/1,
          scripts_of_two_sites/1, fcgi_broken/1, fcgi_says_more/1, fcgi_log/1, body_bound/1, fcgi_leaves/1, fcgi_absent/1, revproxy/1, revproxy_broken/1, many_at_once/1,
          revproxy_path/1, revproxy_hops/1, revproxy_names/1, revproxy_slash/1, revproxy_no_body/1, revproxy_elsewhere/1, over_ipv6/1]).
@@ -17,7 +17,7 @@
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, killed, hangs, hangs_after_the_head, slow_but_not_silent, forks,
+    [environment, bytes, httpoxy, body_and_its_end, private_body, big_body, big_answer_to_a_slow_client, statuses, rubbish, dies, killed, reasons, hangs, hangs_after_the_head, slow_but_not_silent, forks,
      client_leaves, without_descriptors, given_up, too_many, head_request, not_executable, shell_characters, called, scripts_of_two_sites, body_bound, fcgi_broken, fcgi_says_more, fcgi_log, fcgi_leaves, fcgi_absent, revproxy, revproxy_broken, many_at_once,
      revproxy_path, revproxy_hops, revproxy_names, revproxy_slash, revproxy_no_body, revproxy_elsewhere, over_ipv6].
 
@@ -215,6 +215,30 @@ killed(Config) ->
         [] = [Event || {logged, Event} <- element(2, process_info(self(), messages))]
     after
         logger:remove_handler(?MODULE)
+    end.
+
+%% The log says in words why the client got 502.
+reasons(Config) ->
+    Closed = integer_to_list(test_support:free_port()),
+    {Listen, Address} = rubbish_server(<<1, 6, 0, 2, 0, 1, 0, 0, "x">>),
+    Port = start(Config, ["revproxy = /p http://127.0.0.1:", Closed, "\nphp_handler = <fcgi, ", Address, ">\n"],
+                 [{"empty.cgi", sh("printf '\\nContent-Type: a/b\\n\\nx'")}, {"many.cgi", sh("yes 'A: b' | head -n 5000; echo")},
+                  {"status.cgi", sh("printf 'Status: 103\\n\\n'")}, {"length.cgi", sh("printf 'Location: /\\nContent-Length: x\\n\\n'")}, {"a.php", ""}]),
+    ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => warning, config => #{pid => self()}}),
+    try
+        [begin
+             {502, _, _} = get(Port, "/" ++ Name),
+             receive {logged, #{msg := {Format, Arguments}}} -> {Name, true} = {Name, lists:suffix(Said, lists:flatten(io_lib:format(Format, Arguments)))}
+             after 10000 * beamway_runner:slowness() -> error({not_logged, Name})
+             end
+         end || {Name, Said} <- [{"empty.cgi", "/empty.cgi: its header begins with an empty line"}, {"many.cgi", "/many.cgi: its header has too many lines"},
+                                 {"status.cgi", ": its header has the status \"103\"; expected a number from 200 to 599"},
+                                 {"length.cgi", ": its header has the Content-Length \"x\"; expected one number"},
+                                 {"a.php", ": it broke the protocol of FastCGI ({request_id,2})"},
+                                 {"p/x", "revproxy http://127.0.0.1:" ++ Closed ++ ": cannot connect: connection refused"}]]
+    after
+        logger:remove_handler(?MODULE),
+        gen_tcp:close(Listen)
     end.
 
 over_h2(Port, Name) ->
