@@ -85,14 +85,17 @@ reason(no_http) -> "its answer is not HTTP";
 reason(bad_chunk) -> "its answer has a chunk that is not valid";
 reason(trailers_too_long) -> "the trailers of its answer are too long";
 reason(closed) -> "it closed the connection before its answer was complete";
+reason({connect, timeout}) -> "cannot connect: no answer in time";
 reason({connect, Reason}) -> ["cannot connect: ", inet:format_error(Reason)];
 reason({send, closed}) -> "it closed the connection before it had the request";
+reason({send, timeout}) -> "it did not take the request in time";
 reason({send, Reason}) -> ["cannot send the request: ", inet:format_error(Reason)];
 reason({spool, Reason}) -> ["cannot store the request's body (TMPDIR?): ", file:format_error(Reason)];
 reason({protocol, overloaded}) -> "it is overloaded";
 reason({protocol, What}) -> io_lib:format("it broke the protocol of FastCGI (~0tp)", [What]);
 reason({not_a_program, Name}) -> io_lib:format("cannot start ~ts: its name has a character with a meaning for the shell", [Name]);
 reason({start, Reason}) -> io_lib:format("cannot start: ~0tp", [Reason]);
+reason(killed) -> "the process that runs it ended";
 reason(Posix) when is_atom(Posix) -> ["it failed: ", inet:format_error(Posix)];
 reason(Other) -> io_lib:format("it failed: ~0tp", [Other]).
 
