@@ -193,7 +193,7 @@ htmlize(Text) -> binary_to_list(iolist_to_binary(yucan_error:escape(Text))).
 %% argument, stands for what it returns. A quote in a value of an attribute is escaped. Texts are bytes, so a character above 255 is an error.
 -spec ehtml_expand(term()) -> iodata().
 ehtml_expand(Byte) when is_integer(Byte), Byte >= 0, Byte =< 255 -> <<Byte>>;
-%% Its low byte alone could be `<', which nobody has escaped.
+%% Its low byte alone could be `<', and the module has escaped only those that it knew.
 ehtml_expand(Character) when is_integer(Character) ->
     error({ehtml_takes_bytes, Character, "encode the text with unicode:characters_to_binary/1"});
 ehtml_expand(Text) when is_binary(Text) -> Text;
