@@ -26,6 +26,7 @@ families() ->
                    ++ [beamway_metrics:family("teleport_", Name, Type, Help, Samples)
                        || {Name, Type, Help, Samples} <-
                               [{unconfirmed, counter, "Messages of lost lanes that were never acknowledged", peers(teleport_peers:lost())},
+                               {proxy_dropped, counter, "Messages through proxies that could not be sent", peers(teleport_peers:proxy_dropped())},
                                {by_distribution, gauge, "1 for a node without teleport", [{[{peer, Node}], 1} || Node <- lists:sort(teleport_peers:plain_all())]},
                                {by_distribution_sent, counter, "Messages and calls that went by distribution, for want of teleport there", plain(sent, Plain)},
                                {by_distribution_dropped, counter, "Messages that found no room there", plain(dropped, Plain)},

@@ -3,7 +3,7 @@
 %%
 %% `{out, Node, Class, Index}' is the row of a lane that is up and was opened here: senders read it themselves. `{in, ...}' is a
 %% lane that a peer has opened. `{peer, Node}' is the process of a node, `{count, Node, Class}' how many lanes of a class it has. `{lost, Node}'
-%% counts what was never confirmed. `{carried, Node}' is whether Beamway carries the distribution to a node, as long as the node's process lives.
+%% counts what was never confirmed, `{proxy_dropped, Node}' what proxies could not send. `{carried, Node}' is whether Beamway carries the distribution to a node, as long as the node's process lives.
 %% `{plain, Node}' is there while a node has no teleport: `open', or `closing' while messages to it change to lanes
 %% ({@link teleport_fallback}); `{plain_count, Node}' has the counters of these messages. `{offered, Node}' is there once a node has asked where to connect.
 %%
@@ -16,7 +16,7 @@
 -module(teleport_peers).
 -behaviour(gen_server).
 
--export([start_link/0, lane/5, next/5, peer/2, is_carried/1, settle/2, carried/2, configure/2, counts/2, not_up/1, up/2, down/1, offered/0, offered/1, incoming/3, lost/2, all/0, lost/0]).
+-export([start_link/0, lane/5, next/5, peer/2, is_carried/1, settle/2, carried/2, configure/2, counts/2, not_up/1, up/2, down/1, offered/0, offered/1, incoming/3, lost/2, all/0, lost/0, count_dropped/1, proxy_dropped/0]).
 -export([late/1, is_late/1, leave/2, plain/1, set_plain/2, count_plain/2, plain_all/0, plain_counts/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([plain_counts/0]).
@@ -213,6 +213,16 @@ lost(Node, Count) ->
 -spec lost() -> #{node() => pos_integer()}.
 lost() -> maps:from_list([{Node, Count} || [Node, Count] <- ets:match(?TABLE, {{lost, '$1'}, '$2'})]).
 
+%% @doc Counts a message of a proxy to this node that could not be sent.
+-spec count_dropped(node()) -> ok.
+count_dropped(Node) ->
+    _ = ets:update_counter(?TABLE, {proxy_dropped, Node}, 1, {{proxy_dropped, Node}, 0}),
+    ok.
+
+%% @doc How many these are.
+-spec proxy_dropped() -> #{node() => pos_integer()}.
+proxy_dropped() -> maps:from_list([{Node, Count} || [Node, Count] <- ets:match(?TABLE, {{proxy_dropped, '$1'}, '$2'})]).
+
 %% @doc Teleport is being stopped on this node. Waits until what was sent there by lanes is acknowledged.
 -spec leave(node(), TimeoutMs :: pos_integer()) -> ok.
 leave(Node, TimeoutMs) ->
@@ -270,7 +280,7 @@ init([]) ->
     process_flag(trap_exit, true),
     ok = teleport_way:forget_all(),
     %% What the one before has left. What was lost stays lost, and what was sent by distribution may still be under way.
-    _ = ets:select_delete(?TABLE, [{{{Kept, '_'}, '_'}, [], [false]} || Kept <- [lost, plain, plain_count]] ++ [{'_', [], [true]}]),
+    _ = ets:select_delete(?TABLE, [{{{Kept, '_'}, '_'}, [], [false]} || Kept <- [lost, proxy_dropped, plain, plain_count]] ++ [{'_', [], [true]}]),
     lists:foreach(fun unwatched/1, plain_all()),
     {ok, #peers{}}.
 

@@ -10,6 +10,8 @@
 %% Whoever waits for a reply monitors this process. A caller that does not monitor it has given up or was killed, and its request is given up as well.
 -module(teleport_proxy).
 
+-include_lib("kernel/include/logger.hrl").
+
 -export([start_link/2, init/2, loop/1]).
 
 -record(proxy, {dest :: {Name :: atom(), node()},
@@ -18,6 +20,8 @@
                 key :: {pid(), atom()},
                 monitor :: reference(),
                 calls = teleport_requests:new() :: teleport_requests:collection(),
+                %% the last message could not be sent, and that was logged
+                warned = false :: boolean(),
                 %% messages since the last look
                 busy = true :: boolean(),
                 %% `retired': nobody new finds it. A term of `ends' is its exit reason.
@@ -55,8 +59,15 @@ message(Message, #proxy{calls = Calls, dest = Dest, key = Key} = Proxy) ->
     case teleport_requests:check(Message, Calls, true) of
         {{reply, Reply}, From, Left} -> gen:reply(From, Reply), Proxy#proxy{calls = Left};
         {{error, {Reason, _}}, _, Left} -> failed(Reason, Proxy#proxy{calls = Left});
-        _ -> _ = teleport:send(Dest, Message, #{key => Key}), Proxy
+        _ -> sent(teleport:send(Dest, Message, #{key => Key}), Proxy)
     end.
+
+%% Its sender cannot be told.
+sent(ok, Proxy) -> Proxy#proxy{warned = false};
+sent({error, Reason}, #proxy{dest = {Name, Node}, warned = Warned} = Proxy) ->
+    ok = teleport_peers:count_dropped(Node),
+    _ = Warned orelse ?LOG_WARNING("teleport: messages to ~tp on ~ts through {via, teleport, _} are lost: ~0tp", [Name, Node, Reason]),
+    Proxy#proxy{warned = true}.
 
 %% With the key of what the caller sends itself: behind it.
 call(Kind, {Caller, _} = From, Request, #proxy{dest = {Name, _} = Dest, calls = Calls} = Proxy) ->

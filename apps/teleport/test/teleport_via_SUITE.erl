@@ -4,9 +4,9 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
 -export([gen_servers/1, other_behaviours/1, elixir/1, children/1, ends/1, order/1, replies_come_before_the_end/1, given_up/1, dropped_when_idle/1,
-         many_callers/1, lanes_carry_them/1, bad_names/1]).
+         many_callers/1, lanes_carry_them/1, full_lane/1, bad_names/1]).
 %% Used on the nodes.
--export([callback_mode/0, init/1, handle_event/4, handle_event/2, handle_call/2, handle_call/3, handle_cast/2]).
+-export([callback_mode/0, init/1, handle_event/4, handle_event/2, handle_call/2, handle_call/3, handle_cast/2, count/1]).
 -import(teleport_nodes, [on_first/2, wait_ms/0]).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -15,7 +15,7 @@ all() -> teleport_nodes:all([beamway, shm, tcp]).
 
 %% Two cases wait for a timer of 5 s, which no kind of lane has a part in.
 groups() ->
-    Cases = [gen_servers, other_behaviours, elixir, children, ends, order, replies_come_before_the_end, many_callers, lanes_carry_them, bad_names],
+    Cases = [gen_servers, other_behaviours, elixir, children, ends, order, replies_come_before_the_end, many_callers, lanes_carry_them, full_lane, bad_names],
     teleport_nodes:groups([beamway], Cases ++ [given_up, dropped_when_idle]) ++ teleport_nodes:groups([shm, tcp], Cases).
 
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
@@ -245,3 +245,49 @@ handle_call(answer_and_end, _From, State) -> {stop, normal, last_words, State}.
 
 %% @private
 handle_cast({Pid, N, _}, State) -> {noreply, State#{Pid => N}}.
+
+%% @private How many binaries have come.
+count(Count) ->
+    receive
+        {give, From} -> From ! {count, Count}, count(Count);
+        Binary when is_binary(Binary) -> count(Count + 1)
+    end.
+
+%% What finds no room in time does not arrive, and is counted: each message is one or the other.
+full_lane(Config) ->
+    Binary = binary:copy(<<"x">>, 2000000),
+    Messages = 60,
+    on_first(Config, fun(Node) ->
+        Pid = erpc:call(Node, erlang, spawn, [?MODULE, count, [0]]),
+        true = erpc:call(Node, erlang, register, [tv_full, Pid]),
+        Proxy = teleport:whereis_name({tv_full, Node}),
+        Proxy ! Binary,
+        _ = beamway_peer:wait_until(fun() -> counted(Pid) =:= 1 end, wait_ms()),
+        %% Its lane is up.
+        ok = teleport:configure(Node, #{block_ms => 50}),
+        true = register(tv_full_proxy, Proxy)
+    end),
+    ok = beamway_peer:sigstop(teleport_nodes:second(Config)),
+    on_first(Config, fun(Node) ->
+        [tv_full_proxy ! Binary || _ <- lists:seq(1, Messages)],
+        %% It looks for room for each of them, one after the other.
+        _ = beamway_peer:wait_until(fun() -> erlang:process_info(whereis(tv_full_proxy), message_queue_len) =:= {message_queue_len, 0} andalso dropped(Node) > 0 end, wait_ms())
+    end),
+    ok = beamway_peer:sigcont(teleport_nodes:second(Config)),
+    on_first(Config, fun(Node) ->
+        Pid = erpc:call(Node, erlang, whereis, [tv_full]),
+        _ = beamway_peer:wait_until(fun() -> counted(Pid) + dropped(Node) =:= 1 + Messages end, wait_ms()),
+        [{"teleport_proxy_dropped_total", Dropped}] = [{"teleport_proxy_dropped_total", list_to_integer(Value)}
+            || Line <- string:split(lists:flatten(io_lib:format("~ts", [teleport:metrics()])), "\n", all), lists:prefix("teleport_proxy_dropped_total", Line),
+               [_, Value] <- [string:split(Line, " ", trailing)]],
+        Dropped = dropped(Node),
+        ok = teleport:configure(Node, #{block_ms => 5000}),
+        true = unregister(tv_full_proxy),
+        exit(Pid, kill)
+    end).
+
+counted(Pid) ->
+    Pid ! {give, self()},
+    receive {count, Count} -> Count after wait_ms() -> error(no_count) end.
+
+dropped(Node) -> maps:get(Node, teleport_peers:proxy_dropped(), 0).
