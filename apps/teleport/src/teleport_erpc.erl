@@ -15,7 +15,10 @@
 
 -type options() :: #{timeout => timeout(), class => teleport_config:class(), key => term(), unordered => boolean(), on_full => block | error | drop,
                      way => lane | distribution}.
--type limit() :: teleport_requests:limit() | options().
+-type limit() :: teleport_requests:limit() | options() | call_options().
+-type call_options() :: #{always_spawn => boolean(), timeout => timeout(), class => teleport_config:class(), key => term(), unordered => boolean(),
+                          on_full => block | error | drop, way => lane | distribution}.
+%% `always_spawn' is of OTP 28: a function of this node is not applied by the caller itself. On other nodes a process of its own applies it in any case.
 -type not_sent() :: {error, [{node(), teleport:reason()}, ...]}.
 
 %% ---- one node ----
@@ -35,9 +38,10 @@ call(Node, Module, Function, Args) -> call(Node, Module, Function, Args, infinit
 %% @doc As erpc:call/5, or with options. The limit holds for all of it, the opening of a lane as well.
 -spec call(node(), module(), atom(), [term()], limit()) -> term().
 call(Node, Module, Function, Args, Limit) ->
-    Options = options(Limit),
+    {AlwaysSpawn, Options} = call_options(Limit),
     Timeout = maps:get(timeout, Options, infinity),
     case Node =:= node() of
+        true when AlwaysSpawn -> erpc:receive_response(erpc:send_request(Node, Module, Function, Args), Timeout);
         true -> erpc:call(Node, Module, Function, Args, Timeout);
         false ->
             Deadline = teleport_deadline:in(Timeout),
@@ -111,6 +115,9 @@ is_applied(Node, Module, Function, Args) -> is_atom(Node) andalso is_atom(Module
 
 of_fun(Fun) when is_function(Fun, 0) -> [Fun, []];
 of_fun(_) -> error({erpc, badarg}).
+
+call_options(#{always_spawn := Always} = Given) when is_boolean(Always) -> {Always, options(maps:remove(always_spawn, Given))};
+call_options(Given) -> {false, options(Given)}.
 
 options(Given) when is_map(Given) ->
     case teleport_request:checked(Given) of
@@ -220,7 +227,7 @@ multicall(Nodes, Module, Function, Args) -> multicall(Nodes, Module, Function, A
 %% @doc As erpc:multicall/5, or with options: for each node `{ok, Value}' or `{Class, Reason}', within one limit for all.
 -spec multicall([node()], module(), atom(), [term()], limit()) -> [term()].
 multicall(Nodes, Module, Function, Args, Limit) ->
-    Options = options(Limit),
+    {_, Options} = call_options(Limit),
     are_applied(Nodes, Module, Function, Args) orelse error({erpc, badarg}),
     Deadline = teleport_deadline:in(maps:get(timeout, Options, infinity)),
     Call = fun(Node) -> guarded(Node, Module, Function, Args, Options#{timeout => teleport_deadline:left(Deadline)}) end,

@@ -191,6 +191,18 @@ options_of_erpc(Config) ->
         [a, b, c, c, d] = lists:sort([message() || _ <- lists:seq(1, 5)]),
         {error, [{'nobody@127.0.0.1', {nodedown, 'nobody@127.0.0.1'}}]} = teleport_erpc:multicast([Node, 'nobody@127.0.0.1'], erlang, node, []),
         true = lists:any(fun(#{class := Class, sent := Sent}) -> Class =:= control andalso Sent > 0 end, teleport:lanes(Node)),
+        %% OTP 28's option of a call: on this node a function has a process of its own, too, where the caller would apply it.
+        [begin
+             Node = teleport_erpc:call(Node, erlang, node, [], Options#{always_spawn => Always}),
+             Node = teleport_erpc:call(Node, fun() -> node() end, #{always_spawn => Always}),
+             [{ok, Node}] = teleport_erpc:multicall([Node], erlang, node, [], #{always_spawn => Always, timeout => wait_ms()}),
+             Caller = self(),
+             Own = teleport_erpc:call(node(), erlang, self, [], #{always_spawn => Always}),
+             true = Own =/= Caller orelse not Always,
+             {'EXIT', {{exception, badarith, _}, _}} = (catch teleport_erpc:call(node(), erlang, '+', [1, a], #{always_spawn => Always})),
+             {'EXIT', {{bad_option, always_spawn, Always}, _}} = (catch teleport_erpc:cast(Node, erlang, node, [], #{always_spawn => Always}))
+         end || Always <- [true, false]],
+        {'EXIT', {{bad_option, always_spawn, yes}, _}} = (catch teleport_erpc:call(Node, erlang, node, [], #{always_spawn => yes})),
         {'EXIT', {{bad_option, speed, 1}, _}} = (catch teleport_erpc:call(Node, erlang, node, [], #{speed => 1})),
         {'EXIT', {{bad_option, confirm, true}, _}} = (catch teleport_erpc:cast(Node, erlang, node, [], #{confirm => true}))
     end).
