@@ -128,6 +128,8 @@ nothing_is_left(Options) ->
     <<"the order took too long">> = failed(First),
     [] = offered(),
     ok = gen_server:stop(First),
+    %% With it the next one would wait.
+    ok = file:delete(filename:join(maps:get(folder, Options), "h.test.failed")),
     {Second, _} = offering(Options),
     ok = gen_server:stop(Second),
     [] = offered(),
@@ -274,4 +276,16 @@ refused(Config) ->
     {ok, Pid} = yucan_acme:start_link(Options),
     {_, _} = binary:match(failed(Pid), <<"the authority refuses: ">>),
     true = public_key:pkix_is_self_signed(shown(Config, "e.test")),
-    ok = gen_server:stop(Pid).
+    ok = gen_server:stop(Pid),
+    %% A program that is started again and again does not order each time, unless it has other options. Whoever orders has a linked process.
+    Orders = fun(Own) ->
+        {ok, Again} = yucan_acme:start_link(Own),
+        _ = yucan_acme:status(Again),
+        {links, Links} = process_info(Again, links),
+        ok = gen_server:stop(Again),
+        Links =/= [self()]
+    end,
+    [false, false, true] = [Orders(Options), Orders(Options), Orders(Options#{contact => [<<"mailto:other@example.test">>]})],
+    [Failed] = filelib:wildcard(filename:join(maps:get(folder, Options), "*.failed")),
+    ok = file:change_time(Failed, calendar:system_time_to_local_time(os:system_time(second) - 61, second)),
+    true = Orders(Options).

@@ -10,12 +10,15 @@
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2, order/1]).
 -export_type([options/0]).
 
+-include_lib("kernel/include/file.hrl").
 -include_lib("public_key/include/public_key.hrl").
 
 -define(LETS_ENCRYPT, <<"https://acme-v02.api.letsencrypt.org/directory">>).
 %% How often the end of the certificate is checked, and the first and longest pauses after a failure.
 -define(LOOK_MS, 43200000).
 -define(RETRY_MS, 60000).
+%% An authority counts failures by the hour: Let's Encrypt takes five.
+-define(RESTART_MS, 720000).
 -define(ORDER_MS, 600000).
 
 -type options() :: #{
@@ -91,7 +94,8 @@ checked(Options) ->
     end,
     #{names => Names, folder => Folder, challenge => Challenge, contact => list(contact, Options), directory => maps:get(directory, Options, ?LETS_ENCRYPT),
       tls => trust(Options), account => filename:join(Folder, "account.pem"), certificate => filename:join(Folder, <<(hd(Names))/binary, ".pem">>),
-      origin => filename:join(Folder, <<(hd(Names))/binary, ".directory">>)}.
+      origin => filename:join(Folder, <<(hd(Names))/binary, ".directory">>),
+      failed => filename:join(Folder, <<(hd(Names))/binary, ".failed">>)}.
 
 -spec bad(io:format(), [term()]) -> no_return().
 bad(Format, Arguments) -> error({bad_options, unicode:characters_to_binary(io_lib:format(Format, Arguments))}).
@@ -197,8 +201,30 @@ init(#{names := Names} = Options) ->
     process_flag(trap_exit, true),
     ok = ensure_certificate(Options),
     ok = withdraw_all(Names),
-    self() ! look,
-    {ok, #state{options = Options}}.
+    {Failures, Wait} = failures(Options),
+    State = #state{options = Options, failures = Failures},
+    case Wait of
+        0 ->
+            self() ! look,
+            {ok, State};
+        _ ->
+            yucan_events:warning("the last order for ~ts failed; the next one begins in ~b s", [lists:join(", ", Names), Wait div 1000]),
+            {ok, look_later(Wait, State)}
+    end.
+
+%% How many orders have failed, and how long the next one waits, in ms: a program that is started again and again must not order each time. Other options may do better.
+failures(#{failed := File} = Options) ->
+    Hash = hash(Options),
+    case {file:read_file(File), file:read_file_info(File, [raw, {time, posix}])} of
+        {{ok, <<Failures, Hash/binary>>}, {ok, #file_info{mtime = At}}} ->
+            {Failures, max(0, min(?RESTART_MS, pause(Failures - 1)) - max(0, os:system_time(second) - At) * 1000)};
+        _ -> {0, 0}
+    end.
+
+hash(#{tls := Tls} = Options) ->
+    integer_to_binary(erlang:phash2({maps:with([names, directory, challenge, contact], Options), proplists:get_value(cacertfile, Tls)}, 1 bsl 32)).
+
+pause(Failures) -> min(?LOOK_MS, ?RETRY_MS bsl min(Failures, 10)).
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
@@ -265,17 +291,19 @@ trusted(Tls) ->
         false -> [{cacerts, public_key:cacerts_get()} | Tls]
     end.
 
-ended({shutdown, ordered}, State) ->
+ended({shutdown, ordered}, #state{options = #{failed := File}} = State) ->
+    _ = file:delete(File),
     self() ! look,
     State#state{failures = 0, last = ok};
-ended(Reason, #state{failures = Failures, options = #{names := Names}} = State) ->
+ended(Reason, #state{failures = Failures, options = #{names := Names, failed := File} = Options} = State) ->
     Text = case Reason of
         {shutdown, {failed, Said}} -> Said;
         killed -> <<"the order took too long">>;
         _ -> unicode:characters_to_binary(io_lib:format("~0tP", [Reason, 20]))
     end,
-    Pause = min(?LOOK_MS, ?RETRY_MS bsl min(Failures, 10)),
+    Pause = pause(Failures),
     ok = withdraw_all(Names),
+    _ = file:write_file(File, <<(min(Failures + 1, 255)), (hash(Options))/binary>>),
     yucan_events:warning("no certificate for ~ts: ~ts; it tries again in ~b s", [lists:join(", ", Names), Text, Pause div 1000]),
     look_later(Pause, State#state{failures = Failures + 1, last = {error, Text}}).
 
