@@ -11,11 +11,12 @@
 -define(IP, {127, 0, 0, 1}).
 -define(PORT_EXPECTED, "0 to 65535").
 -define(IP_EXPECTED, "an address as a tuple").
+-define(HOSTS_EXPECTED, "a list of names as binaries").
 
 %% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_, _) ->
-    case server([Name || {Name, _} <- application:get_all_env(beamway_exporter), not lists:member(Name, [port, ip, included_applications])]) of
+    case server([Name || {Name, _} <- application:get_all_env(beamway_exporter), not lists:member(Name, [port, ip, hosts, included_applications])]) of
         {ok, Servers} ->
             ok = register_collector(has_library()),
             case supervisor:start_link({local, beamway_exporter_sup}, ?MODULE, Servers) of
@@ -33,15 +34,21 @@ stop(_) ->
         false -> ok
     end.
 
-server([Unknown | _]) -> bad("unknown parameter ~ts; known are port, ip", [Unknown]);
-server([]) -> server(application:get_env(beamway_exporter, port), application:get_env(beamway_exporter, ip, ?IP), has_library()).
+server([Unknown | _]) -> bad("unknown parameter ~ts; known are port, ip, hosts", [Unknown]);
+server([]) ->
+    Hosts = application:get_env(beamway_exporter, hosts, []),
+    case is_list(Hosts) andalso lists:all(fun is_binary/1, Hosts) of
+        true -> server(application:get_env(beamway_exporter, port), application:get_env(beamway_exporter, ip, ?IP), has_library());
+        false -> bad("hosts is ~0tP; ~ts is expected", [Hosts, 12, ?HOSTS_EXPECTED])
+    end.
 
 server(undefined, _, true) -> {ok, []};
 server(undefined, Ip, false) -> server({ok, ?PORT}, Ip, false);
 server({ok, Port}, _, _) when not is_integer(Port); Port < 0; Port > 65535 -> bad("port is ~0tP; ~ts is expected", [Port, 12, ?PORT_EXPECTED]);
 server({ok, Port}, Ip, _) ->
     case inet:is_ip_address(Ip) of
-        true -> {ok, [yucan:child_spec(#{name => beamway_exporter, listen => [#{ip => Ip, port => Port}], routes => [{"/metrics", beamway_exporter_handler, none}]})]};
+        true -> {ok, [yucan:child_spec(#{name => beamway_exporter, listen => [#{ip => Ip, port => Port}],
+                                           routes => [{"/metrics", beamway_exporter_handler, yucan_req:own_names(Ip, application:get_env(beamway_exporter, hosts, []))}]})]};
         false -> bad("ip is ~0tP; ~ts is expected", [Ip, 12, ?IP_EXPECTED])
     end.
 
@@ -49,7 +56,8 @@ server({ok, Port}, Ip, _) ->
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{port, ?PORT, ?PORT_EXPECTED, "start of the application", "Port of the server. 0: any free one. Beside prometheus.erl there is a server only if this is set."},
-     {ip, ?IP, ?IP_EXPECTED, "start of the application", "Address of the server. It asks nobody for a secret, and the figures name nodes and attributes."}].
+     {ip, ?IP, ?IP_EXPECTED, "start of the application", "Address of the server. It asks nobody for a secret, and the figures name nodes and attributes."},
+     {hosts, [], ?HOSTS_EXPECTED, "start of the application", "Names to which a server on a loopback address also answers, besides localhost, addresses and the name of its host."}].
 
 bad(Format, Arguments) -> {error, unicode:characters_to_binary(io_lib:format(Format, Arguments))}.
 

@@ -3,11 +3,11 @@
 -module(beamway_exporter_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([all_parts/1, no_part/1, attributes_that_fail/1, a_part_that_ends/1, bad_options/1, other_methods/1]).
+-export([all_parts/1, no_part/1, attributes_that_fail/1, a_part_that_ends/1, bad_options/1, other_names/1, other_methods/1]).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [all_parts, no_part, attributes_that_fail, a_part_that_ends, bad_options, other_methods].
+all() -> [all_parts, no_part, attributes_that_fail, a_part_that_ends, bad_options, other_names, other_methods].
 
 init_per_suite(Config) ->
     {ok, _} = application:ensure_all_started(inets),
@@ -111,10 +111,22 @@ bad_options(_Config) ->
          {error, {beamway_exporter, {{bad_options, Said}, _}}} = beamway_peer:call(Peer, application, ensure_all_started, [beamway_exporter]),
          ok = beamway_peer:call(Peer, application, unset_env, [beamway_exporter, Key])
      end || {Key, Value, Said} <- [{port, 70000, <<"port is 70000; 0 to 65535 is expected">>}, {port, "9464", <<"port is \"9464\"; 0 to 65535 is expected">>},
-                                   {ip, "127.0.0.1", <<"ip is \"127.0.0.1\"; an address as a tuple is expected">>}, {prot, 0, <<"unknown parameter prot; known are port, ip">>}]],
+                                   {ip, "127.0.0.1", <<"ip is \"127.0.0.1\"; an address as a tuple is expected">>}, {prot, 0, <<"unknown parameter prot; known are port, ip, hosts">>},
+                                   {hosts, ["a.org"], <<"hosts is [\"a.org\"]; a list of names as binaries is expected">>}]],
     ok = beamway_peer:call(Peer, application, set_env, [beamway_exporter, port, 0]),
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [beamway_exporter]),
     ok.
+
+%% A page of another site whose name DNS makes this host reads nothing.
+other_names(_Config) ->
+    {ok, Peer, _} = beamway_peer:start(inet_tcp, #{args => ["-beamway_exporter", "port", "0"]}),
+    ok = beamway_peer:call(Peer, application, set_env, [beamway_exporter, hosts, [<<"Proxy.example">>]]),
+    {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [beamway_exporter]),
+    Port = beamway_peer:call(Peer, yucan, port, [beamway_exporter]),
+    [begin
+         [{Got, _, _}] = yucan_client:exchange(Port, ["GET /metrics HTTP/1.1\r\nHost: ", Name, "\r\n\r\n"]),
+         {Name, Status} = {Name, Got}
+     end || {Name, Status} <- [{"localhost", 200}, {"127.0.0.1:9464", 200}, {"[::1]", 200}, {"proxy.example", 200}, {"evil.example", 403}]].
 
 other_methods(_Config) ->
     Exporter = start(inet_tcp, [beamway_exporter]),

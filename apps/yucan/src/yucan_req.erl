@@ -5,7 +5,7 @@
 %% yucan_handler's `handle' was called, and once; where it stands is kept there (yucan_body), so reading gives no new request.
 -module(yucan_req).
 
--export([method/1, target/1, path/1, query/1, has_query/1, decoded_path/1, version/1, scheme/1, host/1, has_own_name/2, port/1, id/1, headers/1, header/2,
+-export([method/1, target/1, path/1, query/1, has_query/1, decoded_path/1, version/1, scheme/1, host/1, own_names/2, has_own_name/2, port/1, id/1, headers/1, header/2,
          header/3, peer/1, conn_peer/1, peer_socket/1, local/1, cookies/1, query_pairs/1, binding/2, bindings/1, assign/3, assigned/3, server/1,
          socket/1, tls_info/1, with_path/3, with_method/2, set_header/3, delete_header/2, has_body/1, body_length/1, body/1,
          body/2, read/1, read/2, gather/3, gather/4, trailers/1, body_error/1, pairs/1, pairs/2, cookie_pairs/1, bind/2]).
@@ -60,9 +60,17 @@ scheme(#req{conn = Conn}) -> Conn#conn.scheme.
 -spec host(req()) -> binary().
 host(#req{host = Host}) -> Host.
 
-%% @doc Does the request name its host by an address, as localhost or by one of these names, or by no name? Whoever owns another name may have DNS send browsers
-%% here, where his page then reads what is served.
--spec has_own_name(req(), Names :: [binary()]) -> boolean().
+%% @doc Which names a server at this address answers to, for has_own_name/2: any, or where only this host can connect its own and these. A page of any site can
+%% send a browser there under a name of its own, if DNS says that this name is this host (DNS rebinding), and would read what is served.
+-spec own_names(inet:ip_address(), More :: [binary()]) -> any | [binary()].
+own_names(Ip, More) when element(1, Ip) =:= 127; Ip =:= {0, 0, 0, 0, 0, 0, 0, 1} ->
+    {ok, Own} = inet:gethostname(),
+    [yucan_header:lower(unicode:characters_to_binary(Name)) || Name <- [Own | More]];
+own_names(_, _) -> any.
+
+%% @doc Does the request name its host by an address, as localhost or by one of these names, or by no name?
+-spec has_own_name(req(), Names :: any | [binary()]) -> boolean().
+has_own_name(_, any) -> true;
 has_own_name(#req{host = Host}, Names) ->
     lists:member(Host, [<<>>, <<"localhost">> | Names]) orelse yucan_router:is_match(<<"*.localhost">>, Host)
         orelse is_tuple(element(2, inet:parse_strict_address(string:trim(binary_to_list(Host), both, "[]")))).

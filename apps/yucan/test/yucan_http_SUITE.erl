@@ -36,7 +36,7 @@ dictionary(Config) ->
          {200, _, <<"[undefined,undefined]">>} = yucan_client:one(Socket)
      end || Name <- ["alice", "bob"]].
 
-%% Programs send what a user has typed. It becomes what a browser would have sent, so that nobody behind has bytes that no target can hold.
+%% Programs send what a user has typed. It becomes what a browser would have sent, since handlers, logs and other servers expect a target.
 raw_query(_) ->
     Shown = fun(Req, _) -> {200, [], [yucan_req:target(Req), " ", yucan_req:path(Req), " ", yucan_req:query(Req)]} end,
     Port = yucan_test_server:start(yucan_raw_query, #{middleware => [Shown]}),

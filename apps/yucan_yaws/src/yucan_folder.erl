@@ -35,19 +35,12 @@ options(#{what := What} = Wishes) ->
                            maps:from_list([{follow_symlinks, always} || maps:get(links, Wishes, false)] ++ [{expires, Seconds} || #{cache := Seconds} <- [Wishes]])),
         State = File#{files => yucan_file:init(Files), cors => maps:get(cors, Wishes, false), spa => maps:get(spa, Wishes, false), users => users(Wishes),
                       upload => maps:get(upload, Wishes, none), hidden => maps:get(hidden, Wishes, false), live => case Wishes of #{live := true} -> looks(); _ -> none end,
-                      hosts => hosts(maps:get(ip, Wishes, {127, 0, 0, 1}), maps:get(hosts, Wishes, []))},
+                      hosts => yucan_req:own_names(maps:get(ip, Wishes, {127, 0, 0, 1}), maps:get(hosts, Wishes, []))},
         Listen = maps:merge(#{port => 8080}, maps:with([port, ip], Wishes)),
         {ok, #{listen => [case maps:get(https, Wishes, false) of true -> Listen#{tls => certificate()}; false -> Listen end],
                handler => {?MODULE, State}, access_log => log(Wishes)}}
     catch throw:{cannot, Text} -> {error, [Text]}
     end.
-
-%% A page of any site can send a browser here under a name of its own, if DNS says that this name is this host (DNS rebinding). Where only this host can
-%% connect, other names than its own are refused, or the page would read what is served.
-hosts(Ip, More) when element(1, Ip) =:= 127; Ip =:= {0, 0, 0, 0, 0, 0, 0, 1} ->
-    {ok, Own} = inet:gethostname(),
-    [yucan_header:lower(unicode:characters_to_binary(Own)) | More];
-hosts(_, _) -> any.
 
 log(#{log := File}) -> File;
 log(#{lines := true}) -> {function, fun ?MODULE:line/1};
@@ -115,7 +108,7 @@ make_certificate(Folder, File) ->
 %% @private
 -spec handle(yucan_req:req(), state()) -> yucan_handler:response().
 handle(Req, #{hosts := Hosts} = State) ->
-    case Hosts =:= any orelse yucan_req:has_own_name(Req, Hosts) of
+    case yucan_req:has_own_name(Req, Hosts) of
         true -> answer(Req, State);
         false -> yucan_error:page(403, ["yucan answers here to localhost only, not to ", yucan_req:host(Req), "; start it with --host ", yucan_req:host(Req), " if this is its name"])
     end.

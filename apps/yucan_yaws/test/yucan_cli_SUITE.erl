@@ -465,7 +465,7 @@ all(Socket, Before) ->
         {error, closed} -> Before
     end.
 
-%% However many pages are open, the folder is looked at twice a second, and all of them hear of a change.
+%% However many pages are open, the server reads the folder twice a second, and all of them hear of a change.
 live_for_many(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "live_for_many"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
