@@ -30,20 +30,22 @@ prepare(Nodes, Modes) when tl(Nodes) =:= []; Modes =:= [] ->
     end;
 prepare(Nodes, Modes) ->
     case placement_probe:measure(Nodes, #{modes => Modes, batches => ?BATCHES}) of
-        {ok, #{failed := []} = Measured} -> clustered(Nodes, Measured);
-        {ok, #{failed := [{Mode, A, B, Reason} | _] = Failed}} ->
-            {error, io_lib:format("~b pairs were not measured; the first (~s): ~ts to ~ts: ~0tP", [length(Failed), Mode, A, B, Reason, 8])};
+        {ok, Measured} -> clustered(Nodes, Measured);
         {error, Reason} -> {error, io_lib:format("measuring failed: ~0tP", [Reason, 12])}
     end.
 
-clustered(Nodes, #{seconds := Seconds} = Measured) ->
+%% Pairs that were not measured are estimated, as long as measured ones join all nodes.
+clustered(Nodes, #{seconds := Seconds, failed := Failed} = Measured) ->
     Mode = placement_measured:best_mode(Measured),
     case placement_measured:matrix(Measured, Mode, median_us) of
         {ok, Matrix} ->
             #{tree := Tree, explained := Explained, verdict := Verdict} = placement_cluster:cluster(Matrix),
             published(Nodes, #{tree => Tree, mode => Mode, explained => Explained, verdict => Verdict, seconds => Seconds, measured => Measured});
-        {error, Error} -> {error, placement_matrix:format_error(Error)}
+        {error, Error} -> {error, [placement_matrix:format_error(Error), [io_lib:format("; ~b pairs were not measured; the first (~s): ~ts", [length(Failed), What, pair_text(Pair)])
+                                                                          || [{What, _, _, _} = Pair | _] <- [Failed]]]}
     end.
+
+pair_text({_, A, B, Reason}) -> io_lib:format("~ts to ~ts: ~0tP", [A, B, Reason, 8]).
 
 published(Nodes, Prepared) -> published(Nodes, Prepared, ?PUBLISH_TRIES).
 
@@ -83,9 +85,14 @@ summary(#{nodes := Nodes, tree := Tree, mode := none}) ->
         Flat when Flat =< 1 -> io_lib:format("~b nodes, not measured: all equally far", [Nodes]);
         Depth -> io_lib:format("~b nodes, not measured: a tree of depth ~b by what Slurm says", [Nodes, Depth])
     end;
-summary(#{nodes := Nodes, tree := Tree, mode := Mode, explained := Explained, verdict := Verdict, seconds := Seconds}) ->
-    io_lib:format("~b nodes, ~s times measured in ~.1f s, a tree of depth ~b that explains ~b % of them (~s)",
-                  [Nodes, Mode, Seconds, placement_tree:depth(Tree), round(Explained * 100), Verdict]).
+summary(#{nodes := Nodes, tree := Tree, mode := Mode, explained := Explained, verdict := Verdict, seconds := Seconds, measured := #{failed := Failed}}) ->
+    [io_lib:format("~b nodes, ~s times measured in ~.1f s, a tree of depth ~b that explains ~b % of them (~s)",
+                   [Nodes, Mode, Seconds, placement_tree:depth(Tree), round(Explained * 100), Verdict]),
+     estimated([Pair || {What, _, _, _} = Pair <- Failed, What =:= Mode])].
+
+estimated([]) -> "";
+estimated([Pair]) -> ["; 1 pair was not measured and is estimated: ", pair_text(Pair)];
+estimated([Pair | _] = Pairs) -> [io_lib:format("; ~b pairs were not measured and are estimated, the first: ", [length(Pairs)]), pair_text(Pair)].
 
 -ifdef(TEST).
 

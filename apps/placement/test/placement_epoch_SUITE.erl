@@ -5,13 +5,13 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
--export([epochs/1, publishers_agree/1, changes_reach_the_others/1, changes_at_once_are_all_kept/1, a_node_finds_its_place/1]).
+-export([epochs/1, publishers_agree/1, changes_reach_the_others/1, changes_at_once_are_all_kept/1, a_node_finds_its_place/1, a_job_with_a_bad_pair/1]).
 
 -import(placement_two_sites, [call/5, nodes_of/1]).
 
 suite() -> [{timetrap, {minutes, 5}}].
 
-all() -> [epochs, publishers_agree, changes_reach_the_others, changes_at_once_are_all_kept, a_node_finds_its_place].
+all() -> [epochs, publishers_agree, changes_reach_the_others, changes_at_once_are_all_kept, a_node_finds_its_place, a_job_with_a_bad_pair].
 
 init_per_suite(Config) -> placement_two_sites:start(Config).
 
@@ -111,3 +111,27 @@ a_node_finds_its_place(Config) ->
     ?assertEqual([{ok, 1.0}, {ok, 1.0}], [placement_tree:distance(Above, A, Node) || Node <- [B, D]]),
     %% A node that cannot be reached measures nothing.
     {error, not_measured} = call(Config, "a", placement, join, ['never@127.0.0.1', probe]).
+
+%% Two of four nodes do not reach each other: their distance is estimated, and the job has its tree. A node that none reaches has no place in it.
+a_job_with_a_bad_pair(Config) ->
+    [A, B, C, D | _] = nodes_of(Config),
+    Cookie = call(Config, "a", erlang, get_cookie, []),
+    Between = fun(Others, Word) ->
+        [true = call(Config, Name, erlang, set_cookie, [Node, Word(Name)])
+         || {Other, OtherNode} <- Others, {Name, Node} <- [{"b", OtherNode}, {Other, B}]],
+        [_ = call(Config, "b", erlang, disconnect_node, [Node]) || {_, Node} <- Others]
+    end,
+    Cut = fun(Name) -> list_to_atom("cut_by_" ++ Name) end,
+    _ = Between([{"c", C}], Cut),
+    {ok, #{nodes := 4, tree := Tree, measured := #{failed := Failed}} = Prepared} = call(Config, "a", placement_job, prepare, [[A, B, C, D], [quiet]]),
+    ?assertMatch([{quiet, _, _, _}], Failed),
+    ?assertEqual(lists:sort([A, B, C, D]), placement_tree:nodes(Tree)),
+    ?assertEqual([Tree], lists:usort([call(Config, Name, placement, topology, []) || Name <- ["a", "b", "c", "d"]])),
+    Text = unicode:characters_to_list(placement_job:summary(Prepared)),
+    ?assertMatch({_, {match, _}}, {Text, re:run(Text, "; 1 pair was not measured and is estimated: [bc]-.* to [bc]-.*: ")}),
+    _ = Between([{"c", C}, {"d", D}], Cut),
+    {error, Apart} = call(Config, "a", placement_job, prepare, [[B, C, D], [quiet]]),
+    ?assertMatch({_, {match, _}}, {Apart, re:run(unicode:characters_to_list(Apart), "2 pairs were not measured; the first \\(quiet\\): ")}),
+    _ = Between([{"c", C}, {"d", D}], fun(_) -> Cookie end),
+    [true = call(Config, "b", net_kernel, connect_node, [Node]) || Node <- [C, D]],
+    {ok, _, []} = call(Config, "a", placement, set_topology, [proplists:get_value(tree, Config), nodes_of(Config)]).
