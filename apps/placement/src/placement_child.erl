@@ -32,6 +32,7 @@
 -define(CALL_MS, 5000).
 -define(GRACE_MS, 5000).
 -define(REMEMBERED_MS, 3600000).
+-define(FORGET_MS, 5000).
 
 %% `made': ms since when the table remembers.
 -record(state, {made :: integer(), keepers = #{} :: #{pid() => name()}, choosers = #{} :: #{reference() => name()}}).
@@ -183,11 +184,12 @@ pass(#{nodes := Nodes, name := Name}, Holder, Next) ->
 -spec init(integer()) -> {ok, #state{}}.
 init(Made) ->
     _ = process_flag(trap_exit, true),
-    ok = tick(),
+    ok = later(tick, ?TICK_MS),
+    ok = later(forget, ?FORGET_MS),
     {ok, #state{made = Made}}.
 
-tick() ->
-    _ = erlang:send_after(?TICK_MS, self(), tick),
+later(Message, Ms) ->
+    _ = erlang:send_after(Ms, self(), Message),
     ok.
 
 %% @private
@@ -281,10 +283,14 @@ answer(#{name := Name, grace := Grace, version := Version} = Spec, Holder, Pid) 
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info(forget, State) ->
+    ok = later(forget, ?FORGET_MS),
+    Until = now_ms() - ?REMEMBERED_MS,
+    _ = ets:select_delete(?CHILDREN, [{{'_', Gone, {'_', '_', '$1'}}, [{'<', '$1', Until}], [true]} || Gone <- [{deleted, '_'}, unknown]]),
+    {noreply, State};
 handle_info(tick, State) ->
-    ok = tick(),
+    ok = later(tick, ?TICK_MS),
     Now = now_ms(),
-    _ = ets:select_delete(?CHILDREN, [{{'_', Gone, {'_', '_', '$1'}}, [{'<', '$1', Now - ?REMEMBERED_MS}], [true]} || Gone <- [{deleted, '_'}, unknown]]),
     Free = ets:select(?CHILDREN, [{{'_', '$1', {'_', '_', '$2'}}, [{is_map, '$1'}, {'=<', '$2', Now}], [{{'$1', {'-', Now, '$2'}}}]}]),
     {noreply, lists:foldl(fun chosen/2, State, Free)};
 handle_info({'EXIT', Keeper, _}, #state{keepers = Keepers} = State) -> {noreply, State#state{keepers = maps:remove(Keeper, Keepers)}};
