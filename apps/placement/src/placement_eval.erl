@@ -27,8 +27,8 @@
 %% @doc Begins an evaluation. The caller gets the `DOWN' message of the monitor, and keeps the limit of time.
 -spec start(call()) -> {pid(), Monitor :: reference()}.
 start({Module, Function, Arguments}) ->
-    %% OTP 25 and 26 do not know the last of these and count no large binaries.
-    Limit = #{size => ?HEAP_WORDS, kill => true, error_logger => false, include_shared_binaries => true},
+    %% OTP 25 and 26 do not know the last of these, in their types either, and count no large binaries.
+    Limit = maps:from_list([{size, ?HEAP_WORDS}, {kill, true}, {error_logger, false}, {include_shared_binaries, true}]),
     spawn_opt(fun() -> exit({?MODULE, guarded(Module, Function, Arguments)}) end, [monitor, {max_heap_size, Limit}]).
 
 guarded(Module, Function, Arguments) ->
