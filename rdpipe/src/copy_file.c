@@ -74,7 +74,11 @@ bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes
 
     if (writer->copy.owner && !is_owned)
         rd_writer_warn_of_owner(writer, item->path);
-    /* As with cp, a file that is there keeps its permissions. */
+    if (there && !writer->copy.owner && !writer->copy.preserve && geteuid() == 0 &&
+        fchown(fd, there->st_uid, there->st_gid) < 0)
+        rd_warn(&writer->complaints, item->path,
+                "does not keep the owner of the file that was there: %s", strerror(errno));
+    /* As with cp, a file that is there keeps its permissions, and from root its owner. */
     if (there && !writer->copy.preserve)
         mode = (mode & ~(mode_t)0777) | (there->st_mode & 0777);
     /* A directory has the set-group-id bit from the one in which it was made. */

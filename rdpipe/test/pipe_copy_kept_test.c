@@ -71,6 +71,24 @@ static void owners_are_kept_by_root(void)
     CHECK(run("cd to && stat -c '%n %u %g %a %y' . * | cmp - ../a"));
 }
 
+/* As with cp, which writes into the file that is there. */
+static void a_file_that_is_there_keeps_its_owner(void)
+{
+    rd_copy_t source = copy_of("from"), target = copy_of("to");
+
+    if (geteuid() != 0)
+        SKIP("root: to give files away");
+    CHECK_IN(fresh());
+    CHECK(run("echo new >from && chmod 644 from && echo old >to && chown 54321:54322 to && "
+              "chmod 6640 to"));
+    CHECK_EQ(copy_all(source, target), 0);
+    CHECK(run("cmp from to && test \"$(stat -c '%u %g %a' to)\" = '54321 54322 640'"));
+    source.preserve = target.preserve = true; /* it is to be as the source, but for its owner */
+    CHECK(run("echo newer >from"));
+    CHECK_EQ(copy_all(source, target), 0);
+    CHECK(run("test \"$(stat -c '%u %a' to)\" = '0 644'"));
+}
+
 /* ---- extended attributes and ACLs ---- */
 
 /* As the kernel writes it: version 2, then tag, permissions and id of each entry. */
@@ -455,6 +473,7 @@ static void attributes_of_a_hostile_source(void)
 static const check_case_t cases[] = {
     {"hard links stay one file", hard_links_stay_one_file},
     {"owners are kept by root", owners_are_kept_by_root},
+    {"a file that is there keeps its owner", a_file_that_is_there_keeps_its_owner},
     {"extended attributes are kept", extended_attributes_are_kept},
     {"attributes of what is read-only", attributes_of_what_is_read_only},
     {"directories that are read-only", directories_that_are_read_only},
