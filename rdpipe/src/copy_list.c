@@ -263,7 +263,7 @@ static bool list_directory(list_t *list, char *path, const struct stat *is)
             snprintf(path + len, RD_PATH_BYTES - len, "%s%s", len > 0 ? "/" : "", names.of[i]);
 
         if ((size_t)added >= RD_PATH_BYTES - len)
-            rd_complain(&list->complaints, path, "its name is too long");
+            rd_complain(&list->complaints, path, "its path is longer than 4,095 bytes");
         else
             goes_on = list_one(list, path);
         path[len] = 0;
@@ -283,7 +283,10 @@ static bool list_top(list_t *list)
     bool goes_on;
 
     if (stat(path, &is) < 0) {
-        rd_complain(&list->complaints, "", "%s", strerror(errno));
+        rd_complain(&list->complaints, "", "%s%s", strerror(errno),
+                    errno == ENOENT && *list->copy.host && strpbrk(path, "*?[")
+                        ? "; rdcp expands no wildcards on another host"
+                        : "");
         return true;
     }
     if (S_ISREG(is.st_mode))

@@ -33,8 +33,8 @@ static const char help[] =
     "  --fail-special        treats devices, FIFOs and sockets in a tree as errors\n"
     "  -n, --plan            shows what would be done, and exits\n"
     "  -v, --verbose         reports numbers of files, the carriers, the reasons and the "
-    "throughput\n" RD_SETTINGS_HELP
-    "Exit status: 0 everything was copied; 1 something was not; 2 usage error; 125 a host, a "
+    "throughput\n" RD_SETTINGS_HELP "Exit status: 0 everything was copied but what a warning "
+    "names; 1 something was not; 2 usage error; 125 a host, a "
     "connection or a\nstream failed; 128+N ended by signal N.\n";
 
 enum {

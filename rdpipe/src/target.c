@@ -14,7 +14,8 @@
 #include "cli.h"
 
 #define SUFFIX ".rdcp-part"
-#define LOCK_MS 3000 /* one that was cut off may need so long to end */
+#define SHOWN_BYTES 250 /* of each end of a long path */
+#define LOCK_MS 3000    /* one that was cut off may need so long to end */
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 
 /* "rdcp: HOST: PATH/BELOW: text" for number `nth`, and one line for all that are too many. */
@@ -25,15 +26,21 @@ __attribute__((format(printf, 5, 0))) static void say(const rd_complaints_t *com
 {
     const rd_copy_t *copy = complaints->copy;
     const char *into = complaints->into ? complaints->into : "";
-    size_t len = strlen(copy->path);
-    bool has_slash = len > 0 && copy->path[len - 1] == '/';
+    const char *path = *copy->path ? copy->path : ".", *tail = "";
+    size_t len = strlen(path), most = strlen(below);
+    bool has_slash = path[len - 1] == '/';
     char text[3 * RD_PATH_BYTES];
 
     if (nth > RD_COMPLAINTS_MAX + 1)
         return;
-    len = (size_t)snprintf(
-        text, sizeof text, "%s%s%s%s%s%s%s: ", copy->host, *copy->host ? ": " : "", copy->path,
-        (*into || *below) && !has_slash ? "/" : "", into, *into && *below ? "/" : "", below);
+    if (most > 2 * SHOWN_BYTES) {
+        tail = below + most - SHOWN_BYTES;
+        most = SHOWN_BYTES;
+    }
+    len = (size_t)snprintf(text, sizeof text, "%s%s%s%s%s%s%.*s%s%s: ", copy->host,
+                           *copy->host ? ": " : "", path,
+                           (*into || *below) && !has_slash ? "/" : "", into,
+                           *into && *below ? "/" : "", (int)most, below, *tail ? "..." : "", tail);
     if (nth > RD_COMPLAINTS_MAX)
         (void)snprintf(text, sizeof text, "%s%s%s", copy->host, *copy->host ? ": " : "", more);
     else if (len < sizeof text)
@@ -202,9 +209,9 @@ static bool find_tree(rd_target_t *target, rd_why_t *why)
     if (target->base >= 0)
         return true;
     if (errno != ENOENT)
-        return rd_because(why, "%s: %s", target->name,
-                          errno == ENOTDIR || errno == ELOOP ? "is there, and is no directory"
-                                                             : strerror(errno));
+        return rd_because(
+            why, "%s%s%s", target->is_into ? target->name : "", target->is_into ? ": " : "",
+            errno == ENOTDIR || errno == ELOOP ? "is there, and is no directory" : strerror(errno));
     target->is_new = true;
     target->base = openat(target->parent, target->part, DIRECTORY | O_NOFOLLOW);
     if (target->base < 0)

@@ -352,6 +352,55 @@ static void a_target_that_is_no_directory_to_copy_into(void)
     CHECK(run("diff -r from new"));
 }
 
+/* ---- what is said ---- */
+
+static bool says(rd_copy_t source, rd_copy_t target, const char *text)
+{
+    char command[300];
+
+    (void)snprintf(command, sizeof command, "test \"$(grep -v 'not made' said)\" = '%s'", text);
+    return copy_and_hear(source, target) == RD_COPY_FAILED && run(command);
+}
+
+static void a_reason_names_its_path_once(void)
+{
+    rd_copy_t target = copy_of("link"), source = copy_of("");
+
+    CHECK_IN(fresh());
+    CHECK(run("mkdir from to && touch to/from && ln -s to link"));
+    target.no_directory = true;
+    CHECK(says(copy_of("from"), target, "rdcp: link: is there, and is no directory"));
+    target = (rd_copy_t){.host = "", .path = "to", .name = "from", .recursive = true};
+    CHECK(says(copy_of("from"), target, "rdcp: to: from: is there, and is no directory"));
+    source.host = "h1";
+    source.recursive = false; /* the directory in which a host begins */
+    CHECK(says(source, copy_of("x"),
+               "rdcp: h1: .: is a directory; -r copies it with all that is in it"));
+    /* As scp would take it. */
+    source.path = "fro*";
+    CHECK(says(source, copy_of("x"),
+               "rdcp: h1: fro*: No such file or directory; rdcp expands no wildcards on another "
+               "host"));
+    CHECK(says(copy_of("fro*"), copy_of("x"), "rdcp: fro*: No such file or directory"));
+}
+
+static void a_path_that_is_too_long_is_not_shown_in_full(void)
+{
+    char name[251];
+    struct stat is;
+
+    CHECK_IN(fresh());
+    CHECK(mkdir("from", 0755) == 0 && chdir("from") == 0);
+    for (int i = 0; i < 17; i++) {
+        (void)snprintf(name, sizeof name, "%0250d", i);
+        CHECK(mkdir(name, 0755) == 0 && chdir(name) == 0);
+    }
+    CHECK(chdir(case_folder) == 0);
+    CHECK_EQ(copy_and_hear(copy_of("from"), copy_of("to")), RD_COPY_FAILED);
+    CHECK(run("grep -q 'its path is longer than 4,095 bytes' said"));
+    CHECK(stat("said", &is) == 0 && is.st_size < 1000);
+}
+
 static const check_case_t cases[] = {
     {"safe paths", safe_paths},
     {"items are read as written", items_are_read_as_written},
@@ -370,6 +419,8 @@ static const check_case_t cases[] = {
     {"the loser of two copies is told at once", the_loser_of_two_copies_is_told_at_once},
     {"parts in the source are skipped", parts_in_the_source_are_skipped},
     {"names are shown, not obeyed", names_are_shown_not_obeyed},
+    {"a reason names its path once", a_reason_names_its_path_once},
+    {"a path that is too long is not shown in full", a_path_that_is_too_long_is_not_shown_in_full},
     {"a target that is no directory to copy into", a_target_that_is_no_directory_to_copy_into},
 };
 
