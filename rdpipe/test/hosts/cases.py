@@ -542,6 +542,22 @@ def one_prompt_at_a_time(hosts):
     expect(not any(secret in terminal.shown for secret in SECRETS.values()), f"a secret was shown: {terminal.shown!r}")
 
 
+def a_prompt_whose_text_a_server_chose(hosts):
+    """A secret stays hidden even if the question for it looks like ssh's own for a host's key, which is shown as it is typed."""
+    asking = os.path.join(hosts.folder, "asking-ssh")
+    with open(asking, "w", encoding="utf-8") as file:
+        file.write('#!/bin/sh\n"$SSH_ASKPASS" "(root@host1) Password (yes/no): " >/dev/null && "$SSH_ASKPASS" "The authenticity of host X: continue (yes/no)? " >/dev/null\n'
+                   'exit 3\n')
+    os.chmod(asking, 0o755)
+    terminal = Terminal(hosts, "rdpipe host1:cat </dev/null", RDPIPE_SSH=asking)
+    terminal.wait_for("the first prompt", lambda shown: "Password" in shown)
+    terminal.type("hidden\n")
+    terminal.wait_for("the second prompt", lambda shown: "authenticity" in shown)
+    terminal.type("shown\n")
+    terminal.end()
+    expect("hidden" not in terminal.shown and "shown" in terminal.shown, repr(terminal.shown))
+
+
 def a_prompt_that_nobody_answers(hosts):
     """ctrl-C at a prompt ends all, and the terminal echoes again; so does another host that fails."""
     ssh = keys_with_passphrases(hosts)
@@ -743,6 +759,6 @@ CASES = [olleh, bandwidth_of_a_file, local_input_into_a_remote_command, users_on
          plans_of_what_cannot_run_here, raw_pictures_through_a_pipe, files_at_both_ends, four_hosts, the_same_host_twice,
          one_connection_a_host, sessions_of_a_host_start_side_by_side, what_a_login_shell_prints_is_skipped, several_at_once, a_middle_hop_without_a_command, several_receivers,
          interactive_lines_are_not_held_back, nothing_to_say, a_forced_carrier, blocks_of_all_sizes, a_hop_of_smaller_blocks, json_at_the_end, progress_on_a_terminal, options_for_ssh, installed, names_of_files_are_completed,
-         status_as_with_pipefail, a_reader_that_quits, what_stands_before_and_behind_sees_the_ends, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_file_is_emptied_when_its_stream_begins, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, the_first_of_two_refused_hops_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_that_nobody_answers, a_command_that_asks_at_the_terminal, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
+         status_as_with_pipefail, a_reader_that_quits, what_stands_before_and_behind_sees_the_ends, what_is_wrong_is_said, text_of_others_is_shown_not_obeyed, what_cannot_start_is_said_at_once, a_file_is_emptied_when_its_stream_begins, a_fault_that_comes_with_the_end_is_said, whose_command_failed_is_said, the_first_of_two_refused_hops_is_said, a_blocked_hop, one_prompt_at_a_time, a_prompt_whose_text_a_server_chose, a_prompt_that_nobody_answers, a_command_that_asks_at_the_terminal, nothing_plain_on_the_wire, encrypted_streams_and_their_ends, send_and_receive, a_wrong_key_is_said] \
     + NEED_TUN \
     + ([test_picture_of_ffmpeg] if os.environ.get("PIPE_FFMPEG") else [])
