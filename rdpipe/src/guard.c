@@ -86,9 +86,9 @@ static void clean_up(const rd_known_t *known)
 
 static void close_others(int fd)
 {
-    if (fd > 0)
-        (void)close_range(0, (unsigned)fd - 1, 0);
-    (void)close_range((unsigned)fd + 1, ~0U, 0);
+    for (int other = 0; other < fd; other++)
+        close(other);
+    closefrom(fd + 1); /* also where the kernel has no close_range */
 }
 
 /* The next message; its descriptor, if it has one, in *input_p. */

@@ -25,6 +25,16 @@ int kill(pid_t pid, int sig)
     return (int)syscall(SYS_kill, pid, sig);
 }
 
+/* As on a kernel before 5.9, and where a container forbids it. */
+int close_range(unsigned first, unsigned last, int flags)
+{
+    (void)first;
+    (void)last;
+    (void)flags;
+    errno = ENOSYS;
+    return -1;
+}
+
 static bool is_there(const char *path)
 {
     struct stat is;
@@ -55,6 +65,23 @@ static void a_directory_is_removed(void)
     CHECK(rd_guard_start(&guard, &why) && rd_guard_directory(&guard, path));
     rd_guard_end(&guard);
     CHECK(!is_there(path));
+}
+
+/* It would keep who reads there waiting. */
+static void a_guard_holds_nothing_of_its_maker(void)
+{
+    struct pollfd end = {.events = POLLIN};
+    rd_guard_t guard;
+    rd_why_t why;
+    int ends[2];
+
+    CHECK(pipe2(ends, O_CLOEXEC) == 0);
+    CHECK(rd_guard_start(&guard, &why));
+    close(ends[1]);
+    end.fd = ends[0];
+    CHECK(poll(&end, 1, LONG_MS / 10) == 1);
+    close(ends[0]);
+    rd_guard_end(&guard);
 }
 
 /* Bytes that get into a guard's socket are no orders, whatever they look like. */
@@ -268,6 +295,7 @@ static void a_command_of_any_length_runs(void)
 
 static const check_case_t cases[] = {
     {"a directory is removed", a_directory_is_removed},
+    {"a guard holds nothing of its maker", a_guard_holds_nothing_of_its_maker},
     {"what has no secret is no order", what_has_no_secret_is_no_order},
     {"no guard on a standard descriptor", no_guard_on_a_standard_descriptor},
     {"a command sees no end that nobody has announced",
