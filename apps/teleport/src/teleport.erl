@@ -363,7 +363,8 @@ by_distribution() ->
     Counts = teleport_peers:plain_counts(),
     [(maps:get(Node, Counts))#{node => Node} || Node <- lists:sort(teleport_peers:plain_all())].
 
-%% @doc How many messages to each node were on lanes that were lost, and were never confirmed, since the start.
+%% @doc How many messages to each node were on lanes that were lost, and were never confirmed, since the start. A node that has been
+%% gone for an hour is left out.
 -spec unconfirmed() -> #{node() => pos_integer()}.
 unconfirmed() -> teleport_peers:lost().
 

@@ -6,6 +6,7 @@
 %% counts what was never confirmed, `{proxy_dropped, Node}' what proxies could not send. `{carried, Node}' is whether Beamway carries the distribution to a node, as long as the node's process lives.
 %% `{plain, Node}' is there while a node has no teleport: `open', or `closing' while messages to it change to lanes
 %% ({@link teleport_fallback}); `{plain_count, Node}' has the counters of these messages. `{offered, Node}' is there once a node has asked where to connect.
+%% These four outlive the process of their node, and go when the node has not been connected for an hour.
 %%
 %% `{late, Node}': somebody has waited in vain for a lane to a node that is connected, and until when nobody need wait again.
 %%
@@ -28,6 +29,9 @@
 -define(TRIES, 3).
 -define(FEW, 64).
 -define(LATE_MS, 30000).
+%% What is known of a node that is gone: how long it is kept, for who reads the counters, and how often nodes that are gone are looked for.
+-define(KEEP_MS, 3600000).
+-define(LOOK_MS, 600000).
 
 -record(peers, {incoming = #{} :: #{pid() => teleport_lane:id()},
                 %% a lane that waits until the one before it has ended
@@ -36,6 +40,8 @@
                 left = #{} :: #{Lane :: pid() => {teleport_lane:id(), teleport_sender:tx(), Reason :: term()}},
                 %% of the newest lane that came, also after its end
                 turns = #{} :: #{teleport_lane:id() => integer()},
+                %% nodes of rows that are kept, by when they were found to be gone
+                gone = #{} :: #{node() => SinceMs :: integer()},
                 %% with so many, those of nodes that are gone are looked for
                 many = ?FEW :: pos_integer()}).
 
@@ -282,7 +288,11 @@ init([]) ->
     %% What the one before has left. What was lost stays lost, and what was sent by distribution may still be under way.
     _ = ets:select_delete(?TABLE, [{{{Kept, '_'}, '_'}, [], [false]} || Kept <- [lost, proxy_dropped, plain, plain_count]] ++ [{'_', [], [true]}]),
     lists:foreach(fun unwatched/1, plain_all()),
-    {ok, #peers{}}.
+    {ok, look_later(#peers{})}.
+
+look_later(State) ->
+    _ = erlang:send_after(?LOOK_MS, self(), look),
+    State.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #peers{}) -> {reply, term(), #peers{}} | {noreply, #peers{}}.
@@ -374,8 +384,22 @@ handle_info({'DOWN', _, process, Pid, Reason}, #peers{incoming = Incoming, left 
         {_, _} ->
             {noreply, lists:foldl(fun([Node], Before) -> peer_ended(Node, Reason, Before) end, State, ets:match(?TABLE, {{peer, '$1'}, Pid}))}
     end;
+handle_info(look, State) ->
+    {noreply, look_later(forget(?KEEP_MS, State))};
+handle_info({forget, KeepMs}, State) ->
+    {noreply, forget(KeepMs, State)};
 handle_info(_Info, State) ->
     {noreply, State}.
+
+%% Where nodes are named by address, those that are gone never return, and their rows and labels would grow with each deployment.
+forget(KeepMs, #peers{gone = Gone} = State) ->
+    Now = erlang:monotonic_time(millisecond),
+    Here = maps:from_keys(nodes(connected) ++ lists:append(ets:match(?TABLE, {{peer, '$1'}, '_'})), []),
+    Known = ets:match(?TABLE, {{offered, '$1'}}) ++ lists:append([ets:match(?TABLE, {{Row, '$1'}, '_'}) || Row <- [plain, plain_count, lost, proxy_dropped]]),
+    Since = maps:from_list([{Node, maps:get(Node, Gone, Now)} || [Node] <- Known, not is_map_key(Node, Here)]),
+    {Young, Old} = lists:partition(fun({_, At}) -> Now - At < KeepMs end, maps:to_list(Since)),
+    _ = [ets:delete(?TABLE, {Row, Node}) || {Node, _} <- Old, Row <- [offered, plain, plain_count, lost, proxy_dropped]],
+    State#peers{gone = maps:from_list(Young)}.
 
 peer_ended(Node, Reason, State) ->
     true = ets:delete(?TABLE, {peer, Node}),

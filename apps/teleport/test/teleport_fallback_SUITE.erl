@@ -5,7 +5,7 @@
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
 -export([all_ways_of_sending/1, bounds/1, order_when_it_starts/1, calls_when_it_starts/1, killed_senders_hold_up_nothing/1, held_senders_hold_it_up/1,
          node_ends/1, order_when_it_stops/1, calls_when_it_stops/1, late_lanes_are_not_used/1, lanes_beside_distribution_are_left/1, stops_all_the_same/1,
-         who_waits_for_an_attempt/1, killed_while_plain/1, stopped_at_rest/1, ended_lanes_are_not_missed/1]).
+         who_waits_for_an_attempt/1, killed_while_plain/1, stopped_at_rest/1, ended_lanes_are_not_missed/1, forgotten_when_it_never_returns/1]).
 -export([gather/1]).
 -import(teleport_nodes, [on_first/2, wait_ms/0]).
 
@@ -18,7 +18,7 @@ groups() -> teleport_nodes:groups([shm], [late_lanes_are_not_used, lanes_beside_
 
 cases() ->
     [all_ways_of_sending, bounds, order_when_it_starts, calls_when_it_starts, killed_senders_hold_up_nothing, held_senders_hold_it_up, node_ends,
-     order_when_it_stops, calls_when_it_stops, stops_all_the_same, who_waits_for_an_attempt, killed_while_plain, stopped_at_rest, ended_lanes_are_not_missed].
+     order_when_it_stops, calls_when_it_stops, stops_all_the_same, who_waits_for_an_attempt, killed_while_plain, stopped_at_rest, ended_lanes_are_not_missed, forgotten_when_it_never_returns].
 
 init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
 
@@ -85,6 +85,35 @@ all_ways_of_sending(Config) ->
         #{Node := #{sent := Before}} = teleport_peers:plain_counts(),
         {echo, x} = teleport:call(Named, {echo, x}),
         #{Node := #{sent := Before}} = teleport_peers:plain_counts()
+    end).
+
+%% What is known of a node that is gone stays for an hour and then goes, its labels for Prometheus with it. A node that is there keeps all.
+forgotten_when_it_never_returns(Config) ->
+    {_, There} = teleport_nodes:start(proplists:get_value(kind, Config)),
+    Rows = fun(Node) -> ets:match(teleport_peers, {{'$1', Node}}) ++ ets:match(teleport_peers, {{'$1', Node}, '_'}) end,
+    Forget = fun(KeepMs) -> teleport_peers ! {forget, KeepMs}, _ = sys:get_state(teleport_peers) end,
+    on_first(Config, fun(Node) ->
+        %% The one goes by distribution, the other has lanes both ways, and has lost what it was sent.
+        ok = teleport:send({fallback_nobody, Node}, x),
+        [#{node := Node, sent := 1}] = teleport:by_distribution(),
+        pong = net_adm:ping(There),
+        ok = teleport:prime(There),
+        ok = erpc:call(There, teleport, prime, [node()]),
+        ok = teleport_peers:lost(There, 3),
+        #{There := 3} = teleport:unconfirmed(),
+        true = [[offered], [lost]] -- Rows(There) =:= [],
+        Forget(0),
+        [true = Rows(On) =/= [] || On <- [Node, There]]
+    end),
+    beamway_peer:stop_all([teleport_nodes:second(Config) | beamway_peer:started() -- [teleport_nodes:first(Config)]]),
+    on_first(Config, fun(Node) ->
+        _ = beamway_peer:wait_until(fun() -> [On || On <- [Node, There], lists:member(On, nodes()) orelse lists:member([peer], Rows(On))] =:= [] end, wait_ms()),
+        Forget(3600000),
+        #{There := 3} = teleport:unconfirmed(),
+        {match, _} = re:run(teleport:metrics(), atom_to_list(Node)),
+        Forget(0),
+        [{On, []} = {On, Rows(On)} || On <- [Node, There]],
+        nomatch = re:run(teleport:metrics(), [atom_to_list(Node), "|", atom_to_list(There)])
     end).
 
 %% Who does not wait is refused, who waits has a limit, and none of these counts as sent; the connection is as full as it gets by `!'.
