@@ -137,7 +137,7 @@ beside_file(Arguments, File) ->
 from_file(File) ->
     case erl_prim_loader:get_file(File) of
         {ok, Text, _} -> from_text(File, Text);
-        error -> problem("-ssl_dist_optfile: cannot read ~ts", [File])
+        error -> problem("-ssl_dist_optfile: cannot read ~ts~ts", [File, case filename:pathtype(File) of absolute -> ""; _ -> "; expected an absolute name, as for OTP's inet_tls" end])
     end.
 
 from_text(File, Text) ->

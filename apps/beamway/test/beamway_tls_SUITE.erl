@@ -362,7 +362,8 @@ invalid_options_end_the_start(Config) ->
          Text = start_text(beamway_peer:unique_name("bwbad"), Flags),
          [{true, Flags, Part} = {string:find(Text, Part) =/= nomatch, Flags, Part} || Part <- Parts]
      end || {Flags, Parts} <- [{"", ["no TLS options", "-ssl_dist_optfile"]},
-                               {"-ssl_dist_optfile /no/such.opt", ["cannot read", "/no/such.opt"]},
+                               {"-ssl_dist_optfile /no/such.opt", ["cannot read /no/such.opt"]},
+                               {"-ssl_dist_optfile tls.opt", ["cannot read tls.opt", "expected an absolute name"]},
                                {"-ssl_dist_optfile " ++ Broken, [Broken, "expected [{server"]},
                                {"-ssl_dist_optfile " ++ Lacking, ["lack", "certfile"]},
                                {"-ssl_dist_optfile " ++ Client, ["of the client lack", "cacertfile"]},
