@@ -76,7 +76,7 @@ static void begin(establish_t *establish, bw_link_t *link, ErlDrvTermData caller
         establish->is_selected = true;
         return;
     }
-    close_link(establish->port, link, false);
+    link->ops->close(link, NULL);
     establish->link = NULL;
     reply_reason(reply, "the link's descriptor cannot be polled");
 }
@@ -145,7 +145,7 @@ void establish_done(establish_t *establish, job_t *job)
     if (job->carrier)
         establish->carrier = job->carrier;
     if (job->link && establish->link)
-        close_link(establish->port, job->link, false); /* another one has come before it */
+        job->link->ops->close(job->link, NULL); /* another one has come before it */
     else if (job->link)
         begin(establish, job->link, job->caller, &job->reply);
 }

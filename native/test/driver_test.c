@@ -309,6 +309,7 @@ static void work_in_a_file_system_is_left_to_another_thread(void)
     CHECK(port->establish.link != NULL);
     entry.stop((ErlDrvData)port);
     CHECK_EQ(rmdir(dir), 0);
+    vm.later(vm.later_data);
 
     port = open_port();
     CHECK_EQ(control(port, COMMAND_USE, "rdma\0/nowhere.so", 16, reply), 1);

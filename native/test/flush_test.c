@@ -163,7 +163,8 @@ static void talk(void)
 static void over_each_call(int answer, bool breaks)
 {
     special_answer = answer;
-    for (special_call = 1;; special_call++) {
+    /* a port that looks makes as many calls, and takes longer */
+    for (special_call = 1;; special_call += line_poll_us > 0 ? 5 : 1) {
         CHECK_IN(start_line(8192, answer_one_call));
         talk();
         line_settles(5);

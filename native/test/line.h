@@ -28,7 +28,7 @@ static struct {
 
 /* How long the port of the running case looks before it sleeps; 0: it never looks. */
 static uint64_t line_poll_us;
-#define LINE_POLL_US 20000
+#define LINE_POLL_US 5000
 
 /* What was sent may be delayed by a busy system's kernel, for so long. */
 #define LINE_KERNEL_MS 500
