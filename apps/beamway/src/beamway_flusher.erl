@@ -50,8 +50,21 @@ init(Connection, Port) ->
 wait(Port) ->
     receive
         Message -> handle(Message, Port), ?MODULE:wait(Port)
-    after ?IDLE_MS ->
+    after idle_ms() ->
+        _ = put(slept_at_ms, erlang:monotonic_time(millisecond)),
         erlang:hibernate(?MODULE, wait, [Port])
+    end.
+
+%% How long this process waits awake. If it is rarely needed it sleeps again at once, because otherwise a second turn would follow each message
+%% after a second. In the process dictionary, so that an older or newer version of this module can go on from any state.
+idle_ms() ->
+    case erase(slept_at_ms) of
+        undefined ->
+            case get(idle_ms) of undefined -> ?IDLE_MS; Ms -> Ms end;
+        SleptAtMs ->
+            Ms = case erlang:monotonic_time(millisecond) - SleptAtMs < ?IDLE_MS of true -> ?IDLE_MS; false -> 0 end,
+            _ = put(idle_ms, Ms),
+            Ms
     end.
 
 %% A port that is closed gives badarg: the connection ends.
