@@ -21,15 +21,19 @@
 -define(VALUE_BYTES, 65536).
 %% 64 MiB: enough to read any file of /proc.
 -define(HEAP_WORDS, (64 bsl 20) div 8).
+%% Releases before 27 cannot count large binaries.
+-if(?OTP_RELEASE >= 27).
+-define(LIMIT, #{size => ?HEAP_WORDS, kill => true, error_logger => false, include_shared_binaries => true}).
+-else.
+-define(LIMIT, #{size => ?HEAP_WORDS, kill => true, error_logger => false}).
+-endif.
 
 %% The exit reason is how the result travels.
 -dialyzer({nowarn_function, start/1}).
 %% @doc Begins an evaluation. The caller gets the `DOWN' message of the monitor, and keeps the limit of time.
 -spec start(call()) -> {pid(), Monitor :: reference()}.
 start({Module, Function, Arguments}) ->
-    %% OTP 25 and 26 do not know the last of these, in their types either, and count no large binaries.
-    Limit = maps:from_list([{size, ?HEAP_WORDS}, {kill, true}, {error_logger, false}, {include_shared_binaries, true}]),
-    spawn_opt(fun() -> exit({?MODULE, guarded(Module, Function, Arguments)}) end, [monitor, {max_heap_size, Limit}]).
+    spawn_opt(fun() -> exit({?MODULE, guarded(Module, Function, Arguments)}) end, [monitor, {max_heap_size, ?LIMIT}]).
 
 guarded(Module, Function, Arguments) ->
     try apply(Module, Function, Arguments) of
