@@ -10,6 +10,7 @@ named_by() ->
       beamway_shm => "how two nodes meet for shm",
       beamway_socket_dir => "where two nodes meet for shm",
       beamway_rdma => "how two nodes meet for rdma",
+      beamway_config => "the option that turns rdma on",
       beamway_cli_doctor => "what this host needs for each kind",
       beamway_cli_doctor_facts => "what this host needs for each kind",
       beamway_cli_doctor_judge => "what this host needs for each kind"}.
