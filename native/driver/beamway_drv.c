@@ -41,7 +41,8 @@ enum {
                              Patience} for one that shall wait if the VM suspends it, and `watch` when
                              it shall begin to watch */
     COMMAND_WATCH,        /* -> 1 to watch again some 50 ms later, 0 to wait for `watch` */
-    COMMAND_ANSWER        /* key:64, 1 if the VM suspends that sender -> 1 to hold it */
+    COMMAND_ANSWER /* key:64, 1 if the VM suspends that sender, 2 if it is gone, else 0 -> 1 to
+                      hold it */
 };
 
 #define STATS_COUNT 14
@@ -322,13 +323,13 @@ static bool command_watch(bw_port_t *self, reply_t *reply)
     return true;
 }
 
-static bool command_answer(bw_port_t *self, uint64_t key, bool is_suspended, reply_t *reply)
+static bool command_answer(bw_port_t *self, uint64_t key, uint8_t answer, reply_t *reply)
 {
     bool is_held = false, is_sound;
 
-    if (!self->pump.link || self->lane.is_on)
+    if (!self->pump.link || self->lane.is_on || answer > BW_ANSWER_GONE)
         return false;
-    is_sound = pump_answer(&self->pump, key, is_suspended, &is_held);
+    is_sound = pump_answer(&self->pump, key, answer, &is_held);
     reply_number(reply, is_held, 1);
     after_drain(self, is_sound);
     return true;
@@ -415,7 +416,7 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_WATCH:
         return len == 0 && command_watch(self, reply);
     case COMMAND_ANSWER:
-        return len == 9 && command_answer(self, bw_number(data, 8), data[8], reply);
+        return len == 9 && command_answer(self, bw_number(data, 8), (uint8_t)data[8], reply);
     case COMMAND_LOOK:
         return self->lane.is_on ? lane_look(&self->lane, reply)
                                 : self->active && command_look(self, reply);

@@ -183,11 +183,13 @@ bool bw_scheduler_next_change(bw_scheduler_t *self, bw_sender_change_t *change)
 {
     while (self->changed) {
         bw_sender_t *sender = self->changed;
-        bool is_news = sender->state != sender->told;
+        bool is_open = sender->told == BW_SENDER_ASKED && sender->state == BW_SENDER_FREE;
+        bool is_news = sender->state != sender->told && !is_open;
 
         self->changed = sender->next_changed;
         sender->is_changed = false;
-        sender->told = sender->state;
+        if (is_news)
+            sender->told = sender->state;
         *change = (bw_sender_change_t){.pid = sender->sequence,
                                        .key = sender->pid,
                                        .patience = sender->limit / self->sender_bytes,
@@ -199,30 +201,28 @@ bool bw_scheduler_next_change(bw_scheduler_t *self, bw_sender_change_t *change)
     return false;
 }
 
-bool bw_scheduler_answer(bw_scheduler_t *self, uint64_t key, bool is_suspended)
+bool bw_scheduler_answer(bw_scheduler_t *self, uint64_t key, bw_answer_t answer)
 {
     bw_sender_t *sender = find(self, &self->by_pid, key);
 
-    if (!sender)
-        return false;
-    if (is_suspended) {
+    if (!sender || sender->told != BW_SENDER_ASKED)
+        return sender && sender->state == BW_SENDER_HELD;
+    sender->told = BW_SENDER_FREE; /* the next question is news */
+    note_change(self, sender);
+    if (answer == BW_ANSWER_SUSPENDED) {
         sender->is_suspendable = true;
         sender->limit = self->sender_bytes;
-        judge(self, sender);
-        if (sender->state == BW_SENDER_HELD)
-            sender->told = BW_SENDER_HELD;
-        return sender->state == BW_SENDER_HELD;
-    }
-    if (sender->state != BW_SENDER_ASKED)
-        return sender->state == BW_SENDER_HELD;
-    sender->told = BW_SENDER_FREE; /* the question is over, the next one is news */
-    note_change(self, sender);
-    if (sender->limit < BW_SCHEDULER_PATIENCE * self->sender_bytes) {
+    } else if (answer == BW_ANSWER_GONE) {
+        sender->limit = UINT64_MAX;
+        set_state(self, sender, BW_SENDER_FREE);
+    } else if (sender->limit < BW_SCHEDULER_PATIENCE * self->sender_bytes) {
         sender->limit *= 2;
         set_state(self, sender, BW_SENDER_FREE);
     }
     judge(self, sender);
-    return false;
+    if (sender->state == BW_SENDER_HELD)
+        sender->told = BW_SENDER_HELD;
+    return sender->state == BW_SENDER_HELD;
 }
 
 void bw_scheduler_hold_nobody(bw_scheduler_t *self, bool holds_nobody)

@@ -75,6 +75,8 @@ typedef enum {
     BW_SENDER_HELD
 } bw_sender_state_t;
 
+typedef enum { BW_ANSWER_NOT_SUSPENDED, BW_ANSWER_SUSPENDED, BW_ANSWER_GONE } bw_answer_t;
+
 typedef struct {
     uint64_t sender_bytes; /* the limit of a sender */
     bool holds_nobody;
@@ -109,13 +111,15 @@ bool bw_scheduler_put(bw_scheduler_t *scheduler, bw_scheduled_t *frame, const st
 /* The frame to send next, which waits no more; NULL: there is none. Frames go whole. */
 bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *scheduler);
 
-/* Another sender whose state is not the one that was told last. False: there is none. */
+/* Another sender whose state is not the one that was told last. False: there is none. A question
+ * stays open until it is answered, whatever has become of the sender's frames. */
 bool bw_scheduler_next_change(bw_scheduler_t *scheduler, bw_sender_change_t *change);
 
 /* Whether the VM suspends a sender that was asked about. If so it is held as long as it has frames
  * here and is beyond the limit; else its limit doubles, and at the highest it is asked about again.
- * True: it is held, which next_change does not report. */
-bool bw_scheduler_answer(bw_scheduler_t *scheduler, uint64_t key, bool is_suspended);
+ * One that is gone sends nothing more and has no limit. True: it is held, which next_change does
+ * not report. */
+bool bw_scheduler_answer(bw_scheduler_t *scheduler, uint64_t key, bw_answer_t answer);
 
 /* From now on nobody is held or asked about, or whoever is beyond the limit when a frame of it
  * comes or goes. */

@@ -132,12 +132,13 @@ static inline bool pump_next_change(bw_pump_t *pump, bw_sender_change_t *change)
 /* So much waits that the peer shall be watched from now on: call pump_watch some 50 ms later. */
 bool pump_begins_watch(bw_pump_t *pump);
 
-/* Looks whether the peer has taken anything since the last watch. If it has not for two of them the
- * port is busy and nobody is held until it does. *again_p: watch again. False: as of pump_send. */
+/* Looks whether the peer has taken anything since the last watch. If it has not for some of them
+ * the port is busy and nobody is held until it does. *again_p: watch again. False: as of pump_send.
+ */
 bool pump_watch(bw_pump_t *pump, bool *again_p);
 
 /* Whether the VM suspends a sender that was asked about. False: as of pump_send. */
-bool pump_answer(bw_pump_t *pump, uint64_t key, bool is_suspended, bool *is_held_p);
+bool pump_answer(bw_pump_t *pump, uint64_t key, bw_answer_t answer, bool *is_held_p);
 
 /* The port closes, which is not a lane: sends what it can now. The VM's queue is empty when all is
  * out, then or later. */

@@ -29,9 +29,13 @@
 #define SMALL_BYTES ((uint64_t)1024 * 1024)
 
 /* From here on the peer is watched. It has stalled if so many watches in a row find that it has
- * taken nothing. */
+ * taken nothing. Over a network its word comes once in a round trip. */
 #define WATCH_BYTES ((uint64_t)1024 * 1024)
 #define QUIET_WATCHES 2
+#define QUIET_WATCHES_FAR 10
+
+/* Less may gather than anybody is held for, because pump_flush reports no senders. */
+_Static_assert(BATCH_BYTES <= BW_SCHEDULER_SENDER_BYTES / 2, "a release may be lost");
 
 /* So often may room come between our last write and our arming in one call. */
 #define ROUNDS 4
@@ -439,6 +443,13 @@ bool pump_begins_watch(bw_pump_t *pump)
     return pump->is_watched = true;
 }
 
+static int most_quiet(const bw_pump_t *pump)
+{
+    bool is_near = pump->link->ops->caps & BW_CAP_SHARED_RINGS;
+
+    return is_near ? QUIET_WATCHES : QUIET_WATCHES_FAR;
+}
+
 bool pump_watch(bw_pump_t *pump, bool *again_p)
 {
     uint64_t now = taken(pump);
@@ -446,13 +457,13 @@ bool pump_watch(bw_pump_t *pump, bool *again_p)
     pump->quiet_watches = now == pump->taken_at_watch ? pump->quiet_watches + 1 : 0;
     pump->taken_at_watch = now;
     *again_p = pump->is_watched = is_waiting(pump);
-    set_stalled(pump, pump->is_watched && pump->quiet_watches >= QUIET_WATCHES);
+    set_stalled(pump, pump->is_watched && pump->quiet_watches >= most_quiet(pump));
     return pump_drain_frames(pump);
 }
 
-bool pump_answer(bw_pump_t *pump, uint64_t key, bool is_suspended, bool *is_held_p)
+bool pump_answer(bw_pump_t *pump, uint64_t key, bw_answer_t answer, bool *is_held_p)
 {
-    *is_held_p = bw_scheduler_answer(&pump->scheduler, key, is_suspended);
+    *is_held_p = bw_scheduler_answer(&pump->scheduler, key, answer);
     return pump_drain_frames(pump);
 }
 

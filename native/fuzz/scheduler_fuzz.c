@@ -63,7 +63,7 @@ static void give_frames(reader_t reader)
             take_one(&scheduler, &taken, scheduler.admitted == 0);
         while (len % 7 == 0 && bw_scheduler_next_change(&scheduler, &change))
             if (change.state == BW_SENDER_ASKED && change.patience < BW_SCHEDULER_PATIENCE)
-                (void)bw_scheduler_answer(&scheduler, change.key, len % 2 == 0);
+                (void)bw_scheduler_answer(&scheduler, change.key, len % 3);
         if (len % 11 == 0)
             bw_scheduler_hold_nobody(&scheduler, len % 2 == 0);
     }

@@ -335,7 +335,9 @@ static inline void model_read_changes(model_t *model)
             MODEL_FAIL("process %u is held for %llu bytes", process, (unsigned long long)bytes);
         /* Every other process is one that the VM suspends. */
         if (change.state == BW_SENDER_ASKED)
-            is_held = bw_scheduler_answer(&model->scheduler, change.key, process % 2 == 0);
+            is_held = bw_scheduler_answer(&model->scheduler, change.key,
+                                          process % 2 == 0 ? BW_ANSWER_SUSPENDED
+                                                           : BW_ANSWER_NOT_SUSPENDED);
         if (is_held && process % 2 != 0)
             MODEL_FAIL("process %u is held, and never suspended", process);
         model->is_held[process] = is_held;

@@ -383,7 +383,8 @@ static bool is_held_when_asked(unsigned process)
 {
     uint64_t key = asked_about(process, 1);
 
-    return key != 0 && bw_scheduler_answer(&scheduler, key, true) && scheduler.counts.asked == 0;
+    return key != 0 && bw_scheduler_answer(&scheduler, key, BW_ANSWER_SUSPENDED) &&
+           scheduler.counts.asked == 0;
 }
 
 static bool nothing_changed(void)
@@ -473,7 +474,7 @@ static void who_is_not_suspended_goes_on(void)
         large('X', A, 16 * patience + 1);
         key = asked_about(A, patience);
         CHECK(key != 0);
-        CHECK(!bw_scheduler_answer(&scheduler, key, false));
+        CHECK(!bw_scheduler_answer(&scheduler, key, BW_ANSWER_NOT_SUSPENDED));
         CHECK_EQ(scheduler.counts.asked, 0);
         CHECK(nothing_changed());
     }
@@ -481,7 +482,7 @@ static void who_is_not_suspended_goes_on(void)
     for (int again = 0; again < 3; again++) {
         key = asked_about(A, BW_SCHEDULER_PATIENCE);
         CHECK(key != 0);
-        CHECK(!bw_scheduler_answer(&scheduler, key, false));
+        CHECK(!bw_scheduler_answer(&scheduler, key, BW_ANSWER_NOT_SUSPENDED));
         CHECK_EQ(scheduler.counts.asked, 1);
     }
     CHECK_EQ(scheduler.counts.held, 0);
@@ -489,7 +490,55 @@ static void who_is_not_suspended_goes_on(void)
     CHECK_EQ(scheduler.counts.asked, 0);
     CHECK(nothing_changed());
     CHECK_EQ(scheduler.by_pid.count, 0);
-    CHECK(!bw_scheduler_answer(&scheduler, key, true)); /* too late, and about nobody */
+    CHECK(!bw_scheduler_answer(&scheduler, key,
+                               BW_ANSWER_SUSPENDED)); /* too late, and about nobody */
+    bw_scheduler_end(&scheduler);
+}
+
+/* Its frames go out as they are; nobody is asked about it again. */
+static void who_is_gone_has_no_limit(void)
+{
+    uint64_t key;
+
+    begin();
+    large('A', A, 2);
+    large('X', A, 20);
+    key = asked_about(A, 1);
+    CHECK(key != 0);
+    CHECK(!bw_scheduler_answer(&scheduler, key, BW_ANSWER_GONE));
+    CHECK_EQ(scheduler.counts.asked, 0);
+    CHECK(nothing_changed());
+    (void)order();
+    CHECK(nothing_changed());
+    CHECK_EQ(scheduler.by_pid.count, 0);
+    bw_scheduler_end(&scheduler);
+}
+
+/* One question at a time: it stays open while the sender drains and fills the link again. */
+static void a_question_is_asked_once(void)
+{
+    uint64_t key;
+
+    begin();
+    small_bytes = 100 * 1024;
+    large('A', A, 2);
+    for (int i = 0; i < 11; i++)
+        whole('1', A, NO_ATOM);
+    key = asked_about(A, 1);
+    CHECK(key != 0);
+    for (int left = 11; left > 6; left--)
+        while (take() != '1')
+            ;
+    CHECK_EQ(scheduler.counts.asked, 0);
+    CHECK(nothing_changed());
+    for (int i = 0; i < 6; i++)
+        whole('1', A, NO_ATOM);
+    CHECK_EQ(scheduler.counts.asked, 1);
+    CHECK(nothing_changed());
+    CHECK(bw_scheduler_answer(&scheduler, key, BW_ANSWER_SUSPENDED));
+    CHECK(nothing_changed());
+    (void)order();
+    CHECK(next_is(A, BW_SENDER_FREE));
     bw_scheduler_end(&scheduler);
 }
 
@@ -517,17 +566,21 @@ static void who_was_suspended_is_held_at_once(void)
 
 static void a_peer_that_takes_nothing_has_nobody_held(void)
 {
+    uint64_t key;
+
     begin();
     large('A', A, 2);
     large('X', A, 20);
     CHECK(is_held_when_asked(A));
     large('B', B, 2);
     large('Y', B, 20);
-    CHECK(asked_about(B, 1) != 0);
+    key = asked_about(B, 1);
+    CHECK(key != 0);
     bw_scheduler_hold_nobody(&scheduler, true);
     CHECK_EQ(scheduler.counts.held + scheduler.counts.asked, 0);
     CHECK(next_is(A, BW_SENDER_FREE));
-    CHECK(next_is(B, BW_SENDER_FREE));
+    CHECK(nothing_changed());
+    CHECK(!bw_scheduler_answer(&scheduler, key, BW_ANSWER_SUSPENDED));
     large('X', A, 20);
     CHECK(nothing_changed());
     bw_scheduler_hold_nobody(&scheduler, false);
@@ -799,6 +852,8 @@ static const check_case_t cases[] = {
     {"who_drains_to_half_is_released", who_drains_to_half_is_released},
     {"a_change_that_nobody_has_read_is_no_news", a_change_that_nobody_has_read_is_no_news},
     {"who_is_not_suspended_goes_on", who_is_not_suspended_goes_on},
+    {"who_is_gone_has_no_limit", who_is_gone_has_no_limit},
+    {"a_question_is_asked_once", a_question_is_asked_once},
     {"who_was_suspended_is_held_at_once", who_was_suspended_is_held_at_once},
     {"a_peer_that_takes_nothing_has_nobody_held", a_peer_that_takes_nothing_has_nobody_held},
     {"behind_a_barrier_senders_are_held_too", behind_a_barrier_senders_are_held_too},

@@ -288,7 +288,7 @@ static void a_sender_that_fills_the_link_is_named(void)
     CHECK_EQ(change.pid, sequence_of(5));
     CHECK(!pump_next_change(&here.pump, &change));
     CHECK(shim.busy); /* does the VM suspend it? */
-    CHECK(pump_answer(&here.pump, change.key, true, &is_held));
+    CHECK(pump_answer(&here.pump, change.key, BW_ANSWER_SUSPENDED, &is_held));
     CHECK(is_held);
     CHECK(!pump_next_change(&here.pump, &change));
     CHECK(!shim.busy); /* others go on */
@@ -310,7 +310,7 @@ static void who_is_not_suspended_sends_on(void)
     CHECK_IN(send_large('a', 5, 200));
     CHECK_IN(send_large('b', 5, 20));
     CHECK(pump_next_change(&here.pump, &change));
-    CHECK(pump_answer(&here.pump, change.key, false, &is_held));
+    CHECK(pump_answer(&here.pump, change.key, BW_ANSWER_NOT_SUSPENDED, &is_held));
     CHECK(!is_held);
     CHECK(!shim.busy);
     CHECK_IN(peer_reads_frames(220));
@@ -332,8 +332,8 @@ static void a_peer_that_takes_nothing_makes_the_port_busy(void)
     CHECK(!pump_begins_watch(&here.pump));
     CHECK_IN(send_large('b', 5, 20));
     CHECK(pump_next_change(&here.pump, &change));
-    CHECK(pump_answer(&here.pump, change.key, true, &is_held));
-    for (int watches = 0; watches < 10 && !shim.busy; watches++) {
+    CHECK(pump_answer(&here.pump, change.key, BW_ANSWER_SUSPENDED, &is_held));
+    for (int watches = 0; watches < 20 && !shim.busy; watches++) {
         CHECK(pump_watch(&here.pump, &again));
         CHECK(again);
         (void)poll(NULL, 0, 1); /* what a socket has taken arrives */

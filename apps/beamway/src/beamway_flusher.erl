@@ -76,8 +76,8 @@ handle(Message, Port) ->
     end.
 
 handle_open(flush, Port) -> beamway_port:flush(Port);
-handle_open({ask, Sender, Key, Patience}, _) -> _ = spawn_link(?MODULE, ask, [self(), Sender, Key, Patience]), ok;
-handle_open({answer, Sender, Key, IsSuspended}, Port) -> answer(Port, Sender, Key, IsSuspended);
+handle_open({ask, Sender, Key, Patience}, _) -> begin_asking(Sender, Key, Patience);
+handle_open({answer, Sender, Key, Answer}, Port) -> answer(Port, Sender, Key, Answer);
 handle_open({hold, Sender}, _) -> hold(Sender);
 handle_open({release, Sender}, _) -> release(Sender);
 handle_open(watch, _) -> _ = erlang:send_after(?WATCH_MS, self(), look), ok;
@@ -87,9 +87,9 @@ handle_open({'DOWN', _, port, _, _}, _) -> exit(connection_closed);
 handle_open(_, _) -> ok.
 
 %% Held before the port is told: it is busy until then, so the VM does not resume the sender in between.
-answer(Port, Sender, Key, IsSuspended) ->
-    _ = IsSuspended andalso hold(Sender),
-    beamway_port:answer(Port, Key, IsSuspended) orelse release(Sender).
+answer(Port, Sender, Key, Answer) ->
+    _ = Answer =:= suspended andalso hold(Sender),
+    beamway_port:answer(Port, Key, Answer) orelse release(Sender).
 
 %% The sender may have ended. Asynchronous: it may be running, and this process has others to serve.
 hold(Sender) ->
@@ -102,11 +102,20 @@ release(Sender) ->
     catch error:badarg -> false
     end.
 
-%% @private Whether the VM suspends the sender while the port is busy. A process of its own, because a sender that runs answers late.
+%% In a process of its own, because a sender that runs answers late. Without room for a process nobody looks.
+begin_asking(Sender, Key, Patience) ->
+    try
+        spawn_link(?MODULE, ask, [self(), Sender, Key, Patience])
+    catch
+        error:system_limit -> erlang:send_after(?LOOK_MS * Patience, self(), {answer, Sender, Key, not_suspended})
+    end.
+
+%% @private Whether the VM suspends the sender while the port is busy.
 -spec ask(pid(), pid(), non_neg_integer(), non_neg_integer()) -> ok.
 ask(Flusher, Sender, Key, Looks) ->
     case process_info(Sender, status) of
-        {status, suspended} -> Flusher ! {answer, Sender, Key, true}, ok;
-        {status, _} when Looks > 0 -> receive after ?LOOK_MS -> ask(Flusher, Sender, Key, Looks - 1) end;
-        _ -> Flusher ! {answer, Sender, Key, false}, ok
+        {status, suspended} -> Flusher ! {answer, Sender, Key, suspended}, ok;
+        undefined -> Flusher ! {answer, Sender, Key, gone}, ok;
+        _ when Looks > 0 -> receive after ?LOOK_MS -> ask(Flusher, Sender, Key, Looks - 1) end;
+        _ -> Flusher ! {answer, Sender, Key, not_suspended}, ok
     end.

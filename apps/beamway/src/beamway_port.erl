@@ -243,17 +243,17 @@ packets(Port, Read) ->
 flush(Port) ->
     ok = done(command(Port, ?FLUSH, <<>>)).
 
-%% @doc Looks whether the peer has taken anything since the last call. If it has not, twice in a row, the port is busy and all senders are released
-%% until it does. False: nothing waits, so the next call comes after the next `watch'.
+%% @doc Looks whether the peer has taken anything since the last call. If it has not, twice in a row (ten times over a network), the port is busy and all
+%% senders are released until it does. False: nothing waits, so the next call comes after the next `watch'.
 -spec watch(port()) -> Again :: boolean().
 watch(Port) ->
     {ok, <<Again>>} = command(Port, ?WATCH, <<>>),
     Again =:= 1.
 
-%% @doc Whether the VM suspends the sender of that key. True: hold it.
--spec answer(port(), Key :: non_neg_integer(), IsSuspended :: boolean()) -> Hold :: boolean().
-answer(Port, Key, IsSuspended) ->
-    {ok, <<Hold>>} = command(Port, ?ANSWER, <<Key:64, (case IsSuspended of true -> 1; false -> 0 end)>>),
+%% @doc Whether the VM suspends the sender of that key, or whether it is gone. True: hold it.
+-spec answer(port(), Key :: non_neg_integer(), not_suspended | suspended | gone) -> Hold :: boolean().
+answer(Port, Key, Answer) ->
+    {ok, <<Hold>>} = command(Port, ?ANSWER, <<Key:64, (case Answer of not_suspended -> 0; suspended -> 1; gone -> 2 end)>>),
     Hold =:= 1.
 
 %% @doc Counters since the link was made.
