@@ -49,7 +49,7 @@ init(Connection, Port) ->
 -spec wait(port()) -> no_return().
 wait(Port) ->
     receive
-        Message -> handle(Message, Port), ?MODULE:wait(Port)
+        Message -> ok = handle(Message, Port), ?MODULE:wait(Port)
     after idle_ms() ->
         _ = put(slept_at_ms, erlang:monotonic_time(millisecond)),
         erlang:hibernate(?MODULE, wait, [Port])
@@ -69,8 +69,8 @@ idle_ms() ->
 
 %% A port that is closed gives badarg: the connection ends.
 handle(Message, Port) ->
-    try
-        handle_open(Message, Port)
+    try handle_open(Message, Port) of
+        _ -> ok
     catch
         error:badarg -> exit(normal)
     end.

@@ -16,7 +16,7 @@ start_link(Config) ->
     end.
 
 %% @private
--spec init({beamway_console_config:config(), Web :: yucan_config:options()}) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
+-spec init({beamway_console_config:config(), Web :: map()}) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init({Config, Web}) ->
     ok = beamway_console_auth:tables(),
     {ok, {#{strategy => rest_for_one, intensity => 5, period => 10},
