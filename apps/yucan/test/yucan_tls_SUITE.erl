@@ -3,7 +3,7 @@
 -module(yucan_tls_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([tls/1, plain_on_tls/1, silent_on_tls/1, too_many/1, sni/1, client_certificate/1, resumed_elsewhere/1, renegotiation/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_refused/1, tls_drain/1, tls_on_a_port/1]).
+-export([tls/1, plain_on_tls/1, silent_on_tls/1, too_many/1, sni/1, client_certificate/1, resumed_elsewhere/1, renegotiation/1, only_tls_1_3/1, tls_reload/1, tls_renewed/1, tls_tickets/1, tls_refused/1, tls_drain/1, tls_on_a_port/1]).
 
 -import(yucan_test_server, [answered/1, handler/0, server_side/1, tls_one/2, wait_for/1]).
 
@@ -14,7 +14,7 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [tls, plain_on_tls, silent_on_tls, too_many, sni, client_certificate, resumed_elsewhere, renegotiation, tls_reload, tls_renewed, tls_tickets, tls_refused, tls_drain, tls_on_a_port].
+all() -> [tls, plain_on_tls, silent_on_tls, too_many, sni, client_certificate, resumed_elsewhere, renegotiation, only_tls_1_3, tls_reload, tls_renewed, tls_tickets, tls_refused, tls_drain, tls_on_a_port].
 
 init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
@@ -167,6 +167,27 @@ renegotiation(Config) ->
          {error, renegotiation_rejected} = ssl:renegotiate(Socket),
          ok = ssl:close(Socket)
      end || Protocol <- [<<"h2">>, <<"http/1.1">>]].
+
+%% ssl refuses options of older versions if a listener speaks TLS 1.3 only.
+only_tls_1_3(Config) ->
+    Own = (yucan_test_server:certificate("localhost", ?config(priv_dir, Config)))#{versions => ['tlsv1.3']},
+    {Authorities, Client} = client(),
+    Peer = Own#{verify => verify_peer, fail_if_no_peer_cert => true, cacerts => Authorities},
+    [begin
+         Port = start(#{listen => [#{port => 0, tls => Tls}]}),
+         {ok, Socket} = yucan_test_server:tls_connect(Port, [{versions, ['tlsv1.3']} | Options]),
+         {ok, [{protocol, 'tlsv1.3'}]} = ssl:connection_information(Socket, [protocol]),
+         ok = ssl:send(Socket, ?GET("/scheme")),
+         {200, _, <<"https">>} = tls_one(Socket, <<>>),
+         ok = ssl:close(Socket),
+         {error, _} = yucan_test_server:tls_connect(Port, [{versions, ['tlsv1.2']} | Options]),
+         yucan_test_server:stop_all()
+     end || {Tls, Options} <- [{Own, []}, {Peer, Client}]],
+    %% What ssl refuses is found out at the start, not by the first client.
+    [begin
+         {error, Why} = yucan:start(#{name => yucan_server_test, listen => [#{port => 0, tls => Tls#{client_renegotiation => false}}], handler => handler()}),
+         {_, _} = binary:match(iolist_to_binary(Why), <<"client_renegotiation">>)
+     end || Tls <- [Own, Peer]].
 
 %% The authorities that a server believes, and the certificate of a client that one of them has signed.
 client() ->

@@ -80,7 +80,12 @@ tls_options(Config) ->
     {ok, Socket} = Connect([]),
     {ok, [{protocol, 'tlsv1.2'}, {selected_cipher_suite, #{cipher := aes_256_gcm}}]} = ssl:connection_information(Socket, [protocol, selected_cipher_suite]),
     {error, _} = Connect([{versions, ['tlsv1.3']}]),
-    {error, _} = Connect([{versions, ['tlsv1.2']}, {ciphers, [ssl:str_to_suite(Name) || Name <- ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"]]}]).
+    {error, _} = Connect([{versions, ['tlsv1.2']}, {ciphers, [ssl:str_to_suite(Name) || Name <- ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES128-GCM-SHA256"]]}]),
+    ok = yucan_yaws_site:stop(),
+    Newest = yucan_yaws_site:start(Config, ["docroot = www\n", ssl(Config, "h", "protocol_version = tlsv1.3\n")], [{"www/f", "f"}]),
+    {ok, Only} = yucan_test_server:tls_connect(Newest, []),
+    {ok, [{protocol, 'tlsv1.3'}]} = ssl:connection_information(Only, [protocol]),
+    {error, _} = yucan_test_server:tls_connect(Newest, [{versions, ['tlsv1.2']}]).
 
 %% With a certificate that an authority has signed, as those of clients are.
 ssl(Config, Name, More) ->

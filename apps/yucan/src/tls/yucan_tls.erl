@@ -48,17 +48,20 @@ what(_) -> "certificate".
 server(Before, {Own, Hosts}, Http2) ->
     case {options(Own, Hosts, Http2), Before} of
         {Options, {Options, _}} -> Before;
-        {Options, _} -> {Options, tickets(Options)}
+        {Options, _} -> ok = accepted(Options), {Options, tickets(Options)}
     end.
 
 tickets(Options) ->
     case proplists:get_value(session_tickets, Options, disabled) of
         disabled -> none;
-        _ ->
-            case listen(none, Options) of
-                {error, no_socket} -> wanted;
-                {error, Reason} -> throw({cannot, ["ssl does not accept the tls option ", refused(Reason)]})
-            end
+        _ -> wanted
+    end.
+
+%% Without this, wrong options would fail each handshake and nobody would be told.
+accepted(Options) ->
+    case listen(none, Options) of
+        {error, no_socket} -> ok;
+        {error, Reason} -> throw({cannot, ["ssl does not accept the tls option ", refused(Reason)]})
     end.
 
 %% @doc A port of the caller, which does nothing, for {@link open/2}.
@@ -83,14 +86,17 @@ refused(Reason) -> io_lib:format("~0tp", [Reason]).
 
 options(Own, Hosts, Http2) ->
     Named = [{Name, without_general(Tls)} || #{names := Names, tls := Tls} <- Hosts, Tls =/= none, Name <- Names],
-    Defaults = [{alpn_preferred_protocols, [<<"h2">> || Http2] ++ [<<"http/1.1">>]}, {versions, ['tlsv1.3', 'tlsv1.2']}, {honor_cipher_order, true}, {client_renegotiation, false},
-                {reuse_sessions, have_same_demands(Own, [Tls || {_, Tls} <- Named])}]
+    Defaults = [{alpn_preferred_protocols, [<<"h2">> || Http2] ++ [<<"http/1.1">>]}, {versions, ['tlsv1.3', 'tlsv1.2']}, {honor_cipher_order, true}]
+        ++ [Default || speaks_older(Own), Default <- [{client_renegotiation, false}, {reuse_sessions, have_same_demands(Own, [Tls || {_, Tls} <- Named])}]]
         ++ [{session_tickets, stateless} || may_resume([Own | [Tls || {_, Tls} <- Named]])],
     Base = lists:foldl(fun({Key, _} = Default, All) -> case lists:keymember(Key, 1, Own) of true -> All; false -> [Default | All] end end, Own, Defaults),
     case Named of
         [] -> Base;
         _ -> [{sni_fun, fun(Name) -> ?MODULE:by_name(Name, Named) end} | Base]
     end.
+
+%% ssl refuses options of older versions where only TLS 1.3 is spoken.
+speaks_older(Own) -> lists:any(fun(Version) -> Version =/= 'tlsv1.3' end, proplists:get_value(versions, Own, ['tlsv1.2'])).
 
 %% A ticket says neither which certificate the client had nor for which name it was given: it would be a way around verify_peer.
 may_resume([Own | _] = All) ->
