@@ -146,21 +146,26 @@ use_cookie(Node, #{cookie_file := File}) ->
 use_cookie(_, _) ->
     ok.
 
-%% @doc The cookie in a file, for all commands that know `--cookie-file'.
+%% @doc The cookie in a file, for all commands that know `--cookie-file'. Warns if every user of this host can read the file. It does not
+%% refuse the file, because containers get their secrets in files whose mode they cannot change.
 -spec cookie(file:filename()) -> {ok, atom()} | {error, Text :: unicode:chardata()}.
 cookie(File) ->
-    case {file:read_file_info(File), file:read_file(File)} of
-        {{ok, #file_info{mode = Mode}}, {ok, _}} when Mode band 8#004 =/= 0 ->
-            {error, ["the cookie file '", File, "' can be read by everybody on this host, who could then command the cluster; chmod o-r it"]};
-        {_, {ok, Bytes}} ->
+    case file:read_file(File) of
+        {ok, Bytes} ->
+            ok = warn_if_open(File, file:read_file_info(File)),
             try binary_to_atom(string:trim(Bytes)) of
                 '' -> {error, ["the cookie file '", File, "' is empty"]};
                 Cookie -> {ok, Cookie}
             catch
                 error:_ -> {error, ["the cookie file '", File, "' holds no cookie; expected at most 255 characters in UTF-8"]}
             end;
-        {_, {error, Reason}} -> {error, ["cannot read the cookie file '", File, "': ", file:format_error(Reason)]}
+        {error, Reason} -> {error, ["cannot read the cookie file '", File, "': ", file:format_error(Reason)]}
     end.
+
+warn_if_open(File, {ok, #file_info{mode = Mode}}) when Mode band 8#004 =/= 0 ->
+    io:format(standard_error, "beamway: warning: every user of this host can read the cookie file '~ts' and then control the cluster; "
+                              "chmod o-r it if you can~n", [File]);
+warn_if_open(_, _) -> ok.
 
 %% Connecting, and finding out why not
 
