@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Sessions of modules written for Yaws: data of the module under a random value, which it sends as a cookie. For {@link yaws_api}.
 %%
-%% They live in this process alone and end with it, as with the node. Each one ends when nobody has asked for it for its time to live.
+%% They live in this process alone and end with it, as with the node. Each one ends when nobody has asked for it for its time to live, or earlier
+%% if the table is full and a new session needs its place.
 -module(yucan_yaws_session).
 -behaviour(gen_server).
 
@@ -14,10 +15,11 @@
 
 -record(session, {opaque :: term(),
                   ttl_s :: non_neg_integer(),
-                  deadline_s :: integer(),
+                  deadline_s = 0 :: integer(),
                   %% Is told when the session ends.
                   cleanup :: pid() | undefined}).
--type sessions() :: #{string() => #session{}}.
+%% The cookies are also held in the order of their deadlines, because a full table needs the first one for each new visitor.
+-type sessions() :: {#{string() => #session{}}, Deadlines :: gb_sets:set({integer(), string()})}.
 
 %% @doc Started by yucan_yaws_sup.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -25,11 +27,7 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
 %% @doc A session with some data; what it returns is the value of its cookie. The process gets `{yaws_session_end, timeout | normal, Cookie, Opaque}' at its end.
 -spec new(term(), TtlSeconds :: non_neg_integer(), pid() | undefined) -> string().
-new(Opaque, Ttl, Cleanup) when is_integer(Ttl), Ttl >= 0 ->
-    case call({new, Opaque, Ttl, Cleanup}) of
-        {ok, Cookie} -> Cookie;
-        {error, too_many} -> error({too_many_sessions, ?MOST, "give sessions a shorter time to live"})
-    end.
+new(Opaque, Ttl, Cleanup) when is_integer(Ttl), Ttl >= 0 -> call({new, Opaque, Ttl, Cleanup}).
 
 %% @doc The data of a session, whose time to live begins again.
 -spec find(string()) -> {ok, term()} | {error, no_session}.
@@ -51,29 +49,27 @@ call(Request) ->
 -spec init([]) -> {ok, sessions()}.
 init([]) ->
     _ = erlang:send_after(?SWEEP_MS, self(), sweep),
-    {ok, #{}}.
+    {ok, {#{}, gb_sets:new()}}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), sessions()) -> {reply, term(), sessions()}.
-handle_call({new, _, _, _}, _, Sessions) when map_size(Sessions) >= ?MOST -> {reply, {error, too_many}, Sessions};
 handle_call({new, Opaque, Ttl, Cleanup}, _, Sessions) ->
     Cookie = binary_to_list(binary:encode_hex(crypto:strong_rand_bytes(16))),
-    {reply, {ok, Cookie}, Sessions#{Cookie => used(#session{opaque = Opaque, ttl_s = Ttl, deadline_s = 0, cleanup = Cleanup})}};
+    {reply, Cookie, used(Cookie, #session{opaque = Opaque, ttl_s = Ttl, cleanup = Cleanup}, with_room(Sessions))};
 handle_call({find, Cookie}, _, Sessions) ->
     case living(Cookie, Sessions) of
-        {ok, Session} -> {reply, {ok, Session#session.opaque}, Sessions#{Cookie := used(Session)}};
+        {ok, Session} -> {reply, {ok, Session#session.opaque}, used(Cookie, Session, Sessions)};
         none -> {reply, {error, no_session}, Sessions}
     end;
 handle_call({replace, Cookie, Opaque, Cleanup}, _, Sessions) ->
     case living(Cookie, Sessions) of
         {ok, #session{cleanup = Before} = Session} ->
             Told = case Cleanup of undefined -> Before; _ -> Cleanup end,
-            {reply, true, Sessions#{Cookie := used(Session#session{opaque = Opaque, cleanup = Told})}};
+            {reply, true, used(Cookie, Session#session{opaque = Opaque, cleanup = Told}, Sessions)};
         none -> {reply, error, Sessions}
     end;
-handle_call({delete, Cookie}, _, Sessions) ->
-    _ = [tell(normal, Cookie, Session) || #{Cookie := Session} <- [Sessions]],
-    {reply, true, maps:remove(Cookie, Sessions)}.
+handle_call({delete, Cookie}, _, {All, _} = Sessions) when is_map_key(Cookie, All) -> {reply, true, ended(normal, Cookie, Sessions)};
+handle_call({delete, _}, _, Sessions) -> {reply, true, Sessions}.
 
 %% @private
 -spec handle_cast(term(), sessions()) -> {noreply, sessions()}.
@@ -83,20 +79,38 @@ handle_cast(_, Sessions) -> {noreply, Sessions}.
 -spec handle_info(term(), sessions()) -> {noreply, sessions()}.
 handle_info(sweep, Sessions) ->
     _ = erlang:send_after(?SWEEP_MS, self(), sweep),
-    Ended = maps:filter(fun(_, Session) -> not lives(Session) end, Sessions),
-    ok = maps:foreach(fun(Cookie, Session) -> tell(timeout, Cookie, Session) end, Ended),
-    {noreply, maps:without(maps:keys(Ended), Sessions)};
+    {noreply, swept(Sessions)};
 handle_info(_, Sessions) -> {noreply, Sessions}.
 
-living(Cookie, Sessions) ->
-    case Sessions of
-        #{Cookie := Session} -> case lives(Session) of true -> {ok, Session}; false -> none end;
+swept({All, Deadlines} = Sessions) ->
+    case map_size(All) > 0 andalso gb_sets:smallest(Deadlines) of
+        {Deadline, Cookie} -> case is_over(Deadline) of true -> swept(ended(timeout, Cookie, Sessions)); false -> Sessions end;
+        false -> Sessions
+    end.
+
+%% A session that has timed out has an earlier deadline than those that live, so it goes first.
+with_room({All, Deadlines} = Sessions) when map_size(All) >= ?MOST ->
+    {_, Cookie} = gb_sets:smallest(Deadlines),
+    ended(timeout, Cookie, Sessions);
+with_room(Sessions) -> Sessions.
+
+living(Cookie, {All, _}) ->
+    case All of
+        #{Cookie := #session{deadline_s = Deadline} = Session} -> case is_over(Deadline) of true -> none; false -> {ok, Session} end;
         #{} -> none
     end.
 
-lives(#session{deadline_s = Deadline}) -> erlang:monotonic_time(second) < Deadline.
+is_over(Deadline) -> erlang:monotonic_time(second) >= Deadline.
 
-used(#session{ttl_s = Ttl} = Session) -> Session#session{deadline_s = erlang:monotonic_time(second) + Ttl}.
+%% Adds a session or begins its time to live again.
+used(Cookie, #session{ttl_s = Ttl, deadline_s = Before} = Session, {All, Deadlines}) ->
+    Deadline = erlang:monotonic_time(second) + Ttl,
+    {All#{Cookie => Session#session{deadline_s = Deadline}}, gb_sets:add_element({Deadline, Cookie}, gb_sets:del_element({Before, Cookie}, Deadlines))}.
+
+ended(Why, Cookie, {All, Deadlines}) ->
+    {#session{deadline_s = Deadline} = Session, Others} = maps:take(Cookie, All),
+    _ = tell(Why, Cookie, Session),
+    {Others, gb_sets:delete({Deadline, Cookie}, Deadlines)}.
 
 tell(_, _, #session{cleanup = undefined}) -> ok;
 tell(Why, Cookie, #session{cleanup = Pid, opaque = Opaque}) -> Pid ! {yaws_session_end, Why, Cookie, Opaque}.

@@ -6,7 +6,7 @@
 -module(yucan_yaws_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, bounded_bodies/1, helpers/1, uploads/1, what_is_not_there/1, streams/1,
+-export([domains/1, trac_appmod/1, redirects/1, no_match_is_400/1, bad_file/1, returns/1, headers_of_modules/1, bodies/1, bounded_bodies/1, helpers/1, full_of_sessions/1, uploads/1, what_is_not_there/1, streams/1,
          stream_to_a_client_that_leaves/1, stream_after_head/1, crash_and_nonsense/1, pages_of_an_appmod/1, bodies_of_pages/1, error_modules/1, rewriting/1, rewriting_and_auth/1, auth/1, authmod/1, files/1, beyond_ascii/1, sources/1, own_modules/1, nitrogen/1,
          reload/1, websocket/1, start_modules/1]).
 
@@ -15,7 +15,7 @@
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, bounded_bodies, helpers, uploads, what_is_not_there, streams,
+    [domains, trac_appmod, redirects, no_match_is_400, bad_file, returns, headers_of_modules, bodies, bounded_bodies, helpers, full_of_sessions, uploads, what_is_not_there, streams,
      stream_to_a_client_that_leaves, stream_after_head, crash_and_nonsense, pages_of_an_appmod, bodies_of_pages, error_modules, rewriting, rewriting_and_auth, auth, authmod, files, beyond_ascii, sources, own_modules, nitrogen, reload, websocket,
      start_modules].
 
@@ -205,6 +205,26 @@ helpers(Config) ->
     true = yaws_api:delete_cookie_session(Deleted),
     receive {yaws_session_end, normal, Deleted, deleted} -> ok after 10000 * beamway_runner:slowness() -> error(not_told) end,
     error = yaws_api:replace_cookie_session(Deleted, x).
+
+%% A visitor who finds the table full takes the place of the session that would end first.
+full_of_sessions(_) ->
+    New = fun(Ttl) -> yaws_api:new_cookie_session(Ttl, Ttl, self()) end,
+    [Late, Early, Gone, Ended] = [New(Ttl) || Ttl <- [2000, 1000, 500, 0]],
+    true = yaws_api:delete_cookie_session(Gone),
+    receive {yaws_session_end, normal, Gone, 500} -> ok after 0 -> error(not_told) end,
+    Fill = fun F(0) -> error(nobody_made_room);
+               F(Left) ->
+                   Last = New(3600),
+                   receive {yaws_session_end, timeout, Cookie, _} -> {Cookie, Last} after 0 -> F(Left - 1) end
+           end,
+    {Ended, _} = Fill(100001),
+    {ok, 1000} = yaws_api:cookieval_to_opaque(Early),
+    {Early, _} = Fill(1),
+    {error, no_session} = yaws_api:cookieval_to_opaque(Early),
+    {ok, 2000} = yaws_api:cookieval_to_opaque(Late),
+    {Late, Last} = Fill(1),
+    {ok, 3600} = yaws_api:cookieval_to_opaque(Last),
+    ok = application:stop(yucan_yaws).
 
 %% A form above partial_post_size comes in parts, by get_more.
 uploads(Config) ->
