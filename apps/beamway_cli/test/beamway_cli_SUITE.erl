@@ -297,7 +297,7 @@ pipe_receiver(Config) ->
 
 %% Without help: by these a command calls itself on a host. Those of rdrecv are refused.
 not_told("rdpipe") -> ["--agent"];
-not_told("rdcp") -> ["--have", "--host", "--into", "--list", "--name", "--of", "--pack", "--unpack"];
+not_told("rdcp") -> ["--have", "--host", "--list", "--of", "--pack", "--unpack"];
 not_told("rdrecv") -> ["--block", "--congestion", "--no-checksum", "--rate", "--zstd"];
 not_told(_) -> [].
 
