@@ -174,9 +174,7 @@ static int run_part(called_t *called, char *const *paths, size_t count)
 {
     bool is_source = called->part == OPTION_LIST || called->part == OPTION_PACK;
 
-    if (count < (is_source ? 1 : 2))
-        rd_usage(&called->settings.cli, "rdcp calls its parts itself");
-    called->copy.path = paths[0];
+    called->copy.path = count > 0 ? paths[0] : "";
     called->copy.paths = is_source ? (const char *const *)paths : NULL;
     called->copy.names = is_source ? NULL : (const char *const *)paths + 1;
     called->copy.sources = is_source ? count : count - 1;
@@ -193,6 +191,8 @@ static int run_part(called_t *called, char *const *paths, size_t count)
                     RD_VERSION, called->protocol ? called->protocol : "another one");
         return RD_COPY_FAILED;
     }
+    if (count < (is_source ? 1 : 2))
+        rd_usage(&called->settings.cli, "rdcp calls its parts itself");
     (void)signal(SIGXFSZ, SIG_IGN); /* becomes an error of the one file */
     switch (called->part) {
     case OPTION_LIST:

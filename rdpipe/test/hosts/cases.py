@@ -346,6 +346,11 @@ def what_is_wrong_is_said(hosts):
     with open(os.path.join(old, "rdpipe"), "w", encoding="utf-8") as program:
         print('#!/bin/sh\necho "rdpipe-agent control=1 version=0.0.9 ssh=$(echo $SSH_CONNECTION | sed "s/ /%20/g")"; cat >/dev/null', file=program)
     os.chmod(os.path.join(old, "rdpipe"), 0o755)
+    released = os.path.join(hosts.folder, "released")
+    os.makedirs(released, exist_ok=True)
+    with open(os.path.join(released, "rdpipe"), "w", encoding="utf-8") as program:
+        print('#!/bin/sh\necho "rdpipe-agent control=3 version=0.2.0 ssh=$(echo $SSH_CONNECTION | sed "s/ /%20/g")"; cat >/dev/null', file=program)
+    os.chmod(os.path.join(released, "rdpipe"), 0o755)
     other_version = os.path.join(hosts.folder, "other version")
     os.makedirs(other_version, exist_ok=True)
     with open(os.path.join(other_version, "rdpipe"), "w", encoding="utf-8") as program:
@@ -354,6 +359,7 @@ def what_is_wrong_is_said(hosts):
     gives(hosts, f"echo hello | rdpipe --remote-path '{other_version}' host1:rev", b"olleh\n")
     for words, wanted, text in [
             (f"--remote-path {old} host1:cat", 125, "version 0.0.9"),
+            (f"--remote-path {released} host1:cat", 125, "version 0.2.0 (protocol 3)"),  # its rdcp misreads our parts' commands
             ("host1:cat -v", 2, "'-v': options come before the first segment"),
             ("--remote-path /nowhere host1:cat", 125, "--remote-path"),
             (f"--remote-path {other} host1:cat", 125, "version 0.0.1"),

@@ -242,6 +242,9 @@ def another_version(hosts):
         print(f'#!/bin/bash\nexec {hosts.programs}/rdcp "${{@/#[0-9]*/99}}"', file=program)
     err = copies(hosts, f"--remote-path {programs} {folder}/file host1:{folder}/to", 1)
     expect("rdcp there has protocol" in err and "here it is 99" in err and not os.path.exists(f"{folder}/to"), err)
+    # One that calls the parts in another way hears of the version, not of the usage.
+    status, _, err = hosts.call(f"rdcp --have --of 99 -- {folder}/to </dev/null")
+    expect(status == 1 and "rdcp there has protocol" in err and "here it is 99" in err, f"status {status}: {err}")
 
 
 def options_behind_the_paths(hosts):
