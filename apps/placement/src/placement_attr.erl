@@ -144,7 +144,7 @@ is_evaluated(Name) ->
 %% @doc What an owned attribute of this node would be without a process and those that it has started; `same' if none of them owns it.
 -spec without(placement_entry:name(), pid()) -> answer() | same.
 without(Name, Pid) ->
-    Owners = case ets:member(?DEFINITIONS, Name) of true -> []; false -> ets:match_object(?OWNED, {{Name, '_'}, '_', '_'}) end,
+    Owners = case ets:member(?DEFINITIONS, Name) of true -> []; false -> owners(Name) end,
     case [Owner || {{_, By}, _, _} = Owner <- Owners, not placement_family:is_in(By, Pid)] of
         Owners -> same;
         Others -> owned(Others)
@@ -326,8 +326,11 @@ look(Name, Now) ->
         [{_, #{kind := static, value := Value} = Definition}] -> answer(Value, 0, Definition);
         [{_, #{kind := sampled} = Definition}] -> averaged(Name, Definition, Now);
         [{_, Definition}] -> last_value(Name, Definition, Now);
-        [] -> owned(ets:match_object(?OWNED, {{Name, '_'}, '_', '_'}))
+        [] -> owned(owners(Name))
     end.
+
+%% A name such as '_' matches any in the pattern.
+owners(Name) -> [Owner || {{Owned, _}, _, _} = Owner <- ets:match_object(?OWNED, {{Name, '_'}, '_', '_'}), Owned =:= Name].
 
 answer(Value, Age, #{unit := Unit, ttl := Ttl, tolerance := Tolerance}) -> {ok, Value, Age, Unit, Ttl, Tolerance}.
 

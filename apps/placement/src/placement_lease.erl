@@ -267,7 +267,8 @@ decided(#request{from = From}, _, _Crashed, State) ->
 
 lacking([], _) -> none;
 lacking([{Name, Amount} | Rest], Capacities) ->
-    Taken = lists:sum(ets:select(?LEASES, [{{'_', '_', #{Name => '$1'}, '_'}, [], ['$1']}])),
+    %% A name such as '_' would match any in a pattern.
+    Taken = lists:sum(ets:select(?LEASES, [{{'_', '_', '$1', '_'}, [{is_map_key, {const, Name}, '$1'}], [{map_get, {const, Name}, '$1'}]}])),
     case Capacities of
         #{Name := {ok, Capacity, _, _, _}} when is_number(Capacity), Taken + Amount =< Capacity -> lacking(Rest, Capacities);
         #{Name := {ok, Capacity, _, _, _}} when is_number(Capacity) -> {capacity, Name, Capacity - Taken};

@@ -6,7 +6,7 @@
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([leases_have_a_capacity/1, leases_end/1, leases_for_several_nodes/1, leases_are_judged_one_by_one/1, processes_take_their_lease/1,
-         a_lease_that_is_gone/1, a_node_that_begins_late/1, a_node_of_the_version_before/1, nobody_has_room/1, preferred_by_what_is_known/1, claims_that_are_no_amounts/1, apart_at_the_target/1,
+         a_lease_that_is_gone/1, a_node_that_begins_late/1, a_node_of_the_version_before/1, nobody_has_room/1, preferred_by_what_is_known/1, claims_that_are_no_amounts/1, names_that_are_patterns/1, apart_at_the_target/1,
          a_reservation_that_came_too_late/1]).
 -export([wait/0, waiting/0, ant/0]).
 
@@ -16,7 +16,7 @@ suite() -> [{timetrap, {minutes, 5}}].
 
 all() ->
     [leases_have_a_capacity, leases_end, leases_for_several_nodes, leases_are_judged_one_by_one, processes_take_their_lease, a_lease_that_is_gone,
-     a_node_that_begins_late, a_node_of_the_version_before, nobody_has_room, preferred_by_what_is_known, claims_that_are_no_amounts, apart_at_the_target,
+     a_node_that_begins_late, a_node_of_the_version_before, nobody_has_room, preferred_by_what_is_known, claims_that_are_no_amounts, names_that_are_patterns, apart_at_the_target,
      a_reservation_that_came_too_late].
 
 init_per_suite(Config) -> placement_two_sites:start(Config).
@@ -242,6 +242,32 @@ claims_that_are_no_amounts(Config) ->
         ok = placement:release(None)
     end),
     _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
+
+%% Names that match any other in a pattern of ets, while there are a lease and an owned attribute: they are names as all others are.
+names_that_are_patterns(Config) ->
+    F = node_of(Config, "f"),
+    Server = call(Config, "f", erlang, whereis, [placement_lease]),
+    Owner = on(Config, "f", fun() -> owner() end),
+    on(Config, "a", fun() ->
+        {ok, Lease} = placement:reserve(F, #{slots => 1}, #{ttl => 60000}),
+        [begin
+             ?assertEqual({error, {refused, {capacity, Name, unknown}}}, placement:reserve(F, #{Name => 1}, #{})),
+             ?assertEqual([{F, [{Name, undefined}]}], attr:request_attrs([F], [Name]))
+         end || Name <- ['_', '$1', '$_', '$$']],
+        ok = placement:release(Lease)
+    end),
+    ?assertEqual(Server, call(Config, "f", erlang, whereis, [placement_lease])),
+    true = on(Config, "f", fun() -> exit(Owner, kill) end),
+    _ = beamway_peer:wait_until(fun() -> 0 =:= call(Config, "f", placement_lease, count, []) end, 10000).
+
+owner() ->
+    Self = self(),
+    Pid = spawn(fun() ->
+        ok = placement:own(owned_here, 5),
+        Self ! owned,
+        wait()
+    end),
+    receive owned -> Pid after 20000 -> error(not_owned) end.
 
 %% The chooser keeps what it knew before: the node itself refuses the lease. A choice that asks the node anew sees it, too.
 apart_at_the_target(Config) ->
