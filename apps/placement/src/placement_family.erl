@@ -5,6 +5,19 @@
 
 -export([is_in/2, kill/1]).
 
+%% Most families are read completely in this time, and then end parents first. It is less than the margin of the shortest lease (20 ms).
+-define(FIRST_MS, 5).
+-define(ALL_MS, 60000).
+%% At once.
+-define(READERS_MAX, 1000).
+
+-record(walk, {family = #{} :: #{pid() => true},
+               found = [] :: [pid()] | killed,                                    %% last first; later ones are killed at once
+               todo = [] :: [[pid() | port()]],                                   %% links of members
+               asked = #{} :: #{pid() => true},
+               open = 0 :: non_neg_integer(),                                     %% how many were asked and have not answered
+               strangers = #{} :: #{pid() | undefined => [{pid(), [pid() | port()]}]}}).  %% by parent
+
 %% @doc Whether a process is the head of the family, or was started by a member of it. All on the way up must still run; processes of other nodes are never members.
 -spec is_in(pid(), Head :: pid()) -> boolean().
 is_in(Head, Head) -> true;
@@ -17,17 +30,75 @@ is_in(_, _) -> false.
 
 %% @doc Kills a process, and with it those that it has started and that are linked to it or to each other, which would else end in their own time. Those that it has started
 %% without a link stay, and so do those that are linked to it but were started by others.
+%%
+%% Returns within a few milliseconds, when the head and all members found so far have been killed. The others, of a large family or behind a process that does not answer because it
+%% is in a native call, are killed in the background as they are found.
 -spec kill(Head :: pid()) -> ok.
-kill(Head) -> lists:foreach(fun(Pid) -> true = exit(Pid, kill) end, linked([Head], #{Head => true})).
+kill(Head) when node(Head) =:= node() ->
+    Caller = self(),
+    Tag = make_ref(),
+    {_, Monitor} = spawn_opt(fun() -> killing(Head, fun() -> Caller ! Tag end) end, [monitor, {priority, high}]),
+    receive
+        Tag -> _ = demonitor(Monitor, [flush]), ok;
+        {'DOWN', Monitor, process, _, _} -> ok
+    end;
+%% A head on another node, as a start function may give it, has no family here.
+kill(Head) ->
+    true = exit(Head, kill),
+    ok.
 
-%% Parents first, so that no supervisor starts a child again.
-linked([], _) -> [];
-linked([Pid | Rest], Seen) ->
-    %% A head on another node, as a start function may give it, has no family here.
-    Links = case node(Pid) =:= node() andalso process_info(Pid, links) of {links, All} -> All; _ -> [] end,
-    Below = [Linked || Linked <- Links, is_pid(Linked), node(Linked) =:= node(), not is_map_key(Linked, Seen),
-                       {parent, Parent} <- [process_info(Linked, parent)], is_map_key(Parent, Seen)],
-    [Pid | linked(Rest ++ Below, maps:merge(Seen, maps:from_keys(Below, true)))].
+killing(Head, Tell) ->
+    Found = try walked(#walk{family = #{Head => true}, found = [Head], todo = [[Head]]}, now_ms() + ?FIRST_MS)
+            %% Even if there is no room for another process.
+            catch error:system_limit -> #walk{found = [Head]}
+            end,
+    %% Parents first, so that no supervisor starts a child again.
+    ok = lists:foreach(fun(Pid) -> true = exit(Pid, kill) end, lists:reverse(Found#walk.found)),
+    _ = Tell(),
+    _ = walked(Found#walk{found = killed}, now_ms() + ?ALL_MS),
+    ok.
+
+walked(#walk{todo = [[] | Lists]} = Walk, End) -> walked(Walk#walk{todo = Lists}, End);
+walked(#walk{todo = [], open = 0} = Walk, _) -> Walk;
+walked(Walk, End) ->
+    case End - now_ms() of
+        Left when Left > 0 -> walked(step(Walk, Left), End);
+        _ -> Walk
+    end.
+
+step(#walk{todo = [[Next | Rest] | Lists], open = Open} = Walk, _) when Open < ?READERS_MAX -> asked(Next, Walk#walk{todo = [Rest | Lists]});
+step(#walk{open = Open} = Walk, Ms) ->
+    receive {?MODULE, Pid, Info} -> answered(Pid, Info, Walk#walk{open = Open - 1})
+    after Ms -> Walk
+    end.
+
+%% Each is read by a process of its own, because process_info waits until the process handles signals, which one in a native call does not.
+asked(Pid, #walk{asked = Asked, open = Open} = Walk) when is_pid(Pid), node(Pid) =:= node(), not is_map_key(Pid, Asked) ->
+    Self = self(),
+    _ = spawn_opt(fun() -> Self ! {?MODULE, Pid, process_info(Pid, [parent, links])} end, [{priority, high}]),
+    Walk#walk{asked = Asked#{Pid => true}, open = Open + 1};
+asked(_, Walk) -> Walk.
+
+answered(_, undefined, Walk) -> Walk;
+answered(Pid, [{parent, Parent}, {links, Links}], #walk{family = Family, strangers = Strangers} = Walk) ->
+    case Family of
+        #{Pid := true} -> below(Pid, Links, Walk);
+        #{Parent := true} -> below(Pid, Links, found(Pid, Walk));
+        %% Its parent may turn out to be a member.
+        _ -> Walk#walk{strangers = maps:update_with(Parent, fun(Others) -> [{Pid, Links} | Others] end, [{Pid, Links}], Strangers)}
+    end.
+
+found(Pid, #walk{family = Family, found = killed} = Walk) ->
+    true = exit(Pid, kill),
+    Walk#walk{family = Family#{Pid => true}};
+found(Pid, #walk{family = Family, found = Found} = Walk) -> Walk#walk{family = Family#{Pid => true}, found = [Pid | Found]}.
+
+below(Pid, Links, #walk{todo = Todo, strangers = Strangers} = Walk) ->
+    Children = maps:get(Pid, Strangers, []),
+    lists:foldl(fun({Child, Its}, Before) -> below(Child, Its, found(Child, Before)) end,
+                Walk#walk{todo = [Links | Todo], strangers = maps:remove(Pid, Strangers)}, Children).
+
+now_ms() -> erlang:monotonic_time(millisecond).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -59,4 +130,68 @@ family_test() ->
     ?assertEqual([true, true], [is_process_alive(Pid) || Pid <- [Unlinked, Stranger]]),
     _ = [exit(Pid, kill) || Pid <- [Unlinked, Stranger]],
     ?assertEqual(ok, kill(Head)).
+
+%% A head with a worker in a native call, which traps exits, and with another one, which waits.
+silent_test_() -> {timeout, 120, fun silent/0}.
+
+silent() ->
+    Self = self(),
+    Waits = fun() -> _ = process_flag(trap_exit, true), receive stop -> ok end end,
+    Head = spawn(fun() ->
+        Silent = spawn_link(fun() ->
+            _ = process_flag(trap_exit, true),
+            _ = crypto:pbkdf2_hmac(sha512, <<"password">>, <<"salt">>, 400000, 64),
+            Waits()
+        end),
+        Self ! {started, [Silent, spawn_link(Waits)]},
+        Waits()
+    end),
+    [Silent, Other] = receive {started, Pids} -> Pids after 60000 -> error(not_started) end,
+    {_, Answers} = no_answer(Silent, erlang:monotonic_time(millisecond) + 30000),
+    [HeadEnds, OtherEnds, SilentEnds] = [monitor(process, Pid) || Pid <- [Head, Other, Silent]],
+    ok = kill(Head),
+    [receive {'DOWN', Ends, process, _, Reason} -> ?assertEqual(killed, Reason) after 60000 -> error(alive) end || Ends <- [HeadEnds, OtherEnds]],
+    receive {'DOWN', Answers, process, _, _} -> error(waited_for_the_native_call) after 0 -> ok end,
+    receive {'DOWN', SilentEnds, process, _, Ended} -> ?assertEqual(killed, Ended) after 60000 -> error(alive) end.
+
+%% Waits until the process is in its native call: somebody who asks it gets no answer.
+no_answer(Pid, End) ->
+    {Reader, Monitor} = spawn_monitor(fun() -> process_info(Pid, links) end),
+    receive {'DOWN', Monitor, process, _, _} ->
+        true = erlang:monotonic_time(millisecond) < End,
+        no_answer(Pid, End)
+    after 200 -> {Reader, Monitor}
+    end.
+
+%% Sixteen times as many members take about sixteen times the work, flat or one below the other.
+wide_and_deep_test_() -> {timeout, 120, fun wide_and_deep/0}.
+
+wide_and_deep() ->
+    [begin
+         {Few, Many} = {killing_work(Shape, 250), killing_work(Shape, 4000)},
+         ?assert(Many < 40 * Few, {Shape, Few, Many})
+     end || Shape <- [wide, deep]].
+
+killing_work(Shape, Count) ->
+    Self = self(),
+    Head = spawn(fun() -> member(Shape, Count, Self) end),
+    Members = [Head | [receive {member, Pid} -> Pid after 60000 -> error(not_started) end || _ <- lists:seq(1, Count)]],
+    Ends = [monitor(process, Pid) || Pid <- Members],
+    _ = spawn(fun() ->
+        ok = killing(Head, fun() -> ok end),
+        Self ! {work, process_info(self(), reductions)}
+    end),
+    Work = receive {work, {reductions, Reductions}} -> Reductions after 60000 -> error(not_killed) end,
+    [receive {'DOWN', End, process, _, Reason} -> ?assertEqual(killed, Reason) after 60000 -> error(alive) end || End <- Ends],
+    Work.
+
+member(Shape, Count, Test) ->
+    _ = process_flag(trap_exit, true),
+    Started = case {Shape, Count} of
+                  {_, 0} -> [];
+                  {wide, _} -> [spawn_link(fun() -> member(wide, 0, Test) end) || _ <- lists:seq(1, Count)];
+                  {deep, _} -> [spawn_link(fun() -> member(deep, Count - 1, Test) end)]
+              end,
+    _ = [Test ! {member, Pid} || Pid <- Started],
+    receive stop -> ok end.
 -endif.
