@@ -158,8 +158,6 @@ static void shm_wake_self(bw_link_t *link)
     signal_event(shm_of(link)->event);
 }
 
-/* Only the producer punches, with the ring empty: the consumer then holds no span, and whatever is
- * written next comes from us. */
 /* So much of an idle ring stays, else a link that is used now and then would set a timer for each
  * use, and fault in its pages again. */
 #define KEPT_BYTES ((uint64_t)64 * 1024)
@@ -171,6 +169,8 @@ static bool shm_has_spare(const bw_link_t *link)
     return shm->tx.head - shm->trimmed_at > KEPT_BYTES;
 }
 
+/* Only the producer punches, with the ring empty: the consumer then holds no span, and whatever is
+ * written next comes from us. */
 static bool shm_trim(bw_link_t *link)
 {
     shm_link_t *shm = shm_of(link);
