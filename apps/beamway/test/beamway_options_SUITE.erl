@@ -48,7 +48,7 @@ invalid_options(Config) ->
 unknown_parameter(Config) ->
     Log = log_file(Config),
     {ok, Peer, _} = beamway_peer:start(beamway_shm, #{log => Log, args => ["-hidden", "-beamway", "ringbytes", "1", "-beamway", "ring_bytes", "65536"]}),
-    _ = beamway_peer:wait_until(fun() -> has_line([Log], ["the parameter ringbytes is not known and has no effect", "links, ring_bytes"]) end, ?WAIT_MS),
+    _ = beamway_peer:wait_until(fun() -> has_line([Log], ["the parameter ringbytes is not known and has no effect", "links, rdma, ring_bytes"]) end, ?WAIT_MS),
     [_] = problem_lines([Log]),
     #{ring_bytes := 65536, links := [_, _ | _]} = beamway_peer:call(Peer, beamway_links, config, []),
     ok = beamway_peer:stop(Peer).
