@@ -11,7 +11,8 @@
  */
 
 #define RD_LINE_MAX ((size_t)16 * 1024 * 1024) /* a copy of many sources has long commands */
-/* Raised also when an older rdcp would misread the command of a part before it compares versions. */
+/* Raised also when an older rdcp would misread the command of a part before it compares versions.
+ */
 #define RD_CONTROL_VERSION "4"
 /* Bytes of receivers' output that each agent may have under way. */
 #define RD_OUTPUT_WINDOW ((size_t)256 * 1024)
