@@ -7,8 +7,8 @@
 %%
 %% A sender with more than 1 MB beyond its message under way is held: suspended here, and resumed when half of that is left. A
 %% port that stays busy would suspend all senders, also those of small messages. But only a sender that the VM itself suspends is held: the
-%% port becomes busy for some milliseconds, and a process of its own looks whether the VM suspends the sender meanwhile. Who sends with
-%% `nosuspend' or has `async_dist' set is not suspended, so it goes on. When this process ends, ERTS resumes whom it suspended.
+%% port becomes busy for some milliseconds, and a short-lived process checks whether the VM suspends the sender meanwhile. A process that sends with
+%% `nosuspend' or has `async_dist' set is not suspended, so it continues. When the flusher ends, ERTS resumes the processes that it suspended.
 %%
 %% As {@link beamway_poller}: it calls this module anew for each message, and waits hibernated if it waits long, so it does not
 %% hold the code that it was started with.

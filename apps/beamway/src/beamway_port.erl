@@ -234,9 +234,9 @@ packets(Port, Read) ->
 %% <dl>
 %% <dt>`flush'</dt><dd>call this again</dd>
 %% <dt>`{ask, Pid, Key, Patience}'</dt><dd>this sender has filled the link on its own, and the port is busy: find out whether the VM suspends it,
-%% and call {@link answer/3}. `Patience' (1 to 8) says how often that was not so before</dd>
+%% and call {@link answer/3}. `Patience' (1 to 8) is its limit as a multiple of the first one: the limit doubles each time the sender is found not to be suspended</dd>
 %% <dt>`{hold, Pid}'</dt><dd>a sender that the VM has suspended before has filled the link again, and shall wait</dd>
-%% <dt>`{release, Pid}'</dt><dd>it may go on</dd>
+%% <dt>`{release, Pid}'</dt><dd>it may continue</dd>
 %% <dt>`watch'</dt><dd>much waits: call {@link watch/1} some 50 ms later</dd>
 %% </dl>
 -spec flush(port()) -> ok.
