@@ -140,7 +140,8 @@ silent() ->
     Head = spawn(fun() ->
         Silent = spawn_link(fun() ->
             _ = process_flag(trap_exit, true),
-            _ = crypto:pbkdf2_hmac(sha512, <<"password">>, <<"salt">>, 400000, 64),
+            %% On an ordinary scheduler in every release of OTP, for seconds.
+            _ = crypto:mod_pow(3, (1 bsl 16384) - 160, (1 bsl 16384) - 159),
             Waits()
         end),
         Self ! {started, [Silent, spawn_link(Waits)]},
