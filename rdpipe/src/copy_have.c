@@ -18,7 +18,8 @@ typedef struct {
     rd_items_in_t in;
     uint8_t into[RD_DIGEST_BYTES]; /* the directory that a tree is copied into; 0: nobody knows */
     bool has_target;
-    bool is_left_out; /* this source has no target: nothing of it goes on */
+    bool is_left_out; /* nothing more of this source is copied */
+    uint32_t inside;  /* open directories of a subtree that the copy would be made in */
     bool is_last;     /* no source follows this one, or none of them can have a target */
     uint64_t kept;    /* files since the last LEAVE that need nothing more */
 } have_t;
@@ -125,8 +126,24 @@ static bool is_copied_into(have_t *have)
 
     memset(item->digest, 0, sizeof item->digest);
     if (is_it)
-        rd_complain(&have->complaints, "", "a directory is not copied into itself");
+        rd_complain(&have->complaints, item->path, "a directory is not copied into itself");
     return is_it;
+}
+
+/* Is this item in the directory that is copied into, or that directory itself? Only this subtree is
+ * left out, so the user gets all the rest. */
+static bool is_inside(have_t *have)
+{
+    const rd_item_t *item = &have->item;
+
+    if (item->kind == RD_ITEM_DIR && (have->inside > 0 || is_copied_into(have))) {
+        have->inside++;
+        have->is_left_out = !*item->path;
+    } else if (item->kind == RD_ITEM_LEAVE && have->inside > 0) {
+        have->inside--;
+        return true;
+    }
+    return have->inside > 0;
 }
 
 static void find_target(have_t *have)
@@ -157,6 +174,8 @@ static bool begin_source(have_t *have, rd_why_t *why)
     rd_beneath_close(&have->beneath);
     rd_target_close(&have->target);
     have->has_target = have->is_left_out = false;
+    have->inside = 0;
+    have->kept = 0;
     have->is_last = have->item.size + 1 >= have->copy.sources;
     have->item.offset += have->complaints.count;
     return rd_copy_source(&have->copy, &have->item, why);
@@ -178,10 +197,8 @@ static bool step(have_t *have, rd_why_t *why)
     is_of_source = item->kind != RD_ITEM_START && item->kind != RD_ITEM_END;
     if (is_of_source && !have->has_target && !have->is_left_out)
         find_target(have);
-    if (item->kind == RD_ITEM_DIR && have->has_target)
-        have->is_left_out |= is_copied_into(have);
-    if (is_of_source && have->is_left_out) {
-        if (!have->is_last)
+    if (is_of_source && (have->is_left_out || is_inside(have))) {
+        if (!have->is_left_out || !have->is_last)
             return true;
         *item = (rd_item_t){.kind = RD_ITEM_END}; /* the rest of the list need not be read */
     }

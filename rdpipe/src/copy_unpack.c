@@ -481,8 +481,8 @@ static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
     if (missing > 0) {
         keep_part(target);
         rd_complain(&last, "",
-                    "not made, as %llu of what belongs to it could not be copied; what was is in "
-                    "%s there: the same command goes on with it",
+                    "not made, because %llu of its files or directories could not be copied; the "
+                    "rest is in %s there, and the next copy to this target resumes it",
                     (unsigned long long)missing, target->part);
         return false;
     }

@@ -104,6 +104,49 @@ static void a_tree_is_not_copied_into_itself(void)
     CHECK(run("diff -r from/other from/sub/from/other && test ! -e from/sub/from/sub"));
 }
 
+/* Only the directory that is copied into is missing, and the message says which one that is. */
+static void a_copy_into_its_source_takes_the_rest(void)
+{
+    static const char *const excluded[] = {"middle"};
+    static const char *const paths[] = {"from", "other"}, *const names[] = {"from", "other"};
+    rd_copy_t source = copy_of("from"), target = copy_of("from/middle/to");
+    uint64_t kept, left_out;
+
+    CHECK_IN(fresh());
+    CHECK(run("mkdir -p from/first from/middle/deep from/next && cd from && echo 1 >first/one && "
+              "echo 2 >middle/deep/two && echo 3 >next/three && echo 4 >top"));
+    CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
+    CHECK(
+        run("test \"$(grep -c . said)\" = 2 && "
+            "grep -q '^rdcp: from/middle/to/middle: a directory is not copied into itself' said"));
+    CHECK(run("grep -q 'to: not made, because 1 of its files or directories .* is in .to.rdcp-part "
+              "there, and the "
+              "next copy to this target resumes it' said"));
+    CHECK(run("cd from/middle/.to.rdcp-part && test \"$(find * | sort | xargs)\" = "
+              "'first first/one next next/three top'"));
+    /* As it is advised. */
+    source.excluded = excluded;
+    source.exclusions = 1;
+    CHECK_EQ(copy_all(source, target), 0);
+    CHECK_EQ(bytes_packed(&kept), 0);
+    CHECK_EQ(kept, 3);
+    CHECK(run("diff -r from/first from/middle/to/first && diff -r from/next from/middle/to/next && "
+              "cmp from/top from/middle/to/top && test ! -e from/middle/to/middle"));
+    /* One of two sources, each file of which is counted for its own. */
+    CHECK(run("mkdir other && echo 5 >other/five"));
+    source = (rd_copy_t){.host = "", .paths = paths, .sources = 2, .recursive = true};
+    target = (rd_copy_t){
+        .host = "", .path = "from/middle", .names = names, .sources = 2, .recursive = true};
+    source.preserve = target.preserve = true;
+    for (int round = 0; round < 2; round++) {
+        CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
+        CHECK(run("diff -r other from/middle/other && grep -q '^rdcp: from/middle/from/middle: "
+                  "a directory' said"));
+        CHECK_EQ(bytes_and_files_packed(&kept, &left_out), round == 0 ? 8 : 0);
+        CHECK_EQ(left_out, round == 0 ? 0 : 4);
+    }
+}
+
 static void times_and_modes(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -406,6 +449,7 @@ static const check_case_t cases[] = {
     {"items are read as written", items_are_read_as_written},
     {"a file and a tree", a_file_and_a_tree},
     {"a tree is not copied into itself", a_tree_is_not_copied_into_itself},
+    {"a copy into its source takes the rest", a_copy_into_its_source_takes_the_rest},
     {"times and modes", times_and_modes},
     {"a file that is there keeps its mode", a_file_that_is_there_keeps_its_mode},
     {"directories keep the group of their place", directories_keep_the_group_of_their_place},
