@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The second part of a copy: what lies at the target already. It changes nothing there, but removes
  * parts that are of no more use. */
-#include "attributes.h"
+#include "copy_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -54,7 +54,9 @@ static bool is_same(const have_t *have, int parent, const char *name, struct sta
            is_p->st_mtim.tv_nsec == item->mtime_ns;
 }
 
-/* Beside a file that is whole, a part of it that no copy writes would lie there for ever. */
+/* Beside a file that is whole, a part of it that no copy writes would lie there for ever. Between
+ * our open and our lock another copy may have finished this part, and begun one of the same name.
+ */
 static void drop_part(int parent, const char *part)
 {
     int fd = openat(parent, part, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
@@ -63,7 +65,7 @@ static void drop_part(int parent, const char *part)
     if (fd < 0)
         return;
     if (fstat(fd, &is) == 0 && S_ISREG(is.st_mode) && rd_part_is_ours(parent, &is) &&
-        flock(fd, LOCK_EX | LOCK_NB) == 0)
+        flock(fd, LOCK_EX | LOCK_NB) == 0 && rd_is_named(parent, part, fd))
         (void)unlinkat(parent, part, 0);
     close(fd);
 }

@@ -28,6 +28,16 @@ int close(int fd)
     return -1;
 }
 
+static const char *new_part; /* what another copy makes of it just before the next lock is taken */
+
+int flock(int fd, int operation)
+{
+    if (new_part && rename("new", new_part) < 0)
+        abort();
+    new_part = NULL;
+    return (int)syscall(SYS_flock, fd, operation);
+}
+
 /* ---- what goes wrong at the source ---- */
 
 /* Packs "from" in a child and changes it meanwhile, when a piece of it is on the way: what does not
@@ -509,6 +519,22 @@ static void a_stale_part_is_removed(void)
     CHECK(!is_there("to/.one.rdcp-part"));
 }
 
+static void a_part_made_meanwhile_is_not_removed(void)
+{
+    rd_copy_t source = copy_of("from"), target = copy_of("to");
+
+    CHECK_IN(fresh());
+    CHECK(run("mkdir from && echo one >from/one"));
+    source.preserve = target.preserve = target.no_directory = true;
+    CHECK_EQ(copy_all(source, target), 0);
+    put_file("to/.one.rdcp-part", "o");
+    put_file("new", "of another copy");
+    CHECK(run("chmod 600 to/.one.rdcp-part new"));
+    new_part = "to/.one.rdcp-part";
+    CHECK_EQ(copy_all(source, target), 0);
+    CHECK(!new_part && holds("to/.one.rdcp-part", "of another copy"));
+}
+
 static void long_names(void)
 {
     char name[256], part[256], other[256];
@@ -546,6 +572,7 @@ static const check_case_t cases[] = {
     {"a tree of another user is not resumed", a_tree_of_another_user_is_not_resumed},
     {"a tree that is not whole stays ours", a_tree_that_is_not_whole_stays_ours},
     {"a stale part is removed", a_stale_part_is_removed},
+    {"a part made meanwhile is not removed", a_part_made_meanwhile_is_not_removed},
     {"long names", long_names},
 };
 
