@@ -8,6 +8,7 @@
 #include "key.h"
 
 #define SEND_MS 10000
+#define SEND_BYTES_PER_S 65536 /* the slowest peer that is waited for */
 
 static bool make_room(char **text_p, size_t len, size_t *room_p, size_t more)
 {
@@ -97,28 +98,24 @@ void rd_line_number(rd_line_t *line, const char *name, uint64_t value)
 
 bool rd_line_send(rd_line_t *line, int fd)
 {
-    int64_t deadline = rd_now_ms() + SEND_MS;
+    int64_t deadline;
     size_t done = 0;
 
     append(line, "\n", 1);
-    while (done < line->len) {
+    deadline = rd_now_ms() + SEND_MS + (int64_t)(line->len * 1000 / SEND_BYTES_PER_S);
+    while (done < line->len && rd_left_ms(deadline) > 0) {
         struct pollfd polled = {.fd = fd, .events = POLLOUT};
         /* A pipe that is ready takes a small piece without waiting. */
         size_t len = line->len - done < 4096 ? line->len - done : 4096;
-        ssize_t n = -1;
+        ssize_t n;
 
-        if (poll(&polled, 1, rd_left_ms(deadline)) > 0)
-            n = write(fd, line->text + done, len);
-        else if (rd_left_ms(deadline) == 0)
-            break;
-        else
+        if (poll(&polled, 1, rd_left_ms(deadline)) <= 0)
             continue;
-        if (n > 0) {
+        n = write(fd, line->text + done, len);
+        if (n > 0)
             done += (size_t)n;
-            deadline = rd_now_ms() + SEND_MS;
-        } else if (errno != EINTR && errno != EAGAIN) {
+        else if (errno != EINTR && errno != EAGAIN)
             break;
-        }
     }
     {
         bool is_sent = line->len > 0 && done == line->len;

@@ -29,8 +29,8 @@ void rd_line_begin(rd_line_t *line, const char *what);
 void rd_line_add(rd_line_t *line, const char *name, const char *value);
 void rd_line_add_bytes(rd_line_t *line, const char *name, const void *value, size_t len);
 void rd_line_number(rd_line_t *line, const char *name, uint64_t value);
-/* Writes it, waiting at most 10 s for the next bytes to be taken, and wipes it. False: the other
- * side is gone. */
+/* Writes it and wipes it. The other side has 10 s and another second for each 64 KiB to take all of
+ * it. False: it has not. */
 bool rd_line_send(rd_line_t *line, int fd);
 
 /* Reads lines from a descriptor. */

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Command lines of pipelines, and the lines of the control channel. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -165,10 +169,83 @@ static void every_byte_survives_a_line(void)
     close(ends[0]);
 }
 
+static _Atomic int64_t ahead_ms; /* of the system's clock: waiting takes no time here */
+
+int clock_gettime(clockid_t clock, struct timespec *time_p)
+{
+    int status = (int)syscall(SYS_clock_gettime, clock, time_p);
+    int64_t ns = time_p->tv_nsec + ahead_ms % 1000 * 1000000;
+
+    time_p->tv_sec += ahead_ms / 1000 + ns / 1000000000;
+    time_p->tv_nsec = ns % 1000000000;
+    return status;
+}
+
+typedef struct {
+    int fd;
+    int64_t ms; /* for each page */
+    size_t bytes;
+} reader_t;
+
+static void *read_slowly(void *argument)
+{
+    reader_t *reader = argument;
+    char page[4096];
+    ssize_t n;
+
+    do {
+        ahead_ms += reader->ms;
+        n = read(reader->fd, page, sizeof page);
+        reader->bytes += n > 0 ? (size_t)n : 0;
+    } while (n > 0);
+    return NULL;
+}
+
+/* Sends a line of about so many bytes to a reader that takes so long for each page. */
+static bool is_sent(size_t bytes, int64_t ms, size_t *read_p)
+{
+    char *text = malloc(bytes + 1);
+    reader_t reader;
+    pthread_t thread;
+    rd_line_t line;
+    int ends[2];
+    bool done;
+
+    if (!text || pipe(ends) < 0 || fcntl(ends[1], F_SETPIPE_SZ, 4096) != 4096)
+        abort();
+    memset(text, 'x', bytes);
+    text[bytes] = 0;
+    rd_line_begin(&line, "line");
+    rd_line_add(&line, "text", text);
+    free(text);
+    reader = (reader_t){.fd = ends[0], .ms = ms};
+    if (pthread_create(&thread, NULL, read_slowly, &reader) != 0)
+        abort();
+    done = rd_line_send(&line, ends[1]);
+    close(ends[1]);
+    (void)pthread_join(thread, NULL);
+    close(ends[0]);
+    *read_p = reader.bytes;
+    return done;
+}
+
+/* A peer that always takes a little just in time must not hold the sender for ever. */
+static void a_line_has_one_deadline(void)
+{
+    size_t bytes;
+
+    CHECK(!is_sent(400000, 9000, &bytes));
+    CHECK(bytes < 40000);
+    /* One that is only slow gets all of a long line: 23 of 26 s. */
+    CHECK(is_sent(1 << 20, 90, &bytes));
+    CHECK(bytes > 1 << 20);
+}
+
 static const check_case_t cases[] = {
     {"lines are parsed", lines_are_parsed},
     {"too many segments are refused", too_many_segments_are_refused},
     {"every byte survives a line", every_byte_survives_a_line},
+    {"a line has one deadline", a_line_has_one_deadline},
 };
 
 CHECK_MAIN(cases)
