@@ -9,10 +9,11 @@
 
 #define HELLO_MS 120000 /* somebody may have to type a password */
 #define READY_MS 45000
-#define WIND_UP_MS 6000 /* after a fault the others may end by themselves so long */
-#define TELL_MS 500     /* or, before they have started, tell a reason of their own */
-#define SIGNAL_MS 2000  /* as long may commands take that were sent a signal */
-#define CLOSE_MS 9000   /* agents clean up so long, then ssh is ended */
+#define WIND_UP_MS 6000  /* after a fault the others may end by themselves so long */
+#define TELL_MS 500      /* or, before they have started, tell a reason of their own */
+#define SIGNAL_MS 2000   /* after a signal the pipeline may end by itself so long, */
+#define COMMAND_MS 10000 /* and commands that clean up so long; a second signal ends them */
+#define CLOSE_MS 9000    /* agents clean up so long, then ssh is ended */
 
 static void soon(rd_run_t *run, int64_t ms)
 {
@@ -110,6 +111,7 @@ static void take_signal(rd_run_t *run)
     while (read(run->signals, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             continue;
+        run->commands_until_ms = run->got_signal ? 0 : rd_now_ms() + COMMAND_MS;
         if (run->got_signal)
             soon(run, 0);
         run->got_signal = (int)info.ssi_signo;
@@ -164,12 +166,25 @@ static void turn(rd_run_t *run)
     }
 }
 
+static bool a_command_runs(const rd_run_t *run)
+{
+    for (size_t i = 0; i < rd_run_count(run); i++)
+        if (run->chain->of[i].work == RD_WORK_COMMAND && !run->of[i].has_status && !is_over(run, i))
+            return true;
+    return false;
+}
+
 static bool goes_on(rd_run_t *run)
 {
     if (all_have(run, is_over) && rd_output_is_empty(&run->output))
         return false;
     if (run->give_up_ms == 0 || rd_left_ms(run->give_up_ms) > 0)
         return true;
+    if (run->are_started && !run->is_faulty && run->commands_until_ms > 0 && a_command_runs(run)) {
+        run->give_up_ms = run->commands_until_ms;
+        run->commands_until_ms = 0;
+        return true;
+    }
     for (size_t i = 0; i < rd_run_count(run) && !run->is_faulty && !run->got_signal; i++)
         if (!run->of[i].has_hello || !run->of[i].is_ready)
             rd_run_fault(run, i, RD_CAUSE_HERE,

@@ -131,6 +131,7 @@ static void take_line(rd_run_t *run, size_t i, const char *line)
         take_over(run, i, line);
     } else if (rd_line_is(line, "status") && rd_line_value_number(line, "value", 255, &number)) {
         peer->status = (int)number;
+        peer->has_status = true;
     } else if (rd_line_is(line, "fault")) {
         char *why = rd_line_value(line, "why", NULL);
 

@@ -27,6 +27,7 @@ typedef struct {
     char carrier[16], why[160]; /* of the hop that comes in */
     uint64_t bytes, shown;      /* that came in */
     int status;                 /* of its command; 0 if it has none */
+    bool has_status;            /* its command has ended */
     size_t under_way;           /* bytes of its output that are not written yet */
     bool is_dropped;            /* it was too slow for the others */
     bool is_unread;             /* nobody read all of its output */
@@ -48,6 +49,7 @@ typedef struct {
     uint64_t size;    /* of what comes first, 0: unknown */
     rd_speed_t speed; /* of what comes first; of a copy, of its content */
     int64_t began_ms, started_ms, ended_ms, give_up_ms, show_ms;
+    int64_t commands_until_ms; /* commands that clean up after a signal may run until then */
 } rd_run_t;
 
 static inline size_t rd_run_count(const rd_run_t *run)

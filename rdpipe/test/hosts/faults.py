@@ -164,12 +164,31 @@ def children_are_waited_for(hosts):
     expect(status == 3 and "this host: 'exit 3' ended with status 3" in err, f"status {status}: {err}")
 
 
-def what_ignores_signals_is_killed(hosts):
-    process = hosts.start("local", "rdpipe host1:'trap \"\" INT TERM; echo up; while :; do sleep 1; done' host2:cat")
+def a_command_may_clean_up(hosts):
+    """For longer than a moment: a dump removes its file."""
+    mark = os.path.join(hosts.folder, "cleaned")
+    command = f"trap \"sleep 5; echo cleaned >{mark}; exit 3\" INT; echo up; while :; do sleep 0.1; done"
+    process = hosts.start("local", f"rdpipe host1:'{command}' host2:cat")
     expect(process.stdout.readline() == b"up\n", "it did not start")
     process.send_signal(signal.SIGINT)
     status, _, err = hosts.end(process)
     expect(status == -signal.SIGINT, f"status {status}: {err}")
+    expect(os.path.exists(mark), "the command was killed while it cleaned up")
+
+
+def what_ignores_signals_is_killed(hosts):
+    for signals in (1, 2):
+        process = hosts.start("local", "rdpipe host1:'trap \"\" INT TERM; echo up; while :; do sleep 1; done' host2:cat")
+        expect(process.stdout.readline() == b"up\n", "it did not start")
+        began = time.monotonic()
+        for _ in range(signals):  # of which the second waits for nothing
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+        status, _, err = hosts.end(process)
+        took = time.monotonic() - began
+        expect(status == -signal.SIGINT, f"status {status}: {err}")
+        expect((took < 9) == (signals == 2), f"{signals} signals: {took:.1f} s")
+        hosts.check_nothing_is_left()
 
 
 def a_stopped_command_is_waited_for(hosts):
@@ -356,6 +375,6 @@ def the_other_side_of_a_fifo(hosts):
 
 
 CASES = [a_guard_is_killed, a_cut_stream_never_looks_whole, output_of_receivers_is_not_lost, a_reader_that_does_not_block_gets_all,
-         a_paused_reader_stalls_nothing, signals_are_passed_on, what_was_ignored_stays_so, children_are_waited_for, what_ignores_signals_is_killed, a_stopped_command_is_waited_for, the_other_side_of_a_fifo, no_secret_on_a_command_line,
+         a_paused_reader_stalls_nothing, signals_are_passed_on, what_was_ignored_stays_so, children_are_waited_for, a_command_may_clean_up, what_ignores_signals_is_killed, a_stopped_command_is_waited_for, the_other_side_of_a_fifo, no_secret_on_a_command_line,
          a_port_scan_with_garbage, no_room_where_it_goes, a_small_disk, limits_of_the_shell, each_process_killed]
 LONG = [a_host_that_is_gone, a_network_that_comes_back, a_reader_that_pauses_for_long]
