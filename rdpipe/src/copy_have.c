@@ -4,9 +4,13 @@
 #include "copy_file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
+
+#define SECOND_NS 1000000000
 
 typedef struct {
     rd_copy_t copy;
@@ -43,6 +47,35 @@ static bool digest_of(int parent, const char *name, bool is_part, uint64_t least
     return done;
 }
 
+/* The step, in nanoseconds, in which the file system stores times, as far as the file's own times
+ * show it: the kernel sets the time of its last status change with all the digits that there are.
+ */
+static int64_t time_step(int parent, const struct stat *is)
+{
+    int64_t step = 1;
+    struct statfs system;
+
+    while (step < SECOND_NS && is->st_mtim.tv_nsec % (10 * step) == 0 &&
+           is->st_ctim.tv_nsec % (10 * step) == 0 && is->st_atim.tv_nsec % (10 * step) == 0)
+        step *= 10;
+    if (step == SECOND_NS && fstatfs(parent, &system) == 0 && system.f_type == MSDOS_SUPER_MAGIC)
+        step *= 2;
+    return step;
+}
+
+/* Has the file the time of its source, as far as its file system can store it? FAT, SMB and some
+ * file systems of FUSE cut off digits. */
+static bool has_time(int parent, const struct stat *is, const rd_item_t *item)
+{
+    int64_t step;
+
+    if (is->st_mtim.tv_sec == item->mtime_s && is->st_mtim.tv_nsec == item->mtime_ns)
+        return true;
+    step = time_step(parent, is);
+    return is->st_mtim.tv_sec == (step > SECOND_NS ? item->mtime_s & ~(int64_t)1 : item->mtime_s) &&
+           is->st_mtim.tv_nsec == item->mtime_ns - item->mtime_ns % step;
+}
+
 /* With -p a file that was copied has the time of its source. */
 static bool is_same(const have_t *have, int parent, const char *name, struct stat *is_p)
 {
@@ -50,8 +83,7 @@ static bool is_same(const have_t *have, int parent, const char *name, struct sta
 
     return have->copy.preserve && !have->copy.compare &&
            fstatat(parent, name, is_p, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(is_p->st_mode) &&
-           (uint64_t)is_p->st_size == item->size && is_p->st_mtim.tv_sec == item->mtime_s &&
-           is_p->st_mtim.tv_nsec == item->mtime_ns;
+           (uint64_t)is_p->st_size == item->size && has_time(parent, is_p, item);
 }
 
 /* Beside a file that is whole, a part of it that no copy writes would lie there for ever. Between

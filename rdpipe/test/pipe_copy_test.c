@@ -2,7 +2,9 @@
 /* What a copy makes, what it leaves when it is cut off, and how it goes on. */
 #include "pipe_copies.h"
 
+#include <linux/magic.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 
 /* ---- items ---- */
 
@@ -44,6 +46,36 @@ static void items_are_read_as_written(void)
     CHECK_EQ(rd_item_parse(at, len, &got, &bytes), RD_ITEM_CORRUPT);
     at[0] = 99;
     CHECK_EQ(rd_item_parse(at, len, &got, &bytes), RD_ITEM_CORRUPT);
+}
+
+/* The file system stores times in this step; 0: as it does. */
+static int64_t time_step_ns;
+
+static void cut(struct timespec *time)
+{
+    time->tv_sec -= time->tv_sec % (time_step_ns > 1000000000 ? 2 : 1);
+    time->tv_nsec -= time->tv_nsec % time_step_ns;
+}
+
+int fstatat(int parent, const char *name, struct stat *is_p, int flags)
+{
+    long status = syscall(SYS_newfstatat, parent, name, is_p, flags);
+
+    if (status == 0 && time_step_ns > 0) {
+        cut(&is_p->st_mtim);
+        cut(&is_p->st_ctim);
+        cut(&is_p->st_atim);
+    }
+    return (int)status;
+}
+
+int fstatfs(int fd, struct statfs *is_p)
+{
+    long status = syscall(SYS_fstatfs, fd, is_p);
+
+    if (time_step_ns > 1000000000)
+        is_p->f_type = MSDOS_SUPER_MAGIC;
+    return (int)status;
 }
 
 /* ---- copies ---- */
@@ -242,6 +274,37 @@ static void holes_are_not_read(void)
     CHECK(!rd_digest_file(stored, size + 1, full)); /* it is shorter */
     close(fd);
     close(stored);
+}
+
+/* FAT has times of 2 s, SMB of 100 ns, sshfs of 1 s. */
+static void a_coarse_time_is_that_of_the_source(void)
+{
+    static const int64_t steps[] = {100, 10000000, 1000000000, 2000000000};
+    rd_copy_t source = copy_of("from"), target = copy_of("to");
+
+    CHECK_IN(fresh());
+    put_file("from", "text");
+    put_file("to", "text");
+    source.preserve = target.preserve = true;
+    CHECK(run("touch -d '2001-02-03 04:05:07.123456789Z' from"));
+    CHECK_EQ(list(&source), 0);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        CHECK(run("touch -r from to"));
+        time_step_ns = steps[i];
+        bytes_read = 0;
+        CHECK_EQ(have(&target), 0);
+        CHECK_EQ(bytes_read, 0);
+        /* Another time is another one, however coarse. */
+        CHECK(run("touch -d '2001-02-03 04:05:04Z' to"));
+        CHECK_EQ(have(&target), 0);
+        CHECK(bytes_read > 0);
+        time_step_ns = 0;
+    }
+    /* Where finer times can be stored, a coarse one is another time. */
+    CHECK(run("touch -d '2001-02-03 04:05:07Z' to"));
+    bytes_read = 0;
+    CHECK_EQ(have(&target), 0);
+    CHECK(bytes_read > 0);
 }
 
 /* ---- going on ---- */
@@ -455,6 +518,7 @@ static const check_case_t cases[] = {
     {"directories keep the group of their place", directories_keep_the_group_of_their_place},
     {"holes stay holes", holes_stay_holes},
     {"holes are not read", holes_are_not_read},
+    {"a coarse time is that of the source", a_coarse_time_is_that_of_the_source},
     {"what is there is not sent again", what_is_there_is_not_sent_again},
     {"a part can be written into again", a_part_can_be_written_into_again},
     {"a stream that is cut leaves nothing under the name",
