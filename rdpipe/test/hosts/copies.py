@@ -322,7 +322,7 @@ def two_copies_to_one_target(hosts):
     folder = folder_of(hosts, "twice")
     os.mkdir(f"{folder}/tree")
     with open(f"{folder}/tree/file", "wb") as file:
-        file.write(os.urandom(60_000_000))
+        file.write(os.urandom(200_000_000))  # slow, so the second is told long before the first is through
     for options, source, target, part in (("", "tree/file", "one", ".one.rdcp-part"), ("-r", "tree", "all", ".all.rdcp-part/.file.rdcp-part")):
         with hosts.slow("host1"):
             first = hosts.start("local", f"exec rdcp {options} host1:{folder}/{source} host2:{folder}/{target}")
