@@ -156,7 +156,7 @@ functions_that_misbehave(Config) ->
     Server = call(Config, "b", erlang, whereis, [attr_server]),
     Misbehaving = [{raises, {dynamic, {erlang, error, [on_purpose]}}}, {exits, {dynamic, {erlang, exit, [on_purpose]}}},
                    {endless, {dynamic, {timer, sleep, [infinity]}, #{limit => 100}}}, {missing_function, {dynamic, {no_such_module, f}}},
-                   {huge_binary, {dynamic, {binary, copy, [<<0>>, 100000000]}, #{limit => 10000}}}, {huge_list, {dynamic, {lists, seq, [1, 100000000]}, #{limit => 10000}}},
+                   {huge_binary, {dynamic, {binary, copy, [<<0>>, 60000000]}, #{limit => 10000}}}, {huge_list, {dynamic, {lists, seq, [1, 100000000]}, #{limit => 10000}}},
                    {not_a_number, {dynamic, {?MODULE, wrong, []}, #{type => number}}}],
     [ok = call(Config, "b", placement, insert, [Name, Entry]) || {Name, Entry} <- Misbehaving],
     Names = [Name || {Name, _} <- Misbehaving],
