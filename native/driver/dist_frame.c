@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "dist_frame.h"
 
-#include <stddef.h>
-
 #include "../link/bytes.h"
 
 #define VERSION 131
@@ -101,8 +99,16 @@ static uint64_t number(place_t *place, unsigned bytes)
     return 0;
 }
 
-/* Goes past the references to the atom cache; says whether one of them is a new entry. */
-static bool read_cache_references(place_t *place)
+static void add(bw_dist_entries_t *entries, unsigned entry)
+{
+    if (entries)
+        entries->bits[entry / 64] |= (uint64_t)1 << entry % 64;
+}
+
+/* Goes past the references to the atom cache; says whether one of them is a new entry. Adds what
+ * they refer to, unless that is NULL. */
+static bool read_cache_references(place_t *place, bw_dist_entries_t *all,
+                                  bw_dist_entries_t *renewed)
 {
     uint8_t flags[128];
     unsigned count = (unsigned)number(place, 1);
@@ -114,8 +120,12 @@ static bool read_cache_references(place_t *place)
         flags[i] = (uint8_t)number(place, 1);
     is_long = flags[count / 2] >> (count % 2 * 4) & 1;
     for (unsigned i = 0; i < count; i++) {
-        skip(place, 1);
-        if (flags[i / 2] >> (i % 2 * 4) & 8) {
+        unsigned flag = flags[i / 2] >> (i % 2 * 4);
+        unsigned entry = (flag & 7) << 8 | (unsigned)number(place, 1);
+
+        add(all, entry);
+        if (flag & 8) {
+            add(renewed, entry);
             has_new = true;
             skip(place, number(place, is_long ? 2 : 1));
         }
@@ -226,7 +236,7 @@ bw_dist_frame_t bw_dist_frame_read(const struct iovec *iov, int count)
         frame.fragment = number(&place, 8);
     }
     if (header != HEADER_REST) {
-        frame.renews_cache = read_cache_references(&place);
+        frame.renews_cache = read_cache_references(&place, NULL, NULL);
         if (!place.is_cut)
             read_control_message(&place, &frame);
     }
@@ -236,4 +246,20 @@ bw_dist_frame_t bw_dist_frame_read(const struct iovec *iov, int count)
                  : header == HEADER_FIRST ? BW_DIST_FIRST
                                           : BW_DIST_REST;
     return frame;
+}
+
+bool bw_dist_entries_read(const uint8_t *frame, size_t len, bw_dist_entries_t *all_p,
+                          bw_dist_entries_t *renewed_p)
+{
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)frame, .iov_len = len};
+    place_t place = {.iov = &iov, .count = 1};
+    uint64_t version = number(&place, 1), header = number(&place, 1);
+
+    *all_p = *renewed_p = (bw_dist_entries_t){{0}};
+    if (version != VERSION || (header != HEADER_WHOLE && header != HEADER_FIRST))
+        return false;
+    if (header == HEADER_FIRST)
+        skip(&place, 16);
+    (void)read_cache_references(&place, all_p, renewed_p);
+    return !place.is_cut;
 }

@@ -3,6 +3,7 @@
 #define BW_DIST_FRAME_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/uio.h>
 
@@ -33,5 +34,16 @@ typedef struct {
 } bw_dist_frame_t;
 
 bw_dist_frame_t bw_dist_frame_read(const struct iovec *iov, int count);
+
+/* Entries of the atom cache. */
+#define BW_DIST_CACHE_ENTRIES 2048
+typedef struct {
+    uint64_t bits[BW_DIST_CACHE_ENTRIES / 64];
+} bw_dist_entries_t;
+
+/* Which entries the header of a WHOLE or FIRST frame refers to, and which of them it renews.
+ * Returns false if the header is cut, or if there is none. */
+bool bw_dist_entries_read(const uint8_t *frame, size_t len, bw_dist_entries_t *all_p,
+                          bw_dist_entries_t *renewed_p);
 
 #endif

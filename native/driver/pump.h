@@ -9,6 +9,7 @@
 
 #include "../link/link.h"
 #include "../link/spin.h"
+#include "join.h"
 #include "parts.h"
 #include "pending.h"
 
@@ -49,8 +50,9 @@ typedef struct {
     bool is_stalled; /* much waits and the peer takes nothing: senders are the VM's */
     bool is_closing; /* the VM closes the port when that queue is empty */
 
+    bw_joins_t joins;       /* signals that come in in fragments */
     ErlDrvBinary *gathered; /* where a frame goes that is arriving in pieces, or NULL */
-    int whole;              /* which of `parts` that is, -1: the frame is all of it */
+    int whole;              /* which of `joins` or `parts` that is, -1: the frame is all of it */
     uint64_t gathered_from; /* the place of the frame's first byte in it */
     uint64_t gathered_len;  /* bytes of the frame so far */
     uint64_t gathered_end;  /* when it is all there, without the padding */

@@ -81,15 +81,55 @@ static bool start_part(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *
     return true;
 }
 
+/* Begins to take the next or the first fragment of a signal that is joined. False: it is not. */
+static bool start_fragment(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *head,
+                           size_t *head_bytes_p)
+{
+    int index = bw_join_find(&pump->joins, head, frame->len);
+    bool is_first = index < 0;
+
+    if (is_first)
+        index = bw_join_begin(&pump->joins, head, frame->len);
+    if (index < 0)
+        return false;
+    *head_bytes_p = is_first ? 0 : BW_FRAGMENT_HEAD_BYTES;
+    gather_into(pump, pump->joins.joins[index].binary, frame, *head_bytes_p);
+    pump->gathered_from = pump->joins.joins[index].len;
+    pump->whole = index;
+    return true;
+}
+
 /* False: it is a signal of the distribution, and the VM cannot read it. */
-static bool give(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary,
-                 ErlDrvSizeT offset, ErlDrvSizeT len)
+static bool hand_over(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary,
+                      ErlDrvSizeT offset, ErlDrvSizeT len)
 {
     if (pump->discards_input ||
         driver_output_binary(pump->port, head, head_len, binary, offset, len) >= 0 || pump->is_lane)
         return true;
     pump->reason = "beamway_signal_corrupt";
     return false;
+}
+
+static bool hand_over_joined(bw_pump_t *pump, int index)
+{
+    bw_joined_t joined = bw_join_take(&pump->joins, index);
+    bool is_read = hand_over(pump, NULL, 0, joined.binary, joined.offset, joined.len);
+
+    driver_free_binary(joined.binary);
+    return is_read;
+}
+
+/* The same, behind what must go to the VM first. */
+static bool give(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary,
+                 ErlDrvSizeT offset, ErlDrvSizeT len)
+{
+    const uint8_t *frame = (const uint8_t *)binary->orig_bytes + offset;
+    int first;
+
+    while ((first = bw_join_ahead_of(&pump->joins, frame, len)) >= 0)
+        if (!hand_over_joined(pump, first))
+            return false;
+    return hand_over(pump, head, head_len, binary, offset, len);
 }
 
 static bool give_whole(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary)
@@ -100,6 +140,35 @@ static bool give_whole(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrv
     use_credit(pump, (uint64_t)len);
     driver_free_binary(binary);
     return is_read;
+}
+
+/* So many bytes of a fragment have been written to the gap. */
+static bool finish_fragment(bw_pump_t *pump, int index, uint64_t bytes)
+{
+    bw_joined_t joined;
+    bool is_read;
+
+    if (!bw_join_advance(&pump->joins, index, bytes))
+        return true;
+    joined = bw_join_take(&pump->joins, index);
+    is_read = give(pump, NULL, 0, joined.binary, joined.offset, joined.len);
+    driver_free_binary(joined.binary);
+    return is_read;
+}
+
+/* A whole frame of the distribution in a binary that has others, too. */
+static bool give_small(bw_pump_t *pump, ErlDrvBinary *run, size_t offset, uint32_t len)
+{
+    const uint8_t *frame = (const uint8_t *)run->orig_bytes + offset;
+    int index = pump->joins.count > 0 && len >= BW_FRAGMENT_HEAD_BYTES
+                    ? bw_join_find(&pump->joins, frame, len)
+                    : -1;
+
+    if (index < 0)
+        return give(pump, NULL, 0, run, (ErlDrvSizeT)offset, len);
+    memcpy(bw_join_gap(&pump->joins, index), frame + BW_FRAGMENT_HEAD_BYTES,
+           len - BW_FRAGMENT_HEAD_BYTES);
+    return finish_fragment(pump, index, len - BW_FRAGMENT_HEAD_BYTES);
 }
 
 static bool finish_part(bw_pump_t *pump)
@@ -156,7 +225,10 @@ static bool advance(bw_pump_t *pump, size_t n)
     if (pump->gathered_len < pump->gathered_size)
         return grow(pump);
     pump->gathered = NULL;
-    return pump->whole >= 0 ? finish_part(pump) : give_whole(pump, NULL, 0, binary);
+    if (pump->whole < 0)
+        return give_whole(pump, NULL, 0, binary);
+    return pump->is_lane ? finish_part(pump)
+                         : finish_fragment(pump, pump->whole, pump->gathered_end);
 }
 
 /* Takes what of the frame is in the span, at most `most`, as far as there is memory for it.
@@ -196,6 +268,7 @@ void pump_reset(bw_pump_t *pump)
     if (pump->gathered && pump->whole < 0)
         driver_free_binary(pump->gathered);
     pump->gathered = NULL;
+    bw_joins_free(&pump->joins);
     bw_parts_free(&pump->parts);
 }
 
@@ -250,7 +323,7 @@ static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, 
            parse(pump, copy + used, len - used, &frame) == BW_FRAME_WHOLE &&
            frame.kind != BW_FRAME_END) {
         if (frame.kind == BW_FRAME_DATA)
-            is_read = give(pump, NULL, 0, run, (ErlDrvSizeT)(used + frame.head), frame.len);
+            is_read = give_small(pump, run, used + frame.head, frame.len);
         used += frame.size;
         pump->frames_in++;
         budget->frames--;
@@ -261,34 +334,40 @@ static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, 
     return is_read && used > 0 ? PUMP_MORE : PUMP_FAILED;
 }
 
-/* The head of a part, read once: the peer can write there. False: the frame is none. */
-static bool read_head(const bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at,
-                      uint8_t head[BW_PART_HEAD_BYTES])
+/* The first bytes of a frame, read once, because the peer can write there. */
+static void read_head(const uint8_t *at, const bw_frame_t *frame, uint8_t *head, size_t bytes)
 {
-    if (pump->parts.mark == 0 || frame->len < BW_PART_HEAD_BYTES)
-        return false;
-    for (size_t i = 0; i < BW_PART_HEAD_BYTES; i++)
-        head[i] = ((const volatile uint8_t *)at)[BW_FRAME_HEADER_BYTES + i];
-    return bw_part_is_one(&pump->parts, head, frame->len);
+    for (size_t i = 0; i < bytes; i++)
+        head[i] = ((const volatile uint8_t *)at)[frame->head + i];
 }
 
+/* So many bytes at most tell what a frame is. */
+#define HEAD_BYTES BW_FRAGMENT_HEAD_BYTES
+_Static_assert(HEAD_BYTES >= BW_PART_HEAD_BYTES, "a part's head is longer");
+
 /* Whether so much of a frame is there that it can be begun. */
-static bool can_begin(const bw_pump_t *pump, const bw_frame_t *frame, size_t avail)
+static bool can_begin(const bw_frame_t *frame, size_t avail)
 {
     return avail >= frame->size ||
-           (frame->len > GATHER_PART_BYTES &&
-            (pump->parts.mark == 0 || avail >= BW_FRAME_HEADER_BYTES + BW_PART_HEAD_BYTES));
+           (frame->len > GATHER_PART_BYTES && avail >= frame->head + HEAD_BYTES);
 }
 
 /* Begins to take a frame that is there, at least in part. *used_p: its bytes done with. */
 static pump_result_t begin_frame(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at,
                                  size_t avail, size_t *used_p)
 {
-    uint8_t head[BW_PART_HEAD_BYTES];
+    uint8_t head[HEAD_BYTES] = {0};
+    size_t head_bytes = 0;
 
-    if (read_head(pump, frame, at, head)) {
-        *used_p = BW_FRAME_HEADER_BYTES + BW_PART_HEAD_BYTES;
+    if (!pump->is_lane || pump->parts.mark != 0)
+        read_head(at, frame, head, bw_least(frame->len, HEAD_BYTES));
+    if (pump->is_lane && bw_part_is_one(&pump->parts, head, frame->len)) {
+        *used_p = frame->head + BW_PART_HEAD_BYTES;
         return start_part(pump, frame, head) ? PUMP_MORE : PUMP_FAILED;
+    }
+    if (!pump->is_lane && start_fragment(pump, frame, head, &head_bytes)) {
+        *used_p = frame->head + head_bytes;
+        return PUMP_MORE;
     }
     if (!pump->is_lane || avail < frame->size || frame->len > GATHER_BYTES) {
         *used_p = frame->head;
@@ -317,7 +396,7 @@ static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail,
     state = parse(pump, at, avail, &frame);
     if (state == BW_FRAME_CORRUPT || (state != BW_FRAME_SHORT && is_too_large(pump, &frame)))
         return PUMP_FAILED;
-    if (state == BW_FRAME_SHORT || !can_begin(pump, &frame, avail))
+    if (state == BW_FRAME_SHORT || !can_begin(&frame, avail))
         return PUMP_IDLE;
     result = judge(pump, &frame);
     if (result == PUMP_ENDED)

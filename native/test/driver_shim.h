@@ -18,9 +18,8 @@
 /* A frame has arrived: `len` bytes at `at`. */
 static void shim_deliver(const uint8_t *at, uint64_t len);
 
-#define SHIM_BINARY_MAX                                                                            \
-    ((ErlDrvSizeT)64 << 20) /* larger ones are refused, as if memory was low                       \
-                             */
+/* Larger binaries are refused, as if memory was low, unless shim.largest says less. */
+#define SHIM_BINARY_MAX ((ErlDrvSizeT)64 << 20)
 
 static struct {
     char *bytes;
@@ -29,16 +28,22 @@ static struct {
     bool busy;
     int binaries, pieces; /* allocated and not freed */
     bool is_out_of_memory;
-    bool refuses; /* what it is given next cannot be read */
-    char head[8]; /* of the last binary that was given */
+    ErlDrvSizeT largest; /* bytes of a binary, 0: SHIM_BINARY_MAX */
+    bool refuses;        /* what it is given next cannot be read */
+    char head[8];        /* of the last binary that was given */
     size_t head_len;
 } shim;
+
+static bool shim_refuses(ErlDrvSizeT size)
+{
+    return size > (shim.largest > 0 ? shim.largest : SHIM_BINARY_MAX);
+}
 
 ErlDrvBinary *driver_alloc_binary(ErlDrvSizeT size)
 {
     ErlDrvBinary *binary;
 
-    if (size > SHIM_BINARY_MAX)
+    if (shim_refuses(size))
         return NULL;
     binary = malloc(sizeof *binary + (size_t)size);
     if (binary) {
@@ -51,7 +56,7 @@ ErlDrvBinary *driver_alloc_binary(ErlDrvSizeT size)
 ErlDrvBinary *driver_realloc_binary(ErlDrvBinary *binary, ErlDrvSizeT size)
 {
     ErlDrvBinary *larger =
-        size > SHIM_BINARY_MAX ? NULL : realloc(binary, sizeof *binary + (size_t)size);
+        shim_refuses(size) ? NULL : realloc(binary, sizeof *binary + (size_t)size);
 
     if (larger)
         larger->orig_size = (ErlDrvSInt)size;

@@ -194,6 +194,7 @@ static void where_memory_ends_the_link_ends(void)
         ;
     vm_allocations_left = 0;
     CHECK_IN(peer_sends(endless, sizeof endless));
+    CHECK_IN(peer_sends(some, BW_FRAGMENT_HEAD_BYTES)); /* what it is */
     CHECK_IN(run_to_the_end("enomem"));
     CHECK_IN(stop_line());
 }

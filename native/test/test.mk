@@ -38,7 +38,7 @@ WRAP_KERNEL := -Wl,--wrap=send,--wrap=sendmsg
 # Only these need the pump, and the header that declares what driver_shim.h stands in for.
 # driver_test includes beamway_drv.c.
 test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_LIST) $(TEST_CARRIER_SRC) $(TLS_TEST)) \
-	$(if $(filter pump_test pump_bounds_test overtake_test packet_test lane_test driver_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
+	$(if $(filter pump_test pump_bounds_test overtake_test packet_test lane_test driver_test join_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
 	$(if $(filter port_test port_lanes_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
 	$(if $(filter flush_test read_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) -ldl $(WRAP_KERNEL)) \
 	$(if $(filter driver_test,$(1)),driver/job.c driver/lane.c driver/establish.c driver/closing.c) \

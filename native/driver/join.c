@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "join.h"
+
+#include "../link/bytes.h"
+#include "dist_frame.h"
+
+#define VERSION 131
+#define HEADER_WHOLE 68
+#define HEADER_FIRST 69
+#define HEADER_REST 70
+
+#define HEAD_FRAGMENT_AT 10 /* the fragment's number in its head */
+#define WHOLE_AT 16         /* where a whole frame begins in a first fragment */
+
+static uint64_t sequence_of(const uint8_t *head)
+{
+    return bw_number(head + 2, 8);
+}
+
+static uint64_t fragment_of(const uint8_t *head)
+{
+    return bw_number(head + HEAD_FRAGMENT_AT, 8);
+}
+
+static bool is_first(const uint8_t *head)
+{
+    return head[0] == VERSION && head[1] == HEADER_FIRST;
+}
+
+static bool is_rest(const uint8_t *head)
+{
+    return head[0] == VERSION && head[1] == HEADER_REST;
+}
+
+static int find(const bw_joins_t *joins, uint64_t sequence)
+{
+    for (int i = 0; i < joins->count; i++)
+        if (joins->joins[i].sequence == sequence)
+            return i;
+    return -1;
+}
+
+static bool has_common(const bw_dist_entries_t *left, const bw_dist_entries_t *right)
+{
+    for (size_t i = 0; i < sizeof left->bits / sizeof *left->bits; i++)
+        if (left->bits[i] & right->bits[i])
+            return true;
+    return false;
+}
+
+int bw_join_begin(bw_joins_t *joins, const uint8_t head[BW_FRAGMENT_HEAD_BYTES], uint64_t len)
+{
+    uint64_t room = BW_JOINS_BYTES - joins->bytes, more = fragment_of(head) - 1;
+    ErlDrvBinary *binary;
+
+    /* to the VM, no sequence is 0 */
+    if (!is_first(head) || sequence_of(head) == 0 || more == 0 || joins->count == BW_JOINS_MAX ||
+        find(joins, sequence_of(head)) >= 0 || len > room ||
+        more > (room - len) / BW_FRAGMENT_BYTES)
+        return -1;
+    binary = driver_alloc_binary((ErlDrvSizeT)(len + more * BW_FRAGMENT_BYTES));
+    if (!binary)
+        return -1;
+    joins->bytes += (uint64_t)binary->orig_size;
+    joins->joins[joins->count] =
+        (bw_join_t){.binary = binary, .sequence = sequence_of(head), .left = more};
+    return joins->count++;
+}
+
+int bw_join_find(const bw_joins_t *joins, const uint8_t head[BW_FRAGMENT_HEAD_BYTES], uint64_t len)
+{
+    int index = is_rest(head) ? find(joins, sequence_of(head)) : -1;
+    const bw_join_t *join;
+
+    if (index < 0)
+        return -1;
+    join = &joins->joins[index];
+    return fragment_of(head) == join->left &&
+                   len - BW_FRAGMENT_HEAD_BYTES <= (uint64_t)join->binary->orig_size - join->len
+               ? index
+               : -1;
+}
+
+uint8_t *bw_join_gap(const bw_joins_t *joins, int index)
+{
+    const bw_join_t *join = &joins->joins[index];
+
+    return (uint8_t *)join->binary->orig_bytes + join->len;
+}
+
+/* Whether the header may wait for the last fragment. */
+static bool can_wait(const bw_join_t *join)
+{
+    bw_dist_entries_t all, renewed;
+
+    return bw_dist_entries_read((const uint8_t *)join->binary->orig_bytes, (size_t)join->len, &all,
+                                &renewed) &&
+           !has_common(&renewed, &renewed);
+}
+
+bool bw_join_advance(bw_joins_t *joins, int index, uint64_t bytes)
+{
+    bw_join_t *join = &joins->joins[index];
+    bool is_new = join->len == 0;
+
+    join->len += bytes;
+    if (is_new)
+        return !can_wait(join);
+    return --join->left == 0;
+}
+
+bw_joined_t bw_join_take(bw_joins_t *joins, int index)
+{
+    bw_join_t join = joins->joins[index];
+    bw_joined_t joined = {.binary = join.binary, .len = (ErlDrvSizeT)join.len};
+    uint8_t *bytes = (uint8_t *)join.binary->orig_bytes;
+
+    joins->bytes -= (uint64_t)join.binary->orig_size;
+    joins->joins[index] = joins->joins[--joins->count];
+    if (join.left > 0) {
+        bw_put(bytes + HEAD_FRAGMENT_AT, join.left + 1, 8);
+        return joined;
+    }
+    bytes[WHOLE_AT] = VERSION;
+    bytes[WHOLE_AT + 1] = HEADER_WHOLE;
+    joined.offset = WHOLE_AT;
+    joined.len -= WHOLE_AT;
+    return joined;
+}
+
+/* Whether the header of a frame renews cache entries, or cannot be read. Most do not, so this is
+ * quick. */
+static bool may_renew(const uint8_t *frame, uint64_t len)
+{
+    uint64_t at = frame[1] == HEADER_FIRST ? BW_FRAGMENT_HEAD_BYTES : 2;
+    unsigned count;
+
+    if (at >= len)
+        return true;
+    count = frame[at];
+    if (len - at < 1 + (count + 1) / 2)
+        return true;
+    for (unsigned i = 0; i < count; i++)
+        if (frame[at + 1 + i / 2] >> (i % 2 * 4) & 8)
+            return true;
+    return false;
+}
+
+static int find_reader(const bw_joins_t *joins, const bw_dist_entries_t *renewed)
+{
+    bw_dist_entries_t all, none;
+
+    for (int i = 0; i < joins->count; i++) {
+        const bw_join_t *join = &joins->joins[i];
+
+        (void)bw_dist_entries_read((const uint8_t *)join->binary->orig_bytes, (size_t)join->len,
+                                   &all, &none);
+        if (has_common(&all, renewed))
+            return i;
+    }
+    return -1;
+}
+
+int bw_join_ahead_of(const bw_joins_t *joins, const uint8_t *frame, uint64_t len)
+{
+    bw_dist_entries_t all, renewed;
+
+    if (joins->count == 0 || len < 2)
+        return -1;
+    if (len >= BW_FRAGMENT_HEAD_BYTES && (is_first(frame) || is_rest(frame)) &&
+        find(joins, sequence_of(frame)) >= 0)
+        return find(joins, sequence_of(frame));
+    if (is_rest(frame) || !may_renew(frame, len))
+        return -1;
+    if (!bw_dist_entries_read(frame, (size_t)len, &all, &renewed))
+        return 0; /* the VM ends the connection */
+    return find_reader(joins, &renewed);
+}
+
+void bw_joins_free(bw_joins_t *joins)
+{
+    while (joins->count > 0)
+        driver_free_binary(bw_join_take(joins, joins->count - 1).binary);
+}
