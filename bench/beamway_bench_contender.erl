@@ -9,7 +9,7 @@
 
 -export_type([name/0, t/0]).
 
--type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_inet | beamway_rdma | beamway_whole
+-type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_inet | beamway_rdma
               | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | lanes | lanes_copies | lanes_tcp
               | gen_rpc
               | openmpi | rdma_link | ib_write | ib_send
@@ -42,8 +42,6 @@ list(Root, PollUs) ->
      variant(Beamway#{args := ["-proto_dist", "beamway_tls" | lists:nthtail(2, Carrier)] ++ beamway_bench_tls:args(Root)},
              beamway_tls, "Beamway on TLS", [{"BEAMWAY_LINKS", "tcp"}], tls),
      variant(Beamway, beamway_rdma, "Beamway, rdma", [{"BEAMWAY_LINKS", "rdma,tcp"}], rdma),
-     variant(Beamway, beamway_whole, "Beamway, whole messages",
-             [{"BEAMWAY_WHOLE_MESSAGES", "true"}], shm),
      variant(Beamway, beamway_poll, "Beamway, polling",
              [{"BEAMWAY_POLL_US", integer_to_list(PollUs)}], shm),
      variant(Beamway, beamway_poll_off, "Beamway, not polling", [{"BEAMWAY_POLL_US", "0"}], shm),
@@ -99,7 +97,7 @@ spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu
 %% @doc The names that a user may give.
 -spec names() -> [name()].
 names() ->
-    [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_inet, beamway_tls, beamway_rdma, beamway_whole, beamway_poll, beamway_poll_off,
+    [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_inet, beamway_tls, beamway_rdma, beamway_poll, beamway_poll_off,
      teleport, direct, direct_tcp, direct_stock, lanes, lanes_copies, lanes_tcp, gen_rpc].
 
 %% @doc Those that are programs instead of nodes.

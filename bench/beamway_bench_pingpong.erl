@@ -45,7 +45,6 @@ groups(#{speed := Speed} = Settings) ->
            measure => fun(Cluster) ->
                               maps:merge(sizes(Cluster, ?SIZES, Settings), beside_bulk(Cluster, Settings))
                       end},
-     Pair#{contenders => [beamway_whole], measure => fun(Cluster) -> sizes(Cluster, [1 bsl 20], Settings) end},
      Pair#{contenders => [tcp, tcp_tuned, beamway_tcp, beamway_poll_off, beamway_poll],
            directions := case Speed of quick -> [forward]; full -> [forward, reverse] end,
            measure => fun(Cluster) -> quiet_and_busy(Cluster, Settings) end}]
@@ -118,7 +117,6 @@ metrics(#{}) ->
                          [{<<"rtt_64">>, 64, beamway, [tcp, tcp_tuned, tcp_spin, unix, openmpi]},
                           {<<"rtt_4k">>, 4096, beamway, [tcp, tcp_tuned, tcp_spin, unix, openmpi]},
                           {<<"rtt_1m">>, 1 bsl 20, beamway, [tcp, tcp_tuned, tcp_spin, unix, openmpi]},
-                          {<<"rtt_1m_whole">>, 1 bsl 20, beamway_whole, [tcp, tcp_tuned, unix, openmpi]},
                           {<<"rtt_64_rdma">>, 64, beamway_rdma, [tcp, tcp_tuned]},
                           {<<"rtt_1m_rdma">>, 1 bsl 20, beamway_rdma, [tcp, tcp_tuned]},
                           {<<"tcp_link_rtt_64">>, 64, beamway_tcp, [tcp, tcp_tuned]}]])
@@ -138,7 +136,7 @@ with_p99(Name, Key, Own, Baselines) ->
 
 metrics_test() ->
     Names = [Name || #{name := Name} <- metrics(#{})],
-    Wanted = [<<"rtt_64">>, <<"rtt_4k">>, <<"rtt_1m">>, <<"rtt_1m_whole">>, <<"tcp_link_rtt_64">>, <<"rtt_64_quiet">>,
+    Wanted = [<<"rtt_64">>, <<"rtt_4k">>, <<"rtt_1m">>, <<"tcp_link_rtt_64">>, <<"rtt_64_quiet">>,
               <<"rtt_64_busy">>, <<"tcp_link_rtt_64_busy">>],
     ?assertEqual([], Wanted -- Names).
 

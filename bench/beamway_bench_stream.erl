@@ -21,10 +21,9 @@ prepare(_, full) -> {ok, #{warm_ms => 300, window_ms => 1500}}.
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(Settings) ->
-    Pair = #{nodes => 2, directions => [forward, reverse]},
-    [Pair#{contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, unix, tls, beamway, beamway_tcp, beamway_tls]),
-           measure => fun(Cluster) -> measure(Cluster, ?SMALL ++ ?LARGE, Settings) end},
-     Pair#{contenders => [beamway_whole], measure => fun(Cluster) -> measure(Cluster, ?LARGE, Settings) end}].
+    [#{nodes => 2, directions => [forward, reverse],
+       contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, unix, tls, beamway, beamway_tcp, beamway_tls]),
+       measure => fun(Cluster) -> measure(Cluster, ?SMALL ++ ?LARGE, Settings) end}].
 
 %% @doc Messages of 64 B and 4 KB a second, and MB a second in messages of 1 MB.
 -spec measure(beamway_bench_nodes:cluster(), #{warm_ms := pos_integer(), window_ms := pos_integer(), _ => _}) -> beamway_bench_run:figures().
@@ -64,9 +63,7 @@ metrics(#{}) ->
              {<<"tls_rate_64">>, 64, <<"messages/s">>, beamway_tls}, {<<"tls_bytes_1m">>, 1 bsl 20, <<"MB/s">>, beamway_tls},
              {<<"rate_64_rdma">>, 64, <<"messages/s">>, beamway_rdma}, {<<"rate_4k_rdma">>, 4096, <<"messages/s">>, beamway_rdma},
              {<<"bytes_1m_rdma">>, 1 bsl 20, <<"MB/s">>, beamway_rdma}, {<<"bytes_16m_rdma">>, 16 bsl 20, <<"MB/s">>, beamway_rdma},
-             {<<"bytes_1m">>, 1 bsl 20, <<"MB/s">>, beamway}, {<<"bytes_16m">>, 16 bsl 20, <<"MB/s">>, beamway},
-             {<<"bytes_1m_whole">>, 1 bsl 20, <<"MB/s">>, beamway_whole},
-             {<<"bytes_16m_whole">>, 16 bsl 20, <<"MB/s">>, beamway_whole}]].
+             {<<"bytes_1m">>, 1 bsl 20, <<"MB/s">>, beamway}, {<<"bytes_16m">>, 16 bsl 20, <<"MB/s">>, beamway}]].
 
 baselines(beamway_tls) -> [tls, beamway_tcp];
 baselines(beamway_tcp) -> [tcp, tcp_tuned];

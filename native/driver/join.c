@@ -11,6 +11,7 @@
 
 #define HEAD_FRAGMENT_AT 10 /* the fragment's number in its head */
 #define WHOLE_AT 16         /* where a whole frame begins in a first fragment */
+#define SPARE_PART 8        /* of what the VM gets so much may be unused memory behind it */
 
 static uint64_t sequence_of(const uint8_t *head)
 {
@@ -109,14 +110,27 @@ bool bw_join_advance(bw_joins_t *joins, int index, uint64_t bytes)
     return --join->left == 0;
 }
 
+/* The last fragment may be short, and a message that waits in a mailbox keeps the whole binary.
+ * Small binaries are made smaller in place. */
+static ErlDrvBinary *fitted(const bw_join_t *join)
+{
+    ErlDrvBinary *smaller = NULL;
+
+    if ((uint64_t)join->binary->orig_size - join->len > join->len / SPARE_PART)
+        smaller = driver_realloc_binary(join->binary, (ErlDrvSizeT)join->len);
+    return smaller ? smaller : join->binary;
+}
+
 bw_joined_t bw_join_take(bw_joins_t *joins, int index)
 {
     bw_join_t join = joins->joins[index];
-    bw_joined_t joined = {.binary = join.binary, .len = (ErlDrvSizeT)join.len};
-    uint8_t *bytes = (uint8_t *)join.binary->orig_bytes;
+    bw_joined_t joined = {.len = (ErlDrvSizeT)join.len};
+    uint8_t *bytes;
 
     joins->bytes -= (uint64_t)join.binary->orig_size;
     joins->joins[index] = joins->joins[--joins->count];
+    joined.binary = fitted(&join);
+    bytes = (uint8_t *)joined.binary->orig_bytes;
     if (join.left > 0) {
         bw_put(bytes + HEAD_FRAGMENT_AT, join.left + 1, 8);
         return joined;
@@ -180,5 +194,6 @@ int bw_join_ahead_of(const bw_joins_t *joins, const uint8_t *frame, uint64_t len
 void bw_joins_free(bw_joins_t *joins)
 {
     while (joins->count > 0)
-        driver_free_binary(bw_join_take(joins, joins->count - 1).binary);
+        driver_free_binary(joins->joins[--joins->count].binary);
+    joins->bytes = 0;
 }

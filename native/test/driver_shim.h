@@ -28,9 +28,10 @@ static struct {
     bool busy;
     int binaries, pieces; /* allocated and not freed */
     bool is_out_of_memory;
-    ErlDrvSizeT largest; /* bytes of a binary, 0: SHIM_BINARY_MAX */
-    bool refuses;        /* what it is given next cannot be read */
-    char head[8];        /* of the last binary that was given */
+    ErlDrvSizeT largest;   /* bytes of a binary, 0: SHIM_BINARY_MAX */
+    bool refuses;          /* what it is given next cannot be read */
+    ErlDrvSInt most_given; /* bytes of the largest binary of those that were given */
+    char head[8];          /* of the last binary that was given */
     size_t head_len;
 } shim;
 
@@ -109,6 +110,8 @@ int driver_output_binary(ErlDrvPort port, char *head, ErlDrvSizeT head_len, ErlD
         abort();
     if (shim.refuses)
         return -1;
+    if (shim.most_given < binary->orig_size)
+        shim.most_given = binary->orig_size;
     shim_deliver((const uint8_t *)binary->orig_bytes + offset, len);
     return 0;
 }

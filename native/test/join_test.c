@@ -77,6 +77,21 @@ static void fragments_become_one_frame(void)
         }
 }
 
+/* The VM keeps little more memory than a signal has bytes, also if the rest of it comes later. */
+static void memory_fits(void)
+{
+    begin();
+    first(1, 2);
+    rest(1, 1);
+    CHECK_VM(1, 1);
+    whole_with(0);
+    first_with(2, 500, 0);
+    whole_with(5);
+    CHECK_VM(4, 3);
+    CHECK(shim.most_given > 0 && shim.most_given < 2 * 3000 + 1000);
+    join_end();
+}
+
 static void other_frames_pass(void)
 {
     begin();
@@ -306,6 +321,7 @@ static void random_peers(void)
 
 static const check_case_t cases[] = {
     {"fragments_become_one_frame", fragments_become_one_frame},
+    {"memory_fits", memory_fits},
     {"other_frames_pass", other_frames_pass},
     {"a_renewed_entry_is_renewed_behind_its_readers",
      a_renewed_entry_is_renewed_behind_its_readers},

@@ -5,7 +5,7 @@
 %% answer, so neither waits for an agreement that the other does not begin.
 -module(beamway_choice).
 
--export([choose/2, whole_messages/2, takes_tls_over/2]).
+-export([choose/2, takes_tls_over/2]).
 
 -type extension() :: beamway_wire:extension().
 
@@ -34,14 +34,6 @@ why_no(Kind, SameHost, Ours, Theirs) ->
         {false, false, true} -> [", and this node has no ", beamway_kind:name(Kind), " to offer"];
         {false, false, false} -> []
     end.
-
-%% @doc True if messages between the two shall travel whole: one of them wants it and the link will
-%% most likely be a ring. The accepting side asks before the flags are fixed.
--spec whole_messages(Ours :: extension(), Theirs :: beamway_wire:found()) -> boolean().
-whole_messages(#{whole_messages := OursWants} = Ours, {ok, #{whole_messages := TheyWant}} = Theirs) ->
-    (OursWants orelse TheyWant) andalso is_atom(choose(Ours, Theirs));
-whole_messages(_Ours, _NoneOrOtherVersion) ->
-    false.
 
 %% @doc Whether TLS goes on in the drivers of both where it carries the data, or why not.
 -spec takes_tls_over(Ours :: extension(), Theirs :: beamway_wire:found()) -> true | {false, Reason :: binary()}.

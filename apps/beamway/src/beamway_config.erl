@@ -6,7 +6,7 @@
 %% its default. It is checked here, once; the rest of the code trusts the map.
 -module(beamway_config).
 
--export([read/0, read/1, unknown/0, describe/1, table/0]).
+-export([read/0, read/1, without_effect/0, describe/1, table/0]).
 -export_type([config/0, problem/0]).
 
 -ifdef(TEST).
@@ -16,7 +16,6 @@
 -type config() :: #{links := [beamway_kind:kind() | inet],
                     ring_bytes := pos_integer(),
                     ring_limit_bytes := non_neg_integer(),
-                    whole_messages := boolean(),
                     poll_us := non_neg_integer(),
                     socket_dir := string(),
                     rdma := boolean(),
@@ -42,7 +41,6 @@ options() ->
       "Size of a ring, for each peer and direction. Two nodes use the smaller of their values.", fun ring_bytes/1},
      {ring_limit_bytes, 1073741824, "a number of bytes, 0 or more",
       "Memory of all rings of the node, lanes over TCP included. Beyond it rings get smaller, then links use TCP.", fun natural/1},
-     {whole_messages, false, "true or false", "No 64 KB fragments over shared memory.", fun boolean/1},
      {poll_us, 200, "microseconds from 0 to 1000",
       "How long a lone caller's node polls for the answer before it sleeps. 0: never. Also for lanes of the classes normal and bulk.", fun poll_us/1},
      {socket_dir, "", "an absolute path of at most 80 bytes",
@@ -77,12 +75,21 @@ read(Value) ->
 with_rdma(#{rdma := true, links := Links} = Config) when Links =/= [inet] -> Config#{links := lists:usort([rdma | Links])};
 with_rdma(Config) -> Config.
 
-%% @doc A line for the log for each parameter of the application that is no option.
--spec unknown() -> [string()].
-unknown() ->
+%% @doc A line for the log for each option that is set and has no effect: parameters of the application that are not known, and options
+%% that an older version had.
+-spec without_effect() -> [string()].
+without_effect() ->
     Known = [Name || {Name, _, _, _, _} <- options()],
-    [lists:flatten(io_lib:format("the parameter ~ts is not known and has no effect: expected one of ~ts", [Name, lists:join(", ", [atom_to_list(K) || K <- Known])]))
-     || {Name, _} <- application:get_all_env(beamway), Name =/= included_applications, not lists:member(Name, Known)].
+    [lists:flatten(io_lib:format("~ts no longer has an effect, because ~ts: remove it (environment variable ~ts or application environment of beamway)",
+                                 [Name, Why, variable(Name)]))
+     || {Name, Why} <- retired(), value(Name) =/= undefined]
+        ++ [lists:flatten(io_lib:format("the parameter ~ts is not known and has no effect: expected one of ~ts", [Name, lists:join(", ", [atom_to_list(K) || K <- Known])]))
+            || {Name, _} <- application:get_all_env(beamway), Name =/= included_applications, not lists:member(Name, Known),
+               not lists:keymember(Name, 1, retired())].
+
+%% Options of older versions.
+retired() ->
+    [{whole_messages, "the receiving node now joins the fragments of a large message as they arrive"}].
 
 %% @doc A line for the log: the value, what was expected, where to change it.
 -spec describe(problem()) -> string().

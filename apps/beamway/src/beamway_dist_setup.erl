@@ -126,12 +126,12 @@ init_accept({Family, Stream}, Kernel, AcceptPid, Socket, MyNode, Allowed, SetupT
             Accepted = accepted(Stream, Socket),
             dist_util:reset_timer(Timer),
             AllowedHere = allowed(Accepted, Allowed),
-            Reject = first_packet(Accepted),
+            ok = first_packet(Accepted),
             Address = fun(_, Node) -> address(Accepted, Node, remote_address(Family, Accepted, Node)) end,
             dist_util:handshake_other_started(
               (callbacks(Address))#hs_data{
                 kernel_pid = Kernel, this_node = MyNode, socket = Accepted, timer = Timer,
-                this_flags = 0, allowed = AllowedHere, reject_flags = Reject})
+                this_flags = 0, allowed = AllowedHere})
     end.
 
 accepted(Stream, Socket) ->
@@ -167,10 +167,7 @@ first_packet(Stream) ->
             put_state(first_packet, Packet),
             note_said(Packet),
             put_state(peer, Peer),
-            case beamway_choice:whole_messages(own_extension(Stream), Peer) of
-                true -> ?DFLAG_FRAGMENTS;
-                false -> 0
-            end;
+            ok;
         {error, _} ->
             ?shutdown(no_node)
     end.

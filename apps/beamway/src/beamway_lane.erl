@@ -97,7 +97,7 @@ ensure_driver() ->
     end.
 
 allowed(#{links := Links} = Extension, #{kinds := Kinds}) ->
-    Extension#{links := [Kind || Kind <- Links, lists:member(Kind, Kinds)], whole_messages := false}.
+    Extension#{links := [Kind || Kind <- Links, lists:member(Kind, Kinds)]}.
 
 %% Each says what it can have, and hears it of the other.
 hello(Stream, Ours, #{deadline := Deadline}) ->

@@ -173,7 +173,7 @@ load_code() ->
 
 %% Wrong options must not keep a node from its cluster: it then does without the driver, and says so.
 valid_config() ->
-    lists:foreach(fun(Line) -> ?LOG_WARNING("beamway: ~ts", [Line]) end, beamway_config:unknown()),
+    lists:foreach(fun(Line) -> ?LOG_WARNING("beamway: ~ts", [Line]) end, beamway_config:without_effect()),
     case beamway_config:read() of
         {ok, Config} ->
             Config;
@@ -205,8 +205,8 @@ only_inet(Config) -> Config#{links := [inet]}.
 log_only_inet(Reason) ->
     ?LOG_ERROR("beamway: ~ts; this node has no links but over inet, OTP's own port", [Reason]).
 
-largest_extension(#{links := Links, whole_messages := Whole}) ->
-    #{host => beamway_host:digest(), links => [Kind || Kind <- Links, beamway_kind:is_ring(Kind)], whole_messages => Whole, takes_tls_over => false}.
+largest_extension(#{links := Links}) ->
+    #{host => beamway_host:digest(), links => [Kind || Kind <- Links, beamway_kind:is_ring(Kind)], takes_tls_over => false}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.

@@ -19,13 +19,11 @@
 -define(EXTENSION_MAGIC, "BWay").
 -define(EXTENSION_VERSION, 1).
 -define(PACKET_VERSION, 1).
--define(WANTS_WHOLE_MESSAGES, 2).
 -define(TAKES_TLS_OVER, 8).
 -define(ADDRESSES_MAX, 16).
 
 -type extension() :: #{host := <<_:128>>,
                        links := [beamway_kind:ring()],
-                       whole_messages := boolean(),
                        takes_tls_over := boolean()}.
 %% `host': a digest that is the same for two nodes only if they run under the same kernel.
 %% `links': what the node allows besides its stream; `rdma' only if it has a device that can be used now.
@@ -50,8 +48,8 @@
 %% @doc The bytes that follow the node name. What a later version may do without a new number: append
 %% fields. With a new number: change everything but the magic, the place of the number and the length.
 -spec encode_extension(extension()) -> binary().
-encode_extension(#{host := Host, links := Links, whole_messages := Whole, takes_tls_over := Takes}) ->
-    Flags = beamway_kind:to_flags(Links) bor flag(Whole, ?WANTS_WHOLE_MESSAGES) bor flag(Takes, ?TAKES_TLS_OVER),
+encode_extension(#{host := Host, links := Links, takes_tls_over := Takes}) ->
+    Flags = beamway_kind:to_flags(Links) bor flag(Takes, ?TAKES_TLS_OVER),
     Body = <<Host:16/binary, Flags:16>>,
     <<?EXTENSION_MAGIC, ?EXTENSION_VERSION, (byte_size(Body)):16, Body/binary>>.
 
@@ -81,7 +79,6 @@ decode_extension(<<?EXTENSION_MAGIC, ?EXTENSION_VERSION, Len:16, Body:Len/binary
         <<Host:16/binary, Flags:16, _Later/binary>> ->
             {ok, #{host => Host,
                    links => beamway_kind:from_flags(Flags),
-                   whole_messages => Flags band ?WANTS_WHOLE_MESSAGES =/= 0,
                    takes_tls_over => Flags band ?TAKES_TLS_OVER =/= 0}};
         _ ->
             none

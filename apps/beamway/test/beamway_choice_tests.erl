@@ -5,8 +5,8 @@
 -include_lib("eunit/include/eunit.hrl").
 
 sides() ->
-    [#{host => Host, links => Links, whole_messages => Whole, takes_tls_over => Whole}
-     || Host <- [<<1:128>>, <<2:128>>], Links <- [[], [shm], [rdma], [shm, rdma]], Whole <- [true, false]].
+    [#{host => Host, links => Links, takes_tls_over => Takes}
+     || Host <- [<<1:128>>, <<2:128>>], Links <- [[], [shm], [rdma], [shm, rdma]], Takes <- [true, false]].
 
 kind(Ring) when Ring =:= shm; Ring =:= rdma -> Ring;
 kind({stream, Reason}) when is_binary(Reason) -> stream.
@@ -29,7 +29,7 @@ rdma_where_both_allow_it_and_shm_is_not_to_be_had_test_() ->
 both(Link, LinksA, LinksB) -> lists:member(Link, LinksA) andalso lists:member(Link, LinksB).
 
 reasons_test() ->
-    Allows = #{host => <<1:128>>, links => [shm], whole_messages => false, takes_tls_over => false},
+    Allows = #{host => <<1:128>>, links => [shm], takes_tls_over => false},
     Forbids = Allows#{links := []},
     Elsewhere = Allows#{host := <<3:128>>},
     ?assertEqual({stream, <<"the peer does not speak beamway">>}, beamway_choice:choose(Allows, none)),
@@ -46,12 +46,6 @@ reasons_test() ->
                  beamway_choice:choose(Forbids#{links := [rdma]}, {ok, Allows})),
     ?assertEqual({stream, <<"shared memory is off on the peer">>},
                  beamway_choice:choose(Allows, {ok, Forbids})).
-
-whole_messages_only_where_a_ring_is_likely_test_() ->
-    [?_assertEqual((WholeA orelse WholeB) andalso kind(beamway_choice:choose(A, {ok, B})) =/= stream,
-                   beamway_choice:whole_messages(A, {ok, B}))
-     || #{whole_messages := WholeA} = A <- sides(), #{whole_messages := WholeB} = B <- sides()]
-        ++ [?_assertNot(beamway_choice:whole_messages(A, B)) || A <- sides(), B <- [none, {other_version, 2}]].
 
 tls_is_taken_over_by_both_or_by_none_test_() ->
     Says = fun(true) -> true; ({false, Reason}) when is_binary(Reason) -> false end,

@@ -7,7 +7,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
          end_per_testcase/2]).
--export([busy_port_and_recovery/1, kill_under_load/1, kill_of_an_idle_peer/1, kill_leaves_no_file/1,
+-export([busy_port_and_recovery/1, kill_under_load/1, kill_of_an_idle_peer/1, kill_leaves_no_file/1, kill_within_a_message/1,
          halt_leaves_no_hole/1, halt_with_stopped_peer/1, halt_without_flush/1, last_words/1, last_words_of_the_killed/1]).
 
 %% So many have arrived for sure when a node halts.
@@ -24,7 +24,7 @@ groups() ->
       [{kill_leaves_no_file, [beamway_shm]}, {kill_of_an_idle_peer, [inet_tcp, beamway_tcp, beamway_shm]},
        {halt_with_stopped_peer, [beamway_tcp, beamway_shm, beamway_rdma]}],
       beamway_carrier:groups(
-        [busy_port_and_recovery, kill_under_load, kill_of_an_idle_peer, kill_leaves_no_file, halt_leaves_no_hole,
+        [busy_port_and_recovery, kill_under_load, kill_of_an_idle_peer, kill_leaves_no_file, kill_within_a_message, halt_leaves_no_hole,
          halt_with_stopped_peer, halt_without_flush, last_words, last_words_of_the_killed])).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
@@ -202,6 +202,31 @@ kill_leaves_no_file(_Config) ->
     after
         ok = file:del_dir_r(Dir)
     end.
+
+%% A peer that sends messages of 16 MB is killed: those that are complete arrive, and what has come of the next one goes with the connection.
+kill_within_a_message(Config) ->
+    Carrier = beamway_carrier:carrier(Config),
+    {ok, Survivor, _} = beamway_peer:start(Carrier),
+    Binaries = fun() -> beamway_peer:call(Survivor, erlang, memory, [binary]) end,
+    [begin
+         {ok, Victim, VictimNode} = beamway_peer:start(Carrier),
+         ok = beamway_peer:connect_both(Carrier, Victim, Survivor),
+         Before = Binaries(),
+         Collector = beamway_peer:collector(Survivor, VictimNode, fun(Number, Data) -> Data =:= binary:copy(<<Number:16>>, 8000000) end),
+         ok = peer:cast(Victim, erlang, apply, [fun() -> send_large(Collector, 1) end, []]),
+         true = beamway_peer:wait_until(fun() -> Binaries() > Before + 8000000 end, 30000),
+         ok = beamway_peer:kill9(Victim),
+         Messages = beamway_peer:wait_until(fun() -> beamway_peer:given(Survivor, Collector) end, 30000),
+         ct:log("~b messages arrived", [length(Messages)]),
+         Messages = lists:seq(1, length(Messages)),
+         true = beamway_peer:call(Survivor, erlang, apply, [fun() -> exit(Collector, kill) end, []]),
+         true = beamway_peer:wait_until(fun() -> Binaries() < Before + 4000000 end, 30000)
+     end || _ <- lists:seq(1, beamway_carrier:rounds(3, 20))],
+    ok.
+
+send_large(To, Number) ->
+    To ! {Number, binary:copy(<<Number:16>>, 8000000)},
+    send_large(To, Number + 1).
 
 %% --- halt --------------------------------------------------------------------------------------------
 

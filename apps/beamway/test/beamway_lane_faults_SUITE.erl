@@ -60,7 +60,7 @@ call(Config, Options) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, TcpPort, [binary, {active, false}]),
     {#{peer => Peer, owner => Owner}, Socket}.
 
-hello() -> packet(beamway_wire:encode_extension(#{host => <<0:128>>, links => [], whole_messages => false, takes_tls_over => false})).
+hello() -> packet(beamway_wire:encode_extension(#{host => <<0:128>>, links => [], takes_tls_over => false})).
 
 packet(Bytes) -> [<<(byte_size(Bytes)):16>>, Bytes].
 

@@ -5,8 +5,7 @@
 %% nothing but the message passes over the carrier, and a byte lost, doubled or moved is seen. The
 %% block that payloads repeat has a prime length, so a misplaced fragment never looks right.
 %%
-%% The group `beamway_small' has a ring of 64 KB and whole messages (no fragments): everything
-%% larger streams through a ring that cannot hold it. Environment: `BEAMWAY_TEST_LONG=1' repeats
+%% The group `beamway_small' has a ring of 64 KB, which cannot hold a fragment of a larger message. Environment: `BEAMWAY_TEST_LONG=1' repeats
 %% the sizes around the ring byte by byte and takes more talkers; `BEAMWAY_TEST_HUGE=1' adds one
 %% message of 2.2 GB, which needs about 10 GB of memory.
 -module(beamway_messages_SUITE).
@@ -16,7 +15,7 @@
 -export([small_sizes/1, fragment_sizes/1, ring_sizes/1, large_sizes/1, huge_message/1,
          binaries/1, bitstrings/1, funs/1, maps/1, lists/1, atoms/1, numbers/1, process_terms/1,
          nested_terms/1, thousand_talkers/1, order/1, order_of_mixed_sizes/1, atom_cache_churn/1,
-         one_way_flood/1]).
+         large_terms_beside_churn/1, one_way_flood/1]).
 
 -define(FRAGMENT_BYTES, 65536).
 -define(RING_BYTES, #{beamway_small => 65536}).
@@ -34,7 +33,8 @@ groups() ->
         ?CARRIERS,
         [small_sizes, fragment_sizes, ring_sizes, large_sizes, huge_message,
          binaries, bitstrings, funs, maps, lists, atoms, numbers, process_terms, nested_terms,
-         thousand_talkers, order, order_of_mixed_sizes, atom_cache_churn, one_way_flood])).
+         thousand_talkers, order, order_of_mixed_sizes, atom_cache_churn,
+         large_terms_beside_churn, one_way_flood])).
 
 %% It takes a minute and 12 GB: over one carrier, unless others are named.
 huge_carriers("") -> [beamway_shm];
@@ -355,6 +355,33 @@ atom_cache_churn(Config) ->
          end || {Pid, Monitor} <- Workers],
         ok
     end).
+
+%% Large terms of all kinds both ways, while others renew the cache entries to which their headers refer.
+large_terms_beside_churn(Config) ->
+    {PeerA, _} = beamway_carrier:peers(Config),
+    {NodeA, NodeB} = beamway_carrier:nodes(Config),
+    Rounds = beamway_carrier:rounds(300, 3000),
+    Work = fun(To) ->
+                   [fun() -> [echo_terms(To, large_terms(Seed)) || _ <- [1, 2, 3]] end || Seed <- [1, 2, 3]]
+                       ++ [fun() -> churn(To, Rounds) end || _ <- [1, 2]]
+           end,
+    ok = beamway_peer:run(PeerA, fun() ->
+        Workers = [spawn_monitor(One) || One <- Work(NodeB)] ++ [spawn_monitor(NodeB, One) || One <- Work(NodeA)],
+        [receive {'DOWN', Monitor, process, Pid, Reason} -> normal = Reason
+         after 120000 -> error(workers_hang)
+         end || {Pid, Monitor} <- Workers],
+        ok
+    end, 200000).
+
+large_terms(Seed) ->
+    Atoms = [churn_atom(Seed * 50 + N) || N <- lists:seq(1, 40)],
+    Payload = payload(Seed, 3000000),
+    [{Atoms, Payload},
+     {Seed, lists:append(lists:duplicate(3000, Atoms))},
+     maps:from_list([{{churn_atom(Seed * 7 + N rem 90), N}, <<N:800>>} || N <- lists:seq(1, 2000)]),
+     {fun() -> {Atoms, Payload} end, make_ref(), self(), list_to_tuple(lists:seq(1, 100000))},
+     [{churn_atom(N), payload(N, N * 100)} || N <- lists:seq(1, 150)],
+     {payload(Seed, 70000), hd(Atoms)}].
 
 churn(Node, Rounds) ->
     Echo = spawn_link(Node, fun beamway_peer:echo/0),

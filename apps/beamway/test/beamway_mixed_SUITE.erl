@@ -67,9 +67,9 @@ who_calls(Config) ->
      end || Order <- [[own, other], [other, own]]],
     ok.
 
-%% What only one of the two has set holds for the link: whole messages, and the smaller ring.
+%% What only one of the two has set holds for the link: the smaller ring.
 options_of_one_side(Config) ->
-    Set = [{"BEAMWAY_WHOLE_MESSAGES", "true"}, {"BEAMWAY_RING_BYTES", "131072"}],
+    Set = [{"BEAMWAY_RING_BYTES", "131072"}],
     [begin
          Pair = [start(Config, Otp, #{env => Env}) || {Otp, Env} <- Sides],
          ok = connect_all(Config, Pair),

@@ -47,7 +47,7 @@ every_fault(Config) ->
     Faults = [{stop, 2, 1500}, {fill_ring, 3, 1}, {clock_jump, 2, -3600}, {no_descriptors, 1, 500}, {cut_tcp, 2, 3},
               {slow_reader, 3, 700}, {kill, 1}, {wait, 300}, {restart, 1, #{ring_bytes => 65536}},
               {restart, 2, #{wire => another}}],
-    Schedule = #{nodes => [#{ring_bytes => 65536, whole_messages => true}, #{poll_us => 0}, #{}], faults => Faults},
+    Schedule = #{nodes => [#{ring_bytes => 65536}, #{poll_us => 0}, #{}], faults => Faults},
     #{faults := Executed} = Result = beamway_nemesis:run(Schedule, carrier(Config)),
     ok = clean(Schedule, Result),
     %% A dead node is only started, which is no fault.

@@ -6,7 +6,7 @@
 -module(beamway_options_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
--export([invalid_options/1, unknown_parameter/1, the_best_of_links/1, no_ring_memory_for_tcp/1, ring_limit/1, ring_limit_of_small_rings/1,
+-export([invalid_options/1, unknown_parameter/1, retired_option/1, the_best_of_links/1, no_ring_memory_for_tcp/1, ring_limit/1, ring_limit_of_small_rings/1,
          ring_limit_after_refusal/1, socket_dir_not_usable/1, socket_dir_in_another_locale/1]).
 
 -import(beamway_friends, [under_test/1, log_file/1, falls_back/4, falls_back/5, has_line/2, problem_lines/1]).
@@ -18,7 +18,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 all() -> beamway_carrier:all([beamway_shm]).
 
 groups() ->
-    beamway_carrier:groups([beamway_shm], [invalid_options, unknown_parameter, the_best_of_links, no_ring_memory_for_tcp, ring_limit, ring_limit_of_small_rings,
+    beamway_carrier:groups([beamway_shm], [invalid_options, unknown_parameter, retired_option, the_best_of_links, no_ring_memory_for_tcp, ring_limit, ring_limit_of_small_rings,
                                            ring_limit_after_refusal, socket_dir_not_usable, socket_dir_in_another_locale]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
@@ -38,7 +38,6 @@ invalid_options(Config) ->
                                       {"BEAMWAY_RING_BYTES", "ring_bytes", "4MB"},
                                       {"BEAMWAY_LINKS", "links", "warp"},
                                       {"BEAMWAY_LINKS", "links", ","},
-                                      {"BEAMWAY_WHOLE_MESSAGES", "whole_messages", "maybe"},
                                       {"BEAMWAY_POLL_US", "poll_us", "-5"},
                                       {"BEAMWAY_RING_LIMIT_BYTES", "ring_limit_bytes", "lots"},
                                       {"BEAMWAY_SOCKET_DIR", "socket_dir", "relative/dir"}]],
@@ -52,6 +51,20 @@ unknown_parameter(Config) ->
     [_] = problem_lines([Log]),
     #{ring_bytes := 65536, links := [_, _ | _]} = beamway_peer:call(Peer, beamway_links, config, []),
     ok = beamway_peer:stop(Peer).
+
+%% An option that an older version had is said to have no effect, once and wherever it is set, and the others hold.
+retired_option(Config) ->
+    [begin
+         Log = log_file(Config),
+         {ok, Peer, _} = beamway_peer:start(beamway_shm, Set#{log => Log}),
+         _ = beamway_peer:wait_until(fun() -> has_line([Log], ["whole_messages no longer has an effect", "BEAMWAY_WHOLE_MESSAGES"]) end, ?WAIT_MS),
+         [_] = problem_lines([Log]),
+         #{links := [_, _ | _]} = Options = beamway_peer:call(Peer, beamway_links, config, []),
+         false = maps:is_key(whole_messages, Options),
+         ok = beamway_peer:stop(Peer)
+     end || Set <- [#{args => ["-hidden", "-beamway", "whole_messages", "true"]},
+                    #{args => ["-hidden"], env => [{"BEAMWAY_WHOLE_MESSAGES", "true"}]}]],
+    ok.
 
 %% Of the kinds that are named the best one carries; OTP's own port needs no naming and contradicts nothing.
 the_best_of_links(Config) ->

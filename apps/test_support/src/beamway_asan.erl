@@ -8,11 +8,11 @@
 -define(BYTES, 1000000).
 -define(MESSAGES, 20). %% of one that leaks, old memory may still hold the address
 
-%% @doc Two nodes with the driver beside this `ebin' connect, send messages that are gathered, disconnect and
+%% @doc Two nodes with the driver beside this `ebin' connect, send messages that come in fragments, disconnect and
 %% end. A planted fault ends them earlier; that is not for this function to judge.
 -spec live(file:filename()) -> ok.
 live(Ebin) ->
-    Options = #{ebin => Ebin, env => [{"BEAMWAY_WHOLE_MESSAGES", "true"}]},
+    Options = #{ebin => Ebin},
     try {beamway_peer:start(beamway_shm, Options), beamway_peer:start(beamway_shm, Options)} of
         {{ok, PeerA, NodeA}, {ok, PeerB, NodeB}} -> talk(PeerA, NodeA, PeerB, NodeB)
     catch

@@ -159,7 +159,7 @@ clock_file(N, Dir) -> filename:join(Dir, lists:concat(["clock-", N])).
 
 option_variables(Options) ->
     [{"BEAMWAY_" ++ string:uppercase(atom_to_list(Name)), lists:flatten(io_lib:format("~p", [Value]))}
-     || {Name, Value} <- maps:to_list(maps:with([ring_bytes, whole_messages, poll_us], Options))].
+     || {Name, Value} <- maps:to_list(maps:with([ring_bytes, poll_us], Options))].
 
 alive(#run{nodes = Nodes}) ->
     [{N, Node} || {N, #{peer := _} = Node} <- lists:sort(maps:to_list(Nodes))].

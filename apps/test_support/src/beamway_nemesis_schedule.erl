@@ -18,7 +18,6 @@
 -type schedule() :: #{nodes := [options()], faults := [fault()]}.
 -type options() :: #{carrier => tcp | stock,          %% else that of the run
                      ring_bytes => pos_integer(),
-                     whole_messages => boolean(),
                      poll_us => non_neg_integer(),
                      wire => another}.                %% speaks another version of the agreement
 -type fault() :: {wait, Ms :: pos_integer()}
@@ -68,9 +67,8 @@ generate(Seed, Limits) ->
 
 node_options(R0) ->
     {Ring, R1} = pick(?RINGS, R0),
-    {Whole, R2} = pick([false, false, true], R1),
-    {Poll, R3} = pick([200, 0], R2),
-    {#{ring_bytes => Ring, whole_messages => Whole, poll_us => Poll}, R3}.
+    {Poll, R2} = pick([200, 0], R1),
+    {#{ring_bytes => Ring, poll_us => Poll}, R2}.
 
 %% Another version or another carrier, now and then: then the two meet on TCP.
 new_options(R0) ->
@@ -181,7 +179,6 @@ options_error(Other) ->
 
 is_option({carrier, Carrier}) -> lists:member(Carrier, [tcp, stock]);
 is_option({ring_bytes, Bytes}) -> is_integer(Bytes) andalso Bytes >= 65536 andalso Bytes band (Bytes - 1) =:= 0;
-is_option({whole_messages, Whole}) -> is_boolean(Whole);
 is_option({poll_us, Us}) -> is_integer(Us) andalso Us >= 0 andalso Us =< 1000;
 is_option({wire, another}) -> true;
 is_option(_) -> false.

@@ -8,8 +8,8 @@
 %%
 %% The carriers: `inet_tcp' is stock distribution, the oracle that proves a test itself;
 %% `beamway_inet' is Beamway with its kill switch on. `beamway_tcp' is its own link over TCP. `beamway_shm' is Beamway with
-%% default options. `beamway_small' is `beamway_shm' with the smallest ring and whole messages, so that messages
-%% stream through a ring that cannot hold them. `beamway_rdma' has rdma forced. `beamway_tls' has its own link over TLS, `beamway_ssl' goes on in ssl's processes, `beamway_tls_shm' is TLS with
+%% default options. `beamway_small' is `beamway_shm' with the smallest ring, which
+%% cannot hold a whole fragment. `beamway_rdma' has rdma forced. `beamway_tls' has its own link over TLS, `beamway_ssl' goes on in ssl's processes, `beamway_tls_shm' is TLS with
 %% default options, `inet_tls' is OTP's own; they need {@link beamway_certificates:prepare/1}.
 %%
 %% `BEAMWAY_TEST_WRAPPER' in the environment names a program that stands before every node's `erl' and
@@ -558,7 +558,7 @@ environment(Carrier) ->
 
 carrier_environment(Carrier) when Carrier =:= beamway_tcp; Carrier =:= beamway_tls -> #{"BEAMWAY_LINKS" => "tcp"};
 carrier_environment(Carrier) when Carrier =:= beamway_inet; Carrier =:= beamway_ssl -> #{"BEAMWAY_LINKS" => "inet"};
-carrier_environment(beamway_small) -> #{"BEAMWAY_RING_BYTES" => "65536", "BEAMWAY_WHOLE_MESSAGES" => "true"};
+carrier_environment(beamway_small) -> #{"BEAMWAY_RING_BYTES" => "65536"};
 carrier_environment(beamway_rdma) -> #{"BEAMWAY_LINKS" => "rdma,tcp"};
 carrier_environment(_) -> #{}.
 

@@ -30,10 +30,10 @@ static inline void planted_driver_free(void *at)
 }
 #define driver_free planted_driver_free
 
-#elif defined(PLANT_OVERFLOW) /* a large frame is written past the end of its binary */
+#elif defined(PLANT_OVERFLOW) /* a joined signal is written past the end of its binary */
 static inline ErlDrvBinary *planted_alloc_binary(ErlDrvSizeT size)
 {
-    ErlDrvBinary *binary = driver_alloc_binary(size > 100000 ? size - 64 : size);
+    ErlDrvBinary *binary = driver_alloc_binary(size > 100000 ? size - 65536 : size);
 
     binary->orig_size = (ErlDrvSInt)size;
     return binary;
