@@ -67,7 +67,7 @@ typedef struct {
     bool is_cut;
 } place_t;
 
-static void skip(place_t *place, uint64_t bytes)
+static void skip_pieces(place_t *place, uint64_t bytes)
 {
     while (place->count > 0 && bytes >= place->iov->iov_len - place->offset) {
         bytes -= place->iov->iov_len - place->offset;
@@ -81,7 +81,21 @@ static void skip(place_t *place, uint64_t bytes)
         place->is_cut = true;
 }
 
-static uint64_t number(place_t *place, unsigned bytes)
+/* Most of what is read is in one piece. */
+static inline bool has_in_piece(const place_t *place, uint64_t bytes)
+{
+    return place->count > 0 && bytes < place->iov->iov_len - place->offset;
+}
+
+static inline void skip(place_t *place, uint64_t bytes)
+{
+    if (has_in_piece(place, bytes))
+        place->offset += bytes;
+    else
+        skip_pieces(place, bytes);
+}
+
+static uint64_t number_in_pieces(place_t *place, unsigned bytes)
 {
     uint64_t value = 0;
 
@@ -97,6 +111,17 @@ static uint64_t number(place_t *place, unsigned bytes)
         return value;
     place->is_cut = true;
     return 0;
+}
+
+static inline uint64_t number(place_t *place, unsigned bytes)
+{
+    uint64_t value;
+
+    if (!has_in_piece(place, bytes))
+        return number_in_pieces(place, bytes);
+    value = bw_number((const uint8_t *)place->iov->iov_base + place->offset, (int)bytes);
+    place->offset += bytes;
+    return value;
 }
 
 static void add(bw_dist_entries_t *entries, unsigned entry)
