@@ -20,8 +20,9 @@
 #include "pump.h"
 #include "reply.h"
 #include "rounds.h"
+#include "senders.h"
 
-#define ABI_VERSION 10 /* of the commands below: beamway_port.erl has the same number */
+#define ABI_VERSION 11 /* of the commands below: beamway_port.erl has the same number */
 #define FLUSH_MS 1     /* how long what was sent waits at most for the flusher */
 #define CHECK_MS 1000  /* how often idle memory is looked for, and the patience of a last flush */
 
@@ -36,13 +37,8 @@ enum {
     COMMAND_RECEIVE,      /* -> 1 if there will never be more, bytes_in:64 */
     COMMAND_PACKETS,      /* what was read of the connection before -> ; frames are packets */
     COMMAND_LOOK,         /* -> 1 to look again, 0 to wait for `look` */
-    COMMAND_FLUSH,        /* -> ; the caller gets `flush` when it shall do so again, {hold, Pid} and
-                             {release, Pid} for senders that shall wait and may go on, {ask, Pid, Key,
-                             Patience} for one that shall wait if the VM suspends it, and `watch` when
-                             it shall begin to watch */
-    COMMAND_WATCH,        /* -> 1 to watch again some 50 ms later, 0 to wait for `watch` */
-    COMMAND_ANSWER /* key:64, 1 if the VM suspends that sender, 2 if it is gone, else 0 -> 1 to
-                      hold it */
+    COMMAND_FLUSH /* -> ; the caller gets `flush` when it shall do so again, and the messages of
+                     senders.h */
 };
 
 #define STATS_COUNT 14
@@ -60,10 +56,9 @@ typedef struct {
     unsigned long flush_ms;
     int64_t check_at_ms;
     ErlDrvTermData poller; /* gets the atom `look` when it shall look at the ring */
-    bool has_flusher;
-    bool is_flush_asked;    /* and the flusher has not come yet */
-    ErlDrvTermData flusher; /* gets the atom `flush` */
-    ErlDrvTermData flush_atom, hold_atom, release_atom, ask_atom, watch_atom;
+    senders_t senders;     /* and the flusher, which also gets the atom `flush` */
+    bool is_flush_asked;   /* and the flusher has not come yet */
+    ErlDrvTermData flush_atom;
     bw_rounds_t rounds;
     uint64_t out_at_check;  /* bytes written when the check was set */
     uint64_t queued_before; /* bytes when the wait of is_closing was set */
@@ -236,45 +231,6 @@ static bool flush(bw_port_t *self)
     return self->lane.is_on ? lane_flush(&self->lane) : pump_flush(&self->pump);
 }
 
-static void tell_flusher(bw_port_t *self, ErlDrvTermData *message, int words)
-{
-    (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->flusher, message, words);
-}
-
-static void tell_of_sender(bw_port_t *self, const bw_sender_change_t *change)
-{
-    ErlDrvUInt64 key = change->key;
-    ErlDrvTermData ask[] = {ERL_DRV_ATOM,   self->ask_atom,
-                            ERL_DRV_PID,    (ErlDrvTermData)change->pid,
-                            ERL_DRV_UINT64, (ErlDrvTermData)&key,
-                            ERL_DRV_UINT,   (ErlDrvTermData)change->patience,
-                            ERL_DRV_TUPLE,  4};
-    ErlDrvTermData other[] = {
-        ERL_DRV_ATOM,  change->state == BW_SENDER_HELD ? self->hold_atom : self->release_atom,
-        ERL_DRV_PID,   (ErlDrvTermData)change->pid,
-        ERL_DRV_TUPLE, 2};
-
-    if (change->state == BW_SENDER_ASKED)
-        tell_flusher(self, ask, sizeof ask / sizeof *ask);
-    else
-        tell_flusher(self, other, sizeof other / sizeof *other);
-}
-
-/* Senders that have filled the link on their own are held by the flusher, which also watches a peer
- * for which much waits. After whatever puts frames in or takes them out. */
-static void tell_of_senders(bw_port_t *self)
-{
-    ErlDrvTermData watch[] = {ERL_DRV_ATOM, self->watch_atom};
-    bw_sender_change_t change;
-
-    if (!self->has_flusher)
-        return;
-    while (pump_next_change(&self->pump, &change))
-        tell_of_sender(self, &change);
-    if (pump_begins_watch(&self->pump))
-        tell_flusher(self, watch, 2);
-}
-
 /* After whatever may have sent; as fail(), last. */
 static void after_drain(bw_port_t *self, bool is_sound)
 {
@@ -282,7 +238,7 @@ static void after_drain(bw_port_t *self, bool is_sound)
         fail(self);
         return;
     }
-    tell_of_senders(self);
+    senders_tell(&self->senders);
     end_if_cut(self);
 }
 
@@ -301,8 +257,8 @@ static bool command_flush(bw_port_t *self)
         return true;
     }
     (void)pump_defer(&self->pump);
-    self->flusher = driver_caller(self->pump.port);
-    self->has_flusher = true;
+    self->senders.flusher = driver_caller(self->pump.port);
+    self->senders.has_flusher = true;
     self->is_flush_asked = false;
     is_sound = flush(self);
     if (is_sound)
@@ -311,26 +267,14 @@ static bool command_flush(bw_port_t *self)
     return true;
 }
 
-static bool command_watch(bw_port_t *self, reply_t *reply)
+static bool command_senders(bw_port_t *self, unsigned int command, const char *data, size_t len,
+                            reply_t *reply)
 {
-    bool again = false, is_sound;
+    bool is_sound;
 
-    if (!self->pump.link || self->lane.is_on)
+    if (!self->pump.link || self->lane.is_on ||
+        !senders_command(&self->senders, command, data, len, reply, &is_sound))
         return false;
-    is_sound = pump_watch(&self->pump, &again);
-    reply_number(reply, again, 1);
-    after_drain(self, is_sound);
-    return true;
-}
-
-static bool command_answer(bw_port_t *self, uint64_t key, uint8_t answer, reply_t *reply)
-{
-    bool is_held = false, is_sound;
-
-    if (!self->pump.link || self->lane.is_on || answer > BW_ANSWER_GONE)
-        return false;
-    is_sound = pump_answer(&self->pump, key, answer, &is_held);
-    reply_number(reply, is_held, 1);
     after_drain(self, is_sound);
     return true;
 }
@@ -414,9 +358,9 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_FLUSH:
         return command_flush(self);
     case COMMAND_WATCH:
-        return len == 0 && command_watch(self, reply);
     case COMMAND_ANSWER:
-        return len == 9 && command_answer(self, bw_number(data, 8), (uint8_t)data[8], reply);
+    case COMMAND_CLASSES:
+        return command_senders(self, command, data, len, reply);
     case COMMAND_LOOK:
         return self->lane.is_on ? lane_look(&self->lane, reply)
                                 : self->active && command_look(self, reply);
@@ -461,12 +405,9 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
         .pump.port = port,
         .establish.port = port,
         .flush_atom = driver_mk_atom("flush"),
-        .hold_atom = driver_mk_atom("hold"),
-        .release_atom = driver_mk_atom("release"),
-        .ask_atom = driver_mk_atom("ask"),
-        .watch_atom = driver_mk_atom("watch"),
     };
     self->lane = (lane_t){.pump = &self->pump, .guard = -1};
+    senders_init(&self->senders, &self->pump);
     set_port_control_flags(port, PORT_CONTROL_FLAG_BINARY);
     return (ErlDrvData)self;
 }
@@ -512,7 +453,7 @@ static bool flush_soon(bw_port_t *self)
     }
     if (!self->is_flush_asked)
         bw_rounds_forget(&self->rounds, bw_now_us());
-    if (!self->has_flusher || bw_rounds_are_single(&self->rounds))
+    if (!self->senders.has_flusher || bw_rounds_are_single(&self->rounds))
         return flush(self);
     if (self->pump.spinning) {
         set_flush(self, FLUSH_MS);
@@ -523,8 +464,8 @@ static bool flush_soon(bw_port_t *self)
         return true;
     }
     if (!self->is_flush_asked)
-        self->is_flush_asked =
-            erl_drv_send_term(driver_mk_port(self->pump.port), self->flusher, message, 2) > 0;
+        self->is_flush_asked = erl_drv_send_term(driver_mk_port(self->pump.port),
+                                                 self->senders.flusher, message, 2) > 0;
     set_flush(self, FLUSH_MS);
     return self->is_flush_asked || flush(self);
 }
@@ -539,7 +480,7 @@ static void drv_outputv(ErlDrvData data, ErlIOVec *ev)
         fail(self);
         return;
     }
-    tell_of_senders(self);
+    senders_tell(&self->senders);
     check_later(self);
     lane_written(&self->lane);
     end_if_cut(self);
@@ -574,7 +515,7 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
         lane_after(&self->lane, result);
         return;
     }
-    tell_of_senders(self);
+    senders_tell(&self->senders);
     if (result == WAKE_LOOKING)
         call_poller(self);
     end_if_over(self, result);
@@ -588,7 +529,7 @@ static void drv_ready_output(ErlDrvData data, ErlDrvEvent event)
     wake_result_t result = pump_ready(&self->pump, true);
 
     (void)event;
-    tell_of_senders(self);
+    senders_tell(&self->senders);
     end_if_cut(self);
     end_if_over(self, result);
 }

@@ -3,9 +3,12 @@
 
 #include <stdlib.h>
 
-/* A process with a sequence of fragments that is not complete, or with frames that wait. */
+/* A process with a sequence of fragments that is not complete, or with frames that wait behind
+ * fragments, or with another class than normal. */
 struct bw_sender {
+    bw_turn_t turn; /* first; in use while the first frame in the queue is a continuation */
     uint64_t pid, sequence;
+    bw_class_t class;
     bool is_open;                  /* more fragments of the sequence will come */
     bw_sender_state_t state, told; /* now, and as the user knows */
     bool is_suspendable;           /* the VM has suspended it at a busy port */
@@ -17,7 +20,6 @@ struct bw_sender {
     uint64_t message_under_way;    /* the one of the first frame in the queue */
     uint64_t bytes_under_way;      /* of that message, in the queue */
     bw_sender_t *next_by_pid, *next_by_sequence;
-    bw_sender_t *last_turn, *next_turn; /* while the first frame in the queue is a continuation */
     bw_sender_t *next_changed;
 };
 
@@ -108,6 +110,7 @@ static bw_sender_t *find_or_make(bw_scheduler_t *self, uint64_t pid)
     if (!sender)
         return NULL;
     sender->pid = pid;
+    sender->class = BW_CLASS_NORMAL;
     sender->limit = self->sender_bytes;
     if (!insert(self, &self->by_pid, sender)) {
         free(sender);
@@ -116,10 +119,22 @@ static bw_sender_t *find_or_make(bw_scheduler_t *self, uint64_t pid)
     return sender;
 }
 
+static bool is_idle(const bw_sender_t *sender)
+{
+    return !sender->is_open && sender->frames == 0 && !sender->is_changed;
+}
+
+/* Of a sender that has a class nothing stays but that. */
 static void free_if_idle(bw_scheduler_t *self, bw_sender_t *sender)
 {
-    if (sender->is_open || sender->frames > 0 || sender->is_changed)
+    if (!is_idle(sender))
         return;
+    if (sender->class != BW_CLASS_NORMAL) {
+        sender->limit = self->sender_bytes;
+        sender->is_suspendable = false;
+        sender->told = BW_SENDER_FREE;
+        return;
+    }
     take_out(self, &self->by_pid, sender);
     free(sender);
 }
@@ -253,43 +268,46 @@ static bw_scheduled_t *pop(bw_scheduled_queue_t *queue)
     return frame;
 }
 
-/* Frames that are no continuations and wait for no frame of their sender, the oldest first. */
-static void make_ready(bw_scheduler_t *self, bw_scheduled_t *frame)
+/* Puts it behind those that are older, the search for which begins at `place`. */
+static void make_ready_behind(bw_scheduled_queue_t *ready, bw_scheduled_t **place,
+                              bw_scheduled_t *frame)
 {
-    bw_scheduled_t **place = &self->ready.first;
-
-    self->counts.ready_bytes += frame->bytes;
-    if (*place && self->ready.last->number < frame->number)
-        place = &self->ready.last->ready;
     while (*place && (*place)->number < frame->number)
         place = &(*place)->ready;
     frame->ready = *place;
     *place = frame;
     if (!frame->ready)
-        self->ready.last = frame;
+        ready->last = frame;
 }
 
-static void begin_turn(bw_scheduler_t *self, bw_sender_t *sender)
+/* A frame that is no continuation waits for no frame of its sender from now on. */
+static void make_ready(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
-    sender->next_turn = NULL;
-    sender->last_turn = self->turns ? self->last_turn : NULL;
-    *(self->turns ? &self->last_turn->next_turn : &self->turns) = sender;
-    self->last_turn = sender;
+    bw_scheduled_queue_t *ready = &self->classes[frame->class].ready;
+    bool is_youngest = ready->first && ready->last->number < frame->number;
+
+    self->counts.ready_bytes += frame->bytes;
+    make_ready_behind(ready, is_youngest ? &ready->last->ready : &ready->first, frame);
 }
 
-static void end_turn(bw_scheduler_t *self, bw_sender_t *sender)
+static bw_turns_t *turns_of(bw_scheduler_t *self, const bw_sender_t *sender)
 {
-    *(sender->last_turn ? &sender->last_turn->next_turn : &self->turns) = sender->next_turn;
-    *(sender->next_turn ? &sender->next_turn->last_turn : &self->last_turn) = sender->last_turn;
+    return &self->classes[sender->class].turns;
 }
 
 /* The frame is the first of its sender's queue now. */
 static void come_first(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
-    if (frame->kind == BW_DIST_REST)
-        begin_turn(self, frame->sender);
-    else
+    bw_sender_t *sender = frame->sender;
+
+    if (frame->kind == BW_DIST_REST) {
+        sender->turn.left = frame->fragment;
+        sender->turn.number = frame->number;
+        bw_turns_put(turns_of(self, sender), &sender->turn);
+    } else {
+        frame->class = sender->class;
         make_ready(self, frame);
+    }
 }
 
 /* The frame waits for others than barriers from now on. */
@@ -352,6 +370,10 @@ static bool find_sender(bw_scheduler_t *self, bw_scheduled_t *frame, const bw_di
         /* One that has no fragments here needs no queue: frames that are ready keep their order. */
         sender = read->has_sender ? find(self, &self->by_pid, read->sender) : NULL;
         frame->is_barrier = !read->has_sender;
+        if (sender && is_idle(sender)) {
+            frame->class = sender->class;
+            sender = NULL;
+        }
         /* What its sender says between two fragments counts as part of that message. */
         if (sender && !sender->is_open)
             sender->messages++;
@@ -395,7 +417,10 @@ bool bw_scheduler_put(bw_scheduler_t *self, bw_scheduled_t *frame, const struct 
                               .user = frame->user,
                               .kind = read.kind,
                               .renews_cache = read.renews_cache,
-                              .number = self->arrivals + 1};
+                              .class = BW_CLASS_NORMAL,
+                              .number = self->arrivals + 1,
+                              .pid = read.sender,
+                              .fragment = read.fragment};
     if (!find_sender(self, frame, &read))
         return false;
     self->arrivals++;
@@ -459,17 +484,16 @@ static bw_scheduled_t *take_continuation(bw_scheduler_t *self, bw_sender_t *send
 {
     bw_scheduled_t *frame = sender->queue.first;
 
-    end_turn(self, sender);
+    bw_turns_remove(turns_of(self, sender), &sender->turn, frame->bytes);
     count_out(self, frame);
     leave_sender(self, frame);
     return frame;
 }
 
-static bw_scheduled_t *take_ready(bw_scheduler_t *self)
+/* The oldest of its class that are ready. */
+static bw_scheduled_t *take_ready(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
-    bw_scheduled_t *frame = self->ready.first;
-
-    self->ready.first = frame->ready;
+    self->classes[frame->class].ready.first = frame->ready;
     self->counts.ready_bytes -= frame->bytes;
     *(frame->older ? &frame->older->newer : &self->oldest) = frame->newer;
     *(frame->newer ? &frame->newer->older : &self->youngest) = frame->older;
@@ -481,7 +505,7 @@ static bw_scheduled_t *take_ready(bw_scheduler_t *self)
     return frame;
 }
 
-/* The older frame that the oldest ready one must not pass for the sake of the atom cache. */
+/* The older frame that this one must not pass for the sake of the atom cache. */
 static bw_scheduled_t *obstacle(const bw_scheduler_t *self, const bw_scheduled_t *frame)
 {
     bw_scheduled_t *oldest = frame->renews_cache ? self->oldest : self->renewers.first;
@@ -489,23 +513,60 @@ static bw_scheduled_t *obstacle(const bw_scheduler_t *self, const bw_scheduled_t
     return oldest && oldest->number < frame->number ? oldest : NULL;
 }
 
+/* Takes the frame before which the ready one must not go. It is the oldest of all that are no
+ * continuations; or continuations are before it, which go now. */
+static bw_scheduled_t *take_obstacle(bw_scheduler_t *self, bw_scheduled_t *frame)
+{
+    bw_scheduled_t *older;
+
+    while ((older = obstacle(self, frame)))
+        frame = older;
+    return frame->sender && frame->sender->queue.first != frame
+               ? take_continuation(self, frame->sender)
+               : take_ready(self, frame);
+}
+
+static bool is_continuation_due(const bw_class_queue_t *class)
+{
+    return bw_turns_wait(&class->turns) && class->passed >= BW_SCHEDULER_PASSING_BYTES;
+}
+
+/* The class whose turn it is. */
+static bw_class_queue_t *next_class(bw_scheduler_t *self)
+{
+    static const int64_t shares[BW_CLASSES] = {
+        4 * BW_SCHEDULER_SHARE_BYTES, 2 * BW_SCHEDULER_SHARE_BYTES, BW_SCHEDULER_SHARE_BYTES};
+    bw_class_queue_t *class, *end = self->classes + BW_CLASSES;
+
+    for (;;) {
+        for (class = self->classes; class < end; class ++)
+            if (class->share > 0 && (class->ready.first || is_continuation_due(class)))
+                return class;
+        for (class = self->classes; class < end; class ++)
+            if (class->share > 0 && bw_turns_wait(&class->turns))
+                return class;
+        for (int i = 0; i < BW_CLASSES; i++)
+            self->classes[i].share = shares[i];
+    }
+}
+
 static bw_scheduled_t *take_admitted(bw_scheduler_t *self)
 {
-    bw_scheduled_t *frame = self->ready.first;
-    bw_scheduled_t *before = frame ? obstacle(self, frame) : NULL;
+    bw_class_queue_t *class =
+        self->classed > 0 ? next_class(self) : &self->classes[BW_CLASS_NORMAL];
+    bw_scheduled_t *frame = class->ready.first;
+    bool is_passed = bw_turns_wait(&class->turns);
 
     self->admitted--;
-    if (self->turns && (!frame || self->passed >= BW_SCHEDULER_PASSING_BYTES)) {
-        self->passed = 0;
-        return take_continuation(self, self->turns);
+    if (!frame || is_continuation_due(class)) {
+        class->passed = 0;
+        frame = take_continuation(self, (bw_sender_t *)bw_turns_next(&class->turns));
+    } else {
+        frame = obstacle(self, frame) ? take_obstacle(self, frame) : take_ready(self, frame);
+        class->passed = is_passed ? class->passed + frame->bytes : 0;
     }
-    if (!before) {
-        self->passed = self->turns ? self->passed + frame->bytes : 0;
-        return take_ready(self);
-    }
-    /* The obstacle is not ready, so its sender has continuations before it: they go now. */
-    self->passed += before->sender->queue.first->bytes;
-    return take_continuation(self, before->sender);
+    class->share -= (int64_t)frame->bytes;
+    return frame;
 }
 
 /* What came after a barrier that is gone, up to the next. */
@@ -534,6 +595,59 @@ bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *self)
     count_out(self, barrier);
     admit_backlog(self);
     return barrier;
+}
+
+/* ---- classes ---- */
+
+/* The frames of that sender that wait for nothing but their turn. */
+static void move_ready(bw_scheduler_t *self, uint64_t pid, bw_class_t from, bw_class_t to)
+{
+    bw_scheduled_queue_t *source = &self->classes[from].ready, *target = &self->classes[to].ready;
+    bw_scheduled_t **kept = &source->first, **moved = &target->first, *frame, *next;
+
+    source->last = NULL;
+    for (frame = source->first; frame; frame = next) {
+        next = frame->ready;
+        if (frame->pid == pid) {
+            frame->class = to;
+            make_ready_behind(target, moved, frame);
+            moved = &frame->ready;
+        } else {
+            *kept = source->last = frame;
+            kept = &frame->ready;
+        }
+    }
+    *kept = NULL;
+}
+
+static void move(bw_scheduler_t *self, bw_sender_t *sender, bw_class_t to)
+{
+    bw_class_t from = sender->class;
+    bool has_turn = sender->queue.first && sender->queue.first->kind == BW_DIST_REST;
+
+    if (has_turn)
+        bw_turns_remove(turns_of(self, sender), &sender->turn, 0);
+    sender->class = to;
+    if (has_turn)
+        bw_turns_put(turns_of(self, sender), &sender->turn);
+    move_ready(self, sender->pid, from, to);
+    for (bw_scheduled_t *frame = self->backlog.first; frame; frame = frame->next)
+        if (frame->pid == sender->pid)
+            frame->class = to;
+    self->classed += (to != BW_CLASS_NORMAL) - (uint64_t)(from != BW_CLASS_NORMAL);
+}
+
+bool bw_scheduler_set_class(bw_scheduler_t *self, uint64_t pid, bw_class_t class)
+{
+    bw_sender_t *sender =
+        class == BW_CLASS_NORMAL ? find(self, &self->by_pid, pid) : find_or_make(self, pid);
+
+    if (!sender)
+        return class == BW_CLASS_NORMAL;
+    if (sender->class != class)
+        move(self, sender, class);
+    free_if_idle(self, sender);
+    return true;
 }
 
 /* ---- begin and end ---- */

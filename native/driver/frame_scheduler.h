@@ -3,6 +3,7 @@
 #define BW_FRAME_SCHEDULER_H
 
 #include "dist_frame.h"
+#include "turns.h"
 
 /*
  * The order in which frames of the distribution protocol go to a peer, so that a small signal need
@@ -14,13 +15,24 @@
  *   - neither is a continuation (131,70), and one of them carries a new atom cache entry
  *   - the sender of one cannot be read. Such a frame is a barrier: what came before it goes before
  *     it, and what came after it goes after it
- * Of the frames that may go, the oldest that is no continuation goes first. Senders of
- * continuations take turns, fragment by fragment. If a frame may not pass an older one, the sender
- * of the older one goes first. After BW_SCHEDULER_PASSING_BYTES the next turn comes all the same,
- * so nothing waits for ever.
+ * Of the frames that may go, the oldest that is no continuation goes first, and continuations go as
+ * turns.h says: those of the message with the fewest fragments left. If a frame may not pass an
+ * older one, what the older one waits for goes first. After BW_SCHEDULER_PASSING_BYTES a
+ * continuation goes all the same, so nothing waits for ever.
+ *
+ * A sender has a class, and the above holds among frames of one class. Control goes before normal
+ * and normal before bulk, until the class has used up its share of the round. When no class with
+ * frames has a share left, the next round begins. So a class that always has frames gets at least
+ * 4/9 (control), 2/9 (normal) or 1/9 (bulk) of the bytes, if no frame is larger than a fragment.
+ * Continuations wait for all other frames whose class has a share left, also of a lower class.
+ * When the class of a sender changes, its waiting frames change with it, so they keep their order.
  */
 
-#define BW_SCHEDULER_PASSING_BYTES (256 * 1024)
+#define BW_SCHEDULER_PASSING_BYTES BW_TURNS_PASSING_BYTES
+
+/* The share of bulk in a round. Normal has twice as much, control four times. A class may exceed
+ * its share by a frame, so the share is not less than a fragment. */
+#define BW_SCHEDULER_SHARE_BYTES (64 * 1024)
 
 /* Bytes of one sender that may wait beyond the message under way, and of all senders together. The
  * scheduler reports the former; its user keeps the latter. */
@@ -29,6 +41,9 @@
 
 /* So many times the limit a sender may have waiting that is found not to be suspended. */
 #define BW_SCHEDULER_PATIENCE 8
+
+/* In the order in which they go. Normal is the class of a sender that nobody has given one. */
+typedef enum { BW_CLASS_CONTROL, BW_CLASS_NORMAL, BW_CLASS_BULK, BW_CLASSES } bw_class_t;
 
 typedef struct bw_scheduled bw_scheduled_t;
 typedef struct bw_sender bw_sender_t;
@@ -40,7 +55,10 @@ struct bw_scheduled {
     void *user;
     bw_dist_kind_t kind;
     bool renews_cache, is_barrier;
+    bw_class_t class;      /* while it waits for no frame of its own sender */
     uint64_t number;       /* of its arrival */
+    uint64_t pid;          /* of its sender, as in bw_dist_frame_t; 0: a continuation, or unknown */
+    uint64_t fragment;     /* counts down */
     uint64_t message;      /* which of its sender's messages it belongs to */
     bw_sender_t *sender;   /* NULL: its sender has no fragments here */
     bw_scheduled_t *next;  /* of its sender's queue, or of the backlog */
@@ -57,6 +75,14 @@ typedef struct {
     bw_sender_t **buckets;
     uint64_t size, count; /* the size is a power of two, or 0 */
 } bw_sender_table_t;
+
+/* What waits of a class for nothing but its turn. */
+typedef struct {
+    bw_scheduled_queue_t ready; /* no continuations, the oldest first */
+    bw_turns_t turns;           /* senders whose next frame is a continuation */
+    uint64_t passed;            /* bytes of its own since the last continuation, while one waits */
+    int64_t share;              /* what is left of it in this round */
+} bw_class_queue_t;
 
 typedef struct {
     uint64_t frames, bytes;      /* all that wait */
@@ -82,12 +108,12 @@ typedef struct {
     bool holds_nobody;
     uint64_t arrivals;
     uint64_t admitted;        /* frames that wait, without the backlog */
-    uint64_t passed;          /* bytes since the last turn, while a continuation waits */
+    uint64_t classed;         /* senders that are not of the class normal */
     bw_scheduled_t *oldest;   /* of those that are no continuations, */
     bw_scheduled_t *youngest; /* doubly linked */
-    bw_scheduled_queue_t renewers, ready;
+    bw_scheduled_queue_t renewers;
+    bw_class_queue_t classes[BW_CLASSES];
     bw_scheduled_queue_t backlog; /* a barrier, and all that came after it */
-    bw_sender_t *turns, *last_turn;
     bw_sender_t *changed, *last_changed;
     bw_sender_table_t by_pid, by_sequence;
     bw_scheduler_counts_t counts;
@@ -125,7 +151,12 @@ bool bw_scheduler_answer(bw_scheduler_t *scheduler, uint64_t key, bw_answer_t an
  * comes or goes. */
 void bw_scheduler_hold_nobody(bw_scheduler_t *scheduler, bool holds_nobody);
 
-/* Frees what it holds. Frames that still wait are the user's: take them before. */
+/* The sender with that pid, as in bw_dist_frame_t, is of that class from now on, with all of its
+ * frames that wait, until it is given the class normal. False: no memory, its class stays. */
+bool bw_scheduler_set_class(bw_scheduler_t *scheduler, uint64_t pid, bw_class_t class);
+
+/* Frees what it holds, and forgets all classes. Frames that still wait are the user's: take them
+ * before. */
 void bw_scheduler_end(bw_scheduler_t *scheduler);
 
 #endif

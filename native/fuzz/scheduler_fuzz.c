@@ -14,8 +14,7 @@ static void drive_model(reader_t reader)
 {
     static model_t model;
 
-    model = (model_t){0};
-    bw_scheduler_init(&model.scheduler, MODEL_LIMIT);
+    model_begin(&model);
     while (reader.left > 0) {
         uint64_t what = number(&reader, 8);
 
@@ -64,6 +63,8 @@ static void give_frames(reader_t reader)
         while (len % 7 == 0 && bw_scheduler_next_change(&scheduler, &change))
             if (change.state == BW_SENDER_ASKED && change.patience < BW_SCHEDULER_PATIENCE)
                 (void)bw_scheduler_answer(&scheduler, change.key, len % 3);
+        if (len > 30 && len % 13 == 0)
+            (void)bw_scheduler_set_class(&scheduler, len % 64, (bw_class_t)(len % BW_CLASSES));
         if (len % 11 == 0)
             bw_scheduler_hold_nobody(&scheduler, len % 2 == 0);
     }

@@ -12,6 +12,9 @@
  *   - the peer's atom cache, fed in the order taken, gives each frame the atoms that were meant
  *   - the peer completes the signals between two processes in the order in which it would have
  *     without a scheduler
+ * Processes change their class at any time. Further oracles know the rules of classes and of turns
+ * by what has gone since a frame could go: its class has its share, within a class small frames and
+ * short messages go first, and nothing is passed for ever.
  * A break ends the program: MODEL_FAIL says how.
  */
 #include <stdbool.h>
@@ -29,6 +32,7 @@
 #define MODEL_SLOTS 2048
 #define MODEL_WAITING 96 /* frames; then one is taken */
 #define MODEL_LIMIT (256 * 1024)
+#define MODEL_LARGEST (60 + 64 * 1024) /* bytes of a frame */
 
 #define MODEL_FAIL(...)                                                                            \
     do {                                                                                           \
@@ -253,7 +257,7 @@ typedef struct {
     model_signal_t *signal;   /* NULL: a tick, or what no node writes */
     uint8_t *bytes;           /* of exactly this size */
     size_t len;
-    uint64_t number;
+    uint64_t number, fragment;
     bool is_continuation, is_barrier, renews_cache, is_last;
     uint8_t atoms[256];
     unsigned atom_count;
@@ -275,9 +279,25 @@ typedef struct {
     bool is_held[MODEL_PROCESSES];
     model_frame_t *waiting[MODEL_WAITING + 1]; /* the oldest first */
     unsigned count;
-    uint64_t frames, overtaken, holds; /* so far */
-    uint64_t passed;                   /* bytes since a continuation was taken */
+    uint64_t frames, overtaken, holds, shared, shortened; /* so far */
+    bw_class_t classes[MODEL_PROCESSES];
+    /* Bytes since a continuation of that class was taken although smaller frames of it could go. */
+    uint64_t passed[BW_CLASSES];
+    /* Bytes of each class while that class could go. */
+    uint64_t while_could[BW_CLASSES][BW_CLASSES];
+    /* Bytes of other continuations of its class while the process had one that could go. */
+    uint64_t turn_passed[MODEL_PROCESSES];
 } model_t;
+
+static inline uint64_t model_share(unsigned class)
+{
+    return (uint64_t)BW_SCHEDULER_SHARE_BYTES << (BW_CLASS_BULK - class);
+}
+
+static inline bw_class_t model_class(const model_t *model, const model_frame_t *frame)
+{
+    return frame->signal ? model->classes[frame->signal->sender] : BW_CLASS_NORMAL;
+}
 
 static inline bool model_must_keep_order(const model_frame_t *older, const model_frame_t *newer)
 {
@@ -295,6 +315,137 @@ static inline bool model_may_go(const model_t *model, unsigned at)
         if (model_must_keep_order(model->waiting[i], model->waiting[at]))
             return false;
     return true;
+}
+
+static inline bool model_same_sender(const model_frame_t *one, const model_frame_t *other)
+{
+    return one->signal && other->signal && one->signal->sender == other->signal->sender;
+}
+
+/* Nothing keeps the frame back but the atom cache: what is older may go out of turn for its sake.
+ */
+static inline bool model_is_obstructed(const model_t *model, unsigned at)
+{
+    bool is_obstructed = false;
+
+    for (unsigned i = 0; i < at; i++) {
+        const model_frame_t *older = model->waiting[i], *frame = model->waiting[at];
+
+        if (older->is_barrier || frame->is_barrier || model_same_sender(older, frame))
+            return false;
+        is_obstructed |= model_must_keep_order(older, frame);
+    }
+    return is_obstructed;
+}
+
+/* What could go when a frame was taken. */
+typedef struct {
+    bool is_obstructed;
+    bool classes[BW_CLASSES], small[BW_CLASSES];
+    model_frame_t *turns[MODEL_PROCESSES]; /* continuations */
+} model_choice_t;
+
+static inline model_choice_t model_choice(const model_t *model)
+{
+    model_choice_t choice = {0};
+
+    for (unsigned i = 0; i < model->count; i++) {
+        model_frame_t *frame = model->waiting[i];
+        bw_class_t class = model_class(model, frame);
+
+        choice.is_obstructed |= model_is_obstructed(model, i);
+        if (frame->is_barrier || !model_may_go(model, i))
+            continue;
+        choice.classes[class] = true;
+        if (frame->is_continuation)
+            choice.turns[frame->signal->sender] = frame;
+        else
+            choice.small[class] = true;
+    }
+    return choice;
+}
+
+/* A class that can go all the time uses up its share of each round; the others get no more than
+ * theirs and one frame, in as many rounds and two that have begun or ended. */
+static inline void model_check_shares(model_t *model, const model_choice_t *choice,
+                                      bw_class_t taken, uint64_t bytes)
+{
+    for (unsigned class = 0; class < BW_CLASSES; class ++) {
+        uint64_t *while_could = model->while_could[class];
+
+        if (!choice->classes[class] || choice->is_obstructed) {
+            memset(while_could, 0, sizeof model->while_could[class]);
+            continue;
+        }
+        while_could[taken] += bytes;
+        for (unsigned other = 0; other < BW_CLASSES; other++)
+            if (other != class &&
+                while_could[other] > (model_share(other) + MODEL_LARGEST) *
+                                         (2 + while_could[class] / model_share(class)))
+                MODEL_FAIL("class %u has got %llu bytes beside %llu of class %u", other,
+                           (unsigned long long)while_could[other],
+                           (unsigned long long)while_could[class], class);
+        model->shared += taken != class;
+    }
+}
+
+static inline void model_check_turn(model_t *model, const model_choice_t *choice,
+                                    const model_frame_t *taken, uint64_t bytes)
+{
+    unsigned process = taken->signal->sender;
+    bw_class_t class = model_class(model, taken);
+
+    for (unsigned other = 0; other < MODEL_PROCESSES; other++) {
+        const model_frame_t *frame = choice->turns[other];
+
+        if (!frame || other == process || model->classes[other] != class)
+            continue;
+        model->shortened += frame->number < taken->number;
+        if (!choice->is_obstructed && frame->fragment < taken->fragment &&
+            (model->turn_passed[process] < BW_TURNS_PASSING_BYTES ||
+             model->turn_passed[process] < model->turn_passed[other]))
+            MODEL_FAIL("process %u goes with %llu fragments before %u with %llu", process,
+                       (unsigned long long)taken->fragment, other,
+                       (unsigned long long)frame->fragment);
+        model->turn_passed[other] += bytes;
+        if (!choice->is_obstructed &&
+            model->turn_passed[other] >
+                MODEL_PROCESSES * (BW_TURNS_PASSING_BYTES + 2 * MODEL_LARGEST))
+            MODEL_FAIL("process %u is passed for ever", other);
+    }
+    model->turn_passed[process] = 0;
+}
+
+static inline void model_check_choice(model_t *model, const model_frame_t *taken, uint64_t bytes)
+{
+    model_choice_t choice = model_choice(model);
+    bw_class_t class = model_class(model, taken);
+
+    if (taken->is_continuation && !taken->is_barrier && choice.small[class] &&
+        !choice.is_obstructed && model->passed[class] < BW_SCHEDULER_PASSING_BYTES)
+        MODEL_FAIL("continuation %llu goes before others", (unsigned long long)taken->number);
+    for (unsigned i = 0; i < BW_CLASSES; i++)
+        model->passed[i] += bytes;
+    if (taken->is_continuation && choice.small[class] && !choice.is_obstructed)
+        model->passed[class] = 0;
+    model_check_shares(model, &choice, class, bytes);
+    for (unsigned process = 0; process < MODEL_PROCESSES; process++)
+        if (!choice.turns[process])
+            model->turn_passed[process] = 0;
+    if (taken->is_continuation && !taken->is_barrier)
+        model_check_turn(model, &choice, taken, bytes);
+}
+
+static inline void model_change_class(model_t *model, unsigned process, bw_class_t class)
+{
+    if (!bw_scheduler_set_class(&model->scheduler,
+                                (uint64_t)(process % 2) << 32 | (100 + process / 2), class))
+        MODEL_FAIL("no memory");
+    if (class == model->classes[process])
+        return;
+    model->classes[process] = class;
+    model->turn_passed[process] = 0;
+    memset(model->while_could, 0, sizeof model->while_could);
 }
 
 static inline void model_check_counts(const model_t *model)
@@ -391,7 +542,6 @@ static inline bool model_take(model_t *model)
 {
     bw_scheduled_t *taken = bw_scheduler_take(&model->scheduler);
     model_frame_t *frame = (model_frame_t *)taken;
-    bool others_may_go = false;
     unsigned at = 0;
 
     if (!taken) {
@@ -405,16 +555,12 @@ static inline bool model_take(model_t *model)
         MODEL_FAIL("a frame is taken that does not wait");
     if (!model_may_go(model, at))
         MODEL_FAIL("frame %llu passes one that it must not", (unsigned long long)frame->number);
-    for (unsigned i = 0; i < model->count; i++)
-        if (i != at && !model->waiting[i]->is_continuation && model_may_go(model, i)) {
-            others_may_go = true;
-            if (!frame->is_continuation && i < at)
-                MODEL_FAIL("frame %llu is taken, %llu is older", (unsigned long long)frame->number,
-                           (unsigned long long)model->waiting[i]->number);
-        }
-    if (frame->is_continuation && others_may_go && model->passed < BW_SCHEDULER_PASSING_BYTES)
-        MODEL_FAIL("continuation %llu goes before others", (unsigned long long)frame->number);
-    model->passed = frame->is_continuation && others_may_go ? 0 : model->passed + taken->bytes;
+    for (unsigned i = 0; i < at && !frame->is_continuation; i++)
+        if (!model->waiting[i]->is_continuation && model_may_go(model, i) &&
+            model_class(model, model->waiting[i]) == model_class(model, frame))
+            MODEL_FAIL("frame %llu is taken, %llu is older", (unsigned long long)frame->number,
+                       (unsigned long long)model->waiting[i]->number);
+    model_check_choice(model, frame, taken->bytes);
     model->overtaken += at;
     memmove(model->waiting + at, model->waiting + at + 1,
             (model->count - at - 1) * sizeof *model->waiting);
@@ -475,6 +621,7 @@ static inline void model_continue(model_t *model, unsigned process, uint64_t byt
     model_put(&writer, sequence->fragments_left, 8);
     frame = model_frame(writer.bytes, writer.len);
     frame->signal = sequence->signal;
+    frame->fragment = sequence->fragments_left;
     frame->is_continuation = true;
     frame->is_barrier = sequence->is_nameless;
     frame->is_last = --sequence->fragments_left == 0;
@@ -526,6 +673,14 @@ static inline void model_stray(model_t *model, const uint8_t *bytes, size_t len)
     model_give(model, frame, len, len / 2);
 }
 
+static inline void model_begin(model_t *model)
+{
+    *model = (model_t){0};
+    bw_scheduler_init(&model->scheduler, MODEL_LIMIT);
+    for (unsigned process = 0; process < MODEL_PROCESSES; process++)
+        model->classes[process] = BW_CLASS_NORMAL;
+}
+
 /* One step of the model, as the numbers say. */
 static inline void model_step(model_t *model, uint64_t what, uint64_t atoms)
 {
@@ -563,6 +718,8 @@ static inline void model_step(model_t *model, uint64_t what, uint64_t atoms)
     case 11:
         if ((what >> 4) % 16 == 0)
             model_stray(model, strange + (what >> 52) % 3, (what >> 54) % 3);
+        if ((what >> 4) % 8 == 1)
+            model_change_class(model, process, (bw_class_t)((what >> 52) % BW_CLASSES));
         model_read_changes(model);
         return;
     default:
@@ -579,11 +736,14 @@ static inline void model_end(model_t *model)
     while (model_take(model))
         ;
     model_read_changes(model);
-    for (unsigned process = 0; process < MODEL_PROCESSES; process++)
+    for (unsigned process = 0; process < MODEL_PROCESSES; process++) {
         if (model->is_held[process])
             MODEL_FAIL("process %u stays suspended", process);
-    if (model->scheduler.by_pid.count != 0 || model->scheduler.counts.held != 0 ||
-        model->scheduler.counts.asked != 0 || model->scheduler.counts.ready_bytes != 0)
+        model_change_class(model, process, BW_CLASS_NORMAL);
+    }
+    if (model->scheduler.by_pid.count != 0 || model->scheduler.classed != 0 ||
+        model->scheduler.counts.held != 0 || model->scheduler.counts.asked != 0 ||
+        model->scheduler.counts.ready_bytes != 0)
         MODEL_FAIL("something is left");
     bw_scheduler_end(&model->scheduler);
 }

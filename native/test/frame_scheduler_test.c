@@ -105,6 +105,12 @@ static const char *order(void)
     return tags;
 }
 
+static void drain(void)
+{
+    while (take())
+        ;
+}
+
 /* Takes everything; nothing is left then. */
 #define CHECK_ORDER(wanted)                                                                        \
     do {                                                                                           \
@@ -151,13 +157,53 @@ static void a_second_message_follows_the_first(void)
     CHECK_ORDER("AaaXxx1");
 }
 
-static void senders_take_turns(void)
+static void the_shortest_message_goes_first(void)
 {
     begin();
     large('A', A, 4);
     large('B', B, 3);
     large('C', C, 2);
-    CHECK_ORDER("ABCabcaba");
+    CHECK_ORDER("ABCcbbaaa");
+    /* What is left of it counts, not what it was, and of equal ones the older. */
+    begin();
+    large('A', A, 5);
+    large('D', D, 3);
+    for (const char *tag = "ADdd"; *tag; tag++)
+        CHECK_EQ(take(), *tag);
+    for (const char *tag = "aa"; *tag; tag++)
+        CHECK_EQ(take(), *tag);
+    large('B', B, 4);
+    large('C', C, 3);
+    CHECK_ORDER("BCaaccbbb");
+}
+
+/* After 256 KB of shorter ones the one that has waited longest has its turn. */
+static void a_longer_message_is_not_passed_for_ever(void)
+{
+    unsigned passed = 0;
+    char last = 'b';
+
+    begin();
+    large('A', A, 50);
+    large('B', B, 60);
+    for (int turns = 0, rounds = 0; turns < 20; rounds++) {
+        char tag;
+
+        CHECK(rounds < 100);
+        large('C', C, 2);
+        while ((tag = take()) != 'c') {
+            if (tag == 'C' || tag == 'A' || tag == 'B')
+                continue;
+            CHECK_EQ(passed, 4);
+            CHECK(tag != last);
+            last = tag;
+            passed = 0;
+            turns++;
+        }
+        passed++;
+    }
+    drain();
+    bw_scheduler_end(&scheduler);
 }
 
 static void frames_keep_their_order_when_nobody_has_fragments(void)
@@ -317,7 +363,7 @@ static void a_sequence_that_another_begins_is_its_own(void)
     whole('2', B, NO_ATOM);
     whole('1', A, NO_ATOM);
     CHECK_EQ(scheduler.by_pid.count, 2);
-    CHECK_ORDER("ABa1bb2");
+    CHECK_ORDER("ABbb2a1");
 }
 
 static void a_tick_waits_for_nobody(void)
@@ -356,6 +402,210 @@ static void fragments_have_their_turn_beside_endless_frames(void)
         CHECK_EQ(take(), '1');
     }
     CHECK_ORDER("");
+}
+
+/* ---- classes ---- */
+
+static uint64_t key(unsigned process)
+{
+    return (uint64_t)(process % 2) << 32 | (100 + process / 2);
+}
+
+static void give_class(unsigned process, bw_class_t class)
+{
+    if (!bw_scheduler_set_class(&scheduler, key(process), class))
+        abort();
+}
+
+/* A is of class control, B normal, C bulk. */
+static void begin_with_classes(void)
+{
+    begin();
+    give_class(A, BW_CLASS_CONTROL);
+    give_class(C, BW_CLASS_BULK);
+}
+
+/* Nobody has a class any more, and nothing is kept of anybody. */
+static void end_classes(void)
+{
+    give_class(A, BW_CLASS_NORMAL);
+    give_class(C, BW_CLASS_NORMAL);
+    CHECK_EQ(scheduler.by_pid.count, 0);
+    CHECK_EQ(scheduler.classed, 0);
+    bw_scheduler_end(&scheduler);
+}
+
+#define CHECK_CLASSES(wanted)                                                                      \
+    do {                                                                                           \
+        CHECK_EQ(strcmp(order(), wanted), 0);                                                      \
+        CHECK_EQ(scheduler.counts.bytes + scheduler.counts.ready_bytes, 0);                        \
+        CHECK_IN(end_classes());                                                                   \
+    } while (0)
+
+static void classes_go_in_their_order(void)
+{
+    CHECK_IN(begin_with_classes());
+    whole('3', C, NO_ATOM);
+    whole('2', B, NO_ATOM);
+    whole('1', A, NO_ATOM);
+    whole('4', C, NO_ATOM);
+    whole('2', D, NO_ATOM);
+    whole('1', A, NO_ATOM);
+    CHECK_CLASSES("112234");
+}
+
+/* Large messages of a higher class, too. */
+static void a_small_frame_passes_large_ones_of_any_class(void)
+{
+    CHECK_IN(begin_with_classes());
+    large('A', A, 3);
+    large('B', B, 3);
+    whole('3', C, NO_ATOM);
+    whole('2', D, NO_ATOM);
+    CHECK_CLASSES("AB23aabb");
+}
+
+static void each_class_has_its_share(void)
+{
+    unsigned counts[3] = {0};
+
+    CHECK_IN(begin_with_classes());
+    small_bytes = 1024;
+    for (int i = 0; i < 4000; i++) {
+        whole('3', C, NO_ATOM);
+        whole('2', B, NO_ATOM);
+        whole('1', A, NO_ATOM);
+    }
+    for (int round = 1; round <= 4; round++) {
+        for (int i = 0; i < 7 * 64; i++)
+            counts[take() - '1']++;
+        CHECK(counts[0] == round * 256u && counts[1] == round * 128u && counts[2] == round * 64u);
+    }
+    drain();
+    CHECK_IN(end_classes());
+}
+
+/* Beside a flood of small frames of the highest class. */
+static void large_messages_have_their_share_too(void)
+{
+    uint64_t small = 0, large_ones = 0;
+
+    CHECK_IN(begin_with_classes());
+    small_bytes = 1024;
+    large('B', B, 40);
+    large('C', C, 40);
+    for (int i = 0; i < 5000; i++) {
+        whole('1', A, NO_ATOM);
+        if (take() == '1')
+            small += 1024;
+        else
+            large_ones += FRAGMENT_BYTES;
+    }
+    CHECK(large_ones * 4 > small * 3 - 1024 * 1024);
+    CHECK(large_ones * 4 < small * 3 + 1024 * 1024);
+    drain();
+    CHECK_IN(end_classes());
+}
+
+static void large_messages_go_by_class(void)
+{
+    CHECK_IN(begin_with_classes());
+    large('C', C, 3);
+    large('B', B, 5);
+    large('A', A, 9);
+    CHECK_CLASSES("ABCaaabaaaabbcabc");
+}
+
+/* All of its frames, so they keep their order. */
+static void who_changes_its_class_takes_its_frames_along(void)
+{
+    CHECK_IN(begin_with_classes());
+    whole('1', B, NO_ATOM);
+    whole('2', B, NO_ATOM);
+    whole('d', D, NO_ATOM);
+    give_class(B, BW_CLASS_BULK);
+    whole('3', B, NO_ATOM);
+    whole('e', D, NO_ATOM);
+    CHECK_EQ(take(), 'd');
+    give_class(B, BW_CLASS_CONTROL);
+    whole('4', B, NO_ATOM);
+    whole('a', A, NO_ATOM);
+    CHECK_EQ(scheduler.counts.ready_bytes, 600);
+    CHECK_EQ(take(), '1');
+    give_class(B, BW_CLASS_NORMAL);
+    whole('5', B, NO_ATOM);
+    CHECK_CLASSES("a23e45");
+    /* Also fragments, and what waits behind them. */
+    CHECK_IN(begin_with_classes());
+    large('B', B, 3);
+    large('D', D, 4);
+    whole('1', B, NO_ATOM);
+    CHECK_EQ(take(), 'B');
+    CHECK_EQ(take(), 'D');
+    give_class(B, BW_CLASS_BULK);
+    CHECK_EQ(take(), 'b'); /* normal has used up its share of the round */
+    CHECK_EQ(take(), 'd');
+    give_class(B, BW_CLASS_CONTROL);
+    give_class(B, BW_CLASS_BULK);
+    whole('2', B, NO_ATOM);
+    CHECK_EQ(take(), 'd');
+    give_class(B, BW_CLASS_NORMAL);
+    CHECK_CLASSES("b12d");
+}
+
+static void a_class_passes_no_barrier(void)
+{
+    CHECK_IN(begin_with_classes());
+    whole('3', C, NO_ATOM);
+    nameless('!');
+    whole('4', C, NO_ATOM);
+    whole('2', B, NO_ATOM);
+    whole('1', A, NO_ATOM);
+    give_class(B, BW_CLASS_CONTROL);
+    give_class(C, BW_CLASS_CONTROL);
+    give_class(C, BW_CLASS_BULK);
+    CHECK_EQ(take(), '3');
+    CHECK_EQ(take(), '!');
+    give_class(A, BW_CLASS_BULK);
+    give_class(B, BW_CLASS_NORMAL);
+    CHECK_CLASSES("241");
+}
+
+static void a_class_passes_no_new_cache_entry(void)
+{
+    CHECK_IN(begin_with_classes());
+    whole('0', D, 1);
+    large('D', D, 3);
+    whole('3', D, NO_ATOM);
+    whole('4', C, 2); /* a new entry */
+    whole('2', B, NO_ATOM);
+    whole('1', A, NO_ATOM); /* may need it */
+    CHECK_CLASSES("0Ddd3412");
+    CHECK_IN(begin_with_classes());
+    whole('0', D, 1);
+    whole('3', C, NO_ATOM);
+    whole('2', B, 1); /* needs the old entry */
+    whole('1', A, 6); /* puts another atom into its slot */
+    CHECK_CLASSES("0321");
+}
+
+/* It is suspended, asked about and forgotten as any other. */
+static void a_sender_with_a_class_has_the_same_limit(void)
+{
+    bw_sender_change_t change;
+
+    CHECK_IN(begin_with_classes());
+    for (int again = 0; again < 2; again++) {
+        large('C', C, 2);
+        large('X', C, 20);
+        CHECK(bw_scheduler_next_change(&scheduler, &change));
+        CHECK(change.state == BW_SENDER_ASKED && change.patience == 1);
+        CHECK(!bw_scheduler_answer(&scheduler, change.key, BW_ANSWER_NOT_SUSPENDED));
+        CHECK_EQ(strlen(order()), 22);
+        CHECK(!bw_scheduler_next_change(&scheduler, &change));
+    }
+    CHECK_EQ(scheduler.by_pid.count, 2);
+    CHECK_IN(end_classes());
 }
 
 /* ---- limits and counts ---- */
@@ -802,14 +1052,13 @@ static void random_schedules(void)
 {
     const char *wanted = getenv("FRAME_SCHEDULES");
     int schedules = wanted ? atoi(wanted) : 1000;
-    uint64_t overtaken = 0, holds = 0;
+    uint64_t overtaken = 0, holds = 0, shared = 0, shortened = 0;
 
     for (int seed = 0; seed < schedules; seed++) {
         static model_t model;
         uint64_t state = (uint64_t)seed;
 
-        model = (model_t){0};
-        bw_scheduler_init(&model.scheduler, MODEL_LIMIT);
+        model_begin(&model);
         for (int step = 0; step < 400; step++) {
             uint64_t what = next_random(&state);
 
@@ -818,17 +1067,22 @@ static void random_schedules(void)
         model_end(&model);
         overtaken += model.overtaken;
         holds += model.holds;
+        shared += model.shared;
+        shortened += model.shortened;
     }
     /* The oracles have had something to look at. */
     CHECK(overtaken > (uint64_t)schedules * 100);
     CHECK(holds > (uint64_t)schedules);
+    CHECK(shared > (uint64_t)schedules * 10);
+    CHECK(shortened > (uint64_t)schedules * 10);
 }
 
 static const check_case_t cases[] = {
     {"others_pass_fragments", others_pass_fragments},
     {"own_frames_wait_and_others_pass_them", own_frames_wait_and_others_pass_them},
     {"a_second_message_follows_the_first", a_second_message_follows_the_first},
-    {"senders_take_turns", senders_take_turns},
+    {"the_shortest_message_goes_first", the_shortest_message_goes_first},
+    {"a_longer_message_is_not_passed_for_ever", a_longer_message_is_not_passed_for_ever},
     {"frames_keep_their_order_when_nobody_has_fragments",
      frames_keep_their_order_when_nobody_has_fragments},
     {"nobody_passes_a_new_cache_entry", nobody_passes_a_new_cache_entry},
@@ -847,6 +1101,15 @@ static const check_case_t cases[] = {
     {"a_tick_waits_for_nobody", a_tick_waits_for_nobody},
     {"fragments_have_their_turn_beside_endless_frames",
      fragments_have_their_turn_beside_endless_frames},
+    {"classes_go_in_their_order", classes_go_in_their_order},
+    {"a_small_frame_passes_large_ones_of_any_class", a_small_frame_passes_large_ones_of_any_class},
+    {"each_class_has_its_share", each_class_has_its_share},
+    {"large_messages_have_their_share_too", large_messages_have_their_share_too},
+    {"large_messages_go_by_class", large_messages_go_by_class},
+    {"who_changes_its_class_takes_its_frames_along", who_changes_its_class_takes_its_frames_along},
+    {"a_class_passes_no_barrier", a_class_passes_no_barrier},
+    {"a_class_passes_no_new_cache_entry", a_class_passes_no_new_cache_entry},
+    {"a_sender_with_a_class_has_the_same_limit", a_sender_with_a_class_has_the_same_limit},
     {"one_message_holds_nobody", one_message_holds_nobody},
     {"who_sends_on_is_held_until_it_drains", who_sends_on_is_held_until_it_drains},
     {"who_drains_to_half_is_released", who_drains_to_half_is_released},

@@ -354,6 +354,9 @@ static void a_truncated_command_is_a_badarg(void)
         CHECK_EQ(vm_control(one, COMMAND_ACTIVATE, (char[16]){0}, len).len, -1);
     for (size_t len = 0; len < 9; len++)
         CHECK_EQ(vm_control(one, COMMAND_ANSWER, (char[9]){0}, len).len, -1);
+    for (size_t len = 0; len < 18; len++)
+        CHECK_EQ(vm_control(one, COMMAND_CLASSES, (char[18]){2}, len).len, len % 9 == 0 ? 1 : -1);
+    CHECK_EQ(vm_control(one, COMMAND_CLASSES, (char[18]){[9] = 3}, 18).len, -1); /* no class */
     CHECK_EQ(vm_control(one, COMMAND_LANE_CLOSE, NULL, 0).len, -1);
     CHECK_EQ(vm_control(one, COMMAND_LANE_ASK, NULL, 0).len, -1);
     CHECK_EQ(vm_control(one, COMMAND_LOOK, NULL, 0).len, -1);

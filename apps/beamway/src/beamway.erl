@@ -10,8 +10,8 @@
 %% Every call answers at once and asks no peer.
 -module(beamway).
 
--export([links/0, info/0, info/1, metrics/0, carries/1, version/0, reload_driver/0]).
--export_type([link_info/0]).
+-export([links/0, info/0, info/1, metrics/0, carries/1, class/1, version/0, reload_driver/0]).
+-export_type([link_info/0, class/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -23,6 +23,9 @@
                        address := binary(),
                        since := integer()}.
 %% `reason' says why it is this kind; `since' is system time in seconds.
+
+-type class() :: beamway_classes:class().
+%% Whose messages go first where several processes send more than a link takes: control, then normal, then bulk.
 
 %% @doc The links that are up. Empty on a node that does not run the carrier.
 -spec links() -> [link_info()].
@@ -57,6 +60,22 @@ carries(Node) ->
     lists:any(fun(#{node := Of, controller := Controller, stream := Stream}) -> Of =:= Node andalso is_port(Controller) andalso Controller =/= Stream end,
               beamway_links:all()).
 
+%% @doc Gives the calling process a class on all links of this node, now and later, and returns its former class,
+%% which is `normal' if it has not called this before.
+%%
+%% Where messages wait for room on a link, those of processes of class `control' go before those of class `normal',
+%% and these before those of class `bulk'. Each class has its share, so none can stop another: a class that always
+%% has messages waiting gets at least 4/9 (`control'), 2/9 (`normal') or 1/9 (`bulk') of the bytes. All messages of
+%% a process keep their order: when it changes its class, its messages that wait change with it. The class ends with
+%% the process. Links that OTP's own port or ssl's processes carry have no classes, and on a node that does not run
+%% the carrier the call has no effect.
+%%
+%% A call takes about a microsecond for each link, so it belongs in the `init' of a process that lives long. The
+%% option `classes' gives classes to processes of programs that do not call it.
+-spec class(class()) -> Former :: class().
+class(Class) when Class =:= control; Class =:= normal; Class =:= bulk -> beamway_classes:set(self(), Class);
+class(Class) -> error({badarg, {class, Class, "expected control, normal or bulk"}}).
+
 %% @doc The version of the application, as in its app file.
 -spec version() -> string().
 version() ->
@@ -81,6 +100,9 @@ without_the_carrier_test_() ->
     [?_assertEqual([], links()),
      ?_assertEqual({error, not_connected}, info(nobody@nowhere)),
      ?_assertEqual([], info()),
+     ?_assertEqual(normal, class(control)),
+     ?_assertEqual(normal, class(bulk)),
+     ?_assertError({badarg, {class, "bulk", "expected control, normal or bulk"}}, class("bulk")),
      ?_assertEqual(<<>>, iolist_to_binary(metrics()))].
 
 -endif.

@@ -22,7 +22,8 @@
                     rdma_limit_bytes := non_neg_integer(),
                     rdma_devices := [string()],
                     rdma_ports := {inet:port_number(), inet:port_number()},
-                    rdma_plaintext := boolean()}.
+                    rdma_plaintext := boolean(),
+                    classes := [beamway_classes:named()]}.
 %% {@link table/0} says what each is.
 
 -type problem() :: {Option :: atom(), Value :: term(), Expected :: string()}.
@@ -49,7 +50,12 @@ options() ->
       "Memory of all rings that are registered with RDMA adapters. Beyond it rings get smaller, then links use TCP.", fun natural/1},
      {rdma_devices, [], "names of devices (BEAMWAY_RDMA_DEVICES=mlx5_0,mlx5_1)", "RDMA adapters to use; none named: all.", fun devices/1},
      {rdma_ports, {0, 0}, "a range of ports, {Low, High} (BEAMWAY_RDMA_PORTS=20000-20099)", "Ports of RDMA's connection manager. {0, 0}: any port.", fun ports/1},
-     {rdma_plaintext, false, "true or false", "Allows RDMA also between nodes that speak TLS, although RDMA is not encrypted.", fun boolean/1}].
+     {rdma_plaintext, false, "true or false", "Allows RDMA also between nodes that speak TLS, although RDMA is not encrypted.", fun boolean/1},
+     {classes, [],
+      "a list of {Name, Class} and {{Module, Function, Arity}, Class}"
+      " (BEAMWAY_CLASSES=aten_emitter=control,my_backup:init/1=bulk)",
+      "Classes of sending processes, control, normal or bulk, by registered name or by initial call as i() shows it."
+      " A process has its class within about a second.", fun classes/1}].
 
 %% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
@@ -195,6 +201,30 @@ ports({Low, High}) when is_integer(Low), is_integer(High), Low > 0, Low =< High,
 ports(_) ->
     error.
 
+classes(Text) when is_list(Text), Text =/= [], is_integer(hd(Text)) ->
+    classes([class(string:trim(Word)) || Word <- string:lexemes(Text, ",")]);
+classes(Named) when is_list(Named) ->
+    case lists:all(fun is_class/1, Named) of
+        true -> {ok, Named};
+        false -> error
+    end;
+classes(_) ->
+    error.
+
+class(Word) ->
+    [Who, Class] = string:split(Word, "=", trailing),
+    {case re:run(Who, "^(.+):(.+)/(\\d{1,3})$", [unicode, {capture, all_but_first, list}]) of
+         {match, [Module, Function, Arity]} -> {list_to_atom(Module), list_to_atom(Function), list_to_integer(Arity)};
+         nomatch -> list_to_atom(Who)
+     end, list_to_atom(Class)}.
+
+is_class({Who, Class}) -> lists:member(Class, [control, normal, bulk]) andalso is_name(Who);
+is_class(_) -> false.
+
+is_name({Module, Function, Arity}) ->
+    is_atom(Module) andalso is_atom(Function) andalso is_integer(Arity) andalso Arity >= 0 andalso Arity < 256;
+is_name(Name) -> is_atom(Name) andalso Name =/= '' andalso Name =/= undefined.
+
 -ifdef(TEST).
 
 with(Option, Value) ->
@@ -251,6 +281,16 @@ socket_dir_test_() ->
         ++ [?_assertMatch({error, [{socket_dir, Bad, _}]}, with(socket_dir, Bad))
             || Bad <- ["/tmp/a\0b", "run/beamway", "/" ++ lists:duplicate(80, $x), "/" ++ lists:duplicate(27, 16#20ac),
                        "/" ++ [16#d800], <<"/run">>, none]].
+
+classes_test_() ->
+    [?_assertMatch({ok, #{classes := Good}}, with(classes, Given))
+     || {Good, Given} <- [{[], []}, {[], ""}, {[{aten, control}], "aten=control"}, {[{'a=b', bulk}], "a=b=bulk"},
+                          {[{{ra_server_proc, init, 1}, bulk}, {'Elixir.My.Server', normal}],
+                           "ra_server_proc:init/1=bulk, Elixir.My.Server=normal"},
+                          {[{{'Elixir.My.Tracker', init, 1}, control}], [{{'Elixir.My.Tracker', init, 1}, control}]}]]
+        ++ [?_assertMatch({error, [{classes, Bad, _}]}, with(classes, Bad))
+            || Bad <- ["aten", "aten=fast", "=control", "aten=", [{aten, fast}], [{"aten", control}],
+                       [{{aten, init}, control}], [{{aten, init, -1}, control}], [{{aten, init, 256}, control}], [aten], [{aten, control} | bulk], #{aten => control}, aten]].
 
 %% What would end a parser is not valid either: the start of the node must not end with it.
 no_text_test_() ->

@@ -39,7 +39,8 @@
 %% {without_driver, beamway_config:config()}: the options of a node that has had no driver when it was to be loaded;
 %% of beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {{library, Kind}, boolean()};
 %% {{usable, StreamKind}, [beamway_kind:ring()], At}: what was found usable then, in erlang:monotonic_time(millisecond);
-%% and ring memory of a connection process or a lane: {{reserved, PidOrPort}, beamway_budget:reservation()}.
+%% ring memory of a connection process or a lane: {{reserved, PidOrPort}, beamway_budget:reservation()};
+%% and those of beamway_classes.
 
 -record(state, {config :: beamway_config:config(),
                 monitors = #{} :: #{pid() | port() => reference()}}).
@@ -245,7 +246,9 @@ log_smaller({less, Bytes, {Option, Limit}}, Wanted) ->
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
-handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason, hidden := Hidden, controller := Controller}}, State) ->
+handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason, hidden := Hidden,
+                   controller := Controller, stream := Stream}}, State) ->
+    _ = is_port(Controller) andalso Controller =/= Stream andalso beamway_classes:link_is_up(Controller),
     ?LOG(level(Hidden), "beamway: link to ~ts is up over ~ts (~ts)", [Node, Kind, Reason]),
     case ets:lookup(?TABLE, {reserved, Pid}) of
         [{_, {Kind, _} = Reservation}] -> keep_reserved(Pid, Reservation, Controller);

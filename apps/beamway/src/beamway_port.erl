@@ -7,12 +7,12 @@
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1,
-         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, probe/2]).
+         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, probe/2]).
 -export([lane_open/4, lane_credit/3, lane_ask/1, lane_close/1, lane_stats/1, lane_attend/2]).
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 10).
+-define(ABI_VERSION, 11).
 %% A file system or the loading of a library may take so long.
 -define(LATER_MS, 5000).
 
@@ -26,6 +26,7 @@
 -define(FLUSH, 11).
 -define(WATCH, 12).
 -define(ANSWER, 13).
+-define(CLASSES, 14).
 -define(USE, 20).
 -define(LISTEN, 21).
 -define(CONNECT, 22).
@@ -255,6 +256,23 @@ watch(Port) ->
 answer(Port, Key, Answer) ->
     {ok, <<Hold>>} = command(Port, ?ANSWER, <<Key:64, (case Answer of not_suspended -> 0; suspended -> 1; gone -> 2 end)>>),
     Hold =:= 1.
+
+%% @doc Gives processes of this node their classes on the port's link ({@link beamway:class/1}). Each keeps its
+%% class until it is given the class `normal'.
+-spec classes(port(), [{pid(), beamway_classes:class()}]) -> ok.
+classes(Port, Classes) ->
+    Data = << <<(class_number(Class)), (pid_number(Pid))/binary>> || {Pid, Class} <- Classes >>,
+    ok = done(command(Port, ?CLASSES, Data)).
+
+class_number(control) -> 0;
+class_number(normal) -> 1;
+class_number(bulk) -> 2.
+
+%% The driver knows a sender by two numbers of its pid in control messages, which are in the external format.
+pid_number(Pid) ->
+    External = term_to_binary(Pid),
+    <<Number:4/binary, Serial:4/binary, _Creation:32>> = binary:part(External, byte_size(External), -12),
+    <<Serial/binary, Number/binary>>.
 
 %% @doc Counters since the link was made.
 -spec stats(port()) -> stats().

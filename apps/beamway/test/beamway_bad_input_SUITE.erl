@@ -358,7 +358,7 @@ bad_commands(Config) ->
          || {Command, Data} <- [{0, <<>>}, {11, <<>>}, {999, <<1:64>>},
                                 {5, <<>>}, {5, <<0:128>>},             % activate without link
                                 {6, <<>>}, {8, <<>>}, {10, <<>>},      % tick, receive, look
-                                {12, <<>>}, {13, <<0:72>>},            % watch, answer
+                                {12, <<>>}, {13, <<0:72>>}, {14, <<>>}, % watch, answer, classes
                                 {20, <<>>}, {20, <<"shm">>},           % use without an end
                                 {21, <<65536:64>>},                    % listen, connect, step, probe without a carrier
                                 {22, <<65536:64, 0:160>>}, {23, <<>>}, {24, <<65536:64>>}]],

@@ -40,7 +40,8 @@ invalid_options(Config) ->
                                       {"BEAMWAY_LINKS", "links", ","},
                                       {"BEAMWAY_POLL_US", "poll_us", "-5"},
                                       {"BEAMWAY_RING_LIMIT_BYTES", "ring_limit_bytes", "lots"},
-                                      {"BEAMWAY_SOCKET_DIR", "socket_dir", "relative/dir"}]],
+                                      {"BEAMWAY_SOCKET_DIR", "socket_dir", "relative/dir"},
+                                      {"BEAMWAY_CLASSES", "classes", "aten=fast"}]],
     ok.
 
 %% Nothing is wrong with the others, so they hold.

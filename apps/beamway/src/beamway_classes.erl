@@ -1,0 +1,173 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The server that knows the class of each sending process ({@link beamway:class/1}) and tells it to all ports
+%% of the driver.
+%%
+%% A process has a class because it asked for one, or because the option `classes' names it. What a process asks for
+%% comes first. The class ends with the process, which this server monitors. Each port keeps the classes in its
+%% frame scheduler, so a frame that goes out costs no message to this server.
+%%
+%% If the option names anybody, a second process looks for them once a second: it looks up the registered names, and
+%% the initial calls of processes that it has not seen before. It is linked to the server, which therefore never
+%% waits for a process that answers late. It uses at most a hundredth of a processor, so with a million processes it
+%% looks less often.
+%%
+%% The classes are in the table of {@link beamway_links}, so they outlive this server: the next one tells all ports
+%% again. Nothing here may crash on what a process does, because servers that crash again and again end the
+%% distribution.
+-module(beamway_classes).
+-behaviour(gen_server).
+
+-export([start_link/0, set/2, link_is_up/1]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+-export([wait/1]).
+-export_type([class/0, named/0]).
+
+-define(TABLE, beamway_links).
+-define(LOOK_MS, 1000).
+
+-type class() :: control | normal | bulk.
+-type named() :: {Name :: atom() | mfa(), class()}.
+%% A registered name or an initial call, and the class of the process.
+
+%% Rows of the table: {{class, pid()}, class(), call | option}.
+
+-record(state, {monitors = #{} :: #{pid() => reference()}}).
+
+-record(look, {server :: pid(),
+               names :: [{atom(), class()}],
+               calls :: #{mfa() => class()},
+               seen = #{} :: #{pid() => []}}). % their initial calls are known
+
+%% @doc Called by {@link beamway_sup}.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() ->
+    gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
+
+%% @doc Gives the process that class on all links, and returns its former one. Without the carrier nothing happens.
+-spec set(pid(), class()) -> Former :: class().
+set(Pid, Class) ->
+    try gen_server:call(?MODULE, {set, Pid, Class})
+    catch exit:{noproc, _} -> normal
+    end.
+
+%% @doc A port of the driver is the controller of a new link: it is told all classes.
+-spec link_is_up(port()) -> ok.
+link_is_up(Port) ->
+    gen_server:cast(?MODULE, {link_is_up, Port}).
+
+%% ---- server ----
+
+%% @private
+-spec init([]) -> {ok, #state{}}.
+init([]) ->
+    Classes = classes(),
+    _ = [tell(Port, Classes) || Port <- ports()],
+    ok = start_looking(maps:get(classes, beamway_links:config())),
+    {ok, lists:foldl(fun({Pid, _}, State) -> watch(Pid, State) end, #state{}, Classes)}.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
+handle_call({set, Pid, Class}, _From, State) ->
+    Former = class(Pid),
+    {reply, Former, store(Pid, Class, call, Former, State)};
+handle_call(_Request, _From, State) ->
+    {reply, {error, badarg}, State}.
+
+%% @private
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
+handle_cast({link_is_up, Port}, State) ->
+    ok = tell(Port, classes()),
+    {noreply, State};
+handle_cast({found, Found}, State) ->
+    {noreply, lists:foldl(fun found/2, State, Found)};
+handle_cast(_Request, State) ->
+    {noreply, State}.
+
+%% @private
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info({'DOWN', _Monitor, process, Pid, _Reason}, #state{monitors = Monitors} = State) ->
+    ok = change(Pid, class(Pid), normal),
+    ets:delete(?TABLE, {class, Pid}),
+    {noreply, State#state{monitors = maps:remove(Pid, Monitors)}};
+handle_info(_Info, State) ->
+    {noreply, State}.
+
+%% Two names may lead to one process, which may also have asked for a class itself: the first class stays.
+found({Pid, Class}, State) ->
+    case ets:member(?TABLE, {class, Pid}) of
+        true -> State;
+        false -> store(Pid, Class, option, normal, State)
+    end.
+
+%% A process that is normal by its own choice has a row, so the option does not change that.
+store(Pid, Class, By, Former, State) ->
+    ets:insert(?TABLE, {{class, Pid}, Class, By}),
+    ok = change(Pid, Former, Class),
+    watch(Pid, State).
+
+watch(Pid, #state{monitors = Monitors} = State) when is_map_key(Pid, Monitors) -> State;
+watch(Pid, #state{monitors = Monitors} = State) -> State#state{monitors = Monitors#{Pid => monitor(process, Pid)}}.
+
+class(Pid) ->
+    case ets:lookup(?TABLE, {class, Pid}) of
+        [{_, Class, _}] -> Class;
+        [] -> normal
+    end.
+
+classes() ->
+    ets:select(?TABLE, [{{{class, '$1'}, '$2', '_'}, [], [{{'$1', '$2'}}]}]).
+
+change(_Pid, Class, Class) -> ok;
+change(Pid, _Former, Class) -> lists:foreach(fun(Port) -> tell(Port, [{Pid, Class}]) end, ports()).
+
+%% Those of links that the driver carries.
+ports() -> [Port || #{controller := Port, stream := Stream} <- beamway_links:all(), is_port(Port), Port =/= Stream].
+
+tell(_Port, []) -> ok;
+tell(Port, Classes) ->
+    try beamway_port:classes(Port, Classes)
+    catch error:badarg -> ok % the link has just ended
+    end.
+
+%% ---- who the option names ----
+
+start_looking([]) -> ok;
+start_looking(Named) ->
+    Look = #look{server = self(), names = [Name || {Who, _} = Name <- Named, is_atom(Who)],
+                 calls = maps:from_list(lists:reverse([Call || {Who, _} = Call <- Named, is_tuple(Who)]))},
+    Pid = spawn_link(?MODULE, wait, [Look]),
+    Pid ! look,
+    ok.
+
+%% @private
+-spec wait(#look{}) -> no_return().
+wait(Look) ->
+    receive look -> look(Look) end.
+
+look(#look{server = Server, names = Names, calls = Calls, seen = Seen} = Look) ->
+    Start = erlang:monotonic_time(microsecond),
+    {Called, Now} = by_call(Calls, Seen),
+    case [Found || {Pid, _} = Found <- by_name(Names) ++ Called, not ets:member(?TABLE, {class, Pid})] of
+        [] -> ok;
+        All -> gen_server:cast(Server, {found, All})
+    end,
+    _ = erlang:send_after(max(?LOOK_MS, (erlang:monotonic_time(microsecond) - Start) div 10), self(), look),
+    erlang:hibernate(?MODULE, wait, [Look#look{seen = Now}]).
+
+by_name(Names) -> [{Pid, Class} || {Name, Class} <- Names, Pid <- [whereis(Name)], is_pid(Pid)].
+
+by_call(Calls, Seen) when Calls =:= #{} -> {[], Seen};
+by_call(Calls, Seen) ->
+    {Known, New} = lists:partition(fun(Pid) -> is_map_key(Pid, Seen) end, processes()),
+    Called = [{Pid, initial_call(Pid)} || Pid <- New],
+    %% A process that has not run yet says what it really is later.
+    Seen1 = [{Pid, []} || Pid <- Known] ++ [{Pid, []} || {Pid, Call} <- Called, Call =/= {proc_lib, init_p, 5}],
+    {[{Pid, maps:get(Call, Calls)} || {Pid, Call} <- Called, is_map_key(Call, Calls)], maps:from_list(Seen1)}.
+
+%% As i() shows it.
+initial_call(Pid) ->
+    case process_info(Pid, initial_call) of
+        {initial_call, {proc_lib, init_p, _}} -> proc_lib:translate_initial_call(Pid);
+        {initial_call, Call} -> Call;
+        undefined -> ended
+    end.

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "senders.h"
+
+#define CLASS_BYTES 9
+
+void senders_init(senders_t *self, bw_pump_t *pump)
+{
+    *self = (senders_t){
+        .pump = pump,
+        .hold_atom = driver_mk_atom("hold"),
+        .release_atom = driver_mk_atom("release"),
+        .ask_atom = driver_mk_atom("ask"),
+        .watch_atom = driver_mk_atom("watch"),
+    };
+}
+
+static void tell(senders_t *self, ErlDrvTermData *message, int words)
+{
+    (void)erl_drv_send_term(driver_mk_port(self->pump->port), self->flusher, message, words);
+}
+
+static void tell_of_change(senders_t *self, const bw_sender_change_t *change)
+{
+    ErlDrvUInt64 key = change->key;
+    ErlDrvTermData ask[] = {ERL_DRV_ATOM,   self->ask_atom,
+                            ERL_DRV_PID,    (ErlDrvTermData)change->pid,
+                            ERL_DRV_UINT64, (ErlDrvTermData)&key,
+                            ERL_DRV_UINT,   (ErlDrvTermData)change->patience,
+                            ERL_DRV_TUPLE,  4};
+    ErlDrvTermData other[] = {
+        ERL_DRV_ATOM,  change->state == BW_SENDER_HELD ? self->hold_atom : self->release_atom,
+        ERL_DRV_PID,   (ErlDrvTermData)change->pid,
+        ERL_DRV_TUPLE, 2};
+
+    if (change->state == BW_SENDER_ASKED)
+        tell(self, ask, sizeof ask / sizeof *ask);
+    else
+        tell(self, other, sizeof other / sizeof *other);
+}
+
+/* Senders that have filled the link on their own are held by the flusher, which also watches a peer
+ * for which much waits. */
+void senders_tell_all(senders_t *self)
+{
+    ErlDrvTermData watch[] = {ERL_DRV_ATOM, self->watch_atom};
+    bw_sender_change_t change;
+
+    while (pump_next_change(self->pump, &change))
+        tell_of_change(self, &change);
+    if (pump_begins_watch(self->pump))
+        tell(self, watch, 2);
+}
+
+static bool watch(senders_t *self, size_t len, reply_t *reply, bool *is_sound_p)
+{
+    bool again = false;
+
+    if (len != 0)
+        return false;
+    *is_sound_p = pump_watch(self->pump, &again);
+    reply_number(reply, again, 1);
+    return true;
+}
+
+static bool answer(senders_t *self, const char *data, size_t len, reply_t *reply, bool *is_sound_p)
+{
+    bool is_held = false;
+
+    if (len != 9 || (uint8_t)data[8] > BW_ANSWER_GONE)
+        return false;
+    *is_sound_p = pump_answer(self->pump, bw_number(data, 8), (bw_answer_t)data[8], &is_held);
+    reply_number(reply, is_held, 1);
+    return true;
+}
+
+/* Without memory for it a process keeps the class normal. */
+static bool set_classes(senders_t *self, const char *data, size_t len)
+{
+    if (len % CLASS_BYTES != 0)
+        return false;
+    for (const char *at = data; at < data + len; at += CLASS_BYTES)
+        if ((uint8_t)*at >= BW_CLASSES)
+            return false;
+    for (const char *at = data; at < data + len; at += CLASS_BYTES)
+        (void)bw_scheduler_set_class(&self->pump->scheduler, bw_number(at + 1, 8), (bw_class_t)*at);
+    return true;
+}
+
+bool senders_command(senders_t *self, unsigned int command, const char *data, size_t len,
+                     reply_t *reply, bool *is_sound_p)
+{
+    *is_sound_p = true;
+    switch (command) {
+    case COMMAND_WATCH:
+        return watch(self, len, reply, is_sound_p);
+    case COMMAND_ANSWER:
+        return answer(self, data, len, reply, is_sound_p);
+    default:
+        return set_classes(self, data, len);
+    }
+}

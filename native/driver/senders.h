@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_SENDERS_H
+#define BW_SENDERS_H
+
+#include "erl_driver.h"
+
+#include "pump.h"
+#include "reply.h"
+
+/*
+ * What a port of the distribution tells its flusher about processes whose frames wait, and what
+ * it is told about them. apps/beamway/src/beamway_flusher.erl is the other side.
+ *
+ * Messages to the flusher: {hold, Pid} and {release, Pid} for senders that shall wait and may go
+ * on, {ask, Pid, Key, Patience} for one that shall wait if the VM suspends it, and `watch` when it
+ * shall begin to watch. Before there is a flusher nothing is told.
+ */
+enum {
+    COMMAND_WATCH = 12, /* -> 1 to watch again some 50 ms later, 0 to wait for `watch` */
+    COMMAND_ANSWER,     /* key:64, 1 if the VM suspends that sender, 2 if it is gone, else 0 -> 1 to
+                           hold it */
+    COMMAND_CLASSES     /* for each of some processes: class:8, serial:32 and number:32 of its pid
+                           -> */
+};
+
+typedef struct {
+    bw_pump_t *pump;
+    bool has_flusher;
+    ErlDrvTermData flusher;
+    ErlDrvTermData hold_atom, release_atom, ask_atom, watch_atom;
+} senders_t;
+
+void senders_init(senders_t *senders, bw_pump_t *pump);
+
+/* senders_tell, where there may be something to tell. */
+void senders_tell_all(senders_t *senders);
+
+/* After whatever puts frames in or takes them out. */
+static inline void senders_tell(senders_t *senders)
+{
+    const bw_scheduler_t *scheduler = &senders->pump->scheduler;
+
+    if (senders->has_flusher && (scheduler->changed || scheduler->counts.frames > 0))
+        senders_tell_all(senders);
+}
+
+/* One of the commands above; the reply has its first byte. False: it is a badarg. *is_sound_p is
+ * false if the link is of no use any more; it may have sent. */
+bool senders_command(senders_t *senders, unsigned int command, const char *data, size_t len,
+                     reply_t *reply, bool *is_sound_p);
+
+#endif
