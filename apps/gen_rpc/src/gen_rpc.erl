@@ -1,21 +1,20 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The interface of the library gen_rpc, over the lanes of teleport: a program changes its dependency and not its code.
+%% @doc The interface of the library gen_rpc, over the distribution: a program changes its dependency and not its code.
 %%
 %% ```
 %% Value = gen_rpc:call(Node, Module, Function, Args),
 %% true = gen_rpc:cast({Node, Key}, Module, Function, Args)'''
 %%
-%% A destination is a node or `{Node, Key}'. Calls and casts of one key, or of one process without a key, are started in the order in which they
-%% were asked for. A module may be `{Module, Version}': where `Module' has another `vsn', the result is `{badrpc, incompatible}'.
+%% A destination is a node or `{Node, Key}'. Calls and casts of one process are started in the order in which they were asked for, with whatever key. A module
+%% may be `{Module, Version}': where `Module' has another `vsn', the result is `{badrpc, incompatible}'. The other node needs no gen_rpc: kernel's own server
+%% `rex' starts the functions, as for {@link //kernel/rpc}. Nothing waits for room beyond its limit, which rpc and erpc do.
 %%
 %% Limits are in milliseconds, and `undefined' is the option of the application. `call_receive_timeout' (15000) holds for a whole call,
-%% `send_timeout' (5000) for the opening of a lane and the waiting for room, `sbcast_receive_timeout' (15000) for `sbcast', and
+%% `send_timeout' (5000) for the connecting and the waiting for room, `sbcast_receive_timeout' (15000) for `sbcast', and
 %% `async_call_inactivity_timeout' (infinity) for an asynchronous call, and for how long its result is kept.
 %%
-%% `{badrpc, Reason}' is `timeout', `nodedown', `{too_big, Bytes}', `incompatible',
-%% `{'EXIT', Reason}' (the function failed) or the reason of the end of the process that ran it. `{badtcp, Reason}' says that nothing, or no answer,
-%% came over a lane: `timeout' (no lane and no room within `send_timeout'), `overload', `closed' (the lane was lost; the function may have run), or why
-%% no lane could be opened. Arguments that no call could take are errors of the caller.
+%% `{badrpc, Reason}' is `timeout', `nodedown', `incompatible', `{'EXIT', Reason}' (the function failed, or its process was killed).
+%% `{badtcp, timeout}' says that there was no connection and no room within `send_timeout'. Arguments that no call could take are errors of the caller.
 -module(gen_rpc).
 
 -export([call/3, call/4, call/5, call/6, cast/3, cast/4, cast/5, safe_cast/3, safe_cast/4, safe_cast/5]).
@@ -28,13 +27,15 @@
 
 -compile({no_auto_import, [nodes/0]}).
 %% The exit reason is how a result travels.
--dialyzer({nowarn_function, job/1}).
+-dialyzer({nowarn_function, [job/1, each/2, within/4]}).
 
 -type destination() :: node() | {node(), Key :: term()}.
 -type versioned() :: module() | {module(), Version :: term()}.
 -type failure() :: {badrpc | badtcp, Reason :: term()}.
 -type limit() :: timeout() | undefined.
 
+-define(SERVER, rex).
+-define(NOBODY, '$gen_rpc_nobody').
 -define(IS_APPLIED(M, F, A), (is_atom(M) orelse tuple_size(M) =:= 2), is_atom(F), is_list(A)).
 
 %% ---- one node ----
@@ -63,10 +64,55 @@ within({Node, _}, {Module, Function, Args}, ReceiveMs, _) when Node =:= node() -
         true = demonitor(Job, [flush]),
         {badrpc, timeout}
     end;
-within({Node, Key}, {Module, Function, Args}, ReceiveMs, SendMs) ->
-    Deadline = teleport_deadline:in(ReceiveMs),
-    Id = teleport_erpc:send_request(Node, Module, Function, Args, #{key => Key, timeout => min(SendMs, ReceiveMs)}),
-    answer(teleport:receive_response(Id, teleport_deadline:left(Deadline)), Deadline).
+within({Node, _}, {Module, Function, Args}, ReceiveMs, SendMs) ->
+    {Caller, Tag, Deadline} = {self(), make_ref(), teleport_deadline:in(ReceiveMs)},
+    {Waiter, Monitor} = spawn_monitor(fun() -> await(Caller, Tag, Node) end),
+    case sent(Node, {'$gen_call', {Waiter, Tag}, {call, Module, Function, Args, group_leader()}}, teleport_deadline:in(min(SendMs, ReceiveMs))) of
+        ok ->
+            receive {'DOWN', Monitor, process, _, Ended} -> ended(Ended)
+            after teleport_deadline:left(Deadline) -> dismissed(Waiter, Monitor, {badrpc, timeout})
+            end;
+        {badtcp, timeout} when ReceiveMs =< SendMs -> dismissed(Waiter, Monitor, {badrpc, timeout});
+        Failure -> dismissed(Waiter, Monitor, Failure)
+    end.
+
+dismissed(Waiter, Monitor, Failure) ->
+    true = demonitor(Monitor, [flush]),
+    true = exit(Waiter, kill),
+    Failure.
+
+%% A process of its own has the monitor of the other node: a monitor waits for room without limit. The caller itself sends, so all that it asks for keeps its order.
+-spec await(pid(), reference(), node()) -> no_return().
+await(Caller, Tag, Node) ->
+    OfCaller = monitor(process, Caller),
+    OfServer = monitor(process, {?SERVER, Node}),
+    receive
+        {Tag, Reply} -> exit({?MODULE, Reply});
+        {'DOWN', OfServer, process, _, _} -> exit({?MODULE, {badrpc, nodedown}});
+        {'DOWN', OfCaller, process, _, _} -> exit(normal)
+    end.
+
+%% A monitor of nobody connects, as `!' would, and tells when the node can be reached.
+sent(Node, Message, Deadline) ->
+    case lists:member(Node, erlang:nodes(connected)) of
+        true -> given(Node, Message, Deadline);
+        false ->
+            Monitor = monitor(process, {?NOBODY, Node}),
+            receive
+                {'DOWN', Monitor, process, _, noconnection} -> {badrpc, nodedown};
+                {'DOWN', Monitor, process, _, _} -> given(Node, Message, Deadline)
+            after teleport_deadline:left(Deadline) ->
+                true = demonitor(Monitor, [flush]),
+                {badtcp, timeout}
+            end
+    end.
+
+given(Node, Message, Deadline) ->
+    case {erlang:send({?SERVER, Node}, Message, [nosuspend]), teleport_deadline:left(Deadline)} of
+        {ok, _} -> ok;
+        {nosuspend, 0} -> {badtcp, timeout};
+        {nosuspend, _} -> receive after 1 -> given(Node, Message, Deadline) end
+    end.
 
 %% A process whose end is the fun's result.
 job(Fun) ->
@@ -74,7 +120,7 @@ job(Fun) ->
     Monitor.
 
 ended({?MODULE, Result}) -> Result;
-ended(Reason) -> {badrpc, Reason}.
+ended(Reason) -> {badrpc, {'EXIT', Reason}}.
 
 here(Module, Function, Args) ->
     try apply(Module, Function, Args)
@@ -83,29 +129,6 @@ here(Module, Function, Args) ->
         exit:Reason -> {badrpc, {'EXIT', Reason}};
         error:Reason:Stack -> {badrpc, {'EXIT', {Reason, Stack}}}
     end.
-
-answer({reply, {return, Value}}, _) -> Value;
-answer({reply, {throw, Thrown}}, _) -> Thrown;
-answer({reply, {exit, Reason}}, _) -> {badrpc, {'EXIT', Reason}};
-answer({reply, {error, Reason, Stack}}, _) -> {badrpc, {'EXIT', {Reason, Stack}}};
-%% What the distribution says of a node whose teleport has just ended.
-answer({reply, {erpc, noconnection}}, _) -> failure({nodedown, none});
-answer({reply, {erpc, Reason}}, _) -> {badrpc, Reason};
-answer(timeout, _) -> {badrpc, timeout};
-answer({error, {timeout, _}}, Deadline) ->
-    case teleport_deadline:left(Deadline) of
-        0 -> {badrpc, timeout};
-        _ -> failure(timeout)
-    end;
-answer({error, {Reason, _}}, _) -> failure(Reason).
-
-failure({nodedown, _}) -> {badrpc, nodedown};
-failure({no_teleport, _}) -> {badrpc, no_teleport};
-failure({too_big, Bytes}) -> {badrpc, {too_big, Bytes}};
-failure({signal, Reason}) -> {badrpc, Reason};
-failure({lane_lost, _}) -> {badtcp, closed};
-failure({no_lane, Reason}) -> {badtcp, Reason};
-failure(Reason) -> {badtcp, Reason}.
 
 %% @doc As cast/4, without arguments.
 -spec cast(destination(), versioned(), atom()) -> true.
@@ -133,10 +156,12 @@ safe_cast(Dest, M, F, A) -> safe_cast(Dest, M, F, A, undefined).
 -spec safe_cast(destination(), versioned(), atom(), [term()], limit()) -> true | failure().
 safe_cast(Dest, M, F, A, SendMs) when ?IS_APPLIED(M, F, A) -> cast_to(address(Dest), applied(M, F, A), limit(SendMs, send_timeout)).
 
-cast_to({Node, Key}, {Module, Function, Args}, SendMs) -> sent(teleport_erpc:cast(Node, Module, Function, Args, #{key => Key, timeout => SendMs})).
-
-sent(ok) -> true;
-sent({error, Reason}) -> failure(Reason).
+cast_to({Node, _}, {Module, Function, Args}, _) when Node =:= node() -> erpc:cast(Node, Module, Function, Args) =:= ok;
+cast_to({Node, _}, {Module, Function, Args}, SendMs) ->
+    case sent(Node, {'$gen_cast', {cast, Module, Function, Args, group_leader()}}, teleport_deadline:in(SendMs)) of
+        ok -> true;
+        Failure -> Failure
+    end.
 
 %% ---- calls whose value is taken later ----
 
@@ -199,21 +224,43 @@ safe_eval_everywhere(Dests, M, F, A) -> safe_eval_everywhere(Dests, M, F, A, und
 %% @doc The same with a limit for the sending.
 -spec safe_eval_everywhere([destination()], versioned(), atom(), [term()], limit()) -> [true | [destination()] | destination()].
 safe_eval_everywhere(Dests, M, F, A, SendMs) when is_list(Dests), ?IS_APPLIED(M, F, A) ->
-    Ms = limit(SendMs, send_timeout),
-    Applied = applied(M, F, A),
-    Sent = each(Dests, fun(Address) -> cast_to(Address, Applied, Ms) end),
+    Sent = cast_each(Dests, fun(_) -> applied(M, F, A) end, limit(SendMs, send_timeout)),
     case [Dest || {Dest, Result} <- Sent, Result =/= true] of
         Bad when length(Bad) < length(Dests) -> [true, Bad];
         Bad -> Bad
     end.
 
-%% The addresses are made here: without a key, the caller is the key.
-each(Dests, Fun) ->
-    Ended = teleport_each:run([{Dest, address(Dest)} || Dest <- Dests], fun({_, Address}) -> Fun(Address) end),
-    [{Dest, each_ended(One)} || {{Dest, _}, One} <- Ended].
+%% The caller itself sends where it need not wait, so its casts keep their order. The others get it at once, too.
+cast_each(Dests, Applied, Ms) ->
+    Sent = [{Dest, cast_to(Address, Applied(Address), 0)} || Dest <- Dests, Address <- [address(Dest)]],
+    Later = each([Dest || {Dest, Result} <- Sent, Result =/= true], fun(Address) -> cast_to(Address, Applied(Address), Ms) end),
+    [{Dest, case Result of true -> true; _ -> proplists:get_value(Dest, Later) end} || {Dest, Result} <- Sent].
 
-each_ended({ok, Result}) -> Result;
-each_ended({down, Reason}) -> {badrpc, Reason}.
+%% All at once, each in a process of its own. The last one ends the others with the caller: a link to the caller would end it with the first of them.
+each(Dests, Fun) ->
+    Caller = self(),
+    Guard = spawn(fun() -> guard(monitor(process, Caller), length(Dests)) end),
+    Begun = [{Dest, spawn_monitor(fun() -> exit({?MODULE, guarded(Guard, Fun, Address)}) end)} || Dest <- Dests, Address <- [address(Dest)]],
+    [{Dest, receive {'DOWN', Monitor, process, Pid, Reason} -> ended(Reason) end} || {Dest, {Pid, Monitor}} <- Begun].
+
+%% It unlinks before it ends: the guard needs no copy of the result.
+guarded(Guard, Fun, Address) ->
+    true = link(Guard),
+    try Fun(Address)
+    after
+        true = unlink(Guard),
+        Guard ! ended
+    end.
+
+guard(_, 0) -> ok;
+guard(Monitor, Left) ->
+    process_flag(trap_exit, true),
+    receive
+        {'DOWN', Monitor, process, _, _} -> exit(caller_ended);
+        ended -> guard(Monitor, Left - 1);
+        %% It was killed.
+        {'EXIT', _, _} -> guard(Monitor, Left - 1)
+    end.
 
 %% @doc The function's values on this node and {@link nodes/0}.
 -spec multicall(versioned(), atom(), [term()]) -> {[term()], [destination()]}.
@@ -241,9 +288,8 @@ abcast(Name, Message) -> abcast([node() | nodes()], Name, Message).
 %% @doc The same on these nodes, and does not tell where there was none.
 -spec abcast([destination()], Name :: atom(), Message :: term()) -> abcast.
 abcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
-    Ms = limit(undefined, send_timeout),
     %% A name alone that is not there would be an error in that node's log.
-    _ = each(Dests, fun({Node, _} = Address) -> cast_to(Address, {erlang, send, [{Name, Node}, Message, [nosuspend]]}, Ms) end),
+    _ = cast_each(Dests, fun({Node, _}) -> {erlang, send, [{Name, Node}, Message, [nosuspend]]} end, limit(undefined, send_timeout)),
     abcast.
 
 %% @doc Sends to the process of this name on this node and {@link nodes/0}.
@@ -300,6 +346,6 @@ default(Name) -> element(2, lists:keyfind(Name, 1, table())).
 table() ->
     Ms = "milliseconds, 0 or more, or infinity",
     [{call_receive_timeout, 15000, Ms, "next call", "Time limit of a call that names none."},
-     {send_timeout, 5000, Ms, "next message", "How long a sender waits for a lane and for room."},
+     {send_timeout, 5000, Ms, "next message", "How long a sender waits for the connection and for room."},
      {sbcast_receive_timeout, 15000, Ms, "next message", "How long sbcast waits for the nodes' answers."},
      {async_call_inactivity_timeout, infinity, Ms, "next call", "Time limit of an async_call, and how long its value is kept until somebody takes it."}].

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc gen_rpc's interface on real nodes, with lanes over shared memory and over TCP under stock distribution.
+%% @doc gen_rpc's interface on real nodes, over Beamway's shared memory and stock distribution.
 -module(gen_rpc_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
 -export([ends_of_functions/1, limits_of_calls/1, casts/1, order_of_a_key/1, multicalls/1, everywhere/1, versions/1, bad_arguments/1, control_of_modules/1]).
--export([asynchronous/1, taken_once/1, held_no_longer/1, messages_by_name/1, peers_that_fail/1, lanes_that_are_full/1]).
+-export([asynchronous/1, taken_once/1, held_no_longer/1, messages_by_name/1, peers_that_fail/1, no_room/1]).
 %% Used on the nodes.
 -export([ended_by/1, tell/2, log/2]).
 -import(teleport_nodes, [wait_ms/0, on_first/2]).
@@ -13,11 +13,11 @@
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> teleport_nodes:all([shm, tcp]).
+all() -> teleport_nodes:all([shm, stock]).
 
 groups() ->
-    teleport_nodes:groups([shm, tcp], [ends_of_functions, limits_of_calls, casts, order_of_a_key, multicalls, everywhere, versions, bad_arguments, control_of_modules,
-                                       asynchronous, taken_once, held_no_longer, messages_by_name, peers_that_fail, lanes_that_are_full]).
+    teleport_nodes:groups([shm, stock], [ends_of_functions, limits_of_calls, casts, order_of_a_key, multicalls, everywhere, versions, bad_arguments, control_of_modules,
+                                       asynchronous, taken_once, held_no_longer, messages_by_name, peers_that_fail, no_room]).
 
 init_per_group(Kind, Config) ->
     Pair = teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)),
@@ -44,7 +44,7 @@ ends_of_functions(Config) ->
              {badrpc, {'EXIT', gone}} = gen_rpc:call(Dest, erlang, exit, [gone]),
              {badrpc, {'EXIT', {badarith, [{erlang, '+', [1, a], _} | _]}}} = gen_rpc:call(Dest, erlang, '+', [1, a]),
              {badrpc, {'EXIT', {undef, [{no_such_module, f, [], _} | _]}}} = gen_rpc:call(Dest, no_such_module, f),
-             {badrpc, killed} = gen_rpc:call(Dest, ?MODULE, ended_by, [kill])
+             {badrpc, {'EXIT', killed}} = gen_rpc:call(Dest, ?MODULE, ended_by, [kill])
          end || Dest <- [Node, {Node, key}, {Node, {"any", term}}, node(), {node(), key}]],
         nothing_came()
     end).
@@ -323,30 +323,20 @@ peers_that_fail(Config) ->
         beamway_peer:stop_all([element(1, Plain), element(1, Stranger), Victim])
     end.
 
-%% The peer takes no more calls, or nothing more at all: it is stopped, and its lane is full.
-lanes_that_are_full(Config) ->
+%% The peer is stopped, and the way to it gets full.
+no_room(Config) ->
     {Victim, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
     try
-        ok = beamway_peer:call(Victim, teleport, configure, [all, #{max_pending_calls => 1}]),
-        on_first(Config, fun(_) ->
-            Test = self(),
-            true = net_kernel:connect_node(Node),
-            ok = teleport:configure(Node, #{max_queue_bytes => 65536}),
-            Slow = fun() -> Test ! {runs, self()}, receive go -> went end end,
-            Async = gen_rpc:async_call({Node, key}, erlang, apply, [Slow, []]),
-            {runs, Pid} = message(),
-            {badtcp, overload} = gen_rpc:call({Node, key}, erlang, node, [], wait_ms()),
-            Pid ! go,
-            went = gen_rpc:yield(Async),
-            %% It counts until its process has ended, which comes behind the answer.
-            Node = beamway_peer:wait_until(fun() -> case gen_rpc:call({Node, key}, erlang, node, [], wait_ms()) of {badtcp, overload} -> false; Value -> Value end end, wait_ms())
-        end),
+        on_first(Config, fun(_) -> true = net_kernel:connect_node(Node) end),
         ok = beamway_peer:sigstop(Victim),
         on_first(Config, fun(_) ->
-            Large = binary:copy(<<"x">>, 20000000),
-            true = gen_rpc:cast({Node, key}, erlang, byte_size, [Large]),
+            Large = binary:copy(<<"x">>, 50000),
+            {badtcp, timeout} = beamway_peer:wait_until(fun() -> Full = gen_rpc:safe_cast({Node, key}, erlang, byte_size, [Large], 20), Full =/= true andalso Full end, wait_ms()),
             {badtcp, timeout} = gen_rpc:call({Node, key}, erlang, byte_size, [Large], wait_ms(), 100),
-            {badtcp, timeout} = gen_rpc:safe_cast({Node, key}, erlang, byte_size, [Large], 100)
+            {badrpc, timeout} = gen_rpc:call({Node, key}, erlang, byte_size, [Large], 100),
+            true = gen_rpc:cast({Node, key}, erlang, byte_size, [Large], 100),
+            [Node] = gen_rpc:safe_eval_everywhere([Node], erlang, node, [], 100),
+            nothing_came()
         end)
     after
         beamway_peer:kill9(Victim),
@@ -354,8 +344,7 @@ lanes_that_are_full(Config) ->
     end.
 
 failed_as_lost(ok) -> ok;
-failed_as_lost({badrpc, nodedown}) -> ok;
-failed_as_lost({badtcp, closed}) -> ok.
+failed_as_lost({badrpc, nodedown}) -> ok.
 
 stock(Options) ->
     {ok, Peer, Node} = beamway_peer:start(inet_tcp, Options),

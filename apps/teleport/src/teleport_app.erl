@@ -3,7 +3,7 @@
 -module(teleport_app).
 -behaviour(application).
 
--export([start/2, prep_stop/1, stop/1]).
+-export([start/2, stop/1]).
 
 %% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
@@ -14,11 +14,7 @@ start(_Type, _Args) ->
     end.
 
 %% @private
--spec prep_stop(State) -> State.
-prep_stop(State) ->
-    ok = teleport_listener:leave(),
-    State.
-
-%% @private
 -spec stop(term()) -> ok.
-stop(_State) -> teleport_config:forget().
+stop(_State) ->
+    ok = teleport_config:forget(),
+    teleport_old:forget().

@@ -1,116 +1,246 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The address to which nodes of this host pass blocks ({@link beamway_block}). This process also gives back the memory of unused blocks.
+%% @doc Shared binaries: the handles of this node, and how the block of a handle comes to another node of this host ({@link beamway_block}).
 %%
-%% The lanes of a node share one listener. A lane that has a block to pass connects a channel to it ({@link teleport_references}) and says its id in the
-%% message; the acceptor's lane fetches the channel of this id here. Nothing is open before somebody asks for it.
-%% A channel whose sender ended before its message arrived is fetched by nobody. It is closed after a minute or two, with the blocks in it.
+%% A handle names the node that shares, that node's life and a number. A node that opens one asks the node that shares for the block, by the
+%% distribution, and says the address of its own listener. The other connects a channel there and passes the block. So a handle is a term like any other,
+%% and each node that has opened it has the memory itself: the kernel frees it when no node has it any more, however they ended.
+%%
+%% Callers read the table themselves; this process writes it, owns the listener, and gives back the memory of unused blocks. A channel that nobody fetches is
+%% closed after a minute or two, with the block in it.
 -module(teleport_blocks).
 -behaviour(gen_server).
 
--export([start_link/0, offer/0, channel/1, configured/0, info/0]).
+-export([start_link/0, share/2, unshare/1, open/1, configure/1, info/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
--export_type([address/0]).
+-export_type([handle/0, keep/0, refusal/0]).
 
--type address() :: {Address :: binary(), Token :: <<_:128>>}.
+-opaque handle() :: {?MODULE, binary()} | {?MODULE, node(), Life :: binary(), Number :: pos_integer(), Bytes :: pos_integer()}.
+%% The first: what is no block travels in the handle itself.
+-type keep() :: caller | {ms, pos_integer()}.
+-type refusal() :: ended | former_life | other_host | timeout | {nodedown, node()} | {no_teleport, node()} | {unreachable, Why :: binary()}.
 
--record(blocks, {listener = none :: none | {beamway_block:listener(), address()},
+-record(blocks, {life = crypto:strong_rand_bytes(8) :: binary(),
+                 next = 1 :: pos_integer(),
+                 %% who keeps which handles
+                 keepers = #{} :: #{pid() => {Monitor :: reference(), #{pos_integer() => []}}},
+                 listener = none :: none | beamway_block:listener(),
                  %% connected, and not yet fetched: the newest first
                  channels = [] :: [{beamway_block:id(), beamway_block:channel()}]}).
 
+-define(TABLE, ?MODULE).
 -define(CALL_MS, 5000).
 -define(PATIENCE_MS, 60000).
-%% Each lane of a peer connects one at a time, and fetches it at once.
+%% Each process that opens a handle waits for one.
 -define(MAX_WAITING, 256).
 
 %% @doc Started by the supervisor.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Where a peer of this host may pass blocks to.
--spec offer() -> {ok, address()} | none.
-offer() -> gen_server:call(?MODULE, offer, ?CALL_MS).
+%% @doc See {@link teleport:share/2}.
+-spec share(binary(), keep()) -> handle().
+share(Binary, Keep) when is_binary(Binary) ->
+    Block = case beamway_block:is_block(Binary) of true -> Binary; false -> beamway_block:from_iodata(Binary) end,
+    case beamway_block:is_block(Block) of
+        true -> gen_server:call(?MODULE, {share, Block, Keep}, ?CALL_MS);
+        false -> {?MODULE, Block}
+    end;
+share(Other, _) -> error({bad_binary, Other, "expected a binary"}).
 
-%% @doc The channel that a peer has connected.
--spec channel(beamway_block:id()) -> {ok, beamway_block:channel()} | none.
-channel(Id) -> gen_server:call(?MODULE, {channel, Id}, ?CALL_MS).
+%% @doc See {@link teleport:unshare/1}.
+-spec unshare(handle()) -> ok.
+unshare({?MODULE, Binary}) when is_binary(Binary) -> ok;
+unshare({?MODULE, Node, Life, Number, _}) -> gen_server:cast({?MODULE, Node}, {unshare, Life, Number});
+unshare(Other) -> bad_handle(Other).
 
-%% @doc The options have changed.
--spec configured() -> ok.
-configured() -> gen_server:call(?MODULE, configured, ?CALL_MS).
+-spec bad_handle(term()) -> no_return().
+bad_handle(Handle) -> error({bad_handle, Handle, "expected what teleport:share/1 returns"}).
+
+%% @doc See {@link teleport:open/1}.
+-spec open(handle()) -> {ok, binary()} | {error, refusal()}.
+open({?MODULE, Binary}) when is_binary(Binary) -> {ok, Binary};
+open({?MODULE, Node, Life, Number, _}) when Node =:= node() -> found(Life, Number);
+open({?MODULE, Node, Life, Number, Bytes}) when is_atom(Node) ->
+    case address() of
+        {ok, Address} -> fetched(Node, Life, Number, Bytes, Address);
+        {error, Why} -> {error, {unreachable, Why}}
+    end;
+open(Other) -> bad_handle(Other).
+
+found(Life, Number) ->
+    case {ets:lookup(?TABLE, life), ets:lookup(?TABLE, Number)} of
+        {[{_, Life}], [{_, Block, _}]} -> {ok, Block};
+        {[{_, Life}], []} -> {error, ended};
+        _ -> {error, former_life}
+    end.
+
+address() ->
+    case ets:lookup(?TABLE, address) of
+        [{_, Address}] -> {ok, Address};
+        [] -> gen_server:call(?MODULE, listen, ?CALL_MS)
+    end.
+
+fetched(Node, Life, Number, Bytes, Address) ->
+    Id = crypto:strong_rand_bytes(16),
+    case asked(Node, {pass, Life, Number, host(), Address, Id}) of
+        {ok, Passed} -> taken(Id, Passed, Bytes);
+        Error -> Error
+    end.
+
+%% Of one kernel. Whether the two can reach each other there, the channel shows.
+host() -> ets:lookup_element(?TABLE, host, 2).
+
+asked(Node, Request) ->
+    try gen_server:call({?MODULE, Node}, Request, ?CALL_MS)
+    catch
+        exit:{timeout, _} -> {error, timeout};
+        exit:{noproc, _} -> {error, {no_teleport, Node}};
+        exit:{_, _} -> {error, {nodedown, Node}}
+    end.
+
+taken(Id, Passed, Bytes) ->
+    case gen_server:call(?MODULE, {channel, Id}, ?CALL_MS) of
+        {ok, Channel} ->
+            Taken = beamway_block:take(Channel, Passed, Bytes),
+            ok = beamway_block:close(Channel),
+            case Taken of
+                {ok, Block} -> {ok, Block};
+                {error, Why} -> {error, {unreachable, Why}}
+            end;
+        none -> {error, {unreachable, <<"the channel of the node that shares has not come">>}}
+    end.
+
+%% @doc Changes options, one caller after the other.
+-spec configure(map()) -> ok | {error, [teleport_config:problem(), ...]}.
+configure(Options) -> gen_server:call(?MODULE, {configure, Options}, ?CALL_MS).
 
 %% @doc See {@link teleport:blocks/0}.
 -spec info() -> #{atom() => non_neg_integer()}.
 info() ->
-    case beamway_block:is_loaded() of
-        true -> beamway_block:info();
-        false -> maps:from_keys([blocks, bytes, max_blocks, max_bytes, made, received, refused], 0)
-    end.
+    Own = case beamway_block:is_loaded() of
+              true -> beamway_block:info();
+              false -> maps:from_keys([blocks, bytes, max_blocks, max_bytes, made, received, refused], 0)
+          end,
+    Own#{shared => ets:select_count(?TABLE, [{{'_', '_', '_'}, [], [true]}])}.
 
 %% @private
 -spec init([]) -> {ok, #blocks{}}.
 init([]) ->
     _ = [begin ok = beamway_block:reaper(), ok = limit() end || beamway_block:is_loaded()],
-    ok = look_later(?PATIENCE_MS, []),
-    {ok, #blocks{}}.
+    State = #blocks{},
+    true = ets:delete_all_objects(?TABLE),
+    true = ets:insert(?TABLE, [{life, State#blocks.life}, {host, beamway_host:boot_id()}]),
+    ok = look_later([]),
+    {ok, State}.
 
-limit() -> beamway_block:limit(maps:get(max_block_bytes, teleport_config:of_node(node()))).
+limit() -> beamway_block:limit(teleport_config:get(max_block_bytes)).
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #blocks{}) -> {reply, term(), #blocks{}}.
-handle_call(offer, _From, State) ->
-    case beamway_block:is_loaded() of
-        true -> offered(State);
-        false -> {reply, none, State}
-    end;
+handle_call({share, Block, Keep}, {Caller, _}, #blocks{life = Life, next = Number} = State) ->
+    true = ets:insert(?TABLE, {Number, Block, case Keep of caller -> Caller; _ -> none end}),
+    {reply, {?MODULE, node(), Life, Number, byte_size(Block)}, kept(Keep, Caller, Number, State#blocks{next = Number + 1})};
+handle_call({pass, Life, Number, Host, Address, Id}, _From, State) ->
+    {reply, passed(found(Life, Number), Host =:= host(), Address, Id), State};
+handle_call(listen, _From, State) ->
+    listening(State);
 handle_call({channel, Id}, _From, State) ->
     Accepted = accepted(State),
     case lists:keytake(Id, 1, Accepted#blocks.channels) of
         {value, {_, Channel}, Rest} -> {reply, {ok, Channel}, Accepted#blocks{channels = Rest}};
         false -> {reply, none, Accepted}
     end;
-handle_call(configured, _From, State) ->
+handle_call({configure, Options}, _From, State) ->
+    Result = teleport_config:set(Options),
     _ = [limit() || beamway_block:is_loaded()],
-    {reply, ok, State};
+    {reply, Result, State};
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
 
-offered(#blocks{listener = {_, Address}} = State) ->
-    {reply, {ok, Address}, State};
-offered(State) ->
-    case beamway_block:listen(maps:get(socket_dir, beamway_links:config())) of
-        {ok, Listener, At, Token} -> {reply, {ok, {At, Token}}, State#blocks{listener = {Listener, {At, Token}}}};
-        {error, _} -> {reply, none, State}
+kept({ms, Ms}, _, Number, State) ->
+    _ = erlang:send_after(Ms, self(), {over, Number}),
+    State;
+kept(caller, Caller, Number, #blocks{keepers = Keepers} = State) ->
+    {Monitor, Numbers} = case Keepers of
+                             #{Caller := Known} -> Known;
+                             #{} -> {monitor(process, Caller), #{}}
+                         end,
+    State#blocks{keepers = Keepers#{Caller => {Monitor, Numbers#{Number => []}}}}.
+
+let_go(Number, #blocks{keepers = Keepers} = State) ->
+    case ets:take(?TABLE, Number) of
+        [{_, _, Keeper}] when is_map_key(Keeper, Keepers) ->
+            case maps:get(Keeper, Keepers) of
+                {Monitor, Only} when map_size(Only) =:= 1 ->
+                    true = demonitor(Monitor, [flush]),
+                    State#blocks{keepers = maps:remove(Keeper, Keepers)};
+                {Monitor, Numbers} -> State#blocks{keepers = Keepers#{Keeper := {Monitor, maps:remove(Number, Numbers)}}}
+            end;
+        _ -> State
     end.
 
+passed({error, Reason}, _, _, _) -> {error, Reason};
+passed(_, _IsThisHost = false, _, _) -> {error, other_host};
+passed({ok, Block}, _, {At, Token}, Id) ->
+    case beamway_block:connect(At, Token, Id) of
+        {ok, Channel} ->
+            Passed = beamway_block:pass(Channel, Block),
+            ok = beamway_block:close(Channel),
+            case Passed of
+                {ok, Number} -> {ok, Number};
+                Not -> {error, {unreachable, atom_to_binary(Not)}}
+            end;
+        {error, Why} -> {error, {unreachable, Why}}
+    end.
+
+listening(#blocks{listener = none} = State) ->
+    case beamway_block:is_loaded() andalso beamway_block:listen(maps:get(socket_dir, beamway_links:config())) of
+        {ok, Listener, At, Token} ->
+            true = ets:insert(?TABLE, {address, {At, Token}}),
+            {reply, {ok, {At, Token}}, State#blocks{listener = Listener}};
+        {error, Why} -> {reply, {error, Why}, State};
+        false -> {reply, {error, <<"this node could not load beamway_block">>}, State}
+    end;
+listening(State) -> {reply, {ok, ets:lookup_element(?TABLE, address, 2)}, State}.
+
 accepted(#blocks{listener = none} = State) -> State;
-accepted(#blocks{listener = {Listener, _}, channels = Channels} = State) ->
+accepted(#blocks{listener = Listener, channels = Channels} = State) ->
     case beamway_block:accept(Listener) of
         {ok, Id, Channel} -> accepted(State#blocks{channels = lists:sublist([{Id, Channel} | Channels], ?MAX_WAITING)});
         _ -> State
     end.
 
-%% What a sender that has ended passed last may still be on its way to a lane, so its channel waits from one look to the next.
-look_later(Ms, Channels) ->
-    _ = erlang:send_after(Ms, self(), {close_abandoned, Ms, [Id || {Id, _} <- Channels]}),
+%% What has come before the last look and is still there is fetched by nobody: the process that opened the handle has ended.
+look_later(Channels) ->
+    _ = erlang:send_after(?PATIENCE_MS, self(), {look, [Id || {Id, _} <- Channels]}),
     ok.
-
-without_abandoned(Known, #blocks{channels = Channels} = State) ->
-    {Kept, Abandoned} = lists:partition(fun({Id, Channel}) -> not lists:member(Id, Known) orelse beamway_block:is_open(Channel) end, Channels),
-    lists:foreach(fun({_, Channel}) -> ok = beamway_block:close(Channel) end, Abandoned),
-    State#blocks{channels = Kept}.
 
 %% @private
 -spec handle_cast(term(), #blocks{}) -> {noreply, #blocks{}}.
-handle_cast(_Request, State) -> {noreply, State}.
+handle_cast({unshare, Life, Number}, #blocks{life = Life} = State) ->
+    {noreply, let_go(Number, State)};
+handle_cast(_Request, State) ->
+    {noreply, State}.
 
 %% @private
 -spec handle_info(term(), #blocks{}) -> {noreply, #blocks{}}.
 handle_info(beamway_blocks_to_reap, State) ->
     ok = beamway_block:reap(),
     {noreply, State};
-handle_info({close_abandoned, Ms, Known}, State) ->
-    Left = without_abandoned(Known, accepted(State)),
-    ok = look_later(Ms, Left#blocks.channels),
-    {noreply, Left};
+handle_info({over, Number}, State) ->
+    {noreply, let_go(Number, State)};
+handle_info({'DOWN', _, process, Keeper, _}, #blocks{keepers = Keepers} = State) ->
+    case maps:take(Keeper, Keepers) of
+        {{_, Numbers}, Rest} ->
+            lists:foreach(fun(Number) -> ets:delete(?TABLE, Number) end, maps:keys(Numbers)),
+            {noreply, State#blocks{keepers = Rest}};
+        error -> {noreply, State}
+    end;
+handle_info({look, Known}, State) ->
+    #blocks{channels = Channels} = Accepted = accepted(State),
+    {Abandoned, Kept} = lists:partition(fun({Id, _}) -> lists:member(Id, Known) end, Channels),
+    lists:foreach(fun({_, Channel}) -> ok = beamway_block:close(Channel) end, Abandoned),
+    ok = look_later(Kept),
+    {noreply, Accepted#blocks{channels = Kept}};
 handle_info(_Info, State) ->
     {noreply, State}.

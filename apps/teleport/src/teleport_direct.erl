@@ -8,27 +8,46 @@
 %% gen_server does. The alias lives through that, so a reply under way is not lost.
 -module(teleport_direct).
 
--export([call/4]).
+-export([call/5]).
 
 %% The tag of a reply, as gen makes it.
--dialyzer({no_improper_lists, [watched/5]}).
+-dialyzer({no_improper_lists, [sent/5, watched/6]}).
 
-%% @doc As gen:call/4: the same replies, and exits with the same reasons.
--spec call(Server :: pid() | {Name :: atom(), node()}, Label :: term(), Request :: term(), timeout()) -> {ok, Reply :: term()}.
-call(Server, Label, Request, Timeout) when is_pid(Server) ->
+%% @doc As gen:call/4: the same replies, and exits with the same reasons. With `[nosuspend]' it exits with `overload' if there is no room for the request.
+-spec call(Server :: pid() | {Name :: atom(), node()}, Label :: term(), Request :: term(), timeout(), [] | [nosuspend]) -> {ok, Reply :: term()}.
+call(Server, Label, Request, Timeout, Suspend) when is_pid(Server) ->
     case teleport_watcher:stand_in(Server) of
-        none -> gen:call(Server, Label, Request, Timeout);
-        StandIn -> watched(Server, StandIn, Label, Request, Timeout)
+        none -> unwatched(Server, Label, Request, Timeout, Suspend);
+        StandIn -> watched(Server, StandIn, Label, Request, Timeout, Suspend)
     end;
 %% A name may move to another process while the one that a stand-in watches lives on. Only a monitor that goes with the request is of its process.
-call(Server, Label, Request, Timeout) ->
-    gen:call(Server, Label, Request, Timeout).
+call(Server, Label, Request, Timeout, Suspend) ->
+    unwatched(Server, Label, Request, Timeout, Suspend).
 
-watched(Server, StandIn, Label, Request, Timeout) ->
+%% A monitor waits for room, whatever is asked for. So a message that nobody needs looks for it first.
+unwatched(Server, Label, Request, Timeout, Suspend) ->
+    case Suspend =/= [] andalso erlang:send({teleport_server, node_of(Server)}, is_there_room, [noconnect | Suspend]) of
+        nosuspend -> exit(overload);
+        _ -> gen:call(Server, Label, Request, Timeout)
+    end.
+
+node_of({_, Node}) -> Node;
+node_of(Pid) -> node(Pid).
+
+sent(Server, Label, Ref, Request, How) ->
+    case erlang:send(Server, {Label, {self(), [alias | Ref]}, Request}, How) of
+        nosuspend ->
+            true = unalias(Ref),
+            true = demonitor(Ref, [flush]),
+            exit(overload);
+        _ -> ok
+    end.
+
+watched(Server, StandIn, Label, Request, Timeout, Suspend) ->
     Deadline = teleport_deadline:in(Timeout),
     Ref = monitor(port, StandIn, [{alias, explicit_unalias}]),
     %% If the connection is lost, the stand-in hears of it. A new one is none that it watches.
-    _ = erlang:send(Server, {Label, {self(), [alias | Ref]}, Request}, [noconnect]),
+    ok = sent(Server, Label, Ref, Request, [noconnect | Suspend]),
     receive
         {[alias | Ref], Reply} ->
             %% In this order both take half the time: else ERTS makes an alias of its own of the monitor first.

@@ -1,252 +1,158 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Broadcasts to the members of a `pg' group: encoded once, sent once to each node that has members, delivered there by the lane's process.
+%% @doc Broadcasts to the members of a `pg' group: encoded once, sent once to each node that has members, delivered there by {@link teleport_server}.
 %%
-%% {@link teleport:broadcast/4} calls it on the sender's node, {@link teleport_calls} on the nodes of the members. The sender itself gives the message to
-%% all lanes, with one order key for its broadcasts to the group, so these arrive in order. It never waits for room in a lane: a full one is `overload'.
-%% Lanes that are not up are opened after the others have the message, all at once. Then it waits for confirmations.
-%%
-%% Where the sites of nodes are known, one node of each other site passes the message on to the others there ({@link teleport_relay}).
-%%
-%% The table has a row for each process whose broadcast is under way. It belongs to the supervisor. The row of a process that was killed
-%% goes when the table is full.
+%% The sender itself sends, so its broadcasts to a group arrive in order. It waits for no answers unless an option says so. It waits for room for a moment,
+%% which a node whose connection moves does not use up; one that has used it up gets none for a while. Where the sites of nodes are known ({@link teleport_sites}), one node of each other site passes the message on to the others there.
 -module(teleport_groups).
 
--export([broadcast/4, deliver/1]).
--export_type([options/0, result/0, refusal/0, packed/0]).
+-export([broadcast/4, is_scope/1]).
+-export_type([options/0, result/0, refusal/0]).
 
--type options() :: #{class => teleport_config:class(),       %% normal
-                     timeout => timeout(),                   %% milliseconds for opening lanes and confirmations together, 5000
-                     sites => teleport_sites:site_of(),      %% default the option sites of the node; only with confirmation
+-type options() :: #{confirm => boolean(),                   %% false; true: waits until each node has confirmed the message
+                     timeout => timeout(),                   %% milliseconds to wait for room, and for confirmations; 5000 with `confirm', else 100
+                     sites => teleport_sites:site_of(),      %% default the option `sites' of the node
                      local => boolean(),                     %% true; false: leaves out the members on this node
-                     confirm => boolean()}.                  %% true; false: returns as soon as the lanes have accepted the message
+                     nodes => [node()]}.                     %% only members on these nodes
 -type result() :: #{sent := [node()], plain := [node()], skipped := [node()], failed := [{node(), teleport:reason()}]}.
-%% `sent': the members there have the message in their mailboxes, or with `confirm => false' a lane has accepted it. `plain': sent by `!', for the node has no
-%% teleport, or one without groups. `skipped': the members there had left the group when it came. `failed': with `timeout', `lane_lost' and `nodedown' it may have arrived.
--type refusal() :: busy | {no_scope, Scope :: term()}.
+%% `sent': handed over as by `!', or with `confirm' in the mailboxes of the members. `plain': a message to each member, as by `!', for the node has no
+%% teleport, or an older one. `skipped': with `confirm', the members there had left the group. `failed': with `timeout' and `nodedown' it may have arrived.
+-type refusal() :: {no_scope, Scope :: term()}.
 
--type packed() :: {Term :: binary(), [binary()]}.
-
+-define(CONFIRM_MS, 5000).
+-define(ROOM_MS, 100).
+-define(LOOK_MS, 1).
+%% A node that has used up a sender's patience gets no more of it for so long.
+-define(LATE_MS, 30000).
 -define(TABLE, ?MODULE).
--define(TIMEOUT_MS, 5000).
-%% What relays have at most.
--define(RELAY_MS, 5000).
+-define(SERVER, teleport_server).
 
 %% @doc See {@link teleport:broadcast/4}.
 -spec broadcast(Scope :: atom(), Group :: term(), Message :: term(), options()) -> result() | {error, refusal()}.
 broadcast(Scope, Group, Message, Options) ->
-    _ = teleport_request:checked(fun is_option/2, Options),
-    #{max_broadcasts := Max} = teleport_config:of_node(node()),
-    case members(Scope, Group) of
-        {ok, Members} ->
-            case enter(Max) of
-                true -> try sent(Scope, Group, Members, Message, Options) after ets:delete(?TABLE, self()) end;
-                false -> {error, busy}
-            end;
-        {error, Reason} -> {error, Reason}
+    _ = teleport_message:checked(fun is_option/2, Options),
+    case is_scope(Scope) of
+        true -> result(own(Scope, Group, Message, Options) ++ remote(others(Scope, Group, Options), {Scope, Group}, Message, Options));
+        false -> {error, {no_scope, Scope}}
     end.
 
 is_option(Name, Value) when Name =:= confirm; Name =:= local -> is_boolean(Value);
 is_option(sites, Value) -> teleport_sites:is_site_of(Value);
-is_option(Name, Value) when Name =:= class; Name =:= timeout -> teleport_request:is_option(Name, Value);
+is_option(nodes, Value) -> is_list(Value) andalso lists:all(fun is_atom/1, Value);
+is_option(Name, Value) when Name =:= class; Name =:= timeout -> teleport_message:is_option(Name, Value);
 is_option(_, _) -> false.
 
-%% Of each node, each once: a process may have joined several times.
-members(Scope, Group) ->
-    case is_scope(Scope) of
-        true -> {ok, maps:groups_from_list(fun erlang:node/1, lists:usort(pg:get_members(Scope, Group)))};
-        false -> {error, {no_scope, Scope}}
-    end.
-
+%% @doc Whether this is a scope of pg that runs here.
+-spec is_scope(term()) -> boolean().
 is_scope(Scope) -> is_atom(Scope) andalso is_pid(whereis(Scope)).
 
-enter(Max) ->
-    true = ets:insert(?TABLE, {self()}),
-    case is_room(Max) orelse (swept() andalso is_room(Max)) of
-        true -> true;
-        false -> ets:delete(?TABLE, self()), false
+own(_, _, _, #{local := false}) -> [];
+own(Scope, Group, Message, Options) ->
+    case is_meant(node(), Options) andalso lists:usort(pg:get_local_members(Scope, Group)) of
+        [_ | _] = Pids -> lists:foreach(fun(Pid) -> Pid ! Message end, Pids), [{node(), sent}];
+        _ -> []
     end.
 
-is_room(Max) -> ets:info(?TABLE, size) =< Max.
+is_meant(Node, #{nodes := Nodes}) -> lists:member(Node, Nodes);
+is_meant(_, _) -> true.
 
-swept() ->
-    _ = [ets:delete(?TABLE, Pid) || {Pid} <- ets:tab2list(?TABLE), not is_process_alive(Pid)],
-    true.
-
-%% ---- the sender's node ----
-
-sent(Scope, Group, Members, Message, Options) ->
-    {Own, Others} = case maps:take(node(), Members) of
-                        error -> {[], Members};
-                        {_, Rest} when map_get(local, Options) =:= false -> {[], Rest};
-                        {Pids, Rest} -> send_all(Pids, Message), {[{node(), sent}], Rest}
-                    end,
-    result(Own ++ remote(maps:keys(Others), {Scope, Group}, Others, Message, Options)).
-
-send_all(Pids, Message) -> lists:foreach(fun(Pid) -> Pid ! Message end, Pids).
+%% Each once: a process may have joined several times.
+others(Scope, Group, Options) ->
+    Members = maps:groups_from_list(fun erlang:node/1, lists:usort(pg:get_members(Scope, Group))),
+    maps:filter(fun(Node, _) -> Node =/= node() andalso is_meant(Node, Options) end, Members).
 
 result(Outcomes) ->
-    #{sent => [Node || {Node, sent} <- lists:sort(Outcomes)], plain => [Node || {Node, plain} <- lists:sort(Outcomes)],
-      skipped => [Node || {Node, skipped} <- lists:sort(Outcomes)], failed => [{Node, Reason} || {Node, {failed, Reason}} <- lists:sort(Outcomes)]}.
+    Sorted = lists:sort(Outcomes),
+    (maps:from_list([{Name, [Node || {Node, Outcome} <- Sorted, Outcome =:= Name]} || Name <- [sent, plain, skipped]]))
+        #{failed => [{Node, Reason} || {Node, {failed, Reason}} <- Sorted]}.
 
-remote([], _, _, _, _) ->
-    [];
-remote(Nodes, {Scope, Group} = To, Members, Message, Options) ->
-    Deadline = teleport_deadline:in(maps:get(timeout, Options, ?TIMEOUT_MS)),
-    Lane = #{class => maps:get(class, Options, normal), key => {self(), To}, on_full => error, way => lane},
-    #{sites := Configured} = teleport_config:of_node(node()),
-    Packed = packed(Message),
-    Outcomes = case {maps:get(confirm, Options, true), maps:get(sites, Options, Configured)} of
-                   {true, none} ->
-                       Request = {broadcast, Scope, Group, Packed},
-                       awaited(begun(Nodes, fun(Node) -> asked(confirmed, ?MODULE, Node, Request, Lane, Deadline) end, Lane, Deadline), Deadline);
-                   {true, SiteOf} ->
-                       relayed(teleport_sites:plan(node(), Nodes, SiteOf, teleport_relay:avoid()), teleport_relay:broadcast(Scope, Group, self(), Packed), Lane, Deadline);
-                   {false, _} ->
-                       Request = {broadcast, Scope, Group, Packed},
-                       unconfirmed(Nodes, fun(Node) -> teleport_request:send({?MODULE, Node}, Request, Lane) end, Lane, Deadline)
-               end,
-    [{Node, outcome(Outcome, maps:get(Node, Members), Message)} || {Node, Outcome} <- Outcomes].
+remote(Members, _, _, _) when map_size(Members) =:= 0 -> [];
+remote(Members, {Scope, Group} = To, Message, Options) ->
+    Confirm = maps:get(confirm, Options, false),
+    Deadline = teleport_deadline:in(maps:get(timeout, Options, case Confirm of true -> ?CONFIRM_MS; false -> ?ROOM_MS end)),
+    {Served, Plain} = lists:partition(fun teleport_server:is_at/1, maps:keys(Members)),
+    ReplyTo = case Confirm andalso Served =/= [] of true -> alias(); false -> none end,
+    Key = {self(), To},
+    Sendings = [{Node, {member, Pid, Message}} || Node <- Plain, Pid <- maps:get(Node, Members)] ++ served(Served, {broadcast, Scope, Group, encoded(Served, Message), ReplyTo}, Options),
+    Refused = sent(Sendings, Key, Deadline),
+    Given = [Node || Node <- Served, not is_map_key(Node, Refused)],
+    Answers = confirmed(ReplyTo, Given, Deadline),
+    [{Node, {failed, Reason}} || {Node, Reason} <- maps:to_list(Refused)] ++ [{Node, plain} || Node <- Plain, not is_map_key(Node, Refused)] ++ Answers.
 
-%% In the shape of {@link teleport_term:unpack/2}, so that large binaries are parts of each node's message, too.
-packed(Message) ->
-    case teleport_term:pack(Message) of
-        {small, Term, _} -> {iolist_to_binary(Term), []};
-        {parts, [Term | Binaries], _} -> {iolist_to_binary(Term), Binaries}
+encoded([], _) -> <<>>;
+encoded(_, Message) -> term_to_binary(Message).
+
+%% What goes to each node directly. A relay that refuses stands for its leaves, too.
+served(Nodes, Broadcast, Options) ->
+    {Direct, Relays} = teleport_sites:plan(node(), Nodes, maps:get(sites, Options, teleport_config:get(sites))),
+    [{Node, Broadcast} || Node <- Direct] ++ [{Relay, {relay, Leaves, Broadcast}} || {Relay, Leaves} <- Relays].
+
+%% All get it that have room, and then those that get some before the deadline. Gives the nodes without, and why.
+sent(Sendings, Key, Deadline) ->
+    case [Sending || Sending <- Sendings, not is_sent(Sending, Key)] of
+        [] -> #{};
+        Left ->
+            {Late, Others} = lists:partition(fun({Node, _}) -> is_late(Node) end, Left),
+            refused(Late ++ awaited(Others, Key, Deadline), Key)
     end.
 
-outcome(ok, _, _) -> sent;
-outcome({error, no_members}, _, _) -> skipped;
-outcome({error, Reason}, Pids, Message) ->
-    case is_without_groups(Reason) of
-        true -> send_all(Pids, Message), plain;
-        false -> {failed, Reason}
-    end.
-
-%% Does it for all nodes. Most lanes are up, and get the message before the others are opened, which may take as long as there is time.
-begun(Nodes, Send, Lane, Deadline) ->
-    {Up, Down} = lists:partition(fun(Node) -> teleport_request:open(Node, Lane, teleport_deadline:in(0)) =:= ok end, Nodes),
-    Begun = [{Node, Send(Node)} || Node <- Up],
-    %% All at once, and each gets it when its lane is up, so that none holds up another.
-    Begun ++ teleport_each:run(Down, fun(Node) -> teleport_request:open(Node, Lane, Deadline) end,
-                               fun(Node, {ok, ok}) -> Send(Node);
-                                  (_, {ok, Error}) -> Error;
-                                  (_, {down, Reason}) -> {error, {no_lane, Reason}}
-                               end).
-
-%% Waits once for the lane of a node that hangs, and not again with each broadcast.
-unconfirmed(Nodes, Send, Lane, Deadline) ->
-    {Late, Others} = lists:partition(fun teleport_peers:is_late/1, Nodes),
-    AtOnce = begun(Late, Send, Lane, teleport_deadline:in(0)),
-    Waited = begun(Others, Send, Lane, Deadline),
-    _ = [teleport_peers:late(Node) || {Node, {error, timeout}} <- Waited],
-    AtOnce ++ Waited.
-
-asked(Kind, Name, Node, Request, Lane, Deadline) ->
-    {asked, teleport_request:begin_call(Kind, {Name, Node}, Request, Lane#{timeout => teleport_deadline:left(Deadline)})}.
-
-%% The outcomes of what was asked, and of what was not.
-awaited(Begun, Deadline) ->
-    {Asked, Ended} = collected(Begun),
-    Ended ++ answers(Asked, Deadline).
-
-collected(Begun) -> collected(Begun, teleport_requests:new()).
-
-collected(Begun, Before) ->
-    lists:foldl(fun({Node, {asked, Id}}, {Ids, Ended}) -> {teleport_requests:add(Id, Node, Ids), Ended};
-                   (Outcome, {Ids, Ended}) -> {Ids, [Outcome | Ended]}
-                end, {Before, []}, Begun).
-
-answers(Ids, Deadline) ->
-    case teleport_requests:finish(Ids, teleport_deadline:left(Deadline), true) of
-        {Response, Node, Rest} -> [{Node, response(Response)} | answers(Rest, Deadline)];
-        timeout -> [{Node, {error, timeout}} || {_, Node} <- teleport_requests:to_list(Ids)];
-        no_request -> []
-    end.
-
-response({reply, confirmed}) -> ok;
-response({reply, Reply}) -> Reply;
-response({error, {Reason, _}}) -> {error, Reason}.
-
-%% ---- with sites ----
-
-%% Relays have half of the time. Leaves that they have not reached in it are sent to directly, and so are nodes whose lane was not up by then. A leaf that
-%% gets both copies drops one.
-relayed({Direct, Relays}, Broadcast, #{class := Class} = Lane, Deadline) ->
-    RelayMs = min(teleport_deadline:left(Deadline), 2 * ?RELAY_MS) div 2,
-    RelayDeadline = teleport_deadline:in(RelayMs),
-    Leaves = maps:from_list(Relays),
-    Deliver = fun(Node) -> asked(call, teleport_relay, Node, {deliver, Broadcast}, Lane, Deadline) end,
-    Send = fun(Node) ->
-                   case Leaves of
-                       %% It answers for the leaves that it could not reach before it is given up itself.
-                       #{Node := Of} ->
-                           Ms = teleport_deadline:left(RelayDeadline) * 3 div 4,
-                           asked(call, teleport_relay, Node, {relay, Ms, Class, Of, Broadcast, but}, Lane, Deadline);
-                       #{} -> Deliver(Node)
-                   end
-           end,
-    {Asked, Ended} = collected(begun(Direct ++ maps:keys(Leaves), Send, Lane, case Relays of [] -> Deadline; _ -> RelayDeadline end)),
-    {Answered, Rest} = relays_answered(Asked, Leaves, RelayDeadline),
-    {Outcomes, Missed} = told([not_up(Outcome) || Outcome <- Ended] ++ Answered, Leaves),
-    {All, Failed} = collected(begun(Missed, Deliver, Lane, Deadline), Rest),
-    Outcomes ++ Failed ++ answers(All, Deadline).
-
-relays_answered(Ids, Leaves, Deadline) ->
-    case [Id || {Id, Node} <- teleport_requests:to_list(Ids), is_map_key(Node, Leaves)] of
-        [] -> {[], Ids};
-        Relays ->
-            case teleport_requests:wait(Ids, teleport_deadline:left(Deadline), true) of
-                {Response, Node, Left} ->
-                    {More, Rest} = relays_answered(Left, Leaves, Deadline),
-                    {[{Node, response(Response)} | More], Rest};
-                timeout ->
-                    Late = [{Node, {error, timeout}} || {_, Node} <- teleport_requests:to_list(Ids), is_map_key(Node, Leaves)],
-                    {Late, lists:foldl(fun teleport_requests:give_up/2, Ids, Relays)}
+awaited(Left, Key, Deadline) ->
+    case teleport_deadline:left(Deadline) of
+        0 -> Left;
+        _ ->
+            receive after ?LOOK_MS -> ok end,
+            case [Sending || Sending <- Left, not is_sent(Sending, Key)] of
+                [] -> [];
+                Still ->
+                    Until = teleport_deadline:in(?LATE_MS),
+                    _ = [ets:insert(?TABLE, {Node, Until}) || teleport_deadline:left(Deadline) =:= 0, {Node, _} <- Still],
+                    awaited(Still, Key, Deadline)
             end
     end.
 
-%% Its lane was not up in the time of the relays.
-not_up({Node, {error, timeout}}) -> {Node, not_up};
-not_up(Outcome) -> Outcome.
+%% The leaves of a relay that takes nothing get it directly.
+refused(Left, Key) ->
+    Leaves = [{Leaf, Broadcast} || {_, {relay, Of, Broadcast}} <- Left, Leaf <- Of],
+    maps:from_keys([Node || {Node, _} <- Left] ++ [Leaf || {Leaf, _} = Sending <- Leaves, not is_sent(Sending, Key)], overload).
 
-%% The outcomes that stay, and the nodes that are to be sent to directly.
-told(Ended, Leaves) ->
-    lists:foldl(fun({Relay, {but, Others}}, {Outcomes, Missed}) ->
-                        All = [{Node, proplists:get_value(Node, Others, ok)} || Node <- [Relay | maps:get(Relay, Leaves)]],
-                        {Final, Not} = lists:partition(fun({Node, Outcome}) -> Node =:= Relay orelse is_final(Outcome) end, All),
-                        {Final ++ Outcomes, [Leaf || {Leaf, _} <- Not] ++ Missed};
-                   %% It has got nothing: its lane was not up, or it has version 0.2.0, which knows the request of a leaf, and not this one of a relay.
-                   ({Relay, Not}, {Outcomes, Missed}) when is_map_key(Relay, Leaves), Not =:= {error, badarg} orelse Not =:= not_up ->
-                        ok = teleport_relay:failed(Relay),
-                        {Outcomes, [Relay | maps:get(Relay, Leaves)] ++ Missed};
-                   ({Relay, {error, _}} = Failed, {Outcomes, Missed}) when is_map_key(Relay, Leaves) ->
-                        ok = teleport_relay:failed(Relay),
-                        {[Failed | Outcomes], maps:get(Relay, Leaves) ++ Missed};
-                   ({Node, not_up}, {Outcomes, Missed}) ->
-                        {Outcomes, [Node | Missed]};
-                   (Outcome, {Outcomes, Missed}) ->
-                        {[Outcome | Outcomes], Missed}
-                end, {[], []}, Ended).
+is_sent({Node, {member, Pid, Message}}, _) -> teleport_message:transmit(Node, Pid, {self(), Pid}, Message, error, infinity) =:= ok;
+is_sent({Node, Message}, Key) -> teleport_message:transmit(Node, ?SERVER, Key, Message, error, infinity) =:= ok.
 
-%% Nothing is gained by sending it once more.
-is_final(ok) -> true;
-is_final({error, no_members}) -> true;
-is_final({error, Reason}) -> is_without_groups(Reason).
+is_late(Node) ->
+    case ets:lookup(?TABLE, Node) of
+        [{_, Until}] -> teleport_deadline:left(Until) > 0 orelse not ets:delete(?TABLE, Node);
+        [] -> false
+    end.
 
-is_without_groups(noproc) -> true;
-is_without_groups({no_teleport, _}) -> true;
-is_without_groups(_) -> false.
+%% ---- confirmations ----
 
-%% ---- the members' node ----
+confirmed(none, Nodes, _) -> [{Node, sent} || Node <- Nodes];
+confirmed(ReplyTo, Nodes, Deadline) ->
+    Monitors = maps:from_list([{monitor(process, {?SERVER, Node}), Node} || Node <- Nodes]),
+    {Answers, Left} = answers(ReplyTo, maps:from_keys(Nodes, []), Monitors, Deadline),
+    true = unalias(ReplyTo),
+    lists:foreach(fun(Monitor) -> demonitor(Monitor, [flush]) end, maps:keys(Monitors)),
+    ok = flushed(ReplyTo),
+    Answers ++ [{Node, {failed, timeout}} || Node <- maps:keys(Left)].
 
-%% @doc What a lane has brought for this name. Called by the lane's process, so a sender that is faster than this node fills the lane and no mailbox. With
-%% sites {@link teleport_relay} calls it.
--spec deliver(term()) -> ok | no_members | noproc.
-deliver({broadcast, Scope, Group, {Term, Binaries}}) ->
-    %% Those of this node alone: most groups have far more members elsewhere.
-    case is_scope(Scope) andalso lists:usort(pg:get_local_members(Scope, Group)) of
-        [_ | _] = Pids -> send_all(Pids, teleport_term:unpack(Term, Binaries));
-        _ -> no_members
-    end;
-deliver(_) ->
-    noproc.
+answers(_, Left, _, _) when map_size(Left) =:= 0 -> {[], Left};
+answers(ReplyTo, Left, Monitors, Deadline) ->
+    receive
+        {ReplyTo, Node, Outcome} when is_map_key(Node, Left) -> answered(Node, outcome(Outcome), ReplyTo, Left, Monitors, Deadline);
+        {'DOWN', Monitor, process, _, _} when is_map_key(Monitor, Monitors), is_map_key(map_get(Monitor, Monitors), Left) ->
+            Node = maps:get(Monitor, Monitors),
+            answered(Node, {failed, {nodedown, Node}}, ReplyTo, Left, Monitors, Deadline)
+    after teleport_deadline:left(Deadline) -> {[], Left}
+    end.
+
+answered(Node, Outcome, ReplyTo, Left, Monitors, Deadline) ->
+    {More, Rest} = answers(ReplyTo, maps:remove(Node, Left), Monitors, Deadline),
+    {[{Node, Outcome} | More], Rest}.
+
+outcome(ok) -> sent;
+outcome(no_members) -> skipped;
+outcome({error, Reason}) -> {failed, Reason}.
+
+flushed(ReplyTo) ->
+    receive {ReplyTo, _, _} -> flushed(ReplyTo)
+    after 0 -> ok
+    end.

@@ -1,40 +1,43 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The figures of the lanes as Prometheus text. Reads tables and counters only, and asks no process: it answers at once, whatever is stuck.
+%% @doc The figures of teleport as Prometheus text. Reads counters only, and asks no process: it answers at once, whatever is stuck.
 -module(teleport_metrics).
 
--export([families/0]).
+-export([new/0, count/1, counted/1, families/0]).
+-export_type([name/0]).
 
-%% Name in {@link teleport_sender:info/1}, Prometheus type, help.
+-type name() :: dropped | refused | relayed.
+
 fields() ->
-    [{sent, counter, "Messages and calls that the lane has accepted"},
-     {sent_bytes, counter, "Their bytes"},
-     {acknowledged, counter, "Of them, those that the peer has delivered"},
-     {received, counter, "Messages, calls or answers that have come"},
-     {received_bytes, counter, "Their bytes"},
-     {stalls, counter, "Times that a sender had to wait for room"},
-     {dropped, counter, "Messages that found no room, with on_full drop"},
-     {queued, gauge, "Messages that wait for the link"},
-     {queued_bytes, gauge, "Their bytes"}].
+    [{dropped, "Messages that found no room, with on_full drop"},
+     {refused, "Messages, and broadcasts to a node, that were refused for want of room"},
+     {relayed, "Broadcasts that this node has passed on to another node of its site"}].
 
-%% @doc The metrics of lanes and of nodes, each with its samples: labels and value. Counters of a lane begin anew when it is opened again.
+%% @doc Called by the supervisor. Once: the counters go on when the application starts again.
+-spec new() -> ok.
+new() ->
+    case persistent_term:get(?MODULE, none) of
+        none -> persistent_term:put(?MODULE, counters:new(length(fields()), [write_concurrency]));
+        _ -> ok
+    end.
+
+%% @doc Counts one. Without the application nothing is counted.
+-spec count(name()) -> ok.
+count(Name) ->
+    case persistent_term:get(?MODULE, none) of
+        none -> ok;
+        Counters -> counters:add(Counters, index(Name), 1)
+    end.
+
+%% @doc How many there have been since the node has the application.
+-spec counted(name()) -> non_neg_integer().
+counted(Name) -> counters:get(persistent_term:get(?MODULE), index(Name)).
+
+index(dropped) -> 1;
+index(refused) -> 2;
+index(relayed) -> 3.
+
+%% @doc The metrics, each with its samples: labels and value.
 -spec families() -> [beamway_metrics:family()].
 families() ->
-    Lanes = [{labels(Way, Id, Info), Info} || {Way, Id, Tx} <- lists:sort(teleport_peers:all()), Info <- [teleport_sender:info(Tx)]],
-    Plain = teleport_peers:plain_counts(),
-    [Family || {_, _, _, [_ | _]} = Family <-
-                   [beamway_metrics:family("teleport_lane_", Name, Type, Help, [{Labels, maps:get(Name, Info)} || {Labels, Info} <- Lanes]) || {Name, Type, Help} <- fields()]
-                   ++ [beamway_metrics:family("teleport_", Name, Type, Help, Samples)
-                       || {Name, Type, Help, Samples} <-
-                              [{unconfirmed, counter, "Messages of lost lanes that were never acknowledged", peers(teleport_peers:lost())},
-                               {proxy_dropped, counter, "Messages through proxies that could not be sent", peers(teleport_peers:proxy_dropped())},
-                               {by_distribution, gauge, "1 for a node without teleport", [{[{peer, Node}], 1} || Node <- lists:sort(teleport_peers:plain_all())]},
-                               {by_distribution_sent, counter, "Messages and calls that went by distribution, for want of teleport there", plain(sent, Plain)},
-                               {by_distribution_dropped, counter, "Messages that found no room there", plain(dropped, Plain)},
-                               {events_dropped, counter, "Events for on_event that found no room", [{[], teleport_events:dropped()}]}]]].
-
-labels(Way, {Node, Class, Index}, #{kind := Kind}) ->
-    [{peer, Node}, {class, Class}, {lane, Index}, {opened_by, case Way of out -> this_node; in -> peer end}, {link, Kind}].
-
-peers(Counts) -> [{[{peer, Node}], Count} || {Node, Count} <- lists:sort(maps:to_list(Counts))].
-
-plain(What, Counts) -> peers(maps:map(fun(_, #{What := Count}) -> Count end, Counts)).
+    [beamway_metrics:family("teleport_", Name, counter, Help, [{[], counted(Name)}]) || {Name, Help} <- fields()]
+        ++ [beamway_metrics:family("teleport_", pools, gauge, "Nodes to which this node has connections beside the distribution", [{[], length(teleport_pool:info())}])].

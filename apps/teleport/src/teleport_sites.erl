@@ -6,7 +6,7 @@
 %% comes or goes changes few of these choices.
 -module(teleport_sites).
 
--export([plan/4, is_site_of/1]).
+-export([plan/3, is_site_of/1]).
 -export_type([site_of/0, plan/0]).
 
 -ifdef(TEST).
@@ -17,17 +17,17 @@
 %% `none': no sites. A node that the map lacks, whose site is `undefined', or for which the function fails, has no site.
 -type plan() :: {Direct :: [node()], Relays :: [{Relay :: node(), Leaves :: [node(), ...]}]}.
 
-%% @doc For a message of the node `Own' to these other nodes. Nodes of `Avoid' are no relays.
--spec plan(Own :: node(), Nodes :: [node()], site_of(), Avoid :: [node()]) -> plan().
-plan(Own, Nodes, SiteOf, Avoid) ->
+%% @doc For a message of the node `Own' to these other nodes.
+-spec plan(Own :: node(), Nodes :: [node()], site_of()) -> plan().
+plan(_, Nodes, none) -> {Nodes, []};
+plan(Own, Nodes, SiteOf) ->
     Sites = maps:to_list(maps:groups_from_list(fun(Node) -> site(Node, SiteOf) end, Nodes)),
     Near = [undefined, site(Own, SiteOf)],
     lists:foldr(fun({Site, Of}, {Direct, Relays}) ->
-                        case lists:member(Site, Near) orelse tl(Of) =:= [] orelse Of -- Avoid of
+                        case lists:member(Site, Near) orelse tl(Of) =:= [] of
                             true -> {Of ++ Direct, Relays};
-                            [] -> {Of ++ Direct, Relays};
-                            Able ->
-                                {_, Relay} = lists:min([{erlang:phash2({Own, Node}), Node} || Node <- Able]),
+                            false ->
+                                {_, Relay} = lists:min([{erlang:phash2({Own, Node}), Node} || Node <- Of]),
                                 {Direct, [{Relay, lists:delete(Relay, Of)} | Relays]}
                         end
                 end, {[], []}, Sites).
@@ -38,7 +38,6 @@ is_site_of({Module, Function}) -> is_atom(Module) andalso is_atom(Function);
 is_site_of(Other) -> Other =:= none orelse is_map(Other) orelse is_function(Other, 1).
 
 %% A fault of the function must not stop messages that need no relay.
-site(_, none) -> undefined;
 site(Node, Sites) when is_map(Sites) -> maps:get(Node, Sites, undefined);
 site(Node, SiteOf) ->
     try ask(Node, SiteOf) catch _:_ -> undefined end.
@@ -51,31 +50,29 @@ ask(Node, Fun) -> Fun(Node).
 sites() -> #{a => x, b => x, c => y, d => y, e => y, f => z, g => z, lone => v}.
 
 plan_test_() ->
-    [?_assertEqual({[b], []}, plan(a, [b], sites(), [])),
-     ?_assertEqual({[b, lone, stranger], []}, sorted(plan(a, [b, lone, stranger], sites(), []))),
-     ?_assertEqual({[c, d, f], []}, sorted(plan(a, [c, d, f], none, []))),
-     ?_assertEqual({[c, d, f], []}, sorted(plan(a, [c, d, f], sites(), [c, d]))),
-     ?_assertEqual({[], [{d, [c]}]}, plan(a, [c, d], sites(), [c])),
-     ?_assertMatch({[b], [{_, [_, _]}, {_, [_]}]}, plan(a, [b, c, d, e, f, g], sites(), [])),
+    [?_assertEqual({[b], []}, plan(a, [b], sites())),
+     ?_assertEqual({[b, lone, stranger], []}, sorted(plan(a, [b, lone, stranger], sites()))),
+     ?_assertEqual({[c, d, f], []}, sorted(plan(a, [c, d, f], none))),
+     ?_assertMatch({[b], [{_, [_, _]}, {_, [_]}]}, plan(a, [b, c, d, e, f, g], sites())),
      %% A sender without a site has relays, too.
-     ?_assertMatch({[], [{_, [_, _]}]}, plan(stranger, [c, d, e], sites(), []))].
+     ?_assertMatch({[], [{_, [_, _]}]}, plan(stranger, [c, d, e], sites()))].
 
 sorted({Direct, Relays}) -> {lists:sort(Direct), Relays}.
 
 all_kinds_of_functions_test() ->
     Nodes = [b, c, d, e, f, g, lone],
-    Plan = plan(a, Nodes, sites(), []),
-    ?assertEqual(Plan, plan(a, Nodes, fun(Node) -> maps:get(Node, sites()) end, [])),
+    Plan = plan(a, Nodes, sites()),
+    ?assertEqual(Plan, plan(a, Nodes, fun(Node) -> maps:get(Node, sites()) end)),
     %% Fails for strangers only.
-    ?assertEqual({[stranger], element(2, Plan)}, plan(a, [c, d, e, f, g, stranger], fun(Node) -> maps:get(Node, sites()) end, [])),
-    ?assertEqual({[c, d], []}, sorted(plan(a, [c, d], {no_such_module, site}, []))).
+    ?assertEqual({[stranger], element(2, Plan)}, plan(a, [c, d, e, f, g, stranger], fun(Node) -> maps:get(Node, sites()) end)),
+    ?assertEqual({[c, d], []}, sorted(plan(a, [c, d], {no_such_module, site}))).
 
 %% Each node is told once, and relays of a site differ between senders.
 each_once_test() ->
     Name = fun(N) -> list_to_atom("n" ++ integer_to_list(N)) end,
     Nodes = [Name(N) || N <- lists:seq(1, 60)],
     SiteOf = fun(Node) -> erlang:phash2(Node, 7) end,
-    Plans = [plan(Own, lists:delete(Own, Nodes), SiteOf, []) || Own <- Nodes],
+    Plans = [plan(Own, lists:delete(Own, Nodes), SiteOf) || Own <- Nodes],
     [?assertEqual(lists:sort(lists:delete(Own, Nodes)), lists:sort(Direct ++ lists:append([[Relay | Leaves] || {Relay, Leaves} <- Relays])))
      || {Own, {Direct, Relays}} <- lists:zip(Nodes, Plans)],
     ?assert(length(lists:usort([Relay || {_, Relays} <- Plans, {Relay, _} <- Relays])) > 14).
@@ -84,7 +81,7 @@ each_once_test() ->
 stable_test() ->
     Nodes = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(1, 10)],
     SiteOf = fun(own) -> here; (_) -> there end,
-    {[], [{Relay, Leaves}]} = plan(own, Nodes, SiteOf, []),
-    [?assertMatch({[], [{Relay, _}]}, plan(own, lists:delete(Leaf, Nodes), SiteOf, [])) || Leaf <- Leaves].
+    {[], [{Relay, Leaves}]} = plan(own, Nodes, SiteOf),
+    [?assertMatch({[], [{Relay, _}]}, plan(own, lists:delete(Leaf, Nodes), SiteOf)) || Leaf <- Leaves].
 
 -endif.

@@ -1,84 +1,119 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Binaries that lanes pass by reference: what arrives is what was sent, nothing is copied that need not be, and nothing stays when nobody uses it.
+%% @doc Shared binaries: what is opened is what was shared, nothing is copied that need not be, and nothing stays when nobody uses it.
 -module(teleport_blocks_SUITE).
 
--export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
--export([passed_without_a_copy/1, files/1, within_terms/1, others_are_copied/1, sent_on/1, requests/1, more_than_can_be_under_way/1, no_room_there/1, switched_off/1,
-         maker_is_killed/1, receiver_is_killed/1, lane_is_lost/1, nothing_stays/1, abandoned/1, new_code/1]).
--export([keep/0, forward/1]).
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
+-export([in_any_message/1, opened_without_a_copy/1, sent_on/1, files/1, few_bytes/1, no_room/1, kept_as_long_as_told/1, maker_is_killed/1, opener_is_killed/1, former_life/1,
+         cannot_be_opened/1, nothing_stays/1, many_at_once/1, abandoned/1, bad_input/1]).
+-export([holder/0]).
 -import(teleport_nodes, [wait_ms/0]).
-
--define(BULK, #{class => bulk}).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-all() -> teleport_nodes:all([beamway, shm_on_stock, tcp]).
+all() -> teleport_nodes:all([shm, stock]).
 
 groups() ->
-    Both = [within_terms, others_are_copied, requests],
-    Blocks = [passed_without_a_copy, files, sent_on, more_than_can_be_under_way, no_room_there, switched_off, maker_is_killed, receiver_is_killed, lane_is_lost,
-              nothing_stays, abandoned, new_code],
-    teleport_nodes:groups([beamway, shm_on_stock], Both ++ Blocks) ++ teleport_nodes:groups([tcp], Both).
+    All = [in_any_message, opened_without_a_copy, sent_on, files, few_bytes, no_room, kept_as_long_as_told, maker_is_killed, opener_is_killed, former_life, cannot_be_opened,
+           nothing_stays, many_at_once, abandoned, bad_input],
+    teleport_nodes:groups([shm], All) ++ teleport_nodes:groups([stock], [in_any_message, opened_without_a_copy, sent_on]).
 
-init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
+init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 
-end_per_group(_Kind, _Config) -> ok.
+end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 
-with_pair(Config, Options, Body) ->
-    Pair = teleport_nodes:start_pair([{teleport, Options} | Config]),
-    try Body(Pair)
-    after teleport_nodes:stop_pair(Pair)
-    end.
+end_per_testcase(_Case, Config) ->
+    beamway_peer:stop_all(beamway_peer:started() -- [teleport_nodes:first(Config), teleport_nodes:second(Config)]).
 
-on_first(Config, Body) -> with_pair(Config, #{}, fun(Pair) -> teleport_nodes:on_first(Pair, Body) end).
+%% In a process whose end ends the holders that it has started, and its shares.
+on_first(Config, Body) ->
+    teleport_nodes:on_first(Config, fun(Node) ->
+        {Pid, Monitor} = spawn_monitor(fun() -> Body(Node), exit(shutdown) end),
+        receive {'DOWN', Monitor, process, Pid, Reason} -> shutdown = Reason after 2 * wait_ms() -> error(too_long) end
+    end).
 
 bytes(Size) -> << <<(N bsr 3):32>> || N <- lists:seq(1, Size div 4) >>.
 
-block(Size) ->
-    Block = teleport:binary(bytes(Size)),
-    true = beamway_block:is_block(Block),
-    Block.
+%% @private Opens what it gets, and holds it.
+holder() -> holder([]).
 
-%% @private Keeps what comes; tells what it is.
-keep() -> keep([]).
-
-keep(Kept) ->
+holder(Held) ->
     receive
-        {tell, To, Ref} -> To ! {Ref, [{erlang:md5(Binary), beamway_block:is_block(Binary)} || Binary <- lists:reverse(Kept)]}, keep(Kept);
-        {give, To, Ref} -> To ! {Ref, lists:reverse(Kept)}, keep(Kept);
-        forget -> true = erlang:garbage_collect(), keep([]);
-        Binary -> keep([Binary | Kept])
+        {open, From, Handle} ->
+            case teleport:open(Handle) of
+                {ok, Binary} -> From ! {self(), {erlang:md5(Binary), beamway_block:is_block(Binary)}}, holder([Binary | Held]);
+                Error -> From ! {self(), Error}, holder(Held)
+            end;
+        {share, From} -> From ! {self(), teleport:share(hd(Held))}, holder(Held);
+        {held, From} -> From ! {self(), [erlang:md5(Binary) || Binary <- Held]}, holder(Held);
+        forget -> true = erlang:garbage_collect(), holder([])
     end.
 
-%% @private Sends on what comes.
-forward(To) ->
-    receive Binary -> ok = teleport:send(To, Binary, ?BULK) end,
-    forward(To).
+ask(Holder, Question) ->
+    Holder ! Question,
+    receive {Holder, Answer} -> Answer after wait_ms() -> error({no_answer, Question}) end.
 
-%% So many have come.
-kept(Keeper, Count) -> asked(tell, Keeper, Count).
+opens(Holder, Handle) -> ask(Holder, {open, self(), Handle}).
 
-asked(What, Keeper, Count) ->
-    beamway_peer:wait_until(fun() ->
-        Ref = make_ref(),
-        Keeper ! {What, self(), Ref},
-        receive {Ref, Kept} -> length(Kept) >= Count andalso Kept after wait_ms() -> error(no_answer) end
-    end, wait_ms()).
+await_blocks(Node, Count) ->
+    _ = beamway_peer:wait_until(fun() ->
+        _ = [erpc:call(Node, erlang, garbage_collect, [Pid]) || Pid <- erpc:call(Node, erlang, processes, [])],
+        maps:get(blocks, erpc:call(Node, teleport, blocks, [])) =:= Count
+    end, 15000 * beamway_runner:slowness()).
 
-received(Node) -> maps:get(received, erpc:call(Node, teleport, blocks, [])).
-
-passed_without_a_copy(Config) ->
+%% In a message by `!', a call, its reply, and a state.
+in_any_message(Config) ->
     on_first(Config, fun(Node) ->
-        Block = block(10000000),
-        Md5 = erlang:md5(Block),
-        Keeper = spawn(Node, ?MODULE, keep, []),
-        [ok = teleport:send(Keeper, Block, Options) || Options <- [?BULK, #{class => control}, #{way => lane}, #{key => 1}]],
-        [{Md5, true}, {Md5, true}, {Md5, true}, {Md5, true}] = kept(Keeper, 4),
-        4 = received(Node),
-        %% One block in both nodes, whatever the number of names that it has.
-        #{blocks := 1, made := 1} = teleport:blocks(),
-        true = 1000000 > lists:sum([Bytes || #{link_stats := #{bytes_out := Bytes}, opened_by := this_node} <- teleport:lanes(Node)])
+        Data = bytes(1000000),
+        Handle = teleport:share(Data),
+        true = erlang:external_size(Handle) < 100,
+        Holder = spawn_link(Node, ?MODULE, holder, []),
+        Md5 = erlang:md5(Data),
+        {Md5, true} = opens(Holder, Handle),
+        Server = erpc:call(Node, teleport_nodes, start_server, [blocks_server]),
+        {echo, Handle} = teleport:call(Server, {echo, Handle}),
+        ok = gen_server:cast(Server, {keep, Handle}),
+        [{cast, {keep, Handle}}] = gen_server:call({blocks_server, Node}, log),
+        {ok, Data} = teleport:open(Handle),
+        {ok, Data} = teleport:open(binary_to_term(term_to_binary(Handle))),
+        %% A reply may have one of the other node.
+        Back = ask(Holder, {share, self()}),
+        {ok, Data} = teleport:open(Back),
+        ok
     end).
+
+opened_without_a_copy(Config) ->
+    on_first(Config, fun(Node) ->
+        Block = teleport:binary(bytes(10000000)),
+        true = beamway_block:is_block(Block),
+        Md5 = erlang:md5(Block),
+        #{made := Made} = teleport:blocks(),
+        #{received := Received} = erpc:call(Node, teleport, blocks, []),
+        Handle = teleport:share(Block),
+        Before = teleport_groups_SUITE:count_bytes(Node),
+        Holders = [spawn_link(Node, ?MODULE, holder, []) || _ <- [1, 2, 3]],
+        [{Md5, true} = opens(Holder, Handle) || Holder <- Holders],
+        true = teleport_groups_SUITE:count_bytes(Node) - Before < 10000,
+        #{made := Made} = teleport:blocks(),
+        3 = maps:get(received, erpc:call(Node, teleport, blocks, [])) - Received,
+                ok = teleport:unshare(Handle)
+    end).
+
+%% To a third node and back: each may end, and the memory stays with the others.
+sent_on(Config) ->
+    {Third, ThirdNode} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    ok = teleport_nodes:connect(teleport_nodes:first(Config), ThirdNode),
+    on_first(Config, fun(Node) ->
+        Data = bytes(1000000),
+        Md5 = erlang:md5(Data),
+        Holder = spawn_link(Node, ?MODULE, holder, []),
+        {Md5, true} = opens(Holder, teleport:share(Data)),
+        Last = spawn_link(ThirdNode, ?MODULE, holder, []),
+        {Md5, true} = opens(Last, ask(Holder, {share, self()})),
+        {ok, Data} = teleport:open(ask(Last, {share, self()})),
+        unlink(Holder), exit(Holder, kill),
+        [Md5] = ask(Last, {held, self()})
+    end),
+    beamway_peer:stop(Third).
 
 files(Config) ->
     on_first(Config, fun(Node) ->
@@ -89,217 +124,189 @@ files(Config) ->
         ok = file:del_dir_r(Folder),
         true = beamway_block:is_block(Block) andalso Block =:= bytes(1000000),
         {error, enoent} = teleport:read_file(Name),
-        Keeper = spawn(Node, ?MODULE, keep, []),
-        ok = teleport:send(Keeper, Block, ?BULK),
-        Md5 = erlang:md5(Block),
-        [{Md5, true}] = kept(Keeper, 1)
+        {Md5, true} = opens(spawn_link(Node, ?MODULE, holder, []), teleport:share(Block)),
+        Md5 = erlang:md5(Block)
     end).
 
-within_terms(Config) ->
+%% They travel in the handle.
+few_bytes(Config) ->
     on_first(Config, fun(Node) ->
-        Blocks = [teleport:binary(bytes(Size)) || Size <- [100000, 65536, 3000000]],
-        [A, B, C] = Blocks,
-        Plain = bytes(200000),
-        Terms = [{A, Plain, B}, [Plain, A, x | C], #{a => A, b => [B, {C, Plain}]}, {x, A}, {Plain, C}, [A, A, B, A], {lists:seq(1, 50000), B}, lists:duplicate(40, A), A],
-        Keeper = spawn(Node, teleport_nodes, echo, []),
-        [begin
-             ok = teleport:send(Keeper, {self(), Term}, ?BULK),
-             receive {echo, Echo} -> true = Echo =:= Term after wait_ms() -> error({no_echo, erlang:external_size(Term)}) end
-         end || Term <- Terms]
+        Handle = teleport:share(<<"few">>),
+        {ok, <<"few">>} = teleport:open(Handle),
+        {_, false} = opens(spawn_link(Node, ?MODULE, holder, []), Handle),
+        ok = teleport:unshare(Handle),
+        {ok, <<"few">>} = teleport:open(Handle)
     end).
 
-others_are_copied(Config) ->
+%% At the maker the handle is the binary; at the opener the bytes are copied.
+no_room(Config) ->
     on_first(Config, fun(Node) ->
-        Block = teleport:binary(bytes(1000000)),
-        Others = [bytes(1000000), binary:part(Block, 0, 500000), binary:part(Block, 1, 999999), teleport:binary(<<"few">>)],
-        Keeper = spawn(Node, ?MODULE, keep, []),
-        [ok = teleport:send(Keeper, Other, ?BULK) || Other <- Others],
-        Expected = [{erlang:md5(Other), false} || Other <- Others],
-        Expected = kept(Keeper, length(Others)),
-        0 = received(Node)
-    end).
-
-%% What was received is passed on, to a third node and back.
-sent_on(Config) ->
-    with_pair(Config, #{}, fun(Pair) ->
-        {Third, ThirdNode} = teleport_nodes:start(teleport_nodes:kind(Config)),
-        teleport_nodes:on_first(Pair, fun(Node) ->
-            Block = block(1000000),
-            Md5 = erlang:md5(Block),
-            Keeper = spawn(?MODULE, keep, []),
-            Last = spawn(ThirdNode, ?MODULE, forward, [Keeper]),
-            ok = teleport:send(spawn(Node, ?MODULE, forward, [Last]), Block, ?BULK),
-            [{Md5, true}] = kept(Keeper, 1),
-            [1, 1, 1] = [received(On) || On <- [Node, ThirdNode, node()]],
-            %% It is the same memory: the kernel counts one, this node two blocks of it.
-            Block = hd(asked(give, Keeper, 1))
-        end),
-        beamway_peer:stop_all([Third])
-    end).
-
-requests(Config) ->
-    on_first(Config, fun(Node) ->
-        Server = erpc:call(Node, teleport_nodes, start_server, [blocks_server]),
-        Block = teleport:binary(bytes(1000000)),
-        [{echo, Block} = teleport:call(To, {echo, Block}, wait_ms(), Options) || To <- [Server, {blocks_server, Node}], Options <- [#{}, ?BULK]],
-        {reply, {echo, Block}} = teleport:receive_response(teleport:send_request(Server, {echo, Block}, ?BULK), wait_ms()),
-        1000000 = teleport:erpc_call(Node, erlang, byte_size, [Block]),
-        {ok, Ref} = teleport:send(spawn(Node, ?MODULE, keep, []), Block, #{confirm => true}),
-        receive {teleport, Ref, Confirmed} -> confirmed = Confirmed after wait_ms() -> error(not_confirmed) end
-    end).
-
-%% The peer is stopped meanwhile: what cannot be passed is copied, and the order holds.
-more_than_can_be_under_way(Config) ->
-    with_pair(Config, #{}, fun(Pair) ->
-        Second = teleport_nodes:second(Pair),
-        Node = teleport_nodes:second_node(Pair),
-        Sizes = [65536 + 4 * (N rem 7) || N <- lists:seq(1, 300)],
-        Keeper = beamway_peer:run(teleport_nodes:first(Pair), fun() -> ok = teleport:prime(Node), spawn(Node, ?MODULE, keep, []) end),
-        ok = beamway_peer:sigstop(Second),
-        teleport_nodes:on_first(Pair, fun(_) -> [ok = teleport:send(Keeper, block(Size), (?BULK)#{key => 1}) || Size <- Sizes] end),
-        ok = beamway_peer:sigcont(Second),
-        teleport_nodes:on_first(Pair, fun(_) ->
-            Kept = kept(Keeper, length(Sizes)),
-            true = [erlang:md5(bytes(Size)) || Size <- Sizes] =:= [Md5 || {Md5, _} <- Kept],
-            [_ | _] = [passed || {_, true} <- Kept],
-            [_ | _] = [copied || {_, false} <- Kept]
-        end)
-    end).
-
-no_room_there(Config) ->
-    on_first(Config, fun(Node) ->
-        {ok, ok} = {ok, erpc:call(Node, teleport, configure, [all, #{max_block_bytes => 2000000}])},
-        Keeper = spawn(Node, ?MODULE, keep, []),
-        Block = block(1500000),
-        Md5 = erlang:md5(Block),
-        Other = block(1500004),
-        OtherMd5 = erlang:md5(Other),
-        [ok = teleport:send(Keeper, B, (?BULK)#{key => 1}) || B <- [Block, Other]],
-        [{Md5, true}, {OtherMd5, false}] = kept(Keeper, 2),
-        #{refused := Refused} = erpc:call(Node, teleport, blocks, []),
-        true = Refused > 0,
+        Data = bytes(1000000),
+        Md5 = erlang:md5(Data),
+        Handle = teleport:share(Data),
+        ok = erpc:call(Node, teleport, configure, [all, #{max_block_bytes => 0}]),
+        {Md5, false} = opens(spawn_link(Node, ?MODULE, holder, []), Handle),
+        ok = erpc:call(Node, teleport, configure, [all, #{max_block_bytes => 1 bsl 30}]),
         ok = teleport:configure(all, #{max_block_bytes => 0}),
-        false = beamway_block:is_block(teleport:binary(bytes(100000)))
+        Whole = teleport:share(bytes(1000000)),
+        ok = teleport:configure(all, #{max_block_bytes => 1 bsl 30}),
+        true = erlang:external_size(Whole) > 1000000,
+        {Md5, _} = opens(spawn_link(Node, ?MODULE, holder, []), Whole)
     end).
 
-%% At the receiver, for all senders or for this one. Each class has lanes that are opened with the options of that moment.
-switched_off(Config) ->
+kept_as_long_as_told(Config) ->
     on_first(Config, fun(Node) ->
-        Block = block(1000000),
-        Md5 = erlang:md5(Block),
-        Keeper = spawn(Node, ?MODULE, keep, []),
-        [begin
-             [ok = erpc:call(Node, teleport, configure, [Which, #{by_reference => Value}]) || {Which, Value} <- Changes],
-             ok = teleport:send(Keeper, Block, #{class => Class, way => lane}),
-             {N, {Md5, IsBlock}} = {N, lists:last(kept(Keeper, N))}
-         end || {N, Class, Changes, IsBlock} <- [{1, control, [{all, false}], false}, {2, bulk, [{all, true}, {node(), false}], false},
-                                                 {3, normal, [{all, false}, {node(), true}], true}]],
-        1 = received(Node)
+        Holder = spawn_link(Node, ?MODULE, holder, []),
+        Self = self(),
+        %% Until its process ends.
+        {Owner, Monitor} = spawn_monitor(fun() -> Self ! {handle, teleport:share(bytes(100000)), teleport:share(bytes(100004), 60000)}, receive stop -> ok end end),
+        {Handle, Long} = receive {handle, Some, Other} -> {Some, Other} after wait_ms() -> error(nothing) end,
+        {_, true} = opens(Holder, Handle),
+        Owner ! stop,
+        receive {'DOWN', Monitor, process, _, normal} -> ok end,
+        _ = beamway_peer:wait_until(fun() -> {error, ended} =:= teleport:open(Handle) end, wait_ms()),
+        {error, ended} = opens(Holder, Handle),
+        {_, true} = opens(Holder, Long),
+        %% Until anybody says so.
+        ok = erpc:call(Node, teleport, unshare, [Long]),
+        _ = beamway_peer:wait_until(fun() -> {error, ended} =:= opens(Holder, Long) end, wait_ms()),
+        %% Until its time is over.
+        Short = teleport:share(bytes(100008), 50),
+        _ = beamway_peer:wait_until(fun() -> {error, ended} =:= opens(Holder, Short) end, wait_ms()),
+        %% What was opened stays.
+        true = length(ask(Holder, {held, self()})) >= 2,
+        0 = maps:get(shared, teleport:blocks()),
+        unlink(Holder), exit(Holder, kill)
     end).
 
 maker_is_killed(Config) ->
-    with_pair(Config, #{}, fun(Pair) ->
-        {First, Node} = {teleport_nodes:first(Pair), teleport_nodes:second_node(Pair)},
-        Keeper = beamway_peer:run(First, fun() ->
-            Keeper = spawn(Node, ?MODULE, keep, []),
-            ok = teleport:send(Keeper, block(1000000), ?BULK),
-            [{_, true}] = kept(Keeper, 1),
-            Keeper
-        end),
-        ok = beamway_peer:kill9(First),
-        teleport_nodes:on_second(Pair, fun() ->
-            Md5 = erlang:md5(bytes(1000000)),
-            [{Md5, true}] = kept(Keeper, 1),
-            #{blocks := 1} = teleport:blocks(),
-            Keeper ! forget,
-            _ = beamway_peer:wait_until(fun() -> maps:get(blocks, teleport:blocks()) =:= 0 end, wait_ms())
-        end)
+    {Third, ThirdNode} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    ok = teleport_nodes:connect(teleport_nodes:first(Config), ThirdNode),
+    Handle = beamway_peer:run(Third, fun() -> teleport:share(bytes(1000000), 600000) end),
+    Holder = beamway_peer:run(teleport_nodes:first(Config), fun() ->
+        await_blocks(node(), 0),
+        Holder = spawn(?MODULE, holder, []),
+        {_, true} = opens(Holder, Handle),
+        Holder
+    end),
+    ok = beamway_peer:kill9(Third),
+    on_first(Config, fun(_) ->
+        Md5 = erlang:md5(bytes(1000000)),
+        [Md5] = ask(Holder, {held, self()}),
+        {error, {nodedown, ThirdNode}} = teleport:open(Handle),
+        exit(Holder, kill),
+        await_blocks(node(), 0)
     end).
 
-%% With blocks that it has, and with some that it has not taken.
-receiver_is_killed(Config) ->
-    with_pair(Config, #{}, fun(Pair) ->
-        {First, Second, Node} = {teleport_nodes:first(Pair), teleport_nodes:second(Pair), teleport_nodes:second_node(Pair)},
-        Keeper = beamway_peer:run(First, fun() ->
-            Keeper = spawn(Node, ?MODULE, keep, []),
-            ok = teleport:send(Keeper, block(1000000), (?BULK)#{key => 1}),
-            [{_, true}] = kept(Keeper, 1),
-            Keeper
-        end),
-        ok = beamway_peer:sigstop(Second),
-        ok = beamway_peer:run(First, fun() -> [ok = teleport:send(Keeper, block(100000), (?BULK)#{key => 1}) || _ <- lists:seq(1, 20)], ok end),
-        ok = beamway_peer:kill9(Second),
-        _ = beamway_peer:wait_until(fun() -> beamway_peer:run(First, fun() -> true = erlang:garbage_collect(), maps:get(blocks, teleport:blocks()) =:= 0 end) end, wait_ms())
+opener_is_killed(Config) ->
+    {Third, ThirdNode} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    ok = teleport_nodes:connect(teleport_nodes:first(Config), ThirdNode),
+    on_first(Config, fun(_) ->
+        Handle = teleport:share(bytes(1000000), 600000),
+        {_, true} = opens(spawn(ThirdNode, ?MODULE, holder, []), Handle),
+        true = register(blocks_handle, spawn(fun() -> receive {give, From} -> From ! {handle, Handle} end end))
+    end),
+    ok = beamway_peer:kill9(Third),
+    on_first(Config, fun(_) ->
+        blocks_handle ! {give, self()},
+        Handle = receive {handle, Of} -> Of after wait_ms() -> error(nothing) end,
+        {ok, _} = teleport:open(Handle),
+        ok = teleport:unshare(Handle),
+        await_blocks(node(), 0)
     end).
 
-lane_is_lost(Config) ->
-    on_first(Config, fun(Node) ->
-        Block = block(1000000),
-        Md5 = erlang:md5(Block),
-        Keeper = spawn(Node, ?MODULE, keep, []),
-        [begin
-             ok = teleport:send(Keeper, Block, (?BULK)#{key => 1}),
-             true = lists:duplicate(N, {Md5, true}) =:= kept(Keeper, N),
-             Links = [Tx || {out, {_, bulk, _}, Tx} <- teleport_peers:all()],
-             [exit(teleport_sender:pid(Tx), kill) || Tx <- Links],
-             _ = beamway_peer:wait_until(fun() -> [Tx || {out, _, Tx} <- teleport_peers:all(), lists:member(Tx, Links)] =:= [] end, wait_ms())
-         end || N <- lists:seq(1, 5)]
+%% The node has the name of one that has shared something and ended; or its teleport was started again.
+former_life(Config) ->
+    Kind = teleport_nodes:kind(Config),
+    {Third, ThirdNode} = teleport_nodes:start(Kind),
+    Share = fun(Peer) -> beamway_peer:run(Peer, fun() -> teleport:share(bytes(100000), 600000) end) end,
+    Handle = Share(Third),
+    beamway_peer:stop(Third),
+    {Fourth, ThirdNode} = teleport_nodes:start(Kind, #{name => hd(string:split(atom_to_list(ThirdNode), "@"))}),
+    Newer = Share(Fourth),
+    on_first(Config, fun(_) ->
+        [{error, former_life} = teleport:open(Handle) || _ <- [1, 2]],
+        {ok, _} = teleport:open(Newer),
+        ok = teleport:unshare(Handle),
+        {ok, _} = teleport:open(Newer),
+        ok = erpc:call(ThirdNode, application, stop, [teleport]),
+        {error, {no_teleport, ThirdNode}} = teleport:open(Newer),
+        ok = erpc:call(ThirdNode, application, start, [teleport]),
+        {error, former_life} = teleport:open(Newer)
     end).
+
+%% The host of another node, and a node that hangs.
+cannot_be_opened(Config) ->
+    {Third, ThirdNode} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    ok = teleport_nodes:connect(teleport_nodes:first(Config), ThirdNode),
+    Handle = beamway_peer:run(Third, fun() -> teleport:share(bytes(100000), 600000) end),
+    on_first(Config, fun(_) ->
+        true = erpc:call(ThirdNode, ets, insert, [teleport_blocks, {host, {ok, <<"another">>}}]),
+        {error, other_host} = teleport:open(Handle),
+        true = erpc:call(ThirdNode, ets, insert, [teleport_blocks, {host, beamway_host:boot_id()}]),
+        {ok, _} = teleport:open(Handle),
+        %% The same kernel, and no way to the socket.
+        {ok, Address} = {ok, ets:lookup_element(teleport_blocks, address, 2)},
+        true = ets:insert(teleport_blocks, {address, {<<0, "nobody listens here">>, <<0:128>>}}),
+        {error, {unreachable, <<_/binary>>}} = teleport:open(Handle),
+        true = ets:insert(teleport_blocks, {address, Address}),
+        {error, {nodedown, 'nobody@127.0.0.1'}} = teleport:open(setelement(2, Handle, 'nobody@127.0.0.1'))
+    end),
+    ok = beamway_peer:sigstop(Third),
+    on_first(Config, fun(_) -> {error, timeout} = teleport:open(Handle) end),
+    ok = beamway_peer:sigcont(Third).
 
 nothing_stays(Config) ->
-    with_pair(Config, #{}, fun(Pair) ->
-        {First, Second} = {teleport_nodes:first(Pair), teleport_nodes:second(Pair)},
-        Round = fun(Node) ->
-            {Sender, Monitor} = spawn_monitor(fun() ->
-                Keeper = spawn(Node, ?MODULE, keep, []),
-                [ok = teleport:send(Keeper, block(70000), (?BULK)#{key => 1}) || _ <- lists:seq(1, 50)],
-                _ = kept(Keeper, 50),
-                exit(Keeper, kill)
-            end),
-            receive {'DOWN', Monitor, process, Sender, Reason} -> normal = Reason end
-        end,
-        teleport_nodes:on_first(Pair, Round),
-        %% A lane whose state is read need not be silent for 5 s.
-        Start = erlang:monotonic_time(millisecond),
-        _ = [beamway_peer:call(Peer, teleport, lanes, []) || Peer <- [First, Second]],
-        Empty = fun(Peer) -> beamway_peer:wait_until(fun() -> maps:get(blocks, beamway_peer:call(Peer, teleport, blocks, [])) =:= 0 end, wait_ms()) end,
-        _ = [Empty(Peer) || Peer <- [First, Second]],
-        true = erlang:monotonic_time(millisecond) - Start < 4000 * beamway_runner:slowness(),
-        Before = [beamway_peer:resources(Peer) || Peer <- [First, Second]],
-        [teleport_nodes:on_first(Pair, Round) || _ <- [1, 2, 3]],
-        _ = [Empty(Peer) || Peer <- [First, Second]],
-        true = lists:all(fun({Now, Then}) -> beamway_peer:no_more(Now, Then) end, lists:zip([beamway_peer:resources(Peer) || Peer <- [First, Second]], Before))
+    {First, Second} = {teleport_nodes:first(Config), teleport_nodes:second(Config)},
+    Round = fun(Node) ->
+        {Sender, Monitor} = spawn_monitor(fun() ->
+            Holder = spawn_link(Node, ?MODULE, holder, []),
+            [{_, true} = opens(Holder, teleport:share(bytes(70000))) || _ <- lists:seq(1, 50)],
+            unlink(Holder), exit(Holder, kill)
+        end),
+        receive {'DOWN', Monitor, process, Sender, Reason} -> normal = Reason end
+    end,
+    Rest = fun() -> on_first(Config, fun(Node) -> [await_blocks(On, 0) || On <- [node(), Node]] end), [beamway_peer:resources(Peer) || Peer <- [First, Second]] end,
+    on_first(Config, Round),
+    Before = Rest(),
+    [on_first(Config, Round) || _ <- [1, 2, 3]],
+    After = Rest(),
+    true = lists:all(fun({Now, Then}) -> beamway_peer:no_more(Now, Then) end, lists:zip(After, Before)).
+
+many_at_once(Config) ->
+    on_first(Config, fun(Node) ->
+        Handles = [teleport:share(bytes(70000 + 4 * N)) || N <- lists:seq(1, 20)],
+        Openers = [beamway_peer:async(fun() -> [{_, true} = opens(Holder, Handle) || Holder <- [spawn_link(Node, ?MODULE, holder, [])], Handle <- Handles], ok end) || _ <- lists:seq(1, 20)],
+        [ok = beamway_peer:await(Opener) || Opener <- Openers],
+        [ok = teleport:unshare(Handle) || Handle <- Handles]
     end).
 
-%% A sender may end between passing a block and sending the message with it. Another that is connected may wait.
+%% A process may end between asking for a block and fetching it.
 abandoned(Config) ->
     on_first(Config, fun(Node) ->
-        Channel = fun(Id) -> erpc:call(Node, teleport_blocks, channel, [Id]) end,
-        {ok, {Address, Token}} = erpc:call(Node, teleport_blocks, offer, []),
-        none = Channel(<<0:128>>),
+        {ok, {Address, Token}} = gen_server:call({teleport_blocks, Node}, listen),
         OsPid = list_to_integer(erpc:call(Node, os, getpid, [])),
         Before = length(beamway_peer:fds(OsPid)),
         {ok, Left} = beamway_block:connect(Address, Token, <<1:128>>),
-        {ok, _} = beamway_block:pass(Left, block(100000)),
-        {ok, Open} = beamway_block:connect(Address, Token, <<2:128>>),
-        none = Channel(<<0:128>>),
-        ok = beamway_block:close(Left),
-        {teleport_blocks, Node} ! {close_abandoned, 50, []},
-        _ = beamway_peer:wait_until(fun() -> length(beamway_peer:fds(OsPid)) =:= Before + 1 end, wait_ms()),
-        true = beamway_block:is_open(Open),
-        none = Channel(<<1:128>>),
-        {ok, _} = Channel(<<2:128>>)
+        {ok, _} = beamway_block:pass(Left, teleport:binary(bytes(100000))),
+        none = gen_server:call({teleport_blocks, Node}, {channel, <<0:128>>}),
+        true = length(beamway_peer:fds(OsPid)) > Before,
+        {teleport_blocks, Node} ! {look, [<<1:128>>]},
+        _ = beamway_peer:wait_until(fun() -> length(beamway_peer:fds(OsPid)) =< Before end, wait_ms()),
+        none = gen_server:call({teleport_blocks, Node}, {channel, <<1:128>>}),
+        ok = beamway_block:close(Left)
     end).
 
-new_code(Config) ->
+bad_input(Config) ->
     on_first(Config, fun(Node) ->
-        Block = block(100000),
-        Keeper = spawn(Node, teleport_nodes, echo, []),
-        Round = fun() -> ok = teleport:send(Keeper, {self(), Block}, ?BULK), receive {echo, Block} -> ok after wait_ms() -> error(no_echo) end end,
-        ok = Round(),
-        [begin
-             _ = erpc:call(On, code, purge, [Module]),
-             {module, Module} = erpc:call(On, code, load_file, [Module]),
-             ok = Round()
-         end || On <- [node(), Node], Module <- [teleport_blocks, teleport_references, teleport_references], _ <- [1, 2]]
+        [{'EXIT', {{bad_handle, Bad, "expected " ++ _}, _}} = (catch teleport:Function(Bad)) || Function <- [open, unshare], Bad <- [x, <<>>, {teleport_blocks, 1}, make_ref()]],
+        {'EXIT', {{bad_binary, "text", "expected " ++ _}, _}} = (catch teleport:share("text")),
+        [{'EXIT', {{bad_limit, Bad, "expected " ++ _}, _}} = (catch teleport:share(<<>>, Bad)) || Bad <- [0, -1, infinity, 1 bsl 32]],
+        Handle = teleport:share(bytes(100000)),
+        {error, ended} = teleport:open(setelement(4, Handle, 1000000)),
+        %% Another size than the block has.
+        {error, {unreachable, _}} = erpc:call(Node, teleport, open, [setelement(5, Handle, 5)]),
+        {_, true} = opens(spawn_link(Node, ?MODULE, holder, []), Handle),
+        [{teleport_blocks, Node} ! Rogue || Rogue <- [x, {look, []}, {over, x}]],
+        {error, badarg} = gen_server:call({teleport_blocks, Node}, x)
     end).

@@ -8,8 +8,6 @@
          connection_is_lost/1, node_is_killed/1, node_comes_back/1]).
 -import(teleport_nodes, [on_first/2, wait_ms/0]).
 
--define(WAY, #{way => distribution}).
-
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [{group, shm}, {group, tcp}].
@@ -34,7 +32,7 @@ server(Node) -> server(Node, none).
 
 server(Node, Name) -> erpc:call(Node, teleport_nodes, start_server, [Name]).
 
-call(Server, Request) -> teleport:call(Server, Request, wait_ms(), ?WAY).
+call(Server, Request) -> teleport:call(Server, Request, wait_ms()).
 
 %% What the call ends with, and what gen_server's ends with.
 ours(Server, Request) -> outcome(fun() -> call(Server, Request) end).
@@ -83,7 +81,7 @@ replies(Config) ->
     on_first(Config, fun(Node) ->
         Server = watched(server(Node, direct_server)),
         Terms = [[], 1 bsl 400, <<1:3>>, #{}, self(), make_ref(), binary:copy(<<"b">>, 1000000), lists:seq(1, 100000)],
-        [{echo, Term} = teleport:call(Dest, {echo, Term}, Timeout, ?WAY)
+        [{echo, Term} = teleport:call(Dest, {echo, Term}, Timeout)
          || Term <- Terms, Dest <- [Server, {direct_server, Node}], Timeout <- [wait_ms(), infinity]],
         {_, [alias | _]} = call(Server, from),
         Gate = erpc:call(Node, teleport_nodes, gate, []),
@@ -93,13 +91,7 @@ replies(Config) ->
         true = outcomes(Waiting) =:= lists:seq(1, 100),
         await_callers(Server, 0),
         %% A request whose reply is taken later.
-        {reply, {echo, 3}} = teleport:receive_response(teleport:send_request(Server, {echo, 3}, ?WAY), wait_ms()),
-        %% As the configuration says; what only lanes have goes by them.
-        ok = teleport:configure(Node, #{way => distribution}),
-        {_, [alias | _]} = teleport:call(Server, from),
-        {_, Ref} = teleport:call(Server, from, wait_ms(), #{class => control}),
-        true = is_reference(Ref),
-        ok = teleport:configure(Node, #{way => lane}),
+        {reply, {echo, 3}} = teleport:receive_response(teleport:send_request(Server, {echo, 3}), wait_ms()),
         kill(Server, kill),
         nothing_left()
     end).
@@ -117,8 +109,7 @@ nobody_monitors_there(Config) ->
     end).
 
 node_without_teleport(Config) ->
-    Carrier = case teleport_nodes:kind(Config) of shm -> beamway_shm; tcp -> inet_tcp end,
-    {ok, Peer, Plain} = beamway_peer:start(Carrier),
+    {ok, Peer, Plain} = beamway_peer:start(teleport_nodes:carrier(teleport_nodes:kind(Config))),
     on_first(Config, fun(_) ->
         true = net_kernel:connect_node(Plain),
         Server = watched(server(Plain)),
@@ -355,15 +346,15 @@ application_stops(Config) ->
 timeouts(Config) ->
     on_first(Config, fun(Node) ->
         Server = watched(server(Node)),
-        [{'EXIT', {timeout, {teleport, call, [Server, never, Ms]}}} = (catch teleport:call(Server, never, Ms, ?WAY)) || Ms <- [0, 20]],
-        {'EXIT', {function_clause, _}} = (catch teleport:call(Server, never, soon, ?WAY)),
+        [{'EXIT', {timeout, {teleport, call, [Server, never, Ms]}}} = (catch teleport:call(Server, never, Ms)) || Ms <- [0, 20]],
+        {'EXIT', {function_clause, _}} = (catch teleport:call(Server, never, soon)),
         {'EXIT', {{bad_option, way, fast}, _}} = (catch teleport:call(Server, never, 5, #{way => fast})),
         %% The reply comes later, and to nobody.
         Gate = erpc:call(Node, teleport_nodes, gate, []),
-        {exit, timeout} = outcome(fun() -> teleport:call(Server, {behind, Gate, late}, 10, ?WAY) end),
+        {exit, timeout} = outcome(fun() -> teleport:call(Server, {behind, Gate, late}, 10) end),
         teleport_nodes:open_gate(Gate),
         %% Also without its stand-in.
-        Waiting = asks(fun() -> outcome(fun() -> teleport:call(Server, never, 4000, ?WAY) end) end),
+        Waiting = asks(fun() -> outcome(fun() -> teleport:call(Server, never, 4000) end) end),
         await_callers(Server, 1),
         kill(whereis(teleport_watcher), kill),
         [{exit, timeout}] = outcomes([Waiting]),

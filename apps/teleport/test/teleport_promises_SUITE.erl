@@ -1,182 +1,495 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The promises of the guide's table, over random programs: several senders with several ways, classes, keys and sizes, while lanes are cut or stand still,
-%% their number is changed, code is loaded, and the other node is killed.
-%%
-%% What must hold whatever happens: the messages of one stream (a sender, a destination, and options that go together) arrive in their order; each at most
-%% once; at least as many are reported as unconfirmed as are missing; no queue exceeds its bound; and when all is over nothing waits.
+%% @doc What the guide promises of messages, calls and requests, over each kind of connection. The oracle is OTP: gen_server is asked beside teleport.
 -module(teleport_promises_SUITE).
 
--include_lib("proper/include/proper.hrl").
+-export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
+-export([one_order/1, ends_as_gen_server/1, requests/1, collections/1, several_nodes/1, no_room/1, a_hung_node_that_is_not_connected/1, a_hung_node_that_is_connected/1,
+         confirmed/1, unconfirmed/1, c_node/1, never_connects/1, connects_once/1, random_numbers/1, destinations/1, other_behaviours/1, bad_input/1, old_functions/1,
+         without_the_application/1, new_code/1]).
+%% Run on the nodes.
+-export([take/0, init/1, handle_event/2, handle_call/2]).
+-import(teleport_nodes, [on_first/2, wait_ms/0]).
+-import(beamway_compat_nodes, [start_program/3, stop_program/1, expect_line/2]).
 
--export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2]).
--export([programs/1, programs_and_a_killed_node/1]).
--export([take/0]).
--import(teleport_nodes, [wait_ms/0]).
+suite() -> [{timetrap, {minutes, 3}}].
 
--define(MAX_QUEUED, 10).
+all() -> teleport_nodes:all([shm, tcp, tls, stock]).
 
-suite() -> [{timetrap, {minutes, 5}}].
+groups() ->
+    All = [one_order, ends_as_gen_server, requests, collections, several_nodes, no_room, a_hung_node_that_is_not_connected, a_hung_node_that_is_connected, confirmed,
+           unconfirmed, c_node, never_connects, connects_once, random_numbers, destinations, other_behaviours, bad_input, old_functions, without_the_application, new_code],
+    teleport_nodes:groups([shm, stock], All) ++ teleport_nodes:groups([tcp, tls], [one_order, ends_as_gen_server, no_room, a_hung_node_that_is_not_connected, confirmed]).
 
-all() -> teleport_nodes:all([beamway, shm, tcp]).
+init_per_suite(Config) -> [{c_node, beamway_foreign_SUITE:compile_c_node(proplists:get_value(priv_dir, Config))} | Config].
 
-groups() -> teleport_nodes:groups([beamway, shm, tcp], [programs, programs_and_a_killed_node]).
+end_per_suite(_Config) -> ok.
 
-init_per_group(Kind, Config) -> teleport_nodes:init_group(Kind, Config).
+init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 
-end_per_group(_Kind, _Config) -> ok.
+end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
 
-%% ---- programs ----
+end_per_testcase(_Case, Config) ->
+    beamway_peer:stop_all(beamway_peer:started() -- [teleport_nodes:first(Config), teleport_nodes:second(Config)]).
 
-%% What each of three senders does, and what is done to the lanes meanwhile.
-program(Troubles) -> {vector(3, list(step())), list(Troubles)}.
+%% ---- helpers on the first node ----
 
-step() -> {range(1, 2), stream(), size_of_message(), frequency([{4, send}, {4, cast}, {1, call}])}.
+server(Node, Name) -> erpc:call(Node, teleport_nodes, start_server, [Name]).
 
-%% Options that go one way and have one order.
-stream() -> frequency([{6, #{}}, {2, #{class => control}}, {2, #{class => bulk}}, {2, #{key => 1}}, {1, #{key => 1, class => bulk}}]).
-
-size_of_message() -> frequency([{6, range(0, 2000)}, {2, range(60000, 70000)}, {1, range(260000, 600000)}]).
-
-trouble() -> oneof([{cut, class()}, {stand, class()}, {lanes, range(1, 8)}, {load, oneof([teleport_lane, teleport_request, teleport_sender, teleport_peers])}]).
-
-class() -> oneof([control, normal, bulk]).
-
-programs(Config) ->
-    Pair = teleport_nodes:start_pair(Config),
-    try true = on_first(Pair, fun(Node) ->
-                                      ok = teleport:configure(Node, #{max_queue_messages => ?MAX_QUEUED}),
-                                      proper:quickcheck(prop_programs(Node), [quiet, {numtests, 60}, {max_size, 40}])
-                              end)
-    after teleport_nodes:stop_pair(Pair)
+outcome(Call) ->
+    try {reply, Call()}
+    catch exit:{Reason, {_, call, _}} -> {exit, Reason}
     end.
 
-on_first(Pair, Fun) ->
-    Node = teleport_nodes:second_node(Pair),
-    beamway_peer:run(teleport_nodes:first(Pair), fun() -> Fun(Node) end, 200000).
+message() -> receive Message -> Message after wait_ms() -> error(nothing_came) end.
 
-prop_programs(Node) ->
-    ?FORALL({Senders, Troubles}, program(trouble()),
-            begin
-                Receivers = [spawn(Node, ?MODULE, take, []) || _ <- [1, 2]],
-                Before = unconfirmed(Node),
-                Watch = spawn_link(fun() -> most_queued(0) end),
-                {Accepted, ok} = run(Senders, Receivers, fun() -> lists:foreach(fun(Trouble) -> make(Trouble, Node) end, Troubles) end),
-                Lost = fun() -> unconfirmed(Node) - Before end,
-                All = settled(fun() -> length(lists:append(arrived(Receivers))) + Lost() >= length(Accepted) end),
-                Through = settled(fun() -> nothing_waits(Node) end),
-                All andalso Through orelse io:format("waits: ~p~n", [teleport:lanes(Node)]),
-                is_kept(Accepted, arrived(Receivers), Lost(), most(Watch)) andalso All andalso Through
-            end).
+no_messages() -> {messages, []} = process_info(self(), messages).
 
-settled(Fun) ->
-    try beamway_peer:wait_until(Fun, 10000 * beamway_runner:slowness())
-    catch error:{not_within_ms, _, _} -> false
-    end.
+%% How long it took, in milliseconds: the shortest of some, for the machine may do something else at any time.
+shortest(Fun) -> lists:min([element(1, timer:tc(Fun)) || _ <- lists:seq(1, 5)]) / 1000.
 
-%% Each sender's messages in their order, with what came of them; and the trouble beside them.
-run(Senders, Receivers, Trouble) ->
-    Running = [spawn_monitor(fun() -> exit({accepted, [{S, N, To, Stream} || {N, {To, Stream, Size, How}} <- numbered(Steps), do(How, lists:nth(To, Receivers), {S, N, Stream}, Size)]}) end)
-               || {S, Steps} <- numbered(Senders)],
-    Done = Trouble(),
-    {lists:append([receive {'DOWN', M, process, P, Ended} -> accepted(Ended) after wait_ms() -> error(sender_stuck) end || {P, M} <- Running]), Done}.
-
-accepted({accepted, Accepted}) -> Accepted;
-accepted(Reason) -> io:format(user, "sender: ~p~n", [Reason]), error({sender, Reason}).
-
-numbered(List) -> lists:zip(lists:seq(1, length(List)), List).
-
-%% Whether it was accepted. A call whose lane is lost may have arrived, and nobody counts it: it is told to the caller.
-do(send, To, {_, _, Stream} = Id, Size) -> is_accepted(teleport:send(To, {Id, binary:copy(<<"p">>, Size)}, Stream#{timeout => wait_ms()}));
-do(cast, To, {_, _, Stream} = Id, Size) -> is_accepted(teleport:cast(To, {Id, binary:copy(<<"p">>, Size)}, Stream#{timeout => wait_ms()}));
-do(call, To, {_, _, Stream} = Id, Size) ->
-    try teleport:call(To, {Id, binary:copy(<<"p">>, Size)}, wait_ms(), Stream) of
-        Id -> true
-    catch exit:{{Lost, _}, {teleport, call, _}} when Lost =:= lane_lost; Lost =:= nodedown -> false
-    end.
-
-is_accepted(ok) -> true;
-is_accepted({error, {Lost, _}}) when Lost =:= lane_lost; Lost =:= nodedown -> false.
-
-make({cut, Class}, Node) ->
-    erlang:yield(),
-    [exit(teleport_sender:pid(Tx), kill) || {out, {Of, Is, _}, Tx} <- teleport_peers:all(), Of =:= Node, Is =:= Class];
-%% A large message waits for the lane's process, and what comes behind it does, too.
-make({stand, Class}, Node) ->
-    Lanes = [teleport_sender:pid(Tx) || {out, {Of, Is, _}, Tx} <- teleport_peers:all(), Of =:= Node, Is =:= Class],
-    Standing = [Lane || Lane <- Lanes, (catch sys:suspend(Lane, infinity)) =:= ok],
-    receive after 20 -> ok end,
-    [catch sys:resume(Lane, infinity) || Lane <- Standing];
-make({lanes, Count}, Node) -> ok = teleport:configure(Node, #{lanes => #{normal => Count}});
-%% As a release does it: not while a sender waits in code that is two versions old.
-make({load, Module}, _) -> code:soft_purge(Module) andalso code:load_file(Module).
-
-unconfirmed(Node) -> maps:get(Node, teleport:unconfirmed(), 0).
-
-nothing_waits(Node) ->
-    [] =:= [Lane || #{queued := Messages, queued_bytes := Bytes, opened_by := this_node} = Lane <- teleport:lanes(Node), Messages + Bytes > 0].
-
-%% The most messages that have waited for one lane, until somebody asks.
-most_queued(Most) ->
-    receive {give, From} -> From ! {self(), Most}
-    after 1 -> most_queued(lists:max([Most | [Messages || {out, _, Tx} <- teleport_peers:all(), {Messages, _} <- [teleport_sender:queued(Tx)]]]))
-    end.
-
-most(Watch) ->
-    Watch ! {give, self()},
-    receive {Watch, Most} -> Most after wait_ms() -> error(no_answer) end.
-
-%% @private Keeps the marks of what comes, the payload not.
+%% @private Keeps the numbers of what comes.
 take() -> take([]).
 
 take(Seen) ->
     receive
-        {'$gen_cast', {Id, _}} -> take([Id | Seen]);
-        {'$gen_call', From, {Id, _}} -> gen_server:reply(From, Id), take([Id | Seen]);
-        {seen, To, Ref} -> To ! {Ref, lists:reverse(Seen)}, take(Seen);
-        {Id, _} -> take([Id | Seen])
+        {'$gen_cast', {N, _}} -> take([N | Seen]);
+        {'$gen_call', From, {N, _}} -> gen_server:reply(From, N), take([N | Seen]);
+        {seen, From} -> From ! {seen, lists:reverse(Seen)}, take(Seen);
+        {N, _} -> take([N | Seen])
     end.
 
-arrived(Receivers) ->
-    [begin
-         Ref = make_ref(),
-         Receiver ! {seen, self(), Ref},
-         receive {Ref, Seen} -> Seen after wait_ms() -> error(no_answer) end
-     end || Receiver <- Receivers].
+%% ---- cases ----
 
-%% A sender counts its message before it sees that there is no room, and a place is reserved for one that waits.
-is_kept(Accepted, Arrived, Lost, Most) ->
-    All = lists:append(Arrived),
-    Missing = [Message || {S, N, _, Stream} = Message <- Accepted, not lists:member({S, N, Stream}, All)],
-    Checks = [{once, length(lists:usort(All)) =:= length(All)}, {told, length(Missing) =< Lost}, {ordered, lists:all(fun is_ordered/1, Arrived)},
-              {bounded, Most =< 2 * ?MAX_QUEUED}],
-    [] =:= [io:format("broken: ~p~n", [{What, Missing, Lost, Most, Arrived}]) || {What, false} <- Checks].
+%% Whatever functions, destinations and sizes: one process, one receiver, one order.
+one_order(Config) ->
+    on_first(Config, fun(Node) ->
+        Receiver = spawn(Node, ?MODULE, take, []),
+        true = erpc:call(Node, erlang, register, [one_order, Receiver]),
+        Dests = [Receiver, {one_order, Node}, {via, teleport, {one_order, Node}}],
+        Sizes = [0, 100, 5000, 70000, 300000],
+        Ways = [fun(D, M) -> ok = teleport:send(D, M) end,
+                fun(D, M) -> ok = teleport:cast(D, M) end,
+                fun(D, M) -> ok = teleport:send(D, M, #{timeout => wait_ms()}) end,
+                fun(D, {N, _} = M) -> N = teleport:call(D, M, wait_ms()) end,
+                fun(D, M) -> _ = teleport:send_request(D, M), ok end,
+                fun(D, M) -> {ok, _} = teleport:cast(D, M, #{confirm => true}), ok end],
+        Any = fun(List) -> lists:nth(rand:uniform(length(List)), List) end,
+        Sent = lists:seq(1, 500),
+        [(Any(Ways))(Any(Dests), {N, binary:copy(<<"x">>, Any(Sizes))}) || N <- Sent],
+        Receiver ! {seen, self()},
+        %% The question comes behind them, too.
+        Sent = receive {seen, Seen} -> Seen after wait_ms() -> error(nothing_came) end,
+        exit(Receiver, kill)
+    end).
 
-%% Of each sender and stream the numbers rise.
-is_ordered(Seen) ->
-    Streams = lists:usort([{S, Stream} || {S, _, Stream} <- Seen]),
-    lists:all(fun({S, Stream}) -> Numbers = [N || {From, N, Of} <- Seen, From =:= S, Of =:= Stream], Numbers =:= lists:usort(Numbers) end, Streams).
+ends_as_gen_server(Config) ->
+    Third = element(1, {_, Gone} = teleport_nodes:start(teleport_nodes:kind(Config))),
+    ok = teleport_nodes:connect(teleport_nodes:first(Config), Gone),
+    Old = beamway_peer:call(Third, teleport_nodes, start_server, [none]),
+    ok = beamway_peer:kill9(Third),
+    on_first(Config, fun(Node) ->
+        Calls = [fun(D, R, Ms) -> teleport:call(D, R, Ms) end, fun(D, R, Ms) -> teleport:call(D, R, Ms, #{on_full => error}) end, fun teleport:gs_call/3, fun gen_server:call/3],
+        All = fun(Dest, Request, Ms) -> [outcome(fun() -> Call(Dest(), Request, Ms) end) || Call <- Calls] end,
+        Pid = fun() -> server(Node, none) end,
+        Named = fun() -> (catch server(Node, ends_server)), {ends_server, Node} end,
+        [[Same, Same, Same, Same] = All(Dest, Request, wait_ms())
+         || Dest <- [Pid, Named], Request <- [{echo, 1}, {die, normal}, {die, noconnection}, {die, {own, "reason"}}, {reply_and_die, x}]],
+        [[{exit, timeout}] = lists:usort(All(Dest, never, 20)) || Dest <- [Pid, Named]],
+        [[{exit, noproc}] = lists:usort(All(fun() -> Dest end, x, wait_ms())) || Dest <- [{nobody, Node}, {via, teleport, {nobody, Node}}]],
+        _ = beamway_peer:wait_until(fun() -> not lists:member(Gone, nodes()) end, wait_ms()),
+        [[{exit, {nodedown, Gone}}] = lists:usort(All(fun() -> Dest end, x, wait_ms())) || Dest <- [Old, {nobody, Gone}]],
+        %% Whoever waits for a reply that will not come is told by whichever function.
+        Server = server(Node, none),
+        Ids = [teleport:send_request(Server, never), gen_server:send_request(Server, never)],
+        exit(Server, stop),
+        [{error, {stop, Server}}] = lists:usort([teleport:receive_response(Id, wait_ms()) || Id <- Ids]),
+        no_messages()
+    end).
 
-%% ---- a node that is killed ----
+requests(Config) ->
+    on_first(Config, fun(Node) ->
+        Server = server(Node, none),
+        {reply, {echo, 1}} = teleport:wait_response(teleport:send_request(Server, {echo, 1}), infinity),
+        Gate = teleport_nodes:gate(),
+        Slow = teleport:send_request(Server, {behind, Gate, slow}, #{key => k}),
+        [timeout, timeout] = [teleport:wait_response(Slow, Limit) || Limit <- [0, {abs, erlang:monotonic_time(millisecond)}]],
+        Late = teleport:send_request(Server, {behind, Gate, late}),
+        timeout = teleport:receive_response(Late, 0),
+        no_reply = teleport:check_response(something, Slow),
+        ok = teleport_nodes:open_gate(Gate),
+        {reply, slow} = teleport:check_response(message(), Slow),
+        %% The reply of one that was given up goes nowhere.
+        {echo, 2} = teleport:call(Server, {echo, 2}),
+        no_messages(),
+        {error, {noproc, {nobody, Node}}} = teleport:wait_response(teleport:send_request({nobody, Node}, x), wait_ms()),
+        exit(Server, kill)
+    end).
 
-%% At any moment of the program. Nobody waits for ever, and what was accepted and has not arrived is told: as unconfirmed by lanes, by a monitor
-%% where the distribution has it.
-programs_and_a_killed_node(Config) ->
-    {First, _} = teleport_nodes:start(teleport_nodes:kind(Config)),
-    try [killed(First, Config, AfterMs) || AfterMs <- [0, 1, 5, 20, 60]]
-    after beamway_peer:stop_all([First])
+%% They are gen_server's.
+collections(Config) ->
+    on_first(Config, fun(Node) ->
+        Servers = [server(Node, none), teleport_nodes:start_server(none)],
+        Dests = [{nobody, {tp_nobody, Node}} | lists:zip([there, here], Servers)],
+        Ids = lists:foldl(fun({Label, Dest}, Some) -> gen_server:reqids_add(teleport:send_request(Dest, {echo, Label}), Label, Some) end, gen_server:reqids_new(), Dests),
+        [{here, {reply, {echo, here}}}, {nobody, {error, {noproc, {tp_nobody, Node}}}}, {there, {reply, {echo, there}}}] = lists:sort(taken(Ids)),
+        no_messages(),
+        [exit(Server, kill) || Server <- Servers]
+    end).
+
+taken(Ids) ->
+    case gen_server:wait_response(Ids, wait_ms(), true) of
+        no_request -> [];
+        {Response, Label, Left} -> [{Label, Response} | taken(Left)]
     end.
 
-killed(First, Config, AfterMs) ->
-    {Second, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
-    OsPid = integer_to_list(beamway_peer:os_pid(Second)),
-    ok = beamway_peer:run(First, fun() ->
-        true = net_kernel:connect_node(Node),
-        {ok, {Senders, _}} = proper_gen:pick(?SUCHTHAT({Some, _}, program(trouble()), length(lists:append(Some)) > 30), 60),
-        Receivers = [spawn(Node, ?MODULE, take, []) || _ <- [1, 2]],
-        Monitors = [monitor(process, Receiver) || Receiver <- Receivers],
-        {_, ok} = run([Steps ++ Steps ++ Steps || Steps <- Senders], Receivers, fun() -> receive after AfterMs -> ok end, [] = os:cmd("kill -KILL " ++ OsPid), ok end),
-        [receive {'DOWN', Monitor, process, _, noconnection} -> ok after wait_ms() -> error(not_told) end || Monitor <- Monitors],
-        _ = beamway_peer:wait_until(fun() -> teleport:lanes(Node) =:= [] end, wait_ms()),
+several_nodes(Config) ->
+    on_first(Config, fun(Node) ->
+        Here = node(),
+        There = server(Node, tp_multi),
+        {[{Node, {echo, 1}}], [Here, 'nobody@127.0.0.1']} = teleport:multi_call([Here, Node, 'nobody@127.0.0.1'], tp_multi, {echo, 1}),
+        Local = teleport_nodes:start_server(tp_multi),
+        {Replies, []} = teleport:multi_call(tp_multi, {echo, 2}),
+        true = lists:sort(Replies) =:= lists:sort([{Here, {echo, 2}}, {Node, {echo, 2}}]),
+        {[], [Node, Here]} = teleport:multi_call([Node, Here], tp_multi, never, 30),
+        %% Behind what the caller has sent.
+        ok = teleport:cast({tp_multi, Node}, before),
+        {[{Node, [{cast, before}]}], []} = teleport:multi_call([Node], tp_multi, log, wait_ms()),
+        abcast = teleport:abcast(tp_multi, all),
+        abcast = teleport:abcast([Here, Node, 'nobody@127.0.0.1'], tp_multi, some),
+        [[{cast, all}, {cast, some}] = teleport:call(Server, log) || Server <- [There, Local]],
+        no_messages(),
+        [exit(Server, kill) || Server <- [There, Local]]
+    end).
+
+%% The node is stopped, and what it does not read fills the way to it.
+no_room(Config) ->
+    {Third, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    Server = beamway_peer:call(Third, teleport_nodes, start_server, [no_room]),
+    ok = teleport_nodes:connect(teleport_nodes:first(Config), Node),
+    on_first(Config, fun(_) -> {echo, 1} = teleport:call(Server, {echo, 1}), ok = teleport:cast({no_room, Node}, known) end),
+    ok = beamway_peer:sigstop(Third),
+    on_first(Config, fun(_) ->
+        Data = binary:copy(<<"x">>, 50000),
+        _ = beamway_peer:wait_until(fun() -> teleport:send(Server, Data, #{on_full => error}) =:= {error, overload} end, wait_ms()),
+        Metric = fun() -> teleport_metrics:counted(dropped) end,
+        Before = Metric(),
+        [begin
+             {error, overload} = teleport:send(Dest, Data, #{on_full => error}),
+             {error, overload} = teleport:cast(Dest, Data, #{on_full => error, confirm => true}),
+             ok = teleport:send(Dest, Data, #{on_full => drop}),
+             {Us, {error, timeout}} = timer:tc(fun() -> teleport:send(Dest, Data, #{timeout => 100}) end),
+             true = Us >= 98000 andalso Us < 1000000 * beamway_runner:slowness(),
+             {exit, overload} = outcome(fun() -> teleport:call(Dest, {echo, Data}, wait_ms(), #{on_full => error}) end)
+         end || Dest <- [Server, {no_room, Node}]],
+        2 = Metric() - Before,
+        no_messages()
+    end),
+    ok = beamway_peer:sigcont(Third).
+
+%% `!' and gen_server:cast never wait for a connection to be made.
+a_hung_node_that_is_not_connected(Config) ->
+    Kind = teleport_nodes:kind(Config),
+    {Third, Node} = teleport_nodes:start(Kind, #{args => ["-kernel", "net_setuptime", "4"]}),
+    {First, _} = teleport_nodes:start(Kind, #{args => ["-kernel", "net_setuptime", "4"]}),
+    Pid = beamway_peer:call(Third, teleport_nodes, start_server, [hung]),
+    {ok, _} = beamway_peer:call(First, pg, start, [hung_scope]),
+    ok = beamway_peer:sigstop(Third),
+    beamway_peer:run(First, fun() ->
+        [] = nodes(connected),
+        Sends = [fun(Dest) -> ok = teleport:Function(Dest, x) end || Function <- [send, cast]]
+            ++ [fun(Dest) -> ok = teleport:cast(Dest, x, Options) end || Options <- [#{on_full => drop}, #{on_full => error}, #{timeout => 5000}, #{class => control}]]
+            ++ [fun(_) -> abcast = teleport:abcast([Node], hung, x) end, fun(Dest) -> {ok, _} = teleport:send(Dest, x, #{confirm => true}) end,
+                fun(Dest) -> _ = teleport:send_request(Dest, x) end],
+        [begin
+             {N, Dest, Ms} = {N, Dest, shortest(fun() -> Send(Dest) end)},
+             {N, Dest, Ms, true} = {N, Dest, Ms, Ms < 20 * beamway_runner:slowness()}
+         end || {N, Send} <- lists:zip(lists:seq(1, length(Sends)), Sends), Dest <- [Pid, {hung, Node}]],
+        %% One limit, not one for the connection and one for the answer.
+        [begin
+             {Us, {exit, timeout}} = timer:tc(fun() -> outcome(fun() -> teleport:call(Dest, x, 300) end) end),
+             true = Us < 1500000 * beamway_runner:slowness()
+         end || Dest <- [Pid, {hung, Node}]]
+    end, wait_ms()),
+    ok = beamway_peer:sigcont(Third).
+
+a_hung_node_that_is_connected(Config) ->
+    {Third, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    Pid = beamway_peer:call(Third, teleport_nodes, start_server, [hung]),
+    ok = teleport_nodes:connect(teleport_nodes:first(Config), Node),
+    ok = beamway_peer:sigstop(Third),
+    on_first(Config, fun(_) ->
+        [true = shortest(fun() -> ok = teleport:cast(Dest, x) end) < 20 * beamway_runner:slowness() || Dest <- [Pid, {hung, Node}]],
+        {ok, Ref} = teleport:send(Pid, x, #{confirm => true}),
+        [{exit, timeout} = outcome(fun() -> teleport:call(Dest, x, 100) end) || Dest <- [Pid, {hung, Node}]],
+        receive {teleport, Ref, _} -> error(confirmed_by_a_hung_node) after 0 -> ok end,
+        true = erlang:disconnect_node(Node),
+        receive {teleport, Ref, Ended} -> {unconfirmed, {nodedown, Node}} = Ended after wait_ms() -> error(never_told) end
+    end),
+    ok = beamway_peer:sigcont(Third).
+
+%% When the answer comes, the message is in the mailbox: the receiver reads nothing meanwhile. A large one takes longer than the question.
+confirmed(Config) ->
+    on_first(Config, fun(Node) ->
+        Receiver = spawn(Node, fun() -> receive never -> ok end end),
+        true = erpc:call(Node, erlang, register, [confirmed, Receiver]),
+        Count = fun() -> element(2, erpc:call(Node, erlang, process_info, [Receiver, message_queue_len])) end,
+        [begin
+             Before = Count(),
+             {ok, Ref} = teleport:send(Dest, binary:copy(<<"x">>, Size), #{confirm => true}),
+             receive {teleport, Ref, Told} -> confirmed = Told after wait_ms() -> error(not_confirmed) end,
+             {Size, true} = {Size, Count() =:= Before + 1}
+         end || _ <- lists:seq(1, 10), Size <- [0, 100000, 3000000], Dest <- [Receiver, {confirmed, Node}]],
+        %% Of this node, too.
+        {ok, Own} = teleport:send(self(), hello, #{confirm => true}),
+        hello = message(),
+        {teleport, Own, confirmed} = message(),
+        exit(Receiver, kill)
+    end).
+
+unconfirmed(Config) ->
+    {Third, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    {ok, Plain, PlainNode} = beamway_peer:start(teleport_nodes:carrier(teleport_nodes:kind(Config))),
+    [ok = teleport_nodes:connect(teleport_nodes:first(Config), To) || To <- [Node, PlainNode]],
+    Told = fun(Dest) -> {ok, Ref} = teleport:cast(Dest, x, #{confirm => true}), receive {teleport, Ref, Outcome} -> Outcome after wait_ms() -> error(never_told) end end,
+    on_first(Config, fun(Second) ->
+        Dead = server(Second, none),
+        {exit, stop} = outcome(fun() -> gen_server:call(Dead, {die, stop}) end),
+        [{unconfirmed, noproc} = Told(Dest) || Dest <- [Dead, {nobody, Second}]],
+        {error, noproc} = teleport:send(nobody, x, #{confirm => true}),
+        {unconfirmed, {no_teleport, PlainNode}} = Told({rex, PlainNode}),
+        {unconfirmed, {nodedown, 'nobody@127.0.0.1'}} = Told({rex, 'nobody@127.0.0.1'}),
+        %% The server of the other node is started again at any time.
+        [begin
+             {ok, Ref} = teleport:send({rex, Second}, x, #{confirm => true}),
+             true = erpc:call(Second, fun() -> exit(whereis(teleport_server), kill) end),
+             receive {teleport, Ref, _} -> ok after wait_ms() -> error(never_told) end,
+             _ = beamway_peer:wait_until(fun() -> erpc:call(Second, fun() -> is_pid(whereis(teleport_server)) end) end, wait_ms())
+         end || _ <- lists:seq(1, 3)]
+    end),
+    ok = beamway_peer:sigstop(Third),
+    Run = beamway_peer:async(fun() -> on_first(Config, fun(_) -> {unconfirmed, {nodedown, Node}} = Told({rex, Node}) end) end),
+    ok = beamway_peer:kill9(Third),
+    ok = beamway_peer:await(Run, wait_ms()),
+    beamway_peer:stop(Plain).
+
+%% A program with OTP's own library. It answers {Pid, Term} with {c_node, Term}.
+c_node(Config) ->
+    {Peer, _} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    Cookie = atom_to_list(beamway_peer:call(Peer, erlang, get_cookie, [])),
+    Name = beamway_peer:unique_name("cnode"),
+    Node = list_to_atom(Name ++ "@" ++ beamway_compat_nodes:host()),
+    Program = start_program(proplists:get_value(c_node, Config), [Name, Cookie, "accept"], []),
+    ok = expect_line(Program, "ready " ++ atom_to_list(Node)),
+    ok = beamway_peer:run(Peer, fun() ->
+        [begin
+             ok = teleport:send({any, Node}, {self(), Term}, Options),
+             receive {c_node, Term} -> ok after wait_ms() -> error({lost, Term, Options}) end
+         end || Term <- [1, {[], 1.5, "text"}, binary:copy(<<"x">>, 300000)], Options <- [#{}, #{class => control}, #{key => 1, on_full => error}, #{timeout => 5000}]],
         ok
-    end, 200000),
-    beamway_peer:stop_all([Second]).
+    end, wait_ms()),
+    stop_program(Program).
+
+%% The option is of kernel, and `!' obeys it: only net_kernel:connect_node/1 connects.
+never_connects(Config) -> connects_as_told(never, Config).
+
+%% `once': not again to a node whose connection has ended.
+connects_once(Config) -> connects_as_told(once, Config).
+
+connects_as_told(Option, Config) ->
+    Kind = teleport_nodes:kind(Config),
+    {Peer, _} = teleport_nodes:start(Kind, #{args => ["-kernel", "dist_auto_connect", atom_to_list(Option)]}),
+    {_, Node} = teleport_nodes:start(Kind, #{args => ["-kernel", "dist_auto_connect", "never"]}),
+    Named = {as_distribution, Node},
+    beamway_peer:run(Peer, fun() ->
+        case Option of
+            never ->
+                ok = teleport:send(Named, x),
+                {'EXIT', {{nodedown, Node}, _}} = (catch teleport:call(Named, x)),
+                [] = nodes(connected),
+                true = net_kernel:connect_node(Node);
+            once -> ok
+        end,
+        ok = teleport:send(Named, x),
+        _ = beamway_peer:wait_until(fun() -> nodes(connected) =:= [Node] end, wait_ms()),
+        Pid = server(Node, as_distribution),
+        {echo, 1} = teleport:call(Pid, {echo, 1}),
+        %% After its end there is no other, whatever is sent.
+        true = erlang:disconnect_node(Node),
+        [begin
+             ok = teleport:send(Dest, x, Options),
+             {ok, Ref} = teleport:send(Dest, x, Options#{confirm => true}),
+             {teleport, Ref, {unconfirmed, {nodedown, Node}}} = message(),
+             {'EXIT', {{nodedown, Node}, _}} = (catch teleport:call(Dest, {echo, 2}, wait_ms(), Options)),
+             [] = nodes(connected)
+         end || Dest <- [Pid, Named], Options <- [#{}, #{on_full => error}, #{way => lane}]],
+        %% The operator connects.
+        true = net_kernel:connect_node(Node),
+        [{echo, 3} = teleport:call(Dest, {echo, 3}) || Dest <- [Pid, Named]],
+        ok
+    end, wait_ms()).
+
+%% A program with a seed of its own gets the same numbers, and one without is not seeded.
+random_numbers(Config) ->
+    on_first(Config, fun(Node) ->
+        Pid = server(Node, none),
+        Uses = [fun() -> ok = teleport:send(Pid, x, #{unordered => true}) end,
+                fun() -> {echo, x} = teleport:call(Pid, {echo, x}, wait_ms(), #{unordered => true}) end,
+                fun() -> Node = teleport:erpc_call(Node, erlang, node, []), ok end,
+                fun() -> {[_], []} = teleport:multi_call([Node], rex, {call, erlang, node, [], group_leader()}) end],
+        [begin
+             _ = erase(rand_seed),
+             _ = Use(),
+             undefined = get(rand_seed),
+             _ = rand:seed(exsss, {1, 2, 3}),
+             Seed = get(rand_seed),
+             _ = Use(),
+             Seed = get(rand_seed)
+         end || Use <- Uses],
+        exit(Pid, kill)
+    end).
+
+destinations(Config) ->
+    on_first(Config, fun(Node) ->
+        Pid = server(Node, destinations),
+        Local = teleport_nodes:start_server(destinations),
+        yes = global:register_name(tp_global, Pid),
+        ok = global:sync(),
+        There = [Pid, {destinations, Node}, {global, tp_global}, {via, global, tp_global}, {via, teleport, {destinations, Node}}, {via, teleport, Pid}],
+        Here = [Local, destinations, {destinations, node()}, {via, teleport, {destinations, node()}}],
+        [begin
+             ok = teleport:cast(Dest, N),
+             [{cast, N}] = teleport:call(Dest, log)
+         end || {N, Dest} <- lists:zip(lists:seq(1, 10), There ++ Here)],
+        %% OTP's functions take the name.
+        Via = {via, teleport, {destinations, Node}},
+        {echo, 1} = gen_server:call(Via, {echo, 1}),
+        ok = gen_server:cast(Via, x),
+        [{cast, x}] = gen_server:call(Via, log),
+        Pid = teleport:whereis_name({destinations, Node}),
+        undefined = teleport:whereis_name({nobody, Node}),
+        undefined = teleport:whereis_name({nobody, 'nobody@127.0.0.1'}),
+        yes = teleport:register_name({other_name, node()}, spawn(fun() -> receive never -> ok end end)),
+        [no, no] = [teleport:register_name(Name, Local) || Name <- [{destinations, node()}, {elsewhere, Node}]],
+        ok = teleport:unregister_name({other_name, node()}),
+        undefined = whereis(other_name),
+        [{error, noproc} = teleport:send(Dest, x) || Dest <- [nobody, {nobody, node()}, {global, nobody}, {via, teleport, {nobody, node()}}]],
+        [{exit, noproc} = outcome(fun() -> teleport:call(Dest, x) end) || Dest <- [nobody, {global, nobody}]],
+        {error, {noproc, {global, nobody}}} = teleport:wait_response(teleport:send_request({global, nobody}, x), wait_ms()),
+        ok = global:unregister_name(tp_global),
+        [exit(Server, kill) || Server <- [Pid, Local]]
+    end).
+
+%% @private A handler of gen_event, which keeps its events.
+init(Kept) -> {ok, Kept}.
+handle_event(Event, Kept) -> {ok, [Event | Kept]}.
+handle_call(all, Kept) -> {ok, lists:reverse(Kept), []}.
+
+other_behaviours(Config) ->
+    on_first(Config, fun(Node) ->
+        Manager = erpc:call(Node, fun() -> {ok, Pid} = gen_event:start({local, tp_events}), ok = gen_event:add_handler(Pid, ?MODULE, []), Pid end),
+        [begin
+             ok = teleport_gen:notify(Dest, one),
+             ok = teleport_gen:sync_notify(Dest, two),
+             [one, two] = teleport_gen:event_call(Dest, ?MODULE, all),
+             {error, bad_module} = teleport_gen:event_call(Dest, no_handler, all, wait_ms())
+         end || Dest <- [Manager, {tp_events, Node}]],
+        {exit, noproc} = outcome(fun() -> teleport_gen:sync_notify({nobody, Node}, x) end),
+        %% What a gen_fsm gets.
+        Self = self(),
+        Fsm = spawn(Node, fun() -> fsm(Self) end),
+        ok = teleport_gen:send_event(Fsm, a),
+        ok = teleport_gen:send_all_state_event(Fsm, b),
+        [{'$gen_event', a}, {'$gen_all_state_event', b}] = [message(), message()],
+        {'$gen_sync_event', c} = teleport_gen:sync_send_event(Fsm, c),
+        {'$gen_sync_all_state_event', d} = teleport_gen:sync_send_all_state_event(Fsm, d, wait_ms()),
+        {exit, timeout} = outcome(fun() -> teleport_gen:sync_send_event(Fsm, never, 20) end),
+        [exit(Pid, kill) || Pid <- [Manager, Fsm]]
+    end).
+
+fsm(To) ->
+    receive
+        {_, _, never} -> ok;
+        {Label, From, Event} -> gen:reply(From, {Label, Event});
+        Message -> To ! Message
+    end,
+    fsm(To).
+
+bad_input(Config) ->
+    on_first(Config, fun(Node) ->
+        Dest = {rex, Node},
+        [{'EXIT', {{bad_option, Name, Value}, _}} = (catch Use(#{Name => Value}))
+         || {Name, Value} <- [{class, fast}, {way, fast}, {unordered, 1}, {speed, 1}, {on_full, wait}, {timeout, -1}, {timeout, soon}, {confirm, yes}],
+            Use <- [fun(O) -> teleport:send(Dest, x, O) end, fun(O) -> teleport:cast(Dest, x, O) end, fun(O) -> teleport:call(Dest, x, 5, O) end,
+                    fun(O) -> teleport:send_request(Dest, x, O) end]],
+        {'EXIT', {{bad_option, options, []}, _}} = (catch teleport:send(Dest, x, [])),
+        [{'EXIT', {{bad_destination, Bad, "expected " ++ _}, _}} = (catch teleport:send(Bad, x)) || Bad <- ["name", {a, "b"}, 1, {Dest, Node}]],
+        [{'EXIT', {{bad_request_id, x, "expected " ++ _}, _}} = (catch Take()) || Take <- [fun() -> teleport:wait_response(x, 1) end, fun() -> teleport:check_response(m, x) end]],
+        [{'EXIT', {{bad_name, Bad, "expected " ++ _}, _}} = (catch teleport:whereis_name(Bad)) || Bad <- [name, {a, "b"}]],
+        {error, [Text]} = teleport:configure(all, #{speed => 1}),
+        {match, _} = re:run(Text, "speed = 1 is not valid: expected one of the options sites"),
+        {error, [_]} = teleport:configure(all, #{sites => no}),
+        %% What a rogue node could send to the server of each node.
+        Server = erpc:call(Node, erlang, whereis, [teleport_server]),
+        [{teleport_server, Node} ! Rogue || Rogue <- [x, {hello}, {broadcast, pg, g, <<"no term">>, none}, {broadcast, nobody, g, <<>>, none}, {relay, [], {broadcast, pg, g, <<131>>, none}}]],
+        Server = erpc:call(Node, erlang, whereis, [teleport_server]),
+        {error, badarg} = gen_server:call({teleport_server, Node}, x)
+    end).
+
+%% What 0.2.0 had still works, and says so once.
+old_functions(Config) ->
+    on_first(Config, fun(Node) ->
+        Server = server(Node, old_server),
+        ok = teleport:prime(Node),
+        {[], [], [], Empty} = {teleport:lanes(), teleport:not_up(), teleport:by_distribution(), teleport:unconfirmed()},
+        0 = map_size(Empty),
+        {echo, 1} = teleport:statem_call(Server, {echo, 1}, {clean_timeout, wait_ms()}),
+        ok = teleport:statem_cast(Server, x),
+        Ids = teleport:send_request(Server, {echo, 2}, two, teleport:reqids_new(), #{class => bulk}),
+        1 = teleport:reqids_size(Ids),
+        {{reply, {echo, 2}}, two, _} = teleport:receive_response(Ids, wait_ms(), true),
+        Node = teleport:erpc_call(Node, erlang, node, [], #{class => bulk, timeout => wait_ms()}),
+        [{ok, Node}] = teleport:multicall([Node], erlang, node, []),
+        ok = teleport:erpc_cast(Node, erlang, node, [], #{key => 1}),
+        {[{Node, {echo, 3}}], []} = teleport:multi_call([Node], old_server, {echo, 3}, wait_ms(), #{class => bulk}),
+        ok = teleport:notify(Server, x),
+        Node = teleport_erpc:call(Node, fun() -> node() end, #{timeout => wait_ms(), key => 1}),
+        Node = teleport_erpc:receive_response(teleport_erpc:send_request(Node, erlang, node, [])),
+        ok = teleport_erpc:multicast([Node], erlang, node, []),
+        [{'EXIT', {undef, [{Module, no_such_function, [1], _} | _]}} = (catch Module:no_such_function(1)) || Module <- [teleport, teleport_erpc]],
+        %% Options, too.
+        ok = teleport:configure(all, #{lanes => #{normal => 4}, on_event => none, by_reference => true}),
+        ok = teleport:configure(Node, #{way => lane}),
+        exit(Server, kill)
+    end).
+
+%% A program need not care whether it runs.
+without_the_application(Config) ->
+    on_first(Config, fun(Node) ->
+        Server = server(Node, none),
+        ok = application:stop(teleport),
+        ok = teleport:cast(Server, 1),
+        [{cast, 1}] = teleport:call(Server, log),
+        {reply, {echo, 1}} = teleport:wait_response(teleport:send_request(Server, {echo, 1}), wait_ms()),
+        ok = application:start(teleport),
+        %% An option that is not one keeps it from starting, and says why.
+        ok = application:stop(teleport),
+        ok = application:set_env(teleport, speed, fast),
+        {error, {{bad_options, ["speed = fast is not valid: expected " ++ _]}, _}} = application:start(teleport),
+        ok = application:unset_env(teleport, speed),
+        ok = application:set_env(teleport, lanes, #{normal => 2}),
+        ok = application:start(teleport),
+        exit(Server, kill)
+    end).
+
+%% Two loads of a module end what still runs its code from before the first.
+new_code(Config) ->
+    on_first(Config, fun(Node) ->
+        Modules = [Module || {Module, _} <- code:all_loaded(), lists:prefix("teleport", atom_to_list(Module)), filename:basename(code:which(Module)) =:= atom_to_list(Module) ++ ".beam",
+                             not lists:member(Module, [teleport_nodes, ?MODULE])],
+        Servers = fun() -> [whereis(Name) || Name <- [teleport_sup, teleport_server, teleport_blocks, teleport_watcher]] end,
+        Before = Servers(),
+        [begin _ = code:purge(Module), {module, Module} = code:load_file(Module) end || _ <- [1, 2, 3], Module <- Modules],
+        Before = Servers(),
+        {ok, Ref} = teleport:send({rex, Node}, x, #{confirm => true}),
+        {teleport, Ref, confirmed} = message()
+    end).

@@ -1,28 +1,20 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pairs of nodes with lanes between them, for the suites of teleport: one group for each kind of lane.
+%% @doc Pairs of nodes with teleport, for its suites: one group for each kind of connection between them.
 %%
-%% `tcp' and `tls' run under stock distribution, which shows that lanes need no other; `shm' runs under Beamway's, `shm_on_stock' under
-%% stock, `shared_port' over TCP under Beamway's, `rdma' under stock where that is asked for (`BEAMWAY_TEST_CARRIERS=beamway_rdma'). Cases run on the first node and work on the second through lanes.
+%% `shm', `tcp' and `tls' are those of Beamway, `stock' is OTP's own over TCP. Cases run on the first node and work on the second.
 -module(teleport_nodes).
 
--export([kinds/0, all/1, groups/2, init_group/2, start/1, start/2, start_pair/1, stop_pair/1, on_first/2, on_first/3, on_second/2, connect/2]).
--export([first/1, second/1, second_node/1, kind/1, args/1]).
+-export([all/1, groups/2, init_group/2, start/1, start/2, start_pair/1, stop_pair/1, on_first/2, on_first/3, on_second/2, connect/2]).
+-export([first/1, second/1, second_node/1, kind/1, carrier/1, args/1]).
 %% What runs on the nodes.
--export([wait_ms/0, echo/0, start_server/1, await_lanes/3, gate/0, open_gate/1]).
+-export([wait_ms/0, echo/0, start_server/1, gate/0, open_gate/1]).
 
 -behaviour(gen_server).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
--type kind() :: shm | beamway | shm_on_stock | tcp | shared_port | tls | rdma.
+-type kind() :: shm | tcp | tls | stock.
 
 -define(CASE_MS, 120000).
-
-%% @doc All kinds that this machine can have.
--spec kinds() -> [kind()].
-kinds() -> [Kind || Kind <- [shm, shm_on_stock, tcp, tls, rdma], is_wanted(Kind)].
-
-is_wanted(rdma) -> beamway_carrier:all([beamway_rdma]) =/= [];
-is_wanted(_) -> beamway_carrier:all([beamway_shm, beamway_tcp]) =/= [].
 
 %% @doc For all/0 of a suite.
 -spec all([kind()]) -> [{group, kind()}].
@@ -47,28 +39,24 @@ start(Kind) -> start(Kind, #{}).
 %% @doc The same with options of {@link beamway_peer:start/2}; `teleport' holds options of teleport.
 -spec start(kind(), map()) -> {pid(), node()}.
 start(Kind, Options) ->
-    Carrier = case lists:member(Kind, [shm, beamway, shared_port]) of true -> beamway_shm; false -> inet_tcp end,
-    Own = maps:merge(kind_options(Kind), maps:get(teleport, Options, #{})),
-    Env = [{"BEAMWAY_RDMA", "true"} || Kind =:= rdma] ++ maps:get(env, Options, []),
-    {ok, Peer, Node} = beamway_peer:start(Carrier, (maps:remove(teleport, Options))#{args => args(Own) ++ maps:get(args, Options, []), env => Env}),
+    Args = args(maps:get(teleport, Options, #{})) ++ maps:get(args, Options, []),
+    {ok, Peer, Node} = beamway_peer:start(carrier(Kind), (maps:remove(teleport, Options))#{args => Args}),
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [teleport]),
     {Peer, Node}.
 
-kind_options(shm) -> #{kinds => [shm], way => lane};
-kind_options(beamway) -> #{kinds => [shm]};
-kind_options(shm_on_stock) -> #{kinds => [shm]};
-kind_options(rdma) -> #{kinds => [rdma]};
-kind_options(Kind) when Kind =:= tcp; Kind =:= shared_port -> #{kinds => [tcp], way => lane};
-kind_options(tls) ->
-    Base = filename:rootname(beamway_certificates:good()),
-    #{tls => [{certfile, Base ++ ".pem"}, {keyfile, Base ++ ".key"}, {cacertfile, Base ++ ".ca"}]}.
+%% @doc What {@link beamway_peer} calls it.
+-spec carrier(kind()) -> beamway_peer:carrier().
+carrier(shm) -> beamway_shm;
+carrier(tcp) -> beamway_tcp;
+carrier(tls) -> beamway_tls;
+carrier(stock) -> inet_tcp.
 
 %% @doc The words of erl that set these options.
 -spec args(map()) -> [string()].
 args(Options) ->
     lists:append([["-teleport", atom_to_list(Name), lists:flatten(io_lib:format("~0p", [Value]))] || {Name, Value} <- maps:to_list(Options)]).
 
-%% @doc Two nodes, connected; lanes open on demand.
+%% @doc Two nodes, connected.
 -spec start_pair(list()) -> list().
 start_pair(Config) ->
     {PeerA, NodeA} = start(kind(Config)),
@@ -120,17 +108,11 @@ on_second(Config, Fun) -> beamway_peer:run(second(Config), Fun, ?CASE_MS).
 -spec wait_ms() -> pos_integer().
 wait_ms() -> 100000 * beamway_runner:slowness().
 
-%% @doc Sends back what it gets: `{From, Message}' as `{echo, Message}', by a lane.
+%% @doc Sends back what it gets: `{From, Message}' as `{echo, Message}', by teleport.
 -spec echo() -> no_return().
 echo() ->
     receive {From, Message} -> ok = teleport:send(From, {echo, Message}) end,
     echo().
-
-%% @doc Waits until there are so many lanes to the node, opened here.
--spec await_lanes(node(), Count :: non_neg_integer(), TimeoutMs :: pos_integer()) -> ok.
-await_lanes(Node, Count, TimeoutMs) ->
-    _ = beamway_peer:wait_until(fun() -> length([L || #{opened_by := this_node} = L <- teleport:lanes(Node)]) =:= Count end, TimeoutMs),
-    ok.
 
 %% @doc What a server's answer may wait for ({@link open_gate/1}): `{behind, Gate, Reply}' is answered when the gate is open.
 -spec gate() -> pid().

@@ -1,0 +1,139 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Calls and requests. {@link teleport} has the functions for users.
+%%
+%% A call of a pid has no monitor that crosses the network ({@link teleport_direct}); a call of `{Name, Node}' has gen's own. A request is one of gen's:
+%% the functions of gen_server take its response as well, collections included.
+-module(teleport_call).
+
+-export([call/5, request/3, wait/2, finish/2, check/2, multi/4]).
+-export_type([limit/0]).
+
+-type limit() :: teleport_deadline:limit().
+
+%% The tag of a reply, as gen makes it.
+-dialyzer({no_improper_lists, [wait/2, check/2, finish/2]}).
+
+%% What a pool sends in place of a reply.
+-define(FAILED, '$teleport_failed').
+
+%% @doc Calls; `Label' says which behaviour's call it is.
+-spec call(Label :: term(), teleport:dest(), Request :: term(), timeout(), teleport:options()) -> term().
+call(Label, Dest, Request, Timeout, Options) ->
+    try called(teleport_message:find(Dest), Label, Request, Timeout, Options) of
+        {ok, Reply} -> Reply
+    catch exit:Reason -> exit({Reason, {teleport, call, [Dest, Request, Timeout]}})
+    end.
+
+called({remote, Node, To}, Label, Request, Timeout, Options) ->
+    case teleport_pool:lookup(Node) of
+        none -> over_distribution(Node, To, Label, Request, Timeout, Options);
+        Pool ->
+            Deadline = teleport_deadline:in(Timeout),
+            case teleport_pool:request(Pool, To, teleport_message:key(To, Options), Label, Request, wait_of(Timeout, Options)) of
+                {ok, Ref} -> pooled(Ref, Node, Deadline);
+                {error, Reason} -> exit(Reason);
+                gone -> over_distribution(Node, To, Label, Request, teleport_deadline:left(Deadline), Options)
+            end
+    end;
+called({local, To}, Label, Request, Timeout, _) -> gen:call(To, Label, Request, Timeout);
+called(noproc, _, _, _, _) -> exit(noproc).
+
+wait_of(_, #{on_full := OnFull}) when OnFull =/= block -> 0;
+wait_of(Timeout, _) -> Timeout.
+
+over_distribution(Node, To, Label, Request, Timeout, Options) ->
+    ok = teleport_pool:note(Node),
+    Suspend = case Options of #{on_full := OnFull} when OnFull =/= block -> [nosuspend]; _ -> [] end,
+    teleport_direct:call(address(Node, To), Label, Request, Timeout, Suspend).
+
+address(_, Pid) when is_pid(Pid) -> Pid;
+address(Node, Name) -> {Name, Node}.
+
+pooled(Ref, Node, Deadline) ->
+    case finish(Ref, teleport_deadline:left(Deadline)) of
+        {reply, Reply} -> {ok, Reply};
+        timeout -> exit(timeout);
+        %% The pool's own process has ended.
+        {error, {_, Ended}} when is_pid(Ended), node(Ended) =:= node() -> exit({nodedown, Node});
+        {error, {noconnection, _}} -> exit({nodedown, Node});
+        {error, {Reason, _}} -> exit(Reason)
+    end.
+
+%% @doc Begins a call. The identifier is one of gen_server's.
+-spec request(teleport:dest(), Request :: term(), teleport:options()) -> gen_server:request_id().
+request(Dest, Request, Options) ->
+    case teleport_message:find(Dest) of
+        {remote, Node, To} ->
+            case teleport_pool:lookup(Node) of
+                none -> begun(Node, To, Request);
+                Pool ->
+                    case teleport_pool:request(Pool, To, teleport_message:key(To, Options), '$gen_call', Request, wait_of(infinity, Options)) of
+                        {ok, Ref} -> Ref;
+                        {error, Reason} -> not_begun(Reason, Dest);
+                        gone -> begun(Node, To, Request)
+                    end
+            end;
+        {local, To} -> gen:send_request(To, '$gen_call', Request);
+        noproc -> not_begun(noproc, Dest)
+    end.
+
+begun(Node, To, Request) ->
+    ok = teleport_pool:note(Node),
+    gen:send_request(address(Node, To), '$gen_call', Request).
+
+%% Its caller hears of that as of any other end.
+not_begun(Reason, Dest) ->
+    Ref = make_ref(),
+    self() ! {'DOWN', Ref, process, Dest, Reason},
+    Ref.
+
+%% @doc See {@link teleport:wait_response/2}.
+-spec wait(gen_server:request_id(), limit()) -> teleport:response() | timeout.
+wait(Ref, Limit) when is_reference(Ref) ->
+    receive
+        {[alias | Ref], Reply} -> taken(Ref, {reply, Reply});
+        {Ref, ?FAILED, Reason} -> taken(Ref, {error, {Reason, undefined}});
+        {'DOWN', Ref, _, Ended, Reason} -> {error, {Reason, Ended}}
+    after teleport_deadline:of_limit(Limit) -> timeout
+    end;
+wait(Ref, _) -> bad_id(Ref).
+
+taken(Ref, Response) ->
+    true = demonitor(Ref, [flush]),
+    Response.
+
+%% @doc See {@link teleport:receive_response/2}. After the demonitor nothing comes any more, so a reply that was sent in time is there.
+-spec finish(gen_server:request_id(), limit()) -> teleport:response() | timeout.
+finish(Ref, Limit) ->
+    case wait(Ref, Limit) of
+        timeout ->
+            true = demonitor(Ref, [flush]),
+            receive
+                {[alias | Ref], Reply} -> {reply, Reply};
+                {Ref, ?FAILED, Reason} -> {error, {Reason, undefined}}
+            after 0 -> timeout
+            end;
+        Response -> Response
+    end.
+
+%% @doc See {@link teleport:check_response/2}.
+-spec check(Message :: term(), gen_server:request_id()) -> teleport:response() | no_reply.
+check({[alias | Ref], Reply}, Ref) -> taken(Ref, {reply, Reply});
+check({Ref, ?FAILED, Reason}, Ref) -> taken(Ref, {error, {Reason, undefined}});
+check({'DOWN', Ref, _, Ended, Reason}, Ref) -> {error, {Reason, Ended}};
+check(_, Ref) when is_reference(Ref) -> no_reply;
+check(_, Ref) -> bad_id(Ref).
+
+-spec bad_id(term()) -> no_return().
+bad_id(Id) -> error({bad_request_id, Id, "expected what teleport:send_request/2 returns"}).
+
+%% @doc See {@link teleport:multi_call/4}. The caller itself sends, so the requests come behind what it has sent before.
+-spec multi([node()], Name :: atom(), Request :: term(), timeout()) -> {[{node(), Reply :: term()}], Bad :: [node()]}.
+multi(Nodes, Name, Request, Timeout) ->
+    Deadline = teleport_deadline:in(Timeout),
+    Begun = [{Node, request({Name, Node}, Request, #{})} || Node <- Nodes],
+    Responses = [{Node, finish(Ref, teleport_deadline:left(Deadline))} || {Node, Ref} <- Begun],
+    {[{Node, Reply} || {Node, {reply, Reply}} <- Responses], [Node || {Node, Response} <- Responses, not is_reply(Response)]}.
+
+is_reply({reply, _}) -> true;
+is_reply(_) -> false.

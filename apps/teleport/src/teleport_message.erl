@@ -1,0 +1,152 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Messages: where a destination is, and which way a message to another node takes. {@link teleport} has the functions for users.
+%%
+%% A message goes over the distribution, or over the pool of a node that no Beamway carries ({@link teleport_pool}). No send waits for a connection
+%% to be made: as for `!', the VM makes it in the background, and only if the option `dist_auto_connect' of kernel permits it.
+-module(teleport_message).
+
+-export([send/3, transmit/6, find/1, key/2, checked/1, checked/2, is_option/2]).
+
+-type on_full() :: block | error | drop.
+
+%% How often a sender with a limit looks for room. Nothing ends the wait of a process that the VM has suspended.
+-define(LOOK_MS, 1).
+-define(SERVER, teleport_server).
+
+%% @doc See {@link teleport:send/3}; the options are checked.
+-spec send(teleport:dest(), Message :: term(), teleport:options()) -> ok | {ok, reference()} | {error, teleport:reason()}.
+send(Dest, Message, Options) ->
+    case find(Dest) of
+        {remote, Node, To} when map_get(confirm, Options) -> confirmed(Node, To, Message, Options);
+        {remote, Node, To} ->
+            transmit(Node, To, key(To, Options), Message, maps:get(on_full, Options, block), teleport_deadline:in(maps:get(timeout, Options, infinity)));
+        {local, To} when map_get(confirm, Options) ->
+            Ref = make_ref(),
+            case delivered(To, Message) of
+                ok -> self() ! {teleport, Ref, confirmed}, {ok, Ref};
+                Error -> Error
+            end;
+        {local, To} -> delivered(To, Message);
+        noproc -> {error, noproc}
+    end.
+
+delivered(To, Message) ->
+    try To ! Message of
+        _ -> ok
+    catch error:badarg -> {error, noproc}
+    end.
+
+%% @doc Sends to a process of another node. Without room: `block' waits until the deadline, `error' and `drop' do not wait.
+-spec transmit(node(), pid() | atom(), Key :: term(), Message :: term(), on_full(), teleport_deadline:deadline()) -> ok | {error, overload | timeout | {too_big, pos_integer()}}.
+transmit(Node, To, Key, Message, OnFull, Deadline) ->
+    case teleport_pool:lookup(Node) of
+        none -> over_distribution(Node, To, Message, OnFull, Deadline);
+        Pool ->
+            Wait = case OnFull of block -> teleport_deadline:left(Deadline); _ -> 0 end,
+            case teleport_pool:send(Pool, To, Key, Message, Wait) of
+                gone -> over_distribution(Node, To, Message, OnFull, Deadline);
+                Sent -> sent(Sent, OnFull)
+            end
+    end.
+
+over_distribution(Node, To, Message, OnFull, Deadline) ->
+    ok = teleport_pool:note(Node),
+    Address = case To of Pid when is_pid(Pid) -> Pid; Name -> {Name, Node} end,
+    case {OnFull, Deadline} of
+        {block, infinity} -> Address ! Message, ok;
+        {block, _} -> within(Address, Message, Deadline);
+        _ -> sent(tried(Address, Message), OnFull)
+    end.
+
+tried(Address, Message) ->
+    case erlang:send(Address, Message, [nosuspend]) of
+        ok -> ok;
+        nosuspend -> {error, overload}
+    end.
+
+within(Address, Message, Deadline) ->
+    case {tried(Address, Message), teleport_deadline:left(Deadline)} of
+        {ok, _} -> ok;
+        {_, 0} -> teleport_metrics:count(refused), {error, timeout};
+        _ -> receive after ?LOOK_MS -> within(Address, Message, Deadline) end
+    end.
+
+sent({error, overload}, drop) -> teleport_metrics:count(dropped);
+sent({error, _} = Error, _) -> teleport_metrics:count(refused), Error;
+sent(ok, _) -> ok.
+
+%% ---- confirmation ----
+
+%% Both nodes keep the order of what one process sends, whoever receives it. So when the server of the other node reads the question, the message is in
+%% its mailbox. The answer comes to a process of its own, which also hears if the node or its server ends.
+confirmed(Node, To, Message, Options) ->
+    Key = key(To, Options),
+    OnFull = case maps:get(on_full, Options, block) of drop -> error; Other -> Other end,
+    Deadline = teleport_deadline:in(maps:get(timeout, Options, infinity)),
+    case transmit(Node, To, Key, Message, OnFull, Deadline) of
+        ok ->
+            {Sender, Ref} = {self(), make_ref()},
+            Waiter = spawn(fun() -> await(Sender, Ref, Node) end),
+            case transmit(Node, ?SERVER, Key, {confirm, Waiter, Ref, To}, OnFull, Deadline) of
+                ok -> ok;
+                {error, Reason} -> Waiter ! {Ref, {unconfirmed, Reason}}, ok
+            end,
+            {ok, Ref};
+        Error -> Error
+    end.
+
+%% No timeout: the monitors tell every end.
+await(Sender, Ref, Node) ->
+    OfSender = monitor(process, Sender),
+    OfServer = monitor(process, {?SERVER, Node}),
+    receive
+        {Ref, Outcome} -> Sender ! {teleport, Ref, Outcome};
+        {'DOWN', OfServer, process, _, noconnection} -> Sender ! {teleport, Ref, {unconfirmed, {nodedown, Node}}};
+        {'DOWN', OfServer, process, _, _} -> Sender ! {teleport, Ref, {unconfirmed, {no_teleport, Node}}};
+        {'DOWN', OfSender, process, _, _} -> nobody_waits
+    end.
+
+%% ---- destinations and options ----
+
+%% @doc Where a destination is. `global' and `via' modules are asked.
+-spec find(teleport:dest()) -> {local, pid() | atom()} | {remote, node(), pid() | atom()} | noproc.
+find(Pid) when is_pid(Pid), node(Pid) =:= node() -> {local, Pid};
+find(Pid) when is_pid(Pid) -> {remote, node(Pid), Pid};
+find(Name) when is_atom(Name) -> {local, Name};
+find({via, teleport, Dest}) -> find(Dest);
+find({global, Name}) -> found(global:whereis_name(Name));
+find({via, Module, Name}) -> found(Module:whereis_name(Name));
+find({Name, Node}) when is_atom(Name), Node =:= node() -> {local, Name};
+find({Name, Node}) when is_atom(Name), is_atom(Node) -> {remote, Node, Name};
+find(Other) -> error({bad_destination, Other, "expected a pid, a name, {Name, Node}, {global, Name} or {via, Module, Name}"}).
+
+found(undefined) -> noproc;
+found(Pid) -> find(Pid).
+
+%% @doc What keeps its order over a pool. The distribution keeps the order of all that one process sends.
+-spec key(pid() | atom(), teleport:options()) -> term().
+key(_, #{key := Key}) -> Key;
+key(To, _) -> {self(), To}.
+
+%% @doc These options, if they are options of a message.
+-spec checked(term()) -> teleport:options().
+checked(Options) -> checked(fun is_option/2, Options).
+
+%% @doc The same for other functions with options.
+-spec checked(fun((Name :: term(), Value :: term()) -> boolean()), term()) -> map().
+checked(IsOption, Options) when is_map(Options) ->
+    maps:foreach(fun(Name, Value) -> IsOption(Name, Value) orelse error({bad_option, Name, Value}) end, Options),
+    Options;
+checked(_, Other) ->
+    error({bad_option, options, Other}).
+
+%% @doc Whether a message may have this option. The last three had a meaning in 0.2.0.
+-spec is_option(term(), term()) -> boolean().
+is_option(key, _) -> true;
+is_option(confirm, Value) -> is_boolean(Value);
+is_option(on_full, Value) -> lists:member(Value, [block, error, drop]);
+is_option(timeout, Value) -> Value =:= infinity orelse is_integer(Value) andalso Value >= 0;
+is_option(class, Value) -> lists:member(Value, [control, normal, bulk]) andalso teleport_config:without_effect(class);
+is_option(unordered, Value) -> is_boolean(Value) andalso teleport_config:without_effect(unordered);
+is_option(way, Value) -> lists:member(Value, [lane, distribution]) andalso teleport_config:without_effect(way);
+is_option(_, _) -> false.

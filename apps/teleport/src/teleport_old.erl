@@ -1,0 +1,82 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What version 0.2.0 had and the next version will not: its functions still work, and the first use of each is logged.
+%%
+%% The VM calls `$handle_undefined_function' of {@link teleport} and {@link teleport_erpc} for functions that these modules do not have
+%% (`error_handler' of kernel); both come here. So xref and dialyzer tell a program that uses one.
+-module(teleport_old).
+
+-include_lib("kernel/include/logger.hrl").
+
+-export([call/3, warn/2, forget/0]).
+
+%% @doc Does what the function did, or raises `undef'.
+-spec call(teleport | teleport_erpc, Function :: atom(), Args :: [term()]) -> term().
+call(Module, Function, Args) ->
+    case now(Module, Function, Args) of
+        {New, Do} ->
+            ok = warn({Module, Function}, fun() -> ?LOG_WARNING("teleport: ~ts:~ts/~b ends with this version; use ~ts", [Module, Function, length(Args), New]) end),
+            Do();
+        none -> error_handler:raise_undef_exception(Module, Function, Args)
+    end.
+
+%% @doc Logs once while the application runs.
+-spec warn(What :: term(), fun(() -> ok)) -> ok.
+warn(What, Log) ->
+    Key = {?MODULE, What},
+    case persistent_term:get(Key, new) of
+        new -> ok = persistent_term:put(Key, warned), Log();
+        warned -> ok
+    end.
+
+%% @doc The application has stopped.
+-spec forget() -> ok.
+forget() -> lists:foreach(fun persistent_term:erase/1, [Key || {{?MODULE, _} = Key, _} <- persistent_term:get()]).
+
+now(teleport_erpc, Function, Args) ->
+    Own = erpc_args(Function, Args),
+    case erlang:function_exported(erpc, Function, length(Own)) of
+        true -> {"erpc, whose functions have these names", fun() -> apply(erpc, Function, Own) end};
+        false -> none
+    end;
+now(teleport, Function, Args) -> teleport(Function, Args).
+
+%% In place of a limit, and as one more argument where erpc has no limit, there could be a map of options.
+erpc_args(_, []) -> [];
+erpc_args(Function, Args) ->
+    case {lists:last(Args), Function} of
+        {Options, _} when is_map(Options), Function =:= call orelse Function =:= multicall -> lists:droplast(Args) ++ [maps:get(timeout, Options, infinity)];
+        {Options, _} when is_map(Options), Function =:= cast orelse Function =:= multicast orelse Function =:= send_request andalso length(Args) =/= 4 -> lists:droplast(Args);
+        _ -> Args
+    end.
+
+teleport(erpc_call, Args) -> {"erpc:call", fun() -> apply(erpc, call, erpc_args(call, Args)) end};
+teleport(erpc_cast, Args) -> {"erpc:cast", fun() -> apply(erpc, cast, erpc_args(cast, Args)) end};
+teleport(multicall, Args) -> {"erpc:multicall", fun() -> apply(erpc, multicall, erpc_args(multicall, Args)) end};
+teleport(multi_call, [Nodes, Name, Request, Timeout, _]) -> {"teleport:multi_call/4", fun() -> teleport:multi_call(Nodes, Name, Request, Timeout) end};
+teleport(statem_call, [Dest, Request]) -> teleport(statem_call, [Dest, Request, infinity]);
+teleport(statem_call, [Dest, Request, {_, Timeout}]) -> teleport(statem_call, [Dest, Request, Timeout]);
+teleport(statem_call, [Dest, Request, Timeout]) -> {"teleport:call/3", fun() -> teleport:call(Dest, Request, Timeout) end};
+teleport(statem_cast, [Dest, Message]) -> {"teleport:cast/2", fun() -> teleport:cast(Dest, Message) end};
+teleport(fsm_event, Args) -> gen(send_event, Args);
+teleport(fsm_all_state_event, Args) -> gen(send_all_state_event, Args);
+teleport(fsm_sync_event, Args) -> gen(sync_send_event, Args);
+teleport(fsm_sync_all_state_event, Args) -> gen(sync_send_all_state_event, Args);
+teleport(Function, Args) when Function =:= notify; Function =:= sync_notify; Function =:= event_call -> gen(Function, Args);
+teleport(send_request, [Dest, Request, Label, Ids]) -> teleport(send_request, [Dest, Request, Label, Ids, #{}]);
+teleport(send_request, [Dest, Request, Label, Ids, Options]) ->
+    {"gen_server:reqids_add/3", fun() -> gen_server:reqids_add(teleport:send_request(Dest, Request, Options), Label, Ids) end};
+teleport(Function, [_ | _] = Args) when length(Args) =:= 3, Function =:= wait_response orelse Function =:= receive_response orelse Function =:= check_response;
+                                        Function =:= reqids_add; Function =:= reqids_size; Function =:= reqids_to_list -> gen_server(Function, Args);
+teleport(reqids_new, []) -> gen_server(reqids_new, []);
+teleport(prime, [Node | _]) -> {"net_kernel:connect_node/1", fun() -> connected(Node, Node =:= node() orelse net_kernel:connect_node(Node)) end};
+teleport(Function, []) when Function =:= lanes; Function =:= not_up; Function =:= by_distribution -> {"beamway:links/0", fun() -> [] end};
+teleport(lanes, [_]) -> {"beamway:links/0", fun() -> [] end};
+teleport(unconfirmed, []) -> {"the option confirm of a message", fun() -> #{} end};
+teleport(_, _) -> none.
+
+gen(Function, Args) -> {"teleport_gen", fun() -> apply(teleport_gen, Function, Args) end}.
+
+gen_server(Function, Args) -> {"gen_server, whose functions take these requests", fun() -> apply(gen_server, Function, Args) end}.
+
+connected(_, true) -> ok;
+connected(Node, _) -> {error, {nodedown, Node}}.

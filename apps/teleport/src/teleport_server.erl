@@ -1,0 +1,122 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The process of a node that others ask: it says that a message has come, and delivers broadcasts to the members of its node.
+%%
+%% The servers of connected nodes say `hello' to each other, so the table has a row for each node whose teleport is one of these. A node without a row
+%% gets broadcasts as messages to each member. The table belongs to the supervisor.
+%%
+%% It never waits: what finds no room on its way to another node is counted or reported.
+-module(teleport_server).
+-behaviour(gen_server).
+
+-include_lib("kernel/include/logger.hrl").
+
+-export([start_link/0, is_at/1, nodes/0]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+-export_type([broadcast/0]).
+
+-type broadcast() :: {broadcast, Scope :: atom(), Group :: term(), Encoded :: binary(), ReplyTo :: none | reference()}.
+%% The answer is `{ReplyTo, Node, ok | no_members | {error, Reason}}'.
+
+-define(TABLE, ?MODULE).
+-define(VERSION, 1).
+
+%% @doc Started by the supervisor.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() ->
+    gen_server:start_link({local, ?MODULE}, ?MODULE, [], [{spawn_opt, [{message_queue_data, off_heap}, {fullsweep_after, 10}]}]).
+
+%% @doc Whether there is one at this node.
+-spec is_at(node()) -> boolean().
+is_at(Node) ->
+    try ets:member(?TABLE, Node)
+    catch error:badarg -> error({not_started, teleport})
+    end.
+
+%% @doc The nodes that have one.
+-spec nodes() -> [node()].
+nodes() -> lists:sort([Node || {Node, _} <- ets:tab2list(?TABLE)]).
+
+%% @private
+-spec init([]) -> {ok, #{reference() => {node(), pid()}}}.
+init([]) ->
+    true = ets:delete_all_objects(?TABLE),
+    ok = net_kernel:monitor_nodes(true, [{node_type, all}]),
+    lists:foreach(fun hello/1, erlang:nodes(connected)),
+    {ok, #{}}.
+
+hello(Node) -> erlang:send({?MODULE, Node}, {hello, self(), ?VERSION}, [noconnect, nosuspend]).
+
+%% @private
+-spec handle_call(term(), gen_server:from(), State) -> {reply, {error, badarg}, State}.
+handle_call(_Request, _From, State) -> {reply, {error, badarg}, State}.
+
+%% @private
+-spec handle_cast(term(), State) -> {noreply, State}.
+handle_cast(_Request, State) -> {noreply, State}.
+
+%% @private
+-spec handle_info(term(), #{reference() => {node(), pid()}}) -> {noreply, #{reference() => {node(), pid()}}}.
+handle_info({confirm, Waiter, Ref, To}, State) ->
+    Waiter ! {Ref, case is_there(To) of true -> confirmed; false -> {unconfirmed, noproc} end},
+    {noreply, State};
+handle_info({broadcast, _, _, _, _} = Broadcast, State) ->
+    ok = delivered(Broadcast),
+    {noreply, State};
+handle_info({relay, Leaves, Broadcast}, State) ->
+    ok = delivered(Broadcast),
+    lists:foreach(fun(Leaf) -> passed_on(Leaf, Broadcast) end, Leaves),
+    {noreply, State};
+handle_info({nodeup, Node, _}, State) ->
+    _ = hello(Node),
+    {noreply, State};
+handle_info({hello, Pid, _}, State) ->
+    {noreply, met(Pid, State)};
+handle_info({'DOWN', Monitor, process, _, _}, State) ->
+    case maps:take(Monitor, State) of
+        {Row, Rest} -> true = ets:delete_object(?TABLE, Row), {noreply, Rest};
+        error -> {noreply, State}
+    end;
+handle_info(_Info, State) ->
+    {noreply, State}.
+
+%% It answers, in case that it has been started after the one that says hello has asked.
+met(Pid, State) ->
+    Row = {node(Pid), Pid},
+    case ets:lookup(?TABLE, node(Pid)) of
+        [Row] -> State;
+        _ ->
+            Monitor = monitor(process, Pid),
+            true = ets:insert(?TABLE, Row),
+            _ = hello(node(Pid)),
+            State#{Monitor => Row}
+    end.
+
+is_there(Pid) when is_pid(Pid) -> is_process_alive(Pid);
+is_there(Name) -> whereis(Name) =/= undefined.
+
+delivered({broadcast, Scope, Group, Encoded, ReplyTo}) ->
+    answer(ReplyTo, node(), deliver(Scope, Group, Encoded)).
+
+%% Only the members of this node: most groups have far more elsewhere.
+deliver(Scope, Group, Encoded) ->
+    case teleport_groups:is_scope(Scope) andalso lists:usort(pg:get_local_members(Scope, Group)) of
+        [_ | _] = Pids ->
+            try binary_to_term(Encoded) of
+                Message -> lists:foreach(fun(Pid) -> Pid ! Message end, Pids)
+            catch error:badarg ->
+                ?LOG_WARNING("teleport: a broadcast to ~0tp is not a term; it is dropped", [Group]),
+                {error, bad_message}
+            end;
+        _ -> no_members
+    end.
+
+passed_on(Leaf, {broadcast, Scope, Group, _, ReplyTo} = Broadcast) ->
+    case teleport_message:transmit(Leaf, ?MODULE, {Scope, Group}, Broadcast, error, infinity) of
+        ok -> teleport_metrics:count(relayed);
+        {error, Reason} -> answer(ReplyTo, Leaf, {error, Reason})
+    end.
+
+answer(none, _, _) -> ok;
+answer(ReplyTo, Node, Outcome) ->
+    _ = erlang:send(ReplyTo, {ReplyTo, Node, Outcome}, [noconnect, nosuspend]),
+    ok.
