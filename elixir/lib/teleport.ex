@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Teleport do
   @moduledoc """
-  Messages and calls between nodes by the Erlang application `:teleport`: `GenServer`'s functions, over lanes or over the distribution, whichever is cheaper.
+  Messages and calls between nodes by the Erlang application `:teleport`: `GenServer`'s functions, with more to choose where there is no room.
 
   A destination is a pid, a name, `{name, node}`, `{:global, name}` or `{:via, module, name}`. Options are those of `:teleport`, as a keyword list or a
-  map: `:class` (`:control`, `:normal`, `:bulk`), `:key`, `:unordered`, `:on_full` (`:block`, `:error`, `:drop`), `:way` (`:lane`, `:distribution`),
-  `:timeout` in milliseconds, and for `send/3` also `:confirm`. What is guaranteed stands in the guide of teleport.
+  map: `:on_full` (`:block`, `:error`, `:drop`), `:timeout` in milliseconds, `:key`, and for `send/3` and `cast/3` also `:confirm`. The guide of teleport
+  says what is guaranteed.
   """
 
   @type dest :: pid() | atom() | {atom(), node()} | {:global, term()} | {:via, module(), term()}
@@ -13,7 +13,7 @@ defmodule Teleport do
   @type reason :: :teleport.reason()
 
   @doc """
-  Sends a message. `:ok` means that it was accepted. With `confirm: true` the result is `{:ok, ref}`, and `{:teleport, ref, :confirmed | {:unconfirmed, reason}}` comes later.
+  Sends a message. `:ok` means that it was handed over, as by `send/2`. With `confirm: true` the result is `{:ok, ref}`, and `{:teleport, ref, :confirmed | {:unconfirmed, reason}}` comes later.
   """
   @spec send(dest(), term(), options()) :: :ok | {:ok, reference()} | {:error, reason()}
   def send(dest, message, options \\ []), do: :teleport.send(dest, message, Map.new(options))
@@ -33,22 +33,19 @@ defmodule Teleport do
   @doc """
   Sends a message to the members of a group of `:pg`: encoded once, and sent once to each node.
 
-  Options: `:scope` (default `:pg`), `:class`, `:timeout`, `:confirm` (default `true`) and `:sites`. The result names the nodes that have it (`sent`), those
-  that were sent to without teleport (`plain`), those without members any more (`skipped`), and `{node, reason}` of those that failed.
+  Options: `:scope` (default `:pg`), `:confirm` (default `false`), `:timeout`, `:sites`, `:local` and `:nodes`. The result names the nodes to which it was
+  sent (`sent`), those that were sent to without teleport (`plain`), those without members any more (`skipped`), and `{node, reason}` of those that failed.
   """
   @spec broadcast(term(), term(), options()) ::
-          %{sent: [node()], plain: [node()], skipped: [node()], failed: [{node(), reason()}]} | {:error, :busy | {:no_scope, term()}}
+          %{sent: [node()], plain: [node()], skipped: [node()], failed: [{node(), reason()}]} | {:error, {:no_scope, term()}}
   def broadcast(group, message, options \\ []) do
     {scope, more} = options |> Map.new() |> Map.pop(:scope, :pg)
     :teleport.broadcast(scope, group, message, more)
   end
 
   @doc """
-  Applies a function on another node, as `:erpc.call/5`: its value, or the same exceptions. The limit is 5 s, or `:timeout` of the options. Options without
-  `:timeout` have no limit.
+  Applies a function on another node, as `:erpc.call/5`, for at most 5 s: its value, or the same exceptions.
   """
-  @spec rpc(node(), module(), atom(), [term()], timeout() | options()) :: term()
-  def rpc(node, module, function, args, limit \\ 5000)
-  def rpc(node, module, function, args, options) when is_list(options), do: rpc(node, module, function, args, Map.new(options))
-  def rpc(node, module, function, args, limit), do: :teleport.erpc_call(node, module, function, args, limit)
+  @spec rpc(node(), module(), atom(), [term()], timeout()) :: term()
+  def rpc(node, module, function, args, limit \\ 5000), do: :erpc.call(node, module, function, args, limit)
 end

@@ -24,11 +24,7 @@ childspecs() ->
 %% parameters say.
 -spec listen(Name :: atom(), Host :: string()) ->
           {ok, {port(), #net_address{}, integer()}} | {error, term()}.
-listen(Name, Host) ->
-    case ?STREAM:listen(?FAMILY, Name, Host) of
-        {ok, {Socket, _, _}} = Listening -> ok = beamway_shared_port:listens(Socket), Listening;
-        {error, Reason} -> {error, Reason}
-    end.
+listen(Name, Host) -> ?STREAM:listen(?FAMILY, Name, Host).
 
 %% Host and address family, for nodes that do not listen.
 -spec address() -> #net_address{}.

@@ -137,7 +137,6 @@ init_accept({Family, Stream}, Kernel, AcceptPid, Socket, MyNode, Allowed, SetupT
 accepted(Stream, Socket) ->
     case Stream:accept(Socket) of
         {ok, Accepted} -> Accepted;
-        {lane, Word} -> hand_over(Socket, Word);
         {error, _} -> ?shutdown(no_node)
     end.
 
@@ -160,7 +159,6 @@ allowed(_Stream, Allowed) ->
 first_packet(Stream) ->
     case beamway_stream:recv(Stream, infinity) of
         {ok, Packet} ->
-            check_no_lane(Stream, Packet),
             check_first(Stream, Packet),
             check_caller_waits(Stream),
             Peer = beamway_wire:find_extension(name, Packet),
@@ -171,17 +169,6 @@ first_packet(Stream) ->
         {error, _} ->
             ?shutdown(no_node)
     end.
-
-%% Lanes over TLS have been told apart before.
-check_no_lane(Socket, Packet) when is_port(Socket) ->
-    beamway_shared_port:is_lane(Packet) andalso hand_over(Socket, list_to_binary(Packet));
-check_no_lane(_, _) ->
-    false.
-
--spec hand_over(port(), binary()) -> no_return().
-hand_over(Socket, Word) ->
-    ok = beamway_shared_port:hand_over(Socket, Word),
-    ?shutdown(no_node).
 
 check_first(Stream, Packet) ->
     case beamway_wire:check_name(Packet) of

@@ -15,7 +15,7 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([start_link/0, prepare/0, hold/0, reload_driver/0, config/0, drives_tcp/0, extension/1, up/1, all/0]).
--export([reserve/1, reserve/2, assign/1, release/0]).
+-export([reserve/1, reserve/2, release/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0]).
 
@@ -39,7 +39,7 @@
 %% {without_driver, beamway_config:config()}: the options of a node that has had no driver when it was to be loaded;
 %% of beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {{library, Kind}, boolean()};
 %% {{usable, StreamKind}, [beamway_kind:ring()], At}: what was found usable then, in erlang:monotonic_time(millisecond);
-%% ring memory of a connection process or a lane: {{reserved, PidOrPort}, beamway_budget:reservation()};
+%% ring memory of a connection process: {{reserved, PidOrPort}, beamway_budget:reservation()};
 %% and those of beamway_classes.
 
 -record(state, {config :: beamway_config:config(),
@@ -119,11 +119,6 @@ reserve(Kind) ->
 -spec reserve(beamway_kind:driven(), RingBytes :: pos_integer()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 reserve(Kind, RingBytes) ->
     call({reserve, Kind, RingBytes}).
-
-%% @doc The calling process' reservation belongs to a lane from now on, and ends with it.
--spec assign(Lane :: port()) -> ok.
-assign(Lane) ->
-    gen_server:cast(?MODULE, {assign, self(), Lane}).
 
 %% @doc Ends the calling process' reservation.
 -spec release() -> ok.
@@ -255,14 +250,6 @@ handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reas
         _ -> ets:delete(?TABLE, {reserved, Pid})
     end,
     {noreply, watch(Pid, State)};
-handle_cast({assign, Pid, Lane}, State) ->
-    case ets:take(?TABLE, {reserved, Pid}) of
-        [{_, Reservation}] ->
-            keep_reserved(Lane, Reservation, Lane),
-            {noreply, watch(Lane, State)};
-        [] ->
-            {noreply, State}
-    end;
 handle_cast({release, Pid}, State) ->
     ets:delete(?TABLE, {reserved, Pid}),
     {noreply, State};

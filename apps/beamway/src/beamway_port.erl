@@ -1,14 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The commands of the port driver as functions; native/driver/beamway_drv.c is the other side.
 %%
-%% A port is one link to one peer: a controller for the distribution, or a lane ({@link beamway_lane}). It belongs to the connection process that opened it and is linked
+%% A port is one link to one peer: a controller for the distribution. It belongs to the connection process that opened it and is linked
 %% to it. Every function may be called by any process and ends at once: nothing here waits for a
 %% peer. A dead port gives `badarg', as with any port.
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1,
          receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, probe/2]).
--export([lane_open/4, lane_credit/3, lane_ask/1, lane_close/1, lane_stats/1, lane_attend/2]).
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
@@ -32,12 +31,6 @@
 -define(CONNECT, 22).
 -define(STEP, 23).
 -define(PROBE, 24).
--define(LANE_OPEN, 31).
--define(LANE_CREDIT, 32).
--define(LANE_ASK, 33).
--define(LANE_CLOSE, 34).
--define(LANE_STATS, 35).
--define(LANE_ATTEND, 36).
 
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | doorbells_in | doorbells_out
                    | stalls | ring_bytes | ring_fill_in | ring_fill_out | wakeups | queue_bytes
@@ -293,44 +286,6 @@ probe(Kind, RingBytes) ->
                           {error, Reason} -> {error, Reason}
                       end
               end).
-
-%% @doc The port with a link is from now on a lane, without credit. `Guard' is the descriptor of a socket whose end is the
-%% peer's end, or `none'; the port has its own of it, so it can be closed. `Parts' as in {@link beamway_lane}.
--spec lane_open(port(), Guard :: none | non_neg_integer(), LargestFrame :: pos_integer(), Parts :: none | {Mark :: 1..255, MaxBytes :: pos_integer()}) ->
-          ok | {error, Reason :: binary()}.
-lane_open(Port, none, Largest, Parts) ->
-    lane_open(Port, 0, Largest, Parts);
-lane_open(Port, Guard, Largest, none) ->
-    done(command(Port, ?LANE_OPEN, <<Guard:32, Largest:32, 0, 0:32>>));
-lane_open(Port, Guard, Largest, {Mark, MaxBytes}) ->
-    done(command(Port, ?LANE_OPEN, <<Guard:32, Largest:32, Mark, MaxBytes:32>>)).
-
-%% @doc Lets so many more frames and bytes come to the owner.
--spec lane_credit(port(), Frames :: non_neg_integer(), Bytes :: non_neg_integer()) -> ok.
-lane_credit(Port, Frames, Bytes) ->
-    ok = done(command(Port, ?LANE_CREDIT, <<Frames:64, Bytes:64>>)).
-
-%% @doc The caller gets `{Port, writable}' when the port is not busy.
--spec lane_ask(port()) -> ok | {error, Reason :: binary()}.
-lane_ask(Port) ->
-    done(command(Port, ?LANE_ASK, <<>>)).
-
-%% @doc Begins to end the lane in order.
--spec lane_close(port()) -> ok.
-lane_close(Port) ->
-    ok = done(command(Port, ?LANE_CLOSE, <<>>)).
-
-%% @doc What {@link stats/1} says, and what only a lane has.
--spec lane_stats(port()) -> #{atom() => integer()}.
-lane_stats(Port) ->
-    {ok, <<Frames:64, Bytes:64/signed, Unreleased:64>>} = command(Port, ?LANE_STATS, <<>>),
-    maps:merge(stats(Port), #{credit_frames => Frames, credit_bytes => Bytes, unreleased_bytes => Unreleased}).
-
-%% @doc The lane's owner gets `{Port, flush}' and `{Port, look}' when it shall call {@link flush/1} and {@link look/1}. `PollUs': how long it looks at most
-%% without a frame; 0: never.
--spec lane_attend(port(), PollUs :: non_neg_integer()) -> ok.
-lane_attend(Port, PollUs) ->
-    ok = done(command(Port, ?LANE_ATTEND, <<PollUs:64>>)).
 
 command(Port, Command, Data) ->
     case erlang:port_control(Port, Command, Data) of

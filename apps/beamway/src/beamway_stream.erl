@@ -29,8 +29,8 @@
 %% Calls a peer; `Host' is what stands after the @ of its name.
 -callback connect(family(), inet:ip_address(), inet:port_number(), Host :: string()) ->
     {ok, stream()} | {error, Reason :: term()}.
-%% Makes a stream of an accepted TCP socket, which the calling process owns. `lane': it is no connection of the distribution ({@link beamway_shared_port}).
--callback accept(port()) -> {ok, stream()} | {lane, Word :: binary()} | {error, Reason :: term()}.
+%% Makes a stream of an accepted TCP socket, which the calling process owns.
+-callback accept(port()) -> {ok, stream()} | {error, Reason :: term()}.
 -callback kind(stream()) -> tcp | tls.
 -callback send(stream(), iodata()) -> ok | {error, Reason :: term()}.
 -callback recv(stream(), timeout()) -> {ok, string()} | {error, Reason :: term()}.

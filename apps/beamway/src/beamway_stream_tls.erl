@@ -63,15 +63,8 @@ connect(Family, Ip, TcpPort, Host) ->
             end).
 
 %% @private
--spec accept(port()) -> {ok, stream()} | {lane, Word :: binary()} | {error, term()}.
+-spec accept(port()) -> {ok, stream()} | {error, term()}.
 accept(Socket) ->
-    case beamway_shared_port:before_tls(Socket) of
-        tls -> accept_tls(Socket);
-        {lane, Word} -> {lane, Word};
-        {error, Reason} -> {error, Reason}
-    end.
-
-accept_tls(Socket) ->
     secured(beamway_stream:peer_text(Socket), server,
             fun(Options, TimeoutMs) ->
                     %% ssl takes over mode and packet size from the socket.

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The link server of a node, with the application and with the distribution as its users, in every order.
 %%
-%% As long as one of the two runs, connections and lanes work; when none does, nothing of Beamway is left on the node.
+%% As long as one of the two runs, connections work; when none does, nothing of Beamway is left on the node.
 %% A link server that was killed comes back and knows all links.
 -module(beamway_application_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([application_first/1, distribution_first/1, distribution_ends_first/1, application_alone/1, two_carriers/1,
-         server_killed/1, server_hangs/1, server_of_lanes_killed/1, driver_is_loaded_once/1]).
+         server_killed/1, server_hangs/1, driver_is_loaded_once/1]).
 
 -define(WAIT_MS, 5000).
 
@@ -15,7 +15,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() ->
     [application_first, distribution_first, distribution_ends_first, application_alone, two_carriers, server_killed,
-     server_hangs, server_of_lanes_killed, driver_is_loaded_once].
+     server_hangs, driver_is_loaded_once].
 
 init_per_suite(Config) ->
     case beamway_carrier:all([beamway_shm]) of
@@ -54,7 +54,7 @@ distribution_first(_Config) ->
      end || _ <- [first, second]],
     ok.
 
-%% Lanes are still made when the distribution that started the server has ended, and the distribution can start again.
+%% The application goes on when the distribution that started the server has ended, and the distribution can start again.
 distribution_ends_first(_Config) ->
     {ok, Other, _} = beamway_peer:start(beamway_shm),
     Peer = start_without_name(),
@@ -62,7 +62,6 @@ distribution_ends_first(_Config) ->
     ok = beamway_peer:call(Peer, application, start, [beamway]),
     ok = beamway_peer:connect_both(beamway_shm, Peer, Other),
     ok = beamway_peer:call(Peer, net_kernel, stop, []),
-    ok = lane(Peer, Other),
     _ = become_node(Peer),
     ok = beamway_peer:connect_both(beamway_shm, Peer, Other),
     ok = beamway_peer:call(Peer, application, stop, [beamway]),
@@ -124,15 +123,7 @@ server_hangs(_Config) ->
     [#{node := OtherNode, link := inet}] = beamway_peer:call(Peer, beamway, links, []),
     ok = beamway_peer:call(Peer, sys, resume, [beamway_links]).
 
-server_of_lanes_killed(_Config) ->
-    [Peer, Other] = [Started || _ <- [one, other], {ok, Started, _} <- [beamway_peer:start(inet_tcp)]],
-    {One, _} = Lane = open_lane(Peer, Other),
-    ok = kill_server(Peer),
-    ok = exchange(Lane),
-    ok = lane(Peer, Other),
-    ok = beamway_lane_end:do(One, fun beamway_lane:close/1).
-
-%% Two lanes of a node without links may ask for the driver at the same time. It can still be loaded anew.
+%% Two users of a node without links may ask for the driver at the same time. It can still be loaded again.
 driver_is_loaded_once(_Config) ->
     {ok, Peer, _} = beamway_peer:start(beamway_inet),
     [ok = beamway_peer:call(Peer, beamway_sup, load_driver, []) || _ <- [first, second]],
@@ -170,22 +161,6 @@ kill_server(Peer) ->
     _ = beamway_peer:wait_until(
           fun() -> not lists:member(beamway_peer:call(Peer, erlang, whereis, [beamway_links]), [undefined, Server]) end, ?WAIT_MS),
     ok.
-
-open_lane(Peer, Other) ->
-    Lane = beamway_lane_end:join(Peer, Other, #{kinds => [shm]}),
-    {_, OtherEnd} = Lane,
-    ok = beamway_lane_end:do(OtherEnd, fun(Port) -> beamway_lane:credit(Port, 100, 1000000) end),
-    ok = exchange(Lane),
-    Lane.
-
-exchange({One, Other}) ->
-    ok = beamway_lane_end:do(One, fun(Lane) -> beamway_lane:send(Lane, <<"frame">>) end),
-    [<<"frame">>] = beamway_lane_end:do(Other, fun(Lane) -> beamway_lane_end:await_data(Lane, 1) end),
-    ok.
-
-lane(Peer, Other) ->
-    {One, _} = open_lane(Peer, Other),
-    ok = beamway_lane_end:do(One, fun beamway_lane:close/1).
 
 %% No process, no table, no name.
 nothing_is_left(Peer) ->

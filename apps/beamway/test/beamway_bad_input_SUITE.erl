@@ -8,7 +8,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
          init_per_testcase/2, end_per_testcase/2]).
--export([garbage_for_a_handshake/1, lane_that_nobody_takes/1, gone_in_a_handshake/1, odd_extensions/1, wrong_cookie_with_extension/1, bad_offers/1,
+-export([garbage_for_a_handshake/1, gone_in_a_handshake/1, odd_extensions/1, wrong_cookie_with_extension/1, bad_offers/1,
          bad_answers/1, forged_ring_headers/1, forged_frames/1, bad_commands/1, packet_of_4_gb/1, packet_without_end/1]).
 
 -import(beamway_friends, [under_test/1, has_line/2, problem_lines/1]).
@@ -28,7 +28,7 @@ all() -> beamway_carrier:all([beamway_shm]).
 groups() ->
     beamway_carrier:groups(
       [beamway_shm],
-      [garbage_for_a_handshake, lane_that_nobody_takes, gone_in_a_handshake, odd_extensions, wrong_cookie_with_extension, bad_offers, bad_answers,
+      [garbage_for_a_handshake, gone_in_a_handshake, odd_extensions, wrong_cookie_with_extension, bad_offers, bad_answers,
        forged_ring_headers, forged_frames, bad_commands, packet_of_4_gb, packet_without_end]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
@@ -65,15 +65,6 @@ garbage_for_a_handshake(Config) ->
          true = is_integer(beamway_raw_peer:closed_within(Socket, ?AT_ONCE_MS))
      end || Bytes <- Garbage],
     ok = takes_new_connections(Node).
-
-%% A lane may come just after the node was restarted, before teleport is. No other program connects to its port, so the log says nothing of it.
-lane_that_nobody_takes(Config) ->
-    {_, Node} = under_test(Config),
-    Socket = beamway_raw_peer:call(Node, connected, #{}),
-    ok = beamway_raw_peer:send(Socket, <<"BWTP", 2, $h>>),
-    true = is_integer(beamway_raw_peer:closed_within(Socket, ?AT_ONCE_MS)),
-    ok = takes_new_connections(Node),
-    nomatch = string:find(beamway_peer:log_text(proplists:get_value(log, Config)), "Connection attempt").
 
 %% What is not exactly the extension is what any other implementation may put there: no extension.
 odd_extensions(Config) ->

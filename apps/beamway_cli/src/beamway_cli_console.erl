@@ -46,7 +46,7 @@ options() ->
 
 help() ->
     beamway_cli:say("~ts~n~ts~ts", [getopt:usage_cmd_line("beamway console", options()), getopt:usage_options(options()),
-        "\nShows a running cluster in a browser until Ctrl-C: links, lanes, distances, placement, benchmarks, web servers, pipes.\n"
+        "\nShows a running cluster in a browser until Ctrl-C: links, distances, placement, benchmarks, web servers, pipes.\n"
         "It connects to one node, as a hidden node over TCP with your Erlang cookie, and finds the others through it.\n"
         "\n"
         "It runs until a signal ends it.\nexit status: 1 it could not start, 2 usage error\n"

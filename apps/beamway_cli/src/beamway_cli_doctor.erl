@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway doctor': which links this host can use, which lanes a node has, and what is in the way.
+%% @doc `beamway doctor': which links this host can use, whether a node runs teleport, and what is in the way.
 %%
 %% Called by {@link beamway_cli}. {@link beamway_cli_doctor_facts} gathers, {@link beamway_cli_doctor_judge} judges, this module shows.
 -module(beamway_cli_doctor).
@@ -14,33 +14,33 @@
 
 -type report() :: #{checks := [beamway_cli_doctor_judge:check()], wanted := [beamway_kind:kind() | inet]}.
 
-%% @doc What this machine has for links, and whether lanes are available.
+%% @doc What this machine has for links, and whether teleport is there.
 -spec examine() -> report().
-examine() -> examined(beamway_cli_doctor_facts:gather(), beamway_cli_doctor_facts:lanes()).
+examine() -> examined(beamway_cli_doctor_facts:gather(), beamway_cli_doctor_facts:teleport()).
 
-%% @doc Gathers and judges everything, and the lanes of a node if one is named. Takes well under a second.
+%% @doc Gathers and judges everything, and the teleport of a node if one is named. Takes well under a second.
 -spec examine(beamway_cli_links:options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
 examine(#{node := _} = Options) ->
     %% Of this host before this VM becomes a node, which over TLS changes the option `links'.
     Facts = beamway_cli_doctor_facts:gather(),
     case beamway_cli_links:open(Options) of
-        {ok, Node} -> {ok, examined(Facts, beamway_cli_doctor_facts:lanes(Node))};
+        {ok, Node} -> {ok, examined(Facts, beamway_cli_doctor_facts:teleport(Node))};
         {error, _} = Error -> Error
     end;
 examine(_) ->
     {ok, examine()}.
 
-examined(#{options := Options} = Facts, Lanes) ->
-    #{checks => beamway_cli_doctor_judge:checks(Facts#{lanes => Lanes}), wanted => beamway_cli_doctor_judge:wanted(Options)}.
+examined(#{options := Options} = Facts, Teleport) ->
+    #{checks => beamway_cli_doctor_judge:checks(Facts#{teleport => Teleport}), wanted => beamway_cli_doctor_judge:wanted(Options)}.
 
-%% @doc Whether nothing keeps shared memory from being used, nor lanes from being open.
+%% @doc Whether nothing keeps shared memory from being used, and teleport answers where it was asked for.
 -spec is_well(report()) -> boolean().
 is_well(#{checks := Checks}) -> problems(Checks) =:= [].
 
 problems(Checks) -> [Check || #{status := problem} = Check <- Checks].
 
-%% Lanes may be in the way of lanes alone.
-of_links(Checks) -> [Check || #{name := Name} = Check <- Checks, Name =/= lanes].
+%% Teleport is in the way of no link.
+of_links(Checks) -> [Check || #{name := Name} = Check <- Checks, Name =/= teleport].
 
 links(Report) ->
     [begin {Usable, Why} = usable(Kind, Report), {Kind, Usable, Why} end || Kind <- beamway_kind:all() ++ [inet]].
@@ -97,11 +97,11 @@ report_test_() ->
     Rdma = Check(rdma, ok, "no devices"),
     Report = #{checks => [Check(otp, ok, "OTP 25"), (Check(descriptors, warning, "5 open files"))#{remedy => "raise it"}, Rdma], wanted => [shm, tcp]},
     Bad = Report#{checks := [Check(file_size, problem, "files may have 0 KiB"), Rdma]},
-    NoLane = Report#{checks := [Check(lanes, problem, "one is not up"), Rdma]},
+    Silent = Report#{checks := [Check(teleport, problem, "did not answer"), Rdma]},
     [?_assert(is_well(Report)),
      ?_assertNot(is_well(Bad)),
-     ?_assertNot(is_well(NoLane)),
-     ?_assertMatch({match, _}, re:run(text(to_text(NoLane)), "(?m)^shm +yes .*\n(.*\n)*problem +lanes ")),
+     ?_assertNot(is_well(Silent)),
+     ?_assertMatch({match, _}, re:run(text(to_text(Silent)), "(?m)^shm +yes .*\n(.*\n)*problem +teleport ")),
      ?_assertMatch({match, _}, re:run(text(to_text(Report)), "(?m)^shm +yes.*\n(.*\n)*warning +descriptors.*\n +remedy: ")),
      ?_assertMatch({match, _}, re:run(text(to_text(Bad)), "(?m)^shm +no +files may have.*\nrdma .*\ntcp +yes .*\ninet +yes ")),
      ?_assertMatch({match, _}, re:run(text(to_text(Report#{checks := [Check(driver, problem, "cannot load it"), Rdma]})),

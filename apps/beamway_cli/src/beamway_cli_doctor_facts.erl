@@ -4,8 +4,8 @@
 %% Limits are those of this VM: the shell's that started it. The driver is loaded and really makes a pair of rings.
 -module(beamway_cli_doctor_facts).
 
--export([gather/0, lanes/0, lanes/1, epmd_names/0, epmd_names/2, addresses/1]).
--export_type([facts/0, lanes/0]).
+-export([gather/0, teleport/0, teleport/1, epmd_names/0, epmd_names/2, addresses/1]).
+-export_type([facts/0, teleport/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -23,10 +23,9 @@
                    rdma_ports := [beamway_rdma_devices:port_info()], rdma_library := ok | false | {error, binary()},
                    host := {Name :: string(), {ok, inet:ip_address()} | {error, inet:posix()}},
                    epmd := {ok, [{Name :: string(), inet:port_number()}]} | {error, term()},
-                   lanes => lanes()}.
--type lanes() :: {host, IsInstalled :: boolean()}
-               | {node(), not_running | {error, term()} | {Up :: [map()], NotUp :: [map()]}}.
-%% Of a host: whether teleport is there. Of a node: those of `teleport:lanes/0' and `teleport:not_up/0'.
+                   teleport => teleport()}.
+-type teleport() :: {host, IsInstalled :: boolean()} | {node(), not_running | {ok, Pools :: non_neg_integer()} | {error, term()}}.
+%% Of a host: whether it is there. Of a node: whether it runs, and to how many nodes it has connections beside the distribution.
 
 -define(EPMD_MS, 2000).
 -define(CALL_MS, 5000).
@@ -57,32 +56,23 @@ gather() ->
       host => {Host, case addresses(Host) of [Ip | _] -> {ok, Ip}; [] -> inet:getaddr(Host, inet) end},
       epmd => epmd_names()}.
 
-%% @doc Whether nodes of this host can have lanes.
--spec lanes() -> lanes().
-lanes() -> {host, code:which(teleport) =/= non_existing}.
+%% @doc Whether teleport is installed on this host.
+-spec teleport() -> teleport().
+teleport() -> {host, code:which(teleport) =/= non_existing}.
 
-%% @doc The lanes of a node that is connected. An older version does not tell which are not up.
--spec lanes(node()) -> lanes().
-lanes(Node) ->
-    {Node, case teleport(Node, lanes) of
-               {ok, Up} ->
-                   case teleport(Node, not_up) of
-                       {ok, NotUp} -> {Up, NotUp};
-                       undef -> {Up, []};
-                       badarg -> not_running;
-                       {error, Reason} -> {error, Reason}
-                   end;
-               {error, Reason} -> {error, Reason};
-               _ -> not_running
+%% @doc Whether a node that is connected runs it. An older version has no pools.
+-spec teleport(node()) -> teleport().
+teleport(Node) ->
+    {Node, try erpc:call(Node, erlang, whereis, [teleport_sup], ?CALL_MS) of
+               undefined -> not_running;
+               _ -> {ok, pools(Node)}
+           catch
+               error:{erpc, Reason} -> {error, Reason}
            end}.
 
-%% `badarg': the node has the code, and the application does not run.
-teleport(Node, Function) ->
-    try {ok, erpc:call(Node, teleport, Function, [], ?CALL_MS)}
-    catch
-        error:{exception, Reason, _} when Reason =:= undef; Reason =:= badarg -> Reason;
-        error:{erpc, Reason} -> {error, Reason};
-        _:Reason -> {error, Reason}
+pools(Node) ->
+    try length(erpc:call(Node, teleport_pool, info, [], ?CALL_MS))
+    catch _:_ -> 0
     end.
 
 with(ok, Try) -> Try();

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Judges what {@link beamway_cli_doctor_facts} has found. Pure.
 %%
-%% A `problem' keeps shared memory from being used, or lanes from being open. A `warning' may once more links are wanted.
+%% A `problem' keeps shared memory from being used,, or does not answer. A `warning' may once more links are wanted.
 -module(beamway_cli_doctor_judge).
 
 -export([checks/1, ring_bytes/1, directory/1, devices/1, wanted/1]).
@@ -36,7 +36,7 @@ checks(#{options := Options, system := {Type, Version, WordBytes}, host := {Host
      memory(maps:get(memory_free, Facts), Ring),
      host_name(Host, Address),
      epmd(maps:get(epmd, Facts))]
-        ++ [lanes(Of, Lanes) || #{lanes := {Of, Lanes}} <- [Facts]].
+        ++ [teleport(Of, Teleport) || #{teleport := {Of, Teleport}} <- [Facts]].
 
 %% @doc The size of a ring. Options that are not valid leave the node on `inet'; the rest is judged for the default.
 -spec ring_bytes({ok, beamway_config:config()} | {error, term()}) -> pos_integer().
@@ -212,40 +212,18 @@ epmd({error, Reason}) ->
     warning(epmd, "does not answer: ~0tp", [Reason],
             "see what listens at port 4369 (ERL_EPMD_PORT), restart it: epmd -kill; epmd -daemon", []).
 
-lanes(host, false) ->
-    well(lanes, "the application teleport is not installed: nodes have no lanes", []);
-lanes(host, true) ->
-    well(lanes, "the application teleport is installed; for those of a node: beamway doctor NODE", []);
-lanes(Node, not_running) ->
-    well(lanes, "~ts does not run the application teleport, so it has none", [Node]);
-lanes(Node, {error, Reason}) ->
-    problem(lanes, "~ts did not answer: ~0tp", [Node, Reason], "see whether the node is overloaded; ask again", []);
-lanes(Node, {[], []}) ->
-    well(lanes, "~ts runs teleport and has no lane yet: the first message to a node opens one", [Node]);
-lanes(Node, {Up, []}) ->
-    well(lanes, "~ts: ~ts", [Node, open_lanes(Up)]);
-lanes(Node, {Up, [#{reason := Reason} | _] = NotUp}) ->
-    problem(lanes, "~ts: ~ts; not up: ~ts", [Node, case Up of [] -> "none is up"; _ -> open_lanes(Up) end, lists:join("; ", closed_lanes(NotUp))],
-            "~ts", [lane_remedy(Reason)]).
-
-open_lanes(Up) ->
-    Alike = lists:foldl(fun(#{node := Node, kind := Kind}, Counts) -> maps:update_with({Node, Kind}, fun(N) -> N + 1 end, 1, Counts) end, #{}, Up),
-    lists:join(", ", [io_lib:format("~b over ~ts with ~ts", [Count, Kind, Node]) || {{Node, Kind}, Count} <- lists:sort(maps:to_list(Alike))]).
-
-%% Lanes to one node mostly fail alike.
-closed_lanes(NotUp) ->
-    Alike = lists:usort([{Node, lane_reason(Reason)} || #{node := Node, reason := Reason} <- NotUp]),
-    [io_lib:format("~b to ~ts (~ts)", [length([1 || #{node := N, reason := R} <- NotUp, N =:= Node, lane_reason(R) =:= Text]), Node, Text])
-     || {Node, Text} <- Alike].
-
-lane_reason({no_lane, Reason}) -> lane_reason(Reason);
-lane_reason({no_teleport, Node}) -> io_lib:format("teleport does not run on ~ts: messages go by distribution", [Node]);
-lane_reason({nodedown, _}) -> "the node is down";
-lane_reason(Text) when is_binary(Text) -> Text;
-lane_reason(Reason) -> io_lib:format("~0tP", [Reason, 15]).
-
-lane_remedy({no_teleport, Node}) -> io_lib:format("start it on ~ts: application:ensure_all_started(teleport)", [Node]);
-lane_remedy(_) -> "docs/messages.md explains the reasons; a lane is tried again when somebody sends".
+teleport(host, false) ->
+    well(teleport, "the application teleport is not installed", []);
+teleport(host, true) ->
+    well(teleport, "the application teleport is installed; for that of a node: beamway doctor NODE", []);
+teleport(Node, not_running) ->
+    well(teleport, "~ts does not run the application teleport", [Node]);
+teleport(Node, {error, Reason}) ->
+    problem(teleport, "~ts did not answer: ~0tp", [Node, Reason], "see whether the node is overloaded; ask again", []);
+teleport(Node, {ok, 0}) ->
+    well(teleport, "~ts runs teleport, over the distribution", [Node]);
+teleport(Node, {ok, Pools}) ->
+    well(teleport, "~ts runs teleport, with connections of its own to ~b nodes", [Node, Pools]).
 
 amount(unlimited) -> "unlimited";
 amount(unknown) -> "an unknown number of";
@@ -380,19 +358,12 @@ locked_memory_test_() ->
      ?_assertEqual(ok, status(locked_memory(65536, [], Ring))),
      ?_assertEqual(ok, status(locked_memory(unlimited, [device], Ring)))].
 
-lanes_test_() ->
-    Lane = fun(Kind) -> #{node => 'b@h', class => normal, index => 0, kind => Kind} end,
-    Closed = fun(Reason) -> #{node => 'c@x', class => bulk, index => 0, reason => Reason} end,
-    Both = {[Lane(shm), Lane(shm), Lane(tls)], [Closed({no_lane, <<"TLS: x">>}), Closed({no_lane, <<"TLS: x">>})]},
-    [?_assertEqual(ok, status(lanes(host, false))),
-     ?_assertEqual(ok, status(lanes('a@h', not_running))),
-     ?_assertEqual(ok, status(lanes('a@h', {[], []}))),
-     ?_assertEqual("a@h: 2 over shm with b@h, 1 over tls with b@h", found(lanes('a@h', {element(1, Both), []}))),
-     ?_assertEqual(problem, status(lanes('a@h', Both))),
-     ?_assertEqual("a@h: 2 over shm with b@h, 1 over tls with b@h; not up: 2 to c@x (TLS: x)", found(lanes('a@h', Both))),
-     ?_assertEqual("a@h: none is up; not up: 1 to c@x (teleport does not run on c@x: messages go by distribution)", found(lanes('a@h', {[], [Closed({no_teleport, 'c@x'})]}))),
-     ?_assertMatch({match, _}, re:run(chars(maps:get(remedy, lanes('a@h', {[], [Closed({no_teleport, 'c@x'})]}))), "^start it on c@x")),
-     ?_assertEqual(problem, status(lanes('a@h', {error, timeout})))].
+teleport_test_() ->
+    [?_assertEqual(ok, status(teleport(host, false))),
+     ?_assertEqual(ok, status(teleport('a@h', not_running))),
+     ?_assertEqual("a@h runs teleport, over the distribution", found(teleport('a@h', {ok, 0}))),
+     ?_assertEqual("a@h runs teleport, with connections of its own to 2 nodes", found(teleport('a@h', {ok, 2}))),
+     ?_assertEqual(problem, status(teleport('a@h', {error, timeout})))].
 
 %% A host on which everything is well, and the same one with a fact that is not.
 facts() ->

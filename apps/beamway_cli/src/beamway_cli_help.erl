@@ -21,7 +21,7 @@ table() ->
      {"topology", "", "measure and draw the network between nodes, convert its description"},
      {"node", "", "start a node with the right flags; in a Slurm job, a node of the job's cluster"},
      {"pipe", " SEGMENT...", "run a UNIX pipe between hosts (rdpipe); pipe cp, send, recv: rdcp, rdsend, rdrecv"},
-     {"doctor", " [NODE]", "show which links this host can use, which lanes a node has, and what is wrong"}].
+     {"doctor", " [NODE]", "show which links this host can use, and what is wrong"}].
 
 %% @doc What `beamway -h' prints.
 -spec summary() -> iolist().
@@ -43,7 +43,7 @@ details() ->
 %% @doc What the help of a command says besides its options.
 -spec text(Command :: string()) -> iolist().
 text("links") ->
-    "\nAsks a running node for its links, and for its lanes if it runs the application teleport.\n"
+    "\nAsks a running node for its links.\n"
     "The command connects as a hidden node over TCP with your Erlang cookie.\n"
     "Without NODE it asks the only node that is registered with this host's epmd.\n"
     "\n"
@@ -82,9 +82,9 @@ text("node") ->
     "             srun beamway node --run ml_aco_job -- -pa /shared/ebin\n";
 text("doctor") ->
     "\nTries everything that the links need on this host, under the limits of this shell.\n"
-    "With NODE it also asks that node, as `links' does, which lanes are up, over which link, and why others are not.\n"
+    "With NODE it also asks that node, as `links' does, whether it runs the application teleport.\n"
     "\n"
-    "exit status: 0 shared memory works and no lane is missing, 1 there is a problem or the node could not be asked,\n"
+    "exit status: 0 shared memory works, 1 there is a problem or the node could not be asked,\n"
     "             2 usage error\n"
     "examples:    beamway doctor\n"
     "             beamway doctor rabbit@web1\n"
@@ -166,7 +166,7 @@ options("node") ->
      {json, undefined, "json", undefined, "print the line with `ready' as one JSON object"}, help()];
 options("doctor") ->
     [json(), cookie_file(), help(),
-     {node, undefined, undefined, string, "the node whose lanes to check, as name or name@host"}].
+     {node, undefined, undefined, string, "the node to ask, as name or name@host"}].
 
 json() -> {json, undefined, "json", undefined, "print one JSON object"}.
 help() -> {help, $h, "help", undefined, "this help"}.

@@ -17,7 +17,7 @@
 -include_lib("kernel/include/file.hrl").
 
 -type options() :: #{node => string(), cookie_file => file:filename()}.
--type report() :: #{node := node(), links := [{Link :: map(), Info :: map()}], lanes => [map()]}.
+-type report() :: #{node := node(), links := [{Link :: map(), Info :: map()}]}.
 
 -define(CALL_MS, 5000).
 %% kernel's net_setuptime. Over TLS the carrier gives up half a second sooner; who answers refuses at once.
@@ -29,7 +29,7 @@
 ask(Options) ->
     case open(Options) of
         {ok, Node} ->
-            try {ok, #{node => Node, links => links(Node), lanes => lanes(Node)}}
+            try {ok, #{node => Node, links => links(Node)}}
             catch throw:Text -> {error, Text}
             end;
         {error, _} = Error -> Error
@@ -223,14 +223,6 @@ info(Node, Peer) ->
         {error, not_connected} -> #{}
     end.
 
-%% Those of the application teleport, if it runs there.
-lanes(Node) ->
-    try erpc:call(Node, teleport, lanes, [], ?CALL_MS)
-    catch
-        error:{exception, Reason, _} when Reason =:= undef; Reason =:= badarg -> [];
-        _:Reason -> no_answer(Node, Reason)
-    end.
-
 call(Node, Function, Arguments) ->
     try erpc:call(Node, beamway, Function, Arguments, ?CALL_MS)
     catch
@@ -247,16 +239,10 @@ no_answer(Node, Reason) -> failed("node ~ts answered with an error: ~0tP", [Node
 
 %% Showing
 
-%% @doc The report as a term for jiffy: the keys of `beamway:links/0', and of `beamway:info/1' under `info'; those of `teleport:lanes/0', and whether the lane is encrypted.
+%% @doc The report as a term for jiffy: the keys of `beamway:links/0', and of `beamway:info/1' under `info'.
 -spec to_json(report()) -> term().
-to_json(#{node := Node, links := Links} = Report) ->
-    {[{node, Node}, {links, [link_json(Link, Info) || {Link, Info} <- lists:sort(Links)]},
-      {lanes, [lane_json(Lane) || Lane <- lists:sort(maps:get(lanes, Report, []))]}]}.
-
-lane_json(#{kind := Kind} = Lane) ->
-    (maps:map(fun(_, Value) -> json_value(Value) end, Lane))#{encrypted => is_encrypted(Kind)}.
-
-is_encrypted(Kind) -> Kind =:= tls.
+to_json(#{node := Node, links := Links}) ->
+    {[{node, Node}, {links, [link_json(Link, Info) || {Link, Info} <- lists:sort(Links)]}]}.
 
 link_json(Link, Info) ->
     First = [{Key, maps:get(Key, Link)} || Key <- [node, link, reason, address, since], is_map_key(Key, Link)],
@@ -270,24 +256,9 @@ json_value(Value) -> unicode:characters_to_binary(io_lib:format("~0tp", [Value])
 -spec to_text(report()) -> unicode:chardata().
 to_text(#{node := Node, links := []}) ->
     io_lib:format("~ts is connected to no other node~n", [Node]);
-to_text(#{links := Links} = Report) ->
+to_text(#{links := Links}) ->
     Heading = ["NODE", "LINK", "BYTES IN", "BYTES OUT", "WHY"],
-    [beamway_cli:table([Heading | [row(Link, Info) || {Link, Info} <- lists:sort(Links)]]) | lane_rows(maps:get(lanes, Report, []))].
-
-%% One row for the lanes that are alike.
-lane_rows([]) -> [];
-lane_rows(Lanes) ->
-    Alike = lists:foldl(fun(Lane, Counts) -> maps:update_with(lane_key(Lane), fun(N) -> N + 1 end, 1, Counts) end, #{}, Lanes),
-    [$\n, beamway_cli:table([["NODE", "LANES", "OPENED BY", "KIND", "ENCRYPTED", "WHY"]
-                            | [[atom_to_binary(Node), [integer_to_binary(Count), $\s, atom_to_binary(Class)], opener(By), atom_to_binary(Kind),
-                                case is_encrypted(Kind) of true -> <<"yes">>; false -> <<"no">> end, Why]
-                               || {{Node, Class, By, Kind, Why}, Count} <- lists:sort(maps:to_list(Alike))]])].
-
-%% An older version tells no reason.
-lane_key(#{node := Node, class := Class, opened_by := By, kind := Kind} = Lane) -> {Node, Class, By, Kind, maps:get(reason, Lane, <<>>)}.
-
-opener(this_node) -> <<"it">>;
-opener(peer) -> <<"peer">>.
+    [beamway_cli:table([Heading | [row(Link, Info) || {Link, Info} <- lists:sort(Links)]])].
 
 row(#{node := Node, link := Link} = All, Info) ->
     [atom_to_binary(Node), atom_to_binary(Link), counter(bytes_in, Info), counter(bytes_out, Info),
@@ -327,18 +298,6 @@ to_text_test_() ->
                    lists:flatten(unicode:characters_to_list(to_text(#{node => 'a@h', links => [{Link, #{bytes_in => 12}}]})))),
      ?_assertEqual("a@h is connected to no other node\n",
                    lists:flatten(to_text(#{node => 'a@h', links => []})))].
-
-lanes_test() ->
-    Link = #{node => 'b@h', link => tls, reason => <<"same host">>, address => <<"h:1">>, since => 1},
-    Lane = #{node => 'b@h', class => normal, index => 0, opened_by => this_node, state => up, kind => tls, reason => <<"the distribution goes over TLS">>},
-    Report = #{node => 'a@h', links => [{Link, #{}}], lanes => [Lane, Lane#{index => 1}, Lane#{opened_by => peer, kind => shm, reason => <<"same host">>}]},
-    ?assertMatch([_, _, "NODE  LANES     OPENED BY  KIND  ENCRYPTED  WHY", "b@h   1 normal  peer       shm   no         same host",
-                  "b@h   2 normal  it         tls   yes        the distribution goes over TLS"],
-                 string:lexemes(lists:flatten(unicode:characters_to_list(to_text(Report))), "\n")),
-    #{<<"lanes">> := Lanes} = jiffy:decode(jiffy:encode(to_json(Report)), [return_maps]),
-    {Others, Clear} = lists:partition(fun(#{<<"encrypted">> := Is}) -> Is end, Lanes),
-    ?assertMatch([#{<<"kind">> := <<"shm">>, <<"opened_by">> := <<"peer">>}], Clear),
-    ?assertMatch([#{<<"kind">> := <<"tls">>, <<"class">> := <<"normal">>}, _], Others).
 
 to_json_test() ->
     Link = #{node => 'b@h', link => shm, reason => <<"same host">>, address => <<"h:1">>, since => 1},

@@ -6,7 +6,7 @@
 
 -export([all/0, suite/0, init_per_testcase/2]).
 -export([doctor_well/1, doctor_json/1, doctor_turned_off/1, doctor_bad_option/1, doctor_no_driver/1, doctor_file_size/1,
-         doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1, doctor_silent_epmd/1, doctor_lanes/1, doctor_over_tls/1]).
+         doctor_address_space/1, doctor_descriptors/1, doctor_no_epmd/1, doctor_silent_epmd/1, doctor_teleport/1, doctor_over_tls/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, start/3, stop/1, copy_of_checkout/2]).
 
@@ -14,7 +14,7 @@ suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
     [doctor_well, doctor_json, doctor_turned_off, doctor_bad_option, doctor_no_driver, doctor_file_size, doctor_address_space,
-     doctor_descriptors, doctor_no_epmd, doctor_silent_epmd, doctor_lanes, doctor_over_tls].
+     doctor_descriptors, doctor_no_epmd, doctor_silent_epmd, doctor_teleport, doctor_over_tls].
 
 init_per_testcase(doctor_address_space, Config) -> beamway_peer:unless_wrapped("a sanitizer needs all of the address space", Config);
 init_per_testcase(_, Config) -> Config.
@@ -23,7 +23,7 @@ doctor_well(Config) ->
     {0, Out, ""} = run(Config, "doctor"),
     ?assertMatch({match, _}, re:run(Out, "(?m)^shm +yes ")),
     ?assertMatch({match, _}, re:run(Out, "(?m)^ok +driver ")),
-    ?assertMatch({match, _}, re:run(Out, "(?m)^ok +lanes +the application teleport is installed")),
+    ?assertMatch({match, _}, re:run(Out, "(?m)^ok +teleport +the application teleport is installed")),
     ?assertMatch({match, _}, re:run(Out, "(?m)^rdma +(no +no devices|yes|no +[a-z0-9_]+ port)")),
     ?assertMatch(nomatch, re:run(Out, "(?m)^problem")).
 
@@ -95,24 +95,18 @@ doctor_silent_epmd(Config) ->
     ?assertMatch(#{<<"status">> := <<"warning">>, <<"found">> := <<"does not answer: timeout">>}, check(<<"epmd">>, Checks)),
     ok = gen_tcp:close(Silent).
 
-%% Of a node: no teleport, a peer without it, lanes that are up, and teleport that was stopped.
-doctor_lanes(Config) ->
-    Started = [{A, NodeA}, {B, NodeB}] = [start(Config, ["-proto_dist", "beamway"], #{}) || _ <- [1, 2]],
+%% Of a node: no teleport, teleport that runs, and teleport that was stopped.
+doctor_teleport(Config) ->
+    Started = {A, Node} = start(Config, ["-proto_dist", "beamway"], #{}),
     try
-        ?assertEqual({<<"ok">>, true}, lanes_of(Config, NodeA, 0, "does not run the application teleport")),
-        true = peer:call(A, net_kernel, connect_node, [NodeB]),
+        ?assertEqual({<<"ok">>, true}, teleport_of(Config, Node, 0, "does not run the application teleport")),
         ok = start_teleport(A),
-        ?assertEqual({<<"ok">>, true}, lanes_of(Config, NodeA, 0, "has no lane yet")),
-        {error, {no_teleport, NodeB}} = peer:call(A, teleport, prime, [NodeB, 60000], infinity),
-        ?assertEqual({<<"problem">>, true}, lanes_of(Config, NodeA, 1, ["none is up; not up: \\d+ to \\S+ \\(teleport does not run on ", atom_to_list(NodeB)])),
-        ok = start_teleport(B),
-        ok = peer:call(A, teleport, prime, [NodeB, 60000], infinity),
-        ?assertEqual({<<"ok">>, true}, lanes_of(Config, NodeA, 0, ["\\d+ over shm with ", atom_to_list(NodeB), "$"])),
+        ?assertEqual({<<"ok">>, true}, teleport_of(Config, Node, 0, "runs teleport, over the distribution")),
         %% The node has the code, and does not run it.
         ok = peer:call(A, application, stop, [teleport], 60000),
-        ?assertEqual({<<"ok">>, true}, lanes_of(Config, NodeA, 0, "does not run the application teleport"))
+        ?assertEqual({<<"ok">>, true}, teleport_of(Config, Node, 0, "does not run the application teleport"))
     after
-        lists:foreach(fun beamway_command:stop/1, Started)
+        stop(Started)
     end,
     {1, "", Error} = run(Config, "doctor nosuch"),
     ?assertMatch({match, _}, re:run(Error, "doctor: node nosuch@\\S+ is not running")).
@@ -126,7 +120,7 @@ doctor_over_tls(Config) ->
     Started = {_, Node} = start(Config, ["-proto_dist", "beamway_tls", "-ssl_dist_optfile", File], #{}),
     try
         {0, Out, ""} = shell(Config, [Tls, "\"$BEAMWAY\" doctor ", atom_to_list(Node)]),
-        ?assertMatch({match, _}, re:run(Out, "(?m)^shm +yes (.*\n)*ok +lanes +\\S+ does not run the application teleport"))
+        ?assertMatch({match, _}, re:run(Out, "(?m)^shm +yes (.*\n)*ok +teleport +\\S+ does not run the application teleport"))
     after
         stop(Started)
     end.
@@ -136,10 +130,10 @@ start_teleport(Peer) ->
     {ok, _} = peer:call(Peer, application, ensure_all_started, [teleport], 60000),
     ok.
 
-lanes_of(Config, Node, Status, Expected) ->
+teleport_of(Config, Node, Status, Expected) ->
     {Status, Out, ""} = run(Config, ["doctor --json ", atom_to_list(Node)]),
     #{<<"checks">> := Checks, <<"links">> := [#{<<"link">> := <<"shm">>, <<"usable">> := IsUsable} | _]} = jiffy:decode(Out, [return_maps]),
-    #{<<"status">> := Verdict, <<"found">> := Found} = check(<<"lanes">>, Checks),
+    #{<<"status">> := Verdict, <<"found">> := Found} = check(<<"teleport">>, Checks),
     ?assertMatch({match, _}, re:run(Found, Expected)),
     {Verdict, IsUsable}.
 

@@ -51,7 +51,7 @@ asked(Config, Carrier, Links, Environment) ->
                  ?assertMatch({match, _}, re:run(Shown, [Second, " +(", Links, ") "]))
              end || Links =/= none, Command <- ["links", "top", "top --cluster"]],
         {0, Well, ""} = Ask(["doctor ", First]),
-        ?assertMatch({match, _}, re:run(Well, ["lanes +", First, " does not run the application teleport"])),
+        ?assertMatch({match, _}, re:run(Well, ["teleport +", First, " does not run the application teleport"])),
         {0, Chosen, ""} = Ask(["choose '{beamway_cli_ipv6, true}' --node ", First]),
         ?assertEqual(Second ++ "\n", Chosen),
         File = filename:join(?config(priv_dir, Config), hd(Carrier) ++ ".json"),

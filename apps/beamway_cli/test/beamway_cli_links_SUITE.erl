@@ -8,7 +8,7 @@
 -export([all/0, suite/0]).
 -export([links_as_table/1, links_as_json/1, links_of_the_only_node/1, links_several_nodes/1, links_no_node/1, links_not_running/1,
          links_no_epmd/1, links_silent_epmd/1, links_wrong_cookie/1, links_cookie_file/1, links_without_beamway/1, links_of_a_strange_node/1,
-         links_with_strange_lanes/1, links_unreachable/1, links_stopped/1, links_open_cookie/1, links_without_home/1, links_long_names/1, links_over_tls/1]).
+         links_unreachable/1, links_stopped/1, links_open_cookie/1, links_without_home/1, links_long_names/1, links_over_tls/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, write_secret/2, with_nodes/3, start/3, stop/1,
                           compiled/3]).
@@ -17,7 +17,7 @@ suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
     [links_as_table, links_as_json, links_of_the_only_node, links_several_nodes, links_no_node, links_not_running, links_no_epmd, links_silent_epmd,
-     links_wrong_cookie, links_cookie_file, links_without_beamway, links_of_a_strange_node, links_with_strange_lanes, links_unreachable, links_stopped, links_open_cookie, links_without_home,
+     links_wrong_cookie, links_cookie_file, links_without_beamway, links_of_a_strange_node, links_unreachable, links_stopped, links_open_cookie, links_without_home,
      links_long_names, links_over_tls].
 
 links_as_table(Config) ->
@@ -136,18 +136,6 @@ links_of_a_strange_node(Config) ->
              ?assertMatch({match, _}, re:run(Error, Expected))
          end || {Body, Expected} <- [{"receive never -> [] end", "did not answer: timeout"},
                                      {"error(not_yours)", "answered with an error: .*not_yours"}]]
-    after
-        stop(Started)
-    end.
-
-%% The same of a module `teleport' beside our links.
-links_with_strange_lanes(Config) ->
-    Started = {Pid, Node} = start(Config, ["-proto_dist", "beamway"], #{}),
-    try
-        Code = compiled(teleport, lanes, "receive never -> [] end"),
-        {module, teleport} = peer:call(Pid, code, load_binary, [teleport, "teleport.erl", Code]),
-        {1, "", Error} = run(Config, "links " ++ atom_to_list(Node)),
-        ?assertMatch({match, _}, re:run(Error, "^beamway: links: node \\S+ did not answer: timeout\n$"))
     after
         stop(Started)
     end.

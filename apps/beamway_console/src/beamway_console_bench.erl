@@ -14,8 +14,7 @@ startable() ->
     [{<<"rpc">>, <<"100 processes a node in a loop of remote calls">>}, {<<"pingpong">>, <<"round trips of one pair of processes">>},
      {<<"stream">>, <<"one sender, one receiver">>}, {<<"cost">>, <<"system calls, context switches and copies for each message">>},
      {<<"ring">>, <<"binaries of 10 MB round a ring of six nodes">>}, {<<"heartbeat">>, <<"a small call beside large messages">>},
-     {<<"calls">>, <<"100 callers of one server">>}, {<<"casts">>, <<"one-way messages by teleport:cast">>},
-     {<<"lane-cost">>, <<"processor time of messages and calls over lanes">>}].
+     {<<"calls">>, <<"100 callers of one server">>}, {<<"casts">>, <<"one-way messages by teleport:cast">>}].
 
 %% @doc Whether a name is one of them.
 -spec is_startable(binary()) -> boolean().

@@ -15,17 +15,15 @@
                    beamway => binary()}.
 %% `space' tells the network namespaces of one host apart.
 -type sample() :: #{at := integer(), cpu_ms := integer(), memory := integer(), processes := integer(), run_queue := integer(), busy_us := integer(), samples := integer(),
-                    apps := [atom()], links := [map()], lanes => [map()], http => [{atom(), map(), list()}], leases => non_neg_integer(), peers := [node()]}.
+                    apps := [atom()], links := [map()], http => [{atom(), map(), list()}], leases => non_neg_integer(), peers := [node()]}.
 %% `at' is the node's monotonic time in ms; `busy_us' what all samples so far have cost.
 
 -define(NAME, beamway_console_collector).
 -define(PROTOCOL, 1).
 -define(START_MS, 5000).
-%% Lanes are asked one by one, so less often.
--define(LANES_EVERY, 2).
 
 -record(state, {hubs = #{} :: #{reference() => pid()}, interval_ms :: pos_integer(), sent :: boolean(), busy_us = 0 :: non_neg_integer(),
-                count = 0 :: non_neg_integer(), lanes = [] :: [map()], next :: integer()}).
+                count = 0 :: non_neg_integer(), next :: integer()}).
 
 %% @doc The version of what is sent.
 -spec protocol() -> pos_integer().
@@ -110,13 +108,12 @@ left(#state{sent = true}) ->
 
 told(#state{hubs = Hubs, interval_ms = Interval, count = Count, busy_us = Busy} = State) ->
     Start = erlang:monotonic_time(microsecond),
-    Lanes = case Count rem ?LANES_EVERY of 0 -> lanes(); _ -> State#state.lanes end,
-    Sample = (sample())#{busy_us => Busy, samples => Count, lanes => Lanes},
+    Sample = (sample())#{busy_us => Busy, samples => Count},
     _ = [erlang:send(Hub, {console_sample, node(), self(), Sample}, [nosuspend, noconnect]) || Hub <- maps:values(Hubs)],
     Used = erlang:monotonic_time(microsecond) - Start,
     %% After a pause of the whole node the missed ones are not made up for.
     Next = max(State#state.next + Interval, now_ms() + Interval div 2),
-    State#state{count = Count + 1, busy_us = Busy + Used, lanes = Lanes, next = Next}.
+    State#state{count = Count + 1, busy_us = Busy + Used, next = Next}.
 
 sample() ->
     {Cpu, _} = erlang:statistics(runtime),
@@ -137,7 +134,7 @@ links() ->
         undefined -> stock();
         _ -> case tried(fun() -> beamway:info() end) of
                  [_ | _] = Links -> Links;
-                 %% An older Beamway, or a node with another carrier that has it for lanes only.
+                 %% An older Beamway, or a node with another carrier.
                  _ -> stock()
              end
     end.
@@ -154,19 +151,6 @@ counters(Port) when is_port(Port) ->
         {error, _} -> #{}
     end;
 counters(_) -> #{link => tls}.
-
-lanes() ->
-    case whereis(teleport_sup) of
-        undefined -> [];
-        _ -> case tried(fun() -> teleport:lanes() end) of
-                 Lanes when is_list(Lanes) -> [plain(Lane) || Lane <- Lanes];
-                 none -> []
-             end
-    end.
-
-plain(Lane) ->
-    maps:with([node, class, index, opened_by, state, queued, queued_bytes, sent, sent_bytes, acknowledged, received, received_bytes, stalls, dropped,
-               pending_calls, waiting_keys, unfinished_bytes, keys], Lane).
 
 %% Only if a server of this module was started: it is not loaded to find that out.
 http() ->

@@ -35,13 +35,12 @@ topics(Text) ->
         {ok, Topics} when Topics =/= [], length(Topics) =< ?TOPICS_MAX -> {ok, Topics};
         _ -> {error, io_lib:format("1 to ~b topics are expected", [?TOPICS_MAX])}
     catch
-        error:_ -> {error, "a topic is cluster, lanes, http, pipes, jobs, node:NODE or link:NODE:NODE, of nodes that are known"}
+        error:_ -> {error, "a topic is cluster, http, pipes, jobs, node:NODE or link:NODE:NODE, of nodes that are known"}
     end.
 
 topic([<<"link">>, A, B]) -> {link, known(A), known(B)};
 topic([<<"node">>, Node]) -> {node, known(Node)};
 topic([<<"cluster">>]) -> cluster;
-topic([<<"lanes">>]) -> lanes;
 topic([<<"http">>]) -> http;
 topic([<<"pipes">>]) -> pipes;
 topic([<<"jobs">>]) -> jobs.

@@ -15,7 +15,6 @@
 %% @doc The frame of a topic; `none' if there is nothing to say at this time, as for topics that others tell of.
 -spec frame(beamway_console_hub:topic(), nodes(), beamway_console_config:config()) -> binary() | none.
 frame(cluster, Nodes, Config) -> json(cluster(Nodes, Config));
-frame(lanes, Nodes, _) -> json(lanes(Nodes));
 frame(http, Nodes, _) -> json(http(Nodes));
 frame({link, A, B}, Nodes, _) -> json(link(A, B, Nodes));
 frame({node, Node}, Nodes, _) -> json(node_detail(Node, Nodes));
@@ -110,10 +109,6 @@ node_detail(Node, Nodes) ->
         #{} -> #{name => Node, state => unknown, t => erlang:system_time(millisecond)}
     end.
 
-lanes(Nodes) ->
-    #{t => erlang:system_time(millisecond),
-      lanes => [Lane#{at => Node} || {Node, #{state := up, sample := #{lanes := Lanes}}} <- lists:sort(maps:to_list(Nodes)), Lane <- Lanes]}.
-
 http(Nodes) ->
     #{t => erlang:system_time(millisecond),
       servers => [server_json(Node, Server) || {Node, #{rates := #{http := Servers}}} <- lists:sort(maps:to_list(Nodes)), Server <- Servers]}.
@@ -128,7 +123,7 @@ server_json(Node, #{name := Name, rates := Rates, totals := Totals, latency := L
 -include_lib("eunit/include/eunit.hrl").
 
 known(Links) ->
-    Sample = #{memory => 5, processes => 6, run_queue => 0, apps => [yucan], busy_us => 100, samples => 10, lanes => [#{class => bulk}]},
+    Sample = #{memory => 5, processes => 6, run_queue => 0, apps => [yucan], busy_us => 100, samples => 10},
     #{state => up, since => 1, why => <<>>, facts => #{host => <<"h">>, space => <<"1">>, otp => <<"25">>}, sample => Sample, histories => #{},
       rates => #{cpu => 0.12345, links => Links,
                  http => [#{name => web, rates => #{requests => 2.0}, totals => #{requests => 9}, latency => [{5, 10}]}]}}.
@@ -160,7 +155,6 @@ details_test() ->
     Nodes = #{b@h => known(#{a@h => link_of(#{bytes_in => 10.0})}), a@h => known(#{})},
     ?assertMatch(#{<<"sides">> := [#{<<"up">> := false}, #{<<"up">> := true, <<"reason">> := <<"same host">>, <<"rates">> := #{<<"bytes_in">> := 10.0}}]},
                  decoded({link, a@h, b@h}, Nodes)),
-    ?assertMatch(#{<<"lanes">> := [#{<<"at">> := <<"a@h">>}, _]}, decoded(lanes, Nodes)),
     ?assertMatch(#{<<"servers">> := [#{<<"latency_us">> := #{<<"p99">> := 6}}, _]}, decoded(http, Nodes)),
     ?assertMatch(#{<<"state">> := <<"unknown">>}, decoded({node, x@h}, Nodes)),
     ?assertEqual(none, frame(jobs, Nodes, #{})).

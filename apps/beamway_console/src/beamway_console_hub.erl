@@ -11,7 +11,7 @@
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2, attempt/3]).
 -export_type([topic/0, known/0]).
 
--type topic() :: cluster | lanes | http | pipes | jobs | {link, node(), node()} | {node, node()}.
+-type topic() :: cluster | http | pipes | jobs | {link, node(), node()} | {node, node()}.
 -type known() :: #{state := new | up | silent | down | failed, since := integer(), why := binary(), facts := map(), sample := none | beamway_console_collector:sample(),
                    rates := none | beamway_console_rates:rates(), histories := #{term() => beamway_console_rates:history()}, heard := integer(),
                    collector := none | pid(), attempt := none | pid(), again := integer(), pause := pos_integer()}.

@@ -8,7 +8,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, end_per_testcase/2]).
--export([cluster/1, stock_nodes/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_starts_again/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, lanes_and_servers/1, history/1,
+-export([cluster/1, stock_nodes/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_starts_again/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, servers/1, history/1,
          strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, queries_that_call_code/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, demo/1, port_in_use/1, bad_words/1]).
 -export([seven/2]).
 
@@ -17,7 +17,7 @@
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [cluster, stock_nodes, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_starts_again, a_node_that_is_stopped, many_streams, a_slow_browser, lanes_and_servers, history,
+    [cluster, stock_nodes, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_starts_again, a_node_that_is_stopped, many_streams, a_slow_browser, servers, history,
      strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, queries_that_call_code, benchmarks, pipes, files, bad_questions, command, demo, port_in_use, bad_words].
 
 end_per_testcase(_, _) ->
@@ -239,17 +239,10 @@ a_slow_browser(_) ->
     ?assertEqual({60, 2}, {length(Waiting), lists:max(Waiting)}),
     [gen_tcp:close(Socket) || Socket <- [Slow, Other]].
 
-lanes_and_servers(_) ->
-    [{Peer, Node}, {_, Second}, {Third, _}] = started(3),
-    Start = fun() -> {ok, _} = application:ensure_all_started(teleport), register(sink, spawn(fun() -> receive never -> ok end end)), ok end,
-    [ok = beamway_peer:run(P, Start) || {P, _} <- [{Peer, Node}]],
-    [ok = beamway_peer:call(Peer, erpc, call, [N, Start]) || N <- beamway_peer:call(Peer, erlang, nodes, [])],
-    ok = beamway_peer:run(Peer, fun() -> [ok = teleport:send({sink, Second}, hello) || _ <- lists:seq(1, 10)], ok end),
+servers(_) ->
+    [{Peer, _}, {_, _}, {Third, _}] = started(3),
     WebPort = beamway_peer:call(Third, yucan_test_server, start, [console_web_test]),
     Port = console(Peer),
-    %% Each end tells of its own, when its turn comes.
-    Own = fun(Lanes) -> [L || #{<<"class">> := _, <<"at">> := At, <<"queued_bytes">> := _, <<"state">> := _} = L <- Lanes, At =:= atom_to_binary(Node)] end,
-    #{<<"lanes">> := _} = frame(Port, "lanes", fun(#{<<"lanes">> := Lanes}) -> Own(Lanes) =/= []; (_) -> false end),
     Ask = fun() -> [{200, _, _} = yucan_client:get(WebPort, "/hello") || _ <- lists:seq(1, 20)] end,
     Seen = fun(#{<<"servers">> := Servers}) ->
                    Ask(),

@@ -70,7 +70,7 @@ all_parts(_Config) ->
         receive {ok, _} -> ok after 15000 -> error(no_lease) end
     end),
     First = scrape(A),
-    [true = has(Name, First) || Name <- [<<"beamway_node_info{">>, <<"beamway_link_bytes_in_total{">>, <<"teleport_lane_sent_total{">>,
+    [true = has(Name, First) || Name <- [<<"beamway_node_info{">>, <<"beamway_link_bytes_in_total{">>, <<"teleport_refused_total">>,
                                          <<"placement_attribute_failures{">>, <<"yucan_open_connections{server=\"beamway_exporter\"}">>]],
     #{<<"placement_attributes">> := _, <<"placement_leases">> := <<"1">>} = First,
     Label = iolist_to_binary(["beamway_link_bytes_out_total{peer=\"", atom_to_list(NodeB), "\",link=\"shm\"}"]),

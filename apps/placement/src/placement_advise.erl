@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Names pairs of nodes that talk much and sit far apart. It moves nothing: where a process runs is its owner's decision.
 %%
-%% Which nodes talk is the sum of the attributes `link_bytes', which nodes have that use the Beamway carrier, and `lane_bytes', where teleport runs; where they sit is the tree in use. Called by {@link placement:advise/1}.
+%% Which nodes talk is the attribute `link_bytes', which nodes have that use the Beamway carrier; where they sit is the tree in use. Called by {@link placement:advise/1}.
 -module(placement_advise).
 
 -export([advise/1, pairs/2]).
@@ -17,12 +17,10 @@ advise(Nodes) ->
     case placement_topology:tree() of
         none -> {error, no_topology};
         Tree ->
-            Views = placement_cache:fetch(Nodes, [link_bytes, lane_bytes], #{}),
-            Known = [{Node, summed(Counted)} || {Node, #{attributes := Attributes}} <- maps:to_list(Views), [_ | _] = Counted <- [[Bytes || {ok, Bytes, _, _, _} <- maps:values(Attributes)]]],
+            Views = placement_cache:fetch(Nodes, [link_bytes], #{}),
+            Known = [{Node, Bytes} || {Node, #{attributes := #{link_bytes := {ok, Bytes, _, _, _}}}} <- maps:to_list(Views)],
             {ok, pairs(Tree, Known), lists:sort(maps:keys(Views) -- [Node || {Node, _} <- Known])}
     end.
-
-summed(Counted) -> lists:foldl(fun({Peer, Bytes}, Acc) -> orddict:update_counter(Peer, Bytes, Acc) end, [], lists:append(Counted)).
 
 %% @doc Pure: what each node says of its peers. A pair counts if it is further apart than half way to the root and moved more than the average pair.
 -spec pairs(placement_tree:tree(), [{node(), [{node(), Bytes :: non_neg_integer()}]}]) -> [advice()].
@@ -42,8 +40,6 @@ is_far(Tree, A, B) ->
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
-
-summed_test() -> ?assertEqual([{a, 7}, {b, 5}], summed([[{a, 3}, {b, 5}], [{a, 4}]])).
 
 pairs_test() ->
     {ok, Tree} = placement_tree:from_paths([{a, "/s1/r1/a"}, {b, "/s1/r1/b"}, {c, "/s2/r2/c"}, {d, "/s2/r2/d"}]),

@@ -9,7 +9,7 @@
 %% Functions of attributes.
 -export([os_type/0, os_version/0, otp_release/0, hostname/0, processors/0, mem_info/1, cpu_speed/0, load_average/1, load_per_core/1,
          kernel_entities/0, load/0, run_queue/0, scheduler_utilization/0, vm_memory/0, reductions_per_s/0, applications/0, crypto_version/0,
-         gpu/0, cgroup_cpus/0, cgroup_memory/0, declared_path/0, environment/1, leases/0, link_bytes/0, lane_bytes/0]).
+         gpu/0, cgroup_cpus/0, cgroup_memory/0, declared_path/0, environment/1, leases/0, link_bytes/0]).
 
 -define(CGROUPS, "/sys/fs/cgroup").
 -define(OWN_CGROUPS, "/proc/self/cgroup").
@@ -62,7 +62,6 @@ more_dynamic() ->
      {vm_memory, dynamic(vm_memory, [], #{unit => byte, type => integer, tolerance => 1 bsl 20})},
      {leases, dynamic(leases, [], #{type => integer})},
      {link_bytes, dynamic(link_bytes, [], #{ttl => 5000})},
-     {lane_bytes, dynamic(lane_bytes, [], #{ttl => 5000})},
      {applications, dynamic(applications, [], #{ttl => 5000})},
      {crypto_version, dynamic(crypto_version, [], #{type => text, ttl => 60000})}].
 
@@ -238,13 +237,6 @@ link_bytes() ->
     {ok, [["beamway" ++ _ | _] | _]} = init:get_argument(proto_dist),
     Links = apply(beamway, links, []),
     [{Node, maps:get(bytes_in, Info, 0) + maps:get(bytes_out, Info, 0)} || #{node := Node} <- Links, {ok, Info} <- [apply(beamway, info, [Node])]].
-
-%% @doc The same of teleport's lanes, on any carrier, where teleport runs.
--spec lane_bytes() -> [{node(), non_neg_integer()}].
-lane_bytes() ->
-    %% Where it does not run nobody counts.
-    true = is_pid(whereis(teleport_sup)),
-    lists:foldl(fun(#{node := Node, sent_bytes := Sent, received_bytes := Received}, Acc) -> orddict:update_counter(Node, Sent + Received, Acc) end, [], apply(teleport, lanes, [])).
 
 matched(File, Pattern) ->
     {ok, Io} = file:open(File, [read, raw, binary]),

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Teleport.PubSub do
   @moduledoc """
-  An adapter for `Phoenix.PubSub` that sends by `Teleport`: a broadcast is encoded once and sent once to each node, and large ones hold up neither
-  heartbeats nor small ones.
+  An adapter for `Phoenix.PubSub` that sends by `Teleport`: a broadcast is encoded once and sent once to each node, and a node that hangs stops no sender.
 
       {Phoenix.PubSub, name: MyApp.PubSub, adapter: Teleport.PubSub}
 
@@ -12,13 +11,12 @@ defmodule Teleport.PubSub do
     * `:pool_size` - how many processes deliver what comes from other nodes, 1 by default. It must be the same on all nodes
     * `:broadcast_pool_size` - how many of them broadcasts go to, `:pool_size` by default. Use it to change `:pool_size` in a running cluster, as the
       documentation of `Phoenix.PubSub` describes
-    * `:class` - the class of the lanes, `:normal` by default
-    * `:sites` - which nodes are near to each other (`:teleport`'s option `sites`): a broadcast then crosses once to each site, and waits up to 5 s for
-      the nodes to confirm it
+    * `:sites` - which nodes are near to each other (`:teleport`'s option `sites`): a broadcast then crosses once to each site
+    * `:class` - had a meaning in version 0.2.0; `:beamway.class/1` sets the class of a process
 
   `broadcast/4` and `direct_broadcast/5` return `:ok` even if a node could not be reached, as those of the default adapter do. `Phoenix.PubSub` would keep
   the message from the subscribers of its own node otherwise, and `Phoenix.Tracker` would crash. Such a message is counted (`failed/1`) and logged, at most
-  once a minute for each node and reason. A sender waits up to 2 s for a lane to a node that hangs; the next ones do not wait.
+  once a minute for each node and reason. A sender waits up to 2 s for room on the way to a node that hangs; the next ones do not wait.
   """
   use Supervisor
 
@@ -108,8 +106,7 @@ defmodule Teleport.PubSub do
 
     config = %{
       name: adapter_name,
-      options: options |> Keyword.take([:class]) |> Map.new(),
-      broadcast: broadcast_options(Keyword.take(options, [:class, :sites])),
+      broadcast: Map.new([local: false, timeout: @wait_ms] ++ Keyword.take(options, [:sites])),
       counts: counts
     }
 
@@ -124,10 +121,6 @@ defmodule Teleport.PubSub do
 
   # Those of the default adapter: a node with that one sends to these names.
   defp groups(adapter_name, pool_size), do: [adapter_name | for(n <- 2..pool_size//1, do: :"#{adapter_name}_#{n}")]
-
-  defp broadcast_options(options) do
-    if Keyword.has_key?(options, :sites), do: Map.new([local: false] ++ options), else: Map.new([local: false, confirm: false, timeout: @wait_ms] ++ options)
-  end
 
   @doc "The name of this node."
   @spec node_name(atom()) :: node()
@@ -155,19 +148,21 @@ defmodule Teleport.PubSub do
       nil ->
         failed(config, node_name, {:nodedown, node_name})
 
-      {:connected, to} ->
-        # With the key of broadcasts: behind those that this process has sent before.
-        options = Map.merge(config.options, %{key: {self(), {@scope, group}}, timeout: @wait_ms})
+      {:connected, to} when to == node() ->
+        send(group, forward)
+        :ok
 
-        case running(fn -> send_to({group, to}, forward, options) end) do
-          :ok -> :ok
+      {:connected, to} ->
+        # As a broadcast to this node alone: behind those that this process has sent before.
+        case running(fn -> :teleport.broadcast(@scope, group, forward, Map.put(config.broadcast, :nodes, [to])) end) do
+          %{failed: [], sent: [], plain: []} -> send_by_name({group, to}, forward)
+          %{failed: failed} -> Enum.each(failed, fn {to, reason} -> failed(config, to, reason) end)
           {:error, reason} -> failed(config, to, reason)
         end
 
-      # It has no lane. What is sent before it is connected, if it ever is, goes by distribution and waits for nothing.
+      # What is sent before it is connected, if it ever is, waits for nothing.
       {:not_connected, to} ->
-        send({group, to}, forward)
-        :ok
+        send_by_name({group, to}, forward)
     end
   end
 
@@ -188,14 +183,10 @@ defmodule Teleport.PubSub do
     elem(groups, :erlang.phash2(self(), tuple_size(groups)))
   end
 
-  defp send_to({_, node} = to, message, options) do
-    if :teleport_peers.is_late(node) do
-      :teleport.send(to, message, %{options | timeout: 0})
-    else
-      sent = :teleport.send(to, message, options)
-      if sent == {:error, :timeout}, do: :teleport_peers.late(node)
-      sent
-    end
+  # The group of that node may not be known here yet.
+  defp send_by_name(to, message) do
+    send(to, message)
+    :ok
   end
 
   # No atom is made of what is no node.

@@ -61,8 +61,7 @@ calls(Other) ->
     calls(Other).
 
 bulk(Others, Data) ->
-    _ = [teleport:send({sink, Other}, {data, Data}, #{class => Class, timeout => 1000})
-         || Other <- Others, Class <- [bulk, normal]],
+    _ = [teleport:send({sink, Other}, {data, Data}, #{timeout => 1000}) || Other <- Others],
     pause(100 + rand:uniform(200)),
     bulk(Others, Data).
 
@@ -163,7 +162,7 @@ count_calls(Other, Count, End) ->
 %% A browser that reads.
 stream(Port) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}]),
-    ok = gen_tcp:send(Socket, "GET /api/events?topics=cluster,http,lanes HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+    ok = gen_tcp:send(Socket, "GET /api/events?topics=cluster,http HTTP/1.1\r\nHost: localhost\r\n\r\n"),
     Reader = spawn_link(fun() -> receive go -> drained(Socket) end end),
     ok = gen_tcp:controlling_process(Socket, Reader),
     Reader ! go,

@@ -68,7 +68,7 @@ start(Port) ->
 
 %% Until the node ends.
 talk(Node) ->
-    [_ = teleport:send({nobody, Node}, x, #{class => Class}) || Class <- [control, normal, bulk]],
+    ok = teleport:send({nobody, Node}, x),
     receive after 100 -> talk(Node) end.
 
 priv(File) -> filename:join([test_support:checkout(), "apps/beamway_exporter/priv", File]).
@@ -134,7 +134,7 @@ by_the_library(_Config) ->
     {ok, Peer, _} = beamway_peer:start(beamway_shm, #{args => lists:append([["-pa", Path] || Path <- Paths])}),
     [{ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [Application]) || Application <- [prometheus, teleport, placement, beamway_exporter]],
     Text = beamway_peer:call(Peer, prometheus_text_format, format, []),
-    [{match, _} = re:run(Text, Name) || Name <- ["\nbeamway_node_info\\{", "\nplacement_leases 0", "\nteleport_events_dropped_total 0"]],
+    [{match, _} = re:run(Text, Name) || Name <- ["\nbeamway_node_info\\{", "\nplacement_leases 0", "\nteleport_dropped_total 0"]],
     [] = beamway_peer:call(Peer, yucan, figures, []),
     ok = beamway_peer:call(Peer, application, stop, [beamway_exporter]),
     nomatch = re:run(beamway_peer:call(Peer, prometheus_text_format, format, []), "placement_leases"),

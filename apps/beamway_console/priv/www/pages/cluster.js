@@ -11,17 +11,16 @@ const tile = (name, value, more, bad) => h("div", { class: `tile ${bad ? "bad" :
 
 function open(root, context, route) {
   const tiles = h("div", { class: "tiles" });
-  const state = { selected: null, lanes: new Map(), detail: null };
+  const state = { selected: null, detail: null };
   const graph = new Graph((what) => context.go(what.link ? `#/cluster/link/${what.link.map(encodeURIComponent).join("/")}` : `#/cluster/node/${encodeURIComponent(what.node)}`));
   const note = h("b");
   const legend = h("div", { class: "legend" }, Object.entries(kinds).map(([kind, name]) => h("span", null, h("i", { style: `background:var(--${kind})` }), name)),
     h("span", null, "width: bytes a second · ring: processors in use"), note);
   const side = h("div", { class: "side" });
-  const lanes = h("div", { class: "long" });
   const nodes = h("div");
   root.append(h("div", { class: "head" }, h("h1", null, "Cluster"), h("span", { class: "sub" }, "Choose a link or a node to see more of it.")), tiles,
     h("div", { class: "columns side" }, card(null, { class: "stays" }, graph.element, legend), card(null, null, side)),
-    card("Nodes", null, nodes), card("Lanes", null, lanes));
+    card("Nodes", null, nodes));
 
   function select(parts) {
     state.detail?.end();
@@ -31,7 +30,7 @@ function open(root, context, route) {
     else state.detail = { element: empty("Nothing chosen", "Click a line for bytes, frames, doorbells, stalls, ring fill and queue over time, and why this link was chosen. Tab and Enter do the same."), topics: [], on() {}, end() {}, selected: null };
     state.selected = state.detail.selected;
     replace(side, state.detail.element);
-    context.watch("lanes", ...state.detail.topics);
+    context.watch(...state.detail.topics);
     if (context.frame()) on("cluster", context.frame());
   }
 
@@ -58,49 +57,12 @@ function open(root, context, route) {
         h("td", null, (node.apps ?? []).join(", ")), h("td", { class: "n" }, node.collector_us === undefined ? "" : micros(node.collector_us))))));
   }
 
-  function drawLanes({ t, lanes: all }) {
-    const groups = new Map();
-    for (const lane of all.filter(({ opened_by }) => opened_by === "this_node")) {
-      const pair = state.selected?.link;
-      if (pair && !(pair.includes(lane.at) && pair.includes(lane.node))) continue;
-      if (state.selected?.node && ![lane.at, lane.node].includes(state.selected.node)) continue;
-      const key = `${lane.at}|${lane.node}|${lane.class}`;
-      const group = groups.get(key) ?? { at: lane.at, node: lane.node, class: lane.class, lanes: 0, up: 0, queued: 0, queued_bytes: 0, sent: 0, sent_bytes: 0, pending_calls: 0, stalls: 0, dropped: 0 };
-      group.lanes += 1;
-      group.up += lane.state === "up" ? 1 : 0;
-      for (const field of ["queued", "queued_bytes", "sent", "sent_bytes", "pending_calls", "stalls", "dropped"]) group[field] += lane[field] ?? 0;
-      groups.set(key, group);
-    }
-    const before = state.lanes;
-    state.lanes = new Map([...groups].map(([key, group]) => [key, { t, ...group }]));
-    // Lanes are asked less often than frames come: the rate is that since the figure changed.
-    const speed = (key, group, field) => {
-      const old = before.get(key);
-      if (!old) return 0;
-      if (old[field] === group[field] && old.rates) return t - old.since < 5000 ? old.rates[field] ?? 0 : 0;
-      return Math.max(0, group[field] - old[field]) * 1000 / Math.max(1, t - (old.since ?? old.t));
-    };
-    const rows = [...groups].sort(([, a], [, b]) => b.queued_bytes - a.queued_bytes || (a.at + a.node + a.class < b.at + b.node + b.class ? -1 : 1)).map(([key, group]) => {
-      const rates = { sent: speed(key, group, "sent"), sent_bytes: speed(key, group, "sent_bytes") };
-      const kept = state.lanes.get(key), old = before.get(key);
-      kept.rates = rates;
-      kept.since = old && old.sent === group.sent ? old.since ?? old.t : t;
-      return h("tr", null, h("td", null, group.at.split("@")[0], " → ", group.node.split("@")[0]), h("td", null, h("span", { class: "badge" }, group.class)),
-        h("td", { class: "n" }, group.up === group.lanes ? group.lanes : `${group.up} of ${group.lanes}`), h("td", { class: "n" }, perSecond(rates.sent)), h("td", { class: "n" }, rate(rates.sent_bytes)),
-        h("td", { class: `n ${group.queued > 0 ? "warn" : ""}` }, count(group.queued)), h("td", { class: `n ${group.queued_bytes > 0 ? "warn" : ""}` }, bytes(group.queued_bytes)),
-        h("td", { class: "n" }, group.pending_calls), h("td", { class: "n" }, count(group.stalls)), h("td", { class: `n ${group.dropped > 0 ? "bad" : ""}` }, count(group.dropped)));
-    });
-    replace(lanes, rows.length === 0 ? empty("No lanes", state.selected ? "No lane belongs to what is chosen above." : "Teleport opens lanes when the first message is sent over them; none is open.")
-      : table(["From and to", "Class", ["Lanes"], ["Messages"], ["Bytes"], ["Queued"], ["Backlog"], ["Open calls"], ["Stalls"], ["Dropped"]], rows));
-  }
-
   function on(kind, data) {
     if (kind === "cluster") {
       graph.draw(data, state.selected);
       drawTiles(data);
       drawNodes(data);
-    } else if (kind === "lanes") drawLanes(data);
-    else state.detail?.on(kind, data);
+    } else state.detail?.on(kind, data);
   }
 
   select(route);
