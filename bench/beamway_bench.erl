@@ -36,12 +36,11 @@ of_all() ->
      {"pingpong", beamway_bench_pingpong, "round trips of one pair of processes"},
      {"stream", beamway_bench_stream, "one sender, one receiver"},
      {"cost", beamway_bench_cost, "system calls, context switches, copies for each message"},
-     {"ring", beamway_bench_ring, "binaries of 10 MB round a ring of six nodes, lanes and distribution"},
-     {"heartbeat", beamway_bench_heartbeat, "a small call beside large messages, lanes and distribution"},
-     {"calls", beamway_bench_calls, "100 callers of one server, lanes and distribution"},
+     {"ring", beamway_bench_ring, "binaries of 10 MB round a ring of six nodes"},
+     {"heartbeat", beamway_bench_heartbeat, "a small call beside large messages"},
+     {"calls", beamway_bench_calls, "100 callers of one server"},
      {"casts", beamway_bench_casts, "one-way messages by teleport:cast and by plain '!', both over Beamway's carrier"},
-     {"references", beamway_bench_references, "large binaries that nodes of one host share, beside copies"},
-     {"lane-cost", beamway_bench_lane_cost, "processor time and rate of messages and calls, lanes and '!' over shared memory"}].
+     {"references", beamway_bench_references, "large binaries that nodes of one host share, beside copies"}].
 
 %% What needs root, a device or other programs, or takes long.
 alone() ->

@@ -49,19 +49,19 @@ groups(#{paths := Paths} = Settings) ->
                 #{nodes => 2, contenders => contenders(Path), directions => [forward], measure => fun(Cluster) -> measure(Path, Cluster, Settings) end})
      || Path <- Paths].
 
-contenders(loopback) -> [tcp, tcp_tuned, tls, beamway, beamway_tcp, beamway_tls, lanes, lanes_tcp];
-contenders(_) -> [tcp, tcp_tuned, tls, beamway_tcp, beamway_tls, lanes_tcp].
+contenders(loopback) -> [tcp, tcp_tuned, tls, beamway, beamway_tcp, beamway_tls];
+contenders(_) -> [tcp, tcp_tuned, tls, beamway_tcp, beamway_tls].
 
 measure(Path, #{members := [One, Two]} = Cluster, #{warm_ms := WarmMs, ms := Ms}) ->
     [_, Second] = Names = beamway_bench_nodes:names(Cluster),
-    _ = [beamway_bench_nodes:call(Two, beamway_bench_lanes, Start, []) || Start <- [start_server, start_sink]],
-    Way = beamway_bench_lanes:open(Cluster, Names),
-    ok = beamway_bench_nodes:call(One, beamway_bench_lanes, start_streams, [Way, Second, ?BYTES, ?UNPACED]),
-    _ = beamway_bench_nodes:call(One, beamway_bench_lanes, planned_calls, [Way, Second, WarmMs], WarmMs + 90000),
-    {Sent, From} = beamway_bench_nodes:call(One, beamway_bench_lanes, done, []),
-    Times = beamway_bench_nodes:call(One, beamway_bench_lanes, planned_calls, [Way, Second, Ms], Ms + 90000),
-    {SentThen, Until} = beamway_bench_nodes:call(One, beamway_bench_lanes, done, []),
-    _ = beamway_bench_nodes:call(One, beamway_bench_lanes, stop, []),
+    _ = [beamway_bench_nodes:call(Two, beamway_bench_messages, Start, []) || Start <- [start_server, start_sink]],
+    Way = beamway_bench_messages:open(Cluster, Names),
+    ok = beamway_bench_nodes:call(One, beamway_bench_messages, start_streams, [Way, Second, ?BYTES, ?UNPACED]),
+    _ = beamway_bench_nodes:call(One, beamway_bench_messages, planned_calls, [Way, Second, WarmMs], WarmMs + 90000),
+    {Sent, From} = beamway_bench_nodes:call(One, beamway_bench_messages, done, []),
+    Times = beamway_bench_nodes:call(One, beamway_bench_messages, planned_calls, [Way, Second, Ms], Ms + 90000),
+    {SentThen, Until} = beamway_bench_nodes:call(One, beamway_bench_messages, done, []),
+    _ = beamway_bench_nodes:call(One, beamway_bench_messages, stop, []),
     Us = [Time / 1000 || Time <- Times],
     #{key(Path, p50) => beamway_bench_stats:percentile(50, Us), key(Path, p99) => beamway_bench_stats:percentile(99, Us), key(Path, max) => lists:max(Us),
       key(Path, rate) => (SentThen - Sent) * ?BYTES / (Until - From)}.
@@ -79,12 +79,9 @@ metrics(#{paths := Paths}) ->
      || {Path, Name, Own, Others} <- compared(), lists:member(Path, Paths), What <- [p50, p99, max, rate]].
 
 compared() ->
-    [{loopback, "shm", beamway, [tcp, tcp_tuned]}, {loopback, "tcp", beamway_tcp, [tcp, tcp_tuned]}, {loopback, "tls", beamway_tls, [tls]},
-     {loopback, "lanes", lanes, [tcp, tcp_tuned, beamway]},
-     {loopback, "lanes_tcp", lanes_tcp, [tcp, tcp_tuned, beamway_tcp]}
+    [{loopback, "shm", beamway, [tcp, tcp_tuned]}, {loopback, "tcp", beamway_tcp, [tcp, tcp_tuned]}, {loopback, "tls", beamway_tls, [tls]}
      | [{Path, Name ++ Tag, Own, Others} || {Path, Name} <- [{veth, "veth"}, {path_1ms, "path"}, {path_20ms, "path_20ms"}],
-                                            {Tag, Own, Others} <- [{"", beamway_tcp, [tcp, tcp_tuned]}, {"_tls", beamway_tls, [tls]},
-                                                                   {"_lanes", lanes_tcp, [tcp, tcp_tuned, beamway_tcp]}]]].
+                                            {Tag, Own, Others} <- [{"", beamway_tcp, [tcp, tcp_tuned]}, {"_tls", beamway_tls, [tls]}]]].
 
 metric(rate) -> #{unit => <<"MB/s">>, better => higher};
 metric(_) -> #{unit => <<"us">>, better => lower}.

@@ -27,16 +27,16 @@ prepare(_, Speed) ->
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(#{cases := Cases}) ->
-    [#{net => path_100m, nodes => ?NODES, contenders => [tcp, beamway_tcp, lanes_tcp], directions => [forward], measure => fun(Cluster) -> measure(Cluster, Cases) end}].
+    [#{net => path_100m, nodes => ?NODES, contenders => [tcp, beamway_tcp, direct_tcp], directions => [forward], measure => fun(Cluster) -> measure(Cluster, Cases) end}].
 
 measure(#{contender := #{name := Name}, members := [First | _]} = Cluster, Cases) ->
     Names = beamway_bench_nodes:names(Cluster),
     Way = beamway_bench_contender:way(Name),
-    Way =:= lane andalso beamway_bench_nodes:all(Cluster, beamway_bench_lanes, start, []),
+    Way =:= teleport andalso beamway_bench_nodes:all(Cluster, beamway_bench_messages, start, []),
     _ = beamway_bench_nodes:all(Cluster, ?MODULE, join, []),
     Members = beamway_bench_nodes:call(First, ?MODULE, members, [Names], ?WAIT_MS),
     Round = fun(Bytes, Count) -> beamway_bench_nodes:call(First, ?MODULE, round, [Way, Members, Bytes, Count], 2 * ?WAIT_MS) end,
-    _ = Round(100, 5), %% opens the lanes
+    _ = Round(100, 5),
     maps:from_list(lists:append([begin
                                      {Crossed, Us} = Round(Bytes, Count),
                                      [{crossed_key(Bytes), Crossed / Count}, {time_key(Bytes), Us / Count / 1000}]
@@ -49,7 +49,7 @@ time_key(Bytes) -> iolist_to_binary(["time until all have it, message of ", beam
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{cases := Cases}) ->
-    [#{name => iolist_to_binary(["broadcast_", beamway_bench:size_text(Bytes), Suffix]), unit => Unit, better => lower, key => Key, contender => lanes_tcp, baselines => [tcp, beamway_tcp]}
+    [#{name => iolist_to_binary(["broadcast_", beamway_bench:size_text(Bytes), Suffix]), unit => Unit, better => lower, key => Key, contender => direct_tcp, baselines => [tcp, beamway_tcp]}
      || {Bytes, _} <- Cases, {Suffix, Unit, Key} <- [{"", <<"B">>, crossed_key(Bytes)}, {"_ms", <<"ms">>, time_key(Bytes)}]].
 
 %% ---- on the nodes ----
@@ -86,7 +86,7 @@ members(Count, Deadline) ->
     end.
 
 %% @doc So many messages to all members: the bytes that crossed, and microseconds until all members had them.
--spec round(beamway_bench_lanes:way(), [pid()], Bytes :: pos_integer(), Count :: pos_integer()) -> {non_neg_integer(), non_neg_integer()}.
+-spec round(beamway_bench_messages:way(), [pid()], Bytes :: pos_integer(), Count :: pos_integer()) -> {non_neg_integer(), non_neg_integer()}.
 round(Way, Members, Bytes, Count) ->
     Sites = maps:from_list([{node(Pid), host(node(Pid))} || Pid <- Members]),
     Message = {message, rand:bytes(Bytes)},
@@ -99,8 +99,8 @@ round(Way, Members, Bytes, Count) ->
 
 send(stock, Members, Message, _) ->
     lists:foreach(fun(Pid) -> Pid ! Message end, Members);
-send(lane, _, Message, Sites) ->
-    #{plain := [], skipped := [], failed := []} = teleport:broadcast(pg, ?GROUP, Message, #{sites => Sites, timeout => ?WAIT_MS}),
+send(teleport, _, Message, Sites) ->
+    #{plain := [], skipped := [], failed := []} = teleport:broadcast(pg, ?GROUP, Message, #{sites => Sites, confirm => true, timeout => ?WAIT_MS}),
     ok.
 
 host(Node) -> lists:last(string:split(atom_to_list(Node), "@")).

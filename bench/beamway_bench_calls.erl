@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench calls': small calls per second of one server of another node: `gen_server:call' over distribution, `teleport:call' over the same
-%% distribution without a monitor there, and `teleport:call' over lanes.
+%% @doc `bench calls': small calls per second of one server of another node: `gen_server:call' over distribution, and `teleport:call' over the same
+%% distribution without a monitor there. Over stock TCP it has connections of its own.
 -module(beamway_bench_calls).
 -behaviour(beamway_bench).
 
@@ -22,15 +22,15 @@ prepare(Given, Speed) ->
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(#{speed := Speed} = Settings) ->
-    [#{nodes => 2, contenders => [beamway, tcp, tcp_tuned, unix, beamway_tcp, direct, direct_tcp, direct_stock, lanes, lanes_tcp],
+    [#{nodes => 2, contenders => [beamway, tcp, tcp_tuned, unix, beamway_tcp, direct, direct_tcp, direct_stock],
        directions => case Speed of quick -> [forward]; full -> [forward, reverse] end,
        measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
 measure(#{members := [One, Two]} = Cluster, #{callers := Callers, window := {WarmMs, Ms} = Window}) ->
     [_, Second] = Names = beamway_bench_nodes:names(Cluster),
-    _ = beamway_bench_nodes:call(Two, beamway_bench_lanes, start_server, []),
-    Way = beamway_bench_lanes:open(Cluster, Names),
-    maps:from_list([{key(Count), beamway_bench_nodes:call(One, beamway_bench_lanes, calls, [Way, Second, Count, Window], WarmMs + Ms + 60000)}
+    _ = beamway_bench_nodes:call(Two, beamway_bench_messages, start_server, []),
+    Way = beamway_bench_messages:open(Cluster, Names),
+    maps:from_list([{key(Count), beamway_bench_nodes:call(One, beamway_bench_messages, calls, [Way, Second, Count, Window], WarmMs + Ms + 60000)}
                     || Count <- Callers]).
 
 key(Count) -> iolist_to_binary(["calls of a server, ", integer_to_list(Count), " callers"]).
@@ -43,11 +43,9 @@ metrics(#{callers := Callers}) ->
      || Count <- Callers, {Name, Contender, Baselines} <- contests()].
 
 contests() ->
-    [{"calls_c", direct, [beamway, tcp, tcp_tuned, unix, lanes]},
-     {"calls_tcp_c", direct_tcp, [tcp_tuned, beamway_tcp, tcp, lanes_tcp]},
-     {"calls_stock_c", direct_stock, [tcp, tcp_tuned]},
-     {"calls_lanes_c", lanes, [beamway, tcp]},
-     {"calls_lanes_tcp_c", lanes_tcp, [tcp_tuned, beamway_tcp]}].
+    [{"calls_c", direct, [beamway, tcp, tcp_tuned, unix]},
+     {"calls_tcp_c", direct_tcp, [tcp_tuned, beamway_tcp, tcp]},
+     {"calls_stock_c", direct_stock, [tcp, tcp_tuned]}].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").

@@ -1,8 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench casts': what does `teleport:cast' cost, and what does plain `!' of the same message?
 %%
-%% Both contenders have Beamway's carrier over shared memory as distribution; the second one also runs teleport, which chooses the way of a cast
-%% itself. Processor time is that of both nodes, divided by the messages that the receiver has confirmed ({@link beamway_bench_lane_cost}).
+%% Both contenders have Beamway's carrier over shared memory as distribution; the second one also runs teleport. Processor time is that of both nodes, divided by the messages that the receiver has confirmed ({@link beamway_bench_message_cost}).
 -module(beamway_bench_casts).
 -behaviour(beamway_bench).
 
@@ -11,6 +10,7 @@
 %% The name of the metric, what it is, the load, and how many processes make it.
 cases() ->
     [{"c1", "cast of 100 B, 1 sender", {cast, {binary, 100}, 512, 16}, 1},
+     {"name_c1", "cast of 100 B to a name, 1 sender", {cast_name, {binary, 100}, 512, 16}, 1},
      {"c100", "cast of 100 B, 100 senders", {cast, {binary, 100}, 32, 4}, 100},
      {"4k", "cast of 4 KB, 1 sender", {cast, {binary, 4096}, 256, 8}, 1}].
 
@@ -25,14 +25,14 @@ groups(Settings) ->
     [#{nodes => 2, contenders => [beamway, teleport], directions => [forward], measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
 measure(Cluster, Settings) ->
-    Way = beamway_bench_lanes:open(Cluster, beamway_bench_nodes:names(Cluster)),
-    maps:from_list(lists:append([beamway_bench_lane_cost:cost(Cluster, Way, Case, Settings) || Case <- cases()])).
+    Way = beamway_bench_messages:open(Cluster, beamway_bench_nodes:names(Cluster)),
+    maps:from_list(lists:append([beamway_bench_message_cost:cost(Cluster, Way, Case, Settings) || Case <- cases()])).
 
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{}) ->
-    lists:append([[metric([Name], <<"1/s">>, higher, beamway_bench_lane_cost:rate_key(What)),
-                   metric([Name, "_cpu"], <<"us">>, lower, beamway_bench_lane_cost:cpu_key(What))] || {Name, What, _, _} <- cases()]).
+    lists:append([[metric([Name], <<"1/s">>, higher, beamway_bench_message_cost:rate_key(What)),
+                   metric([Name, "_cpu"], <<"us">>, lower, beamway_bench_message_cost:cpu_key(What))] || {Name, What, _, _} <- cases()]).
 
 metric(Name, Unit, Better, Key) ->
     #{name => iolist_to_binary(["casts_" | Name]), unit => Unit, better => Better, key => Key, contender => teleport, baselines => [beamway]}.

@@ -10,8 +10,7 @@
 -export_type([name/0, t/0]).
 
 -type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_inet | beamway_rdma
-              | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | lanes | lanes_copies | lanes_tcp
-              | gen_rpc
+              | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | gen_rpc
               | openmpi | rdma_link | ib_write | ib_send
     | beamway_bench_http_servers:name().
 -type t() :: #{name := name(),
@@ -45,37 +44,21 @@ list(Root, PollUs) ->
      variant(Beamway, beamway_poll, "Beamway, polling",
              [{"BEAMWAY_POLL_US", integer_to_list(PollUs)}], shm),
      variant(Beamway, beamway_poll_off, "Beamway, not polling", [{"BEAMWAY_POLL_US", "0"}], shm),
-     Beamway#{name := teleport, title := "teleport beside Beamway", args := Carrier ++ ["-pa", filename:join([Root, "apps", "teleport", "ebin"])]},
+     Beamway#{name := teleport, title := "teleport over Beamway", args := Carrier ++ ["-pa", filename:join([Root, "apps", "teleport", "ebin"])]},
      direct(Beamway, direct, "teleport's calls over Beamway", Root),
      direct(variant(Beamway, beamway_tcp, "", [{"BEAMWAY_LINKS", "tcp"}], tcp), direct_tcp, "teleport's calls over Beamway on TCP", Root),
      direct(Stock, direct_stock, "teleport's calls over stock TCP", Root),
-     lanes(Stock, lanes, "lanes", "[shm]", Root),
-     with_teleport(Stock, lanes_copies, "lanes that copy", ["-teleport", "kinds", "[shm]", "by_reference", "false"], Root),
-     lanes(Stock, lanes_tcp, "lanes on TCP", "[tcp]", Root),
-     and_ebin(lanes(Stock, gen_rpc, "gen_rpc's calls by lanes", "[shm]", Root), gen_rpc, Root)].
+     and_ebin(direct(Beamway, gen_rpc, "gen_rpc's calls", Root), gen_rpc, Root)].
 
-%% Lanes stand beside stock distribution.
-lanes(Stock, Name, Title, Kinds, Root) -> with_teleport(Stock, Name, Title, ["-teleport", "kinds", Kinds], Root).
-
-%% Calls go by the distribution itself.
-direct(Contender, Name, Title, Root) -> with_teleport(Contender, Name, Title, ["-teleport", "way", "distribution"], Root).
-
-with_teleport(#{args := Args} = Contender, Name, Title, More, Root) ->
+direct(#{args := Args} = Contender, Name, Title, Root) ->
     Ebins = [filename:join([Root, "apps", App, "ebin"]) || App <- ["beamway", "teleport"]],
-    Contender#{name := Name, title := Title, args := Args ++ ["-pa" | Ebins] ++ More}.
+    Contender#{name := Name, title := Title, args := Args ++ ["-pa" | Ebins]}.
 
 and_ebin(#{args := Args} = Contender, App, Root) -> Contender#{args := Args ++ ["-pa", filename:join([Root, "apps", App, "ebin"])]}.
 
-%% @doc By which way the programs of the lanes' benchmarks send: see beamway_bench_lanes.
--spec way(name()) -> beamway_bench_lanes:way().
-way(lanes) -> lane;
-way(lanes_copies) -> lane;
-way(lanes_tcp) -> lane;
-way(gen_rpc) -> lane;
-way(teleport) -> lane;
-way(direct) -> direct;
-way(direct_tcp) -> direct;
-way(direct_stock) -> direct;
+%% @doc With which functions the programs inside the nodes send: see beamway_bench_messages.
+-spec way(name()) -> beamway_bench_messages:way().
+way(Name) when Name =:= teleport; Name =:= direct; Name =:= direct_tcp; Name =:= direct_stock; Name =:= gen_rpc -> teleport;
 way(_) -> stock.
 
 variant(Contender, Name, Title, Env, Link) ->
@@ -98,7 +81,7 @@ spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu
 -spec names() -> [name()].
 names() ->
     [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_inet, beamway_tls, beamway_rdma, beamway_poll, beamway_poll_off,
-     teleport, direct, direct_tcp, direct_stock, lanes, lanes_copies, lanes_tcp, gen_rpc].
+     teleport, direct, direct_tcp, direct_stock, gen_rpc].
 
 %% @doc Those that are programs instead of nodes.
 -spec programs() -> [name()].

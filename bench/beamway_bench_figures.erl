@@ -181,7 +181,7 @@ title("beamway") -> "Beamway's carrier";
 title("beamway_tcp") -> "Beamway on TCP";
 title("beamway_tls") -> "Beamway on TLS";
 title("lanes_tcp") -> "lanes over TCP";
-title("gen_rpc") -> "`gen_rpc:call` by lanes";
+title("gen_rpc") -> "`gen_rpc:call`";
 title("beamway_poll_off") -> "the same with `poll_us=0`";
 title("default_buffer") -> "yucan with the VM's own buffer";
 title("bare") -> "a bare loop in C";

@@ -2,8 +2,8 @@
 %% @doc `bench heartbeat': how long does a call of 64 bytes take while large messages go both ways between the same two nodes?
 %%
 %% First, once for all contenders, what four streams of 10 MB messages each way bring over stock distribution at most; then four
-%% streams each way at 60 % of that, and beside them a call about each millisecond. Over lanes the streams go by the class `bulk', the
-%% call by `control'. Beamway's carrier and tuned TCP stand beside them at the same pace.
+%% streams each way at 60 % of that, and beside them a call about each millisecond. Over Beamway's
+%% carrier the caller has the class `control'; the streams are plain `!'.
 -module(beamway_bench_heartbeat).
 -behaviour(beamway_bench).
 
@@ -32,15 +32,15 @@ prepare(Given, Speed) ->
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(Settings) ->
-    [#{nodes => 2, contenders => [tcp, tcp_tuned, beamway, beamway_tcp, lanes, lanes_tcp], directions => [forward], measure => fun(Cluster) -> measure(Cluster, Settings) end}].
+    [#{nodes => 2, contenders => [tcp, tcp_tuned, beamway, beamway_tcp], directions => [forward], measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
 measure(#{members := [One, _]} = Cluster, #{ms := Ms} = Settings) ->
     [_, Second] = Names = beamway_bench_nodes:names(Cluster),
-    _ = [beamway_bench_nodes:all(Cluster, beamway_bench_lanes, Start, []) || Start <- [start_server, start_sink]],
-    Way = beamway_bench_lanes:open(Cluster, Names),
+    _ = [beamway_bench_nodes:all(Cluster, beamway_bench_messages, Start, []) || Start <- [start_server, start_sink]],
+    Way = beamway_bench_messages:open(Cluster, Names),
     _ = both(Cluster, start_streams, [Way], [?BYTES, rate(Settings)]),
-    Beats = beamway_bench_nodes:call(One, beamway_bench_lanes, heartbeat, [Way, Second, 1, Ms], Ms + 60000),
-    Real = beamway_bench_nodes:all(Cluster, beamway_bench_lanes, stop, []),
+    Beats = beamway_bench_nodes:call(One, beamway_bench_messages, heartbeat, [Way, Second, 1, Ms], Ms + 60000),
+    Real = beamway_bench_nodes:all(Cluster, beamway_bench_messages, stop, []),
     Us = [Beat / 1000 || Beat <- Beats],
     #{<<?KEY/binary, ", p50">> => beamway_bench_stats:percentile(50, Us), <<?KEY/binary, ", p99">> => beamway_bench_stats:percentile(99, Us),
       <<?KEY/binary, ", max">> => lists:max(Us), <<"streams beside the call">> => lists:sum(Real) / 2 * ?BYTES / 1.0e6}.
@@ -52,7 +52,7 @@ rate(#{share := Share, capacity_ms := CapacityMs, contenders := #{tcp := Stock}}
             Epmd = beamway_bench_nodes:start_epmd(),
             Cluster = beamway_bench_nodes:start(Epmd, Stock, #{count => 2}),
             ok = beamway_bench_nodes:connect(Cluster, forward),
-            _ = beamway_bench_nodes:all(Cluster, beamway_bench_lanes, start_sink, []),
+            _ = beamway_bench_nodes:all(Cluster, beamway_bench_messages, start_sink, []),
             Rate = Share * lists:min(both(Cluster, capacity, [], [?BYTES, CapacityMs])),
             ok = beamway_bench_nodes:stop(Cluster),
             ok = beamway_bench_nodes:stop_epmd(Epmd),
@@ -64,14 +64,14 @@ rate(#{share := Share, capacity_ms := CapacityMs, contenders := #{tcp := Stock}}
 %% On both nodes at once, each towards the other.
 both(#{members := Members} = Cluster, Function, Before, After) ->
     Others = lists:reverse(beamway_bench_nodes:names(Cluster)),
-    beamway_bench_nodes:each([{Member, beamway_bench_lanes, Function, Before ++ [Other | After]} || {Member, Other} <- lists:zip(Members, Others)], 60000).
+    beamway_bench_nodes:each([{Member, beamway_bench_messages, Function, Before ++ [Other | After]} || {Member, Other} <- lists:zip(Members, Others)], 60000).
 
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{}) ->
     [metric(iolist_to_binary([Name, "_", What]), <<"us">>, lower, iolist_to_binary([?KEY, ", ", What]), Contender, Baselines)
-     || {Name, Contender, Baselines} <- [{"heartbeat", lanes, [tcp, tcp_tuned, beamway]}, {"heartbeat_tcp", lanes_tcp, [tcp, tcp_tuned, beamway_tcp]}], What <- ["p50", "p99", "max"]]
-        ++ [metric(<<"heartbeat_streams">>, <<"MB/s">>, higher, <<"streams beside the call">>, lanes, [tcp])].
+     || {Name, Contender, Baselines} <- [{"heartbeat", beamway, [tcp, tcp_tuned]}, {"heartbeat_tcp", beamway_tcp, [tcp, tcp_tuned]}], What <- ["p50", "p99", "max"]]
+        ++ [metric(<<"heartbeat_streams">>, <<"MB/s">>, higher, <<"streams beside the call">>, beamway, [tcp])].
 
 metric(Name, Unit, Better, Key, Contender, Baselines) ->
     #{name => Name, unit => Unit, better => Better, key => Key, contender => Contender, baselines => Baselines}.

@@ -2,7 +2,7 @@
 %% @doc `bench references': what does it save that nodes of one host share a large binary?
 %%
 %% A node has a binary and sends it to a second one, again and again. That one reads 4 KB of it, or all of it, or sends it on to a third node; whoever has it
-%% last answers. `lanes' passes a reference, `lanes_copies' is the same lane with `by_reference => false', `beamway' is plain `!' over shared memory.
+%% last answers. `teleport' sends a handle of the shared binary, `beamway' is plain `!' over shared memory.
 -module(beamway_bench_references).
 -behaviour(beamway_bench).
 
@@ -23,11 +23,11 @@ prepare(_, full) -> {ok, #{warm_ms => 200, window_ms => 1500}}.
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(Settings) ->
-    [#{nodes => 3, contenders => [beamway, lanes, lanes_copies], directions => [forward], measure => fun(Cluster) -> measure(Cluster, Settings) end}].
+    [#{nodes => 3, contenders => [beamway, teleport], directions => [forward], measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
 measure(#{members := [One | _]} = Cluster, #{warm_ms := WarmMs, window_ms := Ms}) ->
     [_, Second, Third] = Names = beamway_bench_nodes:names(Cluster),
-    Way = beamway_bench_lanes:open(Cluster, Names),
+    Way = beamway_bench_messages:open(Cluster, Names),
     _ = beamway_bench_nodes:all(Cluster, ?MODULE, start, [Way]),
     maps:from_list([{key(Use, Bytes), beamway_bench_nodes:call(One, ?MODULE, rounds, [Way, {Second, Third}, {Use, Bytes}, {WarmMs, Ms}], WarmMs + Ms + 2 * ?ANSWER_MS)}
                     || Bytes <- ?SIZES, Use <- ?USES]).
@@ -42,12 +42,12 @@ words(whole) -> "all of it read".
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{}) ->
     [#{name => iolist_to_binary(["references_", atom_to_list(Use), "_", beamway_bench:size_text(Bytes)]), unit => <<"us">>, better => lower, key => key(Use, Bytes),
-       contender => lanes, baselines => [lanes_copies, beamway]} || Bytes <- ?SIZES, Use <- ?USES].
+       contender => teleport, baselines => [beamway]} || Bytes <- ?SIZES, Use <- ?USES].
 
 %% ---- on the nodes ----
 
 %% @doc The process that uses what comes.
--spec start(beamway_bench_lanes:way()) -> ok.
+-spec start(beamway_bench_messages:way()) -> ok.
 start(Way) ->
     whereis(?MODULE) =/= undefined orelse register(?MODULE, spawn(fun() -> user(Way) end)),
     ok.
@@ -55,27 +55,32 @@ start(Way) ->
 user(Way) ->
     receive
         {{forward, Third}, From, Binary} -> send(Way, {?MODULE, Third}, {part, From, Binary});
-        {Use, From, Binary} -> send(Way, From, {used, used(Use, Binary)})
+        {Use, From, Binary} -> send(Way, From, {used, used(Use, opened(Binary))})
     end,
     user(Way).
+
+opened(Binary) when is_binary(Binary) -> Binary;
+opened(Handle) ->
+    {ok, Binary} = teleport:open(Handle),
+    Binary.
 
 used(part, Binary) -> erlang:crc32(binary:part(Binary, byte_size(Binary) div 2, ?PART_BYTES));
 used(whole, Binary) -> erlang:crc32(Binary).
 
 send(stock, To, Message) -> To ! Message, ok;
-send(lane, To, Message) -> ok = teleport:send(To, Message, #{timeout => ?ANSWER_MS, class => bulk}).
+send(teleport, To, Message) -> ok = teleport:send(To, Message, #{timeout => ?ANSWER_MS}).
 
 %% @doc Microseconds from sending to the answer, on average.
--spec rounds(beamway_bench_lanes:way(), {node(), node()}, {forward | part | whole, Bytes :: pos_integer()}, {WarmMs :: pos_integer(), Ms :: pos_integer()}) -> float().
+-spec rounds(beamway_bench_messages:way(), {node(), node()}, {forward | part | whole, Bytes :: pos_integer()}, {WarmMs :: pos_integer(), Ms :: pos_integer()}) -> float().
 rounds(Way, {Second, Third}, {Use, Bytes}, {WarmMs, Ms}) ->
     Plain = rand:bytes(Bytes),
-    Binary = case Way of lane -> teleport:binary(Plain); stock -> Plain end,
+    Binary = case Way of teleport -> teleport:share(Plain); stock -> Plain end,
     {Asked, Last} = case Use of forward -> {{forward, Third}, part}; _ -> {Use, Use} end,
     Round = fun() ->
                     ok = send(Way, {?MODULE, Second}, {Asked, self(), Binary}),
                     receive {used, Used} -> Used after ?ANSWER_MS -> error({no_answer, Second}) end
             end,
-    true = Round() =:= used(Last, Binary),
+    true = Round() =:= used(Last, Plain),
     _ = repeated(Round, WarmMs),
     repeated(Round, Ms).
 

@@ -40,33 +40,24 @@ fitting(#{workers := Workers, nodes := Nodes} = Settings) ->
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(#{nodes := Nodes} = Settings) ->
-    [#{nodes => Nodes, contenders => [tcp, unix, beamway, beamway_tcp, lanes, lanes_tcp], directions => [forward],
+    [#{nodes => Nodes, contenders => [tcp, unix, beamway, beamway_tcp, teleport], directions => [forward],
        measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
 measure(#{contender := #{name := Name}, members := Members} = Cluster, #{workers := Workers, rounds := Rounds}) ->
     Names = beamway_bench_nodes:names(Cluster),
     Next = lists:zip(Members, tl(Names) ++ [hd(Names)]),
-    Way = beamway_bench_lanes:open(Cluster, []),
-    _ = [beamway_bench_nodes:call(Member, beamway_bench_lanes, start_ring, [Way, To]) || {Member, To} <- Next],
-    Unprimed = unprimed(Way, Name, Next, Workers),
+    Way = beamway_bench_messages:open(Cluster, []),
+    _ = [beamway_bench_nodes:call(Member, beamway_bench_messages, start_ring, [Way, To]) || {Member, To} <- Next],
     Best = fun(Count, Kind) -> lists:max([round_trip(Way, Name, Next, {Count, Kind}) || _ <- lists:seq(1, Rounds)]) end,
     Plain = [{Count, Best(Count, plain)} || Count <- Workers],
     %% Who has no blocks brings round what there is.
-    Blocks = case Name of lanes -> [{Count, Best(Count, block)} || Count <- Workers]; _ -> Plain end,
-    maps:from_list(Unprimed ++ [{key(Count, Kind), Figure} || {Kind, Figures} <- [{plain, Plain}, {block, Blocks}], {Count, Figure} <- Figures]).
-
-%% The first ring opens the lanes; on nodes that are kept it has been before.
-unprimed(stock, _, _, _) -> [];
-unprimed(lane, Name, Next, Workers) ->
-    Count = hd([W || W <- Workers, W > 1] ++ Workers),
-    Figure = {<<(key(Count, plain))/binary, ", not primed">>, round_trip(lane, Name, Next, {Count, plain})},
-    _ = [ok = beamway_bench_nodes:call(Member, beamway_bench_lanes, prime, [[To]]) || {Member, To} <- Next],
-    [Figure].
+    Blocks = case Name of teleport -> [{Count, Best(Count, block)} || Count <- Workers]; _ -> Plain end,
+    maps:from_list([{key(Count, Kind), Figure} || {Kind, Figures} <- [{plain, Plain}, {block, Blocks}], {Count, Figure} <- Figures]).
 
 round_trip(Way, Name, Next, {Workers, Kind}) ->
     Nodes = length(Next),
     Start = erlang:monotonic_time(microsecond),
-    Times = lists:append(beamway_bench_nodes:each([{Member, beamway_bench_lanes, ring, [Way, {To, Nodes}, {Workers, ?BYTES, Kind}]} || {Member, To} <- Next], 120000)),
+    Times = lists:append(beamway_bench_nodes:each([{Member, beamway_bench_messages, ring, [Way, {To, Nodes}, {Workers, ?BYTES, Kind}]} || {Member, To} <- Next], 120000)),
     Elapsed = erlang:monotonic_time(microsecond) - Start,
     beamway_bench:note("ring: ~ts, ~b workers, ~ts: ~ts us; mean ~.3f s",
                        [Name, Workers, Kind, lists:join(" ", [integer_to_list(Us) || Us <- Times]), lists:sum(Times) / length(Times) / 1.0e6]),
@@ -77,9 +68,8 @@ key(Workers, Kind) -> iolist_to_binary([io_lib:format("10 MB round the ring, ~b 
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{workers := Workers}) ->
-    lists:append([[metric("ring_w", Count, lanes, [tcp, unix, beamway]), metric("ring_tcp_w", Count, lanes_tcp, [tcp, beamway_tcp]),
-                   (metric("ring_blocks_w", Count, lanes, [tcp, beamway]))#{key := key(Count, block)},
-                   (metric("ring_unprimed_w", Count, lanes, []))#{key := <<(key(Count, plain))/binary, ", not primed">>}] || Count <- Workers]).
+    lists:append([[metric("ring_w", Count, beamway, [tcp, unix]), metric("ring_tcp_w", Count, beamway_tcp, [tcp]),
+                   (metric("ring_blocks_w", Count, teleport, [tcp, beamway]))#{key := key(Count, block)}] || Count <- Workers]).
 
 metric(Name, Count, Contender, Baselines) ->
     #{name => iolist_to_binary([Name, integer_to_list(Count)]), unit => <<"MB/s">>, better => higher, key => key(Count, plain),

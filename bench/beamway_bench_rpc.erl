@@ -87,7 +87,7 @@ directions(Count, quick) when Count > 2 -> [forward];
 directions(_, _) -> [forward, reverse].
 
 measure(Cluster, Count, #{sizes := Sizes} = Settings) ->
-    _ = beamway_bench_lanes:open(Cluster, beamway_bench_nodes:names(Cluster)),
+    _ = beamway_bench_messages:open(Cluster, beamway_bench_nodes:names(Cluster)),
     maps:from_list(lists:append([measure_size(Cluster, Count, Size, Settings) || Size <- Sizes])).
 
 measure_size(#{contender := #{name := Name}} = Cluster, Count, Size, #{kind := Kind, callers := Callers} = Settings) ->

@@ -37,7 +37,7 @@ console(Member, Port) ->
         {error, Text} -> error({no_console, Text})
     end.
 
-%% @doc Work that leaves most of a processor alone: calls, lanes with small and large messages, leases, requests.
+%% @doc Work that leaves most of a processor alone: calls, small and large messages, leases, requests.
 -spec begin_work(node(), [node(), ...], inet:port_number()) -> ok.
 begin_work(Own, Names, Port) ->
     _ = [{ok, _} = application:ensure_all_started(App) || App <- [placement, teleport]],
@@ -64,8 +64,8 @@ calls(Other) ->
 %% @private
 -spec messages([node()], binary()) -> no_return().
 messages(Others, Large) ->
-    _ = [tried(fun() -> teleport:send({demo_sink, Other}, Message, #{class => Class, timeout => 1000}) end)
-         || Other <- Others, {Class, Message} <- [{bulk, Large}, {normal, hello}, {control, hello}]],
+    _ = [tried(fun() -> teleport:send({demo_sink, Other}, Message, #{timeout => 1000}) end)
+         || Other <- Others, Message <- [Large, hello]],
     pause(100 + rand:uniform(300)),
     messages(Others, Large).
 

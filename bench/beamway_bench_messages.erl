@@ -1,20 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The half of the benchmarks of lanes that runs inside the nodes: the ring of the library that this one follows, callers of
+%% @doc The half of the benchmarks of messages that runs inside the nodes: the ring of the library that teleport follows, callers of
 %% a server, senders of messages, paced streams of large messages, and a heartbeat beside them.
 %%
-%% Every message goes by `stock' (`!', gen_server:call) or by `lane' (teleport), and everything else is the same. `direct' is for calls alone:
-%% those of teleport, by the distribution.
--module(beamway_bench_lanes).
+%% Every message goes by `stock' (`!', gen_server:call) or by `teleport', and everything else is the same.
+-module(beamway_bench_messages).
 
--export([open/2, start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_load/4, done/0, stop/0, heartbeat/4, planned_calls/3,
-         prime/1]).
+-export([open/2, start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_load/4, done/0, stop/0, heartbeat/4, planned_calls/3]).
 -export_type([way/0, load/0, payload/0]).
 
--type way() :: stock | lane | direct.
+-type way() :: stock | teleport.
 -type payload() :: {binary, Bytes :: pos_integer()} | {list, Bytes :: pos_integer()} | {map, Keys :: pos_integer()}.
 %% A list of pairs of some 25 bytes each in the external format.
--type load() :: call | {message | cast, payload(), Batch :: pos_integer(), Open :: pos_integer()}.
-%% Calls of the server; or messages or casts to the sink, which confirms each batch. Each sender has at most so many batches open.
+-type load() :: call | {message | cast | cast_name, payload(), Batch :: pos_integer(), Open :: pos_integer()}.
+%% Calls of the server; or messages or casts to the sink, by its pid or name, which confirms each batch. Each sender has at most so many batches open.
 
 -define(RING, beamway_bench_ring).
 -define(SERVER, beamway_bench_server).
@@ -22,23 +20,20 @@
 -define(KEEPER, beamway_bench_keeper).
 -define(ANSWER_MS, 60000).
 
-send(Way, Dest, Message) -> send(Way, Dest, Message, normal).
-
-send(stock, Dest, Message, _Class) -> Dest ! Message, ok;
-send(lane, Dest, Message, Class) -> ok = teleport:send(Dest, Message, #{timeout => ?ANSWER_MS, class => Class}).
+send(stock, Dest, Message) -> Dest ! Message, ok;
+send(teleport, Dest, Message) -> teleport:send(Dest, Message).
 
 cast(stock, Dest, Request) -> Dest ! {'$gen_cast', Request}, ok;
-cast(lane, Dest, Request) -> ok = teleport:cast(Dest, Request).
+cast(teleport, Dest, Request) -> ok = teleport:cast(Dest, Request).
 
 call(stock, Server, Request) -> gen_server:call(Server, Request, ?ANSWER_MS);
 call(_, Server, Request) -> teleport:call(Server, Request, ?ANSWER_MS).
 
-%% @doc Where the contender uses lanes: starts the application in all nodes of the cluster and opens the lanes to these.
+%% @doc Starts the application in all nodes of the cluster where the contender uses it.
 -spec open(beamway_bench_nodes:cluster(), [node()]) -> way().
-open(#{contender := #{name := Name}} = Cluster, Nodes) ->
+open(#{contender := #{name := Name}} = Cluster, _) ->
     Way = beamway_bench_contender:way(Name),
-    _ = [beamway_bench_nodes:all(Cluster, ?MODULE, Step, Args)
-         || {Step, Args, Ways} <- [{start, [], [lane, direct]}, {prime, [Nodes], [lane]}], lists:member(Way, Ways)],
+    _ = [beamway_bench_nodes:all(Cluster, ?MODULE, start, []) || Way =:= teleport],
     Way.
 
 %% @doc Starts the application.
@@ -46,11 +41,6 @@ open(#{contender := #{name := Name}} = Cluster, Nodes) ->
 start() ->
     {ok, _} = application:ensure_all_started(teleport),
     ok.
-
-%% @doc Opens the lanes to these nodes.
--spec prime([node()]) -> ok.
-prime(Nodes) ->
-    lists:foreach(fun(Node) -> ok = teleport:prime(Node, ?ANSWER_MS) end, Nodes -- [node()]).
 
 %% ---- the ring ----
 
@@ -68,10 +58,15 @@ started(Name, Fun) ->
 
 pass_on(Way, Next) ->
     receive
-        {1, Worker, Binary} -> send(Way, Worker, {round, byte_size(Binary)});
-        {Left, Worker, Binary} -> send(Way, {?RING, Next}, {Left - 1, Worker, Binary})
+        {Left, Worker, Shared} when is_tuple(Shared) ->
+            {ok, Binary} = teleport:open(Shared),
+            passed(Way, Next, Left, Worker, teleport:share(Binary, ?ANSWER_MS), Binary);
+        {Left, Worker, Binary} -> passed(Way, Next, Left, Worker, Binary, Binary)
     end,
     pass_on(Way, Next).
+
+passed(Way, _, 1, Worker, _, Binary) -> send(Way, Worker, {round, byte_size(Binary)});
+passed(Way, Next, Left, Worker, Passed, _) -> send(Way, {?RING, Next}, {Left - 1, Worker, Passed}).
 
 %% The exit reason is how the result travels.
 -dialyzer({nowarn_function, ring/3}).
@@ -79,15 +74,14 @@ pass_on(Way, Next) ->
 -spec ring(way(), {Next :: node(), Nodes :: pos_integer()}, {Workers :: pos_integer(), Bytes :: pos_integer(), plain | block}) -> [pos_integer()].
 ring(Way, {Next, Nodes}, {Workers, Bytes, Kind}) ->
     Plain = binary:copy(<<"r">>, Bytes),
-    Binary = case Kind of plain -> Plain; block -> teleport:binary(Plain) end,
-    Each = [spawn_monitor(fun() -> exit({took, once_round(Way, Next, Nodes, Binary)}) end) || _ <- lists:seq(1, Workers)],
+    Binary = case Kind of plain -> Plain; block -> teleport:share(Plain) end,
+    Each = [spawn_monitor(fun() -> exit({took, once_round(Way, Next, Nodes, Bytes, Binary)}) end) || _ <- lists:seq(1, Workers)],
     [receive
          {'DOWN', Monitor, process, Pid, {took, Us}} -> Us;
          {'DOWN', Monitor, process, Pid, Reason} -> error({ring_broken, Reason})
      end || {Pid, Monitor} <- Each].
 
-once_round(Way, Next, Nodes, Binary) ->
-    Bytes = byte_size(Binary),
+once_round(Way, Next, Nodes, Bytes, Binary) ->
     Start = erlang:monotonic_time(microsecond),
     ok = send(Way, {?RING, Next}, {Nodes, self(), Binary}),
     receive {round, Bytes} -> erlang:monotonic_time(microsecond) - Start
@@ -161,7 +155,7 @@ stream(Way, Node, Binary, Count, EveryUs) ->
 
 stream(Way, Node, Binary, Count, EveryUs, Due) ->
     receive after max(0, (Due - erlang:monotonic_time(microsecond)) div 1000) -> ok end,
-    ok = send(Way, {?SINK, Node}, {self(), Binary}, bulk),
+    ok = send(Way, {?SINK, Node}, {self(), Binary}),
     receive taken -> ok after ?ANSWER_MS -> exit(no_answer) end,
     ok = counters:add(Count, 1, 1),
     %% A stream that is late does not catch up: the pace is a limit.
@@ -182,7 +176,7 @@ start_load(Way, Node, call, Processes) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
     keep(kill, lists:duplicate(Processes, fun(Count) -> call_loop(Way, Server, Count) end));
 start_load(Way, Node, {Kind, What, Batch, Open}, Processes) ->
-    Sink = erpc:call(Node, erlang, whereis, [?SINK]),
+    Sink = case Kind of cast_name -> {?SINK, Node}; _ -> erpc:call(Node, erlang, whereis, [?SINK]) end,
     Payload = payload(What),
     Send = {Kind, Way, Sink},
     keep(finish, lists:duplicate(Processes, fun(Count) -> send_loop(Send, Payload, {Batch, Open}, 0, Count) end)).
@@ -208,7 +202,7 @@ send_batch(Send, Payload, Left) ->
     send_batch(Send, Payload, Left - 1).
 
 send_one({message, Way, Sink}, Message) -> send(Way, Sink, Message);
-send_one({cast, Way, Sink}, Request) -> cast(Way, Sink, Request).
+send_one({_, Way, Sink}, Request) -> cast(Way, Sink, Request).
 
 %% Linked with its processes: when one fails, whoever asks the keeper next also fails.
 keep(Ending, Bodies) ->
@@ -263,6 +257,8 @@ ask(What) ->
 heartbeat(Way, Node, PauseMs, Ms) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
     Beat = binary:copy(<<"h">>, 64),
+    %% What a program does that must not wait behind bulk. Of stock distribution there is nothing to ask for.
+    _ = [ok = apply(beamway, class, [control]) || code:ensure_loaded(beamway) =:= {module, beamway}, erlang:function_exported(beamway, class, 1)],
     beats(Way, Server, Beat, PauseMs, erlang:monotonic_time(millisecond) + Ms, []).
 
 beats(Way, Server, Beat, PauseMs, Deadline, Acc) ->
@@ -300,4 +296,4 @@ planned_call(Way, Server, Beat, Due) ->
     {Ref, Monitor}.
 
 beat(stock, Server, Beat) -> gen_server:call(Server, Beat, ?ANSWER_MS);
-beat(lane, Server, Beat) -> teleport:call(Server, Beat, ?ANSWER_MS, #{class => control}).
+beat(teleport, Server, Beat) -> teleport:call(Server, Beat, ?ANSWER_MS).
