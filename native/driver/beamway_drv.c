@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The port driver: a port is one link to one peer: a distribution controller once
- * erlang:setnode/3 has got it, or a lane (lane.h). apps/beamway/src/beamway_port.erl is its only
- * user and documents the commands. Every callback runs under the port lock; nothing here waits and
- * nothing logs.
+ * The port driver: a port is one link to one peer, and a distribution controller once
+ * erlang:setnode/3 has got it. apps/beamway/src/beamway_port.erl is its only user and documents the
+ * commands. Every callback runs under the port lock; nothing here waits and nothing logs.
  */
 
 #include <stdio.h>
@@ -16,7 +15,6 @@
 #include "closing.h"
 #include "establish.h"
 #include "job.h"
-#include "lane.h"
 #include "pump.h"
 #include "reply.h"
 #include "rounds.h"
@@ -46,7 +44,6 @@ enum {
 typedef struct {
     bw_pump_t pump;
     establish_t establish; /* until there is a link: how it comes to be */
-    lane_t lane;           /* if the port is one */
     bool active;           /* the link is read */
     /* The port has one timer. It is for the first of these that holds. */
     bool is_closing;        /* it still has something to say */
@@ -94,7 +91,7 @@ static unsigned long ms_until(int64_t at_ms)
 static void cancel_flush(bw_port_t *self)
 {
     if (!self->timer_is_to_flush || !self->rounds.is_apart || self->pump.is_unflushed ||
-        self->is_cut || self->is_closing || lane_owns_timer(&self->lane))
+        self->is_cut || self->is_closing)
         return;
     self->timer_is_to_flush = false;
     if (self->check_is_due)
@@ -109,7 +106,7 @@ static void check_later(bw_port_t *self)
     const bw_carrier_t *ops = self->pump.link->ops;
     bw_link_stats_t stats;
 
-    if (self->check_is_due || lane_owns_timer(&self->lane) ||
+    if (self->check_is_due ||
         (ops->has_spare && !ops->has_spare(self->pump.link)))
         return;
     ops->stats(self->pump.link, &stats);
@@ -120,8 +117,7 @@ static void check_later(bw_port_t *self)
 /* A link that takes nothing more ends, whether the VM tells of it or not. After whatever writes. */
 static void end_if_cut(bw_port_t *self)
 {
-    if (!self->active || self->is_cut || self->is_closing || self->lane.is_on ||
-        !pump_is_cut(&self->pump))
+    if (!self->active || self->is_cut || self->is_closing || !pump_is_cut(&self->pump))
         return;
     self->is_cut = true;
     driver_set_timer(self->pump.port, 0);
@@ -145,10 +141,6 @@ static void fail(bw_port_t *self)
 {
     const char *reason = self->pump.reason;
 
-    if (self->lane.is_on) {
-        lane_fail(&self->lane);
-        return;
-    }
     if (!reason)
         reason = reason_of_link(self);
     driver_failure_atom(self->pump.port, (char *)(reason ? reason : "beamway_link_corrupt"));
@@ -202,19 +194,13 @@ static bool command_activate(bw_port_t *self, uint64_t poll_us, uint64_t sender_
     return (!self->pump.is_packets || pump_expose(&self->pump)) && activate(self);
 }
 
-static bool command_lane_open(bw_port_t *self, const char *data, size_t len, reply_t *reply)
-{
-    return !self->active && lane_open(&self->lane, data, len, reply) &&
-           (!self->lane.is_on || activate(self));
-}
-
 static bool command_packets(bw_port_t *self, const char *data, size_t len, reply_t *reply)
 {
     bw_link_t *link = self->pump.link;
     bw_error_t error = {0};
     bw_status_t status;
 
-    if (!link || !link->ops->put_back || self->active || self->lane.is_on)
+    if (!link || !link->ops->put_back || self->active)
         return false;
     status = link->ops->put_back(link, data, len, &error);
     reply_status(reply, status, &error);
@@ -228,7 +214,7 @@ static bool flush(bw_port_t *self)
 {
     if (self->pump.is_unflushed)
         bw_round_ends(&self->rounds, self->pump.frames_out, self->pump.frames_in, bw_now_us());
-    return self->lane.is_on ? lane_flush(&self->lane) : pump_flush(&self->pump);
+    return pump_flush(&self->pump);
 }
 
 /* After whatever may have sent; as fail(), last. */
@@ -248,14 +234,6 @@ static bool command_flush(bw_port_t *self)
 
     if (!self->pump.link)
         return false;
-    if (self->lane.is_on) {
-        self->lane.is_flush_asked = false;
-        if (flush(self))
-            cancel_flush(self);
-        else
-            fail(self);
-        return true;
-    }
     (void)pump_defer(&self->pump);
     self->senders.flusher = driver_caller(self->pump.port);
     self->senders.has_flusher = true;
@@ -272,7 +250,7 @@ static bool command_senders(bw_port_t *self, unsigned int command, const char *d
 {
     bool is_sound;
 
-    if (!self->pump.link || self->lane.is_on ||
+    if (!self->pump.link ||
         !senders_command(&self->senders, command, data, len, reply, &is_sound))
         return false;
     after_drain(self, is_sound);
@@ -362,8 +340,7 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_CLASSES:
         return command_senders(self, command, data, len, reply);
     case COMMAND_LOOK:
-        return self->lane.is_on ? lane_look(&self->lane, reply)
-                                : self->active && command_look(self, reply);
+        return self->active && command_look(self, reply);
     case COMMAND_USE:
         return !self->pump.link && establish_use(&self->establish, data, len, reply);
     case COMMAND_LISTEN:
@@ -374,19 +351,6 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         return len == 0 && command_step(self, reply);
     case COMMAND_PROBE:
         return establish_probe(&self->establish, data, len, reply);
-    case COMMAND_LANE_OPEN:
-        return command_lane_open(self, data, len, reply);
-    case COMMAND_LANE_CREDIT:
-        return lane_credit(&self->lane, data, len);
-    case COMMAND_LANE_ASK:
-        return lane_ask(&self->lane, reply);
-    case COMMAND_LANE_CLOSE:
-        return lane_close(&self->lane);
-    case COMMAND_LANE_STATS:
-        lane_stats(&self->lane, reply);
-        return true;
-    case COMMAND_LANE_ATTEND:
-        return lane_attend(&self->lane, data, len);
     default:
         return false;
     }
@@ -406,7 +370,6 @@ static ErlDrvData drv_start(ErlDrvPort port, char *command)
         .establish.port = port,
         .flush_atom = driver_mk_atom("flush"),
     };
-    self->lane = (lane_t){.pump = &self->pump, .guard = -1};
     senders_init(&self->senders, &self->pump);
     set_port_control_flags(port, PORT_CONTROL_FLAG_BINARY);
     return (ErlDrvData)self;
@@ -423,8 +386,6 @@ static void drv_stop(ErlDrvData data)
     if (self->pump.link)
         close_link(self->pump.port, self->pump.link, self->active || self->establish.is_selected);
     pump_stop_polling(&self->pump);
-    /* After the link: whoever sees the guard's end finds everything in the ring. */
-    lane_stop(&self->lane);
     driver_free(self);
 }
 
@@ -445,12 +406,6 @@ static bool flush_soon(bw_port_t *self)
 
     if (!self->pump.is_unflushed)
         return true;
-    if (self->lane.is_on) {
-        if (lane_sends_at_once(&self->lane, bw_rounds_are_lone(&self->rounds)))
-            return flush(self);
-        set_flush(self, FLUSH_MS);
-        return true;
-    }
     if (!self->is_flush_asked)
         bw_rounds_forget(&self->rounds, bw_now_us());
     if (!self->senders.has_flusher || bw_rounds_are_single(&self->rounds))
@@ -482,7 +437,6 @@ static void drv_outputv(ErlDrvData data, ErlIOVec *ev)
     }
     senders_tell(&self->senders);
     check_later(self);
-    lane_written(&self->lane);
     end_if_cut(self);
 }
 
@@ -499,10 +453,6 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
     bw_port_t *self = (bw_port_t *)data;
     wake_result_t result;
 
-    if (self->lane.guard >= 0 && event == (ErlDrvEvent)(intptr_t)self->lane.guard) {
-        lane_guard(&self->lane);
-        return;
-    }
     if (!self->active) {
         establish_tell(&self->establish);
         return;
@@ -511,10 +461,6 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
         result = pump_ready(&self->pump, false);
     else
         result = pump_wake(&self->pump);
-    if (self->lane.is_on) {
-        lane_after(&self->lane, result);
-        return;
-    }
     senders_tell(&self->senders);
     if (result == WAKE_LOOKING)
         call_poller(self);
@@ -568,8 +514,7 @@ static void drv_flush(ErlDrvData data)
 {
     bw_port_t *self = (bw_port_t *)data;
 
-    if (!self->lane.is_on)
-        pump_finish(&self->pump);
+    pump_finish(&self->pump);
     close_later(self);
 }
 
@@ -625,9 +570,7 @@ static void drv_timeout(ErlDrvData data)
         self->timer_is_to_flush = false;
     else
         self->check_is_due = false;
-    if (lane_owns_timer(&self->lane))
-        lane_timeout(&self->lane);
-    else if (is_to_flush)
+    if (is_to_flush)
         flush_timeout(self);
     else
         check_timeout(self);

@@ -10,33 +10,24 @@
 #include "../link/link.h"
 #include "../link/spin.h"
 #include "join.h"
-#include "parts.h"
 #include "pending.h"
 
 /*
  * Moves frames between the VM and a link, both ways. All calls are made under the port lock.
  *
- * Out: a frame goes straight into the ring if it fits. Of the distribution what does not fit waits
- * by reference, and the scheduler lets small signals pass the fragments of large ones; the VM's
- * queue holds a byte then, so that the VM asks before it closes the port. Of a lane it waits in the
- * VM's queue (never more than one frame, because the port is busy from then on), and the port stays
- * busy until half the ring is free. In: a frame is copied once, out of the peer's reach, before the
- * VM decodes it: small ones that stand together into one binary, others each into its own, the
- * largest while they arrive; its memory grows as they do.
- *
- * The port of a distribution controller gives whatever comes. That of a lane gives frames only as
- * long as its owner's credit lasts, and leaves the rest in the ring; an empty frame is one, too;
- * and a lane that closes says so by a last word.
+ * Out: a frame goes straight into the ring if it fits. What does not fit waits by reference, and
+ * the scheduler lets small signals pass the fragments of large ones; the VM's queue holds a byte
+ * then, so that the VM asks before it closes the port. In: a frame is copied once, out of the
+ * peer's reach, before the VM decodes it: small ones that stand together into one binary, others
+ * each into its own, the largest while they arrive; its memory grows as they do.
  */
 typedef struct {
     ErlDrvPort port;
     bw_link_t *link;    /* NULL until a link is made */
-    uint64_t half_ring; /* bytes of room at which the port is not busy any more; of a lane that
-                           closes, the whole ring: its peer answers the last word by closing */
+    uint64_t half_ring; /* bytes of room at which the port is not busy any more */
     uint64_t ring_bytes;
     bool busy; /* what we last told the VM */
 
-    /* Of the distribution. */
     bw_scheduler_t scheduler;    /* frames that wait for room */
     bw_pending_list_t under_way; /* those that go next; a part of the first may be out */
     uint64_t first_bytes;        /* of first fragments in the scheduler */
@@ -52,7 +43,7 @@ typedef struct {
 
     bw_joins_t joins;       /* signals that come in in fragments */
     ErlDrvBinary *gathered; /* where a frame goes that is arriving in pieces, or NULL */
-    int whole;              /* which of `joins` or `parts` that is, -1: the frame is all of it */
+    int join;               /* which of `joins` that is, -1: the frame is all of it */
     uint64_t gathered_from; /* the place of the frame's first byte in it */
     uint64_t gathered_len;  /* bytes of the frame so far */
     uint64_t gathered_end;  /* when it is all there, without the padding */
@@ -68,19 +59,8 @@ typedef struct {
     bool is_packets;   /* frames are packets, as every Erlang node sends them over TCP */
     bool is_deferred;  /* the link is: what is committed waits for pump_flush */
     bool is_unflushed; /* something has gathered that pump_flush has yet to send */
-    bool is_lane;
-    bool is_paused;       /* there is a frame, but no credit for it: not read until pump_credit */
-    bool has_run_out;     /* the credit has just been used up: the owner must be told */
-    bool input_drained;   /* the last reading has left nothing, or half a frame */
-    bool discards_input;  /* what comes is thrown away, and needs no credit */
-    bool discards_output; /* what shall go out is thrown away, and counted in `lost` */
-    bool has_end;         /* the peer has said its last word */
-    bool said_end;        /* we have */
-    uint32_t largest;     /* bytes of a frame that may come in on a lane */
-    bw_parts_t parts;     /* binaries that come in on it in many frames */
-    int64_t credit_frames, credit_bytes; /* what may still be given to the owner */
-    uint64_t lost;                       /* bytes of frames that were thrown away */
-    const char *reason;                  /* of PUMP_FAILED, if it is not the link that failed */
+    bool input_drained; /* the last reading has left nothing, or half a frame */
+    const char *reason; /* of PUMP_FAILED, if it is not the link that failed */
 
     bw_spin_t spin;
     bool spinning; /* the poller looks: the link is not armed for reading */
@@ -142,43 +122,23 @@ bool pump_watch(bw_pump_t *pump, bool *again_p);
 /* Whether the VM suspends a sender that was asked about. False: as of pump_send. */
 bool pump_answer(bw_pump_t *pump, uint64_t key, bw_answer_t answer, bool *is_held_p);
 
-/* The port closes, which is not a lane: sends what it can now. The VM's queue is empty when all is
+/* The port closes: sends what it can now. The VM's queue is empty when all is
  * out, then or later. */
 void pump_finish(bw_pump_t *pump);
 
 /* Frees what waits, and empties the VM's queue. */
 void pump_drop(bw_pump_t *pump);
 
-/* A lane's last word goes out behind everything else. False: the link is corrupt. */
-bool pump_end(bw_pump_t *pump);
-
-/* Takes nothing more from senders; is busy until all that was taken is out of the ring. What comes
- * is thrown away (`deaf`), or stays in the ring. After pump_end. */
-void pump_close(bw_pump_t *pump, bool deaf);
-
-/* Throws away what is queued, and from now on whatever shall go out: nobody reads it any more. */
-void pump_mute(bw_pump_t *pump);
-
-/* Bytes of frames that were taken and that the peer is not known to have taken, headers included.
- */
-uint64_t pump_unreleased(const bw_pump_t *pump);
-
 /* ---- pump_in.c: from the link to the VM ---- */
 
 typedef enum {
     PUMP_IDLE,   /* everything there is has been read */
     PUMP_MORE,   /* the budget of this call is used up */
-    PUMP_PAUSED, /* the credit is used up */
-    PUMP_ENDED,  /* the peer's last word has been read */
     PUMP_FAILED  /* the link is of no use any more: fail the port */
 } pump_result_t;
 
 /* Reads up to the budget of one call and gives the frames to the VM. */
 pump_result_t pump_receive(bw_pump_t *pump);
-
-/* The port is a lane from now on; it has no credit. Frames that begin with the mark are parts, of
- * binaries of at most `largest_whole` bytes; 0: there is no mark. */
-void pump_be_lane(bw_pump_t *pump, uint32_t largest, uint8_t mark, uint32_t largest_whole);
 
 /* Frees what a half-received frame holds. */
 void pump_reset(bw_pump_t *pump);
@@ -219,8 +179,5 @@ void pump_stop_polling(bw_pump_t *pump);
 
 /* The poller looks once. */
 wake_result_t pump_look(bw_pump_t *pump);
-
-/* A lane may give so much more to its owner: reads what is there, if it was paused. */
-wake_result_t pump_credit(bw_pump_t *pump, int64_t frames, int64_t bytes);
 
 #endif

@@ -5,11 +5,8 @@
 
 #include "../link/frame.h"
 
-/* Frames above this are gathered while they arrive, so that both sides copy at the same time. */
-#define GATHER_BYTES (256 * 1024)
-
-/* Half a frame above this is gathered too. Below it stays in the ring until it is whole, which
- * must leave the producer more than the half ring that it may be waiting for. */
+/* Half a frame above this is gathered while it arrives. Below it stays in the ring until it is
+ * whole, which must leave the producer more than the half ring that it may be waiting for. */
 #define GATHER_PART_BYTES (BW_RING_MIN_BYTES / 16)
 
 /* So much memory a frame gets at first, however large it says to be. */
@@ -30,15 +27,6 @@ static bw_frame_state_t parse(const bw_pump_t *pump, const uint8_t *at, size_t a
                             : bw_frame_parse(at, avail, frame_p);
 }
 
-static void use_credit(bw_pump_t *pump, uint64_t len)
-{
-    if (!pump->is_lane || pump->discards_input)
-        return;
-    pump->credit_frames--;
-    pump->credit_bytes -= (int64_t)len;
-    pump->has_run_out = !has_credit(pump);
-}
-
 /* A frame, or the rest of it behind `head` bytes, will be copied into a binary as it arrives. */
 static void gather_into(bw_pump_t *pump, ErlDrvBinary *binary, const bw_frame_t *frame, size_t head)
 {
@@ -46,7 +34,7 @@ static void gather_into(bw_pump_t *pump, ErlDrvBinary *binary, const bw_frame_t 
     pump->gathered_from = pump->gathered_len = 0;
     pump->gathered_end = frame->len - head;
     pump->gathered_size = frame->size - frame->head - head;
-    pump->whole = -1;
+    pump->join = -1;
 }
 
 /* What came cannot be kept: a reason of its own, the peer has done nothing wrong. */
@@ -67,20 +55,6 @@ static bool start_gathering(bw_pump_t *pump, const bw_frame_t *frame)
     return true;
 }
 
-static bool start_part(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *head)
-{
-    int whole = bw_parts_place(&pump->parts, head, frame->len);
-
-    if (whole == BW_PARTS_NO_MEMORY)
-        pump->reason = "enomem";
-    if (whole < 0)
-        return false;
-    gather_into(pump, pump->parts.wholes[whole].binary, frame, BW_PART_HEAD_BYTES);
-    pump->gathered_from = pump->parts.wholes[whole].len;
-    pump->whole = whole;
-    return true;
-}
-
 /* Begins to take the next or the first fragment of a signal that is joined. False: it is not. */
 static bool start_fragment(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *head,
                            size_t *head_bytes_p)
@@ -95,16 +69,14 @@ static bool start_fragment(bw_pump_t *pump, const bw_frame_t *frame, const uint8
     *head_bytes_p = is_first ? 0 : BW_FRAGMENT_HEAD_BYTES;
     gather_into(pump, pump->joins.joins[index].binary, frame, *head_bytes_p);
     pump->gathered_from = pump->joins.joins[index].len;
-    pump->whole = index;
+    pump->join = index;
     return true;
 }
 
 /* False: it is a signal of the distribution, and the VM cannot read it. */
-static bool hand_over(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary,
-                      ErlDrvSizeT offset, ErlDrvSizeT len)
+static bool hand_over(bw_pump_t *pump, ErlDrvBinary *binary, ErlDrvSizeT offset, ErlDrvSizeT len)
 {
-    if (pump->discards_input ||
-        driver_output_binary(pump->port, head, head_len, binary, offset, len) >= 0 || pump->is_lane)
+    if (driver_output_binary(pump->port, NULL, 0, binary, offset, len) >= 0)
         return true;
     pump->reason = "beamway_signal_corrupt";
     return false;
@@ -113,15 +85,14 @@ static bool hand_over(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrvB
 static bool hand_over_joined(bw_pump_t *pump, int index)
 {
     bw_joined_t joined = bw_join_take(&pump->joins, index);
-    bool is_read = hand_over(pump, NULL, 0, joined.binary, joined.offset, joined.len);
+    bool is_read = hand_over(pump, joined.binary, joined.offset, joined.len);
 
     driver_free_binary(joined.binary);
     return is_read;
 }
 
 /* The same, behind what must go to the VM first. */
-static bool give(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary,
-                 ErlDrvSizeT offset, ErlDrvSizeT len)
+static bool give(bw_pump_t *pump, ErlDrvBinary *binary, ErlDrvSizeT offset, ErlDrvSizeT len)
 {
     const uint8_t *frame = (const uint8_t *)binary->orig_bytes + offset;
     int first;
@@ -129,15 +100,13 @@ static bool give(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrvBinary
     while ((first = bw_join_ahead_of(&pump->joins, frame, len)) >= 0)
         if (!hand_over_joined(pump, first))
             return false;
-    return hand_over(pump, head, head_len, binary, offset, len);
+    return hand_over(pump, binary, offset, len);
 }
 
-static bool give_whole(bw_pump_t *pump, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary)
+static bool give_whole(bw_pump_t *pump, ErlDrvBinary *binary)
 {
-    ErlDrvSizeT len = (ErlDrvSizeT)binary->orig_size;
-    bool is_read = give(pump, head, head_len, binary, 0, len);
+    bool is_read = give(pump, binary, 0, (ErlDrvSizeT)binary->orig_size);
 
-    use_credit(pump, (uint64_t)len);
     driver_free_binary(binary);
     return is_read;
 }
@@ -151,7 +120,7 @@ static bool finish_fragment(bw_pump_t *pump, int index, uint64_t bytes)
     if (!bw_join_advance(&pump->joins, index, bytes))
         return true;
     joined = bw_join_take(&pump->joins, index);
-    is_read = give(pump, NULL, 0, joined.binary, joined.offset, joined.len);
+    is_read = give(pump, joined.binary, joined.offset, joined.len);
     driver_free_binary(joined.binary);
     return is_read;
 }
@@ -165,23 +134,10 @@ static bool give_small(bw_pump_t *pump, ErlDrvBinary *run, size_t offset, uint32
                     : -1;
 
     if (index < 0)
-        return give(pump, NULL, 0, run, (ErlDrvSizeT)offset, len);
+        return give(pump, run, (ErlDrvSizeT)offset, len);
     memcpy(bw_join_gap(&pump->joins, index), frame + BW_FRAGMENT_HEAD_BYTES,
            len - BW_FRAGMENT_HEAD_BYTES);
     return finish_fragment(pump, index, len - BW_FRAGMENT_HEAD_BYTES);
-}
-
-static bool finish_part(bw_pump_t *pump)
-{
-    bw_whole_t *whole = &pump->parts.wholes[pump->whole];
-    char head[5] = {(char)pump->parts.mark};
-
-    whole->len += pump->gathered_end;
-    if (whole->len < (uint64_t)whole->binary->orig_size)
-        return true;
-    for (int i = 0; i < 4; i++)
-        head[1 + i] = (char)(whole->number >> (24 - 8 * i));
-    return give_whole(pump, head, sizeof head, bw_parts_take(&pump->parts, pump->whole));
 }
 
 /* How much of the frame there is memory for; without its padding. */
@@ -225,10 +181,8 @@ static bool advance(bw_pump_t *pump, size_t n)
     if (pump->gathered_len < pump->gathered_size)
         return grow(pump);
     pump->gathered = NULL;
-    if (pump->whole < 0)
-        return give_whole(pump, NULL, 0, binary);
-    return pump->is_lane ? finish_part(pump)
-                         : finish_fragment(pump, pump->whole, pump->gathered_end);
+    return pump->join < 0 ? give_whole(pump, binary)
+                          : finish_fragment(pump, pump->join, pump->gathered_end);
 }
 
 /* Takes what of the frame is in the span, at most `most`, as far as there is memory for it.
@@ -265,43 +219,16 @@ static bw_status_t gather_directly(bw_pump_t *pump, size_t most, size_t *used_p)
 
 void pump_reset(bw_pump_t *pump)
 {
-    if (pump->gathered && pump->whole < 0)
+    if (pump->gathered && pump->join < 0)
         driver_free_binary(pump->gathered);
     pump->gathered = NULL;
     bw_joins_free(&pump->joins);
-    bw_parts_free(&pump->parts);
-}
-
-/* Known from the header on: what is refused need not come. */
-static bool is_too_large(bw_pump_t *pump, const bw_frame_t *frame)
-{
-    if (!pump->is_lane || frame->len <= pump->largest)
-        return false;
-    pump->reason = "beamway_frame_too_large";
-    return true;
-}
-
-/* What this kind of frame is to this kind of port. MORE: it can be read. */
-static pump_result_t judge(bw_pump_t *pump, const bw_frame_t *frame)
-{
-    if (!pump->is_lane)
-        return frame->kind == BW_FRAME_END ? PUMP_FAILED : PUMP_MORE;
-    pump->has_end = frame->kind == BW_FRAME_END;
-    return pump->has_end ? PUMP_ENDED : has_credit(pump) ? PUMP_MORE : PUMP_PAUSED;
-}
-
-/* A lane's frame that is whole, to the VM, which only copies it. */
-static void deliver(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at)
-{
-    if (!pump->discards_input)
-        driver_output(pump->port, (char *)(uintptr_t)(at + frame->head), frame->len);
-    use_credit(pump, frame->len);
 }
 
 /* Whether a frame goes with others that follow it. */
-static bool begins_run(const bw_pump_t *pump, const bw_frame_t *frame, size_t avail)
+static bool begins_run(const bw_frame_t *frame, size_t avail)
 {
-    return !pump->is_lane && frame->len <= RUN_FRAME_BYTES && avail >= frame->size;
+    return frame->len <= RUN_FRAME_BYTES && avail >= frame->size;
 }
 
 /* Copies the first bytes of the span, and gives the VM the whole frames in the copy. *used_p: their
@@ -320,8 +247,7 @@ static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, 
     copy = (const uint8_t *)run->orig_bytes;
     memcpy(run->orig_bytes, at, len);
     while (is_read && budget->frames > 0 &&
-           parse(pump, copy + used, len - used, &frame) == BW_FRAME_WHOLE &&
-           frame.kind != BW_FRAME_END) {
+           parse(pump, copy + used, len - used, &frame) == BW_FRAME_WHOLE) {
         if (frame.kind == BW_FRAME_DATA)
             is_read = give_small(pump, run, used + frame.head, frame.len);
         used += frame.size;
@@ -341,41 +267,27 @@ static void read_head(const uint8_t *at, const bw_frame_t *frame, uint8_t *head,
         head[i] = ((const volatile uint8_t *)at)[frame->head + i];
 }
 
-/* So many bytes at most tell what a frame is. */
-#define HEAD_BYTES BW_FRAGMENT_HEAD_BYTES
-_Static_assert(HEAD_BYTES >= BW_PART_HEAD_BYTES, "a part's head is longer");
-
 /* Whether so much of a frame is there that it can be begun. */
 static bool can_begin(const bw_frame_t *frame, size_t avail)
 {
     return avail >= frame->size ||
-           (frame->len > GATHER_PART_BYTES && avail >= frame->head + HEAD_BYTES);
+           (frame->len > GATHER_PART_BYTES && avail >= frame->head + BW_FRAGMENT_HEAD_BYTES);
 }
 
 /* Begins to take a frame that is there, at least in part. *used_p: its bytes done with. */
 static pump_result_t begin_frame(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at,
-                                 size_t avail, size_t *used_p)
+                                 size_t *used_p)
 {
-    uint8_t head[HEAD_BYTES] = {0};
+    uint8_t head[BW_FRAGMENT_HEAD_BYTES] = {0};
     size_t head_bytes = 0;
 
-    if (!pump->is_lane || pump->parts.mark != 0)
-        read_head(at, frame, head, bw_least(frame->len, HEAD_BYTES));
-    if (pump->is_lane && bw_part_is_one(&pump->parts, head, frame->len)) {
-        *used_p = frame->head + BW_PART_HEAD_BYTES;
-        return start_part(pump, frame, head) ? PUMP_MORE : PUMP_FAILED;
-    }
-    if (!pump->is_lane && start_fragment(pump, frame, head, &head_bytes)) {
+    read_head(at, frame, head, bw_least(frame->len, sizeof head));
+    if (start_fragment(pump, frame, head, &head_bytes)) {
         *used_p = frame->head + head_bytes;
         return PUMP_MORE;
     }
-    if (!pump->is_lane || avail < frame->size || frame->len > GATHER_BYTES) {
-        *used_p = frame->head;
-        return start_gathering(pump, frame) ? PUMP_MORE : PUMP_FAILED;
-    }
-    deliver(pump, frame, at);
-    *used_p = frame->size;
-    return PUMP_MORE;
+    *used_p = frame->head;
+    return start_gathering(pump, frame) ? PUMP_MORE : PUMP_FAILED;
 }
 
 /* Takes a run of frames, a frame, or what there is of one; at most `most` bytes of one that was
@@ -384,7 +296,6 @@ static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail,
                                budget_t *budget, size_t *used_p)
 {
     bw_frame_state_t state;
-    pump_result_t result;
     bw_frame_t frame;
 
     *used_p = 0;
@@ -394,20 +305,15 @@ static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail,
         return gather(pump, at, avail, most, used_p) ? PUMP_MORE : PUMP_FAILED;
     }
     state = parse(pump, at, avail, &frame);
-    if (state == BW_FRAME_CORRUPT || (state != BW_FRAME_SHORT && is_too_large(pump, &frame)))
+    if (state == BW_FRAME_CORRUPT)
         return PUMP_FAILED;
     if (state == BW_FRAME_SHORT || !can_begin(&frame, avail))
         return PUMP_IDLE;
-    result = judge(pump, &frame);
-    if (result == PUMP_ENDED)
-        *used_p = frame.size;
-    if (result != PUMP_MORE)
-        return result;
-    if (begins_run(pump, &frame, avail))
+    if (begins_run(&frame, avail))
         return give_run(pump, at, avail, budget, used_p);
     pump->frames_in++;
     budget->frames--;
-    return begin_frame(pump, &frame, at, avail, used_p);
+    return begin_frame(pump, &frame, at, used_p);
 }
 
 /* Reads frames from a span. *used_p: bytes done with. IDLE: the rest, if any, is half a frame. */
@@ -465,7 +371,6 @@ pump_result_t pump_receive_within(bw_pump_t *pump, budget_t *budget)
     pump_result_t result = receive_pieces(pump, budget);
 
     pump->input_drained = result == PUMP_IDLE;
-    pump->is_paused = result == PUMP_PAUSED;
     return result;
 }
 
@@ -474,12 +379,4 @@ pump_result_t pump_receive(bw_pump_t *pump)
     budget_t budget = full_budget();
 
     return pump_receive_within(pump, &budget);
-}
-
-void pump_be_lane(bw_pump_t *pump, uint32_t largest, uint8_t mark, uint32_t largest_whole)
-{
-    pump->is_lane = true;
-    pump->largest = largest;
-    pump->parts.mark = mark;
-    pump->parts.largest = largest_whole;
 }

@@ -33,17 +33,6 @@ static inline budget_t full_budget(void)
 /* A large frame is published in pieces of this size. */
 #define PUBLISH_BYTES (128 * 1024)
 
-/* Whether the next frame may be given to the owner. The last one may use up more bytes than there
- * are, else a frame that is larger than what a lane's owner grants at once would never come. */
-static inline bool has_credit(const bw_pump_t *pump)
-{
-    return !pump->is_lane || pump->discards_input ||
-           (pump->credit_frames > 0 && pump->credit_bytes > 0);
-}
-
-/* From here on a carrier's own way past the ring is worth a system call. */
-#define DIRECT_BYTES (32 * 1024)
-
 /* ---- pump_out.c ---- */
 
 /* Whether there is cause to call pump_drain_queue. */
@@ -57,8 +46,6 @@ static inline bool pump_has_output(const bw_pump_t *pump)
  * False: the link is corrupt. */
 bool pump_drain_queue(bw_pump_t *pump);
 
-void pump_set_busy(bw_pump_t *pump, bool busy);
-
 /* So many bytes were committed, or written past the ring: they may have to be flushed. */
 static inline void pump_committed(bw_pump_t *pump, uint64_t bytes)
 {
@@ -68,14 +55,7 @@ static inline void pump_committed(bw_pump_t *pump, uint64_t bytes)
     pump->unflushed_bytes = pump->is_unflushed ? pump->unflushed_bytes + bytes : 0;
 }
 
-/* pump_flush of a lane. */
-bool pump_flush_lane(bw_pump_t *pump);
-
-/* ---- pump_dist.c: of the distribution ---- */
-
 void pump_start_frames(bw_pump_t *pump);
-bool pump_send_frame(bw_pump_t *pump, ErlIOVec *ev);
-bool pump_drain_frames(bw_pump_t *pump);
 
 /* ---- pump_wake.c ---- */
 

@@ -5,90 +5,50 @@
 
 #include "../link/frame.h"
 
-#define DIRECT_VECTORS 64
+/*
+ * Frames of the distribution on their way out. While nothing waits a small one goes straight into
+ * the ring. What finds no room, and whatever comes after it, waits in the scheduler, which says
+ * what goes next. Below the scheduler little may wait: a window of the ring, or what the socket
+ * takes.
+ */
 
-static const char zeros[8];
+/* Bytes in the ring at which fragments wait above it, so that there is something to overtake. When
+ * nothing has passed fragments for a while, four times as many: while the peer reads half of them,
+ * a node that sleeps wakes. */
+#define WINDOW_BYTES ((uint64_t)256 * 1024)
+#define WIDE 4
 
-/* A place in a vector of bytes, so that a long vector is walked once. */
-typedef struct {
-    const SysIOVec *iov;
-    int count;
-    size_t offset; /* in iov[0] */
-} cursor_t;
+/* From here on a carrier's own way past the ring is worth a system call. */
+#define DIRECT_BYTES (32 * 1024)
 
-/* Copies the next `len` bytes, or passes them by if `to` is NULL; past the end of the vector
- * nothing is written: that is padding. */
-static void copy_next(cursor_t *cursor, uint8_t *to, size_t len)
-{
-    while (cursor->count > 0 && len > 0) {
-        size_t n = bw_least(cursor->iov->iov_len - cursor->offset, len);
+/* A socket is offered so much in one call, since each makes the peer's kernel and the peer work,
+ * too. What it does not take can be overtaken no more. */
+#define BATCH_BYTES ((uint64_t)512 * 1024)
+#define BATCH_VECTORS 64
 
-        if (to) {
-            memcpy(to, (const uint8_t *)cursor->iov->iov_base + cursor->offset, n);
-            to += n;
-        }
-        len -= n;
-        cursor->offset += n;
-        if (cursor->offset == cursor->iov->iov_len) {
-            cursor->iov++;
-            cursor->count--;
-            cursor->offset = 0;
-        }
-    }
-}
+/* Frames that are no fragments may wait, in all, for room: a few if the ring is full of their kind,
+ * more if it is fragments that they wait for. */
+#define FEW_BYTES ((uint64_t)64 * 1024)
+#define SMALL_BYTES ((uint64_t)1024 * 1024)
 
-/* Gives the carrier what it takes without a copy, within the budget. */
-static bw_status_t put_directly(bw_link_t *link, cursor_t *cursor, uint64_t *done_p)
-{
-    struct iovec vector[DIRECT_VECTORS];
-    size_t bytes = 0, taken, offset = cursor->offset;
-    bw_status_t status;
-    int count = 0;
+/* From here on the peer is watched. It has stalled if so many watches in a row find that it has
+ * taken nothing. Over a network its word comes once in a round trip. */
+#define WATCH_BYTES ((uint64_t)1024 * 1024)
+#define QUIET_WATCHES 2
+#define QUIET_WATCHES_FAR 10
 
-    while (count < cursor->count && count < DIRECT_VECTORS && bytes < BUDGET_BYTES) {
-        const SysIOVec *from = &cursor->iov[count];
-        size_t n = bw_least(from->iov_len - offset, BUDGET_BYTES - bytes);
+/* Less may gather than anybody is held for, because pump_flush reports no senders. */
+_Static_assert(BATCH_BYTES <= BW_SCHEDULER_SENDER_BYTES / 2, "a release may be lost");
 
-        vector[count++] = (struct iovec){.iov_base = from->iov_base + offset, .iov_len = n};
-        bytes += n;
-        offset = 0;
-    }
-    status = link->ops->write(link, vector, count, &taken);
-    copy_next(cursor, NULL, taken);
-    *done_p = taken;
-    return status;
-}
+/* So often may room come between our last write and our arming in one call. */
+#define ROUNDS 4
 
-/* Copies and publishes as much of `total` bytes as there is room for, within the budget; *done_p
- * says how much. */
-static bw_status_t put_iov(bw_pump_t *pump, const SysIOVec *iov, int count, uint64_t total,
-                           uint64_t *done_p)
-{
-    cursor_t cursor = {.iov = iov, .count = count};
-    bw_link_t *link = pump->link;
-    bw_status_t status = BW_OK;
-    uint64_t done = 0;
+/* What a fragment begins with (dist_frame.h). */
+#define VERSION 131
+#define HEADER_FIRST 69
+#define HEADER_REST 70
 
-    if (link->ops->write && total >= DIRECT_BYTES)
-        status = put_directly(link, &cursor, &done);
-    while (status == BW_OK && done < total && done < BUDGET_BYTES) {
-        uint64_t want = bw_least(total - done, PUBLISH_BYTES);
-        bw_span_t span;
-
-        status = link->ops->reserve(link, want, &span);
-        if (status != BW_OK)
-            break;
-        want = bw_least(want, span.len);
-        copy_next(&cursor, span.base, want);
-        link->ops->commit(link, want);
-        done += want;
-    }
-    pump_committed(pump, done);
-    *done_p = done;
-    return status;
-}
-
-void pump_set_busy(bw_pump_t *pump, bool busy)
+static void set_busy(bw_pump_t *pump, bool busy)
 {
     if (pump->busy != busy) {
         pump->busy = busy;
@@ -96,136 +56,480 @@ void pump_set_busy(bw_pump_t *pump, bool busy)
     }
 }
 
-static bool drain_queue(bw_pump_t *pump)
+static bool is_waiting(const bw_pump_t *pump)
 {
-    int count = 0;
-    SysIOVec *iov = driver_peekq(pump->port, &count);
-    uint64_t done, total = driver_sizeq(pump->port);
-    bw_status_t status = put_iov(pump, iov, count, total, &done);
+    return pump->under_way.first || pump->scheduler.counts.frames > 0;
+}
 
-    if (status == BW_CORRUPT)
-        return false;
-    if (done > 0)
-        driver_deq(pump->port, done);
-    status = pump->link->ops->arm_write(pump->link, pump->half_ring);
-    if (status == BW_AGAIN) {
-        if (driver_sizeq(pump->port) == 0)
-            pump_set_busy(pump, false);
-        else
-            pump->link->ops->wake_self(pump->link);
+/* A socket: while something waits the ring is empty, and the system says when there is room. */
+static bool is_socket(const bw_pump_t *pump)
+{
+    return pump->is_deferred && pump->link->ops->write;
+}
+
+/* Fragments wait for the next ones, or for pump_flush. */
+static bool is_gathering(const bw_pump_t *pump)
+{
+    return is_socket(pump) && !pump->under_way.first && pump->scheduler.counts.frames > 0 &&
+           pump->scheduler.counts.bytes < BATCH_BYTES;
+}
+
+uint64_t pump_queued(const bw_pump_t *pump)
+{
+    return pump->scheduler.counts.bytes + pump->under_way.bytes;
+}
+
+/* The VM asks us before it closes a port whose queue is not empty: so one byte is in it. */
+static bool put_token(bw_pump_t *pump)
+{
+    char token = 0;
+
+    if (!pump->has_token)
+        pump->has_token = driver_enq(pump->port, &token, 1) >= 0;
+    return pump->has_token;
+}
+
+/* ---- to the link ---- */
+
+/* What stands in the ring goes out; what the system does not take waits in front of all else. */
+static bw_status_t flush(bw_pump_t *pump)
+{
+    SysIOVec iov;
+    ErlIOVec ev = {.vsize = 1, .iov = &iov};
+    bw_pending_t *frame;
+    bw_span_t rest;
+
+    if (!pump->is_unflushed)
+        return BW_OK;
+    pump->is_unflushed = false;
+    pump->unflushed_bytes = 0;
+    pump->link->ops->flush(pump->link, &rest);
+    if (rest.len == 0)
+        return BW_OK;
+    iov = (SysIOVec){.iov_base = (char *)rest.base, .iov_len = rest.len};
+    ev.size = rest.len;
+    frame = bw_pending_keep(&ev, rest.len);
+    if (!frame)
+        return BW_LIMIT;
+    bw_pending_prepend(&pump->under_way, frame);
+    return BW_OK;
+}
+
+static void commit(bw_pump_t *pump, uint64_t bytes)
+{
+    pump->link->ops->commit(pump->link, bytes);
+    pump_committed(pump, bytes);
+}
+
+/* Copies a whole frame into the ring. AGAIN: it is large, or there is no room. */
+static bw_status_t stage(bw_pump_t *pump, const SysIOVec *iov, int count, uint64_t size)
+{
+    bw_link_t *link = pump->link;
+    bw_status_t status;
+    bw_span_t span;
+    uint8_t *to;
+
+    if (size >= (link->ops->write ? DIRECT_BYTES : PUBLISH_BYTES))
+        return BW_AGAIN;
+    status = link->ops->reserve(link, size, &span);
+    if (status != BW_OK || span.len < size)
+        return status == BW_OK ? BW_AGAIN : status;
+    to = span.base;
+    for (int i = 0; i < count; i++) {
+        memcpy(to, iov[i].iov_base, iov[i].iov_len);
+        to += iov[i].iov_len;
     }
-    return status != BW_CORRUPT;
+    commit(pump, size);
+    return BW_OK;
+}
+
+static bw_status_t copy_under_way(bw_pump_t *pump, uint64_t *moved_p)
+{
+    struct iovec vector[BATCH_VECTORS];
+    uint64_t want = bw_least(pump->under_way.bytes, PUBLISH_BYTES), copied = 0;
+    bw_span_t span;
+    bw_status_t status = pump->link->ops->reserve(pump->link, want, &span);
+    int count;
+
+    if (status != BW_OK)
+        return status;
+    count = bw_pending_gather(&pump->under_way, vector, BATCH_VECTORS, bw_least(want, span.len));
+    for (int i = 0; i < count; i++) {
+        memcpy(span.base + copied, vector[i].iov_base, vector[i].iov_len);
+        copied += vector[i].iov_len;
+    }
+    bw_pending_advance(&pump->under_way, copied);
+    commit(pump, copied);
+    *moved_p = copied;
+    return copied >= DIRECT_BYTES ? flush(pump) : BW_OK;
+}
+
+/* What is large, and whatever waits for a socket, goes from where it stands. Where that cannot be,
+ * or if the connection is cut, it goes by the ring. */
+static bw_status_t move_under_way(bw_pump_t *pump, uint64_t *moved_p)
+{
+    struct iovec vector[BATCH_VECTORS];
+    bw_link_t *link = pump->link;
+    bw_status_t status;
+    size_t taken;
+    int count;
+
+    if (!link->ops->write || (!is_socket(pump) && pump->under_way.bytes < DIRECT_BYTES))
+        return copy_under_way(pump, moved_p);
+    count = bw_pending_gather(&pump->under_way, vector, BATCH_VECTORS, BUDGET_BYTES);
+    status = link->ops->write(link, vector, count, &taken);
+    if (status == BW_OK && taken == 0)
+        return copy_under_way(pump, moved_p);
+    bw_pending_advance(&pump->under_way, taken);
+    *moved_p = taken;
+    return status;
+}
+
+static uint64_t window(const bw_pump_t *pump)
+{
+    return pump->unpassed_bytes < PUMP_UNPASSED_BYTES
+               ? pump->window
+               : bw_least(WIDE * pump->window, pump->half_ring);
+}
+
+static void note_passing(bw_pump_t *pump, const bw_scheduled_t *frame)
+{
+    const bw_pending_t *pending = frame->user;
+
+    if (pending->is_bulk)
+        pump->unpassed_bytes += frame->bytes;
+    else if (pump->scheduler.counts.continuation_bytes > 0)
+        pump->unpassed_bytes = 0;
+}
+
+/* Whether a fragment may go into the ring. */
+static bool is_window_open(bw_pump_t *pump)
+{
+    uint64_t wanted = pump->ring_bytes - window(pump);
+    bw_span_t span;
+
+    return is_socket(pump) ||
+           (pump->link->ops->reserve(pump->link, wanted, &span) == BW_OK && span.len >= wanted);
+}
+
+/* Bytes that wait for room and belong to no large message. */
+static uint64_t small_bytes(const bw_pump_t *pump)
+{
+    const bw_scheduler_counts_t *counts = &pump->scheduler.counts;
+
+    return bw_least(counts->ready_bytes,
+                    counts->bytes - counts->continuation_bytes - pump->first_bytes);
+}
+
+/* Takes from the scheduler what goes next. False: nothing may. */
+static bool take_next(bw_pump_t *pump)
+{
+    uint64_t batch = is_socket(pump) ? BATCH_BYTES : 1;
+
+    while (pump->under_way.bytes < batch && pump->scheduler.counts.frames > 0 &&
+           (small_bytes(pump) > 0 || is_window_open(pump))) {
+        bw_scheduled_t *frame = bw_scheduler_take(&pump->scheduler);
+
+        if (frame->kind == BW_DIST_FIRST)
+            pump->first_bytes -= frame->bytes;
+        note_passing(pump, frame);
+        bw_pending_append(&pump->under_way, frame->user);
+    }
+    return pump->under_way.first;
+}
+
+/* ---- how much may wait ---- */
+
+/* What the peer is known to have taken of all that went out. */
+static uint64_t taken(const bw_pump_t *pump)
+{
+    bw_link_stats_t stats = {0};
+
+    pump->link->ops->stats(pump->link, &stats);
+    return stats.bytes_out - stats.unreleased;
+}
+
+/* Fragments alone do not make the port busy, because their senders are held one by one. It is busy
+ * while the VM is asked whether it suspends a sender, and while the peer takes nothing. */
+static bool shall_be_busy(const bw_pump_t *pump)
+{
+    const bw_scheduler_counts_t *counts = &pump->scheduler.counts;
+    const bw_pending_t *next = pump->under_way.first;
+    uint64_t small = small_bytes(pump) + (next && !next->is_bulk ? pump->under_way.bytes : 0);
+    bool has_bulk = counts->continuation_bytes + pump->first_bytes + pump->under_way.bulk > 0;
+
+    if (counts->asked > 0 || pump->is_stalled)
+        return true;
+    if (!pump->busy)
+        return counts->bytes > BW_SCHEDULER_ALL_BYTES ||
+               small > (has_bulk ? SMALL_BYTES : FEW_BYTES);
+    if (counts->bytes > BW_SCHEDULER_ALL_BYTES / 4 * 3)
+        return true;
+    return !has_bulk || small > SMALL_BYTES / 2;
+}
+
+/* Room at which we go on. */
+static uint64_t room_to_await(const bw_pump_t *pump)
+{
+    return is_waiting(pump) && !pump->under_way.first && pump->window < pump->half_ring
+               ? pump->ring_bytes - window(pump) / 2
+               : pump->half_ring;
+}
+
+static void set_stalled(bw_pump_t *pump, bool is_stalled)
+{
+    pump->is_stalled = is_stalled;
+    bw_scheduler_hold_nobody(&pump->scheduler, is_stalled);
+}
+
+/* Moves what may go, within the budget, and arms for room if more waits. */
+static bw_status_t drain(bw_pump_t *pump)
+{
+    uint64_t budget = BUDGET_BYTES;
+
+    for (int round = 0; round < ROUNDS && budget > 0; round++) {
+        bw_status_t status = is_socket(pump) ? flush(pump) : BW_OK;
+
+        while (status == BW_OK && budget > 0 && take_next(pump)) {
+            uint64_t moved = 0;
+
+            status = move_under_way(pump, &moved);
+            budget -= bw_least(budget, moved);
+            if (pump->is_stalled && moved > 0)
+                set_stalled(pump, false);
+        }
+        if (status != BW_OK && status != BW_AGAIN)
+            return status;
+        set_busy(pump, shall_be_busy(pump));
+        if (!is_waiting(pump) && !pump->busy)
+            return BW_OK;
+        if (budget == 0)
+            break;
+        status = pump->link->ops->arm_write(pump->link, room_to_await(pump));
+        if (status != BW_AGAIN)
+            return status;
+        if (!is_waiting(pump)) {
+            set_busy(pump, false);
+            return BW_OK;
+        }
+    }
+    pump->link->ops->wake_self(pump->link);
+    return BW_OK;
+}
+
+/* Ends each way out. What waits for room has the peer woken, and a port that closes has no time. */
+static bool settle(bw_pump_t *pump, bw_status_t status)
+{
+    if (status == BW_OK &&
+        (is_waiting(pump) || pump->is_closing || pump->unflushed_bytes >= PUMP_GATHERED_BYTES)) {
+        bool had_under_way = pump->under_way.first;
+
+        status = flush(pump);
+        if (status == BW_OK && !had_under_way && pump->under_way.first)
+            status = drain(pump);
+    }
+    if (status == BW_LIMIT)
+        pump->reason = "enomem";
+    if (status != BW_OK)
+        return false;
+    pump_poll(pump);
+    if (pump->is_closing && !is_waiting(pump) && pump->has_token) {
+        pump->has_token = false;
+        driver_deq(pump->port, 1);
+    }
+    return true;
 }
 
 bool pump_drain_queue(bw_pump_t *pump)
 {
-    return pump->is_lane ? drain_queue(pump) : pump_drain_frames(pump);
+    bw_status_t status = drain(pump);
+
+    if (status == BW_OK) /* nobody is asked to: the poller may have called, for room */
+        status = flush(pump);
+    return settle(pump, status);
 }
 
-/* Queues what of the frame is not in the ring yet; `pad` bytes belong to it that ev has not. */
-static bool queue_rest(bw_pump_t *pump, ErlIOVec *ev, uint64_t done, uint64_t pad)
+bool pump_flush(bw_pump_t *pump)
 {
-    uint64_t skip = bw_least(done, ev->size);
+    bool had_under_way = pump->under_way.first;
+    bw_status_t status = flush(pump);
 
-    if (driver_enqv(pump->port, ev, skip) < 0 ||
-        driver_enq(pump->port, (char *)(uintptr_t)zeros, pad - (done - skip)) < 0)
-        return false;
-    pump_set_busy(pump, true);
-    return drain_queue(pump);
+    if (status == BW_OK && !had_under_way && (pump->under_way.first || is_gathering(pump)))
+        status = drain(pump);
+    return settle(pump, status);
 }
 
 /* ---- from the VM ---- */
 
-bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
+static bool is_fragment(const ErlIOVec *ev)
+{
+    uint8_t head[2] = {0};
+    size_t have = 0;
+
+    for (int i = 1; i < ev->vsize && have < sizeof head; i++)
+        for (size_t at = 0; at < ev->iov[i].iov_len && have < sizeof head; at++)
+            head[have++] = (uint8_t)ev->iov[i].iov_base[at];
+    return head[0] == VERSION && (head[1] == HEADER_FIRST || head[1] == HEADER_REST);
+}
+
+static uint64_t put_header(const bw_pump_t *pump, uint8_t *at, uint64_t len)
+{
+    if (pump->is_packets) {
+        bw_put(at, len, BW_PACKET_HEADER_BYTES);
+        return BW_PACKET_HEADER_BYTES;
+    }
+    bw_frame_put_header(at, len > 0 ? BW_FRAME_DATA : BW_FRAME_TICK, (uint32_t)len);
+    return BW_FRAME_HEADER_BYTES;
+}
+
+static bw_status_t keep(bw_pump_t *pump, const ErlIOVec *ev, uint64_t size, bool is_bulk)
+{
+    bw_pending_t *frame = bw_pending_keep(ev, size);
+
+    if (!frame)
+        return BW_LIMIT;
+    frame->is_bulk = is_bulk;
+    if (!put_token(pump) || !bw_scheduler_put(&pump->scheduler, &frame->scheduled, frame->iov + 1,
+                                              frame->count - 2, size)) {
+        bw_pending_free(frame);
+        return BW_LIMIT;
+    }
+    if (frame->scheduled.kind == BW_DIST_FIRST)
+        pump->first_bytes += size;
+    return BW_OK;
+}
+
+/* The scheduler has to know of all fragments, and of what waits. */
+static bool send_frame(bw_pump_t *pump, ErlIOVec *ev)
 {
     uint8_t header[BW_FRAME_HEADER_BYTES];
-    uint64_t size, done = 0;
+    uint64_t len = ev->size, size;
+    bool is_full = pump->under_way.first, is_bulk = is_fragment(ev);
+    bw_status_t status;
 
-    if (ev->size == 0 && !pump->is_lane)
+    ev->iov[0].iov_base = (char *)header;
+    ev->iov[0].iov_len = put_header(pump, header, len);
+    ev->size += ev->iov[0].iov_len;
+    size = pump->is_packets ? ev->size : bw_frame_size((uint32_t)len);
+    pump->frames_out++;
+    if (!is_bulk && !is_waiting(pump) && stage(pump, ev->iov, ev->vsize, size) == BW_OK)
+        return pump->unflushed_bytes < PUMP_GATHERED_BYTES || settle(pump, BW_OK);
+    status = keep(pump, ev, size, is_bulk);
+    if (status == BW_OK && is_full)
+        set_busy(pump, shall_be_busy(pump));
+    else if (status == BW_OK && is_bulk && is_gathering(pump))
+        return pump->is_unflushed = true;
+    else if (status == BW_OK)
+        status = drain(pump);
+    return settle(pump, status);
+}
+
+bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
+{
+    if (ev->size == 0)
         return pump_tick(pump);
     if (ev->size > BW_FRAME_MAX_BYTES) { /* its length would be cut off in the header */
         pump->reason = "beamway_frame_too_large";
         return false;
     }
-    if (!pump->is_lane)
-        return pump_send_frame(pump, ev);
-    size = bw_frame_size((uint32_t)ev->size);
-    if (pump->discards_output) {
-        pump->lost += size;
-        return true;
-    }
-    bw_frame_put_header(header, ev->size > 0 ? BW_FRAME_DATA : BW_FRAME_TICK, (uint32_t)ev->size);
-    ev->iov[0].iov_base = (char *)header;
-    ev->iov[0].iov_len = sizeof header;
-    ev->size += sizeof header;
-    pump->frames_out++;
-    if (driver_sizeq(pump->port) == 0 &&
-        put_iov(pump, ev->iov, ev->vsize, size, &done) == BW_CORRUPT)
-        return false;
-    return done == size || queue_rest(pump, ev, done, size - ev->size);
+    return send_frame(pump, ev);
 }
 
-/* ---- of a lane ---- */
-
-/* What the system does not take stays in the ring, and goes when there is room. */
-bool pump_flush_lane(bw_pump_t *pump)
-{
-    if (!pump->is_unflushed)
-        return true;
-    pump->is_unflushed = false;
-    pump->unflushed_bytes = 0;
-    return pump->link->ops->arm_write(pump->link, 0) != BW_CORRUPT;
-}
-
-bool pump_end(bw_pump_t *pump)
+bool pump_tick(bw_pump_t *pump)
 {
     uint8_t header[BW_FRAME_HEADER_BYTES];
-    SysIOVec iov = {.iov_base = (char *)header, .iov_len = sizeof header};
-    uint64_t done = 0;
+    SysIOVec tick = {.iov_base = (char *)header};
+    bw_status_t status;
 
-    if (pump->discards_output)
+    if (is_waiting(pump))
         return true;
-    pump->said_end = true;
-    bw_frame_put_header(header, BW_FRAME_END, 0);
-    if (driver_sizeq(pump->port) == 0 && put_iov(pump, &iov, 1, sizeof header, &done) == BW_CORRUPT)
+    tick.iov_len = put_header(pump, header, 0);
+    status = stage(pump, &tick, 1, tick.iov_len);
+    pump->frames_out += status == BW_OK;
+    return pump_flush(pump) && status != BW_CORRUPT;
+}
+
+/* ---- a peer that takes nothing ---- */
+
+bool pump_begins_watch(bw_pump_t *pump)
+{
+    if (pump->is_watched || pump->scheduler.counts.bytes <= WATCH_BYTES)
         return false;
-    if (done == sizeof header)
-        return true;
-    if (driver_enq(pump->port, (char *)header + done, sizeof header - done) < 0)
-        return false;
-    pump_set_busy(pump, true);
-    return drain_queue(pump);
+    pump->taken_at_watch = taken(pump);
+    pump->quiet_watches = 0;
+    return pump->is_watched = true;
 }
 
-void pump_close(bw_pump_t *pump, bool deaf)
+static int most_quiet(const bw_pump_t *pump)
 {
-    pump->discards_output = true;
-    pump->discards_input = deaf;
-    pump->credit_frames = pump->credit_bytes = 0;
-    pump->half_ring *= 2;
-    pump_set_busy(pump, true);
+    bool is_near = pump->link->ops->caps & BW_CAP_SHARED_RINGS;
+
+    return is_near ? QUIET_WATCHES : QUIET_WATCHES_FAR;
 }
 
-void pump_mute(bw_pump_t *pump)
+bool pump_watch(bw_pump_t *pump, bool *again_p)
 {
-    uint64_t queued = driver_sizeq(pump->port);
+    uint64_t now = taken(pump);
 
-    pump->discards_output = true;
-    pump->lost += queued;
-    if (queued > 0)
-        driver_deq(pump->port, queued);
-    pump_set_busy(pump, false);
+    pump->quiet_watches = now == pump->taken_at_watch ? pump->quiet_watches + 1 : 0;
+    pump->taken_at_watch = now;
+    *again_p = pump->is_watched = is_waiting(pump);
+    set_stalled(pump, pump->is_watched && pump->quiet_watches >= most_quiet(pump));
+    return pump_drain_queue(pump);
 }
 
-uint64_t pump_unreleased(const bw_pump_t *pump)
+bool pump_answer(bw_pump_t *pump, uint64_t key, bw_answer_t answer, bool *is_held_p)
 {
-    bw_link_stats_t stats;
-    uint64_t bytes;
+    *is_held_p = bw_scheduler_answer(&pump->scheduler, key, answer);
+    return pump_drain_queue(pump);
+}
 
-    pump->link->ops->stats(pump->link, &stats);
-    bytes = stats.unreleased + driver_sizeq(pump->port);
-    /* a last word is the last thing in there, and no frame of anybody */
-    if (pump->said_end)
-        bytes -= bw_least(bytes, BW_FRAME_HEADER_BYTES);
-    return bytes + pump->lost;
+/* ---- begin and end ---- */
+
+bool pump_defer(bw_pump_t *pump)
+{
+    const bw_carrier_t *ops = pump->link->ops;
+
+    if (ops->defer && !pump->is_deferred &&
+        (!(ops->caps & BW_CAP_KERNEL_BUFFERS) || put_token(pump))) {
+        pump->is_deferred = true;
+        ops->defer(pump->link);
+    }
+    return pump->is_deferred;
+}
+
+void pump_be_packets(bw_pump_t *pump)
+{
+    pump->is_packets = pump_defer(pump);
+}
+
+void pump_start_frames(bw_pump_t *pump)
+{
+    /* Where both see one ring, room is told by the byte; elsewhere half the ring at a time. */
+    pump->window = pump->link->ops->caps & BW_CAP_SHARED_RINGS
+                       ? bw_least(WINDOW_BYTES, pump->half_ring)
+                       : pump->half_ring;
+    pump->unpassed_bytes = PUMP_UNPASSED_BYTES;
+    bw_scheduler_init(&pump->scheduler, BW_SCHEDULER_SENDER_BYTES);
+}
+
+void pump_finish(bw_pump_t *pump)
+{
+    pump->is_closing = true;
+    if (!pump_drain_queue(pump))
+        pump_drop(pump);
+}
+
+void pump_drop(bw_pump_t *pump)
+{
+    bw_scheduled_t *next;
+
+    bw_pending_advance(&pump->under_way, pump->under_way.bytes);
+    while ((next = bw_scheduler_take(&pump->scheduler)))
+        bw_pending_free(next->user);
+    bw_scheduler_end(&pump->scheduler);
+    pump->first_bytes = 0;
+    if (pump->has_token)
+        driver_deq(pump->port, driver_sizeq(pump->port));
+    pump->has_token = false;
 }

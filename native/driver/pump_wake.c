@@ -98,8 +98,6 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
 
         if (result == PUMP_FAILED)
             return WAKE_FAILED;
-        if (result == PUMP_ENDED)
-            return WAKE_FINISHED;
         if (result == PUMP_MORE)
             break;
         if (readable)
@@ -107,8 +105,6 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
         readable = false;
         if (pump_has_output(pump) && !pump_drain_queue(pump))
             return WAKE_FAILED;
-        if (result == PUMP_PAUSED) /* not armed: what comes meanwhile wakes nobody */
-            return WAKE_ASLEEP;
         learn(pump, before);
         before = mark(pump);
         if (pump->spin.budget_us > 0 && !pump_is_cut(pump) &&
@@ -170,11 +166,7 @@ static wake_result_t look(bw_pump_t *pump)
         return WAKE_FAILED;
     if (result == PUMP_MORE)
         return WAKE_LOOKING;
-    if (result == PUMP_PAUSED) { /* not armed, as in drain_and_arm */
-        pump->spinning = false;
-        return WAKE_ASLEEP;
-    }
-    if (result == PUMP_ENDED || pump->link->ops->is_finished(pump->link))
+    if (pump->link->ops->is_finished(pump->link))
         return WAKE_FINISHED;
     if (bw_spin_goes_on(&pump->spin, bw_now_us(), load_since(pump, before)))
         return WAKE_LOOKING;
@@ -199,19 +191,4 @@ void pump_start(bw_pump_t *pump, bw_link_t *link)
     pump->ring_bytes = stats.ring_bytes;
     pump->half_ring = stats.ring_bytes / 2;
     pump_start_frames(pump);
-}
-
-/* Sums stop at a value that nobody uses up. */
-static int64_t sum(int64_t left, int64_t right)
-{
-    return left > INT64_MAX / 2 || right > INT64_MAX / 2 ? INT64_MAX / 2 : left + right;
-}
-
-wake_result_t pump_credit(bw_pump_t *pump, int64_t frames, int64_t bytes)
-{
-    pump->credit_frames = sum(pump->credit_frames, frames);
-    pump->credit_bytes = sum(pump->credit_bytes, bytes);
-    if (!pump->is_paused || !has_credit(pump))
-        return WAKE_ASLEEP;
-    return drain_and_arm(pump, false);
 }

@@ -3,7 +3,7 @@
  * What the owner of a port may do: control commands of any kind with any bytes, messages, closing,
  * at any time, on two ports that are joined or not. No descriptor or file of this process is named.
  *
- * Input: a byte for how the ports begin (carrier, then nothing, joined, active or lanes), then
+ * Input: a byte for how the ports begin (carrier, then nothing, joined or active), then
  * again and again a byte of choices: its lowest bit is the port; the next two: 0: a command, with
  * the next bytes as its number, its length and its bytes; 1: a message, its length the next two; 2:
  * the VM goes around; 3: the upper bits choose to close the port, to skip a second, or to tell late
@@ -22,8 +22,6 @@ static void give_command(reader_t *reader, ErlDrvPort port)
 
     for (size_t i = 0; i < len; i++)
         bytes[i] = next_byte(reader);
-    if (command == COMMAND_LANE_OPEN)
-        memset(bytes, 0, 4); /* no guard */
     if (!names_something(command, bytes, len))
         (void)vm_control(port, command, bytes, len);
 }
@@ -33,7 +31,6 @@ static void send_message(reader_t *reader, ErlDrvPort port)
     static uint8_t bytes[1 << 16];
     size_t len = number(reader, 2);
 
-    bytes[0] = len % 3 ? 0 : LANE_MARK;
     if (!vm_is_busy(port))
         vm_send(port, bytes, len);
 }
@@ -74,7 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
     if (begin & 6)
         must(join_ports(ports[0], ports[1]));
     for (int i = 0; i < 2 && begin & 4; i++)
-        must(begin & 2 ? port_activates(ports[i], 0) : open_lane(ports[i], 0));
+        must(port_activates(ports[i], 0));
     while (reader.left > 0) {
         uint8_t choice = next_byte(&reader);
 

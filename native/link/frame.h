@@ -22,10 +22,8 @@
 #define BW_FRAME_MAGIC ((uint16_t)0xBEA3)
 
 typedef enum {
-    BW_FRAME_DATA =
-        1, /* one packet of the distribution protocol or one frame of a lane, not empty */
-    BW_FRAME_TICK = 2, /* no payload: a sign of life; of a lane an empty frame */
-    BW_FRAME_END = 3   /* no payload: a lane's last word, nothing follows */
+    BW_FRAME_DATA = 1, /* one packet of the distribution protocol, not empty */
+    BW_FRAME_TICK = 2  /* no payload: a sign of life */
 } bw_frame_kind_t;
 
 typedef enum {
@@ -73,8 +71,7 @@ static inline bw_frame_state_t bw_frame_parse(const uint8_t *at, size_t avail, b
     memcpy(&magic, header + 4, 2);
     memcpy(&kind, header + 6, 2);
     if (magic != BW_FRAME_MAGIC || len > BW_FRAME_MAX_BYTES ||
-        !(kind == BW_FRAME_DATA ? len > 0
-                                : (kind == BW_FRAME_TICK || kind == BW_FRAME_END) && len == 0))
+        !(kind == BW_FRAME_DATA ? len > 0 : kind == BW_FRAME_TICK && len == 0))
         return BW_FRAME_CORRUPT;
     frame_p->len = len;
     frame_p->head = BW_FRAME_HEADER_BYTES;

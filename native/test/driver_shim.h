@@ -4,7 +4,7 @@
 
 /*
  * The few calls of the VM that the pump makes (native/driver/pump.h), so that it runs without one:
- * in fuzzing, pump_test and lane_test. One port only. What the pump gives to "the VM" goes to
+ * in fuzzing, pump_test. One port only. What the pump gives to "the VM" goes to
  * shim_deliver, which the program defines; the queue is one piece of memory.
  */
 #include <stdbool.h>

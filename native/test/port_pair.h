@@ -3,9 +3,8 @@
 #define BW_TEST_PORT_PAIR_H
 
 /*
- * Two ports of the whole driver in the VM of vm.h, joined over the carrier of the running case, as
- * distribution or as lanes. After each case nothing is left: memory, binaries, descriptors,
- * mappings, jobs.
+ * Two ports of the whole driver in the VM of vm.h, joined over the carrier of the running case.
+ * After each case nothing is left: memory, binaries, descriptors, mappings, jobs.
  */
 #include "carriers.h"
 #include "ports.h"
@@ -61,12 +60,6 @@ static inline void start_active(uint64_t poll_us)
 {
     CHECK_IN(start_joined());
     CHECK(port_activates(one, poll_us) && port_activates(other, poll_us));
-}
-
-static inline void start_lanes(void)
-{
-    CHECK_IN(start_joined());
-    CHECK(open_lane(one, 0) && open_lane(other, 0));
 }
 
 /* ---- frames ---- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The whole driver without a VM (test/vm): its commands, two ports that are joined over each
- * carrier as distribution, flushing, and ends in every state, also of lanes.
+ * carrier as distribution, flushing, and ends in every state.
  */
 #include <pthread.h>
 
@@ -283,29 +283,12 @@ static void in_a_gathered_frame(void)
     (void)vm_run(1);
 }
 
-static void lanes_with_frames(void)
-{
-    CHECK_IN(start_lanes());
-    CHECK_IN(send_frame(one, 100));
-    CHECK(give_credit(other, 1, 1));
-    CHECK_IN(send_frame(other, 300000));
-    CHECK_IN(send_frame(one, 1000));
-}
-
-static void lanes_that_close(void)
-{
-    CHECK_IN(lanes_with_frames());
-    CHECK(port_does(one, COMMAND_LANE_CLOSE, NULL, NULL));
-}
-
 static void a_port_may_end_in_any_state(void)
 {
     void (*const states[])(void) = {start,           used,
                                     listening,       connecting,
                                     start_joined,    waiting_for_a_thread,
-                                    active,          in_a_gathered_frame,
-                                    start_lanes,     lanes_with_frames,
-                                    lanes_that_close};
+                                    active,          in_a_gathered_frame};
 
     for (size_t i = 0; i < sizeof states / sizeof *states; i++)
         CHECK_IN(end_in(states[i]));
@@ -325,8 +308,6 @@ static void command_all(ErlDrvPort port, uint64_t *random)
                 bytes[i] = (uint8_t)next_random(random);
             if (names_something(command, bytes, len))
                 continue;
-            if (command == COMMAND_LANE_OPEN && len >= 4)
-                memset(bytes, 0, 4);
             (void)vm_control(port, command, bytes, len);
         }
 }
@@ -334,7 +315,7 @@ static void command_all(ErlDrvPort port, uint64_t *random)
 static void wrong_commands_do_no_harm(void)
 {
     void (*const states[])(void) = {start,  used,        listening, connecting,
-                                    active, start_lanes, start_full};
+                                    active, start_full};
     uint64_t random = 3;
 
     for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
@@ -357,8 +338,6 @@ static void a_truncated_command_is_a_badarg(void)
     for (size_t len = 0; len < 18; len++)
         CHECK_EQ(vm_control(one, COMMAND_CLASSES, (char[18]){2}, len).len, len % 9 == 0 ? 1 : -1);
     CHECK_EQ(vm_control(one, COMMAND_CLASSES, (char[18]){[9] = 3}, 18).len, -1); /* no class */
-    CHECK_EQ(vm_control(one, COMMAND_LANE_CLOSE, NULL, 0).len, -1);
-    CHECK_EQ(vm_control(one, COMMAND_LANE_ASK, NULL, 0).len, -1);
     CHECK_EQ(vm_control(one, COMMAND_LOOK, NULL, 0).len, -1);
     CHECK_EQ(vm_control(one, 99, NULL, 0).len, -1);
     CHECK(port_activates(one, 0));

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "../driver/establish.h"
-#include "../driver/lane.h"
 #include "carriers.h"
 #include "vm/vm.h"
 
@@ -242,38 +241,6 @@ static inline bool port_activates(ErlDrvPort port, uint64_t poll_us)
     put_number(&words, poll_us, 8);
     put_number(&words, 1 << 20, 8);
     return port_does(port, COMMAND_ACTIVATE, &words, NULL);
-}
-
-#define LANE_LARGEST 1000000u
-#define LANE_MARK 65u
-#define LANE_WHOLE (32u << 20)
-
-static inline bool open_lane(ErlDrvPort port, int guard)
-{
-    words_t words = {.len = 0};
-
-    put_number(&words, (uint64_t)guard, 4);
-    put_number(&words, LANE_LARGEST, 4);
-    put_number(&words, LANE_MARK, 1);
-    put_number(&words, LANE_WHOLE, 4);
-    return port_does(port, COMMAND_LANE_OPEN, &words, NULL);
-}
-
-static inline bool attend_lane(ErlDrvPort port, uint64_t poll_us)
-{
-    words_t words = {.len = 0};
-
-    put_number(&words, poll_us, 8);
-    return port_does(port, COMMAND_LANE_ATTEND, &words, NULL);
-}
-
-static inline bool give_credit(ErlDrvPort port, uint64_t frames, uint64_t bytes)
-{
-    words_t words = {.len = 0};
-
-    put_number(&words, frames, 8);
-    put_number(&words, bytes, 8);
-    return port_does(port, COMMAND_LANE_CREDIT, &words, NULL);
 }
 
 #endif

@@ -8,7 +8,7 @@
 RDMA_TEST_NAMES := $(filter-out rdma_flow_test,$(notdir $(basename $(wildcard test/rdma_*test.c))))
 TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)) $(if $(HAS_TLS),,tls_test), \
 	$(notdir $(basename $(wildcard test/*_test.c)))))
-CARRIER_TEST_NAMES := link_test stress_test pump_test pump_bounds_test overtake_test lane_test port_test port_lanes_test
+CARRIER_TEST_NAMES := link_test stress_test pump_test pump_bounds_test overtake_test port_test
 FAKE_TEST_NAMES = $(if $(HAS_RDMA),$(filter $(RDMA_TEST_NAMES) $(CARRIER_TEST_NAMES),$(TEST_NAMES)))
 TEST_PROGRAMS = $(patsubst %,$(BUILD)/test/%,$(filter-out $(FAKE_TEST_NAMES),$(TEST_NAMES))) \
 	$(FAKE_TEST_NAMES:%=$(BUILD)/fake/%)
@@ -29,7 +29,7 @@ TLS_TEST = $(if $(HAS_TLS),-DBW_TEST_TLS $(filter-out %/object.c,$(TLS_SRC)) -ls
 TEST_NEEDS = $(VM_SRC) $(LINK_SRC) $(TEST_CARRIER_SRC) $(RDMA_SRC) $(TLS_SRC) $(DRIVER_SRC) $(PATH_SRC) \
 	$(LINK_HEADERS) $(wildcard block/* test/*.h test/*/*.h driver/*.h)
 
-# The driver of port_test and port_lanes_test loads the carrier that the program is linked with (ports.h).
+# The driver of loads the carrier that the program is linked with (ports.h).
 OWN_DLOPEN := $(if $(HAS_RDMA),-Ddlopen=own_dlopen -Ddlsym=own_dlsym -Ddlclose=own_dlclose) -ldl
 
 # test/kernel.h stands between the code under test and the system.
@@ -38,10 +38,10 @@ WRAP_KERNEL := -Wl,--wrap=send,--wrap=sendmsg
 # Only these need the pump, and the header that declares what driver_shim.h stands in for.
 # driver_test includes beamway_drv.c.
 test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_LIST) $(TEST_CARRIER_SRC) $(TLS_TEST)) \
-	$(if $(filter pump_test pump_bounds_test overtake_test packet_test lane_test driver_test join_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
-	$(if $(filter port_test port_lanes_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
+	$(if $(filter pump_test pump_bounds_test overtake_test packet_test driver_test join_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
+	$(if $(filter port_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
 	$(if $(filter flush_test read_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) -ldl $(WRAP_KERNEL)) \
-	$(if $(filter driver_test,$(1)),driver/job.c driver/lane.c driver/senders.c driver/establish.c driver/closing.c) \
+	$(if $(filter driver_test,$(1)),driver/job.c driver/senders.c driver/establish.c driver/closing.c) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter frame_scheduler_test,$(1)),$(SCHEDULER_SRC)) \
 	$(if $(filter path_test,$(1)),$(PATH_SRC)) \

@@ -34,7 +34,7 @@ init_per_suite(Config) ->
     Bad = io_lib:format("bw_put(at, len == ~b ? 0xffffffff : len == ~b ? 0x7fffffff : len, BW_PACKET_HEADER_BYTES);",
                         [?OF_4_GB, ?WITHOUT_END]),
     Folder = filename:join(proplists:get_value(priv_dir, Config), "bad"),
-    [{bad, beamway_builds:build(Folder, [{"native/driver/pump_dist.c", Line, lists:flatten(Bad)}])} | Config].
+    [{bad, beamway_builds:build(Folder, [{"native/driver/pump_out.c", Line, lists:flatten(Bad)}])} | Config].
 
 end_per_suite(_Config) -> ok.
 

@@ -13,8 +13,7 @@
  * arrival but that the peer's kernel has it (`unreleased` of the figures).
  *
  * The peer's end of the stream, if everything before it has been released, is an orderly end
- * (is_finished). A process that is killed ends its stream like one that closes: who must tell the
- * two apart sends a last word (BW_FRAME_END).
+ * (is_finished). A process that is killed ends its stream like one that closes.
  *
  * The user polls one descriptor, an epoll of the socket and of an eventfd of its own. Both are
  * edge-triggered, so that what nobody has asked for does not wake him again and again. A user who

@@ -157,8 +157,8 @@ compile_file(Source, Out) ->
 
 %% C nodes, with OTP's own library.
 compile_program(Source) ->
-    Include = code:lib_dir(erl_interface, include),
-    Library = filename:join(code:lib_dir(erl_interface, lib), "libei.a"),
+    Include = filename:join(code:lib_dir(erl_interface), "include"),
+    Library = filename:join([code:lib_dir(erl_interface), "lib", "libei.a"]),
     compile_c(Source, filename:rootname(Source), ["-pthread -D_REENTRANT -I", quoted(Include)], quoted(Library)).
 
 %% Drivers and NIFs.
