@@ -29,7 +29,7 @@
 #define BW_FRAGMENT_HEAD_BYTES 18 /* 131, 69 or 70, sequence:64, fragment:64 */
 #define BW_FRAGMENT_BYTES 65536   /* what ERTS puts behind the head of any but the first */
 #define BW_JOINS_MAX 16           /* signals at a time */
-#define BW_JOINS_BYTES ((uint64_t)64 << 20) /* all of them, as announced */
+#define BW_JOINS_BYTES ((uint64_t)256 << 20) /* all of them, as announced */
 
 typedef struct {
     ErlDrvBinary *binary;

@@ -259,6 +259,7 @@ static void so_many_bytes_are_announced_at_a_time(void)
     uint64_t half = BW_JOINS_BYTES / BW_FRAGMENT_BYTES / 2;
 
     begin();
+    shim.largest = BW_JOINS_BYTES;
     for (size_t i = 0; i < sizeof too_many / sizeof *too_many; i++) {
         first(i + 1, too_many[i]);
         CHECK_EQ(join.pump.joins.bytes, 0);
