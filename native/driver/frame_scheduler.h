@@ -81,7 +81,7 @@ typedef struct {
     bw_scheduled_queue_t ready; /* no continuations, the oldest first */
     bw_turns_t turns;           /* senders whose next frame is a continuation */
     uint64_t passed;            /* bytes of its own since the last continuation, while one waits */
-    int64_t share;              /* what is left of it in this round */
+    int64_t share;              /* bytes that it may still send in this round */
 } bw_class_queue_t;
 
 typedef struct {

@@ -164,7 +164,7 @@ static void the_shortest_message_goes_first(void)
     large('B', B, 3);
     large('C', C, 2);
     CHECK_ORDER("ABCcbbaaa");
-    /* What is left of it counts, not what it was, and of equal ones the older. */
+    /* The fragments that have not gone count, and of equal messages the older goes first. */
     begin();
     large('A', A, 5);
     large('D', D, 3);
