@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench beside': how long does a small call take while four streams of large messages go the same way by plain `!'?
+%% @doc `bench beside': how long does a small call, or a message of 100 KB, take while four streams of large messages go the same way by plain `!'?
 %%
 %% A `gen_server:call' of 64 B each millisecond, whatever became of the calls before (open loop); its time runs from the moment at which it was
 %% planned, so a sender that is held up counts in full. The streams send as fast as they get through. On the loopback interface, between hosts that
 %% are joined by veth, and over emulated paths of 1 Gbit/s. Lanes stand beside, with calls and streams in classes of their own. Needs root.
+%% On loopback a message of 100 KB follows in the same way, one each 10 ms; its time ends when the answer of a few bytes is there.
 -module(beamway_bench_beside).
 -behaviour(beamway_bench).
 
@@ -11,6 +12,8 @@
 
 -define(PATHS, [loopback, veth, path_1ms, path_20ms]).
 -define(BYTES, 10000000).
+-define(MEDIUM, 100000).
+-define(MEDIUM_EVERY_MS, 10).
 %% Streams send at once when the one before was taken.
 -define(UNPACED, 1.0e9).
 
@@ -61,10 +64,19 @@ measure(Path, #{members := [One, Two]} = Cluster, #{warm_ms := WarmMs, ms := Ms}
     {Sent, From} = beamway_bench_nodes:call(One, beamway_bench_messages, done, []),
     Times = beamway_bench_nodes:call(One, beamway_bench_messages, planned_calls, [Way, Second, Ms], Ms + 90000),
     {SentThen, Until} = beamway_bench_nodes:call(One, beamway_bench_messages, done, []),
+    Medium = medium(Path, One, [Way, Second, ?MEDIUM, ?MEDIUM_EVERY_MS, Ms], Ms + 90000),
     _ = beamway_bench_nodes:call(One, beamway_bench_messages, stop, []),
     Us = [Time / 1000 || Time <- Times],
-    #{key(Path, p50) => beamway_bench_stats:percentile(50, Us), key(Path, p99) => beamway_bench_stats:percentile(99, Us), key(Path, max) => lists:max(Us),
-      key(Path, rate) => (SentThen - Sent) * ?BYTES / (Until - From)}.
+    Medium#{key(Path, p50) => beamway_bench_stats:percentile(50, Us), key(Path, p99) => beamway_bench_stats:percentile(99, Us), key(Path, max) => lists:max(Us),
+            key(Path, rate) => (SentThen - Sent) * ?BYTES / (Until - From)}.
+
+medium(loopback, One, Args, TimeoutMs) ->
+    Us = [Time / 1000 || Time <- beamway_bench_nodes:call(One, beamway_bench_messages, planned_messages, Args, TimeoutMs)],
+    #{medium_key(p50) => beamway_bench_stats:percentile(50, Us), medium_key(p99) => beamway_bench_stats:percentile(99, Us)};
+medium(_Path, _One, _Args, _TimeoutMs) ->
+    #{}.
+
+medium_key(What) -> unicode:characters_to_binary([words(loopback), ": message of 100 KB beside 10 MB, ", atom_to_list(What)]).
 
 key(Path, rate) -> unicode:characters_to_binary([words(Path), ": messages of 10 MB beside the call"]);
 key(Path, What) -> unicode:characters_to_binary([words(Path), ": call of 64 B beside 10 MB, ", atom_to_list(What)]).
@@ -76,7 +88,10 @@ words(Path) -> beamway_bench_net:title(Path).
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{paths := Paths}) ->
     [(metric(What))#{name => iolist_to_binary(["beside_", Name, "_", atom_to_list(What)]), key => key(Path, What), contender => Own, baselines => Others}
-     || {Path, Name, Own, Others} <- compared(), lists:member(Path, Paths), What <- [p50, p99, max, rate]].
+     || {Path, Name, Own, Others} <- compared(), lists:member(Path, Paths), What <- [p50, p99, max, rate]]
+        ++ [(metric(What))#{name => iolist_to_binary(["beside_100k_", Name, "_", atom_to_list(What)]), key => medium_key(What), contender => Own,
+                            baselines => Others}
+            || lists:member(loopback, Paths), {loopback, Name, Own, Others} <- compared(), lists:member(Name, ["shm", "tcp"]), What <- [p50, p99]].
 
 compared() ->
     [{loopback, "shm", beamway, [tcp, tcp_tuned]}, {loopback, "tcp", beamway_tcp, [tcp, tcp_tuned]}, {loopback, "tls", beamway_tls, [tls]}
@@ -105,7 +120,8 @@ paths_test_() ->
 metrics_test() ->
     Metrics = metrics(settings(?PATHS, full)),
     [?assert(lists:member(Name, [N || #{name := N} <- Metrics]))
-     || Name <- [<<"beside_shm_p99">>, <<"beside_tcp_p99">>, <<"beside_path_p99">>, <<"beside_veth_p99">>, <<"beside_path_20ms_tls_p99">>, <<"beside_shm_rate">>, <<"beside_path_rate">>]],
+     || Name <- [<<"beside_shm_p99">>, <<"beside_tcp_p99">>, <<"beside_path_p99">>, <<"beside_veth_p99">>, <<"beside_path_20ms_tls_p99">>, <<"beside_shm_rate">>, <<"beside_path_rate">>,
+                 <<"beside_100k_shm_p99">>, <<"beside_100k_tcp_p50">>]],
     [?assert(lists:member(Name, contenders(Path))) || {Path, _, Own, Others} <- compared(), Name <- [Own | Others]].
 
 one_path_test() ->

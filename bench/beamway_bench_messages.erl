@@ -5,7 +5,8 @@
 %% Every message goes by `stock' (`!', gen_server:call) or by `teleport', and everything else is the same.
 -module(beamway_bench_messages).
 
--export([open/2, start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_load/4, done/0, stop/0, heartbeat/4, planned_calls/3]).
+-export([open/2, start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_load/4, done/0, stop/0, heartbeat/4,
+         planned_calls/3, planned_messages/5]).
 -export_type([way/0, load/0, payload/0]).
 
 -type way() :: stock | teleport.
@@ -95,7 +96,10 @@ once_round(Way, Next, Nodes, Bytes, Binary) ->
 start_server() -> started(?SERVER, fun serve/0).
 
 serve() ->
-    receive {'$gen_call', From, Request} -> gen_server:reply(From, Request) end,
+    receive
+        {'$gen_call', From, {take, _}} -> gen_server:reply(From, taken);
+        {'$gen_call', From, Request} -> gen_server:reply(From, Request)
+    end,
     serve().
 
 %% @doc So many callers in a loop, for so many milliseconds: calls a second.
@@ -275,22 +279,31 @@ beats(Way, Server, Beat, PauseMs, Deadline, Acc) ->
 %% answered. All are waited for.
 -spec planned_calls(way(), node(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
 planned_calls(Way, Node, Ms) ->
-    Server = erpc:call(Node, erlang, whereis, [?SERVER]),
     Beat = binary:copy(<<"h">>, 64),
+    planned(Node, {1, Ms}, fun(Server) -> Beat = beat(Way, Server, Beat) end).
+
+%% @doc The same with messages of so many bytes, one each `EveryMs' milliseconds, and an answer of a few bytes.
+-spec planned_messages(way(), node(), Bytes :: pos_integer(), EveryMs :: pos_integer(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
+planned_messages(Way, Node, Bytes, EveryMs, Ms) ->
+    Request = {take, binary:copy(<<"m">>, Bytes)},
+    planned(Node, {EveryMs, Ms}, fun(Server) -> taken = beat(Way, Server, Request) end).
+
+planned(Node, {EveryMs, Ms}, Call) ->
+    Server = erpc:call(Node, erlang, whereis, [?SERVER]),
     First = erlang:monotonic_time(millisecond) + 2,
-    Calls = [planned_call(Way, Server, Beat, Due) || Due <- lists:seq(First, First + Ms - 1)],
+    Calls = [planned_call(fun() -> Call(Server) end, Due) || Due <- lists:seq(First, First + Ms - 1, EveryMs)],
     [receive
          {Ref, Took} -> true = demonitor(Monitor, [flush]), Took;
          {'DOWN', Monitor, process, _, Reason} -> error({call_failed, Reason})
      end || {Ref, Monitor} <- Calls].
 
 %% A timer that is late counts, too: it is the node that is late.
-planned_call(Way, Server, Beat, Due) ->
+planned_call(Call, Due) ->
     Timer = erlang:start_timer(Due, self(), due, [{abs, true}]),
     receive {timeout, Timer, due} -> ok end,
     {Caller, Ref} = {self(), make_ref()},
     {_, Monitor} = spawn_monitor(fun() ->
-                                         Beat = beat(Way, Server, Beat),
+                                         _ = Call(),
                                          Caller ! {Ref, erlang:monotonic_time(nanosecond) - Due * 1000000}
                                  end),
     {Ref, Monitor}.
