@@ -3,6 +3,7 @@
  * The whole driver without a VM (test/vm) over a socket from any Erlang node: what a packet costs,
  * and peers that send what they should not, or never end it. After each case nothing is left.
  */
+#include "../driver/join.h"
 #include "line.h"
 
 #define MANY 500
