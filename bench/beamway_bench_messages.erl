@@ -261,9 +261,15 @@ ask(What) ->
 heartbeat(Way, Node, PauseMs, Ms) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
     Beat = binary:copy(<<"h">>, 64),
-    %% What a program does that must not wait behind bulk. Of stock distribution there is nothing to ask for.
-    _ = [ok = apply(beamway, class, [control]) || code:ensure_loaded(beamway) =:= {module, beamway}, erlang:function_exported(beamway, class, 1)],
+    ok = prefer(beamway),
     beats(Way, Server, Beat, PauseMs, erlang:monotonic_time(millisecond) + Ms, []).
+
+%% What a program does whose calls must not wait behind bulk. With stock distribution there is nothing to ask for.
+prefer(Carrier) ->
+    case code:ensure_loaded(Carrier) =:= {module, Carrier} andalso erlang:function_exported(Carrier, class, 1) of
+        true -> Carrier:class(control);
+        false -> ok
+    end.
 
 beats(Way, Server, Beat, PauseMs, Deadline, Acc) ->
     Start = erlang:monotonic_time(nanosecond),

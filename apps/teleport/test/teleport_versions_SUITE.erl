@@ -68,7 +68,7 @@ nothing_is_lost(Config) ->
     ok = teleport_nodes:connect(Ours, OlderNode),
     [{ok, _} = beamway_peer:call(Peer, pg, start, [pg]) || Peer <- [Ours, Older]],
     [ok = beamway_peer:run(From, fun() ->
-        Server = {?SERVER, To},
+        {Server, Old} = {{?SERVER, To}, teleport},
         Self = self(),
         _ = spawn(To, ?MODULE, member, [versions, Self]),
         _ = beamway_peer:wait_until(fun() -> length(pg:get_members(versions)) >= 1 end, wait_ms()),
@@ -81,7 +81,7 @@ nothing_is_lost(Config) ->
         true = [{cast, N} || N <- Sent] =:= teleport:call(Pid, log, wait_ms()),
         {reply, {echo, 1}} = teleport:receive_response(teleport:send_request(Server, {echo, 1}), wait_ms()),
         {[{To, {echo, 2}}], []} = teleport:multi_call([To], ?SERVER, {echo, 2}, wait_ms()),
-        To = teleport:erpc_call(To, erlang, node, [], wait_ms()),
+        To = Old:erpc_call(To, erlang, node, [], wait_ms()),
         {echo, 3} = gen_server:call({via, teleport, {?SERVER, To}}, {echo, 3}, wait_ms()),
         [#{plain := [To], failed := []} = teleport:broadcast(pg, versions, N, Options#{sites => none}) || {N, Options} <- [{one, #{}}, {two, #{confirm => true}}, {three, #{confirm => false}}]],
         [one, two, three] = [receive {told, Message} -> Message after wait_ms() -> error(lost) end || _ <- [1, 2, 3]],
@@ -138,12 +138,11 @@ call_ms() -> ?CALL_MS * beamway_runner:slowness().
 
 %% What both versions have.
 ways(Node) ->
-    Server = {?SERVER, Node},
-    Ms = call_ms(),
+    {Server, Ms, Old} = {{?SERVER, Node}, call_ms(), teleport},
     [fun(N) -> {echo, N} = teleport:call(Server, {echo, N}, Ms) end,
      fun(N) -> {echo, N} = teleport:call(Server, {echo, N}, Ms, #{class => control}) end,
      fun(N) -> {reply, {echo, N}} = teleport:receive_response(teleport:send_request(Server, {echo, N}), Ms) end,
-     fun(N) -> N = teleport:erpc_call(Node, erlang, abs, [N], Ms) end,
+     fun(N) -> N = Old:erpc_call(Node, erlang, abs, [N], Ms) end,
      fun(N) -> Large = binary:copy(<<N:32>>, 100000), {echo, Large} = teleport:call(Server, {echo, Large}, Ms, #{class => bulk}) end,
      %% The call comes behind the cast.
      fun(N) -> ok = teleport:cast(Server, N), {cast, N} = lists:last(teleport:call(Server, log, Ms)) end].
