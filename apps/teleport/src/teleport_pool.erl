@@ -1,34 +1,405 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Connections beside the distribution, for nodes that no Beamway carries. This node has none.
+%% @doc Connections of teleport's own to nodes over stock distribution, so that large messages there delay neither ticks nor each other.
+%%
+%% A pool is a few TCP connections to one node. It is opened when it is first wanted, in the background, and ends with the distribution connection. A node has none
+%% if its distribution is carried by Beamway or encrypted, if it has no teleport of this version, or if its port cannot be reached: then the distribution
+%% carries the messages, the log says so once, and another attempt follows after a pause. Each node opens its own pools: a connection carries one side's messages and
+%% requests, and the replies to these.
+%%
+%% <b>Order.</b> One key has one connection. A process that has sent to the node by the distribution ({@link note/1}) does not overtake itself:
+%% its first message on a connection is preceded by a marker by the distribution, and the other end waits for that. A pool that ends in order takes no more
+%% messages, and answers `gone' only when all that it has taken is delivered. If it is lost, the log says so, and what was under way may be lost or come late.
+%%
+%% <b>Bounds.</b> A connection takes messages while fewer than 4 MB are queued, and writes as fast as TCP lets it. A sender without room waits, or is refused.
+%%
+%% This process is the only one that opens and ends pools. `persistent_term' has for each node the number of connections, or `none'. Both are immediate:
+%% with any other term ERTS would search all heaps of the node when a pool ends. The table has the connections.
 -module(teleport_pool).
+-behaviour(gen_server).
 
--export([lookup/1, want/1, note/1, send/5, request/6, info/0]).
--export_type([pool/0]).
+-include_lib("kernel/include/logger.hrl").
 
--type pool() :: pid().
+-export([start_link/0, lookup/1, want/1, note/1, send/5, request/6, cancel/3, info/0]).
+%% For the other modules of the pools.
+-export([offer/1, option/2, new_counters/0, close_queue/1, is_queue_empty/1, reset_queue/1, set_waiting/2, has_room/1, written/3, is_too_big/1]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+-export_type([pool/0, refusal/0, stage/0]).
 
-%% @doc The pool to a node.
+-opaque pool() :: {node(), Size :: pos_integer()}.
+-type refusal() :: gone | {error, overload | timeout | {too_big, Bytes :: pos_integer()}}.
+
+-record(connection, {key :: {node(), Index :: pos_integer()},
+                     pid :: pid(),
+                     writer :: pid(),
+                     counters :: atomics:atomics_ref()}).
+
+-type stage() :: idle | opening | open | closing | paused | carried.
+
+-record(peer, {stage = idle :: stage(),
+               %% of connections that are being opened, or are open
+               pids = [] :: [pid()],
+               up = [] :: [#connection{}],
+               deliveries = [] :: [{#connection{}, pid()}],
+               failures = 0 :: non_neg_integer(),
+               since = 0 :: integer(),
+               reason = <<>> :: binary()}).
+
+-define(TABLE, ?MODULE).
+-define(MARK(Node), {?MODULE, Node}).
+-define(QUEUE_BYTES, 4194304).
+-define(MAX_BYTES, 2147483000).
+%% A queue that is closed has this much in it, and so no room.
+-define(CLOSED, (1 bsl 60)).
+-define(QUEUED, 1).
+-define(SENT, 2).
+-define(SENT_BYTES, 3).
+-define(WAITING, 4).
+-define(PAUSES_MS, {1000, 60000}).
+-define(STABLE_MS, 60000).
+-define(LOOK_MS, 1).
+-define(CALL_MS, 5000).
+
+%% @doc Started by the supervisor.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
+
+%% ---- senders ----
+
+%% @doc The pool of this node, if it has one. Never waits: a pool that the node might have is opened in the background.
 -spec lookup(node()) -> none | pool().
-lookup(_Node) -> none.
+lookup(Node) ->
+    case persistent_term:get(?MARK(Node), unknown) of
+        none -> none;
+        unknown ->
+            _ = lists:member(Node, nodes(connected)) andalso want(Node),
+            none;
+        Size -> {Node, Size}
+    end.
 
-%% @doc Asks for a pool to a node.
+%% @doc Opens a pool to the node in the background, if it can have one and has none.
 -spec want(node()) -> ok.
-want(_Node) -> ok.
+want(Node) -> gen_server:cast(?MODULE, {want, Node}).
 
-%% @doc The calling process sends to this node over the distribution.
+%% @doc The calling process sends to this node by the distribution, now: what it sends by a pool later comes behind that.
 -spec note(node()) -> ok.
-note(_Node) -> ok.
+note(Node) ->
+    _ = put(?MARK(Node), []),
+    ok.
 
-%% @doc Sends a message.
--spec send(pool(), pid() | atom(), Key :: term(), Message :: term(), Wait :: timeout()) ->
-          ok | gone | {error, overload | timeout | {too_big, Bytes :: pos_integer()}}.
-send(_Pool, _To, _Key, _Message, _Wait) -> gone.
+%% @doc Sends to a process of the node. `Wait': how long to wait for room. Messages of one key keep their order. After `gone' the distribution carries it.
+-spec send(pool(), To :: pid() | atom(), Key :: term(), Message :: term(), Wait :: timeout()) -> ok | refusal().
+send(Pool, To, Key, Message, Wait) ->
+    case connection(Pool, Key) of
+        gone -> gone;
+        Connection -> post(Connection, {To, Message}, Wait)
+    end.
 
-%% @doc Begins a call.
--spec request(pool(), pid() | atom(), Key :: term(), Label :: term(), Request :: term(), Wait :: timeout()) ->
-          {ok, reference()} | gone | {error, overload | timeout | {too_big, Bytes :: pos_integer()}}.
-request(_Pool, _To, _Key, _Label, _Request, _Wait) -> gone.
+%% @doc Asks a server of the node. `Ref' is a monitor of a process here, with an alias. The caller gets one of `{[alias | Ref], Reply}',
+%% `{Ref, '$teleport_failed', Reason}', where `Reason' is that of a monitor of the server, and `{'DOWN', Ref, process, _, _}' if the connection is
+%% lost. Who no longer waits calls `demonitor(Ref, [flush])' and {@link cancel/3}.
+-spec request(pool(), To :: pid() | atom(), Key :: term(), Label :: term(), Request :: term(), Wait :: timeout()) -> {ok, Ref :: reference()} | refusal().
+request(Pool, To, Key, Label, Request, Wait) ->
+    case connection(Pool, Key) of
+        gone -> gone;
+        #connection{pid = Pid} = Connection ->
+            Ref = monitor(process, Pid, [{alias, reply_demonitor}]),
+            case post(Connection, {To, self(), Ref, Label, Request}, Wait) of
+                ok -> {ok, Ref};
+                Refusal ->
+                    true = demonitor(Ref, [flush]),
+                    Refusal
+            end
+    end.
 
-%% @doc All pools of this node.
--spec info() -> [map()].
-info() -> [].
+%% @doc Nobody waits for the reply to this request of this key any more: the other node forgets it, unless the queue is full.
+-spec cancel(pool(), Key :: term(), Ref :: reference()) -> ok.
+-dialyzer({no_improper_lists, [cancel/3]}).
+cancel(Pool, Key, Ref) ->
+    case connection(Pool, Key) of
+        gone -> ok;
+        Connection -> _ = post(Connection, [cancel | Ref], 0), ok
+    end.
+
+connection({Node, Size}, Key) ->
+    case ets:lookup(?TABLE, {Node, erlang:phash2(Key, Size) + 1}) of
+        [Connection] -> Connection;
+        [] -> gone
+    end.
+
+post(#connection{key = {Node, _}, pid = Pid} = Connection, Term, Wait) ->
+    case get(?MARK(Node)) of
+        undefined -> queue(Connection, teleport_pool_frame:encode(Term), none, Wait);
+        Marked ->
+            case lists:member(Pid, Marked) of
+                true -> queue(Connection, teleport_pool_frame:encode(Term), none, Wait);
+                false ->
+                    Marker = make_ref(),
+                    queue(Connection, teleport_pool_frame:encode({marked, Marker, Term}), Marker, Wait)
+            end
+    end.
+
+queue(#connection{writer = Writer, counters = Counters} = Connection, {Frame, Bytes}, Marker, Wait) ->
+    case not is_too_big(Bytes) andalso admitted(Connection, Bytes, Wait) of
+        false -> {error, {too_big, Bytes}};
+        ok ->
+            case marked(Marker, Connection, Wait) of
+                ok ->
+                    Writer ! {frame, Bytes, Frame},
+                    ok;
+                Refusal ->
+                    ok = atomics:sub(Counters, ?QUEUED, Bytes),
+                    Refusal
+            end;
+        Refusal -> Refusal
+    end.
+
+%% A message finds room if the queue is not full without it, however large it is.
+admitted(#connection{counters = Counters} = Connection, Bytes, Wait) ->
+    case atomics:add_get(Counters, ?QUEUED, Bytes) - Bytes < ?QUEUE_BYTES of
+        true -> ok;
+        false ->
+            ok = atomics:sub(Counters, ?QUEUED, Bytes),
+            full(Connection, Bytes, Wait)
+    end.
+
+%% Full, or closed.
+full(#connection{pid = Pid}, _, 0) ->
+    case is_process_alive(Pid) of
+        true -> {error, overload};
+        false -> gone
+    end;
+full(#connection{pid = Pid} = Connection, Bytes, Wait) ->
+    Deadline = teleport_deadline:in(Wait),
+    Ref = monitor(process, Pid, [{alias, reply_demonitor}]),
+    Pid ! {room, Ref},
+    receive
+        {Ref, room} -> admitted(Connection, Bytes, max(1, teleport_deadline:left(Deadline)));
+        {'DOWN', Ref, process, _, _} -> gone
+    after Wait ->
+        true = demonitor(Ref, [flush]),
+        receive {Ref, room} -> ok after 0 -> ok end,
+        Pid ! {no_room, Ref},
+        {error, timeout}
+    end.
+
+%% The order of one process holds for all that it sends by the distribution, to whomever. So what it has sent to anybody there is before the marker. The queue
+%% has room already: no marker is left behind without its message.
+marked(none, _, _) -> ok;
+marked(Marker, #connection{key = {Node, _} = Key, pid = Pid} = Connection, Wait) ->
+    Delivery = ets:lookup_element(?TABLE, {delivery, Key}, 3),
+    case erlang:send(Delivery, teleport_pool_delivery:marker(Marker), [noconnect | [nosuspend || Wait =/= infinity]]) of
+        ok ->
+            _ = put(?MARK(Node), [Pid | get(?MARK(Node))]),
+            ok;
+        noconnect -> gone;
+        nosuspend when Wait =:= 0 -> {error, overload};
+        nosuspend when Wait < ?LOOK_MS + 1 -> {error, timeout};
+        nosuspend -> receive after ?LOOK_MS -> marked(Marker, Connection, Wait - ?LOOK_MS) end
+    end.
+
+%% ---- queues: what senders, writers and connections count ----
+
+%% @private
+-spec new_counters() -> atomics:atomics_ref().
+new_counters() -> atomics:new(4, []).
+
+%% @private From now on nobody finds room.
+-spec close_queue(atomics:atomics_ref()) -> ok.
+close_queue(Counters) -> atomics:add(Counters, ?QUEUED, ?CLOSED).
+
+%% @private Of a queue that is closed.
+-spec is_queue_empty(atomics:atomics_ref()) -> boolean().
+is_queue_empty(Counters) -> atomics:get(Counters, ?QUEUED) =< ?CLOSED.
+
+%% @private Nothing is queued.
+-spec reset_queue(atomics:atomics_ref()) -> ok.
+reset_queue(Counters) ->
+    case atomics:get(Counters, ?QUEUED) of
+        Left when Left > 0, Left < ?CLOSED div 2 -> atomics:sub(Counters, ?QUEUED, Left);
+        _ -> ok
+    end.
+
+%% @private Whether senders wait. The connection's process sets it before it looks for room ({@link has_room/1}), and the writer makes room before it looks here: so one of
+%% them sees the other.
+-spec set_waiting(atomics:atomics_ref(), boolean()) -> ok.
+set_waiting(Counters, true) -> atomics:put(Counters, ?WAITING, 1);
+set_waiting(Counters, false) -> atomics:put(Counters, ?WAITING, 0).
+
+%% @private Whether it is worth waking senders.
+-spec has_room(atomics:atomics_ref()) -> boolean().
+has_room(Counters) -> atomics:get(Counters, ?QUEUED) < ?QUEUE_BYTES div 2.
+
+%% @private So much is written. Returns whether there are senders to be woken.
+-spec written(atomics:atomics_ref(), Bytes :: pos_integer(), Messages :: pos_integer()) -> boolean().
+written(Counters, Bytes, Messages) ->
+    ok = atomics:add(Counters, ?SENT, Messages),
+    ok = atomics:add(Counters, ?SENT_BYTES, Bytes),
+    ok = atomics:sub(Counters, ?QUEUED, Bytes),
+    has_room(Counters) andalso atomics:get(Counters, ?WAITING) =:= 1.
+
+%% @private
+-spec is_too_big(Bytes :: pos_integer()) -> boolean().
+is_too_big(Bytes) when Bytes < 65536 -> false;
+is_too_big(Bytes) -> Bytes > option(max_message_bytes, ?MAX_BYTES).
+
+%% @private
+-spec option(atom(), Default) -> Default.
+option(Name, Default) -> application:get_env(teleport, Name, Default).
+
+%% @private Called by a node that wants a pool to this one, by distribution.
+-spec offer(node()) -> {ok, map()} | {error, Reason :: binary()}.
+offer(Node) ->
+    case size() of
+        0 -> {error, <<"its option pool is 0">>};
+        _ -> teleport_pool_listener:offer(Node)
+    end.
+
+size() -> option(pool, min(4, erlang:system_info(schedulers))).
+
+%% @doc All nodes that have a pool, or were asked for one, and how they stand. `reason': why there is none.
+-spec info() -> [#{node := node(), stage := stage(), connections := non_neg_integer(), queued_bytes := integer(),
+                   sent_messages := non_neg_integer(), sent_bytes := non_neg_integer(), reason := binary()}].
+info() -> gen_server:call(?MODULE, info, ?CALL_MS).
+
+%% ---- the process ----
+
+%% @private
+-spec init([]) -> {ok, #{node() => #peer{}}}.
+init([]) ->
+    process_flag(trap_exit, true),
+    ok = forget_all(),
+    ok = net_kernel:monitor_nodes(true, [{node_type, all}]),
+    {ok, #{}}.
+
+forget_all() ->
+    true = ets:delete_all_objects(?TABLE),
+    lists:foreach(fun unmark/1, [Node || {?MARK(Node), _} <- persistent_term:get()]).
+
+mark(Node, What) -> persistent_term:put(?MARK(Node), What).
+
+unmark(Node) ->
+    _ = persistent_term:erase(?MARK(Node)),
+    ok.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), Peers) -> {reply, term(), Peers}.
+handle_call(info, _From, Peers) -> {reply, [told(Node, Peer) || {Node, Peer} <- maps:to_list(Peers)], Peers};
+handle_call(_Request, _From, Peers) -> {reply, {error, badarg}, Peers}.
+
+told(Node, #peer{stage = Stage, up = Up, reason = Reason}) ->
+    Sum = fun(Index) -> lists:sum([atomics:get(Counters, Index) rem ?CLOSED || #connection{counters = Counters} <- Up]) end,
+    #{node => Node, stage => Stage, connections => length(Up), queued_bytes => Sum(?QUEUED), sent_messages => Sum(?SENT), sent_bytes => Sum(?SENT_BYTES), reason => Reason}.
+
+%% @private
+-spec handle_cast(term(), Peers) -> {noreply, Peers}.
+handle_cast({want, Node}, Peers) ->
+    Before = maps:get(Node, Peers, #peer{}),
+    case Before#peer.stage =:= idle andalso lists:member(Node, nodes(connected)) of
+        true -> {noreply, Peers#{Node => wanted(Node, Before, size())}};
+        false -> {noreply, Peers}
+    end;
+handle_cast({up, Pid, Writer, Counters, Delivery}, Peers) ->
+    {noreply, at(Pid, Peers, fun(Node, Peer) -> up(Node, Pid, {Writer, Counters, Delivery}, Peer) end)};
+handle_cast(_Request, Peers) -> {noreply, Peers}.
+
+%% @private
+-spec handle_info(term(), Peers) -> {noreply, Peers}.
+handle_info({'DOWN', _, process, Pid, Reason}, Peers) ->
+    {noreply, at(Pid, Peers, fun(Node, Peer) -> down(Node, Pid, Reason, Peer) end)};
+handle_info({retry, Node, Since}, Peers) ->
+    case Peers of
+        #{Node := #peer{stage = paused, since = Since} = Peer} -> ok = unmark(Node), {noreply, Peers#{Node := Peer#peer{stage = idle}}};
+        #{} -> {noreply, Peers}
+    end;
+handle_info({nodedown, Node, _}, Peers) ->
+    {noreply, gone(Node, Peers)};
+handle_info(_Info, Peers) ->
+    {noreply, Peers}.
+
+%% @private
+-spec terminate(term(), Peers :: map()) -> ok.
+terminate(_Reason, _Peers) -> forget_all().
+
+at(Pid, Peers, Change) ->
+    case [Node || {Node, #peer{pids = Pids}} <- maps:to_list(Peers), lists:member(Pid, Pids)] of
+        [Node] -> Peers#{Node := Change(Node, map_get(Node, Peers))};
+        [] -> Peers
+    end.
+
+%% Only where the distribution is a socket of OTP's own. The rest is seen when a connection is opened.
+wanted(Node, Peer, Size) ->
+    ok = mark(Node, none),
+    case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
+        {Node, Port} when is_port(Port), Size > 0 ->
+            case erlang:port_info(Port, name) of
+                {name, "tcp_inet"} -> Peer#peer{stage = opening, pids = [started(Node) || _ <- lists:seq(1, Size)], up = [], deliveries = []};
+                _ -> Peer#peer{stage = carried}
+            end;
+        _ -> Peer#peer{stage = carried}
+    end.
+
+started(Node) ->
+    {ok, Pid} = teleport_pool_sup:start_connection(Node),
+    _ = monitor(process, Pid),
+    Pid.
+
+up(Node, Pid, {Writer, Counters, Delivery}, #peer{stage = opening, pids = Pids, up = Up, deliveries = Deliveries} = Peer) ->
+    Connection = #connection{key = {Node, length(Up) + 1}, pid = Pid, writer = Writer, counters = Counters},
+    Next = Peer#peer{up = [Connection | Up], deliveries = [{delivery, {delivery, Connection#connection.key}, Delivery} | Deliveries]},
+    case length(Pids) - length(Up) of
+        1 -> opened(Node, Next);
+        _ -> Next
+    end;
+up(_, _, _, Peer) -> Peer.
+
+opened(Node, #peer{up = Up, deliveries = Deliveries} = Peer) ->
+    true = ets:insert(?TABLE, Deliveries ++ Up),
+    ok = mark(Node, length(Up)),
+    ?LOG_INFO("teleport: ~b connections to ~ts are open, beside its distribution", [length(Up), Node]),
+    Peer#peer{stage = open, since = now_ms(), reason = <<>>}.
+
+down(Node, Pid, Reason, #peer{pids = Pids, up = Up, stage = Stage} = Peer) ->
+    _ = [ets:delete(?TABLE, Row) || #connection{pid = Of, key = Key} <- Up, Of =:= Pid, Row <- [Key, {delivery, Key}]],
+    Left = Peer#peer{pids = lists:delete(Pid, Pids), up = [Connection || #connection{pid = Of} = Connection <- Up, Of =/= Pid]},
+    case {Stage, Left} of
+        {opening, #peer{pids = Others}} ->
+            _ = [exit(Other, shutdown) || Other <- Others],
+            not_open(Node, why(Reason), Left);
+        {open, #peer{pids = Others}} ->
+            ok = lost(Node, Reason),
+            lists:foreach(fun teleport_pool_connection:close/1, Others),
+            closed(Node, Left#peer{stage = closing, reason = why(Reason)});
+        {closing, _} -> closed(Node, Left)
+    end.
+
+closed(Node, #peer{pids = [], since = Since} = Peer) ->
+    Failures = case now_ms() - Since > ?STABLE_MS of true -> 0; false -> Peer#peer.failures end,
+    paused(Node, Peer#peer{failures = Failures + 1});
+closed(_, Peer) -> Peer.
+
+not_open(Node, Reason, #peer{failures = Failures, reason = Before} = Peer) ->
+    _ = Reason =/= Before andalso ?LOG_NOTICE("teleport: ~ts has no connections of its own for messages, its distribution carries them: ~ts", [Node, Reason]),
+    paused(Node, Peer#peer{pids = [], up = [], failures = Failures + 1, reason = Reason}).
+
+paused(Node, #peer{failures = Failures} = Peer) ->
+    ok = mark(Node, none),
+    Since = erlang:unique_integer(),
+    _ = erlang:send_after(teleport_backoff:pause_ms(Failures, ?PAUSES_MS), self(), {retry, Node, Since}),
+    Peer#peer{stage = paused, since = Since}.
+
+%% Connections end by themselves. Senders that have found one before find it gone.
+gone(Node, Peers) ->
+    ok = unmark(Node),
+    _ = [ets:delete(?TABLE, Row) || #peer{up = Up} <- [maps:get(Node, Peers, #peer{})], #connection{key = Key} <- Up, Row <- [Key, {delivery, Key}]],
+    maps:remove(Node, Peers).
+
+lost(Node, {shutdown, closed}) -> ?LOG_INFO("teleport: ~ts has closed its connections for messages, its distribution carries them", [Node]);
+lost(Node, {shutdown, {nodedown, _}}) -> ?LOG_INFO("teleport: the connections for messages to ~ts have ended with its distribution", [Node]);
+lost(Node, Reason) -> ?LOG_WARNING("teleport: a connection for messages to ~ts is lost, and what was under way on it: ~ts. The distribution carries them.", [Node, why(Reason)]).
+
+why({shutdown, {not_open, Reason}}) -> Reason;
+why({shutdown, Reason}) -> why(Reason);
+why(Reason) when is_atom(Reason) -> iolist_to_binary(inet:format_error(Reason));
+why(Reason) -> iolist_to_binary(io_lib:format("~0tP", [Reason, 8])).
+
+now_ms() -> erlang:monotonic_time(millisecond).

@@ -1,0 +1,189 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The caller's end of a connection of a pool: opens it, reads the replies, tells senders that wait that there is room.
+%%
+%% This end sends messages and requests, by its writer ({@link teleport_pool_writer}). The other end ({@link teleport_pool_delivery}) sends replies only, and
+%% this process waits for nobody, so replies are always read: two nodes that send to each other as fast as they can never wait for each other.
+%% What the ends say is described in {@link teleport_pool_delivery}.
+%%
+%% Callers monitor this process. It ends when the connection is lost or the node is down; when it is told to close or its supervisor ends it, what
+%% senders have queued is written and delivered first.
+-module(teleport_pool_connection).
+-behaviour(gen_server).
+
+-include_lib("kernel/include/net_address.hrl").
+
+-export([start_link/2, close/1]).
+-export([init/1, handle_continue/2, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+
+-record(connection, {node :: node(),
+                     manager :: pid(),
+                     socket :: gen_tcp:socket() | undefined,
+                     writer :: pid() | undefined,
+                     counters :: atomics:atomics_ref() | undefined,
+                     %% aliases of senders that wait for room
+                     waiting = #{} :: #{reference() => []},
+                     closing = false :: boolean()}).
+
+-define(OPEN_MS, 7000).
+-define(CLOSE_MS, 4000).
+-define(ACTIVE, 16).
+-define(LARGE_BYTES, 1048576).
+%% gen's tag of a reply to an alias.
+-dialyzer({no_improper_lists, [reply/1]}).
+
+%% @doc Started for the manager, which gets `{up, self(), Writer, Counters, Delivery}' as a cast once the connection is open.
+-spec start_link(node(), Manager :: pid()) -> {ok, pid()} | {error, term()}.
+start_link(Node, Manager) -> gen_server:start_link(?MODULE, {Node, Manager}, [{spawn_opt, [{fullsweep_after, 0}]}]).
+
+%% @doc Takes no more messages, delivers those that are queued, and ends.
+-spec close(pid()) -> ok.
+close(Connection) -> gen_server:cast(Connection, close).
+
+%% @private
+-spec init({node(), pid()}) -> {ok, #connection{}, {continue, open}}.
+init({Node, Manager}) ->
+    process_flag(trap_exit, true),
+    {ok, #connection{node = Node, manager = Manager}, {continue, open}}.
+
+%% @private
+-spec handle_continue(open, #connection{}) -> {noreply, #connection{}} | {stop, term(), #connection{}}.
+handle_continue(open, #connection{node = Node, manager = Manager} = State) ->
+    case opened(Node, teleport_deadline:in(?OPEN_MS)) of
+        {ok, Socket, Delivery} ->
+            true = monitor_node(Node, true),
+            Counters = teleport_pool:new_counters(),
+            {ok, Writer} = teleport_pool_writer:start_link(self(), Socket, Counters),
+            gen_server:cast(Manager, {up, self(), Writer, Counters, Delivery}),
+            {noreply, State#connection{socket = Socket, writer = Writer, counters = Counters}};
+        {error, Reason} -> {stop, {shutdown, {not_open, Reason}}, State}
+    end.
+
+opened(Node, Deadline) ->
+    case net_kernel:node_info(Node, address) of
+        {ok, #net_address{protocol = tcp}} -> offered(offer(Node, Deadline), Node, Deadline);
+        _ -> {error, <<"the distribution is encrypted, or is not over TCP">>}
+    end.
+
+offer(Node, Deadline) ->
+    try erpc:call(Node, teleport_pool, offer, [node()], teleport_deadline:left(Deadline))
+    catch
+        error:{erpc, noconnection} -> {error, <<"not connected">>};
+        error:{erpc, notsup} -> {error, <<"it is no node of Erlang">>};
+        error:{erpc, timeout} -> {error, <<"it did not tell its port in time">>};
+        error:{exception, undef, _} -> {error, <<"it has no teleport, or an older one">>};
+        exit:{exception, {noproc, _}} -> {error, <<"teleport does not run there">>};
+        _:_ -> {error, <<"it could not tell its port">>}
+    end.
+
+offered({ok, #{version := Version, ip := Ip, port := Port}}, Node, Deadline) ->
+    case teleport_pool_handshake:version() of
+        Version -> connected(gen_tcp:connect(Ip, Port, teleport_pool_listener:socket_options(Ip), teleport_deadline:left(Deadline)), {Ip, Port}, Node, Deadline);
+        Own -> {error, text("it speaks version ~p of the pools, this node version ~b", [Version, Own])}
+    end;
+offered({error, Reason}, _, _) when is_binary(Reason) -> {error, Reason};
+offered(Other, _, _) -> {error, text("it told ~0tP instead of its port", [Other, 8])}.
+
+connected({error, Reason}, {Ip, Port}, _, _) ->
+    {error, text("~ts:~b: ~ts", [inet:ntoa(Ip), Port, inet:format_error(Reason)])};
+connected({ok, Socket}, _, Node, Deadline) ->
+    case teleport_pool_handshake:call(Socket, Node, Deadline) of
+        ok ->
+            ok = inet:setopts(Socket, [{packet_size, 0}]),
+            case gen_tcp:recv(Socket, 0, teleport_deadline:left(Deadline)) of
+                {ok, Packet} ->
+                    [{ready, Delivery}] = teleport_pool_frame:decode(Packet),
+                    ok = inet:setopts(Socket, [{active, ?ACTIVE}]),
+                    {ok, Socket, Delivery};
+                {error, Reason} -> {error, text("closed after the handshake: ~ts", [inet:format_error(Reason)])}
+            end;
+        {error, Reason} -> {error, Reason}
+    end.
+
+text(Format, Values) -> iolist_to_binary(io_lib:format(Format, Values)).
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #connection{}) -> {reply, {error, badarg}, #connection{}}.
+handle_call(_Request, _From, State) -> {reply, {error, badarg}, State}.
+
+%% @private
+-spec handle_cast(term(), #connection{}) -> {noreply, #connection{}}.
+handle_cast(close, State) -> {noreply, closing(State)};
+handle_cast(_Request, State) -> {noreply, State}.
+
+%% Senders find the queue closed, and wait for the end of this process: what they send by the distribution then comes behind what is queued here.
+closing(#connection{closing = true} = State) -> State;
+closing(#connection{counters = Counters, writer = Writer} = State) ->
+    ok = teleport_pool:close_queue(Counters),
+    ok = teleport_pool_writer:drain(Writer),
+    _ = erlang:send_after(?CLOSE_MS, self(), too_late),
+    State#connection{closing = true}.
+
+%% @private
+-spec handle_info(term(), #connection{}) -> {noreply, #connection{}} | {stop, term(), #connection{}}.
+handle_info({tcp, Socket, Packet}, #connection{socket = Socket} = State) ->
+    Next = lists:foldl(fun replied/2, State, teleport_pool_frame:decode(Packet)),
+    _ = byte_size(Packet) >= ?LARGE_BYTES andalso erlang:garbage_collect(),
+    {noreply, Next};
+handle_info({tcp_passive, Socket}, #connection{socket = Socket} = State) ->
+    _ = inet:setopts(Socket, [{active, ?ACTIVE}]),
+    {noreply, State};
+handle_info(room, State) ->
+    {noreply, woken(State)};
+handle_info({room, Alias}, #connection{waiting = Waiting, counters = Counters} = State) ->
+    ok = teleport_pool:set_waiting(Counters, true),
+    {noreply, woken(State#connection{waiting = Waiting#{Alias => []}})};
+handle_info({no_room, Alias}, #connection{waiting = Waiting} = State) ->
+    {noreply, State#connection{waiting = maps:remove(Alias, Waiting)}};
+handle_info({tcp_closed, Socket}, #connection{socket = Socket} = State) ->
+    {stop, {shutdown, closed}, State};
+handle_info({tcp_error, Socket, Reason}, #connection{socket = Socket} = State) ->
+    {stop, {shutdown, Reason}, State};
+handle_info({nodedown, Node}, #connection{node = Node} = State) ->
+    {stop, {shutdown, {nodedown, Node}}, State};
+handle_info(too_late, State) ->
+    {stop, {shutdown, too_late}, State};
+handle_info({'EXIT', Writer, normal}, #connection{writer = Writer} = State) ->
+    {noreply, State};
+handle_info({'EXIT', Writer, Reason}, #connection{writer = Writer} = State) ->
+    {stop, Reason, State};
+handle_info(_Info, State) ->
+    {noreply, State}.
+
+%% The senders look themselves; a queue that is full again lets them wait again.
+woken(#connection{waiting = Waiting, closing = false, counters = Counters} = State) when map_size(Waiting) > 0 ->
+    case teleport_pool:has_room(Counters) of
+        true ->
+            ok = teleport_pool:set_waiting(Counters, false),
+            _ = [Alias ! {Alias, room} || Alias <- maps:keys(Waiting)],
+            State#connection{waiting = #{}};
+        false -> State
+    end;
+woken(State) -> State.
+
+replied(leave, State) -> closing(State);
+replied(Answer, State) -> ok = reply(Answer), State.
+
+%% An alias ends with its first message. A caller that has given up gets none.
+reply({Alias, Reply}) -> Alias ! {[alias | Alias], Reply}, ok;
+reply({Alias, failed, Reason}) -> Alias ! {Alias, '$teleport_failed', Reason}, ok.
+
+%% @private
+-spec terminate(term(), #connection{}) -> ok.
+terminate(_Reason, #connection{socket = undefined}) -> ok;
+terminate(Reason, #connection{socket = Socket} = State) ->
+    IsOrderly = case Reason of
+                    shutdown -> last(closing(State), teleport_deadline:in(?CLOSE_MS));
+                    _ -> Reason =:= {shutdown, closed}
+                end,
+    teleport_pool_listener:close(Socket, IsOrderly).
+
+last(State, Deadline) ->
+    receive
+        {'$gen_cast', _} -> last(State, Deadline);
+        Info ->
+            case handle_info(Info, State) of
+                {noreply, Next} -> last(Next, Deadline);
+                {stop, {shutdown, Reason}, _} -> Reason =:= closed
+            end
+    after teleport_deadline:left(Deadline) -> false
+    end.

@@ -1,0 +1,246 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The acceptor's end of a connection of a pool: delivers messages and requests, and returns the replies.
+%%
+%% The caller's end ({@link teleport_pool_connection}) sends, as terms of {@link teleport_pool_frame}:
+%% <dl><dt>`{To, Message}'</dt><dd>a message to a pid or a registered name</dd>
+%% <dt>`{To, Caller, Alias, Label, Request}'</dt><dd>a request; the server sees this process as its client</dd>
+%% <dt>`[cancel | Alias]'</dt><dd>its caller has given up</dd>
+%% <dt>`{marked, Marker, Term}'</dt><dd>any of these, from a process that has sent by the distribution before. It comes behind that: once the marker, which
+%% that process sent by the distribution, is here</dd></dl>
+%% This end sends `{ready, self()}' first, then `{Alias, Reply}' and `{Alias, failed, Reason}', and `leave' when it is about to end: the caller's end then closes.
+%%
+%% Until the caller has proved that it knows the cookie this process is a stranger ({@link teleport_pool_listener}). From then on it is trusted as a node is
+%% by distribution. The writes of replies wait for the peer, which always reads them; meanwhile nothing is read here, and the peer's senders wait.
+-module(teleport_pool_delivery).
+-behaviour(gen_server).
+
+-include_lib("kernel/include/logger.hrl").
+
+-export([start_link/0, socket/3, marker/1]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+
+-record(delivery, {socket :: gen_tcp:socket() | undefined,
+                   node :: node() | undefined,
+                   calls = #{} :: #{Monitor :: reference() => call()},
+                   aliases = #{} :: #{Alias :: reference() => Monitor :: reference()},
+                   %% markers that are here before their messages
+                   markers = #{} :: #{reference() => []},
+                   %% monitors of callers whose calls last long
+                   watches = #{} :: #{reference() => Monitor :: reference()},
+                   ending = false :: boolean()}).
+
+-type call() :: {Alias :: reference(), Caller :: pid(), SinceMs :: integer(), Watch :: reference() | none}.
+
+-define(STRANGER_MS, 5000).
+-define(END_MS, 5000).
+-define(LOOK_MS, 5000).
+%% A marker is behind what one process has sent: the distribution delivers it, or ends as net_ticktime says.
+-define(MARKER_MS, 60000).
+-define(ACTIVE, 16).
+-define(PACKET_BYTES, 65536).
+-define(LARGE_BYTES, 1048576).
+-dialyzer({no_improper_lists, [delivered/2]}).
+
+%% @doc Started by the supervisor for {@link teleport_pool_listener}.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link(?MODULE, [], [{spawn_opt, [{fullsweep_after, 0}]}]).
+
+%% @doc Gives it the socket, whose owner it is. `Listener' gets `{known, Pid}' once the caller has proved itself.
+-spec socket(pid(), gen_tcp:socket(), Listener :: pid()) -> ok.
+socket(Pid, Socket, Listener) -> gen_server:cast(Pid, {socket, Socket, Listener}).
+
+%% @doc The message by the distribution that says: what its sender has sent before is here.
+-spec marker(reference()) -> term().
+marker(Marker) -> {'$teleport_marker', Marker}.
+
+%% @private
+-spec init([]) -> {ok, #delivery{}, timeout()}.
+init([]) ->
+    process_flag(trap_exit, true),
+    {ok, #delivery{}, ?STRANGER_MS}.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #delivery{}) -> {reply, {error, badarg}, #delivery{}}.
+handle_call(_Request, _From, State) -> {reply, {error, badarg}, State}.
+
+%% @private
+-spec handle_cast(term(), #delivery{}) -> {noreply, #delivery{}} | {stop, term(), #delivery{}}.
+handle_cast({socket, Socket, Listener}, State) ->
+    Deadline = teleport_deadline:in(?STRANGER_MS),
+    case teleport_pool_handshake:answer(Socket, Deadline) of
+        {ok, Node} ->
+            Listener ! {known, self()},
+            true = monitor_node(Node, true),
+            Ready = send(Socket, [teleport_pool_frame:encode({ready, self()})]),
+            Set = Ready =:= ok andalso inet:setopts(Socket, [{packet_size, 0}, {exit_on_close, false}, {active, ?ACTIVE}]),
+            case Set of
+                ok -> {noreply, State#delivery{socket = Socket, node = Node}};
+                _ -> {stop, {shutdown, closed}, State}
+            end;
+        {error, Reason} ->
+            ?LOG_NOTICE("teleport: a connection to the port of the pools was refused: ~ts", [Reason]),
+            {stop, {shutdown, Reason}, State}
+    end;
+handle_cast(_Request, State) -> {noreply, State}.
+
+%% @private
+-spec handle_info(term(), #delivery{}) -> {noreply, #delivery{}} | {stop, term(), #delivery{}}.
+handle_info({tcp, Socket, Packet}, #delivery{socket = Socket, node = Node} = State) ->
+    try teleport_pool_frame:decode(Packet) of
+        Terms ->
+            Next = lists:foldl(fun delivered/2, State, Terms),
+            _ = byte_size(Packet) >= ?LARGE_BYTES andalso erlang:garbage_collect(),
+            {noreply, Next}
+    catch
+        error:Reason ->
+            ?LOG_ERROR("teleport: a connection from ~ts is closed: it sent what no node sends: ~0tP", [Node, Reason, 8]),
+            {stop, {shutdown, Reason}, State}
+    end;
+handle_info({tcp_passive, Socket}, #delivery{socket = Socket} = State) ->
+    _ = inet:setopts(Socket, [{active, ?ACTIVE}]),
+    {noreply, State};
+handle_info({[alias | Monitor], Reply}, State) ->
+    answer(Monitor, {ok, Reply}, State);
+handle_info({'$teleport_marker', Marker}, #delivery{markers = Markers} = State) ->
+    {noreply, State#delivery{markers = Markers#{Marker => []}}};
+handle_info({'DOWN', Monitor, process, _, Reason}, #delivery{watches = Watches} = State) ->
+    case Watches of
+        #{Monitor := Call} -> ended(forgotten(Call, State));
+        #{} -> answer(Monitor, {failed, Reason}, State)
+    end;
+handle_info(look, State) ->
+    {noreply, looked(State)};
+handle_info({tcp_closed, Socket}, #delivery{socket = Socket} = State) ->
+    _ = erlang:send_after(?END_MS, self(), too_late),
+    ended(State#delivery{ending = true});
+handle_info({tcp_error, Socket, Reason}, #delivery{socket = Socket} = State) ->
+    {stop, {shutdown, Reason}, State};
+handle_info({nodedown, Node}, #delivery{node = Node} = State) ->
+    {stop, {shutdown, {nodedown, Node}}, State};
+handle_info(Late, State) when Late =:= too_late; Late =:= timeout ->
+    {stop, {shutdown, too_late}, State};
+handle_info(_Info, State) ->
+    {noreply, State}.
+
+%% The caller's end sends no more. Servers may still answer what they were asked.
+ended(#delivery{ending = true, calls = Calls} = State) when map_size(Calls) =:= 0 -> {stop, {shutdown, closed}, State};
+ended(State) -> {noreply, State}.
+
+%% ---- messages and requests ----
+
+delivered({To, Message}, State) ->
+    _ = try To ! Message catch error:badarg -> nobody end,
+    State;
+delivered({marked, Marker, Term}, State) ->
+    delivered(Term, behind(Marker, State));
+delivered([cancel | Alias], #delivery{aliases = Aliases} = State) ->
+    case Aliases of
+        #{Alias := Monitor} -> forgotten(Monitor, State);
+        #{} -> State
+    end;
+delivered({To, Caller, Alias, Label, Request}, #delivery{calls = Calls, aliases = Aliases} = State) ->
+    Server = server(To),
+    Monitor = monitor(process, Server, [{alias, reply_demonitor}]),
+    _ = map_size(Calls) =:= 0 andalso erlang:send_after(?LOOK_MS, self(), look),
+    _ = try Server ! {Label, {self(), [alias | Monitor]}, Request} catch error:badarg -> nobody end,
+    Call = {Alias, Caller, erlang:monotonic_time(millisecond), none},
+    State#delivery{calls = Calls#{Monitor => Call}, aliases = Aliases#{Alias => Monitor}}.
+
+%% A name is looked up once, so that the process that is monitored is the one that gets the request.
+server(Pid) when is_pid(Pid) -> Pid;
+server(Name) ->
+    case whereis(Name) of
+        Pid when is_pid(Pid) -> Pid;
+        _ -> Name
+    end.
+
+behind(Marker, #delivery{markers = Markers, node = Node} = State) ->
+    case maps:take(Marker, Markers) of
+        {[], Rest} -> State#delivery{markers = Rest};
+        error ->
+            receive
+                {'$teleport_marker', Marker} -> State;
+                {nodedown, Node} -> exit({shutdown, {nodedown, Node}})
+            after ?MARKER_MS ->
+                ?LOG_ERROR("teleport: a connection from ~ts is closed: the distribution has been behind for ~b s", [Node, ?MARKER_MS div 1000]),
+                exit({shutdown, behind})
+            end
+    end.
+
+%% ---- answers ----
+
+%% Those that have come meanwhile go in the same packet.
+answer(Monitor, Answer, State) ->
+    {Frames, Next} = answers(framed(Monitor, Answer, State), [], 0),
+    case send(State#delivery.socket, Frames) of
+        ok -> ended(Next);
+        {error, Reason} -> {stop, {shutdown, Reason}, Next}
+    end.
+
+answers({none, State}, Frames, Bytes) -> more(State, Frames, Bytes);
+answers({{_, Size} = Frame, State}, Frames, Bytes) -> more(State, [Frame | Frames], Bytes + Size).
+
+more(State, Frames, Bytes) when Bytes < ?PACKET_BYTES ->
+    receive {[alias | Monitor], Reply} -> answers(framed(Monitor, {ok, Reply}, State), Frames, Bytes)
+    after 0 -> {Frames, State}
+    end;
+more(State, Frames, _) -> {Frames, State}.
+
+framed(Monitor, Answer, #delivery{calls = Calls} = State) ->
+    case Calls of
+        #{Monitor := {Alias, _, _, _}} -> {frame(Alias, Answer), forgotten(Monitor, State)};
+        #{} -> {none, State}
+    end.
+
+frame(Alias, {failed, Reason}) -> teleport_pool_frame:encode({Alias, failed, Reason});
+frame(Alias, {ok, Reply}) ->
+    {_, Bytes} = Frame = teleport_pool_frame:encode({Alias, Reply}),
+    case teleport_pool:is_too_big(Bytes) of
+        true -> frame(Alias, {failed, {too_big, Bytes}});
+        false -> Frame
+    end.
+
+send(_, []) -> ok;
+send(Socket, Frames) -> gen_tcp:send(Socket, [Data || {Data, _} <- lists:reverse(Frames)]).
+
+forgotten(Monitor, #delivery{calls = Calls, aliases = Aliases, watches = Watches} = State) ->
+    {{Alias, _, _, Watch}, Rest} = maps:take(Monitor, Calls),
+    true = demonitor(Monitor, [flush]),
+    _ = Watch =/= none andalso demonitor(Watch, [flush]),
+    State#delivery{calls = Rest, aliases = maps:remove(Alias, Aliases), watches = maps:remove(Watch, Watches)}.
+
+%% Nobody says that a caller was killed. One that waits for long is monitored, by the distribution.
+looked(#delivery{calls = Calls} = State) when map_size(Calls) =:= 0 -> State;
+looked(#delivery{calls = Calls} = State) ->
+    _ = erlang:send_after(?LOOK_MS, self(), look),
+    Old = erlang:monotonic_time(millisecond) - ?LOOK_MS,
+    maps:fold(fun(Monitor, {Alias, Caller, Since, none}, #delivery{calls = All, watches = Watches} = Acc) when Since < Old ->
+                      Watch = monitor(process, Caller),
+                      Acc#delivery{calls = All#{Monitor := {Alias, Caller, Since, Watch}}, watches = Watches#{Watch => Monitor}};
+                 (_, _, Acc) -> Acc
+              end, State, Calls).
+
+%% @private
+-spec terminate(term(), #delivery{}) -> ok.
+terminate(_Reason, #delivery{socket = undefined}) -> ok;
+terminate(Reason, #delivery{socket = Socket} = State) ->
+    IsOrderly = case Reason of
+                    shutdown -> left(State);
+                    _ -> Reason =:= {shutdown, closed}
+                end,
+    teleport_pool_listener:close(Socket, IsOrderly).
+
+%% Until the caller's end has sent all that it has queued, and servers have answered.
+left(#delivery{socket = Socket} = State) ->
+    _ = send(Socket, [teleport_pool_frame:encode(leave)]),
+    last(State, teleport_deadline:in(?END_MS)).
+
+last(State, Deadline) ->
+    receive
+        Info ->
+            case handle_info(Info, State) of
+                {noreply, Next} -> last(Next, Deadline);
+                {stop, {shutdown, Reason}, _} -> Reason =:= closed
+            end
+    after teleport_deadline:left(Deadline) -> false
+    end.

@@ -1,0 +1,97 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc How two nodes prove to each other, on a new connection of a pool, that they know the cookie.
+%%
+%% <ol><li>caller: HELLO, who it is, whom it calls, a fresh nonce</li>
+%% <li>acceptor: CHALLENGE, a fresh nonce of its own</li>
+%% <li>caller: PROOF, HMAC-SHA256 with the cookie as the key, of the word `caller', HELLO and both nonces</li>
+%% <li>acceptor: WELCOME, the same with the word `acceptor'; or REFUSED and why</li></ol>
+%% The cookie is never sent. A proof is of no use in another conversation (both nonces), for another node (both names), in another version (HELLO begins
+%% with it), or sent back (the roles). The acceptor proves nothing to a caller that has not proved itself. Until both have, nothing that the other side
+%% says becomes an atom or a term, and no packet is longer than 1 KB.
+-module(teleport_pool_handshake).
+
+-export([call/3, answer/2, version/0, max_bytes/0]).
+
+-define(MAGIC, "BWTP").
+-define(VERSION, 3).
+-define(MAX_BYTES, 1024).
+
+%% @doc The version of these words and of all that follows on a connection. 0.2.0 has version 2, of its lanes.
+-spec version() -> pos_integer().
+version() -> ?VERSION.
+
+%% @doc The longest packet before the proof, for the option packet_size.
+-spec max_bytes() -> pos_integer().
+max_bytes() -> ?MAX_BYTES.
+
+%% @doc The caller's side, on a passive socket.
+-spec call(gen_tcp:socket(), node(), teleport_deadline:deadline()) -> ok | {error, Reason :: binary()}.
+call(Socket, Node, Deadline) ->
+    Hello = hello(atom_to_binary(node()), atom_to_binary(Node), nonce()),
+    try
+        say(Socket, Hello),
+        <<?MAGIC, ?VERSION, $c, Nonce:32/binary>> = hear(Socket, Deadline),
+        Said = {cookie(Node), Hello, Nonce},
+        say(Socket, <<?MAGIC, ?VERSION, $p, (mac(caller, Said))/binary>>),
+        <<?MAGIC, ?VERSION, $w, Mac:32/binary>> = hear(Socket, Deadline),
+        check(acceptor, Mac, Said)
+    catch
+        throw:Reason -> {error, Reason};
+        error:{badmatch, <<?MAGIC, ?VERSION, $r, Reason/binary>>} -> {error, <<"the peer refuses: ", (beamway_wire:printable(Reason))/binary>>};
+        error:{badmatch, _} -> {error, <<"the peer does not speak this protocol">>}
+    end.
+
+%% @doc The acceptor's side, on a passive socket. Only nodes that are connected by distribution are let in: no atom is made of what a stranger says.
+-spec answer(gen_tcp:socket(), teleport_deadline:deadline()) -> {ok, node()} | {error, Reason :: binary()}.
+answer(Socket, Deadline) ->
+    try
+        {Hello, Node} = caller(hear(Socket, Deadline)),
+        Nonce = nonce(),
+        say(Socket, <<?MAGIC, ?VERSION, $c, Nonce/binary>>),
+        <<?MAGIC, ?VERSION, $p, Mac:32/binary>> = hear(Socket, Deadline),
+        Said = {cookie(Node), Hello, Nonce},
+        ok = check(caller, Mac, Said),
+        say(Socket, <<?MAGIC, ?VERSION, $w, (mac(acceptor, Said))/binary>>),
+        {ok, Node}
+    catch
+        throw:Reason ->
+            _ = gen_tcp:send(Socket, <<?MAGIC, ?VERSION, $r, Reason/binary>>),
+            {error, Reason};
+        error:{badmatch, _} -> {error, <<"it does not speak this protocol">>}
+    end.
+
+hello(Caller, Acceptor, Nonce) ->
+    <<?MAGIC, ?VERSION, $h, (byte_size(Caller)):16, Caller/binary, (byte_size(Acceptor)):16, Acceptor/binary, Nonce:32/binary>>.
+
+caller(<<?MAGIC, ?VERSION, $h, Length:16, Caller:Length/binary, Length2:16, Acceptor:Length2/binary, _:32/binary>> = Hello) ->
+    Acceptor =:= atom_to_binary(node()) orelse throw(<<"another node was called">>),
+    case [Node || Node <- nodes(connected), atom_to_binary(Node) =:= Caller] of
+        [Node] -> {Hello, Node};
+        [] -> throw(<<"not connected to this node">>)
+    end;
+caller(<<?MAGIC, Version, _/binary>>) when Version =/= ?VERSION ->
+    throw(iolist_to_binary(io_lib:format("version ~b of this protocol, where ~b is spoken", [Version, ?VERSION])));
+caller(Word) ->
+    error({badmatch, Word}).
+
+nonce() -> crypto:strong_rand_bytes(32).
+
+cookie(Node) -> atom_to_binary(erlang:get_cookie(Node)).
+
+mac(Role, {Cookie, Hello, Nonce}) ->
+    crypto:mac(hmac, sha256, Cookie, [<<"beamway pool ", (atom_to_binary(Role))/binary, 0>>, Hello, Nonce]).
+
+%% Takes as long whatever is wrong.
+check(Role, Mac, Said) -> crypto:hash_equals(Mac, mac(Role, Said)) orelse throw(<<"another cookie">>), ok.
+
+say(Socket, Word) -> done(gen_tcp:send(Socket, Word)).
+
+hear(Socket, Deadline) ->
+    case gen_tcp:recv(Socket, 0, teleport_deadline:left(Deadline)) of
+        {ok, Word} -> Word;
+        Error -> done(Error)
+    end.
+
+done(ok) -> ok;
+done({error, timeout}) -> throw(<<"no answer in time">>);
+done({error, Reason}) -> throw(iolist_to_binary(inet:format_error(Reason))).

@@ -1,0 +1,157 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Where the connections of pools come in. No port is open before a node of the cluster asks for it by distribution.
+%%
+%% For nodes of this host the port is on the loopback interface. For others it is at the address at which they have reached this node by distribution. Where the
+%% distribution listens at one address only (`inet_dist_use_interface' of kernel), so does this.
+%%
+%% A caller that has not proved yet that it knows the cookie is a stranger: at most 64 of these are let in at a time for each port, for 5 s each
+%% ({@link teleport_pool_delivery}).
+-module(teleport_pool_listener).
+-behaviour(gen_server).
+
+-include_lib("kernel/include/logger.hrl").
+
+-export([start_link/0, offer/1, socket_options/1, close/2]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+-export([accept/2]).
+
+-type open() :: #{inet:ip_address() => {gen_tcp:socket(), inet:port_number(), Acceptor :: pid()}}.
+
+-define(MAX_STRANGERS, 64).
+-define(OFFER_MS, 5000).
+-define(ACCEPT_MS, 30000).
+-define(PAUSE_MS, 100).
+-define(BUFFER_BYTES, 65536).
+-define(TCP, 6).
+-define(TCP_USER_TIMEOUT, 18).
+
+%% @doc Started by the supervisor.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
+
+%% @doc Where the node may connect. It is connected by stock distribution.
+-spec offer(node()) -> {ok, #{ip := inet:ip_address(), port := inet:port_number(), version := pos_integer()}} | {error, Reason :: binary()}.
+offer(Node) ->
+    case address(Node) of
+        {ok, Ip} -> gen_server:call(?MODULE, {offer, Ip}, ?OFFER_MS);
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @doc Of a connection, at both ends. The patience with a silent peer is that of the distribution, so is the rate of what keeps firewalls awake.
+-spec socket_options(inet:ip_address()) -> [gen_tcp:option()].
+socket_options(Ip) ->
+    %% gen_tcp wants the back end first.
+    [{inet_backend, inet}, family(Ip), binary, {active, false}, {packet, 4}, {packet_size, teleport_pool_handshake:max_bytes()}, {nodelay, true},
+     {buffer, ?BUFFER_BYTES}, {show_econnreset, true}]
+        ++ case os:type() of
+               {unix, linux} -> [{raw, ?TCP, ?TCP_USER_TIMEOUT, <<(1000 * tick_s()):32/native>>} | beamway_watchdog:socket_options()];
+               _ -> [{keepalive, true}]
+           end.
+
+tick_s() ->
+    case net_kernel:get_net_ticktime() of
+        Seconds when is_integer(Seconds) -> Seconds;
+        {ongoing_change_to, Seconds} -> Seconds;
+        _ -> 60
+    end.
+
+family(Ip) when tuple_size(Ip) =:= 4 -> inet;
+family(_) -> inet6.
+
+%% @doc Closes a connection's socket. If that is not in order it is closed at once: what the system has not sent would else keep it open while a peer hangs.
+-spec close(gen_tcp:socket(), IsOrderly :: boolean()) -> ok.
+close(Socket, true) -> gen_tcp:close(Socket);
+close(Socket, false) ->
+    _ = inet:setopts(Socket, [{linger, {true, 0}}]),
+    gen_tcp:close(Socket).
+
+address(Node) ->
+    case {application:get_env(kernel, inet_dist_use_interface), lists:keyfind(Node, 1, erlang:system_info(dist_ctrl))} of
+        {{ok, Ip}, _} when is_tuple(Ip), Ip =/= {0, 0, 0, 0}, Ip =/= {0, 0, 0, 0, 0, 0, 0, 0} -> {ok, Ip};
+        {_, {Node, Socket}} when is_port(Socket) -> reached(inet:sockname(Socket), inet:peername(Socket));
+        _ -> {error, <<"its distribution to this node is not over TCP">>}
+    end.
+
+reached({ok, {Ip, _}}, {ok, {Ip, _}}) when tuple_size(Ip) =:= 4 -> {ok, {127, 0, 0, 1}};
+reached({ok, {Ip, _}}, {ok, {Ip, _}}) when tuple_size(Ip) =:= 8 -> {ok, {0, 0, 0, 0, 0, 0, 0, 1}};
+reached({ok, {{127, _, _, _}, _}}, _) -> {ok, {127, 0, 0, 1}};
+reached({ok, {Ip, _}}, {ok, _}) when is_tuple(Ip) -> {ok, Ip};
+reached(_, _) -> {error, <<"the address of its distribution connection is not known">>}.
+
+%% @private
+-spec init([]) -> {ok, open()}.
+init([]) -> {ok, #{}}.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), open()) -> {reply, term(), open()}.
+handle_call({offer, Ip}, _From, Open) when not is_map_key(Ip, Open) ->
+    {Low, High} = teleport_pool:option(ports, {0, 0}),
+    case listen(Ip, Low, High) of
+        {ok, Socket} ->
+            {ok, Port} = inet:port(Socket),
+            {reply, offered(Ip, Port), Open#{Ip => {Socket, Port, acceptor(Socket)}}};
+        {error, Reason} ->
+            {reply, {error, iolist_to_binary(io_lib:format("it cannot listen at ~ts: ~ts", [inet:ntoa(Ip), inet:format_error(Reason)]))}, Open}
+    end;
+handle_call({offer, Ip}, _From, Open) ->
+    {_, Port, _} = map_get(Ip, Open),
+    {reply, offered(Ip, Port), Open};
+handle_call(_Request, _From, Open) -> {reply, {error, badarg}, Open}.
+
+offered(Ip, Port) -> {ok, #{ip => Ip, port => Port, version => teleport_pool_handshake:version()}}.
+
+listen(Ip, Low, High) ->
+    case gen_tcp:listen(Low, socket_options(Ip) ++ [{ip, Ip}, {reuseaddr, true}, {backlog, 256}]) of
+        {error, eaddrinuse} when Low < High -> listen(Ip, Low + 1, High);
+        Result -> Result
+    end.
+
+acceptor(Socket) ->
+    {Pid, _} = spawn_opt(?MODULE, accept, [Socket, #{}], [link, monitor]),
+    Pid.
+
+%% @private
+-spec handle_cast(term(), open()) -> {noreply, open()}.
+handle_cast(_Request, Open) -> {noreply, Open}.
+
+%% @private
+-spec handle_info(term(), open()) -> {noreply, open()}.
+handle_info(_Info, Open) -> {noreply, Open}.
+
+%% ---- acceptors ----
+
+%% @private Comes back to its newest code twice a minute at least.
+-spec accept(gen_tcp:socket(), #{Stranger :: pid() => reference()}) -> no_return().
+accept(Listening, Strangers) ->
+    case gen_tcp:accept(Listening, ?ACCEPT_MS) of
+        {ok, Socket} -> ?MODULE:accept(Listening, admitted(Socket, still(Strangers)));
+        {error, timeout} -> ?MODULE:accept(Listening, still(Strangers));
+        {error, closed} -> exit(shutdown);
+        {error, Reason} ->
+            ?LOG_WARNING("teleport: a peer could not be accepted: ~ts", [inet:format_error(Reason)]),
+            receive after ?PAUSE_MS -> ?MODULE:accept(Listening, still(Strangers)) end
+    end.
+
+admitted(Socket, Strangers) when map_size(Strangers) >= ?MAX_STRANGERS ->
+    ok = gen_tcp:close(Socket),
+    Strangers;
+admitted(Socket, Strangers) ->
+    {ok, Pid} = teleport_pool_sup:start_delivery(),
+    _ = case gen_tcp:controlling_process(Socket, Pid) of
+            ok -> teleport_pool_delivery:socket(Pid, Socket, self());
+            {error, _} -> gen_tcp:close(Socket)
+        end,
+    Strangers#{Pid => monitor(process, Pid)}.
+
+still(Strangers) ->
+    receive
+        {known, Pid} -> still(no_stranger(Pid, Strangers));
+        {'DOWN', _, process, Pid, _} -> still(maps:remove(Pid, Strangers))
+    after 0 -> Strangers
+    end.
+
+no_stranger(Pid, Strangers) ->
+    case maps:take(Pid, Strangers) of
+        {Monitor, Rest} -> true = demonitor(Monitor, [flush]), Rest;
+        error -> Strangers
+    end.

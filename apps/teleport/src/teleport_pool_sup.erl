@@ -1,0 +1,40 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @private The supervisors of the pools. `rest_for_one': without {@link teleport_pool} nobody knows of a connection. They are ended in the reverse order: no new
+%% connection comes in, then each delivers what it has, then senders find no pool. Connections are not restarted: whoever needs a pool has it opened.
+-module(teleport_pool_sup).
+-behaviour(supervisor).
+
+-export([start_link/0, start_link/2, start_connection/1, start_delivery/0, init/1]).
+
+%% Longer than the last words of a connection.
+-define(SHUTDOWN_MS, 12000).
+
+%% @private It owns the table of the connections.
+-spec start_link() -> supervisor:startlink_ret().
+start_link() -> supervisor:start_link({local, ?MODULE}, ?MODULE, top).
+
+%% @private
+-spec start_link(Name :: atom(), module()) -> supervisor:startlink_ret().
+start_link(Name, Module) -> supervisor:start_link({local, Name}, ?MODULE, {each, Module}).
+
+%% @private To the node, for the caller.
+-spec start_connection(node()) -> supervisor:startchild_ret().
+start_connection(Node) -> supervisor:start_child(teleport_pool_connection_sup, [Node, self()]).
+
+%% @private
+-spec start_delivery() -> supervisor:startchild_ret().
+start_delivery() -> supervisor:start_child(teleport_pool_delivery_sup, []).
+
+%% @private
+-spec init(top | {each, module()}) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
+init(top) ->
+    teleport_pool = ets:new(teleport_pool, [named_table, public, {keypos, 2}, {read_concurrency, true}]),
+    {ok, {#{strategy => rest_for_one, intensity => 5, period => 10},
+          [#{id => teleport_pool, start => {teleport_pool, start_link, []}},
+           group(teleport_pool_connection_sup, teleport_pool_connection),
+           group(teleport_pool_delivery_sup, teleport_pool_delivery),
+           #{id => teleport_pool_listener, start => {teleport_pool_listener, start_link, []}}]}};
+init({each, Module}) ->
+    {ok, {#{strategy => simple_one_for_one}, [#{id => Module, start => {Module, start_link, []}, restart => temporary, shutdown => ?SHUTDOWN_MS}]}}.
+
+group(Name, Module) -> #{id => Name, start => {?MODULE, start_link, [Name, Module]}, type => supervisor}.

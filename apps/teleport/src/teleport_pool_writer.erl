@@ -1,0 +1,92 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Writes what senders queue for one connection of a pool ({@link teleport_pool_connection}, which starts it and is linked to it).
+%%
+%% It is a process of its own because a write waits while the peer reads slowly, and the connection's process must go on reading. What has come
+%% meanwhile goes out in one packet of up to 64 KB. Senders count bytes into the queue ({@link teleport_pool}); here they are taken off once written.
+-module(teleport_pool_writer).
+-behaviour(gen_server).
+
+-export([start_link/3, drain/1]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+
+-record(writer, {connection :: pid(), socket :: gen_tcp:socket(), counters :: atomics:atomics_ref()}).
+
+-define(PACKET_BYTES, 65536).
+-define(LARGE_BYTES, 1048576).
+-define(IDLE_MS, 5000).
+%% How long the writer waits for a sender that has counted its message, and has not yet queued it.
+-define(SENDER_MS, 20).
+-define(SENDER_TRIES, 50).
+
+%% @doc Started by the connection's process, which owns the socket.
+-spec start_link(pid(), gen_tcp:socket(), atomics:atomics_ref()) -> {ok, pid()}.
+start_link(Connection, Socket, Counters) ->
+    {ok, _} = gen_server:start_link(?MODULE, {Connection, Socket, Counters}, [{spawn_opt, [{fullsweep_after, 0}]}]).
+
+%% @doc The queue takes no more ({@link teleport_pool:close_queue/1}): the writer writes what is left, shuts the socket down for writing and ends.
+-spec drain(pid()) -> ok.
+drain(Writer) -> gen_server:cast(Writer, drain).
+
+%% @private
+-spec init({pid(), gen_tcp:socket(), atomics:atomics_ref()}) -> {ok, #writer{}, timeout()}.
+init({Connection, Socket, Counters}) ->
+    {ok, #writer{connection = Connection, socket = Socket, counters = Counters}, ?IDLE_MS}.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #writer{}) -> {reply, {error, badarg}, #writer{}}.
+handle_call(_Request, _From, State) -> {reply, {error, badarg}, State}.
+
+%% @private
+-spec handle_cast(term(), #writer{}) -> {noreply, #writer{}, timeout()} | {stop, term(), #writer{}}.
+handle_cast(drain, #writer{socket = Socket} = State) ->
+    case rest(State, ?SENDER_TRIES) of
+        ok ->
+            _ = gen_tcp:shutdown(Socket, write),
+            {stop, normal, State};
+        {error, Reason} -> {stop, {shutdown, Reason}, State}
+    end;
+handle_cast(_Request, State) -> {noreply, State, ?IDLE_MS}.
+
+rest(#writer{counters = Counters} = State, Tries) ->
+    receive
+        {frame, Bytes, Frame} ->
+            case write(Bytes, Frame, State) of
+                ok -> rest(State, ?SENDER_TRIES);
+                Error -> Error
+            end
+    after 0 ->
+        case teleport_pool:is_queue_empty(Counters) orelse Tries =:= 0 of
+            true -> ok;
+            false -> receive after ?SENDER_MS -> rest(State, Tries - 1) end
+        end
+    end.
+
+%% @private
+-spec handle_info(term(), #writer{}) -> {noreply, #writer{}, timeout()} | {stop, term(), #writer{}}.
+handle_info({frame, Bytes, Frame}, State) ->
+    case write(Bytes, Frame, State) of
+        ok -> {noreply, State, ?IDLE_MS};
+        {error, Reason} -> {stop, {shutdown, Reason}, State}
+    end;
+%% A sender that was killed after it had counted a message has left bytes that nobody writes.
+handle_info(timeout, #writer{counters = Counters} = State) ->
+    ok = teleport_pool:reset_queue(Counters),
+    {noreply, State, hibernate};
+handle_info(_Info, State) ->
+    {noreply, State, ?IDLE_MS}.
+
+write(Bytes, Frame, #writer{connection = Connection, socket = Socket, counters = Counters}) ->
+    {Total, Count, Packet} = gathered(Bytes, 1, Frame),
+    case gen_tcp:send(Socket, Packet) of
+        ok ->
+            _ = Total >= ?LARGE_BYTES andalso erlang:garbage_collect(),
+            teleport_pool:written(Counters, Total, Count) andalso (Connection ! room),
+            ok;
+        {error, Reason} -> {error, Reason}
+    end.
+
+gathered(Bytes, Count, Packet) when Bytes < ?PACKET_BYTES ->
+    receive {frame, More, Frame} -> gathered(Bytes + More, Count + 1, [Packet | Frame])
+    after 0 -> {Bytes, Count, Packet}
+    end;
+gathered(Bytes, Count, Packet) -> {Bytes, Count, Packet}.
