@@ -399,7 +399,11 @@ lost(Node, Reason) -> ?LOG_WARNING("teleport: a connection for messages to ~ts i
 
 why({shutdown, {not_open, Reason}}) -> Reason;
 why({shutdown, Reason}) -> why(Reason);
-why(Reason) when is_atom(Reason) -> iolist_to_binary(inet:format_error(Reason));
+why(Reason) when is_atom(Reason) ->
+    case inet:format_error(Reason) of
+        "unknown" ++ _ -> atom_to_binary(Reason);
+        Text -> iolist_to_binary(Text)
+    end;
 why(Reason) -> iolist_to_binary(io_lib:format("~0tP", [Reason, 8])).
 
 now_ms() -> erlang:monotonic_time(millisecond).

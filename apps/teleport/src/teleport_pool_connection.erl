@@ -46,7 +46,10 @@ init({Node, Manager}) ->
     {ok, #connection{node = Node, manager = Manager}, {continue, open}}.
 
 %% @private
--spec handle_continue(open, #connection{}) -> {noreply, #connection{}} | {stop, term(), #connection{}}.
+-spec handle_continue(open | collect, #connection{}) -> {noreply, #connection{}} | {stop, term(), #connection{}}.
+handle_continue(collect, State) ->
+    true = erlang:garbage_collect(),
+    {noreply, State};
 handle_continue(open, #connection{node = Node, manager = Manager} = State) ->
     case opened(Node, teleport_deadline:in(?OPEN_MS)) of
         {ok, Socket, Delivery} ->
@@ -119,11 +122,13 @@ closing(#connection{counters = Counters, writer = Writer} = State) ->
     State#connection{closing = true}.
 
 %% @private
--spec handle_info(term(), #connection{}) -> {noreply, #connection{}} | {stop, term(), #connection{}}.
+-spec handle_info(term(), #connection{}) -> {noreply, #connection{}} | {noreply, #connection{}, {continue, collect}} | {stop, term(), #connection{}}.
 handle_info({tcp, Socket, Packet}, #connection{socket = Socket} = State) ->
     Next = lists:foldl(fun replied/2, State, teleport_pool_frame:decode(Packet)),
-    _ = byte_size(Packet) >= ?LARGE_BYTES andalso erlang:garbage_collect(),
-    {noreply, Next};
+    case byte_size(Packet) >= ?LARGE_BYTES of
+        true -> {noreply, Next, {continue, collect}};
+        false -> {noreply, Next}
+    end;
 handle_info({tcp_passive, Socket}, #connection{socket = Socket} = State) ->
     _ = inet:setopts(Socket, [{active, ?ACTIVE}]),
     {noreply, State};
@@ -183,6 +188,7 @@ last(State, Deadline) ->
         Info ->
             case handle_info(Info, State) of
                 {noreply, Next} -> last(Next, Deadline);
+                {noreply, Next, _} -> last(Next, Deadline);
                 {stop, {shutdown, Reason}, _} -> Reason =:= closed
             end
     after teleport_deadline:left(Deadline) -> false

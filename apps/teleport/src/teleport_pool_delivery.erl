@@ -17,7 +17,7 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([start_link/0, socket/3, marker/1]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
+-export([init/1, handle_continue/2, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
 -record(delivery, {socket :: gen_tcp:socket() | undefined,
                    node :: node() | undefined,
@@ -83,14 +83,22 @@ handle_cast({socket, Socket, Listener}, State) ->
     end;
 handle_cast(_Request, State) -> {noreply, State}.
 
+%% @private The packet is garbage now.
+-spec handle_continue(collect, #delivery{}) -> {noreply, #delivery{}}.
+handle_continue(collect, State) ->
+    true = erlang:garbage_collect(),
+    {noreply, State}.
+
 %% @private
--spec handle_info(term(), #delivery{}) -> {noreply, #delivery{}} | {stop, term(), #delivery{}}.
+-spec handle_info(term(), #delivery{}) -> {noreply, #delivery{}} | {noreply, #delivery{}, {continue, collect}} | {stop, term(), #delivery{}}.
 handle_info({tcp, Socket, Packet}, #delivery{socket = Socket, node = Node} = State) ->
     try teleport_pool_frame:decode(Packet) of
         Terms ->
             Next = lists:foldl(fun delivered/2, State, Terms),
-            _ = byte_size(Packet) >= ?LARGE_BYTES andalso erlang:garbage_collect(),
-            {noreply, Next}
+            case byte_size(Packet) >= ?LARGE_BYTES of
+                true -> {noreply, Next, {continue, collect}};
+                false -> {noreply, Next}
+            end
     catch
         error:Reason ->
             ?LOG_ERROR("teleport: a connection from ~ts is closed: it sent what no node sends: ~0tP", [Node, Reason, 8]),
@@ -240,6 +248,7 @@ last(State, Deadline) ->
         Info ->
             case handle_info(Info, State) of
                 {noreply, Next} -> last(Next, Deadline);
+                {noreply, Next, _} -> last(Next, Deadline);
                 {stop, {shutdown, Reason}, _} -> Reason =:= closed
             end
     after teleport_deadline:left(Deadline) -> false

@@ -7,7 +7,7 @@
 -behaviour(gen_server).
 
 -export([start_link/3, drain/1]).
--export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+-export([init/1, handle_continue/2, handle_call/3, handle_cast/2, handle_info/2]).
 
 -record(writer, {connection :: pid(), socket :: gen_tcp:socket(), counters :: atomics:atomics_ref()}).
 
@@ -61,10 +61,17 @@ rest(#writer{counters = Counters} = State, Tries) ->
         end
     end.
 
+%% @private The message is garbage now.
+-spec handle_continue(collect, #writer{}) -> {noreply, #writer{}, timeout()}.
+handle_continue(collect, State) ->
+    true = erlang:garbage_collect(),
+    {noreply, State, ?IDLE_MS}.
+
 %% @private
--spec handle_info(term(), #writer{}) -> {noreply, #writer{}, timeout()} | {stop, term(), #writer{}}.
+-spec handle_info(term(), #writer{}) -> {noreply, #writer{}, timeout() | hibernate | {continue, collect}} | {stop, term(), #writer{}}.
 handle_info({frame, Bytes, Frame}, State) ->
     case write(Bytes, Frame, State) of
+        ok when Bytes >= ?LARGE_BYTES -> {noreply, State, {continue, collect}};
         ok -> {noreply, State, ?IDLE_MS};
         {error, Reason} -> {stop, {shutdown, Reason}, State}
     end;
@@ -79,7 +86,6 @@ write(Bytes, Frame, #writer{connection = Connection, socket = Socket, counters =
     {Total, Count, Packet} = gathered(Bytes, 1, Frame),
     case gen_tcp:send(Socket, Packet) of
         ok ->
-            _ = Total >= ?LARGE_BYTES andalso erlang:garbage_collect(),
             teleport_pool:written(Counters, Total, Count) andalso (Connection ! room),
             ok;
         {error, Reason} -> {error, Reason}
