@@ -21,7 +21,7 @@
 
 -export([start_link/0, lookup/1, want/1, note/1, send/5, request/6, cancel/3, info/0]).
 %% For the other modules of the pools.
--export([offer/1, option/2, new_counters/0, close_queue/1, is_queue_empty/1, reset_queue/1, set_waiting/2, has_room/1, written/3, is_too_big/1]).
+-export([offer/1, option/2, new_counters/0, close_queue/1, is_queue_empty/1, reset_queue/1, set_waiting/2, has_room/1, written/3, is_too_big/1, text/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([pool/0, refusal/0, stage/0]).
 
@@ -399,11 +399,16 @@ lost(Node, Reason) -> ?LOG_WARNING("teleport: a connection for messages to ~ts i
 
 why({shutdown, {not_open, Reason}}) -> Reason;
 why({shutdown, Reason}) -> why(Reason);
-why(Reason) when is_atom(Reason) ->
-    case inet:format_error(Reason) of
-        "unknown" ++ _ -> atom_to_binary(Reason);
-        Text -> iolist_to_binary(Text)
-    end;
+why(Reason) when is_atom(Reason) -> text(Reason);
 why(Reason) -> iolist_to_binary(io_lib:format("~0tP", [Reason, 8])).
+
+%% @private What inet says of a failure, and what it has no words for.
+-spec text(atom()) -> binary().
+text(timeout) -> <<"no answer in time">>;
+text(Reason) ->
+    case inet:format_error(Reason) of
+        "unknown POSIX error" ++ _ -> atom_to_binary(Reason);
+        Text -> iolist_to_binary(Text)
+    end.
 
 now_ms() -> erlang:monotonic_time(millisecond).

@@ -87,7 +87,7 @@ offered({error, Reason}, _, _) when is_binary(Reason) -> {error, Reason};
 offered(Other, _, _) -> {error, text("it told ~0tP instead of its port", [Other, 8])}.
 
 connected({error, Reason}, {Ip, Port}, _, _) ->
-    {error, text("~ts:~b: ~ts", [inet:ntoa(Ip), Port, inet:format_error(Reason)])};
+    {error, text("~ts:~b: ~ts", [inet:ntoa(Ip), Port, teleport_pool:text(Reason)])};
 connected({ok, Socket}, _, Node, Deadline) ->
     case teleport_pool_handshake:call(Socket, Node, Deadline) of
         ok ->
@@ -97,7 +97,7 @@ connected({ok, Socket}, _, Node, Deadline) ->
                     [{ready, Delivery}] = teleport_pool_frame:decode(Packet),
                     ok = inet:setopts(Socket, [{active, ?ACTIVE}]),
                     {ok, Socket, Delivery};
-                {error, Reason} -> {error, text("closed after the handshake: ~ts", [inet:format_error(Reason)])}
+                {error, Reason} -> {error, text("closed after the handshake: ~ts", [teleport_pool:text(Reason)])}
             end;
         {error, Reason} -> {error, Reason}
     end.

@@ -93,5 +93,4 @@ hear(Socket, Deadline) ->
     end.
 
 done(ok) -> ok;
-done({error, timeout}) -> throw(<<"no answer in time">>);
-done({error, Reason}) -> throw(iolist_to_binary(inet:format_error(Reason))).
+done({error, Reason}) -> throw(teleport_pool:text(Reason)).

@@ -91,7 +91,7 @@ handle_call({offer, Ip}, _From, Open) when not is_map_key(Ip, Open) ->
             {ok, Port} = inet:port(Socket),
             {reply, offered(Ip, Port), Open#{Ip => {Socket, Port, acceptor(Socket)}}};
         {error, Reason} ->
-            {reply, {error, iolist_to_binary(io_lib:format("it cannot listen at ~ts: ~ts", [inet:ntoa(Ip), inet:format_error(Reason)]))}, Open}
+            {reply, {error, iolist_to_binary(io_lib:format("it cannot listen at ~ts: ~ts", [inet:ntoa(Ip), teleport_pool:text(Reason)]))}, Open}
     end;
 handle_call({offer, Ip}, _From, Open) ->
     {_, Port, _} = map_get(Ip, Open),
@@ -128,7 +128,7 @@ accept(Listening, Strangers) ->
         {error, timeout} -> ?MODULE:accept(Listening, still(Strangers));
         {error, closed} -> exit(shutdown);
         {error, Reason} ->
-            ?LOG_WARNING("teleport: a peer could not be accepted: ~ts", [inet:format_error(Reason)]),
+            ?LOG_WARNING("teleport: a peer could not be accepted: ~ts", [teleport_pool:text(Reason)]),
             receive after ?PAUSE_MS -> ?MODULE:accept(Listening, still(Strangers)) end
     end.
 

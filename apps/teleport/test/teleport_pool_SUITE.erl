@@ -756,7 +756,7 @@ blocked_port(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}, _
     {PeerA, _} = start(#{host => AddressA, wrapper => beamway_netns:host(SpaceA), args => Args, log => Log}),
     {PeerB, NodeB} = start(#{host => AddressB, wrapper => beamway_netns:host(SpaceB), args => Args}),
     "" = beamway_netns:in(SpaceB, "iptables --append INPUT --protocol tcp --syn --destination-port 42400:42410 --jump ACCEPT"
-                                  " && iptables --append INPUT --protocol tcp --syn --destination-port 4369 --jump ACCEPT"
+                                  " && iptables --append INPUT --protocol tcp --syn --destination-port " ++ os:getenv("ERL_EPMD_PORT", "4369") ++ " --jump ACCEPT"
                                   " && iptables --append INPUT --protocol tcp --syn --jump REJECT --reject-with tcp-reset"),
     ok = on(PeerA, fun() ->
         true = net_kernel:connect_node(NodeB),
@@ -773,7 +773,7 @@ blocked_port(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}, _
         Failures = failures(NodeB),
         _ = until(fun() -> _ = teleport_pool:lookup(NodeB), failures(NodeB) > Failures end),
         {_, Reason} = stage(NodeB),
-        {match, _} = re:run(Reason, "timed out"),
+        {match, _} = re:run(Reason, "no answer in time$"),
         ok
     end),
     "" = beamway_netns:in(SpaceB, "iptables --flush INPUT"),
