@@ -1,27 +1,34 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Connections of teleport's own to nodes over stock distribution, so that large messages there delay neither ticks nor each other.
+%% @doc A pool is a few TCP connections of teleport's own to one node, beside stock distribution, so that large
+%% messages delay neither the node's ticks nor each other.
 %%
-%% A pool is a few TCP connections to one node. It is opened when it is first wanted, in the background, and ends with the distribution connection. A node has none
-%% if its distribution is carried by Beamway or encrypted, if it has no teleport of this version, or if its port cannot be reached: then the distribution
-%% carries the messages, the log says so once, and another attempt follows after a pause. Each node opens its own pools: a connection carries one side's messages and
-%% requests, and the replies to these.
+%% A pool is opened in the background when somebody first wants it, and ends with the distribution connection. A
+%% node has none if Beamway carries its distribution, if its distribution is encrypted, if it does not run this
+%% version of teleport, or if its port cannot be reached. Then its messages go over the distribution, the log says
+%% so once, and the next attempt follows after a pause. Each node opens its own pools: a connection carries the
+%% messages and requests of the node that opened it, and the replies to those requests.
 %%
-%% <b>Order.</b> One key has one connection. A process that has sent to the node by the distribution ({@link note/1}) does not overtake itself:
-%% its first message on a connection is preceded by a marker by the distribution, and the other end waits for that. A pool that ends in order takes no more
-%% messages, and answers `gone' only when all that it has taken is delivered. If it is lost, the log says so, and what was under way may be lost or come late.
+%% <b>Order.</b> Each key has one connection. A process that has sent over the distribution before ({@link note/1})
+%% does not overtake itself: it sends a marker over the distribution, then its first message on a connection, and
+%% the other end delivers that message after the marker has arrived. When a pool ends in order, its senders wait
+%% until everything in it has been delivered before they get `gone'. When a pool is lost, the log says so, and
+%% messages that were under way may be lost or arrive late.
 %%
-%% <b>Bounds.</b> A connection takes messages while fewer than 4 MB are queued, and writes as fast as TCP lets it. A sender without room waits, or is refused.
+%% <b>Bounds.</b> A connection accepts messages while fewer than 4 MB are queued, and writes as fast as TCP
+%% permits. A sender that finds no room waits or is refused.
 %%
-%% This process is the only one that opens and ends pools. `persistent_term' has for each node the number of connections, or `none'. Both are immediate:
-%% with any other term ERTS would search all heaps of the node when a pool ends. The table has the connections.
+%% Only this process opens and ends pools. `persistent_term' has the number of connections of each node, or `none'.
+%% Both are immediate terms: with any other term ERTS would search all heaps of the node whenever a pool ends. The
+%% connections are in the table.
 -module(teleport_pool).
 -behaviour(gen_server).
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, lookup/1, want/1, note/1, send/5, request/6, cancel/3, info/0]).
+-export([start_link/0, lookup/1, want/1, note/1, send/5, request/6, cancel/2, info/0]).
 %% For the other modules of the pools.
--export([offer/1, option/2, new_counters/0, close_queue/1, is_queue_empty/1, reset_queue/1, set_waiting/2, has_room/1, written/3, is_too_big/1, text/1]).
+-export([offer/1, option/2, is_too_big/1, text/1]).
+-export([new_counters/0, close_queue/1, is_queue_empty/1, reset_queue/1, set_waiting/2, has_room/1, written/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([pool/0, refusal/0, stage/0]).
 
@@ -39,7 +46,7 @@
                %% of connections that are being opened, or are open
                pids = [] :: [pid()],
                up = [] :: [#connection{}],
-               deliveries = [] :: [{#connection{}, pid()}],
+               deliveries = [] :: [{delivery, {delivery, term()}, pid()}],
                failures = 0 :: non_neg_integer(),
                since = 0 :: integer(),
                reason = <<>> :: binary()}).
@@ -54,7 +61,8 @@
 -define(SENT, 2).
 -define(SENT_BYTES, 3).
 -define(WAITING, 4).
--define(PAUSES_MS, {1000, 60000}).
+-define(PAUSE_MS, 1000).
+-define(PAUSE_MAX_MS, 60000).
 -define(STABLE_MS, 60000).
 -define(LOOK_MS, 1).
 -define(CALL_MS, 5000).
@@ -65,7 +73,7 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
 %% ---- senders ----
 
-%% @doc The pool of this node, if it has one. Never waits: a pool that the node might have is opened in the background.
+%% @doc Returns the node's pool, if it has one. Never waits: a pool that the node could have is opened in the background.
 -spec lookup(node()) -> none | pool().
 lookup(Node) ->
     case persistent_term:get(?MARK(Node), unknown) of
@@ -80,13 +88,15 @@ lookup(Node) ->
 -spec want(node()) -> ok.
 want(Node) -> gen_server:cast(?MODULE, {want, Node}).
 
-%% @doc The calling process sends to this node by the distribution, now: what it sends by a pool later comes behind that.
+%% @doc The calling process is about to send to this node over the distribution. What it sends through a pool later
+%% arrives after that.
 -spec note(node()) -> ok.
 note(Node) ->
     _ = put(?MARK(Node), []),
     ok.
 
-%% @doc Sends to a process of the node. `Wait': how long to wait for room. Messages of one key keep their order. After `gone' the distribution carries it.
+%% @doc Sends to a process on the node, and waits up to `Wait' for room. Messages with the same key keep their order.
+%% `gone' means that the pool has ended: send over the distribution instead.
 -spec send(pool(), To :: pid() | atom(), Key :: term(), Message :: term(), Wait :: timeout()) -> ok | refusal().
 send(Pool, To, Key, Message, Wait) ->
     case connection(Pool, Key) of
@@ -94,10 +104,12 @@ send(Pool, To, Key, Message, Wait) ->
         Connection -> post(Connection, {To, Message}, Wait)
     end.
 
-%% @doc Asks a server of the node. `Ref' is a monitor of a process here, with an alias. The caller gets one of `{[alias | Ref], Reply}',
-%% `{Ref, '$teleport_failed', Reason}', where `Reason' is that of a monitor of the server, and `{'DOWN', Ref, process, _, _}' if the connection is
-%% lost. Who no longer waits calls `demonitor(Ref, [flush])' and {@link cancel/3}.
--spec request(pool(), To :: pid() | atom(), Key :: term(), Label :: term(), Request :: term(), Wait :: timeout()) -> {ok, Ref :: reference()} | refusal().
+%% @doc Calls a server on the node. `Ref' is a monitor of a local process, with an alias. The caller gets exactly one of
+%% `{[alias | Ref], Reply}', `{Ref, '$teleport_failed', Reason}', where `Reason' is what a monitor of the server would
+%% report, and, if the connection is lost, `{'DOWN', Ref, process, _, _}'. A caller that gives up calls
+%% `demonitor(Ref, [flush])' and {@link cancel/2}.
+-spec request(pool(), To :: pid() | atom(), Key :: term(), Label :: term(), Request :: term(), Wait :: timeout()) ->
+          {ok, Ref :: reference()} | refusal().
 request(Pool, To, Key, Label, Request, Wait) ->
     case connection(Pool, Key) of
         gone -> gone;
@@ -111,19 +123,26 @@ request(Pool, To, Key, Label, Request, Wait) ->
             end
     end.
 
-%% @doc Nobody waits for the reply to this request of this key any more: the other node forgets it, unless the queue is full.
--spec cancel(pool(), Key :: term(), Ref :: reference()) -> ok.
--dialyzer({no_improper_lists, [cancel/3]}).
-cancel(Pool, Key, Ref) ->
-    case connection(Pool, Key) of
-        gone -> ok;
-        Connection -> _ = post(Connection, [cancel | Ref], 0), ok
+%% @doc Tells the node that the calling process no longer waits for the reply to this request. The request may have
+%% used any of the connections, so each of them carries this, unless its queue is full.
+-spec cancel(node(), Ref :: reference()) -> ok.
+-dialyzer({no_improper_lists, [cancel/2]}).
+cancel(Node, Ref) ->
+    case persistent_term:get(?MARK(Node), none) of
+        none -> ok;
+        Size ->
+            Rows = [row({Node, Index}) || Index <- lists:seq(1, Size)],
+            _ = [post(Connection, [cancel | Ref], 0) || #connection{} = Connection <- Rows],
+            ok
     end.
 
-connection({Node, Size}, Key) ->
-    case ets:lookup(?TABLE, {Node, erlang:phash2(Key, Size) + 1}) of
+connection({Node, Size}, Key) -> row({Node, erlang:phash2(Key, Size) + 1}).
+
+row(Key) ->
+    try ets:lookup(?TABLE, Key) of
         [Connection] -> Connection;
         [] -> gone
+    catch error:badarg -> gone
     end.
 
 post(#connection{key = {Node, _}, pid = Pid} = Connection, Term, Wait) ->
@@ -153,7 +172,7 @@ queue(#connection{writer = Writer, counters = Counters} = Connection, {Frame, By
         Refusal -> Refusal
     end.
 
-%% A message finds room if the queue is not full without it, however large it is.
+%% A message is accepted if the queue is not full without it, whatever the message's size.
 admitted(#connection{counters = Counters} = Connection, Bytes, Wait) ->
     case atomics:add_get(Counters, ?QUEUED, Bytes) - Bytes < ?QUEUE_BYTES of
         true -> ok;
@@ -162,7 +181,7 @@ admitted(#connection{counters = Counters} = Connection, Bytes, Wait) ->
             full(Connection, Bytes, Wait)
     end.
 
-%% Full, or closed.
+%% The queue is full or closed. A closed one never has room, so its sender waits for the end of the connection.
 full(#connection{pid = Pid}, _, 0) ->
     case is_process_alive(Pid) of
         true -> {error, overload};
@@ -182,8 +201,8 @@ full(#connection{pid = Pid} = Connection, Bytes, Wait) ->
         {error, timeout}
     end.
 
-%% The order of one process holds for all that it sends by the distribution, to whomever. So what it has sent to anybody there is before the marker. The queue
-%% has room already: no marker is left behind without its message.
+%% The distribution keeps the order of everything that one process sends to a node, so the marker arrives after all of
+%% it. The queue has admitted the message by now, so no marker is sent without its message.
 marked(none, _, _) -> ok;
 marked(Marker, #connection{key = {Node, _} = Key, pid = Pid} = Connection, Wait) ->
     Delivery = ets:lookup_element(?TABLE, {delivery, Key}, 3),
@@ -197,21 +216,21 @@ marked(Marker, #connection{key = {Node, _} = Key, pid = Pid} = Connection, Wait)
         nosuspend -> receive after ?LOOK_MS -> marked(Marker, Connection, Wait - ?LOOK_MS) end
     end.
 
-%% ---- queues: what senders, writers and connections count ----
+%% ---- the count of a queue, which senders, writers and connections share ----
 
 %% @private
 -spec new_counters() -> atomics:atomics_ref().
 new_counters() -> atomics:new(4, []).
 
-%% @private From now on nobody finds room.
+%% @private No sender finds room from now on.
 -spec close_queue(atomics:atomics_ref()) -> ok.
 close_queue(Counters) -> atomics:add(Counters, ?QUEUED, ?CLOSED).
 
-%% @private Of a queue that is closed.
+%% @private Whether everything in a closed queue has been written.
 -spec is_queue_empty(atomics:atomics_ref()) -> boolean().
 is_queue_empty(Counters) -> atomics:get(Counters, ?QUEUED) =< ?CLOSED.
 
-%% @private Nothing is queued.
+%% @private Nothing is queued, so what the count says comes from a sender that was killed.
 -spec reset_queue(atomics:atomics_ref()) -> ok.
 reset_queue(Counters) ->
     case atomics:get(Counters, ?QUEUED) of
@@ -219,8 +238,8 @@ reset_queue(Counters) ->
         _ -> ok
     end.
 
-%% @private Whether senders wait. The connection's process sets it before it looks for room ({@link has_room/1}), and the writer makes room before it looks here: so one of
-%% them sees the other.
+%% @private Whether senders wait. The connection's process sets this before it looks for room ({@link has_room/1}), and
+%% the writer makes room before it reads this, so one of them sees what the other did.
 -spec set_waiting(atomics:atomics_ref(), boolean()) -> ok.
 set_waiting(Counters, true) -> atomics:put(Counters, ?WAITING, 1);
 set_waiting(Counters, false) -> atomics:put(Counters, ?WAITING, 0).
@@ -229,7 +248,7 @@ set_waiting(Counters, false) -> atomics:put(Counters, ?WAITING, 0).
 -spec has_room(atomics:atomics_ref()) -> boolean().
 has_room(Counters) -> atomics:get(Counters, ?QUEUED) < ?QUEUE_BYTES div 2.
 
-%% @private So much is written. Returns whether there are senders to be woken.
+%% @private The writer has written this much. Returns whether waiting senders should be woken.
 -spec written(atomics:atomics_ref(), Bytes :: pos_integer(), Messages :: pos_integer()) -> boolean().
 written(Counters, Bytes, Messages) ->
     ok = atomics:add(Counters, ?SENT, Messages),
@@ -246,7 +265,7 @@ is_too_big(Bytes) -> Bytes > option(max_message_bytes, ?MAX_BYTES).
 -spec option(atom(), Default) -> Default.
 option(Name, Default) -> application:get_env(teleport, Name, Default).
 
-%% @private Called by a node that wants a pool to this one, by distribution.
+%% @private Called over the distribution by a node that wants a pool to this one.
 -spec offer(node()) -> {ok, map()} | {error, Reason :: binary()}.
 offer(Node) ->
     case size() of
@@ -256,7 +275,7 @@ offer(Node) ->
 
 size() -> option(pool, min(4, erlang:system_info(schedulers))).
 
-%% @doc All nodes that have a pool, or were asked for one, and how they stand. `reason': why there is none.
+%% @doc The state of each node to which a pool was wanted. `reason' says why there is none.
 -spec info() -> [#{node := node(), stage := stage(), connections := non_neg_integer(), queued_bytes := integer(),
                    sent_messages := non_neg_integer(), sent_bytes := non_neg_integer(), reason := binary()}].
 info() -> gen_server:call(?MODULE, info, ?CALL_MS).
@@ -287,8 +306,10 @@ handle_call(info, _From, Peers) -> {reply, [told(Node, Peer) || {Node, Peer} <- 
 handle_call(_Request, _From, Peers) -> {reply, {error, badarg}, Peers}.
 
 told(Node, #peer{stage = Stage, up = Up, reason = Reason}) ->
-    Sum = fun(Index) -> lists:sum([atomics:get(Counters, Index) rem ?CLOSED || #connection{counters = Counters} <- Up]) end,
-    #{node => Node, stage => Stage, connections => length(Up), queued_bytes => Sum(?QUEUED), sent_messages => Sum(?SENT), sent_bytes => Sum(?SENT_BYTES), reason => Reason}.
+    All = [Counters || #connection{counters = Counters} <- Up],
+    Sum = fun(Index) -> lists:sum([atomics:get(Counters, Index) rem ?CLOSED || Counters <- All]) end,
+    #{node => Node, stage => Stage, connections => length(Up), queued_bytes => Sum(?QUEUED), sent_messages => Sum(?SENT),
+      sent_bytes => Sum(?SENT_BYTES), reason => Reason}.
 
 %% @private
 -spec handle_cast(term(), Peers) -> {noreply, Peers}.
@@ -308,7 +329,9 @@ handle_info({'DOWN', _, process, Pid, Reason}, Peers) ->
     {noreply, at(Pid, Peers, fun(Node, Peer) -> down(Node, Pid, Reason, Peer) end)};
 handle_info({retry, Node, Since}, Peers) ->
     case Peers of
-        #{Node := #peer{stage = paused, since = Since} = Peer} -> ok = unmark(Node), {noreply, Peers#{Node := Peer#peer{stage = idle}}};
+        #{Node := #peer{stage = paused, since = Since} = Peer} ->
+            ok = unmark(Node),
+            {noreply, Peers#{Node := Peer#peer{stage = idle}}};
         #{} -> {noreply, Peers}
     end;
 handle_info({nodedown, Node, _}, Peers) ->
@@ -326,13 +349,15 @@ at(Pid, Peers, Change) ->
         [] -> Peers
     end.
 
-%% Only where the distribution is a socket of OTP's own. The rest is seen when a connection is opened.
+%% A pool needs a distribution over a socket of OTP's own. Encryption is checked when a connection is opened.
 wanted(Node, Peer, Size) ->
     ok = mark(Node, none),
     case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
         {Node, Port} when is_port(Port), Size > 0 ->
             case erlang:port_info(Port, name) of
-                {name, "tcp_inet"} -> Peer#peer{stage = opening, pids = [started(Node) || _ <- lists:seq(1, Size)], up = [], deliveries = []};
+                {name, "tcp_inet"} ->
+                    Pids = [started(Node) || _ <- lists:seq(1, Size)],
+                    Peer#peer{stage = opening, pids = Pids, up = [], deliveries = []};
                 _ -> Peer#peer{stage = carried}
             end;
         _ -> Peer#peer{stage = carried}
@@ -343,9 +368,11 @@ started(Node) ->
     _ = monitor(process, Pid),
     Pid.
 
-up(Node, Pid, {Writer, Counters, Delivery}, #peer{stage = opening, pids = Pids, up = Up, deliveries = Deliveries} = Peer) ->
+up(Node, Pid, {Writer, Counters, Delivery}, #peer{stage = opening} = Peer) ->
+    #peer{pids = Pids, up = Up, deliveries = Deliveries} = Peer,
     Connection = #connection{key = {Node, length(Up) + 1}, pid = Pid, writer = Writer, counters = Counters},
-    Next = Peer#peer{up = [Connection | Up], deliveries = [{delivery, {delivery, Connection#connection.key}, Delivery} | Deliveries]},
+    Row = {delivery, {delivery, Connection#connection.key}, Delivery},
+    Next = Peer#peer{up = [Connection | Up], deliveries = [Row | Deliveries]},
     case length(Pids) - length(Up) of
         1 -> opened(Node, Next);
         _ -> Next
@@ -355,15 +382,16 @@ up(_, _, _, Peer) -> Peer.
 opened(Node, #peer{up = Up, deliveries = Deliveries} = Peer) ->
     true = ets:insert(?TABLE, Deliveries ++ Up),
     ok = mark(Node, length(Up)),
-    ?LOG_INFO("teleport: ~b connections to ~ts are open, beside its distribution", [length(Up), Node]),
+    ?LOG_INFO("teleport: a pool of ~b connections to ~ts is open", [length(Up), Node]),
     Peer#peer{stage = open, since = now_ms(), reason = <<>>}.
 
 down(Node, Pid, Reason, #peer{pids = Pids, up = Up, stage = Stage} = Peer) ->
     _ = [ets:delete(?TABLE, Row) || #connection{pid = Of, key = Key} <- Up, Of =:= Pid, Row <- [Key, {delivery, Key}]],
-    Left = Peer#peer{pids = lists:delete(Pid, Pids), up = [Connection || #connection{pid = Of} = Connection <- Up, Of =/= Pid]},
+    StillUp = [Connection || #connection{pid = Of} = Connection <- Up, Of =/= Pid],
+    Left = Peer#peer{pids = lists:delete(Pid, Pids), up = StillUp},
     case {Stage, Left} of
         {opening, #peer{pids = Others}} ->
-            _ = [exit(Other, shutdown) || Other <- Others],
+            lists:foreach(fun teleport_pool_connection:close/1, Others),
             not_open(Node, why(Reason), Left);
         {open, #peer{pids = Others}} ->
             ok = lost(Node, Reason),
@@ -378,31 +406,42 @@ closed(Node, #peer{pids = [], since = Since} = Peer) ->
 closed(_, Peer) -> Peer.
 
 not_open(Node, Reason, #peer{failures = Failures, reason = Before} = Peer) ->
-    _ = Reason =/= Before andalso ?LOG_NOTICE("teleport: ~ts has no connections of its own for messages, its distribution carries them: ~ts", [Node, Reason]),
+    _ = Reason =/= Before andalso
+        ?LOG_NOTICE("teleport: messages to ~ts go over its distribution: no pool of connections: ~ts", [Node, Reason]),
     paused(Node, Peer#peer{pids = [], up = [], failures = Failures + 1, reason = Reason}).
 
 paused(Node, #peer{failures = Failures} = Peer) ->
     ok = mark(Node, none),
     Since = erlang:unique_integer(),
-    _ = erlang:send_after(teleport_backoff:pause_ms(Failures, ?PAUSES_MS), self(), {retry, Node, Since}),
+    _ = erlang:send_after(pause_ms(Failures), self(), {retry, Node, Since}),
     Peer#peer{stage = paused, since = Since}.
 
-%% Connections end by themselves. Senders that have found one before find it gone.
+%% Half of the pause is random, so that nodes that lost the same peer do not come back in the same moment.
+pause_ms(Failures) ->
+    Full = min(?PAUSE_MAX_MS, ?PAUSE_MS bsl min(Failures - 1, 20)),
+    Full div 2 + rand:uniform(Full div 2).
+
+%% Connections end by themselves. A sender that has found one before finds it gone.
 gone(Node, Peers) ->
     ok = unmark(Node),
-    _ = [ets:delete(?TABLE, Row) || #peer{up = Up} <- [maps:get(Node, Peers, #peer{})], #connection{key = Key} <- Up, Row <- [Key, {delivery, Key}]],
+    #peer{up = Up} = maps:get(Node, Peers, #peer{}),
+    _ = [ets:delete(?TABLE, Row) || #connection{key = Key} <- Up, Row <- [Key, {delivery, Key}]],
     maps:remove(Node, Peers).
 
-lost(Node, {shutdown, closed}) -> ?LOG_INFO("teleport: ~ts has closed its connections for messages, its distribution carries them", [Node]);
-lost(Node, {shutdown, {nodedown, _}}) -> ?LOG_INFO("teleport: the connections for messages to ~ts have ended with its distribution", [Node]);
-lost(Node, Reason) -> ?LOG_WARNING("teleport: a connection for messages to ~ts is lost, and what was under way on it: ~ts. The distribution carries them.", [Node, why(Reason)]).
+lost(Node, {shutdown, closed}) ->
+    ?LOG_INFO("teleport: ~ts has closed the pool of connections to it", [Node]);
+lost(Node, {shutdown, {nodedown, _}}) ->
+    ?LOG_INFO("teleport: the pool of connections to ~ts has ended with its distribution", [Node]);
+lost(Node, Reason) ->
+    ?LOG_WARNING("teleport: a connection of the pool to ~ts is lost with the messages that were under way: ~ts",
+                 [Node, why(Reason)]).
 
 why({shutdown, {not_open, Reason}}) -> Reason;
 why({shutdown, Reason}) -> why(Reason);
 why(Reason) when is_atom(Reason) -> text(Reason);
 why(Reason) -> iolist_to_binary(io_lib:format("~0tP", [Reason, 8])).
 
-%% @private What inet says of a failure, and what it has no words for.
+%% @private The text of inet for a failure, and ours where it has none.
 -spec text(atom()) -> binary().
 text(timeout) -> <<"no answer in time">>;
 text(Reason) ->

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The caller's end of a connection of a pool: opens it, reads the replies, tells senders that wait that there is room.
+%% @doc The end of a pool's connection that opened it: reads the replies, and tells waiting senders when there is room.
 %%
-%% This end sends messages and requests, by its writer ({@link teleport_pool_writer}). The other end ({@link teleport_pool_delivery}) sends replies only, and
-%% this process waits for nobody, so replies are always read: two nodes that send to each other as fast as they can never wait for each other.
-%% What the ends say is described in {@link teleport_pool_delivery}.
+%% Messages and requests go out through its writer ({@link teleport_pool_writer}). The other end
+%% ({@link teleport_pool_delivery}, which describes the protocol) sends only replies. This process never waits for
+%% anybody, so replies are always read, and two nodes that send to each other at full speed cannot deadlock.
 %%
-%% Callers monitor this process. It ends when the connection is lost or the node is down; when it is told to close or its supervisor ends it, what
-%% senders have queued is written and delivered first.
+%% Callers monitor this process. It ends when the connection is lost or the node is down. When it is told to close,
+%% or when its supervisor ends it, queued messages are written and delivered first.
 -module(teleport_pool_connection).
 -behaviour(gen_server).
 
@@ -31,7 +31,7 @@
 %% gen's tag of a reply to an alias.
 -dialyzer({no_improper_lists, [reply/1]}).
 
-%% @doc Started for the manager, which gets `{up, self(), Writer, Counters, Delivery}' as a cast once the connection is open.
+%% @doc The manager gets `{up, self(), Writer, Counters, Delivery}' as a cast when the connection is open.
 -spec start_link(node(), Manager :: pid()) -> {ok, pid()} | {error, term()}.
 start_link(Node, Manager) -> gen_server:start_link(?MODULE, {Node, Manager}, [{spawn_opt, [{fullsweep_after, 0}]}]).
 
@@ -71,7 +71,7 @@ offer(Node, Deadline) ->
     try erpc:call(Node, teleport_pool, offer, [node()], teleport_deadline:left(Deadline))
     catch
         error:{erpc, noconnection} -> {error, <<"not connected">>};
-        error:{erpc, notsup} -> {error, <<"it is no node of Erlang">>};
+        error:{erpc, notsup} -> {error, <<"it cannot run functions, so it is not an Erlang node">>};
         error:{erpc, timeout} -> {error, <<"it did not tell its port in time">>};
         error:{exception, undef, _} -> {error, <<"it has no teleport, or an older one">>};
         exit:{exception, {noproc, _}} -> {error, <<"teleport does not run there">>};
@@ -80,7 +80,10 @@ offer(Node, Deadline) ->
 
 offered({ok, #{version := Version, ip := Ip, port := Port}}, Node, Deadline) ->
     case teleport_pool_handshake:version() of
-        Version -> connected(gen_tcp:connect(Ip, Port, teleport_pool_listener:socket_options(Ip), teleport_deadline:left(Deadline)), {Ip, Port}, Node, Deadline);
+        Version ->
+            Options = teleport_pool_listener:socket_options(Ip),
+            Connected = gen_tcp:connect(Ip, Port, Options, teleport_deadline:left(Deadline)),
+            connected(Connected, {Ip, Port}, Node, Deadline);
         Own -> {error, text("it speaks version ~p of the pools, this node version ~b", [Version, Own])}
     end;
 offered({error, Reason}, _, _) when is_binary(Reason) -> {error, Reason};
@@ -113,7 +116,8 @@ handle_call(_Request, _From, State) -> {reply, {error, badarg}, State}.
 handle_cast(close, State) -> {noreply, closing(State)};
 handle_cast(_Request, State) -> {noreply, State}.
 
-%% Senders find the queue closed, and wait for the end of this process: what they send by the distribution then comes behind what is queued here.
+%% Senders find the queue closed and wait for the end of this process, so what they then send over the distribution
+%% arrives after what is queued here.
 closing(#connection{closing = true} = State) -> State;
 closing(#connection{counters = Counters, writer = Writer} = State) ->
     ok = teleport_pool:close_queue(Counters),
@@ -122,7 +126,8 @@ closing(#connection{counters = Counters, writer = Writer} = State) ->
     State#connection{closing = true}.
 
 %% @private
--spec handle_info(term(), #connection{}) -> {noreply, #connection{}} | {noreply, #connection{}, {continue, collect}} | {stop, term(), #connection{}}.
+-spec handle_info(term(), #connection{}) ->
+          {noreply, #connection{}} | {noreply, #connection{}, {continue, collect}} | {stop, term(), #connection{}}.
 handle_info({tcp, Socket, Packet}, #connection{socket = Socket} = State) ->
     Next = lists:foldl(fun replied/2, State, teleport_pool_frame:decode(Packet)),
     case byte_size(Packet) >= ?LARGE_BYTES of
@@ -154,7 +159,7 @@ handle_info({'EXIT', Writer, Reason}, #connection{writer = Writer} = State) ->
 handle_info(_Info, State) ->
     {noreply, State}.
 
-%% The senders look themselves; a queue that is full again lets them wait again.
+%% Woken senders try again, and wait again if others were faster.
 woken(#connection{waiting = Waiting, closing = false, counters = Counters} = State) when map_size(Waiting) > 0 ->
     case teleport_pool:has_room(Counters) of
         true ->
@@ -168,7 +173,7 @@ woken(State) -> State.
 replied(leave, State) -> closing(State);
 replied(Answer, State) -> ok = reply(Answer), State.
 
-%% An alias ends with its first message. A caller that has given up gets none.
+%% An alias ends with its first message, and does not exist for a caller that has given up.
 reply({Alias, Reply}) -> Alias ! {[alias | Alias], Reply}, ok;
 reply({Alias, failed, Reason}) -> Alias ! {Alias, '$teleport_failed', Reason}, ok.
 

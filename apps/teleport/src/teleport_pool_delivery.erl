@@ -1,16 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The acceptor's end of a connection of a pool: delivers messages and requests, and returns the replies.
+%% @doc The other end of a pool's connection: delivers messages and requests, and sends back the replies.
 %%
-%% The caller's end ({@link teleport_pool_connection}) sends, as terms of {@link teleport_pool_frame}:
+%% {@link teleport_pool_connection} sends these terms, encoded by {@link teleport_pool_frame}:
 %% <dl><dt>`{To, Message}'</dt><dd>a message to a pid or a registered name</dd>
 %% <dt>`{To, Caller, Alias, Label, Request}'</dt><dd>a request; the server sees this process as its client</dd>
-%% <dt>`[cancel | Alias]'</dt><dd>its caller has given up</dd>
-%% <dt>`{marked, Marker, Term}'</dt><dd>any of these, from a process that has sent by the distribution before. It comes behind that: once the marker, which
-%% that process sent by the distribution, is here</dd></dl>
-%% This end sends `{ready, self()}' first, then `{Alias, Reply}' and `{Alias, failed, Reason}', and `leave' when it is about to end: the caller's end then closes.
+%% <dt>`[cancel | Alias]'</dt><dd>the caller has given up</dd>
+%% <dt>`{marked, Marker, Term}'</dt><dd>one of the above, from a process that has sent over the distribution before.
+%% It is delivered after the marker, which the same process has sent over the distribution</dd></dl>
+%% This end sends `{ready, self()}' first, then `{Alias, Reply}' and `{Alias, failed, Reason}', and `leave' when it is
+%% about to end, so that the other end closes the connection in order.
 %%
-%% Until the caller has proved that it knows the cookie this process is a stranger ({@link teleport_pool_listener}). From then on it is trusted as a node is
-%% by distribution. The writes of replies wait for the peer, which always reads them; meanwhile nothing is read here, and the peer's senders wait.
+%% Until the peer has proved that it knows the cookie, this process counts as a stranger
+%% ({@link teleport_pool_listener}). After that its input is trusted as that of a node is. Sending a reply blocks until
+%% the peer reads, which it always does. Meanwhile nothing is read here, so the peer's senders wait.
 -module(teleport_pool_delivery).
 -behaviour(gen_server).
 
@@ -23,9 +25,9 @@
                    node :: node() | undefined,
                    calls = #{} :: #{Monitor :: reference() => call()},
                    aliases = #{} :: #{Alias :: reference() => Monitor :: reference()},
-                   %% markers that are here before their messages
+                   %% markers that have arrived before their messages
                    markers = #{} :: #{reference() => []},
-                   %% monitors of callers whose calls last long
+                   %% monitors of callers that wait for a long time
                    watches = #{} :: #{reference() => Monitor :: reference()},
                    ending = false :: boolean()}).
 
@@ -34,7 +36,7 @@
 -define(STRANGER_MS, 5000).
 -define(END_MS, 5000).
 -define(LOOK_MS, 5000).
-%% A marker is behind what one process has sent: the distribution delivers it, or ends as net_ticktime says.
+%% A marker waits behind what one process has sent. The distribution delivers it or ends, as net_ticktime says.
 -define(MARKER_MS, 60000).
 -define(ACTIVE, 16).
 -define(PACKET_BYTES, 65536).
@@ -45,11 +47,11 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link(?MODULE, [], [{spawn_opt, [{fullsweep_after, 0}]}]).
 
-%% @doc Gives it the socket, whose owner it is. `Listener' gets `{known, Pid}' once the caller has proved itself.
+%% @doc Hands over a socket that the process already owns. `Listener' gets `{known, Pid}' once the peer has proved itself.
 -spec socket(pid(), gen_tcp:socket(), Listener :: pid()) -> ok.
 socket(Pid, Socket, Listener) -> gen_server:cast(Pid, {socket, Socket, Listener}).
 
-%% @doc The message by the distribution that says: what its sender has sent before is here.
+%% @doc The message that a process sends over the distribution after all others that it has sent there.
 -spec marker(reference()) -> term().
 marker(Marker) -> {'$teleport_marker', Marker}.
 
@@ -72,13 +74,14 @@ handle_cast({socket, Socket, Listener}, State) ->
             Listener ! {known, self()},
             true = monitor_node(Node, true),
             Ready = send(Socket, [teleport_pool_frame:encode({ready, self()})]),
-            Set = Ready =:= ok andalso inet:setopts(Socket, [{packet_size, 0}, {exit_on_close, false}, {active, ?ACTIVE}]),
+            Set = Ready =:= ok andalso
+                inet:setopts(Socket, [{packet_size, 0}, {exit_on_close, false}, {active, ?ACTIVE}]),
             case Set of
                 ok -> {noreply, State#delivery{socket = Socket, node = Node}};
                 _ -> {stop, {shutdown, closed}, State}
             end;
         {error, Reason} ->
-            ?LOG_NOTICE("teleport: a connection to the port of the pools was refused: ~ts", [Reason]),
+            ?LOG_NOTICE("teleport: refused a connection to the port of the pools: ~ts", [Reason]),
             {stop, {shutdown, Reason}, State}
     end;
 handle_cast(_Request, State) -> {noreply, State}.
@@ -90,7 +93,8 @@ handle_continue(collect, State) ->
     {noreply, State}.
 
 %% @private
--spec handle_info(term(), #delivery{}) -> {noreply, #delivery{}} | {noreply, #delivery{}, {continue, collect}} | {stop, term(), #delivery{}}.
+-spec handle_info(term(), #delivery{}) ->
+          {noreply, #delivery{}} | {noreply, #delivery{}, {continue, collect}} | {stop, term(), #delivery{}}.
 handle_info({tcp, Socket, Packet}, #delivery{socket = Socket, node = Node} = State) ->
     try teleport_pool_frame:decode(Packet) of
         Terms ->
@@ -101,7 +105,7 @@ handle_info({tcp, Socket, Packet}, #delivery{socket = Socket, node = Node} = Sta
             end
     catch
         error:Reason ->
-            ?LOG_ERROR("teleport: a connection from ~ts is closed: it sent what no node sends: ~0tP", [Node, Reason, 8]),
+            ?LOG_ERROR("teleport: closed a connection from ~ts, which has sent invalid data: ~0tP", [Node, Reason, 8]),
             {stop, {shutdown, Reason}, State}
     end;
 handle_info({tcp_passive, Socket}, #delivery{socket = Socket} = State) ->
@@ -130,7 +134,7 @@ handle_info(Late, State) when Late =:= too_late; Late =:= timeout ->
 handle_info(_Info, State) ->
     {noreply, State}.
 
-%% The caller's end sends no more. Servers may still answer what they were asked.
+%% The peer sends no more, but servers may still answer its requests.
 ended(#delivery{ending = true, calls = Calls} = State) when map_size(Calls) =:= 0 -> {stop, {shutdown, closed}, State};
 ended(State) -> {noreply, State}.
 
@@ -154,7 +158,7 @@ delivered({To, Caller, Alias, Label, Request}, #delivery{calls = Calls, aliases 
     Call = {Alias, Caller, erlang:monotonic_time(millisecond), none},
     State#delivery{calls = Calls#{Monitor => Call}, aliases = Aliases#{Alias => Monitor}}.
 
-%% A name is looked up once, so that the process that is monitored is the one that gets the request.
+%% Looks up a name once, so that the process that gets the request is the one that is monitored.
 server(Pid) when is_pid(Pid) -> Pid;
 server(Name) ->
     case whereis(Name) of
@@ -170,14 +174,15 @@ behind(Marker, #delivery{markers = Markers, node = Node} = State) ->
                 {'$teleport_marker', Marker} -> State;
                 {nodedown, Node} -> exit({shutdown, {nodedown, Node}})
             after ?MARKER_MS ->
-                ?LOG_ERROR("teleport: a connection from ~ts is closed: the distribution has been behind for ~b s", [Node, ?MARKER_MS div 1000]),
+                ?LOG_ERROR("teleport: closed a connection from ~ts: its distribution has delivered no marker for ~b s",
+                           [Node, ?MARKER_MS div 1000]),
                 exit({shutdown, behind})
             end
     end.
 
 %% ---- answers ----
 
-%% Those that have come meanwhile go in the same packet.
+%% Replies that have arrived in the meantime go into the same packet.
 answer(Monitor, Answer, State) ->
     {Frames, Next} = answers(framed(Monitor, Answer, State), [], 0),
     case send(State#delivery.socket, Frames) of
@@ -217,16 +222,19 @@ forgotten(Monitor, #delivery{calls = Calls, aliases = Aliases, watches = Watches
     _ = Watch =/= none andalso demonitor(Watch, [flush]),
     State#delivery{calls = Rest, aliases = maps:remove(Alias, Aliases), watches = maps:remove(Watch, Watches)}.
 
-%% Nobody says that a caller was killed. One that waits for long is monitored, by the distribution.
+%% Nothing reports that a caller was killed, so callers that wait for a long time are monitored over the distribution.
 looked(#delivery{calls = Calls} = State) when map_size(Calls) =:= 0 -> State;
 looked(#delivery{calls = Calls} = State) ->
     _ = erlang:send_after(?LOOK_MS, self(), look),
     Old = erlang:monotonic_time(millisecond) - ?LOOK_MS,
-    maps:fold(fun(Monitor, {Alias, Caller, Since, none}, #delivery{calls = All, watches = Watches} = Acc) when Since < Old ->
-                      Watch = monitor(process, Caller),
-                      Acc#delivery{calls = All#{Monitor := {Alias, Caller, Since, Watch}}, watches = Watches#{Watch => Monitor}};
+    maps:fold(fun(Monitor, {_, _, Since, none}, Acc) when Since < Old -> watched(Monitor, Acc);
                  (_, _, Acc) -> Acc
               end, State, Calls).
+
+watched(Monitor, #delivery{calls = Calls, watches = Watches} = State) ->
+    {Alias, Caller, Since, none} = map_get(Monitor, Calls),
+    Watch = monitor(process, Caller),
+    State#delivery{calls = Calls#{Monitor := {Alias, Caller, Since, Watch}}, watches = Watches#{Watch => Monitor}}.
 
 %% @private
 -spec terminate(term(), #delivery{}) -> ok.
@@ -238,7 +246,7 @@ terminate(Reason, #delivery{socket = Socket} = State) ->
                 end,
     teleport_pool_listener:close(Socket, IsOrderly).
 
-%% Until the caller's end has sent all that it has queued, and servers have answered.
+%% Serves until the peer has sent everything that it had queued and servers have answered.
 left(#delivery{socket = Socket} = State) ->
     _ = send(Socket, [teleport_pool_frame:encode(leave)]),
     last(State, teleport_deadline:in(?END_MS)).

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc How two nodes prove to each other, on a new connection of a pool, that they know the cookie.
 %%
-%% <ol><li>caller: HELLO, who it is, whom it calls, a fresh nonce</li>
-%% <li>acceptor: CHALLENGE, a fresh nonce of its own</li>
-%% <li>caller: PROOF, HMAC-SHA256 with the cookie as the key, of the word `caller', HELLO and both nonces</li>
-%% <li>acceptor: WELCOME, the same with the word `acceptor'; or REFUSED and why</li></ol>
-%% The cookie is never sent. A proof is of no use in another conversation (both nonces), for another node (both names), in another version (HELLO begins
-%% with it), or sent back (the roles). The acceptor proves nothing to a caller that has not proved itself. Until both have, nothing that the other side
-%% says becomes an atom or a term, and no packet is longer than 1 KB.
+%% <ol><li>caller: HELLO with both node names and a fresh nonce</li>
+%% <li>acceptor: CHALLENGE with a fresh nonce of its own</li>
+%% <li>caller: PROOF, an HMAC-SHA256 over the word `caller', HELLO and both nonces, with the cookie as its key</li>
+%% <li>acceptor: WELCOME, the same with the word `acceptor'; or REFUSED with a reason</li></ol>
+%% The cookie is never sent. A proof cannot be used in another conversation (both nonces), for another node (both
+%% names), in another version (HELLO begins with it), or sent back (the roles). The acceptor proves nothing to a caller
+%% that has not proved itself. Before both proofs, no input becomes an atom or a term, and no packet exceeds 1 KB.
 -module(teleport_pool_handshake).
 
 -export([call/3, answer/2, version/0, max_bytes/0]).
@@ -16,7 +16,7 @@
 -define(VERSION, 3).
 -define(MAX_BYTES, 1024).
 
-%% @doc The version of these words and of all that follows on a connection. 0.2.0 has version 2, of its lanes.
+%% @doc The version of the handshake and of the protocol that follows. The lanes of 0.2.0 have version 2.
 -spec version() -> pos_integer().
 version() -> ?VERSION.
 
@@ -24,7 +24,7 @@ version() -> ?VERSION.
 -spec max_bytes() -> pos_integer().
 max_bytes() -> ?MAX_BYTES.
 
-%% @doc The caller's side, on a passive socket.
+%% @doc The caller's side. The socket is passive.
 -spec call(gen_tcp:socket(), node(), teleport_deadline:deadline()) -> ok | {error, Reason :: binary()}.
 call(Socket, Node, Deadline) ->
     Hello = hello(atom_to_binary(node()), atom_to_binary(Node), nonce()),
@@ -37,11 +37,13 @@ call(Socket, Node, Deadline) ->
         check(acceptor, Mac, Said)
     catch
         throw:Reason -> {error, Reason};
-        error:{badmatch, <<?MAGIC, ?VERSION, $r, Reason/binary>>} -> {error, <<"the peer refuses: ", (beamway_wire:printable(Reason))/binary>>};
+        error:{badmatch, <<?MAGIC, ?VERSION, $r, Reason/binary>>} ->
+            {error, <<"the peer refuses: ", (beamway_wire:printable(Reason))/binary>>};
         error:{badmatch, _} -> {error, <<"the peer does not speak this protocol">>}
     end.
 
-%% @doc The acceptor's side, on a passive socket. Only nodes that are connected by distribution are let in: no atom is made of what a stranger says.
+%% @doc The acceptor's side. The socket is passive. Only nodes that are connected over the distribution are let in, so no
+%% atom is made of a stranger's input.
 -spec answer(gen_tcp:socket(), teleport_deadline:deadline()) -> {ok, node()} | {error, Reason :: binary()}.
 answer(Socket, Deadline) ->
     try
@@ -61,9 +63,11 @@ answer(Socket, Deadline) ->
     end.
 
 hello(Caller, Acceptor, Nonce) ->
-    <<?MAGIC, ?VERSION, $h, (byte_size(Caller)):16, Caller/binary, (byte_size(Acceptor)):16, Acceptor/binary, Nonce:32/binary>>.
+    <<?MAGIC, ?VERSION, $h, (byte_size(Caller)):16, Caller/binary,
+      (byte_size(Acceptor)):16, Acceptor/binary, Nonce:32/binary>>.
 
-caller(<<?MAGIC, ?VERSION, $h, Length:16, Caller:Length/binary, Length2:16, Acceptor:Length2/binary, _:32/binary>> = Hello) ->
+caller(<<?MAGIC, ?VERSION, $h, Length:16, Caller:Length/binary,
+         Length2:16, Acceptor:Length2/binary, _:32/binary>> = Hello) ->
     Acceptor =:= atom_to_binary(node()) orelse throw(<<"another node was called">>),
     case [Node || Node <- nodes(connected), atom_to_binary(Node) =:= Caller] of
         [Node] -> {Hello, Node};
@@ -81,16 +85,17 @@ cookie(Node) -> atom_to_binary(erlang:get_cookie(Node)).
 mac(Role, {Cookie, Hello, Nonce}) ->
     crypto:mac(hmac, sha256, Cookie, [<<"beamway pool ", (atom_to_binary(Role))/binary, 0>>, Hello, Nonce]).
 
-%% Takes as long whatever is wrong.
+%% Takes the same time for any wrong proof.
 check(Role, Mac, Said) -> crypto:hash_equals(Mac, mac(Role, Said)) orelse throw(<<"another cookie">>), ok.
 
-say(Socket, Word) -> done(gen_tcp:send(Socket, Word)).
+say(Socket, Word) ->
+    case gen_tcp:send(Socket, Word) of
+        ok -> ok;
+        {error, Reason} -> throw(teleport_pool:text(Reason))
+    end.
 
 hear(Socket, Deadline) ->
     case gen_tcp:recv(Socket, 0, teleport_deadline:left(Deadline)) of
         {ok, Word} -> Word;
-        Error -> done(Error)
+        {error, Reason} -> throw(teleport_pool:text(Reason))
     end.
-
-done(ok) -> ok;
-done({error, Reason}) -> throw(teleport_pool:text(Reason)).

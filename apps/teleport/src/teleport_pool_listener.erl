@@ -1,11 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Where the connections of pools come in. No port is open before a node of the cluster asks for it by distribution.
+%% @doc Accepts the connections of other nodes' pools. It opens no port before a node of the cluster asks for one over
+%% the distribution.
 %%
-%% For nodes of this host the port is on the loopback interface. For others it is at the address at which they have reached this node by distribution. Where the
-%% distribution listens at one address only (`inet_dist_use_interface' of kernel), so does this.
+%% Nodes on this host connect over the loopback interface. Other nodes connect to the address at which they have reached
+%% this node over the distribution, or to `inet_dist_use_interface' of kernel if that is set.
 %%
-%% A caller that has not proved yet that it knows the cookie is a stranger: at most 64 of these are let in at a time for each port, for 5 s each
-%% ({@link teleport_pool_delivery}).
+%% A connection whose peer has not yet proved that it knows the cookie is a stranger. Each port admits at most 64
+%% strangers at a time, for 5 s each ({@link teleport_pool_delivery}).
 -module(teleport_pool_listener).
 -behaviour(gen_server).
 
@@ -29,22 +30,25 @@
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Where the node may connect. It is connected by stock distribution.
--spec offer(node()) -> {ok, #{ip := inet:ip_address(), port := inet:port_number(), version := pos_integer()}} | {error, Reason :: binary()}.
+%% @doc Tells a node that is connected over stock distribution where it may connect.
+-spec offer(node()) ->
+          {ok, #{ip := inet:ip_address(), port := inet:port_number(), version := pos_integer()}} | {error, Reason :: binary()}.
 offer(Node) ->
     case address(Node) of
         {ok, Ip} -> gen_server:call(?MODULE, {offer, Ip}, ?OFFER_MS);
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Of a connection, at both ends. The patience with a silent peer is that of the distribution, so is the rate of what keeps firewalls awake.
+%% @doc The options of both ends. A silent peer is given up after net_ticktime, as by the distribution, and keepalive
+%% probes are sent as often as ticks, so that firewalls do not forget the connection.
 -spec socket_options(inet:ip_address()) -> [gen_tcp:option()].
 socket_options(Ip) ->
     %% gen_tcp wants the back end first.
-    [{inet_backend, inet}, family(Ip), binary, {active, false}, {packet, 4}, {packet_size, teleport_pool_handshake:max_bytes()}, {nodelay, true},
-     {buffer, ?BUFFER_BYTES}, {show_econnreset, true}]
+    [{inet_backend, inet}, family(Ip), binary, {active, false}, {packet, 4},
+     {packet_size, teleport_pool_handshake:max_bytes()}, {nodelay, true}, {buffer, ?BUFFER_BYTES}, {show_econnreset, true}]
         ++ case os:type() of
-               {unix, linux} -> [{raw, ?TCP, ?TCP_USER_TIMEOUT, <<(1000 * tick_s()):32/native>>} | beamway_watchdog:socket_options()];
+               {unix, linux} ->
+                   [{raw, ?TCP, ?TCP_USER_TIMEOUT, <<(1000 * tick_s()):32/native>>} | beamway_watchdog:socket_options()];
                _ -> [{keepalive, true}]
            end.
 
@@ -58,7 +62,8 @@ tick_s() ->
 family(Ip) when tuple_size(Ip) =:= 4 -> inet;
 family(_) -> inet6.
 
-%% @doc Closes a connection's socket. If that is not in order it is closed at once: what the system has not sent would else keep it open while a peer hangs.
+%% @doc Closes a connection's socket. Unless the end is orderly, unsent data is discarded, because it would keep the
+%% socket open while the peer hangs.
 -spec close(gen_tcp:socket(), IsOrderly :: boolean()) -> ok.
 close(Socket, true) -> gen_tcp:close(Socket);
 close(Socket, false) ->
@@ -66,7 +71,8 @@ close(Socket, false) ->
     gen_tcp:close(Socket).
 
 address(Node) ->
-    case {application:get_env(kernel, inet_dist_use_interface), lists:keyfind(Node, 1, erlang:system_info(dist_ctrl))} of
+    Connection = lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)),
+    case {application:get_env(kernel, inet_dist_use_interface), Connection} of
         {{ok, Ip}, _} when is_tuple(Ip), Ip =/= {0, 0, 0, 0}, Ip =/= {0, 0, 0, 0, 0, 0, 0, 0} -> {ok, Ip};
         {_, {Node, Socket}} when is_port(Socket) -> reached(inet:sockname(Socket), inet:peername(Socket));
         _ -> {error, <<"its distribution to this node is not over TCP">>}
@@ -91,7 +97,8 @@ handle_call({offer, Ip}, _From, Open) when not is_map_key(Ip, Open) ->
             {ok, Port} = inet:port(Socket),
             {reply, offered(Ip, Port), Open#{Ip => {Socket, Port, acceptor(Socket)}}};
         {error, Reason} ->
-            {reply, {error, iolist_to_binary(io_lib:format("it cannot listen at ~ts: ~ts", [inet:ntoa(Ip), teleport_pool:text(Reason)]))}, Open}
+            Text = io_lib:format("it cannot listen at ~ts: ~ts", [inet:ntoa(Ip), teleport_pool:text(Reason)]),
+            {reply, {error, iolist_to_binary(Text)}, Open}
     end;
 handle_call({offer, Ip}, _From, Open) ->
     {_, Port, _} = map_get(Ip, Open),
@@ -120,7 +127,7 @@ handle_info(_Info, Open) -> {noreply, Open}.
 
 %% ---- acceptors ----
 
-%% @private Comes back to its newest code twice a minute at least.
+%% @private Calls itself by the module's name at least twice a minute, so that it runs the newest code.
 -spec accept(gen_tcp:socket(), #{Stranger :: pid() => reference()}) -> no_return().
 accept(Listening, Strangers) ->
     case gen_tcp:accept(Listening, ?ACCEPT_MS) of

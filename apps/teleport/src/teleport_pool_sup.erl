@@ -1,12 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @private The supervisors of the pools. `rest_for_one': without {@link teleport_pool} nobody knows of a connection. They are ended in the reverse order: no new
-%% connection comes in, then each delivers what it has, then senders find no pool. Connections are not restarted: whoever needs a pool has it opened.
+%% @private The supervisors of the pools. `rest_for_one', because only {@link teleport_pool} knows the connections.
+%% The children end in reverse order: first no new connection is accepted, then each connection delivers what it has,
+%% and then senders find no pool. Connections are not restarted; the next sender has them opened again.
 -module(teleport_pool_sup).
 -behaviour(supervisor).
 
 -export([start_link/0, start_link/2, start_connection/1, start_delivery/0, init/1]).
 
-%% Longer than the last words of a connection.
+%% Longer than a connection takes to deliver what it has.
 -define(SHUTDOWN_MS, 12000).
 
 %% @private It owns the table of the connections.
@@ -17,7 +18,7 @@ start_link() -> supervisor:start_link({local, ?MODULE}, ?MODULE, top).
 -spec start_link(Name :: atom(), module()) -> supervisor:startlink_ret().
 start_link(Name, Module) -> supervisor:start_link({local, Name}, ?MODULE, {each, Module}).
 
-%% @private To the node, for the caller.
+%% @private To the node, on behalf of the calling process.
 -spec start_connection(node()) -> supervisor:startchild_ret().
 start_connection(Node) -> supervisor:start_child(teleport_pool_connection_sup, [Node, self()]).
 
@@ -35,6 +36,7 @@ init(top) ->
            group(teleport_pool_delivery_sup, teleport_pool_delivery),
            #{id => teleport_pool_listener, start => {teleport_pool_listener, start_link, []}}]}};
 init({each, Module}) ->
-    {ok, {#{strategy => simple_one_for_one}, [#{id => Module, start => {Module, start_link, []}, restart => temporary, shutdown => ?SHUTDOWN_MS}]}}.
+    Child = #{id => Module, start => {Module, start_link, []}, restart => temporary, shutdown => ?SHUTDOWN_MS},
+    {ok, {#{strategy => simple_one_for_one}, [Child]}}.
 
 group(Name, Module) -> #{id => Name, start => {?MODULE, start_link, [Name, Module]}, type => supervisor}.

@@ -1,8 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes what senders queue for one connection of a pool ({@link teleport_pool_connection}, which starts it and is linked to it).
+%% @doc Writes what senders queue for one connection of a pool. {@link teleport_pool_connection} starts it and is
+%% linked to it.
 %%
-%% It is a process of its own because a write waits while the peer reads slowly, and the connection's process must go on reading. What has come
-%% meanwhile goes out in one packet of up to 64 KB. Senders count bytes into the queue ({@link teleport_pool}); here they are taken off once written.
+%% It is a separate process because a write blocks while the peer reads slowly, and the connection's process must go
+%% on reading replies. Messages that arrive during a write go out together, in a packet of up to 64 KB. Senders add
+%% their bytes to the queue's count ({@link teleport_pool}); the writer subtracts them after the write.
 -module(teleport_pool_writer).
 -behaviour(gen_server).
 
@@ -14,7 +16,7 @@
 -define(PACKET_BYTES, 65536).
 -define(LARGE_BYTES, 1048576).
 -define(IDLE_MS, 5000).
-%% How long the writer waits for a sender that has counted its message, and has not yet queued it.
+%% How long to wait for a sender that has counted its message and not yet queued it.
 -define(SENDER_MS, 20).
 -define(SENDER_TRIES, 50).
 
@@ -23,7 +25,8 @@
 start_link(Connection, Socket, Counters) ->
     {ok, _} = gen_server:start_link(?MODULE, {Connection, Socket, Counters}, [{spawn_opt, [{fullsweep_after, 0}]}]).
 
-%% @doc The queue takes no more ({@link teleport_pool:close_queue/1}): the writer writes what is left, shuts the socket down for writing and ends.
+%% @doc The queue is closed ({@link teleport_pool:close_queue/1}): the writer writes what is left, shuts down the socket
+%% for writing and ends.
 -spec drain(pid()) -> ok.
 drain(Writer) -> gen_server:cast(Writer, drain).
 
@@ -68,14 +71,15 @@ handle_continue(collect, State) ->
     {noreply, State, ?IDLE_MS}.
 
 %% @private
--spec handle_info(term(), #writer{}) -> {noreply, #writer{}, timeout() | hibernate | {continue, collect}} | {stop, term(), #writer{}}.
+-spec handle_info(term(), #writer{}) ->
+          {noreply, #writer{}, timeout() | hibernate | {continue, collect}} | {stop, term(), #writer{}}.
 handle_info({frame, Bytes, Frame}, State) ->
     case write(Bytes, Frame, State) of
         ok when Bytes >= ?LARGE_BYTES -> {noreply, State, {continue, collect}};
         ok -> {noreply, State, ?IDLE_MS};
         {error, Reason} -> {stop, {shutdown, Reason}, State}
     end;
-%% A sender that was killed after it had counted a message has left bytes that nobody writes.
+%% A sender that was killed between counting and queueing its message has left bytes in the count.
 handle_info(timeout, #writer{counters = Counters} = State) ->
     ok = teleport_pool:reset_queue(Counters),
     {noreply, State, hibernate};
