@@ -3,7 +3,7 @@
 %% linked to it.
 %%
 %% It is a separate process because a write blocks while the peer reads slowly, and the connection's process must go
-%% on reading replies. Messages that arrive during a write go out together, in a packet of up to 64 KB. Senders add
+%% on reading replies. Messages that arrive during a write go out together, in packets of about 64 KB. Senders add
 %% their bytes to the queue's count ({@link teleport_pool}); the writer subtracts them after the write.
 -module(teleport_pool_writer).
 -behaviour(gen_server).
@@ -86,17 +86,21 @@ handle_info(timeout, #writer{counters = Counters} = State) ->
 handle_info(_Info, State) ->
     {noreply, State, ?IDLE_MS}.
 
-write(Bytes, Frame, #writer{connection = Connection, socket = Socket, counters = Counters}) ->
-    {Total, Count, Packet} = gathered(Bytes, 1, Frame),
-    case gen_tcp:send(Socket, Packet) of
-        ok ->
-            teleport_pool:written(Counters, Total, Count) andalso (Connection ! room),
-            ok;
-        {error, Reason} -> {error, Reason}
+%% Takes everything from the mailbox first, because gen_tcp:send/2 searches it each time.
+write(Bytes, Frame, State) -> sent(lists:reverse(packets(Bytes, 1, Frame, [])), State).
+
+packets(Bytes, Count, Packet, Full) ->
+    receive
+        {frame, More, Frame} when Bytes < ?PACKET_BYTES -> packets(Bytes + More, Count + 1, [Packet | Frame], Full);
+        {frame, More, Frame} -> packets(More, 1, Frame, [{Bytes, Count, Packet} | Full])
+    after 0 -> [{Bytes, Count, Packet} | Full]
     end.
 
-gathered(Bytes, Count, Packet) when Bytes < ?PACKET_BYTES ->
-    receive {frame, More, Frame} -> gathered(Bytes + More, Count + 1, [Packet | Frame])
-    after 0 -> {Bytes, Count, Packet}
-    end;
-gathered(Bytes, Count, Packet) -> {Bytes, Count, Packet}.
+sent([], _) -> ok;
+sent([{Bytes, Count, Packet} | Packets], #writer{connection = Connection, socket = Socket, counters = Counters} = State) ->
+    case gen_tcp:send(Socket, Packet) of
+        ok ->
+            teleport_pool:written(Counters, Bytes, Count) andalso (Connection ! room),
+            sent(Packets, State);
+        {error, Reason} -> {error, Reason}
+    end.

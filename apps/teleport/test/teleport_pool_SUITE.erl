@@ -6,7 +6,7 @@
 -export([all_kinds_of_terms/1, order_of_a_key/1, order_at_the_switch/1, requests/1, ends_of_servers/1, cancelled_and_killed_callers/1, lost_connections/1,
          both_ends_send/1, a_hung_peer/1, a_hung_peer_that_is_given_up/1, killed_senders_leave_nothing/1, receiver_stops/1, sender_stops/1, node_restarts/1,
          manager_is_killed/1, code_is_loaded_twice/1, options/1]).
--export([strangers/1, too_many_strangers/1, another_cookie/1, words_of_no_node/1, blocked_port/1, never_connects/1, hidden_node/1, c_node/1, older_node/1,
+-export([strangers/1, too_many_strangers/1, another_cookie/1, words_of_no_node/1, blocked_port/1, silent_path/1, never_connects/1, hidden_node/1, c_node/1, older_node/1,
          other_distributions/1]).
 %% What runs on the nodes.
 -export([hold/1, echo/0, check_order/2, waits/1]).
@@ -21,7 +21,7 @@ suite() -> [{timetrap, {minutes, 3}}, {ct_hooks, [beamway_compat_nodes]}].
 all() ->
     [all_kinds_of_terms, order_of_a_key, order_at_the_switch, requests, ends_of_servers, cancelled_and_killed_callers, lost_connections, both_ends_send,
      a_hung_peer, a_hung_peer_that_is_given_up, killed_senders_leave_nothing, receiver_stops, sender_stops, node_restarts, manager_is_killed,
-     code_is_loaded_twice, options, strangers, too_many_strangers, another_cookie, words_of_no_node, blocked_port, never_connects, hidden_node, c_node, older_node,
+     code_is_loaded_twice, options, strangers, too_many_strangers, another_cookie, words_of_no_node, blocked_port, silent_path, never_connects, hidden_node, c_node, older_node,
      other_distributions].
 
 init_per_suite(Config) -> [{c_node, beamway_foreign_SUITE:compile_c_node(proplists:get_value(priv_dir, Config))} | Config].
@@ -743,18 +743,20 @@ words_of_no_node(_Config) ->
         await(Checker, k, 10)
     end).
 
-%% Two hosts whose firewall lets the distribution alone pass.
-blocked_port(Config) ->
+%% Two hosts whose firewall lets only the distribution pass.
+blocked_port(_Config) -> on_two_hosts(fun blocked/1).
+
+on_two_hosts(Case) ->
     case os:cmd("id -u") of
         "0\n" ->
             case beamway_netns:pair("tlp") of
-                {ok, Net} -> try blocked_port(Net, Config) after beamway_peer:stop_started(), beamway_netns:delete(Net) end;
+                {ok, Net} -> try Case(Net) after beamway_peer:stop_started(), beamway_netns:delete(Net) end;
                 {error, Why} -> {skip, {rights, Why}}
             end;
         _ -> {skip, {rights, "needs root to make network namespaces and a firewall"}}
     end.
 
-blocked_port(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}, _Config) ->
+blocked(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}) ->
     Log = log_file(),
     Args = ["-kernel", "inet_dist_listen_min", "42400", "inet_dist_listen_max", "42410"],
     {PeerA, _} = start(#{host => AddressA, wrapper => beamway_netns:host(SpaceA), args => Args, log => Log}),
@@ -789,6 +791,51 @@ blocked_port(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}, _
     end),
     %% Not open to others: at the address at which the peer has reached this node.
     {{10, _, _, _}, _} = port(PeerB, on(PeerA, fun() -> node() end)),
+    ok.
+
+%% The path of the pool alone goes silent. A call that waits ends, by probes alone and with data under way, and the distribution goes on.
+silent_path(_Config) -> on_two_hosts(fun silent/1).
+
+silent(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}) ->
+    Args = ["-kernel", "net_ticktime", "8", "inet_dist_listen_min", "42400", "inet_dist_listen_max", "42410"],
+    {PeerA, NodeA} = start(#{host => AddressA, wrapper => beamway_netns:host(SpaceA), args => Args}),
+    {PeerB, NodeB} = start(#{host => AddressB, wrapper => beamway_netns:host(SpaceB), args => Args}),
+    true = beamway_peer:call(PeerA, net_kernel, connect_node, [NodeB]),
+    {_, Port} = port(PeerB, NodeA),
+    Rules = fun(Change) ->
+                    [begin
+                         Rule = ["iptables --", Change, " ", Chain, " --protocol tcp --", End, "-port ", integer_to_list(Port), " --jump DROP"],
+                         "" = beamway_netns:in(SpaceB, lists:flatten(Rule))
+                     end || {Chain, End} <- [{"INPUT", "destination"}, {"OUTPUT", "source"}]]
+            end,
+    [begin
+         {Checker, Asker} = on(PeerA, fun() ->
+             Pool = pool(NodeB),
+             Checker = checker(NodeB),
+             ok = post(Pool, Checker, {k, 1, x}),
+             ok = await(Checker, k, 1),
+             Self = self(),
+             Asker = spawn(fun() ->
+                                   {ok, Ref} = teleport_pool:request(Pool, Checker, k, '$gen_call', x, infinity),
+                                   _ = by_each(Pool, erpc:call(NodeB, teleport_nodes, start_server, [none])),
+                                   Self ! asked,
+                                   lost = answer(Ref),
+                                   exit(told)
+                           end),
+             receive asked -> ok after ?WAIT_MS -> error(stuck) end,
+             {Checker, Asker}
+         end),
+         _ = Rules("append"),
+         ok = on(PeerA, fun() ->
+             Monitor = monitor(process, Asker),
+             _ = [ok = post(pool(NodeB), Checker, {Key, 1, x}) || Key <- Keys],
+             receive {'DOWN', Monitor, process, _, told} -> ok after 25000 -> error(not_told) end,
+             [NodeB] = nodes(),
+             Checker ! {k, 2, by_distribution},
+             await(Checker, k, 2)
+         end),
+         _ = Rules("delete")
+     end || Keys <- [[], [1, 2, 3]]],
     ok.
 
 failures(Node) ->
