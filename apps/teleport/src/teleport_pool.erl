@@ -193,10 +193,11 @@ full(#connection{pid = Pid} = Connection, Bytes, Wait) ->
     Pid ! {room, Ref},
     receive
         {Ref, room} -> admitted(Connection, Bytes, max(1, teleport_deadline:left(Deadline)));
+        {Ref, gone} -> gone;
         {'DOWN', Ref, process, _, _} -> gone
     after Wait ->
         true = demonitor(Ref, [flush]),
-        receive {Ref, room} -> ok after 0 -> ok end,
+        receive {Ref, _} -> ok after 0 -> ok end,
         Pid ! {no_room, Ref},
         {error, timeout}
     end.
@@ -321,6 +322,8 @@ handle_cast({want, Node}, Peers) ->
     end;
 handle_cast({up, Pid, Writer, Counters, Delivery}, Peers) ->
     {noreply, at(Pid, Peers, fun(Node, Peer) -> up(Node, Pid, {Writer, Counters, Delivery}, Peer) end)};
+handle_cast({delivered, Pid}, Peers) ->
+    {noreply, at(Pid, Peers, fun(_, Peer) -> without(Pid, Peer) end)};
 handle_cast(_Request, Peers) -> {noreply, Peers}.
 
 %% @private
@@ -385,10 +388,14 @@ opened(Node, #peer{up = Up, deliveries = Deliveries} = Peer) ->
     ?LOG_INFO("teleport: a pool of ~b connections to ~ts is open", [length(Up), Node]),
     Peer#peer{stage = open, since = now_ms(), reason = <<>>}.
 
-down(Node, Pid, Reason, #peer{pids = Pids, up = Up, stage = Stage} = Peer) ->
-    _ = [ets:delete(?TABLE, Row) || #connection{pid = Of, key = Key} <- Up, Of =:= Pid, Row <- [Key, {delivery, Key}]],
-    StillUp = [Connection || #connection{pid = Of} = Connection <- Up, Of =/= Pid],
-    Left = Peer#peer{pids = lists:delete(Pid, Pids), up = StillUp},
+%% Senders find this connection no longer.
+without(Pid, #peer{up = Up} = Peer) ->
+    {Gone, Left} = lists:partition(fun(#connection{pid = Of}) -> Of =:= Pid end, Up),
+    _ = [ets:delete(?TABLE, Row) || #connection{key = Key} <- Gone, Row <- [Key, {delivery, Key}]],
+    Peer#peer{up = Left}.
+
+down(Node, Pid, Reason, #peer{pids = Pids, stage = Stage} = Peer) ->
+    Left = (without(Pid, Peer))#peer{pids = lists:delete(Pid, Pids)},
     case {Stage, Left} of
         {opening, #peer{pids = Others}} ->
             lists:foreach(fun teleport_pool_connection:close/1, Others),

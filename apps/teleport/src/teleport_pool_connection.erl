@@ -22,10 +22,12 @@
                      counters :: atomics:atomics_ref() | undefined,
                      %% aliases of senders that wait for room
                      waiting = #{} :: #{reference() => []},
-                     closing = false :: boolean()}).
+                     stage = open :: open | closing | delivered}).
+%% `delivered': everything that was queued has been delivered, and replies may still come.
 
 -define(OPEN_MS, 7000).
--define(CLOSE_MS, 4000).
+%% Longer than the other end waits for replies.
+-define(CLOSE_MS, 7000).
 -define(ACTIVE, 16).
 -define(LARGE_BYTES, 1048576).
 %% gen's tag of a reply to an alias.
@@ -118,12 +120,12 @@ handle_cast(_Request, State) -> {noreply, State}.
 
 %% Senders find the queue closed and wait for the end of this process, so what they then send over the distribution
 %% arrives after what is queued here.
-closing(#connection{closing = true} = State) -> State;
+closing(#connection{stage = Stage} = State) when Stage =/= open -> State;
 closing(#connection{counters = Counters, writer = Writer} = State) ->
     ok = teleport_pool:close_queue(Counters),
     ok = teleport_pool_writer:drain(Writer),
     _ = erlang:send_after(?CLOSE_MS, self(), too_late),
-    State#connection{closing = true}.
+    State#connection{stage = closing}.
 
 %% @private
 -spec handle_info(term(), #connection{}) ->
@@ -139,6 +141,9 @@ handle_info({tcp_passive, Socket}, #connection{socket = Socket} = State) ->
     {noreply, State};
 handle_info(room, State) ->
     {noreply, woken(State)};
+handle_info({room, Alias}, #connection{stage = delivered} = State) ->
+    Alias ! {Alias, gone},
+    {noreply, State};
 handle_info({room, Alias}, #connection{waiting = Waiting, counters = Counters} = State) ->
     ok = teleport_pool:set_waiting(Counters, true),
     {noreply, woken(State#connection{waiting = Waiting#{Alias => []}})};
@@ -160,7 +165,7 @@ handle_info(_Info, State) ->
     {noreply, State}.
 
 %% Woken senders try again, and wait again if others were faster.
-woken(#connection{waiting = Waiting, closing = false, counters = Counters} = State) when map_size(Waiting) > 0 ->
+woken(#connection{waiting = Waiting, stage = open, counters = Counters} = State) when map_size(Waiting) > 0 ->
     case teleport_pool:has_room(Counters) of
         true ->
             ok = teleport_pool:set_waiting(Counters, false),
@@ -171,6 +176,10 @@ woken(#connection{waiting = Waiting, closing = false, counters = Counters} = Sta
 woken(State) -> State.
 
 replied(leave, State) -> closing(State);
+replied(delivered, #connection{manager = Manager, waiting = Waiting} = State) ->
+    gen_server:cast(Manager, {delivered, self()}),
+    _ = [Alias ! {Alias, gone} || Alias <- maps:keys(Waiting)],
+    State#connection{stage = delivered, waiting = #{}};
 replied(Answer, State) -> ok = reply(Answer), State.
 
 %% An alias ends with its first message, and does not exist for a caller that has given up.

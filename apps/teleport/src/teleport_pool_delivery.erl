@@ -8,7 +8,8 @@
 %% <dt>`{marked, Marker, Term}'</dt><dd>one of the above, from a process that has sent over the distribution before.
 %% It is delivered after the marker, which the same process has sent over the distribution</dd></dl>
 %% This end sends `{ready, self()}' first, then `{Alias, Reply}' and `{Alias, failed, Reason}', and `leave' when it is
-%% about to end, so that the other end closes the connection in order.
+%% about to end, so that the other end closes the connection in order. When that has sent its last message, `delivered'
+%% answers.
 %%
 %% Until the peer has proved that it knows the cookie, this process counts as a stranger
 %% ({@link teleport_pool_listener}). After that its input is trusted as that of a node is. Sending a reply blocks until
@@ -124,6 +125,7 @@ handle_info(look, State) ->
     {noreply, looked(State)};
 handle_info({tcp_closed, Socket}, #delivery{socket = Socket} = State) ->
     _ = erlang:send_after(?END_MS, self(), too_late),
+    _ = send(Socket, [teleport_pool_frame:encode(delivered)]),
     ended(State#delivery{ending = true});
 handle_info({tcp_error, Socket, Reason}, #delivery{socket = Socket} = State) ->
     {stop, {shutdown, Reason}, State};

@@ -494,23 +494,28 @@ receiver_stops(_Config) ->
     Server = on(PeerB, fun() -> element(2, gen_server:start(?MODULE, [], [])) end),
     Senders = on(PeerA, fun() ->
         Pool = pool(NodeB),
-        Late = spawn(fun() -> {ok, Ref} = teleport_pool:request(Pool, Server, late, '$gen_call', {later, 1, in_time}, infinity), {reply, in_time} = answer(Ref), exit(in_time) end),
+        Late = spawn(fun() ->
+                             {ok, Ref} = teleport_pool:request(Pool, Server, late, '$gen_call', {later, 1, in_time}, infinity),
+                             Answer = answer(Ref),
+                             receive {give, From} -> From ! {self(), Answer} end
+                     end),
         [Late | [spawn(fun() -> stream(NodeB, Checker, Who, 1) end) || Who <- lists:seq(1, 8)]]
     end),
     Going = fun(N) -> on(PeerA, fun() -> [ok = await(Checker, Who, N) || Who <- lists:seq(1, 8)], ok end) end,
     ok = Going(100),
-    %% The call is answered while the application stops.
+    %% The call is answered while the application stops, and nobody waits for that.
     Stopping = beamway_peer:async(fun() -> stop_pools(PeerB) end),
-    _ = until(fun() -> on(PeerA, fun() -> lists:member(element(1, stage(NodeB)), [closing, paused, idle, opening]) end) end),
-    {reply, ok} = {reply, on(PeerB, fun() -> gen_server:call(Server, answer_all) end)},
+    _ = until(fun() -> on(PeerA, fun() -> element(1, stage(NodeB)) =/= open end) end),
+    ok = on(PeerA, fun() -> [true = sent(Sender) < sent(Sender) || Sender <- tl(Senders)], ok end),
+    ok = on(PeerB, fun() -> gen_server:call(Server, answer_all) end),
     ok = beamway_peer:await(Stopping),
     Counts = on(PeerA, fun() -> [sent(Sender) || Sender <- tl(Senders)] end),
     ok = Going(lists:max(Counts)),
     ok = start_pools(PeerB),
     ok = on(PeerA, fun() -> _ = pool(NodeB), ok end),
     on(PeerA, fun() ->
-        Monitor = monitor(process, hd(Senders)),
-        receive {'DOWN', Monitor, process, _, Reason} -> true = lists:member(Reason, [noproc, in_time]) after ?WAIT_MS -> error(not_answered) end,
+        hd(Senders) ! {give, self()},
+        receive {_, Answer} -> {reply, in_time} = Answer after ?WAIT_MS -> error(not_answered) end,
         Totals = [begin Sender ! {stop, self()}, receive {Sender, Last} -> Last after ?WAIT_MS -> error(stuck) end end || Sender <- tl(Senders)],
         [ok = await(Checker, Who, Last) || {Who, Last} <- lists:zip(lists:seq(1, 8), Totals)],
         ok
