@@ -52,7 +52,9 @@ address(Node, Name) -> {Name, Node}.
 pooled(Ref, Node, Deadline) ->
     case finish(Ref, teleport_deadline:left(Deadline)) of
         {reply, Reply} -> {ok, Reply};
-        timeout -> exit(timeout);
+        timeout ->
+            ok = teleport_pool:cancel(Node, Ref),
+            exit(timeout);
         %% The pool's own process has ended.
         {error, {_, Ended}} when is_pid(Ended), node(Ended) =:= node() -> exit({nodedown, Node});
         {error, {noconnection, _}} -> exit({nodedown, Node});

@@ -17,7 +17,8 @@
 -endif.
 
 -type class() :: control | normal | bulk.
--type config() :: #{sites := teleport_sites:site_of(), max_block_bytes := non_neg_integer()}.
+-type config() :: #{sites := teleport_sites:site_of(), max_block_bytes := non_neg_integer(), pool := 0..16,
+                    ports := {inet:port_number(), inet:port_number()}, max_message_bytes := pos_integer()}.
 %% {@link table/0} says what each is.
 -type problem() :: {Option :: term(), Value :: term(), Expected :: string()}.
 
@@ -30,13 +31,28 @@ options() ->
       fun teleport_sites:is_site_of/1},
      {max_block_bytes, 1073741824, "bytes from 0 to 1099511627776",
       "at once", "Memory of all blocks that this node holds.",
-      fun(V) -> is_integer(V) andalso V >= 0 andalso V =< 1 bsl 40 end}].
+      fun(V) -> is_from(V, 0, 1 bsl 40) end},
+     {pool, min(4, erlang:system_info(schedulers)), "a number from 0 to 16",
+      "when a pool is opened", "Connections of a pool, to each node over stock distribution. 0: no pools.",
+      fun(V) -> is_from(V, 0, 16) end},
+     {ports, {0, 0}, "a range of ports, {Low, High}",
+      "when the application starts", "Ports on which this node listens for pools. {0, 0}: any port.",
+      fun is_ports/1},
+     {max_message_bytes, 2147483000, "bytes from 65536 to 2147483000",
+      "at once", "Larger messages over a pool are refused.",
+      fun(V) -> is_from(V, 65536, 2147483000) end}].
+
+is_from(Value, Low, High) -> is_integer(Value) andalso Value >= Low andalso Value =< High.
+
+is_ports({0, 0}) -> true;
+is_ports({Low, High}) -> is_from(Low, 1, 65535) andalso is_from(High, Low, 65535);
+is_ports(_) -> false.
 
 %% Those of lanes, of messages and of the node.
 without_effect() ->
     [class, unordered, way,
-     lanes, weights, kinds, ring_bytes, chunk_bytes, max_message_bytes, max_queue_bytes, max_queue_messages, max_pending_calls, max_broadcasts,
-     on_full, block_ms, open_ms, idle_ms, backoff_ms, on_unconfirmed, on_event, ip, ports, max_strangers, stranger_ms, tls, plaintext, by_reference, nodes].
+     lanes, weights, kinds, ring_bytes, chunk_bytes, max_queue_bytes, max_queue_messages, max_pending_calls, max_broadcasts,
+     on_full, block_ms, open_ms, idle_ms, backoff_ms, on_unconfirmed, on_event, ip, max_strangers, stranger_ms, tls, plaintext, by_reference, nodes].
 
 %% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
@@ -67,7 +83,7 @@ forget() ->
     ok.
 
 %% @doc An option's value.
--spec get(sites) -> teleport_sites:site_of(); (max_block_bytes) -> non_neg_integer().
+-spec get(sites) -> teleport_sites:site_of(); (ports) -> {inet:port_number(), inet:port_number()}; (max_block_bytes | pool | max_message_bytes) -> non_neg_integer().
 get(Name) -> maps:get(Name, all()).
 
 all() ->

@@ -40,4 +40,4 @@ index(relayed) -> 3.
 -spec families() -> [beamway_metrics:family()].
 families() ->
     [beamway_metrics:family("teleport_", Name, counter, Help, [{[], counted(Name)}]) || {Name, Help} <- fields()]
-        ++ [beamway_metrics:family("teleport_", pools, gauge, "Nodes to which this node has connections beside the distribution", [{[], length(teleport_pool:info())}])].
+        ++ [beamway_metrics:family("teleport_", pools, gauge, "Nodes to which this node has connections beside the distribution", [{[], teleport_pool:count()}])].

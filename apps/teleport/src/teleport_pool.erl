@@ -17,7 +17,8 @@
 %% <b>Bounds.</b> A connection accepts messages while fewer than 4 MB are queued, and writes as fast as TCP
 %% permits. A sender that finds no room waits or is refused.
 %%
-%% Only this process opens and ends pools. `persistent_term' has the number of connections of each node, or `none'.
+%% Only this process opens and ends pools. `persistent_term' has the number of connections of each node, `carried' where the
+%% distribution alone carries everything, or `none'.
 %% Both are immediate terms: with any other term ERTS would search all heaps of the node whenever a pool ends. The
 %% connections are in the table.
 -module(teleport_pool).
@@ -25,9 +26,9 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, lookup/1, want/1, note/1, send/5, request/6, cancel/2, info/0]).
+-export([start_link/0, lookup/1, want/1, note/1, send/5, request/6, cancel/2, info/0, count/0]).
 %% For the other modules of the pools.
--export([offer/1, option/2, is_too_big/1, text/1]).
+-export([offer/1, is_too_big/1, text/1]).
 -export([new_counters/0, close_queue/1, is_queue_empty/1, reset_queue/1, set_waiting/2, has_room/1, written/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([pool/0, refusal/0, stage/0]).
@@ -54,7 +55,6 @@
 -define(TABLE, ?MODULE).
 -define(MARK(Node), {?MODULE, Node}).
 -define(QUEUE_BYTES, 4194304).
--define(MAX_BYTES, 2147483000).
 %% A queue that is closed has this much in it, and so no room.
 -define(CLOSED, (1 bsl 60)).
 -define(QUEUED, 1).
@@ -77,11 +77,11 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 -spec lookup(node()) -> none | pool().
 lookup(Node) ->
     case persistent_term:get(?MARK(Node), unknown) of
-        none -> none;
+        Size when is_integer(Size) -> {Node, Size};
         unknown ->
             _ = lists:member(Node, nodes(connected)) andalso want(Node),
             none;
-        Size -> {Node, Size}
+        _ -> none
     end.
 
 %% @doc Opens a pool to the node in the background, if it can have one and has none.
@@ -92,8 +92,12 @@ want(Node) -> gen_server:cast(?MODULE, {want, Node}).
 %% arrives after that.
 -spec note(node()) -> ok.
 note(Node) ->
-    _ = put(?MARK(Node), []),
-    ok.
+    case persistent_term:get(?MARK(Node), unknown) of
+        carried -> ok;
+        _ ->
+            _ = put(?MARK(Node), []),
+            ok
+    end.
 
 %% @doc Sends to a process on the node, and waits up to `Wait' for room. Messages with the same key keep their order.
 %% `gone' means that the pool has ended: send over the distribution instead.
@@ -129,11 +133,11 @@ request(Pool, To, Key, Label, Request, Wait) ->
 -dialyzer({no_improper_lists, [cancel/2]}).
 cancel(Node, Ref) ->
     case persistent_term:get(?MARK(Node), none) of
-        none -> ok;
-        Size ->
+        Size when is_integer(Size) ->
             Rows = [row({Node, Index}) || Index <- lists:seq(1, Size)],
             _ = [post(Connection, [cancel | Ref], 0) || #connection{} = Connection <- Rows],
-            ok
+            ok;
+        _ -> ok
     end.
 
 connection({Node, Size}, Key) -> row({Node, erlang:phash2(Key, Size) + 1}).
@@ -260,11 +264,7 @@ written(Counters, Bytes, Messages) ->
 %% @private
 -spec is_too_big(Bytes :: pos_integer()) -> boolean().
 is_too_big(Bytes) when Bytes < 65536 -> false;
-is_too_big(Bytes) -> Bytes > option(max_message_bytes, ?MAX_BYTES).
-
-%% @private
--spec option(atom(), Default) -> Default.
-option(Name, Default) -> application:get_env(teleport, Name, Default).
+is_too_big(Bytes) -> Bytes > teleport_config:get(max_message_bytes).
 
 %% @private Called over the distribution by a node that wants a pool to this one.
 -spec offer(node()) -> {ok, map()} | {error, Reason :: binary()}.
@@ -274,12 +274,16 @@ offer(Node) ->
         _ -> teleport_pool_listener:offer(Node)
     end.
 
-size() -> option(pool, min(4, erlang:system_info(schedulers))).
+size() -> teleport_config:get(pool).
 
 %% @doc The state of each node to which a pool was wanted. `reason' says why there is none.
 -spec info() -> [#{node := node(), stage := stage(), connections := non_neg_integer(), queued_bytes := integer(),
                    sent_messages := non_neg_integer(), sent_bytes := non_neg_integer(), reason := binary()}].
 info() -> gen_server:call(?MODULE, info, ?CALL_MS).
+
+%% @doc How many nodes this node has a pool to. Asks no process.
+-spec count() -> non_neg_integer().
+count() -> length([Node || {?MARK(Node), Size} <- persistent_term:get(), is_integer(Size)]).
 
 %% ---- the process ----
 
@@ -361,10 +365,16 @@ wanted(Node, Peer, Size) ->
                 {name, "tcp_inet"} ->
                     Pids = [started(Node) || _ <- lists:seq(1, Size)],
                     Peer#peer{stage = opening, pids = Pids, up = [], deliveries = []};
-                _ -> Peer#peer{stage = carried}
+                _ -> carried(Node, Peer)
             end;
-        _ -> Peer#peer{stage = carried}
+        _ when Size =:= 0 -> Peer#peer{stage = carried};
+        _ -> carried(Node, Peer)
     end.
+
+%% Until the connection ends the distribution alone carries everything.
+carried(Node, Peer) ->
+    ok = mark(Node, carried),
+    Peer#peer{stage = carried}.
 
 started(Node) ->
     {ok, Pid} = teleport_pool_sup:start_connection(Node),

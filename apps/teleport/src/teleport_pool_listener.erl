@@ -91,7 +91,7 @@ init([]) -> {ok, #{}}.
 %% @private
 -spec handle_call(term(), gen_server:from(), open()) -> {reply, term(), open()}.
 handle_call({offer, Ip}, _From, Open) when not is_map_key(Ip, Open) ->
-    {Low, High} = teleport_pool:option(ports, {0, 0}),
+    {Low, High} = teleport_config:get(ports),
     case listen(Ip, Low, High) of
         {ok, Socket} ->
             {ok, Port} = inet:port(Socket),

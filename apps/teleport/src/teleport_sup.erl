@@ -19,7 +19,8 @@ start_link() ->
 init([]) ->
     lists:foreach(fun new_table/1, [teleport_server, teleport_groups, teleport_blocks, teleport_watcher]),
     ok = teleport_metrics:new(),
-    {ok, {#{intensity => 5, period => 10}, [worker(teleport_blocks), worker(teleport_watcher), worker(teleport_server)]}}.
+    {ok, {#{intensity => 5, period => 10}, [worker(teleport_blocks), worker(teleport_watcher), worker(teleport_server),
+          #{id => teleport_pool_sup, start => {teleport_pool_sup, start_link, []}, type => supervisor}]}}.
 
 %% New code of this module comes here once more.
 new_table(Module) ->

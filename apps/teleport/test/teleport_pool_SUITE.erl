@@ -55,6 +55,7 @@ start_pools(Peer) ->
 %% Stands for the application's supervisor.
 hold(Owner) ->
     process_flag(trap_exit, true),
+    ok = teleport_config:read(),
     {ok, Pid} = teleport_pool_sup:start_link(),
     register(pool_holder, self()),
     Owner ! {self(), held},
@@ -300,7 +301,7 @@ ends_of_servers(_Config) ->
         [{failed, killed} = answer(Ref) || Ref <- Waiting],
         %% A reply that nobody may send.
         Huge = Server(),
-        ok = erpc:call(NodeB, application, set_env, [teleport, max_message_bytes, 1000000]),
+        ok = erpc:call(NodeB, teleport_config, set, [#{max_message_bytes => 1000000}]),
         {failed, {too_big, _}} = call(Pool, Huge, {bytes, 2000000}),
         {reply, Smaller} = call(Pool, Huge, {bytes, 900000}),
         900000 = byte_size(Smaller),
