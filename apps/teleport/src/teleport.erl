@@ -19,7 +19,7 @@
 -export([broadcast/2, broadcast/4, share/1, share/2, unshare/1, open/1, binary/1, read_file/1, blocks/0]).
 -export([whereis_name/1, register_name/2, unregister_name/1, metrics/0, configure/2]).
 -export(['$handle_undefined_function'/2]).
--export_type([dest/0, options/0, reason/0, response/0]).
+-export_type([dest/0, options/0, reason/0, request_id/0, response/0]).
 
 -type dest() :: pid() | atom() | {Name :: atom(), node()} | {global, term()} | {via, module(), term()}.
 -type options() :: #{on_full => block | error | drop,        %% without room: waits, `{error, overload}', or drops and counts; default block
@@ -30,6 +30,8 @@
                      unordered => boolean(),
                      way => lane | distribution}.
 -type reason() :: overload | timeout | noproc | {nodedown, node()} | {no_teleport, node()} | {too_big, Bytes :: pos_integer()}.
+-type request_id() :: term().
+%% What gen_server calls so.
 -type response() :: {reply, term()} | {error, {Reason :: term(), Server :: term()}}.
 
 -define(CALL_MS, 5000).
@@ -80,23 +82,23 @@ gs_cast(Dest, Request) -> cast(Dest, Request).
 
 %% @doc Begins a call; the same process takes the reply later. The identifier is one of gen_server's, whose functions for requests and collections
 %% take it as well.
--spec send_request(dest(), term()) -> gen_server:request_id().
+-spec send_request(dest(), term()) -> request_id().
 send_request(Dest, Request) -> teleport_call:request(Dest, Request, #{}).
 
 %% @doc The same with options.
--spec send_request(dest(), term(), options()) -> gen_server:request_id().
+-spec send_request(dest(), term(), options()) -> request_id().
 send_request(Dest, Request, Options) -> teleport_call:request(Dest, Request, teleport_message:checked(Options)).
 
 %% @doc Waits for the reply of {@link send_request/2}; after `timeout' it may be waited for again. The limit may be `{abs, Ms}', as for gen_server.
--spec wait_response(gen_server:request_id(), teleport_call:limit()) -> response() | timeout.
+-spec wait_response(request_id(), teleport_call:limit()) -> response() | timeout.
 wait_response(Id, Limit) -> teleport_call:wait(Id, Limit).
 
 %% @doc The same, but after `timeout' the reply is thrown away when it comes.
--spec receive_response(gen_server:request_id(), teleport_call:limit()) -> response() | timeout.
+-spec receive_response(request_id(), teleport_call:limit()) -> response() | timeout.
 receive_response(Id, Limit) -> teleport_call:finish(Id, Limit).
 
 %% @doc Whether a message that was received is the reply.
--spec check_response(Message :: term(), gen_server:request_id()) -> response() | no_reply.
+-spec check_response(Message :: term(), request_id()) -> response() | no_reply.
 check_response(Message, Id) -> teleport_call:check(Message, Id).
 
 %% @doc As gen_server:multi_call/2: calls the servers of this name on all nodes that are connected, and here.

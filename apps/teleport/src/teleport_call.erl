@@ -62,7 +62,7 @@ pooled(Ref, Node, Deadline) ->
     end.
 
 %% @doc Begins a call. The identifier is one of gen_server's.
--spec request(teleport:dest(), Request :: term(), teleport:options()) -> gen_server:request_id().
+-spec request(teleport:dest(), Request :: term(), teleport:options()) -> teleport:request_id().
 request(Dest, Request, Options) ->
     case teleport_message:find(Dest) of
         {remote, Node, To} ->
@@ -90,7 +90,7 @@ not_begun(Reason, Dest) ->
     Ref.
 
 %% @doc See {@link teleport:wait_response/2}.
--spec wait(gen_server:request_id(), limit()) -> teleport:response() | timeout.
+-spec wait(teleport:request_id(), limit()) -> teleport:response() | timeout.
 wait(Ref, Limit) when is_reference(Ref) ->
     receive
         {[alias | Ref], Reply} -> taken(Ref, {reply, Reply});
@@ -105,7 +105,7 @@ taken(Ref, Response) ->
     Response.
 
 %% @doc See {@link teleport:receive_response/2}. After the demonitor nothing comes any more, so a reply that was sent in time is there.
--spec finish(gen_server:request_id(), limit()) -> teleport:response() | timeout.
+-spec finish(teleport:request_id(), limit()) -> teleport:response() | timeout.
 finish(Ref, Limit) ->
     case wait(Ref, Limit) of
         timeout ->
@@ -119,7 +119,7 @@ finish(Ref, Limit) ->
     end.
 
 %% @doc See {@link teleport:check_response/2}.
--spec check(Message :: term(), gen_server:request_id()) -> teleport:response() | no_reply.
+-spec check(Message :: term(), teleport:request_id()) -> teleport:response() | no_reply.
 check({[alias | Ref], Reply}, Ref) -> taken(Ref, {reply, Reply});
 check({Ref, ?FAILED, Reason}, Ref) -> taken(Ref, {error, {Reason, undefined}});
 check({'DOWN', Ref, _, Ended, Reason}, Ref) -> {error, {Reason, Ended}};

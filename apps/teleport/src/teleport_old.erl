@@ -9,6 +9,9 @@
 
 -export([call/3, warn/2, forget/0]).
 
+%% A request of gen or of a pool is opaque to dialyzer.
+-dialyzer({[no_opaque, no_return], teleport/2}).
+
 %% @doc Does what the function did, or raises `undef'.
 -spec call(teleport | teleport_erpc, Function :: atom(), Args :: [term()]) -> term().
 call(Module, Function, Args) ->
