@@ -85,7 +85,7 @@ version() ->
 
 %% @doc Loads the driver anew from where the application `beamway' is now in the code path, in a node that goes on running.
 %%
-%% All links and lanes of this node end first, as if its peers were disconnected; they return with the next message. Before the call, load
+%% All links of this node end first, as if its peers were disconnected; they return with the next message. Before the call, load
 %% the modules of the new version. An error means that this node has no driver now, and uses OTP's own port until a later call finds one.
 %% Connections that OTP's own port carries go on as they are.
 -spec reload_driver() -> ok | {error, Reason :: binary()}.

@@ -18,7 +18,7 @@ load() ->
     ignore.
 
 %% @doc Loads the driver's file anew for the calling process, the supervisor that loaded it if anybody did. Ends all ports of the driver first, and with them
-%% all links and lanes of this node. A library that the old one had counts as there meanwhile: who wants a link of that kind waits for its reservation.
+%% all links of this node. A library that the old one had counts as there meanwhile: who wants a link of that kind waits for its reservation.
 -spec reload() -> ignore.
 reload() ->
     true = ets:insert(?TABLE, {driver, {error, <<"the driver is being loaded anew">>}}),

@@ -3,7 +3,7 @@
 %% ({@link beamway_budget}), logs each link that comes and goes.
 %%
 %% net_kernel's supervisor has it started before net_kernel (see {@link beamway_dist:childspecs/0}),
-%% the application for lanes. It belongs to neither and ends with the last of them, see {@link beamway_sup}.
+%% the application for its users. It belongs to neither and ends with the last of them, see {@link beamway_sup}.
 %%
 %% Its table is read by anyone. A connection process writes its own row; the server removes it when
 %% that process ends. All that must outlive the server is in the table, which does: after a crash the next server
@@ -265,10 +265,8 @@ keep_reserved(Key, {Kind, Granted}, Port) ->
 
 watch(Key, #state{monitors = Monitors} = State) when is_map_key(Key, Monitors) ->
     State;
-watch(Pid, #state{monitors = Monitors} = State) when is_pid(Pid) ->
-    State#state{monitors = Monitors#{Pid => monitor(process, Pid)}};
-watch(Lane, #state{monitors = Monitors} = State) ->
-    State#state{monitors = Monitors#{Lane => monitor(port, Lane)}}.
+watch(Pid, #state{monitors = Monitors} = State) ->
+    State#state{monitors = Monitors#{Pid => monitor(process, Pid)}}.
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.

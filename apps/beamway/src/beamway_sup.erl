@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The application `beamway', for those who use lanes, and the supervisor of {@link beamway_links}.
+%% @doc The application `beamway', for those who use its driver and blocks, and the supervisor of {@link beamway_links}.
 %%
 %% The distribution and the application both need the link server, and either may start first and end first. So the server
 %% has a supervisor that belongs to neither, and ends with the last of its users ({@link beamway_holder}). The driver and the

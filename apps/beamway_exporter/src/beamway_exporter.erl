@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The figures of all parts that run on this node, as metrics of Prometheus: links, lanes, placement, web servers.
+%% @doc The figures of all parts that run on this node, as metrics of Prometheus: links, teleport, placement, web servers.
 %%
 %% Each part knows its own figures (`beamway_metrics', `teleport_metrics', `placement_metrics', `yucan_metrics'). This module asks those that run.
 %% It reads tables and counters only, so a scrape answers also while processes are stuck.
