@@ -39,8 +39,8 @@
 
 %% @doc Sends a message. It arrives in the order of `!'. Waits while there is no room, and never for a connection to be made.
 -spec send(dest(), term()) -> ok | {error, reason()}.
-send(Pid, Message) when is_pid(Pid), node(Pid) =/= node() ->
-    teleport_message:transmit(node(Pid), Pid, {self(), Pid}, Message, block, infinity);
+send(Pid, Message) when is_pid(Pid), node(Pid) =/= node() -> teleport_message:give(node(Pid), Pid, Pid, Message);
+send({Name, Node} = Dest, Message) when is_atom(Name), Name =/= global, is_atom(Node), Node =/= node() -> teleport_message:give(Node, Name, Dest, Message);
 send(Dest, Message) ->
     teleport_message:send(Dest, Message, #{}).
 

@@ -5,13 +5,24 @@
 %% to be made: as for `!', the VM makes it in the background, and only if the option `dist_auto_connect' of kernel permits it.
 -module(teleport_message).
 
--export([send/3, transmit/6, find/1, key/2, checked/1, checked/2, is_option/2]).
+-export([give/4, send/3, transmit/6, find/1, key/2, checked/1, checked/2, is_option/2]).
 
 -type on_full() :: block | error | drop.
 
 %% How often a sender with a limit looks for room. Nothing ends the wait of a process that the VM has suspended.
 -define(LOOK_MS, 1).
 -define(SERVER, teleport_server).
+
+%% @doc Sends to a process of another node without options: one look, since a message costs little more than that.
+-spec give(node(), pid() | atom(), Address :: pid() | {atom(), node()}, Message :: term()) -> ok | {error, teleport:reason()}.
+give(Node, To, Address, Message) ->
+    case teleport_pool:lookup(Node) of
+        none ->
+            ok = teleport_pool:note(Node),
+            Address ! Message,
+            ok;
+        _ -> transmit(Node, To, {self(), To}, Message, block, infinity)
+    end.
 
 %% @doc See {@link teleport:send/3}; the options are checked.
 -spec send(teleport:dest(), Message :: term(), teleport:options()) -> ok | {ok, reference()} | {error, teleport:reason()}.
