@@ -13,9 +13,6 @@
 %% The tag of a reply, as gen makes it.
 -dialyzer({no_improper_lists, [wait/2, check/2, finish/2]}).
 
-%% What a pool sends in place of a reply.
--define(FAILED, '$teleport_failed').
-
 %% @doc Calls; `Label' says which behaviour's call it is.
 -spec call(Label :: term(), teleport:dest(), Request :: term(), timeout(), teleport:options()) -> term().
 call(Label, Dest, Request, Timeout, Options) ->
@@ -32,7 +29,9 @@ called({remote, Node, To}, Label, Request, Timeout, Options) ->
             case teleport_pool:request(Pool, To, teleport_message:key(To, Options), Label, Request, wait_of(Timeout, Options)) of
                 {ok, Ref} -> pooled(Ref, Node, Deadline);
                 {error, Reason} -> exit(Reason);
-                gone -> over_distribution(Node, To, Label, Request, teleport_deadline:left(Deadline), Options)
+                gone ->
+                    ok = teleport_pool:note(Node),
+                    over_distribution(Node, To, Label, Request, teleport_deadline:left(Deadline), Options)
             end
     end;
 called({local, To}, Label, Request, Timeout, _) -> gen:call(To, Label, Request, Timeout);
@@ -42,7 +41,6 @@ wait_of(_, #{on_full := OnFull}) when OnFull =/= block -> 0;
 wait_of(Timeout, _) -> Timeout.
 
 over_distribution(Node, To, Label, Request, Timeout, Options) ->
-    ok = teleport_pool:note(Node),
     Suspend = case Options of #{on_full := OnFull} when OnFull =/= block -> [nosuspend]; _ -> [] end,
     teleport_direct:call(address(Node, To), Label, Request, Timeout, Suspend).
 
@@ -72,7 +70,9 @@ request(Dest, Request, Options) ->
                     case teleport_pool:request(Pool, To, teleport_message:key(To, Options), '$gen_call', Request, wait_of(infinity, Options)) of
                         {ok, Ref} -> Ref;
                         {error, Reason} -> not_begun(Reason, Dest);
-                        gone -> begun(Node, To, Request)
+                        gone ->
+                            ok = teleport_pool:note(Node),
+                            begun(Node, To, Request)
                     end
             end;
         {local, To} -> gen:send_request(To, '$gen_call', Request);
@@ -80,7 +80,6 @@ request(Dest, Request, Options) ->
     end.
 
 begun(Node, To, Request) ->
-    ok = teleport_pool:note(Node),
     gen:send_request(address(Node, To), '$gen_call', Request).
 
 %% Its caller hears of that as of any other end.
@@ -94,7 +93,6 @@ not_begun(Reason, Dest) ->
 wait(Ref, Limit) when is_reference(Ref) ->
     receive
         {[alias | Ref], Reply} -> taken(Ref, {reply, Reply});
-        {Ref, ?FAILED, Reason} -> taken(Ref, {error, {Reason, undefined}});
         {'DOWN', Ref, _, Ended, Reason} -> {error, {Reason, Ended}}
     after teleport_deadline:of_limit(Limit) -> timeout
     end;
@@ -110,9 +108,7 @@ finish(Ref, Limit) ->
     case wait(Ref, Limit) of
         timeout ->
             true = demonitor(Ref, [flush]),
-            receive
-                {[alias | Ref], Reply} -> {reply, Reply};
-                {Ref, ?FAILED, Reason} -> {error, {Reason, undefined}}
+            receive {[alias | Ref], Reply} -> {reply, Reply}
             after 0 -> timeout
             end;
         Response -> Response
@@ -121,7 +117,6 @@ finish(Ref, Limit) ->
 %% @doc See {@link teleport:check_response/2}.
 -spec check(Message :: term(), teleport:request_id()) -> teleport:response() | no_reply.
 check({[alias | Ref], Reply}, Ref) -> taken(Ref, {reply, Reply});
-check({Ref, ?FAILED, Reason}, Ref) -> taken(Ref, {error, {Reason, undefined}});
 check({'DOWN', Ref, _, Ended, Reason}, Ref) -> {error, {Reason, Ended}};
 check(_, Ref) when is_reference(Ref) -> no_reply;
 check(_, Ref) -> bad_id(Ref).

@@ -18,7 +18,6 @@
 give(Node, To, Address, Message) ->
     case teleport_pool:lookup(Node) of
         none ->
-            ok = teleport_pool:note(Node),
             Address ! Message,
             ok;
         _ -> transmit(Node, To, {self(), To}, Message, block, infinity)
@@ -55,13 +54,14 @@ transmit(Node, To, Key, Message, OnFull, Deadline) ->
         Pool ->
             Wait = case OnFull of block -> teleport_deadline:left(Deadline); _ -> 0 end,
             case teleport_pool:send(Pool, To, Key, Message, Wait) of
-                gone -> over_distribution(Node, To, Message, OnFull, Deadline);
+                gone ->
+                    ok = teleport_pool:note(Node),
+                    over_distribution(Node, To, Message, OnFull, Deadline);
                 Sent -> sent(Sent, OnFull)
             end
     end.
 
 over_distribution(Node, To, Message, OnFull, Deadline) ->
-    ok = teleport_pool:note(Node),
     Address = case To of Pid when is_pid(Pid) -> Pid; Name -> {Name, Node} end,
     case {OnFull, Deadline} of
         {block, infinity} -> Address ! Message, ok;

@@ -73,31 +73,28 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
 %% ---- senders ----
 
-%% @doc Returns the node's pool, if it has one. Never waits: a pool that the node could have is opened in the background.
+%% @doc Returns the node's pool. If it has none, the calling process is about to send over the distribution. Never waits: a
+%% pool that the node could have is opened in the background.
 -spec lookup(node()) -> none | pool().
 lookup(Node) ->
     case persistent_term:get(?MARK(Node), unknown) of
+        carried -> none;
         Size when is_integer(Size) -> {Node, Size};
-        unknown ->
-            _ = lists:member(Node, nodes(connected)) andalso want(Node),
-            none;
-        _ -> none
+        Closed ->
+            _ = Closed =:= unknown andalso lists:member(Node, nodes(connected)) andalso want(Node),
+            ok = note(Node),
+            none
     end.
 
 %% @doc Opens a pool to the node in the background, if it can have one and has none.
 -spec want(node()) -> ok.
 want(Node) -> gen_server:cast(?MODULE, {want, Node}).
 
-%% @doc The calling process is about to send to this node over the distribution. What it sends through a pool later
-%% arrives after that.
+%% @doc The same after `gone': what the calling process sends through a pool later arrives after what it sends now.
 -spec note(node()) -> ok.
 note(Node) ->
-    case persistent_term:get(?MARK(Node), unknown) of
-        carried -> ok;
-        _ ->
-            _ = put(?MARK(Node), []),
-            ok
-    end.
+    _ = put(?MARK(Node), []),
+    ok.
 
 %% @doc Sends to a process on the node, and waits up to `Wait' for room. Messages with the same key keep their order.
 %% `gone' means that the pool has ended: send over the distribution instead.
@@ -109,7 +106,7 @@ send(Pool, To, Key, Message, Wait) ->
     end.
 
 %% @doc Calls a server on the node. `Ref' is a monitor of a local process, with an alias. The caller gets exactly one of
-%% `{[alias | Ref], Reply}', `{Ref, '$teleport_failed', Reason}', where `Reason' is what a monitor of the server would
+%% `{[alias | Ref], Reply}', `{'DOWN', Ref, process, undefined, Reason}', where `Reason' is what a monitor of the server would
 %% report, and, if the connection is lost, `{'DOWN', Ref, process, _, _}'. A caller that gives up calls
 %% `demonitor(Ref, [flush])' and {@link cancel/2}.
 -spec request(pool(), To :: pid() | atom(), Key :: term(), Label :: term(), Request :: term(), Wait :: timeout()) ->

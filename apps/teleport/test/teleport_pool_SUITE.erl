@@ -6,7 +6,7 @@
 -export([all_kinds_of_terms/1, order_of_a_key/1, order_at_the_switch/1, requests/1, ends_of_servers/1, cancelled_and_killed_callers/1, lost_connections/1,
          both_ends_send/1, a_hung_peer/1, a_hung_peer_that_is_given_up/1, killed_senders_leave_nothing/1, receiver_stops/1, sender_stops/1, node_restarts/1,
          manager_is_killed/1, code_is_loaded_twice/1, options/1]).
--export([strangers/1, too_many_strangers/1, another_cookie/1, words_of_no_node/1, blocked_port/1, silent_path/1, never_connects/1, hidden_node/1, c_node/1, older_node/1,
+-export([strangers/1, too_many_strangers/1, another_cookie/1, words_of_no_node/1, blocked_port/1, silent_path/1, never_connects/1, hidden_node/1, c_node/1,
          other_distributions/1]).
 %% What runs on the nodes.
 -export([hold/1, echo/0, check_order/2, waits/1]).
@@ -21,7 +21,7 @@ suite() -> [{timetrap, {minutes, 3}}, {ct_hooks, [beamway_compat_nodes]}].
 all() ->
     [all_kinds_of_terms, order_of_a_key, order_at_the_switch, requests, ends_of_servers, cancelled_and_killed_callers, lost_connections, both_ends_send,
      a_hung_peer, a_hung_peer_that_is_given_up, killed_senders_leave_nothing, receiver_stops, sender_stops, node_restarts, manager_is_killed,
-     code_is_loaded_twice, options, strangers, too_many_strangers, another_cookie, words_of_no_node, blocked_port, silent_path, never_connects, hidden_node, c_node, older_node,
+     code_is_loaded_twice, options, strangers, too_many_strangers, another_cookie, words_of_no_node, blocked_port, silent_path, never_connects, hidden_node, c_node,
      other_distributions].
 
 init_per_suite(Config) -> [{c_node, beamway_foreign_SUITE:compile_c_node(proplists:get_value(priv_dir, Config))} | Config].
@@ -91,7 +91,7 @@ call(Pool, Server, Label, Request) ->
 answer(Ref) ->
     receive
         {[alias | Ref], Reply} -> {reply, Reply};
-        {Ref, '$teleport_failed', Reason} -> {failed, Reason};
+        {'DOWN', Ref, process, undefined, Reason} -> {failed, Reason};
         {'DOWN', Ref, process, _, _} -> lost
     after ?WAIT_MS -> error(no_answer)
     end.
@@ -896,52 +896,6 @@ c_node(Config) ->
         receive Stray -> error({stray, Stray}) after 100 -> ok end
     end),
     beamway_compat_nodes:stop_program(Program).
-
-%% A node with the teleport from before the pools is asked what it does not know, and goes on as before.
-older_node(Config) ->
-    Log = log_file(),
-    case older_teleport(proplists:get_value(priv_dir, Config)) of
-        {ok, Ebin} ->
-            {ok, Older, OlderNode} = beamway_peer:start(inet_tcp, #{log => Log}),
-            Own = filename:dirname(filename:absname(code:which(teleport_pool))),
-            ok = on(Older, fun() ->
-                _ = [code:del_path(Dir) || Dir <- code:get_path(), filename:absname(Dir) =:= Own],
-                true = code:add_patha(Ebin),
-                %% The code server looks there last.
-                {ok, First} = erl_prim_loader:get_path(),
-                ok = erl_prim_loader:set_path([Dir || Dir <- First, filename:absname(Dir) =/= Own]),
-                {ok, _} = application:ensure_all_started(teleport),
-                {error, nofile} = code:ensure_loaded(teleport_pool),
-                ok
-            end),
-            {PeerA, _} = start(),
-            ok = on(PeerA, fun() ->
-                true = net_kernel:connect_node(OlderNode),
-                {paused, <<"it has no teleport, or an older one">>} = no_pool(OlderNode),
-                ok
-            end),
-            nomatch = re:run(beamway_peer:log_text(Log), "error|warning|crash"),
-            ok;
-        Skip -> Skip
-    end.
-
-older_teleport(Folder) ->
-    Git = "git -C '" ++ test_support:checkout() ++ "' ",
-    Say = fun(Arguments) -> string:trim(os:cmd(Git ++ Arguments ++ " 2>/dev/null")) end,
-    case Say("log -1 --format=%H --diff-filter=A -- apps/teleport/src/teleport_pool.erl") of
-        "" -> {skip, "the history of the repository is not here"};
-        Commit ->
-            case Say("rev-parse --verify --quiet " ++ Commit ++ "^") of
-                "" -> {skip, "the repository is a shallow clone"};
-                Before ->
-                    "" = Say("archive " ++ Before ++ " apps/teleport | tar -x -C '" ++ Folder ++ "'"),
-                    Ebin = filename:join(Folder, "apps/teleport/ebin"),
-                    ok = filelib:ensure_dir(filename:join(Ebin, "x")),
-                    [{ok, _} = compile:file(Source, [report_errors, {outdir, Ebin}]) || Source <- filelib:wildcard(filename:join(Folder, "apps/teleport/src/*.erl"))],
-                    {ok, _} = file:copy(filename:join(Folder, "apps/teleport/src/teleport.app.src"), filename:join(Ebin, "teleport.app")),
-                    {ok, Ebin}
-            end
-    end.
 
 %% Where the distribution is encrypted, nothing goes in clear; where Beamway carries it, nothing else is needed.
 other_distributions(Config) ->
