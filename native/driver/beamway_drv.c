@@ -106,8 +106,7 @@ static void check_later(bw_port_t *self)
     const bw_carrier_t *ops = self->pump.link->ops;
     bw_link_stats_t stats;
 
-    if (self->check_is_due ||
-        (ops->has_spare && !ops->has_spare(self->pump.link)))
+    if (self->check_is_due || (ops->has_spare && !ops->has_spare(self->pump.link)))
         return;
     ops->stats(self->pump.link, &stats);
     self->out_at_check = stats.bytes_out;
@@ -250,8 +249,7 @@ static bool command_senders(bw_port_t *self, unsigned int command, const char *d
 {
     bool is_sound;
 
-    if (!self->pump.link ||
-        !senders_command(&self->senders, command, data, len, reply, &is_sound))
+    if (!self->pump.link || !senders_command(&self->senders, command, data, len, reply, &is_sound))
         return false;
     after_drain(self, is_sound);
     return true;

@@ -53,12 +53,12 @@ typedef struct {
     uint64_t bytes_read;            /* with headers and padding */
     uint64_t wakeups;               /* times that the poller called us */
 
-    int socket;        /* of a connection that is polled itself; 0: none */
-    bool polls_input;  /* it is, for reading */
-    bool polls_room;   /* and for writing */
-    bool is_packets;   /* frames are packets, as every Erlang node sends them over TCP */
-    bool is_deferred;  /* the link is: what is committed waits for pump_flush */
-    bool is_unflushed; /* something has gathered that pump_flush has yet to send */
+    int socket;         /* of a connection that is polled itself; 0: none */
+    bool polls_input;   /* it is, for reading */
+    bool polls_room;    /* and for writing */
+    bool is_packets;    /* frames are packets, as every Erlang node sends them over TCP */
+    bool is_deferred;   /* the link is: what is committed waits for pump_flush */
+    bool is_unflushed;  /* something has gathered that pump_flush has yet to send */
     bool input_drained; /* the last reading has left nothing, or half a frame */
     const char *reason; /* of PUMP_FAILED, if it is not the link that failed */
 
@@ -132,9 +132,9 @@ void pump_drop(bw_pump_t *pump);
 /* ---- pump_in.c: from the link to the VM ---- */
 
 typedef enum {
-    PUMP_IDLE,   /* everything there is has been read */
-    PUMP_MORE,   /* the budget of this call is used up */
-    PUMP_FAILED  /* the link is of no use any more: fail the port */
+    PUMP_IDLE,  /* everything there is has been read */
+    PUMP_MORE,  /* the budget of this call is used up */
+    PUMP_FAILED /* the link is of no use any more: fail the port */
 } pump_result_t;
 
 /* Reads up to the budget of one call and gives the frames to the VM. */

@@ -285,10 +285,10 @@ static void in_a_gathered_frame(void)
 
 static void a_port_may_end_in_any_state(void)
 {
-    void (*const states[])(void) = {start,           used,
-                                    listening,       connecting,
-                                    start_joined,    waiting_for_a_thread,
-                                    active,          in_a_gathered_frame};
+    void (*const states[])(void) = {start,        used,
+                                    listening,    connecting,
+                                    start_joined, waiting_for_a_thread,
+                                    active,       in_a_gathered_frame};
 
     for (size_t i = 0; i < sizeof states / sizeof *states; i++)
         CHECK_IN(end_in(states[i]));
@@ -314,8 +314,7 @@ static void command_all(ErlDrvPort port, uint64_t *random)
 
 static void wrong_commands_do_no_harm(void)
 {
-    void (*const states[])(void) = {start,  used,        listening, connecting,
-                                    active, start_full};
+    void (*const states[])(void) = {start, used, listening, connecting, active, start_full};
     uint64_t random = 3;
 
     for (size_t i = 0; i < sizeof states / sizeof *states; i++) {

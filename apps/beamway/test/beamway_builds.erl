@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Builds other versions of the carrier from this checkout, for the suites that mix versions: a real one of the repository's history
-%% ({@link release/1}), and later ones that are not there yet ({@link build/2}).
+%% ({@link release/1}, {@link release/3}), and later ones that are not there yet ({@link build/2}).
 %%
 %% A later version is the whole of `apps/beamway' and `native', copied into a folder, with some texts replaced:
 %% real code, with real other numbers. Only the modules that differ are compiled, and the driver only if it does. Each text must occur
 %% in its file exactly once, so that a change of the sources that leaves a replacement without effect is a failure and not a test of nothing.
 -module(beamway_builds).
 
--export([release/1, build/2, extension/1, agreement/1, rings/1, driver_abi/1, later_fields/0]).
+-export([release/1, release/3, build/2, extension/1, agreement/1, rings/1, driver_abi/1, later_fields/0]).
 
 -export_type([change/0]).
 
@@ -20,24 +20,36 @@
 %% @doc Builds version 0.1.0.
 -spec release(Folder :: file:filename()) -> {ok, Ebin :: file:filename()} | {skip, Reason :: string()}.
 release(Folder) ->
-    case {git(["rev-parse --verify --quiet '", ?RELEASE, "^{commit}'"]), git(["log -1 --format=%H"])} of
+    case release(Folder, ?RELEASE, [beamway]) of
+        {ok, [Ebin]} -> {ok, Ebin};
+        Skip -> Skip
+    end.
+
+%% @doc Builds these applications of a commit, and its driver.
+-spec release(Folder :: file:filename(), Commit :: string(), [Application :: atom()]) -> {ok, Ebins :: [file:filename()]} | {skip, Reason :: string()}.
+release(Folder, Wanted, Applications) ->
+    case {git(["rev-parse --verify --quiet '", Wanted, "^{commit}'"]), git(["log -1 --format=%H"])} of
         {"", ""} -> {skip, "the history of the repository is not here"};
         {"", _} -> {skip, "the repository is a shallow clone"};
-        {Commit, _} -> {ok, checked_out(Commit, Folder)}
+        {Commit, _} -> {ok, checked_out(Commit, ["apps/" ++ atom_to_list(Application) || Application <- Applications], Folder)}
     end.
 
 git(Arguments) -> string:trim(os:cmd(lists:flatten(["git -C '", test_support:checkout(), "' ", Arguments, " 2>/dev/null"]))).
 
-checked_out(Commit, Folder) ->
+checked_out(Commit, Applications, Folder) ->
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
     %% A copy of the tree, as scripts/coverage tests it, may stand below the repository's own.
     Root = git(["rev-parse --show-toplevel"]),
-    "" = os:cmd(lists:flatten(["git -C '", Root, "' archive ", Commit, " apps/beamway native | tar -x -C '", Folder, "'"])),
+    "" = os:cmd(lists:flatten(["git -C '", Root, "' archive ", Commit, [[" ", Path] || Path <- ["native" | Applications]], " | tar -x -C '", Folder, "'"])),
     ok = build_driver(Folder),
-    Ebin = filename:join(Folder, "apps/beamway/ebin"),
+    [built(filename:join(Folder, Application)) || Application <- Applications].
+
+built(Application) ->
+    Name = filename:basename(Application),
+    Ebin = filename:join(Application, "ebin"),
     ok = filelib:ensure_dir(filename:join(Ebin, "x")),
-    {ok, _} = file:copy(filename:join(Folder, "apps/beamway/src/beamway.app.src"), filename:join(Ebin, "beamway.app")),
-    ok = compiled(filelib:wildcard(filename:join(Folder, "apps/beamway/src/*.erl")), Ebin),
+    {ok, _} = file:copy(filename:join(Application, "src/" ++ Name ++ ".app.src"), filename:join(Ebin, Name ++ ".app")),
+    ok = compiled(filelib:wildcard(filename:join(Application, "src/*.erl")), Ebin),
     Ebin.
 
 compiled(Sources, Ebin) ->

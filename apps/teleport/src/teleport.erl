@@ -25,7 +25,7 @@
 -type options() :: #{on_full => block | error | drop,        %% without room: waits, `{error, overload}', or drops and counts; default block
                      timeout => timeout(),                   %% milliseconds that a send may wait for room, default infinity
                      confirm => boolean(),                   %% only send/3 and cast/3: `{ok, Ref}', and later `{teleport, Ref, confirmed | {unconfirmed, reason()}}'
-                     key => term(),                          %% over a pool, messages of one key keep their order; default {sender, destination}
+                     key => term(),                          %% over a pool, messages of one key keep their order; default the sender
                      class => teleport_config:class(),       %% these three: no effect any more
                      unordered => boolean(),
                      way => lane | distribution}.

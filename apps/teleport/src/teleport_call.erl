@@ -26,7 +26,7 @@ called({remote, Node, To}, Label, Request, Timeout, Options) ->
         none -> over_distribution(Node, To, Label, Request, Timeout, Options);
         Pool ->
             Deadline = teleport_deadline:in(Timeout),
-            case teleport_pool:request(Pool, To, teleport_message:key(To, Options), Label, Request, wait_of(Timeout, Options)) of
+            case teleport_pool:request(Pool, To, teleport_message:key(Options), Label, Request, wait_of(Timeout, Options)) of
                 {ok, Ref} -> pooled(Ref, Node, Deadline);
                 {error, Reason} -> exit(Reason);
                 gone ->
@@ -67,7 +67,7 @@ request(Dest, Request, Options) ->
             case teleport_pool:lookup(Node) of
                 none -> begun(Node, To, Request);
                 Pool ->
-                    case teleport_pool:request(Pool, To, teleport_message:key(To, Options), '$gen_call', Request, wait_of(infinity, Options)) of
+                    case teleport_pool:request(Pool, To, teleport_message:key(Options), '$gen_call', Request, wait_of(infinity, Options)) of
                         {ok, Ref} -> Ref;
                         {error, Reason} -> not_begun(Reason, Dest);
                         gone ->

@@ -66,12 +66,12 @@ result(Outcomes) ->
         #{failed => [{Node, Reason} || {Node, {failed, Reason}} <- Sorted]}.
 
 remote(Members, _, _, _) when map_size(Members) =:= 0 -> [];
-remote(Members, {Scope, Group} = To, Message, Options) ->
+remote(Members, {Scope, Group}, Message, Options) ->
     Confirm = maps:get(confirm, Options, false),
     Deadline = teleport_deadline:in(maps:get(timeout, Options, case Confirm of true -> ?CONFIRM_MS; false -> ?ROOM_MS end)),
     {Served, Plain} = lists:partition(fun teleport_server:is_at/1, maps:keys(Members)),
     ReplyTo = case Confirm andalso Served =/= [] of true -> alias(); false -> none end,
-    Key = {self(), To},
+    Key = self(),
     Sendings = [{Node, {member, Pid, Message}} || Node <- Plain, Pid <- maps:get(Node, Members)] ++ served(Served, {broadcast, Scope, Group, encoded(Served, Message), ReplyTo}, Options),
     Refused = sent(Sendings, Key, Deadline),
     Given = [Node || Node <- Served, not is_map_key(Node, Refused)],

@@ -5,7 +5,7 @@
 %% to be made: as for `!', the VM makes it in the background, and only if the option `dist_auto_connect' of kernel permits it.
 -module(teleport_message).
 
--export([give/4, send/3, transmit/6, find/1, key/2, checked/1, checked/2, is_option/2]).
+-export([give/4, send/3, transmit/6, find/1, key/1, checked/1, checked/2, is_option/2]).
 
 -type on_full() :: block | error | drop.
 
@@ -20,7 +20,7 @@ give(Node, To, Address, Message) ->
         none ->
             Address ! Message,
             ok;
-        _ -> transmit(Node, To, {self(), To}, Message, block, infinity)
+        _ -> transmit(Node, To, self(), Message, block, infinity)
     end.
 
 %% @doc See {@link teleport:send/3}; the options are checked.
@@ -29,7 +29,7 @@ send(Dest, Message, Options) ->
     case find(Dest) of
         {remote, Node, To} when map_get(confirm, Options) -> confirmed(Node, To, Message, Options);
         {remote, Node, To} ->
-            transmit(Node, To, key(To, Options), Message, maps:get(on_full, Options, block), teleport_deadline:in(maps:get(timeout, Options, infinity)));
+            transmit(Node, To, key(Options), Message, maps:get(on_full, Options, block), teleport_deadline:in(maps:get(timeout, Options, infinity)));
         {local, To} when map_get(confirm, Options) ->
             Ref = make_ref(),
             case delivered(To, Message) of
@@ -91,7 +91,7 @@ sent(ok, _) -> ok.
 %% Both nodes keep the order of what one process sends, whoever receives it. So when the server of the other node reads the question, the message is in
 %% its mailbox. The answer comes to a process of its own, which also hears if the node or its server ends.
 confirmed(Node, To, Message, Options) ->
-    Key = key(To, Options),
+    Key = key(Options),
     OnFull = case maps:get(on_full, Options, block) of drop -> error; Other -> Other end,
     Deadline = teleport_deadline:in(maps:get(timeout, Options, infinity)),
     case transmit(Node, To, Key, Message, OnFull, Deadline) of
@@ -134,10 +134,10 @@ find(Other) -> error({bad_destination, Other, "expected a pid, a name, {Name, No
 found(undefined) -> noproc;
 found(Pid) -> find(Pid).
 
-%% @doc What keeps its order over a pool. The distribution keeps the order of all that one process sends.
--spec key(pid() | atom(), teleport:options()) -> term().
-key(_, #{key := Key}) -> Key;
-key(To, _) -> {self(), To}.
+%% @doc What keeps its order over a pool: by default all that one process sends to a node, as over the distribution.
+-spec key(teleport:options()) -> term().
+key(#{key := Key}) -> Key;
+key(_) -> self().
 
 %% @doc These options, if they are options of a message.
 -spec checked(term()) -> teleport:options().

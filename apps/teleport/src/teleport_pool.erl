@@ -106,7 +106,7 @@ send(Pool, To, Key, Message, Wait) ->
     end.
 
 %% @doc Calls a server on the node. `Ref' is a monitor of a local process, with an alias. The caller gets exactly one of
-%% `{[alias | Ref], Reply}', `{'DOWN', Ref, process, undefined, Reason}', where `Reason' is what a monitor of the server would
+%% `{[alias | Ref], Reply}', `{'DOWN', Ref, process, Server, Reason}', where `Reason' is what a monitor of the server would
 %% report, and, if the connection is lost, `{'DOWN', Ref, process, _, _}'. A caller that gives up calls
 %% `demonitor(Ref, [flush])' and {@link cancel/2}.
 -spec request(pool(), To :: pid() | atom(), Key :: term(), Label :: term(), Request :: term(), Wait :: timeout()) ->

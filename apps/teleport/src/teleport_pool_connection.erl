@@ -184,7 +184,7 @@ replied(Answer, State) -> ok = reply(Answer), State.
 
 %% An alias ends with its first message, and does not exist for a caller that has given up.
 reply({Alias, Reply}) -> Alias ! {[alias | Alias], Reply}, ok;
-reply({Alias, failed, Reason}) -> Alias ! {'DOWN', Alias, process, undefined, Reason}, ok.
+reply({Alias, failed, Server, Reason}) -> Alias ! {'DOWN', Alias, process, Server, Reason}, ok.
 
 %% @private
 -spec terminate(term(), #connection{}) -> ok.

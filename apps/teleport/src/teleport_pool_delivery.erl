@@ -7,7 +7,7 @@
 %% <dt>`[cancel | Alias]'</dt><dd>the caller has given up</dd>
 %% <dt>`{marked, Marker, Term}'</dt><dd>one of the above, from a process that has sent over the distribution before.
 %% It is delivered after the marker, which the same process has sent over the distribution</dd></dl>
-%% This end sends `{ready, self()}' first, then `{Alias, Reply}' and `{Alias, failed, Reason}', and `leave' when it is
+%% This end sends `{ready, self()}' first, then `{Alias, Reply}' and `{Alias, failed, Server, Reason}', and `leave' when it is
 %% about to end, so that the other end closes the connection in order. When that has sent its last message, `delivered'
 %% answers.
 %%
@@ -116,10 +116,10 @@ handle_info({[alias | Monitor], Reply}, State) ->
     answer(Monitor, {ok, Reply}, State);
 handle_info({'$teleport_marker', Marker}, #delivery{markers = Markers} = State) ->
     {noreply, State#delivery{markers = Markers#{Marker => []}}};
-handle_info({'DOWN', Monitor, process, _, Reason}, #delivery{watches = Watches} = State) ->
+handle_info({'DOWN', Monitor, process, Server, Reason}, #delivery{watches = Watches} = State) ->
     case Watches of
         #{Monitor := Call} -> ended(forgotten(Call, State));
-        #{} -> answer(Monitor, {failed, Reason}, State)
+        #{} -> answer(Monitor, {failed, Server, Reason}, State)
     end;
 handle_info(look, State) ->
     {noreply, looked(State)};
@@ -207,11 +207,11 @@ framed(Monitor, Answer, #delivery{calls = Calls} = State) ->
         #{} -> {none, State}
     end.
 
-frame(Alias, {failed, Reason}) -> teleport_pool_frame:encode({Alias, failed, Reason});
+frame(Alias, {failed, Server, Reason}) -> teleport_pool_frame:encode({Alias, failed, Server, Reason});
 frame(Alias, {ok, Reply}) ->
     {_, Bytes} = Frame = teleport_pool_frame:encode({Alias, Reply}),
     case teleport_pool:is_too_big(Bytes) of
-        true -> frame(Alias, {failed, {too_big, Bytes}});
+        true -> frame(Alias, {failed, undefined, {too_big, Bytes}});
         false -> Frame
     end.
 

@@ -91,8 +91,8 @@ call(Pool, Server, Label, Request) ->
 answer(Ref) ->
     receive
         {[alias | Ref], Reply} -> {reply, Reply};
-        {'DOWN', Ref, process, undefined, Reason} -> {failed, Reason};
-        {'DOWN', Ref, process, _, _} -> lost
+        {'DOWN', Ref, process, Pid, _} when is_pid(Pid), node(Pid) =:= node() -> lost;
+        {'DOWN', Ref, process, _, Reason} -> {failed, Reason}
     after ?WAIT_MS -> error(no_answer)
     end.
 
@@ -461,7 +461,7 @@ a_hung_peer_that_is_given_up(_Config) ->
         true = erlang:disconnect_node(NodeB),
         [receive Ended -> ok after 3000 -> error({not_ended, Ended, process_info(Asker), process_info(Waiting)}) end || Ended <- [lost, gone]],
         _ = until(fun() -> {Processes, Ports} = left(), Processes =:= 0 andalso Ports < element(2, Before) end),
-        none = teleport_pool:lookup(NodeB),
+        _ = until(fun() -> none =:= teleport_pool:lookup(NodeB) end),
         [] = [Key || {?MODULE, _} = Key <- persistent_term:get()],
         [] = ets:tab2list(teleport_pool),
         ok

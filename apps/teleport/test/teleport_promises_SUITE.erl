@@ -62,6 +62,7 @@ take(Seen) ->
 
 %% Whatever functions, destinations and sizes: one process, one receiver, one order.
 one_order(Config) ->
+    Kind = teleport_nodes:kind(Config),
     on_first(Config, fun(Node) ->
         Receiver = spawn(Node, ?MODULE, take, []),
         true = erpc:call(Node, erlang, register, [one_order, Receiver]),
@@ -76,8 +77,8 @@ one_order(Config) ->
         Any = fun(List) -> lists:nth(rand:uniform(length(List)), List) end,
         Sent = lists:seq(1, 500),
         [(Any(Ways))(Any(Dests), {N, binary:copy(<<"x">>, Any(Sizes))}) || N <- Sent],
-        Receiver ! {seen, self()},
-        %% The question comes behind them, too.
+        %% The question comes behind them, too. A pool and `!' have no order between them.
+        _ = case Kind of stock -> teleport:send(Receiver, {seen, self()}); _ -> Receiver ! {seen, self()} end,
         Sent = receive {seen, Seen} -> Seen after wait_ms() -> error(nothing_came) end,
         exit(Receiver, kill)
     end).

@@ -21,19 +21,11 @@ all() -> teleport_nodes:all([shm, stock]).
 
 groups() -> teleport_nodes:groups([shm, stock], [nothing_is_lost, this_version_stays, version_0_2_0_stays]).
 
-%% The commit of 0.2.0, as the CHANGELOG names it: its applications, as a release has them, and this one's driver beside them.
+%% The commit of 0.2.0, as the CHANGELOG names it.
 init_per_suite(Config) ->
-    Folder = proplists:get_value(priv_dir, Config),
-    Git = "git -C '" ++ test_support:checkout() ++ "' ",
-    case string:trim(os:cmd(Git ++ "rev-parse --verify --quiet 678d7e7^{commit} 2>/dev/null")) of
-        "" -> {skip, "the history of the repository is not here"};
-        Commit ->
-            "" = os:cmd(Git ++ "archive " ++ Commit ++ " apps/teleport | tar -x -C '" ++ Folder ++ "'"),
-            Ebin = filename:join(Folder, "apps/teleport/ebin"),
-            ok = filelib:ensure_dir(filename:join(Ebin, "x")),
-            [{ok, _} = compile:file(Source, [report_errors, {outdir, Ebin}]) || Source <- filelib:wildcard(filename:join(Folder, "apps/teleport/src/*.erl"))],
-            {ok, _} = file:copy(filename:join(Folder, "apps/teleport/src/teleport.app.src"), filename:join(Ebin, "teleport.app")),
-            [{ebin, Ebin} | Config]
+    case beamway_builds:release(proplists:get_value(priv_dir, Config), "678d7e7", [beamway, teleport]) of
+        {ok, [Carrier, Ebin]} -> [{older, #{ebin => Carrier, args => ["-pa", Ebin]}} | Config];
+        Skip -> Skip
     end.
 
 end_per_suite(_Config) -> ok.
@@ -45,8 +37,8 @@ end_per_group(_Kind, _Config) -> ok.
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 start(Version, Name, Config) ->
-    Older = case Version of this -> []; older -> ["-pa", proplists:get_value(ebin, Config)] end,
-    {ok, Peer, Node} = beamway_peer:start(teleport_nodes:carrier(teleport_nodes:kind(Config)), #{name => Name, args => Older}),
+    Options = case Version of this -> #{}; older -> proplists:get_value(older, Config) end,
+    {ok, Peer, Node} = beamway_peer:start(teleport_nodes:carrier(teleport_nodes:kind(Config)), Options#{name => Name}),
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [teleport]),
     {Version, true} = {Version, (beamway_peer:call(Peer, erlang, whereis, [teleport_peers]) =/= undefined) =:= (Version =:= older)},
     _ = beamway_peer:call(Peer, teleport_nodes, start_server, [?SERVER]),
