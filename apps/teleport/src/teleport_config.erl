@@ -32,7 +32,7 @@ options() ->
      {max_block_bytes, 1073741824, "bytes from 0 to 1099511627776",
       "at once", "Memory of all blocks that this node holds.",
       fun(V) -> is_from(V, 0, 1 bsl 40) end},
-     {pool, min(4, erlang:system_info(schedulers)), "a number from 0 to 16",
+     {pool, 4, "a number from 0 to 16",
       "when a pool is opened", "Connections of a pool, to each node over stock distribution. 0: no pools.",
       fun(V) -> is_from(V, 0, 16) end},
      {ports, {0, 0}, "a range of ports, {Low, High}",
