@@ -191,6 +191,15 @@ int bw_join_ahead_of(const bw_joins_t *joins, const uint8_t *frame, uint64_t len
     return find_reader(joins, &renewed);
 }
 
+bool bw_join_refuses(const bw_joins_t *joins, const uint8_t *frame, uint64_t len)
+{
+    int index = joins->count > 0 && len >= BW_FRAGMENT_HEAD_BYTES && is_rest(frame)
+                    ? find(joins, sequence_of(frame))
+                    : -1;
+
+    return index >= 0 && fragment_of(frame) != joins->joins[index].left;
+}
+
 void bw_joins_free(bw_joins_t *joins)
 {
     while (joins->count > 0)

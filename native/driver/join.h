@@ -22,9 +22,9 @@
  * moment. A signal is joined only if its header renews no cache entry, and what has arrived goes to
  * the VM ahead of any frame that renews an entry which the header refers to.
  *
- * What does not count down, does not fit, or is too large is not joined: the VM gets it as it came
- * and decides. Untouched pages of a binary cost no memory, so a peer that announces a lot and sends
- * little uses little.
+ * What does not fit or is too large is not joined: the VM gets it as it came and decides. What does
+ * not count down ends the link. Untouched pages of a binary cost no memory, so a peer that
+ * announces a lot and sends little uses little.
  */
 #define BW_FRAGMENT_HEAD_BYTES 18 /* 131, 69 or 70, sequence:64, fragment:64 */
 #define BW_FRAGMENT_BYTES 65536   /* what ERTS puts behind the head of any but the first */
@@ -71,6 +71,11 @@ bw_joined_t bw_join_take(bw_joins_t *joins, int index);
 /* Returns the index of a signal that must be taken and given to the VM before this frame, or -1.
  * The frame is not one of those that bw_join_find has found. */
 int bw_join_ahead_of(const bw_joins_t *joins, const uint8_t *frame, uint64_t len);
+
+/* Whether a frame that bw_join_find has not found is a fragment of a joined signal with another
+ * number than the next one. The VM, which knows nothing of those that have arrived, must not get
+ * it: ERTS uses the number as an index before it checks it. */
+bool bw_join_refuses(const bw_joins_t *joins, const uint8_t *frame, uint64_t len);
 
 /* Frees what is incomplete. */
 void bw_joins_free(bw_joins_t *joins);

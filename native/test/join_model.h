@@ -147,7 +147,8 @@ static struct {
     vm_t plain, joined;
     bw_pump_t pump;
     bw_link_t *peer;
-    uint64_t many; /* signals of several fragments that were sent */
+    uint64_t many;   /* signals of several fragments that were sent */
+    bool is_refused; /* the pump has given the VM nothing more */
 } join;
 
 static void shim_deliver(const uint8_t *at, uint64_t len)
@@ -201,8 +202,12 @@ static void join_publish(const uint8_t *bytes, uint64_t len, uint64_t piece)
         some = bw_least(some, span.len);
         memcpy(span.base, bytes, some);
         join.peer->ops->commit(join.peer, some);
-        if (pump_wake(&join.pump) != WAKE_ASLEEP)
-            MODEL_FAIL("the link has failed");
+        if (pump_wake(&join.pump) == WAKE_FAILED) {
+            if (!join.pump.reason || strcmp(join.pump.reason, "beamway_signal_corrupt") != 0)
+                MODEL_FAIL("the link has failed");
+            join.joined.is_dead = join.is_refused = true;
+            return;
+        }
         bytes += some;
         len -= some;
     }

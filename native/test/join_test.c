@@ -191,7 +191,7 @@ static void a_header_that_cannot_be_read_goes_behind_all(void)
 
 /* ---- what no node writes ---- */
 
-static void a_wrong_fragment_is_judged_by_the_vm(void)
+static void a_wrong_fragment_ends_the_link(void)
 {
     static const struct {
         uint64_t sequence, fragment, bytes;
@@ -210,6 +210,9 @@ static void a_wrong_fragment_is_judged_by_the_vm(void)
         rest(1, 3);
         send_frame(last[i].header, last[i].sequence, last[i].fragment, 0, 0, last[i].bytes);
         CHECK_EQ(join.joined.is_dead, last[i].is_wrong);
+        /* ERTS takes the number for an index of the fragments that it has. */
+        CHECK_EQ(join.is_refused,
+                 last[i].header == 70 && last[i].sequence == 1 && last[i].fragment != 2);
         join_end();
     }
 }
@@ -331,7 +334,7 @@ static const check_case_t cases[] = {
     {"a_first_fragment_that_renews_goes_behind_readers",
      a_first_fragment_that_renews_goes_behind_readers},
     {"a_header_that_cannot_be_read_goes_behind_all", a_header_that_cannot_be_read_goes_behind_all},
-    {"a_wrong_fragment_is_judged_by_the_vm", a_wrong_fragment_is_judged_by_the_vm},
+    {"a_wrong_fragment_ends_the_link", a_wrong_fragment_ends_the_link},
     {"a_fragment_may_be_too_large", a_fragment_may_be_too_large},
     {"so_many_signals_are_joined_at_a_time", so_many_signals_are_joined_at_a_time},
     {"so_many_bytes_are_announced_at_a_time", so_many_bytes_are_announced_at_a_time},

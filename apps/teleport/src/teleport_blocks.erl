@@ -140,7 +140,7 @@ limit() -> beamway_block:limit(teleport_config:get(max_block_bytes)).
 handle_call({share, Block, Keep}, {Caller, _}, #blocks{life = Life, next = Number} = State) ->
     true = ets:insert(?TABLE, {Number, Block, case Keep of caller -> Caller; _ -> none end}),
     {reply, {?MODULE, node(), Life, Number, byte_size(Block)}, kept(Keep, Caller, Number, State#blocks{next = Number + 1})};
-handle_call({pass, Life, Number, Host, Address, Id}, _From, State) ->
+handle_call({pass, Life, Number, Host, {At, Token} = Address, Id}, _From, State) when is_binary(At), byte_size(Token) =:= 16, byte_size(Id) =:= 16 ->
     {reply, passed(found(Life, Number), Host =:= host(), Address, Id), State};
 handle_call(listen, _From, State) ->
     listening(State);

@@ -127,26 +127,32 @@ is_late(Node) ->
 
 confirmed(none, Nodes, _) -> [{Node, sent} || Node <- Nodes];
 confirmed(ReplyTo, Nodes, Deadline) ->
-    Monitors = maps:from_list([{monitor(process, {?SERVER, Node}), Node} || Node <- Nodes]),
-    {Answers, Left} = answers(ReplyTo, maps:from_keys(Nodes, []), Monitors, Deadline),
+    Caller = self(),
+    Watcher = spawn(fun() -> watch(Caller, ReplyTo, Nodes) end),
+    {Answers, Left} = answers(ReplyTo, maps:from_keys(Nodes, []), Deadline),
+    true = exit(Watcher, kill),
     true = unalias(ReplyTo),
-    lists:foreach(fun(Monitor) -> demonitor(Monitor, [flush]) end, maps:keys(Monitors)),
     ok = flushed(ReplyTo),
     Answers ++ [{Node, {failed, timeout}} || Node <- maps:keys(Left)].
 
-answers(_, Left, _, _) when map_size(Left) =:= 0 -> {[], Left};
-answers(ReplyTo, Left, Monitors, Deadline) ->
+%% A monitor of a process on a node whose way is full suspends, so it is no work for the caller, who has a limit.
+watch(Caller, ReplyTo, Nodes) ->
+    Monitor = monitor(process, Caller),
+    _ = [spawn_link(fun() -> watch_one(ReplyTo, Node) end) || Node <- Nodes],
+    receive {'DOWN', Monitor, process, _, _} -> exit(shutdown) end.
+
+watch_one(ReplyTo, Node) ->
+    Monitor = monitor(process, {?SERVER, Node}),
+    receive {'DOWN', Monitor, process, _, _} -> ReplyTo ! {ReplyTo, Node, {error, {nodedown, Node}}} end.
+
+answers(_, Left, _) when map_size(Left) =:= 0 -> {[], Left};
+answers(ReplyTo, Left, Deadline) ->
     receive
-        {ReplyTo, Node, Outcome} when is_map_key(Node, Left) -> answered(Node, outcome(Outcome), ReplyTo, Left, Monitors, Deadline);
-        {'DOWN', Monitor, process, _, _} when is_map_key(Monitor, Monitors), is_map_key(map_get(Monitor, Monitors), Left) ->
-            Node = maps:get(Monitor, Monitors),
-            answered(Node, {failed, {nodedown, Node}}, ReplyTo, Left, Monitors, Deadline)
+        {ReplyTo, Node, Outcome} when is_map_key(Node, Left) ->
+            {More, Rest} = answers(ReplyTo, maps:remove(Node, Left), Deadline),
+            {[{Node, outcome(Outcome)} | More], Rest}
     after teleport_deadline:left(Deadline) -> {[], Left}
     end.
-
-answered(Node, Outcome, ReplyTo, Left, Monitors, Deadline) ->
-    {More, Rest} = answers(ReplyTo, maps:remove(Node, Left), Monitors, Deadline),
-    {[{Node, Outcome} | More], Rest}.
 
 outcome(ok) -> sent;
 outcome(no_members) -> skipped;

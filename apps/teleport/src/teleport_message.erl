@@ -89,16 +89,18 @@ sent(ok, _) -> ok.
 %% ---- confirmation ----
 
 %% Both nodes keep the order of what one process sends, whoever receives it. So when the server of the other node reads the question, the message is in
-%% its mailbox. The answer comes to a process of its own, which also hears if the node or its server ends.
+%% its mailbox. The answer comes to a process of its own, which also hears if the node or its server ends, or the connection of the pool that has carried
+%% both. A message that went over a pool is not asked about over the distribution, where the question could arrive without it.
 confirmed(Node, To, Message, Options) ->
     Key = key(Options),
     OnFull = case maps:get(on_full, Options, block) of drop -> error; Other -> Other end,
     Deadline = teleport_deadline:in(maps:get(timeout, Options, infinity)),
+    Owner = case teleport_pool:lookup(Node) of none -> gone; Pool -> teleport_pool:owner(Pool, Key) end,
     case transmit(Node, To, Key, Message, OnFull, Deadline) of
         ok ->
             {Sender, Ref} = {self(), make_ref()},
-            Waiter = spawn(fun() -> await(Sender, Ref, Node) end),
-            case transmit(Node, ?SERVER, Key, {confirm, Waiter, Ref, To}, OnFull, Deadline) of
+            Waiter = spawn(fun() -> await(Sender, Ref, Node, Owner) end),
+            case asked(Owner, Node, Key, {confirm, Waiter, Ref, To}, OnFull, Deadline) of
                 ok -> ok;
                 {error, Reason} -> Waiter ! {Ref, {unconfirmed, Reason}}, ok
             end,
@@ -106,14 +108,29 @@ confirmed(Node, To, Message, Options) ->
         Error -> Error
     end.
 
+asked(gone, Node, Key, Question, OnFull, Deadline) ->
+    transmit(Node, ?SERVER, Key, Question, OnFull, Deadline);
+asked(_, Node, Key, Question, OnFull, Deadline) ->
+    Wait = case OnFull of block -> teleport_deadline:left(Deadline); _ -> 0 end,
+    case teleport_pool:lookup(Node) of
+        none -> {error, {nodedown, Node}};
+        Pool ->
+            case teleport_pool:send(Pool, ?SERVER, Key, Question, Wait) of
+                gone -> {error, {nodedown, Node}};
+                Sent -> Sent
+            end
+    end.
+
 %% No timeout: the monitors tell every end.
-await(Sender, Ref, Node) ->
+await(Sender, Ref, Node, Owner) ->
     OfSender = monitor(process, Sender),
     OfServer = monitor(process, {?SERVER, Node}),
+    OfOwner = case Owner of gone -> none; _ -> monitor(process, Owner) end,
     receive
         {Ref, Outcome} -> Sender ! {teleport, Ref, Outcome};
         {'DOWN', OfServer, process, _, noconnection} -> Sender ! {teleport, Ref, {unconfirmed, {nodedown, Node}}};
         {'DOWN', OfServer, process, _, _} -> Sender ! {teleport, Ref, {unconfirmed, {no_teleport, Node}}};
+        {'DOWN', OfOwner, process, _, _} -> Sender ! {teleport, Ref, {unconfirmed, {nodedown, Node}}};
         {'DOWN', OfSender, process, _, _} -> nobody_waits
     end.
 

@@ -48,7 +48,7 @@ erpc_args(_, []) -> [];
 erpc_args(Function, Args) ->
     case {lists:last(Args), Function} of
         {Options, _} when is_map(Options), Function =:= call orelse Function =:= multicall -> lists:droplast(Args) ++ [maps:get(timeout, Options, infinity)];
-        {Options, _} when is_map(Options), Function =:= cast orelse Function =:= multicast orelse Function =:= send_request andalso length(Args) =/= 4 -> lists:droplast(Args);
+        {Options, _} when is_map(Options), Function =:= cast orelse Function =:= multicast orelse Function =:= send_request andalso length(Args) =/= 4 andalso length(Args) =/= 6 -> lists:droplast(Args);
         _ -> Args
     end.
 

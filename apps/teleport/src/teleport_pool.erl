@@ -26,7 +26,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, lookup/1, want/1, note/1, send/5, request/6, cancel/2, info/0, count/0]).
+-export([start_link/0, lookup/1, want/1, note/1, send/5, owner/2, request/6, cancel/2, info/0, count/0]).
 %% For the other modules of the pools.
 -export([offer/1, is_too_big/1, text/1]).
 -export([new_counters/0, close_queue/1, is_queue_empty/1, reset_queue/1, set_waiting/2, has_room/1, written/3]).
@@ -103,6 +103,14 @@ send(Pool, To, Key, Message, Wait) ->
     case connection(Pool, Key) of
         gone -> gone;
         Connection -> post(Connection, {To, Message}, Wait)
+    end.
+
+%% @doc The process of the connection for this key: when it ends, what has not arrived never does.
+-spec owner(pool(), Key :: term()) -> pid() | gone.
+owner(Pool, Key) ->
+    case connection(Pool, Key) of
+        gone -> gone;
+        #connection{pid = Pid} -> Pid
     end.
 
 %% @doc Calls a server on the node. `Ref' is a monitor of a local process, with an alias. The caller gets exactly one of

@@ -144,8 +144,10 @@ handle_info(room, State) ->
 handle_info({room, Alias}, #connection{stage = delivered} = State) ->
     Alias ! {Alias, gone},
     {noreply, State};
-handle_info({room, Alias}, #connection{waiting = Waiting, counters = Counters} = State) ->
+handle_info({room, Alias}, #connection{waiting = Waiting, counters = Counters, writer = Writer} = State) ->
     ok = teleport_pool:set_waiting(Counters, true),
+    %% A writer that sleeps finds then whether a killed sender has left bytes in the count.
+    _ = map_size(Waiting) =:= 0 andalso (Writer ! look),
     {noreply, woken(State#connection{waiting = Waiting#{Alias => []}})};
 handle_info({no_room, Alias}, #connection{waiting = Waiting} = State) ->
     {noreply, State#connection{waiting = maps:remove(Alias, Waiting)}};

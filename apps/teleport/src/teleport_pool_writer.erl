@@ -80,8 +80,9 @@ handle_info({frame, Bytes, Frame}, State) ->
         {error, Reason} -> {stop, {shutdown, Reason}, State}
     end;
 %% A sender that was killed between counting and queueing its message has left bytes in the count.
-handle_info(timeout, #writer{counters = Counters} = State) ->
+handle_info(timeout, #writer{counters = Counters, connection = Connection} = State) ->
     ok = teleport_pool:reset_queue(Counters),
+    Connection ! room,
     {noreply, State, hibernate};
 handle_info(_Info, State) ->
     {noreply, State, ?IDLE_MS}.

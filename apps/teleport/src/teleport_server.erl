@@ -19,6 +19,7 @@
 
 -define(TABLE, ?MODULE).
 -define(VERSION, 1).
+-define(IS_BROADCAST(Broadcast, ReplyTo), is_atom(element(2, Broadcast)), is_binary(element(4, Broadcast)), is_reference(ReplyTo) orelse ReplyTo =:= none).
 
 %% @doc Started by the supervisor.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -56,20 +57,20 @@ handle_cast(_Request, State) -> {noreply, State}.
 
 %% @private
 -spec handle_info(term(), #{reference() => {node(), pid()}}) -> {noreply, #{reference() => {node(), pid()}}}.
-handle_info({confirm, Waiter, Ref, To}, State) ->
-    Waiter ! {Ref, case is_there(To) of true -> confirmed; false -> {unconfirmed, noproc} end},
+handle_info({confirm, Waiter, Ref, To}, State) when is_pid(Waiter), is_pid(To) orelse is_atom(To) ->
+    ok = told(Waiter, {Ref, case is_there(To) of true -> confirmed; false -> {unconfirmed, noproc} end}),
     {noreply, State};
-handle_info({broadcast, _, _, _, _} = Broadcast, State) ->
+handle_info({broadcast, _, _, _, ReplyTo} = Broadcast, State) when ?IS_BROADCAST(Broadcast, ReplyTo) ->
     ok = delivered(Broadcast),
     {noreply, State};
-handle_info({relay, Leaves, Broadcast}, State) ->
+handle_info({relay, Leaves, {broadcast, _, _, _, ReplyTo} = Broadcast}, State) when is_list(Leaves), ?IS_BROADCAST(Broadcast, ReplyTo) ->
     ok = delivered(Broadcast),
     lists:foreach(fun(Leaf) -> passed_on(Leaf, Broadcast) end, Leaves),
     {noreply, State};
 handle_info({nodeup, Node, _}, State) ->
     _ = hello(Node),
     {noreply, State};
-handle_info({hello, Pid, _}, State) ->
+handle_info({hello, Pid, _}, State) when is_pid(Pid) ->
     {noreply, met(Pid, State)};
 handle_info({'DOWN', Monitor, process, _, _}, State) ->
     case maps:take(Monitor, State) of
@@ -91,7 +92,15 @@ met(Pid, State) ->
             State#{Monitor => Row}
     end.
 
-is_there(Pid) when is_pid(Pid) -> is_process_alive(Pid);
+%% The waiter has no limit, so it must be told, but a way that is full holds up a process of its own.
+told(Waiter, Message) ->
+    case erlang:send(Waiter, Message, [noconnect, nosuspend]) of
+        nosuspend -> _ = spawn(fun() -> Waiter ! Message end), ok;
+        _ -> ok
+    end.
+
+is_there(Pid) when is_pid(Pid), node(Pid) =:= node() -> is_process_alive(Pid);
+is_there(Pid) when is_pid(Pid) -> false;
 is_there(Name) -> whereis(Name) =/= undefined.
 
 delivered({broadcast, Scope, Group, Encoded, ReplyTo}) ->
