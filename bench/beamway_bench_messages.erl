@@ -267,7 +267,7 @@ heartbeat(Way, Node, PauseMs, Ms) ->
 %% What a program does whose calls must not wait behind bulk. With stock distribution there is nothing to ask for.
 prefer(Carrier) ->
     case code:ensure_loaded(Carrier) =:= {module, Carrier} andalso erlang:function_exported(Carrier, class, 1) of
-        true -> Carrier:class(control);
+        true -> _ = Carrier:class(control), ok;
         false -> ok
     end.
 
