@@ -138,8 +138,8 @@ confirmed(ReplyTo, Nodes, Deadline) ->
 %% A monitor of a process on a node whose way is full suspends, so it is no work for the caller, who has a limit.
 watch(Caller, ReplyTo, Nodes) ->
     Monitor = monitor(process, Caller),
-    _ = [spawn_link(fun() -> watch_one(ReplyTo, Node) end) || Node <- Nodes],
-    receive {'DOWN', Monitor, process, _, _} -> exit(shutdown) end.
+    Each = [spawn_link(fun() -> watch_one(ReplyTo, Node) end) || Node <- Nodes],
+    receive {'DOWN', Monitor, process, _, _} -> lists:foreach(fun(Pid) -> exit(Pid, kill) end, Each) end.
 
 watch_one(ReplyTo, Node) ->
     Monitor = monitor(process, {?SERVER, Node}),
