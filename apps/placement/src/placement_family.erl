@@ -131,39 +131,6 @@ family_test() ->
     _ = [exit(Pid, kill) || Pid <- [Unlinked, Stranger]],
     ?assertEqual(ok, kill(Head)).
 
-%% A head with a worker in a native call, which traps exits, and with another one, which waits.
-%% OTP 27 derives keys on a dirty scheduler, where ERTS answers for the process: there is nothing to wait for.
-silent_test_() -> [{timeout, 120, fun silent/0} || erlang:system_info(otp_release) < "27"].
-
-silent() ->
-    Self = self(),
-    Waits = fun() -> _ = process_flag(trap_exit, true), receive stop -> ok end end,
-    Head = spawn(fun() ->
-        Silent = spawn_link(fun() ->
-            _ = process_flag(trap_exit, true),
-            _ = crypto:pbkdf2_hmac(sha512, <<"password">>, <<"salt">>, 400000, 64),
-            Waits()
-        end),
-        Self ! {started, [Silent, spawn_link(Waits)]},
-        Waits()
-    end),
-    [Silent, Other] = receive {started, Pids} -> Pids after 60000 -> error(not_started) end,
-    {_, Answers} = no_answer(Silent, erlang:monotonic_time(millisecond) + 30000),
-    [HeadEnds, OtherEnds, SilentEnds] = [monitor(process, Pid) || Pid <- [Head, Other, Silent]],
-    ok = kill(Head),
-    [receive {'DOWN', Ends, process, _, Reason} -> ?assertEqual(killed, Reason) after 60000 -> error(alive) end || Ends <- [HeadEnds, OtherEnds]],
-    receive {'DOWN', Answers, process, _, _} -> error(waited_for_the_native_call) after 0 -> ok end,
-    receive {'DOWN', SilentEnds, process, _, Ended} -> ?assertEqual(killed, Ended) after 60000 -> error(alive) end.
-
-%% Waits until the process is in its native call: somebody who asks it gets no answer.
-no_answer(Pid, End) ->
-    {Reader, Monitor} = spawn_monitor(fun() -> process_info(Pid, links) end),
-    receive {'DOWN', Monitor, process, _, _} ->
-        true = erlang:monotonic_time(millisecond) < End,
-        no_answer(Pid, End)
-    after 200 -> {Reader, Monitor}
-    end.
-
 %% Sixteen times as many members take about sixteen times the work, flat or one below the other.
 wide_and_deep_test_() -> {timeout, 120, fun wide_and_deep/0}.
 
