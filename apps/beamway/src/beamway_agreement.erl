@@ -9,13 +9,12 @@
 %% that no two peers go on with different links. Checked by native/test/spin/agree.pml.
 %%
 %% How the two meet for a ring is the kind's own: {@link beamway_shm}, {@link beamway_rdma}.
-%% Runs in the connection process of the distribution ({@link run/4}), or in the process that will own a lane
-%% ({@link negotiate/6}), on the still passive stream.
+%% Runs in the connection process of the distribution, on the still passive stream.
 -module(beamway_agreement).
 
 -include_lib("kernel/include/logger.hrl").
 
--export([run/4, negotiate/6]).
+-export([run/4]).
 %% for beamway_tls_takeover
 -export([send/2, recv/2, give_up_connection/1]).
 
@@ -38,17 +37,17 @@
           {ring, port(), Why :: binary()} | {stream, Reason :: binary()}.
 run(Kind, Role, Stream, TimeoutMs) ->
     Deadline = erlang:monotonic_time(millisecond) + TimeoutMs,
-    case negotiate(Kind, Role, Stream, Deadline, beamway_links:config(), beamway_links:reserve(Kind)) of
-        {ring, Port, Why} ->
-            {ring, Port, Why};
-        {error, Reason} ->
-            give_up_connection(Reason);
+    try agree(Role, Kind, Stream, Deadline, beamway_links:config(), beamway_links:reserve(Kind)) of
+        {ring, Port, Device} ->
+            {ring, Port, beamway_kind:why(Kind, Device)};
         {stream, Reason} ->
             %% The link that carries the data now reserves its own.
             ok = beamway_links:release(),
             ?LOG_WARNING("beamway: no ~ts with ~ts, using ~ts: ~ts",
                          [beamway_kind:name(Kind), beamway_stream:peer_text(Stream), beamway_stream:kind(Stream), Reason]),
             {stream, Reason}
+    catch
+        throw:{no_agreement, Reason} -> give_up_connection(Reason)
     end.
 
 %% @private The connection ends; net_kernel hears of it by our exit.
@@ -58,21 +57,6 @@ give_up_connection(closed) ->
 give_up_connection(Reason) ->
     ?LOG_ERROR("beamway: no agreement on a link with the peer, connection closed: ~0tp", [Reason]),
     exit(shutdown).
-
-%% @doc The same until a deadline, with rings of the size that is granted. After `{error, Reason}' the stream is of no
-%% use any more. `Reason' is `closed', `timeout', inet's own, or a text.
--spec negotiate(beamway_kind:ring(), connecting | accepting, stream(), Deadline :: integer(), beamway_config:config(),
-                Granted :: {ok, RingBytes :: pos_integer()} | {error, Reason :: binary()}) ->
-          {ring, port(), Why :: binary()} | {stream, Reason :: binary()} | {error, Reason :: term()}.
-negotiate(Kind, Role, Stream, Deadline, Config, Granted) ->
-    try
-        agree(Role, Kind, Stream, Deadline, Config, Granted)
-    of
-        {ring, Port, Device} -> {ring, Port, beamway_kind:why(Kind, Device)};
-        {stream, Refused} -> {stream, Refused}
-    catch
-        throw:{no_agreement, Reason} -> {error, Reason}
-    end.
 
 agree(connecting, Kind, Stream, Deadline, Config, {ok, RingBytes}) ->
     case (beamway_kind:module(Kind)):offer(Config, RingBytes) of

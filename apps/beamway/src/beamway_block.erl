@@ -9,7 +9,7 @@
 %% ({@link info/0}) hold for those that it made and those that it has received.
 -module(beamway_block).
 
--export([is_loaded/0, from_iodata/1, read_file/1, is_block/1, min_bytes/0, info/0, limit/1, reaper/0, reap/0]).
+-export([is_loaded/0, from_iodata/1, read_file/1, is_block/1, info/0, limit/1, reaper/0, reap/0]).
 -export([listen/1, accept/1, connect/3, pass/2, take/3, is_open/1, close/1]).
 -export_type([channel/0, listener/0, id/0]).
 
@@ -39,10 +39,6 @@ priv_dir() ->
 -spec is_loaded() -> boolean().
 is_loaded() ->
     try is_map(info_nif()) catch error:not_loaded -> false end.
-
-%% @doc Smaller binaries are no blocks.
--spec min_bytes() -> pos_integer().
-min_bytes() -> ?MIN_BYTES.
 
 %% @doc A block of these bytes; an ordinary binary if they are few, or if there is no room for another block.
 -spec from_iodata(iodata()) -> binary().

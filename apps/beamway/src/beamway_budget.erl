@@ -2,8 +2,8 @@
 %% @doc How large the rings of a new link may be, under the limits of the node. Pure; {@link beamway_links} keeps the reservations.
 %%
 %% Links over rdma have a limit of their own (`rdma_limit_bytes'), since their rings are locked memory; all others share
-%% `ring_limit_bytes'. Rings that do not fit are halved. A lane over the connection on which two nodes have met gets the smallest
-%% rings even beyond the limit: it has nothing to fall back to.
+%% `ring_limit_bytes'. Rings that do not fit are halved. A link over the connection on which two nodes have met gets
+%% the smallest rings even beyond the limit, because it has nothing to fall back to.
 -module(beamway_budget).
 
 -export([ring/4]).

@@ -11,7 +11,7 @@
 %% name. OTP 25 itself verifies nobody by default.
 -module(beamway_tls_options).
 
--export([check/0, read/1, for_host/2, for_caller/2, of_certificate/2, beside/2]).
+-export([check/0, read/1, for_host/2, for_caller/2, of_certificate/2]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -31,14 +31,12 @@ check() ->
 
 %% @doc The options of one side, for ssl.
 -spec read(role()) -> {ok, options()} | {error, Problem :: binary()}.
-read(Role) -> read(Role, verify).
-
-read(Role, Default) ->
+read(Role) ->
     case given(init:get_argument(ssl_dist_optfile), init:get_argument(ssl_dist_opt)) of
         {ok, Given} ->
             %% With ktls ssl does not read by itself: it waits for OTP's own carrier to take the socket.
             Options = proplists:delete(ktls, proplists:get_value(Role, Given, [])),
-            complete(Role, case Default of verify -> secure(Role, Options); as_given -> Options end);
+            complete(Role, secure(Role, Options));
         {error, Problem} -> {error, Problem}
     end.
 
@@ -77,38 +75,6 @@ host_id(Host) ->
     end.
 
 host_of(Node) -> lists:last(string:split(lists:concat([Node]), "@")).
-
-%% @doc The options of one side for a connection beside the distribution, such as a lane, to the node of that host. It trusts whom the node's own carrier
-%% trusts: OTP's verifies nobody unless the options say so. A server says from where its caller comes, a client which host it means: the address
-%% may be another one than the name's, so that is what the certificate must have.
--spec beside(server, inet:ip_address()) -> {ok, options()} | {error, Problem :: binary()};
-            (client, Host :: string()) -> {ok, options()} | {error, Problem :: binary()}.
-beside(server, Ip) ->
-    case read(server, default_of_carrier(init:get_argument(proto_dist))) of
-        {ok, Options} -> {ok, for_caller(Ip, Options)};
-        {error, Problem} -> {error, Problem}
-    end;
-beside(client, Host) ->
-    case {read(client, default_of_carrier(init:get_argument(proto_dist))), inet:parse_address(Host)} of
-        {{ok, Options}, {ok, Ip}} -> {ok, default(customize_hostname_check, [{match_fun, address_is(iolist_to_binary(bytes(Ip)))}], Options)};
-        {{ok, Options}, _} -> {ok, for_host(Host, Options)};
-        {{error, Problem}, _} -> {error, Problem}
-    end.
-
-default_of_carrier({ok, Carriers}) ->
-    case lists:any(fun(Carrier) -> lists:prefix("beamway", Carrier) end, lists:append(Carriers)) of
-        true -> verify;
-        false -> as_given
-    end;
-default_of_carrier(error) -> as_given.
-
-address_is(Bytes) ->
-    fun(_, {iPAddress, Presented}) -> iolist_to_binary([Presented]) =:= Bytes;
-       (_, _) -> false
-    end.
-
-bytes({A, B, C, D}) -> [A, B, C, D];
-bytes(Ip) -> [[Word bsr 8, Word band 255] || Word <- tuple_to_list(Ip)].
 
 %% ---- where they come from ----
 

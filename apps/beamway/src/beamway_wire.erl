@@ -10,7 +10,7 @@
 %% `{error, Reason}', never an exception.
 -module(beamway_wire).
 
--export([encode_extension/1, find_extension/2, decode_extension/1, check_name/1, encode/1, decode/1]).
+-export([encode_extension/1, find_extension/2, check_name/1, encode/1, decode/1]).
 -export([another_version/1, another_extension/1, printable/1]).
 -include_lib("kernel/include/dist.hrl").
 
@@ -70,10 +70,6 @@ find_extension(Kind, Message) ->
             none
     end.
 
-%% @doc The extension alone, as two sides exchange it for a lane.
--spec decode_extension(iodata()) -> found().
-decode_extension(Bytes) when is_list(Bytes) ->
-    decode_extension(iolist_to_binary(Bytes));
 decode_extension(<<?EXTENSION_MAGIC, ?EXTENSION_VERSION, Len:16, Body:Len/binary, _/binary>>) ->
     case Body of
         <<Host:16/binary, Flags:16, _Later/binary>> ->
