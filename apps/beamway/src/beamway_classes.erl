@@ -61,7 +61,7 @@ link_is_up(Port) ->
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
     Classes = classes(),
-    _ = [tell(Port, Classes) || Port <- ports()],
+    ok = tell_all(Classes),
     ok = start_looking(maps:get(classes, beamway_links:config())),
     {ok, lists:foldl(fun({Pid, _}, State) -> watch(Pid, State) end, #state{}, Classes)}.
 
@@ -69,7 +69,10 @@ init([]) ->
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
 handle_call({set, Pid, Class}, _From, State) ->
     Former = class(Pid),
-    {reply, Former, store(Pid, Class, call, Former, State)};
+    %% A process that is normal by its own choice has a row, so the option does not change that.
+    ets:insert(?TABLE, {{class, Pid}, Class, call}),
+    ok = change(Pid, Former, Class),
+    {reply, Former, watch(Pid, State)};
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
 
@@ -79,7 +82,10 @@ handle_cast({link_is_up, Port}, State) ->
     ok = tell(Port, classes()),
     {noreply, State};
 handle_cast({found, Found}, State) ->
-    {noreply, lists:foldl(fun found/2, State, Found)};
+    %% Two names may lead to one process, which may also have asked for a class itself: the first class stays.
+    New = [Each || {Pid, Class} = Each <- Found, ets:insert_new(?TABLE, {{class, Pid}, Class, option})],
+    ok = tell_all([Each || {_, Class} = Each <- New, Class =/= normal]),
+    {noreply, lists:foldl(fun({Pid, _}, Watching) -> watch(Pid, Watching) end, State, New)};
 handle_cast(_Request, State) ->
     {noreply, State}.
 
@@ -91,19 +97,6 @@ handle_info({'DOWN', _Monitor, process, Pid, _Reason}, #state{monitors = Monitor
     {noreply, State#state{monitors = maps:remove(Pid, Monitors)}};
 handle_info(_Info, State) ->
     {noreply, State}.
-
-%% Two names may lead to one process, which may also have asked for a class itself: the first class stays.
-found({Pid, Class}, State) ->
-    case ets:member(?TABLE, {class, Pid}) of
-        true -> State;
-        false -> store(Pid, Class, option, normal, State)
-    end.
-
-%% A process that is normal by its own choice has a row, so the option does not change that.
-store(Pid, Class, By, Former, State) ->
-    ets:insert(?TABLE, {{class, Pid}, Class, By}),
-    ok = change(Pid, Former, Class),
-    watch(Pid, State).
 
 watch(Pid, #state{monitors = Monitors} = State) when is_map_key(Pid, Monitors) -> State;
 watch(Pid, #state{monitors = Monitors} = State) -> State#state{monitors = Monitors#{Pid => monitor(process, Pid)}}.
@@ -118,7 +111,10 @@ classes() ->
     ets:select(?TABLE, [{{{class, '$1'}, '$2', '_'}, [], [{{'$1', '$2'}}]}]).
 
 change(_Pid, Class, Class) -> ok;
-change(Pid, _Former, Class) -> lists:foreach(fun(Port) -> tell(Port, [{Pid, Class}]) end, ports()).
+change(Pid, _Former, Class) -> tell_all([{Pid, Class}]).
+
+tell_all([]) -> ok;
+tell_all(Classes) -> lists:foreach(fun(Port) -> tell(Port, Classes) end, ports()).
 
 %% Those of links that the driver carries.
 ports() -> [Port || #{controller := Port, stream := Stream} <- beamway_links:all(), is_port(Port), Port =/= Stream].

@@ -143,7 +143,7 @@ up(#{connection := Pid} = Link) ->
 -spec all() -> [link()].
 all() ->
     try
-        [Link || {{link, Pid}, Link} <- ets:tab2list(?TABLE), is_process_alive(Pid)]
+        [Link || #{connection := Pid} = Link <- ets:select(?TABLE, [{{{link, '_'}, '$1'}, [], ['$1']}]), is_process_alive(Pid)]
     catch
         error:badarg -> []
     end.
