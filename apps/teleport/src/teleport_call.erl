@@ -29,9 +29,7 @@ called({remote, Node, To}, Label, Request, Timeout, Options) ->
             case teleport_pool:request(Pool, To, teleport_message:key(Options), Label, Request, wait_of(Timeout, Options)) of
                 {ok, Ref} -> pooled(Ref, Node, Deadline);
                 {error, Reason} -> exit(Reason);
-                gone ->
-                    ok = teleport_pool:note(Node),
-                    over_distribution(Node, To, Label, Request, teleport_deadline:left(Deadline), Options)
+                gone -> over_distribution(Node, To, Label, Request, teleport_deadline:left(Deadline), Options)
             end
     end;
 called({local, To}, Label, Request, Timeout, _) -> gen:call(To, Label, Request, Timeout);
@@ -42,10 +40,7 @@ wait_of(Timeout, _) -> Timeout.
 
 over_distribution(Node, To, Label, Request, Timeout, Options) ->
     Suspend = case Options of #{on_full := OnFull} when OnFull =/= block -> [nosuspend]; _ -> [] end,
-    teleport_direct:call(address(Node, To), Label, Request, Timeout, Suspend).
-
-address(_, Pid) when is_pid(Pid) -> Pid;
-address(Node, Name) -> {Name, Node}.
+    teleport_direct:call(teleport_message:address(Node, To), Label, Request, Timeout, Suspend).
 
 pooled(Ref, Node, Deadline) ->
     case finish(Ref, teleport_deadline:left(Deadline)) of
@@ -70,9 +65,7 @@ request(Dest, Request, Options) ->
                     case teleport_pool:request(Pool, To, teleport_message:key(Options), '$gen_call', Request, wait_of(infinity, Options)) of
                         {ok, Ref} -> Ref;
                         {error, Reason} -> not_begun(Reason, Dest);
-                        gone ->
-                            ok = teleport_pool:note(Node),
-                            begun(Node, To, Request)
+                        gone -> begun(Node, To, Request)
                     end
             end;
         {local, To} -> gen:send_request(To, '$gen_call', Request);
@@ -80,7 +73,7 @@ request(Dest, Request, Options) ->
     end.
 
 begun(Node, To, Request) ->
-    gen:send_request(address(Node, To), '$gen_call', Request).
+    gen:send_request(teleport_message:address(Node, To), '$gen_call', Request).
 
 %% Its caller hears of that as of any other end.
 not_begun(Reason, Dest) ->

@@ -71,9 +71,8 @@ remote(Members, {Scope, Group}, Message, Options) ->
     Deadline = teleport_deadline:in(maps:get(timeout, Options, case Confirm of true -> ?CONFIRM_MS; false -> ?ROOM_MS end)),
     {Served, Plain} = lists:partition(fun teleport_server:is_at/1, maps:keys(Members)),
     ReplyTo = case Confirm andalso Served =/= [] of true -> alias(); false -> none end,
-    Key = self(),
     Sendings = [{Node, {member, Pid, Message}} || Node <- Plain, Pid <- maps:get(Node, Members)] ++ served(Served, {broadcast, Scope, Group, encoded(Served, Message), ReplyTo}, Options),
-    Refused = sent(Sendings, Key, Deadline),
+    Refused = sent(Sendings, Deadline),
     Given = [Node || Node <- Served, not is_map_key(Node, Refused)],
     Answers = confirmed(ReplyTo, Given, Deadline),
     [{Node, {failed, Reason}} || {Node, Reason} <- maps:to_list(Refused)] ++ [{Node, plain} || Node <- Plain, not is_map_key(Node, Refused)] ++ Answers.
@@ -87,35 +86,37 @@ served(Nodes, Broadcast, Options) ->
     [{Node, Broadcast} || Node <- Direct] ++ [{Relay, {relay, Leaves, Broadcast}} || {Relay, Leaves} <- Relays].
 
 %% All get it that have room, and then those that get some before the deadline. Gives the nodes without, and why.
-sent(Sendings, Key, Deadline) ->
-    case [Sending || Sending <- Sendings, not is_sent(Sending, Key)] of
+sent(Sendings, Deadline) ->
+    case [Sending || Sending <- Sendings, not is_sent(Sending)] of
         [] -> #{};
         Left ->
             {Late, Others} = lists:partition(fun({Node, _}) -> is_late(Node) end, Left),
-            refused(Late ++ awaited(Others, Key, Deadline), Key)
+            refused(Late ++ awaited(Others, Deadline))
     end.
 
-awaited(Left, Key, Deadline) ->
+awaited(Left, Deadline) ->
     case teleport_deadline:left(Deadline) of
         0 -> Left;
         _ ->
             receive after ?LOOK_MS -> ok end,
-            case [Sending || Sending <- Left, not is_sent(Sending, Key)] of
+            case [Sending || Sending <- Left, not is_sent(Sending)] of
                 [] -> [];
                 Still ->
                     Until = teleport_deadline:in(?LATE_MS),
                     _ = [ets:insert(?TABLE, {Node, Until}) || teleport_deadline:left(Deadline) =:= 0, {Node, _} <- Still],
-                    awaited(Still, Key, Deadline)
+                    awaited(Still, Deadline)
             end
     end.
 
 %% The leaves of a relay that takes nothing get it directly.
-refused(Left, Key) ->
+refused(Left) ->
     Leaves = [{Leaf, Broadcast} || {_, {relay, Of, Broadcast}} <- Left, Leaf <- Of],
-    maps:from_keys([Node || {Node, _} <- Left] ++ [Leaf || {Leaf, _} = Sending <- Leaves, not is_sent(Sending, Key)], overload).
+    maps:from_keys([Node || {Node, _} <- Left] ++ [Leaf || {Leaf, _} = Sending <- Leaves, not is_sent(Sending)], overload).
 
-is_sent({Node, {member, Pid, Message}}, _) -> teleport_message:transmit(Node, Pid, {self(), Pid}, Message, error, infinity) =:= ok;
-is_sent({Node, Message}, Key) -> teleport_message:transmit(Node, ?SERVER, Key, Message, error, infinity) =:= ok.
+is_sent({Node, {member, Pid, Message}}) -> is_sent(Node, Pid, Message);
+is_sent({Node, Message}) -> is_sent(Node, ?SERVER, Message).
+
+is_sent(Node, To, Message) -> teleport_message:transmit(Node, To, self(), Message, error, infinity) =:= ok.
 
 is_late(Node) ->
     case ets:lookup(?TABLE, Node) of

@@ -5,7 +5,7 @@
 %% to be made: as for `!', the VM makes it in the background, and only if the option `dist_auto_connect' of kernel permits it.
 -module(teleport_message).
 
--export([give/4, send/3, transmit/6, find/1, key/1, checked/1, checked/2, is_option/2]).
+-export([give/4, send/3, transmit/6, find/1, address/2, key/1, checked/1, checked/2, is_option/2]).
 
 -type on_full() :: block | error | drop.
 
@@ -52,17 +52,18 @@ transmit(Node, To, Key, Message, OnFull, Deadline) ->
     case teleport_pool:lookup(Node) of
         none -> over_distribution(Node, To, Message, OnFull, Deadline);
         Pool ->
-            Wait = case OnFull of block -> teleport_deadline:left(Deadline); _ -> 0 end,
-            case teleport_pool:send(Pool, To, Key, Message, Wait) of
-                gone ->
-                    ok = teleport_pool:note(Node),
-                    over_distribution(Node, To, Message, OnFull, Deadline);
-                Sent -> sent(Sent, OnFull)
+            case over_pool(Pool, To, Key, Message, OnFull, Deadline) of
+                gone -> over_distribution(Node, To, Message, OnFull, Deadline);
+                Sent -> Sent
             end
     end.
 
+over_pool(Pool, To, Key, Message, OnFull, Deadline) ->
+    Wait = case OnFull of block -> teleport_deadline:left(Deadline); _ -> 0 end,
+    sent(teleport_pool:send(Pool, To, Key, Message, Wait), OnFull).
+
 over_distribution(Node, To, Message, OnFull, Deadline) ->
-    Address = case To of Pid when is_pid(Pid) -> Pid; Name -> {Name, Node} end,
+    Address = address(Node, To),
     case {OnFull, Deadline} of
         {block, infinity} -> Address ! Message, ok;
         {block, _} -> within(Address, Message, Deadline);
@@ -84,7 +85,7 @@ within(Address, Message, Deadline) ->
 
 sent({error, overload}, drop) -> teleport_metrics:count(dropped);
 sent({error, _} = Error, _) -> teleport_metrics:count(refused), Error;
-sent(ok, _) -> ok.
+sent(OkOrGone, _) -> OkOrGone.
 
 %% ---- confirmation ----
 
@@ -111,11 +112,10 @@ confirmed(Node, To, Message, Options) ->
 asked(gone, Node, Key, Question, OnFull, Deadline) ->
     transmit(Node, ?SERVER, Key, Question, OnFull, Deadline);
 asked(_, Node, Key, Question, OnFull, Deadline) ->
-    Wait = case OnFull of block -> teleport_deadline:left(Deadline); _ -> 0 end,
     case teleport_pool:lookup(Node) of
         none -> {error, {nodedown, Node}};
         Pool ->
-            case teleport_pool:send(Pool, ?SERVER, Key, Question, Wait) of
+            case over_pool(Pool, ?SERVER, Key, Question, OnFull, Deadline) of
                 gone -> {error, {nodedown, Node}};
                 Sent -> Sent
             end
@@ -150,6 +150,11 @@ find(Other) -> error({bad_destination, Other, "expected a pid, a name, {Name, No
 
 found(undefined) -> noproc;
 found(Pid) -> find(Pid).
+
+%% @doc What `!' and gen take for a process of the node.
+-spec address(node(), pid() | atom()) -> pid() | {atom(), node()}.
+address(_, Pid) when is_pid(Pid) -> Pid;
+address(Node, Name) -> {Name, Node}.
 
 %% @doc What keeps its order over a pool: by default all that one process sends to a node, as over the distribution.
 -spec key(teleport:options()) -> term().

@@ -90,20 +90,23 @@ lookup(Node) ->
 -spec want(node()) -> ok.
 want(Node) -> gen_server:cast(?MODULE, {want, Node}).
 
-%% @doc The same after `gone': what the calling process sends through a pool later arrives after what it sends now.
+%% @doc The calling process is about to send over the distribution: what it sends through a pool later arrives after that.
 -spec note(node()) -> ok.
 note(Node) ->
     _ = put(?MARK(Node), []),
     ok.
 
+noted({Node, _}, gone) -> ok = note(Node), gone;
+noted(_, Result) -> Result.
+
 %% @doc Sends to a process on the node, and waits up to `Wait' for room. Messages with the same key keep their order.
 %% `gone' means that the pool has ended: send over the distribution instead.
 -spec send(pool(), To :: pid() | atom(), Key :: term(), Message :: term(), Wait :: timeout()) -> ok | refusal().
 send(Pool, To, Key, Message, Wait) ->
-    case connection(Pool, Key) of
-        gone -> gone;
-        Connection -> post(Connection, {To, Message}, Wait)
-    end.
+    noted(Pool, case connection(Pool, Key) of
+                    gone -> gone;
+                    Connection -> post(Connection, {To, Message}, Wait)
+                end).
 
 %% @doc The process of the connection for this key: when it ends, what has not arrived never does.
 -spec owner(pool(), Key :: term()) -> pid() | gone.
@@ -120,17 +123,17 @@ owner(Pool, Key) ->
 -spec request(pool(), To :: pid() | atom(), Key :: term(), Label :: term(), Request :: term(), Wait :: timeout()) ->
           {ok, Ref :: reference()} | refusal().
 request(Pool, To, Key, Label, Request, Wait) ->
-    case connection(Pool, Key) of
-        gone -> gone;
-        #connection{pid = Pid} = Connection ->
-            Ref = monitor(process, Pid, [{alias, reply_demonitor}]),
-            case post(Connection, {To, self(), Ref, Label, Request}, Wait) of
-                ok -> {ok, Ref};
-                Refusal ->
-                    true = demonitor(Ref, [flush]),
-                    Refusal
-            end
-    end.
+    noted(Pool, case connection(Pool, Key) of
+                    gone -> gone;
+                    #connection{pid = Pid} = Connection ->
+                        Ref = monitor(process, Pid, [{alias, reply_demonitor}]),
+                        case post(Connection, {To, self(), Ref, Label, Request}, Wait) of
+                            ok -> {ok, Ref};
+                            Refusal ->
+                                true = demonitor(Ref, [flush]),
+                                Refusal
+                        end
+                end).
 
 %% @doc Tells the node that the calling process no longer waits for the reply to this request. The request may have
 %% used any of the connections, so each of them carries this, unless its queue is full.

@@ -193,19 +193,7 @@ reply({Alias, failed, Server, Reason}) -> Alias ! {'DOWN', Alias, process, Serve
 terminate(_Reason, #connection{socket = undefined}) -> ok;
 terminate(Reason, #connection{socket = Socket} = State) ->
     IsOrderly = case Reason of
-                    shutdown -> last(closing(State), teleport_deadline:in(?CLOSE_MS));
+                    shutdown -> teleport_pool_listener:last(fun handle_info/2, closing(State), teleport_deadline:in(?CLOSE_MS));
                     _ -> Reason =:= {shutdown, closed}
                 end,
     teleport_pool_listener:close(Socket, IsOrderly).
-
-last(State, Deadline) ->
-    receive
-        {'$gen_cast', _} -> last(State, Deadline);
-        Info ->
-            case handle_info(Info, State) of
-                {noreply, Next} -> last(Next, Deadline);
-                {noreply, Next, _} -> last(Next, Deadline);
-                {stop, {shutdown, Reason}, _} -> Reason =:= closed
-            end
-    after teleport_deadline:left(Deadline) -> false
-    end.

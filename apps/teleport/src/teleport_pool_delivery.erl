@@ -251,15 +251,4 @@ terminate(Reason, #delivery{socket = Socket} = State) ->
 %% Serves until the peer has sent everything that it had queued and servers have answered.
 left(#delivery{socket = Socket} = State) ->
     _ = send(Socket, [teleport_pool_frame:encode(leave)]),
-    last(State, teleport_deadline:in(?END_MS)).
-
-last(State, Deadline) ->
-    receive
-        Info ->
-            case handle_info(Info, State) of
-                {noreply, Next} -> last(Next, Deadline);
-                {noreply, Next, _} -> last(Next, Deadline);
-                {stop, {shutdown, Reason}, _} -> Reason =:= closed
-            end
-    after teleport_deadline:left(Deadline) -> false
-    end.
+    teleport_pool_listener:last(fun handle_info/2, State, teleport_deadline:in(?END_MS)).

@@ -12,7 +12,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, offer/1, socket_options/1, close/2]).
+-export([start_link/0, offer/1, socket_options/1, last/3, close/2]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export([accept/2]).
 
@@ -61,6 +61,20 @@ tick_s() ->
 
 family(Ip) when tuple_size(Ip) =:= 4 -> inet;
 family(_) -> inet6.
+
+%% @doc The process of an end is told to stop: it goes on with its messages until its connection ends, at most until the
+%% deadline. Returns whether that end is orderly.
+-spec last(fun((Info :: term(), State) -> tuple()), State, teleport_deadline:deadline()) -> boolean().
+last(HandleInfo, State, Deadline) ->
+    receive
+        Info ->
+            case HandleInfo(Info, State) of
+                {noreply, Next} -> last(HandleInfo, Next, Deadline);
+                {noreply, Next, _} -> last(HandleInfo, Next, Deadline);
+                {stop, {shutdown, Reason}, _} -> Reason =:= closed
+            end
+    after teleport_deadline:left(Deadline) -> false
+    end.
 
 %% @doc Closes a connection's socket. Unless the end is orderly, unsent data is discarded, because it would keep the
 %% socket open while the peer hangs.

@@ -10,7 +10,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, is_at/1, nodes/0]).
+-export([start_link/0, is_at/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export_type([broadcast/0]).
 
@@ -33,16 +33,12 @@ is_at(Node) ->
     catch error:badarg -> error({not_started, teleport})
     end.
 
-%% @doc The nodes that have one.
--spec nodes() -> [node()].
-nodes() -> lists:sort([Node || {Node, _} <- ets:tab2list(?TABLE)]).
-
 %% @private
 -spec init([]) -> {ok, #{reference() => {node(), pid()}}}.
 init([]) ->
     true = ets:delete_all_objects(?TABLE),
     ok = net_kernel:monitor_nodes(true, [{node_type, all}]),
-    lists:foreach(fun hello/1, erlang:nodes(connected)),
+    lists:foreach(fun hello/1, nodes(connected)),
     {ok, #{}}.
 
 hello(Node) -> erlang:send({?MODULE, Node}, {hello, self(), ?VERSION}, [noconnect, nosuspend]).

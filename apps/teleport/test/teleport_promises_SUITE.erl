@@ -102,6 +102,8 @@ ends_as_gen_server(Config) ->
         %% Whoever waits for a reply that will not come is told by whichever function.
         Server = server(Node, none),
         Ids = [teleport:send_request(Server, never), gen_server:send_request(Server, never)],
+        %% The request over a pool is there: the exit signal goes over the distribution.
+        {echo, 1} = teleport:call(Server, {echo, 1}),
         exit(Server, stop),
         [{error, {stop, Server}}] = lists:usort([teleport:receive_response(Id, wait_ms()) || Id <- Ids]),
         no_messages()
