@@ -3,11 +3,6 @@
 
 #include "../link/bytes.h"
 
-#define VERSION 131
-#define HEADER_WHOLE 68
-#define HEADER_FIRST 69
-#define HEADER_REST 70
-
 /* Tags of the external term format that control messages have before their sender. */
 enum {
     ATOM_CACHE_REF = 82,
@@ -254,22 +249,22 @@ bw_dist_frame_t bw_dist_frame_read(const struct iovec *iov, int count)
         return (bw_dist_frame_t){.kind = BW_DIST_TICK};
     version = number(&place, 1);
     header = number(&place, 1);
-    if (version != VERSION || header < HEADER_WHOLE || header > HEADER_REST)
+    if (version != BW_DIST_VERSION || header < BW_DIST_HEADER_WHOLE || header > BW_DIST_HEADER_REST)
         return frame;
-    if (header != HEADER_WHOLE) {
+    if (header != BW_DIST_HEADER_WHOLE) {
         frame.sequence = number(&place, 8);
         frame.fragment = number(&place, 8);
     }
-    if (header != HEADER_REST) {
+    if (header != BW_DIST_HEADER_REST) {
         frame.renews_cache = read_cache_references(&place, NULL, NULL);
         if (!place.is_cut)
             read_control_message(&place, &frame);
     }
     if (place.is_cut)
         return (bw_dist_frame_t){.kind = BW_DIST_UNKNOWN};
-    frame.kind = header == HEADER_WHOLE   ? BW_DIST_WHOLE
-                 : header == HEADER_FIRST ? BW_DIST_FIRST
-                                          : BW_DIST_REST;
+    frame.kind = header == BW_DIST_HEADER_WHOLE   ? BW_DIST_WHOLE
+                 : header == BW_DIST_HEADER_FIRST ? BW_DIST_FIRST
+                                                  : BW_DIST_REST;
     return frame;
 }
 
@@ -281,9 +276,10 @@ bool bw_dist_entries_read(const uint8_t *frame, size_t len, bw_dist_entries_t *a
     uint64_t version = number(&place, 1), header = number(&place, 1);
 
     *all_p = *renewed_p = (bw_dist_entries_t){{0}};
-    if (version != VERSION || (header != HEADER_WHOLE && header != HEADER_FIRST))
+    if (version != BW_DIST_VERSION ||
+        (header != BW_DIST_HEADER_WHOLE && header != BW_DIST_HEADER_FIRST))
         return false;
-    if (header == HEADER_FIRST)
+    if (header == BW_DIST_HEADER_FIRST)
         skip(&place, 16);
     (void)read_cache_references(&place, all_p, renewed_p);
     return !place.is_cut;

@@ -14,6 +14,12 @@
  * itself; still nothing is read past the end of one, and what is not understood is UNKNOWN.
  */
 
+/* The first two bytes of a frame. */
+#define BW_DIST_VERSION 131
+#define BW_DIST_HEADER_WHOLE 68
+#define BW_DIST_HEADER_FIRST 69
+#define BW_DIST_HEADER_REST 70
+
 typedef enum {
     BW_DIST_TICK,    /* no bytes: a sign of life */
     BW_DIST_WHOLE,   /* 131,68: a signal */

@@ -4,11 +4,6 @@
 #include "../link/bytes.h"
 #include "dist_frame.h"
 
-#define VERSION 131
-#define HEADER_WHOLE 68
-#define HEADER_FIRST 69
-#define HEADER_REST 70
-
 #define HEAD_FRAGMENT_AT 10 /* the fragment's number in its head */
 #define WHOLE_AT 16         /* where a whole frame begins in a first fragment */
 #define SPARE_PART 8        /* of what the VM gets so much may be unused memory behind it */
@@ -25,12 +20,12 @@ static uint64_t fragment_of(const uint8_t *head)
 
 static bool is_first(const uint8_t *head)
 {
-    return head[0] == VERSION && head[1] == HEADER_FIRST;
+    return head[0] == BW_DIST_VERSION && head[1] == BW_DIST_HEADER_FIRST;
 }
 
 static bool is_rest(const uint8_t *head)
 {
-    return head[0] == VERSION && head[1] == HEADER_REST;
+    return head[0] == BW_DIST_VERSION && head[1] == BW_DIST_HEADER_REST;
 }
 
 static int find(const bw_joins_t *joins, uint64_t sequence)
@@ -135,8 +130,8 @@ bw_joined_t bw_join_take(bw_joins_t *joins, int index)
         bw_put(bytes + HEAD_FRAGMENT_AT, join.left + 1, 8);
         return joined;
     }
-    bytes[WHOLE_AT] = VERSION;
-    bytes[WHOLE_AT + 1] = HEADER_WHOLE;
+    bytes[WHOLE_AT] = BW_DIST_VERSION;
+    bytes[WHOLE_AT + 1] = BW_DIST_HEADER_WHOLE;
     joined.offset = WHOLE_AT;
     joined.len -= WHOLE_AT;
     return joined;
@@ -146,7 +141,7 @@ bw_joined_t bw_join_take(bw_joins_t *joins, int index)
  * quick. */
 static bool may_renew(const uint8_t *frame, uint64_t len)
 {
-    uint64_t at = frame[1] == HEADER_FIRST ? BW_FRAGMENT_HEAD_BYTES : 2;
+    uint64_t at = frame[1] == BW_DIST_HEADER_FIRST ? BW_FRAGMENT_HEAD_BYTES : 2;
     unsigned count;
 
     if (at >= len)
@@ -178,26 +173,21 @@ static int find_reader(const bw_joins_t *joins, const bw_dist_entries_t *renewed
 int bw_join_ahead_of(const bw_joins_t *joins, const uint8_t *frame, uint64_t len)
 {
     bw_dist_entries_t all, renewed;
+    int index = -1;
 
     if (joins->count == 0 || len < 2)
         return -1;
-    if (len >= BW_FRAGMENT_HEAD_BYTES && (is_first(frame) || is_rest(frame)) &&
-        find(joins, sequence_of(frame)) >= 0)
-        return find(joins, sequence_of(frame));
+    if (len >= BW_FRAGMENT_HEAD_BYTES && (is_first(frame) || is_rest(frame)))
+        index = find(joins, sequence_of(frame));
+    if (index >= 0 && is_rest(frame) && fragment_of(frame) != joins->joins[index].left)
+        return BW_JOIN_REFUSES;
+    if (index >= 0)
+        return index;
     if (is_rest(frame) || !may_renew(frame, len))
         return -1;
     if (!bw_dist_entries_read(frame, (size_t)len, &all, &renewed))
         return 0; /* the VM ends the connection */
     return find_reader(joins, &renewed);
-}
-
-bool bw_join_refuses(const bw_joins_t *joins, const uint8_t *frame, uint64_t len)
-{
-    int index = joins->count > 0 && len >= BW_FRAGMENT_HEAD_BYTES && is_rest(frame)
-                    ? find(joins, sequence_of(frame))
-                    : -1;
-
-    return index >= 0 && fragment_of(frame) != joins->joins[index].left;
 }
 
 void bw_joins_free(bw_joins_t *joins)

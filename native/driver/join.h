@@ -69,13 +69,11 @@ bool bw_join_advance(bw_joins_t *joins, int index, uint64_t bytes);
 bw_joined_t bw_join_take(bw_joins_t *joins, int index);
 
 /* Returns the index of a signal that must be taken and given to the VM before this frame, or -1.
- * The frame is not one of those that bw_join_find has found. */
+ * The frame is not one of those that bw_join_find has found. BW_JOIN_REFUSES: it is a fragment of a
+ * joined signal with another number than the next one. The VM, which knows nothing of those that
+ * have arrived, must not get it: ERTS uses the number as an index before it checks it. */
+#define BW_JOIN_REFUSES (-2)
 int bw_join_ahead_of(const bw_joins_t *joins, const uint8_t *frame, uint64_t len);
-
-/* Whether a frame that bw_join_find has not found is a fragment of a joined signal with another
- * number than the next one. The VM, which knows nothing of those that have arrived, must not get
- * it: ERTS uses the number as an index before it checks it. */
-bool bw_join_refuses(const bw_joins_t *joins, const uint8_t *frame, uint64_t len);
 
 /* Frees what is incomplete. */
 void bw_joins_free(bw_joins_t *joins);

@@ -97,13 +97,13 @@ static bool give(bw_pump_t *pump, ErlDrvBinary *binary, ErlDrvSizeT offset, ErlD
     const uint8_t *frame = (const uint8_t *)binary->orig_bytes + offset;
     int first;
 
-    if (bw_join_refuses(&pump->joins, frame, len)) {
-        pump->reason = "beamway_signal_corrupt";
-        return false;
-    }
     while ((first = bw_join_ahead_of(&pump->joins, frame, len)) >= 0)
         if (!hand_over_joined(pump, first))
             return false;
+    if (first == BW_JOIN_REFUSES) {
+        pump->reason = "beamway_signal_corrupt";
+        return false;
+    }
     return hand_over(pump, binary, offset, len);
 }
 

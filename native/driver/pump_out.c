@@ -43,11 +43,6 @@ _Static_assert(BATCH_BYTES <= BW_SCHEDULER_SENDER_BYTES / 2, "a release may be l
 /* So often may room come between our last write and our arming in one call. */
 #define ROUNDS 4
 
-/* What a fragment begins with (dist_frame.h). */
-#define VERSION 131
-#define HEADER_FIRST 69
-#define HEADER_REST 70
-
 static void set_busy(bw_pump_t *pump, bool busy)
 {
     if (pump->busy != busy) {
@@ -369,7 +364,8 @@ static bool is_fragment(const ErlIOVec *ev)
     for (int i = 1; i < ev->vsize && have < sizeof head; i++)
         for (size_t at = 0; at < ev->iov[i].iov_len && have < sizeof head; at++)
             head[have++] = (uint8_t)ev->iov[i].iov_base[at];
-    return head[0] == VERSION && (head[1] == HEADER_FIRST || head[1] == HEADER_REST);
+    return head[0] == BW_DIST_VERSION &&
+           (head[1] == BW_DIST_HEADER_FIRST || head[1] == BW_DIST_HEADER_REST);
 }
 
 static uint64_t put_header(const bw_pump_t *pump, uint8_t *at, uint64_t len)
