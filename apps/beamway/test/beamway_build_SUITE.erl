@@ -68,9 +68,10 @@ rdpipe_without_zstd_and_isal(Config) ->
     {1, Refused} = status(through(Folder, With, Without, "--zstd"), Key),
     [_, _] = string:split(Refused, "built without libzstd").
 
-%% A stream from the commands of one folder to those of another; the status is the receiver's.
+%% A stream from the commands of one folder to those of another; the status is the receiver's. The receiver may not have emptied the file with its
+%% port when the shell first looks, so the port of an earlier one must be gone by then.
 through(Folder, Sender, Receiver, Options) ->
-    ["cd '", test_support:checkout(), "' && seq 300000 >'", Folder, "/in'; exec 2>&1; { '", Receiver, "/rdrecv' --wait 60 --bind 127.0.0.1 0 >'", Folder, "/out' 2>'", Folder, "/port' & }; "
+    ["cd '", test_support:checkout(), "' && seq 300000 >'", Folder, "/in'; : >'", Folder, "/port'; exec 2>&1; { '", Receiver, "/rdrecv' --wait 60 --bind 127.0.0.1 0 >'", Folder, "/out' 2>'", Folder, "/port' & }; "
      "for try in $(seq 600); do port=$(sed -n 's/.*port //p' '", Folder, "/port' | head -n 1); [ -n \"$port\" ] && break; sleep 0.1; done; '",
      Sender, "/rdsend' --carrier tcp ", Options, " 127.0.0.1 $port <'", Folder, "/in' 2>/dev/null; wait $!; got=$?; cmp '", Folder, "/in' '", Folder, "/out' && echo same; sed -n 's/^rdrecv: //p' '", Folder,
      "/port' | grep -v '^port'; exit $got"].
