@@ -12,6 +12,8 @@
 %% How often a sender with a limit looks for room. Nothing ends the wait of a process that the VM has suspended.
 -define(LOOK_MS, 1).
 -define(SERVER, teleport_server).
+%% When a waiter for a confirmation asks how old the server is. Most have their answer by then.
+-define(AGE_MS, 500).
 
 %% @doc Sends to a process of another node without options: one look, since a message costs little more than that.
 -spec give(node(), pid() | atom(), Address :: pid() | {atom(), node()}, Message :: term()) -> ok | {error, teleport:reason()}.
@@ -99,8 +101,8 @@ confirmed(Node, To, Message, Options) ->
     Owner = case teleport_pool:lookup(Node) of none -> gone; Pool -> teleport_pool:owner(Pool, Key) end,
     case transmit(Node, To, Key, Message, OnFull, Deadline) of
         ok ->
-            {Sender, Ref} = {self(), make_ref()},
-            Waiter = spawn(fun() -> await(Sender, Ref, Node, Owner) end),
+            {Sender, Ref, Began} = {self(), make_ref(), erlang:monotonic_time(millisecond)},
+            Waiter = spawn(fun() -> await(Sender, Ref, Node, Owner, Began) end),
             case asked(Owner, Node, Key, {confirm, Waiter, Ref, To}, OnFull, Deadline) of
                 ok -> ok;
                 {error, Reason} -> Waiter ! {Ref, {unconfirmed, Reason}}, ok
@@ -121,18 +123,26 @@ asked(_, Node, Key, Question, OnFull, Deadline) ->
             end
     end.
 
-%% No timeout: the monitors tell every end.
-await(Sender, Ref, Node, Owner) ->
+%% No timeout: the monitors tell every end, and the age whether the question met a server at all. It is lost if the node had none when it came or if its
+%% server ended then, and the monitor, which may come later, is with the next server. A server that is older than the wait has been there for both.
+await(Sender, Ref, Node, Owner, Began) ->
     OfSender = monitor(process, Sender),
     OfServer = monitor(process, {?SERVER, Node}),
     OfOwner = case Owner of gone -> none; _ -> monitor(process, Owner) end,
-    receive
-        {Ref, Outcome} -> Sender ! {teleport, Ref, Outcome};
-        {'DOWN', OfServer, process, _, noconnection} -> Sender ! {teleport, Ref, {unconfirmed, {nodedown, Node}}};
-        {'DOWN', OfServer, process, _, _} -> Sender ! {teleport, Ref, {unconfirmed, {no_teleport, Node}}};
-        {'DOWN', OfOwner, process, _, _} -> Sender ! {teleport, Ref, {unconfirmed, {nodedown, Node}}};
-        {'DOWN', OfSender, process, _, _} -> nobody_waits
-    end.
+    Wait = fun Wait(AgeMs) ->
+        receive
+            {Ref, age, Age} -> case Age > erlang:monotonic_time(millisecond) - Began of true -> Wait(infinity); false -> {unconfirmed, {no_teleport, Node}} end;
+            {Ref, Outcome} -> Outcome;
+            {'DOWN', OfServer, process, _, noconnection} -> {unconfirmed, {nodedown, Node}};
+            {'DOWN', OfServer, process, _, _} -> {unconfirmed, {no_teleport, Node}};
+            {'DOWN', OfOwner, process, _, _} -> {unconfirmed, {nodedown, Node}};
+            {'DOWN', OfSender, process, _, _} -> nobody_waits
+        after AgeMs ->
+            {?SERVER, Node} ! {age, self(), Ref},
+            Wait(infinity)
+        end
+    end,
+    Sender ! {teleport, Ref, Wait(?AGE_MS)}.
 
 %% ---- destinations and options ----
 
@@ -156,7 +166,7 @@ found(Pid) -> find(Pid).
 address(_, Pid) when is_pid(Pid) -> Pid;
 address(Node, Name) -> {Name, Node}.
 
-%% @doc What keeps its order over a pool: by default all that one process sends to a node, as over the distribution.
+%% @doc What keeps its order over a pool: by default everything that a process sends to a node, as over the distribution.
 -spec key(teleport:options()) -> term().
 key(#{key := Key}) -> Key;
 key(_) -> self().

@@ -36,6 +36,7 @@ is_at(Node) ->
 %% @private
 -spec init([]) -> {ok, #{reference() => {node(), pid()}}}.
 init([]) ->
+    _ = put(started, erlang:monotonic_time(millisecond)),
     true = ets:delete_all_objects(?TABLE),
     ok = net_kernel:monitor_nodes(true, [{node_type, all}]),
     lists:foreach(fun hello/1, nodes(connected)),
@@ -55,6 +56,9 @@ handle_cast(_Request, State) -> {noreply, State}.
 -spec handle_info(term(), #{reference() => {node(), pid()}}) -> {noreply, #{reference() => {node(), pid()}}}.
 handle_info({confirm, Waiter, Ref, To}, State) when is_pid(Waiter), is_pid(To) orelse is_atom(To) ->
     ok = told(Waiter, {Ref, case is_there(To) of true -> confirmed; false -> {unconfirmed, noproc} end}),
+    {noreply, State};
+handle_info({age, Waiter, Ref}, State) when is_pid(Waiter) ->
+    ok = told(Waiter, {Ref, age, erlang:monotonic_time(millisecond) - get(started)}),
     {noreply, State};
 handle_info({broadcast, _, _, _, ReplyTo} = Broadcast, State) when ?IS_BROADCAST(Broadcast, ReplyTo) ->
     ok = delivered(Broadcast),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What the guide promises of messages, calls and requests, over each kind of connection. The oracle is OTP: gen_server is asked beside teleport.
+%% @doc What the guide promises of messages, calls and requests, over each kind of connection. The oracle is OTP: each call is also made with gen_server.
 -module(teleport_promises_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -7,7 +7,7 @@
          confirmed/1, unconfirmed/1, c_node/1, never_connects/1, connects_once/1, random_numbers/1, destinations/1, other_behaviours/1, bad_input/1, old_functions/1,
          without_the_application/1, new_code/1]).
 %% Run on the nodes.
--export([take/0, init/1, handle_event/2, handle_call/2]).
+-export([take/0, sink/0, init/1, handle_event/2, handle_call/2]).
 -import(teleport_nodes, [on_first/2, wait_ms/0]).
 -import(beamway_compat_nodes, [start_program/3, stop_program/1, expect_line/2]).
 
@@ -77,7 +77,7 @@ one_order(Config) ->
         Any = fun(List) -> lists:nth(rand:uniform(length(List)), List) end,
         Sent = lists:seq(1, 500),
         [(Any(Ways))(Any(Dests), {N, binary:copy(<<"x">>, Any(Sizes))}) || N <- Sent],
-        %% The question comes behind them, too. A pool and `!' have no order between them.
+        %% The question arrives after them as well. Messages over a pool and by `!' are not ordered with each other.
         _ = case Kind of stock -> teleport:send(Receiver, {seen, self()}); _ -> Receiver ! {seen, self()} end,
         Sent = receive {seen, Seen} -> Seen after wait_ms() -> error(nothing_came) end,
         exit(Receiver, kill)
@@ -261,19 +261,37 @@ unconfirmed(Config) ->
         {error, noproc} = teleport:send(nobody, x, #{confirm => true}),
         {unconfirmed, {no_teleport, PlainNode}} = Told({rex, PlainNode}),
         {unconfirmed, {nodedown, 'nobody@127.0.0.1'}} = Told({rex, 'nobody@127.0.0.1'}),
-        %% The server of the other node is started again at any time.
+        %% The server of the other node is started again at any time. The question may come while there is none, and the monitor of the waiter, which
+        %% large messages hold up, when the next one runs.
+        Sink = spawn(Second, teleport_promises_SUITE, sink, []),
         [begin
-             {ok, Ref} = teleport:send({rex, Second}, x, #{confirm => true}),
-             true = erpc:call(Second, fun() -> exit(whereis(teleport_server), kill) end),
+             Flood = spawn(fun() -> [Sink ! binary:copy(<<"x">>, 20000000) || _ <- lists:seq(1, 5)] end),
+             {ok, Ref} = Ask(Second),
              receive {teleport, Ref, _} -> ok after wait_ms() -> error(never_told) end,
+             exit(Flood, kill),
              _ = beamway_peer:wait_until(fun() -> erpc:call(Second, fun() -> is_pid(whereis(teleport_server)) end) end, wait_ms())
-         end || _ <- lists:seq(1, 3)]
+         end || Ask <- [fun killed_while_asked/1, fun killed_before_asked/1, fun killed_before_asked/1, fun killed_before_asked/1]],
+        exit(Sink, kill)
     end),
     ok = beamway_peer:sigstop(Third),
     Run = beamway_peer:async(fun() -> on_first(Config, fun(_) -> {unconfirmed, {nodedown, Node}} = Told({rex, Node}) end) end),
     ok = beamway_peer:kill9(Third),
     ok = beamway_peer:await(Run, wait_ms()),
     beamway_peer:stop(Plain).
+
+killed_while_asked(Second) ->
+    Asked = teleport:send({rex, Second}, x, #{confirm => true}),
+    true = erpc:call(Second, fun() -> exit(whereis(teleport_server), kill) end),
+    Asked.
+
+%% A process of the other node kills the server when the sender's own message says so, with the same key and so in the same order.
+killed_before_asked(Second) ->
+    Killer = erpc:call(Second, fun() -> spawn(fun() -> receive now -> exit(whereis(teleport_server), kill) end end) end),
+    ok = teleport:send(Killer, now),
+    teleport:send({rex, Second}, x, #{confirm => true}).
+
+%% @private Takes what comes.
+sink() -> receive _ -> sink() end.
 
 %% A program with OTP's own library. It answers {Pid, Term} with {c_node, Term}.
 c_node(Config) ->
@@ -438,7 +456,7 @@ bad_input(Config) ->
         {error, badarg} = gen_server:call({teleport_server, Node}, x)
     end).
 
-%% What 0.2.0 had still works, and says so once.
+%% The functions of 0.2.0 still work, and each logs one line.
 old_functions(Config) ->
     on_first(Config, fun(Node) ->
         Server = server(Node, old_server),
