@@ -13,7 +13,7 @@
 -type payload() :: {binary, Bytes :: pos_integer()} | {list, Bytes :: pos_integer()} | {map, Keys :: pos_integer()}.
 %% A list of pairs of some 25 bytes each in the external format.
 -type load() :: call | {message | cast | cast_name, payload(), Batch :: pos_integer(), Open :: pos_integer()}.
-%% Calls of the server; or messages or casts to the sink, by its pid or name, which confirms each batch. Each sender has at most so many batches open.
+%% Calls of the server; or messages or casts to the sink, by its pid or name, which confirms each batch. `Open' is the most batches that a sender has unconfirmed.
 
 -define(RING, beamway_bench_ring).
 -define(SERVER, beamway_bench_server).
@@ -288,7 +288,7 @@ planned_calls(Way, Node, Ms) ->
     Beat = binary:copy(<<"h">>, 64),
     planned(Node, {1, Ms}, fun(Server) -> Beat = beat(Way, Server, Beat) end).
 
-%% @doc The same with messages of so many bytes, one each `EveryMs' milliseconds, and an answer of a few bytes.
+%% @doc The same with messages of `Bytes' bytes, one every `EveryMs' milliseconds, and an answer of a few bytes.
 -spec planned_messages(way(), node(), Bytes :: pos_integer(), EveryMs :: pos_integer(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
 planned_messages(Way, Node, Bytes, EveryMs, Ms) ->
     Request = {take, binary:copy(<<"m">>, Bytes)},

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench ring': on each of six nodes some workers send a binary of 10 MB round the ring, and the node where it ends acknowledges. The
-%% measurement of the library that teleport follows, over distribution and over lanes.
+%% @doc `bench ring': on each of six nodes some workers send a binary of 10 MB round the ring, and the node where it ends acknowledges. It is
+%% the measurement of the library that teleport follows.
 %%
 %% Each worker's time is printed in microseconds and their mean in seconds, as that one did. What is compared is how many MB all
-%% workers together brought round in a second, by the slowest of them. Lanes over shared memory (`lanes') and over TCP (`lanes_tcp') stand
-%% beside stock distribution, between the same kind of nodes. Over shared memory lanes also bring round blocks (`teleport:binary/1'), without copying them.
+%% workers together brought round in a second, by the slowest of them. The contender `teleport' also brings round handles of shared
+%% binaries (`teleport:share/1').
 -module(beamway_bench_ring).
 -behaviour(beamway_bench).
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Teleport do
   @moduledoc """
-  Messages and calls between nodes by the Erlang application `:teleport`: `GenServer`'s functions, with more to choose where there is no room.
+  Messages and calls between nodes by the Erlang application `:teleport`: `GenServer`'s functions, with a choice of what happens when a connection is full.
 
   A destination is a pid, a name, `{name, node}`, `{:global, name}` or `{:via, module, name}`. Options are those of `:teleport`, as a keyword list or a
   map: `:on_full` (`:block`, `:error`, `:drop`), `:timeout` in milliseconds, `:key`, and for `send/3` and `cast/3` also `:confirm`. The guide of teleport

@@ -6,7 +6,7 @@
 
 #define HEAD_FRAGMENT_AT 10 /* the fragment's number in its head */
 #define WHOLE_AT 16         /* where a whole frame begins in a first fragment */
-#define SPARE_PART 8        /* of what the VM gets so much may be unused memory behind it */
+#define SPARE_PART 8        /* at most this part of a binary may be unused memory at its end */
 
 static uint64_t sequence_of(const uint8_t *head)
 {

@@ -129,7 +129,7 @@ static bool finish_fragment(bw_pump_t *pump, int index, uint64_t bytes)
     return is_read;
 }
 
-/* A whole frame of the distribution in a binary that has others, too. */
+/* A whole frame of the distribution in a binary that holds others as well. */
 static bool give_small(bw_pump_t *pump, ErlDrvBinary *run, size_t offset, uint32_t len)
 {
     const uint8_t *frame = (const uint8_t *)run->orig_bytes + offset;

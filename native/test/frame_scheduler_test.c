@@ -454,7 +454,7 @@ static void classes_go_in_their_order(void)
     CHECK_CLASSES("112234");
 }
 
-/* Large messages of a higher class, too. */
+/* The same for large messages of a higher class. */
 static void a_small_frame_passes_large_ones_of_any_class(void)
 {
     CHECK_IN(begin_with_classes());

@@ -91,7 +91,7 @@ static uint64_t vm_read_header(vm_t *vm, const uint8_t *at, uint64_t len, uint64
     return next;
 }
 
-/* False: no VM goes on after it. */
+/* False: a VM ends the connection. */
 static bool vm_take_rest(vm_t *vm, const uint8_t *at, uint64_t len)
 {
     vm_signal_t *signal = len >= BW_FRAGMENT_HEAD_BYTES ? vm_find(vm, bw_number(at + 2, 8)) : NULL;
@@ -247,7 +247,7 @@ static void join_head(join_frame_t *frame, unsigned header, uint64_t sequence, u
     frame->len = BW_FRAGMENT_HEAD_BYTES;
 }
 
-/* References to so many atoms; those that the cache has not are new entries. */
+/* References to `count` atoms; those that are not in the cache become new entries. */
 static void join_references(join_frame_t *frame, model_cache_t *cache, unsigned first,
                             unsigned count)
 {

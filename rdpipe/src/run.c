@@ -12,7 +12,7 @@
 #define WIND_UP_MS 6000  /* after a fault the others may end by themselves so long */
 #define TELL_MS 500      /* or, before they have started, tell a reason of their own */
 #define SIGNAL_MS 2000   /* after a signal the pipeline may end by itself so long, */
-#define COMMAND_MS 10000 /* and commands that clean up so long; a second signal ends them */
+#define COMMAND_MS 10000 /* and commands may clean up for this time; a second signal ends them */
 #define CLOSE_MS 9000    /* agents clean up so long, then ssh is ended */
 
 static void soon(rd_run_t *run, int64_t ms)

@@ -201,7 +201,7 @@ static void *read_slowly(void *argument)
     return NULL;
 }
 
-/* Sends a line of about so many bytes to a reader that takes so long for each page. */
+/* Sends a line of about this size to a reader that needs this time for each page. */
 static bool is_sent(size_t bytes, int64_t ms, size_t *read_p)
 {
     char *text = malloc(bytes + 1);

@@ -54,7 +54,7 @@ distribution_first(_Config) ->
      end || _ <- [first, second]],
     ok.
 
-%% The application goes on when the distribution that started the server has ended, and the distribution can start again.
+%% The application keeps running after the distribution that started the server has ended, and the distribution can start again.
 distribution_ends_first(_Config) ->
     {ok, Other, _} = beamway_peer:start(beamway_shm),
     Peer = start_without_name(),

@@ -203,7 +203,7 @@ kill_leaves_no_file(_Config) ->
         ok = file:del_dir_r(Dir)
     end.
 
-%% A peer that sends messages of 16 MB is killed: those that are complete arrive, and what has come of the next one goes with the connection.
+%% A peer that sends messages of 16 MB is killed: its complete messages arrive, and the part of the next one that has arrived is freed with the connection.
 kill_within_a_message(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Survivor, _} = beamway_peer:start(Carrier),

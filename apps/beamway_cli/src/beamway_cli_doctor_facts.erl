@@ -25,7 +25,7 @@
                    epmd := {ok, [{Name :: string(), inet:port_number()}]} | {error, term()},
                    teleport => teleport()}.
 -type teleport() :: {host, IsInstalled :: boolean()} | {node(), not_running | {ok, Pools :: non_neg_integer()} | {error, term()}}.
-%% Of a host: whether it is there. Of a node: whether it runs, and to how many nodes it has connections beside the distribution.
+%% Of a host: whether it is there. Of a node: whether it runs, and how many nodes it has separate connections to.
 
 -define(EPMD_MS, 2000).
 -define(CALL_MS, 5000).

@@ -81,7 +81,7 @@ dismissed(Waiter, Monitor, Failure) ->
     true = exit(Waiter, kill),
     Failure.
 
-%% A process of its own has the monitor of the other node: a monitor waits for room without limit. The caller itself sends, so all that it asks for keeps its order.
+%% A separate process monitors the other node, because a monitor may have to wait for room for any length of time. The caller itself sends, so its requests keep their order.
 -spec await(pid(), reference(), node()) -> no_return().
 await(Caller, Tag, Node) ->
     OfCaller = monitor(process, Caller),
@@ -230,7 +230,7 @@ safe_eval_everywhere(Dests, M, F, A, SendMs) when is_list(Dests), ?IS_APPLIED(M,
         Bad -> Bad
     end.
 
-%% The caller itself sends where it need not wait, so its casts keep their order. The others get it at once, too.
+%% The caller itself sends to each node that has room, so its casts keep their order. A slow node does not delay the rest.
 cast_each(Dests, Applied, Ms) ->
     Sent = [{Dest, cast_to(Address, Applied(Address), 0)} || Dest <- Dests, Address <- [address(Dest)]],
     Later = each([Dest || {Dest, Result} <- Sent, Result =/= true], fun(Address) -> cast_to(Address, Applied(Address), Ms) end),

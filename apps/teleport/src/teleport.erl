@@ -37,7 +37,7 @@
 -define(CALL_MS, 5000).
 -define(NAME_MS, 5000).
 
-%% @doc Sends a message. It arrives in the order of `!'. Waits while there is no room, and never for a connection to be made.
+%% @doc Sends a message, in order with those sent by `!'. Waits while the connection is full, but never for one to be made.
 -spec send(dest(), term()) -> ok | {error, reason()}.
 send(Pid, Message) when is_pid(Pid), node(Pid) =/= node() -> teleport_message:give(node(Pid), Pid, Pid, Message);
 send({Name, Node} = Dest, Message) when is_atom(Name), Name =/= global, is_atom(Node), Node =/= node() -> teleport_message:give(Node, Name, Dest, Message);
@@ -129,7 +129,7 @@ abcast(Nodes, Name, Request) when is_list(Nodes), is_atom(Name) ->
 -spec broadcast(Group :: term(), Message :: term()) -> teleport_groups:result() | {error, teleport_groups:refusal()}.
 broadcast(Group, Message) -> broadcast(pg, Group, Message, #{}).
 
-%% @doc The same with a scope, which must run on this node, and options. Returns at once, or after 100 ms at most where there is no room; with `confirm => true' when
+%% @doc The same with a scope, which must run on this node, and options. Returns at once, or within 100 ms if a connection is full; with `confirm => true' when
 %% each node has confirmed the message or the time is over. Tells how each node was reached ({@link teleport_groups:result()}). Broadcasts of one process to one group arrive in order.
 -spec broadcast(Scope :: atom(), Group :: term(), Message :: term(), teleport_groups:options()) -> teleport_groups:result() | {error, teleport_groups:refusal()}.
 broadcast(Scope, Group, Message, Options) -> teleport_groups:broadcast(Scope, Group, Message, Options).
@@ -141,7 +141,7 @@ broadcast(Scope, Group, Message, Options) -> teleport_groups:broadcast(Scope, Gr
 -spec share(binary()) -> teleport_blocks:handle().
 share(Binary) -> teleport_blocks:share(Binary, caller).
 
-%% @doc The same, kept for so many milliseconds, whatever becomes of the caller.
+%% @doc The same, but the memory is kept for the given number of milliseconds, even if the caller ends.
 -spec share(binary(), KeepMs :: pos_integer()) -> teleport_blocks:handle().
 share(Binary, KeepMs) when is_integer(KeepMs), KeepMs > 0, KeepMs < 1 bsl 32 -> teleport_blocks:share(Binary, {ms, KeepMs});
 share(_, Other) -> error({bad_limit, Other, "expected milliseconds from 1 to 4294967295"}).

@@ -15,7 +15,7 @@
 -export_type([handle/0, keep/0, refusal/0]).
 
 -type handle() :: {?MODULE, binary()} | {?MODULE, node(), Life :: binary(), Number :: pos_integer(), Bytes :: pos_integer()}.
-%% The first: what is no block travels in the handle itself.
+%% The first form carries the bytes themselves, because the binary is not a block.
 -type keep() :: caller | {ms, pos_integer()}.
 -type refusal() :: ended | former_life | other_host | timeout | {nodedown, node()} | {no_teleport, node()} | {unreachable, Why :: binary()}.
 

@@ -13,7 +13,7 @@
 %% The tag of a reply, as gen makes it.
 -dialyzer({no_improper_lists, [sent/5, watched/6]}).
 
-%% @doc As gen:call/4: the same replies, and exits with the same reasons. With `[nosuspend]' it exits with `overload' if there is no room for the request.
+%% @doc As gen:call/4: the same replies, and exits with the same reasons. With `[nosuspend]' it exits with `overload' if the connection is full.
 -spec call(Server :: pid() | {Name :: atom(), node()}, Label :: term(), Request :: term(), timeout(), [] | [nosuspend]) -> {ok, Reply :: term()}.
 call(Server, Label, Request, Timeout, Suspend) when is_pid(Server) ->
     case teleport_watcher:stand_in(Server) of

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Broadcasts to the members of a `pg' group: encoded once, sent once to each node that has members, delivered there by {@link teleport_server}.
 %%
-%% The sender itself sends, so its broadcasts to a group arrive in order. It waits for no answers unless an option says so. It waits for room for a moment,
+%% The sender itself sends, so its broadcasts to a group arrive in order. It waits for answers only if the option `confirm' is set. It waits for room for a moment,
 %% which a node whose connection moves does not use up; one that has used it up gets none for a while. Where the sites of nodes are known ({@link teleport_sites}), one node of each other site passes the message on to the others there.
 -module(teleport_groups).
 
@@ -21,7 +21,7 @@
 -define(CONFIRM_MS, 5000).
 -define(ROOM_MS, 100).
 -define(LOOK_MS, 1).
-%% A node that has used up a sender's patience gets no more of it for so long.
+%% After a node has used up a sender's patience, senders do not wait for it for this time.
 -define(LATE_MS, 30000).
 -define(TABLE, ?MODULE).
 -define(SERVER, teleport_server).
@@ -80,7 +80,7 @@ remote(Members, {Scope, Group}, Message, Options) ->
 encoded([], _) -> <<>>;
 encoded(_, Message) -> term_to_binary(Message).
 
-%% What goes to each node directly. A relay that refuses stands for its leaves, too.
+%% What this node sends itself: the broadcast to nodes that get it directly, and to each relay with the names of its leaves.
 served(Nodes, Broadcast, Options) ->
     {Direct, Relays} = teleport_sites:plan(node(), Nodes, maps:get(sites, Options, teleport_config:get(sites))),
     [{Node, Broadcast} || Node <- Direct] ++ [{Relay, {relay, Leaves, Broadcast}} || {Relay, Leaves} <- Relays].
@@ -136,7 +136,7 @@ confirmed(ReplyTo, Nodes, Deadline) ->
     ok = flushed(ReplyTo),
     Answers ++ [{Node, {failed, timeout}} || Node <- maps:keys(Left)].
 
-%% A monitor of a process on a node whose way is full suspends, so it is no work for the caller, who has a limit.
+%% Setting up a monitor suspends the process if the connection to that node is full, so the caller, who has a time limit, leaves it to another process.
 watch(Caller, ReplyTo, Nodes) ->
     Monitor = monitor(process, Caller),
     Each = [spawn_link(fun() -> watch_one(ReplyTo, Node) end) || Node <- Nodes],

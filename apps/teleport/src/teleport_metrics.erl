@@ -12,7 +12,7 @@ fields() ->
      {refused, "Messages, and broadcasts to a node, that were refused for want of room"},
      {relayed, "Broadcasts that this node has passed on to another node of its site"}].
 
-%% @doc Called by the supervisor. Once: the counters go on when the application starts again.
+%% @doc Called by the supervisor. The counters are made once, so they keep their values when the application is started again.
 -spec new() -> ok.
 new() ->
     case persistent_term:get(?MODULE, none) of

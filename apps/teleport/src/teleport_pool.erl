@@ -108,7 +108,7 @@ send(Pool, To, Key, Message, Wait) ->
                     Connection -> post(Connection, {To, Message}, Wait)
                 end).
 
-%% @doc The process of the connection for this key: when it ends, what has not arrived never does.
+%% @doc The process of the connection for this key. After its end, messages that have not arrived are lost.
 -spec owner(pool(), Key :: term()) -> pid() | gone.
 owner(Pool, Key) ->
     case connection(Pool, Key) of

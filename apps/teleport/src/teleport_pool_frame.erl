@@ -2,7 +2,7 @@
 %% @doc Encodes terms as the messages of a pool's connection, and decodes them. Pure.
 %%
 %% A packet holds one or more messages, each preceded by its length. Decoding copies the binaries in a term, so
-%% large binaries travel beside the term: an atom takes the place of each one, and the receiver replaces it with a
+%% large binaries travel outside the encoded term: an atom takes the place of each one, and the receiver replaces it with a
 %% part of the packet. Binaries are found in tuples, lists and maps that are neither wide nor deep. All others stay
 %% in the term and are copied.
 -module(teleport_pool_frame).

@@ -62,8 +62,8 @@ tick_s() ->
 family(Ip) when tuple_size(Ip) =:= 4 -> inet;
 family(_) -> inet6.
 
-%% @doc The process of an end is told to stop: it goes on with its messages until its connection ends, at most until the
-%% deadline. Returns whether that end is orderly.
+%% @doc For the process of either end after it was told to stop: handles further messages until its connection ends or
+%% the deadline passes. Returns whether the connection ended in order.
 -spec last(fun((Info :: term(), State) -> tuple()), State, teleport_deadline:deadline()) -> boolean().
 last(HandleInfo, State, Deadline) ->
     receive

@@ -25,7 +25,7 @@
 start_link(Connection, Socket, Counters) ->
     {ok, _} = gen_server:start_link(?MODULE, {Connection, Socket, Counters}, [{spawn_opt, [{fullsweep_after, 0}]}]).
 
-%% @doc The queue is closed ({@link teleport_pool:close_queue/1}): the writer writes what is left, shuts down the socket
+%% @doc The queue is closed ({@link teleport_pool:close_queue/1}): the writer writes the rest, shuts down the socket
 %% for writing and ends.
 -spec drain(pid()) -> ok.
 drain(Writer) -> gen_server:cast(Writer, drain).

@@ -167,7 +167,7 @@ kept_as_long_as_told(Config) ->
         _ = beamway_peer:wait_until(fun() -> {error, ended} =:= teleport:open(Handle) end, wait_ms()),
         {error, ended} = opens(Holder, Handle),
         {_, true} = opens(Holder, Long),
-        %% Until anybody says so.
+        %% Until somebody unshares it.
         ok = erpc:call(Node, teleport, unshare, [Long]),
         _ = beamway_peer:wait_until(fun() -> {error, ended} =:= opens(Holder, Long) end, wait_ms()),
         %% Until its time is over.

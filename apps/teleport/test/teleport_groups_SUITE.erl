@@ -213,7 +213,7 @@ node_is_killed(Config) ->
     #{sent := [Second], failed := [{Third, {nodedown, Third}}]} = beamway_peer:await(Asked),
     Second = teleport_nodes:second_node(Config).
 
-%% Nothing waits for it, whether there is room on the way to it or not, unless the sender says so.
+%% No sender waits for it, whether its connection is full or not, unless the sender asks for that.
 a_hung_node(Config) ->
     {Peer, Third} = third(Config),
     Group = proplists:get_value(group, Config),
@@ -238,7 +238,7 @@ a_hung_node(Config) ->
     end),
     ok = beamway_peer:sigcont(Peer).
 
-%% Until there was no room so many times in a row.
+%% Until the connection was full this many times in a row.
 fill(_, _, 0) -> ok;
 fill(Pid, Data, Times) ->
     case erlang:send(Pid, Data, [nosuspend]) of
@@ -255,7 +255,7 @@ node_without_teleport(Config) ->
         Expected = broadcast(Group, one),
         Expected = broadcast(Group, two, #{}),
         [await_got(Member, [one, two]) || Member <- Members],
-        %% It gets teleport, and the same process goes on.
+        %% Teleport is started there while the same process keeps sending.
         {ok, _} = erpc:call(Plain, application, ensure_all_started, [teleport]),
         _ = beamway_peer:wait_until(fun() -> teleport_server:is_at(Plain) end, wait_ms()),
         Both = result(#{sent => lists:sort([Node, Plain])}),

@@ -212,7 +212,7 @@ order_of_a_key(_Config) ->
         ok = await(Checker, shared, 1000)
     end).
 
-%% What was sent by distribution is slow there: large messages of the same process to somebody else are before it.
+%% A message over the distribution is slow there, because it is behind large messages of the same process to another receiver.
 order_at_the_switch(_Config) ->
     {PeerA, NodeB, _} = pair(),
     on(PeerA, fun() ->
@@ -442,7 +442,7 @@ fill(Pool, Checker, Data, N) ->
             end
     end.
 
-%% The distribution gives the peer up: nothing of the pool stays, neither here nor, once it goes on, there.
+%% The distribution gives the peer up: nothing of the pool is left here, nor on the peer once it runs again.
 a_hung_peer_that_is_given_up(_Config) ->
     {PeerA, NodeB, PeerB} = pair(),
     Checker = on(PeerB, fun() -> spawn(?MODULE, check_order, [#{}, []]) end),
@@ -488,7 +488,7 @@ flood(Pool, Sink, Data) ->
     ok = post(Pool, Sink, Data),
     flood(Pool, Sink, Data).
 
-%% Streams of numbers go on while pools end in order, and start again: none is lost, and none overtakes another one.
+%% Streams of numbers keep running while pools end in order and start again: none is lost, and none overtakes another one.
 receiver_stops(_Config) ->
     {PeerA, NodeB, PeerB} = pair(),
     Checker = on(PeerB, fun() -> spawn(?MODULE, check_order, [#{}, []]) end),
@@ -799,7 +799,7 @@ blocked(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}) ->
     {{10, _, _, _}, _} = port(PeerB, on(PeerA, fun() -> node() end)),
     ok.
 
-%% The path of the pool alone goes silent. A call that waits ends, by probes alone and with data under way, and the distribution goes on.
+%% The path of the pool alone goes silent. A waiting call ends, both by probes alone and with data under way, and the distribution is not affected.
 silent_path(_Config) -> on_two_hosts(fun silent/1).
 
 silent(#{spaces := [SpaceA, SpaceB], addresses := [AddressA, AddressB]}) ->

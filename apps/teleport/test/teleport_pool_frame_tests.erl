@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What {@link teleport_pool_frame} encodes comes back, and what no peer sends is no term.
+%% @doc What {@link teleport_pool_frame} encodes is decoded to the same term, and invalid input is refused.
 -module(teleport_pool_frame_tests).
 
 -include_lib("eunit/include/eunit.hrl").

@@ -79,7 +79,7 @@ nothing_is_lost(Config) ->
         [one, two, three] = [receive {told, Message} -> Message after wait_ms() -> error(lost) end || _ <- [1, 2, 3]],
         ok
     end, 3 * wait_ms()) || {From, To} <- [{Ours, OlderNode}, {Older, Node}]],
-    %% A confirmation needs this version on both nodes, and says so.
+    %% A confirmation needs this version on both nodes, and its reason names the lack.
     {unconfirmed, {no_teleport, OlderNode}} = beamway_peer:run(Ours, fun() ->
         {ok, Ref} = teleport:send({?SERVER, OlderNode}, x, #{confirm => true}),
         receive {teleport, Ref, Told} -> Told after wait_ms() -> error(never_told) end
