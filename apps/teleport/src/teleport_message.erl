@@ -12,7 +12,7 @@
 %% How often a sender with a limit looks for room. Nothing ends the wait of a process that the VM has suspended.
 -define(LOOK_MS, 1).
 -define(SERVER, teleport_server).
-%% When a waiter for a confirmation asks how old the server is. Most have their answer by then.
+%% How long a waiter for a confirmation waits before it asks how old the server is. Most have their answer by then.
 -define(AGE_MS, 500).
 
 %% @doc Sends to a process of another node without options: one look, since a message costs little more than that.
@@ -123,26 +123,30 @@ asked(_, Node, Key, Question, OnFull, Deadline) ->
             end
     end.
 
-%% No timeout: the monitors tell every end, and the age whether the question met a server at all. It is lost if the node had none when it came or if its
-%% server ended then, and the monitor, which may come later, is with the next server. A server that is older than the wait has been there for both.
+%% No timeout: the monitors report every end. But if the other node had no server when the question arrived, or its server ended before reading it, the
+%% monitor may arrive later and watch the next server. A server that started before the sender asked cannot have missed the question.
 await(Sender, Ref, Node, Owner, Began) ->
     OfSender = monitor(process, Sender),
     OfServer = monitor(process, {?SERVER, Node}),
     OfOwner = case Owner of gone -> none; _ -> monitor(process, Owner) end,
-    Wait = fun Wait(AgeMs) ->
+    Outcome = fun Outcome(AskInMs) ->
         receive
-            {Ref, age, Age} -> case Age > erlang:monotonic_time(millisecond) - Began of true -> Wait(infinity); false -> {unconfirmed, {no_teleport, Node}} end;
-            {Ref, Outcome} -> Outcome;
+            {Ref, age, AgeMs} ->
+                case erlang:monotonic_time(millisecond) - Began < AgeMs of
+                    true -> Outcome(infinity);
+                    false -> {unconfirmed, {no_teleport, Node}}
+                end;
+            {Ref, Answer} -> Answer;
             {'DOWN', OfServer, process, _, noconnection} -> {unconfirmed, {nodedown, Node}};
             {'DOWN', OfServer, process, _, _} -> {unconfirmed, {no_teleport, Node}};
             {'DOWN', OfOwner, process, _, _} -> {unconfirmed, {nodedown, Node}};
-            {'DOWN', OfSender, process, _, _} -> nobody_waits
-        after AgeMs ->
+            {'DOWN', OfSender, process, _, _} -> exit(normal)
+        after AskInMs ->
             {?SERVER, Node} ! {age, self(), Ref},
-            Wait(infinity)
+            Outcome(infinity)
         end
     end,
-    Sender ! {teleport, Ref, Wait(?AGE_MS)}.
+    Sender ! {teleport, Ref, Outcome(?AGE_MS)}.
 
 %% ---- destinations and options ----
 

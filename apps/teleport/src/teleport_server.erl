@@ -17,6 +17,9 @@
 -type broadcast() :: {broadcast, Scope :: atom(), Group :: term(), Encoded :: binary(), ReplyTo :: none | reference()}.
 %% The answer is `{ReplyTo, Node, ok | no_members | {error, Reason}}'.
 
+%% When it was started (`erlang:monotonic_time(millisecond)'), and the row that goes when a monitor reports.
+-type state() :: #{started := integer(), reference() => {node(), pid()}}.
+
 -define(TABLE, ?MODULE).
 -define(VERSION, 1).
 -define(IS_BROADCAST(Broadcast, ReplyTo), is_atom(element(2, Broadcast)), is_binary(element(4, Broadcast)), is_reference(ReplyTo) orelse ReplyTo =:= none).
@@ -34,13 +37,13 @@ is_at(Node) ->
     end.
 
 %% @private
--spec init([]) -> {ok, #{reference() => {node(), pid()}}}.
+-spec init([]) -> {ok, state()}.
 init([]) ->
-    _ = put(started, erlang:monotonic_time(millisecond)),
+    Started = erlang:monotonic_time(millisecond),
     true = ets:delete_all_objects(?TABLE),
     ok = net_kernel:monitor_nodes(true, [{node_type, all}]),
     lists:foreach(fun hello/1, nodes(connected)),
-    {ok, #{}}.
+    {ok, #{started => Started}}.
 
 hello(Node) -> erlang:send({?MODULE, Node}, {hello, self(), ?VERSION}, [noconnect, nosuspend]).
 
@@ -53,12 +56,12 @@ handle_call(_Request, _From, State) -> {reply, {error, badarg}, State}.
 handle_cast(_Request, State) -> {noreply, State}.
 
 %% @private
--spec handle_info(term(), #{reference() => {node(), pid()}}) -> {noreply, #{reference() => {node(), pid()}}}.
+-spec handle_info(term(), state()) -> {noreply, state()}.
 handle_info({confirm, Waiter, Ref, To}, State) when is_pid(Waiter), is_pid(To) orelse is_atom(To) ->
     ok = told(Waiter, {Ref, case is_there(To) of true -> confirmed; false -> {unconfirmed, noproc} end}),
     {noreply, State};
-handle_info({age, Waiter, Ref}, State) when is_pid(Waiter) ->
-    ok = told(Waiter, {Ref, age, erlang:monotonic_time(millisecond) - get(started)}),
+handle_info({age, Waiter, Ref}, #{started := Started} = State) when is_pid(Waiter) ->
+    ok = told(Waiter, {Ref, age, erlang:monotonic_time(millisecond) - Started}),
     {noreply, State};
 handle_info({broadcast, _, _, _, ReplyTo} = Broadcast, State) when ?IS_BROADCAST(Broadcast, ReplyTo) ->
     ok = delivered(Broadcast),

@@ -7,7 +7,7 @@
          confirmed/1, unconfirmed/1, c_node/1, never_connects/1, connects_once/1, random_numbers/1, destinations/1, other_behaviours/1, bad_input/1, old_functions/1,
          without_the_application/1, new_code/1]).
 %% Run on the nodes.
--export([take/0, sink/0, init/1, handle_event/2, handle_call/2]).
+-export([take/0, init/1, handle_event/2, handle_call/2]).
 -import(teleport_nodes, [on_first/2, wait_ms/0]).
 -import(beamway_compat_nodes, [start_program/3, stop_program/1, expect_line/2]).
 
@@ -261,17 +261,15 @@ unconfirmed(Config) ->
         {error, noproc} = teleport:send(nobody, x, #{confirm => true}),
         {unconfirmed, {no_teleport, PlainNode}} = Told({rex, PlainNode}),
         {unconfirmed, {nodedown, 'nobody@127.0.0.1'}} = Told({rex, 'nobody@127.0.0.1'}),
-        %% The server of the other node is started again at any time. The question may come while there is none, and the monitor of the waiter, which
-        %% large messages hold up, when the next one runs.
-        Sink = spawn(Second, teleport_promises_SUITE, sink, []),
+        %% The server of the other node is killed about when the question arrives. Large messages to a name that nobody has hold up the waiter's monitor, so
+        %% it may arrive when the next server runs.
         [begin
-             Flood = spawn(fun() -> [Sink ! binary:copy(<<"x">>, 20000000) || _ <- lists:seq(1, 5)] end),
+             Flood = spawn(fun() -> [{nobody, Second} ! binary:copy(<<"x">>, 20000000) || _ <- lists:seq(1, 5)] end),
              {ok, Ref} = Ask(Second),
              receive {teleport, Ref, _} -> ok after wait_ms() -> error(never_told) end,
              exit(Flood, kill),
              _ = beamway_peer:wait_until(fun() -> erpc:call(Second, fun() -> is_pid(whereis(teleport_server)) end) end, wait_ms())
-         end || Ask <- [fun killed_while_asked/1, fun killed_before_asked/1, fun killed_before_asked/1, fun killed_before_asked/1]],
-        exit(Sink, kill)
+         end || Ask <- [fun killed_while_asked/1, fun killed_before_asked/1, fun killed_before_asked/1, fun killed_before_asked/1]]
     end),
     ok = beamway_peer:sigstop(Third),
     Run = beamway_peer:async(fun() -> on_first(Config, fun(_) -> {unconfirmed, {nodedown, Node}} = Told({rex, Node}) end) end),
@@ -284,14 +282,11 @@ killed_while_asked(Second) ->
     true = erpc:call(Second, fun() -> exit(whereis(teleport_server), kill) end),
     Asked.
 
-%% A process of the other node kills the server when the sender's own message says so, with the same key and so in the same order.
+%% The killer runs on the other node and acts on a message from the sender, so the kill comes just before the question.
 killed_before_asked(Second) ->
     Killer = erpc:call(Second, fun() -> spawn(fun() -> receive now -> exit(whereis(teleport_server), kill) end end) end),
     ok = teleport:send(Killer, now),
     teleport:send({rex, Second}, x, #{confirm => true}).
-
-%% @private Takes what comes.
-sink() -> receive _ -> sink() end.
 
 %% A program with OTP's own library. It answers {Pid, Term} with {c_node, Term}.
 c_node(Config) ->
