@@ -132,7 +132,9 @@ await(Sender, Ref, Node, Owner, Began) ->
     Outcome = fun Outcome(AskInMs) ->
         receive
             {Ref, age, AgeMs} ->
-                case erlang:monotonic_time(millisecond) - Began < AgeMs of
+                WaitedMs = erlang:monotonic_time(millisecond) - Began,
+                %% One per cent is more than rounding and the rates of two clocks, which NTP may change by 0.05 %, make at half a second and more.
+                case AgeMs > WaitedMs + WaitedMs div 100 of
                     true -> Outcome(infinity);
                     false -> {unconfirmed, {no_teleport, Node}}
                 end;
