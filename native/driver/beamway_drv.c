@@ -20,9 +20,10 @@
 #include "rounds.h"
 #include "senders.h"
 
-#define ABI_VERSION 11 /* of the commands below: beamway_port.erl has the same number */
+#define ABI_VERSION 12 /* of the commands below: beamway_port.erl has the same number */
 #define FLUSH_MS 1     /* how long what was sent waits at most for the flusher */
 #define CHECK_MS 1000  /* how often idle memory is looked for, and the patience of a last flush */
+#define SESSION_MS 200 /* how late a peer hears, at most, how far this side has read */
 
 /* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text, or
  * REPLY_LATER. */
@@ -35,11 +36,18 @@ enum {
     COMMAND_RECEIVE,      /* -> 1 if there will never be more, bytes_in:64 */
     COMMAND_PACKETS,      /* what was read of the connection before -> ; frames are packets */
     COMMAND_LOOK,         /* -> 1 to look again, 0 to wait for `look` */
-    COMMAND_FLUSH /* -> ; the caller gets `flush` when it shall do so again, and the messages of
-                     senders.h */
+    COMMAND_FLUSH, /* -> ; the caller gets `flush` when it shall do so again, and the messages of
+                      senders.h */
+    COMMAND_SESSION = 15, /* limit:64 -> ; after PACKETS: the link outlives its connections. The
+                             flusher gets {lost, Reason} when one is gone, and `silent` and `flows`
+                             when the peer's kernel answers no more, and again */
+    COMMAND_DETACH,       /* epoch:64 -> bytes_in:64 ; the connection is given up, if there is one: the
+                             next one has that number, which is higher than any before */
+    COMMAND_ATTACH        /* socket:32, bytes that the peer has read:64, what was read of the
+                             connection before -> ; the next connection */
 };
 
-#define STATS_COUNT 14
+#define STATS_COUNT 16
 
 typedef struct {
     bw_pump_t pump;
@@ -52,6 +60,12 @@ typedef struct {
     bool check_is_due;      /* at check_at_ms: for idle memory */
     unsigned long flush_ms;
     int64_t check_at_ms;
+    bool session_is_due; /* at session_at_ms: to tell the peer how far this side is */
+    int64_t session_at_ms;
+    uint64_t out_at_session; /* bytes that had gone out */
+    uint64_t epoch;          /* the number of the connection */
+    uint64_t losses;         /* of connections */
+    bool is_silent;          /* the flusher has been told */
     ErlDrvTermData poller; /* gets the atom `look` when it shall look at the ring */
     senders_t senders;     /* and the flusher, which also gets the atom `flush` */
     bool is_flush_asked;   /* and the flusher has not come yet */
@@ -61,13 +75,37 @@ typedef struct {
     uint64_t queued_before; /* bytes when the wait of is_closing was set */
 } bw_port_t;
 
-/* What is to be flushed is always due before what is to be checked. */
+static unsigned long ms_until(int64_t at_ms)
+{
+    int64_t now = bw_now_ms();
+
+    return at_ms > now ? (unsigned long)(at_ms - now) : 0;
+}
+
+static bool is_session_first(const bw_port_t *self)
+{
+    return self->session_is_due &&
+           (!self->check_is_due || self->session_at_ms < self->check_at_ms);
+}
+
+/* What is to be flushed is always due before anything else. */
+static void set_timer(bw_port_t *self)
+{
+    if (self->timer_is_to_flush || self->is_cut || self->is_closing)
+        return;
+    if (is_session_first(self))
+        driver_set_timer(self->pump.port, ms_until(self->session_at_ms));
+    else if (self->check_is_due)
+        driver_set_timer(self->pump.port, ms_until(self->check_at_ms));
+    else
+        driver_cancel_timer(self->pump.port);
+}
+
 static void set_check(bw_port_t *self, unsigned long ms)
 {
     self->check_is_due = true;
     self->check_at_ms = bw_now_ms() + (int64_t)ms;
-    if (!self->timer_is_to_flush && !self->is_cut)
-        driver_set_timer(self->pump.port, ms);
+    set_timer(self);
 }
 
 static void set_flush(bw_port_t *self, unsigned long ms)
@@ -79,13 +117,6 @@ static void set_flush(bw_port_t *self, unsigned long ms)
     driver_set_timer(self->pump.port, ms);
 }
 
-static unsigned long ms_until(int64_t at_ms)
-{
-    int64_t now = bw_now_ms();
-
-    return at_ms > now ? (unsigned long)(at_ms - now) : 0;
-}
-
 /* Everything has been flushed. If rounds follow each other closely the timer stays, because the
  * next round would set it again. */
 static void cancel_flush(bw_port_t *self)
@@ -94,10 +125,20 @@ static void cancel_flush(bw_port_t *self)
         self->is_cut || self->is_closing)
         return;
     self->timer_is_to_flush = false;
-    if (self->check_is_due)
-        driver_set_timer(self->pump.port, ms_until(self->check_at_ms));
-    else
-        driver_cancel_timer(self->pump.port);
+    set_timer(self);
+}
+
+/* Something has gone out, or has come that the peer has yet to hear of. */
+static void check_session(bw_port_t *self)
+{
+    const bw_session_t *session = &self->pump.session;
+
+    if (!session->is_on || self->session_is_due || !pump_is_attached(&self->pump) ||
+        (session->out == self->out_at_session && pump_untold(&self->pump) == 0))
+        return;
+    self->session_is_due = true;
+    self->session_at_ms = bw_now_ms() + SESSION_MS;
+    set_timer(self);
 }
 
 /* Idle memory is looked for once a second while there is output, if the link can have any. */
@@ -134,15 +175,60 @@ static const char *reason_of_link(bw_port_t *self)
     return "connection_closed";
 }
 
+/* Closes the link of a connection. */
+static void detach(bw_port_t *self)
+{
+    bw_link_t *link = self->pump.link;
+
+    if (!pump_is_attached(&self->pump))
+        return;
+    pump_detach(&self->pump);
+    close_link(self->pump.port, link, self->active);
+    pump_stop_polling(&self->pump);
+    self->is_cut = self->is_silent = self->session_is_due = false;
+    set_timer(self);
+}
+
+static void tell_flusher(bw_port_t *self, const char *what, const char *reason)
+{
+    ErlDrvTermData message[] = {ERL_DRV_ATOM,
+                                driver_mk_atom((char *)(uintptr_t)what),
+                                ERL_DRV_ATOM,
+                                driver_mk_atom((char *)(uintptr_t)(reason ? reason : "")),
+                                ERL_DRV_TUPLE,
+                                2};
+
+    (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->senders.flusher, message,
+                            reason ? 6 : 2);
+}
+
+/* Whether the link goes on without its connection. */
+static bool outlives(const bw_port_t *self)
+{
+    return self->pump.session.is_on && self->active && !self->is_closing &&
+           self->senders.has_flusher && pump_is_attached(&self->pump);
+}
+
+static void lose(bw_port_t *self, const char *reason)
+{
+    self->losses++;
+    detach(self);
+    tell_flusher(self, "lost", reason);
+}
+
 /* The link is of no use any more. The port's owner is linked to the port and ends with it.
- * drv_stop runs inside: the caller must not touch `self` again. */
+ * drv_stop runs inside: the caller must not touch `self` again, unless the link has lost nothing
+ * but its connection. */
 static void fail(bw_port_t *self)
 {
     const char *reason = self->pump.reason;
 
     if (!reason)
         reason = reason_of_link(self);
-    driver_failure_atom(self->pump.port, (char *)(reason ? reason : "beamway_link_corrupt"));
+    if (reason && !self->pump.reason && outlives(self))
+        lose(self, reason);
+    else
+        driver_failure_atom(self->pump.port, (char *)(reason ? reason : "beamway_link_corrupt"));
 }
 
 static bool command_step(bw_port_t *self, reply_t *reply)
@@ -162,8 +248,12 @@ static void end_if_over(bw_port_t *self, wake_result_t result)
 {
     if (result == WAKE_FAILED)
         fail(self);
+    else if (result == WAKE_FINISHED && outlives(self))
+        lose(self, "connection_closed");
     else if (result == WAKE_FINISHED)
         driver_failure_atom(self->pump.port, "connection_closed");
+    else
+        check_session(self);
 }
 
 static ErlDrvEvent event_of(bw_port_t *self)
@@ -208,6 +298,66 @@ static bool command_packets(bw_port_t *self, const char *data, size_t len, reply
     return true;
 }
 
+static bool command_session(bw_port_t *self, uint64_t limit)
+{
+    if (!self->pump.is_packets || self->active)
+        return false;
+    pump_begin_session(&self->pump, limit);
+    return true;
+}
+
+/* An older connection than the last one has lost already. */
+static bool command_detach(bw_port_t *self, uint64_t epoch, reply_t *reply)
+{
+    if (!self->pump.session.is_on || !self->active)
+        return false;
+    if (epoch <= self->epoch) {
+        reply_reason(reply, "a later connection has been made");
+        return true;
+    }
+    self->epoch = epoch;
+    detach(self);
+    reply_number(reply, self->pump.bytes_read, 8);
+    return true;
+}
+
+static bw_status_t connect_again(bw_port_t *self, const char *data, size_t len, bw_error_t *error_p)
+{
+    bw_order_t order = {.at = (const uint8_t *)data, .at_len = 4};
+    bw_status_t status;
+    bw_link_t *link;
+
+    order.ring_bytes = self->pump.ring_bytes;
+    status = self->establish.carrier->connect(&order, &link, error_p);
+    if (status != BW_OK)
+        return status;
+    status = link->ops->put_back(link, data + 12, len - 12, error_p);
+    if (status == BW_OK && !pump_attach(&self->pump, link, bw_number(data + 4, 8)))
+        status = bw_fail(error_p, BW_REFUSED, "the peer says that it has read what it cannot have", 0);
+    if (status != BW_OK)
+        link->ops->close(link, NULL);
+    return status;
+}
+
+/* As fail(): last. */
+static bool command_attach(bw_port_t *self, const char *data, size_t len, reply_t *reply)
+{
+    bw_error_t error = {0};
+    bw_status_t status;
+
+    if (len < 12 || !self->active || pump_is_attached(&self->pump) || !self->pump.link)
+        return false;
+    status = connect_again(self, data, len, &error);
+    reply_status(reply, status, &error);
+    if (status != BW_OK)
+        return true;
+    if (!pump_expose(&self->pump) || !activate(self) || !pump_flush(&self->pump))
+        fail(self);
+    else
+        check_session(self);
+    return true;
+}
+
 /* False: the link is corrupt. */
 static bool flush(bw_port_t *self)
 {
@@ -224,6 +374,7 @@ static void after_drain(bw_port_t *self, bool is_sound)
         return;
     }
     senders_tell(&self->senders);
+    check_session(self);
     end_if_cut(self);
 }
 
@@ -261,6 +412,11 @@ static void command_stats(bw_port_t *self, reply_t *reply)
 
     if (self->pump.link)
         self->pump.link->ops->stats(self->pump.link, &stats);
+    if (self->pump.session.is_on) { /* of all connections */
+        stats.bytes_in = self->pump.bytes_read;
+        stats.bytes_out = self->pump.session.out;
+        stats.ring_bytes = self->pump.ring_bytes;
+    }
     const uint64_t numbers[STATS_COUNT] = {
         stats.bytes_in,       stats.bytes_out,
         self->pump.frames_in, self->pump.frames_out,
@@ -269,6 +425,7 @@ static void command_stats(bw_port_t *self, reply_t *reply)
         stats.fill_in,        stats.fill_out,
         self->pump.wakeups,   pump_queued(&self->pump),
         self->pump.busy,      self->pump.scheduler.counts.held,
+        self->losses,         self->pump.session.out - self->pump.session.from,
     };
     for (int i = 0; i < STATS_COUNT; i++)
         reply_number(reply, numbers[i], 8);
@@ -322,8 +479,15 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
             return true;
         }
         check_later(self);
+        check_session(self);
         end_if_cut(self);
         return true;
+    case COMMAND_SESSION:
+        return len == 8 && command_session(self, bw_number(data, 8));
+    case COMMAND_DETACH:
+        return len == 8 && command_detach(self, bw_number(data, 8), reply);
+    case COMMAND_ATTACH:
+        return command_attach(self, data, len, reply);
     case COMMAND_STATS:
         command_stats(self, reply);
         return true;
@@ -378,10 +542,11 @@ static void drv_stop(ErlDrvData data)
     bw_port_t *self = (bw_port_t *)data;
 
     driver_cancel_timer(self->pump.port);
+    pump_say_end(&self->pump);
     pump_reset(&self->pump);
     pump_drop(&self->pump);
     establish_close(&self->establish);
-    if (self->pump.link)
+    if (pump_is_attached(&self->pump))
         close_link(self->pump.port, self->pump.link, self->active || self->establish.is_selected);
     pump_stop_polling(&self->pump);
     driver_free(self);
@@ -435,6 +600,7 @@ static void drv_outputv(ErlDrvData data, ErlIOVec *ev)
     }
     senders_tell(&self->senders);
     check_later(self);
+    check_session(self);
     end_if_cut(self);
 }
 
@@ -513,6 +679,8 @@ static void drv_flush(ErlDrvData data)
     bw_port_t *self = (bw_port_t *)data;
 
     pump_finish(&self->pump);
+    if (!pump_is_attached(&self->pump)) /* nobody takes it */
+        pump_drop(&self->pump);
     close_later(self);
 }
 
@@ -533,9 +701,29 @@ static void flush_timeout(bw_port_t *self)
         fail(self);
         return;
     }
-    if (self->check_is_due && !self->is_cut)
-        driver_set_timer(self->pump.port, ms_until(self->check_at_ms));
+    set_timer(self);
     end_if_cut(self);
+}
+
+/* False: the link is of no use any more. */
+static bool session_timeout(bw_port_t *self)
+{
+    const bw_carrier_t *ops = self->pump.link->ops;
+    bw_link_stats_t stats;
+    bool is_silent;
+
+    self->session_is_due = false;
+    if (pump_untold(&self->pump) > 0 && !pump_acknowledge(&self->pump))
+        return false;
+    ops->stats(self->pump.link, &stats);
+    is_silent = ops->is_silent && ops->is_silent(self->pump.link);
+    if (is_silent != self->is_silent)
+        tell_flusher(self, is_silent ? "silent" : "flows", NULL);
+    self->is_silent = is_silent;
+    if (stats.unreleased == 0 && !is_silent)
+        self->out_at_session = self->pump.session.out;
+    check_session(self);
+    return true;
 }
 
 /* Gives the memory back, piece by piece, if there was no output since the check was set. */
@@ -564,14 +752,20 @@ static void drv_timeout(ErlDrvData data)
         end_if_over(self, pump_ready(&self->pump, false));
         return;
     }
-    if (is_to_flush)
-        self->timer_is_to_flush = false;
-    else
+    self->timer_is_to_flush = false;
+    if (is_session_first(self) && (!is_to_flush || ms_until(self->session_at_ms) == 0)) {
+        if (!session_timeout(self)) {
+            fail(self);
+            return;
+        }
+    } else if (!is_to_flush) {
         self->check_is_due = false;
+        check_timeout(self);
+    }
     if (is_to_flush)
         flush_timeout(self);
     else
-        check_timeout(self);
+        set_timer(self);
 }
 
 static void drv_ready_async(ErlDrvData data, ErlDrvThreadData done)
@@ -579,6 +773,10 @@ static void drv_ready_async(ErlDrvData data, ErlDrvThreadData done)
     bw_port_t *self = (bw_port_t *)data;
     job_t *job = (job_t *)done;
 
+    if (job->kind == ASYNC_CLOSING) {
+        driver_free(job);
+        return;
+    }
     establish_done(&self->establish, job);
     job_end(self->pump.port, job);
 }

@@ -1,19 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 #include "closing.h"
+#include "job.h"
 
 #include <time.h>
 #include <unistd.h>
 
-/* The async thread may have other jobs first, which the peer's time does not wait for. */
-typedef struct {
-    bw_leftover_t left;
-    struct timespec closed;
-} later_t;
-
 static void free_later(void *data)
 {
-    later_t *later = data;
+    closing_t *later = data;
     struct timespec now;
     int64_t waited_ms;
 
@@ -21,13 +16,12 @@ static void free_later(void *data)
     waited_ms = (now.tv_sec - later->closed.tv_sec) * 1000;
     waited_ms += (now.tv_nsec - later->closed.tv_nsec) / 1000000;
     bw_leftover_free_late(&later->left, waited_ms);
-    driver_free(later);
 }
 
 void close_link(ErlDrvPort port, bw_link_t *link, bool is_selected)
 {
     bw_leftover_t left;
-    later_t *later;
+    closing_t *later;
 
     link->ops->close(link, &left);
     if (is_selected)
@@ -39,8 +33,11 @@ void close_link(ErlDrvPort port, bw_link_t *link, bool is_selected)
         bw_leftover_free(&left);
         return;
     }
+    later->kind = ASYNC_CLOSING;
     later->left = left;
     (void)clock_gettime(CLOCK_MONOTONIC, &later->closed);
-    if (driver_async(port, NULL, free_later, later, NULL) < 0)
+    if (driver_async(port, NULL, free_later, later, driver_free) < 0) {
         free_later(later);
+        driver_free(later);
+    }
 }

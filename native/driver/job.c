@@ -25,6 +25,7 @@ job_t *job_new(ErlDrvPort port, void (*run)(job_t *job), const char *path, size_
 
     if (!job)
         return NULL;
+    job->kind = ASYNC_JOB;
     job->run = run;
     job->caller = driver_caller(port);
     job->reply.len = 0;

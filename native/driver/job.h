@@ -16,7 +16,11 @@
 
 typedef struct job job_t;
 
+/* What the async thread works for: the first member of all that it is given. */
+typedef enum { ASYNC_JOB, ASYNC_CLOSING /* closing.c */ } async_kind_t;
+
 struct job {
+    async_kind_t kind;
     void (*run)(job_t *job);
     ErlDrvTermData caller;
     reply_t reply;

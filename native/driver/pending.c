@@ -45,6 +45,14 @@ bw_pending_t *bw_pending_keep(const ErlIOVec *ev, uint64_t size)
     return frame;
 }
 
+bw_pending_t *bw_pending_part(ErlDrvBinary *binary, size_t offset, size_t len)
+{
+    SysIOVec iov = {.iov_base = binary->orig_bytes + offset, .iov_len = len};
+    ErlIOVec ev = {.vsize = 1, .size = len, .iov = &iov, .binv = &binary};
+
+    return bw_pending_keep(&ev, len);
+}
+
 void bw_pending_free(bw_pending_t *frame)
 {
     for (int i = 0; i < frame->count; i++)
@@ -72,6 +80,31 @@ void bw_pending_prepend(bw_pending_list_t *list, bw_pending_t *frame)
     list->bulk += frame->is_bulk;
 }
 
+static bool is_begun(const bw_pending_t *frame)
+{
+    return frame->at > 0 || frame->offset > 0;
+}
+
+void bw_pending_insert(bw_pending_list_t *list, bw_pending_t *frame)
+{
+    bw_pending_t *before = NULL, *next = list->first;
+
+    while (next && (next->is_rest || is_begun(next))) {
+        before = next;
+        next = next->next;
+    }
+    if (!before) {
+        bw_pending_prepend(list, frame);
+    } else if (!next) {
+        bw_pending_append(list, frame);
+    } else {
+        before->next = frame;
+        frame->next = next;
+        list->bytes += frame->size;
+        list->bulk += frame->is_bulk;
+    }
+}
+
 int bw_pending_gather(const bw_pending_list_t *list, struct iovec *vector, int count, uint64_t most)
 {
     int gathered = 0;
@@ -94,7 +127,16 @@ int bw_pending_gather(const bw_pending_list_t *list, struct iovec *vector, int c
     return gathered;
 }
 
-void bw_pending_advance(bw_pending_list_t *list, uint64_t bytes)
+static bw_pending_t *take_first(bw_pending_list_t *list)
+{
+    bw_pending_t *frame = list->first;
+
+    list->first = frame->next;
+    list->bulk -= frame->is_bulk;
+    return frame;
+}
+
+void bw_pending_advance(bw_pending_list_t *list, uint64_t bytes, bw_pending_list_t *out)
 {
     list->bytes -= bytes;
     while (list->first) {
@@ -109,8 +151,54 @@ void bw_pending_advance(bw_pending_list_t *list, uint64_t bytes)
             }
             bytes -= left;
         }
-        list->first = frame->next;
-        list->bulk -= frame->is_bulk;
+        frame = take_first(list);
+        if (out)
+            bw_pending_append(out, frame);
+        else
+            bw_pending_free(frame);
+    }
+}
+
+uint64_t bw_pending_drop(bw_pending_list_t *out, uint64_t bytes)
+{
+    uint64_t dropped = 0;
+
+    while (out->first && out->first->size <= bytes - dropped) {
+        bw_pending_t *frame = take_first(out);
+
+        dropped += frame->size;
+        out->bytes -= frame->size;
         bw_pending_free(frame);
     }
+    return dropped;
+}
+
+static void begin_again(bw_pending_t *frame)
+{
+    frame->at = 0;
+    frame->offset = 0;
+}
+
+void bw_pending_rewind(bw_pending_list_t *list, bw_pending_list_t *out, uint64_t bytes)
+{
+    if (list->first) {
+        const bw_pending_t *rest = list->first->next;
+
+        begin_again(list->first);
+        list->bytes = list->first->size;
+        for (; rest; rest = rest->next)
+            list->bytes += rest->size;
+    }
+    if (out->first) {
+        out->last->next = list->first;
+        if (!list->first)
+            list->last = out->last;
+        for (bw_pending_t *frame = out->first; frame != list->first; frame = frame->next)
+            begin_again(frame);
+        list->first = out->first;
+        list->bytes += out->bytes;
+        list->bulk += out->bulk;
+        *out = (bw_pending_list_t){0};
+    }
+    bw_pending_advance(list, bytes, out);
 }

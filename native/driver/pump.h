@@ -11,6 +11,7 @@
 #include "../link/spin.h"
 #include "join.h"
 #include "pending.h"
+#include "session.h"
 
 /*
  * Moves frames between the VM and a link, both ways. All calls are made under the port lock.
@@ -30,6 +31,7 @@ typedef struct {
 
     bw_scheduler_t scheduler;    /* frames that wait for room */
     bw_pending_list_t under_way; /* those that go next; a part of the first may be out */
+    bw_session_t session;        /* of packets, if both sides have it */
     uint64_t first_bytes;        /* of first fragments in the scheduler */
     uint64_t window;             /* bytes in the ring at which fragments wait above it, at least */
     uint64_t unpassed_bytes;     /* of fragments since another frame passed some */
@@ -101,6 +103,32 @@ void pump_be_packets(bw_pump_t *pump);
 
 /* False: as of pump_send. */
 bool pump_flush(bw_pump_t *pump);
+
+/* ---- a link that outlives its connections (session.h); its frames are packets ---- */
+
+/* From now on, before the first frame. At most `limit` bytes are kept. */
+void pump_begin_session(bw_pump_t *pump, uint64_t limit);
+
+/* Bytes that the peer has yet to hear of. */
+static inline uint64_t pump_untold(const bw_pump_t *pump)
+{
+    return pump->session.is_on ? pump->bytes_read - pump->session.told : 0;
+}
+
+/* Tells the peer how far this side has read. False: as of pump_send. */
+bool pump_acknowledge(bw_pump_t *pump);
+
+/* Tells the peer that this side ends the link, if that goes at once. */
+void pump_say_end(bw_pump_t *pump);
+
+/* The connection is gone; its link is closed. Frames wait from now on, for the next one. */
+void pump_detach(bw_pump_t *pump);
+
+/* Whether there is a connection. */
+bool pump_is_attached(const bw_pump_t *pump);
+
+/* The next connection; the peer has read so far. False: it cannot have; `link` is the caller's. */
+bool pump_attach(bw_pump_t *pump, bw_link_t *link, uint64_t position);
 
 /* Bytes that wait for room. */
 uint64_t pump_queued(const bw_pump_t *pump);

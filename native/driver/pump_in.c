@@ -23,6 +23,8 @@
 static bw_frame_state_t parse(const bw_pump_t *pump, const uint8_t *at, size_t avail,
                               bw_frame_t *frame_p)
 {
+    if (pump->session.is_on)
+        return bw_session_parse(at, avail, frame_p);
     return pump->is_packets ? bw_packet_parse(at, avail, frame_p)
                             : bw_frame_parse(at, avail, frame_p);
 }
@@ -235,6 +237,30 @@ static bool begins_run(const bw_frame_t *frame, size_t avail)
     return frame->len <= RUN_FRAME_BYTES && avail >= frame->size;
 }
 
+/* A word of the peer, whose payload is `at`. False: the link ends. */
+static bool hear(bw_pump_t *pump, bw_frame_kind_t kind, const uint8_t *at)
+{
+    pump->session.told += BW_WORD_BYTES;
+    if (kind == BW_FRAME_END)
+        pump->reason = "connection_closed";
+    else if (!bw_session_acknowledged(&pump->session, bw_number(at, 8)))
+        pump->reason = "beamway_session_corrupt";
+    return !pump->reason;
+}
+
+static bool give_next(bw_pump_t *pump, ErlDrvBinary *run, size_t used, const bw_frame_t *frame)
+{
+    switch (frame->kind) {
+    case BW_FRAME_DATA:
+        return give_small(pump, run, used + frame->head, frame->len);
+    case BW_FRAME_ACK:
+    case BW_FRAME_END:
+        return hear(pump, frame->kind, (const uint8_t *)run->orig_bytes + used + frame->head);
+    default:
+        return true;
+    }
+}
+
 /* Copies the first bytes of the span, and gives the VM the whole frames in the copy. *used_p: their
  * bytes. */
 static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, budget_t *budget,
@@ -252,8 +278,7 @@ static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, 
     memcpy(run->orig_bytes, at, len);
     while (is_read && budget->frames > 0 &&
            parse(pump, copy + used, len - used, &frame) == BW_FRAME_WHOLE) {
-        if (frame.kind == BW_FRAME_DATA)
-            is_read = give_small(pump, run, used + frame.head, frame.len);
+        is_read = give_next(pump, run, used, &frame);
         used += frame.size;
         pump->frames_in++;
         budget->frames--;

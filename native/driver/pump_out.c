@@ -86,6 +86,37 @@ static bool put_token(bw_pump_t *pump)
 
 /* ---- to the link ---- */
 
+/* The same of what stands in the session's chunk. */
+static bw_status_t flush_staged(bw_pump_t *pump)
+{
+    bw_session_t *session = &pump->session;
+    struct iovec staged;
+    bw_status_t status = BW_OK;
+    bw_pending_t *rest;
+    size_t taken = 0;
+
+    pump->is_unflushed = false;
+    pump->unflushed_bytes = 0;
+    if (session->staged == session->end)
+        return BW_OK;
+    staged = (struct iovec){.iov_base = session->chunk->orig_bytes + session->staged,
+                            .iov_len = session->end - session->staged};
+    if (!pump->under_way.first && !bw_session_is_full(session))
+        status = pump->link->ops->write(pump->link, &staged, 1, &taken);
+    if (status != BW_OK && status != BW_AGAIN)
+        return status;
+    if (!bw_session_sent(session, taken))
+        return BW_LIMIT;
+    if (taken == staged.iov_len)
+        return BW_OK;
+    rest = bw_session_rest(session);
+    if (!rest)
+        return BW_LIMIT;
+    rest->is_rest = taken > 0;
+    bw_pending_prepend(&pump->under_way, rest);
+    return BW_OK;
+}
+
 /* What stands in the ring goes out; what the system does not take waits in front of all else. */
 static bw_status_t flush(bw_pump_t *pump)
 {
@@ -96,6 +127,8 @@ static bw_status_t flush(bw_pump_t *pump)
 
     if (!pump->is_unflushed)
         return BW_OK;
+    if (pump->session.is_on)
+        return flush_staged(pump);
     pump->is_unflushed = false;
     pump->unflushed_bytes = 0;
     pump->link->ops->flush(pump->link, &rest);
@@ -116,24 +149,51 @@ static void commit(bw_pump_t *pump, uint64_t bytes)
     pump_committed(pump, bytes);
 }
 
+static void copy(uint8_t *to, const SysIOVec *iov, int count)
+{
+    for (int i = 0; i < count; i++) {
+        memcpy(to, iov[i].iov_base, iov[i].iov_len);
+        to += iov[i].iov_len;
+    }
+}
+
+/* As stage: into the session's chunk. */
+static bw_status_t stage_in_chunk(bw_pump_t *pump, const SysIOVec *iov, int count, size_t size)
+{
+    bw_session_t *session = &pump->session;
+    uint8_t *to = bw_session_gap(session, size);
+    bw_status_t status = BW_OK;
+
+    if (!to && session->staged < session->end) {
+        status = flush(pump);
+        if (status != BW_OK || pump->under_way.first)
+            return status == BW_OK ? BW_AGAIN : status;
+        to = bw_session_gap(session, size);
+    }
+    if (!to)
+        return BW_LIMIT;
+    copy(to, iov, count);
+    session->end += size;
+    pump->is_unflushed = true;
+    pump->unflushed_bytes += size;
+    return BW_OK;
+}
+
 /* Copies a whole frame into the ring. AGAIN: it is large, or there is no room. */
 static bw_status_t stage(bw_pump_t *pump, const SysIOVec *iov, int count, uint64_t size)
 {
     bw_link_t *link = pump->link;
     bw_status_t status;
     bw_span_t span;
-    uint8_t *to;
 
     if (size >= (link->ops->write ? DIRECT_BYTES : PUBLISH_BYTES))
         return BW_AGAIN;
+    if (pump->session.is_on)
+        return stage_in_chunk(pump, iov, count, size);
     status = link->ops->reserve(link, size, &span);
     if (status != BW_OK || span.len < size)
         return status == BW_OK ? BW_AGAIN : status;
-    to = span.base;
-    for (int i = 0; i < count; i++) {
-        memcpy(to, iov[i].iov_base, iov[i].iov_len);
-        to += iov[i].iov_len;
-    }
+    copy(span.base, iov, count);
     commit(pump, size);
     return BW_OK;
 }
@@ -153,10 +213,29 @@ static bw_status_t copy_under_way(bw_pump_t *pump, uint64_t *moved_p)
         memcpy(span.base + copied, vector[i].iov_base, vector[i].iov_len);
         copied += vector[i].iov_len;
     }
-    bw_pending_advance(&pump->under_way, copied);
+    bw_pending_advance(&pump->under_way, copied, NULL);
     commit(pump, copied);
     *moved_p = copied;
     return copied >= DIRECT_BYTES ? flush(pump) : BW_OK;
+}
+
+/* Nothing goes past a connection that is cut: it waits for the next one. */
+static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
+{
+    bw_session_t *session = &pump->session;
+    struct iovec vector[BATCH_VECTORS];
+    size_t taken = 0;
+    bw_status_t status;
+    int count;
+
+    if (bw_session_is_full(session))
+        return BW_AGAIN;
+    count = bw_pending_gather(&pump->under_way, vector, BATCH_VECTORS, BUDGET_BYTES);
+    status = pump->link->ops->write(pump->link, vector, count, &taken);
+    bw_pending_advance(&pump->under_way, taken, &session->kept);
+    session->out += taken;
+    *moved_p = taken;
+    return status == BW_OK && taken == 0 ? BW_AGAIN : status;
 }
 
 /* What is large, and whatever waits for a socket, goes from where it stands. Where that cannot be,
@@ -169,13 +248,15 @@ static bw_status_t move_under_way(bw_pump_t *pump, uint64_t *moved_p)
     size_t taken;
     int count;
 
+    if (pump->session.is_on)
+        return send_under_way(pump, moved_p);
     if (!link->ops->write || (!is_socket(pump) && pump->under_way.bytes < DIRECT_BYTES))
         return copy_under_way(pump, moved_p);
     count = bw_pending_gather(&pump->under_way, vector, BATCH_VECTORS, BUDGET_BYTES);
     status = link->ops->write(link, vector, count, &taken);
     if (status == BW_OK && taken == 0)
         return copy_under_way(pump, moved_p);
-    bw_pending_advance(&pump->under_way, taken);
+    bw_pending_advance(&pump->under_way, taken, NULL);
     *moved_p = taken;
     return status;
 }
@@ -300,6 +381,8 @@ static bw_status_t drain(bw_pump_t *pump)
             return BW_OK;
         if (budget == 0)
             break;
+        if (bw_session_is_full(&pump->session)) /* room comes with the peer's word */
+            return BW_OK;
         status = pump->link->ops->arm_write(pump->link, room_to_await(pump));
         if (status != BW_AGAIN)
             return status;
@@ -445,6 +528,54 @@ bool pump_tick(bw_pump_t *pump)
     return pump_flush(pump) && status != BW_CORRUPT;
 }
 
+/* ---- a link that outlives its connections ---- */
+
+void pump_begin_session(bw_pump_t *pump, uint64_t limit)
+{
+    pump->session.is_on = true;
+    pump->session.limit = limit;
+}
+
+/* Behind what is staged or under way, before all that waits. */
+static bw_status_t say(bw_pump_t *pump, bw_frame_kind_t kind)
+{
+    uint8_t word[BW_WORD_BYTES];
+    SysIOVec iov = {.iov_base = (char *)word, .iov_len = sizeof word};
+    ErlIOVec ev = {.vsize = 1, .size = sizeof word, .iov = &iov};
+    bw_status_t status = flush(pump);
+    bw_pending_t *frame;
+
+    bw_word_put(word, kind, pump->bytes_read);
+    if (status != BW_OK)
+        return status;
+    if (!is_waiting(pump)) {
+        status = stage(pump, &iov, 1, sizeof word);
+        if (status == BW_OK)
+            status = flush(pump);
+        if (status != BW_AGAIN)
+            return status;
+    }
+    frame = bw_pending_keep(&ev, sizeof word);
+    if (!frame)
+        return BW_LIMIT;
+    bw_pending_insert(&pump->under_way, frame);
+    return drain(pump);
+}
+
+bool pump_acknowledge(bw_pump_t *pump)
+{
+    bw_status_t status = say(pump, BW_FRAME_ACK);
+
+    pump->session.told = pump->bytes_read;
+    return settle(pump, status);
+}
+
+void pump_say_end(bw_pump_t *pump)
+{
+    if (pump->session.is_on && pump_is_attached(pump) && pump_flush(pump) && !is_waiting(pump))
+        (void)say(pump, BW_FRAME_END);
+}
+
 /* ---- a peer that takes nothing ---- */
 
 bool pump_begins_watch(bw_pump_t *pump)
@@ -520,7 +651,8 @@ void pump_drop(bw_pump_t *pump)
 {
     bw_scheduled_t *next;
 
-    bw_pending_advance(&pump->under_way, pump->under_way.bytes);
+    bw_pending_advance(&pump->under_way, pump->under_way.bytes, NULL);
+    bw_session_free(&pump->session);
     while ((next = bw_scheduler_take(&pump->scheduler)))
         bw_pending_free(next->user);
     bw_scheduler_end(&pump->scheduler);

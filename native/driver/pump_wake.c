@@ -81,6 +81,137 @@ void pump_stop_polling(bw_pump_t *pump)
     if (pump->socket != 0)
         driver_select(pump->port, socket_of(pump), ERL_DRV_READ | ERL_DRV_WRITE | ERL_DRV_USE, 0);
     pump->socket = 0;
+    pump->polls_input = pump->polls_room = false;
+}
+
+/* ---- a link that outlives its connections ---- */
+
+/* Between two connections: nothing comes, and nothing goes. */
+
+static bw_status_t no_room(bw_link_t *link, size_t want, bw_span_t *span_p)
+{
+    (void)link, (void)want, (void)span_p;
+    return BW_AGAIN;
+}
+
+static bw_status_t takes_nothing(bw_link_t *link, const struct iovec *iov, int count,
+                                 size_t *taken_p)
+{
+    (void)link, (void)iov, (void)count;
+    *taken_p = 0;
+    return BW_AGAIN;
+}
+
+static bw_status_t nothing_to_read(bw_link_t *link, bw_span_t *span_p)
+{
+    (void)link, (void)span_p;
+    return BW_AGAIN;
+}
+
+static bw_status_t reads_nothing(bw_link_t *link, uint8_t *to, size_t most, size_t *got_p)
+{
+    (void)link, (void)to, (void)most;
+    *got_p = 0;
+    return BW_AGAIN;
+}
+
+static bw_status_t armed_read(bw_link_t *link)
+{
+    (void)link;
+    return BW_OK;
+}
+
+static bw_status_t armed_write(bw_link_t *link, size_t room)
+{
+    (void)link, (void)room;
+    return BW_OK;
+}
+
+static void does_nothing(bw_link_t *link)
+{
+    (void)link;
+}
+
+static bool never(const bw_link_t *link)
+{
+    (void)link;
+    return false;
+}
+
+static bool never_yet(bw_link_t *link)
+{
+    (void)link;
+    return false;
+}
+
+static void is_never_ready(bw_link_t *link, bool has_room)
+{
+    (void)link, (void)has_room;
+}
+
+static void no_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
+{
+    (void)link;
+    *stats_p = (bw_link_stats_t){0};
+}
+
+static const char *no_reason(bw_link_t *link)
+{
+    (void)link;
+    return NULL;
+}
+
+static const bw_carrier_t between_ops = {.kind = "none",
+                                         .caps = BW_CAP_KERNEL_BUFFERS,
+                                         .reserve = no_room,
+                                         .write = takes_nothing,
+                                         .peek = nothing_to_read,
+                                         .read = reads_nothing,
+                                         .arm_read = armed_read,
+                                         .arm_write = armed_write,
+                                         .is_blocked = never,
+                                         .is_ready = is_never_ready,
+                                         .clear_event = does_nothing,
+                                         .wake_self = does_nothing,
+                                         .trim = never_yet,
+                                         .has_spare = never,
+                                         .stats = no_stats,
+                                         .is_finished = never_yet,
+                                         .reason = no_reason};
+
+static bw_link_t between = {.ops = &between_ops};
+
+bool pump_is_attached(const bw_pump_t *pump)
+{
+    return pump->link && pump->link != &between;
+}
+
+void pump_detach(bw_pump_t *pump)
+{
+    pump->link = &between;
+    pump->spinning = false;
+    pump->input_drained = true;
+}
+
+bool pump_attach(bw_pump_t *pump, bw_link_t *link, uint64_t position)
+{
+    /* What is staged waits behind what goes out again. */
+    if (!pump_flush(pump) || !bw_session_resume(&pump->session, &pump->under_way, position))
+        return false;
+    pump->link = link;
+    link->ops->defer(link);
+    /* The peer has been told over this connection. */
+    pump->session.told = pump->bytes_read;
+    return true;
+}
+
+/* After whatever has read. */
+static wake_result_t acknowledge(bw_pump_t *pump, wake_result_t result)
+{
+    return result != WAKE_FAILED && pump_untold(pump) >= BW_SESSION_ACK_BYTES &&
+                   !pump_acknowledge(pump)
+               ? WAKE_FAILED
+               : result;
 }
 
 /* ---- rounds ---- */
@@ -133,7 +264,7 @@ wake_result_t pump_wake(bw_pump_t *pump)
     wake_result_t result;
 
     pump->wakeups++;
-    result = drain_and_arm(pump, true);
+    result = acknowledge(pump, drain_and_arm(pump, true));
     pump_poll(pump);
     return result;
 }
@@ -145,7 +276,7 @@ wake_result_t pump_ready(bw_pump_t *pump, bool has_room)
     pump->wakeups++;
     pump->link->ops->is_ready(pump->link, has_room);
     if (!has_room)
-        result = drain_and_arm(pump, false);
+        result = acknowledge(pump, drain_and_arm(pump, false));
     else if (pump_has_output(pump) && !pump_drain_queue(pump))
         result = WAKE_FAILED;
     pump_poll(pump);
@@ -175,7 +306,7 @@ static wake_result_t look(bw_pump_t *pump)
 
 wake_result_t pump_look(bw_pump_t *pump)
 {
-    wake_result_t result = look(pump);
+    wake_result_t result = acknowledge(pump, look(pump));
 
     pump_poll(pump);
     return result;

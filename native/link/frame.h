@@ -23,7 +23,9 @@
 
 typedef enum {
     BW_FRAME_DATA = 1, /* one packet of the distribution protocol, not empty */
-    BW_FRAME_TICK = 2  /* no payload: a sign of life */
+    BW_FRAME_TICK = 2, /* no payload: a sign of life */
+    BW_FRAME_ACK = 3,  /* 8 bytes: how far this side has read */
+    BW_FRAME_END = 4   /* 8 bytes of no meaning: this side ends the link */
 } bw_frame_kind_t;
 
 typedef enum {
@@ -101,6 +103,36 @@ static inline bw_frame_state_t bw_packet_parse(const uint8_t *at, size_t avail, 
     frame_p->size = BW_PACKET_HEADER_BYTES + len;
     frame_p->kind = len > 0 ? BW_FRAME_DATA : BW_FRAME_TICK;
     return avail < frame_p->size ? BW_FRAME_PART : BW_FRAME_WHOLE;
+}
+
+/*
+ * Packets between two nodes whose link outlives its connections (driver/session.h): what no packet
+ * has as its length is a word of one side to the other, with 8 bytes in network order behind it.
+ */
+#define BW_WORD_BYTES 12u
+#define BW_WORD_MASK 0xFFFFFF00u
+
+static inline void bw_word_put(uint8_t *at, bw_frame_kind_t kind, uint64_t number)
+{
+    bw_put(bw_put(at, BW_WORD_MASK | kind, BW_PACKET_HEADER_BYTES), number, 8);
+}
+
+/* As bw_packet_parse. */
+static inline bw_frame_state_t bw_session_parse(const uint8_t *at, size_t avail,
+                                                bw_frame_t *frame_p)
+{
+    uint32_t kind;
+
+    if (avail < BW_PACKET_HEADER_BYTES || at[0] != 0xFF)
+        return bw_packet_parse(at, avail, frame_p);
+    kind = (uint32_t)bw_number(at, BW_PACKET_HEADER_BYTES) ^ BW_WORD_MASK;
+    if (kind != BW_FRAME_ACK && kind != BW_FRAME_END)
+        return BW_FRAME_CORRUPT;
+    *frame_p = (bw_frame_t){.len = BW_WORD_BYTES - BW_PACKET_HEADER_BYTES,
+                            .head = BW_PACKET_HEADER_BYTES,
+                            .size = BW_WORD_BYTES,
+                            .kind = (bw_frame_kind_t)kind};
+    return avail < BW_WORD_BYTES ? BW_FRAME_PART : BW_FRAME_WHOLE;
 }
 
 #endif

@@ -21,6 +21,9 @@
  */
 #define PULL_BETWEEN_BYTES ((uint64_t)16 * 1024)
 
+/* So often the kernel has sent the same again, and nothing has come back. */
+#define SILENT_ROUNDS 2
+
 /* What is thrown away while a scheduler waits: up to 4 MB. */
 #define DISCARD_ROUNDS 8
 
@@ -377,6 +380,17 @@ void bw_socket_link_is_ready(bw_link_t *link, bool has_room)
 bool bw_socket_link_is_cut(const bw_link_t *link)
 {
     return const_of(link)->cut_by || const_of(link)->socket.write_error != 0;
+}
+
+/* Neither what was sent is acknowledged nor, where the peer has no room, what asks for it: each has
+ * been sent again twice, so this takes at least 0.6 s. */
+bool bw_socket_link_is_silent(const bw_link_t *link)
+{
+    struct tcp_info info = {0};
+    socklen_t len = sizeof info;
+
+    return getsockopt(const_of(link)->socket.fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
+           (info.tcpi_retransmits >= SILENT_ROUNDS || info.tcpi_probes >= SILENT_ROUNDS);
 }
 
 void bw_socket_link_note_events(bw_link_t *link)

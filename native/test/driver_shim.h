@@ -71,6 +71,12 @@ ErlDrvSInt driver_binary_inc_refc(ErlDrvBinary *binary)
     return ++shim.binaries;
 }
 
+ErlDrvSInt driver_binary_get_refc(ErlDrvBinary *binary)
+{
+    (void)binary;
+    return shim.binaries;
+}
+
 void driver_free_binary(ErlDrvBinary *binary)
 {
     shim.binaries--;

@@ -202,10 +202,11 @@ static void the_rest_is_freed_later(void)
     void *map;
 
     CHECK(vm.later != NULL);
-    map = ((bw_leftover_t *)vm.later_data)->map[0].iov_base;
+    map = ((closing_t *)vm.later_data)->left.map[0].iov_base;
     CHECK_EQ(madvise(map, MAP_BYTES, MADV_NORMAL), 0);
     vm.later(vm.later_data);
     CHECK_EQ(madvise(map, MAP_BYTES, MADV_NORMAL), -1);
+    vm.later_drop(vm.later_data);
 }
 
 static void a_link_is_closed_before_its_descriptor(void)

@@ -21,8 +21,11 @@
                        link := beamway_kind:label(),
                        reason := binary(),
                        address := binary(),
-                       since := integer()}.
-%% `reason' says why it is this kind; `since' is system time in seconds.
+                       since := integer(),
+                       resumes => pos_integer(),
+                       last_resume => #{cause := atom(), ms := non_neg_integer()}}.
+%% `reason' says why it is this kind; `since' is system time in seconds. `resumes': how often the link went on over another
+%% connection; the last time because of `cause', after `ms' milliseconds without one.
 
 -type class() :: beamway_classes:class().
 %% Whose messages go first where several processes send more than a link takes: control, then normal, then bulk.
@@ -33,7 +36,7 @@ links() ->
     [public(Link) || Link <- lists:sort(beamway_links:all())].
 
 public(Link) ->
-    maps:with([node, link, reason, address, since], Link).
+    maps:with([node, link, reason, address, since, resumes, last_resume], Link).
 
 %% @doc What is known of the link to a node: the fields of {@link links/0} and the counters of
 %% {@link beamway_port:stats/1}; where OTP's own port or ssl's processes carry the data, the socket's own counters, as far as they go.

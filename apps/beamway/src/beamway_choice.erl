@@ -5,7 +5,7 @@
 %% answer, so neither waits for an agreement that the other does not begin.
 -module(beamway_choice).
 
--export([choose/2, takes_tls_over/2]).
+-export([choose/2, takes_tls_over/2, resume_ms/2]).
 
 -type extension() :: beamway_wire:extension().
 
@@ -40,3 +40,8 @@ why_no(Kind, SameHost, Ours, Theirs) ->
 takes_tls_over(#{takes_tls_over := true}, {ok, #{takes_tls_over := true}}) -> true;
 takes_tls_over(#{takes_tls_over := false}, _Theirs) -> {false, <<"this node's driver has no TLS">>};
 takes_tls_over(_Ours, _Theirs) -> {false, <<"the peer's driver has no TLS">>}.
+
+%% @doc How long a link between the two waits for another connection, in milliseconds; 0: it ends with its connection.
+-spec resume_ms(Ours :: extension(), Theirs :: beamway_wire:found()) -> non_neg_integer().
+resume_ms(#{resume_ms := Ours}, {ok, #{resume_ms := Theirs}}) -> min(Ours, Theirs);
+resume_ms(_Ours, _Theirs) -> 0.

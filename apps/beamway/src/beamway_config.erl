@@ -23,6 +23,9 @@
                     rdma_devices := [string()],
                     rdma_ports := {inet:port_number(), inet:port_number()},
                     rdma_plaintext := boolean(),
+                    resume_ms := non_neg_integer(),
+                    resume_refused_ms := non_neg_integer(),
+                    resume_bytes := pos_integer(),
                     classes := [beamway_classes:named()]}.
 %% {@link table/0} says what each is.
 
@@ -51,6 +54,14 @@ options() ->
      {rdma_devices, [], "names of devices (BEAMWAY_RDMA_DEVICES=mlx5_0,mlx5_1)", "RDMA adapters to use; none named: all.", fun devices/1},
      {rdma_ports, {0, 0}, "a range of ports, {Low, High} (BEAMWAY_RDMA_PORTS=20000-20099)", "Ports of RDMA's connection manager. {0, 0}: any port.", fun ports/1},
      {rdma_plaintext, false, "true or false", "Allows RDMA also between nodes that speak TLS, although RDMA is not encrypted.", fun boolean/1},
+     {resume_ms, 15000, "milliseconds from 0 to 86400000",
+      "How long a link over TCP waits for another connection when it has lost its own. Two nodes use the smaller of their values. 0: a lost connection ends the link, as with stock OTP.",
+      fun resume_ms/1},
+     {resume_refused_ms, 2000, "milliseconds from 0 to 86400000",
+      "The same where the peer's port and its epmd refuse connections, so that the peer is probably dead.", fun resume_ms/1},
+     {resume_bytes, 67108864, "a number of bytes from 1048576",
+      "What a link keeps, at most, of what it has sent, until the peer has acknowledged it. It limits the rate on long paths: 64 MB are enough for 10 Gbit/s at 50 ms.",
+      fun resume_bytes/1},
      {classes, [],
       "a list of {Name, Class} and {{Module, Function, Arity}, Class}"
       " (BEAMWAY_CLASSES=aten_emitter=control,my_backup:init/1=bulk)",
@@ -157,6 +168,18 @@ ring_bytes(Value) ->
 poll_us(Value) ->
     case natural(Value) of
         {ok, N} when N =< 1000 -> {ok, N};
+        _ -> error
+    end.
+
+resume_ms(Value) ->
+    case natural(Value) of
+        {ok, N} when N =< 86400000 -> {ok, N};
+        _ -> error
+    end.
+
+resume_bytes(Value) ->
+    case natural(Value) of
+        {ok, N} when N >= 1048576 -> {ok, N};
         _ -> error
     end.
 

@@ -19,7 +19,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--export([connect/6, accept/6]).
+-export([connect/6, accept/6, address_of/4]).
 -export([init_connect/7, init_accept/7]).
 %% callbacks of dist_util
 -export([send/2, recv/3, pre_nodeup/1, post_nodeup/1, getll/1, handshake_complete/3, tick/1,
@@ -56,6 +56,7 @@ init_connect({Family, Stream}, Kernel, Node, Type, MyNode, LongOrShortNames, Set
     case Stream:connect(Family, Ip, TcpPort, Host) of
         {ok, Connected} ->
             put_state(role, connecting),
+            put_state(target, {Family, {Ip, TcpPort}}),
             put_state(setup_ms, SetupTime),
             Address = #net_address{address = {Ip, TcpPort}, host = Host,
                                    protocol = beamway_stream:kind(Connected),
@@ -91,17 +92,30 @@ check_host(_Family, _Node, _Host, _HasDot, _LongOrShortNames) ->
     ok.
 
 find_peer(Family, Node, Name, Host) ->
-    Epmd = net_kernel:epmd_module(),
+    case peer_of(net_kernel:epmd_module(), Family, Name, Host) of
+        error -> ?shutdown(Node);
+        Found -> Found
+    end.
+
+peer_of(Epmd, Family, Name, Host) ->
     case call_epmd(Epmd, address_please, [Name, Host, Family:family()]) of
         {ok, Ip, TcpPort, Version} ->
             {Ip, TcpPort, Version};
         {ok, Ip} ->
             case Epmd:port_please(Name, Ip) of
                 {port, TcpPort, Version} -> {Ip, TcpPort, Version};
-                _ -> ?shutdown(Node)
+                _ -> error
             end;
         _ ->
-            ?shutdown(Node)
+            error
+    end.
+
+%% @private Where that module says that a node listens.
+-spec address_of(module(), beamway_stream:family(), string(), string()) -> {ok, inet:ip_address(), inet:port_number()} | error.
+address_of(Epmd, Family, Name, Host) ->
+    case peer_of(Epmd, Family, Name, Host) of
+        {Ip, TcpPort, _Version} -> {ok, Ip, TcpPort};
+        error -> error
     end.
 
 %% A custom epmd module need not have every function.
@@ -122,6 +136,7 @@ init_accept({Family, Stream}, Kernel, AcceptPid, Socket, MyNode, Allowed, SetupT
             Timer = dist_util:start_timer(SetupTime),
             check_ip(Family, Socket),
             put_state(role, accepting),
+            put_state(target, {Family, undefined}),
             put_state(setup_ms, SetupTime),
             Accepted = accepted(Stream, Socket),
             dist_util:reset_timer(Timer),
@@ -158,6 +173,8 @@ allowed(_Stream, Allowed) ->
 %% given to dist_util by the first recv/3.
 first_packet(Stream) ->
     case beamway_stream:recv(Stream, infinity) of
+        {ok, [$R | _] = Packet} when is_port(Stream) ->
+            beamway_resume:answer(Stream, Packet);
         {ok, Packet} ->
             check_first(Stream, Packet),
             check_caller_waits(Stream),
@@ -318,10 +335,45 @@ carry_tls(Stream, Reason, {false, Why}) ->
 
 carry_itself(Stream, Reason) ->
     case beamway_stream:carry(Stream, get_state(role)) of
-        {ok, Controller} -> put_state(link, {label(Stream, Controller), Controller, Reason});
+        {ok, Controller} ->
+            begin_session(label(Stream, Controller), Controller, beamway_choice:resume_ms(own_extension(Stream), get_state(peer))),
+            put_state(link, {label(Stream, Controller), Controller, Reason});
         {ok, Controller, Why} -> put_state(link, {label(Stream, Controller), Controller, <<Reason/binary, "; ", Why/binary>>});
         {error, Failed} -> {error, Failed}
     end.
+
+%% The link may go on over other connections, if both want it. Whoever may ask for that is known when the handshake is complete.
+begin_session(tcp, Port, ResumeMs) when ResumeMs > 0 ->
+    ok = beamway_port:session(Port, maps:get(resume_bytes, beamway_links:config())),
+    put_state(resume_ms, ResumeMs);
+begin_session(_Kind, _Controller, _ResumeMs) ->
+    ok.
+
+%% The key is nowhere but in the garbage of this process, which becomes the ticker, with the flusher and in the table.
+complete_session(Node) ->
+    {Family, Address} = take_state(target),
+    case {take_state(resume_ms), take_state(said)} of
+        {undefined, _} ->
+            ok;
+        {ResumeMs, Said} ->
+            Key = beamway_session:key(auth:get_cookie(Node), Said),
+            ok = beamway_resume:begin_session(beamway_flusher:of_this(),
+                                              #{key => Key, id => beamway_session:id(Key), node => Node, role => get_state(role),
+                                                family => Family, address => listens(Address, Node, get_state(peer)), resume_ms => ResumeMs,
+                                                refused_ms => maps:get(resume_refused_ms, beamway_links:config()),
+                                                connection => self()}),
+            true = erlang:garbage_collect(),
+            ok
+    end.
+
+%% The called node has no address of the other but what it says itself. A router may stand for the one that the connection comes from.
+listens(undefined, _Node, {ok, #{listens := 0}}) ->
+    undefined;
+listens(undefined, Node, {ok, #{listens := Port}}) ->
+    {node, _Name, Host} = dist_util:split_node(Node),
+    {Host, Port};
+listens(Called, _Node, _Peer) ->
+    Called.
 
 %% Where TLS has been taken over nothing is left of ssl but the socket, which is a stream itself.
 current(Stream) ->
@@ -359,6 +411,7 @@ activate(_Port, {error, Reason}) -> {error, Reason}.
 %% @private The last callback before this process becomes the ticker.
 -spec handshake_complete(stream(), node(), DHandle :: term()) -> ok.
 handshake_complete(Stream, Node, DHandle) ->
+    ok = complete_session(Node),
     case controller(get_state(link)) of
         {ring, _Port} ->
             ok;
@@ -448,6 +501,8 @@ getopts(Stream, Options) ->
              | peer           %% beamway_wire:found()
              | extension      %% beamway_wire:extension() of this node
              | heard          %% {Bytes, Told}: what getstat/1 saw and said last
+             | target         %% {Family, Address}: where the peer listens, undefined if it has called
+             | resume_ms      %% how long the link may be without a connection
              | said           %% what both have said that is theirs alone
              | socket         %% of a connection over TLS that the driver has taken over
              | first_packet   %% what the acceptor has read ahead for dist_util

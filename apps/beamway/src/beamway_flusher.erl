@@ -14,7 +14,7 @@
 %% hold the code that it was started with.
 -module(beamway_flusher).
 
--export([start/1, end_with/2]).
+-export([start/1, of_this/0, end_with/2]).
 -export([init/2, wait/1, ask/4]).
 
 -define(START_MS, 2000).
@@ -27,10 +27,16 @@
 start(Port) ->
     Flusher = spawn_opt(?MODULE, init, [self(), Port], [link]),
     receive
-        {Flusher, active} -> {ok, Flusher}
+        {Flusher, active} ->
+            _ = put(?MODULE, Flusher),
+            {ok, Flusher}
     after ?START_MS ->
         {error, no_flusher}
     end.
+
+%% @doc The flusher that the calling connection process has started.
+-spec of_this() -> pid().
+of_this() -> get(?MODULE).
 
 %% @doc Whoever closes that socket, which the flusher owns, ends the connection, as if OTP's own port carried it.
 -spec end_with(pid(), port()) -> ok.
@@ -82,9 +88,7 @@ handle_open({hold, Sender}, _) -> hold(Sender);
 handle_open({release, Sender}, _) -> release(Sender);
 handle_open(watch, _) -> _ = erlang:send_after(?WATCH_MS, self(), look), ok;
 handle_open(look, Port) -> beamway_port:watch(Port) andalso handle_open(watch, Port);
-handle_open({end_with, Socket}, _) -> monitor(port, Socket);
-handle_open({'DOWN', _, port, _, _}, _) -> exit(connection_closed);
-handle_open(_, _) -> ok.
+handle_open(Message, Port) -> beamway_resume:handle(Message, Port).
 
 %% Held before the port is told: it is busy until then, so the VM does not resume the sender in between.
 answer(Port, Sender, Key, Answer) ->

@@ -16,6 +16,7 @@
 
 -export([start_link/0, prepare/0, hold/0, reload_driver/0, config/0, drives_tcp/0, extension/1, up/1, all/0]).
 -export([reserve/1, reserve/2, release/0]).
+-export([listens/2, begin_session/3, session/1, resumed/2, resume_refused/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0]).
 
@@ -30,6 +31,8 @@
                   address := binary(),
                   since := integer(),
                   connection := pid(),
+                  resumes => pos_integer(),
+                  last_resume => #{cause := atom(), ms := non_neg_integer()},
                   controller := beamway_stream:controller(),
                   stream := beamway_stream:stream()}.
 %% `since': system time in seconds. `hidden': the peer is not in `nodes()', as a tool that calls and goes.
@@ -93,7 +96,12 @@ drives_tcp() ->
 extension(StreamKind) ->
     #{links := Links} = Extension = ets:lookup_element(?TABLE, extension, 2),
     Extension#{links := usable(Links, StreamKind, erlang:monotonic_time(millisecond)),
-               takes_tls_over => StreamKind =:= tls andalso drives_tcp() =:= true andalso opens_ports() andalso beamway_driver:has(tls)}.
+               takes_tls_over => StreamKind =:= tls andalso drives_tcp() =:= true andalso opens_ports() andalso beamway_driver:has(tls),
+               resume_ms => case StreamKind =:= tcp andalso drives_tcp() =:= true andalso code:ensure_loaded(crypto) of
+                                {module, crypto} -> maps:get(resume_ms, config());
+                                _ -> 0
+                            end,
+               listens => case ets:lookup(?TABLE, {listens, StreamKind}) of [{_, Port}] -> Port; [] -> 0 end}.
 
 %% The driver can take over only a port. With kernel's `inet_backend' set to socket, ssl connects by another kind of socket.
 opens_ports() -> application:get_env(kernel, inet_backend) =/= {ok, socket}.
@@ -139,6 +147,42 @@ up(#{connection := Pid} = Link) ->
     ets:insert(?TABLE, {{link, Pid}, Link}),
     gen_server:cast(?MODULE, {up, Link}).
 
+%% @doc This node accepts connections at that port.
+-spec listens(StreamKind :: tcp | tls, inet:port_number()) -> ok.
+listens(StreamKind, Port) ->
+    true = ets:insert(?TABLE, {{listens, StreamKind}, Port}),
+    ok.
+
+%% @doc The link of a connection process may go on over other connections. What is known of it ends with the process.
+-spec begin_session(Id :: <<_:128>>, Connection :: pid(), #{key := <<_:256>>, flusher := pid()}) -> ok.
+begin_session(Id, Connection, Known) ->
+    ets:insert(?TABLE, {{session, Id}, Connection, Known}),
+    ok.
+
+%% @doc What {@link begin_session/3} was told.
+-spec session(Id :: <<_:128>>) -> {ok, #{key := <<_:256>>, flusher := pid()}} | error.
+session(Id) ->
+    case ets:lookup(?TABLE, {session, Id}) of
+        [{_, _Connection, Known}] -> {ok, Known};
+        [] -> error
+    end.
+
+%% @doc The link of that connection process has another connection.
+-spec resumed(Connection :: pid(), #{cause := atom(), ms := non_neg_integer(), address := binary()}) -> ok.
+resumed(Connection, #{address := Address} = Resumed) ->
+    case ets:lookup(?TABLE, {link, Connection}) of
+        [{Key, Link}] -> ets:update_element(?TABLE, Key, {2, Link#{address := Address, resumes => maps:get(resumes, Link, 0) + 1,
+                                                                  last_resume => maps:with([cause, ms], Resumed)}});
+        [] -> false
+    end,
+    ok.
+
+%% @doc Somebody has asked to go on with a link, and could not prove that it may.
+-spec resume_refused() -> ok.
+resume_refused() ->
+    _ = ets:update_counter(?TABLE, resumes_refused, 1, {resumes_refused, 0}),
+    ok.
+
 %% @doc All links that are up. The server may not have heard yet that a connection process has ended.
 -spec all() -> [link()].
 all() ->
@@ -154,7 +198,7 @@ all() ->
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
     process_flag(trap_exit, true),
-    Known = [Key || {{_, Key}, _} <- ets:tab2list(?TABLE)],
+    Known = [Key || {{What, Key}, _} <- ets:tab2list(?TABLE), lists:member(What, [link, reserved, holder])],
     {ok, lists:foldl(fun watch/2, #state{config = config()}, Known)}.
 
 %% net_kernel itself calls the carrier and dist_util: what it could not load ended it, and the node. A node
@@ -202,7 +246,8 @@ log_only_inet(Reason) ->
     ?LOG_ERROR("beamway: ~ts; this node has no links but over inet, OTP's own port", [Reason]).
 
 largest_extension(#{links := Links}) ->
-    #{host => beamway_host:digest(), links => [Kind || Kind <- Links, beamway_kind:is_ring(Kind)], takes_tls_over => false}.
+    #{host => beamway_host:digest(), links => [Kind || Kind <- Links, beamway_kind:is_ring(Kind)], takes_tls_over => false,
+      resume_ms => 0, listens => 0}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
@@ -277,6 +322,7 @@ handle_info({'DOWN', _Ref, _Type, Key, Reason}, #state{monitors = Monitors} = St
     end,
     ets:delete(?TABLE, {reserved, Key}),
     ets:delete(?TABLE, {holder, Key}),
+    ets:match_delete(?TABLE, {{session, '_'}, Key, '_'}),
     after_user(State#state{monitors = maps:remove(Key, Monitors)});
 handle_info(_Info, State) ->
     {noreply, State}.

@@ -22,6 +22,8 @@ fields() ->
      {queue_bytes, gauge, "Bytes that wait in the driver or socket"},
      {busy, gauge, "1 while all senders are told to wait"},
      {held_senders, gauge, "Senders that wait because their own large messages fill the link"},
+     {losses, counter, "Connections that the link has lost and outlived"},
+     {kept_bytes, gauge, "Bytes sent that the peer has not acknowledged"},
      {ring_bytes, gauge, "Size of the ring of one direction"},
      {ring_fill_in, gauge, "Unread bytes in the incoming ring"},
      {ring_fill_out, gauge, "Unread bytes in the outgoing ring"}].

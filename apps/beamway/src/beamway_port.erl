@@ -7,11 +7,11 @@
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1,
-         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, probe/2]).
+         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/2, detach/2, attach/4, probe/2]).
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 11).
+-define(ABI_VERSION, 12).
 %% A file system or the loading of a library may take so long.
 -define(LATER_MS, 5000).
 
@@ -26,6 +26,9 @@
 -define(WATCH, 12).
 -define(ANSWER, 13).
 -define(CLASSES, 14).
+-define(SESSION, 15).
+-define(DETACH, 16).
+-define(ATTACH, 17).
 -define(USE, 20).
 -define(LISTEN, 21).
 -define(CONNECT, 22).
@@ -34,11 +37,11 @@
 
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | doorbells_in | doorbells_out
                    | stalls | ring_bytes | ring_fill_in | ring_fill_out | wakeups | queue_bytes
-                   | busy | held_senders := non_neg_integer()}.
+                   | busy | held_senders | losses | kept_bytes := non_neg_integer()}.
 %% Bytes include frame headers and frames include ticks. `doorbells_in' and `doorbells_out' are the
 %% system calls made for this link. `stalls': how often the ring was full. `queue_bytes' wait for room.
 %% `busy' is 1 while the VM has been told to wait. `held_senders' are suspended because of what each of
-%% them has waiting.
+%% them has waiting. `losses': connections that the link has lost. `kept_bytes': what was sent and not acknowledged by the peer.
 
 -type listener() :: #{token := <<_:128>>, address := binary(), device := binary(), text := binary()}.
 %% Where the peer may come to, in the words of the carrier, with the secret that it must know; of which device, or "" for any. `text': why
@@ -224,6 +227,31 @@ look(Port) ->
 packets(Port, Read) ->
     done(command(Port, ?PACKETS, Read)).
 
+%% @doc The link outlives its connections ({@link beamway_resume}): up to so many bytes are kept until the peer has acknowledged them. Comes after
+%% {@link packets/2}. The process that calls {@link flush/1} then gets these messages, too:
+%% <dl>
+%% <dt>`{lost, Reason}'</dt><dd>the link has no connection any more</dd>
+%% <dt>`silent', `flows'</dt><dd>nothing comes back from the peer's host, although something should; and it does again</dd>
+%% </dl>
+-spec session(port(), Limit :: pos_integer()) -> ok.
+session(Port, Limit) ->
+    ok = done(command(Port, ?SESSION, <<Limit:64>>)).
+
+%% @doc Gives up the connection, if there is one, in favour of the one with that number. How many bytes have been read of the peer since the link
+%% was made does not change any more before {@link attach/4}.
+-spec detach(port(), Number :: pos_integer()) -> {ok, Position :: non_neg_integer()} | {error, Reason :: binary()}.
+detach(Port, Number) ->
+    case command(Port, ?DETACH, <<Number:64>>) of
+        {ok, <<Position:64>>} -> {ok, Position};
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @doc The link goes on over the connected socket of that descriptor, of which `Read' was read before. The peer has read so many bytes since the
+%% link was made.
+-spec attach(port(), Fd :: non_neg_integer(), Position :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
+attach(Port, Fd, Position, Read) ->
+    done(command(Port, ?ATTACH, <<Fd:32, Position:64, Read/binary>>)).
+
 %% @doc Sends what has gathered, or wakes the peer for it. From now on the caller gets these messages:
 %% <dl>
 %% <dt>`flush'</dt><dd>call this again</dd>
@@ -275,7 +303,7 @@ stats(Port) ->
 
 stats_names() ->
     [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, stalls, ring_bytes,
-     ring_fill_in, ring_fill_out, wakeups, queue_bytes, busy, held_senders].
+     ring_fill_in, ring_fill_out, wakeups, queue_bytes, busy, held_senders, losses, kept_bytes].
 
 %% @doc `ok' if this host can have links of that kind with rings of that size. The driver must be loaded.
 -spec probe(beamway_kind:driven(), RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.

@@ -14,7 +14,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--export([listen/3, accept_loop/2, sent/2, bound/2]).
+-export([listen/3, accept_loop/2, connect_options/0, sent/2, bound/2, let_go/1]).
 -export([connect/4, accept/1, kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2,
          carry/2, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
 
@@ -36,7 +36,13 @@
 -spec listen(beamway_stream:family(), atom(), string()) ->
           {ok, {port(), #net_address{}, integer()}} | {error, term()}.
 listen(Family, Name, Host) ->
-    inet_tcp_dist:gen_listen(Family, Name, Host).
+    case inet_tcp_dist:gen_listen(Family, Name, Host) of
+        {ok, {_Listen, #net_address{address = {_, Port}}, _Creation}} = Listening ->
+            ok = beamway_links:listens(tcp, Port),
+            Listening;
+        {error, Reason} ->
+            {error, Reason}
+    end.
 
 %% @doc Starts the process that accepts for the calling net_kernel.
 -spec accept_loop(beamway_stream:family(), port()) -> pid().
@@ -47,8 +53,12 @@ accept_loop(Family, Listen) ->
 -spec connect(beamway_stream:family(), inet:ip_address(), inet:port_number(), string()) ->
           {ok, port()} | {error, inet:posix()}.
 connect(Family, Ip, TcpPort, _Host) ->
-    Family:connect(Ip, TcpPort, application:get_env(kernel, inet_dist_connect_options, [])
-                                    ++ [{active, false}, {packet, 2}]).
+    Family:connect(Ip, TcpPort, connect_options()).
+
+%% @doc As of OTP's carrier.
+-spec connect_options() -> [gen_tcp:connect_option()].
+connect_options() ->
+    application:get_env(kernel, inet_dist_connect_options, []) ++ [{active, false}, {packet, 2}].
 
 %% @private
 -spec accept(port()) -> {ok, port()}.
@@ -137,6 +147,8 @@ hand_over(Socket, Port, Role) ->
             with(Port, {error, Reason})
     end.
 
+%% @doc The socket's port does not read any more: what it has read ahead.
+-spec let_go(port()) -> {ok, binary()} | {error, inet:posix() | closed}.
 let_go(Socket) ->
     case {sent(Socket, ?SENT_MS), inet:setopts(Socket, [binary, {active, false}, {packet, raw}, nodelay()])} of
         {ok, ok} -> read_ahead(inet_tcp:recv(Socket, 0, 0));

@@ -24,10 +24,13 @@
 
 -type extension() :: #{host := <<_:128>>,
                        links := [beamway_kind:ring()],
-                       takes_tls_over := boolean()}.
+                       takes_tls_over := boolean(),
+                       resume_ms := non_neg_integer(),
+                       listens := inet:port_number()}.
 %% `host': a digest that is the same for two nodes only if they run under the same kernel.
 %% `links': what the node allows besides its stream; `rdma' only if it has a device that can be used now.
-%% `takes_tls_over': its driver can carry a connection over TLS.
+%% `takes_tls_over': its driver can carry a connection over TLS. `resume_ms': how long its links wait for another connection when theirs is
+%% lost; 0: not at all, as with versions that do not say it. `listens': the port at which it accepts connections of nodes; 0: it accepts none.
 
 -type found() :: {ok, extension()} | {other_version, byte()} | none.
 %% What stands after a peer's name; `none' stands for a peer that does not speak Beamway.
@@ -48,10 +51,13 @@
 %% @doc The bytes that follow the node name. What a later version may do without a new number: append
 %% fields. With a new number: change everything but the magic, the place of the number and the length.
 -spec encode_extension(extension()) -> binary().
-encode_extension(#{host := Host, links := Links, takes_tls_over := Takes}) ->
+encode_extension(#{host := Host, links := Links, takes_tls_over := Takes, resume_ms := ResumeMs, listens := Port}) ->
     Flags = beamway_kind:to_flags(Links) bor flag(Takes, ?TAKES_TLS_OVER),
-    Body = <<Host:16/binary, Flags:16>>,
+    Body = <<Host:16/binary, Flags:16, ResumeMs:32, Port:16>>,
     <<?EXTENSION_MAGIC, ?EXTENSION_VERSION, (byte_size(Body)):16, Body/binary>>.
+
+resume(<<Ms:32, Port:16, _Later/binary>>) -> {Ms, Port};
+resume(_) -> {0, 0}.
 
 flag(true, Bit) -> Bit;
 flag(false, _Bit) -> 0.
@@ -72,10 +78,13 @@ find_extension(Kind, Message) ->
 
 decode_extension(<<?EXTENSION_MAGIC, ?EXTENSION_VERSION, Len:16, Body:Len/binary, _/binary>>) ->
     case Body of
-        <<Host:16/binary, Flags:16, _Later/binary>> ->
+        <<Host:16/binary, Flags:16, Later/binary>> ->
+            {ResumeMs, Port} = resume(Later),
             {ok, #{host => Host,
                    links => beamway_kind:from_flags(Flags),
-                   takes_tls_over => Flags band ?TAKES_TLS_OVER =/= 0}};
+                   takes_tls_over => Flags band ?TAKES_TLS_OVER =/= 0,
+                   resume_ms => ResumeMs,
+                   listens => Port}};
         _ ->
             none
     end;

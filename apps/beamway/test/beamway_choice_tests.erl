@@ -5,7 +5,7 @@
 -include_lib("eunit/include/eunit.hrl").
 
 sides() ->
-    [#{host => Host, links => Links, takes_tls_over => Takes}
+    [#{host => Host, links => Links, takes_tls_over => Takes, resume_ms => 0, listens => 0}
      || Host <- [<<1:128>>, <<2:128>>], Links <- [[], [shm], [rdma], [shm, rdma]], Takes <- [true, false]].
 
 kind(Ring) when Ring =:= shm; Ring =:= rdma -> Ring;
@@ -29,7 +29,7 @@ rdma_where_both_allow_it_and_shm_is_not_to_be_had_test_() ->
 both(Link, LinksA, LinksB) -> lists:member(Link, LinksA) andalso lists:member(Link, LinksB).
 
 reasons_test() ->
-    Allows = #{host => <<1:128>>, links => [shm], takes_tls_over => false},
+    Allows = #{host => <<1:128>>, links => [shm], takes_tls_over => false, resume_ms => 0, listens => 0},
     Forbids = Allows#{links := []},
     Elsewhere = Allows#{host := <<3:128>>},
     ?assertEqual({stream, <<"the peer does not speak beamway">>}, beamway_choice:choose(Allows, none)),
@@ -52,3 +52,8 @@ tls_is_taken_over_by_both_or_by_none_test_() ->
     [?_assertEqual(maps:get(takes_tls_over, A) andalso maps:get(takes_tls_over, B), Says(beamway_choice:takes_tls_over(A, {ok, B})))
      || A <- sides(), B <- sides()]
         ++ [?_assertMatch({false, _}, beamway_choice:takes_tls_over(A, Peer)) || A <- sides(), Peer <- [none, {other_version, 2}]].
+
+the_less_patient_decides_test_() ->
+    With = fun(Ms) -> (hd(sides()))#{resume_ms := Ms} end,
+    [?_assertEqual(Ms, beamway_choice:resume_ms(With(A), {ok, With(B)})) || {Ms, A, B} <- [{0, 0, 5}, {0, 5, 0}, {3, 3, 5}, {3, 5, 3}]]
+        ++ [?_assertEqual(0, beamway_choice:resume_ms(With(5), Peer)) || Peer <- [none, {other_version, 2}]].

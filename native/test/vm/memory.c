@@ -113,6 +113,16 @@ ErlDrvSInt driver_binary_inc_refc(ErlDrvBinary *binary)
     return refs;
 }
 
+ErlDrvSInt driver_binary_get_refc(ErlDrvBinary *binary)
+{
+    ErlDrvSInt refs;
+
+    vm_lock();
+    refs = kept_of(binary)->refs;
+    vm_unlock();
+    return refs;
+}
+
 static uint64_t sum_of(const uint8_t *at, uint64_t len)
 {
     uint64_t sum = len;

@@ -1,0 +1,502 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Goes on with a link over another connection when the one it has is lost, or when nothing comes back over it.
+%%
+%% Three kinds of processes have a part in it:
+%% <dl>
+%% <dt>The link's {@link beamway_flusher}</dt><dd>It alone takes a connection from the port and gives it another one ({@link handle/2}), so
+%% there is one order of these steps. It lives as long as the link.</dd>
+%% <dt>The dialer</dt><dd>Lives while the link has no connection, or only a silent one. It starts attempts until one succeeds, and decides when the
+%% peer counts as dead. It is linked to the flusher, so the link ends when it gives up.</dd>
+%% <dt>An attempt</dt><dd>One connection to the peer. Attempts overlap as long as they only ask ({@link beamway_session}): a
+%% lost packet delays only its own attempt. Then one at a time says how far this side has read. Until then nothing has
+%% happened to a connection that is still there.</dd>
+%% </dl>
+%% The answering side is a connection process of net_kernel that finds `resume' in place of a handshake ({@link answer/2}).
+%%
+%% Both nodes dial: each may be the only one that notices, or the only one that reaches the other. The number of
+%% a connection decides: a lower one than the last is refused.
+-module(beamway_resume).
+
+-include_lib("kernel/include/logger.hrl").
+
+-export([begin_session/2, handle/2, answer/2]).
+-export([dial/3, attempt/3, look/3]).
+
+%% The first attempts follow each other quickly: a peer whose process ends may still answer, or be listed by epmd, for some milliseconds.
+-define(FIRST_PAUSE_MS, 2).
+-define(PAUSE_MS, 50).
+-define(QUICK_MS, 2000).
+-define(LATER_PAUSE_MS, 200).
+-define(START_MS, 4).
+%% So long nobody else dials while a connection is being made.
+-define(MADE_MS, 300).
+-define(CONNECT_MS, 2000).
+-define(ANSWER_MS, 1500).
+-define(CALL_MS, 5000).
+-define(LOOK_MS, 500).
+-define(LOOK_PAUSE_MS, 25).
+-define(ATTEMPTS, 10).
+
+-type info() :: #{key := <<_:256>>, id := <<_:128>>, node := node(), role := connecting | accepting, family := beamway_stream:family(),
+                  address := undefined | address(), resume_ms := pos_integer(), refused_ms := non_neg_integer(),
+                  connection := pid()}.
+%% `address': where the peer listens, as far as this node knows.
+
+-type address() :: {inet:ip_address() | string(), inet:port_number()}.
+
+%% ---- the link's flusher ----
+
+%% @doc The calling connection process has a link that may go on over other connections.
+-spec begin_session(pid(), info()) -> ok.
+begin_session(Flusher, #{id := Id, key := Key, connection := Connection} = Info) ->
+    beamway_links:begin_session(Id, Connection, #{key => Key, flusher => Flusher}),
+    Flusher ! {session, Info},
+    ok.
+
+%% @doc The messages that concern the connection, for the flusher, which keeps what it must know in its dictionary.
+-spec handle(term(), port()) -> ok | not_mine.
+handle({session, Info}, _Port) -> save(#{info => Info, state => up, number => 0, dialer => none, cause => none});
+handle({end_with, Socket}, _Port) -> watch(Socket);
+handle({lost, Reason}, Port) -> lost(Reason, Port, get(session));
+handle(silent, Port) -> silent(Port, get(session));
+handle(flows, _Port) -> flows(get(session));
+handle({detach, From, Number}, Port) -> reply(From, detach(Number, Port, get(session)));
+handle({attach, From, Number, Attach}, Port) -> reply(From, attach(Number, Attach, Port, get(session)));
+handle({number, From}, _Port) -> reply(From, number(get(session)));
+handle({'DOWN', Monitor, port, _, _}, _Port) -> socket_closed(Monitor, get(socket));
+handle(_, _Port) -> not_mine.
+
+save(Session) ->
+    _ = put(session, Session),
+    ok.
+
+%% Whoever closes the socket, which the flusher owns, ends the connection, as if OTP's own port carried it.
+watch(Socket) ->
+    _ = put(socket, {Socket, monitor(port, Socket)}),
+    ok.
+
+socket_closed(Monitor, {_Socket, Monitor}) -> exit(connection_closed);
+socket_closed(_Monitor, _Other) -> ok.
+
+%% Without a session the driver does not tell of a loss: the port ends. Both sides may not have come so far in the handshake.
+lost(_Reason, _Port, undefined) ->
+    exit(connection_closed);
+lost(Reason, _Port, Session) ->
+    forget_socket(get(socket)),
+    down(Reason, start_ms(maps:get(info, Session)), Session).
+
+down(Reason, StartMs, #{state := up} = Session) ->
+    save(with_dialer(StartMs, Session#{state := {down, now_ms()}, cause := Reason}));
+down(_Reason, StartMs, Session) ->
+    save(with_dialer(StartMs, Session)).
+
+%% The node that called at first has a start, so that two connections are not made at once.
+start_ms(#{role := connecting}) -> 0;
+start_ms(#{role := accepting}) -> ?START_MS.
+
+%% A link without a connection has a dialer.
+with_dialer(StartMs, #{dialer := none, info := Info, state := State, cause := Cause} = Session) ->
+    Session#{dialer := spawn_link(?MODULE, dial, [self(), Info, {State, Cause, StartMs}])};
+with_dialer(StartMs, #{dialer := Dialer, state := State, cause := Cause} = Session) ->
+    Dialer ! {state, State, Cause, StartMs},
+    Session.
+
+silent(_Port, #{state := up} = Session) -> save(with_dialer(0, Session#{cause := silent}));
+silent(_Port, _Session) -> ok.
+
+flows(#{state := up} = Session) -> save(stop_dialer(Session));
+flows(_Session) -> ok.
+
+stop_dialer(#{dialer := none} = Session) ->
+    Session;
+stop_dialer(#{dialer := Dialer} = Session) ->
+    unlink(Dialer),
+    exit(Dialer, kill),
+    Session#{dialer := none}.
+
+number(#{number := Number}) -> {ok, Number};
+number(undefined) -> {error, no_session}.
+
+detach(_Number, _Port, undefined) ->
+    {error, no_session};
+detach(Number, Port, #{number := Last} = Session) when Number > Last ->
+    case beamway_port:detach(Port, Number) of
+        {ok, Position} ->
+            forget_socket(get(socket)),
+            Cause = case Session of #{cause := none} -> peer_dials; #{cause := Known} -> Known end,
+            ok = down(Cause, ?MADE_MS, Session#{number := Number}),
+            {ok, Position};
+        {error, Reason} ->
+            {error, Reason}
+    end;
+detach(_Number, _Port, _Session) ->
+    {error, superseded}.
+
+forget_socket(undefined) ->
+    ok;
+forget_socket({Socket, Monitor}) ->
+    _ = erase(socket),
+    demonitor(Monitor, [flush]),
+    try erlang:port_close(Socket) of
+        true -> ok
+    catch
+        error:badarg -> ok
+    end.
+
+%% The caller has made this process the socket's owner.
+attach(Number, {Socket, Fd, Position, Read}, Port, #{number := Number, state := {down, SinceMs}, cause := Cause, info := Info} = Session) ->
+    case beamway_port:attach(Port, Fd, Position, Read) of
+        ok ->
+            ok = watch(Socket),
+            tell(Info, Cause, now_ms() - SinceMs, Socket),
+            save(stop_dialer(Session#{state := up, cause := none}));
+        {error, Reason} ->
+            ?LOG_ERROR("beamway: the link to ~ts cannot go on: ~ts", [maps:get(node, Info), Reason]),
+            exit(connection_closed)
+    end;
+attach(_Number, {Socket, _Fd, _Position, _Read}, _Port, _Session) ->
+    _ = catch erlang:port_close(Socket),
+    {error, superseded}.
+
+tell(#{node := Node, connection := Connection}, Cause, Ms, Socket) ->
+    Address = beamway_stream:peer_text(Socket),
+    beamway_links:resumed(Connection, #{cause => Cause, ms => Ms, address => Address}),
+    ?LOG_NOTICE("beamway: the link to ~ts goes on over a new connection to ~ts, ~b ms after the last one was lost (~ts)",
+                [Node, Address, Ms, Cause]).
+
+reply({Pid, Reference}, Reply) ->
+    Pid ! {Reference, Reply},
+    ok.
+
+call(Flusher, Request) ->
+    Monitor = monitor(process, Flusher),
+    Flusher ! request({self(), Monitor}, Request),
+    receive
+        {Monitor, Reply} ->
+            demonitor(Monitor, [flush]),
+            Reply;
+        {'DOWN', Monitor, process, _, _} ->
+            {error, no_session}
+    after ?CALL_MS ->
+        demonitor(Monitor, [flush]),
+        {error, timeout}
+    end.
+
+request(From, {detach, Number}) -> {detach, From, Number};
+request(From, {attach, Number, Attach}) -> {attach, From, Number, Attach};
+request(From, number) -> {number, From}.
+
+%% ---- the dialer ----
+
+%% @private `State' is as the flusher has it.
+-spec dial(pid(), info(), {State :: term(), Cause :: atom(), StartMs :: non_neg_integer()}) -> no_return().
+dial(Flusher, #{address := Address} = Info, {State, Cause, StartMs}) ->
+    process_flag(trap_exit, true),
+    Now = now_ms(),
+    dialing(#{flusher => Flusher, info => Info, state => State, cause => Cause, began => Now, next => Now + StartMs, pause => ?FIRST_PAUSE_MS,
+              address => Address, attempts => #{}, chosen => none, looking => none, look_at => Now, refuses => false,
+              epmd => unknown, others => false, missing_since => none, hurry_since => none}).
+
+-spec dialing(map()) -> no_return().
+dialing(Dialer) ->
+    Begun = maybe_look(maybe_attempt(judged(Dialer))),
+    receive
+        Message -> dialing(heard(Message, Begun))
+    after max(0, until_next(Begun)) ->
+        dialing(Begun)
+    end.
+
+%% What ends the wait: the next attempt, the next look, the end of the grace.
+until_next(#{next := Next} = Dialer) ->
+    lists:min([Next | [At || {ok, At} <- [grace_ends(Dialer)]]]) - now_ms().
+
+grace_ends(#{state := up}) ->
+    none;
+grace_ends(#{state := {down, Since}, info := #{resume_ms := Ms, refused_ms := RefusedMs}, hurry_since := Hurry}) ->
+    case Hurry of
+        none -> {ok, Since + Ms};
+        _ -> {ok, min(Since + Ms, Hurry + RefusedMs)}
+    end.
+
+judged(#{state := up} = Dialer) ->
+    Dialer;
+judged(Dialer) ->
+    Now = now_ms(),
+    Judged = hurrying(beamway_session:verdict(signs(Dialer, Now)), Now, Dialer),
+    {ok, Ends} = grace_ends(Judged),
+    _ = Now >= Ends andalso give_up(Judged, "the peer has not come back"),
+    Judged.
+
+hurrying(dead, _Now, Dialer) -> give_up(Dialer, "its node has ended");
+hurrying(hurry, Now, #{hurry_since := none} = Dialer) -> Dialer#{hurry_since := Now};
+hurrying(hurry, _Now, Dialer) -> Dialer;
+hurrying(wait, _Now, Dialer) -> Dialer#{hurry_since := none}.
+
+signs(#{refuses := Refuses, epmd := Epmd, others := Others, cause := Cause, missing_since := Missing}, Now) ->
+    #{port => case Refuses of true -> refuses; false -> unknown end, epmd => Epmd, others => Others, closed => Cause =:= connection_finished,
+      missing_ms => case Missing of none -> 0; Since -> Now - Since end}.
+
+-spec give_up(map(), string()) -> no_return().
+give_up(#{info := #{node := Node}, state := State, cause := Cause}, Why) ->
+    Ms = case State of {down, Since} -> now_ms() - Since; up -> 0 end,
+    ?LOG_INFO("beamway: the link to ~ts has ended ~b ms after its connection was lost (~ts): ~ts", [Node, Ms, Cause, Why]),
+    exit(connection_closed).
+
+maybe_attempt(#{chosen := none, next := Next, attempts := Attempts} = Dialer) ->
+    Now = now_ms(),
+    case Now >= Next andalso map_size(Attempts) < ?ATTEMPTS of
+        true -> begin_attempt(Now, Dialer);
+        false when Now >= Next -> Dialer#{next := Now + ?PAUSE_MS};
+        false -> Dialer
+    end;
+maybe_attempt(#{next := Next} = Dialer) ->
+    Dialer#{next := max(Next, now_ms() + ?PAUSE_MS)}.
+
+begin_attempt(Now, #{address := undefined} = Dialer) ->
+    Dialer#{next := Now + ?FIRST_PAUSE_MS};
+begin_attempt(Now, #{info := Info, address := Address, flusher := Flusher, attempts := Attempts, pause := Pause, began := Began, state := State} = Dialer) ->
+    Attempt = spawn_link(?MODULE, attempt, [{self(), Flusher}, Info, Address]),
+    Slow = State =:= up orelse Now - Began > ?QUICK_MS,
+    Next = case Slow of true -> ?LATER_PAUSE_MS; false -> Pause end,
+    Dialer#{attempts := Attempts#{Attempt => Address}, next := Now + Next, pause := min(?PAUSE_MS, 2 * Pause)}.
+
+%% epmd is asked where the peer listens, if that is not known, and what it knows of the peer, if that may have ended.
+maybe_look(#{looking := none, look_at := At, info := Info, address := Address, refuses := Refuses, cause := Cause} = Dialer)
+  when Address =:= undefined; Refuses; Cause =:= connection_finished ->
+    case now_ms() >= At of
+        true -> Dialer#{looking := spawn_link(?MODULE, look, [self(), Info, Address])};
+        false -> Dialer
+    end;
+maybe_look(Dialer) ->
+    Dialer.
+
+heard({state, State, Cause, StartMs}, Dialer) ->
+    Dialer#{state := State, cause := Cause, next := now_ms() + StartMs, pause := ?FIRST_PAUSE_MS, began := now_ms()};
+%% From now on this attempt alone goes on: it changes what both sides have.
+heard({ready, Attempt}, #{chosen := none, attempts := Attempts} = Dialer) when is_map_key(Attempt, Attempts) ->
+    [begin unlink(Other), exit(Other, kill) end || Other <- maps:keys(Attempts), Other =/= Attempt],
+    Attempt ! {go, self()},
+    Dialer#{chosen := Attempt, attempts := maps:with([Attempt], Attempts)};
+heard({'EXIT', Flusher, Reason}, #{flusher := Flusher}) ->
+    exit(Reason);
+heard({'EXIT', Looker, Result}, #{looking := Looker} = Dialer) ->
+    looked(Result, Dialer#{looking := none, look_at := now_ms() + ?LOOK_PAUSE_MS});
+heard({'EXIT', Attempt, Result}, #{attempts := Attempts} = Dialer) when is_map_key(Attempt, Attempts) ->
+    ended(Result, maps:get(Attempt, Attempts), without(Attempt, Dialer));
+heard(_Other, Dialer) ->
+    Dialer.
+
+without(Attempt, #{attempts := Attempts, chosen := Chosen} = Dialer) ->
+    Left = Dialer#{attempts := maps:remove(Attempt, Attempts)},
+    case Chosen of
+        Attempt -> Left#{chosen := none, next := now_ms()};
+        _ -> Left
+    end.
+
+ended(refused, _Address, Dialer) -> give_up(Dialer, "its node does not know the link any more");
+ended({failed, econnrefused}, Address, #{address := Address} = Dialer) -> Dialer#{refuses := true};
+ended({failed, _Reason}, Address, #{address := Address} = Dialer) -> Dialer#{refuses := false};
+ended(_Other, _Address, Dialer) -> Dialer.
+
+looked({looked, {listed, {_, Port}}}, #{address := {_, Port}} = Dialer) ->
+    Dialer#{epmd := listed, missing_since := none};
+looked({looked, {listed, Address}}, Dialer) ->
+    Dialer#{epmd := listed, missing_since := none, address := Address, refuses := false, next := now_ms()};
+looked({looked, {not_listed, Others}}, #{missing_since := Since} = Dialer) ->
+    Dialer#{epmd := not_listed, others := Others, missing_since := case Since of none -> now_ms(); _ -> Since end};
+looked({looked, Other}, Dialer) ->
+    Dialer#{epmd := Other, missing_since := none};
+looked(_Failed, Dialer) ->
+    Dialer#{epmd := unknown, missing_since := none}.
+
+%% ---- what epmd says ----
+
+%% @private Ends with what it has found.
+-spec look(pid(), info(), undefined | address()) -> no_return().
+look(Dialer, #{node := Node, family := Family}, Known) ->
+    _ = erlang:send_after(?LOOK_MS, self(), {stop, Dialer}),
+    {node, Name, Host} = dist_util:split_node(Node),
+    Found = case net_kernel:epmd_module() of
+                erl_epmd -> ask_epmd(Family, Name, Host, Known);
+                Module -> ask(Module, Family, Name, Host)
+            end,
+    exit({looked, Found}).
+
+ask_epmd(Family, Name, Host, Known) ->
+    case address(Family, Host, Known) of
+        {ok, Ip} ->
+            case erl_epmd:names(Ip) of
+                {ok, Names} -> listed(Name, Ip, Names);
+                {error, _} -> why_silent(Family:connect(Ip, epmd_port(), [{active, false}], ?LOOK_MS))
+            end;
+        error ->
+            unknown
+    end.
+
+listed(Name, Ip, Names) ->
+    case lists:keyfind(Name, 1, Names) of
+        {Name, Port} -> {listed, {Ip, Port}};
+        false -> {not_listed, Names =/= []}
+    end.
+
+why_silent({error, econnrefused}) -> refuses;
+why_silent(_Other) -> unknown.
+
+address(Family, Host, undefined) -> resolved(Family, Host);
+address(Family, _Host, {Known, _Port}) -> resolved(Family, Known).
+
+resolved(_Family, Ip) when is_tuple(Ip) -> {ok, Ip};
+resolved(Family, Host) ->
+    case Family:getaddr(Host, ?LOOK_MS) of
+        {ok, Ip} -> {ok, Ip};
+        {error, _} -> error
+    end.
+
+epmd_port() ->
+    case init:get_argument(epmd_port) of
+        {ok, [[Port | _] | _]} -> list_to_integer(Port);
+        _ -> 4369
+    end.
+
+%% Another module than OTP's. That it does not know the node is no proof that the node has ended.
+ask(Module, Family, Name, Host) ->
+    case beamway_dist_setup:address_of(Module, Family, Name, Host) of
+        {ok, Ip, Port} -> {listed, {Ip, Port}};
+        error -> refuses
+    end.
+
+%% ---- an attempt ----
+
+%% @private Ends with why it has failed; if it succeeds the flusher ends the dialer, and this with it.
+-spec attempt({pid(), pid()}, info(), address()) -> no_return().
+attempt({Dialer, Flusher}, #{family := Family} = Info, {Host, Port}) ->
+    case resolved(Family, Host) of
+        {ok, Ip} ->
+            case Family:connect(Ip, Port, beamway_stream_tcp:connect_options(), ?CONNECT_MS) of
+                {ok, Socket} -> exit(ask_to_resume(Dialer, Flusher, Info, Socket));
+                {error, Reason} -> exit({failed, Reason})
+            end;
+        error ->
+            exit({failed, no_address})
+    end.
+
+ask_to_resume(Dialer, Flusher, #{key := Key, id := Id, node := Node} = Info, Socket) ->
+    Caller = beamway_session:random(),
+    Talk = #{key => Key, id => Id, caller => Caller},
+    case exchange(Socket, beamway_session:resume(Id, Caller, node())) of
+        {ok, {challenge, Callee, Number, _} = Challenge} ->
+            case beamway_session:challenge_holds(Talk, Challenge) of
+                true -> challenged(Dialer, Flusher, Info, Socket, Talk#{callee => Callee}, Number);
+                false -> {failed, challenge}
+            end;
+        {ok, {refuse, _} = Refusal} ->
+            case beamway_session:refuse_holds(auth:get_cookie(Node), {Id, Caller}, Refusal) of
+                true -> refused;
+                false -> {failed, refusal}
+            end;
+        _ ->
+            {failed, no_answer}
+    end.
+
+challenged(Dialer, Flusher, #{role := Role}, Socket, Talk, Theirs) ->
+    Dialer ! {ready, self()},
+    receive {go, Dialer} -> ok after ?ANSWER_MS -> exit({failed, not_chosen}) end,
+    case call(Flusher, number) of
+        {ok, Ours} ->
+            Number = beamway_session:number_after(Role, max(Ours, Theirs)),
+            prove(Flusher, Socket, Talk#{number => Number}, call(Flusher, {detach, Number}));
+        {error, Reason} ->
+            {failed, Reason}
+    end.
+
+%% The connection before this one is gone.
+prove(Flusher, Socket, #{number := Number} = Talk, {ok, Position}) ->
+    case exchange(Socket, beamway_session:proof(Talk, Number, Position)) of
+        {ok, {accept, Theirs, _} = Accept} ->
+            case beamway_session:accept_holds(Talk#{position => Position}, Accept) of
+                true -> go_on(Flusher, Number, Socket, connecting, Theirs);
+                false -> {failed, accept}
+            end;
+        _ ->
+            {failed, no_answer}
+    end;
+prove(_Flusher, _Socket, _Talk, {error, Reason}) ->
+    {failed, Reason}.
+
+exchange(Socket, Packet) ->
+    case inet_tcp:send(Socket, Packet) of
+        ok -> received(Socket);
+        {error, Reason} -> {error, Reason}
+    end.
+
+received(Socket) ->
+    case inet_tcp:recv(Socket, 0, ?ANSWER_MS) of
+        {ok, Packet} -> beamway_session:decode(Packet);
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% The socket's port has read what came behind the last packet, maybe.
+go_on(Flusher, Number, Socket, Role, Position) ->
+    case {beamway_stream_tcp:let_go(Socket), prim_inet:getfd(Socket)} of
+        {{ok, Read}, {ok, Fd}} ->
+            ok = beamway_stream_tcp:bound(Socket, Role),
+            case inet_tcp:controlling_process(Socket, Flusher) of
+                ok -> attached(call(Flusher, {attach, Number, {Socket, Fd, Position, Read}}));
+                {error, Reason} -> {failed, Reason}
+            end;
+        {_, _} ->
+            {failed, closed}
+    end.
+
+attached(ok) -> ok;
+attached({error, Reason}) -> {failed, Reason}.
+
+%% ---- the answering side ----
+
+%% @doc A connection began with `resume'. Ends the calling connection process, in any case.
+-spec answer(port(), iodata()) -> no_return().
+answer(Socket, Packet) ->
+    case beamway_session:decode(Packet) of
+        {ok, {resume, Id, Caller, Node}} ->
+            answer(beamway_links:session(Id), Socket, #{id => Id, caller => Caller}, Node);
+        {error, _} ->
+            beamway_links:resume_refused(),
+            exit(shutdown)
+    end.
+
+answer({ok, #{key := Key, flusher := Flusher}}, Socket, Asked, _Node) ->
+    Callee = beamway_session:random(),
+    Talk = Asked#{key => Key, callee => Callee},
+    case call(Flusher, number) of
+        {ok, Last} -> proved(Flusher, Socket, Talk, Last, exchange(Socket, beamway_session:challenge(Talk, Callee, Last)));
+        {error, _} -> exit(shutdown)
+    end;
+answer(error, Socket, #{id := Id, caller := Caller}, Node) ->
+    beamway_links:resume_refused(),
+    _ = inet_tcp:send(Socket, beamway_session:refuse(cookie(Node), {Id, Caller})),
+    exit(shutdown).
+
+%% No atom for a name that anybody may send.
+cookie(Node) ->
+    try auth:get_cookie(binary_to_existing_atom(Node))
+    catch error:_ -> erlang:get_cookie()
+    end.
+
+proved(Flusher, Socket, Talk, _Last, {ok, {proof, Number, Position, _} = Proof}) ->
+    case beamway_session:proof_holds(Talk, Proof) of
+        true -> accept(Flusher, Socket, Talk#{number => Number}, Position, call(Flusher, {detach, Number}));
+        false -> beamway_links:resume_refused(), exit(shutdown)
+    end;
+proved(_Flusher, _Socket, _Talk, _Last, _Other) ->
+    exit(shutdown).
+
+accept(Flusher, Socket, #{number := Number} = Talk, Position, {ok, Own}) ->
+    case inet_tcp:send(Socket, beamway_session:accept(Talk, Position, Own)) of
+        ok -> _ = go_on(Flusher, Number, Socket, accepting, Position), exit(shutdown);
+        {error, _} -> exit(shutdown)
+    end;
+accept(_Flusher, _Socket, _Talk, _Position, {error, _}) ->
+    beamway_links:resume_refused(),
+    exit(shutdown).
+
+now_ms() -> erlang:monotonic_time(millisecond).

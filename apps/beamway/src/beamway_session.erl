@@ -1,0 +1,207 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What two nodes say to each other to go on with a link over another connection, as bytes, and when a peer counts as dead.
+%%
+%% Four packets, in place of the handshake of the distribution: `resume' names the link, `challenge' shows that the other
+%% side knows it, `proof' says how far the calling side has read, `accept' how far the other one has. Both know a key of
+%% their own for each link; each packet but the first proves it by HMAC-SHA-256 (RFC 2104, FIPS 180-4) over all that was
+%% said so far, the random numbers of both sides among it, so a packet of another time is of no use. `refuse' is the
+%% answer where the link is not known; it proves the cookie.
+%%
+%% The number of a connection is higher than those of all connections before it: the calling node of the link gives even numbers,
+%% the other one odd numbers. docs/session.md has the whole protocol.
+%%
+%% Pure but for random numbers. All that is decoded here comes from the peer: whatever is not exactly right gives `error'.
+-module(beamway_session).
+
+-export([key/2, id/1, random/0, number_after/2]).
+-export([resume/3, challenge/3, proof/3, accept/3, refuse/2, decode/1]).
+-export([challenge_holds/2, proof_holds/2, accept_holds/2, refuse_holds/3]).
+-export([verdict/1]).
+-export_type([talk/0, packet/0, signs/0, verdict/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-define(VERSION, 1).
+-define(KEY_TEXT, <<"beamway session 1">>).
+%% Programs that register with epmd come back within 2 s after it was started anew.
+-define(EPMD_RETURNS_MS, 2100).
+
+-type key() :: <<_:256>>.
+-type random() :: <<_:128>>.
+-type talk() :: #{key := key(), id := random(), caller := random(), callee => random(), number => non_neg_integer(), position => non_neg_integer(),
+                  own => non_neg_integer()}.
+%% What was said about one connection: the random numbers of the calling and of the answering side, the number of the
+%% connection, how far the calling side (`position') and the answering one (`own') has read.
+
+-type packet() :: {resume, Id :: random(), Caller :: random(), Node :: binary()}
+                | {challenge, Callee :: random(), Number :: non_neg_integer(), Mac :: binary()}
+                | {proof, Number :: non_neg_integer(), Position :: non_neg_integer(), Mac :: binary()}
+                | {accept, Position :: non_neg_integer(), Mac :: binary()}
+                | {refuse, Mac :: binary()}.
+
+%% @doc The key of a link, of the cookie and all that both sides have said in the handshake.
+-spec key(atom(), iodata()) -> key().
+key(Cookie, Said) ->
+    mac(atom_to_binary(Cookie), [?KEY_TEXT, crypto:hash(sha256, Said)]).
+
+%% @doc How both sides name the link. Tells nothing of the key.
+-spec id(key()) -> random().
+id(Key) ->
+    binary:part(mac(Key, <<"id">>), 0, 16).
+
+-spec random() -> random().
+random() -> crypto:strong_rand_bytes(16).
+
+%% @doc The number of the next connection, where both sides know those two numbers.
+-spec number_after(connecting | accepting, non_neg_integer()) -> pos_integer().
+number_after(connecting, Last) -> (Last div 2 + 1) * 2;
+number_after(accepting, Last) -> (Last + 1) div 2 * 2 + 1.
+
+%% ---- packets ----
+
+%% @doc `Node' is the name of the calling node: its cookie may be one of its own.
+-spec resume(random(), random(), node()) -> iodata().
+resume(Id, Caller, Node) -> [$R, ?VERSION, Id, Caller, atom_to_binary(Node)].
+
+%% @doc `Number' is that of the last connection.
+-spec challenge(talk(), random(), non_neg_integer()) -> iodata().
+challenge(Talk, Callee, Number) -> [<<$C, Callee/binary, Number:64>>, challenge_mac(Talk, Callee, Number)].
+
+-spec proof(talk(), Number :: pos_integer(), Position :: non_neg_integer()) -> iodata().
+proof(Talk, Number, Position) -> [<<$P, Number:64, Position:64>>, proof_mac(Talk, Number, Position)].
+
+-spec accept(talk(), Position :: non_neg_integer(), Own :: non_neg_integer()) -> iodata().
+accept(Talk, Position, Own) -> [<<$A, Own:64>>, accept_mac(Talk, Position, Own)].
+
+-spec refuse(atom(), {random(), random()}) -> iodata().
+refuse(Cookie, {Id, Caller}) -> [$X, refuse_mac(Cookie, Id, Caller)].
+
+%% @doc A whole packet. Nothing is proved yet.
+-spec decode(iodata()) -> {ok, packet()} | {error, {version, byte()} | packet}.
+decode(Packet) ->
+    case iolist_to_binary(Packet) of
+        <<$R, ?VERSION, Id:16/binary, Caller:16/binary, Node/binary>> when Node =/= <<>>, byte_size(Node) =< 1020 -> {ok, {resume, Id, Caller, Node}};
+        <<$C, Callee:16/binary, Number:64, Mac:32/binary>> -> {ok, {challenge, Callee, Number, Mac}};
+        <<$P, Number:64, Position:64, Mac:32/binary>> -> {ok, {proof, Number, Position, Mac}};
+        <<$A, Position:64, Mac:32/binary>> -> {ok, {accept, Position, Mac}};
+        <<$X, Mac:32/binary>> -> {ok, {refuse, Mac}};
+        <<$R, Version, _/binary>> when Version =/= ?VERSION -> {error, {version, Version}};
+        _ -> {error, packet}
+    end.
+
+%% @doc Whether the packet proves the key.
+-spec challenge_holds(talk(), packet()) -> boolean().
+challenge_holds(Talk, {challenge, Callee, Number, Mac}) -> same(Mac, challenge_mac(Talk, Callee, Number));
+challenge_holds(_Talk, _Other) -> false.
+
+-spec proof_holds(talk(), packet()) -> boolean().
+proof_holds(Talk, {proof, Number, Position, Mac}) -> same(Mac, proof_mac(Talk, Number, Position));
+proof_holds(_Talk, _Other) -> false.
+
+-spec accept_holds(talk(), packet()) -> boolean().
+accept_holds(#{position := Position} = Talk, {accept, Own, Mac}) -> same(Mac, accept_mac(Talk, Position, Own));
+accept_holds(_Talk, _Other) -> false.
+
+%% @doc Whether the peer has the cookie, and so can be believed that it does not know the link.
+-spec refuse_holds(atom(), {random(), random()}, packet()) -> boolean().
+refuse_holds(Cookie, {Id, Caller}, {refuse, Mac}) -> same(Mac, refuse_mac(Cookie, Id, Caller));
+refuse_holds(_Cookie, _Talk, _Other) -> false.
+
+challenge_mac(#{key := Key, id := Id, caller := Caller}, Callee, Number) ->
+    mac(Key, [<<"challenge">>, Id, Caller, Callee, <<Number:64>>]).
+
+proof_mac(#{key := Key, id := Id, caller := Caller, callee := Callee}, Number, Position) ->
+    mac(Key, [<<"proof">>, Id, Caller, Callee, <<Number:64, Position:64>>]).
+
+accept_mac(#{key := Key, id := Id, caller := Caller, callee := Callee, number := Number}, Position, Own) ->
+    mac(Key, [<<"accept">>, Id, Caller, Callee, <<Number:64, Position:64, Own:64>>]).
+
+refuse_mac(Cookie, Id, Caller) ->
+    mac(atom_to_binary(Cookie), [<<"beamway refuses 1">>, Id, Caller]).
+
+mac(Key, Text) -> crypto:mac(hmac, sha256, Key, Text).
+
+%% In a time that does not depend on where they differ.
+same(A, B) when byte_size(A) =:= byte_size(B) -> differences(A, B, 0) =:= 0;
+same(_A, _B) -> false.
+
+differences(<<A, RestA/binary>>, <<B, RestB/binary>>, Before) -> differences(RestA, RestB, Before bor (A bxor B));
+differences(<<>>, <<>>, Differences) -> Differences.
+
+%% ---- when a peer counts as dead ----
+
+-type signs() :: #{port := refuses | unknown,
+                   epmd := not_listed | refuses | listed | unknown,
+                   others := boolean(),
+                   closed := boolean(),
+                   missing_ms := non_neg_integer()}.
+%% Of one look. `port': whether the peer's port for the distribution refuses connections. `epmd': what the epmd of its host says of
+%% the node. `others': whether it lists other nodes. `closed': whether the peer's host has ended the last connection in order.
+%% `missing_ms': for how long epmd has not listed it.
+
+-type verdict() :: dead | hurry | wait.
+%% `hurry': wait no longer than the option `resume_refused_ms' says.
+
+%% @doc A firewall, too, refuses connections: that alone says nothing. epmd forgets a node when its process ends, but an epmd that was just started
+%% anew knows none. It is believed at once if it lists others, or if the peer's host closed the connection in order without a
+%% last word, as it does for a process that was killed.
+-spec verdict(signs()) -> verdict().
+verdict(#{port := refuses, epmd := not_listed, others := Others, closed := Closed, missing_ms := Ms}) ->
+    case Others orelse Closed orelse Ms >= ?EPMD_RETURNS_MS of
+        true -> dead;
+        false -> hurry
+    end;
+verdict(#{port := refuses, epmd := refuses}) -> hurry;
+verdict(#{}) -> wait.
+
+-ifdef(TEST).
+
+talk() ->
+    Key = key('a cookie', [<<"N...">>, "N..."]),
+    #{key => Key, id => id(Key), caller => random(), callee => random(), number => 4, position => 1 bsl 40}.
+
+sent(Packet) -> {ok, Decoded} = decode(Packet), Decoded.
+
+packets_prove_what_was_said_test() ->
+    #{callee := Callee} = Talk = talk(),
+    ?assert(challenge_holds(Talk, sent(challenge(Talk, Callee, 3)))),
+    ?assert(proof_holds(Talk, sent(proof(Talk, 4, 1 bsl 40)))),
+    ?assert(accept_holds(Talk, sent(accept(Talk, 1 bsl 40, 7)))),
+    ?assert(refuse_holds(c, {Callee, Callee}, sent(refuse(c, {Callee, Callee})))),
+    [?assertNot(Holds) || Holds <- [refuse_holds(d, {Callee, Callee}, sent(refuse(c, {Callee, Callee}))),
+                                    accept_holds(Talk, sent(accept(Talk, 5, 7))),
+                                    proof_holds(Talk, sent(accept(Talk, 1 bsl 40, 7)))]].
+
+%% Each field counts: one bit of the packet, or of what was said, makes it void.
+each_bit_counts_test() ->
+    Talk = talk(),
+    Packet = iolist_to_binary(proof(Talk, 4, 5)),
+    [?assertNot(proof_holds(Talk, sent(flipped(Packet, Bit)))) || Bit <- lists:seq(8, bit_size(Packet) - 1)],
+    [?assertNot(proof_holds(Talk#{Field := flipped(maps:get(Field, Talk), 0)}, sent(Packet))) || Field <- [key, id, caller, callee]].
+
+flipped(Bytes, Bit) ->
+    <<Before:Bit, One:1, After/bits>> = Bytes,
+    <<Before:Bit, (1 - One):1, After/bits>>.
+
+nonsense_is_no_packet_test_() ->
+    Random = random(),
+    [?_assertEqual({error, Why}, decode(Bytes))
+     || {Why, Bytes} <- [{packet, <<>>}, {packet, <<"N">>}, {packet, [$R, 1, Random]}, {{version, 9}, [$R, 9, Random, Random, "a@b"]},
+                         {packet, [$R, 1, Random, Random]}, {packet, [$R, 1, Random, Random, binary:copy(<<"a">>, 1021)]},
+                         {packet, [$C, Random]}, {packet, [$P, Random, Random]}, {packet, <<$A, 1:64>>}, {packet, [$X, Random]}]].
+
+numbers_grow_and_are_never_the_same_test_() ->
+    [?_assertEqual({Even, Odd}, {number_after(connecting, Last), number_after(accepting, Last)})
+     || {Last, Even, Odd} <- [{0, 2, 1}, {1, 2, 3}, {2, 4, 3}, {3, 4, 5}, {10, 12, 11}, {11, 12, 13}]].
+
+verdict_test_() ->
+    Signs = #{port => refuses, epmd => not_listed, others => true, closed => false, missing_ms => 0},
+    [?_assertEqual(Verdict, verdict(maps:merge(Signs, More)))
+     || {Verdict, More} <- [{dead, #{}}, {dead, #{others => false, closed => true}}, {hurry, #{others => false}},
+                            {hurry, #{others => false, missing_ms => 2099}}, {dead, #{others => false, missing_ms => 2100}},
+                            {wait, #{port => unknown}}, {wait, #{epmd => listed}}, {wait, #{epmd => unknown}},
+                            {hurry, #{epmd => refuses}}, {wait, #{epmd => refuses, port => unknown}}]].
+
+-endif.

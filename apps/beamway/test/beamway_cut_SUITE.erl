@@ -1,0 +1,200 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Connections that are cut while two nodes live: the link goes on, nothing is lost, doubled or late, and nobody hears of it.
+%%
+%% The nodes are on two hosts with a router between them, which resets connections, refuses new ones for a while, drops everything
+%% for a while, or forgets a connection and drops its packets for ever. Meanwhile beamway_cut_load goes on both ways.
+%%
+%% BEAMWAY_TEST_CUTS: how many cuts; default 40 (`make test-cut' takes 1,000). Needs root.
+-module(beamway_cut_SUITE).
+
+-export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
+-export([cut_again_and_again/1, killed/1, restarted/1, resume_off/1, given_up/1, disconnected/1]).
+
+-define(WAIT_MS, 20000).
+-define(QUIET_MS, 300).
+
+suite() -> [{timetrap, {minutes, 120}}].
+
+all() -> [{group, beamway_tcp}].
+
+groups() -> [{beamway_tcp, [], [cut_again_and_again, killed, restarted, resume_off, given_up, disconnected]}].
+
+init_per_suite(Config) ->
+    case os:cmd("id -u") of
+        "0\n" -> Config;
+        _ -> {skip, {rights, "needs root to make network namespaces and a router"}}
+    end.
+
+end_per_suite(_Config) -> ok.
+
+init_per_group(Carrier, Config) ->
+    case beamway_netns:firewalled("bwc", 600) of
+        {ok, Net} -> [{net, Net}, {carrier, Carrier} | Config];
+        {error, Why} -> {skip, {rights, Why}}
+    end.
+
+end_per_group(_Carrier, Config) -> beamway_netns:delete(proplists:get_value(net, Config)).
+
+end_per_testcase(_Case, Config) ->
+    ok = open(Config),
+    beamway_peer:stop_started().
+
+cuts() -> list_to_integer(os:getenv("BEAMWAY_TEST_CUTS", "40")).
+
+pair(Config) -> pair(Config, []).
+
+pair(Config, Environment) ->
+    #{spaces := [SpaceA, SpaceB, _], addresses := [AddressA, AddressB]} = proplists:get_value(net, Config),
+    Carrier = proplists:get_value(carrier, Config),
+    [{One, OneNode}, {Other, OtherNode}] = [node_at(Carrier, Space, Address, Environment) || {Space, Address} <- [{SpaceA, AddressA}, {SpaceB, AddressB}]],
+    ok = beamway_peer:connect_both(Carrier, One, Other),
+    {One, OneNode, Other, OtherNode}.
+
+node_at(Carrier, Space, Address, Environment) ->
+    {ok, Peer, Node} = beamway_peer:start(Carrier, #{host => Address, wrapper => beamway_netns:host(Space), env => Environment}),
+    {Peer, Node}.
+
+%% ---- the router ----
+
+rule(Config, Words) ->
+    #{spaces := [_, _, Wall]} = proplists:get_value(net, Config),
+    "" = beamway_netns:in(Wall, "iptables " ++ Words),
+    ok.
+
+%% Only what the router forbids goes away; its tracking of connections stays.
+open(Config) ->
+    #{spaces := [_, _, Wall]} = proplists:get_value(net, Config),
+    _ = beamway_netns:in(Wall, "iptables -D FORWARD -j CUT; iptables -F CUT; iptables -X CUT"),
+    ok.
+
+close(Config, Rules) ->
+    [rule(Config, Words) || Words <- ["-N CUT"] ++ ["-A CUT -p tcp " ++ Rule || Rule <- Rules] ++ ["-I FORWARD -j CUT"]],
+    ok.
+
+%% epmd stays as it is: a firewall between the nodes does not make a node's name go away.
+not_epmd(Target) -> "! --sport 4369 -m tcp ! --dport 4369 -j " ++ Target.
+
+%% Of the connection as it is now.
+ends({One, OneNode, Other, OtherNode}) ->
+    [binary_to_list(lists:last(binary:split(Address, <<":">>, [global])))
+     || {Peer, Node} <- [{Other, OneNode}, {One, OtherNode}], {ok, #{address := Address}} <- [beamway_peer:call(Peer, beamway, info, [Node])]].
+
+cut({reset, RefusedMs}, Pair, Config) ->
+    Before = resumes(Pair),
+    ok = close(Config, refused(RefusedMs, ends(Pair))),
+    receive after RefusedMs -> ok end,
+    _ = RefusedMs =:= 0 andalso beamway_peer:wait_until(fun() -> resumes(Pair) > Before end, ?WAIT_MS),
+    ok = open(Config),
+    RefusedMs;
+cut({silence, Ms}, _Pair, Config) ->
+    ok = close(Config, ["-j DROP"]),
+    receive after Ms -> ok end,
+    ok = open(Config),
+    Ms;
+%% The router does not know the connection any more, and drops its packets.
+cut(forgotten, Pair, Config) ->
+    Ends = ends(Pair),
+    Before = resumes(Pair),
+    ok = close(Config, [of_connection(Way, "DROP") || Way <- [Ends, lists:reverse(Ends)]]),
+    _ = beamway_peer:wait_until(fun() -> resumes(Pair) > Before end, ?WAIT_MS),
+    ok = open(Config),
+    0;
+cut({one_way, Ms}, _Pair, Config) ->
+    #{addresses := [From, _]} = proplists:get_value(net, Config),
+    ok = close(Config, ["--source " ++ From ++ " -j DROP"]),
+    receive after Ms -> ok end,
+    ok = open(Config),
+    Ms.
+
+of_connection([From, To], Target) -> "--sport " ++ From ++ " --dport " ++ To ++ " -j " ++ Target.
+
+%% Only this connection, or all of them.
+refused(0, Ends) -> [of_connection(Way, "REJECT --reject-with tcp-reset") || Way <- [Ends, lists:reverse(Ends)]];
+refused(_Ms, _Ends) -> [not_epmd("REJECT --reject-with tcp-reset")].
+
+resumes({One, _, _, OtherNode}) ->
+    {ok, Info} = beamway_peer:call(One, beamway, info, [OtherNode]),
+    maps:get(resumes, Info, 0).
+
+%% ---- cases ----
+
+cut_again_and_again(Config) ->
+    {One, OneNode, Other, OtherNode} = Pair = pair(Config),
+    Loads = [{One, OtherNode}, {Other, OneNode}],
+    [ok = beamway_peer:call(Peer, beamway_cut_load, receive_all, []) || {Peer, _} <- Loads],
+    [ok = beamway_peer:call(Peer, beamway_cut_load, send_all, [Node]) || {Peer, Node} <- Loads],
+    Kinds = [{reset, 0}, {reset, 4}, {reset, 43}, {reset, 1000}, forgotten, {silence, 100}, {silence, 1000}, {silence, 5000}, {one_way, 2000}],
+    Pauses = [cut_once(lists:nth(1 + N rem length(Kinds), Kinds), Pair, Loads, Config) || N <- lists:seq(0, cuts() - 1)],
+    [ok = beamway_peer:call(Peer, beamway_cut_load, stop, []) || {Peer, _} <- Loads],
+    receive after ?QUIET_MS -> ok end,
+    Results = [beamway_peer:call(Peer, beamway_cut_load, results, []) || {Peer, _} <- Loads],
+    ct:log("~p~npauses beyond the cut itself in ms: ~p~nresumes: ~b", [Results, lists:sort(Pauses), resumes(Pair)]),
+    ct:pal("~b cuts, ~b resumes, ~b checked; pauses beyond the cut in ms: ~w",
+           [cuts(), resumes(Pair), lists:sum([Checked || #{checked := Checked} <- Results]), lists:sort(Pauses)]),
+    [[], []] = [Errors || #{errors := Errors} <- Results],
+    [true, true] = [Checked > 10 * cuts() || #{checked := Checked} <- Results],
+    true = resumes(Pair) >= cuts() div 4,
+    ok.
+
+cut_once(Kind, Pair, Loads, Config) ->
+    _ = [beamway_peer:call(Peer, beamway_cut_load, latest, []) || {Peer, _} <- Loads],
+    CutMs = cut(Kind, Pair, Config),
+    receive after ?QUIET_MS -> ok end,
+    Longest = lists:max([beamway_peer:call(Peer, beamway_cut_load, latest, []) || {Peer, _} <- Loads]),
+    {Kind, max(0, Longest - CutMs)}.
+
+%% As fast as without all this.
+killed(Config) ->
+    {One, _, Other, OtherNode} = pair(Config),
+    Watcher = beamway_peer:watch_nodedown(One),
+    Began = os:system_time(millisecond),
+    ok = beamway_peer:kill9(Other),
+    {connection_closed, At} = beamway_peer:nodedown(One, Watcher, OtherNode, ?WAIT_MS),
+    ct:pal("nodedown ~b ms after kill -9", [At - Began]),
+    true = At - Began < 3000,
+    ok.
+
+%% Another creation: the link has ended, and messages of before do not reach the new node.
+restarted(Config) ->
+    {One, _, Other, OtherNode} = pair(Config),
+    #{spaces := [_, SpaceB, _], addresses := [_, AddressB]} = proplists:get_value(net, Config),
+    Watcher = beamway_peer:watch_nodedown(One),
+    ok = beamway_peer:kill9(Other),
+    [Name, _] = string:split(atom_to_list(OtherNode), "@"),
+    {ok, Again, OtherNode} = beamway_peer:start(proplists:get_value(carrier, Config), #{host => AddressB, name => Name, wrapper => beamway_netns:host(SpaceB)}),
+    {connection_closed, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?WAIT_MS),
+    ok = beamway_peer:connect_both(proplists:get_value(carrier, Config), One, Again).
+
+%% One of the two does not want it: as with stock.
+resume_off(Config) ->
+    {One, _, _, OtherNode} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "0"}]),
+    Watcher = beamway_peer:watch_nodedown(One),
+    ok = close(Config, [of_connection(Way, "REJECT --reject-with tcp-reset") || Way <- [ends(Pair), lists:reverse(ends(Pair))]]),
+    _ = beamway_peer:async(fun() -> beamway_peer:run(One, fun() -> catch erpc:call(OtherNode, erlang, node, []) end) end),
+    {connection_closed, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?WAIT_MS),
+    ok.
+
+%% The peer does not come back: nodedown on both sides after `resume_ms', and a new connection afterwards.
+given_up(Config) ->
+    {One, OneNode, Other, OtherNode} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "1500"}]),
+    Watchers = [beamway_peer:watch_nodedown(Peer) || Peer <- [One, Other]],
+    ok = close(Config, [not_epmd("REJECT --reject-with tcp-reset")]),
+    Began = os:system_time(millisecond),
+    beamway_peer:run(One, fun() -> {nobody, OtherNode} ! hello end),
+    beamway_peer:run(Other, fun() -> {nobody, OneNode} ! hello end),
+    Downs = [beamway_peer:nodedown(Peer, Watcher, Node, ?WAIT_MS) || {Peer, Watcher, Node} <- lists:zip3([One, Other], Watchers, [OtherNode, OneNode])],
+    ct:pal("given up after ~w ms", [[At - Began || {_, At} <- Downs]]),
+    [true, true] = [Reason =:= connection_closed andalso At - Began >= 1500 andalso At - Began < 5000 || {Reason, At} <- Downs],
+    ok = open(Config),
+    _ = Pair,
+    ok = beamway_peer:connect_both(proplists:get_value(carrier, Config), One, Other).
+
+%% Who ends a link means it.
+disconnected(Config) ->
+    {One, OneNode, Other, OtherNode} = pair(Config),
+    Watcher = beamway_peer:watch_nodedown(Other),
+    Began = os:system_time(millisecond),
+    true = beamway_peer:call(One, erlang, disconnect_node, [OtherNode]),
+    {connection_closed, At} = beamway_peer:nodedown(Other, Watcher, OneNode, ?WAIT_MS),
+    true = At - Began < 1000,
+    ok.

@@ -1,0 +1,161 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The load of beamway_cut_SUITE between two nodes: numbered messages small and large, calls, monitors, links and exits.
+%%
+%% Everything that one side sends is numbered by sender, and the receiver checks each number. A message that is lost, doubled or late
+%% is an error, and so is a call that fails or a monitor that says the node is gone.
+-module(beamway_cut_load).
+
+-export([receive_all/0, send_all/1, stop/0, results/0, latest/0]).
+-export([own/2, echo/0]).
+-export_type([results/0]).
+
+-type results() :: #{checked := non_neg_integer(), errors := [term()], longest_ms := non_neg_integer()}.
+%% `checked': messages, calls and exits that were checked here. `longest_ms': of a call.
+
+-define(TABLE, ?MODULE).
+-define(SMALL_SENDERS, 4).
+-define(SMALL_RUN, 50).
+-define(LARGE_BYTES, 1000000).
+-define(CALL_MS, 60000).
+
+%% @doc Starts what receives on this node; it ends with the node.
+-spec receive_all() -> ok.
+receive_all() ->
+    start(fun() ->
+                  ?TABLE = ets:new(?TABLE, [named_table, public]),
+                  ets:insert(?TABLE, [{checked, 0}, {longest_ms, 0}, {runs, true}]),
+                  true = register(beamway_cut_receiver, spawn_link(fun() -> collect(#{}) end)),
+                  true = register(beamway_cut_echo, spawn_link(?MODULE, echo, []))
+          end).
+
+%% @doc Starts what sends to the other node.
+-spec send_all(node()) -> ok.
+send_all(Node) ->
+    start(fun() ->
+                  [spawn_link(fun() -> cast(Node, {small, N}, 1) end) || N <- lists:seq(1, ?SMALL_SENDERS)],
+                  spawn_link(fun() -> cast_large(Node, 1) end),
+                  spawn_link(fun() -> call(Node, 1) end),
+                  spawn_link(fun() -> exits(Node, 1) end),
+                  spawn_link(fun() -> watch(Node) end)
+          end).
+
+%% In a process that owns what the fun starts.
+start(Fun) ->
+    {Pid, Monitor} = spawn_monitor(?MODULE, own, [self(), Fun]),
+    receive
+        {Pid, started} -> demonitor(Monitor, [flush]), ok;
+        {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
+    end.
+
+%% @private
+-spec own(pid(), fun(() -> term())) -> no_return().
+own(Parent, Fun) ->
+    _ = Fun(),
+    Parent ! {self(), started},
+    receive after infinity -> exit(unreachable) end.
+
+%% @doc Nothing new is sent from now on.
+-spec stop() -> ok.
+stop() ->
+    true = ets:insert(?TABLE, {runs, false}),
+    ok.
+
+%% @doc What this node has checked so far.
+-spec results() -> results().
+results() ->
+    #{checked => ets:lookup_element(?TABLE, checked, 2), longest_ms => ets:lookup_element(?TABLE, longest_ms, 2),
+      errors => [Error || {{error, _}, Error} <- ets:tab2list(?TABLE)]}.
+
+%% @doc The longest call since the last time that this was asked.
+-spec latest() -> Ms :: non_neg_integer().
+latest() ->
+    Ms = ets:lookup_element(?TABLE, longest_ms, 2),
+    true = ets:insert(?TABLE, {longest_ms, 0}),
+    Ms.
+
+runs() -> ets:lookup_element(?TABLE, runs, 2).
+
+checked(N) -> ets:update_counter(?TABLE, checked, N).
+
+failed(Error) -> ets:insert(?TABLE, {{error, make_ref()}, Error}).
+
+%% ---- messages ----
+
+%% A sender waits for the receiver's word from time to time, so that what is on its way has a bound.
+cast(Node, Key, From) ->
+    To = From + ?SMALL_RUN,
+    [{beamway_cut_receiver, Node} ! {Key, Number, Number * 7} || Number <- lists:seq(From, To - 1)],
+    next(Node, fun() -> cast(Node, Key, To) end, Key, To, To rem 500 < ?SMALL_RUN).
+
+cast_large(Node, Number) ->
+    {beamway_cut_receiver, Node} ! {large, Number, binary:copy(<<Number:32>>, ?LARGE_BYTES div 4)},
+    next(Node, fun() -> cast_large(Node, Number + 1) end, large, Number + 1, true).
+
+next(Node, Continue, Key, To, Waits) ->
+    _ = Waits andalso begin
+                          {beamway_cut_receiver, Node} ! {reached, self(), Key},
+                          receive {reached, Key, To} -> ok; {reached, Key, Other} -> failed({reached, Key, Other, To}) end
+                      end,
+    receive after 5 -> ok end,
+    case runs() of
+        true -> Continue();
+        false -> ok
+    end.
+
+collect(Next) ->
+    receive
+        {reached, From, Key} ->
+            From ! {reached, Key, maps:get(Key, Next, 1)},
+            collect(Next);
+        {Key, Number, Value} ->
+            Wanted = maps:get(Key, Next, 1),
+            _ = Number =:= Wanted andalso is_right(Key, Number, Value) orelse failed({got, Key, Number, wanted, Wanted}),
+            checked(1),
+            collect(Next#{Key => Number + 1})
+    end.
+
+is_right(large, Number, Value) -> Value =:= binary:copy(<<Number:32>>, ?LARGE_BYTES div 4);
+is_right(_Key, Number, Value) -> Value =:= Number * 7.
+
+%% ---- calls, exits, monitors ----
+
+%% @private
+-spec echo() -> no_return().
+echo() ->
+    receive {From, Reference, Term} -> From ! {Reference, Term} end,
+    echo().
+
+call(Node, Number) ->
+    Reference = make_ref(),
+    Began = erlang:monotonic_time(millisecond),
+    {beamway_cut_echo, Node} ! {self(), Reference, Number},
+    receive
+        {Reference, Number} -> checked(1);
+        {Reference, Other} -> failed({call, Number, Other})
+    after ?CALL_MS ->
+        failed({call, Number, timeout})
+    end,
+    Ms = erlang:monotonic_time(millisecond) - Began,
+    Ms > ets:lookup_element(?TABLE, longest_ms, 2) andalso ets:insert(?TABLE, {longest_ms, Ms}),
+    runs() andalso call(Node, Number + 1).
+
+%% A process there ends with a reason: its link and its monitor both say so, once.
+exits(Node, Number) ->
+    process_flag(trap_exit, true),
+    {Pid, Monitor} = spawn_opt(Node, fun() -> receive go -> exit({number, Number}) end end, [link, monitor]),
+    Pid ! go,
+    receive {'DOWN', Monitor, process, Pid, {number, Number}} -> ok; {'DOWN', Monitor, _, _, Other} -> failed({down, Number, Other}) end,
+    receive {'EXIT', Pid, {number, Number}} -> ok; {'EXIT', Pid, Other2} -> failed({exit, Number, Other2}) end,
+    receive {'EXIT', Pid, _} -> failed({twice, Number}); {'DOWN', Monitor, _, _, _} -> failed({twice, Number}) after 0 -> ok end,
+    checked(1),
+    receive after 5 -> ok end,
+    runs() andalso exits(Node, Number + 1).
+
+%% The other node and its processes live all along.
+watch(Node) ->
+    Monitor = monitor(process, {beamway_cut_echo, Node}),
+    ok = net_kernel:monitor_nodes(true, [nodedown_reason]),
+    receive
+        {'DOWN', Monitor, process, _, Reason} -> failed({down, beamway_cut_echo, Reason});
+        {nodedown, Node, Why} -> failed({nodedown, Why})
+    end.

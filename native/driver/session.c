@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "session.h"
+
+/* Nobody refers to what was sent of the chunk. */
+static void reuse_chunk(bw_session_t *session)
+{
+    if (session->chunk && session->staged == session->end &&
+        driver_binary_get_refc(session->chunk) == 1)
+        session->staged = session->end = 0;
+}
+
+static void free_chunk(bw_session_t *session)
+{
+    if (session->chunk)
+        driver_free_binary(session->chunk);
+    session->chunk = NULL;
+    session->staged = session->end = 0;
+}
+
+uint8_t *bw_session_gap(bw_session_t *session, size_t size)
+{
+    if (session->chunk && BW_SESSION_CHUNK_BYTES - session->end < size) {
+        if (session->staged < session->end)
+            return NULL;
+        reuse_chunk(session);
+        if (BW_SESSION_CHUNK_BYTES - session->end < size)
+            free_chunk(session);
+    }
+    if (!session->chunk)
+        session->chunk = driver_alloc_binary((ErlDrvSizeT)BW_SESSION_CHUNK_BYTES);
+    return session->chunk ? (uint8_t *)session->chunk->orig_bytes + session->end : NULL;
+}
+
+/* What was sent last ends where this begins. */
+static bool extend_last(bw_session_t *session, size_t bytes)
+{
+    bw_pending_t *last = session->kept.first ? session->kept.last : NULL;
+    const char *at = session->chunk->orig_bytes + session->staged;
+
+    if (!last || last->binv[0] != session->chunk ||
+        (char *)last->iov[0].iov_base + last->iov[0].iov_len != at)
+        return false;
+    last->iov[0].iov_len += bytes;
+    last->size += bytes;
+    session->kept.bytes += bytes;
+    return true;
+}
+
+bool bw_session_sent(bw_session_t *session, size_t bytes)
+{
+    bw_pending_t *part;
+
+    if (bytes == 0)
+        return true;
+    if (!extend_last(session, bytes)) {
+        part = bw_pending_part(session->chunk, session->staged, bytes);
+        if (!part)
+            return false;
+        part->is_rest = true;
+        bw_pending_append(&session->kept, part);
+    }
+    session->staged += bytes;
+    session->out += bytes;
+    return true;
+}
+
+bw_pending_t *bw_session_rest(bw_session_t *session)
+{
+    bw_pending_t *rest =
+        bw_pending_part(session->chunk, session->staged, session->end - session->staged);
+
+    if (rest)
+        session->staged = session->end;
+    return rest;
+}
+
+bool bw_session_acknowledged(bw_session_t *session, uint64_t position)
+{
+    if (position > session->out)
+        return false;
+    if (position > session->from)
+        session->from += bw_pending_drop(&session->kept, position - session->from);
+    reuse_chunk(session);
+    return true;
+}
+
+bool bw_session_resume(bw_session_t *session, bw_pending_list_t *list, uint64_t position)
+{
+    if (position < session->from || position > session->out)
+        return false;
+    bw_pending_rewind(list, &session->kept, position - session->from);
+    session->out = position;
+    return true;
+}
+
+void bw_session_free(bw_session_t *session)
+{
+    (void)bw_pending_drop(&session->kept, session->kept.bytes);
+    free_chunk(session);
+}
