@@ -41,10 +41,10 @@ enum {
     COMMAND_SESSION = 15, /* limit:64 -> ; after PACKETS: the link outlives its connections. The
                              flusher gets {lost, Reason} when one is gone, and `silent` and `flows`
                              when the peer's kernel answers no more, and again */
-    COMMAND_DETACH,       /* epoch:64 -> bytes_in:64 ; the connection is given up, if there is one: the
-                             next one has that number, which is higher than any before */
-    COMMAND_ATTACH        /* socket:32, bytes that the peer has read:64, what was read of the
-                             connection before -> ; the next connection */
+    COMMAND_DETACH, /* epoch:64 -> bytes_in:64 ; the connection is given up, if there is one: the
+                       next one has that number, which is higher than any before */
+    COMMAND_ATTACH  /* socket:32, bytes that the peer has read:64, what was read of the
+                       connection before -> ; the next connection */
 };
 
 #define STATS_COUNT 16
@@ -66,9 +66,9 @@ typedef struct {
     uint64_t epoch;          /* the number of the connection */
     uint64_t losses;         /* of connections */
     bool is_silent;          /* the flusher has been told */
-    ErlDrvTermData poller; /* gets the atom `look` when it shall look at the ring */
-    senders_t senders;     /* and the flusher, which also gets the atom `flush` */
-    bool is_flush_asked;   /* and the flusher has not come yet */
+    ErlDrvTermData poller;   /* gets the atom `look` when it shall look at the ring */
+    senders_t senders;       /* and the flusher, which also gets the atom `flush` */
+    bool is_flush_asked;     /* and the flusher has not come yet */
     ErlDrvTermData flush_atom;
     bw_rounds_t rounds;
     uint64_t out_at_check;  /* bytes written when the check was set */
@@ -84,8 +84,7 @@ static unsigned long ms_until(int64_t at_ms)
 
 static bool is_session_first(const bw_port_t *self)
 {
-    return self->session_is_due &&
-           (!self->check_is_due || self->session_at_ms < self->check_at_ms);
+    return self->session_is_due && (!self->check_is_due || self->session_at_ms < self->check_at_ms);
 }
 
 /* What is to be flushed is always due before anything else. */
@@ -191,12 +190,10 @@ static void detach(bw_port_t *self)
 
 static void tell_flusher(bw_port_t *self, const char *what, const char *reason)
 {
-    ErlDrvTermData message[] = {ERL_DRV_ATOM,
-                                driver_mk_atom((char *)(uintptr_t)what),
-                                ERL_DRV_ATOM,
-                                driver_mk_atom((char *)(uintptr_t)(reason ? reason : "")),
-                                ERL_DRV_TUPLE,
-                                2};
+    ErlDrvTermData message[] = {
+        ERL_DRV_ATOM,  driver_mk_atom((char *)(uintptr_t)what),
+        ERL_DRV_ATOM,  driver_mk_atom((char *)(uintptr_t)(reason ? reason : "")),
+        ERL_DRV_TUPLE, 2};
 
     (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->senders.flusher, message,
                             reason ? 6 : 2);
@@ -333,7 +330,8 @@ static bw_status_t connect_again(bw_port_t *self, const char *data, size_t len, 
         return status;
     status = link->ops->put_back(link, data + 12, len - 12, error_p);
     if (status == BW_OK && !pump_attach(&self->pump, link, bw_number(data + 4, 8)))
-        status = bw_fail(error_p, BW_REFUSED, "the peer says that it has read what it cannot have", 0);
+        status =
+            bw_fail(error_p, BW_REFUSED, "the peer says that it has read what it cannot have", 0);
     if (status != BW_OK)
         link->ops->close(link, NULL);
     return status;

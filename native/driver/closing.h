@@ -11,7 +11,8 @@
 #include "../link/link.h"
 #include "job.h"
 
-/* What the async thread gets: it may have other jobs first, which the peer's time does not wait for.
+/* What the async thread gets: it may have other jobs first, which the peer's time does not wait
+ * for.
  */
 typedef struct {
     async_kind_t kind;

@@ -50,8 +50,8 @@ void bw_pending_insert(bw_pending_list_t *list, bw_pending_t *frame);
 int bw_pending_gather(const bw_pending_list_t *list, struct iovec *vector, int count,
                       uint64_t most);
 
-/* So many bytes are out. Frees the frames that are, or moves them to the end of `out`, whose `bytes`
- * are those of its whole frames. */
+/* So many bytes are out. Frees the frames that are, or moves them to the end of `out`, whose
+ * `bytes` are those of its whole frames. */
 void bw_pending_advance(bw_pending_list_t *list, uint64_t bytes, bw_pending_list_t *out);
 
 /* Frees the frames of `out` that end within its first bytes: how many bytes they have. */

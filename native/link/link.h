@@ -175,8 +175,8 @@ typedef struct {
     /* NULL, and false: not known. The connection takes nothing more: what has arrived is all there
      * is to read, and then arm_read says BW_CORRUPT. No event need follow. */
     bool (*is_cut)(const bw_link_t *link);
-    /* NULL, and false: not known. Nothing has come back for a while from the peer's host, although it
-     * should have: the path is lost, or that host is. */
+    /* NULL, and false: not known. Nothing has come back for a while from the peer's host, although
+     * it should have: the path is lost, or that host is. */
     bool (*is_silent)(const bw_link_t *link);
     /* Makes `fd` quiet again. Call it before arm_read, never after. */
     void (*clear_event)(bw_link_t *link);

@@ -137,8 +137,8 @@ const char *bw_socket_link_reason(bw_link_t *link);
     .arm_read = bw_socket_link_arm_read, .arm_write = bw_socket_link_arm_write,                    \
     .fd = bw_socket_link_fd, .expose = bw_socket_link_expose,                                      \
     .is_blocked = bw_socket_link_is_blocked, .is_ready = bw_socket_link_is_ready,                  \
-    .is_cut = bw_socket_link_is_cut, .is_silent = bw_socket_link_is_silent, .clear_event = bw_socket_link_clear_event,                    \
-    .wake_self = bw_socket_link_wake_self, .is_finished = bw_socket_link_is_finished,              \
-    .reason = bw_socket_link_reason
+    .is_cut = bw_socket_link_is_cut, .is_silent = bw_socket_link_is_silent,                        \
+    .clear_event = bw_socket_link_clear_event, .wake_self = bw_socket_link_wake_self,              \
+    .is_finished = bw_socket_link_is_finished, .reason = bw_socket_link_reason
 
 #endif

@@ -129,7 +129,7 @@ cut_again_and_again(Config) ->
     receive after ?QUIET_MS -> ok end,
     Results = [beamway_peer:call(Peer, beamway_cut_load, results, []) || {Peer, _} <- Loads],
     ct:log("~p~npauses beyond the cut itself in ms: ~p~nresumes: ~b", [Results, lists:sort(Pauses), resumes(Pair)]),
-    ct:pal("~b cuts, ~b resumes, ~b checked; pauses beyond the cut in ms: ~w",
+    io:format(user, "~b cuts, ~b resumes, ~b checked; pauses beyond the cut in ms: ~w",
            [cuts(), resumes(Pair), lists:sum([Checked || #{checked := Checked} <- Results]), lists:sort(Pauses)]),
     [[], []] = [Errors || #{errors := Errors} <- Results],
     [true, true] = [Checked > 10 * cuts() || #{checked := Checked} <- Results],
@@ -150,7 +150,7 @@ killed(Config) ->
     Began = os:system_time(millisecond),
     ok = beamway_peer:kill9(Other),
     {connection_closed, At} = beamway_peer:nodedown(One, Watcher, OtherNode, ?WAIT_MS),
-    ct:pal("nodedown ~b ms after kill -9", [At - Began]),
+    io:format(user, "nodedown ~b ms after kill -9", [At - Began]),
     true = At - Began < 3000,
     ok.
 
@@ -183,7 +183,7 @@ given_up(Config) ->
     beamway_peer:run(One, fun() -> {nobody, OtherNode} ! hello end),
     beamway_peer:run(Other, fun() -> {nobody, OneNode} ! hello end),
     Downs = [beamway_peer:nodedown(Peer, Watcher, Node, ?WAIT_MS) || {Peer, Watcher, Node} <- lists:zip3([One, Other], Watchers, [OtherNode, OneNode])],
-    ct:pal("given up after ~w ms", [[At - Began || {_, At} <- Downs]]),
+    io:format(user, "given up after ~w ms", [[At - Began || {_, At} <- Downs]]),
     [true, true] = [Reason =:= connection_closed andalso At - Began >= 1500 andalso At - Began < 5000 || {Reason, At} <- Downs],
     ok = open(Config),
     _ = Pair,
