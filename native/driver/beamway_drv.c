@@ -15,6 +15,7 @@
 #include "closing.h"
 #include "establish.h"
 #include "job.h"
+#include "pulse.h"
 #include "pump.h"
 #include "reply.h"
 #include "rounds.h"
@@ -38,13 +39,15 @@ enum {
     COMMAND_LOOK,         /* -> 1 to look again, 0 to wait for `look` */
     COMMAND_FLUSH, /* -> ; the caller gets `flush` when it shall do so again, and the messages of
                       senders.h */
-    COMMAND_SESSION = 15, /* limit:64 -> ; after PACKETS: the link outlives its connections. The
-                             flusher gets {lost, Reason} when one is gone, and `silent` and `flows`
-                             when the peer's kernel answers no more, and again */
+    COMMAND_SESSION = 15, /* limit:64, resume_ms:32 -> ; after PACKETS: the link outlives its
+                             connections, and may be without one for so long. The flusher gets
+                             {lost, Reason} when one is gone, and `silent` and `flows` when the
+                             peer's kernel answers no more, and again */
     COMMAND_DETACH, /* epoch:64 -> bytes_in:64 ; the connection is given up, if there is one: the
                        next one has that number, which is higher than any before */
-    COMMAND_ATTACH  /* socket:32, bytes that the peer has read:64, what was read of the
-                       connection before -> ; the next connection */
+    COMMAND_ATTACH, /* socket:32, bytes that the peer has read:64, what was read of the
+                      connection before -> ; the next connection */
+    COMMAND_PULSE   /* -> ; pulse.h */
 };
 
 #define STATS_COUNT 16
@@ -66,6 +69,8 @@ typedef struct {
     uint64_t epoch;          /* the number of the connection */
     uint64_t losses;         /* of connections */
     bool is_silent;          /* the flusher has been told */
+    int64_t resume_ms;       /* the peer gives the link up after so long without a connection */
+    uint32_t stops;          /* of this process, as far as the port knows (pulse.h) */
     ErlDrvTermData poller;   /* gets the atom `look` when it shall look at the ring */
     senders_t senders;       /* and the flusher, which also gets the atom `flush` */
     bool is_flush_asked;     /* and the flusher has not come yet */
@@ -213,6 +218,16 @@ static void lose(bw_port_t *self, const char *reason)
     tell_flusher(self, "lost", reason);
 }
 
+/* The peer may have given up the link while this process was stopped. Only a new connection tells,
+ * so nothing more is read over this one. Before whatever reads. */
+static bool was_stopped(bw_port_t *self)
+{
+    if (!outlives(self) || bw_pulse_missed(&self->stops) < self->resume_ms / 2)
+        return false;
+    lose(self, "stopped");
+    return true;
+}
+
 /* The link is of no use any more. The port's owner is linked to the port and ends with it.
  * drv_stop runs inside: the caller must not touch `self` again, unless the link has lost nothing
  * but its connection. */
@@ -295,11 +310,13 @@ static bool command_packets(bw_port_t *self, const char *data, size_t len, reply
     return true;
 }
 
-static bool command_session(bw_port_t *self, uint64_t limit)
+static bool command_session(bw_port_t *self, uint64_t limit, uint64_t resume_ms)
 {
     if (!self->pump.is_packets || self->active)
         return false;
     pump_begin_session(&self->pump, limit);
+    self->resume_ms = (int64_t)resume_ms;
+    (void)bw_pulse_missed(&self->stops);
     return true;
 }
 
@@ -431,8 +448,13 @@ static void command_stats(bw_port_t *self, reply_t *reply)
 
 static bool command_look(bw_port_t *self, reply_t *reply)
 {
-    wake_result_t result = flush(self) ? pump_look(&self->pump) : WAKE_FAILED;
+    wake_result_t result;
 
+    if (was_stopped(self)) {
+        reply_number(reply, 0, 1);
+        return true;
+    }
+    result = flush(self) ? pump_look(&self->pump) : WAKE_FAILED;
     reply_number(reply, result == WAKE_LOOKING, 1);
     end_if_over(self, result);
     return true;
@@ -481,7 +503,10 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         end_if_cut(self);
         return true;
     case COMMAND_SESSION:
-        return len == 8 && command_session(self, bw_number(data, 8));
+        return len == 12 && command_session(self, bw_number(data, 8), bw_number(data + 8, 4));
+    case COMMAND_PULSE:
+        bw_pulse();
+        return true;
     case COMMAND_DETACH:
         return len == 8 && command_detach(self, bw_number(data, 8), reply);
     case COMMAND_ATTACH:
@@ -619,6 +644,8 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
         establish_tell(&self->establish);
         return;
     }
+    if (was_stopped(self))
+        return;
     if (self->pump.socket != 0 && event == (ErlDrvEvent)(intptr_t)self->pump.socket)
         result = pump_ready(&self->pump, false);
     else
@@ -746,6 +773,8 @@ static void drv_timeout(ErlDrvData data)
         return;
     }
     if (self->is_cut) {
+        if (was_stopped(self))
+            return;
         driver_set_timer(self->pump.port, 0); /* until all is read */
         end_if_over(self, pump_ready(&self->pump, false));
         return;

@@ -187,6 +187,7 @@ static void adopt(ErlDrvPort port, int socket)
     CHECK(port_does(port, COMMAND_PACKETS, NULL, NULL));
     words.len = 0;
     put_number(&words, KEPT_BYTES, 8);
+    put_number(&words, 10000, 4);
     CHECK(port_does(port, COMMAND_SESSION, &words, NULL));
     CHECK(port_does(port, COMMAND_FLUSH, NULL, NULL));
     CHECK(port_activates(port, 0));

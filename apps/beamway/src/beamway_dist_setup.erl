@@ -344,7 +344,7 @@ carry_itself(Stream, Reason) ->
 
 %% The link may go on over other connections, if both want it. Whoever may ask for that is known when the handshake is complete.
 begin_session(tcp, Port, ResumeMs) when ResumeMs > 0 ->
-    ok = beamway_port:session(Port, maps:get(resume_bytes, beamway_links:config())),
+    ok = beamway_port:session(Port, maps:get(resume_bytes, beamway_links:config()), ResumeMs),
     put_state(resume_ms, ResumeMs);
 begin_session(_Kind, _Controller, _ResumeMs) ->
     ok.

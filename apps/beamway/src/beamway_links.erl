@@ -23,6 +23,7 @@
 -define(TABLE, ?MODULE).
 -define(CALL_MS, 2000).
 -define(USABLE_MS, 200).
+-define(PULSE_MS, 1000). % as in native/driver/pulse.h
 
 -type link() :: #{node := node(),
                   link := beamway_kind:label(),
@@ -46,6 +47,7 @@
 %% and those of beamway_classes.
 
 -record(state, {config :: beamway_config:config(),
+                pulse = none :: port() | none,
                 monitors = #{} :: #{pid() | port() => reference()}}).
 
 %% @doc Called by {@link beamway_sup}.
@@ -199,6 +201,7 @@ all() ->
 init([]) ->
     process_flag(trap_exit, true),
     Known = [Key || {{What, Key}, _} <- ets:tab2list(?TABLE), lists:member(What, [link, reserved, holder])],
+    self() ! pulse,
     {ok, lists:foldl(fun watch/2, #state{config = config()}, Known)}.
 
 %% net_kernel itself calls the carrier and dist_util: what it could not load ended it, and the node. A node
@@ -324,8 +327,28 @@ handle_info({'DOWN', _Ref, _Type, Key, Reason}, #state{monitors = Monitors} = St
     ets:delete(?TABLE, {holder, Key}),
     ets:match_delete(?TABLE, {{session, '_'}, Key, '_'}),
     after_user(State#state{monitors = maps:remove(Key, Monitors)});
+handle_info(pulse, #state{pulse = Port} = State) ->
+    _ = erlang:send_after(?PULSE_MS, self(), pulse),
+    {noreply, State#state{pulse = pulse(Port, config())}};
+handle_info({'EXIT', Port, _Reason}, #state{pulse = Port} = State) ->
+    {noreply, State#state{pulse = none}};
 handle_info(_Info, State) ->
     {noreply, State}.
+
+%% Only links of the driver need it.
+pulse(none, #{links := Links, resume_ms := Ms}) when Links =:= [inet]; Ms =:= 0 ->
+    none;
+pulse(none, _Config) ->
+    case beamway_port:open() of
+        {ok, Port} -> pulse(Port, given);
+        {error, _} -> none
+    end;
+pulse(Port, _Config) ->
+    try beamway_port:pulse(Port) of
+        ok -> Port
+    catch
+        error:badarg -> none
+    end.
 
 after_user(State) ->
     case ets:match(?TABLE, {{holder, '_'}, '_'}, 1) of

@@ -7,7 +7,7 @@
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1,
-         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/2, detach/2, attach/4, probe/2]).
+         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, attach/4, pulse/1, probe/2]).
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
@@ -29,6 +29,7 @@
 -define(SESSION, 15).
 -define(DETACH, 16).
 -define(ATTACH, 17).
+-define(PULSE, 18).
 -define(USE, 20).
 -define(LISTEN, 21).
 -define(CONNECT, 22).
@@ -228,14 +229,19 @@ packets(Port, Read) ->
     done(command(Port, ?PACKETS, Read)).
 
 %% @doc The link outlives its connections ({@link beamway_resume}): up to so many bytes are kept until the peer has acknowledged them. Comes after
-%% {@link packets/2}. The process that calls {@link flush/1} then gets these messages, too:
+%% {@link packets/2}, and the link may be without a connection for `ResumeMs' milliseconds. The process that calls {@link flush/1} then gets these messages, too:
 %% <dl>
 %% <dt>`{lost, Reason}'</dt><dd>the link has no connection any more</dd>
 %% <dt>`silent', `flows'</dt><dd>nothing comes back from the peer's host, although something should; and it does again</dd>
 %% </dl>
--spec session(port(), Limit :: pos_integer()) -> ok.
-session(Port, Limit) ->
-    ok = done(command(Port, ?SESSION, <<Limit:64>>)).
+-spec session(port(), Limit :: pos_integer(), ResumeMs :: pos_integer()) -> ok.
+session(Port, Limit, ResumeMs) ->
+    ok = done(command(Port, ?SESSION, <<Limit:64, ResumeMs:32>>)).
+
+%% @doc To be called about once a second, over any port: without it the driver takes this node for one that was stopped.
+-spec pulse(port()) -> ok.
+pulse(Port) ->
+    ok = done(command(Port, ?PULSE, <<>>)).
 
 %% @doc Gives up the connection, if there is one, in favour of the one with that number. How many bytes have been read of the peer since the link
 %% was made does not change any more before {@link attach/4}.

@@ -8,7 +8,7 @@
 -module(beamway_cut_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([cut_again_and_again/1, killed/1, restarted/1, resume_off/1, given_up/1, disconnected/1]).
+-export([cut_again_and_again/1, killed/1, restarted/1, resume_off/1, given_up/1, stopped/1, stopped_for_a_moment/1, disconnected/1]).
 
 -define(WAIT_MS, 20000).
 -define(QUIET_MS, 300).
@@ -17,7 +17,7 @@ suite() -> [{timetrap, {minutes, 120}}].
 
 all() -> [{group, beamway_tcp}].
 
-groups() -> [{beamway_tcp, [], [cut_again_and_again, killed, restarted, resume_off, given_up, disconnected]}].
+groups() -> [{beamway_tcp, [], [cut_again_and_again, killed, restarted, resume_off, given_up, stopped, stopped_for_a_moment, disconnected]}].
 
 init_per_suite(Config) ->
     case os:cmd("id -u") of
@@ -188,6 +188,49 @@ given_up(Config) ->
     ok = open(Config),
     _ = Pair,
     ok = beamway_peer:connect_both(proplists:get_value(carrier, Config), One, Other).
+
+%% A node that is stopped, and meanwhile given up: what its kernel has received of the link is not delivered when it goes on.
+stopped(Config) ->
+    {One, OneNode, Other, OtherNode} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "2000"}]),
+    Collector = numbers_arrive(1, 10, Pair),
+    [Watcher, OtherWatcher] = [beamway_peer:watch_nodedown(Peer) || Peer <- [One, Other]],
+    ok = beamway_peer:sigstop(Other),
+    send_numbers(One, Collector, 11, 20),
+    receive after ?QUIET_MS -> ok end, % on its way to the kernel there
+    ok = close(Config, [not_epmd("REJECT --reject-with tcp-reset")]),
+    send_numbers(One, Collector, 21, 30),
+    {connection_closed, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?WAIT_MS),
+    ok = open(Config),
+    ok = beamway_peer:sigcont(Other),
+    {connection_closed, _} = beamway_peer:nodedown(Other, OtherWatcher, OneNode, ?WAIT_MS),
+    10 = last_number(Other, Collector),
+    ok.
+
+%% So long that it might have been given up, but it was not: everything arrives.
+stopped_for_a_moment(Config) ->
+    {One, _, Other, _} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "6000"}]),
+    Collector = numbers_arrive(1, 10, Pair),
+    ok = beamway_peer:sigstop(Other),
+    send_numbers(One, Collector, 11, 20),
+    receive after 4500 -> ok end,
+    ok = beamway_peer:sigcont(Other),
+    _ = beamway_peer:wait_until(fun() -> last_number(Other, Collector) =:= 20 end, ?WAIT_MS),
+    1 = resumes(Pair),
+    send_numbers(One, Collector, 21, 30),
+    _ = beamway_peer:wait_until(fun() -> last_number(Other, Collector) =:= 30 end, ?WAIT_MS),
+    ok.
+
+numbers_arrive(From, To, {One, _, Other, _}) ->
+    Collector = beamway_peer:run(Other, fun() -> spawn(fun() -> beamway_cut_load:numbers(0) end) end),
+    send_numbers(One, Collector, From, To),
+    _ = beamway_peer:wait_until(fun() -> last_number(Other, Collector) =:= To end, ?WAIT_MS),
+    Collector.
+
+send_numbers(Peer, Collector, From, To) ->
+    beamway_peer:run(Peer, fun() -> [Collector ! {number, N} || N <- lists:seq(From, To)] end).
+
+last_number(Peer, Collector) ->
+    beamway_peer:run(Peer, fun() -> Collector ! {last, self()}, receive {last, Number} -> Number after 5000 -> timeout end end).
 
 %% Who ends a link means it.
 disconnected(Config) ->

@@ -5,7 +5,7 @@
 %% is an error, and so is a call that fails or a monitor that says the node is gone.
 -module(beamway_cut_load).
 
--export([receive_all/0, send_all/1, stop/0, results/0, latest/0]).
+-export([receive_all/0, send_all/1, stop/0, results/0, latest/0, numbers/1]).
 -export([own/2, echo/0]).
 -export_type([results/0]).
 
@@ -72,6 +72,14 @@ latest() ->
     Ms = ets:lookup_element(?TABLE, longest_ms, 2),
     true = ets:insert(?TABLE, {longest_ms, 0}),
     Ms.
+
+%% @doc Keeps the last of the numbers that come; one that is not the next ends this process.
+-spec numbers(non_neg_integer()) -> no_return().
+numbers(Last) ->
+    receive
+        {number, Number} when Number =:= Last + 1 -> numbers(Number);
+        {last, From} -> From ! {last, Last}, numbers(Last)
+    end.
 
 runs() -> ets:lookup_element(?TABLE, runs, 2).
 

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pulse.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+static _Atomic int64_t last_ms;   /* 0: there was no pulse yet */
+static _Atomic int64_t missed_ms; /* written before `stops` */
+static _Atomic uint32_t stops;
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_BOOTTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Two threads may both see that a pulse is missing: one of them counts it. */
+static void look(int64_t now)
+{
+    int64_t last = atomic_load(&last_ms);
+
+    if (last == 0 || now - last < 2 * BW_PULSE_MS)
+        return;
+    if (atomic_compare_exchange_strong(&last_ms, &last, now)) {
+        atomic_store(&missed_ms, now - last);
+        (void)atomic_fetch_add(&stops, 1);
+    }
+}
+
+void bw_pulse(void)
+{
+    int64_t now = now_ms();
+
+    look(now);
+    atomic_store(&last_ms, now);
+}
+
+int64_t bw_pulse_missed(uint32_t *seen_p)
+{
+    uint32_t now;
+
+    look(now_ms());
+    now = atomic_load(&stops);
+    if (now == *seen_p)
+        return 0;
+    *seen_p = now;
+    return atomic_load(&missed_ms);
+}
