@@ -15,6 +15,7 @@
 #include "closing.h"
 #include "establish.h"
 #include "job.h"
+#include "offers.h"
 #include "pulse.h"
 #include "pump.h"
 #include "reply.h"
@@ -45,9 +46,11 @@ enum {
                              peer's kernel answers no more, and again */
     COMMAND_DETACH, /* epoch:64 -> bytes_in:64 ; the connection is given up, if there is one: the
                        next one has that number, which is higher than any before */
-    COMMAND_ATTACH, /* socket:32, bytes that the peer has read:64, what was read of the
-                      connection before -> ; the next connection */
-    COMMAND_PULSE   /* -> ; pulse.h */
+    COMMAND_ATTACH, /* number:64 of an offer, bytes that the peer has read:64, what was read of the
+                       connection before -> ; the next connection */
+    COMMAND_PULSE,  /* -> ; pulse.h */
+    COMMAND_OFFER   /* -> number:64 ; of a port with a link that is not active: another port shall
+                       use the link, unless this one ends before */
 };
 
 #define STATS_COUNT 16
@@ -70,6 +73,7 @@ typedef struct {
     uint64_t losses;         /* of connections */
     bool is_silent;          /* the flusher has been told */
     int64_t resume_ms;       /* the peer gives the link up after so long without a connection */
+    uint64_t offer;          /* of its link to another port, or 0 */
     uint32_t stops;          /* of this process, as far as the port knows (pulse.h) */
     ErlDrvTermData poller;   /* gets the atom `look` when it shall look at the ring */
     senders_t senders;       /* and the flusher, which also gets the atom `flush` */
@@ -335,18 +339,39 @@ static bool command_detach(bw_port_t *self, uint64_t epoch, reply_t *reply)
     return true;
 }
 
-static bw_status_t connect_again(bw_port_t *self, const char *data, size_t len, bw_error_t *error_p)
+static bool command_offer(bw_port_t *self, reply_t *reply)
 {
-    bw_order_t order = {.at = (const uint8_t *)data, .at_len = 4};
-    bw_status_t status;
-    bw_link_t *link;
+    bw_link_t *link = self->pump.link;
+    int fd;
 
-    order.ring_bytes = self->pump.ring_bytes;
-    status = self->establish.carrier->connect(&order, &link, error_p);
-    if (status != BW_OK)
-        return status;
-    status = link->ops->put_back(link, data + 12, len - 12, error_p);
-    if (status == BW_OK && !pump_attach(&self->pump, link, bw_number(data + 4, 8)))
+    if (!link || self->active || !link->ops->take_fd)
+        return false;
+    fd = link->ops->take_fd(link);
+    self->offer = fd < 0 ? 0 : bw_offer(link);
+    if (fd >= 0 && self->establish.is_selected)
+        driver_select(self->pump.port, (ErlDrvEvent)(intptr_t)fd, ERL_DRV_READ | ERL_DRV_USE, 0);
+    else if (fd >= 0)
+        close(fd);
+    self->establish.is_selected = false;
+    if (self->offer == 0) {
+        reply_reason(reply, "no descriptor or no memory to hand a link over");
+        return true;
+    }
+    self->pump.link = NULL;
+    reply_number(reply, self->offer, 8);
+    return true;
+}
+
+static bw_status_t use_offer(bw_port_t *self, const char *data, size_t len, bw_error_t *error_p)
+{
+    bw_link_t *link = bw_offer_take(bw_number(data, 8));
+    bw_status_t status = BW_OK;
+
+    if (!link)
+        return bw_fail(error_p, BW_INVALID, "the link that was offered is gone", 0);
+    if (len > 16)
+        status = link->ops->put_back(link, data + 16, len - 16, error_p);
+    if (status == BW_OK && !pump_attach(&self->pump, link, bw_number(data + 8, 8)))
         status =
             bw_fail(error_p, BW_REFUSED, "the peer says that it has read what it cannot have", 0);
     if (status != BW_OK)
@@ -360,9 +385,9 @@ static bool command_attach(bw_port_t *self, const char *data, size_t len, reply_
     bw_error_t error = {0};
     bw_status_t status;
 
-    if (len < 12 || !self->active || pump_is_attached(&self->pump) || !self->pump.link)
+    if (len < 16 || !self->active || pump_is_attached(&self->pump) || !self->pump.link)
         return false;
-    status = connect_again(self, data, len, &error);
+    status = use_offer(self, data, len, &error);
     reply_status(reply, status, &error);
     if (status != BW_OK)
         return true;
@@ -504,6 +529,8 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         return true;
     case COMMAND_SESSION:
         return len == 12 && command_session(self, bw_number(data, 8), bw_number(data + 8, 4));
+    case COMMAND_OFFER:
+        return len == 0 && command_offer(self, reply);
     case COMMAND_PULSE:
         bw_pulse();
         return true;
@@ -569,6 +596,8 @@ static void drv_stop(ErlDrvData data)
     pump_reset(&self->pump);
     pump_drop(&self->pump);
     establish_close(&self->establish);
+    if (self->offer != 0)
+        self->pump.link = bw_offer_take(self->offer);
     if (pump_is_attached(&self->pump))
         close_link(self->pump.port, self->pump.link, self->active || self->establish.is_selected);
     pump_stop_polling(&self->pump);

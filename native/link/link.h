@@ -164,6 +164,9 @@ typedef struct {
     /* The descriptor to poll for reading; it belongs to the link, and stays the same unless
      * BW_CAP_IMMEDIATE says that there is nothing to poll before BW_LINKED. */
     int (*fd)(const bw_link_t *link);
+    /* NULL, and -1: it cannot. Gives the polled descriptor to the caller, who lets its poller go
+     * and closes it; the link has another one from now on. */
+    int (*take_fd)(bw_link_t *link);
     /* All are NULL if `fd` is all there is to poll. Else the user may poll the connection itself,
      * level-triggered, which saves a system call for each wake-up. `expose` gives him a descriptor
      * of his own for it, or -1; from then on `fd` tells of wake_self alone. He polls it for reading

@@ -349,6 +349,17 @@ int bw_socket_link_fd(const bw_link_t *link)
     return const_of(link)->epoll;
 }
 
+int bw_socket_link_take_fd(bw_link_t *link)
+{
+    bw_socket_link_t *base = bw_socket_link_of(link);
+    int taken = base->epoll, fd = fcntl(taken, F_DUPFD_CLOEXEC, 3);
+
+    if (fd < 0)
+        return -1;
+    base->epoll = fd;
+    return taken;
+}
+
 int bw_socket_link_expose(bw_link_t *link)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);

@@ -126,14 +126,37 @@ static void detach(ErlDrvPort port, uint64_t *position_p)
     *position_p = bw_number(reply.bytes, 8);
 }
 
-static void attach(ErlDrvPort port, int socket, uint64_t position)
+static void connect_port(ErlDrvPort port, int socket)
 {
     words_t words = {.len = 0};
+    vm_reply_t reply;
 
+    CHECK(port_uses(port, "tcp"));
+    put_number(&words, (uint64_t)256 * 1024, 8);
+    for (int i = 0; i < BW_TOKEN_BYTES; i++)
+        put_number(&words, 0, 1);
+    put_number(&words, 1, 4);
     put_number(&words, (uint64_t)socket, 4);
+    CHECK(port_does(port, COMMAND_CONNECT, &words, NULL));
+    CHECK(port_steps_to(port, BW_LINKED, &reply));
+    close(socket);
+}
+
+/* Another port makes the link, and may end before or after it is used. */
+static void attach(ErlDrvPort port, int socket, uint64_t position)
+{
+    ErlDrvPort maker = vm_open();
+    words_t words = {.len = 0};
+    vm_reply_t reply = {.len = 0};
+
+    CHECK_IN(connect_port(maker, socket));
+    CHECK(port_does(maker, COMMAND_OFFER, NULL, &reply));
+    CHECK_EQ(reply.len, 8);
+    put_bytes(&words, reply.bytes, 8);
     put_number(&words, position, 8);
     CHECK(port_does(port, COMMAND_ATTACH, &words, NULL));
-    close(socket);
+    vm_close(maker);
+    vm_forget(maker);
 }
 
 static void quiet(int fd)
@@ -170,22 +193,12 @@ static void connect_again(void)
     CHECK_IN(attach(other, sockets[1], positions[0]));
 }
 
-static void adopt(ErlDrvPort port, int socket)
+static void begin(ErlDrvPort port, int socket)
 {
     words_t words = {.len = 0};
-    vm_reply_t reply;
 
-    CHECK(port_uses(port, "tcp"));
-    put_number(&words, (uint64_t)256 * 1024, 8);
-    for (int i = 0; i < BW_TOKEN_BYTES; i++)
-        put_number(&words, 0, 1);
-    put_number(&words, 1, 4);
-    put_number(&words, (uint64_t)socket, 4);
-    CHECK(port_does(port, COMMAND_CONNECT, &words, NULL));
-    CHECK(port_steps_to(port, BW_LINKED, &reply));
-    close(socket);
+    CHECK_IN(connect_port(port, socket));
     CHECK(port_does(port, COMMAND_PACKETS, NULL, NULL));
-    words.len = 0;
     put_number(&words, KEPT_BYTES, 8);
     put_number(&words, 10000, 4);
     CHECK(port_does(port, COMMAND_SESSION, &words, NULL));
@@ -261,8 +274,8 @@ static void run_schedule(uint32_t steps)
     vm_deliver = deliver;
     CHECK_IN(start());
     CHECK_IN(connect_relay(sockets));
-    CHECK_IN(adopt(one, sockets[0]));
-    CHECK_IN(adopt(other, sockets[1]));
+    CHECK_IN(begin(one, sockets[0]));
+    CHECK_IN(begin(other, sockets[1]));
     for (uint32_t i = 0; i < steps; i++) {
         int side = (int)any(2);
         ErlDrvPort port = side == 0 ? one : other;

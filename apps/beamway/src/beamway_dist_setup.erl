@@ -138,6 +138,7 @@ init_accept({Family, Stream}, Kernel, AcceptPid, Socket, MyNode, Allowed, SetupT
             put_state(role, accepting),
             put_state(target, {Family, undefined}),
             put_state(setup_ms, SetupTime),
+            _ = Stream =:= beamway_stream_tls andalso answer_resume(Socket),
             Accepted = accepted(Stream, Socket),
             dist_util:reset_timer(Timer),
             AllowedHere = allowed(Accepted, Allowed),
@@ -185,6 +186,12 @@ first_packet(Stream) ->
             ok;
         {error, _} ->
             ?shutdown(no_node)
+    end.
+
+answer_resume(Socket) ->
+    case beamway_resume:asked(Socket) of
+        {ok, Packet} -> beamway_resume:answer(Socket, Packet);
+        no -> ok
     end.
 
 check_first(Stream, Packet) ->
@@ -322,9 +329,11 @@ carry(Stream, Reason) ->
     end.
 
 carry_tls({_, Tls} = Stream, Reason, true) ->
-    case beamway_tls_takeover:run(get_state(role), Tls, take_state(said), get_state(setup_ms)) of
-        {ok, Socket, Controller, Cipher} ->
+    case beamway_tls_takeover:run(get_state(role), Tls, get_state(said), get_state(setup_ms)) of
+        {ok, Socket, Controller, Cipher, Secret} ->
             put_state(socket, Socket),
+            put_state(said, [Secret, get_state(said)]),
+            begin_session(tls, Controller, beamway_choice:resume_ms(own_extension(Stream), get_state(peer))),
             put_state(link, {tls, Controller, <<Reason/binary, "; ", Cipher/binary>>});
         {stream, Why} ->
             ?LOG_WARNING("beamway: no TLS in the driver with ~ts, its data pass through ssl's processes: ~ts", [beamway_stream:peer_text(Stream), Why]),
@@ -343,7 +352,7 @@ carry_itself(Stream, Reason) ->
     end.
 
 %% The link may go on over other connections, if both want it. Whoever may ask for that is known when the handshake is complete.
-begin_session(tcp, Port, ResumeMs) when ResumeMs > 0 ->
+begin_session(Kind, Port, ResumeMs) when ResumeMs > 0, Kind =/= inet, is_port(Port) ->
     ok = beamway_port:session(Port, maps:get(resume_bytes, beamway_links:config()), ResumeMs),
     put_state(resume_ms, ResumeMs);
 begin_session(_Kind, _Controller, _ResumeMs) ->
@@ -356,9 +365,10 @@ complete_session(Node) ->
         {undefined, _} ->
             ok;
         {ResumeMs, Said} ->
+            {Kind, Port, _} = get_state(link),
             Key = beamway_session:key(auth:get_cookie(Node), Said),
             ok = beamway_resume:begin_session(beamway_flusher:of_this(),
-                                              #{key => Key, id => beamway_session:id(Key), node => Node, role => get_state(role),
+                                              #{kind => Kind, ring_bytes => maps:get(ring_bytes, beamway_port:stats(Port)), key => Key, id => beamway_session:id(Key), node => Node, role => get_state(role),
                                                 family => Family, address => listens(Address, Node, get_state(peer)), resume_ms => ResumeMs,
                                                 refused_ms => maps:get(resume_refused_ms, beamway_links:config()),
                                                 connection => self()}),

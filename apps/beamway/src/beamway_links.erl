@@ -46,6 +46,8 @@
 %% ring memory of a connection process: {{reserved, PidOrPort}, beamway_budget:reservation()};
 %% and those of beamway_classes.
 
+-type session() :: #{kind := tcp | tls, ring_bytes := pos_integer(), key := <<_:256>>, flusher := pid()}.
+
 -record(state, {config :: beamway_config:config(),
                 pulse = none :: port() | none,
                 monitors = #{} :: #{pid() | port() => reference()}}).
@@ -97,13 +99,19 @@ drives_tcp() ->
 -spec extension(StreamKind :: tcp | tls) -> beamway_wire:extension().
 extension(StreamKind) ->
     #{links := Links} = Extension = ets:lookup_element(?TABLE, extension, 2),
+    TakesTls = StreamKind =:= tls andalso drives_tcp() =:= true andalso opens_ports() andalso beamway_driver:has(tls),
     Extension#{links := usable(Links, StreamKind, erlang:monotonic_time(millisecond)),
-               takes_tls_over => StreamKind =:= tls andalso drives_tcp() =:= true andalso opens_ports() andalso beamway_driver:has(tls),
-               resume_ms => case StreamKind =:= tcp andalso drives_tcp() =:= true andalso code:ensure_loaded(crypto) of
-                                {module, crypto} -> maps:get(resume_ms, config());
-                                _ -> 0
-                            end,
+               takes_tls_over => TakesTls, resume_ms => resume_ms(TakesTls orelse (StreamKind =:= tcp andalso drives_tcp() =:= true)),
                listens => case ets:lookup(?TABLE, {listens, StreamKind}) of [{_, Port}] -> Port; [] -> 0 end}.
+
+%% The keys need the application crypto, which a node may not have.
+resume_ms(_OverDriver = true) ->
+    case code:ensure_loaded(crypto) of
+        {module, crypto} -> maps:get(resume_ms, config());
+        {error, _} -> 0
+    end;
+resume_ms(_OverDriver = false) ->
+    0.
 
 %% The driver can take over only a port. With kernel's `inet_backend' set to socket, ssl connects by another kind of socket.
 opens_ports() -> application:get_env(kernel, inet_backend) =/= {ok, socket}.
@@ -156,13 +164,13 @@ listens(StreamKind, Port) ->
     ok.
 
 %% @doc The link of a connection process may go on over other connections. What is known of it ends with the process.
--spec begin_session(Id :: <<_:128>>, Connection :: pid(), #{key := <<_:256>>, flusher := pid()}) -> ok.
+-spec begin_session(Id :: <<_:128>>, Connection :: pid(), session()) -> ok.
 begin_session(Id, Connection, Known) ->
     ets:insert(?TABLE, {{session, Id}, Connection, Known}),
     ok.
 
 %% @doc What {@link begin_session/3} was told.
--spec session(Id :: <<_:128>>) -> {ok, #{key := <<_:256>>, flusher := pid()}} | error.
+-spec session(Id :: <<_:128>>) -> {ok, session()} | error.
 session(Id) ->
     case ets:lookup(?TABLE, {session, Id}) of
         [{_, _Connection, Known}] -> {ok, Known};

@@ -7,7 +7,7 @@
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1,
-         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, attach/4, pulse/1, probe/2]).
+         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, pulse/1, probe/2]).
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
@@ -30,6 +30,7 @@
 -define(DETACH, 16).
 -define(ATTACH, 17).
 -define(PULSE, 18).
+-define(OFFER, 19).
 -define(USE, 20).
 -define(LISTEN, 21).
 -define(CONNECT, 22).
@@ -252,11 +253,19 @@ detach(Port, Number) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc The link goes on over the connected socket of that descriptor, of which `Read' was read before. The peer has read so many bytes since the
-%% link was made.
--spec attach(port(), Fd :: non_neg_integer(), Position :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
-attach(Port, Fd, Position, Read) ->
-    done(command(Port, ?ATTACH, <<Fd:32, Position:64, Read/binary>>)).
+%% @doc Gives the link of a port that is not active away, for {@link attach/4} of another port. It ends with this port unless it is used before.
+-spec offer(port()) -> {ok, Offer :: pos_integer()} | {error, Reason :: binary()}.
+offer(Port) ->
+    case command(Port, ?OFFER, <<>>) of
+        {ok, <<Offer:64>>} -> {ok, Offer};
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @doc The link goes on over the connection that another port has made, and of which `Read' was read before. The peer has read so many bytes
+%% since the link was made.
+-spec attach(port(), Offer :: pos_integer(), Position :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
+attach(Port, Offer, Position, Read) ->
+    done(command(Port, ?ATTACH, <<Offer:64, Position:64, Read/binary>>)).
 
 %% @doc Sends what has gathered, or wakes the peer for it. From now on the caller gets these messages:
 %% <dl>

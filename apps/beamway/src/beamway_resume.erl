@@ -19,7 +19,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([begin_session/2, handle/2, answer/2]).
+-export([begin_session/2, handle/2, asked/1, answer/2]).
 -export([dial/3, attempt/3, look/3]).
 
 %% The first attempts follow each other quickly: a peer whose process ends may still answer, or be listed by epmd, for some milliseconds.
@@ -36,8 +36,10 @@
 -define(LOOK_MS, 500).
 -define(LOOK_PAUSE_MS, 25).
 -define(ATTEMPTS, 10).
+%% The lowest first byte of a record of TLS. A packet of ours begins with the high byte of its length.
+-define(TLS_FIRST, 20).
 
--type info() :: #{key := <<_:256>>, id := <<_:128>>, node := node(), role := connecting | accepting, family := beamway_stream:family(),
+-type info() :: #{kind := tcp | tls, ring_bytes := pos_integer(), key := <<_:256>>, id := <<_:128>>, node := node(), role := connecting | accepting, family := beamway_stream:family(),
                   address := undefined | address(), resume_ms := pos_integer(), refused_ms := non_neg_integer(),
                   connection := pid()}.
 %% `address': where the peer listens, as far as this node knows.
@@ -48,8 +50,8 @@
 
 %% @doc The calling connection process has a link that may go on over other connections.
 -spec begin_session(pid(), info()) -> ok.
-begin_session(Flusher, #{id := Id, key := Key, connection := Connection} = Info) ->
-    beamway_links:begin_session(Id, Connection, #{key => Key, flusher => Flusher}),
+begin_session(Flusher, #{id := Id, connection := Connection} = Info) ->
+    beamway_links:begin_session(Id, Connection, (maps:with([kind, ring_bytes, key], Info))#{flusher => Flusher}),
     Flusher ! {session, Info},
     ok.
 
@@ -144,8 +146,8 @@ forget_socket({Socket, Monitor}) ->
     end.
 
 %% The caller has made this process the socket's owner.
-attach(Number, {Socket, Fd, Position, Read}, Port, #{number := Number, state := {down, SinceMs}, cause := Cause, info := Info} = Session) ->
-    case beamway_port:attach(Port, Fd, Position, Read) of
+attach(Number, {Socket, Offer, Position, Read}, Port, #{number := Number, state := {down, SinceMs}, cause := Cause, info := Info} = Session) ->
+    case beamway_port:attach(Port, Offer, Position, Read) of
         ok ->
             ok = watch(Socket),
             tell(Info, Cause, now_ms() - SinceMs, Socket),
@@ -154,7 +156,7 @@ attach(Number, {Socket, Fd, Position, Read}, Port, #{number := Number, state := 
             ?LOG_ERROR("beamway: the link to ~ts cannot go on: ~ts", [maps:get(node, Info), Reason]),
             exit(connection_closed)
     end;
-attach(_Number, {Socket, _Fd, _Position, _Read}, _Port, _Session) ->
+attach(_Number, {Socket, _Offer, _Position, _Read}, _Port, _Session) ->
     _ = catch erlang:port_close(Socket),
     {error, superseded}.
 
@@ -398,29 +400,29 @@ ask_to_resume(Dialer, Flusher, #{key := Key, id := Id, node := Node} = Info, Soc
             {failed, no_answer}
     end.
 
-challenged(Dialer, Flusher, #{role := Role}, Socket, Talk, Theirs) ->
+challenged(Dialer, Flusher, #{role := Role} = Info, Socket, Talk, Theirs) ->
     Dialer ! {ready, self()},
     receive {go, Dialer} -> ok after ?ANSWER_MS -> exit({failed, not_chosen}) end,
     case call(Flusher, number) of
         {ok, Ours} ->
             Number = beamway_session:number_after(Role, max(Ours, Theirs)),
-            prove(Flusher, Socket, Talk#{number => Number}, call(Flusher, {detach, Number}));
+            prove(Flusher, Info, Socket, Talk#{number => Number}, call(Flusher, {detach, Number}));
         {error, Reason} ->
             {failed, Reason}
     end.
 
 %% The connection before this one is gone.
-prove(Flusher, Socket, #{number := Number} = Talk, {ok, Position}) ->
+prove(Flusher, Info, Socket, #{number := Number} = Talk, {ok, Position}) ->
     case exchange(Socket, beamway_session:proof(Talk, Number, Position)) of
         {ok, {accept, Theirs, _} = Accept} ->
             case beamway_session:accept_holds(Talk#{position => Position}, Accept) of
-                true -> go_on(Flusher, Number, Socket, connecting, Theirs);
+                true -> go_on(Flusher, Info, Talk, Socket, connecting, Theirs);
                 false -> {failed, accept}
             end;
         _ ->
             {failed, no_answer}
     end;
-prove(_Flusher, _Socket, _Talk, {error, Reason}) ->
+prove(_Flusher, _Info, _Socket, _Talk, {error, Reason}) ->
     {failed, Reason}.
 
 exchange(Socket, Packet) ->
@@ -435,23 +437,77 @@ received(Socket) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% The socket's port has read what came behind the last packet, maybe.
-go_on(Flusher, Number, Socket, Role, Position) ->
+%% The socket's port may have read what came behind the last packet.
+go_on(Flusher, Link, Talk, Socket, Role, Position) ->
     case {beamway_stream_tcp:let_go(Socket), prim_inet:getfd(Socket)} of
         {{ok, Read}, {ok, Fd}} ->
+            Made = make_link(Link, Role, Talk, Fd, Read),
             ok = beamway_stream_tcp:bound(Socket, Role),
-            case inet_tcp:controlling_process(Socket, Flusher) of
-                ok -> attached(call(Flusher, {attach, Number, {Socket, Fd, Position, Read}}));
-                {error, Reason} -> {failed, Reason}
-            end;
+            offered(Flusher, Talk, Socket, Position, Made);
         {_, _} ->
             {failed, closed}
     end.
+
+%% In a port of its own, which hands it over.
+make_link(#{kind := tcp, ring_bytes := RingBytes}, _Role, _Talk, Fd, Read) ->
+    case beamway_establish:connect(tcp, <<Fd:32>>, <<0:128>>, RingBytes, 1) of
+        {ok, Port, _Device} -> {ok, Port, Read};
+        {error, Reason} -> {error, Reason}
+    end;
+make_link(#{kind := tls, ring_bytes := RingBytes}, Role, Talk, Fd, Read) ->
+    Place = <<Fd:32, (beamway_session:tls_key(Talk))/binary, Read/binary>>,
+    case over_tls(Role, Place, RingBytes, now_ms() + ?ANSWER_MS) of
+        {ok, Port, _Cipher} -> {ok, Port, <<>>};
+        {error, Reason} -> {error, Reason}
+    end.
+
+over_tls(connecting, Place, RingBytes, Deadline) -> beamway_establish:connect(tls, Place, <<0:128>>, RingBytes, max(1, Deadline - now_ms()));
+over_tls(accepting, Place, RingBytes, Deadline) -> beamway_tls_takeover:accept(beamway_establish:listen(tls, Place, RingBytes), Deadline).
+
+offered(Flusher, #{number := Number}, Socket, Position, {ok, Port, Read}) ->
+    case {beamway_port:offer(Port), inet_tcp:controlling_process(Socket, Flusher)} of
+        {{ok, Offer}, ok} -> attached(call(Flusher, {attach, Number, {Socket, Offer, Position, Read}}));
+        {{error, Reason}, _} -> {failed, Reason};
+        {_, {error, Reason}} -> {failed, Reason}
+    end;
+offered(_Flusher, _Talk, _Socket, _Position, {error, Reason}) ->
+    {failed, Reason}.
 
 attached(ok) -> ok;
 attached({error, Reason}) -> {failed, Reason}.
 
 %% ---- the answering side ----
+
+%% @doc The packet `resume', if that is what comes first over an accepted connection, where a handshake of TLS may begin as well. The first byte of
+%% TLS is left where it was. A caller that says nothing is left to the handshake's timeout.
+-spec asked(port()) -> {ok, iodata()} | no.
+asked(Socket) ->
+    Unpacked = inet:setopts(Socket, [{packet, raw}]),
+    case Unpacked =:= ok andalso inet_tcp:recv(Socket, 1, infinity) of
+        {ok, First} ->
+            <<Byte>> = iolist_to_binary(First),
+            asked(Byte, First, Socket);
+        _ ->
+            no
+    end.
+
+asked(Byte, First, Socket) when Byte >= ?TLS_FIRST ->
+    _ = inet_tcp:unrecv(Socket, First),
+    no;
+asked(Byte, _First, Socket) ->
+    case inet_tcp:recv(Socket, 1, ?ANSWER_MS) of
+        {ok, Second} ->
+            <<Low>> = iolist_to_binary(Second),
+            packet(inet_tcp:recv(Socket, max(1, Byte * 256 + Low), ?ANSWER_MS), Socket);
+        {error, _} ->
+            exit(shutdown)
+    end.
+
+packet({ok, Packet}, Socket) ->
+    ok = inet:setopts(Socket, [{packet, 2}]),
+    {ok, Packet};
+packet({error, _}, _Socket) ->
+    exit(shutdown).
 
 %% @doc A connection began with `resume'. Ends the calling connection process, in any case.
 -spec answer(port(), iodata()) -> no_return().
@@ -464,11 +520,11 @@ answer(Socket, Packet) ->
             exit(shutdown)
     end.
 
-answer({ok, #{key := Key, flusher := Flusher}}, Socket, Asked, _Node) ->
+answer({ok, #{key := Key, flusher := Flusher} = Link}, Socket, Asked, _Node) ->
     Callee = beamway_session:random(),
     Talk = Asked#{key => Key, callee => Callee},
     case call(Flusher, number) of
-        {ok, Last} -> proved(Flusher, Socket, Talk, Last, exchange(Socket, beamway_session:challenge(Talk, Callee, Last)));
+        {ok, Last} -> proved(Flusher, Link, Socket, Talk, exchange(Socket, beamway_session:challenge(Talk, Callee, Last)));
         {error, _} -> exit(shutdown)
     end;
 answer(error, Socket, #{id := Id, caller := Caller}, Node) ->
@@ -482,20 +538,20 @@ cookie(Node) ->
     catch error:_ -> erlang:get_cookie()
     end.
 
-proved(Flusher, Socket, Talk, _Last, {ok, {proof, Number, Position, _} = Proof}) ->
+proved(Flusher, Link, Socket, Talk, {ok, {proof, Number, Position, _} = Proof}) ->
     case beamway_session:proof_holds(Talk, Proof) of
-        true -> accept(Flusher, Socket, Talk#{number => Number}, Position, call(Flusher, {detach, Number}));
+        true -> accept(Flusher, Link, Socket, Talk#{number => Number}, Position, call(Flusher, {detach, Number}));
         false -> beamway_links:resume_refused(), exit(shutdown)
     end;
-proved(_Flusher, _Socket, _Talk, _Last, _Other) ->
+proved(_Flusher, _Link, _Socket, _Talk, _Other) ->
     exit(shutdown).
 
-accept(Flusher, Socket, #{number := Number} = Talk, Position, {ok, Own}) ->
+accept(Flusher, Link, Socket, Talk, Position, {ok, Own}) ->
     case inet_tcp:send(Socket, beamway_session:accept(Talk, Position, Own)) of
-        ok -> _ = go_on(Flusher, Number, Socket, accepting, Position), exit(shutdown);
+        ok -> _ = go_on(Flusher, Link, Talk, Socket, accepting, Position), exit(shutdown);
         {error, _} -> exit(shutdown)
     end;
-accept(_Flusher, _Socket, _Talk, _Position, {error, _}) ->
+accept(_Flusher, _Link, _Socket, _Talk, _Position, {error, _}) ->
     beamway_links:resume_refused(),
     exit(shutdown).
 

@@ -13,7 +13,7 @@
 %% Pure but for random numbers. All that is decoded here comes from the peer: whatever is not exactly right gives `error'.
 -module(beamway_session).
 
--export([key/2, id/1, random/0, number_after/2]).
+-export([key/2, id/1, tls_key/1, random/0, number_after/2]).
 -export([resume/3, challenge/3, proof/3, accept/3, refuse/2, decode/1]).
 -export([challenge_holds/2, proof_holds/2, accept_holds/2, refuse_holds/3]).
 -export([verdict/1]).
@@ -50,6 +50,11 @@ key(Cookie, Said) ->
 -spec id(key()) -> random().
 id(Key) ->
     binary:part(mac(Key, <<"id">>), 0, 16).
+
+%% @doc The key for TLS over the next connection: another one each time.
+-spec tls_key(talk()) -> key().
+tls_key(#{key := Key, id := Id, caller := Caller, callee := Callee, number := Number}) ->
+    mac(Key, [<<"tls">>, Id, Caller, Callee, <<Number:64>>]).
 
 -spec random() -> random().
 random() -> crypto:strong_rand_bytes(16).

@@ -32,7 +32,8 @@ listen(Family, Name, Host) ->
     case beamway_tls_options:check() of
         ok ->
             case inet_tcp_dist:gen_listen(Family, Name, Host) of
-                {ok, {Listen, Address, Creation}} ->
+                {ok, {Listen, #net_address{address = {_, Port}} = Address, Creation}} ->
+                    ok = beamway_links:listens(tls, Port),
                     {ok, {Listen, Address#net_address{protocol = tls}, Creation}};
                 {error, Reason} ->
                     {error, Reason}

@@ -15,7 +15,7 @@
 %% to ssl. What fails later ends it.
 -module(beamway_tls_takeover).
 
--export([run/4]).
+-export([run/4, accept/2]).
 
 -include_lib("kernel/include/logger.hrl").
 
@@ -26,15 +26,15 @@
 -define(READY_LAST_MS, 100).
 
 %% @doc `Said' is what both have said to each other that is theirs alone. The socket stays open for its options; the port
-%% carries packets. Ends within `TimeoutMs', or ends the calling process. `stream': ssl's processes shall go on.
+%% carries packets. Only the two sides have `Secret'. Ends within `TimeoutMs', or ends the calling process. `stream': ssl's processes shall go on.
 -spec run(connecting | accepting, ssl:sslsocket(), Said :: iodata(), TimeoutMs :: pos_integer()) ->
-          {ok, Socket :: port(), Controller :: port(), Cipher :: binary()} | {stream, Reason :: binary()}.
+          {ok, Socket :: port(), Controller :: port(), Cipher :: binary(), Secret :: binary()} | {stream, Reason :: binary()}.
 run(Role, Tls, Said, TimeoutMs) ->
     Deadline = erlang:monotonic_time(millisecond) + TimeoutMs,
     Stream = {beamway_stream_tls, Tls},
     try exchange(Role, Stream, Deadline, crypto:strong_rand_bytes(?SECRET_BYTES), beamway_links:reserve(tls, ?RING_BYTES)) of
         {ok, Secrets, RingBytes} ->
-            taken_over(take_over(Role, Tls, key(Secrets, Said), RingBytes, Deadline));
+            taken_over(take_over(Role, Tls, key(Secrets, Said), RingBytes, Deadline), crypto:hash(sha256, [<<"beamway secret 1">>, Secrets]));
         {stream, Reason} ->
             ok = beamway_links:release(),
             {stream, Reason}
@@ -73,10 +73,10 @@ key(Secrets, Said) ->
 %% ---- the socket ----
 
 %% The key is nowhere but in the garbage of this process, which goes on as the connection's ticker.
-taken_over({ok, _Socket, _Port, _Cipher} = Taken) ->
+taken_over({ok, Socket, Port, Cipher}, Secret) ->
     true = erlang:garbage_collect(),
-    Taken;
-taken_over({error, Reason}) ->
+    {ok, Socket, Port, Cipher, Secret};
+taken_over({error, Reason}, _Secret) ->
     beamway_agreement:give_up_connection(<<"TLS was not taken over into the driver: ", (text(Reason))/binary>>).
 
 text(Reason) when is_binary(Reason) -> Reason;
@@ -138,6 +138,9 @@ meet(accepting, _Socket, _Read, _Place, _RingBytes, _Deadline) ->
 answer_hello(ok, Place, RingBytes, Deadline) -> accept(beamway_establish:listen(tls, Place, RingBytes), Deadline);
 answer_hello({error, Reason}, _Place, _RingBytes, _Deadline) -> {error, Reason}.
 
+%% @private Waits for the client of a listener.
+-spec accept({ok, port(), beamway_port:listener()} | {error, Reason}, Deadline :: integer()) -> {ok, port(), Cipher :: binary()} | {error, Reason}
+              when Reason :: binary().
 accept({ok, Port, _Listener}, Deadline) ->
     case beamway_establish:accept(tls, Port, Deadline) of
         {ok, Cipher} ->

@@ -15,9 +15,11 @@
 
 suite() -> [{timetrap, {minutes, 120}}].
 
-all() -> [{group, beamway_tcp}].
+all() -> [{group, beamway_tcp}, {group, beamway_tls}].
 
-groups() -> [{beamway_tcp, [], [cut_again_and_again, killed, restarted, resume_off, given_up, stopped, stopped_for_a_moment, disconnected]}].
+groups() ->
+    [{Carrier, [], [cut_again_and_again, killed, restarted, resume_off, given_up, stopped, stopped_for_a_moment, disconnected]}
+     || Carrier <- [beamway_tcp, beamway_tls]].
 
 init_per_suite(Config) ->
     case os:cmd("id -u") of
@@ -28,6 +30,7 @@ init_per_suite(Config) ->
 end_per_suite(_Config) -> ok.
 
 init_per_group(Carrier, Config) ->
+    ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
     case beamway_netns:firewalled("bwc", 600) of
         {ok, Net} -> [{net, Net}, {carrier, Carrier} | Config];
         {error, Why} -> {skip, {rights, Why}}
