@@ -305,6 +305,7 @@ pre_nodeup(Stream) ->
             case beamway_agreement:run(Kind, get_state(role), Stream, get_state(setup_ms)) of
                 {ring, Port, Why} ->
                     put_state(link, {Kind, Port, Why}),
+                    put_state(resume_ms, beamway_choice:resume_ms(own_extension(Stream), get_state(peer))),
                     beamway_stream:keep(Stream);
                 {stream, Reason} ->
                     carry(Stream, Reason)
@@ -333,7 +334,7 @@ carry_tls({_, Tls} = Stream, Reason, true) ->
         {ok, Socket, Controller, Cipher, Secret} ->
             put_state(socket, Socket),
             put_state(said, [Secret, get_state(said)]),
-            begin_session(tls, Controller, beamway_choice:resume_ms(own_extension(Stream), get_state(peer))),
+            begin_tls_session(Controller, beamway_choice:resume_ms(own_extension(Stream), get_state(peer))),
             put_state(link, {tls, Controller, <<Reason/binary, "; ", Cipher/binary>>});
         {stream, Why} ->
             ?LOG_WARNING("beamway: no TLS in the driver with ~ts, its data pass through ssl's processes: ~ts", [beamway_stream:peer_text(Stream), Why]),
@@ -343,37 +344,47 @@ carry_tls(Stream, Reason, {false, Why}) ->
     carry_itself(Stream, <<Reason/binary, "; ssl's processes: ", Why/binary>>).
 
 carry_itself(Stream, Reason) ->
-    case beamway_stream:carry(Stream, get_state(role)) of
-        {ok, Controller} ->
-            begin_session(label(Stream, Controller), Controller, beamway_choice:resume_ms(own_extension(Stream), get_state(peer))),
+    ResumeMs = beamway_choice:resume_ms(own_extension(Stream), get_state(peer)),
+    Wish = case ResumeMs of 0 -> none; _ -> #{resume_ms => ResumeMs, setup_ms => get_state(setup_ms)} end,
+    case beamway_stream:carry(Stream, get_state(role), Wish) of
+        {resumes, Controller} ->
+            put_state(resume_ms, ResumeMs),
             put_state(link, {label(Stream, Controller), Controller, Reason});
+        {ok, Controller} -> put_state(link, {label(Stream, Controller), Controller, Reason});
         {ok, Controller, Why} -> put_state(link, {label(Stream, Controller), Controller, <<Reason/binary, "; ", Why/binary>>});
         {error, Failed} -> {error, Failed}
     end.
 
-%% The link may go on over other connections, if both want it. Whoever may ask for that is known when the handshake is complete.
-begin_session(Kind, Port, ResumeMs) when ResumeMs > 0, Kind =/= inet, is_port(Port) ->
+%% Where TLS was taken over, both drivers carry the data.
+begin_tls_session(_Port, 0) ->
+    ok;
+begin_tls_session(Port, ResumeMs) ->
     ok = beamway_port:session(Port, maps:get(resume_bytes, beamway_links:config()), ResumeMs),
-    put_state(resume_ms, ResumeMs);
-begin_session(_Kind, _Controller, _ResumeMs) ->
-    ok.
+    put_state(resume_ms, ResumeMs).
 
+%% Whoever may ask to go on with the link is known when the handshake is complete.
 %% The key is nowhere but in the garbage of this process, which becomes the ticker, with the flusher and in the table.
 complete_session(Node) ->
     {Family, Address} = take_state(target),
     case {take_state(resume_ms), take_state(said)} of
-        {undefined, _} ->
+        {Without, _} when Without =:= undefined; Without =:= 0 ->
             ok;
         {ResumeMs, Said} ->
-            {Kind, Port, _} = get_state(link),
+            {Kind, RingBytes, Keeper} = keeper(get_state(link)),
             Key = beamway_session:key(auth:get_cookie(Node), Said),
-            ok = beamway_resume:begin_session(beamway_flusher:of_this(),
-                                              #{kind => Kind, ring_bytes => maps:get(ring_bytes, beamway_port:stats(Port)), key => Key, id => beamway_session:id(Key), node => Node, role => get_state(role),
+            ok = beamway_resume:begin_session(Keeper,
+                                              #{kind => Kind, ring_bytes => RingBytes, key => Key, id => beamway_session:id(Key), node => Node, role => get_state(role),
                                                 family => Family, address => listens(Address, Node, get_state(peer)), resume_ms => ResumeMs,
                                                 refused_ms => maps:get(resume_refused_ms, beamway_links:config()),
                                                 connection => self()}),
             true = erlang:garbage_collect(),
             ok
+    end.
+
+keeper({Kind, Port, _Reason}) ->
+    case beamway_kind:is_ring(Kind) of
+        true -> {ring, 0, beamway_watchdog:of_this()};
+        false -> {Kind, maps:get(ring_bytes, beamway_port:stats(Port)), beamway_flusher:of_this()}
     end.
 
 %% The called node has no address of the other but what it says itself. A router may stand for the one that the connection comes from.

@@ -88,7 +88,7 @@ handle_open({hold, Sender}, _) -> hold(Sender);
 handle_open({release, Sender}, _) -> release(Sender);
 handle_open(watch, _) -> _ = erlang:send_after(?WATCH_MS, self(), look), ok;
 handle_open(look, Port) -> beamway_port:watch(Port) andalso handle_open(watch, Port);
-handle_open(Message, Port) -> beamway_resume:handle(Message, Port).
+handle_open(Message, Port) -> beamway_resume:handle(Message, Port) =:= gave_up andalso exit(connection_closed).
 
 %% Held before the port is told: it is busy until then, so the VM does not resume the sender in between.
 answer(Port, Sender, Key, Answer) ->

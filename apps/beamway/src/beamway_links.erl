@@ -46,7 +46,7 @@
 %% ring memory of a connection process: {{reserved, PidOrPort}, beamway_budget:reservation()};
 %% and those of beamway_classes.
 
--type session() :: #{kind := tcp | tls, ring_bytes := pos_integer(), key := <<_:256>>, flusher := pid()}.
+-type session() :: #{kind := tcp | tls | ring, ring_bytes := pos_integer(), key := <<_:256>>, keeper := pid()}.
 
 -record(state, {config :: beamway_config:config(),
                 pulse = none :: port() | none,
@@ -106,9 +106,9 @@ extension(StreamKind) ->
 
 %% The keys need the application crypto, which a node may not have.
 resume_ms(_OverDriver = true) ->
-    case code:ensure_loaded(crypto) of
+    case maps:get(resume_ms, config()) =/= 0 andalso code:ensure_loaded(crypto) of
         {module, crypto} -> maps:get(resume_ms, config());
-        {error, _} -> 0
+        _ -> 0
     end;
 resume_ms(_OverDriver = false) ->
     0.

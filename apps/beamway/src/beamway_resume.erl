@@ -3,10 +3,10 @@
 %%
 %% Three kinds of processes have a part in it:
 %% <dl>
-%% <dt>The link's {@link beamway_flusher}</dt><dd>It alone takes a connection from the port and gives it another one ({@link handle/2}), so
-%% there is one order of these steps. It lives as long as the link.</dd>
+%% <dt>The link's {@link beamway_flusher}, beside a ring its {@link beamway_watchdog}</dt><dd>It alone takes a connection from the link and gives it
+%% another one ({@link handle/2}), so there is one order of these steps. It lives as long as the link. Below it is called the keeper.</dd>
 %% <dt>The dialer</dt><dd>Lives while the link has no connection, or only a silent one. It starts attempts until one succeeds, and decides when the
-%% peer counts as dead. It is linked to the flusher, so the link ends when it gives up.</dd>
+%% peer counts as dead.</dd>
 %% <dt>An attempt</dt><dd>One connection to the peer. Attempts overlap as long as they only ask ({@link beamway_session}): a
 %% lost packet delays only its own attempt. Then one at a time says how far this side has read. Until then nothing has
 %% happened to a connection that is still there.</dd>
@@ -39,24 +39,27 @@
 %% The lowest first byte of a record of TLS. A packet of ours begins with the high byte of its length.
 -define(TLS_FIRST, 20).
 
--type info() :: #{kind := tcp | tls, ring_bytes := pos_integer(), key := <<_:256>>, id := <<_:128>>, node := node(), role := connecting | accepting, family := beamway_stream:family(),
+-type link() :: port() | {ring, port()}.
+%% A port whose connection carries the data, or one beside whose ring a connection only tells of the peer's end.
+
+-type info() :: #{kind := tcp | tls | ring, ring_bytes := pos_integer(), key := <<_:256>>, id := <<_:128>>, node := node(), role := connecting | accepting, family := beamway_stream:family(),
                   address := undefined | address(), resume_ms := pos_integer(), refused_ms := non_neg_integer(),
                   connection := pid()}.
 %% `address': where the peer listens, as far as this node knows.
 
 -type address() :: {inet:ip_address() | string(), inet:port_number()}.
 
-%% ---- the link's flusher ----
+%% ---- the keeper ----
 
 %% @doc The calling connection process has a link that may go on over other connections.
 -spec begin_session(pid(), info()) -> ok.
-begin_session(Flusher, #{id := Id, connection := Connection} = Info) ->
-    beamway_links:begin_session(Id, Connection, (maps:with([kind, ring_bytes, key], Info))#{flusher => Flusher}),
-    Flusher ! {session, Info},
+begin_session(Keeper, #{id := Id, connection := Connection} = Info) ->
+    beamway_links:begin_session(Id, Connection, (maps:with([kind, ring_bytes, key], Info))#{keeper => Keeper}),
+    Keeper ! {session, Info},
     ok.
 
-%% @doc The messages that concern the connection, for the flusher, which keeps what it must know in its dictionary.
--spec handle(term(), port()) -> ok | not_mine.
+%% @doc The messages that concern the connection, for the keeper, which has what it must know in its dictionary. `gave_up': the link ends.
+-spec handle(term(), link()) -> ok | gave_up | not_mine.
 handle({session, Info}, _Port) -> save(#{info => Info, state => up, number => 0, dialer => none, cause => none});
 handle({end_with, Socket}, _Port) -> watch(Socket);
 handle({lost, Reason}, Port) -> lost(Reason, Port, get(session));
@@ -65,6 +68,7 @@ handle(flows, _Port) -> flows(get(session));
 handle({detach, From, Number}, Port) -> reply(From, detach(Number, Port, get(session)));
 handle({attach, From, Number, Attach}, Port) -> reply(From, attach(Number, Attach, Port, get(session)));
 handle({number, From}, _Port) -> reply(From, number(get(session)));
+handle(gave_up, _Port) -> gave_up;
 handle({'DOWN', Monitor, port, _, _}, _Port) -> socket_closed(Monitor, get(socket));
 handle(_, _Port) -> not_mine.
 
@@ -72,7 +76,7 @@ save(Session) ->
     _ = put(session, Session),
     ok.
 
-%% Whoever closes the socket, which the flusher owns, ends the connection, as if OTP's own port carried it.
+%% Whoever closes the socket, which the keeper owns, ends the connection, as if OTP's own port carried it.
 watch(Socket) ->
     _ = put(socket, {Socket, monitor(port, Socket)}),
     ok.
@@ -122,7 +126,7 @@ number(undefined) -> {error, no_session}.
 detach(_Number, _Port, undefined) ->
     {error, no_session};
 detach(Number, Port, #{number := Last} = Session) when Number > Last ->
-    case beamway_port:detach(Port, Number) of
+    case detach_link(Port, Number) of
         {ok, Position} ->
             forget_socket(get(socket)),
             Cause = case Session of #{cause := none} -> peer_dials; #{cause := Known} -> Known end,
@@ -133,6 +137,17 @@ detach(Number, Port, #{number := Last} = Session) when Number > Last ->
     end;
 detach(_Number, _Port, _Session) ->
     {error, superseded}.
+
+%% A ring has no positions: what it holds is lost to nobody.
+detach_link({ring, _Port}, _Number) -> {ok, 0};
+detach_link(Port, Number) -> beamway_port:detach(Port, Number).
+
+attach_link({ring, _Port}, Socket, none, _Position, _Read) ->
+    self() ! {stream, Socket},
+    ok;
+attach_link(Port, Socket, Offer, Position, Read) ->
+    ok = watch(Socket),
+    beamway_port:attach(Port, Offer, Position, Read).
 
 forget_socket(undefined) ->
     ok;
@@ -147,9 +162,8 @@ forget_socket({Socket, Monitor}) ->
 
 %% The caller has made this process the socket's owner.
 attach(Number, {Socket, Offer, Position, Read}, Port, #{number := Number, state := {down, SinceMs}, cause := Cause, info := Info} = Session) ->
-    case beamway_port:attach(Port, Offer, Position, Read) of
+    case attach_link(Port, Socket, Offer, Position, Read) of
         ok ->
-            ok = watch(Socket),
             tell(Info, Cause, now_ms() - SinceMs, Socket),
             save(stop_dialer(Session#{state := up, cause := none}));
         {error, Reason} ->
@@ -170,9 +184,9 @@ reply({Pid, Reference}, Reply) ->
     Pid ! {Reference, Reply},
     ok.
 
-call(Flusher, Request) ->
-    Monitor = monitor(process, Flusher),
-    Flusher ! request({self(), Monitor}, Request),
+call(Keeper, Request) ->
+    Monitor = monitor(process, Keeper),
+    Keeper ! request({self(), Monitor}, Request),
     receive
         {Monitor, Reply} ->
             demonitor(Monitor, [flush]),
@@ -190,12 +204,12 @@ request(From, number) -> {number, From}.
 
 %% ---- the dialer ----
 
-%% @private `State' is as the flusher has it.
+%% @private `State' is as the keeper has it.
 -spec dial(pid(), info(), {State :: term(), Cause :: atom(), StartMs :: non_neg_integer()}) -> no_return().
-dial(Flusher, #{address := Address} = Info, {State, Cause, StartMs}) ->
+dial(Keeper, #{address := Address} = Info, {State, Cause, StartMs}) ->
     process_flag(trap_exit, true),
     Now = now_ms(),
-    dialing(#{flusher => Flusher, info => Info, state => State, cause => Cause, began => Now, next => Now + StartMs, pause => ?FIRST_PAUSE_MS,
+    dialing(#{keeper => Keeper, info => Info, state => State, cause => Cause, began => Now, next => Now + StartMs, pause => ?FIRST_PAUSE_MS,
               address => Address, attempts => #{}, chosen => none, looking => none, look_at => Now, refuses => false,
               epmd => unknown, others => false, missing_since => none, hurry_since => none}).
 
@@ -239,10 +253,11 @@ signs(#{refuses := Refuses, epmd := Epmd, others := Others, cause := Cause, miss
       missing_ms => case Missing of none -> 0; Since -> Now - Since end}.
 
 -spec give_up(map(), string()) -> no_return().
-give_up(#{info := #{node := Node}, state := State, cause := Cause}, Why) ->
+give_up(#{keeper := Keeper, info := #{node := Node}, state := State, cause := Cause}, Why) ->
     Ms = case State of {down, Since} -> now_ms() - Since; up -> 0 end,
     ?LOG_INFO("beamway: the link to ~ts has ended ~b ms after its connection was lost (~ts): ~ts", [Node, Ms, Cause, Why]),
-    exit(connection_closed).
+    Keeper ! gave_up,
+    receive after infinity -> exit(unreachable) end.
 
 maybe_attempt(#{chosen := none, next := Next, attempts := Attempts} = Dialer) ->
     Now = now_ms(),
@@ -256,8 +271,8 @@ maybe_attempt(#{next := Next} = Dialer) ->
 
 begin_attempt(Now, #{address := undefined} = Dialer) ->
     Dialer#{next := Now + ?FIRST_PAUSE_MS};
-begin_attempt(Now, #{info := Info, address := Address, flusher := Flusher, attempts := Attempts, pause := Pause, began := Began, state := State} = Dialer) ->
-    Attempt = spawn_link(?MODULE, attempt, [{self(), Flusher}, Info, Address]),
+begin_attempt(Now, #{info := Info, address := Address, keeper := Keeper, attempts := Attempts, pause := Pause, began := Began, state := State} = Dialer) ->
+    Attempt = spawn_link(?MODULE, attempt, [{self(), Keeper}, Info, Address]),
     Slow = State =:= up orelse Now - Began > ?QUICK_MS,
     Next = case Slow of true -> ?LATER_PAUSE_MS; false -> Pause end,
     Dialer#{attempts := Attempts#{Attempt => Address}, next := Now + Next, pause := min(?PAUSE_MS, 2 * Pause)}.
@@ -279,7 +294,7 @@ heard({ready, Attempt}, #{chosen := none, attempts := Attempts} = Dialer) when i
     [begin unlink(Other), exit(Other, kill) end || Other <- maps:keys(Attempts), Other =/= Attempt],
     Attempt ! {go, self()},
     Dialer#{chosen := Attempt, attempts := maps:with([Attempt], Attempts)};
-heard({'EXIT', Flusher, Reason}, #{flusher := Flusher}) ->
+heard({'EXIT', Keeper, Reason}, #{keeper := Keeper}) ->
     exit(Reason);
 heard({'EXIT', Looker, Result}, #{looking := Looker} = Dialer) ->
     looked(Result, Dialer#{looking := none, look_at := now_ms() + ?LOOK_PAUSE_MS});
@@ -369,26 +384,26 @@ ask(Module, Family, Name, Host) ->
 
 %% ---- an attempt ----
 
-%% @private Ends with why it has failed; if it succeeds the flusher ends the dialer, and this with it.
+%% @private Ends with why it has failed; if it succeeds the keeper ends the dialer, and this with it.
 -spec attempt({pid(), pid()}, info(), address()) -> no_return().
-attempt({Dialer, Flusher}, #{family := Family} = Info, {Host, Port}) ->
+attempt({Dialer, Keeper}, #{family := Family} = Info, {Host, Port}) ->
     case resolved(Family, Host) of
         {ok, Ip} ->
             case Family:connect(Ip, Port, beamway_stream_tcp:connect_options(), ?CONNECT_MS) of
-                {ok, Socket} -> exit(ask_to_resume(Dialer, Flusher, Info, Socket));
+                {ok, Socket} -> exit(ask_to_resume(Dialer, Keeper, Info, Socket));
                 {error, Reason} -> exit({failed, Reason})
             end;
         error ->
             exit({failed, no_address})
     end.
 
-ask_to_resume(Dialer, Flusher, #{key := Key, id := Id, node := Node} = Info, Socket) ->
+ask_to_resume(Dialer, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
     Caller = beamway_session:random(),
     Talk = #{key => Key, id => Id, caller => Caller},
     case exchange(Socket, beamway_session:resume(Id, Caller, node())) of
         {ok, {challenge, Callee, Number, _} = Challenge} ->
             case beamway_session:challenge_holds(Talk, Challenge) of
-                true -> challenged(Dialer, Flusher, Info, Socket, Talk#{callee => Callee}, Number);
+                true -> challenged(Dialer, Keeper, Info, Socket, Talk#{callee => Callee}, Number);
                 false -> {failed, challenge}
             end;
         {ok, {refuse, _} = Refusal} ->
@@ -400,29 +415,29 @@ ask_to_resume(Dialer, Flusher, #{key := Key, id := Id, node := Node} = Info, Soc
             {failed, no_answer}
     end.
 
-challenged(Dialer, Flusher, #{role := Role} = Info, Socket, Talk, Theirs) ->
+challenged(Dialer, Keeper, #{role := Role} = Info, Socket, Talk, Theirs) ->
     Dialer ! {ready, self()},
     receive {go, Dialer} -> ok after ?ANSWER_MS -> exit({failed, not_chosen}) end,
-    case call(Flusher, number) of
+    case call(Keeper, number) of
         {ok, Ours} ->
             Number = beamway_session:number_after(Role, max(Ours, Theirs)),
-            prove(Flusher, Info, Socket, Talk#{number => Number}, call(Flusher, {detach, Number}));
+            prove(Keeper, Info, Socket, Talk#{number => Number}, call(Keeper, {detach, Number}));
         {error, Reason} ->
             {failed, Reason}
     end.
 
 %% The connection before this one is gone.
-prove(Flusher, Info, Socket, #{number := Number} = Talk, {ok, Position}) ->
+prove(Keeper, Info, Socket, #{number := Number} = Talk, {ok, Position}) ->
     case exchange(Socket, beamway_session:proof(Talk, Number, Position)) of
         {ok, {accept, Theirs, _} = Accept} ->
             case beamway_session:accept_holds(Talk#{position => Position}, Accept) of
-                true -> go_on(Flusher, Info, Talk, Socket, connecting, Theirs);
+                true -> go_on(Keeper, Info, Talk, Socket, connecting, Theirs);
                 false -> {failed, accept}
             end;
         _ ->
             {failed, no_answer}
     end;
-prove(_Flusher, _Info, _Socket, _Talk, {error, Reason}) ->
+prove(_Keeper, _Info, _Socket, _Talk, {error, Reason}) ->
     {failed, Reason}.
 
 exchange(Socket, Packet) ->
@@ -438,12 +453,17 @@ received(Socket) ->
     end.
 
 %% The socket's port may have read what came behind the last packet.
-go_on(Flusher, Link, Talk, Socket, Role, Position) ->
+go_on(Keeper, #{kind := ring}, Talk, Socket, _Role, Position) ->
+    case inet:setopts(Socket, [binary, {packet, 4} | beamway_watchdog:socket_options()]) of
+        ok -> offered(Keeper, Talk, Socket, Position, {ok, none, <<>>});
+        {error, Reason} -> {failed, Reason}
+    end;
+go_on(Keeper, Link, Talk, Socket, Role, Position) ->
     case {beamway_stream_tcp:let_go(Socket), prim_inet:getfd(Socket)} of
         {{ok, Read}, {ok, Fd}} ->
             Made = make_link(Link, Role, Talk, Fd, Read),
             ok = beamway_stream_tcp:bound(Socket, Role),
-            offered(Flusher, Talk, Socket, Position, Made);
+            offered(Keeper, Talk, Socket, Position, Made);
         {_, _} ->
             {failed, closed}
     end.
@@ -464,14 +484,17 @@ make_link(#{kind := tls, ring_bytes := RingBytes}, Role, Talk, Fd, Read) ->
 over_tls(connecting, Place, RingBytes, Deadline) -> beamway_establish:connect(tls, Place, <<0:128>>, RingBytes, max(1, Deadline - now_ms()));
 over_tls(accepting, Place, RingBytes, Deadline) -> beamway_tls_takeover:accept(beamway_establish:listen(tls, Place, RingBytes), Deadline).
 
-offered(Flusher, #{number := Number}, Socket, Position, {ok, Port, Read}) ->
-    case {beamway_port:offer(Port), inet_tcp:controlling_process(Socket, Flusher)} of
-        {{ok, Offer}, ok} -> attached(call(Flusher, {attach, Number, {Socket, Offer, Position, Read}}));
+offered(Keeper, #{number := Number}, Socket, Position, {ok, Port, Read}) ->
+    case {offer(Port), inet_tcp:controlling_process(Socket, Keeper)} of
+        {{ok, Offer}, ok} -> attached(call(Keeper, {attach, Number, {Socket, Offer, Position, Read}}));
         {{error, Reason}, _} -> {failed, Reason};
         {_, {error, Reason}} -> {failed, Reason}
     end;
-offered(_Flusher, _Talk, _Socket, _Position, {error, Reason}) ->
+offered(_Keeper, _Talk, _Socket, _Position, {error, Reason}) ->
     {failed, Reason}.
+
+offer(none) -> {ok, none};
+offer(Port) -> beamway_port:offer(Port).
 
 attached(ok) -> ok;
 attached({error, Reason}) -> {failed, Reason}.
@@ -520,11 +543,11 @@ answer(Socket, Packet) ->
             exit(shutdown)
     end.
 
-answer({ok, #{key := Key, flusher := Flusher} = Link}, Socket, Asked, _Node) ->
+answer({ok, #{key := Key, keeper := Keeper} = Link}, Socket, Asked, _Node) ->
     Callee = beamway_session:random(),
     Talk = Asked#{key => Key, callee => Callee},
-    case call(Flusher, number) of
-        {ok, Last} -> proved(Flusher, Link, Socket, Talk, exchange(Socket, beamway_session:challenge(Talk, Callee, Last)));
+    case call(Keeper, number) of
+        {ok, Last} -> proved(Keeper, Link, Socket, Talk, exchange(Socket, beamway_session:challenge(Talk, Callee, Last)));
         {error, _} -> exit(shutdown)
     end;
 answer(error, Socket, #{id := Id, caller := Caller}, Node) ->
@@ -538,20 +561,20 @@ cookie(Node) ->
     catch error:_ -> erlang:get_cookie()
     end.
 
-proved(Flusher, Link, Socket, Talk, {ok, {proof, Number, Position, _} = Proof}) ->
+proved(Keeper, Link, Socket, Talk, {ok, {proof, Number, Position, _} = Proof}) ->
     case beamway_session:proof_holds(Talk, Proof) of
-        true -> accept(Flusher, Link, Socket, Talk#{number => Number}, Position, call(Flusher, {detach, Number}));
+        true -> accept(Keeper, Link, Socket, Talk#{number => Number}, Position, call(Keeper, {detach, Number}));
         false -> beamway_links:resume_refused(), exit(shutdown)
     end;
-proved(_Flusher, _Link, _Socket, _Talk, _Other) ->
+proved(_Keeper, _Link, _Socket, _Talk, _Other) ->
     exit(shutdown).
 
-accept(Flusher, Link, Socket, Talk, Position, {ok, Own}) ->
+accept(Keeper, Link, Socket, Talk, Position, {ok, Own}) ->
     case inet_tcp:send(Socket, beamway_session:accept(Talk, Position, Own)) of
-        ok -> _ = go_on(Flusher, Link, Talk, Socket, accepting, Position), exit(shutdown);
+        ok -> _ = go_on(Keeper, Link, Talk, Socket, accepting, Position), exit(shutdown);
         {error, _} -> exit(shutdown)
     end;
-accept(_Flusher, _Link, _Socket, _Talk, _Position, {error, _}) ->
+accept(_Keeper, _Link, _Socket, _Talk, _Position, {error, _}) ->
     beamway_links:resume_refused(),
     exit(shutdown).
 

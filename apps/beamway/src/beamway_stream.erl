@@ -6,14 +6,14 @@
 %% socket, because dist_util waits for `{tcp_closed, Socket}' from it; any other is a pair of its
 %% module and what that module needs. The functions here find the module.
 %%
-%% A stream is passive and gives whole packets until {@link carry/2} or {@link keep/1}.
+%% A stream is passive and gives whole packets until {@link carry/3} or {@link keep/1}.
 -module(beamway_stream).
 
 -export([kind/1, send/2, recv/2, peername/1, peer_text/1, setopts/2, getopts/2]).
--export([carry/2, activate/2, start/3, tick/2, stats/2]).
+-export([carry/3, activate/2, start/3, tick/2, stats/2]).
 -export([keep/1, give/2, watch/1, event/1]).
 -export([named/1]).
--export_type([stream/0, family/0, controller/0, stats/0]).
+-export_type([stream/0, family/0, controller/0, wish/0, stats/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -25,6 +25,9 @@
 %% What the VM sends through: the distribution controller of the connection.
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | queue_bytes := non_neg_integer()}.
 %% Of the socket. `frames_out' grows by one with a tick.
+
+-type wish() :: none | #{resume_ms := pos_integer(), setup_ms := pos_integer()}.
+%% Whether both sides want the link to outlive its connection, and how long they may take to find out whether it can.
 
 %% Calls a peer; `Host' is what stands after the @ of its name.
 -callback connect(family(), inet:ip_address(), inet:port_number(), Host :: string()) ->
@@ -38,8 +41,8 @@
 -callback setopts(stream(), [inet:socket_setopt()]) -> ok | {error, Reason :: term()}.
 -callback getopts(stream(), [inet:socket_getopt()]) ->
     {ok, [inet:socket_setopt()]} | {error, Reason :: term()}.
--callback carry(stream(), connecting | accepting) ->
-    {ok, controller()} | {ok, controller(), WhyNotBetter :: binary()} | {error, Reason :: term()}.
+-callback carry(stream(), connecting | accepting, wish()) ->
+    {ok, controller()} | {resumes, controller()} | {ok, controller(), WhyNotBetter :: binary()} | {error, Reason :: term()}.
 -callback activate(stream(), controller()) -> ok | {error, Reason :: term()}.
 -callback start(stream(), controller(), DHandle :: term()) -> ok | {error, Reason :: term()}.
 -callback tick(stream(), controller()) -> term().
@@ -89,10 +92,10 @@ getopts(Stream, Options) -> (module(Stream)):getopts(Stream, Options).
 
 %% ---- a stream that carries the data, in this order ----
 
-%% @doc The stream shall carry the data: gives the controller for the VM, and what was tried in vain.
--spec carry(stream(), connecting | accepting) ->
-          {ok, controller()} | {ok, controller(), WhyNotBetter :: binary()} | {error, Reason :: term()}.
-carry(Stream, Role) -> (module(Stream)):carry(Stream, Role).
+%% @doc The stream shall carry the data: gives the controller for the VM, and what was tried in vain. `resumes': the link outlives its connection.
+-spec carry(stream(), connecting | accepting, wish()) ->
+          {ok, controller()} | {resumes, controller()} | {ok, controller(), WhyNotBetter :: binary()} | {error, Reason :: term()}.
+carry(Stream, Role, Wish) -> (module(Stream)):carry(Stream, Role, Wish).
 
 %% @doc The VM has the controller.
 -spec activate(stream(), controller()) -> ok | {error, Reason :: term()}.

@@ -16,7 +16,7 @@
 
 -export([listen/3, accept_loop/2, connect_options/0, sent/2, bound/2, let_go/1]).
 -export([connect/4, accept/1, kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2,
-         carry/2, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
+         carry/3, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
 
 -define(PACKETS, 100).
 -define(RING_BYTES, 262144).
@@ -90,15 +90,16 @@ setopts(Socket, Options) -> inet:setopts(Socket, Options).
 getopts(Socket, Options) -> inet:getopts(Socket, Options).
 
 %% @private Our driver's link carries the data if it can, else the socket's own port.
--spec carry(port(), connecting | accepting) ->
-          {ok, port()} | {ok, port(), WhyNotOurs :: binary()} | {error, inet:posix() | closed | binary()}.
-carry(Socket, Role) ->
+-spec carry(port(), connecting | accepting, beamway_stream:wish()) ->
+          {ok, port()} | {resumes, port()} | {ok, port(), WhyNotOurs :: binary()} | {error, inet:posix() | closed | binary()}.
+carry(Socket, Role, Wish) ->
     case beamway_links:drives_tcp() of
         true ->
             case adopt(Socket) of
                 {ok, Port, _Device} ->
-                    hand_over(Socket, Port, Role);
+                    resuming(both_resume(ready, Socket, Wish), Wish, hand_over(Socket, Port, Role));
                 {error, Reason} ->
+                    _ = both_resume({nack, Reason}, Socket, Wish),
                     ok = beamway_links:release(),
                     %% A peer that is gone already has no address, and is no fault of the driver.
                     _ = [?LOG_WARNING("beamway: no link of the driver with ~ts, using OTP's own port: ~ts", [Peer, Reason])
@@ -108,6 +109,23 @@ carry(Socket, Role) ->
         {false, Reason} ->
             explained(carry_itself(Socket, Role), Reason)
     end.
+
+%% One side may find that its driver cannot carry the data after all. Then neither may speak as if the link outlived its connection.
+both_resume(_Ours, _Socket, none) ->
+    false;
+both_resume(Ours, Socket, #{setup_ms := SetupMs}) ->
+    try
+        ok = beamway_agreement:send(Socket, Ours),
+        {Ours, beamway_agreement:recv(Socket, erlang:monotonic_time(millisecond) + SetupMs)} =:= {ready, ready}
+    catch
+        throw:{no_agreement, Reason} -> beamway_agreement:give_up_connection(Reason)
+    end.
+
+resuming(true, #{resume_ms := ResumeMs}, {ok, Port}) ->
+    ok = beamway_port:session(Port, maps:get(resume_bytes, beamway_links:config()), ResumeMs),
+    {resumes, Port};
+resuming(_Resumes, _Wish, Carried) ->
+    Carried.
 
 explained({ok, Socket}, Reason) -> {ok, Socket, <<"OTP's own port: ", Reason/binary>>};
 explained({error, Failed}, _Reason) -> {error, Failed}.

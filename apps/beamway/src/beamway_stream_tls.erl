@@ -14,7 +14,7 @@
 
 -export([listen/3, accept_loop/2, allowed/2]).
 -export([connect/4, accept/1, kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2,
-         carry/2, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
+         carry/3, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
 
 -define(PACKETS, 100).
 -define(LOOK_MS, 20).
@@ -177,8 +177,8 @@ setopts({?MODULE, Socket}, Options) -> ssl:setopts(Socket, Options).
 getopts({?MODULE, Socket}, Options) -> ssl:getopts(Socket, Options).
 
 %% @private
--spec carry(stream(), connecting | accepting) -> {ok, pid()}.
-carry({?MODULE, Socket}, _Role) -> {ok, beamway_tls_controller:start(Socket)}.
+-spec carry(stream(), connecting | accepting, beamway_stream:wish()) -> {ok, pid()}.
+carry({?MODULE, Socket}, _Role, _Wish) -> {ok, beamway_tls_controller:start(Socket)}.
 
 %% @private
 -spec activate(stream(), pid()) -> ok.

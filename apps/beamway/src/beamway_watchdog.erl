@@ -16,7 +16,7 @@
 %% module would purge, and the link with it.
 -module(beamway_watchdog).
 
--export([start/2, socket_options/0]).
+-export([start/2, of_this/0, socket_options/0]).
 -export([init/3, discard/2]).
 
 -ifdef(TEST).
@@ -26,6 +26,7 @@
 -define(DRAIN_MS, 1000).
 -define(SILENCE_MS, 500).
 -define(LOOK_MS, 1).
+-define(PEER_LOOK_MS, 5).
 
 %% Of Linux, as everything about shared memory.
 -define(IPPROTO_TCP, 6).
@@ -40,11 +41,16 @@ start(Stream, Port) ->
     case beamway_stream:give(Stream, Watchdog) of
         ok ->
             Watchdog ! {self(), go},
+            _ = put(?MODULE, Watchdog),
             ok;
         {error, Reason} ->
             %% The caller ends now, and the watchdog with it.
             {error, Reason}
     end.
+
+%% @doc The watchdog that the calling connection process has started.
+-spec of_this() -> pid().
+of_this() -> get(?MODULE).
 
 %% @doc Ticks go through the ring, so the socket carries nothing. The kernel sends keepalive probes as often
 %% as a tick would come, or a firewall forgets the connection and nobody hears it close. The number of
@@ -87,10 +93,55 @@ discard(Stream, Port) ->
     receive
         Message ->
             case beamway_stream:event(Message) of
-                closed -> peer_gone(Port);
+                closed -> closed(Message, Stream, Port);
                 passive -> watch(Stream, Port);
-                _ -> wait(Stream, Port)
+                data -> wait(Stream, Port);
+                other -> handle(Message, Stream, Port)
             end
+    end.
+
+%% The stream alone is lost, maybe: the ring still carries the data, and {@link beamway_resume} finds out whether the peer lives.
+closed(Message, Stream, Port) ->
+    case {of_stream(Message, Stream), get(session)} of
+        {false, _} ->
+            wait(Stream, Port);
+        {true, undefined} ->
+            peer_gone(Port);
+        {true, _} ->
+            _ = [erlang:port_close(Stream) || is_port(Stream), erlang:port_info(Stream) =/= undefined],
+            self() ! look,
+            handle({lost, connection_finished}, none, Port)
+    end.
+
+%% An older one may have told of its end late.
+of_stream({tcp_closed, Socket}, Stream) -> Socket =:= Stream;
+of_stream(_OfTls, Stream) -> not is_port(Stream).
+
+handle({stream, Socket}, _Stream, Port) ->
+    watch(Socket, Port);
+handle(look, none, Port) ->
+    case is_over(Port) of
+        true -> peer_gone(Port);
+        false -> erlang:send_after(?PEER_LOOK_MS, self(), look), wait(none, Port)
+    end;
+handle(look, Stream, Port) ->
+    wait(Stream, Port);
+handle({'DOWN', _, port, _, _}, Stream, Port) ->
+    wait(Stream, Port);
+handle({detach, _, _} = Detach, Stream, Port) ->
+    _ = is_port(Stream) andalso erlang:port_info(Stream) =/= undefined andalso erlang:port_close(Stream),
+    _ = beamway_resume:handle(Detach, {ring, Port}),
+    wait(none, Port);
+handle(Message, Stream, Port) ->
+    case beamway_resume:handle(Message, {ring, Port}) of
+        gave_up -> peer_gone(Port);
+        _ -> wait(Stream, Port)
+    end.
+
+%% Over shared memory the driver sees that the peer's process has ended.
+is_over(Port) ->
+    try beamway_port:receive_some(Port) =:= finished
+    catch error:badarg -> true
     end.
 
 -spec peer_gone(port()) -> no_return().

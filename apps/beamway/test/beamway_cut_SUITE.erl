@@ -9,17 +9,19 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([cut_again_and_again/1, killed/1, restarted/1, resume_off/1, given_up/1, stopped/1, stopped_for_a_moment/1, disconnected/1]).
+-export([stream_of_a_ring/1, killed_without_stream/1]).
 
 -define(WAIT_MS, 20000).
 -define(QUIET_MS, 300).
 
 suite() -> [{timetrap, {minutes, 120}}].
 
-all() -> [{group, beamway_tcp}, {group, beamway_tls}].
+all() -> [{group, beamway_tcp}, {group, beamway_tls}, {group, beamway_shm}].
 
 groups() ->
     [{Carrier, [], [cut_again_and_again, killed, restarted, resume_off, given_up, stopped, stopped_for_a_moment, disconnected]}
-     || Carrier <- [beamway_tcp, beamway_tls]].
+     || Carrier <- [beamway_tcp, beamway_tls]]
+        ++ [{beamway_shm, [], [stream_of_a_ring, killed_without_stream, disconnected]}].
 
 init_per_suite(Config) ->
     case os:cmd("id -u") of
@@ -32,11 +34,13 @@ end_per_suite(_Config) -> ok.
 init_per_group(Carrier, Config) ->
     ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
     case beamway_netns:firewalled("bwc", 600) of
-        {ok, Net} -> [{net, Net}, {carrier, Carrier} | Config];
+        {ok, Net} -> [{net, Net}, {carrier, Carrier}, {dir, beamway_peer:new_folder("beamway-cut")} | Config];
         {error, Why} -> {skip, {rights, Why}}
     end.
 
-end_per_group(_Carrier, Config) -> beamway_netns:delete(proplists:get_value(net, Config)).
+end_per_group(_Carrier, Config) ->
+    ok = file:del_dir_r(proplists:get_value(dir, Config)),
+    beamway_netns:delete(proplists:get_value(net, Config)).
 
 end_per_testcase(_Case, Config) ->
     ok = open(Config),
@@ -49,13 +53,17 @@ pair(Config) -> pair(Config, []).
 pair(Config, Environment) ->
     #{spaces := [SpaceA, SpaceB, _], addresses := [AddressA, AddressB]} = proplists:get_value(net, Config),
     Carrier = proplists:get_value(carrier, Config),
-    [{One, OneNode}, {Other, OtherNode}] = [node_at(Carrier, Space, Address, Environment) || {Space, Address} <- [{SpaceA, AddressA}, {SpaceB, AddressB}]],
+    [{One, OneNode}, {Other, OtherNode}] = [node_at(Carrier, Space, Address, [{"BEAMWAY_SOCKET_DIR", proplists:get_value(dir, Config)} | Environment]) || {Space, Address} <- [{SpaceA, AddressA}, {SpaceB, AddressB}]],
     ok = beamway_peer:connect_both(Carrier, One, Other),
     {One, OneNode, Other, OtherNode}.
 
 node_at(Carrier, Space, Address, Environment) ->
-    {ok, Peer, Node} = beamway_peer:start(Carrier, #{host => Address, wrapper => beamway_netns:host(Space), env => Environment}),
+    {ok, Peer, Node} = beamway_peer:start(Carrier, #{host => Address, wrapper => beamway_netns:host(Space), env => Environment, args => keepalive(Carrier)}),
     {Peer, Node}.
+
+%% Beside a ring only keepalive uses the connection: once a second.
+keepalive(beamway_shm) -> ["-kernel", "net_ticktime", "60", "net_tickintensity", "60"];
+keepalive(_Carrier) -> [].
 
 %% ---- the router ----
 
@@ -234,6 +242,42 @@ send_numbers(Peer, Collector, From, To) ->
 
 last_number(Peer, Collector) ->
     beamway_peer:run(Peer, fun() -> Collector ! {last, self()}, receive {last, Number} -> Number after 5000 -> timeout end end).
+
+%% The connection beside a ring is reset: the ring goes on, and gets another connection.
+stream_of_a_ring(Config) ->
+    {One, OneNode, Other, OtherNode} = Pair = pair(Config),
+    Loads = [{One, OtherNode}, {Other, OneNode}],
+    [ok = beamway_peer:call(Peer, beamway_cut_load, receive_all, []) || {Peer, _} <- Loads],
+    [ok = beamway_peer:call(Peer, beamway_cut_load, send_all, [Node]) || {Peer, Node} <- Loads],
+    [begin
+         ok = close(Config, refused(0, ends(Pair))),
+         _ = beamway_peer:wait_until(fun() -> resumes(Pair) >= Count end, ?WAIT_MS),
+         ok = open(Config)
+     end || Count <- [1, 2, 3]],
+    [ok = beamway_peer:call(Peer, beamway_cut_load, stop, []) || {Peer, _} <- Loads],
+    Results = [beamway_peer:call(Peer, beamway_cut_load, results, []) || {Peer, _} <- Loads],
+    [[], []] = [Errors || #{errors := Errors} <- Results],
+    [true, true] = [Checked > 1000 || #{checked := Checked} <- Results],
+    ok.
+
+%% While there is no connection beside the ring, a peer that dies is still noticed at once.
+killed_without_stream(Config) ->
+    {One, _, Other, OtherNode} = Pair = pair(Config),
+    Watcher = beamway_peer:watch_nodedown(One),
+    Ends = ends(Pair),
+    ok = close(Config, [not_epmd("REJECT --reject-with tcp-reset")]),
+    _ = beamway_peer:wait_until(fun() -> has_no_connection(One, Ends) end, ?WAIT_MS),
+    Began = os:system_time(millisecond),
+    ok = beamway_peer:kill9(Other),
+    {connection_closed, At} = beamway_peer:nodedown(One, Watcher, OtherNode, ?WAIT_MS),
+    true = At - Began < 1000,
+    ok.
+
+has_no_connection(Peer, Ends) ->
+    beamway_peer:run(Peer, fun() ->
+                                   [] =:= [Port || Port <- erlang:ports(), {ok, {_, Here}} <- [inet:sockname(Port)], {ok, {_, There}} <- [inet:peername(Port)],
+                                                   lists:sort(Ends) =:= lists:sort([integer_to_list(Here), integer_to_list(There)])]
+                           end).
 
 %% Who ends a link means it.
 disconnected(Config) ->
