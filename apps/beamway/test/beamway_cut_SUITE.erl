@@ -4,7 +4,7 @@
 %% The nodes are on two hosts with a router between them, which resets connections, refuses new ones for a while, drops everything
 %% for a while, or forgets a connection and drops its packets for ever. Meanwhile beamway_cut_load goes on both ways.
 %%
-%% BEAMWAY_TEST_CUTS: how many cuts; default 40 (`make test-cut' takes 1,000). Needs root.
+%% BEAMWAY_TEST_CUTS: how many cuts; default 9, one of each kind (`make test-cut' takes 1,000). Needs root.
 -module(beamway_cut_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -46,7 +46,7 @@ end_per_testcase(_Case, Config) ->
     ok = open(Config),
     beamway_peer:stop_started().
 
-cuts() -> list_to_integer(os:getenv("BEAMWAY_TEST_CUTS", "40")).
+cuts() -> list_to_integer(os:getenv("BEAMWAY_TEST_CUTS", "9")).
 
 pair(Config) -> pair(Config, []).
 
