@@ -10,7 +10,8 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2,
          init_per_testcase/2, end_per_testcase/2]).
--export([all_links/1, monitoring_pages/1, logs_are_clean/1, a_member_hangs/1, quorum_queue/1, mirrored_queue/1, commands_of_the_guide/1]).
+-export([all_links/1, monitoring_pages/1, logs_are_clean/1, a_member_hangs/1, quorum_queue/1, mirrored_queue/1, connections_are_cut/1,
+         commands_of_the_guide/1]).
 
 %% Between two steps of a case so many messages must be confirmed.
 -define(PROGRESS, 500).
@@ -18,6 +19,9 @@
 %% How long a member hangs.
 -define(HANGS_S, 20).
 -define(LOGS, "/var/log/rabbitmq").
+%% How often all connections between the nodes are cut, for 4 and for 43 ms by turns, and how long it is quiet between.
+-define(CUTS, 100).
+-define(BETWEEN_CUTS_MS, 200).
 
 suite() -> [{timetrap, {minutes, 20}}].
 
@@ -26,7 +30,8 @@ all() -> [{group, stock}, {group, beamway}, {group, beamway_tcp}, {group, guide}
 %% Nodes are stopped or killed in the last three cases: what stands in the logs before has no excuse.
 groups() ->
     Cases = [all_links, monitoring_pages, logs_are_clean, a_member_hangs, quorum_queue] ++ [mirrored_queue || beamway_bench_rabbit:has_mirrored()],
-    [{stock, [], Cases}, {beamway, [], Cases}, {beamway_tcp, [], Cases}, {guide, [], [commands_of_the_guide]}].
+    Cut = Cases ++ [connections_are_cut],
+    [{stock, [], Cut}, {beamway, [], Cases}, {beamway_tcp, [], Cut}, {guide, [], [commands_of_the_guide]}].
 
 init_per_suite(Config) ->
     ok = beamway_bench_rabbit:install(),
@@ -196,6 +201,53 @@ a_member_hangs(Config) ->
 confirmed_each_second(Seconds, Clients) ->
     Counts = [begin receive after 1000 * beamway_runner:slowness() -> ok end, length(ids(publishers, Clients)) end || _ <- lists:seq(0, Seconds)],
     lists:zipwith(fun(Before, After) -> After - Before end, lists:droplast(Counts), tl(Counts)).
+
+%% Each connection between the nodes is reset, and new ones are refused for a moment. Stock distribution takes the first cut for the end of two nodes;
+%% then the nodes are partitioned. Over Beamway nothing happens.
+connections_are_cut(Config) ->
+    Queue = "cut",
+    Cluster = cluster(Config),
+    ok = beamway_bench_rabbit:declare(Queue, quorum, 2, Cluster),
+    Clients = start_clients(Queue, "small", [1], Config),
+    ok = progress(Clients, 50),
+    Before = lost(Cluster),
+    Cuts = case proplists:get_value(link, Config) of
+               stock -> cut_until_lost(1, Before, Cluster);
+               tcp -> [cut(N, Cluster) || N <- lists:seq(1, ?CUTS)], ?CUTS
+           end,
+    Lost = lost(Cluster) - Before,
+    beamway_runner:say("     ~ts: ~b cuts, and ~b lines of lost nodes or partitions in the logs", [maps:get(name, Cluster), Cuts, Lost]),
+    ok = case proplists:get_value(link, Config) of
+             stock -> true = Lost > 0, ok;
+             tcp ->
+                 0 = Lost,
+                 {ok, ["[]" | _]} = beamway_bench_rabbit:eval(1, "rabbit_node_monitor:partitions().", Cluster),
+                 ok = assert_links(Config),
+                 ok = progress(Clients, 50)
+         end,
+    ok = stop_clients(publishers, Clients),
+    stop_clients(consumers, Clients).
+
+cut_until_lost(N, Before, Cluster) when N =< ?CUTS ->
+    cut(N, Cluster),
+    case lost(Cluster) of
+        Before -> cut_until_lost(N + 1, Before, Cluster);
+        _ -> N
+    end.
+
+cut(N, #{name := Name}) ->
+    {ok, Names} = erl_epmd:names(),
+    Ports = lists:join(",", [integer_to_list(Port) || {Node, Port} <- Names, lists:prefix(Name, Node)]),
+    Rule = ["INPUT -p tcp -m multiport --ports ", Ports, " -j REJECT --reject-with tcp-reset"],
+    "" = os:cmd(lists:flatten(["iptables -I ", Rule])),
+    receive after case N rem 2 of 0 -> 4; 1 -> 43 end -> ok end,
+    "" = os:cmd(lists:flatten(["iptables -D ", Rule])),
+    receive after ?BETWEEN_CUTS_MS -> ok end.
+
+lost(#{name := Name}) ->
+    length([Line || N <- [1, 2, 3], {ok, Text} <- [file:read_file(filename:join(?LOGS, Name ++ integer_to_list(N) ++ "@localhost.log"))],
+                    Line <- binary:split(Text, <<"\n">>, [global]),
+                    re:run(Line, "rabbit on node .* down|node .* down: |partitioned", [caseless, {capture, none}]) =:= match]).
 
 quorum_queue(Config) ->
     lossless(quorum, Config).
