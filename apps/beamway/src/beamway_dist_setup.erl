@@ -396,11 +396,13 @@ listens(undefined, Node, {ok, #{listens := Port}}) ->
 listens(Called, _Node, _Peer) ->
     Called.
 
-%% Where TLS has been taken over nothing is left of ssl but the socket, which is a stream itself.
+%% Where TLS has been taken over nothing is left of ssl but the socket, which is a stream itself. A link that has outlived its connection has
+%% another one.
 current(Stream) ->
-    case get_state(socket) of
-        undefined -> Stream;
-        Socket -> Socket
+    case {beamway_links:stream(), get_state(socket)} of
+        {{ok, Current}, _} -> Current;
+        {error, undefined} -> Stream;
+        {error, Socket} -> Socket
     end.
 
 %% OTP's own port is the stream itself.

@@ -16,7 +16,7 @@
 
 -export([start_link/0, prepare/0, hold/0, reload_driver/0, config/0, drives_tcp/0, extension/1, up/1, all/0]).
 -export([reserve/1, reserve/2, release/0]).
--export([listens/2, begin_session/3, session/1, resumed/2, resume_refused/0]).
+-export([listens/2, begin_session/3, session/1, resumed/2, stream/0, resume_refused/0, resumes_refused/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0]).
 
@@ -178,20 +178,38 @@ session(Id) ->
     end.
 
 %% @doc The link of that connection process has another connection.
--spec resumed(Connection :: pid(), #{cause := atom(), ms := non_neg_integer(), address := binary()}) -> ok.
-resumed(Connection, #{address := Address} = Resumed) ->
+-spec resumed(Connection :: pid(), #{cause := atom(), ms := non_neg_integer(), address := binary(), stream := beamway_stream:stream()}) -> ok.
+resumed(Connection, #{address := Address, stream := Stream} = Resumed) ->
     case ets:lookup(?TABLE, {link, Connection}) of
-        [{Key, Link}] -> ets:update_element(?TABLE, Key, {2, Link#{address := Address, resumes => maps:get(resumes, Link, 0) + 1,
+        [{Key, Link}] -> ets:update_element(?TABLE, Key, {2, Link#{address := Address, stream := Stream, resumes => maps:get(resumes, Link, 0) + 1,
                                                                   last_resume => maps:with([cause, ms], Resumed)}});
         [] -> false
     end,
     ok.
+
+%% @doc The stream of the calling connection process, which changes when its link gets another connection.
+-spec stream() -> {ok, beamway_stream:stream()} | error.
+stream() ->
+    case ets:lookup(?TABLE, {link, self()}) of
+        [{_, #{stream := Stream}}] -> {ok, Stream};
+        [] -> error
+    end.
 
 %% @doc Somebody has asked to go on with a link, and could not prove that it may.
 -spec resume_refused() -> ok.
 resume_refused() ->
     _ = ets:update_counter(?TABLE, resumes_refused, 1, {resumes_refused, 0}),
     ok.
+
+%% @doc How often that has happened on this node, if it runs the carrier.
+-spec resumes_refused() -> {ok, non_neg_integer()} | error.
+resumes_refused() ->
+    try ets:lookup(?TABLE, resumes_refused) of
+        [{_, Refused}] -> {ok, Refused};
+        [] -> {ok, 0}
+    catch
+        error:badarg -> error
+    end.
 
 %% @doc All links that are up. The server may not have heard yet that a connection process has ended.
 -spec all() -> [link()].

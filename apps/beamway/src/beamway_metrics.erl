@@ -46,7 +46,9 @@ of_link(#{link := Kind, stream := Stream, controller := Controller}) ->
 families(Links) ->
     Figures = [{Link, of_link(Link)} || Link <- Links],
     [family("beamway_link_", Name, Type, Help, Samples)
-     || {Name, Type, Help} <- fields(), [_ | _] = Samples <- [samples(Name, Figures)]].
+     || {Name, Type, Help} <- fields(), [_ | _] = Samples <- [samples(Name, Figures)]]
+        ++ [family("beamway_", resumes_refused, counter, "Attempts to continue a link that proved no right to it", [{[], Refused}])
+            || {ok, Refused} <- [beamway_links:resumes_refused()]].
 
 %% @doc A metric with its name for Prometheus.
 -spec family(Prefix :: string(), Name :: atom(), counter | gauge, Help :: string(), [{[label()], non_neg_integer()}]) -> family().

@@ -176,7 +176,7 @@ attach(_Number, {Socket, _Offer, _Position, _Read}, _Port, _Session) ->
 
 tell(#{node := Node, connection := Connection}, Cause, Ms, Socket) ->
     Address = beamway_stream:peer_text(Socket),
-    beamway_links:resumed(Connection, #{cause => Cause, ms => Ms, address => Address}),
+    beamway_links:resumed(Connection, #{cause => Cause, ms => Ms, address => Address, stream => Socket}),
     ?LOG_NOTICE("beamway: the link to ~ts goes on over a new connection to ~ts, ~b ms after the last one was lost (~ts)",
                 [Node, Address, Ms, Cause]).
 
@@ -400,7 +400,7 @@ attempt({Dialer, Keeper}, #{family := Family} = Info, {Host, Port}) ->
 ask_to_resume(Dialer, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
     Caller = beamway_session:random(),
     Talk = #{key => Key, id => Id, caller => Caller},
-    case exchange(Socket, beamway_session:resume(Id, Caller, node())) of
+    case exchange(Socket, beamway_session:resume(auth:get_cookie(Node), Id, Caller, node())) of
         {ok, {challenge, Callee, Number, _} = Challenge} ->
             case beamway_session:challenge_holds(Talk, Challenge) of
                 true -> challenged(Dialer, Keeper, Info, Socket, Talk#{callee => Callee}, Number);
@@ -536,23 +536,24 @@ packet({error, _}, _Socket) ->
 -spec answer(port(), iodata()) -> no_return().
 answer(Socket, Packet) ->
     case beamway_session:decode(Packet) of
-        {ok, {resume, Id, Caller, Node}} ->
-            answer(beamway_links:session(Id), Socket, #{id => Id, caller => Caller}, Node);
+        {ok, {resume, Id, Caller, _Node, _Mac} = Resume} ->
+            answer(beamway_links:session(Id), Socket, #{id => Id, caller => Caller}, Resume);
         {error, _} ->
             beamway_links:resume_refused(),
             exit(shutdown)
     end.
 
-answer({ok, #{key := Key, keeper := Keeper} = Link}, Socket, Asked, _Node) ->
+answer({ok, #{key := Key, keeper := Keeper} = Link}, Socket, Asked, _Resume) ->
     Callee = beamway_session:random(),
     Talk = Asked#{key => Key, callee => Callee},
     case call(Keeper, number) of
         {ok, Last} -> proved(Keeper, Link, Socket, Talk, exchange(Socket, beamway_session:challenge(Talk, Callee, Last)));
         {error, _} -> exit(shutdown)
     end;
-answer(error, Socket, #{id := Id, caller := Caller}, Node) ->
+answer(error, Socket, #{id := Id, caller := Caller}, {resume, _, _, Node, _} = Resume) ->
     beamway_links:resume_refused(),
-    _ = inet_tcp:send(Socket, beamway_session:refuse(cookie(Node), {Id, Caller})),
+    Cookie = cookie(Node),
+    _ = beamway_session:resume_holds(Cookie, Resume) andalso inet_tcp:send(Socket, beamway_session:refuse(Cookie, {Id, Caller})),
     exit(shutdown).
 
 %% No atom for a name that anybody may send.

@@ -5,7 +5,8 @@
 %% side knows it, `proof' says how far the calling side has read, `accept' how far the other one has. Both know a key of
 %% their own for each link; each packet but the first proves it by HMAC-SHA-256 (RFC 2104, FIPS 180-4) over all that was
 %% said so far, the random numbers of both sides among it, so a packet of another time is of no use. `refuse' is the
-%% answer where the link is not known; it proves the cookie.
+%% answer where the link is not known; it proves the cookie, and goes only to a caller that has proved it in `resume': an answer that anybody
+%% could ask for would let strangers try cookies at home.
 %%
 %% The number of a connection is higher than those of all connections before it: the calling node of the link gives even numbers,
 %% the other one odd numbers. docs/session.md has the whole protocol.
@@ -14,8 +15,8 @@
 -module(beamway_session).
 
 -export([key/2, id/1, tls_key/1, random/0, number_after/2]).
--export([resume/3, challenge/3, proof/3, accept/3, refuse/2, decode/1]).
--export([challenge_holds/2, proof_holds/2, accept_holds/2, refuse_holds/3]).
+-export([resume/4, challenge/3, proof/3, accept/3, refuse/2, decode/1]).
+-export([resume_holds/2, challenge_holds/2, proof_holds/2, accept_holds/2, refuse_holds/3]).
 -export([verdict/1]).
 -export_type([talk/0, packet/0, signs/0, verdict/0]).
 
@@ -35,7 +36,7 @@
 %% What was said about one connection: the random numbers of the calling and of the answering side, the number of the
 %% connection, how far the calling side (`position') and the answering one (`own') has read.
 
--type packet() :: {resume, Id :: random(), Caller :: random(), Node :: binary()}
+-type packet() :: {resume, Id :: random(), Caller :: random(), Node :: binary(), Mac :: binary()}
                 | {challenge, Callee :: random(), Number :: non_neg_integer(), Mac :: binary()}
                 | {proof, Number :: non_neg_integer(), Position :: non_neg_integer(), Mac :: binary()}
                 | {accept, Position :: non_neg_integer(), Mac :: binary()}
@@ -67,8 +68,10 @@ number_after(accepting, Last) -> (Last + 1) div 2 * 2 + 1.
 %% ---- packets ----
 
 %% @doc `Node' is the name of the calling node: its cookie may be one of its own.
--spec resume(random(), random(), node()) -> iodata().
-resume(Id, Caller, Node) -> [$R, ?VERSION, Id, Caller, atom_to_binary(Node)].
+-spec resume(Cookie :: atom(), random(), random(), node()) -> iodata().
+resume(Cookie, Id, Caller, Node) ->
+    Name = atom_to_binary(Node),
+    [$R, ?VERSION, Id, Caller, resume_mac(Cookie, Id, Caller, Name), Name].
 
 %% @doc `Number' is that of the last connection.
 -spec challenge(talk(), random(), non_neg_integer()) -> iodata().
@@ -87,7 +90,8 @@ refuse(Cookie, {Id, Caller}) -> [$X, refuse_mac(Cookie, Id, Caller)].
 -spec decode(iodata()) -> {ok, packet()} | {error, {version, byte()} | packet}.
 decode(Packet) ->
     case iolist_to_binary(Packet) of
-        <<$R, ?VERSION, Id:16/binary, Caller:16/binary, Node/binary>> when Node =/= <<>>, byte_size(Node) =< 1020 -> {ok, {resume, Id, Caller, Node}};
+        <<$R, ?VERSION, Id:16/binary, Caller:16/binary, Mac:32/binary, Node/binary>> when Node =/= <<>>, byte_size(Node) =< 1020 ->
+            {ok, {resume, Id, Caller, Node, Mac}};
         <<$C, Callee:16/binary, Number:64, Mac:32/binary>> -> {ok, {challenge, Callee, Number, Mac}};
         <<$P, Number:64, Position:64, Mac:32/binary>> -> {ok, {proof, Number, Position, Mac}};
         <<$A, Position:64, Mac:32/binary>> -> {ok, {accept, Position, Mac}};
@@ -95,6 +99,10 @@ decode(Packet) ->
         <<$R, Version, _/binary>> when Version =/= ?VERSION -> {error, {version, Version}};
         _ -> {error, packet}
     end.
+
+%% @doc Whether the caller has the cookie.
+-spec resume_holds(Cookie :: atom(), packet()) -> boolean().
+resume_holds(Cookie, {resume, Id, Caller, Node, Mac}) -> same(Mac, resume_mac(Cookie, Id, Caller, Node)).
 
 %% @doc Whether the packet proves the key.
 -spec challenge_holds(talk(), packet()) -> boolean().
@@ -122,6 +130,9 @@ proof_mac(#{key := Key, id := Id, caller := Caller, callee := Callee}, Number, P
 
 accept_mac(#{key := Key, id := Id, caller := Caller, callee := Callee, number := Number}, Position, Own) ->
     mac(Key, [<<"accept">>, Id, Caller, Callee, <<Number:64, Position:64, Own:64>>]).
+
+resume_mac(Cookie, Id, Caller, Node) ->
+    mac(atom_to_binary(Cookie), [<<"beamway resumes 1">>, Id, Caller, Node]).
 
 refuse_mac(Cookie, Id, Caller) ->
     mac(atom_to_binary(Cookie), [<<"beamway refuses 1">>, Id, Caller]).
@@ -171,6 +182,8 @@ sent(Packet) -> {ok, Decoded} = decode(Packet), Decoded.
 
 packets_prove_what_was_said_test() ->
     #{callee := Callee} = Talk = talk(),
+    ?assert(resume_holds(c, sent(resume(c, Callee, Callee, 'a@b')))),
+    ?assertNot(resume_holds(d, sent(resume(c, Callee, Callee, 'a@b')))),
     ?assert(challenge_holds(Talk, sent(challenge(Talk, Callee, 3)))),
     ?assert(proof_holds(Talk, sent(proof(Talk, 4, 1 bsl 40)))),
     ?assert(accept_holds(Talk, sent(accept(Talk, 1 bsl 40, 7)))),
@@ -194,7 +207,8 @@ nonsense_is_no_packet_test_() ->
     Random = random(),
     [?_assertEqual({error, Why}, decode(Bytes))
      || {Why, Bytes} <- [{packet, <<>>}, {packet, <<"N">>}, {packet, [$R, 1, Random]}, {{version, 9}, [$R, 9, Random, Random, "a@b"]},
-                         {packet, [$R, 1, Random, Random]}, {packet, [$R, 1, Random, Random, binary:copy(<<"a">>, 1021)]},
+                         {packet, [$R, 1, Random, Random, "a@b"]}, {packet, [$R, 1, Random, Random, Random, Random]},
+                         {packet, [$R, 1, Random, Random, Random, Random, binary:copy(<<"a">>, 1021)]},
                          {packet, [$C, Random]}, {packet, [$P, Random, Random]}, {packet, <<$A, 1:64>>}, {packet, [$X, Random]}]].
 
 numbers_grow_and_are_never_the_same_test_() ->
