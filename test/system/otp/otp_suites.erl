@@ -22,7 +22,11 @@
 %% compiled, each with the folder for the result (default: all, beside their sources).
 suites() ->
     [
-        {distribution_SUITE, #{folder => "erts/emulator/test", helpers => ["erts_test_utils.erl"], minutes => 15}},
+        {distribution_SUITE, #{
+            folder => "erts/emulator/test", minutes => 15,
+            %% A carrier of OTP's own, which async_dist_proc_dctrlr (since OTP 25.3) starts beside the one under test.
+            helpers => ["erts_test_utils.erl", "../../../lib/kernel/examples/gen_tcp_dist/src/gen_tcp_dist.erl"]
+        }},
         {erl_distribution_SUITE, #{
             folder => "lib/kernel/test", minutes => 20,
             %% Two carriers of OTP's own that some cases start beside the one under test.
