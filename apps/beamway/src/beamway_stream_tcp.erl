@@ -97,7 +97,7 @@ carry(Socket, Role, Wish) ->
         true ->
             case adopt(Socket) of
                 {ok, Port, _Device} ->
-                    resuming(both_resume(ready, Socket, Wish), Wish, hand_over(Socket, Port, Role));
+                    resuming(both_resume(resumes, Socket, Wish), Wish, hand_over(Socket, Port, Role));
                 {error, Reason} ->
                     _ = both_resume({nack, Reason}, Socket, Wish),
                     ok = beamway_links:release(),
@@ -116,7 +116,7 @@ both_resume(_Ours, _Socket, none) ->
 both_resume(Ours, Socket, #{setup_ms := SetupMs}) ->
     try
         ok = beamway_agreement:send(Socket, Ours),
-        {Ours, beamway_agreement:recv(Socket, erlang:monotonic_time(millisecond) + SetupMs)} =:= {ready, ready}
+        {Ours, beamway_agreement:recv(Socket, erlang:monotonic_time(millisecond) + SetupMs)} =:= {resumes, resumes}
     catch
         throw:{no_agreement, Reason} -> beamway_agreement:give_up_connection(Reason)
     end.

@@ -44,9 +44,9 @@
                         ring_bytes := pos_integer()}.
 %% `port' is of librdmacm's port space, not of TCP's. `device' is for people to read.
 
--type packet() :: {offer, offer()} | {rdma_offer, rdma_offer()} | {offer_of_version, byte()} | ready | {secret, <<_:256>>}
+-type packet() :: {offer, offer()} | {rdma_offer, rdma_offer()} | {offer_of_version, byte()} | ready | resumes | {secret, <<_:256>>}
                 | {nack, Reason :: binary()}.
-%% `secret': half of the key with which TLS goes on in the driver, from each side. `offer_of_version': an offer of another version than ours, which shall be answered by `nack'.
+%% `resumes': this side's link over the stream can outlive its connection; the same in every version, as `nack'. `secret': half of the key with which TLS goes on in the driver, from each side. `offer_of_version': an offer of another version than ours, which shall be answered by `nack'.
 
 %% @doc The bytes that follow the node name. What a later version may do without a new number: append
 %% fields. With a new number: change everything but the magic, the place of the number and the length.
@@ -120,7 +120,7 @@ check_length(Len, _) -> {error, iolist_to_binary(io_lib:format("a name of ~b byt
 
 %% @doc One packet of the agreement. In every version an offer has its number and `o' or `d' in front, and a
 %% `nack' is what it is here: so two versions can always agree on TCP.
--spec encode({offer, offer()} | {rdma_offer, rdma_offer()} | ready | {secret, <<_:256>>} | {nack, Reason :: binary()}) -> binary().
+-spec encode({offer, offer()} | {rdma_offer, rdma_offer()} | ready | resumes | {secret, <<_:256>>} | {nack, Reason :: binary()}) -> binary().
 encode({offer, #{address := Address, token := Token, ring_bytes := RingBytes}}) ->
     <<?PACKET_VERSION, $o, RingBytes:64, Token:16/binary, Address/binary>>;
 encode({rdma_offer, #{device := Device, addresses := Addresses, port := Port, token := Token, ring_bytes := RingBytes}}) ->
@@ -128,6 +128,8 @@ encode({rdma_offer, #{device := Device, addresses := Addresses, port := Port, to
     <<?PACKET_VERSION, $d, RingBytes:64, Token:16/binary, Port:16, (byte_size(Device)), Device/binary, Offered/binary>>;
 encode(ready) ->
     <<?PACKET_VERSION, $r>>;
+encode(resumes) ->
+    <<?PACKET_VERSION, $y>>;
 encode({secret, Secret}) ->
     <<?PACKET_VERSION, $s, Secret:32/binary>>;
 encode({nack, Reason}) ->
@@ -151,6 +153,8 @@ decode(Packet) ->
             {ok, ready};
         <<?PACKET_VERSION, $s, Secret:32/binary>> ->
             {ok, {secret, Secret}};
+        <<_AnyVersion, $y>> ->
+            {ok, resumes};
         <<_AnyVersion, $n, Reason/binary>> ->
             {ok, {nack, printable(Reason)}};
         <<?PACKET_VERSION, _/binary>> ->

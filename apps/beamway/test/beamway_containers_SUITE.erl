@@ -184,7 +184,7 @@ killed_while_agreeing(Config) ->
     Options = #{env => [{"BEAMWAY_SOCKET_DIR", Dir}], args => ["-kernel", "net_setuptime", ?SETUP_S]},
     {ok, Peer, Node} = beamway_peer:start(beamway_shm, Options),
     [_, Host] = string:split(atom_to_list(Node), "@"),
-    Extension = beamway_wire:encode_extension(beamway_peer:call(Peer, beamway_links, extension, [tcp])),
+    Extension = beamway_wire:encode_extension((beamway_peer:call(Peer, beamway_links, extension, [tcp]))#{resume_ms := 0}),
     #{node := Raw} = Server = beamway_raw_peer:listen(Host),
     {Caller, _} = beamway_peer:async(fun() -> catch beamway_peer:call(Peer, net_kernel, connect_node, [Raw]) end),
     Socket = beamway_raw_peer:serve(Server, offered, #{extension => Extension}),

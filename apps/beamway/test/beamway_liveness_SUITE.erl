@@ -89,7 +89,7 @@ node_with_friend(Config) ->
 extension(Config, Peer) ->
     case beamway_carrier:carrier(Config) of
         beamway_shm ->
-            Extension = beamway_peer:call(Peer, beamway_links, extension, [tcp]),
+            Extension = (beamway_peer:call(Peer, beamway_links, extension, [tcp]))#{resume_ms := 0},
             {extended, beamway_wire:encode_extension(Extension)};
         _ ->
             {plain, <<>>}

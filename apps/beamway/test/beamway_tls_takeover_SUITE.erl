@@ -124,7 +124,7 @@ options(Role) ->
 take_over(Role, Tls, Said, Ms, Test) ->
     Test ! {ready, self()},
     receive go -> ok end,
-    {ok, _Socket, _Port, Cipher} = beamway_tls_takeover:run(Role, Tls, Said, Ms),
+    {ok, _Socket, _Port, Cipher, _Secret} = beamway_tls_takeover:run(Role, Tls, Said, Ms),
     Test ! {taken, Role, Cipher},
     receive after infinity -> ok end.
 

@@ -13,7 +13,7 @@ extension() ->
          #{host => Host, links => Links, takes_tls_over => Takes, resume_ms => Ms, listens => Port}).
 
 packet() ->
-    oneof([ready,
+    oneof([ready, resumes,
            {secret, binary(32)},
            {nack, ?LET(Text, list(range($\s, $~)), iolist_to_binary(lists:sublist(Text, 200)))},
            {offer, ?LET({Address, Token, Ring}, {non_empty(binary()), binary(16), pos_integer()},

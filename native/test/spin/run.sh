@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Checks the Promela models: the protocol as it is must have no error in any state, and each broken
-# variant must have one. Usage: run.sh DIRECTORY-FOR-BUILD-PRODUCTS. Takes about a minute and at
+# variant must have one. Usage: run.sh DIRECTORY-FOR-BUILD-PRODUCTS. Takes about a minute and a half, and at
 # most 1 GB of memory.
 set -eu
 
@@ -78,6 +78,14 @@ check holds flush FRAMES=6 RING=3 ROOM=2
 for switch in ASKED_ONCE NOTIMER CLOBBER STAY NOWAKE DEAF PASS NOCLOSE; do
     check breaks flush "$switch"
 done
+
+check holds session CONNECTIONS=3 CUTS=1
+check holds session SILENT=0 BYTES=1 CUTS=1
+check holds session CONNECTIONS=3 CUTS=0 CRASHES=1
+for switch in NO_FREEZE EARLY NO_NUMBER KEEPS_LESS; do
+    check breaks session "$switch"
+done
+check breaks session NO_REFUSAL CRASHES=1 CUTS=1
 
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]
