@@ -128,7 +128,7 @@ measure(Say) ->
     {Step3, {Samples, Carried}} = timed(Say, "measurement", fun() -> measure_all(Clusters) end),
     Links = links(Cluster),
     {StepL, Lanes} = timed(Say, "a call beside large messages", fun() -> beamway_demo_beside:run(hd(Clusters), Cluster) end),
-    {StepN, Hosts} = timed(Say, "calls between two hosts", fun() -> beamway_demo_hosts:run() end),
+    {StepN, Hosts} = timed(Say, "two hosts, and a cut between", fun() -> beamway_demo_hosts:run() end),
     {StepP, Placement} = timed(Say, "choice of nodes", fun() -> beamway_demo_placement:run(Cluster) end),
     {StepH, Http} = timed(Say, "requests to a web server", fun() -> beamway_demo_http:run(hd(Clusters)) end),
     {StepR, Pipe} = timed(Say, "a pipeline of two hosts", fun() -> beamway_demo_pipe:run() end),

@@ -5,7 +5,7 @@
 
 -export([run/0, text/1]).
 
--type outcome() :: {ok, #{atom() => Calls :: float()}} | {error, Why :: string()}.
+-type outcome() :: {ok, #{atom() => Calls :: float()}, Cut :: beamway_demo_cut:outcome()} | {error, Why :: string()}.
 
 -define(CALLERS, 100).
 -define(BYTES, 16).
@@ -21,7 +21,7 @@ run() ->
     end.
 
 on({ok, Net}) ->
-    try {ok, measure(beamway_bench_net:hosts(Net))}
+    try measure(beamway_bench_net:hosts(Net))
     after beamway_bench_net:close(Net)
     end;
 on({error, Why}) -> {error, Why}.
@@ -30,8 +30,9 @@ measure(Hosts) ->
     Contenders = beamway_bench_contender:all(beamway_bench_nodes:root(), 50),
     Epmd = beamway_bench_nodes:start_epmd(Hosts),
     Rates = maps:from_list([{Name, rate(Epmd, maps:get(Name, Contenders), Hosts)} || {_, Stock, Own} <- ?PAIRS, Name <- [Stock, Own]]),
+    Cut = beamway_demo_cut:run(Epmd, Hosts),
     ok = beamway_bench_nodes:stop_epmd(Epmd),
-    Rates.
+    {ok, Rates, Cut}.
 
 rate(Epmd, Contender, Hosts) ->
     Cluster = beamway_bench_nodes:start(Epmd, Contender, #{count => length(Hosts), hosts => Hosts}),
@@ -43,12 +44,12 @@ rate(Epmd, Contender, Hosts) ->
 
 %% @doc What to show of it.
 -spec text(outcome()) -> unicode:chardata().
-text({ok, Rates}) ->
-    [begin
-         #{Stock := Theirs, Own := Ours} = Rates,
-         io_lib:format("Two hosts (network namespaces), ~ts: ~ts calls/s by Beamway, ~ts by stock distribution: ~.2f.~n",
-                       [What, beamway_bench_report:number(Ours), beamway_bench_report:number(Theirs), Ours / Theirs])
-     end || {What, Stock, Own} <- ?PAIRS];
+text({ok, Rates, Cut}) ->
+    [[begin
+          #{Stock := Theirs, Own := Ours} = Rates,
+          io_lib:format("Two hosts (network namespaces), ~ts: ~ts calls/s by Beamway, ~ts by stock distribution: ~.2f.~n",
+                        [What, beamway_bench_report:number(Ours), beamway_bench_report:number(Theirs), Ours / Theirs])
+      end || {What, Stock, Own} <- ?PAIRS], beamway_demo_cut:text(Cut)];
 text({error, Why}) -> io_lib:format("Two hosts: not measured: ~ts.~n", [Why]).
 
 -ifdef(TEST).
@@ -56,7 +57,7 @@ text({error, Why}) -> io_lib:format("Two hosts: not measured: ~ts.~n", [Why]).
 
 text_test_() ->
     Rates = #{tcp => 1000.0, beamway_tcp => 2000.0, tls => 400.0, beamway_tls => 300.0},
-    Shown = unicode:characters_to_list(text({ok, Rates})),
+    Shown = unicode:characters_to_list(text({ok, Rates, [{tcp, {nodedown, 1}}, {beamway_tcp, {pause, 2}}]})),
     [?_assertNotEqual(nomatch, string:find(Shown, Part)) || Part <- ["TCP: 2,000 calls/s by Beamway, 1,000 by stock distribution: 2.00.\n", "TLS: 300 ", ": 0.75.\n"]]
         ++ [?_assertEqual("Two hosts: not measured: no right.\n", lists:flatten(text({error, "no right"})))].
 -endif.
