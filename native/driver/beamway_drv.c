@@ -265,7 +265,7 @@ static void end_if_over(bw_port_t *self, wake_result_t result)
     if (result == WAKE_FAILED)
         fail(self);
     else if (result == WAKE_FINISHED && outlives(self))
-        lose(self, "connection_closed");
+        lose(self, "connection_finished");
     else if (result == WAKE_FINISHED)
         driver_failure_atom(self->pump.port, "connection_closed");
     else
@@ -391,6 +391,8 @@ static bool command_attach(bw_port_t *self, const char *data, size_t len, reply_
     reply_status(reply, status, &error);
     if (status != BW_OK)
         return true;
+    /* What goes out again may end where the last look has found nothing to watch. */
+    self->out_at_session = self->pump.session.out;
     if (!pump_expose(&self->pump) || !activate(self) || !pump_flush(&self->pump))
         fail(self);
     else
@@ -809,7 +811,9 @@ static void drv_timeout(ErlDrvData data)
         return;
     }
     self->timer_is_to_flush = false;
-    if (is_session_first(self) && (!is_to_flush || ms_until(self->session_at_ms) == 0)) {
+    /* A check that flushing keeps from its turn does not keep the session from it. */
+    if (self->session_is_due &&
+        (ms_until(self->session_at_ms) == 0 || (!is_to_flush && is_session_first(self)))) {
         if (!session_timeout(self)) {
             fail(self);
             return;

@@ -101,7 +101,7 @@ static bw_status_t flush_staged(bw_pump_t *pump)
         return BW_OK;
     staged = (struct iovec){.iov_base = session->chunk->orig_bytes + session->staged,
                             .iov_len = session->end - session->staged};
-    if (!pump->under_way.first && !bw_session_is_full(session))
+    if (!pump->under_way.first)
         status = pump->link->ops->write(pump->link, &staged, 1, &taken);
     if (status != BW_OK && status != BW_AGAIN)
         return status;
@@ -228,8 +228,6 @@ static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
     bw_status_t status;
     int count;
 
-    if (bw_session_is_full(session))
-        return BW_AGAIN;
     count = bw_pending_gather(&pump->under_way, vector, BATCH_VECTORS, BUDGET_BYTES);
     status = pump->link->ops->write(pump->link, vector, count, &taken);
     bw_pending_advance(&pump->under_way, taken, &session->kept);
@@ -297,13 +295,15 @@ static uint64_t small_bytes(const bw_pump_t *pump)
                     counts->bytes - counts->continuation_bytes - pump->first_bytes);
 }
 
-/* Takes from the scheduler what goes next. False: nothing may. */
+/* Takes from the scheduler what goes next. False: nothing may. A full session stops frames here and
+ * not below, because a word to the peer must get through: the peer's session may be full as well,
+ * and then each side waits for the other's word. */
 static bool take_next(bw_pump_t *pump)
 {
     uint64_t batch = is_socket(pump) ? BATCH_BYTES : 1;
 
     while (pump->under_way.bytes < batch && pump->scheduler.counts.frames > 0 &&
-           (small_bytes(pump) > 0 || is_window_open(pump))) {
+           !bw_session_is_full(&pump->session) && (small_bytes(pump) > 0 || is_window_open(pump))) {
         bw_scheduled_t *frame = bw_scheduler_take(&pump->scheduler);
 
         if (frame->kind == BW_DIST_FIRST)
@@ -381,7 +381,8 @@ static bw_status_t drain(bw_pump_t *pump)
             return BW_OK;
         if (budget == 0)
             break;
-        if (bw_session_is_full(&pump->session)) /* room comes with the peer's word */
+        /* Room comes with the peer's word. */
+        if (bw_session_is_full(&pump->session) && !pump->under_way.first)
             return BW_OK;
         status = pump->link->ops->arm_write(pump->link, room_to_await(pump));
         if (status != BW_AGAIN)
@@ -491,7 +492,8 @@ static bool send_frame(bw_pump_t *pump, ErlIOVec *ev)
     ev->size += ev->iov[0].iov_len;
     size = pump->is_packets ? ev->size : bw_frame_size((uint32_t)len);
     pump->frames_out++;
-    if (!is_bulk && !is_waiting(pump) && stage(pump, ev->iov, ev->vsize, size) == BW_OK)
+    if (!is_bulk && !is_waiting(pump) && !bw_session_is_full(&pump->session) &&
+        stage(pump, ev->iov, ev->vsize, size) == BW_OK)
         return pump->unflushed_bytes < PUMP_GATHERED_BYTES || settle(pump, BW_OK);
     status = keep(pump, ev, size, is_bulk);
     if (status == BW_OK && is_full)

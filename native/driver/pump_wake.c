@@ -295,6 +295,9 @@ static wake_result_t look(bw_pump_t *pump)
     result = pump_receive(pump);
     if (result == PUMP_FAILED)
         return WAKE_FAILED;
+    /* A word of the peer makes room, and nothing else tells of it. */
+    if (pump->session.is_on && pump_has_output(pump) && !pump_drain_queue(pump))
+        return WAKE_FAILED;
     if (result == PUMP_MORE)
         return WAKE_LOOKING;
     if (pump->link->ops->is_finished(pump->link))

@@ -78,15 +78,17 @@ bool bw_session_acknowledged(bw_session_t *session, uint64_t position)
 {
     if (position > session->out)
         return false;
-    if (position > session->from)
+    if (position > session->arrived) {
+        session->arrived = position;
         session->from += bw_pending_drop(&session->kept, position - session->from);
+    }
     reuse_chunk(session);
     return true;
 }
 
 bool bw_session_resume(bw_session_t *session, bw_pending_list_t *list, uint64_t position)
 {
-    if (position < session->from || position > session->out)
+    if (position < session->arrived || !bw_session_acknowledged(session, position))
         return false;
     bw_pending_rewind(list, &session->kept, position - session->from);
     session->out = position;

@@ -35,15 +35,16 @@ typedef struct {
     bw_pending_list_t kept; /* frames that are out and have not arrived for certain */
     uint64_t from;          /* the number of the first byte of `kept` */
     uint64_t out;           /* of the next byte that goes to the connection */
-    uint64_t limit;         /* so many bytes may be kept; beyond that nothing goes out */
-    uint64_t told;          /* bytes read that the peer need not hear of any more */
-    ErlDrvBinary *chunk;    /* NULL: none */
-    size_t staged, end;     /* bytes of the chunk that wait to be sent: from, to */
+    uint64_t arrived;       /* the peer has read so far: at `from` or within the first frame */
+    uint64_t limit; /* so many bytes may be out and not read; beyond that no new frame goes out */
+    uint64_t told;  /* bytes read that the peer need not hear of any more */
+    ErlDrvBinary *chunk; /* NULL: none */
+    size_t staged, end;  /* bytes of the chunk that wait to be sent: from, to */
 } bw_session_t;
 
 static inline bool bw_session_is_full(const bw_session_t *session)
 {
-    return session->is_on && session->out - session->from >= session->limit;
+    return session->is_on && session->out - session->arrived >= session->limit;
 }
 
 /* Where `size` bytes of small frames go, at most a chunk; NULL: what is staged must be sent first,

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #define KEPT_BYTES ((uint64_t)1 << 20) /* the session's limit */
+#define SMALL_LIMIT ((uint64_t)64 * 1024)
 #define FRAME_MAX_BYTES 150000
 
 static unsigned seeds = 300;
@@ -193,17 +194,19 @@ static void connect_again(void)
     CHECK_IN(attach(other, sockets[1], positions[0]));
 }
 
+static uint64_t limit, poll_us;
+
 static void begin(ErlDrvPort port, int socket)
 {
     words_t words = {.len = 0};
 
     CHECK_IN(connect_port(port, socket));
     CHECK(port_does(port, COMMAND_PACKETS, NULL, NULL));
-    put_number(&words, KEPT_BYTES, 8);
+    put_number(&words, limit, 8);
     put_number(&words, 10000, 4);
     CHECK(port_does(port, COMMAND_SESSION, &words, NULL));
     CHECK(port_does(port, COMMAND_FLUSH, NULL, NULL));
-    CHECK(port_activates(port, 0));
+    CHECK(port_activates(port, poll_us));
 }
 
 /* ---- a schedule ---- */
@@ -219,19 +222,24 @@ static uint64_t stat_of(ErlDrvPort port, int index)
 #define STAT_KEPT 15
 
 static uint64_t heard_losses;
+static bool is_looking[2];
 
-/* The flusher flushes when it is asked to. */
+/* The flusher flushes when it is asked to, and the poller looks. */
 static void do_as_flushers(void)
 {
     for (int side = 0; side < 2; side++) {
         ErlDrvPort port = side == 0 ? one : other;
         const char *term;
+        vm_reply_t reply;
 
         while ((term = vm_heard(port))) {
             heard_losses += strncmp(term, "{lost,", 6) == 0;
             if (strcmp(term, "flush") == 0)
                 (void)port_does(port, COMMAND_FLUSH, NULL, NULL);
+            is_looking[side] |= strcmp(term, "look") == 0;
         }
+        if (is_looking[side])
+            is_looking[side] = port_does(port, COMMAND_LOOK, NULL, &reply) && reply.bytes[0] == 1;
     }
 }
 
@@ -265,17 +273,35 @@ static void break_it(void)
     is_attached = true;
 }
 
-static void run_schedule(uint32_t steps)
+static void start_linked(uint64_t kept_bytes)
 {
     int sockets[2];
 
     memset(ways, 0, sizeof ways);
+    memset(is_looking, 0, sizeof is_looking);
+    limit = kept_bytes;
     epoch = 1;
     vm_deliver = deliver;
     CHECK_IN(start());
     CHECK_IN(connect_relay(sockets));
     CHECK_IN(begin(one, sockets[0]));
     CHECK_IN(begin(other, sockets[1]));
+}
+
+static void arrive(void)
+{
+    for (int round = 0; round < PORT_ROUNDS && !has_all(); round++) {
+        is_clogged[0] = is_clogged[1] = false;
+        CHECK_IN(step());
+        (void)vm_run(round > 1000); /* the kernel's own timers */
+    }
+    CHECK(has_all());
+    CHECK(!ways[0].is_wrong && !ways[1].is_wrong);
+}
+
+static void run_schedule(uint32_t steps, uint64_t kept_bytes)
+{
+    CHECK_IN(start_linked(kept_bytes));
     for (uint32_t i = 0; i < steps; i++) {
         int side = (int)any(2);
         ErlDrvPort port = side == 0 ? one : other;
@@ -287,21 +313,15 @@ static void run_schedule(uint32_t steps)
         CHECK_IN(step());
         CHECK(!vm_reason(one) && !vm_reason(other));
         CHECK(!ways[0].is_wrong && !ways[1].is_wrong);
-        CHECK(stat_of(port, STAT_KEPT) < KEPT_BYTES + 2 * FRAME_MAX_BYTES + ((uint64_t)1 << 20));
+        CHECK(stat_of(port, STAT_KEPT) < kept_bytes + 2 * FRAME_MAX_BYTES + ((uint64_t)1 << 20));
     }
-    is_clogged[0] = is_clogged[1] = false;
-    for (int round = 0; round < PORT_ROUNDS && !has_all(); round++) {
-        is_clogged[0] = is_clogged[1] = false;
-        CHECK_IN(step());
-        (void)vm_run(round > 1000); /* the kernel's own timers */
-    }
-    CHECK(has_all());
-    CHECK(!ways[0].is_wrong && !ways[1].is_wrong);
+    CHECK_IN(arrive());
 }
 
 static void end_schedule(void)
 {
     vm_deliver = NULL;
+    poll_us = 0;
     close(relay[0]);
     close(relay[1]);
     CHECK_IN(stop());
@@ -311,14 +331,166 @@ static void nothing_is_lost_doubled_or_reordered(void)
 {
     for (unsigned seed = 1; seed <= seeds; seed++) {
         chance = seed;
-        run_schedule(200 + any(200));
+        poll_us = seed % 2 == 0 ? 0 : 1000;
+        run_schedule(200 + any(200), seed % 4 < 2 ? KEPT_BYTES : SMALL_LIMIT);
         if (check_failed)
             printf("    seed %u\n", seed);
         CHECK_IN(end_schedule());
     }
 }
 
+/* ---- a session that is full ---- */
+
+/* Whether the port keeps as much as it may, and more waits. */
+static bool is_full(ErlDrvPort port)
+{
+    return stat_of(port, STAT_KEPT) >= SMALL_LIMIT && port_queued(port) > 0;
+}
+
+/* Nothing passes meanwhile. */
+static void fill(int side)
+{
+    ErlDrvPort port = side == 0 ? one : other;
+
+    for (int frames = 0; frames < 10000 && !is_full(port); frames++) {
+        CHECK_IN(send_next(side));
+        do_as_flushers();
+        (void)vm_run(0);
+    }
+    CHECK(is_full(port));
+}
+
+/* Each waits for the other's word, which must not wait for room in its turn. */
+static void both_are_full(void)
+{
+    chance = 1;
+    CHECK_IN(start_linked(SMALL_LIMIT));
+    is_clogged[0] = is_clogged[1] = true;
+    CHECK_IN(fill(0));
+    CHECK_IN(fill(1));
+    CHECK_IN(arrive());
+    CHECK_IN(end_schedule());
+}
+
+/* All that was sent has arrived, but no word of it: the next connection says so. */
+static void what_has_arrived_makes_room(void)
+{
+    chance = 1;
+    CHECK_IN(start_linked(SMALL_LIMIT));
+    is_clogged[0] = is_clogged[1] = true;
+    CHECK_IN(fill(0));
+    is_clogged[0] = false;
+    for (int round = 0; round < 1000; round++) {
+        if (relay[0] >= 0)
+            pass(relay[0], relay[1]);
+        (void)vm_run(0);
+    }
+    CHECK_IN(cut());
+    CHECK_IN(connect_again());
+    CHECK_IN(arrive());
+    CHECK_IN(end_schedule());
+}
+
+static void pass_all(void)
+{
+    for (int round = 0; round < 1000; round++) {
+        for (int way = 0; way < 2; way++)
+            CHECK_IN(pass(relay[way], relay[1 - way]));
+        (void)vm_run(0);
+    }
+}
+
+/* The word that makes room is found by a look, after which no event comes. */
+static void room_comes_during_a_look(void)
+{
+    const char *term = NULL;
+
+    chance = 1;
+    poll_us = 1000;
+    CHECK_IN(start_linked(SMALL_LIMIT));
+    for (int round = 0; round < 1000 && !(term && strcmp(term, "look") == 0); round++) {
+        if (round % 4 == 0)
+            CHECK_IN(send_next(1));
+        CHECK(port_does(other, COMMAND_FLUSH, NULL, NULL));
+        CHECK_IN(pass(relay[1], relay[0]));
+        (void)vm_run(0);
+        term = vm_heard(one);
+    }
+    CHECK(term && strcmp(term, "look") == 0);
+    for (int frames = 0; frames < 10000 && !is_full(one); frames++) {
+        CHECK_IN(send_next(0));
+        CHECK(port_does(one, COMMAND_FLUSH, NULL, NULL));
+    }
+    CHECK(is_full(one));
+    CHECK_IN(pass_all());
+    vm_skip(200);
+    CHECK_IN(pass_all());
+    CHECK_IN(look_until_it_sleeps(one));
+    CHECK_EQ(port_queued(one), 0);
+    CHECK_IN(arrive());
+    CHECK_IN(end_schedule());
+}
+
+/* The largest frames are beyond the limit. */
+static void frames_are_larger_than_the_limit(void)
+{
+    for (uint64_t seed = 1; seed < 9; seed++) { /* with small buffers of the kernel, and others */
+        chance = seed;
+        CHECK_IN(start_linked(FRAME_MAX_BYTES / 8));
+        for (int frames = 0; frames < 60; frames++) {
+            for (int round = 0; round < PORT_ROUNDS && vm_is_busy(one); round++)
+                CHECK_IN(step());
+            CHECK_IN(send_next(0));
+        }
+        CHECK_IN(arrive());
+        CHECK_IN(end_schedule());
+    }
+}
+
+/* ---- memory ---- */
+
+static bool both_live(void)
+{
+    return !vm_reason(one) && !vm_reason(other);
+}
+
+/* Now and then there is none for what comes next. */
+static void step_with_little(void)
+{
+    int side = (int)any(2);
+
+    vm_allocations_left = any(20) == 0 ? (int)any(6) : -1;
+    if (any(3) == 0 && !vm_is_busy(side == 0 ? one : other))
+        CHECK_IN(send_next(side));
+    if (both_live())
+        CHECK_IN(step());
+    vm_allocations_left = -1;
+}
+
+/* The link may end, but what arrives is right, and nothing is left. */
+static void memory_is_short(void)
+{
+    for (unsigned seed = 1; seed <= seeds; seed++) {
+        chance = seed;
+        CHECK_IN(start_linked(seed % 2 == 0 ? KEPT_BYTES : SMALL_LIMIT));
+        for (int steps = 0; steps < 200 && both_live(); steps++) {
+            CHECK_IN(step_with_little());
+            if (both_live() && any(40) == 0)
+                CHECK_IN(break_it());
+            CHECK(!ways[0].is_wrong && !ways[1].is_wrong);
+        }
+        CHECK_IN(end_schedule());
+        if (check_failed)
+            printf("    seed %u\n", seed);
+    }
+}
+
 static const check_case_t cases[] = {
+    {"both_are_full", both_are_full},
+    {"what_has_arrived_makes_room", what_has_arrived_makes_room},
+    {"room_comes_during_a_look", room_comes_during_a_look},
+    {"frames_are_larger_than_the_limit", frames_are_larger_than_the_limit},
+    {"memory_is_short", memory_is_short},
     {"nothing_is_lost_doubled_or_reordered", nothing_is_lost_doubled_or_reordered},
 };
 
