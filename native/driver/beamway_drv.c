@@ -217,6 +217,10 @@ static bool outlives(const bw_port_t *self)
 
 static void lose(bw_port_t *self, const char *reason)
 {
+    const bw_link_t *link = self->pump.link;
+
+    if (link->ops->has_hung_up && link->ops->has_hung_up(link))
+        reason = "connection_finished";
     self->losses++;
     detach(self);
     tell_flusher(self, "lost", reason);
@@ -265,7 +269,7 @@ static void end_if_over(bw_port_t *self, wake_result_t result)
     if (result == WAKE_FAILED)
         fail(self);
     else if (result == WAKE_FINISHED && outlives(self))
-        lose(self, "connection_finished");
+        lose(self, "connection_closed");
     else if (result == WAKE_FINISHED)
         driver_failure_atom(self->pump.port, "connection_closed");
     else

@@ -178,6 +178,9 @@ typedef struct {
     /* NULL, and false: not known. The connection takes nothing more: what has arrived is all there
      * is to read, and then arm_read says BW_CORRUPT. No event need follow. */
     bool (*is_cut)(const bw_link_t *link);
+    /* NULL, and false: not known. The peer's host has ended the stream and not reset it, wherever
+     * in it that was. */
+    bool (*has_hung_up)(const bw_link_t *link);
     /* NULL, and false: not known. Nothing has come back for a while from the peer's host, although
      * it should have: the path is lost, or that host is. */
     bool (*is_silent)(const bw_link_t *link);

@@ -393,6 +393,11 @@ bool bw_socket_link_is_cut(const bw_link_t *link)
     return const_of(link)->cut_by || const_of(link)->socket.write_error != 0;
 }
 
+bool bw_socket_link_has_hung_up(const bw_link_t *link)
+{
+    return const_of(link)->socket.has_ended && const_of(link)->socket.read_error == 0;
+}
+
 /* Neither what was sent is acknowledged nor, where the peer has no room, what asks for it: each has
  * been sent again twice, so this takes at least 0.6 s. */
 bool bw_socket_link_is_silent(const bw_link_t *link)

@@ -120,6 +120,7 @@ int bw_socket_link_expose(bw_link_t *link);
 bool bw_socket_link_is_blocked(const bw_link_t *link);
 void bw_socket_link_is_ready(bw_link_t *link, bool has_room);
 bool bw_socket_link_is_cut(const bw_link_t *link);
+bool bw_socket_link_has_hung_up(const bw_link_t *link);
 bool bw_socket_link_is_silent(const bw_link_t *link);
 void bw_socket_link_clear_event(bw_link_t *link);
 void bw_socket_link_wake_self(bw_link_t *link);
@@ -139,7 +140,8 @@ const char *bw_socket_link_reason(bw_link_t *link);
     .fd = bw_socket_link_fd, .take_fd = bw_socket_link_take_fd, .expose = bw_socket_link_expose,   \
     .is_blocked = bw_socket_link_is_blocked, .is_ready = bw_socket_link_is_ready,                  \
     .is_cut = bw_socket_link_is_cut, .is_silent = bw_socket_link_is_silent,                        \
-    .clear_event = bw_socket_link_clear_event, .wake_self = bw_socket_link_wake_self,              \
-    .is_finished = bw_socket_link_is_finished, .reason = bw_socket_link_reason
+    .has_hung_up = bw_socket_link_has_hung_up, .clear_event = bw_socket_link_clear_event,          \
+    .wake_self = bw_socket_link_wake_self, .is_finished = bw_socket_link_is_finished,              \
+    .reason = bw_socket_link_reason
 
 #endif

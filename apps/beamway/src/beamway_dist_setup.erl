@@ -364,17 +364,18 @@ begin_tls_session(Port, ResumeMs) ->
 
 %% Whoever may ask to go on with the link is known when the handshake is complete.
 %% The key is nowhere but in the garbage of this process, which becomes the ticker, with the flusher and in the table.
-complete_session(Node) ->
+complete_session(Stream, Node) ->
     {Family, Address} = take_state(target),
     case {take_state(resume_ms), take_state(said)} of
         {Without, _} when Without =:= undefined; Without =:= 0 ->
             ok;
         {ResumeMs, Said} ->
             {Kind, RingBytes, Keeper} = keeper(get_state(link)),
+            {Called, From} = whereabouts(Address, Node, Stream),
             Key = beamway_session:key(auth:get_cookie(Node), Said),
             ok = beamway_resume:begin_session(Keeper,
                                               #{kind => Kind, ring_bytes => RingBytes, key => Key, id => beamway_session:id(Key), node => Node, role => get_state(role),
-                                                family => Family, address => listens(Address, Node, get_state(peer)), resume_ms => ResumeMs,
+                                                family => Family, address => Called, from => From, resume_ms => ResumeMs,
                                                 refused_ms => maps:get(resume_refused_ms, beamway_links:config()),
                                                 connection => self()}),
             true = erlang:garbage_collect(),
@@ -388,13 +389,20 @@ keeper({Kind, Port, _Reason}) ->
     end.
 
 %% The called node has no address of the other but what it says itself. A router may stand for the one that the connection comes from.
-listens(undefined, _Node, {ok, #{listens := 0}}) ->
+whereabouts(undefined, Node, Stream) ->
+    {listens(Node, get_state(peer)), from(beamway_stream:peername(current(Stream)))};
+whereabouts(Called, _Node, _Stream) ->
+    {Called, called}.
+
+%% A connection that is gone already has no address.
+from({ok, {Ip, _Port}}) -> Ip;
+from({error, _}) -> unknown.
+
+listens(_Node, {ok, #{listens := 0}}) ->
     undefined;
-listens(undefined, Node, {ok, #{listens := Port}}) ->
+listens(Node, {ok, #{listens := Port}}) ->
     {node, _Name, Host} = dist_util:split_node(Node),
-    {Host, Port};
-listens(Called, _Node, _Peer) ->
-    Called.
+    {Host, Port}.
 
 %% Where TLS has been taken over nothing is left of ssl but the socket, which is a stream itself. A link that has outlived its connection has
 %% another one.
@@ -434,7 +442,7 @@ activate(_Port, {error, Reason}) -> {error, Reason}.
 %% @private The last callback before this process becomes the ticker.
 -spec handshake_complete(stream(), node(), DHandle :: term()) -> ok.
 handshake_complete(Stream, Node, DHandle) ->
-    ok = complete_session(Node),
+    ok = complete_session(Stream, Node),
     case controller(get_state(link)) of
         {ring, _Port} ->
             ok;

@@ -20,7 +20,7 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([begin_session/2, handle/2, asked/1, answer/2]).
--export([dial/3, attempt/3, look/3]).
+-export([dial/3, dialing/1, attempt/3, look/3]).
 
 %% The first attempts follow each other quickly: a peer whose process ends may still answer, or be listed by epmd, for some milliseconds.
 -define(FIRST_PAUSE_MS, 2).
@@ -36,6 +36,7 @@
 -define(LOOK_MS, 500).
 -define(LOOK_PAUSE_MS, 25).
 -define(ATTEMPTS, 10).
+-define(NO_PROCESS_MS, 20).
 %% The lowest first byte of a record of TLS. A packet of ours begins with the high byte of its length.
 -define(TLS_FIRST, 20).
 
@@ -43,9 +44,9 @@
 %% A port whose connection carries the data, or one beside whose ring a connection only tells of the peer's end.
 
 -type info() :: #{kind := tcp | tls | ring, ring_bytes := pos_integer(), key := <<_:256>>, id := <<_:128>>, node := node(), role := connecting | accepting, family := beamway_stream:family(),
-                  address := undefined | address(), resume_ms := pos_integer(), refused_ms := non_neg_integer(),
+                  address := undefined | address(), from := called | unknown | inet:ip_address(), resume_ms := pos_integer(), refused_ms := non_neg_integer(),
                   connection := pid()}.
-%% `address': where the peer listens, as far as this node knows.
+%% `address': where the peer listens, as far as this node knows. `from': where its call came from, if this node has not called it.
 
 -type address() :: {inet:ip_address() | string(), inet:port_number()}.
 
@@ -68,6 +69,7 @@ handle(flows, _Port) -> flows(get(session));
 handle({detach, From, Number}, Port) -> reply(From, detach(Number, Port, get(session)));
 handle({attach, From, Number, Attach}, Port) -> reply(From, attach(Number, Attach, Port, get(session)));
 handle({number, From}, _Port) -> reply(From, number(get(session)));
+handle(without_dialer, _Port) -> without_dialer(get(session));
 handle(gave_up, _Port) -> gave_up;
 handle({'DOWN', Monitor, port, _, _}, _Port) -> socket_closed(Monitor, get(socket));
 handle(_, _Port) -> not_mine.
@@ -102,15 +104,30 @@ start_ms(#{role := accepting}) -> ?START_MS.
 
 %% A link without a connection has a dialer.
 with_dialer(StartMs, #{dialer := none, info := Info, state := State, cause := Cause} = Session) ->
-    Session#{dialer := spawn_link(?MODULE, dial, [self(), Info, {State, Cause, StartMs}])};
+    case spawned(dial, [self(), Info, {State, Cause, StartMs}]) of
+        none ->
+            _ = erlang:send_after(?NO_PROCESS_MS, self(), without_dialer),
+            Session;
+        Dialer ->
+            Session#{dialer := Dialer}
+    end;
 with_dialer(StartMs, #{dialer := Dialer, state := State, cause := Cause} = Session) ->
     Dialer ! {state, State, Cause, StartMs},
     Session.
 
+%% A node that has no room for a process tries again.
+spawned(Function, Args) ->
+    try spawn_link(?MODULE, Function, Args)
+    catch error:system_limit -> none
+    end.
+
+without_dialer(#{dialer := none, state := {down, _}} = Session) -> save(with_dialer(0, Session));
+without_dialer(_Session) -> ok.
+
 silent(_Port, #{state := up} = Session) -> save(with_dialer(0, Session#{cause := silent}));
 silent(_Port, _Session) -> ok.
 
-flows(#{state := up} = Session) -> save(stop_dialer(Session));
+flows(#{state := up} = Session) -> save(stop_dialer(Session#{cause := none}));
 flows(_Session) -> ok.
 
 stop_dialer(#{dialer := none} = Session) ->
@@ -211,15 +228,16 @@ dial(Keeper, #{address := Address} = Info, {State, Cause, StartMs}) ->
     Now = now_ms(),
     dialing(#{keeper => Keeper, info => Info, state => State, cause => Cause, began => Now, next => Now + StartMs, pause => ?FIRST_PAUSE_MS,
               address => Address, attempts => #{}, chosen => none, looking => none, look_at => Now, refuses => false,
-              epmd => unknown, others => false, missing_since => none, hurry_since => none}).
+              epmd => unknown, others => false, certain => false, missing_since => none, hurry_since => none}).
 
+%% @private Calls this module anew each time, so that loading it does not end the link.
 -spec dialing(map()) -> no_return().
 dialing(Dialer) ->
     Begun = maybe_look(maybe_attempt(judged(Dialer))),
     receive
-        Message -> dialing(heard(Message, Begun))
+        Message -> ?MODULE:dialing(heard(Message, Begun))
     after max(0, until_next(Begun)) ->
-        dialing(Begun)
+        ?MODULE:dialing(Begun)
     end.
 
 %% What ends the wait: the next attempt, the next look, the end of the grace.
@@ -248,8 +266,8 @@ hurrying(hurry, Now, #{hurry_since := none} = Dialer) -> Dialer#{hurry_since := 
 hurrying(hurry, _Now, Dialer) -> Dialer;
 hurrying(wait, _Now, Dialer) -> Dialer#{hurry_since := none}.
 
-signs(#{refuses := Refuses, epmd := Epmd, others := Others, cause := Cause, missing_since := Missing}, Now) ->
-    #{port => case Refuses of true -> refuses; false -> unknown end, epmd => Epmd, others => Others, closed => Cause =:= connection_finished,
+signs(#{address := Address, refuses := Refuses, epmd := Epmd, others := Others, certain := Certain, cause := Cause, missing_since := Missing}, Now) ->
+    #{port => case {Address, Refuses} of {undefined, _} -> none; {_, true} -> refuses; {_, false} -> unknown end, epmd => Epmd, others => Others, closed => Cause =:= connection_finished, certain => Certain,
       missing_ms => case Missing of none -> 0; Since -> Now - Since end}.
 
 -spec give_up(map(), string()) -> no_return().
@@ -270,18 +288,18 @@ maybe_attempt(#{next := Next} = Dialer) ->
     Dialer#{next := max(Next, now_ms() + ?PAUSE_MS)}.
 
 begin_attempt(Now, #{address := undefined} = Dialer) ->
-    Dialer#{next := Now + ?FIRST_PAUSE_MS};
+    Dialer#{next := Now + ?PAUSE_MS};
 begin_attempt(Now, #{info := Info, address := Address, keeper := Keeper, attempts := Attempts, pause := Pause, began := Began, state := State} = Dialer) ->
-    Attempt = spawn_link(?MODULE, attempt, [{self(), Keeper}, Info, Address]),
+    Attempt = spawned(attempt, [{self(), Keeper}, Info, Address]),
     Slow = State =:= up orelse Now - Began > ?QUICK_MS,
     Next = case Slow of true -> ?LATER_PAUSE_MS; false -> Pause end,
-    Dialer#{attempts := Attempts#{Attempt => Address}, next := Now + Next, pause := min(?PAUSE_MS, 2 * Pause)}.
+    Dialer#{attempts := case Attempt of none -> Attempts; _ -> Attempts#{Attempt => Address} end, next := Now + Next, pause := min(?PAUSE_MS, 2 * Pause)}.
 
 %% epmd is asked where the peer listens, if that is not known, and what it knows of the peer, if that may have ended.
 maybe_look(#{looking := none, look_at := At, info := Info, address := Address, refuses := Refuses, cause := Cause} = Dialer)
   when Address =:= undefined; Refuses; Cause =:= connection_finished ->
     case now_ms() >= At of
-        true -> Dialer#{looking := spawn_link(?MODULE, look, [self(), Info, Address])};
+        true -> Dialer#{looking := spawned(look, [self(), Info, Address]), look_at := now_ms() + ?LOOK_PAUSE_MS};
         false -> Dialer
     end;
 maybe_look(Dialer) ->
@@ -296,6 +314,9 @@ heard({ready, Attempt}, #{chosen := none, attempts := Attempts} = Dialer) when i
     Dialer#{chosen := Attempt, attempts := maps:with([Attempt], Attempts)};
 heard({'EXIT', Keeper, Reason}, #{keeper := Keeper}) ->
     exit(Reason);
+heard({stop, Looker}, #{looking := Looker} = Dialer) ->
+    exit(Looker, kill),
+    Dialer;
 heard({'EXIT', Looker, Result}, #{looking := Looker} = Dialer) ->
     looked(Result, Dialer#{looking := none, look_at := now_ms() + ?LOOK_PAUSE_MS});
 heard({'EXIT', Attempt, Result}, #{attempts := Attempts} = Dialer) when is_map_key(Attempt, Attempts) ->
@@ -306,7 +327,7 @@ heard(_Other, Dialer) ->
 without(Attempt, #{attempts := Attempts, chosen := Chosen} = Dialer) ->
     Left = Dialer#{attempts := maps:remove(Attempt, Attempts)},
     case Chosen of
-        Attempt -> Left#{chosen := none, next := now_ms()};
+        Attempt -> Left#{chosen := none, next := now_ms() + ?PAUSE_MS};
         _ -> Left
     end.
 
@@ -319,23 +340,31 @@ looked({looked, {listed, {_, Port}}}, #{address := {_, Port}} = Dialer) ->
     Dialer#{epmd := listed, missing_since := none};
 looked({looked, {listed, Address}}, Dialer) ->
     Dialer#{epmd := listed, missing_since := none, address := Address, refuses := false, next := now_ms()};
-looked({looked, {not_listed, Others}}, #{missing_since := Since} = Dialer) ->
-    Dialer#{epmd := not_listed, others := Others, missing_since := case Since of none -> now_ms(); _ -> Since end};
+looked({looked, {not_listed, Ip, Others}}, #{missing_since := Since, info := #{from := From}} = Dialer) ->
+    Dialer#{epmd := not_listed, others := Others, certain := was_at(Ip, From), missing_since := case Since of none -> now_ms(); _ -> Since end};
+looked({looked, {refuses, Ip}}, #{info := #{from := From}} = Dialer) ->
+    Dialer#{epmd := refuses, certain := was_at(Ip, From), missing_since := none};
 looked({looked, Other}, Dialer) ->
     Dialer#{epmd := Other, missing_since := none};
 looked(_Failed, Dialer) ->
     Dialer#{epmd := unknown, missing_since := none}.
 
+was_at(_Ip, called) -> true;
+was_at(Ip, Ip) -> true;
+was_at({127, _, _, _}, {127, _, _, _}) -> true;
+was_at(_Ip, _From) -> false.
+
 %% ---- what epmd says ----
 
-%% @private Ends with what it has found.
+%% @private Ends with what it has found; the dialer ends it if that takes too long.
 -spec look(pid(), info(), undefined | address()) -> no_return().
 look(Dialer, #{node := Node, family := Family}, Known) ->
-    _ = erlang:send_after(?LOOK_MS, self(), {stop, Dialer}),
+    _ = erlang:send_after(?LOOK_MS, Dialer, {stop, self()}),
     {node, Name, Host} = dist_util:split_node(Node),
-    Found = case net_kernel:epmd_module() of
-                erl_epmd -> ask_epmd(Family, Name, Host, Known);
-                Module -> ask(Module, Family, Name, Host)
+    Found = case {net_kernel:epmd_module(), init:get_argument(erl_epmd_port)} of
+                {erl_epmd, error} -> ask_epmd(Family, Name, Host, Known);
+                {erl_epmd, _} -> unknown; % nodes that agree on a port do not register
+                {Module, _} -> ask(Module, Family, Name, Host)
             end,
     exit({looked, Found}).
 
@@ -344,7 +373,7 @@ ask_epmd(Family, Name, Host, Known) ->
         {ok, Ip} ->
             case erl_epmd:names(Ip) of
                 {ok, Names} -> listed(Name, Ip, Names);
-                {error, _} -> why_silent(Family:connect(Ip, epmd_port(), [{active, false}], ?LOOK_MS))
+                {error, _} -> why_silent(Ip, Family:connect(Ip, epmd_port(), [{active, false}], ?LOOK_MS))
             end;
         error ->
             unknown
@@ -353,11 +382,11 @@ ask_epmd(Family, Name, Host, Known) ->
 listed(Name, Ip, Names) ->
     case lists:keyfind(Name, 1, Names) of
         {Name, Port} -> {listed, {Ip, Port}};
-        false -> {not_listed, Names =/= []}
+        false -> {not_listed, Ip, Names =/= []}
     end.
 
-why_silent({error, econnrefused}) -> refuses;
-why_silent(_Other) -> unknown.
+why_silent(Ip, {error, econnrefused}) -> {refuses, Ip};
+why_silent(_Ip, _Other) -> unknown.
 
 address(Family, Host, undefined) -> resolved(Family, Host);
 address(Family, _Host, {Known, _Port}) -> resolved(Family, Known).
@@ -375,11 +404,11 @@ epmd_port() ->
         _ -> 4369
     end.
 
-%% Another module than OTP's. That it does not know the node is no proof that the node has ended.
+%% Another module than OTP's. That it does not know the node proves nothing.
 ask(Module, Family, Name, Host) ->
     case beamway_dist_setup:address_of(Module, Family, Name, Host) of
         {ok, Ip, Port} -> {listed, {Ip, Port}};
-        error -> refuses
+        error -> unknown
     end.
 
 %% ---- an attempt ----
@@ -399,7 +428,7 @@ attempt({Dialer, Keeper}, #{family := Family} = Info, {Host, Port}) ->
 
 ask_to_resume(Dialer, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
     Caller = beamway_session:random(),
-    Talk = #{key => Key, id => Id, caller => Caller},
+    Talk = #{key => Key, id => Id, node => Node, caller => Caller},
     case exchange(Socket, beamway_session:resume(auth:get_cookie(Node), Id, Caller, node())) of
         {ok, {challenge, Callee, Number, _} = Challenge} ->
             case beamway_session:challenge_holds(Talk, Challenge) of
@@ -452,13 +481,18 @@ received(Socket) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% The socket's port may have read what came behind the last packet.
-go_on(Keeper, #{kind := ring}, Talk, Socket, _Role, Position) ->
+%% The socket's port may have read what came behind the last packet. The keeper ends the dialer, and with it this process, when another connection
+%% is made; that must not happen between giving the socket away and saying so, because nobody would close it then.
+go_on(Keeper, Link, Talk, Socket, Role, Position) ->
+    _ = process_flag(trap_exit, true),
+    go_on_with(Keeper, Link, Talk, Socket, Role, Position).
+
+go_on_with(Keeper, #{kind := ring}, Talk, Socket, _Role, Position) ->
     case inet:setopts(Socket, [binary, {packet, 4} | beamway_watchdog:socket_options()]) of
         ok -> offered(Keeper, Talk, Socket, Position, {ok, none, <<>>});
         {error, Reason} -> {failed, Reason}
     end;
-go_on(Keeper, Link, Talk, Socket, Role, Position) ->
+go_on_with(Keeper, Link, Talk, Socket, Role, Position) ->
     case {beamway_stream_tcp:let_go(Socket), prim_inet:getfd(Socket)} of
         {{ok, Read}, {ok, Fd}} ->
             Made = make_link(Link, Role, Talk, Fd, Read),
@@ -537,7 +571,7 @@ packet({error, _}, _Socket) ->
 answer(Socket, Packet) ->
     case beamway_session:decode(Packet) of
         {ok, {resume, Id, Caller, _Node, _Mac} = Resume} ->
-            answer(beamway_links:session(Id), Socket, #{id => Id, caller => Caller}, Resume);
+            answer(beamway_links:session(Id), Socket, #{id => Id, node => node(), caller => Caller}, Resume);
         {error, _} ->
             beamway_links:resume_refused(),
             exit(shutdown)

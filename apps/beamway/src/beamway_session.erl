@@ -31,9 +31,9 @@
 
 -type key() :: <<_:256>>.
 -type random() :: <<_:128>>.
--type talk() :: #{key := key(), id := random(), caller := random(), callee => random(), number => non_neg_integer(), position => non_neg_integer(),
+-type talk() :: #{key := key(), id := random(), node := node(), caller := random(), callee => random(), number => non_neg_integer(), position => non_neg_integer(),
                   own => non_neg_integer()}.
-%% What was said about one connection: the random numbers of the calling and of the answering side, the number of the
+%% What was said about one connection: the answering node, the random numbers of the calling and of the answering side, the number of the
 %% connection, how far the calling side (`position') and the answering one (`own') has read.
 
 -type packet() :: {resume, Id :: random(), Caller :: random(), Node :: binary(), Mac :: binary()}
@@ -122,8 +122,9 @@ accept_holds(_Talk, _Other) -> false.
 refuse_holds(Cookie, {Id, Caller}, {refuse, Mac}) -> same(Mac, refuse_mac(Cookie, Id, Caller));
 refuse_holds(_Cookie, _Talk, _Other) -> false.
 
-challenge_mac(#{key := Key, id := Id, caller := Caller}, Callee, Number) ->
-    mac(Key, [<<"challenge">>, Id, Caller, Callee, <<Number:64>>]).
+%% With the name of the answering node, because a node that has a wrong address of its peer may call itself.
+challenge_mac(#{key := Key, id := Id, node := Node, caller := Caller}, Callee, Number) ->
+    mac(Key, [<<"challenge">>, Id, Caller, Callee, <<Number:64>>, atom_to_binary(Node)]).
 
 proof_mac(#{key := Key, id := Id, caller := Caller, callee := Callee}, Number, Position) ->
     mac(Key, [<<"proof">>, Id, Caller, Callee, <<Number:64, Position:64>>]).
@@ -148,22 +149,26 @@ differences(<<>>, <<>>, Differences) -> Differences.
 
 %% ---- when a peer counts as dead ----
 
--type signs() :: #{port := refuses | unknown,
+-type signs() :: #{port := refuses | none | unknown,
                    epmd := not_listed | refuses | listed | unknown,
                    others := boolean(),
                    closed := boolean(),
+                   certain := boolean(),
                    missing_ms := non_neg_integer()}.
-%% Of one look. `port': whether the peer's port for the distribution refuses connections. `epmd': what the epmd of its host says of
+%% Of one look. `port': whether the peer's port for the distribution refuses connections, or `none' if this node knows none of it. `epmd': what the epmd of its host says of
 %% the node. `others': whether it lists other nodes. `closed': whether the peer's host has ended the last connection in order.
-%% `missing_ms': for how long epmd has not listed it.
+%% `certain': the peer was at this address when the link was made. `missing_ms': for how long epmd has not listed it.
 
 -type verdict() :: dead | hurry | wait.
 %% `hurry': wait no longer than the option `resume_refused_ms' says.
 
 %% @doc A firewall, too, refuses connections: that alone says nothing. epmd forgets a node when its process ends, but an epmd that was just started
 %% anew knows none. It is believed at once if it lists others, or if the peer's host closed the connection in order without a
-%% last word, as it does for a process that was killed.
+%% last word, as it does for a process that was killed. None of this counts at an address where the peer may never have been: the called node
+%% resolves the host in the caller's name, and behind a router, or among containers, another host may answer.
 -spec verdict(signs()) -> verdict().
+verdict(#{port := none, closed := true}) -> hurry; % nobody can ask such a peer, but one that lives calls again at once
+verdict(#{certain := false}) -> wait;
 verdict(#{port := refuses, epmd := not_listed, others := Others, closed := Closed, missing_ms := Ms}) ->
     case Others orelse Closed orelse Ms >= ?EPMD_RETURNS_MS of
         true -> dead;
@@ -176,7 +181,7 @@ verdict(#{}) -> wait.
 
 talk() ->
     Key = key('a cookie', [<<"N...">>, "N..."]),
-    #{key => Key, id => id(Key), caller => random(), callee => random(), number => 4, position => 1 bsl 40}.
+    #{key => Key, id => id(Key), caller => random(), callee => random(), number => 4, position => 1 bsl 40, node => 'b@host'}.
 
 sent(Packet) -> {ok, Decoded} = decode(Packet), Decoded.
 
@@ -188,7 +193,8 @@ packets_prove_what_was_said_test() ->
     ?assert(proof_holds(Talk, sent(proof(Talk, 4, 1 bsl 40)))),
     ?assert(accept_holds(Talk, sent(accept(Talk, 1 bsl 40, 7)))),
     ?assert(refuse_holds(c, {Callee, Callee}, sent(refuse(c, {Callee, Callee})))),
-    [?assertNot(Holds) || Holds <- [refuse_holds(d, {Callee, Callee}, sent(refuse(c, {Callee, Callee}))),
+    [?assertNot(Holds) || Holds <- [challenge_holds(Talk, sent(challenge(Talk#{node := 'a@host'}, Callee, 3))), % a node that has called itself
+                                    refuse_holds(d, {Callee, Callee}, sent(refuse(c, {Callee, Callee}))),
                                     accept_holds(Talk, sent(accept(Talk, 5, 7))),
                                     proof_holds(Talk, sent(accept(Talk, 1 bsl 40, 7)))]].
 
@@ -216,11 +222,11 @@ numbers_grow_and_are_never_the_same_test_() ->
      || {Last, Even, Odd} <- [{0, 2, 1}, {1, 2, 3}, {2, 4, 3}, {3, 4, 5}, {10, 12, 11}, {11, 12, 13}]].
 
 verdict_test_() ->
-    Signs = #{port => refuses, epmd => not_listed, others => true, closed => false, missing_ms => 0},
+    Signs = #{port => refuses, epmd => not_listed, others => true, closed => false, certain => true, missing_ms => 0},
     [?_assertEqual(Verdict, verdict(maps:merge(Signs, More)))
      || {Verdict, More} <- [{dead, #{}}, {dead, #{others => false, closed => true}}, {hurry, #{others => false}},
                             {hurry, #{others => false, missing_ms => 2099}}, {dead, #{others => false, missing_ms => 2100}},
-                            {wait, #{port => unknown}}, {wait, #{epmd => listed}}, {wait, #{epmd => unknown}},
+                            {wait, #{port => unknown}}, {wait, #{certain => false}}, {wait, #{port => none}}, {hurry, #{port => none, certain => false, closed => true}}, {wait, #{certain => false, epmd => refuses}}, {wait, #{epmd => listed}}, {wait, #{epmd => unknown}},
                             {hurry, #{epmd => refuses}}, {wait, #{epmd => refuses, port => unknown}}]].
 
 -endif.
