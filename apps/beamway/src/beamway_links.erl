@@ -190,9 +190,11 @@ resumed(Connection, #{address := Address, stream := Stream} = Resumed) ->
 %% @doc The stream of the calling connection process, which changes when its link gets another connection.
 -spec stream() -> {ok, beamway_stream:stream()} | error.
 stream() ->
-    case ets:lookup(?TABLE, {link, self()}) of
+    try ets:lookup(?TABLE, {link, self()}) of
         [{_, #{stream := Stream}}] -> {ok, Stream};
         [] -> error
+    catch
+        error:badarg -> error % the carrier does not run any more
     end.
 
 %% @doc Somebody has asked to go on with a link, and could not prove that it may.
