@@ -108,7 +108,7 @@ closed(Message, Stream, Port) ->
         {true, undefined} ->
             peer_gone(Port);
         {true, _} ->
-            _ = [erlang:port_close(Stream) || is_port(Stream), erlang:port_info(Stream) =/= undefined],
+            ok = close(Stream),
             self() ! look,
             handle({lost, connection_finished}, none, Port)
     end.
@@ -129,7 +129,7 @@ handle(look, Stream, Port) ->
 handle({'DOWN', _, port, _, _}, Stream, Port) ->
     wait(Stream, Port);
 handle({detach, _, _} = Detach, Stream, Port) ->
-    _ = is_port(Stream) andalso erlang:port_info(Stream) =/= undefined andalso erlang:port_close(Stream),
+    ok = close(Stream),
     _ = beamway_resume:handle(Detach, {ring, Port}),
     wait(none, Port);
 handle(Message, Stream, Port) ->
@@ -137,6 +137,19 @@ handle(Message, Stream, Port) ->
         gave_up -> peer_gone(Port);
         _ -> wait(Stream, Port)
     end.
+
+%% The end of TLS may wait for the peer.
+close(Socket) when is_port(Socket) ->
+    try erlang:port_close(Socket) of
+        true -> ok
+    catch
+        error:badarg -> ok
+    end;
+close({beamway_stream_tls, Tls}) ->
+    _ = spawn(ssl, close, [Tls]),
+    ok;
+close(none) ->
+    ok.
 
 %% Over shared memory the driver sees that the peer's process has ended.
 is_over(Port) ->
