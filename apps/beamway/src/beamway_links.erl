@@ -18,7 +18,7 @@
 -export([reserve/1, reserve/2, release/0]).
 -export([listens/2, begin_session/3, session/1, resumed/2, stream/0, resume_refused/0, resumes_refused/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
--export_type([link/0]).
+-export_type([link/0, session/0]).
 
 -define(TABLE, ?MODULE).
 -define(CALL_MS, 2000).

@@ -577,6 +577,7 @@ answer(Socket, Packet) ->
             exit(shutdown)
     end.
 
+-spec answer({ok, beamway_links:session()} | error, port(), map(), beamway_session:packet()) -> no_return().
 answer({ok, #{key := Key, keeper := Keeper} = Link}, Socket, Asked, _Resume) ->
     Callee = beamway_session:random(),
     Talk = Asked#{key => Key, callee => Callee},
@@ -596,6 +597,7 @@ cookie(Node) ->
     catch error:_ -> erlang:get_cookie()
     end.
 
+-spec proved(pid(), beamway_links:session(), port(), beamway_session:talk(), term()) -> no_return().
 proved(Keeper, Link, Socket, Talk, {ok, {proof, Number, Position, _} = Proof}) ->
     case beamway_session:proof_holds(Talk, Proof) of
         true -> accept(Keeper, Link, Socket, Talk#{number => Number}, Position, call(Keeper, {detach, Number}));
@@ -604,6 +606,7 @@ proved(Keeper, Link, Socket, Talk, {ok, {proof, Number, Position, _} = Proof}) -
 proved(_Keeper, _Link, _Socket, _Talk, _Other) ->
     exit(shutdown).
 
+-spec accept(pid(), beamway_links:session(), port(), beamway_session:talk(), non_neg_integer(), term()) -> no_return().
 accept(Keeper, Link, Socket, Talk, Position, {ok, Own}) ->
     case inet_tcp:send(Socket, beamway_session:accept(Talk, Position, Own)) of
         ok -> _ = go_on(Keeper, Link, Talk, Socket, accepting, Position), exit(shutdown);

@@ -83,12 +83,12 @@ watch(Stream, Port) ->
     end.
 
 %% No timeout: the stream's end and the connection's end both end this.
--spec wait(beamway_stream:stream(), port()) -> no_return().
+-spec wait(beamway_stream:stream() | none, port()) -> no_return().
 wait(Stream, Port) ->
     erlang:hibernate(?MODULE, discard, [Stream, Port]).
 
 %% @private Wakes with a message.
--spec discard(beamway_stream:stream(), port()) -> no_return().
+-spec discard(beamway_stream:stream() | none, port()) -> no_return().
 discard(Stream, Port) ->
     receive
         Message ->

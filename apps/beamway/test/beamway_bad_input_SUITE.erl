@@ -107,7 +107,7 @@ gone_in_a_handshake(Config) ->
         {ok, Stream} = gen_tcp:accept(Listener, ?WAIT_MS),
         ok = gen_tcp:close(Gone),
         _ = beamway_peer:wait_until(fun() -> beamway_stream:peer_text(Stream) =:= <<>> end, ?WAIT_MS),
-        {ok, _, _} = beamway_stream_tcp:carry(Stream, accepting),
+        {ok, _, _} = beamway_stream_tcp:carry(Stream, accepting, none),
         ok = logger:warning("beamway: the end"),
         ok
     end),

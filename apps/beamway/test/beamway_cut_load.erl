@@ -6,7 +6,7 @@
 -module(beamway_cut_load).
 
 -export([receive_all/0, send_all/1, stop/0, results/0, latest/0, numbers/1]).
--export([own/2, echo/0]).
+-export([own/2, echo/0, end_with/1]).
 -export_type([results/0]).
 
 -type results() :: #{checked := non_neg_integer(), errors := [term()], longest_ms := non_neg_integer()}.
@@ -92,7 +92,7 @@ failed(Error) -> ets:insert(?TABLE, {{error, make_ref()}, Error}).
 %% A sender waits for the receiver's word from time to time, so that what is on its way has a bound.
 cast(Node, Key, From) ->
     To = From + ?SMALL_RUN,
-    [{beamway_cut_receiver, Node} ! {Key, Number, Number * 7} || Number <- lists:seq(From, To - 1)],
+    lists:foreach(fun(Number) -> {beamway_cut_receiver, Node} ! {Key, Number, Number * 7} end, lists:seq(From, To - 1)),
     next(Node, fun() -> cast(Node, Key, To) end, Key, To, To rem 500 < ?SMALL_RUN).
 
 cast_large(Node, Number) ->
@@ -147,10 +147,15 @@ call(Node, Number) ->
     Ms > ets:lookup_element(?TABLE, longest_ms, 2) andalso ets:insert(?TABLE, {longest_ms, Ms}),
     runs() andalso call(Node, Number + 1).
 
+%% @private
+-spec end_with(pos_integer()) -> no_return().
+end_with(Number) ->
+    receive go -> exit({number, Number}) end.
+
 %% A process there ends with a reason: its link and its monitor both say so, once.
 exits(Node, Number) ->
     process_flag(trap_exit, true),
-    {Pid, Monitor} = spawn_opt(Node, fun() -> receive go -> exit({number, Number}) end end, [link, monitor]),
+    {Pid, Monitor} = spawn_opt(Node, ?MODULE, end_with, [Number], [link, monitor]),
     Pid ! go,
     receive {'DOWN', Monitor, process, Pid, {number, Number}} -> ok; {'DOWN', Monitor, _, _, Other} -> failed({down, Number, Other}) end,
     receive {'EXIT', Pid, {number, Number}} -> ok; {'EXIT', Pid, Other2} -> failed({exit, Number, Other2}) end,
