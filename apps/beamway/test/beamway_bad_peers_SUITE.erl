@@ -19,6 +19,8 @@
 -define(OF_4_GB, 4711).
 -define(WITHOUT_END, 4712).
 -define(MB, 1048576).
+%% Whoever stands between two ends their link with its connection.
+-define(NO_RESUME, [{"BEAMWAY_RESUME_MS", "0"}]).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -47,7 +49,7 @@ init_per_testcase(Case, Config) ->
     Folder = filename:join([proplists:get_value(priv_dir, Config), Carrier, Case]),
     ok = filelib:ensure_path(Folder),
     Log = filename:join(Folder, "log"),
-    Start = fun(Options) -> beamway_peer:start(Carrier, Options#{args => ?BY_HAND ++ in(Folder)}) end,
+    Start = fun(Options) -> beamway_peer:start(Carrier, Options#{args => ?BY_HAND ++ in(Folder), env => ?NO_RESUME}) end,
     {ok, Peer, Node} = Start(#{log => Log}),
     {ok, Friend, _} = Start(#{}),
     ok = beamway_peer:connect_both(Carrier, Friend, Peer),

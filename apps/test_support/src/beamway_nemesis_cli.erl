@@ -170,7 +170,7 @@ store(Results, Context, #{seed := Seed, carrier := Carrier, minutes := Minutes})
                passed => length([ok || #{findings := []} <- All]),
                failed => [#{seed => Failed, kinds => kinds(Findings)} || {Failed, _, #{findings := [_ | _] = Findings}} <- Results],
                nodes => counts([integer_to_binary(length(Nodes)) || {_, #{nodes := Nodes}, _} <- Results]),
-               faults => counts([element(1, Fault) || #{faults := Faults} <- All, #{fault := Fault, effect := true} <- Faults]),
+               faults => counts([element(1, Fault) || #{faults := Faults} <- All, #{fault := Fault, effect := Effect} <- Faults, Effect =/= false]),
                faults_without_effect => counts([element(1, Fault) || #{faults := Faults} <- All, #{fault := Fault, effect := false} <- Faults]),
                messages => maps:fold(fun(Class, Count, Acc) -> Acc#{class(Class) => Count} end, #{}, sum([M || #{messages := M} <- All])),
                calls => sum([C || #{calls := C} <- All]),

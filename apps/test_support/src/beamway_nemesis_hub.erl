@@ -77,9 +77,17 @@ stop() -> gen_server:stop(?MODULE, normal, ?CALL_MS).
 now_us() -> erlang:convert_time_unit(os:perf_counter(), perf_counter, microsecond).
 
 %% @doc Shuts the TCP socket of the connection to a node, as a broken middle box would. A ring beside it is
-%% left alone. False if there is no such connection.
--spec cut(node()) -> boolean().
+%% left alone. False if there is no such connection; `paused' if the link outlives it.
+-spec cut(node()) -> boolean() | paused.
 cut(Node) ->
+    Resumes = lists:any(fun(#{node := N, connection := Connection}) -> N =:= Node andalso ets:match(beamway_links, {{session, '_'}, Connection, '_'}) =/= [] end,
+                        links()),
+    case cut_now(Node) of
+        true when Resumes -> paused;
+        Cut -> Cut
+    end.
+
+cut_now(Node) ->
     case [Socket || #{node := N} = Link <- links(), N =:= Node, Socket <- sockets(Link)]
         ++ [Port || {N, Port} <- erlang:system_info(dist_ctrl), N =:= Node,
                     is_port(Port), erlang:port_info(Port, name) =:= {name, "tcp_inet"}] of

@@ -32,7 +32,7 @@
 -type observed() :: #{node := beamway_nemesis_schedule:index(), life := pos_integer(),
                       until_us := integer(), events := [event()]}.   %% in order
 -type executed() :: #{fault := beamway_nemesis_schedule:fault(), from_us := integer(), to_us := integer(),
-                      effect := boolean()}.
+                      effect := boolean() | paused}. %% `paused': the link must outlive it
 -type finding() :: {Kind :: atom(), Details :: map()}.
 -type record() :: #{faults := [executed()],
                     observed := [observed()],
@@ -165,6 +165,8 @@ judge_downs(Node, Events, Faults) ->
      || {down, Peer, Reason, At} <- Events,
         not lists:any(fun(Fault) -> explains(Fault, Node, Peer, At) end, Faults)].
 
+explains(#{effect := paused}, _Node, _Peer, _At) ->
+    false;
 explains(#{fault := Fault, from_us := From, to_us := To}, Node, Peer, At) ->
     beamway_nemesis_schedule:ends(Fault, {Node, Peer}) andalso At >= From andalso At =< To + ?GRACE_US.
 
