@@ -190,8 +190,13 @@ first_packet(Stream) ->
 
 answer_resume(Socket) ->
     case beamway_resume:asked(Socket) of
-        {ok, Packet} -> beamway_resume:answer(Socket, Packet);
-        no -> ok
+        {ok, [$R | _] = Packet} ->
+            beamway_resume:answer(Socket, Packet);
+        {ok, _} ->
+            ?LOG_WARNING("beamway: no TLS connection with ~ts: it speaks no TLS", [beamway_stream:peer_text(Socket)]),
+            ?shutdown(no_node);
+        no ->
+            ok
     end.
 
 check_first(Stream, Packet) ->
