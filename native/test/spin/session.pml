@@ -17,7 +17,6 @@
  *   -DEARLY       the caller says so before it gives its connection up
  *   -DNO_NUMBER   connections have no order: a late one is accepted
  *   -DKEEPS_LESS  a side throws away what was sent, acknowledged or not
- *   -DNO_REFUSAL  a node that does not know the link says nothing
  */
 
 #ifndef BYTES
@@ -135,11 +134,7 @@ end:
            phase[c] = CHALLENGED
        }
     :: atomic { alive[c] && phase[c] == ASKED && !goes_on(you) ->
-#ifdef NO_REFUSAL
-           alive[c] = 0
-#else
            phase[c] = REFUSED
-#endif
        }
     /* the caller gets CHALLENGE or REFUSE */
     :: atomic { alive[c] && phase[c] == CHALLENGED && goes_on(me) ->

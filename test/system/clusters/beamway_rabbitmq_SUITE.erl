@@ -243,7 +243,8 @@ cut_until_lost(N, Before, Cluster) when N =< ?CUTS ->
 cut(N, #{name := Name}) ->
     {ok, Names} = erl_epmd:names(),
     Ports = lists:join(",", [integer_to_list(Port) || {Node, Port} <- Names, lists:prefix(Name, Node)]),
-    Rule = ["INPUT -p tcp -m multiport --ports ", Ports, " -j REJECT --reject-with tcp-reset"],
+    %% The reset that answers comes in here as well, and must pass.
+    Rule = ["INPUT -p tcp ! --tcp-flags RST RST -m multiport --ports ", Ports, " -j REJECT --reject-with tcp-reset"],
     "" = os:cmd(lists:flatten(["iptables -I ", Rule])),
     receive after case N rem 2 of 0 -> 4; 1 -> 43 end -> ok end,
     "" = os:cmd(lists:flatten(["iptables -D ", Rule])),
