@@ -270,6 +270,7 @@ static void idle_memory_goes_back_in_pieces(void)
     CHECK_EQ(vm.trims_left, 4);
     entry.stop((ErlDrvData)port);
     vm.later(vm.later_data);
+    vm.later_drop(vm.later_data);
 }
 
 /* The reply of a command, which is one byte here. */
@@ -311,6 +312,7 @@ static void work_in_a_file_system_is_left_to_another_thread(void)
     entry.stop((ErlDrvData)port);
     CHECK_EQ(rmdir(dir), 0);
     vm.later(vm.later_data);
+    vm.later_drop(vm.later_data);
 
     port = open_port();
     CHECK_EQ(control(port, COMMAND_USE, "rdma\0/nowhere.so", 16, reply), 1);
@@ -358,6 +360,7 @@ static void what_is_sent_while_the_poller_looks_goes_with_the_next_look(void)
     CHECK(!port->pump.is_unflushed);
     entry.stop((ErlDrvData)port);
     vm.later(vm.later_data);
+    vm.later_drop(vm.later_data);
 }
 
 /* The timer of what the looks have sent meanwhile may still be to come. */
@@ -380,6 +383,7 @@ static void what_a_lone_caller_sends_waits_for_no_timer_of_before(void)
     CHECK_EQ(vm.timer_ms, 0);
     entry.stop((ErlDrvData)port);
     vm.later(vm.later_data);
+    vm.later_drop(vm.later_data);
 }
 
 /* Packets go to any Erlang node over TCP, and between two of ours over TLS. */
@@ -409,6 +413,7 @@ static void a_failed_link_says_why(void)
         CHECK(vm.said && strcmp(vm.said, links[i].said) == 0);
         entry.stop((ErlDrvData)port);
         vm.later(vm.later_data);
+        vm.later_drop(vm.later_data);
     }
 }
 
