@@ -19,7 +19,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--export([connect/6, accept/6, address_of/4]).
+-export([connect/6, accept/6, peer_of/4]).
 -export([init_connect/7, init_accept/7]).
 %% callbacks of dist_util
 -export([send/2, recv/3, pre_nodeup/1, post_nodeup/1, getll/1, handshake_complete/3, tick/1,
@@ -97,6 +97,8 @@ find_peer(Family, Node, Name, Host) ->
         Found -> Found
     end.
 
+%% @private Where that module says that a node listens, and the version of its distribution.
+-spec peer_of(module(), beamway_stream:family(), string(), string()) -> {inet:ip_address(), inet:port_number(), integer()} | error.
 peer_of(Epmd, Family, Name, Host) ->
     case call_epmd(Epmd, address_please, [Name, Host, Family:family()]) of
         {ok, Ip, TcpPort, Version} ->
@@ -108,14 +110,6 @@ peer_of(Epmd, Family, Name, Host) ->
             end;
         _ ->
             error
-    end.
-
-%% @private Where that module says that a node listens.
--spec address_of(module(), beamway_stream:family(), string(), string()) -> {ok, inet:ip_address(), inet:port_number()} | error.
-address_of(Epmd, Family, Name, Host) ->
-    case peer_of(Epmd, Family, Name, Host) of
-        {Ip, TcpPort, _Version} -> {ok, Ip, TcpPort};
-        error -> error
     end.
 
 %% A custom epmd module need not have every function.
@@ -310,7 +304,7 @@ pre_nodeup(Stream) ->
             case beamway_agreement:run(Kind, get_state(role), Stream, get_state(setup_ms)) of
                 {ring, Port, Why} ->
                     put_state(link, {Kind, Port, Why}),
-                    put_state(resume_ms, beamway_choice:resume_ms(own_extension(Stream), get_state(peer))),
+                    put_state(resume_ms, resume_ms(Stream)),
                     beamway_stream:keep(Stream);
                 {stream, Reason} ->
                     carry(Stream, Reason)
@@ -339,7 +333,7 @@ carry_tls({_, Tls} = Stream, Reason, true) ->
         {ok, Socket, Controller, Cipher, Secret} ->
             put_state(socket, Socket),
             put_state(said, [Secret, get_state(said)]),
-            begin_tls_session(Controller, beamway_choice:resume_ms(own_extension(Stream), get_state(peer))),
+            begin_session(Controller, resume_ms(Stream)),
             put_state(link, {tls, Controller, <<Reason/binary, "; ", Cipher/binary>>});
         {stream, Why} ->
             ?LOG_WARNING("beamway: no TLS in the driver with ~ts, its data pass through ssl's processes: ~ts", [beamway_stream:peer_text(Stream), Why]),
@@ -349,26 +343,28 @@ carry_tls(Stream, Reason, {false, Why}) ->
     carry_itself(Stream, <<Reason/binary, "; ssl's processes: ", Why/binary>>).
 
 carry_itself(Stream, Reason) ->
-    ResumeMs = beamway_choice:resume_ms(own_extension(Stream), get_state(peer)),
-    Wish = case ResumeMs of 0 -> none; _ -> #{resume_ms => ResumeMs, setup_ms => get_state(setup_ms)} end,
+    ResumeMs = resume_ms(Stream),
+    Wish = case ResumeMs of 0 -> none; _ -> {resume, get_state(setup_ms)} end,
     case beamway_stream:carry(Stream, get_state(role), Wish) of
         {resumes, Controller} ->
-            put_state(resume_ms, ResumeMs),
+            begin_session(Controller, ResumeMs),
             put_state(link, {label(Stream, Controller), Controller, Reason});
         {ok, Controller} -> put_state(link, {label(Stream, Controller), Controller, Reason});
         {ok, Controller, Why} -> put_state(link, {label(Stream, Controller), Controller, <<Reason/binary, "; ", Why/binary>>});
         {error, Failed} -> {error, Failed}
     end.
 
-%% Where TLS was taken over, both drivers carry the data.
-begin_tls_session(_Port, 0) ->
+%% What both nodes want.
+resume_ms(Stream) -> beamway_choice:resume_ms(own_extension(Stream), get_state(peer)).
+
+%% The drivers of both nodes carry the data.
+begin_session(_Port, 0) ->
     ok;
-begin_tls_session(Port, ResumeMs) ->
+begin_session(Port, ResumeMs) ->
     ok = beamway_port:session(Port, maps:get(resume_bytes, beamway_links:config()), ResumeMs),
     put_state(resume_ms, ResumeMs).
 
-%% Whoever may ask to go on with the link is known when the handshake is complete.
-%% The key is nowhere but in the garbage of this process, which becomes the ticker, with the flusher and in the table.
+%% The keeper and the table have the key. This process becomes the ticker, so it collects the garbage that holds another copy.
 complete_session(Stream, Node) ->
     {Family, Address} = take_state(target),
     case {take_state(resume_ms), take_state(said)} of
@@ -393,7 +389,7 @@ keeper({Kind, Port, _Reason}) ->
         false -> {Kind, maps:get(ring_bytes, beamway_port:stats(Port)), beamway_flusher:of_this()}
     end.
 
-%% The called node has no address of the other but what it says itself. A router may stand for the one that the connection comes from.
+%% The called node knows only the host in the caller's name and the port that the caller states. The connection may come from a router's address.
 whereabouts(undefined, Node, Stream) ->
     {listens(Node, get_state(peer)), from(beamway_stream:peername(current(Stream)))};
 whereabouts(Called, _Node, _Stream) ->

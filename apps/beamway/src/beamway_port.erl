@@ -141,7 +141,7 @@ opened(Use) ->
             {error, Reason}
     end.
 
-%% @doc Closes the port and its link, also if it is closed already. The caller must be its owner.
+%% @doc Closes a port, with its link if it is one of our driver, without waiting and also if it is closed already. The caller must be its owner.
 -spec close(port()) -> ok.
 close(Port) ->
     unlink(Port),
@@ -229,8 +229,8 @@ look(Port) ->
 packets(Port, Read) ->
     done(command(Port, ?PACKETS, Read)).
 
-%% @doc The link outlives its connections ({@link beamway_resume}): up to so many bytes are kept until the peer has acknowledged them. Comes after
-%% {@link packets/2}, and the link may be without a connection for `ResumeMs' milliseconds. The process that calls {@link flush/1} then gets these messages, too:
+%% @doc Makes the link one that outlives its connections ({@link beamway_resume}). It keeps at most `Limit' bytes that the peer has not acknowledged,
+%% and ends if it has no connection for `ResumeMs' milliseconds. Comes after {@link packets/2}. The process that calls {@link flush/1} also gets these messages:
 %% <dl>
 %% <dt>`{lost, Reason}'</dt><dd>the link has no connection any more</dd>
 %% <dt>`silent', `flows'</dt><dd>nothing comes back from the peer's host, although something should; and it does again</dd>
@@ -261,8 +261,8 @@ offer(Port) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc The link goes on over the connection that another port has made, and of which `Read' was read before. The peer has read so many bytes
-%% since the link was made.
+%% @doc Continues the link over a connection that another port has made. `Read' was read from it before. `Position' is the number of bytes that the peer
+%% has read since the link was made.
 -spec attach(port(), Offer :: pos_integer(), Position :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
 attach(Port, Offer, Position, Read) ->
     done(command(Port, ?ATTACH, <<Offer:64, Position:64, Read/binary>>)).

@@ -1,20 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Goes on with a link over another connection when the one it has is lost, or when nothing comes back over it.
+%% @doc Moves a link to another connection when it has lost its own, or when nothing comes back over it.
 %%
-%% Three kinds of processes have a part in it:
+%% Three kinds of processes take part:
 %% <dl>
-%% <dt>The link's {@link beamway_flusher}, beside a ring its {@link beamway_watchdog}</dt><dd>It alone takes a connection from the link and gives it
-%% another one ({@link handle/2}), so there is one order of these steps. It lives as long as the link. Below it is called the keeper.</dd>
+%% <dt>The link's {@link beamway_flusher}, beside a ring its {@link beamway_watchdog}</dt><dd>The keeper. Only this
+%% process takes a connection from the link or gives it another one ({@link handle/2}), so these steps have one order. It lives as long as the link.</dd>
 %% <dt>The dialer</dt><dd>Lives while the link has no connection, or only a silent one. It starts attempts until one succeeds, and decides when the
 %% peer counts as dead.</dd>
-%% <dt>An attempt</dt><dd>One connection to the peer. Attempts overlap as long as they only ask ({@link beamway_session}): a
-%% lost packet delays only its own attempt. Then one at a time says how far this side has read. Until then nothing has
-%% happened to a connection that is still there.</dd>
+%% <dt>An attempt</dt><dd>One connection to the peer. Attempts overlap while they only ask ({@link beamway_session}), so a lost packet
+%% delays only its own attempt. Then one of them says how far this side has read, and only then is a connection given up that still exists.</dd>
 %% </dl>
 %% The answering side is a connection process of net_kernel that finds `resume' in place of a handshake ({@link answer/2}).
 %%
-%% Both nodes dial: each may be the only one that notices, or the only one that reaches the other. The number of
-%% a connection decides: a lower one than the last is refused.
+%% Both nodes dial, because only one of them may notice the loss or be able to reach the other. The connection with the higher
+%% number wins.
 -module(beamway_resume).
 
 -include_lib("kernel/include/logger.hrl").
@@ -28,7 +27,7 @@
 -define(QUICK_MS, 2000).
 -define(LATER_PAUSE_MS, 200).
 -define(START_MS, 4).
-%% So long nobody else dials while a connection is being made.
+%% While a connection is being made the dialer waits so long before it dials again.
 -define(MADE_MS, 300).
 -define(CONNECT_MS, 2000).
 -define(ANSWER_MS, 1500).
@@ -52,21 +51,25 @@
 
 %% ---- the keeper ----
 
-%% @doc The calling connection process has a link that may go on over other connections.
+%% @doc Registers the link of the calling connection process as one that can outlive its connection.
 -spec begin_session(pid(), info()) -> ok.
 begin_session(Keeper, #{id := Id, connection := Connection} = Info) ->
     beamway_links:begin_session(Id, Connection, (maps:with([kind, ring_bytes, key], Info))#{keeper => Keeper}),
     Keeper ! {session, Info},
     ok.
 
-%% @doc The messages that concern the connection, for the keeper, which has what it must know in its dictionary. `gave_up': the link ends.
--spec handle(term(), link()) -> ok | gave_up | not_mine.
+%% @doc The messages that concern the connection, for the keeper, which has what it must know in its dictionary. `detached': the connection has been given
+%% up. `gave_up': the link ends.
+-spec handle(term(), link()) -> ok | detached | gave_up | not_mine.
 handle({session, Info}, _Port) -> save(#{info => Info, state => up, number => 0, dialer => none, cause => none});
 handle({end_with, Socket}, _Port) -> watch(Socket);
 handle({lost, Reason}, Port) -> lost(Reason, Port, get(session));
 handle(silent, Port) -> silent(Port, get(session));
 handle(flows, _Port) -> flows(get(session));
-handle({detach, From, Number}, Port) -> reply(From, detach(Number, Port, get(session)));
+handle({detach, From, Number}, Port) ->
+    Detached = detach(Number, Port, get(session)),
+    ok = reply(From, Detached),
+    case Detached of {ok, _} -> detached; {error, _} -> ok end;
 handle({attach, From, Number, Attach}, Port) -> reply(From, attach(Number, Attach, Port, get(session)));
 handle({number, From}, _Port) -> reply(From, number(get(session)));
 handle(without_dialer, _Port) -> without_dialer(get(session));
@@ -171,11 +174,7 @@ forget_socket(undefined) ->
 forget_socket({Socket, Monitor}) ->
     _ = erase(socket),
     demonitor(Monitor, [flush]),
-    try erlang:port_close(Socket) of
-        true -> ok
-    catch
-        error:badarg -> ok
-    end.
+    beamway_port:close(Socket).
 
 %% The caller has made this process the socket's owner.
 attach(Number, {Socket, Offer, Position, Read}, Port, #{number := Number, state := {down, SinceMs}, cause := Cause, info := Info} = Session) ->
@@ -188,7 +187,7 @@ attach(Number, {Socket, Offer, Position, Read}, Port, #{number := Number, state 
             exit(connection_closed)
     end;
 attach(_Number, {Socket, _Offer, _Position, _Read}, _Port, _Session) ->
-    _ = catch erlang:port_close(Socket),
+    ok = beamway_port:close(Socket),
     {error, superseded}.
 
 tell(#{node := Node, connection := Connection}, Cause, Ms, Socket) ->
@@ -406,8 +405,8 @@ epmd_port() ->
 
 %% Another module than OTP's. That it does not know the node proves nothing.
 ask(Module, Family, Name, Host) ->
-    case beamway_dist_setup:address_of(Module, Family, Name, Host) of
-        {ok, Ip, Port} -> {listed, {Ip, Port}};
+    case beamway_dist_setup:peer_of(Module, Family, Name, Host) of
+        {Ip, Port, _Version} -> {listed, {Ip, Port}};
         error -> unknown
     end.
 

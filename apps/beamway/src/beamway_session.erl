@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What two nodes say to each other to go on with a link over another connection, as bytes, and when a peer counts as dead.
+%% @doc The packets with which two nodes move a link to another connection, and the rule for when a peer counts as dead.
 %%
 %% Four packets, in place of the handshake of the distribution: `resume' names the link, `challenge' shows that the other
 %% side knows it, `proof' says how far the calling side has read, `accept' how far the other one has. Both know a key of
@@ -31,10 +31,9 @@
 
 -type key() :: <<_:256>>.
 -type random() :: <<_:128>>.
--type talk() :: #{key := key(), id := random(), node := node(), caller := random(), callee => random(), number => non_neg_integer(), position => non_neg_integer(),
-                  own => non_neg_integer()}.
+-type talk() :: #{key := key(), id := random(), node := node(), caller := random(), callee => random(), number => non_neg_integer(), position => non_neg_integer()}.
 %% What was said about one connection: the answering node, the random numbers of the calling and of the answering side, the number of the
-%% connection, how far the calling side (`position') and the answering one (`own') has read.
+%% connection, how far the calling side has read.
 
 -type packet() :: {resume, Id :: random(), Caller :: random(), Node :: binary(), Mac :: binary()}
                 | {challenge, Callee :: random(), Number :: non_neg_integer(), Mac :: binary()}

@@ -26,7 +26,7 @@
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | queue_bytes := non_neg_integer()}.
 %% Of the socket. `frames_out' grows by one with a tick.
 
--type wish() :: none | #{resume_ms := pos_integer(), setup_ms := pos_integer()}.
+-type wish() :: none | {resume, SetupMs :: pos_integer()}.
 %% Whether both sides want the link to outlive its connection, and how long they may take to find out whether it can.
 
 %% Calls a peer; `Host' is what stands after the @ of its name.
@@ -92,7 +92,8 @@ getopts(Stream, Options) -> (module(Stream)):getopts(Stream, Options).
 
 %% ---- a stream that carries the data, in this order ----
 
-%% @doc The stream shall carry the data: gives the controller for the VM, and what was tried in vain. `resumes': the link outlives its connection.
+%% @doc Lets the stream carry the data. Returns the controller for the VM, and why a better one failed. `resumes': the drivers of both nodes carry
+%% the data, so the link can outlive its connection.
 -spec carry(stream(), connecting | accepting, wish()) ->
           {ok, controller()} | {resumes, controller()} | {ok, controller(), WhyNotBetter :: binary()} | {error, Reason :: term()}.
 carry(Stream, Role, Wish) -> (module(Stream)):carry(Stream, Role, Wish).

@@ -97,7 +97,7 @@ carry(Socket, Role, Wish) ->
         true ->
             case adopt(Socket) of
                 {ok, Port, _Device} ->
-                    resuming(both_resume(resumes, Socket, Wish), Wish, hand_over(Socket, Port, Role));
+                    resuming(both_resume(resumes, Socket, Wish), hand_over(Socket, Port, Role));
                 {error, Reason} ->
                     _ = both_resume({nack, Reason}, Socket, Wish),
                     ok = beamway_links:release(),
@@ -110,10 +110,10 @@ carry(Socket, Role, Wish) ->
             explained(carry_itself(Socket, Role), Reason)
     end.
 
-%% One side may find that its driver cannot carry the data after all. Then neither may speak as if the link outlived its connection.
+%% One side may find that its driver cannot carry the data after all. Then the other must not send the words of a session to OTP's own port.
 both_resume(_Ours, _Socket, none) ->
     false;
-both_resume(Ours, Socket, #{setup_ms := SetupMs}) ->
+both_resume(Ours, Socket, {resume, SetupMs}) ->
     try
         ok = beamway_agreement:send(Socket, Ours),
         {Ours, beamway_agreement:recv(Socket, erlang:monotonic_time(millisecond) + SetupMs)} =:= {resumes, resumes}
@@ -121,11 +121,8 @@ both_resume(Ours, Socket, #{setup_ms := SetupMs}) ->
         throw:{no_agreement, Reason} -> beamway_agreement:give_up_connection(Reason)
     end.
 
-resuming(true, #{resume_ms := ResumeMs}, {ok, Port}) ->
-    ok = beamway_port:session(Port, maps:get(resume_bytes, beamway_links:config()), ResumeMs),
-    {resumes, Port};
-resuming(_Resumes, _Wish, Carried) ->
-    Carried.
+resuming(true, {ok, Port}) -> {resumes, Port};
+resuming(_Resumes, Carried) -> Carried.
 
 explained({ok, Socket}, Reason) -> {ok, Socket, <<"OTP's own port: ", Reason/binary>>};
 explained({error, Failed}, _Reason) -> {error, Failed}.

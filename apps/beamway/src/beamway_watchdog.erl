@@ -128,23 +128,16 @@ handle(look, Stream, Port) ->
     wait(Stream, Port);
 handle({'DOWN', _, port, _, _}, Stream, Port) ->
     wait(Stream, Port);
-handle({detach, _, _} = Detach, Stream, Port) ->
-    ok = close(Stream),
-    _ = beamway_resume:handle(Detach, {ring, Port}),
-    wait(none, Port);
 handle(Message, Stream, Port) ->
     case beamway_resume:handle(Message, {ring, Port}) of
         gave_up -> peer_gone(Port);
+        detached -> ok = close(Stream), wait(none, Port);
         _ -> wait(Stream, Port)
     end.
 
 %% The end of TLS may wait for the peer.
 close(Socket) when is_port(Socket) ->
-    try erlang:port_close(Socket) of
-        true -> ok
-    catch
-        error:badarg -> ok
-    end;
+    beamway_port:close(Socket);
 close({beamway_stream_tls, Tls}) ->
     _ = spawn(ssl, close, [Tls]),
     ok;
@@ -196,6 +189,25 @@ a_socket_has_them_test() ->
     ok = inet:setopts(Listen, socket_options()),
     ?assertEqual({ok, [{keepalive, true}, {raw, 6, 4, <<15:32/native>>}, {raw, 6, 5, <<15:32/native>>}]},
                  inet:getopts(Listen, [keepalive, {raw, 6, 4, 4}, {raw, 6, 5, 4}])),
+    ok = gen_tcp:close(Listen).
+
+%% Another attempt was faster: the connection of now is not touched.
+a_late_attempt_leaves_the_stream_alone_test() ->
+    {ok, Listen} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}, {active, false}]),
+    {ok, Number} = inet:port(Listen),
+    {ok, Stream} = gen_tcp:connect({127, 0, 0, 1}, Number, [{active, false}, {packet, 4}]),
+    {ok, Peer} = gen_tcp:accept(Listen),
+    Port = open_port({spawn, "cat"}, []),
+    ok = start(Stream, Port),
+    Watchdog = of_this(),
+    Watchdog ! {session, #{}},
+    Watchdog ! {detach, {self(), late}, 0},
+    ?assertEqual({error, superseded}, receive {late, Reply} -> Reply after 5000 -> nothing end),
+    ?assertEqual({error, timeout}, gen_tcp:recv(Peer, 0, 100)),
+    unlink(Watchdog),
+    exit(Watchdog, kill),
+    ?assertEqual({error, closed}, gen_tcp:recv(Peer, 0, 5000)),
+    true = port_close(Port),
     ok = gen_tcp:close(Listen).
 
 -endif.
