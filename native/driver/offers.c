@@ -31,19 +31,17 @@ uint64_t bw_offer(bw_link_t *link)
 
 bw_link_t *bw_offer_take(uint64_t number)
 {
-    bw_link_t *link = NULL;
-    offer_t *taken = NULL;
+    offer_t **at = &offers, *taken;
+    bw_link_t *link;
 
     (void)pthread_mutex_lock(&lock);
-    for (offer_t **at = &offers; *at && !taken; at = &(*at)->next)
-        if ((*at)->number == number) {
-            taken = *at;
-            *at = taken->next;
-            break;
-        }
-    (void)pthread_mutex_unlock(&lock);
+    while (*at && (*at)->number != number)
+        at = &(*at)->next;
+    taken = *at;
     if (taken)
-        link = taken->link;
+        *at = taken->next;
+    (void)pthread_mutex_unlock(&lock);
+    link = taken ? taken->link : NULL;
     free(taken);
     return link;
 }

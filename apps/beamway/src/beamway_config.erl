@@ -55,7 +55,7 @@ options() ->
      {rdma_ports, {0, 0}, "a range of ports, {Low, High} (BEAMWAY_RDMA_PORTS=20000-20099)", "Ports of RDMA's connection manager. {0, 0}: any port.", fun ports/1},
      {rdma_plaintext, false, "true or false", "Allows RDMA also between nodes that speak TLS, although RDMA is not encrypted.", fun boolean/1},
      {resume_ms, 15000, "milliseconds from 0 to 86400000",
-      "How long a link over TCP waits for another connection when it has lost its own. Two nodes use the smaller of their values. 0: a lost connection ends the link, as with stock OTP.",
+      "How long a link waits for another connection when it has lost its own. Two nodes use the smaller of their values. 0: a lost connection ends the link, as with stock OTP.",
       fun resume_ms/1},
      {resume_refused_ms, 2000, "milliseconds from 0 to 86400000",
       "The same where the peer's port and its epmd refuse connections, so that the peer is probably dead.", fun resume_ms/1},

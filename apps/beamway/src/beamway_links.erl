@@ -43,6 +43,7 @@
 %% {without_driver, beamway_config:config()}: the options of a node that has had no driver when it was to be loaded;
 %% of beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {{library, Kind}, boolean()};
 %% {{usable, StreamKind}, [beamway_kind:ring()], At}: what was found usable then, in erlang:monotonic_time(millisecond);
+%% {{listens, StreamKind}, Port}; {{session, Id}, Connection, session()}: of links that can outlive their connection; {resumes_refused, Count};
 %% ring memory of a connection process: {{reserved, PidOrPort}, beamway_budget:reservation()};
 %% and those of beamway_classes.
 
@@ -163,7 +164,7 @@ listens(StreamKind, Port) ->
     true = ets:insert(?TABLE, {{listens, StreamKind}, Port}),
     ok.
 
-%% @doc The link of a connection process may go on over other connections. What is known of it ends with the process.
+%% @doc Keeps what this node must know to continue the link of a connection process over another connection. The row ends with the process.
 -spec begin_session(Id :: <<_:128>>, Connection :: pid(), session()) -> ok.
 begin_session(Id, Connection, Known) ->
     ets:insert(?TABLE, {{session, Id}, Connection, Known}),
@@ -197,13 +198,13 @@ stream() ->
         error:badarg -> error % the carrier does not run any more
     end.
 
-%% @doc Somebody has asked to go on with a link, and could not prove that it may.
+%% @doc Counts an attempt to continue a link that did not prove its right to.
 -spec resume_refused() -> ok.
 resume_refused() ->
     _ = ets:update_counter(?TABLE, resumes_refused, 1, {resumes_refused, 0}),
     ok.
 
-%% @doc How often that has happened on this node, if it runs the carrier.
+%% @doc The number of such attempts; an error if this node does not run the carrier.
 -spec resumes_refused() -> {ok, non_neg_integer()} | error.
 resumes_refused() ->
     try ets:lookup(?TABLE, resumes_refused) of
