@@ -47,7 +47,7 @@ list(Root, PollUs) ->
      Beamway#{name := teleport, title := "teleport over Beamway", args := Carrier ++ ["-pa", filename:join([Root, "apps", "teleport", "ebin"])]},
      direct(Beamway, direct, "teleport's calls over Beamway", Root),
      direct(variant(Beamway, beamway_tcp, "", [{"BEAMWAY_LINKS", "tcp"}], tcp), direct_tcp, "teleport's calls over Beamway on TCP", Root),
-     direct(Stock, direct_stock, "teleport's calls over stock TCP", Root),
+     direct(Stock, direct_stock, "teleport beside stock TCP", Root),
      and_ebin(direct(Beamway, gen_rpc, "gen_rpc's calls", Root), gen_rpc, Root)].
 
 direct(#{args := Args} = Contender, Name, Title, Root) ->

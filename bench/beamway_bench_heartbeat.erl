@@ -3,7 +3,8 @@
 %%
 %% First, once for all contenders, what four streams of 10 MB messages each way bring over stock distribution at most; then four
 %% streams each way at 60 % of that, and beside them a call about each millisecond. Over Beamway's
-%% carrier the caller has the class `control'; the streams are plain `!'.
+%% carrier the caller has the class `control'; the streams are plain `!'. With stock distribution the contender `direct_stock' calls
+%% over teleport's own connections.
 -module(beamway_bench_heartbeat).
 -behaviour(beamway_bench).
 
@@ -32,13 +33,13 @@ prepare(Given, Speed) ->
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(Settings) ->
-    [#{nodes => 2, contenders => [tcp, tcp_tuned, beamway, beamway_tcp], directions => [forward], measure => fun(Cluster) -> measure(Cluster, Settings) end}].
+    [#{nodes => 2, contenders => [tcp, tcp_tuned, beamway, beamway_tcp, direct_stock], directions => [forward], measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
 measure(#{members := [One, _]} = Cluster, #{ms := Ms} = Settings) ->
     [_, Second] = Names = beamway_bench_nodes:names(Cluster),
     _ = [beamway_bench_nodes:all(Cluster, beamway_bench_messages, Start, []) || Start <- [start_server, start_sink]],
     Way = beamway_bench_messages:open(Cluster, Names),
-    _ = both(Cluster, start_streams, [Way], [?BYTES, rate(Settings)]),
+    _ = both(Cluster, start_streams, [stock], [?BYTES, rate(Settings)]),
     Beats = beamway_bench_nodes:call(One, beamway_bench_messages, heartbeat, [Way, Second, 1, Ms], Ms + 60000),
     Real = beamway_bench_nodes:all(Cluster, beamway_bench_messages, stop, []),
     Us = [Beat / 1000 || Beat <- Beats],
@@ -70,7 +71,8 @@ both(#{members := Members} = Cluster, Function, Before, After) ->
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{}) ->
     [metric(iolist_to_binary([Name, "_", What]), <<"us">>, lower, iolist_to_binary([?KEY, ", ", What]), Contender, Baselines)
-     || {Name, Contender, Baselines} <- [{"heartbeat", beamway, [tcp, tcp_tuned]}, {"heartbeat_tcp", beamway_tcp, [tcp, tcp_tuned]}], What <- ["p50", "p99", "max"]]
+     || {Name, Contender, Baselines} <- [{"heartbeat", beamway, [tcp, tcp_tuned]}, {"heartbeat_tcp", beamway_tcp, [tcp, tcp_tuned]},
+                                        {"heartbeat_stock", direct_stock, [tcp, tcp_tuned]}], What <- ["p50", "p99", "max"]]
         ++ [metric(<<"heartbeat_streams">>, <<"MB/s">>, higher, <<"streams beside the call">>, beamway, [tcp])].
 
 metric(Name, Unit, Better, Key, Contender, Baselines) ->
@@ -83,5 +85,5 @@ prepare_test_() ->
     [?_assertMatch({ok, #{share := 0.6}}, prepare([{share, 60}], quick)), ?_assertMatch({error, _}, prepare([{share, 0}], full))].
 
 metrics_test() ->
-    ?assert(lists:member(<<"heartbeat_p99">>, [Name || #{name := Name} <- metrics(#{})])).
+    ?assertEqual([], [<<"heartbeat_p99">>, <<"heartbeat_stock_p99">>] -- [Name || #{name := Name} <- metrics(#{})]).
 -endif.

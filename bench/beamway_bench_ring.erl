@@ -4,7 +4,7 @@
 %%
 %% Each worker's time is printed in microseconds and their mean in seconds, as that one did. What is compared is how many MB all
 %% workers together brought round in a second, by the slowest of them. The contender `teleport' also brings round handles of shared
-%% binaries (`teleport:share/1').
+%% binaries (`teleport:share/1'), and `direct_stock' uses teleport's own connections beside stock distribution.
 -module(beamway_bench_ring).
 -behaviour(beamway_bench).
 
@@ -40,7 +40,7 @@ fitting(#{workers := Workers, nodes := Nodes} = Settings) ->
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(#{nodes := Nodes} = Settings) ->
-    [#{nodes => Nodes, contenders => [tcp, unix, beamway, beamway_tcp, teleport], directions => [forward],
+    [#{nodes => Nodes, contenders => [tcp, unix, beamway, beamway_tcp, teleport, direct_stock], directions => [forward],
        measure => fun(Cluster) -> measure(Cluster, Settings) end}].
 
 measure(#{contender := #{name := Name}, members := Members} = Cluster, #{workers := Workers, rounds := Rounds}) ->
@@ -69,7 +69,8 @@ key(Workers, Kind) -> iolist_to_binary([io_lib:format("10 MB round the ring, ~b 
 -spec metrics(map()) -> [beamway_bench_report:metric()].
 metrics(#{workers := Workers}) ->
     lists:append([[metric("ring_w", Count, beamway, [tcp, unix]), metric("ring_tcp_w", Count, beamway_tcp, [tcp]),
-                   (metric("ring_blocks_w", Count, teleport, [tcp, beamway]))#{key := key(Count, block)}] || Count <- Workers]).
+                   (metric("ring_blocks_w", Count, teleport, [tcp, beamway]))#{key := key(Count, block)},
+                   metric("ring_stock_w", Count, direct_stock, [tcp])] || Count <- Workers]).
 
 metric(Name, Count, Contender, Baselines) ->
     #{name => iolist_to_binary([Name, integer_to_list(Count)]), unit => <<"MB/s">>, better => higher, key => key(Count, plain),
@@ -89,5 +90,5 @@ prepare_test_() ->
 
 metrics_test() ->
     Names = [Name || #{name := Name} <- metrics(#{workers => [1, 6, 8]})],
-    ?assertEqual([], [<<"ring_w6">>, <<"ring_w8">>, <<"ring_tcp_w6">>, <<"ring_blocks_w6">>] -- Names).
+    ?assertEqual([], [<<"ring_w6">>, <<"ring_w8">>, <<"ring_tcp_w6">>, <<"ring_blocks_w6">>, <<"ring_stock_w6">>] -- Names).
 -endif.
