@@ -22,7 +22,7 @@
 #include "rounds.h"
 #include "senders.h"
 
-#define ABI_VERSION 12 /* of the commands below: beamway_port.erl has the same number */
+#define ABI_VERSION 13 /* of the commands below: beamway_port.erl has the same number */
 #define FLUSH_MS 1     /* how long what was sent waits at most for the flusher */
 #define CHECK_MS 1000  /* how often idle memory is looked for, and the patience of a last flush */
 #define SESSION_MS 200 /* how late a peer hears, at most, how far this side has read */
@@ -53,7 +53,7 @@ enum {
                        use the link, unless this one ends before */
 };
 
-#define STATS_COUNT 16
+#define STATS_COUNT 22
 
 typedef struct {
     bw_pump_t pump;
@@ -472,6 +472,9 @@ static void command_stats(bw_port_t *self, reply_t *reply)
         self->pump.wakeups,   pump_queued(&self->pump),
         self->pump.busy,      self->pump.scheduler.counts.held,
         self->losses,         self->pump.session.out - self->pump.session.from,
+        stats.rtt_us,         stats.window_bytes,
+        stats.retransmits,    stats.unanswered,
+        stats.ack_ms,         stats.kernel_bytes,
     };
     for (int i = 0; i < STATS_COUNT; i++)
         reply_number(reply, numbers[i], 8);

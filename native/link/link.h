@@ -82,6 +82,12 @@ typedef struct {
     uint64_t ring_bytes;                  /* of one direction */
     uint64_t fill_in, fill_out;           /* bytes in the rings now */
     uint64_t unreleased; /* committed bytes that the peer is not known to have taken */
+    /* Of a TCP connection, as its kernel has them; otherwise 0. */
+    uint64_t rtt_us, window_bytes; /* round trip, congestion window */
+    uint64_t retransmits;          /* segments that were sent again */
+    uint64_t unanswered;           /* how often the same was sent again without an answer */
+    uint64_t ack_ms;               /* since the peer's kernel last acknowledged anything */
+    uint64_t kernel_bytes;         /* not acknowledged yet */
 } bw_link_stats_t;
 
 /* What a closed link leaves behind. */

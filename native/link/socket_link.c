@@ -398,15 +398,23 @@ bool bw_socket_link_has_hung_up(const bw_link_t *link)
     return const_of(link)->socket.has_ended && const_of(link)->socket.read_error == 0;
 }
 
-/* Neither what was sent is acknowledged nor, where the peer has no room, what asks for it: each has
- * been sent again twice, so this takes at least 0.6 s. */
-bool bw_socket_link_is_silent(const bw_link_t *link)
+/* All 0 of a socket that is no TCP. */
+static struct tcp_info info_of(const bw_socket_link_t *base)
 {
     struct tcp_info info = {0};
     socklen_t len = sizeof info;
 
-    return getsockopt(const_of(link)->socket.fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 &&
-           (info.tcpi_retransmits >= SILENT_ROUNDS || info.tcpi_probes >= SILENT_ROUNDS);
+    (void)getsockopt(base->socket.fd, IPPROTO_TCP, TCP_INFO, &info, &len);
+    return info;
+}
+
+/* Neither what was sent is acknowledged nor, where the peer has no room, what asks for it: each has
+ * been sent again twice, so this takes at least 0.6 s. */
+bool bw_socket_link_is_silent(const bw_link_t *link)
+{
+    struct tcp_info info = info_of(const_of(link));
+
+    return info.tcpi_retransmits >= SILENT_ROUNDS || info.tcpi_probes >= SILENT_ROUNDS;
 }
 
 void bw_socket_link_note_events(bw_link_t *link)
@@ -460,6 +468,7 @@ bool bw_socket_link_trim(bw_link_t *link)
 void bw_socket_link_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
 {
     const bw_socket_link_t *base = const_of(link);
+    struct tcp_info info = info_of(base);
     int in_kernel = 0;
 
     (void)ioctl(base->socket.fd, SIOCOUTQ, &in_kernel);
@@ -474,6 +483,12 @@ void bw_socket_link_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
         .fill_out = bw_buffer_fill(&base->out),
         .unreleased =
             bw_buffer_fill(&base->out) + base->lost + (uint64_t)(in_kernel > 0 ? in_kernel : 0),
+        .rtt_us = info.tcpi_rtt,
+        .window_bytes = (uint64_t)info.tcpi_snd_cwnd * info.tcpi_snd_mss,
+        .retransmits = info.tcpi_total_retrans,
+        .unanswered = info.tcpi_retransmits + info.tcpi_probes,
+        .ack_ms = info.tcpi_last_ack_recv,
+        .kernel_bytes = (uint64_t)(in_kernel > 0 ? in_kernel : 0),
     };
 }
 

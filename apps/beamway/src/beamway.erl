@@ -10,8 +10,8 @@
 %% Every call answers at once and asks no peer.
 -module(beamway).
 
--export([links/0, info/0, info/1, metrics/0, carries/1, class/1, version/0, reload_driver/0]).
--export_type([link_info/0, class/0]).
+-export([links/0, info/0, info/1, why/1, metrics/0, carries/1, class/1, version/0, reload_driver/0]).
+-export_type([link_info/0, explained/0, class/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -26,6 +26,14 @@
                        last_resume => #{cause := atom(), ms := non_neg_integer()}}.
 %% `reason' says why it is this kind; `since' is system time in seconds. `resumes': how often the link went on over another
 %% connection; the last time because of `cause', after `ms' milliseconds without one.
+
+-type explained() :: #{node := node(), link := beamway_kind:label(), address := binary(), since := integer(),
+                       cause := beamway_verdict:cause(), short := binary(),
+                       facts := [#{ago_ms := non_neg_integer(), text := binary()}],
+                       seconds := [#{steps | atom() => non_neg_integer()}], tens := [#{steps | atom() => non_neg_integer()}],
+                       ended => #{ago_ms := non_neg_integer(), reason := binary()}}.
+%% `cause' is `up' as long as there is no `ended'. `short' says it in a sentence. `facts': the oldest first, each with how long before
+%% the end, or before now, it was. `seconds' and `tens': what the link did in each second and in each ten seconds, the newest first; `steps' of them were equal.
 
 -type class() :: beamway_classes:class().
 %% Whose messages go first where several processes send more than a link takes: control, then normal, then bulk.
@@ -51,6 +59,25 @@ info(Node) ->
 -spec info() -> [#{atom() => term()}].
 info() ->
     [maps:merge(public(Link), beamway_metrics:of_link(Link)) || Link <- lists:sort(beamway_links:all())].
+
+%% @doc Why the links to a node ended, and what each did before: the link that is up, if any, then those that have ended in the last hour, the last one
+%% first. `{error, unknown}': there was none.
+-spec why(node()) -> {ok, [explained(), ...]} | {error, unknown}.
+why(Node) when is_atom(Node) ->
+    case beamway_recorder:records(Node) of
+        [] -> {error, unknown};
+        Records -> {ok, [explained(Record) || Record <- Records]}
+    end;
+why(Other) ->
+    error({badarg, {node, Other, "expected the name of a node, an atom"}}).
+
+explained(Record) ->
+    #{cause := Cause, short := Short, facts := Facts} = case Record of #{verdict := Known} -> Known; #{} -> beamway_verdict:verdict(Record) end,
+    Steps = fun(Key) -> [Step#{steps => Count} || {Count, Step} <- map_get(Key, Record)] end,
+    Ended = maps:map(fun(_, #{reason := Reason} = How) -> How#{reason := iolist_to_binary(io_lib:format("~0tp", [Reason]))} end, maps:with([ended], Record)),
+    maps:merge(maps:merge(maps:with([node, link, address, since], Record), Ended),
+               #{cause => Cause, short => Short, facts => [#{ago_ms => AgoMs, text => Text} || {AgoMs, Text} <- Facts],
+                 seconds => Steps(seconds), tens => Steps(tens)}).
 
 %% @doc The counters of all links as Prometheus text.
 -spec metrics() -> iolist().
@@ -103,6 +130,8 @@ without_the_carrier_test_() ->
     [?_assertEqual([], links()),
      ?_assertEqual({error, not_connected}, info(nobody@nowhere)),
      ?_assertEqual([], info()),
+     ?_assertEqual({error, unknown}, why(nobody@nowhere)),
+     ?_assertError({badarg, {node, "a@b", _}}, why("a@b")),
      ?_assertEqual(normal, class(control)),
      ?_assertEqual(normal, class(bulk)),
      ?_assertError({badarg, {class, "bulk", "expected control, normal or bulk"}}, class("bulk")),

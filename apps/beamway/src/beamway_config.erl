@@ -26,6 +26,7 @@
                     resume_ms := non_neg_integer(),
                     resume_refused_ms := non_neg_integer(),
                     resume_bytes := pos_integer(),
+                    record_s := 0..600,
                     classes := [beamway_classes:named()]}.
 %% {@link table/0} says what each is.
 
@@ -62,6 +63,8 @@ options() ->
      {resume_bytes, 67108864, "a number of bytes from 1048576",
       "What a link keeps, at most, of what it has sent, until the peer has acknowledged it. It limits the rate on long paths: 64 MB are enough for 10 Gbit/s at 50 ms.",
       fun resume_bytes/1},
+     {record_s, 600, "seconds from 0 to 600",
+      "How many seconds the record of each link goes back, in steps of a second; in steps of ten seconds it goes back six times as far. 0: only events are recorded.", fun record_s/1},
      {classes, [],
       "a list of {Name, Class} and {{Module, Function, Arity}, Class}"
       " (BEAMWAY_CLASSES=aten_emitter=control,my_backup:init/1=bulk)",
@@ -180,6 +183,12 @@ resume_ms(Value) ->
 resume_bytes(Value) ->
     case natural(Value) of
         {ok, N} when N >= 1048576 -> {ok, N};
+        _ -> error
+    end.
+
+record_s(Value) ->
+    case natural(Value) of
+        {ok, N} when N =< 600 -> {ok, N};
         _ -> error
     end.
 

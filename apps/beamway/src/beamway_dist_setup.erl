@@ -459,10 +459,15 @@ handshake_complete(Stream, Node, DHandle) ->
 address(Handshaken, Node, Address) ->
     Stream = current(Handshaken),
     {Kind, Controller, Reason} = get_state(link),
+    {Family, Called} = get_state(target),
     beamway_links:up(#{node => Node, link => Kind, reason => Reason, hidden => lists:member(Node, nodes(hidden)),
-                       address => beamway_stream:peer_text(Stream), since => os:system_time(second),
+                       address => beamway_stream:peer_text(Stream), family => Family, peer_port => peer_port(Called, get_state(peer)), since => os:system_time(second),
                        connection => self(), controller => Controller, stream => Stream}),
     kernel_address(Controller =:= Stream orelse is_pid(Controller), Address).
+
+peer_port({_Ip, Port}, _Peer) -> Port;
+peer_port(undefined, {ok, #{listens := Port}}) -> Port;
+peer_port(undefined, _Peer) -> 0.
 
 %% What net_kernel:nodes_info/0 tells. Monitoring tools look for the socket with that peer and show its
 %% counters as the connection's. Where our driver carries the data these stand still, so no socket has

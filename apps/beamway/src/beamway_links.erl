@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The server behind all links of a node: knows every link, keeps the reservations of ring memory
-%% ({@link beamway_budget}), logs each link that comes and goes.
+%% ({@link beamway_budget}), logs each link that comes.
 %%
 %% net_kernel's supervisor has it started before net_kernel (see {@link beamway_dist:childspecs/0}),
 %% the application for its users. It belongs to neither and ends with the last of them, see {@link beamway_sup}.
@@ -30,13 +30,15 @@
                   reason := binary(),
                   hidden := boolean(),
                   address := binary(),
+                  family := beamway_stream:family(),
+                  peer_port := inet:port_number(),
                   since := integer(),
                   connection := pid(),
                   resumes => pos_integer(),
                   last_resume => #{cause := atom(), ms := non_neg_integer()},
                   controller := beamway_stream:controller(),
                   stream := beamway_stream:stream()}.
-%% `since': system time in seconds. `hidden': the peer is not in `nodes()', as a tool that calls and goes.
+%% `since': system time in seconds. `peer_port': where the peer listens, 0 if that is not known. `hidden': the peer is not in `nodes()', as a tool that calls and goes.
 
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
 %% {extension, beamway_wire:extension()}; {why_inet, Reason}: of a node whose driver does not carry tcp;
@@ -156,6 +158,7 @@ call(Request) ->
 -spec up(link()) -> ok.
 up(#{connection := Pid} = Link) ->
     ets:insert(?TABLE, {{link, Pid}, Link}),
+    ok = beamway_recorder:up(Link),
     gen_server:cast(?MODULE, {up, Link}).
 
 %% @doc This node accepts connections at that port.
@@ -180,7 +183,8 @@ session(Id) ->
 
 %% @doc The link of that connection process has another connection.
 -spec resumed(Connection :: pid(), #{cause := atom(), ms := non_neg_integer(), address := binary(), stream := beamway_stream:stream()}) -> ok.
-resumed(Connection, #{address := Address, stream := Stream} = Resumed) ->
+resumed(Connection, #{cause := Cause, ms := Ms, address := Address, stream := Stream} = Resumed) ->
+    ok = beamway_recorder:note(Connection, {resumed, Cause, Ms}),
     case ets:lookup(?TABLE, {link, Connection}) of
         [{Key, Link}] -> ets:update_element(?TABLE, Key, {2, Link#{address := Address, stream := Stream, resumes => maps:get(resumes, Link, 0) + 1,
                                                                   last_resume => maps:with([cause, ms], Resumed)}});
@@ -347,11 +351,8 @@ watch(Pid, #state{monitors = Monitors} = State) ->
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
-handle_info({'DOWN', _Ref, _Type, Key, Reason}, #state{monitors = Monitors} = State) ->
-    case ets:take(?TABLE, {link, Key}) of
-        [{_, Link}] -> log_down(Link, Reason);
-        [] -> ok
-    end,
+handle_info({'DOWN', _Ref, _Type, Key, _Reason}, #state{monitors = Monitors} = State) ->
+    ets:delete(?TABLE, {link, Key}),
     ets:delete(?TABLE, {reserved, Key}),
     ets:delete(?TABLE, {holder, Key}),
     ets:match_delete(?TABLE, {{session, '_'}, Key, '_'}),
@@ -384,19 +385,6 @@ after_user(State) ->
         '$end_of_table' -> {stop, normal, State};
         _ -> {noreply, State}
     end.
-
-log_down(#{link := Kind} = Link, beamway_link_corrupt) ->
-    log_broken(Link, protocol(beamway_kind:is_ring(Kind)));
-log_down(Link, beamway_signal_corrupt) ->
-    log_broken(Link, "distribution");
-log_down(#{node := Node, link := Kind, hidden := Hidden}, Reason) ->
-    ?LOG(level(Hidden), "beamway: link to ~ts over ~ts is down: ~0tp", [Node, Kind, Reason]).
-
-log_broken(#{node := Node, link := Kind}, Protocol) ->
-    ?LOG_ERROR("beamway: link to ~ts over ~ts is down: the peer broke the ~ts protocol", [Node, Kind, Protocol]).
-
-protocol(_IsRing = true) -> "ring";
-protocol(_IsRing = false) -> "distribution".
 
 %% A tool such as ejabberdctl is a hidden node for a second, at each call.
 level(_Hidden = true) -> debug;

@@ -24,6 +24,10 @@ fields() ->
      {held_senders, gauge, "Senders that wait because their own large messages fill the link"},
      {losses, counter, "Connections that the link has lost and outlived"},
      {kept_bytes, gauge, "Bytes sent that the peer has not acknowledged"},
+     {rtt_us, gauge, "Round trip of the TCP connection, as its kernel estimates it, in microseconds"},
+     {window_bytes, gauge, "Congestion window of the TCP connection"},
+     {retransmits, counter, "Segments that the TCP connection has sent again"},
+     {kernel_bytes, gauge, "Bytes that the kernel holds because the peer's has not acknowledged them"},
      {ring_bytes, gauge, "Size of the ring of one direction"},
      {ring_fill_in, gauge, "Unread bytes in the incoming ring"},
      {ring_fill_out, gauge, "Unread bytes in the outgoing ring"}].
@@ -33,7 +37,7 @@ fields() ->
 of_link(#{link := Kind, stream := Stream, controller := Controller}) ->
     try
         case beamway_kind:is_ring(Kind) orelse beamway_stream:stats(Stream, Controller) of
-            true -> beamway_port:stats(Controller);
+            true -> maps:without(beamway_port:stats_of_tcp(), beamway_port:stats(Controller));
             {ok, Stats} -> Stats;
             {error, _} -> #{}
         end

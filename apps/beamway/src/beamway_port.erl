@@ -6,12 +6,12 @@
 %% peer. A dead port gives `badarg', as with any port.
 -module(beamway_port).
 
--export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1,
+-export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1, stats_of_tcp/0,
          receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, pulse/1, probe/2]).
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 12).
+-define(ABI_VERSION, 13).
 %% A file system or the loading of a library may take so long.
 -define(LATER_MS, 5000).
 
@@ -39,11 +39,14 @@
 
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | doorbells_in | doorbells_out
                    | stalls | ring_bytes | ring_fill_in | ring_fill_out | wakeups | queue_bytes
-                   | busy | held_senders | losses | kept_bytes := non_neg_integer()}.
+                   | busy | held_senders | losses | kept_bytes
+                   | rtt_us | window_bytes | retransmits | unanswered | ack_ms | kernel_bytes := non_neg_integer()}.
 %% Bytes include frame headers and frames include ticks. `doorbells_in' and `doorbells_out' are the
 %% system calls made for this link. `stalls': how often the ring was full. `queue_bytes' wait for room.
 %% `busy' is 1 while the VM has been told to wait. `held_senders' are suspended because of what each of
-%% them has waiting. `losses': connections that the link has lost. `kept_bytes': what was sent and not acknowledged by the peer.
+%% them has waiting. `losses': connections that the link has lost. `kept_bytes': what was sent and not acknowledged by the peer. The last six are of the TCP connection as
+%% its kernel has them, and 0 over rings: round trip, congestion window, segments sent again, how often the same was sent again without an answer,
+%% milliseconds since the peer's kernel last acknowledged anything, bytes that it has not acknowledged.
 
 -type listener() :: #{token := <<_:128>>, address := binary(), device := binary(), text := binary()}.
 %% Where the peer may come to, in the words of the carrier, with the secret that it must know; of which device, or "" for any. `text': why
@@ -318,7 +321,11 @@ stats(Port) ->
 
 stats_names() ->
     [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, stalls, ring_bytes,
-     ring_fill_in, ring_fill_out, wakeups, queue_bytes, busy, held_senders, losses, kept_bytes].
+     ring_fill_in, ring_fill_out, wakeups, queue_bytes, busy, held_senders, losses, kept_bytes | stats_of_tcp()].
+
+%% @doc Those that a ring does not have.
+-spec stats_of_tcp() -> [atom()].
+stats_of_tcp() -> [rtt_us, window_bytes, retransmits, unanswered, ack_ms, kernel_bytes].
 
 %% @doc `ok' if this host can have links of that kind with rings of that size. The driver must be loaded.
 -spec probe(beamway_kind:driven(), RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.

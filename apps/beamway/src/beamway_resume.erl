@@ -96,7 +96,8 @@ lost(Reason, _Port, Session) ->
     forget_socket(get(socket)),
     down(Reason, start_ms(maps:get(info, Session)), Session).
 
-down(Reason, StartMs, #{state := up} = Session) ->
+down(Reason, StartMs, #{state := up, info := #{connection := Connection}} = Session) ->
+    ok = beamway_recorder:note(Connection, {lost, Reason}),
     save(with_dialer(StartMs, Session#{state := {down, now_ms()}, cause := Reason}));
 down(_Reason, StartMs, Session) ->
     save(with_dialer(StartMs, Session)).
@@ -127,10 +128,14 @@ spawned(Function, Args) ->
 without_dialer(#{dialer := none, state := {down, _}} = Session) -> save(with_dialer(0, Session));
 without_dialer(_Session) -> ok.
 
-silent(_Port, #{state := up} = Session) -> save(with_dialer(0, Session#{cause := silent}));
+silent(_Port, #{state := up, info := #{connection := Connection}} = Session) ->
+    ok = beamway_recorder:note(Connection, silent),
+    save(with_dialer(0, Session#{cause := silent}));
 silent(_Port, _Session) -> ok.
 
-flows(#{state := up} = Session) -> save(stop_dialer(Session#{cause := none}));
+flows(#{state := up, info := #{connection := Connection}} = Session) ->
+    ok = beamway_recorder:note(Connection, flows),
+    save(stop_dialer(Session#{cause := none}));
 flows(_Session) -> ok.
 
 stop_dialer(#{dialer := none} = Session) ->
@@ -257,10 +262,10 @@ judged(Dialer) ->
     Now = now_ms(),
     Judged = hurrying(beamway_session:verdict(signs(Dialer, Now)), Now, Dialer),
     {ok, Ends} = grace_ends(Judged),
-    _ = Now >= Ends andalso give_up(Judged, "the peer has not come back"),
+    _ = Now >= Ends andalso give_up(Judged, absent),
     Judged.
 
-hurrying(dead, _Now, Dialer) -> give_up(Dialer, "its node has ended");
+hurrying(dead, _Now, Dialer) -> give_up(Dialer, ended);
 hurrying(hurry, Now, #{hurry_since := none} = Dialer) -> Dialer#{hurry_since := Now};
 hurrying(hurry, _Now, Dialer) -> Dialer;
 hurrying(wait, _Now, Dialer) -> Dialer#{hurry_since := none}.
@@ -269,10 +274,9 @@ signs(#{address := Address, refuses := Refuses, epmd := Epmd, others := Others, 
     #{port => case {Address, Refuses} of {undefined, _} -> none; {_, true} -> refuses; {_, false} -> unknown end, epmd => Epmd, others => Others, closed => Cause =:= connection_finished, certain => Certain,
       missing_ms => case Missing of none -> 0; Since -> Now - Since end}.
 
--spec give_up(map(), string()) -> no_return().
-give_up(#{keeper := Keeper, info := #{node := Node}, state := State, cause := Cause}, Why) ->
-    Ms = case State of {down, Since} -> now_ms() - Since; up -> 0 end,
-    ?LOG_INFO("beamway: the link to ~ts has ended ~b ms after its connection was lost (~ts): ~ts", [Node, Ms, Cause, Why]),
+-spec give_up(map(), ended | forgotten | absent) -> no_return().
+give_up(#{keeper := Keeper, info := #{connection := Connection}}, Why) ->
+    ok = beamway_recorder:note(Connection, {gave_up, Why}),
     Keeper ! gave_up,
     receive after infinity -> exit(unreachable) end.
 
@@ -330,7 +334,7 @@ without(Attempt, #{attempts := Attempts, chosen := Chosen} = Dialer) ->
         _ -> Left
     end.
 
-ended(refused, _Address, Dialer) -> give_up(Dialer, "its node does not know the link any more");
+ended(refused, _Address, Dialer) -> give_up(Dialer, forgotten);
 ended({failed, econnrefused}, Address, #{address := Address} = Dialer) -> Dialer#{refuses := true};
 ended({failed, _Reason}, Address, #{address := Address} = Dialer) -> Dialer#{refuses := false};
 ended(_Other, _Address, Dialer) -> Dialer.
@@ -359,63 +363,14 @@ was_at(_Ip, _From) -> false.
 -spec look(pid(), info(), undefined | address()) -> no_return().
 look(Dialer, #{node := Node, family := Family}, Known) ->
     _ = erlang:send_after(?LOOK_MS, Dialer, {stop, self()}),
-    {node, Name, Host} = dist_util:split_node(Node),
-    Found = case {net_kernel:epmd_module(), init:get_argument(erl_epmd_port)} of
-                {erl_epmd, error} -> ask_epmd(Family, Name, Host, Known);
-                {erl_epmd, _} -> unknown; % nodes that agree on a port do not register
-                {Module, _} -> ask(Module, Family, Name, Host)
-            end,
-    exit({looked, Found}).
-
-ask_epmd(Family, Name, Host, Known) ->
-    case address(Family, Host, Known) of
-        {ok, Ip} ->
-            case erl_epmd:names(Ip) of
-                {ok, Names} -> listed(Name, Ip, Names);
-                {error, _} -> why_silent(Ip, Family:connect(Ip, epmd_port(), [{active, false}], ?LOOK_MS))
-            end;
-        error ->
-            unknown
-    end.
-
-listed(Name, Ip, Names) ->
-    case lists:keyfind(Name, 1, Names) of
-        {Name, Port} -> {listed, {Ip, Port}};
-        false -> {not_listed, Ip, Names =/= []}
-    end.
-
-why_silent(Ip, {error, econnrefused}) -> {refuses, Ip};
-why_silent(_Ip, _Other) -> unknown.
-
-address(Family, Host, undefined) -> resolved(Family, Host);
-address(Family, _Host, {Known, _Port}) -> resolved(Family, Known).
-
-resolved(_Family, Ip) when is_tuple(Ip) -> {ok, Ip};
-resolved(Family, Host) ->
-    case Family:getaddr(Host, ?LOOK_MS) of
-        {ok, Ip} -> {ok, Ip};
-        {error, _} -> error
-    end.
-
-epmd_port() ->
-    case init:get_argument(epmd_port) of
-        {ok, [[Port | _] | _]} -> list_to_integer(Port);
-        _ -> 4369
-    end.
-
-%% Another module than OTP's. That it does not know the node proves nothing.
-ask(Module, Family, Name, Host) ->
-    case beamway_dist_setup:peer_of(Module, Family, Name, Host) of
-        {Ip, Port, _Version} -> {listed, {Ip, Port}};
-        error -> unknown
-    end.
+    exit({looked, beamway_epmd:of_node(Node, Family, Known)}).
 
 %% ---- an attempt ----
 
 %% @private Ends with why it has failed; if it succeeds the keeper ends the dialer, and this with it.
 -spec attempt({pid(), pid()}, info(), address()) -> no_return().
 attempt({Dialer, Keeper}, #{family := Family} = Info, {Host, Port}) ->
-    case resolved(Family, Host) of
+    case beamway_epmd:resolved(Family, Host) of
         {ok, Ip} ->
             case Family:connect(Ip, Port, beamway_stream_tcp:connect_options(), ?CONNECT_MS) of
                 {ok, Socket} -> exit(ask_to_resume(Dialer, Keeper, Info, Socket));

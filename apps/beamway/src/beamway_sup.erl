@@ -85,7 +85,8 @@ init(links) ->
     {ok, {#{strategy => one_for_one, intensity => 3, period => 10, auto_shutdown => any_significant},
           [#{id => beamway_links, start => {beamway_links, start_link, []},
              restart => transient, significant => true, shutdown => 2000},
-           #{id => beamway_classes, start => {beamway_classes, start_link, []}, shutdown => 2000}]}};
+           #{id => beamway_classes, start => {beamway_classes, start_link, []}, shutdown => 2000},
+           #{id => beamway_recorder, start => {beamway_recorder, start_link, []}, shutdown => 2000}]}};
 init(application) ->
     {ok, {#{strategy => one_for_one, intensity => 0},
           [#{id => beamway_holder, start => {beamway_holder, start_link, []}, shutdown => 2000}]}}.

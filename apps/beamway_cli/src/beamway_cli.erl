@@ -95,6 +95,7 @@ run(["help"]) -> run(["--help"]);
 run(["help", Command]) -> run([Command, "--help"]);
 run([]) -> complain_with("~ts", [beamway_cli_help:summary()]), ?USAGE;
 run(["links" | Words]) -> parsed("links", Words, fun links/1);
+run(["why" | Words]) -> parsed("why", Words, fun why/1);
 run(["top" | Words]) -> parsed("top", Words, fun top/1);
 run(["node" | Words]) -> parsed("node", Words, fun beamway_cli_node:run/1);
 run(["doctor" | Words]) -> parsed("doctor", Words, fun doctor/1);
@@ -170,6 +171,19 @@ links(Options) ->
             complain("links: ~ts", [Text]),
             ?FAILED
     end.
+
+why(#{peer := _} = Options) ->
+    case beamway_cli_why:ask(Options) of
+        {ok, Links} ->
+            show(Options, fun() -> beamway_cli_why:to_json(Links) end, fun() -> beamway_cli_why:to_text(Links) end),
+            ?DONE;
+        {error, Text} ->
+            complain("why: ~ts", [Text]),
+            ?FAILED
+    end;
+why(_) ->
+    complain("why: which node went down? Expected its name; see: beamway why --help", []),
+    ?USAGE.
 
 %% Output goes piece by piece here, and a reader may go away between two.
 top(Options) ->

@@ -17,6 +17,7 @@ table() ->
      {"soak", "", "load real nodes for a long time and report what grew"},
      {"links", " [NODE]", "show which link a running node uses to each of its peers"},
      {"top", " [NODE]", "show the same live: bytes, frames and stalls per second"},
+     {"why", " PEER [NODE]", "show why a running node's link to a peer ended"},
      {"choose", " QUERY", "show which nodes of a cluster a query chooses, or why not the others"},
      {"topology", "", "measure and draw the network between nodes, convert its description"},
      {"node", "", "start a node with the right flags; in a Slurm job, a node of the job's cluster"},
@@ -50,6 +51,13 @@ text("links") ->
     "exit status: 0 shown, 1 the node could not be asked, 2 usage error\n"
     "examples:    beamway links\n"
     "             beamway links rabbit@web1 --json\n";
+text("why") ->
+    "\nAsks a running node why its last link to PEER ended, and what the link did before. PEER is a node's name, with or without its host.\n"
+    "The node remembers the links that have ended in the last hour. With --json the answer has all of them, with the steps of their records.\n"
+    "\n"
+    "exit status: 0 shown, 1 the node could not be asked or knows of no such link, 2 usage error\n"
+    "examples:    beamway why rabbit@web2\n"
+    "             beamway why rabbit@web2 rabbit@web1 --json\n";
 text("top") ->
     "\nAsks a running node repeatedly, as `links' does, and shows the traffic of its links per second.\n"
     "On a terminal the screen is updated. Letters sort it: n node, l link, i in, o out, b both, f frames,\n"
@@ -135,6 +143,10 @@ text("bench") ->
 -spec options(Command :: string()) -> [getopt:option_spec()].
 options("links") ->
     [json(), cookie_file(), help(),
+     {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
+options("why") ->
+    [json(), cookie_file(), help(),
+     {peer, undefined, undefined, string, "the peer, as name or name@host"},
      {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
 options("top") ->
     [{sort, $s, "sort", {string, "both"}, "node, link, in, out, both, frames, doorbells, stalls, fill or queue"},

@@ -6,7 +6,7 @@
 %% Each failure says which of its usual causes it was: no epmd, no such node, another cookie, no Beamway.
 -module(beamway_cli_links).
 
--export([ask/1, is_long/1, open/1, start/2, why_no_node/1, cookie/1, to_json/1, to_text/1]).
+-export([ask/1, call/4, is_long/1, open/1, start/2, why_no_node/1, cookie/1, to_json/1, to_text/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -214,22 +214,24 @@ reach([], _) -> {error, nxdomain}.
 
 links(Node) ->
     [{Link, info(Node, maps:get(node, Link))}
-     || Link <- call(Node, links, []), maps:get(node, Link) =/= node()].
+     || Link <- call(Node, beamway, links, []), maps:get(node, Link) =/= node()].
 
 %% A peer may go away between the two questions.
 info(Node, Peer) ->
-    case call(Node, info, [Peer]) of
+    case call(Node, beamway, info, [Peer]) of
         {ok, Info} -> Info;
         {error, not_connected} -> #{}
     end.
 
-call(Node, Function, Arguments) ->
-    try erpc:call(Node, beamway, Function, Arguments, ?CALL_MS)
+%% @doc Calls a function of Beamway on a node that {@link open/1} has connected to. Throws a text.
+-spec call(node(), module(), atom(), [term()]) -> term().
+call(Node, Module, Function, Arguments) ->
+    try erpc:call(Node, Module, Function, Arguments, ?CALL_MS)
     catch
         error:{exception, undef, _} ->
-            failed("node ~ts has no Beamway: its code path holds no module beamway with ~ts/~b "
+            failed("node ~ts has no Beamway: its code path holds no module ~ts with ~ts/~b "
                    "(see README: erl -pa apps/beamway/ebin -proto_dist beamway)",
-                   [Node, Function, length(Arguments)]);
+                   [Node, Module, Function, length(Arguments)]);
         _:Reason -> no_answer(Node, Reason)
     end.
 

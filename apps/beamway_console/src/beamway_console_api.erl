@@ -5,6 +5,8 @@
 
 -export([handle/2]).
 
+-define(WHY_MS, 5000).
+
 %% @private
 -spec handle(yucan_req:req(), beamway_console_config:config()) -> yucan_handler:response().
 handle(Req, Config) ->
@@ -20,6 +22,7 @@ handle(Req, Config) ->
 
 get(<<"events">>, _, Req, _) -> beamway_console_events:response(Req);
 get(<<"history">>, Pairs, _, _) -> history(Pairs);
+get(<<"why">>, Pairs, _, _) -> why(known_node(<<"node">>, Pairs), known_node(<<"peer">>, Pairs));
 get(<<"jobs">>, _, _, _) -> beamway_console_web:json(beamway_console_jobs:state());
 get(<<"topology">>, Pairs, _, _) -> topology(Pairs);
 get(<<"topology/export/", Name/binary>>, Pairs, _, _) -> export(Name, Pairs);
@@ -55,6 +58,17 @@ history(Pairs) ->
             end;
         {_, Other} -> beamway_console_web:problem(400, ["of is '", Other, "'; expected node, link or http"])
     end.
+
+%% A node that is down, or one of an older Beamway, tells nothing.
+why({ok, Node}, {ok, Peer}) ->
+    Links = try erpc:call(Node, beamway, why, [Peer], ?WHY_MS) of
+                {ok, Told} -> Told;
+                {error, unknown} -> []
+            catch _:_ -> []
+            end,
+    beamway_console_web:json(#{node => Node, peer => Peer, links => [maps:without([seconds, tens], Link) || Link <- Links]});
+why({error, Why}, _) -> beamway_console_web:problem(400, Why);
+why(_, {error, Why}) -> beamway_console_web:problem(400, Why).
 
 series(Node, Key, Fields) -> beamway_console_web:json(#{node => Node, fields => [time | Fields], points => beamway_console_hub:history(Node, Key)}).
 

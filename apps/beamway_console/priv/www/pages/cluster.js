@@ -79,8 +79,9 @@ function linkDetail([a, b]) {
     new Chart("Ring fill and queue", [{ label: "unread", color: "--four", fill: true }, { label: "not yet taken", color: "--two" }, { label: "queue", color: "--three" }], { format: bytes, height: 110 }),
     new Chart("Full rings a second", [{ label: "stalls", color: "--bad" }], { format: count, height: 90 })];
   const facts = h("div");
-  const element = h("div", null, h("h2", null, `${label(a)} ↔ ${label(b)}`), facts, charts.map((chart) => chart.element));
-  let from = null;
+  const record = h("div");
+  const element = h("div", null, h("h2", null, `${label(a)} ↔ ${label(b)}`), facts, charts.map((chart) => chart.element), record);
+  let from = null, wasUp = null;
   // Of the two ends the first that tells: figures of the other are the same the other way round.
   const points = (v) => [[v.bytes_out, v.bytes_in], [v.frames_in + v.frames_out, v.doorbells_in + v.doorbells_out], [v.ring_fill_in, v.ring_fill_out, v.queue_bytes], [v.stalls]];
 
@@ -93,9 +94,18 @@ function linkDetail([a, b]) {
     } catch { /* the stream goes on */ }
   }
 
+  // Both ends are asked when the link comes or goes: the one may know what the other cannot.
+  async function explain() {
+    const told = await Promise.all([[a, b], [b, a]].map(([node, peer]) =>
+      ask(`api/why?node=${encodeURIComponent(node)}&peer=${encodeURIComponent(peer)}`).catch(() => ({ node, links: [] }))));
+    replace(record, told.flatMap(({ node, links }) => recordsOf(node, links, label)));
+  }
+
   function on(kind, data) {
     if (kind !== "link" || data.a !== a || data.b !== b) return;
     const side = data.sides.find(({ up }) => up);
+    if (wasUp !== Boolean(side)) explain();
+    wasUp = Boolean(side);
     replace(facts, facts.childElementCount && !side ? [h("p", { class: "bad" }, "This link is not up.")] : side ? factsOf(data, side, label) : empty("Not linked", "No node tells of such a link."));
     if (!side) return;
     if (from === null) past(side.from, side.to);
@@ -104,6 +114,14 @@ function linkDetail([a, b]) {
     charts.forEach((chart, at) => chart.add(data.t / 1000, at === 0 && side.from !== a ? [...values[0]].reverse() : values[at]));
   }
   return { element, on, topics: [`link:${encodeURIComponent(a)}:${encodeURIComponent(b)}`], selected: { link: [a, b] }, end: () => charts.forEach((chart) => chart.destroy()) };
+}
+
+// What one end knows: the link that is up, and the last that has ended.
+function recordsOf(node, links, label) {
+  const shown = [...links.filter(({ ended }) => ended).slice(0, 1), ...links.filter(({ ended }) => !ended)];
+  const one = ({ short, facts, ended }) => [h("p", { class: ended ? "bad" : "" }, ended ? `Down for ${span(ended.ago_ms)}: ${short}` : short),
+    table(["When", "What"], facts.map(({ ago_ms, text }) => h("tr", null, h("td", null, ago_ms ? `${span(ago_ms)} ${ended ? "before the end" : "ago"}` : ended ? "at the end" : "now"), h("td", null, text))))];
+  return shown.length ? [h("h3", null, `What ${label(node)} has recorded`), ...shown.flatMap(one)] : [];
 }
 
 function factsOf({ t, sides }, side, label) {

@@ -1,0 +1,67 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What the epmd of a peer's host says of the peer now.
+-module(beamway_epmd).
+
+-export([of_node/3, resolved/2]).
+-export_type([said/0]).
+
+-define(LOOK_MS, 500).
+
+-type said() :: {listed, {inet:ip_address(), inet:port_number()}} | {not_listed, inet:ip_address(), OthersAre :: boolean()}
+              | {refuses, inet:ip_address()} | unknown.
+%% `refuses': nothing listens at epmd's port. `unknown': no answer, or no epmd is used.
+
+%% @doc Asks it. `Known' is where the peer is known to listen. Takes as long as the system takes to connect to a host.
+-spec of_node(node(), beamway_stream:family(), Known :: undefined | {inet:ip_address() | string(), inet:port_number()}) -> said().
+of_node(Node, Family, Known) ->
+    {node, Name, Host} = dist_util:split_node(Node),
+    case {net_kernel:epmd_module(), init:get_argument(erl_epmd_port)} of
+        {erl_epmd, error} -> ask_epmd(Family, Name, Host, Known);
+        {erl_epmd, _} -> unknown; % nodes that agree on a port do not register
+        {Module, _} -> ask(Module, Family, Name, Host)
+    end.
+
+ask_epmd(Family, Name, Host, Known) ->
+    case address(Family, Host, Known) of
+        {ok, Ip} ->
+            case erl_epmd:names(Ip) of
+                {ok, Names} -> listed(Name, Ip, Names);
+                {error, _} -> why_silent(Ip, Family:connect(Ip, epmd_port(), [{active, false}], ?LOOK_MS))
+            end;
+        error ->
+            unknown
+    end.
+
+listed(Name, Ip, Names) ->
+    case lists:keyfind(Name, 1, Names) of
+        {Name, Port} -> {listed, {Ip, Port}};
+        false -> {not_listed, Ip, Names =/= []}
+    end.
+
+why_silent(Ip, {error, econnrefused}) -> {refuses, Ip};
+why_silent(_Ip, _Other) -> unknown.
+
+address(Family, Host, undefined) -> resolved(Family, Host);
+address(Family, _Host, {Known, _Port}) -> resolved(Family, Known).
+
+%% @doc The address of a host that is named or known.
+-spec resolved(beamway_stream:family(), inet:ip_address() | string()) -> {ok, inet:ip_address()} | error.
+resolved(_Family, Ip) when is_tuple(Ip) -> {ok, Ip};
+resolved(Family, Host) ->
+    case Family:getaddr(Host, ?LOOK_MS) of
+        {ok, Ip} -> {ok, Ip};
+        {error, _} -> error
+    end.
+
+epmd_port() ->
+    case init:get_argument(epmd_port) of
+        {ok, [[Port | _] | _]} -> list_to_integer(Port);
+        _ -> 4369
+    end.
+
+%% Another module than OTP's. That it does not know the node proves nothing.
+ask(Module, Family, Name, Host) ->
+    case beamway_dist_setup:peer_of(Module, Family, Name, Host) of
+        {Ip, Port, _Version} -> {listed, {Ip, Port}};
+        error -> unknown
+    end.

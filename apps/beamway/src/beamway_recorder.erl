@@ -1,0 +1,287 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The flight recorder: what each link did in the last minutes, and why it ended ({@link beamway:why/1}).
+%%
+%% Once a second this server reads the counters of all links and adds a step to each link's {@link beamway_history}. It is told what happens
+%% to a link in between ({@link note/2}). When a link ends, a process of its own asks the peer's epmd, {@link beamway_verdict} finds the cause, and
+%% the log gets one line. The records of links that have ended stay for an hour.
+%%
+%% The server also records how late its own timer came and how busy this node was, because a link often seems silent when it is this node that
+%% does not run.
+-module(beamway_recorder).
+-behaviour(gen_server).
+
+-include_lib("kernel/include/logger.hrl").
+
+-export([start_link/0, up/1, note/2, records/0, records/1]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+-export([look/3]).
+-export_type([record/0, event/0]).
+
+-define(STEP_MS, 1000).
+-define(CALL_MS, 5000).
+-define(LOOK_MS, 2000).
+-define(KEEP_MS, 3600000).
+-define(EVENTS, 60).
+-define(DEAD, 256).
+-define(IDLE_STEPS, 10).
+-define(MISSED_STEPS, 4).
+-define(IDLE_BYTES, 64).
+-define(BUSY_PERCENT, 95).
+-define(BUSY_QUEUE, 2).
+%% epmd hears of a process that was killed a little later than the peers do.
+-define(ASK_AGAIN_MS, 100).
+-define(ASK_TIMES, 5).
+
+-type event() :: up | {lost, Cause :: atom()} | silent | flows | {resumed, Cause :: atom(), Ms :: non_neg_integer()}
+               | {gave_up, ended | forgotten | absent} | {disconnected_by, Who :: binary()} | {down, Reason :: term()}.
+%% What `gave_up' means: {@link beamway_resume}.
+
+-type record() :: #{node := node(), link := beamway_kind:label(), address := binary(), hidden := boolean(), since := integer(),
+                    %% the newest first, with how many milliseconds ago it was
+                    events := [{AgoMs :: non_neg_integer(), event()}],
+                    %% the last counters of the link, and how long before now or the end it last read anything
+                    latest := #{atom() => term()}, silent_ms := non_neg_integer(),
+                    seconds := [{pos_integer(), beamway_history:step()}], tens := [{pos_integer(), beamway_history:step()}],
+                    %% of this node
+                    own := [{pos_integer(), beamway_history:step()}],
+                    tick_ms := pos_integer(),
+                    %% of a link that has ended
+                    ended => #{ago_ms := non_neg_integer(), reason := term()},
+                    epmd => beamway_verdict:epmd(),
+                    verdict => beamway_verdict:verdict()}.
+
+-record(link, {about :: beamway_links:link(),
+               monitor :: reference(),
+               history :: beamway_history:history(),
+               latest = #{} :: #{atom() => term()},
+               idle = 0 :: non_neg_integer(), % so many steps in a row nothing passed
+               missed = 0 :: non_neg_integer(), % so many steps were not sampled
+               read_ms :: integer(), % when the link last read anything
+               events :: [{Ms :: integer(), event()}]}).
+
+-record(state, {seconds :: non_neg_integer(),
+                due :: integer(),
+                own :: beamway_history:history(),
+                runtime :: non_neg_integer(),
+                links = #{} :: #{pid() => #link{}},
+                lookers = #{} :: #{pid() => {Ms :: integer(), record()}},
+                dead = [] :: [{Ms :: integer(), record()}]}).
+
+%% Counters become the growth of a second; `max' are figures of a moment.
+fields() ->
+    [{bytes_in, sum}, {bytes_out, sum}, {frames_in, sum}, {frames_out, sum}, {retransmits, sum}, {wakeups, sum}, {stalls, sum}, {losses, sum},
+     {queue_bytes, max}, {held_senders, max}, {busy, max}, {kept_bytes, max}, {kernel_bytes, max}, {rtt_us, max}, {window_bytes, max}].
+
+%% `busy': this node used all of its processors, or far more processes wanted to run than could.
+own_fields() ->
+    [{late_ms, max}, {cpu_percent, max}, {busy, max}].
+
+%% @doc Called by {@link beamway_sup}.
+-spec start_link() -> {ok, pid()} | {error, term()}.
+start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
+
+%% @doc A link is up.
+-spec up(beamway_links:link()) -> ok.
+up(Link) -> gen_server:cast(?MODULE, {up, Link}).
+
+%% @doc What happens to the link of that connection process.
+-spec note(Connection :: pid(), event()) -> ok.
+note(Connection, Event) -> gen_server:cast(?MODULE, {note, Connection, Event}).
+
+%% @doc What is known of the links to a node: that which is up, then those that have ended, the last one first.
+-spec records(node()) -> [record()].
+records(Node) -> call({records, fun(#{node := Of}) -> Of =:= Node end}).
+
+%% @doc The same of all nodes.
+-spec records() -> [record()].
+records() -> call({records, fun(_) -> true end}).
+
+call(Request) ->
+    try gen_server:call(?MODULE, Request, ?CALL_MS)
+    catch exit:{noproc, _} -> []
+    end.
+
+%% ---- server ----
+
+%% @private
+-spec init([]) -> {ok, #state{}}.
+init([]) ->
+    process_flag(trap_exit, true),
+    Seconds = maps:get(record_s, beamway_links:config(), 600), % of a version that was loaded while the node ran
+    Now = now_ms(),
+    ok = watch_disconnects(),
+    State = #state{seconds = Seconds, due = Now, own = beamway_history:new(own_fields(), Seconds), runtime = runtime()},
+    {ok, next(Now, lists:foldl(fun begin_link/2, State, beamway_links:all()))}.
+
+%% Who calls a function that ends connections is known only while the call is made. A trace of that kind costs nothing elsewhere, and
+%% another tracer does not notice it.
+watch_disconnects() ->
+    _ = [erlang:trace_pattern(Function, true, [meta]) || Function <- [{net_kernel, disconnect, 1}, {net_kernel, async_disconnect, 1}]],
+    ok.
+
+next(Now, #state{due = Due} = State) ->
+    %% Steps that were missed are not caught up: a node that did not run has nothing to say of them.
+    Next = max(Due + ?STEP_MS, Now + ?STEP_MS div 2),
+    _ = erlang:start_timer(Next, self(), step, [{abs, true}]),
+    State#state{due = Next}.
+
+begin_link(#{connection := Pid} = About, #state{links = Links, seconds = Seconds} = State) when not is_map_key(Pid, Links) ->
+    Link = #link{about = About, monitor = monitor(process, Pid), history = beamway_history:new(fields(), Seconds), read_ms = now_ms(),
+                 events = [{now_ms(), up}]},
+    State#state{links = Links#{Pid => Link}};
+begin_link(_About, State) ->
+    State.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
+handle_call({records, Wanted}, _From, #state{links = Links, dead = Dead} = State) ->
+    Now = now_ms(),
+    Live = [Record || {_, Link} <- maps:to_list(Links), Record <- [record(Link, Now, State)], Wanted(Record)],
+    {reply, Live ++ [aged(Record, Now - Ms) || {Ms, Record} <- Dead, Wanted(Record)], State};
+handle_call(_Request, _From, State) ->
+    {reply, {error, badarg}, State}.
+
+%% @private
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
+handle_cast({up, About}, State) -> {noreply, begin_link(About, State)};
+handle_cast({note, Connection, Event}, State) -> {noreply, noted(Connection, Event, State)};
+handle_cast(_Request, State) -> {noreply, State}.
+
+noted(Connection, Event, #state{links = Links} = State) ->
+    case Links of
+        #{Connection := #link{events = Events} = Link} ->
+            State#state{links = Links#{Connection := Link#link{events = lists:sublist([{now_ms(), Event} | Events], ?EVENTS)}}};
+        #{} -> State
+    end.
+
+%% @private
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info({timeout, _Timer, step}, #state{due = Due, runtime = Before} = State) ->
+    Now = now_ms(),
+    Runtime = runtime(),
+    LateMs = Now - Due,
+    Own = beamway_history:add(own_step(LateMs, Runtime - Before), State#state.own),
+    Links = maps:map(fun(_, Link) -> stepped(Now, Link) end, State#state.links),
+    Dead = lists:takewhile(fun({Ms, _}) -> Now - Ms < ?KEEP_MS end, State#state.dead),
+    {noreply, next(Now, State#state{own = Own, runtime = Runtime, links = Links, dead = Dead})};
+handle_info({'DOWN', _Monitor, process, Pid, Reason}, #state{links = Links} = State) when is_map_key(Pid, Links) ->
+    {Link, Left} = maps:take(Pid, Links),
+    {noreply, ended(Link, Reason, State#state{links = Left})};
+handle_info({trace_ts, Pid, call, {net_kernel, _Disconnect, [Node]}, _When}, State) ->
+    {noreply, disconnecting(Pid, Node, State)};
+handle_info({'EXIT', Looker, Result}, #state{lookers = Lookers} = State) when is_map_key(Looker, Lookers) ->
+    {{Ms, Record}, Left} = maps:take(Looker, Lookers),
+    {noreply, judged(Ms, Record#{epmd => case Result of {looked, Epmd} -> Epmd; _ -> unknown end}, State#state{lookers = Left})};
+handle_info({stop, Looker}, State) ->
+    true = exit(Looker, kill), % it may have ended
+    {noreply, State};
+handle_info(_Info, State) ->
+    {noreply, State}.
+
+%% Rounded, so that a node at rest has equal steps.
+own_step(LateMs, RuntimeMs) ->
+    Schedulers = erlang:system_info(schedulers_online),
+    Cpu = 100 * RuntimeMs div ((?STEP_MS + LateMs) * Schedulers),
+    IsBusy = Cpu >= ?BUSY_PERCENT orelse erlang:statistics(total_run_queue_lengths) >= ?BUSY_QUEUE * Schedulers,
+    #{late_ms => LateMs div 10 * 10, cpu_percent => Cpu div 5 * 5, busy => case IsBusy of true -> 1; false -> 0 end}.
+
+%% A link at rest is sampled every five seconds: a mesh has many of them.
+stepped(_Now, #link{idle = Idle, missed = Missed} = Link) when Idle >= ?IDLE_STEPS, Missed < ?MISSED_STEPS ->
+    Link#link{missed = Missed + 1};
+stepped(Now, #link{about = About, latest = Before, history = History, idle = Idle, missed = Missed, read_ms = ReadMs} = Link) ->
+    case beamway_metrics:of_link(About) of
+        Figures when map_size(Figures) =:= 0 -> Link;
+        Figures ->
+            Rest = grown(Before, Before),
+            Filled = lists:foldl(fun(_, Acc) -> beamway_history:add(Rest, Acc) end, History, lists:seq(1, Missed)),
+            Link#link{latest = Figures, history = beamway_history:add(grown(Before, Figures), Filled), missed = 0, idle = case is_idle(Before, Figures) of true -> Idle + 1; false -> 0 end,
+                      read_ms = case Figures of #{bytes_in := Bytes} when Bytes =/= map_get(bytes_in, Before) -> Now; _ -> ReadMs end}
+    end.
+
+%% Ticks and acknowledgements alone.
+is_idle(#{bytes_in := In, bytes_out := Out}, #{bytes_in := InNow, bytes_out := OutNow, queue_bytes := 0} = Now) ->
+    InNow - In + OutNow - Out < ?IDLE_BYTES andalso maps:get(unanswered, Now, 0) =:= 0;
+is_idle(_Before, _Now) ->
+    false.
+
+%% A link that has just come up has no counters before these.
+grown(Before, Figures) ->
+    maps:from_list([{Name, case Kind of sum -> max(0, Value - maps:get(Name, Before, Value)); max -> Value end}
+                    || {Name, Kind} <- fields(), {ok, Value} <- [maps:find(Name, Figures)]]).
+
+disconnecting(Pid, Node, #state{links = Links} = State) ->
+    Event = {disconnected_by, described(Pid)},
+    lists:foldl(fun(Connection, Acc) -> noted(Connection, Event, Acc) end, State,
+                [Connection || {Connection, #link{about = #{node := Of}}} <- maps:to_list(Links), Of =:= Node]).
+
+described(Pid) ->
+    iolist_to_binary([pid_to_list(Pid) | case process_info(Pid, [registered_name, dictionary, initial_call]) of
+                                             undefined -> ", which has ended";
+                                             [{_, Name}, {_, Dictionary}, {_, Call}] ->
+                                                 [[[", ", atom_to_binary(Name)] || is_atom(Name)], ", ", mfa(proplists:get_value('$initial_call', Dictionary, Call))]
+                                         end]).
+
+mfa({Module, Function, Arity}) -> io_lib:format("~ts:~ts/~b", [Module, Function, Arity]).
+
+%% ---- the end of a link ----
+
+%% A tool that calls and goes is of no interest. Of another peer epmd may know whether it lives.
+ended(#link{about = #{hidden := Hidden, node := Node, family := Family, peer_port := Port}} = Link, Reason, #state{lookers = Lookers} = State) ->
+    Now = now_ms(),
+    Record = (record(Link, Now, State))#{ended => #{ago_ms => 0, reason => Reason}},
+    case not Hidden andalso beamway_verdict:asks_epmd(Reason, maps:get(events, Record)) of
+        true ->
+            Looker = spawn_link(?MODULE, look, [Node, Family, Port]),
+            _ = erlang:send_after(?LOOK_MS, self(), {stop, Looker}),
+            State#state{lookers = Lookers#{Looker => {Now, Record}}};
+        false ->
+            judged(Now, Record, State)
+    end.
+
+%% @private Ends with what epmd says.
+-spec look(node(), beamway_stream:family(), Port :: inet:port_number()) -> no_return().
+look(Node, Family, Port) ->
+    exit({looked, look(Node, Family, Port, ?ASK_TIMES)}).
+
+look(Node, Family, Port, Times) ->
+    case beamway_epmd:of_node(Node, Family, undefined) of
+        {listed, {_, Now}} when Now =/= Port, Port =/= 0 -> listed_elsewhere;
+        {listed, _} when Times > 1 -> receive after ?ASK_AGAIN_MS -> look(Node, Family, Port, Times - 1) end;
+        {listed, _} -> listed;
+        {not_listed, _, _} -> not_listed;
+        {refuses, _} -> refuses;
+        unknown -> unknown
+    end.
+
+judged(Ms, Record, #state{dead = Dead} = State) ->
+    Verdict = beamway_verdict:verdict(Record),
+    ok = log(Record, Verdict),
+    State#state{dead = lists:sublist([{Ms, Record#{verdict => Verdict}} | Dead], ?DEAD)}.
+
+%% The log of a tool such as ejabberdctl, a hidden node for a second at each call, would have a line for each.
+log(#{node := Node, link := Kind, hidden := Hidden, ended := #{reason := Reason}}, #{cause := Cause, short := Short}) ->
+    Level = case {Cause, Hidden} of {protocol, _} -> error; {_, true} -> debug; {_, false} -> info end,
+    ?LOG(Level, "beamway: link to ~ts over ~ts is down: ~ts: ~ts", [Node, Kind, reason(Reason), Short]).
+
+reason(Reason) -> io_lib:format("~0tP", [Reason, 12]).
+
+%% ---- what is told of a link ----
+
+record(#link{about = About, history = History, latest = Latest, read_ms = ReadMs, events = Events}, Now, #state{own = Own}) ->
+    (maps:with([node, link, address, hidden, since], About))
+        #{events => [{Now - Ms, Event} || {Ms, Event} <- Events], latest => Latest, silent_ms => Now - ReadMs,
+          seconds => beamway_history:seconds(History), tens => beamway_history:tens(History), own => beamway_history:seconds(Own),
+          tick_ms => 1000 * ticktime() div 4}.
+
+%% What was known when the link ended, and how long ago that is.
+aged(#{ended := Ended} = Record, AgoMs) -> Record#{ended := Ended#{ago_ms := AgoMs}}.
+
+ticktime() ->
+    case application:get_env(kernel, net_ticktime) of
+        {ok, Seconds} when is_integer(Seconds), Seconds > 0 -> Seconds;
+        _ -> 60
+    end.
+
+runtime() -> element(1, erlang:statistics(runtime)).
+
+now_ms() -> erlang:monotonic_time(millisecond).

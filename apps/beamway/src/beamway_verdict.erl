@@ -1,0 +1,279 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Why a link ended, from its record ({@link beamway_recorder}): a cause from the table below, a sentence, and the facts in order of time. Pure.
+%%
+%% <table>
+%% <tr><td>`disconnected'</td><td>somebody on this node asked for it</td></tr>
+%% <tr><td>`peer_ended'</td><td>the peer's process ended: its epmd no longer lists it</td></tr>
+%% <tr><td>`peer_restarted'</td><td>the peer was started again</td></tr>
+%% <tr><td>`peer_closed'</td><td>the peer lives, and ended the link itself</td></tr>
+%% <tr><td>`cut'</td><td>the connection was lost while the peer lived, and the link had no way to go on</td></tr>
+%% <tr><td>`unreachable'</td><td>nothing came back from the peer's host</td></tr>
+%% <tr><td>`peer_hung'</td><td>the peer's host answered, but its node did not</td></tr>
+%% <tr><td>`this_node_stopped', `this_node_busy'</td><td>this node did not run, or hardly</td></tr>
+%% <tr><td>`this_node_ended'</td><td>the distribution of this node ended</td></tr>
+%% <tr><td>`protocol', `no_memory', `other'</td><td>what the reason says</td></tr>
+%% </table>
+-module(beamway_verdict).
+
+-export([verdict/1, asks_epmd/2, seconds/1]).
+-export_type([verdict/0, cause/0, epmd/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-type cause() :: up | disconnected | peer_ended | peer_restarted | peer_closed | cut | unreachable | peer_hung | this_node_stopped | this_node_busy
+               | this_node_ended | protocol | no_memory | other.
+-type epmd() :: listed | listed_elsewhere | not_listed | refuses | unknown.
+%% `listed_elsewhere': at another port than where the peer of this link listened.
+
+-type verdict() :: #{cause := cause(), short := binary(), facts := [{AgoMs :: non_neg_integer(), binary()}]}.
+%% The facts: the oldest first, with how long before the end, or before now, they were.
+
+%% How much of the time before the end counts.
+-define(LOOK_S, 60).
+
+%% @doc Whether epmd can help to explain the end.
+-spec asks_epmd(Reason :: term(), [{non_neg_integer(), beamway_recorder:event()}]) -> boolean().
+asks_epmd(Reason, Events) ->
+    lists:member(kind(Reason), [lost, silent]) andalso not lists:any(fun({_, {disconnected_by, _}}) -> true; (_) -> false end, Events).
+
+%% The exit reason of the connection process, as dist_util, net_kernel and our own processes give it.
+kind({shutdown, Reason}) -> kind(Reason);
+kind(net_tick_timeout) -> silent;
+kind(disconnect) -> asked;
+kind(disconnected) -> asked;
+kind(beamway_link_corrupt) -> protocol;
+kind(beamway_signal_corrupt) -> protocol;
+kind(beamway_tls_corrupt) -> protocol;
+kind(beamway_tls_flooded) -> protocol;
+kind(enomem) -> memory;
+kind(system_limit) -> memory;
+kind(shutdown) -> own;
+kind(killed) -> own;
+kind(normal) -> own;
+kind(Reason) when is_atom(Reason) -> lost;
+kind(_) -> other.
+
+%% @doc The cause. Of a link that is up, `up' with the facts.
+-spec verdict(beamway_recorder:record()) -> verdict().
+verdict(#{ended := #{reason := Reason}} = Record) ->
+    {Cause, Short} = cause(kind(Reason), Reason, Record),
+    #{cause => Cause, short => text(Short), facts => facts(Record)};
+verdict(#{events := Events} = Record) ->
+    Resumes = length([1 || {_, {resumed, _, _}} <- Events]),
+    Short = case Resumes of
+                0 -> "the link is up";
+                1 -> "the link is up, and outlived its connection once";
+                _ -> ["the link is up, and outlived its connection ", integer_to_list(Resumes), " times"]
+            end,
+    #{cause => up, short => text(Short), facts => facts(Record)}.
+
+cause(asked, _Reason, #{events := Events}) ->
+    case [Who || {_, {disconnected_by, Who}} <- Events] of
+        [Who | _] -> {disconnected, ["disconnected by ", Who]};
+        [] -> {disconnected, "disconnected on this node"}
+    end;
+cause(silent, _Reason, Record) ->
+    silence(Record);
+cause(lost, Reason, #{events := Events} = Record) ->
+    case Events of
+        [{_, {disconnected_by, Who}} | _] -> {disconnected, ["disconnected by ", Who]};
+        [{_, {gave_up, _}}, {_, {lost, stopped}} | _] -> {this_node_stopped, ["this node did not run for ", longest_stop(Record), ", and the peer gave up the link meanwhile"]};
+        _ -> lost(lists:search(fun({_, Event}) -> is_tuple(Event) andalso element(1, Event) =:= gave_up end, Events), Reason, Record)
+    end;
+cause(protocol, beamway_tls_corrupt, _Record) -> {protocol, "data that arrived failed authentication: something changed it on the way"};
+cause(protocol, beamway_tls_flooded, _Record) -> {protocol, "the peer sent TLS messages that carry no data"};
+cause(protocol, beamway_link_corrupt, #{link := Kind}) ->
+    {protocol, ["the peer broke the ", case beamway_kind:is_ring(Kind) of true -> "ring"; false -> "distribution" end, " protocol"]};
+cause(protocol, _Reason, _Record) -> {protocol, "the peer broke the distribution protocol"};
+cause(memory, _Reason, _Record) -> {no_memory, "this node had no memory for what arrived or waited"};
+cause(own, _Reason, _Record) -> {this_node_ended, "the distribution of this node ended"};
+cause(other, _Reason, _Record) -> {other, "the connection's process failed"}.
+
+%% The driver, or the dialer, found the end.
+lost({value, {_, {gave_up, ended}}}, _Reason, _Record) ->
+    {peer_ended, "the peer's process ended: its port is closed and its epmd no longer lists it"};
+lost({value, {_, {gave_up, forgotten}}}, _Reason, #{epmd := listed_elsewhere}) ->
+    {peer_restarted, "the peer was started again"};
+lost({value, {_, {gave_up, forgotten}}}, _Reason, _Record) ->
+    {peer_closed, "the peer lives, but had given up the link"};
+lost({value, {_, {gave_up, absent}}}, _Reason, #{epmd := not_listed}) ->
+    {peer_ended, "the peer's process ended: its epmd no longer lists it"};
+lost({value, {_, {gave_up, absent}}}, _Reason, #{epmd := listed_elsewhere}) ->
+    {peer_restarted, "the peer was started again"};
+lost({value, {_, {gave_up, absent}}}, _Reason, #{epmd := listed} = Record) ->
+    {peer_hung, ["the connection was lost, and the peer did not answer for ", without_connection(Record), " although its epmd lists it"]};
+lost({value, {_, {gave_up, absent}}}, _Reason, Record) ->
+    {unreachable, ["the peer could not be reached for ", without_connection(Record)]};
+lost(false, _Reason, #{epmd := not_listed}) ->
+    {peer_ended, "the peer's process ended: its epmd no longer lists it"};
+lost(false, _Reason, #{epmd := listed_elsewhere}) ->
+    {peer_restarted, "the peer was started again"};
+lost(false, _Reason, #{epmd := refuses}) ->
+    {peer_ended, "the connection ended, and no epmd runs on the peer's host: the peer and its epmd have ended"};
+lost(false, Reason, #{epmd := listed}) when Reason =:= connection_closed; Reason =:= connection_finished ->
+    {peer_closed, "the peer's epmd still lists it: the peer ended the link itself, or something between the nodes reset the connection"};
+lost(false, Reason, #{epmd := listed}) ->
+    {cut, ["the connection was lost (", reason(Reason), ") while the peer's epmd still listed it"]};
+lost(false, Reason, _Record) when Reason =:= etimedout; Reason =:= ehostunreach; Reason =:= enetunreach ->
+    {unreachable, ["nothing came back from the peer's host (", reason(Reason), ")"]};
+lost(false, Reason, _Record) ->
+    {unreachable, ["the connection was lost (", reason(Reason), "), and the peer's epmd cannot be asked"]}.
+
+%% How long the link has had no connection when it was given up.
+without_connection(#{events := Events}) ->
+    Ago = fun(Wanted) -> [AgoMs || {AgoMs, Event} <- Events, Wanted(Event)] end,
+    case {Ago(fun({gave_up, _}) -> true; (_) -> false end), Ago(fun({lost, _}) -> true; (_) -> false end)} of
+        {[End | _], [Lost | _]} when Lost >= End -> seconds(Lost - End);
+        _ -> "some time"
+    end.
+
+longest_stop(#{own := Own}) ->
+    seconds(lists:max([0 | [LateMs || {_, #{late_ms := LateMs}} <- recent(?LOOK_S, Own)]])).
+
+%% No tick came. Whose fault is that?
+silence(#{silent_ms := SilentMs, latest := Latest, own := Own, tick_ms := TickMs} = Record) ->
+    Lookback = max(1, SilentMs div 1000),
+    LateMs = lists:max([0 | [Late || {_, #{late_ms := Late}} <- recent(Lookback, Own)]]),
+    BusyS = lists:sum([Count || {Count, #{busy := 1}} <- recent(Lookback, Own)]),
+    Silent = seconds(SilentMs),
+    if
+        LateMs >= TickMs -> {this_node_stopped, ["this node did not run for ", seconds(LateMs), ", so it neither sent nor read"]};
+        BusyS * 2 >= Lookback, Lookback >= 2 ->
+            {this_node_busy, ["nothing came for ", Silent, ", and this node's processors were busy for ", integer_to_list(BusyS), " s of these"]};
+        true -> silent_peer(Silent, Latest, Record)
+    end.
+
+silent_peer(Silent, #{ack_ms := AckMs}, #{silent_ms := SilentMs, tick_ms := TickMs}) when AckMs < SilentMs, AckMs < 2 * TickMs ->
+    {peer_hung, ["the peer's host acknowledged data ", seconds(AckMs), " ago, but its node sent nothing for ", Silent, ": it is stopped or overloaded"]};
+silent_peer(Silent, #{ack_ms := _}, _Record) ->
+    {unreachable, ["nothing came back from the peer's host for ", Silent]};
+silent_peer(Silent, _Latest, #{epmd := not_listed}) ->
+    {peer_ended, ["nothing came for ", Silent, ", and the peer's epmd no longer lists it"]};
+silent_peer(Silent, _Latest, #{link := Kind} = Record) ->
+    case {beamway_kind:is_ring(Kind) andalso beamway_kind:needs_same_host(Kind), Record} of
+        {true, _} -> {peer_hung, ["the peer's process exists on this host, but sent nothing for ", Silent, ": it is stopped or overloaded"]};
+        {false, #{epmd := listed}} -> {peer_hung, ["the peer sent nothing for ", Silent, ", but its epmd lists it: it is stopped or overloaded, or the path is broken"]};
+        {false, _} -> {unreachable, ["nothing came for ", Silent]}
+    end.
+
+%% The newest so many steps.
+recent(_Steps, []) -> [];
+recent(Steps, [{Count, Step} | _]) when Count >= Steps -> [{Steps, Step}];
+recent(Steps, [{Count, Step} | Older]) -> [{Count, Step} | recent(Steps - Count, Older)].
+
+%% ---- facts ----
+
+facts(#{events := Events, seconds := Seconds, own := Own, silent_ms := SilentMs} = Record) ->
+    Steps = recent(?LOOK_S, Seconds),
+    Found = [{AgoMs, text(Said)} || {AgoMs, Event} <- Events, Said <- said(Event)]
+        ++ congestion(Steps) ++ full(Steps) ++ own_facts(recent(?LOOK_S, Own))
+        ++ [{SilentMs, text("the last bytes came from the peer")} || SilentMs >= 2000, is_map_key(ended, Record)]
+        ++ acknowledged(Record)
+        ++ [{0, text(Said)} || Said <- epmd_said(maps:get(epmd, Record, none))]
+        ++ [{0, text(["the connection ended: ", reason(Reason)])} || #{ended := #{reason := Reason}} <- [Record]],
+    lists:reverse(lists:keysort(1, lists:reverse(Found))).
+
+said(up) -> ["the link came up"];
+said({lost, Cause}) -> [["the connection was lost: ", reason(Cause)]];
+said(silent) -> ["nothing came back from the peer's host; this node began to look for another connection"];
+said(flows) -> ["data came back over the same connection"];
+said({resumed, Cause, Ms}) -> [["the link went on over another connection after ", seconds(Ms), " (", reason(Cause), "): the peer lived"]];
+said({gave_up, ended}) -> ["this node gave the link up: the peer's process has ended"];
+said({gave_up, forgotten}) -> ["this node gave the link up: the peer does not know it any more"];
+said({gave_up, absent}) -> ["this node gave the link up: the peer did not come back"];
+said({disconnected_by, Who}) -> [["this node was asked to disconnect, by ", Who]].
+
+epmd_said(listed) -> ["the peer's epmd lists it"];
+epmd_said(listed_elsewhere) -> ["the peer's epmd lists it at another port"];
+epmd_said(not_listed) -> ["the peer's epmd does not list it"];
+epmd_said(refuses) -> ["no epmd listens on the peer's host"];
+epmd_said(unknown) -> ["the peer's epmd does not answer"];
+epmd_said(none) -> [].
+
+acknowledged(#{latest := #{ack_ms := AckMs, unanswered := Unanswered}, ended := _}) ->
+    [{AckMs, text("the peer's host last acknowledged data")} || AckMs >= 1000]
+        ++ [{0, text([integer_to_list(Unanswered), " retransmissions in a row were not answered"])} || Unanswered > 0];
+acknowledged(_Record) -> [].
+
+%% The path was congested: far more is sent again, or takes far longer, than at the beginning of the last minute.
+congestion(Steps) ->
+    Trips = [Us || {_, #{rtt_us := Us}} <- Steps, Us > 0],
+    Again = [Count || {_, #{retransmits := Count}} <- Steps],
+    case {Trips, lists:max([0 | Again])} of
+        {[_ | _], Most} ->
+            {Least, Longest} = {lists:min(Trips), lists:max(Trips)},
+            [{0, text(["the path was congested: up to ", integer_to_list(Most), " retransmissions a second, round trips from ", milliseconds(Least), " to ", milliseconds(Longest)])}
+             || Most >= 5 orelse (Longest >= 50000 andalso Longest >= 10 * Least)];
+        {[], _} -> []
+    end.
+
+full(Steps) ->
+    FullS = lists:sum([Count || {Count, #{busy := Busy, held_senders := Held}} <- Steps, Busy + Held > 0]),
+    Held = lists:max([0 | [Held || {_, #{held_senders := Held}} <- Steps]]),
+    [{0, text(["senders waited for room on the link in ", integer_to_list(FullS), " of the last ", integer_to_list(?LOOK_S), " s, up to ", integer_to_list(Held), " at a time held for their own data"])}
+     || FullS > 0].
+
+own_facts(Own) ->
+    {_, Late} = lists:foldl(fun({Count, #{late_ms := LateMs}}, {Ago, Acc}) ->
+                                    {Ago + Count, [{1000 * Ago, text(["this node did not run for ", seconds(LateMs)])} || LateMs >= 1000] ++ Acc}
+                            end, {0, []}, Own),
+    BusyS = lists:sum([Count || {Count, #{busy := 1}} <- Own]),
+    Late ++ [{0, text(["this node's processors were busy in ", integer_to_list(BusyS), " of the last ", integer_to_list(?LOOK_S), " s"])} || BusyS >= 5].
+
+%% @doc Milliseconds as seconds, for people.
+-spec seconds(non_neg_integer()) -> iolist().
+seconds(Ms) when Ms < 1000 -> [integer_to_list(Ms), " ms"];
+seconds(Ms) -> io_lib:format("~.1f s", [Ms / 1000]).
+
+milliseconds(Us) -> io_lib:format("~.1f ms", [Us / 1000]).
+
+reason(Reason) -> io_lib:format("~0tP", [Reason, 12]).
+
+text(Said) -> unicode:characters_to_binary(Said).
+
+-ifdef(TEST).
+
+record(More) ->
+    maps:merge(#{node => b@h, link => tcp, address => <<>>, hidden => false, since => 0, events => [{9000, up}], latest => #{}, silent_ms => 0,
+                 seconds => [], tens => [], own => [{60, #{late_ms => 0, busy => 0}}], tick_ms => 15000}, More).
+
+ended(Reason, More) -> record(More#{ended => #{ago_ms => 0, reason => Reason}}).
+
+causes_test_() ->
+    Late = #{own => [{1, #{late_ms => 20000, busy => 0}}]},
+    Busy = #{own => [{50, #{late_ms => 100, busy => 1}}]},
+    GaveUp = fun(Why) -> #{events => [{0, {gave_up, Why}}, {15000, {lost, connection_closed}}, {20000, up}]} end,
+    [{atom_to_list(Cause), ?_assertMatch(#{cause := Cause}, verdict(ended(Reason, More)))}
+     || {Cause, Reason, More} <-
+            [{disconnected, disconnect, #{}}, {disconnected, disconnect, #{events => [{0, {disconnected_by, <<"x">>}}]}},
+             {disconnected, connection_closed, #{events => [{0, {disconnected_by, <<"x">>}}], epmd => listed}},
+             {peer_ended, connection_closed, #{epmd => not_listed}}, {peer_ended, connection_closed, (GaveUp(ended))#{epmd => unknown}},
+             {peer_ended, connection_closed, (GaveUp(absent))#{epmd => not_listed}}, {peer_ended, connection_closed, #{epmd => refuses}},
+             {peer_restarted, connection_closed, #{epmd => listed_elsewhere}}, {peer_restarted, connection_closed, (GaveUp(forgotten))#{epmd => listed_elsewhere}},
+             {peer_closed, connection_closed, #{epmd => listed}}, {peer_closed, connection_closed, (GaveUp(forgotten))#{epmd => listed}},
+             {cut, econnreset, #{epmd => listed}}, {unreachable, etimedout, #{epmd => unknown}},
+             {unreachable, connection_closed, (GaveUp(absent))#{epmd => unknown}}, {peer_hung, connection_closed, (GaveUp(absent))#{epmd => listed}},
+             {peer_hung, net_tick_timeout, #{silent_ms => 60000, latest => #{ack_ms => 9000, unanswered => 0}, epmd => listed}},
+             {unreachable, net_tick_timeout, #{silent_ms => 60000, latest => #{ack_ms => 60000, unanswered => 7}, epmd => unknown}},
+             {peer_hung, net_tick_timeout, #{silent_ms => 60000, link => shm, epmd => listed}},
+             {this_node_stopped, net_tick_timeout, Late#{silent_ms => 60000}},
+             {this_node_stopped, connection_closed, Late#{events => [{0, {gave_up, forgotten}}, {1, {lost, stopped}}, {9000, up}], epmd => listed}}, {this_node_busy, net_tick_timeout, Busy#{silent_ms => 60000}},
+             {this_node_ended, shutdown, #{}}, {this_node_ended, killed, #{}}, {protocol, beamway_link_corrupt, #{}}, {protocol, beamway_tls_corrupt, #{}},
+             {no_memory, enomem, #{}}, {other, {badarg, []}, #{}}]].
+
+up_test() ->
+    #{cause := up, short := Short, facts := Facts} = verdict(record(#{events => [{50, {resumed, silent, 40}}, {90, silent}, {9000, up}]})),
+    ?assertEqual({<<"the link is up, and outlived its connection once">>, [9000, 90, 50]}, {Short, [Ago || {Ago, _} <- Facts]}).
+
+facts_test() ->
+    Step = #{rtt_us => 400, retransmits => 0, busy => 0, held_senders => 0},
+    #{facts := Facts} = verdict(ended(etimedout, #{seconds => [{3, Step#{rtt_us := 340000, retransmits := 12, busy := 1, held_senders := 2}}, {40, Step}], silent_ms => 4000,
+                                                   own => [{2, #{late_ms => 0, busy => 0}}, {1, #{late_ms => 3000, busy => 0}}], epmd => unknown,
+                                                   latest => #{ack_ms => 3900, unanswered => 4}})),
+    Text = iolist_to_binary([[Said, $\n] || {_, Said} <- Facts]),
+    [?assertMatch({match, _}, re:run(Text, Wanted))
+     || Wanted <- ["up to 12 retransmissions a second, round trips from 0.4 ms to 340.0 ms", "senders waited for room on the link in 3 of", "this node did not run for 3.0 s",
+                   "the last bytes came", "4 retransmissions in a row", "the connection ended: etimedout\n$"]].
+-endif.

@@ -1,0 +1,228 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Why did the node go down? Each cause is brought about for real, and `beamway:why/1' of the node that remains must name it, as must
+%% the one line of its log.
+-module(beamway_why_SUITE).
+
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
+-export([killed/1, halted/1, restarted/1, disconnected/1, disconnected_by_the_peer/1, peer_stopped/1, stopped_here/1, busy_here/1,
+         reset_without_resume/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1]).
+-export([drop_node/1, burn/0]).
+
+-define(WAIT_MS, 20000).
+
+suite() -> [{timetrap, {minutes, 10}}].
+
+all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls, beamway_inet, path]].
+
+groups() ->
+    Everywhere = [killed, halted, disconnected, disconnected_by_the_peer],
+    [{beamway_tcp, [], Everywhere ++ [restarted, peer_stopped, stopped_here, busy_here, reset_without_resume, no_record, corrupt]},
+     {beamway_shm, [], Everywhere ++ [restarted, peer_stopped, stopped_here, corrupt]},
+     {beamway_tls, [], Everywhere ++ [peer_stopped]},
+     {beamway_inet, [], Everywhere ++ [peer_stopped]},
+     {path, [], [outlived, unreachable, congested]}].
+
+init_per_suite(Config) ->
+    ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
+    Config.
+
+end_per_suite(_Config) -> ok.
+
+init_per_group(path, Config) ->
+    case os:cmd("id -u") of
+        "0\n" ->
+            case beamway_netns:firewalled("bwy", 600) of
+                {ok, Net} -> [{net, Net}, {carrier, beamway_tcp} | Config];
+                {error, Why} -> {skip, {rights, Why}}
+            end;
+        _ -> {skip, {rights, "needs root to make network namespaces and a router"}}
+    end;
+init_per_group(Carrier, Config) ->
+    [{carrier, Carrier} | Config].
+
+end_per_group(path, Config) -> beamway_netns:delete(proplists:get_value(net, Config));
+end_per_group(_Carrier, _Config) -> ok.
+
+end_per_testcase(_Case, Config) ->
+    _ = [open(Config) || proplists:get_value(net, Config) =/= undefined],
+    beamway_peer:stop_started().
+
+%% ---- nodes ----
+
+%% The log of the first one is read.
+pair(Config) -> pair(Config, []).
+
+pair(Config, Options) ->
+    Carrier = proplists:get_value(carrier, Config),
+    [{One, OneNode}, {Other, OtherNode}] = [start(Carrier, Options ++ At) || At <- places(Config)],
+    ok = beamway_peer:connect_both(Carrier, One, Other),
+    {One, OneNode, Other, OtherNode}.
+
+places(Config) ->
+    case proplists:get_value(net, Config) of
+        undefined -> [[], []];
+        #{spaces := [SpaceA, SpaceB, _], addresses := [AddressA, AddressB]} ->
+            [[{host, Address}, {wrapper, beamway_netns:host(Space)}] || {Space, Address} <- [{SpaceA, AddressA}, {SpaceB, AddressB}]]
+    end.
+
+start(Carrier, Options) ->
+    Args = [{args, ["-kernel", "logger_level", "info" | proplists:get_value(args, Options, [])]}],
+    {ok, Peer, Node} = beamway_peer:start(Carrier, maps:from_list(Args ++ proplists:delete(args, Options))),
+    {Peer, Node}.
+
+%% What the first node says of its last link to the other when that has ended.
+why({One, _, _, OtherNode}) ->
+    ended(One, OtherNode).
+
+ended(Peer, Node) ->
+    Ended = fun() ->
+                    case beamway_peer:call(Peer, beamway, why, [Node]) of
+                        {ok, Links} -> case [Link || #{ended := _} = Link <- Links] of [First | _] -> First; [] -> false end;
+                        {error, unknown} -> false
+                    end
+            end,
+    _ = beamway_peer:wait_until(fun() -> Ended() =/= false end, 4 * ?WAIT_MS),
+    Ended().
+
+has_fact(#{facts := Facts}, Wanted) ->
+    ?assertMatch([_ | _], [Text || #{text := Text} <- Facts, string:find(Text, Wanted) =/= nomatch], {Wanted, Facts}).
+
+%% Four ticks in four seconds instead of sixty.
+quick_ticks() -> [{args, ["-kernel", "net_ticktime", "4"]}].
+
+%% ---- cases ----
+
+killed(Config) ->
+    {_, _, Other, _} = Pair = pair(Config),
+    ok = beamway_peer:kill9(Other),
+    #{cause := peer_ended, short := Short, ended := #{reason := _}} = Link = why(Pair),
+    ?assertMatch({_, _}, binary:match(Short, <<"ended">>)),
+    has_fact(Link, <<"the link came up">>).
+
+halted(Config) ->
+    {_, _, Other, _} = Pair = pair(Config),
+    ok = beamway_peer:halt_node(Other),
+    ?assertMatch(#{cause := peer_ended}, why(Pair)).
+
+%% The new one is there before anybody looks.
+restarted(Config) ->
+    {One, _, Other, OtherNode} = pair(Config),
+    [Name, _] = string:split(atom_to_list(OtherNode), "@"),
+    ok = beamway_peer:sigstop(One),
+    ok = beamway_peer:kill9(Other),
+    {_, OtherNode} = start(proplists:get_value(carrier, Config), [{name, Name}]),
+    ok = beamway_peer:sigcont(One),
+    ?assertMatch(#{cause := Cause} when Cause =:= peer_restarted; Cause =:= peer_ended, ended(One, OtherNode)).
+
+disconnected(Config) ->
+    {One, _, _, OtherNode} = Pair = pair(Config),
+    true = beamway_peer:run(One, fun() -> ?MODULE:drop_node(OtherNode) end),
+    #{cause := disconnected, short := Short} = why(Pair),
+    ?assertMatch({_, _}, binary:match(Short, <<"the_operator">>), Short).
+
+%% @doc By a process with a name, which lives a little longer: of one that has ended only the pid is known.
+drop_node(Node) ->
+    true = register(the_operator, self()),
+    true = erlang:disconnect_node(Node),
+    receive after 500 -> true end.
+
+disconnected_by_the_peer(Config) ->
+    {_, OneNode, Other, _} = Pair = pair(Config),
+    true = beamway_peer:call(Other, erlang, disconnect_node, [OneNode]),
+    ?assertMatch(#{cause := peer_closed}, why(Pair)).
+
+%% The peer's kernel goes on to acknowledge what arrives.
+peer_stopped(Config) ->
+    {_, _, Other, _} = Pair = pair(Config, quick_ticks()),
+    ok = beamway_peer:sigstop(Other),
+    #{cause := peer_hung} = Link = why(Pair),
+    has_fact(Link, <<"the last bytes came from the peer">>).
+
+%% The other node sees silence and ends the link; this one learns of it when it runs again.
+stopped_here(Config) ->
+    {One, _, Other, OtherNode} = Pair = {_, OneNode, _, _} = pair(Config, quick_ticks()),
+    ok = beamway_peer:sigstop(One),
+    ok = beamway_peer:wait_disconnected(Other, OneNode),
+    ok = beamway_peer:sigcont(One),
+    #{cause := Cause} = Link = why(Pair),
+    ?assert(lists:member(Cause, [this_node_stopped, peer_closed]), {Cause, OtherNode}),
+    has_fact(Link, <<"this node did not run for">>).
+
+%% Far more processes want to run than can.
+busy_here(Config) ->
+    {One, _, Other, _} = Pair = pair(Config, [{args, ["-kernel", "net_ticktime", "8", "+S", "1"]}]),
+    ok = beamway_peer:sigstop(Other),
+    ok = beamway_peer:run(One, fun() -> ?MODULE:burn() end),
+    #{cause := this_node_busy} = Link = why(Pair),
+    has_fact(Link, <<"this node's processors were busy">>).
+
+%% @doc Keeps the node's schedulers busy until it ends.
+burn() ->
+    Burner = fun Loop() -> _ = lists:sum(lists:seq(1, 1000)), Loop() end,
+    _ = [spawn(Burner) || _ <- lists:seq(1, 4 * erlang:system_info(schedulers))],
+    ok.
+
+%% As between stock nodes: whoever resets the connection ends the link, while the peer lives.
+reset_without_resume(Config) ->
+    {One, _, _, OtherNode} = Pair = pair(Config, [{env, [{"BEAMWAY_RESUME_MS", "0"}]}]),
+    ok = beamway_peer:run(One, fun() -> [exit(Connection, kill) || #{node := Of, connection := Connection} <- beamway_links:all(), Of =:= OtherNode], ok end),
+    ?assertMatch(#{cause := this_node_ended}, why(Pair)).
+
+%% Without steps the events and the verdict remain.
+no_record(Config) ->
+    {_, _, Other, _} = Pair = pair(Config, [{env, [{"BEAMWAY_RECORD_S", "0"}]}]),
+    ok = beamway_peer:kill9(Other),
+    ?assertMatch(#{cause := peer_ended, seconds := [], tens := []}, why(Pair)).
+
+corrupt(Config) ->
+    {One, _, _, OtherNode} = Pair = pair(Config),
+    ok = beamway_peer:run(One, fun() -> [exit(Connection, beamway_link_corrupt) || #{node := Of, connection := Connection} <- beamway_links:all(), Of =:= OtherNode], ok end),
+    ?assertMatch(#{cause := protocol}, why(Pair)).
+
+%% ---- over a path ----
+
+wall(Config, Command) ->
+    #{spaces := [_, _, Wall]} = proplists:get_value(net, Config),
+    beamway_netns:in(Wall, Command).
+
+%% Before the router's own rules, and away again with open/1.
+close(Config, Rule) ->
+    "" = wall(Config, "iptables -N CUT && iptables -A CUT -p tcp " ++ Rule ++ " && iptables -I FORWARD -j CUT"),
+    ok.
+
+open(Config) ->
+    _ = wall(Config, "iptables -D FORWARD -j CUT; iptables -F CUT; iptables -X CUT"),
+    ok.
+
+%% A reset is a pause, and the record says so.
+outlived(Config) ->
+    {One, _, _, OtherNode} = pair(Config),
+    ok = close(Config, "! --sport 4369 -m tcp ! --dport 4369 -j REJECT --reject-with tcp-reset"),
+    Resumes = fun() -> {ok, [#{facts := Facts} | _]} = beamway_peer:call(One, beamway, why, [OtherNode]),
+                       length([1 || #{text := Text} <- Facts, string:find(Text, "went on over another connection") =/= nomatch]) end,
+    ok = beamway_peer:run(One, fun() -> {rex, OtherNode} ! hello, ok end),
+    receive after 300 -> ok end,
+    ok = open(Config),
+    _ = beamway_peer:wait_until(fun() -> Resumes() > 0 end, ?WAIT_MS),
+    {ok, [#{cause := up, short := Short} = Link]} = beamway_peer:call(One, beamway, why, [OtherNode]),
+    ?assertMatch({_, _}, binary:match(Short, <<"outlived its connection">>)),
+    has_fact(Link, <<"the connection was lost">>).
+
+unreachable(Config) ->
+    {One, _, _, OtherNode} = Pair = pair(Config, quick_ticks()),
+    ok = close(Config, "-j DROP"),
+    ok = beamway_peer:run(One, fun() -> {rex, OtherNode} ! hello, ok end),
+    #{cause := unreachable} = Link = why(Pair),
+    has_fact(Link, <<"retransmissions in a row were not answered">>).
+
+%% A fifth of the packets is lost while the node sends; then the peer is killed.
+congested(Config) ->
+    {One, _, Other, OtherNode} = Pair = pair(Config),
+    ok = close(Config, "-m statistic --mode random --probability 0.2 -j DROP"),
+    ok = beamway_peer:run(One, fun() -> Data = binary:copy(<<1>>, 4000),
+                                        [begin {rex, OtherNode} ! Data, receive after 1 -> ok end end || _ <- lists:seq(1, 3000)], ok end),
+    ok = open(Config),
+    ok = beamway_peer:kill9(Other),
+    has_fact(why(Pair), <<"the path was congested">>).

@@ -1,0 +1,78 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `beamway why': asks a running node why its links to a peer ended ({@link beamway:why/1}).
+-module(beamway_cli_why).
+
+-export([ask/1, to_json/1, to_text/1]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+%% @doc Connects and asks. Ends with the VM, as beamway_cli_links:ask/1.
+-spec ask(map()) -> {ok, [beamway:explained(), ...]} | {error, Text :: unicode:chardata()}.
+ask(#{peer := Peer} = Options) ->
+    case beamway_cli_links:open(maps:with([node, cookie_file], Options)) of
+        {ok, Node} ->
+            try explained(Node, peers(Peer, Node), Peer)
+            catch throw:Text -> {error, Text}
+            end;
+        {error, _} = Error -> Error
+    end.
+
+%% A name without a host is that of a peer on the asked node's own host, or the only one of that name.
+peers(Peer, Node) ->
+    case string:split(Peer, "@") of
+        [_, [_ | _]] -> [list_to_atom(Peer)];
+        [Name] ->
+            Known = lists:usort([Of || #{node := Of} <- beamway_cli_links:call(Node, beamway_recorder, records, [])]),
+            [Of || Of <- Known, lists:prefix(Name ++ "@", atom_to_list(Of))]
+    end.
+
+explained(Node, [Peer], _) ->
+    case beamway_cli_links:call(Node, beamway, why, [Peer]) of
+        {ok, Links} -> {ok, Links};
+        {error, unknown} -> {error, io_lib:format("~ts has had no link to ~ts within the last hour", [Node, Peer])}
+    end;
+explained(Node, [], Peer) -> {error, io_lib:format("~ts has had no link to a node '~ts' within the last hour", [Node, Peer])};
+explained(_, Several, Peer) ->
+    {error, io_lib:format("'~ts' may be ~ts; give the whole name", [Peer, lists:join(" or ", [atom_to_list(Name) || Name <- Several])])}.
+
+%% @doc As a term for jiffy: the keys of beamway:why/1.
+-spec to_json([beamway:explained()]) -> term().
+to_json(Links) -> Links.
+
+%% @doc For people: the last end, then what is up now.
+-spec to_text([beamway:explained(), ...]) -> unicode:chardata().
+to_text(Links) ->
+    {Up, Ended} = lists:partition(fun(#{cause := Cause}) -> Cause =:= up end, Links),
+    [lists:join($\n, [one(Link) || Link <- lists:sublist(Ended, 1)]),
+     [$\n || Ended =/= [], Up =/= []],
+     [one(Link) || Link <- Up],
+     [io_lib:format("~nearlier ends in the last hour: ~b (--json shows them)~n", [length(Ended) - 1]) || length(Ended) > 1]].
+
+one(#{node := Node, link := Kind, short := Short, facts := Facts} = Link) ->
+    [io_lib:format("~ts, ~ts: ~ts~n~ts~n", [Node, Kind, state(Link), Short]),
+     [io_lib:format("  ~-18ts ~ts~n", [before(AgoMs, Link), Text]) || #{ago_ms := AgoMs, text := Text} <- Facts]].
+
+state(#{ended := #{ago_ms := AgoMs}, since := Since}) -> ["down for ", beamway_verdict:seconds(AgoMs), ", was up since ", clock(Since)];
+state(#{since := Since}) -> ["up since ", clock(Since)].
+
+clock(Seconds) -> calendar:system_time_to_rfc3339(Seconds).
+
+before(0, #{ended := _}) -> "at the end";
+before(AgoMs, #{ended := _}) -> [beamway_verdict:seconds(AgoMs), " before"];
+before(AgoMs, _) -> [beamway_verdict:seconds(AgoMs), " ago"].
+
+-ifdef(TEST).
+
+link_to_b(More) ->
+    maps:merge(#{node => b@h, link => tcp, address => <<>>, since => 0, cause => up, short => <<"the link is up">>, facts => [#{ago_ms => 20, text => <<"the link came up">>}],
+                 seconds => [], tens => []}, More).
+
+text_test() ->
+    Ended = link_to_b(#{cause => peer_ended, short => <<"it ended">>, ended => #{ago_ms => 1500, reason => <<"{a,b}">>}}),
+    Text = unicode:characters_to_list(to_text([link_to_b(#{}), Ended, Ended])),
+    [?assertNotEqual(nomatch, string:find(Text, Wanted))
+     || Wanted <- ["b@h, tcp: down for 1.5 s, was up since 1970-", "\nit ended\n  20 ms before       the link came up\n", "the link is up\n  20 ms ago", "earlier ends in the last hour: 1"]],
+    ?assertMatch([#{<<"ended">> := #{<<"reason">> := <<"{a,b}">>}}], jiffy:decode(jiffy:encode(to_json([Ended])), [return_maps])).
+-endif.
