@@ -8,7 +8,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, end_per_testcase/2]).
--export([cluster/1, stock_nodes/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_starts_again/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, servers/1, history/1,
+-export([cluster/1, stock_nodes/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_starts_again/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, servers/1, history/1, why/1,
          strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, queries_that_call_code/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, demo/1, port_in_use/1, bad_words/1]).
 -export([seven/2]).
 
@@ -17,7 +17,7 @@
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [cluster, stock_nodes, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_starts_again, a_node_that_is_stopped, many_streams, a_slow_browser, servers, history,
+    [cluster, stock_nodes, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_starts_again, a_node_that_is_stopped, many_streams, a_slow_browser, servers, history, why,
      strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, queries_that_call_code, benchmarks, pipes, files, bad_questions, command, demo, port_in_use, bad_words].
 
 end_per_testcase(_, _) ->
@@ -261,6 +261,17 @@ history(_) ->
     ?assertEqual(length(Fields), length(First)),
     ?assertEqual(<<"time">>, hd(Fields)),
     {200, #{<<"points">> := [_ | _]}} = get(Port, Path("&of=http&server=console_web")).
+
+%% What a node knows of its link to a peer, also when that is down.
+why(_) ->
+    [{Peer, Node}, {OtherPeer, Other}] = started(2),
+    Port = console(Peer),
+    _ = frame(Port, "cluster", up(2)),
+    Why = fun() -> {200, #{<<"links">> := Links}} = get(Port, ["/api/why?node=", atom_to_binary(Node), "&peer=", atom_to_binary(Other)]), Links end,
+    ?assertMatch([#{<<"cause">> := <<"up">>, <<"facts">> := [#{<<"text">> := <<"the link came up">>} | _]} | _], Why()),
+    ok = beamway_peer:kill9(OtherPeer),
+    ok = until(fun() -> [] =/= [Link || #{<<"cause">> := <<"peer_ended">>, <<"ended">> := #{<<"ago_ms">> := _}} = Link <- Why()] end),
+    ?assertMatch({400, _}, get(Port, ["/api/why?node=", atom_to_binary(Node), "&peer=nobody_at_all@nowhere"])).
 
 %% ---- who may do what
 

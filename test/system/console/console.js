@@ -56,6 +56,7 @@ async function cluster(browser) {
   await page.getByText("Frames and doorbells a second").waitFor();
   await page.locator("figure .uplot").nth(3).waitFor();
   await page.waitForTimeout(3500);
+  await page.getByText("the link came up").first().waitFor(); // what both ends have recorded
   await picture(page, "cluster-link");
   // As a window shows it, for the guide (scripts/console-picture).
   await page.screenshot({ path: path.join(pictures, "console.png") });
