@@ -47,7 +47,6 @@ async function cluster(browser) {
   await page.locator(".node.up").nth(5).waitFor();
   await page.locator(".link.shm").first().waitFor();
   await page.locator(".link.tcp").first().waitFor();
-  await page.getByText("bulk").first().waitFor();
   await page.waitForTimeout(4000);
   await picture(page, "cluster");
   await page.locator(".link.shm").first().focus();

@@ -21,7 +21,7 @@ init_per_suite(Config) ->
     Peers = [start(Port) || Port <- ?PORTS],
     [{PeerA, _}, {PeerB, NodeB}] = Peers,
     ok = beamway_peer:connect_both(beamway_shm, PeerA, PeerB),
-    %% Each class has a lane, and something passes while Prometheus looks.
+    %% Something passes while Prometheus looks.
     ok = beamway_peer:run(PeerA, fun() ->
         _ = spawn(fun() -> talk(NodeB) end),
         ok

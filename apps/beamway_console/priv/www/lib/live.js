@@ -30,7 +30,7 @@ export class Live {
       // The browser tries again by itself unless it was refused.
       if (source.readyState === EventSource.CLOSED) this.#timer = setTimeout(() => this.#open(), 2000);
     };
-    for (const kind of ["cluster", "lanes", "http", "pipes", "jobs", "link", "node"]) {
+    for (const kind of ["cluster", "http", "pipes", "jobs", "link", "node"]) {
       source.addEventListener(kind, (event) => { if (source === this.#source) this.onEvent(kind, JSON.parse(event.data)); });
     }
   }
