@@ -95,6 +95,8 @@ run(["help"]) -> run(["--help"]);
 run(["help", Command]) -> run([Command, "--help"]);
 run([]) -> complain_with("~ts", [beamway_cli_help:summary()]), ?USAGE;
 run(["links" | Words]) -> parsed("links", Words, fun links/1);
+%% The launcher does it, if the words are right.
+run(["attach" | Words]) -> parsed("attach", Words, fun attach/1);
 run(["why" | Words]) -> parsed("why", Words, fun why/1);
 run(["top" | Words]) -> parsed("top", Words, fun top/1);
 run(["node" | Words]) -> parsed("node", Words, fun beamway_cli_node:run/1);
@@ -171,6 +173,10 @@ links(Options) ->
             complain("links: ~ts", [Text]),
             ?FAILED
     end.
+
+attach(_) ->
+    complain("attach: which host? Expected HOST or HOST:NODE; see: beamway attach --help", []),
+    ?USAGE.
 
 why(#{peer := _} = Options) ->
     case beamway_cli_why:ask(Options) of

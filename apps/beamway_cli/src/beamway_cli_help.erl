@@ -18,6 +18,7 @@ table() ->
      {"links", " [NODE]", "show which link a running node uses to each of its peers"},
      {"top", " [NODE]", "show the same live: bytes, frames and stalls per second"},
      {"why", " PEER [NODE]", "show why a running node's link to a peer ended"},
+     {"attach", " HOST[:NODE]", "open a shell on a node of another host, through ssh"},
      {"choose", " QUERY", "show which nodes of a cluster a query chooses, or why not the others"},
      {"topology", "", "measure and draw the network between nodes, convert its description"},
      {"node", "", "start a node with the right flags; in a Slurm job, a node of the job's cluster"},
@@ -58,6 +59,13 @@ text("why") ->
     "exit status: 0 shown, 1 the node could not be asked or knows of no such link, 2 usage error\n"
     "examples:    beamway why rabbit@web2\n"
     "             beamway why rabbit@web2 rabbit@web1 --json\n";
+text("attach") ->
+    "\nOpens a remote shell on a node of another host. Everything goes through one ssh connection: from here neither epmd nor a port of a node\n"
+    "is reached, and no name is resolved. The cookie is that of your user there; it is not shown. Without NODE it takes the only node of the host.\n"
+    "\n"
+    "exit status: that of the shell; 1 no such host, node or erl, 2 usage error, 255 ssh failed\n"
+    "examples:    beamway attach web1\n"
+    "             beamway attach deploy@web1:rabbit\n";
 text("top") ->
     "\nAsks a running node repeatedly, as `links' does, and shows the traffic of its links per second.\n"
     "On a terminal the screen is updated. Letters sort it: n node, l link, i in, o out, b both, f frames,\n"
@@ -141,11 +149,13 @@ text("bench") ->
 
 %% @doc The options of a command, for getopt.
 -spec options(Command :: string()) -> [getopt:option_spec()].
+options("attach") ->
+    [help(), {host, undefined, undefined, string, "the host as ssh knows it, and a node there, as name or name@host"}];
 options("links") ->
-    [json(), cookie_file(), help(),
+    [json(), via(), cookie_file(), help(),
      {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
 options("why") ->
-    [json(), cookie_file(), help(),
+    [json(), via(), cookie_file(), help(),
      {peer, undefined, undefined, string, "the peer, as name or name@host"},
      {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
 options("top") ->
@@ -153,7 +163,7 @@ options("top") ->
      {cluster, undefined, "cluster", undefined, "also the links of the node's peers"},
      {interval, $i, "interval", {string, "1"}, "seconds between two updates, 0.1 to 60"},
      {count, $n, "count", integer, "number of screens (default: one into a pipe, unlimited on a terminal)"},
-     {json, undefined, "json", undefined, "print one JSON object per line for each screen"}, cookie_file(), help(),
+     {json, undefined, "json", undefined, "print one JSON object per line for each screen"}, via(), cookie_file(), help(),
      {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
 options("choose") ->
     [json(),
@@ -182,4 +192,6 @@ options("doctor") ->
 
 json() -> {json, undefined, "json", undefined, "print one JSON object"}.
 help() -> {help, $h, "help", undefined, "this help"}.
+via() -> {via, undefined, "via", string, "run the command on this host through ssh; beamway must be on the PATH there"}.
+
 cookie_file() -> {cookie_file, undefined, "cookie-file", string, "read the cookie from this file, not ~/.erlang.cookie"}.
