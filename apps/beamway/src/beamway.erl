@@ -10,7 +10,7 @@
 %% Every call answers at once and asks no peer.
 -module(beamway).
 
--export([links/0, info/0, info/1, why/1, metrics/0, carries/1, class/1, version/0, reload_driver/0]).
+-export([links/0, info/0, info/1, why/0, why/1, metrics/0, carries/1, class/1, version/0, reload_driver/0]).
 -export_type([link_info/0, explained/0, class/0]).
 
 -ifdef(TEST).
@@ -70,6 +70,11 @@ why(Node) when is_atom(Node) ->
     end;
 why(Other) ->
     error({badarg, {node, Other, "expected the name of a node, an atom"}}).
+
+%% @doc The same of all nodes, as far as there are any.
+-spec why() -> [explained()].
+why() ->
+    [explained(Record) || Record <- beamway_recorder:records()].
 
 explained(Record) ->
     #{cause := Cause, short := Short, facts := Facts} = case Record of #{verdict := Known} -> Known; #{} -> beamway_verdict:verdict(Record) end,

@@ -95,6 +95,7 @@ run(["help"]) -> run(["--help"]);
 run(["help", Command]) -> run([Command, "--help"]);
 run([]) -> complain_with("~ts", [beamway_cli_help:summary()]), ?USAGE;
 run(["links" | Words]) -> parsed("links", Words, fun links/1);
+run(["report" | Words]) -> parsed("report", Words, fun report/1);
 %% The launcher does it, if the words are right.
 run(["attach" | Words]) -> parsed("attach", Words, fun attach/1);
 run(["why" | Words]) -> parsed("why", Words, fun why/1);
@@ -172,6 +173,12 @@ links(Options) ->
         {error, Text} ->
             complain("links: ~ts", [Text]),
             ?FAILED
+    end.
+
+report(Options) ->
+    case beamway_cli_report:write(Options) of
+        {ok, File} -> say("~ts~n", [File]), ?DONE;
+        {error, Text} -> complain("report: ~ts", [Text]), ?FAILED
     end.
 
 attach(_) ->

@@ -18,6 +18,7 @@ table() ->
      {"links", " [NODE]", "show which link a running node uses to each of its peers"},
      {"top", " [NODE]", "show the same live: bytes, frames and stalls per second"},
      {"why", " PEER [NODE]", "show why a running node's link to a peer ended"},
+     {"report", " [NODE]", "write what a running node knows of its links to a file, for a report of a fault"},
      {"attach", " HOST[:NODE]", "open a shell on a node of another host, through ssh"},
      {"choose", " QUERY", "show which nodes of a cluster a query chooses, or why not the others"},
      {"topology", "", "measure and draw the network between nodes, convert its description"},
@@ -59,11 +60,18 @@ text("why") ->
     "exit status: 0 shown, 1 the node could not be asked or knows of no such link, 2 usage error\n"
     "examples:    beamway why rabbit@web2\n"
     "             beamway why rabbit@web2 rabbit@web1 --json\n";
+text("report") ->
+    "\nWrites a file of JSON, for your eyes first: the node's links and options, the records of links that are up or have ended in the last hour with\n"
+    "what ended them, and what this host has for links. Names of processes and options are in it in any case, a cookie or a key never.\n"
+    "\n"
+    "exit status: 0 written, 1 the node could not be asked or the file not written, 2 usage error\n"
+    "examples:    beamway report\n"
+    "             beamway report rabbit@web1 --hide-names --out report.json\n";
 text("attach") ->
     "\nOpens a remote shell on a node of another host. Everything goes through one ssh connection: from here neither epmd nor a port of a node\n"
     "is reached, and no name is resolved. The cookie is that of your user there; it is not shown. Without NODE it takes the only node of the host.\n"
     "\n"
-    "exit status: that of the shell; 1 no such host, node or erl, 2 usage error, 255 ssh failed\n"
+    "exit status: 0 the shell has ended, 1 no such node or no erl there, 2 usage error, 255 ssh failed\n"
     "examples:    beamway attach web1\n"
     "             beamway attach deploy@web1:rabbit\n";
 text("top") ->
@@ -149,6 +157,10 @@ text("bench") ->
 
 %% @doc The options of a command, for getopt.
 -spec options(Command :: string()) -> [getopt:option_spec()].
+options("report") ->
+    [{out, $o, "out", string, "the file (default: beamway-report-TIME.json)"},
+     {hide_names, undefined, "hide-names", undefined, "write stand-ins for the names of nodes and hosts and for addresses"}, cookie_file(), help(),
+     {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
 options("attach") ->
     [help(), {host, undefined, undefined, string, "the host as ssh knows it, and a node there, as name or name@host"}];
 options("links") ->

@@ -8,7 +8,7 @@
 -export([all/0, suite/0]).
 -export([links_as_table/1, links_as_json/1, links_of_the_only_node/1, links_several_nodes/1, links_no_node/1, links_not_running/1,
          links_no_epmd/1, links_silent_epmd/1, links_wrong_cookie/1, links_cookie_file/1, links_without_beamway/1, links_of_a_strange_node/1,
-         links_unreachable/1, links_stopped/1, links_open_cookie/1, links_without_home/1, links_long_names/1, links_over_tls/1]).
+         links_unreachable/1, links_stopped/1, links_open_cookie/1, links_without_home/1, links_long_names/1, links_over_tls/1, why/1, report/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, write_secret/2, with_nodes/3, start/3, stop/1,
                           compiled/3]).
@@ -18,7 +18,7 @@ suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 all() ->
     [links_as_table, links_as_json, links_of_the_only_node, links_several_nodes, links_no_node, links_not_running, links_no_epmd, links_silent_epmd,
      links_wrong_cookie, links_cookie_file, links_without_beamway, links_of_a_strange_node, links_unreachable, links_stopped, links_open_cookie, links_without_home,
-     links_long_names, links_over_tls].
+     links_long_names, links_over_tls, why, report].
 
 links_as_table(Config) ->
     with_nodes(Config, 2, fun([A, B]) ->
@@ -38,6 +38,40 @@ links_as_json(Config) ->
         ?assert(lists:member(Kind, [<<"shm">>, <<"tcp">>])),
         ?assert(is_binary(Reason) andalso Reason =/= <<>>),
         ?assert(is_integer(Bytes))
+    end).
+
+why(Config) ->
+    {1, "", Nobody} = run(Config, "why b"),
+    ?assertMatch({match, _}, re:run(Nobody, "no node is registered with epmd")),
+    with_nodes(Config, 2, fun([A, B]) ->
+        [Short, _] = string:split(atom_to_list(B), "@"),
+        {0, Out, ""} = run(Config, ["why ", Short, " ", atom_to_list(A)]),
+        ?assertMatch({match, _}, re:run(Out, [atom_to_list(B), ", (shm|tcp): up since .*\nthe link is up\n +.* ago +the link came up"]), Out),
+        {0, Json, ""} = run(Config, ["why --json ", atom_to_list(B), " ", atom_to_list(A)]),
+        ?assertMatch([#{<<"cause">> := <<"up">>, <<"seconds">> := _, <<"tens">> := _}], jiffy:decode(Json, [return_maps])),
+        {1, "", Unknown} = run(Config, ["why nobody@nowhere ", atom_to_list(A)]),
+        ?assertMatch({match, _}, re:run(Unknown, "has had no link to nobody@nowhere within the last hour"), Unknown),
+        {1, "", Prefix} = run(Config, ["why nobody ", atom_to_list(A)]),
+        ?assertMatch({match, _}, re:run(Prefix, "no link to a node 'nobody'"), Prefix)
+    end).
+
+report(Config) ->
+    File = filename:join(?config(priv_dir, Config), "report.json"),
+    with_nodes(Config, 2, fun([A, B]) ->
+        Words = ["report ", atom_to_list(A), " --out ", quoted(File)],
+        ?assertEqual({0, File ++ "\n", ""}, run(Config, Words)),
+        {ok, Text} = file:read_file(File),
+        ?assertMatch(#{<<"beamway">> := _, <<"host">> := #{<<"checks">> := [_ | _]}, <<"ends">> := [_ | _], <<"links">> := #{<<"links">> := [_]}, <<"options">> := #{<<"resume_ms">> := <<"15000">>}},
+                     jiffy:decode(Text, [return_maps])),
+        ?assertEqual("600\n", os:cmd("stat -c %a " ++ File)),
+        [?assertMatch({Name, nomatch}, {Name, binary:match(Text, Name)}) || Name <- [<<"beamway_cli_suite">>]], % the cookie
+        {1, "", Exists} = run(Config, Words),
+        ?assertMatch({match, _}, re:run(Exists, "file already exists; give another name with --out"), Exists),
+        ok = file:delete(File),
+        {0, _, ""} = run(Config, [Words, " --hide-names"]),
+        {ok, Hidden} = file:read_file(File),
+        {ok, Host} = inet:gethostname(),
+        [?assertMatch({Name, nomatch}, {Name, binary:match(Hidden, Name)}) || Name <- [atom_to_binary(A), atom_to_binary(B), iolist_to_binary(["@", Host]), <<"127.0.0.1">>]]
     end).
 
 links_of_the_only_node(Config) ->

@@ -1,0 +1,79 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `beamway report': writes what a node knows of its links, and what this host has for them, to a file for a report of a fault.
+-module(beamway_cli_report).
+
+-export([write/1]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+%% @doc Asks and writes; the name of the file. Ends with the VM, as beamway_cli_links:ask/1.
+-spec write(map()) -> {ok, file:filename()} | {error, Text :: unicode:chardata()}.
+write(Options) ->
+    %% Of this host before this VM becomes a node.
+    Doctor = beamway_cli_doctor:to_json(beamway_cli_doctor:examine()),
+    case beamway_cli_links:ask(maps:with([node, cookie_file], Options)) of
+        {ok, #{node := Node} = Links} ->
+            try
+                Ask = fun(Module, Function, Arguments) -> beamway_cli_links:call(Node, Module, Function, Arguments) end,
+                Report = #{node => Node, at => list_to_binary(calendar:system_time_to_rfc3339(erlang:system_time(second))),
+                           beamway => iolist_to_binary(Ask(beamway, version, [])), otp => iolist_to_binary(Ask(erlang, system_info, [otp_release])),
+                           options => maps:map(fun(_, Value) -> unicode:characters_to_binary(io_lib:format("~0tp", [Value])) end, Ask(beamway_links, config, [])),
+                           links => beamway_cli_links:to_json(Links), ends => Ask(beamway, why, []), host => Doctor},
+                written(file_of(Options), hidden(Options, names(Report), jiffy:encode(Report, [pretty])))
+            catch throw:Text -> {error, Text}
+            end;
+        {error, _} = Error -> Error
+    end.
+
+file_of(#{out := File}) -> File;
+file_of(_) ->
+    {{Year, Month, Day}, {Hour, Minute, Second}} = calendar:local_time(),
+    lists:flatten(io_lib:format("beamway-report-~b~2..0b~2..0b-~2..0b~2..0b~2..0b.json", [Year, Month, Day, Hour, Minute, Second])).
+
+%% For nobody but its owner: it tells much of a cluster.
+written(File, Bytes) ->
+    case file:open(File, [write, exclusive, raw]) of
+        {ok, Open} ->
+            Written = case file:change_mode(File, 8#600) of ok -> file:write(Open, [Bytes, $\n]); Error -> Error end,
+            _ = file:close(Open),
+            case Written of ok -> {ok, File}; {error, Reason} -> refused(File, Reason) end;
+        {error, Reason} -> refused(File, Reason)
+    end.
+
+refused(File, Reason) -> {error, io_lib:format("cannot write ~ts: ~ts; give another name with --out", [File, file:format_error(Reason)])}.
+
+%% ---- without names
+
+%% All nodes that the report names.
+names(#{node := Node, ends := Ends, links := {Links}}) ->
+    {links, Up} = lists:keyfind(links, 1, Links),
+    lists:usort([atom_to_binary(Name) || Name <- [Node] ++ [Of || #{node := Of} <- Ends] ++ [Of || {Fields} <- Up, {node, Of} <- Fields]]).
+
+hidden(#{hide_names := true}, Nodes, Text) -> without_names(Nodes, iolist_to_binary(Text));
+hidden(_, _, Text) -> Text.
+
+%% Each name becomes the same stand-in wherever it occurs. The whole name of a node goes first, then hosts, then addresses.
+without_names(Nodes, Text) ->
+    {ok, Own} = inet:gethostname(),
+    Hosts = lists:usort([list_to_binary(Own) | [lists:last(binary:split(Node, <<"@">>)) || Node <- Nodes]]),
+    Numbered = fun(Names, Prefix) -> [{Name, iolist_to_binary([Prefix, integer_to_list(N)])} || {N, Name} <- lists:enumerate(Names)] end,
+    Named = lists:foldl(fun({Name, Instead}, Acc) -> re:replace(Acc, [<<"\\b\\Q">>, Name, <<"\\E\\b">>], Instead, [global, {return, binary}]) end, Text,
+                        Numbered(Nodes, "node@") ++ lists:reverse(lists:keysort(1, Numbered(Hosts, "host")))),
+    Found = case re:run(Named, "\\b\\d{1,3}(?:\\.\\d{1,3}){3}\\b|\\b[0-9a-f]{1,4}(?::[0-9a-f]{0,4}){2,7}\\b", [global, {capture, first, binary}]) of
+                {match, Matches} -> lists:usort(lists:append(Matches));
+                nomatch -> []
+            end,
+    %% The longest first: one address may begin as another one does. Times of day look like addresses of IPv6, but for their first part.
+    ByLength = lists:sort(fun(A, B) -> byte_size(A) >= byte_size(B) end, [Address || Address <- Found, inet:parse_strict_address(binary_to_list(Address)) =/= {error, einval}]),
+    lists:foldl(fun({Address, Instead}, Acc) -> binary:replace(Acc, Address, Instead, [global]) end, Named, Numbered(ByLength, "address")).
+
+-ifdef(TEST).
+
+names_test() ->
+    Text = <<"{\"node\": \"shop@web1\", \"peer\": \"shop2@web1\", \"address\": \"10.0.0.12:4000\", \"x\": \"10.0.0.1:4 [fd00::12:1]:9\", \"at\": \"2026-01-02T10:20:30+00:00\", \"host\": \"web1\"}">>,
+    Hidden = without_names([<<"shop2@web1">>, <<"shop@web1">>], Text),
+    [?assertEqual(nomatch, binary:match(Hidden, Name)) || Name <- [<<"shop">>, <<"web1">>, <<"10.0">>, <<"fd00">>]],
+    [?assertNotEqual(nomatch, binary:match(Hidden, Kept)) || Kept <- [<<"node@1">>, <<"node@2">>, <<"address2:4000">>, <<"10:20:30">>, <<"\"host\": \"host">>]].
+-endif.
