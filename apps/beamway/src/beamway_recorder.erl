@@ -221,7 +221,9 @@ described(Pid) ->
                                                  [[[", ", atom_to_binary(Name)] || is_atom(Name)], ", ", mfa(proplists:get_value('$initial_call', Dictionary, Call))]
                                          end]).
 
-mfa({Module, Function, Arity}) -> io_lib:format("~ts:~ts/~b", [Module, Function, Arity]).
+%% A process may put anything there.
+mfa({Module, Function, Arity}) when is_atom(Module), is_atom(Function), is_integer(Arity) -> io_lib:format("~ts:~ts/~b", [Module, Function, Arity]);
+mfa(Other) -> io_lib:format("~0tP", [Other, 8]).
 
 %% ---- the end of a link ----
 

@@ -79,14 +79,17 @@ start(_Type, _Arguments) ->
 stop(_State) -> ok.
 
 %% @private
--spec init(links | application) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
+-spec init(links | recorder | application) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init(links) ->
     ok = beamway_links:prepare(),
     {ok, {#{strategy => one_for_one, intensity => 3, period => 10, auto_shutdown => any_significant},
           [#{id => beamway_links, start => {beamway_links, start_link, []},
              restart => transient, significant => true, shutdown => 2000},
            #{id => beamway_classes, start => {beamway_classes, start_link, []}, shutdown => 2000},
-           #{id => beamway_recorder, start => {beamway_recorder, start_link, []}, shutdown => 2000}]}};
+           %% Links go on without it.
+           #{id => recorder, start => {supervisor, start_link, [?MODULE, recorder]}, type => supervisor, restart => temporary}]}};
+init(recorder) ->
+    {ok, {#{strategy => one_for_one, intensity => 3, period => 10}, [#{id => beamway_recorder, start => {beamway_recorder, start_link, []}, shutdown => 2000}]}};
 init(application) ->
     {ok, {#{strategy => one_for_one, intensity => 0},
           [#{id => beamway_holder, start => {beamway_holder, start_link, []}, shutdown => 2000}]}}.

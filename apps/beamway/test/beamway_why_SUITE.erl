@@ -7,7 +7,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([killed/1, halted/1, restarted/1, disconnected/1, disconnected_by_the_peer/1, peer_stopped/1, stopped_here/1, busy_here/1,
-         reset_without_resume/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1]).
+         reset_without_resume/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1]).
 -export([drop_node/1, burn/0]).
 
 -define(WAIT_MS, 20000).
@@ -18,7 +18,7 @@ all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls,
 
 groups() ->
     Everywhere = [killed, halted, disconnected, disconnected_by_the_peer],
-    [{beamway_tcp, [], Everywhere ++ [restarted, peer_stopped, stopped_here, busy_here, reset_without_resume, no_record, corrupt]},
+    [{beamway_tcp, [], Everywhere ++ [restarted, peer_stopped, stopped_here, busy_here, reset_without_resume, no_record, corrupt, without_recorder]},
      {beamway_shm, [], Everywhere ++ [restarted, peer_stopped, stopped_here, corrupt]},
      {beamway_tls, [], Everywhere ++ [peer_stopped]},
      {beamway_inet, [], Everywhere ++ [peer_stopped]},
@@ -180,6 +180,26 @@ corrupt(Config) ->
     {One, _, _, OtherNode} = Pair = pair(Config),
     ok = beamway_peer:run(One, fun() -> [exit(Connection, beamway_link_corrupt) || #{node := Of, connection := Connection} <- beamway_links:all(), Of =:= OtherNode], ok end),
     ?assertMatch(#{cause := protocol}, why(Pair)).
+
+%% A recorder that ends is started again and knows the links; one that ends again and again is given up, and the links go on.
+without_recorder(Config) ->
+    {One, _, _, OtherNode} = pair(Config),
+    Kill = fun() -> beamway_peer:run(One, fun() ->
+                                                  case whereis(beamway_recorder) of
+                                                      undefined -> given_up;
+                                                      Recorder ->
+                                                          Monitor = monitor(process, Recorder),
+                                                          exit(Recorder, kill),
+                                                          receive {'DOWN', Monitor, process, _, _} -> killed end
+                                                  end
+                                          end) end,
+    Why = fun() -> beamway_peer:call(One, beamway, why, [OtherNode]) end,
+    ?assertEqual(killed, Kill()),
+    true = beamway_peer:wait_until(fun() -> case Why() of {ok, [#{cause := up}]} -> true; {error, unknown} -> false end end, ?WAIT_MS),
+    true = beamway_peer:wait_until(fun() -> Kill() =:= given_up andalso beamway_peer:call(One, erlang, whereis, [beamway_recorder]) =:= undefined end, ?WAIT_MS),
+    ?assertEqual({error, unknown}, Why()),
+    ?assertMatch([#{node := OtherNode}], beamway_peer:call(One, beamway, links, [])),
+    ?assertEqual(OtherNode, beamway_peer:call(One, erpc, call, [OtherNode, erlang, node, []])).
 
 %% ---- over a path ----
 
