@@ -60,8 +60,8 @@ typedef struct {
     establish_t establish; /* until there is a link: how it comes to be */
     bool active;           /* the link is read */
     /* The port has one timer. It is for the first of these that holds. */
+    bool timer_is_to_read;  /* at once: the pump comes back, or the link is cut and has a rest */
     bool is_closing;        /* it still has something to say */
-    bool is_cut;            /* reads what is left, and ends the port */
     bool timer_is_to_flush; /* flush_ms after it was set */
     bool check_is_due;      /* at check_at_ms: for idle memory */
     unsigned long flush_ms;
@@ -99,7 +99,7 @@ static bool is_session_first(const bw_port_t *self)
 /* What is to be flushed is always due before anything else. */
 static void set_timer(bw_port_t *self)
 {
-    if (self->timer_is_to_flush || self->is_cut || self->is_closing)
+    if (self->timer_is_to_read || self->timer_is_to_flush || self->is_closing)
         return;
     if (is_session_first(self))
         driver_set_timer(self->pump.port, ms_until(self->session_at_ms));
@@ -116,13 +116,15 @@ static void set_check(bw_port_t *self, unsigned long ms)
     set_timer(self);
 }
 
+/* A timer that is to read flushes as well. */
 static void set_flush(bw_port_t *self, unsigned long ms)
 {
-    if (self->is_cut || (self->timer_is_to_flush && self->flush_ms <= ms))
+    if (self->timer_is_to_flush && self->flush_ms <= ms)
         return;
     self->timer_is_to_flush = true;
     self->flush_ms = ms;
-    driver_set_timer(self->pump.port, ms);
+    if (!self->timer_is_to_read)
+        driver_set_timer(self->pump.port, ms);
 }
 
 /* Everything has been flushed. If rounds follow each other closely the timer stays, because the
@@ -130,7 +132,7 @@ static void set_flush(bw_port_t *self, unsigned long ms)
 static void cancel_flush(bw_port_t *self)
 {
     if (!self->timer_is_to_flush || !self->rounds.is_apart || self->pump.is_unflushed ||
-        self->is_cut || self->is_closing)
+        self->is_closing)
         return;
     self->timer_is_to_flush = false;
     set_timer(self);
@@ -162,13 +164,18 @@ static void check_later(bw_port_t *self)
     set_check(self, CHECK_MS);
 }
 
-/* A link that takes nothing more ends, whether the VM tells of it or not. After whatever writes. */
-static void end_if_cut(bw_port_t *self)
+/* The port comes back if the pump says so. A link that takes nothing more is read until it ends,
+ * because the VM may not tell of that. A timer of 0 runs in the same execution of the port, unless
+ * that has used up its time: others shall run between. */
+static void come_back(bw_port_t *self)
 {
-    if (!self->active || self->is_cut || self->is_closing || !pump_is_cut(&self->pump))
+    bool is_cut = !self->is_closing && pump_is_cut(&self->pump);
+
+    if (!self->active || self->timer_is_to_read || !(self->pump.comes_back || is_cut))
         return;
-    self->is_cut = true;
+    self->timer_is_to_read = true;
     driver_set_timer(self->pump.port, 0);
+    (void)erl_drv_consume_timeslice(self->pump.port, 100);
 }
 
 /* ---- commands ---- */
@@ -192,8 +199,7 @@ static void detach(bw_port_t *self)
         return;
     pump_detach(&self->pump);
     close_link(self->pump.port, link, self->active);
-    pump_stop_polling(&self->pump);
-    self->is_cut = self->is_silent = self->session_is_due = false;
+    self->timer_is_to_read = self->is_silent = self->session_is_due = false;
     set_timer(self);
 }
 
@@ -262,9 +268,10 @@ static bool command_step(bw_port_t *self, reply_t *reply)
     return true;
 }
 
-/* As fail(): last. A peer that has closed its end in order is noticed by the ring's doorbell,
- * before its socket closes. The reason is the one of a closed socket. */
-static void end_if_over(bw_port_t *self, wake_result_t result)
+/* After whatever may have moved something; as fail(): last. A peer that has closed its end in order
+ * is noticed by the ring's doorbell, before its socket closes. The reason is the one of a closed
+ * socket. */
+static void settle(bw_port_t *self, wake_result_t result)
 {
     if (result == WAKE_FAILED)
         fail(self);
@@ -272,24 +279,11 @@ static void end_if_over(bw_port_t *self, wake_result_t result)
         lose(self, "connection_closed");
     else if (result == WAKE_FINISHED)
         driver_failure_atom(self->pump.port, "connection_closed");
-    else
+    else {
+        senders_tell(&self->senders);
         check_session(self);
-}
-
-static ErlDrvEvent event_of(bw_port_t *self)
-{
-    return (ErlDrvEvent)(intptr_t)self->pump.link->ops->fd(self->pump.link);
-}
-
-/* Begins to read the link. */
-static bool activate(bw_port_t *self)
-{
-    if (driver_select(self->pump.port, event_of(self), ERL_DRV_READ | ERL_DRV_USE, 1) != 0)
-        return false;
-    self->active = true;
-    /* Nothing is armed yet: come back at once and look. */
-    self->pump.link->ops->wake_self(self->pump.link);
-    return true;
+        come_back(self);
+    }
 }
 
 static bool command_activate(bw_port_t *self, uint64_t poll_us, uint64_t sender_bytes)
@@ -300,7 +294,9 @@ static bool command_activate(bw_port_t *self, uint64_t poll_us, uint64_t sender_
         self->pump.scheduler.sender_bytes = sender_bytes;
     bw_spin_init(&self->pump.spin, (uint32_t)poll_us);
     self->poller = driver_caller(self->pump.port);
-    return (!self->pump.is_packets || pump_expose(&self->pump)) && activate(self);
+    self->active = pump_begin_polling(&self->pump);
+    come_back(self);
+    return self->active;
 }
 
 static bool command_packets(bw_port_t *self, const char *data, size_t len, reply_t *reply)
@@ -346,17 +342,20 @@ static bool command_detach(bw_port_t *self, uint64_t epoch, reply_t *reply)
 static bool command_offer(bw_port_t *self, reply_t *reply)
 {
     bw_link_t *link = self->pump.link;
-    int fd;
+    bool is_free = !self->establish.is_selected;
 
     if (!link || self->active || !link->ops->take_fd)
         return false;
-    fd = link->ops->take_fd(link);
-    self->offer = fd < 0 ? 0 : bw_offer(link);
-    if (fd >= 0 && self->establish.is_selected)
-        driver_select(self->pump.port, (ErlDrvEvent)(intptr_t)fd, ERL_DRV_READ | ERL_DRV_USE, 0);
-    else if (fd >= 0)
-        close(fd);
-    self->establish.is_selected = false;
+    if (!is_free) {
+        int fd = link->ops->take_fd(link);
+
+        is_free = fd >= 0;
+        if (is_free)
+            driver_select(self->pump.port, (ErlDrvEvent)(intptr_t)fd,
+                          ERL_DRV_READ | ERL_DRV_WRITE | ERL_DRV_USE, 0);
+        self->establish.is_selected = !is_free;
+    }
+    self->offer = is_free ? bw_offer(link) : 0;
     if (self->offer == 0) {
         reply_reason(reply, "no descriptor or no memory to hand a link over");
         return true;
@@ -397,10 +396,8 @@ static bool command_attach(bw_port_t *self, const char *data, size_t len, reply_
         return true;
     /* What goes out again may end where the last look has found nothing to watch. */
     self->out_at_session = self->pump.session.out;
-    if (!pump_expose(&self->pump) || !activate(self) || !pump_flush(&self->pump))
-        fail(self);
-    else
-        check_session(self);
+    settle(self,
+           pump_begin_polling(&self->pump) && pump_flush(&self->pump) ? WAKE_ASLEEP : WAKE_FAILED);
     return true;
 }
 
@@ -412,16 +409,9 @@ static bool flush(bw_port_t *self)
     return pump_flush(&self->pump);
 }
 
-/* After whatever may have sent; as fail(), last. */
-static void after_drain(bw_port_t *self, bool is_sound)
+static void settle_sent(bw_port_t *self, bool is_sound)
 {
-    if (!is_sound) {
-        fail(self);
-        return;
-    }
-    senders_tell(&self->senders);
-    check_session(self);
-    end_if_cut(self);
+    settle(self, is_sound ? WAKE_ASLEEP : WAKE_FAILED);
 }
 
 static bool command_flush(bw_port_t *self)
@@ -437,7 +427,7 @@ static bool command_flush(bw_port_t *self)
     is_sound = flush(self);
     if (is_sound)
         cancel_flush(self);
-    after_drain(self, is_sound);
+    settle_sent(self, is_sound);
     return true;
 }
 
@@ -448,7 +438,7 @@ static bool command_senders(bw_port_t *self, unsigned int command, const char *d
 
     if (!self->pump.link || !senders_command(&self->senders, command, data, len, reply, &is_sound))
         return false;
-    after_drain(self, is_sound);
+    settle_sent(self, is_sound);
     return true;
 }
 
@@ -490,7 +480,7 @@ static bool command_look(bw_port_t *self, reply_t *reply)
     }
     result = flush(self) ? pump_look(&self->pump) : WAKE_FAILED;
     reply_number(reply, result == WAKE_LOOKING, 1);
-    end_if_over(self, result);
+    settle(self, result);
     return true;
 }
 
@@ -518,6 +508,8 @@ static bool command_receive(bw_port_t *self, reply_t *reply)
 static bool run_command(bw_port_t *self, unsigned int command, const char *data, size_t len,
                         reply_t *reply)
 {
+    bool is_sound;
+
     reply_number(reply, 0, 1);
     switch (command) {
     case COMMAND_VERSION:
@@ -528,13 +520,10 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_TICK:
         if (!self->pump.link)
             return false;
-        if (!pump_tick(&self->pump)) {
-            fail(self);
-            return true;
-        }
-        check_later(self);
-        check_session(self);
-        end_if_cut(self);
+        is_sound = pump_tick(&self->pump);
+        if (is_sound)
+            check_later(self);
+        settle_sent(self, is_sound);
         return true;
     case COMMAND_SESSION:
         return len == 12 && command_session(self, bw_number(data, 8), bw_number(data + 8, 4));
@@ -609,7 +598,6 @@ static void drv_stop(ErlDrvData data)
         self->pump.link = bw_offer_take(self->offer);
     if (pump_is_attached(&self->pump))
         close_link(self->pump.port, self->pump.link, self->active || self->establish.is_selected);
-    pump_stop_polling(&self->pump);
     driver_free(self);
 }
 
@@ -659,13 +647,11 @@ static void drv_outputv(ErlDrvData data, ErlIOVec *ev)
         fail(self);
         return;
     }
-    senders_tell(&self->senders);
     check_later(self);
-    check_session(self);
-    end_if_cut(self);
+    settle(self, WAKE_ASLEEP);
 }
 
-static void call_poller(bw_port_t *self)
+static void ask_for_looks(bw_port_t *self)
 {
     ErlDrvTermData look[] = {ERL_DRV_ATOM, driver_mk_atom("look")};
 
@@ -678,20 +664,17 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
     bw_port_t *self = (bw_port_t *)data;
     wake_result_t result;
 
+    (void)event;
     if (!self->active) {
         establish_tell(&self->establish);
         return;
     }
     if (was_stopped(self))
         return;
-    if (self->pump.socket != 0 && event == (ErlDrvEvent)(intptr_t)self->pump.socket)
-        result = pump_ready(&self->pump, false);
-    else
-        result = pump_wake(&self->pump);
-    senders_tell(&self->senders);
+    result = pump_wake(&self->pump);
     if (result == WAKE_LOOKING)
-        call_poller(self);
-    end_if_over(self, result);
+        ask_for_looks(self);
+    settle(self, result);
 }
 
 /* Only a connection that is polled itself tells of room so. */
@@ -699,12 +682,11 @@ static void drv_ready_output(ErlDrvData data, ErlDrvEvent event)
 {
     bw_port_t *self = (bw_port_t *)data;
 
-    wake_result_t result = pump_ready(&self->pump, true);
-
     (void)event;
-    senders_tell(&self->senders);
-    end_if_cut(self);
-    end_if_over(self, result);
+    if (self->active)
+        settle(self, pump_has_room(&self->pump));
+    else
+        establish_tell(&self->establish);
 }
 
 static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf, ErlDrvSizeT len,
@@ -734,7 +716,8 @@ static void close_later(bw_port_t *self)
 {
     self->is_closing = true;
     self->queued_before = pump_queued(&self->pump);
-    driver_set_timer(self->pump.port, CHECK_MS);
+    if (!self->timer_is_to_read)
+        driver_set_timer(self->pump.port, CHECK_MS);
 }
 
 static void drv_flush(ErlDrvData data)
@@ -745,6 +728,7 @@ static void drv_flush(ErlDrvData data)
     if (!pump_is_attached(&self->pump)) /* nobody takes it */
         pump_drop(&self->pump);
     close_later(self);
+    come_back(self);
 }
 
 /* Ends the wait for a peer that takes nothing more: the VM then finds the queue empty. */
@@ -756,16 +740,6 @@ static void closing_timeout(bw_port_t *self)
     }
     pump_drop(&self->pump);
     driver_deq(self->pump.port, driver_sizeq(self->pump.port));
-}
-
-static void flush_timeout(bw_port_t *self)
-{
-    if (!flush(self)) {
-        fail(self);
-        return;
-    }
-    set_timer(self);
-    end_if_cut(self);
 }
 
 /* False: the link is of no use any more. */
@@ -801,38 +775,49 @@ static void check_timeout(bw_port_t *self)
         set_check(self, 1);
 }
 
-static void drv_timeout(ErlDrvData data)
+/* False: the link is of no use any more. A check that flushing keeps from its turn does not keep
+ * the session from it. */
+static bool run_due(bw_port_t *self, bool is_early, bool is_to_flush)
 {
-    bw_port_t *self = (bw_port_t *)data;
-    bool is_to_flush = self->timer_is_to_flush;
-
-    if (self->is_closing) {
-        closing_timeout(self);
-        return;
-    }
-    if (self->is_cut) {
-        if (was_stopped(self))
-            return;
-        driver_set_timer(self->pump.port, 0); /* until all is read */
-        end_if_over(self, pump_ready(&self->pump, false));
-        return;
-    }
-    self->timer_is_to_flush = false;
-    /* A check that flushing keeps from its turn does not keep the session from it. */
     if (self->session_is_due &&
-        (ms_until(self->session_at_ms) == 0 || (!is_to_flush && is_session_first(self)))) {
-        if (!session_timeout(self)) {
-            fail(self);
-            return;
-        }
-    } else if (!is_to_flush) {
+        (ms_until(self->session_at_ms) == 0 || (!is_early && is_session_first(self)))) {
+        if (!session_timeout(self))
+            return false;
+    } else if (!is_early) {
         self->check_is_due = false;
         check_timeout(self);
     }
-    if (is_to_flush)
-        flush_timeout(self);
-    else
+    return !is_to_flush || flush(self);
+}
+
+/* The timer is set before settle, which may end the port. */
+static void drv_timeout(ErlDrvData data)
+{
+    bw_port_t *self = (bw_port_t *)data;
+    bool is_to_flush = self->timer_is_to_flush, is_to_read = self->timer_is_to_read;
+    wake_result_t result = WAKE_ASLEEP;
+
+    self->timer_is_to_read = false;
+    if (is_to_read && was_stopped(self))
+        return;
+    if (is_to_read)
+        result = pump_wake(&self->pump);
+    if (result == WAKE_LOOKING)
+        ask_for_looks(self);
+    if (self->is_closing && !is_to_read) {
+        closing_timeout(self);
+        return;
+    }
+    if (self->is_closing) {
+        close_later(self);
+    } else {
+        self->timer_is_to_flush = false;
+        if (result != WAKE_FAILED && result != WAKE_FINISHED &&
+            !run_due(self, is_to_read || is_to_flush, is_to_flush))
+            result = WAKE_FAILED;
         set_timer(self);
+    }
+    settle(self, result);
 }
 
 static void drv_ready_async(ErlDrvData data, ErlDrvThreadData done)

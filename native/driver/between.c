@@ -57,11 +57,6 @@ static bool never_yet(bw_link_t *link)
     return false;
 }
 
-static void is_never_ready(bw_link_t *link, bool has_room)
-{
-    (void)link, (void)has_room;
-}
-
 static void no_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
 {
     (void)link;
@@ -82,8 +77,6 @@ static const bw_carrier_t between_ops = {.kind = "none",
                                          .read = reads_nothing,
                                          .arm_read = armed_read,
                                          .arm_write = armed_write,
-                                         .is_blocked = never,
-                                         .is_ready = is_never_ready,
                                          .clear_event = does_nothing,
                                          .wake_self = does_nothing,
                                          .trim = never_yet,

@@ -25,7 +25,8 @@ void close_link(ErlDrvPort port, bw_link_t *link, bool is_selected)
 
     link->ops->close(link, &left);
     if (is_selected)
-        driver_select(port, (ErlDrvEvent)(intptr_t)left.fd, ERL_DRV_READ | ERL_DRV_USE, 0);
+        driver_select(port, (ErlDrvEvent)(intptr_t)left.fd,
+                      ERL_DRV_READ | ERL_DRV_WRITE | ERL_DRV_USE, 0);
     else if (left.fd >= 0)
         close(left.fd);
     later = driver_alloc(sizeof *later);

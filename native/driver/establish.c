@@ -15,6 +15,14 @@ static bool is_polled(const establish_t *establish)
     return establish->link && !(establish->carrier->caps & BW_CAP_IMMEDIATE);
 }
 
+/* A handshake waits for what the peer says, and for room if the link says so. */
+static int waits_for(const bw_link_t *link)
+{
+    bool for_room = link->ops->wants && link->ops->wants(link) & POLLOUT;
+
+    return ERL_DRV_READ | (for_room ? ERL_DRV_WRITE : 0);
+}
+
 /* ---- which carrier ---- */
 
 static void load(job_t *job)
@@ -72,7 +80,7 @@ static void begin(establish_t *establish, bw_link_t *link, ErlDrvTermData caller
     establish->caller = caller;
     if (!is_polled(establish))
         return;
-    if (driver_select(establish->port, event_of(link), ERL_DRV_READ | ERL_DRV_USE, 1) == 0) {
+    if (driver_select(establish->port, event_of(link), waits_for(link) | ERL_DRV_USE, 1) == 0) {
         establish->is_selected = true;
         return;
     }
@@ -178,7 +186,7 @@ bool establish_step(establish_t *establish, reply_t *reply, bw_link_t **link_p)
     case BW_LINKED:
         /* Frames may come from now on, and nobody may read them before ACTIVATE. */
         if (establish->is_selected)
-            driver_select(establish->port, event_of(link), ERL_DRV_READ, 0);
+            driver_select(establish->port, event_of(link), ERL_DRV_READ | ERL_DRV_WRITE, 0);
         *link_p = link;
         establish->link = NULL;
         reply_text(reply, report.device);
@@ -187,7 +195,7 @@ bool establish_step(establish_t *establish, reply_t *reply, bw_link_t **link_p)
         break;
     }
     if (is_polled(establish))
-        driver_select(establish->port, event_of(link), ERL_DRV_READ, 1);
+        driver_select(establish->port, event_of(link), waits_for(link), 1);
     return true;
 }
 
@@ -199,7 +207,7 @@ void establish_tell(establish_t *establish)
 
     if (!establish->link)
         return;
-    driver_select(establish->port, event_of(establish->link), ERL_DRV_READ, 0);
+    driver_select(establish->port, event_of(establish->link), ERL_DRV_READ | ERL_DRV_WRITE, 0);
     /* It is linked to the port: if it is gone, so is the port soon. */
     (void)erl_drv_send_term(port, establish->caller, news, 6);
 }

@@ -55,12 +55,11 @@ typedef struct {
     uint64_t bytes_read;            /* with headers and padding */
     uint64_t wakeups;               /* times that the poller called us */
 
-    int socket;         /* of a connection that is polled itself; 0: none */
-    bool polls_input;   /* it is, for reading */
-    bool polls_room;    /* and for writing */
-    bool is_packets;    /* frames are packets, as every Erlang node sends them over TCP */
-    bool is_deferred;   /* the link is: what is committed waits for pump_flush */
-    bool is_unflushed;  /* something has gathered that pump_flush has yet to send */
+    int polls;         /* what the VM polls the link's descriptor for, ERL_DRV_...; 0: not at all */
+    bool comes_back;   /* the port shall call pump_wake soon, whatever the poller says */
+    bool is_packets;   /* frames are packets, as every Erlang node sends them over TCP */
+    bool is_deferred;  /* the link is: what is committed waits for pump_flush */
+    bool is_unflushed; /* something has gathered that pump_flush has yet to send */
     bool input_drained; /* the last reading has left nothing, or half a frame */
     const char *reason; /* of PUMP_FAILED, if it is not the link that failed */
 
@@ -177,18 +176,21 @@ void pump_reset(bw_pump_t *pump);
 void pump_start(bw_pump_t *pump, bw_link_t *link);
 
 typedef enum {
-    WAKE_ASLEEP,   /* armed, or the descriptor is readable: the poller comes again */
+    WAKE_ASLEEP,   /* armed, or the pump asks to be called again */
     WAKE_LOOKING,  /* not armed: the poller must call pump_look until it says otherwise */
     WAKE_FINISHED, /* everything has been read, and the peer has closed its end */
     WAKE_FAILED    /* the link is of no use any more */
 } wake_result_t;
 
-/* The poller says that the link's descriptor is readable: moves both ways. */
+/* The link's descriptor is readable, or the pump has asked for it (`comes_back`): moves both ways.
+ */
 wake_result_t pump_wake(bw_pump_t *pump);
 
-/* The VM polls the connection itself from now on, if the carrier lets it. False: the VM does not.
- */
-bool pump_expose(bw_pump_t *pump);
+/* The poller says that the connection has room. */
+wake_result_t pump_has_room(bw_pump_t *pump);
+
+/* The VM polls the link from now on. False: it cannot. */
+bool pump_begin_polling(bw_pump_t *pump);
 
 /* A write has found that the connection is gone. ERTS may miss its event: one that comes while the
  * port reads, by a scheduler that polls, is lost (erl_check_io.c). */
@@ -198,12 +200,6 @@ static inline bool pump_is_cut(const bw_pump_t *pump)
 
     return link && link->ops->is_cut && link->ops->is_cut(link);
 }
-
-/* The poller says that the connection is readable, or that it has room. */
-wake_result_t pump_ready(bw_pump_t *pump, bool has_room);
-
-/* The port stops: after the link was closed. */
-void pump_stop_polling(bw_pump_t *pump);
 
 /* The poller looks once. */
 wake_result_t pump_look(bw_pump_t *pump);

@@ -59,9 +59,19 @@ void pump_start_frames(bw_pump_t *pump);
 
 /* ---- pump_wake.c ---- */
 
-/* Of a connection that is polled itself: for what, as things are now. After whatever may change it.
- */
+/* Has the VM poll for what the link wants now. After whatever may change it. */
 void pump_poll(bw_pump_t *pump);
+
+/* Somebody comes back to this pump soon; others run before. */
+static inline void pump_come_back(bw_pump_t *pump)
+{
+    bw_link_t *link = pump->link;
+
+    if (link->ops->wake_self)
+        link->ops->wake_self(link);
+    else
+        pump->comes_back = true;
+}
 
 /* ---- pump_in.c ---- */
 

@@ -392,7 +392,7 @@ static bw_status_t drain(bw_pump_t *pump)
             return BW_OK;
         }
     }
-    pump->link->ops->wake_self(pump->link);
+    pump_come_back(pump);
     return BW_OK;
 }
 

@@ -40,49 +40,42 @@ static wake_result_t arm_or_wake(bw_pump_t *pump)
 
     pump->spinning = false;
     if (status == BW_AGAIN)
-        pump->link->ops->wake_self(pump->link);
+        pump_come_back(pump);
     return status == BW_CORRUPT ? WAKE_FAILED : asleep(pump);
 }
 
-/* ---- a connection that is polled itself ---- */
+/* ---- polling ---- */
 
-static ErlDrvEvent socket_of(const bw_pump_t *pump)
+static void change_polling(bw_pump_t *pump, int mode, int on)
 {
-    return (ErlDrvEvent)(intptr_t)pump->socket;
+    ErlDrvEvent event = (ErlDrvEvent)(intptr_t)pump->link->ops->fd(pump->link);
+
+    if (mode != 0 && driver_select(pump->port, event, mode, on) == 0)
+        pump->polls ^= mode;
 }
 
-static void poll_for(const bw_pump_t *pump, int mode, bool *polls, bool wanted)
-{
-    if (*polls != wanted && driver_select(pump->port, socket_of(pump), mode, wanted) == 0)
-        *polls = wanted;
-}
-
+/* The port reads a connection even if it is not armed, unless it looks anyway. */
 void pump_poll(bw_pump_t *pump)
 {
-    if (pump->socket == 0)
+    const bw_carrier_t *ops = pump->link->ops;
+    int wanted = ERL_DRV_USE | ERL_DRV_READ;
+
+    if (pump->polls == 0)
         return;
-    poll_for(pump, ERL_DRV_READ, &pump->polls_input, !pump->spinning);
-    poll_for(pump, ERL_DRV_WRITE, &pump->polls_room, pump->link->ops->is_blocked(pump->link));
+    if (ops->wants && pump->spinning)
+        wanted &= ~ERL_DRV_READ;
+    if (ops->wants && ops->wants(pump->link) & POLLOUT)
+        wanted |= ERL_DRV_WRITE;
+    change_polling(pump, wanted & ~pump->polls, 1);
+    change_polling(pump, pump->polls & ~wanted, 0);
 }
 
-bool pump_expose(bw_pump_t *pump)
+/* Nothing is armed yet: the port has to come back and look. */
+bool pump_begin_polling(bw_pump_t *pump)
 {
-    int fd = pump->link->ops->expose ? pump->link->ops->expose(pump->link) : -1;
-
-    if (fd < 0)
-        return true;
-    pump->socket = fd;
-    pump->polls_input =
-        driver_select(pump->port, socket_of(pump), ERL_DRV_READ | ERL_DRV_USE, 1) == 0;
-    return pump->polls_input;
-}
-
-void pump_stop_polling(bw_pump_t *pump)
-{
-    if (pump->socket != 0)
-        driver_select(pump->port, socket_of(pump), ERL_DRV_READ | ERL_DRV_WRITE | ERL_DRV_USE, 0);
-    pump->socket = 0;
-    pump->polls_input = pump->polls_room = false;
+    change_polling(pump, ERL_DRV_USE | ERL_DRV_READ, 1);
+    pump_come_back(pump);
+    return pump->polls != 0;
 }
 
 /* ---- a link that outlives its connections ---- */
@@ -95,7 +88,8 @@ bool pump_is_attached(const bw_pump_t *pump)
 void pump_detach(bw_pump_t *pump)
 {
     pump->link = &bw_between;
-    pump->spinning = false;
+    pump->polls = 0;
+    pump->spinning = pump->comes_back = false;
     pump->input_drained = true;
 }
 
@@ -122,7 +116,7 @@ static wake_result_t acknowledge(bw_pump_t *pump, wake_result_t result)
 
 /* ---- rounds ---- */
 
-/* Reads until the ring is empty and armed. `readable` is the descriptor as the poller sees it. */
+/* Reads until the ring is empty and armed. `readable`: the descriptor is, until it is cleared. */
 static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
 {
     mark_t before = mark(pump);
@@ -161,32 +155,33 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
         return WAKE_FAILED;
     /* Reading what the kernel had may have made it quiet as well. */
     if (!readable || pump->link->ops->caps & BW_CAP_KERNEL_BUFFERS)
-        pump->link->ops->wake_self(pump->link);
+        pump_come_back(pump);
     return WAKE_ASLEEP;
 }
 
 wake_result_t pump_wake(bw_pump_t *pump)
 {
+    const bw_carrier_t *ops = pump->link->ops;
     wake_result_t result;
 
     pump->wakeups++;
-    result = acknowledge(pump, drain_and_arm(pump, true));
+    pump->comes_back = false;
+    if (ops->is_ready)
+        ops->is_ready(pump->link, POLLIN);
+    result = acknowledge(pump, drain_and_arm(pump, !ops->is_ready));
     pump_poll(pump);
     return result;
 }
 
-wake_result_t pump_ready(bw_pump_t *pump, bool has_room)
+wake_result_t pump_has_room(bw_pump_t *pump)
 {
-    wake_result_t result = WAKE_ASLEEP;
+    bool is_sound;
 
     pump->wakeups++;
-    pump->link->ops->is_ready(pump->link, has_room);
-    if (!has_room)
-        result = acknowledge(pump, drain_and_arm(pump, false));
-    else if (pump_has_output(pump) && !pump_drain_queue(pump))
-        result = WAKE_FAILED;
+    pump->link->ops->is_ready(pump->link, POLLOUT);
+    is_sound = !pump_has_output(pump) || pump_drain_queue(pump);
     pump_poll(pump);
-    return result;
+    return is_sound ? WAKE_ASLEEP : WAKE_FAILED;
 }
 
 static wake_result_t look(bw_pump_t *pump)

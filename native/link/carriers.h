@@ -21,7 +21,7 @@ BW_CARRIERS(BW_DECLARE_CARRIER)
 
 /* The others are shared objects that have this function. It gives the table, or NULL and *error_p:
  * the host cannot have such links, or the object is of another version. By any thread. */
-#define BW_CARRIER_VERSION 5
+#define BW_CARRIER_VERSION 6
 #define BW_CARRIER_SYMBOL "bw_carrier"
 typedef const bw_carrier_t *bw_carrier_fn(uint32_t version, bw_error_t *error_p);
 

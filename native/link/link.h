@@ -2,6 +2,7 @@
 #ifndef BW_LINK_H
 #define BW_LINK_H
 
+#include <poll.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -160,27 +161,25 @@ typedef struct {
      * ring, or if the link has ended: peek gives it. BW_AGAIN: nothing is there, as peek would say.
      */
     bw_status_t (*read)(bw_link_t *link, uint8_t *to, size_t most, size_t *got_p);
-    /* Ask for one wake-up on `fd`: when more can be read than the last
+    /* Ask for one wake-up on `fd`, before each wait: when more can be read than the last
      * peek gave, or when `room` bytes can be written: while the peer reads and does not close at
      * most half the ring, with BW_CAP_SHARED_RINGS all but 32 KB of it. BW_OK: armed. BW_AGAIN: it
      * is so already, nothing is armed. BW_CORRUPT, from arm_read also if the link has ended and
      * what was left unread of the last peek is all there will ever be. */
     bw_status_t (*arm_read)(bw_link_t *link);
     bw_status_t (*arm_write)(bw_link_t *link, size_t room);
-    /* The descriptor to poll for reading; it belongs to the link, and stays the same unless
-     * BW_CAP_IMMEDIATE says that there is nothing to poll before BW_LINKED. */
+    /* The descriptor to poll; it belongs to the link, and stays the same unless BW_CAP_IMMEDIATE
+     * says that there is nothing to poll before BW_LINKED. */
     int (*fd)(const bw_link_t *link);
     /* NULL, and -1: it cannot. Gives the polled descriptor to the caller, who lets its poller go
      * and closes it; the link has another one from now on. */
     int (*take_fd)(bw_link_t *link);
-    /* All are NULL if `fd` is all there is to poll. Else the user may poll the connection itself,
-     * level-triggered, which saves a system call for each wake-up. `expose` gives him a descriptor
-     * of his own for it, or -1; from then on `fd` tells of wake_self alone. He polls it for reading
-     * unless he looks anyway, for writing while the link is blocked, and says what it is ready for.
-     */
-    int (*expose)(bw_link_t *link);
-    bool (*is_blocked)(const bw_link_t *link);
-    void (*is_ready)(bw_link_t *link, bool has_room);
+    /* Both are NULL if the descriptor becomes readable for whatever was armed for. Else it is the
+     * connection itself, polled level-triggered. `wants` returns the events of poll(2) to poll it
+     * for: POLLIN if the link is armed for reading, POLLOUT while the connection takes nothing. The
+     * answer may change with every other call. The user passes what has happened to `is_ready`. */
+    short (*wants)(const bw_link_t *link);
+    void (*is_ready)(bw_link_t *link, short events);
     /* NULL, and false: not known. The connection takes nothing more: what has arrived is all there
      * is to read, and then arm_read says BW_CORRUPT. No event need follow. */
     bool (*is_cut)(const bw_link_t *link);
@@ -190,9 +189,10 @@ typedef struct {
     /* NULL, and false: not known. Nothing has come back for a while from the peer's host, although
      * it should have: the path is lost, or that host is. */
     bool (*is_silent)(const bw_link_t *link);
-    /* Makes `fd` quiet again. Call it before arm_read, never after. */
+    /* Makes `fd` quiet again; for a user who does not know what has happened it takes the place of
+     * is_ready. Call it before arm_read, never after. */
     void (*clear_event)(bw_link_t *link);
-    /* Makes `fd` readable: whoever polls it comes back to this link. */
+    /* Makes `fd` readable: whoever polls it comes back to this link. NULL if `wants` is not. */
     void (*wake_self)(bw_link_t *link);
     /* Gives memory of an idle outgoing ring back to the system, a piece in one call. True: there is
      * more to give. Does nothing unless the peer has read everything. */
@@ -215,5 +215,14 @@ typedef struct {
 struct bw_link {
     const bw_carrier_t *ops;
 };
+
+/* For poll(2): the descriptor and the events that the link waits for now. */
+static inline struct pollfd bw_link_polled(const bw_link_t *link)
+{
+    short events = link->ops->wants ? link->ops->wants(link) : POLLIN;
+
+    /* Of a descriptor that nothing is asked of poll tells the end all the same. */
+    return (struct pollfd){.fd = events ? link->ops->fd(link) : -1, .events = events};
+}
 
 #endif

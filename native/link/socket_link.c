@@ -6,8 +6,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -40,7 +38,7 @@ size_t bw_socket_send(bw_socket_t *sock, const struct iovec *iov, int count)
                              .msg_iovlen = (size_t)count};
     ssize_t n;
 
-    if (sock->is_blocked || sock->write_error != 0)
+    if (sock->out != BW_SOCKET_FREE)
         return 0;
     do {
         n = sendmsg(sock->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -48,10 +46,8 @@ size_t bw_socket_send(bw_socket_t *sock, const struct iovec *iov, int count)
     } while (n < 0 && errno == EINTR);
     if (n >= 0)
         return (size_t)n;
-    if (errno == EAGAIN)
-        sock->is_blocked = true;
-    else
-        sock->write_error = errno;
+    sock->out = errno == EAGAIN ? BW_SOCKET_BLOCKED : BW_SOCKET_BROKEN;
+    sock->write_error = errno == EAGAIN ? 0 : errno;
     return 0;
 }
 
@@ -80,14 +76,21 @@ size_t bw_socket_receive(bw_socket_t *sock, struct iovec *iov, int count)
         n = recvmsg(sock->fd, &message, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     sock->reads++;
-    sock->may_read = n > 0 && ((size_t)n == most || sock->is_ending);
+    sock->in = n > 0 && (size_t)n == most ? BW_SOCKET_MAYBE : BW_SOCKET_QUIET;
     if (n > 0)
         return (size_t)n;
     if (n == 0 || errno != EAGAIN) {
-        sock->has_ended = true;
+        sock->in = BW_SOCKET_ENDED;
         sock->read_error = n < 0 ? errno : 0;
     }
     return 0;
+}
+
+/* The socket shall be asked again. */
+static void expect_input(bw_socket_t *sock)
+{
+    if (sock->in == BW_SOCKET_QUIET)
+        sock->in = BW_SOCKET_MAYBE;
 }
 
 const char *bw_socket_link_reason_of(const bw_link_t *link, int sys_errno)
@@ -122,16 +125,15 @@ void bw_socket_link_cut(bw_link_t *link, const char *reason)
     bw_socket_link_t *base = bw_socket_link_of(link);
 
     base->cut_by = reason;
-    base->socket.may_read = true;
+    expect_input(&base->socket);
     lose(base);
-    bw_socket_link_wake_self(link);
 }
 
 void bw_socket_link_check(bw_link_t *link)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
 
-    if (base->socket.write_error != 0 && !base->cut_by)
+    if (base->socket.out == BW_SOCKET_BROKEN && !base->cut_by)
         bw_socket_link_cut(link, bw_socket_link_reason_of(link, base->socket.write_error));
 }
 
@@ -224,7 +226,8 @@ bw_status_t bw_socket_link_arm_write(bw_link_t *link, size_t wanted)
     bw_socket_link_t *base = bw_socket_link_of(link);
 
     push(base);
-    if (bw_buffer_room(&base->out) >= wanted && !(base->socket.is_blocked && base->is_awaited))
+    if (bw_buffer_room(&base->out) >= wanted &&
+        !(base->socket.out == BW_SOCKET_BLOCKED && base->is_awaited))
         return BW_AGAIN;
     base->stalls++;
     return BW_OK;
@@ -242,7 +245,7 @@ void bw_socket_link_end(bw_link_t *link, const char *reason)
 
 static bool may_pull(const bw_socket_link_t *base)
 {
-    return !base->has_ended && (base->socket.may_read || base->has_more);
+    return !base->has_ended && (base->socket.in == BW_SOCKET_MAYBE || base->has_more);
 }
 
 /* Takes what there is into the ring, as far as there is room. */
@@ -260,9 +263,10 @@ bw_status_t bw_socket_link_peek(bw_link_t *link, bw_span_t *span_p)
     bw_socket_link_t *base = bw_socket_link_of(link);
     bw_buffer_t *in = &base->in;
 
+    base->is_armed = false;
     /* A look that follows no event asks the socket, also if the ring holds half a frame. */
     if (bw_buffer_fill(in) == 0 || in->head == base->peeked)
-        base->socket.may_read = true;
+        expect_input(&base->socket);
     if (may_pull(base) && bw_buffer_fill(in) < (base->is_frugal ? PULL_BETWEEN_BYTES : in->size))
         pull(base);
     base->peeked = in->head;
@@ -288,7 +292,9 @@ bw_status_t bw_socket_link_read(bw_link_t *link, uint8_t *to, size_t most, size_
     if (base->has_ended || bw_buffer_fill(in) > 0)
         return BW_OK;
     iov[1].iov_base = bw_buffer_gap(in).base;
-    base->is_frugal = base->socket.may_read = true;
+    base->is_armed = false;
+    base->is_frugal = true;
+    expect_input(&base->socket);
     n = base->passage->read(link, iov, 2);
     *got_p = bw_least(n, most);
     bw_buffer_skip(in, *got_p);
@@ -297,8 +303,7 @@ bw_status_t bw_socket_link_read(bw_link_t *link, uint8_t *to, size_t most, size_
     return n > 0 || base->has_ended ? BW_OK : BW_AGAIN;
 }
 
-/* What came before the last clear_event is seen here, what comes after it makes the descriptor
- * readable. A stream that has ended within what the user waits for more of will never give it. */
+/* A stream that has ended within what the user waits for more of will never give it. */
 bw_status_t bw_socket_link_arm_read(bw_link_t *link)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
@@ -316,7 +321,8 @@ bw_status_t bw_socket_link_arm_read(bw_link_t *link)
         bw_socket_link_end(link, bw_socket_link_reason_of(link, base->socket.write_error));
         return BW_CORRUPT;
     }
-    base->socket.may_read = true; /* whoever is woken asks the socket */
+    expect_input(&base->socket); /* whoever is woken asks it */
+    base->is_armed = true;
     return BW_OK;
 }
 
@@ -346,56 +352,64 @@ bw_status_t bw_socket_link_put_back(bw_link_t *link, const void *bytes, size_t l
 
 int bw_socket_link_fd(const bw_link_t *link)
 {
-    return const_of(link)->epoll;
+    return const_of(link)->socket.fd;
 }
 
 int bw_socket_link_take_fd(bw_link_t *link)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
-    int taken = base->epoll, fd = fcntl(taken, F_DUPFD_CLOEXEC, 3);
+    int taken = base->socket.fd, fd = fcntl(taken, F_DUPFD_CLOEXEC, 3);
 
     if (fd < 0)
         return -1;
-    base->epoll = fd;
+    base->socket.fd = fd;
     return taken;
 }
 
-int bw_socket_link_expose(bw_link_t *link)
+/* Without room in the ring a readable socket would call again and again. */
+short bw_socket_link_wants(const bw_link_t *link)
 {
-    bw_socket_link_t *base = bw_socket_link_of(link);
-    int fd = fcntl(base->socket.fd, F_DUPFD_CLOEXEC, 3);
+    const bw_socket_link_t *base = const_of(link);
+    bool reads = base->is_armed && !base->has_ended && bw_buffer_room(&base->in) > 0;
+    bool writes = base->socket.out == BW_SOCKET_BLOCKED && !base->cut_by;
 
-    if (fd >= 0)
-        (void)epoll_ctl(base->epoll, EPOLL_CTL_DEL, base->socket.fd, NULL);
-    return fd;
+    return (short)((reads ? POLLIN : 0) | (writes ? POLLOUT : 0));
 }
 
-bool bw_socket_link_is_blocked(const bw_link_t *link)
-{
-    return const_of(link)->socket.is_blocked && !const_of(link)->cut_by;
-}
-
-/* With room goes what stands behind the user's back, encrypted. */
-void bw_socket_link_is_ready(bw_link_t *link, bool has_room)
+/* With room goes also what the user knows nothing of, encrypted. */
+void bw_socket_link_is_ready(bw_link_t *link, short events)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
 
-    if (!has_room) {
-        base->socket.may_read = true;
+    if (events & (POLLIN | POLLHUP | POLLERR))
+        expect_input(&base->socket);
+    if (!(events & (POLLOUT | POLLHUP | POLLERR)))
         return;
+    if (base->socket.out == BW_SOCKET_BLOCKED) {
+        base->socket.out = BW_SOCKET_FREE;
+        base->is_awaited = false;
     }
-    base->socket.is_blocked = base->is_awaited = false;
     push(base);
+}
+
+void bw_socket_link_clear_event(bw_link_t *link)
+{
+    const bw_socket_t *sock = &bw_socket_link_of(link)->socket;
+    struct pollfd room = {.fd = sock->fd, .events = POLLOUT, .revents = POLLOUT};
+
+    if (sock->out == BW_SOCKET_BLOCKED)
+        (void)poll(&room, 1, 0);
+    bw_socket_link_is_ready(link, (short)(POLLIN | room.revents));
 }
 
 bool bw_socket_link_is_cut(const bw_link_t *link)
 {
-    return const_of(link)->cut_by || const_of(link)->socket.write_error != 0;
+    return const_of(link)->cut_by || const_of(link)->socket.out == BW_SOCKET_BROKEN;
 }
 
 bool bw_socket_link_has_hung_up(const bw_link_t *link)
 {
-    return const_of(link)->socket.has_ended && const_of(link)->socket.read_error == 0;
+    return const_of(link)->socket.in == BW_SOCKET_ENDED && const_of(link)->socket.read_error == 0;
 }
 
 /* All 0 of a socket that is no TCP. */
@@ -415,40 +429,6 @@ bool bw_socket_link_is_silent(const bw_link_t *link)
     struct tcp_info info = info_of(const_of(link));
 
     return info.tcpi_retransmits >= SILENT_ROUNDS || info.tcpi_probes >= SILENT_ROUNDS;
-}
-
-void bw_socket_link_note_events(bw_link_t *link)
-{
-    bw_socket_link_t *base = bw_socket_link_of(link);
-    bw_socket_t *sock = &base->socket;
-    struct epoll_event events[2];
-    int count;
-
-    do
-        count = epoll_wait(base->epoll, events, 2, 0);
-    while (count < 0 && errno == EINTR);
-    sock->reads++;
-    for (int i = 0; i < count; i++) {
-        if (events[i].data.fd != sock->fd)
-            continue;
-        if (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-            sock->is_ending = true;
-        if (events[i].events & EPOLLIN || sock->is_ending)
-            sock->may_read = true;
-        if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR))
-            sock->is_blocked = base->is_awaited = false;
-    }
-}
-
-void bw_socket_link_clear_event(bw_link_t *link)
-{
-    bw_socket_link_note_events(link);
-    push(bw_socket_link_of(link));
-}
-
-void bw_socket_link_wake_self(bw_link_t *link)
-{
-    (void)eventfd_write(bw_socket_link_of(link)->event, 1);
 }
 
 /* ---- memory and figures ---- */
@@ -496,35 +476,34 @@ void bw_socket_link_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
 
 void bw_socket_link_free(bw_socket_link_t *base)
 {
-    const int fds[] = {base->socket.fd, base->event, base->epoll};
-
     bw_buffer_free(&base->out);
     bw_buffer_free(&base->in);
-    for (int i = 0; i < 3; i++)
-        if (fds[i] >= 0)
-            close(fds[i]);
+    if (base->socket.fd >= 0)
+        close(base->socket.fd);
     free(base);
 }
 
 /* A socket that is closed with something unread resets the connection, and the peer may lose what
  * is on its way to it: so that is thrown away first. Bounded: a peer that goes on writing is reset.
- */
+ * Without a descriptor for what takes longer than this call, the unsent bytes are lost. */
 void bw_socket_link_close(bw_link_t *link, struct iovec unsent, struct iovec map,
                           bw_leftover_t *left_p)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
-    bw_leftover_t left = {.fd = base->epoll, .socket = -1, .unsent = unsent};
+    bw_leftover_t left = {.fd = base->socket.fd, .socket = -1, .unsent = unsent};
 
     if (unsent.iov_len == 0)
-        (void)shutdown(base->socket.fd, SHUT_WR);
-    if (bw_discard(base->socket.fd, DISCARD_ROUNDS) || unsent.iov_len > 0) {
-        left.socket = base->socket.fd;
-        base->socket.fd = -1;
+        (void)shutdown(left.fd, SHUT_WR);
+    if (bw_discard(left.fd, DISCARD_ROUNDS) || unsent.iov_len > 0)
+        left.socket = fcntl(left.fd, F_DUPFD_CLOEXEC, 3);
+    if (left.socket < 0 && unsent.iov_len > 0) {
+        left.unsent.iov_len = 0;
+        (void)shutdown(left.fd, SHUT_WR);
     }
     left.map[0] = bw_buffer_take(&base->out);
     left.map[1] = bw_buffer_take(&base->in);
     left.map[2] = map;
-    base->epoll = -1;
+    base->socket.fd = -1;
     bw_socket_link_free(base);
     bw_leftover_give(&left, left_p);
 }
@@ -570,22 +549,6 @@ static void set_options(int fd)
     (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &no, sizeof no);
 }
 
-static bw_status_t make_poller(bw_socket_link_t *base, bw_error_t *error_p)
-{
-    struct epoll_event of_socket = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
-                                    .data.fd = base->socket.fd};
-    struct epoll_event of_event = {.events = EPOLLIN | EPOLLET};
-
-    base->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    base->epoll = epoll_create1(EPOLL_CLOEXEC);
-    of_event.data.fd = base->event;
-    if (base->event < 0 || base->epoll < 0 ||
-        epoll_ctl(base->epoll, EPOLL_CTL_ADD, base->socket.fd, &of_socket) < 0 ||
-        epoll_ctl(base->epoll, EPOLL_CTL_ADD, base->event, &of_event) < 0)
-        return bw_fail_system(error_p, "epoll of the socket", errno);
-    return BW_OK;
-}
-
 bw_socket_link_t *bw_socket_link_make(const bw_carrier_t *ops, const bw_passage_t *passage,
                                       size_t bytes, int socket, uint64_t ring_bytes,
                                       bw_status_t *status_p, bw_error_t *error_p)
@@ -604,15 +567,12 @@ bw_socket_link_t *bw_socket_link_make(const bw_carrier_t *ops, const bw_passage_
     }
     base->link.ops = ops;
     base->passage = passage;
-    base->socket.fd = base->event = base->epoll = -1;
-    base->socket.may_read = true;
+    base->socket.fd = -1;
     status = bw_socket_watch(socket, &base->socket.fd, error_p);
     if (status == BW_OK)
         status = bw_buffer_make(&base->out, passage->name, ring_bytes, error_p);
     if (status == BW_OK)
         status = bw_buffer_make(&base->in, passage->name, ring_bytes, error_p);
-    if (status == BW_OK)
-        status = make_poller(base, error_p);
     *status_p = status;
     if (status != BW_OK) {
         bw_socket_link_free(base);

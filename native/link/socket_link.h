@@ -7,18 +7,29 @@
 
 /*
  * What the carriers over connected stream sockets have in common: two rings of this process, the
- * socket, and who is woken when. A carrier adds how bytes pass between a ring and the socket.
+ * socket, and what its user shall poll it for. A carrier adds how bytes pass between a ring and the
+ * socket.
  */
 
-/* The socket, as far as is known. */
+/* What is known of each direction of the socket. */
+typedef enum {
+    BW_SOCKET_MAYBE, /* it may have something: ask it */
+    BW_SOCKET_QUIET, /* it had no more when it was asked */
+    BW_SOCKET_ENDED  /* the peer's stream has ended, or the connection has failed: read_error */
+} bw_socket_in_t;
+
+typedef enum {
+    BW_SOCKET_FREE,
+    BW_SOCKET_BLOCKED, /* it has no room, until the poller tells of some */
+    BW_SOCKET_BROKEN   /* it takes nothing more: write_error */
+} bw_socket_out_t;
+
 typedef struct {
     int fd;
-    bool may_read;   /* it may have something: ask it */
-    bool is_ending;  /* the poller has told of the end: no event comes after it */
-    bool is_blocked; /* it has no room, and tells when it has */
-    bool has_ended;  /* the peer's stream has ended, or the connection has failed: */
-    int read_error;  /* then why, 0: it has ended */
-    int write_error; /* it takes nothing more; the socket says why only once */
+    bw_socket_in_t in;
+    bw_socket_out_t out;
+    int read_error;  /* 0: the stream has ended in order */
+    int write_error; /* the socket says it only once */
     uint64_t reads, writes;
 } bw_socket_t;
 
@@ -50,10 +61,10 @@ typedef struct {
     const bw_passage_t *passage;
     bw_buffer_t out, in;
     bw_socket_t socket;
-    uint64_t peeked; /* in.head as the last peek gave it */
-    int event, epoll;
+    uint64_t peeked;    /* in.head as the last peek gave it */
+    bool is_armed;      /* for reading */
     bool is_frugal;     /* large frames are read to where they belong: little is pulled */
-    bool has_more;      /* the last read left something that the poller knows nothing of */
+    bool has_more;      /* the last read left something that the socket does not tell of */
     bool is_awaited;    /* a write waits for room in the socket */
     bool is_deferred;   /* commit leaves the sending to flush */
     bool has_ended;     /* the peer's stream has ended, or the connection has failed */
@@ -75,8 +86,7 @@ bw_socket_link_t *bw_socket_link_make(const bw_carrier_t *ops, const bw_passage_
                                       size_t bytes, int socket, uint64_t ring_bytes,
                                       bw_status_t *status_p, bw_error_t *error_p);
 
-/* The link takes nothing more. The reader, who is woken, tells of it when everything that had
- * arrived is read. */
+/* The link takes nothing more. When everything that had arrived is read, arm_read tells of it. */
 void bw_socket_link_cut(bw_link_t *link, const char *reason);
 
 /* The same, if the socket says so. */
@@ -87,9 +97,6 @@ void bw_socket_link_end(bw_link_t *link, const char *reason);
 
 /* What an error of the socket is called. */
 const char *bw_socket_link_reason_of(const bw_link_t *link, int sys_errno);
-
-/* What the poller of `fd` has seen. */
-void bw_socket_link_note_events(bw_link_t *link);
 
 /* Frees the link. What is in `unsent`, which may be in `map`, goes out by `left_p`. */
 void bw_socket_link_close(bw_link_t *link, struct iovec unsent, struct iovec map,
@@ -116,14 +123,12 @@ bw_status_t bw_socket_link_arm_read(bw_link_t *link);
 bw_status_t bw_socket_link_arm_write(bw_link_t *link, size_t wanted);
 int bw_socket_link_fd(const bw_link_t *link);
 int bw_socket_link_take_fd(bw_link_t *link);
-int bw_socket_link_expose(bw_link_t *link);
-bool bw_socket_link_is_blocked(const bw_link_t *link);
-void bw_socket_link_is_ready(bw_link_t *link, bool has_room);
+short bw_socket_link_wants(const bw_link_t *link);
+void bw_socket_link_is_ready(bw_link_t *link, short events);
 bool bw_socket_link_is_cut(const bw_link_t *link);
 bool bw_socket_link_has_hung_up(const bw_link_t *link);
 bool bw_socket_link_is_silent(const bw_link_t *link);
 void bw_socket_link_clear_event(bw_link_t *link);
-void bw_socket_link_wake_self(bw_link_t *link);
 bool bw_socket_link_has_spare(const bw_link_t *link);
 bool bw_socket_link_trim(bw_link_t *link);
 void bw_socket_link_stats(const bw_link_t *link, bw_link_stats_t *stats_p);
@@ -137,11 +142,10 @@ const char *bw_socket_link_reason(bw_link_t *link);
     .flush = bw_socket_link_flush, .peek = bw_socket_link_peek, .release = bw_socket_link_release, \
     .write = bw_socket_link_write, .read = bw_socket_link_read,                                    \
     .arm_read = bw_socket_link_arm_read, .arm_write = bw_socket_link_arm_write,                    \
-    .fd = bw_socket_link_fd, .take_fd = bw_socket_link_take_fd, .expose = bw_socket_link_expose,   \
-    .is_blocked = bw_socket_link_is_blocked, .is_ready = bw_socket_link_is_ready,                  \
-    .is_cut = bw_socket_link_is_cut, .is_silent = bw_socket_link_is_silent,                        \
-    .has_hung_up = bw_socket_link_has_hung_up, .clear_event = bw_socket_link_clear_event,          \
-    .wake_self = bw_socket_link_wake_self, .is_finished = bw_socket_link_is_finished,              \
+    .fd = bw_socket_link_fd, .take_fd = bw_socket_link_take_fd, .wants = bw_socket_link_wants,     \
+    .is_ready = bw_socket_link_is_ready, .is_cut = bw_socket_link_is_cut,                          \
+    .is_silent = bw_socket_link_is_silent, .has_hung_up = bw_socket_link_has_hung_up,              \
+    .clear_event = bw_socket_link_clear_event, .is_finished = bw_socket_link_is_finished,          \
     .reason = bw_socket_link_reason
 
 #endif

@@ -143,10 +143,10 @@ static inline void learn_for_rdma(attempt_t *attempt, const uint8_t *address)
 /* What a carrier's table does not say. One that is not here needs nothing of it. */
 static const carrier_t particular[] = {
     {.kind = "shm", .descriptors = 3},
-    {.kind = "tcp", .descriptors = 3, .begin = begin_for_tcp},
+    {.kind = "tcp", .descriptors = 1, .begin = begin_for_tcp},
 #ifdef BW_TEST_TLS
     /* half a record needs both */
-    {.kind = "tls", .descriptors = 3, .begin = begin_for_tls, .needs_both = true},
+    {.kind = "tls", .descriptors = 1, .begin = begin_for_tls, .needs_both = true},
 #endif
 #ifdef BW_TEST_RDMA
     {.kind = "rdma",
@@ -352,10 +352,10 @@ static inline void run_end_of(bw_link_t *link)
 /* What the owner of the other end does while this one is waited for: a program sets it. */
 static void (*meanwhile)(const bw_link_t *waited_for);
 
-/* The descriptor becomes readable, as far as this link owes a wake-up. */
+/* The poller tells of what was armed, as far as this link owes a wake-up. */
 static inline bool is_readable(const bw_link_t *link)
 {
-    struct pollfd poller = {.fd = link->ops->fd(link), .events = POLLIN};
+    struct pollfd poller = bw_link_polled(link);
     int step = meanwhile && carrier->needs_both ? 1 : ARRIVES_MS;
 
     for (int ms = 0; ms < ARRIVES_MS; ms += step) {
@@ -369,7 +369,7 @@ static inline bool is_readable(const bw_link_t *link)
 
 static inline bool is_quiet(const bw_link_t *link)
 {
-    struct pollfd poller = {.fd = link->ops->fd(link), .events = POLLIN};
+    struct pollfd poller = bw_link_polled(link);
 
     return poll(&poller, 1, 0) == 0;
 }

@@ -62,6 +62,12 @@ int driver_cancel_timer(ErlDrvPort port)
     return 0;
 }
 
+int erl_drv_consume_timeslice(ErlDrvPort port, int percent)
+{
+    (void)port, (void)percent;
+    return 1;
+}
+
 long driver_async(ErlDrvPort port, unsigned int *key, void (*invoke)(void *), void *data,
                   void (*release)(void *))
 {
@@ -194,6 +200,12 @@ static bw_port_t *open_port(void)
     return (bw_port_t *)entry.start(NULL, NULL);
 }
 
+static bool begin(bw_port_t *port)
+{
+    port->active = pump_begin_polling(&port->pump);
+    return port->active;
+}
+
 /* ---- cases ---- */
 
 /* In another thread: a megabyte of memory takes up to 0.3 ms, and a slow peer seconds. */
@@ -214,7 +226,7 @@ static void a_link_is_closed_before_its_descriptor(void)
     bw_port_t *port = open_port();
 
     pump_start(&port->pump, &fake_link);
-    CHECK(activate(port));
+    CHECK(begin(port));
     CHECK(vm.is_selected);
     entry.stop((ErlDrvData)port);
     CHECK(vm.was_open);
@@ -245,7 +257,7 @@ static void idle_memory_goes_back_in_pieces(void)
     int calls = 0;
 
     pump_start(&port->pump, &fake_link);
-    CHECK(activate(port));
+    CHECK(begin(port));
     vm.stats.bytes_out = 100;
     check_later(port);
     CHECK_EQ(vm.timer_ms, CHECK_MS);
@@ -347,7 +359,7 @@ static void what_is_sent_while_the_poller_looks_goes_with_the_next_look(void)
     bw_port_t *port = open_port();
 
     pump_start(&port->pump, &fake_link);
-    CHECK(activate(port));
+    CHECK(begin(port));
     port->senders.has_flusher = true;
     port->rounds.at_us = bw_now_us();
     port->pump.is_unflushed = true;
@@ -369,7 +381,7 @@ static void what_a_lone_caller_sends_waits_for_no_timer_of_before(void)
     bw_port_t *port = open_port();
 
     pump_start(&port->pump, &fake_link);
-    CHECK(activate(port));
+    CHECK(begin(port));
     port->senders.has_flusher = true;
     port->rounds.lone = BW_ROUNDS_LONE;
     port->rounds.at_us = bw_now_us();

@@ -118,8 +118,8 @@ static void peer_reads_frames(unsigned frames)
             run_end_of(here.peer);
             ms += poll(NULL, 0, 1) == 0;
         }
-        if (!is_quiet(here.pump.link))
-            CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        if (!pump_is_quiet())
+            CHECK_EQ(wake_pump(), WAKE_ASLEEP);
     }
     CHECK_EQ(read_by_peer.frames, frames);
 }
@@ -240,7 +240,7 @@ static void few_small_signals_beside_fragments_suspend_nobody(void)
         CHECK_IN(send_large('d', 3, 1));
         CHECK_IN(send_small('e', 2));
         has_room = 6; /* b a */
-        CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        CHECK_EQ(wake_pump(), WAKE_ASLEEP);
         CHECK(pump_queued(&here.pump) < 2 * FRAGMENT); /* c d e */
         CHECK_EQ(here.pump.scheduler.counts.frames, 0);
         CHECK(!shim.busy);
@@ -384,8 +384,8 @@ static void a_port_that_closes_sends_all(void)
     CHECK(shim.len > 0);
     CHECK_IN(peer_reads_frames(151));
     for (int ms = 0; ms < ARRIVES_MS && shim.len > 0; ms++) {
-        if (!is_quiet(here.pump.link))
-            CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        if (!pump_is_quiet())
+            CHECK_EQ(wake_pump(), WAKE_ASLEEP);
         (void)poll(NULL, 0, 1);
     }
     CHECK_EQ(shim.len, 0);

@@ -44,20 +44,20 @@ static wake_result_t poll_pump(void)
 
     if (here.pump.spinning)
         result = pump_look(&here.pump);
-    else if (!is_quiet(here.pump.link))
-        result = pump_wake(&here.pump);
+    else if (!pump_is_quiet())
+        result = wake_pump();
     return result == WAKE_LOOKING ? WAKE_ASLEEP : result;
 }
 
 /* The same until so many frames have been delivered, or it says something else. */
 static wake_result_t poll_for(uint64_t frames)
 {
-    wake_result_t result = pump_wake(&here.pump);
+    wake_result_t result = wake_pump();
 
     for (int64_t end_ms = now_ms() + ARRIVES_MS;
          (result == WAKE_ASLEEP || result == WAKE_LOOKING) && got.frames < frames &&
          now_ms() < end_ms;) {
-        if (!here.pump.spinning && is_quiet(here.pump.link))
+        if (!here.pump.spinning && pump_is_quiet())
             (void)poll(NULL, 0, 1);
         result = poll_pump();
     }

@@ -30,7 +30,7 @@ static void a_fast_writer_does_not_keep_a_call_from_ending(void)
     hooked_frames = 0;
     here.ops.arm_read = arm_read_too_late;
     CHECK_IN(peer_writes(8));
-    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK_EQ(wake_pump(), WAKE_ASLEEP);
     CHECK(hooked_frames <= CALL_FRAMES_MAX);
     /* whatever is left leads to another call */
     here.ops.arm_read = here.real_ops->arm_read;
@@ -71,9 +71,9 @@ static void a_fast_reader_does_not_keep_a_call_from_ending(void)
         if (all == bw_frame_size(len))
             break;
         if (carrier->is_shared || (carrier->at_rest && shim.busy))
-            CHECK(is_readable(here.pump.link)); /* else nobody would go on */
+            CHECK(pump_is_called()); /* else nobody would go on */
         hooked_bytes = 0;
-        CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        CHECK_EQ(wake_pump(), WAKE_ASLEEP);
         CHECK(hooked_bytes <= CALL_BYTES_MAX);
         all += hooked_bytes;
         if (all == before) /* a socket's receiver has not told of room yet */
@@ -99,11 +99,11 @@ static void a_fast_peer_does_not_keep_a_call_from_ending(void)
 
         hooked_frames = 0;
         read_before = pump_queued(&here.pump);
-        CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        CHECK_EQ(wake_pump(), WAKE_ASLEEP);
         CHECK(read_before - pump_queued(&here.pump) <= CALL_BYTES_MAX);
         CHECK(got.frames - frames_before <= CALL_FRAMES_MAX);
         if (shim.busy && (carrier->is_shared || carrier->at_rest))
-            CHECK(is_readable(here.pump.link));
+            CHECK(pump_is_called());
         if (peer_reads_all() == 0 && pump_queued(&here.pump) == read_before)
             idle += 1 + poll(NULL, 0, 1);
     }
@@ -135,9 +135,9 @@ static void a_byte_at_a_time_does_not_keep_a_call_from_ending(void)
     here.peer->ops->commit(here.peer, 8);
     here.ops.arm_read = arm_read_a_byte_too_late;
     hooked_bytes = 0;
-    CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+    CHECK_EQ(wake_pump(), WAKE_ASLEEP);
     CHECK(hooked_bytes <= CALL_FRAMES_MAX);
-    CHECK(is_readable(here.pump.link));
+    CHECK(pump_is_called());
     CHECK_IN(stop());
 }
 

@@ -50,11 +50,33 @@ static void shim_deliver(const uint8_t *at, uint64_t len)
     here.spoils += bw_frame_size((uint32_t)len);
 }
 
+/* Whether the poller tells of anything, or the pump has asked to be called. */
+static inline bool pump_is_quiet(void)
+{
+    return !here.pump.comes_back && is_quiet(here.pump.link);
+}
+
+static inline bool pump_is_called(void)
+{
+    return here.pump.comes_back || is_readable(here.pump.link);
+}
+
+/* As if the poller had told of all that it may tell of. */
+static inline wake_result_t wake_pump(void)
+{
+    const bw_link_t *link = here.pump.link;
+
+    if (link->ops->wants && link->ops->wants(link) & POLLOUT &&
+        pump_has_room(&here.pump) == WAKE_FAILED)
+        return WAKE_FAILED;
+    return pump_wake(&here.pump);
+}
+
 /* The owner of the other end goes on. */
 static inline void run_other_end(const bw_link_t *waited_for)
 {
-    if (waited_for == here.peer && !is_quiet(here.pump.link))
-        (void)pump_wake(&here.pump);
+    if (waited_for == here.peer && !pump_is_quiet())
+        (void)wake_pump();
     else if (here.peer && waited_for != here.peer)
         run_end_of(here.peer);
 }
@@ -148,8 +170,8 @@ static inline void peer_reads(uint64_t bytes)
         CHECK_EQ(await_bytes(here.peer, 1, &span), BW_OK);
         here.peer->ops->release(here.peer, span.len);
         read += span.len;
-        if (!is_quiet(here.pump.link))
-            CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+        if (!pump_is_quiet())
+            CHECK_EQ(wake_pump(), WAKE_ASLEEP);
     }
 }
 
@@ -158,10 +180,10 @@ static inline void room_comes(void)
 {
     for (int ms = 0; ms < ARRIVES_MS && (shim.busy || pump_queued(&here.pump) > 0); ms++) {
         run_end_of(here.peer);
-        if (is_quiet(here.pump.link))
+        if (pump_is_quiet())
             (void)poll(NULL, 0, 1);
         else
-            CHECK_EQ(pump_wake(&here.pump), WAKE_ASLEEP);
+            CHECK_EQ(wake_pump(), WAKE_ASLEEP);
     }
     CHECK(!shim.busy);
     CHECK_EQ(pump_queued(&here.pump), 0);
@@ -171,15 +193,15 @@ static inline void room_comes(void)
  * says something else. What was sent may still be on its way at the first call. */
 static inline wake_result_t wake_for(uint64_t frames)
 {
-    wake_result_t result = pump_wake(&here.pump);
+    wake_result_t result = wake_pump();
 
     for (int ms = 0; ms < ARRIVES_MS && result == WAKE_ASLEEP && got.frames < frames; ms++) {
         if (here.peer)
             run_end_of(here.peer); /* of a socket: the rest of it goes out */
-        if (is_quiet(here.pump.link))
+        if (pump_is_quiet())
             (void)poll(NULL, 0, 1);
         else
-            result = pump_wake(&here.pump);
+            result = wake_pump();
     }
     return result;
 }

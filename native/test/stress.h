@@ -215,7 +215,7 @@ static bool receive_some(end_t *end, bool *more_p)
 /* Sleeps until the doorbell comes. */
 static bool sleep_well(end_t *end)
 {
-    struct pollfd poller = {.fd = end->link->ops->fd(end->link), .events = POLLIN};
+    struct pollfd poller = bw_link_polled(end->link);
     int ready;
 
     end->sleeps++;
@@ -240,7 +240,7 @@ static bool hand_on(end_t *end)
 
         ops->clear_event(end->link);
         ops->stats(end->link, &stats);
-        is_blocked = ops->is_blocked && ops->is_blocked(end->link);
+        is_blocked = ops->wants && ops->wants(end->link) & POLLOUT;
         if (stats.fill_out == 0 && !is_blocked)
             return true;
         if ((is_blocked || ops->arm_write(end->link, stats.ring_bytes) == BW_OK) &&

@@ -219,10 +219,9 @@ void rd_streams_wait(rd_stream_t *one, rd_stream_t *other, struct pollfd *polled
             return;
     for (int i = 0; i < 2; i++) {
         bool is_there = streams[i] && !streams[i]->peer_left;
-        int link_fd = is_there ? link_of(streams[i])->ops->fd(link_of(streams[i])) : -1;
         int side = is_there ? streams[i]->hop.side : -1;
 
-        all[at++] = (struct pollfd){.fd = link_fd, .events = POLLIN};
+        all[at++] = is_there ? bw_link_polled(link_of(streams[i])) : (struct pollfd){.fd = -1};
         all[at++] = (struct pollfd){.fd = side, .events = POLLIN};
     }
     for (size_t i = 0; i < count && i < POLLED_MAX; i++)

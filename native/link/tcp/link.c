@@ -21,7 +21,7 @@ static size_t tcp_read(bw_link_t *link, struct iovec *iov, int count)
     bw_socket_t *sock = &bw_socket_link_of(link)->socket;
     size_t n = bw_socket_receive(sock, iov, count);
 
-    if (sock->has_ended)
+    if (sock->in == BW_SOCKET_ENDED)
         bw_socket_link_end(link, sock->read_error ? bw_socket_link_reason_of(link, sock->read_error)
                                                   : NULL);
     return n;

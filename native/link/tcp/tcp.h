@@ -15,9 +15,8 @@
  * The peer's end of the stream, if everything before it has been released, is an orderly end
  * (is_finished). A process that is killed ends its stream like one that closes.
  *
- * The user polls one descriptor, an epoll of the socket and of an eventfd of its own. Both are
- * edge-triggered, so that what nobody has asked for does not wake him again and again. A user who
- * has a poller of his own can have the socket itself (`expose`).
+ * The user polls the link's descriptor of the socket, level-triggered, for what the link `wants`:
+ * so what nobody has asked for does not wake him again and again.
  */
 
 extern const bw_carrier_t bw_tcp_carrier;

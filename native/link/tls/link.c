@@ -73,7 +73,7 @@ static void tls_push(bw_link_t *link)
     tls_link_t *tls = tls_of(link);
 
     push_wire(tls);
-    while (!tls->base.socket.is_blocked && bw_buffer_fill(&tls->base.out) > 0) {
+    while (tls->base.socket.out == BW_SOCKET_FREE && bw_buffer_fill(&tls->base.out) > 0) {
         encrypt_ring(tls, false);
         push_wire(tls);
     }
@@ -115,7 +115,7 @@ static size_t tls_write(bw_link_t *link, const struct iovec *iov, int count)
     const uint8_t *bytes;
     int used = 0;
 
-    while (taken < PIECE_BYTES && !sock->is_blocked && !tls->base.cut_by) {
+    while (taken < PIECE_BYTES && sock->out == BW_SOCKET_FREE && !tls->base.cut_by) {
         while (bw_tls_wire_has_room(&tls->wire) && taken < PIECE_BYTES &&
                (len = next_record(tls, iov, count, &offset, &used, &bytes)) > 0 &&
                encrypt_record(tls, bytes, len))
@@ -298,7 +298,7 @@ static void tls_step(bw_link_t *link, bw_report_t *report_p)
     tls_link_t *tls = tls_of(link);
     bw_report_t *report = &tls->report;
 
-    bw_socket_link_note_events(link);
+    bw_socket_link_clear_event(link);
     if (report->state == BW_WORKING || report->state == BW_LISTENING) {
         bw_tls_hands_t hands = bw_tls_session_shake(&tls->session, &tls->wire, report->text);
 

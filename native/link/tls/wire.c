@@ -44,7 +44,7 @@ static void pull(bw_tls_wire_t *wire)
     bw_span_t gap = bw_buffer_gap(&wire->in);
     struct iovec iov = {.iov_base = gap.base, .iov_len = gap.len};
 
-    if (!wire->socket->may_read || wire->socket->has_ended)
+    if (wire->socket->in != BW_SOCKET_MAYBE)
         return;
     wire->in.head += bw_socket_receive(wire->socket, &iov, 1);
     skip_ready(wire);
@@ -65,7 +65,7 @@ static int bio_read(BIO *bio, char *to, int most)
     n = bw_buffer_get(&wire->in, to, (size_t)most);
     if (n > 0)
         return (int)n;
-    if (wire->socket->has_ended)
+    if (wire->socket->in == BW_SOCKET_ENDED)
         return 0;
     BIO_set_retry_read(bio);
     return -1;

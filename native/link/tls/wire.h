@@ -48,7 +48,7 @@ static inline bool bw_tls_wire_has_room(const bw_tls_wire_t *wire)
 /* The socket gives nothing more, and all that it gave has been read. */
 static inline bool bw_tls_wire_has_ended(const bw_tls_wire_t *wire)
 {
-    return wire->socket->has_ended && bw_buffer_fill(&wire->in) == 0;
+    return wire->socket->in == BW_SOCKET_ENDED && bw_buffer_fill(&wire->in) == 0;
 }
 
 /* For libssl; NULL: no memory. */

@@ -264,6 +264,13 @@ int driver_cancel_timer(ErlDrvPort port)
     return 0;
 }
 
+/* Each timer that is due runs once a round, whatever its port has used. */
+int erl_drv_consume_timeslice(ErlDrvPort port, int percent)
+{
+    (void)port, (void)percent;
+    return 1;
+}
+
 ErlDrvTime erl_drv_monotonic_time(ErlDrvTimeUnit unit)
 {
     return now_us() / (unit == ERL_DRV_USEC ? 1 : 1000);

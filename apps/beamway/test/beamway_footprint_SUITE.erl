@@ -1,0 +1,62 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What one end of a link takes of its node: descriptors, which limit how many peers a node can have, and processes.
+-module(beamway_footprint_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([over_tcp/1, over_tls/1, over_shared_memory/1]).
+
+-define(WAIT_MS, 20000).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() -> [over_tcp, over_tls, over_shared_memory].
+
+init_per_suite(Config) ->
+    ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
+    Config.
+
+end_per_suite(_Config) -> ok.
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+%% The socket's port has one descriptor, and the driver's port another, because the VM polls each for one port.
+over_tcp(_Config) -> takes_at_most(2, 3, beamway_tcp).
+
+over_tls(_Config) -> takes_at_most(2, 3, beamway_tls).
+
+%% Here also two doorbells and a descriptor of the peer's process.
+over_shared_memory(_Config) -> takes_at_most(4, 4, beamway_shm).
+
+%% The second connection: the first one of a node also opens what it keeps.
+takes_at_most(Descriptors, Processes, Carrier) ->
+    {ok, Caller, CallerNode} = beamway_peer:start(Carrier),
+    {ok, Called, CalledNode} = beamway_peer:start(Carrier),
+    Peers = [Caller, Called],
+    Before = [descriptors(Peer) || Peer <- Peers],
+    ok = beamway_peer:connect_both(Carrier, Caller, Called),
+    true = beamway_peer:call(Caller, erlang, disconnect_node, [CalledNode]),
+    ok = beamway_peer:wait_disconnected(Called, CallerNode),
+    _ = beamway_peer:wait_until(fun() -> [descriptors(Peer) || Peer <- Peers] =:= Before end, ?WAIT_MS),
+    ok = beamway_peer:connect_both(Carrier, Caller, Called),
+    _ = beamway_peer:wait_until(fun() -> settled(Peers, Before, Descriptors) end, ?WAIT_MS),
+    Taken = [{descriptors(Peer) - Free, processes_of_link(Peer)} || {Peer, Free} <- lists:zip(Peers, Before)],
+    ct:pal("~ts: {descriptors, processes} of the calling and the called end: ~0tp", [Carrier, Taken]),
+    [] = [Over || {Fds, Pids} = Over <- Taken, Fds > Descriptors orelse length(Pids) > Processes],
+    ok.
+
+%% What made the connection may still be ending.
+settled(Peers, Before, Most) ->
+    lists:all(fun({Peer, Free}) -> descriptors(Peer) - Free =< Most end, lists:zip(Peers, Before)).
+
+%% Sockets, and what a link may poll; no files, which the node opens for other reasons.
+descriptors(Peer) ->
+    length([Fd || {Fd, What} <- beamway_peer:fds(beamway_peer:os_pid(Peer)),
+                  lists:any(fun(Kind) -> lists:prefix(Kind, What) end, ["socket:", "anon_inode:", "/memfd:"])]).
+
+%% The connection process and those that live and die with it.
+processes_of_link(Peer) ->
+    beamway_peer:run(Peer, fun() ->
+                               [#{connection := Connection}] = beamway_links:all(),
+                               {links, Linked} = process_info(Connection, links),
+                               [Connection | [Pid || Pid <- Linked, is_pid(Pid), process_info(Pid, registered_name) =:= []]]
+                           end).
