@@ -23,7 +23,7 @@
 #include "senders.h"
 
 #define ABI_VERSION 13 /* of the commands below: beamway_port.erl has the same number */
-#define FLUSH_MS 1     /* how long what was sent waits at most for the flusher */
+#define FLUSH_MS 1     /* how long what was sent waits at most for the keeper */
 #define CHECK_MS 1000  /* how often idle memory is looked for, and the patience of a last flush */
 #define SESSION_MS 200 /* how late a peer hears, at most, how far this side has read */
 
@@ -41,7 +41,7 @@ enum {
     COMMAND_FLUSH, /* -> ; the caller gets `flush` when it shall do so again, and the messages of
                       senders.h */
     COMMAND_SESSION = 15, /* limit:64, resume_ms:32 -> ; after PACKETS: the link outlives its
-                             connections, and may be without one for so long. The flusher gets
+                             connections, and may be without one for so long. The keeper gets
                              {lost, Reason} when one is gone, and `silent` and `flows` when the
                              peer's kernel answers no more, and again */
     COMMAND_DETACH, /* epoch:64 -> bytes_in:64 ; the connection is given up, if there is one: the
@@ -71,13 +71,12 @@ typedef struct {
     uint64_t out_at_session; /* bytes that had gone out */
     uint64_t epoch;          /* the number of the connection */
     uint64_t losses;         /* of connections */
-    bool is_silent;          /* the flusher has been told */
+    bool is_silent;          /* the keeper has been told */
     int64_t resume_ms;       /* the peer gives the link up after so long without a connection */
     uint64_t offer;          /* of its link to another port, or 0 */
     uint32_t stops;          /* of this process, as far as the port knows (pulse.h) */
-    ErlDrvTermData poller;   /* gets the atom `look` when it shall look at the ring */
-    senders_t senders;       /* and the flusher, which also gets the atom `flush` */
-    bool is_flush_asked;     /* and the flusher has not come yet */
+    senders_t senders;       /* and the keeper, which also gets the atoms `flush` and `look` */
+    bool is_flush_asked;     /* and the keeper has not come yet */
     ErlDrvTermData flush_atom;
     bw_rounds_t rounds;
     uint64_t out_at_check;  /* bytes written when the check was set */
@@ -203,14 +202,14 @@ static void detach(bw_port_t *self)
     set_timer(self);
 }
 
-static void tell_flusher(bw_port_t *self, const char *what, const char *reason)
+static void tell_keeper(bw_port_t *self, const char *what, const char *reason)
 {
     ErlDrvTermData message[] = {
         ERL_DRV_ATOM,  driver_mk_atom((char *)(uintptr_t)what),
         ERL_DRV_ATOM,  driver_mk_atom((char *)(uintptr_t)(reason ? reason : "")),
         ERL_DRV_TUPLE, 2};
 
-    (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->senders.flusher, message,
+    (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->senders.keeper, message,
                             reason ? 6 : 2);
 }
 
@@ -218,7 +217,7 @@ static void tell_flusher(bw_port_t *self, const char *what, const char *reason)
 static bool outlives(const bw_port_t *self)
 {
     return self->pump.session.is_on && self->active && !self->is_closing &&
-           self->senders.has_flusher && pump_is_attached(&self->pump);
+           self->senders.has_keeper && pump_is_attached(&self->pump);
 }
 
 static void lose(bw_port_t *self, const char *reason)
@@ -229,7 +228,7 @@ static void lose(bw_port_t *self, const char *reason)
         reason = "connection_finished";
     self->losses++;
     detach(self);
-    tell_flusher(self, "lost", reason);
+    tell_keeper(self, "lost", reason);
 }
 
 /* The peer may have given up the link while this process was stopped. Only a new connection tells,
@@ -293,7 +292,7 @@ static bool command_activate(bw_port_t *self, uint64_t poll_us, uint64_t sender_
     if (self->pump.scheduler.sender_bytes < sender_bytes)
         self->pump.scheduler.sender_bytes = sender_bytes;
     bw_spin_init(&self->pump.spin, (uint32_t)poll_us);
-    self->poller = driver_caller(self->pump.port);
+    self->senders.keeper = driver_caller(self->pump.port);
     self->active = pump_begin_polling(&self->pump);
     come_back(self);
     return self->active;
@@ -421,8 +420,8 @@ static bool command_flush(bw_port_t *self)
     if (!self->pump.link)
         return false;
     (void)pump_defer(&self->pump);
-    self->senders.flusher = driver_caller(self->pump.port);
-    self->senders.has_flusher = true;
+    self->senders.keeper = driver_caller(self->pump.port);
+    self->senders.has_keeper = true;
     self->is_flush_asked = false;
     is_sound = flush(self);
     if (is_sound)
@@ -607,7 +606,7 @@ static void drv_stop_select(ErlDrvEvent event, void *reserved)
     close((int)(intptr_t)event);
 }
 
-/* The flusher is a process, so that those who are about to send do so before it runs; the timer is
+/* The keeper is a process, so that those who are about to send do so before it runs; the timer is
  * for it being kept waiting by those who compute. Where a lone caller sends one frame at a time
  * nothing more is to come. While the poller looks, its next look sends what has gathered: it comes
  * when those who send have done so. Else what a lone caller sends goes out when the VM has no more
@@ -620,7 +619,7 @@ static bool flush_soon(bw_port_t *self)
         return true;
     if (!self->is_flush_asked)
         bw_rounds_forget(&self->rounds, bw_now_us());
-    if (!self->senders.has_flusher || bw_rounds_are_single(&self->rounds))
+    if (!self->senders.has_keeper || bw_rounds_are_single(&self->rounds))
         return flush(self);
     if (self->pump.spinning) {
         set_flush(self, FLUSH_MS);
@@ -632,7 +631,7 @@ static bool flush_soon(bw_port_t *self)
     }
     if (!self->is_flush_asked)
         self->is_flush_asked = erl_drv_send_term(driver_mk_port(self->pump.port),
-                                                 self->senders.flusher, message, 2) > 0;
+                                                 self->senders.keeper, message, 2) > 0;
     set_flush(self, FLUSH_MS);
     return self->is_flush_asked || flush(self);
 }
@@ -656,7 +655,7 @@ static void ask_for_looks(bw_port_t *self)
     ErlDrvTermData look[] = {ERL_DRV_ATOM, driver_mk_atom("look")};
 
     /* It ends only with the connection, and the port with it: if it is gone nobody need look. */
-    (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->poller, look, 2);
+    (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->senders.keeper, look, 2);
 }
 
 static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
@@ -755,7 +754,7 @@ static bool session_timeout(bw_port_t *self)
     ops->stats(self->pump.link, &stats);
     is_silent = ops->is_silent && ops->is_silent(self->pump.link);
     if (is_silent != self->is_silent)
-        tell_flusher(self, is_silent ? "silent" : "flows", NULL);
+        tell_keeper(self, is_silent ? "silent" : "flows", NULL);
     self->is_silent = is_silent;
     if (stats.unreleased == 0 && !is_silent)
         self->out_at_session = self->pump.session.out;

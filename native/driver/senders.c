@@ -16,7 +16,7 @@ void senders_init(senders_t *self, bw_pump_t *pump)
 
 static void tell(senders_t *self, ErlDrvTermData *message, int words)
 {
-    (void)erl_drv_send_term(driver_mk_port(self->pump->port), self->flusher, message, words);
+    (void)erl_drv_send_term(driver_mk_port(self->pump->port), self->keeper, message, words);
 }
 
 static void tell_of_change(senders_t *self, const bw_sender_change_t *change)
@@ -38,7 +38,7 @@ static void tell_of_change(senders_t *self, const bw_sender_change_t *change)
         tell(self, other, sizeof other / sizeof *other);
 }
 
-/* Senders that have filled the link on their own are held by the flusher, which also watches a peer
+/* Senders that have filled the link on their own are held by the keeper, which also watches a peer
  * for which much waits. */
 void senders_tell_all(senders_t *self)
 {

@@ -8,12 +8,12 @@
 #include "reply.h"
 
 /*
- * What a port of the distribution tells its flusher about processes whose frames wait, and what
- * it is told about them. apps/beamway/src/beamway_flusher.erl is the other side.
+ * What a port of the distribution tells its keeper about processes whose frames wait, and what
+ * it is told about them. apps/beamway/src/beamway_keeper.erl is the other side.
  *
- * Messages to the flusher: {hold, Pid} and {release, Pid} for senders that shall wait and may go
+ * Messages to the keeper: {hold, Pid} and {release, Pid} for senders that shall wait and may go
  * on, {ask, Pid, Key, Patience} for one that shall wait if the VM suspends it, and `watch` when it
- * shall begin to watch. Before there is a flusher nothing is told.
+ * shall begin to watch. Before there is a keeper nothing is told.
  */
 enum {
     COMMAND_WATCH = 12, /* -> 1 to watch again some 50 ms later, 0 to wait for `watch` */
@@ -25,8 +25,8 @@ enum {
 
 typedef struct {
     bw_pump_t *pump;
-    bool has_flusher;
-    ErlDrvTermData flusher;
+    bool has_keeper;
+    ErlDrvTermData keeper;
     ErlDrvTermData hold_atom, release_atom, ask_atom, watch_atom;
 } senders_t;
 
@@ -40,7 +40,7 @@ static inline void senders_tell(senders_t *senders)
 {
     const bw_scheduler_t *scheduler = &senders->pump->scheduler;
 
-    if (senders->has_flusher && (scheduler->changed || scheduler->counts.frames > 0))
+    if (senders->has_keeper && (scheduler->changed || scheduler->counts.frames > 0))
         senders_tell_all(senders);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The whole driver over a socket to any Erlang node, while the VM sends and ticks, the flusher
+ * The whole driver over a socket to any Erlang node, while the VM sends and ticks, the keeper
  * comes or does not, the system takes what it likes, the peer reads when it likes, and the port
  * closes: what was sent arrives once and in order; after a millisecond with a peer that reads
  * nothing waits; what was sent before the port closed arrives as well, if the peer goes on reading.

@@ -360,7 +360,7 @@ static void what_is_sent_while_the_poller_looks_goes_with_the_next_look(void)
 
     pump_start(&port->pump, &fake_link);
     CHECK(begin(port));
-    port->senders.has_flusher = true;
+    port->senders.has_keeper = true;
     port->rounds.at_us = bw_now_us();
     port->pump.is_unflushed = true;
     port->pump.spinning = true;
@@ -382,7 +382,7 @@ static void what_a_lone_caller_sends_waits_for_no_timer_of_before(void)
 
     pump_start(&port->pump, &fake_link);
     CHECK(begin(port));
-    port->senders.has_flusher = true;
+    port->senders.has_keeper = true;
     port->rounds.lone = BW_ROUNDS_LONE;
     port->rounds.at_us = bw_now_us();
     port->pump.is_unflushed = port->pump.spinning = true;

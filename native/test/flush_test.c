@@ -51,7 +51,7 @@ static void many_send(void)
     CHECK(line_arrives());
 }
 
-static void the_flusher_sends_what_has_gathered(void)
+static void the_keeper_sends_what_has_gathered(void)
 {
     CHECK_IN(start_line(0, NULL));
     CHECK_IN(many_send());
@@ -66,8 +66,8 @@ static void the_flusher_sends_what_has_gathered(void)
     CHECK_IN(all_arrives_and_the_end());
 }
 
-/* Processes that compute keep the flusher from running: for each round it is one millisecond. */
-static void nothing_waits_for_a_flusher_that_does_not_come(void)
+/* Processes that compute keep the keeper from running: for each round it is one millisecond. */
+static void nothing_waits_for_a_keeper_that_does_not_come(void)
 {
     CHECK_IN(start_line(0, NULL));
     CHECK_IN(many_send());
@@ -104,8 +104,8 @@ static void single_packets_go_out_at_once(void)
     CHECK_IN(all_arrives_and_the_end());
 }
 
-/* The flusher has come in time: the timer for its absence is of no use any more. */
-static void no_timer_outlives_the_flusher(void)
+/* The keeper has come in time: the timer for its absence is of no use any more. */
+static void no_timer_outlives_the_keeper(void)
 {
     if (line_poll_us > 0)
         return; /* a look flushes, too, and leaves the timer */
@@ -323,7 +323,7 @@ static void a_peer_goes_while_both_queues_are_full(void)
     }
 }
 
-/* The write finds it, by a large packet, the flusher, a tick or a small packet: what had arrived is
+/* The write finds it, by a large packet, the keeper, a tick or a small packet: what had arrived is
  * read, then the port ends, though no event comes. */
 static void a_reset_that_the_vm_misses_ends_the_port(void)
 {
@@ -358,11 +358,11 @@ static void a_reset_that_the_vm_misses_ends_the_port(void)
 }
 
 static const check_case_t cases[] = {
-    {"the_flusher_sends_what_has_gathered", the_flusher_sends_what_has_gathered},
+    {"the_keeper_sends_what_has_gathered", the_keeper_sends_what_has_gathered},
     {"single_packets_go_out_at_once", single_packets_go_out_at_once},
-    {"no_timer_outlives_the_flusher", no_timer_outlives_the_flusher},
-    {"nothing_waits_for_a_flusher_that_does_not_come",
-     nothing_waits_for_a_flusher_that_does_not_come},
+    {"no_timer_outlives_the_keeper", no_timer_outlives_the_keeper},
+    {"nothing_waits_for_a_keeper_that_does_not_come",
+     nothing_waits_for_a_keeper_that_does_not_come},
     {"room_may_be_missing_at_each_call", room_may_be_missing_at_each_call},
     {"each_call_may_take_a_part", each_call_may_take_a_part},
     {"each_call_may_be_interrupted", each_call_may_be_interrupted},

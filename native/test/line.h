@@ -18,7 +18,7 @@ static struct {
     int peer;            /* -1: closed */
     bool peer_is_at_end; /* it has read the port's end */
     bool is_wrong;       /* what it has read was not sent */
-    bool is_asked;       /* the flusher has a message */
+    bool is_asked;       /* the keeper has a message */
     bool is_looking;     /* the poller has one, or was told to look again */
     uint8_t *sent;       /* the bytes of all packets, of which the peer has read so many */
     size_t sent_bytes, read_bytes, room;
@@ -33,7 +33,7 @@ static uint64_t line_poll_us;
 /* What was sent may be delayed by a busy system's kernel, for so long. */
 #define LINE_KERNEL_MS 500
 
-/* Reads what the port has told its flusher and its poller. */
+/* Reads what the port has told its keeper and its poller. */
 static inline void line_hears(void)
 {
     const char *term;
@@ -155,7 +155,7 @@ static inline void line_ticks(void)
         memset(line_grows(BW_PACKET_HEADER_BYTES), 0, BW_PACKET_HEADER_BYTES);
 }
 
-/* The flusher, if it was called. */
+/* The keeper, if it was called. */
 static inline bool line_is_flushed(void)
 {
     words_t none = {.len = 0};
@@ -191,7 +191,7 @@ static inline bool line_is_read(size_t most)
 }
 
 /* The peer reads all that comes while time passes: so many ms, or more while something comes. The
- * flusher never does. */
+ * keeper never does. */
 static inline void line_settles(int ms)
 {
     int waited = 0;

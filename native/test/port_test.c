@@ -41,7 +41,7 @@ static void frames_go_both_ways(void)
     CHECK_IN(stop());
 }
 
-/* As the flushers of both ports. */
+/* As the keepers of both ports. */
 static bool is_flushed_and_all_has_come(void)
 {
     ErlDrvPort ports[] = {one, other};

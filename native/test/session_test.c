@@ -224,8 +224,8 @@ static uint64_t stat_of(ErlDrvPort port, int index)
 static uint64_t heard_losses;
 static bool is_looking[2];
 
-/* The flusher flushes when it is asked to, and the poller looks. */
-static void do_as_flushers(void)
+/* The keeper flushes when it is asked to, and the poller looks. */
+static void do_as_keepers(void)
 {
     for (int side = 0; side < 2; side++) {
         ErlDrvPort port = side == 0 ? one : other;
@@ -245,7 +245,7 @@ static void do_as_flushers(void)
 
 static void step(void)
 {
-    do_as_flushers();
+    do_as_keepers();
     pass_some();
     (void)vm_run(0);
     if (any(8) == 0)
@@ -354,7 +354,7 @@ static void fill(int side)
 
     for (int frames = 0; frames < 10000 && !is_full(port); frames++) {
         CHECK_IN(send_next(side));
-        do_as_flushers();
+        do_as_keepers();
         (void)vm_run(0);
     }
     CHECK(is_full(port));

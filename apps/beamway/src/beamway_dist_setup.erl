@@ -385,8 +385,8 @@ complete_session(Stream, Node) ->
 
 keeper({Kind, Port, _Reason}) ->
     case beamway_kind:is_ring(Kind) of
-        true -> {ring, 0, beamway_watchdog:of_this()};
-        false -> {Kind, maps:get(ring_bytes, beamway_port:stats(Port)), beamway_flusher:of_this()}
+        true -> {ring, 0, beamway_keeper:of_this()};
+        false -> {Kind, maps:get(ring_bytes, beamway_port:stats(Port)), beamway_keeper:of_this()}
     end.
 
 %% The called node knows only the host in the caller's name and the port that the caller states. The connection may come from a router's address.
@@ -428,17 +428,11 @@ getll(_Stream) ->
 -spec post_nodeup(stream()) -> ok | {error, term()}.
 post_nodeup(Stream) ->
     case controller(get_state(link)) of
-        {ring, Port} ->
-            case beamway_watchdog:start(Stream, Port) of
-                ok -> activate(Port, beamway_flusher:start(Port));
-                {error, Reason} -> {error, Reason}
-            end;
+        {ring, _Port} = Link ->
+            beamway_keeper:start(Link, Stream, maps:get(poll_us, beamway_links:config()));
         {stream, Controller} ->
             beamway_stream:activate(current(Stream), Controller)
     end.
-
-activate(Port, {ok, _Flusher}) -> beamway_poller:start(Port, maps:get(poll_us, beamway_links:config()));
-activate(_Port, {error, Reason}) -> {error, Reason}.
 
 %% @private The last callback before this process becomes the ticker.
 -spec handshake_complete(stream(), node(), DHandle :: term()) -> ok.

@@ -198,7 +198,7 @@ step(Port) ->
     end.
 
 %% @doc Begins to read the link. Only when the port is a distribution controller: frames before that
-%% would come as messages. With `PollUs' above 0 the caller gets the message `look' when it shall
+%% would come as messages. The caller is the process that calls {@link flush/1}. With `PollUs' above 0 it gets the message `look' when it shall
 %% call {@link look/1}.
 -spec activate(port(), PollUs :: non_neg_integer()) -> ok.
 activate(Port, PollUs) ->

@@ -3,7 +3,7 @@
 %%
 %% Three kinds of processes take part:
 %% <dl>
-%% <dt>The link's {@link beamway_flusher}, beside a ring its {@link beamway_watchdog}</dt><dd>The keeper. Only this
+%% <dt>The link's {@link beamway_keeper}</dt><dd>Only this
 %% process takes a connection from the link or gives it another one ({@link handle/2}), so these steps have one order. It lives as long as the link.</dd>
 %% <dt>The dialer</dt><dd>Lives while the link has no connection, or only a silent one. It starts attempts until one succeeds, and decides when the
 %% peer counts as dead.</dd>
@@ -18,8 +18,9 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([begin_session/2, handle/2, asked/1, answer/2]).
+-export([begin_session/2, watch/1, handle/2, asked/1, answer/2]).
 -export([dial/3, dialing/1, attempt/3, look/3]).
+-export_type([link/0]).
 
 %% The first attempts follow each other quickly: a peer whose process ends may still answer, or be listed by epmd, for some milliseconds.
 -define(FIRST_PAUSE_MS, 2).
@@ -62,7 +63,6 @@ begin_session(Keeper, #{id := Id, connection := Connection} = Info) ->
 %% up. `gave_up': the link ends.
 -spec handle(term(), link()) -> ok | detached | gave_up | not_mine.
 handle({session, Info}, _Port) -> save(#{info => Info, state => up, number => 0, dialer => none, cause => none});
-handle({end_with, Socket}, _Port) -> watch(Socket);
 handle({lost, Reason}, Port) -> lost(Reason, Port, get(session));
 handle(silent, Port) -> silent(Port, get(session));
 handle(flows, _Port) -> flows(get(session));
@@ -81,7 +81,8 @@ save(Session) ->
     _ = put(session, Session),
     ok.
 
-%% Whoever closes the socket, which the keeper owns, ends the connection, as if OTP's own port carried it.
+%% @doc Whoever closes that socket, which the keeper owns, ends the connection, as if OTP's own port carried it.
+-spec watch(port()) -> ok.
 watch(Socket) ->
     _ = put(socket, {Socket, monitor(port, Socket)}),
     ok.
@@ -442,7 +443,7 @@ go_on(Keeper, Link, Talk, Socket, Role, Position) ->
     go_on_with(Keeper, Link, Talk, Socket, Role, Position).
 
 go_on_with(Keeper, #{kind := ring}, Talk, Socket, _Role, Position) ->
-    case inet:setopts(Socket, [binary, {packet, 4} | beamway_watchdog:socket_options()]) of
+    case inet:setopts(Socket, [binary, {packet, 4} | beamway_stream_tcp:keepalive_options()]) of
         ok -> offered(Keeper, Talk, Socket, Position, {ok, none, <<>>});
         {error, Reason} -> {failed, Reason}
     end;

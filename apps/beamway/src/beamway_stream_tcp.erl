@@ -14,16 +14,20 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--export([listen/3, accept_loop/2, connect_options/0, sent/2, bound/2, let_go/1]).
+-export([listen/3, accept_loop/2, connect_options/0, keepalive_options/0, sent/2, bound/2, let_go/1]).
 -export([connect/4, accept/1, kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2,
          carry/3, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
 
 -define(PACKETS, 100).
+-define(KEEPALIVE_MAX_S, 15).
 -define(RING_BYTES, 262144).
 -define(SENT_MS, 5000).
 
-%% Of Linux: bytes that the kernel takes beyond those on their way.
+%% Of Linux, as everything about shared memory.
 -define(IPPROTO_TCP, 6).
+-define(TCP_KEEPIDLE, 4).
+-define(TCP_KEEPINTVL, 5).
+%% Bytes that the kernel takes beyond those on their way.
 -define(TCP_NOTSENT_LOWAT, 25).
 %% Not as `recbuf', which enlarges the port's `buffer', too.
 -define(SOL_SOCKET, 1).
@@ -59,6 +63,23 @@ connect(Family, Ip, TcpPort, _Host) ->
 -spec connect_options() -> [gen_tcp:connect_option()].
 connect_options() ->
     application:get_env(kernel, inet_dist_connect_options, []) ++ [{active, false}, {packet, 2}].
+
+%% @doc Of a stream beside a ring. Ticks go through the ring, so the socket carries nothing. The kernel sends keepalive probes as often
+%% as a tick would come, or a firewall forgets the connection and nobody hears it close. The number of
+%% unanswered probes that end the socket is the system's (9).
+-spec keepalive_options() -> [inet:socket_setopt()].
+keepalive_options() ->
+    Seconds = <<(keepalive_s(kernel_env(net_ticktime, 60), kernel_env(net_tickintensity, 4))):32/native>>,
+    [{keepalive, true}, {raw, ?IPPROTO_TCP, ?TCP_KEEPIDLE, Seconds}, {raw, ?IPPROTO_TCP, ?TCP_KEEPINTVL, Seconds}].
+
+kernel_env(Name, Default) ->
+    case application:get_env(kernel, Name) of
+        {ok, Value} when is_integer(Value), Value > 0 -> Value;
+        _ -> Default
+    end.
+
+keepalive_s(TickTimeS, Intensity) ->
+    max(1, min(?KEEPALIVE_MAX_S, TickTimeS div Intensity)).
 
 %% @private
 -spec accept(port()) -> {ok, port()}.
@@ -152,7 +173,7 @@ power_of_two(Bytes, Power) when Power >= Bytes -> Power;
 power_of_two(Bytes, Power) -> power_of_two(Bytes, 2 * Power).
 
 %% From now on the driver reads and writes the connection, by a descriptor of its own. The socket stays open for its options, and
-%% ends with the flusher, which ends with the connection. Its port does not touch a passive socket; what it has read ahead goes along.
+%% ends with the keeper, which ends with the connection. Its port does not touch a passive socket; what it has read ahead goes along.
 hand_over(Socket, Port, Role) ->
     case let_go(Socket) of
         {ok, Read} ->
@@ -239,21 +260,12 @@ user_options(connecting) -> inet_dist_connect_options;
 user_options(accepting) -> inet_dist_listen_options.
 
 %% @private
--spec activate(port(), port()) -> ok | {error, inet:posix() | closed | badarg | no_flusher | no_poller}.
+-spec activate(port(), port()) -> ok | {error, inet:posix() | closed | badarg | no_keeper}.
 activate(Socket, Socket) ->
     inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]);
+%% The socket is the keeper's: RabbitMQ knows the port of a connection by its being the only one of the connection's process.
 activate(Socket, Port) ->
-    case beamway_flusher:start(Port) of
-        {ok, Flusher} -> read_from(Port, Flusher, Socket, give(Socket, Flusher));
-        {error, Reason} -> {error, Reason}
-    end.
-
-%% The socket is the flusher's: RabbitMQ knows the port of a connection by its being the only one of the connection's process.
-read_from(Port, Flusher, Socket, ok) ->
-    ok = beamway_flusher:end_with(Flusher, Socket),
-    beamway_poller:start(Port, maps:get(poll_us, beamway_links:config()));
-read_from(_Port, _Flusher, _Socket, {error, Reason}) ->
-    {error, Reason}.
+    beamway_keeper:start(Port, Socket, maps:get(poll_us, beamway_links:config())).
 
 %% @private
 -spec start(port(), port(), term()) -> ok.
@@ -277,7 +289,7 @@ stats(_Socket, Port) ->
 %% @private
 -spec keep(port()) -> ok | {error, inet:posix()}.
 keep(Socket) ->
-    inet:setopts(Socket, [{active, false}, {packet, 4}, nodelay() | beamway_watchdog:socket_options()]).
+    inet:setopts(Socket, [{active, false}, {packet, 4}, nodelay() | keepalive_options()]).
 
 %% @private
 -spec give(port(), pid()) -> ok | {error, inet:posix() | closed | badarg}.
@@ -288,6 +300,18 @@ give(Socket, Pid) -> inet_tcp:controlling_process(Socket, Pid).
 watch(Socket) -> inet:setopts(Socket, [{active, ?PACKETS}]).
 
 -ifdef(TEST).
+
+keepalive_s_test_() ->
+    [?_assertEqual(Want, keepalive_s(TickTime, Intensity))
+     || {Want, TickTime, Intensity} <- [{15, 60, 4}, {15, 600, 4}, {2, 8, 4}, {1, 1, 4}, {1, 40, 40}, {1, 5, 1000}]].
+
+%% What the kernel then says of a real socket.
+a_socket_is_kept_alive_test() ->
+    {ok, Listen} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
+    ok = inet:setopts(Listen, keepalive_options()),
+    ?assertEqual({ok, [{keepalive, true}, {raw, 6, 4, <<15:32/native>>}, {raw, 6, 5, <<15:32/native>>}]},
+                 inet:getopts(Listen, [keepalive, {raw, 6, 4, 4}, {raw, 6, 5, 4}])),
+    ok = gen_tcp:close(Listen).
 
 %% The peer does not read at first, so the system leaves the most of it with the port.
 %% Its waits may take longer than the 5 s that eunit gives a test.

@@ -203,7 +203,7 @@ stats({?MODULE, Socket}, _Controller) ->
 
 %% @private
 -spec keep(stream()) -> ok | {error, term()}.
-keep({?MODULE, Socket}) -> ssl:setopts(Socket, beamway_watchdog:socket_options()).
+keep({?MODULE, Socket}) -> ssl:setopts(Socket, beamway_stream_tcp:keepalive_options()).
 
 %% @private
 -spec give(stream(), pid()) -> ok | {error, term()}.

@@ -20,12 +20,12 @@ end_per_suite(_Config) -> ok.
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% The socket's port has one descriptor, and the driver's port another, because the VM polls each for one port.
-over_tcp(_Config) -> takes_at_most(2, 3, beamway_tcp).
+over_tcp(_Config) -> takes_at_most(2, 2, beamway_tcp).
 
-over_tls(_Config) -> takes_at_most(2, 3, beamway_tls).
+over_tls(_Config) -> takes_at_most(2, 2, beamway_tls).
 
 %% Here also two doorbells and a descriptor of the peer's process.
-over_shared_memory(_Config) -> takes_at_most(4, 4, beamway_shm).
+over_shared_memory(_Config) -> takes_at_most(4, 2, beamway_shm).
 
 %% The second connection: the first one of a node also opens what it keeps.
 takes_at_most(Descriptors, Processes, Carrier) ->

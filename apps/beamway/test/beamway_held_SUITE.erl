@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Senders of large messages are held one by one, and nobody stays suspended, whatever ends.
 %%
-%% The peer is stopped, so that every sender of large messages is suspended: by the link's flusher first, and by ERTS once the link has stood still for a
+%% The peer is stopped, so that every sender of large messages is suspended: by the link's keeper first, and by ERTS once the link has stood still for a
 %% moment and its port is busy. Each case ends with nobody suspended on the sending node.
 -module(beamway_held_SUITE).
 

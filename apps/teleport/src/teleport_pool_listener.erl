@@ -48,7 +48,7 @@ socket_options(Ip) ->
      {packet_size, teleport_pool_handshake:max_bytes()}, {nodelay, true}, {buffer, ?BUFFER_BYTES}, {show_econnreset, true}]
         ++ case os:type() of
                {unix, linux} ->
-                   [{raw, ?TCP, ?TCP_USER_TIMEOUT, <<(1000 * tick_s()):32/native>>} | beamway_watchdog:socket_options()];
+                   [{raw, ?TCP, ?TCP_USER_TIMEOUT, <<(1000 * tick_s()):32/native>>} | beamway_stream_tcp:keepalive_options()];
                _ -> [{keepalive, true}]
            end.
 

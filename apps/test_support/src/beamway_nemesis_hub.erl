@@ -126,7 +126,7 @@ resources() ->
       links => length(links()),
       granted => granted(),
       helpers => length([Pid || Pid <- processes(), {initial_call, {Module, init, _}} <- [process_info(Pid, initial_call)],
-                                lists:member(Module, [beamway_watchdog, beamway_poller])])}.
+                                Module =:= beamway_keeper])}.
 
 %% Ring memory that the node still counts as used, and processes that it still watches for it.
 granted() ->

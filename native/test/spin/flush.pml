@@ -2,8 +2,8 @@
  *
  * When what has gathered in a port goes out (native/driver/beamway_drv.c, pump_out.c, native/link/tcp).
  *
- * The VM gives frames to the port, which gathers them in its ring and asks the flusher, a process, to
- * send them. The flusher runs when it likes, or never: others compute. One timer of the port is for two
+ * The VM gives frames to the port, which gathers them in its ring and asks the keeper, a process, to
+ * send them. The keeper runs when it likes, or never: others compute. One timer of the port is for two
  * things, to flush in 1 ms and to look for idle memory in 1 s. What the kernel does not take is queued,
  * the port is busy, and the poller drains the queue when the kernel has room. A call of the port is one
  * step, as it is under the port's lock; between two calls anything may happen. At any time after the
@@ -14,8 +14,8 @@
  * sent before an earlier one (the ring is empty while something is queued).
  *
  * Each switch takes one part away. The checker must then find a counterexample.
- *   -DASKED_ONCE   no timer for what is sent while the flusher has a message
- *   -DNOTIMER      the flusher alone
+ *   -DASKED_ONCE   no timer for what is sent while the keeper has a message
+ *   -DNOTIMER      the keeper alone
  *   -DCLOBBER      the second for idle memory replaces the millisecond
  *   -DSTAY         what the kernel does not take stays in the ring
  *   -DNOWAKE       a drain that stops early does not wake the poller
@@ -209,7 +209,7 @@ active proctype vm()
     fi
 }
 
-active proctype flusher()
+active proctype keeper()
 {
 end:
     do
