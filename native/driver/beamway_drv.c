@@ -547,6 +547,7 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_WATCH:
     case COMMAND_ANSWER:
     case COMMAND_CLASSES:
+    case COMMAND_TRAFFIC:
         return command_senders(self, command, data, len, reply);
     case COMMAND_LOOK:
         return self->active && command_look(self, reply);

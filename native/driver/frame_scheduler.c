@@ -5,6 +5,9 @@
 
 /* A process with a sequence of fragments that is not complete, or with frames that wait behind
  * fragments, or with another class than normal. */
+/* For a reader of figures. */
+#define WAITING_LOOKS 10000
+
 struct bw_sender {
     bw_turn_t turn; /* first; in use while the first frame in the queue is a continuation */
     uint64_t pid, sequence;
@@ -579,6 +582,25 @@ static void admit_backlog(bw_scheduler_t *self)
             self->counts.ready_bytes -= frame->bytes;
         admit(self, frame);
     }
+}
+
+uint64_t bw_scheduler_pid(const bw_scheduled_t *frame)
+{
+    return frame->pid == 0 && frame->sender ? frame->sender->pid : frame->pid;
+}
+
+uint64_t bw_scheduler_waiting(bw_scheduler_t *self, uint64_t pid)
+{
+    const bw_sender_t *sender = find(self, &self->by_pid, pid);
+    uint64_t bytes = sender ? sender->bytes : 0;
+    int looks = WAITING_LOOKS;
+
+    for (const bw_scheduled_t *frame = self->oldest; frame && looks > 0; frame = frame->newer) {
+        if (!frame->sender && frame->pid == pid)
+            bytes += frame->bytes;
+        looks--;
+    }
+    return bytes;
 }
 
 bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *self)

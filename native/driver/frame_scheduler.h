@@ -134,6 +134,12 @@ void bw_scheduler_init(bw_scheduler_t *scheduler, uint64_t sender_bytes);
 bool bw_scheduler_put(bw_scheduler_t *scheduler, bw_scheduled_t *frame, const struct iovec *iov,
                       int count, uint64_t bytes);
 
+/* The pid of a waiting frame's sender, as in bw_dist_frame_t. 0: it is not known. */
+uint64_t bw_scheduler_pid(const bw_scheduled_t *frame);
+
+/* Bytes of the sender with that pid that wait. Looks at the 10,000 oldest frames at most. */
+uint64_t bw_scheduler_waiting(bw_scheduler_t *scheduler, uint64_t pid);
+
 /* The frame to send next, which waits no more; NULL: there is none. Frames go whole. */
 bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *scheduler);
 

@@ -12,6 +12,7 @@
 #include "join.h"
 #include "pending.h"
 #include "session.h"
+#include "traffic.h"
 
 /*
  * Moves frames between the VM and a link, both ways. All calls are made under the port lock.
@@ -31,14 +32,15 @@ typedef struct {
 
     bw_scheduler_t scheduler;    /* frames that wait for room */
     bw_pending_list_t under_way; /* those that go next; a part of the first may be out */
-    bw_session_t session;        /* of packets, if both sides have it */
-    uint64_t first_bytes;        /* of first fragments in the scheduler */
-    uint64_t window;             /* bytes in the ring at which fragments wait above it, at least */
-    uint64_t unpassed_bytes;     /* of fragments since another frame passed some */
-    uint64_t unflushed_bytes;    /* committed since the last flush */
-    bool has_token;              /* a byte of ours is in the VM's queue */
-    uint64_t taken_at_watch;     /* bytes that the peer had taken at the last watch */
-    int quiet_watches;           /* that have found no more of them */
+    traffic_t traffic;
+    bw_session_t session;     /* of packets, if both sides have it */
+    uint64_t first_bytes;     /* of first fragments in the scheduler */
+    uint64_t window;          /* bytes in the ring at which fragments wait above it, at least */
+    uint64_t unpassed_bytes;  /* of fragments since another frame passed some */
+    uint64_t unflushed_bytes; /* committed since the last flush */
+    bool has_token;           /* a byte of ours is in the VM's queue */
+    uint64_t taken_at_watch;  /* bytes that the peer had taken at the last watch */
+    int quiet_watches;        /* that have found no more of them */
     bool is_watched;
     bool is_stalled; /* much waits and the peer takes nothing: senders are the VM's */
     bool is_closing; /* the VM closes the port when that queue is empty */

@@ -476,7 +476,22 @@ static bw_status_t keep(bw_pump_t *pump, const ErlIOVec *ev, uint64_t size, bool
     }
     if (frame->scheduled.kind == BW_DIST_FIRST)
         pump->first_bytes += size;
+    if (is_bulk && bw_scheduler_pid(&frame->scheduled) != 0)
+        traffic_count(&pump->traffic, bw_scheduler_pid(&frame->scheduled), size);
     return BW_OK;
+}
+
+/* Small frames, one for many. */
+static void sample(bw_pump_t *pump, const ErlIOVec *ev, uint64_t size)
+{
+    uint64_t stands_for = traffic_sample(&pump->traffic, size);
+    bw_dist_frame_t frame;
+
+    if (stands_for == 0)
+        return;
+    frame = bw_dist_frame_read((const struct iovec *)ev->iov + 1, ev->vsize - 1);
+    if (frame.has_sender)
+        traffic_count(&pump->traffic, frame.sender, stands_for);
 }
 
 /* The scheduler has to know of all fragments, and of what waits. */
@@ -492,6 +507,8 @@ static bool send_frame(bw_pump_t *pump, ErlIOVec *ev)
     ev->size += ev->iov[0].iov_len;
     size = pump->is_packets ? ev->size : bw_frame_size((uint32_t)len);
     pump->frames_out++;
+    if (!is_bulk)
+        sample(pump, ev, size);
     if (!is_bulk && !is_waiting(pump) && !bw_session_is_full(&pump->session) &&
         stage(pump, ev->iov, ev->vsize, size) == BW_OK)
         return pump->unflushed_bytes < PUMP_GATHERED_BYTES || settle(pump, BW_OK);

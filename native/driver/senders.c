@@ -86,6 +86,28 @@ static bool set_classes(senders_t *self, const char *data, size_t len)
     return true;
 }
 
+/* The largest first. */
+static void tell_traffic(senders_t *self, reply_t *reply)
+{
+    const traffic_sender_t *all = self->pump->traffic.senders;
+    bool is_told[TRAFFIC_SENDERS] = {false};
+
+    for (int told = 0; told < SENDERS_TOLD; told++) {
+        int most = -1;
+
+        for (int i = 0; i < TRAFFIC_SENDERS; i++)
+            if (!is_told[i] && all[i].bytes > 0 && (most < 0 || all[i].bytes > all[most].bytes))
+                most = i;
+        if (most < 0)
+            return;
+        is_told[most] = true;
+        reply_number(reply, all[most].pid, 8);
+        reply_number(reply, all[most].bytes, 8);
+        reply_number(reply, all[most].before, 8);
+        reply_number(reply, bw_scheduler_waiting(&self->pump->scheduler, all[most].pid), 8);
+    }
+}
+
 bool senders_command(senders_t *self, unsigned int command, const char *data, size_t len,
                      reply_t *reply, bool *is_sound_p)
 {
@@ -95,6 +117,9 @@ bool senders_command(senders_t *self, unsigned int command, const char *data, si
         return watch(self, len, reply, is_sound_p);
     case COMMAND_ANSWER:
         return answer(self, data, len, reply, is_sound_p);
+    case COMMAND_TRAFFIC:
+        tell_traffic(self, reply);
+        return len == 0;
     default:
         return set_classes(self, data, len);
     }

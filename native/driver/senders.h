@@ -19,9 +19,14 @@ enum {
     COMMAND_WATCH = 12, /* -> 1 to watch again some 50 ms later, 0 to wait for `watch` */
     COMMAND_ANSWER,     /* key:64, 1 if the VM suspends that sender, 2 if it is gone, else 0 -> 1 to
                            hold it */
-    COMMAND_CLASSES     /* for each of some processes: class:8, serial:32 and number:32 of its pid
+    COMMAND_CLASSES,    /* for each of some processes: class:8, serial:32 and number:32 of its pid
                            -> */
+    COMMAND_TRAFFIC = 29 /* -> for at most SENDERS_TOLD processes, those that sent most: serial:32
+                            and number:32 of its pid, bytes that its counter has, bytes that it had
+                            before, bytes that wait */
 };
+
+#define SENDERS_TOLD 12
 
 typedef struct {
     bw_pump_t *pump;

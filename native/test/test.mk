@@ -45,6 +45,7 @@ test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_
 	$(if $(filter driver_test,$(1)),driver/job.c driver/senders.c driver/establish.c driver/closing.c driver/pulse.c driver/offers.c) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter frame_scheduler_test,$(1)),$(SCHEDULER_SRC)) \
+	$(if $(filter traffic_test,$(1)),driver/traffic.c) \
 	$(if $(filter path_test,$(1)),$(PATH_SRC)) \
 	$(if $(filter block_test,$(1)),block/block.c block/channel.c) \
 	$(if $(filter tls_test,$(1)),$(TLS_TEST)) \

@@ -17,7 +17,7 @@
 -module(beamway_classes).
 -behaviour(gen_server).
 
--export([start_link/0, set/2, link_is_up/1]).
+-export([start_link/0, set/2, of_process/1, link_is_up/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export([wait/1]).
 -export_type([class/0, named/0]).
@@ -100,6 +100,10 @@ handle_info(_Info, State) ->
 
 watch(Pid, #state{monitors = Monitors} = State) when is_map_key(Pid, Monitors) -> State;
 watch(Pid, #state{monitors = Monitors} = State) -> State#state{monitors = Monitors#{Pid => monitor(process, Pid)}}.
+
+%% @doc The class of a process.
+-spec of_process(pid()) -> class().
+of_process(Pid) -> class(Pid).
 
 class(Pid) ->
     case ets:lookup(?TABLE, {class, Pid}) of

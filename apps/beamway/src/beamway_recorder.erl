@@ -31,9 +31,12 @@
 %% epmd hears of a process that was killed a little later than the peers do.
 -define(ASK_AGAIN_MS, 100).
 -define(ASK_TIMES, 5).
+%% Who fills a link is said so often, and so many of them.
+-define(FULL_MS, 60000).
+-define(FULL_SENDERS, 3).
 
 -type event() :: up | {lost, Cause :: atom()} | silent | flows | {resumed, Cause :: atom(), Ms :: non_neg_integer()}
-               | {gave_up, ended | forgotten | absent} | {disconnected_by, Who :: binary()} | {down, Reason :: term()}.
+               | {full, Senders :: [binary()]} | {gave_up, ended | forgotten | absent} | {disconnected_by, Who :: binary()} | {down, Reason :: term()}.
 %% What `gave_up' means: {@link beamway_resume}.
 
 -type record() :: #{node := node(), link := beamway_kind:label(), address := binary(), hidden := boolean(), since := integer(),
@@ -56,6 +59,7 @@
                latest = #{} :: #{atom() => term()},
                idle = 0 :: non_neg_integer(), % so many steps in a row nothing passed
                missed = 0 :: non_neg_integer(), % so many steps were not sampled
+               full_ms :: integer(), % when its senders were last told
                read_ms :: integer(), % when the link last read anything
                events :: [{Ms :: integer(), event()}]}).
 
@@ -127,7 +131,7 @@ next(Now, #state{due = Due} = State) ->
 
 begin_link(#{connection := Pid} = About, #state{links = Links, seconds = Seconds} = State) when not is_map_key(Pid, Links) ->
     Link = #link{about = About, monitor = monitor(process, Pid), history = beamway_history:new(fields(), Seconds), read_ms = now_ms(),
-                 events = [{now_ms(), up}]},
+                 full_ms = now_ms() - ?FULL_MS, events = [{now_ms(), up}]},
     State#state{links = Links#{Pid => Link}};
 begin_link(_About, State) ->
     State.
@@ -150,7 +154,7 @@ handle_cast(_Request, State) -> {noreply, State}.
 noted(Connection, Event, #state{links = Links} = State) ->
     case Links of
         #{Connection := #link{events = Events} = Link} ->
-            State#state{links = Links#{Connection := Link#link{events = lists:sublist([{now_ms(), Event} | Events], ?EVENTS)}}};
+            State#state{links = Links#{Connection := Link#link{events = kept([{now_ms(), Event} | Events])}}};
         #{} -> State
     end.
 
@@ -194,9 +198,21 @@ stepped(Now, #link{about = About, latest = Before, history = History, idle = Idl
         Figures ->
             Rest = grown(Before, Before),
             Filled = lists:foldl(fun(_, Acc) -> beamway_history:add(Rest, Acc) end, History, lists:seq(1, Missed)),
-            Link#link{latest = Figures, history = beamway_history:add(grown(Before, Figures), Filled), missed = 0, idle = case is_idle(Before, Figures) of true -> Idle + 1; false -> 0 end,
-                      read_ms = case Figures of #{bytes_in := Bytes} when Bytes =/= map_get(bytes_in, Before) -> Now; _ -> ReadMs end}
+            full(Now, Figures, Link#link{latest = Figures, history = beamway_history:add(grown(Before, Figures), Filled), missed = 0, idle = case is_idle(Before, Figures) of true -> Idle + 1; false -> 0 end,
+                      read_ms = case Figures of #{bytes_in := Bytes} when Bytes =/= map_get(bytes_in, Before) -> Now; _ -> ReadMs end})
     end.
+
+%% Senders wait for room: who are they?
+full(Now, #{busy := Busy, held_senders := Held}, #link{about = #{node := Node, link := Kind, controller := Port}, full_ms = Last, events = Events} = Link)
+  when Busy + Held > 0, is_port(Port), Now - Last >= ?FULL_MS ->
+    Senders = try lists:sublist(beamway_senders:within(Port, 0), ?FULL_SENDERS) catch error:badarg -> [] end,
+    Told = [iolist_to_binary([beamway_senders:described(Pid), " (", integer_to_list(Waiting div 1024), " KB)"]) || #{pid := Pid, waiting := Waiting} <- Senders],
+    ?LOG_INFO("beamway: the link to ~ts over ~ts is full; most waits of: ~ts", [Node, Kind, lists:join("; ", Told)]),
+    Link#link{full_ms = Now, events = kept([{Now, {full, Told}} | Events])};
+full(_Now, _Figures, Link) ->
+    Link.
+
+kept(Events) -> lists:sublist(Events, ?EVENTS).
 
 %% Ticks and acknowledgements alone.
 is_idle(#{bytes_in := In, bytes_out := Out}, #{bytes_in := InNow, bytes_out := OutNow, queue_bytes := 0} = Now) ->
@@ -210,20 +226,9 @@ grown(Before, Figures) ->
                     || {Name, Kind} <- fields(), {ok, Value} <- [maps:find(Name, Figures)]]).
 
 disconnecting(Pid, Node, #state{links = Links} = State) ->
-    Event = {disconnected_by, described(Pid)},
+    Event = {disconnected_by, beamway_senders:described(Pid)},
     lists:foldl(fun(Connection, Acc) -> noted(Connection, Event, Acc) end, State,
                 [Connection || {Connection, #link{about = #{node := Of}}} <- maps:to_list(Links), Of =:= Node]).
-
-described(Pid) ->
-    iolist_to_binary([pid_to_list(Pid) | case process_info(Pid, [registered_name, dictionary, initial_call]) of
-                                             undefined -> ", which has ended";
-                                             [{_, Name}, {_, Dictionary}, {_, Call}] ->
-                                                 [[[", ", atom_to_binary(Name)] || is_atom(Name)], ", ", mfa(proplists:get_value('$initial_call', Dictionary, Call))]
-                                         end]).
-
-%% A process may put anything there.
-mfa({Module, Function, Arity}) when is_atom(Module), is_atom(Function), is_integer(Arity) -> io_lib:format("~ts:~ts/~b", [Module, Function, Arity]);
-mfa(Other) -> io_lib:format("~0tP", [Other, 8]).
 
 %% ---- the end of a link ----
 

@@ -180,6 +180,7 @@ said({lost, Cause}) -> [["the connection was lost: ", reason(Cause)]];
 said(silent) -> ["nothing came back from the peer's host; this node began to look for another connection"];
 said(flows) -> ["data came back over the same connection"];
 said({resumed, Cause, Ms}) -> [["the link went on over another connection after ", seconds(Ms), " (", reason(Cause), "): the peer lived"]];
+said({full, Senders}) -> [["the link was full; most waited of: ", lists:join("; ", Senders)]];
 said({gave_up, ended}) -> ["this node gave the link up: the peer's process has ended"];
 said({gave_up, forgotten}) -> ["this node gave the link up: the peer does not know it any more"];
 said({gave_up, absent}) -> ["this node gave the link up: the peer did not come back"];

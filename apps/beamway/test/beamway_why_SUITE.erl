@@ -7,7 +7,8 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([killed/1, halted/1, restarted/1, disconnected/1, disconnected_by_the_peer/1, peer_stopped/1, stopped_here/1, busy_here/1,
-         reset_without_resume/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1]).
+         reset_without_resume/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, senders/1, senders_that_wait/1]).
+-export([send_all/3]).
 -export([drop_node/1, burn/0]).
 
 -define(WAIT_MS, 20000).
@@ -18,9 +19,10 @@ all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls,
 
 groups() ->
     Everywhere = [killed, halted, disconnected, disconnected_by_the_peer],
-    [{beamway_tcp, [], Everywhere ++ [restarted, peer_stopped, stopped_here, busy_here, reset_without_resume, no_record, corrupt, without_recorder]},
-     {beamway_shm, [], Everywhere ++ [restarted, peer_stopped, stopped_here, corrupt]},
-     {beamway_tls, [], Everywhere ++ [peer_stopped]},
+    Driven = [senders, senders_that_wait],
+    [{beamway_tcp, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, busy_here, reset_without_resume, no_record, corrupt, without_recorder]},
+     {beamway_shm, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, corrupt]},
+     {beamway_tls, [], Everywhere ++ Driven ++ [peer_stopped]},
      {beamway_inet, [], Everywhere ++ [peer_stopped]},
      {path, [], [outlived, unreachable, congested]}].
 
@@ -200,6 +202,51 @@ without_recorder(Config) ->
     ?assertEqual({error, unknown}, Why()),
     ?assertMatch([#{node := OtherNode}], beamway_peer:call(One, beamway, links, [])),
     ?assertEqual(OtherNode, beamway_peer:call(One, erpc, call, [OtherNode, erlang, node, []])).
+
+%% ---- who fills the link ----
+
+%% Three processes that send 100 bytes, 2 KB and 100 KB, each at its own pace: with headers some 650, 2,000 and 4,000 KB a second.
+senders(Config) ->
+    {One, _, _, OtherNode} = pair(Config),
+    ok = beamway_peer:run(One, fun() ->
+        _ = [?MODULE:send_all(Name, OtherNode, Load) || {Name, Load} <- [{small, {100, 40}}, {middle, {2000, 10}}, {large, {100000, 0.4}}]],
+        _ = beamway_classes:set(whereis(large), bulk),
+        ok
+    end),
+    receive after 500 -> ok end,
+    {ok, Senders} = beamway_peer:call(One, beamway, senders, [OtherNode, 2000]),
+    ct:pal("~tp", [Senders]),
+    Named = [Sender || #{name := Name} = Sender <- Senders, lists:member(Name, [small, middle, large])],
+    [#{name := large, class := bulk, bytes_per_s := Large, initial_call := {erlang, apply, 2}}, #{name := middle, class := normal, bytes_per_s := Middle}, #{name := small, bytes_per_s := Small}] = Named,
+    %% The pace is what a loaded machine allows; the shares hold.
+    ?assert(Large > 1.3 * Middle, Named),
+    ?assert(Middle > 1.3 * Small, Named),
+    ?assertEqual({error, not_connected}, beamway_peer:call(One, beamway, senders, [nobody@nowhere])).
+
+%% @doc A process of that name that sends so many bytes so many times in ten milliseconds.
+send_all(Name, Node, {Bytes, Times}) ->
+    Data = binary:copy(<<"x">>, Bytes),
+    PauseMs = max(10, round(10 / Times)),
+    spawn(fun() ->
+                  true = register(Name, self()),
+                  (fun Loop() ->
+                           _ = [{nobody_there, Node} ! Data || _ <- lists:seq(1, max(1, round(Times)))],
+                           receive after PauseMs -> Loop() end
+                   end)()
+          end),
+    _ = beamway_peer:wait_until(fun() -> whereis(Name) =/= undefined end, ?WAIT_MS).
+
+%% A peer that takes nothing: who waits is named, here and in the record.
+senders_that_wait(Config) ->
+    {One, _, Other, OtherNode} = pair(Config),
+    ok = beamway_peer:sigstop(Other),
+    ok = beamway_peer:run(One, fun() -> ?MODULE:send_all(filler, OtherNode, {4000000, 1}), ok end),
+    Waiting = fun() -> {ok, Senders} = beamway_peer:call(One, beamway, senders, [OtherNode, 0]), [Sender || #{name := filler, waiting := Bytes} = Sender <- Senders, Bytes > 1000000] end,
+    true = beamway_peer:wait_until(fun() -> Waiting() =/= [] end, ?WAIT_MS),
+    Told = fun() -> {ok, [#{facts := Facts} | _]} = beamway_peer:call(One, beamway, why, [OtherNode]),
+                    lists:any(fun(#{text := Text}) -> string:find(Text, "the link was full; most waited of: ") =/= nomatch andalso string:find(Text, "filler") =/= nomatch end, Facts) end,
+    true = beamway_peer:wait_until(Told, ?WAIT_MS),
+    ok = beamway_peer:sigcont(Other).
 
 %% ---- over a path ----
 

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "traffic.h"
+
+void traffic_count(traffic_t *self, uint64_t pid, uint64_t bytes)
+{
+    traffic_sender_t *least = &self->senders[0];
+
+    for (int i = 0; i < TRAFFIC_SENDERS; i++) {
+        traffic_sender_t *sender = &self->senders[i];
+
+        if (sender->pid == pid && sender->bytes > 0) {
+            sender->bytes += bytes;
+            return;
+        }
+        if (sender->bytes < least->bytes)
+            least = sender;
+    }
+    *least = (traffic_sender_t){.pid = pid, .bytes = least->bytes + bytes, .before = least->bytes};
+}
