@@ -13,7 +13,6 @@
 -define(REFUSED_MS, 43).
 -define(CALM_MS, 300).
 -define(WATCH_MS, 3000).
--define(RULE, "INPUT -p tcp -j REJECT --reject-with tcp-reset").
 
 %% @doc `Hosts' are two network namespaces.
 -spec run(beamway_bench_nodes:epmd(), [beamway_bench_hosts:host()]) -> outcome().
@@ -31,9 +30,7 @@ cut(Epmd, Name, [{Space, _} | _] = Hosts) ->
     Demo = self(),
     Watcher = spawn_link(fun() -> Demo ! {self(), beamway_bench_nodes:call(Caller, ?MODULE, watch, [Called, ?WATCH_MS])} end),
     receive after ?CALM_MS -> ok end,
-    "" = beamway_netns:in(Space, "iptables -I " ++ ?RULE),
-    receive after ?REFUSED_MS -> ok end,
-    "" = beamway_netns:in(Space, "iptables -D " ++ ?RULE),
+    _ = beamway_cut:during({Space, "INPUT"}, ["-j REJECT --reject-with tcp-reset"], ?REFUSED_MS),
     receive {Watcher, Outcome} -> _ = beamway_bench_nodes:stop(Cluster), Outcome end.
 
 %% @private Calls without end: the longest call, or when the node was said to be down.

@@ -9,7 +9,7 @@
 %% with {@link delete/1}, which also ends what still runs in it.
 -module(beamway_netns).
 
--export([pair/1, apart/1, firewalled/2, build/2, delete/1, host/1, container/2, in/2]).
+-export([pair/1, apart/1, firewalled/2, behind_nat/2, move/3, build/2, delete/1, host/1, container/2, in/2]).
 -export_type([net/0, box/0]).
 
 -type net() :: #{spaces := [string(), ...],     %% the names for `ip netns'
@@ -45,6 +45,27 @@ firewalled(Prefix, ForgetS) ->
           ++ cable({B, "10.97.196.2"}, {Wall, "10.97.196.1"}) ++ Ways,
           wall(Wall, integer_to_list(ForgetS))).
 
+%% @doc The same with a NAT: the second host sees the first one under an address of the middle, and
+%% cannot call it.
+-spec behind_nat(Prefix :: string(), ForgetS :: pos_integer()) -> {ok, net()} | {error, string()}.
+behind_nat(Prefix, ForgetS) ->
+    case firewalled(Prefix, ForgetS) of
+        {ok, #{spaces := [_, B, Wall]} = Net} ->
+            build(Net, [], [[Wall, " iptables --table nat --append POSTROUTING --out-interface ", B, " --jump MASQUERADE"],
+                            [Wall, " iptables --insert FORWARD --in-interface ", B, " --match conntrack --ctstate NEW --jump DROP"]]);
+        {error, Why} ->
+            {error, Why}
+    end.
+
+%% @doc A host behind a firewall loses its address and gets `LAST' of the same network, 2 to 6.
+-spec move(net(), Host :: 1..2, Last :: 2..6) -> ok.
+move(#{spaces := [_, _, Wall] = Spaces, addresses := Addresses}, Host, Last) ->
+    Network = lists:droplast(lists:nth(Host, Addresses)),
+    "" = in(lists:nth(Host, Spaces),
+            lists:flatten(["ip address flush dev ", Wall, " && ip address add ", Network, integer_to_list(Last), "/29 dev ", Wall,
+                           " && ip route add default via ", Network, "1"])),
+    ok.
+
 wall(Space, ForgetS) ->
     Rule = fun(Words) -> [Space, " iptables --append FORWARD ", Words] end,
     [Rule("--match conntrack --ctstate ESTABLISHED --jump ACCEPT"),
@@ -63,7 +84,7 @@ space(Space) ->
 %% Each end is called after the space at the other.
 cable({A, AddressA}, {B, AddressB}) ->
     [["-n ", A, " link add ", B, " type veth peer name ", A, " netns ", B]]
-        ++ lists:append([[["-n ", Space, " address add ", Address, "/30 dev ", Other],
+        ++ lists:append([[["-n ", Space, " address add ", Address, "/29 dev ", Other],
                           ["-n ", Space, " link set ", Other, " up"]]
                          || {Space, Address, Other} <- [{A, AddressA, B}, {B, AddressB, A}]]).
 

@@ -5,16 +5,17 @@
 %% is an error, and so is a call that fails or a monitor that says the node is gone.
 -module(beamway_cut_load).
 
--export([receive_all/0, send_all/1, stop/0, results/0, latest/0, numbers/1]).
+-export([receive_all/0, send_all/1, stop/0, results/0, waited/2, numbers/1]).
 -export([own/2, echo/0, end_with/1]).
 -export_type([results/0]).
 
--type results() :: #{checked := non_neg_integer(), errors := [term()], longest_ms := non_neg_integer()}.
-%% `checked': messages, calls and exits that were checked here. `longest_ms': of a call.
+-type results() :: #{checked := non_neg_integer(), errors := [term()]}.
+%% `checked': messages, calls and exits that were checked here.
 
 -define(TABLE, ?MODULE).
 -define(SMALL_SENDERS, 4).
 -define(SMALL_RUN, 50).
+%% Every tenth large message has ten times as much.
 -define(LARGE_BYTES, 1000000).
 -define(CALL_MS, 60000).
 
@@ -23,7 +24,7 @@
 receive_all() ->
     start(fun() ->
                   ?TABLE = ets:new(?TABLE, [named_table, public]),
-                  ets:insert(?TABLE, [{checked, 0}, {longest_ms, 0}, {runs, true}]),
+                  ets:insert(?TABLE, [{checked, 0}, {runs, true}]),
                   true = register(beamway_cut_receiver, spawn_link(fun() -> collect(#{}) end)),
                   true = register(beamway_cut_echo, spawn_link(?MODULE, echo, []))
           end).
@@ -63,15 +64,21 @@ stop() ->
 %% @doc What this node has checked so far.
 -spec results() -> results().
 results() ->
-    #{checked => ets:lookup_element(?TABLE, checked, 2), longest_ms => ets:lookup_element(?TABLE, longest_ms, 2),
+    #{checked => ets:lookup_element(?TABLE, checked, 2),
       errors => [Error || {{error, _}, Error} <- ets:tab2list(?TABLE)]}.
 
-%% @doc The longest call since the last time that this was asked.
--spec latest() -> Ms :: non_neg_integer().
-latest() ->
-    Ms = ets:lookup_element(?TABLE, longest_ms, 2),
-    true = ets:insert(?TABLE, {longest_ms, 0}),
-    Ms.
+%% @doc How long a call has waited at most after a moment, once a call has ended that began after a later one; forgets the calls. All times are
+%% microseconds of the system's time, so that they can be compared with those of another process on the same machine.
+-spec waited(BackUs :: integer(), UntilUs :: integer()) -> Us :: non_neg_integer() | false.
+waited(BackUs, UntilUs) ->
+    Calls = ets:select(?TABLE, [{{{call, '$1'}, '$2'}, [], [{{'$1', '$2'}}]}]),
+    case lists:any(fun({BeganUs, _}) -> BeganUs > UntilUs end, Calls) of
+        true ->
+            [true = ets:delete(?TABLE, {call, BeganUs}) || {BeganUs, _} <- Calls],
+            lists:max([0 | [EndedUs - max(BeganUs, BackUs) || {BeganUs, EndedUs} <- Calls]]);
+        false ->
+            false
+    end.
 
 %% @doc Keeps the last of the numbers that come; one that is not the next ends this process.
 -spec numbers(non_neg_integer()) -> no_return().
@@ -96,7 +103,7 @@ cast(Node, Key, From) ->
     next(Node, fun() -> cast(Node, Key, To) end, Key, To, To rem 500 < ?SMALL_RUN).
 
 cast_large(Node, Number) ->
-    {beamway_cut_receiver, Node} ! {large, Number, binary:copy(<<Number:32>>, ?LARGE_BYTES div 4)},
+    {beamway_cut_receiver, Node} ! {large, Number, large(Number)},
     next(Node, fun() -> cast_large(Node, Number + 1) end, large, Number + 1, true).
 
 next(Node, Continue, Key, To, Waits) ->
@@ -122,8 +129,10 @@ collect(Next) ->
             collect(Next#{Key => Number + 1})
     end.
 
-is_right(large, Number, Value) -> Value =:= binary:copy(<<Number:32>>, ?LARGE_BYTES div 4);
+is_right(large, Number, Value) -> Value =:= large(Number);
 is_right(_Key, Number, Value) -> Value =:= Number * 7.
+
+large(Number) -> binary:copy(<<Number:32>>, case Number rem 10 of 0 -> 10; _ -> 1 end * ?LARGE_BYTES div 4).
 
 %% ---- calls, exits, monitors ----
 
@@ -135,7 +144,7 @@ echo() ->
 
 call(Node, Number) ->
     Reference = make_ref(),
-    Began = erlang:monotonic_time(millisecond),
+    BeganUs = os:system_time(microsecond),
     {beamway_cut_echo, Node} ! {self(), Reference, Number},
     receive
         {Reference, Number} -> checked(1);
@@ -143,8 +152,7 @@ call(Node, Number) ->
     after ?CALL_MS ->
         failed({call, Number, timeout})
     end,
-    Ms = erlang:monotonic_time(millisecond) - Began,
-    Ms > ets:lookup_element(?TABLE, longest_ms, 2) andalso ets:insert(?TABLE, {longest_ms, Ms}),
+    true = ets:insert(?TABLE, {{call, BeganUs}, os:system_time(microsecond)}),
     runs() andalso call(Node, Number + 1).
 
 %% @private
