@@ -101,11 +101,11 @@ test-idle:
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_IDLE=1 TEST_MINUTES=20 scripts/run-tests beamway_firewall_SUITE
 
-## test-cut: 1,000 connections cut between two hosts over each of tcp and tls, under load (about an hour; CUTS=n, needs root)
+## test-cut: 1,000 cuts between two hosts under load, over tcp, tls, a NAT and beside a ring, and 200 kills (about 50 minutes, root; CUTS=n, STORE=1)
 test-cut:
 	@scripts/install-packages test
 	@$(MAKE) build-test
-	@BEAMWAY_TEST_CUTS=$(or $(CUTS),1000) TEST_MINUTES=110 scripts/run-tests beamway_cut_SUITE
+	@BEAMWAY_TEST_CUTS=$(or $(CUTS),1000) $(if $(STORE),BEAMWAY_TEST_CUTS_STORE=yes) TEST_MINUTES=110 scripts/run-tests beamway_cut_SUITE
 
 ## test-ticks: five minutes over a path that is slow, lossy and full of bulk, schedulers busy: no connection may end by net_tick_timeout; STORE=1 (needs root)
 test-ticks:
