@@ -8,6 +8,8 @@
  * SESSION_SEEDS of the environment: how many schedules of faults; default 300.
  */
 #define _GNU_SOURCE
+#include "../driver/dist_frame.h"
+#include "../driver/join.h"
 #include "port_pair.h"
 
 #include <fcntl.h>
@@ -32,7 +34,9 @@ static uint32_t any(uint32_t below)
 /* ---- what is sent, and what must come ---- */
 
 typedef struct {
-    uint64_t sent, come; /* frames */
+    uint64_t sent, come;                 /* frames */
+    uint64_t signals_sent, signals_come; /* signals in fragments */
+    uint64_t fragment;                   /* the next of the last signal, counted down */
     bool is_wrong;
 } way_t;
 
@@ -64,11 +68,72 @@ static void send_next(int side)
     vm_send(side == 0 ? one : other, bytes, len);
 }
 
+/* ---- signals in fragments ---- */
+
+#define FRAGMENTS 4
+#define SIGNAL_FIRST_BYTES 3000 /* of its payload, in the first fragment */
+#define SIGNAL_LAST_BYTES 7000
+
+static uint64_t payload_from(uint64_t fragment)
+{
+    return fragment == FRAGMENTS
+               ? 0
+               : SIGNAL_FIRST_BYTES + (FRAGMENTS - 1 - fragment) * BW_FRAGMENT_BYTES;
+}
+
+static const uint64_t signal_bytes =
+    SIGNAL_FIRST_BYTES + (FRAGMENTS - 2) * BW_FRAGMENT_BYTES + SIGNAL_LAST_BYTES;
+
+/* The next fragment of the signal that is being sent, or the first of another one. */
+static void send_fragment(int side)
+{
+    static uint8_t bytes[BW_FRAGMENT_HEAD_BYTES + 1 + BW_FRAGMENT_BYTES];
+    way_t *way = &ways[side];
+    bool is_first = way->fragment == 0;
+    uint64_t from, to;
+    uint8_t *at = bytes;
+
+    if (is_first) {
+        way->signals_sent++;
+        way->fragment = FRAGMENTS;
+    }
+    *at++ = BW_DIST_VERSION;
+    *at++ = is_first ? BW_DIST_HEADER_FIRST : BW_DIST_HEADER_REST;
+    at = bw_put(at, way->signals_sent, 8);
+    at = bw_put(at, way->fragment, 8);
+    if (is_first)
+        *at++ = 0; /* no atoms */
+    from = payload_from(way->fragment);
+    way->fragment--;
+    to = way->fragment == 0 ? signal_bytes : payload_from(way->fragment);
+    for (; from < to; from++)
+        *at++ = byte_of(way->signals_sent, (uint32_t)from);
+    vm_send(side == 0 ? one : other, bytes, (size_t)(at - bytes));
+}
+
+/* All fragments come as one frame. */
+static void deliver_signal(way_t *way, const uint8_t *at, uint64_t len)
+{
+    uint64_t number = ++way->signals_come;
+    bool fits = len == signal_bytes + 3 && at[1] == BW_DIST_HEADER_WHOLE && at[2] == 0;
+
+    for (uint32_t i = 0; fits && i < signal_bytes; i++)
+        fits = at[3 + i] == byte_of(number, i);
+    way->is_wrong |= !fits;
+}
+
 static void deliver(ErlDrvPort port, const uint8_t *at, uint64_t len)
 {
     way_t *way = &ways[port == one ? 1 : 0];
-    uint64_t number = way->come++;
-    bool fits = len == length_of(number) && at[0] == 7 && bw_number(at + 1, 8) == number;
+    uint64_t number;
+    bool fits;
+
+    if (at[0] == BW_DIST_VERSION) {
+        deliver_signal(way, at, len);
+        return;
+    }
+    number = way->come++;
+    fits = len == length_of(number) && at[0] == 7 && bw_number(at + 1, 8) == number;
 
     for (uint32_t i = 9; fits && i < len; i++)
         fits = at[i] == byte_of(number, i);
@@ -254,7 +319,10 @@ static void step(void)
 
 static bool has_all(void)
 {
-    return ways[0].come == ways[0].sent && ways[1].come == ways[1].sent;
+    for (int way = 0; way < 2; way++)
+        if (ways[way].come != ways[way].sent || ways[way].signals_come != ways[way].signals_sent)
+            return false;
+    return true;
 }
 
 static bool is_attached;
@@ -337,6 +405,43 @@ static void nothing_is_lost_doubled_or_reordered(void)
             printf("    seed %u\n", seed);
         CHECK_IN(end_schedule());
     }
+}
+
+/* The receiver has some fragments of a signal, and gets the others over another connection. Gives
+ * how many cuts came within a signal. */
+static void send_fragments_across_cuts(unsigned *inside_p)
+{
+    CHECK_IN(start_linked(KEPT_BYTES));
+    for (int steps = 0; steps < 200; steps++) {
+        int side = (int)any(2);
+
+        if (!vm_is_busy(side == 0 ? one : other))
+            CHECK_IN(any(4) == 0 ? send_next(side) : send_fragment(side));
+        if (any(40) == 0) {
+            *inside_p += ways[0].fragment > 0;
+            CHECK_IN(break_it());
+        }
+        CHECK_IN(step());
+    }
+    for (int side = 0; side < 2; side++)
+        while (ways[side].fragment > 0)
+            CHECK_IN(send_fragment(side));
+    CHECK_IN(arrive());
+    CHECK(ways[0].signals_come > 0 && ways[1].signals_come > 0);
+}
+
+static void fragments_are_joined_across_a_cut(void)
+{
+    unsigned inside = 0;
+
+    for (unsigned seed = 1; seed <= seeds / 30 + 1; seed++) {
+        chance = seed;
+        send_fragments_across_cuts(&inside);
+        if (check_failed)
+            printf("    seed %u\n", seed);
+        CHECK_IN(end_schedule());
+    }
+    CHECK(inside > seeds / 30);
 }
 
 /* ---- a session that is full ---- */
@@ -490,6 +595,7 @@ static const check_case_t cases[] = {
     {"what_has_arrived_makes_room", what_has_arrived_makes_room},
     {"room_comes_during_a_look", room_comes_during_a_look},
     {"frames_are_larger_than_the_limit", frames_are_larger_than_the_limit},
+    {"fragments_are_joined_across_a_cut", fragments_are_joined_across_a_cut},
     {"memory_is_short", memory_is_short},
     {"nothing_is_lost_doubled_or_reordered", nothing_is_lost_doubled_or_reordered},
 };
