@@ -26,6 +26,7 @@
 #define FLUSH_MS 1     /* how long what was sent waits at most for the keeper */
 #define CHECK_MS 1000  /* how often idle memory is looked for, and the patience of a last flush */
 #define SESSION_MS 200 /* how late a peer hears, at most, how far this side has read */
+#define IDLE_PART 4    /* of resume_ms: after so long an idle link tries its path */
 
 /* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text, or
  * REPLY_LATER. */
@@ -66,7 +67,8 @@ typedef struct {
     bool check_is_due;      /* at check_at_ms: for idle memory */
     unsigned long flush_ms;
     int64_t check_at_ms;
-    bool session_is_due; /* at session_at_ms: to tell the peer how far this side is */
+    bool session_is_due;  /* at session_at_ms: to tell the peer how far this side is */
+    bool session_is_idle; /* which it knows: only the path is tried */
     int64_t session_at_ms;
     uint64_t out_at_session; /* bytes that had gone out */
     uint64_t epoch;          /* the number of the connection */
@@ -137,16 +139,30 @@ static void cancel_flush(bw_port_t *self)
     set_timer(self);
 }
 
-/* Something has gone out, or has come that the peer has yet to hear of. */
+static int64_t idle_ms(const bw_port_t *self)
+{
+    int64_t part = self->resume_ms / IDLE_PART;
+
+    return part > SESSION_MS ? part : SESSION_MS;
+}
+
+/* Something has gone out, or has come that the peer has yet to hear of. Without either, this side
+ * would not notice that the path is gone before the VM's next tick, and the peer, which may not be
+ * able to call it, would have given the link up. */
 static void check_session(bw_port_t *self)
 {
     const bw_session_t *session = &self->pump.session;
+    bool is_news;
 
-    if (!session->is_on || self->session_is_due || !pump_is_attached(&self->pump) ||
-        (session->out == self->out_at_session && pump_untold(&self->pump) == 0))
+    if (!session->is_on || (self->session_is_due && !self->session_is_idle) ||
+        !pump_is_attached(&self->pump))
+        return;
+    is_news = session->out != self->out_at_session || pump_untold(&self->pump) > 0;
+    if (self->session_is_due && !is_news)
         return;
     self->session_is_due = true;
-    self->session_at_ms = bw_now_ms() + SESSION_MS;
+    self->session_is_idle = !is_news;
+    self->session_at_ms = bw_now_ms() + (is_news ? SESSION_MS : idle_ms(self));
     set_timer(self);
 }
 
@@ -750,7 +766,7 @@ static bool session_timeout(bw_port_t *self)
     bool is_silent;
 
     self->session_is_due = false;
-    if (pump_untold(&self->pump) > 0 && !pump_acknowledge(&self->pump))
+    if ((self->session_is_idle || pump_untold(&self->pump) > 0) && !pump_acknowledge(&self->pump))
         return false;
     ops->stats(self->pump.link, &stats);
     is_silent = ops->is_silent && ops->is_silent(self->pump.link);

@@ -18,6 +18,7 @@
 #define KEPT_BYTES ((uint64_t)1 << 20) /* the session's limit */
 #define SMALL_LIMIT ((uint64_t)64 * 1024)
 #define FRAME_MAX_BYTES 150000
+#define RESUME_MS 10000
 
 static unsigned seeds = 300;
 
@@ -268,7 +269,7 @@ static void begin(ErlDrvPort port, int socket)
     CHECK_IN(connect_port(port, socket));
     CHECK(port_does(port, COMMAND_PACKETS, NULL, NULL));
     put_number(&words, limit, 8);
-    put_number(&words, 10000, 4);
+    put_number(&words, RESUME_MS, 4);
     CHECK(port_does(port, COMMAND_SESSION, &words, NULL));
     CHECK(port_does(port, COMMAND_FLUSH, NULL, NULL));
     CHECK(port_activates(port, poll_us));
@@ -536,6 +537,39 @@ static void room_comes_during_a_look(void)
     CHECK_IN(end_schedule());
 }
 
+/* Whether the side has written something that the relay has not taken. */
+static bool has_written(int side)
+{
+    uint8_t byte;
+
+    return recv(relay[side], &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
+}
+
+/* Only a side that sends can notice that the path is gone. */
+static void an_idle_link_tries_its_path(void)
+{
+    chance = 1;
+    CHECK_IN(start_linked(KEPT_BYTES));
+    CHECK_IN(send_next(0));
+    for (int round = 0; round < 20; round++) {
+        CHECK_IN(pass_all());
+        vm_skip(200);
+    }
+    for (int quarter = 0; quarter < 3; quarter++) {
+        CHECK(!has_written(0) && !has_written(1));
+        vm_skip(RESUME_MS / 4 + 1);
+        (void)vm_run(0);
+        CHECK(has_written(0) && has_written(1));
+        for (int round = 0; round < 3; round++) {
+            CHECK_IN(pass_all());
+            vm_skip(200);
+        }
+        (void)vm_run(0);
+    }
+    CHECK_IN(arrive());
+    CHECK_IN(end_schedule());
+}
+
 /* The largest frames are beyond the limit. */
 static void frames_are_larger_than_the_limit(void)
 {
@@ -595,6 +629,7 @@ static const check_case_t cases[] = {
     {"what_has_arrived_makes_room", what_has_arrived_makes_room},
     {"room_comes_during_a_look", room_comes_during_a_look},
     {"frames_are_larger_than_the_limit", frames_are_larger_than_the_limit},
+    {"an_idle_link_tries_its_path", an_idle_link_tries_its_path},
     {"fragments_are_joined_across_a_cut", fragments_are_joined_across_a_cut},
     {"memory_is_short", memory_is_short},
     {"nothing_is_lost_doubled_or_reordered", nothing_is_lost_doubled_or_reordered},

@@ -11,7 +11,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([cut_again_and_again/1, killed/1, cannot_carry/1, restarted/1, resume_off/1, given_up/1, stopped/1, stopped_for_a_moment/1, disconnected/1]).
--export([killed_without_stream/1, all_together/1]).
+-export([killed_without_stream/1, idle_and_forgotten/1, all_together/1]).
 
 -define(WAIT_MS, 20000).
 -define(QUIET_MS, 300).
@@ -25,7 +25,7 @@ all() -> [{group, Group} || {Group, _, _} <- groups()].
 groups() ->
     [{Carrier, [], [cut_again_and_again, killed, restarted, resume_off, given_up, stopped, stopped_for_a_moment, disconnected]}
      || Carrier <- [beamway_tcp, beamway_tls]]
-        ++ [{nat, [], [cut_again_and_again]}, {without_ring, [], [cannot_carry]},
+        ++ [{nat, [], [cut_again_and_again, idle_and_forgotten]}, {without_ring, [], [cannot_carry]},
             {beamway_shm, [], [cut_again_and_again, killed_without_stream, disconnected]}]
         ++ [{together, [], [all_together]} || cuts() > 0].
 
@@ -366,6 +366,18 @@ stopped_for_a_moment(Config) ->
     1 = resumes(Pair),
     send_numbers(One, Collector, 21, 30),
     _ = beamway_peer:wait_until(fun() -> last_number(Other, Collector) =:= 30 end, ?WAIT_MS),
+    ok.
+
+%% The NAT forgets the connection while the node behind it has nothing to say. The other node hears of it, but cannot call.
+idle_and_forgotten(Config) ->
+    {One, OneNode, Other, OtherNode} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "6000"}]),
+    Collector = numbers_arrive(1, 10, {Other, OtherNode, One, OneNode}),
+    receive after 1000 -> ok end, % until nothing is on its way
+    {Wall, _} = router(Config),
+    ok = beamway_cut:forget(Wall),
+    send_numbers(Other, Collector, 11, 20),
+    _ = beamway_peer:wait_until(fun() -> last_number(One, Collector) =:= 20 end, ?WAIT_MS),
+    1 = resumes(Pair),
     ok.
 
 numbers_arrive(From, To, {One, _, Other, _}) ->
