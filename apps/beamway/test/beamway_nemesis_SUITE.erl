@@ -54,7 +54,9 @@ every_fault(Config) ->
     Wanted = lists:sort(Faults -- [{wait, 300}, {restart, 1, #{ring_bytes => 65536}}]),
     Wanted = lists:sort([Fault || #{fault := Fault, effect := Effect} <- Executed, Effect =/= false]),
     #{messages := Messages, calls := #{answered := Calls}, spoken := Spoken, nodedowns := Downs} = Result,
-    true = lists:all(fun(Count) -> Count > 0 end, [Calls, Spoken, Downs | maps:values(Messages)]).
+    true = lists:all(fun(Count) -> Count > 0 end, [Calls, Spoken, Downs | maps:values(Messages)]),
+    [Cut] = [Effect || #{fault := {cut_tcp, _, _}, effect := Effect} <- Executed],
+    Cut = case carrier(Config) of stock -> true; _ -> paused end.
 
 %% A node that cannot open anything, not even its own code, when it first calls another: it says so, lives on, and
 %% connects later. (A stock node ends: net_kernel itself calls dist_util, and what it cannot load ends it.)

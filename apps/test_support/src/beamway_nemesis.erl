@@ -19,6 +19,7 @@
                     messages := #{term() => pos_integer()},     %% by the largest size of their class
                     calls := #{atom() => non_neg_integer()},
                     spoken := non_neg_integer(),                %% processes whose last words were waited for
+                    paused := non_neg_integer(),                %% cuts that a link has outlived
                     nodedowns := non_neg_integer(),
                     links := #{atom() => pos_integer()},        %% in the end, by kind, seen from either side
                     seconds := float()}.
@@ -72,7 +73,7 @@ result_of(Owner) ->
             true = exit(element(1, Owner), kill),
             ok = beamway_peer:stop_started(),
             #{findings => [{not_carried_out, #{reason => Reason}}], faults => [], messages => #{}, calls => #{answered => 0},
-              spoken => 0, nodedowns => 0, links => #{}}
+              spoken => 0, paused => 0, nodedowns => 0, links => #{}}
     end.
 
 in_dir(Run0) ->
@@ -436,20 +437,28 @@ logs(#run{dir = Dir} = Run) ->
     With = lists:foldl(fun({File, Line}, Acc) -> found(logged, #{file => File, line => Line}, Acc) end, Run, Lines),
     lists:foldl(fun(_, Acc) -> found(crash_dump, #{}, Acc) end, With, Dumps).
 
-result(#run{collected = Collected, faults = Faults, findings = Findings, links = Links}) ->
+result(#run{collected = Collected, faults = Faults, findings = Findings, links = Links} = Run) ->
     Record = #{faults => lists:reverse(Faults),
                observed => [Observed || #{observed := Observed} <- Collected],
                flows => lists:append([Flows || #{flows := Flows} <- Collected]),
                words => lists:append([Words || #{words := Words} <- Collected])},
     Calls = lists:foldl(fun(#{calls := One}, Sum) -> add(One, Sum) end, #{}, Collected),
-    #{findings => lists:reverse(Findings) ++ beamway_nemesis_oracle:judge(Record) ++ bad_calls(Calls)
+    #{findings => lists:reverse(Findings) ++ beamway_nemesis_oracle:judge(Record) ++ bad_calls(Calls) ++ not_outlived(Run)
           ++ [{crashed, #{what => What}} || #{crashed := All} <- Collected, What <- All],
       faults => lists:reverse(Faults),
       messages => lists:foldl(fun(#{counts := Counts}, Sum) -> add(Counts, Sum) end, #{}, Collected),
       calls => Calls,
       links => Links,
       spoken => lists:sum([Count || #{spoken := Count} <- Collected]),
+      paused => length([paused || #{effect := paused} <- Faults]),
       nodedowns => length([down || #{observed := #{events := Events}} <- Collected, {down, _, _, _} <- Events])}.
+
+%% Until a node is started again or a link ends, all links are such as outlive a cut.
+not_outlived(#run{carrier = Stock}) when Stock =:= stock; Stock =:= stock_tls ->
+    [];
+not_outlived(#run{faults = Faults}) ->
+    Calm = lists:takewhile(fun(#{fault := Fault}) -> beamway_nemesis_schedule:is_calm(Fault) end, lists:reverse(Faults)),
+    [{cut_not_outlived, #{fault => Fault}} || #{fault := {cut_tcp, _, _} = Fault, effect := true} <- Calm].
 
 bad_calls(Calls) ->
     [{Kind, #{calls => Count}} || {Kind, Count} <- maps:to_list(maps:with([too_late, wrong], Calls)), Count > 0].

@@ -91,9 +91,9 @@ ended(Results) ->
     min(1, Failed).
 
 summary(#{findings := Findings, messages := Messages, calls := #{answered := Calls}, spoken := Spoken,
-          nodedowns := Downs, links := Links, seconds := Seconds}) ->
-    io_lib:format("~b messages, ~b calls, ~b last words, ~b nodedowns, links in the end ~ts, ~.1f s: ~ts",
-                  [lists:sum(maps:values(Messages)), Calls, Spoken, Downs,
+          paused := Paused, nodedowns := Downs, links := Links, seconds := Seconds}) ->
+    io_lib:format("~b messages, ~b calls, ~b last words, ~b cuts outlived, ~b nodedowns, links in the end ~ts, ~.1f s: ~ts",
+                  [lists:sum(maps:values(Messages)), Calls, Spoken, Paused, Downs,
                    lists:join(" ", [io_lib:format("~b ~ts", [Count, Kind]) || {Kind, Count} <- maps:to_list(Links)]), Seconds,
                    case Findings of [] -> "ok"; _ -> io_lib:format("FAILED, ~b findings", [length(Findings)]) end]).
 
@@ -176,6 +176,7 @@ store(Results, Context, #{seed := Seed, carrier := Carrier, minutes := Minutes})
                calls => sum([C || #{calls := C} <- All]),
                links_in_the_end => sum([L || #{links := L} <- All]),
                last_words => lists:sum([S || #{spoken := S} <- All]),
+               cuts_outlived => lists:sum([P || #{paused := P} <- All]),
                nodedowns => lists:sum([D || #{nodedowns := D} <- All])},
     ok = beamway_bench_store:write(?RESULTS, Object),
     io:format("nemesis: kept in ~ts~n", [?RESULTS]).

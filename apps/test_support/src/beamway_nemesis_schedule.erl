@@ -10,7 +10,7 @@
 -module(beamway_nemesis_schedule).
 
 -export([generate/1, generate/2, validate/1, smaller/1, ends/2, names/1, tick_time_s/0]).
--export([kinds/0, read/1, print/1]).
+-export([kinds/0, is_calm/1, read/1, print/1]).
 
 -export_type([schedule/0, fault/0, options/0, pair/0, index/0]).
 
@@ -62,8 +62,15 @@ generate(Seed, Limits) ->
     {Length, R3} = between(3, maps:get(max_faults, Limits, 9), R2),
     {Mood, R4} = pick([harmless, any, any], R3),
     Numbers = lists:seq(1, Count),
-    {Faults, _} = faults(Length, #{mood => Mood, all => Numbers, alive => Numbers, taken => 0}, R4),
-    #{nodes => Nodes, faults => Faults}.
+    {Faults, R5} = faults(Length, #{mood => Mood, all => Numbers, alive => Numbers, taken => 0}, R4),
+    #{nodes => Nodes, faults => with_cut(Faults, Numbers, R5)}.
+
+%% Every schedule has a cut that a link of Beamway must outlive, so it comes before anything that ends links or starts other nodes.
+with_cut(Faults, Numbers, R0) ->
+    {Place, R1} = between(0, length(lists:takewhile(fun is_calm/1, Faults)), R0),
+    {Cut, _} = make(cut_tcp, Numbers, [], R1),
+    {Before, After} = lists:split(Place, Faults),
+    Before ++ [Cut | After].
 
 node_options(R0) ->
     {Ring, R1} = pick(?RINGS, R0),
@@ -223,6 +230,11 @@ ends({restart, N, _}, {A, B}) -> N =:= A orelse N =:= B;
 ends({stop, N, Ms}, {A, B}) when Ms >= ?LONG_STOP_MS -> N =:= A orelse N =:= B;
 ends({cut_tcp, A, B}, {C, D}) -> {A, B} =:= {C, D} orelse {A, B} =:= {D, C};
 ends(_, _) -> false.
+
+%% @doc Whether every link of Beamway that was there before a fault is there afterwards.
+-spec is_calm(fault()) -> boolean().
+is_calm({stop, _, Ms}) -> Ms < ?LONG_STOP_MS;
+is_calm(Fault) -> not lists:member(element(1, Fault), [kill, restart]).
 
 %% ---- smaller ----
 

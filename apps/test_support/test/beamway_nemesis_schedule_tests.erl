@@ -11,7 +11,7 @@ properties_test_() ->
     [{atom_to_list(Name), {timeout, 60, ?_assert(proper:quickcheck(Property, [quiet, {numtests, 500}]))}}
      || {Name, Property} <- [{generated_are_valid, generated_are_valid()}, {the_same_again, the_same_again()},
                              {smaller_are_valid, smaller_are_valid()}, {as_text_and_back, as_text_and_back()},
-                             {limits_are_kept, limits_are_kept()}]].
+                             {limits_are_kept, limits_are_kept()}, {all_are_cut, all_are_cut()}]].
 
 generated_are_valid() ->
     ?FORALL(Seed, integer(), ?M:validate(?M:generate(Seed)) =:= ok).
@@ -24,6 +24,13 @@ limits_are_kept() ->
             begin
                 #{nodes := Some} = Schedule = ?M:generate(Seed, #{max_nodes => Nodes, max_faults => Faults}),
                 length(Some) =< Nodes andalso size_of(Schedule) > 0
+            end).
+
+all_are_cut() ->
+    ?FORALL(Seed, integer(),
+            begin
+                #{faults := Faults} = ?M:generate(Seed),
+                lists:keymember(cut_tcp, 1, lists:takewhile(fun ?M:is_calm/1, Faults))
             end).
 
 smaller_are_valid() ->
