@@ -32,6 +32,9 @@
 -define(MADE_MS, 300).
 -define(CONNECT_MS, 2000).
 -define(ANSWER_MS, 1500).
+%% A node that is connected is ready to answer after so long at most.
+-define(BEGIN_MS, 1000).
+-define(BEGIN_PAUSE_MS, 5).
 -define(CALL_MS, 5000).
 -define(LOOK_MS, 500).
 -define(LOOK_PAUSE_MS, 25).
@@ -90,9 +93,14 @@ watch(Socket) ->
 socket_closed(Monitor, {_Socket, Monitor}) -> exit(connection_closed);
 socket_closed(_Monitor, _Other) -> ok.
 
-%% Without a session the driver does not tell of a loss: the port ends. Both sides may not have come so far in the handshake.
-lost(_Reason, _Port, undefined) ->
-    exit(connection_closed);
+%% Without a session the driver does not tell of a loss, because the port ends. So the connection process is about to begin it: messages can pass before
+%% the handshake is complete.
+lost(Reason, Port, undefined) ->
+    receive
+        {session, _} = Begun -> ok = handle(Begun, Port), lost(Reason, Port, get(session))
+    after ?CALL_MS ->
+        exit(connection_closed)
+    end;
 lost(Reason, _Port, Session) ->
     forget_socket(get(socket)),
     down(Reason, start_ms(maps:get(info, Session)), Session).
@@ -540,11 +548,26 @@ answer({ok, #{key := Key, keeper := Keeper} = Link}, Socket, Asked, _Resume) ->
         {ok, Last} -> proved(Keeper, Link, Socket, Talk, exchange(Socket, beamway_session:challenge(Talk, Callee, Last)));
         {error, _} -> exit(shutdown)
     end;
-answer(error, Socket, #{id := Id, caller := Caller}, {resume, _, _, Node, _} = Resume) ->
-    beamway_links:resume_refused(),
-    Cookie = cookie(Node),
-    _ = beamway_session:resume_holds(Cookie, Resume) andalso inet_tcp:send(Socket, beamway_session:refuse(Cookie, {Id, Caller})),
-    exit(shutdown).
+answer(error, Socket, #{id := Id, caller := Caller} = Asked, {resume, _, _, Name, _} = Resume) ->
+    Cookie = cookie(Name),
+    Holds = beamway_session:resume_holds(Cookie, Resume),
+    case Holds andalso begun(Id, Name, now_ms() + ?BEGIN_MS) of
+        {ok, _} = Link ->
+            answer(Link, Socket, Asked, Resume);
+        _ ->
+            beamway_links:resume_refused(),
+            _ = Holds andalso inet_tcp:send(Socket, beamway_session:refuse(Cookie, {Id, Caller})),
+            exit(shutdown)
+    end.
+
+%% The peer may have lost the connection before the handshake is complete on this side, which then is connected already.
+begun(Id, Name, Until) ->
+    case beamway_links:session(Id) of
+        {ok, Link} -> {ok, Link};
+        error ->
+            Begins = now_ms() < Until andalso lists:member(Name, [atom_to_binary(Node) || Node <- nodes(connected)]),
+            Begins andalso receive after ?BEGIN_PAUSE_MS -> begun(Id, Name, Until) end
+    end.
 
 %% No atom for a name that anybody may send.
 cookie(Node) ->

@@ -11,7 +11,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([cut_again_and_again/1, killed/1, cannot_carry/1, restarted/1, resume_off/1, given_up/1, stopped/1, stopped_for_a_moment/1, disconnected/1]).
--export([killed_without_stream/1, idle_and_forgotten/1, all_together/1]).
+-export([killed_without_stream/1, lost_at_birth/1, idle_and_forgotten/1, all_together/1]).
 
 -define(WAIT_MS, 20000).
 -define(QUIET_MS, 300).
@@ -23,7 +23,7 @@ suite() -> [{timetrap, {minutes, 120}}].
 all() -> [{group, Group} || {Group, _, _} <- groups()].
 
 groups() ->
-    [{Carrier, [], [cut_again_and_again, killed, restarted, resume_off, given_up, stopped, stopped_for_a_moment, disconnected]}
+    [{Carrier, [], [cut_again_and_again, lost_at_birth, killed, restarted, resume_off, given_up, stopped, stopped_for_a_moment, disconnected]}
      || Carrier <- [beamway_tcp, beamway_tls]]
         ++ [{nat, [], [cut_again_and_again, idle_and_forgotten]}, {without_ring, [], [cannot_carry]},
             {beamway_shm, [], [cut_again_and_again, killed_without_stream, disconnected]}]
@@ -260,6 +260,54 @@ limits([#{kind := <<"no cut">>, p99_ms := Calm} | _]) ->
 
 store("yes", Object) -> beamway_bench_store:write(beamway_bench_store:file("cut"), Object);
 store(_, _Object) -> ok.
+
+%% Messages can pass before the handshake is complete. The connection of a node that has come so far is lost, and its peer calls again.
+lost_at_birth(Config) ->
+    #{spaces := [SpaceA, SpaceB, _], addresses := [AddressA, AddressB]} = proplists:get_value(net, Config),
+    Carrier = proplists:get_value(carrier, Config),
+    {One, OneNode} = node_at(Carrier, SpaceA, AddressA, []),
+    {Other, OtherNode} = node_at(Carrier, SpaceB, AddressB, []),
+    Holder = connect_half(One, Other, OtherNode, 20),
+    ok = close(Config, [refuses_all()]),
+    ok = beamway_peer:run(One, fun() -> {nobody, OtherNode} ! hello, ok end),
+    receive after 50 -> ok end,
+    ok = open(Config),
+    receive after ?QUIET_MS -> ok end,
+    ok = beamway_peer:run(Other, fun() -> Holder ! go, ok end),
+    OtherNode = beamway_peer:call(One, erpc, call, [OtherNode, erlang, node, []]),
+    OneNode = beamway_peer:call(Other, erpc, call, [OneNode, erlang, node, []]),
+    1 = resumes({One, OneNode, Other, OtherNode}),
+    ok.
+
+%% Until the called node is stopped in time.
+connect_half(One, Other, OtherNode, Tries) when Tries > 0 ->
+    Holder = beamway_peer:run(Other, fun() -> spawn(fun hold_accepted/0) end),
+    true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
+    receive after ?QUIET_MS -> ok end,
+    case beamway_peer:call(Other, ets, match, [beamway_links, {{session, '_'}, '_', '_'}]) of
+        [] -> Holder;
+        _ ->
+            beamway_peer:run(Other, fun() -> Holder ! go, ok end),
+            true = beamway_peer:call(One, erlang, disconnect_node, [OtherNode]),
+            ok = beamway_peer:wait_disconnected(Other, beamway_peer:call(One, erlang, node, [])),
+            connect_half(One, Other, OtherNode, Tries - 1)
+    end.
+
+hold_accepted() ->
+    _ = process_flag(priority, max),
+    Pid = accepted(),
+    ok = spin(),
+    true = erlang:suspend_process(Pid),
+    receive go -> erlang:resume_process(Pid) end.
+
+accepted() ->
+    case [Pid || Pid <- processes(), process_info(Pid, initial_call) =:= {initial_call, {beamway_dist_setup, init_accept, 7}}] of
+        [Pid] -> Pid;
+        [] -> receive after 1 -> accepted() end
+    end.
+
+spin() ->
+    case nodes(connected) of [] -> spin(); [_] -> ok end.
 
 %% As fast as without all this.
 killed(Config) ->
