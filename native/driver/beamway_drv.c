@@ -318,11 +318,12 @@ static bool command_packets(bw_port_t *self, const char *data, size_t len, reply
 {
     bw_link_t *link = self->pump.link;
     bw_error_t error = {0};
-    bw_status_t status;
+    bw_status_t status = BW_OK;
 
     if (!link || !link->ops->put_back || self->active)
         return false;
-    status = link->ops->put_back(link, data, len, &error);
+    if (len > 0)
+        status = link->ops->put_back(link, data, len, &error);
     reply_status(reply, status, &error);
     if (status == BW_OK)
         pump_be_packets(&self->pump);
@@ -377,6 +378,24 @@ static bool command_offer(bw_port_t *self, reply_t *reply)
     }
     self->pump.link = NULL;
     reply_number(reply, self->offer, 8);
+    return true;
+}
+
+/* The link has been made and nothing more. */
+static bool command_idle_link(bw_port_t *self, unsigned int command, const char *data, size_t len,
+                              reply_t *reply)
+{
+    bw_link_t *link = self->pump.link;
+
+    if (!link || self->active)
+        return false;
+    if (command == COMMAND_SAY)
+        return len > 0 && establish_say(link, data, len, reply);
+    if (command == COMMAND_HEAR)
+        return len == 4 && establish_hear(&self->establish, link, bw_number(data, 4), reply);
+    if (!link->ops->leave)
+        return false;
+    link->ops->leave(link);
     return true;
 }
 
@@ -577,6 +596,12 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         return len == 0 && command_step(self, reply);
     case COMMAND_PROBE:
         return establish_probe(&self->establish, data, len, reply);
+    case COMMAND_SAY:
+    case COMMAND_HEAR:
+    case COMMAND_LEAVE:
+        return command_idle_link(self, command, data, len, reply);
+    case COMMAND_DERIVE:
+        return establish_derive(&self->establish, data, len, reply);
     default:
         return false;
     }
@@ -682,7 +707,7 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
 
     (void)event;
     if (!self->active) {
-        establish_tell(&self->establish);
+        establish_tell(&self->establish, self->pump.link);
         return;
     }
     if (was_stopped(self))

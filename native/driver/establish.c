@@ -199,15 +199,100 @@ bool establish_step(establish_t *establish, reply_t *reply, bw_link_t **link_p)
     return true;
 }
 
-void establish_tell(establish_t *establish)
+/* ---- a link that is not active: the handshake of the distribution goes over it ---- */
+
+bool establish_say(bw_link_t *link, const char *data, size_t len, reply_t *reply)
 {
+    bw_span_t span;
+
+    if (link->ops->reserve(link, len, &span) != BW_OK || span.len < len) {
+        reply_reason(reply, "the link takes no more");
+        return true;
+    }
+    memcpy(span.base, data, len);
+    link->ops->commit(link, len);
+    return true;
+}
+
+/* Who waits is told once. */
+static void await_bytes(establish_t *establish, const bw_link_t *link, reply_t *reply)
+{
+    if (driver_select(establish->port, event_of(link), waits_for(link) | ERL_DRV_USE, 1) != 0) {
+        reply_reason(reply, "the link's descriptor cannot be polled");
+        return;
+    }
+    establish->is_selected = establish->is_heard = true;
+    establish->caller = driver_caller(establish->port);
+}
+
+bool establish_hear(establish_t *establish, bw_link_t *link, uint64_t count, reply_t *reply)
+{
+    bw_status_t status;
+    bw_span_t span;
+
+    if (count == 0 || count > HEAR_BYTES)
+        return false;
+    do {
+        link->ops->clear_event(link);
+        status = link->ops->peek(link, &span);
+        if (status == BW_OK && span.len >= count) {
+            reply_bytes(reply, span.base, count);
+            link->ops->release(link, count);
+            return true;
+        }
+        if (status == BW_OK || status == BW_AGAIN)
+            status = link->ops->arm_read(link);
+    } while (status == BW_AGAIN);
+    if (status == BW_OK && !link->ops->is_finished(link))
+        await_bytes(establish, link, reply);
+    else
+        reply_reason(reply, "the link has ended");
+    return true;
+}
+
+/* ---- a key of a password ---- */
+
+static void derive(job_t *job)
+{
+    const uint8_t *salt = (const uint8_t *)job->path + 1;
+    size_t salt_len = (uint8_t)job->path[0];
+    uint8_t key[BW_DERIVED_BYTES];
+    bw_error_t error = {0};
+    bw_status_t status = job->carrier->derive(salt, salt_len, salt + salt_len,
+                                              job->path_len - 1 - salt_len, key, &error);
+
+    reply_status(&job->reply, status, &error);
+    if (status == BW_OK)
+        reply_bytes(&job->reply, key, sizeof key);
+    explicit_bzero(job->path, job->path_len);
+    explicit_bzero(key, sizeof key);
+}
+
+bool establish_derive(establish_t *establish, const char *data, size_t len, reply_t *reply)
+{
+    job_t *job;
+
+    if (!establish->carrier || !establish->carrier->derive || len < 1 ||
+        len - 1 < (size_t)(uint8_t)data[0])
+        return false;
+    job = job_new(establish->port, derive, data, len);
+    if (!job)
+        return false;
+    job->carrier = establish->carrier;
+    return job_begin(establish->port, job, reply);
+}
+
+void establish_tell(establish_t *establish, bw_link_t *linked)
+{
+    bw_link_t *link = establish->link ? establish->link : linked;
     ErlDrvTermData port = driver_mk_port(establish->port);
     ErlDrvTermData news[] = {ERL_DRV_ATOM, driver_mk_atom("link"), ERL_DRV_PORT,
                              port,         ERL_DRV_TUPLE,          2};
 
-    if (!establish->link)
+    if (!establish->link && !(linked && establish->is_heard))
         return;
-    driver_select(establish->port, event_of(establish->link), ERL_DRV_READ | ERL_DRV_WRITE, 0);
+    establish->is_heard = false;
+    driver_select(establish->port, event_of(link), ERL_DRV_READ | ERL_DRV_WRITE, 0);
     /* It is linked to the port: if it is gone, so is the port soon. */
     (void)erl_drv_send_term(port, establish->caller, news, 6);
 }

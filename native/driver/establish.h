@@ -29,8 +29,15 @@ enum {
                                why nobody has been let in, as text
                             2: linked, device
                             3: failed, reason as text */
-    COMMAND_PROBE     /* ring_bytes:64 -> */
+    COMMAND_PROBE,    /* ring_bytes:64 -> */
+    COMMAND_SAY,      /* bytes -> ; SAY, HEAR and LEAVE: between `linked` and ACTIVATE */
+    COMMAND_HEAR,     /* count:32, at most HEAR_BYTES -> so many bytes, or none yet: the caller gets
+                         {link, Port} when it shall ask again */
+    COMMAND_LEAVE,    /* -> ; the connection goes on without the link, and the port closes next */
+    COMMAND_DERIVE    /* salt_len:8, salt, password -> key */
 };
+
+#define HEAR_BYTES 256
 
 typedef struct {
     ErlDrvPort port;
@@ -38,6 +45,7 @@ typedef struct {
     bw_link_t *link;             /* from LISTEN or CONNECT until it is linked */
     ErlDrvTermData caller;       /* gets {link, Port} */
     bool is_selected;            /* the VM knows the link's descriptor, also once it is linked */
+    bool is_heard;               /* the caller of HEAR waits */
 } establish_t;
 
 /* The commands, under the port lock, of a port that has no link yet (probe: of any). False: the
@@ -46,15 +54,20 @@ bool establish_use(establish_t *establish, const char *data, size_t len, reply_t
 bool establish_listen(establish_t *establish, const char *data, size_t len, reply_t *reply);
 bool establish_connect(establish_t *establish, const char *data, size_t len, reply_t *reply);
 bool establish_probe(const establish_t *establish, const char *data, size_t len, reply_t *reply);
+bool establish_derive(establish_t *establish, const char *data, size_t len, reply_t *reply);
 /* *link_p is the link, once it is linked; its descriptor is not polled until ACTIVATE. */
 bool establish_step(establish_t *establish, reply_t *reply, bw_link_t **link_p);
 
 /* The async thread has done the work of a command. The job's reply may become an error. */
 void establish_done(establish_t *establish, job_t *job);
 
+/* Those of a port whose link is not active. */
+bool establish_say(bw_link_t *link, const char *data, size_t len, reply_t *reply);
+bool establish_hear(establish_t *establish, bw_link_t *link, uint64_t count, reply_t *reply);
+
 /* The VM's poller says that the descriptor is readable: tells the caller. Nothing is polled from
- * then on until the next STEP. */
-void establish_tell(establish_t *establish);
+ * then on until the next STEP or HEAR. `linked`: the port's link, or NULL. */
+void establish_tell(establish_t *establish, bw_link_t *linked);
 
 /* Ends what has not become a link. Last: stop_select may close the descriptor within. */
 void establish_close(establish_t *establish);

@@ -45,6 +45,7 @@ enum {
 };
 
 #define BW_TOKEN_BYTES 16
+#define BW_DERIVED_BYTES 32
 #define BW_ADDRESS_MAX 108
 #define BW_DEVICE_BYTES 64
 #define BW_TEXT_BYTES 256
@@ -205,11 +206,21 @@ typedef struct {
     /* True if the peer's process is known to be gone: what can be read from now on is all that it
      * has written. NULL, and false: not known. */
     bool (*is_orphan)(bw_link_t *link);
+    /* NULL: it cannot. The connection stays as it is for who has another descriptor of it: the link
+     * is closed next, and says nothing. */
+    void (*leave)(bw_link_t *link);
     /* Why the link is of no use any more, fit for an atom; NULL if the carrier does not know. */
     const char *(*reason)(bw_link_t *link);
     /* Closes everything and frees the link. If `left_p` is not NULL, what takes long is left to the
      * caller, and the polled descriptor, which he closes when its poller lets go. */
     void (*close)(bw_link_t *link, bw_leftover_t *left_p);
+
+    /* ---- beside links ---- */
+
+    /* NULL: the carrier has no cryptography. A key of a password, by a slow function, so that each
+     * guess at the password takes as long. By any thread. BW_OK, or *error_p says why not. */
+    bw_status_t (*derive)(const uint8_t *salt, size_t salt_len, const uint8_t *password, size_t len,
+                          uint8_t key[BW_DERIVED_BYTES], bw_error_t *error_p);
 } bw_carrier_t;
 
 struct bw_link {

@@ -431,6 +431,11 @@ bool bw_socket_link_is_silent(const bw_link_t *link)
     return info.tcpi_retransmits >= SILENT_ROUNDS || info.tcpi_probes >= SILENT_ROUNDS;
 }
 
+void bw_socket_link_leave(bw_link_t *link)
+{
+    bw_socket_link_of(link)->is_left = true;
+}
+
 /* ---- memory and figures ---- */
 
 bool bw_socket_link_has_spare(const bw_link_t *link)
@@ -492,11 +497,11 @@ void bw_socket_link_close(bw_link_t *link, struct iovec unsent, struct iovec map
     bw_socket_link_t *base = bw_socket_link_of(link);
     bw_leftover_t left = {.fd = base->socket.fd, .socket = -1, .unsent = unsent};
 
-    if (unsent.iov_len == 0)
+    if (unsent.iov_len == 0 && !base->is_left)
         (void)shutdown(left.fd, SHUT_WR);
-    if (bw_discard(left.fd, DISCARD_ROUNDS) || unsent.iov_len > 0)
+    if (!base->is_left && (bw_discard(left.fd, DISCARD_ROUNDS) || unsent.iov_len > 0))
         left.socket = fcntl(left.fd, F_DUPFD_CLOEXEC, 3);
-    if (left.socket < 0 && unsent.iov_len > 0) {
+    if (left.socket < 0 && unsent.iov_len > 0 && !base->is_left) {
         left.unsent.iov_len = 0;
         (void)shutdown(left.fd, SHUT_WR);
     }

@@ -67,6 +67,7 @@ typedef struct {
     bool has_more;      /* the last read left something that the socket does not tell of */
     bool is_awaited;    /* a write waits for room in the socket */
     bool is_deferred;   /* commit leaves the sending to flush */
+    bool is_left;       /* the connection goes on without this link */
     bool has_ended;     /* the peer's stream has ended, or the connection has failed */
     const char *reason; /* it has failed */
     const char *cut_by; /* why what we write goes nowhere, NULL if it does not */
@@ -132,6 +133,7 @@ void bw_socket_link_clear_event(bw_link_t *link);
 bool bw_socket_link_has_spare(const bw_link_t *link);
 bool bw_socket_link_trim(bw_link_t *link);
 void bw_socket_link_stats(const bw_link_t *link, bw_link_stats_t *stats_p);
+void bw_socket_link_leave(bw_link_t *link);
 bool bw_socket_link_is_finished(bw_link_t *link);
 const char *bw_socket_link_reason(bw_link_t *link);
 
@@ -146,6 +148,6 @@ const char *bw_socket_link_reason(bw_link_t *link);
     .is_ready = bw_socket_link_is_ready, .is_cut = bw_socket_link_is_cut,                          \
     .is_silent = bw_socket_link_is_silent, .has_hung_up = bw_socket_link_has_hung_up,              \
     .clear_event = bw_socket_link_clear_event, .is_finished = bw_socket_link_is_finished,          \
-    .reason = bw_socket_link_reason
+    .leave = bw_socket_link_leave, .reason = bw_socket_link_reason
 
 #endif

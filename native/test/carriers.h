@@ -115,13 +115,14 @@ static inline bool begin_for_tcp(attempt_t *attempt_p, int buffer)
 /* The same, and both know a key. */
 static inline bool begin_for_tls(attempt_t *attempt_p, int buffer)
 {
-    static const char key[BW_TLS_KEY_BYTES] = "a key that both ends of it know";
+    static const char keys[1 + sizeof(bw_tls_key_t)] = "\1\0\0\0\0\0\0\0\0"
+                                                       "a key that both ends of it know";
 
     if (!begin_for_tcp(attempt_p, buffer))
         return false;
-    memcpy(attempt_p->connect + BW_TLS_SOCKET_BYTES, key, sizeof key);
-    memcpy(attempt_p->listen + BW_TLS_SOCKET_BYTES, key, sizeof key);
-    attempt_p->listen_len = attempt_p->connect_len = BW_TLS_SOCKET_BYTES + BW_TLS_KEY_BYTES;
+    memcpy(attempt_p->connect + BW_TLS_SOCKET_BYTES, keys, sizeof keys);
+    memcpy(attempt_p->listen + BW_TLS_SOCKET_BYTES, keys, sizeof keys);
+    attempt_p->listen_len = attempt_p->connect_len = BW_TLS_PLACE_BYTES(1);
     return true;
 }
 #endif

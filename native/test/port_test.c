@@ -345,6 +345,61 @@ static void a_truncated_command_is_a_badarg(void)
     CHECK_IN(stop());
 }
 
+static bool is_told;
+
+static bool has_been_told(void)
+{
+    const char *term = vm_heard(other);
+
+    is_told |= term && strncmp(term, "{link,", 6) == 0;
+    return is_told;
+}
+
+/* The handshake of the distribution, over a link that carries no frames yet. What is read stays
+ * read, and the rest is there for the frames. */
+static void bytes_go_over_an_idle_link(void)
+{
+    const words_t three = {{0, 0, 0, 3}, 4}, four = {{0, 0, 0, 4}, 4};
+    vm_reply_t reply;
+
+    is_told = false;
+    CHECK_IN(start_joined());
+    CHECK_EQ(vm_control(other, COMMAND_HEAR, (char[4]){0, 0, 1, 1}, 4).len, -1); /* too many */
+    CHECK(port_does(other, COMMAND_HEAR, &three, &reply));
+    CHECK_EQ(reply.len, 0);
+    CHECK(port_does(one, COMMAND_SAY, &(words_t){"hel", 3}, NULL));
+    CHECK_IN(run_until(has_been_told));
+    CHECK(port_does(other, COMMAND_HEAR, &three, &reply));
+    CHECK_EQ(reply.len, 3);
+    CHECK_EQ(memcmp(reply.bytes, "hel", 3), 0);
+    CHECK(port_does(other, COMMAND_HEAR, &four, &reply));
+    CHECK_EQ(reply.len, 0);
+    CHECK(port_activates(one, 0) && port_activates(other, 0));
+    CHECK_EQ(vm_control(one, COMMAND_SAY, "x", 1).len, -1);
+    CHECK_EQ(vm_control(other, COMMAND_HEAR, (char[4]){0, 0, 0, 1}, 4).len, -1);
+    wanted[0] = 0;
+    wanted[1] = 1;
+    CHECK_IN(send_frame(one, 100));
+    CHECK_IN(run_until(all_has_come));
+    CHECK_IN(stop());
+}
+
+/* Whoever waits for a peer that goes away is told. */
+static void a_wait_for_bytes_ends_with_the_peer(void)
+{
+    const words_t three = {{0, 0, 0, 3}, 4};
+    vm_reply_t reply;
+
+    is_told = false;
+    CHECK_IN(start_joined());
+    CHECK(port_does(other, COMMAND_HEAR, &three, &reply));
+    CHECK_EQ(reply.len, 0);
+    vm_close(one);
+    CHECK_IN(run_until(has_been_told));
+    CHECK(!port_does(other, COMMAND_HEAR, &three, &reply));
+    CHECK_IN(stop());
+}
+
 static bool all_has_come_or_the_link_is_over(void)
 {
     return vm_reason(one) || vm_reason(other) || all_has_come();
@@ -470,6 +525,8 @@ static const check_case_t cases[] = {
 
 static const check_case_t of_sockets[] = {
     {"a_packet_costs_one_read", a_packet_costs_one_read},
+    {"bytes_go_over_an_idle_link", bytes_go_over_an_idle_link},
+    {"a_wait_for_bytes_ends_with_the_peer", a_wait_for_bytes_ends_with_the_peer},
 };
 
 int main(int argc, char **argv)

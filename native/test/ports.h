@@ -185,12 +185,14 @@ static inline vm_reply_t use_a_file(ErlDrvPort port)
     return vm_control(port, COMMAND_USE, "rdma\0/nowhere.so", 16);
 }
 
-/* Commands with these bytes would open what is not the test's: descriptors, files, sockets. */
+/* Commands with these bytes would open what is not the test's: descriptors, files, sockets. Or they
+ * take long. */
 static inline bool names_something(unsigned command, uint8_t *bytes, size_t len)
 {
     if (command == COMMAND_USE && len > 0)
         bytes[len - 1] = 0; /* no file */
-    return (command == COMMAND_LISTEN && len > 8) || command == COMMAND_CONNECT;
+    return (command == COMMAND_LISTEN && len > 8) || command == COMMAND_CONNECT ||
+           (command == COMMAND_DERIVE && len > 0 && bytes[0] < len);
 }
 
 /* One port has begun to connect to the other; *told_p is the last answer of that one. */

@@ -65,18 +65,29 @@ static void stop(void)
     CHECK_EQ(carrier_mappings(NULL), 0);
 }
 
-/* An end with that key, and what was read before it came to be. */
-static bw_status_t make_end(int i, const char *key, const void *read, size_t len)
+/* An end with those keys, and what was read before it came to be. */
+static bw_status_t make_end_of(int i, const bw_tls_key_t *keys, size_t count, const void *read,
+                               size_t len)
 {
-    uint8_t at[BW_TLS_SOCKET_BYTES + BW_TLS_KEY_BYTES + 4096] = {0};
+    uint8_t at[BW_TLS_PLACE_BYTES(BW_TLS_KEYS_MAX) + 4096] = {0};
     bw_order_t order = {.at = at, .ring_bytes = RING};
     bw_error_t error = {0};
 
-    memcpy(bw_put(at, (uint64_t)here.outside[i], BW_TLS_SOCKET_BYTES), key, strlen(key));
-    order.at_len = BW_TLS_SOCKET_BYTES + BW_TLS_KEY_BYTES + len;
+    *bw_put(at, (uint64_t)here.outside[i], BW_TLS_SOCKET_BYTES) = (uint8_t)count;
+    memcpy(at + BW_TLS_SOCKET_BYTES + 1, keys, count * sizeof *keys);
+    order.at_len = BW_TLS_PLACE_BYTES(count) + len;
     memcpy(at + order.at_len - len, read, len);
     return i == 0 ? bw_tls_carrier.connect(&order, &here.links[i], &error)
                   : bw_tls_carrier.listen(&order, &here.links[i], &error);
+}
+
+/* The same with one key that has no label. */
+static bw_status_t make_end(int i, const char *key, const void *read, size_t len)
+{
+    bw_tls_key_t only = {.label = {0}};
+
+    memcpy(only.key, key, strlen(key));
+    return make_end_of(i, &only, 1, read, len);
 }
 
 static void send_on(int to, const uint8_t *bytes, size_t len)
@@ -200,9 +211,99 @@ static void another_key_is_refused(void)
     CHECK_IN(stop());
 }
 
+static const bw_tls_key_t old_key = {"00000001", "the key of before"},
+                          new_key = {"00000002", "the key of now"},
+                          other_key = {"00000001", "of another cluster"};
+
+/* While a key is changed: whoever dials with either is let in, and both sides know by which. */
+static void a_server_has_several_keys(void)
+{
+    const bw_tls_key_t both[] = {old_key, new_key};
+
+    for (int i = 0; i < 2; i++) {
+        CHECK_IN(start());
+        CHECK_EQ(make_end_of(0, &both[i], 1, "", 0), BW_OK);
+        CHECK_EQ(make_end_of(1, both, 2, "", 0), BW_OK);
+        shake_hands();
+        for (int k = 0; k < 2; k++) {
+            CHECK_EQ(here.reports[k].state, BW_LINKED);
+            CHECK(strstr(here.reports[k].device, i == 0 ? " 00000001" : " 00000002"));
+        }
+        CHECK_IN(stop());
+    }
+}
+
+/* The server's words say which key was named, whether it has none of that name or another one. */
+static void an_unknown_key_is_named(void)
+{
+    static const char *const words[] = {"-00000001", "binder"};
+
+    for (int i = 0; i < 2; i++) {
+        CHECK_IN(start());
+        CHECK_EQ(make_end_of(0, &old_key, 1, "", 0), BW_OK);
+        CHECK_EQ(make_end_of(1, i == 0 ? &new_key : &other_key, 1, "", 0), BW_OK);
+        shake_hands();
+        CHECK_EQ(here.reports[0].state, BW_FAILED);
+        CHECK_EQ(here.reports[1].state, BW_FAILED);
+        CHECK(strstr(here.reports[1].text, words[i]));
+        CHECK(strstr(here.reports[0].text, "refuses this node's key"));
+        CHECK_IN(stop());
+    }
+}
+
+/* A key of a name does not pass for one without, nor the other way around. */
+static void a_label_is_part_of_the_key(void)
+{
+    bw_tls_key_t bare = old_key;
+
+    memset(bare.label, 0, sizeof bare.label);
+    for (int i = 0; i < 2; i++) {
+        CHECK_IN(start());
+        CHECK_EQ(make_end_of(0, i == 0 ? &bare : &old_key, 1, "", 0), BW_OK);
+        CHECK_EQ(make_end_of(1, i == 0 ? &old_key : &bare, 1, "", 0), BW_OK);
+        shake_hands();
+        CHECK_EQ(here.reports[0].state, BW_FAILED);
+        CHECK_EQ(here.reports[1].state, BW_FAILED);
+        CHECK_IN(stop());
+    }
+}
+
+/* Nothing is said and nothing ends: the connection is there for its other descriptors. */
+static void a_link_may_leave_its_connection(void)
+{
+    char byte = 'x';
+
+    CHECK_IN(start_linked());
+    for (int i = 0; i < 2; i++) {
+        here.links[i]->ops->leave(here.links[i]);
+        here.links[i]->ops->close(here.links[i], NULL);
+        here.links[i] = NULL;
+    }
+    for (int i = 0; i < 2; i++)
+        CHECK_EQ(recv(here.between[i], &byte, 1, MSG_DONTWAIT), -1);
+    CHECK_EQ(send(here.outside[0], &byte, 1, MSG_NOSIGNAL), 1);
+    CHECK_EQ(recv(here.between[0], &byte, 1, 0), 1);
+    CHECK_IN(stop());
+}
+
+/* As every version derives it: computed by Python's hashlib.scrypt. */
+static void a_password_gives_the_same_key_everywhere(void)
+{
+    static const uint8_t known[BW_DERIVED_BYTES] = {0xd1, 0xa6, 0xc3, 0x18, 0x36, 0x15, 0xda, 0xdf,
+                                                    0x24, 0x4b, 0x29, 0x76, 0xf9, 0x2e, 0xe1, 0xbf,
+                                                    0xe7, 0xa4, 0x5c, 0xcf, 0x3b, 0xc7, 0xad, 0x9d,
+                                                    0xe6, 0xc6, 0xfa, 0x6c, 0x67, 0x96, 0xca, 0xa3};
+    uint8_t key[BW_DERIVED_BYTES];
+    bw_error_t error = {0};
+
+    CHECK_EQ(bw_tls_derive((const uint8_t *)"salt", 4, (const uint8_t *)"password", 8, key, &error),
+             BW_OK);
+    CHECK_EQ(memcmp(key, known, sizeof key), 0);
+}
+
 static void two_of_one_role_are_refused(void)
 {
-    uint8_t at[BW_TLS_SOCKET_BYTES + BW_TLS_KEY_BYTES] = {0};
+    uint8_t at[BW_TLS_PLACE_BYTES(1)] = {[BW_TLS_SOCKET_BYTES] = 1};
     bw_order_t order = {.at = at, .at_len = sizeof at, .ring_bytes = RING};
     bw_error_t error = {0};
 
@@ -300,7 +401,7 @@ static void half_a_hello_is_waited_for(void)
 
 static void bad_orders_are_refused(void)
 {
-    uint8_t at[BW_TLS_SOCKET_BYTES + BW_TLS_KEY_BYTES] = {0};
+    uint8_t at[BW_TLS_PLACE_BYTES(1)] = {[BW_TLS_SOCKET_BYTES] = 1};
     bw_order_t order = {.at = at, .at_len = sizeof at - 1, .ring_bytes = RING};
     bw_error_t error = {0};
     bw_link_t *link = NULL;
@@ -309,6 +410,11 @@ static void bad_orders_are_refused(void)
     (void)bw_put(at, (uint64_t)here.outside[0], BW_TLS_SOCKET_BYTES);
     CHECK_EQ(bw_tls_carrier.connect(&order, &link, &error), BW_INVALID); /* half a key */
     order.at_len = sizeof at;
+    for (int count = 0; count < 256; count += count == 0 ? 2 : 1) {
+        at[BW_TLS_SOCKET_BYTES] = (uint8_t)count; /* none, or more than are there */
+        CHECK_EQ(bw_tls_carrier.connect(&order, &link, &error), BW_INVALID);
+    }
+    at[BW_TLS_SOCKET_BYTES] = 1;
     order.ring_bytes = RING + 1;
     CHECK_EQ(bw_tls_carrier.connect(&order, &link, &error), BW_INVALID);
     order.ring_bytes = RING;
@@ -467,7 +573,7 @@ static struct {
 
 static void start_raw(void)
 {
-    static const uint8_t key[BW_TLS_KEY_BYTES] = "key";
+    static const bw_tls_key_t key = {.key = "key"};
     bw_error_t error = {0};
     bw_tls_hands_t hands = BW_TLS_SHAKING;
     char text[BW_TEXT_BYTES];
@@ -477,7 +583,7 @@ static void start_raw(void)
     memset(&raw, 0, sizeof raw);
     raw.socket = (bw_socket_t){.fd = here.outside[0]};
     CHECK_EQ(bw_tls_wire_make(&raw.wire, &raw.socket, BW_TLS_WIRE_BYTES, &error), BW_OK);
-    CHECK_EQ(bw_tls_session_make(&raw.session, false, key, &raw.wire, &error), BW_OK);
+    CHECK_EQ(bw_tls_session_make(&raw.session, false, &key, 1, &raw.wire, &error), BW_OK);
     for (int i = 0; i < 10 && !(hands == BW_TLS_SHAKEN && is_settled(1)); i++) {
         raw.socket.in = BW_SOCKET_MAYBE;
         hands = bw_tls_session_shake(&raw.session, &raw.wire, text);
@@ -649,6 +755,11 @@ static void who_waits_has_read_all(void)
 static const check_case_t cases[] = {
     {"nothing_readable_passes", nothing_readable_passes},
     {"another_key_is_refused", another_key_is_refused},
+    {"a_server_has_several_keys", a_server_has_several_keys},
+    {"an_unknown_key_is_named", an_unknown_key_is_named},
+    {"a_label_is_part_of_the_key", a_label_is_part_of_the_key},
+    {"a_link_may_leave_its_connection", a_link_may_leave_its_connection},
+    {"a_password_gives_the_same_key_everywhere", a_password_gives_the_same_key_everywhere},
     {"two_of_one_role_are_refused", two_of_one_role_are_refused},
     {"garbage_is_refused", garbage_is_refused},
     {"an_older_version_is_refused", an_older_version_is_refused},

@@ -6,7 +6,7 @@
 %% its default. It is checked here, once; the rest of the code trusts the map.
 -module(beamway_config).
 
--export([read/0, read/1, without_effect/0, describe/1, table/0]).
+-export([read/0, read/1, wants_encryption/0, without_effect/0, describe/1, table/0]).
 -export_type([config/0, problem/0]).
 
 -ifdef(TEST).
@@ -27,6 +27,8 @@
                     resume_refused_ms := non_neg_integer(),
                     resume_bytes := pos_integer(),
                     record_s := 0..600,
+                    encrypt := boolean() | prefer,
+                    encrypt_key_file := string(),
                     classes := [beamway_classes:named()]}.
 %% {@link table/0} says what each is.
 
@@ -65,6 +67,12 @@ options() ->
       fun resume_bytes/1},
      {record_s, 600, "seconds from 0 to 600",
       "How many seconds the record of each link goes back, in steps of a second; in steps of ten seconds it goes back six times as far. 0: only events are recorded.", fun record_s/1},
+     {encrypt, false, "true, false or prefer",
+      "Encrypts every connection of -proto_dist beamway, the handshake included, with a key from encrypt_key_file or from the cookie."
+      " true: refuses connections in clear. prefer: uses them where the peer cannot encrypt, and logs each.", fun encrypt/1},
+     {encrypt_key_file, "", "an absolute path",
+      "A file with one or two keys, made by beamway keygen. The first is used to call, both are accepted. Read again for each connection. Without it the key comes from the cookie.",
+      fun path/1},
      {classes, [],
       "a list of {Name, Class} and {{Module, Function, Arity}, Class}"
       " (BEAMWAY_CLASSES=aten_emitter=control,my_backup:init/1=bulk)",
@@ -91,6 +99,10 @@ read(Value) ->
         [] -> {ok, with_rdma(maps:from_list([{Name, Good} || {Name, {ok, Good}, _} <- Read]))};
         Problems -> {error, Problems}
     end.
+
+%% @doc Whether the user has asked for encryption, maybe in a way that is not valid: such a node must not go on in clear.
+-spec wants_encryption() -> boolean().
+wants_encryption() -> not lists:member(value(encrypt), [undefined, false, "false"]).
 
 with_rdma(#{rdma := true, links := Links} = Config) when Links =/= [inet] -> Config#{links := lists:usort([rdma | Links])};
 with_rdma(Config) -> Config.
@@ -195,6 +207,17 @@ record_s(Value) ->
 boolean(Value) when Value =:= true; Value =:= "true" -> {ok, true};
 boolean(Value) when Value =:= false; Value =:= "false" -> {ok, false};
 boolean(_) -> error.
+
+encrypt(Value) when Value =:= prefer; Value =:= "prefer" -> {ok, prefer};
+encrypt(Value) -> boolean(Value).
+
+path("") -> {ok, ""};
+path([$/ | _] = Path) when is_list(Path) ->
+    case unicode:characters_to_binary(Path) of
+        Bytes when is_binary(Bytes) -> {ok, Path};
+        _ -> error
+    end;
+path(_) -> error.
 
 socket_dir("") ->
     {ok, ""};
@@ -313,6 +336,13 @@ socket_dir_test_() ->
         ++ [?_assertMatch({error, [{socket_dir, Bad, _}]}, with(socket_dir, Bad))
             || Bad <- ["/tmp/a\0b", "run/beamway", "/" ++ lists:duplicate(80, $x), "/" ++ lists:duplicate(27, 16#20ac),
                        "/" ++ [16#d800], <<"/run">>, none]].
+
+encrypt_test_() ->
+    [?_assertMatch({ok, #{encrypt := Good}}, with(encrypt, Given))
+     || {Good, Given} <- [{true, "true"}, {true, true}, {false, "false"}, {prefer, "prefer"}, {prefer, prefer}]]
+        ++ [?_assertMatch({error, [{encrypt, Bad, _}]}, with(encrypt, Bad)) || Bad <- ["yes", "", 1, "TRUE"]]
+        ++ [?_assertMatch({ok, #{encrypt_key_file := Good}}, with(encrypt_key_file, Good)) || Good <- ["", "/etc/keys"]]
+        ++ [?_assertMatch({error, [{encrypt_key_file, Bad, _}]}, with(encrypt_key_file, Bad)) || Bad <- ["keys", <<"/k">>, ["/k"], "/" ++ [16#d800]]].
 
 classes_test_() ->
     [?_assertMatch({ok, #{classes := Good}}, with(classes, Given))

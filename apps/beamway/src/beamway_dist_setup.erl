@@ -53,7 +53,7 @@ init_connect({Family, Stream}, Kernel, Node, Type, MyNode, LongOrShortNames, Set
     Timer = dist_util:start_timer(SetupTime),
     {Ip, TcpPort, Version} = find_peer(Family, Node, Name, Host),
     dist_util:reset_timer(Timer),
-    case Stream:connect(Family, Ip, TcpPort, Host) of
+    case connected(mode(Stream), Stream, Node, Family, Ip, TcpPort, Host) of
         {ok, Connected} ->
             put_state(role, connecting),
             put_state(target, {Family, {Ip, TcpPort}}),
@@ -69,6 +69,21 @@ init_connect({Family, Stream}, Kernel, Node, Type, MyNode, LongOrShortNames, Set
             %% The peer may have gone since epmd was asked.
             ?shutdown(Node)
     end.
+
+%% The option `encrypt' is for the carrier over TCP: the other one has certificates.
+mode(beamway_stream_tcp) -> maps:get(encrypt, beamway_links:config());
+mode(beamway_stream_tls) -> false.
+
+connected(false, Stream, _Node, Family, Ip, TcpPort, Host) ->
+    Stream:connect(Family, Ip, TcpPort, Host);
+connected(Mode, _Stream, Node, Family, Ip, TcpPort, _Host) ->
+    maybe_clear(beamway_stream_psk:connect(Mode, Node, Family, Ip, TcpPort)).
+
+maybe_clear({clear, Socket, Why}) ->
+    put_state(in_clear, Why),
+    {ok, Socket};
+maybe_clear(Made) ->
+    Made.
 
 split_name(Family, Node, LongOrShortNames) ->
     {node, Name, Host} = dist_util:split_node(Node), % else the carrier's select/1 has refused it
@@ -133,7 +148,7 @@ init_accept({Family, Stream}, Kernel, AcceptPid, Socket, MyNode, Allowed, SetupT
             put_state(target, {Family, undefined}),
             put_state(setup_ms, SetupTime),
             _ = Stream =:= beamway_stream_tls andalso answer_resume(Socket),
-            Accepted = accepted(Stream, Socket),
+            Accepted = accepted(mode(Stream), Stream, Socket),
             dist_util:reset_timer(Timer),
             AllowedHere = allowed(Accepted, Allowed),
             ok = first_packet(Accepted),
@@ -144,8 +159,12 @@ init_accept({Family, Stream}, Kernel, AcceptPid, Socket, MyNode, Allowed, SetupT
                 this_flags = 0, allowed = AllowedHere})
     end.
 
-accepted(Stream, Socket) ->
-    case Stream:accept(Socket) of
+accepted(Mode, Stream, Socket) ->
+    Made = case Mode of
+               false -> Stream:accept(Socket);
+               _ -> maybe_clear(beamway_stream_psk:accept(Socket))
+           end,
+    case Made of
         {ok, Accepted} -> Accepted;
         {error, _} -> ?shutdown(no_node)
     end.
@@ -168,7 +187,7 @@ allowed(_Stream, Allowed) ->
 %% given to dist_util by the first recv/3.
 first_packet(Stream) ->
     case beamway_stream:recv(Stream, infinity) of
-        {ok, [$R | _] = Packet} when is_port(Stream) ->
+        {ok, [$R | _] = Packet} when is_port(Stream); element(1, Stream) =:= beamway_stream_psk ->
             beamway_resume:answer(Stream, Packet);
         {ok, Packet} ->
             check_first(Stream, Packet),
@@ -305,6 +324,7 @@ pre_nodeup(Stream) ->
                 {ring, Port, Why} ->
                     put_state(link, {Kind, Port, Why}),
                     put_state(resume_ms, resume_ms(Stream)),
+                    ok = note_socket(Stream),
                     beamway_stream:keep(Stream);
                 {stream, Reason} ->
                     carry(Stream, Reason)
@@ -322,11 +342,20 @@ own_extension(Stream) ->
             Extension
     end.
 
-carry(Stream, Reason) ->
-    case {beamway_stream:kind(Stream), get_state(peer)} of
-        {tls, {ok, _} = Peer} -> carry_tls(Stream, Reason, beamway_choice:takes_tls_over(own_extension(Stream), Peer));
-        {_, _} -> carry_itself(Stream, Reason)
-    end.
+carry({beamway_stream_tls, _} = Stream, Reason) ->
+    case get_state(peer) of
+        {ok, _} = Peer -> carry_tls(Stream, Reason, beamway_choice:takes_tls_over(own_extension(Stream), Peer));
+        _ -> carry_itself(Stream, Reason)
+    end;
+carry({beamway_stream_psk, _} = Stream, Reason) ->
+    ok = note_socket(Stream),
+    carry_itself(Stream, <<Reason/binary, "; ", (beamway_stream_psk:why(Stream))/binary>>);
+carry(Socket, Reason) ->
+    carry_itself(Socket, Reason).
+
+%% From now on the stream is that socket.
+note_socket({beamway_stream_psk, _} = Stream) -> put_state(socket, beamway_stream_psk:socket(Stream));
+note_socket(_Stream) -> ok.
 
 carry_tls({_, Tls} = Stream, Reason, true) ->
     case beamway_tls_takeover:run(get_state(role), Tls, get_state(said), get_state(setup_ms)) of
@@ -376,12 +405,15 @@ complete_session(Stream, Node) ->
             Key = beamway_session:key(auth:get_cookie(Node), Said),
             ok = beamway_resume:begin_session(Keeper,
                                               #{kind => Kind, ring_bytes => RingBytes, key => Key, id => beamway_session:id(Key), node => Node, role => get_state(role),
-                                                family => Family, address => Called, from => From, resume_ms => ResumeMs,
+                                                encrypted => is_encrypted(Stream), family => Family, address => Called, from => From, resume_ms => ResumeMs,
                                                 refused_ms => maps:get(resume_refused_ms, beamway_links:config()),
                                                 connection => self()}),
             true = erlang:garbage_collect(),
             ok
     end.
+
+is_encrypted({beamway_stream_psk, _}) -> true;
+is_encrypted(_Stream) -> false.
 
 keeper({Kind, Port, _Reason}) ->
     case beamway_kind:is_ring(Kind) of
@@ -429,7 +461,7 @@ getll(_Stream) ->
 post_nodeup(Stream) ->
     case controller(get_state(link)) of
         {ring, _Port} = Link ->
-            beamway_keeper:start(Link, Stream, maps:get(poll_us, beamway_links:config()));
+            beamway_keeper:start(Link, current(Stream), maps:get(poll_us, beamway_links:config()));
         {stream, Controller} ->
             beamway_stream:activate(current(Stream), Controller)
     end.
@@ -454,14 +486,21 @@ address(Handshaken, Node, Address) ->
     Stream = current(Handshaken),
     {Kind, Controller, Reason} = get_state(link),
     {Family, Called} = get_state(target),
-    beamway_links:up(#{node => Node, link => Kind, reason => Reason, hidden => lists:member(Node, nodes(hidden)),
+    beamway_links:up((key(Handshaken))#{node => Node, link => Kind, reason => Reason, hidden => lists:member(Node, nodes(hidden)),
                        address => beamway_stream:peer_text(Stream), family => Family, peer_port => peer_port(Called, get_state(peer)), since => os:system_time(second),
                        connection => self(), controller => Controller, stream => Stream}),
+    ok = tell_clear(Node, get_state(in_clear)),
     kernel_address(Controller =:= Stream orelse is_pid(Controller), Address).
 
 peer_port({_Ip, Port}, _Peer) -> Port;
 peer_port(undefined, {ok, #{listens := Port}}) -> Port;
 peer_port(undefined, _Peer) -> 0.
+
+key({beamway_stream_psk, _} = Stream) -> #{key => beamway_stream_psk:key(Stream)};
+key(_Stream) -> #{}.
+
+tell_clear(_Node, undefined) -> ok;
+tell_clear(Node, Why) -> ?LOG_WARNING("beamway: the link to ~ts is in clear (encrypt prefer): ~ts", [Node, Why]).
 
 %% What net_kernel:nodes_info/0 tells. Monitoring tools look for the socket with that peer and show its
 %% counters as the connection's. Where our driver carries the data these stand still, so no socket has
@@ -535,7 +574,8 @@ getopts(Stream, Options) ->
              | target         %% {Family, Address}: where the peer listens, undefined if it has called
              | resume_ms      %% how long the link may be without a connection
              | said           %% what both have said that is theirs alone
-             | socket         %% of a connection over TLS that the driver has taken over
+             | socket         %% of a connection over TLS that the driver has taken over, or has made
+             | in_clear       %% why the connection is not encrypted, where it should be
              | first_packet   %% what the acceptor has read ahead for dist_util
              | link.          %% {beamway_kind:label(), Controller, Reason}
 

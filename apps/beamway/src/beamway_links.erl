@@ -33,12 +33,14 @@
                   family := beamway_stream:family(),
                   peer_port := inet:port_number(),
                   since := integer(),
+                  key => binary(),
                   connection := pid(),
                   resumes => pos_integer(),
                   last_resume => #{cause := atom(), ms := non_neg_integer()},
                   controller := beamway_stream:controller(),
                   stream := beamway_stream:stream()}.
-%% `since': system time in seconds. `peer_port': where the peer listens, 0 if that is not known. `hidden': the peer is not in `nodes()', as a tool that calls and goes.
+%% `since': system time in seconds. `peer_port': where the peer listens, 0 if that is not known. `key': which key both have proved, with the option `encrypt'.
+%% `hidden': the peer is not in `nodes()', as a tool that calls and goes.
 
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
 %% {extension, beamway_wire:extension()}; {why_inet, Reason}: of a node whose driver does not carry tcp;
@@ -47,9 +49,9 @@
 %% {{usable, StreamKind}, [beamway_kind:ring()], At}: what was found usable then, in erlang:monotonic_time(millisecond);
 %% {{listens, StreamKind}, Port}; {{session, Id}, Connection, session()}: of links that can outlive their connection; {resumes_refused, Count};
 %% ring memory of a connection process: {{reserved, PidOrPort}, beamway_budget:reservation()};
-%% and those of beamway_classes.
+%% those of beamway_classes; and of beamway_encrypt: {{beamway_encrypt, Cookie}, Key}.
 
--type session() :: #{kind := tcp | tls | ring, ring_bytes := pos_integer(), key := <<_:256>>, keeper := pid()}.
+-type session() :: #{kind := tcp | tls | ring, ring_bytes := non_neg_integer(), key := <<_:256>>, encrypted := boolean(), keeper := pid()}.
 
 -record(state, {config :: beamway_config:config(),
                 pulse = none :: port() | none,
@@ -67,6 +69,7 @@ prepare() ->
     _ = application:load(beamway),
     ok = load_code(),
     ?TABLE = ets:new(?TABLE, [named_table, public, {read_concurrency, true}]),
+    ok = beamway_half_open:prepare(),
     Options = valid_config(),
     _ = maps:get(links, Options) =:= [inet] orelse beamway_driver:load(),
     use(Options),
@@ -182,12 +185,13 @@ session(Id) ->
     end.
 
 %% @doc The link of that connection process has another connection.
--spec resumed(Connection :: pid(), #{cause := atom(), ms := non_neg_integer(), address := binary(), stream := beamway_stream:stream()}) -> ok.
-resumed(Connection, #{cause := Cause, ms := Ms, address := Address, stream := Stream} = Resumed) ->
+-spec resumed(Connection :: pid(), #{cause := atom(), ms := non_neg_integer(), address := binary(), stream := beamway_stream:stream(), key => binary()}) -> ok.
+resumed(Connection, #{cause := Cause, ms := Ms} = Resumed) ->
     ok = beamway_recorder:note(Connection, {resumed, Cause, Ms}),
     case ets:lookup(?TABLE, {link, Connection}) of
-        [{Key, Link}] -> ets:update_element(?TABLE, Key, {2, Link#{address := Address, stream := Stream, resumes => maps:get(resumes, Link, 0) + 1,
-                                                                  last_resume => maps:with([cause, ms], Resumed)}});
+        [{Key, Link}] ->
+            Changed = maps:merge(Link, maps:with([address, stream, key], Resumed)),
+            ets:update_element(?TABLE, Key, {2, Changed#{resumes => maps:get(resumes, Link, 0) + 1, last_resume => maps:with([cause, ms], Resumed)}});
         [] -> false
     end,
     ok.
@@ -256,7 +260,7 @@ valid_config() ->
         {error, Problems} ->
             lists:foreach(fun(Problem) -> log_only_inet(beamway_config:describe(Problem)) end, Problems),
             {ok, Defaults} = beamway_config:read(fun(_) -> undefined end),
-            only_inet(Defaults)
+            only_inet(Defaults#{encrypt := beamway_config:wants_encryption()})
     end.
 
 %% With the driver as it is now. Without one the options are kept for one that is loaded later.

@@ -52,7 +52,9 @@ families(Links) ->
     [family("beamway_link_", Name, Type, Help, Samples)
      || {Name, Type, Help} <- fields(), [_ | _] = Samples <- [samples(Name, Figures)]]
         ++ [family("beamway_", resumes_refused, counter, "Attempts to continue a link that proved no right to it", [{[], Refused}])
-            || {ok, Refused} <- [beamway_links:resumes_refused()]].
+            || {ok, Refused} <- [beamway_links:resumes_refused()]]
+        ++ [family("beamway_", handshakes_refused, counter, "Connections that proved no key or were crowded out before (option encrypt)", [{[], Refused}])
+            || {ok, Refused} <- [beamway_half_open:count()]].
 
 %% @doc A metric with its name for Prometheus.
 -spec family(Prefix :: string(), Name :: atom(), counter | gauge, Help :: string(), [{[label()], non_neg_integer()}]) -> family().

@@ -7,7 +7,8 @@
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1, stats_of_tcp/0,
-         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, pulse/1, probe/2, senders/1]).
+         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, pulse/1, probe/2, senders/1,
+         say/2, hear/2, leave/1, derive/2]).
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
@@ -36,7 +37,14 @@
 -define(CONNECT, 22).
 -define(STEP, 23).
 -define(PROBE, 24).
+-define(SAY, 25).
+-define(HEAR, 26).
+-define(LEAVE, 27).
+-define(DERIVE, 28).
 -define(TRAFFIC, 29).
+
+%% As in native/driver/establish.h.
+-define(HEAR_BYTES, 256).
 
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | doorbells_in | doorbells_out
                    | stalls | ring_bytes | ring_fill_in | ring_fill_out | wakeups | queue_bytes
@@ -209,6 +217,35 @@ activate(Port, PollUs) ->
 -spec tick(port()) -> ok.
 tick(Port) ->
     ok = done(command(Port, ?TICK, <<>>)).
+
+%% @doc Sends bytes over a link that is not active yet.
+-spec say(port(), iodata()) -> ok | {error, Reason :: binary()}.
+say(Port, Bytes) ->
+    done(command(Port, ?SAY, Bytes)).
+
+%% @doc Reads bytes, at most 256 at once, from a link that is not active yet. `wait': they have not all arrived, and the caller gets `{link, Port}'
+%% when it shall ask again.
+-spec hear(port(), Count :: 1..?HEAR_BYTES) -> {ok, binary()} | wait | {error, Reason :: binary()}.
+hear(Port, Count) ->
+    case command(Port, ?HEAR, <<Count:32>>) of
+        {ok, <<>>} -> wait;
+        Heard -> Heard
+    end.
+
+%% @doc The link of a port that is not active says nothing more and leaves the connection to its other descriptors. Close the port next.
+-spec leave(port()) -> ok.
+leave(Port) ->
+    ok = done(command(Port, ?LEAVE, <<>>)).
+
+%% @doc A key from a password, by scrypt with the cost in native/link/tls/tls.h. Takes some 0.3 s, on a thread of its own.
+-spec derive(Salt :: binary(), Password :: binary()) -> {ok, <<_:256>>} | {error, Reason :: binary()}.
+derive(Salt, Password) ->
+    with_port(fun(Port) ->
+                      case use(Port, tls) of
+                          ok -> command(Port, ?DERIVE, <<(byte_size(Salt)), Salt/binary, Password/binary>>);
+                          {error, Reason} -> {error, Reason}
+                      end
+              end).
 
 %% @doc Reads a bounded amount from the link now. `finished' if everything has been read and the peer
 %% will never write again; else how many bytes have been read since the link was made.

@@ -40,6 +40,8 @@
 -define(LOOK_PAUSE_MS, 25).
 -define(ATTEMPTS, 10).
 -define(NO_PROCESS_MS, 20).
+%% Of the link that only asks, for a ring.
+-define(RING_MIN_BYTES, 65536).
 %% The lowest first byte of a record of TLS. A packet of ours begins with the high byte of its length.
 -define(TLS_FIRST, 20).
 
@@ -48,8 +50,8 @@
 
 -type info() :: #{kind := tcp | tls | ring, ring_bytes := pos_integer(), key := <<_:256>>, id := <<_:128>>, node := node(), role := connecting | accepting, family := beamway_stream:family(),
                   address := undefined | address(), from := called | unknown | inet:ip_address(), resume_ms := pos_integer(), refused_ms := non_neg_integer(),
-                  connection := pid()}.
-%% `address': where the peer listens, as far as this node knows. `from': where its call came from, if this node has not called it.
+                  encrypted := boolean(), connection := pid()}.
+%% `encrypted': each connection is under TLS from its first byte (beamway_stream_psk). `address': where the peer listens, as far as this node knows. `from': where its call came from, if this node has not called it.
 
 -type address() :: {inet:ip_address() | string(), inet:port_number()}.
 
@@ -58,7 +60,7 @@
 %% @doc Registers the link of the calling connection process as one that can outlive its connection.
 -spec begin_session(pid(), info()) -> ok.
 begin_session(Keeper, #{id := Id, connection := Connection} = Info) ->
-    beamway_links:begin_session(Id, Connection, (maps:with([kind, ring_bytes, key], Info))#{keeper => Keeper}),
+    beamway_links:begin_session(Id, Connection, (maps:with([kind, ring_bytes, key, encrypted], Info))#{keeper => Keeper}),
     Keeper ! {session, Info},
     ok.
 
@@ -191,22 +193,22 @@ forget_socket({Socket, Monitor}) ->
     beamway_port:close(Socket).
 
 %% The caller has made this process the socket's owner.
-attach(Number, {Socket, Offer, Position, Read}, Port, #{number := Number, state := {down, SinceMs}, cause := Cause, info := Info} = Session) ->
+attach(Number, {Socket, Offer, Position, Read, Secured}, Port, #{number := Number, state := {down, SinceMs}, cause := Cause, info := Info} = Session) ->
     case attach_link(Port, Socket, Offer, Position, Read) of
         ok ->
-            tell(Info, Cause, now_ms() - SinceMs, Socket),
+            tell(Info, Cause, now_ms() - SinceMs, Socket, Secured),
             save(stop_dialer(Session#{state := up, cause := none}));
         {error, Reason} ->
             ?LOG_ERROR("beamway: the link to ~ts cannot go on: ~ts", [maps:get(node, Info), Reason]),
             exit(connection_closed)
     end;
-attach(_Number, {Socket, _Offer, _Position, _Read}, _Port, _Session) ->
+attach(_Number, {Socket, _Offer, _Position, _Read, _Secured}, _Port, _Session) ->
     ok = beamway_port:close(Socket),
     {error, superseded}.
 
-tell(#{node := Node, connection := Connection}, Cause, Ms, Socket) ->
+tell(#{node := Node, connection := Connection}, Cause, Ms, Socket, Secured) ->
     Address = beamway_stream:peer_text(Socket),
-    beamway_links:resumed(Connection, #{cause => Cause, ms => Ms, address => Address, stream => Socket}),
+    beamway_links:resumed(Connection, Secured#{cause => Cause, ms => Ms, address => Address, stream => Socket}),
     ?LOG_NOTICE("beamway: the link to ~ts goes on over a new connection to ~ts, ~b ms after the last one was lost (~ts)",
                 [Node, Address, Ms, Cause]).
 
@@ -381,13 +383,18 @@ look(Dialer, #{node := Node, family := Family}, Known) ->
 attempt({Dialer, Keeper}, #{family := Family} = Info, {Host, Port}) ->
     case beamway_epmd:resolved(Family, Host) of
         {ok, Ip} ->
-            case Family:connect(Ip, Port, beamway_stream_tcp:connect_options(), ?CONNECT_MS) of
-                {ok, Socket} -> exit(ask_to_resume(Dialer, Keeper, Info, Socket));
+            case connected(Info, Family, Ip, Port) of
+                {ok, Stream} -> exit(ask_to_resume(Dialer, Keeper, Info, Stream));
                 {error, Reason} -> exit({failed, Reason})
             end;
         error ->
             exit({failed, no_address})
     end.
+
+connected(#{encrypted := false}, Family, Ip, Port) ->
+    Family:connect(Ip, Port, beamway_stream_tcp:connect_options(), ?CONNECT_MS);
+connected(#{encrypted := true, node := Node, ring_bytes := RingBytes}, Family, Ip, Port) ->
+    beamway_stream_psk:dial(Node, Family, Ip, Port, max(?RING_MIN_BYTES, RingBytes), ?CONNECT_MS).
 
 ask_to_resume(Dialer, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
     Caller = beamway_session:random(),
@@ -432,14 +439,14 @@ prove(Keeper, Info, Socket, #{number := Number} = Talk, {ok, Position}) ->
 prove(_Keeper, _Info, _Socket, _Talk, {error, Reason}) ->
     {failed, Reason}.
 
-exchange(Socket, Packet) ->
-    case inet_tcp:send(Socket, Packet) of
-        ok -> received(Socket);
+exchange(Stream, Packet) ->
+    case beamway_stream:send(Stream, Packet) of
+        ok -> received(Stream);
         {error, Reason} -> {error, Reason}
     end.
 
-received(Socket) ->
-    case inet_tcp:recv(Socket, 0, ?ANSWER_MS) of
+received(Stream) ->
+    case beamway_stream:recv(Stream, ?ANSWER_MS) of
         {ok, Packet} -> beamway_session:decode(Packet);
         {error, Reason} -> {error, Reason}
     end.
@@ -450,6 +457,12 @@ go_on(Keeper, Link, Talk, Socket, Role, Position) ->
     _ = process_flag(trap_exit, true),
     go_on_with(Keeper, Link, Talk, Socket, Role, Position).
 
+go_on_with(Keeper, #{kind := Kind}, Talk, {beamway_stream_psk, #{socket := Socket, port := Port, key := Key}} = Stream, Role, Position) ->
+    Made = case Kind of
+               ring -> made(beamway_stream:keep(Stream), none);
+               tls -> made(beamway_stream_tcp:bound(Socket, Role), Port)
+           end,
+    offered(Keeper, Talk#{secured => #{key => Key}}, Socket, Position, Made);
 go_on_with(Keeper, #{kind := ring}, Talk, Socket, _Role, Position) ->
     case inet:setopts(Socket, [binary, {packet, 4} | beamway_stream_tcp:keepalive_options()]) of
         ok -> offered(Keeper, Talk, Socket, Position, {ok, none, <<>>});
@@ -465,6 +478,9 @@ go_on_with(Keeper, Link, Talk, Socket, Role, Position) ->
             {failed, closed}
     end.
 
+made(ok, Port) -> {ok, Port, <<>>};
+made({error, Reason}, _Port) -> {error, Reason}.
+
 %% In a port of its own, which hands it over.
 make_link(#{kind := tcp, ring_bytes := RingBytes}, _Role, _Talk, Fd, Read) ->
     case beamway_establish:connect(tcp, <<Fd:32>>, <<0:128>>, RingBytes, 1) of
@@ -472,7 +488,7 @@ make_link(#{kind := tcp, ring_bytes := RingBytes}, _Role, _Talk, Fd, Read) ->
         {error, Reason} -> {error, Reason}
     end;
 make_link(#{kind := tls, ring_bytes := RingBytes}, Role, Talk, Fd, Read) ->
-    Place = <<Fd:32, (beamway_session:tls_key(Talk))/binary, Read/binary>>,
+    Place = beamway_encrypt:place(Fd, [{<<0:64>>, beamway_session:tls_key(Talk)}], Read),
     case over_tls(Role, Place, RingBytes, now_ms() + ?ANSWER_MS) of
         {ok, Port, _Cipher} -> {ok, Port, <<>>};
         {error, Reason} -> {error, Reason}
@@ -481,9 +497,9 @@ make_link(#{kind := tls, ring_bytes := RingBytes}, Role, Talk, Fd, Read) ->
 over_tls(connecting, Place, RingBytes, Deadline) -> beamway_establish:connect(tls, Place, <<0:128>>, RingBytes, max(1, Deadline - now_ms()));
 over_tls(accepting, Place, RingBytes, Deadline) -> beamway_tls_takeover:accept(beamway_establish:listen(tls, Place, RingBytes), Deadline).
 
-offered(Keeper, #{number := Number}, Socket, Position, {ok, Port, Read}) ->
+offered(Keeper, #{number := Number} = Talk, Socket, Position, {ok, Port, Read}) ->
     case {offer(Port), inet_tcp:controlling_process(Socket, Keeper)} of
-        {{ok, Offer}, ok} -> attached(call(Keeper, {attach, Number, {Socket, Offer, Position, Read}}));
+        {{ok, Offer}, ok} -> attached(call(Keeper, {attach, Number, {Socket, Offer, Position, Read, maps:get(secured, Talk, #{})}}));
         {{error, Reason}, _} -> {failed, Reason};
         {_, {error, Reason}} -> {failed, Reason}
     end;
@@ -530,7 +546,7 @@ packet({error, _}, _Socket) ->
     exit(shutdown).
 
 %% @doc A connection began with `resume'. Ends the calling connection process, in any case.
--spec answer(port(), iodata()) -> no_return().
+-spec answer(beamway_stream:stream(), iodata()) -> no_return().
 answer(Socket, Packet) ->
     case beamway_session:decode(Packet) of
         {ok, {resume, Id, Caller, _Node, _Mac} = Resume} ->
@@ -540,7 +556,11 @@ answer(Socket, Packet) ->
             exit(shutdown)
     end.
 
--spec answer({ok, beamway_links:session()} | error, port(), map(), beamway_session:packet()) -> no_return().
+-spec answer({ok, beamway_links:session()} | error, beamway_stream:stream(), map(), beamway_session:packet()) -> no_return().
+%% A link that is encrypted gets no connection in clear, and the other way around.
+answer({ok, #{encrypted := Encrypted}}, Stream, _Asked, _Resume) when Encrypted =:= is_port(Stream) ->
+    beamway_links:resume_refused(),
+    exit(shutdown);
 answer({ok, #{key := Key, keeper := Keeper} = Link}, Socket, Asked, _Resume) ->
     Callee = beamway_session:random(),
     Talk = Asked#{key => Key, callee => Callee},
@@ -556,7 +576,7 @@ answer(error, Socket, #{id := Id, caller := Caller} = Asked, {resume, _, _, Name
             answer(Link, Socket, Asked, Resume);
         _ ->
             beamway_links:resume_refused(),
-            _ = Holds andalso inet_tcp:send(Socket, beamway_session:refuse(Cookie, {Id, Caller})),
+            _ = Holds andalso beamway_stream:send(Socket, beamway_session:refuse(Cookie, {Id, Caller})),
             exit(shutdown)
     end.
 
@@ -575,7 +595,7 @@ cookie(Node) ->
     catch error:_ -> erlang:get_cookie()
     end.
 
--spec proved(pid(), beamway_links:session(), port(), beamway_session:talk(), term()) -> no_return().
+-spec proved(pid(), beamway_links:session(), beamway_stream:stream(), beamway_session:talk(), term()) -> no_return().
 proved(Keeper, Link, Socket, Talk, {ok, {proof, Number, Position, _} = Proof}) ->
     case beamway_session:proof_holds(Talk, Proof) of
         true -> accept(Keeper, Link, Socket, Talk#{number => Number}, Position, call(Keeper, {detach, Number}));
@@ -584,9 +604,9 @@ proved(Keeper, Link, Socket, Talk, {ok, {proof, Number, Position, _} = Proof}) -
 proved(_Keeper, _Link, _Socket, _Talk, _Other) ->
     exit(shutdown).
 
--spec accept(pid(), beamway_links:session(), port(), beamway_session:talk(), non_neg_integer(), term()) -> no_return().
+-spec accept(pid(), beamway_links:session(), beamway_stream:stream(), beamway_session:talk(), non_neg_integer(), term()) -> no_return().
 accept(Keeper, Link, Socket, Talk, Position, {ok, Own}) ->
-    case inet_tcp:send(Socket, beamway_session:accept(Talk, Position, Own)) of
+    case beamway_stream:send(Socket, beamway_session:accept(Talk, Position, Own)) of
         ok -> _ = go_on(Keeper, Link, Talk, Socket, accepting, Position), exit(shutdown);
         {error, _} -> exit(shutdown)
     end;

@@ -2,8 +2,8 @@
 %% @doc The byte stream under a connection: it carries the handshake and the offers, tells when the
 %% peer is gone, and carries the data too where there is no better link.
 %%
-%% Two kinds: {@link beamway_stream_tcp} and {@link beamway_stream_tls}. A TCP stream is the bare
-%% socket, because dist_util waits for `{tcp_closed, Socket}' from it; any other is a pair of its
+%% Three kinds: {@link beamway_stream_tcp}, {@link beamway_stream_tls} and {@link beamway_stream_psk}, which
+%% becomes a TCP stream once a link carries the data. A TCP stream is the bare socket, because dist_util waits for `{tcp_closed, Socket}' from it; any other is a pair of its
 %% module and what that module needs. The functions here find the module.
 %%
 %% A stream is passive and gives whole packets until {@link carry/3} or {@link keep/1}.
@@ -33,7 +33,7 @@
 -callback connect(family(), inet:ip_address(), inet:port_number(), Host :: string()) ->
     {ok, stream()} | {error, Reason :: term()}.
 %% Makes a stream of an accepted TCP socket, which the calling process owns.
--callback accept(port()) -> {ok, stream()} | {error, Reason :: term()}.
+-callback accept(port()) -> {ok, stream()} | {clear, port(), Why :: binary()} | {error, Reason :: term()}.
 -callback kind(stream()) -> tcp | tls.
 -callback send(stream(), iodata()) -> ok | {error, Reason :: term()}.
 -callback recv(stream(), timeout()) -> {ok, string()} | {error, Reason :: term()}.
@@ -50,6 +50,7 @@
 -callback keep(stream()) -> ok | {error, Reason :: term()}.
 -callback give(stream(), pid()) -> ok | {error, Reason :: term()}.
 -callback watch(stream()) -> ok | {error, Reason :: term()}.
+-optional_callbacks([connect/4, activate/2, start/3, tick/2, stats/2, give/2, watch/1]).
 
 module(Socket) when is_port(Socket) -> beamway_stream_tcp;
 module({Module, _}) -> Module.

@@ -36,17 +36,27 @@
 -define(RECEIVED_BYTES, 393216).
 -define(QUEUED_BYTES, 4194304).
 
-%% @doc Opens a listening socket and tells epmd.
+%% @doc Opens a listening socket and tells epmd. Fails, and so does the start of the node, if it shall encrypt and cannot.
 -spec listen(beamway_stream:family(), atom(), string()) ->
           {ok, {port(), #net_address{}, integer()}} | {error, term()}.
 listen(Family, Name, Host) ->
-    case inet_tcp_dist:gen_listen(Family, Name, Host) of
-        {ok, {_Listen, #net_address{address = {_, Port}}, _Creation}} = Listening ->
-            ok = beamway_links:listens(tcp, Port),
-            Listening;
-        {error, Reason} ->
-            {error, Reason}
+    case beamway_encrypt:check() of
+        ok ->
+            case inet_tcp_dist:gen_listen(Family, Name, Host) of
+                {ok, {_Listen, #net_address{address = {_, Port}}, _Creation}} = Listening ->
+                    [ok = beamway_links:listens(Kind, Port) || Kind <- kinds(beamway_links:config())],
+                    Listening;
+                {error, Reason} ->
+                    {error, Reason}
+            end;
+        {error, Problem} ->
+            ?LOG_ERROR("beamway: encrypt: ~ts; the distribution is not started", [Problem]),
+            {error, {encrypt, unicode:characters_to_list(Problem)}}
     end.
+
+%% Over the same port.
+kinds(#{encrypt := false}) -> [tcp];
+kinds(_) -> [tcp, tls].
 
 %% @doc Starts the process that accepts for the calling net_kernel.
 -spec accept_loop(beamway_stream:family(), port()) -> pid().

@@ -88,7 +88,7 @@ take_over(Role, Tls, Key, RingBytes, Deadline) ->
             Nodelay = {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false},
             case {inet:setopts(Socket, [binary, {active, false}, {packet, raw}]), prim_inet:getfd(Socket)} of
                 {ok, {ok, Fd}} ->
-                    Linked = meet(Role, Socket, Read, <<Fd:32, Key/binary>>, RingBytes, Deadline),
+                    Linked = meet(Role, Socket, Read, beamway_encrypt:place(Fd, [{<<0:64>>, Key}], <<>>), RingBytes, Deadline),
                     _ = inet:setopts(Socket, [Nodelay]),
                     ok = beamway_stream_tcp:bound(Socket, Role),
                     with_packets(Linked, Socket);

@@ -24,9 +24,9 @@ all() -> [{group, Group} || {Group, _, _} <- groups()].
 
 groups() ->
     [{Carrier, [], [cut_again_and_again, lost_at_birth, killed, restarted, resume_off, given_up, stopped, stopped_for_a_moment, disconnected]}
-     || Carrier <- [beamway_tcp, beamway_tls]]
-        ++ [{nat, [], [cut_again_and_again, idle_and_forgotten]}, {without_ring, [], [cannot_carry]},
-            {beamway_shm, [], [cut_again_and_again, killed_without_stream, disconnected]}]
+     || Carrier <- [beamway_tcp, beamway_tls, beamway_encrypted]]
+        ++ [{nat, [], [cut_again_and_again, idle_and_forgotten]}, {without_ring, [], [cannot_carry]}]
+        ++ [{Carrier, [], [cut_again_and_again, killed_without_stream, disconnected]} || Carrier <- [beamway_shm, beamway_encrypted_shm]]
         ++ [{together, [], [all_together]} || cuts() > 0].
 
 init_per_suite(Config) ->
@@ -84,14 +84,14 @@ node_at(Carrier, Space, Address, Environment) ->
     {Peer, Node}.
 
 %% Beside a ring only keepalive uses the connection: once a second.
-keepalive(beamway_shm) -> ["-kernel", "net_ticktime", "60", "net_tickintensity", "60"];
+keepalive(Carrier) when Carrier =:= beamway_shm; Carrier =:= beamway_encrypted_shm -> ["-kernel", "net_ticktime", "60", "net_tickintensity", "60"];
 keepalive(_Carrier) -> [].
 
 %% ---- cuts ----
 
 %% The kinds of cuts of a group, one after the other: each in turn, or what a long run repeats. The second host cannot move where only the first one
 %% can call.
-kinds(beamway_shm) ->
+kinds(Ring) when Ring =:= beamway_shm; Ring =:= beamway_encrypted_shm ->
     [{reset, 0}];
 kinds(nat) ->
     Kinds = [{reset, 43}, forgotten, {moved, 1}, {silence, 1000}],
@@ -105,15 +105,14 @@ long_kinds() ->
 
 count(Group) ->
     case {Group, cuts()} of
-        {beamway_shm, 0} -> 3;
+        {Ring, 0} when Ring =:= beamway_shm; Ring =:= beamway_encrypted_shm -> 3;
         {_, 0} -> length(kinds(Group));
-        {beamway_tcp, Cuts} -> Cuts - lists:sum([share(Other, Cuts) || Other <- [beamway_tls, nat, beamway_shm]]);
+        {beamway_tcp, Cuts} -> Cuts - lists:sum([share(Other, Cuts) || Other <- [beamway_tls, beamway_encrypted, nat, beamway_shm, beamway_encrypted_shm]]);
         {_, Cuts} -> share(Group, Cuts)
     end.
 
-share(beamway_tls, Cuts) -> Cuts * 3 div 10;
-share(nat, Cuts) -> Cuts div 5;
-share(beamway_shm, Cuts) -> Cuts div 10.
+share(Ring, Cuts) when Ring =:= beamway_shm; Ring =:= beamway_encrypted_shm -> Cuts div 20;
+share(_Other, Cuts) -> Cuts div 5.
 
 router(Config) -> proplists:get_value(router, Config).
 

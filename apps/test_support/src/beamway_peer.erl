@@ -9,7 +9,7 @@
 %% The carriers: `inet_tcp' is stock distribution, the oracle that proves a test itself;
 %% `beamway_inet' is Beamway with its kill switch on. `beamway_tcp' is its own link over TCP. `beamway_shm' is Beamway with
 %% default options. `beamway_small' is `beamway_shm' with the smallest ring, which
-%% cannot hold a whole fragment. `beamway_rdma' has rdma forced. `beamway_tls' has its own link over TLS, `beamway_ssl' goes on in ssl's processes, `beamway_tls_shm' is TLS with
+%% cannot hold a whole fragment. `beamway_rdma' has rdma forced. `beamway_encrypted' has the option `encrypt', `beamway_encrypted_shm' the same with default links. `beamway_tls' has its own link over TLS, `beamway_ssl' goes on in ssl's processes, `beamway_tls_shm' is TLS with
 %% default options, `inet_tls' is OTP's own; they need {@link beamway_certificates:prepare/1}.
 %%
 %% `BEAMWAY_TEST_WRAPPER' in the environment names a program that stands before every node's `erl' and
@@ -29,7 +29,7 @@
 -export_type([carrier/0, options/0]).
 
 -type carrier() :: inet_tcp | beamway_inet | beamway_tcp | beamway_shm | beamway_small | beamway_rdma
-                 | inet_tls | beamway_tls | beamway_ssl | beamway_tls_shm.
+                 | beamway_encrypted | beamway_encrypted_shm | inet_tls | beamway_tls | beamway_ssl | beamway_tls_shm.
 -type options() :: #{name => string(),          %% before the `@'; unique by default
                      host => string(),          %% after the `@': then with long names
                      cookie => string(),
@@ -186,6 +186,8 @@ connected_pair(Carrier, Options) ->
 -spec link_kind(carrier()) -> stock | tcp | inet | tls | ssl | shm | rdma.
 link_kind(inet_tcp) -> stock;
 link_kind(inet_tls) -> stock;
+link_kind(beamway_encrypted) -> tls;
+link_kind(beamway_encrypted_shm) -> shm;
 link_kind(beamway_tls) -> tls;
 link_kind(beamway_ssl) -> ssl;
 link_kind(beamway_tls_shm) -> shm;
@@ -558,6 +560,8 @@ environment(Carrier) ->
 
 carrier_environment(Carrier) when Carrier =:= beamway_tcp; Carrier =:= beamway_tls -> #{"BEAMWAY_LINKS" => "tcp"};
 carrier_environment(Carrier) when Carrier =:= beamway_inet; Carrier =:= beamway_ssl -> #{"BEAMWAY_LINKS" => "inet"};
+carrier_environment(beamway_encrypted) -> #{"BEAMWAY_LINKS" => "tcp", "BEAMWAY_ENCRYPT" => "true"};
+carrier_environment(beamway_encrypted_shm) -> #{"BEAMWAY_ENCRYPT" => "true"};
 carrier_environment(beamway_small) -> #{"BEAMWAY_RING_BYTES" => "65536"};
 carrier_environment(beamway_rdma) -> #{"BEAMWAY_LINKS" => "rdma,tcp"};
 carrier_environment(_) -> #{}.

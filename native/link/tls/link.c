@@ -212,7 +212,7 @@ static void free_link(tls_link_t *tls)
 /* Everything that was committed is encrypted now, and behind it the word that nothing follows. */
 static void say_last(tls_link_t *tls)
 {
-    if (tls->base.cut_by)
+    if (tls->base.cut_by || tls->base.is_left)
         return;
     tls_push(&tls->base.link);
     if (tls->report.state != BW_LINKED || tls->base.cut_by)
@@ -242,20 +242,37 @@ static void tls_close(bw_link_t *link, bw_leftover_t *left_p)
 
 /* ---- making one ---- */
 
-static const uint8_t *key_of(const bw_order_t *order)
+/* The bytes of an order up to what was read before; 0: it is none. */
+static size_t fixed_part(const bw_order_t *order)
 {
-    return order->at + BW_TLS_SOCKET_BYTES;
+    size_t keys = order->at_len > BW_TLS_SOCKET_BYTES ? order->at[BW_TLS_SOCKET_BYTES] : 0;
+    size_t fixed = BW_TLS_PLACE_BYTES(keys);
+
+    return keys == 0 || keys > BW_TLS_KEYS_MAX || order->at_len < fixed ? 0 : fixed;
+}
+
+static bw_status_t make_session(tls_link_t *tls, bool is_server, const bw_order_t *order,
+                                bw_error_t *error_p)
+{
+    bw_tls_key_t keys[BW_TLS_KEYS_MAX];
+    int count = order->at[BW_TLS_SOCKET_BYTES];
+    bw_status_t status;
+
+    memcpy(keys, order->at + BW_TLS_SOCKET_BYTES + 1, (size_t)count * sizeof *keys);
+    status = bw_tls_session_make(&tls->session, is_server, keys, count, &tls->wire, error_p);
+    OPENSSL_cleanse(keys, sizeof keys);
+    return status;
 }
 
 static bw_status_t make_link(bool is_server, const bw_order_t *order, bw_link_t **link_p,
                              bw_error_t *error_p)
 {
-    size_t fixed = BW_TLS_SOCKET_BYTES + BW_TLS_KEY_BYTES;
+    size_t fixed = fixed_part(order);
     uint64_t ring = order->ring_bytes;
     bw_status_t status;
     tls_link_t *tls;
 
-    if (order->at_len < fixed || order->at_len - fixed > BW_TLS_WIRE_BYTES)
+    if (fixed == 0 || order->at_len - fixed > BW_TLS_WIRE_BYTES)
         return bw_fail(error_p, BW_INVALID, "no descriptor of a socket with a key", 0);
     if (ring > BW_RING_MAX_BYTES / 2)
         return bw_fail(error_p, BW_INVALID, "no valid size of a ring", 0);
@@ -271,7 +288,7 @@ static bw_status_t make_link(bool is_server, const bw_order_t *order, bw_link_t 
     status = bw_tls_wire_make(&tls->wire, &tls->base.socket,
                               ring < BW_TLS_WIRE_BYTES ? 2 * BW_TLS_WIRE_BYTES : 2 * ring, error_p);
     if (status == BW_OK)
-        status = bw_tls_session_make(&tls->session, is_server, key_of(order), &tls->wire, error_p);
+        status = make_session(tls, is_server, order, error_p);
     if (status != BW_OK) {
         free_link(tls);
         bw_socket_link_free(&tls->base);
@@ -305,8 +322,8 @@ static void tls_step(bw_link_t *link, bw_report_t *report_p)
         bw_socket_push(&tls->base.socket, &tls->wire.out);
         if (hands == BW_TLS_SHAKEN) {
             report->state = BW_LINKED;
-            snprintf(report->device, sizeof report->device, "%s",
-                     SSL_get_cipher_name(tls->session.ssl));
+            snprintf(report->device, sizeof report->device, *tls->session.label ? "%s %s" : "%s%s",
+                     SSL_get_cipher_name(tls->session.ssl), tls->session.label);
         } else if (hands == BW_TLS_REFUSED) {
             report->state = BW_FAILED;
             report->status = BW_REFUSED;
@@ -331,4 +348,5 @@ const bw_carrier_t bw_tls_carrier = {
     .has_spare = tls_has_spare,
     .stats = tls_stats,
     .close = tls_close,
+    .derive = bw_tls_derive,
 };

@@ -1,0 +1,94 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Connections that have been accepted and have not proved a key yet: how many there may be, and what is said of those that fail.
+%%
+%% Anybody may open a connection and say nothing. Each such connection has a few seconds, and there are at most 256. Beyond that the oldest one of the
+%% address with the most of them is closed, so a stranger crowds out his own. A peer proves its key with its first packet, within a round trip.
+%%
+%% The table belongs to the supervisor of {@link beamway_links}. Rows: {Number, Address, Pid}, the oldest first; {refused, Count}; {told, Second, Lines}.
+-module(beamway_half_open).
+
+-export([prepare/0, enter/1, leave/1, refused/2, count/0]).
+
+-include_lib("kernel/include/logger.hrl").
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-define(MOST, 256).
+-define(LINES_PER_S, 10).
+
+%% @doc Makes the table, for the calling process.
+-spec prepare() -> ok.
+prepare() ->
+    ?MODULE = ets:new(?MODULE, [named_table, public, ordered_set]),
+    true = ets:insert(?MODULE, [{told, 0, 0}, {refused, 0}]),
+    ok.
+
+%% @doc The calling process has a connection that has proved nothing.
+-spec enter(port()) -> Entry :: integer().
+enter(Socket) ->
+    Entry = erlang:unique_integer([monotonic]),
+    true = ets:insert(?MODULE, {Entry, address(inet:peername(Socket)), self()}),
+    %% The two rows that are no connections do not matter.
+    _ = ets:info(?MODULE, size) > ?MOST andalso make_room(),
+    Entry.
+
+%% @doc It has proved its key, or is refused.
+-spec leave(Entry :: integer()) -> ok.
+leave(Entry) ->
+    true = ets:delete(?MODULE, Entry),
+    ok.
+
+address({ok, {Ip, _Port}}) -> Ip;
+address({error, _}) -> gone.
+
+%% A process that was killed has left its row.
+make_room() ->
+    Rows = [Row || {Entry, _, Pid} = Row <- ets:tab2list(?MODULE), is_integer(Entry), is_process_alive(Pid) orelse not ets:delete(?MODULE, Entry)],
+    case length(Rows) > ?MOST of
+        true ->
+            {Entry, _, Pid} = oldest(Rows),
+            true = ets:delete(?MODULE, Entry),
+            _ = ets:update_counter(?MODULE, refused, 1),
+            exit(Pid, shutdown);
+        false ->
+            true
+    end.
+
+oldest(Rows) ->
+    Counts = lists:foldl(fun({_, Address, _}, Map) -> maps:update_with(Address, fun(N) -> N + 1 end, 1, Map) end, #{}, Rows),
+    Most = lists:max(maps:values(Counts)),
+    hd([Row || {_, Address, _} = Row <- Rows, maps:get(Address, Counts) =:= Most]).
+
+%% @doc Counts a connection that proved no key, and logs why, at most ten times a second.
+-spec refused(Peer :: iodata(), Reason :: binary()) -> ok.
+refused(Peer, Reason) ->
+    Second = erlang:monotonic_time(second),
+    _ = ets:update_counter(?MODULE, refused, 1),
+    case ets:lookup(?MODULE, told) of
+        [{_, Second, ?LINES_PER_S}] -> ok;
+        [{_, Second, Lines}] -> tell({told, Second, Lines + 1}, Peer, Reason);
+        _ -> tell({told, Second, 1}, Peer, Reason)
+    end.
+
+tell(Row, Peer, Reason) ->
+    true = ets:insert(?MODULE, Row),
+    ?LOG_WARNING("beamway: no encrypted connection with ~ts: ~ts", [Peer, Reason]).
+
+%% @doc How many connections were refused or crowded out; an error if this node does not run the carrier.
+-spec count() -> {ok, non_neg_integer()} | error.
+count() ->
+    try {ok, ets:lookup_element(?MODULE, refused, 2)}
+    catch error:badarg -> error
+    end.
+
+-ifdef(TEST).
+
+%% The one stranger loses his oldest, the peers lose none.
+a_stranger_crowds_out_his_own_test() ->
+    Rows = [{1, peer_1, a}, {2, stranger, b}, {3, peer_2, c}, {4, stranger, d}, {5, peer_1, e}, {6, stranger, f}],
+    ?assertEqual({2, stranger, b}, oldest(Rows)),
+    ?assertEqual({1, peer_1, a}, oldest([Row || {_, Who, _} = Row <- Rows, Who =/= stranger])).
+
+-endif.

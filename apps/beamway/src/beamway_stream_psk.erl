@@ -1,0 +1,236 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc A connection under TLS 1.3 by a pre-shared key, from its first byte, as stream (option `encrypt').
+%%
+%% The driver's link over TLS (native/link/tls) is made before anything else is said. The handshake of the distribution goes over it as bytes, in packets
+%% with a length of four bytes; then the same link carries the frames. Beside a ring the link leaves the connection, which says nothing any more.
+%% From {@link carry/3} and {@link keep/1} on the stream is the bare socket, so the functions of {@link beamway_stream} for later times are not here.
+%%
+%% The first packet of a caller is read whole before a link is made for it, so a stranger who says nothing costs a process and a socket.
+-module(beamway_stream_psk).
+-behaviour(beamway_stream).
+
+-export([connect/5, dial/6, accept/1, socket/1, key/1, why/1]).
+-export([kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2, carry/3, keep/1]).
+-export_type([stream/0]).
+
+-define(RING_BYTES, 262144).
+-define(PACKET_BYTES, 65535).
+%% After the whole time for a connection dist_util ends the process, and nobody would learn why.
+-define(LAST_MS, 500).
+%% With `prefer': a peer in clear waits for the rest of what it takes for a long packet.
+-define(PREFERS_MS, 1000).
+%% A stranger's time for its first packet, and then for the rest of the handshake.
+-define(HELLO_MS, 2000).
+-define(SHAKE_MS, 3000).
+%% A handshake record of TLS; what any node says in clear begins with the high byte of a packet's length.
+-define(HANDSHAKE, 22).
+-define(RECORD_BYTES, 16640).
+-define(CLEAR_LAST, 19).
+
+-type stream() :: {?MODULE, #{socket := port(), port := port(), cipher := binary(), key := binary()}}.
+-type result() :: {ok, stream()} | {clear, port(), Why :: binary()} | {error, Reason :: term()}.
+%% `clear': as `prefer' allows.
+
+%% ---- making one ----
+
+%% @doc Calls a peer as the option says.
+-spec connect(true | prefer, node(), beamway_stream:family(), inet:ip_address(), inet:port_number()) -> result().
+connect(Mode, Node, Family, Ip, TcpPort) ->
+    TimeoutMs = net_kernel:connecttime(),
+    Ms = case Mode of prefer -> ?PREFERS_MS; true -> TimeoutMs - min(?LAST_MS, TimeoutMs div 4) end,
+    case {dial(Node, Family, Ip, TcpPort, reserved(), Ms), Mode} of
+        {{error, Reason}, prefer} when is_binary(Reason) -> in_clear(Reason, Family:connect(Ip, TcpPort, beamway_stream_tcp:connect_options()));
+        {{error, Reason}, true} when is_binary(Reason) ->
+            ok = beamway_half_open:refused([inet:ntoa(Ip), $:, integer_to_list(TcpPort)], Reason),
+            {error, tls};
+        {Dialed, _} -> Dialed
+    end.
+
+in_clear(Reason, {ok, Socket}) -> {clear, Socket, Reason};
+in_clear(_Reason, {error, Reason}) -> {error, Reason}.
+
+%% @doc Calls a peer, encrypted. An atom as reason: there is no connection at all.
+-spec dial(node(), beamway_stream:family(), inet:ip_address(), inet:port_number(), RingBytes :: pos_integer(), Ms :: pos_integer()) ->
+          {ok, stream()} | {error, inet:posix() | binary()}.
+dial(Node, Family, Ip, TcpPort, RingBytes, Ms) ->
+    Deadline = now_ms() + Ms,
+    case beamway_encrypt:keys(auth:get_cookie(Node)) of
+        {ok, Keys} ->
+            case Family:connect(Ip, TcpPort, beamway_stream_tcp:connect_options(), Ms) of
+                {ok, Socket} ->
+                    secured(Socket, Keys, <<>>, fun(Place) -> beamway_establish:connect(tls, Place, <<0:128>>, RingBytes, max(1, left(Deadline))) end);
+                {error, Reason} ->
+                    {error, Reason}
+            end;
+        {error, Problem} ->
+            {error, Problem}
+    end.
+
+reserved() ->
+    case beamway_links:reserve(tls, ?RING_BYTES) of
+        {ok, RingBytes} -> RingBytes;
+        {error, _} -> ?RING_BYTES
+    end.
+
+%% @doc Makes a stream of an accepted socket, as the option says.
+-spec accept(port()) -> result().
+accept(Socket) ->
+    Entry = beamway_half_open:enter(Socket),
+    Peer = beamway_stream:peer_text(Socket),
+    Accepted = case inet:setopts(Socket, [binary, {packet, raw}]) of
+                   ok -> begun(inet_tcp:recv(Socket, 5, ?HELLO_MS), Socket, now_ms() + ?HELLO_MS, maps:get(encrypt, beamway_links:config()));
+                   {error, Reason} -> {error, Reason}
+               end,
+    ok = beamway_half_open:leave(Entry),
+    told(Accepted, Peer).
+
+%% Of a caller that went away, or said nothing, there is nothing to tell.
+told({error, Reason}, Peer) when is_binary(Reason) ->
+    ok = beamway_half_open:refused(Peer, Reason),
+    {error, tls};
+told(Accepted, _Peer) ->
+    Accepted.
+
+begun({ok, <<?HANDSHAKE, 3, _, Length:16>> = Head}, Socket, Deadline, _Mode) when Length > 0, Length =< ?RECORD_BYTES ->
+    case inet_tcp:recv(Socket, Length, left(Deadline)) of
+        {ok, Rest} -> answered(Socket, <<Head/binary, Rest/binary>>, beamway_encrypt:keys(erlang:get_cookie()));
+        {error, Reason} -> {error, Reason}
+    end;
+begun({ok, <<First, _/binary>> = Head}, Socket, _Deadline, prefer) when First =< ?CLEAR_LAST ->
+    ok = inet_tcp:unrecv(Socket, Head),
+    case inet:setopts(Socket, [list, {packet, 2}]) of
+        ok -> {clear, Socket, <<"the peer has called in clear">>};
+        {error, Reason} -> {error, Reason}
+    end;
+begun({ok, <<First, _/binary>>}, _Socket, _Deadline, true) when First =< ?CLEAR_LAST ->
+    {error, <<"it calls in clear, and this node has encrypt true">>};
+begun({ok, _Head}, _Socket, _Deadline, _Mode) ->
+    {error, <<"it speaks no TLS">>};
+begun({error, Reason}, _Socket, _Deadline, _Mode) ->
+    {error, Reason}.
+
+answered(Socket, Hello, {ok, Keys}) ->
+    RingBytes = reserved(),
+    secured(Socket, Keys, Hello,
+            fun(Place) -> beamway_tls_takeover:accept(beamway_establish:listen(tls, Place, RingBytes), now_ms() + ?SHAKE_MS) end);
+answered(_Socket, _Hello, {error, Problem}) ->
+    {error, Problem}.
+
+%% The driver reads and writes by a descriptor of its own; the socket's port does not any more.
+secured(Socket, Keys, Read, Establish) ->
+    case {inet:setopts(Socket, [binary, {packet, raw}, {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false}]), prim_inet:getfd(Socket)} of
+        {ok, {ok, Fd}} -> stream(Socket, Keys, Establish(beamway_encrypt:place(Fd, [{Label, Key} || #{label := Label, key := Key} <- Keys], Read)));
+        {_, _} -> {error, closed}
+    end.
+
+stream(Socket, Keys, {ok, Port, Device}) ->
+    [Cipher, Label] = binary:split(Device, <<" ">>),
+    {ok, {?MODULE, #{socket => Socket, port => Port, cipher => Cipher, key => beamway_encrypt:name(Keys, Label)}}};
+stream(Socket, [#{label := Label} | _] = Keys, {error, Reason}) ->
+    ok = beamway_port:close(Socket),
+    {error, iolist_to_binary([string:replace(Reason, "tls: ", ""), " (this node's key: ", beamway_encrypt:name(Keys, Label), ")"])}.
+
+%% @doc The socket below.
+-spec socket(stream()) -> port().
+socket({?MODULE, #{socket := Socket}}) -> Socket.
+
+%% @doc Which key both sides have proved, for people.
+-spec key(stream()) -> binary().
+key({?MODULE, #{key := Key}}) -> Key.
+
+%% @doc Cipher and key, for people.
+-spec why(stream()) -> binary().
+why({?MODULE, #{cipher := Cipher, key := Key}}) -> <<Cipher/binary, ", ", Key/binary>>.
+
+%% ---- the handshake over it ----
+
+%% @private
+-spec kind(stream()) -> tls.
+kind(_Stream) -> tls.
+
+%% @private
+-spec send(stream(), iodata()) -> ok | {error, closed}.
+send({?MODULE, #{port := Port}}, Packet) ->
+    case of_port(fun() -> beamway_port:say(Port, [<<(iolist_size(Packet)):32>>, Packet]) end) of
+        ok -> ok;
+        {error, _} -> {error, closed}
+    end.
+
+%% @private
+-spec recv(stream(), timeout()) -> {ok, string()} | {error, closed | timeout | emsgsize}.
+recv({?MODULE, #{port := Port}}, TimeoutMs) ->
+    Deadline = case TimeoutMs of infinity -> infinity; _ -> now_ms() + TimeoutMs end,
+    case heard(Port, 4, Deadline) of
+        {ok, <<Length:32>>} when Length =< ?PACKET_BYTES -> packet(Port, Length, Deadline, []);
+        {ok, _} -> {error, emsgsize};
+        {error, Reason} -> {error, Reason}
+    end.
+
+packet(_Port, 0, _Deadline, Pieces) ->
+    {ok, binary_to_list(iolist_to_binary(Pieces))};
+packet(Port, Missing, Deadline, Pieces) ->
+    Count = min(256, Missing),
+    case heard(Port, Count, Deadline) of
+        {ok, Piece} -> packet(Port, Missing - Count, Deadline, [Pieces, Piece]);
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% Without a deadline the handshake's own timer ends this process.
+heard(Port, Count, Deadline) ->
+    case of_port(fun() -> beamway_port:hear(Port, Count) end) of
+        wait ->
+            receive {link, Port} -> heard(Port, Count, Deadline)
+            after left(Deadline) -> {error, timeout}
+            end;
+        {ok, Bytes} -> {ok, Bytes};
+        {error, _} -> {error, closed}
+    end.
+
+%% The port may have ended just now.
+of_port(Command) ->
+    try Command()
+    catch error:badarg -> {error, closed}
+    end.
+
+%% @private
+-spec peername(stream()) -> {ok, {inet:ip_address(), inet:port_number()}} | {error, term()}.
+peername(Stream) -> inet:peername(socket(Stream)).
+
+%% @private
+-spec setopts(stream(), [inet:socket_setopt()]) -> ok | {error, inet:posix()}.
+setopts(Stream, Options) -> inet:setopts(socket(Stream), Options).
+
+%% @private
+-spec getopts(stream(), [inet:socket_getopt()]) -> {ok, [inet:socket_setopt()]} | {error, inet:posix()}.
+getopts(Stream, Options) -> inet:getopts(socket(Stream), Options).
+
+%% ---- afterwards ----
+
+%% @private Both sides have a link of the driver, so both know without a word that it can outlive its connection.
+-spec carry(stream(), connecting | accepting, beamway_stream:wish()) -> {ok, port()} | {resumes, port()} | {error, binary()}.
+carry({?MODULE, #{socket := Socket, port := Port}}, Role, Wish) ->
+    _ = reserved(), % an attempt at a ring has ended the reservation
+    ok = beamway_stream_tcp:bound(Socket, Role),
+    ok = forget_news(Port),
+    case of_port(fun() -> beamway_port:packets(Port, <<>>) end) of
+        ok when Wish =:= none -> {ok, Port};
+        ok -> {resumes, Port};
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @private
+-spec keep(stream()) -> ok | {error, inet:posix()}.
+keep({?MODULE, #{socket := Socket, port := Port}}) ->
+    _ = of_port(fun() -> beamway_port:leave(Port) end),
+    ok = beamway_port:close(Port),
+    ok = forget_news(Port),
+    inet:setopts(Socket, [binary, {active, false}, {packet, raw} | beamway_watchdog:socket_options()]).
+
+%% This process may go on as the connection's ticker.
+forget_news(Port) ->
+    receive {link, Port} -> forget_news(Port) after 0 -> ok end.
+
+left(infinity) -> infinity;
+left(Deadline) -> max(0, Deadline - now_ms()).
+
+now_ms() -> erlang:monotonic_time(millisecond).

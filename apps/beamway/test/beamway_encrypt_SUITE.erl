@@ -1,0 +1,406 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The option `encrypt': who gets in, what is on the wire, and what somebody on the way or a stranger can do.
+%%
+%% Nodes are real; between some of them stands a {@link beamway_relay} that records, cuts, changes and repeats what they say.
+-module(beamway_encrypt_SUITE).
+
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
+-export([key_of_the_cookie/1, key_of_a_file/1, ring_on_one_host/1, another_key/1, another_cookie/1, key_change_under_load/1, stock_peer/1, peer_in_clear/1,
+         peer_with_certificates/1, prefer/1, bad_options/1, default_cookie/1, nothing_readable/1, replay/1, reflection/1, call_to_itself/1, truncation/1, changed_bytes/1,
+         garbage/1, silent_strangers/1, downgrade/1]).
+
+-define(WAIT_MS, 20000).
+%% As net_setuptime, and some.
+-define(REFUSED_MS, 9000).
+-define(MARK, "a mark that nobody else sends").
+-define(STRANGERS, 600).
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+all() ->
+    [key_of_the_cookie, key_of_a_file, ring_on_one_host, another_key, another_cookie, key_change_under_load, stock_peer, peer_in_clear, peer_with_certificates,
+     prefer, bad_options, default_cookie, nothing_readable, replay, reflection, call_to_itself, truncation, changed_bytes, garbage, silent_strangers, downgrade].
+
+init_per_testcase(Case, Config) ->
+    Dir = filename:join(proplists:get_value(priv_dir, Config), Case),
+    ok = filelib:ensure_dir(filename:join(Dir, "file")),
+    [{dir, Dir} | Config].
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+%% ---- nodes ----
+
+file(Config, Name) -> filename:join(proplists:get_value(dir, Config), Name).
+
+options(Config, Name, Environment) -> #{log => file(Config, Name ++ ".log"), env => Environment}.
+
+start(Config, Name, Environment) -> start(Config, beamway_encrypted, Name, Environment).
+
+start(Config, Carrier, Name, Environment) ->
+    {ok, Peer, Node} = beamway_peer:start(Carrier, options(Config, Name, Environment)),
+    {Peer, Node}.
+
+%% A file with new keys, and the environment that names it.
+key_file(Config, Name, Keys) ->
+    File = file(Config, Name),
+    ok = write_keys(File, Keys),
+    {File, [{"BEAMWAY_ENCRYPT_KEY_FILE", File}]}.
+
+write_keys(File, Keys) ->
+    ok = file:write_file(File ++ ".new", [[base64:encode(Key), $\n] || Key <- Keys]),
+    ok = file:change_mode(File ++ ".new", 8#600),
+    file:rename(File ++ ".new", File).
+
+new_key() -> crypto:strong_rand_bytes(32).
+
+key(Peer, Node) ->
+    {ok, #{key := Key}} = beamway_peer:call(Peer, beamway, info, [Node]),
+    Key.
+
+call({Peer, _}, {_, Node}) ->
+    Node = beamway_peer:run(Peer, fun() -> erpc:call(Node, erlang, node, [], 5000) end),
+    ok.
+
+%% No connection, and soon.
+refused({Peer, _}, {_, Node}) ->
+    Began = erlang:monotonic_time(millisecond),
+    ?assertEqual(false, beamway_peer:call(Peer, net_kernel, connect_node, [Node])),
+    ?assert(erlang:monotonic_time(millisecond) - Began < ?REFUSED_MS * beamway_runner:slowness()).
+
+says(Config, Name, Words) ->
+    _ = beamway_peer:wait_until(fun() -> string:find(beamway_peer:log_text(file(Config, Name ++ ".log")), Words) =/= nomatch end, ?WAIT_MS),
+    ok.
+
+lines(Config, Name, Words) ->
+    length([Line || Line <- string:lexemes(beamway_peer:log_text(file(Config, Name ++ ".log")), "\n"), string:find(Line, Words) =/= nomatch]).
+
+%% Two nodes behind a relay each.
+relayed(Config, Carrier, Environment) ->
+    {_, NodeA} = A = beamway_relay:node_at(Carrier, "127.0.0.2", options(Config, "a", Environment)),
+    {_, NodeB} = B = beamway_relay:node_at(Carrier, "127.0.0.3", options(Config, "b", Environment)),
+    {A, B, NodeA, NodeB}.
+
+%% ---- who gets in ----
+
+key_of_the_cookie(Config) ->
+    [{PeerA, NodeA} = A, {PeerB, NodeB} = B] = [start(Config, Name, []) || Name <- ["a", "b"]],
+    ok = beamway_peer:connect_both(beamway_encrypted, PeerA, PeerB),
+    Key = key(PeerA, NodeB),
+    ?assertMatch({match, _}, re:run(Key, "^cookie [0-9a-f]{8}$")),
+    ?assertEqual(Key, key(PeerB, NodeA)),
+    [ok = beamway_peer:assert_reason(Peer, binary_to_list(<<", ", Key/binary>>)) || Peer <- [PeerA, PeerB]],
+    ok = call(A, B),
+    ok = call(B, A).
+
+key_of_a_file(Config) ->
+    {_, Environment} = key_file(Config, "keys", [new_key()]),
+    [{PeerA, NodeA}, {PeerB, NodeB}] = [start(Config, Name, Environment) || Name <- ["a", "b"]],
+    ok = beamway_peer:connect_both(beamway_encrypted, PeerA, PeerB),
+    ?assertMatch(<<"key file ", _:8/binary>>, key(PeerA, NodeB)),
+    ?assertEqual(key(PeerA, NodeB), key(PeerB, NodeA)).
+
+%% The ring is agreed on under TLS. Its silent connection tells of the peer's end.
+ring_on_one_host(Config) ->
+    [{PeerA, _} = A, {PeerB, NodeB} = B] = [start(Config, beamway_encrypted_shm, Name, []) || Name <- ["a", "b"]],
+    ok = beamway_peer:connect_both(beamway_encrypted_shm, PeerA, PeerB),
+    ?assertMatch(<<"cookie ", _/binary>>, key(PeerA, NodeB)),
+    ok = call(A, B),
+    Watcher = beamway_peer:watch_nodedown(PeerA),
+    ok = beamway_peer:kill9(PeerB),
+    ?assertMatch({connection_closed, _}, beamway_peer:nodedown(PeerA, Watcher, NodeB, ?WAIT_MS)).
+
+another_key(Config) ->
+    [A, B] = [start(Config, Name, element(2, key_file(Config, Name ++ ".keys", [new_key()]))) || Name <- ["a", "b"]],
+    ok = refused(A, B),
+    ok = says(Config, "a", "the peer refuses this node's key"),
+    ok = says(Config, "b", "the caller has another key"),
+    ok = refused(B, A),
+    ok = says(Config, "a", "the caller has another key").
+
+%% Who has the key file must have the cookie, too.
+another_cookie(Config) ->
+    {_, Environment} = key_file(Config, "keys", [new_key()]),
+    [A, B] = [begin {ok, Peer, Node} = beamway_peer:start(beamway_encrypted, (options(Config, Name, Environment))#{cookie => Name ++ "_cookie"}), {Peer, Node} end
+              || Name <- ["a", "b"]],
+    ok = refused(A, B),
+    ok = refused(B, A).
+
+%% From the old key to the new one, node by node; each step with a new connection, and calls all the time.
+key_change_under_load(Config) ->
+    [Old, New] = [new_key(), new_key()],
+    {Files, [Environment | _]} = lists:unzip([key_file(Config, Name, [Old]) || Name <- ["a.keys", "b.keys"]]),
+    [FileA, FileB] = Files,
+    {PeerA, _} = beamway_relay:node_at(beamway_encrypted, "127.0.0.2", options(Config, "a", Environment)),
+    {PeerB, NodeB} = beamway_relay:node_at(beamway_encrypted, "127.0.0.3", options(Config, "b", [{"BEAMWAY_ENCRYPT_KEY_FILE", FileB}])),
+    Relays = [beamway_relay:start(Address, Peer) || {Address, Peer} <- [{"127.0.0.2", PeerA}, {"127.0.0.3", PeerB}]],
+    ok = beamway_peer:connect_both(beamway_encrypted, PeerA, PeerB),
+    Before = key(PeerA, NodeB),
+    Load = beamway_peer:async(fun() -> beamway_peer:run(PeerA, fun() -> called_until_told(NodeB) end) end),
+    [begin
+         ok = write_keys(File, Keys),
+         Resumes = resumes(PeerA, NodeB),
+         lists:foreach(fun beamway_relay:cut/1, Relays),
+         beamway_peer:wait_until(fun() -> resumes(PeerA, NodeB) > Resumes end, ?WAIT_MS)
+     end || {File, Keys} <- [{FileA, [Old, New]}, {FileB, [Old, New]}, {FileA, [New, Old]}, {FileB, [New, Old]}, {FileA, [New]}, {FileB, [New]}]],
+    ok = beamway_peer:run(PeerA, fun() -> load ! stop, ok end),
+    {Done, Failed} = beamway_peer:await(Load),
+    io:format(user, "~b calls, ~b failed, ~b new connections", [Done, Failed, resumes(PeerA, NodeB)]),
+    ?assertEqual(0, Failed),
+    ?assert(Done > 100),
+    ?assertNotEqual(Before, key(PeerA, NodeB)),
+    lists:foreach(fun beamway_relay:stop/1, Relays).
+
+called_until_told(Node) ->
+    true = register(load, self()),
+    Callers = [spawn_monitor(fun() -> called(Node, 0) end) || _ <- lists:seq(1, 10)],
+    receive stop -> ok end,
+    [Pid ! stop || {Pid, _} <- Callers],
+    Results = [receive {'DOWN', Monitor, process, _, Result} -> Result end || {_, Monitor} <- Callers],
+    {lists:sum([Count || {done, Count} <- Results]), length([Failed || Failed <- Results, element(1, Failed) =/= done])}.
+
+called(Node, Count) ->
+    Node = erpc:call(Node, erlang, node, [], 15000),
+    receive stop -> exit({done, Count + 1}) after 0 -> called(Node, Count + 1) end.
+
+resumes(Peer, Node) ->
+    {ok, Info} = beamway_peer:call(Peer, beamway, info, [Node]),
+    maps:get(resumes, Info, 0).
+
+%% ---- other kinds of nodes ----
+
+stock_peer(Config) ->
+    [A, B] = [start(Config, "a", []), start(Config, inet_tcp, "b", [])],
+    ok = refused(A, B),
+    ok = says(Config, "a", "no encrypted connection with"),
+    ok = refused(B, A),
+    ok = says(Config, "a", "it calls in clear, and this node has encrypt true").
+
+peer_in_clear(Config) ->
+    [A, B] = [start(Config, "a", []), start(Config, beamway_tcp, "b", [])],
+    ok = refused(A, B),
+    ok = refused(B, A),
+    ok = says(Config, "a", "it calls in clear, and this node has encrypt true").
+
+peer_with_certificates(Config) ->
+    ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
+    A = start(Config, "a", []),
+    [begin
+         B = start(Config, Carrier, atom_to_list(Carrier), []),
+         ok = refused(A, B),
+         ok = refused(B, A)
+     end || Carrier <- [beamway_tls, inet_tls]],
+    ok = says(Config, "a", "the peer shows a certificate and does not know the key"),
+    ok = says(Config, "a", "the caller names no key").
+
+%% Encrypted where both can, whoever calls, and in clear elsewhere, which is logged.
+prefer(Config) ->
+    Prefer = [{"BEAMWAY_ENCRYPT", "prefer"}],
+    [{PeerA, NodeA} = A, {_, NodeB} = B] = [start(Config, Name, Prefer) || Name <- ["a", "b"]],
+    {PeerC, NodeC} = C = start(Config, "c", []),
+    ok = call(A, B),
+    ok = call(A, C),
+    ok = call(C, B),
+    [?assertMatch(<<"cookie ", _/binary>>, key(PeerA, Node)) || Node <- [NodeB, NodeC]],
+    ?assertMatch(<<"cookie ", _/binary>>, key(PeerC, NodeA)),
+    0 = lines(Config, "a", "is in clear"),
+    {_, NodeD} = D = start(Config, inet_tcp, "d", []),
+    {_, NodeE} = E = start(Config, beamway_tcp, "e", []),
+    ok = call(A, D),
+    ok = call(E, A),
+    [ok = says(Config, "a", lists:concat(["the link to ", Node, " is in clear (encrypt prefer)"])) || Node <- [NodeD, NodeE]],
+    ok = refused(D, C).
+
+%% Whoever has asked for encryption does not get a node without it.
+bad_options(Config) ->
+    Short = file(Config, "short"),
+    ok = write_keys(Short, [crypto:strong_rand_bytes(31)]),
+    [?assertMatch({Option, Value, {match, _}}, {Option, Value, re:run(does_not_start([{Option, Value}], "beamway_test"), "register/listen error: .*" ++ Words, [dotall])})
+     || {Option, Value, Words} <- [{"ENCRYPT", "yes", "the driver is needed"}, {"RING_BYTES", "1", "the driver is needed"}, {"LINKS", "inet", "tcp is off on this node"},
+                                   {"ENCRYPT_KEY_FILE", "/nowhere", "no such file.*beamway keygen FILE"},
+                                   {"ENCRYPT_KEY_FILE", Short, "32 random bytes or more in base64"}]],
+    ok.
+
+%% The cookie is not in the message.
+default_cookie(Config) ->
+    Cookie = "ABCDEFGHIJKLMNOPQRST",
+    Said = does_not_start([], Cookie),
+    ?assertMatch({match, _}, re:run(Said, "register/listen error: .*beamway keygen --cookie")),
+    ?assertEqual(nomatch, string:find(Said, Cookie)),
+    {_, Environment} = key_file(Config, "keys", [new_key()]),
+    {ok, _, _} = beamway_peer:start(beamway_encrypted, (options(Config, "b", Environment))#{cookie => Cookie}),
+    ok.
+
+%% A node that encrypts, with these options, and what it says at its end.
+does_not_start(Options, Cookie) ->
+    Command = ["env BEAMWAY_ENCRYPT=true ", [["BEAMWAY_", Name, "='", Value, "' "] || {Name, Value} <- Options], lists:join(" ", beamway_peer:erl()),
+               " -noinput -pa ", beamway_peer:ebin(), " -proto_dist beamway -sname ", beamway_peer:unique_name("bw"), " -setcookie ", Cookie,
+               " -eval 'io:format(\"has started\"), halt().' 2>&1"],
+    Said = os:cmd(lists:flatten(Command)),
+    ?assertEqual(nomatch, string:find(Said, "has started")),
+    Said.
+
+%% ---- on the way ----
+
+%% Neither a name nor the cookie nor a message, also not after a cut; in clear all but the cookie.
+nothing_readable(Config) ->
+    [begin
+         {{PeerA, NodeA} = A, {PeerB, NodeB} = B, _, _} = relayed(Config, Carrier, []),
+         Relays = [beamway_relay:start(Address, Peer) || {Address, Peer} <- [{"127.0.0.2", PeerA}, {"127.0.0.3", PeerB}]],
+         ok = beamway_peer:connect_both(Carrier, PeerA, PeerB),
+         ok = sends_mark(A, B),
+         lists:foreach(fun beamway_relay:cut/1, Relays),
+         _ = beamway_peer:wait_until(fun() -> resumes(PeerA, NodeB) > 0 end, ?WAIT_MS),
+         ok = sends_mark(B, A),
+         Seen = iolist_to_binary([beamway_relay:recorded(Relay) || Relay <- Relays]),
+         ?assert(byte_size(Seen) > 2000),
+         Words = [hd(string:split(atom_to_list(Node), "@")) || Node <- [NodeA, NodeB]] ++ [?MARK, "beamway_test"],
+         ?assertEqual({Carrier, Readable}, {Carrier, [binary:match(Seen, list_to_binary(Word)) =/= nomatch || Word <- Words]}),
+         lists:foreach(fun beamway_relay:stop/1, Relays),
+         beamway_peer:stop_all([PeerA, PeerB])
+     end || {Carrier, Readable} <- [{beamway_tcp, [true, true, true, false]}, {beamway_encrypted, [false, false, false, false]}]],
+    ok.
+
+sends_mark({Peer, _}, {_, Node}) ->
+    <<?MARK>> = beamway_peer:run(Peer, fun() -> erpc:call(Node, erlang, list_to_binary, [?MARK], 10000) end),
+    ok.
+
+%% A pair with a relay before the second; the first is not connected yet.
+pair_with_relay(Config, Hook) ->
+    {A, {PeerB, _} = B, _, _} = relayed(Config, beamway_encrypted, []),
+    {A, B, beamway_relay:start("127.0.0.3", PeerB, Hook)}.
+
+pass(_Way, _Before, Data) -> {ok, Data}.
+
+%% All that a peer has said when it connected, said again: no link, and nothing but the server's handshake comes back.
+replay(Config) ->
+    {{PeerA, NodeA} = A, {PeerB, _} = B, Relay} = pair_with_relay(Config, fun pass/3),
+    ok = call(A, B),
+    Recorded = beamway_relay:sent(Relay),
+    ok = beamway_relay:stop(Relay),
+    ok = beamway_peer:kill9(PeerA),
+    _ = beamway_peer:wait_until(fun() -> beamway_peer:call(PeerB, beamway, links, []) =:= [] end, ?WAIT_MS),
+    {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, beamway_relay:port(PeerB), [binary, {active, false}]),
+    ok = gen_tcp:send(Socket, Recorded),
+    _ = read_to_end(Socket),
+    ?assertEqual([], beamway_peer:call(PeerB, beamway, links, [])),
+    ?assertEqual(false, lists:member(NodeA, beamway_peer:call(PeerB, erlang, nodes, [connected]))),
+    ok = says(Config, "b", "no encrypted connection with").
+
+read_to_end(Socket) ->
+    case gen_tcp:recv(Socket, 0, ?WAIT_MS) of
+        {ok, Bytes} -> [Bytes | read_to_end(Socket)];
+        {error, closed} -> [];
+        {error, econnreset} -> []
+    end.
+
+%% A caller gets its own words back.
+reflection(Config) ->
+    {A, B, Relay} = pair_with_relay(Config, fun(up, _, Data) -> {back, Data}; (down, _, Data) -> {ok, Data} end),
+    ok = refused(A, B),
+    ok = says(Config, "a", "no encrypted connection with"),
+    beamway_relay:stop(Relay).
+
+%% Both have the same key, so a node that is led back to itself agrees with itself on TLS. The handshake under it knows the names.
+call_to_itself(Config) ->
+    {{PeerA, _} = A, {PeerB, NodeB}, _, _} = relayed(Config, beamway_encrypted, []),
+    PortB = beamway_relay:port(PeerB),
+    ok = beamway_peer:kill9(PeerB),
+    {ok, Listen} = gen_tcp:listen(PortB, [binary, {ip, {127, 0, 0, 3}}, {active, false}, {reuseaddr, true}]),
+    Name = hd(string:split(atom_to_list(NodeB), "@")),
+    _ = beamway_peer:async(fun() -> led_to_itself(Listen, beamway_relay:port(PeerA)) end),
+    Epmd = registered(Name, PortB),
+    ok = refused(A, {none, NodeB}),
+    ?assertEqual([], beamway_peer:call(PeerA, beamway, links, [])),
+    [ok = gen_tcp:close(Socket) || Socket <- [Listen, Epmd]],
+    ok.
+
+led_to_itself(Listen, Port) ->
+    {ok, Caller} = gen_tcp:accept(Listen, ?WAIT_MS),
+    {ok, Called} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, true}]),
+    ok = inet:setopts(Caller, [{active, true}]),
+    carried(Caller, Called).
+
+carried(One, Other) ->
+    receive
+        {tcp, One, Data} -> _ = gen_tcp:send(Other, Data), carried(One, Other);
+        {tcp, Other, Data} -> _ = gen_tcp:send(One, Data), carried(One, Other);
+        {tcp_closed, _} -> ok
+    end.
+
+registered(Name, Port) ->
+    {ok, Socket} = gen_tcp:connect("localhost", list_to_integer(os:getenv("ERL_EPMD_PORT", "4369")), [binary, {active, false}]),
+    Request = <<$x, Port:16, $M, 0, 6:16, 5:16, (length(Name)):16, (list_to_binary(Name))/binary, 0:16>>,
+    ok = gen_tcp:send(Socket, <<(byte_size(Request)):16, Request/binary>>),
+    {ok, <<_, 0, _/binary>>} = gen_tcp:recv(Socket, 0, ?WAIT_MS),
+    Socket.
+
+%% Wherever in the handshake the connection ends, there is no link, and the next attempt makes one.
+truncation(Config) ->
+    Way = fun(Limited, At) -> fun(W, Before, Data) when W =:= Limited, Before + byte_size(Data) >= At -> cut; (_, _, Data) -> {ok, Data} end end,
+    {A, {PeerB, _} = B, _, _} = relayed(Config, beamway_encrypted, []),
+    [begin
+         Relay = beamway_relay:start("127.0.0.3", PeerB, Way(Limited, At)),
+         ok = refused(A, B),
+         ok = beamway_relay:stop(Relay)
+     end || Limited <- [up, down], At <- [1, 100, 300, 400]],
+    Relay = beamway_relay:start("127.0.0.3", PeerB),
+    ok = call(A, B),
+    beamway_relay:stop(Relay).
+
+%% One bit of the handshake: no link. One bit of what follows: the link ends, or goes on over another connection, and no message is false.
+changed_bytes(Config) ->
+    Flip = fun(<<Before:10/binary, Byte, After/binary>>) -> <<Before/binary, (Byte bxor 1), After/binary>>; (Short) -> Short end,
+    {A, {PeerB, _} = B, _, _} = relayed(Config, beamway_encrypted, []),
+    [begin
+         Relay = beamway_relay:start("127.0.0.3", PeerB, fun(W, Before, Data) when W =:= Way, Before >= From -> {ok, Flip(Data)}; (_, _, Data) -> {ok, Data} end),
+         ok = refused(A, B),
+         ok = beamway_relay:stop(Relay)
+     end || Way <- [up, down], From <- [0, 100]],
+    ok.
+
+%% Somebody on the way keeps TLS from working, and speaks clear text himself: neither a caller nor a called node falls for it.
+downgrade(Config) ->
+    {A, {_, NodeB} = B, Relay} = pair_with_relay(Config, fun(up, _, _) -> cut; (down, _, Data) -> {ok, Data} end),
+    ok = refused(A, B),
+    ok = beamway_relay:stop(Relay),
+    {PeerC, _} = start(Config, beamway_tcp, "c", []),
+    ?assertEqual(false, beamway_peer:call(PeerC, net_kernel, connect_node, [NodeB])),
+    {PeerB, _} = B,
+    ?assertEqual([], beamway_peer:call(PeerB, beamway, links, [])).
+
+%% ---- strangers ----
+
+garbage(Config) ->
+    [A, {PeerB, _} = B] = [start(Config, Name, []) || Name <- ["a", "b"]],
+    Port = beamway_relay:port(PeerB),
+    [begin
+         {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}]),
+         ok = gen_tcp:send(Socket, Bytes),
+         _ = read_to_end(Socket)
+     end || Bytes <- [<<"GET / HTTP/1.1\r\n\r\n">>, <<22, 3, 1, 0, 5, "hello">>, <<22, 3, 1, 0, 0>>, <<22, 3, 1, 16#ffff:16>>, <<0:4000>>,
+                      <<22, 3, 1, 512:16, (crypto:strong_rand_bytes(512))/binary>>, <<0, 20, "N", 0:136>>]],
+    ok = call(A, B),
+    ok = says(Config, "b", "it speaks no TLS").
+
+%% They say nothing, or only half of their first packet. Peers get in all the same, no stranger stays long, and the log stays short.
+silent_strangers(Config) ->
+    [A, {PeerB, _} = B] = [start(Config, Name, []) || Name <- ["a", "b"]],
+    Port = beamway_relay:port(PeerB),
+    Sockets = [begin
+                   {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}]),
+                   _ = N rem 2 =:= 0 andalso gen_tcp:send(Socket, <<22, 3, 1, 512:16, 1>>),
+                   Socket
+               end || N <- lists:seq(1, ?STRANGERS)],
+    Most = beamway_peer:wait_until(fun() -> case half_open(PeerB) of Open when Open < ?STRANGERS div 2 -> {open, Open}; _ -> false end end, 5000),
+    Began = erlang:monotonic_time(millisecond),
+    ok = call(A, B),
+    io:format(user, "~w of ~b strangers were there; connected in ~b ms", [Most, ?STRANGERS, erlang:monotonic_time(millisecond) - Began]),
+    _ = beamway_peer:wait_until(fun() -> half_open(PeerB) =:= 0 end, ?WAIT_MS),
+    [_ = gen_tcp:close(Socket) || Socket <- Sockets],
+    ?assert(lines(Config, "b", "no encrypted connection") < 50),
+    ?assertMatch({match, _}, re:run(beamway_peer:call(PeerB, erlang, iolist_to_binary, [beamway_peer:call(PeerB, beamway, metrics, [])]), "beamway_handshakes_refused_total [1-9]")),
+    ok = call(A, B).
+
+half_open(Peer) -> length([Row || {Entry, _, _} = Row <- beamway_peer:call(Peer, ets, tab2list, [beamway_half_open]), is_integer(Entry)]).
