@@ -209,8 +209,9 @@ bw_status_t bw_socket_link_write(bw_link_t *link, const struct iovec *iov, int c
         return BW_OK;
     taken = base->passage->write(link, iov, count);
     bw_socket_link_check(link);
-    if (base->cut_by)
+    if (taken == 0 && base->cut_by)
         return BW_OK;
+    /* Also of a connection that is cut: the peer may have got a part of it. */
     if (taken == 0) {
         base->is_awaited = true;
         return BW_AGAIN;

@@ -681,6 +681,24 @@ static void small_pieces_share_a_record(void)
     CHECK_IN(stop());
 }
 
+/* A push may fail behind one that has reached the peer. A session that believed the bytes not sent
+ * would refuse the peer, who has read them. */
+static void what_may_have_arrived_was_taken(void)
+{
+    static uint8_t bytes[200000];
+    struct iovec iov = {bytes, sizeof bytes};
+    size_t taken = 0;
+
+    CHECK_IN(start_linked());
+    close_wire(0);
+    CHECK_EQ(here.links[0]->ops->write(here.links[0], &iov, 1, &taken), BW_OK);
+    CHECK(here.links[0]->ops->is_cut(here.links[0]));
+    CHECK(taken > 0);
+    CHECK_EQ(here.links[0]->ops->write(here.links[0], &iov, 1, &taken), BW_OK);
+    CHECK_EQ(taken, 0);
+    CHECK_IN(stop());
+}
+
 /* ---- a user who polls the socket itself ---- */
 
 /* A piece at a time: what the server does not read stands in the way. */
@@ -777,6 +795,7 @@ static const check_case_t cases[] = {
     {"a_peer_that_only_changes_keys_is_cut", a_peer_that_only_changes_keys_is_cut},
     {"one_call_reads_a_bounded_number_of_records", one_call_reads_a_bounded_number_of_records},
     {"small_pieces_share_a_record", small_pieces_share_a_record},
+    {"what_may_have_arrived_was_taken", what_may_have_arrived_was_taken},
     {"what_is_encrypted_goes_when_there_is_room", what_is_encrypted_goes_when_there_is_room},
     {"who_waits_has_read_all", who_waits_has_read_all},
 };
