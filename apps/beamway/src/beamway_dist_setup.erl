@@ -71,7 +71,7 @@ init_connect({Family, Stream}, Kernel, Node, Type, MyNode, LongOrShortNames, Set
     end.
 
 %% The option `encrypt' is for the carrier over TCP: the other one has certificates.
-mode(beamway_stream_tcp) -> maps:get(encrypt, beamway_links:config());
+mode(beamway_stream_tcp) -> beamway_encrypt:mode();
 mode(beamway_stream_tls) -> false.
 
 connected(false, Stream, _Node, Family, Ip, TcpPort, Host) ->

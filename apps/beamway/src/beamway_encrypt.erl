@@ -8,7 +8,7 @@
 %% The file is read for each connection, so that keys can be changed in a running node. A cookie's secret is derived once and kept.
 -module(beamway_encrypt).
 
--export([check/0, keys/1, of_file/1, place/3, name/2]).
+-export([mode/0, check/0, keys/1, of_file/1, place/3, name/2]).
 -export_type([key/0]).
 
 -include_lib("kernel/include/file.hrl").
@@ -29,13 +29,17 @@
 -type key() :: #{source := cookie | file, label := <<_:64>>, key := <<_:256>>}.
 %% `label': the first 8 hexadecimal digits of the fingerprint.
 
+%% @doc The option. A node that was upgraded while it runs may not have it.
+-spec mode() -> boolean() | prefer.
+mode() -> maps:get(encrypt, beamway_links:config(), false).
+
 %% @doc Whether this node can encrypt as its options say; asked before it listens.
 -spec check() -> ok | {error, Problem :: binary()}.
 check() ->
-    case {beamway_links:config(), beamway_links:drives_tcp()} of
-        {#{encrypt := false}, _} -> ok;
+    case {mode(), beamway_links:drives_tcp()} of
+        {false, _} -> ok;
         {_, {false, Reason}} -> {error, <<"the driver is needed for it: ", Reason/binary>>};
-        {Config, true} -> check(Config, beamway_driver:has(tls), code:ensure_loaded(crypto))
+        {_, true} -> check(beamway_links:config(), beamway_driver:has(tls), code:ensure_loaded(crypto))
     end.
 
 check(_Config, false, _Crypto) ->

@@ -391,10 +391,10 @@ attempt({Dialer, Keeper}, #{family := Family} = Info, {Host, Port}) ->
             exit({failed, no_address})
     end.
 
-connected(#{encrypted := false}, Family, Ip, Port) ->
-    Family:connect(Ip, Port, beamway_stream_tcp:connect_options(), ?CONNECT_MS);
 connected(#{encrypted := true, node := Node, ring_bytes := RingBytes}, Family, Ip, Port) ->
-    beamway_stream_psk:dial(Node, Family, Ip, Port, max(?RING_MIN_BYTES, RingBytes), ?CONNECT_MS).
+    beamway_stream_psk:dial(Node, Family, Ip, Port, max(?RING_MIN_BYTES, RingBytes), ?CONNECT_MS);
+connected(_InClear, Family, Ip, Port) ->
+    Family:connect(Ip, Port, beamway_stream_tcp:connect_options(), ?CONNECT_MS).
 
 ask_to_resume(Dialer, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
     Caller = beamway_session:random(),

@@ -78,13 +78,15 @@ accept(Socket) ->
     Entry = beamway_half_open:enter(Socket),
     Peer = beamway_stream:peer_text(Socket),
     Accepted = case inet:setopts(Socket, [binary, {packet, raw}]) of
-                   ok -> begun(inet_tcp:recv(Socket, 5, ?HELLO_MS), Socket, now_ms() + ?HELLO_MS, maps:get(encrypt, beamway_links:config()));
+                   ok -> begun(inet_tcp:recv(Socket, 5, ?HELLO_MS), Socket, now_ms() + ?HELLO_MS, beamway_encrypt:mode());
                    {error, Reason} -> {error, Reason}
                end,
     ok = beamway_half_open:leave(Entry),
     told(Accepted, Peer).
 
-%% Of a caller that went away, or said nothing, there is nothing to tell.
+%% Of a caller that went away, or said nothing, there is nothing to tell: two nodes that call each other at once give one connection up.
+told({error, <<"the peer closed the connection", _/binary>>}, _Peer) ->
+    {error, closed};
 told({error, Reason}, Peer) when is_binary(Reason) ->
     ok = beamway_half_open:refused(Peer, Reason),
     {error, tls};
@@ -211,7 +213,7 @@ getopts(Stream, Options) -> inet:getopts(socket(Stream), Options).
 carry({?MODULE, #{socket := Socket, port := Port}}, Role, Wish) ->
     _ = reserved(), % an attempt at a ring has ended the reservation
     ok = beamway_stream_tcp:bound(Socket, Role),
-    ok = forget_news(Port),
+    ok = forget(Port),
     case of_port(fun() -> beamway_port:packets(Port, <<>>) end) of
         ok when Wish =:= none -> {ok, Port};
         ok -> {resumes, Port};
@@ -223,12 +225,14 @@ carry({?MODULE, #{socket := Socket, port := Port}}, Role, Wish) ->
 keep({?MODULE, #{socket := Socket, port := Port}}) ->
     _ = of_port(fun() -> beamway_port:leave(Port) end),
     ok = beamway_port:close(Port),
-    ok = forget_news(Port),
+    ok = forget(Port),
     inet:setopts(Socket, [binary, {active, false}, {packet, raw} | beamway_watchdog:socket_options()]).
 
-%% This process may go on as the connection's ticker.
-forget_news(Port) ->
-    receive {link, Port} -> forget_news(Port) after 0 -> ok end.
+%% This process may go on as the connection's ticker: without news of the port, and without keys in its garbage.
+forget(Port) ->
+    receive {link, Port} -> forget(Port)
+    after 0 -> true = erlang:garbage_collect(), ok
+    end.
 
 left(infinity) -> infinity;
 left(Deadline) -> max(0, Deadline - now_ms()).

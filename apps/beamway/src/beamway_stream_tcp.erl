@@ -44,7 +44,7 @@ listen(Family, Name, Host) ->
         ok ->
             case inet_tcp_dist:gen_listen(Family, Name, Host) of
                 {ok, {_Listen, #net_address{address = {_, Port}}, _Creation}} = Listening ->
-                    [ok = beamway_links:listens(Kind, Port) || Kind <- kinds(beamway_links:config())],
+                    _ = [ok = beamway_links:listens(Kind, Port) || Kind <- kinds(beamway_encrypt:mode())],
                     Listening;
                 {error, Reason} ->
                     {error, Reason}
@@ -55,8 +55,8 @@ listen(Family, Name, Host) ->
     end.
 
 %% Over the same port.
-kinds(#{encrypt := false}) -> [tcp];
-kinds(_) -> [tcp, tls].
+kinds(false) -> [tcp];
+kinds(_Encrypts) -> [tcp, tls].
 
 %% @doc Starts the process that accepts for the calling net_kernel.
 -spec accept_loop(beamway_stream:family(), port()) -> pid().

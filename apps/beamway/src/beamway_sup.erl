@@ -8,6 +8,8 @@
 -behaviour(application).
 -behaviour(supervisor).
 
+-include_lib("kernel/include/logger.hrl").
+
 -export([hold/0, load_driver/0, reload_driver/0]).
 -export([start/2, stop/1]).
 -export([init/1]).
@@ -68,11 +70,16 @@ as_supervisor(Function) ->
 %% @private
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_Type, _Arguments) ->
+    _ = beamway_config:wants_encryption() andalso not is_carrier(init:get_argument(proto_dist))
+        andalso ?LOG_WARNING("beamway: encrypt has no effect, and this node's distribution is in clear: it needs -proto_dist beamway", []),
     case supervisor:start_link(?MODULE, application) of
         {ok, Pid} -> {ok, Pid};
         ignore -> {error, ignore};
         {error, Reason} -> {error, Reason}
     end.
+
+is_carrier({ok, Words}) -> [Word || "beamway" ++ _ = Word <- lists:append(Words)] =/= [];
+is_carrier(error) -> false.
 
 %% @private
 -spec stop(term()) -> ok.

@@ -9,19 +9,20 @@
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([key_of_the_cookie/1, key_of_a_file/1, ring_on_one_host/1, another_key/1, another_cookie/1, key_change_under_load/1, stock_peer/1, peer_in_clear/1,
          peer_with_certificates/1, prefer/1, bad_options/1, default_cookie/1, nothing_readable/1, replay/1, reflection/1, call_to_itself/1, truncation/1, changed_bytes/1,
-         garbage/1, silent_strangers/1, downgrade/1]).
+         garbage/1, silent_strangers/1, downgrade/1, the_command/1, no_carrier/1]).
 
 -define(WAIT_MS, 20000).
 %% As net_setuptime, and some.
 -define(REFUSED_MS, 9000).
 -define(MARK, "a mark that nobody else sends").
 -define(STRANGERS, 600).
+-define(STEP_MS, 200).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [key_of_the_cookie, key_of_a_file, ring_on_one_host, another_key, another_cookie, key_change_under_load, stock_peer, peer_in_clear, peer_with_certificates,
-     prefer, bad_options, default_cookie, nothing_readable, replay, reflection, call_to_itself, truncation, changed_bytes, garbage, silent_strangers, downgrade].
+     prefer, bad_options, default_cookie, nothing_readable, replay, reflection, call_to_itself, truncation, changed_bytes, garbage, silent_strangers, downgrade, the_command, no_carrier].
 
 init_per_testcase(Case, Config) ->
     Dir = filename:join(proplists:get_value(priv_dir, Config), Case),
@@ -142,7 +143,8 @@ key_change_under_load(Config) ->
          ok = write_keys(File, Keys),
          Resumes = resumes(PeerA, NodeB),
          lists:foreach(fun beamway_relay:cut/1, Relays),
-         beamway_peer:wait_until(fun() -> resumes(PeerA, NodeB) > Resumes end, ?WAIT_MS)
+         _ = beamway_peer:wait_until(fun() -> resumes(PeerA, NodeB) > Resumes end, ?WAIT_MS),
+         receive after ?STEP_MS -> ok end
      end || {File, Keys} <- [{FileA, [Old, New]}, {FileB, [Old, New]}, {FileA, [New, Old]}, {FileB, [New, Old]}, {FileA, [New]}, {FileB, [New]}]],
     ok = beamway_peer:run(PeerA, fun() -> load ! stop, ok end),
     {Done, Failed} = beamway_peer:await(Load),
@@ -240,6 +242,25 @@ does_not_start(Options, Cookie) ->
     Said = os:cmd(lists:flatten(Command)),
     ?assertEqual(nomatch, string:find(Said, "has started")),
     Said.
+
+%% A tool that becomes a node: with the options of the node that it asks, and not without them.
+the_command(Config) ->
+    {_, [{Name, File}]} = key_file(Config, "keys", [new_key()]),
+    [{PeerA, _} = A, {_, NodeB} = B] = [start(Config, Node, [{Name, File}]) || Node <- ["a", "b"]],
+    ok = call(A, B),
+    Cookie = file(Config, "cookie"),
+    ok = file:write_file(Cookie, "beamway_test"),
+    ok = file:change_mode(Cookie, 8#600),
+    Ask = fun(Environment) -> os:cmd(lists:flatten([Environment, test_support:file("bin/beamway"), " links ", atom_to_list(NodeB), " --cookie-file ", Cookie, " 2>&1"])) end,
+    ?assertMatch({match, _}, re:run(Ask(["BEAMWAY_ENCRYPT=true ", Name, "=", File, " "]), [" tls .*", key(PeerA, NodeB)])),
+    ?assertMatch({match, _}, re:run(Ask(""), "did not answer|refused the connection")),
+    ?assertMatch({match, _}, re:run(Ask("BEAMWAY_ENCRYPT=true "), "refused the connection")).
+
+%% The application alone encrypts nothing, and says so.
+no_carrier(Config) ->
+    {Peer, _} = start(Config, inet_tcp, "a", [{"BEAMWAY_ENCRYPT", "true"}]),
+    {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [beamway]),
+    ok = says(Config, "a", "encrypt has no effect").
 
 %% ---- on the way ----
 
