@@ -102,6 +102,7 @@ run(["why" | Words]) -> parsed("why", Words, fun why/1);
 run(["top" | Words]) -> parsed("top", Words, fun top/1);
 run(["node" | Words]) -> parsed("node", Words, fun beamway_cli_node:run/1);
 run(["doctor" | Words]) -> parsed("doctor", Words, fun doctor/1);
+run(["keygen" | Words]) -> parsed("keygen", Words, fun keygen/1);
 run(["choose" | Words]) -> parsed("choose", Words, fun choose/1);
 run(["demo" | Words]) -> program("demo", beamway_demo, Words);
 run(["bench" | Words]) -> program("bench", beamway_bench, Words);
@@ -204,6 +205,13 @@ top(Options) ->
         ok -> ?DONE;
         {usage, Text} -> complain("top: ~ts; see: beamway top --help", [Text]), ?USAGE;
         {error, Text} -> complain("top: ~ts", [Text]), ?FAILED
+    end.
+
+keygen(Options) ->
+    case beamway_cli_keygen:run(Options) of
+        {ok, Text} -> say("~ts", [Text]), ?DONE;
+        {usage, Text} -> complain("keygen: ~ts; see: beamway keygen --help", [Text]), ?USAGE;
+        {error, Text} -> complain("keygen: ~ts", [Text]), ?FAILED
     end.
 
 doctor(Options) ->

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The carrier of the command's own VM, `-proto_dist beamway_cli': calls each node over IPv4, or over IPv6 if its host has no other address.
 %%
-%% Called by net_kernel, of a VM that listens nowhere. It only chooses: the connections are those of stock TCP, or of TLS if the environment names
-%% the options file. Two carriers after `-proto_dist' would not do, since net_kernel asks the last one first.
+%% Called by net_kernel, of a VM that listens nowhere. It only chooses: the connections are those of stock TCP, of TLS if the environment names
+%% the options file, or encrypted ones if it has `BEAMWAY_ENCRYPT'. Two carriers after `-proto_dist' would not do, since net_kernel asks the last one first.
 -module(beamway_cli_dist).
 
 -export([address/0, childspecs/0, select/1, setup/5]).
@@ -32,7 +32,8 @@ setup(Node, Type, MyNode, LongOrShortNames, SetupTime) ->
 chosen(Node) -> [Carrier || Carrier <- carriers(), Carrier:select(Node)].
 
 carriers() ->
-    case os:getenv("BEAMWAY_TLS_OPTFILE", "") of
-        "" -> [inet_tcp_dist, inet6_tcp_dist];
-        _ -> [beamway_tls_dist, beamway6_tls_dist]
+    case {os:getenv("BEAMWAY_TLS_OPTFILE", ""), beamway_config:wants_encryption()} of
+        {"", false} -> [inet_tcp_dist, inet6_tcp_dist];
+        {"", true} -> [beamway_dist, beamway6_dist];
+        {_, _} -> [beamway_tls_dist, beamway6_tls_dist]
     end.

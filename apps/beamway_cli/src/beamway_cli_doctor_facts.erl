@@ -20,10 +20,13 @@
                    socket_dir := ok | {error, no_driver | binary()},
                    descriptors := limit(), file_size := limit(), address_space := limit(), address_space_used := limit(),
                    lockable := limit(), memory_free := limit(),
+                   encryption := encryption(),
                    rdma_ports := [beamway_rdma_devices:port_info()], rdma_library := ok | false | {error, binary()},
                    host := {Name :: string(), {ok, inet:ip_address()} | {error, inet:posix()}},
                    epmd := {ok, [{Name :: string(), inet:port_number()}]} | {error, term()},
                    teleport => teleport()}.
+-type encryption() :: off | {true | prefer, cookie | {ok, Keys :: [binary()]} | {error, no_driver | binary()}}.
+%% What the options of this shell say, and the keys of the file by name. The cookie is not looked at: a node may have another one.
 -type teleport() :: {host, IsInstalled :: boolean()} | {node(), not_running | {ok, Pools :: non_neg_integer()} | {error, term()}}.
 %% Of a host: whether it is there. Of a node: whether it runs, and how many nodes it has separate connections to.
 
@@ -47,6 +50,7 @@ gather() ->
       driver => Driver,
       rings => with(Driver, fun() -> beamway_port:probe(shm, beamway_cli_doctor_judge:ring_bytes(Options)) end),
       socket_dir => with(Driver, fun() -> beamway_socket_dir:check(beamway_cli_doctor_judge:directory(Options)) end),
+      encryption => encryption(Options, Driver),
       descriptors => Limit(nofile), file_size => Limit(fsize), address_space => Limit(as),
       address_space_used => status_bytes("VmSize", Status),
       lockable => lockable(Limit(memlock), Status),
@@ -74,6 +78,19 @@ pools(Node) ->
     try length(erpc:call(Node, teleport_pool, info, [], ?CALL_MS))
     catch _:_ -> 0
     end.
+
+encryption({ok, #{encrypt := false}}, _Driver) -> off;
+encryption({error, _}, _Driver) -> off;
+encryption({ok, #{encrypt := Mode, encrypt_key_file := File}}, Driver) ->
+    Library = with(Driver, fun() -> beamway_port:with_port(fun(Port) -> beamway_port:use(Port, tls) end) end),
+    {Mode, case {Library, File} of
+               {{error, Reason}, _} -> {error, Reason};
+               {ok, ""} -> cookie;
+               {ok, _} -> key_names(beamway_encrypt:of_file(File))
+           end}.
+
+key_names({ok, Keys}) -> {ok, [beamway_encrypt:name(Keys, Label) || #{label := Label} <- Keys]};
+key_names({error, Text}) -> {error, Text}.
 
 with(ok, Try) -> Try();
 with({error, _}, _) -> {error, no_driver}.

@@ -31,6 +31,7 @@ checks(#{options := Options, system := {Type, Version, WordBytes}, host := {Host
      descriptors(maps:get(descriptors, Facts)),
      file_size(maps:get(file_size, Facts), Ring),
      address_space(maps:get(address_space, Facts), maps:get(address_space_used, Facts), Ring),
+     encryption(maps:get(encryption, Facts)),
      rdma(Ports, wanted(Options), maps:get(rdma_library, Facts)),
      locked_memory(maps:get(lockable, Facts), [Port || Port <- Ports, lists:member(rdma, wanted(Options))], Ring),
      memory(maps:get(memory_free, Facts), Ring),
@@ -155,6 +156,21 @@ address_space(unlimited, _, _) ->
     well(address_space, "no limit", []);
 address_space(_, _, _) ->
     well(address_space, "unknown", []).
+
+encryption(off) ->
+    well(encryption, "off in this shell: BEAMWAY_ENCRYPT=true or -beamway encrypt true turns it on", []);
+encryption({_, {error, no_driver}}) ->
+    problem(encryption, "not tried, since the driver is not loaded", [], "see driver", []);
+encryption({_, {error, Reason}}) ->
+    problem(encryption, "~ts", [Reason], "a node with these options does not start; docs/guide/tls.md explains them", []);
+encryption({prefer, Keys}) ->
+    warning(encryption, "prefer, with ~ts: links to nodes that cannot encrypt are in clear", [keys_text(Keys)],
+            "set it to true when all nodes have it", []);
+encryption({true, Keys}) ->
+    well(encryption, "on, with ~ts", [keys_text(Keys)]).
+
+keys_text(cookie) -> "a key from the cookie";
+keys_text({ok, Names}) -> lists:join(" and ", Names).
 
 %% Two links; each has both rings and its small buffers.
 locked_memory(Limit, [_ | _], Ring) when is_integer(Limit), Limit < 2 * (2 * Ring + 65536) ->
@@ -328,6 +344,13 @@ socket_dir_test_() ->
                                     {<<"socket_dir belongs to another user and all may write to it">>, "^chown"},
                                     {<<"unix socket: Too many open files">>, "^raise"}]].
 
+encryption_test_() ->
+    [?_assertEqual({Status, Found}, {status(encryption(Fact)), found(encryption(Fact))})
+     || {Status, Found, Fact} <- [{ok, "on, with a key from the cookie", {true, cookie}},
+                                  {ok, "on, with key file 00000001 and key file 00000002", {true, {ok, [<<"key file 00000001">>, <<"key file 00000002">>]}}},
+                                  {warning, "prefer, with a key from the cookie: links to nodes that cannot encrypt are in clear", {prefer, cookie}},
+                                  {problem, "no such file", {true, {error, <<"no such file">>}}}]].
+
 remedy_test_() ->
     [?_assertEqual(Remedy, lists:sublist(remedy(Reason), length(Remedy)))
      || {Reason, Remedy} <- [{<<"memfd_create: Function not implemented">>, "a sandbox hides"},
@@ -370,7 +393,7 @@ facts() ->
     {ok, Defaults} = beamway_config:read(fun(rdma) -> true; (_) -> undefined end),
     #{otp => "25", system => {{unix, linux}, {6, 1, 0}, 8}, options => {ok, Defaults}, driver => ok, rings => ok, socket_dir => ok,
       descriptors => 4096, file_size => unlimited, address_space => unlimited, address_space_used => 1, lockable => unlimited,
-      memory_free => 1 bsl 34, rdma_ports => [], rdma_library => false, host => {"web1", {ok, {127, 0, 1, 1}}}, epmd => {ok, []}}.
+      memory_free => 1 bsl 34, encryption => off, rdma_ports => [], rdma_library => false, host => {"web1", {ok, {127, 0, 1, 1}}}, epmd => {ok, []}}.
 
 checks_test_() ->
     Ill = fun(Facts) -> [Name || #{name := Name, status := Status} <- checks(maps:merge(facts(), Facts)), Status =/= ok] end,

@@ -24,6 +24,7 @@ table() ->
      {"topology", "", "measure and draw the network between nodes, convert its description"},
      {"node", "", "start a node with the right flags; in a Slurm job, a node of the job's cluster"},
      {"pipe", " SEGMENT...", "run a UNIX pipe between hosts (rdpipe); pipe cp, send, recv: rdcp, rdsend, rdrecv"},
+     {"keygen", " FILE", "make a key file for encrypted links, or a good cookie"},
      {"doctor", " [NODE]", "show which links this host can use, and what is wrong"}].
 
 %% @doc What `beamway -h' prints.
@@ -104,6 +105,13 @@ text("node") ->
     "             beamway node --name b@web1.example --connect a@web2.example --cookie-file /etc/app/cookie\n"
     "             srun beamway node\n"
     "             srun beamway node --run ml_aco_job -- -pa /shared/ebin\n";
+text("keygen") ->
+    "\nMakes a file with a new random key for the option encrypt_key_file, which only its owner can read.\n"
+    "With --cookie it makes a cookie of 256 random bits instead, and prints it if no file is named.\n"
+    "\n"
+    "exit status: 0 made, 1 the file exists or cannot be written, 2 usage error\n"
+    "examples:    beamway keygen /etc/app/beamway.key\n"
+    "             beamway keygen --cookie ~/.erlang.cookie\n";
 text("doctor") ->
     "\nTries everything that the links need on this host, under the limits of this shell.\n"
     "With NODE it also asks that node, as `links' does, whether it runs the application teleport.\n"
@@ -198,6 +206,9 @@ options("node") ->
      {run, undefined, "run", string, "MODULE or MODULE:FUNCTION, called on the first node when all are ready (FUNCTION: main)"},
      {no_slurm, undefined, "no-slurm", undefined, "ignore Slurm's variables"},
      {json, undefined, "json", undefined, "print the line with `ready' as one JSON object"}, help()];
+options("keygen") ->
+    [{cookie, undefined, "cookie", undefined, "make a cookie"}, help(),
+     {file, undefined, undefined, string, "the file to make"}];
 options("doctor") ->
     [json(), cookie_file(), help(),
      {node, undefined, undefined, string, "the node to ask, as name or name@host"}].

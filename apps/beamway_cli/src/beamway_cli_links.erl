@@ -2,7 +2,7 @@
 %% @doc `beamway links': asks a running node which link it uses to each of its peers.
 %%
 %% Called by {@link beamway_cli} in a VM of its own, which becomes a hidden node that listens nowhere
-%% and connects over stock TCP (over TLS if `BEAMWAY_TLS_OPTFILE' is set), by IPv4 or IPv6, so that the answer does not depend on the carrier that is asked about.
+%% and connects over stock TCP (over TLS if `BEAMWAY_TLS_OPTFILE' is set, encrypted if `BEAMWAY_ENCRYPT' is), by IPv4 or IPv6, so that the answer does not depend on the carrier that is asked about.
 %% Each failure says which of its usual causes it was: no epmd, no such node, another cookie, no Beamway.
 -module(beamway_cli_links).
 
@@ -106,8 +106,9 @@ become_node(Host) ->
 %% @doc Makes this VM a hidden node that listens nowhere.
 -spec start(Name :: string(), shortnames | longnames) -> {ok, pid()} | {error, term()}.
 start(Name, Domain) ->
-    %% Over TLS the launcher gives it our carrier, and the few calls of a command need no link of that.
+    %% Over TLS the launcher gives it our carrier, and the few calls of a command need no link of that; an encrypted one needs the driver.
     _ = [os:putenv("BEAMWAY_LINKS", "inet") || os:getenv("BEAMWAY_TLS_OPTFILE", "") =/= ""],
+    _ = [os:putenv("BEAMWAY_LINKS", "tcp") || beamway_config:wants_encryption()],
     beamway_cli:quietly(fun() -> net_kernel:start(list_to_atom(Name), #{name_domain => Domain, dist_listen => false, hidden => true}) end).
 
 %% @doc The reason of net_kernel, for a person. What auth says of the cookie lies deep in what the supervisors say.
@@ -199,8 +200,8 @@ refused(Node, Host, Port, WasSilent) ->
             ok = gen_tcp:close(Socket),
             io_lib:format("node ~ts refused the connection. Most often its cookie is another one: compare its "
                           "cookie with ~~/.erlang.cookie, or give --cookie-file. It may also use the other "
-                          "kind of names (erl -name: name@host.domain, erl -sname: name@host), or speak TLS only "
-                          "(name its options file in BEAMWAY_TLS_OPTFILE)", [Node]);
+                          "kind of names (erl -name: name@host.domain, erl -sname: name@host), speak TLS only "
+                          "(name its options file in BEAMWAY_TLS_OPTFILE), or be encrypted (set its BEAMWAY_ENCRYPT, BEAMWAY_ENCRYPT_KEY_FILE)", [Node]);
         {error, Reason} ->
             io_lib:format("node ~ts is registered with epmd at port ~b, which cannot be reached: ~ts",
                           [Node, Port, inet:format_error(Reason)])
@@ -247,8 +248,8 @@ to_json(#{node := Node, links := Links}) ->
     {[{node, Node}, {links, [link_json(Link, Info) || {Link, Info} <- lists:sort(Links)]}]}.
 
 link_json(Link, Info) ->
-    First = [{Key, maps:get(Key, Link)} || Key <- [node, link, reason, address, since], is_map_key(Key, Link)],
-    Counters = maps:without([node, link, reason, address, since], Info),
+    First = [{Key, maps:get(Key, Link)} || Key <- [node, link, reason, address, since, key], is_map_key(Key, Link)],
+    Counters = maps:without([node, link, reason, address, since, key], Info),
     {First ++ [{info, maps:map(fun(_, Value) -> json_value(Value) end, Counters)}]}.
 
 json_value(Value) when is_number(Value); is_atom(Value); is_binary(Value) -> Value;

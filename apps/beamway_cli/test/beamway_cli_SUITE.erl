@@ -5,9 +5,10 @@
 
 -include_lib("common_test/include/ct.hrl").
 -include_lib("stdlib/include/assert.hrl").
+-include_lib("kernel/include/file.hrl").
 
 -export([all/0, suite/0]).
--export([version/1, help/1, usage_errors/1, missing_library/1, result_of_an_overlay/1, broken_pipe/1, full_output/1, closed_descriptors/1, symbolic_link/1, path_with_space/1,
+-export([version/1, help/1, keygen/1, usage_errors/1, missing_library/1, result_of_an_overlay/1, broken_pipe/1, full_output/1, closed_descriptors/1, symbolic_link/1, path_with_space/1,
          not_built/1, no_benchmarks/1, no_erl/1, own_flags_are_ignored/1, hostile_folder/1, lost_folder/1, relative_libraries/1, completion_and_manual/1, completion_of_strange_names/1, zsh_completion/1, pipe_commands/1, pipe_options/1, pipe_receiver/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, copy_of_checkout/2]).
@@ -15,7 +16,7 @@
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() ->
-    [version, help, usage_errors, missing_library, result_of_an_overlay, broken_pipe, full_output, closed_descriptors, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
+    [version, help, keygen, usage_errors, missing_library, result_of_an_overlay, broken_pipe, full_output, closed_descriptors, symbolic_link, path_with_space, not_built, no_benchmarks, no_erl,
      own_flags_are_ignored, hostile_folder, lost_folder, relative_libraries, completion_and_manual, completion_of_strange_names, zsh_completion, pipe_commands, pipe_options, pipe_receiver].
 
 version(Config) ->
@@ -33,8 +34,22 @@ help(Config) ->
          ?assertMatch({match, _}, re:run(Text, "(?i)usage: beamway " ++ Command)),
          ?assertMatch({match, _}, re:run(Text, "exit status: 0")),
          ?assertMatch({0, Text, ""}, run(Config, "help " ++ Command))
-     end || Command <- ["demo", "bench", "links", "top", "why", "report", "attach", "choose", "node", "doctor"]],
+     end || Command <- ["demo", "bench", "links", "top", "why", "report", "attach", "choose", "node", "keygen", "doctor"]],
     ok.
+
+%% Nobody else can read what it makes, whatever the umask is, and nothing is overwritten.
+keygen(Config) ->
+    [One, Two, Cookie, Both] = [filename:join(?config(priv_dir, Config), Name) || Name <- ["one.key", "two.key", "cookie", "both.key"]],
+    [{0, _, ""} = shell(Config, ["umask 0; \"$BEAMWAY\" keygen ", Words]) || Words <- [quoted(One), quoted(Two), ["--cookie ", quoted(Cookie)]]],
+    [{ok, #file_info{mode = 8#100600}} = file:read_file_info(File) || File <- [One, Two, Cookie]],
+    ?assertMatch({1, "", "beamway: keygen: " ++ _}, run(Config, ["keygen ", quoted(One)])),
+    {0, "", ""} = shell(Config, ["cat ", quoted(One), " ", quoted(Two), " > ", quoted(Both)]),
+    {ok, [_, _]} = beamway_encrypt:of_file(Both),
+    {ok, [#{key := Key}]} = beamway_encrypt:of_file(One),
+    {ok, [#{key := Other}]} = beamway_encrypt:of_file(Two),
+    ?assertNotEqual(Key, Other),
+    {0, Printed, ""} = run(Config, "keygen --cookie"),
+    ?assertMatch({match, _}, re:run(Printed, "^[0-9a-f]{64}\n$")).
 
 %% One line that says which, and what to do.
 missing_library(Config) ->
@@ -67,6 +82,7 @@ usage_errors(Config) ->
                                   {"node --name a --connect b", "--connect 'b': expected name@host"},
                                   {"node --name a --measure fast", "--measure 'fast': expected auto"},
                                   {"node --name a --carrier pigeon", "--carrier 'pigeon': expected beamway"},
+                                  {"keygen", "where to\\? Expected"},
                                   {"links --cookie-file", "cookie-file"},
                                   {"doctor a b", "unexpected word 'b'"}]],
     [?assertEqual({2, "", "beamway: ERL_EPMD_PORT is '" ++ Bad ++ "'; expected a port from 1 to 65535\n"},
@@ -184,7 +200,7 @@ completion_and_manual(Config) ->
          {ok, Text} = file:read_file(filename:join([?config(root, Config), "bin", File])),
          Plain = binary:replace(Text, <<"\\-">>, <<"-">>, [global]),
          [?assertMatch({File, Word, {match, _}}, {File, Word, re:run(Plain, ["[^a-z-]", Word, "[^a-z-]"])})
-          || Word <- Commands ++ lists:append([long_options(Config, Command) || Command <- ["demo", "soak", "links", "top", "why", "report", "attach", "choose", "node", "doctor", "console"]])]
+          || Word <- Commands ++ lists:append([long_options(Config, Command) || Command <- ["demo", "soak", "links", "top", "why", "report", "attach", "choose", "node", "keygen", "doctor", "console"]])]
      end || File <- ["completion/beamway", "completion/_beamway", "man/beamway.1"]],
     Folder = quoted(filename:join([?config(root, Config), "bin", "completion"])),
     ?assertEqual({0, "top topology\n", ""},

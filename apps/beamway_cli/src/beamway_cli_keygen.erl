@@ -1,0 +1,37 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc `beamway keygen': makes a key file for the option `encrypt_key_file', or a cookie that cannot be guessed.
+%%
+%% A file is never overwritten, and nobody but its owner can read it. Its format is that of {@link //beamway/beamway_encrypt}: a key a line, so two files
+%% that are joined by cat are one with two keys.
+-module(beamway_cli_keygen).
+
+-export([run/1]).
+
+-define(BYTES, 32).
+
+%% @doc Does what the options say. Text is for standard output.
+-spec run(map()) -> {ok, Text :: unicode:chardata()} | {usage | error, Text :: unicode:chardata()}.
+run(#{cookie := true, file := File}) -> write(File, cookie());
+run(#{cookie := true}) -> {ok, [cookie(), $\n]};
+run(#{file := File}) -> write(File, ["# beamway keygen, ", calendar:system_time_to_rfc3339(os:system_time(second)), $\n, base64:encode(random()), $\n]);
+run(_) -> {usage, "where to? Expected the name of a new file, or --cookie"}.
+
+%% Hexadecimal: no sign that a shell or an option parser takes for its own.
+cookie() -> string:lowercase(binary:encode_hex(random())).
+
+random() -> crypto:strong_rand_bytes(?BYTES).
+
+%% The launcher has set a umask: no other user can open the file before its mode is set.
+write(File, Content) ->
+    case file:open(File, [write, exclusive, raw]) of
+        {ok, Io} ->
+            Written = [Failed || {error, _} = Failed <- [file:change_mode(File, 8#600), file:write(Io, Content), file:close(Io)]],
+            case Written of
+                [] -> {ok, [File, ": made; only its owner can read it. Copy it to the other nodes over ssh.\n"]};
+                [{error, Reason} | _] -> {error, [File, ": ", file:format_error(Reason)]}
+            end;
+        {error, eexist} ->
+            {error, [File, ": exists already, and may be in use; name a new file"]};
+        {error, Reason} ->
+            {error, [File, ": ", file:format_error(Reason)]}
+    end.
