@@ -727,7 +727,7 @@ static void drv_ready_output(ErlDrvData data, ErlDrvEvent event)
     if (self->active)
         settle(self, pump_has_room(&self->pump));
     else
-        establish_tell(&self->establish);
+        establish_tell(&self->establish, self->pump.link);
 }
 
 static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf, ErlDrvSizeT len,
