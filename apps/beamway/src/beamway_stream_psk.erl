@@ -226,7 +226,7 @@ keep({?MODULE, #{socket := Socket, port := Port}}) ->
     _ = of_port(fun() -> beamway_port:leave(Port) end),
     ok = beamway_port:close(Port),
     ok = forget(Port),
-    inet:setopts(Socket, [binary, {active, false}, {packet, raw} | beamway_watchdog:socket_options()]).
+    inet:setopts(Socket, [binary, {active, false}, {packet, raw} | beamway_stream_tcp:keepalive_options()]).
 
 %% This process may go on as the connection's ticker: without news of the port, and without keys in its garbage.
 forget(Port) ->
