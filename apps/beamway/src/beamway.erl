@@ -10,7 +10,7 @@
 %% Every call answers at once and asks no peer.
 -module(beamway).
 
--export([links/0, senders/1, senders/2, info/0, info/1, why/0, why/1, metrics/0, carries/1, class/1, version/0, reload_driver/0]).
+-export([links/0, senders/1, senders/2, info/0, info/1, why/0, why/1, metrics/0, carries/1, class/1, version/0, reload_driver/0, reload_certificates/0]).
 -export_type([sender/0, link_info/0, explained/0, class/0]).
 
 -ifdef(TEST).
@@ -151,6 +151,13 @@ version() ->
 reload_driver() ->
     ok = beamway_links:reload_driver(),
     beamway_driver:loaded().
+
+%% @doc Lets connections over TLS that are made from now on use the certificates that are in the files now. Without the call ssl keeps what it has read
+%% for up to two minutes. Connections that are up stay as they are.
+-spec reload_certificates() -> ok.
+reload_certificates() ->
+    _ = lists:keymember(ssl, 1, application:which_applications()) andalso ssl:clear_pem_cache(),
+    lists:foreach(fun({Role, Seconds}) -> beamway_links:certificate_ends(Role, {ok, Seconds}) end, beamway_tls_options:expiries()).
 
 -ifdef(TEST).
 

@@ -16,7 +16,7 @@
 
 -export([start_link/0, prepare/0, hold/0, reload_driver/0, config/0, drives_tcp/0, extension/1, up/1, all/0]).
 -export([reserve/1, reserve/2, release/0]).
--export([listens/2, begin_session/3, session/1, resumed/2, stream/0, resume_refused/0, resumes_refused/0]).
+-export([certificate_ends/2, certificates/0, listens/2, begin_session/3, session/1, resumed/2, stream/0, resume_refused/0, resumes_refused/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0, session/0]).
 
@@ -49,7 +49,7 @@
 %% {{usable, StreamKind}, [beamway_kind:ring()], At}: what was found usable then, in erlang:monotonic_time(millisecond);
 %% {{listens, StreamKind}, Port}; {{session, Id}, Connection, session()}: of links that can outlive their connection; {resumes_refused, Count};
 %% ring memory of a connection process: {{reserved, PidOrPort}, beamway_budget:reservation()};
-%% those of beamway_classes; and of beamway_encrypt: {{beamway_encrypt, Cookie}, Key}.
+%% {{certificate, Role}, Seconds}; those of beamway_classes; and of beamway_encrypt: {{beamway_encrypt, Cookie}, Key}.
 
 -type session() :: #{kind := tcp | tls | ring, ring_bytes := non_neg_integer(), key := <<_:256>>, encrypted := boolean(), keeper := pid()}.
 
@@ -163,6 +163,18 @@ up(#{connection := Pid} = Link) ->
     ets:insert(?TABLE, {{link, Pid}, Link}),
     ok = beamway_recorder:up(Link),
     gen_server:cast(?MODULE, {up, Link}).
+
+%% @doc Notes when the certificate of a side ends, for the metrics: these read no file.
+-spec certificate_ends(server | client, {ok, Seconds :: integer()} | none) -> ok.
+certificate_ends(Role, {ok, Seconds}) -> ets:insert(?TABLE, {{certificate, Role}, Seconds}), ok;
+certificate_ends(Role, none) -> ets:delete(?TABLE, {certificate, Role}), ok.
+
+%% @doc What {@link certificate_ends/2} was told.
+-spec certificates() -> [{server | client, Seconds :: integer()}].
+certificates() ->
+    try ets:select(?TABLE, [{{{certificate, '$1'}, '$2'}, [], [{{'$1', '$2'}}]}])
+    catch error:badarg -> [] % the carrier does not run
+    end.
 
 %% @doc This node accepts connections at that port.
 -spec listens(StreamKind :: tcp | tls, inet:port_number()) -> ok.

@@ -54,7 +54,10 @@ families(Links) ->
         ++ [family("beamway_", resumes_refused, counter, "Attempts to continue a link that proved no right to it", [{[], Refused}])
             || {ok, Refused} <- [beamway_links:resumes_refused()]]
         ++ [family("beamway_", handshakes_refused, counter, "Connections that proved no key or were crowded out before (option encrypt)", [{[], Refused}])
-            || {ok, Refused} <- [beamway_half_open:count()]].
+            || {ok, Refused} <- [beamway_half_open:count()]]
+        ++ [family("beamway_", certificate_expiry_seconds, gauge, "When the certificate that the last connection used ends, in seconds since 1970",
+                   [{[{side, Side}], Seconds} || {Side, Seconds} <- Ends])
+            || [_ | _] = Ends <- [lists:sort(beamway_links:certificates())]].
 
 %% @doc A metric with its name for Prometheus.
 -spec family(Prefix :: string(), Name :: atom(), counter | gauge, Help :: string(), [{[label()], non_neg_integer()}]) -> family().

@@ -103,7 +103,7 @@ secured(Peer, Role, Secure) ->
     case ssl_is_up(Deadline) of
         true ->
             case beamway_tls_options:read(Role) of
-                {ok, Options} -> stream(Peer, Role, Secure(Options, max(1, Deadline - erlang:monotonic_time(millisecond))));
+                {ok, Options} -> ok = beamway_links:certificate_ends(Role, beamway_tls_options:expiry(Options)), stream(Peer, Role, Secure(Options, max(1, Deadline - erlang:monotonic_time(millisecond))));
                 {error, Problem} -> refused(Peer, Problem)
             end;
         false ->

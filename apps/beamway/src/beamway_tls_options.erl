@@ -11,7 +11,7 @@
 %% name. OTP 25 itself verifies nobody by default.
 -module(beamway_tls_options).
 
--export([check/0, read/1, for_host/2, for_caller/2, of_certificate/2]).
+-export([check/0, read/1, expiries/0, expiry/1, for_host/2, for_caller/2, of_certificate/2]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -28,6 +28,32 @@ check() ->
         {{error, Problem}, _} -> {error, Problem};
         {_, {error, Problem}} -> {error, Problem}
     end.
+
+%% @doc When the certificates of both sides end, as {@link expiry/1}; none for a side without one, or whose file cannot be used.
+-spec expiries() -> [{role(), Seconds :: integer()}].
+expiries() ->
+    [{Role, Seconds} || Role <- [server, client], {ok, Options} <- [read(Role)], {ok, Seconds} <- [expiry(Options)]].
+
+%% @doc When the certificate in `certfile' ends, in seconds of system time.
+-spec expiry(options()) -> {ok, Seconds :: integer()} | none.
+expiry(Options) ->
+    try
+        {ok, Text, _} = erl_prim_loader:get_file(proplists:get_value(certfile, Options)),
+        [Der | _] = [Der || {'Certificate', Der, not_encrypted} <- public_key:pem_decode(Text)],
+        %% Without the records of public_key, which the carrier can be built without.
+        {'OTPCertificate', Signed, _, _} = public_key:pkix_decode_cert(Der, otp),
+        {'Validity', _, After} = lists:keyfind('Validity', 1, tuple_to_list(Signed)),
+        {ok, calendar:datetime_to_gregorian_seconds(datetime(After)) - calendar:datetime_to_gregorian_seconds({{1970, 1, 1}, {0, 0, 0}})}
+    catch
+        _:_ -> none
+    end.
+
+%% RFC 5280, 4.1.2.5: two digits stand for the years from 1950 to 2049.
+datetime({utcTime, [Y, _ | _] = Text}) when Y >= $5 -> datetime({generalTime, "19" ++ Text});
+datetime({utcTime, Text}) -> datetime({generalTime, "20" ++ Text});
+datetime({generalTime, Text}) ->
+    {ok, [Year, Month, Day, Hour, Minute, Second], _} = io_lib:fread("~4d~2d~2d~2d~2d~2d", Text),
+    {{Year, Month, Day}, {Hour, Minute, Second}}.
 
 %% @doc The options of one side, for ssl.
 -spec read(role()) -> {ok, options()} | {error, Problem :: binary()}.
@@ -281,6 +307,12 @@ function_of_otp_test() ->
     ?assertEqual([{verify_fun, {fun inet_tls_dist:verify_client/3, {["h", "i"], {127, 0, 0, 1}}}}, {depth, 1}],
                  for_caller({127, 0, 0, 1}, fun() -> {ok, ['a@h', "i", 'b@h']} end, [Otp, {depth, 1}])),
     ?assertEqual([Other], for_caller({127, 0, 0, 1}, fun() -> error(asked) end, [Other])).
+
+datetime_test_() ->
+    [?_assertEqual(Time, datetime(Text))
+     || {Time, Text} <- [{{{2049, 12, 31}, {23, 59, 59}}, {utcTime, "491231235959Z"}}, {{{1950, 1, 1}, {0, 0, 0}}, {utcTime, "500101000000Z"}},
+                         {{{2050, 1, 2}, {3, 4, 5}}, {generalTime, "20500102030405Z"}}]]
+        ++ [?_assertEqual(none, expiry(Options)) || Options <- [[], [{certfile, "/nowhere"}], [{certfile, code:which(?MODULE)}]]].
 
 host_test() ->
     ?assertEqual([{server_name_indication, "h"}], for_host("h", [])),

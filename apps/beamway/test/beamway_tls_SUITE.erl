@@ -10,7 +10,7 @@
 -export([shm_between_nodes_of_one_host/1, tls_where_shm_is_off/1, sockets_that_are_no_ports/1, with_stock_tls/1, ipv6/1, ip_hosts/1, long_boot/1,
          wrong_cookie_is_refused/1,
          plain_nodes_are_refused/1, silent_callers_keep_nobody_waiting/1,
-         another_certificate_without_restart/1, options_without_file/1, options_beside_file/1, verify_fun_without_file/1,
+         another_certificate_without_restart/1, another_certificate_in_place/1, options_without_file/1, options_beside_file/1, verify_fun_without_file/1,
          socket_options/1, name_in_use/1, distribution_stopped_and_started/1, no_ssl/1, no_descriptor_to_accept/1, link_server_hangs/1, invalid_options_end_the_start/1,
          killed_peer/1, stopped_peer/1, silent_peer_stays/1, last_words/1, reconnects_leave_nothing/1,
          nothing_readable_on_the_wire/1]).
@@ -27,7 +27,7 @@ all() ->
     [shm_between_nodes_of_one_host, tls_where_shm_is_off, sockets_that_are_no_ports, with_stock_tls, ipv6, ip_hosts, long_boot,
      wrong_cookie_is_refused,
      plain_nodes_are_refused, silent_callers_keep_nobody_waiting,
-     another_certificate_without_restart, options_without_file, options_beside_file, verify_fun_without_file,
+     another_certificate_without_restart, another_certificate_in_place, options_without_file, options_beside_file, verify_fun_without_file,
      socket_options, name_in_use, distribution_stopped_and_started, no_ssl, no_descriptor_to_accept, link_server_hangs, invalid_options_end_the_start,
      killed_peer, stopped_peer, silent_peer_stays, last_words, reconnects_leave_nothing,
      nothing_readable_on_the_wire].
@@ -168,8 +168,11 @@ another_certificate_without_restart(Config) ->
     File = beamway_certificates:optfile("renewed", expired),
     {ok, Renewed, RenewedNode, Log} = start_logging(Config, "renewed", File),
     false = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]),
+    true = certificate_end(Renewed) < os:system_time(second),
     {ok, Fresh} = file:read_file(beamway_certificates:good()),
     ok = file:write_file(File, Fresh),
+    ok = beamway_peer:call(Renewed, beamway, reload_certificates, []),
+    true = certificate_end(Renewed) > os:system_time(second),
     true = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]),
     ok = is_connected(Good, Renewed),
     true = beamway_peer:call(Good, erlang, disconnect_node, [RenewedNode]),
@@ -182,6 +185,23 @@ another_certificate_without_restart(Config) ->
     ok = logs(Log, "beamway: no TLS connection", "expected [{server, Options}, {client, Options}]"),
     ok = file:write_file(File, Fresh),
     true = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]).
+
+%% A new certificate in the file of the old one: ssl would use the old one for two minutes.
+another_certificate_in_place(_Config) ->
+    {ok, Good, _} = beamway_peer:start(beamway_tls, #{args => ["-hidden"]}),
+    File = beamway_certificates:optfile("in_place", good),
+    {ok, Renewed, RenewedNode} = beamway_peer:start(beamway_tls, #{flags => ["-proto_dist", "beamway_tls", "-ssl_dist_optfile", File]}),
+    true = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]),
+    true = beamway_peer:call(Good, erlang, disconnect_node, [RenewedNode]),
+    ok = beamway_peer:wait_disconnected(Renewed, beamway_peer:call(Good, erlang, node, [])),
+    File = beamway_certificates:optfile("in_place", expired),
+    ok = beamway_peer:call(Renewed, beamway, reload_certificates, []),
+    false = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]).
+
+certificate_end(Peer) ->
+    Text = iolist_to_binary(beamway_peer:call(Peer, beamway, metrics, [])),
+    {match, [Seconds]} = re:run(Text, "beamway_certificate_expiry_seconds{side=\"server\"} ([0-9]+)", [{capture, all_but_first, binary}]),
+    binary_to_integer(Seconds).
 
 options_without_file(_Config) ->
     {ok, One, _} = start_with_arguments(["server_depth", "2", "server_fail_if_no_peer_cert", "true", "server_hibernate_after", "500",

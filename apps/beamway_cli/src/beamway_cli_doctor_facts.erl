@@ -21,6 +21,7 @@
                    descriptors := limit(), file_size := limit(), address_space := limit(), address_space_used := limit(),
                    lockable := limit(), memory_free := limit(),
                    encryption := encryption(),
+                   certificates := none | {error, binary()} | [{server | client, Seconds :: integer()}],
                    rdma_ports := [beamway_rdma_devices:port_info()], rdma_library := ok | false | {error, binary()},
                    host := {Name :: string(), {ok, inet:ip_address()} | {error, inet:posix()}},
                    epmd := {ok, [{Name :: string(), inet:port_number()}]} | {error, term()},
@@ -51,6 +52,7 @@ gather() ->
       rings => with(Driver, fun() -> beamway_port:probe(shm, beamway_cli_doctor_judge:ring_bytes(Options)) end),
       socket_dir => with(Driver, fun() -> beamway_socket_dir:check(beamway_cli_doctor_judge:directory(Options)) end),
       encryption => encryption(Options, Driver),
+      certificates => certificates(os:getenv("BEAMWAY_TLS_OPTFILE", "")),
       descriptors => Limit(nofile), file_size => Limit(fsize), address_space => Limit(as),
       address_space_used => status_bytes("VmSize", Status),
       lockable => lockable(Limit(memlock), Status),
@@ -88,6 +90,15 @@ encryption({ok, #{encrypt := Mode, encrypt_key_file := File}}, Driver) ->
                {ok, ""} -> cookie;
                {ok, _} -> key_names(beamway_encrypt:of_file(File))
            end}.
+
+%% The launcher has named the file to OTP.
+certificates("") ->
+    none;
+certificates(_File) ->
+    case beamway_tls_options:check() of
+        ok -> beamway_tls_options:expiries();
+        {error, Problem} -> {error, Problem}
+    end.
 
 key_names({ok, Keys}) -> {ok, [beamway_encrypt:name(Keys, Label) || #{label := Label} <- Keys]};
 key_names({error, Text}) -> {error, Text}.

@@ -17,6 +17,8 @@
 -define(MINIMUM_OTP, 25).
 %% One link holds its socket, two doorbells and, while it is set up, a few more.
 -define(DESCRIPTORS_OF_A_LINK, 4).
+%% Two weeks.
+-define(SOON_S, 1209600).
 
 %% @doc A check for each fact.
 -spec checks(beamway_cli_doctor_facts:facts()) -> [check(), ...].
@@ -32,6 +34,7 @@ checks(#{options := Options, system := {Type, Version, WordBytes}, host := {Host
      file_size(maps:get(file_size, Facts), Ring),
      address_space(maps:get(address_space, Facts), maps:get(address_space_used, Facts), Ring),
      encryption(maps:get(encryption, Facts)),
+     certificates(maps:get(certificates, Facts), os:system_time(second)),
      rdma(Ports, wanted(Options), maps:get(rdma_library, Facts)),
      locked_memory(maps:get(lockable, Facts), [Port || Port <- Ports, lists:member(rdma, wanted(Options))], Ring),
      memory(maps:get(memory_free, Facts), Ring),
@@ -168,6 +171,23 @@ encryption({prefer, Keys}) ->
             "set it to true when all nodes have it", []);
 encryption({true, Keys}) ->
     well(encryption, "on, with ~ts", [keys_text(Keys)]).
+
+certificates(none, _) ->
+    well(certificates, "BEAMWAY_TLS_OPTFILE is not set", []);
+certificates({error, Problem}, _) ->
+    problem(certificates, "~ts", [Problem], "correct the options file; docs/guide/tls.md explains it", []);
+certificates([], _) ->
+    well(certificates, "the options file names no certfile, so nothing is known of its certificates", []);
+certificates(Ends, Now) ->
+    Found = lists:join(", ", [io_lib:format("~ts until ~ts", [Side, calendar:system_time_to_rfc3339(Seconds, [{offset, "Z"}])]) || {Side, Seconds} <- Ends]),
+    case lists:min([Seconds || {_, Seconds} <- Ends]) - Now of
+        Left when Left =< 0 ->
+            problem(certificates, "~ts", [Found], "put a new certificate in place of the old one, and call beamway:reload_certificates() on the node", []);
+        Left when Left < ?SOON_S ->
+            warning(certificates, "~ts", [Found], "replace it in time, and call beamway:reload_certificates() on the node", []);
+        _ ->
+            well(certificates, "~ts", [Found])
+    end.
 
 keys_text(cookie) -> "a key from the cookie";
 keys_text({ok, Names}) -> lists:join(" and ", Names).
@@ -351,6 +371,15 @@ encryption_test_() ->
                                   {warning, "prefer, with a key from the cookie: links to nodes that cannot encrypt are in clear", {prefer, cookie}},
                                   {problem, "no such file", {true, {error, <<"no such file">>}}}]].
 
+certificates_test_() ->
+    Now = 1800000000,
+    [?_assertEqual({Status, Found}, {status(certificates(Fact, Now)), found(certificates(Fact, Now))})
+     || {Status, Found, Fact} <- [{ok, "server until 2027-01-29T08:00:00Z, client until 2027-01-29T08:00:00Z", [{server, Now + ?SOON_S}, {client, Now + ?SOON_S}]},
+                                  {warning, "client until 2027-01-29T07:59:59Z", [{client, Now + ?SOON_S - 1}]},
+                                  {problem, "server until 2027-01-15T08:00:00Z", [{server, Now}]},
+                                  {problem, "no file", {error, <<"no file">>}}]]
+        ++ [?_assertEqual(ok, status(certificates(Fact, Now))) || Fact <- [none, []]].
+
 remedy_test_() ->
     [?_assertEqual(Remedy, lists:sublist(remedy(Reason), length(Remedy)))
      || {Reason, Remedy} <- [{<<"memfd_create: Function not implemented">>, "a sandbox hides"},
@@ -393,7 +422,7 @@ facts() ->
     {ok, Defaults} = beamway_config:read(fun(rdma) -> true; (_) -> undefined end),
     #{otp => "25", system => {{unix, linux}, {6, 1, 0}, 8}, options => {ok, Defaults}, driver => ok, rings => ok, socket_dir => ok,
       descriptors => 4096, file_size => unlimited, address_space => unlimited, address_space_used => 1, lockable => unlimited,
-      memory_free => 1 bsl 34, encryption => off, rdma_ports => [], rdma_library => false, host => {"web1", {ok, {127, 0, 1, 1}}}, epmd => {ok, []}}.
+      memory_free => 1 bsl 34, encryption => off, certificates => none, rdma_ports => [], rdma_library => false, host => {"web1", {ok, {127, 0, 1, 1}}}, epmd => {ok, []}}.
 
 checks_test_() ->
     Ill = fun(Facts) -> [Name || #{name := Name, status := Status} <- checks(maps:merge(facts(), Facts)), Status =/= ok] end,
