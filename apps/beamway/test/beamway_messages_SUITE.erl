@@ -20,7 +20,7 @@
 -define(FRAGMENT_BYTES, 65536).
 -define(RING_BYTES, #{beamway_small => 65536}).
 -define(DEFAULT_RING_BYTES, 4194304).
--define(CARRIERS, [inet_tcp, beamway_tcp, beamway_shm, beamway_small, beamway_tls, beamway_rdma]).
+-define(CARRIERS, [inet_tcp, beamway_tcp, beamway_shm, beamway_small, beamway_tls, beamway_encrypted, beamway_rdma]).
 
 suite() -> [{timetrap, {minutes, 5}}].
 

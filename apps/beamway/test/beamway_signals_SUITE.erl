@@ -12,7 +12,7 @@
          remote_spawns/1, group_leaders/1, aliases/1, remote_process_info/1, calls/1,
          trace_tokens/1, node_monitors/1, global_names/1, process_groups/1]).
 
--define(CARRIERS, [inet_tcp, beamway_tcp, beamway_shm, beamway_tls, beamway_tls_shm, beamway_rdma]).
+-define(CARRIERS, [inet_tcp, beamway_tcp, beamway_shm, beamway_tls, beamway_tls_shm, beamway_encrypted, beamway_rdma]).
 -define(WAIT_MS, 30000).
 
 suite() -> [{timetrap, {seconds, 60}}].
