@@ -8,25 +8,29 @@
 -module(beamway_ejabberd_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
--export([all_links/1, messages_between_nodes/1, logs_are_clean/1, kill_and_return/1, commands_of_the_guide/1]).
+-export([all_links/1, messages_between_nodes/1, logs_are_clean/1, kill_and_return/1, connections_are_cut/1,
+         commands_of_the_guide/1]).
 
 -define(CTL, "/usr/sbin/ejabberdctl").
 -define(STATE, "/var/lib/ejabberd/").
 -define(NODES, [1, 2, 3]).
 -define(MESSAGES, 500).
 -define(KILLS, 4).
+%% How often all connections between the nodes are cut, for 4 and for 43 ms by turns, and how long it is quiet between.
+-define(CUTS, 100).
+-define(BETWEEN_CUTS_MS, 200).
 -define(START_MS, 120000).
 -define(CTL_MS, 60000).
 -define(STANZA_MS, 30000).
 
 suite() -> [{timetrap, {minutes, 15}}].
 
-all() -> [{group, stock}, {group, beamway}, {group, guide}].
+all() -> [{group, stock}, {group, beamway}, {group, beamway_tcp}, {group, guide}].
 
-%% Nodes are killed in the last case: what stands in the logs before has no excuse.
+%% Nodes are killed or lost in the last cases: what stands in the logs before has no excuse.
 groups() ->
     Cases = [all_links, messages_between_nodes, logs_are_clean, kill_and_return],
-    [{stock, [], Cases}, {beamway, [], Cases}, {guide, [], [commands_of_the_guide]}].
+    [{stock, [], Cases ++ [connections_are_cut]}, {beamway, [], Cases}, {beamway_tcp, [], [all_links, connections_are_cut, logs_are_clean]}, {guide, [], [commands_of_the_guide]}].
 
 init_per_suite(Config) ->
     ok = beamway_bench_rabbit:install(),
@@ -41,9 +45,10 @@ init_per_group(guide, Config) ->
 init_per_group(Group, Config) ->
     {Name, Flags, Link, BasePort} = case Group of
                                         stock -> {"stock", "", stock, 5300};
-                                        beamway -> {"shm", "-pa /opt/beamway/beamway/ebin -proto_dist beamway", shm, 6300}
+                                        beamway -> {"shm", "-pa /opt/beamway/beamway/ebin -proto_dist beamway", shm, 6300};
+                                        beamway_tcp -> {"tcp", "-pa /opt/beamway/beamway/ebin -proto_dist beamway", tcp, 7300}
                                     end,
-    Cluster = #{name => Name, flags => Flags, base_port => BasePort},
+    Cluster = #{name => Name, flags => Flags, links => [["export BEAMWAY_LINKS=tcp\n"] || Link =:= tcp], base_port => BasePort},
     ok = configure(Cluster),
     [ok = start_node(N, Cluster) || N <- ?NODES],
     [{0, _} = ctl(N, ["join_cluster", node_name(1, Cluster)], Cluster) || N <- tl(?NODES)],
@@ -125,6 +130,44 @@ kill_round(Round, One, Two, Config) ->
     ok = in_order(Back, [1], [1, 2, 3]),
     logout(Back).
 
+%% Each connection between the nodes is reset, and new ones are refused for a moment. Over stock distribution nodes then lose each other; over Beamway
+%% users notice nothing.
+connections_are_cut(Config) ->
+    Cluster = cluster(Config),
+    Clients = [{N, login(N, Cluster)} || N <- ?NODES],
+    Before = lost(Cluster),
+    Cuts = case proplists:get_value(link, Config) of
+               stock -> cut_until_lost(1, Before, Clients, Cluster);
+               tcp -> [cut(Number, Clients, Cluster) || Number <- lists:seq(1, ?CUTS)], ?CUTS
+           end,
+    Lost = lost(Cluster) - Before,
+    beamway_runner:say("     ~ts: ~b cuts, and ~b lines of lost nodes in the logs", [maps:get(name, Cluster), Cuts, Lost]),
+    case proplists:get_value(link, Config) of
+        stock -> true = Lost > 0;
+        tcp ->
+            0 = Lost,
+            [ok = in_order(Client, ?NODES -- [N], lists:seq(1, ?CUTS)) || {N, Client} <- Clients],
+            ok = all_links(Config)
+    end,
+    [logout(Client) || {_, Client} <- Clients],
+    ok.
+
+cut_until_lost(Number, Before, Clients, Cluster) when Number =< ?CUTS ->
+    cut(Number, Clients, Cluster),
+    case lost(Cluster) of
+        Before -> cut_until_lost(Number + 1, Before, Clients, Cluster);
+        _ -> Number
+    end.
+
+cut(Number, Clients, #{name := Name}) ->
+    [send(Client, user(To), From, Number) || {From, Client} <- Clients, To <- ?NODES, To =/= From],
+    _ = beamway_cut:of_nodes(Name, case Number rem 2 of 0 -> 4; 1 -> 43 end),
+    receive after ?BETWEEN_CUTS_MS -> ok end.
+
+lost(Cluster) ->
+    length([Line || N <- ?NODES, {ok, Text} <- [file:read_file(filename:join(folder(N, Cluster), "ejabberd.log"))],
+                    Line <- binary:split(Text, <<"\n">>, [global]), re:run(Line, "has left|inconsistent_database", [{capture, none}]) =:= match]).
+
 %% Each node says after its return to stock distribution which cluster it is in, and which users it knows.
 commands_of_the_guide(Config) ->
     Lines = test_support:guide("ejabberd.md", proplists:get_value(priv_dir, Config), 10 * 60000),
@@ -144,7 +187,7 @@ configure(Cluster) ->
               Folder = folder(N, Cluster),
               ok = filelib:ensure_dir(Folder ++ "/x"),
               ok = file:write_file(Folder ++ "/ejabberd.yml", settings(N, Cluster)),
-              ok = file:write_file(Folder ++ "/ejabberdctl.cfg", ["ERL_OPTIONS=\"", maps:get(flags, Cluster), "\"\n"])
+              ok = file:write_file(Folder ++ "/ejabberdctl.cfg", ["ERL_OPTIONS=\"", maps:get(flags, Cluster), "\"\n", maps:get(links, Cluster)])
       end, ?NODES),
     {0, _} = beamway_bench_tools:run("/bin/chown", ["-R", "ejabberd:", ?STATE], 10000),
     ok.

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A cluster of three RabbitMQ nodes on one host: over Beamway it does what it does over stock TCP, on shared memory and on TCP, and no confirmed
-%% message is lost when a node is killed and returns. Run by `test/system/run rabbitmq', where the server is installed.
+%% message is lost when a node is killed and returns. From version 4 on, two groups keep their metadata in Khepri in place of Mnesia. Run by `test/system/run rabbitmq', where the server is installed.
 %%
 %% The group `stock' is the control: the same cases over OTP's own TCP. Publishers and consumers are programs of their own
 %% with the client library pika (`rabbitmq_client.py'). The oracle: every id that was confirmed is consumed at least once
@@ -25,13 +25,14 @@
 
 suite() -> [{timetrap, {minutes, 20}}].
 
-all() -> [{group, stock}, {group, beamway}, {group, beamway_tcp}, {group, guide}].
+all() -> [{group, Group} || Group <- [stock, beamway, beamway_tcp] ++ [Group || not beamway_bench_rabbit:has_mirrored(), Group <- [stock_khepri, tcp_khepri]] ++ [guide]].
 
 %% Nodes are stopped or killed in the last three cases: what stands in the logs before has no excuse.
 groups() ->
     Cases = [all_links, monitoring_pages, logs_are_clean, a_member_hangs, quorum_queue] ++ [mirrored_queue || beamway_bench_rabbit:has_mirrored()],
     Cut = Cases ++ [connections_are_cut],
-    [{stock, [], Cut}, {beamway, [], Cases}, {beamway_tcp, [], Cut}, {guide, [], [commands_of_the_guide]}].
+    [{stock, [], Cut}, {beamway, [], Cases}, {beamway_tcp, [], Cut}, {stock_khepri, [], [connections_are_cut]},
+     {tcp_khepri, [], [connections_are_cut]}, {guide, [], [commands_of_the_guide]}].
 
 init_per_suite(Config) ->
     ok = beamway_bench_rabbit:install(),
@@ -48,12 +49,16 @@ init_per_group(Group, Config) ->
     {Name, Contender, BasePort, Link} = case Group of
                                             stock -> {"stock", tcp, 5600, stock};
                                             beamway -> {"shm", beamway, 6600, shm};
-                                            beamway_tcp -> {"tcp", beamway_tcp, 7600, tcp}
+                                            beamway_tcp -> {"tcp", beamway_tcp, 7600, tcp};
+                                            stock_khepri -> {"stock-khepri", tcp, 8600, stock};
+                                            tcp_khepri -> {"tcp-khepri", beamway_tcp, 9600, tcp}
                                         end,
     Cluster = beamway_bench_rabbit:start(#{name => Name, base_port => BasePort, contender => maps:get(Contender, Contenders)}),
     beamway_bench_rabbit:has_mirrored() andalso
         ({0, _} = beamway_bench_rabbit:ctl(1, ["set_policy", "mirrored", "^mirrored",
                                                "{\"ha-mode\":\"all\",\"ha-sync-mode\":\"automatic\"}"], Cluster)),
+    lists:member(Group, [stock_khepri, tcp_khepri]) andalso
+        ({ok, ["true"]} = beamway_bench_rabbit:eval(1, "ok = rabbit_feature_flags:enable(khepri_db), rabbit_khepri:is_enabled().", Cluster)),
     [{cluster, Cluster}, {link, Link} | Config].
 
 end_per_group(guide, _Config) -> ok;
@@ -241,13 +246,7 @@ cut_until_lost(N, Before, Cluster) when N =< ?CUTS ->
     end.
 
 cut(N, #{name := Name}) ->
-    {ok, Names} = erl_epmd:names(),
-    Ports = lists:join(",", [integer_to_list(Port) || {Node, Port} <- Names, lists:prefix(Name, Node)]),
-    %% The reset that answers comes in here as well, and must pass.
-    Rule = ["INPUT -p tcp ! --tcp-flags RST RST -m multiport --ports ", Ports, " -j REJECT --reject-with tcp-reset"],
-    "" = os:cmd(lists:flatten(["iptables -I ", Rule])),
-    receive after case N rem 2 of 0 -> 4; 1 -> 43 end -> ok end,
-    "" = os:cmd(lists:flatten(["iptables -D ", Rule])),
+    _ = beamway_cut:of_nodes(Name, case N rem 2 of 0 -> 4; 1 -> 43 end),
     receive after ?BETWEEN_CUTS_MS -> ok end.
 
 lost(#{name := Name}) ->
