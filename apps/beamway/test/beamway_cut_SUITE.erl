@@ -80,7 +80,7 @@ pair(Config, Environment) ->
     {One, OneNode, Other, OtherNode}.
 
 node_at(Carrier, Space, Address, Environment) ->
-    {ok, Peer, Node} = beamway_peer:start(Carrier, #{host => Address, wrapper => beamway_netns:host(Space), env => Environment, args => keepalive(Carrier)}),
+    {ok, Peer, Node} = beamway_peer:start(Carrier, #{host => Address, wrapper => beamway_netns:host(Space), env => Environment, args => ["-kernel", "logger_level", "info" | keepalive(Carrier)]}),
     {Peer, Node}.
 
 %% Beside a ring only keepalive uses the connection: once a second.
