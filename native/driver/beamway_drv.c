@@ -355,25 +355,20 @@ static bool command_detach(bw_port_t *self, uint64_t epoch, reply_t *reply)
     return true;
 }
 
+/* The descriptor goes along, so this port lets go of it and does not have it closed. */
 static bool command_offer(bw_port_t *self, reply_t *reply)
 {
     bw_link_t *link = self->pump.link;
-    bool is_free = !self->establish.is_selected;
 
-    if (!link || self->active || !link->ops->take_fd)
+    if (!link || self->active || !link->ops->wants)
         return false;
-    if (!is_free) {
-        int fd = link->ops->take_fd(link);
-
-        is_free = fd >= 0;
-        if (is_free)
-            driver_select(self->pump.port, (ErlDrvEvent)(intptr_t)fd,
-                          ERL_DRV_READ | ERL_DRV_WRITE | ERL_DRV_USE, 0);
-        self->establish.is_selected = !is_free;
-    }
-    self->offer = is_free ? bw_offer(link) : 0;
+    if (self->establish.is_selected)
+        driver_select(self->pump.port, (ErlDrvEvent)(intptr_t)link->ops->fd(link),
+                      ERL_DRV_READ | ERL_DRV_WRITE | ERL_DRV_USE_NO_CALLBACK, 0);
+    self->establish.is_selected = false;
+    self->offer = bw_offer(link);
     if (self->offer == 0) {
-        reply_reason(reply, "no descriptor or no memory to hand a link over");
+        reply_reason(reply, "no memory to hand a link over");
         return true;
     }
     self->pump.link = NULL;

@@ -172,9 +172,6 @@ typedef struct {
     /* The descriptor to poll; it belongs to the link, and stays the same unless BW_CAP_IMMEDIATE
      * says that there is nothing to poll before BW_LINKED. */
     int (*fd)(const bw_link_t *link);
-    /* NULL, and -1: it cannot. Gives the polled descriptor to the caller, who lets its poller go
-     * and closes it; the link has another one from now on. */
-    int (*take_fd)(bw_link_t *link);
     /* Both are NULL if the descriptor becomes readable for whatever was armed for. Else it is the
      * connection itself, polled level-triggered. `wants` returns the events of poll(2) to poll it
      * for: POLLIN if the link is armed for reading, POLLOUT while the connection takes nothing. The

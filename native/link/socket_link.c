@@ -356,17 +356,6 @@ int bw_socket_link_fd(const bw_link_t *link)
     return const_of(link)->socket.fd;
 }
 
-int bw_socket_link_take_fd(bw_link_t *link)
-{
-    bw_socket_link_t *base = bw_socket_link_of(link);
-    int taken = base->socket.fd, fd = fcntl(taken, F_DUPFD_CLOEXEC, 3);
-
-    if (fd < 0)
-        return -1;
-    base->socket.fd = fd;
-    return taken;
-}
-
 /* Without room in the ring a readable socket would call again and again. */
 short bw_socket_link_wants(const bw_link_t *link)
 {

@@ -123,7 +123,6 @@ bw_status_t bw_socket_link_read(bw_link_t *link, uint8_t *to, size_t most, size_
 bw_status_t bw_socket_link_arm_read(bw_link_t *link);
 bw_status_t bw_socket_link_arm_write(bw_link_t *link, size_t wanted);
 int bw_socket_link_fd(const bw_link_t *link);
-int bw_socket_link_take_fd(bw_link_t *link);
 short bw_socket_link_wants(const bw_link_t *link);
 void bw_socket_link_is_ready(bw_link_t *link, short events);
 bool bw_socket_link_is_cut(const bw_link_t *link);
@@ -144,10 +143,10 @@ const char *bw_socket_link_reason(bw_link_t *link);
     .flush = bw_socket_link_flush, .peek = bw_socket_link_peek, .release = bw_socket_link_release, \
     .write = bw_socket_link_write, .read = bw_socket_link_read,                                    \
     .arm_read = bw_socket_link_arm_read, .arm_write = bw_socket_link_arm_write,                    \
-    .fd = bw_socket_link_fd, .take_fd = bw_socket_link_take_fd, .wants = bw_socket_link_wants,     \
-    .is_ready = bw_socket_link_is_ready, .is_cut = bw_socket_link_is_cut,                          \
-    .is_silent = bw_socket_link_is_silent, .has_hung_up = bw_socket_link_has_hung_up,              \
-    .clear_event = bw_socket_link_clear_event, .is_finished = bw_socket_link_is_finished,          \
-    .leave = bw_socket_link_leave, .reason = bw_socket_link_reason
+    .fd = bw_socket_link_fd, .wants = bw_socket_link_wants, .is_ready = bw_socket_link_is_ready,   \
+    .is_cut = bw_socket_link_is_cut, .is_silent = bw_socket_link_is_silent,                        \
+    .has_hung_up = bw_socket_link_has_hung_up, .clear_event = bw_socket_link_clear_event,          \
+    .is_finished = bw_socket_link_is_finished, .leave = bw_socket_link_leave,                      \
+    .reason = bw_socket_link_reason
 
 #endif

@@ -33,7 +33,7 @@ bool vm_is_selected_by(ErlDrvPort port)
 int driver_select(ErlDrvPort port, ErlDrvEvent event, int mode, int on)
 {
     int fd = (int)(intptr_t)event, slot = -1;
-    bool is_told = false;
+    bool is_told = false, has_callback = (mode & ERL_DRV_USE_NO_CALLBACK) == ERL_DRV_USE;
 
     vm_lock();
     for (int i = 0; i < DESCRIPTORS; i++)
@@ -59,10 +59,10 @@ int driver_select(ErlDrvPort port, ErlDrvEvent event, int mode, int on)
         if (mode & ERL_DRV_USE)
             all.selected[slot].port = NULL;
     }
-    if (!on && (mode & ERL_DRV_USE) && (all.pollers > 0 || vm_deselects_later))
+    if (!on && has_callback && (all.pollers > 0 || vm_deselects_later))
         all.left[all.left_count++] = fd;
     else
-        is_told = !on && (mode & ERL_DRV_USE);
+        is_told = !on && has_callback;
     vm_unlock();
     if (is_told)
         vm_entry->stop_select(event, NULL);
