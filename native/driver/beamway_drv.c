@@ -62,7 +62,6 @@ typedef struct {
     bool active;           /* the link is read */
     /* The port has one timer. It is for the first of these that holds. */
     bool timer_is_to_read;  /* at once: the pump comes back, or the link is cut and has a rest */
-    bool is_closing;        /* it still has something to say */
     bool timer_is_to_flush; /* flush_ms after it was set */
     bool check_is_due;      /* at check_at_ms: for idle memory */
     unsigned long flush_ms;
@@ -100,7 +99,7 @@ static bool is_session_first(const bw_port_t *self)
 /* What is to be flushed is always due before anything else. */
 static void set_timer(bw_port_t *self)
 {
-    if (self->timer_is_to_read || self->timer_is_to_flush || self->is_closing)
+    if (self->timer_is_to_read || self->timer_is_to_flush || self->pump.is_closing)
         return;
     if (is_session_first(self))
         driver_set_timer(self->pump.port, ms_until(self->session_at_ms));
@@ -133,7 +132,7 @@ static void set_flush(bw_port_t *self, unsigned long ms)
 static void cancel_flush(bw_port_t *self)
 {
     if (!self->timer_is_to_flush || !self->rounds.is_apart || self->pump.is_unflushed ||
-        self->is_closing)
+        self->pump.is_closing)
         return;
     self->timer_is_to_flush = false;
     set_timer(self);
@@ -184,7 +183,7 @@ static void check_later(bw_port_t *self)
  * that has used up its time: others shall run between. */
 static void come_back(bw_port_t *self)
 {
-    bool is_cut = !self->is_closing && pump_is_cut(&self->pump);
+    bool is_cut = !self->pump.is_closing && pump_is_cut(&self->pump);
 
     if (!self->active || self->timer_is_to_read || !(self->pump.comes_back || is_cut))
         return;
@@ -232,7 +231,7 @@ static void tell_keeper(bw_port_t *self, const char *what, const char *reason)
 /* Whether the link goes on without its connection. */
 static bool outlives(const bw_port_t *self)
 {
-    return self->pump.session.is_on && self->active && !self->is_closing &&
+    return self->pump.session.is_on && self->active && !self->pump.is_closing &&
            self->senders.has_keeper && pump_is_attached(&self->pump);
 }
 
@@ -750,7 +749,6 @@ static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf
  * CHECK_MS. The VM closes the port when the queue is empty. */
 static void close_later(bw_port_t *self)
 {
-    self->is_closing = true;
     self->queued_before = pump_queued(&self->pump);
     if (!self->timer_is_to_read)
         driver_set_timer(self->pump.port, CHECK_MS);
@@ -840,11 +838,11 @@ static void drv_timeout(ErlDrvData data)
         result = pump_wake(&self->pump);
     if (result == WAKE_LOOKING)
         ask_for_looks(self);
-    if (self->is_closing && !is_to_read) {
+    if (self->pump.is_closing && !is_to_read) {
         closing_timeout(self);
         return;
     }
-    if (self->is_closing) {
+    if (self->pump.is_closing) {
         close_later(self);
     } else {
         self->timer_is_to_flush = false;

@@ -124,7 +124,9 @@ void bw_socket_link_cut(bw_link_t *link, const char *reason)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
 
-    base->cut_by = reason;
+    base->socket.out = BW_SOCKET_BROKEN;
+    if (base->end == BW_SOCKET_OPEN && !base->reason)
+        base->reason = reason;
     expect_input(&base->socket);
     lose(base);
 }
@@ -133,13 +135,13 @@ void bw_socket_link_check(bw_link_t *link)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
 
-    if (base->socket.out == BW_SOCKET_BROKEN && !base->cut_by)
+    if (bw_socket_link_is_cut(link))
         bw_socket_link_cut(link, bw_socket_link_reason_of(link, base->socket.write_error));
 }
 
 static void push(bw_socket_link_t *base)
 {
-    if (base->cut_by)
+    if (bw_socket_link_is_cut(&base->link))
         return;
     base->passage->push(&base->link);
     bw_socket_link_check(&base->link);
@@ -169,7 +171,7 @@ void bw_socket_link_commit(bw_link_t *link, size_t n)
 
     base->out.head += n;
     note_again(base, n);
-    if (base->cut_by)
+    if (bw_socket_link_is_cut(link))
         lose(base);
     else if (!base->is_deferred)
         push(base);
@@ -205,11 +207,11 @@ bw_status_t bw_socket_link_write(bw_link_t *link, const struct iovec *iov, int c
 
     *taken_p = 0;
     push(base);
-    if (base->cut_by)
+    if (bw_socket_link_is_cut(link))
         return BW_OK;
     taken = base->passage->write(link, iov, count);
     bw_socket_link_check(link);
-    if (taken == 0 && base->cut_by)
+    if (taken == 0 && bw_socket_link_is_cut(link))
         return BW_OK;
     /* Also of a connection that is cut: the peer may have got a part of it. */
     if (taken == 0) {
@@ -240,13 +242,14 @@ void bw_socket_link_end(bw_link_t *link, const char *reason)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
 
-    base->has_ended = true;
-    base->reason = base->cut_by ? base->cut_by : reason;
+    if (!base->reason)
+        base->reason = reason;
+    base->end = base->reason ? BW_SOCKET_FAILED : BW_SOCKET_FINISHED;
 }
 
 static bool may_pull(const bw_socket_link_t *base)
 {
-    return !base->has_ended && (base->socket.in == BW_SOCKET_MAYBE || base->has_more);
+    return base->end == BW_SOCKET_OPEN && (base->socket.in == BW_SOCKET_MAYBE || base->has_more);
 }
 
 /* Takes what there is into the ring, as far as there is room. */
@@ -272,7 +275,7 @@ bw_status_t bw_socket_link_peek(bw_link_t *link, bw_span_t *span_p)
         pull(base);
     base->peeked = in->head;
     if (bw_buffer_fill(in) == 0)
-        return base->reason ? BW_SYSTEM : BW_AGAIN;
+        return base->end == BW_SOCKET_FAILED ? BW_SYSTEM : BW_AGAIN;
     *span_p = bw_buffer_span(in);
     return BW_OK;
 }
@@ -290,7 +293,7 @@ bw_status_t bw_socket_link_read(bw_link_t *link, uint8_t *to, size_t most, size_
     size_t n;
 
     *got_p = 0;
-    if (base->has_ended || bw_buffer_fill(in) > 0)
+    if (base->end != BW_SOCKET_OPEN || bw_buffer_fill(in) > 0)
         return BW_OK;
     iov[1].iov_base = bw_buffer_gap(in).base;
     base->is_armed = false;
@@ -301,7 +304,7 @@ bw_status_t bw_socket_link_read(bw_link_t *link, uint8_t *to, size_t most, size_
     bw_buffer_skip(in, *got_p);
     in->head += n - *got_p;
     base->peeked = in->head;
-    return n > 0 || base->has_ended ? BW_OK : BW_AGAIN;
+    return n > 0 || base->end != BW_SOCKET_OPEN ? BW_OK : BW_AGAIN;
 }
 
 /* A stream that has ended within what the user waits for more of will never give it. */
@@ -314,14 +317,12 @@ bw_status_t bw_socket_link_arm_read(bw_link_t *link)
         pull(base);
     if (base->in.head != base->peeked)
         return BW_AGAIN;
-    if (base->has_ended && (base->reason || bw_buffer_fill(&base->in) > 0)) {
-        base->reason = base->reason ? base->reason : "connection_closed";
-        return BW_CORRUPT;
-    }
-    if (bw_socket_link_is_cut(link) && !base->has_ended && !may_pull(base)) {
+    if (base->end == BW_SOCKET_FINISHED && bw_buffer_fill(&base->in) > 0)
+        bw_socket_link_end(link, "connection_closed");
+    if (bw_socket_link_is_cut(link) && base->end == BW_SOCKET_OPEN && !may_pull(base))
         bw_socket_link_end(link, bw_socket_link_reason_of(link, base->socket.write_error));
+    if (base->end == BW_SOCKET_FAILED)
         return BW_CORRUPT;
-    }
     expect_input(&base->socket); /* whoever is woken asks it */
     base->is_armed = true;
     return BW_OK;
@@ -331,7 +332,7 @@ bool bw_socket_link_is_finished(bw_link_t *link)
 {
     const bw_socket_link_t *base = const_of(link);
 
-    return base->has_ended && !base->reason && bw_buffer_fill(&base->in) == 0;
+    return base->end == BW_SOCKET_FINISHED && bw_buffer_fill(&base->in) == 0;
 }
 
 const char *bw_socket_link_reason(bw_link_t *link)
@@ -360,10 +361,9 @@ int bw_socket_link_fd(const bw_link_t *link)
 short bw_socket_link_wants(const bw_link_t *link)
 {
     const bw_socket_link_t *base = const_of(link);
-    bool reads = base->is_armed && !base->has_ended && bw_buffer_room(&base->in) > 0;
-    bool writes = base->socket.out == BW_SOCKET_BLOCKED && !base->cut_by;
+    bool reads = base->is_armed && base->end == BW_SOCKET_OPEN && bw_buffer_room(&base->in) > 0;
 
-    return (short)((reads ? POLLIN : 0) | (writes ? POLLOUT : 0));
+    return (short)((reads ? POLLIN : 0) | (base->socket.out == BW_SOCKET_BLOCKED ? POLLOUT : 0));
 }
 
 /* With room goes also what the user knows nothing of, encrypted. */
@@ -394,7 +394,7 @@ void bw_socket_link_clear_event(bw_link_t *link)
 
 bool bw_socket_link_is_cut(const bw_link_t *link)
 {
-    return const_of(link)->cut_by || const_of(link)->socket.out == BW_SOCKET_BROKEN;
+    return const_of(link)->socket.out == BW_SOCKET_BROKEN;
 }
 
 bool bw_socket_link_has_hung_up(const bw_link_t *link)

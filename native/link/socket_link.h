@@ -55,22 +55,28 @@ typedef struct {
     size_t (*read)(bw_link_t *link, struct iovec *iov, int count);
 } bw_passage_t;
 
+/* What the reader has come to. */
+typedef enum {
+    BW_SOCKET_OPEN,
+    BW_SOCKET_FINISHED, /* the peer's stream has ended in order */
+    BW_SOCKET_FAILED    /* or not */
+} bw_socket_end_t;
+
 /* The beginning of a carrier's link. */
 typedef struct {
     bw_link_t link; /* first: a bw_link_t pointer is a pointer to this one */
     const bw_passage_t *passage;
     bw_buffer_t out, in;
     bw_socket_t socket;
-    uint64_t peeked;    /* in.head as the last peek gave it */
-    bool is_armed;      /* for reading */
-    bool is_frugal;     /* large frames are read to where they belong: little is pulled */
-    bool has_more;      /* the last read left something that the socket does not tell of */
-    bool is_awaited;    /* a write waits for room in the socket */
-    bool is_deferred;   /* commit leaves the sending to flush */
-    bool is_left;       /* the connection goes on without this link */
-    bool has_ended;     /* the peer's stream has ended, or the connection has failed */
-    const char *reason; /* it has failed */
-    const char *cut_by; /* why what we write goes nowhere, NULL if it does not */
+    uint64_t peeked;  /* in.head as the last peek gave it */
+    bool is_armed;    /* for reading */
+    bool is_frugal;   /* large frames are read to where they belong: little is pulled */
+    bool has_more;    /* the last read left something that the socket does not tell of */
+    bool is_awaited;  /* a write waits for room in the socket */
+    bool is_deferred; /* commit leaves the sending to flush */
+    bool is_left;     /* the connection goes on without this link */
+    bw_socket_end_t end;
+    const char *reason; /* of FAILED, or why what we write goes nowhere: the reader's end to come */
     uint64_t stalls;
     uint64_t lost;        /* bytes that were committed after it was cut */
     uint64_t handed_back; /* of the ring by flush, and not yet committed or written again */

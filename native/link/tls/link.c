@@ -115,7 +115,7 @@ static size_t tls_write(bw_link_t *link, const struct iovec *iov, int count)
     const uint8_t *bytes;
     int used = 0;
 
-    while (taken < PIECE_BYTES && sock->out == BW_SOCKET_FREE && !tls->base.cut_by) {
+    while (taken < PIECE_BYTES && sock->out == BW_SOCKET_FREE) {
         while (bw_tls_wire_has_room(&tls->wire) && taken < PIECE_BYTES &&
                (len = next_record(tls, iov, count, &offset, &used, &bytes)) > 0 &&
                encrypt_record(tls, bytes, len))
@@ -212,10 +212,10 @@ static void free_link(tls_link_t *tls)
 /* Everything that was committed is encrypted now, and behind it the word that nothing follows. */
 static void say_last(tls_link_t *tls)
 {
-    if (tls->base.cut_by || tls->base.is_left)
+    if (tls->base.is_left || bw_socket_link_is_cut(&tls->base.link))
         return;
     tls_push(&tls->base.link);
-    if (tls->report.state != BW_LINKED || tls->base.cut_by)
+    if (tls->report.state != BW_LINKED || bw_socket_link_is_cut(&tls->base.link))
         return;
     if (tls->base.is_deferred)
         encrypt_ring(tls, true);
@@ -234,7 +234,7 @@ static void tls_close(bw_link_t *link, bw_leftover_t *left_p)
     rest = bw_buffer_span(&tls->wire.out);
     map = bw_buffer_take(&tls->wire.out);
     free_link(tls);
-    if (tls->base.cut_by)
+    if (bw_socket_link_is_cut(link))
         rest.len = 0;
     bw_socket_link_close(link, (struct iovec){.iov_base = rest.base, .iov_len = rest.len}, map,
                          left_p);
