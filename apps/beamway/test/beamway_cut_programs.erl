@@ -80,7 +80,7 @@ presences(Others, BeatMs) ->
         {nodeup, _} -> presences(Others, BeatMs)
     after max(0, BeatMs - now_ms()) ->
         Own = [{user, node(), N} || N <- lists:seq(1, ?PRESENCES)],
-        [Pid ! {heartbeat, node(), Own} || Pid <- pg:get_members(?SCOPE, trackers), node(Pid) =/= node()],
+        _ = [Pid ! {heartbeat, node(), Own} || Pid <- pg:get_members(?SCOPE, trackers), node(Pid) =/= node()],
         Silent = [Node || {Node, {_, HeardMs}} <- maps:to_list(Others), now_ms() - HeardMs > ?SILENT_MS],
         presences(lists:foldl(fun dropped/2, Others, Silent), now_ms() + ?HEARTBEAT_MS)
     end.
