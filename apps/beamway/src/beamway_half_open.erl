@@ -49,12 +49,19 @@ make_room() ->
     case length(Rows) > ?MOST of
         true ->
             {Entry, _, Pid} = oldest(Rows),
-            true = ets:delete(?MODULE, Entry),
-            _ = ets:update_counter(?MODULE, refused, 1),
-            exit(Pid, shutdown);
+            ok = crowd_out(ets:take(?MODULE, Entry), Pid),
+            make_room();
         false ->
             true
     end.
+
+%% Another process may have chosen the same one.
+crowd_out([_], Pid) ->
+    _ = ets:update_counter(?MODULE, refused, 1),
+    true = exit(Pid, shutdown),
+    ok;
+crowd_out([], _Pid) ->
+    ok.
 
 oldest(Rows) ->
     Counts = lists:foldl(fun({_, Address, _}, Map) -> maps:update_with(Address, fun(N) -> N + 1 end, 1, Map) end, #{}, Rows),
