@@ -19,6 +19,8 @@
 -endif.
 
 -define(TABLE, beamway_links).
+-define(LOCK, {?MODULE, lock, deriving}).
+-define(LOOK_MS, 10).
 -define(SALT, "beamway encrypt 1").
 -define(FILE_BYTES, 65536).
 -define(SECRET_BYTES, 32).
@@ -87,7 +89,7 @@ of_cookie(nocookie) ->
 of_cookie(Cookie) ->
     case is_default(atom_to_list(Cookie)) of
         true ->
-            {error, <<"the cookie looks like one that OTP has made by itself (20 capital letters). OTP makes it from 36 random bits, so whoever records a connection can find it. "
+            {error, <<"the cookie looks like one that OTP has made by itself (20 capital letters). OTP makes it from 36 bits of state, so whoever records a connection can find it. "
                       "Make a better one with: beamway keygen --cookie; or a key file with: beamway keygen FILE">>};
         false ->
             derived(Cookie, ets:lookup(?TABLE, {?MODULE, Cookie}))
@@ -98,6 +100,19 @@ is_default(Cookie) -> length(Cookie) =:= 20 andalso lists:all(fun(C) -> C >= $A 
 derived(_Cookie, [{_, Key}]) ->
     {ok, [Key]};
 derived(Cookie, []) ->
+    case {ets:insert_new(?TABLE, {?LOCK, self()}), ets:lookup(?TABLE, ?LOCK)} of
+        {true, _} -> try derive(Cookie, ets:lookup(?TABLE, {?MODULE, Cookie})) after ets:delete(?TABLE, ?LOCK) end;
+        {false, [{_, Pid}]} -> await(is_process_alive(Pid), {?LOCK, Pid}), of_cookie(Cookie);
+        {false, []} -> of_cookie(Cookie)
+    end.
+
+%% One after the other: many peers may be called at once with a new cookie. Whoever waits too long is ended by its own timer.
+await(true, _Lock) -> receive after ?LOOK_MS -> true end;
+await(false, Lock) -> ets:delete_object(?TABLE, Lock).
+
+derive(_Cookie, [{_, Key}]) ->
+    {ok, [Key]};
+derive(Cookie, []) ->
     case beamway_port:derive(<<?SALT>>, atom_to_binary(Cookie)) of
         {ok, Secret} ->
             Key = key(cookie, Secret),
@@ -133,15 +148,16 @@ read(File) ->
             {error, Reason}
     end.
 
-%% Nothing of a line is repeated in a message.
+%% A file may hold anything, such as the 32 bytes themselves. Nothing of a line is repeated in a message.
 secrets(Text) ->
-    Lines = [Line || Untrimmed <- binary:split(Text, <<"\n">>, [global]), Line <- [string:trim(Untrimmed)], Line =/= <<>>, binary:first(Line) =/= $#],
+    Lines = [Line || Spaced <- binary:split(Text, <<"\n">>, [global]), Line <- [binary:replace(Spaced, [<<" ">>, <<"\t">>, <<"\r">>], <<>>, [global])],
+                     Line =/= <<>>, binary:first(Line) =/= $#],
     case [secret(Line) || Line <- Lines] of
         [] -> {error, "holds no key"};
         [_, _, _ | _] -> {error, io_lib:format("holds ~b keys, expected one or two", [length(Lines)])};
         Secrets ->
             case lists:member(error, Secrets) of
-                true -> {error, io_lib:format("holds a line that is not 32 random bytes or more in base64", [])};
+                true -> {error, "holds a line that is not 32 random bytes or more in base64"};
                 false -> {ok, Secrets}
             end
     end.
@@ -190,7 +206,7 @@ file_test() ->
     ?assertEqual({ok, [Two, One]}, secrets(Lines([Two, One]))),
     [?assertMatch({error, _}, secrets(Bad))
      || Bad <- [<<>>, <<"# nothing\n">>, One, Lines([One, Two, Three]), Lines([One, binary:part(Two, 0, 31)]), Lines([binary:copy(<<1, 2, 3>>, 20)]),
-                <<(base64:encode(One))/binary, "=">>]].
+                <<(base64:encode(One))/binary, "=">>] ++ [crypto:strong_rand_bytes(N) || N <- lists:seq(1, 200)]].
 
 keys_differ_by_purpose_and_secret_test() ->
     #{key := Key, label := Label} = One = key(file, <<"a secret">>),

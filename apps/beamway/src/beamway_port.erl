@@ -15,6 +15,8 @@
 -define(ABI_VERSION, 13).
 %% A file system or the loading of a library may take so long.
 -define(LATER_MS, 5000).
+%% 0.3 s of a processor that others may need, too.
+-define(DERIVE_MS, 60000).
 
 -define(VERSION, 1).
 -define(ACTIVATE, 5).
@@ -242,7 +244,7 @@ leave(Port) ->
 derive(Salt, Password) ->
     with_port(fun(Port) ->
                       case use(Port, tls) of
-                          ok -> command(Port, ?DERIVE, <<(byte_size(Salt)), Salt/binary, Password/binary>>);
+                          ok -> command(Port, ?DERIVE, <<(byte_size(Salt)), Salt/binary, Password/binary>>, ?DERIVE_MS);
                           {error, Reason} -> {error, Reason}
                       end
               end).
@@ -383,12 +385,15 @@ probe(Kind, RingBytes) ->
               end).
 
 command(Port, Command, Data) ->
+    command(Port, Command, Data, ?LATER_MS).
+
+command(Port, Command, Data, LaterMs) ->
     case erlang:port_control(Port, Command, Data) of
         <<2>> ->
             receive
                 {Port, done, Reply} -> result(Reply)
             after
-                ?LATER_MS -> error_text("no answer of the file system within ~b ms", [?LATER_MS])
+                LaterMs -> error_text("no answer of the file system within ~b ms", [LaterMs])
             end;
         Reply ->
             result(Reply)

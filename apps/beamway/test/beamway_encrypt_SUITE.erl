@@ -7,7 +7,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
--export([key_of_the_cookie/1, key_of_a_file/1, ring_on_one_host/1, another_key/1, another_cookie/1, key_change_under_load/1, stock_peer/1, peer_in_clear/1,
+-export([key_of_the_cookie/1, new_cookie/1, key_of_a_file/1, ring_on_one_host/1, another_key/1, another_cookie/1, key_change_under_load/1, stock_peer/1, peer_in_clear/1,
          peer_with_certificates/1, prefer/1, bad_options/1, default_cookie/1, nothing_readable/1, replay/1, reflection/1, call_to_itself/1, truncation/1, changed_bytes/1,
          garbage/1, silent_strangers/1, downgrade/1, the_command/1, no_carrier/1]).
 
@@ -21,7 +21,7 @@
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [key_of_the_cookie, key_of_a_file, ring_on_one_host, another_key, another_cookie, key_change_under_load, stock_peer, peer_in_clear, peer_with_certificates,
+    [key_of_the_cookie, new_cookie, key_of_a_file, ring_on_one_host, another_key, another_cookie, key_change_under_load, stock_peer, peer_in_clear, peer_with_certificates,
      prefer, bad_options, default_cookie, nothing_readable, replay, reflection, call_to_itself, truncation, changed_bytes, garbage, silent_strangers, downgrade, the_command, no_carrier].
 
 init_per_testcase(Case, Config) ->
@@ -94,6 +94,15 @@ key_of_the_cookie(Config) ->
     [ok = beamway_peer:assert_reason(Peer, binary_to_list(<<", ", Key/binary>>)) || Peer <- [PeerA, PeerB]],
     ok = call(A, B),
     ok = call(B, A).
+
+%% Each connection asks for the key of a cookie that is new: it is derived once, and all have the same.
+new_cookie(Config) ->
+    {Peer, _} = start(Config, "a", []),
+    Keys = beamway_peer:run(Peer, fun() ->
+                                          Callers = [spawn_monitor(fun() -> exit(beamway_encrypt:keys('another_cookie')) end) || _ <- lists:seq(1, 50)],
+                                          [receive {'DOWN', Monitor, process, _, Result} -> Result end || {_, Monitor} <- Callers]
+                                  end, 10000),
+    ?assertMatch([{ok, [#{source := cookie}]}], lists:usort(Keys)).
 
 key_of_a_file(Config) ->
     {_, Environment} = key_file(Config, "keys", [new_key()]),
