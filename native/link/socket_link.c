@@ -198,7 +198,8 @@ void bw_socket_link_flush(bw_link_t *link, bw_span_t *rest_p)
     bw_buffer_drop(&base->out);
 }
 
-/* The positions of the ring go on, as if the bytes had been there. */
+/* The positions of the ring go on, as if the bytes had been there. What was taken before the
+ * connection failed counts, because the peer may have read it. */
 bw_status_t bw_socket_link_write(bw_link_t *link, const struct iovec *iov, int count,
                                  size_t *taken_p)
 {
@@ -211,10 +212,7 @@ bw_status_t bw_socket_link_write(bw_link_t *link, const struct iovec *iov, int c
         return BW_OK;
     taken = base->passage->write(link, iov, count);
     bw_socket_link_check(link);
-    if (taken == 0 && bw_socket_link_is_cut(link))
-        return BW_OK;
-    /* Also of a connection that is cut: the peer may have got a part of it. */
-    if (taken == 0) {
+    if (taken == 0 && !bw_socket_link_is_cut(link)) {
         base->is_awaited = true;
         return BW_AGAIN;
     }

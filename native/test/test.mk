@@ -48,7 +48,7 @@ test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_
 	$(if $(filter traffic_test,$(1)),driver/traffic.c) \
 	$(if $(filter path_test,$(1)),$(PATH_SRC)) \
 	$(if $(filter block_test,$(1)),block/block.c block/channel.c) \
-	$(if $(filter tls_test,$(1)),$(TLS_TEST)) \
+	$(if $(filter tls_test,$(1)),$(TLS_TEST) $(WRAP_KERNEL)) \
 	$(if $(filter $(FAKE_TEST_NAMES),$(1)),-DBW_TEST_RDMA $(RDMA_SRC) $(if $(filter real,$(2)),$(RDMA_LIBS),$(FAKE_VERBS)))
 
 .PHONY: spin path-emulator

@@ -5,6 +5,7 @@
  * this program: each end has a socket to it, and it carries the bytes.
  */
 #include "carriers.h"
+#include "kernel.h"
 
 #include "../link/socket_link.h"
 #include "../link/tls/session.h"
@@ -744,6 +745,33 @@ static void what_is_encrypted_goes_when_there_is_room(void)
     CHECK_IN(stop());
 }
 
+static int takes_some_and_fails(void)
+{
+    return kernel.calls == 1 ? 20000 : -ECONNRESET;
+}
+
+/* A link that outlives its connection sends again what was not taken, so what the peer can have
+ * read counts as taken. */
+static void what_went_before_the_connection_failed_counts(void)
+{
+    static uint8_t bytes[200000];
+    struct iovec iov = {bytes, sizeof bytes};
+    size_t read = 0, taken = 0;
+
+    CHECK_IN(start_linked());
+    kernel.thread = pthread_self();
+    kernel.calls = 0;
+    kernel.answer = takes_some_and_fails;
+    CHECK_EQ(here.links[0]->ops->write(here.links[0], &iov, 1, &taken), BW_OK);
+    kernel.answer = NULL;
+    CHECK(here.links[0]->ops->is_cut(here.links[0]));
+    for (int i = 0; i < 100; i++)
+        carry_and_read(&read);
+    CHECK(read > 0);
+    CHECK(taken >= read);
+    CHECK_IN(stop());
+}
+
 /* What has left the socket, decrypted or not, is not waited for. */
 static void who_waits_has_read_all(void)
 {
@@ -797,6 +825,8 @@ static const check_case_t cases[] = {
     {"small_pieces_share_a_record", small_pieces_share_a_record},
     {"what_may_have_arrived_was_taken", what_may_have_arrived_was_taken},
     {"what_is_encrypted_goes_when_there_is_room", what_is_encrypted_goes_when_there_is_room},
+    {"what_went_before_the_connection_failed_counts",
+     what_went_before_the_connection_failed_counts},
     {"who_waits_has_read_all", who_waits_has_read_all},
 };
 
