@@ -20,6 +20,7 @@ static struct {
     bool was_open;    /* when the link or the connection was closed */
     int trims_left;   /* how often the link's trim has more to do */
     int timer_ms;     /* -1: not set */
+    int used_percent; /* of its time slice, as the port says */
     bw_link_stats_t stats;
     const char *reason;    /* why the link failed, as it says */
     const char *said;      /* as the port says */
@@ -64,7 +65,8 @@ int driver_cancel_timer(ErlDrvPort port)
 
 int erl_drv_consume_timeslice(ErlDrvPort port, int percent)
 {
-    (void)port, (void)percent;
+    (void)port;
+    vm.used_percent = percent;
     return 1;
 }
 
@@ -398,6 +400,24 @@ static void what_a_lone_caller_sends_waits_for_no_timer_of_before(void)
     vm.later_drop(vm.later_data);
 }
 
+/* The VM runs a timer of 0 at once, unless the port has used up its time. */
+static void others_run_before_the_port_comes_back(void)
+{
+    bw_port_t *port = open_port();
+
+    pump_start(&port->pump, &fake_link);
+    CHECK(begin(port));
+    come_back(port);
+    CHECK_EQ(vm.timer_ms, -1);
+    port->pump.comes_back = true;
+    come_back(port);
+    CHECK_EQ(vm.timer_ms, 0);
+    CHECK_EQ(vm.used_percent, 100);
+    entry.stop((ErlDrvData)port);
+    vm.later(vm.later_data);
+    vm.later_drop(vm.later_data);
+}
+
 /* Packets go to any Erlang node over TCP, and between two of ours over TLS. */
 static void a_failed_link_says_why(void)
 {
@@ -438,6 +458,7 @@ static const check_case_t cases[] = {
     {"idle_memory_goes_back_in_pieces", idle_memory_goes_back_in_pieces},
     {"what_is_sent_while_the_poller_looks_goes_with_the_next_look",
      what_is_sent_while_the_poller_looks_goes_with_the_next_look},
+    {"others_run_before_the_port_comes_back", others_run_before_the_port_comes_back},
     {"what_a_lone_caller_sends_waits_for_no_timer_of_before",
      what_a_lone_caller_sends_waits_for_no_timer_of_before},
     {"a_failed_link_says_why", a_failed_link_says_why},
