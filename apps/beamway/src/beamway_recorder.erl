@@ -102,7 +102,7 @@ records() -> call({records, fun(_) -> true end}).
 
 call(Request) ->
     try gen_server:call(?MODULE, Request, ?CALL_MS)
-    catch exit:{noproc, _} -> []
+    catch exit:_ -> [] % it ends or starts
     end.
 
 %% ---- server ----
@@ -260,10 +260,14 @@ look(Node, Family, Port, Times) ->
         unknown -> unknown
     end.
 
-judged(Ms, Record, #state{dead = Dead} = State) ->
+%% Tools come and go all the time, and would leave no room for the records of peers.
+judged(Ms, #{hidden := Hidden} = Record, #state{dead = Dead} = State) ->
     Verdict = beamway_verdict:verdict(Record),
     ok = log(Record, Verdict),
-    State#state{dead = lists:sublist([{Ms, Record#{verdict => Verdict}} | Dead], ?DEAD)}.
+    case Hidden of
+        true -> State;
+        false -> State#state{dead = lists:sublist([{Ms, Record#{verdict => Verdict}} | Dead], ?DEAD)}
+    end.
 
 %% The log of a tool such as ejabberdctl, a hidden node for a second at each call, would have a line for each.
 log(#{node := Node, link := Kind, hidden := Hidden, ended := #{reason := Reason}}, #{cause := Cause, short := Short}) ->

@@ -7,7 +7,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([killed/1, halted/1, restarted/1, disconnected/1, disconnected_by_the_peer/1, peer_stopped/1, stopped_here/1, busy_here/1,
-         reset_without_resume/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, senders/1, senders_that_wait/1]).
+         reset_without_resume/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, tool/1, senders/1, senders_that_wait/1]).
 -export([send_all/3]).
 -export([drop_node/1, burn/0]).
 
@@ -20,7 +20,7 @@ all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls,
 groups() ->
     Everywhere = [killed, halted, disconnected, disconnected_by_the_peer],
     Driven = [senders, senders_that_wait],
-    [{beamway_tcp, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, busy_here, reset_without_resume, no_record, corrupt, without_recorder]},
+    [{beamway_tcp, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, busy_here, reset_without_resume, no_record, corrupt, without_recorder, tool]},
      {beamway_shm, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, corrupt]},
      {beamway_tls, [], Everywhere ++ Driven ++ [peer_stopped]},
      {beamway_inet, [], Everywhere ++ [peer_stopped]},
@@ -202,6 +202,16 @@ without_recorder(Config) ->
     ?assertEqual({error, unknown}, Why()),
     ?assertMatch([#{node := OtherNode}], beamway_peer:call(One, beamway, links, [])),
     ?assertEqual(OtherNode, beamway_peer:call(One, erpc, call, [OtherNode, erlang, node, []])).
+
+%% A hidden node that comes and goes leaves no record.
+tool(Config) ->
+    {One, _, _, OtherNode} = pair(Config),
+    {Tool, ToolNode} = start(proplists:get_value(carrier, Config), [{args, ["-hidden"]}]),
+    true = beamway_peer:call(Tool, net_kernel, connect_node, [beamway_peer:call(One, erlang, node, [])]),
+    Known = fun() -> lists:usort([Node || #{node := Node} <- beamway_peer:call(One, beamway, why, [])]) end,
+    true = beamway_peer:wait_until(fun() -> lists:member(ToolNode, Known()) end, ?WAIT_MS),
+    ok = beamway_peer:kill9(Tool),
+    true = beamway_peer:wait_until(fun() -> Known() =:= [OtherNode] end, ?WAIT_MS).
 
 %% ---- who fills the link ----
 
