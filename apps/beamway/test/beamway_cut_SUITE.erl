@@ -410,7 +410,7 @@ stopped_for_a_moment(Config) ->
     receive after 4500 -> ok end,
     ok = beamway_peer:sigcont(Other),
     _ = beamway_peer:wait_until(fun() -> last_number(Other, Collector) =:= 20 end, ?WAIT_MS),
-    1 = resumes(Pair),
+    true = resumes(Pair) >= 1, % an attempt whose last word comes late is followed by another
     send_numbers(One, Collector, 21, 30),
     _ = beamway_peer:wait_until(fun() -> last_number(Other, Collector) =:= 30 end, ?WAIT_MS),
     ok.
