@@ -424,7 +424,7 @@ idle_and_forgotten(Config) ->
     ok = beamway_cut:forget(Wall),
     send_numbers(Other, Collector, 11, 20),
     _ = beamway_peer:wait_until(fun() -> last_number(One, Collector) =:= 20 end, ?WAIT_MS),
-    1 = resumes(Pair),
+    true = resumes(Pair) >= 1,
     ok.
 
 numbers_arrive(From, To, {One, _, Other, _}) ->
