@@ -278,11 +278,15 @@ reason(Reason) -> io_lib:format("~0tP", [Reason, 12]).
 
 %% ---- what is told of a link ----
 
-record(#link{about = About, history = History, latest = Latest, read_ms = ReadMs, events = Events}, Now, #state{own = Own}) ->
+record(#link{about = About, history = History, latest = Latest, read_ms = ReadMs, events = Events}, Now, #state{own = Own, due = Due}) ->
     (maps:with([node, link, address, hidden, since], About))
         #{events => [{Now - Ms, Event} || {Ms, Event} <- Events], latest => Latest, silent_ms => Now - ReadMs,
-          seconds => beamway_history:seconds(History), tens => beamway_history:tens(History), own => beamway_history:seconds(Own),
+          seconds => beamway_history:seconds(History), tens => beamway_history:tens(History), own => late(Now - Due) ++ beamway_history:seconds(Own),
           tick_ms => 1000 * ticktime() div 4}.
+
+%% Of a node that goes on after a stop the end of a link may be heard before the timer.
+late(LateMs) when LateMs >= ?STEP_MS -> [{1, #{late_ms => LateMs, cpu_percent => 0, busy => 0}}];
+late(_LateMs) -> [].
 
 %% What was known when the link ended, and how long ago that is.
 aged(#{ended := Ended} = Record, AgoMs) -> Record#{ended := Ended#{ago_ms := AgoMs}}.

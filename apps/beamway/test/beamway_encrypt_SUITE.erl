@@ -249,6 +249,7 @@ does_not_start(Options, Cookie) ->
                " -noinput -pa ", beamway_peer:ebin(), " -proto_dist beamway -sname ", beamway_peer:unique_name("bw"), " -setcookie ", Cookie,
                " -eval 'io:format(\"has started\"), halt().' 2>&1"],
     Said = os:cmd(lists:flatten(Command)),
+    ct:pal("~ts", [Said]),
     ?assertEqual(nomatch, string:find(Said, "has started")),
     Said.
 
