@@ -8,7 +8,7 @@
 %% `pipe' is done by the launcher. The texts are in {@link beamway_cli_help}.
 -module(beamway_cli).
 
--export([main/0, run/1, say/2, table/1, quietly/1]).
+-export([main/0, run/1, say/2, table/1, quietly/1, write_private/2]).
 -export([lasting/1]).
 
 -export_type([status/0]).
@@ -256,6 +256,20 @@ show(_, _, Text) -> say("~ts", [Text()]).
 version() ->
     io_lib:format("beamway ~ts (OTP ~ts, ERTS ~ts)",
                   [beamway:version(), erlang:system_info(otp_release), erlang:system_info(version)]).
+
+%% @doc Makes a file that only its owner can read; one that exists stays as it is (`eexist'). The launcher has set a umask for the commands that
+%% use it: no other user can open the file before its mode is set.
+-spec write_private(file:filename(), iodata()) -> ok | {error, file:posix() | badarg | terminated | system_limit}.
+write_private(File, Content) ->
+    case file:open(File, [write, exclusive, raw]) of
+        {ok, Io} ->
+            case [Failed || {error, _} = Failed <- [file:change_mode(File, 8#600), file:write(Io, Content), file:close(Io)]] of
+                [] -> ok;
+                [Failed | _] -> Failed
+            end;
+        {error, Reason} ->
+            {error, Reason}
+    end.
 
 %% @doc Lays out rows of texts in columns; the first row is the heading.
 -spec table([[unicode:chardata()]]) -> unicode:chardata().

@@ -21,17 +21,9 @@ cookie() -> string:lowercase(binary:encode_hex(random())).
 
 random() -> crypto:strong_rand_bytes(?BYTES).
 
-%% The launcher has set a umask: no other user can open the file before its mode is set.
 write(File, Content) ->
-    case file:open(File, [write, exclusive, raw]) of
-        {ok, Io} ->
-            Written = [Failed || {error, _} = Failed <- [file:change_mode(File, 8#600), file:write(Io, Content), file:close(Io)]],
-            case Written of
-                [] -> {ok, [File, ": made; only its owner can read it. Copy it to the other nodes over ssh.\n"]};
-                [{error, Reason} | _] -> {error, [File, ": ", file:format_error(Reason)]}
-            end;
-        {error, eexist} ->
-            {error, [File, ": exists already, and may be in use; name a new file"]};
-        {error, Reason} ->
-            {error, [File, ": ", file:format_error(Reason)]}
+    case beamway_cli:write_private(File, Content) of
+        ok -> {ok, [File, ": made; only its owner can read it. Copy it to the other nodes over ssh.\n"]};
+        {error, eexist} -> {error, [File, ": exists already, and may be in use; name a new file"]};
+        {error, Reason} -> {error, [File, ": ", file:format_error(Reason)]}
     end.

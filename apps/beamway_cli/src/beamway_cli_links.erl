@@ -6,7 +6,7 @@
 %% Each failure says which of its usual causes it was: no epmd, no such node, another cookie, no Beamway.
 -module(beamway_cli_links).
 
--export([ask/1, call/4, is_long/1, open/1, start/2, why_no_node/1, cookie/1, to_json/1, to_text/1]).
+-export([ask/1, call/4, no_function/4, is_long/1, open/1, start/2, why_no_node/1, cookie/1, to_json/1, to_text/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -230,11 +230,15 @@ call(Node, Module, Function, Arguments) ->
     try erpc:call(Node, Module, Function, Arguments, ?CALL_MS)
     catch
         error:{exception, undef, _} ->
-            failed("node ~ts has no Beamway: its code path holds no module ~ts with ~ts/~b "
-                   "(see README: erl -pa apps/beamway/ebin -proto_dist beamway)",
-                   [Node, Module, Function, length(Arguments)]);
+            throw(no_function(Node, Module, Function, length(Arguments)));
         _:Reason -> no_answer(Node, Reason)
     end.
+
+%% @doc What a node lacks, for a person.
+-spec no_function(node(), module(), atom(), arity()) -> unicode:chardata().
+no_function(Node, Module, Function, Arity) ->
+    io_lib:format("node ~ts has no Beamway: its code path holds no module ~ts with ~ts/~b (see README: erl -pa apps/beamway/ebin -proto_dist beamway)",
+                  [Node, Module, Function, Arity]).
 
 -spec no_answer(node(), term()) -> no_return().
 no_answer(Node, {erpc, Reason}) -> failed("node ~ts did not answer: ~tp", [Node, Reason]);

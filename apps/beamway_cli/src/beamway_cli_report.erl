@@ -34,15 +34,10 @@ file_of(_) ->
 
 %% For nobody but its owner: it tells much of a cluster.
 written(File, Bytes) ->
-    case file:open(File, [write, exclusive, raw]) of
-        {ok, Open} ->
-            Written = case file:change_mode(File, 8#600) of ok -> file:write(Open, [Bytes, $\n]); Error -> Error end,
-            _ = file:close(Open),
-            case Written of ok -> {ok, File}; {error, Reason} -> refused(File, Reason) end;
-        {error, Reason} -> refused(File, Reason)
+    case beamway_cli:write_private(File, [Bytes, $\n]) of
+        ok -> {ok, File};
+        {error, Reason} -> {error, io_lib:format("cannot write ~ts: ~ts; give another name with --out", [File, file:format_error(Reason)])}
     end.
-
-refused(File, Reason) -> {error, io_lib:format("cannot write ~ts: ~ts; give another name with --out", [File, file:format_error(Reason)])}.
 
 %% ---- without names
 

@@ -119,8 +119,7 @@ call(Node, Module, Function, Arguments) ->
     try erpc:call(Node, Module, Function, Arguments, 2 * ?CALL_MS)
     catch
         error:{exception, undef, _} ->
-            throw({top, io_lib:format("node ~ts has no Beamway: its code path holds no module ~ts with ~ts/~b (see README: erl -pa apps/beamway/ebin -proto_dist beamway)",
-                                      [Node, Module, Function, length(Arguments)])});
+            throw({top, beamway_cli_links:no_function(Node, Module, Function, length(Arguments))});
         error:{erpc, noconnection} -> throw({top, io_lib:format("node ~ts has ended", [Node])});
         error:{erpc, Reason} -> throw({top, io_lib:format("node ~ts did not answer: ~tp", [Node, Reason])});
         _:Reason -> throw({top, io_lib:format("node ~ts answered with an error: ~0tP", [Node, Reason, 15])})

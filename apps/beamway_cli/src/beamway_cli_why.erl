@@ -24,8 +24,7 @@ peers(Peer, Node) ->
     case string:split(Peer, "@") of
         [_, [_ | _]] -> [list_to_atom(Peer)];
         [Name] ->
-            Known = lists:usort([Of || #{node := Of} <- beamway_cli_links:call(Node, beamway, why, [])]),
-            [Of || Of <- Known, lists:prefix(Name ++ "@", atom_to_list(Of))]
+            [Of || Of <- beamway_cli_links:call(Node, beamway_recorder, nodes, []), lists:prefix(Name ++ "@", atom_to_list(Of))]
     end.
 
 explained(Node, [Peer], _) ->

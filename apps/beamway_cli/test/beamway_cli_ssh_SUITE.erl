@@ -31,14 +31,8 @@ init_per_testcase(_Case, Config) ->
                                             " -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR \"$@\"\n"]),
     ok = file:change_mode(File("here/ssh"), 8#755),
     Server = open_port({spawn_executable, "/usr/sbin/sshd"}, [{args, ["-D", "-e", "-f", File("sshd_config")]}, stderr_to_stdout, exit_status]),
-    true = beamway_peer:wait_until(fun() -> answers(list_to_integer(Port)) end, ?WAIT_MS),
+    true = beamway_peer:wait_until(fun() -> beamway_command:can_connect(list_to_integer(Port)) end, ?WAIT_MS),
     [{folder, Folder}, {server, Server} | Config].
-
-answers(Port) ->
-    case gen_tcp:connect({127, 0, 0, 1}, Port, [], 1000) of
-        {ok, Socket} -> gen_tcp:close(Socket) =:= ok;
-        {error, _} -> false
-    end.
 
 end_per_testcase(_Case, Config) ->
     {os_pid, Pid} = erlang:port_info(?config(server, Config), os_pid),

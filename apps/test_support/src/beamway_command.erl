@@ -10,7 +10,7 @@
 -export([init/2, pre_init_per_suite/3, pre_init_per_testcase/4, post_end_per_testcase/5, terminate/1]).
 -export([run/2, shell/2, quoted/1, command_node/2, command_start/2, until_ready/1, ended/1]).
 -export([with_nodes/3, start/3, stop/1]).
--export([copy_of_checkout/2, cookie_file/2, write_secret/2, compiled/3]).
+-export([can_connect/1, copy_of_checkout/2, cookie_file/2, write_secret/2, compiled/3]).
 
 -type config() :: [{atom(), term()}].
 -type epmd() :: no_epmd | pos_integer().  %% The process.
@@ -71,6 +71,8 @@ own_addresses() ->
     end,
     lists:join(",", lists:usort(["127.0.0.1" | Named] ++ ["::1" || test_support:has_ipv6()])).
 
+%% @doc Whether somebody listens at that port of the loopback.
+-spec can_connect(inet:port_number()) -> boolean().
 can_connect(Port) ->
     case gen_tcp:connect({127, 0, 0, 1}, Port, [], 1000) of
         {ok, Socket} -> gen_tcp:close(Socket), true;
