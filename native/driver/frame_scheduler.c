@@ -3,11 +3,11 @@
 
 #include <stdlib.h>
 
-/* A process with a sequence of fragments that is not complete, or with frames that wait behind
- * fragments, or with another class than normal. */
-/* For a reader of figures. */
+/* How many frames are looked at for a reader of figures. */
 #define WAITING_LOOKS 10000
 
+/* A process with a sequence of fragments that is not complete, or with frames that wait behind
+ * fragments, or with another class than normal. */
 struct bw_sender {
     bw_turn_t turn; /* first; in use while the first frame in the queue is a continuation */
     uint64_t pid, sequence;
@@ -593,13 +593,11 @@ uint64_t bw_scheduler_waiting(bw_scheduler_t *self, uint64_t pid)
 {
     const bw_sender_t *sender = find(self, &self->by_pid, pid);
     uint64_t bytes = sender ? sender->bytes : 0;
-    int looks = WAITING_LOOKS;
+    const bw_scheduled_t *frame = self->oldest;
 
-    for (const bw_scheduled_t *frame = self->oldest; frame && looks > 0; frame = frame->newer) {
+    for (int looks = 0; frame && looks < WAITING_LOOKS; looks++, frame = frame->newer)
         if (!frame->sender && frame->pid == pid)
             bytes += frame->bytes;
-        looks--;
-    }
     return bytes;
 }
 

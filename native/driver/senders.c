@@ -118,7 +118,8 @@ bool senders_command(senders_t *self, unsigned int command, const char *data, si
     case COMMAND_ANSWER:
         return answer(self, data, len, reply, is_sound_p);
     case COMMAND_TRAFFIC:
-        tell_traffic(self, reply);
+        if (len == 0)
+            tell_traffic(self, reply);
         return len == 0;
     default:
         return set_classes(self, data, len);

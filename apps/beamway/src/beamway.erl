@@ -97,13 +97,13 @@ senders(Node) -> senders(Node, 1000).
 %% @doc The same within so many milliseconds; 0 gives what waits now, without rates.
 -spec senders(node(), Ms :: non_neg_integer()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node, Ms) when is_atom(Node), is_integer(Ms), Ms >= 0, Ms =< 60000 ->
-    case [Controller || #{node := Of, controller := Controller, stream := Stream} <- beamway_links:all(), Of =:= Node, is_port(Controller), Controller =/= Stream] of
-        [Port | _] ->
+    case [beamway_links:driven(Link) || #{node := Of} = Link <- beamway_links:all(), Of =:= Node] of
+        [{ok, Port} | _] ->
             try {ok, beamway_senders:within(Port, Ms)}
             catch error:badarg -> {error, not_connected}
             end;
-        [] ->
-            {error, case lists:member(Node, [Of || #{node := Of} <- beamway_links:all()]) of true -> not_driven; false -> not_connected end}
+        [none | _] -> {error, not_driven};
+        [] -> {error, not_connected}
     end;
 senders(Node, Ms) ->
     error({badarg, {senders, {Node, Ms}, "expected the name of a node and milliseconds from 0 to 60000"}}).
@@ -116,8 +116,7 @@ metrics() ->
 %% @doc Whether the driver of this application carries the distribution to a node. If so, small messages to it overtake large ones of other senders.
 -spec carries(node()) -> boolean().
 carries(Node) ->
-    lists:any(fun(#{node := Of, controller := Controller, stream := Stream}) -> Of =:= Node andalso is_port(Controller) andalso Controller =/= Stream end,
-              beamway_links:all()).
+    lists:any(fun(#{node := Of} = Link) -> Of =:= Node andalso beamway_links:driven(Link) =/= none end, beamway_links:all()).
 
 %% @doc Gives the calling process a class on all links of this node, now and later, and returns its former class,
 %% which is `normal' if it has not called this before.

@@ -68,7 +68,7 @@ init([]) ->
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
 handle_call({set, Pid, Class}, _From, State) ->
-    Former = class(Pid),
+    Former = of_process(Pid),
     %% A process that is normal by its own choice has a row, so the option does not change that.
     ets:insert(?TABLE, {{class, Pid}, Class, call}),
     ok = change(Pid, Former, Class),
@@ -92,7 +92,7 @@ handle_cast(_Request, State) ->
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
 handle_info({'DOWN', _Monitor, process, Pid, _Reason}, #state{monitors = Monitors} = State) ->
-    ok = change(Pid, class(Pid), normal),
+    ok = change(Pid, of_process(Pid), normal),
     ets:delete(?TABLE, {class, Pid}),
     {noreply, State#state{monitors = maps:remove(Pid, Monitors)}};
 handle_info(_Info, State) ->
@@ -103,9 +103,7 @@ watch(Pid, #state{monitors = Monitors} = State) -> State#state{monitors = Monito
 
 %% @doc The class of a process.
 -spec of_process(pid()) -> class().
-of_process(Pid) -> class(Pid).
-
-class(Pid) ->
+of_process(Pid) ->
     case ets:lookup(?TABLE, {class, Pid}) of
         [{_, Class, _}] -> Class;
         [] -> normal
@@ -121,7 +119,7 @@ tell_all([]) -> ok;
 tell_all(Classes) -> lists:foreach(fun(Port) -> tell(Port, Classes) end, ports()).
 
 %% Those of links that the driver carries.
-ports() -> [Port || #{controller := Port, stream := Stream} <- beamway_links:all(), is_port(Port), Port =/= Stream].
+ports() -> [Port || Link <- beamway_links:all(), {ok, Port} <- [beamway_links:driven(Link)]].
 
 tell(_Port, []) -> ok;
 tell(Port, Classes) ->

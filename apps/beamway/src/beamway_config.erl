@@ -6,7 +6,7 @@
 %% its default. It is checked here, once; the rest of the code trusts the map.
 -module(beamway_config).
 
--export([read/0, read/1, wants_encryption/0, without_effect/0, describe/1, table/0]).
+-export([read/0, read/1, of_kernel/2, wants_encryption/0, without_effect/0, describe/1, table/0]).
 -export_type([config/0, problem/0]).
 
 -ifdef(TEST).
@@ -98,6 +98,14 @@ read(Value) ->
     case [{Name, Bad, Expected} || {Name, {error, Bad}, Expected} <- Read] of
         [] -> {ok, with_rdma(maps:from_list([{Name, Good} || {Name, {ok, Good}, _} <- Read]))};
         Problems -> {error, Problems}
+    end.
+
+%% @doc A parameter of kernel that is a number above 0.
+-spec of_kernel(Name :: atom(), Default) -> Default when Default :: pos_integer().
+of_kernel(Name, Default) ->
+    case application:get_env(kernel, Name) of
+        {ok, Value} when is_integer(Value), Value > 0 -> Value;
+        _ -> Default
     end.
 
 %% @doc Whether the user has asked for encryption, maybe in a way that is not valid: such a node must not go on in clear.

@@ -16,7 +16,7 @@
 
 -export([start_link/0, prepare/0, hold/0, reload_driver/0, config/0, drives_tcp/0, extension/1, up/1, all/0]).
 -export([reserve/1, reserve/2, release/0]).
--export([certificate_ends/2, certificates/0, listens/2, begin_session/3, session/1, resumed/2, stream/0, resume_refused/0, resumes_refused/0]).
+-export([certificate_ends/2, certificates/0, listens/2, begin_session/3, session/1, resumed/2, stream/0, resume_refused/0, resumes_refused/0, driven/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0, session/0]).
 
@@ -243,6 +243,11 @@ all() ->
         error:badarg -> []
     end.
 
+%% @doc The port of our driver that carries a link; none where that is OTP's own port, or ssl's processes.
+-spec driven(link()) -> {ok, port()} | none.
+driven(#{controller := Controller, stream := Stream}) when is_port(Controller), Controller =/= Stream -> {ok, Controller};
+driven(_Link) -> none.
+
 %% ---- server ----
 
 %% @private
@@ -338,9 +343,8 @@ log_smaller({less, Bytes, {Option, Limit}}, Wanted) ->
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
-handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason, hidden := Hidden,
-                   controller := Controller, stream := Stream}}, State) ->
-    _ = is_port(Controller) andalso Controller =/= Stream andalso beamway_classes:link_is_up(Controller),
+handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason, hidden := Hidden, controller := Controller} = Link}, State) ->
+    _ = [beamway_classes:link_is_up(Port) || {ok, Port} <- [driven(Link)]],
     ?LOG(level(Hidden), "beamway: link to ~ts is up over ~ts (~ts)", [Node, Kind, Reason]),
     case ets:lookup(?TABLE, {reserved, Pid}) of
         [{_, {Kind, _} = Reservation}] -> keep_reserved(Pid, Reservation, Controller);

@@ -12,7 +12,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, up/1, note/2, records/0, records/1]).
+-export([start_link/0, up/1, note/2, records/0, records/1, nodes/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export([look/3]).
 -export_type([record/0, event/0]).
@@ -94,11 +94,15 @@ note(Connection, Event) -> gen_server:cast(?MODULE, {note, Connection, Event}).
 
 %% @doc What is known of the links to a node: that which is up, then those that have ended, the last one first.
 -spec records(node()) -> [record()].
-records(Node) -> call({records, fun(#{node := Of}) -> Of =:= Node end}).
+records(Node) -> call({records, fun(Of) -> Of =:= Node end}).
 
 %% @doc The same of all nodes.
 -spec records() -> [record()].
 records() -> call({records, fun(_) -> true end}).
+
+%% @doc The nodes of which there are records.
+-spec nodes() -> [node()].
+nodes() -> call(nodes).
 
 call(Request) ->
     try gen_server:call(?MODULE, Request, ?CALL_MS)
@@ -140,8 +144,10 @@ begin_link(_About, State) ->
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
 handle_call({records, Wanted}, _From, #state{links = Links, dead = Dead} = State) ->
     Now = now_ms(),
-    Live = [Record || {_, Link} <- maps:to_list(Links), Record <- [record(Link, Now, State)], Wanted(Record)],
-    {reply, Live ++ [aged(Record, Now - Ms) || {Ms, Record} <- Dead, Wanted(Record)], State};
+    Live = [record(Link, Now, State) || #link{about = #{node := Node}} = Link <- maps:values(Links), Wanted(Node)],
+    {reply, Live ++ [aged(Record, Now - Ms) || {Ms, #{node := Node} = Record} <- Dead, Wanted(Node)], State};
+handle_call(nodes, _From, #state{links = Links, dead = Dead} = State) ->
+    {reply, lists:usort([Node || #link{about = #{node := Node}} <- maps:values(Links)] ++ [Node || {_, #{node := Node}} <- Dead]), State};
 handle_call(_Request, _From, State) ->
     {reply, {error, badarg}, State}.
 
@@ -196,15 +202,20 @@ stepped(Now, #link{about = About, latest = Before, history = History, idle = Idl
     case beamway_metrics:of_link(About) of
         Figures when map_size(Figures) =:= 0 -> Link;
         Figures ->
-            Rest = grown(Before, Before),
-            Filled = lists:foldl(fun(_, Acc) -> beamway_history:add(Rest, Acc) end, History, lists:seq(1, Missed)),
-            full(Now, Figures, Link#link{latest = Figures, history = beamway_history:add(grown(Before, Figures), Filled), missed = 0, idle = case is_idle(Before, Figures) of true -> Idle + 1; false -> 0 end,
-                      read_ms = case Figures of #{bytes_in := Bytes} when Bytes =/= map_get(bytes_in, Before) -> Now; _ -> ReadMs end})
+            Idled = case is_idle(Before, Figures) of true -> Idle + 1; false -> 0 end,
+            LastReadMs = case Figures of #{bytes_in := Bytes} when Bytes =/= map_get(bytes_in, Before) -> Now; _ -> ReadMs end,
+            Recorded = beamway_history:add(grown(Before, Figures), at_rest(Missed, Before, History)),
+            full(Now, Figures, Link#link{latest = Figures, history = Recorded, missed = 0, idle = Idled, read_ms = LastReadMs})
     end.
 
+%% In the seconds that were not sampled nothing happened.
+at_rest(0, _Before, History) -> History;
+at_rest(Missed, Before, History) -> at_rest(Missed - 1, Before, beamway_history:add(grown(Before, Before), History)).
+
 %% Senders wait for room: who are they?
-full(Now, #{busy := Busy, held_senders := Held}, #link{about = #{node := Node, link := Kind, controller := Port}, full_ms = Last, events = Events} = Link)
-  when Busy + Held > 0, is_port(Port), Now - Last >= ?FULL_MS ->
+full(Now, #{busy := Busy, held_senders := Held}, #link{about = #{node := Node, link := Kind} = About, full_ms = Last, events = Events} = Link)
+  when Busy + Held > 0, Now - Last >= ?FULL_MS ->
+    {ok, Port} = beamway_links:driven(About), % others have no such figures
     Senders = try lists:sublist(beamway_senders:within(Port, 0), ?FULL_SENDERS) catch error:badarg -> [] end,
     Told = [iolist_to_binary([beamway_senders:described(Pid), " (", integer_to_list(Waiting div 1024), " KB)"]) || #{pid := Pid, waiting := Waiting} <- Senders],
     ?LOG_INFO("beamway: the link to ~ts over ~ts is full; most waits of: ~ts", [Node, Kind, lists:join("; ", Told)]),
@@ -272,9 +283,7 @@ judged(Ms, #{hidden := Hidden} = Record, #state{dead = Dead} = State) ->
 %% The log of a tool such as ejabberdctl, a hidden node for a second at each call, would have a line for each.
 log(#{node := Node, link := Kind, hidden := Hidden, ended := #{reason := Reason}}, #{cause := Cause, short := Short}) ->
     Level = case {Cause, Hidden} of {protocol, _} -> error; {_, true} -> debug; {_, false} -> info end,
-    ?LOG(Level, "beamway: link to ~ts over ~ts is down: ~ts: ~ts", [Node, Kind, reason(Reason), Short]).
-
-reason(Reason) -> io_lib:format("~0tP", [Reason, 12]).
+    ?LOG(Level, "beamway: link to ~ts over ~ts is down: ~ts: ~ts", [Node, Kind, beamway_verdict:reason(Reason), Short]).
 
 %% ---- what is told of a link ----
 
@@ -282,7 +291,7 @@ record(#link{about = About, history = History, latest = Latest, read_ms = ReadMs
     (maps:with([node, link, address, hidden, since], About))
         #{events => [{Now - Ms, Event} || {Ms, Event} <- Events], latest => Latest, silent_ms => Now - ReadMs,
           seconds => beamway_history:seconds(History), tens => beamway_history:tens(History), own => late(Now - Due) ++ beamway_history:seconds(Own),
-          tick_ms => 1000 * ticktime() div 4}.
+          tick_ms => 1000 * beamway_config:of_kernel(net_ticktime, 60) div 4}.
 
 %% Of a node that goes on after a stop the end of a link may be heard before the timer.
 late(LateMs) when LateMs >= ?STEP_MS -> [{1, #{late_ms => LateMs, cpu_percent => 0, busy => 0}}];
@@ -290,12 +299,6 @@ late(_LateMs) -> [].
 
 %% What was known when the link ended, and how long ago that is.
 aged(#{ended := Ended} = Record, AgoMs) -> Record#{ended := Ended#{ago_ms := AgoMs}}.
-
-ticktime() ->
-    case application:get_env(kernel, net_ticktime) of
-        {ok, Seconds} when is_integer(Seconds), Seconds > 0 -> Seconds;
-        _ -> 60
-    end.
 
 runtime() -> element(1, erlang:statistics(runtime)).
 

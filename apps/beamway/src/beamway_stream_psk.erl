@@ -120,7 +120,7 @@ answered(_Socket, _Hello, {error, Problem}) ->
 
 %% The driver reads and writes by a descriptor of its own; the socket's port does not any more.
 secured(Socket, Keys, Read, Establish) ->
-    case {inet:setopts(Socket, [binary, {packet, raw}, {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false}]), prim_inet:getfd(Socket)} of
+    case {inet:setopts(Socket, [binary, {packet, raw}, beamway_stream_tcp:nodelay()]), prim_inet:getfd(Socket)} of
         {ok, {ok, Fd}} -> stream(Socket, Keys, Establish(beamway_encrypt:place(Fd, [{Label, Key} || #{label := Label, key := Key} <- Keys], Read)));
         {_, _} -> {error, closed}
     end.

@@ -14,7 +14,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--export([listen/3, accept_loop/2, connect_options/0, keepalive_options/0, sent/2, bound/2, let_go/1]).
+-export([listen/3, accept_loop/2, connect_options/0, keepalive_options/0, sent/2, bound/2, let_go/1, nodelay/0]).
 -export([connect/4, accept/1, kind/1, send/2, recv/2, peername/1, setopts/2, getopts/2,
          carry/3, activate/2, start/3, tick/2, stats/2, keep/1, give/2, watch/1]).
 
@@ -79,14 +79,8 @@ connect_options() ->
 %% unanswered probes that end the socket is the system's (9).
 -spec keepalive_options() -> [inet:socket_setopt()].
 keepalive_options() ->
-    Seconds = <<(keepalive_s(kernel_env(net_ticktime, 60), kernel_env(net_tickintensity, 4))):32/native>>,
+    Seconds = <<(keepalive_s(beamway_config:of_kernel(net_ticktime, 60), beamway_config:of_kernel(net_tickintensity, 4))):32/native>>,
     [{keepalive, true}, {raw, ?IPPROTO_TCP, ?TCP_KEEPIDLE, Seconds}, {raw, ?IPPROTO_TCP, ?TCP_KEEPINTVL, Seconds}].
-
-kernel_env(Name, Default) ->
-    case application:get_env(kernel, Name) of
-        {ok, Value} when is_integer(Value), Value > 0 -> Value;
-        _ -> Default
-    end.
 
 keepalive_s(TickTimeS, Intensity) ->
     max(1, min(?KEEPALIVE_MAX_S, TickTimeS div Intensity)).
@@ -256,6 +250,8 @@ carry_itself(Socket, Role) ->
         {error, Reason} -> {error, Reason}
     end.
 
+%% @doc As kernel's `dist_nodelay' says.
+-spec nodelay() -> {nodelay, boolean()}.
 nodelay() ->
     {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false}.
 

@@ -92,7 +92,7 @@ allowed({?MODULE, Socket}, Allowed) ->
 
 socket_options() ->
     [binary, {active, false}, {packet, 4},
-     {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false}].
+     beamway_stream_tcp:nodelay()].
 
 %% A peer that is not there is no news; one that is not secure is.
 secured(Peer, Role, Secure) ->

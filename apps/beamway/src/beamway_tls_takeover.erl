@@ -85,7 +85,7 @@ text(Reason) -> unicode:characters_to_binary(io_lib:format("~0tp", [Reason])).
 take_over(Role, Tls, Key, RingBytes, Deadline) ->
     case let_go(close(Tls, Deadline)) of
         {ok, Socket, Read} ->
-            Nodelay = {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false},
+            Nodelay = beamway_stream_tcp:nodelay(),
             case {inet:setopts(Socket, [binary, {active, false}, {packet, raw}]), prim_inet:getfd(Socket)} of
                 {ok, {ok, Fd}} ->
                     Linked = meet(Role, Socket, Read, beamway_encrypt:place(Fd, [{<<0:64>>, Key}], <<>>), RingBytes, Deadline),

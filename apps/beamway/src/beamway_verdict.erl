@@ -15,7 +15,7 @@
 %% </table>
 -module(beamway_verdict).
 
--export([verdict/1, asks_epmd/2, seconds/1]).
+-export([verdict/1, asks_epmd/2, seconds/1, reason/1]).
 -export_type([verdict/0, cause/0, epmd/0]).
 
 -ifdef(TEST).
@@ -230,6 +230,8 @@ seconds(Ms) -> io_lib:format("~.1f s", [Ms / 1000]).
 
 milliseconds(Us) -> io_lib:format("~.1f ms", [Us / 1000]).
 
+%% @doc An exit reason in a line, cut where it is long.
+-spec reason(term()) -> iolist().
 reason(Reason) -> io_lib:format("~0tP", [Reason, 12]).
 
 text(Said) -> unicode:characters_to_binary(Said).

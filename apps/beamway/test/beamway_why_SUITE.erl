@@ -260,23 +260,18 @@ senders_that_wait(Config) ->
 
 %% ---- over a path ----
 
-wall(Config, Command) ->
+router(Config) ->
     #{spaces := [_, _, Wall]} = proplists:get_value(net, Config),
-    beamway_netns:in(Wall, Command).
+    {Wall, "FORWARD"}.
 
-%% Before the router's own rules, and away again with open/1.
-close(Config, Rule) ->
-    "" = wall(Config, "iptables -N CUT && iptables -A CUT -p tcp " ++ Rule ++ " && iptables -I FORWARD -j CUT"),
-    ok.
+close(Config, Rule) -> beamway_cut:close(router(Config), [Rule]).
 
-open(Config) ->
-    _ = wall(Config, "iptables -D FORWARD -j CUT; iptables -F CUT; iptables -X CUT"),
-    ok.
+open(Config) -> beamway_cut:open(router(Config)).
 
 %% A reset is a pause, and the record says so.
 outlived(Config) ->
     {One, _, _, OtherNode} = pair(Config),
-    ok = close(Config, "! --sport 4369 -m tcp ! --dport 4369 -j REJECT --reject-with tcp-reset"),
+    ok = close(Config, beamway_cut:not_epmd("REJECT --reject-with tcp-reset")),
     Resumes = fun() -> {ok, [#{facts := Facts} | _]} = beamway_peer:call(One, beamway, why, [OtherNode]),
                        length([1 || #{text := Text} <- Facts, string:find(Text, "went on over another connection") =/= nomatch]) end,
     ok = beamway_peer:run(One, fun() -> {rex, OtherNode} ! hello, ok end),
