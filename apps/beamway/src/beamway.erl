@@ -89,12 +89,12 @@ explained(Record) ->
                #{cause => Cause, short => Short, facts => [#{ago_ms => AgoMs, text => Text} || {AgoMs, Text} <- Facts],
                  seconds => Steps(seconds), tens => Steps(tens)}).
 
-%% @doc Who fills the link to a node: the processes of this node that sent most within a second, at most twelve. Takes that second.
+%% @doc Who fills the link to a node: the processes of this node that send most, at most twelve. The call takes a second, because it measures that long.
 %% Of small messages one in 16 KB is counted for all. `not_driven': OTP's own port or ssl's processes carry the link.
 -spec senders(node()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node) -> senders(Node, 1000).
 
-%% @doc The same within so many milliseconds; 0 gives what waits now, without rates.
+%% @doc The same, measured over `Ms' milliseconds. 0 shows what is waiting now, without rates.
 -spec senders(node(), Ms :: non_neg_integer()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node, Ms) when is_atom(Node), is_integer(Ms), Ms >= 0, Ms =< 60000 ->
     case [beamway_links:driven(Link) || #{node := Of} = Link <- beamway_links:all(), Of =:= Node] of

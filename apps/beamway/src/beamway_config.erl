@@ -108,7 +108,7 @@ of_kernel(Name, Default) ->
         _ -> Default
     end.
 
-%% @doc Whether the user has asked for encryption, maybe in a way that is not valid: such a node must not go on in clear.
+%% @doc Whether the user asked for encryption, even with a value that is not valid, because such a node must not run unencrypted.
 -spec wants_encryption() -> boolean().
 wants_encryption() -> not lists:member(value(encrypt), [undefined, false, "false"]).
 

@@ -2,7 +2,7 @@
 %% @doc The keys of the option `encrypt'.
 %%
 %% A key for TLS, and the fingerprint by which two nodes name it, are derived from a secret with HKDF (RFC 5869, SHA-256). The secret is a line of
-%% `encrypt_key_file', or what scrypt makes of the cookie, which costs whoever guesses at cookies 0.3 s and 32 MB for each guess. The
+%% `encrypt_key_file', or is derived from the cookie by scrypt, so that each guess at a cookie costs 0.3 s and 32 MB. The
 %% cookie itself is never a key.
 %%
 %% The file is read for each connection, so that keys can be changed in a running node. A cookie's secret is derived once and kept.

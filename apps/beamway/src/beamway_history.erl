@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What a set of figures was in the last minutes: one-second steps, and ten-second steps of the last hour. Pure.
+%% @doc Recent values of a set of figures: one-second steps of the last minutes, ten-second steps of the last hour. Pure.
 %%
 %% Steps that follow each other and are equal are stored once, with their number, and each step is written as the figures that are not 0.
 %% Each minute of steps is compressed. So the history of an idle link takes less than 2 KB, and that of a busy one less than 64 KB.
@@ -12,7 +12,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% Steps are kept, and thrown away, by so many.
+%% Steps are stored and discarded in chunks of this size.
 -define(CHUNK, 60).
 -define(TENS, 360).
 
@@ -35,7 +35,7 @@
 
 -opaque history() :: #history{}.
 
-%% @doc An empty history that keeps at least so many one-second steps.
+%% @doc An empty history that keeps one-second steps for at least `Seconds'.
 -spec new([field(), ...], Seconds :: non_neg_integer()) -> history().
 new(Fields, Seconds) ->
     #history{fields = Fields, seconds = #track{most = Seconds}, tens = #track{most = min(?TENS, Seconds)}}.

@@ -31,7 +31,7 @@
 %% epmd hears of a process that was killed a little later than the peers do.
 -define(ASK_AGAIN_MS, 100).
 -define(ASK_TIMES, 5).
-%% Who fills a link is said so often, and so many of them.
+%% How often the log names the processes that fill a link, and how many of them.
 -define(FULL_MS, 60000).
 -define(FULL_SENDERS, 3).
 
@@ -280,7 +280,7 @@ judged(Ms, #{hidden := Hidden} = Record, #state{dead = Dead} = State) ->
         false -> State#state{dead = lists:sublist([{Ms, Record#{verdict => Verdict}} | Dead], ?DEAD)}
     end.
 
-%% The log of a tool such as ejabberdctl, a hidden node for a second at each call, would have a line for each.
+%% Each call of a tool such as ejabberdctl is a hidden node that lives for a second; at info the log would have a line for each call.
 log(#{node := Node, link := Kind, hidden := Hidden, ended := #{reason := Reason}}, #{cause := Cause, short := Short}) ->
     Level = case {Cause, Hidden} of {protocol, _} -> error; {_, true} -> debug; {_, false} -> info end,
     ?LOG(Level, "beamway: link to ~ts over ~ts is down: ~ts: ~ts", [Node, Kind, beamway_verdict:reason(Reason), Short]).

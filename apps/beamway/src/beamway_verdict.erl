@@ -158,7 +158,7 @@ silent_peer(Silent, _Latest, #{link := Kind} = Record) ->
         {false, _} -> {unreachable, ["nothing came for ", Silent]}
     end.
 
-%% The newest so many steps.
+%% The newest steps, `Steps' of them.
 recent(_Steps, []) -> [];
 recent(Steps, [{Count, Step} | _]) when Count >= Steps -> [{Steps, Step}];
 recent(Steps, [{Count, Step} | Older]) -> [{Count, Step} | recent(Steps - Count, Older)].
