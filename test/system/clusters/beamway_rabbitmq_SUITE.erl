@@ -10,8 +10,8 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2,
          init_per_testcase/2, end_per_testcase/2]).
--export([all_links/1, monitoring_pages/1, logs_are_clean/1, a_member_hangs/1, quorum_queue/1, mirrored_queue/1, connections_are_cut/1,
-         commands_of_the_guide/1]).
+-export([all_links/1, monitoring_pages/1, logs_are_clean/1, classes_by_option/1, a_member_hangs/1, quorum_queue/1, mirrored_queue/1,
+         connections_are_cut/1, commands_of_the_guide/1]).
 
 %% Between two steps of a case so many messages must be confirmed.
 -define(PROGRESS, 500).
@@ -19,6 +19,8 @@
 %% How long a member hangs.
 -define(HANGS_S, 20).
 -define(LOGS, "/var/log/rabbitmq").
+%% As the guide has it: the failure detector of quorum queues and their members.
+-define(CLASSES, "aten_emitter=control,ra_server_proc:init/1=control").
 %% How often all connections between the nodes are cut, for 4 and for 43 ms by turns, and how long it is quiet between.
 -define(CUTS, 100).
 -define(BETWEEN_CUTS_MS, 200).
@@ -31,7 +33,7 @@ all() -> [{group, Group} || Group <- [stock, beamway, beamway_tcp] ++ [Group || 
 groups() ->
     Cases = [all_links, monitoring_pages, logs_are_clean, a_member_hangs, quorum_queue] ++ [mirrored_queue || beamway_bench_rabbit:has_mirrored()],
     Cut = Cases ++ [connections_are_cut],
-    [{stock, [], Cut}, {beamway, [], Cases}, {beamway_tcp, [], Cut}, {stock_khepri, [], [connections_are_cut]},
+    [{stock, [], Cut}, {beamway, [], [classes_by_option | Cases]}, {beamway_tcp, [], [classes_by_option | Cut]}, {stock_khepri, [], [connections_are_cut]},
      {tcp_khepri, [], [connections_are_cut]}, {guide, [], [commands_of_the_guide]}].
 
 init_per_suite(Config) ->
@@ -53,13 +55,15 @@ init_per_group(Group, Config) ->
                                             stock_khepri -> {"stock-khepri", tcp, 8600, stock};
                                             tcp_khepri -> {"tcp-khepri", beamway_tcp, 9600, tcp}
                                         end,
-    Cluster = beamway_bench_rabbit:start(#{name => Name, base_port => BasePort, contender => maps:get(Contender, Contenders)}),
+    Cluster = beamway_bench_rabbit:start(#{name => Name, base_port => BasePort, contender => with_classes(maps:get(Contender, Contenders))}),
     beamway_bench_rabbit:has_mirrored() andalso
         ({0, _} = beamway_bench_rabbit:ctl(1, ["set_policy", "mirrored", "^mirrored",
                                                "{\"ha-mode\":\"all\",\"ha-sync-mode\":\"automatic\"}"], Cluster)),
     lists:member(Group, [stock_khepri, tcp_khepri]) andalso
         ({ok, ["true"]} = beamway_bench_rabbit:eval(1, "ok = rabbit_feature_flags:enable(khepri_db), rabbit_khepri:is_enabled().", Cluster)),
     [{cluster, Cluster}, {link, Link} | Config].
+
+with_classes(#{env := Env} = Contender) -> Contender#{env := [{"BEAMWAY_CLASSES", ?CLASSES} | Env]}.
 
 end_per_group(guide, _Config) -> ok;
 end_per_group(_Group, Config) -> beamway_bench_rabbit:stop(cluster(Config)).
@@ -182,6 +186,25 @@ absent(Word, Text) ->
         nomatch -> ok;
         {match, [Line]} -> error({in_the_log, Line})
     end.
+
+%% aten and ra know nothing of Beamway, and what their processes send goes first all the same. No other process of RabbitMQ has the class.
+classes_by_option(Config) ->
+    Cluster = cluster(Config),
+    ok = beamway_bench_rabbit:declare("classes", quorum, 2, Cluster),
+    [begin
+         Classes = fun() -> classes(N, Cluster) end,
+         IsRight = fun({Name, Call, Class}) -> (Class =:= "control") =:= (Name =:= "aten_emitter" orelse Call =:= "ra_server_proc") end,
+         ok = beamway_bench_rabbit:await(fun() -> lists:all(IsRight, Classes()) end, 60000, {wrong_classes, N}),
+         Controls = [Name || {Name, _, "control"} <- Classes()],
+         [true = lists:any(fun(Name) -> lists:suffix(Who, Name) end, Controls) || Who <- ["aten_emitter", "classes"]]
+     end || N <- [1, 2, 3]],
+    ok.
+
+%% Name, module of the initial call and class of each process with a name.
+classes(N, Cluster) ->
+    {ok, Lines} = beamway_bench_rabbit:eval(N, "[io:format(\"~ts ~ts ~ts~n\", [Name, element(1, proc_lib:translate_initial_call(Pid)), beamway_classes:of_process(Pid)])"
+                                               " || Name <- registered(), Pid <- [whereis(Name)], is_pid(Pid)], done.", Cluster),
+    [{Name, Call, Class} || Line <- Lines, [Name, Call, Class] <- [string:lexemes(Line, " ")]].
 
 %% ---- messages ----
 
