@@ -5,13 +5,13 @@
 %% All contenders get {@link common_args/1} too, the same for each: what differs is the carrier alone.
 -module(beamway_bench_contender).
 
--export([all/2, way/1, names/0, programs/0, and_rdma/1, common_args/1, clean_env/0]).
+-export([all/2, small/1, way/1, names/0, programs/0, and_rdma/1, common_args/1, clean_env/0]).
 
 -export_type([name/0, t/0]).
 
 -type name() :: tcp | tcp_tuned | tcp_spin | unix | beamway | beamway_tcp | beamway_inet | beamway_rdma
               | tls | beamway_tls | beamway_poll | beamway_poll_off | teleport | direct | direct_tcp | direct_stock | gen_rpc
-              | openmpi | rdma_link | ib_write | ib_send
+              | openmpi | eventfd | rdma_link | ib_write | ib_send
     | beamway_bench_http_servers:name().
 -type t() :: #{name := name(),
                %% for people
@@ -56,6 +56,11 @@ direct(#{args := Args} = Contender, Name, Title, Root) ->
 
 and_ebin(#{args := Args} = Contender, App, Root) -> Contender#{args := Args ++ ["-pa", filename:join([Root, "apps", App, "ebin"])]}.
 
+%% @doc The same with as few threads as can be: many such nodes on a machine would else have hundreds of schedulers.
+-spec small(t()) -> t().
+small(#{args := Args} = Contender) ->
+    Contender#{args := ["+S", "1:1", "+SDcpu", "1:1", "+SDio", "1", "+A", "1", "+sbwt", "none", "+sbwtdcpu", "none", "+sbwtdio", "none" | Args]}.
+
 %% @doc With which functions the programs inside the nodes send: see beamway_bench_messages.
 -spec way(name()) -> beamway_bench_messages:way().
 way(Name) when Name =:= teleport; Name =:= direct; Name =:= direct_tcp; Name =:= direct_stock; Name =:= gen_rpc -> teleport;
@@ -86,7 +91,7 @@ names() ->
 %% @doc Those that are programs instead of nodes.
 -spec programs() -> [name()].
 programs() ->
-    [openmpi, rdma_link, ib_write, ib_send, rdpipe, rdpipe_unchecked, rdpipe_tls, rdpipe_commands, rdpipe_one, iperf3, ssh, mbuffer, nc, socat, cat].
+    [openmpi, eventfd, rdma_link, ib_write, ib_send, rdpipe, rdpipe_unchecked, rdpipe_tls, rdpipe_commands, rdpipe_one, iperf3, ssh, mbuffer, nc, socat, cat].
 
 %% @doc These contenders, and rdma where this host has a device for it. Not pure.
 -spec and_rdma([name()]) -> [name()].

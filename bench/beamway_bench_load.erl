@@ -14,16 +14,18 @@
 
 -export_type([load/0, window/0, stream/0]).
 
--type load() :: #{kind := rpc | erpc | gen_rpc | echo | burn,
+-type load() :: #{kind := rpc | erpc | gen_rpc | echo | paced | burn,
                   %% how many processes
                   callers := pos_integer(),
                   %% who is called, in turn; the node itself is left out
                   targets => [node()],
                   bytes => non_neg_integer(),
+                  %% paced: the time from one call of a caller to its next
+                  every_us => pos_integer(),
                   %% this module's name if there is none
                   name => atom()}.
 %% `rpc', `erpc' and `gen_rpc' call {@link echo/1} on the targets; `echo' sends the payload to a process of its
-%% own on the first target, which sends it back: one message each way. `burn' calls nobody.
+%% own on the first target, which sends it back: one message each way. `paced' does so with all targets in turn, at its own pace. `burn' calls nobody.
 -type window() :: #{elapsed_ns := pos_integer(), counts := beamway_bench_hist:counts()}.
 -type stream() :: #{target := node(), bytes := non_neg_integer(), ms := pos_integer(),
                     %% messages between acknowledgements, and how many may be without one
@@ -126,6 +128,9 @@ work(#{kind := echo, targets := [Node | _]}, _, Payload, Hist) ->
     %% Linked, so that it ends with this process and this one with it.
     Echo = spawn_link(Node, ?MODULE, echo_loop, [self()]),
     timed(fun() -> exchange(Echo, Payload) end, Hist);
+work(#{kind := paced, targets := Nodes, every_us := Us, callers := Callers}, Index, Payload, Hist) ->
+    Echoes = [spawn_link(Node, ?MODULE, echo_loop, [self()]) || Node <- Nodes],
+    paced(Echoes, [], Payload, Hist, Us, erlang:monotonic_time(microsecond) + Us * Index div Callers);
 work(#{kind := Kind, targets := Targets}, Index, Payload, Hist) ->
     %% Callers begin at different targets, so that each is called as often as the others.
     {Later, First} = lists:split(Index rem length(Targets), Targets),
@@ -139,6 +144,15 @@ timed(Call, Hist) ->
     _ = Call(),
     ok = beamway_bench_hist:add(Hist, erlang:monotonic_time(nanosecond) - Start),
     timed(Call, Hist).
+
+%% Each call has its time, also after one that took long.
+paced([], Called, Payload, Hist, Us, Due) -> paced(lists:reverse(Called), [], Payload, Hist, Us, Due);
+paced([Echo | Echoes], Called, Payload, Hist, Us, Due) ->
+    receive after max(0, (Due - erlang:monotonic_time(microsecond) + 999) div 1000) -> ok end,
+    Start = erlang:monotonic_time(nanosecond),
+    ok = exchange(Echo, Payload),
+    ok = beamway_bench_hist:add(Hist, erlang:monotonic_time(nanosecond) - Start),
+    paced(Echoes, [Echo | Called], Payload, Hist, Us, Due + Us).
 
 %% No timeout here nor in the calls below, as in the code that is measured. Whoever looks at the
 %% load has one; the link, and the exit signal of a lost connection, end a caller that waits.

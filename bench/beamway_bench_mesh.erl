@@ -11,7 +11,6 @@
 %% In the nodes.
 -export([connect/1, start_exchange/1, exchanged/0]).
 
--define(BATCH, 10).
 -define(RING_BYTES, 65536).
 -define(LINKS_WITH_RINGS, 16).
 -define(CONNECT_MS, 300000).
@@ -43,7 +42,7 @@ groups(Settings) ->
 
 measure(Name, #{nodes := Count, ms := Ms, contenders := Contenders}) ->
     Epmd = beamway_bench_nodes:start_epmd(),
-    Clusters = [beamway_bench_nodes:start(Epmd, small(maps:get(Name, Contenders)), #{count => Number}) || Number <- batches(Count)],
+    Clusters = beamway_bench_nodes:start_many(Epmd, with_few_rings(maps:get(Name, Contenders)), Count),
     Members = lists:append([Batch || #{members := Batch} <- Clusters]),
     _ = beamway_bench_nodes:all(Members, erlang, set_cookie, [beamway_bench_mesh]),
     Before = memory(Members),
@@ -59,15 +58,10 @@ measure(Name, #{nodes := Count, ms := Ms, contenders := Contenders}) ->
     maps:merge(Kinds, #{key(setup, Count) => SetupMs / 1000, key(link_ms, Count) => SetupMs / Links, key(memory, Count) => LinkBytes / 1024,
                         key(calls, Count) => Rate, key(noticed, Count) => NoticedMs / 1000, key(failed, Count) => Failed}).
 
-%% So many nodes as this one has would else have hundreds of schedulers.
-small(#{args := Args, env := Env} = Contender) ->
-    Contender#{args := ["+S", "1:1", "+SDcpu", "1:1", "+SDio", "1", "+A", "1", "+sbwt", "none", "+sbwtdcpu", "none", "+sbwtdio", "none" | Args],
-               env := [{"BEAMWAY_RING_BYTES", integer_to_list(?RING_BYTES)},
-                       {"BEAMWAY_RING_LIMIT_BYTES", integer_to_list(?LINKS_WITH_RINGS * 2 * ?RING_BYTES)} | Env]}.
-
-%% Nodes that start at once compete for the processors, and each has only so long.
-batches(Count) when Count > ?BATCH -> [?BATCH | batches(Count - ?BATCH)];
-batches(Count) -> [Count].
+with_few_rings(Contender) ->
+    #{env := Env} = Small = beamway_bench_contender:small(Contender),
+    Small#{env := [{"BEAMWAY_RING_BYTES", integer_to_list(?RING_BYTES)},
+                   {"BEAMWAY_RING_LIMIT_BYTES", integer_to_list(?LINKS_WITH_RINGS * 2 * ?RING_BYTES)} | Env]}.
 
 names(Members) -> [Name || #{name := Name} <- Members].
 
@@ -213,9 +207,6 @@ metrics(#{nodes := Count}) ->
 prepare_test_() ->
     [?_assertMatch({ok, #{nodes := 5, repeats := 1}}, prepare([{nodes, 5}], quick)), ?_assertMatch({ok, #{repeats := 2}}, prepare([{nodes, 5}, {repeats, 2}], full)),
      ?_assertMatch({error, _}, prepare([{nodes, 2}], quick)), ?_assertMatch({error, _}, prepare([{nodes, 501}], full))].
-
-batches_test_() ->
-    [?_assertEqual(Want, batches(Count)) || {Count, Want} <- [{3, [3]}, {10, [10]}, {25, [10, 10, 5]}]].
 
 victims_test() ->
     Members = [#{name => Number} || Number <- lists:seq(1, 150)],

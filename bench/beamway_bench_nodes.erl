@@ -12,7 +12,7 @@
 %% defaults: when one node is killed, all others lose that same node, so they agree and stay together.
 -module(beamway_bench_nodes).
 
--export([root/0, erl/0, start_epmd/0, start_epmd/1, stop_epmd/1, start/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5, each/2,
+-export([root/0, erl/0, start_epmd/0, start_epmd/1, stop_epmd/1, start/3, start_many/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5, each/2,
          names/1, os_pids/1, links/1, counters/1]).
 
 -export_type([epmd/0, cluster/0, direction/0, options/0]).
@@ -26,6 +26,7 @@
 %% The nodes are called prefix1@127.0.0.1 and so on; without a prefix they get one that is unique here. With hosts they
 %% are dealt out to these.
 
+-define(BATCH, 10).
 -define(BOOT_MS, 30000).
 -define(CALL_MS, 30000).
 -define(END_MS, 5000).
@@ -131,6 +132,13 @@ start(#{number := EpmdPort}, #{args := Args, env := Env} = Contender, #{count :=
     %% The cookie of the command line can be seen by others on this machine; this one cannot.
     _ = all(Cluster, erlang, set_cookie, [list_to_atom(Cookie)]),
     Cluster.
+
+%% @doc The same for many: nodes that start at once compete for the processors, and each has only so long to boot.
+-spec start_many(epmd(), beamway_bench_contender:t(), Count :: pos_integer()) -> [cluster()].
+start_many(Epmd, Contender, Count) -> [start(Epmd, Contender, #{count => Number}) || Number <- batches(Count)].
+
+batches(Count) when Count > ?BATCH -> [?BATCH | batches(Count - ?BATCH)];
+batches(Count) -> [Count].
 
 %% It listens on the loopback interface only: a benchmark must not open a machine to its network, unless hosts were named.
 at(_, [], _, #{args := Args} = Options) ->
@@ -371,6 +379,9 @@ not_built_is_said_test() ->
     Beamway = maps:get(beamway, beamway_bench_contender:all("/", 1)),
     ?assertError({not_built, [_, _]}, check_built(Beamway, "/nowhere")),
     ?assertEqual(ok, check_built(maps:get(tcp, beamway_bench_contender:all("/", 1)), "/nowhere")).
+
+batches_test_() ->
+    [?_assertEqual(Want, batches(Count)) || {Count, Want} <- [{3, [3]}, {10, [10]}, {25, [10, 10, 5]}]].
 
 pairs_test() ->
     ?assertEqual([{a, b}, {a, c}, {b, c}], pairs([a, b, c])).

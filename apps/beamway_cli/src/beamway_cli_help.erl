@@ -146,6 +146,7 @@ text("bench") ->
     "  broadcast  one process to a group on 16 nodes over a slow link (root)\n"
     "  beside     small calls beside large messages by plain '!' (root)\n"
     "  hosts      calls and messages between hosts (root)\n"
+    "  paced      calls at a pace, from one to 4,000 a second\n"
     "  mesh       150 nodes, all connected with each other\n"
     "  tune-tcp   which options make stock TCP distribution best\n"
     "  placement  choices among 100 real nodes, and policies with outdated information\n"
