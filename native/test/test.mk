@@ -6,7 +6,7 @@
 # headers of rdma-core only. Over real ones they are build/test/NAME, for the machine of
 # test/system/rdma/guest; under the address sanitizer with VERBS=real.
 RDMA_TEST_NAMES := $(filter-out rdma_flow_test,$(notdir $(basename $(wildcard test/rdma_*test.c))))
-TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)) $(if $(HAS_TLS),,tls_test), \
+TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)) $(if $(HAS_TLS),,tls_test record_test), \
 	$(notdir $(basename $(wildcard test/*_test.c)))))
 CARRIER_TEST_NAMES := link_test stress_test pump_test pump_bounds_test overtake_test port_test
 FAKE_TEST_NAMES = $(if $(HAS_RDMA),$(filter $(RDMA_TEST_NAMES) $(CARRIER_TEST_NAMES),$(TEST_NAMES)))
@@ -49,6 +49,7 @@ test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_
 	$(if $(filter path_test,$(1)),$(PATH_SRC)) \
 	$(if $(filter block_test,$(1)),block/block.c block/channel.c) \
 	$(if $(filter tls_test,$(1)),$(TLS_TEST) $(WRAP_KERNEL)) \
+	$(if $(filter record_test,$(1)),$(TLS_TEST)) \
 	$(if $(filter $(FAKE_TEST_NAMES),$(1)),-DBW_TEST_RDMA $(RDMA_SRC) $(if $(filter real,$(2)),$(RDMA_LIBS),$(FAKE_VERBS)))
 
 .PHONY: spin path-emulator

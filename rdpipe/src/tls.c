@@ -5,104 +5,52 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <openssl/err.h>
-#include <openssl/ssl.h>
-
-#include "record.h"
 #include "socket.h"
-#include "tls/psk.h"
+#include "tls/session.h"
 
 #define IDENTITY "rdpipe 2"
 #define BATCH_BYTES ((size_t)320 * 1024) /* for the socket at once: 256 KB of content, and more */
-#define READ_AHEAD_BYTES (BATCH_BYTES + RD_RECORD_MAX)
-
-/* A sending key is replaced after so many records; the limit of AES-GCM is 2^24.5. */
-#define KEY_RECORDS (1u << 23)
-
-static const unsigned char suite_id[2] = {0x13, 0x01}; /* TLS_AES_128_GCM_SHA256 */
+#define READ_AHEAD_BYTES ((uint64_t)512 * 1024)
 
 struct rd_tls {
-    SSL_CTX *context; /* libssl's, until the hands are shaken */
-    SSL *ssl;
-    rd_key_t key, secrets[2]; /* secrets: of the client, of the server */
-    bool has_secret[2];
-    const char *suite;
+    bw_tls_session_t session; /* until the hands are shaken */
+    const char *suite, *step; /* step: of making it, that failed */
     int socket;
-    rd_reader_t in;
+    bw_buffer_t received;
+    bw_record_reader_t in;
     bool reads_ahead;
-    rd_record_key_t out_key;
-    uint32_t key_records;
+    bw_record_writer_t writer;
     uint8_t *out; /* encrypted */
     size_t out_at, out_len;
 };
 
 /* ---- the handshake ---- */
 
-/* The key serves both suites, as they have the same digest. */
-static SSL_SESSION *session_of(SSL *ssl)
+/* The key serves both suites, as they have the same digest. Whichever side is without AES has its
+ * way. */
+static bw_tls_terms_t terms_of(const rd_key_t *key, bool is_server, bool prefers_aes)
 {
-    const rd_tls_t *tls = SSL_get_app_data(ssl);
+    bw_tls_terms_t terms = {
+        .is_server = is_server,
+        .insists = !prefers_aes,
+        .psk_count = 1,
+        .psks[0] = {.identity = IDENTITY, .suite = BW_SUITE_AES_128_GCM_SHA256},
+        .suites = prefers_aes ? "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
+                              : "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256",
+    };
 
-    return bw_tls_psk_session(ssl, suite_id, tls->key.bytes, sizeof tls->key.bytes);
+    memcpy(terms.psks[0].key, key->bytes, sizeof key->bytes);
+    return terms;
 }
 
-static int use_session(SSL *ssl, const EVP_MD *digest, const unsigned char **id_p, size_t *len_p,
-                       SSL_SESSION **session_p)
+static bool set_up(rd_tls_t *tls, const rd_key_t *key, bool is_server, bool prefers_aes)
 {
-    *session_p = digest && !EVP_MD_is_a(digest, "SHA256") ? NULL : session_of(ssl);
-    *id_p = (const unsigned char *)IDENTITY;
-    *len_p = sizeof IDENTITY - 1;
-    return 1;
-}
+    bw_tls_terms_t terms = terms_of(key, is_server, prefers_aes);
+    BIO *bio = BIO_new_socket(tls->socket, BIO_NOCLOSE);
+    bool is_made = bw_tls_session_make(&tls->session, &terms, bio, bio, &tls->step);
 
-static int find_session(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION **session_p)
-{
-    bool is_ours = len == sizeof IDENTITY - 1 && memcmp(id, IDENTITY, len) == 0;
-
-    *session_p = is_ours ? session_of(ssl) : NULL;
-    return 1;
-}
-
-/* libssl tells the secrets of both directions: the records are ours. */
-static void take_secret(const SSL *ssl, const char *line)
-{
-    static const char *const names[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
-    rd_tls_t *tls = SSL_get_app_data(ssl);
-
-    for (int i = 0; i < 2; i++)
-        if (strncmp(line, names[i], strlen(names[i])) == 0)
-            tls->has_secret[i] = rd_key_of_hex(strrchr(line, ' ') + 1, &tls->secrets[i]);
-}
-
-static bool set_up(rd_tls_t *tls, bool is_server, bool prefers_aes)
-{
-    tls->context = SSL_CTX_new(is_server ? TLS_server_method() : TLS_client_method());
-    if (!tls->context || !SSL_CTX_set_min_proto_version(tls->context, TLS1_3_VERSION) ||
-        !SSL_CTX_set_ciphersuites(
-            tls->context, prefers_aes ? "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"
-                                      : "TLS_CHACHA20_POLY1305_SHA256:TLS_AES_128_GCM_SHA256") ||
-        !SSL_CTX_set_num_tickets(tls->context, 0))
-        return false;
-    SSL_CTX_set_options(tls->context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
-    /* Whichever side is without AES has its way. */
-    if (!prefers_aes)
-        SSL_CTX_set_options(tls->context, SSL_OP_CIPHER_SERVER_PREFERENCE);
-    SSL_CTX_set_keylog_callback(tls->context, take_secret);
-    SSL_CTX_set_session_cache_mode(tls->context, SSL_SESS_CACHE_OFF);
-    if (is_server) {
-        SSL_CTX_set_psk_find_session_callback(tls->context, find_session);
-    } else {
-        SSL_CTX_set_psk_use_session_callback(tls->context, use_session);
-        SSL_CTX_set_verify(tls->context, SSL_VERIFY_PEER, bw_tls_trust_nobody);
-    }
-    tls->ssl = SSL_new(tls->context);
-    if (!tls->ssl || !SSL_set_app_data(tls->ssl, tls) || !SSL_set_fd(tls->ssl, tls->socket))
-        return false;
-    if (is_server)
-        SSL_set_accept_state(tls->ssl);
-    else
-        SSL_set_connect_state(tls->ssl);
-    return true;
+    rd_wipe(&terms, sizeof terms);
+    return is_made;
 }
 
 rd_tls_t *rd_tls_new(int socket, const rd_key_t *key, bool is_server, bool prefers_aes)
@@ -112,34 +60,21 @@ rd_tls_t *rd_tls_new(int socket, const rd_key_t *key, bool is_server, bool prefe
     if (!tls)
         return NULL;
     tls->socket = socket;
-    tls->key_records = KEY_RECORDS;
-    tls->key = *key;
-    ERR_clear_error();
-    if (set_up(tls, is_server, prefers_aes))
+    tls->in.in = &tls->received;
+    if (set_up(tls, key, is_server, prefers_aes))
         return tls;
     rd_tls_free(tls);
     return NULL;
-}
-
-/* What only the handshake needs. */
-static void end_handshake(rd_tls_t *tls)
-{
-    rd_key_wipe(&tls->key);
-    rd_wipe(tls->secrets, sizeof tls->secrets);
-    SSL_free(tls->ssl);
-    SSL_CTX_free(tls->context);
-    tls->ssl = NULL;
-    tls->context = NULL;
 }
 
 void rd_tls_free(rd_tls_t *tls)
 {
     if (!tls)
         return;
-    end_handshake(tls);
-    rd_record_key_close(&tls->in.key);
-    rd_record_key_close(&tls->out_key);
-    free(tls->in.data);
+    bw_tls_session_free(&tls->session);
+    bw_record_key_close(&tls->in.key);
+    bw_record_key_close(&tls->writer.key);
+    bw_buffer_free(&tls->received);
     free(tls->out); /* nothing in it is secret */
     free(tls);
 }
@@ -156,62 +91,43 @@ const char *rd_tls_reason(const rd_tls_t *tls)
 
 const char *rd_tls_error(const rd_tls_t *tls)
 {
-    unsigned long error = ERR_peek_last_error();
-    const char *text = tls && tls->in.reason ? tls->in.reason
-                       : error               ? ERR_reason_error_string(error)
-                                             : NULL;
+    const char *text = tls && tls->in.reason ? tls->in.reason : bw_tls_session_reason();
 
     return text ? text : "the connection was closed";
 }
 
-static rd_tls_result_t result_of(rd_tls_t *tls, int done)
+/* What the records need. False: no memory. */
+static bool begin_records(rd_tls_t *tls)
 {
-    unsigned long error = ERR_peek_error();
+    bw_error_t ignored;
 
-    switch (SSL_get_error(tls->ssl, done)) {
-    case SSL_ERROR_WANT_READ:
-        return RD_TLS_WANTS_READ;
-    case SSL_ERROR_WANT_WRITE:
-        return RD_TLS_WANTS_WRITE;
-    case SSL_ERROR_SYSCALL:
-        return RD_TLS_CLOSED;
-    default:
-        if (ERR_GET_REASON(error) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
-            return RD_TLS_CLOSED;
-        return ERR_GET_LIB(error) == ERR_LIB_SSL && ERR_GET_REASON(error) > SSL_AD_REASON_OFFSET
-                   ? RD_TLS_REFUSED
-                   : RD_TLS_FAILED;
-    }
-}
-
-/* From the secrets on the records are ours. False: libssl told none, or no memory. */
-static bool begin_records(rd_tls_t *tls, bool is_server)
-{
-    const SSL_CIPHER *cipher = SSL_get_current_cipher(tls->ssl);
-    bool is_aes = SSL_CIPHER_get_protocol_id(cipher) == (suite_id[0] << 8 | suite_id[1]);
-
-    tls->suite = SSL_CIPHER_get_name(cipher);
-    tls->in.size = READ_AHEAD_BYTES;
-    tls->in.data = malloc(tls->in.size);
+    tls->suite = SSL_get_cipher_name(tls->session.ssl);
     tls->out = malloc(BATCH_BYTES);
-    return tls->has_secret[0] && tls->has_secret[1] && tls->in.data && tls->out &&
-           rd_record_key_open(&tls->in.key, is_aes, false, tls->secrets[!is_server].bytes) &&
-           rd_record_key_open(&tls->out_key, is_aes, true, tls->secrets[is_server].bytes);
+    return tls->out &&
+           bw_buffer_make(&tls->received, "rdpipe-tls", READ_AHEAD_BYTES, &ignored) == BW_OK;
 }
 
 rd_tls_result_t rd_tls_shake(rd_tls_t *tls)
 {
-    bool is_known;
-    int done;
+    bool wants_write;
 
-    ERR_clear_error();
-    done = SSL_do_handshake(tls->ssl);
-    if (done != 1)
-        return result_of(tls, done);
-    /* It was the key that let us in, and nothing else. */
-    is_known = SSL_session_reused(tls->ssl) == 1 && begin_records(tls, SSL_is_server(tls->ssl));
-    end_handshake(tls);
-    return is_known ? RD_TLS_DONE : RD_TLS_FAILED;
+    switch (bw_tls_session_shake(&tls->session, &tls->in, &tls->writer)) {
+    case BW_TLS_SHAKING:
+        wants_write = SSL_want_write(tls->session.ssl);
+        return wants_write ? RD_TLS_WANTS_WRITE : RD_TLS_WANTS_READ;
+    case BW_TLS_SHAKEN:
+        if (!begin_records(tls))
+            return RD_TLS_FAILED;
+        bw_tls_session_free(&tls->session);
+        return RD_TLS_DONE;
+    case BW_TLS_CLOSED:
+        return RD_TLS_CLOSED;
+    case BW_TLS_REFUSED:
+        return RD_TLS_REFUSED;
+    case BW_TLS_FAILED:
+        break;
+    }
+    return RD_TLS_FAILED;
 }
 
 /* Waits for what a result asks for. False: *why. */
@@ -256,31 +172,27 @@ void rd_tls_stream(rd_tls_t *tls)
 
 void rd_tls_limit_key(rd_tls_t *tls, uint32_t records)
 {
-    tls->key_records = records;
+    tls->writer.limit = records;
 }
 
-/* Puts another record into the batch. */
+/* Puts another record into the batch, and before it, if that is due, a new key. */
 static bool seal(rd_tls_t *tls, uint8_t type, const void *content, size_t len)
 {
     size_t bytes;
 
-    if (tls->out_key.number >= tls->key_records || tls->in.is_asked) {
-        bytes = rd_record_seal_update(&tls->out_key, tls->out + tls->out_at + tls->out_len);
-        tls->in.is_asked = false;
-        tls->out_len += bytes;
-        if (bytes == 0)
-            return false;
-    }
-    bytes =
-        rd_record_seal(&tls->out_key, type, content, len, tls->out + tls->out_at + tls->out_len);
+    tls->writer.is_asked |= tls->in.is_asked;
+    tls->in.is_asked = false;
+    if (!bw_record_renew(&tls->writer, tls->out + tls->out_at + tls->out_len, &bytes))
+        return false;
+    tls->out_len += bytes;
+    bytes = bw_record_seal(&tls->writer, type, content, len, tls->out + tls->out_at + tls->out_len);
     tls->out_len += bytes;
     return bytes > 0;
 }
 
-/* For a record, and one before it that replaces the key. */
 static bool has_room(const rd_tls_t *tls)
 {
-    return tls->out_at + tls->out_len + 2 * RD_RECORD_ROOM <= BATCH_BYTES;
+    return tls->out_at + tls->out_len + BW_RECORD_UPDATE_ROOM + BW_RECORD_ROOM <= BATCH_BYTES;
 }
 
 size_t rd_tls_write(rd_tls_t *tls, const void *data, size_t len)
@@ -288,9 +200,9 @@ size_t rd_tls_write(rd_tls_t *tls, const void *data, size_t len)
     size_t at = 0;
 
     while (at < len && tls->out_at == 0 && has_room(tls)) {
-        size_t piece = len - at < RD_RECORD_BYTES ? len - at : RD_RECORD_BYTES;
+        size_t piece = bw_least(len - at, BW_RECORD_BYTES);
 
-        if (!seal(tls, RD_RECORD_DATA, (const uint8_t *)data + at, piece))
+        if (!seal(tls, BW_RECORD_DATA, (const uint8_t *)data + at, piece))
             break;
         at += piece;
     }
@@ -321,45 +233,46 @@ size_t rd_tls_unsent(const rd_tls_t *tls)
 
 void rd_tls_end(rd_tls_t *tls)
 {
-    static const uint8_t close_notify[2] = {1, 0};
-
     if (has_room(tls))
-        (void)seal(tls, RD_RECORD_ALERT, close_notify, sizeof close_notify);
+        tls->out_len += bw_record_seal_alert(&tls->writer, BW_ALERT_CLOSE_NOTIFY,
+                                             tls->out + tls->out_at + tls->out_len);
 }
 
 /* Receives what there is, or no more than the next record. */
 static rd_tls_result_t receive(rd_tls_t *tls)
 {
-    size_t room, missing = rd_reader_missing(&tls->in);
-    uint8_t *to = rd_reader_room(&tls->in, &room);
+    bw_span_t gap = bw_buffer_gap(&tls->received);
+    size_t most = tls->reads_ahead ? gap.len : bw_record_missing(&tls->in);
     ssize_t n;
 
     do
-        n = recv(tls->socket, to, tls->reads_ahead ? room : missing, MSG_DONTWAIT);
+        n = recv(tls->socket, gap.base, most, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     if (n < 0 && errno == EAGAIN)
         return RD_TLS_WANTS_READ;
     if (n <= 0)
         return RD_TLS_CLOSED;
-    tls->in.len += (size_t)n;
+    tls->received.head += (size_t)n;
     return RD_TLS_DONE;
 }
 
 rd_tls_result_t rd_tls_read(rd_tls_t *tls, void *data, size_t len, size_t *got_p)
 {
+    struct iovec to = {.iov_base = data, .iov_len = len};
     rd_tls_result_t result;
 
     do {
-        switch (rd_reader_take(&tls->in, data, len, got_p)) {
-        case RD_RECORD_READ:
+        switch (bw_record_take(&tls->in, &to, 1, got_p)) {
+        case BW_RECORD_READ:
             return RD_TLS_DONE;
-        case RD_RECORD_ENDED:
+        case BW_RECORD_ENDED:
             return RD_TLS_ENDED;
-        case RD_RECORD_REFUSED:
+        case BW_RECORD_REFUSED:
             return RD_TLS_REFUSED;
-        case RD_RECORD_WRONG:
+        case BW_RECORD_FLOODED:
+        case BW_RECORD_WRONG:
             return RD_TLS_FAILED;
-        case RD_RECORD_SHORT:
+        case BW_RECORD_SHORT:
             break;
         }
         result = receive(tls);

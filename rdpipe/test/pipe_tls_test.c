@@ -13,8 +13,8 @@
 #include <openssl/ssl.h>
 
 #include "bundle.h"
+#include "libssl_end.h"
 #include "tls.h"
-#include "tls/psk.h"
 
 #define BYTES ((size_t)3 << 20)
 #define MARK "what nobody on the way may read"
@@ -407,17 +407,6 @@ static void a_certificate_is_no_key(void)
 
 /* ---- libssl for both the handshake and the records, at the other end ---- */
 
-static const unsigned char aes_suite[2] = {0x13, 0x01};
-
-static int find_key(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION **session_p)
-{
-    rd_key_t key = key_of(GOOD);
-
-    (void)id, (void)len;
-    *session_p = bw_tls_psk_session(ssl, aes_suite, key.bytes, sizeof key.bytes);
-    return 1;
-}
-
 /* Sends back what it reads, with new keys now and then, and asks for new ones. */
 static void *echo(void *argument)
 {
@@ -436,8 +425,9 @@ static void *echo(void *argument)
 
 static void libssl_understands_us(const char *suites)
 {
-    SSL_CTX *context = SSL_CTX_new(TLS_server_method());
+    bw_tls_psk_t psk = {.suite = BW_SUITE_AES_128_GCM_SHA256};
     rd_key_t key = key_of(GOOD);
+    libssl_end_t peer;
     uint8_t out[20000], in[sizeof out];
     int ends[2];
     int64_t deadline = rd_now_ms() + LONG_MS;
@@ -445,18 +435,13 @@ static void libssl_understands_us(const char *suites)
     rd_tls_t *tls;
     rd_why_t why;
     size_t n;
-    SSL *ssl;
 
-    CHECK(context && socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-    CHECK(SSL_CTX_set_ciphersuites(context, suites) == 1);
-    SSL_CTX_set_psk_find_session_callback(context, find_key);
-    (void)SSL_CTX_set_num_tickets(context, 0);
+    memcpy(psk.key, key.bytes, sizeof key.bytes);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
     (void)fcntl(ends[0], F_SETFL, O_NONBLOCK);
     tls = rd_tls_new(ends[0], &key, false, true);
-    ssl = SSL_new(context);
-    CHECK(tls && ssl && SSL_set_fd(ssl, ends[1]) == 1);
-    SSL_set_accept_state(ssl);
-    CHECK(pthread_create(&thread, NULL, echo, ssl) == 0);
+    CHECK(tls && libssl_open(&peer, ends[1], true, &psk, suites, 0));
+    CHECK(pthread_create(&thread, NULL, echo, peer.ssl) == 0);
     CHECK(rd_tls_connect(tls, -1, deadline, NULL, &why));
     CHECK(strstr(suites, rd_tls_suite(tls)) == suites);
     rd_tls_stream(tls);
@@ -473,8 +458,7 @@ static void libssl_understands_us(const char *suites)
     (void)pthread_join(thread, NULL);
     CHECK_EQ(rd_tls_read(tls, in, sizeof in, &n), RD_TLS_ENDED);
     rd_tls_free(tls);
-    SSL_free(ssl);
-    SSL_CTX_free(context);
+    libssl_close(&peer);
     close(ends[0]);
     close(ends[1]);
 }

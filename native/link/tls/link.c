@@ -1,26 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tls.h"
 
-#include <openssl/err.h>
+#include <openssl/crypto.h>
 
 #include "../bytes.h"
-#include "session.h"
-#include "wire.h"
+#include "../socket_link.h"
+#include "keys.h"
 
 /* What one call decrypts or encrypts at most, at 1 GB/s and more. */
 #define PIECE_BYTES ((uint64_t)256 * 1024)
 
-/* The same of records, at 1 us and more for each. */
+/* The same of records, at 0.4 us and more for each. */
 #define PIECE_RECORDS 128
+
+/* What is encrypted before the socket is asked, and what the socket is asked for: 7 records. */
+#define WIRE_BYTES ((uint64_t)128 * 1024)
 
 typedef struct {
     bw_socket_link_t base; /* first: a bw_link_t pointer is a tls_link_t pointer */
-    bw_tls_wire_t wire;
-    bw_tls_session_t session;
+    bw_buffer_t wire_out, wire_in;
+    bw_record_writer_t writer;
+    bw_record_reader_t reader;
+    bw_tls_session_t session; /* until the hands are shaken: */
+    BIO *from_peer, *to_peer; /* its memory BIOs */
+    bool is_expecting;        /* nothing has come but, maybe, BW_TLS_READY */
     bw_report_t report;
-    uint64_t key_limit;  /* records of one sending key */
-    uint64_t key_so_far; /* records of this one */
-    uint8_t staged[BW_TLS_RECORD_BYTES];
 } tls_link_t;
 
 static tls_link_t *tls_of(bw_link_t *link)
@@ -32,37 +36,60 @@ static tls_link_t *tls_of(bw_link_t *link)
 
 static void push_wire(tls_link_t *tls)
 {
-    bw_socket_push(&tls->base.socket, &tls->wire.out);
+    bw_socket_push(&tls->base.socket, &tls->wire_out);
     bw_socket_link_check(&tls->base.link);
 }
 
-/* A record, and before it, when that is due, the word that the next key is used from now on. False:
- * cut. */
-static bool encrypt_record(tls_link_t *tls, const uint8_t *bytes, size_t len)
+static bool can_send(const tls_link_t *tls)
 {
-    SSL *ssl = tls->session.ssl;
-    bool is_due = ++tls->key_so_far > tls->key_limit;
-    size_t done = 0;
+    return tls->report.state == BW_LINKED && tls->base.socket.out == BW_SOCKET_FREE;
+}
 
-    ERR_clear_error();
-    if (is_due)
-        tls->key_so_far = 1;
-    if ((!is_due || SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED)) &&
-        SSL_write_ex(ssl, bytes, len, &done) && done == len)
-        return true;
+/* Another record has room before the socket is asked. */
+static bool has_room(const tls_link_t *tls)
+{
+    return bw_buffer_fill(&tls->wire_out) + BW_RECORD_UPDATE_ROOM + BW_RECORD_ROOM <= WIRE_BYTES;
+}
+
+/* Where the next record goes: behind the word that it has another key, if that is due. NULL: cut.
+ */
+static uint8_t *next_record(tls_link_t *tls)
+{
+    size_t n;
+
+    if (bw_record_renew(&tls->writer, bw_buffer_gap(&tls->wire_out).base, &n)) {
+        tls->wire_out.head += n;
+        return bw_buffer_gap(&tls->wire_out).base;
+    }
     bw_socket_link_cut(&tls->base.link, "beamway_tls_failed");
-    return false;
+    return NULL;
+}
+
+static bool add_record(tls_link_t *tls, size_t len)
+{
+    tls->wire_out.head += len;
+    if (len == 0)
+        bw_socket_link_cut(&tls->base.link, "beamway_tls_failed");
+    return len > 0;
+}
+
+static bool add_alert(tls_link_t *tls, uint8_t alert)
+{
+    return add_record(
+        tls, bw_record_seal_alert(&tls->writer, alert, bw_buffer_gap(&tls->wire_out).base));
 }
 
 /* Encrypts what stands in the ring, until the wire is full or, `wholly`, to the end. */
 static void encrypt_ring(tls_link_t *tls, bool wholly)
 {
     bw_buffer_t *out = &tls->base.out;
+    uint8_t *to;
 
-    while (bw_buffer_fill(out) > 0 && (wholly || bw_tls_wire_has_room(&tls->wire))) {
-        size_t n = bw_least(bw_buffer_fill(out), BW_TLS_RECORD_BYTES);
+    while (bw_buffer_fill(out) > 0 && (wholly || has_room(tls)) && (to = next_record(tls))) {
+        size_t n = bw_least(bw_buffer_fill(out), BW_RECORD_BYTES);
 
-        if (!encrypt_record(tls, bw_buffer_place(out, out->tail), n))
+        if (!add_record(tls, bw_record_seal(&tls->writer, BW_RECORD_DATA,
+                                            bw_buffer_place(out, out->tail), n, to)))
             return;
         out->tail += n;
     }
@@ -73,54 +100,64 @@ static void tls_push(bw_link_t *link)
     tls_link_t *tls = tls_of(link);
 
     push_wire(tls);
-    while (tls->base.socket.out == BW_SOCKET_FREE && bw_buffer_fill(&tls->base.out) > 0) {
+    while (can_send(tls) && bw_buffer_fill(&tls->base.out) > 0) {
         encrypt_ring(tls, false);
         push_wire(tls);
     }
 }
 
-/* The next record's bytes: from where they stand, or, if they stand in pieces, staged together. */
-static size_t next_record(tls_link_t *tls, const struct iovec *iov, int count, size_t *offset_p,
-                          int *used_p, const uint8_t **bytes_p)
+/* Where a vector has been read to. */
+typedef struct {
+    const struct iovec *iov;
+    int count;
+    size_t offset; /* in the first */
+} source_t;
+
+/* The content of the next record: where it stands, or, if it stands in pieces, copied to `room`. */
+static const uint8_t *next_content(source_t *from, uint8_t *room, size_t *len_p)
 {
-    size_t len = 0;
-    int i = *used_p;
+    const uint8_t *content = room;
 
-    if (i < count && iov[i].iov_len - *offset_p >= BW_TLS_RECORD_BYTES) {
-        *bytes_p = (const uint8_t *)iov[i].iov_base + *offset_p;
-        *offset_p += BW_TLS_RECORD_BYTES;
-        return BW_TLS_RECORD_BYTES;
-    }
-    *bytes_p = tls->staged;
-    while (i < count && len < BW_TLS_RECORD_BYTES) {
-        size_t n = bw_least(iov[i].iov_len - *offset_p, BW_TLS_RECORD_BYTES - len);
+    *len_p = 0;
+    if (from->count > 0 && from->iov->iov_len - from->offset >= BW_RECORD_BYTES) {
+        content = (const uint8_t *)from->iov->iov_base + from->offset;
+        *len_p = BW_RECORD_BYTES;
+        from->offset += BW_RECORD_BYTES;
+    } else {
+        while (from->count > 0 && *len_p < BW_RECORD_BYTES) {
+            size_t n = bw_least(from->iov->iov_len - from->offset, BW_RECORD_BYTES - *len_p);
 
-        memcpy(tls->staged + len, (const uint8_t *)iov[i].iov_base + *offset_p, n);
-        len += n;
-        *offset_p += n;
-        if (*offset_p == iov[i].iov_len) {
-            *offset_p = 0;
-            i++;
+            if (n > 0)
+                memcpy(room + *len_p, (const uint8_t *)from->iov->iov_base + from->offset, n);
+            *len_p += n;
+            from->offset += n;
+            if (from->offset < from->iov->iov_len)
+                break;
+            from->offset = 0;
+            from->iov++;
+            from->count--;
         }
     }
-    *used_p = i;
-    return len;
+    return content;
 }
 
 static size_t tls_write(bw_link_t *link, const struct iovec *iov, int count)
 {
+    source_t from = {.iov = iov, .count = count};
     tls_link_t *tls = tls_of(link);
-    const bw_socket_t *sock = &tls->base.socket;
-    size_t offset = 0, taken = 0, len;
-    const uint8_t *bytes;
-    int used = 0;
+    size_t taken = 0, len;
+    uint8_t *to;
 
-    while (taken < PIECE_BYTES && sock->out == BW_SOCKET_FREE) {
-        while (bw_tls_wire_has_room(&tls->wire) && taken < PIECE_BYTES &&
-               (len = next_record(tls, iov, count, &offset, &used, &bytes)) > 0 &&
-               encrypt_record(tls, bytes, len))
+    while (taken < PIECE_BYTES && can_send(tls)) {
+        while (has_room(tls) && taken < PIECE_BYTES && (to = next_record(tls))) {
+            const uint8_t *content = next_content(&from, to + BW_RECORD_HEADER, &len);
+
+            if (len == 0 ||
+                !add_record(tls, bw_record_seal(&tls->writer, BW_RECORD_DATA, content, len, to)))
+                break;
             taken += len;
-        if (bw_buffer_fill(&tls->wire.out) == 0)
+        }
+        if (bw_buffer_fill(&tls->wire_out) == 0)
             break;
         push_wire(tls);
     }
@@ -129,44 +166,85 @@ static size_t tls_write(bw_link_t *link, const struct iovec *iov, int count)
 
 /* ---- reading ---- */
 
-/* Nothing more can be decrypted now. A stream of TLS that ends without a word of TLS was cut. */
-static void note_end(tls_link_t *tls, int error)
+static void skip_ready(tls_link_t *tls)
+{
+    bw_buffer_t *in = &tls->wire_in;
+
+    while (tls->is_expecting && bw_buffer_fill(in) > 0) {
+        tls->is_expecting = *bw_buffer_place(in, in->tail) == BW_TLS_READY;
+        in->tail += tls->is_expecting;
+    }
+}
+
+/* Takes what the socket has. False: it has nothing now. */
+static bool pull_wire(tls_link_t *tls)
+{
+    bw_span_t gap = bw_buffer_gap(&tls->wire_in);
+    struct iovec iov = {.iov_base = gap.base, .iov_len = gap.len};
+    size_t n;
+
+    if (tls->base.socket.in != BW_SOCKET_MAYBE || gap.len == 0)
+        return false;
+    n = bw_socket_receive(&tls->base.socket, &iov, 1);
+    tls->wire_in.head += n;
+    skip_ready(tls);
+    return n > 0;
+}
+
+/* Nothing more will be read. A connection that ends without a word of TLS was cut. */
+static void note_end(tls_link_t *tls, bw_record_state_t state)
 {
     bw_link_t *link = &tls->base.link;
+    const char *reason = state == BW_RECORD_FLOODED ? "beamway_tls_flooded" : "beamway_tls_corrupt";
 
-    tls->base.has_more = false;
-    if (error == SSL_ERROR_ZERO_RETURN)
+    if (state == BW_RECORD_ENDED) {
         bw_socket_link_end(link, NULL);
-    else if (bw_tls_wire_has_ended(&tls->wire))
-        bw_socket_link_end(link, bw_socket_link_reason_of(link, tls->base.socket.read_error));
-    else if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) {
-        const char *reason =
-            tls->wire.messages_left < 0 ? "beamway_tls_flooded" : "beamway_tls_corrupt";
-
+    } else if (state == BW_RECORD_SHORT) {
+        if (tls->base.socket.in == BW_SOCKET_ENDED)
+            bw_socket_link_end(link, bw_socket_link_reason_of(link, tls->base.socket.read_error));
+    } else {
         bw_socket_link_end(link, reason);
-        push_wire(tls); /* the alert */
+        if (!bw_socket_link_is_cut(link) && add_alert(tls, BW_ALERT_BAD_RECORD_MAC))
+            push_wire(tls);
         bw_socket_link_cut(link, reason);
     }
 }
 
+/* The next record has room in the pieces behind `got`, or there is nothing to wait for. */
+static bool has_place(const tls_link_t *tls, const struct iovec *iov, int count, size_t got)
+{
+    size_t room = count > 1 ? iov[1].iov_len : 0;
+
+    return got == 0 ||
+           (got < iov->iov_len && bw_record_next(&tls->reader) <= iov->iov_len - got + room);
+}
+
+/* A record's content that goes beyond the first piece is what the next read begins with. */
 static size_t tls_read(bw_link_t *link, struct iovec *iov, int count)
 {
     tls_link_t *tls = tls_of(link);
+    uint64_t last = tls->reader.records + PIECE_RECORDS;
     size_t most = bw_least(iov->iov_len, PIECE_BYTES), got = 0, n;
+    bw_record_state_t state = BW_RECORD_READ;
 
-    (void)count;
-    ERR_clear_error();
-    tls->base.has_more = true;
-    for (int records = 0; got < most && records < PIECE_RECORDS; records++) {
-        int done = SSL_read_ex(tls->session.ssl, (uint8_t *)iov->iov_base + got, most - got, &n);
+    if (tls->report.state != BW_LINKED)
+        return 0;
+    while (state == BW_RECORD_READ && got < most && tls->reader.records < last &&
+           has_place(tls, iov, count, got)) {
+        struct iovec rest[2] = {{(uint8_t *)iov->iov_base + got, iov->iov_len - got},
+                                count > 1 ? iov[1] : (struct iovec){0}};
 
-        if (done != 1) {
-            note_end(tls, SSL_get_error(tls->session.ssl, done));
-            break;
-        }
+        state = bw_record_take(&tls->reader, rest, count > 1 ? 2 : 1, &n);
         got += n;
-        tls->wire.messages_left = BW_TLS_LATER_MESSAGES;
+        if (state == BW_RECORD_SHORT && pull_wire(tls))
+            state = BW_RECORD_READ;
     }
+    tls->writer.is_asked |= tls->reader.is_asked;
+    tls->reader.is_asked = false;
+    tls->base.has_more = state == BW_RECORD_READ && (bw_record_is_ready(&tls->reader) ||
+                                                     tls->base.socket.in == BW_SOCKET_ENDED);
+    if (state != BW_RECORD_READ)
+        note_end(tls, state);
     return got;
 }
 
@@ -180,17 +258,18 @@ static const bw_passage_t passage = {.name = "beamway-tls",
 
 static bool tls_trim(bw_link_t *link)
 {
-    bw_tls_wire_t *wire = &tls_of(link)->wire;
+    tls_link_t *tls = tls_of(link);
 
-    return bw_socket_link_trim(link) || bw_buffer_trim(&wire->out) || bw_buffer_trim(&wire->in);
+    return bw_socket_link_trim(link) || bw_buffer_trim(&tls->wire_out) ||
+           bw_buffer_trim(&tls->wire_in);
 }
 
 static bool tls_has_spare(const bw_link_t *link)
 {
-    const bw_tls_wire_t *wire = &((const tls_link_t *)link)->wire;
+    const tls_link_t *tls = (const tls_link_t *)link;
 
-    return bw_socket_link_has_spare(link) || bw_buffer_has_spare(&wire->out) ||
-           bw_buffer_has_spare(&wire->in);
+    return bw_socket_link_has_spare(link) || bw_buffer_has_spare(&tls->wire_out) ||
+           bw_buffer_has_spare(&tls->wire_in);
 }
 
 /* Encrypted they are more. */
@@ -198,30 +277,31 @@ static void tls_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
 {
     bw_socket_link_stats(link, stats_p);
     stats_p->unreleased =
-        bw_least(stats_p->unreleased + bw_buffer_fill(&((const tls_link_t *)link)->wire.out),
+        bw_least(stats_p->unreleased + bw_buffer_fill(&((const tls_link_t *)link)->wire_out),
                  stats_p->bytes_out);
 }
 
 static void free_link(tls_link_t *tls)
 {
     bw_tls_session_free(&tls->session);
-    bw_tls_wire_free(&tls->wire);
-    OPENSSL_cleanse(tls->staged, sizeof tls->staged);
+    bw_record_key_close(&tls->reader.key);
+    bw_record_key_close(&tls->writer.key);
+    bw_buffer_free(&tls->wire_out);
+    bw_buffer_free(&tls->wire_in);
 }
 
 /* Everything that was committed is encrypted now, and behind it the word that nothing follows. */
 static void say_last(tls_link_t *tls)
 {
-    if (tls->base.is_left || bw_socket_link_is_cut(&tls->base.link))
+    bw_link_t *link = &tls->base.link;
+
+    if (tls->report.state != BW_LINKED || tls->base.is_left || bw_socket_link_is_cut(link))
         return;
-    tls_push(&tls->base.link);
-    if (tls->report.state != BW_LINKED || bw_socket_link_is_cut(&tls->base.link))
-        return;
-    if (tls->base.is_deferred)
+    tls_push(link);
+    if (tls->base.is_deferred && !bw_socket_link_is_cut(link))
         encrypt_ring(tls, true);
-    ERR_clear_error();
-    (void)SSL_shutdown(tls->session.ssl);
-    push_wire(tls);
+    if (!bw_socket_link_is_cut(link) && add_alert(tls, BW_ALERT_CLOSE_NOTIFY))
+        push_wire(tls);
 }
 
 static void tls_close(bw_link_t *link, bw_leftover_t *left_p)
@@ -231,8 +311,8 @@ static void tls_close(bw_link_t *link, bw_leftover_t *left_p)
     struct iovec map;
 
     say_last(tls);
-    rest = bw_buffer_span(&tls->wire.out);
-    map = bw_buffer_take(&tls->wire.out);
+    rest = bw_buffer_span(&tls->wire_out);
+    map = bw_buffer_take(&tls->wire_out);
     free_link(tls);
     if (bw_socket_link_is_cut(link))
         rest.len = 0;
@@ -256,12 +336,29 @@ static bw_status_t make_session(tls_link_t *tls, bool is_server, const bw_order_
 {
     bw_tls_key_t keys[BW_TLS_KEYS_MAX];
     int count = order->at[BW_TLS_SOCKET_BYTES];
-    bw_status_t status;
+    bw_tls_terms_t terms;
+    const char *step;
+    bool is_made;
 
     memcpy(keys, order->at + BW_TLS_SOCKET_BYTES + 1, (size_t)count * sizeof *keys);
-    status = bw_tls_session_make(&tls->session, is_server, keys, count, &tls->wire, error_p);
+    terms = bw_tls_terms_of(is_server, keys, count);
+    tls->from_peer = BIO_new(BIO_s_mem());
+    tls->to_peer = BIO_new(BIO_s_mem());
+    is_made = bw_tls_session_make(&tls->session, &terms, tls->from_peer, tls->to_peer, &step);
     OPENSSL_cleanse(keys, sizeof keys);
-    return status;
+    OPENSSL_cleanse(&terms, sizeof terms);
+    return is_made ? BW_OK : bw_fail(error_p, BW_SYSTEM, step, 0);
+}
+
+static bw_status_t make_wire(tls_link_t *tls, uint64_t ring, bw_error_t *error_p)
+{
+    /* at the end the whole ring is encrypted behind a full batch */
+    bw_status_t status = bw_buffer_make(&tls->wire_out, passage.name,
+                                        2 * (ring < WIRE_BYTES ? WIRE_BYTES : ring), error_p);
+
+    tls->reader.in = &tls->wire_in;
+    return status == BW_OK ? bw_buffer_make(&tls->wire_in, passage.name, WIRE_BYTES, error_p)
+                           : status;
 }
 
 static bw_status_t make_link(bool is_server, const bw_order_t *order, bw_link_t **link_p,
@@ -272,7 +369,7 @@ static bw_status_t make_link(bool is_server, const bw_order_t *order, bw_link_t 
     bw_status_t status;
     tls_link_t *tls;
 
-    if (fixed == 0 || order->at_len - fixed > BW_TLS_WIRE_BYTES)
+    if (fixed == 0 || order->at_len - fixed > WIRE_BYTES)
         return bw_fail(error_p, BW_INVALID, "no descriptor of a socket with a key", 0);
     if (ring > BW_RING_MAX_BYTES / 2)
         return bw_fail(error_p, BW_INVALID, "no valid size of a ring", 0);
@@ -281,12 +378,8 @@ static bw_status_t make_link(bool is_server, const bw_order_t *order, bw_link_t 
                                             &status, error_p);
     if (!tls)
         return status;
-    tls->key_limit = BW_TLS_KEY_RECORDS;
-    tls->base.has_more = true;
     tls->report.state = is_server ? BW_LISTENING : BW_WORKING;
-    /* at the end the whole ring is encrypted behind a full batch */
-    status = bw_tls_wire_make(&tls->wire, &tls->base.socket,
-                              ring < BW_TLS_WIRE_BYTES ? 2 * BW_TLS_WIRE_BYTES : 2 * ring, error_p);
+    status = make_wire(tls, ring, error_p);
     if (status == BW_OK)
         status = make_session(tls, is_server, order, error_p);
     if (status != BW_OK) {
@@ -294,8 +387,9 @@ static bw_status_t make_link(bool is_server, const bw_order_t *order, bw_link_t 
         bw_socket_link_free(&tls->base);
         return status;
     }
-    tls->wire.is_expecting = !is_server;
-    bw_tls_wire_put_back(&tls->wire, order->at + fixed, order->at_len - fixed);
+    tls->is_expecting = !is_server;
+    (void)bw_buffer_put(&tls->wire_in, order->at + fixed, order->at_len - fixed);
+    skip_ready(tls);
     *link_p = &tls->base.link;
     return BW_OK;
 }
@@ -310,31 +404,68 @@ static bw_status_t tls_connect(const bw_order_t *order, bw_link_t **link_p, bw_e
     return make_link(false, order, link_p, error_p);
 }
 
+/* Gives libssl what has come. Without memory for it the handshake stays where it is. */
+static void feed(tls_link_t *tls)
+{
+    bw_buffer_t *in = &tls->wire_in;
+
+    (void)pull_wire(tls);
+    if (bw_buffer_fill(in) > 0 &&
+        BIO_write(tls->from_peer, bw_buffer_place(in, in->tail), (int)bw_buffer_fill(in)) > 0)
+        in->tail = in->head;
+    if (tls->base.socket.in == BW_SOCKET_ENDED)
+        (void)BIO_set_mem_eof_return(tls->from_peer, 0);
+}
+
+/* Takes from a memory BIO what has room. */
+static void drain(BIO *bio, bw_buffer_t *to)
+{
+    bw_span_t gap = bw_buffer_gap(to);
+    int n = BIO_read(bio, gap.base, (int)bw_least(gap.len, WIRE_BYTES));
+
+    to->head += n > 0 ? (size_t)n : 0;
+}
+
+static void shake(tls_link_t *tls)
+{
+    bw_report_t *report = &tls->report;
+    bw_tls_hands_t hands;
+
+    feed(tls);
+    hands = bw_tls_session_shake(&tls->session, &tls->reader, &tls->writer);
+    drain(tls->to_peer, &tls->wire_out);
+    bw_socket_push(&tls->base.socket, &tls->wire_out);
+    if (hands == BW_TLS_SHAKING)
+        return;
+    if (hands == BW_TLS_SHAKEN) {
+        const char *label = tls->session.known->label;
+
+        drain(tls->from_peer, &tls->wire_in);
+        tls->base.has_more = bw_record_is_ready(&tls->reader);
+        report->state = BW_LINKED;
+        snprintf(report->device, sizeof report->device, *label ? "%s %s" : "%s%s",
+                 SSL_get_cipher_name(tls->session.ssl), label);
+    } else {
+        report->state = BW_FAILED;
+        report->status = BW_REFUSED;
+        bw_tls_explain(&tls->session, hands, report->text);
+    }
+    bw_tls_session_free(&tls->session);
+}
+
 static void tls_step(bw_link_t *link, bw_report_t *report_p)
 {
     tls_link_t *tls = tls_of(link);
-    bw_report_t *report = &tls->report;
 
     bw_socket_link_clear_event(link);
-    if (report->state == BW_WORKING || report->state == BW_LISTENING) {
-        bw_tls_hands_t hands = bw_tls_session_shake(&tls->session, &tls->wire, report->text);
-
-        bw_socket_push(&tls->base.socket, &tls->wire.out);
-        if (hands == BW_TLS_SHAKEN) {
-            report->state = BW_LINKED;
-            snprintf(report->device, sizeof report->device, *tls->session.label ? "%s %s" : "%s%s",
-                     SSL_get_cipher_name(tls->session.ssl), tls->session.label);
-        } else if (hands == BW_TLS_REFUSED) {
-            report->state = BW_FAILED;
-            report->status = BW_REFUSED;
-        }
-    }
-    *report_p = *report;
+    if (tls->report.state == BW_WORKING || tls->report.state == BW_LISTENING)
+        shake(tls);
+    *report_p = tls->report;
 }
 
 void bw_tls_limit_key(bw_link_t *link, uint64_t records)
 {
-    tls_of(link)->key_limit = records;
+    tls_of(link)->writer.limit = records;
 }
 
 const bw_carrier_t bw_tls_carrier = {

@@ -2,11 +2,13 @@
 #ifndef BW_TLS_PSK_H
 #define BW_TLS_PSK_H
 
+#include <stdbool.h>
+
 #include <sys/auxv.h>
 
 #include <openssl/ssl.h>
 
-/* Has the processor instructions for AES? Without them ChaCha20 is faster. */
+/* Whether the processor has instructions for AES. Without them ChaCha20 is faster. */
 static inline bool bw_has_aes(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -18,19 +20,13 @@ static inline bool bw_has_aes(void)
 #endif
 }
 
-/* For SSL_set_verify: refuses a server that shows a certificate instead of knowing the key. */
-static inline int bw_tls_trust_nobody(int is_good, X509_STORE_CTX *chain)
-{
-    (void)is_good, (void)chain;
-    return 0;
-}
-
 /* What a callback of SSL for an external pre-shared key gives: a session of TLS 1.3 of that key and
  * cipher suite, or NULL. */
-static inline SSL_SESSION *bw_tls_psk_session(SSL *ssl, const unsigned char suite[2],
-                                              const uint8_t *key, size_t len)
+static inline SSL_SESSION *bw_tls_psk_session(SSL *ssl, unsigned suite, const uint8_t *key,
+                                              size_t len)
 {
-    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, suite);
+    const unsigned char id[2] = {(unsigned char)(suite >> 8), (unsigned char)suite};
+    const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, id);
     SSL_SESSION *session = SSL_SESSION_new();
 
     if (session && cipher && SSL_SESSION_set1_master_key(session, key, len) &&

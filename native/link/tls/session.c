@@ -9,49 +9,32 @@
 
 #include "psk.h"
 
-/* The client names the suite of the key, by what its processor does best; a server has both. */
-typedef struct {
-    const char *identity, *name, *digest;
-    unsigned char id[2];
-} suite_t;
-
-static const suite_t suites[] = {
-    {"beamway-aes", "TLS_AES_256_GCM_SHA384", "SHA384", {0x13, 0x02}},
-    {"beamway-chacha", "TLS_CHACHA20_POLY1305_SHA256", "SHA256", {0x13, 0x03}},
-};
-
-static const suite_t *own_suite(void)
+static SSL_SESSION *with_key(SSL *ssl, const bw_tls_psk_t *psk)
 {
-    return bw_has_aes() ? &suites[0] : &suites[1];
+    return bw_tls_psk_session(ssl, psk->suite, psk->key, sizeof psk->key);
 }
 
-static SSL_SESSION *with_key(SSL *ssl, const suite_t *suite, const bw_tls_key_t *key)
+/* Whether the key can be used with that digest. */
+static bool has_digest(SSL_SESSION *session, const EVP_MD *digest)
 {
-    bw_tls_session_t *session = SSL_get_app_data(ssl);
+    const SSL_CIPHER *cipher = session ? SSL_SESSION_get0_cipher(session) : NULL;
 
-    memcpy(session->label, key->label, sizeof key->label);
-    return bw_tls_psk_session(ssl, suite->id, key->key, sizeof key->key);
-}
-
-static void name_key(const suite_t *suite, const bw_tls_key_t *key,
-                     char identity[BW_TLS_IDENTITY_BYTES])
-{
-    const char *dash = key->label[0] ? "-" : "";
-
-    snprintf(identity, BW_TLS_IDENTITY_BYTES, "%s%s%.*s", suite->identity, dash, BW_TLS_LABEL_BYTES,
-             (const char *)key->label);
+    return cipher &&
+           EVP_MD_get_type(SSL_CIPHER_get_handshake_digest(cipher)) == EVP_MD_get_type(digest);
 }
 
 static int use_key(SSL *ssl, const EVP_MD *digest, const unsigned char **id_p, size_t *len_p,
                    SSL_SESSION **session_p)
 {
     bw_tls_session_t *session = SSL_get_app_data(ssl);
-    const suite_t *suite = own_suite();
 
-    *session_p = digest && !EVP_MD_is_a(digest, suite->digest)
-                     ? NULL
-                     : with_key(ssl, suite, &session->keys[0]);
-    name_key(suite, &session->keys[0], session->identity);
+    session->known = &session->terms.psks[0];
+    memcpy(session->identity, session->known->identity, sizeof session->identity);
+    *session_p = with_key(ssl, session->known);
+    if (digest && !has_digest(*session_p, digest)) {
+        SSL_SESSION_free(*session_p);
+        *session_p = NULL;
+    }
     *id_p = (const unsigned char *)session->identity;
     *len_p = strlen(session->identity);
     return 1;
@@ -63,35 +46,44 @@ static void note_identity(bw_tls_session_t *session, const unsigned char *id, si
     size_t n = bw_least(len, sizeof session->identity - 1);
 
     for (size_t i = 0; i < n; i++)
-        session->identity[i] = isalnum(id[i]) || id[i] == '-' ? (char)id[i] : '?';
+        session->identity[i] = isalnum(id[i]) || id[i] == '-' || id[i] == ' ' ? (char)id[i] : '?';
     session->identity[n] = 0;
 }
 
 static int find_key(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION **session_p)
 {
     bw_tls_session_t *session = SSL_get_app_data(ssl);
-    char identity[BW_TLS_IDENTITY_BYTES];
 
-    *session_p = NULL;
+    session->known = NULL;
     note_identity(session, id, len);
-    for (size_t i = 0; i < sizeof suites / sizeof *suites; i++)
-        for (int k = 0; k < session->key_count && !*session_p; k++) {
-            name_key(&suites[i], &session->keys[k], identity);
-            if (len == strlen(identity) && memcmp(id, identity, len) == 0)
-                *session_p = with_key(ssl, &suites[i], &session->keys[k]);
-        }
-    session->is_known = *session_p != NULL;
+    for (int i = 0; i < session->terms.psk_count; i++) {
+        const bw_tls_psk_t *psk = &session->terms.psks[i];
+
+        if (len == strlen(psk->identity) && memcmp(id, psk->identity, len) == 0)
+            session->known = psk;
+    }
+    *session_p = session->known ? with_key(ssl, session->known) : NULL;
     return 1;
 }
 
-/* A message of libssl's own: it does not go on to the next record if there were too many. */
-static void count_message(int is_ours, int version, int type, const void *bytes, size_t len,
-                          SSL *ssl, void *unused)
+/* A line of the key log: what it is called, the client's random, the secret. */
+static void take_secret(const SSL *ssl, const char *line)
 {
-    bw_tls_wire_t *wire = BIO_get_data(SSL_get_rbio(ssl));
+    static const char *const names[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
+    bw_tls_session_t *session = SSL_get_app_data(ssl);
+    size_t len;
 
-    (void)version, (void)bytes, (void)len, (void)unused;
-    wire->messages_left -= !is_ours && type == SSL3_RT_HANDSHAKE;
+    for (int i = 0; i < 2; i++)
+        if (strncmp(line, names[i], strlen(names[i])) == 0)
+            session->secrets[i].is_there =
+                OPENSSL_hexstr2buf_ex(session->secrets[i].bytes, sizeof session->secrets[i].bytes,
+                                      &len, strrchr(line, ' ') + 1, '\0') == 1;
+}
+
+static int trust_nobody(int is_good, X509_STORE_CTX *chain)
+{
+    (void)is_good, (void)chain;
+    return 0;
 }
 
 static SSL_CTX *new_context(void)
@@ -105,15 +97,14 @@ static SSL_CTX *new_context(void)
         return NULL;
     }
     SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
-    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_msg_callback(context, count_message);
+    SSL_CTX_set_keylog_callback(context, take_secret);
     SSL_CTX_set_psk_use_session_callback(context, use_key);
     SSL_CTX_set_psk_find_session_callback(context, find_key);
     return context;
 }
 
-/* One for all links; the shared object is never unloaded. */
+/* One for all sessions; it is never freed. */
 static SSL_CTX *context;
 
 static void make_context(void)
@@ -128,90 +119,90 @@ void bw_tls_prepare(void)
     (void)pthread_once(&once, make_context);
 }
 
-/* What libssl says of the last error of this thread. */
-static const char *ssl_reason(void)
+const char *bw_tls_session_reason(void)
 {
     unsigned long error = ERR_peek_last_error();
-    const char *text = error ? ERR_reason_error_string(error) : NULL;
 
-    return text ? text : "no reason given";
+    return error ? ERR_reason_error_string(error) : NULL;
 }
 
-bw_status_t bw_tls_session_make(bw_tls_session_t *session, bool is_server, const bw_tls_key_t *keys,
-                                int key_count, bw_tls_wire_t *wire, bw_error_t *error_p)
+bool bw_tls_session_make(bw_tls_session_t *session, const bw_tls_terms_t *terms, BIO *in, BIO *out,
+                         const char **step_p)
 {
-    BIO *bio;
-
     bw_tls_prepare();
     ERR_clear_error();
-    session->is_server = is_server;
-    session->key_count = key_count;
-    memcpy(session->keys, keys, (size_t)key_count * sizeof *keys);
-    session->ssl = context ? SSL_new(context) : NULL;
-    bio = session->ssl ? bw_tls_wire_bio(wire) : NULL;
-    if (!bio)
-        return bw_fail(error_p, BW_SYSTEM, "libssl gives no session", 0);
-    SSL_set_bio(session->ssl, bio, bio);
+    session->terms = *terms;
+    session->ssl = context && in && out ? SSL_new(context) : NULL;
+    if (!session->ssl) {
+        BIO_free(in);
+        BIO_free(out == in ? NULL : out);
+        *step_p = "libssl gives no session";
+        return false;
+    }
+    SSL_set_bio(session->ssl, in, out);
     if (!SSL_set_app_data(session->ssl, session) ||
-        !SSL_set_ciphersuites(session->ssl,
-                              is_server ? "TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256"
-                                        : own_suite()->name))
-        return bw_fail(error_p, BW_SYSTEM, "libssl has no cipher for it", 0);
-    if (is_server) {
+        !SSL_set_ciphersuites(session->ssl, terms->suites)) {
+        *step_p = "libssl has no cipher for it";
+        return false;
+    }
+    if (terms->insists)
+        (void)SSL_set_options(session->ssl, SSL_OP_CIPHER_SERVER_PREFERENCE);
+    if (terms->is_server) {
         SSL_set_accept_state(session->ssl);
     } else {
         SSL_set_connect_state(session->ssl);
-        SSL_set_verify(session->ssl, SSL_VERIFY_PEER, bw_tls_trust_nobody);
+        SSL_set_verify(session->ssl, SSL_VERIFY_PEER, trust_nobody);
     }
-    return BW_OK;
+    return true;
 }
 
 void bw_tls_session_free(bw_tls_session_t *session)
 {
-    OPENSSL_cleanse(session->keys, sizeof session->keys);
     SSL_free(session->ssl);
-    session->ssl = NULL;
+    OPENSSL_cleanse(session, sizeof *session);
 }
 
-static bw_tls_hands_t refused(char text[BW_TEXT_BYTES], const char *what, const char *why)
+static bw_tls_hands_t not_shaken(bw_tls_session_t *session, int done)
 {
-    snprintf(text, BW_TEXT_BYTES, *why ? "tls: %s (%s)" : "tls: %s%s", what, why);
-    return BW_TLS_REFUSED;
+    unsigned long error = ERR_peek_last_error();
+
+    switch (SSL_get_error(session->ssl, done)) {
+    case SSL_ERROR_WANT_READ:
+    case SSL_ERROR_WANT_WRITE:
+        return BW_TLS_SHAKING;
+    case SSL_ERROR_SYSCALL:
+        return BW_TLS_CLOSED;
+    default:
+        if (ERR_GET_REASON(error) == SSL_R_UNEXPECTED_EOF_WHILE_READING)
+            return BW_TLS_CLOSED;
+        return ERR_GET_LIB(error) == ERR_LIB_SSL && ERR_GET_REASON(error) > SSL_AD_REASON_OFFSET
+                   ? BW_TLS_REFUSED
+                   : BW_TLS_FAILED;
+    }
 }
 
-/* The usual causes by their names. */
-static bw_tls_hands_t failed(const bw_tls_session_t *session, const bw_tls_wire_t *wire,
-                             char text[BW_TEXT_BYTES])
+static bool open_keys(const bw_tls_session_t *session, bw_record_reader_t *reader,
+                      bw_record_writer_t *writer)
 {
-    int reason = ERR_GET_REASON(ERR_peek_last_error());
+    unsigned suite = SSL_CIPHER_get_protocol_id(SSL_get_current_cipher(session->ssl));
+    bool is_server = session->terms.is_server;
 
-    if (bw_tls_wire_has_ended(wire))
-        return refused(text, "the peer closed the connection", "");
-    if (session->is_server && session->identity[0] && !session->is_known)
-        return refused(text, "the caller has another key", session->identity);
-    if (session->is_server && !session->identity[0])
-        return refused(text, "the caller names no key", ssl_reason());
-    if (!session->is_server && reason == SSL_R_CERTIFICATE_VERIFY_FAILED)
-        return refused(text, "the peer shows a certificate and does not know the key", "");
-    if (!session->is_server && reason > SSL_AD_REASON_OFFSET)
-        return refused(text, "the peer refuses this node's key", ssl_reason());
-    return refused(text, ssl_reason(), "");
+    writer->limit = BW_RECORD_KEY_LIMIT;
+    return session->secrets[0].is_there && session->secrets[1].is_there &&
+           bw_record_key_open(&reader->key, suite, false, session->secrets[!is_server].bytes) &&
+           bw_record_key_open(&writer->key, suite, true, session->secrets[is_server].bytes);
 }
 
-bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, bw_tls_wire_t *wire,
-                                    char text[BW_TEXT_BYTES])
+bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, bw_record_reader_t *reader,
+                                    bw_record_writer_t *writer)
 {
-    int done, error;
+    int done;
 
     ERR_clear_error();
     done = SSL_do_handshake(session->ssl);
-    error = SSL_get_error(session->ssl, done);
-    if (done != 1 && (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE))
-        return BW_TLS_SHAKING;
-    OPENSSL_cleanse(session->keys, sizeof session->keys);
-    wire->messages_left = BW_TLS_LATER_MESSAGES;
     if (done != 1)
-        return failed(session, wire, text);
-    return SSL_session_reused(session->ssl) ? BW_TLS_SHAKEN
-                                            : refused(text, "the peer does not know the key", "");
+        return not_shaken(session, done);
+    /* It was the key that made the session, and nothing else. */
+    return SSL_session_reused(session->ssl) && open_keys(session, reader, writer) ? BW_TLS_SHAKEN
+                                                                                  : BW_TLS_FAILED;
 }

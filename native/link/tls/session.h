@@ -4,37 +4,75 @@
 
 #include <openssl/ssl.h>
 
+#include "record.h"
 #include "tls.h"
-#include "wire.h"
 
-/* The client's name for its key: that of the suite, and of the key if it has one. */
+/*
+ * How two sides with the same key come to the keys of their records: the handshake of TLS 1.3,
+ * which is libssl's, with an external pre-shared key and an exchange of Diffie and Hellman. The
+ * carrier tls and rdpipe use it. Early data, tickets, certificates and older versions are not
+ * offered, and a server that shows a certificate instead of knowing the key is refused.
+ */
+
+/* The client's name for its key; text. */
 #define BW_TLS_IDENTITY_BYTES 32
 
-/* A session of TLS 1.3 by a key that both sides have; how it comes to be, and nothing else. */
+/* A pre-shared key. The digest of its suite is part of it; any suite with that digest may be used.
+ */
 typedef struct {
-    SSL *ssl;
+    char identity[BW_TLS_IDENTITY_BYTES];
+    char label[BW_TLS_LABEL_BYTES + 1]; /* for people; may be empty */
+    unsigned suite;
+    uint8_t key[BW_TLS_KEY_BYTES];
+} bw_tls_psk_t;
+
+#define BW_TLS_PSKS_MAX (2 * BW_TLS_KEYS_MAX)
+
+typedef struct {
     bool is_server;
-    int key_count;
-    bw_tls_key_t keys[BW_TLS_KEYS_MAX];   /* until the hands are shaken */
-    char identity[BW_TLS_IDENTITY_BYTES]; /* of the client's key; server: as the client named it */
-    char label[BW_TLS_LABEL_BYTES + 1];   /* of the key that both know, "" if it has none */
-    bool is_known;                        /* server: it has the key that the client named */
+    bool insists; /* a server: the best suite is the first one of ours, not of the client's */
+    int psk_count;
+    bw_tls_psk_t psks[BW_TLS_PSKS_MAX]; /* a client uses the first */
+    const char *suites;                 /* as libssl writes a list of them, the best first */
+} bw_tls_terms_t;
+
+typedef enum {
+    BW_TLS_SHAKING,
+    BW_TLS_SHAKEN,
+    BW_TLS_CLOSED,  /* the connection has ended */
+    BW_TLS_REFUSED, /* the peer says that it does not like us: it has another key */
+    BW_TLS_FAILED   /* what came is wrong: another key, or no TLS */
+} bw_tls_hands_t;
+
+typedef struct {
+    SSL *ssl; /* NULL after bw_tls_session_free */
+    bw_tls_terms_t terms;
+    char identity[BW_TLS_IDENTITY_BYTES]; /* as the client named its key */
+    const bw_tls_psk_t *known;            /* that key, if this side has it */
+    struct {
+        uint8_t bytes[BW_RECORD_SECRET_BYTES];
+        bool is_there;
+    } secrets[2]; /* of the traffic of the client, of the server */
 } bw_tls_session_t;
 
 /* Makes what all sessions share, which takes milliseconds. Otherwise the first session makes it.
  * Any thread may call it. */
 void bw_tls_prepare(void);
 
-/* Takes the keys, at most BW_TLS_KEYS_MAX; the session stays where it is. BW_SYSTEM, and *error_p,
- * if libssl cannot. */
-bw_status_t bw_tls_session_make(bw_tls_session_t *session, bool is_server, const bw_tls_key_t *keys,
-                                int key_count, bw_tls_wire_t *wire, bw_error_t *error_p);
+/* The session stays where it is, and owns the BIOs, which may be one; NULL if there was no memory
+ * for it. False: libssl cannot; *step_p says what. Free the session in any case. */
+bool bw_tls_session_make(bw_tls_session_t *session, const bw_tls_terms_t *terms, BIO *in, BIO *out,
+                         const char **step_p);
+
+/* Frees and wipes it, also if it was never made but is all 0. */
 void bw_tls_session_free(bw_tls_session_t *session);
 
-typedef enum { BW_TLS_SHAKING, BW_TLS_SHAKEN, BW_TLS_REFUSED } bw_tls_hands_t;
+/* Goes on as far as the BIOs let it. SHAKEN: the keys of both directions are opened, `reader->in`
+ * stays, and nothing that follows the handshake has been read from the BIO. */
+bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, bw_record_reader_t *reader,
+                                    bw_record_writer_t *writer);
 
-/* Goes on as far as the wire lets it. REFUSED: `text` says why. */
-bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, bw_tls_wire_t *wire,
-                                    char text[BW_TEXT_BYTES]);
+/* Why the last call failed, as libssl puts it. */
+const char *bw_tls_session_reason(void);
 
 #endif

@@ -5,15 +5,16 @@
 #include "../link.h"
 
 /*
- * The tls carrier: a connected stream socket, as of the tcp carrier, with TLS 1.3 of libssl on it.
+ * The tls carrier: a connected stream socket, as of the tcp carrier, with TLS 1.3 on it. libssl
+ * shakes hands (session.h), and the records are ours (record.h).
  *
  * Both sides know an external pre-shared key, with an exchange of Diffie and Hellman beside it, so
  * that who learns the key later can read nothing. There are no certificates here: a key is either
  * made for this one link, or the secret of a cluster. The side that listens is TLS's server.
  *
  * What is committed stands in a ring of this process. A push encrypts it in records of 16 KB, as
- * many as the socket takes at once, and sends them together. What the socket has is decrypted into
- * the other ring, or to where it belongs.
+ * many as the socket takes at once, and sends them together; large frames are encrypted from where
+ * they stand. What the socket has is decrypted into the other ring, or to where it belongs.
  */
 
 extern const bw_carrier_t bw_tls_carrier;
@@ -38,9 +39,7 @@ typedef struct {
  * listens: no record of TLS begins with it. */
 #define BW_TLS_READY 'B'
 
-/* A sending key is replaced after so many records; the limit of AES-GCM is 2^24.5. Tests lower it.
- */
-#define BW_TLS_KEY_RECORDS ((uint64_t)1 << 23)
+/* A sending key is replaced after so many records; for tests. */
 void bw_tls_limit_key(bw_link_t *link, uint64_t records);
 
 /* scrypt (RFC 7914) with N = 2^15, r = 8, p = 3: 32 MB, and some 0.3 s. By any thread. */

@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "record.h"
+
+#include <stdio.h>
+
+#include <openssl/crypto.h>
+#include <openssl/hmac.h>
+
+#define NEW_SESSION_TICKET 4
+#define KEY_UPDATE 24
+#define MESSAGE_HEADER 4
+#define MESSAGES_MAX 2048 /* bytes in one record */
+#define ALERT_WARNING 1
+#define ALERT_FATAL 2
+#define KEY_BYTES_MAX 32
+#define DIGEST_BYTES_MAX BW_RECORD_SECRET_BYTES
+
+struct bw_record_suite {
+    unsigned number;
+    const EVP_CIPHER *(*cipher)(void);
+    const EVP_MD *(*digest)(void);
+    uint8_t key_bytes, digest_bytes;
+};
+
+static const struct bw_record_suite suites[] = {
+    {BW_SUITE_AES_128_GCM_SHA256, EVP_aes_128_gcm, EVP_sha256, 16, 32},
+    {BW_SUITE_AES_256_GCM_SHA384, EVP_aes_256_gcm, EVP_sha384, 32, 48},
+    {BW_SUITE_CHACHA20_POLY1305_SHA256, EVP_chacha20_poly1305, EVP_sha256, 32, 32},
+};
+
+/* ---- keys ---- */
+
+/* HKDF-Expand-Label without a context, of at most one digest. */
+static bool expand(const bw_record_key_t *key, const char *label, uint8_t *to, size_t len)
+{
+    uint8_t info[32] = {0, (uint8_t)len, (uint8_t)(6 + strlen(label))};
+    uint8_t digest[EVP_MAX_MD_SIZE];
+    size_t bytes = 3 + (size_t)snprintf((char *)info + 3, sizeof info - 3, "tls13 %s", label);
+    bool done;
+
+    info[bytes++] = 0; /* no context */
+    info[bytes++] = 1; /* the first block of HKDF-Expand */
+    done = HMAC(key->suite->digest(), key->secret, key->suite->digest_bytes, info, bytes, digest,
+                NULL);
+    memcpy(to, digest, len);
+    OPENSSL_cleanse(digest, sizeof digest);
+    return done;
+}
+
+/* The key and the iv of the secret. The numbers begin again. */
+static bool use_secret(bw_record_key_t *key)
+{
+    const struct bw_record_suite *suite = key->suite;
+    uint8_t bytes[KEY_BYTES_MAX];
+    bool done =
+        expand(key, "key", bytes, suite->key_bytes) && expand(key, "iv", key->iv, sizeof key->iv) &&
+        EVP_CipherInit_ex(key->context, suite->cipher(), NULL, bytes, NULL, key->seals) == 1;
+
+    OPENSSL_cleanse(bytes, sizeof bytes);
+    key->number = 0;
+    return done;
+}
+
+bool bw_record_key_open(bw_record_key_t *key, unsigned suite, bool seals, const uint8_t *secret)
+{
+    *key = (bw_record_key_t){.seals = seals};
+    for (size_t i = 0; i < sizeof suites / sizeof *suites; i++)
+        if (suites[i].number == suite)
+            key->suite = &suites[i];
+    if (!key->suite)
+        return false;
+    memcpy(key->secret, secret, key->suite->digest_bytes);
+    key->context = EVP_CIPHER_CTX_new();
+    return key->context && use_secret(key);
+}
+
+bool bw_record_key_update(bw_record_key_t *key)
+{
+    return expand(key, "traffic upd", key->secret, key->suite->digest_bytes) && use_secret(key);
+}
+
+void bw_record_key_close(bw_record_key_t *key)
+{
+    EVP_CIPHER_CTX_free(key->context);
+    OPENSSL_cleanse(key, sizeof *key);
+}
+
+/* Begins the next record: its nonce, and its header, which is authenticated with it. */
+static bool begin(bw_record_key_t *key, const uint8_t header[BW_RECORD_HEADER])
+{
+    uint8_t nonce[sizeof key->iv];
+    int ignored;
+
+    memcpy(nonce, key->iv, sizeof nonce);
+    for (unsigned i = 0; i < 8; i++)
+        nonce[sizeof nonce - 1 - i] ^= (uint8_t)(key->number >> 8 * i);
+    key->number++;
+    return EVP_CipherInit_ex(key->context, NULL, NULL, NULL, nonce, -1) == 1 &&
+           EVP_CipherUpdate(key->context, NULL, &ignored, header, (int)BW_RECORD_HEADER) == 1;
+}
+
+static bool update(bw_record_key_t *key, uint8_t *to, const uint8_t *from, size_t len)
+{
+    int n;
+
+    return len == 0 ||
+           (EVP_CipherUpdate(key->context, to, &n, from, (int)len) == 1 && (size_t)n == len);
+}
+
+/* ---- writing ---- */
+
+size_t bw_record_seal(bw_record_writer_t *writer, uint8_t type, const void *content, size_t len,
+                      uint8_t *to)
+{
+    bw_record_key_t *key = &writer->key;
+    uint8_t *body = to + BW_RECORD_HEADER, *tag = body + len + 1;
+    size_t bytes = len + 1 + BW_RECORD_TAG;
+    int ignored;
+
+    to[0] = BW_RECORD_DATA;
+    to[1] = to[2] = 3;
+    (void)bw_put(to + 3, bytes, 2);
+    if (!begin(key, to) || !update(key, body, content, len) || !update(key, body + len, &type, 1) ||
+        EVP_CipherFinal_ex(key->context, tag, &ignored) != 1 ||
+        EVP_CIPHER_CTX_ctrl(key->context, EVP_CTRL_AEAD_GET_TAG, BW_RECORD_TAG, tag) != 1)
+        return 0;
+    return BW_RECORD_HEADER + bytes;
+}
+
+bool bw_record_renew(bw_record_writer_t *writer, uint8_t *to, size_t *len_p)
+{
+    static const uint8_t message[] = {KEY_UPDATE, 0, 0, 1, 0};
+
+    *len_p = 0;
+    if (writer->key.number < writer->limit && !writer->is_asked)
+        return true;
+    writer->is_asked = false;
+    *len_p = bw_record_seal(writer, BW_RECORD_HANDSHAKE, message, sizeof message, to);
+    return *len_p > 0 && bw_record_key_update(&writer->key);
+}
+
+size_t bw_record_seal_alert(bw_record_writer_t *writer, uint8_t alert, uint8_t *to)
+{
+    uint8_t message[] = {alert == BW_ALERT_CLOSE_NOTIFY ? ALERT_WARNING : ALERT_FATAL, alert};
+
+    return bw_record_seal(writer, BW_RECORD_ALERT, message, sizeof message, to);
+}
+
+/* ---- reading ---- */
+
+static size_t opened(const bw_record_reader_t *reader)
+{
+    return reader->left + reader->behind;
+}
+
+/* The whole length of the next record, or that of its header. */
+static size_t next_bytes(const bw_record_reader_t *reader)
+{
+    const bw_buffer_t *in = reader->in;
+
+    if (bw_buffer_fill(in) - opened(reader) < BW_RECORD_HEADER)
+        return BW_RECORD_HEADER;
+    return BW_RECORD_HEADER +
+           (size_t)bw_number(bw_buffer_place(in, in->tail + opened(reader)) + 3, 2);
+}
+
+size_t bw_record_missing(const bw_record_reader_t *reader)
+{
+    size_t bytes = next_bytes(reader), has = bw_buffer_fill(reader->in) - opened(reader);
+
+    return has < bytes ? bytes - has : 0;
+}
+
+size_t bw_record_next(const bw_record_reader_t *reader)
+{
+    size_t bytes = next_bytes(reader), least = BW_RECORD_HEADER + 1 + BW_RECORD_TAG;
+
+    return bytes > least ? bytes - least : 0;
+}
+
+bool bw_record_is_ready(const bw_record_reader_t *reader)
+{
+    return reader->left > 0 || reader->state != BW_RECORD_READ || bw_record_missing(reader) == 0;
+}
+
+static bw_record_state_t end(bw_record_reader_t *reader, bw_record_state_t state,
+                             const char *reason)
+{
+    reader->reason = reason;
+    return reader->state = state;
+}
+
+static bw_record_state_t wrong(bw_record_reader_t *reader, const char *reason)
+{
+    return end(reader, BW_RECORD_WRONG, reason);
+}
+
+static size_t bytes_of(const struct iovec *iov, int count)
+{
+    size_t bytes = 0;
+
+    for (int i = 0; i < count; i++)
+        bytes += iov[i].iov_len;
+    return bytes;
+}
+
+/* The place in the pieces, which have it. */
+static uint8_t *place(const struct iovec *iov, size_t at)
+{
+    for (; at >= iov->iov_len; iov++)
+        at -= iov->iov_len;
+    return (uint8_t *)iov->iov_base + at;
+}
+
+static bool update_pieces(bw_record_key_t *key, const struct iovec *to, const uint8_t *from,
+                          size_t len)
+{
+    for (; len > 0; to++) {
+        size_t n = bw_least(to->iov_len, len);
+
+        if (!update(key, to->iov_base, from, n))
+            return false;
+        from += n;
+        len -= n;
+    }
+    return true;
+}
+
+/* Opens the whole record into the pieces, which have room for all of its content: *len_p bytes,
+ * without the type that follows them and the padding. */
+static bool open_record(bw_record_reader_t *reader, uint8_t *record, size_t bytes,
+                        const struct iovec *to, size_t *len_p, uint8_t *type_p)
+{
+    size_t len = bytes - BW_RECORD_HEADER - BW_RECORD_TAG - 1;
+    uint8_t *body = record + BW_RECORD_HEADER, rest;
+    bw_record_key_t *key = &reader->key;
+
+    if (!begin(key, record) ||
+        EVP_CIPHER_CTX_ctrl(key->context, EVP_CTRL_AEAD_SET_TAG, BW_RECORD_TAG, body + len + 1) !=
+            1 ||
+        !update_pieces(key, to, body, len) || !update(key, &rest, body + len, 1) ||
+        EVP_CipherFinal_ex(key->context, &rest, &(int){0}) != 1)
+        return false;
+    while (rest == 0 && len > 0)
+        rest = *place(to, --len);
+    *len_p = len;
+    *type_p = rest;
+    return true;
+}
+
+/* The messages of one record, each of which is whole. A KeyUpdate is the last one, because what
+ * follows it has another key. */
+static void hear_messages(bw_record_reader_t *reader, const uint8_t *at, size_t len)
+{
+    while (len >= MESSAGE_HEADER) {
+        size_t bytes = MESSAGE_HEADER + (size_t)bw_number(at + 1, 3);
+
+        if (bytes > len || (at[0] == KEY_UPDATE && bytes < len))
+            break;
+        if (at[0] == KEY_UPDATE && bytes == MESSAGE_HEADER + 1 && at[MESSAGE_HEADER] <= 1) {
+            reader->is_asked |= at[MESSAGE_HEADER] == 1;
+            if (!bw_record_key_update(&reader->key))
+                (void)wrong(reader, "libcrypto gives no key");
+        } else if (at[0] != NEW_SESSION_TICKET) {
+            break;
+        }
+        at += bytes;
+        len -= bytes;
+        if (len == 0)
+            return;
+    }
+    (void)wrong(reader, "the peer sent what is no data");
+}
+
+/* A record that is no data. A warning other than close_notify does not exist in TLS 1.3. */
+static void hear(bw_record_reader_t *reader, uint8_t type, const struct iovec *pieces, size_t len)
+{
+    uint8_t content[MESSAGES_MAX];
+
+    for (size_t i = 0; i < len && i < sizeof content; i++)
+        content[i] = *place(pieces, i);
+    if (type == BW_RECORD_HANDSHAKE && len <= sizeof content)
+        hear_messages(reader, content, len);
+    else if (type == BW_RECORD_ALERT && len == 2 && content[1] == BW_ALERT_CLOSE_NOTIFY)
+        (void)end(reader, BW_RECORD_ENDED, NULL);
+    else if (type == BW_RECORD_ALERT && len == 2)
+        (void)end(reader, BW_RECORD_REFUSED, "the peer refuses what we sent");
+    else
+        (void)wrong(reader, "the peer sent what is no data");
+}
+
+/* What was opened in place goes to where it belongs. */
+static size_t take_opened(bw_record_reader_t *reader, const struct iovec *to, int count)
+{
+    size_t got = 0;
+
+    for (int i = 0; i < count && reader->left > 0; i++) {
+        size_t n = bw_buffer_get(reader->in, to[i].iov_base, bw_least(to[i].iov_len, reader->left));
+
+        reader->left -= n;
+        got += n;
+    }
+    if (reader->left == 0) {
+        reader->in->tail += reader->behind;
+        reader->behind = 0;
+    }
+    return got;
+}
+
+/* Opens the record at the front, which is whole: to the pieces, or in place where they are too
+ * small or its content is for us. READ: *got_p bytes, or 0 if they are to be taken in place or
+ * there are none. */
+static bw_record_state_t open_next(bw_record_reader_t *reader, size_t bytes, const struct iovec *to,
+                                   int count, size_t *got_p)
+{
+    bw_buffer_t *in = reader->in;
+    uint8_t *record = bw_buffer_place(in, in->tail), type;
+    size_t most = bytes - BW_RECORD_HEADER - BW_RECORD_TAG - 1, len;
+    struct iovec here = {.iov_base = record + BW_RECORD_HEADER, .iov_len = most};
+    bool fits = most <= bytes_of(to, count);
+
+    reader->records++;
+    if (!open_record(reader, record, bytes, fits ? to : &here, &len, &type))
+        return wrong(reader, "a record was changed, lost or repeated on the way");
+    if (len > BW_RECORD_BYTES)
+        return wrong(reader, "the peer sent too long a record");
+    reader->idle = type == BW_RECORD_DATA && len > 0 ? 0 : reader->idle + 1;
+    if (type != BW_RECORD_DATA) {
+        hear(reader, type, fits ? to : &here, len);
+        len = 0;
+    }
+    if (reader->idle > BW_RECORD_IDLE_MAX && reader->state == BW_RECORD_READ)
+        (void)end(reader, BW_RECORD_FLOODED, "the peer sends only records without content");
+    if (len > 0 && !fits) {
+        in->tail += BW_RECORD_HEADER;
+        reader->left = len;
+        reader->behind = bytes - BW_RECORD_HEADER - len;
+    } else {
+        in->tail += bytes;
+        *got_p = len;
+    }
+    return reader->state;
+}
+
+bw_record_state_t bw_record_take(bw_record_reader_t *reader, const struct iovec *to, int count,
+                                 size_t *got_p)
+{
+    *got_p = 0;
+    while (reader->left == 0 && *got_p == 0) {
+        const bw_buffer_t *in = reader->in;
+        const uint8_t *header = bw_buffer_place(in, in->tail);
+        size_t bytes;
+
+        if (reader->state != BW_RECORD_READ)
+            return reader->state;
+        if (bw_buffer_fill(in) < BW_RECORD_HEADER)
+            return BW_RECORD_SHORT;
+        bytes = next_bytes(reader);
+        if (header[0] != BW_RECORD_DATA || header[1] != 3 || bytes > BW_RECORD_MAX ||
+            bytes <= BW_RECORD_HEADER + BW_RECORD_TAG)
+            return wrong(reader, "the peer sent what is no record of TLS");
+        if (bw_buffer_fill(in) < bytes)
+            return BW_RECORD_SHORT;
+        (void)open_next(reader, bytes, to, count, got_p);
+    }
+    if (*got_p == 0)
+        *got_p = take_opened(reader, to, count);
+    return BW_RECORD_READ;
+}
