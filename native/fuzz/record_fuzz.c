@@ -34,7 +34,6 @@ static bw_record_state_t drain(size_t step, const uint8_t *expected, size_t len)
     }
     must(n == 0);
     must(state != BW_RECORD_SHORT || (bw_record_missing(&way.reader) > 0 && len == 0));
-    must(bw_record_is_ready(&way.reader) == (state != BW_RECORD_SHORT));
     return state;
 }
 
@@ -57,7 +56,7 @@ static void strange(const uint8_t *data, size_t size)
 
 static bool replaces_key(const uint8_t *message, size_t len)
 {
-    return len >= 5 && memcmp(message + len - 5, "\x18\0\0\1", 4) == 0;
+    return len == 5 && memcmp(message, "\x18\0\0\1", 4) == 0;
 }
 
 /* Records: a type, a length, the content; of the type 0 a bit of the next one is changed. */
@@ -78,7 +77,11 @@ static void known(const uint8_t *data, size_t size)
             is_changed = true;
             continue;
         }
-        bytes = bw_record_seal(&way.writer, type, data, len, to);
+        bytes =
+            bw_record_seal(&way.writer, type,
+                           (struct iovec[]){{(void *)(uintptr_t)data, len / 3},
+                                            {(void *)(uintptr_t)(data + len / 3), len - len / 3}},
+                           2, to);
         must(bytes == BW_RECORD_HEADER + len + 1 + BW_RECORD_TAG);
         if (is_changed)
             to[BW_RECORD_HEADER + len] ^= 4;

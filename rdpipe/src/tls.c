@@ -176,8 +176,9 @@ void rd_tls_limit_key(rd_tls_t *tls, uint32_t records)
 }
 
 /* Puts another record into the batch, and before it, if that is due, a new key. */
-static bool seal(rd_tls_t *tls, uint8_t type, const void *content, size_t len)
+static bool seal(rd_tls_t *tls, const uint8_t *data, size_t len)
 {
+    struct iovec content = {.iov_base = (uint8_t *)(uintptr_t)data, .iov_len = len};
     size_t bytes;
 
     tls->writer.is_asked |= tls->in.is_asked;
@@ -185,7 +186,8 @@ static bool seal(rd_tls_t *tls, uint8_t type, const void *content, size_t len)
     if (!bw_record_renew(&tls->writer, tls->out + tls->out_at + tls->out_len, &bytes))
         return false;
     tls->out_len += bytes;
-    bytes = bw_record_seal(&tls->writer, type, content, len, tls->out + tls->out_at + tls->out_len);
+    bytes = bw_record_seal(&tls->writer, BW_RECORD_DATA, &content, 1,
+                           tls->out + tls->out_at + tls->out_len);
     tls->out_len += bytes;
     return bytes > 0;
 }
@@ -202,7 +204,7 @@ size_t rd_tls_write(rd_tls_t *tls, const void *data, size_t len)
     while (at < len && tls->out_at == 0 && has_room(tls)) {
         size_t piece = bw_least(len - at, BW_RECORD_BYTES);
 
-        if (!seal(tls, BW_RECORD_DATA, (const uint8_t *)data + at, piece))
+        if (!seal(tls, (const uint8_t *)data + at, piece))
             break;
         at += piece;
     }

@@ -16,6 +16,10 @@
 /* What is encrypted before the socket is asked, and what the socket is asked for: 7 records. */
 #define WIRE_BYTES ((uint64_t)128 * 1024)
 
+/* Below this, a copy costs less than another piece of a record. */
+#define COPY_BYTES 1024
+#define RECORD_PIECES 8
+
 typedef struct {
     bw_socket_link_t base; /* first: a bw_link_t pointer is a tls_link_t pointer */
     bw_buffer_t wire_out, wire_in;
@@ -86,12 +90,12 @@ static void encrypt_ring(tls_link_t *tls, bool wholly)
     uint8_t *to;
 
     while (bw_buffer_fill(out) > 0 && (wholly || has_room(tls)) && (to = next_record(tls))) {
-        size_t n = bw_least(bw_buffer_fill(out), BW_RECORD_BYTES);
+        struct iovec content = {.iov_base = bw_buffer_place(out, out->tail),
+                                .iov_len = bw_least(bw_buffer_fill(out), BW_RECORD_BYTES)};
 
-        if (!add_record(tls, bw_record_seal(&tls->writer, BW_RECORD_DATA,
-                                            bw_buffer_place(out, out->tail), n, to)))
+        if (!add_record(tls, bw_record_seal(&tls->writer, BW_RECORD_DATA, &content, 1, to)))
             return;
-        out->tail += n;
+        out->tail += content.iov_len;
     }
 }
 
@@ -113,47 +117,53 @@ typedef struct {
     size_t offset; /* in the first */
 } source_t;
 
-/* The content of the next record: where it stands, or, if it stands in pieces, copied to `room`. */
-static const uint8_t *next_content(source_t *from, uint8_t *room, size_t *len_p)
+/* The content of the next record: *len_p bytes in at most RECORD_PIECES pieces. Small ones are
+ * copied to `room`, where they will be encrypted; large ones stay where they are. */
+static int next_content(source_t *from, uint8_t *room, struct iovec *pieces, size_t *len_p)
 {
-    const uint8_t *content = room;
+    int n = 0;
 
     *len_p = 0;
-    if (from->count > 0 && from->iov->iov_len - from->offset >= BW_RECORD_BYTES) {
-        content = (const uint8_t *)from->iov->iov_base + from->offset;
-        *len_p = BW_RECORD_BYTES;
-        from->offset += BW_RECORD_BYTES;
-    } else {
-        while (from->count > 0 && *len_p < BW_RECORD_BYTES) {
-            size_t n = bw_least(from->iov->iov_len - from->offset, BW_RECORD_BYTES - *len_p);
+    while (from->count > 0 && *len_p < BW_RECORD_BYTES) {
+        uint8_t *at = (uint8_t *)from->iov->iov_base + from->offset, *place = room + *len_p;
+        size_t len = bw_least(from->iov->iov_len - from->offset, BW_RECORD_BYTES - *len_p);
 
-            if (n > 0)
-                memcpy(room + *len_p, (const uint8_t *)from->iov->iov_base + from->offset, n);
-            *len_p += n;
-            from->offset += n;
-            if (from->offset < from->iov->iov_len)
-                break;
+        if (len < COPY_BYTES) {
+            if (len > 0)
+                memcpy(place, at, len);
+            at = place;
+        }
+        if (n > 0 && (uint8_t *)pieces[n - 1].iov_base + pieces[n - 1].iov_len == at)
+            pieces[n - 1].iov_len += len;
+        else if (n < RECORD_PIECES)
+            pieces[n++] = (struct iovec){.iov_base = at, .iov_len = len};
+        else
+            break;
+        *len_p += len;
+        from->offset += len;
+        if (from->offset == from->iov->iov_len) {
             from->offset = 0;
             from->iov++;
             from->count--;
         }
     }
-    return content;
+    return n;
 }
 
 static size_t tls_write(bw_link_t *link, const struct iovec *iov, int count)
 {
     source_t from = {.iov = iov, .count = count};
+    struct iovec pieces[RECORD_PIECES];
     tls_link_t *tls = tls_of(link);
     size_t taken = 0, len;
     uint8_t *to;
 
     while (taken < PIECE_BYTES && can_send(tls)) {
-        while (has_room(tls) && taken < PIECE_BYTES && (to = next_record(tls))) {
-            const uint8_t *content = next_content(&from, to + BW_RECORD_HEADER, &len);
+        while (taken < PIECE_BYTES && has_room(tls) && (to = next_record(tls))) {
+            int n = next_content(&from, to + BW_RECORD_HEADER, pieces, &len);
 
             if (len == 0 ||
-                !add_record(tls, bw_record_seal(&tls->writer, BW_RECORD_DATA, content, len, to)))
+                !add_record(tls, bw_record_seal(&tls->writer, BW_RECORD_DATA, pieces, n, to)))
                 break;
             taken += len;
         }
@@ -210,15 +220,6 @@ static void note_end(tls_link_t *tls, bw_record_state_t state)
     }
 }
 
-/* The next record has room in the pieces behind `got`, or there is nothing to wait for. */
-static bool has_place(const tls_link_t *tls, const struct iovec *iov, int count, size_t got)
-{
-    size_t room = count > 1 ? iov[1].iov_len : 0;
-
-    return got == 0 ||
-           (got < iov->iov_len && bw_record_next(&tls->reader) <= iov->iov_len - got + room);
-}
-
 /* A record's content that goes beyond the first piece is what the next read begins with. */
 static size_t tls_read(bw_link_t *link, struct iovec *iov, int count)
 {
@@ -229,8 +230,7 @@ static size_t tls_read(bw_link_t *link, struct iovec *iov, int count)
 
     if (tls->report.state != BW_LINKED)
         return 0;
-    while (state == BW_RECORD_READ && got < most && tls->reader.records < last &&
-           has_place(tls, iov, count, got)) {
+    while (state == BW_RECORD_READ && got < most && tls->reader.records < last) {
         struct iovec rest[2] = {{(uint8_t *)iov->iov_base + got, iov->iov_len - got},
                                 count > 1 ? iov[1] : (struct iovec){0}};
 
@@ -241,8 +241,7 @@ static size_t tls_read(bw_link_t *link, struct iovec *iov, int count)
     }
     tls->writer.is_asked |= tls->reader.is_asked;
     tls->reader.is_asked = false;
-    tls->base.has_more = state == BW_RECORD_READ && (bw_record_is_ready(&tls->reader) ||
-                                                     tls->base.socket.in == BW_SOCKET_ENDED);
+    tls->base.has_more = state == BW_RECORD_READ; /* there may be more in our buffer */
     if (state != BW_RECORD_READ)
         note_end(tls, state);
     return got;
@@ -441,7 +440,7 @@ static void shake(tls_link_t *tls)
         const char *label = tls->session.known->label;
 
         drain(tls->from_peer, &tls->wire_in);
-        tls->base.has_more = bw_record_is_ready(&tls->reader);
+        tls->base.has_more = true; /* it may have come with the handshake */
         report->state = BW_LINKED;
         snprintf(report->device, sizeof report->device, *label ? "%s %s" : "%s%s",
                  SSL_get_cipher_name(tls->session.ssl), label);

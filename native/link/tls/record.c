@@ -9,7 +9,7 @@
 #define NEW_SESSION_TICKET 4
 #define KEY_UPDATE 24
 #define MESSAGE_HEADER 4
-#define MESSAGES_MAX 2048 /* bytes in one record */
+#define MESSAGE_MAX 2048
 #define ALERT_WARNING 1
 #define ALERT_FATAL 2
 #define KEY_BYTES_MAX 32
@@ -109,22 +109,43 @@ static bool update(bw_record_key_t *key, uint8_t *to, const uint8_t *from, size_
 
 /* ---- writing ---- */
 
-size_t bw_record_seal(bw_record_writer_t *writer, uint8_t type, const void *content, size_t len,
-                      uint8_t *to)
+static size_t bytes_of(const struct iovec *iov, int count)
+{
+    size_t bytes = 0;
+
+    for (int i = 0; i < count; i++)
+        bytes += iov[i].iov_len;
+    return bytes;
+}
+
+size_t bw_record_seal(bw_record_writer_t *writer, uint8_t type, const struct iovec *content,
+                      int count, uint8_t *to)
 {
     bw_record_key_t *key = &writer->key;
-    uint8_t *body = to + BW_RECORD_HEADER, *tag = body + len + 1;
-    size_t bytes = len + 1 + BW_RECORD_TAG;
+    uint8_t *at = to + BW_RECORD_HEADER;
+    size_t bytes = bytes_of(content, count) + 1 + BW_RECORD_TAG;
     int ignored;
 
     to[0] = BW_RECORD_DATA;
     to[1] = to[2] = 3;
     (void)bw_put(to + 3, bytes, 2);
-    if (!begin(key, to) || !update(key, body, content, len) || !update(key, body + len, &type, 1) ||
-        EVP_CipherFinal_ex(key->context, tag, &ignored) != 1 ||
-        EVP_CIPHER_CTX_ctrl(key->context, EVP_CTRL_AEAD_GET_TAG, BW_RECORD_TAG, tag) != 1)
+    if (!begin(key, to))
+        return 0;
+    for (int i = 0; i < count; at += content[i++].iov_len)
+        if (!update(key, at, content[i].iov_base, content[i].iov_len))
+            return 0;
+    if (!update(key, at, &type, 1) || EVP_CipherFinal_ex(key->context, at + 1, &ignored) != 1 ||
+        EVP_CIPHER_CTX_ctrl(key->context, EVP_CTRL_AEAD_GET_TAG, BW_RECORD_TAG, at + 1) != 1)
         return 0;
     return BW_RECORD_HEADER + bytes;
+}
+
+static size_t seal_bytes(bw_record_writer_t *writer, uint8_t type, const uint8_t *bytes, size_t len,
+                         uint8_t *to)
+{
+    struct iovec content = {.iov_base = (uint8_t *)(uintptr_t)bytes, .iov_len = len};
+
+    return bw_record_seal(writer, type, &content, 1, to);
 }
 
 bool bw_record_renew(bw_record_writer_t *writer, uint8_t *to, size_t *len_p)
@@ -135,7 +156,7 @@ bool bw_record_renew(bw_record_writer_t *writer, uint8_t *to, size_t *len_p)
     if (writer->key.number < writer->limit && !writer->is_asked)
         return true;
     writer->is_asked = false;
-    *len_p = bw_record_seal(writer, BW_RECORD_HANDSHAKE, message, sizeof message, to);
+    *len_p = seal_bytes(writer, BW_RECORD_HANDSHAKE, message, sizeof message, to);
     return *len_p > 0 && bw_record_key_update(&writer->key);
 }
 
@@ -143,7 +164,7 @@ size_t bw_record_seal_alert(bw_record_writer_t *writer, uint8_t alert, uint8_t *
 {
     uint8_t message[] = {alert == BW_ALERT_CLOSE_NOTIFY ? ALERT_WARNING : ALERT_FATAL, alert};
 
-    return bw_record_seal(writer, BW_RECORD_ALERT, message, sizeof message, to);
+    return seal_bytes(writer, BW_RECORD_ALERT, message, sizeof message, to);
 }
 
 /* ---- reading ---- */
@@ -171,18 +192,6 @@ size_t bw_record_missing(const bw_record_reader_t *reader)
     return has < bytes ? bytes - has : 0;
 }
 
-size_t bw_record_next(const bw_record_reader_t *reader)
-{
-    size_t bytes = next_bytes(reader), least = BW_RECORD_HEADER + 1 + BW_RECORD_TAG;
-
-    return bytes > least ? bytes - least : 0;
-}
-
-bool bw_record_is_ready(const bw_record_reader_t *reader)
-{
-    return reader->left > 0 || reader->state != BW_RECORD_READ || bw_record_missing(reader) == 0;
-}
-
 static bw_record_state_t end(bw_record_reader_t *reader, bw_record_state_t state,
                              const char *reason)
 {
@@ -193,15 +202,6 @@ static bw_record_state_t end(bw_record_reader_t *reader, bw_record_state_t state
 static bw_record_state_t wrong(bw_record_reader_t *reader, const char *reason)
 {
     return end(reader, BW_RECORD_WRONG, reason);
-}
-
-static size_t bytes_of(const struct iovec *iov, int count)
-{
-    size_t bytes = 0;
-
-    for (int i = 0; i < count; i++)
-        bytes += iov[i].iov_len;
-    return bytes;
 }
 
 /* The place in the pieces, which have it. */
@@ -248,44 +248,32 @@ static bool open_record(bw_record_reader_t *reader, uint8_t *record, size_t byte
     return true;
 }
 
-/* The messages of one record, each of which is whole. A KeyUpdate is the last one, because what
- * follows it has another key. */
-static void hear_messages(bw_record_reader_t *reader, const uint8_t *at, size_t len)
+/* A message of the handshake after it, alone in its record. */
+static bool hear_message(bw_record_reader_t *reader, const uint8_t *at, size_t len)
 {
-    while (len >= MESSAGE_HEADER) {
-        size_t bytes = MESSAGE_HEADER + (size_t)bw_number(at + 1, 3);
-
-        if (bytes > len || (at[0] == KEY_UPDATE && bytes < len))
-            break;
-        if (at[0] == KEY_UPDATE && bytes == MESSAGE_HEADER + 1 && at[MESSAGE_HEADER] <= 1) {
-            reader->is_asked |= at[MESSAGE_HEADER] == 1;
-            if (!bw_record_key_update(&reader->key))
-                (void)wrong(reader, "libcrypto gives no key");
-        } else if (at[0] != NEW_SESSION_TICKET) {
-            break;
-        }
-        at += bytes;
-        len -= bytes;
-        if (len == 0)
-            return;
-    }
-    (void)wrong(reader, "the peer sent what is no data");
+    if (len < MESSAGE_HEADER || len != MESSAGE_HEADER + bw_number(at + 1, 3))
+        return false;
+    if (at[0] != KEY_UPDATE)
+        return at[0] == NEW_SESSION_TICKET;
+    if (len != MESSAGE_HEADER + 1 || at[MESSAGE_HEADER] > 1)
+        return false;
+    reader->is_asked |= at[MESSAGE_HEADER] == 1;
+    return bw_record_key_update(&reader->key);
 }
 
 /* A record that is no data. A warning other than close_notify does not exist in TLS 1.3. */
 static void hear(bw_record_reader_t *reader, uint8_t type, const struct iovec *pieces, size_t len)
 {
-    uint8_t content[MESSAGES_MAX];
+    uint8_t content[MESSAGE_MAX];
 
     for (size_t i = 0; i < len && i < sizeof content; i++)
         content[i] = *place(pieces, i);
-    if (type == BW_RECORD_HANDSHAKE && len <= sizeof content)
-        hear_messages(reader, content, len);
-    else if (type == BW_RECORD_ALERT && len == 2 && content[1] == BW_ALERT_CLOSE_NOTIFY)
+    if (type == BW_RECORD_ALERT && len == 2 && content[1] == BW_ALERT_CLOSE_NOTIFY)
         (void)end(reader, BW_RECORD_ENDED, NULL);
     else if (type == BW_RECORD_ALERT && len == 2)
         (void)end(reader, BW_RECORD_REFUSED, "the peer refuses what we sent");
-    else
+    else if (type != BW_RECORD_HANDSHAKE || len > sizeof content ||
+             !hear_message(reader, content, len))
         (void)wrong(reader, "the peer sent what is no data");
 }
 

@@ -83,11 +83,11 @@ typedef struct {
  * is 0 if none is due. False: libcrypto cannot, and nothing may be sealed any more. */
 bool bw_record_renew(bw_record_writer_t *writer, uint8_t *to, size_t *len_p);
 
-/* Seals at most BW_RECORD_BYTES of content, after bw_record_renew. The content may be at
- * `to` + BW_RECORD_HEADER, where it is encrypted in place. Returns the record's length; 0 if
- * libcrypto cannot. */
-size_t bw_record_seal(bw_record_writer_t *writer, uint8_t type, const void *content, size_t len,
-                      uint8_t *to);
+/* Seals at most BW_RECORD_BYTES of content in pieces, after bw_record_renew. A piece may be where
+ * it will be in the record, from `to` + BW_RECORD_HEADER on, and is then encrypted in place.
+ * Returns the record's length; 0 if libcrypto cannot. */
+size_t bw_record_seal(bw_record_writer_t *writer, uint8_t type, const struct iovec *content,
+                      int count, uint8_t *to);
 
 /* Seals an alert: a close_notify, or a fatal one. */
 size_t bw_record_seal_alert(bw_record_writer_t *writer, uint8_t alert, uint8_t *to);
@@ -120,12 +120,6 @@ typedef struct {
  * wrong. */
 bw_record_state_t bw_record_take(bw_record_reader_t *reader, const struct iovec *to, int count,
                                  size_t *got_p);
-
-/* Content can be read without receiving anything, or the state has to be told. */
-bool bw_record_is_ready(const bw_record_reader_t *reader);
-
-/* The content of the next record is at most so long; 0 if that is not known yet. */
-size_t bw_record_next(const bw_record_reader_t *reader);
 
 /* So many bytes are missing until the next record is whole, as far as is known; not 0 after
  * BW_RECORD_SHORT. */
