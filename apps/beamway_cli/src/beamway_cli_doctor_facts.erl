@@ -20,7 +20,7 @@
                    socket_dir := ok | {error, no_driver | binary()},
                    descriptors := limit(), file_size := limit(), address_space := limit(), address_space_used := limit(),
                    lockable := limit(), memory_free := limit(),
-                   encryption := encryption(),
+                   encryption := encryption(), cipher := cipher(),
                    certificates := none | {error, binary()} | [{server | client, Seconds :: integer()}],
                    rdma_ports := [beamway_rdma_devices:port_info()], rdma_library := ok | false | {error, binary()},
                    host := {Name :: string(), {ok, inet:ip_address()} | {error, inet:posix()}},
@@ -28,6 +28,8 @@
                    teleport => teleport()}.
 -type encryption() :: off | {true | prefer, cookie | {ok, Keys :: [binary()]} | {error, no_driver | binary()}}.
 %% What the options of this shell say, and the keys of the file by name. The cookie is not looked at: a node may have another one.
+-type cipher() :: {Library :: {binary(), Number :: integer()} | unknown, Instructions :: vaes | aes | none}.
+%% OTP's libcrypto, which is in general also that of the driver, and what the processor has for AES.
 -type teleport() :: {host, IsInstalled :: boolean()} | {node(), not_running | {ok, Pools :: non_neg_integer()} | {error, term()}}.
 %% Of a host: whether it is there. Of a node: whether it runs, and how many nodes it has separate connections to.
 
@@ -52,6 +54,7 @@ gather() ->
       rings => with(Driver, fun() -> beamway_port:probe(shm, beamway_cli_doctor_judge:ring_bytes(Options)) end),
       socket_dir => with(Driver, fun() -> beamway_socket_dir:check(beamway_cli_doctor_judge:directory(Options)) end),
       encryption => encryption(Options, Driver),
+      cipher => {libcrypto(), aes_instructions(read("/proc/cpuinfo"))},
       certificates => certificates(os:getenv("BEAMWAY_TLS_OPTFILE", "")),
       descriptors => Limit(nofile), file_size => Limit(fsize), address_space => Limit(as),
       address_space_used => status_bytes("VmSize", Status),
@@ -90,6 +93,26 @@ encryption({ok, #{encrypt := Mode, encrypt_key_file := File}}, Driver) ->
                {ok, ""} -> cookie;
                {ok, _} -> key_names(beamway_encrypt:of_file(File))
            end}.
+
+libcrypto() ->
+    try crypto:info_lib() of
+        [{_Name, Number, Text} | _] -> {Text, Number};
+        [] -> unknown
+    catch
+        error:_ -> unknown
+    end.
+
+%% The flags of the first processor; ARM calls them features.
+aes_instructions(Text) ->
+    Flags = case re:run(Text, "^(?:flags|Features)\\s*: (.*)$", [multiline, {capture, all_but_first, list}]) of
+                {match, [Line]} -> string:lexemes(Line, " ");
+                nomatch -> []
+            end,
+    case {lists:member("vaes", Flags), lists:member("aes", Flags)} of
+        {true, _} -> vaes;
+        {false, true} -> aes;
+        {false, false} -> none
+    end.
 
 %% The launcher has named the file to OTP.
 certificates("") ->
@@ -212,4 +235,8 @@ lockable_test_() ->
      ?_assertEqual(65536, lockable(65536, <<"CapEff:\t0000000000000000\n">>)),
      ?_assertEqual(65536, lockable(65536, <<>>))].
 
+aes_instructions_test_() ->
+    [?_assertEqual(Instructions, aes_instructions(Text))
+     || {Instructions, Text} <- [{vaes, "processor\t: 0\nflags\t\t: fpu aes avx vaes\nflags\t\t: fpu\n"}, {aes, "flags\t\t: fpu aes\n"},
+                                 {aes, "Features\t: fp asimd aes\n"}, {none, "flags\t\t: fpu aesthetic\n"}, {none, ""}]].
 -endif.

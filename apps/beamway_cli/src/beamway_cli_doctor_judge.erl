@@ -19,6 +19,8 @@
 -define(DESCRIPTORS_OF_A_LINK, 4).
 %% Two weeks.
 -define(SOON_S, 1209600).
+%% OpenSSL 3.1.0, as crypto:info_lib/0 numbers it.
+-define(VAES_LIBCRYPTO, 16#30100000).
 
 %% @doc A check for each fact.
 -spec checks(beamway_cli_doctor_facts:facts()) -> [check(), ...].
@@ -34,6 +36,7 @@ checks(#{options := Options, system := {Type, Version, WordBytes}, host := {Host
      file_size(maps:get(file_size, Facts), Ring),
      address_space(maps:get(address_space, Facts), maps:get(address_space_used, Facts), Ring),
      encryption(maps:get(encryption, Facts)),
+     cipher(maps:get(cipher, Facts)),
      certificates(maps:get(certificates, Facts), os:system_time(second)),
      rdma(Ports, wanted(Options), maps:get(rdma_library, Facts)),
      locked_memory(maps:get(lockable, Facts), [Port || Port <- Ports, lists:member(rdma, wanted(Options))], Ring),
@@ -171,6 +174,18 @@ encryption({prefer, Keys}) ->
             "set it to true when all nodes have it", []);
 encryption({true, Keys}) ->
     well(encryption, "on, with ~ts", [keys_text(Keys)]).
+
+%% How fast encryption is. Without instructions for AES the driver uses ChaCha20.
+cipher({unknown, _}) ->
+    well(cipher, "unknown: this OTP has no crypto", []);
+cipher({{Library, Number}, vaes}) when Number < ?VAES_LIBCRYPTO ->
+    well(cipher, "~ts uses the AES instructions; version 3.1 and later would use this processor's VAES, which is faster for large messages", [Library]);
+cipher({{Library, _}, vaes}) ->
+    well(cipher, "~ts uses the AES instructions and VAES", [Library]);
+cipher({{Library, _}, aes}) ->
+    well(cipher, "~ts uses the AES instructions; this processor has no VAES", [Library]);
+cipher({{Library, _}, none}) ->
+    well(cipher, "~ts: this processor has no AES instructions, so links are encrypted with ChaCha20", [Library]).
 
 certificates(none, _) ->
     well(certificates, "BEAMWAY_TLS_OPTFILE is not set", []);
@@ -371,6 +386,13 @@ encryption_test_() ->
                                   {warning, "prefer, with a key from the cookie: links to nodes that cannot encrypt are in clear", {prefer, cookie}},
                                   {problem, "no such file", {true, {error, <<"no such file">>}}}]].
 
+cipher_test_() ->
+    [?_assertMatch({ok, {match, _}}, {status(cipher({Library, Aes})), re:run(found(cipher({Library, Aes})), Words)})
+     || {Words, Library, Aes} <- [{"^OpenSSL 3.0.19 .* 3.1 and later would", {<<"OpenSSL 3.0.19">>, 16#30000130}, vaes},
+                                  {"^OpenSSL 3.1.0 .* and VAES$", {<<"OpenSSL 3.1.0">>, 16#30100000}, vaes},
+                                  {"has no VAES$", {<<"OpenSSL 3.0.19">>, 16#30000130}, aes}, {"ChaCha20$", {<<"OpenSSL 3.5.0">>, 16#30500000}, none},
+                                  {"^unknown", unknown, vaes}]].
+
 certificates_test_() ->
     Now = 1800000000,
     [?_assertEqual({Status, Found}, {status(certificates(Fact, Now)), found(certificates(Fact, Now))})
@@ -422,7 +444,7 @@ facts() ->
     {ok, Defaults} = beamway_config:read(fun(rdma) -> true; (_) -> undefined end),
     #{otp => "25", system => {{unix, linux}, {6, 1, 0}, 8}, options => {ok, Defaults}, driver => ok, rings => ok, socket_dir => ok,
       descriptors => 4096, file_size => unlimited, address_space => unlimited, address_space_used => 1, lockable => unlimited,
-      memory_free => 1 bsl 34, encryption => off, certificates => none, rdma_ports => [], rdma_library => false, host => {"web1", {ok, {127, 0, 1, 1}}}, epmd => {ok, []}}.
+      memory_free => 1 bsl 34, encryption => off, cipher => {unknown, none}, certificates => none, rdma_ports => [], rdma_library => false, host => {"web1", {ok, {127, 0, 1, 1}}}, epmd => {ok, []}}.
 
 checks_test_() ->
     Ill = fun(Facts) -> [Name || #{name := Name, status := Status} <- checks(maps:merge(facts(), Facts)), Status =/= ok] end,
