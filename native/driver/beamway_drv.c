@@ -156,7 +156,7 @@ static void check_session(bw_port_t *self)
     if (!session->is_on || (self->session_is_due && !self->session_is_idle) ||
         !pump_is_attached(&self->pump))
         return;
-    is_news = session->out != self->out_at_session || pump_untold(&self->pump) > 0;
+    is_news = session->out.next != self->out_at_session || pump_untold(&self->pump) > 0;
     if (self->session_is_due && !is_news)
         return;
     self->session_is_due = true;
@@ -423,7 +423,7 @@ static bool command_attach(bw_port_t *self, const char *data, size_t len, reply_
     if (status != BW_OK)
         return true;
     /* What goes out again may end where the last look has found nothing to watch. */
-    self->out_at_session = self->pump.session.out;
+    self->out_at_session = self->pump.session.out.next;
     settle(self,
            pump_begin_polling(&self->pump) && pump_flush(&self->pump) ? WAKE_ASLEEP : WAKE_FAILED);
     return true;
@@ -478,7 +478,7 @@ static void command_stats(bw_port_t *self, reply_t *reply)
         self->pump.link->ops->stats(self->pump.link, &stats);
     if (self->pump.session.is_on) { /* of all connections */
         stats.bytes_in = self->pump.bytes_read;
-        stats.bytes_out = self->pump.session.out;
+        stats.bytes_out = self->pump.session.out.next;
         stats.ring_bytes = self->pump.ring_bytes;
     }
     const uint64_t numbers[STATS_COUNT] = {
@@ -489,7 +489,7 @@ static void command_stats(bw_port_t *self, reply_t *reply)
         stats.fill_in,        stats.fill_out,
         self->pump.wakeups,   pump_queued(&self->pump),
         self->pump.busy,      self->pump.scheduler.counts.held,
-        self->losses,         self->pump.session.out - self->pump.session.from,
+        self->losses,         self->pump.session.out.next - self->pump.session.from,
         stats.rtt_us,         stats.window_bytes,
         stats.retransmits,    stats.unanswered,
         stats.ack_ms,         stats.kernel_bytes,
@@ -792,7 +792,7 @@ static bool session_timeout(bw_port_t *self)
         tell_keeper(self, is_silent ? "silent" : "flows", NULL);
     self->is_silent = is_silent;
     if (stats.unreleased == 0 && !is_silent)
-        self->out_at_session = self->pump.session.out;
+        self->out_at_session = self->pump.session.out.next;
     check_session(self);
     return true;
 }

@@ -231,7 +231,7 @@ static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
     count = bw_pending_gather(&pump->under_way, vector, BATCH_VECTORS, BUDGET_BYTES);
     status = pump->link->ops->write(pump->link, vector, count, &taken);
     bw_pending_advance(&pump->under_way, taken, &session->kept);
-    session->out += taken;
+    bw_outgoing_send(&session->out, taken);
     *moved_p = taken;
     return status == BW_OK && taken == 0 ? BW_AGAIN : status;
 }

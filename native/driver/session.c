@@ -60,7 +60,7 @@ bool bw_session_sent(bw_session_t *session, size_t bytes)
         bw_pending_append(&session->kept, part);
     }
     session->staged += bytes;
-    session->out += bytes;
+    bw_outgoing_send(&session->out, bytes);
     return true;
 }
 
@@ -74,24 +74,27 @@ bw_pending_t *bw_session_rest(bw_session_t *session)
     return rest;
 }
 
+/* The peer has all before `arrived`, and nobody else refers to it. */
+static void forget(bw_session_t *session)
+{
+    session->from += bw_pending_drop(&session->kept, session->out.arrived - session->from);
+    reuse_chunk(session);
+}
+
 bool bw_session_acknowledged(bw_session_t *session, uint64_t position)
 {
-    if (position > session->out)
+    if (!bw_outgoing_acknowledged(&session->out, position))
         return false;
-    if (position > session->arrived) {
-        session->arrived = position;
-        session->from += bw_pending_drop(&session->kept, position - session->from);
-    }
-    reuse_chunk(session);
+    forget(session);
     return true;
 }
 
 bool bw_session_resume(bw_session_t *session, bw_pending_list_t *list, uint64_t position)
 {
-    if (position < session->arrived || !bw_session_acknowledged(session, position))
+    if (!bw_outgoing_resume(&session->out, position))
         return false;
+    forget(session);
     bw_pending_rewind(list, &session->kept, position - session->from);
-    session->out = position;
     return true;
 }
 

@@ -7,15 +7,15 @@
 
 #include "erl_driver.h"
 
+#include "../link/session/outgoing.h"
 #include "pending.h"
 
 /*
- * What lets a link outlive its connection: both sides number the bytes of each direction, from the
- * first one that the link carries, over all its connections. What the peer is not known to have
- * taken is kept by reference. When a connection is lost each side stops reading it, so how far it
- * has read does not change any more. Over the next connection both say how far that is, and each
- * goes on from there. `docs/session.md` has the whole protocol; who may connect is decided there,
- * not here.
+ * What lets a link outlive its connection: both sides number the bytes of each direction
+ * (outgoing.h). What the peer is not known to have taken is kept by reference. When a connection is
+ * lost each side stops reading it, so how far it has read does not change any more. Over the next
+ * connection both say how far that is, and each goes on from there. `docs/session.md` has the whole
+ * protocol; who may connect is decided there, not here.
  *
  * How far the reader has come also goes back in frames of their own (frame.h). They are numbered
  * like all bytes, so one may come twice; an older one says nothing new.
@@ -34,8 +34,7 @@ typedef struct {
     bool is_on;
     bw_pending_list_t kept; /* frames that are out and have not arrived for certain */
     uint64_t from;          /* the number of the first byte of `kept` */
-    uint64_t out;           /* of the next byte that goes to the connection */
-    uint64_t arrived;       /* the peer has read so far: at `from` or within the first frame */
+    bw_outgoing_t out;      /* the peer has read so far: at `from` or within the first frame */
     uint64_t limit; /* so many bytes may be out and not read; beyond that no new frame goes out */
     uint64_t told;  /* bytes read that the peer need not hear of any more */
     ErlDrvBinary *chunk; /* NULL: none */
@@ -44,7 +43,7 @@ typedef struct {
 
 static inline bool bw_session_is_full(const bw_session_t *session)
 {
-    return session->is_on && session->out - session->arrived >= session->limit;
+    return session->is_on && bw_outgoing_in_flight(&session->out) >= session->limit;
 }
 
 /* Where `size` bytes of small frames go, at most a chunk; NULL: what is staged must be sent first,

@@ -139,7 +139,7 @@ static void free_bundle(rd_bundle_t *bundle)
         close(bundle->event);
     if (bundle->wake >= 0)
         close(bundle->wake);
-    free(bundle->ranges.of);
+    free(bundle->strands.in.of);
     (void)pthread_mutex_destroy(&bundle->mutex);
     free(bundle);
 }
@@ -195,8 +195,11 @@ bool rd_bundle_open(const rd_bundle_terms_t *terms, bw_link_t **link_p, rd_why_t
     bundle->out_bytes = terms->out_bytes;
     bundle->in_bytes = terms->in_bytes;
     bundle->most = terms->most;
+    bundle->strands.in_bytes = terms->in_bytes;
+    bundle->strands.is_one = terms->most <= 1;
     bundle->is_auto = terms->is_auto && terms->most > 1;
-    bundle->pace = rd_pace_of(bundle->is_auto ? 1 : terms->most, terms->most);
+    bundle->pace = bw_pace_of(bundle->is_auto ? 1 : terms->most, terms->most);
+    bundle->strands.use = bundle->pace.use;
     atomic_init(&bundle->used, bundle->pace.use);
     bundle->period_ms = (int64_t)bw_least(PERIOD_RTTS * (uint64_t)terms->rtt_ms, PERIOD_MAX_MS);
     if (bundle->period_ms < RD_PERIOD_MIN_MS)
@@ -243,7 +246,7 @@ bool rd_bundle_add(bw_link_t *link, int socket, rd_tls_t *tls)
     count = atomic_load(&bundle->added);
     done = count < RD_STREAMS_MAX;
     if (done) {
-        bundle->strands[count] = (rd_strand_t){.fd = socket, .tls = tls, .may_read = true};
+        bundle->adds[count] = (rd_wire_t){.fd = socket, .tls = tls, .may_read = true};
         atomic_fetch_add(&bundle->live, 1);
         atomic_store(&bundle->added, count + 1);
     }

@@ -3,31 +3,21 @@
 #define RD_BUNDLE_H
 
 #include "link.h"
+#include "session/strands.h"
 #include "tls.h"
 
 /*
  * A link over up to RD_STREAMS_MAX TCP connections, plain or TLS. Its bytes go in chunks over
- * whichever connection has room, and come together in order in the receiver's ring: each chunk says
- * where it belongs, and is read, or decrypted, to that place. A thread of the link does all that
- * beside its user's thread; both share two rings.
+ * whichever connection has room, and each is read, or decrypted, to its place in the receiver's
+ * ring. A thread of the link does all that beside its user's thread; both share two rings.
  *
- * On each connection, from both sides, a header of 24 bytes, little-endian, then for CHUNK `len`
- * bytes:
- *
- *   kind:8, zero:24, len:32, offset:64, other:64
- *     CHUNK  offset: of its first byte in the stream
- *     ACK    offset: all before it was taken by the user; other: all before it has arrived
- *     END    offset: bytes of the whole stream; nothing follows on this connection
- *
- * The outgoing ring keeps what is not acknowledged. It is as large as the receiver's ring, so a
- * sender cannot send what the receiver has no room for, and a receiver always reads. When a
- * connection dies, the sender goes back to what is known to have arrived; the receiver passes over
- * what it has twice. The link ends in order only when all bytes up to END have arrived. Otherwise,
- * once the last connection is dead, it has failed. Whoever closes has heard that all was taken
- * (DONE): what a connection loses after that is not sent again.
+ * session/strands.h has what goes over each connection, and what happens when one dies. The link
+ * ends in order only when all bytes up to END have arrived. Otherwise, once the last connection is
+ * dead, it has failed. Whoever closes has heard that all was taken (DONE): what a connection loses
+ * after that is not sent again.
  */
 
-#define RD_STREAMS_MAX 16u
+#define RD_STREAMS_MAX BW_STRANDS_MAX
 
 typedef struct {
     uint64_t out_bytes, in_bytes; /* of the rings, valid sizes; the peer has them reversed */

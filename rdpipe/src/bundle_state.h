@@ -6,8 +6,7 @@
 #include <stdatomic.h>
 
 #include "bundle.h"
-#include "pace.h"
-#include "ranges.h"
+#include "session/pace.h"
 
 /*
  * A bundle as its two threads see it. bundle.c runs on the user's thread, bundle_thread.c on the
@@ -16,23 +15,14 @@
  * bundle_close, which joins the thread.
  */
 
-#define RD_STRAND_HEADER 24u /* bytes, as bundle.h has them */
 #define RD_PERIOD_MIN_MS 200 /* of measuring with the same number of connections */
 
-/* One connection. */
+/* The connection of one strand. */
 typedef struct {
     int fd; /* -1: dead */
     rd_tls_t *tls;
-    bool may_read, is_blocked, has_said_end, has_heard_end;
-    uint8_t said[RD_STRAND_HEADER]; /* a header that is being sent */
-    size_t said_at, said_len;
-    uint64_t at; /* and behind it so many bytes of the ring */
-    size_t left;
-    uint8_t heard[RD_STRAND_HEADER]; /* a header that is being read */
-    size_t heard_len;
-    uint64_t to; /* and where the bytes behind it belong */
-    size_t due;
-} rd_strand_t;
+    bool may_read;
+} rd_wire_t;
 
 typedef enum { RD_BUNDLE_RUNS, RD_BUNDLE_ENDED, RD_BUNDLE_FAILED } rd_bundle_state_t;
 
@@ -58,24 +48,20 @@ typedef struct {
     _Atomic(const char *) reason; /* of RD_BUNDLE_FAILED */
     _Atomic unsigned live, used;
     pthread_mutex_t mutex;  /* of who adds a connection */
-    _Atomic unsigned added; /* so many of `strands` are the thread's */
+    _Atomic unsigned added; /* so many of `adds` are the thread's */
+    rd_wire_t adds[RD_STREAMS_MAX];
 
     /* The user's. */
     uint64_t peeked, told; /* in_head as peek gave it; in_tail when the thread was told */
     int peeked_state;
 
     /* The thread's. */
-    rd_strand_t strands[RD_STREAMS_MAX];
-    unsigned count, last; /* `added` in this turn; the one that took a chunk */
-    rd_ranges_t ranges;
-    uint64_t seen_head, seen_tail; /* of the user's positions, in the last turn */
-    uint64_t next;                 /* the first byte that no connection has taken */
-    uint64_t arrived;              /* at the peer, as far as it has said */
-    uint64_t acked, acked_all;     /* what we have said: released, arrived */
-    const char *last_reason;       /* of a connection that is dead; NULL: it was closed */
-    bool owes_ack, has_total;
-    uint64_t total; /* the peer's stream has so many bytes */
-    rd_pace_t pace;
+    bw_strands_t strands;
+    rd_wire_t wires[BW_STRANDS_MAX]; /* those before strands.count */
+    unsigned come;                   /* of `adds` */
+    uint64_t seen_head, seen_tail;   /* of the user's positions, in the last turn */
+    const char *last_reason;         /* of a connection that is dead; NULL: it was closed */
+    bw_pace_t pace;
     bool is_auto;
     int64_t period_ms, period_began_ms;
     uint64_t period_from;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bundle_state.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -10,72 +9,42 @@
 
 #include "bytes.h"
 
-#define CHUNK_BYTES ((uint64_t)256 * 1024)
-#define SHARE_BYTES ((uint64_t)64 * 1024) /* the same, where there are several connections */
-#define TURN_BYTES ((size_t)256 * 1024)   /* read from one connection before the user hears of it */
-#define PARTING_MS 5000                   /* what was committed last has gone by then */
-
-enum { CHUNK = 1, ACK, END };
+#define TURN_BYTES ((size_t)256 * 1024) /* read from one connection before the user hears of it */
+#define PARTING_MS 5000                 /* what was committed last has gone by then */
 
 /* ---- one connection ---- */
 
-static void put_header(rd_strand_t *strand, uint8_t kind, uint32_t len, uint64_t offset,
-                       uint64_t other)
+static bool has_unsent(const rd_wire_t *wire, const bw_strand_t *strand)
 {
-    uint32_t word = htole32(len);
-    uint64_t offsets[2] = {htole64(offset), htole64(other)};
-
-    memset(strand->said, 0, 8);
-    strand->said[0] = kind;
-    memcpy(strand->said + 4, &word, 4);
-    memcpy(strand->said + 8, offsets, 16);
-    strand->said_at = 0;
-    strand->said_len = RD_STRAND_HEADER;
+    return bw_strand_has_unsent(strand) || (wire->tls && rd_tls_unsent(wire->tls) > 0);
 }
 
-static bool has_unsent(const rd_strand_t *strand)
+static void bury(rd_bundle_t *bundle, unsigned place)
 {
-    return strand->said_len > 0 || strand->left > 0 ||
-           (strand->tls && rd_tls_unsent(strand->tls) > 0);
-}
+    rd_wire_t *wire = &bundle->wires[place];
 
-/* What is on its way over it is sent again, unless the peer has ended in order. */
-static void bury(rd_bundle_t *bundle, rd_strand_t *strand)
-{
-    close(strand->fd);
-    if (strand->tls && rd_tls_reason(strand->tls))
-        bundle->last_reason = rd_tls_reason(strand->tls);
-    rd_tls_free(strand->tls);
-    if (!strand->has_heard_end && bundle->next > bundle->arrived)
-        bundle->next = bundle->arrived;
-    bundle->owes_ack = true; /* the last one may have been lost */
-    *strand = (rd_strand_t){.fd = -1};
+    close(wire->fd);
+    if (wire->tls && rd_tls_reason(wire->tls))
+        bundle->last_reason = rd_tls_reason(wire->tls);
+    rd_tls_free(wire->tls);
+    *wire = (rd_wire_t){.fd = -1};
+    bw_strands_lost(&bundle->strands, place);
     atomic_fetch_sub(&bundle->live, 1);
 }
 
-static void sent(rd_strand_t *strand, size_t n)
-{
-    size_t of_header = bw_least(n, strand->said_len);
-
-    strand->said_at += of_header;
-    strand->said_len -= of_header;
-    strand->at += n - of_header;
-    strand->left -= n - of_header;
-}
-
 /* Both: false if the connection is dead. */
-static bool push_plain(rd_bundle_t *bundle, rd_strand_t *strand)
+static bool push_plain(const rd_bundle_t *bundle, const rd_wire_t *wire, bw_strand_t *strand)
 {
-    while (has_unsent(strand) && !strand->is_blocked) {
+    while (bw_strand_has_unsent(strand) && !strand->is_blocked) {
         struct iovec iov[2] = {
             {.iov_base = strand->said + strand->said_at, .iov_len = strand->said_len},
             {.iov_base = rd_bundle_place(bundle->out, bundle->out_bytes, strand->at),
              .iov_len = strand->left}};
         struct msghdr message = {.msg_iov = iov, .msg_iovlen = 2};
-        ssize_t n = sendmsg(strand->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t n = sendmsg(wire->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
 
         if (n >= 0)
-            sent(strand, (size_t)n);
+            bw_strand_sent(strand, (size_t)n);
         else if (errno == EAGAIN)
             strand->is_blocked = true;
         else if (errno != EINTR)
@@ -84,22 +53,22 @@ static bool push_plain(rd_bundle_t *bundle, rd_strand_t *strand)
     return true;
 }
 
-static bool push_tls(rd_bundle_t *bundle, rd_strand_t *strand)
+static bool push_tls(const rd_bundle_t *bundle, const rd_wire_t *wire, bw_strand_t *strand)
 {
-    while (has_unsent(strand) && !strand->is_blocked) {
+    while (has_unsent(wire, strand) && !strand->is_blocked) {
         size_t n = 1;
 
         while (strand->said_len > 0 && n > 0)
-            sent(strand,
-                 n = rd_tls_write(strand->tls, strand->said + strand->said_at, strand->said_len));
+            bw_strand_sent(strand, n = rd_tls_write(wire->tls, strand->said + strand->said_at,
+                                                    strand->said_len));
         while (strand->said_len == 0 && strand->left > 0 && n > 0)
-            sent(strand,
-                 n = rd_tls_write(strand->tls,
-                                  rd_bundle_place(bundle->out, bundle->out_bytes, strand->at),
-                                  strand->left));
-        if (n == 0 && rd_tls_unsent(strand->tls) == 0)
+            bw_strand_sent(strand, n = rd_tls_write(
+                                       wire->tls,
+                                       rd_bundle_place(bundle->out, bundle->out_bytes, strand->at),
+                                       strand->left));
+        if (n == 0 && rd_tls_unsent(wire->tls) == 0)
             return false; /* libcrypto cannot */
-        switch (rd_tls_flush(strand->tls)) {
+        switch (rd_tls_flush(wire->tls)) {
         case RD_TLS_DONE:
             break;
         case RD_TLS_WANTS_WRITE:
@@ -113,108 +82,62 @@ static bool push_tls(rd_bundle_t *bundle, rd_strand_t *strand)
 }
 
 /* Sends what can be sent now. A connection that is dead is buried. */
-static void push(rd_bundle_t *bundle, rd_strand_t *strand)
+static void push(rd_bundle_t *bundle, unsigned place)
 {
-    if (!(strand->tls ? push_tls(bundle, strand) : push_plain(bundle, strand)))
-        bury(bundle, strand);
+    rd_wire_t *wire = &bundle->wires[place];
+    bw_strand_t *strand = &bundle->strands.strands[place];
+
+    if (!(wire->tls ? push_tls(bundle, wire, strand) : push_plain(bundle, wire, strand)))
+        bury(bundle, place);
+}
+
+static void push_live(rd_bundle_t *bundle, unsigned place)
+{
+    if (bundle->wires[place].fd >= 0)
+        push(bundle, place);
 }
 
 /* Bytes, 0: none now, -1: none any more. */
-static ssize_t pull(rd_strand_t *strand, void *to, size_t len)
+static ssize_t pull(const rd_wire_t *wire, void *to, size_t len)
 {
     size_t got = 0;
     ssize_t n;
 
-    if (strand->tls) {
-        rd_tls_result_t result = rd_tls_read(strand->tls, to, len, &got);
+    if (wire->tls) {
+        rd_tls_result_t result = rd_tls_read(wire->tls, to, len, &got);
 
         return result == RD_TLS_DONE                                         ? (ssize_t)got
                : result == RD_TLS_WANTS_READ || result == RD_TLS_WANTS_WRITE ? 0
                                                                              : -1;
     }
     do
-        n = recv(strand->fd, to, len, MSG_DONTWAIT);
+        n = recv(wire->fd, to, len, MSG_DONTWAIT);
     while (n < 0 && errno == EINTR);
     return n > 0 ? n : n < 0 && errno == EAGAIN ? 0 : -1;
 }
 
-/* False: no header of ours, or more than there is room for. */
-static bool take_header(rd_bundle_t *bundle, rd_strand_t *strand)
-{
-    uint32_t len;
-    uint64_t offset, other, released;
-
-    memcpy(&len, strand->heard + 4, 4);
-    memcpy(&offset, strand->heard + 8, 8);
-    memcpy(&other, strand->heard + 16, 8);
-    len = le32toh(len);
-    offset = le64toh(offset);
-    other = le64toh(other);
-    strand->heard_len = 0;
-    switch (strand->heard[0]) {
-    case CHUNK:
-        released = atomic_load_explicit(&bundle->in_tail, memory_order_acquire);
-        if (len == 0 || len > bw_least(CHUNK_BYTES, bundle->in_bytes) ||
-            offset > released + bundle->in_bytes - len)
-            return false;
-        strand->to = offset;
-        strand->due = len;
-        return true;
-    case ACK:
-        /* One that has come over another connection may be newer. */
-        if (other > atomic_load(&bundle->out_head) || offset > other)
-            return false;
-        if (other > bundle->arrived)
-            bundle->arrived = other;
-        if (bundle->next < bundle->arrived)
-            bundle->next = bundle->arrived;
-        if (offset > atomic_load_explicit(&bundle->out_tail, memory_order_relaxed))
-            atomic_store_explicit(&bundle->out_tail, offset, memory_order_release);
-        return true;
-    case END:
-        if (bundle->has_total && bundle->total != offset)
-            return false;
-        bundle->has_total = strand->has_heard_end = true;
-        bundle->total = offset;
-        return true;
-    default:
-        return false;
-    }
-}
-
 /* Reads what there is, to a bound; false: the connection is dead. *done_p: something came. */
-static bool hear(rd_bundle_t *bundle, rd_strand_t *strand, bool *done_p)
+static bool hear(rd_bundle_t *bundle, unsigned place, bool *done_p)
 {
-    for (size_t turn = 0; turn < TURN_BYTES && strand->may_read;) {
-        bool is_new = false;
-        size_t len;
+    rd_wire_t *wire = &bundle->wires[place];
+    bw_strand_t *strand = &bundle->strands.strands[place];
+
+    for (size_t turn = 0; turn < TURN_BYTES && wire->may_read;) {
+        bw_strand_due_t due = bw_strands_due(&bundle->strands, strand);
         ssize_t n;
 
-        if (strand->due == 0) {
-            n = pull(strand, strand->heard + strand->heard_len,
-                     RD_STRAND_HEADER - strand->heard_len);
-            strand->may_read = n > 0;
-            if (n <= 0)
-                return n == 0;
-            strand->heard_len += (size_t)n;
-            if (strand->heard_len == RD_STRAND_HEADER && !take_header(bundle, strand))
-                return false;
-            *done_p = true;
-            continue;
-        }
-        len = rd_ranges_run(&bundle->ranges, strand->to, strand->due, &is_new);
-        if (is_new)
-            n = pull(strand, rd_bundle_place(bundle->in, bundle->in_bytes, strand->to), len);
+        if (due.header)
+            n = pull(wire, due.header, due.len);
+        else if (due.is_new)
+            n = pull(wire, rd_bundle_place(bundle->in, bundle->in_bytes, due.at), due.len);
         else
-            n = pull(strand, bundle->scratch, bw_least(len, sizeof bundle->scratch));
-        strand->may_read = n > 0;
+            n = pull(wire, bundle->scratch, bw_least(due.len, sizeof bundle->scratch));
+        wire->may_read = n > 0;
         if (n <= 0)
             return n == 0;
-        if (is_new && !rd_ranges_add(&bundle->ranges, strand->to, strand->to + (uint64_t)n))
+        if (!bw_strands_came(&bundle->strands, strand, &due, (size_t)n))
             return false;
-        strand->to += (uint64_t)n;
-        strand->due -= (size_t)n;
-        turn += (size_t)n;
+        turn += due.header ? 0 : (size_t)n;
         *done_p = true;
     }
     return true;
@@ -222,89 +145,58 @@ static bool hear(rd_bundle_t *bundle, rd_strand_t *strand, bool *done_p)
 
 /* ---- all of them ---- */
 
-static uint64_t unassigned(const rd_bundle_t *bundle)
+/* What the user has done. */
+static void look(rd_bundle_t *bundle)
 {
-    return atomic_load_explicit(&bundle->out_head, memory_order_acquire) - bundle->next;
+    bundle->strands.head = atomic_load_explicit(&bundle->out_head, memory_order_acquire);
+    bundle->strands.taken = atomic_load_explicit(&bundle->in_tail, memory_order_acquire);
 }
 
-/* The chunk is sent from the ring. Small ones stay on one connection, so that they arrive in order
- * and the receiver has few ranges. */
+/* True: another chunk is on its way. */
 static bool assign(rd_bundle_t *bundle)
 {
-    unsigned seen = 0;
-    uint64_t most = bundle->most > 1 ? SHARE_BYTES : CHUNK_BYTES;
-    uint64_t len = bw_least(unassigned(bundle), most);
+    int place = bw_strands_assign(&bundle->strands);
 
-    if (len == 0)
-        return false;
-    if (len == most)
-        bundle->last++;
-    for (unsigned i = 0; i < bundle->count; i++) {
-        rd_strand_t *strand = &bundle->strands[(bundle->last + i) % bundle->count];
-        bool is_used = strand->fd >= 0 && seen < bundle->pace.use;
-
-        seen += strand->fd >= 0;
-        if (!is_used || strand->is_blocked || has_unsent(strand) || strand->has_said_end)
-            continue;
-        put_header(strand, CHUNK, (uint32_t)len, bundle->next, 0);
-        strand->at = bundle->next;
-        strand->left = len;
-        bundle->next += len;
-        bundle->last = (bundle->last + i) % bundle->count;
-        push(bundle, strand);
-        return true;
-    }
-    return false;
+    if (place >= 0)
+        push(bundle, (unsigned)place);
+    return place >= 0;
 }
 
 /* The peer hears of room by and by, and of what has arrived. */
 static void say_ack(rd_bundle_t *bundle)
 {
-    uint64_t released = atomic_load_explicit(&bundle->in_tail, memory_order_acquire);
-    uint64_t arrived = bundle->ranges.head;
+    int place = bw_strands_acknowledge(&bundle->strands, rd_bundle_ack_bytes(bundle));
 
-    if (released - bundle->acked < rd_bundle_ack_bytes(bundle) &&
-        arrived - bundle->acked_all < rd_bundle_ack_bytes(bundle) &&
-        !(bundle->owes_ack && arrived > 0))
-        return;
-    for (unsigned i = 0; i < bundle->count; i++) {
-        rd_strand_t *strand = &bundle->strands[i];
-
-        if (strand->fd < 0 || strand->is_blocked || has_unsent(strand) || strand->has_said_end)
-            continue;
-        put_header(strand, ACK, 0, released, arrived);
-        bundle->acked = released;
-        bundle->acked_all = arrived;
-        bundle->owes_ack = false;
-        push(bundle, strand);
-        return;
-    }
+    if (place >= 0)
+        push(bundle, (unsigned)place);
 }
 
 /* Tells the user of what he waits for. */
 static void publish(rd_bundle_t *bundle)
 {
-    uint64_t wants = atomic_load(&bundle->wants), awaits = atomic_load(&bundle->awaits);
+    const bw_strands_t *strands = &bundle->strands;
+    uint64_t wants, awaits;
     bool is_told = false;
 
-    atomic_store(&bundle->in_head, bundle->ranges.head);
+    atomic_store(&bundle->out_tail, strands->freed);
+    atomic_store(&bundle->in_head, strands->in.head);
+    wants = atomic_load(&bundle->wants);
+    awaits = atomic_load(&bundle->awaits);
     if (atomic_load(&bundle->state) == RD_BUNDLE_RUNS) {
-        if (bundle->has_total && bundle->ranges.head == bundle->total)
+        if (bw_strands_have_all(strands))
             atomic_store(&bundle->state, RD_BUNDLE_ENDED);
-        else if (bundle->count > 0 && atomic_load(&bundle->live) == 0) {
+        else if (strands->count > 0 && atomic_load(&bundle->live) == 0) {
             atomic_store(&bundle->reason,
                          bundle->last_reason ? bundle->last_reason : "connection_closed");
             atomic_store(&bundle->state, RD_BUNDLE_FAILED);
         }
         is_told = atomic_load(&bundle->state) != RD_BUNDLE_RUNS;
     }
-    if (wants > 0 &&
-        bundle->out_bytes - (atomic_load(&bundle->out_head) - atomic_load(&bundle->out_tail)) >=
-            wants) {
+    if (wants > 0 && rd_bundle_room(bundle) >= wants) {
         atomic_store(&bundle->wants, 0);
         is_told = true;
     }
-    if (awaits > 0 && (is_told || bundle->ranges.head + 1 != awaits)) {
+    if (awaits > 0 && (is_told || strands->in.head + 1 != awaits)) {
         atomic_store(&bundle->awaits, 0);
         is_told = true;
     }
@@ -316,45 +208,35 @@ static void publish(rd_bundle_t *bundle)
 static void pace(rd_bundle_t *bundle)
 {
     int64_t now = rd_now_ms(), ms = now - bundle->period_began_ms;
+    uint64_t arrived = bundle->strands.out.arrived;
     /* A full window is hunger, too: then what arrives shows whether one connection is late. */
-    bool is_hungry = unassigned(bundle) > 0 || rd_bundle_room(bundle) < bundle->out_bytes / 4;
+    bool is_hungry = bw_strands_unassigned(&bundle->strands) > 0 ||
+                     rd_bundle_room(bundle) < bundle->out_bytes / 4;
 
     if (!bundle->is_auto ||
         ms < (bundle->is_first_period ? bundle->period_ms / 4 : bundle->period_ms))
         return;
-    bundle->pace.most = atomic_load(&bundle->live);
-    if (bundle->pace.most > 0 && bundle->arrived > bundle->period_from) {
-        rd_pace_step(&bundle->pace, (double)(bundle->arrived - bundle->period_from) / (double)ms,
+    bundle->pace.most = bundle->strands.live;
+    if (bundle->pace.most > 0 && arrived > bundle->period_from) {
+        bw_pace_step(&bundle->pace, (double)(arrived - bundle->period_from) / (double)ms,
                      is_hungry);
         bundle->is_first_period = bundle->is_first_period && bundle->pace.fewer == 0;
     }
+    bundle->strands.use = bundle->pace.use;
     bundle->period_began_ms = now;
-    bundle->period_from = bundle->arrived;
+    bundle->period_from = arrived;
     if (bundle->pace.use > atomic_load(&bundle->used))
         atomic_store(&bundle->used, bundle->pace.use);
 }
 
-/* Everything has gone to the kernel: says the end on each connection. True: that has gone, too. */
+/* Says the end on each connection, once everything has gone to the kernel. True: that has, too. */
 static bool say_end(rd_bundle_t *bundle)
 {
-    bool is_gone = unassigned(bundle) == 0;
+    bool is_gone = bw_strands_end(&bundle->strands);
 
-    for (unsigned i = 0; i < bundle->count; i++)
-        is_gone = is_gone && (bundle->strands[i].fd < 0 || bundle->strands[i].has_said_end ||
-                              !has_unsent(&bundle->strands[i]));
-    if (!is_gone)
-        return false;
-    for (unsigned i = 0; i < bundle->count; i++) {
-        rd_strand_t *strand = &bundle->strands[i];
-
-        if (strand->fd < 0)
-            continue;
-        if (!strand->has_said_end) {
-            put_header(strand, END, 0, bundle->next, 0);
-            strand->has_said_end = true;
-        }
-        push(bundle, strand);
-        is_gone = is_gone && !has_unsent(strand);
+    for (unsigned i = 0; is_gone && i < bundle->strands.count; i++) {
+        push_live(bundle, i);
+        is_gone = !has_unsent(&bundle->wires[i], &bundle->strands.strands[i]);
     }
     return is_gone;
 }
@@ -365,20 +247,33 @@ static void wait_for_work(rd_bundle_t *bundle, int ms)
     struct pollfd polled[RD_STREAMS_MAX + 1];
     eventfd_t ignored;
 
-    for (unsigned i = 0; i < bundle->count; i++)
-        polled[i] = (struct pollfd){
-            .fd = bundle->strands[i].fd,
-            .events = (short)(POLLIN | (bundle->strands[i].is_blocked ? POLLOUT : 0))};
-    polled[bundle->count] = (struct pollfd){.fd = bundle->wake, .events = POLLIN};
-    (void)poll(polled, bundle->count + 1, ms);
-    for (unsigned i = 0; i < bundle->count; i++) {
+    bw_strand_t *strands = bundle->strands.strands;
+    unsigned count = bundle->strands.count;
+
+    for (unsigned i = 0; i < count; i++)
+        polled[i] =
+            (struct pollfd){.fd = bundle->wires[i].fd,
+                            .events = (short)(POLLIN | (strands[i].is_blocked ? POLLOUT : 0))};
+    polled[count] = (struct pollfd){.fd = bundle->wake, .events = POLLIN};
+    (void)poll(polled, count + 1, ms);
+    for (unsigned i = 0; i < count; i++) {
         if (polled[i].revents & (POLLOUT | POLLERR | POLLHUP))
-            bundle->strands[i].is_blocked = false;
+            strands[i].is_blocked = false;
         if (polled[i].revents & (POLLIN | POLLERR | POLLHUP))
-            bundle->strands[i].may_read = true;
+            bundle->wires[i].may_read = true;
     }
-    if (polled[bundle->count].revents)
+    if (polled[count].revents)
         (void)eventfd_read(bundle->wake, &ignored);
+}
+
+/* Connections that were added since. */
+static void take_added(rd_bundle_t *bundle)
+{
+    while (bundle->come < atomic_load(&bundle->added)) {
+        int place = bw_strands_add(&bundle->strands);
+
+        bundle->wires[place] = bundle->adds[bundle->come++];
+    }
 }
 
 /* True: something was done. */
@@ -386,19 +281,18 @@ static bool turn(rd_bundle_t *bundle)
 {
     bool done = false;
 
-    bundle->count = atomic_load(&bundle->added);
-    bundle->seen_head = atomic_load(&bundle->out_head);
-    bundle->seen_tail = atomic_load(&bundle->in_tail);
-    for (unsigned i = 0; i < bundle->count; i++) {
-        rd_strand_t *strand = &bundle->strands[i];
-
-        if (strand->fd >= 0 && !hear(bundle, strand, &done)) {
-            bury(bundle, strand);
+    take_added(bundle);
+    look(bundle);
+    bundle->seen_head = bundle->strands.head;
+    bundle->seen_tail = bundle->strands.taken;
+    for (unsigned i = 0; i < bundle->strands.count; i++) {
+        if (bundle->wires[i].fd >= 0 && !hear(bundle, i, &done)) {
+            bury(bundle, i);
             done = true;
         }
-        if (strand->fd >= 0)
-            push(bundle, strand);
+        push_live(bundle, i);
     }
+    look(bundle);
     say_ack(bundle);
     for (unsigned i = 0; i < 2 * RD_STREAMS_MAX && assign(bundle); i++)
         done = true;
@@ -419,7 +313,8 @@ static int patience(const rd_bundle_t *bundle, int64_t give_up)
 {
     if (give_up)
         return rd_left_ms(give_up);
-    return bundle->is_auto && unassigned(bundle) > 0 ? RD_PERIOD_MIN_MS / 4 : -1;
+    return bundle->is_auto && bw_strands_unassigned(&bundle->strands) > 0 ? RD_PERIOD_MIN_MS / 4
+                                                                          : -1;
 }
 
 void *rd_bundle_thread(void *argument)
@@ -440,20 +335,21 @@ void *rd_bundle_thread(void *argument)
         wait_for_work(bundle, done || has_news(bundle) ? 0 : patience(bundle, give_up));
         atomic_store(&bundle->is_asleep, false);
     }
-    for (unsigned i = 0; i < atomic_load(&bundle->added); i++) {
-        rd_strand_t *strand = &bundle->strands[i];
+    take_added(bundle);
+    for (unsigned i = 0; i < bundle->strands.count; i++) {
+        const rd_wire_t *wire = &bundle->wires[i];
 
-        if (strand->fd < 0)
+        if (wire->fd < 0)
             continue;
-        if (strand->tls) {
-            rd_tls_end(strand->tls);
-            (void)rd_tls_flush(strand->tls);
+        if (wire->tls) {
+            rd_tls_end(wire->tls);
+            (void)rd_tls_flush(wire->tls);
         }
-        (void)shutdown(strand->fd, SHUT_WR);
+        (void)shutdown(wire->fd, SHUT_WR);
         /* A socket that is closed with something unread resets the connection. */
-        (void)bw_discard(strand->fd, 64);
-        close(strand->fd);
-        rd_tls_free(strand->tls);
+        (void)bw_discard(wire->fd, 64);
+        close(wire->fd);
+        rd_tls_free(wire->tls);
     }
     return NULL;
 }

@@ -10,8 +10,6 @@
 #include <sys/socket.h>
 
 #include "bundle.h"
-#include "pace.h"
-#include "ranges.h"
 #include "tls.h"
 
 #define RING ((uint64_t)4 << 20)
@@ -339,67 +337,6 @@ static void a_bad_peer_ends_the_link(void)
     }
 }
 
-static void ranges_are_as_a_map_of_bytes(void)
-{
-    enum { SIZE = 300 };
-
-    for (unsigned seed = 1; seed <= 300; seed++) {
-        rd_ranges_t ranges = {0};
-        bool map[SIZE + 1] = {false};
-        size_t head = 0;
-
-        srand(seed);
-        for (int step = 0; step < 60; step++) {
-            size_t from = (size_t)rand() % SIZE, to = from + 1 + (size_t)rand() % 20, at;
-            bool is_new, is_right = true;
-
-            to = to < SIZE ? to : SIZE;
-            CHECK(rd_ranges_add(&ranges, from, to));
-            memset(map + from, true, to - from);
-            while (map[head])
-                head++;
-            is_right = ranges.head == head;
-            for (at = 0; at < SIZE; at++) {
-                size_t run = rd_ranges_run(&ranges, at, SIZE - at, &is_new);
-
-                is_right = is_right && run > 0 && is_new != map[at];
-                for (size_t i = at; i < at + run; i++)
-                    is_right = is_right && map[i] == map[at];
-            }
-            CHECK(is_right);
-        }
-        free(ranges.of);
-    }
-}
-
-static void more_are_used_while_that_gives_more(void)
-{
-    rd_pace_t pace = rd_pace_of(1, 16);
-
-    rd_pace_step(&pace, 100, false);
-    CHECK_EQ(pace.use, 1);
-    rd_pace_step(&pace, 100, true);
-    CHECK_EQ(pace.use, 4);
-    rd_pace_step(&pace, 300, true);
-    CHECK_EQ(pace.use, 8);
-    rd_pace_step(&pace, 320, true); /* no tenth more */
-    CHECK_EQ(pace.use, 4);
-    for (unsigned i = 0; i < RD_PACE_HOLD; i++) {
-        rd_pace_step(&pace, 300, true);
-        CHECK_EQ(pace.use, 4);
-    }
-    rd_pace_step(&pace, 300, true);
-    CHECK_EQ(pace.use, 8);
-    rd_pace_step(&pace, 400, true);
-    CHECK_EQ(pace.use, 16);
-    rd_pace_step(&pace, 600, true);
-    rd_pace_step(&pace, 600, true);
-    CHECK_EQ(pace.use, 16);
-    pace.most = 3; /* others have died */
-    rd_pace_step(&pace, 600, true);
-    CHECK(pace.use >= 3);
-}
-
 static const check_case_t cases[] = {
     {"all bytes come in order", all_bytes_come_in_order},
     {"streams may die", streams_may_die},
@@ -410,8 +347,6 @@ static const check_case_t cases[] = {
 
 static const check_case_t others[] = {
     {"a bad peer ends the link", a_bad_peer_ends_the_link},
-    {"ranges are as a map of bytes", ranges_are_as_a_map_of_bytes},
-    {"more are used while that gives more", more_are_used_while_that_gives_more},
 };
 
 int main(int argc, char **argv)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef RD_RANGES_H
-#define RD_RANGES_H
+#ifndef BW_SESSION_RANGES_H
+#define BW_SESSION_RANGES_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -11,20 +11,20 @@
  * Which bytes of a stream have arrived, when its pieces come in any order and some of them twice.
  * Pure. Everything before `head` has; of what follows, the ranges in `of`, in order and apart.
  */
-#define RD_RANGES_MAX 65536u
+#define BW_RANGES_MAX 65536u
 
 typedef struct {
     uint64_t from, to;
-} rd_range_t;
+} bw_range_t;
 
 typedef struct {
     uint64_t head;
-    rd_range_t *of;
+    bw_range_t *of;
     size_t count, size;
-} rd_ranges_t;
+} bw_ranges_t;
 
 /* The first range that ends at `at` or behind it. */
-static inline size_t rd_ranges_from(const rd_ranges_t *ranges, uint64_t at)
+static inline size_t bw_ranges_from(const bw_ranges_t *ranges, uint64_t at)
 {
     size_t low = 0, high = ranges->count;
 
@@ -40,7 +40,7 @@ static inline size_t rd_ranges_from(const rd_ranges_t *ranges, uint64_t at)
 }
 
 /* How many of the `len` bytes from `at` are alike: *is_new_p if they have not arrived yet. */
-static inline size_t rd_ranges_run(const rd_ranges_t *ranges, uint64_t at, size_t len,
+static inline size_t bw_ranges_run(const bw_ranges_t *ranges, uint64_t at, size_t len,
                                    bool *is_new_p)
 {
     size_t i;
@@ -49,7 +49,7 @@ static inline size_t rd_ranges_run(const rd_ranges_t *ranges, uint64_t at, size_
     *is_new_p = false;
     if (at < ranges->head)
         return (end < ranges->head ? end : ranges->head) - at;
-    i = rd_ranges_from(ranges, at + 1);
+    i = bw_ranges_from(ranges, at + 1);
     if (i < ranges->count && ranges->of[i].from <= at)
         return (end < ranges->of[i].to ? end : ranges->of[i].to) - at;
     *is_new_p = true;
@@ -57,7 +57,7 @@ static inline size_t rd_ranges_run(const rd_ranges_t *ranges, uint64_t at, size_
 }
 
 /* Bytes have arrived. False: too many ranges, or no memory. */
-static inline bool rd_ranges_add(rd_ranges_t *ranges, uint64_t from, uint64_t to)
+static inline bool bw_ranges_add(bw_ranges_t *ranges, uint64_t from, uint64_t to)
 {
     size_t i, last;
 
@@ -65,7 +65,7 @@ static inline bool rd_ranges_add(rd_ranges_t *ranges, uint64_t from, uint64_t to
         from = ranges->head;
     if (to <= from)
         return true;
-    i = last = rd_ranges_from(ranges, from);
+    i = last = bw_ranges_from(ranges, from);
     while (last < ranges->count && ranges->of[last].from <= to) { /* they become one */
         from = ranges->of[last].from < from ? ranges->of[last].from : from;
         to = ranges->of[last].to > to ? ranges->of[last].to : to;
@@ -76,8 +76,8 @@ static inline bool rd_ranges_add(rd_ranges_t *ranges, uint64_t from, uint64_t to
     } else {
         if (i == last && ranges->count == ranges->size) {
             size_t size = ranges->size > 0 ? 2 * ranges->size : 64;
-            rd_range_t *of =
-                size > RD_RANGES_MAX ? NULL : realloc(ranges->of, size * sizeof *ranges->of);
+            bw_range_t *of =
+                size > BW_RANGES_MAX ? NULL : realloc(ranges->of, size * sizeof *ranges->of);
 
             if (!of)
                 return false;
@@ -89,7 +89,7 @@ static inline bool rd_ranges_add(rd_ranges_t *ranges, uint64_t from, uint64_t to
             ranges->count++;
             last = i + 1;
         }
-        ranges->of[i++] = (rd_range_t){from, to};
+        ranges->of[i++] = (bw_range_t){from, to};
     }
     if (last > i) {
         memmove(&ranges->of[i], &ranges->of[last], (ranges->count - last) * sizeof *ranges->of);

@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef RD_PACE_H
-#define RD_PACE_H
+#ifndef BW_SESSION_PACE_H
+#define BW_SESSION_PACE_H
 
 #include <stdbool.h>
 
 /*
- * How many of a hop's streams are used, by the throughput of one period after the other. Pure.
+ * How many of several connections are used, by the throughput of one period after the other. Pure.
  * More are used as long as that gives a tenth more; if it does not, it is tried again later.
  */
-#define RD_PACE_HOLD 8u
-#define RD_PACE_HOLD_MAX 64u
+#define BW_PACE_HOLD 8u
+#define BW_PACE_HOLD_MAX 64u
 
 typedef struct {
     unsigned use, most;
     unsigned fewer;       /* used before the last addition, which is not judged yet; 0: it is */
     double before;        /* the throughput with these */
     unsigned hold, holds; /* periods to wait, and the next time */
-} rd_pace_t;
+} bw_pace_t;
 
-static inline rd_pace_t rd_pace_of(unsigned first, unsigned most)
+static inline bw_pace_t bw_pace_of(unsigned first, unsigned most)
 {
-    return (rd_pace_t){.use = first, .most = most, .holds = RD_PACE_HOLD};
+    return (bw_pace_t){.use = first, .most = most, .holds = BW_PACE_HOLD};
 }
 
 /* A period is over. `is_hungry`: there was more to send than went. */
-static inline void rd_pace_step(rd_pace_t *pace, double rate, bool is_hungry)
+static inline void bw_pace_step(bw_pace_t *pace, double rate, bool is_hungry)
 {
     if (!is_hungry)
         return;
@@ -36,7 +36,7 @@ static inline void rd_pace_step(rd_pace_t *pace, double rate, bool is_hungry)
         pace->use = pace->fewer;
         pace->fewer = 0;
         pace->hold = pace->holds;
-        if (pace->holds < RD_PACE_HOLD_MAX)
+        if (pace->holds < BW_PACE_HOLD_MAX)
             pace->holds *= 2;
         return;
     }
