@@ -15,6 +15,7 @@
 #include "closing.h"
 #include "establish.h"
 #include "job.h"
+#include "load.h"
 #include "offers.h"
 #include "pulse.h"
 #include "pump.h"
@@ -22,7 +23,7 @@
 #include "rounds.h"
 #include "senders.h"
 
-#define ABI_VERSION 13 /* of the commands below: beamway_port.erl has the same number */
+#define ABI_VERSION 14 /* of the commands below: beamway_port.erl has the same number */
 #define FLUSH_MS 1     /* how long what was sent waits at most for the keeper */
 #define CHECK_MS 1000  /* how often idle memory is looked for, and the patience of a last flush */
 #define SESSION_MS 200 /* how late a peer hears, at most, how far this side has read */
@@ -50,11 +51,13 @@ enum {
     COMMAND_ATTACH, /* number:64 of an offer, bytes that the peer has read:64, what was read of the
                        connection before -> ; the next connection */
     COMMAND_PULSE,  /* -> ; pulse.h */
-    COMMAND_OFFER   /* -> number:64 ; of a port with a link that is not active: another port shall
+    COMMAND_OFFER,  /* -> number:64 ; of a port with a link that is not active: another port shall
                        use the link, unless this one ends before */
+    COMMAND_LOAD = 30, /* cpu_percent:8, run_queue:32 -> ; a sample of this node (load.h) */
+    COMMAND_TELL_LOAD  /* -> ; before ACTIVATE: the peer takes this node's load */
 };
 
-#define STATS_COUNT 22
+#define STATS_COUNT 24
 
 typedef struct {
     bw_pump_t pump;
@@ -354,6 +357,21 @@ static bool command_detach(bw_port_t *self, uint64_t epoch, reply_t *reply)
     return true;
 }
 
+static bool command_load(const char *data)
+{
+    bw_load_sample(bw_number(data, 1), bw_number(data + 1, 4));
+    return true;
+}
+
+/* Of two nodes with packets only a session makes sure that the peer knows words. */
+static bool command_tell_load(bw_port_t *self)
+{
+    if (!self->pump.link || self->active || (self->pump.is_packets && !self->pump.session.is_on))
+        return false;
+    self->pump.tells_load = true;
+    return true;
+}
+
 /* The descriptor goes along, so this port lets go of it and does not have it closed. */
 static bool command_offer(bw_port_t *self, reply_t *reply)
 {
@@ -493,6 +511,7 @@ static void command_stats(bw_port_t *self, reply_t *reply)
         stats.rtt_us,         stats.window_bytes,
         stats.retransmits,    stats.unanswered,
         stats.ack_ms,         stats.kernel_bytes,
+        self->pump.peer_load, (uint64_t)(bw_now_ms() - self->pump.peer_load_ms),
     };
     for (int i = 0; i < STATS_COUNT; i++)
         reply_number(reply, numbers[i], 8);
@@ -560,6 +579,10 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_PULSE:
         bw_pulse();
         return true;
+    case COMMAND_LOAD:
+        return len == 5 && command_load(data);
+    case COMMAND_TELL_LOAD:
+        return len == 0 && command_tell_load(self);
     case COMMAND_DETACH:
         return len == 8 && command_detach(self, bw_number(data, 8), reply);
     case COMMAND_ATTACH:

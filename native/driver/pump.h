@@ -65,6 +65,11 @@ typedef struct {
     bool input_drained; /* the last reading has left nothing, or half a frame */
     const char *reason; /* of PUMP_FAILED, if it is not the link that failed */
 
+    bool tells_load;      /* the peer takes this node's load */
+    uint32_t load_told;   /* the number of the sample that it was told last */
+    uint64_t peer_load;   /* what the peer has said of its own (load.h), 0: nothing yet */
+    int64_t peer_load_ms; /* and when that came */
+
     bw_spin_t spin;
     bool spinning; /* the poller looks: the link is not armed for reading */
 } bw_pump_t;

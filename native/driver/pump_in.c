@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../link/frame.h"
+#include "load.h"
 
 /* Half a frame above this is gathered while it arrives. Below it stays in the ring until it is
  * whole, which must leave the producer more than the half ring that it may be waiting for. */
@@ -237,10 +238,25 @@ static bool begins_run(const bw_frame_t *frame, size_t avail)
     return frame->len <= RUN_FRAME_BYTES && avail >= frame->size;
 }
 
+static bool hear_load(bw_pump_t *pump, const uint8_t *at)
+{
+    uint64_t load = bw_number(at, BW_LOAD_BYTES);
+
+    if (!bw_load_is_valid(load)) {
+        pump->reason = "beamway_link_corrupt";
+        return false;
+    }
+    pump->peer_load = load;
+    pump->peer_load_ms = bw_now_ms();
+    return true;
+}
+
 /* A word of the peer, whose payload is `at`. False: the link ends. */
 static bool hear(bw_pump_t *pump, bw_frame_kind_t kind, const uint8_t *at)
 {
     pump->session.told += BW_WORD_BYTES;
+    if (kind == BW_FRAME_LOAD)
+        return hear_load(pump, at);
     if (kind == BW_FRAME_END)
         pump->reason = "connection_closed";
     else if (!bw_session_acknowledged(&pump->session, bw_number(at, 8)))
@@ -250,14 +266,15 @@ static bool hear(bw_pump_t *pump, bw_frame_kind_t kind, const uint8_t *at)
 
 static bool give_next(bw_pump_t *pump, ErlDrvBinary *run, size_t used, const bw_frame_t *frame)
 {
+    const uint8_t *payload = (const uint8_t *)run->orig_bytes + used + frame->head;
+
     switch (frame->kind) {
     case BW_FRAME_DATA:
         return give_small(pump, run, used + frame->head, frame->len);
-    case BW_FRAME_ACK:
-    case BW_FRAME_END:
-        return hear(pump, frame->kind, (const uint8_t *)run->orig_bytes + used + frame->head);
+    case BW_FRAME_TICK:
+        return frame->len == 0 || hear_load(pump, payload);
     default:
-        return true;
+        return hear(pump, frame->kind, payload);
     }
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../link/frame.h"
+#include "load.h"
 
 /*
  * Frames of the distribution on their way out. While nothing waits a small one goes straight into
@@ -522,6 +523,63 @@ static bool send_frame(bw_pump_t *pump, ErlIOVec *ev)
     return settle(pump, status);
 }
 
+/* ---- words to the peer's driver ---- */
+
+/* Behind what is staged or under way, before all that waits. */
+static bw_status_t put_word(bw_pump_t *pump, uint8_t *bytes, size_t size)
+{
+    SysIOVec iov = {.iov_base = (char *)bytes, .iov_len = size};
+    ErlIOVec ev = {.vsize = 1, .size = (ErlDrvSizeT)size, .iov = &iov};
+    bw_status_t status = is_waiting(pump) ? BW_AGAIN : stage(pump, &iov, 1, size);
+    bw_pending_t *frame;
+
+    if (status != BW_AGAIN)
+        return status;
+    status = flush(pump);
+    if (status != BW_OK)
+        return status;
+    frame = bw_pending_keep(&ev, size);
+    if (!frame)
+        return BW_LIMIT;
+    bw_pending_insert(&pump->under_way, frame);
+    return drain(pump);
+}
+
+/* Between nodes that both know it, a word goes out at once. */
+static bw_status_t say(bw_pump_t *pump, bw_frame_kind_t kind)
+{
+    uint8_t word[BW_WORD_BYTES];
+    bw_status_t status;
+
+    bw_word_put(word, kind, pump->bytes_read);
+    status = put_word(pump, word, sizeof word);
+    return status == BW_OK ? flush(pump) : status;
+}
+
+static inline bool has_load(const bw_pump_t *pump)
+{
+    return pump->tells_load &&
+           atomic_load_explicit(&bw_load_samples, memory_order_relaxed) != pump->load_told;
+}
+
+/* Goes along with something else, so it is not flushed here. */
+static bw_status_t tell_load(bw_pump_t *pump)
+{
+    uint8_t bytes[BW_FRAME_HEADER_BYTES + BW_LOAD_BYTES];
+
+    if (!has_load(pump) || !pump_is_attached(pump))
+        return BW_OK;
+    pump->load_told = atomic_load(&bw_load_samples);
+    if (pump->is_packets) {
+        bw_word_put(bytes, BW_FRAME_LOAD, bw_load_last());
+        return put_word(pump, bytes, BW_WORD_BYTES);
+    }
+    bw_frame_put_header(bytes, BW_FRAME_TICK, BW_LOAD_BYTES);
+    (void)bw_put(bytes + BW_FRAME_HEADER_BYTES, bw_load_last(), BW_LOAD_BYTES);
+    pump->frames_out++;
+    return put_word(pump, bytes, sizeof bytes);
+}
+
 bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
 {
     if (ev->size == 0)
@@ -530,6 +588,8 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
         pump->reason = "beamway_frame_too_large";
         return false;
     }
+    if (has_load(pump) && !settle(pump, tell_load(pump)))
+        return false;
     return send_frame(pump, ev);
 }
 
@@ -541,6 +601,9 @@ bool pump_tick(bw_pump_t *pump)
 
     if (is_waiting(pump))
         return true;
+    status = tell_load(pump);
+    if (status != BW_OK)
+        return settle(pump, status);
     tick.iov_len = put_header(pump, header, 0);
     status = stage(pump, &tick, 1, tick.iov_len);
     pump->frames_out += status == BW_OK;
@@ -555,36 +618,12 @@ void pump_begin_session(bw_pump_t *pump, uint64_t limit)
     pump->session.limit = limit;
 }
 
-/* Behind what is staged or under way, before all that waits. */
-static bw_status_t say(bw_pump_t *pump, bw_frame_kind_t kind)
-{
-    uint8_t word[BW_WORD_BYTES];
-    SysIOVec iov = {.iov_base = (char *)word, .iov_len = sizeof word};
-    ErlIOVec ev = {.vsize = 1, .size = sizeof word, .iov = &iov};
-    bw_status_t status = flush(pump);
-    bw_pending_t *frame;
-
-    bw_word_put(word, kind, pump->bytes_read);
-    if (status != BW_OK)
-        return status;
-    if (!is_waiting(pump)) {
-        status = stage(pump, &iov, 1, sizeof word);
-        if (status == BW_OK)
-            status = flush(pump);
-        if (status != BW_AGAIN)
-            return status;
-    }
-    frame = bw_pending_keep(&ev, sizeof word);
-    if (!frame)
-        return BW_LIMIT;
-    bw_pending_insert(&pump->under_way, frame);
-    return drain(pump);
-}
-
 bool pump_acknowledge(bw_pump_t *pump)
 {
-    bw_status_t status = say(pump, BW_FRAME_ACK);
+    bw_status_t status = tell_load(pump);
 
+    if (status == BW_OK)
+        status = say(pump, BW_FRAME_ACK);
     pump->session.told = pump->bytes_read;
     return settle(pump, status);
 }

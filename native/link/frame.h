@@ -20,12 +20,14 @@
 #define BW_FRAME_HEADER_BYTES 8u
 #define BW_FRAME_MAX_BYTES ((uint32_t)INT32_MAX) /* the VM's own limit for one write */
 #define BW_FRAME_MAGIC ((uint16_t)0xBEA3)
+#define BW_LOAD_BYTES 8u
 
 typedef enum {
     BW_FRAME_DATA = 1, /* one packet of the distribution protocol, not empty */
-    BW_FRAME_TICK = 2, /* no payload: a sign of life */
+    BW_FRAME_TICK = 2, /* a sign of life: no payload, or on a ring the 8 bytes of BW_FRAME_LOAD */
     BW_FRAME_ACK = 3,  /* 8 bytes: how far this side has read */
-    BW_FRAME_END = 4   /* 8 bytes of no meaning: this side ends the link */
+    BW_FRAME_END = 4,  /* 8 bytes of no meaning: this side ends the link */
+    BW_FRAME_LOAD = 5  /* 8 bytes: how loaded this side is (driver/load.h) */
 } bw_frame_kind_t;
 
 typedef enum {
@@ -73,7 +75,8 @@ static inline bw_frame_state_t bw_frame_parse(const uint8_t *at, size_t avail, b
     memcpy(&magic, header + 4, 2);
     memcpy(&kind, header + 6, 2);
     if (magic != BW_FRAME_MAGIC || len > BW_FRAME_MAX_BYTES ||
-        !(kind == BW_FRAME_DATA ? len > 0 : kind == BW_FRAME_TICK && len == 0))
+        !(kind == BW_FRAME_DATA ? len > 0
+                                : kind == BW_FRAME_TICK && (len == 0 || len == BW_LOAD_BYTES)))
         return BW_FRAME_CORRUPT;
     frame_p->len = len;
     frame_p->head = BW_FRAME_HEADER_BYTES;
@@ -126,7 +129,7 @@ static inline bw_frame_state_t bw_session_parse(const uint8_t *at, size_t avail,
     if (avail < BW_PACKET_HEADER_BYTES || at[0] != 0xFF)
         return bw_packet_parse(at, avail, frame_p);
     kind = (uint32_t)bw_number(at, BW_PACKET_HEADER_BYTES) ^ BW_WORD_MASK;
-    if (kind != BW_FRAME_ACK && kind != BW_FRAME_END)
+    if (kind != BW_FRAME_ACK && kind != BW_FRAME_END && kind != BW_FRAME_LOAD)
         return BW_FRAME_CORRUPT;
     *frame_p = (bw_frame_t){.len = BW_WORD_BYTES - BW_PACKET_HEADER_BYTES,
                             .head = BW_PACKET_HEADER_BYTES,

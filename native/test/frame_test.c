@@ -55,6 +55,9 @@ static void headers(void)
         {0, BW_FRAME_MAGIC, 3, false},
         {0, BW_FRAME_MAGIC, BW_FRAME_DATA, false},
         {1, BW_FRAME_MAGIC, BW_FRAME_TICK, false},
+        {BW_LOAD_BYTES, BW_FRAME_MAGIC, BW_FRAME_TICK, true},
+        {BW_LOAD_BYTES - 1, BW_FRAME_MAGIC, BW_FRAME_TICK, false},
+        {BW_LOAD_BYTES, BW_FRAME_MAGIC, BW_FRAME_LOAD, false}, /* a word of packets only */
         {UINT32_MAX, BW_FRAME_MAGIC, BW_FRAME_TICK, false},
         {BW_FRAME_MAX_BYTES + 1u, BW_FRAME_MAGIC, BW_FRAME_DATA, false},
         {0x80000000u, BW_FRAME_MAGIC, BW_FRAME_DATA, false},

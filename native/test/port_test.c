@@ -154,6 +154,89 @@ static void a_tick_is_a_frame(void)
     CHECK_IN(stop());
 }
 
+static uint64_t wanted_load;
+
+static bool load_has_come(void)
+{
+    const char *term = vm_heard(one);
+
+    if (term && strcmp(term, "flush") == 0)
+        (void)port_does(one, COMMAND_FLUSH, NULL, NULL);
+    return port_peer_load(other) == wanted_load;
+}
+
+static void load_comes(uint64_t load)
+{
+    wanted_load = load;
+    CHECK_IN(run_until(load_has_come));
+}
+
+static void start_telling(void)
+{
+    CHECK_IN(start_joined());
+    CHECK(port_samples_load(one, 1, 1));
+    CHECK(port_does(one, COMMAND_TELL_LOAD, NULL, NULL));
+    CHECK(port_activates(one, 0) && port_activates(other, 0));
+}
+
+/* With a tick, with a frame, each sample once, and never by itself; what is too large is cut. */
+static void the_load_goes_along(void)
+{
+    uint64_t sent;
+    vm_reply_t stats;
+
+    CHECK_IN(start_telling());
+    CHECK_EQ(port_peer_load(other), 0);
+    CHECK(port_does(one, COMMAND_TICK, NULL, NULL));
+    CHECK_IN(load_comes(LOAD(1, 1)));
+    CHECK(port_samples_load(one, 255, UINT32_MAX));
+    CHECK(port_does(one, COMMAND_STATS, NULL, &stats));
+    sent = bw_number(stats.bytes + 8, 8);
+    for (int i = 0; i < 100; i++)
+        (void)vm_run(1);
+    CHECK_EQ(port_peer_load(other), LOAD(1, 1));
+    CHECK_IN(send_frame(one, 100));
+    CHECK_IN(load_comes(LOAD(100, UINT16_MAX)));
+    CHECK_IN(send_frame(one, 100));
+    CHECK(port_does(one, COMMAND_TICK, NULL, NULL));
+    CHECK(port_does(one, COMMAND_STATS, NULL, &stats));
+    CHECK_EQ(bw_number(stats.bytes + 8, 8) - sent,
+             bw_frame_size(8) + 2 * bw_frame_size(100) + bw_frame_size(0));
+    CHECK_EQ(port_peer_load(one), 0);
+    CHECK_IN(stop());
+}
+
+/* Also while something always waits for room; every frame still comes. */
+static void a_full_link_tells_the_load(void)
+{
+    CHECK_IN(start_joined());
+    CHECK(port_does(one, COMMAND_TELL_LOAD, NULL, NULL));
+    CHECK(port_activates(one, 0));
+    CHECK(port_samples_load(one, 2, 2));
+    wanted[0] = 0;
+    for (wanted[1] = 0; wanted[1] < 1000 && port_queued(one) == 0; wanted[1]++) {
+        CHECK_IN(send_frame(one, 300000));
+        (void)vm_run(1);
+    }
+    CHECK(port_samples_load(one, 3, 3));
+    CHECK_IN(send_frame(one, 300000));
+    wanted[1]++;
+    CHECK(port_queued(one) > 0);
+    CHECK(port_activates(other, 0));
+    CHECK_IN(load_comes(LOAD(3, 3)));
+    CHECK_IN(run_until(all_has_come));
+    CHECK_IN(stop());
+}
+
+/* Of a peer that speaks packets only a session makes sure that it knows words. */
+static void any_other_peer_is_told_no_load(void)
+{
+    CHECK_IN(start_joined());
+    CHECK(port_does(one, COMMAND_PACKETS, NULL, NULL));
+    CHECK(!port_does(one, COMMAND_TELL_LOAD, NULL, NULL));
+    CHECK_IN(stop());
+}
+
 /* ---- flushing ---- */
 
 /* A few bytes may wait without the port being busy, and how many of a frame the system leaves over
@@ -514,6 +597,8 @@ static const check_case_t cases[] = {
     {"a_closed_port_ends_its_peer", a_closed_port_ends_its_peer},
     {"the_owner_looks", the_owner_looks},
     {"a_tick_is_a_frame", a_tick_is_a_frame},
+    {"the_load_goes_along", the_load_goes_along},
+    {"a_full_link_tells_the_load", a_full_link_tells_the_load},
     {"a_port_that_closes_flushes", a_port_that_closes_flushes},
     {"flushing_ends", flushing_ends},
     {"a_port_may_end_in_any_state", a_port_may_end_in_any_state},
@@ -525,6 +610,7 @@ static const check_case_t cases[] = {
 
 static const check_case_t of_sockets[] = {
     {"a_packet_costs_one_read", a_packet_costs_one_read},
+    {"any_other_peer_is_told_no_load", any_other_peer_is_told_no_load},
     {"bytes_go_over_an_idle_link", bytes_go_over_an_idle_link},
     {"a_wait_for_bytes_ends_with_the_peer", a_wait_for_bytes_ends_with_the_peer},
 };

@@ -30,7 +30,9 @@ enum {
     COMMAND_DETACH,
     COMMAND_ATTACH,
     COMMAND_PULSE,
-    COMMAND_OFFER
+    COMMAND_OFFER,
+    COMMAND_LOAD = 30,
+    COMMAND_TELL_LOAD
 };
 
 #define PORT_RING BW_RING_MIN_BYTES
@@ -131,6 +133,27 @@ static inline uint64_t port_queued(ErlDrvPort port)
 
     return port_does(port, COMMAND_STATS, NULL, &stats) ? bw_number(stats.bytes + 11 * 8, 8) : 0;
 }
+
+static inline bool port_samples_load(ErlDrvPort port, uint8_t cpu_percent, uint32_t run_queue)
+{
+    words_t words = {.len = 0};
+
+    put_number(&words, cpu_percent, 1);
+    put_number(&words, run_queue, 4);
+    return port_does(port, COMMAND_LOAD, &words, NULL);
+}
+
+/* What the peer has said last, without what the system says; 0: nothing. */
+static inline uint64_t port_peer_load(ErlDrvPort port)
+{
+    vm_reply_t stats;
+
+    return port_does(port, COMMAND_STATS, NULL, &stats) ? bw_number(stats.bytes + 22 * 8, 8) >> 40
+                                                        : 0;
+}
+
+#define LOAD(cpu_percent, run_queue)                                                               \
+    (1ull << 23 | (uint64_t)(cpu_percent) << 16 | (uint64_t)(run_queue))
 
 static inline bool port_uses(ErlDrvPort port, const char *kind)
 {

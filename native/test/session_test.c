@@ -271,6 +271,7 @@ static void begin(ErlDrvPort port, int socket)
     put_number(&words, limit, 8);
     put_number(&words, RESUME_MS, 4);
     CHECK(port_does(port, COMMAND_SESSION, &words, NULL));
+    CHECK(port_does(port, COMMAND_TELL_LOAD, NULL, NULL));
     CHECK(port_does(port, COMMAND_FLUSH, NULL, NULL));
     CHECK(port_activates(port, poll_us));
 }
@@ -316,6 +317,8 @@ static void step(void)
     (void)vm_run(0);
     if (any(8) == 0)
         vm_skip((int)any(300));
+    if (any(8) == 0)
+        (void)port_samples_load(one, 7, 8);
 }
 
 static bool has_all(void)
@@ -398,14 +401,18 @@ static void end_schedule(void)
 
 static void nothing_is_lost_doubled_or_reordered(void)
 {
+    unsigned loads = 0;
+
     for (unsigned seed = 1; seed <= seeds; seed++) {
         chance = seed;
         poll_us = seed % 2 == 0 ? 0 : 1000;
         run_schedule(200 + any(200), seed % 4 < 2 ? KEPT_BYTES : SMALL_LIMIT);
         if (check_failed)
             printf("    seed %u\n", seed);
+        loads += port_peer_load(other) == LOAD(7, 8);
         CHECK_IN(end_schedule());
     }
+    CHECK(loads > seeds / 2);
 }
 
 /* The receiver has some fragments of a signal, and gets the others over another connection. Gives

@@ -10,8 +10,8 @@
 %% Every call answers at once and asks no peer.
 -module(beamway).
 
--export([links/0, senders/1, senders/2, info/0, info/1, why/0, why/1, metrics/0, carries/1, class/1, version/0, reload_driver/0, reload_certificates/0]).
--export_type([sender/0, link_info/0, explained/0, class/0]).
+-export([links/0, senders/1, senders/2, info/0, info/1, loads/0, why/0, why/1, metrics/0, carries/1, class/1, version/0, reload_driver/0, reload_certificates/0]).
+-export_type([sender/0, link_info/0, load/0, explained/0, class/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -36,6 +36,10 @@
                        ended => #{ago_ms := non_neg_integer(), reason := binary()}}.
 %% `cause' is `up' as long as there is no `ended'. `short' says it in a sentence. `facts': the oldest first, each with how long before
 %% the end, or before now, it was. `seconds' and `tens': what the link did in each second and in each ten seconds, the newest first; `steps' of them were equal.
+
+-type load() :: #{cpu_percent := 0..100, run_queue := non_neg_integer(), loadavg1 => float(), mem_available => pos_integer(), age_ms := non_neg_integer()}.
+%% How loaded a peer has said to be, `age_ms' milliseconds ago: processor time of its VM in percent of what its schedulers could use, the length of its run queues,
+%% and of its host, where the system tells it, the load average over one minute and the bytes of memory that are available.
 
 -type sender() :: #{pid := pid(), name => atom(), initial_call => mfa(), class := class(), bytes_per_s := non_neg_integer(), waiting := non_neg_integer()}.
 %% A process that has ended has no name and no initial call. `waiting': bytes that wait for room on the link.
@@ -64,6 +68,13 @@ info(Node) ->
 -spec info() -> [#{atom() => term()}].
 info() ->
     [maps:merge(public(Link), beamway_metrics:of_link(Link)) || Link <- lists:sort(beamway_links:all())].
+
+%% @doc How loaded the peers are, as far as they have said so. They do it with ticks, acknowledgements and messages that travel anyway, at most once a second, so this asks
+%% nobody, and what an idle peer has said is at most a tick old (a quarter of kernel's `net_ticktime', by default 15 s). A peer that is missing has
+%% an older version or another carrier. {@link info/1} has the same with `peer_' before each name.
+-spec loads() -> #{node() => load()}.
+loads() ->
+    maps:from_list([{Node, Load} || #{node := Node} = Link <- beamway_links:all(), #{} = Load <- [beamway_metrics:peer_load(Link)]]).
 
 %% @doc Why the links to a node ended, and what each did before: the link that is up, if any, then those that have ended in the last hour, the last one
 %% first. `{error, unknown}': there was none.
@@ -165,6 +176,7 @@ without_the_carrier_test_() ->
     [?_assertEqual([], links()),
      ?_assertEqual({error, not_connected}, info(nobody@nowhere)),
      ?_assertEqual([], info()),
+     ?_assertEqual(#{}, loads()),
      ?_assertEqual({error, unknown}, why(nobody@nowhere)),
      ?_assertError({badarg, {node, "a@b", _}}, why("a@b")),
      ?_assertEqual(normal, class(control)),

@@ -5,7 +5,7 @@
 %% answer, so neither waits for an agreement that the other does not begin.
 -module(beamway_choice).
 
--export([choose/2, takes_tls_over/2, resume_ms/2]).
+-export([choose/2, takes_tls_over/2, resume_ms/2, hears_load/1]).
 
 -type extension() :: beamway_wire:extension().
 
@@ -45,3 +45,8 @@ takes_tls_over(_Ours, _Theirs) -> {false, <<"the peer's driver has no TLS">>}.
 -spec resume_ms(Ours :: extension(), Theirs :: beamway_wire:found()) -> non_neg_integer().
 resume_ms(#{resume_ms := Ours}, {ok, #{resume_ms := Theirs}}) -> min(Ours, Theirs);
 resume_ms(_Ours, _Theirs) -> 0.
+
+%% @doc Whether the peer's driver understands how loaded this node says to be.
+-spec hears_load(Theirs :: beamway_wire:found()) -> boolean().
+hears_load({ok, #{hears_load := Hears}}) -> Hears;
+hears_load(_Theirs) -> false.

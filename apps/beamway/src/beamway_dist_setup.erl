@@ -323,6 +323,7 @@ pre_nodeup(Stream) ->
             case beamway_agreement:run(Kind, get_state(role), Stream, get_state(setup_ms)) of
                 {ring, Port, Why} ->
                     put_state(link, {Kind, Port, Why}),
+                    ok = tell_load(Port),
                     put_state(resume_ms, resume_ms(Stream)),
                     ok = note_socket(Stream),
                     beamway_stream:keep(Stream);
@@ -391,7 +392,14 @@ begin_session(_Port, 0) ->
     ok;
 begin_session(Port, ResumeMs) ->
     ok = beamway_port:session(Port, maps:get(resume_bytes, beamway_links:config()), ResumeMs),
+    ok = tell_load(Port),
     put_state(resume_ms, ResumeMs).
+
+tell_load(Port) ->
+    case beamway_choice:hears_load(get_state(peer)) of
+        true -> beamway_port:tell_load(Port);
+        false -> ok
+    end.
 
 %% The keeper and the table have the key. This process becomes the ticker, so it collects the garbage that holds another copy.
 complete_session(Stream, Node) ->

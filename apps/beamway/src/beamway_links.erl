@@ -304,7 +304,7 @@ log_only_inet(Reason) ->
 
 largest_extension(#{links := Links}) ->
     #{host => beamway_host:digest(), links => [Kind || Kind <- Links, beamway_kind:is_ring(Kind)], takes_tls_over => false,
-      resume_ms => 0, listens => 0}.
+      hears_load => true, resume_ms => 0, listens => 0}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.

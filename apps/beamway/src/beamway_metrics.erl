@@ -3,7 +3,7 @@
 %% Prometheus text are made.
 -module(beamway_metrics).
 
--export([of_link/1, families/1, family/5, prometheus/1]).
+-export([of_link/1, peer_load/1, families/1, family/5, prometheus/1]).
 -export_type([family/0]).
 
 -type label() :: {Name :: atom(), atom() | non_neg_integer()}.
@@ -28,12 +28,16 @@ fields() ->
      {window_bytes, gauge, "Congestion window of the TCP connection"},
      {retransmits, counter, "Segments that the TCP connection has sent again"},
      {kernel_bytes, gauge, "Bytes that the kernel holds because the peer's has not acknowledged them"},
+     {peer_cpu_percent, gauge, "Processor time of the peer's VM in percent of what its schedulers could use, as the peer said last"},
+     {peer_run_queue, gauge, "Processes and ports of the peer that were ready to run, as the peer said last"},
+     {peer_mem_available, gauge, "Bytes of memory that the peer's host has available, as the peer said last"},
+     {peer_load_age_ms, gauge, "How long ago the peer said so, in milliseconds"},
      {ring_bytes, gauge, "Size of the ring of one direction"},
      {ring_fill_in, gauge, "Unread bytes in the incoming ring"},
      {ring_fill_out, gauge, "Unread bytes in the outgoing ring"}].
 
 %% @doc The figures of a link now. Fields that a kind of link does not have are missing.
--spec of_link(beamway_links:link()) -> #{atom() => non_neg_integer()}.
+-spec of_link(beamway_links:link()) -> #{atom() => number()}.
 of_link(#{link := Kind, stream := Stream, controller := Controller}) ->
     try
         case beamway_kind:is_ring(Kind) orelse beamway_stream:stats(Stream, Controller) of
@@ -43,6 +47,16 @@ of_link(#{link := Kind, stream := Stream, controller := Controller}) ->
         end
     catch
         error:badarg -> #{}
+    end.
+
+%% @doc What the peer has said of its load, with the names of {@link beamway:loads/0}.
+-spec peer_load(beamway_links:link()) -> beamway:load() | none.
+peer_load(Link) ->
+    case of_link(Link) of
+        #{peer_cpu_percent := Cpu, peer_run_queue := RunQueue, peer_load_age_ms := AgeMs} = Figures ->
+            maps:merge(#{cpu_percent => Cpu, run_queue => RunQueue, age_ms => AgeMs},
+                       maps:from_list([{As, Value} || {Name, As} <- [{peer_loadavg1, loadavg1}, {peer_mem_available, mem_available}], {ok, Value} <- [maps:find(Name, Figures)]]));
+        #{} -> none
     end.
 
 %% @doc The metrics that these links have, each with its samples: labels and value.

@@ -7,12 +7,12 @@
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1, stats_of_tcp/0,
-         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, pulse/1, probe/2, senders/1,
+         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, pulse/1, sample_load/3, tell_load/1, probe/2, senders/1,
          say/2, hear/2, leave/1, derive/2]).
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 13).
+-define(ABI_VERSION, 14).
 %% A file system or the loading of a library may take so long.
 -define(LATER_MS, 5000).
 %% 0.3 s of a processor that others may need, too.
@@ -44,6 +44,8 @@
 -define(LEAVE, 27).
 -define(DERIVE, 28).
 -define(TRAFFIC, 29).
+-define(LOAD, 30).
+-define(TELL_LOAD, 31).
 
 %% As in native/driver/establish.h.
 -define(HEAR_BYTES, 256).
@@ -51,13 +53,17 @@
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | doorbells_in | doorbells_out
                    | stalls | ring_bytes | ring_fill_in | ring_fill_out | wakeups | queue_bytes
                    | busy | held_senders | losses | kept_bytes
-                   | rtt_us | window_bytes | retransmits | unanswered | ack_ms | kernel_bytes := non_neg_integer()}.
+                   | rtt_us | window_bytes | retransmits | unanswered | ack_ms | kernel_bytes := non_neg_integer(),
+                   peer_cpu_percent => 0..100, peer_run_queue => non_neg_integer(), peer_loadavg1 => float(), peer_mem_available => pos_integer(),
+                   peer_load_age_ms => non_neg_integer()}.
 %% Bytes include frame headers and frames include ticks. `doorbells_in' and `doorbells_out' are the
 %% system calls made for this link. `stalls': how often the ring was full. `queue_bytes' wait for room.
 %% `busy' is 1 while the VM has been told to wait. `held_senders' are suspended because of what each of
 %% them has waiting. `losses': connections that the link has lost. `kept_bytes': what was sent and not acknowledged by the peer. The last six are of the TCP connection as
 %% its kernel has them, and 0 over rings: round trip, congestion window, segments sent again, how often the same was sent again without an answer,
-%% milliseconds since the peer's kernel last acknowledged anything, bytes that it has not acknowledged.
+%% milliseconds since the peer's kernel last acknowledged anything, bytes that it has not acknowledged. The keys that begin with `peer_' are what the peer
+%% last said of itself, `peer_load_age_ms' milliseconds ago: processor time of its VM in percent of what its schedulers could use, processes and ports that were
+%% ready to run, its host's load average over one minute, and bytes of its host's memory that are available. They are missing until it has said so.
 
 -type listener() :: #{token := <<_:128>>, address := binary(), device := binary(), text := binary()}.
 %% Where the peer may come to, in the words of the carrier, with the secret that it must know; of which device, or "" for any. `text': why
@@ -287,6 +293,17 @@ session(Port, Limit, ResumeMs) ->
 pulse(Port) ->
     ok = done(command(Port, ?PULSE, <<>>)).
 
+%% @doc A sample of this node's load for all links, over any port: processor time in percent of what the schedulers could use, and the length of the run queues.
+%% The driver adds what the system says.
+-spec sample_load(port(), CpuPercent :: 0..100, RunQueue :: non_neg_integer()) -> ok.
+sample_load(Port, CpuPercent, RunQueue) ->
+    ok = done(command(Port, ?LOAD, <<CpuPercent, (min(RunQueue, 16#FFFF)):32>>)).
+
+%% @doc The peer understands what {@link sample_load/3} tells. Comes after {@link session/3}, if the link has one, and before {@link activate/2}.
+-spec tell_load(port()) -> ok.
+tell_load(Port) ->
+    ok = done(command(Port, ?TELL_LOAD, <<>>)).
+
 %% @doc Gives up the connection, if there is one, in favour of the one with that number. How many bytes have been read of the peer since the link
 %% was made does not change any more before {@link attach/4}.
 -spec detach(port(), Number :: pos_integer()) -> {ok, Position :: non_neg_integer()} | {error, Reason :: binary()}.
@@ -364,7 +381,15 @@ senders(Port) ->
 -spec stats(port()) -> stats().
 stats(Port) ->
     {ok, Numbers} = command(Port, ?STATS, <<>>),
-    maps:from_list(lists:zip(stats_names(), [N || <<N:64>> <= Numbers])).
+    Own = 8 * length(stats_names()),
+    <<_:Own/binary, Load:8/binary, AgeMs:64>> = Numbers,
+    maps:merge(maps:from_list(lists:zip(stats_names(), [N || <<N:64>> <= binary:part(Numbers, 0, Own)])), peer_load(Load, AgeMs)).
+
+%% As native/driver/load.h has it; the driver has checked it.
+peer_load(<<0:1, _/bits>>, _AgeMs) -> #{};
+peer_load(<<1:1, Cpu:7, RunQueue:16, Average:16, Mib:24>>, AgeMs) ->
+    maps:from_list([{peer_loadavg1, Average / 100} || Average =/= 16#FFFF] ++ [{peer_mem_available, Mib bsl 20} || Mib > 0]
+                   ++ [{peer_cpu_percent, Cpu}, {peer_run_queue, RunQueue}, {peer_load_age_ms, AgeMs}]).
 
 stats_names() ->
     [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, stalls, ring_bytes,

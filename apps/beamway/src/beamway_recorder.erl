@@ -25,7 +25,7 @@
 -define(DEAD, 256).
 -define(IDLE_STEPS, 10).
 -define(MISSED_STEPS, 4).
--define(IDLE_BYTES, 64).
+-define(IDLE_BYTES, 128).
 -define(BUSY_PERCENT, 95).
 -define(BUSY_QUEUE, 2).
 %% epmd hears of a process that was killed a little later than the peers do.
@@ -170,7 +170,10 @@ handle_info({timeout, _Timer, step}, #state{due = Due, runtime = Before} = State
     Now = now_ms(),
     Runtime = runtime(),
     LateMs = Now - Due,
-    Own = beamway_history:add(own_step(LateMs, Runtime - Before), State#state.own),
+    Cpu = 100 * (Runtime - Before) div ((?STEP_MS + LateMs) * erlang:system_info(schedulers_online)),
+    RunQueue = erlang:statistics(total_run_queue_lengths),
+    ok = tell_peers(min(Cpu, 100), RunQueue, State),
+    Own = beamway_history:add(own_step(LateMs, Cpu, RunQueue), State#state.own),
     Links = maps:map(fun(_, Link) -> stepped(Now, Link) end, State#state.links),
     Dead = lists:takewhile(fun({Ms, _}) -> Now - Ms < ?KEEP_MS end, State#state.dead),
     {noreply, next(Now, State#state{own = Own, runtime = Runtime, links = Links, dead = Dead})};
@@ -189,11 +192,20 @@ handle_info(_Info, State) ->
     {noreply, State}.
 
 %% Rounded, so that a node at rest has equal steps.
-own_step(LateMs, RuntimeMs) ->
-    Schedulers = erlang:system_info(schedulers_online),
-    Cpu = 100 * RuntimeMs div ((?STEP_MS + LateMs) * Schedulers),
-    IsBusy = Cpu >= ?BUSY_PERCENT orelse erlang:statistics(total_run_queue_lengths) >= ?BUSY_QUEUE * Schedulers,
+own_step(LateMs, Cpu, RunQueue) ->
+    IsBusy = Cpu >= ?BUSY_PERCENT orelse RunQueue >= ?BUSY_QUEUE * erlang:system_info(schedulers_online),
     #{late_ms => LateMs div 10 * 10, cpu_percent => Cpu div 5 * 5, busy => case IsBusy of true -> 1; false -> 0 end}.
+
+%% All links tell it, so any port of the driver takes it.
+tell_peers(Cpu, RunQueue, #state{links = Links}) ->
+    case lists:search(fun(#link{about = About}) -> beamway_links:driven(About) =/= none end, maps:values(Links)) of
+        {value, #link{about = About}} ->
+            {ok, Port} = beamway_links:driven(About),
+            try beamway_port:sample_load(Port, Cpu, RunQueue)
+            catch error:badarg -> ok % it has just ended
+            end;
+        false -> ok
+    end.
 
 %% A link at rest is sampled every five seconds: a mesh has many of them.
 stepped(_Now, #link{idle = Idle, missed = Missed} = Link) when Idle >= ?IDLE_STEPS, Missed < ?MISSED_STEPS ->

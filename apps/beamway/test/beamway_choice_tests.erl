@@ -5,7 +5,7 @@
 -include_lib("eunit/include/eunit.hrl").
 
 sides() ->
-    [#{host => Host, links => Links, takes_tls_over => Takes, resume_ms => 0, listens => 0}
+    [#{host => Host, links => Links, takes_tls_over => Takes, hears_load => true, resume_ms => 0, listens => 0}
      || Host <- [<<1:128>>, <<2:128>>], Links <- [[], [shm], [rdma], [shm, rdma]], Takes <- [true, false]].
 
 kind(Ring) when Ring =:= shm; Ring =:= rdma -> Ring;
@@ -29,7 +29,7 @@ rdma_where_both_allow_it_and_shm_is_not_to_be_had_test_() ->
 both(Link, LinksA, LinksB) -> lists:member(Link, LinksA) andalso lists:member(Link, LinksB).
 
 reasons_test() ->
-    Allows = #{host => <<1:128>>, links => [shm], takes_tls_over => false, resume_ms => 0, listens => 0},
+    Allows = #{host => <<1:128>>, links => [shm], takes_tls_over => false, hears_load => true, resume_ms => 0, listens => 0},
     Forbids = Allows#{links := []},
     Elsewhere = Allows#{host := <<3:128>>},
     ?assertEqual({stream, <<"the peer does not speak beamway">>}, beamway_choice:choose(Allows, none)),

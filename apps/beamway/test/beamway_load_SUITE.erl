@@ -1,0 +1,154 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc How loaded a peer is, which ticks, acknowledgements and messages bring along: what a node knows of a peer that computes, of one whose link is
+%% full, of one of an older version or of stock OTP, and of one that lies.
+-module(beamway_load_SUITE).
+
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
+-export([a_burner_shows_up/1, a_full_link_tells/1, metrics/1, an_older_peer/1, a_stock_peer/1, a_peer_that_lies/1]).
+%% Run on the nodes.
+-export([burn/0, flood/2]).
+
+-define(WAIT_MS, 30000).
+%% Before nodes told each other of their load.
+-define(BEFORE, "8ba902d6").
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls]].
+
+groups() ->
+    [{beamway_tcp, [], [a_burner_shows_up, a_full_link_tells, metrics, an_older_peer, a_stock_peer, a_peer_that_lies]},
+     {beamway_shm, [], [a_burner_shows_up, a_full_link_tells, an_older_peer, a_peer_that_lies]},
+     {beamway_tls, [], [a_burner_shows_up]}].
+
+init_per_suite(Config) ->
+    Folder = fun(Name) -> filename:join(proplists:get_value(priv_dir, Config), Name) end,
+    [{liar, beamway_builds:build(Folder("liar"), [{"native/driver/load.c", "at_most(cpu_percent, 100) << 56", "101ull << 56"}])},
+     {before, beamway_builds:release(Folder("before"), ?BEFORE, [beamway])} | Config].
+
+end_per_suite(_Config) -> ok.
+
+init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
+
+end_per_group(_Carrier, _Config) -> ok.
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+%% A tick a second.
+start(Carrier, Options) ->
+    {ok, Peer, Node} = beamway_peer:start(Carrier, Options#{args => ["-kernel", "net_ticktime", "4"]}),
+    {Peer, Node}.
+
+pair(Config) -> pair(Config, #{}).
+
+pair(Config, Options) ->
+    Carrier = proplists:get_value(carrier, Config),
+    {One, OneNode} = start(Carrier, #{}),
+    {Other, OtherNode} = start(Carrier, Options),
+    ok = beamway_peer:connect_both(Carrier, One, Other),
+    {One, OneNode, Other, OtherNode}.
+
+info(Peer, Node) ->
+    {ok, Info} = beamway_peer:call(Peer, beamway, info, [Node]),
+    Info.
+
+peer_keys(Info) -> [Key || Key <- maps:keys(Info), lists:prefix("peer_", atom_to_list(Key))].
+
+%% Nobody sends anything: what comes in is less than a message a second would take.
+a_burner_shows_up(Config) ->
+    {One, _, Other, OtherNode} = pair(Config),
+    Known = fun() -> info(One, OtherNode) end,
+    true = beamway_peer:wait_until(fun() -> is_map_key(peer_cpu_percent, Known()) end, ?WAIT_MS),
+    #{bytes_in := Before} = Known(),
+    Start = erlang:monotonic_time(millisecond),
+    ok = beamway_peer:run(Other, fun() -> _ = [spawn(?MODULE, burn, []) || _ <- lists:seq(1, 4 * erlang:system_info(schedulers_online))], ok end),
+    true = beamway_peer:wait_until(fun() -> #{peer_run_queue := Waiting} = Known(), Waiting > 1 end, ?WAIT_MS),
+    receive after 3000 -> ok end,
+    #{bytes_in := After, peer_load_age_ms := AgeMs, peer_loadavg1 := Average, peer_mem_available := Memory, peer_cpu_percent := Cpu} = Known(),
+    Seconds = (erlang:monotonic_time(millisecond) - Start) / 1000,
+    ct:pal("~b bytes in ~.1f s, ~b % of the processors, average ~.2f, ~b MiB, ~b ms ago", [After - Before, Seconds, Cpu, Average, Memory bsr 20, AgeMs]),
+    ?assert(After - Before < 100 * (Seconds + 1)),
+    ?assert(AgeMs < 10000),
+    ?assert(Cpu > 0),
+    ?assert(Memory < beamway_peer:run(Other, fun() -> memory("MemTotal") end)),
+    ?assert(Memory > beamway_peer:run(Other, fun() -> memory("MemFree") end) div 4).
+
+memory(Line) ->
+    {match, [Kb]} = re:run(os:cmd("cat /proc/meminfo"), "(?m)^" ++ Line ++ ":\\s*([0-9]+) kB", [{capture, all_but_first, list}]),
+    1024 * list_to_integer(Kb).
+
+%% @doc Computes for a while.
+burn() -> burn(erlang:monotonic_time(millisecond) + ?WAIT_MS).
+
+burn(End) ->
+    _ = lists:sum(lists:seq(1, 10000)),
+    _ = erlang:monotonic_time(millisecond) < End andalso burn(End).
+
+%% Neither side ticks: one always has something waiting, the other one says nothing.
+a_full_link_tells(Config) ->
+    {One, OneNode, Other, OtherNode} = pair(Config),
+    ok = beamway_peer:run(One, fun() -> _ = [spawn(?MODULE, flood, [OtherNode, 10000000]) || _ <- [1, 2, 3]], ok end),
+    true = beamway_peer:wait_until(fun() -> case info(One, OtherNode) of #{queue_bytes := Bytes} -> Bytes > 0 end end, ?WAIT_MS),
+    Ages = [begin
+                receive after 500 -> ok end,
+                [maps:get(peer_load_age_ms, info(Peer, Node), none) || {Peer, Node} <- [{Other, OneNode}, {One, OtherNode}]]
+            end || _ <- lists:seq(1, 10)],
+    ct:pal("~p", [Ages]),
+    %% Samples are a second apart, and large messages stand before the word.
+    ?assert(lists:all(fun(Age) -> Age < 4000 end, lists:append(lists:nthtail(5, Ages)))).
+
+%% @doc Sends without end.
+flood(Node, Bytes) ->
+    {nobody_there, Node} ! binary:copy(<<1>>, Bytes),
+    flood(Node, Bytes).
+
+
+metrics(Config) ->
+    {One, _, _, OtherNode} = pair(Config),
+    true = beamway_peer:wait_until(fun() -> is_map_key(peer_mem_available, info(One, OtherNode)) end, ?WAIT_MS),
+    Text = iolist_to_binary(beamway_peer:call(One, beamway, metrics, [])),
+    [?assertMatch({match, _}, re:run(Text, ["(?m)^beamway_link_", Name, "\\{peer=\"", atom_to_list(OtherNode), "\",link=\"tcp\"\\} [0-9]+$"]))
+     || Name <- ["peer_cpu_percent", "peer_run_queue", "peer_mem_available", "peer_load_age_ms"]].
+
+%% It is told nothing, for it would end the link, and has nothing to say.
+an_older_peer(Config) ->
+    case proplists:get_value(before, Config) of
+        {ok, [Ebin]} -> says_nothing(pair(Config, #{ebin => Ebin}));
+        {skip, Reason} -> {skip, Reason}
+    end.
+
+a_stock_peer(Config) ->
+    {One, OneNode} = start(proplists:get_value(carrier, Config), #{}),
+    {Other, OtherNode} = start(inet_tcp, #{}),
+    true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
+    says_nothing({One, OneNode, Other, OtherNode}).
+
+%% Some ticks long, with a message now and then.
+says_nothing({One, OneNode, Other, OtherNode}) ->
+    #{since := Since} = info(One, OtherNode),
+    [begin
+         receive after 500 -> ok end,
+         OneNode = beamway_peer:call(Other, erpc, call, [OneNode, erlang, node, []])
+     end || _ <- lists:seq(1, 6)],
+    receive after 2500 -> ok end,
+    #{since := Since} = Info = info(One, OtherNode),
+    ?assertEqual([], peer_keys(Info)),
+    ?assertEqual(0, maps:get(losses, Info, 0)).
+
+%% What no node of this version says ends the link, and no other one.
+a_peer_that_lies(Config) ->
+    Carrier = proplists:get_value(carrier, Config),
+    {One, _} = start(Carrier, #{}),
+    {Honest, HonestNode} = start(Carrier, #{}),
+    ok = beamway_peer:connect_both(Carrier, One, Honest),
+    {Other, OtherNode} = start(Carrier, #{ebin => proplists:get_value(liar, Config)}),
+    true = beamway_peer:call(Other, net_kernel, connect_node, [beamway_peer:call(One, erlang, node, [])]),
+    true = beamway_peer:wait_until(fun() -> case beamway_peer:call(One, beamway, why, [OtherNode]) of
+                                                {ok, [#{ended := _} | _]} -> true;
+                                                _ -> false
+                                            end end, ?WAIT_MS),
+    {ok, [#{cause := protocol, ended := #{reason := Reason}} | _]} = beamway_peer:call(One, beamway, why, [OtherNode]),
+    ?assertEqual(<<"beamway_link_corrupt">>, Reason),
+    true = lists:member(HonestNode, beamway_peer:call(One, erlang, nodes, [])).

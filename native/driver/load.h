@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_LOAD_H
+#define BW_LOAD_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * How loaded a node is, in 8 bytes that its peers get with ticks, acknowledgements and messages
+ * that travel anyway:
+ *
+ *   1:1, processor time in percent of what the schedulers could use:7, run queue:16,
+ *   load average of the last minute in hundredths:16, available memory in MiB:24
+ *
+ * The load average is 65535 and the memory 0 where the system does not tell them. A node samples
+ * itself once a second (beamway_recorder), and each link tells its peer a sample at most once, so a
+ * node that stops sampling does not repeat itself. Any thread may call these functions.
+ */
+
+/* The number of samples so far. Links compare it with what they have told last. */
+extern _Atomic uint32_t bw_load_samples;
+
+/* Takes a sample. The VM knows these two; a value that is too large for its field becomes the
+ * largest one. */
+void bw_load_sample(uint64_t cpu_percent, uint64_t run_queue);
+
+/* The last sample, which is valid once bw_load_samples is not 0. */
+uint64_t bw_load_last(void);
+
+/* Whether a node of this version can have said so. */
+static inline bool bw_load_is_valid(uint64_t load)
+{
+    return load >> 63 == 1 && (load >> 56 & 0x7F) <= 100;
+}
+
+#endif
