@@ -86,25 +86,17 @@ static bool set_classes(senders_t *self, const char *data, size_t len)
     return true;
 }
 
-/* The largest first. */
-static void tell_traffic(senders_t *self, reply_t *reply)
+static void tell_traffic(senders_t *self, int first, reply_t *reply)
 {
-    const traffic_sender_t *all = self->pump->traffic.senders;
-    bool is_told[TRAFFIC_SENDERS] = {false};
+    for (int i = first; i < TRAFFIC_SENDERS && i < first + SENDERS_TOLD; i++) {
+        const traffic_sender_t *sender = &self->pump->traffic.senders[i];
 
-    for (int told = 0; told < SENDERS_TOLD; told++) {
-        int most = -1;
-
-        for (int i = 0; i < TRAFFIC_SENDERS; i++)
-            if (!is_told[i] && all[i].bytes > 0 && (most < 0 || all[i].bytes > all[most].bytes))
-                most = i;
-        if (most < 0)
-            return;
-        is_told[most] = true;
-        reply_number(reply, all[most].pid, 8);
-        reply_number(reply, all[most].bytes, 8);
-        reply_number(reply, all[most].before, 8);
-        reply_number(reply, bw_scheduler_waiting(&self->pump->scheduler, all[most].pid), 8);
+        if (sender->bytes == 0)
+            continue;
+        reply_number(reply, sender->pid, 8);
+        reply_number(reply, sender->bytes, 8);
+        reply_number(reply, sender->before, 8);
+        reply_number(reply, bw_scheduler_waiting(&self->pump->scheduler, sender->pid), 8);
     }
 }
 
@@ -118,9 +110,9 @@ bool senders_command(senders_t *self, unsigned int command, const char *data, si
     case COMMAND_ANSWER:
         return answer(self, data, len, reply, is_sound_p);
     case COMMAND_TRAFFIC:
-        if (len == 0)
-            tell_traffic(self, reply);
-        return len == 0;
+        if (len == 1)
+            tell_traffic(self, (int)bw_number(data, 1), reply);
+        return len == 1;
     default:
         return set_classes(self, data, len);
     }

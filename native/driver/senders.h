@@ -21,12 +21,12 @@ enum {
                            hold it */
     COMMAND_CLASSES,    /* for each of some processes: class:8, serial:32 and number:32 of its pid
                            -> */
-    COMMAND_TRAFFIC = 29 /* -> for at most SENDERS_TOLD processes, those that sent most: serial:32
-                            and number:32 of its pid, bytes that its counter has, bytes that it had
-                            before, bytes that wait */
+    COMMAND_TRAFFIC = 29 /* first:8 -> for the processes of the next SENDERS_TOLD counters
+                            (traffic.h), as many as are used: serial:32 and number:32 of its pid,
+                            bytes that its counter has, bytes that it had before, bytes that wait */
 };
 
-#define SENDERS_TOLD 12
+#define SENDERS_TOLD 12 /* so many fit a reply */
 
 typedef struct {
     bw_pump_t *pump;

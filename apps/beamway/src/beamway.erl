@@ -10,7 +10,7 @@
 %% Every call answers at once and asks no peer.
 -module(beamway).
 
--export([links/0, senders/1, senders/2, info/0, info/1, loads/0, why/0, why/1, metrics/0, carries/1, class/1, version/0, reload_driver/0, reload_certificates/0]).
+-export([links/0, senders/0, senders/1, senders/2, info/0, info/1, loads/0, why/0, why/1, metrics/0, carries/1, class/1, version/0, reload_driver/0, reload_certificates/0]).
 -export_type([sender/0, link_info/0, load/0, explained/0, class/0]).
 
 -ifdef(TEST).
@@ -41,8 +41,10 @@
 %% How loaded a peer has said to be, `age_ms' milliseconds ago: processor time of its VM in percent of what its schedulers could use, the length of its run queues,
 %% and of its host, where the system tells it, the load average over one minute and the bytes of memory that are available.
 
--type sender() :: #{pid := pid(), name => atom(), initial_call => mfa(), class := class(), bytes_per_s := non_neg_integer(), waiting := non_neg_integer()}.
-%% A process that has ended has no name and no initial call. `waiting': bytes that wait for room on the link.
+-type sender() :: #{pid := pid(), name => atom(), label => binary(), initial_call => mfa(), class := class(),
+                    sent := non_neg_integer(), bytes_per_s := non_neg_integer(), waiting := non_neg_integer()}.
+%% A process that has ended has no name, no label and no initial call. `label': what it told proc_lib:set_label/1 (OTP 27). `sent': bytes over the time that was
+%% looked at, and how many that is per second. `waiting': bytes that wait for room on the link.
 
 -type class() :: beamway_classes:class().
 %% Whose messages go first where several processes send more than a link takes: control, then normal, then bulk.
@@ -100,24 +102,46 @@ explained(Record) ->
                #{cause => Cause, short => Short, facts => [#{ago_ms => AgoMs, text => Text} || {AgoMs, Text} <- Facts],
                  seconds => Steps(seconds), tens => Steps(tens)}).
 
-%% @doc Who fills the link to a node: the processes of this node that send most, at most twelve. The call takes a second, because it measures that long.
-%% Of small messages one in 16 KB is counted for all. `not_driven': OTP's own port or ssl's processes carry the link.
+%% @doc Who fills the link to a node: the processes of this node that sent most over it in the last ten seconds, at most twelve; those with most bytes
+%% waiting come first. Of small messages one in 16 KB is counted for all. `not_driven': OTP's own port or ssl's processes carry the link.
 -spec senders(node()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
-senders(Node) -> senders(Node, 1000).
+senders(Node) when is_atom(Node) ->
+    case [Link || #{node := Of} = Link <- beamway_links:all(), Of =:= Node] of
+        [Link | _] -> of_link(Link, fun(Port) -> lately(Link, Port) end);
+        [] -> {error, not_connected}
+    end;
+senders(Node) ->
+    error({badarg, {node, Node, "expected the name of a node, an atom"}}).
 
-%% @doc The same, measured over `Ms' milliseconds. 0 shows what is waiting now, without rates.
+%% @doc The same of all links of this node.
+-spec senders() -> #{node() => [sender()]}.
+senders() ->
+    maps:from_list([{Node, Senders} || #{node := Node} = Link <- beamway_links:all(), {ok, Senders} <- [of_link(Link, fun(Port) -> lately(Link, Port) end)]]).
+
+%% @doc Measured over `Ms' milliseconds from now on, for which the call takes. 0 shows what is waiting now.
 -spec senders(node(), Ms :: non_neg_integer()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node, Ms) when is_atom(Node), is_integer(Ms), Ms >= 0, Ms =< 60000 ->
-    case [beamway_links:driven(Link) || #{node := Of} = Link <- beamway_links:all(), Of =:= Node] of
-        [{ok, Port} | _] ->
-            try {ok, beamway_senders:within(Port, Ms)}
-            catch error:badarg -> {error, not_connected}
-            end;
-        [none | _] -> {error, not_driven};
+    case [Link || #{node := Of} = Link <- beamway_links:all(), Of =:= Node] of
+        [Link | _] -> of_link(Link, fun(Port) -> beamway_senders:within(Port, Ms) end);
         [] -> {error, not_connected}
     end;
 senders(Node, Ms) ->
     error({badarg, {senders, {Node, Ms}, "expected the name of a node and milliseconds from 0 to 60000"}}).
+
+of_link(Link, Ask) ->
+    case beamway_links:driven(Link) of
+        {ok, Port} ->
+            try {ok, Ask(Port)}
+            catch error:badarg -> {error, not_connected} % the link has just ended
+            end;
+        none -> {error, not_driven}
+    end.
+
+lately(#{connection := Connection}, Port) ->
+    case beamway_recorder:traffic(Connection) of
+        {Traffic, AgoMs} -> beamway_senders:since(Port, Traffic, AgoMs);
+        none -> beamway_senders:within(Port, 1000) % the recorder does not run
+    end.
 
 %% @doc The counters of all links as Prometheus text.
 -spec metrics() -> iolist().

@@ -7,7 +7,7 @@
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1, stats_of_tcp/0,
-         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, pulse/1, sample_load/3, tell_load/1, probe/2, senders/1,
+         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, pulse/1, sample_load/3, tell_load/1, probe/2, traffic/1, senders/1,
          say/2, hear/2, leave/1, derive/2]).
 -export_type([stats/0, status/0, listener/0]).
 
@@ -49,6 +49,9 @@
 
 %% As in native/driver/establish.h.
 -define(HEAR_BYTES, 256).
+%% As in native/driver/traffic.h and senders.h.
+-define(TRAFFIC_SENDERS, 32).
+-define(SENDERS_TOLD, 12).
 
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | doorbells_in | doorbells_out
                    | stalls | ring_bytes | ring_fill_in | ring_fill_out | wakeups | queue_bytes
@@ -370,12 +373,15 @@ pid_number(Pid) ->
     <<Number:4/binary, Serial:4/binary, _Creation:32>> = binary:part(External, byte_size(External), -12),
     <<Serial/binary, Number/binary>>.
 
-%% @doc The processes of this node that have sent most over the link, the first one most: what each has sent is at least `Most - Before' and at most `Most' bytes
-%% since the link was made, and so much of it waits. Of small messages one in 16 KB is counted for all.
--spec senders(port()) -> [{pid(), Most :: pos_integer(), Before :: non_neg_integer(), Waiting :: non_neg_integer()}].
-senders(Port) ->
-    {ok, Rows} = command(Port, ?TRAFFIC, <<>>),
-    [{list_to_pid(lists:flatten(io_lib:format("<0.~b.~b>", [Number, Serial]))), Most, Before, Waiting} || <<Serial:32, Number:32, Most:64, Before:64, Waiting:64>> <= Rows].
+%% @doc The processes of this node that have sent most over the link, for {@link senders/1}. Of small messages one in 16 KB is counted for all.
+-spec traffic(port()) -> binary().
+traffic(Port) ->
+    iolist_to_binary([begin {ok, Rows} = command(Port, ?TRAFFIC, <<First>>), Rows end || First <- lists:seq(0, ?TRAFFIC_SENDERS - 1, ?SENDERS_TOLD)]).
+
+%% @doc What each has sent since the link was made is at least `Most - Before' and at most `Most' bytes, and so much of it waits.
+-spec senders(Traffic :: binary()) -> [{pid(), Most :: pos_integer(), Before :: non_neg_integer(), Waiting :: non_neg_integer()}].
+senders(Traffic) ->
+    [{list_to_pid(lists:flatten(io_lib:format("<0.~b.~b>", [Number, Serial]))), Most, Before, Waiting} || <<Serial:32, Number:32, Most:64, Before:64, Waiting:64>> <= Traffic].
 
 %% @doc Counters since the link was made.
 -spec stats(port()) -> stats().

@@ -12,7 +12,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, up/1, note/2, records/0, records/1, nodes/0]).
+-export([start_link/0, up/1, note/2, records/0, records/1, nodes/0, traffic/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export([look/3]).
 -export_type([record/0, event/0]).
@@ -34,6 +34,8 @@
 %% How often the log names the processes that fill a link, and how many of them.
 -define(FULL_MS, 60000).
 -define(FULL_SENDERS, 3).
+%% For how long it is known what each process has sent.
+-define(SENT_MS, 10000).
 
 -type event() :: up | {lost, Cause :: atom()} | silent | flows | {resumed, Cause :: atom(), Ms :: non_neg_integer()}
                | {full, Senders :: [binary()]} | {gave_up, ended | forgotten | absent} | {disconnected_by, Who :: binary()} | {down, Reason :: term()}.
@@ -61,6 +63,7 @@
                missed = 0 :: non_neg_integer(), % so many steps were not sampled
                full_ms :: integer(), % when its senders were last told
                read_ms :: integer(), % when the link last read anything
+               traffic = [] :: [{Ms :: integer(), binary()}], % what each process had sent, the newest first
                events :: [{Ms :: integer(), event()}]}).
 
 -record(state, {seconds :: non_neg_integer(),
@@ -104,6 +107,14 @@ records() -> call({records, fun(_) -> true end}).
 -spec nodes() -> [node()].
 nodes() -> call(nodes).
 
+%% @doc What {@link beamway_port:traffic/1} was ten seconds ago, or since this server knows the link if that is later; and how long ago.
+-spec traffic(Connection :: pid()) -> {binary(), AgoMs :: non_neg_integer()} | none.
+traffic(Connection) ->
+    case call({traffic, Connection}) of
+        {_, _} = Before -> Before;
+        _ -> none
+    end.
+
 call(Request) ->
     try gen_server:call(?MODULE, Request, ?CALL_MS)
     catch exit:_ -> [] % it ends or starts
@@ -135,7 +146,7 @@ next(Now, #state{due = Due} = State) ->
 
 begin_link(#{connection := Pid} = About, #state{links = Links, seconds = Seconds} = State) when not is_map_key(Pid, Links) ->
     Link = #link{about = About, monitor = monitor(process, Pid), history = beamway_history:new(fields(), Seconds), read_ms = now_ms(),
-                 full_ms = now_ms() - ?FULL_MS, events = [{now_ms(), up}]},
+                 full_ms = now_ms() - ?FULL_MS, traffic = kept_traffic(now_ms(), traffic_now(About), []), events = [{now_ms(), up}]},
     State#state{links = Links#{Pid => Link}};
 begin_link(_About, State) ->
     State.
@@ -146,6 +157,13 @@ handle_call({records, Wanted}, _From, #state{links = Links, dead = Dead} = State
     Now = now_ms(),
     Live = [record(Link, Now, State) || #link{about = #{node := Node}} = Link <- maps:values(Links), Wanted(Node)],
     {reply, Live ++ [aged(Record, Now - Ms) || {Ms, #{node := Node} = Record} <- Dead, Wanted(Node)], State};
+handle_call({traffic, Connection}, _From, #state{links = Links} = State) ->
+    {reply, case Links of
+                #{Connection := #link{traffic = [_ | _] = Traffic}} ->
+                    {Ms, Bytes} = lists:last(Traffic),
+                    {Bytes, now_ms() - Ms};
+                #{} -> none
+            end, State};
 handle_call(nodes, _From, #state{links = Links, dead = Dead} = State) ->
     {reply, lists:usort([Node || #link{about = #{node := Node}} <- maps:values(Links)] ++ [Node || {_, #{node := Node}} <- Dead]), State};
 handle_call(_Request, _From, State) ->
@@ -217,8 +235,27 @@ stepped(Now, #link{about = About, latest = Before, history = History, idle = Idl
             Idled = case is_idle(Before, Figures) of true -> Idle + 1; false -> 0 end,
             LastReadMs = case Figures of #{bytes_in := Bytes} when Bytes =/= map_get(bytes_in, Before) -> Now; _ -> ReadMs end,
             Recorded = beamway_history:add(grown(Before, Figures), at_rest(Missed, Before, History)),
-            full(Now, Figures, Link#link{latest = Figures, history = Recorded, missed = 0, idle = Idled, read_ms = LastReadMs})
+            Traffic = case {Figures, Before, Link#link.traffic} of
+                          {#{bytes_out := Same}, #{bytes_out := Same}, [{_, Last} | _] = Known} -> kept_traffic(Now, Last, Known);
+                          {_, _, Known} -> kept_traffic(Now, traffic_now(About), Known)
+                      end,
+            full(Now, Figures, Link#link{latest = Figures, history = Recorded, missed = 0, idle = Idled, read_ms = LastReadMs, traffic = Traffic})
     end.
+
+traffic_now(About) ->
+    case beamway_links:driven(About) of
+        {ok, Port} ->
+            try beamway_port:traffic(Port)
+            catch error:badarg -> none % it has just ended
+            end;
+        none -> none
+    end.
+
+%% The last one that is older than SENT_MS stays.
+kept_traffic(_Now, none, _Traffic) -> [];
+kept_traffic(Now, Bytes, Traffic) ->
+    {Young, Old} = lists:splitwith(fun({Ms, _}) -> Now - Ms < ?SENT_MS end, Traffic),
+    [{Now, Bytes} | Young ++ lists:sublist(Old, 1)].
 
 %% In the seconds that were not sampled nothing happened.
 at_rest(0, _Before, History) -> History;

@@ -2,23 +2,29 @@
 %% @doc Which processes fill a link: two looks at the counters of its port, and who these processes are.
 -module(beamway_senders).
 
--export([within/2, described/1]).
+-export([within/2, since/3, described/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% @doc See {@link beamway:senders/2}; a port that has ended gives `badarg'.
+-define(MOST, 12).
+-define(LABEL_CHARACTERS, 60).
+
+%% @doc See {@link beamway:senders/2}; a port that has ended gives `badarg', here and below.
 -spec within(port(), Ms :: non_neg_integer()) -> [beamway:sender()].
-within(Port, 0) ->
-    sorted([sender(Pid, 0, Waiting) || {Pid, _, _, Waiting} <- beamway_port:senders(Port), Waiting > 0]);
 within(Port, Ms) ->
-    Before = beamway_port:senders(Port),
-    Start = erlang:monotonic_time(microsecond),
+    Before = beamway_port:traffic(Port),
+    Start = erlang:monotonic_time(millisecond),
     receive after Ms -> ok end,
-    After = beamway_port:senders(Port),
-    Us = max(1, erlang:monotonic_time(microsecond) - Start),
-    sorted([sender(Pid, Sent * 1000000 div Us, Waiting) || {Pid, Sent, Waiting} <- grown(Before, After), Sent + Waiting > 0]).
+    since(Port, Before, erlang:monotonic_time(millisecond) - Start).
+
+%% @doc The same since a look at the port's counters that was so long ago.
+-spec since(port(), Traffic :: binary(), Ms :: non_neg_integer()) -> [beamway:sender()].
+since(Port, Traffic, Ms) ->
+    Now = beamway_port:senders(beamway_port:traffic(Port)),
+    Grown = [{{Waiting, Sent}, Pid} || {Pid, Sent, Waiting} <- grown(beamway_port:senders(Traffic), Now), Sent + Waiting > 0],
+    [sender(Pid, Sent, Ms, Waiting) || {{Waiting, Sent}, Pid} <- lists:sublist(lists:reverse(lists:sort(Grown)), ?MOST)].
 
 %% A process that had no counter before has sent at least what its counter grew by since it took it over.
 grown(Before, After) ->
@@ -28,29 +34,37 @@ grown(Before, After) ->
                   end, Waiting}
      || {Pid, Most, OfOther, Waiting} <- After].
 
-sorted(Senders) ->
-    lists:sort(fun(#{waiting := A, bytes_per_s := X}, #{waiting := B, bytes_per_s := Y}) -> {A, X} >= {B, Y} end, Senders).
+sender(Pid, Sent, Ms, Waiting) ->
+    maps:merge(#{pid => Pid, class => beamway_classes:of_process(Pid), sent => Sent, bytes_per_s => Sent * 1000 div max(1, Ms), waiting => Waiting}, who(Pid)).
 
-sender(Pid, PerSecond, Waiting) ->
-    maps:merge(#{pid => Pid, class => beamway_classes:of_process(Pid), bytes_per_s => PerSecond, waiting => Waiting}, who(Pid)).
-
+%% A label is what proc_lib:set_label/1 of OTP 27 keeps, any term.
 who(Pid) ->
     case process_info(Pid, [registered_name, dictionary, initial_call]) of
         undefined -> #{};
         [{_, Name}, {_, Dictionary}, {_, Call}] ->
-            maps:merge(maps:from_list([{name, Name} || is_atom(Name)]), #{initial_call => initial_call(proplists:get_value('$initial_call', Dictionary), Call)})
+            maps:from_list([{name, Name} || is_atom(Name)] ++ [{label, label(Label)} || {'$process_label', Label} <- Dictionary]
+                           ++ [{initial_call, initial_call(proplists:get_value('$initial_call', Dictionary), Call)}])
     end.
+
+label(Label) ->
+    Text = case io_lib:printable_unicode_list(Label) orelse is_binary(Label) andalso unicode:characters_to_list(Label) of
+               true -> Label;
+               Characters when is_list(Characters) -> Characters;
+               _ -> io_lib:format("~0tP", [Label, 12])
+           end,
+    unicode:characters_to_binary([case C < 32 orelse C =:= 127 of true -> $?; false -> C end || C <- string:slice(lists:flatten(Text), 0, ?LABEL_CHARACTERS)]).
 
 %% A process may put anything there.
 initial_call({Module, Function, Arity} = Call, _) when is_atom(Module), is_atom(Function), is_integer(Arity) -> Call;
 initial_call(_, Call) -> Call.
 
-%% @doc A process for people: its pid, its name if it has one, the function that it began with.
+%% @doc A process for people: its pid, its name and its label if it has them, the function that it began with.
 -spec described(pid()) -> binary().
 described(Pid) ->
     iolist_to_binary([pid_to_list(Pid) | case who(Pid) of
                                              #{initial_call := {Module, Function, Arity}} = Who ->
-                                                 [[[", ", atom_to_binary(Name)] || #{name := Name} <- [Who]], io_lib:format(", ~ts:~ts/~b", [Module, Function, Arity])];
+                                                 [[[", ", atom_to_binary(Name)] || #{name := Name} <- [Who]], [[", ", Label] || #{label := Label} <- [Who]],
+                                                  io_lib:format(", ~ts:~ts/~b", [Module, Function, Arity])];
                                              #{} -> ", which has ended"
                                          end]).
 
@@ -70,4 +84,9 @@ described_test() ->
     _ = put('$initial_call', odd),
     ?assertMatch(<<"<", _/binary>>, described(self())),
     _ = erase('$initial_call').
+
+label_test_() ->
+    [?_assertEqual(Text, label(Label))
+     || {Label, Text} <- [{"a worker", <<"a worker">>}, {<<"für b"/utf8>>, <<"für b"/utf8>>}, {worker, <<"worker">>}, {{worker, 7}, <<"{worker,7}">>}, {<<255>>, <<"<<\"ÿ\">>"/utf8>>},
+                          {"a\nb\e[0m", <<"a?b?[0m">>}, {lists:duplicate(100, $x), binary:copy(<<"x">>, 60)}, {[1 | 2], <<"[1|2]">>}]].
 -endif.

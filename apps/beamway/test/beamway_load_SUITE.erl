@@ -6,7 +6,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([a_burner_shows_up/1, a_full_link_tells/1, metrics/1, an_older_peer/1, a_stock_peer/1, a_peer_that_lies/1]).
+-export([a_burner_shows_up/1, a_full_link_tells/1, metrics/1, placement_does_not_ask/1, an_older_peer/1, a_stock_peer/1, a_peer_that_lies/1]).
 %% Run on the nodes.
 -export([burn/0, flood/2]).
 
@@ -19,7 +19,7 @@ suite() -> [{timetrap, {minutes, 3}}].
 all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls]].
 
 groups() ->
-    [{beamway_tcp, [], [a_burner_shows_up, a_full_link_tells, metrics, an_older_peer, a_stock_peer, a_peer_that_lies]},
+    [{beamway_tcp, [], [a_burner_shows_up, a_full_link_tells, metrics, placement_does_not_ask, an_older_peer, a_stock_peer, a_peer_that_lies]},
      {beamway_shm, [], [a_burner_shows_up, a_full_link_tells, an_older_peer, a_peer_that_lies]},
      {beamway_tls, [], [a_burner_shows_up]}].
 
@@ -111,6 +111,27 @@ metrics(Config) ->
     Text = iolist_to_binary(beamway_peer:call(One, beamway, metrics, [])),
     [?assertMatch({match, _}, re:run(Text, ["(?m)^beamway_link_", Name, "\\{peer=\"", atom_to_list(OtherNode), "\",link=\"tcp\"\\} [0-9]+$"]))
      || Name <- ["peer_cpu_percent", "peer_run_queue", "peer_mem_available", "peer_load_age_ms"]].
+
+%% Once asked for its load average, the peer is not asked again, unless somebody wants a younger value or it has defined the attribute anew.
+placement_does_not_ask(Config) ->
+    {One, _, Other, OtherNode} = pair(Config),
+    [{ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [placement]) || Peer <- [One, Other]],
+    Fetch = fun(Options) -> #{OtherNode := #{status := ok, attributes := #{loadavg1 := Known}}} = beamway_peer:call(One, placement_cache, fetch, [[OtherNode], [loadavg1], Options]), Known end,
+    Asked = fun() -> beamway_peer:call(One, placement_cache, asked, []) end,
+    true = beamway_peer:wait_until(fun() -> is_map_key(peer_loadavg1, info(One, OtherNode)) end, ?WAIT_MS),
+    {ok, Average, _, none, 0.05} = Fetch(#{}),
+    ?assert(is_float(Average)),
+    Before = Asked(),
+    Answers = [begin receive after 1300 -> ok end, Fetch(#{}) end || _ <- [1, 2, 3]],
+    ct:pal("~p", [Answers]),
+    ?assertEqual(Before, Asked()),
+    [?assertMatch({ok, Value, AgeMs, none, 0.05} when is_float(Value) andalso AgeMs >= 1000 andalso AgeMs < 10000, Answer) || Answer <- Answers],
+    {ok, _, _, none, 0.05} = Fetch(#{max_age => 0}),
+    ?assertEqual(Before + 1, Asked()),
+    ok = beamway_peer:call(Other, placement, insert, [loadavg1, {dynamic, {erlang, abs, [-7]}, #{}}]),
+    {ok, 7, _, none, 0} = Fetch(#{max_age => 0}),
+    receive after 1300 -> ok end,
+    ?assertMatch({ok, 7, _, none, 0}, Fetch(#{})).
 
 %% It is told nothing, for it would end the link, and has nothing to say.
 an_older_peer(Config) ->

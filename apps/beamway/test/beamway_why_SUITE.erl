@@ -7,7 +7,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([killed/1, halted/1, restarted/1, disconnected/1, disconnected_by_the_peer/1, peer_stopped/1, stopped_here/1, busy_here/1,
-         reset_without_resume/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, tool/1, senders/1, senders_that_wait/1]).
+         reset_without_resume/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, tool/1, senders/1, a_late_sender/1, senders_that_wait/1]).
 -export([send_all/3]).
 -export([drop_node/1, burn/0]).
 
@@ -20,7 +20,7 @@ all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls,
 groups() ->
     Everywhere = [killed, halted, disconnected, disconnected_by_the_peer],
     Driven = [senders, senders_that_wait],
-    [{beamway_tcp, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, busy_here, reset_without_resume, no_record, corrupt, without_recorder, tool]},
+    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, peer_stopped, stopped_here, busy_here, reset_without_resume, no_record, corrupt, without_recorder, tool]},
      {beamway_shm, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, corrupt]},
      {beamway_tls, [], Everywhere ++ Driven ++ [peer_stopped]},
      {beamway_inet, [], Everywhere ++ [peer_stopped]},
@@ -232,6 +232,35 @@ senders(Config) ->
     ?assert(Large > 1.3 * Middle, Named),
     ?assert(Middle > 1.3 * Small, Named),
     ?assertEqual({error, not_connected}, beamway_peer:call(One, beamway, senders, [nobody@nowhere])).
+
+%% Sixteen processes have each sent more than the one that sends now ever will, and send no more. It has a label where OTP knows such.
+a_late_sender(Config) ->
+    {One, _, _, OtherNode} = pair(Config),
+    ok = beamway_peer:run(One, fun() ->
+        Sent = [spawn_monitor(fun() -> {nobody_there, OtherNode} ! binary:copy(<<1>>, 3000000) end) || _ <- lists:seq(1, 16)],
+        _ = [receive {'DOWN', Monitor, process, Pid, normal} -> ok end || {Pid, Monitor} <- Sent],
+        ok
+    end),
+    Sent = fun() -> {ok, All} = beamway_peer:call(One, beamway, senders, [OtherNode]), All end,
+    ?assertMatch([_ | _], [Bytes || #{sent := Bytes} <- Sent(), Bytes >= 3000000]),
+    true = beamway_peer:wait_until(fun() -> Sent() =:= [] end, ?WAIT_MS),
+    ok = beamway_peer:run(One, fun() ->
+        _ = spawn(fun() ->
+            _ = put('$process_label', {late, <<"one">>}),
+            _ = [begin {nobody_there, OtherNode} ! binary:copy(<<1>>, 100000), receive after 200 -> ok end end || _ <- lists:seq(1, 10)],
+            receive after ?WAIT_MS -> ok end
+        end),
+        ok
+    end),
+    true = beamway_peer:wait_until(fun() -> case Sent() of
+                                                [#{label := <<"{late,<<\"one\">>}">>, sent := Bytes}] -> Bytes >= 1000000 andalso Bytes < 1100000;
+                                                _ -> false
+                                            end end, ?WAIT_MS),
+    [#{class := normal, bytes_per_s := PerSecond, waiting := 0, initial_call := {erlang, apply, 2}}] = Sent(),
+    ?assert(PerSecond > 60000),
+    #{OtherNode := [#{label := _}]} = beamway_peer:call(One, beamway, senders, []),
+    %% Ten seconds later it has not sent lately.
+    true = beamway_peer:wait_until(fun() -> Sent() =:= [] end, ?WAIT_MS).
 
 %% @doc A process of that name that sends so many bytes so many times in ten milliseconds.
 send_all(Name, Node, {Bytes, Times}) ->

@@ -8,6 +8,8 @@
 %% question unanswered for as long as they would wait: while it is wanted it is asked anew once a second, beside them, until it answers.
 %% Who chooses often does not wait at all: what is young enough, but will soon be too old, is asked for beside the choice.
 %%
+%% What nodes tell of their load anyway is not asked for ({@link placement_told}).
+%%
 %% With {@link follow/3} a node's own server tells of changes instead ({@link placement_push}); what it tells goes into the same table.
 -module(placement_cache).
 -behaviour(gen_server).
@@ -59,16 +61,17 @@ fetch(Nodes, Names, Options) ->
     Wanted = lists:usort(Nodes),
     Distinct = lists:usort(Names),
     Deadline = maps:get(deadline, Options, placement_config:deadline_ms()),
-    Asked = [{Node, Missing, silences(Node, Missing, Now, Deadline)} || Node <- Wanted, Missing <- [missing(Node, Distinct, Options, Now)], Missing =/= []],
+    Known = Options#{told => {Now, placement_told:entries(Wanted, Distinct, fun(Node, Name) -> entry(Node, Name, Now) end)}},
+    Asked = [{Node, Missing, silences(Node, Missing, Now, Deadline)} || Node <- Wanted, Missing <- [missing(Node, Distinct, Known, Now)], Missing =/= []],
     Silent = [{Node, Missing, Silences} || {Node, Missing, [_ | _] = Silences} <- Asked],
     _ = [?SERVER ! {ask_beside, Node, Missing} || {Node, Missing, Silences} <- Silent, lists:all(fun({_, _, Last}) -> Now - Last >= ?NEGATIVE_MS end, Silences)],
     Open = [{Node, Missing} || {Node, Missing, []} <- Asked],
-    ok = ask_ahead([{Node, Ageing} || Node <- Wanted, Ageing <- [[Name || Name <- Distinct, is_ageing(entry(Node, Name, Now), Options)]], Ageing =/= []]),
+    ok = ask_ahead([{Node, Ageing} || Node <- Wanted, Ageing <- [[Name || Name <- Distinct, is_ageing(entry(Node, Name, Now, Known), Options)]], Ageing =/= []]),
     Answered = ask(Open, Now, Now + Deadline),
     Got = maps:merge(Answered, maps:from_list([{Node, timeout} || {Node, _, _} <- Silent])),
     After = erlang:monotonic_time(millisecond),
     %% What was young enough when it was asked for, or has come since, is not too old because others took longer.
-    Waited = maps:map(fun(max_age, Max) -> Max + After - Now; (_, Value) -> Value end, Options),
+    Waited = maps:map(fun(max_age, Max) -> Max + After - Now; (_, Value) -> Value end, Known),
     maps:from_list([{Node, view(Node, Distinct, Waited, After, maps:get(Node, Got, not_asked), maps:from_list(Open))} || Node <- Wanted]).
 
 %% @doc The number of questions that were sent to other nodes so far, for measurements.
@@ -81,7 +84,7 @@ asked() ->
 
 missing(Node, Names, #{live := true}, Now) -> unless_down(Node, Names, Now, [nodedown]);
 missing(Node, Names, Options, Now) ->
-    case [Name || Name <- Names, not is_fresh(entry(Node, Name, Now), Options)] of
+    case [Name || Name <- Names, not is_fresh(entry(Node, Name, Now, Options), Options)] of
         [] -> [];
         Missing -> unless_down(Node, Missing, Now, [nodedown, no_server])
     end.
@@ -112,6 +115,13 @@ silences(Node) ->
 is_lasting(LastMs, Now) -> Now - LastMs < query_ms() + ?NEGATIVE_MS.
 
 query_ms() -> max(?QUERY_MS, placement_config:deadline_ms()).
+
+%% What the carrier brought along, or what the node has answered, whichever is younger.
+entry(Node, Name, Now, #{told := {At, Told}}) ->
+    case {Told, entry(Node, Name, Now)} of
+        {#{{Node, Name} := {ok, _, ToldAge, _, _, _} = Answer}, {{ok, _, Age, _, _, _}, Elapsed}} when ToldAge + Now - At =< Age + Elapsed -> {Answer, Now - At};
+        {_, Own} -> Own
+    end.
 
 entry(Node, Name, Now) ->
     case ets:lookup(?KNOWN, {Node, Name}) of
@@ -178,7 +188,7 @@ flush(Alias) ->
 
 view(Node, Names, Options, Now, Got, Open) ->
     Status = status(Got, Node, is_map_key(Node, Open), Now),
-    Attributes = maps:from_list([{Name, known(entry(Node, Name, Now), Status, Options)} || Name <- Names]),
+    Attributes = maps:from_list([{Name, known(entry(Node, Name, Now, Options), Status, Options)} || Name <- Names]),
     with_rtt(Node, #{status => Status, attributes => Attributes, at_ms => Now}).
 
 status(not_asked, _, true, _) -> timeout;

@@ -1,0 +1,76 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What other nodes tell of their load anyway: the Beamway carrier brings it along with its ticks and acknowledgements ({@link //beamway/beamway:loads/0}).
+%% {@link placement_cache} uses it instead of a question where it is young enough.
+%%
+%% A node may have defined an attribute of its own under the name of a built-in one, and the carrier knows nothing of that. So a node is asked once a minute, and
+%% what the carrier says counts only while the node's last answer has the unit, the ttl and the tolerance of the built-in attribute.
+-module(placement_told).
+
+-export([entries/3]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+%% A peer samples itself once a second.
+-define(SAMPLE_MS, 1000).
+-define(ASK_MS, 60000).
+
+%% Name, what the carrier calls it, how to convert that, and what answers about the built-in attribute have.
+attributes() ->
+    [{loadavg1, loadavg1, fun(Average) -> Average end, {none, 1000, 0.05}},
+     {mem_available, mem_available, fun(Bytes) -> Bytes div 1024 end, {kib, 1000, 1024}}].
+
+%% @doc Answers that may stand in for the nodes' own. `Own' gives what a node has answered, and how long ago.
+-spec entries([node()], [placement_entry:name()], Own :: fun((node(), placement_entry:name()) -> {placement_attr:answer(), ElapsedMs :: integer()} | none)) ->
+          #{{node(), placement_entry:name()} => placement_attr:answer()}.
+entries(Nodes, Names, Own) ->
+    case [Attribute || {Name, _, _, _} = Attribute <- attributes(), lists:member(Name, Names)] of
+        [] -> #{};
+        Wanted ->
+            Loads = loads(),
+            maps:from_list([{{Node, Name}, Answer} || Node <- Nodes, #{Node := Load} <- [Loads], {Name, _, _, _} = Attribute <- Wanted,
+                                                      {ok, Answer} <- [answer(Attribute, Load, Own(Node, Name))]])
+    end.
+
+loads() ->
+    case ets:whereis(beamway_links) of
+        undefined -> #{}; % another carrier
+        _ -> apply(beamway, loads, [])
+    end.
+
+answer({Name, Key, Convert, {Unit, Ttl, Tolerance}}, #{age_ms := AgeMs} = Load, {{ok, _, _, Unit, Ttl, Tolerance}, Elapsed})
+  when is_map_key(Key, Load), Elapsed < ?ASK_MS ->
+    {ok, {ok, Convert(map_get(Key, Load)), AgeMs + ?SAMPLE_MS, Unit, ttl(Name, Ttl), Tolerance}};
+answer(_, _, _) ->
+    error.
+
+%% An average over a minute may be as old as the last tick of an idle node; free memory may not.
+ttl(loadavg1, _) -> tick_ms() + 2 * ?SAMPLE_MS;
+ttl(_, Ttl) -> Ttl.
+
+tick_ms() -> 1000 * application:get_env(kernel, net_ticktime, 60) div application:get_env(kernel, net_tickintensity, 4).
+
+-ifdef(TEST).
+
+answer_test_() ->
+    [Average, Memory] = attributes(),
+    Load = #{age_ms => 500, loadavg1 => 2.5, mem_available => 1 bsl 30},
+    Old = {ok, 1.0, 900, none, 1000, 0.05},
+    [?_assertEqual({ok, {ok, 2.5, 1500, none, 17000, 0.05}}, answer(Average, Load, {Old, 700})),
+     ?_assertEqual({ok, {ok, 1 bsl 20, 1500, kib, 1000, 1024}}, answer(Memory, Load, {{ok, 7, 900, kib, 1000, 1024}, 700})),
+     %% The node's own answer is too old to say what the attribute is, is about another attribute, or there is none; the peer does not know its average.
+     ?_assertEqual(error, answer(Average, Load, {Old, 60000})),
+     [?_assertEqual(error, answer(Average, Load, {Other, 5000}))
+      || Other <- [{ok, 1.0, 900, none, 1000, 0}, {ok, 1.0, 900, none, 5000, 0.05}, {ok, 1.0, 900, ratio, 1000, 0.05}, {unknown, missing},
+                   {stale, 1.0, 900, none, 0.05, timeout}]],
+     ?_assertEqual(error, answer(Average, Load, none)),
+     ?_assertEqual(error, answer(Average, #{age_ms => 500}, {Old, 5000}))].
+
+built_in_test() ->
+    {ok, Entries} = placement_entry:parse(placement_builtin:definitions()),
+    [begin
+         #{unit := U, ttl := T, tolerance := O} = proplists:get_value(Name, Entries),
+         ?assertEqual({Unit, Ttl, Tolerance}, {U, T, O})
+     end || {Name, _, _, {Unit, Ttl, Tolerance}} <- attributes()].
+-endif.
