@@ -66,7 +66,7 @@ static void known(const uint8_t *data, size_t size)
 
     while (size >= 2) {
         uint8_t type = data[0], *to = bw_buffer_gap(&way.wire).base;
-        size_t bytes, len = data[1];
+        size_t before, len = data[1];
         bool is_data = type == BW_RECORD_DATA && !is_changed;
         bw_record_state_t state;
 
@@ -77,15 +77,14 @@ static void known(const uint8_t *data, size_t size)
             is_changed = true;
             continue;
         }
-        bytes =
-            bw_record_seal(&way.writer, type,
-                           (struct iovec[]){{(void *)(uintptr_t)data, len / 3},
-                                            {(void *)(uintptr_t)(data + len / 3), len - len / 3}},
-                           2, to);
-        must(bytes == BW_RECORD_HEADER + len + 1 + BW_RECORD_TAG);
+        before = bw_buffer_fill(&way.wire);
+        must(bw_record_seal(&way.writer, type,
+                            (struct iovec[]){{(void *)(uintptr_t)data, len / 3},
+                                             {(void *)(uintptr_t)(data + len / 3), len - len / 3}},
+                            2));
+        must(bw_buffer_fill(&way.wire) == before + BW_RECORD_HEADER + len + 1 + BW_RECORD_TAG);
         if (is_changed)
             to[BW_RECORD_HEADER + len] ^= 4;
-        way.wire.head += bytes;
         state = drain(1 + len / 2, is_data ? data : NULL, is_data ? len : 0);
         must(!is_changed || state == BW_RECORD_WRONG);
         must(!is_data || state == BW_RECORD_SHORT || (len == 0 && state == BW_RECORD_FLOODED));
@@ -110,6 +109,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         must(bw_buffer_make(&way.wire, "fuzz", (uint64_t)1 << 16, &error) == BW_OK);
     way.wire.tail = way.wire.head;
     way.reader = (bw_record_reader_t){.in = &way.wire};
+    way.writer.out = &way.wire;
     way.writer.limit = BW_RECORD_KEY_LIMIT;
     way.cut = data[0] >> 3;
     must(bw_record_key_open(&way.writer.key, suites[data[0] / 2 % 3], true, secret));

@@ -8,6 +8,7 @@
 #include "check.h"
 #include "libssl_end.h"
 
+#include "../link/socket_link.h"
 #include "../link/tls/record.h"
 
 static const unsigned suites[] = {BW_SUITE_AES_128_GCM_SHA256, BW_SUITE_AES_256_GCM_SHA384,
@@ -40,7 +41,7 @@ static void open_way(unsigned suite)
     bw_error_t error;
 
     memset(&way, 0, sizeof way);
-    way.to.in = &way.wire;
+    way.to.in = way.from.out = &way.wire;
     way.from.limit = BW_RECORD_KEY_LIMIT;
     CHECK_EQ(bw_buffer_make(&way.wire, "test", 1 << 17, &error), BW_OK);
     CHECK(bw_record_key_open(&way.from.key, suite, true, example_secret));
@@ -59,12 +60,11 @@ static uint8_t *end_of_wire(void)
     return bw_buffer_gap(&way.wire).base;
 }
 
-static size_t seal(bw_record_writer_t *writer, uint8_t type, const void *content, size_t len,
-                   uint8_t *to)
+static bool seal(bw_record_writer_t *writer, uint8_t type, const void *content, size_t len)
 {
     struct iovec piece = {(void *)(uintptr_t)content, len};
 
-    return bw_record_seal(writer, type, &piece, 1, to);
+    return bw_record_seal(writer, type, &piece, 1);
 }
 
 /* Seals a record and sends it. Returns where it is. */
@@ -72,7 +72,8 @@ static uint8_t *put(uint8_t type, const void *content, size_t len)
 {
     uint8_t *at = end_of_wire();
 
-    way.wire.head += seal(&way.from, type, content, len, at);
+    if (!seal(&way.from, type, content, len))
+        abort();
     return at;
 }
 
@@ -99,15 +100,14 @@ static bw_record_state_t take(void)
 
 static void the_example_of_the_rfc(void)
 {
-    uint8_t content[50], sealed[BW_RECORD_ROOM], got[64];
+    uint8_t content[50], got[64];
     size_t n;
 
     for (size_t i = 0; i < sizeof content; i++)
         content[i] = (uint8_t)i;
     CHECK_IN(open_way(BW_SUITE_AES_128_GCM_SHA256));
-    CHECK_EQ(seal(&way.from, BW_RECORD_DATA, content, sizeof content, sealed), sizeof example);
-    CHECK(memcmp(sealed, example, sizeof example) == 0);
-    CHECK_IN(put_raw(example, sizeof example));
+    CHECK(memcmp(put(BW_RECORD_DATA, content, sizeof content), example, sizeof example) == 0);
+    CHECK_EQ(bw_buffer_fill(&way.wire), sizeof example);
     CHECK_EQ(take_to(got, sizeof got, &n), BW_RECORD_READ);
     CHECK(n == sizeof content && memcmp(got, content, n) == 0);
     close_way();
@@ -172,21 +172,22 @@ static void content_goes_to_pieces(void)
  * is encrypted there. */
 static void content_comes_from_pieces(void)
 {
-    static uint8_t sealed[BW_RECORD_ROOM], other[BW_RECORD_ROOM];
     static const size_t cuts[] = {0, 1, 16, 4000, 16383, 16384};
 
     fill_large();
     for (size_t i = 0; i < 2 * sizeof cuts / sizeof *cuts; i++) {
         size_t cut = cuts[i / 2], n;
         struct iovec iov[] = {{large, cut}, {NULL, 0}, {large + cut, sizeof large - cut}};
+        uint8_t *place;
 
-        if (i & 1)
-            iov[0].iov_base = memcpy(sealed + BW_RECORD_HEADER, large, cut);
         CHECK_IN(open_way(suites[i % SUITES]));
-        n = bw_record_seal(&way.from, BW_RECORD_DATA, iov, 3, sealed);
-        way.from.key.number = 0;
-        CHECK_EQ(seal(&way.from, BW_RECORD_DATA, large, sizeof large, other), n);
-        CHECK(memcmp(sealed, other, n) == 0);
+        place = bw_record_place(&way.from);
+        CHECK(place);
+        if (i & 1)
+            iov[0].iov_base = memcpy(place, large, cut);
+        CHECK(bw_record_seal(&way.from, BW_RECORD_DATA, iov, 3));
+        CHECK_EQ(take_to(got_large, sizeof got_large, &n), BW_RECORD_READ);
+        CHECK(n == sizeof large && memcmp(got_large, large, n) == 0);
         close_way();
     }
 }
@@ -253,8 +254,11 @@ static void order_is_kept(void)
     size_t bytes;
 
     CHECK_IN(open_way(BW_SUITE_AES_256_GCM_SHA384));
-    bytes = seal(&way.from, BW_RECORD_DATA, "first", 5, records[0]);
-    (void)seal(&way.from, BW_RECORD_DATA, "other", 5, records[1]);
+    (void)put(BW_RECORD_DATA, "first", 5);
+    bytes = bw_buffer_fill(&way.wire);
+    (void)put(BW_RECORD_DATA, "other", 5);
+    CHECK_EQ(bw_buffer_get(&way.wire, records[0], bytes), bytes);
+    CHECK_EQ(bw_buffer_get(&way.wire, records[1], bytes), bytes);
     for (int i = 0; i < 4; i++) {
         int first = i & 1, second = i >> 1;
 
@@ -327,21 +331,13 @@ static void what_is_no_record_is_refused(void)
 
 /* ---- keys and words ---- */
 
-static void renew(void)
-{
-    size_t n;
-
-    CHECK(bw_record_renew(&way.from, end_of_wire(), &n));
-    way.wire.head += n;
-}
-
 static void keys_are_replaced(void)
 {
     for (int s = 0; s < SUITES; s++) {
         CHECK_IN(open_way(suites[s]));
         way.from.limit = 2;
         for (uint64_t i = 0; i < 9; i++) {
-            CHECK_IN(renew());
+            CHECK(bw_record_place(&way.from));
             CHECK_EQ(way.from.key.number, i % 2);
             (void)put(BW_RECORD_DATA, "hello", 5);
             CHECK_EQ(take(), BW_RECORD_READ);
@@ -362,10 +358,10 @@ static void a_key_is_replaced_when_asked(void)
     (void)put(BW_RECORD_DATA, "hello", 5);
     CHECK_EQ(take(), BW_RECORD_READ);
     way.from.is_asked = true;
-    CHECK_IN(renew());
+    CHECK(bw_record_place(&way.from));
     CHECK(!way.from.is_asked);
     CHECK_EQ(way.from.key.number, 0);
-    CHECK_IN(renew());
+    CHECK(bw_record_place(&way.from));
     (void)put(BW_RECORD_DATA, "hello", 5);
     CHECK_EQ(way.from.key.number, 1);
     CHECK_EQ(take(), BW_RECORD_READ);
@@ -456,7 +452,7 @@ static struct {
     bw_tls_session_t session;
     bw_record_writer_t writer;
     bw_record_reader_t reader;
-    bw_buffer_t in;
+    bw_buffer_t in, out;
     libssl_end_t peer;
 } both;
 
@@ -471,7 +467,9 @@ static void open_both(int suite, bool is_server, size_t tickets)
     memset(&both, 0, sizeof both);
     terms.psks[0] = (bw_tls_psk_t){"a name", "", suites[suite], "the key of both"};
     both.reader.in = &both.in;
+    both.writer.out = &both.out;
     CHECK_EQ(bw_buffer_make(&both.in, "test", 1 << 17, &error), BW_OK);
+    CHECK_EQ(bw_buffer_make(&both.out, "test", 1 << 17, &error), BW_OK);
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, both.ends), 0);
     bio = BIO_new_socket(both.ends[0], BIO_NOCLOSE);
     CHECK(bw_tls_session_make(&both.session, &terms, bio, bio, &step));
@@ -493,22 +491,26 @@ static void close_both(void)
     bw_record_key_close(&both.reader.key);
     bw_record_key_close(&both.writer.key);
     bw_buffer_free(&both.in);
+    bw_buffer_free(&both.out);
     libssl_close(&both.peer);
     close(both.ends[0]);
     close(both.ends[1]);
 }
 
+static bool send_records(void)
+{
+    bw_socket_t socket = {.fd = both.ends[0]};
+
+    bw_socket_push(&socket, &both.out);
+    return bw_buffer_fill(&both.out) == 0;
+}
+
 static bool write_record(const uint8_t *content, size_t len)
 {
-    static uint8_t wire[BW_RECORD_UPDATE_ROOM + BW_RECORD_ROOM];
-    size_t update;
-
     both.writer.is_asked |= both.reader.is_asked;
     both.reader.is_asked = false;
-    if (!bw_record_renew(&both.writer, wire, &update))
-        return false;
-    len = update + seal(&both.writer, BW_RECORD_DATA, content, len, wire + update);
-    return send(both.ends[0], wire, len, 0) == (ssize_t)len;
+    return bw_record_place(&both.writer) && seal(&both.writer, BW_RECORD_DATA, content, len) &&
+           send_records();
 }
 
 static bw_record_state_t read_record(uint8_t *to, size_t most, size_t *got_p)
@@ -549,15 +551,14 @@ static void talk(void)
 
 static void libssl_and_ours_understand_each_other(void)
 {
-    uint8_t got[1], alert[64];
+    uint8_t got[1];
     size_t n;
 
     fill_large();
     for (int i = 0; i < 2 * SUITES; i++) {
         CHECK_IN(open_both(i / 2, i & 1, 0));
         CHECK_IN(talk());
-        n = bw_record_seal_alert(&both.writer, BW_ALERT_CLOSE_NOTIFY, alert);
-        CHECK_EQ(send(both.ends[0], alert, n, 0), n);
+        CHECK(bw_record_seal_alert(&both.writer, BW_ALERT_CLOSE_NOTIFY) && send_records());
         CHECK_EQ(SSL_read_ex(both.peer.ssl, got, 1, &n), 0);
         CHECK_EQ(SSL_get_error(both.peer.ssl, 0), SSL_ERROR_ZERO_RETURN);
         CHECK(SSL_shutdown(both.peer.ssl) >= 0);
@@ -579,19 +580,18 @@ static void tickets_are_passed_over(void)
 /* libssl says by an alert that our record was wrong, and we say it of its. */
 static void a_wrong_record_is_told(void)
 {
-    uint8_t got[8], bytes[64];
+    uint8_t got[8];
     size_t n;
 
     CHECK_IN(open_both(1, true, 0));
-    n = seal(&both.writer, BW_RECORD_DATA, "hello", 5, bytes);
-    bytes[7] ^= 1;
-    CHECK_EQ(send(both.ends[0], bytes, n, 0), n);
+    CHECK(seal(&both.writer, BW_RECORD_DATA, "hello", 5));
+    bw_buffer_place(&both.out, both.out.tail)[7] ^= 1;
+    CHECK(send_records());
     CHECK_EQ(SSL_read_ex(both.peer.ssl, got, sizeof got, &n), 0);
     CHECK_EQ(read_record(got, sizeof got, &n), BW_RECORD_REFUSED);
     close_both();
     CHECK_IN(open_both(1, true, 0));
-    n = bw_record_seal_alert(&both.writer, BW_ALERT_BAD_RECORD_MAC, bytes);
-    CHECK_EQ(send(both.ends[0], bytes, n, 0), n);
+    CHECK(bw_record_seal_alert(&both.writer, BW_ALERT_BAD_RECORD_MAC) && send_records());
     CHECK_EQ(SSL_read_ex(both.peer.ssl, got, sizeof got, &n), 0);
     CHECK_EQ(SSL_get_error(both.peer.ssl, 0), SSL_ERROR_SSL);
     close_both();

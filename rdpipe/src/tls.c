@@ -1,27 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tls.h"
 
-#include <errno.h>
 #include <poll.h>
-#include <sys/socket.h>
 
 #include "socket.h"
+#include "socket_link.h"
 #include "tls/session.h"
 
 #define IDENTITY "rdpipe 2"
-#define BATCH_BYTES ((size_t)320 * 1024) /* for the socket at once: 256 KB of content, and more */
-#define READ_AHEAD_BYTES ((uint64_t)512 * 1024)
+#define BATCH_BYTES ((uint64_t)320 * 1024)  /* for the socket at once: 256 KB of content, and more \
+                                             */
+#define BUFFER_BYTES ((uint64_t)512 * 1024) /* of each direction */
 
 struct rd_tls {
     bw_tls_session_t session; /* until the hands are shaken */
     const char *suite, *step; /* step: of making it, that failed */
-    int socket;
-    bw_buffer_t received;
-    bw_record_reader_t in;
-    bool reads_ahead;
+    bw_socket_t socket;
+    bw_buffer_t in, out; /* encrypted */
+    bw_record_reader_t reader;
     bw_record_writer_t writer;
-    uint8_t *out; /* encrypted */
-    size_t out_at, out_len;
+    bool reads_ahead;
 };
 
 /* ---- the handshake ---- */
@@ -46,7 +44,7 @@ static bw_tls_terms_t terms_of(const rd_key_t *key, bool is_server, bool prefers
 static bool set_up(rd_tls_t *tls, const rd_key_t *key, bool is_server, bool prefers_aes)
 {
     bw_tls_terms_t terms = terms_of(key, is_server, prefers_aes);
-    BIO *bio = BIO_new_socket(tls->socket, BIO_NOCLOSE);
+    BIO *bio = BIO_new_socket(tls->socket.fd, BIO_NOCLOSE);
     bool is_made = bw_tls_session_make(&tls->session, &terms, bio, bio, &tls->step);
 
     rd_wipe(&terms, sizeof terms);
@@ -59,8 +57,9 @@ rd_tls_t *rd_tls_new(int socket, const rd_key_t *key, bool is_server, bool prefe
 
     if (!tls)
         return NULL;
-    tls->socket = socket;
-    tls->in.in = &tls->received;
+    tls->socket.fd = socket;
+    tls->reader.in = &tls->in;
+    tls->writer.out = &tls->out;
     if (set_up(tls, key, is_server, prefers_aes))
         return tls;
     rd_tls_free(tls);
@@ -72,10 +71,10 @@ void rd_tls_free(rd_tls_t *tls)
     if (!tls)
         return;
     bw_tls_session_free(&tls->session);
-    bw_record_key_close(&tls->in.key);
+    bw_record_key_close(&tls->reader.key);
     bw_record_key_close(&tls->writer.key);
-    bw_buffer_free(&tls->received);
-    free(tls->out); /* nothing in it is secret */
+    bw_buffer_free(&tls->in);
+    bw_buffer_free(&tls->out);
     free(tls);
 }
 
@@ -86,12 +85,12 @@ const char *rd_tls_suite(const rd_tls_t *tls)
 
 const char *rd_tls_reason(const rd_tls_t *tls)
 {
-    return tls->in.reason;
+    return tls->reader.reason;
 }
 
 const char *rd_tls_error(const rd_tls_t *tls)
 {
-    const char *text = tls && tls->in.reason ? tls->in.reason : bw_tls_session_reason();
+    const char *text = tls && tls->reader.reason ? tls->reader.reason : bw_tls_session_reason();
 
     return text ? text : "the connection was closed";
 }
@@ -102,16 +101,15 @@ static bool begin_records(rd_tls_t *tls)
     bw_error_t ignored;
 
     tls->suite = SSL_get_cipher_name(tls->session.ssl);
-    tls->out = malloc(BATCH_BYTES);
-    return tls->out &&
-           bw_buffer_make(&tls->received, "rdpipe-tls", READ_AHEAD_BYTES, &ignored) == BW_OK;
+    return bw_buffer_make(&tls->in, "rdpipe-tls", BUFFER_BYTES, &ignored) == BW_OK &&
+           bw_buffer_make(&tls->out, "rdpipe-tls", BUFFER_BYTES, &ignored) == BW_OK;
 }
 
 rd_tls_result_t rd_tls_shake(rd_tls_t *tls)
 {
     bool wants_write;
 
-    switch (bw_tls_session_shake(&tls->session, &tls->in, &tls->writer)) {
+    switch (bw_tls_session_shake(&tls->session, &tls->reader, &tls->writer)) {
     case BW_TLS_SHAKING:
         wants_write = SSL_want_write(tls->session.ssl);
         return wants_write ? RD_TLS_WANTS_WRITE : RD_TLS_WANTS_READ;
@@ -140,7 +138,7 @@ static bool wait_for(const rd_tls_t *tls, rd_tls_result_t result, int stop, int6
         return rd_because_of(why, RD_CAUSE_LOST, "the peer closed the connection");
     if (result == RD_TLS_REFUSED || result == RD_TLS_FAILED)
         return rd_because(why, "TLS: %s", rd_tls_error(tls));
-    switch (rd_wait(tls->socket, events, stop, deadline)) {
+    switch (rd_wait(tls->socket.fd, events, stop, deadline)) {
     case RD_READY:
         return true;
     case RD_STOPPED:
@@ -175,87 +173,61 @@ void rd_tls_limit_key(rd_tls_t *tls, uint32_t records)
     tls->writer.limit = records;
 }
 
-/* Puts another record into the batch, and before it, if that is due, a new key. */
-static bool seal(rd_tls_t *tls, const uint8_t *data, size_t len)
-{
-    struct iovec content = {.iov_base = (uint8_t *)(uintptr_t)data, .iov_len = len};
-    size_t bytes;
-
-    tls->writer.is_asked |= tls->in.is_asked;
-    tls->in.is_asked = false;
-    if (!bw_record_renew(&tls->writer, tls->out + tls->out_at + tls->out_len, &bytes))
-        return false;
-    tls->out_len += bytes;
-    bytes = bw_record_seal(&tls->writer, BW_RECORD_DATA, &content, 1,
-                           tls->out + tls->out_at + tls->out_len);
-    tls->out_len += bytes;
-    return bytes > 0;
-}
-
 static bool has_room(const rd_tls_t *tls)
 {
-    return tls->out_at + tls->out_len + BW_RECORD_UPDATE_ROOM + BW_RECORD_ROOM <= BATCH_BYTES;
+    return bw_buffer_fill(&tls->out) + BW_RECORD_ROOM <= BATCH_BYTES;
 }
 
 size_t rd_tls_write(rd_tls_t *tls, const void *data, size_t len)
 {
     size_t at = 0;
 
-    while (at < len && tls->out_at == 0 && has_room(tls)) {
-        size_t piece = bw_least(len - at, BW_RECORD_BYTES);
+    tls->writer.is_asked |= tls->reader.is_asked;
+    tls->reader.is_asked = false;
+    while (at < len && has_room(tls)) {
+        struct iovec content = {.iov_base = (uint8_t *)(uintptr_t)data + at,
+                                .iov_len = bw_least(len - at, BW_RECORD_BYTES)};
 
-        if (!seal(tls, (const uint8_t *)data + at, piece))
+        if (!bw_record_place(&tls->writer) ||
+            !bw_record_seal(&tls->writer, BW_RECORD_DATA, &content, 1))
             break;
-        at += piece;
+        at += content.iov_len;
     }
     return at;
 }
 
 rd_tls_result_t rd_tls_flush(rd_tls_t *tls)
 {
-    while (tls->out_len > 0) {
-        ssize_t n =
-            send(tls->socket, tls->out + tls->out_at, tls->out_len, MSG_DONTWAIT | MSG_NOSIGNAL);
-
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return errno == EAGAIN ? RD_TLS_WANTS_WRITE : RD_TLS_CLOSED;
-        tls->out_at += (size_t)n;
-        tls->out_len -= (size_t)n;
-    }
-    tls->out_at = 0;
-    return RD_TLS_DONE;
+    tls->socket.out = BW_SOCKET_FREE;
+    bw_socket_push(&tls->socket, &tls->out);
+    if (bw_buffer_fill(&tls->out) == 0)
+        return RD_TLS_DONE;
+    return tls->socket.out == BW_SOCKET_BLOCKED ? RD_TLS_WANTS_WRITE : RD_TLS_CLOSED;
 }
 
 size_t rd_tls_unsent(const rd_tls_t *tls)
 {
-    return tls->out_len;
+    return bw_buffer_fill(&tls->out);
 }
 
 void rd_tls_end(rd_tls_t *tls)
 {
     if (has_room(tls))
-        tls->out_len += bw_record_seal_alert(&tls->writer, BW_ALERT_CLOSE_NOTIFY,
-                                             tls->out + tls->out_at + tls->out_len);
+        (void)bw_record_seal_alert(&tls->writer, BW_ALERT_CLOSE_NOTIFY);
 }
 
 /* Receives what there is, or no more than the next record. */
 static rd_tls_result_t receive(rd_tls_t *tls)
 {
-    bw_span_t gap = bw_buffer_gap(&tls->received);
-    size_t most = tls->reads_ahead ? gap.len : bw_record_missing(&tls->in);
-    ssize_t n;
+    bw_span_t gap = bw_buffer_gap(&tls->in);
+    struct iovec iov = {.iov_base = gap.base,
+                        .iov_len = tls->reads_ahead ? gap.len : bw_record_missing(&tls->reader)};
+    size_t n = bw_socket_receive(&tls->socket, &iov, 1);
 
-    do
-        n = recv(tls->socket, gap.base, most, MSG_DONTWAIT);
-    while (n < 0 && errno == EINTR);
-    if (n < 0 && errno == EAGAIN)
-        return RD_TLS_WANTS_READ;
-    if (n <= 0)
-        return RD_TLS_CLOSED;
-    tls->received.head += (size_t)n;
-    return RD_TLS_DONE;
+    tls->in.head += n;
+    if (n > 0)
+        return RD_TLS_DONE;
+    return tls->socket.in == BW_SOCKET_ENDED ? RD_TLS_CLOSED : RD_TLS_WANTS_READ;
 }
 
 rd_tls_result_t rd_tls_read(rd_tls_t *tls, void *data, size_t len, size_t *got_p)
@@ -264,7 +236,7 @@ rd_tls_result_t rd_tls_read(rd_tls_t *tls, void *data, size_t len, size_t *got_p
     rd_tls_result_t result;
 
     do {
-        switch (bw_record_take(&tls->in, &to, 1, got_p)) {
+        switch (bw_record_take(&tls->reader, &to, 1, got_p)) {
         case BW_RECORD_READ:
             return RD_TLS_DONE;
         case BW_RECORD_ENDED:
@@ -301,11 +273,11 @@ bool rd_tls_read_all(rd_tls_t *tls, void *data, size_t len, int stop, int64_t de
 bool rd_tls_write_all(rd_tls_t *tls, const void *data, size_t len, int stop, int64_t deadline,
                       rd_why_t *why)
 {
-    for (size_t at = 0; at < len || tls->out_len > 0;) {
+    for (size_t at = 0; at < len || rd_tls_unsent(tls) > 0;) {
         rd_tls_result_t result;
 
         at += rd_tls_write(tls, (const uint8_t *)data + at, len - at);
-        if (tls->out_len == 0)
+        if (rd_tls_unsent(tls) == 0)
             return rd_because(why, "TLS: libcrypto does not encrypt");
         result = rd_tls_flush(tls);
         if (result != RD_TLS_DONE && !wait_for(tls, result, stop, deadline, why))

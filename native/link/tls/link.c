@@ -52,49 +52,29 @@ static bool can_send(const tls_link_t *tls)
 /* Another record has room before the socket is asked. */
 static bool has_room(const tls_link_t *tls)
 {
-    return bw_buffer_fill(&tls->wire_out) + BW_RECORD_UPDATE_ROOM + BW_RECORD_ROOM <= WIRE_BYTES;
+    return bw_buffer_fill(&tls->wire_out) + BW_RECORD_ROOM <= WIRE_BYTES;
 }
 
-/* Where the next record goes: behind the word that it has another key, if that is due. NULL: cut.
- */
-static uint8_t *next_record(tls_link_t *tls)
+/* Records cannot be made any more. */
+static void cut(tls_link_t *tls)
 {
-    size_t n;
-
-    if (bw_record_renew(&tls->writer, bw_buffer_gap(&tls->wire_out).base, &n)) {
-        tls->wire_out.head += n;
-        return bw_buffer_gap(&tls->wire_out).base;
-    }
     bw_socket_link_cut(&tls->base.link, "beamway_tls_failed");
-    return NULL;
-}
-
-static bool add_record(tls_link_t *tls, size_t len)
-{
-    tls->wire_out.head += len;
-    if (len == 0)
-        bw_socket_link_cut(&tls->base.link, "beamway_tls_failed");
-    return len > 0;
-}
-
-static bool add_alert(tls_link_t *tls, uint8_t alert)
-{
-    return add_record(
-        tls, bw_record_seal_alert(&tls->writer, alert, bw_buffer_gap(&tls->wire_out).base));
 }
 
 /* Encrypts what stands in the ring, until the wire is full or, `wholly`, to the end. */
 static void encrypt_ring(tls_link_t *tls, bool wholly)
 {
     bw_buffer_t *out = &tls->base.out;
-    uint8_t *to;
 
-    while (bw_buffer_fill(out) > 0 && (wholly || has_room(tls)) && (to = next_record(tls))) {
+    while (bw_buffer_fill(out) > 0 && (wholly || has_room(tls))) {
         struct iovec content = {.iov_base = bw_buffer_place(out, out->tail),
                                 .iov_len = bw_least(bw_buffer_fill(out), BW_RECORD_BYTES)};
 
-        if (!add_record(tls, bw_record_seal(&tls->writer, BW_RECORD_DATA, &content, 1, to)))
+        if (!bw_record_place(&tls->writer) ||
+            !bw_record_seal(&tls->writer, BW_RECORD_DATA, &content, 1)) {
+            cut(tls);
             return;
+        }
         out->tail += content.iov_len;
     }
 }
@@ -150,27 +130,33 @@ static int next_content(source_t *from, uint8_t *room, struct iovec *pieces, siz
     return n;
 }
 
+/* Seals records until the wire is full, or `most` bytes are. False: there is nothing to send. */
+static bool seal_records(tls_link_t *tls, source_t *from, size_t most, size_t *taken_p)
+{
+    struct iovec pieces[RECORD_PIECES];
+
+    while (from->count > 0 && *taken_p < most && has_room(tls)) {
+        uint8_t *place = bw_record_place(&tls->writer);
+        size_t len = 0;
+        int n = place ? next_content(from, place, pieces, &len) : 0;
+
+        if (!place || !bw_record_seal(&tls->writer, BW_RECORD_DATA, pieces, n)) {
+            cut(tls);
+            return false;
+        }
+        *taken_p += len;
+    }
+    return bw_buffer_fill(&tls->wire_out) > 0;
+}
+
 static size_t tls_write(bw_link_t *link, const struct iovec *iov, int count)
 {
     source_t from = {.iov = iov, .count = count};
-    struct iovec pieces[RECORD_PIECES];
     tls_link_t *tls = tls_of(link);
-    size_t taken = 0, len;
-    uint8_t *to;
+    size_t taken = 0;
 
-    while (taken < PIECE_BYTES && can_send(tls)) {
-        while (taken < PIECE_BYTES && has_room(tls) && (to = next_record(tls))) {
-            int n = next_content(&from, to + BW_RECORD_HEADER, pieces, &len);
-
-            if (len == 0 ||
-                !add_record(tls, bw_record_seal(&tls->writer, BW_RECORD_DATA, pieces, n, to)))
-                break;
-            taken += len;
-        }
-        if (bw_buffer_fill(&tls->wire_out) == 0)
-            break;
+    while (taken < PIECE_BYTES && can_send(tls) && seal_records(tls, &from, PIECE_BYTES, &taken))
         push_wire(tls);
-    }
     return taken;
 }
 
@@ -214,7 +200,8 @@ static void note_end(tls_link_t *tls, bw_record_state_t state)
             bw_socket_link_end(link, bw_socket_link_reason_of(link, tls->base.socket.read_error));
     } else {
         bw_socket_link_end(link, reason);
-        if (!bw_socket_link_is_cut(link) && add_alert(tls, BW_ALERT_BAD_RECORD_MAC))
+        if (!bw_socket_link_is_cut(link) &&
+            bw_record_seal_alert(&tls->writer, BW_ALERT_BAD_RECORD_MAC))
             push_wire(tls);
         bw_socket_link_cut(link, reason);
     }
@@ -299,7 +286,7 @@ static void say_last(tls_link_t *tls)
     tls_push(link);
     if (tls->base.is_deferred && !bw_socket_link_is_cut(link))
         encrypt_ring(tls, true);
-    if (!bw_socket_link_is_cut(link) && add_alert(tls, BW_ALERT_CLOSE_NOTIFY))
+    if (!bw_socket_link_is_cut(link) && bw_record_seal_alert(&tls->writer, BW_ALERT_CLOSE_NOTIFY))
         push_wire(tls);
 }
 
@@ -355,6 +342,7 @@ static bw_status_t make_wire(tls_link_t *tls, uint64_t ring, bw_error_t *error_p
     bw_status_t status = bw_buffer_make(&tls->wire_out, passage.name,
                                         2 * (ring < WIRE_BYTES ? WIRE_BYTES : ring), error_p);
 
+    tls->writer.out = &tls->wire_out;
     tls->reader.in = &tls->wire_in;
     return status == BW_OK ? bw_buffer_make(&tls->wire_in, passage.name, WIRE_BYTES, error_p)
                            : status;

@@ -118,53 +118,52 @@ static size_t bytes_of(const struct iovec *iov, int count)
     return bytes;
 }
 
-size_t bw_record_seal(bw_record_writer_t *writer, uint8_t type, const struct iovec *content,
-                      int count, uint8_t *to)
+bool bw_record_seal(bw_record_writer_t *writer, uint8_t type, const struct iovec *content,
+                    int count)
 {
-    bw_record_key_t *key = &writer->key;
-    uint8_t *at = to + BW_RECORD_HEADER;
+    uint8_t *header = bw_buffer_gap(writer->out).base, *at = header + BW_RECORD_HEADER;
     size_t bytes = bytes_of(content, count) + 1 + BW_RECORD_TAG;
+    bw_record_key_t *key = &writer->key;
     int ignored;
 
-    to[0] = BW_RECORD_DATA;
-    to[1] = to[2] = 3;
-    (void)bw_put(to + 3, bytes, 2);
-    if (!begin(key, to))
-        return 0;
+    (void)bw_put(bw_put(header, BW_RECORD_DATA << 16 | 0x0303, 3), bytes, 2);
+    if (!begin(key, header))
+        return false;
     for (int i = 0; i < count; at += content[i++].iov_len)
         if (!update(key, at, content[i].iov_base, content[i].iov_len))
-            return 0;
+            return false;
     if (!update(key, at, &type, 1) || EVP_CipherFinal_ex(key->context, at + 1, &ignored) != 1 ||
         EVP_CIPHER_CTX_ctrl(key->context, EVP_CTRL_AEAD_GET_TAG, BW_RECORD_TAG, at + 1) != 1)
-        return 0;
-    return BW_RECORD_HEADER + bytes;
+        return false;
+    writer->out->head += BW_RECORD_HEADER + bytes;
+    return true;
 }
 
-static size_t seal_bytes(bw_record_writer_t *writer, uint8_t type, const uint8_t *bytes, size_t len,
-                         uint8_t *to)
+static bool seal_bytes(bw_record_writer_t *writer, uint8_t type, uint8_t *bytes, size_t len)
 {
-    struct iovec content = {.iov_base = (uint8_t *)(uintptr_t)bytes, .iov_len = len};
+    struct iovec content = {.iov_base = bytes, .iov_len = len};
 
-    return bw_record_seal(writer, type, &content, 1, to);
+    return bw_record_seal(writer, type, &content, 1);
 }
 
-bool bw_record_renew(bw_record_writer_t *writer, uint8_t *to, size_t *len_p)
+uint8_t *bw_record_place(bw_record_writer_t *writer)
 {
-    static const uint8_t message[] = {KEY_UPDATE, 0, 0, 1, 0};
+    uint8_t message[] = {KEY_UPDATE, 0, 0, 1, 0};
 
-    *len_p = 0;
-    if (writer->key.number < writer->limit && !writer->is_asked)
-        return true;
-    writer->is_asked = false;
-    *len_p = seal_bytes(writer, BW_RECORD_HANDSHAKE, message, sizeof message, to);
-    return *len_p > 0 && bw_record_key_update(&writer->key);
+    if (writer->key.number >= writer->limit || writer->is_asked) {
+        if (!seal_bytes(writer, BW_RECORD_HANDSHAKE, message, sizeof message) ||
+            !bw_record_key_update(&writer->key))
+            return NULL;
+        writer->is_asked = false;
+    }
+    return (uint8_t *)bw_buffer_gap(writer->out).base + BW_RECORD_HEADER;
 }
 
-size_t bw_record_seal_alert(bw_record_writer_t *writer, uint8_t alert, uint8_t *to)
+bool bw_record_seal_alert(bw_record_writer_t *writer, uint8_t alert)
 {
     uint8_t message[] = {alert == BW_ALERT_CLOSE_NOTIFY ? ALERT_WARNING : ALERT_FATAL, alert};
 
-    return seal_bytes(writer, BW_RECORD_ALERT, message, sizeof message, to);
+    return seal_bytes(writer, BW_RECORD_ALERT, message, sizeof message);
 }
 
 /* ---- reading ---- */

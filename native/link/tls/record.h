@@ -31,10 +31,9 @@
 #define BW_RECORD_BYTES ((size_t)16384) /* the content at most */
 #define BW_RECORD_HEADER ((size_t)5)
 #define BW_RECORD_TAG ((size_t)16)
-#define BW_RECORD_ROOM (BW_RECORD_HEADER + BW_RECORD_BYTES + 1 + BW_RECORD_TAG)
-#define BW_RECORD_UPDATE_ROOM (BW_RECORD_HEADER + 5 + 1 + BW_RECORD_TAG)
 #define BW_RECORD_MAX (BW_RECORD_HEADER + BW_RECORD_BYTES + 256) /* what a peer may send */
-#define BW_RECORD_SECRET_BYTES 48u                               /* with SHA-384; 32 with SHA-256 */
+#define BW_RECORD_ROOM BW_RECORD_MAX /* enough for one of ours and a KeyUpdate before it */
+#define BW_RECORD_SECRET_BYTES 48u   /* with SHA-384; 32 with SHA-256 */
 
 /* A sending key is replaced after so many records. */
 #define BW_RECORD_KEY_LIMIT ((uint64_t)1 << 23)
@@ -73,24 +72,25 @@ void bw_record_key_close(bw_record_key_t *key);
 
 /* ---- writing ---- */
 
+/* Adds records to a buffer, from which the caller sends them. */
 typedef struct {
     bw_record_key_t key;
-    uint64_t limit; /* of records for one key */
-    bool is_asked;  /* the peer wants a new key */
+    bw_buffer_t *out; /* the caller's, with room for BW_RECORD_ROOM before each record */
+    uint64_t limit;   /* of records for one key */
+    bool is_asked;    /* the peer wants a new key */
 } bw_record_writer_t;
 
-/* Writes a KeyUpdate if the next record needs another key. `to` has BW_RECORD_UPDATE_ROOM; *len_p
- * is 0 if none is due. False: libcrypto cannot, and nothing may be sealed any more. */
-bool bw_record_renew(bw_record_writer_t *writer, uint8_t *to, size_t *len_p);
+/* Where the content of the next record will be, after a KeyUpdate if the record needs another key.
+ * NULL: libcrypto cannot, and nothing may be sealed any more. */
+uint8_t *bw_record_place(bw_record_writer_t *writer);
 
-/* Seals at most BW_RECORD_BYTES of content in pieces, after bw_record_renew. A piece may be where
- * it will be in the record, from `to` + BW_RECORD_HEADER on, and is then encrypted in place.
- * Returns the record's length; 0 if libcrypto cannot. */
-size_t bw_record_seal(bw_record_writer_t *writer, uint8_t type, const struct iovec *content,
-                      int count, uint8_t *to);
+/* After bw_record_place: seals at most BW_RECORD_BYTES of content in pieces. A piece that is where
+ * it will be in the record is encrypted there. False: as above. */
+bool bw_record_seal(bw_record_writer_t *writer, uint8_t type, const struct iovec *content,
+                    int count);
 
-/* Seals an alert: a close_notify, or a fatal one. */
-size_t bw_record_seal_alert(bw_record_writer_t *writer, uint8_t alert, uint8_t *to);
+/* Seals a close_notify, or a fatal alert. */
+bool bw_record_seal_alert(bw_record_writer_t *writer, uint8_t alert);
 
 /* ---- reading ---- */
 

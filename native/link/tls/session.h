@@ -67,8 +67,8 @@ bool bw_tls_session_make(bw_tls_session_t *session, const bw_tls_terms_t *terms,
 /* Frees and wipes it, also if it was never made but is all 0. */
 void bw_tls_session_free(bw_tls_session_t *session);
 
-/* Goes on as far as the BIOs let it. SHAKEN: the keys of both directions are opened, `reader->in`
- * stays, and nothing that follows the handshake has been read from the BIO. */
+/* Goes on as far as the BIOs let it. SHAKEN: the keys of both directions are opened, the
+ * buffers stay, and nothing that follows the handshake has been read from the BIO. */
 bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, bw_record_reader_t *reader,
                                     bw_record_writer_t *writer);
 
