@@ -8,9 +8,9 @@
 #include "tls/session.h"
 
 #define IDENTITY "rdpipe 2"
-#define BATCH_BYTES ((uint64_t)320 * 1024)  /* for the socket at once: 256 KB of content, and more \
-                                             */
-#define BUFFER_BYTES ((uint64_t)512 * 1024) /* of each direction */
+/* For the socket at once: 256 KB of content, and more. */
+#define BATCH_BYTES ((uint64_t)320 * 1024)
+#define BUFFER_BYTES ((uint64_t)512 * 1024)
 
 struct rd_tls {
     bw_tls_session_t session; /* until the hands are shaken */
