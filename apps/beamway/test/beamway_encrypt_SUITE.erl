@@ -9,20 +9,23 @@
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([key_of_the_cookie/1, new_cookie/1, key_of_a_file/1, ring_on_one_host/1, another_key/1, another_cookie/1, key_change_under_load/1, stock_peer/1, peer_in_clear/1,
          peer_with_certificates/1, prefer/1, bad_options/1, default_cookie/1, nothing_readable/1, replay/1, reflection/1, call_to_itself/1, truncation/1, changed_bytes/1,
-         garbage/1, silent_strangers/1, downgrade/1, the_command/1, no_carrier/1]).
+         garbage/1, silent_strangers/1, flood_of_strangers/1, downgrade/1, the_command/1, no_carrier/1]).
 
 -define(WAIT_MS, 20000).
 %% As net_setuptime, and some.
 -define(REFUSED_MS, 9000).
 -define(MARK, "a mark that nobody else sends").
 -define(STRANGERS, 600).
+%% The half handshakes of a flood come from that many addresses, of which each has this many sockets open at a time.
+-define(ADDRESSES, 20).
+-define(OPEN, 50).
 -define(STEP_MS, 200).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
     [key_of_the_cookie, new_cookie, key_of_a_file, ring_on_one_host, another_key, another_cookie, key_change_under_load, stock_peer, peer_in_clear, peer_with_certificates,
-     prefer, bad_options, default_cookie, nothing_readable, replay, reflection, call_to_itself, truncation, changed_bytes, garbage, silent_strangers, downgrade, the_command, no_carrier].
+     prefer, bad_options, default_cookie, nothing_readable, replay, reflection, call_to_itself, truncation, changed_bytes, garbage, silent_strangers, flood_of_strangers, downgrade, the_command, no_carrier].
 
 init_per_testcase(Case, Config) ->
     Dir = filename:join(proplists:get_value(priv_dir, Config), Case),
@@ -436,5 +439,66 @@ silent_strangers(Config) ->
     ?assert(lines(Config, "b", "no encrypted connection") < 50),
     ?assertMatch({match, _}, re:run(beamway_peer:call(PeerB, erlang, iolist_to_binary, [beamway_peer:call(PeerB, beamway, metrics, [])]), "beamway_handshakes_refused_total [1-9]")),
     ok = call(A, B).
+
+%% Strangers come as fast as they can, from many addresses: with nothing, half of a first packet, or a whole one without a key. A peer gets in meanwhile,
+%% and when they are gone nothing is left of them.
+flood_of_strangers(Config) ->
+    [{PeerA, _} = A, {PeerB, NodeB} = B, C] = [start(Config, Name, []) || Name <- ["a", "b", "c"]],
+    ok = call(A, B),
+    Link = beamway_peer:controller(PeerA, NodeB),
+    Before = usage(PeerB),
+    Port = beamway_relay:port(PeerB),
+    All = beamway_carrier:scale(4000, 20000),
+    Began = erlang:monotonic_time(millisecond),
+    Floods = [spawn_monitor(fun() -> flood(Port, {127, 0, 3, Host}, All div ?ADDRESSES, queue:new()) end) || Host <- lists:seq(1, ?ADDRESSES)],
+    _ = beamway_peer:wait_until(fun() -> half_open(PeerB) > 200 end, ?WAIT_MS),
+    ok = call(C, B),
+    ?assert(lists:any(fun({Pid, _}) -> is_process_alive(Pid) end, Floods)),
+    Most = most_half_open(PeerB, Floods, 0),
+    Took = erlang:monotonic_time(millisecond) - Began,
+    %% One that has just come in is there before another one is closed for it.
+    ?assertEqual({Most, true}, {Most, Most < 400}),
+    true = beamway_peer:wait_until(fun() -> half_open(PeerB) =:= 0 end, ?WAIT_MS),
+    true = beamway_peer:wait_until(fun() -> [] =:= [More || {Now, Then} <- lists:zip(usage(PeerB), Before), (More = Now - Then) > 4] end, ?WAIT_MS),
+    {ok, Refused} = beamway_peer:call(PeerB, beamway_half_open, count, []),
+    io:format(user, "~b half handshakes in ~b ms, ~b refused, ~b at once~n", [All, Took, Refused, Most]),
+    %% The others have gone before they were asked.
+    ?assert(Refused > All div 4),
+    ?assertEqual(Link, beamway_peer:controller(PeerA, NodeB)),
+    [ok = call(One, B) || One <- [A, C]],
+    ?assert(lines(Config, "b", "no encrypted connection") < 12 * (2 + Took div 1000)).
+
+most_half_open(_Peer, [], Most) ->
+    Most;
+most_half_open(Peer, [{_, Monitor} | Rest] = Floods, Most) ->
+    receive
+        {'DOWN', Monitor, process, _, Reason} ->
+            ?assertEqual(normal, Reason),
+            most_half_open(Peer, Rest, Most)
+    after 20 ->
+        most_half_open(Peer, Floods, max(Most, half_open(Peer)))
+    end.
+
+usage(Peer) -> [beamway_peer:call(Peer, erlang, system_info, [What]) || What <- [process_count, port_count]] ++ [length(beamway_peer:fds(beamway_peer:os_pid(Peer)))].
+
+%% A reset leaves no port of the kernel behind.
+flood(_Port, _Ip, 0, Open) ->
+    lists:foreach(fun gen_tcp:close/1, queue:to_list(Open));
+flood(Port, Ip, N, Open) ->
+    {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {ip, Ip}, {linger, {true, 0}}], ?WAIT_MS),
+    Bytes = case N rem 3 of
+                0 -> <<>>;
+                1 -> <<22, 3, 1, 512:16, 1>>;
+                2 -> <<22, 3, 1, 512:16, 0:4096>>
+            end,
+    _ = gen_tcp:send(Socket, Bytes),
+    case queue:len(Open) < ?OPEN of
+        true ->
+            flood(Port, Ip, N - 1, queue:in(Socket, Open));
+        false ->
+            {{value, Oldest}, Rest} = queue:out(Open),
+            ok = gen_tcp:close(Oldest),
+            flood(Port, Ip, N - 1, queue:in(Socket, Rest))
+    end.
 
 half_open(Peer) -> length([Row || {Entry, _, _} = Row <- beamway_peer:call(Peer, ets, tab2list, [beamway_half_open]), is_integer(Entry)]).
