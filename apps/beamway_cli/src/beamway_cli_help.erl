@@ -79,10 +79,13 @@ text("top") ->
     "\nAsks a running node repeatedly, as `links' does, and shows the traffic of its links per second.\n"
     "On a terminal the screen is updated. Letters sort it: n node, l link, i in, o out, b both, f frames,\n"
     "d doorbells, s stalls, r fill of the ring, u queue; q quits. Into a pipe it prints one screen.\n"
+    "With --senders it shows for each link the three processes of the node that sent most over it in the last ten\n"
+    "seconds, those with most bytes waiting first; with --json, up to twelve.\n"
     "\n"
     "exit status: 0 shown, 1 the node could not be asked, 2 usage error\n"
     "examples:    beamway top\n"
     "             beamway top rabbit@web1 --cluster --sort out\n"
+    "             beamway top rabbit@web1 --senders\n"
     "             beamway top --json --count 10 --interval 0.5\n";
 text("choose") ->
     "\nAsks a running node which nodes of its cluster fulfil a query. The node must run the application placement.\n"
@@ -180,7 +183,8 @@ options("why") ->
      {peer, undefined, undefined, string, "the peer, as name or name@host"},
      {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
 options("top") ->
-    [{sort, $s, "sort", {string, "both"}, "node, link, in, out, both, frames, doorbells, stalls, fill or queue"},
+    [{sort, $s, "sort", string, "node, link, in, out, both, frames, doorbells, stalls, fill or queue (default: both)"},
+     {senders, undefined, "senders", undefined, "instead, the processes that send most over each link"},
      {cluster, undefined, "cluster", undefined, "also the links of the node's peers"},
      {interval, $i, "interval", {string, "1"}, "seconds between two updates, 0.1 to 60"},
      {count, $n, "count", integer, "number of screens (default: one into a pipe, unlimited on a terminal)"},

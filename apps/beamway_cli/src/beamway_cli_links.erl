@@ -264,12 +264,16 @@ json_value(Value) -> unicode:characters_to_binary(io_lib:format("~0tp", [Value])
 to_text(#{node := Node, links := []}) ->
     io_lib:format("~ts is connected to no other node~n", [Node]);
 to_text(#{links := Links}) ->
-    Heading = ["NODE", "LINK", "BYTES IN", "BYTES OUT", "WHY"],
+    Heading = ["NODE", "LINK", "BYTES IN", "BYTES OUT", "LOAD", "WHY"],
     [beamway_cli:table([Heading | [row(Link, Info) || {Link, Info} <- lists:sort(Links)]])].
 
 row(#{node := Node, link := Link} = All, Info) ->
-    [atom_to_binary(Node), atom_to_binary(Link), counter(bytes_in, Info), counter(bytes_out, Info),
+    [atom_to_binary(Node), atom_to_binary(Link), counter(bytes_in, Info), counter(bytes_out, Info), load(Info),
      maps:get(reason, All, <<>>)].
+
+%% What the peer has said last, and when.
+load(#{peer_cpu_percent := Percent, peer_load_age_ms := AgeMs}) -> io_lib:format("~b % (~b s)", [Percent, AgeMs div 1000]);
+load(_) -> "-".
 
 counter(Key, Info) ->
     case Info of
@@ -300,9 +304,10 @@ only_node_test_() ->
 
 to_text_test_() ->
     Link = #{node => 'b@h', link => shm, reason => <<"same host">>, address => <<"h:1">>, since => 1},
-    [?_assertEqual("NODE  LINK  BYTES IN  BYTES OUT  WHY\n"
-                   "b@h   shm   12        -          same host\n",
+    [?_assertEqual("NODE  LINK  BYTES IN  BYTES OUT  LOAD  WHY\n"
+                   "b@h   shm   12        -          -     same host\n",
                    lists:flatten(unicode:characters_to_list(to_text(#{node => 'a@h', links => [{Link, #{bytes_in => 12}}]})))),
+     ?_assertMatch({match, _}, re:run(to_text(#{node => 'a@h', links => [{Link, #{peer_cpu_percent => 7, peer_load_age_ms => 3900}}]}), " 7 % \\(3 s\\)  same host")),
      ?_assertEqual("a@h is connected to no other node\n",
                    lists:flatten(to_text(#{node => 'a@h', links => []})))].
 

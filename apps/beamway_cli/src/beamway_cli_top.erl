@@ -2,7 +2,8 @@
 %% @doc `beamway top': what the links of a node, or of a cluster, carry a second, again and again.
 %%
 %% Called by {@link beamway_cli}. One remote call a picture, whatever the number of links; the counters are subtracted here. With `--cluster' the asked node
-%% asks the others, so that this command has one connection. A link that began between two looks counts from zero.
+%% asks the others, so that this command has one connection. A link that began between two looks counts from zero. With `--senders' it shows who fills the links,
+%% which the nodes know for the last ten seconds.
 -module(beamway_cli_top).
 
 -export([run/2]).
@@ -13,6 +14,8 @@
 
 -define(CALL_MS, 5000).
 -define(ROWS, 24).
+%% So many senders of each link stand in the table.
+-define(SENDERS, 3).
 %% What the heading, the names of the columns and the prompt take.
 -define(OTHER_LINES, 4).
 
@@ -27,11 +30,13 @@ run(#{interval := Text} = Options, Say) when is_list(Text) ->
         error -> {usage, ["--interval ", Text, ": expected seconds from 0.1 to 60"]}
     end;
 run(#{count := Count}, _) when Count < 1 -> {usage, "--count: expected a number from 1"};
-run(#{sort := Sort} = Options, Say) ->
+run(#{senders := true, sort := _}, _) -> {usage, "--senders and --sort: expected one of them"};
+run(Options, Say) ->
+    Sort = maps:get(sort, Options, "both"),
     case sort_key(Sort) of
         {ok, Key} ->
             case beamway_cli_links:open(maps:with([node, cookie_file], Options)) of
-                {ok, Node} -> shown(Options#{sort := Key, node => Node, say => Say});
+                {ok, Node} -> shown(Options#{sort => Key, node => Node, say => Say});
                 {error, _} = Error -> Error
             end;
         error -> {usage, ["--sort ", Sort, ": expected one of ", lists:join(", ", [atom_to_list(K) || {_, K, _} <- columns()])]}
@@ -66,8 +71,25 @@ shown(Options) ->
                false -> none
            end,
     Count = maps:get(count, Options, case Terminal of true -> infinity; false -> 1 end),
-    try loop(Options#{terminal => Terminal, keys => Keys}, Count, sample(Options))
+    Shown = Options#{terminal => Terminal, keys => Keys},
+    try
+        case Options of
+            #{senders := true} -> loop_senders(Shown, Count);
+            #{} -> loop(Shown, Count, sample(Options))
+        end
     catch throw:{top, Text} -> {error, Text}
+    end.
+
+%% What the nodes know reaches back ten seconds, so the first picture needs no wait.
+loop_senders(#{interval := Interval} = Options, Count) ->
+    ok = picture_of_senders(Options, asked(senders, Options)),
+    case less(Count) of
+        0 -> ok;
+        Left ->
+            case pause(Options, round(Interval * 1000)) of
+                quit -> ok;
+                Changed -> loop_senders(Changed, Left)
+            end
     end.
 
 loop(_, 0, _) -> ok;
@@ -104,16 +126,22 @@ pressed(Letter, Options) ->
     end.
 
 -spec sample(map()) -> sample().
-sample(#{node := Node} = Options) ->
+sample(Options) ->
     AtUs = erlang:monotonic_time(microsecond),
+    Asked = asked(info, Options),
+    #{at_us => AtUs, failed => failed(Asked),
+      links => maps:from_list([{{From, To}, Info} || {From, {ok, Infos}} <- Asked, #{node := To} = Info <- Infos, To =/= node()])}.
+
+failed(Asked) -> [Node || {Node, Answer} <- Asked, element(1, Answer) =/= ok].
+
+%% What a function of `beamway' says on the node, or on all.
+asked(Function, #{node := Node} = Options) ->
     Nodes = [Node | [N || is_map_key(cluster, Options), N <- call(Node, erlang, nodes, [connected]), N =/= node()]],
     Answers = case Nodes of
-                  [Node] -> [{ok, call(Node, beamway, info, [])}];
-                  _ -> call(Node, erpc, multicall, [Nodes, beamway, info, [], ?CALL_MS])
+                  [Node] -> [{ok, call(Node, beamway, Function, [])}];
+                  _ -> call(Node, erpc, multicall, [Nodes, beamway, Function, [], ?CALL_MS])
               end,
-    Asked = lists:zip(Nodes, Answers),
-    #{at_us => AtUs, failed => [N || {N, Answer} <- Asked, element(1, Answer) =/= ok],
-      links => maps:from_list([{{From, To}, Info} || {From, {ok, Infos}} <- Asked, #{node := To} = Info <- Infos, To =/= node()])}.
+    lists:zip(Nodes, Answers).
 
 call(Node, Module, Function, Arguments) ->
     try erpc:call(Node, Module, Function, Arguments, 2 * ?CALL_MS)
@@ -167,6 +195,46 @@ picture(#{say := Say, sort := Key} = Options, Before, #{failed := Failed} = Now)
         #{} -> Say(to_text(Options, Rows, length(Rows), Failed))
     end.
 
+picture_of_senders(#{say := Say} = Options, Asked) ->
+    Links = fullest([{From, To, Senders} || {From, {ok, Of}} <- Asked, {To, Senders} <- maps:to_list(Of), To =/= node()]),
+    case Options of
+        #{json := true} -> Say([jiffy:encode(senders_to_json(Options, Links, failed(Asked))), $\n]);
+        #{terminal := true} -> Say(["\e[H\e[J", senders_to_text(Options, Links, failed(Asked), room()), "\nq ends"]);
+        #{} -> Say(senders_to_text(Options, Links, failed(Asked), infinity))
+    end.
+
+%% Where most waits comes first, then where most was sent.
+fullest(Links) ->
+    Sum = fun(Key, Senders) -> -lists:sum([maps:get(Key, Sender) || Sender <- Senders]) end,
+    [Link || {_, Link} <- lists:sort([{{Sum(waiting, Senders), Sum(sent, Senders)}, Link} || {_, _, Senders} = Link <- Links])].
+
+senders_to_json(#{node := Node}, Links, Failed) ->
+    {[{node, Node}, {not_answering, Failed}, {links, [#{from => From, node => To, senders => [maps:map(fun sender_json/2, Sender) || Sender <- Senders]} || {From, To, Senders} <- Links]}]}.
+
+sender_json(pid, Pid) -> iolist_to_binary(pid_text(Pid));
+sender_json(initial_call, Call) -> iolist_to_binary(call_text(Call));
+sender_json(_, Value) -> Value.
+
+call_text({Module, Function, Arity}) -> io_lib:format("~ts:~ts/~b", [Module, Function, Arity]).
+
+-spec senders_to_text(map(), [{From :: node(), To :: node(), [beamway:sender()]}], [node()], Room :: pos_integer() | infinity) -> unicode:chardata().
+senders_to_text(#{node := Node} = Options, Links, Failed, Room) ->
+    Rows = [[atom_to_list(From) || is_map_key(cluster, Options)] ++ [atom_to_list(To) | sender_cells(Sender)] || {From, To, Senders} <- Links, Sender <- lists:sublist(Senders, ?SENDERS)],
+    Shown = case Room of infinity -> Rows; _ -> lists:sublist(Rows, Room) end,
+    [io_lib:format("~ts: ~ts~ts~n", [Node, case Rows of [] -> "no process has sent much in the last 10 s"; _ -> "who sent most in the last 10 s" end, no_answer(Failed)]),
+     [beamway_cli:table([["FROM" || is_map_key(cluster, Options)] ++ ["NODE", "PID", "CLASS", "SENT/S", "WAITING", "PROCESS"] | Shown]) || Rows =/= []]].
+
+%% As the process' own node writes it.
+pid_text(Pid) -> ["<0" | lists:dropwhile(fun(C) -> C =/= $. end, pid_to_list(Pid))].
+
+sender_cells(#{pid := Pid, class := Class, bytes_per_s := PerSecond, waiting := Waiting} = Sender) ->
+    [pid_text(Pid), atom_to_list(Class), amount(PerSecond), amount(Waiting), process_text(Sender)].
+
+process_text(#{name := Name}) -> atom_to_binary(Name);
+process_text(#{label := Label}) -> Label;
+process_text(#{initial_call := Call}) -> call_text(Call);
+process_text(#{}) -> "has ended".
+
 room() ->
     case io:rows(standard_error) of
         {ok, Rows} -> max(1, Rows - ?OTHER_LINES);
@@ -182,8 +250,11 @@ rounded(_, Value) -> Value.
 -spec to_text(map(), [row()], non_neg_integer(), [node()]) -> unicode:chardata().
 to_text(#{node := Node} = Options, Rows, Count, Failed) ->
     [io_lib:format("~ts: ~b ~s, sorted by ~s~ts~ts~n", [Node, Count, case Count of 1 -> "link"; _ -> "links" end, maps:get(sort, Options), [io_lib:format(", ~b of them shown", [length(Rows)]) || length(Rows) < Count],
-                                                          [[", no answer from ", lists:join(", ", [atom_to_list(N) || N <- Failed])] || Failed =/= []]]),
+                                                          no_answer(Failed)]),
      beamway_cli:table([heading(Options) | [cells(Options, Row) || Row <- Rows]])].
+
+no_answer([]) -> "";
+no_answer(Failed) -> [", no answer from ", lists:join(", ", [atom_to_list(N) || N <- Failed])].
 
 heading(Options) -> ["FROM" || is_map_key(cluster, Options)] ++ ["NODE", "LINK", "IN/S", "OUT/S", "FRAMES/S", "BELLS/S", "STALLS/S", "FILL", "QUEUE", "WHY"].
 

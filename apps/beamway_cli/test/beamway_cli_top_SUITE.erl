@@ -5,13 +5,13 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0]).
--export([top_into_a_pipe/1, top_of_a_cluster/1, top_on_a_terminal/1, top_failures/1, choose_from_the_shell/1]).
+-export([top_into_a_pipe/1, top_of_senders/1, top_of_a_cluster/1, top_on_a_terminal/1, top_failures/1, choose_from_the_shell/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, with_nodes/3, start/3, stop/1, command_node/2, ended/1]).
 
 suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
-all() -> [top_into_a_pipe, top_of_a_cluster, top_on_a_terminal, top_failures, choose_from_the_shell].
+all() -> [top_into_a_pipe, top_of_senders, top_of_a_cluster, top_on_a_terminal, top_failures, choose_from_the_shell].
 
 top_into_a_pipe(Config) ->
     with_nodes(Config, 2, fun([A, B]) ->
@@ -27,6 +27,28 @@ top_into_a_pipe(Config) ->
                           jiffy:decode(Line, [return_maps]))
          end || Line <- [_, _] = string:lexemes(Json, "\n")],
         ?assertMatch({0, _, ""}, shell(Config, ["set -o pipefail; \"$BEAMWAY\" top --count 50 --interval 0.1 ", atom_to_list(A), " | head -n 1"]))
+    end).
+
+%% Three of four senders; the process of the peer has a name.
+top_of_senders(Config) ->
+    with_nodes(Config, 2, fun([A, B]) ->
+        Sending = ["erl -noinput -hidden -sname sending -eval \"ok = erpc:call('", atom_to_list(A), "', fun() -> _ = [begin register(list_to_atom(\\\"sender\\\" ++ integer_to_list(I)), ",
+                   "P = spawn(fun() -> receive go -> {nobody_there, '", atom_to_list(B), "'} ! binary:copy(<<1>>, I * 1000000), receive stop -> ok end end end)), P ! go end || I <- [1, 2, 3, 4]], ok end), halt().\""],
+        {0, "", ""} = shell(Config, Sending),
+        {0, Out, ""} = run(Config, ["top --senders ", atom_to_list(A)]),
+        [Title, Heading | Rows] = string:lexemes(Out, "\n"),
+        ?assertEqual(atom_to_list(A) ++ ": who sent most in the last 10 s", Title),
+        ?assertMatch({match, _}, re:run(Heading, "^NODE +PID +CLASS +SENT/S +WAITING +PROCESS$")),
+        [?assertMatch({match, _}, re:run(Row, ["^", atom_to_list(B), " +<0\\.[0-9]+\\.0> +normal +[0-9.]+[kM] +0 +", Name, "$"])) || {Row, Name} <- lists:zip(Rows, ["sender4", "sender3", "sender2"])],
+        {0, Json, ""} = run(Config, ["top --senders --cluster --json --interval 0.1 --count 2 ", atom_to_list(A)]),
+        [_, Line] = string:lexemes(Json, "\n"),
+        #{<<"not_answering">> := [], <<"links">> := Links} = jiffy:decode(Line, [return_maps]),
+        {Node, Peer} = {atom_to_binary(A), atom_to_binary(B)},
+        [Senders] = [Of || #{<<"from">> := From, <<"node">> := To, <<"senders">> := Of} <- Links, From =:= Node, To =:= Peer],
+        ?assertMatch([#{<<"pid">> := <<"<0.", _/binary>>, <<"class">> := <<"normal">>, <<"waiting">> := 0, <<"initial_call">> := _} | _],
+                     [Sender || #{<<"name">> := <<"sender4">>, <<"sent">> := Sent} = Sender <- Senders, Sent > 4000000]),
+        {2, "", Both} = run(Config, ["top --senders --sort in ", atom_to_list(A)]),
+        ?assertMatch({match, _}, re:run(Both, "expected one of them"))
     end).
 
 %% The command has one connection; the asked node asks the others.

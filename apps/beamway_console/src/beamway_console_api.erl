@@ -6,6 +6,7 @@
 -export([handle/2]).
 
 -define(WHY_MS, 5000).
+-define(SENDERS, 3).
 
 %% @private
 -spec handle(yucan_req:req(), beamway_console_config:config()) -> yucan_handler:response().
@@ -23,6 +24,7 @@ handle(Req, Config) ->
 get(<<"events">>, _, Req, _) -> beamway_console_events:response(Req);
 get(<<"history">>, Pairs, _, _) -> history(Pairs);
 get(<<"why">>, Pairs, _, _) -> why(known_node(<<"node">>, Pairs), known_node(<<"peer">>, Pairs));
+get(<<"senders">>, Pairs, _, _) -> senders(known_node(<<"node">>, Pairs), known_node(<<"peer">>, Pairs));
 get(<<"jobs">>, _, _, _) -> beamway_console_web:json(beamway_console_jobs:state());
 get(<<"topology">>, Pairs, _, _) -> topology(Pairs);
 get(<<"topology/export/", Name/binary>>, Pairs, _, _) -> export(Name, Pairs);
@@ -58,6 +60,27 @@ history(Pairs) ->
             end;
         {_, Other} -> beamway_console_web:problem(400, ["of is '", Other, "'; expected node, link or http"])
     end.
+
+%% The first three of those that fill a link; none if the node does not know.
+senders({ok, Node}, {ok, Peer}) ->
+    Told = try erpc:call(Node, beamway, senders, [Peer], ?WHY_MS) of
+               {ok, Senders} -> lists:sublist(Senders, ?SENDERS);
+               {error, _} -> []
+           catch _:_ -> []
+           end,
+    beamway_console_web:json(#{node => Node, peer => Peer, senders => [sender(Sender) || Sender <- Told]});
+senders({error, Why}, _) -> beamway_console_web:problem(400, Why);
+senders(_, {error, Why}) -> beamway_console_web:problem(400, Why).
+
+%% A pid as its own node writes it.
+sender(#{pid := Pid} = Sender) ->
+    Process = case Sender of
+                  #{name := Name} -> Name;
+                  #{label := Label} -> Label;
+                  #{initial_call := {Module, Function, Arity}} -> unicode:characters_to_binary(io_lib:format("~ts:~ts/~b", [Module, Function, Arity]));
+                  #{} -> <<"has ended">>
+              end,
+    (maps:with([class, sent, bytes_per_s, waiting], Sender))#{pid => iolist_to_binary(["<0" | lists:dropwhile(fun(C) -> C =/= $. end, pid_to_list(Pid))]), process => Process}.
 
 %% A node that is down, or one of an older Beamway, tells nothing.
 why({ok, Node}, {ok, Peer}) ->

@@ -8,7 +8,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, end_per_testcase/2]).
--export([cluster/1, stock_nodes/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_starts_again/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, servers/1, history/1, why/1,
+-export([cluster/1, stock_nodes/1, a_lent_collector/1, two_consoles/1, a_node_that_dies/1, a_node_that_starts_again/1, a_node_that_is_stopped/1, many_streams/1, a_slow_browser/1, servers/1, history/1, why/1, senders/1,
          strangers/1, token/1, guesses/1, warnings_are_shown/1, old_section/1, only_shows/1, topology/1, placement/1, queries_that_call_code/1, benchmarks/1, pipes/1, files/1, bad_questions/1, command/1, demo/1, port_in_use/1, bad_words/1]).
 -export([seven/2]).
 
@@ -17,7 +17,7 @@
 suite() -> [{timetrap, {minutes, 3}}].
 
 all() ->
-    [cluster, stock_nodes, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_starts_again, a_node_that_is_stopped, many_streams, a_slow_browser, servers, history, why,
+    [cluster, stock_nodes, a_lent_collector, two_consoles, a_node_that_dies, a_node_that_starts_again, a_node_that_is_stopped, many_streams, a_slow_browser, servers, history, why, senders,
      strangers, token, guesses, warnings_are_shown, old_section, only_shows, topology, placement, queries_that_call_code, benchmarks, pipes, files, bad_questions, command, demo, port_in_use, bad_words].
 
 end_per_testcase(_, _) ->
@@ -272,6 +272,21 @@ why(_) ->
     ok = beamway_peer:kill9(OtherPeer),
     ok = until(fun() -> [] =/= [Link || #{<<"cause">> := <<"peer_ended">>, <<"ended">> := #{<<"ago_ms">> := _}} = Link <- Why()] end),
     ?assertMatch({400, _}, get(Port, ["/api/why?node=", atom_to_binary(Node), "&peer=nobody_at_all@nowhere"])).
+
+%% Three of four, the one that sent most first.
+senders(_) ->
+    [{Peer, Node}, {_, Other}] = started(2),
+    Port = console(Peer),
+    _ = frame(Port, "cluster", up(2)),
+    Path = ["/api/senders?node=", atom_to_binary(Node), "&peer="],
+    ok = beamway_peer:run(Peer, fun() ->
+        _ = [spawn(fun() -> _ = put('$process_label', [$a + I]), {nobody_there, Other} ! binary:copy(<<1>>, I * 1000000), receive after 60000 -> ok end end) || I <- [1, 2, 3, 4]],
+        ok
+    end),
+    Label = fun() -> {200, #{<<"senders">> := Senders}} = get(Port, [Path, atom_to_binary(Other)]), [Process || #{<<"process">> := Process} <- Senders] end,
+    ok = until(fun() -> Label() =:= [<<"e">>, <<"d">>, <<"c">>] end),
+    {200, #{<<"senders">> := [#{<<"pid">> := <<"<0.", _/binary>>, <<"class">> := <<"normal">>, <<"bytes_per_s">> := _, <<"waiting">> := _} | _]}} = get(Port, [Path, atom_to_binary(Other)]),
+    ?assertMatch({400, _}, get(Port, [Path, "nobody_at_all@nowhere"])).
 
 %% ---- who may do what
 

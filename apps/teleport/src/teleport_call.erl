@@ -16,9 +16,11 @@
 %% @doc Calls; `Label' says which behaviour's call it is.
 -spec call(Label :: term(), teleport:dest(), Request :: term(), timeout(), teleport:options()) -> term().
 call(Label, Dest, Request, Timeout, Options) ->
+    Trace = teleport_trace:lend(),
     try called(teleport_message:find(Dest), Label, Request, Timeout, Options) of
         {ok, Reply} -> Reply
     catch exit:Reason -> exit({Reason, {teleport, call, [Dest, Request, Timeout]}})
+    after teleport_trace:give_back(Trace)
     end.
 
 called({remote, Node, To}, Label, Request, Timeout, Options) ->
@@ -57,7 +59,14 @@ pooled(Ref, Node, Deadline) ->
 %% @doc Begins a call. The identifier is one of gen_server's.
 -spec request(teleport:dest(), Request :: term(), teleport:options()) -> teleport:request_id().
 request(Dest, Request, Options) ->
-    case teleport_message:find(Dest) of
+    Found = teleport_message:find(Dest),
+    Trace = teleport_trace:lend(),
+    Id = request_to(Found, Dest, Request, Options),
+    ok = teleport_trace:give_back(Trace),
+    Id.
+
+request_to(Found, Dest, Request, Options) ->
+    case Found of
         {remote, Node, To} ->
             case teleport_pool:lookup(Node) of
                 none -> begun(Node, To, Request);

@@ -18,7 +18,7 @@
 
 -type class() :: control | normal | bulk.
 -type config() :: #{sites := teleport_sites:site_of(), max_block_bytes := non_neg_integer(), pool := 0..16,
-                    ports := {inet:port_number(), inet:port_number()}, max_message_bytes := pos_integer()}.
+                    ports := {inet:port_number(), inet:port_number()}, max_message_bytes := pos_integer(), trace := boolean()}.
 %% {@link table/0} says what each is.
 -type problem() :: {Option :: term(), Value :: term(), Expected :: string()}.
 
@@ -40,7 +40,10 @@ options() ->
       fun is_ports/1},
      {max_message_bytes, 2147483000, "bytes from 65536 to 2147483000",
       "at once", "Larger messages over a pool are refused.",
-      fun(V) -> is_from(V, 65536, 2147483000) end}].
+      fun(V) -> is_from(V, 65536, 2147483000) end},
+     {trace, false, "true or false",
+      "at once", "Messages and calls carry the trace context of the caller's OpenTelemetry span.",
+      fun is_boolean/1}].
 
 is_from(Value, Low, High) -> is_integer(Value) andalso Value >= Low andalso Value =< High.
 
@@ -72,7 +75,10 @@ set(Given) -> merged(Given, all()).
 
 merged(Given, Before) ->
     case check(Given) of
-        ok -> persistent_term:put(?KEY, maps:merge(Before, maps:with(maps:keys(Before), Given)));
+        ok ->
+            #{trace := Trace} = Config = maps:merge(Before, maps:with(maps:keys(Before), Given)),
+            ok = teleport_trace:use(Trace),
+            persistent_term:put(?KEY, Config);
         Error -> Error
     end.
 
@@ -80,7 +86,7 @@ merged(Given, Before) ->
 -spec forget() -> ok.
 forget() ->
     _ = persistent_term:erase(?KEY),
-    ok.
+    teleport_trace:use(false).
 
 %% @doc An option's value.
 -spec get(sites) -> teleport_sites:site_of(); (ports) -> {inet:port_number(), inet:port_number()}; (max_block_bytes | pool | max_message_bytes) -> non_neg_integer().

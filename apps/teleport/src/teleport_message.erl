@@ -20,15 +20,23 @@
 give(Node, To, Address, Message) ->
     case teleport_pool:lookup(Node) of
         none ->
+            Trace = teleport_trace:lend(),
             Address ! Message,
-            ok;
+            teleport_trace:give_back(Trace);
         _ -> transmit(Node, To, self(), Message, block, infinity)
     end.
 
 %% @doc See {@link teleport:send/3}; the options are checked.
 -spec send(teleport:dest(), Message :: term(), teleport:options()) -> ok | {ok, reference()} | {error, teleport:reason()}.
 send(Dest, Message, Options) ->
-    case find(Dest) of
+    Found = find(Dest),
+    Trace = teleport_trace:lend(),
+    Sent = sent_to(Found, Message, Options),
+    ok = teleport_trace:give_back(Trace),
+    Sent.
+
+sent_to(Found, Message, Options) ->
+    case Found of
         {remote, Node, To} when map_get(confirm, Options) -> confirmed(Node, To, Message, Options);
         {remote, Node, To} ->
             transmit(Node, To, key(Options), Message, maps:get(on_full, Options, block), teleport_deadline:in(maps:get(timeout, Options, infinity)));

@@ -80,8 +80,9 @@ function linkDetail([a, b]) {
     new Chart("Full rings a second", [{ label: "stalls", color: "--bad" }], { format: count, height: 90 })];
   const facts = h("div");
   const record = h("div");
-  const element = h("div", null, h("h2", null, `${label(a)} ↔ ${label(b)}`), facts, charts.map((chart) => chart.element), record);
-  let from = null, wasUp = null;
+  const senders = h("div");
+  const element = h("div", null, h("h2", null, `${label(a)} ↔ ${label(b)}`), facts, senders, charts.map((chart) => chart.element), record);
+  let from = null, wasUp = null, askedAt = 0;
   // Of the two ends the first that tells: figures of the other are the same the other way round.
   const points = (v) => [[v.bytes_out, v.bytes_in], [v.frames_in + v.frames_out, v.doorbells_in + v.doorbells_out], [v.ring_fill_in, v.ring_fill_out, v.queue_bytes], [v.stalls]];
 
@@ -101,11 +102,21 @@ function linkDetail([a, b]) {
     replace(record, told.flatMap(({ node, links }) => recordsOf(node, links, label)));
   }
 
+  async function who() {
+    const told = await Promise.all([[a, b], [b, a]].map(([node, peer]) =>
+      ask(`api/senders?node=${encodeURIComponent(node)}&peer=${encodeURIComponent(peer)}`).catch(() => ({ node, senders: [] }))));
+    replace(senders, sendersOf(told, label));
+  }
+
   function on(kind, data) {
     if (kind !== "link" || data.a !== a || data.b !== b) return;
     const side = data.sides.find(({ up }) => up);
     if (wasUp !== Boolean(side)) explain();
     wasUp = Boolean(side);
+    if (data.t - askedAt > 5000) {
+      askedAt = data.t;
+      who();
+    }
     replace(facts, facts.childElementCount && !side ? [h("p", { class: "bad" }, "This link is not up.")] : side ? factsOf(data, side, label) : empty("Not linked", "No node tells of such a link."));
     if (!side) return;
     if (from === null) past(side.from, side.to);
@@ -124,6 +135,20 @@ function recordsOf(node, links, label) {
   return shown.length ? [h("h3", null, `What ${label(node)} has recorded`), ...shown.flatMap(one)] : [];
 }
 
+// The processes that sent most in the last ten seconds, of both ends.
+function sendersOf(told, label) {
+  const rows = told.flatMap(({ node, senders }) => senders.map((one) => h("tr", null, h("td", null, label(node)), h("td", null, one.process), h("td", null, one.pid),
+    h("td", null, one.class), h("td", { class: "n" }, rate(one.bytes_per_s)), h("td", { class: "n" }, bytes(one.waiting)))));
+  return rows.length ? [h("h3", null, "Who sends"), table(["From", "Process", "Pid", "Class", ["Sent"], ["Waiting"]], rows)] : [];
+}
+
+// What a node has told its peer with ticks and acknowledgements.
+function loadsOf(sides, label) {
+  const loads = sides.filter(({ up, now }) => up && now.peer_cpu_percent !== undefined).map(({ to, now }) =>
+    h("dd", null, `${label(to)} used ${now.peer_cpu_percent} % of its processors, ${now.peer_run_queue} waiting${now.peer_mem_available === undefined ? "" : `, ${bytes(now.peer_mem_available)} of memory available`}, ${span(now.peer_load_age_ms)} ago`));
+  return loads.length ? [h("dt", null, "Load"), ...loads] : null;
+}
+
 function factsOf({ t, sides }, side, label) {
   const fill = (part, whole) => h("div", { class: `fill ${part / whole > 0.8 ? "warn" : ""}`, title: `${bytes(part)} of ${bytes(whole)}` }, h("i", { style: `width:${(100 * part / whole).toFixed(1)}%` }));
   const row = ({ from, up, now, rates }) => up ? h("tr", null, h("td", null, label(from)), h("td", { class: "n" }, rate(rates.bytes_out ?? 0)), h("td", { class: "n" }, perSecond(rates.frames_out ?? 0)),
@@ -134,7 +159,8 @@ function factsOf({ t, sides }, side, label) {
     h("dt", null, "Why"), h("dd", { class: "why" }, side.reason || "not told"),
     side.address ? [h("dt", null, "Address"), h("dd", null, side.address)] : null,
     side.since ? [h("dt", null, "Up for"), h("dd", null, span(t - side.since * 1000))] : null,
-    h("dt", null, "Carried"), h("dd", null, `${bytes(side.now.bytes_out ?? 0)} from ${label(side.from)}, ${bytes(side.now.bytes_in ?? 0)} to it`)),
+    h("dt", null, "Carried"), h("dd", null, `${bytes(side.now.bytes_out ?? 0)} from ${label(side.from)}, ${bytes(side.now.bytes_in ?? 0)} to it`),
+    loadsOf(sides, label)),
   h("h3", null, "Each end sends"),
   table(["From", ["Bytes"], ["Frames"], ["Doorbells"], ["Stalls"], ["Queue"], "Unread in its ring"], sides.map(row))];
 }

@@ -1,0 +1,135 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Trace context: the W3C `traceparent' of a process goes with its messages to other processes and nodes, in the label of `seq_trace''s token. The VM
+%% passes that on: the receiver has it while it handles the message, and so has whatever it sends meanwhile. A message without a token ends it.
+%%
+%% A token that is not ours stays as it is, and then no context travels. Only contexts with the flag `sampled' do, so what is not traced costs nothing.
+-module(teleport_trace).
+
+-include_lib("kernel/include/logger.hrl").
+
+-export([set/1, current/0, continue/1]).
+%% For the other modules of teleport.
+-export([use/1, lend/0, give_back/1]).
+-export_type([traceparent/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-type traceparent() :: <<_:440>>.
+%% Version, trace, span and flags, such as `00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'.
+
+-define(OTEL, otel_propagator_trace_context).
+-define(HEADER, <<"traceparent">>).
+
+%% @doc From now on messages of the calling process carry this context, until it receives its next message. `none', or one that is not sampled: no context.
+-spec set(traceparent() | none) -> ok | {error, other_token}.
+set(none) -> set(none, seq_trace:get_token());
+set(Given) ->
+    case is_valid(Given) of
+        true -> set(case is_sampled(Given) of true -> {ok, Given}; false -> none end, seq_trace:get_token());
+        false -> error({bad_traceparent, Given, "expected 55 bytes, version-trace-span-flags in lower-case hexadecimal digits, as of W3C"})
+    end.
+
+set({ok, Given}, Token) when Token =:= []; element(1, element(2, Token)) =:= ?MODULE -> _ = seq_trace:set_token(label, {?MODULE, Given}), ok;
+set(none, []) -> ok;
+set(none, Token) when element(1, element(2, Token)) =:= ?MODULE -> _ = seq_trace:set_token([]), ok;
+set(_, _) -> {error, other_token}.
+
+%% @doc The context that came with the message that the calling process received last, or that it has set since.
+-spec current() -> {ok, traceparent()} | none.
+current() ->
+    case seq_trace:get_token() of
+        {_, {?MODULE, Given}, _, _, _} -> case is_valid(Given) of true -> {ok, Given}; false -> none end;
+        _ -> none
+    end.
+
+%% @doc Runs a function whose spans of OpenTelemetry are children of the span that came with the message. Without one, or without OpenTelemetry, it just runs.
+-spec continue(fun(() -> Result)) -> Result.
+continue(Fun) ->
+    case current() of
+        {ok, Given} -> continued(Given, Fun, code:ensure_loaded(?OTEL));
+        none -> Fun()
+    end.
+
+continued(Given, Fun, {module, _}) ->
+    Get = fun(Name, Carrier) -> proplists:get_value(Name, Carrier, undefined) end,
+    Former = apply(otel_ctx, attach, [apply(?OTEL, extract, [apply(otel_ctx, get_current, []), [{?HEADER, Given}], fun proplists:get_keys/1, Get, []])]),
+    try Fun() after apply(otel_ctx, detach, [Former]) end;
+continued(_, Fun, _) -> Fun().
+
+is_valid(<<Version:2/binary, $-, Trace:32/binary, $-, Span:16/binary, $-, Flags:2/binary>>) ->
+    Digits = <<Version/binary, Trace/binary, Span/binary, Flags/binary>>,
+    Version =/= <<"ff">> andalso is_not_zero(Trace) andalso is_not_zero(Span)
+        andalso << <<C>> || <<C>> <= Digits, (C >= $0 andalso C =< $9) orelse (C >= $a andalso C =< $f) >> =:= Digits;
+is_valid(_) -> false.
+
+is_not_zero(Digits) -> Digits =/= binary:copy(<<$0>>, byte_size(Digits)).
+
+is_sampled(<<_:53/binary, Flags/binary>>) -> binary_to_integer(Flags, 16) band 1 =:= 1.
+
+%% @private The option `trace'. What OpenTelemetry has is looked up once: to look for a module that is not there takes long.
+-spec use(boolean()) -> ok.
+use(Wanted) ->
+    case Wanted andalso code:ensure_loaded(?OTEL) of
+        false -> _ = persistent_term:erase(?MODULE), ok;
+        {module, _} -> persistent_term:put(?MODULE, true);
+        _ -> ?LOG_WARNING("teleport: the option trace has no effect: the application opentelemetry_api is not in the code path")
+    end.
+
+%% @private The next messages carry the context of the caller's current span. What this returns is for {@link give_back/1}.
+-spec lend() -> none | {Former :: seq_trace:token()}.
+lend() ->
+    case persistent_term:get(?MODULE, false) of
+        false -> none;
+        true -> lend(apply(otel_ctx, get_current, []), seq_trace:get_token())
+    end.
+
+lend(undefined, _) -> none;
+lend(Context, Former) ->
+    case apply(?OTEL, inject, [Context, none, fun(?HEADER, Given, _) -> Given; (_, _, Found) -> Found end, []]) of
+        none -> none;
+        Given ->
+            case is_valid(Given) andalso is_sampled(Given) andalso set({ok, Given}, Former) of
+                ok -> {Former};
+                _ -> none
+            end
+    end.
+
+%% @private
+-spec give_back(none | {seq_trace:token()}) -> ok.
+give_back(none) -> ok;
+give_back({Former}) -> _ = seq_trace:set_token(Former), ok.
+
+-ifdef(TEST).
+
+example() -> <<"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01">>.
+
+is_valid_test_() ->
+    Changed = fun(At, Byte) -> <<Before:At/binary, _, After/binary>> = example(), <<Before/binary, Byte, After/binary>> end,
+    [?_assert(is_valid(example())), ?_assert(is_valid(Changed(1, $1)))]
+        ++ [?_assertNot(is_valid(Bad)) || Bad <- [Changed(At, Byte) || At <- lists:seq(0, 54), Byte <- [$g, $F, $/, 0, 255, $:]]
+                                              ++ [<<>>, none, "00-0", binary:part(example(), 0, 54), <<(example())/binary, $0>>, [example()], {example()},
+                                                  <<"ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01">>, <<"00-00000000000000000000000000000000-b7ad6b7169203331-01">>,
+                                                  <<"00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01">>]].
+
+tokens_test() ->
+    _ = seq_trace:set_token([]),
+    ?assertEqual(none, current()),
+    ?assertEqual(ok, set(example())),
+    ?assertEqual({ok, example()}, current()),
+    ?assertEqual(ok, set(<<(binary:part(example(), 0, 53))/binary, "00">>)),
+    ?assertEqual([], seq_trace:get_token()),
+    ?assertError({bad_traceparent, <<"x">>, _}, set(<<"x">>)),
+    %% Somebody else's, whatever it is.
+    [begin
+         _ = seq_trace:set_token(label, Label),
+         Token = seq_trace:get_token(),
+         ?assertEqual({none, {error, other_token}, {error, other_token}, Token}, {current(), set(example()), set(none), seq_trace:get_token()}),
+         _ = seq_trace:set_token([])
+     end || Label <- [17, example(), {example()}, {}, [?MODULE]]],
+    %% Of a peer that lies.
+    _ = seq_trace:set_token(label, {?MODULE, binary:copy(<<"a">>, 100)}),
+    ?assertEqual(none, current()),
+    ?assertEqual(ok, set(none)).
+-endif.

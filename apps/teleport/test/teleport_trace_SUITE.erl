@@ -1,0 +1,234 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Trace context: it travels with calls, casts and plain messages, over several nodes, and only where somebody asked for it; the tokens of others stay.
+-module(teleport_trace_SUITE).
+
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
+-export([calls_and_casts/1, plain_messages/1, through_several_nodes/1, an_answer_brings_it_back/1, a_message_without_ends_it/1, tokens_of_others/1, a_node_that_lies/1,
+         a_stock_node/1, switched_off/1, open_telemetry/1, without_open_telemetry/1]).
+%% Run on the nodes.
+-export([start_teller/0, example/0, init/1, handle_call/3, handle_cast/2, handle_info/2]).
+-behaviour(gen_server).
+-import(teleport_nodes, [on_first/2, second_node/1, wait_ms/0]).
+
+suite() -> [{timetrap, {minutes, 2}}].
+
+all() -> [{group, shm}, {group, tcp}].
+
+groups() ->
+    Cases = [calls_and_casts, plain_messages, through_several_nodes, an_answer_brings_it_back, a_message_without_ends_it, tokens_of_others, a_node_that_lies, switched_off],
+    [{shm, [], Cases}, {tcp, [], Cases ++ [a_stock_node, open_telemetry, without_open_telemetry]}].
+
+init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
+
+end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
+
+end_per_testcase(_Case, Config) ->
+    beamway_peer:stop_all(beamway_peer:started() -- [teleport_nodes:first(Config), teleport_nodes:second(Config)]).
+
+%% ---- a server that tells what came with each message ----
+
+start_teller() -> gen_server:start(?MODULE, [], []).
+
+init([]) -> {ok, none}.
+
+handle_call({pass_on, To, Request}, _From, State) -> {reply, teleport:call(To, Request), State};
+handle_call(_Request, _From, State) -> {reply, teleport_trace:current(), State}.
+
+handle_cast({tell, Pid}, State) -> told(Pid, State).
+
+handle_info({tell, Pid}, State) -> told(Pid, State);
+handle_info({tell_token, Pid}, State) -> Pid ! {told, seq_trace:get_token()}, {noreply, State}.
+
+told(Pid, State) -> Pid ! {told, teleport_trace:current()}, {noreply, State}.
+
+teller(Node) ->
+    {ok, Pid} = erpc:call(Node, ?MODULE, start_teller, []),
+    Pid.
+
+told() ->
+    receive {told, What} -> What
+    after wait_ms() -> error(nothing_told)
+    end.
+
+example() -> <<"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01">>.
+
+%% ---- cases ----
+
+calls_and_casts(Config) ->
+    on_first(Config, fun(Node) ->
+        Teller = teller(Node),
+        none = teleport:call(Teller, what),
+        Context = {ok, example()},
+        [begin
+             ok = teleport_trace:set(example()),
+             Context = Ask()
+         end || Ask <- [fun() -> teleport:call(Teller, what) end, fun() -> teleport:gs_call(Teller, what) end,
+                        fun() -> {reply, Told} = teleport:wait_response(teleport:send_request(Teller, what), wait_ms()), Told end,
+                        fun() -> ok = teleport:cast(Teller, {tell, self()}), told() end,
+                        fun() -> {ok, _} = teleport:cast(Teller, {tell, self()}, #{confirm => true}), told() end,
+                        fun() -> ok = teleport:send(Teller, {tell, self()}, #{on_full => error}), told() end]],
+        ok = teleport_trace:set(none),
+        none = teleport:call(Teller, what)
+    end).
+
+plain_messages(Config) ->
+    on_first(Config, fun(Node) ->
+        Teller = teller(Node),
+        ok = teleport_trace:set(example()),
+        Teller ! {tell, self()},
+        {ok, _} = told(),
+        {ok, _} = gen_server:call(Teller, what),
+        ok = teleport_trace:set(none),
+        Teller ! {tell, self()},
+        none = told()
+    end).
+
+%% From the first to the second, which calls a server of the first, which calls one of the second.
+through_several_nodes(Config) ->
+    on_first(Config, fun(Node) ->
+        [One, Two, Three] = [teller(At) || At <- [Node, node(), Node]],
+        ok = teleport_trace:set(example()),
+        ?assertEqual({ok, example()}, teleport:call(One, {pass_on, Two, {pass_on, Three, what}}))
+    end).
+
+%% What the caller does then belongs to the same trace.
+an_answer_brings_it_back(Config) ->
+    on_first(Config, fun(Node) ->
+        Teller = teller(Node),
+        ok = teleport_trace:set(example()),
+        {ok, _} = teleport:call(Teller, what),
+        ?assertEqual({ok, example()}, teleport_trace:current())
+    end).
+
+a_message_without_ends_it(Config) ->
+    on_first(Config, fun(Node) ->
+        Teller = teller(Node),
+        ok = teleport_trace:set(example()),
+        {ok, _} = teleport:call(Teller, what),
+        Self = self(),
+        _ = spawn(fun() -> ok = teleport_trace:set(none), Self ! other end),
+        receive other -> ok end,
+        ?assertEqual(none, teleport_trace:current()),
+        none = teleport:call(Teller, what)
+    end).
+
+%% A tracer of the user's own, whose label and flags are as they were, here and there.
+tokens_of_others(Config) ->
+    on_first(Config, fun(Node) ->
+        Teller = teller(Node),
+        ok = teleport:configure(all, #{trace => true}),
+        _ = seq_trace:set_token(label, 4711),
+        _ = seq_trace:set_token(send, true),
+        {error, other_token} = teleport_trace:set(example()),
+        none = teleport:call(Teller, what),
+        ok = teleport:send(Teller, {tell_token, self()}),
+        {Flags, 4711, _, _, _} = told(),
+        ?assertMatch({Flags, 4711, _, _, _}, seq_trace:get_token()),
+        ?assertEqual({send, true}, seq_trace:get_token(send)),
+        ok = teleport:configure(all, #{trace => false}),
+        _ = seq_trace:set_token([])
+    end).
+
+%% Whatever stands in the token is no context, and harms nobody.
+a_node_that_lies(Config) ->
+    on_first(Config, fun(Node) ->
+        Teller = teller(Node),
+        [begin
+             _ = seq_trace:set_token(label, {teleport_trace, Lie}),
+             none = teleport:call(Teller, what)
+         end || Lie <- [binary:copy(<<"a">>, 1000000), <<"00-00000000000000000000000000000000-b7ad6b7169203331-01">>, 7, <<>>, binary:copy(<<255>>, 55), [{a, #{}}]]],
+        ok = teleport_trace:set(example()),
+        {ok, _} = teleport:call(Teller, what),
+        %% The call is refused before it is sent.
+        {'EXIT', {{bad_traceparent, <<"x">>, _}, _}} = catch teleport_trace:set(<<"x">>),
+        ok = teleport_trace:set(none)
+    end).
+
+%% It gets the message, and passes the token on as any node does.
+a_stock_node(Config) ->
+    {Stock, StockNode} = teleport_nodes:start(stock),
+    ok = teleport_nodes:connect(Stock, beamway_peer:call(teleport_nodes:first(Config), erlang, node, [])),
+    on_first(Config, fun(_) ->
+        Teller = teller(StockNode),
+        ok = teleport_trace:set(example()),
+        Teller ! {tell, self()},
+        {ok, _} = told()
+    end).
+
+%% Unless somebody asks for it no message has a token, and no part of teleport makes one.
+switched_off(Config) ->
+    on_first(Config, fun(Node) ->
+        Teller = teller(Node),
+        {ok, _} = teleport:cast(Teller, {tell, self()}, #{confirm => true}),
+        none = told(),
+        ok = teleport:send(Teller, {tell_token, self()}),
+        [] = told(),
+        [] = seq_trace:get_token()
+    end).
+
+%% With the library's interface, which needs no SDK for this: the context of a process is that of a remote span.
+open_telemetry(Config) ->
+    case code:ensure_loaded(otel_propagator_trace_context) of
+        {error, _} -> {skip, "opentelemetry_api is not in the code path"};
+        {module, _} -> with_open_telemetry(Config)
+    end.
+
+with_open_telemetry(Config) ->
+    on_first(Config, fun(Node) ->
+        Teller = teller(Node),
+        Get = fun(Name, Carrier) -> proplists:get_value(Name, Carrier) end,
+        Attach = fun(Traceparent) ->
+            otel_ctx:attach(otel_propagator_trace_context:extract(otel_ctx:new(), [{<<"traceparent">>, Traceparent}, {<<"tracestate">>, <<"a=b">>}], fun proplists:get_keys/1, Get, []))
+        end,
+        _ = Attach(example()),
+        none = teleport:call(Teller, what),
+        ok = teleport:configure(all, #{trace => true}),
+        {ok, Told} = teleport:call(Teller, what),
+        ?assertEqual(example(), Told),
+        ok = teleport:cast(Teller, {tell, self()}),
+        {ok, _} = told(),
+        ok = teleport:send(Teller, {tell, self()}),
+        {ok, _} = told(),
+        {reply, {ok, _}} = teleport:wait_response(teleport:send_request(Teller, what), wait_ms()),
+        %% What was lent for a call is given back however it ends.
+        _ = seq_trace:set_token([]),
+        try teleport:call({nobody_at_all, Node}, what)
+        catch exit:{noproc, _} -> [] = seq_trace:get_token()
+        end,
+        %% A plain message is no message of teleport's; one that is not sampled does not travel.
+        Teller ! {tell, self()},
+        none = told(),
+        _ = Attach(<<(binary:part(example(), 0, 53))/binary, "00">>),
+        none = teleport:call(Teller, what),
+        %% The receiver's spans have it as their parent.
+        _ = otel_ctx:clear(),
+        ok = teleport_trace:set(example()),
+        Inject = fun() -> otel_propagator_trace_context:inject(otel_ctx:get_current(), [], fun(Name, Value, Carrier) -> [{Name, Value} | Carrier] end, []) end,
+        ?assertEqual([{<<"traceparent">>, example()}], teleport_trace:continue(Inject)),
+        ?assertEqual([], Inject()),
+        ok = teleport_trace:set(none),
+        ?assertEqual([], teleport_trace:continue(Inject)),
+        ok = teleport:configure(all, #{trace => false})
+    end).
+
+%% The option warns and is of no effect; contexts that a process sets travel all the same.
+without_open_telemetry(Config) ->
+    case code:which(otel_propagator_trace_context) of
+        non_existing -> ok;
+        _ -> throw({skip, "opentelemetry_api is in the code path"})
+    end,
+    Log = filename:join(proplists:get_value(priv_dir, Config), "without_open_telemetry.log"),
+    {Peer, _} = teleport_nodes:start(tcp, #{teleport => #{trace => true}, log => Log}),
+    ok = teleport_nodes:connect(Peer, second_node(Config)),
+    Node = second_node(Config),
+    ok = beamway_peer:run(Peer, fun() ->
+        Teller = teller(Node),
+        none = teleport:call(Teller, what),
+        ok = teleport_trace:set(example()),
+        {ok, _} = teleport:call(Teller, what),
+        7 = teleport_trace:continue(fun() -> 7 end),
+        ok
+    end),
+    true = beamway_peer:wait_until(fun() -> {ok, Text} = file:read_file(Log), binary:match(Text, <<"the option trace has no effect">>) =/= nomatch end, wait_ms()).
