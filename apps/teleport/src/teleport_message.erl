@@ -18,11 +18,11 @@
 %% @doc Sends to a process of another node without options: one look, since a message costs little more than that.
 -spec give(node(), pid() | atom(), Address :: pid() | {atom(), node()}, Message :: term()) -> ok | {error, teleport:reason()}.
 give(Node, To, Address, Message) ->
-    case teleport_pool:lookup(Node) of
+    case persistent_term:get(teleport_trace, false) orelse teleport_pool:lookup(Node) of
         none ->
-            Trace = teleport_trace:lend(),
             Address ! Message,
-            teleport_trace:give_back(Trace);
+            ok;
+        true -> send(Address, Message, #{});
         _ -> transmit(Node, To, self(), Message, block, infinity)
     end.
 
