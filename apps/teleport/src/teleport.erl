@@ -32,6 +32,7 @@
 -type reason() :: overload | timeout | noproc | {nodedown, node()} | {no_teleport, node()} | {too_big, Bytes :: pos_integer()}.
 -type request_id() :: term().
 %% What gen_server calls so.
+-type limit() :: timeout() | {abs, Ms :: integer()}.
 -type response() :: {reply, term()} | {error, {Reason :: term(), Server :: term()}}.
 
 -define(CALL_MS, 5000).
@@ -90,16 +91,19 @@ send_request(Dest, Request) -> teleport_call:request(Dest, Request, #{}).
 send_request(Dest, Request, Options) -> teleport_call:request(Dest, Request, teleport_message:checked(Options)).
 
 %% @doc Waits for the reply of {@link send_request/2}; after `timeout' it may be waited for again. The limit may be `{abs, Ms}', as for gen_server.
--spec wait_response(request_id(), teleport_call:limit()) -> response() | timeout.
-wait_response(Id, Limit) -> teleport_call:wait(Id, Limit).
+-spec wait_response(request_id(), limit()) -> response() | timeout.
+wait_response(Id, Limit) -> gen_server:wait_response(checked(Id), Limit).
 
 %% @doc The same, but after `timeout' the reply is thrown away when it comes.
--spec receive_response(request_id(), teleport_call:limit()) -> response() | timeout.
-receive_response(Id, Limit) -> teleport_call:finish(Id, Limit).
+-spec receive_response(request_id(), limit()) -> response() | timeout.
+receive_response(Id, Limit) -> gen_server:receive_response(checked(Id), Limit).
 
 %% @doc Whether a message that was received is the reply.
 -spec check_response(Message :: term(), request_id()) -> response() | no_reply.
-check_response(Message, Id) -> teleport_call:check(Message, Id).
+check_response(Message, Id) -> gen_server:check_response(Message, checked(Id)).
+
+checked(Id) when is_reference(Id) -> Id;
+checked(Id) -> error({bad_request_id, Id, "expected what teleport:send_request/2 returns"}).
 
 %% @doc As gen_server:multi_call/2: calls the servers of this name on all nodes that are connected, and here.
 -spec multi_call(Name :: atom(), term()) -> {Replies :: [{node(), term()}], Bad :: [node()]}.

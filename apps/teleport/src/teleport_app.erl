@@ -1,15 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @private The application: checks its options, then starts its supervisor.
+%% @private The application: checks its options, and is its supervisor. That owns the tables, so they live as long as the application, whichever of its
+%% children is started again.
 -module(teleport_app).
 -behaviour(application).
+-behaviour(supervisor).
 
--export([start/2, stop/1]).
+-export([start/2, stop/1, init/1]).
 
 %% @private
--spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
+-spec start(application:start_type(), term()) -> supervisor:startlink_ret() | {error, term()}.
 start(_Type, _Args) ->
     case teleport_config:read() of
-        ok -> teleport_sup:start_link();
+        ok -> supervisor:start_link({local, teleport_sup}, ?MODULE, []);
         {error, Problems} -> {error, {bad_options, [teleport_config:describe(Problem) || Problem <- Problems]}}
     end.
 
@@ -18,3 +20,20 @@ start(_Type, _Args) ->
 stop(_State) ->
     ok = teleport_config:forget(),
     teleport_old:forget().
+
+%% @private
+-spec init([]) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
+init([]) ->
+    lists:foreach(fun new_table/1, [teleport_server, teleport_groups, teleport_blocks, teleport_watcher]),
+    ok = teleport_metrics:new(),
+    {ok, {#{intensity => 5, period => 10}, [worker(teleport_blocks), worker(teleport_watcher), worker(teleport_server),
+          #{id => teleport_pool_sup, start => {teleport_pool_sup, start_link, []}, type => supervisor}]}}.
+
+%% New code of this module comes here once more.
+new_table(Module) ->
+    case ets:whereis(Module) of
+        undefined -> Module = ets:new(Module, [named_table, public, {read_concurrency, true}]);
+        _ -> Module
+    end.
+
+worker(Module) -> #{id => Module, start => {Module, start_link, []}}.

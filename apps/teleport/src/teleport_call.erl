@@ -5,13 +5,10 @@
 %% the functions of gen_server take its response as well, collections included.
 -module(teleport_call).
 
--export([call/5, request/3, wait/2, finish/2, check/2, multi/4]).
--export_type([limit/0]).
+-export([call/5, request/3, multi/4]).
 
--type limit() :: teleport_deadline:limit().
-
-%% The tag of a reply, as gen makes it.
--dialyzer({no_improper_lists, [wait/2, check/2, finish/2]}).
+%% A request is a monitor with an alias, whoever made it, and gen_server's functions take it.
+-dialyzer({no_opaque, [pooled/3, multi/4]}).
 
 %% @doc Calls; `Label' says which behaviour's call it is.
 -spec call(Label :: term(), teleport:dest(), Request :: term(), timeout(), teleport:options()) -> term().
@@ -45,7 +42,7 @@ over_distribution(Node, To, Label, Request, Timeout, Options) ->
     teleport_direct:call(teleport_message:address(Node, To), Label, Request, Timeout, Suspend).
 
 pooled(Ref, Node, Deadline) ->
-    case finish(Ref, teleport_deadline:left(Deadline)) of
+    case gen_server:receive_response(Ref, teleport_deadline:left(Deadline)) of
         {reply, Reply} -> {ok, Reply};
         timeout ->
             ok = teleport_pool:cancel(Node, Ref),
@@ -90,48 +87,12 @@ not_begun(Reason, Dest) ->
     self() ! {'DOWN', Ref, process, Dest, Reason},
     Ref.
 
-%% @doc See {@link teleport:wait_response/2}.
--spec wait(teleport:request_id(), limit()) -> teleport:response() | timeout.
-wait(Ref, Limit) when is_reference(Ref) ->
-    receive
-        {[alias | Ref], Reply} -> taken(Ref, {reply, Reply});
-        {'DOWN', Ref, _, Ended, Reason} -> {error, {Reason, Ended}}
-    after teleport_deadline:of_limit(Limit) -> timeout
-    end;
-wait(Ref, _) -> bad_id(Ref).
-
-taken(Ref, Response) ->
-    true = demonitor(Ref, [flush]),
-    Response.
-
-%% @doc See {@link teleport:receive_response/2}. After the demonitor nothing comes any more, so a reply that was sent in time is there.
--spec finish(teleport:request_id(), limit()) -> teleport:response() | timeout.
-finish(Ref, Limit) ->
-    case wait(Ref, Limit) of
-        timeout ->
-            true = demonitor(Ref, [flush]),
-            receive {[alias | Ref], Reply} -> {reply, Reply}
-            after 0 -> timeout
-            end;
-        Response -> Response
-    end.
-
-%% @doc See {@link teleport:check_response/2}.
--spec check(Message :: term(), teleport:request_id()) -> teleport:response() | no_reply.
-check({[alias | Ref], Reply}, Ref) -> taken(Ref, {reply, Reply});
-check({'DOWN', Ref, _, Ended, Reason}, Ref) -> {error, {Reason, Ended}};
-check(_, Ref) when is_reference(Ref) -> no_reply;
-check(_, Ref) -> bad_id(Ref).
-
--spec bad_id(term()) -> no_return().
-bad_id(Id) -> error({bad_request_id, Id, "expected what teleport:send_request/2 returns"}).
-
 %% @doc See {@link teleport:multi_call/4}. The caller itself sends, so the requests come behind what it has sent before.
 -spec multi([node()], Name :: atom(), Request :: term(), timeout()) -> {[{node(), Reply :: term()}], Bad :: [node()]}.
 multi(Nodes, Name, Request, Timeout) ->
     Deadline = teleport_deadline:in(Timeout),
     Begun = [{Node, request({Name, Node}, Request, #{})} || Node <- Nodes],
-    Responses = [{Node, finish(Ref, teleport_deadline:left(Deadline))} || {Node, Ref} <- Begun],
+    Responses = [{Node, gen_server:receive_response(Ref, teleport_deadline:left(Deadline))} || {Node, Ref} <- Begun],
     {[{Node, Reply} || {Node, {reply, Reply}} <- Responses], [Node || {Node, Response} <- Responses, not is_reply(Response)]}.
 
 is_reply({reply, _}) -> true;

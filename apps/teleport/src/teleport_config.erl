@@ -12,10 +12,6 @@
 -export([read/0, forget/0, set/1, get/1, check/1, describe/1, defaults/0, table/0, without_effect/1]).
 -export_type([config/0, class/0, problem/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -type class() :: control | normal | bulk.
 -type config() :: #{sites := teleport_sites:site_of(), max_block_bytes := non_neg_integer(), pool := 0..16,
                     ports := {inet:port_number(), inet:port_number()}, max_message_bytes := pos_integer(), trace := boolean()}.
@@ -134,21 +130,3 @@ instead(_) -> "".
 describe({Option, Value, Expected}) ->
     lists:flatten(io_lib:format("~0tp = ~0tp is not valid: expected ~ts (application environment of teleport, or teleport:configure/2)",
                                 [Option, Value, Expected])).
-
--ifdef(TEST).
-
-defaults_are_valid_test() ->
-    ?assertEqual(ok, check(defaults())).
-
-bad_values_are_told_test_() ->
-    [{lists:flatten(io_lib:format("~0tp", [{Name, Bad}])),
-      ?_assertMatch({error, [{Name, Bad, [_ | _]}]}, check(#{Name => Bad}))}
-     || {Name, Values} <- [{sites, [site, {m, f, a}, [], fun() -> x end]}, {max_block_bytes, [-1, infinity]}, {speed, [fast]}], Bad <- Values].
-
-every_problem_is_told_test() ->
-    {error, Problems} = check(#{sites => no, max_block_bytes => no, nonsense => 1}),
-    ?assertEqual(3, length(Problems)),
-    [?assert(is_list(describe(Problem))) || Problem <- Problems],
-    ?assertMatch({error, [{options, 5, _}]}, check(5)).
-
--endif.

@@ -12,10 +12,6 @@
 -export([use/1, lend/0, give_back/1]).
 -export_type([traceparent/0]).
 
--ifdef(TEST).
--include_lib("eunit/include/eunit.hrl").
--endif.
-
 -type traceparent() :: <<_:440>>.
 %% Version, trace, span and flags, such as `00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'.
 
@@ -54,9 +50,12 @@ continue(Fun) ->
 
 continued(Given, Fun, {module, _}) ->
     Get = fun(Name, Carrier) -> proplists:get_value(Name, Carrier, undefined) end,
-    Former = apply(otel_ctx, attach, [apply(?OTEL, extract, [apply(otel_ctx, get_current, []), [{?HEADER, Given}], fun proplists:get_keys/1, Get, []])]),
-    try Fun() after apply(otel_ctx, detach, [Former]) end;
+    Former = otel(otel_ctx, attach, [otel(?OTEL, extract, [otel(otel_ctx, get_current, []), [{?HEADER, Given}], fun proplists:get_keys/1, Get, []])]),
+    try Fun() after otel(otel_ctx, detach, [Former]) end;
 continued(_, Fun, _) -> Fun().
+
+%% The library may not be there, so xref does not look for its functions.
+otel(Module, Function, Arguments) -> apply(Module, Function, Arguments).
 
 is_valid(<<Version:2/binary, $-, Trace:32/binary, $-, Span:16/binary, $-, Flags:2/binary>>) ->
     Digits = <<Version/binary, Trace/binary, Span/binary, Flags/binary>>,
@@ -82,12 +81,12 @@ use(Wanted) ->
 lend() ->
     case persistent_term:get(?MODULE, false) of
         false -> none;
-        true -> lend(apply(otel_ctx, get_current, []), seq_trace:get_token())
+        true -> lend(otel(otel_ctx, get_current, []), seq_trace:get_token())
     end.
 
 lend(undefined, _) -> none;
 lend(Context, Former) ->
-    case apply(?OTEL, inject, [Context, none, fun(?HEADER, Given, _) -> Given; (_, _, Found) -> Found end, []]) of
+    case otel(?OTEL, inject, [Context, none, fun(?HEADER, Given, _) -> Given; (_, _, Found) -> Found end, []]) of
         none -> none;
         Given ->
             case is_valid(Given) andalso is_sampled(Given) andalso set({ok, Given}, Former) of
@@ -100,36 +99,3 @@ lend(Context, Former) ->
 -spec give_back(none | {seq_trace:token()}) -> ok.
 give_back(none) -> ok;
 give_back({Former}) -> _ = seq_trace:set_token(Former), ok.
-
--ifdef(TEST).
-
-example() -> <<"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01">>.
-
-is_valid_test_() ->
-    Changed = fun(At, Byte) -> <<Before:At/binary, _, After/binary>> = example(), <<Before/binary, Byte, After/binary>> end,
-    [?_assert(is_valid(example())), ?_assert(is_valid(Changed(1, $1)))]
-        ++ [?_assertNot(is_valid(Bad)) || Bad <- [Changed(At, Byte) || At <- lists:seq(0, 54), Byte <- [$g, $F, $/, 0, 255, $:]]
-                                              ++ [<<>>, none, "00-0", binary:part(example(), 0, 54), <<(example())/binary, $0>>, [example()], {example()},
-                                                  <<"ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01">>, <<"00-00000000000000000000000000000000-b7ad6b7169203331-01">>,
-                                                  <<"00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01">>]].
-
-tokens_test() ->
-    _ = seq_trace:set_token([]),
-    ?assertEqual(none, current()),
-    ?assertEqual(ok, set(example())),
-    ?assertEqual({ok, example()}, current()),
-    ?assertEqual(ok, set(<<(binary:part(example(), 0, 53))/binary, "00">>)),
-    ?assertEqual([], seq_trace:get_token()),
-    ?assertError({bad_traceparent, <<"x">>, _}, set(<<"x">>)),
-    %% Somebody else's, whatever it is.
-    [begin
-         _ = seq_trace:set_token(label, Label),
-         Token = seq_trace:get_token(),
-         ?assertEqual({none, {error, other_token}, {error, other_token}, Token}, {current(), set(example()), set(none), seq_trace:get_token()}),
-         _ = seq_trace:set_token([])
-     end || Label <- [17, example(), {example()}, {}, [?MODULE]]],
-    %% Of a peer that lies.
-    _ = seq_trace:set_token(label, {?MODULE, binary:copy(<<"a">>, 100)}),
-    ?assertEqual(none, current()),
-    ?assertEqual(ok, set(none)).
--endif.
