@@ -107,7 +107,7 @@ explained(Record) ->
 -spec senders(node()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node) when is_atom(Node) ->
     case [Link || #{node := Of} = Link <- beamway_links:all(), Of =:= Node] of
-        [Link | _] -> of_link(Link, fun(Port) -> lately(Link, Port) end);
+        [Link | _] -> lately(Link, beamway_recorder:traffic([maps:get(connection, Link)]), 1000);
         [] -> {error, not_connected}
     end;
 senders(Node) ->
@@ -116,7 +116,9 @@ senders(Node) ->
 %% @doc The same of all links of this node.
 -spec senders() -> #{node() => [sender()]}.
 senders() ->
-    maps:from_list([{Node, Senders} || #{node := Node} = Link <- beamway_links:all(), {ok, Senders} <- [of_link(Link, fun(Port) -> lately(Link, Port) end)]]).
+    Links = beamway_links:all(),
+    Traffic = beamway_recorder:traffic([Connection || #{connection := Connection} <- Links]),
+    maps:from_list([{Node, Senders} || #{node := Node} = Link <- Links, {ok, Senders} <- [lately(Link, Traffic, 0)]]).
 
 %% @doc Measured over `Ms' milliseconds from now on, for which the call takes. 0 shows what is waiting now.
 -spec senders(node(), Ms :: non_neg_integer()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
@@ -137,11 +139,14 @@ of_link(Link, Ask) ->
         none -> {error, not_driven}
     end.
 
-lately(#{connection := Connection}, Port) ->
-    case beamway_recorder:traffic(Connection) of
-        {Traffic, AgoMs} -> beamway_senders:since(Port, Traffic, AgoMs);
-        none -> beamway_senders:within(Port, 1000) % the recorder does not run
-    end.
+%% Without the recorder they are measured for so many milliseconds.
+lately(#{connection := Connection} = Link, Traffic, Ms) ->
+    of_link(Link, fun(Port) ->
+                          case Traffic of
+                              #{Connection := {Before, AgoMs}} -> beamway_senders:since(Port, Before, AgoMs);
+                              #{} -> beamway_senders:within(Port, Ms)
+                          end
+                  end).
 
 %% @doc The counters of all links as Prometheus text.
 -spec metrics() -> iolist().

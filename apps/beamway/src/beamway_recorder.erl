@@ -107,13 +107,10 @@ records() -> call({records, fun(_) -> true end}).
 -spec nodes() -> [node()].
 nodes() -> call(nodes).
 
-%% @doc What {@link beamway_port:traffic/1} was ten seconds ago, or since this server knows the link if that is later; and how long ago.
--spec traffic(Connection :: pid()) -> {binary(), AgoMs :: non_neg_integer()} | none.
-traffic(Connection) ->
-    case call({traffic, Connection}) of
-        {_, _} = Before -> Before;
-        _ -> none
-    end.
+%% @doc For each of these connection processes, what {@link beamway_port:traffic/1} was ten seconds ago, or when this server got to know the link if that is
+%% later; and how long ago that was.
+-spec traffic([pid()]) -> #{pid() => {binary(), AgoMs :: non_neg_integer()}}.
+traffic(Connections) -> maps:from_list(call({traffic, Connections})).
 
 call(Request) ->
     try gen_server:call(?MODULE, Request, ?CALL_MS)
@@ -157,13 +154,10 @@ handle_call({records, Wanted}, _From, #state{links = Links, dead = Dead} = State
     Now = now_ms(),
     Live = [record(Link, Now, State) || #link{about = #{node := Node}} = Link <- maps:values(Links), Wanted(Node)],
     {reply, Live ++ [aged(Record, Now - Ms) || {Ms, #{node := Node} = Record} <- Dead, Wanted(Node)], State};
-handle_call({traffic, Connection}, _From, #state{links = Links} = State) ->
-    {reply, case Links of
-                #{Connection := #link{traffic = [_ | _] = Traffic}} ->
-                    {Ms, Bytes} = lists:last(Traffic),
-                    {Bytes, now_ms() - Ms};
-                #{} -> none
-            end, State};
+handle_call({traffic, Connections}, _From, #state{links = Links} = State) ->
+    Now = now_ms(),
+    Oldest = [{Connection, lists:last(Traffic)} || Connection <- Connections, #{Connection := #link{traffic = [_ | _] = Traffic}} <- [Links]],
+    {reply, [{Connection, {Bytes, Now - Ms}} || {Connection, {Ms, Bytes}} <- Oldest], State};
 handle_call(nodes, _From, #state{links = Links, dead = Dead} = State) ->
     {reply, lists:usort([Node || #link{about = #{node := Node}} <- maps:values(Links)] ++ [Node || {_, #{node := Node}} <- Dead]), State};
 handle_call(_Request, _From, State) ->

@@ -52,7 +52,7 @@ label(Label) ->
                Characters when is_list(Characters) -> Characters;
                _ -> io_lib:format("~0tP", [Label, 12])
            end,
-    unicode:characters_to_binary([case C < 32 orelse C =:= 127 of true -> $?; false -> C end || C <- string:slice(lists:flatten(Text), 0, ?LABEL_CHARACTERS)]).
+    unicode:characters_to_binary([case C < 32 orelse C >= 127 andalso C < 160 of true -> $?; false -> C end || C <- string:slice(lists:flatten(Text), 0, ?LABEL_CHARACTERS)]).
 
 %% A process may put anything there.
 initial_call({Module, Function, Arity} = Call, _) when is_atom(Module), is_atom(Function), is_integer(Arity) -> Call;
@@ -61,7 +61,7 @@ initial_call(_, Call) -> Call.
 %% @doc A process for people: its pid, its name and its label if it has them, the function that it began with.
 -spec described(pid()) -> binary().
 described(Pid) ->
-    iolist_to_binary([pid_to_list(Pid) | case who(Pid) of
+    unicode:characters_to_binary([pid_to_list(Pid) | case who(Pid) of
                                              #{initial_call := {Module, Function, Arity}} = Who ->
                                                  [[[", ", atom_to_binary(Name)] || #{name := Name} <- [Who]], [[", ", Label] || #{label := Label} <- [Who]],
                                                   io_lib:format(", ~ts:~ts/~b", [Module, Function, Arity])];
@@ -81,6 +81,8 @@ described_test() ->
     receive {'DOWN', Monitor, process, Pid, _} -> ok end,
     ?assertEqual(iolist_to_binary([pid_to_list(Pid), ", which has ended"]), described(Pid)),
     ?assertMatch({_, _}, binary:match(described(whereis(init)), <<", init, ">>)),
+    _ = put('$initial_call', {'Elixir.Ωmega', init, 1}),
+    ?assertMatch({_, _}, binary:match(described(self()), <<", Elixir.Ωmega:init/1"/utf8>>)),
     _ = put('$initial_call', odd),
     ?assertMatch(<<"<", _/binary>>, described(self())),
     _ = erase('$initial_call').
@@ -88,5 +90,5 @@ described_test() ->
 label_test_() ->
     [?_assertEqual(Text, label(Label))
      || {Label, Text} <- [{"a worker", <<"a worker">>}, {<<"für b"/utf8>>, <<"für b"/utf8>>}, {worker, <<"worker">>}, {{worker, 7}, <<"{worker,7}">>}, {<<255>>, <<"<<\"ÿ\">>"/utf8>>},
-                          {"a\nb\e[0m", <<"a?b?[0m">>}, {lists:duplicate(100, $x), binary:copy(<<"x">>, 60)}, {[1 | 2], <<"[1|2]">>}]].
+                          {[$a, $\n, $b, $\e, 155], <<"a?b??">>}, {lists:duplicate(100, $x), binary:copy(<<"x">>, 60)}, {[1 | 2], <<"[1|2]">>}]].
 -endif.

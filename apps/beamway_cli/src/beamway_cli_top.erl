@@ -212,7 +212,7 @@ senders_to_json(#{node := Node}, Links, Failed) ->
     {[{node, Node}, {not_answering, Failed}, {links, [#{from => From, node => To, senders => [maps:map(fun sender_json/2, Sender) || Sender <- Senders]} || {From, To, Senders} <- Links]}]}.
 
 sender_json(pid, Pid) -> iolist_to_binary(pid_text(Pid));
-sender_json(initial_call, Call) -> iolist_to_binary(call_text(Call));
+sender_json(initial_call, Call) -> unicode:characters_to_binary(call_text(Call));
 sender_json(_, Value) -> Value.
 
 call_text({Module, Function, Arity}) -> io_lib:format("~ts:~ts/~b", [Module, Function, Arity]).

@@ -36,7 +36,10 @@ entries(Nodes, Names, Own) ->
 loads() ->
     case ets:whereis(beamway_links) of
         undefined -> #{}; % another carrier
-        _ -> apply(beamway, loads, [])
+        _ ->
+            try apply(beamway, loads, [])
+            catch error:undef -> #{} % an older one
+            end
     end.
 
 answer({Name, Key, Convert, {Unit, Ttl, Tolerance}}, #{age_ms := AgeMs} = Load, {{ok, _, _, Unit, Ttl, Tolerance}, Elapsed})
