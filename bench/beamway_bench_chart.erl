@@ -2,7 +2,7 @@
 %% @doc Draws figures with gnuplot: over sizes, one line for each contender, with bars for the middle half of the repeats; or as bars.
 -module(beamway_bench_chart).
 
--export([draw/4, bars/4, plot/2, by_default/3]).
+-export([draw/4, curves/5, bars/4, plot/2, by_default/3]).
 
 -define(GNUPLOT_MS, 30000).
 
@@ -10,6 +10,19 @@
 -spec draw(file:filename(), unicode:chardata(), [{Size :: non_neg_integer(), beamway_bench_run:key()}],
            beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
 draw(File, Title, Points, Result) -> drawn(File, 500, fun(Terminal) -> script(File, Terminal, Title, lines(Points, Result)) end).
+
+%% @doc Draws curves over counts, a panel for each list of keys, two panels in a row.
+-spec curves(file:filename(), unicode:chardata(), XLabel :: string(), [{Panel :: unicode:chardata(), [{pos_integer(), beamway_bench_run:key()}]}, ...],
+             beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
+curves(File, Title, XLabel, Panels, Result) ->
+    Rows = (length(Panels) + 1) div 2,
+    drawn(File, 250 * Rows,
+          fun(Terminal) ->
+                  ["set terminal ", Terminal, "\nset output ", quoted(File), "\nset multiplot layout ", integer_to_list(Rows), ",2 title ", quoted(Title), "\n",
+                   "set logscale xy\nset grid\nset key top left\nset xlabel ", quoted(XLabel), "\nset offsets graph 0.05, graph 0.05\n",
+                   [[data(Drawn), "set title ", quoted(Panel), "\n", plotted(Drawn)] || {Panel, Points} <- Panels, Drawn <- [lines(Points, Result)]],
+                   "unset multiplot\n"]
+          end).
 
 %% @doc Draws two bars for each contender, a panel for each pair of keys, over a logarithmic scale.
 -spec bars(file:filename(), unicode:chardata(), [{Panel :: string(), Lower :: beamway_bench_run:key(), Upper :: beamway_bench_run:key()}, ...],
@@ -64,20 +77,20 @@ terminal(_, _) -> unknown.
 lines(Points, Result) ->
     #{figures := Figures} = beamway_bench_report:to_json(Result),
     Names = lists:usort([Name || #{contender := Name} <- Figures]),
-    [{Name, [{Size, Samples} || {Size, Key} <- Points, #{contender := N, key := K, samples := Samples} <- Figures,
-                                N =:= Name, K =:= Key]}
-     || Name <- Names].
+    [Line || Name <- Names,
+             {_, [_ | _]} = Line <- [{Name, [{Size, Samples} || {Size, Key} <- Points, #{contender := N, key := K, samples := Samples} <- Figures,
+                                                                N =:= Name, K =:= Key]}]].
 
 script(File, Terminal, Title, Lines) ->
-    Drawn = [Line || {_, [_ | _]} = Line <- Lines],
-    [["$", atom_to_list(Name), " << EOD\n", [point(Size, Samples) || {Size, Samples} <- Rows], "EOD\n"]
-     || {Name, Rows} <- Drawn]
-        ++ ["set terminal ", Terminal, "\nset output ", quoted(File), "\nset title ", quoted(Title), "\n",
-            "set logscale xy\nset format x '%.0s%cB'\nset xlabel 'bytes a call'\nset ylabel 'calls a second'\n",
-            "set grid\nset key bottom left\nset offsets graph 0.05, graph 0.05\n",
-            "plot ", lists:join(", ", [["$", atom_to_list(Name), " using 1:2:3:4 with yerrorlines title ",
-                                        quoted(spoken(Name))]
-                                       || {Name, _} <- Drawn]), "\n"].
+    [data(Lines), "set terminal ", Terminal, "\nset output ", quoted(File), "\nset title ", quoted(Title), "\n",
+     "set logscale xy\nset format x '%.0s%cB'\nset xlabel 'bytes a call'\nset ylabel 'calls a second'\n",
+     "set grid\nset key bottom left\nset offsets graph 0.05, graph 0.05\n", plotted(Lines)].
+
+data(Lines) ->
+    [["$", atom_to_list(Name), " << EOD\n", [point(Size, Samples) || {Size, Samples} <- Rows], "EOD\n"] || {Name, Rows} <- Lines].
+
+plotted(Lines) ->
+    ["plot ", lists:join(", ", [["$", atom_to_list(Name), " using 1:2:3:4 with yerrorlines title ", quoted(spoken(Name))] || {Name, _} <- Lines]), "\n"].
 
 point(Size, Samples) ->
     io_lib:format("~b ~f ~f ~f\n", [max(1, Size) | [float(beamway_bench_stats:percentile(P, Samples)) || P <- [50, 25, 75]]]).
@@ -120,6 +133,19 @@ a_real_chart_test() ->
             ?assertEqual({ok, ["chart.svg"]}, file:list_dir(Folder)),
             ok = file:del_dir_r(Folder)
     end.
+
+curves_test() ->
+    "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
+    File = filename:join(Folder, "curves.svg"),
+    Draw = fun() -> curves(File, "t", "links", [{"one", [{100, <<"a">>}, {1000, <<"b">>}]}, {["tw", "o"], [{100, <<"b">>}]}, {"three", [{100, <<"a">>}]}], result()) end,
+    case os:find_executable("gnuplot") of
+        false -> ?assertMatch({error, _}, Draw());
+        _ ->
+            ?assertEqual(ok, Draw()),
+            {ok, Svg} = file:read_file(File),
+            [?assertNotEqual(nomatch, binary:match(Svg, Text)) || Text <- [<<"beamway">>, <<"three">>, <<"viewBox=\"0 0 800 500\"">>]]
+    end,
+    ok = file:del_dir_r(Folder).
 
 bars_test() ->
     "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),

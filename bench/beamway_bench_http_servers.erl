@@ -75,12 +75,7 @@ stop(Port, Deadline) ->
 %% @doc What the processes that listen on the port have in memory, in KB; pages that several of them share count once.
 -spec memory_kb(inet:port_number()) -> pos_integer().
 memory_kb(Port) ->
-    lists:sum([pss(Pid) || Pid <- pids(Port)]).
-
-pss(Pid) ->
-    {ok, Text} = file:read_file("/proc/" ++ Pid ++ "/smaps_rollup"),
-    {match, [Kb]} = re:run(Text, "Pss: *(\\d+) kB", [{capture, all_but_first, list}]),
-    list_to_integer(Kb).
+    lists:sum([beamway_bench_os:pss_bytes(list_to_integer(Pid)) div 1024 || Pid <- pids(Port)]).
 
 %% @doc The processor time of the processes that listen on the port, and of their children, in microseconds.
 -spec cpu_us(inet:port_number()) -> non_neg_integer().

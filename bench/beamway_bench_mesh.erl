@@ -65,13 +65,7 @@ with_few_rings(Contender) ->
 
 names(Members) -> [Name || #{name := Name} <- Members].
 
-%% What the processes have; what the kernel has for their sockets is not counted.
-memory(Members) -> lists:sum([pss(OsPid) || #{os_pid := OsPid} <- Members]).
-
-pss(OsPid) ->
-    {ok, Text} = file:read_file(io_lib:format("/proc/~b/smaps_rollup", [OsPid])),
-    {match, [Kb]} = re:run(Text, "Pss: *(\\d+) kB", [{capture, all_but_first, list}]),
-    list_to_integer(Kb) * 1024.
+memory(Members) -> lists:sum([beamway_bench_os:pss_bytes(OsPid) || #{os_pid := OsPid} <- Members]).
 
 %% ---- set-up
 

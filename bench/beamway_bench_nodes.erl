@@ -12,7 +12,7 @@
 %% defaults: when one node is killed, all others lose that same node, so they agree and stay together.
 -module(beamway_bench_nodes).
 
--export([root/0, erl/0, start_epmd/0, start_epmd/1, stop_epmd/1, start/3, start_many/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5, each/2,
+-export([root/0, erl/0, start_epmd/0, start_epmd/1, epmd_port/1, stop_epmd/1, start/3, start_many/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5, each/2,
          names/1, os_pids/1, links/1, counters/1]).
 
 -export_type([epmd/0, cluster/0, direction/0, options/0]).
@@ -74,6 +74,10 @@ start_local_epmd(Tries) ->
         ok -> #{port => Port, number => Number};
         timeout -> stop_epmd(#{port => Port, number => Number}), start_local_epmd(Tries - 1)
     end.
+
+%% @doc Where it listens.
+-spec epmd_port(epmd()) -> inet:port_number().
+epmd_port(#{number := Number}) -> Number.
 
 %% @doc Ends it.
 -spec stop_epmd(epmd()) -> ok.

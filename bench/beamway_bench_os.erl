@@ -4,7 +4,7 @@
 %% measured one does no work for it.
 -module(beamway_bench_os).
 
--export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, cpu_us/1, descriptors/1, mappings/1,
+-export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, cpu_us/1, thread_us/1, pss_bytes/1, descriptors/1, mappings/1,
          load_average/0, available_bytes/0, processors/0, cpu_model/0, memory_bytes/0]).
 
 -export_type([identity/0, switches/0]).
@@ -92,6 +92,18 @@ cpu_us(OsPid) ->
     [_, Fields] = re:split(Text, "^.*\\) ", [{parts, 2}, dotall]),
     Ticks = fun(Field) -> binary_to_integer(lists:nth(Field - 2, binary:split(Fields, <<" ">>, [global]))) end,
     #{user => Ticks(14) * 10000, kernel => Ticks(15) * 10000}.
+
+%% @doc The processor time of a process' threads so far, in microseconds, without the ticks of {@link cpu_us/1}. Threads that have ended do not count.
+-spec thread_us(OsPid :: pos_integer()) -> float().
+thread_us(OsPid) ->
+    {ok, Threads} = file:list_dir(path(OsPid, "task")),
+    lists:sum([binary_to_integer(hd(binary:split(Text, <<" ">>))) || Thread <- Threads, {ok, Text} <- [read(OsPid, filename:join(["task", Thread, "schedstat"]))]]) / 1000.
+
+%% @doc The memory of a process, with its share of what others map as well (PSS). What the kernel has for its sockets is not counted.
+-spec pss_bytes(OsPid :: pos_integer()) -> non_neg_integer().
+pss_bytes(OsPid) ->
+    {ok, Text} = read(OsPid, "smaps_rollup"),
+    field(Text, <<"\nPss:">>) * 1024.
 
 %% @doc What a process has open: one name a descriptor, as the kernel gives it.
 -spec descriptors(OsPid :: pos_integer()) -> [Target :: string()].
@@ -187,6 +199,11 @@ switches_grow_test() ->
     [receive after 1 -> ok end || _ <- lists:seq(1, 50)],
     #{voluntary := Later} = switches(own_pid()),
     ?assert(Later > Before).
+
+threads_use_time_test() ->
+    Before = thread_us(own_pid()),
+    _ = lists:sort([rand:uniform() || _ <- lists:seq(1, 100000)]),
+    ?assert(thread_us(own_pid()) > Before + 1000).
 
 descriptors_show_an_open_file_test() ->
     Before = descriptors(own_pid()),

@@ -150,6 +150,7 @@ text("bench") ->
     "  beside     small calls beside large messages by plain '!' (root)\n"
     "  hosts      calls and messages between hosts (root)\n"
     "  paced      calls at a pace, from one to 4,000 a second\n"
+    "  peers      one node with 100 to 3,000 links\n"
     "  mesh       150 nodes, all connected with each other\n"
     "  tune-tcp   which options make stock TCP distribution best\n"
     "  placement  choices among 100 real nodes, and policies with outdated information\n"
