@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How large the rings of a new link may be, under the limits of the node. Pure; {@link beamway_links} keeps the reservations.
+%% @doc How large the rings of a new link may be, under the limits of the node. Pure; {@link beamway_links} keeps the reservations and their sums.
 %%
 %% Links over rdma have a limit of their own (`rdma_limit_bytes'), since their rings are locked memory; all others share
 %% `ring_limit_bytes'. Rings that do not fit are halved. A link over the connection on which two nodes have met gets
 %% the smallest rings even beyond the limit, because it has nothing to fall back to.
 -module(beamway_budget).
 
--export([ring/4]).
+-export([ring/4, limits/0, bytes/1, has_room/3]).
 -export_type([reservation/0]).
 
 -ifdef(TEST).
@@ -18,23 +18,31 @@
 -type reservation() :: {beamway_kind:driven(), RingBytes :: pos_integer()}.
 
 %% @doc The bytes of each of the two rings of a link of this kind. `{less, …}' names the limit that made them smaller.
--spec ring(beamway_kind:driven(), Wanted :: pos_integer(), [reservation()], beamway_config:config()) ->
+%% `Used' is what all links under the same limit have.
+-spec ring(beamway_kind:driven(), Wanted :: pos_integer(), Used :: non_neg_integer(), beamway_config:config()) ->
           {ok, RingBytes :: pos_integer()} | {less, RingBytes :: pos_integer(), {Option :: atom(), Limit :: non_neg_integer()}}
               | {error, Reason :: binary()}.
-ring(Kind, Wanted, Reserved, Config) ->
-    {Option, Limit} = Known = limit(Kind, Config),
-    Free = Limit - 2 * lists:sum([Bytes || {Of, Bytes} <- Reserved, limit(Of, Config) =:= Known]),
-    case largest(Kind, Wanted, Free) of
+ring(Kind, Wanted, Used, Config) ->
+    Option = beamway_kind:limit(Kind),
+    Limit = maps:get(Option, Config),
+    case largest(Kind, Wanted, Limit - Used) of
         {ok, Wanted} -> {ok, Wanted};
-        {ok, Bytes} -> {less, Bytes, Known};
+        {ok, Bytes} -> {less, Bytes, {Option, Limit}};
         none -> {error, iolist_to_binary(io_lib:format("the ring memory of this node is used up (~ts)", [Option]))}
     end.
 
-limit(Kind, Config) ->
-    Option = beamway_kind:limit(Kind),
-    {Option, maps:get(Option, Config)}.
+%% @doc Whether a link of this kind would get rings.
+-spec has_room(beamway_kind:ring(), Used :: non_neg_integer(), beamway_config:config()) -> boolean().
+has_room(Kind, Used, Config) -> largest(Kind, ?SMALLEST, maps:get(beamway_kind:limit(Kind), Config) - Used) =/= none.
 
-%% Both rings of a link count.
+%% @doc The options that are limits.
+-spec limits() -> [atom(), ...].
+limits() -> lists:usort([beamway_kind:limit(Kind) || Kind <- beamway_kind:all()]).
+
+%% @doc What a reservation takes of its limit: both rings of a link count.
+-spec bytes(reservation()) -> {Option :: atom(), pos_integer()}.
+bytes({Kind, RingBytes}) -> {beamway_kind:limit(Kind), 2 * RingBytes}.
+
 largest(_Kind, Bytes, Free) when 2 * Bytes =< Free -> {ok, Bytes};
 largest(Kind, Bytes, Free) when Bytes >= 2 * ?SMALLEST -> largest(Kind, Bytes div 2, Free);
 largest(Kind, Bytes, _Free) ->
@@ -48,15 +56,24 @@ largest(Kind, Bytes, _Free) ->
 config() -> #{ring_limit_bytes => 1048576, rdma_limit_bytes => 262144}.
 
 ring_test_() ->
-    Ring = fun(Kind, Wanted, Reserved) -> ring(Kind, Wanted, Reserved, config()) end,
-    [?_assertEqual({ok, 524288}, Ring(shm, 524288, [])),
-     ?_assertEqual({less, 262144, {ring_limit_bytes, 1048576}}, Ring(shm, 524288, [{shm, 131072}])),
-     ?_assertEqual({less, 65536, {ring_limit_bytes, 1048576}}, Ring(shm, 524288, [{shm, 262144}, {tcp, 196608}])),
-     ?_assertEqual({error, <<"the ring memory of this node is used up (ring_limit_bytes)">>}, Ring(shm, 65536, [{shm, 524288}])),
-     ?_assertEqual({ok, 65536}, Ring(tcp, 65536, [{shm, 524288}])),
-     ?_assertEqual({less, 65536, {ring_limit_bytes, 1048576}}, Ring(tcp, 262144, [{shm, 524288}])),
-     %% The limit of rdma is apart.
-     ?_assertEqual({ok, 131072}, Ring(rdma, 131072, [{shm, 524288}])),
-     ?_assertEqual({error, <<"the ring memory of this node is used up (rdma_limit_bytes)">>}, Ring(rdma, 131072, [{rdma, 131072}]))].
+    Ring = fun(Kind, Wanted, Used) -> ring(Kind, Wanted, Used, config()) end,
+    [?_assertEqual({ok, 524288}, Ring(shm, 524288, 0)),
+     ?_assertEqual({less, 262144, {ring_limit_bytes, 1048576}}, Ring(shm, 524288, 262144)),
+     ?_assertEqual({less, 65536, {ring_limit_bytes, 1048576}}, Ring(shm, 524288, 917504)),
+     ?_assertEqual({error, <<"the ring memory of this node is used up (ring_limit_bytes)">>}, Ring(shm, 65536, 1048576)),
+     ?_assertEqual({ok, 65536}, Ring(tcp, 65536, 1048576)),
+     ?_assertEqual({less, 65536, {ring_limit_bytes, 1048576}}, Ring(tcp, 262144, 1048576)),
+     ?_assertEqual({ok, 131072}, Ring(rdma, 131072, 0)),
+     ?_assertEqual({error, <<"the ring memory of this node is used up (rdma_limit_bytes)">>}, Ring(rdma, 131072, 262144))].
+
+%% A link that has room gets a ring, and no other.
+has_room_test_() ->
+    [?_assertEqual(has_room(Kind, Used, config()), ring(Kind, 262144, Used, config()) =/= ring(Kind, 65536, 1 bsl 40, config()))
+     || Kind <- [shm, rdma], Used <- [0, 131072, 131073, 917504, 917505, 1048576, 1 bsl 30]].
+
+%% The limit of rdma is apart.
+limits_test_() ->
+    [?_assertEqual([rdma_limit_bytes, ring_limit_bytes], limits()), ?_assertEqual({ring_limit_bytes, 131072}, bytes({tcp, 65536})),
+     ?_assertEqual({rdma_limit_bytes, 131072}, bytes({rdma, 65536}))].
 
 -endif.

@@ -60,7 +60,7 @@ link_is_up(Port) ->
 %% @private
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
-    Classes = classes(),
+    Classes = ets:select(?TABLE, [{{{class, '$1'}, '$2', '_'}, [], [{{'$1', '$2'}}]}]),
     ok = tell_all(Classes),
     ok = start_looking(maps:get(classes, beamway_links:config())),
     {ok, lists:foldl(fun({Pid, _}, State) -> watch(Pid, State) end, #state{}, Classes)}.
@@ -78,8 +78,8 @@ handle_call(_Request, _From, State) ->
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
-handle_cast({link_is_up, Port}, State) ->
-    ok = tell(Port, classes()),
+handle_cast({link_is_up, Port}, #state{monitors = Monitors} = State) ->
+    ok = tell(Port, [{Pid, of_process(Pid)} || Pid <- maps:keys(Monitors)]),
     {noreply, State};
 handle_cast({found, Found}, State) ->
     %% Two names may lead to one process, which may also have asked for a class itself: the first class stays.
@@ -108,9 +108,6 @@ of_process(Pid) ->
         [{_, Class, _}] -> Class;
         [] -> normal
     end.
-
-classes() ->
-    ets:select(?TABLE, [{{{class, '$1'}, '$2', '_'}, [], [{{'$1', '$2'}}]}]).
 
 change(_Pid, Class, Class) -> ok;
 change(Pid, _Former, Class) -> tell_all([{Pid, Class}]).

@@ -521,9 +521,9 @@ kernel_address(_OfStream = true, Address) ->
 %% @private
 -spec tick(stream()) -> term().
 tick(Stream) ->
-    case controller(get_state(link)) of
-        {ring, Port} -> of_port(fun beamway_port:tick/1, Port);
-        {stream, Controller} -> of_port(fun(Alive) -> beamway_stream:tick(current(Stream), Alive) end, Controller)
+    case driven(Stream) of
+        {true, Port} -> of_port(fun beamway_port:tick/1, Port);
+        {false, Controller} -> of_port(fun(Alive) -> beamway_stream:tick(current(Stream), Alive) end, Controller)
     end.
 
 %% @private For people, net_kernel:node_info/1: messages. For dist_util, which takes what does not grow for silence: also a
@@ -531,7 +531,7 @@ tick(Stream) ->
 -spec getstat(stream()) ->
           {ok, Read :: integer(), Written :: integer(), Pending :: integer()} | {error, term()}.
 getstat(Stream) ->
-    case stats(current(Stream), controller(get_state(link))) of
+    case stats(Stream, driven(Stream)) of
         {ok, #{bytes_in := Bytes, frames_in := Frames, frames_out := Out, queue_bytes := Pending}} ->
             {_, Told} = Heard = heard(Bytes, Frames, get_state(heard)),
             put_state(heard, Heard),
@@ -546,8 +546,13 @@ heard(Bytes, Frames, undefined) -> heard(Bytes, Frames, {0, 0});
 heard(Bytes, _Frames, {Bytes, Told}) -> {Bytes, Told};
 heard(Bytes, Frames, {_Before, Told}) -> {Bytes, max(Frames, Told + 1)}.
 
-stats(_Stream, {ring, Port}) -> of_port(fun(Alive) -> {ok, beamway_port:stats(Alive)} end, Port);
-stats(Stream, {stream, Controller}) -> of_port(fun(Alive) -> beamway_stream:stats(Stream, Alive) end, Controller).
+stats(_Stream, {true, Port}) -> of_port(fun(Alive) -> {ok, beamway_port:stats(Alive)} end, Port);
+stats(Stream, {false, Controller}) -> of_port(fun(Alive) -> beamway_stream:stats(current(Stream), Alive) end, Controller).
+
+%% Whether a port of our driver carries the data. A node with many links asks so all of them at once, and the row of a link in the table is large.
+driven(Stream) ->
+    {_Kind, Controller, _Reason} = get_state(link),
+    {is_port(Controller) andalso Controller =/= Stream, Controller}.
 
 %% That of a ring is a port of our driver.
 controller({Kind, Controller, _Reason}) ->

@@ -40,10 +40,9 @@
 new(Fields, Seconds) ->
     #history{fields = Fields, seconds = #track{most = Seconds}, tens = #track{most = min(?TENS, Seconds)}}.
 
-%% @doc Adds the figures of one second.
--spec add(step(), history()) -> history().
-add(Step, #history{fields = Fields, seconds = Seconds} = History) ->
-    Values = [maps:get(Name, Step, 0) || {Name, _} <- Fields],
+%% @doc Adds the figures of one second, in the order of the fields.
+-spec add([non_neg_integer()], history()) -> history().
+add(Values, #history{seconds = Seconds} = History) ->
     summed(Values, History#history{seconds = add_values(Values, Seconds)}).
 
 summed(Values, #history{fields = Fields, sum = Sum, summed = 9, tens = Tens} = History) ->
@@ -121,24 +120,24 @@ number_of(<<1:1, Low:7, Rest/binary>>) ->
 fields() -> [{bytes, sum}, {queue, max}].
 
 equal_steps_are_one_test() ->
-    History = lists:foldl(fun add/2, new(fields(), 600), [#{bytes => B, queue => 3} || B <- [1, 1, 1, 300, 300, 1]]),
+    History = lists:foldl(fun add/2, new(fields(), 600), [[B, 3] || B <- [1, 1, 1, 300, 300, 1]]),
     ?assertEqual([{1, #{bytes => 1, queue => 3}}, {2, #{bytes => 300, queue => 3}}, {3, #{bytes => 1, queue => 3}}], seconds(History)),
     ?assertEqual([], tens(History)).
 
 ten_seconds_are_a_step_test() ->
-    History = lists:foldl(fun add/2, new(fields(), 600), [#{bytes => N, queue => N rem 7} || N <- lists:seq(1, 25)]),
+    History = lists:foldl(fun add/2, new(fields(), 600), [[N, N rem 7] || N <- lists:seq(1, 25)]),
     ?assertEqual([{1, #{bytes => 155, queue => 6}}, {1, #{bytes => 55, queue => 6}}], tens(History)),
     ?assertEqual(25, length(seconds(History))).
 
 old_steps_go_test() ->
-    History = lists:foldl(fun add/2, new(fields(), 600), [#{bytes => N bsl 30} || N <- lists:seq(1, 5000)]),
+    History = lists:foldl(fun add/2, new(fields(), 600), [[N bsl 30, 0] || N <- lists:seq(1, 5000)]),
     Seconds = seconds(History),
     ?assertEqual(600 + 5000 rem 60, length(Seconds)),
     ?assertEqual([{1, #{bytes => N bsl 30, queue => 0}} || N <- lists:seq(5000, 5000 - length(Seconds) + 1, -1)], Seconds),
     ?assert(length(tens(History)) >= 360).
 
 nothing_is_kept_test() ->
-    History = lists:foldl(fun add/2, new(fields(), 0), [#{bytes => N} || N <- lists:seq(1, 100)]),
+    History = lists:foldl(fun add/2, new(fields(), 0), [[N, 0] || N <- lists:seq(1, 100)]),
     ?assertEqual({[], []}, {seconds(History), tens(History)}).
 
 %% The list of fields is one for all.
@@ -154,8 +153,8 @@ binaries(_) -> [].
 it_is_small_test() ->
     Fields = [{list_to_atom("figure" ++ integer_to_list(N)), sum} || N <- lists:seq(1, 16)],
     Most = [1 bsl 32, 1 bsl 32, 1 bsl 20, 1 bsl 20 | lists:duplicate(12, 10000)],
-    Busy = fun(N) -> maps:from_list([{Name, Max - N} || {{Name, _}, Max} <- lists:zip(Fields, Most)]) end,
-    Idle = fun(N) when N rem 15 =:= 0 -> #{figure1 => 9, figure3 => 1}; (_) -> #{} end,
+    Busy = fun(N) -> [Max - N || Max <- Most] end,
+    Idle = fun(N) when N rem 15 =:= 0 -> [9, 0, 1 | lists:duplicate(13, 0)]; (_) -> lists:duplicate(16, 0) end,
     [?assert(bytes_of(lists:foldl(fun(N, History) -> add(Figures(N), History) end, new(Fields, 600), lists:seq(1, 4000))) =< Bytes)
      || {Figures, Bytes} <- [{Idle, 2048}, {Busy, 65536}]].
 -endif.

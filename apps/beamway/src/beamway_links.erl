@@ -47,14 +47,15 @@
 %% {without_driver, beamway_config:config()}: the options of a node that has had no driver when it was to be loaded;
 %% of beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {{library, Kind}, boolean()};
 %% {{usable, StreamKind}, [beamway_kind:ring()], At}: what was found usable then, in erlang:monotonic_time(millisecond);
-%% {{listens, StreamKind}, Port}; {{session, Id}, Connection, session()}: of links that can outlive their connection; {resumes_refused, Count};
-%% ring memory of a connection process: {{reserved, PidOrPort}, beamway_budget:reservation()};
+%% {{listens, StreamKind}, Port}; {{session, Id}, session()} and {{session_of, Pid}, Id}: of links that can outlive their connection; {resumes_refused, Count};
+%% ring memory of a connection process: {{reserved, Pid}, beamway_budget:reservation()}, and of all under a limit: {{used, Option}, Bytes};
 %% {{certificate, Role}, Seconds}; those of beamway_classes; and of beamway_encrypt: {{beamway_encrypt, Cookie}, Key}.
 
 -type session() :: #{kind := tcp | tls | ring, ring_bytes := non_neg_integer(), key := <<_:256>>, encrypted := boolean(), keeper := pid()}.
 
 -record(state, {config :: beamway_config:config(),
                 pulse = none :: port() | none,
+                holders = 0 :: non_neg_integer(),
                 monitors = #{} :: #{pid() | port() => reference()}}).
 
 %% @doc Called by {@link beamway_sup}.
@@ -185,14 +186,14 @@ listens(StreamKind, Port) ->
 %% @doc Keeps what this node must know to continue the link of a connection process over another connection. The row ends with the process.
 -spec begin_session(Id :: <<_:128>>, Connection :: pid(), session()) -> ok.
 begin_session(Id, Connection, Known) ->
-    ets:insert(?TABLE, {{session, Id}, Connection, Known}),
+    ets:insert(?TABLE, [{{session, Id}, Known}, {{session_of, Connection}, Id}]),
     ok.
 
 %% @doc What {@link begin_session/3} was told.
 -spec session(Id :: <<_:128>>) -> {ok, session()} | error.
 session(Id) ->
     case ets:lookup(?TABLE, {session, Id}) of
-        [{_, _Connection, Known}] -> {ok, Known};
+        [{_, Known}] -> {ok, Known};
         [] -> error
     end.
 
@@ -254,9 +255,12 @@ driven(_Link) -> none.
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
     process_flag(trap_exit, true),
-    Known = [Key || {{What, Key}, _} <- ets:tab2list(?TABLE), lists:member(What, [link, reserved, holder])],
+    Known = ets:tab2list(?TABLE),
+    Reserved = [beamway_budget:bytes(Reservation) || {{reserved, _}, Reservation} <- Known],
+    ets:insert(?TABLE, [{{used, Option}, lists:sum([Bytes || {Of, Bytes} <- Reserved, Of =:= Option])} || Option <- beamway_budget:limits()]),
     self() ! pulse,
-    {ok, lists:foldl(fun watch/2, #state{config = config()}, Known)}.
+    {ok, lists:foldl(fun watch/2, #state{config = config(), holders = length([Pid || {{holder, Pid}, _} <- Known])},
+                     [Key || {{What, Key}, _} <- Known, lists:member(What, [link, reserved, holder])])}.
 
 %% net_kernel itself calls the carrier and dist_util: what it could not load ended it, and the node. A node
 %% that has run out of descriptors when it first calls a peer can load nothing.
@@ -308,17 +312,18 @@ largest_extension(#{links := Links}) ->
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
-handle_call(hold, {Pid, _}, State) ->
-    ets:insert(?TABLE, {{holder, Pid}, true}),
-    {reply, ok, watch(Pid, State)};
+handle_call(hold, {Pid, _}, #state{holders = Holders} = State) ->
+    New = case ets:insert_new(?TABLE, {{holder, Pid}, true}) of true -> 1; false -> 0 end,
+    {reply, ok, watch(Pid, State#state{holders = Holders + New})};
 handle_call({reserve, Kind, Wanted}, {Pid, _}, #state{config = Config} = State) ->
-    case beamway_budget:ring(Kind, Wanted, reservations(), Config) of
+    ok = unreserve(Pid),
+    case beamway_budget:ring(Kind, Wanted, used(Kind), Config) of
         {error, Reason} ->
             {reply, {error, Reason}, State};
         Ring ->
             Bytes = element(2, Ring),
             log_smaller(Ring, Wanted),
-            ets:insert(?TABLE, {{reserved, Pid}, {Kind, Bytes}}),
+            ok = reserved(Pid, {Kind, Bytes}),
             {reply, {ok, Bytes}, watch(Pid, State)}
     end;
 handle_call(reload_driver, _From, State) ->
@@ -331,9 +336,24 @@ handle_call(_Request, _From, State) ->
 wanted([{_, Options}]) -> Options;
 wanted([]) -> config().
 
-%% Each row is one element here; the rows of links are large and not copied.
-reservations() ->
-    ets:select(?TABLE, [{{{reserved, '_'}, '$1'}, [], ['$1']}]).
+%% What all links have that share the limit of this kind. Also other processes ask.
+used(Kind) -> ets:lookup_element(?TABLE, {used, beamway_kind:limit(Kind)}, 2).
+
+%% This server alone changes reservations and their sums.
+reserved(Pid, Reservation) ->
+    ets:insert(?TABLE, {{reserved, Pid}, Reservation}),
+    count(1, Reservation).
+
+unreserve(Pid) ->
+    case ets:take(?TABLE, {reserved, Pid}) of
+        [{_, Reservation}] -> count(-1, Reservation);
+        [] -> ok
+    end.
+
+count(Sign, Reservation) ->
+    {Option, Bytes} = beamway_budget:bytes(Reservation),
+    _ = ets:update_counter(?TABLE, {used, Option}, Sign * Bytes),
+    ok.
 
 log_smaller({ok, _}, _Wanted) ->
     ok;
@@ -348,21 +368,22 @@ handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reas
     ?LOG(level(Hidden), "beamway: link to ~ts is up over ~ts (~ts)", [Node, Kind, Reason]),
     case ets:lookup(?TABLE, {reserved, Pid}) of
         [{_, {Kind, _} = Reservation}] -> keep_reserved(Pid, Reservation, Controller);
-        _ -> ets:delete(?TABLE, {reserved, Pid})
+        _ -> unreserve(Pid)
     end,
     {noreply, watch(Pid, State)};
 handle_cast({release, Pid}, State) ->
-    ets:delete(?TABLE, {reserved, Pid}),
+    ok = unreserve(Pid),
     {noreply, State};
 handle_cast(_Request, State) ->
     {noreply, State}.
 
 %% As much as the rings have that were made: the peer may have wanted smaller ones.
-keep_reserved(Key, {Kind, Granted}, Port) ->
+keep_reserved(Pid, {Kind, Granted}, Port) ->
     Bytes = try maps:get(ring_bytes, beamway_port:stats(Port))
             catch error:badarg -> Granted % the port has just ended, and the reservation soon
             end,
-    ets:insert(?TABLE, {{reserved, Key}, {Kind, Bytes}}).
+    ok = unreserve(Pid),
+    reserved(Pid, {Kind, Bytes}).
 
 watch(Key, #state{monitors = Monitors} = State) when is_map_key(Key, Monitors) ->
     State;
@@ -373,10 +394,9 @@ watch(Pid, #state{monitors = Monitors} = State) ->
 -spec handle_info(term(), #state{}) -> {noreply, #state{}} | {stop, normal, #state{}}.
 handle_info({'DOWN', _Ref, _Type, Key, _Reason}, #state{monitors = Monitors} = State) ->
     ets:delete(?TABLE, {link, Key}),
-    ets:delete(?TABLE, {reserved, Key}),
-    ets:delete(?TABLE, {holder, Key}),
-    ets:match_delete(?TABLE, {{session, '_'}, Key, '_'}),
-    after_user(State#state{monitors = maps:remove(Key, Monitors)});
+    ok = unreserve(Key),
+    _ = [ets:delete(?TABLE, {session, Id}) || {_, Id} <- ets:take(?TABLE, {session_of, Key})],
+    after_user(ets:take(?TABLE, {holder, Key}), State#state{monitors = maps:remove(Key, Monitors)});
 handle_info(pulse, #state{pulse = Port} = State) ->
     _ = erlang:send_after(?PULSE_MS, self(), pulse),
     {noreply, State#state{pulse = pulse(Port, config())}};
@@ -400,11 +420,9 @@ pulse(Port, _Config) ->
         error:badarg -> none
     end.
 
-after_user(State) ->
-    case ets:match(?TABLE, {{holder, '_'}, '_'}, 1) of
-        '$end_of_table' -> {stop, normal, State};
-        _ -> {noreply, State}
-    end.
+after_user([], State) -> {noreply, State};
+after_user([_], #state{holders = 1} = State) -> {stop, normal, State};
+after_user([_], #state{holders = Holders} = State) -> {noreply, State#state{holders = Holders - 1}}.
 
 %% A tool such as ejabberdctl is a hidden node for a second, at each call.
 level(_Hidden = true) -> debug;

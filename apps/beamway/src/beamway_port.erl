@@ -386,20 +386,24 @@ senders(Traffic) ->
 %% @doc Counters since the link was made.
 -spec stats(port()) -> stats().
 stats(Port) ->
-    {ok, Numbers} = command(Port, ?STATS, <<>>),
-    Own = 8 * length(stats_names()),
-    <<_:Own/binary, Load:8/binary, AgeMs:64>> = Numbers,
-    maps:merge(maps:from_list(lists:zip(stats_names(), [N || <<N:64>> <= binary:part(Numbers, 0, Own)])), peer_load(Load, AgeMs)).
+    {ok, <<BytesIn:64, BytesOut:64, FramesIn:64, FramesOut:64, DoorbellsIn:64, DoorbellsOut:64, Stalls:64, RingBytes:64, RingFillIn:64, RingFillOut:64,
+           Wakeups:64, QueueBytes:64, Busy:64, HeldSenders:64, Losses:64, KeptBytes:64, RttUs:64, WindowBytes:64, Retransmits:64, Unanswered:64, AckMs:64,
+           KernelBytes:64, Load:8/binary, AgeMs:64>>} = command(Port, ?STATS, <<>>),
+    with_peer_load(Load, AgeMs,
+                   #{bytes_in => BytesIn, bytes_out => BytesOut, frames_in => FramesIn, frames_out => FramesOut, doorbells_in => DoorbellsIn,
+                     doorbells_out => DoorbellsOut, stalls => Stalls, ring_bytes => RingBytes, ring_fill_in => RingFillIn, ring_fill_out => RingFillOut,
+                     wakeups => Wakeups, queue_bytes => QueueBytes, busy => Busy, held_senders => HeldSenders, losses => Losses, kept_bytes => KeptBytes,
+                     rtt_us => RttUs, window_bytes => WindowBytes, retransmits => Retransmits, unanswered => Unanswered, ack_ms => AckMs, kernel_bytes => KernelBytes}).
 
 %% As native/driver/load.h has it; the driver has checked it.
-peer_load(<<0:1, _/bits>>, _AgeMs) -> #{};
-peer_load(<<1:1, Cpu:7, RunQueue:16, Average:16, Mib:24>>, AgeMs) ->
-    maps:from_list([{peer_loadavg1, Average / 100} || Average =/= 16#FFFF] ++ [{peer_mem_available, Mib bsl 20} || Mib > 0]
-                   ++ [{peer_cpu_percent, Cpu}, {peer_run_queue, RunQueue}, {peer_load_age_ms, AgeMs}]).
+with_peer_load(<<0:1, _/bits>>, _AgeMs, Stats) -> Stats;
+with_peer_load(<<1:1, Cpu:7, RunQueue:16, Average:16, Mib:24>>, AgeMs, Stats) ->
+    with_known(peer_loadavg1, Average =/= 16#FFFF, Average / 100,
+               with_known(peer_mem_available, Mib > 0, Mib bsl 20,
+                          Stats#{peer_cpu_percent => Cpu, peer_run_queue => RunQueue, peer_load_age_ms => AgeMs})).
 
-stats_names() ->
-    [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, stalls, ring_bytes,
-     ring_fill_in, ring_fill_out, wakeups, queue_bytes, busy, held_senders, losses, kept_bytes | stats_of_tcp()].
+with_known(_Name, false, _Value, Stats) -> Stats;
+with_known(Name, true, Value, Stats) -> Stats#{Name => Value}.
 
 %% @doc Those that a ring does not have.
 -spec stats_of_tcp() -> [atom()].

@@ -206,7 +206,7 @@ handle_info(_Info, State) ->
 %% Rounded, so that a node at rest has equal steps.
 own_step(LateMs, Cpu, RunQueue) ->
     IsBusy = Cpu >= ?BUSY_PERCENT orelse RunQueue >= ?BUSY_QUEUE * erlang:system_info(schedulers_online),
-    #{late_ms => LateMs div 10 * 10, cpu_percent => Cpu div 5 * 5, busy => case IsBusy of true -> 1; false -> 0 end}.
+    [LateMs div 10 * 10, Cpu div 5 * 5, case IsBusy of true -> 1; false -> 0 end].
 
 %% All links tell it, so any port of the driver takes it.
 tell_peers(Cpu, RunQueue, #state{links = Links}) ->
@@ -274,10 +274,16 @@ is_idle(#{bytes_in := In, bytes_out := Out}, #{bytes_in := InNow, bytes_out := O
 is_idle(_Before, _Now) ->
     false.
 
-%% A link that has just come up has no counters before these.
-grown(Before, Figures) ->
-    maps:from_list([{Name, case Kind of sum -> max(0, Value - maps:get(Name, Before, Value)); max -> Value end}
-                    || {Name, Kind} <- fields(), {ok, Value} <- [maps:find(Name, Figures)]]).
+%% In the order of fields(). A link that has just come up has no counters before these, and some kinds of link lack some.
+grown(Before, Figures) -> [grown(Kind, Name, Before, Figures) || {Name, Kind} <- fields()].
+
+grown(max, Name, _Before, Figures) ->
+    case Figures of #{Name := Value} -> Value; #{} -> 0 end;
+grown(sum, Name, Before, Figures) ->
+    case {Before, Figures} of
+        {#{Name := Last}, #{Name := Value}} when Value > Last -> Value - Last;
+        _ -> 0
+    end.
 
 disconnecting(Pid, Node, #state{links = Links} = State) ->
     Event = {disconnected_by, beamway_senders:described(Pid)},

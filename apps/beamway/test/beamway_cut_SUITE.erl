@@ -283,7 +283,7 @@ connect_half(One, Other, OtherNode, Tries) when Tries > 0 ->
     Holder = beamway_peer:run(Other, fun() -> spawn(fun hold_accepted/0) end),
     true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
     receive after ?QUIET_MS -> ok end,
-    case beamway_peer:call(Other, ets, match, [beamway_links, {{session, '_'}, '_', '_'}]) of
+    case beamway_peer:call(Other, ets, match, [beamway_links, {{session, '_'}, '_'}]) of
         [] -> Holder;
         _ ->
             beamway_peer:run(Other, fun() -> Holder ! go, ok end),
