@@ -23,11 +23,12 @@
 #include "rounds.h"
 #include "senders.h"
 
-#define ABI_VERSION 14 /* of the commands below: beamway_port.erl has the same number */
-#define FLUSH_MS 1     /* how long what was sent waits at most for the keeper */
-#define CHECK_MS 1000  /* how often idle memory is looked for, and the patience of a last flush */
-#define SESSION_MS 200 /* how late a peer hears, at most, how far this side has read */
-#define IDLE_PART 4    /* of resume_ms: after so long an idle link tries its path */
+#define ABI_VERSION 14  /* of the commands below: beamway_port.erl has the same number */
+#define FLUSH_MS 1      /* how long what was sent waits at most for the keeper */
+#define CHECK_MS 1000   /* how often idle memory is looked for, and the patience of a last flush */
+#define SESSION_MS 200  /* how late a peer hears, at most, how far this side has read */
+#define IDLE_PART 2     /* of resume_ms: after so long an idle link tries its path */
+#define TOGETHER_MS 256 /* idle links of a node do so at multiples of it, to wake the VM once */
 
 /* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text, or
  * REPLY_LATER. */
@@ -165,6 +166,8 @@ static void check_session(bw_port_t *self)
     self->session_is_due = true;
     self->session_is_idle = !is_news;
     self->session_at_ms = bw_now_ms() + (is_news ? SESSION_MS : idle_ms(self));
+    if (!is_news)
+        self->session_at_ms += TOGETHER_MS - self->session_at_ms % TOGETHER_MS;
     set_timer(self);
 }
 
@@ -807,6 +810,8 @@ static bool session_timeout(bw_port_t *self)
     bool is_silent;
 
     self->session_is_due = false;
+    if (self->session_is_idle)
+        bw_session_rests(&self->pump.session);
     if ((self->session_is_idle || pump_untold(&self->pump) > 0) && !pump_acknowledge(&self->pump))
         return false;
     ops->stats(self->pump.link, &stats);

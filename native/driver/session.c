@@ -17,17 +17,30 @@ static void free_chunk(bw_session_t *session)
     session->staged = session->end = 0;
 }
 
+static size_t room(const bw_session_t *session)
+{
+    return session->chunk ? (size_t)session->chunk->orig_size - session->end : 0;
+}
+
 uint8_t *bw_session_gap(bw_session_t *session, size_t size)
 {
-    if (session->chunk && BW_SESSION_CHUNK_BYTES - session->end < size) {
+    size_t next = BW_SESSION_FIRST_CHUNK_BYTES;
+
+    if (session->chunk && room(session) < size) {
         if (session->staged < session->end)
             return NULL;
         reuse_chunk(session);
-        if (BW_SESSION_CHUNK_BYTES - session->end < size)
+        if (room(session) < size) {
+            next = 2 * (size_t)session->chunk->orig_size;
             free_chunk(session);
+        }
     }
+    while (next < size)
+        next *= 2;
+    if (next > BW_SESSION_CHUNK_BYTES)
+        next = BW_SESSION_CHUNK_BYTES;
     if (!session->chunk)
-        session->chunk = driver_alloc_binary((ErlDrvSizeT)BW_SESSION_CHUNK_BYTES);
+        session->chunk = driver_alloc_binary((ErlDrvSizeT)next);
     return session->chunk ? (uint8_t *)session->chunk->orig_bytes + session->end : NULL;
 }
 
@@ -96,6 +109,13 @@ bool bw_session_resume(bw_session_t *session, bw_pending_list_t *list, uint64_t 
     forget(session);
     bw_pending_rewind(list, &session->kept, position - session->from);
     return true;
+}
+
+void bw_session_rests(bw_session_t *session)
+{
+    reuse_chunk(session);
+    if (session->end == 0)
+        free_chunk(session);
 }
 
 void bw_session_free(bw_session_t *session)

@@ -24,8 +24,11 @@
  * a byte is copied once, as without a session. All calls are made under the port lock.
  */
 
-/* How much of small frames stands together. */
+/* How much of small frames stands together: at most so much. The first chunk is small, because a
+ * node may have thousands of links that are hardly used. A chunk that the peer has not taken when
+ * it is full is followed by one of twice its size. */
 #define BW_SESSION_CHUNK_BYTES ((size_t)128 * 1024)
+#define BW_SESSION_FIRST_CHUNK_BYTES ((size_t)4 * 1024)
 
 /* The reader says how far it has come each time that it has read so much. */
 #define BW_SESSION_ACK_BYTES ((uint64_t)256 * 1024)
@@ -62,6 +65,9 @@ bool bw_session_acknowledged(bw_session_t *session, uint64_t position);
 /* The next connection begins: the peer has read so far. What comes after that goes out again,
  * before the list. False: it cannot have, or the bytes are gone; nothing has changed. */
 bool bw_session_resume(bw_session_t *session, bw_pending_list_t *list, uint64_t position);
+
+/* The link rests: gives the chunk back if nothing of it is needed. */
+void bw_session_rests(bw_session_t *session);
 
 void bw_session_free(bw_session_t *session);
 

@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include "../driver/dist_frame.h"
 #include "../driver/join.h"
+#include "../driver/session.h"
 #include "port_pair.h"
 
 #include <fcntl.h>
@@ -562,9 +563,9 @@ static void an_idle_link_tries_its_path(void)
         CHECK_IN(pass_all());
         vm_skip(200);
     }
-    for (int quarter = 0; quarter < 3; quarter++) {
+    for (int half = 0; half < 3; half++) {
         CHECK(!has_written(0) && !has_written(1));
-        vm_skip(RESUME_MS / 4 + 1);
+        vm_skip(RESUME_MS / 2 + 256); /* links of a node do it together */
         (void)vm_run(0);
         CHECK(has_written(0) && has_written(1));
         for (int round = 0; round < 3; round++) {
@@ -575,6 +576,39 @@ static void an_idle_link_tries_its_path(void)
     }
     CHECK_IN(arrive());
     CHECK_IN(end_schedule());
+}
+
+static size_t chunk_after(bw_session_t *session, size_t frames)
+{
+    for (size_t i = 0; i < frames && bw_session_gap(session, 1000); i++) {
+        session->end += 1000;
+        (void)bw_session_sent(session, 1000);
+    }
+    return session->chunk ? (size_t)session->chunk->orig_size : 0;
+}
+
+/* A node may have thousands of links that are hardly used. */
+static void the_chunk_is_as_large_as_is_needed(void)
+{
+    bw_session_t session = {.is_on = true, .limit = KEPT_BYTES};
+
+    CHECK_EQ(chunk_after(&session, 4), 4096);
+    CHECK_EQ(chunk_after(&session, 1), 8192);
+    CHECK_EQ(chunk_after(&session, 1000), BW_SESSION_CHUNK_BYTES);
+    bw_session_rests(&session); /* the peer has not taken it */
+    CHECK(session.chunk);
+    CHECK(bw_session_acknowledged(&session, session.out.next));
+    CHECK_EQ(chunk_after(&session, 1), BW_SESSION_CHUNK_BYTES);
+    CHECK(bw_session_acknowledged(&session, session.out.next));
+    bw_session_rests(&session);
+    CHECK(!session.chunk);
+    for (int i = 0; i < 100; i++) { /* one at a time stays in the small one */
+        CHECK_EQ(chunk_after(&session, 1), 4096);
+        CHECK(bw_session_acknowledged(&session, session.out.next));
+    }
+    CHECK(bw_session_gap(&session, 100000));
+    bw_session_free(&session);
+    CHECK(vm_is_clean());
 }
 
 /* The largest frames are beyond the limit. */
@@ -637,6 +671,7 @@ static const check_case_t cases[] = {
     {"room_comes_during_a_look", room_comes_during_a_look},
     {"frames_are_larger_than_the_limit", frames_are_larger_than_the_limit},
     {"an_idle_link_tries_its_path", an_idle_link_tries_its_path},
+    {"the_chunk_is_as_large_as_is_needed", the_chunk_is_as_large_as_is_needed},
     {"fragments_are_joined_across_a_cut", fragments_are_joined_across_a_cut},
     {"memory_is_short", memory_is_short},
     {"nothing_is_lost_doubled_or_reordered", nothing_is_lost_doubled_or_reordered},

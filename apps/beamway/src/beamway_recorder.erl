@@ -230,7 +230,7 @@ stepped(Now, #link{about = About, latest = Before, history = History, idle = Idl
             LastReadMs = case Figures of #{bytes_in := Bytes} when Bytes =/= map_get(bytes_in, Before) -> Now; _ -> ReadMs end,
             Recorded = beamway_history:add(grown(Before, Figures), at_rest(Missed, Before, History)),
             Traffic = case {Figures, Before, Link#link.traffic} of
-                          {#{bytes_out := Same}, #{bytes_out := Same}, [{_, Last} | _] = Known} -> kept_traffic(Now, Last, Known);
+                          {#{bytes_out := Same}, #{bytes_out := Same}, [_ | _] = Known} -> same_traffic(Now, Known);
                           {_, _, Known} -> kept_traffic(Now, traffic_now(About), Known)
                       end,
             full(Now, Figures, Link#link{latest = Figures, history = Recorded, missed = 0, idle = Idled, read_ms = LastReadMs, traffic = Traffic})
@@ -243,6 +243,13 @@ traffic_now(About) ->
             catch error:badarg -> none % it has just ended
             end;
         none -> none
+    end.
+
+%% Of a link at rest one is enough: what it had sent so long ago is what it has sent now.
+same_traffic(Now, [{_, Last} | _] = Traffic) ->
+    case lists:last(Traffic) of
+        {Ms, Last} -> [{max(Ms, Now - ?SENT_MS), Last}];
+        _ -> kept_traffic(Now, Last, Traffic)
     end.
 
 %% The last one that is older than SENT_MS stays.
