@@ -15,6 +15,7 @@
 
 -export([choose_nodes/2, choose_node/2, explain/2, why_not/2, why_not/3, format_error/1]).
 -export([node_for/2, node_for/3, reserve/3, reserve_all/3, release/1, renew/2, hand_over/2, spawn/2, spawn/3]).
+-export([drain/0, drain/1, drain/2, undrain/0, fence/1]).
 -export([child/3, delete_child/1, children/0, whereis_name/1, send/2, register_name/2, unregister_name/1]).
 -export([own/1, own/2, disown/1, taint/1, insert/2, insert/3, update/2, delete/1, attributes/0, attributes/2]).
 -export([follow/3, unfollow/1, topology/0, declared_topology/1, set_topology/1, set_topology/2, join/2, leave/1, epoch/0, site/1, advise/1, advise/2, observe/2]).
@@ -27,6 +28,7 @@
 
 -define(TRIES, 3).
 -define(SPAWN_MS, 5000).
+-define(DRAIN_MS, 60000).
 %% Logarithms that differ by less are one level.
 -define(FLOOR, 0.15).
 -define(PROBE_BATCHES, 5).
@@ -243,6 +245,38 @@ register_name(_, _) -> no.
 %% @doc Does nothing: a name ends with its process.
 -spec unregister_name(placement_child:name()) -> ok.
 unregister_name(_) -> ok.
+
+%% @doc The fencing number of a child that runs on this node ({@link placement_child:fence/1}): give it to what the child writes to, and let that refuse lower ones.
+-spec fence(placement_child:name()) -> {ok, integer()} | none.
+fence(Name) -> placement_child:fence(Name).
+
+%%% Emptying a node
+
+%% @doc Empties this node.
+-spec drain() -> {ok, placement_drain:result()} | {error, already_draining}.
+drain() -> placement_drain:run(#{}).
+
+%% @doc Empties a node.
+-spec drain(node()) -> {ok, placement_drain:result()} | {error, already_draining | nodedown | no_placement | timeout | term()}.
+drain(Node) -> drain(Node, #{}).
+
+%% @doc Moves each willing process of a node to another one, with its state and the messages that wait for it ({@link placement_drain}): the children of {@link child/3}, and gen_servers and
+%% gen_statems that export `placement_handoff/3'. Nothing new comes to the node after ({@link undrain/0} there). Options: `at_once' (moves under way, 32), `timeout' (ms, 60000), after which what has
+%% not moved stays, and `tell', a pid that hears how far it is.
+-spec drain(node(), placement_drain:options()) -> {ok, placement_drain:result()} | {error, already_draining | nodedown | no_placement | timeout | {bad_option, atom(), term()} | term()}.
+drain(Node, Options) ->
+    Timeout = maps:get(timeout, Options, ?DRAIN_MS),
+    try erpc:call(Node, placement_drain, run, [Options], if is_integer(Timeout), Timeout > 0 -> 2 * Timeout + ?SPAWN_MS; true -> ?SPAWN_MS end)
+    catch
+        error:{erpc, noconnection} -> {error, nodedown};
+        error:{erpc, timeout} -> {error, timeout};
+        error:{exception, undef, [{placement_drain, run, _, _} | _]} -> {error, no_placement};
+        error:{exception, Reason, _} -> {error, Reason}
+    end.
+
+%% @doc Lets processes come to this node again, after a drain.
+-spec undrain() -> ok.
+undrain() -> placement_drain:undo().
 
 %%% Attributes of this node
 

@@ -7,6 +7,9 @@
 %% only a side with more than half of the voters runs it. A
 %% voter that has lost its memory, since its node was restarted, promises nothing for a grace time.
 %%
+%% Each lease has a fencing number, which rises with every new holder. Voters refuse a question with a lower number than they have granted, so a node that comes back late
+%% cannot renew an old lease. The number of the last holder that really ran the child (`live') tells a node that tried to give the child away whether it may go on with it.
+%%
 %% This server is the voter, and chooses the next node when nobody holds the lease: of the voters that are connected the first by name does it, or the next
 %% one if that hangs or has not heard of the child.
 %%
@@ -14,7 +17,7 @@
 -module(placement_child).
 -behaviour(gen_server).
 
--export([start_link/1, start/3, delete/1, whereis_name/1, children/0, ask/3, release/2, pass/3]).
+-export([start_link/1, start/3, delete/1, whereis_name/1, children/0, fence/1, kept/0, numbered/1, ask/3, release/2, pass/3]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -export_type([name/0, options/0, spec/0, answer/0]).
@@ -22,8 +25,12 @@
 -type name() :: term().
 -type options() :: #{name := name(), nodes => [node(), ...], grace => pos_integer()}.
 -type spec() :: #{name := name(), query := placement_query:query(), call := {module(), atom(), [term()]}, nodes := [node(), ...], grace := pos_integer(),
-                  version := {integer(), node()}}.
--type answer() :: granted | {held, node() | nobody} | newer | deleted.
+                  version := {integer(), node()},
+                  %% Of the lease; of the last holder that ran the child.
+                  fence => integer(), live => integer(),
+                  %% In a question: of the holder that asks to go on with a child that it tried to give away; who has given the child to the one that asks.
+                  base => integer(), passed => {node(), integer()}}.
+-type answer() :: granted | {held, node() | nobody} | newer | deleted | stale | {fenced, integer()}.
 
 -define(SERVER, ?MODULE).
 %% {name(), spec() | {deleted, Version} | unknown, {Holder :: node() | nobody, pid() | none, UntilMs}}
@@ -35,7 +42,8 @@
 -define(FORGET_MS, 5000).
 
 %% `made': ms since when the table remembers.
--record(state, {made :: integer(), keepers = #{} :: #{pid() => name()}, choosers = #{} :: #{reference() => name()}}).
+-record(state, {made :: integer(), keepers = #{} :: #{pid() => name()}, kept = #{} :: #{name() => pid()},
+                choosers = #{} :: #{reference() => name()}, choosing = #{} :: #{name() => reference()}}).
 
 %% @doc Starts the server; `MadeMs' is when its table was made.
 -spec start_link(MadeMs :: integer()) -> {ok, pid()} | {error, term()}.
@@ -63,7 +71,7 @@ is_option(_, _) -> false.
 %% What this node knows of the name is older, whatever the clocks of other nodes say.
 known(Name) ->
     case ets:whereis(?CHILDREN) =/= undefined andalso ets:lookup(?CHILDREN, Name) of
-        [{_, #{version := {Time, _}}, _}] -> Time;
+        [{_, #{version := {Time, _}} = Spec, _}] -> max(Time, maps:get(fence, Spec, 0));
         [{_, {deleted, {Time, _}}, _}] -> Time;
         _ -> 0
     end.
@@ -128,10 +136,27 @@ children() ->
          _ -> {Name, none, none}
      end || {Name, #{}, Promise} <- lists:sort(ets:tab2list(?CHILDREN))].
 
+%% @doc The fencing number of a child that runs on this node: it rises with every new holder of the lease.
+-spec fence(name()) -> {ok, integer()} | none.
+fence(Name) ->
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, #{fence := Fence}, {Holder, _, _}}] when Holder =:= node() -> {ok, Fence};
+        _ -> none
+    end.
+
+%% @doc The children that run on this node, with what keeps each.
+-spec kept() -> [{spec(), Keeper :: pid()}].
+kept() -> [{Spec, Keeper} || {Name, Keeper} <- gen_server:call(?SERVER, kept), {_, #{} = Spec, _} <- ets:lookup(?CHILDREN, Name)].
+
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% @doc Asks all voters to promise themselves to this node, for at most `Ms'. The time before the question is when the lease begins.
--spec ask(spec(), pid() | none, Ms :: non_neg_integer()) -> {granted, SinceMs :: integer()} | refused | deleted.
+%% @doc Gives a new fencing number to whoever asks for a lease that is not its own yet.
+-spec numbered(spec()) -> spec().
+numbered(#{name := Name} = Spec) -> Spec#{fence => lists:max([erlang:system_time(), known(Name) + 1, maps:get(fence, Spec, 0) + 1])}.
+
+%% @doc Asks all voters to promise themselves to this node, for at most `Ms'. The time before the question is when the lease begins. `fenced': another holder had a
+%% higher number; `stale': another holder has run the child since.
+-spec ask(spec(), pid() | none, Ms :: non_neg_integer()) -> {granted, SinceMs :: integer()} | refused | deleted | stale | {fenced, integer()}.
 ask(#{name := Name, nodes := Nodes, version := Version} = Spec, Pid, Ms) ->
     Since = now_ms(),
     Alias = alias(),
@@ -142,6 +167,8 @@ ask(#{name := Name, nodes := Nodes, version := Version} = Spec, Pid, Ms) ->
     case Got of
         granted -> {granted, Since};
         refused -> refused;
+        stale -> stale;
+        {fenced, _} -> Got;
         %% Its voters keep the older one: the newer one may be withdrawn.
         newer -> deleted;
         deleted ->
@@ -161,9 +188,14 @@ gather(Alias, Needed, Open, Denials, End) ->
 
 %% A voter may have heard of a deletion, or of a new child, of which the majority has not: a node that holds the lease finds out by its own question.
 denied(Denials) ->
-    case {[Word || Word <- [deleted, newer], lists:member(Word, Denials)], [Node || {held, Node} <- Denials, Node =/= nobody]} of
-        {[Word | _], []} -> Word;
-        _ -> refused
+    case {[Word || Word <- [deleted, newer], lists:member(Word, Denials)], [Node || {held, Node} <- Denials, Node =/= nobody], [Fence || {fenced, Fence} <- Denials]} of
+        {[Word | _], [], _} -> Word;
+        {_, _, Fences} ->
+            case lists:member(stale, Denials) of
+                true -> stale;
+                false when Fences =/= [] -> {fenced, lists:max(Fences)};
+                false -> refused
+            end
     end.
 
 flush(Alias) -> receive {Alias, _} -> flush(Alias) after 0 -> ok end.
@@ -201,23 +233,33 @@ handle_call({put, #{name := Name, grace := Grace, version := Version} = Spec}, _
         {undefined, [{_, #{version := Newer}, _}]} when Newer > Version -> {reply, ok, State};
         _ ->
             %% It may have promised itself to another before its table was made.
-            true = ets:insert(?CHILDREN, {Name, Spec, promise(Name, max(now_ms(), Made + Grace))}),
+            true = ets:insert(?CHILDREN, {Name, maps:merge(Spec, numbers(Name)), promise(Name, max(now_ms(), Made + Grace))}),
             {reply, ok, State}
     end;
+handle_call(kept, _, #state{kept = Kept} = State) ->
+    {reply, maps:to_list(Kept), State};
 handle_call({delete, Name, Version}, _, State) ->
     {reply, deleted(Name, Version, State), State};
 handle_call(Other, _, State) ->
     {reply, {error, {unknown_request, Other}}, State}.
 
 -spec deleted(name(), {integer(), node()}, #state{}) -> ok | {newer, spec()}.
-deleted(Name, Version, #state{keepers = Keepers}) ->
+deleted(Name, Version, #state{kept = Kept}) ->
     case ets:lookup(?CHILDREN, Name) of
         [{_, #{version := Newer} = Spec, _}] when Newer > Version -> {newer, Spec};
         [{_, {deleted, Newer}, _}] when Newer >= Version -> ok;
         _ ->
             true = ets:insert(?CHILDREN, {Name, {deleted, Version}, promise(Name, now_ms())}),
-            _ = [Keeper ! {?MODULE, delete} || {Keeper, Kept} <- maps:to_list(Keepers), Kept =:= Name],
-            ok
+            case Kept of
+                #{Name := Keeper} -> Keeper ! {?MODULE, delete}, ok;
+                #{} -> ok
+            end
+    end.
+
+numbers(Name) ->
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, #{} = Spec, _}] -> maps:with([fence, live], Spec);
+        _ -> #{}
     end.
 
 %% What this voter has promised for the old child binds the new one. The old process has no name any more, but may still run.
@@ -239,7 +281,11 @@ handle_cast({delete, Name, Version}, State) ->
 %% It learns from the next holder what the majority knows.
 handle_cast({withdraw, Name, Given}, State) ->
     case ets:lookup(?CHILDREN, Name) of
-        [{_, Given, Promise}] -> true = ets:insert(?CHILDREN, {Name, unknown, Promise});
+        [{_, Known, Promise}] ->
+            case is_same_call(Known, Given) of
+                true -> true = ets:insert(?CHILDREN, {Name, unknown, Promise});
+                false -> ok
+            end;
         _ -> ok
     end,
     {noreply, State};
@@ -256,14 +302,30 @@ handle_cast({pass, Name, Holder, Next}, State) ->
     end,
     {noreply, State};
 %% Somebody chose this node.
-handle_cast({try_start, #{name := Name} = Spec, Given}, #state{keepers = Keepers} = State) ->
-    case [Keeper || {Keeper, Kept} <- maps:to_list(Keepers), Kept =:= Name, is_process_alive(Keeper)] of
-        [] -> {noreply, State#state{keepers = Keepers#{placement_child_keeper:start_link(Spec, Given) => Name}}};
-        [Keeper] ->
+handle_cast({try_start, #{name := Name} = Spec, Given}, #state{keepers = Keepers, kept = Kept} = State) ->
+    Keeper = maps:get(Name, Kept, none),
+    case is_pid(Keeper) andalso is_process_alive(Keeper) of
+        false ->
+            New = placement_child_keeper:start_link(Spec, Given),
+            {noreply, State#state{keepers = Keepers#{New => Name}, kept = Kept#{Name => New}}};
+        true ->
             ok = placement_child_keeper:give(Keeper, Spec, Given),
             {noreply, State}
     end;
+%% What it kept runs elsewhere: the name may come back while the process that forwards is still here.
+handle_cast({moved, Keeper}, State) -> {noreply, without(Keeper, State)};
 handle_cast(_, State) -> {noreply, State}.
+
+%% The numbers change while it runs.
+is_same_call(#{} = Known, #{} = Given) -> maps:without([fence, live], Known) =:= maps:without([fence, live], Given);
+is_same_call(Known, Given) -> Known =:= Given.
+
+without(Keeper, #state{keepers = Keepers, kept = Kept} = State) ->
+    case maps:take(Keeper, Keepers) of
+        {Name, Others} when map_get(Name, Kept) =:= Keeper -> State#state{keepers = Others, kept = maps:remove(Name, Kept)};
+        {_, Others} -> State#state{keepers = Others};
+        error -> State
+    end.
 
 -spec answer(spec(), node(), pid() | none) -> answer().
 answer(#{name := Name, grace := Grace, version := Version} = Spec, Holder, Pid) ->
@@ -271,15 +333,33 @@ answer(#{name := Name, grace := Grace, version := Version} = Spec, Holder, Pid) 
     case ets:lookup(?CHILDREN, Name) of
         [{_, {deleted, Deleted}, _}] when Deleted >= Version -> deleted;
         [{_, #{version := Newer}, _}] when Newer > Version -> newer;
+        %% A node that runs an older release of placement asks without a number.
+        [{_, #{fence := Known}, _}] when Known > map_get(fence, Spec) -> {fenced, Known};
+        [{_, #{live := Live}, _}] when Live > map_get(base, Spec) -> stale;
+        [{_, #{fence := Known}, {Other, _, Until}}] when Until > Now, map_get(passed, Spec) =:= {Other, Known} -> granted(Spec, Holder, Pid, Now + Grace);
         [{_, _, {Other, _, Until}}] when Other =/= Holder, Until > Now, Other =/= nobody orelse Pid =:= none -> {held, Other};
         %% This node may have promised itself to another before it was restarted. But whoever runs the child has the promise of a majority that knows.
         [] when Pid =:= none ->
             true = ets:insert(?CHILDREN, {Name, Spec, {nobody, none, Now + Grace}}),
             {held, nobody};
-        _ ->
-            true = ets:insert(?CHILDREN, {Name, Spec, {Holder, Pid, Now + Grace}}),
-            granted
+        _ -> granted(Spec, Holder, Pid, Now + Grace)
     end.
+
+granted(#{name := Name} = Spec, Holder, Pid, Until) ->
+    Row = ets:lookup(?CHILDREN, Name),
+    true = ets:insert(?CHILDREN, {Name, maps:without([base, passed], known_live(Spec, Row)), {Holder, named(Pid, Holder, Spec, Row), Until}}),
+    granted.
+
+known_live(Spec, [{_, #{live := Live}, _}]) -> Spec#{live => max(Live, maps:get(live, Spec, 0))};
+known_live(Spec, _) -> Spec.
+
+%% While a child moves, the process that it had keeps the name.
+named(none, Holder, Spec, [{_, _, {Other, Old, _}}]) ->
+    case Other =:= Holder orelse element(1, maps:get(passed, Spec, {none, 0})) =:= Other of
+        true -> Old;
+        false -> none
+    end;
+named(Pid, _, _, _) -> Pid.
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
@@ -293,19 +373,21 @@ handle_info(tick, State) ->
     Now = now_ms(),
     Free = ets:select(?CHILDREN, [{{'_', '$1', {'_', '_', '$2'}}, [{is_map, '$1'}, {'=<', '$2', Now}], [{{'$1', {'-', Now, '$2'}}}]}]),
     {noreply, lists:foldl(fun chosen/2, State, Free)};
-handle_info({'EXIT', Keeper, _}, #state{keepers = Keepers} = State) -> {noreply, State#state{keepers = maps:remove(Keeper, Keepers)}};
-handle_info({'DOWN', Monitor, process, _, _}, #state{choosers = Choosers} = State) -> {noreply, State#state{choosers = maps:remove(Monitor, Choosers)}};
+handle_info({'EXIT', Keeper, _}, State) -> {noreply, without(Keeper, State)};
+handle_info({'DOWN', Monitor, process, _, _}, #state{choosers = Choosers, choosing = Choosing} = State) ->
+    {Name, Others} = maps:take(Monitor, Choosers),
+    {noreply, State#state{choosers = Others, choosing = maps:remove(Name, Choosing)}};
 handle_info(_, State) -> {noreply, State}.
 
 %% One chooser for a name at a time; the turn goes on each half of a grace time. Two nodes that choose at once ask the same voters.
-chosen({#{name := Name, nodes := Nodes, grace := Grace} = Spec, SinceMs}, #state{choosers = Choosers, keepers = Keepers} = State) ->
+chosen({#{name := Name, nodes := Nodes, grace := Grace} = Spec, SinceMs}, #state{choosers = Choosers, choosing = Choosing, kept = Kept} = State) ->
     Connected = [Node || Node <- Nodes, lists:member(Node, [node() | nodes(connected)])],
     Before = length(lists:takewhile(fun(Node) -> Node =/= node() end, Connected)),
     case 2 * length(Connected) > length(Nodes) andalso SinceMs >= Before * (Grace div 2)
-         andalso not lists:member(Name, maps:values(Choosers)) andalso not lists:member(Name, maps:values(Keepers)) of
+         andalso not is_map_key(Name, Choosing) andalso not is_map_key(Name, Kept) of
         true ->
             {_, Monitor} = spawn_monitor(fun() -> choose(Spec, Connected, Before) end),
-            State#state{choosers = Choosers#{Monitor => Name}};
+            State#state{choosers = Choosers#{Monitor => Name}, choosing = Choosing#{Name => Monitor}};
         false -> State
     end.
 

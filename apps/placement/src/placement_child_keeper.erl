@@ -3,10 +3,16 @@
 %%
 %% The keeper starts the child by a function that returns `{ok, Pid}', which links itself to it as to a supervisor, and asks the voters anew four times in the grace time. It kills the child when its lease ends, and gives
 %% the lease back when the child ends, so that another start follows at once. When the node no longer suits the query for a grace time, and another one
-%% does, the child moves: a module that exports `placement_handoff/1' and `placement_handoff/2' takes its state along.
+%% does, or when the node is drained, the child moves. With `placement_handoff/3' ({@link placement_move}) its state and its waiting messages go along, and the keeper stays for the old process, which forwards;
+%% with `placement_handoff/1' and `placement_handoff/2' its state goes along.
+%%
+%% The next keeper shows the voters this one's number and so gets its promises, starts the new process, and asks once more, as the holder that runs the child, before that process may
+%% act. If it fails, this keeper asks for the promises back and lets the old process go on; the voters refuse that if the new one was allowed to act.
 -module(placement_child_keeper).
 
--export([start_link/2, give/3]).
+-export([start_link/2, give/3, move/3]).
+
+-export_type([given/0, outcome/0]).
 
 -optional_callbacks([placement_handoff/1, placement_handoff/2]).
 
@@ -19,31 +25,46 @@
 %% At most.
 -define(HANDOFF_MS, 5000).
 
+%% What another node hands over: nothing, a state, or a process that is held there, with the number of its lease.
+-type given() :: none | {ok, term()} | {held, placement_move:held(), Old :: pid(), Keeper :: pid(), Fence :: integer()}.
+%% `restarted': without what waited, and with its state only if it has `placement_handoff/1'.
+-type outcome() :: {moved, New :: pid()} | {restarted, node()} | {refused, placement_move:reason() | term()} | {lost, term()}.
+
 -record(kept, {spec :: placement_child:spec(), pid :: pid(), server :: pid(), until :: integer(), timer :: timer:tref(), unfit_since = none :: none | integer()}).
 
 %% @doc Starts the keeper of a child that was chosen for this node; `Given' is what another node handed over.
--spec start_link(placement_child:spec(), none | {ok, term()}) -> pid().
+-spec start_link(placement_child:spec(), given()) -> pid().
 start_link(Spec, Given) ->
     Server = self(),
     spawn_link(fun() -> begin_keeping(Spec, Given, Server) end).
 
 %% @doc Gives a keeper that runs already what another node handed over for its child.
--spec give(pid(), placement_child:spec(), none | {ok, term()}) -> ok.
+-spec give(pid(), placement_child:spec(), given()) -> ok.
 give(_, _, none) -> ok;
 give(Keeper, Spec, Given) ->
     Keeper ! {?MODULE, Spec, Given},
     ok.
 
+%% @doc Moves the child of a keeper of this node to another one. The answer is sent to the caller as `{Tag, outcome()}'.
+-spec move(Keeper :: pid(), node(), Tag :: reference()) -> ok.
+move(Keeper, Node, Tag) ->
+    Keeper ! {?MODULE, move, Node, {self(), Tag}},
+    ok.
+
 begin_keeping(#{grace := Grace} = Spec, Given, Server) ->
     _ = process_flag(trap_exit, true),
-    asked(Spec, Given, Server, now_ms() + Grace).
+    asked(numbered(Spec, Given), Given, Server, now_ms() + Grace).
+
+numbered(Spec, {held, _, _, Keeper, Fence}) -> (placement_child:numbered(Spec#{fence => Fence}))#{passed => {node(Keeper), Fence}};
+numbered(Spec, _) -> placement_child:numbered(Spec).
 
 asked(#{grace := Grace} = Spec, Given, Server, End) ->
     case {placement_child:ask(Spec, none, Grace div 3), handed()} of
         %% Promises that this node has got count at the next question, too.
-        {_, {Newer, Handed}} -> asked(Newer, Handed, Server, now_ms() + Grace);
+        {_, {Newer, Handed}} -> asked(numbered(Newer, Handed), Handed, Server, now_ms() + Grace);
+        {{fenced, Fence}, none} -> asked(Spec#{fence := Fence + 1}, Given, Server, End);
         %% A start that outlasts the lease ends with the keeper, to which the process under way is linked.
-        {{granted, Since}, none} -> started(Spec, Given, Server, lease_end(Since, Grace), armed(self(), lease_end(Since, Grace)));
+        {{granted, Since}, none} -> started(maps:remove(passed, Spec), Given, Server, lease_end(Since, Grace), armed(self(), lease_end(Since, Grace)));
         {deleted, none} -> placement_child:release(Spec, node());
         {refused, none} ->
             %% The node that gave the state has no lease any more when that time is over, whether or not its promises were passed on.
@@ -69,7 +90,8 @@ armed(Pid, Until) ->
 
 armed(Pid, Until, Before) ->
     Timer = armed(Pid, Until),
-    {ok, cancel} = timer:cancel(Before),
+    %% One that has been cancelled is unknown.
+    _ = timer:cancel(Before),
     Timer.
 
 started(#{call := {Module, Function, Arguments}} = Spec, Given, Server, Until, Timer) ->
@@ -77,8 +99,10 @@ started(#{call := {Module, Function, Arguments}} = Spec, Given, Server, Until, T
         {ok, Pid} when is_pid(Pid) ->
             true = link(Pid),
             Armed = armed(Pid, Until, Timer),
+            Kept = #kept{spec = lives(Spec), pid = Pid, server = Server, until = Until, timer = Armed},
             case handed_over(Module, Pid, Given, Until) of
-                ok -> renewed(#kept{spec = Spec, pid = Pid, server = Server, until = Until, timer = Armed});
+                ok -> renewed(Kept);
+                {arrived, Go} -> arrived(Go, Given, Kept);
                 Failed ->
                     ok = stop(Pid),
                     not_started(Spec, Given, Armed, {placement_handoff, Failed})
@@ -88,10 +112,19 @@ started(#{call := {Module, Function, Arguments}} = Spec, Given, Server, Until, T
         _:Reason -> not_started(Spec, Given, Timer, Reason)
     end.
 
-not_started(#{name := Name, query := Query, grace := Grace} = Spec, Given, Timer, Reason) ->
+%% Its number as that of the holder that runs it.
+lives(#{fence := Fence} = Spec) -> Spec#{live => Fence}.
+
+not_started(#{name := Name} = Spec, Given, Timer, Reason) ->
     %% Nothing is under way: another node may be chosen, however long that takes.
     {ok, cancel} = timer:cancel(Timer),
     logger:warning("placement: child ~0tP did not start: ~0tP", [Name, 8, Reason, 12]),
+    case Given of
+        {held, _, _, _, _} -> given_back(Spec, Given, {not_started, node(), Reason});
+        _ -> passed_on(Spec, Given)
+    end.
+
+passed_on(#{query := Query, grace := Grace} = Spec, Given) ->
     %% The next start is not sooner than after this.
     receive after min(Grace div 4, 1000) -> ok end,
     case Given =/= none andalso placement_choose:ranked(connected(Spec), {Query, 1}) of
@@ -101,14 +134,48 @@ not_started(#{name := Name, query := Query, grace := Grace} = Spec, Given, Timer
         _ -> given_up(Spec, Given)
     end.
 
+given_up(Spec, {held, _, _, _, _} = Given) -> given_back(Spec, Given, no_lease);
 given_up(Spec, Given) ->
     _ = [lost(Spec) || Given =/= none],
     placement_child:release(Spec, node()).
 
 lost(#{name := Name}) -> logger:warning("placement: the state of child ~0tP is lost: no node took it over", [Name, 8]).
 
+%% The old process, which still has its state, may go on.
+given_back(#{fence := Fence}, {held, _, Old, Keeper, _}, Reason) ->
+    Keeper ! {?MODULE, failed, Old, {node(), Fence}, Reason},
+    ok.
+
+%% The new process has its state and waits. Once the voters know that this node runs the child, the old one cannot go on any more. The name stays with the old process until that has forwarded what
+%% waited there, so that a caller's messages come in their order.
+arrived(Go, {held, Held, Old, _, _} = Given, #kept{spec = Spec, pid = Pid, server = Server, until = Until, timer = Timer} = Kept) ->
+    #{grace := Grace} = Spec,
+    case placement_child:ask(Spec, none, max(0, min(Grace div 3, Until - now_ms()))) of
+        {granted, Since} ->
+            Monitor = monitor(process, Old),
+            ok = placement_move:ready(Held, Pid, Go, lease),
+            Renewed = Kept#kept{until = lease_end(Since, Grace), timer = armed(Pid, lease_end(Since, Grace), Timer)},
+            receive
+                {placement_move, flushed, Pid} -> ok;
+                {'DOWN', Monitor, process, _, _} -> ok;
+                {'EXIT', Server, Reason} -> _ = stop(Pid), exit(Reason)
+            after Grace div 4 -> ok
+            end,
+            true = demonitor(Monitor, [flush]),
+            renewed(Renewed);
+        _ ->
+            ok = stop(Pid),
+            {ok, cancel} = timer:cancel(Timer),
+            given_back(Spec, Given, no_lease)
+    end.
+
 %% Half of the lease is left to hand the state on.
 handed_over(_, _, none, _) -> ok;
+handed_over(_, Pid, {held, Held, Old, _, _}, Until) ->
+    case placement_move:arrive(Pid, Held, Old, lease, min(?HANDOFF_MS, (Until - now_ms()) div 2)) of
+        {arrived, Go} -> {arrived, Go};
+        {refused, Reason} -> Reason
+    end;
 handed_over(Module, Pid, {ok, Given}, Until) -> apart(fun() -> Module:placement_handoff(Pid, Given) end, min(?HANDOFF_MS, (Until - now_ms()) div 2)).
 
 now_ms() -> erlang:monotonic_time(millisecond).
@@ -118,7 +185,7 @@ renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer =
     case placement_child:ask(Spec, Pid, max(0, min(Grace div 3, Until - now_ms()))) of
         {granted, Since} -> waiting(fits(Kept#kept{until = lease_end(Since, Grace), timer = armed(Pid, lease_end(Since, Grace), Timer)}));
         deleted -> stopped(Spec, Pid);
-        refused ->
+        _ ->
             case now_ms() >= Until of
                 true -> killed(Pid);
                 false -> waiting(Kept)
@@ -126,12 +193,18 @@ renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer =
     end.
 
 waiting(moved) -> ok;
+waiting({forwards, Pid, Server}) -> forwards(Pid, Server);
 waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until = Until} = Kept) ->
     receive
         {'EXIT', Pid, _} -> placement_child:release(Spec, node());
         {placement_child, delete} -> stopped(Spec, Pid);
+        {?MODULE, move, Node, To} -> waiting(answered(To, move_to(Node, Kept)));
         %% The child runs without it.
-        {?MODULE, _, _} -> _ = lost(Spec), waiting(Kept);
+        {?MODULE, _, {held, _, Old, Keeper, _}} -> Keeper ! {?MODULE, failed, Old, {node(), 0}, exists}, waiting(Kept);
+        {?MODULE, _, Given} when Given =/= none -> _ = lost(Spec), waiting(Kept);
+        %% The end of a move that was given up.
+        {?MODULE, failed, _, _, _} -> waiting(Kept);
+        {placement_move, _, _} -> waiting(Kept);
         %% The server has ended.
         {'EXIT', Server, Reason} -> _ = stop(Pid), exit(Reason);
         %% A process that the start function has linked, too.
@@ -177,11 +250,94 @@ ranked(Nodes, #kept{spec = #{query := Query} = Spec, pid = Pid, until = Until}) 
 %% The other voters that could take over.
 connected(#{nodes := Nodes}) -> [Node || Node <- Nodes, lists:member(Node, nodes(connected))].
 
-moved(Node, #{call := {Module, _, _}} = Spec, #kept{pid = Pid}) ->
-    Given = given(erlang:function_exported(Module, placement_handoff, 1), Module, Pid),
-    ok = stop(Pid),
-    ok = passed(Node, Spec, Given),
-    moved.
+moved(Node, Spec, Kept) ->
+    {Outcome, After} = move_to(Node, Kept),
+    _ = [lost(Spec) || {lost, _} <- [Outcome]],
+    After.
+
+answered({To, Tag}, {Outcome, After}) ->
+    To ! {Tag, Outcome},
+    After.
+
+%% What becomes of the child, and how the keeper goes on: `moved', `{forwards, Old, Server}', or with what it kept.
+move_to(Node, #kept{spec = #{call := {Module, _, _}} = Spec, pid = Pid} = Kept) ->
+    case placement_move:is_willing(Pid) of
+        true -> held(Node, Kept);
+        false ->
+            Given = given(erlang:function_exported(Module, placement_handoff, 1), Module, Pid),
+            ok = stop(Pid),
+            ok = passed(Node, Spec, Given),
+            {{restarted, Node}, moved}
+    end.
+
+held(Node, #kept{pid = Pid, until = Until} = Kept) ->
+    case placement_move:hold(Pid, Node, max(0, min(?HANDOFF_MS, (Until - now_ms()) div 3))) of
+        {held, Held} -> transferred(Held, Node, Kept);
+        {refused, Reason} -> {{refused, Reason}, Kept}
+    end.
+
+%% The old process waits, so it needs no lease from here on, and nothing kills it when that ends.
+transferred(Held, Node, #kept{spec = #{grace := Grace, fence := Fence} = Spec, pid = Pid, timer = Timer} = Kept) ->
+    _ = timer:cancel(Timer),
+    Monitor = monitor(process, {placement_child, Node}),
+    ok = gen_server:cast({placement_child, Node}, {try_start, maps:without([fence, live], Spec), {held, Held, Pid, self(), Fence}}),
+    Result = transferred_to(Monitor, Node, Kept, now_ms() + Grace),
+    true = demonitor(Monitor, [flush]),
+    case Result of
+        {gone, New} -> gone(New, Kept);
+        {failed, Other, Reason} -> reclaimed(Held, Other, Reason, Kept, now_ms() + 2 * Grace);
+        ended -> {{lost, ended}, moved}
+    end.
+
+transferred_to(Monitor, Node, #kept{pid = Pid, server = Server}, End) ->
+    receive
+        {placement_move, gone, Pid, New} -> {gone, New};
+        {?MODULE, failed, Pid, Other, Reason} -> {failed, Other, Reason};
+        {'DOWN', Monitor, process, _, _} -> {failed, {Node, 0}, {nodedown, Node}};
+        {'EXIT', Pid, _} -> ended;
+        {'EXIT', Server, Reason} -> _ = stop(Pid), exit(Reason)
+    after max(0, End - now_ms()) -> {failed, {Node, 0}, {no_answer, Node}}
+    end.
+
+gone(New, #kept{pid = Pid, server = Server}) ->
+    ok = gen_server:cast(Server, {moved, self()}),
+    {{moved, New}, {forwards, Pid, Server}}.
+
+%% The old process ends with its node, or after the new one.
+forwards(Pid, Server) ->
+    receive
+        {'EXIT', Pid, _} -> ok;
+        {'EXIT', Server, Reason} -> _ = stop(Pid), exit(Reason);
+        {?MODULE, move, _, {To, Tag}} -> To ! {Tag, {refused, ended}}, forwards(Pid, Server);
+        _ -> forwards(Pid, Server)
+    end.
+
+%% Only whoever gets the promises goes on: not before those of the other node are over, and never if that one has run the child.
+reclaimed(Held, Other, Why, #kept{spec = #{grace := Grace, fence := Base} = Spec, pid = Pid, server = Server, timer = Timer} = Kept, End) ->
+    #{fence := Fence} = Own = placement_child:numbered(Spec),
+    case placement_child:ask(Own#{base => Base, passed => Other}, Pid, Grace div 3) of
+        {granted, Since} ->
+            After = Kept#kept{spec = Own#{live => Fence}, until = lease_end(Since, Grace), timer = armed(Pid, lease_end(Since, Grace), Timer)},
+            ok = placement_move:resume(Held),
+            {{refused, Why}, After};
+        Refused when Refused =:= refused orelse element(1, Refused) =:= fenced ->
+            receive
+                {placement_move, gone, Pid, New} -> gone(New, Kept);
+                {'EXIT', Pid, _} -> {{lost, ended}, moved};
+                {'EXIT', Server, Reason} -> _ = stop(Pid), exit(Reason)
+            after Grace div 4 ->
+                case now_ms() < End of
+                    true -> reclaimed(Held, Other, Why, Kept#kept{spec = Own#{fence := Base}}, End);
+                    false -> dropped(Pid, Why)
+                end
+            end;
+        %% The new process runs, or another child of this name.
+        _ -> dropped(Pid, Why)
+    end.
+
+dropped(Pid, Why) ->
+    ok = killed(Pid),
+    {{lost, Why}, moved}.
 
 passed(Node, Spec, Given) ->
     ok = placement_child:pass(Spec, node(), Node),

@@ -1,0 +1,387 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Empties a node: each willing process moves to another one, many at once.
+%%
+%% Willing are the children of {@link placement_child}, which are moved by their keepers under their leases, and each other gen_server or gen_statem with `placement_handoff/3' whose supervisor has a
+%% registered name: a supervisor of that name on another node starts it there. {@link placement_move} is the move itself. For a process without a lease the commit of the old process decides: until the new process has heard it, it
+%% does nothing, and if the nodes lose each other before, it is ended.
+%%
+%% A drain is a process on the node that is drained, with one process for each move under way. The node has the taint `draining' from then on.
+-module(placement_drain).
+
+-include_lib("kernel/include/logger.hrl").
+
+-export([run/1, undo/0, accepts/1, to_text/1, process_text/1]).
+-export([receive_from/5, retire/2]).
+
+-export_type([options/0, result/0, left/0]).
+
+%% `tell' gets `{placement_drain, node(), #{total, moved, left}}' a few times a second.
+-type options() :: #{at_once => pos_integer(), timeout => pos_integer(), tell => pid()}.
+-type left() :: #{process := {child, placement_child:name()} | {supervised, Supervisor :: atom(), Id :: term()}, pid := pid(), reason := term()}.
+-type result() :: #{node := node(), moved := non_neg_integer(), restarted := [left()], stayed := [left()], lost := [left()], ms := non_neg_integer()}.
+
+-define(AT_ONCE, 32).
+-define(TIMEOUT_MS, 60000).
+-define(TELL_MS, 250).
+%% Before what could not move is tried again.
+-define(AGAIN_MS, 100).
+-define(CALL_MS, 5000).
+-define(HOLD_MS, 5000).
+%% Every other node is asked again so often which nodes suit the children of a query.
+-define(SUITS_MS, 1000).
+
+-record(job, {process :: {child, term()} | {supervised, atom(), term()}, pid :: pid(), what :: {child, placement_child:spec(), Keeper :: pid()} | {supervised, map()}}).
+-record(state, {jobs = [] :: [#job{}], seen = #{} :: #{pid() => true}, later = [] :: [{#job{}, Reason :: term()}], open = #{} :: #{reference() => #job{}}, total :: non_neg_integer(), moved = [] :: [pid()],
+                restarted = [] :: [left()], stayed = [] :: [left()], lost = [] :: [left()], suits = #{} :: #{term() => {integer(), [node()]}}, turn = 0 :: non_neg_integer(),
+                at_once :: pos_integer(), tell :: pid() | none, told :: integer(), until :: integer()}).
+
+%% @doc Empties this node. Returns when each willing process has moved, or cannot, or after the timeout.
+-spec run(options()) -> {ok, result()} | {error, already_draining | {bad_option, atom(), term()}}.
+run(Options) ->
+    case [{Key, Value} || {Key, Value} <- maps:to_list(Options), not is_option(Key, Value)] of
+        [{Key, Value} | _] -> {error, {bad_option, Key, Value}};
+        [] -> registered(Options)
+    end.
+
+is_option(Key, Value) when Key =:= at_once; Key =:= timeout -> is_integer(Value) andalso Value > 0 andalso Value < 1 bsl 31;
+is_option(tell, Pid) -> is_pid(Pid);
+is_option(_, _) -> false.
+
+registered(Options) ->
+    try register(?MODULE, self()) of
+        true ->
+            try {ok, drained(Options)}
+            after true = unregister(?MODULE)
+            end
+    catch
+        error:badarg -> {error, already_draining}
+    end.
+
+drained(Options) ->
+    Begin = now_ms(),
+    ok = taint(fun(Taints) -> lists:usort([draining | Taints]) end),
+    Jobs = jobs(),
+    State = #state{jobs = Jobs, seen = seen(Jobs, #{}), total = length(Jobs), at_once = maps:get(at_once, Options, ?AT_ONCE), tell = maps:get(tell, Options, none), told = Begin,
+                   until = Begin + maps:get(timeout, Options, ?TIMEOUT_MS)},
+    #state{moved = Moved, restarted = Restarted, stayed = Stayed, lost = Lost} = Last = moving(State),
+    %% What waited at the old processes is handled: callers have their answers when this node stops.
+    ok = settled(Moved, Last),
+    ok = told(Last),
+    #{node => node(), moved => length(Moved), restarted => lists:reverse(Restarted), stayed => lists:reverse(Stayed), lost => lists:reverse(Lost), ms => now_ms() - Begin}.
+
+now_ms() -> erlang:monotonic_time(millisecond).
+
+%% @doc Takes the taint `draining' off this node: processes may come again.
+-spec undo() -> ok.
+undo() -> taint(fun(Taints) -> lists:delete(draining, Taints) end).
+
+taint(Change) ->
+    #{attributes := #{taints := Known}} = maps:get(node(), placement:attributes([node()], [taints])),
+    Taints = case Known of
+                 {ok, Value, _, _, _} when is_list(Value) -> Value;
+                 _ -> []
+             end,
+    placement:taint(Change(Taints)).
+
+%%% What there is to move
+
+jobs() ->
+    Kept = placement_child:kept(),
+    Children = [#job{process = {child, Name}, pid = Pid, what = {child, Spec, Keeper}}
+                || {#{name := Name} = Spec, Keeper} <- Kept, {_, _, {Holder, Pid, _}} <- ets:lookup(placement_children, Name), Holder =:= node(), is_pid(Pid)],
+    Known = maps:from_list([{Pid, true} || #job{pid = Pid} <- Children]),
+    Names = global_names(),
+    Others = [Pid || Pid <- processes(), not is_map_key(Pid, Known), placement_move:is_willing(Pid)],
+    Children ++ supervised([{Pid, parent(Pid)} || Pid <- Others, not is_below(Pid, Known)], Names).
+
+%% Its supervisor moves, or stays, as a child.
+is_below(Pid, Known) -> lists:any(fun(Ancestor) -> is_map_key(Ancestor, Known) end, ancestors(Pid)).
+
+ancestors(Pid) ->
+    case process_info(Pid, dictionary) of
+        {dictionary, Dictionary} -> [Ancestor || Ancestor <- proplists:get_value('$ancestors', Dictionary, []), is_pid(Ancestor) orelse is_atom(Ancestor)];
+        undefined -> []
+    end.
+
+parent(Pid) ->
+    case ancestors(Pid) of
+        [Name | _] when is_atom(Name) -> Name;
+        [Parent | _] when is_pid(Parent), node(Parent) =:= node() ->
+            case process_info(Parent, registered_name) of
+                {registered_name, Name} -> Name;
+                _ -> none
+            end;
+        _ -> none
+    end.
+
+global_names() -> maps:from_list([{Pid, Name} || Name <- global:registered_names(), Pid <- [global:whereis_name(Name)], is_pid(Pid), node(Pid) =:= node()]).
+
+%% Each supervisor is asked once.
+supervised(Pids, Names) ->
+    Supervisors = maps:from_list([{Supervisor, placement_supervisor:children(Supervisor)} || Supervisor <- lists:usort([Parent || {_, Parent} <- Pids]), Supervisor =/= none]),
+    [#job{process = {supervised, Parent, id(Found)}, pid = Pid, what = {supervised, Found}}
+     || {Pid, Parent} <- Pids, Found <- [supervised(Pid, maps:get(Pid, Names, none), Parent, maps:get(Parent, Supervisors, none))], Found =/= gone].
+
+id(#{id := Id}) -> Id;
+id(#{}) -> undefined.
+
+supervised(_, _, none, _) -> #{refused => no_supervisor};
+supervised(_, Name, _, _) when Name =/= none -> #{refused => {global, Name}};
+supervised(_, _, _, {error, Reason}) -> #{refused => Reason};
+supervised(Pid, _, Parent, {ok, Children}) ->
+    case Children of
+        #{Pid := #{} = Child} -> Child#{supervisor => Parent};
+        %% It has ended, or does not belong to what has started it.
+        #{} ->
+            case is_process_alive(Pid) of
+                true -> #{refused => no_supervisor};
+                false -> gone
+            end
+    end.
+
+%%% The moves
+
+moving(#state{jobs = [], later = [], open = Open, seen = Seen, total = Total} = State) when map_size(Open) =:= 0 ->
+    %% What has been started meanwhile.
+    case [Job || #job{pid = Pid} = Job <- jobs(), not is_map_key(Pid, Seen)] of
+        [] -> State;
+        New -> moving(State#state{jobs = New, seen = seen(New, Seen), total = Total + length(New)})
+    end;
+moving(#state{jobs = [], later = [_ | _] = Later, open = Open, until = Until} = State) when map_size(Open) =:= 0 ->
+    case now_ms() + ?AGAIN_MS < Until of
+        true ->
+            receive after ?AGAIN_MS -> ok end,
+            moving(State#state{jobs = [Job || {Job, _} <- lists:reverse(Later)], later = []});
+        false -> lists:foldr(fun({Job, Reason}, After) -> stayed(Job, Reason, After) end, State#state{later = []}, Later)
+    end;
+moving(#state{jobs = [Job | Jobs], open = Open, at_once = AtOnce, until = Until} = State) when map_size(Open) < AtOnce ->
+    case now_ms() < Until of
+        true -> moving(begun(Job, State#state{jobs = Jobs}));
+        false -> moving(lists:foldl(fun(One, After) -> stayed(One, timeout, After) end, State#state{jobs = []}, [Job | Jobs]))
+    end;
+moving(#state{open = Open} = State) ->
+    receive
+        {'DOWN', Monitor, process, _, Reason} when is_map_key(Monitor, Open) ->
+            {Job, Others} = maps:take(Monitor, Open),
+            Outcome = case Reason of
+                          {?MODULE, Result} -> Result;
+                          _ -> {refused, {crashed, Reason}}
+                      end,
+            moving(progress(finished(Outcome, Job, State#state{open = Others})))
+    after ?TELL_MS -> moving(progress(State))
+    end.
+
+seen(Jobs, Seen) -> maps:merge(Seen, maps:from_list([{Pid, true} || #job{pid = Pid} <- Jobs])).
+
+begun(#job{what = {supervised, #{refused := Reason}}} = Job, State) -> stayed(Job, Reason, State);
+begun(Job, State) ->
+    {Nodes, #state{turn = Turn, open = Open} = After} = nodes_for(Job, State),
+    case Nodes of
+        [] -> later(Job, no_node, After);
+        _ ->
+            Node = lists:nth(Turn rem length(Nodes) + 1, Nodes),
+            {_, Monitor} = spawn_monitor(fun() -> exit({?MODULE, one(Job, Node)}) end),
+            After#state{turn = Turn + 1, open = Open#{Monitor => Job}}
+    end.
+
+finished({moved, _}, #job{pid = Pid}, #state{moved = Moved} = State) -> State#state{moved = [Pid | Moved]};
+finished({restarted, _}, Job, #state{restarted = Restarted} = State) -> State#state{restarted = [left(Job, restarted) | Restarted]};
+finished({lost, Reason}, #job{process = Process} = Job, #state{lost = Lost} = State) ->
+    ?LOG_WARNING("placement: ~ts is lost: ~ts", [process_text(Process), placement_move:reason_text(Reason)]),
+    State#state{lost = [left(Job, Reason) | Lost]};
+finished({refused, ended}, _, #state{total = Total} = State) -> State#state{total = Total - 1};
+finished({refused, Reason}, Job, State) ->
+    case is_for_good(Reason) of
+        true -> stayed(Job, Reason, State);
+        false -> later(Job, Reason, State)
+    end.
+
+is_for_good({has, What, _}) -> What =/= monitors;
+is_for_good({stays, _}) -> true;
+is_for_good({bad_handoff, Node, _}) -> Node =:= node();
+is_for_good(_) -> false.
+
+later(Job, Reason, #state{later = Later, until = Until} = State) ->
+    case now_ms() < Until of
+        true -> State#state{later = [{Job, Reason} | Later]};
+        false -> stayed(Job, Reason, State)
+    end.
+
+stayed(Job, Reason, #state{stayed = Stayed} = State) -> State#state{stayed = [left(Job, Reason) | Stayed]}.
+
+left(#job{process = Process, pid = Pid}, Reason) -> #{process => Process, pid => Pid, reason => Reason}.
+
+progress(#state{told = Told} = State) ->
+    case now_ms() - Told >= ?TELL_MS of
+        true -> ok = told(State), State#state{told = now_ms()};
+        false -> State
+    end.
+
+told(#state{tell = none}) -> ok;
+told(#state{tell = Tell, total = Total, moved = Moved, restarted = Restarted, stayed = Stayed, lost = Lost}) ->
+    Tell ! {?MODULE, node(), #{total => Total, moved => length(Moved) + length(Restarted), left => length(Stayed) + length(Lost)}},
+    ok.
+
+%%% Where to
+
+%% All nodes that suit, each in its turn: they fill evenly, and the query is not judged for each child.
+nodes_for(#job{what = {child, #{query := Query, nodes := Nodes}, _}}, State) ->
+    cached({Query, Nodes}, fun() ->
+        Connected = [Node || Node <- Nodes, Node =/= node(), lists:member(Node, nodes(connected))],
+        case Connected =/= [] andalso placement_choose:ranked(accepting(Connected, placement_child), {Query, all}) of
+            {ok, Suitable, _} -> lists:sort(Suitable);
+            _ -> []
+        end
+    end, State);
+nodes_for(#job{what = {supervised, #{supervisor := Supervisor}}}, State) ->
+    cached(Supervisor, fun() -> accepting(nodes(connected), Supervisor) end, State).
+
+cached(Key, Fun, #state{suits = Suits} = State) ->
+    Now = now_ms(),
+    case Suits of
+        #{Key := {At, Nodes}} when Now - At < ?SUITS_MS -> {[Node || Node <- Nodes, lists:member(Node, nodes(connected))], State};
+        #{} ->
+            Nodes = Fun(),
+            {Nodes, State#state{suits = Suits#{Key => {Now, Nodes}}}}
+    end.
+
+accepting([], _) -> [];
+accepting(Nodes, Registered) -> [Node || {Node, {ok, true}} <- lists:zip(Nodes, erpc:multicall(Nodes, ?MODULE, accepts, [Registered], ?CALL_MS))].
+
+%% @private Whether this node takes processes of that supervisor. A node with an older release has no such function.
+-spec accepts(atom()) -> boolean().
+accepts(Registered) -> whereis(placement_child) =/= undefined andalso whereis(Registered) =/= undefined andalso whereis(?MODULE) =:= undefined.
+
+%%% One move
+
+one(#job{what = {child, _, Keeper}}, Node) ->
+    Tag = make_ref(),
+    Monitor = monitor(process, Keeper),
+    ok = placement_child_keeper:move(Keeper, Node, Tag),
+    receive
+        {Tag, Outcome} -> Outcome;
+        {'DOWN', Monitor, process, _, _} -> {refused, ended}
+    end;
+one(#job{pid = Pid, what = {supervised, Child}}, Node) ->
+    case placement_move:hold(Pid, Node, ?HOLD_MS) of
+        {refused, Reason} -> {refused, Reason};
+        {held, Held} ->
+            {Receiver, Monitor} = spawn_monitor(Node, ?MODULE, receive_from, [self(), Held, Pid, Child, ?HOLD_MS]),
+            moved_to(Receiver, Monitor, Held, Pid, Node)
+    end.
+
+%% The old process commits when the receiver tells it that the new one is ready, unless it hears of this process before that it may go on. So it alone decides.
+moved_to(Receiver, Monitor, Held, Pid, Node) ->
+    Old = monitor(process, Pid),
+    receive
+        {placement_move, gone, Pid, _} -> committed(Receiver, Monitor, Old, Pid, Node);
+        {Receiver, {failed, Reason}} -> not_moved(Held, Reason, Receiver, Monitor, Old, Pid, Node);
+        {'DOWN', Monitor, process, _, noconnection} -> not_moved(Held, {nodedown, Node}, Receiver, Monitor, Old, Pid, Node);
+        {'DOWN', Monitor, process, _, Reason} -> not_moved(Held, {not_started, Node, Reason}, Receiver, Monitor, Old, Pid, Node);
+        {'DOWN', Old, process, _, _} -> {refused, ended}
+    after 4 * ?HOLD_MS -> not_moved(Held, {no_answer, 4 * ?HOLD_MS}, Receiver, Monitor, Old, Pid, Node)
+    end.
+
+not_moved(Held, Reason, Receiver, Monitor, Old, Pid, Node) ->
+    ok = placement_move:resume(Held),
+    receive
+        {placement_move, resumed, Pid} -> {refused, Reason};
+        {placement_move, gone, Pid, _} -> committed(Receiver, Monitor, Old, Pid, Node);
+        {'DOWN', Old, process, _, _} -> {refused, ended}
+    end.
+
+%% The old process forwards, whatever happens to the other node.
+committed(Receiver, Monitor, Old, Pid, Node) ->
+    receive
+        {Receiver, {live, New}} -> {moved, New};
+        {'DOWN', Monitor, process, _, _} ->
+            ok = retire(supervisor_of(Pid), Pid),
+            {lost, {nodedown, Node}};
+        {'DOWN', Old, process, _, _} -> {lost, ended}
+    end.
+
+supervisor_of(Pid) ->
+    case ancestors(Pid) of
+        [Parent | _] -> Parent;
+        [] -> none
+    end.
+
+%% @private On the other node: starts the process there and gives it its state. Ends it again if the old process may go on.
+-spec receive_from(Mover :: pid(), placement_move:held(), Old :: pid(), map(), Ms :: non_neg_integer()) -> ok.
+receive_from(Mover, Held, Old, #{supervisor := Supervisor} = Child, Ms) ->
+    Monitor = monitor(process, Mover),
+    case placement_supervisor:start_child(Supervisor, Child) of
+        {ok, New} ->
+            case placement_move:arrive(New, Held, Old, commit, Ms) of
+                {arrived, Go} ->
+                    ok = placement_move:ready(Held, New, Go, commit),
+                    received(Mover, Monitor, New, Supervisor);
+                {refused, Reason} ->
+                    ok = placement_supervisor:remove(Supervisor, New),
+                    Mover ! {self(), {failed, Reason}},
+                    ok
+            end;
+        {error, Reason} ->
+            Mover ! {self(), {failed, {not_started, node(), Reason}}},
+            ok
+    end.
+
+received(Mover, Monitor, New, Supervisor) ->
+    receive
+        {placement_move, live, New} ->
+            Mover ! {self(), {live, New}},
+            ok;
+        {'DOWN', Monitor, process, _, Reason} ->
+            receive {placement_move, live, New} -> ok
+            after 0 ->
+                _ = [?LOG_WARNING("placement: ~tp of ~tp is lost: ~ts went down while it moved here", [New, Supervisor, node(Mover)]) || Reason =:= noconnection],
+                placement_supervisor:remove(Supervisor, New)
+            end
+    end.
+
+%% @private Ends an old process that forwards to one that is gone, without its supervisor starting it again.
+-spec retire(Supervisor :: pid() | atom(), pid()) -> ok.
+retire(Supervisor, Pid) ->
+    case placement_supervisor:terminate(Supervisor, Pid) of
+        ok -> ok;
+        {error, _} -> true = exit(Pid, kill), ok
+    end.
+
+%%% The end
+
+%% Each process that forwards passes a question of sys on: whoever is answered has handled what came before. They are asked a few at a time.
+settled(Pids, #state{until = Until, at_once = AtOnce}) -> settled(Pids, [], AtOnce, Until).
+
+settled([], [], _, _) -> ok;
+settled([Pid | Pids], Open, AtOnce, Until) when length(Open) < AtOnce -> settled(Pids, [begun_asking(Pid) | Open], AtOnce, Until);
+settled(Pids, [{Alias, Monitor} | Open], AtOnce, Until) ->
+    receive
+        {[alias | Alias], _} -> ok;
+        {'DOWN', Monitor, process, _, _} -> ok
+    after max(0, min(?CALL_MS, Until - now_ms())) -> ok
+    end,
+    _ = unalias(Alias),
+    true = demonitor(Monitor, [flush]),
+    receive {[alias | Alias], _} -> ok after 0 -> ok end,
+    settled(Pids, Open, AtOnce, Until).
+
+%% A question that sys does not know is answered, and has no effect.
+begun_asking(Pid) ->
+    Alias = alias(),
+    Pid ! {system, {self(), [alias | Alias]}, ?MODULE},
+    {Alias, monitor(process, Pid)}.
+
+%%% Texts
+
+%% @doc What became of a drain, for people: one line, and one for each process that is not on another node with its state.
+-spec to_text(result()) -> unicode:chardata().
+to_text(#{node := Node, moved := Moved, restarted := Restarted, stayed := Stayed, lost := Lost, ms := Ms}) ->
+    [io_lib:format("~ts: ~b moved, ~b restarted elsewhere, ~b stayed, ~b lost, in ~.2f s~n", [Node, Moved, length(Restarted), length(Stayed), length(Lost), Ms / 1000]),
+     [io_lib:format("stayed: ~ts: ~ts~n", [process_text(Process), placement_move:reason_text(Reason)]) || #{process := Process, reason := Reason} <- Stayed],
+     [io_lib:format("lost: ~ts: ~ts~n", [process_text(Process), placement_move:reason_text(Reason)]) || #{process := Process, reason := Reason} <- Lost]].
+
+%% @doc The name of a process, for people.
+-spec process_text({child, term()} | {supervised, atom(), term()}) -> unicode:chardata().
+process_text({child, Name}) -> io_lib:format("child ~0tP", [Name, 8]);
+process_text({supervised, none, _}) -> "a process without a registered supervisor";
+process_text({supervised, Supervisor, Id}) -> io_lib:format("process ~0tP of ~tp", [Id, 8, Supervisor]).

@@ -1,0 +1,88 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc The children of a supervisor, to start them on another node: OTP's `supervisor' and Elixir's `DynamicSupervisor'.
+%%
+%% Arguments of `simple_one_for_one' and of DynamicSupervisor stand in the supervisor's state alone, of which this module knows the shape.
+-module(placement_supervisor).
+
+-export([children/1, start_child/2, remove/2, terminate/2]).
+
+-export_type([child/0]).
+
+%% How to start it once more. `extra': the arguments of a child of `simple_one_for_one'.
+-type child() :: #{id := term(), spec := supervisor:child_spec()} | #{id := term(), dynamic := supervisor:child_spec()} | #{id := term(), extra := [term()]} | #{id := term(), refused := term()}.
+
+-define(CALL_MS, 5000).
+
+%% @doc The children that run, by pid.
+-spec children(atom()) -> {ok, #{pid() => child()}} | {error, term()}.
+children(Name) ->
+    try sys:get_state(Name, ?CALL_MS) of
+        %% DynamicSupervisor: {{Module, Function, Arguments | :undefined}, Restart, Shutdown, Type, Modules} by pid.
+        #{'__struct__' := 'Elixir.DynamicSupervisor', children := Children} -> {ok, maps:map(fun(_, Child) -> dynamic(Name, Child) end, pids(Children))};
+        State when element(1, State) =:= state, element(3, State) =:= simple_one_for_one -> {ok, simple(Name, element(5, State))};
+        State when element(1, State) =:= state, element(3, State) =:= one_for_one -> {ok, ordinary(Name)};
+        State when element(1, State) =:= state, is_atom(element(3, State)) -> {error, {supervisor, Name, element(3, State)}};
+        _ -> {error, no_supervisor}
+    catch
+        exit:_ -> {error, no_supervisor}
+    end.
+
+%% A child that is being restarted has another key.
+pids(Children) -> maps:filter(fun(Pid, _) -> is_pid(Pid) end, Children).
+
+dynamic(Name, {{Module, Function, undefined}, _, _, _, _}) -> #{id => {Module, Function}, refused => {no_arguments, Name}};
+dynamic(_, {{Module, Function, Arguments}, Restart, Shutdown, Type, Modules}) ->
+    #{id => {Module, Function}, dynamic => #{id => Module, start => {Module, Function, Arguments}, restart => Restart, shutdown => Shutdown, type => Type, modules => Modules}}.
+
+%% Of temporary children it knows that they are there.
+simple(_, {maps, Children}) -> maps:map(fun(_, Arguments) -> #{id => undefined, extra => Arguments} end, pids(Children));
+simple(Name, {mapsets, Children}) -> maps:from_list([{Pid, #{id => undefined, refused => {no_arguments, Name}}} || Pid <- maps:keys(Children)]);
+simple(_, _) -> #{}.
+
+ordinary(Name) ->
+    maps:from_list([{Pid, #{id => Id, spec => Spec}} || {Id, Pid, _, _} <- supervisor:which_children(Name), is_pid(Pid), {ok, Spec} <- [supervisor:get_childspec(Name, Id)]]).
+
+%% @doc Starts it under the supervisor of the same name on this node. A child of that id that does not run makes way.
+-spec start_child(atom(), child()) -> {ok, pid()} | {error, term()}.
+start_child(Name, #{extra := Extra}) -> started(catch supervisor:start_child(Name, Extra));
+start_child(Name, #{dynamic := Spec}) -> started(catch apply('Elixir.DynamicSupervisor', start_child, [Name, Spec]));
+start_child(Name, #{id := Id, spec := Spec}) ->
+    case started(catch supervisor:start_child(Name, Spec)) of
+        {error, already_present} ->
+            _ = supervisor:delete_child(Name, Id),
+            started(catch supervisor:start_child(Name, Spec));
+        Result -> Result
+    end.
+
+started({ok, Pid}) when is_pid(Pid) -> {ok, Pid};
+started({ok, Pid, _}) when is_pid(Pid) -> {ok, Pid};
+started({error, Reason}) -> {error, Reason};
+started(Other) -> {error, Other}.
+
+%% @doc Ends a child, which then is as if it had never been started.
+-spec remove(atom(), pid()) -> ok.
+remove(Name, Pid) ->
+    case id(Name, Pid) of
+        {ok, Pid} -> _ = supervisor:terminate_child(Name, Pid);
+        {ok, Id} -> _ = supervisor:terminate_child(Name, Id), _ = supervisor:delete_child(Name, Id);
+        none -> ok
+    end,
+    ok.
+
+%% @doc Ends a child, so that the supervisor does not start it again.
+-spec terminate(atom() | pid(), pid()) -> ok | {error, term()}.
+terminate(Name, Pid) ->
+    case id(Name, Pid) of
+        {ok, Id} -> supervisor:terminate_child(Name, Id);
+        none -> {error, not_found}
+    end.
+
+%% DynamicSupervisor and simple_one_for_one know their children by pid. The former answers the requests of supervisor.
+id(Name, Pid) ->
+    try [Id || {Id, Child, _, _} <- supervisor:which_children(Name), Child =:= Pid] of
+        [undefined] -> {ok, Pid};
+        [Id] -> {ok, Id};
+        [] -> none
+    catch
+        exit:_ -> none
+    end.
