@@ -261,7 +261,7 @@ drain() -> placement_drain:run(#{}).
 drain(Node) -> drain(Node, #{}).
 
 %% @doc Moves each willing process of a node to another one, with its state and the messages that wait for it ({@link placement_drain}): the children of {@link child/3}, and gen_servers and
-%% gen_statems that export `placement_handoff/3'. Nothing new comes to the node after ({@link undrain/0} there). Options: `at_once' (moves under way, 32), `timeout' (ms, 60000), after which what has
+%% gen_statems that export `placement_handoff/3'. Nothing new comes to the node after ({@link undrain/0} there). Options: `at_once' (moves under way, 8), `timeout' (ms, 60000), after which what has
 %% not moved stays, and `tell', a pid that hears how far it is.
 -spec drain(node(), placement_drain:options()) -> {ok, placement_drain:result()} | {error, already_draining | nodedown | no_placement | timeout | {bad_option, atom(), term()} | term()}.
 drain(Node, Options) ->

@@ -361,6 +361,14 @@ named(none, Holder, Spec, [{_, _, {Other, Old, _}}]) ->
     end;
 named(Pid, _, _, _) -> Pid.
 
+%% Its holder had no time to give the promises back.
+without_state(#{name := Name}, Node) ->
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, _, {Holder, Pid, _}}] when is_pid(Pid), Holder =/= nobody ->
+            logger:warning("placement: child ~0tP starts on ~ts without its state: it was on ~ts, which is gone or cut off", [Name, 8, Node, Holder]);
+        _ -> ok
+    end.
+
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
 handle_info(forget, State) ->
@@ -394,6 +402,7 @@ chosen({#{name := Name, nodes := Nodes, grace := Grace} = Spec, SinceMs}, #state
 choose(#{query := Query, grace := Grace} = Spec, Connected, Before) ->
     case placement_choose:ranked(Connected, {Query, 1}) of
         {ok, [Node | _], Plan} ->
+            ok = without_state(Spec, Node),
             ok = placement_choose:placed([Node], Plan),
             gen_server:cast({?SERVER, Node}, {try_start, Spec, none});
         {error, _} -> ok

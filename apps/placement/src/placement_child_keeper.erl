@@ -162,7 +162,8 @@ arrived(Go, {held, Held, Old, _, _} = Given, #kept{spec = Spec, pid = Pid, serve
             after Grace div 4 -> ok
             end,
             true = demonitor(Monitor, [flush]),
-            renewed(Renewed);
+            %% The node has just been chosen.
+            renewed(Renewed, fun(Last) -> Last end);
         _ ->
             ok = stop(Pid),
             {ok, cancel} = timer:cancel(Timer),
@@ -181,9 +182,11 @@ handed_over(Module, Pid, {ok, Given}, Until) -> apart(fun() -> Module:placement_
 now_ms() -> erlang:monotonic_time(millisecond).
 
 %% The voters learn the pid by the first question.
-renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer = Timer} = Kept) ->
+renewed(Kept) -> renewed(Kept, fun fits/1).
+
+renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer = Timer} = Kept, Judge) ->
     case placement_child:ask(Spec, Pid, max(0, min(Grace div 3, Until - now_ms()))) of
-        {granted, Since} -> waiting(fits(Kept#kept{until = lease_end(Since, Grace), timer = armed(Pid, lease_end(Since, Grace), Timer)}));
+        {granted, Since} -> waiting(Judge(Kept#kept{until = lease_end(Since, Grace), timer = armed(Pid, lease_end(Since, Grace), Timer)}));
         deleted -> stopped(Spec, Pid);
         _ ->
             case now_ms() >= Until of

@@ -6,7 +6,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([from_environment/0, read/1, use/2, deadline_ms/0, limit_ms/0, group_memory_ms/0, table/0]).
+-export([from_environment/0, read/1, use/2, deadline_ms/0, limit_ms/0, group_memory_ms/0, drain_ms/0, table/0]).
 
 -define(DEADLINE_MS, 1000).
 %% Shorter than the deadline of a choice, so that one function does not make its whole node silent.
@@ -33,7 +33,8 @@ options() ->
      {path, none, "a list of names, from the root down", {start, "The declared place of this node in the network. none: what it knows of Slurm, or of region, zone and host."}, fun is_path/1},
      {deadline, ?DEADLINE_MS, "milliseconds, at most 2147483647", {call, "Time limit of a choice, or of a question about a lease, that names none."}, fun is_ms/1},
      {limit, ?LIMIT_MS, "milliseconds, at most 2147483647", {entry, "Time limit of the function of an attribute whose entry names none."}, fun is_ms/1},
-     {group_memory, ?GROUP_MEMORY_MS, "milliseconds, at most 2147483647", {time, "How long, at least, a node remembers a group that it has left."}, fun is_ms/1}].
+     {group_memory, ?GROUP_MEMORY_MS, "milliseconds, at most 2147483647", {time, "How long, at least, a node remembers a group that it has left."}, fun is_ms/1},
+     {drain_ms, 0, "milliseconds from 0, at most 2147483647", {start, "Time limit of the drain that moves processes to other nodes when `init:stop/0` or SIGTERM stops this one; 0: none."}, fun(Value) -> Value =:= 0 orelse is_ms(Value) end}].
 
 %% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
@@ -66,6 +67,10 @@ limit_ms() -> value(limit).
 %% @doc Milliseconds after which a member of a group looks for what it may forget ({@link placement_group}).
 -spec group_memory_ms() -> pos_integer().
 group_memory_ms() -> value(group_memory).
+
+%% @doc Milliseconds for the drain before this node stops; 0: it is not drained.
+-spec drain_ms() -> non_neg_integer().
+drain_ms() -> value(drain_ms).
 
 %% @doc The entries of a file; none without one.
 -spec read(none | file:name_all()) -> {ok, [{placement_entry:name(), placement_entry:definition()}]} | {error, Text :: unicode:chardata()}.

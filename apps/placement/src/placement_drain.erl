@@ -20,7 +20,7 @@
 -type left() :: #{process := {child, placement_child:name()} | {supervised, Supervisor :: atom(), Id :: term()}, pid := pid(), reason := term()}.
 -type result() :: #{node := node(), moved := non_neg_integer(), restarted := [left()], stayed := [left()], lost := [left()], ms := non_neg_integer()}.
 
--define(AT_ONCE, 32).
+-define(AT_ONCE, 8).
 -define(TIMEOUT_MS, 60000).
 -define(TELL_MS, 250).
 %% Before what could not move is tried again.

@@ -35,6 +35,7 @@ tables() ->
 
 children() ->
     [server(Module, []) || Module <- [placement_attr, placement_push, placement_cache, placement_group, placement_topology, placement_lease]]
-        ++ [server(placement_child, [erlang:monotonic_time(millisecond)])].
+        ++ [server(placement_child, [erlang:monotonic_time(millisecond)])]
+        ++ [(server(placement_stop, []))#{restart => transient} || placement_config:drain_ms() > 0].
 
 server(Module, Arguments) -> #{id => Module, start => {Module, start_link, Arguments}, shutdown => 2000}.

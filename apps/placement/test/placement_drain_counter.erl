@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A gen_server for placement_drain_SUITE that counts the calls of each caller, and says if one is missing, comes twice or too early. Its state has a load of so many bytes, with a checksum.
+%% @doc A gen_server for placement_drain_SUITE that counts the calls of each caller. Its state has a load of so many bytes, with a checksum.
 -module(placement_drain_counter).
 -behaviour(gen_server).
 
--export([start_link/2, start_named/1, start_under/2, bump/3]).
+-export([start_link/2, start_named/1, start_under/2, bump/2]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, placement_handoff/3]).
 
 -record(state, {name, load :: [binary()], sum :: binary(), last = #{} :: #{term() => integer()}, heard = [] :: [term()], moves = 0 :: integer(), extra = none}).
@@ -15,19 +15,17 @@ start_named(Name) -> gen_server:start_link({global, Name}, ?MODULE, {Name, 10}, 
 %% Its supervisor, under this name.
 start_under(Name, Flags) -> supervisor:start_link({local, Name}, ?MODULE, {supervisor, Flags}).
 
-%% The number of a call of a caller must follow its last one.
-bump(Server, Caller, Number) -> gen_server:call(Server, {bump, Caller, Number}, 30000).
+%% Counts for this caller. The time is that of the host.
+bump(Server, Caller) -> gen_server:call(Server, {bump, Caller}, 30000).
 
 init({supervisor, {Flags, Children}}) -> {ok, {Flags, Children}};
 init({Name, Bytes}) ->
     Load = [crypto:strong_rand_bytes(min(1024, Bytes - At)) || At <- lists:seq(0, Bytes - 1, 1024)],
     {ok, #state{name = Name, load = Load, sum = erlang:md5(Load)}}.
 
-handle_call({bump, Caller, Number}, _, #state{last = Last} = State) ->
-    case maps:get(Caller, Last, 0) of
-        Before when Before + 1 =:= Number -> {reply, ok, State#state{last = Last#{Caller => Number}}};
-        Before -> {reply, {wrong, Caller, Before, Number}, State#state{last = Last#{Caller => Number}}}
-    end;
+handle_call({bump, Caller}, _, #state{last = Last} = State) ->
+    Count = maps:get(Caller, Last, 0) + 1,
+    {reply, {Count, self(), os:perf_counter(microsecond)}, State#state{last = Last#{Caller => Count}}};
 handle_call(last, _, #state{last = Last} = State) -> {reply, Last, State};
 handle_call(heard, _, #state{heard = Heard} = State) -> {reply, lists:reverse(Heard), State};
 handle_call(load, _, #state{load = Load, sum = Sum, moves = Moves} = State) -> {reply, {iolist_size(Load), erlang:md5(Load) =:= Sum, Moves}, State};

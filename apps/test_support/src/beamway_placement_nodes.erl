@@ -5,7 +5,7 @@
 
 -compile({no_auto_import, [nodes/1]}).
 
--export([start/1, start/2, stop/1, nodes/1, peers/1, call/4, all/4, connect/2]).
+-export([start/1, start/2, start_again/3, stop/1, nodes/1, peers/1, call/4, all/4, connect/2]).
 
 -export_type([cluster/0]).
 
@@ -28,11 +28,19 @@ start(Names, Options) ->
     Started = [beamway_peer:await(Call, ?START_MS * beamway_runner:slowness()) || Call <- Calls],
     Started ++ start(Later, Options).
 
-start_one(Name, Options) ->
+%% @doc Starts a node that has ended once more, under its name.
+-spec start_again(string(), node(), #{run => boolean(), args => [string()], env => [{string(), string()}]}) -> {Name :: string(), Peer :: pid(), node()}.
+start_again(Name, Node, Options) ->
+    [Short, "127.0.0.1"] = string:split(atom_to_list(Node), "@"),
+    start_as(Name, Short, Options).
+
+start_one(Name, Options) -> start_as(Name, beamway_peer:unique_name(Name), Options).
+
+start_as(Name, Short, Options) ->
     %% A busy machine is no failure: where a case means a deadline or a limit, it names it.
     Patience = ["-placement", "deadline", "20000", "-placement", "limit", "10000"],
     Args = Patience ++ ["-connect_all", "false", "-kernel", "prevent_overlapping_partitions", "false", "+S", "1", "+SDio", "1", "+A", "1", "-boot", "no_dot_erlang"],
-    {ok, Peer, Node} = beamway_peer:start(inet_tcp, #{name => beamway_peer:unique_name(Name), host => "127.0.0.1",
+    {ok, Peer, Node} = beamway_peer:start(inet_tcp, #{name => Short, host => "127.0.0.1",
                                                       args => Args ++ maps:get(args, Options, []), env => maps:get(env, Options, [])}),
     case maps:get(run, Options, true) of
         true -> {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [placement]), ok;
