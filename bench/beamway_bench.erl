@@ -27,6 +27,8 @@
 -define(DONE, 0).
 -define(FAILED, 1).
 -define(USAGE, 2).
+%% How long a run waits until the load of the one before it is gone.
+-define(QUIET_MS, 300000).
 
 questions() -> of_all() ++ alone().
 
@@ -95,6 +97,7 @@ common_options() ->
      {poll_us, undefined, "poll-us", {integer, 200}, "microseconds that beamway_poll may spin"},
      {save, undefined, "save", string,
       "store the JSON object in this file; a run without other options is stored in bench/results"},
+     {force, undefined, "force", undefined, "store it even if other work ran on the machine, and say so wherever it is shown"},
      {help, $h, "help", undefined, "this help"}].
 
 own_options(Module) ->
@@ -143,7 +146,7 @@ prepared(Name, Module, Words, Given) ->
 %% takes the place of a full one.
 default_file(Name, Words) ->
     Stored = fun(Ending) -> beamway_bench_store:file(Name ++ Ending) end,
-    case lists:usort(Words) -- ["--json"] of
+    case lists:usort(Words) -- ["--force", "--json"] of
         [] -> Stored("");
         ["--quick"] -> Stored("-quick");
         ["--part", Part] -> Stored("-" ++ Part);
@@ -161,7 +164,7 @@ general(Given, Speed, File) ->
             {error, io_lib:format("--poll-us ~b: expected a number from 1 to 1000000", [PollUs])};
         {ok, Only} ->
             {ok, #{speed => Speed, repeats => Repeats, fresh => Speed =:= full andalso not proplists:get_bool(keep_nodes, Given), budget_ms => budget_ms(Speed), only => Only,
-                   json => proplists:get_bool(json, Given), save => proplists:get_value(save, Given, {unasked, File}),
+                   json => proplists:get_bool(json, Given), save => proplists:get_value(save, Given, {unasked, File}), force => proplists:get_bool(force, Given),
                    contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), PollUs),
                    poll_us => PollUs}}
     end.
@@ -181,20 +184,36 @@ only(Text) ->
     end.
 
 measured(Name, Module, Words, Settings) ->
-    #{machine := Machine} = Context = beamway_bench_store:context(Name, command(Name, Words)),
-    Noise = beamway_bench_machine:noise(maps:get(load_average, Machine)) ++ maps:get(warnings, Settings, []),
-    _ = [complain("bench ~ts: warning: ~ts", [Name, Text]) || Text <- Noise],
     Progress = fun(Format, Args) -> io:format(standard_error, "bench ~ts: " ++ Format ++ "~n", [Name | Args]) end,
-    Groups = chosen(Module:groups(Settings), Settings),
-    case beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run(Groups, Settings#{progress => Progress}) end) of
-        {ok, Samples} ->
-            Result = beamway_bench_report:result(list_to_binary(Name), Module:metrics(Settings), Samples,
-                                                 maps:merge(Context#{warnings => Noise}, maps:get(facts, Settings, #{}))),
-            finished(Name, Module, Result, Settings);
-        {error, Reason} ->
-            complain("bench ~ts: ~ts", [Name, explain(Reason)]),
-            ?FAILED
+    case can_be_stored(Settings, Progress) of
+        {loud, Load} ->
+            complain("bench ~ts: the load average is ~.2f, so the result would not be stored. Wait for other work to end, or give --force, or no --save", [Name, Load]),
+            ?FAILED;
+        ok ->
+            #{machine := Machine} = Context = beamway_bench_store:context(Name, command(Name, Words)),
+            Before = {erlang:monotonic_time(millisecond), beamway_bench_machine:stolen_ms()},
+            Noise = beamway_bench_machine:noise(maps:get(load_average, Machine)),
+            Warnings = Noise ++ maps:get(warnings, Settings, []),
+            _ = [complain("bench ~ts: warning: ~ts", [Name, Text]) || Text <- Warnings],
+            Groups = chosen(Module:groups(Settings), Settings),
+            case beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run(Groups, Settings#{progress => Progress}) end) of
+                {ok, Samples} ->
+                    Stolen = beamway_bench_machine:stolen(Before),
+                    Own = #{warnings => Warnings ++ Stolen, noisy => [unicode:characters_to_binary(Why) || Why <- Noise ++ Stolen]},
+                    Result = beamway_bench_report:result(list_to_binary(Name), Module:metrics(Settings), Samples,
+                                                         maps:merge(maps:merge(Context, Own), maps:get(facts, Settings, #{}))),
+                    finished(Name, Module, Result, Settings#{noisy => Noise ++ Stolen});
+                {error, Reason} ->
+                    complain("bench ~ts: ~ts", [Name, explain(Reason)]),
+                    ?FAILED
+            end
     end.
+
+%% Only who asks for it waits: a result that is to be published needs a quiet machine.
+can_be_stored(#{force := true}, _) -> ok;
+can_be_stored(#{save := {unasked, _}}, _) -> ok;
+can_be_stored(_, Progress) ->
+    beamway_bench_machine:await_quiet(?QUIET_MS, fun(Load) -> Progress("waiting for a quiet machine: the load average is ~.2f", [Load]) end).
 
 chosen(Groups, #{only := all}) -> Groups;
 chosen(Groups, #{only := Only}) ->
@@ -217,7 +236,7 @@ finished(Name, Module, Result, #{json := Json, save := File} = Settings) ->
         true -> io:format("~ts~n", [jiffy:encode(beamway_bench_report:to_json(Result), [pretty, force_utf8])]);
         false -> io:format("~ts", [beamway_bench_report:to_text(Result)])
     end,
-    case {save(File, Result), finish(Module, Result, Settings)} of
+    case {save(File, Result, Settings), finish(Module, Result, Settings)} of
         {ok, ok} -> ?DONE;
         {{error, Why}, _} -> complain("bench ~ts: ~ts", [Name, Why]), ?FAILED;
         {_, {error, Why}} -> complain("bench ~ts: ~ts", [Name, Why]), ?FAILED
@@ -230,13 +249,14 @@ finish(Module, Result, Settings) ->
     end.
 
 %% That a checkout cannot be written is no failure of a run that did not ask for it.
-save({unasked, none}, _) -> ok;
-save({unasked, File}, Result) ->
-    case save(File, Result) of
+save({unasked, none}, _, _) -> ok;
+save({unasked, File}, Result, Settings) ->
+    case save(File, Result, Settings) of
         ok -> ok;
         {error, Why} -> complain("~ts; the result is not stored", [Why]), ok
     end;
-save(File, Result) ->
+save(_, _, #{force := false, noisy := [Why | _]}) -> {error, ["not stored, because ", Why, ". --force stores it and marks it as noisy"]};
+save(File, Result, _) ->
     case beamway_bench_report:save(File, Result) of
         ok -> complain("stored ~ts", [File]), ok;
         {error, Why} -> {error, Why}

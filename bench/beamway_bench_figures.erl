@@ -104,9 +104,13 @@ is_stale(Name, #{<<"commit">> := Commit}) ->
 
 -spec table(table()) -> unicode:chardata().
 table({metrics, Whose, Results}) ->
-    [markdown(["question", "metric", Whose, "beside it", "ratio [95 %]", "verdict"],
-              lists:append([metric_rows(shown(Name), Metrics) || {Name, Metrics} <- Results])),
-     sources([Name || {Name, _} <- Results])];
+    Rows = lists:append([metric_rows(shown(Name), Metrics) || {Name, Metrics} <- Results]),
+    Heading = ["question", "metric", Whose, "beside it", "ratio [95 %]", "verdict"],
+    {Shown, Columns} = case has_verdicts(Results) of
+                           true -> {Rows, Heading};
+                           false -> {[lists:droplast(Row) || Row <- Rows], lists:droplast(Heading)}
+                       end,
+    [markdown(Columns, Shown), sources([Name || {Name, _} <- Results])];
 table({grid, Heading, Rows}) ->
     Names = lists:usort([Name || Row <- Rows, {Name, _} <- Row]),
     Shown = maps:from_list([{Name, shown(Name)} || Name <- Names]),
@@ -160,9 +164,39 @@ metric_row(Metric, Entries) ->
     end.
 
 compared(#{<<"baseline_name">> := null}) -> ["", "", ""];
-compared(#{<<"baseline_name">> := Name, <<"baseline">> := Value, <<"unit">> := Unit, <<"ratio">> := Ratio, <<"interval">> := Interval, <<"verdict">> := Verdict}) ->
-    [[title(binary_to_list(Name)), " ", number(Value, Unit)], beamway_bench_report:ratio(Ratio, Interval),
-     case Verdict of <<"loses">> -> "**loses**"; null -> ""; _ -> beamway_bench_report:verdict(Verdict) end].
+compared(#{<<"baseline_name">> := Name, <<"baseline">> := Value, <<"unit">> := Unit, <<"ratio">> := Ratio, <<"interval">> := Interval} = Entry) ->
+    [[title(binary_to_list(Name)), " ", number(Value, Unit)], beamway_bench_report:ratio(Ratio, Interval, maps:get(<<"range">>, Entry, null)),
+     case judgement(Entry, significant()) of <<"loses">> -> "**loses**"; null -> ""; Verdict -> beamway_bench_report:verdict(Verdict) end].
+
+%% ---- verdicts
+
+%% A table that names its metrics was made to answer a question, so it has verdicts; one with all metrics of a result is data.
+has_verdicts(Results) -> lists:all(fun({_, Metrics}) -> is_list(Metrics) end, Results).
+
+%% What the machine itself could do, and what an older version did, are no rivals. Else what the run alone says, unless so many comparisons would now and then say so by chance.
+judgement(#{<<"baseline_name">> := Name}, _) when Name =:= <<"openmpi">>; Name =:= <<"lanes">>; Name =:= <<"lanes_tcp">>; Name =:= <<"lanes_copies">> -> null;
+judgement(#{<<"verdict">> := Verdict} = Entry, Most) when Verdict =:= <<"wins">>; Verdict =:= <<"loses">> ->
+    case maps:get(<<"p">>, Entry, null) of
+        P when is_number(P), P =< Most -> Verdict;
+        _ -> <<"even">>
+    end;
+judgement(#{<<"verdict">> := Verdict}, _) -> Verdict.
+
+%% Of all verdicts on all pages.
+significant() ->
+    case get(?MODULE) of
+        undefined ->
+            Most = beamway_bench_stats:significant([P || #{<<"p">> := P} <- verdicts(), is_number(P)]),
+            _ = put(?MODULE, Most),
+            Most;
+        Most -> Most
+    end.
+
+verdicts() ->
+    Asked = lists:usort([{Name, case Metric of {Text, _} -> Text; Text -> Text end}
+                         || {table, _, {metrics, _, Results}} <- config(), has_verdicts(Results), {Name, Metrics} <- Results, Metric <- Metrics]),
+    [Entry || {Name, Metric} <- Asked, {_, #{<<"metrics">> := Entries}} <- [shown(Name)],
+              #{<<"name">> := N} = Entry <- Entries, N =:= list_to_binary(Metric), judgement(Entry, 1.0) =/= null].
 
 quantity(Value, Unit) -> [number(Value, Unit), " ", unit(Unit)].
 
@@ -222,12 +256,17 @@ value(Text) when is_binary(Text) -> Text.
 sources(Names) -> [["- ", source(Name, shown(Name)), "\n"] || Name <- unique(Names)].
 
 source(Name, {hidden, Why}) -> ["`", Name, ".json`: ", Why, "; to be measured again."];
-source(Name, {Age, #{<<"commit">> := Commit, <<"measured_at">> := At, <<"machine">> := Machine, <<"repeats">> := Repeats, <<"command">> := Command}}) ->
+source(Name, {Age, #{<<"commit">> := Commit, <<"measured_at">> := At, <<"machine">> := Machine, <<"repeats">> := Repeats, <<"command">> := Command} = Stored}) ->
     #{<<"processor">> := Processor, <<"processors">> := Count, <<"load_average">> := Load} = Machine,
     ["`", Name, ".json`: commit `", string:slice(Commit, 0, 12), "`, ", day(At), ", ", string:trim(Processor), ", ", integer_to_list(Count), " processors, load ",
      io_lib:format("~.1f", [float(Load)]), " before, ", case Repeats of 1 -> "1 repeat"; _ -> [integer_to_list(Repeats), " repeats"] end,
      "; `", string:replace(effective(Command, Repeats), "`", "'", all), "`.",
-     case Age of fresh -> ""; old -> " **Old**: what it measures has changed since; to be measured again." end].
+     case Age of fresh -> ""; old -> " **Old**: what it measures has changed since; to be measured again." end,
+     [" **Noisy**: other work ran on the machine." || is_noisy(Stored)]].
+
+%% That other work ran while it was measured, or just before, which old results tell only by the load.
+is_noisy(#{<<"noisy">> := Why}) -> Why =/= [];
+is_noisy(#{<<"machine">> := #{<<"load_average">> := Load}}) -> beamway_bench_machine:noise(Load) =/= [].
 
 %% What repeats by a rule of its own takes no heed of the option.
 effective(Command, Repeats) ->
@@ -494,6 +533,20 @@ again(Name, File) ->
 the_pages_have_the_figures_of_the_results_test_() ->
     {timeout, 120, ?_assertEqual([], pages() ++ outdated(pictures()))}.
 
+so_many_verdicts_at_most_test() ->
+    ?assert(length(verdicts()) =< 120).
+
+%% One in a hundred is chance.
+a_verdict_needs_significance_test_() ->
+    Entry = #{<<"verdict">> => <<"wins">>, <<"p">> => 0.004},
+    [?_assertEqual(<<"wins">>, judgement(Entry, 0.03)), ?_assertEqual(<<"even">>, judgement(Entry, 0.0)), ?_assertEqual(<<"even">>, judgement(maps:remove(<<"p">>, Entry), 0.03)),
+     ?_assertEqual(<<"unknown">>, judgement(Entry#{<<"verdict">> := <<"unknown">>}, 0.0))].
+
+noisy_test_() ->
+    Load = fun(L) -> #{<<"machine">> => #{<<"load_average">> => L}} end,
+    [?_assert(is_noisy(Load(1.5))), ?_assertNot(is_noisy(Load(0.2))), ?_assert(is_noisy((Load(0.2))#{<<"noisy">> => [<<"stolen">>]})),
+     ?_assertNot(is_noisy((Load(0.4))#{<<"noisy">> => []}))].
+
 a_picture_of_other_data_is_outdated_test_() ->
     [?_assertMatch([_], outdated([{"/nowhere/a.svg", "a 1\n", ""}])), ?_assert(holds({ok, <<"<svg/>", (embedded("a 1\n"))/binary>>}, "a 1\n")),
      ?_assertNot(holds({ok, <<"<svg/>", (embedded("a 1\n"))/binary>>}, "a 2\n")),
@@ -541,11 +594,11 @@ every_table_is_of_known_results_test() ->
 
 entry(Name, Baseline, Verdict) ->
     #{<<"name">> => Name, <<"key">> => <<"what">>, <<"contender">> => <<"beamway">>, <<"unit">> => <<"B/s">>, <<"beamway">> => 2.0e6, <<"baseline">> => 4.0e6, <<"baseline_name">> => Baseline,
-      <<"ratio">> => 0.5, <<"interval">> => [0.4, 0.6], <<"verdict">> => Verdict}.
+      <<"ratio">> => 0.5, <<"interval">> => [0.4, 0.6], <<"verdict">> => Verdict, <<"p">> => 0.0}.
 
 stored() ->
     #{<<"commit">> => <<"0123456789abcdef">>, <<"measured_at">> => 1795295805, <<"repeats">> => 9, <<"command">> => <<"x">>,
-      <<"machine">> => #{<<"processor">> => <<"p">>, <<"processors">> => 2, <<"load_average">> => 1},
+      <<"machine">> => #{<<"processor">> => <<"p">>, <<"processors">> => 2, <<"load_average">> => 0.5},
       <<"metrics">> => [entry(<<"a">>, <<"tcp">>, <<"loses">>), entry(<<"a">>, <<"socat">>, <<"even">>)]}.
 
 text(Chars) -> unicode:characters_to_list(Chars).
@@ -576,7 +629,7 @@ what_nobody_can_repeat_is_not_shown_test_() ->
      ?_assertMatch({hidden, _}, judged(true, fresh, #{})), ?_assertMatch({hidden, _}, judged(false, not_here, #{})), ?_assertEqual({old, #{}}, judged(false, old, #{}))].
 
 the_source_is_named_test_() ->
-    [?_assertEqual("`n.json`: commit `0123456789ab`, 2026-11-21, p, 2 processors, load 1.0 before, 9 repeats; `x`.", text(source("n", {fresh, stored()}))),
+    [?_assertEqual("`n.json`: commit `0123456789ab`, 2026-11-21, p, 2 processors, load 0.5 before, 9 repeats; `x`.", text(source("n", {fresh, stored()}))),
      ?_assertEqual({"x --repeats 9 y", "x y"}, {text(effective(<<"x --repeats 9 y">>, 9)), text(effective(<<"x --repeats 5 y">>, 1))}),
      ?_assertNotEqual(nomatch, string:find(text(source("n", {old, stored()})), "**Old**")),
      ?_assertEqual("`n.json`: why; to be measured again.", text(source("n", {hidden, "why"})))].

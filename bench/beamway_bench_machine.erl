@@ -3,7 +3,10 @@
 %% machine says nothing. Names of hosts and users are left out: results are meant to be published.
 -module(beamway_bench_machine).
 
--export([machine/0, versions/0, commit/0, noise/1]).
+-export([machine/0, versions/0, commit/0, noise/1, await_quiet/2, stolen/1, stolen_ms/0]).
+
+-define(QUIET_LOAD, 0.5).
+-define(LOOK_MS, 10000).
 
 %% @doc Processor, memory and kernel.
 -spec machine() -> #{atom() => term()}.
@@ -68,9 +71,34 @@ os_release() ->
 
 %% @doc What makes this machine a bad one to measure on, for people; nothing if all is quiet.
 -spec noise(LoadAverage :: float()) -> [unicode:chardata()].
-noise(Load) when Load > 0.5 ->
-    [io_lib:format("the load average was ~.2f before the run began: other work disturbs the figures", [Load])];
+noise(Load) when Load > ?QUIET_LOAD ->
+    [io_lib:format("the load average was ~.2f before the run began: other work disturbs the figures", [float(Load)])];
 noise(_) -> [].
+
+%% @doc Waits for at most so long until the load average is that of a quiet machine: a measurement before this one counts in it, too.
+-spec await_quiet(Ms :: non_neg_integer(), Waiting :: fun((float()) -> ok)) -> ok | {loud, LoadAverage :: float()}.
+await_quiet(Ms, Waiting) ->
+    case beamway_bench_os:load_average() of
+        Load when Load =< ?QUIET_LOAD -> ok;
+        Load when Ms =< 0 -> {loud, Load};
+        Load ->
+            ok = Waiting(Load),
+            receive after min(?LOOK_MS, Ms) -> await_quiet(Ms - ?LOOK_MS, Waiting) end
+    end.
+
+%% @doc Processor time that a hypervisor has given to others since the system began, while there was work here.
+-spec stolen_ms() -> non_neg_integer().
+stolen_ms() ->
+    case re:run(read("/proc/stat"), "^cpu +(?:\\d+ ){7}(\\d+)", [{capture, all_but_first, list}]) of
+        {match, [Ticks]} -> list_to_integer(Ticks) * 10;
+        nomatch -> 0
+    end.
+
+%% @doc The same since then, for people, if it was more than a hundredth of the time of a processor.
+-spec stolen({StartMs :: integer(), StolenMs :: non_neg_integer()}) -> [unicode:chardata()].
+stolen({StartMs, BeforeMs}) ->
+    {Ms, Stolen} = {erlang:monotonic_time(millisecond) - StartMs, stolen_ms() - BeforeMs},
+    [io_lib:format("the hypervisor gave ~b ms of processor time to others within ~b ms", [Stolen, Ms]) || Stolen * 100 > Ms].
 
 read(File) ->
     case file:read_file(File) of
@@ -89,6 +117,14 @@ everything_is_known_test() ->
     ?assertMatch(#{otp := <<_, _/binary>>}, versions()),
     ?assertMatch(<<_, _/binary>>, commit()),
     ?assertMatch(<<"{", _/binary>>, iolist_to_binary(jiffy:encode(#{m => machine(), v => versions()}))).
+
+stolen_test_() ->
+    Now = erlang:monotonic_time(millisecond),
+    [?_assertEqual([], stolen({Now - 1000000, stolen_ms()})), ?_assertMatch([_], stolen({Now, stolen_ms() - 1000}))].
+
+await_quiet_test_() ->
+    Loud = beamway_bench_os:load_average() > ?QUIET_LOAD,
+    [?_assertEqual(Loud, await_quiet(0, fun(_) -> ok end) =/= ok)].
 
 noise_test_() ->
     [?_assertEqual([], noise(0.1)), ?_assertMatch([_], noise(3.0))].

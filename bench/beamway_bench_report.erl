@@ -7,7 +7,7 @@
 %% each contender by itself would favour the one whose repeats scatter less.
 -module(beamway_bench_report).
 
--export([result/4, again/1, to_json/1, to_text/1, table/1, number/1, verdict/1, ratio/2, save/2]).
+-export([result/4, again/1, to_json/1, to_text/1, table/1, number/1, verdict/1, ratio/3, save/2]).
 
 -export_type([metric/0, result/0]).
 
@@ -79,16 +79,21 @@ entry(#{name := Name, unit := Unit, better := Better, contender := Own, key := K
                compared(Better, Figure, Baseline)).
 
 compared(_, _, none) ->
-    #{baseline => null, baseline_name => null, ratio => null, interval => null, verdict => null};
+    #{baseline => null, baseline_name => null, ratio => null, interval => null, range => null, verdict => null, p => null};
 compared(Better, #{direction := Direction, samples := Values}, #{contender := Name} = Baseline) ->
     Others = same_direction(Direction, Baseline),
     Common = #{baseline => beamway_bench_stats:median(Others), baseline_name => Name,
                baseline_spread => beamway_bench_stats:spread(Others)},
     case beamway_bench_stats:ratio(Values, Others) of
-        none -> Common#{ratio => null, interval => null, verdict => null};
+        none -> Common#{ratio => null, interval => null, range => null, verdict => null, p => null};
         {Ratio, Interval} ->
-            Common#{ratio => Ratio, verdict => beamway_bench_stats:verdict(Better, Interval),
-                    interval => case Interval of unknown -> null; {Low, High} -> [Low, High] end}
+            {Sure, Range} = case Interval of
+                                unknown -> {null, null};
+                                {range, Least, Most} -> {null, [Least, Most]};
+                                {Low, High} -> {[Low, High], null}
+                            end,
+            Common#{ratio => Ratio, interval => Sure, range => Range, verdict => beamway_bench_stats:verdict(Better, Interval),
+                    p => case beamway_bench_stats:sign(Values, Others) of none -> null; P -> P end}
     end.
 
 %% A program that is no node has no direction.
@@ -171,13 +176,14 @@ entry_row(#{name := Name, beamway := Median, baseline_name := null, unit := Unit
     [Name, {right, number(Median)}, "", "", Unit, "", ""];
 entry_row(#{name := Name, beamway := Median, baseline := Base, baseline_name := Other, unit := Unit} = Entry) ->
     [Name, {right, number(Median)}, atom_to_list(Other), {right, number(Base)}, Unit,
-     ratio(maps:get(ratio, Entry), maps:get(interval, Entry)), verdict(maps:get(verdict, Entry))].
+     ratio(maps:get(ratio, Entry), maps:get(interval, Entry), maps:get(range, Entry)), verdict(maps:get(verdict, Entry))].
 
-%% @doc A ratio as people read it, with its interval.
--spec ratio(Ratio :: float() | null, Interval :: [float()] | null) -> unicode:chardata().
-ratio(null, _) -> "";
-ratio(Ratio, null) -> number(Ratio);
-ratio(Ratio, [Low, High]) -> [number(Ratio), " [", number(Low), ", ", number(High), "]"].
+%% @doc A ratio as people read it, with its interval, or with the range of too few repeats.
+-spec ratio(Ratio :: float() | null, Interval :: [float()] | null, Range :: [float()] | null) -> unicode:chardata().
+ratio(null, _, _) -> "";
+ratio(Ratio, [Low, High], _) -> [number(Ratio), " [", number(Low), ", ", number(High), "]"];
+ratio(Ratio, null, [Least, Most]) -> [number(Ratio), " (", number(Least), " to ", number(Most), ")"];
+ratio(Ratio, null, null) -> number(Ratio).
 
 %% @doc Where Beamway loses, the tables say so.
 -spec verdict(Verdict :: atom() | binary()) -> string().
@@ -233,27 +239,29 @@ metrics() ->
        contender => beamway, baselines => []}].
 
 samples() ->
-    #{{beamway, <<"calls">>} => #{forward => [200, 210, 220], reverse => [190, 200, 201]},
-      {tcp, <<"calls">>} => #{forward => [100, 100, 100], reverse => [110, 110, 110]},
+    #{{beamway, <<"calls">>} => #{forward => seven(200, 210, 220), reverse => seven(190, 200, 201)},
+      {tcp, <<"calls">>} => #{forward => seven(100, 100, 100), reverse => seven(110, 110, 110)},
       {beamway, <<"doorbells">>} => #{forward => [0.5, 0.25, 0.75]}}.
+
+seven(First, Second, Others) -> [First, Second | lists:duplicate(5, Others)].
 
 the_worse_direction_counts_test() ->
     #{metrics := [Rate, Bells]} = result(<<"x">>, metrics(), samples(), #{}),
-    ?assertMatch(#{name := <<"rate">>, beamway := 200.0, baseline := 110.0, baseline_name := tcp,
-                   ratio := 1.8181818181818181, samples := 3, direction := reverse, verdict := wins}, Rate),
+    ?assertMatch(#{name := <<"rate">>, beamway := 201.0, baseline := 110.0, baseline_name := tcp,
+                   ratio := 1.8272727272727274, samples := 7, direction := reverse, verdict := wins}, Rate),
     ?assertMatch(#{name := <<"bells">>, beamway := 0.5, baseline := null, ratio := null}, Bells).
 
 %% Stock's better direction is the one in which Beamway is worse: that pair is compared, not the worst of each.
 one_direction_is_compared_test() ->
-    Samples = (samples())#{{tcp, <<"calls">>} => #{forward => [100, 100, 100], reverse => [150, 160, 170]}},
+    Samples = (samples())#{{tcp, <<"calls">>} => #{forward => seven(100, 100, 100), reverse => seven(150, 160, 160)}},
     #{metrics := [Rate | _]} = result(<<"x">>, metrics(), Samples, #{}),
-    ?assertMatch(#{direction := reverse, beamway := 200.0, baseline := 160.0, ratio := 1.25, verdict := wins}, Rate).
+    ?assertMatch(#{direction := reverse, beamway := 201.0, baseline := 160.0, ratio := 1.25625, verdict := wins}, Rate).
 
 %% The machine was twice as fast in the second repeat: by medians alone the ratio would be 4.
 repeats_are_compared_one_by_one_test() ->
     Samples = #{{beamway, <<"calls">>} => #{forward => [200, 400, 400]}, {tcp, <<"calls">>} => #{forward => [100, 200, 100]}},
     #{metrics := [Rate]} = result(<<"x">>, metrics(), Samples, #{}),
-    ?assertMatch(#{ratio := 2.0, interval := [2.0, 4.0]}, Rate).
+    ?assertMatch(#{ratio := 2.0, interval := null, range := [2.0, 4.0], verdict := unknown}, Rate).
 
 stored_samples_give_the_same_result_again_test() ->
     Context = #{commit => <<"c">>, warnings => ["load"]},
@@ -282,7 +290,7 @@ json_has_the_agreed_fields_test() ->
                       <<"samples">>, <<"spread">>] -- maps:keys(Metric)).
 
 a_loss_is_shown_test() ->
-    Samples = #{{beamway, <<"calls">>} => #{forward => [50, 50, 50]}, {tcp, <<"calls">>} => #{forward => [100, 100, 100]}},
+    Samples = #{{beamway, <<"calls">>} => #{forward => seven(50, 50, 50)}, {tcp, <<"calls">>} => #{forward => seven(100, 100, 100)}},
     Text = unicode:characters_to_binary(to_text(result(<<"x">>, metrics(), Samples, #{}))),
     ?assertNotEqual(nomatch, binary:match(Text, <<"0.50 [0.50, 0.50]  LOSES">>)).
 

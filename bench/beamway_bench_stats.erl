@@ -4,22 +4,24 @@
 %% All figures of a run are medians over repeats. `spread' is the middle half of the repeats as a
 %% share of the median, so that one odd repeat does not hide nor make a difference.
 %%
-%% A ratio compares two contenders within each repeat, since what the machine does meanwhile meets both.
-%% Its value is the median of these ratios, and its interval a 95 % bootstrap of that median. The random
-%% numbers have a fixed seed, so the same samples always give the same interval.
+%% A ratio compares two contenders within each repeat, since what the machine does meanwhile meets both. Its value is the median of
+%% these ratios. Its interval is that of order statistics: it holds the true median of such ratios with at least 95 %, whatever their
+%% distribution, if the repeats do not influence each other. (H. A. David, H. N. Nagaraja: Order Statistics, 3rd ed., section 7.1.)
+%% Six ratios are the least that have one; we ask for seven. Of fewer there is only their range.
 -module(beamway_bench_stats).
 
--export([median/1, percentile/2, spread/1, ratio/2, worse/2, verdict/2]).
+-export([median/1, percentile/2, spread/1, ratio/2, sign/2, worse/2, verdict/2, significant/1]).
 
 -export_type([better/0, interval/0, verdict/0]).
 
 -type better() :: higher | lower.
 %% Which way a figure is good: calls a second are better higher, round trips lower.
--type interval() :: {Low :: float(), High :: float()} | unknown.
-%% Of fewer than three repeats nobody can tell.
+-type interval() :: {Low :: float(), High :: float()} | {range, Least :: float(), Most :: float()} | unknown.
+%% The range is that of two to six repeats. Of one nobody can tell.
 -type verdict() :: wins | even | loses | unknown.
 
--define(RESAMPLES, 2000).
+-define(LEAST_REPEATS, 7).
+-define(DOUBT, 0.05).
 %% Two runs of the same thing differ by so much, however steady each is.
 -define(EVEN, 0.02).
 
@@ -63,19 +65,38 @@ ratio(Values, Baseline) ->
     end.
 
 -spec interval(Ratios :: [float(), ...]) -> interval().
-interval(Ratios) when length(Ratios) < 3 -> unknown;
+interval([_]) -> unknown;
+interval(Ratios) when length(Ratios) < ?LEAST_REPEATS -> {range, hd(Ratios), lists:last(Ratios)};
 interval(Ratios) ->
-    Table = list_to_tuple(Ratios),
-    {Medians, _} = lists:mapfoldl(fun(_, State) -> resampled(Table, State) end, rand:seed_s(exsss, 2009), lists:seq(1, ?RESAMPLES)),
-    {percentile(2.5, Medians), percentile(97.5, Medians)}.
+    Size = length(Ratios),
+    Outside = length(lists:takewhile(fun(Few) -> 2 * at_most(Few, Size) =< ?DOUBT end, lists:seq(0, Size div 2))),
+    {lists:nth(Outside, Ratios), lists:nth(Size + 1 - Outside, Ratios)}.
 
-resampled(Table, State) ->
-    Size = tuple_size(Table),
-    {Drawn, Next} = lists:mapfoldl(fun(_, Acc) ->
-                                           {Place, After} = rand:uniform_s(Size, Acc),
-                                           {element(Place, Table), After}
-                                   end, State, lists:seq(1, Size)),
-    {median(Drawn), Next}.
+%% How likely so few heads are, or fewer, in so many throws of a coin.
+at_most(Few, Throws) -> lists:sum([choose(Throws, Heads) || Heads <- lists:seq(0, Few)]) / (1 bsl Throws).
+
+choose(_, 0) -> 1;
+choose(Of, Some) -> choose(Of - 1, Some - 1) * Of div Some.
+
+%% @doc How likely it is that as many ratios lie on one side of 1, by more than 2 %, if the true median does not (the sign test, both sides);
+%% `none' without pairs.
+-spec sign(Values :: [number(), ...], Baseline :: [number(), ...]) -> float() | none.
+sign(Values, Baseline) ->
+    case length(Values) =:= length(Baseline) andalso not lists:any(fun(Value) -> Value == 0 end, Baseline) of
+        false -> none;
+        true ->
+            Ratios = [Value / Base || {Value, Base} <- lists:zip(Values, Baseline)],
+            Most = max(length([Ratio || Ratio <- Ratios, Ratio > 1 + ?EVEN]), length([Ratio || Ratio <- Ratios, Ratio < 1 - ?EVEN])),
+            min(1.0, 2 * at_most(length(Ratios) - Most, length(Ratios)))
+    end.
+
+%% @doc The largest of these probabilities that still counts, so that of all verdicts together at most 5 % are expected to be false; 0 if none
+%% does. (Y. Benjamini, Y. Hochberg: Controlling the false discovery rate, 1995.)
+-spec significant([float()]) -> float().
+significant(Probabilities) ->
+    Count = length(Probabilities),
+    Ranked = lists:zip(lists:seq(1, Count), lists:sort(Probabilities)),
+    lists:max([0.0 | [P || {Rank, P} <- Ranked, P =< ?DOUBT * Rank / Count]]).
 
 %% @doc Of several lists of values (one for each direction of connecting) the one with the worse median.
 -spec worse(better(), [{Tag, Values :: [number(), ...]}, ...]) -> {Tag, [number(), ...]}.
@@ -90,6 +111,7 @@ worse(Better, Lists) ->
 %% @doc What an interval means: it lies wholly on one side of 1, by more than 2 %, or the two are even.
 -spec verdict(better(), interval()) -> verdict().
 verdict(_, unknown) -> unknown;
+verdict(_, {range, _, _}) -> unknown;
 verdict(Better, {Low, _}) when Low > 1 + ?EVEN -> case Better of higher -> wins; lower -> loses end;
 verdict(Better, {_, High}) when High < 1 - ?EVEN -> case Better of higher -> loses; lower -> wins end;
 verdict(_, _) -> even.
@@ -117,13 +139,30 @@ spread_test_() ->
      ?_assertEqual(0.0, spread([5, 5, 5, 5, 5, 5, 5, 5, 900]))].
 
 ratio_test_() ->
-    [?_assertEqual({2.0, {2.0, 2.0}}, ratio([2, 2, 2], [1, 1, 1])),
+    [?_assertEqual({2.0, {2.0, 2.0}}, ratio([2 || _ <- lists:seq(1, 7)], [1 || _ <- lists:seq(1, 7)])),
+     ?_assertEqual({2.0, {range, 1.0, 3.0}}, ratio([2, 3, 1, 2, 2, 2], [1, 1, 1, 1, 1, 1])),
      ?_assertEqual(none, ratio([1], [0])),
      ?_assertEqual({2.0, unknown}, ratio([2], [1])),
-     ?_assertEqual({2.0, unknown}, ratio([2, 2], [1, 1])),
+     ?_assertEqual({2.0, {range, 2.0, 2.0}}, ratio([2, 2], [1, 1])),
      %% one baseline of 0 has no ratio, the others have
      ?_assertEqual({2.0, unknown}, ratio([2, 2, 2], [0, 1, 1])),
      ?_assertEqual({2.0, unknown}, ratio([2, 2, 2], [1, 1]))].
+
+%% Tables of the sign test: 1, 1, 2, 2, 3, 4 and 6 of each end are left out.
+interval_test_() ->
+    [?_assertEqual({7.0, {float(Cut), float(Size + 1 - Cut)}}, setelement(1, ratio(lists:seq(1, Size), [1 || _ <- lists:seq(1, Size)]), 7.0))
+     || {Size, Cut} <- [{7, 1}, {8, 1}, {9, 2}, {11, 2}, {12, 3}, {15, 4}, {20, 6}]].
+
+sign_test_() ->
+    Ones = [1 || _ <- lists:seq(1, 7)],
+    [?_assertEqual(2 / 128, sign([2 || _ <- Ones], Ones)), ?_assertEqual(16 / 128, sign([2, 2, 2, 2, 2, 2, 1], Ones)),
+     ?_assertEqual(2 / 128, sign([0.5 || _ <- Ones], Ones)), ?_assertEqual(1.0, sign(Ones, Ones)), ?_assertEqual(none, sign([1, 2], [1])),
+     ?_assertEqual(none, sign([1], [0]))].
+
+significant_test_() ->
+    [?_assertEqual(0.0, significant([])), ?_assertEqual(0.0, significant([0.06])), ?_assertEqual(0.05, significant([0.05])),
+     %% One of a hundred at 0.004 is no news, ninety of them are.
+     ?_assertEqual(0.0, significant([0.004 | lists:duplicate(99, 0.9)])), ?_assertEqual(0.004, significant(lists:duplicate(90, 0.004) ++ lists:duplicate(10, 0.9)))].
 
 %% The machine gets ten times as fast and slow again, and each repeat still says "twice as much".
 what_meets_both_cancels_out_test() ->
@@ -138,14 +177,8 @@ the_steadier_does_not_win_test() ->
     ?assertEqual(even, verdict(higher, Interval)),
     ?assertEqual(even, verdict(lower, Interval)).
 
-%% Of five ratios the bootstrap of 95 % reaches from the second least to the second most or further.
-interval_of_known_ratios_test() ->
-    {1.3, {Low, High}} = ratio([10, 11, 13, 15, 20], [10, 10, 10, 10, 10]),
-    ?assert(Low =< 1.1 andalso Low >= 1.0),
-    ?assert(High >= 1.5 andalso High =< 2.0).
-
 samples() ->
-    ?LET(N, proper_types:integer(3, 12), list_to_tuple([proper_types:vector(N, proper_types:float(1.0, 1000.0)) || _ <- [values, baseline]])).
+    ?LET(N, proper_types:integer(7, 16), list_to_tuple([proper_types:vector(N, proper_types:float(1.0, 1000.0)) || _ <- [values, baseline]])).
 
 properties() ->
     [{"the ratio lies in its interval, and that among the ratios of the repeats",
@@ -181,5 +214,5 @@ verdict_test_() ->
             [{wins, higher, {1.9, 2.1}}, {loses, higher, {0.7, 0.9}}, {even, higher, {0.9, 1.1}},
              {wins, lower, {0.6, 0.9}}, {loses, lower, {1.1, 1.4}}, {even, lower, {0.9, 1.3}},
              {even, higher, {1.0, 1.0}}, {even, lower, {1.015, 1.2}}, {loses, lower, {1.025, 1.03}},
-             {unknown, lower, unknown}]].
+             {unknown, lower, unknown}, {unknown, lower, {range, 0.1, 0.2}}]].
 -endif.

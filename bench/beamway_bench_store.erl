@@ -28,11 +28,27 @@ context(Bench, Command) ->
 %% @doc Stores the object in one step, so that a reader never sees half a file.
 -spec write(file:filename(), Object :: map()) -> ok | {error, unicode:chardata()}.
 write(File, Object) ->
-    Json = [jiffy:encode(timed(Object), [pretty, force_utf8]), $\n],
-    case check(jiffy:decode(Json, [return_maps])) of
-        ok -> write_text(File, Json);
+    Stored = jiffy:decode(jiffy:encode(timed(Object), [force_utf8]), [return_maps]),
+    case check(Stored) of
+        ok -> write_text(File, [jiffy:encode(on_figures(fun without_copies/1, Stored), [force_utf8]), $\n]);
         {error, Why} -> {error, ["not stored, ", Why]}
     end.
+
+on_figures(Change, #{<<"figures">> := Figures} = Object) when is_list(Figures) -> Object#{<<"figures">> := lists:map(Change, Figures)};
+on_figures(_, Object) -> Object.
+
+%% `samples' are those of one of the `directions': a file has them once.
+without_copies(#{<<"samples">> := Samples, <<"directions">> := Directions, <<"direction">> := Direction} = Figure) ->
+    case maps:to_list(Directions) of
+        [{Direction, Samples}] -> maps:remove(<<"directions">>, Figure);
+        [_ | _] when map_get(Direction, Directions) =:= Samples -> maps:remove(<<"samples">>, Figure);
+        _ -> Figure
+    end;
+without_copies(Figure) -> Figure.
+
+with_copies(#{<<"directions">> := Directions, <<"direction">> := Direction} = Figure) -> maps:merge(#{<<"samples">> => maps:get(Direction, Directions, [])}, Figure);
+with_copies(#{<<"samples">> := Samples, <<"direction">> := Direction} = Figure) -> Figure#{<<"directions">> => #{Direction => Samples}};
+with_copies(Figure) -> Figure.
 
 %% How long it took tells `make bench-all' how long it will take again.
 timed(#{measured_at := Start} = Object) when not is_map_key(seconds, Object) -> Object#{seconds => max(0, erlang:system_time(second) - Start)};
@@ -57,7 +73,7 @@ read(File) ->
     case file:read_file(File) of
         {ok, Text} ->
             try check(jiffy:decode(Text, [return_maps])) of
-                ok -> {ok, jiffy:decode(Text, [return_maps])};
+                ok -> {ok, on_figures(fun with_copies/1, jiffy:decode(Text, [return_maps]))};
                 {error, Why} -> {error, [File, ": ", Why]}
             catch
                 _:_ -> {error, [File, " is no JSON"]}
@@ -141,9 +157,9 @@ to_text(Prefix, #{<<"metrics">> := Metrics}) ->
 row(#{<<"name">> := Name, <<"beamway">> := Own, <<"unit">> := Unit, <<"baseline">> := null}) ->
     [Name, {right, beamway_bench_report:number(Own)}, "", "", Unit, ""];
 row(#{<<"name">> := Name, <<"beamway">> := Own, <<"unit">> := Unit, <<"baseline">> := Base, <<"baseline_name">> := Other,
-      <<"ratio">> := Ratio, <<"interval">> := Interval}) ->
+      <<"ratio">> := Ratio, <<"interval">> := Interval} = Metric) ->
     [Name, {right, beamway_bench_report:number(Own)}, Other, {right, beamway_bench_report:number(Base)}, Unit,
-     beamway_bench_report:ratio(Ratio, Interval)].
+     beamway_bench_report:ratio(Ratio, Interval, maps:get(<<"range">>, Metric, null))].
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -190,6 +206,13 @@ write_test() ->
     ?assertMatch({ok, #{<<"what">> := 7}}, read(File)),
     ok = file:del_dir_r(Folder),
     ?assertMatch({error, _}, write("/proc/nowhere/x.json", Object)).
+
+%% Whatever a file leaves out is there again.
+copies_test_() ->
+    Of = fun(Directions) -> #{<<"direction">> => <<"forward">>, <<"samples">> => [1, 2], <<"directions">> => Directions} end,
+    [?_assertEqual({Kept, Figure}, {lists:sort(maps:keys(without_copies(Figure))), with_copies(without_copies(Figure))})
+     || {Kept, Figure} <- [{[<<"direction">>, <<"samples">>], Of(#{<<"forward">> => [1, 2]})},
+                           {[<<"direction">>, <<"directions">>], Of(#{<<"forward">> => [1, 2], <<"reverse">> => [3]})}]].
 
 read_test_() ->
     [?_assertMatch({error, _}, read("/nowhere/x.json")), ?_assertMatch({error, _}, read("/proc/self/status"))].
