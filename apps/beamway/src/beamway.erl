@@ -72,7 +72,7 @@ info() ->
     [maps:merge(public(Link), beamway_metrics:of_link(Link)) || Link <- lists:sort(beamway_links:all())].
 
 %% @doc How loaded the peers are, as far as they have said so. They do it with ticks, acknowledgements and messages that travel anyway, at most once a second, so this asks
-%% nobody, and what an idle peer has said is at most a tick old (a quarter of kernel's `net_ticktime', by default 15 s). A peer that is missing has
+%% nobody, and what an idle peer has said is at most a tick old (a quarter of kernel's `net_ticktime', by default 15 s), and of one that sends little at most two. A peer that is missing has
 %% an older version or another carrier. {@link info/1} has the same with `peer_' before each name.
 -spec loads() -> #{node() => load()}.
 loads() ->

@@ -90,5 +90,5 @@ described_test() ->
 label_test_() ->
     [?_assertEqual(Text, label(Label))
      || {Label, Text} <- [{"a worker", <<"a worker">>}, {<<"für b"/utf8>>, <<"für b"/utf8>>}, {worker, <<"worker">>}, {{worker, 7}, <<"{worker,7}">>}, {<<255>>, <<"<<\"ÿ\">>"/utf8>>},
-                          {[$a, $\n, $b, $\e, 155], <<"a?b??">>}, {lists:duplicate(100, $x), binary:copy(<<"x">>, 60)}, {[1 | 2], <<"[1|2]">>}]].
+                          {<<"a\nb\e", 16#9B/utf8>>, <<"a?b??">>}, {lists:duplicate(100, $x), binary:copy(<<"x">>, 60)}, {[1 | 2], <<"[1|2]">>}]].
 -endif.

@@ -36,16 +36,16 @@ end_per_group(_Carrier, _Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% A tick a second.
+%% A tick a second, unless the options say so.
 start(Carrier, Options) ->
-    {ok, Peer, Node} = beamway_peer:start(Carrier, Options#{args => ["-kernel", "net_ticktime", "4"]}),
+    {ok, Peer, Node} = beamway_peer:start(Carrier, maps:merge(#{args => ["-kernel", "net_ticktime", "4"]}, Options)),
     {Peer, Node}.
 
 pair(Config) -> pair(Config, #{}).
 
 pair(Config, Options) ->
     Carrier = proplists:get_value(carrier, Config),
-    {One, OneNode} = start(Carrier, #{}),
+    {One, OneNode} = start(Carrier, maps:with([args], Options)),
     {Other, OtherNode} = start(Carrier, Options),
     ok = beamway_peer:connect_both(Carrier, One, Other),
     {One, OneNode, Other, OtherNode}.
@@ -113,8 +113,9 @@ metrics(Config) ->
      || Name <- ["peer_cpu_percent", "peer_run_queue", "peer_mem_available", "peer_load_age_ms"]].
 
 %% Once asked for its load average, the peer is not asked again, unless somebody wants a younger value or it has defined the attribute anew.
+%% What is one tick and two seconds old is young enough, so ticks are far apart here.
 placement_does_not_ask(Config) ->
-    {One, _, Other, OtherNode} = pair(Config),
+    {One, _, Other, OtherNode} = pair(Config, #{args => ["-kernel", "net_ticktime", "40"]}),
     [{ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [placement]) || Peer <- [One, Other]],
     Fetch = fun(Options) -> #{OtherNode := #{status := ok, attributes := #{loadavg1 := Known}}} = beamway_peer:call(One, placement_cache, fetch, [[OtherNode], [loadavg1], Options]), Known end,
     Asked = fun() -> beamway_peer:call(One, placement_cache, asked, []) end,
@@ -123,9 +124,11 @@ placement_does_not_ask(Config) ->
     ?assert(is_float(Average)),
     Before = Asked(),
     Answers = [begin receive after 1300 -> ok end, Fetch(#{}) end || _ <- [1, 2, 3]],
+    %% Nor if somebody looks often, for whom values would be asked for ahead.
+    _ = [begin receive after 50 -> ok end, Fetch(#{}) end || _ <- lists:seq(1, 40)],
     ct:pal("~p", [Answers]),
     ?assertEqual(Before, Asked()),
-    [?assertMatch({ok, Value, AgeMs, none, 0.05} when is_float(Value) andalso AgeMs >= 1000 andalso AgeMs < 10000, Answer) || Answer <- Answers],
+    [?assertMatch({ok, Value, AgeMs, none, 0.05} when is_float(Value) andalso AgeMs >= 1000 andalso AgeMs =< 12000, Answer) || Answer <- Answers],
     {ok, _, _, none, 0.05} = Fetch(#{max_age => 0}),
     ?assertEqual(Before + 1, Asked()),
     ok = beamway_peer:call(Other, placement, insert, [loadavg1, {dynamic, {erlang, abs, [-7]}, #{}}]),

@@ -116,10 +116,13 @@ is_lasting(LastMs, Now) -> Now - LastMs < query_ms() + ?NEGATIVE_MS.
 
 query_ms() -> max(?QUERY_MS, placement_config:deadline_ms()).
 
-%% What the carrier brought along, or what the node has answered, whichever is younger.
-entry(Node, Name, Now, #{told := {At, Told}}) ->
+%% What the node has answered. What the carrier brought along takes its place before somebody would ask again; with `max_age' it is the younger of the two.
+entry(Node, Name, Now, #{told := {At, Told}} = Options) ->
     case {Told, entry(Node, Name, Now)} of
-        {#{{Node, Name} := {ok, _, ToldAge, _, _, _} = Answer}, {{ok, _, Age, _, _, _}, Elapsed}} when ToldAge + Now - At =< Age + Elapsed -> {Answer, Now - At};
+        {#{{Node, Name} := {ok, _, ToldAge, _, ToldTtl, _} = Answer}, {{ok, _, Age, _, Ttl, _}, Elapsed}}
+          when is_map_key(max_age, Options), ToldAge + Now - At < Age + Elapsed;
+               not is_map_key(max_age, Options), ToldAge + Now - At =< ToldTtl, 4 * (Age + Elapsed) > 3 * Ttl ->
+            {Answer, Now - At};
         {_, Own} -> Own
     end.
 

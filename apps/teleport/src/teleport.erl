@@ -92,18 +92,19 @@ send_request(Dest, Request, Options) -> teleport_call:request(Dest, Request, tel
 
 %% @doc Waits for the reply of {@link send_request/2}; after `timeout' it may be waited for again. The limit may be `{abs, Ms}', as for gen_server.
 -spec wait_response(request_id(), limit()) -> response() | timeout.
-wait_response(Id, Limit) -> gen_server:wait_response(checked(Id), Limit).
+wait_response(Id, Limit) -> of_gen(wait_response, Id, [Id, Limit]).
 
 %% @doc The same, but after `timeout' the reply is thrown away when it comes.
 -spec receive_response(request_id(), limit()) -> response() | timeout.
-receive_response(Id, Limit) -> gen_server:receive_response(checked(Id), Limit).
+receive_response(Id, Limit) -> of_gen(receive_response, Id, [Id, Limit]).
 
 %% @doc Whether a message that was received is the reply.
 -spec check_response(Message :: term(), request_id()) -> response() | no_reply.
-check_response(Message, Id) -> gen_server:check_response(Message, checked(Id)).
+check_response(Message, Id) -> of_gen(check_response, Id, [Message, Id]).
 
-checked(Id) when is_reference(Id) -> Id;
-checked(Id) -> error({bad_request_id, Id, "expected what teleport:send_request/2 returns"}).
+%% A request is a monitor with an alias, whoever made it, but gen_server's type of it is opaque.
+of_gen(Function, Id, Args) when is_reference(Id) -> apply(gen_server, Function, Args);
+of_gen(_, Id, _) -> error({bad_request_id, Id, "expected what teleport:send_request/2 returns"}).
 
 %% @doc As gen_server:multi_call/2: calls the servers of this name on all nodes that are connected, and here.
 -spec multi_call(Name :: atom(), term()) -> {Replies :: [{node(), term()}], Bad :: [node()]}.

@@ -8,10 +8,14 @@
 -export([start/2, stop/1, init/1]).
 
 %% @private
--spec start(application:start_type(), term()) -> supervisor:startlink_ret() | {error, term()}.
+-spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_Type, _Args) ->
     case teleport_config:read() of
-        ok -> supervisor:start_link({local, teleport_sup}, ?MODULE, []);
+        ok ->
+            case supervisor:start_link({local, teleport_sup}, ?MODULE, []) of
+                ignore -> {error, ignore};
+                Started -> Started
+            end;
         {error, Problems} -> {error, {bad_options, [teleport_config:describe(Problem) || Problem <- Problems]}}
     end.
 

@@ -7,9 +7,6 @@
 
 -export([call/5, request/3, multi/4]).
 
-%% A request is a monitor with an alias, whoever made it, and gen_server's functions take it.
--dialyzer({no_opaque, [pooled/3, multi/4]}).
-
 %% @doc Calls; `Label' says which behaviour's call it is.
 -spec call(Label :: term(), teleport:dest(), Request :: term(), timeout(), teleport:options()) -> term().
 call(Label, Dest, Request, Timeout, Options) ->
@@ -42,7 +39,7 @@ over_distribution(Node, To, Label, Request, Timeout, Options) ->
     teleport_direct:call(teleport_message:address(Node, To), Label, Request, Timeout, Suspend).
 
 pooled(Ref, Node, Deadline) ->
-    case gen_server:receive_response(Ref, teleport_deadline:left(Deadline)) of
+    case teleport:receive_response(Ref, teleport_deadline:left(Deadline)) of
         {reply, Reply} -> {ok, Reply};
         timeout ->
             ok = teleport_pool:cancel(Node, Ref),
@@ -92,7 +89,7 @@ not_begun(Reason, Dest) ->
 multi(Nodes, Name, Request, Timeout) ->
     Deadline = teleport_deadline:in(Timeout),
     Begun = [{Node, request({Name, Node}, Request, #{})} || Node <- Nodes],
-    Responses = [{Node, gen_server:receive_response(Ref, teleport_deadline:left(Deadline))} || {Node, Ref} <- Begun],
+    Responses = [{Node, teleport:receive_response(Ref, teleport_deadline:left(Deadline))} || {Node, Ref} <- Begun],
     {[{Node, Reply} || {Node, {reply, Reply}} <- Responses], [Node || {Node, Response} <- Responses, not is_reply(Response)]}.
 
 is_reply({reply, _}) -> true;

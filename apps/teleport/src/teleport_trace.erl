@@ -20,23 +20,25 @@
 
 %% @doc From now on messages of the calling process carry this context, until it receives its next message. `none', or one that is not sampled: no context.
 -spec set(traceparent() | none) -> ok | {error, other_token}.
-set(none) -> set(none, seq_trace:get_token());
+set(none) -> replaced(none);
 set(Given) ->
     case is_valid(Given) of
-        true -> set(case is_sampled(Given) of true -> {ok, Given}; false -> none end, seq_trace:get_token());
+        true -> replaced(case is_sampled(Given) of true -> {ok, Given}; false -> none end);
         false -> error({bad_traceparent, Given, "expected 55 bytes, version-trace-span-flags in lower-case hexadecimal digits, as of W3C"})
     end.
 
-set({ok, Given}, Token) when Token =:= []; element(1, element(2, Token)) =:= ?MODULE -> _ = seq_trace:set_token(label, {?MODULE, Given}), ok;
-set(none, []) -> ok;
-set(none, Token) when element(1, element(2, Token)) =:= ?MODULE -> _ = seq_trace:set_token([]), ok;
-set(_, _) -> {error, other_token}.
+replaced(Context) ->
+    case {seq_trace:get_token(label), Context} of
+        {{label, Other}, _} when not is_tuple(Other); element(1, Other) =/= ?MODULE -> {error, other_token};
+        {_, none} -> _ = seq_trace:set_token([]), ok;
+        {_, {ok, Given}} -> _ = seq_trace:set_token(label, {?MODULE, Given}), ok
+    end.
 
 %% @doc The context that came with the message that the calling process received last, or that it has set since.
 -spec current() -> {ok, traceparent()} | none.
 current() ->
-    case seq_trace:get_token() of
-        {_, {?MODULE, Given}, _, _, _} -> case is_valid(Given) of true -> {ok, Given}; false -> none end;
+    case seq_trace:get_token(label) of
+        {label, {?MODULE, Given}} -> case is_valid(Given) of true -> {ok, Given}; false -> none end;
         _ -> none
     end.
 
@@ -77,25 +79,26 @@ use(Wanted) ->
     end.
 
 %% @private The next messages carry the context of the caller's current span. What this returns is for {@link give_back/1}.
--spec lend() -> none | {Former :: seq_trace:token()}.
+-spec lend() -> none | {Former :: term()}.
 lend() ->
     case persistent_term:get(?MODULE, false) of
         false -> none;
-        true -> lend(otel(otel_ctx, get_current, []), seq_trace:get_token())
+        true -> lend(otel(otel_ctx, get_current, []))
     end.
 
-lend(undefined, _) -> none;
-lend(Context, Former) ->
+lend(undefined) -> none;
+lend(Context) ->
     case otel(?OTEL, inject, [Context, none, fun(?HEADER, Given, _) -> Given; (_, _, Found) -> Found end, []]) of
         none -> none;
         Given ->
-            case is_valid(Given) andalso is_sampled(Given) andalso set({ok, Given}, Former) of
+            Former = seq_trace:get_token(),
+            case is_valid(Given) andalso is_sampled(Given) andalso replaced({ok, Given}) of
                 ok -> {Former};
                 _ -> none
             end
     end.
 
 %% @private
--spec give_back(none | {seq_trace:token()}) -> ok.
+-spec give_back(none | {term()}) -> ok.
 give_back(none) -> ok;
 give_back({Former}) -> _ = seq_trace:set_token(Former), ok.
