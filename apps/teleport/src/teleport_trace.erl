@@ -28,11 +28,14 @@ set(Given) ->
     end.
 
 replaced(Context) ->
-    case {seq_trace:get_token(label), Context} of
-        {{label, Other}, _} when not is_tuple(Other); element(1, Other) =/= ?MODULE -> {error, other_token};
-        {_, none} -> _ = seq_trace:set_token([]), ok;
-        {_, {ok, Given}} -> _ = seq_trace:set_token(label, {?MODULE, Given}), ok
+    case {is_ours(seq_trace:get_token(label)), Context} of
+        {false, _} -> {error, other_token};
+        {true, none} -> _ = seq_trace:set_token([]), ok;
+        {true, {ok, Given}} -> _ = seq_trace:set_token(label, {?MODULE, Given}), ok
     end.
+
+is_ours({label, {?MODULE, _}}) -> true;
+is_ours(Token) -> Token =:= [].
 
 %% @doc The context that came with the message that the calling process received last, or that it has set since.
 -spec current() -> {ok, traceparent()} | none.
