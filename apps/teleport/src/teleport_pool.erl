@@ -157,7 +157,8 @@ row(Key) ->
     catch error:badarg -> gone
     end.
 
-post(#connection{key = {Node, _}, pid = Pid} = Connection, Term, Wait) ->
+post(#connection{key = {Node, _}, pid = Pid} = Connection, Bare, Wait) ->
+    Term = case teleport_trace:current() of {ok, Context} -> {traced, Context, Bare}; none -> Bare end,
     case get(?MARK(Node)) of
         undefined -> queue(Connection, teleport_pool_frame:encode(Term), none, Wait);
         Marked ->

@@ -131,6 +131,8 @@ closing(#connection{counters = Counters, writer = Writer} = State) ->
 -spec handle_info(term(), #connection{}) ->
           {noreply, #connection{}} | {noreply, #connection{}, {continue, collect}} | {stop, term(), #connection{}}.
 handle_info({tcp, Socket, Packet}, #connection{socket = Socket} = State) ->
+    %% A sender that asked for room may have brought one, and messages of a port do not end it.
+    _ = teleport_trace:set(none),
     Next = lists:foldl(fun replied/2, State, teleport_pool_frame:decode(Packet)),
     case byte_size(Packet) >= ?LARGE_BYTES of
         true -> {noreply, Next, {continue, collect}};

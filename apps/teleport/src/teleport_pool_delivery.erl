@@ -5,6 +5,7 @@
 %% <dl><dt>`{To, Message}'</dt><dd>a message to a pid or a registered name</dd>
 %% <dt>`{To, Caller, Alias, Label, Request}'</dt><dd>a request; the server sees this process as its client</dd>
 %% <dt>`[cancel | Alias]'</dt><dd>the caller has given up</dd>
+%% <dt>`{traced, Context, Term}'</dt><dd>one of the above, with the sender's {@link teleport_trace}</dd>
 %% <dt>`{marked, Marker, Term}'</dt><dd>one of the above, from a process that has sent over the distribution before.
 %% It is delivered after the marker, which the same process has sent over the distribution</dd></dl>
 %% This end sends `{ready, self()}' first, then `{Alias, Reply}' and `{Alias, failed, Server, Reason}', and `leave' when it is
@@ -99,6 +100,8 @@ handle_continue(collect, State) ->
 handle_info({tcp, Socket, Packet}, #delivery{socket = Socket, node = Node} = State) ->
     try teleport_pool_frame:decode(Packet) of
         Terms ->
+            %% A server's reply may have brought one, and messages of a port do not end it.
+            _ = teleport_trace:set(none),
             Next = lists:foldl(fun delivered/2, State, Terms),
             case byte_size(Packet) >= ?LARGE_BYTES of
                 true -> {noreply, Next, {continue, collect}};
@@ -145,6 +148,11 @@ ended(State) -> {noreply, State}.
 delivered({To, Message}, State) ->
     _ = try To ! Message catch error:badarg -> nobody end,
     State;
+delivered({traced, Context, Term}, State) ->
+    _ = teleport_trace:set(Context),
+    Next = delivered(Term, State),
+    _ = teleport_trace:set(none),
+    Next;
 delivered({marked, Marker, Term}, State) ->
     delivered(Term, behind(Marker, State));
 delivered([cancel | Alias], #delivery{aliases = Aliases} = State) ->

@@ -5,7 +5,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([calls_and_casts/1, plain_messages/1, through_several_nodes/1, an_answer_brings_it_back/1, a_message_without_ends_it/1, tokens_of_others/1, a_node_that_lies/1,
+-export([calls_and_casts/1, plain_messages/1, over_a_pool/1, through_several_nodes/1, an_answer_brings_it_back/1, a_message_without_ends_it/1, tokens_of_others/1, a_node_that_lies/1,
          a_stock_node/1, switched_off/1, open_telemetry/1, without_open_telemetry/1]).
 %% Run on the nodes.
 -export([start_teller/0, example/0, init/1, handle_call/3, handle_cast/2, handle_info/2]).
@@ -14,11 +14,11 @@
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [{group, shm}, {group, tcp}].
+all() -> [{group, shm}, {group, tcp}, {group, stock}].
 
 groups() ->
     Cases = [calls_and_casts, plain_messages, through_several_nodes, an_answer_brings_it_back, a_message_without_ends_it, tokens_of_others, a_node_that_lies, switched_off],
-    [{shm, [], Cases}, {tcp, [], Cases ++ [a_stock_node, open_telemetry, without_open_telemetry]}].
+    [{shm, [], Cases}, {stock, [], [calls_and_casts, plain_messages, over_a_pool, switched_off]}, {tcp, [], Cases ++ [a_stock_node, open_telemetry, without_open_telemetry]}].
 
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 
@@ -83,6 +83,32 @@ plain_messages(Config) ->
         ok = teleport_trace:set(none),
         Teller ! {tell, self()},
         none = told()
+    end).
+
+%% Each message has its own context there, and none stays with the processes that pass messages on.
+over_a_pool(Config) ->
+    on_first(Config, fun(Node) ->
+        Teller = teller(Node),
+        true = beamway_peer:wait_until(fun() -> none = teleport:call(Teller, what), [open] =:= [Stage || #{stage := Stage} <- teleport_pool:info()] end, wait_ms()),
+        Others = [example(), <<"00-11111111111111111111111111111111-b7ad6b7169203331-01">>],
+        [begin
+             ok = case Context of none -> teleport_trace:set(none); {ok, Traceparent} -> teleport_trace:set(Traceparent) end,
+             Context = teleport:call(Teller, what),
+             ok = teleport_trace:set(none),
+             none = teleport:call(Teller, what)
+         end || _ <- lists:seq(1, 50), Context <- [none | [{ok, Other} || Other <- Others]]],
+        Self = self(),
+        Pids = [spawn_link(fun() ->
+                    _ = case Context of none -> ok; {ok, Traceparent} -> teleport_trace:set(Traceparent) end,
+                    [begin
+                         ok = teleport:cast(Teller, {tell, self()}),
+                         Context = told(),
+                         ok = case Context of none -> teleport_trace:set(none); {ok, Again} -> teleport_trace:set(Again) end
+                     end || _ <- lists:seq(1, 200)],
+                    Self ! {done, self()}
+                end) || Context <- [none, none | [{ok, Other} || Other <- Others]]],
+        [receive {done, Pid} -> ok after wait_ms() -> error(not_done) end || Pid <- Pids],
+        ok
     end).
 
 %% From the first to the second, which calls a server of the first, which calls one of the second.
