@@ -14,7 +14,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([run/4]).
+-export([run/4, tell_without/3]).
 %% for beamway_tls_takeover
 -export([send/2, recv/2, give_up_connection/1]).
 
@@ -43,12 +43,18 @@ run(Kind, Role, Stream, TimeoutMs) ->
         {stream, Reason} ->
             %% The link that carries the data now reserves its own.
             ok = beamway_links:release(),
-            ?LOG_WARNING("beamway: no ~ts with ~ts, using ~ts: ~ts",
-                         [beamway_kind:name(Kind), beamway_stream:peer_text(Stream), beamway_stream:kind(Stream), Reason]),
+            ok = tell_without(Kind, Stream, Reason),
             {stream, Reason}
     catch
         throw:{no_agreement, Reason} -> give_up_connection(Reason)
     end.
+
+%% @doc Logs that the two nodes go on without that ring, and why.
+-spec tell_without(beamway_kind:ring(), stream(), Reason :: binary()) -> ok.
+tell_without(Kind, Stream, Reason) ->
+    Level = beamway_links:level_of(Reason),
+    ?LOG(Level, "beamway: no ~ts with ~ts, using ~ts: ~ts",
+         [beamway_kind:name(Kind), beamway_stream:peer_text(Stream), beamway_stream:kind(Stream), Reason]).
 
 %% @private The connection ends; net_kernel hears of it by our exit.
 -spec give_up_connection(term()) -> no_return().

@@ -6,7 +6,7 @@
 %% the smallest rings even beyond the limit, because it has nothing to fall back to.
 -module(beamway_budget).
 
--export([ring/4, limits/0, bytes/1, has_room/3]).
+-export([ring/4, limits/0, bytes/1, has_room/3, used_up/2]).
 -export_type([reservation/0]).
 
 -ifdef(TEST).
@@ -28,8 +28,12 @@ ring(Kind, Wanted, Used, Config) ->
     case largest(Kind, Wanted, Limit - Used) of
         {ok, Wanted} -> {ok, Wanted};
         {ok, Bytes} -> {less, Bytes, {Option, Limit}};
-        none -> {error, iolist_to_binary(io_lib:format("the ring memory of this node is used up (~ts)", [Option]))}
+        none -> {error, iolist_to_binary(used_up(Kind, "this node"))}
     end.
+
+%% @doc Why there is no ring: the memory of that node, in words, is used up.
+-spec used_up(beamway_kind:ring(), Whose :: string()) -> iodata().
+used_up(Kind, Whose) -> ["the ring memory of ", Whose, " is used up (", atom_to_binary(beamway_kind:limit(Kind)), $)].
 
 %% @doc Whether a link of this kind would get rings.
 -spec has_room(beamway_kind:ring(), Used :: non_neg_integer(), beamway_config:config()) -> boolean().

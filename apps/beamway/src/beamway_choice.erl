@@ -5,7 +5,7 @@
 %% answer, so neither waits for an agreement that the other does not begin.
 -module(beamway_choice).
 
--export([choose/2, takes_tls_over/2, resume_ms/2, hears_load/1]).
+-export([choose/2, missed/2, takes_tls_over/2, resume_ms/2, hears_load/1]).
 
 -type extension() :: beamway_wire:extension().
 
@@ -16,23 +16,44 @@ choose(_Ours, none) ->
     {stream, <<"the peer does not speak beamway">>};
 choose(_Ours, {other_version, Version}) ->
     {stream, beamway_wire:another_extension(Version)};
-choose(#{host := Host, links := Ours}, {ok, #{host := Other, links := Theirs}}) ->
+choose(#{host := Host, links := Ours} = Us, {ok, #{host := Other, links := Theirs} = Them}) ->
     SameHost = Host =:= Other,
     Both = fun(Kind) -> lists:member(Kind, Ours) andalso lists:member(Kind, Theirs) end,
-    case [Kind || Kind <- beamway_kind:rings(), Both(Kind), SameHost orelse not beamway_kind:needs_same_host(Kind)] of
+    case [Kind || Kind <- possible(SameHost), Both(Kind)] of
         [Best | _] -> Best;
-        [] -> {stream, iolist_to_binary([why_no(Kind, SameHost, Ours, Theirs) || Kind <- beamway_kind:rings()])}
+        [] -> {stream, iolist_to_binary([why_no(Kind, SameHost, Us, Them) || Kind <- beamway_kind:rings()])}
     end.
+
+possible(SameHost) -> [Kind || Kind <- beamway_kind:rings(), SameHost orelse not beamway_kind:needs_same_host(Kind)].
+
+%% @doc The rings that the two could have if this node's ring memory were not used up.
+-spec missed(Ours :: extension(), Theirs :: beamway_wire:found()) -> [beamway_kind:ring()].
+missed(#{host := Host} = Us, {ok, #{host := Other} = Them}) ->
+    [Kind || Kind <- possible(Host =:= Other), has(Kind, Us) =:= used_up, has(Kind, Them) =/= no];
+missed(_Us, _Theirs) ->
+    [].
 
 %% Of a kind that any host can have there is nothing to say where neither has a device.
 why_no(Kind, SameHost, Ours, Theirs) ->
-    case {beamway_kind:needs_same_host(Kind), lists:member(Kind, Ours), lists:member(Kind, Theirs)} of
+    case {beamway_kind:needs_same_host(Kind), has(Kind, Ours), has(Kind, Theirs)} of
         {true, _, _} when not SameHost -> "another host";
-        {true, true, _} -> [beamway_kind:name(Kind), " is off on the peer"];
-        {true, false, _} -> [beamway_kind:name(Kind), " is off on this node"];
-        {false, true, false} -> [", and the peer offers no ", beamway_kind:name(Kind)];
-        {false, false, true} -> [", and this node has no ", beamway_kind:name(Kind), " to offer"];
-        {false, false, false} -> []
+        {true, used_up, Has} when Has =/= no -> beamway_budget:used_up(Kind, "this node");
+        {true, yes, used_up} -> beamway_budget:used_up(Kind, "the peer");
+        {true, yes, no} -> [beamway_kind:name(Kind), " is off on the peer"];
+        {true, used_up, no} -> [beamway_kind:name(Kind), " is off on the peer"];
+        {true, no, _} -> [beamway_kind:name(Kind), " is off on this node"];
+        {false, yes, no} -> [", and the peer offers no ", beamway_kind:name(Kind)];
+        {false, no, yes} -> [", and this node has no ", beamway_kind:name(Kind), " to offer"];
+        {false, used_up, Has} when Has =/= no -> [", and ", beamway_budget:used_up(Kind, "this node")];
+        {false, yes, used_up} -> [", and ", beamway_budget:used_up(Kind, "the peer")];
+        {false, _, _} -> []
+    end.
+
+has(Kind, #{links := Links, used_up := UsedUp}) ->
+    case {lists:member(Kind, Links), lists:member(Kind, UsedUp)} of
+        {true, _} -> yes;
+        {false, true} -> used_up;
+        {false, false} -> no
     end.
 
 %% @doc Whether TLS goes on in the drivers of both where it carries the data, or why not.

@@ -318,6 +318,7 @@ recv_more(Stream, Timeout) ->
 pre_nodeup(Stream) ->
     case beamway_choice:choose(own_extension(Stream), get_state(peer)) of
         {stream, Reason} ->
+            _ = [beamway_agreement:tell_without(Kind, Stream, Reason) || Kind <- beamway_choice:missed(own_extension(Stream), get_state(peer))],
             carry(Stream, Reason);
         Kind ->
             case beamway_agreement:run(Kind, get_state(role), Stream, get_state(setup_ms)) of

@@ -5,7 +5,8 @@
 -module(beamway_kind).
 
 -export([all/0, rings/0, is_ring/1, words/0, from_word/1]).
--export([name/1, module/1, library/1, needs_same_host/1, why/2, limit/1, to_flags/1, from_flags/1]).
+-export([name/1, module/1, library/1, needs_same_host/1, why/2, limit/1, to_flags/2, from_flags/2]).
+-export_type([flag/0]).
 -export_type([kind/0, ring/0, driven/0, label/0]).
 
 -type kind() :: ring() | tcp.
@@ -21,6 +22,7 @@
                    name := string(),               % for people
                    module => module(),             % of a ring: how two nodes meet for it
                    flag => pos_integer(),          % of a ring: its bit in the extension
+                   used_up_flag => pos_integer(),  % the same where it is missing there for want of memory
                    same_host => true,              % only between nodes of one kernel
                    library => string(),            % the driver loads it from this file of priv
                    limit := atom()}.               % the option that bounds the memory of all its rings
@@ -28,8 +30,8 @@
 %% The best first.
 -spec kinds() -> [entry(), ...].
 kinds() ->
-    [#{kind => shm, name => "shared memory", module => beamway_shm, flag => 1, same_host => true, limit => ring_limit_bytes},
-     #{kind => rdma, name => "rdma", module => beamway_rdma, flag => 4, library => "beamway_rdma.so", limit => rdma_limit_bytes},
+    [#{kind => shm, name => "shared memory", module => beamway_shm, flag => 1, used_up_flag => 32, same_host => true, limit => ring_limit_bytes},
+     #{kind => rdma, name => "rdma", module => beamway_rdma, flag => 4, used_up_flag => 64, library => "beamway_rdma.so", limit => rdma_limit_bytes},
      #{kind => tcp, name => "tcp", limit => ring_limit_bytes}].
 
 %% @doc All, the best first.
@@ -82,15 +84,18 @@ why(Kind, Device) -> iolist_to_binary([name(Kind), " device ", Device]).
 -spec limit(driven()) -> atom().
 limit(Kind) -> maps:get(limit, entry(Kind)).
 
+-type flag() :: flag | used_up_flag.
+%% What the bit of a ring says: this node has it, or would have it if its ring memory were not used up.
+
 %% @doc The rings among these kinds as bits of the extension.
--spec to_flags([kind()]) -> non_neg_integer().
-to_flags(Kinds) ->
-    lists:sum([Flag || #{kind := Kind, flag := Flag} <- kinds(), lists:member(Kind, Kinds)]).
+-spec to_flags(flag(), [kind()]) -> non_neg_integer().
+to_flags(Of, Kinds) ->
+    lists:sum([Flag || #{kind := Kind, Of := Flag} <- kinds(), lists:member(Kind, Kinds)]).
 
 %% @doc The rings that the bits stand for; other bits are ignored.
--spec from_flags(non_neg_integer()) -> [ring()].
-from_flags(Flags) ->
-    [Kind || #{kind := Kind, flag := Flag} <- kinds(), Flags band Flag =/= 0].
+-spec from_flags(flag(), non_neg_integer()) -> [ring()].
+from_flags(Of, Flags) ->
+    [Kind || #{kind := Kind, Of := Flag} <- kinds(), Flags band Flag =/= 0].
 
 entry(tls) ->
     #{kind => tls, name => "tls", library => "beamway_tls.so", limit => ring_limit_bytes};

@@ -15,7 +15,7 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([start_link/0, prepare/0, hold/0, reload_driver/0, config/0, drives_tcp/0, extension/1, up/1, all/0]).
--export([reserve/1, reserve/2, release/0]).
+-export([reserve/1, reserve/2, release/0, level_of/1]).
 -export([certificate_ends/2, certificates/0, listens/2, begin_session/3, session/1, resumed/2, stream/0, resume_refused/0, resumes_refused/0, driven/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0, session/0]).
@@ -23,6 +23,9 @@
 -define(TABLE, ?MODULE).
 -define(CALL_MS, 2000).
 -define(USABLE_MS, 200).
+%% So many reasons are remembered, for so long.
+-define(TOLD, 256).
+-define(TOLD_MS, 3600000).
 -define(PULSE_MS, 1000). % as in native/driver/pulse.h
 
 -type link() :: #{node := node(),
@@ -49,6 +52,7 @@
 %% {{usable, StreamKind}, [beamway_kind:ring()], At}: what was found usable then, in erlang:monotonic_time(millisecond);
 %% {{listens, StreamKind}, Port}; {{session, Id}, session()} and {{session_of, Pid}, Id}: of links that can outlive their connection; {resumes_refused, Count};
 %% ring memory of a connection process: {{reserved, Pid}, beamway_budget:reservation()}, and of all under a limit: {{used, Option}, Bytes};
+%% {{told, Hash}, Reason, Ms}: when the log has said so;
 %% {{certificate, Role}, Seconds}; those of beamway_classes; and of beamway_encrypt: {{beamway_encrypt, Cookie}, Key}.
 
 -type session() :: #{kind := tcp | tls | ring, ring_bytes := non_neg_integer(), key := <<_:256>>, encrypted := boolean(), keeper := pid()}.
@@ -107,7 +111,9 @@ drives_tcp() ->
 extension(StreamKind) ->
     #{links := Links} = Extension = ets:lookup_element(?TABLE, extension, 2),
     TakesTls = StreamKind =:= tls andalso drives_tcp() =:= true andalso opens_ports() andalso beamway_driver:has(tls),
-    Extension#{links := usable(Links, StreamKind, erlang:monotonic_time(millisecond)),
+    {UsedUp, Usable} = lists:partition(fun(Kind) -> not beamway_budget:has_room(Kind, used(Kind), config()) end,
+                                       usable(Links, StreamKind, erlang:monotonic_time(millisecond))),
+    Extension#{links := Usable, used_up := UsedUp,
                takes_tls_over => TakesTls, resume_ms => resume_ms(TakesTls orelse (StreamKind =:= tcp andalso drives_tcp() =:= true)),
                listens => case ets:lookup(?TABLE, {listens, StreamKind}) of [{_, Port}] -> Port; [] -> 0 end}.
 
@@ -156,6 +162,17 @@ call(Request) ->
         gen_server:call(?MODULE, Request, min(?CALL_MS, net_kernel:connecttime() div 2))
     catch
         exit:_ -> {error, <<"the link server does not answer">>}
+    end.
+
+%% @doc At which level the log gets a line about a single link that another line has said already: a node may have thousands of links, and all lack
+%% the same. After an hour it is worth another warning. {@link beamway:links/0} has the reason of each link.
+-spec level_of(Reason :: binary()) -> warning | debug.
+level_of(Reason) ->
+    Now = erlang:monotonic_time(millisecond),
+    Key = {told, erlang:phash2(Reason, ?TOLD)},
+    case ets:lookup(?TABLE, Key) of
+        [{_, Reason, At}] when Now - At < ?TOLD_MS -> debug;
+        _ -> ets:insert(?TABLE, {Key, Reason, Now}), warning
     end.
 
 %% @doc The calling connection process has a link. It is in {@link all/0} when this returns.
@@ -307,7 +324,7 @@ log_only_inet(Reason) ->
     ?LOG_ERROR("beamway: ~ts; this node has no links but over inet, OTP's own port", [Reason]).
 
 largest_extension(#{links := Links}) ->
-    #{host => beamway_host:digest(), links => [Kind || Kind <- Links, beamway_kind:is_ring(Kind)], takes_tls_over => false,
+    #{host => beamway_host:digest(), links => [Kind || Kind <- Links, beamway_kind:is_ring(Kind)], used_up => [], takes_tls_over => false,
       hears_load => true, resume_ms => 0, listens => 0}.
 
 %% @private
@@ -358,8 +375,9 @@ count(Sign, Reservation) ->
 log_smaller({ok, _}, _Wanted) ->
     ok;
 log_smaller({less, Bytes, {Option, Limit}}, Wanted) ->
-    ?LOG_WARNING("beamway: rings of ~b instead of ~b bytes: the limit of this node is ~b bytes (~ts)",
-                 [Bytes, Wanted, Limit, Option]).
+    Text = io_lib:format("rings of ~b instead of ~b bytes: the limit of this node is ~b bytes (~ts)", [Bytes, Wanted, Limit, Option]),
+    Level = level_of(iolist_to_binary(Text)),
+    ?LOG(Level, "beamway: ~ts", [Text]).
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.

@@ -127,8 +127,8 @@ carry(Socket, Role, Wish) ->
                     _ = both_resume({nack, Reason}, Socket, Wish),
                     ok = beamway_links:release(),
                     %% A peer that is gone already has no address, and is no fault of the driver.
-                    _ = [?LOG_WARNING("beamway: no link of the driver with ~ts, using OTP's own port: ~ts", [Peer, Reason])
-                         || Peer <- [beamway_stream:peer_text(Socket)], Peer =/= <<>>],
+                    _ = [?LOG(Level, "beamway: no link of the driver with ~ts, using OTP's own port: ~ts", [Peer, Reason])
+                         || Peer <- [beamway_stream:peer_text(Socket)], Peer =/= <<>>, Level <- [beamway_links:level_of(Reason)]],
                     explained(carry_itself(Socket, Role), Reason)
             end;
         {false, Reason} ->

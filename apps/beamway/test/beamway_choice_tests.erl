@@ -5,8 +5,8 @@
 -include_lib("eunit/include/eunit.hrl").
 
 sides() ->
-    [#{host => Host, links => Links, takes_tls_over => Takes, hears_load => true, resume_ms => 0, listens => 0}
-     || Host <- [<<1:128>>, <<2:128>>], Links <- [[], [shm], [rdma], [shm, rdma]], Takes <- [true, false]].
+    [#{host => Host, links => Links, used_up => UsedUp, takes_tls_over => Takes, hears_load => true, resume_ms => 0, listens => 0}
+     || Host <- [<<1:128>>, <<2:128>>], {Links, UsedUp} <- [{[], []}, {[shm], []}, {[rdma], []}, {[shm, rdma], []}, {[], [shm]}, {[rdma], [shm]}, {[shm], [rdma]}], Takes <- [true, false]].
 
 kind(Ring) when Ring =:= shm; Ring =:= rdma -> Ring;
 kind({stream, Reason}) when is_binary(Reason) -> stream.
@@ -29,7 +29,7 @@ rdma_where_both_allow_it_and_shm_is_not_to_be_had_test_() ->
 both(Link, LinksA, LinksB) -> lists:member(Link, LinksA) andalso lists:member(Link, LinksB).
 
 reasons_test() ->
-    Allows = #{host => <<1:128>>, links => [shm], takes_tls_over => false, hears_load => true, resume_ms => 0, listens => 0},
+    Allows = #{host => <<1:128>>, links => [shm], used_up => [], takes_tls_over => false, hears_load => true, resume_ms => 0, listens => 0},
     Forbids = Allows#{links := []},
     Elsewhere = Allows#{host := <<3:128>>},
     ?assertEqual({stream, <<"the peer does not speak beamway">>}, beamway_choice:choose(Allows, none)),
@@ -46,6 +46,23 @@ reasons_test() ->
                  beamway_choice:choose(Forbids#{links := [rdma]}, {ok, Allows})),
     ?assertEqual({stream, <<"shared memory is off on the peer">>},
                  beamway_choice:choose(Allows, {ok, Forbids})).
+
+%% The same on both sides, but for whose memory it is. Where it would be of no use it is not said.
+ring_memory_is_used_up_test_() ->
+    Has = #{host => <<1:128>>, links => [shm, rdma], used_up => [], takes_tls_over => false, hears_load => true, resume_ms => 0, listens => 0},
+    Full = Has#{links := [], used_up := [shm, rdma]},
+    Off = Has#{links := []},
+    [?_assertEqual({{stream, Reason}, Missed}, {beamway_choice:choose(Ours, {ok, Theirs}), beamway_choice:missed(Ours, {ok, Theirs})})
+     || {Ours, Theirs, Reason, Missed} <-
+            [{Full, Has, <<"the ring memory of this node is used up (ring_limit_bytes), and the ring memory of this node is used up (rdma_limit_bytes)">>, [shm, rdma]},
+             {Has, Full, <<"the ring memory of the peer is used up (ring_limit_bytes), and the ring memory of the peer is used up (rdma_limit_bytes)">>, []},
+             {Full#{used_up := [shm]}, Has, <<"the ring memory of this node is used up (ring_limit_bytes), and this node has no rdma to offer">>, [shm]},
+             {Full#{used_up := [shm]}, Full#{used_up := [shm]}, <<"the ring memory of this node is used up (ring_limit_bytes)">>, [shm]},
+             {Full#{used_up := [shm]}, Off, <<"shared memory is off on the peer">>, []},
+             {Off, Full#{used_up := [shm]}, <<"shared memory is off on this node">>, []},
+             {Full#{used_up := [shm]}, Has#{host := <<2:128>>, links := [shm]}, <<"another host">>, []}]]
+        ++ [?_assertEqual([], beamway_choice:missed(Full, Peer)) || Peer <- [none, {other_version, 2}]]
+        ++ [?_assertEqual(rdma, beamway_choice:choose(Full#{links := [rdma], used_up := [shm]}, {ok, Has}))].
 
 tls_is_taken_over_by_both_or_by_none_test_() ->
     Says = fun(true) -> true; ({false, Reason}) when is_binary(Reason) -> false end,

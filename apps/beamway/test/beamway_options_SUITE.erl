@@ -6,7 +6,7 @@
 -module(beamway_options_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
--export([invalid_options/1, unknown_parameter/1, retired_option/1, the_best_of_links/1, no_ring_memory_for_tcp/1, ring_limit/1, ring_limit_of_small_rings/1,
+-export([invalid_options/1, unknown_parameter/1, retired_option/1, the_best_of_links/1, no_ring_memory_for_tcp/1, ring_limit/1, ring_memory_used_up/1, ring_limit_of_small_rings/1,
          ring_limit_after_refusal/1, socket_dir_not_usable/1, socket_dir_in_another_locale/1]).
 
 -import(beamway_friends, [under_test/1, log_file/1, falls_back/4, falls_back/5, has_line/2, problem_lines/1]).
@@ -18,7 +18,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 all() -> beamway_carrier:all([beamway_shm]).
 
 groups() ->
-    beamway_carrier:groups([beamway_shm], [invalid_options, unknown_parameter, retired_option, the_best_of_links, no_ring_memory_for_tcp, ring_limit, ring_limit_of_small_rings,
+    beamway_carrier:groups([beamway_shm], [invalid_options, unknown_parameter, retired_option, the_best_of_links, no_ring_memory_for_tcp, ring_limit, ring_memory_used_up, ring_limit_of_small_rings,
                                            ring_limit_after_refusal, socket_dir_not_usable, socket_dir_in_another_locale]).
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
@@ -134,6 +134,25 @@ ring_limit(Config) ->
          Node = beamway_peer:call(ThirdPeer, erpc, call, [OddNode, erpc, call, [Node, erlang, node, []]]),
          ok = beamway_peer:stop_all([Odd | [Peer || {Peer, _} <- Others]])
      end || Caller <- [odd, other]],
+    ok.
+
+%% It is said in the handshake, so no offer is refused, and the log has one line for all links.
+ring_memory_used_up(Config) ->
+    Logs = [Log | _] = [log_file(Config) || _ <- lists:seq(1, 4)],
+    Starts = [beamway_peer:async(fun() -> beamway_peer:start(beamway_shm, Options#{log => File, args => ["-hidden"]}) end)
+              || {File, Options} <- lists:zip(Logs, [#{env => [{"BEAMWAY_RING_LIMIT_BYTES", "0"}]}, #{}, #{}, #{}])],
+    [{ok, Full, FullNode} | Others] = [beamway_peer:await(Start) || Start <- Starts],
+    [{ok, First, FirstNode} | Callers] = Others,
+    true = beamway_peer:call(Full, net_kernel, connect_node, [FirstNode]),
+    [true = beamway_peer:call(Caller, net_kernel, connect_node, [FullNode]) || {ok, Caller, _} <- Callers],
+    [begin
+         _ = beamway_peer:wait_until(fun() -> beamway_peer:controller(Full, Name) =/= undefined end, ?WAIT_MS),
+         {ok, #{link := tcp, reason := <<"the ring memory of this node is used up (ring_limit_bytes)">>}} = beamway_peer:call(Full, beamway, info, [Name]),
+         {ok, #{link := tcp, reason := <<"the ring memory of the peer is used up (ring_limit_bytes)">>}} = beamway_peer:call(Peer, beamway, info, [FullNode])
+     end || {ok, Peer, Name} <- Others],
+    _ = beamway_peer:wait_until(fun() -> has_line([Log], ["no shared memory with", "used up"]) end, ?WAIT_MS),
+    ok = beamway_peer:stop_all([Full, First | [Caller || {ok, Caller, _} <- Callers]]),
+    [1, 0, 0, 0] = [length(binary:matches(Text, <<"no shared memory with">>)) || File <- Logs, {ok, Text} <- [file:read_file(File)]],
     ok.
 
 %% What counts is the rings that were made, by the smaller of both nodes' values: here 128 KB for each link.
