@@ -10,7 +10,7 @@
 
 -export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
 %% For tests.
--export([start/3, connect/3, await/3, vanish/1, stop/1]).
+-export([start/3, connect/3, await/3, vanish/1, counts/1, stop/1]).
 %% In the node.
 -export([await_links/2, kinds/0, tick/0, broadcast/1]).
 
@@ -55,7 +55,8 @@ vanish(Peers) ->
     {ok, [Gone], []} = answer("vanish", "vanished ~d", Peers),
     Gone.
 
-%% Ticks that have come, and connections that the real node has ended.
+%% @doc Ticks that have come, and connections that the real node has ended.
+-spec counts(peers()) -> {Ticks :: non_neg_integer(), Lost :: non_neg_integer()}.
 counts(Peers) ->
     {ok, [Ticks, Lost], []} = answer("counts", "ticks ~d lost ~d", Peers),
     {Ticks, Lost}.

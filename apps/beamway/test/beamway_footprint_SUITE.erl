@@ -1,15 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What one end of a link takes of its node: descriptors, which limit how many peers a node can have, and processes.
+%% @doc What one end of a link takes of its node: descriptors, which limit how many peers a node can have, and processes; and a node with many peers.
 -module(beamway_footprint_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
--export([over_tcp/1, over_tls/1, over_shared_memory/1]).
+-export([over_tcp/1, over_tls/1, over_shared_memory/1, many_peers/1]).
 
 -define(WAIT_MS, 20000).
 
 suite() -> [{timetrap, {minutes, 2}}].
 
-all() -> [over_tcp, over_tls, over_shared_memory].
+all() -> [over_tcp, over_tls, over_shared_memory, many_peers].
 
 init_per_suite(Config) ->
     ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
@@ -18,6 +18,8 @@ init_per_suite(Config) ->
 end_per_suite(_Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+-define(MANY, 450).
 
 %% The socket's port has one descriptor, and the driver's port another, because the VM polls each for one port.
 over_tcp(_Config) -> takes_at_most(2, 2, beamway_tcp).
@@ -43,6 +45,31 @@ takes_at_most(Descriptors, Processes, Carrier) ->
     ct:pal("~ts: {descriptors, processes} of the calling and the called end: ~0tp", [Carrier, Taken]),
     [] = [Over || {Fds, Pids} = Over <- Taken, Fds > Descriptors orelse length(Pids) > Processes],
     ok.
+
+%% A limit of 1024 descriptors, as a shell has by default, is enough for so many. When a third of them is gone at once, the node asks their hosts and finds out.
+many_peers(_Config) ->
+    Epmd = beamway_bench_nodes:start_epmd(),
+    EpmdPort = beamway_bench_nodes:epmd_port(Epmd),
+    {ok, Peer, Node} = beamway_peer:start(beamway_tcp, #{before_exec => "ulimit -n 1024;", args => ["-connect_all", "false"],
+                                                         env => [{"ERL_EPMD_PORT", integer_to_list(EpmdPort)}]}),
+    {ok, Peers} = beamway_bench_peers:start(?MANY, EpmdPort, beamway),
+    [Name, _] = string:split(atom_to_list(Node), "@"),
+    {port, Port, _} = beamway_peer:call(Peer, erl_epmd, port_please, [Name, {127, 0, 0, 1}]),
+    ok = beamway_bench_peers:connect(Peers, Port, beamway_peer:call(Peer, erlang, get_cookie, [])),
+    Links = fun() -> [Kind || #{link := Kind} <- beamway_peer:call(Peer, beamway, links, [])] end,
+    _ = beamway_peer:wait_until(fun() -> length(Links()) =:= ?MANY end, ?WAIT_MS),
+    ct:pal("~b descriptors with ~b links", [length(beamway_peer:fds(beamway_peer:os_pid(Peer))), ?MANY]),
+    [tcp] = lists:usort(Links()),
+    ok = beamway_peer:call(Peer, beamway_bench_peers, broadcast, [100]),
+    ok = beamway_bench_peers:await(Peers, messages, ?MANY),
+    Gone = beamway_bench_peers:vanish(Peers),
+    _ = beamway_peer:wait_until(fun() -> length(beamway_peer:call(Peer, erlang, nodes, [])) =:= ?MANY - Gone end, ?WAIT_MS),
+    {_, 0} = beamway_bench_peers:counts(Peers),
+    %% The recorder looks who has ended; the others stay.
+    _ = beamway_peer:wait_until(fun() -> length([Ended || #{ended := _} = Ended <- beamway_peer:call(Peer, beamway_recorder, records, [])]) =:= Gone end, ?WAIT_MS),
+    true = length(beamway_peer:call(Peer, erlang, nodes, [])) =:= ?MANY - Gone,
+    ok = beamway_bench_peers:stop(Peers),
+    beamway_bench_nodes:stop_epmd(Epmd).
 
 %% What made the connection may still be ending.
 settled(Peers, Before, Most) ->
