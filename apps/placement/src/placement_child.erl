@@ -30,7 +30,7 @@
                   fence => integer(), live => integer(),
                   %% In a question: of the holder that asks to go on with a child that it tried to give away; who has given the child to the one that asks.
                   base => integer(), passed => {node(), integer()}}.
--type answer() :: granted | {held, node() | nobody} | newer | deleted | stale | {fenced, integer()}.
+-type answer() :: granted | {granted, Gone :: node()} | {held, node() | nobody} | newer | deleted | stale | {fenced, integer()}.
 
 -define(SERVER, ?MODULE).
 %% {name(), spec() | {deleted, Version} | unknown, {Holder :: node() | nobody, pid() | none, UntilMs}}
@@ -165,7 +165,9 @@ ask(#{name := Name, nodes := Nodes, version := Version} = Spec, Pid, Ms) ->
     _ = unalias(Alias),
     ok = flush(Alias),
     case Got of
-        granted -> {granted, Since};
+        {granted, Gone} ->
+            _ = [logger:warning("placement: child ~0tP starts on ~ts without its state: it was on ~ts, which is gone or cut off", [Name, 8, node(), hd(Gone)]) || Gone =/= []],
+            {granted, Since};
         refused -> refused;
         stale -> stale;
         {fenced, _} -> Got;
@@ -177,12 +179,13 @@ ask(#{name := Name, nodes := Nodes, version := Version} = Spec, Pid, Ms) ->
             deleted
     end.
 
-gather(_, 0, _, _, _) -> granted;
-gather(_, Needed, Open, Denials, _) when Open < Needed -> denied(Denials);
-gather(Alias, Needed, Open, Denials, End) ->
+gather(_, 0, _, Others, _) -> {granted, [Node || {gone, Node} <- Others]};
+gather(_, Needed, Open, Others, _) when Open < Needed -> denied(Others);
+gather(Alias, Needed, Open, Others, End) ->
     receive
-        {Alias, granted} -> gather(Alias, Needed - 1, Open - 1, Denials, End);
-        {Alias, Denial} -> gather(Alias, Needed, Open - 1, [Denial | Denials], End)
+        {Alias, granted} -> gather(Alias, Needed - 1, Open - 1, Others, End);
+        {Alias, {granted, Gone}} -> gather(Alias, Needed - 1, Open - 1, [{gone, Gone} | Others], End);
+        {Alias, Denial} -> gather(Alias, Needed, Open - 1, [Denial | Others], End)
     after max(0, End - now_ms()) -> refused
     end.
 
@@ -348,7 +351,11 @@ answer(#{name := Name, grace := Grace, version := Version} = Spec, Holder, Pid) 
 granted(#{name := Name} = Spec, Holder, Pid, Until) ->
     Row = ets:lookup(?CHILDREN, Name),
     true = ets:insert(?CHILDREN, {Name, maps:without([base, passed], known_live(Spec, Row)), {Holder, named(Pid, Holder, Spec, Row), Until}}),
-    granted.
+    case Row of
+        %% That holder had no time to give its promises back. Nodes of an older release ask without a number, and do not know this answer.
+        [{_, _, {Gone, Old, _}}] when Pid =:= none, is_pid(Old), Gone =/= Holder, is_map_key(fence, Spec), not is_map_key(passed, Spec) -> {granted, Gone};
+        _ -> granted
+    end.
 
 known_live(Spec, [{_, #{live := Live}, _}]) -> Spec#{live => max(Live, maps:get(live, Spec, 0))};
 known_live(Spec, _) -> Spec.
@@ -361,14 +368,6 @@ named(none, Holder, Spec, [{_, _, {Other, Old, _}}]) ->
     end;
 named(Pid, _, _, _) -> Pid.
 
-%% Its holder had no time to give the promises back.
-without_state(#{name := Name}, Node) ->
-    case ets:lookup(?CHILDREN, Name) of
-        [{_, _, {Holder, Pid, _}}] when is_pid(Pid), Holder =/= nobody ->
-            logger:warning("placement: child ~0tP starts on ~ts without its state: it was on ~ts, which is gone or cut off", [Name, 8, Node, Holder]);
-        _ -> ok
-    end.
-
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
 handle_info(forget, State) ->
@@ -379,7 +378,7 @@ handle_info(forget, State) ->
 handle_info(tick, State) ->
     ok = later(tick, ?TICK_MS),
     Now = now_ms(),
-    Free = ets:select(?CHILDREN, [{{'_', '$1', {'_', '_', '$2'}}, [{is_map, '$1'}, {'=<', '$2', Now}], [{{'$1', {'-', Now, '$2'}}}]}]),
+    Free = ets:select(?CHILDREN, [{{'_', '$1', {'$3', '$4', '$2'}}, [{is_map, '$1'}, {'=<', '$2', Now}], [{{'$1', {'-', Now, '$2'}, '$3', '$4'}}]}]),
     {noreply, lists:foldl(fun chosen/2, State, Free)};
 handle_info({'EXIT', Keeper, _}, State) -> {noreply, without(Keeper, State)};
 handle_info({'DOWN', Monitor, process, _, _}, #state{choosers = Choosers, choosing = Choosing} = State) ->
@@ -388,10 +387,10 @@ handle_info({'DOWN', Monitor, process, _, _}, #state{choosers = Choosers, choosi
 handle_info(_, State) -> {noreply, State}.
 
 %% One chooser for a name at a time; the turn goes on each half of a grace time. Two nodes that choose at once ask the same voters.
-chosen({#{name := Name, nodes := Nodes, grace := Grace} = Spec, SinceMs}, #state{choosers = Choosers, choosing = Choosing, kept = Kept} = State) ->
+chosen({#{name := Name, nodes := Nodes, grace := Grace} = Spec, SinceMs, Holder, Pid}, #state{choosers = Choosers, choosing = Choosing, kept = Kept} = State) ->
     Connected = [Node || Node <- Nodes, lists:member(Node, [node() | nodes(connected)])],
     Before = length(lists:takewhile(fun(Node) -> Node =/= node() end, Connected)),
-    case 2 * length(Connected) > length(Nodes) andalso SinceMs >= Before * (Grace div 2)
+    case 2 * length(Connected) > length(Nodes) andalso SinceMs >= Before * (Grace div 2) + for_the_giver(Holder, Pid, Grace)
          andalso not is_map_key(Name, Choosing) andalso not is_map_key(Name, Kept) of
         true ->
             {_, Monitor} = spawn_monitor(fun() -> choose(Spec, Connected, Before) end),
@@ -399,10 +398,17 @@ chosen({#{name := Name, nodes := Nodes, grace := Grace} = Spec, SinceMs}, #state
         false -> State
     end.
 
+%% A child was to move, and the node that was to get it is gone. The node that gave it has its state still.
+for_the_giver(Holder, Pid, Grace) when is_pid(Pid), Holder =/= nobody, node(Pid) =/= Holder ->
+    case lists:member(node(Pid), [node() | nodes(connected)]) of
+        true -> Grace;
+        false -> 0
+    end;
+for_the_giver(_, _, _) -> 0.
+
 choose(#{query := Query, grace := Grace} = Spec, Connected, Before) ->
     case placement_choose:ranked(Connected, {Query, 1}) of
         {ok, [Node | _], Plan} ->
-            ok = without_state(Spec, Node),
             ok = placement_choose:placed([Node], Plan),
             gen_server:cast({?SERVER, Node}, {try_start, Spec, none});
         {error, _} -> ok

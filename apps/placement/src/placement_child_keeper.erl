@@ -24,6 +24,7 @@
 -define(STOP_MS, 5000).
 %% At most.
 -define(HANDOFF_MS, 5000).
+-define(RECLAIM_MS, 100).
 
 %% What another node hands over: nothing, a state, or a process that is held there, with the number of its lease.
 -type given() :: none | {ok, term()} | {held, placement_move:held(), Old :: pid(), Keeper :: pid(), Fence :: integer()}.
@@ -196,7 +197,7 @@ renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer =
     end.
 
 waiting(moved) -> ok;
-waiting({forwards, Pid, Server}) -> forwards(Pid, Server);
+waiting({forwards, Pid, New, Server}) -> forwards(Pid, New, Server);
 waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until = Until} = Kept) ->
     receive
         {'EXIT', Pid, _} -> placement_child:release(Spec, node());
@@ -262,7 +263,7 @@ answered({To, Tag}, {Outcome, After}) ->
     To ! {Tag, Outcome},
     After.
 
-%% What becomes of the child, and how the keeper goes on: `moved', `{forwards, Old, Server}', or with what it kept.
+%% What becomes of the child, and how the keeper goes on: `moved', `{forwards, Old, New, Server}', or with what it kept.
 move_to(Node, #kept{spec = #{call := {Module, _, _}} = Spec, pid = Pid} = Kept) ->
     case placement_move:is_willing(Pid) of
         true -> held(Node, Kept);
@@ -304,15 +305,16 @@ transferred_to(Monitor, Node, #kept{pid = Pid, server = Server}, End) ->
 
 gone(New, #kept{pid = Pid, server = Server}) ->
     ok = gen_server:cast(Server, {moved, self()}),
-    {{moved, New}, {forwards, Pid, Server}}.
+    {{moved, New}, {forwards, Pid, New, Server}}.
 
 %% The old process ends with its node, or after the new one.
-forwards(Pid, Server) ->
+forwards(Pid, New, Server) ->
     receive
         {'EXIT', Pid, _} -> ok;
         {'EXIT', Server, Reason} -> _ = stop(Pid), exit(Reason);
-        {?MODULE, move, _, {To, Tag}} -> To ! {Tag, {refused, ended}}, forwards(Pid, Server);
-        _ -> forwards(Pid, Server)
+        %% It has moved because the node, drained, no longer suited its query.
+        {?MODULE, move, _, {To, Tag}} -> To ! {Tag, {moved, New}}, forwards(Pid, New, Server);
+        _ -> forwards(Pid, New, Server)
     end.
 
 %% Only whoever gets the promises goes on: not before those of the other node are over, and never if that one has run the child.
@@ -328,7 +330,8 @@ reclaimed(Held, Other, Why, #kept{spec = #{grace := Grace, fence := Base} = Spec
                 {placement_move, gone, Pid, New} -> gone(New, Kept);
                 {'EXIT', Pid, _} -> {{lost, ended}, moved};
                 {'EXIT', Server, Reason} -> _ = stop(Pid), exit(Reason)
-            after Grace div 4 ->
+            %% Sooner than another node is chosen: voters leave this one time for it.
+            after min(Grace div 4, ?RECLAIM_MS) ->
                 case now_ms() < End of
                     true -> reclaimed(Held, Other, Why, Kept#kept{spec = Own#{fence := Base}}, End);
                     false -> dropped(Pid, Why)

@@ -76,9 +76,8 @@ now_ms() -> erlang:monotonic_time(millisecond).
 undo() -> taint(fun(Taints) -> lists:delete(draining, Taints) end).
 
 taint(Change) ->
-    #{attributes := #{taints := Known}} = maps:get(node(), placement:attributes([node()], [taints])),
-    Taints = case Known of
-                 {ok, Value, _, _, _} when is_list(Value) -> Value;
+    Taints = case placement_attr:local([taints], ?CALL_MS) of
+                 {ok, [{taints, {ok, Value, _, _, _, _}}]} when is_list(Value) -> Value;
                  _ -> []
              end,
     placement:taint(Change(Taints)).

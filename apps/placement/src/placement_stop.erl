@@ -28,7 +28,8 @@ await_boot() ->
             _ = application:load({application, ?APPLICATION, [{description, "Empties the node before it stops"}, {applications, [placement]}, {mod, {?MODULE, []}}]}),
             case application:start(?APPLICATION) of
                 ok -> ok;
-                {error, {already_started, _}} -> ok
+                {error, {already_started, _}} -> ok;
+                {error, {not_started, _}} -> receive after ?POLL_MS -> await_boot() end
             end;
         {stopping, _} -> ok
     end.

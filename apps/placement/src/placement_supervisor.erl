@@ -24,7 +24,8 @@ children(Name) ->
         State when element(1, State) =:= state, is_atom(element(3, State)) -> {error, {supervisor, Name, element(3, State)}};
         _ -> {error, no_supervisor}
     catch
-        exit:_ -> {error, no_supervisor}
+        %% It has ended, or a child has, meanwhile.
+        _:_ -> {error, no_supervisor}
     end.
 
 %% A child that is being restarted has another key.
@@ -35,9 +36,14 @@ dynamic(_, {{Module, Function, Arguments}, Restart, Shutdown, Type, Modules}) ->
     #{id => {Module, Function}, dynamic => #{id => Module, start => {Module, Function, Arguments}, restart => Restart, shutdown => Shutdown, type => Type, modules => Modules}}.
 
 %% Of temporary children it knows that they are there.
-simple(_, {maps, Children}) -> maps:map(fun(_, Arguments) -> #{id => undefined, extra => Arguments} end, pids(Children));
+simple(Name, {maps, Children}) -> maps:map(fun(Pid, Arguments) -> #{id => undefined, extra => lists:nthtail(common(Name, Pid), Arguments)} end, pids(Children));
 simple(Name, {mapsets, Children}) -> maps:from_list([{Pid, #{id => undefined, refused => {no_arguments, Name}}} || Pid <- maps:keys(Children)]);
 simple(_, _) -> #{}.
+
+%% How many of the arguments all children have.
+common(Name, Pid) ->
+    {ok, #{start := {_, _, Arguments}}} = supervisor:get_childspec(Name, Pid),
+    length(Arguments).
 
 ordinary(Name) ->
     maps:from_list([{Pid, #{id => Id, spec => Spec}} || {Id, Pid, _, _} <- supervisor:which_children(Name), is_pid(Pid), {ok, Spec} <- [supervisor:get_childspec(Name, Id)]]).

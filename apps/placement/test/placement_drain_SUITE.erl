@@ -3,11 +3,15 @@
 %%
 %% `BEAMWAY_TEST_DRAINS=100' (`make test-drain') gives the two cases under load their full form: so many clean drains, and so many with `kill -9', with 20,000 processes of 500 MB and 100 callers.
 -module(placement_drain_SUITE).
+-behaviour(gen_statem).
 
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
--export([clean_under_load/1, killed_under_load/1, stopped_and_started_elsewhere/1]).
+-export([clean_under_load/1, killed_under_load/1, beside_stop_and_start/1, supervised/1, refused_by_name/1, goes_on_where_it_was/1, target_dies/1, busy/1, old_handoff/1, late_node/1,
+         drained_before_the_stop/1, options_and_the_taint/1]).
+%% A gen_statem that moves.
+-export([start_statem/0, callback_mode/0, init/1, handle_event/4, placement_handoff/3]).
 -export([start_children/2, log/2, bytes/1, quantile/2]).
 
 -define(COUNTER, placement_drain_counter).
@@ -15,7 +19,8 @@
 
 suite() -> [{timetrap, {minutes, case full() of none -> 3; _ -> 120 end}}].
 
-all() -> [clean_under_load, killed_under_load].
+all() -> [clean_under_load, killed_under_load, beside_stop_and_start, supervised, refused_by_name, goes_on_where_it_was, target_dies, busy, old_handoff, late_node, drained_before_the_stop,
+         options_and_the_taint].
 
 full() ->
     case os:getenv("BEAMWAY_TEST_DRAINS") of
@@ -23,10 +28,13 @@ full() ->
         Count -> list_to_integer(Count)
     end.
 
-init_per_testcase(_, Config) ->
-    Cluster = beamway_placement_nodes:start(?NAMES, options()),
+init_per_testcase(Case, Config) ->
+    Cluster = beamway_placement_nodes:start(?NAMES, options(Case)),
     [ok = beamway_placement_nodes:connect(Cluster, Name) || Name <- ["a", "b", "c"]],
     [{cluster, Cluster} | Config].
+
+options(drained_before_the_stop) -> #{args := Args} = options(), #{args => ["-placement", "drain_ms", "20000" | Args]};
+options(_) -> options().
 
 options() -> #{args => ["-pa", filename:absname(filename:dirname(code:which(?MODULE)))]}.
 
@@ -48,7 +56,37 @@ node_of(Config, Name) -> element(3, lists:keyfind(Name, 1, cluster(Config))).
 
 name_of(Config, Node) -> element(1, lists:keyfind(Node, 3, cluster(Config))).
 
-nodes(Config) -> beamway_placement_nodes:nodes(cluster(Config)).
+drain(Config, Name, Options) -> on(Config, "d", {placement, drain}, [node_of(Config, Name), Options]).
+
+grace() -> 1500 * beamway_runner:slowness().
+
+%% One child, which keeps a count of calls.
+child(Config, Options) ->
+    {ok, Pid} = on(Config, "d", {placement, child}, [[], {?COUNTER, start_link, [one, 5000]}, maps:merge(#{name => one, grace => grace(), nodes => beamway_placement_nodes:nodes(cluster(Config))}, Options)]),
+    true = beamway_peer:wait_until(fun() -> all_run(Config, 1) end, 60000),
+    Pid.
+
+called(Config, Request) -> on(Config, "d", {gen_server, call}, [{via, placement, one}, Request]).
+
+bumped(Config) -> {Count, _, _} = called(Config, {bump, me}), Count.
+
+is_alive(Config, Pid) -> on(Config, name_of(Config, node(Pid)), {erlang, is_process_alive}, [Pid]).
+
+%% A supervisor of this name on these nodes; children on the first alone.
+supervisors(Config, Name, Strategy, [First | Others], Children) ->
+    Start = fun(Which, Specs) ->
+        run(Config, Which, fun() ->
+            {ok, Pid} = ?COUNTER:start_under(Name, {#{strategy => Strategy}, Specs}),
+            true = unlink(Pid),
+            [Child || {_, Child, _, _} <- supervisor:which_children(Pid)]
+        end)
+    end,
+    _ = [Start(Other, [Spec || Strategy =:= simple_one_for_one, Spec <- Children]) || Other <- Others],
+    Start(First, Children).
+
+counter(Id) -> #{id => Id, start => {?COUNTER, start_link, [Id, 2000]}}.
+
+children_of(Config, Which, Name) -> [{Id, Pid} || {Id, Pid, _, _} <- on(Config, Which, {supervisor, which_children}, [Name]), is_pid(Pid)].
 
 %% On a node: starts children of these names and sizes, some at a time.
 start_children(Sized, Options) ->
@@ -190,4 +228,226 @@ here(Config, Name) ->
     Node = node_of(Config, Name),
     [Child || {Child, On, _} <- on(Config, "d", {placement, children}, []), On =:= Node].
 
-stopped_and_started_elsewhere(_) -> ok.
+%% What one does without a drain: the node is stopped, and its children start elsewhere when its lease is over. Their states are gone.
+beside_stop_and_start(Config) ->
+    Pid = child(Config, #{}),
+    1 = bumped(Config),
+    Name = name_of(Config, node(Pid)),
+    Left = with(lists:keydelete(Name, 1, cluster(Config)), Config),
+    [Asks | _] = [Which || {Which, _, _} <- cluster(Left)],
+    Begin = erlang:monotonic_time(millisecond),
+    ok = beamway_peer:halt_node(peer_of(Config, Name)),
+    New = beamway_peer:wait_until(fun() ->
+        case on(Left, Asks, {placement, whereis_name}, [one]) of
+            Other when is_pid(Other), Other =/= Pid -> Other;
+            _ -> false
+        end
+    end, 60000),
+    Gap = erlang:monotonic_time(millisecond) - Begin,
+    io:format(user, "without a drain: ~b ms of ~b ms grace time without an answer, state lost~n", [Gap, grace()]),
+    {Count, New, _} = on(Left, Asks, {gen_server, call}, [New, {bump, me}]),
+    ?assertEqual(1, Count).
+
+%% Processes of supervisors. Who knows the old pid goes on with it: messages arrive in their order. The supervisor does not start what has moved again, not even when the new process ends.
+supervised(Config) ->
+    Olds = supervisors(Config, drain_sup, one_for_one, ["a", "b"], [counter(N) || N <- lists:seq(1, 5)]),
+    [] = supervisors(Config, drain_simple, simple_one_for_one, ["a", "c"], [#{id => any, start => {?COUNTER, start_link, [simple]}}]),
+    {ok, Simple} = on(Config, "a", {supervisor, start_child}, [drain_simple, [3000]]),
+    Statems = supervisors(Config, drain_statems, one_for_one, ["a", "d"], [#{id => statem, start => {?MODULE, start_statem, []}}]),
+    [First | _] = Olds,
+    Sender = run(Config, "d", fun() ->
+        {1, _, _} = ?COUNTER:bump(First, me),
+        [ok = gen_statem:call(Statem, {put, kept}) || Statem <- Statems],
+        spawn(fun() -> sending(First, 1) end)
+    end),
+    {ok, Result} = drain(Config, "a", #{}),
+    ?assertMatch(#{moved := 7, stayed := [], lost := []}, Result),
+    true = beamway_peer:wait_until(fun() -> length(on(Config, "d", {gen_server, call}, [First, heard])) > 200 end, 30000),
+    Sent = run(Config, "d", fun() -> Sender ! {stop, self()}, receive {sent, N} -> N end end),
+    Heard = on(Config, "d", {gen_server, call}, [First, heard]),
+    ?assertEqual(lists:seq(1, Sent), Heard),
+    {2, New, _} = run(Config, "d", fun() -> ?COUNTER:bump(First, me) end),
+    ?assertEqual(node_of(Config, "b"), node(New)),
+    ?assertEqual(kept, on(Config, "d", {gen_statem, call}, [hd(Statems), get])),
+    ?assertEqual(node_of(Config, "c"), node(element(2, run(Config, "d", fun() -> ?COUNTER:bump(Simple, me) end)))),
+    ?assertEqual(lists:sort(Olds), lists:sort([Pid || {_, Pid} <- children_of(Config, "a", drain_sup)])),
+    ?assertEqual([1, 2, 3, 4, 5], lists:sort([Id || {Id, _} <- children_of(Config, "b", drain_sup)])),
+    %% A second drain finds nothing.
+    ?assertMatch({ok, #{moved := 0, stayed := []}}, drain(Config, "a", #{})),
+    true = on(Config, "b", {erlang, exit}, [New, kill]),
+    true = beamway_peer:wait_until(fun() -> not is_alive(Config, First) end, 30000),
+    ?assertEqual(4, length(children_of(Config, "a", drain_sup))),
+    ?assertEqual(5, length(children_of(Config, "b", drain_sup))),
+    ok = beamway_peer:halt_node(peer_of(Config, "a")).
+
+sending(To, N) ->
+    ok = gen_server:cast(To, N),
+    receive {stop, Pid} -> Pid ! {sent, N}
+    after 1 -> sending(To, N + 1)
+    end.
+
+start_statem() -> gen_statem:start_link(?MODULE, [], []).
+
+callback_mode() -> handle_event_function.
+
+init([]) -> {ok, waiting, none}.
+
+handle_event({call, From}, {put, Term}, waiting, _) -> {next_state, full, Term, [{reply, From, ok}, {state_timeout, 3600000, late}]};
+handle_event({call, From}, get, full, Term) -> {keep_state_and_data, [{reply, From, Term}]}.
+
+%% What a process has that cannot move is named, and it goes on as it was.
+refused_by_name(Config) ->
+    Wrong = [{port, fun() -> _ = open_port({spawn, "cat"}, []), ok end}, {link, fun() -> _ = spawn_link(fun() -> receive stop -> ok end end), ok end},
+             {monitor, fun() -> _ = monitor(process, init), ok end}, {table, fun() -> _ = ets:new(drained, [public, named_table]), ok end}],
+    Olds = supervisors(Config, drain_sup, one_for_one, ["a", "b"], [counter(Id) || Id <- [port, link, monitor, table, stays, raises]]),
+    Ids = children_of(Config, "a", drain_sup),
+    Pid = fun(Id) -> proplists:get_value(Id, Ids) end,
+    [ok = on(Config, "a", {gen_server, call}, [Pid(Id), {run, Fun}]) || {Id, Fun} <- Wrong],
+    [ok = on(Config, "a", {gen_server, call}, [Pid(Id), {extra, Id}]) || Id <- [stays, raises]],
+    [Global] = supervisors(Config, drain_global, one_for_one, ["a", "b"], [#{id => global, start => {?COUNTER, start_named, [drained]}}]),
+    [Together] = supervisors(Config, drain_all, one_for_all, ["a", "b"], [counter(all)]),
+    [Here] = supervisors(Config, drain_here, one_for_one, ["a"], [counter(here)]),
+    [] = supervisors(Config, drain_temporary, simple_one_for_one, ["a", "b"], [#{id => any, start => {?COUNTER, start_link, [simple]}, restart => temporary}]),
+    {ok, Temporary} = on(Config, "a", {supervisor, start_child}, [drain_temporary, [10]]),
+    {ok, Alone} = on(Config, "a", {gen_server, start}, [?COUNTER, {alone, 10}, []]),
+    {ok, #{moved := 0, stayed := Stayed} = Result} = drain(Config, "a", #{timeout => 1000}),
+    Reasons = maps:from_list([{Which, Reason} || #{pid := Which, reason := Reason} <- Stayed]),
+    [?assertMatch({Id, #{}}, {Id, #{} = Reasons}) || Id <- [port]],
+    [?assertMatch({Id, {has, What, [_]}}, {Id, maps:get(Pid(Id), Reasons)}) || {Id, What} <- [{port, ports}, {link, links}, {monitor, monitors}, {table, tables}]],
+    ?assertMatch({stays, busy}, maps:get(Pid(stays), Reasons)),
+    ?assertMatch({bad_handoff, _, {error, oops}}, maps:get(Pid(raises), Reasons)),
+    ?assertEqual([{global, drained}, {supervisor, drain_all, one_for_all}, no_node, {no_arguments, drain_temporary}, no_supervisor],
+                 [maps:get(Which, Reasons) || Which <- [Global, Together, Here, Temporary, Alone]]),
+    Text = lists:flatten(io_lib:format("~ts", [placement_drain:to_text(Result)])),
+    [?assertMatch({Part, [_ | _]}, {Part, string:find(Text, Part)}) || Part <- ["process port of drain_sup: it has the port #Port<", "it monitors the process", "ETS table drained", "global name drained", "another node"]],
+    [?assertMatch({1, Which, _}, run(Config, "d", fun() -> ?COUNTER:bump(Which, me) end)) || Which <- [Global, Together, Here, Temporary, Alone | Olds]],
+    %% What the callback says that the new process makes anew is no reason to stay.
+    [ok = on(Config, "a", {gen_server, call}, [Pid(Id), {extra, {handles, [What]}}]) || {Id, What} <- [{port, ports}, {link, links}, {monitor, monitors}, {table, tables}]],
+    ?assertMatch({ok, #{moved := 4}}, drain(Config, "a", #{timeout => 1000})),
+    ?assertEqual(undefined, on(Config, "a", {ets, whereis}, [drained])),
+    ?assertMatch({2, _, _}, run(Config, "d", fun() -> ?COUNTER:bump(Pid(table), me) end)).
+
+%% No node takes the state: the process goes on with it, and with what waited.
+goes_on_where_it_was(Config) ->
+    Pid = child(Config, #{}),
+    1 = bumped(Config),
+    [Old] = supervisors(Config, drain_sup, one_for_one, [name_of(Config, node(Pid)) | [Other || Other <- ["a", "b", "c"], Other =/= name_of(Config, node(Pid))]], [counter(x)]),
+    Name = name_of(Config, node(Pid)),
+    [ok = on(Config, "d", {gen_server, call}, [Which, {extra, {fails_on, beamway_placement_nodes:nodes(cluster(Config))}}]) || Which <- [Pid, Old]],
+    Sender = run(Config, "d", fun() -> [spawn(fun() -> sending(Which, 1) end) || Which <- [Pid, Old]] end),
+    {ok, #{moved := 0, stayed := Stayed}} = drain(Config, Name, #{timeout => 3000}),
+    ?assertMatch([_, _], Stayed),
+    Sent = run(Config, "d", fun() -> [begin One ! {stop, self()}, receive {sent, N} -> N end end || One <- Sender] end),
+    ?assertEqual([lists:seq(1, N) || N <- Sent], [on(Config, "d", {gen_server, call}, [Which, heard]) || Which <- [Pid, Old]]),
+    ?assertEqual(2, bumped(Config)),
+    ?assertEqual(Pid, on(Config, "d", {placement, whereis_name}, [one])),
+    [?assertEqual([], children_of(Config, Other, drain_sup)) || Other <- ["a", "b", "c"], Other =/= Name],
+    %% Elsewhere than on the first node that is tried.
+    [ok = on(Config, "d", {gen_server, call}, [Which, {extra, {fails_on, [node_of(Config, Name)]}}]) || Which <- [Pid]],
+    ok = on(Config, Name, {placement, undrain}, []),
+    {ok, #{moved := 1}} = drain(Config, Name, #{timeout => 5000}),
+    ?assertEqual(3, bumped(Config)).
+
+%% The node that is to take a child is killed while it takes the state over. Nothing is lost: the old process goes on when the promises of that node are over, and moves to another one.
+target_dies(Config) ->
+    Pid = child(Config, #{}),
+    1 = bumped(Config),
+    Name = name_of(Config, node(Pid)),
+    [Target | _] = [Other || Other <- ["a", "b", "c"], Other =/= Name],
+    ok = called(Config, {extra, {halts_on, node_of(Config, Target)}}),
+    %% Only that one is left to be chosen at first.
+    _ = [ok = on(Config, Other, {placement, taint}, [[elsewhere]]) || Other <- ?NAMES, Other =/= Name, Other =/= Target],
+    Drain = beamway_peer:async(fun() -> drain(Config, Name, #{timeout => 30000}) end),
+    true = beamway_peer:wait_until(fun() -> not is_process_alive(peer_of(Config, Target)) end, 30000),
+    Left = with(lists:keydelete(Target, 1, cluster(Config)), Config),
+    _ = [ok = on(Config, Other, {placement, taint}, [[]]) || {Other, _, _} <- cluster(Left), Other =/= Name],
+    Asks = case Name of "d" -> "c"; _ -> "d" end,
+    ?assertMatch({ok, #{moved := 1, lost := [], stayed := [], restarted := []}}, beamway_peer:await(Drain, 60000)),
+    {2, New, _} = on(Left, Asks, {gen_server, call}, [{via, placement, one}, {bump, me}]),
+    ?assertNot(lists:member(node(New), [node_of(Config, Name), node_of(Config, Target)])).
+
+%% It is in a long callback when the drain comes: it moves after.
+busy(Config) ->
+    Pid = child(Config, #{grace => 6000 * beamway_runner:slowness()}),
+    Call = beamway_peer:async(fun() -> called(Config, {sleep, 1000}) end),
+    true = beamway_peer:wait_until(fun() -> on(Config, name_of(Config, node(Pid)), {erlang, process_info}, [Pid, current_function]) =:= {current_function, {?COUNTER, handle_call, 3}} end, 30000),
+    Waits = beamway_peer:async(fun() -> bumped(Config) end),
+    ?assertMatch({ok, #{moved := 1, stayed := []}}, drain(Config, name_of(Config, node(Pid)), #{})),
+    ?assertEqual(slept, beamway_peer:await(Call)),
+    ?assertEqual(1, beamway_peer:await(Waits)),
+    ?assertEqual(2, bumped(Config)).
+
+%% Children without placement_handoff/3 start anew elsewhere: with their state if they have placement_handoff/1.
+old_handoff(Config) ->
+    Nodes = beamway_placement_nodes:nodes(cluster(Config)),
+    {ok, Pid} = on(Config, "d", {placement, child}, [[], {placement_child_SUITE, start_link, [fresh]}, #{name => one, nodes => Nodes, grace => grace()}]),
+    true = beamway_peer:wait_until(fun() -> all_run(Config, 1) end, 60000),
+    ok = called(Config, {put, precious}),
+    Name = name_of(Config, node(Pid)),
+    ?assertMatch({ok, #{moved := 0, restarted := [#{process := {child, one}}]}}, drain(Config, Name, #{})),
+    true = beamway_peer:wait_until(fun() -> case on(Config, "d", {placement, whereis_name}, [one]) of New when is_pid(New) -> node(New) =/= node(Pid); _ -> false end end, 60000),
+    ?assertEqual(precious, called(Config, get)).
+
+%% Its node is stopped (SIGSTOP), and the child starts elsewhere with a higher number. When the node goes on, it cannot act under its old lease: its process ends, and no voter renews its promise.
+late_node(Config) ->
+    Pid = child(Config, #{}),
+    Name = name_of(Config, node(Pid)),
+    Others = [Other || Other <- ["a", "b", "c"], Other =/= Name],
+    {ok, Before} = on(Config, Name, {placement, fence}, [one]),
+    [{_, Spec, _}] = on(Config, Name, {ets, lookup}, [placement_children, one]),
+    ok = beamway_peer:sigstop(peer_of(Config, Name)),
+    New = beamway_peer:wait_until(fun() ->
+        case on(Config, hd(Others), {placement, whereis_name}, [one]) of
+            Found when is_pid(Found), Found =/= Pid -> Found;
+            _ -> false
+        end
+    end, 60000),
+    {ok, After} = on(Config, name_of(Config, node(New)), {placement, fence}, [one]),
+    ?assert(After > Before, {After, Before}),
+    ok = beamway_peer:sigcont(peer_of(Config, Name)),
+    true = beamway_peer:wait_until(fun() -> not is_alive(Config, Pid) end, 30000),
+    %% As if its question had been late, and nobody held the lease any more.
+    ok = on(Config, hd(Others), {placement, delete_child}, [one]),
+    true = beamway_peer:wait_until(fun() -> not is_alive(Config, New) end, 30000),
+    Fenced = beamway_peer:run(peer_of(Config, hd(Others)), fun() ->
+        {placement_child, ok} = {placement_child, gen_server:call(placement_child, {put, (maps:without([fence, live], Spec))#{version := {erlang:system_time(), node()}, fence => After}})},
+        [{_, #{version := Version}, _}] = ets:lookup(placement_children, one),
+        Alias = alias(),
+        ok = gen_server:cast(placement_child, {ask, Alias, Spec#{version := Version}, node(Pid), Pid}),
+        receive {Alias, Answer} -> Answer end
+    end),
+    ?assertEqual({fenced, After}, Fenced).
+
+%% SIGTERM, with the option drain_ms.
+drained_before_the_stop(Config) ->
+    Pid = child(Config, #{grace => 5000 * beamway_runner:slowness()}),
+    1 = bumped(Config),
+    Name = name_of(Config, node(Pid)),
+    true = beamway_peer:wait_until(fun() -> lists:keymember(placement_at_stop, 1, on(Config, Name, {application, which_applications}, [])) end, 30000),
+    Asks = case Name of "d" -> "c"; _ -> "d" end,
+    Monitor = monitor(process, peer_of(Config, Name)),
+    "" = os:cmd("kill -TERM " ++ integer_to_list(beamway_peer:os_pid(peer_of(Config, Name)))),
+    receive {'DOWN', Monitor, process, _, _} -> ok after 60000 -> error(still_runs) end,
+    {2, New, _} = on(with(lists:keydelete(Name, 1, cluster(Config)), Config), Asks, {gen_server, call}, [{via, placement, one}, {bump, me}]),
+    ?assertNotEqual(node(Pid), node(New)).
+
+options_and_the_taint(Config) ->
+    [?assertEqual({error, {bad_option, Key, Value}}, drain(Config, "a", #{Key => Value})) || {Key, Value} <- [{at_once, 0}, {timeout, x}, {colour, red}]],
+    ?assertEqual({error, nodedown}, on(Config, "d", {placement, drain}, ['x@127.0.0.1'])),
+    ok = on(Config, "a", {placement, taint}, [[gpu]]),
+    {ok, #{moved := 0, node := _}} = drain(Config, "a", #{}),
+    Taints = fun() -> #{attributes := #{taints := {ok, Value, _, _, _}}} = maps:get(node_of(Config, "a"), on(Config, "a", {placement, attributes}, [[node_of(Config, "a")], [taints]])), Value end,
+    true = beamway_peer:wait_until(fun() -> Taints() =:= [draining, gpu] end, 30000),
+    %% Nothing comes here.
+    Pids = [element(2, {ok, _} = on(Config, "b", {placement, child}, [[], {?COUNTER, start_link, [N, 10]}, #{name => N, grace => grace(), nodes => beamway_placement_nodes:nodes(cluster(Config))}])) || N <- [1, 2, 3, 4]],
+    ?assertEqual([], [Pid || Pid <- Pids, node(Pid) =:= node_of(Config, "a")]),
+    ok = on(Config, "a", {placement, undrain}, []),
+    true = beamway_peer:wait_until(fun() -> Taints() =:= [gpu] end, 30000),
+    %% One drain of a node at a time.
+    Holds = run(Config, "a", fun() -> spawn(fun() -> true = register(placement_drain, self()), receive stop -> ok end end) end),
+    true = beamway_peer:wait_until(fun() -> on(Config, "a", {erlang, whereis}, [placement_drain]) =:= Holds end, 30000),
+    ?assertEqual({error, already_draining}, drain(Config, "a", #{})).
+
+%% Of the gen_statem: all of it.
+placement_handoff(leave, {StateName, Data}, _) -> {ok, {StateName, Data}};
+placement_handoff(arrive, {StateName, Data}, #{state := {waiting, none}}) -> {ok, {StateName, Data}}.
