@@ -12,6 +12,7 @@
 
 #include "erl_driver.h"
 
+#include "../link/stripes.h"
 #include "closing.h"
 #include "establish.h"
 #include "job.h"
@@ -55,7 +56,12 @@ enum {
     COMMAND_OFFER,  /* -> number:64 ; of a port with a link that is not active: another port shall
                        use the link, unless this one ends before */
     COMMAND_LOAD = 30, /* cpu_percent:8, run_queue:32 -> ; a sample of this node (load.h) */
-    COMMAND_TELL_LOAD  /* -> ; before ACTIVATE: the peer takes this node's load */
+    COMMAND_TELL_LOAD, /* -> ; before ACTIVATE: the peer takes this node's load */
+    COMMAND_SPREAD,    /* as ATTACH ; the connection is the first of several (stripes.h). The
+                               keeper gets `thin` when one of them is lost and others are left */
+    COMMAND_JOIN       /* number:64 of an offer, epoch:64, what was read of the connection before
+                          -> ; one more of them, under the number of the first. Or nothing ->
+                          connections:32 */
 };
 
 #define STATS_COUNT 24
@@ -76,6 +82,7 @@ typedef struct {
     uint64_t out_at_session; /* bytes that had gone out */
     uint64_t epoch;          /* the number of the connection */
     uint64_t losses;         /* of connections */
+    unsigned connections;    /* of several, as the keeper knows */
     bool is_silent;          /* the keeper has been told */
     int64_t resume_ms;       /* the peer gives the link up after so long without a connection */
     uint64_t offer;          /* of its link to another port, or 0 */
@@ -205,7 +212,8 @@ static const char *reason_of_link(bw_port_t *self)
 {
     const char *reason = self->pump.link->ops->reason(self->pump.link);
 
-    if (!reason || !self->pump.is_packets || strncmp(reason, "beamway_tls_", 12) == 0)
+    if (!reason || !self->pump.is_packets || strncmp(reason, "beamway_tls_", 12) == 0 ||
+        strcmp(reason, BW_STRIPES_CORRUPT) == 0)
         return reason;
     return "connection_closed";
 }
@@ -232,6 +240,16 @@ static void tell_keeper(bw_port_t *self, const char *what, const char *reason)
 
     (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->senders.keeper, message,
                             reason ? 6 : 2);
+}
+
+/* A connection is lost that the link can do without. */
+static void count_connections(bw_port_t *self)
+{
+    unsigned count = pump_is_attached(&self->pump) ? bw_stripes_count(self->pump.link) : 0;
+
+    if (count > 0 && count < self->connections)
+        tell_keeper(self, "thin", NULL);
+    self->connections = count;
 }
 
 /* Whether the link goes on without its connection. */
@@ -268,10 +286,12 @@ static bool was_stopped(bw_port_t *self)
 static void fail(bw_port_t *self)
 {
     const char *reason = self->pump.reason;
+    bool is_rogue;
 
     if (!reason)
         reason = reason_of_link(self);
-    if (reason && !self->pump.reason && outlives(self))
+    is_rogue = reason && strcmp(reason, BW_STRIPES_CORRUPT) == 0;
+    if (reason && !is_rogue && !self->pump.reason && outlives(self))
         lose(self, reason);
     else
         driver_failure_atom(self->pump.port, (char *)(reason ? reason : "beamway_link_corrupt"));
@@ -301,6 +321,7 @@ static void settle(bw_port_t *self, wake_result_t result)
         driver_failure_atom(self->pump.port, "connection_closed");
     else {
         senders_tell(&self->senders);
+        count_connections(self);
         check_session(self);
         come_back(self);
     }
@@ -414,7 +435,8 @@ static bool command_idle_link(bw_port_t *self, unsigned int command, const char 
     return true;
 }
 
-static bw_status_t use_offer(bw_port_t *self, const char *data, size_t len, bw_error_t *error_p)
+/* `data` begins with its number; from the 17th byte on it has what was read of it. */
+static bw_status_t take_offer(const char *data, size_t len, bw_link_t **link_p, bw_error_t *error_p)
 {
     bw_link_t *link = bw_offer_take(bw_number(data, 8));
     bw_status_t status = BW_OK;
@@ -423,6 +445,24 @@ static bw_status_t use_offer(bw_port_t *self, const char *data, size_t len, bw_e
         return bw_fail(error_p, BW_INVALID, "the link that was offered is gone", 0);
     if (len > 16)
         status = link->ops->put_back(link, data + 16, len - 16, error_p);
+    if (status == BW_OK)
+        *link_p = link;
+    else
+        link->ops->close(link, NULL);
+    return status;
+}
+
+static bw_status_t use_offer(bw_port_t *self, unsigned command, const char *data, size_t len,
+                             bw_error_t *error_p)
+{
+    bw_link_t *link, *first;
+    bw_status_t status = take_offer(data, len, &first, error_p);
+
+    if (status != BW_OK)
+        return status;
+    link = first;
+    if (command == COMMAND_SPREAD)
+        status = bw_stripes_make(first, &link, error_p);
     if (status == BW_OK && !pump_attach(&self->pump, link, bw_number(data + 8, 8)))
         status =
             bw_fail(error_p, BW_REFUSED, "the peer says that it has read what it cannot have", 0);
@@ -432,14 +472,44 @@ static bw_status_t use_offer(bw_port_t *self, const char *data, size_t len, bw_e
 }
 
 /* As fail(): last. */
-static bool command_attach(bw_port_t *self, const char *data, size_t len, reply_t *reply)
+static bool command_join(bw_port_t *self, const char *data, size_t len, reply_t *reply)
+{
+    bw_error_t error = {0};
+    bw_link_t *link;
+    bw_status_t status;
+
+    if (!self->active || (len != 0 && len < 16))
+        return false;
+    if (len == 0) {
+        reply_number(reply, pump_is_attached(&self->pump) ? bw_stripes_count(self->pump.link) : 0,
+                     4);
+        return true;
+    }
+    status = take_offer(data, len, &link, &error);
+    if (status == BW_OK) {
+        if (bw_number(data + 8, 8) == self->epoch && pump_is_attached(&self->pump))
+            status = bw_stripes_add(self->pump.link, link, &error);
+        else
+            status = bw_fail(&error, BW_REFUSED, "a later connection has been made", 0);
+        if (status != BW_OK)
+            link->ops->close(link, NULL);
+    }
+    reply_status(reply, status, &error);
+    if (status == BW_OK)
+        settle(self, WAKE_ASLEEP);
+    return true;
+}
+
+/* As fail(): last. */
+static bool command_attach(bw_port_t *self, unsigned command, const char *data, size_t len,
+                           reply_t *reply)
 {
     bw_error_t error = {0};
     bw_status_t status;
 
     if (len < 16 || !self->active || pump_is_attached(&self->pump) || !self->pump.link)
         return false;
-    status = use_offer(self, data, len, &error);
+    status = use_offer(self, command, data, len, &error);
     reply_status(reply, status, &error);
     if (status != BW_OK)
         return true;
@@ -589,7 +659,10 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_DETACH:
         return len == 8 && command_detach(self, bw_number(data, 8), reply);
     case COMMAND_ATTACH:
-        return command_attach(self, data, len, reply);
+    case COMMAND_SPREAD:
+        return command_attach(self, command, data, len, reply);
+    case COMMAND_JOIN:
+        return command_join(self, data, len, reply);
     case COMMAND_STATS:
         command_stats(self, reply);
         return true;

@@ -185,8 +185,9 @@ typedef struct {
      * in it that was. */
     bool (*has_hung_up)(const bw_link_t *link);
     /* NULL, and false: not known. Nothing has come back for a while from the peer's host, although
-     * it should have: the path is lost, or that host is. */
-    bool (*is_silent)(const bw_link_t *link);
+     * it should have: the path is lost, or that host is. Asked now and then: one of several
+     * connections that is silent alone is given up. */
+    bool (*is_silent)(bw_link_t *link);
     /* Makes `fd` quiet again; for a user who does not know what has happened it takes the place of
      * is_ready. Call it before arm_read, never after. */
     void (*clear_event)(bw_link_t *link);

@@ -412,7 +412,7 @@ static struct tcp_info info_of(const bw_socket_link_t *base)
 
 /* Neither what was sent is acknowledged nor, where the peer has no room, what asks for it: each has
  * been sent again twice, so this takes at least 0.6 s. */
-bool bw_socket_link_is_silent(const bw_link_t *link)
+bool bw_socket_link_is_silent(bw_link_t *link)
 {
     struct tcp_info info = info_of(const_of(link));
 

@@ -133,7 +133,7 @@ short bw_socket_link_wants(const bw_link_t *link);
 void bw_socket_link_is_ready(bw_link_t *link, short events);
 bool bw_socket_link_is_cut(const bw_link_t *link);
 bool bw_socket_link_has_hung_up(const bw_link_t *link);
-bool bw_socket_link_is_silent(const bw_link_t *link);
+bool bw_socket_link_is_silent(bw_link_t *link);
 void bw_socket_link_clear_event(bw_link_t *link);
 bool bw_socket_link_has_spare(const bw_link_t *link);
 bool bw_socket_link_trim(bw_link_t *link);

@@ -11,6 +11,7 @@
 #include "../driver/dist_frame.h"
 #include "../driver/join.h"
 #include "../driver/session.h"
+#include "../link/session/strands.h"
 #include "port_pair.h"
 
 #include <fcntl.h>
@@ -144,10 +145,23 @@ static void deliver(ErlDrvPort port, const uint8_t *at, uint64_t len)
 
 /* ---- the network ---- */
 
-/* For each way: the end that the sender's socket leads to, and the receiver's. */
-static int relay[2] = {-1, -1};
-static bool is_clogged[2];
+/* Of each connection the relay's two ends, one for each side; one of them unless the link spreads.
+ */
+typedef struct {
+    int ends[2]; /* -1: cut */
+    bool is_clogged[2];
+} relay_t;
+
+#define RELAYS 4
+static relay_t relays[RELAYS];
+static unsigned spread; /* connections that the link shall have */
 static uint64_t epoch;
+
+static void forget_relays(void)
+{
+    for (int i = 0; i < RELAYS; i++)
+        relays[i] = (relay_t){.ends = {-1, -1}};
+}
 
 static void pass(int from, int to)
 {
@@ -160,27 +174,43 @@ static void pass(int from, int to)
         (void)!recv(from, bytes, (size_t)done, MSG_DONTWAIT);
 }
 
+static void clog_all(bool on)
+{
+    for (int i = 0; i < RELAYS; i++)
+        relays[i].is_clogged[0] = relays[i].is_clogged[1] = on;
+}
+
 static void pass_some(void)
 {
-    for (int way = 0; way < 2; way++) {
-        if (any(200) == 0)
-            is_clogged[way] = !is_clogged[way];
-        if (relay[0] >= 0 && !is_clogged[way])
-            pass(relay[way], relay[1 - way]);
-    }
+    for (int i = 0; i < RELAYS; i++)
+        for (int way = 0; way < 2; way++) {
+            relay_t *relay = &relays[i];
+
+            if (any(200) == 0)
+                relay->is_clogged[way] = !relay->is_clogged[way];
+            if (relay->ends[0] >= 0 && !relay->is_clogged[way])
+                pass(relay->ends[way], relay->ends[1 - way]);
+        }
 }
 
 /* What is on its way is lost; each side may hear of it by a reset, or only that nothing follows. */
-static void cut(void)
+static void cut_one(relay_t *relay)
 {
     struct linger hard = {.l_onoff = 1};
 
     for (int side = 0; side < 2; side++) {
-        if (any(2) == 0)
-            (void)setsockopt(relay[side], SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
-        close(relay[side]);
-        relay[side] = -1;
+        if (relay->ends[side] >= 0 && any(2) == 0)
+            (void)setsockopt(relay->ends[side], SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+        if (relay->ends[side] >= 0)
+            close(relay->ends[side]);
+        relay->ends[side] = -1;
     }
+}
+
+static void cut(void)
+{
+    for (int i = 0; i < RELAYS; i++)
+        cut_one(&relays[i]);
 }
 
 static void detach(ErlDrvPort port, uint64_t *position_p)
@@ -211,7 +241,7 @@ static void connect_port(ErlDrvPort port, int socket)
 }
 
 /* Another port makes the link, and may end before or after it is used. */
-static void attach(ErlDrvPort port, int socket, uint64_t position)
+static void attach(ErlDrvPort port, unsigned command, int socket, uint64_t position)
 {
     ErlDrvPort maker = vm_open();
     words_t words = {.len = 0};
@@ -222,7 +252,7 @@ static void attach(ErlDrvPort port, int socket, uint64_t position)
     CHECK_EQ(reply.len, 8);
     put_bytes(&words, reply.bytes, 8);
     put_number(&words, position, 8);
-    CHECK(port_does(port, COMMAND_ATTACH, &words, NULL));
+    CHECK(port_does(port, command, &words, NULL));
     vm_close(maker);
     vm_forget(maker);
 }
@@ -232,20 +262,47 @@ static void quiet(int fd)
     CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0);
 }
 
-/* Two connections, one on each side of the relay. */
-static void connect_relay(int sockets[2])
+/* Two connections, one on each side of a relay. */
+static void connect_relay(relay_t *relay, int sockets[2])
 {
     int buffer = any(2) == 0 ? 0 : 8192;
 
     for (int side = 0; side < 2; side++) {
-        CHECK(connect_sockets(buffer, &sockets[side], &relay[side]));
-        quiet(relay[side]);
-        is_clogged[side] = false;
+        CHECK(connect_sockets(buffer, &sockets[side], &relay->ends[side]));
+        quiet(relay->ends[side]);
+        relay->is_clogged[side] = false;
     }
 }
 
+static uint32_t connections_of(ErlDrvPort port)
+{
+    vm_reply_t reply = {.len = 0};
+
+    return port_does(port, COMMAND_JOIN, NULL, &reply) ? (uint32_t)bw_number(reply.bytes, 4) : 0;
+}
+
+/* One more connection, where the link has several. */
+static void join(void)
+{
+    int sockets[2], i = 0;
+
+    while (i < RELAYS && relays[i].ends[0] >= 0)
+        i++;
+    if (i == RELAYS || connections_of(one) >= BW_STRANDS_MAX ||
+        connections_of(other) >= BW_STRANDS_MAX)
+        return;
+    CHECK_IN(connect_relay(&relays[i], sockets));
+    CHECK_IN(attach(one, COMMAND_JOIN, sockets[0], epoch));
+    for (uint32_t rounds = any(5); rounds > 0; rounds--)
+        pass_some();
+    CHECK_IN(attach(other, COMMAND_JOIN, sockets[1], epoch));
+}
+
+static bool has_spread;
+
 static void connect_again(void)
 {
+    unsigned command = spread > 0 && any(4) > 0 ? COMMAND_SPREAD : COMMAND_ATTACH;
     uint64_t positions[2];
     int sockets[2];
 
@@ -254,11 +311,14 @@ static void connect_again(void)
     if (any(2) == 0)
         send_next((int)any(2));
     CHECK_IN(detach(other, &positions[1]));
-    CHECK_IN(connect_relay(sockets));
-    CHECK_IN(attach(one, sockets[0], positions[1]));
+    CHECK_IN(connect_relay(&relays[0], sockets));
+    CHECK_IN(attach(one, command, sockets[0], positions[1]));
     for (uint32_t rounds = any(5); rounds > 0; rounds--)
         pass_some();
-    CHECK_IN(attach(other, sockets[1], positions[0]));
+    CHECK_IN(attach(other, command, sockets[1], positions[0]));
+    has_spread = command == COMMAND_SPREAD;
+    for (unsigned i = 1; has_spread && i < spread; i++)
+        CHECK_IN(join());
 }
 
 static uint64_t limit, poll_us;
@@ -346,6 +406,19 @@ static void break_it(void)
     is_attached = true;
 }
 
+/* One of several connections is cut, or joins. The last one that is left is not cut. */
+static void break_one(void)
+{
+    int left = 0;
+
+    for (int i = 0; i < RELAYS; i++)
+        left += relays[i].ends[0] >= 0;
+    if (left > 1 && any(2) == 0)
+        CHECK_IN(cut_one(&relays[any(RELAYS)]));
+    else
+        CHECK_IN(join());
+}
+
 static void start_linked(uint64_t kept_bytes)
 {
     int sockets[2];
@@ -355,8 +428,9 @@ static void start_linked(uint64_t kept_bytes)
     limit = kept_bytes;
     epoch = 1;
     vm_deliver = deliver;
+    has_spread = false;
     CHECK_IN(start());
-    CHECK_IN(connect_relay(sockets));
+    CHECK_IN(connect_relay(&relays[0], sockets));
     CHECK_IN(begin(one, sockets[0]));
     CHECK_IN(begin(other, sockets[1]));
 }
@@ -364,7 +438,7 @@ static void start_linked(uint64_t kept_bytes)
 static void arrive(void)
 {
     for (int round = 0; round < PORT_ROUNDS && !has_all(); round++) {
-        is_clogged[0] = is_clogged[1] = false;
+        clog_all(false);
         CHECK_IN(step());
         (void)vm_run(round > 1000); /* the kernel's own timers */
     }
@@ -383,6 +457,8 @@ static void run_schedule(uint32_t steps, uint64_t kept_bytes)
             CHECK_IN(send_next(side));
         if (any(60) == 0)
             CHECK_IN(break_it());
+        if (has_spread && any(30) == 0)
+            CHECK_IN(break_one());
         CHECK_IN(step());
         CHECK(!vm_reason(one) && !vm_reason(other));
         CHECK(!ways[0].is_wrong && !ways[1].is_wrong);
@@ -395,9 +471,129 @@ static void end_schedule(void)
 {
     vm_deliver = NULL;
     poll_us = 0;
-    close(relay[0]);
-    close(relay[1]);
+    spread = 0;
+    CHECK_IN(cut());
     CHECK_IN(stop());
+}
+
+/* Some of several connections are lost, join, and take nothing for a while; and all are lost. */
+static void several_connections_are_one_link(void)
+{
+    uint64_t losses = 0;
+
+    for (unsigned seed = 1; seed <= seeds / 3; seed++) {
+        chance = seed;
+        spread = 2 + any(RELAYS - 1);
+        poll_us = seed % 2 == 0 ? 0 : 1000;
+        run_schedule(300 + any(200), seed % 4 < 2 ? KEPT_BYTES : SMALL_LIMIT);
+        if (check_failed)
+            printf("    seed %u\n", seed);
+        losses += stat_of(one, STAT_LOSSES);
+        CHECK_IN(end_schedule());
+    }
+    CHECK(losses > seeds / 3);
+}
+
+/* Over several connections, and idle. */
+static void start_spread(unsigned connections)
+{
+    chance = 1;
+    spread = connections;
+    CHECK_IN(start_linked(KEPT_BYTES));
+    CHECK_IN(cut());
+    while (!has_spread) {
+        CHECK_IN(connect_again());
+        if (!has_spread)
+            CHECK_IN(cut());
+    }
+    CHECK_IN(send_next(0));
+    CHECK_IN(arrive());
+    CHECK_EQ(connections_of(one), connections);
+    CHECK_EQ(connections_of(other), connections);
+}
+
+static bool has_heard(ErlDrvPort port, const char *word)
+{
+    const char *term;
+    bool is_heard = false;
+
+    while ((term = vm_heard(port)))
+        is_heard |= strcmp(term, word) == 0;
+    return is_heard;
+}
+
+static void one_of_several_is_lost(void)
+{
+    CHECK_IN(start_spread(RELAYS));
+    (void)has_heard(one, "");
+    (void)has_heard(other, "");
+    for (uint64_t left = RELAYS - 1; left > 0; left--) {
+        uint64_t losses[2] = {stat_of(one, STAT_LOSSES), stat_of(other, STAT_LOSSES)};
+
+        for (int frames = 0; frames < 40; frames++)
+            CHECK_IN(send_next(0));
+        CHECK_IN(cut_one(&relays[left]));
+        for (int round = 0; round < 20; round++)
+            (void)vm_run(1);
+        CHECK(has_heard(one, "thin"));
+        CHECK(has_heard(other, "thin"));
+        CHECK_IN(arrive());
+        CHECK_EQ(connections_of(one), left);
+        CHECK_EQ(connections_of(other), left);
+        CHECK_EQ(stat_of(one, STAT_LOSSES), losses[0]);
+        CHECK_EQ(stat_of(other, STAT_LOSSES), losses[1]);
+    }
+    CHECK_IN(end_schedule());
+}
+
+/* What no correct peer says over one of several connections ends the link, and names why. */
+static void a_rogue_ends_the_link(void)
+{
+    static const uint8_t words[][BW_STRAND_HEADER] = {
+        {9},                    /* no word */
+        {1, [4] = 1, [15] = 1}, /* a chunk far away */
+        {1, [7] = 1},           /* one larger than a chunk */
+        {2, [23] = 1},          /* never sent */
+        {3},                    /* an end */
+    };
+
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        CHECK_IN(start_spread(2));
+        CHECK(send(relays[1].ends[0], words[i], BW_STRAND_HEADER, 0) == BW_STRAND_HEADER);
+        for (int round = 0; round < 100 && !vm_reason(one); round++)
+            (void)vm_run(1);
+        CHECK(vm_reason(one) && strcmp(vm_reason(one), "beamway_session_corrupt") == 0);
+        CHECK_IN(end_schedule());
+    }
+}
+
+/* As many as there are places, and no connection for another number. */
+static void no_more_join_than_may(void)
+{
+    words_t words = {.len = 0};
+    vm_reply_t reply = {.len = 0};
+    int sockets[2];
+    uint64_t now = epoch;
+
+    CHECK_IN(start_spread(2));
+    now = epoch;
+    for (unsigned i = 2; i <= BW_STRANDS_MAX + 1; i++) {
+        ErlDrvPort maker = vm_open();
+        bool is_old = i == BW_STRANDS_MAX + 1;
+
+        CHECK(connect_sockets(0, &sockets[0], &sockets[1]));
+        CHECK_IN(connect_port(maker, sockets[0]));
+        CHECK(port_does(maker, COMMAND_OFFER, NULL, &reply));
+        words.len = 0;
+        put_bytes(&words, reply.bytes, 8);
+        put_number(&words, is_old ? now - 1 : now, 8);
+        CHECK_EQ(port_does(one, COMMAND_JOIN, &words, NULL), i < BW_STRANDS_MAX);
+        close(sockets[1]);
+        vm_close(maker);
+        vm_forget(maker);
+        CHECK_EQ(connections_of(one), bw_least(i + 1, BW_STRANDS_MAX));
+    }
+    CHECK_IN(end_schedule());
 }
 
 static void nothing_is_lost_doubled_or_reordered(void)
@@ -479,7 +675,7 @@ static void both_are_full(void)
 {
     chance = 1;
     CHECK_IN(start_linked(SMALL_LIMIT));
-    is_clogged[0] = is_clogged[1] = true;
+    clog_all(true);
     CHECK_IN(fill(0));
     CHECK_IN(fill(1));
     CHECK_IN(arrive());
@@ -491,12 +687,13 @@ static void what_has_arrived_makes_room(void)
 {
     chance = 1;
     CHECK_IN(start_linked(SMALL_LIMIT));
-    is_clogged[0] = is_clogged[1] = true;
+    clog_all(true);
     CHECK_IN(fill(0));
-    is_clogged[0] = false;
+    clog_all(false);
+    relays[0].is_clogged[1] = true;
     for (int round = 0; round < 1000; round++) {
-        if (relay[0] >= 0)
-            pass(relay[0], relay[1]);
+        if (relays[0].ends[0] >= 0)
+            pass(relays[0].ends[0], relays[0].ends[1]);
         (void)vm_run(0);
     }
     CHECK_IN(cut());
@@ -509,7 +706,7 @@ static void pass_all(void)
 {
     for (int round = 0; round < 1000; round++) {
         for (int way = 0; way < 2; way++)
-            CHECK_IN(pass(relay[way], relay[1 - way]));
+            CHECK_IN(pass(relays[0].ends[way], relays[0].ends[1 - way]));
         (void)vm_run(0);
     }
 }
@@ -526,7 +723,7 @@ static void room_comes_during_a_look(void)
         if (round % 4 == 0)
             CHECK_IN(send_next(1));
         CHECK(port_does(other, COMMAND_FLUSH, NULL, NULL));
-        CHECK_IN(pass(relay[1], relay[0]));
+        CHECK_IN(pass(relays[0].ends[1], relays[0].ends[0]));
         (void)vm_run(0);
         term = vm_heard(one);
     }
@@ -550,7 +747,7 @@ static bool has_written(int side)
 {
     uint8_t byte;
 
-    return recv(relay[side], &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
+    return recv(relays[0].ends[side], &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
 }
 
 /* Only a side that sends can notice that the path is gone. */
@@ -674,6 +871,10 @@ static const check_case_t cases[] = {
     {"the_chunk_is_as_large_as_is_needed", the_chunk_is_as_large_as_is_needed},
     {"fragments_are_joined_across_a_cut", fragments_are_joined_across_a_cut},
     {"memory_is_short", memory_is_short},
+    {"one_of_several_is_lost", one_of_several_is_lost},
+    {"a_rogue_ends_the_link", a_rogue_ends_the_link},
+    {"no_more_join_than_may", no_more_join_than_may},
+    {"several_connections_are_one_link", several_connections_are_one_link},
     {"nothing_is_lost_doubled_or_reordered", nothing_is_lost_doubled_or_reordered},
 };
 
@@ -683,6 +884,7 @@ int main(int argc, char **argv)
 
     if (count)
         seeds = (unsigned)strtoul(count, NULL, 10);
+    forget_relays();
     run_over(bw_carrier_named("tcp"));
     return check_run(cases, sizeof cases / sizeof *cases, argc, argv);
 }

@@ -1,0 +1,565 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "stripes.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "session/strands.h"
+#include "twice.h"
+
+/* In the kernel, of each connection, beside what is on its way: more of it would be a queue that
+ * nothing passes. */
+#define UNSENT_BYTES (64 * 1024)
+
+/* Read from one connection before the others have their turn. */
+#define TURN_BYTES ((size_t)256 * 1024)
+
+/* So many bytes are acknowledged at once. */
+#define NEWS_BYTES (BW_STRIPES_RING_BYTES / 64)
+
+/* So often may a connection have more between our read and our arming in one call. */
+#define ROUNDS 4
+
+/* In epoll's data, beside the places of connections. */
+#define WAKE BW_STRANDS_MAX
+
+typedef struct {
+    bw_link_t link; /* first: a bw_link_t pointer is a pointer to this one */
+    int poll, wake; /* the epoll, and an eventfd in it */
+    uint8_t *out, *in;
+    bw_strands_t strands;
+    bw_link_t *connections[BW_STRANDS_MAX]; /* of the strands that live */
+    short polled[BW_STRANDS_MAX];           /* what each is polled for */
+    bool has_more;                          /* a connection has not been read to its end */
+    bool is_corrupt;
+    bool has_hung_up;   /* the last connection that was lost */
+    const char *reason; /* of it */
+    uint64_t peeked;    /* in.head as peek gave it */
+    uint64_t stalls;
+    bool is_touched; /* the rings may have memory */
+    uint8_t scratch[16384];
+} stripes_t;
+
+static stripes_t *stripes_of(bw_link_t *link)
+{
+    return (stripes_t *)link;
+}
+
+static const stripes_t *const_of(const bw_link_t *link)
+{
+    return (const stripes_t *)link;
+}
+
+static uint8_t *place_in(uint8_t *ring, uint64_t position)
+{
+    return ring + (position & (BW_STRIPES_RING_BYTES - 1));
+}
+
+/* ---- one connection ---- */
+
+/* Its last bytes go out, but nobody waits for room. */
+static void close_connection(bw_link_t *connection)
+{
+    (void)shutdown(connection->ops->fd(connection), SHUT_WR);
+    connection->ops->close(connection, NULL);
+}
+
+static void lose(stripes_t *stripes, unsigned place)
+{
+    bw_link_t *connection = stripes->connections[place];
+    const bw_carrier_t *ops = connection->ops;
+    const char *reason = ops->reason(connection);
+
+    stripes->has_hung_up = ops->has_hung_up && ops->has_hung_up(connection);
+    stripes->reason = reason ? reason : "connection_closed";
+    (void)epoll_ctl(stripes->poll, EPOLL_CTL_DEL, ops->fd(connection), NULL);
+    close_connection(connection);
+    stripes->connections[place] = NULL;
+    bw_strands_lost(&stripes->strands, place);
+}
+
+/* Sends what the strand has begun, as far as it goes. A connection that takes nothing any more is
+ * lost when all that has arrived over it is read. */
+static void push(stripes_t *stripes, unsigned place)
+{
+    bw_link_t *connection = stripes->connections[place];
+    bw_strand_t *strand = &stripes->strands.strands[place];
+
+    while (bw_strand_has_unsent(strand) && !strand->is_blocked) {
+        struct iovec iov[2] = {
+            {.iov_base = strand->said + strand->said_at, .iov_len = strand->said_len},
+            {.iov_base = place_in(stripes->out, strand->at), .iov_len = strand->left}};
+        int skipped = strand->said_len == 0;
+        size_t taken = 0;
+        bw_status_t status = connection->ops->write(connection, iov + skipped, 2 - skipped, &taken);
+
+        bw_strand_sent(strand, taken);
+        strand->is_blocked = status != BW_OK || taken == 0;
+    }
+}
+
+/* Bytes; 0: none now, and the connection is armed; -1: none any more. */
+static ssize_t pull(bw_link_t *connection, uint8_t *to, size_t most)
+{
+    const bw_carrier_t *ops = connection->ops;
+
+    for (int round = 0; round < ROUNDS; round++) {
+        size_t got = 0;
+        bw_span_t span;
+        bw_status_t status = ops->read(connection, to, most, &got);
+
+        if (got > 0)
+            return (ssize_t)got;
+        if (status == BW_OK)
+            status = ops->peek(connection, &span);
+        if (status == BW_OK) {
+            got = bw_least(span.len, most);
+            memcpy(to, span.base, got);
+            ops->release(connection, got);
+            return (ssize_t)got;
+        }
+        if (status != BW_AGAIN || ops->is_finished(connection))
+            return -1;
+        status = ops->arm_read(connection);
+        if (status == BW_OK)
+            return ops->is_finished(connection) ? -1 : 0;
+        if (status != BW_AGAIN)
+            return -1;
+    }
+    return 0;
+}
+
+/* Reads what there is, to a bound. False: the connection is lost. */
+static bool hear(stripes_t *stripes, unsigned place)
+{
+    bw_strands_t *strands = &stripes->strands;
+    bw_strand_t *strand = &strands->strands[place];
+    size_t turn = 0;
+
+    while (turn < TURN_BYTES) {
+        bw_strand_due_t due = bw_strands_due(strands, strand);
+        ssize_t n;
+
+        if (due.header)
+            n = pull(stripes->connections[place], due.header, due.len);
+        else if (due.is_new)
+            n = pull(stripes->connections[place], place_in(stripes->in, due.at), due.len);
+        else
+            n = pull(stripes->connections[place], stripes->scratch,
+                     bw_least(due.len, sizeof stripes->scratch));
+        if (n <= 0)
+            return n == 0;
+        /* END is rdpipe's: a link of nodes ends by a word in its stream. */
+        if (!bw_strands_came(strands, strand, &due, (size_t)n) || strands->has_total) {
+            stripes->is_corrupt = true;
+            return true;
+        }
+        turn += (size_t)n;
+    }
+    stripes->has_more = true;
+    return true;
+}
+
+static void poll_for(stripes_t *stripes, unsigned place)
+{
+    const bw_link_t *connection = stripes->connections[place];
+    short wanted = connection->ops->wants(connection);
+    struct epoll_event event = {.events = (uint32_t)wanted, .data.u32 = place};
+
+    if (wanted == stripes->polled[place])
+        return;
+    if (epoll_ctl(stripes->poll, EPOLL_CTL_MOD, connection->ops->fd(connection), &event) == 0)
+        stripes->polled[place] = wanted;
+}
+
+/* ---- all of them ---- */
+
+/* Gives the connections what they take. */
+static void send_some(stripes_t *stripes)
+{
+    int place;
+
+    while ((place = bw_strands_acknowledge(&stripes->strands, NEWS_BYTES)) >= 0)
+        push(stripes, (unsigned)place);
+    while ((place = bw_strands_assign(&stripes->strands)) >= 0)
+        push(stripes, (unsigned)place);
+}
+
+static void poll_all(stripes_t *stripes)
+{
+    for (unsigned place = 0; place < stripes->strands.count; place++)
+        if (stripes->connections[place])
+            poll_for(stripes, place);
+}
+
+/* Reads and writes what goes. */
+static void turn(stripes_t *stripes)
+{
+    stripes->has_more = false;
+    for (unsigned place = 0; place < stripes->strands.count && !stripes->is_corrupt; place++) {
+        if (!stripes->connections[place])
+            continue;
+        if (hear(stripes, place))
+            push(stripes, place);
+        else
+            lose(stripes, place);
+    }
+    send_some(stripes);
+    poll_all(stripes);
+}
+
+/* Tells the connections what has happened to them. */
+static void hand_out_events(stripes_t *stripes)
+{
+    struct epoll_event events[BW_STRANDS_MAX + 1];
+    int count = epoll_wait(stripes->poll, events, BW_STRANDS_MAX + 1, 0);
+
+    for (int i = 0; i < count; i++) {
+        unsigned place = events[i].data.u32;
+
+        if (place == WAKE || !stripes->connections[place])
+            continue;
+        stripes->connections[place]->ops->is_ready(stripes->connections[place],
+                                                   (short)events[i].events);
+        if (events[i].events & (EPOLLOUT | EPOLLERR | EPOLLHUP))
+            stripes->strands.strands[place].is_blocked = false;
+    }
+}
+
+/* ---- writing ---- */
+
+static bw_status_t stripes_reserve(bw_link_t *link, size_t want, bw_span_t *span_p)
+{
+    (void)link, (void)want, (void)span_p;
+    return BW_AGAIN;
+}
+
+static void stripes_defer(bw_link_t *link)
+{
+    (void)link;
+}
+
+/* What may come from the user now. */
+static uint64_t room(const stripes_t *stripes)
+{
+    const bw_strands_t *strands = &stripes->strands;
+
+    return bw_least(BW_STRIPES_RING_BYTES - (strands->head - strands->freed),
+                    BW_CHUNK_SHARE_BYTES -
+                        bw_least(bw_strands_unassigned(strands), BW_CHUNK_SHARE_BYTES));
+}
+
+static bw_status_t stripes_write(bw_link_t *link, const struct iovec *iov, int count,
+                                 size_t *taken_p)
+{
+    stripes_t *stripes = stripes_of(link);
+    size_t at = 0;
+
+    *taken_p = 0;
+    stripes->is_touched = true;
+    for (int i = 0; i < count;) {
+        size_t n = bw_least(iov[i].iov_len - at, room(stripes));
+
+        if (n == 0 && at < iov[i].iov_len) {
+            uint64_t before = bw_strands_unassigned(&stripes->strands);
+
+            send_some(stripes);
+            if (bw_strands_unassigned(&stripes->strands) == before)
+                break;
+            continue;
+        }
+        memcpy(place_in(stripes->out, stripes->strands.head), (uint8_t *)iov[i].iov_base + at, n);
+        stripes->strands.head += n;
+        *taken_p += n;
+        at += n;
+        if (at == iov[i].iov_len) {
+            i++;
+            at = 0;
+        }
+    }
+    send_some(stripes);
+    poll_all(stripes);
+    return *taken_p > 0 ? BW_OK : BW_AGAIN;
+}
+
+static bw_status_t stripes_arm_write(bw_link_t *link, size_t wanted)
+{
+    stripes_t *stripes = stripes_of(link);
+
+    (void)wanted;
+    if (room(stripes) > 0)
+        return BW_AGAIN;
+    stripes->stalls++;
+    return BW_OK;
+}
+
+/* ---- reading ---- */
+
+static bool has_failed(const stripes_t *stripes)
+{
+    return stripes->is_corrupt || stripes->strands.live == 0;
+}
+
+static bw_status_t stripes_peek(bw_link_t *link, bw_span_t *span_p)
+{
+    stripes_t *stripes = stripes_of(link);
+    const bw_strands_t *strands = &stripes->strands;
+
+    stripes->is_touched = true;
+    hand_out_events(stripes);
+    turn(stripes);
+    stripes->peeked = strands->in.head;
+    if (stripes->is_corrupt)
+        return BW_CORRUPT;
+    if (strands->in.head == strands->taken)
+        return has_failed(stripes) ? BW_SYSTEM : BW_AGAIN;
+    *span_p = (bw_span_t){.base = place_in(stripes->in, strands->taken),
+                          .len = strands->in.head - strands->taken};
+    return BW_OK;
+}
+
+static void stripes_release(bw_link_t *link, size_t n)
+{
+    stripes_t *stripes = stripes_of(link);
+
+    stripes->strands.taken += n;
+    send_some(stripes);
+}
+
+/* Each connection was armed when it had no more. */
+static bw_status_t stripes_arm_read(bw_link_t *link)
+{
+    stripes_t *stripes = stripes_of(link);
+
+    turn(stripes);
+    if (stripes->strands.in.head != stripes->peeked || stripes->has_more)
+        return BW_AGAIN;
+    return has_failed(stripes) ? BW_CORRUPT : BW_OK;
+}
+
+static bool stripes_is_finished(bw_link_t *link)
+{
+    (void)link;
+    return false;
+}
+
+static const char *stripes_reason(bw_link_t *link)
+{
+    const stripes_t *stripes = stripes_of(link);
+
+    return stripes->is_corrupt ? BW_STRIPES_CORRUPT : stripes->reason;
+}
+
+/* ---- polling ---- */
+
+static int stripes_fd(const bw_link_t *link)
+{
+    return const_of(link)->poll;
+}
+
+static void stripes_clear_event(bw_link_t *link)
+{
+    stripes_t *stripes = stripes_of(link);
+    eventfd_t ignored;
+
+    (void)eventfd_read(stripes->wake, &ignored);
+    hand_out_events(stripes);
+}
+
+static void stripes_wake_self(bw_link_t *link)
+{
+    (void)eventfd_write(stripes_of(link)->wake, 1);
+}
+
+static bool stripes_has_hung_up(const bw_link_t *link)
+{
+    return const_of(link)->has_hung_up;
+}
+
+/* A connection that is silent while another one is not is lost: what it has goes by the others. The
+ * peer may still wait for the last acknowledgement. */
+static bool stripes_is_silent(bw_link_t *link)
+{
+    stripes_t *stripes = stripes_of(link);
+    bool is_silent[BW_STRANDS_MAX] = {false};
+    unsigned silent = 0;
+    int place;
+
+    for (unsigned i = 0; i < stripes->strands.count; i++) {
+        bw_link_t *connection = stripes->connections[i];
+
+        is_silent[i] = connection && connection->ops->is_silent(connection);
+        silent += is_silent[i];
+    }
+    if (silent > 0 && silent == stripes->strands.live)
+        return true;
+    for (unsigned i = 0; i < stripes->strands.count; i++)
+        if (is_silent[i])
+            lose(stripes, i);
+    place = bw_strands_acknowledge(&stripes->strands, 1);
+    if (place >= 0)
+        push(stripes, (unsigned)place);
+    send_some(stripes);
+    poll_all(stripes);
+    return false;
+}
+
+/* ---- memory and figures ---- */
+
+/* Nothing is in either ring, and what was has been acknowledged. */
+static bool stripes_has_spare(const bw_link_t *link)
+{
+    const stripes_t *stripes = const_of(link);
+    const bw_strands_t *strands = &stripes->strands;
+
+    return stripes->is_touched && strands->head == strands->freed && strands->in.count == 0 &&
+           strands->in.head == strands->taken;
+}
+
+static bool stripes_trim(bw_link_t *link)
+{
+    stripes_t *stripes = stripes_of(link);
+
+    if (!stripes_has_spare(link))
+        return false;
+    stripes->is_touched = false;
+    (void)madvise(stripes->out, BW_STRIPES_RING_BYTES, MADV_REMOVE);
+    (void)madvise(stripes->in, BW_STRIPES_RING_BYTES, MADV_REMOVE);
+    return false;
+}
+
+static void stripes_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
+{
+    const stripes_t *stripes = const_of(link);
+    const bw_strands_t *strands = &stripes->strands;
+    bw_link_stats_t sum = {.bytes_in = strands->taken,
+                           .bytes_out = strands->head,
+                           .stalls = stripes->stalls,
+                           .ring_bytes = BW_STRIPES_RING_BYTES,
+                           .fill_in = strands->in.head - strands->taken,
+                           .unreleased = bw_strands_unassigned(strands)};
+
+    for (unsigned place = 0; place < strands->count; place++) {
+        const bw_link_t *connection = stripes->connections[place];
+        bw_link_stats_t its;
+
+        if (!connection)
+            continue;
+        connection->ops->stats(connection, &its);
+        sum.ack_ms = sum.rtt_us == 0 || its.ack_ms < sum.ack_ms ? its.ack_ms : sum.ack_ms;
+        sum.rtt_us = its.rtt_us > sum.rtt_us ? its.rtt_us : sum.rtt_us;
+        sum.unanswered = its.unanswered > sum.unanswered ? its.unanswered : sum.unanswered;
+        sum.window_bytes += its.window_bytes;
+        sum.retransmits += its.retransmits;
+        sum.kernel_bytes += its.kernel_bytes;
+        sum.doorbells_in += its.doorbells_in;
+        sum.doorbells_out += its.doorbells_out;
+        sum.unreleased += its.unreleased + strands->strands[place].left;
+    }
+    sum.unreleased = bw_least(sum.unreleased, sum.bytes_out); /* headers count, too */
+    *stats_p = sum;
+}
+
+/* ---- beginning and end ---- */
+
+static void stripes_close(bw_link_t *link, bw_leftover_t *left_p)
+{
+    stripes_t *stripes = stripes_of(link);
+    bw_leftover_t left = {.fd = stripes->poll, .socket = -1};
+
+    for (unsigned place = 0; place < stripes->strands.count; place++)
+        if (stripes->connections[place])
+            close_connection(stripes->connections[place]);
+    if (stripes->wake >= 0)
+        close(stripes->wake);
+    left.map[0] = (struct iovec){.iov_base = stripes->out, .iov_len = 2 * BW_STRIPES_RING_BYTES};
+    left.map[1] = (struct iovec){.iov_base = stripes->in, .iov_len = 2 * BW_STRIPES_RING_BYTES};
+    free(stripes->strands.in.of);
+    free(stripes);
+    bw_leftover_give(&left, left_p);
+}
+
+static const bw_carrier_t stripes_ops = {
+    .kind = "stripes",
+    .caps = BW_CAP_TELLS_DEATH | BW_CAP_KERNEL_BUFFERS,
+    .reserve = stripes_reserve,
+    .defer = stripes_defer,
+    .write = stripes_write,
+    .peek = stripes_peek,
+    .release = stripes_release,
+    .arm_read = stripes_arm_read,
+    .arm_write = stripes_arm_write,
+    .fd = stripes_fd,
+    .has_hung_up = stripes_has_hung_up,
+    .is_silent = stripes_is_silent,
+    .clear_event = stripes_clear_event,
+    .wake_self = stripes_wake_self,
+    .trim = stripes_trim,
+    .has_spare = stripes_has_spare,
+    .stats = stripes_stats,
+    .is_finished = stripes_is_finished,
+    .reason = stripes_reason,
+    .close = stripes_close,
+};
+
+bw_status_t bw_stripes_add(bw_link_t *link, bw_link_t *connection, bw_error_t *error_p)
+{
+    stripes_t *stripes = stripes_of(link);
+    int fd = connection->ops->fd(connection), unsent = UNSENT_BYTES, place;
+    struct epoll_event event = {.events = 0};
+
+    if (link->ops != &stripes_ops)
+        return bw_fail(error_p, BW_INVALID, "the link has one connection", 0);
+    place = bw_strands_add(&stripes->strands);
+    if (place < 0)
+        return bw_fail(error_p, BW_LIMIT, "the link has as many connections as it can", 0);
+    event.data.u32 = (uint32_t)place;
+    if (epoll_ctl(stripes->poll, EPOLL_CTL_ADD, fd, &event) < 0) {
+        bw_strands_lost(&stripes->strands, (unsigned)place);
+        return bw_fail_system(error_p, "a connection that is polled", errno);
+    }
+    stripes->polled[place] = 0;
+    stripes->connections[place] = connection;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+    stripes_wake_self(link); /* it may have something already */
+    return BW_OK;
+}
+
+bw_status_t bw_stripes_make(bw_link_t *first, bw_link_t **link_p, bw_error_t *error_p)
+{
+    stripes_t *stripes = calloc(1, sizeof *stripes);
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = WAKE};
+    const char *step = "an epoll for connections";
+    bw_status_t status;
+
+    if (!stripes)
+        return bw_fail(error_p, BW_LIMIT, "memory for the link", ENOMEM);
+    stripes->link.ops = &stripes_ops;
+    stripes->strands.in_bytes = BW_STRIPES_RING_BYTES;
+    stripes->strands.use = BW_STRANDS_MAX;
+    stripes->poll = epoll_create1(EPOLL_CLOEXEC);
+    stripes->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (stripes->poll >= 0 && stripes->wake >= 0 &&
+        epoll_ctl(stripes->poll, EPOLL_CTL_ADD, stripes->wake, &event) == 0)
+        stripes->out = bw_map_twice("beamway-stripes", BW_STRIPES_RING_BYTES, &step);
+    if (stripes->out)
+        stripes->in = bw_map_twice("beamway-stripes", BW_STRIPES_RING_BYTES, &step);
+    status = stripes->in ? bw_stripes_add(&stripes->link, first, error_p)
+                         : bw_fail_system(error_p, step, errno);
+    if (status == BW_OK)
+        *link_p = &stripes->link;
+    else
+        stripes_close(&stripes->link, NULL);
+    return status;
+}
+
+unsigned bw_stripes_count(const bw_link_t *link)
+{
+    return link->ops == &stripes_ops ? const_of(link)->strands.live : 1;
+}
