@@ -61,7 +61,8 @@ enum {
                                keeper gets `thin` when one of them is lost and others are left */
     COMMAND_JOIN       /* number:64 of an offer, epoch:64, what was read of the connection before
                           -> ; one more of them, under the number of the first. Or nothing ->
-                          connections:32 */
+                          connections:32, 0 unless the
+                          link has SPREAD, the shortest round trip of late in us:64 */
 };
 
 #define STATS_COUNT 24
@@ -245,7 +246,7 @@ static void tell_keeper(bw_port_t *self, const char *what, const char *reason)
 /* A connection is lost that the link can do without. */
 static void count_connections(bw_port_t *self)
 {
-    unsigned count = pump_is_attached(&self->pump) ? bw_stripes_count(self->pump.link) : 0;
+    unsigned count = self->pump.link ? bw_stripes_count(self->pump.link) : 0;
 
     if (count > 0 && count < self->connections)
         tell_keeper(self, "thin", NULL);
@@ -471,6 +472,17 @@ static bw_status_t use_offer(bw_port_t *self, unsigned command, const char *data
     return status;
 }
 
+static void reply_paths(const bw_port_t *self, reply_t *reply)
+{
+    bw_link_stats_t stats = {0};
+    bool is_attached = pump_is_attached(&self->pump);
+
+    if (is_attached)
+        self->pump.link->ops->stats(self->pump.link, &stats);
+    reply_number(reply, bw_stripes_count(self->pump.link), 4);
+    reply_number(reply, stats.least_rtt_us, 8);
+}
+
 /* As fail(): last. */
 static bool command_join(bw_port_t *self, const char *data, size_t len, reply_t *reply)
 {
@@ -481,8 +493,7 @@ static bool command_join(bw_port_t *self, const char *data, size_t len, reply_t 
     if (!self->active || (len != 0 && len < 16))
         return false;
     if (len == 0) {
-        reply_number(reply, pump_is_attached(&self->pump) ? bw_stripes_count(self->pump.link) : 0,
-                     4);
+        reply_paths(self, reply);
         return true;
     }
     status = take_offer(data, len, &link, &error);

@@ -86,6 +86,7 @@ typedef struct {
     uint64_t unreleased; /* committed bytes that the peer is not known to have taken */
     /* Of a TCP connection, as its kernel has them; otherwise 0. */
     uint64_t rtt_us, window_bytes; /* round trip, congestion window */
+    uint64_t least_rtt_us;         /* the shortest round trip of late; 0: not known */
     uint64_t retransmits;          /* segments that were sent again */
     uint64_t unanswered;           /* how often the same was sent again without an answer */
     uint64_t ack_ms;               /* since the peer's kernel last acknowledged anything */

@@ -3,8 +3,8 @@
 
 #include <fcntl.h>
 #include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -457,6 +457,7 @@ void bw_socket_link_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
         .unreleased =
             bw_buffer_fill(&base->out) + base->lost + (uint64_t)(in_kernel > 0 ? in_kernel : 0),
         .rtt_us = info.tcpi_rtt,
+        .least_rtt_us = info.tcpi_min_rtt == UINT32_MAX ? 0 : info.tcpi_min_rtt,
         .window_bytes = (uint64_t)info.tcpi_snd_cwnd * info.tcpi_snd_mss,
         .retransmits = info.tcpi_total_retrans,
         .unanswered = info.tcpi_retransmits + info.tcpi_probes,

@@ -455,6 +455,8 @@ static void stripes_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
         sum.ack_ms = sum.rtt_us == 0 || its.ack_ms < sum.ack_ms ? its.ack_ms : sum.ack_ms;
         sum.rtt_us = its.rtt_us > sum.rtt_us ? its.rtt_us : sum.rtt_us;
         sum.unanswered = its.unanswered > sum.unanswered ? its.unanswered : sum.unanswered;
+        if (sum.least_rtt_us == 0 || (its.least_rtt_us > 0 && its.least_rtt_us < sum.least_rtt_us))
+            sum.least_rtt_us = its.least_rtt_us;
         sum.window_bytes += its.window_bytes;
         sum.retransmits += its.retransmits;
         sum.kernel_bytes += its.kernel_bytes;
@@ -561,5 +563,5 @@ bw_status_t bw_stripes_make(bw_link_t *first, bw_link_t **link_p, bw_error_t *er
 
 unsigned bw_stripes_count(const bw_link_t *link)
 {
-    return link->ops == &stripes_ops ? const_of(link)->strands.live : 1;
+    return link->ops == &stripes_ops ? const_of(link)->strands.live : 0;
 }

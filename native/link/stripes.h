@@ -28,7 +28,7 @@ bw_status_t bw_stripes_make(bw_link_t *first, bw_link_t **link_p, bw_error_t *er
  * be, or the link is no such link. */
 bw_status_t bw_stripes_add(bw_link_t *link, bw_link_t *connection, bw_error_t *error_p);
 
-/* How many connections the link has; 1 of any other. */
+/* How many connections the link has; 0: it is no such link. */
 unsigned bw_stripes_count(const bw_link_t *link);
 
 #endif

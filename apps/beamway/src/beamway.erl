@@ -23,10 +23,11 @@
                        address := binary(),
                        since := integer(),
                        key => binary(),
+                       connections => pos_integer(),
                        resumes => pos_integer(),
                        last_resume => #{cause := atom(), ms := non_neg_integer()}}.
 %% `reason' says why it is this kind; `since' is system time in seconds. `key' is there with the option `encrypt': the key that both nodes have proved,
-%% `cookie' or `key file' with the first 8 hexadecimal digits of its fingerprint. `resumes': how often the link went on over another
+%% `cookie' or `key file' with the first 8 hexadecimal digits of its fingerprint. `connections': over how many it goes now, where that can be more than one. `resumes': how often the link went on over another
 %% connection; the last time because of `cause', after `ms' milliseconds without one.
 
 -type explained() :: #{node := node(), link := beamway_kind:label(), address := binary(), since := integer(),
@@ -55,7 +56,7 @@ links() ->
     [public(Link) || Link <- lists:sort(beamway_links:all())].
 
 public(Link) ->
-    maps:with([node, link, reason, address, since, key, resumes, last_resume], Link).
+    maps:with([node, link, reason, address, since, key, connections, resumes, last_resume], Link).
 
 %% @doc What is known of the link to a node: the fields of {@link links/0} and the counters of
 %% {@link beamway_port:stats/1}; where OTP's own port or ssl's processes carry the data, the socket's own counters, as far as they go.

@@ -26,6 +26,7 @@
                     resume_ms := non_neg_integer(),
                     resume_refused_ms := non_neg_integer(),
                     resume_bytes := pos_integer(),
+                    connections := auto | 1..8,
                     record_s := 0..600,
                     encrypt := boolean() | prefer,
                     encrypt_key_file := string(),
@@ -65,6 +66,9 @@ options() ->
      {resume_bytes, 67108864, "a number of bytes from 1048576",
       "What a link keeps, at most, of what it has sent, until the peer has acknowledged it. It limits the rate on long paths: 64 MB are enough for 10 Gbit/s at 50 ms.",
       fun resume_bytes/1},
+     {connections, auto, "auto or a number from 1 to 8",
+      "Over how many connections a link over tcp goes, so that it fills a long path. Two nodes use the smaller of their numbers."
+      " auto: what the other node says; where both say auto, one if a round trip takes less than 5 ms, else 8. Needs resume_ms above 0.", fun connections/1},
      {record_s, 600, "seconds from 0 to 600",
       "How many seconds the record of each link goes back, in steps of a second; in steps of ten seconds it goes back six times as far. 0: only events are recorded.", fun record_s/1},
      {encrypt, false, "true, false or prefer",
@@ -203,6 +207,14 @@ resume_ms(Value) ->
 resume_bytes(Value) ->
     case natural(Value) of
         {ok, N} when N >= 1048576 -> {ok, N};
+        _ -> error
+    end.
+
+connections(Value) when Value =:= auto; Value =:= "auto" ->
+    {ok, auto};
+connections(Value) ->
+    case natural(Value) of
+        {ok, N} when N >= 1, N =< 8 -> {ok, N};
         _ -> error
     end.
 

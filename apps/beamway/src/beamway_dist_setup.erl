@@ -26,6 +26,9 @@
          getstat/1, setopts/2, getopts/2]).
 
 -type carrier() :: {beamway_stream:family(), Stream :: module()}.
+%% The first letter of beamway_session's first packet.
+-define(BEGINS_RESUMPTION(Letter), Letter =:= $R orelse Letter =:= $S orelse Letter =:= $J).
+
 -type stream() :: beamway_stream:stream().
 
 %% @doc Starts a connection process that calls `Node'. Called by net_kernel, answers at once.
@@ -187,7 +190,7 @@ allowed(_Stream, Allowed) ->
 %% given to dist_util by the first recv/3.
 first_packet(Stream) ->
     case beamway_stream:recv(Stream, infinity) of
-        {ok, [$R | _] = Packet} when is_port(Stream); element(1, Stream) =:= beamway_stream_psk ->
+        {ok, [First | _] = Packet} when (?BEGINS_RESUMPTION(First)), is_port(Stream) orelse element(1, Stream) =:= beamway_stream_psk ->
             beamway_resume:answer(Stream, Packet);
         {ok, Packet} ->
             check_first(Stream, Packet),
@@ -203,7 +206,7 @@ first_packet(Stream) ->
 
 answer_resume(Socket) ->
     case beamway_resume:asked(Socket) of
-        {ok, [$R | _] = Packet} ->
+        {ok, [First | _] = Packet} when ?BEGINS_RESUMPTION(First) ->
             beamway_resume:answer(Socket, Packet);
         {ok, _} ->
             ?LOG_WARNING("beamway: no TLS connection with ~ts: it speaks no TLS", [beamway_stream:peer_text(Socket)]),
@@ -415,6 +418,7 @@ complete_session(Stream, Node) ->
             ok = beamway_resume:begin_session(Keeper,
                                               #{kind => Kind, ring_bytes => RingBytes, key => Key, id => beamway_session:id(Key), node => Node, role => get_state(role),
                                                 encrypted => is_encrypted(Stream), family => Family, address => Called, from => From, resume_ms => ResumeMs,
+                                                connections => case Kind of ring -> 1; _ -> beamway_choice:connections(own_extension(Stream), get_state(peer)) end,
                                                 refused_ms => maps:get(resume_refused_ms, beamway_links:config()),
                                                 connection => self()}),
             true = erlang:garbage_collect(),

@@ -16,7 +16,7 @@
 
 -export([start_link/0, prepare/0, hold/0, reload_driver/0, config/0, drives_tcp/0, extension/1, up/1, all/0]).
 -export([reserve/1, reserve/2, release/0, level_of/1]).
--export([certificate_ends/2, certificates/0, listens/2, begin_session/3, session/1, resumed/2, stream/0, resume_refused/0, resumes_refused/0, driven/1]).
+-export([certificate_ends/2, certificates/0, listens/2, begin_session/3, session/1, resumed/2, connections/2, stream/0, resume_refused/0, resumes_refused/0, driven/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0, session/0]).
 
@@ -113,8 +113,10 @@ extension(StreamKind) ->
     TakesTls = StreamKind =:= tls andalso drives_tcp() =:= true andalso opens_ports() andalso beamway_driver:has(tls),
     {UsedUp, Usable} = lists:partition(fun(Kind) -> not beamway_budget:has_room(Kind, used(Kind), config()) end,
                                        usable(Links, StreamKind, erlang:monotonic_time(millisecond))),
+    ResumeMs = resume_ms(TakesTls orelse (StreamKind =:= tcp andalso drives_tcp() =:= true)),
     Extension#{links := Usable, used_up := UsedUp,
-               takes_tls_over => TakesTls, resume_ms => resume_ms(TakesTls orelse (StreamKind =:= tcp andalso drives_tcp() =:= true)),
+               takes_tls_over => TakesTls, resume_ms => ResumeMs,
+               connections => case ResumeMs of 0 -> none; _ -> maps:get(connections, config()) end,
                listens => case ets:lookup(?TABLE, {listens, StreamKind}) of [{_, Port}] -> Port; [] -> 0 end}.
 
 %% The keys need the application crypto, which a node may not have.
@@ -220,8 +222,17 @@ resumed(Connection, #{cause := Cause, ms := Ms} = Resumed) ->
     ok = beamway_recorder:note(Connection, {resumed, Cause, Ms}),
     case ets:lookup(?TABLE, {link, Connection}) of
         [{Key, Link}] ->
-            Changed = maps:merge(Link, maps:with([address, stream, key], Resumed)),
+            Changed = maps:merge(maps:remove(connections, Link), maps:with([address, stream, key], Resumed)),
             ets:update_element(?TABLE, Key, {2, Changed#{resumes => maps:get(resumes, Link, 0) + 1, last_resume => maps:with([cause, ms], Resumed)}});
+        [] -> false
+    end,
+    ok.
+
+%% @doc The link of that connection process has so many connections.
+-spec connections(Connection :: pid(), #{connections := non_neg_integer(), address => binary(), stream => beamway_stream:stream(), key => binary()}) -> ok.
+connections(Connection, Now) ->
+    case ets:lookup(?TABLE, {link, Connection}) of
+        [{Key, Link}] -> ets:update_element(?TABLE, Key, {2, maps:merge(Link, Now)});
         [] -> false
     end,
     ok.
@@ -325,7 +336,7 @@ log_only_inet(Reason) ->
 
 largest_extension(#{links := Links}) ->
     #{host => beamway_host:digest(), links => [Kind || Kind <- Links, beamway_kind:is_ring(Kind)], used_up => [], takes_tls_over => false,
-      hears_load => true, resume_ms => 0, listens => 0}.
+      hears_load => true, resume_ms => 0, listens => 0, connections => none}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.

@@ -7,7 +7,7 @@
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1, stats_of_tcp/0,
-         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, pulse/1, sample_load/3, tell_load/1, probe/2, traffic/1, senders/1,
+         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, spread/4, join/4, paths/1, pulse/1, sample_load/3, tell_load/1, probe/2, traffic/1, senders/1,
          say/2, hear/2, leave/1, derive/2]).
 -export_type([stats/0, status/0, listener/0]).
 
@@ -46,6 +46,8 @@
 -define(TRAFFIC, 29).
 -define(LOAD, 30).
 -define(TELL_LOAD, 31).
+-define(SPREAD, 32).
+-define(JOIN, 33).
 
 %% As in native/driver/establish.h.
 -define(HEAR_BYTES, 256).
@@ -329,6 +331,23 @@ offer(Port) ->
 -spec attach(port(), Offer :: pos_integer(), Position :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
 attach(Port, Offer, Position, Read) ->
     done(command(Port, ?ATTACH, <<Offer:64, Position:64, Read/binary>>)).
+
+%% @doc The same, and the connection is the first of several. The process that calls {@link flush/1} gets `thin' when one of them is lost and others
+%% are left.
+-spec spread(port(), Offer :: pos_integer(), Position :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
+spread(Port, Offer, Position, Read) ->
+    done(command(Port, ?SPREAD, <<Offer:64, Position:64, Read/binary>>)).
+
+%% @doc One more connection, if the link has several under that number.
+-spec join(port(), Offer :: pos_integer(), Number :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
+join(Port, Offer, Number, Read) ->
+    done(command(Port, ?JOIN, <<Offer:64, Number:64, Read/binary>>)).
+
+%% @doc How many connections the link has now, 0 unless it has spread, and the shortest round trip of late in microseconds; 0: not known.
+-spec paths(port()) -> {Connections :: non_neg_integer(), RttUs :: non_neg_integer()}.
+paths(Port) ->
+    {ok, <<Connections:32, RttUs:64>>} = command(Port, ?JOIN, <<>>),
+    {Connections, RttUs}.
 
 %% @doc Sends what has gathered, or wakes the peer for it. From now on the caller gets these messages:
 %% <dl>

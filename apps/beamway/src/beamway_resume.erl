@@ -12,6 +12,9 @@
 %% </dl>
 %% The answering side is a connection process of net_kernel that finds `resume' in place of a handshake ({@link answer/2}).
 %%
+%% A link that shall have several connections has one more process on the node that has made the first, the {@link spreading/4. spreader}. It
+%% makes the first of several, and then others until there are enough.
+%%
 %% Both nodes dial, because only one of them may notice the loss or be able to reach the other. The connection with the higher
 %% number wins.
 -module(beamway_resume).
@@ -19,7 +22,7 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([begin_session/2, watch/1, handle/2, asked/1, answer/2]).
--export([dial/3, dialing/1, attempt/3, look/3]).
+-export([dial/3, dialing/1, attempt/3, look/3, spreading/4]).
 -export_type([link/0]).
 
 %% The first attempts follow each other quickly: a peer whose process ends may still answer, or be listed by epmd, for some milliseconds.
@@ -40,6 +43,13 @@
 -define(LOOK_PAUSE_MS, 25).
 -define(ATTEMPTS, 10).
 -define(NO_PROCESS_MS, 20).
+%% Of a spreader whose attempt has failed; doubled each time.
+-define(SPREAD_PAUSE_MS, 100).
+-define(SPREAD_PAUSE_MAX_MS, 5000).
+%% A link that is cut again and again does not spread meanwhile.
+-define(SPREAD_AGAIN_MS, 1000).
+-define(FAR_US, 5000).
+-define(FAR_CONNECTIONS, 8).
 %% Of the link that only asks, for a ring.
 -define(RING_MIN_BYTES, 65536).
 %% The lowest first byte of a record of TLS. A packet of ours begins with the high byte of its length.
@@ -50,7 +60,7 @@
 
 -type info() :: #{kind := tcp | tls | ring, ring_bytes := pos_integer(), key := <<_:256>>, id := <<_:128>>, node := node(), role := connecting | accepting, family := beamway_stream:family(),
                   address := undefined | address(), from := called | unknown | inet:ip_address(), resume_ms := pos_integer(), refused_ms := non_neg_integer(),
-                  encrypted := boolean(), connection := pid()}.
+                  connections := auto | 1..8, encrypted := boolean(), connection := pid()}.
 %% `encrypted': each connection is under TLS from its first byte (beamway_stream_psk). `address': where the peer listens, as far as this node knows. `from': where its call came from, if this node has not called it.
 
 -type address() :: {inet:ip_address() | string(), inet:port_number()}.
@@ -67,16 +77,20 @@ begin_session(Keeper, #{id := Id, connection := Connection} = Info) ->
 %% @doc The messages that concern the connection, for the keeper, which has what it must know in its dictionary. `detached': the connection has been given
 %% up. `gave_up': the link ends.
 -spec handle(term(), link()) -> ok | detached | gave_up | not_mine.
-handle({session, Info}, _Port) -> save(#{info => Info, state => up, number => 0, dialer => none, cause => none});
+handle({session, Info}, Port) -> save(with_spreader(0, Port, #{info => Info, state => up, number => 0, dialer => none, cause => none}));
 handle({lost, Reason}, Port) -> lost(Reason, Port, get(session));
 handle(silent, Port) -> silent(Port, get(session));
 handle(flows, _Port) -> flows(get(session));
-handle({detach, From, Number}, Port) ->
-    Detached = detach(Number, Port, get(session)),
+handle({detach, From, Number, Kind}, Port) ->
+    Detached = detach(Number, Kind, Port, get(session)),
     ok = reply(From, Detached),
     case Detached of {ok, _} -> detached; {error, _} -> ok end;
 handle({attach, From, Number, Attach}, Port) -> reply(From, attach(Number, Attach, Port, get(session)));
 handle({number, From}, _Port) -> reply(From, number(get(session)));
+handle({spreads, From}, _Port) -> reply(From, spreads(get(session)));
+handle({paths, From}, Port) -> reply(From, paths(Port, get(session)));
+handle({join, From, Number, Join}, Port) -> reply(From, join(Number, Join, Port, get(session)));
+handle(thin, Port) -> thin(Port, get(session));
 handle(without_dialer, _Port) -> without_dialer(get(session));
 handle(gave_up, _Port) -> gave_up;
 handle({'DOWN', Monitor, port, _, _}, _Port) -> socket_closed(Monitor, get(socket));
@@ -105,8 +119,15 @@ lost(Reason, Port, undefined) ->
     end;
 lost(Reason, _Port, Session) ->
     forget_socket(get(socket)),
-    down(Reason, start_ms(maps:get(info, Session)), Session).
+    down(cause(Reason, Session, now_ms()), start_ms(maps:get(info, Session)), Session).
 
+%% The end of the last connection may arrive before the proof of the first of several.
+cause(_Reason, #{spreads_until := Until}, Now) when Now < Until -> spreads;
+cause(Reason, _Session, _Now) -> Reason.
+
+%% A link that spreads is without a connection because it wants to.
+down(spreads, StartMs, #{state := up} = Session) ->
+    save(with_dialer(StartMs, (maps:remove(spreads_until, Session))#{state := {down, now_ms()}, cause := spreads}));
 down(Reason, StartMs, #{state := up, info := #{connection := Connection}} = Session) ->
     ok = beamway_recorder:note(Connection, {lost, Reason}),
     save(with_dialer(StartMs, Session#{state := {down, now_ms()}, cause := Reason}));
@@ -159,31 +180,40 @@ stop_dialer(#{dialer := Dialer} = Session) ->
 number(#{number := Number}) -> {ok, Number};
 number(undefined) -> {error, no_session}.
 
-detach(_Number, _Port, undefined) ->
+detach(_Number, _Kind, _Port, undefined) ->
     {error, no_session};
-detach(Number, Port, #{number := Last} = Session) when Number > Last ->
+detach(_Number, spread, _Port, #{info := #{connections := 1}}) ->
+    {error, one_connection};
+detach(Number, Kind, Port, #{number := Last} = Session) when Number > Last ->
     case detach_link(Port, Number) of
         {ok, Position} ->
             forget_socket(get(socket)),
-            Cause = case Session of #{cause := none} -> peer_dials; #{cause := Known} -> Known end,
+            Cause = case {Kind, Session} of
+                        {resume, #{cause := none}} -> peer_dials;
+                        {spread, #{cause := none}} -> spreads;
+                        {_, #{cause := Known}} -> Known
+                    end,
             ok = down(Cause, ?MADE_MS, Session#{number := Number}),
             {ok, Position};
         {error, Reason} ->
             {error, Reason}
     end;
-detach(_Number, _Port, _Session) ->
+detach(_Number, _Kind, _Port, _Session) ->
     {error, superseded}.
 
 %% A ring has no positions: what it holds is lost to nobody.
 detach_link({ring, _Port}, _Number) -> {ok, 0};
 detach_link(Port, Number) -> beamway_port:detach(Port, Number).
 
-attach_link({ring, _Port}, Socket, none, _Position, _Read) ->
+attach_link({ring, _Port}, _Kind, Socket, none, _Position, _Read) ->
     self() ! {stream, Socket},
     ok;
-attach_link(Port, Socket, Offer, Position, Read) ->
+attach_link(Port, Kind, Socket, Offer, Position, Read) ->
     ok = watch(Socket),
-    beamway_port:attach(Port, Offer, Position, Read).
+    case Kind of
+        resume -> beamway_port:attach(Port, Offer, Position, Read);
+        spread -> beamway_port:spread(Port, Offer, Position, Read)
+    end.
 
 forget_socket(undefined) ->
     ok;
@@ -193,24 +223,103 @@ forget_socket({Socket, Monitor}) ->
     beamway_port:close(Socket).
 
 %% The caller has made this process the socket's owner.
-attach(Number, {Socket, Offer, Position, Read, Secured}, Port, #{number := Number, state := {down, SinceMs}, cause := Cause, info := Info} = Session) ->
-    case attach_link(Port, Socket, Offer, Position, Read) of
+attach(Number, {Kind, Socket, Offer, Position, Read, Secured}, Port, #{number := Number, state := {down, SinceMs}, cause := Cause, info := Info} = Session) ->
+    case attach_link(Port, Kind, Socket, Offer, Position, Read) of
         ok ->
             tell(Info, Cause, now_ms() - SinceMs, Socket, Secured),
-            save(stop_dialer(Session#{state := up, cause := none}));
+            save(with_spreader(?SPREAD_AGAIN_MS, Port, stop_dialer(Session#{state := up, cause := none})));
         {error, Reason} ->
             ?LOG_ERROR("beamway: the link to ~ts cannot go on: ~ts", [maps:get(node, Info), Reason]),
             exit(connection_closed)
     end;
-attach(_Number, {Socket, _Offer, _Position, _Read, _Secured}, _Port, _Session) ->
+attach(_Number, {_Kind, Socket, _Offer, _Position, _Read, _Secured}, _Port, _Session) ->
     ok = beamway_port:close(Socket),
     {error, superseded}.
 
+tell(#{connection := Connection}, spreads, _Ms, Socket, Secured) ->
+    beamway_links:connections(Connection, Secured#{connections => 1, address => beamway_stream:peer_text(Socket), stream => Socket});
 tell(#{node := Node, connection := Connection}, Cause, Ms, Socket, Secured) ->
     Address = beamway_stream:peer_text(Socket),
     beamway_links:resumed(Connection, Secured#{cause => Cause, ms => Ms, address => Address, stream => Socket}),
     ?LOG_NOTICE("beamway: the link to ~ts goes on over a new connection to ~ts, ~b ms after the last one was lost (~ts)",
                 [Node, Address, Ms, Cause]).
+
+%% ---- several connections ----
+
+%% A link that shall have more connections has a spreader, where this node made the first. It ends by itself, and this process does not with it.
+with_spreader(AfterMs, Port, #{info := #{role := connecting, connections := Wanted} = Info} = Session) when is_port(Port), Wanted =/= 1 ->
+    Spreader = maps:get(spreader, Session, none),
+    Lives = is_pid(Spreader) andalso is_process_alive(Spreader),
+    case Lives orelse is_enough(Wanted, beamway_port:paths(Port)) of
+        true -> Session;
+        false -> Session#{spreader => spawn(?MODULE, spreading, [self(), Info, ?SPREAD_PAUSE_MS, AfterMs])}
+    end;
+with_spreader(_AfterMs, _Port, Session) ->
+    Session.
+
+is_enough(auto, {_Connections, RttUs}) when RttUs < ?FAR_US -> true;
+is_enough(Wanted, {Connections, _RttUs}) -> Connections >= number_of(Wanted).
+
+number_of(auto) -> ?FAR_CONNECTIONS;
+number_of(Number) -> Number.
+
+thin(Port, #{info := #{connection := Connection}} = Session) ->
+    {Connections, _RttUs} = beamway_port:paths(Port),
+    ok = beamway_links:connections(Connection, #{connections => Connections}),
+    save(with_spreader(0, Port, Session));
+thin(_Port, undefined) -> ok.
+
+spreads(#{state := up, number := Number} = Session) ->
+    ok = save(Session#{spreads_until => now_ms() + ?ANSWER_MS}),
+    {ok, Number};
+spreads(Session) ->
+    number(Session).
+
+paths(Port, #{state := up, number := Number}) when is_port(Port) -> {ok, Number, beamway_port:paths(Port)};
+paths(_Port, _Session) -> {error, down}.
+
+%% The driver has the connection by a descriptor of its own. A peer that has not noticed yet that it has lost some may have more of them.
+join(Number, {Socket, Offer, Read}, Port, #{state := up, number := Number, info := #{connection := Connection}}) when is_port(Port) ->
+    Joined = beamway_port:join(Port, Offer, Number, Read),
+    ok = beamway_port:close(Socket),
+    {Connections, _RttUs} = beamway_port:paths(Port),
+    ok = beamway_links:connections(Connection, #{connections => Connections}),
+    Joined;
+join(_Number, {Socket, _Offer, _Read}, _Port, _Session) ->
+    ok = beamway_port:close(Socket),
+    {error, superseded}.
+
+%% @private Makes one connection after the other, until there are enough or the link is down: what brings it up again starts another spreader.
+-spec spreading(pid(), info(), PauseMs :: pos_integer(), AfterMs :: non_neg_integer()) -> ok.
+spreading(Keeper, #{connections := Wanted} = Info, PauseMs, AfterMs) ->
+    receive after AfterMs -> ok end,
+    case call(Keeper, paths) of
+        {ok, _Number, Paths} ->
+            case is_enough(Wanted, Paths) of
+                true -> ok;
+                false -> spread_on(Keeper, Info, PauseMs, spread(Keeper, Info, Paths))
+            end;
+        {error, _} ->
+            ok
+    end.
+
+spread_on(Keeper, Info, _PauseMs, ok) -> ?MODULE:spreading(Keeper, Info, ?SPREAD_PAUSE_MS, 0);
+spread_on(Keeper, Info, PauseMs, {failed, _}) -> ?MODULE:spreading(Keeper, Info, min(?SPREAD_PAUSE_MAX_MS, 2 * PauseMs), PauseMs).
+
+%% In a process of its own, whose end closes what it has not given away.
+spread(Keeper, Info, {Connections, _RttUs}) ->
+    Kind = case Connections of 0 -> spread; _ -> join end,
+    {Attempt, Monitor} = spawn_monitor(fun() -> exit(ask(Kind, Keeper, Info)) end),
+    receive
+        {'DOWN', Monitor, process, Attempt, ok} -> ok;
+        {'DOWN', Monitor, process, Attempt, Why} -> {failed, Why}
+    end.
+
+ask(Kind, Keeper, #{address := Address} = Info) ->
+    case connected(Info, Address) of
+        {ok, Stream} -> ask(Kind, fun() -> ok end, Keeper, Info, Stream);
+        {error, Reason} -> {failed, Reason}
+    end.
 
 reply({Pid, Reference}, Reply) ->
     Pid ! {Reference, Reply},
@@ -230,7 +339,10 @@ call(Keeper, Request) ->
         {error, timeout}
     end.
 
-request(From, {detach, Number}) -> {detach, From, Number};
+request(From, {detach, Number, Kind}) -> {detach, From, Number, Kind};
+request(From, {join, Number, Join}) -> {join, From, Number, Join};
+request(From, paths) -> {paths, From};
+request(From, spreads) -> {spreads, From};
 request(From, {attach, Number, Attach}) -> {attach, From, Number, Attach};
 request(From, number) -> {number, From}.
 
@@ -380,15 +492,23 @@ look(Dialer, #{node := Node, family := Family}, Known) ->
 
 %% @private Ends with why it has failed; if it succeeds the keeper ends the dialer, and this with it.
 -spec attempt({pid(), pid()}, info(), address()) -> no_return().
-attempt({Dialer, Keeper}, #{family := Family} = Info, {Host, Port}) ->
+attempt({Dialer, Keeper}, Info, Address) ->
+    case connected(Info, Address) of
+        {ok, Stream} -> exit(ask(resume, fun() -> chosen(Dialer) end, Keeper, Info, Stream));
+        {error, Reason} -> exit({failed, Reason})
+    end.
+
+%% The dialer lets one attempt go on at a time.
+chosen(Dialer) ->
+    Dialer ! {ready, self()},
+    receive {go, Dialer} -> ok after ?ANSWER_MS -> exit({failed, not_chosen}) end.
+
+connected(_Info, undefined) ->
+    {error, no_address};
+connected(#{family := Family} = Info, {Host, Port}) ->
     case beamway_epmd:resolved(Family, Host) of
-        {ok, Ip} ->
-            case connected(Info, Family, Ip, Port) of
-                {ok, Stream} -> exit(ask_to_resume(Dialer, Keeper, Info, Stream));
-                {error, Reason} -> exit({failed, Reason})
-            end;
-        error ->
-            exit({failed, no_address})
+        {ok, Ip} -> connected(Info, Family, Ip, Port);
+        error -> {error, no_address}
     end.
 
 connected(#{encrypted := true, node := Node, ring_bytes := RingBytes}, Family, Ip, Port) ->
@@ -396,13 +516,14 @@ connected(#{encrypted := true, node := Node, ring_bytes := RingBytes}, Family, I
 connected(_InClear, Family, Ip, Port) ->
     Family:connect(Ip, Port, beamway_stream_tcp:connect_options(), ?CONNECT_MS).
 
-ask_to_resume(Dialer, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
+%% `GoOn' waits until this attempt may change what both sides have.
+ask(Kind, GoOn, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
     Caller = beamway_session:random(),
-    Talk = #{key => Key, id => Id, node => Node, caller => Caller},
-    case exchange(Socket, beamway_session:resume(auth:get_cookie(Node), Id, Caller, node())) of
+    Talk = #{kind => Kind, key => Key, id => Id, node => Node, caller => Caller},
+    case exchange(Socket, beamway_session:resume(Kind, auth:get_cookie(Node), Id, Caller, node())) of
         {ok, {challenge, Callee, Number, _} = Challenge} ->
             case beamway_session:challenge_holds(Talk, Challenge) of
-                true -> challenged(Dialer, Keeper, Info, Socket, Talk#{callee => Callee}, Number);
+                true -> challenged(GoOn(), Keeper, Info, Socket, Talk#{callee => Callee}, Number);
                 false -> {failed, challenge}
             end;
         {ok, {refuse, _} = Refusal} ->
@@ -414,13 +535,18 @@ ask_to_resume(Dialer, Keeper, #{key := Key, id := Id, node := Node} = Info, Sock
             {failed, no_answer}
     end.
 
-challenged(Dialer, Keeper, #{role := Role} = Info, Socket, Talk, Theirs) ->
-    Dialer ! {ready, self()},
-    receive {go, Dialer} -> ok after ?ANSWER_MS -> exit({failed, not_chosen}) end,
+%% A connection that joins has the number of the one that is there.
+challenged(ok, Keeper, Info, Socket, #{kind := join} = Talk, Number) ->
+    case call(Keeper, number) of
+        {ok, Number} -> prove(Keeper, Info, Socket, Talk#{number => Number}, {ok, 0});
+        {ok, _} -> {failed, superseded};
+        {error, Reason} -> {failed, Reason}
+    end;
+challenged(ok, Keeper, #{role := Role} = Info, Socket, #{kind := Kind} = Talk, Theirs) ->
     case call(Keeper, number) of
         {ok, Ours} ->
             Number = beamway_session:number_after(Role, max(Ours, Theirs)),
-            prove(Keeper, Info, Socket, Talk#{number => Number}, call(Keeper, {detach, Number}));
+            prove(Keeper, Info, Socket, Talk#{number => Number}, call(Keeper, {detach, Number, Kind}));
         {error, Reason} ->
             {failed, Reason}
     end.
@@ -497,14 +623,17 @@ make_link(#{kind := tls, ring_bytes := RingBytes}, Role, Talk, Fd, Read) ->
 over_tls(connecting, Place, RingBytes, Deadline) -> beamway_establish:connect(tls, Place, <<0:128>>, RingBytes, max(1, Deadline - now_ms()));
 over_tls(accepting, Place, RingBytes, Deadline) -> beamway_tls_takeover:accept(beamway_establish:listen(tls, Place, RingBytes), Deadline).
 
-offered(Keeper, #{number := Number} = Talk, Socket, Position, {ok, Port, Read}) ->
+offered(Keeper, Talk, Socket, Position, {ok, Port, Read}) ->
     case {offer(Port), inet_tcp:controlling_process(Socket, Keeper)} of
-        {{ok, Offer}, ok} -> attached(call(Keeper, {attach, Number, {Socket, Offer, Position, Read, maps:get(secured, Talk, #{})}}));
+        {{ok, Offer}, ok} -> attached(call(Keeper, attaching(Talk, Socket, Offer, Position, Read)));
         {{error, Reason}, _} -> {failed, Reason};
         {_, {error, Reason}} -> {failed, Reason}
     end;
 offered(_Keeper, _Talk, _Socket, _Position, {error, Reason}) ->
     {failed, Reason}.
+
+attaching(#{kind := join, number := Number}, Socket, Offer, _Position, Read) -> {join, Number, {Socket, Offer, Read}};
+attaching(#{kind := Kind, number := Number} = Talk, Socket, Offer, Position, Read) -> {attach, Number, {Kind, Socket, Offer, Position, Read, maps:get(secured, Talk, #{})}}.
 
 offer(none) -> {ok, none};
 offer(Port) -> beamway_port:offer(Port).
@@ -549,8 +678,8 @@ packet({error, _}, _Socket) ->
 -spec answer(beamway_stream:stream(), iodata()) -> no_return().
 answer(Socket, Packet) ->
     case beamway_session:decode(Packet) of
-        {ok, {resume, Id, Caller, _Node, _Mac} = Resume} ->
-            answer(beamway_links:session(Id), Socket, #{id => Id, node => node(), caller => Caller}, Resume);
+        {ok, {resume, Kind, Id, Caller, _Node, _Mac} = Resume} ->
+            answer(beamway_links:session(Id), Socket, #{kind => Kind, id => Id, node => node(), caller => Caller}, Resume);
         {error, _} ->
             beamway_links:resume_refused(),
             exit(shutdown)
@@ -561,14 +690,15 @@ answer(Socket, Packet) ->
 answer({ok, #{encrypted := Encrypted}}, Stream, _Asked, _Resume) when Encrypted =:= is_port(Stream) ->
     beamway_links:resume_refused(),
     exit(shutdown);
-answer({ok, #{key := Key, keeper := Keeper} = Link}, Socket, Asked, _Resume) ->
+answer({ok, #{key := Key, keeper := Keeper} = Link}, Socket, #{kind := Kind} = Asked, {resume, _, _, _, Name, _} = Resume) ->
     Callee = beamway_session:random(),
     Talk = Asked#{key => Key, callee => Callee},
-    case call(Keeper, number) of
+    Spreads = Kind =:= spread andalso beamway_session:resume_holds(cookie(Name), Resume),
+    case call(Keeper, case Spreads of true -> spreads; false -> number end) of
         {ok, Last} -> proved(Keeper, Link, Socket, Talk, exchange(Socket, beamway_session:challenge(Talk, Callee, Last)));
         {error, _} -> exit(shutdown)
     end;
-answer(error, Socket, #{id := Id, caller := Caller} = Asked, {resume, _, _, Name, _} = Resume) ->
+answer(error, Socket, #{id := Id, caller := Caller} = Asked, {resume, _, _, _, Name, _} = Resume) ->
     Cookie = cookie(Name),
     Holds = beamway_session:resume_holds(Cookie, Resume),
     case Holds andalso begun(Id, Name, now_ms() + ?BEGIN_MS) of
@@ -598,11 +728,21 @@ cookie(Node) ->
 -spec proved(pid(), beamway_links:session(), beamway_stream:stream(), beamway_session:talk(), term()) -> no_return().
 proved(Keeper, Link, Socket, Talk, {ok, {proof, Number, Position, _} = Proof}) ->
     case beamway_session:proof_holds(Talk, Proof) of
-        true -> accept(Keeper, Link, Socket, Talk#{number => Number}, Position, call(Keeper, {detach, Number}));
+        true -> accept(Keeper, Link, Socket, Talk#{number => Number}, Position, ready(Keeper, Talk, Number));
         false -> beamway_links:resume_refused(), exit(shutdown)
     end;
 proved(_Keeper, _Link, _Socket, _Talk, _Other) ->
     exit(shutdown).
+
+%% How far this side has read, if it can have the connection.
+ready(Keeper, #{kind := join}, Number) ->
+    case call(Keeper, paths) of
+        {ok, Number, {Connections, _RttUs}} when Connections > 0 -> {ok, 0};
+        {ok, _, _} -> {error, superseded};
+        {error, Reason} -> {error, Reason}
+    end;
+ready(Keeper, #{kind := Kind}, Number) ->
+    call(Keeper, {detach, Number, Kind}).
 
 -spec accept(pid(), beamway_links:session(), beamway_stream:stream(), beamway_session:talk(), non_neg_integer(), term()) -> no_return().
 accept(Keeper, Link, Socket, Talk, Position, {ok, Own}) ->

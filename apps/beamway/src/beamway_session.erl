@@ -15,10 +15,10 @@
 -module(beamway_session).
 
 -export([key/2, id/1, tls_key/1, random/0, number_after/2]).
--export([resume/4, challenge/3, proof/3, accept/3, refuse/2, decode/1]).
+-export([resume/5, challenge/3, proof/3, accept/3, refuse/2, decode/1]).
 -export([resume_holds/2, challenge_holds/2, proof_holds/2, accept_holds/2, refuse_holds/3]).
 -export([verdict/1]).
--export_type([talk/0, packet/0, signs/0, verdict/0]).
+-export_type([kind/0, talk/0, packet/0, signs/0, verdict/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -31,11 +31,14 @@
 
 -type key() :: <<_:256>>.
 -type random() :: <<_:128>>.
--type talk() :: #{key := key(), id := random(), node := node(), caller := random(), callee => random(), number => non_neg_integer(), position => non_neg_integer()}.
+-type kind() :: resume | spread | join.
+%% What the new connection shall be: in place of the last one; the same, and the first of several; one more of them.
+
+-type talk() :: #{kind := kind(), key := key(), id := random(), node := node(), caller := random(), callee => random(), number => non_neg_integer(), position => non_neg_integer()}.
 %% What was said about one connection: the answering node, the random numbers of the calling and of the answering side, the number of the
 %% connection, how far the calling side has read.
 
--type packet() :: {resume, Id :: random(), Caller :: random(), Node :: binary(), Mac :: binary()}
+-type packet() :: {resume, kind(), Id :: random(), Caller :: random(), Node :: binary(), Mac :: binary()}
                 | {challenge, Callee :: random(), Number :: non_neg_integer(), Mac :: binary()}
                 | {proof, Number :: non_neg_integer(), Position :: non_neg_integer(), Mac :: binary()}
                 | {accept, Position :: non_neg_integer(), Mac :: binary()}
@@ -67,10 +70,14 @@ number_after(accepting, Last) -> (Last + 1) div 2 * 2 + 1.
 %% ---- packets ----
 
 %% @doc `Node' is the name of the calling node: its cookie may be one of its own.
--spec resume(Cookie :: atom(), random(), random(), node()) -> iodata().
-resume(Cookie, Id, Caller, Node) ->
+-spec resume(kind(), Cookie :: atom(), random(), random(), node()) -> iodata().
+resume(Kind, Cookie, Id, Caller, Node) ->
     Name = atom_to_binary(Node),
-    [$R, ?VERSION, Id, Caller, resume_mac(Cookie, Id, Caller, Name), Name].
+    [letter(Kind), ?VERSION, Id, Caller, resume_mac(Kind, Cookie, Id, Caller, Name), Name].
+
+letter(resume) -> $R;
+letter(spread) -> $S;
+letter(join) -> $J.
 
 %% @doc `Number' is that of the last connection.
 -spec challenge(talk(), random(), non_neg_integer()) -> iodata().
@@ -89,8 +96,9 @@ refuse(Cookie, {Id, Caller}) -> [$X, refuse_mac(Cookie, Id, Caller)].
 -spec decode(iodata()) -> {ok, packet()} | {error, {version, byte()} | packet}.
 decode(Packet) ->
     case iolist_to_binary(Packet) of
-        <<$R, ?VERSION, Id:16/binary, Caller:16/binary, Mac:32/binary, Node/binary>> when Node =/= <<>>, byte_size(Node) =< 1020 ->
-            {ok, {resume, Id, Caller, Node, Mac}};
+        <<Letter, ?VERSION, Id:16/binary, Caller:16/binary, Mac:32/binary, Node/binary>>
+          when Letter =:= $R orelse Letter =:= $S orelse Letter =:= $J, Node =/= <<>>, byte_size(Node) =< 1020 ->
+            {ok, {resume, kind(Letter), Id, Caller, Node, Mac}};
         <<$C, Callee:16/binary, Number:64, Mac:32/binary>> -> {ok, {challenge, Callee, Number, Mac}};
         <<$P, Number:64, Position:64, Mac:32/binary>> -> {ok, {proof, Number, Position, Mac}};
         <<$A, Position:64, Mac:32/binary>> -> {ok, {accept, Position, Mac}};
@@ -99,9 +107,13 @@ decode(Packet) ->
         _ -> {error, packet}
     end.
 
+kind($R) -> resume;
+kind($S) -> spread;
+kind($J) -> join.
+
 %% @doc Whether the caller has the cookie.
 -spec resume_holds(Cookie :: atom(), packet()) -> boolean().
-resume_holds(Cookie, {resume, Id, Caller, Node, Mac}) -> same(Mac, resume_mac(Cookie, Id, Caller, Node)).
+resume_holds(Cookie, {resume, Kind, Id, Caller, Node, Mac}) -> same(Mac, resume_mac(Kind, Cookie, Id, Caller, Node)).
 
 %% @doc Whether the packet proves the key.
 -spec challenge_holds(talk(), packet()) -> boolean().
@@ -122,17 +134,22 @@ refuse_holds(Cookie, {Id, Caller}, {refuse, Mac}) -> same(Mac, refuse_mac(Cookie
 refuse_holds(_Cookie, _Talk, _Other) -> false.
 
 %% With the name of the answering node, because a node that has a wrong address of its peer may call itself.
-challenge_mac(#{key := Key, id := Id, node := Node, caller := Caller}, Callee, Number) ->
-    mac(Key, [<<"challenge">>, Id, Caller, Callee, <<Number:64>>, atom_to_binary(Node)]).
+challenge_mac(#{kind := Kind, key := Key, id := Id, node := Node, caller := Caller}, Callee, Number) ->
+    mac(Key, [<<"challenge">>, of_kind(Kind), Id, Caller, Callee, <<Number:64>>, atom_to_binary(Node)]).
 
-proof_mac(#{key := Key, id := Id, caller := Caller, callee := Callee}, Number, Position) ->
-    mac(Key, [<<"proof">>, Id, Caller, Callee, <<Number:64, Position:64>>]).
+proof_mac(#{kind := Kind, key := Key, id := Id, caller := Caller, callee := Callee}, Number, Position) ->
+    mac(Key, [<<"proof">>, of_kind(Kind), Id, Caller, Callee, <<Number:64, Position:64>>]).
 
-accept_mac(#{key := Key, id := Id, caller := Caller, callee := Callee, number := Number}, Position, Own) ->
-    mac(Key, [<<"accept">>, Id, Caller, Callee, <<Number:64, Position:64, Own:64>>]).
+accept_mac(#{kind := Kind, key := Key, id := Id, caller := Caller, callee := Callee, number := Number}, Position, Own) ->
+    mac(Key, [<<"accept">>, of_kind(Kind), Id, Caller, Callee, <<Number:64, Position:64, Own:64>>]).
 
-resume_mac(Cookie, Id, Caller, Node) ->
-    mac(atom_to_binary(Cookie), [<<"beamway resumes 1">>, Id, Caller, Node]).
+resume_mac(Kind, Cookie, Id, Caller, Node) ->
+    mac(atom_to_binary(Cookie), [<<"beamway resumes 1">>, of_kind(Kind), Id, Caller, Node]).
+
+%% Nothing for a resumption: versions that know no other kind agree.
+of_kind(resume) -> <<>>;
+of_kind(spread) -> <<" spread">>;
+of_kind(join) -> <<" join">>.
 
 refuse_mac(Cookie, Id, Caller) ->
     mac(atom_to_binary(Cookie), [<<"beamway refuses 1">>, Id, Caller]).
@@ -180,14 +197,14 @@ verdict(#{}) -> wait.
 
 talk() ->
     Key = key('a cookie', [<<"N...">>, "N..."]),
-    #{key => Key, id => id(Key), caller => random(), callee => random(), number => 4, position => 1 bsl 40, node => 'b@host'}.
+    #{kind => resume, key => Key, id => id(Key), caller => random(), callee => random(), number => 4, position => 1 bsl 40, node => 'b@host'}.
 
 sent(Packet) -> {ok, Decoded} = decode(Packet), Decoded.
 
 packets_prove_what_was_said_test() ->
     #{callee := Callee} = Talk = talk(),
-    ?assert(resume_holds(c, sent(resume(c, Callee, Callee, 'a@b')))),
-    ?assertNot(resume_holds(d, sent(resume(c, Callee, Callee, 'a@b')))),
+    ?assert(resume_holds(c, sent(resume(resume, c, Callee, Callee, 'a@b')))),
+    ?assertNot(resume_holds(d, sent(resume(resume, c, Callee, Callee, 'a@b')))),
     ?assert(challenge_holds(Talk, sent(challenge(Talk, Callee, 3)))),
     ?assert(proof_holds(Talk, sent(proof(Talk, 4, 1 bsl 40)))),
     ?assert(accept_holds(Talk, sent(accept(Talk, 1 bsl 40, 7)))),
@@ -196,6 +213,20 @@ packets_prove_what_was_said_test() ->
                                     refuse_holds(d, {Callee, Callee}, sent(refuse(c, {Callee, Callee}))),
                                     accept_holds(Talk, sent(accept(Talk, 5, 7))),
                                     proof_holds(Talk, sent(accept(Talk, 1 bsl 40, 7)))]].
+
+%% Nobody makes one kind of connection of another.
+each_kind_has_proofs_of_its_own_test() ->
+    #{callee := Callee, id := Id, caller := Caller} = Talk = talk(),
+    [begin
+         Ours = Talk#{kind := Kind},
+         Theirs = Talk#{kind := Other},
+         {resume, Kind, Id, Caller, Node, Mac} = sent(resume(Kind, c, Id, Caller, 'a@b')),
+         Same = Kind =:= Other,
+         ?assertEqual(Same, resume_holds(c, {resume, Other, Id, Caller, Node, Mac})),
+         ?assertEqual(Same, challenge_holds(Theirs, sent(challenge(Ours, Callee, 3)))),
+         ?assertEqual(Same, proof_holds(Theirs, sent(proof(Ours, 4, 5)))),
+         ?assertEqual(Same, accept_holds(Theirs#{position := 5}, sent(accept(Ours, 5, 7))))
+     end || Kind <- [resume, spread, join], Other <- [resume, spread, join]].
 
 %% Each field counts: one bit of the packet, or of what was said, makes it void.
 each_bit_counts_test() ->

@@ -5,7 +5,7 @@
 -include_lib("eunit/include/eunit.hrl").
 
 sides() ->
-    [#{host => Host, links => Links, used_up => UsedUp, takes_tls_over => Takes, hears_load => true, resume_ms => 0, listens => 0}
+    [#{host => Host, links => Links, used_up => UsedUp, takes_tls_over => Takes, hears_load => true, resume_ms => 0, listens => 0, connections => none}
      || Host <- [<<1:128>>, <<2:128>>], {Links, UsedUp} <- [{[], []}, {[shm], []}, {[rdma], []}, {[shm, rdma], []}, {[], [shm]}, {[rdma], [shm]}, {[shm], [rdma]}], Takes <- [true, false]].
 
 kind(Ring) when Ring =:= shm; Ring =:= rdma -> Ring;
@@ -28,8 +28,13 @@ rdma_where_both_allow_it_and_shm_is_not_to_be_had_test_() ->
 
 both(Link, LinksA, LinksB) -> lists:member(Link, LinksA) andalso lists:member(Link, LinksB).
 
+the_smaller_number_of_connections_test_() ->
+    [[?_assertEqual(Wanted, beamway_choice:connections(#{connections => Ours}, {ok, #{connections => Theirs}})) || {Ours, Theirs} <- [{A, B}, {B, A}]]
+     || {A, B, Wanted} <- [{auto, auto, auto}, {auto, 4, 4}, {auto, 1, 1}, {8, 3, 3}, {none, auto, 1}, {none, 8, 1}]]
+        ++ [?_assertEqual(1, beamway_choice:connections(#{connections => auto}, none))].
+
 reasons_test() ->
-    Allows = #{host => <<1:128>>, links => [shm], used_up => [], takes_tls_over => false, hears_load => true, resume_ms => 0, listens => 0},
+    Allows = #{host => <<1:128>>, links => [shm], used_up => [], takes_tls_over => false, hears_load => true, resume_ms => 0, listens => 0, connections => none},
     Forbids = Allows#{links := []},
     Elsewhere = Allows#{host := <<3:128>>},
     ?assertEqual({stream, <<"the peer does not speak beamway">>}, beamway_choice:choose(Allows, none)),

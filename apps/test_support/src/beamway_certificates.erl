@@ -96,7 +96,7 @@ names(Names) ->
 this_host() ->
     {ok, Host} = inet:gethostname(),
     [{dNSName, Host}, {iPAddress, <<127, 0, 0, 1>>}, {iPAddress, <<1:128>>}]
-        ++ [{iPAddress, Address} || Address <- [<<10, 97, 195, 2>>, <<10, 97, 196, 2>>]]. % the hosts of beamway_netns:firewalled/2
+        ++ [{iPAddress, Address} || Address <- [<<10, 97, 194, 1>>, <<10, 97, 194, 2>>, <<10, 97, 195, 2>>, <<10, 97, 196, 2>>]]. % the hosts of beamway_netns
 
 %% From today.
 days(From, To) ->

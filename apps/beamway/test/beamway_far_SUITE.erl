@@ -1,0 +1,180 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Links over several connections, between two hosts with a long path between them: they spread where both sides want it, lose some connections
+%% without losing or reordering a message, and fill a lossy path better than one connection does. Needs root.
+-module(beamway_far_SUITE).
+
+-export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
+-export([as_the_path_is/1, as_both_say/1, encrypted/1, some_are_lost/1, all_are_lost/1, fills_the_path/1]).
+
+-define(WAIT_MS, 20000).
+-define(FAR, #{rate_bits => 200000000, delay_us => 10000, offload => 1, queue_bytes => 1000000}).
+-define(NEAR, #{rate_bits => 200000000, delay_us => 500, offload => 1}).
+-define(LOSSY, #{rate_bits => 200000000, delay_us => 25000, loss => 0.0005, seed => 7, queue_bytes => 2000000}).
+-define(MESSAGE_BYTES, 1 bsl 20).
+-define(FILL_MS, 5000).
+-define(CASTS, 20000).
+
+suite() -> [{timetrap, {minutes, 5}}].
+
+all() -> [as_the_path_is, as_both_say, encrypted, some_are_lost, all_are_lost, fills_the_path].
+
+init_per_suite(Config) ->
+    ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
+    test_support:with_tun(Config).
+
+end_per_suite(_Config) -> ok.
+
+end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
+
+%% ---- cases ----
+
+as_the_path_is(_Config) ->
+    on_path(?FAR, fun(Net) -> connections(8, pair(Net, beamway_tcp, [[], []])) end),
+    on_path(?NEAR, fun(Net) -> connections(none, pair(Net, beamway_tcp, [[], []])) end).
+
+as_both_say(_Config) ->
+    on_path(?NEAR, fun(Net) ->
+                           _ = [begin
+                                    connections(Wanted, pair(Net, beamway_tcp, [said(Says) || Says <- Say])),
+                                    beamway_peer:stop_started()
+                                end || {Wanted, Say} <- [{3, ["3", "auto"]}, {2, ["5", "2"]}, {none, ["1", "4"]}]],
+                           ok
+                   end).
+
+%% Each connection has keys of its own; what goes over them is right.
+encrypted(_Config) ->
+    on_path(?FAR, fun(Net) ->
+                          [begin
+                               {One, _, Other, _} = Pair = pair(Net, Carrier, [said("4"), []]),
+                               connections(4, Pair),
+                               ok = all_casts_come(One, Other, fun() -> ok end),
+                               beamway_peer:stop_started()
+                           end || Carrier <- [beamway_tls, beamway_encrypted]]
+                  end).
+
+%% One after the other is reset while numbered messages go both ways. The link is the same one, and has its connections again.
+some_are_lost(_Config) ->
+    on_path(?FAR, fun(Net) ->
+                          {One, OneNode, Other, OtherNode} = Pair = pair(Net, beamway_tcp, [said("4"), []]),
+                          connections(4, Pair),
+                          ok = all_casts_come(One, Other, fun() -> [reset(Net, [Port]) || Port <- lists:sublist(ports(Net), 3)] end),
+                          connections(4, Pair),
+                          [false, false] = [maps:is_key(resumes, Info) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}], {ok, Info} <- [beamway_peer:call(Peer, beamway, info, [Node])]],
+                          ok
+                  end).
+
+%% Then it goes on over one, as any link, and spreads again.
+all_are_lost(_Config) ->
+    on_path(?FAR, fun(Net) ->
+                          {One, _, Other, OtherNode} = Pair = pair(Net, beamway_tcp, [said("4"), []]),
+                          connections(4, Pair),
+                          ok = all_casts_come(One, Other, fun() -> reset(Net, ports(Net)) end),
+                          connections(4, Pair),
+                          {ok, #{resumes := Resumes}} = beamway_peer:call(One, beamway, info, [OtherNode]),
+                          true = Resumes >= 1
+                  end).
+
+%% One connection halves its window with each loss. `bench' measures by how much; this is a bound that only a fault misses.
+fills_the_path(_Config) ->
+    [One, Several] = [on_path(?LOSSY, fun(#{spaces := Spaces} = Net) ->
+                                              %% As most hosts have it. BBR, which some have, minds no loss.
+                                              _ = ["" = os:cmd("ip -n " ++ Space ++ " route replace 10.97.194.0/30 dev path0 congctl cubic 2>&1") || Space <- Spaces],
+                                              {From, _, To, _} = Pair = pair(Net, beamway_tcp, [said(Says), []]),
+                                              connections(case Says of "1" -> none; _ -> 8 end, Pair),
+                                              filled(From, To)
+                                      end) || Says <- ["1", "auto"]],
+    ok = beamway_runner:say("messages of 1 MB in ~b s over 200 Mbit/s, 50 ms and 0.05 % loss: ~b over one connection, ~b over 8", [?FILL_MS div 1000, One, Several]),
+    true = Several > One * 3 div 2.
+
+%% ---- nodes and their path ----
+
+on_path(Settings, Case) ->
+    {ok, Path} = beamway_path:open("bwf", Settings),
+    try Case(beamway_path:net(Path))
+    after
+        ok = beamway_peer:stop_started(),
+        ok = beamway_path:close(Path)
+    end.
+
+said(Connections) -> [{"BEAMWAY_CONNECTIONS", Connections}].
+
+pair(#{spaces := Spaces, addresses := Addresses}, Carrier, Environments) ->
+    [{One, OneNode}, {Other, OtherNode}] =
+        [begin
+             {ok, Peer, Node} = beamway_peer:start(Carrier, #{host => Address, wrapper => beamway_netns:host(Space), env => Environment}),
+             {Peer, Node}
+         end || {Space, Address, Environment} <- lists:zip3(Spaces, Addresses, Environments)],
+    ok = beamway_peer:connect_both(Carrier, One, Other),
+    {One, OneNode, Other, OtherNode}.
+
+%% Both nodes say so. A link that shall have one is looked at for a while.
+connections(none, {One, OneNode, Other, OtherNode}) ->
+    receive after 1000 -> ok end,
+    [none, none] = [now_of(Peer, Node) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}]],
+    ok;
+connections(Wanted, {One, OneNode, Other, OtherNode}) ->
+    beamway_peer:wait_until(fun() -> [Wanted, Wanted] =:= [now_of(Peer, Node) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}]] end, ?WAIT_MS).
+
+now_of(Peer, Node) ->
+    {ok, Info} = beamway_peer:call(Peer, beamway, info, [Node]),
+    maps:get(connections, Info, none).
+
+%% Of the first host, of its connections to the second but for epmd's.
+ports(#{spaces := [Space, _], addresses := [_, Address]}) ->
+    [lists:last(string:lexemes(Local, ":"))
+     || Line <- string:lexemes(beamway_netns:in(Space, "ss -Htn state established dst " ++ Address), "\n"), [_, _, Local, Remote | _] <- [string:lexemes(Line, " ")],
+        lists:last(string:lexemes(Remote, ":")) =/= "4369", lists:last(string:lexemes(Local, ":")) =/= "4369"].
+
+%% Both ends of these connections hear of it.
+reset(#{spaces := [Space, _]}, Ports) ->
+    Rules = ["INPUT -p tcp --dport " ++ Port ++ " -j REJECT --reject-with tcp-reset" || Port <- Ports]
+        ++ ["OUTPUT -p tcp --sport " ++ Port ++ " -j REJECT --reject-with tcp-reset" || Port <- Ports],
+    _ = [beamway_netns:in(Space, "iptables -I " ++ Rule) || Rule <- Rules],
+    receive after 300 -> ok end,
+    _ = [beamway_netns:in(Space, "iptables -D " ++ Rule) || Rule <- Rules],
+    ok.
+
+%% Numbered messages of many sizes, both ways, while something happens: each comes once and in order.
+all_casts_come(One, Other, Happens) ->
+    Receivers = [{Peer, beamway_peer:run(Peer, fun() -> spawn(fun() -> taking(0) end) end)} || Peer <- [One, Other]],
+    [{_, AtOne}, {_, AtOther}] = Receivers,
+    _ = [beamway_peer:run(Peer, fun() -> spawn(fun() -> cast(Receiver, 0) end) end) || {Peer, Receiver} <- [{One, AtOther}, {Other, AtOne}]],
+    _ = Happens(),
+    [beamway_peer:wait_until(fun() -> ?CASTS =:= beamway_peer:run(Peer, fun() -> taken(Receiver) end) end, 60000) || {Peer, Receiver} <- Receivers],
+    ok.
+
+cast(_To, ?CASTS) -> ok;
+cast(To, N) ->
+    To ! {N, binary:copy(<<N:32>>, (N * 7919) rem 400)},
+    cast(To, N + 1).
+
+taking(N) ->
+    receive
+        {N, Bytes} when N < ?CASTS -> Bytes = binary:copy(<<N:32>>, (N * 7919) rem 400), taking(N + 1);
+        {taken, From} -> From ! {self(), N}, taking(N);
+        Other -> exit({wrong, N, element(1, Other)})
+    end.
+
+taken(Receiver) ->
+    Receiver ! {taken, self()},
+    receive {Receiver, N} -> N after 5000 -> error(no_receiver) end.
+
+%% How many large messages come in a while, with some of them under way at a time.
+filled(From, To) ->
+    Sink = beamway_peer:run(To, fun() -> spawn(fun sink/0) end),
+    beamway_peer:run(From, fun() -> fill(Sink, binary:copy(<<"f">>, ?MESSAGE_BYTES), 16, 0, erlang:monotonic_time(millisecond) + ?FILL_MS) end).
+
+sink() ->
+    receive {From, _Payload} -> From ! taken end,
+    sink().
+
+fill(Sink, Payload, Credit, Taken, Until) when Credit > 0 ->
+    Sink ! {self(), Payload},
+    fill(Sink, Payload, Credit - 1, Taken, Until);
+fill(Sink, Payload, 0, Taken, Until) ->
+    LeftMs = Until - erlang:monotonic_time(millisecond),
+    receive
+        taken when LeftMs > 0 -> fill(Sink, Payload, 1, Taken + 1, Until)
+    after max(0, LeftMs) ->
+        Taken
+    end.
