@@ -39,7 +39,7 @@ a_late_attempt_leaves_the_stream_alone_test_() ->
 
 late_attempt(Keeper, Peer) ->
     Keeper ! {session, #{}},
-    Keeper ! {detach, {self(), late}, 0},
+    Keeper ! {detach, {self(), late}, 0, resume},
     ?assertEqual({error, superseded}, receive {late, Reply} -> Reply after 5000 -> nothing end),
     ?assertEqual({error, timeout}, gen_tcp:recv(Peer, 0, 100)),
     stopped(Keeper),
