@@ -406,6 +406,9 @@ static pump_result_t receive_pieces(bw_pump_t *pump, budget_t *budget)
         pump->bytes_read += used;
         budget->frames = piece.frames;
         budget->bytes -= bw_least(used, budget->bytes);
+        /* what follows of a frame that was begun is read to where it belongs */
+        if (result == PUMP_IDLE && used > 0 && pump->gathered && pump->link->ops->read)
+            continue;
         if (result != PUMP_MORE)
             return result;
     }

@@ -269,8 +269,9 @@ bw_status_t bw_socket_link_peek(bw_link_t *link, bw_span_t *span_p)
     /* A look that follows no event asks the socket, also if the ring holds half a frame. */
     if (bw_buffer_fill(in) == 0 || in->head == base->peeked)
         expect_input(&base->socket);
-    if (may_pull(base) && bw_buffer_fill(in) < (base->is_frugal ? PULL_BETWEEN_BYTES : in->size))
+    if (may_pull(base) && (bw_buffer_fill(in) < PULL_BETWEEN_BYTES || !base->is_taken))
         pull(base);
+    base->is_taken = false;
     base->peeked = in->head;
     if (bw_buffer_fill(in) == 0)
         return base->end == BW_SOCKET_FAILED ? BW_SYSTEM : BW_AGAIN;
@@ -280,7 +281,10 @@ bw_status_t bw_socket_link_peek(bw_link_t *link, bw_span_t *span_p)
 
 void bw_socket_link_release(bw_link_t *link, size_t n)
 {
-    bw_socket_link_of(link)->in.tail += n;
+    bw_socket_link_t *base = bw_socket_link_of(link);
+
+    base->is_taken |= n > 0;
+    base->in.tail += n;
 }
 
 bw_status_t bw_socket_link_read(bw_link_t *link, uint8_t *to, size_t most, size_t *got_p)

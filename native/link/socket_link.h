@@ -70,6 +70,7 @@ typedef struct {
     bw_socket_t socket;
     uint64_t peeked;  /* in.head as the last peek gave it */
     bool is_armed;    /* for reading */
+    bool is_taken;    /* some of what it gave has been released */
     bool is_frugal;   /* large frames are read to where they belong: little is pulled */
     bool has_more;    /* the last read left something that the socket does not tell of */
     bool is_awaited;  /* a write waits for room in the socket */
