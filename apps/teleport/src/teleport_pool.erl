@@ -29,7 +29,7 @@
 -export([start_link/0, lookup/1, want/1, note/1, send/5, owner/2, request/6, cancel/2, info/0, count/0]).
 %% For the other modules of the pools.
 -export([offer/1, is_too_big/1, text/1]).
--export([new_counters/0, close_queue/1, is_queue_empty/1, reset_queue/1, set_waiting/2, has_room/1, written/3]).
+-export([new_counters/0, close_queue/1, is_queue_empty/1, reset_queue/1, set_waiting/2, has_room/1, written/2]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([pool/0, refusal/0, stage/0]).
 
@@ -58,9 +58,7 @@
 %% A queue that is closed has this much in it, and so no room.
 -define(CLOSED, (1 bsl 60)).
 -define(QUEUED, 1).
--define(SENT, 2).
--define(SENT_BYTES, 3).
--define(WAITING, 4).
+-define(WAITING, 2).
 -define(PAUSE_MS, 1000).
 -define(PAUSE_MAX_MS, 60000).
 -define(STABLE_MS, 60000).
@@ -234,7 +232,7 @@ marked(Marker, #connection{key = {Node, _} = Key, pid = Pid} = Connection, Wait)
 
 %% @private
 -spec new_counters() -> atomics:atomics_ref().
-new_counters() -> atomics:new(4, []).
+new_counters() -> atomics:new(2, []).
 
 %% @private No sender finds room from now on.
 -spec close_queue(atomics:atomics_ref()) -> ok.
@@ -263,10 +261,8 @@ set_waiting(Counters, false) -> atomics:put(Counters, ?WAITING, 0).
 has_room(Counters) -> atomics:get(Counters, ?QUEUED) < ?QUEUE_BYTES div 2.
 
 %% @private The writer has written this much. Returns whether waiting senders should be woken.
--spec written(atomics:atomics_ref(), Bytes :: pos_integer(), Messages :: pos_integer()) -> boolean().
-written(Counters, Bytes, Messages) ->
-    ok = atomics:add(Counters, ?SENT, Messages),
-    ok = atomics:add(Counters, ?SENT_BYTES, Bytes),
+-spec written(atomics:atomics_ref(), Bytes :: pos_integer()) -> boolean().
+written(Counters, Bytes) ->
     ok = atomics:sub(Counters, ?QUEUED, Bytes),
     has_room(Counters) andalso atomics:get(Counters, ?WAITING) =:= 1.
 
@@ -286,8 +282,7 @@ offer(Node) ->
 size() -> teleport_config:get(pool).
 
 %% @doc The state of each node to which a pool was wanted. `reason' says why there is none.
--spec info() -> [#{node := node(), stage := stage(), connections := non_neg_integer(), queued_bytes := integer(),
-                   sent_messages := non_neg_integer(), sent_bytes := non_neg_integer(), reason := binary()}].
+-spec info() -> [#{node := node(), stage := stage(), connections := non_neg_integer(), queued_bytes := integer(), reason := binary()}].
 info() -> gen_server:call(?MODULE, info, ?CALL_MS).
 
 %% @doc How many nodes this node has a pool to. Asks no process.
@@ -320,10 +315,8 @@ handle_call(info, _From, Peers) -> {reply, [told(Node, Peer) || {Node, Peer} <- 
 handle_call(_Request, _From, Peers) -> {reply, {error, badarg}, Peers}.
 
 told(Node, #peer{stage = Stage, up = Up, reason = Reason}) ->
-    All = [Counters || #connection{counters = Counters} <- Up],
-    Sum = fun(Index) -> lists:sum([atomics:get(Counters, Index) rem ?CLOSED || Counters <- All]) end,
-    #{node => Node, stage => Stage, connections => length(Up), queued_bytes => Sum(?QUEUED), sent_messages => Sum(?SENT),
-      sent_bytes => Sum(?SENT_BYTES), reason => Reason}.
+    Queued = lists:sum([atomics:get(Counters, ?QUEUED) rem ?CLOSED || #connection{counters = Counters} <- Up]),
+    #{node => Node, stage => Stage, connections => length(Up), queued_bytes => Queued, reason => Reason}.
 
 %% @private
 -spec handle_cast(term(), Peers) -> {noreply, Peers}.

@@ -88,20 +88,20 @@ handle_info(_Info, State) ->
     {noreply, State, ?IDLE_MS}.
 
 %% Takes everything from the mailbox first, because gen_tcp:send/2 searches it each time.
-write(Bytes, Frame, State) -> sent(lists:reverse(packets(Bytes, 1, Frame, [])), State).
+write(Bytes, Frame, State) -> sent(lists:reverse(packets(Bytes, Frame, [])), State).
 
-packets(Bytes, Count, Packet, Full) ->
+packets(Bytes, Packet, Full) ->
     receive
-        {frame, More, Frame} when Bytes < ?PACKET_BYTES -> packets(Bytes + More, Count + 1, [Packet | Frame], Full);
-        {frame, More, Frame} -> packets(More, 1, Frame, [{Bytes, Count, Packet} | Full])
-    after 0 -> [{Bytes, Count, Packet} | Full]
+        {frame, More, Frame} when Bytes < ?PACKET_BYTES -> packets(Bytes + More, [Packet | Frame], Full);
+        {frame, More, Frame} -> packets(More, Frame, [{Bytes, Packet} | Full])
+    after 0 -> [{Bytes, Packet} | Full]
     end.
 
 sent([], _) -> ok;
-sent([{Bytes, Count, Packet} | Packets], #writer{connection = Connection, socket = Socket, counters = Counters} = State) ->
+sent([{Bytes, Packet} | Packets], #writer{connection = Connection, socket = Socket, counters = Counters} = State) ->
     case gen_tcp:send(Socket, Packet) of
         ok ->
-            teleport_pool:written(Counters, Bytes, Count) andalso (Connection ! room),
+            teleport_pool:written(Counters, Bytes) andalso (Connection ! room),
             sent(Packets, State);
         {error, Reason} -> {error, Reason}
     end.

@@ -20,12 +20,9 @@
 
 %% @doc From now on messages of the calling process carry this context, until it receives its next message. `none', or one that is not sampled: no context.
 -spec set(traceparent() | none) -> ok | {error, other_token}.
-set(none) -> replaced(none);
 set(Given) ->
-    case is_valid(Given) of
-        true -> replaced(case is_sampled(Given) of true -> {ok, Given}; false -> none end);
-        false -> error({bad_traceparent, Given, "expected 55 bytes, version-trace-span-flags in lower-case hexadecimal digits, as of W3C"})
-    end.
+    Given =:= none orelse is_valid(Given) orelse error({bad_traceparent, Given, "expected 55 bytes, version-trace-span-flags in lower-case hexadecimal digits, as of W3C"}),
+    replaced(case Given =/= none andalso is_sampled(Given) of true -> {ok, Given}; false -> none end).
 
 replaced(Context) ->
     case {is_ours(seq_trace:get_token(label)), Context} of
