@@ -248,8 +248,13 @@ static void count_connections(bw_port_t *self)
 {
     unsigned count = self->pump.link ? bw_stripes_count(self->pump.link) : 0;
 
-    if (count > 0 && count < self->connections)
+    if (count > 0 && count < self->connections) {
         tell_keeper(self, "thin", NULL);
+        self->session_is_due = true; /* is_silent acknowledges again what it may have taken along */
+        self->session_is_idle = false;
+        self->session_at_ms = bw_now_ms() + SESSION_MS;
+        set_timer(self);
+    }
     self->connections = count;
 }
 

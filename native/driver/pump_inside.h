@@ -38,7 +38,8 @@ static inline budget_t full_budget(void)
 /* Whether there is cause to call pump_drain_queue. */
 static inline bool pump_has_output(const bw_pump_t *pump)
 {
-    return pump->busy || pump->under_way.first || pump->scheduler.counts.frames > 0;
+    return pump->busy || pump->is_closing || pump->under_way.first ||
+           pump->scheduler.counts.frames > 0;
 }
 
 /* Moves what waits into the ring, within the budget; not busy any more once nothing waits and half

@@ -397,6 +397,14 @@ static bw_status_t drain(bw_pump_t *pump)
     return BW_OK;
 }
 
+/* A link over several connections has something that none of them has taken. */
+static bool has_rest(const bw_pump_t *pump)
+{
+    const bw_carrier_t *ops = pump->link->ops;
+
+    return pump->session.is_on && ops->needs_flush && ops->needs_flush(pump->link);
+}
+
 /* Ends each way out. What waits for room has the peer woken, and a port that closes has no time. */
 static bool settle(bw_pump_t *pump, bw_status_t status)
 {
@@ -413,7 +421,7 @@ static bool settle(bw_pump_t *pump, bw_status_t status)
     if (status != BW_OK)
         return false;
     pump_poll(pump);
-    if (pump->is_closing && !is_waiting(pump) && pump->has_token) {
+    if (pump->is_closing && !is_waiting(pump) && !has_rest(pump) && pump->has_token) {
         pump->has_token = false;
         driver_deq(pump->port, 1);
     }

@@ -185,7 +185,7 @@ static void send_some(stripes_t *stripes)
 {
     int place;
 
-    while ((place = bw_strands_acknowledge(&stripes->strands, NEWS_BYTES)) >= 0)
+    while ((place = bw_strands_acknowledge(&stripes->strands, NEWS_BYTES, false)) >= 0)
         push(stripes, (unsigned)place);
     while ((place = bw_strands_assign(&stripes->strands)) >= 0)
         push(stripes, (unsigned)place);
@@ -286,6 +286,16 @@ static bw_status_t stripes_write(bw_link_t *link, const struct iovec *iov, int c
     send_some(stripes);
     poll_all(stripes);
     return *taken_p > 0 ? BW_OK : BW_AGAIN;
+}
+
+static bool stripes_needs_flush(const bw_link_t *link)
+{
+    const bw_strands_t *strands = &const_of(link)->strands;
+    bool is_unsent = bw_strands_unassigned(strands) > 0;
+
+    for (unsigned place = 0; place < strands->count; place++)
+        is_unsent |= bw_strand_has_unsent(&strands->strands[place]);
+    return is_unsent;
 }
 
 static bw_status_t stripes_arm_write(bw_link_t *link, size_t wanted)
@@ -402,7 +412,7 @@ static bool stripes_is_silent(bw_link_t *link)
     for (unsigned i = 0; i < stripes->strands.count; i++)
         if (is_silent[i])
             lose(stripes, i);
-    place = bw_strands_acknowledge(&stripes->strands, 1);
+    place = bw_strands_acknowledge(&stripes->strands, 1, true);
     if (place >= 0)
         push(stripes, (unsigned)place);
     send_some(stripes);
@@ -492,6 +502,7 @@ static const bw_carrier_t stripes_ops = {
     .caps = BW_CAP_TELLS_DEATH | BW_CAP_KERNEL_BUFFERS,
     .reserve = stripes_reserve,
     .defer = stripes_defer,
+    .needs_flush = stripes_needs_flush,
     .write = stripes_write,
     .peek = stripes_peek,
     .release = stripes_release,

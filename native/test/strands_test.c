@@ -179,7 +179,7 @@ static void step(int end)
         ends[end].is_wrong |= !hear(end, place);
         push(end, place);
     }
-    (void)bw_strands_acknowledge(strands, NEWS);
+    (void)bw_strands_acknowledge(strands, NEWS, any(3) == 0);
     while (bw_strands_assign(strands) >= 0)
         ;
 }

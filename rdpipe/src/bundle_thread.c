@@ -165,7 +165,7 @@ static bool assign(rd_bundle_t *bundle)
 /* The peer hears of room by and by, and of what has arrived. */
 static void say_ack(rd_bundle_t *bundle)
 {
-    int place = bw_strands_acknowledge(&bundle->strands, rd_bundle_ack_bytes(bundle));
+    int place = bw_strands_acknowledge(&bundle->strands, rd_bundle_ack_bytes(bundle), true);
 
     if (place >= 0)
         push(bundle, (unsigned)place);

@@ -16,10 +16,12 @@
 
 -export([start_link/0, prepare/0, hold/0, reload_driver/0, config/0, drives_tcp/0, extension/1, up/1, all/0]).
 -export([reserve/1, reserve/2, release/0, level_of/1]).
--export([certificate_ends/2, certificates/0, listens/2, begin_session/3, session/1, resumed/2, connections/2, stream/0, resume_refused/0, resumes_refused/0, driven/1]).
+-export([certificate_ends/2, certificates/0, listens/2, begin_session/3, session/1, resumed/2, connections/2, may_spread/1, stream/0, resume_refused/0, resumes_refused/0, driven/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0, session/0]).
 
+%% Two rings of native/link/stripes.h.
+-define(SPREAD_BYTES, 33554432).
 -define(TABLE, ?MODULE).
 -define(CALL_MS, 2000).
 -define(USABLE_MS, 200).
@@ -236,6 +238,16 @@ connections(Connection, Now) ->
         [] -> false
     end,
     ok.
+
+%% @doc Whether a link that has so many connections, 0 if it has not spread, may have one more: those that have spread use at most the memory that all rings
+%% may have, and a quarter of the descriptors.
+-spec may_spread({Connections :: non_neg_integer(), RttUs :: non_neg_integer()}) -> boolean().
+may_spread({Connections, _RttUs}) ->
+    Spread = [Count || #{connections := Count} <- all()],
+    More = case Connections of 0 -> 1; _ -> 0 end,
+    (length(Spread) + More) * ?SPREAD_BYTES =< maps:get(ring_limit_bytes, config()) andalso lists:sum(Spread) * 4 < max_fds().
+
+max_fds() -> lists:max([Max || Set <- erlang:system_info(check_io), {max_fds, Max} <- Set]).
 
 %% @doc The stream of the calling connection process, which changes when its link gets another connection.
 -spec stream() -> {ok, beamway_stream:stream()} | error.

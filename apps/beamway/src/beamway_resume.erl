@@ -48,6 +48,9 @@
 -define(SPREAD_PAUSE_MAX_MS, 5000).
 %% A link that is cut again and again does not spread meanwhile.
 -define(SPREAD_AGAIN_MS, 1000).
+-define(SPREAD_AGAIN_MAX_MS, 300000).
+-define(SPREAD_SOON_MS, 60000).
+-define(SPREAD_LOOK_MS, 10000).
 -define(FAR_US, 5000).
 -define(FAR_CONNECTIONS, 8).
 %% Of the link that only asks, for a ring.
@@ -91,6 +94,7 @@ handle({spreads, From}, _Port) -> reply(From, spreads(get(session)));
 handle({paths, From}, Port) -> reply(From, paths(Port, get(session)));
 handle({join, From, Number, Join}, Port) -> reply(From, join(Number, Join, Port, get(session)));
 handle(thin, Port) -> thin(Port, get(session));
+handle(look_for_thin, Port) -> save(with_spreader(0, Port, get(session)));
 handle(without_dialer, _Port) -> without_dialer(get(session));
 handle(gave_up, _Port) -> gave_up;
 handle({'DOWN', Monitor, port, _, _}, _Port) -> socket_closed(Monitor, get(socket));
@@ -122,7 +126,7 @@ lost(Reason, _Port, Session) ->
     down(cause(Reason, Session, now_ms()), start_ms(maps:get(info, Session)), Session).
 
 %% The end of the last connection may arrive before the proof of the first of several.
-cause(_Reason, #{spreads_until := Until}, Now) when Now < Until -> spreads;
+cause(connection_finished, #{spreads_until := Until}, Now) when Now < Until -> spreads;
 cause(Reason, _Session, _Now) -> Reason.
 
 %% A link that spreads is without a connection because it wants to.
@@ -184,7 +188,8 @@ detach(_Number, _Kind, _Port, undefined) ->
     {error, no_session};
 detach(_Number, spread, _Port, #{info := #{connections := 1}}) ->
     {error, one_connection};
-detach(Number, Kind, Port, #{number := Last} = Session) when Number > Last ->
+detach(Number, Kind, Port, #{number := Last} = Known) when Number > Last ->
+    Session = case Kind of spread -> Known#{spread_at => now_ms()}; resume -> Known end,
     case detach_link(Port, Number) of
         {ok, Position} ->
             forget_socket(get(socket)),
@@ -227,7 +232,8 @@ attach(Number, {Kind, Socket, Offer, Position, Read, Secured}, Port, #{number :=
     case attach_link(Port, Kind, Socket, Offer, Position, Read) of
         ok ->
             tell(Info, Cause, now_ms() - SinceMs, Socket, Secured),
-            save(with_spreader(?SPREAD_AGAIN_MS, Port, stop_dialer(Session#{state := up, cause := none})));
+            AgainMs = again_ms(Kind, Session, now_ms()),
+            save(with_spreader(AgainMs, Port, stop_dialer(Session#{state := up, cause := none, again_ms => AgainMs})));
         {error, Reason} ->
             ?LOG_ERROR("beamway: the link to ~ts cannot go on: ~ts", [maps:get(node, Info), Reason]),
             exit(connection_closed)
@@ -257,6 +263,11 @@ with_spreader(AfterMs, Port, #{info := #{role := connecting, connections := Want
 with_spreader(_AfterMs, _Port, Session) ->
     Session.
 
+%% A link that is lost soon after it has spread waits longer each time.
+again_ms(spread, Session, _Now) -> maps:get(again_ms, Session, ?SPREAD_AGAIN_MS);
+again_ms(resume, #{spread_at := At, again_ms := Ms}, Now) when Now - At < ?SPREAD_SOON_MS -> min(?SPREAD_AGAIN_MAX_MS, 2 * Ms);
+again_ms(resume, _Session, _Now) -> ?SPREAD_AGAIN_MS.
+
 is_enough(auto, {_Connections, RttUs}) when RttUs < ?FAR_US -> true;
 is_enough(Wanted, {Connections, _RttUs}) -> Connections >= number_of(Wanted).
 
@@ -266,8 +277,15 @@ number_of(Number) -> Number.
 thin(Port, #{info := #{connection := Connection}} = Session) ->
     {Connections, _RttUs} = beamway_port:paths(Port),
     ok = beamway_links:connections(Connection, #{connections => Connections}),
-    save(with_spreader(0, Port, Session));
+    ok = save(with_spreader(0, Port, Session)),
+    look_again(get(session));
 thin(_Port, undefined) -> ok.
+
+%% A spreader that lives may be at its end.
+look_again(#{state := up, spreader := _}) ->
+    _ = erlang:send_after(?SPREAD_LOOK_MS, self(), look_for_thin),
+    ok;
+look_again(_Session) -> ok.
 
 spreads(#{state := up, number := Number} = Session) ->
     ok = save(Session#{spreads_until => now_ms() + ?ANSWER_MS}),
@@ -295,10 +313,12 @@ spreading(Keeper, #{connections := Wanted} = Info, PauseMs, AfterMs) ->
     receive after AfterMs -> ok end,
     case call(Keeper, paths) of
         {ok, _Number, Paths} ->
-            case is_enough(Wanted, Paths) of
+            case is_enough(Wanted, Paths) orelse not beamway_links:may_spread(Paths) of
                 true -> ok;
                 false -> spread_on(Keeper, Info, PauseMs, spread(Keeper, Info, Paths))
             end;
+        {error, timeout} ->
+            spread_on(Keeper, Info, PauseMs, {failed, timeout});
         {error, _} ->
             ok
     end.

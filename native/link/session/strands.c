@@ -92,12 +92,12 @@ int bw_strands_assign(bw_strands_t *strands)
     return -1;
 }
 
-int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news)
+int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news, bool again)
 {
     uint64_t arrived = strands->in.head;
 
     if (strands->taken - strands->acked < news && arrived - strands->acked_all < news &&
-        !(strands->owes_ack && arrived > 0))
+        !(again && strands->owes_ack && arrived > 0))
         return -1;
     for (unsigned place = 0; place < strands->count; place++) {
         if (!is_free(&strands->strands[place]))

@@ -91,9 +91,10 @@ static inline uint64_t bw_strands_unassigned(const bw_strands_t *strands)
  * chunks stay on one strand, so that they arrive in order and the reader has few ranges. */
 int bw_strands_assign(bw_strands_t *strands);
 
-/* Begins an ACK, if so many bytes are news, or some are since a strand was lost: its place, or -1.
- */
-int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news);
+/* Begins an ACK, if so many bytes are news: its place, or -1. `again`: also if a strand was lost
+ * since the last one, which it may have taken along. That can wait a little: where the peer is
+ * closing one strand after the other, what it gets over those that are closed resets them. */
+int bw_strands_acknowledge(bw_strands_t *strands, uint64_t news, bool again);
 
 /* Once all that goes out has been given to connections: begins END on each strand. False: not yet.
  */
