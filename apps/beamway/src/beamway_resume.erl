@@ -188,8 +188,8 @@ detach(_Number, _Kind, _Port, undefined) ->
     {error, no_session};
 detach(_Number, spread, _Port, #{info := #{connections := 1}}) ->
     {error, one_connection};
-detach(Number, Kind, Port, #{number := Last} = Known) when Number > Last ->
-    Session = case Kind of spread -> Known#{spread_at => now_ms()}; resume -> Known end,
+detach(Number, Kind, Port, #{number := Last} = Before) when Number > Last ->
+    Session = case Kind of spread -> Before#{spread_at => now_ms()}; resume -> Before end,
     case detach_link(Port, Number) of
         {ok, Position} ->
             forget_socket(get(socket)),
