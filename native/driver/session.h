@@ -28,7 +28,7 @@
  * node may have thousands of links that are hardly used. A chunk that the peer has not taken when
  * it is full is followed by one of twice its size. */
 #define BW_SESSION_CHUNK_BYTES ((size_t)128 * 1024)
-#define BW_SESSION_FIRST_CHUNK_BYTES ((size_t)4 * 1024)
+#define BW_SESSION_FIRST_CHUNK_BYTES ((size_t)512)
 
 /* The reader says how far it has come each time that it has read so much. */
 #define BW_SESSION_ACK_BYTES ((uint64_t)256 * 1024)

@@ -817,8 +817,8 @@ static void the_chunk_is_as_large_as_is_needed(void)
 {
     bw_session_t session = {.is_on = true, .limit = KEPT_BYTES};
 
-    CHECK_EQ(chunk_after(&session, 4), 4096);
-    CHECK_EQ(chunk_after(&session, 1), 8192);
+    CHECK_EQ(chunk_after(&session, 1), 1024);
+    CHECK_EQ(chunk_after(&session, 1), 2048);
     CHECK_EQ(chunk_after(&session, 1000), BW_SESSION_CHUNK_BYTES);
     bw_session_rests(&session); /* the peer has not taken it */
     CHECK(session.chunk);
@@ -828,7 +828,7 @@ static void the_chunk_is_as_large_as_is_needed(void)
     bw_session_rests(&session);
     CHECK(!session.chunk);
     for (int i = 0; i < 100; i++) { /* one at a time stays in the small one */
-        CHECK_EQ(chunk_after(&session, 1), 4096);
+        CHECK_EQ(chunk_after(&session, 1), 1024);
         CHECK(bw_session_acknowledged(&session, session.out.next));
     }
     CHECK(bw_session_gap(&session, 100000));

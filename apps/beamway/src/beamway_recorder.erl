@@ -123,6 +123,8 @@ call(Request) ->
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
     process_flag(trap_exit, true),
+    %% Each step replaces what is known of all links, so the old generation would be mostly garbage: several KB for each link.
+    _ = process_flag(fullsweep_after, 4),
     Seconds = maps:get(record_s, beamway_links:config(), 600), % of a version that was loaded while the node ran
     Now = now_ms(),
     ok = watch_disconnects(),

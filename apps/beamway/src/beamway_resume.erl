@@ -478,6 +478,10 @@ without(Attempt, #{attempts := Attempts, chosen := Chosen} = Dialer) ->
     end.
 
 ended(refused, _Address, Dialer) -> give_up(Dialer, forgotten);
+%% The peer's host has ended the connection, and nobody listens there any more: most likely the process has ended, and epmd is asked. Many peers may
+%% have gone at once.
+ended({failed, econnrefused}, Address, #{address := Address, cause := connection_finished, next := Next} = Dialer) ->
+    Dialer#{refuses := true, pause := ?PAUSE_MS, next := max(Next, now_ms() + ?PAUSE_MS)};
 ended({failed, econnrefused}, Address, #{address := Address} = Dialer) -> Dialer#{refuses := true};
 ended({failed, _Reason}, Address, #{address := Address} = Dialer) -> Dialer#{refuses := false};
 ended(_Other, _Address, Dialer) -> Dialer.
