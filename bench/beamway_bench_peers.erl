@@ -216,6 +216,26 @@ prepare_test_() ->
     [?_assertMatch({ok, #{links := [100, 300], repeats := 1}}, prepare([], quick)), ?_assertMatch({ok, #{links := [5, 7], repeats := 2}}, prepare([{links, "5,7"}, {repeats, 2}], full)),
      ?_assertMatch({error, _}, prepare([{links, "2"}], quick)), ?_assertMatch({error, _}, prepare([{links, "many"}], full))].
 
+%% What a node must not say, and the end of a program whose starter has ended.
+nonsense_is_refused_test_() -> {timeout, 60, fun nonsense_is_refused/0}.
+
+nonsense_is_refused() ->
+    Epmd = beamway_bench_nodes:start_epmd(),
+    [begin
+         {ok, Listen} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}, binary, {active, false}]),
+         {ok, Port} = inet:port(Listen),
+         {ok, Peers} = start(1, beamway_bench_nodes:epmd_port(Epmd), beamway),
+         {ok, OsPid} = beamway_bench_tools:os_pid(Peers),
+         Process = beamway_bench_os:identity(OsPid),
+         Liar = spawn_link(fun() -> {ok, Socket} = gen_tcp:accept(Listen), ok = gen_tcp:send(Socket, Bytes), receive stop -> ok end end),
+         ?assertMatch({error, _}, connect(Peers, Port, nocookie)),
+         ?assert(beamway_bench_os:is_alive(Process)),
+         ok = stop(Peers),
+         ?assertEqual(ok, beamway_bench_os:await_end(Process, 5000)),
+         Liar ! stop
+     end || Bytes <- [<<0, 0>>, <<255, 255, 0>>, <<0, 4, "snok">>, <<0, 3, "sok", 0, 3, "N12">>, <<0, 3, "sok", 0, 19, $N, 0:128, 1:16>>]],
+    ok = beamway_bench_nodes:stop_epmd(Epmd).
+
 metrics_test() ->
     Names = [Name || #{name := Name} <- metrics(#{links => [100, 3000]})],
     ?assertEqual([], [<<"peers_memory_100">>, <<"peers_noticed_cpu_3000">>] -- Names),

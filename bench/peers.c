@@ -468,19 +468,19 @@ static void handshake(node_t *node, const uint8_t *at, size_t size)
 /* Takes bytes of the handshake from `at`; how many. */
 static size_t take_handshake(node_t *node, const uint8_t *at, size_t size)
 {
-    size_t wanted = 2, taken = 0, more;
+    size_t wanted = node->have < 2 ? 2 : 2 + number(node->packet, 2);
+    size_t taken = wanted - node->have < size ? wanted - node->have : size;
 
-    if (node->have >= 2)
-        wanted += number(node->packet, 2);
-    if (wanted > sizeof node->packet) {
-        broken(node, "a packet of the handshake is too long");
-        return size;
-    }
-    more = wanted - node->have < size ? wanted - node->have : size;
-    memcpy(node->packet + node->have, at, more);
-    node->have += more;
-    taken += more;
-    if (node->have == wanted && wanted > 2) {
+    memcpy(node->packet + node->have, at, taken);
+    node->have += taken;
+    if (node->have < wanted)
+        return taken;
+    if (wanted == 2) {
+        size_t length = number(node->packet, 2);
+
+        if (length == 0 || length > PACKET_BYTES)
+            broken(node, "a packet of the handshake is empty or too long");
+    } else {
         node->have = 0;
         handshake(node, node->packet + 2, wanted - 2);
     }
