@@ -174,7 +174,7 @@ static void check_session(bw_port_t *self)
     self->session_is_due = true;
     self->session_is_idle = !is_news;
     self->session_at_ms = bw_now_ms() + (is_news ? SESSION_MS : idle_ms(self));
-    if (!is_news)
+    if (!is_news && idle_ms(self) >= 2 * TOGETHER_MS)
         self->session_at_ms += TOGETHER_MS - self->session_at_ms % TOGETHER_MS;
     set_timer(self);
 }
