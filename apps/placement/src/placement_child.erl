@@ -26,8 +26,8 @@
 -type options() :: #{name := name(), nodes => [node(), ...], grace => pos_integer()}.
 -type spec() :: #{name := name(), query := placement_query:query(), call := {module(), atom(), [term()]}, nodes := [node(), ...], grace := pos_integer(),
                   version := {integer(), node()},
-                  %% Of the lease; of the last holder that ran the child.
-                  fence => integer(), live => integer(),
+                  %% Of the lease; of the last holder that ran the child, which node that was, and whether that run is over: what has no such end has lost its state.
+                  fence => integer(), live => integer(), at => node(), over => integer(),
                   %% In a question: of the holder that asks to go on with a child that it tried to give away; who has given the child to the one that asks.
                   base => integer(), passed => {node(), integer()}}.
 -type answer() :: granted | {granted, Gone :: node()} | {held, node() | nobody} | newer | deleted | stale | {fenced, integer()}.
@@ -40,6 +40,8 @@
 -define(GRACE_MS, 5000).
 -define(REMEMBERED_MS, 3600000).
 -define(FORGET_MS, 5000).
+%% What changes while a child runs.
+-define(NUMBERS, [fence, live, at, over]).
 
 %% `made': ms since when the table remembers.
 -record(state, {made :: integer(), keepers = #{} :: #{pid() => name()}, kept = #{} :: #{name() => pid()},
@@ -236,7 +238,7 @@ handle_call({put, #{name := Name, grace := Grace, version := Version} = Spec}, _
         {undefined, [{_, #{version := Newer}, _}]} when Newer > Version -> {reply, ok, State};
         _ ->
             %% It may have promised itself to another before its table was made.
-            true = ets:insert(?CHILDREN, {Name, maps:merge(Spec, numbers(Name)), promise(Name, max(now_ms(), Made + Grace))}),
+            true = ets:insert(?CHILDREN, {Name, over(maps:merge(Spec, numbers(Name))), promise(Name, max(now_ms(), Made + Grace))}),
             {reply, ok, State}
     end;
 handle_call(kept, _, #state{kept = Kept} = State) ->
@@ -261,7 +263,7 @@ deleted(Name, Version, #state{kept = Kept}) ->
 
 numbers(Name) ->
     case ets:lookup(?CHILDREN, Name) of
-        [{_, #{} = Spec, _}] -> maps:with([fence, live], Spec);
+        [{_, #{} = Spec, _}] -> maps:with(?NUMBERS, Spec);
         _ -> #{}
     end.
 
@@ -294,13 +296,13 @@ handle_cast({withdraw, Name, Given}, State) ->
     {noreply, State};
 handle_cast({release, Name, Holder}, State) ->
     case ets:lookup(?CHILDREN, Name) of
-        [{_, Spec, {Holder, _, _}}] -> true = ets:insert(?CHILDREN, {Name, Spec, {nobody, none, now_ms()}});
+        [{_, Spec, {Holder, _, _}}] -> true = ets:insert(?CHILDREN, {Name, over(Spec, Holder), {nobody, none, now_ms()}});
         _ -> ok
     end,
     {noreply, State};
 handle_cast({pass, Name, Holder, Next}, State) ->
     case ets:lookup(?CHILDREN, Name) of
-        [{_, Spec, {Holder, _, Until}}] -> true = ets:insert(?CHILDREN, {Name, Spec, {Next, none, Until}});
+        [{_, Spec, {Holder, _, Until}}] -> true = ets:insert(?CHILDREN, {Name, over(Spec, Holder), {Next, none, Until}});
         _ -> ok
     end,
     {noreply, State};
@@ -320,7 +322,7 @@ handle_cast({moved, Keeper}, State) -> {noreply, without(Keeper, State)};
 handle_cast(_, State) -> {noreply, State}.
 
 %% The numbers change while it runs.
-is_same_call(#{} = Known, #{} = Given) -> maps:without([fence, live], Known) =:= maps:without([fence, live], Given);
+is_same_call(#{} = Known, #{} = Given) -> maps:without(?NUMBERS, Known) =:= maps:without(?NUMBERS, Given);
 is_same_call(Known, Given) -> Known =:= Given.
 
 without(Keeper, #state{keepers = Keepers, kept = Kept} = State) ->
@@ -352,13 +354,28 @@ granted(#{name := Name} = Spec, Holder, Pid, Until) ->
     Row = ets:lookup(?CHILDREN, Name),
     true = ets:insert(?CHILDREN, {Name, maps:without([base, passed], known_live(Spec, Row)), {Holder, named(Pid, Holder, Spec, Row), Until}}),
     case Row of
-        %% That holder had no time to give its promises back. Nodes of an older release ask without a number, and do not know this answer.
-        [{_, _, {Gone, Old, _}}] when Pid =:= none, is_pid(Old), Gone =/= Holder, is_map_key(fence, Spec), not is_map_key(passed, Spec) -> {granted, Gone};
+        %% That holder had no time to say so. Nodes of an older release ask without a number, and do not know this answer.
+        [{_, #{live := Live, at := Gone} = Known, _}] when Pid =:= none, is_map_key(fence, Spec), not is_map_key(passed, Spec) ->
+            case maps:get(over, Known, 0) < Live andalso maps:get(live, Spec, none) =/= maps:get(fence, Spec) of
+                true -> {granted, Gone};
+                false -> granted
+            end;
         _ -> granted
     end.
 
-known_live(Spec, [{_, #{live := Live}, _}]) -> Spec#{live => max(Live, maps:get(live, Spec, 0))};
+known_live(Spec, [{_, #{live := Live} = Known, _}]) ->
+    case maps:get(live, Spec, 0) >= Live of
+        true -> Spec;
+        false -> maps:merge(Spec, maps:with([live, at, over], Known))
+    end;
 known_live(Spec, _) -> Spec.
+
+%% A run of the child has ended in order, by a holder that says so.
+over(#{at := Holder} = Spec, Holder) -> over(Spec);
+over(Spec, _) -> Spec.
+
+over(#{live := Live} = Spec) -> Spec#{over => Live};
+over(Spec) -> Spec.
 
 %% While a child moves, the process that it had keeps the name.
 named(none, Holder, Spec, [{_, _, {Other, Old, _}}]) ->

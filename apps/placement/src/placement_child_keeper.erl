@@ -114,7 +114,7 @@ started(#{call := {Module, Function, Arguments}} = Spec, Given, Server, Until, T
     end.
 
 %% Its number as that of the holder that runs it.
-lives(#{fence := Fence} = Spec) -> Spec#{live => Fence}.
+lives(#{fence := Fence} = Spec) -> Spec#{live => Fence, at => node()}.
 
 not_started(#{name := Name} = Spec, Given, Timer, Reason) ->
     %% Nothing is under way: another node may be chosen, however long that takes.
@@ -191,16 +191,21 @@ renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer =
         deleted -> stopped(Spec, Pid);
         _ ->
             case now_ms() >= Until of
-                true -> killed(Pid);
+                true -> lease_over(Spec), killed(Pid);
                 false -> waiting(Kept)
             end
     end.
+
+lease_over(#{name := Name}) -> logger:warning("placement: child ~0tP has ended on ~ts, and its state with it: the majority of its voters did not renew its lease in time", [Name, 8, node()]).
 
 waiting(moved) -> ok;
 waiting({forwards, Pid, New, Server}) -> forwards(Pid, New, Server);
 waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until = Until} = Kept) ->
     receive
-        {'EXIT', Pid, _} -> placement_child:release(Spec, node());
+        {'EXIT', Pid, Reason} ->
+            %% By the timer.
+            _ = [lease_over(Spec) || Reason =:= killed, now_ms() >= Until],
+            placement_child:release(Spec, node());
         {placement_child, delete} -> stopped(Spec, Pid);
         {?MODULE, move, Node, To} -> waiting(answered(To, move_to(Node, Kept)));
         %% The child runs without it.
@@ -284,7 +289,7 @@ held(Node, #kept{pid = Pid, until = Until} = Kept) ->
 transferred(Held, Node, #kept{spec = #{grace := Grace, fence := Fence} = Spec, pid = Pid, timer = Timer} = Kept) ->
     _ = timer:cancel(Timer),
     Monitor = monitor(process, {placement_child, Node}),
-    ok = gen_server:cast({placement_child, Node}, {try_start, maps:without([fence, live], Spec), {held, Held, Pid, self(), Fence}}),
+    ok = gen_server:cast({placement_child, Node}, {try_start, maps:without([fence, live, at, over], Spec), {held, Held, Pid, self(), Fence}}),
     Result = transferred_to(Monitor, Node, Kept, now_ms() + Grace),
     true = demonitor(Monitor, [flush]),
     case Result of
@@ -319,10 +324,10 @@ forwards(Pid, New, Server) ->
 
 %% Only whoever gets the promises goes on: not before those of the other node are over, and never if that one has run the child.
 reclaimed(Held, Other, Why, #kept{spec = #{grace := Grace, fence := Base} = Spec, pid = Pid, server = Server, timer = Timer} = Kept, End) ->
-    #{fence := Fence} = Own = placement_child:numbered(Spec),
+    Own = placement_child:numbered(Spec),
     case placement_child:ask(Own#{base => Base, passed => Other}, Pid, Grace div 3) of
         {granted, Since} ->
-            After = Kept#kept{spec = Own#{live => Fence}, until = lease_end(Since, Grace), timer = armed(Pid, lease_end(Since, Grace), Timer)},
+            After = Kept#kept{spec = lives(Own), until = lease_end(Since, Grace), timer = armed(Pid, lease_end(Since, Grace), Timer)},
             ok = placement_move:resume(Held),
             {{refused, Why}, After};
         Refused when Refused =:= refused orelse element(1, Refused) =:= fenced ->
@@ -334,14 +339,15 @@ reclaimed(Held, Other, Why, #kept{spec = #{grace := Grace, fence := Base} = Spec
             after min(Grace div 4, ?RECLAIM_MS) ->
                 case now_ms() < End of
                     true -> reclaimed(Held, Other, Why, Kept#kept{spec = Own#{fence := Base}}, End);
-                    false -> dropped(Pid, Why)
+                    false -> dropped(Spec, Pid, Why)
                 end
             end;
         %% The new process runs, or another child of this name.
-        _ -> dropped(Pid, Why)
+        _ -> dropped(Spec, Pid, Why)
     end.
 
-dropped(Pid, Why) ->
+dropped(Spec, Pid, Why) ->
+    ok = lost(Spec),
     ok = killed(Pid),
     {{lost, Why}, moved}.
 

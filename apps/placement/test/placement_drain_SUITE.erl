@@ -123,16 +123,25 @@ all_run(Config, Count) ->
 
 wait_for_all(Config, Count) -> true = beamway_peer:wait_until(fun() -> all_run(Config, Count) end, 300000).
 
-%% Quiet in the log of the test, but for what is lost.
-log(#{msg := {Format, Arguments}, level := warning}, _) when is_list(Format) ->
-    [persistent_term:put({?MODULE, make_ref()}, Name) || string:find(Format, "without its state") =/= nomatch, Name <- [hd(Arguments)]];
+%% Names of children of which a warning says that their state is lost go to the node that is not killed.
+log(#{msg := {Format, Arguments}, level := warning}, #{config := Node}) when is_list(Format) ->
+    [{drain_log, Node} ! {lost, hd(Arguments)} || string:find(Format, "its state") =/= nomatch, string:prefix(Format, "placement: child ") =/= nomatch
+                                                                      orelse string:prefix(Format, "placement: the state of child ") =/= nomatch];
 log(_, _) -> ok.
 
-logged(Config) -> lists:append([[Name || {{?MODULE, _}, Name} <- on(Config, Which, {persistent_term, get}, [])] || {Which, _, _} <- cluster(Config)]).
+start_log(Config) -> run(Config, "d", fun() -> _ = spawn(fun() -> true = register(drain_log, self()), logging([]) end), ok end).
+
+logging(Names) ->
+    receive
+        {lost, Name} -> logging([Name | Names]);
+        {get, To} -> To ! {drain_log, Names}, logging(Names)
+    end.
+
+logged(Config) -> run(Config, "d", fun() -> drain_log ! {get, self()}, receive {drain_log, Names} -> Names end end).
 
 logs(Config, Name) ->
     _ = on(Config, Name, {logger, remove_handler}, [default]),
-    ok = on(Config, Name, {logger, add_handler}, [?MODULE, ?MODULE, #{level => warning}]).
+    ok = on(Config, Name, {logger, add_handler}, [?MODULE, ?MODULE, #{level => warning, config => node_of(Config, "d")}]).
 
 %% The calls that took longest: of a thousand all but one took at most so many milliseconds.
 quantile(Took, Part) ->
@@ -153,6 +162,7 @@ load() ->
 
 loaded(Config, #{children := Children, callers := Callers, pause := Pause, grace := Grace}) ->
     Sized = [{{counter, N}, bytes(N)} || N <- lists:seq(1, Children)],
+    ok = start_log(Config),
     [ok = logs(Config, Name) || Name <- ?NAMES],
     ok = run(Config, "d", fun() -> start_children(Sized, #{nodes => [node() | erlang:nodes()], grace => Grace}) end),
     wait_for_all(Config, Children),
@@ -192,7 +202,7 @@ clean_under_load(Config) ->
 killed_under_load(Config) ->
     #{children := Children, drains := Drains} = Load = load(),
     {Names, _, Callers} = loaded(Config, Load),
-    {Last, Named} = lists:foldl(fun(N, {Now, Before}) ->
+    {Last, Reported} = lists:foldl(fun(N, {Now, Before}) ->
         Name = lists:nth(1 + N rem 3, ["a", "b", "c"]),
         Victim = case N rem 2 of 0 -> Name; 1 -> lists:nth(1 + (N + 1) rem 3, ["a", "b", "c"]) end,
         Drain = beamway_peer:async(fun() -> beamway_peer:call(peer_of(Now, "d"), placement, drain, [node_of(Now, Name), #{timeout => 5000}], 600000) end),
@@ -208,15 +218,15 @@ killed_under_load(Config) ->
                end,
         Others = with(lists:keydelete(Victim, 1, cluster(Now)), Now),
         wait_for_all(Others, Children),
-        Warned = logged(Others),
         After = again(Now, Victim),
         ok = logs(After, Victim),
         _ = [ok = on(After, Which, {placement, undrain}, []) || Which <- [Name], Which =/= Victim],
         wait_for_all(After, Children),
-        {After, Lost ++ Warned ++ Before}
+        {After, Lost ++ Before}
     end, {Config, []}, lists:seq(1, Drains)),
     Report = run(Last, "d", fun() -> placement_drain_caller:report(Callers) end),
     Loads = run(Last, "d", fun() -> [gen_server:call({via, placement, Name}, load, 60000) || Name <- Names] end),
+    Named = Reported ++ logged(Last),
     ok = beamway_placement_nodes:stop(cluster(Last)),
     ?assertEqual([true], lists:usort([IsWhole || {_, IsWhole, _} <- Loads])),
     #{wrong := Wrong, twice := Twice, failed := Failed, calls := Calls} = Report,
