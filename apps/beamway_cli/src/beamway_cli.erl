@@ -103,6 +103,7 @@ run(["top" | Words]) -> parsed("top", Words, fun top/1);
 run(["node" | Words]) -> parsed("node", Words, fun beamway_cli_node:run/1);
 run(["doctor" | Words]) -> parsed("doctor", Words, fun doctor/1);
 run(["keygen" | Words]) -> parsed("keygen", Words, fun keygen/1);
+run(["drain" | Words]) -> parsed("drain", Words, fun drain/1);
 run(["choose" | Words]) -> parsed("choose", Words, fun choose/1);
 run(["demo" | Words]) -> program("demo", beamway_demo, Words);
 run(["bench" | Words]) -> program("bench", beamway_bench, Words);
@@ -248,6 +249,21 @@ choose(Options) when is_map_key(query, Options); is_map_key(advise, Options) ->
     end;
 choose(_) ->
     complain("choose: which nodes? Expected a query; see: beamway choose --help", []),
+    ?USAGE.
+
+drain(#{node := _} = Options) ->
+    case beamway_cli_drain:run(Options, fun(Line) -> complain("drain: ~ts", [Line]) end) of
+        {ok, Answer} ->
+            show(Options, fun() -> beamway_cli_drain:to_json(Answer) end, fun() -> beamway_cli_drain:to_text(Answer) end),
+            case beamway_cli_drain:is_empty(Answer) of
+                true -> ?DONE;
+                false -> ?FAILED
+            end;
+        {usage, Text} -> complain("drain: ~ts; see: beamway drain --help", [Text]), ?USAGE;
+        {error, Text} -> complain("drain: ~ts", [Text]), ?FAILED
+    end;
+drain(_) ->
+    complain("drain: which node? Expected its name; see: beamway drain --help", []),
     ?USAGE.
 
 show(#{json := true}, Json, _) -> say("~ts~n", [jiffy:encode(Json(), [pretty])]);

@@ -21,6 +21,7 @@ table() ->
      {"report", " [NODE]", "write what a running node knows of its links to a file, for a report of a fault"},
      {"attach", " HOST[:NODE]", "open a shell on a node of another host, through ssh"},
      {"choose", " QUERY", "show which nodes of a cluster a query chooses, or why not the others"},
+     {"drain", " NODE", "move the processes of a running node to other nodes, before it stops"},
      {"topology", "", "measure and draw the network between nodes, convert its description"},
      {"node", "", "start a node with the right flags; in a Slurm job, a node of the job's cluster"},
      {"pipe", " SEGMENT...", "run a UNIX pipe between hosts (rdpipe); pipe cp, send, recv: rdcp, rdsend, rdrecv"},
@@ -96,6 +97,14 @@ text("choose") ->
     "             beamway choose '[{mem_available, ge, {4, gib}}, {dist, near}]' --node a@web1 --explain\n"
     "             beamway choose '{gpu, true}' --why-not b@web2\n"
     "             beamway choose --advise --node a@web1\n";
+text("drain") ->
+    "\nMoves the processes of a running node to other nodes, with their state and the messages that wait for them: the children of placement:child/3,\n"
+    "and gen_servers and gen_statems that export placement_handoff/3. The node must run the application placement; see docs/guide/placement.md.\n"
+    "Nothing new is placed on the node after. Progress goes to standard error. What has not moved is named, with the reason.\n"
+    "\n"
+    "exit status: 0 all moved, 1 something stayed or was lost, or the node could not be drained, 2 usage error\n"
+    "examples:    beamway drain app@web1\n"
+    "             beamway drain app@web1 --timeout 25 --json\n";
 text("node") ->
     "\nStarts a node on Beamway's carrier and connects it. It runs until a signal ends it. On a terminal it has a shell.\n"
     "In a job step of Slurm every task is a node of the job's cluster. Name and peers come from Slurm's variables. The\n"
@@ -201,6 +210,10 @@ options("choose") ->
      {advise, undefined, "advise", undefined, "without a query: sample the busiest processes for 2 s and show which moves would save how many bytes over which link"},
      cookie_file(), help(),
      {query, undefined, undefined, string, "an Erlang term"}];
+options("drain") ->
+    [json(), {timeout, $t, "timeout", {integer, 60}, "seconds after which what has not moved stays"},
+     {at_once, undefined, "at-once", {integer, 8}, "how many processes move at the same time"}, cookie_file(), help(),
+     {node, undefined, undefined, string, "the node to drain, as name or name@host"}];
 options("node") ->
     [{name, undefined, "name", string, "name, or name@host; a dot in the host makes it a long name (in a Slurm job: set automatically)"},
      {connect, undefined, "connect", string, "nodes to connect with, name@host with commas"},

@@ -34,7 +34,7 @@ help(Config) ->
          ?assertMatch({match, _}, re:run(Text, "(?i)usage: beamway " ++ Command)),
          ?assertMatch({match, _}, re:run(Text, "exit status: 0")),
          ?assertMatch({0, Text, ""}, run(Config, "help " ++ Command))
-     end || Command <- ["demo", "bench", "links", "top", "why", "report", "attach", "choose", "node", "keygen", "doctor"]],
+     end || Command <- ["demo", "bench", "links", "top", "why", "report", "attach", "choose", "drain", "node", "keygen", "doctor"]],
     ok.
 
 %% Nobody else can read what it makes, whatever the umask is, and nothing is overwritten.
@@ -200,7 +200,7 @@ completion_and_manual(Config) ->
          {ok, Text} = file:read_file(filename:join([?config(root, Config), "bin", File])),
          Plain = binary:replace(Text, <<"\\-">>, <<"-">>, [global]),
          [?assertMatch({File, Word, {match, _}}, {File, Word, re:run(Plain, ["[^a-z-]", Word, "[^a-z-]"])})
-          || Word <- Commands ++ lists:append([long_options(Config, Command) || Command <- ["demo", "soak", "links", "top", "why", "report", "attach", "choose", "node", "keygen", "doctor", "console"]])]
+          || Word <- Commands ++ lists:append([long_options(Config, Command) || Command <- ["demo", "soak", "links", "top", "why", "report", "attach", "choose", "drain", "node", "keygen", "doctor", "console"]])]
      end || File <- ["completion/beamway", "completion/_beamway", "man/beamway.1"]],
     Folder = quoted(filename:join([?config(root, Config), "bin", "completion"])),
     ?assertEqual({0, "top topology\n", ""},

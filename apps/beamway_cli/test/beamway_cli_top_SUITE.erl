@@ -90,7 +90,9 @@ top_failures(Config) ->
         {1, "", NoCode} = run(Config, ["top ", atom_to_list(Node)]),
         ?assertMatch({match, _}, re:run(NoCode, "has no Beamway")),
         {1, "", NoPlacement} = run(Config, ["choose '{loadavg5, lt, 100.0}' --node ", atom_to_list(Node)]),
-        ?assertMatch({match, _}, re:run(NoPlacement, "has no placement"))
+        ?assertMatch({match, _}, re:run(NoPlacement, "has no placement")),
+        {1, "", NoDrain} = run(Config, ["drain ", atom_to_list(Node)]),
+        ?assertMatch({match, _}, re:run(NoDrain, "has no placement that can drain"))
     after
         stop(Bare)
     end.

@@ -9,7 +9,7 @@
 
 -export([all/0, suite/0, init_per_testcase/2, end_per_testcase/2]).
 -export([clean_under_load/1, killed_under_load/1, beside_stop_and_start/1, supervised/1, refused_by_name/1, goes_on_where_it_was/1, target_dies/1, busy/1, old_handoff/1, late_node/1,
-         drained_before_the_stop/1, options_and_the_taint/1]).
+         drained_before_the_stop/1, options_and_the_taint/1, by_the_command/1, elixir/1]).
 %% A gen_statem that moves.
 -export([start_statem/0, callback_mode/0, init/1, handle_event/4, placement_handoff/3]).
 -export([start_children/2, log/2, bytes/1, quantile/2]).
@@ -20,7 +20,7 @@
 suite() -> [{timetrap, {minutes, case full() of none -> 3; _ -> 120 end}}].
 
 all() -> [clean_under_load, killed_under_load, beside_stop_and_start, supervised, refused_by_name, goes_on_where_it_was, target_dies, busy, old_handoff, late_node, drained_before_the_stop,
-         options_and_the_taint].
+         options_and_the_taint, by_the_command, elixir].
 
 full() ->
     case os:getenv("BEAMWAY_TEST_DRAINS") of
@@ -457,6 +457,69 @@ options_and_the_taint(Config) ->
     Holds = run(Config, "a", fun() -> spawn(fun() -> true = register(placement_drain, self()), receive stop -> ok end end) end),
     true = beamway_peer:wait_until(fun() -> on(Config, "a", {erlang, whereis}, [placement_drain]) =:= Holds end, 30000),
     ?assertEqual({error, already_draining}, drain(Config, "a", #{})).
+
+%% `beamway drain'.
+by_the_command(Config) ->
+    Pid = child(Config, #{}),
+    Name = name_of(Config, node(Pid)),
+    Other = case Name of "a" -> "b"; _ -> "a" end,
+    [_] = supervisors(Config, drain_here, one_for_one, [Name], [counter(here)]),
+    Cookie = filename:join(proplists:get_value(priv_dir, Config), "cookie"),
+    ok = file:write_file(Cookie, atom_to_list(on(Config, Name, {erlang, get_cookie}, []))),
+    ok = file:change_mode(Cookie, 8#600),
+    Shell = [{command, test_support:file("bin/beamway")}, {home, proplists:get_value(priv_dir, Config)}, {epmd_port, list_to_integer(os:getenv("ERL_EPMD_PORT", "4369"))} | Config],
+    Run = fun(Node, Words) -> beamway_command:run(Shell, lists:join(" ", ["drain", atom_to_list(Node), "--cookie-file", Cookie | Words])) end,
+    ok = on(Config, Other, {placement, undrain}, []),
+    {1, Out, Err} = Run(node_of(Config, Name), ["--timeout", "2"]),
+    ?assertMatch({match, _}, re:run(Out, "1 moved, 0 restarted elsewhere, 1 stayed, 0 lost"), Out),
+    ?assertMatch({match, _}, re:run(Out, "stayed: process here of drain_here: no other connected node can take it"), Out),
+    ?assertMatch({match, _}, re:run(Err, "1 of 2 moved"), Err),
+    {0, Json, _} = Run(node_of(Config, Other), ["--json"]),
+    ?assertMatch(#{<<"stayed">> := [], <<"lost">> := []}, jiffy:decode(Json, [return_maps])),
+    {1, "", Down} = Run('nobody@127.0.0.1', []),
+    ?assertMatch({match, _}, re:run(Down, "nobody"), Down),
+    {2, "", Wrong} = Run(node_of(Config, Name), ["--timeout", "0"]),
+    ?assertMatch({match, _}, re:run(Wrong, "expected seconds"), Wrong).
+
+%% A GenServer of Elixir under a DynamicSupervisor, with a caller all the time.
+elixir(Config) ->
+    case os:find_executable("elixirc") of
+        false -> {skip, "elixirc is not installed (elixir)"};
+        Elixirc ->
+            Folder = proplists:get_value(priv_dir, Config),
+            Source = filename:join(Folder, "drain_counter.ex"),
+            ok = file:write_file(Source, elixir_source()),
+            "" = os:cmd(Elixirc ++ " -o '" ++ Folder ++ "' '" ++ Source ++ "'"),
+            Library = string:trim(os:cmd("elixir -e 'IO.puts(:code.lib_dir(:elixir))'")),
+            [begin
+                 true = on(Config, Name, {code, add_patha}, [Path]),
+                 ok
+             end || Name <- ?NAMES, Path <- [Folder, filename:join(Library, "ebin")]],
+            [run(Config, Name, fun() ->
+                 {ok, _} = application:ensure_all_started(elixir),
+                 {ok, Pid} = apply('Elixir.DynamicSupervisor', start_link, [[{strategy, one_for_one}, {name, 'Elixir.Counters'}]]),
+                 true = unlink(Pid)
+             end) || Name <- ["a", "b"]],
+            Pids = run(Config, "a", fun() -> [element(2, {ok, _} = apply('Elixir.DynamicSupervisor', start_child, ['Elixir.Counters', {'Elixir.DrainCounter', N}])) || N <- [10, 20, 30]] end),
+            Ask = fun() -> [on(Config, "d", {gen_server, call}, [Pid, next]) || Pid <- Pids] end,
+            ?assertEqual([11, 21, 31], Ask()),
+            ?assertMatch({ok, #{moved := 3, stayed := []}}, drain(Config, "a", #{})),
+            ?assertEqual([12, 22, 32], Ask()),
+            ?assertEqual(3, length([Pid || {_, Pid, _, _} <- on(Config, "b", {supervisor, which_children}, ['Elixir.Counters']), is_pid(Pid)])),
+            ?assertEqual([12, 22, 32], lists:sort([on(Config, "b", {sys, get_state}, [Pid]) || {_, Pid, _, _} <- on(Config, "b", {supervisor, which_children}, ['Elixir.Counters'])]))
+    end.
+
+elixir_source() ->
+    "defmodule DrainCounter do\n"
+    "  use GenServer\n"
+    "  def start_link(n), do: GenServer.start_link(__MODULE__, n)\n"
+    "  @impl true\n"
+    "  def init(n), do: {:ok, n}\n"
+    "  @impl true\n"
+    "  def handle_call(:next, _from, n), do: {:reply, n + 1, n + 1}\n"
+    "  def placement_handoff(:leave, n, _info), do: {:ok, n}\n"
+    "  def placement_handoff(:arrive, n, _info), do: {:ok, n}\n"
+    "end\n".
 
 %% Of the gen_statem: all of it.
 placement_handoff(leave, {StateName, Data}, _) -> {ok, {StateName, Data}};
