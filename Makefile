@@ -5,7 +5,7 @@ include native/make/system.mk
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb image build demo test test-all test-rest test-long test-idle test-cut test-ticks test-otp test-otp-tls test-otp27 test-otp-newest test-arm64 test-rabbitmq4 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb image build demo test test-all test-rest test-long test-idle test-cut test-drain test-ticks test-otp test-otp-tls test-otp27 test-otp-newest test-arm64 test-rabbitmq4 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -106,6 +106,12 @@ test-cut:
 	@scripts/install-packages test
 	@$(MAKE) build-test
 	@BEAMWAY_TEST_CUTS=$(or $(CUTS),1000) $(if $(STORE),BEAMWAY_TEST_CUTS_STORE=yes) TEST_MINUTES=110 scripts/run-tests beamway_cut_SUITE
+
+## test-drain: 100 drains of a node with 20,000 processes of 500 MB on four nodes under 100 callers, and 100 more with a node killed in the middle (an hour or more; DRAINS=n)
+test-drain:
+	@scripts/install-packages test
+	@$(MAKE) build-test
+	@BEAMWAY_TEST_DRAINS=$(or $(DRAINS),100) TEST_MINUTES=240 scripts/run-tests $(or $(T),placement_drain_SUITE)
 
 ## test-ticks: five minutes over a path that is slow, lossy and full of bulk, schedulers busy: no connection may end by net_tick_timeout; STORE=1 (needs root)
 test-ticks:
