@@ -25,15 +25,17 @@
 -define(TELL_MS, 250).
 %% Before what could not move is tried again.
 -define(AGAIN_MS, 100).
+%% What waiting seldom changes is tried again for so long.
+-define(PATIENCE_MS, 3000).
 -define(CALL_MS, 5000).
 -define(HOLD_MS, 5000).
 %% Every other node is asked again so often which nodes suit the children of a query.
 -define(SUITS_MS, 1000).
 
 -record(job, {process :: {child, term()} | {supervised, atom(), term()}, pid :: pid(), what :: {child, placement_child:spec(), Keeper :: pid()} | {supervised, map()}}).
--record(state, {jobs = [] :: [#job{}], seen = #{} :: #{pid() => true}, later = [] :: [{#job{}, Reason :: term()}], open = #{} :: #{reference() => #job{}}, total :: non_neg_integer(), moved = [] :: [pid()],
+-record(state, {jobs = [] :: [#job{}], seen = #{} :: #{pid() => true}, later = [] :: [{#job{}, Reason :: term()}], open = #{} :: #{reference() => {#job{}, Mover :: pid()}}, total :: non_neg_integer(), moved = [] :: [pid()],
                 restarted = [] :: [left()], stayed = [] :: [left()], lost = [] :: [left()], suits = #{} :: #{term() => {integer(), [node()]}}, turn = 0 :: non_neg_integer(),
-                at_once :: pos_integer(), tell :: pid() | none, told :: integer(), until :: integer()}).
+                at_once :: pos_integer(), tell :: pid() | none, told :: integer(), until :: integer(), patience :: integer()}).
 
 %% @doc Empties this node. Returns when each willing process has moved, or cannot, or after the timeout.
 -spec run(options()) -> {ok, result()} | {error, already_draining | {bad_option, atom(), term()}}.
@@ -62,7 +64,7 @@ drained(Options) ->
     ok = taint(fun(Taints) -> lists:usort([draining | Taints]) end),
     Jobs = jobs(),
     State = #state{jobs = Jobs, seen = seen(Jobs, #{}), total = length(Jobs), at_once = maps:get(at_once, Options, ?AT_ONCE), tell = maps:get(tell, Options, none), told = Begin,
-                   until = Begin + maps:get(timeout, Options, ?TIMEOUT_MS)},
+                   until = Begin + maps:get(timeout, Options, ?TIMEOUT_MS), patience = Begin + ?PATIENCE_MS},
     #state{moved = Moved, restarted = Restarted, stayed = Stayed, lost = Lost} = Last = moving(State),
     %% What waited at the old processes is handled: callers have their answers when this node stops.
     ok = settled(Moved, Last),
@@ -158,12 +160,15 @@ moving(#state{jobs = [Job | Jobs], open = Open, at_once = AtOnce, until = Until}
         true -> moving(begun(Job, State#state{jobs = Jobs}));
         false -> moving(lists:foldl(fun(One, After) -> stayed(One, timeout, After) end, State#state{jobs = []}, [Job | Jobs]))
     end;
-moving(#state{open = Open} = State) ->
+moving(#state{open = Open, until = Until} = State) ->
+    %% A callback may hang. Its process goes on when its mover has ended.
+    _ = [exit(Mover, kill) || now_ms() > Until + ?HOLD_MS, {_, Mover} <- maps:values(Open)],
     receive
         {'DOWN', Monitor, process, _, Reason} when is_map_key(Monitor, Open) ->
-            {Job, Others} = maps:take(Monitor, Open),
+            {{Job, _}, Others} = maps:take(Monitor, Open),
             Outcome = case Reason of
                           {?MODULE, Result} -> Result;
+                          killed -> {refused, timeout};
                           _ -> {refused, {crashed, Reason}}
                       end,
             moving(progress(finished(Outcome, Job, State#state{open = Others})))
@@ -179,8 +184,8 @@ begun(Job, State) ->
         [] -> later(Job, no_node, After);
         _ ->
             Node = lists:nth(Turn rem length(Nodes) + 1, Nodes),
-            {_, Monitor} = spawn_monitor(fun() -> exit({?MODULE, one(Job, Node)}) end),
-            After#state{turn = Turn + 1, open = Open#{Monitor => Job}}
+            {Mover, Monitor} = spawn_monitor(fun() -> exit({?MODULE, one(Job, Node)}) end),
+            After#state{turn = Turn + 1, open = Open#{Monitor => {Job, Mover}}}
     end.
 
 finished({moved, _}, #job{pid = Pid}, #state{moved = Moved} = State) -> State#state{moved = [Pid | Moved]};
@@ -189,22 +194,31 @@ finished({lost, Reason}, #job{process = Process} = Job, #state{lost = Lost} = St
     ?LOG_WARNING("placement: ~ts is lost: ~ts", [process_text(Process), placement_move:reason_text(Reason)]),
     State#state{lost = [left(Job, Reason) | Lost]};
 finished({refused, ended}, _, #state{total = Total} = State) -> State#state{total = Total - 1};
-finished({refused, Reason}, Job, State) ->
-    case is_for_good(Reason) of
-        true -> stayed(Job, Reason, State);
-        false -> later(Job, Reason, State)
-    end.
+finished({refused, Reason}, Job, State) -> later(Job, Reason, State).
 
-is_for_good({has, What, _}) -> What =/= monitors;
-is_for_good({stays, _}) -> true;
-is_for_good({bad_handoff, Node, _}) -> Node =:= node();
-is_for_good(_) -> false.
-
-later(Job, Reason, #state{later = Later, until = Until} = State) ->
-    case now_ms() < Until of
+later(Job, Reason, #state{later = Later, until = Until, patience = Patience} = State) ->
+    Now = now_ms(),
+    Last = case changes(Reason) of
+               never -> Now;
+               seldom when Reason =:= no_node -> case nodes(connected) of [] -> Now; _ -> min(Patience, Until) end;
+               seldom -> min(Patience, Until);
+               soon -> Until
+           end,
+    case Now < Last of
         true -> State#state{later = [{Job, Reason} | Later]};
         false -> stayed(Job, Reason, State)
     end.
+
+%% Whether waiting helps. A process monitors others while it waits for answers, and another node may take what the first did not.
+changes({has, monitors, _}) -> seldom;
+changes({has, _, _}) -> never;
+changes({stays, _}) -> never;
+changes({bad_handoff, Node, _}) when Node =:= node() -> never;
+changes({bad_handoff, _, _}) -> seldom;
+changes({not_started, _, _}) -> seldom;
+changes(no_node) -> seldom;
+changes(timeout) -> never;
+changes(_) -> soon.
 
 stayed(Job, Reason, #state{stayed = Stayed} = State) -> State#state{stayed = [left(Job, Reason) | Stayed]}.
 

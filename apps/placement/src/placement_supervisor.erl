@@ -51,7 +51,7 @@ ordinary(Name) ->
 %% @doc Starts it under the supervisor of the same name on this node. A child of that id that does not run makes way.
 -spec start_child(atom(), child()) -> {ok, pid()} | {error, term()}.
 start_child(Name, #{extra := Extra}) -> started(catch supervisor:start_child(Name, Extra));
-start_child(Name, #{dynamic := Spec}) -> started(catch apply('Elixir.DynamicSupervisor', start_child, [Name, Spec]));
+start_child(Name, #{dynamic := Spec}) -> started(catch (module_of(dynamic)):start_child(Name, Spec));
 start_child(Name, #{id := Id, spec := Spec}) ->
     case started(catch supervisor:start_child(Name, Spec)) of
         {error, already_present} ->
@@ -59,6 +59,9 @@ start_child(Name, #{id := Id, spec := Spec}) ->
             started(catch supervisor:start_child(Name, Spec));
         Result -> Result
     end.
+
+%% It is there where such a supervisor is.
+module_of(dynamic) -> list_to_atom("Elixir.DynamicSupervisor").
 
 started({ok, Pid}) when is_pid(Pid) -> {ok, Pid};
 started({ok, Pid, _}) when is_pid(Pid) -> {ok, Pid};

@@ -497,10 +497,10 @@ elixir(Config) ->
              end || Name <- ?NAMES, Path <- [Folder, filename:join(Library, "ebin")]],
             [run(Config, Name, fun() ->
                  {ok, _} = application:ensure_all_started(elixir),
-                 {ok, Pid} = apply('Elixir.DynamicSupervisor', start_link, [[{strategy, one_for_one}, {name, 'Elixir.Counters'}]]),
+                 {ok, Pid} = (elixir_supervisor()):start_link([{strategy, one_for_one}, {name, 'Elixir.Counters'}]),
                  true = unlink(Pid)
              end) || Name <- ["a", "b"]],
-            Pids = run(Config, "a", fun() -> [element(2, {ok, _} = apply('Elixir.DynamicSupervisor', start_child, ['Elixir.Counters', {'Elixir.DrainCounter', N}])) || N <- [10, 20, 30]] end),
+            Pids = run(Config, "a", fun() -> [element(2, {ok, _} = (elixir_supervisor()):start_child('Elixir.Counters', {'Elixir.DrainCounter', N})) || N <- [10, 20, 30]] end),
             Ask = fun() -> [on(Config, "d", {gen_server, call}, [Pid, next]) || Pid <- Pids] end,
             ?assertEqual([11, 21, 31], Ask()),
             ?assertMatch({ok, #{moved := 3, stayed := []}}, drain(Config, "a", #{})),
@@ -508,6 +508,8 @@ elixir(Config) ->
             ?assertEqual(3, length([Pid || {_, Pid, _, _} <- on(Config, "b", {supervisor, which_children}, ['Elixir.Counters']), is_pid(Pid)])),
             ?assertEqual([12, 22, 32], lists:sort([on(Config, "b", {sys, get_state}, [Pid]) || {_, Pid, _, _} <- on(Config, "b", {supervisor, which_children}, ['Elixir.Counters'])]))
     end.
+
+elixir_supervisor() -> list_to_atom("Elixir.DynamicSupervisor").
 
 elixir_source() ->
     "defmodule DrainCounter do\n"
