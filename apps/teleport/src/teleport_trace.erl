@@ -32,7 +32,7 @@ replaced(Context) ->
     end.
 
 is_ours({label, {?MODULE, _}}) -> true;
-is_ours(Token) -> Token =:= [].
+is_ours(_) -> seq_trace:get_token() =:= [].
 
 %% @doc The context that came with the message that the calling process received last, or that it has set since.
 -spec current() -> {ok, traceparent()} | none.
