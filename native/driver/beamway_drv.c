@@ -15,6 +15,7 @@
 #include "../link/stripes.h"
 #include "closing.h"
 #include "establish.h"
+#include "fault.h"
 #include "job.h"
 #include "load.h"
 #include "offers.h"
@@ -24,7 +25,7 @@
 #include "rounds.h"
 #include "senders.h"
 
-#define ABI_VERSION 14  /* of the commands below: beamway_port.erl has the same number */
+#define ABI_VERSION 15  /* of the commands below: beamway_port.erl has the same number */
 #define FLUSH_MS 1      /* how long what was sent waits at most for the keeper */
 #define CHECK_MS 1000   /* how often idle memory is looked for, and the patience of a last flush */
 #define SESSION_MS 200  /* how late a peer hears, at most, how far this side has read */
@@ -55,14 +56,17 @@ enum {
     COMMAND_PULSE,  /* -> ; pulse.h */
     COMMAND_OFFER,  /* -> number:64 ; of a port with a link that is not active: another port shall
                        use the link, unless this one ends before */
-    COMMAND_LOAD = 30, /* cpu_percent:8, run_queue:32 -> ; a sample of this node (load.h) */
-    COMMAND_TELL_LOAD, /* -> ; before ACTIVATE: the peer takes this node's load */
-    COMMAND_SPREAD,    /* as ATTACH ; the connection is the first of several (stripes.h). The
-                               keeper gets `thin` when one of them is lost and others are left */
-    COMMAND_JOIN       /* number:64 of an offer, epoch:64, what was read of the connection before
-                          -> ; one more of them, under the number of the first. Or nothing ->
-                          connections:32, 0 unless the
-                          link has SPREAD, the shortest round trip of late in us:64 */
+    COMMAND_LOAD = 30,   /* cpu_percent:8, run_queue:32 -> ; a sample of this node (load.h) */
+    COMMAND_TELL_LOAD,   /* -> ; before ACTIVATE: the peer takes this node's load */
+    COMMAND_SPREAD,      /* as ATTACH ; the connection is the first of several (stripes.h). The
+                                 keeper gets `thin` when one of them is lost and others are left */
+    COMMAND_JOIN,        /* number:64 of an offer, epoch:64, what was read of the connection before
+                            -> ; one more of them, under the number of the first. Or nothing ->
+                            connections:32, 0 unless the
+                            link has SPREAD, the shortest round trip of late in us:64 */
+    COMMAND_FAULT,       /* delay_ms:32, jitter_ms:32, rate:64, holds_in:8, holds_out:8 -> ; of an
+                                 active link (fault.h), also over its later connections */
+    COMMAND_SOCKET_FAULT /* socket:32, bw_socket_fault_t:8 -> ; of any port */
 };
 
 #define STATS_COUNT 24
@@ -85,11 +89,14 @@ typedef struct {
     uint64_t losses;         /* of connections */
     unsigned connections;    /* of several, as the keeper knows */
     bool is_silent;          /* the keeper has been told */
-    int64_t resume_ms;       /* the peer gives the link up after so long without a connection */
-    uint64_t offer;          /* of its link to another port, or 0 */
-    uint32_t stops;          /* of this process, as far as the port knows (pulse.h) */
-    senders_t senders;       /* and the keeper, which also gets the atoms `flush` and `look` */
-    bool is_flush_asked;     /* and the keeper has not come yet */
+    bw_fault_t fault;        /* of the link and of those that come after it */
+    bool fault_is_due;       /* at fault_at_ms: what a fault has held goes on */
+    int64_t fault_at_ms;
+    int64_t resume_ms;   /* the peer gives the link up after so long without a connection */
+    uint64_t offer;      /* of its link to another port, or 0 */
+    uint32_t stops;      /* of this process, as far as the port knows (pulse.h) */
+    senders_t senders;   /* and the keeper, which also gets the atoms `flush` and `look` */
+    bool is_flush_asked; /* and the keeper has not come yet */
     ErlDrvTermData flush_atom;
     bw_rounds_t rounds;
     uint64_t out_at_check;  /* bytes written when the check was set */
@@ -108,12 +115,21 @@ static bool is_session_first(const bw_port_t *self)
     return self->session_is_due && (!self->check_is_due || self->session_at_ms < self->check_at_ms);
 }
 
+static bool is_fault_first(const bw_port_t *self)
+{
+    return self->fault_is_due &&
+           (!self->session_is_due || self->fault_at_ms <= self->session_at_ms) &&
+           (!self->check_is_due || self->fault_at_ms <= self->check_at_ms);
+}
+
 /* What is to be flushed is always due before anything else. */
 static void set_timer(bw_port_t *self)
 {
     if (self->timer_is_to_read || self->timer_is_to_flush || self->pump.is_closing)
         return;
-    if (is_session_first(self))
+    if (is_fault_first(self))
+        driver_set_timer(self->pump.port, ms_until(self->fault_at_ms));
+    else if (is_session_first(self))
         driver_set_timer(self->pump.port, ms_until(self->session_at_ms));
     else if (self->check_is_due)
         driver_set_timer(self->pump.port, ms_until(self->check_at_ms));
@@ -179,6 +195,19 @@ static void check_session(bw_port_t *self)
     set_timer(self);
 }
 
+/* A link with a fault is looked at again when what it holds may go on. */
+static void look_at_fault_later(bw_port_t *self)
+{
+    uint64_t due_us = self->pump.is_faulty ? bw_fault_due_us(self->pump.link) : UINT64_MAX;
+    bool was_due = self->fault_is_due;
+
+    self->fault_is_due = due_us != UINT64_MAX;
+    if (self->fault_is_due)
+        self->fault_at_ms = bw_now_ms() + (int64_t)(due_us / 1000) + 1;
+    if (self->fault_is_due || was_due)
+        set_timer(self);
+}
+
 /* Idle memory is looked for once a second while there is output, if the link can have any. */
 static void check_later(bw_port_t *self)
 {
@@ -228,7 +257,7 @@ static void detach(bw_port_t *self)
         return;
     pump_detach(&self->pump);
     close_link(self->pump.port, link, self->active);
-    self->timer_is_to_read = self->is_silent = self->session_is_due = false;
+    self->timer_is_to_read = self->is_silent = self->session_is_due = self->fault_is_due = false;
     set_timer(self);
 }
 
@@ -246,7 +275,7 @@ static void tell_keeper(bw_port_t *self, const char *what, const char *reason)
 /* A connection is lost that the link can do without. */
 static void count_connections(bw_port_t *self)
 {
-    unsigned count = self->pump.link ? bw_stripes_count(self->pump.link) : 0;
+    unsigned count = self->pump.link ? bw_stripes_count(bw_fault_behind(self->pump.link)) : 0;
 
     if (count > 0 && count < self->connections) {
         tell_keeper(self, "thin", NULL);
@@ -329,6 +358,8 @@ static void settle(bw_port_t *self, wake_result_t result)
         senders_tell(&self->senders);
         count_connections(self);
         check_session(self);
+        if (self->pump.is_faulty)
+            look_at_fault_later(self);
         come_back(self);
     }
 }
@@ -484,8 +515,60 @@ static void reply_paths(const bw_port_t *self, reply_t *reply)
 
     if (is_attached)
         self->pump.link->ops->stats(self->pump.link, &stats);
-    reply_number(reply, bw_stripes_count(self->pump.link), 4);
+    reply_number(reply, bw_stripes_count(bw_fault_behind(self->pump.link)), 4);
     reply_number(reply, stats.least_rtt_us, 8);
+}
+
+/* The link of the port gets its fault. */
+static bw_status_t begin_fault(bw_port_t *self, bw_error_t *error_p)
+{
+    static const bw_fault_t none;
+    bw_link_t *link = self->pump.link;
+    bw_status_t status;
+
+    if (bw_is_faulty(link)) {
+        bw_fault_change(link, &self->fault);
+        return BW_OK;
+    }
+    if (!pump_is_attached(&self->pump) || memcmp(&self->fault, &none, sizeof none) == 0)
+        return BW_OK;
+    status = bw_fault_before(link, &self->fault, &link, error_p);
+    if (status == BW_OK)
+        pump_replace(&self->pump, link);
+    return status;
+}
+
+/* As fail(): last. */
+static bool command_fault(bw_port_t *self, const char *data, size_t len, reply_t *reply)
+{
+    bw_error_t error = {0};
+    bw_status_t status;
+
+    if (len != 18 || !self->active)
+        return false;
+    memset(&self->fault, 0, sizeof self->fault);
+    self->fault.delay_ms = (uint32_t)bw_number(data, 4);
+    self->fault.jitter_ms = (uint32_t)bw_number(data + 4, 4);
+    self->fault.rate = bw_number(data + 8, 8);
+    self->fault.holds_in = data[16];
+    self->fault.holds_out = data[17];
+    status = begin_fault(self, &error);
+    reply_status(reply, status, &error);
+    if (status == BW_OK && self->pump.is_faulty)
+        settle(self, pump_wake(&self->pump));
+    return true;
+}
+
+static bool command_socket_fault(const char *data, size_t len, reply_t *reply)
+{
+    bw_error_t error = {0};
+
+    if (len != 5 || (uint8_t)data[4] >= BW_SOCKET_FAULTS)
+        return false;
+    reply_status(reply,
+                 bw_fault_socket((int)bw_number(data, 4), (bw_socket_fault_t)data[4], &error),
+                 &error);
+    return true;
 }
 
 /* As fail(): last. */
@@ -504,7 +587,7 @@ static bool command_join(bw_port_t *self, const char *data, size_t len, reply_t 
     status = take_offer(data, len, &link, &error);
     if (status == BW_OK) {
         if (bw_number(data + 8, 8) == self->epoch && pump_is_attached(&self->pump))
-            status = bw_stripes_add(self->pump.link, link, &error);
+            status = bw_stripes_add(bw_fault_behind(self->pump.link), link, &error);
         else
             status = bw_fail(&error, BW_REFUSED, "a later connection has been made", 0);
         if (status != BW_OK)
@@ -529,6 +612,7 @@ static bool command_attach(bw_port_t *self, unsigned command, const char *data, 
     reply_status(reply, status, &error);
     if (status != BW_OK)
         return true;
+    (void)begin_fault(self, &error); /* without memory for it the link goes on */
     /* What goes out again may end where the last look has found nothing to watch. */
     self->out_at_session = self->pump.session.out.next;
     settle(self,
@@ -672,6 +756,10 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         return len == 5 && command_load(data);
     case COMMAND_TELL_LOAD:
         return len == 0 && command_tell_load(self);
+    case COMMAND_FAULT:
+        return command_fault(self, data, len, reply);
+    case COMMAND_SOCKET_FAULT:
+        return command_socket_fault(data, len, reply);
     case COMMAND_DETACH:
         return len == 8 && command_detach(self, bw_number(data, 8), reply);
     case COMMAND_ATTACH:
@@ -945,7 +1033,9 @@ static bool run_due(bw_port_t *self, bool is_early, bool is_to_flush)
 static void drv_timeout(ErlDrvData data)
 {
     bw_port_t *self = (bw_port_t *)data;
-    bool is_to_flush = self->timer_is_to_flush, is_to_read = self->timer_is_to_read;
+    bool is_fault_due = self->fault_is_due && ms_until(self->fault_at_ms) == 0;
+    bool is_to_flush = self->timer_is_to_flush;
+    bool is_to_read = self->timer_is_to_read || is_fault_due;
     wake_result_t result = WAKE_ASLEEP;
 
     self->timer_is_to_read = false;

@@ -57,11 +57,12 @@ typedef struct {
     uint64_t bytes_read;            /* with headers and padding */
     uint64_t wakeups;               /* times that the poller called us */
 
-    int polls;         /* what the VM polls the link's descriptor for, ERL_DRV_...; 0: not at all */
-    bool comes_back;   /* the port shall call pump_wake soon, whatever the poller says */
-    bool is_packets;   /* frames are packets, as every Erlang node sends them over TCP */
-    bool is_deferred;  /* the link is: what is committed waits for pump_flush */
-    bool is_unflushed; /* something has gathered that pump_flush has yet to send */
+    int polls;        /* what the VM polls the link's descriptor for, ERL_DRV_...; 0: not at all */
+    bool comes_back;  /* the port shall call pump_wake soon, whatever the poller says */
+    bool is_faulty;   /* the link has a fault before it (fault.h): it is polled for what it wants */
+    bool is_packets;  /* frames are packets, as every Erlang node sends them over TCP */
+    bool is_deferred; /* the link is: what is committed waits for pump_flush */
+    bool is_unflushed;  /* something has gathered that pump_flush has yet to send */
     bool input_drained; /* the last reading has left nothing, or half a frame */
     const char *reason; /* of PUMP_FAILED, if it is not the link that failed */
 
@@ -135,6 +136,9 @@ bool pump_is_attached(const bw_pump_t *pump);
 
 /* The next connection; the peer has read so far. False: it cannot have; `link` is the caller's. */
 bool pump_attach(bw_pump_t *pump, bw_link_t *link, uint64_t position);
+
+/* The same connection, behind another link, which has a fault (fault.h). */
+void pump_replace(bw_pump_t *pump, bw_link_t *faulty);
 
 /* Bytes that wait for room. */
 uint64_t pump_queued(const bw_pump_t *pump);

@@ -54,17 +54,20 @@ static void change_polling(bw_pump_t *pump, int mode, int on)
         pump->polls ^= mode;
 }
 
-/* The port reads a connection even if it is not armed, unless it looks anyway. */
+/* The port reads a connection even if it is not armed, unless it looks anyway, or a fault leaves
+ * in it what would call again and again. */
 void pump_poll(bw_pump_t *pump)
 {
     const bw_carrier_t *ops = pump->link->ops;
     int wanted = ERL_DRV_USE | ERL_DRV_READ;
+    short wants;
 
     if (pump->polls == 0)
         return;
-    if (ops->wants && pump->spinning)
+    wants = ops->wants ? ops->wants(pump->link) : POLLIN;
+    if (ops->wants && (pump->spinning || (pump->is_faulty && !(wants & POLLIN))))
         wanted &= ~ERL_DRV_READ;
-    if (ops->wants && ops->wants(pump->link) & POLLOUT)
+    if (wants & POLLOUT)
         wanted |= ERL_DRV_WRITE;
     change_polling(pump, wanted & ~pump->polls, 1);
     change_polling(pump, pump->polls & ~wanted, 0);
@@ -88,6 +91,7 @@ bool pump_is_attached(const bw_pump_t *pump)
 void pump_detach(bw_pump_t *pump)
 {
     pump->link = &bw_between;
+    pump->is_faulty = false;
     pump->polls = 0;
     pump->spinning = pump->comes_back = false;
     pump->input_drained = true;
@@ -103,6 +107,12 @@ bool pump_attach(bw_pump_t *pump, bw_link_t *link, uint64_t position)
     /* The peer has been told over this connection. */
     pump->session.told = pump->bytes_read;
     return true;
+}
+
+void pump_replace(bw_pump_t *pump, bw_link_t *faulty)
+{
+    pump->link = faulty;
+    pump->is_faulty = true;
 }
 
 /* After whatever has read. */

@@ -237,6 +237,168 @@ static void any_other_peer_is_told_no_load(void)
     CHECK_IN(stop());
 }
 
+/* ---- faults ---- */
+
+/* Turns of the VM in which no time passes: whatever may move has moved. */
+static void run_a_while(void)
+{
+    for (int round = 0; round < 50; round++)
+        (void)vm_run(1);
+}
+
+static void run_for(int ms)
+{
+    for (int passed = 0; passed < ms; passed += 5) {
+        vm_skip(5);
+        for (int round = 0; round < 5; round++)
+            (void)vm_run(0);
+    }
+}
+
+static void run_on_until_all_has_come(void)
+{
+    for (int round = 0; round < 2000 && !all_has_come(); round++) {
+        CHECK_IN(run_for(5));
+        (void)vm_run(1);
+    }
+    CHECK(all_has_come());
+}
+
+static void start_faulty(const bw_fault_t *fault)
+{
+    vm_stop_clock(true);
+    CHECK_IN(start_active(0));
+    CHECK_IN(run_a_while());
+    vm_deliver = check_frame;
+    wrong = 0;
+    CHECK(port_gets_fault(one, fault));
+}
+
+static void stop_faulty(void)
+{
+    CHECK_EQ(wrong, 0);
+    vm_deliver = NULL;
+    vm_stop_clock(false);
+    CHECK_IN(stop());
+}
+
+static void frames_are_delayed_both_ways(void)
+{
+    CHECK_IN(start_faulty(&(bw_fault_t){.delay_ms = 200}));
+    for (size_t i = 0; i < 3; i++) {
+        CHECK_IN(send_frame(one, lens[i]));
+        CHECK_IN(send_frame(other, lens[i]));
+    }
+    CHECK_IN(run_a_while());
+    CHECK_IN(run_for(190));
+    CHECK_EQ(vm_frames(one) + vm_frames(other), 0);
+    CHECK_IN(run_for(15));
+    CHECK_IN(run_a_while());
+    CHECK_EQ(vm_frames(one), 3);
+    CHECK_EQ(vm_frames(other), 3);
+    CHECK_IN(stop_faulty());
+}
+
+/* Of more than what is held at once everything comes, and in order. */
+static void frames_of_any_length_pass_a_fault(void)
+{
+    CHECK_IN(start_faulty(&(bw_fault_t){.delay_ms = 5, .jitter_ms = 20}));
+    for (size_t i = 0; i < LENS; i++) {
+        for (int round = 0; round < 2000 && (vm_is_busy(one) || vm_is_busy(other)); round++)
+            CHECK_IN(run_for(5));
+        CHECK_IN(send_frame(one, lens[i]));
+        CHECK_IN(send_frame(other, lens[LENS - 1 - i]));
+    }
+    wanted[0] = wanted[1] = LENS;
+    CHECK_IN(run_on_until_all_has_come());
+    CHECK_IN(stop_faulty());
+}
+
+/* A rate of 100 KB a second: 60 KB take 0.6 s, and the other way is as slow. */
+static void a_rate_limits_both_ways(void)
+{
+    CHECK_IN(start_faulty(&(bw_fault_t){.rate = 100000}));
+    CHECK_IN(send_frame(one, 60000));
+    CHECK_IN(send_frame(other, 60000));
+    CHECK_IN(run_for(550));
+    CHECK_EQ(vm_frames(one) + vm_frames(other), 0);
+    wanted[0] = wanted[1] = 1;
+    CHECK_IN(run_on_until_all_has_come());
+    CHECK_IN(stop_faulty());
+}
+
+/* What is held makes the port busy, like a peer that takes nothing, and is there afterwards. */
+static void what_is_held_comes_when_the_fault_ends(void)
+{
+    uint64_t sent = 0;
+
+    CHECK_IN(start_faulty(&(bw_fault_t){.holds_in = true, .holds_out = true}));
+    for (; sent < 10000 && !vm_is_busy(one); sent++)
+        CHECK_IN(send_frame(one, 1000));
+    CHECK(vm_is_busy(one));
+    CHECK_IN(send_frame(other, 100));
+    CHECK_IN(run_for(5000));
+    CHECK_EQ(vm_frames(one) + vm_frames(other), 0);
+    CHECK(port_gets_fault(one, &(bw_fault_t){0}));
+    wanted[0] = 1;
+    wanted[1] = sent;
+    CHECK_IN(run_until(all_has_come));
+    CHECK(!vm_is_busy(one));
+    CHECK_IN(stop_faulty());
+}
+
+static void only_one_way_is_held(void)
+{
+    for (int is_out = 0; is_out < 2; is_out++) {
+        CHECK_IN(start_faulty(&(bw_fault_t){.holds_in = !is_out, .holds_out = is_out}));
+        CHECK_IN(send_frame(one, 100));
+        CHECK_IN(send_frame(other, 100));
+        CHECK_IN(run_for(1000));
+        CHECK_IN(run_a_while());
+        CHECK_EQ(vm_frames(one), is_out ? 1 : 0);
+        CHECK_EQ(vm_frames(other), is_out ? 0 : 1);
+        CHECK_IN(stop_faulty());
+    }
+}
+
+/* The last words of a peer that has closed come, although they are late. */
+static void what_is_delayed_comes_before_the_end(void)
+{
+    CHECK_IN(start_faulty(&(bw_fault_t){.delay_ms = 200}));
+    CHECK_IN(send_frame(other, 100));
+    CHECK_IN(run_a_while());
+    vm_close(other);
+    CHECK_IN(run_a_while());
+    CHECK(!vm_reason(one));
+    CHECK_EQ(vm_frames(one), 0);
+    CHECK_IN(run_for(400));
+    CHECK_IN(run_until(both_have_ended));
+    CHECK_EQ(vm_frames(one), 1);
+    CHECK_EQ(strcmp(vm_reason(one), "connection_closed"), 0);
+    CHECK_IN(stop_faulty());
+}
+
+/* And so do those of the port that has the fault. */
+static void a_faulty_port_says_its_last_words(void)
+{
+    CHECK_IN(start_faulty(&(bw_fault_t){.delay_ms = 10000}));
+    CHECK_IN(send_frame(one, 100));
+    vm_close(one);
+    CHECK_IN(run_until(both_have_ended));
+    CHECK_EQ(vm_frames(other), 1);
+    CHECK_IN(stop_faulty());
+}
+
+static void held_in_every_way(void)
+{
+    CHECK_IN(start_active(0));
+    CHECK(port_gets_fault(one, &(bw_fault_t){.delay_ms = 50, .rate = 1000}));
+    CHECK(port_gets_fault(other, &(bw_fault_t){.holds_in = true, .holds_out = true}));
+    CHECK_IN(send_frame(one, 300000));
+    CHECK_IN(send_frame(other, 300000));
+    (void)vm_run(1);
+}
+
 /* ---- flushing ---- */
 
 /* A few bytes may wait without the port being busy, and how many of a frame the system leaves over
@@ -368,10 +530,15 @@ static void in_a_gathered_frame(void)
 
 static void a_port_may_end_in_any_state(void)
 {
-    void (*const states[])(void) = {start,        used,
-                                    listening,    connecting,
-                                    start_joined, waiting_for_a_thread,
-                                    active,       in_a_gathered_frame};
+    void (*const states[])(void) = {start,
+                                    used,
+                                    listening,
+                                    connecting,
+                                    start_joined,
+                                    waiting_for_a_thread,
+                                    active,
+                                    in_a_gathered_frame,
+                                    held_in_every_way};
 
     for (size_t i = 0; i < sizeof states / sizeof *states; i++)
         CHECK_IN(end_in(states[i]));
@@ -599,6 +766,13 @@ static const check_case_t cases[] = {
     {"a_tick_is_a_frame", a_tick_is_a_frame},
     {"the_load_goes_along", the_load_goes_along},
     {"a_full_link_tells_the_load", a_full_link_tells_the_load},
+    {"frames_are_delayed_both_ways", frames_are_delayed_both_ways},
+    {"frames_of_any_length_pass_a_fault", frames_of_any_length_pass_a_fault},
+    {"a_rate_limits_both_ways", a_rate_limits_both_ways},
+    {"what_is_held_comes_when_the_fault_ends", what_is_held_comes_when_the_fault_ends},
+    {"only_one_way_is_held", only_one_way_is_held},
+    {"what_is_delayed_comes_before_the_end", what_is_delayed_comes_before_the_end},
+    {"a_faulty_port_says_its_last_words", a_faulty_port_says_its_last_words},
     {"a_port_that_closes_flushes", a_port_that_closes_flushes},
     {"flushing_ends", flushing_ends},
     {"a_port_may_end_in_any_state", a_port_may_end_in_any_state},

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "../driver/establish.h"
+#include "../driver/fault.h"
 #include "carriers.h"
 #include "vm/vm.h"
 
@@ -34,7 +35,9 @@ enum {
     COMMAND_LOAD = 30,
     COMMAND_TELL_LOAD,
     COMMAND_SPREAD,
-    COMMAND_JOIN
+    COMMAND_JOIN,
+    COMMAND_FAULT,
+    COMMAND_SOCKET_FAULT
 };
 
 #define PORT_RING BW_RING_MIN_BYTES
@@ -217,6 +220,7 @@ static inline bool names_something(unsigned command, uint8_t *bytes, size_t len)
     if (command == COMMAND_USE && len > 0)
         bytes[len - 1] = 0; /* no file */
     return (command == COMMAND_LISTEN && len > 8) || command == COMMAND_CONNECT ||
+           command == COMMAND_SOCKET_FAULT ||
            (command == COMMAND_DERIVE && len > 0 && bytes[0] < len);
 }
 
@@ -264,6 +268,18 @@ static inline bool join_ports(ErlDrvPort one, ErlDrvPort other)
     while (vm_heard(one) || vm_heard(other))
         ; /* news of the link */
     return done;
+}
+
+static inline bool port_gets_fault(ErlDrvPort port, const bw_fault_t *fault)
+{
+    words_t words = {.len = 0};
+
+    put_number(&words, fault->delay_ms, 4);
+    put_number(&words, fault->jitter_ms, 4);
+    put_number(&words, fault->rate, 8);
+    put_number(&words, fault->holds_in, 1);
+    put_number(&words, fault->holds_out, 1);
+    return port_does(port, COMMAND_FAULT, &words, NULL);
 }
 
 static inline bool port_activates(ErlDrvPort port, uint64_t poll_us)

@@ -10,8 +10,8 @@
 %% Every call answers at once and asks no peer.
 -module(beamway).
 
--export([links/0, senders/0, senders/1, senders/2, info/0, info/1, loads/0, why/0, why/1, metrics/0, carries/1, class/1, version/0, reload_driver/0, reload_certificates/0]).
--export_type([sender/0, link_info/0, load/0, explained/0, class/0]).
+-export([links/0, fault/2, faults/0, senders/0, senders/1, senders/2, info/0, info/1, loads/0, why/0, why/1, metrics/0, carries/1, class/1, version/0, reload_driver/0, reload_certificates/0]).
+-export_type([fault/0, sender/0, link_info/0, load/0, explained/0, class/0]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -23,11 +23,12 @@
                        address := binary(),
                        since := integer(),
                        key => binary(),
+                       fault => beamway_fault:known(),
                        connections => pos_integer(),
                        resumes => pos_integer(),
                        last_resume => #{cause := atom(), ms := non_neg_integer()}}.
 %% `reason' says why it is this kind; `since' is system time in seconds. `key' is there with the option `encrypt': the key that both nodes have proved,
-%% `cookie' or `key file' with the first 8 hexadecimal digits of its fingerprint. `connections': over how many it goes now, where that can be more than one. `resumes': how often the link went on over another
+%% `cookie' or `key file' with the first 8 hexadecimal digits of its fingerprint. `connections': over how many it goes now, where that can be more than one. `fault': what {@link fault/2} has set, and for how many milliseconds more. `resumes': how often the link went on over another
 %% connection; the last time because of `cause', after `ms' milliseconds without one.
 
 -type explained() :: #{node := node(), link := beamway_kind:label(), address := binary(), since := integer(),
@@ -47,6 +48,9 @@
 %% A process that has ended has no name, no label and no initial call. `label': what it told proc_lib:set_label/1 (OTP 27). `sent': bytes over the time that was
 %% looked at, and how many that is per second. `waiting': bytes that wait for room on the link.
 
+-type fault() :: beamway_fault:fault().
+%% See {@link fault/2}.
+
 -type class() :: beamway_classes:class().
 %% Whose messages go first where several processes send more than a link takes: control, then normal, then bulk.
 
@@ -56,7 +60,30 @@ links() ->
     [public(Link) || Link <- lists:sort(beamway_links:all())].
 
 public(Link) ->
-    maps:with([node, link, reason, address, since, key, connections, resumes, last_resume], Link).
+    Public = maps:with([node, link, reason, address, since, key, connections, resumes, last_resume], Link),
+    case beamway_fault:of_node(map_get(node, Link)) of
+        {ok, Fault} -> Public#{fault => Fault};
+        none -> Public
+    end.
+
+%% @doc Breaks the network between this node and another one, for tests. Refused unless this node was started with the option `allow_faults'.
+%%
+%% <dl>
+%% <dt>`delay_ms', `jitter_ms' (0 to 10000)</dt><dd>bytes arrive so much later, in each direction; jitter adds a random part of that. The order stays</dd>
+%% <dt>`rate_bytes' (from 1000)</dt><dd>bytes a second in each direction</dd>
+%% <dt>`cut' (`in', `out', `both')</dt><dd>nothing passes in that direction, as if every packet were lost, and no new connection is made</dd>
+%% <dt>`disconnect' (`true')</dt><dd>the connection dies at once, by a reset</dd>
+%% <dt>`for_ms' (1 to 3600000)</dt><dd>the fault ends by itself after so long; a minute if it is not given</dd>
+%% </dl>
+%% A second call replaces the first, and `none' ends it. The fault lies on all connections to that node, also on those that are made later, and on both
+%% sides' attempts to make one. The other node need not allow faults. What is delayed is bounded by a ring in each direction: then this
+%% node's senders wait, as for a slow peer. A wrong key or value raises `{badarg, {fault, Value, Expected}}'.
+-spec fault(node(), beamway_fault:fault() | none) -> ok | {error, beamway_fault:refusal()}.
+fault(Node, Fault) -> beamway_fault:set(Node, Fault).
+
+%% @doc The faults of this node, also those on the way to nodes to which it has no link now.
+-spec faults() -> [{node(), beamway_fault:known()}].
+faults() -> beamway_fault:all().
 
 %% @doc What is known of the link to a node: the fields of {@link links/0} and the counters of
 %% {@link beamway_port:stats/1}; where OTP's own port or ssl's processes carry the data, the socket's own counters, as far as they go.

@@ -28,6 +28,7 @@
                     resume_bytes := pos_integer(),
                     connections := auto | 1..8,
                     record_s := 0..600,
+                    allow_faults := boolean(),
                     encrypt := boolean() | prefer,
                     encrypt_key_file := string(),
                     classes := [beamway_classes:named()]}.
@@ -71,6 +72,8 @@ options() ->
       " auto: what the other node says; where both say auto, one if a round trip takes less than 5 ms, else 8. Needs resume_ms above 0.", fun connections/1},
      {record_s, 600, "seconds from 0 to 600",
       "How many seconds the record of each link goes back, in steps of a second; in steps of ten seconds it goes back six times as far. 0: only events are recorded.", fun record_s/1},
+     {allow_faults, false, "true or false",
+      "Allows beamway:fault/2, by which a test slows down and cuts links of this node. For tests alone: any process of the cluster may call it.", fun boolean/1},
      {encrypt, false, "true, false or prefer",
       "Encrypts every connection of -proto_dist beamway, the handshake included, with a key from encrypt_key_file or from the cookie."
       " true: refuses connections in clear. prefer: uses them where the peer cannot encrypt, and logs each.", fun encrypt/1},

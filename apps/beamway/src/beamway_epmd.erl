@@ -14,6 +14,12 @@
 %% @doc Asks it. `Known' is where the peer is known to listen. Takes as long as the system takes to connect to a host.
 -spec of_node(node(), beamway_stream:family(), Known :: undefined | {inet:ip_address() | string(), inet:port_number()}) -> said().
 of_node(Node, Family, Known) ->
+    case beamway_fault:is_cut(Node) of
+        true -> unknown;
+        false -> asked(Node, Family, Known)
+    end.
+
+asked(Node, Family, Known) ->
     {node, Name, Host} = dist_util:split_node(Node),
     case {net_kernel:epmd_module(), init:get_argument(erl_epmd_port)} of
         {erl_epmd, error} -> ask_epmd(Family, Name, Host, Known);

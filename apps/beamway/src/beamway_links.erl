@@ -81,6 +81,8 @@ prepare() ->
     _ = maps:get(links, Options) =:= [inet] orelse beamway_driver:load(),
     use(Options),
     lists:foreach(fun(Line) -> ?LOG_NOTICE("beamway: ~ts", [Line]) end, beamway_rdma:unused(config())),
+    _ = maps:get(allow_faults, config()) andalso
+        ?LOG_WARNING("beamway: allow_faults is set: every process of this cluster may slow down and cut links of this node (beamway:fault/2); it is for tests", []),
     beamway_socket_dir:prepare(config()).
 
 %% @doc The calling process uses the server until it ends; the server ends with the last one that does.
@@ -225,7 +227,8 @@ resumed(Connection, #{cause := Cause, ms := Ms} = Resumed) ->
     case ets:lookup(?TABLE, {link, Connection}) of
         [{Key, Link}] ->
             Changed = maps:merge(maps:remove(connections, Link), maps:with([address, stream, key], Resumed)),
-            ets:update_element(?TABLE, Key, {2, Changed#{resumes => maps:get(resumes, Link, 0) + 1, last_resume => maps:with([cause, ms], Resumed)}});
+            ets:update_element(?TABLE, Key, {2, Changed#{resumes => maps:get(resumes, Link, 0) + 1, last_resume => maps:with([cause, ms], Resumed)}}),
+            beamway_fault:link_is_up(Changed);
         [] -> false
     end,
     ok.
@@ -406,6 +409,7 @@ log_smaller({less, Bytes, {Option, Limit}}, Wanted) ->
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
 handle_cast({up, #{connection := Pid, node := Node, link := Kind, reason := Reason, hidden := Hidden, controller := Controller} = Link}, State) ->
     _ = [beamway_classes:link_is_up(Port) || {ok, Port} <- [driven(Link)]],
+    ok = beamway_fault:link_is_up(Link),
     ?LOG(level(Hidden), "beamway: link to ~ts is up over ~ts (~ts)", [Node, Kind, Reason]),
     case ets:lookup(?TABLE, {reserved, Pid}) of
         [{_, {Kind, _} = Reservation}] -> keep_reserved(Pid, Reservation, Controller);

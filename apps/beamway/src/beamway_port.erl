@@ -8,11 +8,11 @@
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1, stats_of_tcp/0,
          receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, spread/4, join/4, paths/1, pulse/1, sample_load/3, tell_load/1, probe/2, traffic/1, senders/1,
-         say/2, hear/2, leave/1, derive/2]).
+         say/2, hear/2, leave/1, derive/2, fault/2, socket_fault/3]).
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 14).
+-define(ABI_VERSION, 15).
 %% A file system or the loading of a library may take so long.
 -define(LATER_MS, 5000).
 %% 0.3 s of a processor that others may need, too.
@@ -48,6 +48,8 @@
 -define(TELL_LOAD, 31).
 -define(SPREAD, 32).
 -define(JOIN, 33).
+-define(FAULT, 34).
+-define(SOCKET_FAULT, 35).
 
 %% As in native/driver/establish.h.
 -define(HEAR_BYTES, 256).
@@ -427,6 +429,19 @@ with_known(Name, true, Value, Stats) -> Stats#{Name => Value}.
 %% @doc Those that a ring does not have.
 -spec stats_of_tcp() -> [atom()].
 stats_of_tcp() -> [rtt_us, window_bytes, retransmits, unanswered, ack_ms, kernel_bytes].
+
+%% @doc The link behaves as over a bad network from now on, over all of its connections (native/driver/fault.h). What is missing is no fault; `holds_in' and `holds_out':
+%% nothing passes in that direction.
+-spec fault(port(), #{delay_ms | jitter_ms | rate_bytes => non_neg_integer(), holds_in | holds_out => boolean(), _ => _}) -> ok | {error, Reason :: binary()}.
+fault(Port, Fault) ->
+    [DelayMs, JitterMs, Rate] = [maps:get(Key, Fault, 0) || Key <- [delay_ms, jitter_ms, rate_bytes]],
+    [HoldsIn, HoldsOut] = [case Fault of #{Key := true} -> 1; #{} -> 0 end || Key <- [holds_in, holds_out]],
+    done(command(Port, ?FAULT, <<DelayMs:32, JitterMs:32, Rate:64, HoldsIn, HoldsOut>>)).
+
+%% @doc Has the system drop all packets that come for a TCP socket, or take them again, or ends its connection by a reset. Over any port of the driver.
+-spec socket_fault(port(), Fd :: non_neg_integer(), drop | pass | reset) -> ok | {error, Reason :: binary()}.
+socket_fault(Port, Fd, What) ->
+    done(command(Port, ?SOCKET_FAULT, <<Fd:32, (case What of pass -> 0; drop -> 1; reset -> 2 end)>>)).
 
 %% @doc `ok' if this host can have links of that kind with rings of that size. The driver must be loaded.
 -spec probe(beamway_kind:driven(), RingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.

@@ -38,7 +38,7 @@
 -define(SENT_MS, 10000).
 
 -type event() :: up | {lost, Cause :: atom()} | silent | flows | {resumed, Cause :: atom(), Ms :: non_neg_integer()}
-               | {full, Senders :: [binary()]} | {gave_up, ended | forgotten | absent} | {disconnected_by, Who :: binary()} | {down, Reason :: term()}.
+               | {full, Senders :: [binary()]} | {fault, Text :: binary()} | fault_ended | {gave_up, ended | forgotten | absent} | {disconnected_by, Who :: binary()} | {down, Reason :: term()}.
 %% What `gave_up' means: {@link beamway_resume}.
 
 -type record() :: #{node := node(), link := beamway_kind:label(), address := binary(), hidden := boolean(), since := integer(),

@@ -529,10 +529,11 @@ chosen(Dialer) ->
 
 connected(_Info, undefined) ->
     {error, no_address};
-connected(#{family := Family} = Info, {Host, Port}) ->
-    case beamway_epmd:resolved(Family, Host) of
-        {ok, Ip} -> connected(Info, Family, Ip, Port);
-        error -> {error, no_address}
+connected(#{family := Family, node := Node} = Info, {Host, Port}) ->
+    case {beamway_fault:pass(Node, ?CONNECT_MS), beamway_epmd:resolved(Family, Host)} of
+        {ok, {ok, Ip}} -> connected(Info, Family, Ip, Port);
+        {ok, error} -> {error, no_address};
+        {{error, Reason}, _} -> {error, Reason}
     end.
 
 connected(#{encrypted := true, node := Node, ring_bytes := RingBytes}, Family, Ip, Port) ->
@@ -702,7 +703,8 @@ packet({error, _}, _Socket) ->
 -spec answer(beamway_stream:stream(), iodata()) -> no_return().
 answer(Socket, Packet) ->
     case beamway_session:decode(Packet) of
-        {ok, {resume, Kind, Id, Caller, _Node, _Mac} = Resume} ->
+        {ok, {resume, Kind, Id, Caller, Name, _Mac} = Resume} ->
+            _ = beamway_fault:pass_by_name(Name, ?CONNECT_MS) =:= ok orelse exit(shutdown),
             answer(beamway_links:session(Id), Socket, #{kind => Kind, id => Id, node => node(), caller => Caller}, Resume);
         {error, _} ->
             beamway_links:resume_refused(),

@@ -12,7 +12,7 @@
 -export([kind/1, send/2, recv/2, peername/1, peer_text/1, setopts/2, getopts/2]).
 -export([carry/3, activate/2, start/3, tick/2, stats/2]).
 -export([keep/1, give/2, watch/1, event/1]).
--export([named/1]).
+-export([named/1, fd/1]).
 -export_type([stream/0, family/0, controller/0, wish/0, stats/0]).
 
 -ifdef(TEST).
@@ -150,6 +150,22 @@ name(send_oct) -> bytes_out;
 name(recv_cnt) -> frames_in;
 name(send_cnt) -> frames_out;
 name(send_pend) -> queue_bytes.
+
+%% @doc The descriptor of its socket, if that is a port of this node. That below ssl is found by the peer's address.
+-spec fd(stream()) -> {ok, non_neg_integer()} | error.
+fd(Socket) when is_port(Socket) ->
+    case prim_inet:getfd(Socket) of
+        {ok, Fd} -> {ok, Fd};
+        {error, _} -> error
+    end;
+fd(Stream) ->
+    case peername(Stream) of
+        {ok, _} = Peer -> fd_of([Port || Port <- erlang:ports(), erlang:port_info(Port, name) =:= {name, "tcp_inet"}, inet:peername(Port) =:= Peer]);
+        {error, _} -> error
+    end.
+
+fd_of([Socket | _]) -> fd(Socket);
+fd_of([]) -> error.
 
 -ifdef(TEST).
 

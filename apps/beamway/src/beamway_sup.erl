@@ -86,15 +86,18 @@ is_carrier(error) -> false.
 stop(_State) -> ok.
 
 %% @private
--spec init(links | recorder | application) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
+-spec init(links | recorder | faults | application) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init(links) ->
     ok = beamway_links:prepare(),
     {ok, {#{strategy => one_for_one, intensity => 3, period => 10, auto_shutdown => any_significant},
           [#{id => beamway_links, start => {beamway_links, start_link, []},
              restart => transient, significant => true, shutdown => 2000},
            #{id => beamway_classes, start => {beamway_classes, start_link, []}, shutdown => 2000},
-           %% Links go on without it.
-           #{id => recorder, start => {supervisor, start_link, [?MODULE, recorder]}, type => supervisor, restart => temporary}]}};
+           %% Links go on without them.
+           #{id => recorder, start => {supervisor, start_link, [?MODULE, recorder]}, type => supervisor, restart => temporary},
+           #{id => faults, start => {supervisor, start_link, [?MODULE, faults]}, type => supervisor, restart => temporary}]}};
+init(faults) ->
+    {ok, {#{strategy => one_for_one, intensity => 3, period => 10}, [#{id => beamway_fault, start => {beamway_fault, start_link, []}, shutdown => 2000}]}};
 init(recorder) ->
     {ok, {#{strategy => one_for_one, intensity => 3, period => 10}, [#{id => beamway_recorder, start => {beamway_recorder, start_link, []}, shutdown => 2000}]}};
 init(application) ->

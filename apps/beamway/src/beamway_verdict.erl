@@ -3,6 +3,7 @@
 %%
 %% <table>
 %% <tr><td>`disconnected'</td><td>somebody on this node asked for it</td></tr>
+%% <tr><td>`fault'</td><td>a test on this node broke the network by {@link beamway:fault/2}</td></tr>
 %% <tr><td>`peer_ended'</td><td>the peer's process ended: its epmd no longer lists it</td></tr>
 %% <tr><td>`peer_restarted'</td><td>the peer was started again</td></tr>
 %% <tr><td>`peer_closed'</td><td>the peer lives, and ended the link itself</td></tr>
@@ -22,7 +23,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
--type cause() :: up | disconnected | peer_ended | peer_restarted | peer_closed | cut | unreachable | peer_hung | this_node_stopped | this_node_busy
+-type cause() :: up | disconnected | fault | peer_ended | peer_restarted | peer_closed | cut | unreachable | peer_hung | this_node_stopped | this_node_busy
                | this_node_ended | protocol | no_memory | other.
 -type epmd() :: listed | listed_elsewhere | not_listed | refuses | unknown.
 %% `listed_elsewhere': at another port than where the peer of this link listened.
@@ -58,7 +59,11 @@ kind(_) -> other.
 %% @doc The cause. Of a link that is up, `up' with the facts.
 -spec verdict(beamway_recorder:record()) -> verdict().
 verdict(#{ended := #{reason := Reason}} = Record) ->
-    {Cause, Short} = cause(kind(Reason), Reason, Record),
+    Kind = kind(Reason),
+    {Cause, Short} = case fault(Kind, Record) of
+                         none -> cause(Kind, Reason, Record);
+                         Fault -> {fault, ["a fault that was set on this node (beamway:fault/2) ended the link: ", Fault]}
+                     end,
     #{cause => Cause, short => text(Short), facts => facts(Record)};
 verdict(#{events := Events} = Record) ->
     Resumes = length([1 || {_, {resumed, _, _}} <- Events]),
@@ -68,6 +73,15 @@ verdict(#{events := Events} = Record) ->
                 _ -> ["the link is up, and outlived its connection ", integer_to_list(Resumes), " times"]
             end,
     #{cause => up, short => text(Short), facts => facts(Record)}.
+
+%% One that lay on the link, or reset it, and that it had not outlived.
+fault(Kind, #{events := Events}) when Kind =:= lost; Kind =:= silent ->
+    case [Event || {_, Event} <- Events, Event =:= fault_ended orelse (is_tuple(Event) andalso lists:member(element(1, Event), [fault, resumed, disconnected_by]))] of
+        [{fault, Text} | _] -> Text;
+        _ -> none
+    end;
+fault(_Kind, _Record) ->
+    none.
 
 cause(asked, _Reason, #{events := Events}) ->
     case [Who || {_, {disconnected_by, Who}} <- Events] of
@@ -181,6 +195,8 @@ said(silent) -> ["nothing came back from the peer's host; this node began to loo
 said(flows) -> ["data came back over the same connection"];
 said({resumed, Cause, Ms}) -> [["the link went on over another connection after ", seconds(Ms), " (", reason(Cause), "): the peer lived"]];
 said({full, Senders}) -> [["the link was full; most waited of: ", lists:join("; ", Senders)]];
+said({fault, Text}) -> [["a fault was set on this node (beamway:fault/2): ", Text]];
+said(fault_ended) -> ["the fault ended"];
 said({gave_up, ended}) -> ["this node gave the link up: the peer's process has ended"];
 said({gave_up, forgotten}) -> ["this node gave the link up: the peer does not know it any more"];
 said({gave_up, absent}) -> ["this node gave the link up: the peer did not come back"];
@@ -252,6 +268,11 @@ causes_test_() ->
      || {Cause, Reason, More} <-
             [{disconnected, disconnect, #{}}, {disconnected, disconnect, #{events => [{0, {disconnected_by, <<"x">>}}]}},
              {disconnected, connection_closed, #{events => [{0, {disconnected_by, <<"x">>}}], epmd => listed}},
+             {fault, net_tick_timeout, #{events => [{4000, {fault, <<"cut">>}}, {9000, up}], silent_ms => 4000}},
+             {fault, connection_closed, #{events => [{0, {lost, connection_closed}}, {1, {fault, <<"reset">>}}, {9000, up}], epmd => listed}},
+             {unreachable, net_tick_timeout, #{events => [{3000, fault_ended}, {4000, {fault, <<"cut">>}}], silent_ms => 4000}},
+             {peer_closed, connection_closed, #{events => [{3000, {resumed, connection_closed, 2}}, {4000, {fault, <<"reset">>}}], epmd => listed}},
+             {disconnected, disconnect, #{events => [{4000, {fault, <<"cut">>}}]}},
              {peer_ended, connection_closed, #{epmd => not_listed}}, {peer_ended, connection_closed, (GaveUp(ended))#{epmd => unknown}},
              {peer_ended, connection_closed, (GaveUp(absent))#{epmd => not_listed}}, {peer_ended, connection_closed, #{epmd => refuses}},
              {peer_restarted, connection_closed, #{epmd => listed_elsewhere}}, {peer_restarted, connection_closed, (GaveUp(forgotten))#{epmd => listed_elsewhere}},

@@ -10,7 +10,7 @@
 %% `{error, Reason}', never an exception.
 -module(beamway_wire).
 
--export([encode_extension/1, find_extension/2, check_name/1, encode/1, decode/1]).
+-export([encode_extension/1, find_extension/2, check_name/1, name/1, encode/1, decode/1]).
 -export([another_version/1, another_extension/1, printable/1]).
 -include_lib("kernel/include/dist.hrl").
 
@@ -130,6 +130,15 @@ check_name(Packet) ->
             {error, iolist_to_binary(io_lib:format("tag ~b instead of ~b", [Tag, $N]))};
         <<>> ->
             {error, <<"an empty packet">>}
+    end.
+
+%% @doc The name that the caller gives itself in a packet that {@link check_name/1} has accepted; empty if it asks for one.
+-spec name(iodata()) -> binary().
+name(Packet) ->
+    case iolist_to_binary(Packet) of
+        <<$N, Flags:64, _Creation:32, Len:16, Name:Len/binary, _/binary>> when Flags band ?DFLAG_NAME_ME =:= 0 -> Name;
+        <<$n, _Version:16, _LowFlags:32, Name/binary>> -> Name;
+        _ -> <<>>
     end.
 
 %% An atom has at most 255 characters; a node that asks for a name gets one of up to 13 and `@'.

@@ -1,0 +1,306 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Faults on demand, for tests of clusters ({@link beamway:fault/2}): this server keeps them, has the driver bring them about, and ends them.
+%%
+%% It runs only on a node that was started with the option `allow_faults'. A fault is set for a node, not for a connection, and lies on all that leads
+%% to it from here:
+%% <dl>
+%% <dt>The link</dt><dd>The driver holds the bytes of either direction (native/driver/fault.h).</dd>
+%% <dt>The socket</dt><dd>Of a connection that is cut on the way in, the system drops every packet. So the peer's system gets no acknowledgement, and finds the path
+%% silent, as it would be. Beside a ring the same happens to the connection that tells of the peer's end.</dd>
+%% <dt>New connections</dt><dd>Whoever dials that node or is called by it waits here while the fault cuts the path ({@link pass/2}), and epmd of its host is not asked
+%% ({@link is_cut/1}).</dd>
+%% </dl>
+%% The faults are in a table that anyone reads. When this server ends, the next one begins without any.
+-module(beamway_fault).
+-behaviour(gen_server).
+
+-include_lib("kernel/include/logger.hrl").
+
+-export([start_link/0, set/2, all/0, of_node/1, link_is_up/1, pass/2, pass_by_name/2, is_cut/1, text/1]).
+-export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
+-export_type([fault/0, known/0, refusal/0]).
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
+-define(CALL_MS, 5000).
+-define(LOOK_MS, 20).
+-define(FOR_MS, 60000).
+-define(FOR_MAX_MS, 3600000).
+-define(DELAY_MAX_MS, 10000).
+-define(RATE_MIN, 1000).
+-define(RATE_MAX, 1000000000000).
+
+-type fault() :: #{delay_ms => 0..?DELAY_MAX_MS, jitter_ms => 0..?DELAY_MAX_MS, rate_bytes => ?RATE_MIN..?RATE_MAX, cut => in | out | both,
+                   disconnect => boolean(), for_ms => 1..?FOR_MAX_MS}.
+-type known() :: #{delay_ms | jitter_ms | rate_bytes => pos_integer(), cut => in | out | both, left_ms := non_neg_integer()}.
+-type refusal() :: {not_allowed | not_connected | not_driven | system, Text :: binary()}.
+
+-record(state, {timers = #{} :: #{node() => reference()}}).
+
+%% @doc Called by {@link beamway_sup}.
+-spec start_link() -> {ok, pid()} | ignore | {error, term()}.
+start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
+
+%% @doc As {@link beamway:fault/2}.
+-spec set(node(), fault() | none) -> ok | {error, refusal()}.
+set(Node, Fault) when is_atom(Node) ->
+    Checked = checked(Fault),
+    case whereis(?MODULE) of
+        undefined -> {error, not_allowed()};
+        _ -> gen_server:call(?MODULE, {set, Node, Checked}, ?CALL_MS)
+    end;
+set(Node, _Fault) ->
+    error({badarg, {fault, Node, "expected the name of a node, an atom"}}).
+
+not_allowed() ->
+    case ets:whereis(beamway_links) of
+        undefined -> {not_allowed, <<"this node does not run the carrier: start it with -proto_dist beamway and BEAMWAY_ALLOW_FAULTS=true">>};
+        _ -> {not_allowed, <<"this node was started without the option allow_faults: start it with BEAMWAY_ALLOW_FAULTS=true, or -beamway allow_faults true">>}
+    end.
+
+%% The defaults are in, and what has no effect is not.
+checked(none) ->
+    none;
+checked(Fault) when is_map(Fault), map_size(Fault) > 0 ->
+    maps:foreach(fun check/2, Fault),
+    maps:filter(fun(_, Value) -> Value =/= 0 andalso Value =/= false end, maps:merge(#{for_ms => ?FOR_MS}, Fault));
+checked(Other) ->
+    error({badarg, {fault, Other, "expected none, or a map with at least one of delay_ms, jitter_ms, rate_bytes, cut and disconnect"}}).
+
+check(delay_ms, Ms) when is_integer(Ms), Ms >= 0, Ms =< ?DELAY_MAX_MS -> ok;
+check(jitter_ms, Ms) when is_integer(Ms), Ms >= 0, Ms =< ?DELAY_MAX_MS -> ok;
+check(rate_bytes, Rate) when is_integer(Rate), Rate >= ?RATE_MIN, Rate =< ?RATE_MAX -> ok;
+check(cut, Way) when Way =:= in; Way =:= out; Way =:= both -> ok;
+check(disconnect, Is) when is_boolean(Is) -> ok;
+check(for_ms, Ms) when is_integer(Ms), Ms >= 1, Ms =< ?FOR_MAX_MS -> ok;
+check(Key, Value) -> error({badarg, {fault, {Key, Value}, expected(Key)}}).
+
+expected(Ms) when Ms =:= delay_ms; Ms =:= jitter_ms -> "expected milliseconds from 0 to 10000";
+expected(rate_bytes) -> "expected bytes a second from 1000 to 1000000000000; to let nothing pass, use cut";
+expected(cut) -> "expected in, out or both";
+expected(disconnect) -> "expected true or false";
+expected(for_ms) -> "expected milliseconds from 1 to 3600000";
+expected(_) -> "expected the keys delay_ms, jitter_ms, rate_bytes, cut, disconnect and for_ms".
+
+%% @doc The faults of this node.
+-spec all() -> [{node(), known()}].
+all() ->
+    try [{Node, known(Fault, EndsMs)} || {Node, Fault, EndsMs} <- lists:sort(ets:tab2list(?MODULE))]
+    catch error:badarg -> []
+    end.
+
+%% @doc That on the way to a node.
+-spec of_node(node()) -> {ok, known()} | none.
+of_node(Node) ->
+    try ets:lookup(?MODULE, Node) of
+        [{Node, Fault, EndsMs}] -> {ok, known(Fault, EndsMs)};
+        [] -> none
+    catch
+        error:badarg -> none
+    end.
+
+known(Fault, EndsMs) -> (maps:without([for_ms, disconnect], Fault))#{left_ms => max(0, EndsMs - now_ms())}.
+
+%% @doc A link is up, or goes on over another connection.
+-spec link_is_up(beamway_links:link()) -> ok.
+link_is_up(Link) -> gen_server:cast(?MODULE, {link_is_up, Link}).
+
+%% @doc Waits as long as a new connection to or from that node would: while the path is cut, at most `Ms', and for two delays where it is slow.
+-spec pass(node(), Ms :: timeout()) -> ok | {error, timeout}.
+pass(Node, Ms) ->
+    case of_node(Node) of
+        none -> ok;
+        {ok, #{cut := _}} when Ms =:= infinity -> receive after ?LOOK_MS -> pass(Node, Ms) end;
+        {ok, #{cut := _}} when Ms =< 0 -> {error, timeout};
+        {ok, #{cut := _}} -> receive after min(Ms, ?LOOK_MS) -> pass(Node, Ms - ?LOOK_MS) end;
+        {ok, Fault} -> receive after 2 * maps:get(delay_ms, Fault, 0) -> ok end
+    end.
+
+%% @doc The same of the name that a caller gives itself, which need not be an atom.
+-spec pass_by_name(binary(), Ms :: timeout()) -> ok | {error, timeout}.
+pass_by_name(Name, Ms) ->
+    case [Node || {Node, _} <- all(), atom_to_binary(Node) =:= Name] of
+        [Node] -> pass(Node, Ms);
+        [] -> ok
+    end.
+
+%% @doc Whether nothing gets to that node, or back.
+-spec is_cut(node()) -> boolean().
+is_cut(Node) ->
+    case of_node(Node) of
+        {ok, #{cut := _}} -> true;
+        _ -> false
+    end.
+
+%% @doc A fault for people.
+-spec text(fault() | known()) -> binary().
+text(Fault) ->
+    Words = [word(Key, map_get(Key, Fault)) || Key <- [disconnect, cut, delay_ms, jitter_ms, rate_bytes], is_map_key(Key, Fault)],
+    iolist_to_binary(lists:join(", ", Words)).
+
+word(disconnect, true) -> "the connection is reset";
+word(cut, both) -> "cut both ways";
+word(cut, in) -> "cut on the way in";
+word(cut, out) -> "cut on the way out";
+word(delay_ms, Ms) -> ["a delay of ", integer_to_list(Ms), " ms each way"];
+word(jitter_ms, Ms) -> ["up to ", integer_to_list(Ms), " ms of jitter"];
+word(rate_bytes, Rate) -> [integer_to_list(Rate), " bytes a second each way"].
+
+%% ---- server ----
+
+%% @private
+-spec init([]) -> {ok, #state{}} | ignore.
+init([]) ->
+    case beamway_links:config() of
+        #{allow_faults := true} ->
+            ?MODULE = ets:new(?MODULE, [named_table, protected, {read_concurrency, true}]),
+            lists:foreach(fun(Link) -> clear(Link) end, beamway_links:all()),
+            {ok, #state{}};
+        _ ->
+            ignore
+    end.
+
+%% @private
+-spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
+handle_call({set, Node, none}, _From, State) ->
+    {reply, ok, ended(Node, State)};
+handle_call({set, Node, Fault}, _From, State) ->
+    Links = links(Node),
+    case {[Link || Link <- Links, beamway_links:driven(Link) =/= none], Links, of_node(Node)} of
+        {[], [_ | _], _} -> {reply, {error, not_driven(Node)}, State};
+        {[], [], none} -> {reply, {error, not_connected(Node)}, State};
+        {Driven, _, _} -> set(Node, Fault, Driven, State)
+    end;
+handle_call(_Request, _From, State) ->
+    {reply, {error, badarg}, State}.
+
+not_driven(Node) ->
+    {not_driven, text("OTP's own port or ssl's processes carry the link to ~ts, and faults need Beamway's driver: beamway:links() says why", [Node])}.
+
+not_connected(Node) ->
+    {not_connected, text("this node has no link to ~ts: connect it first (net_kernel:connect_node/1)", [Node])}.
+
+text(Format, Args) -> unicode:characters_to_binary(io_lib:format(Format, Args)).
+
+%% The one before ends. A connection that shall die does so at once, and nothing remains of that.
+set(Node, Fault, Driven, #state{timers = Timers} = State) ->
+    Lasting = maps:without([disconnect, for_ms], Fault),
+    case applied(Driven, Fault) of
+        ok ->
+            ?LOG_WARNING("beamway: fault on the way to ~ts: ~ts~ts", [Node, text(Fault), lasts(Lasting, Fault)]),
+            note(Driven, {fault, text(Fault)}),
+            cancel(Node, Timers),
+            {reply, ok, kept(map_size(Lasting), Node, Fault, State)};
+        {error, Reason} ->
+            {reply, {error, {system, Reason}}, ended(Node, State)}
+    end.
+
+lasts(Lasting, _Fault) when map_size(Lasting) =:= 0 -> "";
+lasts(_Lasting, #{for_ms := Ms}) -> [", for ", beamway_verdict:seconds(Ms)].
+
+kept(0, Node, _Fault, #state{timers = Timers} = State) ->
+    true = ets:delete(?MODULE, Node),
+    State#state{timers = maps:remove(Node, Timers)};
+kept(_, Node, #{for_ms := Ms} = Fault, #state{timers = Timers} = State) ->
+    true = ets:insert(?MODULE, {Node, Fault, now_ms() + Ms}),
+    State#state{timers = Timers#{Node => erlang:start_timer(Ms, self(), {ends, Node})}}.
+
+cancel(Node, Timers) -> [erlang:cancel_timer(Timer) || {ok, Timer} <- [maps:find(Node, Timers)]].
+
+ended(Node, #state{timers = Timers} = State) ->
+    cancel(Node, Timers),
+    case ets:take(?MODULE, Node) of
+        [] -> State;
+        [_] ->
+            Links = links(Node),
+            lists:foreach(fun clear/1, Links),
+            note(Links, fault_ended),
+            ?LOG_NOTICE("beamway: the fault on the way to ~ts has ended", [Node]),
+            State#state{timers = maps:remove(Node, Timers)}
+    end.
+
+%% @private
+-spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
+handle_cast({link_is_up, #{node := Node} = Link}, State) ->
+    _ = [applied([Link], maps:remove(disconnect, Fault)) || {_, Fault, _} <- ets:lookup(?MODULE, Node), beamway_links:driven(Link) =/= none],
+    {noreply, State};
+handle_cast(_Request, State) ->
+    {noreply, State}.
+
+%% @private
+-spec handle_info(term(), #state{}) -> {noreply, #state{}}.
+handle_info({timeout, Timer, {ends, Node}}, #state{timers = Timers} = State) ->
+    case Timers of
+        #{Node := Timer} -> {noreply, ended(Node, State)};
+        #{} -> {noreply, State}
+    end;
+handle_info(_Info, State) ->
+    {noreply, State}.
+
+links(Node) -> [Link || #{node := Of} = Link <- beamway_links:all(), Of =:= Node].
+
+note(Links, Event) -> lists:foreach(fun(#{connection := Connection}) -> beamway_recorder:note(Connection, Event) end, Links).
+
+%% ---- what the driver does ----
+
+clear(Link) -> applied([Link], #{}).
+
+applied([], _Fault) ->
+    ok;
+applied([Link | Links], Fault) ->
+    case applied_to(Link, beamway_links:driven(Link), Fault) of
+        ok -> applied(Links, Fault);
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% A link may end, or change its connection, at any time: what then has no port or no socket needs no fault.
+applied_to(_Link, none, _Fault) ->
+    ok;
+applied_to(#{link := Kind, stream := Stream}, {ok, Port}, Fault) ->
+    Cut = maps:get(cut, Fault, none),
+    CutsIn = Cut =:= in orelse Cut =:= both,
+    try
+        ok = beamway_port:fault(Port, Fault#{holds_in => CutsIn andalso beamway_kind:is_ring(Kind), holds_out => Cut =:= out orelse Cut =:= both}),
+        on_socket(Port, beamway_stream:fd(Stream), [reset || #{disconnect := true} <- [Fault]] ++ [case CutsIn of true -> drop; false -> pass end])
+    catch
+        error:badarg -> ok
+    end.
+
+on_socket(_Port, error, _What) ->
+    ok;
+on_socket(_Port, {ok, _Fd}, []) ->
+    ok;
+on_socket(Port, {ok, Fd}, [What | More]) ->
+    case beamway_port:socket_fault(Port, Fd, What) of
+        ok -> on_socket(Port, {ok, Fd}, More);
+        {error, Reason} -> {error, Reason}
+    end.
+
+now_ms() -> erlang:monotonic_time(millisecond).
+
+-ifdef(TEST).
+
+%% What was set without a value means something; what is wrong is named.
+checked_test_() ->
+    [?_assertEqual(Checked, checked(Given))
+     || {Given, Checked} <- [{none, none}, {#{cut => both}, #{cut => both, for_ms => 60000}}, {#{disconnect => true, for_ms => 1}, #{disconnect => true, for_ms => 1}},
+                             {#{delay_ms => 0, jitter_ms => 5, disconnect => false}, #{jitter_ms => 5, for_ms => 60000}}]]
+        ++ [?_assertError({badarg, {fault, {Key, Value}, "expected " ++ _}}, checked(#{Key => Value}))
+            || {Key, Value} <- [{delay_ms, -1}, {delay_ms, 10001}, {delay_ms, 1.0}, {delay_ms, "5"}, {jitter_ms, infinity}, {rate_bytes, 0}, {rate_bytes, 999}, {rate_bytes, 1 bsl 64},
+                                {cut, true}, {cut, "both"}, {disconnect, 1}, {for_ms, 0}, {for_ms, 3600001}, {for_ms, infinity}, {delay, 5}, {"cut", both}, {<<"cut">>, both}]]
+        ++ [?_assertError({badarg, {fault, Other, "expected none, or a map" ++ _}}, checked(Other)) || Other <- [#{}, [], cut, [{cut, both}]]].
+
+text_test_() ->
+    [?_assertEqual(Text, text(Fault))
+     || {Text, Fault} <- [{<<"cut both ways">>, #{cut => both, left_ms => 3}},
+                          {<<"the connection is reset, a delay of 20 ms each way, up to 3 ms of jitter, 9999 bytes a second each way">>,
+                           #{rate_bytes => 9999, jitter_ms => 3, delay_ms => 20, disconnect => true}}]].
+
+without_the_option_test_() ->
+    [?_assertMatch({error, {not_allowed, _}}, set(a@b, #{cut => both})), ?_assertEqual([], all()), ?_assertEqual(none, of_node(a@b)),
+     ?_assertNot(is_cut(a@b)), ?_assertEqual(ok, pass(a@b, infinity)), ?_assertEqual(ok, pass_by_name(<<"a@b">>, infinity)),
+     ?_assertError({badarg, {fault, "a@b", _}}, set("a@b", none))].
+
+-endif.
