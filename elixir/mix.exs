@@ -11,6 +11,8 @@ defmodule Teleport.MixProject do
       deps: [],
       elixirc_paths: if(Mix.env() == :test, do: ["lib", "test/support", "test/shared"], else: ["lib"]),
       prune_code_paths: false,
+      # Beamway.Faults is for tests, where it is there.
+      xref: [exclude: [ExUnit.Callbacks]],
       description: "Teleport's lanes from Elixir, and an adapter for Phoenix.PubSub",
       package: [name: "beamway_teleport_elixir", licenses: ["Apache-2.0"], links: %{}]
     ]
