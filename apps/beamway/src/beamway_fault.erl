@@ -16,7 +16,7 @@
 
 -include_lib("kernel/include/logger.hrl").
 
--export([start_link/0, set/2, all/0, of_node/1, link_is_up/1, pass/2, pass_by_name/2, is_cut/1, text/1]).
+-export([start_link/0, set/2, checked/1, all/0, of_node/1, link_is_up/1, pass/2, pass_by_name/2, is_cut/1, text/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export_type([fault/0, known/0, refusal/0]).
 
@@ -60,7 +60,8 @@ not_allowed() ->
         _ -> {not_allowed, <<"this node was started without the option allow_faults: start it with BEAMWAY_ALLOW_FAULTS=true, or -beamway allow_faults true">>}
     end.
 
-%% The defaults are in, and what has no effect is not.
+%% @doc A fault in which the defaults are and what has no effect is not; an error names what is wrong.
+-spec checked(fault() | none) -> map() | none.
 checked(none) ->
     none;
 checked(Fault) when is_map(Fault), map_size(Fault) > 0 ->

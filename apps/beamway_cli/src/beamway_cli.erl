@@ -99,6 +99,7 @@ run(["report" | Words]) -> parsed("report", Words, fun report/1);
 %% The launcher does it, if the words are right.
 run(["attach" | Words]) -> parsed("attach", Words, fun attach/1);
 run(["why" | Words]) -> parsed("why", Words, fun why/1);
+run(["fault" | Words]) -> parsed("fault", Words, fun fault/1);
 run(["top" | Words]) -> parsed("top", Words, fun top/1);
 run(["node" | Words]) -> parsed("node", Words, fun beamway_cli_node:run/1);
 run(["doctor" | Words]) -> parsed("doctor", Words, fun doctor/1);
@@ -198,6 +199,16 @@ why(#{peer := _} = Options) ->
     end;
 why(_) ->
     complain("why: which node went down? Expected its name; see: beamway why --help", []),
+    ?USAGE.
+
+fault(#{peer := _} = Options) ->
+    case beamway_cli_fault:set(Options) of
+        {ok, Done} -> show(Options, fun() -> beamway_cli_fault:to_json(Done) end, fun() -> beamway_cli_fault:to_text(Done) end), ?DONE;
+        {usage, Text} -> complain("fault: ~ts; see: beamway fault --help", [Text]), ?USAGE;
+        {error, Text} -> complain("fault: ~ts", [Text]), ?FAILED
+    end;
+fault(_) ->
+    complain("fault: on the way to which node? Expected its name; see: beamway fault --help", []),
     ?USAGE.
 
 %% Output goes piece by piece here, and a reader may go away between two.

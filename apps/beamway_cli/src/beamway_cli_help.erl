@@ -18,6 +18,7 @@ table() ->
      {"links", " [NODE]", "show which link a running node uses to each of its peers"},
      {"top", " [NODE]", "show the same live: bytes, frames and stalls per second"},
      {"why", " PEER [NODE]", "show why a running node's link to a peer ended"},
+     {"fault", " PEER [NODE]", "break the network between a running node and a peer, for tests"},
      {"report", " [NODE]", "write what a running node knows of its links to a file, for a report of a fault"},
      {"attach", " HOST[:NODE]", "open a shell on a node of another host, through ssh"},
      {"choose", " QUERY", "show which nodes of a cluster a query chooses, or why not the others"},
@@ -62,6 +63,16 @@ text("why") ->
     "exit status: 0 shown, 1 the node could not be asked or knows of no such link, 2 usage error\n"
     "examples:    beamway why rabbit@web2\n"
     "             beamway why rabbit@web2 rabbit@web1 --json\n";
+text("fault") ->
+    "\nBreaks the network between a running node and PEER, for tests: what beamway:fault/2 does. The node must have been started with BEAMWAY_ALLOW_FAULTS=true.\n"
+    "A fault lies on all connections between the two, also on new ones, and ends by itself after --for-ms, a minute by default. A second call replaces the\n"
+    "first. `beamway links' shows it.\n"
+    "\n"
+    "exit status: 0 set or ended, 1 the node could not be asked or refuses, 2 usage error\n"
+    "examples:    beamway fault b a --cut both --for-ms 20000\n"
+    "             beamway fault b@web2 a@web1 --delay-ms 100 --jitter-ms 20 --rate-bytes 1000000\n"
+    "             beamway fault b a --disconnect\n"
+    "             beamway fault b a --end\n";
 text("report") ->
     "\nWrites a file of JSON, for your eyes first: the node's links and options, the records of links that are up or have ended in the last hour with\n"
     "what ended them, and what this host has for links. Names of processes and options are in it in any case, a cookie or a key never.\n"
@@ -190,6 +201,16 @@ options("links") ->
      {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
 options("why") ->
     [json(), via(), cookie_file(), help(),
+     {peer, undefined, undefined, string, "the peer, as name or name@host"},
+     {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
+options("fault") ->
+    [{cut, undefined, "cut", string, "in, out or both: nothing passes in that direction, as seen from NODE"},
+     {delay_ms, undefined, "delay-ms", string, "milliseconds by which each byte is later, in each direction"},
+     {jitter_ms, undefined, "jitter-ms", string, "up to so many milliseconds more, by chance"},
+     {rate_bytes, undefined, "rate-bytes", string, "bytes a second in each direction, at least 1000"},
+     {disconnect, undefined, "disconnect", undefined, "reset the connection now"},
+     {for_ms, undefined, "for-ms", string, "how long the fault lasts, at most 3600000 (default: 60000)"},
+     {'end', undefined, "end", undefined, "end the fault"}, json(), via(), cookie_file(), help(),
      {peer, undefined, undefined, string, "the peer, as name or name@host"},
      {node, undefined, undefined, string, "the node to ask, as name or name@host"}];
 options("top") ->

@@ -252,8 +252,9 @@ to_json(#{node := Node, links := Links}) ->
     {[{node, Node}, {links, [link_json(Link, Info) || {Link, Info} <- lists:sort(Links)]}]}.
 
 link_json(Link, Info) ->
-    First = [{Key, maps:get(Key, Link)} || Key <- [node, link, reason, address, since, key], is_map_key(Key, Link)],
-    Counters = maps:without([node, link, reason, address, since, key], Info),
+    Keys = [node, link, reason, address, since, key, fault],
+    First = [{Key, maps:get(Key, Link)} || Key <- Keys, is_map_key(Key, Link)],
+    Counters = maps:without(Keys, Info),
     {First ++ [{info, maps:map(fun(_, Value) -> json_value(Value) end, Counters)}]}.
 
 json_value(Value) when is_number(Value); is_atom(Value); is_binary(Value) -> Value;
@@ -269,7 +270,11 @@ to_text(#{links := Links}) ->
 
 row(#{node := Node, link := Link} = All, Info) ->
     [atom_to_binary(Node), atom_to_binary(Link), counter(bytes_in, Info), counter(bytes_out, Info), load(Info),
-     maps:get(reason, All, <<>>)].
+     [maps:get(reason, All, <<>>), fault(All)]].
+
+%% Somebody tests how the cluster bears it.
+fault(#{fault := #{left_ms := LeftMs} = Fault}) -> ["; FAULT: ", beamway_fault:text(Fault), ", for ", beamway_verdict:seconds(LeftMs), " more"];
+fault(_Link) -> [].
 
 %% What the peer has said last, and when.
 load(#{peer_cpu_percent := Percent, peer_load_age_ms := AgeMs}) -> io_lib:format("~b % (~b s)", [Percent, AgeMs div 1000]);
@@ -308,6 +313,7 @@ to_text_test_() ->
                    "b@h   shm   12        -          -     same host\n",
                    lists:flatten(unicode:characters_to_list(to_text(#{node => 'a@h', links => [{Link, #{bytes_in => 12}}]})))),
      ?_assertMatch({match, _}, re:run(to_text(#{node => 'a@h', links => [{Link, #{peer_cpu_percent => 7, peer_load_age_ms => 3900}}]}), " 7 % \\(3 s\\)  same host")),
+     ?_assertMatch({match, _}, re:run(to_text(#{node => 'a@h', links => [{Link#{fault => #{cut => both, left_ms => 2500}}, #{}}]}), "same host; FAULT: cut both ways, for 2.5 s more\n")),
      ?_assertEqual("a@h is connected to no other node\n",
                    lists:flatten(to_text(#{node => 'a@h', links => []})))].
 

@@ -2,7 +2,7 @@
 %% @doc `beamway why': asks a running node why its links to a peer ended ({@link beamway:why/1}).
 -module(beamway_cli_why).
 
--export([ask/1, to_json/1, to_text/1]).
+-export([ask/1, peer/2, to_json/1, to_text/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -13,28 +13,29 @@
 ask(#{peer := Peer} = Options) ->
     case beamway_cli_links:open(maps:with([node, cookie_file], Options)) of
         {ok, Node} ->
-            try explained(Node, peers(Peer, Node), Peer)
+            try explained(Node, peer(Peer, Node))
             catch throw:Text -> {error, Text}
             end;
         {error, _} = Error -> Error
     end.
 
-%% A name without a host is that of a peer on the asked node's own host, or the only one of that name.
-peers(Peer, Node) ->
-    case string:split(Peer, "@") of
-        [_, [_ | _]] -> [list_to_atom(Peer)];
-        [Name] ->
-            [Of || Of <- beamway_cli_links:call(Node, beamway_recorder, nodes, []), lists:prefix(Name ++ "@", atom_to_list(Of))]
+%% @doc The peer of a node that the words name, with or without its host. Throws a text.
+-spec peer(string(), node()) -> node().
+peer(Words, Node) ->
+    case string:split(Words, "@") of
+        [_, [_ | _]] -> list_to_atom(Words);
+        [Name | _] -> only(Words, Node, [Of || Of <- beamway_cli_links:call(Node, beamway_recorder, nodes, []), lists:prefix(Name ++ "@", atom_to_list(Of))])
     end.
 
-explained(Node, [Peer], _) ->
+only(_, _, [Peer]) -> Peer;
+only(Words, Node, []) -> throw(io_lib:format("~ts has had no link to a node '~ts' within the last hour", [Node, Words]));
+only(Words, _, Several) -> throw(io_lib:format("'~ts' may be ~ts; give the whole name", [Words, lists:join(" or ", [atom_to_list(Name) || Name <- Several])])).
+
+explained(Node, Peer) ->
     case beamway_cli_links:call(Node, beamway, why, [Peer]) of
         {ok, Links} -> {ok, Links};
         {error, unknown} -> {error, io_lib:format("~ts has had no link to ~ts within the last hour", [Node, Peer])}
-    end;
-explained(Node, [], Peer) -> {error, io_lib:format("~ts has had no link to a node '~ts' within the last hour", [Node, Peer])};
-explained(_, Several, Peer) ->
-    {error, io_lib:format("'~ts' may be ~ts; give the whole name", [Peer, lists:join(" or ", [atom_to_list(Name) || Name <- Several])])}.
+    end.
 
 %% @doc As a term for jiffy: the keys of beamway:why/1.
 -spec to_json([beamway:explained()]) -> term().

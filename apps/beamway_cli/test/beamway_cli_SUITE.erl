@@ -34,7 +34,7 @@ help(Config) ->
          ?assertMatch({match, _}, re:run(Text, "(?i)usage: beamway " ++ Command)),
          ?assertMatch({match, _}, re:run(Text, "exit status: 0")),
          ?assertMatch({0, Text, ""}, run(Config, "help " ++ Command))
-     end || Command <- ["demo", "bench", "links", "top", "why", "report", "attach", "choose", "drain", "node", "keygen", "doctor"]],
+     end || Command <- ["demo", "bench", "links", "top", "why", "fault", "report", "attach", "choose", "drain", "node", "keygen", "doctor"]],
     ok.
 
 %% Nobody else can read what it makes, whatever the umask is, and nothing is overwritten.
@@ -74,6 +74,13 @@ usage_errors(Config) ->
                                   {"links --nothing", "--nothing"},
                                   {"links a b", "unexpected word 'b'"},
                                   {"why", "which node went down"},
+                                  {"fault", "on the way to which node"},
+                                  {"fault b", "which fault\\? Expected one of --delay-ms"},
+                                  {"fault b --cut sideways", "--cut \"sideways\": expected in, out or both"},
+                                  {"fault b --delay-ms=-1", "--delay-ms -1: expected milliseconds from 0 to 10000"},
+                                  {"fault b --delay-ms soon", "--delay-ms \"soon\": expected milliseconds"},
+                                  {"fault b --rate-bytes 10", "--rate-bytes 10: expected bytes a second from 1000"},
+                                  {"fault b --end --cut in", "--end ends the fault"},
                                   {"top --interval 0", "--interval 0: expected seconds"},
                                   {"top --sort size", "--sort size: expected one of node, link"},
                                   {"top --count 0", "--count: expected a number from 1"},
@@ -200,7 +207,7 @@ completion_and_manual(Config) ->
          {ok, Text} = file:read_file(filename:join([?config(root, Config), "bin", File])),
          Plain = binary:replace(Text, <<"\\-">>, <<"-">>, [global]),
          [?assertMatch({File, Word, {match, _}}, {File, Word, re:run(Plain, ["[^a-z-]", Word, "[^a-z-]"])})
-          || Word <- Commands ++ lists:append([long_options(Config, Command) || Command <- ["demo", "soak", "links", "top", "why", "report", "attach", "choose", "drain", "node", "keygen", "doctor", "console"]])]
+          || Word <- Commands ++ lists:append([long_options(Config, Command) || Command <- ["demo", "soak", "links", "top", "why", "fault", "report", "attach", "choose", "drain", "node", "keygen", "doctor", "console"]])]
      end || File <- ["completion/beamway", "completion/_beamway", "man/beamway.1"]],
     Folder = quoted(filename:join([?config(root, Config), "bin", "completion"])),
     ?assertEqual({0, "top topology\n", ""},

@@ -8,7 +8,7 @@
 -export([all/0, suite/0]).
 -export([links_as_table/1, links_as_json/1, links_of_the_only_node/1, links_several_nodes/1, links_no_node/1, links_not_running/1,
          links_no_epmd/1, links_silent_epmd/1, links_wrong_cookie/1, links_cookie_file/1, links_without_beamway/1, links_of_a_strange_node/1,
-         links_unreachable/1, links_stopped/1, links_open_cookie/1, links_without_home/1, links_long_names/1, links_over_tls/1, why/1, report/1]).
+         links_unreachable/1, links_stopped/1, links_open_cookie/1, links_without_home/1, links_long_names/1, links_over_tls/1, why/1, fault/1, report/1]).
 
 -import(beamway_command, [run/2, shell/2, quoted/1, cookie_file/2, write_secret/2, with_nodes/3, start/3, stop/1,
                           compiled/3]).
@@ -18,7 +18,7 @@ suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 all() ->
     [links_as_table, links_as_json, links_of_the_only_node, links_several_nodes, links_no_node, links_not_running, links_no_epmd, links_silent_epmd,
      links_wrong_cookie, links_cookie_file, links_without_beamway, links_of_a_strange_node, links_unreachable, links_stopped, links_open_cookie, links_without_home,
-     links_long_names, links_over_tls, why, report].
+     links_long_names, links_over_tls, why, fault, report].
 
 links_as_table(Config) ->
     with_nodes(Config, 2, fun([A, B]) ->
@@ -54,6 +54,30 @@ why(Config) ->
         {1, "", Prefix} = run(Config, ["why nobody ", atom_to_list(A)]),
         ?assertMatch({match, _}, re:run(Prefix, "no link to a node 'nobody'"), Prefix)
     end).
+
+%% Set by the command, shown by it, and ended; a node that does not allow it says so.
+fault(Config) ->
+    {A, NodeA} = start(Config, ["-proto_dist", "beamway", "-beamway", "allow_faults", "true"], #{}),
+    {B, NodeB} = start(Config, ["-proto_dist", "beamway"], #{}),
+    true = peer:call(A, net_kernel, connect_node, [NodeB]),
+    [NameA, NameB] = [atom_to_list(Node) || Node <- [NodeA, NodeB]],
+    try
+        {0, Set, ""} = run(Config, ["fault ", NameB, " ", NameA, " --delay-ms 7 --for-ms 60000"]),
+        ?assertEqual(lists:flatten([NameA, ": fault on the way to ", NameB, ": a delay of 7 ms each way\n"]), Set),
+        {0, Links, ""} = run(Config, ["links ", NameA]),
+        ?assertMatch({match, _}, re:run(Links, "; FAULT: a delay of 7 ms each way, for [0-9.]+ s more")),
+        {0, Json, ""} = run(Config, ["links --json ", NameA]),
+        ?assertMatch(#{<<"links">> := [#{<<"fault">> := #{<<"delay_ms">> := 7, <<"left_ms">> := _}}]}, jiffy:decode(Json, [return_maps])),
+        {0, Ended, ""} = run(Config, ["fault --end --json ", NameB, " ", NameA]),
+        ?assertMatch(#{<<"fault">> := null}, jiffy:decode(Ended, [return_maps])),
+        ?assertEqual([], peer:call(A, beamway, faults, [])),
+        {1, "", Refused} = run(Config, ["fault ", NameA, " ", NameB, " --cut both"]),
+        ?assertMatch({match, _}, re:run(Refused, "^beamway: fault: .*BEAMWAY_ALLOW_FAULTS=true")),
+        {1, "", Unknown} = run(Config, ["fault nobody@nowhere ", NameA, " --cut both"]),
+        ?assertMatch({match, _}, re:run(Unknown, "has no link to nobody@nowhere"))
+    after
+        [stop(One) || One <- [{A, NodeA}, {B, NodeB}]]
+    end.
 
 report(Config) ->
     File = filename:join(?config(priv_dir, Config), "report.json"),
