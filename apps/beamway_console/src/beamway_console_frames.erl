@@ -100,7 +100,7 @@ side_json(From, To, Nodes) ->
     case side(From, To, Nodes) of
         none -> #{from => From, to => To, up => false};
         #{rates := Rates, gauges := Gauges} = Link ->
-            (maps:with([link, reason, address, since], Link))#{from => From, to => To, up => true, now => Gauges, rates => maps:map(fun(_, Rate) -> rounded(Rate) end, Rates)}
+            (maps:with([link, reason, address, since, fault], Link))#{from => From, to => To, up => true, now => Gauges, rates => maps:map(fun(_, Rate) -> rounded(Rate) end, Rates)}
     end.
 
 node_detail(Node, Nodes) ->
@@ -152,8 +152,9 @@ many_links_test() ->
     ?assertEqual(#{<<"kinds">> => #{<<"shm">> => 1225}, <<"bytes">> => 2458, <<"frames">> => 0, <<"stalls">> => 2450}, All).
 
 details_test() ->
-    Nodes = #{b@h => known(#{a@h => link_of(#{bytes_in => 10.0})}), a@h => known(#{})},
-    ?assertMatch(#{<<"sides">> := [#{<<"up">> := false}, #{<<"up">> := true, <<"reason">> := <<"same host">>, <<"rates">> := #{<<"bytes_in">> := 10.0}}]},
+    Nodes = #{b@h => known(#{a@h => (link_of(#{bytes_in => 10.0}))#{fault => #{cut => in, left_ms => 5}}}), a@h => known(#{})},
+    ?assertMatch(#{<<"sides">> := [#{<<"up">> := false}, #{<<"up">> := true, <<"reason">> := <<"same host">>, <<"fault">> := #{<<"cut">> := <<"in">>, <<"left_ms">> := 5},
+                                     <<"rates">> := #{<<"bytes_in">> := 10.0}}]},
                  decoded({link, a@h, b@h}, Nodes)),
     ?assertMatch(#{<<"servers">> := [#{<<"latency_us">> := #{<<"p99">> := 6}}, _]}, decoded(http, Nodes)),
     ?assertMatch(#{<<"state">> := <<"unknown">>}, decoded({node, x@h}, Nodes)),

@@ -7,7 +7,7 @@
 
 -type rates() :: #{cpu := float(), links := #{node() => link()}, http := [server()]}.
 %% `cpu': processors in use, so 2.0 are two.
--type link() :: #{link := atom(), reason := binary(), address => binary(), since => integer(), rates := #{atom() => float()}, gauges := #{atom() => number()}}.
+-type link() :: #{link := atom(), reason := binary(), address => binary(), since => integer(), fault => map(), rates := #{atom() => float()}, gauges := #{atom() => number()}}.
 -type server() :: #{name := atom(), rates := #{atom() => float()}, totals := #{atom() => integer()}, latency := [{non_neg_integer(), pos_integer()}]}.
 %% `latency': how many of the timed answers since the sample before are in each place of yucan's table.
 -opaque history() :: {Count :: non_neg_integer(), [tuple()]}.
@@ -49,7 +49,7 @@ link(Old, New, Seconds) ->
                {#{}, #{since := _}} -> none;
                _ -> Old
            end,
-    Base = maps:merge(#{reason => <<>>}, maps:with([link, reason, address, since], New)),
+    Base = maps:merge(#{reason => <<>>}, maps:with([link, reason, address, since, fault], New)),
     Base#{rates => maps:from_list([{Key, rate(Key, Same, New, Seconds)} || Key <- ?LINK_COUNTERS, is_map_key(Key, New)]),
           gauges => maps:with(?LINK_GAUGES ++ ?LINK_COUNTERS, New)}.
 
@@ -121,11 +121,11 @@ series({_, Points}) -> [tuple_to_list(Point) || Point <- lists:reverse(lists:sub
 
 sample(At, Bytes, Since) ->
     #{at => At, cpu_ms => At div 2, memory => 1, processes => 2, run_queue => 0, busy_us => 0, samples => 1, apps => [], peers => [b],
-      links => [#{node => b, link => shm, reason => <<"same host">>, since => Since, bytes_in => Bytes, ring_fill_in => 7}],
+      links => [#{node => b, link => shm, reason => <<"same host">>, since => Since, fault => #{cut => both, left_ms => 9}, bytes_in => Bytes, ring_fill_in => 7}],
       http => [{web, #{requests => Bytes, open_connections => 3}, [{5, Bytes}]}]}.
 
 between_test() ->
-    #{cpu := Cpu, links := #{b := #{rates := #{bytes_in := Rate}, gauges := #{ring_fill_in := 7}}}, http := [#{rates := #{requests := Requests}, latency := Latency}]}
+    #{cpu := Cpu, links := #{b := #{rates := #{bytes_in := Rate}, gauges := #{ring_fill_in := 7}, fault := #{cut := both}}}, http := [#{rates := #{requests := Requests}, latency := Latency}]}
         = between(sample(1000, 10, 1), sample(3000, 110, 1)),
     ?assertEqual({0.5, 50.0, 50.0, [{5, 100}]}, {Cpu, Rate, Requests, Latency}).
 

@@ -157,6 +157,8 @@ function factsOf({ t, sides }, side, label) {
   return [h("dl", { class: "facts" },
     h("dt", null, "Kind"), h("dd", null, h("span", { class: `badge ${side.link}` }, kinds[side.link] ?? side.link)),
     h("dt", null, "Why"), h("dd", { class: "why" }, side.reason || "not told"),
+    sides.filter(({ fault }) => fault).map(({ from, fault: { left_ms, ...fault } }) => [h("dt", null, "Fault"),
+      h("dd", { class: "bad" }, `set on ${label(from)} for ${span(left_ms)} more: ${Object.entries(fault).map(([key, value]) => `${key} ${value}`).join(", ")}`)]),
     side.address ? [h("dt", null, "Address"), h("dd", null, side.address)] : null,
     side.since ? [h("dt", null, "Up for"), h("dd", null, span(t - side.since * 1000))] : null,
     h("dt", null, "Carried"), h("dd", null, `${bytes(side.now.bytes_out ?? 0)} from ${label(side.from)}, ${bytes(side.now.bytes_in ?? 0)} to it`),
