@@ -17,6 +17,7 @@
 #include "establish.h"
 #include "fault.h"
 #include "job.h"
+#include "late.h"
 #include "load.h"
 #include "offers.h"
 #include "pulse.h"
@@ -64,12 +65,12 @@ enum {
                             -> ; one more of them, under the number of the first. Or nothing ->
                             connections:32, 0 unless the
                             link has SPREAD, the shortest round trip of late in us:64 */
-    COMMAND_FAULT,       /* delay_ms:32, jitter_ms:32, rate:64, holds_in:8, holds_out:8 -> ; of an
-                                 active link (fault.h), also over its later connections */
+    COMMAND_FAULT,       /* delay_ms:32, jitter_ms:32, rate:64, holds_in:8, holds_out:8 -> ; of a
+                                 link (fault.h), once it is active, and of its later connections */
     COMMAND_SOCKET_FAULT /* socket:32, bw_socket_fault_t:8 -> ; of any port */
 };
 
-#define STATS_COUNT 24
+#define STATS_COUNT 25
 
 typedef struct {
     bw_pump_t pump;
@@ -97,6 +98,8 @@ typedef struct {
     uint32_t stops;      /* of this process, as far as the port knows (pulse.h) */
     senders_t senders;   /* and the keeper, which also gets the atoms `flush` and `look` */
     bool is_flush_asked; /* and the keeper has not come yet */
+    uint64_t asked_us;   /* when it was */
+    late_t keeper_late;  /* how late it came */
     ErlDrvTermData flush_atom;
     bw_rounds_t rounds;
     uint64_t out_at_check;  /* bytes written when the check was set */
@@ -364,10 +367,32 @@ static void settle(bw_port_t *self, wake_result_t result)
     }
 }
 
+/* The link of the port gets its fault. */
+static bw_status_t begin_fault(bw_port_t *self, bw_error_t *error_p)
+{
+    static const bw_fault_t none;
+    bw_link_t *link = self->pump.link;
+    bw_status_t status;
+
+    if (bw_is_faulty(link)) {
+        bw_fault_change(link, &self->fault);
+        return BW_OK;
+    }
+    if (!pump_is_attached(&self->pump) || memcmp(&self->fault, &none, sizeof none) == 0)
+        return BW_OK;
+    status = bw_fault_before(link, &self->fault, &link, error_p);
+    if (status == BW_OK)
+        pump_replace(&self->pump, link);
+    return status;
+}
+
 static bool command_activate(bw_port_t *self, uint64_t poll_us, uint64_t sender_bytes)
 {
+    bw_error_t error = {0};
+
     if (!self->pump.link || self->active)
         return false;
+    (void)begin_fault(self, &error); /* without memory for it the link goes on */
     if (self->pump.scheduler.sender_bytes < sender_bytes)
         self->pump.scheduler.sender_bytes = sender_bytes;
     bw_spin_init(&self->pump.spin, (uint32_t)poll_us);
@@ -519,32 +544,13 @@ static void reply_paths(const bw_port_t *self, reply_t *reply)
     reply_number(reply, stats.least_rtt_us, 8);
 }
 
-/* The link of the port gets its fault. */
-static bw_status_t begin_fault(bw_port_t *self, bw_error_t *error_p)
-{
-    static const bw_fault_t none;
-    bw_link_t *link = self->pump.link;
-    bw_status_t status;
-
-    if (bw_is_faulty(link)) {
-        bw_fault_change(link, &self->fault);
-        return BW_OK;
-    }
-    if (!pump_is_attached(&self->pump) || memcmp(&self->fault, &none, sizeof none) == 0)
-        return BW_OK;
-    status = bw_fault_before(link, &self->fault, &link, error_p);
-    if (status == BW_OK)
-        pump_replace(&self->pump, link);
-    return status;
-}
-
 /* As fail(): last. */
 static bool command_fault(bw_port_t *self, const char *data, size_t len, reply_t *reply)
 {
     bw_error_t error = {0};
     bw_status_t status;
 
-    if (len != 18 || !self->active)
+    if (len != 18 || !self->pump.link)
         return false;
     memset(&self->fault, 0, sizeof self->fault);
     self->fault.delay_ms = (uint32_t)bw_number(data, 4);
@@ -552,7 +558,7 @@ static bool command_fault(bw_port_t *self, const char *data, size_t len, reply_t
     self->fault.rate = bw_number(data + 8, 8);
     self->fault.holds_in = data[16];
     self->fault.holds_out = data[17];
-    status = begin_fault(self, &error);
+    status = self->active ? begin_fault(self, &error) : BW_OK;
     reply_status(reply, status, &error);
     if (status == BW_OK && self->pump.is_faulty)
         settle(self, pump_wake(&self->pump));
@@ -642,6 +648,8 @@ static bool command_flush(bw_port_t *self)
     (void)pump_defer(&self->pump);
     self->senders.keeper = driver_caller(self->pump.port);
     self->senders.has_keeper = true;
+    if (self->is_flush_asked)
+        late_note(&self->keeper_late, self->asked_us, bw_now_us());
     self->is_flush_asked = false;
     is_sound = flush(self);
     if (is_sound)
@@ -673,18 +681,31 @@ static void command_stats(bw_port_t *self, reply_t *reply)
         stats.ring_bytes = self->pump.ring_bytes;
     }
     const uint64_t numbers[STATS_COUNT] = {
-        stats.bytes_in,       stats.bytes_out,
-        self->pump.frames_in, self->pump.frames_out,
-        stats.doorbells_in,   stats.doorbells_out,
-        stats.stalls,         stats.ring_bytes,
-        stats.fill_in,        stats.fill_out,
-        self->pump.wakeups,   pump_queued(&self->pump),
-        self->pump.busy,      self->pump.scheduler.counts.held,
-        self->losses,         self->pump.session.out.next - self->pump.session.from,
-        stats.rtt_us,         stats.window_bytes,
-        stats.retransmits,    stats.unanswered,
-        stats.ack_ms,         stats.kernel_bytes,
-        self->pump.peer_load, (uint64_t)(bw_now_ms() - self->pump.peer_load_ms),
+        stats.bytes_in,
+        stats.bytes_out,
+        self->pump.frames_in,
+        self->pump.frames_out,
+        stats.doorbells_in,
+        stats.doorbells_out,
+        stats.stalls,
+        stats.ring_bytes,
+        stats.fill_in,
+        stats.fill_out,
+        self->pump.wakeups,
+        pump_queued(&self->pump),
+        self->pump.busy,
+        self->pump.scheduler.counts.held,
+        self->losses,
+        self->pump.session.out.next - self->pump.session.from,
+        late_us(&self->keeper_late, self->is_flush_asked, self->asked_us, bw_now_us()),
+        stats.rtt_us,
+        stats.window_bytes,
+        stats.retransmits,
+        stats.unanswered,
+        stats.ack_ms,
+        stats.kernel_bytes,
+        self->pump.peer_load,
+        (uint64_t)(bw_now_ms() - self->pump.peer_load_ms),
     };
     for (int i = 0; i < STATS_COUNT; i++)
         reply_number(reply, numbers[i], 8);
@@ -856,8 +877,10 @@ static bool flush_soon(bw_port_t *self)
 
     if (!self->pump.is_unflushed)
         return true;
-    if (!self->is_flush_asked)
-        bw_rounds_forget(&self->rounds, bw_now_us());
+    if (!self->is_flush_asked) {
+        self->asked_us = bw_now_us();
+        bw_rounds_forget(&self->rounds, self->asked_us);
+    }
     if (!self->senders.has_keeper || bw_rounds_are_single(&self->rounds))
         return flush(self);
     if (self->pump.spinning) {

@@ -153,7 +153,7 @@ static inline uint64_t port_peer_load(ErlDrvPort port)
 {
     vm_reply_t stats;
 
-    return port_does(port, COMMAND_STATS, NULL, &stats) ? bw_number(stats.bytes + 22 * 8, 8) >> 40
+    return port_does(port, COMMAND_STATS, NULL, &stats) ? bw_number(stats.bytes + 23 * 8, 8) >> 40
                                                         : 0;
 }
 

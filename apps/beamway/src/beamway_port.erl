@@ -59,14 +59,15 @@
 
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | doorbells_in | doorbells_out
                    | stalls | ring_bytes | ring_fill_in | ring_fill_out | wakeups | queue_bytes
-                   | busy | held_senders | losses | kept_bytes
+                   | busy | held_senders | losses | kept_bytes | run_delay_us
                    | rtt_us | window_bytes | retransmits | unanswered | ack_ms | kernel_bytes := non_neg_integer(),
                    peer_cpu_percent => 0..100, peer_run_queue => non_neg_integer(), peer_loadavg1 => float(), peer_mem_available => pos_integer(),
                    peer_load_age_ms => non_neg_integer()}.
 %% Bytes include frame headers and frames include ticks. `doorbells_in' and `doorbells_out' are the
 %% system calls made for this link. `stalls': how often the ring was full. `queue_bytes' wait for room.
 %% `busy' is 1 while the VM has been told to wait. `held_senders' are suspended because of what each of
-%% them has waiting. `losses': connections that the link has lost. `kept_bytes': what was sent and not acknowledged by the peer. The last six are of the TCP connection as
+%% them has waiting. `losses': connections that the link has lost. `kept_bytes': what was sent and not acknowledged by the peer. `run_delay_us': how long
+%% the link's own process ({@link beamway_keeper}) waited to run, at most, when the port asked it to send, in this second and the one before. The last six are of the TCP connection as
 %% its kernel has them, and 0 over rings: round trip, congestion window, segments sent again, how often the same was sent again without an answer,
 %% milliseconds since the peer's kernel last acknowledged anything, bytes that it has not acknowledged. The keys that begin with `peer_' are what the peer
 %% last said of itself, `peer_load_age_ms' milliseconds ago: processor time of its VM in percent of what its schedulers could use, processes and ports that were
@@ -408,12 +409,12 @@ senders(Traffic) ->
 -spec stats(port()) -> stats().
 stats(Port) ->
     {ok, <<BytesIn:64, BytesOut:64, FramesIn:64, FramesOut:64, DoorbellsIn:64, DoorbellsOut:64, Stalls:64, RingBytes:64, RingFillIn:64, RingFillOut:64,
-           Wakeups:64, QueueBytes:64, Busy:64, HeldSenders:64, Losses:64, KeptBytes:64, RttUs:64, WindowBytes:64, Retransmits:64, Unanswered:64, AckMs:64,
+           Wakeups:64, QueueBytes:64, Busy:64, HeldSenders:64, Losses:64, KeptBytes:64, RunDelayUs:64, RttUs:64, WindowBytes:64, Retransmits:64, Unanswered:64, AckMs:64,
            KernelBytes:64, Load:8/binary, AgeMs:64>>} = command(Port, ?STATS, <<>>),
     with_peer_load(Load, AgeMs,
                    #{bytes_in => BytesIn, bytes_out => BytesOut, frames_in => FramesIn, frames_out => FramesOut, doorbells_in => DoorbellsIn,
                      doorbells_out => DoorbellsOut, stalls => Stalls, ring_bytes => RingBytes, ring_fill_in => RingFillIn, ring_fill_out => RingFillOut,
-                     wakeups => Wakeups, queue_bytes => QueueBytes, busy => Busy, held_senders => HeldSenders, losses => Losses, kept_bytes => KeptBytes,
+                     wakeups => Wakeups, queue_bytes => QueueBytes, busy => Busy, held_senders => HeldSenders, losses => Losses, kept_bytes => KeptBytes, run_delay_us => RunDelayUs,
                      rtt_us => RttUs, window_bytes => WindowBytes, retransmits => Retransmits, unanswered => Unanswered, ack_ms => AckMs, kernel_bytes => KernelBytes}).
 
 %% As native/driver/load.h has it; the driver has checked it.

@@ -77,7 +77,7 @@
 %% Counters become the growth of a second; `max' are figures of a moment.
 fields() ->
     [{bytes_in, sum}, {bytes_out, sum}, {frames_in, sum}, {frames_out, sum}, {retransmits, sum}, {wakeups, sum}, {stalls, sum}, {losses, sum},
-     {queue_bytes, max}, {held_senders, max}, {busy, max}, {kept_bytes, max}, {kernel_bytes, max}, {rtt_us, max}, {window_bytes, max}].
+     {queue_bytes, max}, {held_senders, max}, {busy, max}, {kept_bytes, max}, {run_delay_us, max}, {kernel_bytes, max}, {rtt_us, max}, {window_bytes, max}].
 
 %% `busy': this node used all of its processors, or far more processes wanted to run than could.
 own_fields() ->

@@ -34,6 +34,9 @@
 %% How much of the time before the end counts.
 -define(LOOK_S, 60).
 
+%% The link's own process runs within less where a node is well.
+-define(RUN_DELAY_US, 50000).
+
 %% @doc Whether epmd can help to explain the end.
 -spec asks_epmd(Reason :: term(), [{non_neg_integer(), beamway_recorder:event()}]) -> boolean().
 asks_epmd(Reason, Events) ->
@@ -182,7 +185,7 @@ recent(Steps, [{Count, Step} | Older]) -> [{Count, Step} | recent(Steps - Count,
 facts(#{events := Events, seconds := Seconds, own := Own, silent_ms := SilentMs} = Record) ->
     Steps = recent(?LOOK_S, Seconds),
     Found = [{AgoMs, text(Said)} || {AgoMs, Event} <- Events, Said <- said(Event)]
-        ++ congestion(Steps) ++ full(Steps) ++ own_facts(recent(?LOOK_S, Own))
+        ++ congestion(Steps) ++ full(Steps) ++ run_delay(Steps) ++ own_facts(recent(?LOOK_S, Own))
         ++ [{SilentMs, text("the last bytes came from the peer")} || SilentMs >= 2000, is_map_key(ended, Record)]
         ++ acknowledged(Record)
         ++ [{0, text(Said)} || Said <- epmd_said(maps:get(epmd, Record, none))]
@@ -231,6 +234,11 @@ full(Steps) ->
     Held = lists:max([0 | [Held || {_, #{held_senders := Held}} <- Steps]]),
     [{0, text(["senders waited for room on the link in ", integer_to_list(FullS), " of the last ", integer_to_list(?LOOK_S), " s, up to ", integer_to_list(Held), " at a time held for their own data"])}
      || FullS > 0].
+
+%% Of the link's own process, which this node's schedulers did not run in time.
+run_delay(Steps) ->
+    Most = lists:max([0 | [Us || {_, #{run_delay_us := Us}} <- Steps]]),
+    [{0, text(["the link's own process waited up to ", milliseconds(Most), " to run on this node, within the last ", integer_to_list(?LOOK_S), " s"])} || Most >= ?RUN_DELAY_US].
 
 own_facts(Own) ->
     {_, Late} = lists:foldl(fun({Count, #{late_ms := LateMs}}, {Ago, Acc}) ->
@@ -292,12 +300,12 @@ up_test() ->
     ?assertEqual({<<"the link is up, and outlived its connection once">>, [9000, 90, 50]}, {Short, [Ago || {Ago, _} <- Facts]}).
 
 facts_test() ->
-    Step = #{rtt_us => 400, retransmits => 0, busy => 0, held_senders => 0},
-    #{facts := Facts} = verdict(ended(etimedout, #{seconds => [{3, Step#{rtt_us := 340000, retransmits := 12, busy := 1, held_senders := 2}}, {40, Step}], silent_ms => 4000,
+    Step = #{rtt_us => 400, retransmits => 0, busy => 0, held_senders => 0, run_delay_us => 90},
+    #{facts := Facts} = verdict(ended(etimedout, #{seconds => [{3, Step#{rtt_us := 340000, retransmits := 12, busy := 1, held_senders := 2, run_delay_us := 70400}}, {40, Step}], silent_ms => 4000,
                                                    own => [{2, #{late_ms => 0, busy => 0}}, {1, #{late_ms => 3000, busy => 0}}], epmd => unknown,
                                                    latest => #{ack_ms => 3900, unanswered => 4}})),
     Text = iolist_to_binary([[Said, $\n] || {_, Said} <- Facts]),
     [?assertMatch({match, _}, re:run(Text, Wanted))
-     || Wanted <- ["up to 12 retransmissions a second, round trips from 0.4 ms to 340.0 ms", "senders waited for room on the link in 3 of", "this node did not run for 3.0 s",
+     || Wanted <- ["up to 12 retransmissions a second, round trips from 0.4 ms to 340.0 ms", "senders waited for room on the link in 3 of", "own process waited up to 70.4 ms to run", "this node did not run for 3.0 s",
                    "the last bytes came", "4 retransmissions in a row", "the connection ended: etimedout\n$"]].
 -endif.

@@ -7,7 +7,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([slow/1, narrow/1, reset/1, reset_without_resume/1, cut/1, cut_one_way/1, cut_is_outlived/1, cut_of_new_connections/1, dies_within_a_cut/1,
-         replaced_and_ended/1, server_ends/1, refused/1, not_driven/1, shown/1]).
+         replaced_and_ended/1, later_links/1, server_ends/1, refused/1, not_driven/1, shown/1]).
 -export([keep/1, round_trip_ms/1]).
 
 -define(WAIT_MS, 20000).
@@ -23,7 +23,7 @@ groups() ->
      {beamway_encrypted, [], [reset, cut_of_new_connections]},
      {beamway_tls, [], Everywhere},
      {beamway_tls_shm, [], [reset, cut]},
-     {nodes, [], [replaced_and_ended, server_ends, refused, not_driven, shown]}].
+     {nodes, [], [replaced_and_ended, later_links, server_ends, refused, not_driven, shown]}].
 
 init_per_suite(Config) ->
     ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
@@ -224,6 +224,19 @@ replaced_and_ended(Config) ->
     ?assertEqual(#{delay_ms => 5}, Known()),
     until(fun() -> Known() =:= none end),
     ok = fault(One, OtherNode, none).
+
+%% A fault lies on the way to a node, not on a connection: on the next one of the link, and on the next link.
+later_links(Config) ->
+    {One, _, _, OtherNode} = pair(Config),
+    Trip = fun() -> beamway_peer:run(One, fun() -> ?MODULE:round_trip_ms(OtherNode) end) end,
+    ok = fault(One, OtherNode, #{delay_ms => 100, disconnect => true}),
+    until(fun() -> resumes(One, OtherNode) =:= 1 end),
+    ?assert(Trip() >= 200),
+    true = beamway_peer:call(One, erlang, disconnect_node, [OtherNode]),
+    true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
+    ?assert(Trip() >= 200),
+    ok = fault(One, OtherNode, none),
+    until(fun() -> Trip() < 200 end).
 
 %% What a server that ends has set ends with it.
 server_ends(Config) ->

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_LATE_H
+#define BW_LATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * How late a process came that was asked to: the most in this second of a clock and in the one
+ * before it, so that whoever looks once a second misses nothing. Pure: the caller brings the time.
+ */
+typedef struct {
+    uint64_t second, most_us, before_us; /* the most in it and in the one before */
+} late_t;
+
+#define LATE_SECOND_US 1000000u
+
+static inline void late_turn(late_t *late, uint64_t second)
+{
+    if (second == late->second)
+        return;
+    late->before_us = second == late->second + 1 ? late->most_us : 0;
+    late->most_us = 0;
+    late->second = second;
+}
+
+/* It has come. */
+static inline void late_note(late_t *late, uint64_t asked_us, uint64_t now_us)
+{
+    late_turn(late, now_us / LATE_SECOND_US);
+    if (now_us - asked_us > late->most_us)
+        late->most_us = now_us - asked_us;
+}
+
+/* `is_asked': it has been since asked_us, and has not come yet. */
+static inline uint64_t late_us(const late_t *late, bool is_asked, uint64_t asked_us,
+                               uint64_t now_us)
+{
+    late_t turned = *late;
+
+    late_turn(&turned, now_us / LATE_SECOND_US);
+    if (is_asked && now_us - asked_us > turned.most_us)
+        turned.most_us = now_us - asked_us;
+    return turned.most_us > turned.before_us ? turned.most_us : turned.before_us;
+}
+
+#endif
