@@ -292,13 +292,16 @@ static const char *faulty_reason(bw_link_t *link)
     return faulty_of(link)->inner->ops->reason(faulty_of(link)->inner);
 }
 
-/* What was only delayed goes out before the end. */
+/* What was only delayed goes out before the end. Of a connection that is cut the peer hears
+ * nothing, as long as somebody else has a descriptor of it. */
 static void faulty_close(bw_link_t *link, bw_leftover_t *left_p)
 {
     faulty_t *faulty = faulty_of(link);
     bw_link_t *inner = faulty->inner;
 
     push(faulty, !faulty->fault.holds_out);
+    if (faulty->fault.holds_out && inner->ops->leave)
+        inner->ops->leave(inner);
     bw_buffer_free(&faulty->held);
     free(faulty);
     inner->ops->close(inner, left_p);

@@ -37,7 +37,9 @@
 -type known() :: #{delay_ms | jitter_ms | rate_bytes => pos_integer(), cut => in | out | both, left_ms := non_neg_integer()}.
 -type refusal() :: {not_allowed | not_connected | not_driven | system, Text :: binary()}.
 
--record(state, {timers = #{} :: #{node() => reference()}}).
+-record(state, {timers = #{} :: #{node() => reference()},
+                kept = [] :: [{node(), socket:socket()}]}).
+%% `kept': further descriptors of connections that are cut on the way out, so that their peers do not hear of it when this node closes them.
 
 %% @doc Called by {@link beamway_sup}.
 -spec start_link() -> {ok, pid()} | ignore | {error, term()}.
@@ -193,7 +195,7 @@ set(Node, Fault, Driven, #state{timers = Timers} = State) ->
             ?LOG_WARNING("beamway: fault on the way to ~ts: ~ts~ts", [Node, text(Fault), lasts(Lasting, Fault)]),
             note(Driven, {fault, text(Fault)}),
             cancel(Node, Timers),
-            {reply, ok, kept(map_size(Lasting), Node, Fault, State)};
+            {reply, ok, lasting(map_size(Lasting), Node, Fault, keep(Driven, Fault, closed(Node, State)))};
         {error, Reason} ->
             {reply, {error, {system, Reason}}, ended(Node, State)}
     end.
@@ -201,10 +203,10 @@ set(Node, Fault, Driven, #state{timers = Timers} = State) ->
 lasts(Lasting, _Fault) when map_size(Lasting) =:= 0 -> "";
 lasts(_Lasting, #{for_ms := Ms}) -> [", for ", beamway_verdict:seconds(Ms)].
 
-kept(0, Node, _Fault, #state{timers = Timers} = State) ->
+lasting(0, Node, _Fault, #state{timers = Timers} = State) ->
     true = ets:delete(?MODULE, Node),
     State#state{timers = maps:remove(Node, Timers)};
-kept(_, Node, #{for_ms := Ms} = Fault, #state{timers = Timers} = State) ->
+lasting(_, Node, #{for_ms := Ms} = Fault, #state{timers = Timers} = State) ->
     true = ets:insert(?MODULE, {Node, Fault, now_ms() + Ms}),
     State#state{timers = Timers#{Node => erlang:start_timer(Ms, self(), {ends, Node})}}.
 
@@ -219,14 +221,25 @@ ended(Node, #state{timers = Timers} = State) ->
             lists:foreach(fun clear/1, Links),
             note(Links, fault_ended),
             ?LOG_NOTICE("beamway: the fault on the way to ~ts has ended", [Node]),
-            State#state{timers = maps:remove(Node, Timers)}
+            closed(Node, State#state{timers = maps:remove(Node, Timers)})
     end.
+
+keep(Links, #{cut := Cut}, #state{kept = Kept} = State) when Cut =:= out; Cut =:= both ->
+    State#state{kept = [{Node, Socket} || #{node := Node, stream := Stream} <- Links, {ok, Fd} <- [beamway_stream:fd(Stream)],
+                                          {ok, Socket} <- [socket:open(Fd, #{dup => true})]] ++ Kept};
+keep(_Links, _Fault, State) ->
+    State.
+
+closed(Node, #state{kept = Kept} = State) ->
+    {Closed, Left} = lists:partition(fun({Of, _}) -> Of =:= Node end, Kept),
+    _ = [socket:close(Socket) || {_, Socket} <- Closed],
+    State#state{kept = Left}.
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
 handle_cast({link_is_up, #{node := Node} = Link}, State) ->
-    _ = [applied([Link], maps:remove(disconnect, Fault)) || {_, Fault, _} <- ets:lookup(?MODULE, Node), beamway_links:driven(Link) =/= none],
-    {noreply, State};
+    Lying = [maps:remove(disconnect, Fault) || {_, Fault, _} <- ets:lookup(?MODULE, Node), beamway_links:driven(Link) =/= none],
+    {noreply, lists:foldl(fun(Fault, Acc) -> _ = applied([Link], Fault), keep([Link], Fault, Acc) end, State, Lying)};
 handle_cast(_Request, State) ->
     {noreply, State}.
 

@@ -28,6 +28,8 @@
 -define(IDLE_BYTES, 128).
 -define(BUSY_PERCENT, 95).
 -define(BUSY_QUEUE, 2).
+%% A clock that is corrected all the time moves less in a second.
+-define(CLOCK_MS, 1000).
 %% epmd hears of a process that was killed a little later than the peers do.
 -define(ASK_AGAIN_MS, 100).
 -define(ASK_TIMES, 5).
@@ -38,7 +40,8 @@
 -define(SENT_MS, 10000).
 
 -type event() :: up | {lost, Cause :: atom()} | silent | flows | {resumed, Cause :: atom(), Ms :: non_neg_integer()}
-               | {full, Senders :: [binary()]} | {fault, Text :: binary()} | fault_ended | {gave_up, ended | forgotten | absent} | {disconnected_by, Who :: binary()} | {down, Reason :: term()}.
+               | {full, Senders :: [binary()]} | {fault, Text :: binary()} | fault_ended
+               | {clock_set, Ms :: integer()} | {gave_up, ended | forgotten | absent} | {disconnected_by, Who :: binary()} | {down, Reason :: term()}.
 %% What `gave_up' means: {@link beamway_resume}.
 
 -type record() :: #{node := node(), link := beamway_kind:label(), address := binary(), hidden := boolean(), since := integer(),
@@ -70,6 +73,7 @@
                 due :: integer(),
                 own :: beamway_history:history(),
                 runtime :: non_neg_integer(),
+                clock_ms :: integer(), % the system's time without what has passed
                 links = #{} :: #{pid() => #link{}},
                 lookers = #{} :: #{pid() => {Ms :: integer(), record()}},
                 dead = [] :: [{Ms :: integer(), record()}]}).
@@ -128,7 +132,7 @@ init([]) ->
     Seconds = maps:get(record_s, beamway_links:config(), 600), % of a version that was loaded while the node ran
     Now = now_ms(),
     ok = watch_disconnects(),
-    State = #state{seconds = Seconds, due = Now, own = beamway_history:new(own_fields(), Seconds), runtime = runtime()},
+    State = #state{seconds = Seconds, due = Now, own = beamway_history:new(own_fields(), Seconds), runtime = runtime(), clock_ms = clock_ms()},
     {ok, next(Now, lists:foldl(fun begin_link/2, State, beamway_links:all()))}.
 
 %% Who calls a function that ends connections is known only while the call is made. A trace of that kind costs nothing elsewhere, and
@@ -190,7 +194,7 @@ handle_info({timeout, _Timer, step}, #state{due = Due, runtime = Before} = State
     Own = beamway_history:add(own_step(LateMs, Cpu, RunQueue), State#state.own),
     Links = maps:map(fun(_, Link) -> stepped(Now, Link) end, State#state.links),
     Dead = lists:takewhile(fun({Ms, _}) -> Now - Ms < ?KEEP_MS end, State#state.dead),
-    {noreply, next(Now, State#state{own = Own, runtime = Runtime, links = Links, dead = Dead})};
+    {noreply, next(Now, clock_set(State#state{own = Own, runtime = Runtime, links = Links, dead = Dead}))};
 handle_info({'DOWN', _Monitor, process, Pid, Reason}, #state{links = Links} = State) when is_map_key(Pid, Links) ->
     {Link, Left} = maps:take(Pid, Links),
     {noreply, ended(Link, Reason, State#state{links = Left})};
@@ -204,6 +208,17 @@ handle_info({stop, Looker}, State) ->
     {noreply, State};
 handle_info(_Info, State) ->
     {noreply, State}.
+
+%% Somebody has set the clock of this host. Links go by another one, so this ends none.
+clock_set(#state{clock_ms = Before, links = Links} = State) ->
+    Ms = clock_ms(),
+    Told = case abs(Ms - Before) >= ?CLOCK_MS of
+               true -> lists:foldl(fun(Connection, Acc) -> noted(Connection, {clock_set, Ms - Before}, Acc) end, State, maps:keys(Links));
+               false -> State
+           end,
+    Told#state{clock_ms = Ms}.
+
+clock_ms() -> os:system_time(millisecond) - now_ms().
 
 %% Rounded, so that a node at rest has equal steps.
 own_step(LateMs, Cpu, RunQueue) ->

@@ -31,6 +31,9 @@
 -type verdict() :: #{cause := cause(), short := binary(), facts := [{AgoMs :: non_neg_integer(), binary()}]}.
 %% The facts: the oldest first, with how long before the end, or before now, they were.
 
+%% A peer that could answer. From here these look alike.
+-define(HUNG, ": it is stopped or overloaded, or it sends ticks more seldom (net_ticktime)").
+
 %% How much of the time before the end counts.
 -define(LOOK_S, 60).
 
@@ -163,15 +166,15 @@ silence(#{silent_ms := SilentMs, latest := Latest, own := Own, tick_ms := TickMs
     end.
 
 silent_peer(Silent, #{ack_ms := AckMs}, #{silent_ms := SilentMs, tick_ms := TickMs}) when AckMs < SilentMs, AckMs < 2 * TickMs ->
-    {peer_hung, ["the peer's host acknowledged data ", seconds(AckMs), " ago, but its node sent nothing for ", Silent, ": it is stopped or overloaded"]};
+    {peer_hung, ["the peer's host acknowledged data ", seconds(AckMs), " ago, but its node sent nothing for ", Silent, ?HUNG]};
 silent_peer(Silent, #{ack_ms := _}, _Record) ->
     {unreachable, ["nothing came back from the peer's host for ", Silent]};
 silent_peer(Silent, _Latest, #{epmd := not_listed}) ->
     {peer_ended, ["nothing came for ", Silent, ", and the peer's epmd no longer lists it"]};
 silent_peer(Silent, _Latest, #{link := Kind} = Record) ->
     case {beamway_kind:is_ring(Kind) andalso beamway_kind:needs_same_host(Kind), Record} of
-        {true, _} -> {peer_hung, ["the peer's process exists on this host, but sent nothing for ", Silent, ": it is stopped or overloaded"]};
-        {false, #{epmd := listed}} -> {peer_hung, ["the peer sent nothing for ", Silent, ", but its epmd lists it: it is stopped or overloaded, or the path is broken"]};
+        {true, _} -> {peer_hung, ["the peer's process exists on this host, but sent nothing for ", Silent, ?HUNG]};
+        {false, #{epmd := listed}} -> {peer_hung, ["the peer sent nothing for ", Silent, ", but its epmd lists it", ?HUNG, ", or the path is broken"]};
         {false, _} -> {unreachable, ["nothing came for ", Silent]}
     end.
 
@@ -199,6 +202,8 @@ said(flows) -> ["data came back over the same connection"];
 said({resumed, Cause, Ms}) -> [["the link went on over another connection after ", seconds(Ms), " (", reason(Cause), "): the peer lived"]];
 said({full, Senders}) -> [["the link was full; most waited of: ", lists:join("; ", Senders)]];
 said({fault, Text}) -> [["a fault was set on this node (beamway:fault/2): ", Text]];
+said({clock_set, Ms}) when Ms >= 0 -> [["the clock of this node's host was set forward by ", seconds(Ms), ", which links do not depend on"]];
+said({clock_set, Ms}) -> [["the clock of this node's host was set back by ", seconds(-Ms), ", which links do not depend on"]];
 said(fault_ended) -> ["the fault ended"];
 said({gave_up, ended}) -> ["this node gave the link up: the peer's process has ended"];
 said({gave_up, forgotten}) -> ["this node gave the link up: the peer does not know it any more"];

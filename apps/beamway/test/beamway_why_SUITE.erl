@@ -7,9 +7,9 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([killed/1, halted/1, restarted/1, disconnected/1, disconnected_by_the_peer/1, peer_stopped/1, stopped_here/1, busy_here/1,
-         reset_without_resume/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, tool/1, senders/1, a_late_sender/1, senders_that_wait/1]).
+         reset_without_resume/1, clock/1, peer_out_of_memory/1, no_memory/1, ticks_off/1, ticks_differ/1, peer_blocked/1, peer_burns/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, tool/1, senders/1, a_late_sender/1, senders_that_wait/1]).
 -export([send_all/3]).
--export([drop_node/1, burn/0]).
+-export([drop_node/1, burn/0, block/1]).
 
 -define(WAIT_MS, 20000).
 
@@ -20,11 +20,11 @@ all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls,
 groups() ->
     Everywhere = [killed, halted, disconnected, disconnected_by_the_peer],
     Driven = [senders, senders_that_wait],
-    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, peer_stopped, stopped_here, busy_here, reset_without_resume, no_record, corrupt, without_recorder, tool]},
-     {beamway_shm, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, corrupt]},
+    [{beamway_tcp, [], Everywhere ++ Driven ++ [a_late_sender, restarted, peer_stopped, stopped_here, busy_here, reset_without_resume, clock, peer_out_of_memory, no_memory, peer_blocked, peer_burns, outlived, unreachable, no_record, corrupt, without_recorder, tool]},
+     {beamway_shm, [], Everywhere ++ Driven ++ [restarted, peer_stopped, stopped_here, ticks_off, ticks_differ, corrupt]},
      {beamway_tls, [], Everywhere ++ Driven ++ [peer_stopped]},
      {beamway_inet, [], Everywhere ++ [peer_stopped]},
-     {path, [], [outlived, unreachable, congested]}].
+     {path, [], [congested]}].
 
 init_per_suite(Config) ->
     ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
@@ -172,6 +172,104 @@ reset_without_resume(Config) ->
     ok = beamway_peer:run(One, fun() -> [exit(Connection, kill) || #{node := Of, connection := Connection} <- beamway_links:all(), Of =:= OtherNode], ok end),
     ?assertMatch(#{cause := this_node_ended}, why(Pair)).
 
+%% A reset is a pause, and the record says so.
+outlived(Config) ->
+    {One, _, _, OtherNode} = pair(Config, faults()),
+    ok = beamway_peer:call(One, beamway, fault, [OtherNode, #{disconnect => true, cut => both, for_ms => 300}]),
+    _ = beamway_peer:wait_until(fun() -> {ok, Link} = beamway_peer:call(One, beamway, info, [OtherNode]), is_map_key(resumes, Link) end, ?WAIT_MS),
+    {ok, [#{cause := up, short := Short} = Link]} = beamway_peer:call(One, beamway, why, [OtherNode]),
+    ?assertMatch({_, _}, binary:match(Short, <<"outlived its connection">>)),
+    has_fact(Link, <<"the connection was lost">>),
+    has_fact(Link, <<"went on over another connection">>).
+
+%% The peer's system drops what this node sends, as a path that is cut would.
+unreachable(Config) ->
+    {One, OneNode, Other, OtherNode} = Pair = pair(Config, faults() ++ quick_ticks()),
+    ok = beamway_peer:call(Other, beamway, fault, [OneNode, #{cut => both}]),
+    ok = beamway_peer:run(One, fun() -> {rex, OtherNode} ! hello, ok end),
+    #{cause := unreachable} = Link = why(Pair),
+    has_fact(Link, <<"retransmissions in a row were not answered">>).
+
+faults() -> [{env, [{"BEAMWAY_ALLOW_FAULTS", "true"}]}].
+
+%% An hour forward and two back: no link depends on that clock, and the record says that it was set.
+clock(Config) ->
+    Clock = filename:join(proplists:get_value(priv_dir, Config), "clock"),
+    ok = beamway_nemesis_faults:new_clock(Clock, 0),
+    {One, _, _, OtherNode} = pair(Config, quick_ticks() ++ [{env, beamway_nemesis_faults:environment(Clock)}]),
+    Told = fun(Wanted) ->
+                   {ok, [#{cause := up, facts := Facts}]} = beamway_peer:call(One, beamway, why, [OtherNode]),
+                   [] =/= [Text || #{text := Text} <- Facts, string:find(Text, Wanted) =/= nomatch]
+           end,
+    true = beamway_nemesis_faults:jump(#{peer => One}, Clock, 3600),
+    _ = beamway_peer:wait_until(fun() -> Told("was set forward by 3600.") end, ?WAIT_MS),
+    true = beamway_nemesis_faults:jump(#{peer => One}, Clock, -3600),
+    _ = beamway_peer:wait_until(fun() -> Told("was set back by 7200.") end, ?WAIT_MS),
+    receive after 5000 -> ok end,
+    {ok, #{losses := 0} = Link} = beamway_peer:call(One, beamway, info, [OtherNode]),
+    ?assertNot(is_map_key(resumes, Link)),
+    ?assertEqual(OtherNode, beamway_peer:call(One, erpc, call, [OtherNode, erlang, node, []])).
+
+%% The peer's VM ends itself when the system gives it no memory. From here a process has ended, as if it had been killed.
+peer_out_of_memory(Config) ->
+    {_, _, Other, _} = Pair = pair(Config, [{env, [{"ERL_CRASH_DUMP_SECONDS", "0"}]}]),
+    ok = limit_memory(Other, 50),
+    _ = beamway_peer:async(fun() -> beamway_peer:call(Other, lists, seq, [1, 100000000]) end),
+    ?assertMatch(#{cause := peer_ended}, why(Pair)).
+
+%% So much may the process's memory grow from now on.
+limit_memory(Peer, Mb) ->
+    OsPid = beamway_peer:os_pid(Peer),
+    {ok, Status} = file:read_file(lists:concat(["/proc/", OsPid, "/status"])),
+    {match, [Kb]} = re:run(Status, "VmSize:\\s+(\\d+)", [{capture, all_but_first, list}]),
+    "" = os:cmd(lists:concat(["prlimit --pid ", OsPid, " --as=", (list_to_integer(Kb) + 1024 * Mb) * 1024])),
+    ok.
+
+%% A message arrives for which there is no memory: the link ends, and the node goes on.
+no_memory(Config) ->
+    {One, OneNode, Other, OtherNode} = Pair = pair(Config, [{env, [{"BEAMWAY_RESUME_MS", "0"}]}]),
+    ok = limit_memory(One, 60),
+    ok = beamway_peer:run(Other, fun() -> {rex, OneNode} ! binary:copy(<<1>>, 200000000), ok end),
+    #{cause := no_memory} = why(Pair),
+    ?assertEqual(pong, beamway_peer:call(One, net_adm, ping, [OtherNode])).
+
+%% The peer lives and its net_kernel has no one send ticks. Over a socket the driver's acknowledgements are signs of life as well.
+ticks_off(Config) ->
+    {_, _, Other, _} = Pair = pair(Config, quick_ticks()),
+    ok = beamway_peer:call(Other, sys, suspend, [net_kernel]),
+    #{cause := peer_hung, short := Short} = why(Pair),
+    ?assertMatch({_, _}, binary:match(Short, <<"or it sends ticks more seldom">>), Short).
+
+%% A node that expects a tick each second, of a peer that sends one each fifteen.
+ticks_differ(Config) ->
+    Carrier = proplists:get_value(carrier, Config),
+    [{One, _}, {Other, OtherNode}] = [start(Carrier, Options) || Options <- [quick_ticks(), []]],
+    ok = beamway_peer:connect_both(Carrier, One, Other),
+    #{cause := peer_hung, short := Short} = ended(One, OtherNode),
+    ?assertMatch({_, _}, binary:match(Short, <<"(net_ticktime)">>), Short).
+
+%% The peer's schedulers stand in native code.
+peer_blocked(Config) ->
+    {_, _, Other, _} = Pair = pair(Config, quick_ticks()),
+    ok = beamway_peer:run(Other, fun() -> _ = spawn(fun() -> ?MODULE:block(15000) end), ok end),
+    #{cause := peer_hung} = Link = why(Pair),
+    has_fact(Link, <<"the last bytes came from the peer">>).
+
+%% @doc Blocks all schedulers of the node.
+block(Ms) ->
+    receive after 300 -> ok end, % whoever has started this goes on
+    _ = erts_debug:set_internal_state(available_internal_state, true),
+    erts_debug:set_internal_state(block, Ms).
+
+%% Processes that compute do not keep a node from its ticks, however many they are; how late the link's own process ran is recorded.
+peer_burns(Config) ->
+    {One, OneNode, Other, OtherNode} = pair(Config, [{args, ["-kernel", "net_ticktime", "2", "+S", "1"]}]),
+    ok = beamway_peer:run(Other, fun() -> _ = [?MODULE:burn() || _ <- lists:seq(1, 40)], ?MODULE:send_all(talker, OneNode, {100, 50}), ok end),
+    receive after 5000 -> ok end,
+    {ok, [#{cause := up}]} = beamway_peer:call(One, beamway, why, [OtherNode]),
+    {ok, [#{cause := up} = Link]} = beamway_peer:call(Other, beamway, why, [OneNode]),
+    has_fact(Link, <<"the link's own process waited up to">>).
+
 %% Without steps the events and the verdict remain.
 no_record(Config) ->
     {_, _, Other, _} = Pair = pair(Config, [{env, [{"BEAMWAY_RECORD_S", "0"}]}]),
@@ -296,27 +394,6 @@ router(Config) ->
 close(Config, Rule) -> beamway_cut:close(router(Config), [Rule]).
 
 open(Config) -> beamway_cut:open(router(Config)).
-
-%% A reset is a pause, and the record says so.
-outlived(Config) ->
-    {One, _, _, OtherNode} = pair(Config),
-    ok = close(Config, beamway_cut:not_epmd("REJECT --reject-with tcp-reset")),
-    Resumes = fun() -> {ok, [#{facts := Facts} | _]} = beamway_peer:call(One, beamway, why, [OtherNode]),
-                       length([1 || #{text := Text} <- Facts, string:find(Text, "went on over another connection") =/= nomatch]) end,
-    ok = beamway_peer:run(One, fun() -> {rex, OtherNode} ! hello, ok end),
-    receive after 300 -> ok end,
-    ok = open(Config),
-    _ = beamway_peer:wait_until(fun() -> Resumes() > 0 end, ?WAIT_MS),
-    {ok, [#{cause := up, short := Short} = Link]} = beamway_peer:call(One, beamway, why, [OtherNode]),
-    ?assertMatch({_, _}, binary:match(Short, <<"outlived its connection">>)),
-    has_fact(Link, <<"the connection was lost">>).
-
-unreachable(Config) ->
-    {One, _, _, OtherNode} = Pair = pair(Config, quick_ticks()),
-    ok = close(Config, "-j DROP"),
-    ok = beamway_peer:run(One, fun() -> {rex, OtherNode} ! hello, ok end),
-    #{cause := unreachable} = Link = why(Pair),
-    has_fact(Link, <<"retransmissions in a row were not answered">>).
 
 %% A fifth of the packets is lost while the node sends; then the peer is killed.
 congested(Config) ->
