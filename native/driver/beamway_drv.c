@@ -198,7 +198,7 @@ static void check_session(bw_port_t *self)
     set_timer(self);
 }
 
-/* A link with a fault is looked at again when what it holds may go on. */
+/* Sets the timer for the bytes that a fault holds back. */
 static void look_at_fault_later(bw_port_t *self)
 {
     uint64_t due_us = self->pump.is_faulty ? bw_fault_due_us(self->pump.link) : UINT64_MAX;

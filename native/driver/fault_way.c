@@ -11,7 +11,7 @@
 /* A rate is paid in portions of this time, so a slow link is not one of single bytes. */
 #define PORTION_US 10000u
 
-/* Time in which nobody looked is not saved up beyond this. */
+/* The rate does not save up more time than this, so that a late timer causes no burst. */
 #define PORTIONS_AT_ONCE 5u
 
 static bw_fault_mark_t *mark_at(const bw_fault_way_t *way, uint32_t index)
