@@ -428,18 +428,14 @@ static int reset(int socket)
 
 bw_status_t bw_fault_socket(int socket, bw_socket_fault_t fault, bw_error_t *error_p)
 {
-    switch (fault) {
-    case BW_SOCKET_PASS:
-        if (take_packets(socket) == 0)
-            return BW_OK;
-        return bw_fail_system(error_p, "setsockopt(SO_DETACH_FILTER)", errno);
-    case BW_SOCKET_DROP:
-        if (drop_packets(socket) == 0)
-            return BW_OK;
-        return bw_fail_system(error_p, "setsockopt(SO_ATTACH_FILTER)", errno);
-    default:
-        if (reset(socket) == 0)
-            return BW_OK;
-        return bw_fail_system(error_p, "connect(AF_UNSPEC)", errno);
-    }
+    static const char *const steps[BW_SOCKET_FAULTS] = {
+        "setsockopt(SO_DETACH_FILTER)", "setsockopt(SO_ATTACH_FILTER)", "connect(AF_UNSPEC)"};
+    int result = fault == BW_SOCKET_PASS   ? take_packets(socket)
+                 : fault == BW_SOCKET_DROP ? drop_packets(socket)
+                                           : reset(socket);
+
+    /* A connection that has just ended needs no fault. */
+    if (result == 0 || errno == EBADF)
+        return BW_OK;
+    return bw_fail_system(error_p, steps[fault], errno);
 }

@@ -547,9 +547,9 @@ getstat(Stream) ->
             {error, Reason}
     end.
 
-%% What was told is the count of messages, but for looks that found a part of one: these count, too, until enough whole
-%% ones have come.
-heard(Bytes, Frames, undefined) -> heard(Bytes, Frames, {0, 0});
+%% Returns the number of messages, plus one for each look that found only a part of a message, until enough whole messages have arrived. The first look
+%% counts as well: dist_util never gives up a connection whose count has not once changed, so a peer that fell silent at once stayed connected forever.
+heard(Bytes, Frames, undefined) -> {Bytes, max(1, Frames)};
 heard(Bytes, _Frames, {Bytes, Told}) -> {Bytes, Told};
 heard(Bytes, Frames, {_Before, Told}) -> {Bytes, max(Frames, Told + 1)}.
 
@@ -621,7 +621,7 @@ messages_are_counted_and_parts_are_life_test() ->
                                        {_, Count} = After = heard(Bytes, Frames, Before),
                                        {Count, After}
                                end, undefined, Looks),
-    ?assertEqual([0, 1, 2, 2, 4, 5, 6, 7, 9], Told).
+    ?assertEqual([1, 2, 3, 3, 4, 5, 6, 7, 9], Told).
 
 a_port_that_has_just_ended_test() ->
     Port = open_port({spawn, "cat"}, []),

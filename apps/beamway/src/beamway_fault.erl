@@ -190,13 +190,14 @@ text(Format, Args) -> unicode:characters_to_binary(io_lib:format(Format, Args)).
 %% The one before ends. A connection that shall die does so at once, and nothing remains of that.
 set(Node, Fault, Driven, #state{timers = Timers} = State) ->
     Lasting = maps:without([disconnect, for_ms], Fault),
+    note(Driven, {fault, text(Fault)}), % before a connection may end because of it
     case applied(Driven, Fault) of
         ok ->
             ?LOG_WARNING("beamway: fault on the way to ~ts: ~ts~ts", [Node, text(Fault), lasts(Lasting, Fault)]),
-            note(Driven, {fault, text(Fault)}),
             cancel(Node, Timers),
             {reply, ok, lasting(map_size(Lasting), Node, Fault, keep(Driven, Fault, closed(Node, State)))};
         {error, Reason} ->
+            note(Driven, fault_ended),
             {reply, {error, {system, Reason}}, ended(Node, State)}
     end.
 
@@ -277,7 +278,8 @@ applied_to(#{link := Kind, stream := Stream}, {ok, Port}, Fault) ->
     CutsIn = Cut =:= in orelse Cut =:= both,
     try
         ok = beamway_port:fault(Port, Fault#{holds_in => CutsIn andalso beamway_kind:is_ring(Kind), holds_out => Cut =:= out orelse Cut =:= both}),
-        on_socket(Port, beamway_stream:fd(Stream), [reset || #{disconnect := true} <- [Fault]] ++ [case CutsIn of true -> drop; false -> pass end])
+        %% After a reset the descriptor may be closed at any time.
+        on_socket(Port, beamway_stream:fd(Stream), [case CutsIn of true -> drop; false -> pass end] ++ [reset || #{disconnect := true} <- [Fault]])
     catch
         error:badarg -> ok
     end.
