@@ -63,12 +63,15 @@ not_allowed() ->
     end.
 
 %% @doc A fault in which the defaults are and what has no effect is not; an error names what is wrong.
--spec checked(fault() | none) -> map() | none.
+-spec checked(fault() | none) -> fault() | none.
 checked(none) ->
     none;
-checked(Fault) when is_map(Fault), map_size(Fault) > 0 ->
+checked(Fault) when is_map(Fault), map_size(Fault) > 1; is_map(Fault), map_size(Fault) =:= 1, not is_map_key(for_ms, Fault) ->
     maps:foreach(fun check/2, Fault),
-    maps:filter(fun(_, Value) -> Value =/= 0 andalso Value =/= false end, maps:merge(#{for_ms => ?FOR_MS}, Fault));
+    case maps:filter(fun(_, Value) -> Value =/= 0 andalso Value =/= false end, maps:merge(#{for_ms => ?FOR_MS}, Fault)) of
+        WithoutEffect when map_size(WithoutEffect) =:= 1 -> none;
+        Effective -> Effective
+    end;
 checked(Other) ->
     error({badarg, {fault, Other, "expected none, or a map with at least one of delay_ms, jitter_ms, rate_bytes, cut and disconnect"}}).
 
@@ -302,11 +305,11 @@ now_ms() -> erlang:monotonic_time(millisecond).
 checked_test_() ->
     [?_assertEqual(Checked, checked(Given))
      || {Given, Checked} <- [{none, none}, {#{cut => both}, #{cut => both, for_ms => 60000}}, {#{disconnect => true, for_ms => 1}, #{disconnect => true, for_ms => 1}},
-                             {#{delay_ms => 0, jitter_ms => 5, disconnect => false}, #{jitter_ms => 5, for_ms => 60000}}]]
-        ++ [?_assertError({badarg, {fault, {Key, Value}, "expected " ++ _}}, checked(#{Key => Value}))
+                             {#{delay_ms => 0, disconnect => false, for_ms => 5}, none}, {#{delay_ms => 0, jitter_ms => 5, disconnect => false}, #{jitter_ms => 5, for_ms => 60000}}]]
+        ++ [?_assertError({badarg, {fault, {Key, Value}, "expected " ++ _}}, checked((#{cut => both})#{Key => Value}))
             || {Key, Value} <- [{delay_ms, -1}, {delay_ms, 10001}, {delay_ms, 1.0}, {delay_ms, "5"}, {jitter_ms, infinity}, {rate_bytes, 0}, {rate_bytes, 999}, {rate_bytes, 1 bsl 64},
                                 {cut, true}, {cut, "both"}, {disconnect, 1}, {for_ms, 0}, {for_ms, 3600001}, {for_ms, infinity}, {delay, 5}, {"cut", both}, {<<"cut">>, both}]]
-        ++ [?_assertError({badarg, {fault, Other, "expected none, or a map" ++ _}}, checked(Other)) || Other <- [#{}, [], cut, [{cut, both}]]].
+        ++ [?_assertError({badarg, {fault, Other, "expected none, or a map" ++ _}}, checked(Other)) || Other <- [#{}, #{for_ms => 5}, [], cut, [{cut, both}]]].
 
 text_test_() ->
     [?_assertEqual(Text, text(Fault))
