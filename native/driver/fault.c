@@ -231,7 +231,7 @@ static bool faulty_has_hung_up(const bw_link_t *link)
     return faulty_of(link)->inner->ops->has_hung_up(faulty_of(link)->inner);
 }
 
-static bool faulty_is_silent(const bw_link_t *link)
+static bool faulty_is_silent(bw_link_t *link)
 {
     const faulty_t *faulty = faulty_of(link);
 

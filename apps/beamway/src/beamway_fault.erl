@@ -280,11 +280,19 @@ applied_to(#{link := Kind, stream := Stream}, {ok, Port}, Fault) ->
     Cut = maps:get(cut, Fault, none),
     CutsIn = Cut =:= in orelse Cut =:= both,
     try
-        ok = beamway_port:fault(Port, Fault#{holds_in => CutsIn andalso beamway_kind:is_ring(Kind), holds_out => Cut =:= out orelse Cut =:= both}),
+        ok = beamway_port:fault(Port, Fault#{holds_in => CutsIn andalso (beamway_kind:is_ring(Kind) orelse has_several(Port)), holds_out => Cut =:= out orelse Cut =:= both}),
         %% After a reset the descriptor may be closed at any time.
         on_socket(Port, beamway_stream:fd(Stream), [case CutsIn of true -> drop; false -> pass end] ++ [reset || #{disconnect := true} <- [Fault]])
     catch
         error:badarg -> ok
+    end.
+
+%% Only one of their sockets is known here, so the driver holds what comes in over any of them. A port that is not active yet has one connection.
+has_several(Port) ->
+    try beamway_port:paths(Port) of
+        {Connections, _RttUs} -> Connections > 0
+    catch
+        error:badarg -> false
     end.
 
 on_socket(_Port, error, _What) ->
