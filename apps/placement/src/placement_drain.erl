@@ -177,6 +177,8 @@ moving(#state{open = Open, until = Until} = State) ->
 
 seen(Jobs, Seen) -> maps:merge(Seen, maps:from_list([{Pid, true} || #job{pid = Pid} <- Jobs])).
 
+%% The exit reason is how the result travels.
+-dialyzer({nowarn_function, begun/2}).
 begun(#job{what = {supervised, #{refused := Reason}}} = Job, State) -> stayed(Job, Reason, State);
 begun(Job, State) ->
     {Nodes, #state{turn = Turn, open = Open} = After} = nodes_for(Job, State),
@@ -241,7 +243,7 @@ told(#state{tell = Tell, total = Total, moved = Moved, restarted = Restarted, st
 nodes_for(#job{what = {child, #{query := Query, nodes := Nodes}, _}}, State) ->
     cached({Query, Nodes}, fun() ->
         Connected = [Node || Node <- Nodes, Node =/= node(), lists:member(Node, nodes(connected))],
-        case Connected =/= [] andalso placement_choose:ranked(accepting(Connected, placement_child), {Query, all}) of
+        case Connected =/= [] andalso placement_choose:ranked(accepting(Connected, placement_child), {Query, length(Connected)}) of
             {ok, Suitable, _} -> lists:sort(Suitable);
             _ -> []
         end
