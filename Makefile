@@ -149,7 +149,7 @@ test-arm64:
 	@$(MAKE) build-test
 	@test/system/arm64/test $(T)
 
-## nemesis: random faults on real nodes for MIN minutes (1), judged by an oracle; SEED=n, CARRIER=shm|tcp|stock|tls|tls_shm|stock_tls, STORE=1
+## nemesis: random faults on real nodes for MIN minutes (1), judged by an oracle; SEED=n, CARRIER=shm|tcp|stock|encrypted|tls|tls_shm|stock_tls, STORE=1
 nemesis:
 	@scripts/install-packages test
 	@$(MAKE) build-test

@@ -20,7 +20,7 @@ groups() ->
                            ++ [bad_drivers || beamway_carrier:is_long()]},
      {beamway_tcp, [], [first_connection_without_descriptors, every_fault]},
      {inet_tcp, [], [every_fault]}]
-        ++ [{Carrier, [], [first_connection_without_descriptors, every_fault]} || beamway_carrier:is_long(), Carrier <- [beamway_tls_shm, beamway_tls]].
+        ++ [{Carrier, [], [first_connection_without_descriptors, every_fault]} || beamway_carrier:is_long(), Carrier <- [beamway_encrypted, beamway_tls_shm, beamway_tls]].
 
 init_per_group(Carrier, Config) -> beamway_carrier:init_group(Carrier, Config).
 
@@ -37,6 +37,7 @@ carrier(Config) ->
     case beamway_carrier:carrier(Config) of
         beamway_shm -> shm;
         beamway_tcp -> tcp;
+        beamway_encrypted -> encrypted;
         beamway_tls_shm -> tls_shm;
         beamway_tls -> tls;
         inet_tcp -> stock

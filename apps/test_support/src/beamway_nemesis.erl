@@ -12,7 +12,7 @@
 
 -export_type([carrier/0, result/0]).
 
--type carrier() :: shm | tcp | stock | tls_shm | tls | stock_tls.
+-type carrier() :: shm | tcp | stock | encrypted | tls_shm | tls | stock_tls.
 %% The last three need {@link beamway_certificates:prepare/1}.
 -type result() :: #{findings := [beamway_nemesis_oracle:finding()],
                     faults := [beamway_nemesis_oracle:executed()],
@@ -130,6 +130,7 @@ carrier(Options, #run{carrier = Carrier}) ->
     case {maps:get(carrier, Options, Carrier), lists:member(Carrier, [tls_shm, tls, stock_tls])} of
         {_, _} when Carrier =:= stock -> inet_tcp;
         {_, _} when Carrier =:= stock_tls -> inet_tls;
+        {_, _} when Carrier =:= encrypted -> beamway_encrypted;
         {stock, false} -> inet_tcp;
         {stock, true} -> inet_tls;
         {tcp, false} -> beamway_tcp;
@@ -395,7 +396,7 @@ expected_link(#{options := A}, #{options := B}, Run) ->
         _ -> stream_kind(Run)
     end.
 
-stream_kind(#run{carrier = Carrier}) when Carrier =:= tls; Carrier =:= tls_shm -> tls;
+stream_kind(#run{carrier = Carrier}) when Carrier =:= encrypted; Carrier =:= tls; Carrier =:= tls_shm -> tls;
 stream_kind(_) -> tcp.
 
 actual_link(#{options := Options} = A, #{node := Node}, Run) ->

@@ -20,7 +20,7 @@ start() ->
 options() ->
     [{minutes, undefined, "minutes", {integer, 1}, "begin no more schedules after this time"},
      {seed, undefined, "seed", integer, "of the first schedule; the next ones count on (random)"},
-     {carrier, undefined, "carrier", {string, "shm"}, "shm, tcp, stock, tls_shm, tls or stock_tls"},
+     {carrier, undefined, "carrier", {string, "shm"}, "shm, tcp, stock, encrypted, tls_shm, tls or stock_tls"},
      {nodes, undefined, "nodes", {integer, 6}, "at most so many nodes, 2 to 6"},
      {schedule, undefined, "schedule", string, "carry out the schedule in this file, once"},
      {store, undefined, "store", undefined, "keep the result in " ?RESULTS},
@@ -36,7 +36,7 @@ main(Words) ->
     end.
 
 checked(Given, #{carrier := Carrier} = Options, Words) ->
-    case {lists:member(help, Given), lists:member(Carrier, ["shm", "tcp", "stock", "tls_shm", "tls", "stock_tls"])} of
+    case {lists:member(help, Given), lists:member(Carrier, ["shm", "tcp", "stock", "encrypted", "tls_shm", "tls", "stock_tls"])} of
         {true, _} -> help(), 0;
         {_, false} -> usage("--carrier ~ts: no such carrier", [Carrier]);
         _ -> with_certificates(Carrier, fun() -> checked_more(Given, Options, Words) end)
@@ -138,7 +138,7 @@ explain(Schedule, Carrier, Findings) ->
                end,
     io:format("~ts", [beamway_nemesis_schedule:print(Smallest)]).
 
-control(Carrier) when Carrier =:= shm; Carrier =:= tcp; Carrier =:= stock -> stock;
+control(Carrier) when Carrier =:= shm; Carrier =:= tcp; Carrier =:= encrypted; Carrier =:= stock -> stock;
 control(_) -> stock_tls.
 
 word(true) -> "found too";
