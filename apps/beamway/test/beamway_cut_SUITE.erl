@@ -3,7 +3,7 @@
 %%
 %% The nodes are on two hosts with a router between them, which resets connections, refuses new ones for a while, drops everything
 %% for a while, or forgets all connections; a host gets another address. Meanwhile beamway_cut_load goes on both ways.
-%% In one group the router is a NAT, so that only one of the nodes can call the other.
+%% In one group the router is a NAT, so that only one of the nodes can call the other. In another one the link goes over several connections whenever it is cut.
 %%
 %% BEAMWAY_TEST_CUTS: how many cuts in all groups together (`make test-cut' makes 1,000); without it one of each kind in each group.
 %% With `BEAMWAY_TEST_CUTS_STORE=yes' the pauses become `bench/results/cut.json', if all is well. Needs root.
@@ -25,7 +25,7 @@ all() -> [{group, Group} || {Group, _, _} <- groups()].
 groups() ->
     [{Carrier, [], [cut_again_and_again, lost_at_birth, killed, restarted, resume_off, given_up, stopped, stopped_for_a_moment, disconnected]}
      || Carrier <- [beamway_tcp, beamway_tls, beamway_encrypted]]
-        ++ [{nat, [], [cut_again_and_again, idle_and_forgotten]}, {without_ring, [], [cannot_carry]}]
+        ++ [{several, [], [cut_again_and_again, given_up, disconnected]}, {nat, [], [cut_again_and_again, idle_and_forgotten]}, {without_ring, [], [cannot_carry]}]
         ++ [{Carrier, [], [cut_again_and_again, killed_without_stream, disconnected]} || Carrier <- [beamway_shm, beamway_encrypted_shm]]
         ++ [{together, [], [all_together]} || cuts() > 0].
 
@@ -46,7 +46,7 @@ init_per_group(Group, Config) ->
                _ -> beamway_netns:firewalled("bwc", ?FORGET_S)
            end,
     Carrier = case Group of
-                  _ when Group =:= nat; Group =:= without_ring -> beamway_tcp;
+                  _ when Group =:= nat; Group =:= without_ring; Group =:= several -> beamway_tcp;
                   _ -> Group
               end,
     case Made of
@@ -70,7 +70,7 @@ end_per_testcase(_Case, Config) ->
 
 cuts() -> list_to_integer(os:getenv("BEAMWAY_TEST_CUTS", "0")).
 
-pair(Config) -> pair(Config, []).
+pair(Config) -> pair(Config, [{"BEAMWAY_CONNECTIONS", "4"} || proplists:get_value(group, Config) =:= several]).
 
 pair(Config, Environment) ->
     #{spaces := [SpaceA, SpaceB, _], addresses := [AddressA, AddressB]} = proplists:get_value(net, Config),
@@ -93,6 +93,8 @@ keepalive(_Carrier) -> [].
 %% can call.
 kinds(Ring) when Ring =:= beamway_shm; Ring =:= beamway_encrypted_shm ->
     [{reset, 0}];
+kinds(several) ->
+    [{reset, 43}, {silence, 1000}, {one_way, 2000}, {reset, 4}]; % others take one connection after the other, and the link does not notice
 kinds(nat) ->
     Kinds = [{reset, 43}, forgotten, {moved, 1}, {silence, 1000}],
     case cuts() of 0 -> Kinds; _ -> [Kind || Kind <- long_kinds(), Kind =/= {moved, 2}] end;
@@ -107,6 +109,7 @@ count(Group) ->
     case {Group, cuts()} of
         {Ring, 0} when Ring =:= beamway_shm; Ring =:= beamway_encrypted_shm -> 3;
         {_, 0} -> length(kinds(Group));
+        {several, _} -> length(kinds(Group));
         {beamway_tcp, Cuts} -> Cuts - lists:sum([share(Other, Cuts) || Other <- [beamway_tls, beamway_encrypted, nat, beamway_shm, beamway_encrypted_shm]]);
         {_, Cuts} -> share(Group, Cuts)
     end.
@@ -188,11 +191,17 @@ cut_again_and_again(Config) ->
 
 %% How long a caller has waited at most once the path was back.
 pause_of(Kind, Pair, Loads, Config) ->
+    _ = proplists:get_value(group, Config) =:= several andalso spread(Pair),
     BackUs = case Kind of none -> os:system_time(microsecond); _ -> cut(Kind, Pair, Config) end,
     UntilUs = os:system_time(microsecond),
     receive after ?QUIET_MS -> ok end,
     Waited = [beamway_peer:wait_until(fun() -> longest(beamway_peer:call(Peer, beamway_cut_load, waited, [BackUs, UntilUs])) end, ?WAIT_MS) || {Peer, _} <- Loads],
     {Kind, lists:max([Us || {longest, Us} <- Waited])}.
+
+%% Each time that a link is lost soon it waits longer before it spreads again.
+spread({One, OneNode, Other, OtherNode}) ->
+    beamway_peer:wait_until(fun() -> [4, 4] =:= [maps:get(connections, Info, 1) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}],
+                                                                                 {ok, Info} <- [beamway_peer:call(Peer, beamway, info, [Node])]] end, 2 * ?WAIT_MS).
 
 longest(false) -> false;
 longest(Us) -> {longest, Us}.

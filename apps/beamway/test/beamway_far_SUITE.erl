@@ -107,7 +107,7 @@ pair(#{spaces := Spaces, addresses := Addresses}, Carrier, Environments) ->
     ok = beamway_peer:connect_both(Carrier, One, Other),
     {One, OneNode, Other, OtherNode}.
 
-%% Both nodes say so. A link that shall have one is looked at for a while.
+%% Both nodes say so. A link that shall have one has a while to be wrong.
 connections(none, {One, OneNode, Other, OtherNode}) ->
     receive after 1000 -> ok end,
     [none, none] = [now_of(Peer, Node) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}]],

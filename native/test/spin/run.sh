@@ -86,5 +86,12 @@ for switch in NO_FREEZE EARLY NO_NUMBER KEEPS_LESS; do
     check breaks session "$switch"
 done
 
+check holds strands
+check holds strands BYTES=2 RING=1 CUTS=2
+check holds strands USES=3 BYTES=2 CUTS=2
+for switch in NO_BACK NO_AGAIN NO_ROOM NO_TWICE; do
+    check breaks strands "$switch"
+done
+
 echo "$passed passed, $failed failed, 0 skipped"
 [ "$failed" -eq 0 ]
