@@ -584,7 +584,6 @@ static bw_status_t tell_load(bw_pump_t *pump)
     }
     bw_frame_put_header(bytes, BW_FRAME_TICK, BW_LOAD_BYTES);
     (void)bw_put(bytes + BW_FRAME_HEADER_BYTES, bw_load_last(), BW_LOAD_BYTES);
-    pump->frames_out++;
     return put_word(pump, bytes, sizeof bytes);
 }
 
