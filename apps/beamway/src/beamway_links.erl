@@ -40,6 +40,7 @@
                   since := integer(),
                   key => binary(),
                   connection := pid(),
+                  connections => non_neg_integer(),
                   resumes => pos_integer(),
                   last_resume => #{cause := atom(), ms := non_neg_integer()},
                   controller := beamway_stream:controller(),

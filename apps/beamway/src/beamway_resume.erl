@@ -22,7 +22,7 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([begin_session/2, watch/1, handle/2, asked/1, answer/2]).
--export([dial/3, dialing/1, attempt/3, look/3, spreading/4]).
+-export([dial/3, dialing/1, attempt/3, look/3, spreading/4, ask_once/3]).
 -export_type([link/0]).
 
 %% The first attempts follow each other quickly: a peer whose process ends may still answer, or be listed by epmd, for some milliseconds.
@@ -329,11 +329,15 @@ spread_on(Keeper, Info, PauseMs, {failed, _}) -> ?MODULE:spreading(Keeper, Info,
 %% In a process of its own, whose end closes what it has not given away.
 spread(Keeper, Info, {Connections, _RttUs}) ->
     Kind = case Connections of 0 -> spread; _ -> join end,
-    {Attempt, Monitor} = spawn_monitor(fun() -> exit(ask(Kind, Keeper, Info)) end),
+    {Attempt, Monitor} = spawn_monitor(?MODULE, ask_once, [Kind, Keeper, Info]),
     receive
         {'DOWN', Monitor, process, Attempt, ok} -> ok;
         {'DOWN', Monitor, process, Attempt, Why} -> {failed, Why}
     end.
+
+%% @private Ends with what has become of it.
+-spec ask_once(spread | join, pid(), info()) -> no_return().
+ask_once(Kind, Keeper, Info) -> exit(ask(Kind, Keeper, Info)).
 
 ask(Kind, Keeper, #{address := Address} = Info) ->
     case connected(Info, Address) of
