@@ -122,4 +122,4 @@ driver_abi(Number) ->
 %% @doc What a later version may do without another number: fields at the end of the extension.
 -spec later_fields() -> [change()].
 later_fields() ->
-    [{"apps/beamway/src/beamway_wire.erl", "Flags:16, ResumeMs:32, Port:16>>", "Flags:16, ResumeMs:32, Port:16, 7:64, \"later\">>"}].
+    [{"apps/beamway/src/beamway_wire.erl", "Port:16, (connections_to_byte(Connections))>>", "Port:16, (connections_to_byte(Connections)), 7:64, \"later\">>"}].
