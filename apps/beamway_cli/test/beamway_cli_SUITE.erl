@@ -261,7 +261,7 @@ zsh_completion(Config) ->
             Folder = quoted(filename:join([?config(root, Config), "bin", "completion"])),
             Script = ["cd ", Folder, "; compadd() { print -r -- ${@:#--} }; . ./_beamway; words=(beamway node --carrier b); CURRENT=4; _beamway;",
                       " words=(beamway top --s); CURRENT=3; _beamway"],
-            ?assertEqual({0, "beamway beamway6 beamway_tls beamway6_tls inet_tcp\n--via --sort --cluster --interval --count --json --cookie-file --help\n", ""},
+            ?assertEqual({0, "beamway beamway6 beamway_tls beamway6_tls inet_tcp\n--via --sort --senders --cluster --interval --count --json --cookie-file --help\n", ""},
                          shell(Config, [Zsh, " -f -c ", "\"", string:replace(string:replace(Script, "$", "\\$", all), "\"", "\\\"", all), "\""])),
             ok
     end.
