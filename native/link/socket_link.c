@@ -250,12 +250,15 @@ static bool may_pull(const bw_socket_link_t *base)
     return base->end == BW_SOCKET_OPEN && (base->socket.in == BW_SOCKET_MAYBE || base->has_more);
 }
 
-/* Takes what there is into the ring, as far as there is room. */
+/* Takes what there is into the ring, as far as there is room. Without any a socket would give 0
+ * bytes, as at the end of its stream. */
 static void pull(bw_socket_link_t *base)
 {
     bw_span_t gap = bw_buffer_gap(&base->in);
     struct iovec iov = {.iov_base = gap.base};
 
+    if (gap.len == 0)
+        return;
     iov.iov_len = bw_least(gap.len, base->is_frugal ? PULL_BETWEEN_BYTES : PULL_BYTES);
     base->in.head += base->passage->read(&base->link, &iov, 1);
 }
@@ -315,7 +318,7 @@ bw_status_t bw_socket_link_arm_read(bw_link_t *link)
     bw_socket_link_t *base = bw_socket_link_of(link);
 
     base->is_frugal = false;
-    if (may_pull(base) && bw_buffer_room(&base->in) > 0)
+    if (may_pull(base))
         pull(base);
     if (base->in.head != base->peeked)
         return BW_AGAIN;

@@ -160,6 +160,37 @@ static void bytes_keep_their_order(void)
     CHECK_IN(stop());
 }
 
+/* Who looks again and again, and takes nothing, loses nothing. */
+static void a_full_ring_may_be_looked_at(void)
+{
+    uint64_t position, read = 0;
+    bw_span_t span = {0};
+
+    CHECK_IN(start());
+    position = fill_up(here.one, 0);
+    for (int ms = 0; ms < ARRIVES_MS && span.len < RING; ms++) {
+        run_end_of(here.one);
+        here.other->ops->clear_event(here.other);
+        if (here.other->ops->peek(here.other, &span) != BW_OK || span.len < RING)
+            (void)poll(NULL, 0, 1);
+    }
+    CHECK_EQ(span.len, RING);
+    for (int look = 0; look < 3; look++) {
+        CHECK_EQ(here.other->ops->peek(here.other, &span), BW_OK);
+        CHECK_EQ(here.other->ops->arm_read(here.other), BW_OK);
+        CHECK(!here.other->ops->is_finished(here.other));
+    }
+    while (read < position) {
+        CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
+        for (size_t i = 0; i < span.len; i++)
+            CHECK_EQ(span.base[i], byte_at(read + i));
+        read += span.len;
+        here.other->ops->release(here.other, span.len);
+        run_end_of(here.one);
+    }
+    CHECK_IN(stop());
+}
+
 /* ---- waking ---- */
 
 static void a_sleeping_reader_is_woken(void)
@@ -469,6 +500,7 @@ static void idle_memory_goes_back(void)
 static const check_case_t cases[] = {
     {"both_ends_carry_bytes", both_ends_carry_bytes},
     {"bytes_keep_their_order", bytes_keep_their_order},
+    {"a_full_ring_may_be_looked_at", a_full_ring_may_be_looked_at},
     {"a_sleeping_reader_is_woken", a_sleeping_reader_is_woken},
     {"a_reader_that_comes_late_does_not_sleep", a_reader_that_comes_late_does_not_sleep},
     {"a_link_wakes_itself", a_link_wakes_itself},
