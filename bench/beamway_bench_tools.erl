@@ -6,6 +6,8 @@
 
 -export([missing/2, compile/2, compile/3, open/2, os_pid/1, write/2, line/2, close/2, run/3, with_folder/1]).
 
+-export_type([program/0]).
+
 -type program() :: port().
 
 -define(LINE_LENGTH, 1000).

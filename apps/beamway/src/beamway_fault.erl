@@ -214,7 +214,9 @@ lasting(_, Node, #{for_ms := Ms} = Fault, #state{timers = Timers} = State) ->
     true = ets:insert(?MODULE, {Node, Fault, now_ms() + Ms}),
     State#state{timers = Timers#{Node => erlang:start_timer(Ms, self(), {ends, Node})}}.
 
-cancel(Node, Timers) -> [erlang:cancel_timer(Timer) || {ok, Timer} <- [maps:find(Node, Timers)]].
+cancel(Node, Timers) ->
+    _ = [erlang:cancel_timer(Timer) || {ok, Timer} <- [maps:find(Node, Timers)]],
+    ok.
 
 ended(Node, #state{timers = Timers} = State) ->
     cancel(Node, Timers),

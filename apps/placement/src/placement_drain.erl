@@ -179,6 +179,8 @@ seen(Jobs, Seen) -> maps:merge(Seen, maps:from_list([{Pid, true} || #job{pid = P
 
 %% The exit reason is how the result travels.
 -dialyzer({nowarn_function, begun/2}).
+%% gen marks aliases so.
+-dialyzer({no_improper_lists, begun_asking/1}).
 begun(#job{what = {supervised, #{refused := Reason}}} = Job, State) -> stayed(Job, Reason, State);
 begun(Job, State) ->
     {Nodes, #state{turn = Turn, open = Open} = After} = nodes_for(Job, State),

@@ -93,6 +93,8 @@ hold(Pid, To, Ms) ->
     _ = unalias(Answer),
     Result.
 
+%% gen marks aliases so.
+-dialyzer({no_improper_lists, system/2}).
 %% The answer of sys would be a copy of the whole state: it goes to an alias that nobody has.
 system(Pid, Fun) ->
     Nobody = alias(),

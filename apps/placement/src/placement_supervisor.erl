@@ -9,7 +9,8 @@
 -export_type([child/0]).
 
 %% How to start it once more. `extra': the arguments of a child of `simple_one_for_one'.
--type child() :: #{id := term(), spec := supervisor:child_spec()} | #{id := term(), dynamic := supervisor:child_spec()} | #{id := term(), extra := [term()]} | #{id := term(), refused := term()}.
+-type child() :: #{id := term(), spec | dynamic => supervisor:child_spec(), extra => [term()], refused => term(), atom() => term()}.
+%% It has one of the four.
 
 -define(CALL_MS, 5000).
 
@@ -71,11 +72,11 @@ started(Other) -> {error, Other}.
 %% @doc Ends a child, which then is as if it had never been started.
 -spec remove(atom(), pid()) -> ok.
 remove(Name, Pid) ->
-    case id(Name, Pid) of
-        {ok, Pid} -> _ = supervisor:terminate_child(Name, Pid);
-        {ok, Id} -> _ = supervisor:terminate_child(Name, Id), _ = supervisor:delete_child(Name, Id);
-        none -> ok
-    end,
+    _ = case id(Name, Pid) of
+            {ok, Pid} -> supervisor:terminate_child(Name, Pid);
+            {ok, Id} -> _ = supervisor:terminate_child(Name, Id), supervisor:delete_child(Name, Id);
+            none -> ok
+        end,
     ok.
 
 %% @doc Ends a child, so that the supervisor does not start it again.
