@@ -32,6 +32,10 @@ static const char *check_name; /* of the running case */
 static int check_failed;
 static const char *check_skipped;
 
+/* Ends what a failed case has left, in whatever state, so that it does not fail the next ones. The
+ * program or a case sets it. */
+static void (*check_clean_up)(void);
+
 /* The check that this thread has come to. */
 static _Thread_local const char *volatile check_at = "its beginning";
 
@@ -195,6 +199,8 @@ static inline void check_each(const char *prefix, const check_case_t *cases, siz
         (void)alarm(check_seconds);
         if (!check_skipped)
             cases[i].run();
+        if (check_failed && check_clean_up)
+            check_clean_up();
         if (check_failed)
             check_sum.failed++;
         else if (check_skipped)

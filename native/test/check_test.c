@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * That a case which stands still fails, and says which check it has come to.
+ * That a case which stands still fails, and says which check it has come to; and that what a failed
+ * one has left is ended before the next.
  */
 #include "check.h"
 
@@ -80,9 +81,41 @@ static void a_child_stands_still(void)
     CHECK(says("ok   third\n2 passed, 1 failed, 0 skipped\n"));
 }
 
+static int left;
+
+static void leaves_nothing(void)
+{
+    left = 0;
+}
+
+static void leaves_something(void)
+{
+    check_clean_up = leaves_nothing;
+    left = 1;
+    CHECK(false);
+}
+
+static void finds_nothing(void)
+{
+    CHECK_EQ(left, 0);
+}
+
+static const check_case_t with_something_left[] = {
+    {"first", passes},
+    {"second", leaves_something},
+    {"third", finds_nothing},
+};
+
+static void what_a_failed_case_leaves_is_ended(void)
+{
+    CHECK_EQ(status_of_cases(with_something_left, "20"), 1);
+    CHECK(says("ok   third\n2 passed, 1 failed, 0 skipped\n"));
+}
+
 static const check_case_t cases[] = {
     {"a_case_stands_still", a_case_stands_still},
     {"a_child_stands_still", a_child_stands_still},
+    {"what_a_failed_case_leaves_is_ended", what_a_failed_case_leaves_is_ended},
 };
 
 CHECK_MAIN(cases)

@@ -82,6 +82,22 @@ static inline bool line_begins_to_look(void)
     return done && line.is_looking;
 }
 
+static inline void drop_peer(void)
+{
+    if (line.peer >= 0)
+        close(line.peer);
+    free(line.sent);
+    line.peer = -1;
+    line.sent = NULL;
+}
+
+static inline void drop_line(void)
+{
+    kernel.answer = NULL;
+    drop_ports();
+    drop_peer();
+}
+
 static inline bool open_line(int sockets[2], int (*answer)(void))
 {
     words_t words = {.len = 0}, flush = {.len = 0};
@@ -92,6 +108,7 @@ static inline bool open_line(int sockets[2], int (*answer)(void))
     kernel.answer = NULL;
     kernel.calls = 0;
     kernel.thread = pthread_self();
+    check_clean_up = drop_line;
     line.port = vm_open();
     line.peer = sockets[1];
     put_number(&words, PORT_RING, 8);
@@ -242,9 +259,7 @@ static inline bool line_is_clean(void)
     if (!vm_reason(line.port))
         return false;
     vm_forget(line.port);
-    if (line.peer >= 0)
-        close(line.peer);
-    free(line.sent);
+    drop_peer();
     return vm_is_clean();
 }
 

@@ -23,18 +23,6 @@ static void run_other_end(const bw_link_t *waited_for)
         run_end_of(link);
 }
 
-static void start(void)
-{
-    bw_error_t error = {0};
-
-    here.one = here.other = NULL;
-    meanwhile = run_other_end;
-    here.descriptors = held_descriptors();
-    if (!open_ends(RING, &here.one, &here.other, &error))
-        printf("    %s: %s\n", error.step, strerror(error.sys_errno));
-    CHECK(here.one && here.other);
-}
-
 static void close_end(bw_link_t **link)
 {
     if (*link)
@@ -42,10 +30,28 @@ static void close_end(bw_link_t **link)
     *link = NULL;
 }
 
-static void stop(void)
+static void close_ends(void)
 {
     close_end(&here.one);
     close_end(&here.other);
+}
+
+static void start(void)
+{
+    bw_error_t error = {0};
+
+    here.one = here.other = NULL;
+    meanwhile = run_other_end;
+    check_clean_up = close_ends;
+    here.descriptors = held_descriptors();
+    if (!open_ends(RING, &here.one, &here.other, &error))
+        printf("    %s: %s\n", error.step, strerror(error.sys_errno));
+    CHECK(here.one && here.other);
+}
+
+static void stop(void)
+{
+    close_ends();
     CHECK_EQ(held_descriptors(), here.descriptors);
     CHECK_EQ(carrier_mappings(NULL), 0);
 }

@@ -16,6 +16,7 @@ static inline void start(void)
 {
     descriptors = held_descriptors();
     vm_deselects_later = false;
+    check_clean_up = drop_ports;
     one = vm_open();
     other = vm_open();
     CHECK(!vm_reason(one) && !vm_reason(other));

@@ -78,6 +78,13 @@ int own_dlclose(void *library)
 }
 #endif
 
+/* For check_clean_up. */
+static inline void drop_ports(void)
+{
+    if (!vm_reset() || !vm_is_clean())
+        printf("    that stays\n");
+}
+
 /* A command's bytes, put one after the other. */
 typedef struct {
     uint8_t bytes[256];

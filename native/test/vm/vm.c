@@ -462,6 +462,33 @@ bool vm_run(int ms)
     return found;
 }
 
+static bool one_lives(void)
+{
+    for (ErlDrvPort port = next_port(NULL); port; port = next_port(port))
+        if (!vm_reason(port))
+            return true;
+    return false;
+}
+
+bool vm_reset(void)
+{
+    vm_stop_clock(false);
+    vm_hold_jobs(false);
+    vm_deliver = NULL;
+    vm_deselects_later = vm_loses_events = false;
+    vm_allocations_left = -1;
+    for (ErlDrvPort port = next_port(NULL); port; port = next_port(port))
+        vm_close(port);
+    for (int round = 0; round < 1000 && one_lives(); round++)
+        if (!vm_run(1))
+            vm_skip(1000); /* the patience of a last flush */
+    if (one_lives())
+        return false;
+    while (next_port(NULL))
+        vm_forget(next_port(NULL));
+    return true;
+}
+
 bool vm_is_clean(void)
 {
     int selected, left, pieces, binaries, jobs = 0, ports = 0;

@@ -70,6 +70,10 @@ extern bool vm_loses_events;
 /* So many allocations more, then none: -1 for any number. */
 extern int vm_allocations_left;
 
+/* Ends and forgets all ports, whatever they do, and takes back what is set above. False: some live.
+ */
+bool vm_reset(void);
+
 /* Nothing is left of all ports: memory, binaries, descriptors, timers, jobs. Says what is. */
 bool vm_is_clean(void);
 
