@@ -423,7 +423,7 @@ static bool settle(bw_pump_t *pump, bw_status_t status)
     pump_poll(pump);
     if (pump->is_closing && !is_waiting(pump) && !has_rest(pump) && pump->has_token) {
         pump->has_token = false;
-        driver_deq(pump->port, 1);
+        driver_deq(pump->port, driver_sizeq(pump->port)); /* of a port that failed it is empty */
     }
     return true;
 }
