@@ -24,7 +24,6 @@ fields() ->
      {held_senders, gauge, "Senders that wait because their own large messages fill the link"},
      {losses, counter, "Connections that the link has lost and outlived"},
      {kept_bytes, gauge, "Bytes sent that the peer has not acknowledged"},
-     {run_delay_us, gauge, "How long the link's own process waited to run, at most, in the last one to two seconds, in microseconds"},
      {rtt_us, gauge, "Round trip of the TCP connection, as its kernel estimates it, in microseconds"},
      {window_bytes, gauge, "Congestion window of the TCP connection"},
      {retransmits, counter, "Segments that the TCP connection has sent again"},

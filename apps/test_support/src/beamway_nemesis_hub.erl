@@ -133,7 +133,7 @@ granted() ->
     case whereis(beamway_links) of
         undefined -> 0;
         Pid ->
-            {state, _Config, _Pulse, Monitors} = sys:get_state(Pid),
+            {state, _Config, _Pulse, _Holders, Monitors} = sys:get_state(Pid),
             length(ets:match(beamway_links, {{reserved, '_'}, '_'})) + map_size(Monitors)
     end.
 
