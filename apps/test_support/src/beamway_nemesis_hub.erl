@@ -80,7 +80,7 @@ now_us() -> erlang:convert_time_unit(os:perf_counter(), perf_counter, microsecon
 %% left alone. False if there is no such connection; `paused' if the link outlives it.
 -spec cut(node()) -> boolean() | paused.
 cut(Node) ->
-    Resumes = lists:any(fun(#{node := N, connection := Connection}) -> N =:= Node andalso ets:match(beamway_links, {{session, '_'}, Connection, '_'}) =/= [] end,
+    Resumes = lists:any(fun(#{node := N, connection := Connection}) -> N =:= Node andalso ets:member(beamway_links, {session_of, Connection}) end,
                         links()),
     case cut_now(Node) of
         true when Resumes -> paused;
