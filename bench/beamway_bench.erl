@@ -187,27 +187,29 @@ only(Text) ->
 measured(Name, Module, Words, Settings) ->
     Progress = fun(Format, Args) -> io:format(standard_error, "bench ~ts: " ++ Format ++ "~n", [Name | Args]) end,
     case can_be_stored(Settings, Progress) of
+        ok -> measured_now(Name, Module, Words, Settings#{progress => Progress});
         {loud, Load} ->
             complain("bench ~ts: the load average is ~.2f, so the result would not be stored. Wait for other work to end, or give --force, or no --save", [Name, Load]),
-            ?FAILED;
-        ok ->
-            #{machine := Machine} = Context = beamway_bench_store:context(Name, command(Name, Words)),
-            Before = {erlang:monotonic_time(millisecond), beamway_bench_machine:stolen_ms()},
-            Noise = beamway_bench_machine:noise(maps:get(load_average, Machine)),
-            Warnings = Noise ++ maps:get(warnings, Settings, []),
-            _ = [complain("bench ~ts: warning: ~ts", [Name, Text]) || Text <- Warnings],
-            Groups = chosen(Module:groups(Settings), Settings),
-            case beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run(Groups, Settings#{progress => Progress}) end) of
-                {ok, Samples} ->
-                    Stolen = beamway_bench_machine:stolen(Before),
-                    Own = #{warnings => Warnings ++ Stolen, noisy => [unicode:characters_to_binary(Why) || Why <- Noise ++ Stolen]},
-                    Result = beamway_bench_report:result(list_to_binary(Name), Module:metrics(Settings), Samples,
-                                                         maps:merge(maps:merge(Context, Own), maps:get(facts, Settings, #{}))),
-                    finished(Name, Module, Result, Settings#{noisy => Noise ++ Stolen});
-                {error, Reason} ->
-                    complain("bench ~ts: ~ts", [Name, explain(Reason)]),
-                    ?FAILED
-            end
+            ?FAILED
+    end.
+
+measured_now(Name, Module, Words, Settings) ->
+    #{machine := Machine} = Context = beamway_bench_store:context(Name, command(Name, Words)),
+    Before = {erlang:monotonic_time(millisecond), beamway_bench_machine:stolen_ms()},
+    Noise = beamway_bench_machine:noise(maps:get(load_average, Machine)),
+    Warnings = Noise ++ maps:get(warnings, Settings, []),
+    _ = [complain("bench ~ts: warning: ~ts", [Name, Text]) || Text <- Warnings],
+    Groups = chosen(Module:groups(Settings), Settings),
+    case beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run(Groups, Settings) end) of
+        {ok, Samples} ->
+            Stolen = beamway_bench_machine:stolen(Before),
+            Own = #{warnings => Warnings ++ Stolen, noisy => [unicode:characters_to_binary(Why) || Why <- Noise ++ Stolen]},
+            Result = beamway_bench_report:result(list_to_binary(Name), Module:metrics(Settings), Samples,
+                                                 maps:merge(maps:merge(Context, Own), maps:get(facts, Settings, #{}))),
+            finished(Name, Module, Result, Settings#{noisy => Noise ++ Stolen});
+        {error, Reason} ->
+            complain("bench ~ts: ~ts", [Name, explain(Reason)]),
+            ?FAILED
     end.
 
 %% Only who asks for it waits: a result that is to be published needs a quiet machine.

@@ -82,7 +82,7 @@ memory_kb(Port) ->
 cpu_us(Port) ->
     Listening = pids(Port),
     All = lists:usort(Listening ++ lists:append([children(Pid) || Pid <- Listening])),
-    lists:sum([User + Kernel || Pid <- All, #{user := User, kernel := Kernel} <- [beamway_bench_os:cpu_us(list_to_integer(Pid))]]).
+    beamway_bench_os:sum_cpu_us([list_to_integer(Pid) || Pid <- All]).
 
 children(Pid) ->
     lists:append([string:lexemes(binary_to_list(Text), " ") || File <- filelib:wildcard("/proc/" ++ Pid ++ "/task/*/children"), {ok, Text} <- [file:read_file(File)]]).

@@ -4,7 +4,7 @@
 %% measured one does no work for it.
 -module(beamway_bench_os).
 
--export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, cpu_us/1, thread_us/1, pss_bytes/1, descriptors/1, mappings/1,
+-export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, cpu_us/1, sum_cpu_us/1, thread_us/1, pss_bytes/1, descriptors/1, mappings/1,
          load_average/0, available_bytes/0, processors/0, cpu_model/0, memory_bytes/0]).
 
 -export_type([identity/0, switches/0]).
@@ -92,6 +92,10 @@ cpu_us(OsPid) ->
     [_, Fields] = re:split(Text, "^.*\\) ", [{parts, 2}, dotall]),
     Ticks = fun(Field) -> binary_to_integer(lists:nth(Field - 2, binary:split(Fields, <<" ">>, [global]))) end,
     #{user => Ticks(14) * 10000, kernel => Ticks(15) * 10000}.
+
+%% @doc The same of several processes together, in and outside of the kernel.
+-spec sum_cpu_us([OsPid :: pos_integer()]) -> non_neg_integer().
+sum_cpu_us(OsPids) -> lists:sum([User + Kernel || OsPid <- OsPids, #{user := User, kernel := Kernel} <- [cpu_us(OsPid)]]).
 
 %% @doc The processor time of a process' threads so far, in microseconds, without the ticks of {@link cpu_us/1}. Threads that have ended do not count.
 -spec thread_us(OsPid :: pos_integer()) -> float().

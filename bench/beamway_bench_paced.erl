@@ -89,7 +89,7 @@ rate(Rate, Key, [Asking | _] = Members, Names, #{ms := Ms}) ->
                _ -> []
            end.
 
-cpu_us(Members) -> lists:sum([User + Kernel || #{os_pid := OsPid} <- Members, #{user := User, kernel := Kernel} <- [beamway_bench_os:cpu_us(OsPid)]]).
+cpu_us(Members) -> beamway_bench_os:sum_cpu_us([OsPid || #{os_pid := OsPid} <- Members]).
 
 switches(Members) -> lists:sum([V + F || #{os_pid := OsPid} <- Members, #{voluntary := V, forced := F} <- [beamway_bench_os:switches(OsPid)]]).
 

@@ -141,8 +141,7 @@ result(Program) ->
     end.
 
 cpu_us(#{nodes := Numbers} = Cluster) ->
-    lists:sum([User + Kernel || N <- Numbers,
-                                #{user := User, kernel := Kernel} <- [beamway_bench_os:cpu_us(beamway_bench_rabbit:os_pid(N, Cluster))]]).
+    beamway_bench_os:sum_cpu_us([beamway_bench_rabbit:os_pid(N, Cluster) || N <- Numbers]).
 
 %% ---- the result ----
 

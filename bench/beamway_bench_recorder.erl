@@ -52,8 +52,7 @@ at_rest(Cluster, #{rest_ms := Ms}) ->
     receive after Ms -> ok end,
     #{?REST => max(1, cpu_us(Cluster) - Before) * 1000 / (Ms * ?NODES)}.
 
-cpu_us(Cluster) ->
-    lists:sum([User + Kernel || OsPid <- beamway_bench_nodes:os_pids(Cluster), #{user := User, kernel := Kernel} <- [beamway_bench_os:cpu_us(OsPid)]]).
+cpu_us(Cluster) -> beamway_bench_os:sum_cpu_us(beamway_bench_nodes:os_pids(Cluster)).
 
 %% @private
 -spec metrics(map()) -> [beamway_bench_report:metric()].

@@ -53,15 +53,20 @@ share(Part, Whole) -> Part / Whole.
 %% Both lists are in the order of the repeats. Lists of different lengths have no pairs: only the ratio of the medians is known.
 -spec ratio(Values :: [number(), ...], Baseline :: [number(), ...]) -> {Ratio :: float(), interval()} | none.
 ratio(Values, Baseline) ->
-    case {lists:any(fun(Value) -> Value == 0 end, Baseline), length(Values) =:= length(Baseline)} of
-        {false, true} ->
-            Ratios = lists:sort([Value / Base || {Value, Base} <- lists:zip(Values, Baseline)]),
-            {median(Ratios), interval(Ratios)};
-        _ ->
+    case ratios(Values, Baseline) of
+        {ok, Ratios} -> {median(Ratios), interval(Ratios)};
+        none ->
             case median(Baseline) of
                 Zero when Zero == 0 -> none;
                 Median -> {median(Values) / Median, unknown}
             end
+    end.
+
+%% Those of each repeat, the least first.
+ratios(Values, Baseline) ->
+    case length(Values) =:= length(Baseline) andalso not lists:any(fun(Value) -> Value == 0 end, Baseline) of
+        true -> {ok, lists:sort([Value / Base || {Value, Base} <- lists:zip(Values, Baseline)])};
+        false -> none
     end.
 
 -spec interval(Ratios :: [float(), ...]) -> interval().
@@ -82,10 +87,9 @@ choose(Of, Some) -> choose(Of - 1, Some - 1) * Of div Some.
 %% `none' without pairs.
 -spec sign(Values :: [number(), ...], Baseline :: [number(), ...]) -> float() | none.
 sign(Values, Baseline) ->
-    case length(Values) =:= length(Baseline) andalso not lists:any(fun(Value) -> Value == 0 end, Baseline) of
-        false -> none;
-        true ->
-            Ratios = [Value / Base || {Value, Base} <- lists:zip(Values, Baseline)],
+    case ratios(Values, Baseline) of
+        none -> none;
+        {ok, Ratios} ->
             Most = max(length([Ratio || Ratio <- Ratios, Ratio > 1 + ?EVEN]), length([Ratio || Ratio <- Ratios, Ratio < 1 - ?EVEN])),
             min(1.0, 2 * at_most(length(Ratios) - Most, length(Ratios)))
     end.

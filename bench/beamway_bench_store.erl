@@ -72,9 +72,12 @@ done(File, {error, Reason}) -> {error, ["cannot write ", File, ": ", file:format
 read(File) ->
     case file:read_file(File) of
         {ok, Text} ->
-            try check(jiffy:decode(Text, [return_maps])) of
-                ok -> {ok, on_figures(fun with_copies/1, jiffy:decode(Text, [return_maps]))};
-                {error, Why} -> {error, [File, ": ", Why]}
+            try
+                Object = jiffy:decode(Text, [return_maps]),
+                {check(Object), Object}
+            of
+                {ok, Result} -> {ok, on_figures(fun with_copies/1, Result)};
+                {{error, Why}, _} -> {error, [File, ": ", Why]}
             catch
                 _:_ -> {error, [File, " is no JSON"]}
             end;

@@ -6,16 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "../link/bytes.h"
+
 #define NO_AVERAGE UINT16_MAX
 #define MEMORY_MAX 0xFFFFFFu
 
 _Atomic uint32_t bw_load_samples;
 static _Atomic uint64_t last;
-
-static uint64_t at_most(uint64_t number, uint64_t most)
-{
-    return number < most ? number : most;
-}
 
 static uint64_t average(void)
 {
@@ -23,7 +20,7 @@ static uint64_t average(void)
 
     if (getloadavg(&minute, 1) < 1 || minute < 0)
         return NO_AVERAGE;
-    return at_most((uint64_t)(minute * 100 + 0.5), NO_AVERAGE - 1);
+    return bw_least((uint64_t)(minute * 100 + 0.5), NO_AVERAGE - 1);
 }
 
 /* In MiB, as placement's attribute mem_available. A file of /proc is made when it is read, in
@@ -42,13 +39,13 @@ static uint64_t memory(void)
     (void)close(fd);
     text[len > 0 ? len : 0] = '\0';
     line = strstr(text, name);
-    return line ? at_most(strtoull(line + sizeof name - 1, NULL, 10) / 1024, MEMORY_MAX) : 0;
+    return line ? bw_least(strtoull(line + sizeof name - 1, NULL, 10) / 1024, MEMORY_MAX) : 0;
 }
 
 void bw_load_sample(uint64_t cpu_percent, uint64_t run_queue)
 {
-    atomic_store(&last, 1ull << 63 | at_most(cpu_percent, 100) << 56 |
-                            at_most(run_queue, UINT16_MAX) << 40 | average() << 24 | memory());
+    atomic_store(&last, 1ull << 63 | bw_least(cpu_percent, 100) << 56 |
+                            bw_least(run_queue, UINT16_MAX) << 40 | average() << 24 | memory());
     (void)atomic_fetch_add(&bw_load_samples, 1);
 }
 

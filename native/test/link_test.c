@@ -166,6 +166,21 @@ static void bytes_keep_their_order(void)
     CHECK_IN(stop());
 }
 
+/* The other end reads what one end has written, from *read_p on. */
+static void read_up_to(uint64_t position, uint64_t *read_p)
+{
+    while (*read_p < position) {
+        bw_span_t span = {0};
+
+        CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
+        for (size_t i = 0; i < span.len; i++)
+            CHECK_EQ(span.base[i], byte_at(*read_p + i));
+        *read_p += span.len;
+        here.other->ops->release(here.other, span.len);
+        run_end_of(here.one);
+    }
+}
+
 /* Who looks again and again, and takes nothing, loses nothing. */
 static void a_full_ring_may_be_looked_at(void)
 {
@@ -186,14 +201,7 @@ static void a_full_ring_may_be_looked_at(void)
         CHECK_EQ(here.other->ops->arm_read(here.other), BW_OK);
         CHECK(!here.other->ops->is_finished(here.other));
     }
-    while (read < position) {
-        CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
-        for (size_t i = 0; i < span.len; i++)
-            CHECK_EQ(span.base[i], byte_at(read + i));
-        read += span.len;
-        here.other->ops->release(here.other, span.len);
-        run_end_of(here.one);
-    }
+    CHECK_IN(read_up_to(position, &read));
     CHECK_IN(stop());
 }
 
@@ -268,16 +276,7 @@ static void a_writer_without_room_is_woken(void)
         position = fill_up(here.one, position); /* of a socket the kernel has taken more */
         if (here.one->ops->arm_write(here.one, RING / 2) == BW_AGAIN)
             continue;
-        while (read < position) {
-            bw_span_t span = {0};
-
-            CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
-            for (size_t i = 0; i < span.len; i++)
-                CHECK_EQ(span.base[i], byte_at(read + i));
-            read += span.len;
-            here.other->ops->release(here.other, span.len);
-            run_end_of(here.one);
-        }
+        CHECK_IN(read_up_to(position, &read));
         CHECK(await_room(here.one, RING / 2));
     }
     here.one->ops->stats(here.one, &stats);

@@ -89,9 +89,15 @@ faults() -> beamway_fault:all().
 %% {@link beamway_port:stats/1}; where OTP's own port or ssl's processes carry the data, the socket's own counters, as far as they go.
 -spec info(node()) -> {ok, #{atom() => term()}} | {error, not_connected}.
 info(Node) ->
-    case [Link || #{node := N} = Link <- beamway_links:all(), N =:= Node] of
-        [Link | _] -> {ok, maps:merge(public(Link), beamway_metrics:of_link(Link))};
-        [] -> {error, not_connected}
+    case link_to(Node) of
+        {ok, Link} -> {ok, maps:merge(public(Link), beamway_metrics:of_link(Link))};
+        none -> {error, not_connected}
+    end.
+
+link_to(Node) ->
+    case [Link || #{node := Of} = Link <- beamway_links:all(), Of =:= Node] of
+        [Link | _] -> {ok, Link};
+        [] -> none
     end.
 
 %% @doc The same for all links.
@@ -134,9 +140,9 @@ explained(Record) ->
 %% waiting come first. Of small messages one in 16 KB is counted for all. `not_driven': OTP's own port or ssl's processes carry the link.
 -spec senders(node()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node) when is_atom(Node) ->
-    case [Link || #{node := Of} = Link <- beamway_links:all(), Of =:= Node] of
-        [Link | _] -> lately(Link, beamway_recorder:traffic([maps:get(connection, Link)]), 1000);
-        [] -> {error, not_connected}
+    case link_to(Node) of
+        {ok, Link} -> lately(Link, beamway_recorder:traffic([maps:get(connection, Link)]), 1000);
+        none -> {error, not_connected}
     end;
 senders(Node) ->
     error({badarg, {node, Node, "expected the name of a node, an atom"}}).
@@ -151,9 +157,9 @@ senders() ->
 %% @doc Measured over `Ms' milliseconds from now on, for which the call takes. 0 shows what is waiting now.
 -spec senders(node(), Ms :: non_neg_integer()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node, Ms) when is_atom(Node), is_integer(Ms), Ms >= 0, Ms =< 60000 ->
-    case [Link || #{node := Of} = Link <- beamway_links:all(), Of =:= Node] of
-        [Link | _] -> of_link(Link, fun(Port) -> beamway_senders:within(Port, Ms) end);
-        [] -> {error, not_connected}
+    case link_to(Node) of
+        {ok, Link} -> of_link(Link, fun(Port) -> beamway_senders:within(Port, Ms) end);
+        none -> {error, not_connected}
     end;
 senders(Node, Ms) ->
     error({badarg, {senders, {Node, Ms}, "expected the name of a node and milliseconds from 0 to 60000"}}).

@@ -275,11 +275,15 @@ number_of(auto) -> ?FAR_CONNECTIONS;
 number_of(Number) -> Number.
 
 thin(Port, #{info := #{connection := Connection}} = Session) ->
-    {Connections, _RttUs} = beamway_port:paths(Port),
-    ok = beamway_links:connections(Connection, #{connections => Connections}),
+    ok = count_paths(Connection, Port),
     ok = save(with_spreader(0, Port, Session)),
     look_again(get(session));
 thin(_Port, undefined) -> ok.
+
+%% The link shows how many connections it has now.
+count_paths(Connection, Port) ->
+    {Connections, _RttUs} = beamway_port:paths(Port),
+    beamway_links:connections(Connection, #{connections => Connections}).
 
 %% A spreader that lives may be at its end.
 look_again(#{state := up, spreader := _}) ->
@@ -300,8 +304,7 @@ paths(_Port, _Session) -> {error, down}.
 join(Number, {Socket, Offer, Read}, Port, #{state := up, number := Number, info := #{connection := Connection}}) when is_port(Port) ->
     Joined = beamway_port:join(Port, Offer, Number, Read),
     ok = beamway_port:close(Socket),
-    {Connections, _RttUs} = beamway_port:paths(Port),
-    ok = beamway_links:connections(Connection, #{connections => Connections}),
+    ok = count_paths(Connection, Port),
     Joined;
 join(_Number, {Socket, _Offer, _Read}, _Port, _Session) ->
     ok = beamway_port:close(Socket),
