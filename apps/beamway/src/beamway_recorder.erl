@@ -12,6 +12,10 @@
 
 -include_lib("kernel/include/logger.hrl").
 
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+-endif.
+
 -export([start_link/0, up/1, note/2, records/0, records/1, nodes/0, traffic/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 -export([look/3]).
@@ -62,6 +66,7 @@
                monitor :: reference(),
                history :: beamway_history:history(),
                latest = #{} :: #{atom() => term()},
+               latest_ms :: integer(), % when these were asked for
                idle = 0 :: non_neg_integer(), % so many steps in a row nothing passed
                missed = 0 :: non_neg_integer(), % so many steps were not sampled
                full_ms :: integer(), % when its senders were last told
@@ -148,7 +153,7 @@ next(Now, #state{due = Due} = State) ->
     State#state{due = Next}.
 
 begin_link(#{connection := Pid} = About, #state{links = Links, seconds = Seconds} = State) when not is_map_key(Pid, Links) ->
-    Link = #link{about = About, monitor = monitor(process, Pid), history = beamway_history:new(fields(), Seconds), read_ms = now_ms(),
+    Link = #link{about = About, monitor = monitor(process, Pid), history = beamway_history:new(fields(), Seconds), latest_ms = now_ms(), read_ms = now_ms(),
                  full_ms = now_ms() - ?FULL_MS, traffic = kept_traffic(now_ms(), traffic_now(About), []), events = [{now_ms(), up}]},
     State#state{links = Links#{Pid => Link}};
 begin_link(_About, State) ->
@@ -250,7 +255,7 @@ stepped(Now, #link{about = About, latest = Before, history = History, idle = Idl
                           {#{bytes_out := Same}, #{bytes_out := Same}, [_ | _] = Known} -> same_traffic(Now, Known);
                           {_, _, Known} -> kept_traffic(Now, traffic_now(About), Known)
                       end,
-            full(Now, Figures, Link#link{latest = Figures, history = Recorded, missed = 0, idle = Idled, read_ms = LastReadMs, traffic = Traffic})
+            full(Now, Figures, Link#link{latest = Figures, latest_ms = Now, history = Recorded, missed = 0, idle = Idled, read_ms = LastReadMs, traffic = Traffic})
     end.
 
 traffic_now(About) ->
@@ -360,11 +365,15 @@ log(#{node := Node, link := Kind, hidden := Hidden, ended := #{reason := Reason}
 
 %% ---- what is told of a link ----
 
-record(#link{about = About, history = History, latest = Latest, read_ms = ReadMs, events = Events}, Now, #state{own = Own, due = Due}) ->
+record(#link{about = About, history = History, latest = Latest, latest_ms = LatestMs, read_ms = ReadMs, events = Events}, Now, #state{own = Own, due = Due}) ->
     (maps:with([node, link, address, hidden, since], About))
-        #{events => [{Now - Ms, Event} || {Ms, Event} <- Events], latest => Latest, silent_ms => Now - ReadMs,
+        #{events => [{Now - Ms, Event} || {Ms, Event} <- Events], latest => aged_figures(Latest, Now - LatestMs), silent_ms => Now - ReadMs,
           seconds => beamway_history:seconds(History), tens => beamway_history:tens(History), own => late(Now - Due) ++ beamway_history:seconds(Own),
           tick_ms => 1000 * beamway_config:of_kernel(net_ticktime, 60) div 4}.
+
+%% The link is not asked again when it has ended, so what it said a step ago has grown older.
+aged_figures(#{ack_ms := AckMs} = Latest, AgoMs) -> Latest#{ack_ms := AckMs + AgoMs};
+aged_figures(Latest, _AgoMs) -> Latest.
 
 %% Of a node that goes on after a stop the end of a link may be heard before the timer.
 late(LateMs) when LateMs >= ?STEP_MS -> [{1, #{late_ms => LateMs, cpu_percent => 0, busy => 0}}];
@@ -376,3 +385,14 @@ aged(#{ended := Ended} = Record, AgoMs) -> Record#{ended := Ended#{ago_ms := Ago
 runtime() -> element(1, erlang:statistics(runtime)).
 
 now_ms() -> erlang:monotonic_time(millisecond).
+
+-ifdef(TEST).
+%% A link that said a second ago that the last acknowledgement was three seconds old: it is four now.
+what_a_link_said_grows_older_test() ->
+    Now = now_ms(),
+    Link = #link{about = #{node => b@h, link => tcp, address => <<>>, hidden => false, since => 0}, monitor = make_ref(), history = beamway_history:new(fields(), 60),
+                 latest = #{ack_ms => 3000}, latest_ms = Now - 1000, full_ms = Now, read_ms = Now - 4500, events = []},
+    #{latest := #{ack_ms := AckMs}, silent_ms := 4500} =
+        record(Link, Now, #state{seconds = 60, due = Now, own = beamway_history:new([], 60), runtime = 0, clock_ms = 0}),
+    ?assertEqual(4000, AckMs).
+-endif.

@@ -25,7 +25,7 @@ groups() ->
 
 init_per_suite(Config) ->
     Folder = fun(Name) -> filename:join(proplists:get_value(priv_dir, Config), Name) end,
-    [{liar, beamway_builds:build(Folder("liar"), [{"native/driver/load.c", "at_most(cpu_percent, 100) << 56", "101ull << 56"}])},
+    [{liar, beamway_builds:build(Folder("liar"), [{"native/driver/load.c", "bw_least(cpu_percent, 100) << 56", "101ull << 56"}])},
      {before, beamway_builds:release(Folder("before"), ?BEFORE, [beamway])} | Config].
 
 end_per_suite(_Config) -> ok.

@@ -9,7 +9,7 @@
 -export([killed/1, halted/1, restarted/1, disconnected/1, disconnected_by_the_peer/1, peer_stopped/1, stopped_here/1, busy_here/1,
          reset_without_resume/1, clock/1, peer_out_of_memory/1, no_memory/1, ticks_off/1, ticks_differ/1, peer_blocked/1, peer_burns/1, outlived/1, unreachable/1, congested/1, no_record/1, corrupt/1, without_recorder/1, tool/1, senders/1, a_late_sender/1, senders_that_wait/1]).
 -export([send_all/3]).
--export([drop_node/1, burn/0, block/1]).
+-export([drop_node/1, burn/0, burn_and_send/1, block/1]).
 
 -define(WAIT_MS, 20000).
 
@@ -261,17 +261,28 @@ block(Ms) ->
     _ = erts_debug:set_internal_state(available_internal_state, true),
     erts_debug:set_internal_state(block, Ms).
 
-%% Processes that compute do not keep a node from its ticks, however many they are; how late the link's own process ran is recorded.
+%% Processes that compute do not keep a node from its ticks, however many they are. How late the link's own process ran is recorded where it was asked
+%% to send: many processes send in runs here, so that theirs is gathered.
 peer_burns(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config, [{args, ["-kernel", "net_ticktime", "2", "+S", "1"]}]),
-    ok = beamway_peer:run(Other, fun() -> _ = [?MODULE:burn() || _ <- lists:seq(1, 200)], ?MODULE:send_all(talker, OneNode, {100, 50}), ok end),
+    ok = beamway_peer:run(Other, fun() -> ?MODULE:burn_and_send(OneNode) end),
     receive after 5000 -> ok end,
     {ok, [#{cause := up}]} = beamway_peer:call(One, beamway, why, [OtherNode]),
     Delayed = fun() ->
                       {ok, [#{cause := up, facts := Facts}]} = beamway_peer:call(Other, beamway, why, [OneNode]),
                       [Text || #{text := Text} <- Facts, string:find(Text, "the link's own process waited up to") =/= nomatch] =/= []
               end,
-    beamway_peer:wait_until(Delayed, ?WAIT_MS).
+    true = beamway_peer:wait_until(Delayed, ?WAIT_MS).
+
+%% @doc Thousands of processes that compute, each for some microseconds at a time, and send something now and then.
+burn_and_send(Node) ->
+    Loop = fun Loop() ->
+                   _ = [lists:sum(lists:seq(1, 1000)) || _ <- lists:seq(1, 10)],
+                   {nobody_there, Node} ! busy,
+                   Loop()
+           end,
+    _ = [spawn(Loop) || _ <- lists:seq(1, 10000)],
+    ok.
 
 %% Without steps the events and the verdict remain.
 no_record(Config) ->
