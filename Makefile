@@ -5,7 +5,7 @@ include native/make/system.mk
 
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: install uninstall edoc release test-packages test-docs test-slurm test-fresh deb image build demo test test-all test-rest test-long test-idle test-cut test-drain test-ticks test-otp test-otp-tls test-otp27 test-otp-newest test-arm64 test-rabbitmq4 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
+.PHONY: bench-report install uninstall edoc release test-packages test-docs test-slurm test-fresh deb image build demo test test-all test-rest test-long test-idle test-cut test-drain test-ticks test-otp test-otp-tls test-otp27 test-otp-newest test-arm64 test-rabbitmq4 vendor test-rdma demo-rdma bench-rdma test-network test-pipe test-scipy nemesis check bench bench-all figures release-check soak asan test-asan tsan fuzz fuzz-keep fuzz-yucan overload-yucan spin clean help build-test build-bench coverage valgrind
 
 ## build: compile the driver and the applications into the checkout
 build:
@@ -238,6 +238,12 @@ bench-all:
 	@scripts/install-packages bench
 	@$(MAKE) build-bench
 	@scripts/bench --all --hours $(or $(HOURS),12) $(if $(REPEATS),--repeats $(REPEATS)) $(N)
+
+## bench-report: ten questions about this machine in a quarter of an hour, on one page (build/bench-report.md and .json) to compare with the published figures
+bench-report:
+	@scripts/install-packages bench
+	@$(MAKE) build-bench
+	@bin/beamway bench report
 
 ## figures: the tables and drawings of README and guides from bench/results, and the tables of docs/options.md; MARK=1 notes first which results are older than what they measure
 figures:

@@ -6,9 +6,9 @@
 %% goes to standard output (a table, or one JSON object with `--json'), everything else to standard error.
 -module(beamway_bench).
 
--export([main/1, module/1, explain/1, note/2]).
+-export([main/1, module/1, measure/3, explain/1, note/2]).
 %% For the questions.
--export([numbers/4, size_text/1, size_words/1, rate_and_p99/1]).
+-export([own_options/1, numbers/4, size_text/1, size_words/1, rate_and_p99/1]).
 
 -export_type([speed/0]).
 
@@ -50,7 +50,7 @@ alone() ->
      {"hosts", beamway_bench_between, "calls and messages between hosts: network namespaces, and paths with a rate and a delay (root)"},
      {"paced", beamway_bench_paced, "calls at a pace, from one to 4,000 a second, to one peer and to many"},
      {"peers", beamway_bench_peers, "one node with 100 to 3,000 links: memory, ticks, a broadcast, a third of the peers gone at once"},
-     {"recorder", beamway_bench_recorder, "processor time of calls and of nodes at rest, with the flight recorder and without it"},
+     {"recorder", beamway_bench_recorder, "processor time of calls and of nodes at rest, with the flight recorder and without it, and of calls with a trace context"},
      {"mesh", beamway_bench_mesh, "150 nodes that are all connected with each other, a third of them killed"},
      {"broadcast", beamway_bench_broadcast, "bytes over a slow link, one process to a group on 16 nodes (root)"},
      {"tune-tcp", beamway_bench_tune, "which options make stock TCP distribution best"},
@@ -63,10 +63,12 @@ alone() ->
      {"http-private", beamway_bench_http_private, "processor time of the private functions of OTP that yucan calls, beside the documented ones"},
      {"rabbitmq", beamway_bench_rabbitmq, "messages through a cluster of RabbitMQ (root)"}].
 
-%% @doc Runs one question; `all': those that need no rights and take minutes.
+%% @doc Runs one question; `all': those that need no rights and take minutes; `report': ten of them in a quarter of an hour, on one page.
 -spec main(Words :: [string()]) -> 0..2.
 main(["all" | Words]) ->
     ended([{Name, main([Name | Words])} || {Name, _, _} <- of_all()]);
+main(["report" | Words]) ->
+    beamway_bench_page:main(Words);
 main([Name | Words]) ->
     case lists:keyfind(Name, 1, questions()) of
         {Name, Module, _} -> parsed(Name, Module, Words);
@@ -87,7 +89,7 @@ ended(Statuses) ->
     lists:max([Status || {_, Status} <- Statuses]).
 
 names() ->
-    lists:join(", ", [Name || {Name, _, _} <- questions()] ++ ["all"]).
+    lists:join(", ", [Name || {Name, _, _} <- questions()] ++ ["all", "report"]).
 
 common_options() ->
     [{quick, undefined, "quick", undefined, "the same metrics in under 45 s (placement: four minutes; http: three), with fewer repeats and sizes"},
@@ -101,6 +103,8 @@ common_options() ->
      {force, undefined, "force", undefined, "store it even if other work ran on the machine, and say so wherever it is shown"},
      {help, $h, "help", undefined, "this help"}].
 
+%% @doc The words that only the question of this module knows.
+-spec own_options(module()) -> [getopt:option_spec()].
 own_options(Module) ->
     _ = code:ensure_loaded(Module),
     case erlang:function_exported(Module, options, 0) of
@@ -194,6 +198,12 @@ measured(Name, Module, Words, Settings) ->
     end.
 
 measured_now(Name, Module, Words, Settings) ->
+    case taken(Name, Module, Words, Settings) of
+        {ok, Result, Noisy} -> finished(Name, Module, Result, Settings#{noisy => Noisy});
+        {error, Why} -> complain("bench ~ts: ~ts", [Name, Why]), ?FAILED
+    end.
+
+taken(Name, Module, Words, Settings) ->
     #{machine := Machine} = Context = beamway_bench_store:context(Name, command(Name, Words)),
     Before = {erlang:monotonic_time(millisecond), beamway_bench_machine:stolen_ms()},
     Noise = beamway_bench_machine:noise(maps:get(load_average, Machine)),
@@ -206,10 +216,25 @@ measured_now(Name, Module, Words, Settings) ->
             Own = #{warnings => Warnings ++ Stolen, noisy => [unicode:characters_to_binary(Why) || Why <- Noise ++ Stolen]},
             Result = beamway_bench_report:result(list_to_binary(Name), Module:metrics(Settings), Samples,
                                                  maps:merge(maps:merge(Context, Own), maps:get(facts, Settings, #{}))),
-            finished(Name, Module, Result, Settings#{noisy => Noise ++ Stolen});
+            {ok, Result, Noise ++ Stolen};
         {error, Reason} ->
-            complain("bench ~ts: ~ts", [Name, explain(Reason)]),
-            ?FAILED
+            {error, explain(Reason)}
+    end.
+
+%% @doc Answers one question in its quick form, in at most about so many milliseconds, and neither prints nor stores the result.
+-spec measure(Name :: string(), Words :: [string()], #{repeats := pos_integer(), budget_ms := pos_integer(), progress := fun((io:format(), [term()]) -> ok)}) ->
+          {ok, beamway_bench_report:result()} | {error, unicode:chardata()}.
+measure(Name, Words, Own) ->
+    Module = module(Name),
+    {ok, {Given, []}} = getopt:parse(common_options() ++ own_options(Module), Words),
+    case {general(Given, quick, none), Module:prepare(Given, quick)} of
+        {{ok, General}, {ok, Settings}} ->
+            case taken(Name, Module, Words, maps:merge(maps:merge(General, Settings), Own)) of
+                {ok, Result, _} -> {ok, Result};
+                {error, Why} -> {error, Why}
+            end;
+        {{error, Why}, _} -> {error, Why};
+        {_, {error, Why}} -> {error, Why}
     end.
 
 %% Only who asks for it waits: a result that is to be published needs a quiet machine.

@@ -14,7 +14,7 @@
 
 -export_type([load/0, window/0, stream/0]).
 
--type load() :: #{kind := rpc | erpc | gen_rpc | echo | paced | burn,
+-type load() :: #{kind := rpc | erpc | gen_rpc | echo | traced | paced | burn,
                   %% how many processes
                   callers := pos_integer(),
                   %% who is called, in turn; the node itself is left out
@@ -25,13 +25,15 @@
                   %% this module's name if there is none
                   name => atom()}.
 %% `rpc', `erpc' and `gen_rpc' call {@link echo/1} on the targets; `echo' sends the payload to a process of its
-%% own on the first target, which sends it back: one message each way. `paced' does so with all targets in turn, at its own pace. `burn' calls nobody.
+%% own on the first target, which sends it back: one message each way; `traced' with a trace context of teleport. `paced' does so with all targets in turn, at its own pace. `burn' calls nobody.
 -type window() :: #{elapsed_ns := pos_integer(), counts := beamway_bench_hist:counts()}.
 -type stream() :: #{target := node(), bytes := non_neg_integer(), ms := pos_integer(),
                     %% messages between acknowledgements, and how many may be without one
                     batch := pos_integer(), window := pos_integer()}.
 
 -define(ANSWER_MS, 20000).
+%% The example of the W3C's recommendation.
+-define(TRACEPARENT, <<"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01">>).
 
 %% @doc Starts the load and returns when its processes run.
 -spec start(load()) -> ok.
@@ -128,6 +130,9 @@ work(#{kind := echo, targets := [Node | _]}, _, Payload, Hist) ->
     %% Linked, so that it ends with this process and this one with it.
     Echo = spawn_link(Node, ?MODULE, echo_loop, [self()]),
     timed(fun() -> exchange(Echo, Payload) end, Hist);
+work(#{kind := traced} = Load, Index, Payload, Hist) ->
+    ok = teleport_trace:set(?TRACEPARENT), % the answer brings it back
+    work(Load#{kind := echo}, Index, Payload, Hist);
 work(#{kind := paced, targets := Nodes, every_us := Us, callers := Callers}, Index, Payload, Hist) ->
     Echoes = [spawn_link(Node, ?MODULE, echo_loop, [self()]) || Node <- Nodes],
     paced(Echoes, [], Payload, Hist, Us, erlang:monotonic_time(microsecond) + Us * Index div Callers);

@@ -8,7 +8,7 @@
 %% read. All nodes of a cluster have the same ports but for the last digit.
 -module(beamway_bench_rabbit).
 
--export([install/0, has_mirrored/0, start/1, stop/1, start_node/2, kill_node/2, os_pid/2, ctl/3, eval/3, get/3,
+-export([install/0, has_mirrored/0, start/1, stop/1, start_node/2, start_node/3, kill_node/2, os_pid/2, ctl/3, eval/3, get/3,
          declare/4, links/1, await/3]).
 
 -export_type([cluster/0]).
@@ -120,10 +120,14 @@ running(N, Cluster) ->
 
 %% @doc Starts a node that is not running, and waits until it is back in its cluster.
 -spec start_node(1..3, cluster()) -> ok.
-start_node(N, #{name := Name} = Cluster) ->
-    ok = launch(N, Cluster),
-    ok = await_node(N, Cluster),
-    await(fun() -> is_whole(Cluster) end, ?START_MS, {no_cluster, Name}).
+start_node(N, Cluster) -> start_node(N, Cluster, Cluster).
+
+%% @doc The same, where rabbitmqctl gets another environment than the node.
+-spec start_node(1..3, Node :: cluster(), Tools :: cluster()) -> ok.
+start_node(N, #{name := Name} = Node, Tools) ->
+    ok = launch(N, Node),
+    ok = await_node(N, Node),
+    await(fun() -> is_whole(Tools) end, ?START_MS, {no_cluster, Name}).
 
 %% @doc kill -9, and waits for the end.
 -spec kill_node(1..3, cluster()) -> ok.

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench recorder': what does the flight recorder cost? Processor time of both nodes for each call of 100 callers, and of nodes at rest, with the recorder as it is and without it.
+%% @doc `bench recorder': what does it cost to see a link from inside? Processor time of both nodes for each call of 100 callers, and of nodes at rest, with the flight recorder as it is and without it; and for each call whose messages carry a trace context.
 %%
 %% The contenders without it have `record_s' 0, and their recorder is suspended, so that nothing is sampled. What the driver counts for each
 %% message it counts for both.
@@ -25,7 +25,7 @@ prepare(_, full) -> {ok, #{warm_ms => 1000, window_ms => 3000, rest_ms => 10000}
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(Settings) ->
-    [#{nodes => 2, contenders => [beamway, beamway_unrecorded, beamway_tcp, beamway_tcp_unrecorded], directions => [forward], measure => fun(Cluster) -> of_call(Cluster, Settings) end},
+    [#{nodes => 2, contenders => [beamway, beamway_unrecorded, beamway_tcp, beamway_tcp_unrecorded, teleport], directions => [forward], measure => fun(Cluster) -> of_call(Cluster, Settings) end},
      #{nodes => ?NODES, contenders => [beamway_tcp, beamway_tcp_unrecorded], directions => [forward], measure => fun(Cluster) -> at_rest(Cluster, Settings) end}].
 
 %% Where it shall not run it does not.
@@ -35,7 +35,8 @@ suspended(#{contender := #{env := Env}} = Cluster) ->
 
 of_call(Cluster, #{warm_ms := WarmMs, window_ms := Ms}) ->
     ok = suspended(Cluster),
-    Load = #{kind => echo, callers => ?CALLERS, targets => beamway_bench_nodes:names(Cluster), bytes => 64},
+    Kind = case Cluster of #{contender := #{name := teleport}} -> traced; _ -> echo end,
+    Load = #{kind => Kind, callers => ?CALLERS, targets => beamway_bench_nodes:names(Cluster), bytes => 64},
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, start, [Load]),
     receive after WarmMs -> ok end,
     Before = beamway_bench_cost:sample(Cluster),
@@ -59,7 +60,8 @@ cpu_us(Cluster) -> beamway_bench_os:sum_cpu_us(beamway_bench_nodes:os_pids(Clust
 metrics(#{}) ->
     [#{name => Name, unit => <<"us">>, better => lower, key => Key, contender => Own, baselines => [Without]}
      || {Name, Key, Own, Without} <- [{<<"recorder_shm_call">>, ?CALL, beamway, beamway_unrecorded}, {<<"recorder_tcp_call">>, ?CALL, beamway_tcp, beamway_tcp_unrecorded},
-                                      {<<"recorder_rest">>, ?REST, beamway_tcp, beamway_tcp_unrecorded}]].
+                                      {<<"recorder_rest">>, ?REST, beamway_tcp, beamway_tcp_unrecorded},
+                                      {<<"trace_call">>, ?CALL, teleport, beamway}]].
 
 -ifdef(TEST).
 
