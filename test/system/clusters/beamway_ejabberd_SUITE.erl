@@ -9,7 +9,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
 -export([all_links/1, messages_between_nodes/1, logs_are_clean/1, kill_and_return/1, connections_are_cut/1,
-         commands_of_the_guide/1]).
+         moved_to_encryption_and_back/1, commands_of_the_guide/1]).
 
 -define(CTL, "/usr/sbin/ejabberdctl").
 -define(STATE, "/var/lib/ejabberd/").
@@ -25,12 +25,13 @@
 
 suite() -> [{timetrap, {minutes, 15}}].
 
-all() -> [{group, stock}, {group, beamway}, {group, beamway_tcp}, {group, guide}].
+all() -> [{group, stock}, {group, beamway}, {group, beamway_tcp}, {group, encrypted}, {group, guide}].
 
 %% Nodes are killed or lost in the last cases: what stands in the logs before has no excuse.
 groups() ->
     Cases = [all_links, messages_between_nodes, logs_are_clean, kill_and_return],
-    [{stock, [], Cases ++ [connections_are_cut]}, {beamway, [], Cases}, {beamway_tcp, [], [all_links, connections_are_cut, logs_are_clean]}, {guide, [], [commands_of_the_guide]}].
+    [{stock, [], Cases ++ [connections_are_cut]}, {beamway, [], Cases}, {beamway_tcp, [], [all_links, connections_are_cut, logs_are_clean]}, 
+     {encrypted, [], [moved_to_encryption_and_back]}, {guide, [], [commands_of_the_guide]}].
 
 init_per_suite(Config) ->
     ok = beamway_bench_rabbit:install(),
@@ -46,9 +47,10 @@ init_per_group(Group, Config) ->
     {Name, Flags, Link, BasePort} = case Group of
                                         stock -> {"stock", "", stock, 5300};
                                         beamway -> {"shm", "-pa /opt/beamway/beamway/ebin -proto_dist beamway", shm, 6300};
-                                        beamway_tcp -> {"tcp", "-pa /opt/beamway/beamway/ebin -proto_dist beamway", tcp, 7300}
+                                        beamway_tcp -> {"tcp", "-pa /opt/beamway/beamway/ebin -proto_dist beamway", tcp, 7300};
+                                        encrypted -> {"moved", "-pa /opt/beamway/beamway/ebin -proto_dist beamway", tcp, 8300}
                                     end,
-    Cluster = #{name => Name, flags => Flags, links => [["export BEAMWAY_LINKS=tcp\n"] || Link =:= tcp], base_port => BasePort},
+    Cluster = #{name => Name, flags => Flags, exports => ["export BEAMWAY_LINKS=tcp\n" || Link =:= tcp], base_port => BasePort},
     ok = configure(Cluster),
     [ok = start_node(N, Cluster) || N <- ?NODES],
     [{0, _} = ctl(N, ["join_cluster", node_name(1, Cluster)], Cluster) || N <- tl(?NODES)],
@@ -168,6 +170,37 @@ lost(Cluster) ->
     length([Line || N <- ?NODES, {ok, Text} <- [file:read_file(filename:join(folder(N, Cluster), "ejabberd.log"))],
                     Line <- binary:split(Text, <<"\n">>, [global]), re:run(Line, "has left|inconsistent_database", [{capture, none}]) =:= match]).
 
+%% The nodes get a key one after the other, accept clear links until all have it, and no longer when all have it; then the same way back. While one
+%% restarts, the users of the other two write to each other.
+moved_to_encryption_and_back(Config) ->
+    Key = filename:join(proplists:get_value(priv_dir, Config), "key"),
+    {0, _} = beamway_bench_tools:run(filename:join(beamway_bench_nodes:root(), "bin/beamway"), ["keygen", Key], 60000),
+    {0, _} = beamway_bench_tools:run("/usr/bin/install", ["-o", "ejabberd", "-m", "400", Key, "/opt/beamway/key"], 10000),
+    [ok = moved(Encrypt, Link, cluster(Config)) || {Encrypt, Link} <- [{"prefer", tls}, {"true", tls}, {"prefer", tls}, {"false", tcp}]],
+    ok.
+
+moved(Encrypt, Link, #{exports := Exports} = Cluster) ->
+    New = Cluster#{exports := ["export BEAMWAY_ENCRYPT=" ++ Encrypt ++ "\n", "export BEAMWAY_ENCRYPT_KEY_FILE=/opt/beamway/key\n" | Exports]},
+    [ok = moved_node(N, New) || N <- ?NODES],
+    [{Encrypt, N, [Link, Link]} = {Encrypt, N, links(N, New)} || N <- ?NODES],
+    ok.
+
+moved_node(N, Cluster) ->
+    [One, Two] = ?NODES -- [N],
+    {AtOne, AtTwo} = {login(One, Cluster), login(Two, Cluster)},
+    Send = fun(Numbers) -> [begin send(AtOne, user(Two), One, Number), send(AtTwo, user(One), Two, Number) end || Number <- Numbers] end,
+    ok = kill_node(N, Cluster),
+    ok = set_environment(N, Cluster),
+    _ = Send(lists:seq(1, ?MESSAGES)),
+    ok = start_node(N, Cluster),
+    ok = await_running(?NODES, Cluster),
+    _ = Send(lists:seq(?MESSAGES + 1, 2 * ?MESSAGES)),
+    ok = in_order(AtOne, [Two], lists:seq(1, 2 * ?MESSAGES)),
+    ok = in_order(AtTwo, [One], lists:seq(1, 2 * ?MESSAGES)),
+    logout(AtOne),
+    logout(AtTwo),
+    ok.
+
 %% Each node says after its return to stock distribution which cluster it is in, and which users it knows.
 commands_of_the_guide(Config) ->
     Lines = test_support:guide("ejabberd.md", proplists:get_value(priv_dir, Config), 10 * 60000),
@@ -187,10 +220,14 @@ configure(Cluster) ->
               Folder = folder(N, Cluster),
               ok = filelib:ensure_dir(Folder ++ "/x"),
               ok = file:write_file(Folder ++ "/ejabberd.yml", settings(N, Cluster)),
-              ok = file:write_file(Folder ++ "/ejabberdctl.cfg", ["ERL_OPTIONS=\"", maps:get(flags, Cluster), "\"\n", maps:get(links, Cluster)])
+              ok = set_environment(N, Cluster)
       end, ?NODES),
     {0, _} = beamway_bench_tools:run("/bin/chown", ["-R", "ejabberd:", ?STATE], 10000),
     ok.
+
+%% Of the node when it starts, and of ejabberdctl from now on.
+set_environment(N, #{flags := Flags, exports := Exports} = Cluster) ->
+    file:write_file(folder(N, Cluster) ++ "/ejabberdctl.cfg", ["ERL_OPTIONS=\"", Flags, "\"\n", Exports]).
 
 settings(N, Cluster) ->
     ["hosts: [localhost]\nloglevel: info\n"
@@ -249,7 +286,7 @@ links(N, Cluster) ->
     Kinds = "case rpc:call(" ++ Node ++ ", beamway, links, []) of {badrpc, {_, {undef, _}}} -> "
         "[stock || {_, C} <- tl(rpc:call(" ++ Node ++ ", erlang, system_info, [dist_ctrl])), is_port(C)]; "
         "L -> [K || #{node := P, link := K} <- L, lists:prefix(\"" ++ maps:get(name, Cluster) ++ "\", atom_to_list(P))] end",
-    Command = "cd; erl -noinput -hidden -sname asks@localhost " ++ maps:get(flags, Cluster)
+    Command = "cd\n" ++ lists:append(maps:get(exports, Cluster)) ++ "erl -noinput -hidden -sname asks@localhost " ++ maps:get(flags, Cluster)
         ++ " -eval 'io:format(\"~0p.~n\", [" ++ Kinds ++ "]), halt().'",
     {0, Lines} = beamway_bench_tools:run("/bin/su", ["-s", "/bin/sh", "-c", Command, "ejabberd"], ?CTL_MS),
     {ok, Tokens, _} = erl_scan:string(lists:append(Lines)),

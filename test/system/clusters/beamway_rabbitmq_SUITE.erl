@@ -10,7 +10,7 @@
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2,
          init_per_testcase/2, end_per_testcase/2]).
--export([all_links/1, monitoring_pages/1, logs_are_clean/1, classes_by_option/1, a_member_hangs/1, quorum_queue/1, mirrored_queue/1,
+-export([all_links/1, monitoring_pages/1, logs_are_clean/1, classes_by_option/1, a_member_hangs/1, moved_to_encryption_and_back/1, quorum_queue/1, mirrored_queue/1,
          connections_are_cut/1, commands_of_the_guide/1]).
 
 %% Between two steps of a case so many messages must be confirmed.
@@ -27,14 +27,15 @@
 
 suite() -> [{timetrap, {minutes, 20}}].
 
-all() -> [{group, Group} || Group <- [stock, beamway, beamway_tcp] ++ [Group || not beamway_bench_rabbit:has_mirrored(), Group <- [stock_khepri, tcp_khepri]] ++ [guide]].
+all() -> [{group, Group} || Group <- [stock, beamway, beamway_tcp] ++ [Group || not beamway_bench_rabbit:has_mirrored(), Group <- [stock_khepri, tcp_khepri]] ++ [encrypted, guide]].
 
 %% Nodes are stopped or killed in the last three cases: what stands in the logs before has no excuse.
 groups() ->
     Cases = [all_links, monitoring_pages, logs_are_clean, a_member_hangs, quorum_queue] ++ [mirrored_queue || beamway_bench_rabbit:has_mirrored()],
     Cut = Cases ++ [connections_are_cut],
     [{stock, [], Cut}, {beamway, [], [classes_by_option | Cases]}, {beamway_tcp, [], [classes_by_option | Cut]}, {stock_khepri, [], [connections_are_cut]},
-     {tcp_khepri, [], [connections_are_cut]}, {guide, [], [commands_of_the_guide]}].
+     {tcp_khepri, [], [connections_are_cut]},
+     {encrypted, [], [moved_to_encryption_and_back]}, {guide, [], [commands_of_the_guide]}].
 
 init_per_suite(Config) ->
     ok = beamway_bench_rabbit:install(),
@@ -53,7 +54,8 @@ init_per_group(Group, Config) ->
                                             beamway -> {"shm", beamway, 6600, shm};
                                             beamway_tcp -> {"tcp", beamway_tcp, 7600, tcp};
                                             stock_khepri -> {"stock-khepri", tcp, 8600, stock};
-                                            tcp_khepri -> {"tcp-khepri", beamway_tcp, 9600, tcp}
+                                            tcp_khepri -> {"tcp-khepri", beamway_tcp, 9600, tcp};
+                                            encrypted -> {"moved", beamway_tcp, 10600, tcp}
                                         end,
     Cluster = beamway_bench_rabbit:start(#{name => Name, base_port => BasePort, contender => with_classes(maps:get(Contender, Contenders))}),
     beamway_bench_rabbit:has_mirrored() andalso
@@ -276,6 +278,40 @@ lost(#{name := Name}) ->
     length([Line || N <- [1, 2, 3], {ok, Text} <- [file:read_file(filename:join(?LOGS, Name ++ integer_to_list(N) ++ "@localhost.log"))],
                     Line <- binary:split(Text, <<"\n">>, [global]),
                     re:run(Line, "rabbit on node .* down|node .* down: |partitioned", [caseless, {capture, none}]) =:= match]).
+
+%% The nodes get a key one after the other, accept clear links until all have it, and no longer when all have it; then the same way back. Each
+%% step restarts one node, so a majority is there all the time: messages are confirmed meanwhile, and none is lost.
+moved_to_encryption_and_back(Config) ->
+    Queue = "moved",
+    Cluster = cluster(Config),
+    Key = filename:join(proplists:get_value(priv_dir, Config), "key"),
+    {0, _} = beamway_bench_tools:run(filename:join(beamway_bench_nodes:root(), "bin/beamway"), ["keygen", Key], 60000),
+    {0, _} = beamway_bench_tools:run("/usr/bin/install", ["-o", "rabbitmq", "-m", "400", Key, "/opt/beamway/key"], 10000),
+    ok = beamway_bench_rabbit:declare(Queue, quorum, 2, Cluster),
+    Clients = start_clients(Queue, "p", [1, 2, 3], Config),
+    ok = progress(Clients),
+    %% The tool speaks in a way that the nodes before and after the step understand.
+    [ok = moved(Encrypt, Tool, Link, Queue, Clients, Config)
+     || {Encrypt, Tool, Link} <- [{"prefer", "false", tls}, {"true", "true", tls}, {"prefer", "true", tls}, {"false", "false", tcp}]],
+    ok = stop_clients(publishers, Clients),
+    Confirmed = ids(publishers, Clients),
+    ok = beamway_bench_rabbit:await(fun() -> missing(Confirmed, Clients) =:= [] end, 120000, {lost, Queue}),
+    ok = stop_clients(consumers, Clients),
+    beamway_runner:say("     ~ts: ~b confirmed while twelve restarts moved the nodes to encrypted links and back, none lost", [maps:get(name, Cluster), length(Confirmed)]).
+
+moved(Encrypt, Tool, Link, Queue, Clients, Config) ->
+    #{nodes := Numbers} = Cluster = cluster(Config),
+    With = fun(#{env := Env} = Of, How) -> Of#{env := [{"BEAMWAY_ENCRYPT", How}, {"BEAMWAY_ENCRYPT_KEY_FILE", "/opt/beamway/key"} | lists:keydelete("BEAMWAY_ENCRYPT", 1, Env)]} end,
+    Tools = With(Cluster, Tool),
+    lists:foreach(fun(N) ->
+                          ok = beamway_bench_rabbit:await(fun() -> members(Queue, Config) =:= 3 end, 120000, {members_missing, Queue}),
+                          ok = beamway_bench_rabbit:kill_node(N, Cluster),
+                          ok = beamway_bench_rabbit:start_node(N, With(Cluster, Encrypt), Tools),
+                          progress(Clients, 50)
+                  end, Numbers),
+    Links = beamway_bench_rabbit:links(Tools),
+    {Encrypt, 6, [Link]} = {Encrypt, map_size(Links), lists:usort(maps:values(Links))},
+    ok.
 
 quorum_queue(Config) ->
     lossless(quorum, Config).
