@@ -1,11 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The `beamway' command. The launcher `bin/beamway' starts a VM that calls {@link main/0}.
 %%
-%% Each subcommand is a function from its words to an exit status: 0 when the thing asked for was
-%% done, 1 when it failed, 2 when the words were wrong. What was asked for goes to standard output,
-%% everything else to standard error. A reader that goes away (`beamway links | head -1') is no failure.
-%% `demo' and `bench' hand their words on to the programs under `bench/';
-%% `pipe' is done by the launcher. The texts are in {@link beamway_cli_help}.
+%% Each subcommand is a function from its arguments to an exit status: 0 for success, 1 for failure, 2 for a usage error. The result goes to
+%% standard output and everything else to standard error. A reader that goes away (`beamway links | head -1') is not an error. `demo' and `bench'
+%% pass their arguments on to the programs in `bench/', and the launcher itself runs `pipe'. The texts are in {@link beamway_cli_help}.
 -module(beamway_cli).
 
 -export([main/0, run/1, say/2, table/1, quietly/1, write_private/2]).
@@ -14,20 +12,20 @@
 -export_type([status/0]).
 
 -type status() :: 0 | 1 | 2.
-%% 0: done, 1: failed, 2: wrong usage.
+%% The exit status: 0 for success, 1 for failure, 2 for a usage error.
 
 -define(DONE, 0).
 -define(FAILED, 1).
 -define(USAGE, 2).
 
-%% @doc Entry of the launcher: runs the words after `-extra' and ends the VM.
+%% @doc The entry point for the launcher. Runs the arguments after `-extra' and ends the VM.
 -spec main() -> ok.
 main() ->
-    %% Before any other module is needed: this folder may hold modules, too.
+    %% The directory may contain modules, so this has to happen before any other module is loaded.
     enter(os:getenv("BEAMWAY_FOLDER")),
     ok = io:setopts([{encoding, unicode}]),
     case init:get_plain_arguments() of
-        %% A node lives on, maybe with a shell: it must be started up to the end.
+        %% A node continues to run, perhaps with a shell, so the VM must finish its start first.
         ["node" | _] = Words -> _ = spawn(?MODULE, lasting, [Words]), ok;
         Words -> halt(guarded(Words))
     end.
@@ -45,11 +43,11 @@ enter(Folder) ->
 lasting(Words) ->
     case init:get_status() of
         {started, _} -> halt(guarded(Words));
-        %% The logger, for one, is not complete yet.
+        %% The VM is still starting, and its logger, for example, is not complete yet.
         _ -> receive after 5 -> lasting(Words) end
     end.
 
-%% An unforeseen error is shown in one piece, not as a crash report of init.
+%% Shows an unexpected error in one piece, and not as a crash report of init.
 guarded(Words) ->
     try
         _ = [ok = epmd_port(os:getenv("ERL_EPMD_PORT", "4369")) || asks_epmd(Words)],
@@ -68,12 +66,12 @@ guarded(Words) ->
             ?FAILED
     end.
 
-%% A help and the version ask nobody.
+%% Help and version do not ask epmd.
 asks_epmd([Command | Words]) ->
     lists:member(Command, beamway_cli_help:commands()) andalso not lists:any(fun(Word) -> Word =:= "-h" orelse Word =:= "--help" end, Words);
 asks_epmd([]) -> false.
 
-%% OTP's client of epmd crashes at anything else, whenever it is asked.
+%% OTP's client of epmd crashes on anything else whenever it is used.
 epmd_port(Text) ->
     case string:to_integer(Text) of
         {Port, ""} when Port > 0, Port < 65536 -> ok;
@@ -85,7 +83,7 @@ unforeseen(error, undef, [{Library, _, _, _} | _]) when Library =:= getopt; Libr
 unforeseen(Class, Reason, Stack) ->
     complain("internal error: ~tp~n~tp", [{Class, Reason}, Stack]).
 
-%% @doc Runs one command line.
+%% @doc Runs a command line.
 -spec run(Words :: [string()]) -> 0..255.
 run(["--version" | _]) -> say("~ts~n", [version()]), ?DONE;
 run(["-V" | _]) -> run(["--version"]);
@@ -96,7 +94,7 @@ run(["help", Command]) -> run([Command, "--help"]);
 run([]) -> complain_with("~ts", [beamway_cli_help:summary()]), ?USAGE;
 run(["links" | Words]) -> parsed("links", Words, fun links/1);
 run(["report" | Words]) -> parsed("report", Words, fun report/1);
-%% The launcher does it, if the words are right.
+%% If the arguments are valid, the launcher does the rest.
 run(["attach" | Words]) -> parsed("attach", Words, fun attach/1);
 run(["why" | Words]) -> parsed("why", Words, fun why/1);
 run(["fault" | Words]) -> parsed("fault", Words, fun fault/1);
@@ -116,7 +114,7 @@ run([Command | _]) ->
     complain("unknown command '~ts'; the commands are: ~ts", [Command, lists:join(", ", beamway_cli_help:commands())]),
     ?USAGE.
 
-%% @doc Calls it without OTP's reports of what does not start: the command tells that itself, in one line.
+%% @doc Calls the function without OTP's reports about a start that fails, because the command itself reports it in one line.
 -spec quietly(fun(() -> Result)) -> Result.
 quietly(Fun) ->
     ok = logger:add_primary_filter(?MODULE, {fun logger_filters:domain/2, {stop, sub, [otp]}}),
@@ -124,7 +122,7 @@ quietly(Fun) ->
     after ok = logger:remove_primary_filter(?MODULE)
     end.
 
-%% Parses the words of Command and runs Fun with a map of its options.
+%% Parses the arguments of Command and calls Fun with a map of its options.
 parsed(Command, Words, Fun) ->
     Specs = beamway_cli_help:options(Command),
     case getopt:parse(Specs, Words) of
@@ -146,7 +144,7 @@ usage(Command, Specs) ->
     say("~ts~n~ts", [getopt:usage_cmd_line("beamway " ++ Command, Specs), getopt:usage_options(Specs)]),
     say("~ts", [beamway_cli_help:text(Command)]).
 
-%% demo and bench are programs of their own; only their general help stands here.
+%% demo and bench are separate programs, so only their general help is here.
 program(Command, _, [Word | _]) when Command =:= "demo", Word =:= "-h"; Command =:= "demo", Word =:= "--help";
                                     Command =:= "bench", Word =:= "-h"; Command =:= "bench", Word =:= "--help" ->
     say("~ts", [beamway_cli_help:text(Command)]),
@@ -161,7 +159,7 @@ program(Command, Module, Words) ->
             ?FAILED
     end.
 
-%% A module that must be there, and the message if it is not.
+%% The module that a command needs, and the message if it is missing.
 needed("topology", _) -> {placement, "the application placement is not on the code path; run: make build"};
 needed("console", _) -> {beamway_console, "the application beamway_console is not on the code path; run: make build"};
 needed(_, Module) ->
@@ -211,7 +209,7 @@ fault(_) ->
     complain("fault: on the way to which node? Expected its name; see: beamway fault --help", []),
     ?USAGE.
 
-%% Output goes piece by piece here, and a reader may go away between two.
+%% The output is written piece by piece, and the reader may go away in between.
 top(Options) ->
     case beamway_cli_top:run(Options, fun(Text) -> say("~ts", [Text]) end) of
         ok -> ?DONE;
@@ -284,8 +282,8 @@ version() ->
     io_lib:format("beamway ~ts (OTP ~ts, ERTS ~ts)",
                   [beamway:version(), erlang:system_info(otp_release), erlang:system_info(version)]).
 
-%% @doc Makes a file that only its owner can read; one that exists stays as it is (`eexist'). The launcher has set a umask for the commands that
-%% use it: no other user can open the file before its mode is set.
+%% @doc Creates a file that only its owner can read. An existing file is not changed (`eexist'). The launcher has set a umask for the commands
+%% that use this, so no other user can open the file before its mode is set.
 -spec write_private(file:filename(), iodata()) -> ok | {error, file:posix() | badarg | terminated | system_limit}.
 write_private(File, Content) ->
     case file:open(File, [write, exclusive, raw]) of
@@ -298,7 +296,7 @@ write_private(File, Content) ->
             {error, Reason}
     end.
 
-%% @doc Lays out rows of texts in columns; the first row is the heading.
+%% @doc Formats rows of texts as columns. The first row is the heading.
 -spec table([[unicode:chardata()]]) -> unicode:chardata().
 table(Rows) ->
     Widths = [lists:max([string:length(Cell) || Cell <- Column]) || Column <- columns(Rows)],
@@ -309,9 +307,9 @@ columns(Rows) -> [[hd(Row) || Row <- Rows] | columns([tl(Row) || Row <- Rows])].
 
 pad(Cell, Width) -> string:pad(Cell, Width).
 
-%% @doc Writes a result to standard output. What cannot be written ends the command.
+%% @doc Writes a result to standard output. If that fails, the command ends.
 -spec say(io:format(), [term()]) -> ok.
-%% Through a port of our own: the VM's `user' process would not tell that a write failed.
+%% Uses a port of its own, because the VM's `user' process does not report that a write failed.
 say(Format, Arguments) ->
     Port = output(),
     true = port_command(Port, unicode:characters_to_binary(io_lib:format(Format, Arguments))),
@@ -327,7 +325,7 @@ output() ->
         Port -> Port
     end.
 
-%% No deadline: a reader may take its time (a pager), and one that goes away ends the port.
+%% There is no deadline: a reader such as a pager may take its time, and one that goes away ends the port.
 written(Port) ->
     case erlang:port_info(Port, queue_size) of
         {queue_size, 0} -> failure(Port, 0);

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `beamway choose': asks a running node which nodes a query chooses, and why not the others.
 %%
-%% Called by {@link beamway_cli}. The node that is asked chooses, with its own view of the cluster; this command only connects to it as {@link beamway_cli_links} does,
-%% and prints. The application `placement' must run there; here it need not be installed.
+%% Called by {@link beamway_cli}. The node that is asked makes the choice with its own view of the cluster. This command connects to it as {@link
+%% beamway_cli_links} does, and prints the result, so the application `placement' must run on the node but need not be installed here.
 -module(beamway_cli_choose).
 
 -export([ask/1, to_json/1, to_text/1]).
@@ -18,11 +18,11 @@
 -type answer() :: {chosen, [node()], map()} | {unsatisfied, Text :: unicode:chardata()} | {reports, Text :: unicode:chardata(), [map()]} | {advice, Text :: unicode:chardata(), Moves :: [map()], Pairs :: [map()]}.
 
 -define(CALL_MS, 15000).
-%% How many processes of each node `--advise' looks at, and how long.
+%% How many processes on each node `--advise' observes, and for how long.
 -define(BUSIEST, 50).
 -define(OBSERVE_MS, 2000).
 
-%% @doc Asks. `usage' says that the words were wrong, `error' that the node could not be asked.
+%% @doc Asks the node. `usage' means that the arguments were wrong, and `error' that the node could not be asked.
 -spec ask(options()) -> {ok, answer()} | {usage | error, Text :: unicode:chardata()}.
 ask(#{advise := true} = Options) ->
     case candidates(maps:get(nodes, Options, "all")) of
@@ -48,7 +48,7 @@ ask(#{query := Text} = Options) ->
             end
     end.
 
-%% A term as in the shell; the full stop may be left out.
+%% A term as in the shell, where the full stop may be left out.
 term(Text) ->
     case erl_scan:string(string:trim(Text, trailing, " .\n") ++ " .", {1, 1}) of
         {ok, Tokens, _} -> parsed(erl_parse:parse_term(Tokens));
@@ -97,7 +97,7 @@ answered(Node, Wanted, Query, WhyNot, Explain) ->
         throw:Text -> {error, Text}
     end.
 
-%% Samples the busiest processes; the counters of links say which nodes talk.
+%% Samples the busiest processes. The counters of links show which nodes exchange data.
 advised(Node, Nodes) ->
     {ok, Graph, _} = call(Node, placement, observe, [call(Node, placement_observe, busiest, [Nodes, ?BUSIEST]), ?OBSERVE_MS]),
     case {call(Node, placement, advise, [Graph, #{}]), call(Node, placement, advise, [Nodes])} of
@@ -109,11 +109,11 @@ advised(Node, Nodes) ->
 pair_text(#{pair := {A, B}, bytes := Bytes, share := Share, distance := Distance}) ->
     io_lib:format("~ts and ~ts have exchanged ~b bytes, ~.1f % of all, at a distance of ~w~n", [A, B, Bytes, 100 * Share, Distance]).
 
-%% All that the node is connected to, but for this command.
+%% All nodes that the node is connected to, except this command.
 meant(all, Node) -> [Node | call(Node, erlang, nodes, [connected])] -- [node()];
 meant(Nodes, _) -> Nodes.
 
-%% The other nodes stay: words such as `low' compare nodes with each other.
+%% The other nodes stay in the list, because words such as `low' compare nodes with each other.
 with(WhyNot, Nodes) -> Nodes ++ [WhyNot].
 
 only(Wanted, {ok, Reports}) ->
@@ -145,7 +145,7 @@ to_json({unsatisfied, Text}) -> {[{nodes, []}, {why, unicode:characters_to_binar
 to_json({reports, _, Reports}) -> {[{reports, [json(Report) || Report <- Reports]}]};
 to_json({advice, _, Moves, Pairs}) -> {[{moves, arrays(Moves)}, {pairs, arrays(Pairs)}]}.
 
-%% Of an advice: its tuples are pairs of nodes, and links with their bytes.
+%% Used for an advice, in which pairs of nodes, and links with their bytes, are tuples.
 arrays(Map) when is_map(Map) -> maps:map(fun(_, Value) -> arrays(Value) end, Map);
 arrays(Tuple) when is_tuple(Tuple) -> arrays(tuple_to_list(Tuple));
 arrays(List) when is_list(List) -> [arrays(Element) || Element <- List];
@@ -157,7 +157,7 @@ json(Value) when is_number(Value); is_boolean(Value) -> Value;
 json(Value) when is_atom(Value) -> atom_to_binary(Value);
 json(Value) -> unicode:characters_to_binary(io_lib:format("~0tp", [Value])).
 
-%% @doc The answer for readers: nodes one a line, or why.
+%% @doc The answer as text: one node per line, or the reason.
 -spec to_text(answer()) -> unicode:chardata().
 to_text({chosen, Nodes, _}) -> [[atom_to_list(Node), $\n] || Node <- Nodes];
 to_text({unsatisfied, Text}) -> Text;

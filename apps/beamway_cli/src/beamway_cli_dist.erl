@@ -1,8 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The carrier of the command's own VM, `-proto_dist beamway_cli': calls each node over IPv4, or over IPv6 if its host has no other address.
+%% @doc The carrier of the command's own VM, `-proto_dist beamway_cli'. It calls each node over IPv4, or over IPv6 if the host has no other
+%% address.
 %%
-%% Called by net_kernel, of a VM that listens nowhere. It only chooses: the connections are those of stock TCP, of TLS if the environment names
-%% the options file, or encrypted ones if it has `BEAMWAY_ENCRYPT'. Two carriers after `-proto_dist' would not do, since net_kernel asks the last one first.
+%% Called by net_kernel in a VM that does not listen. It only chooses: the connections are those of stock TCP, of TLS if the environment names
+%% the options file, or encrypted ones if it has `BEAMWAY_ENCRYPT'. Naming two carriers after `-proto_dist' would not work, because net_kernel
+%% asks the last one first.
 -module(beamway_cli_dist).
 
 -export([address/0, childspecs/0, select/1, setup/5]).
@@ -13,7 +15,7 @@
 -spec address() -> #net_address{}.
 address() -> (hd(carriers())):address().
 
-%% @private What our carriers need beside net_kernel; OTP's need nothing.
+%% @private The processes that our carriers need in addition to net_kernel. OTP's carriers need none.
 -spec childspecs() -> {ok, [supervisor:child_spec()]}.
 childspecs() ->
     Ours = [Carrier || Carrier <- carriers(), lists:prefix("beamway", atom_to_list(Carrier))],

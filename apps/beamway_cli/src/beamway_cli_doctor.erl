@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway doctor': which links this host can use, whether a node runs teleport, and what is in the way.
+%% @doc `beamway doctor': shows which links this host can use, whether a node runs teleport, and what is in the way.
 %%
-%% Called by {@link beamway_cli}. {@link beamway_cli_doctor_facts} gathers, {@link beamway_cli_doctor_judge} judges, this module shows.
+%% Called by {@link beamway_cli}. {@link beamway_cli_doctor_facts} collects facts, {@link beamway_cli_doctor_judge} judges them, and this module
+%% shows the result.
 -module(beamway_cli_doctor).
 
 -export([examine/0, examine/1, is_well/1, to_json/1, to_text/1]).
@@ -14,14 +15,14 @@
 
 -type report() :: #{checks := [beamway_cli_doctor_judge:check()], wanted := [beamway_kind:kind() | inet]}.
 
-%% @doc What this machine has for links, and whether teleport is there.
+%% @doc Examines which links this machine can use, and whether teleport is installed.
 -spec examine() -> report().
 examine() -> examined(beamway_cli_doctor_facts:gather(), beamway_cli_doctor_facts:teleport()).
 
-%% @doc Gathers and judges everything, and the teleport of a node if one is named. Takes well under a second.
+%% @doc Collects and judges everything, including the teleport of a node if one is named. Takes well under a second.
 -spec examine(beamway_cli_links:options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
 examine(#{node := _} = Options) ->
-    %% Of this host before this VM becomes a node, which over TLS changes the option `links'.
+    %% The host is examined before this VM becomes a node, because over TLS that changes the option `links'.
     Facts = beamway_cli_doctor_facts:gather(),
     case beamway_cli_links:open(Options) of
         {ok, Node} -> {ok, examined(Facts, beamway_cli_doctor_facts:teleport(Node))};
@@ -33,13 +34,13 @@ examine(_) ->
 examined(#{options := Options} = Facts, Teleport) ->
     #{checks => beamway_cli_doctor_judge:checks(Facts#{teleport => Teleport}), wanted => beamway_cli_doctor_judge:wanted(Options)}.
 
-%% @doc Whether nothing keeps shared memory from being used, and teleport answers where it was asked for.
+%% @doc Whether nothing prevents the use of shared memory, and teleport answers if it was asked.
 -spec is_well(report()) -> boolean().
 is_well(#{checks := Checks}) -> problems(Checks) =:= [].
 
 problems(Checks) -> [Check || #{status := problem} = Check <- Checks].
 
-%% Teleport is in the way of no link.
+%% A check of teleport does not concern links.
 of_links(Checks) -> [Check || #{name := Name} = Check <- Checks, Name =/= teleport].
 
 links(Report) ->
@@ -75,7 +76,7 @@ to_json(#{checks := Checks} = Report) ->
 
 text(Chars) -> unicode:characters_to_binary(Chars).
 
-%% @doc The report for a reader.
+%% @doc The report as text.
 -spec to_text(report()) -> unicode:chardata().
 to_text(#{checks := Checks} = Report) ->
     [beamway_cli:table([["LINK", "USABLE", "WHY"]

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What `beamway doctor' knows of this host and VM: the only part of it that looks at the machine.
+%% @doc What `beamway doctor' knows about this host and VM. No other part of it looks at the machine.
 %%
-%% Limits are those of this VM: the shell's that started it. The driver is loaded and really makes a pair of rings.
+%% The limits are those of this VM, which it inherited from the shell. The driver is loaded, and really creates a pair of rings.
 -module(beamway_cli_doctor_facts).
 
 -export([gather/0, teleport/0, teleport/1, epmd_names/0, epmd_names/2, addresses/1]).
@@ -27,16 +27,16 @@
                    epmd := {ok, [{Name :: string(), inet:port_number()}]} | {error, term()},
                    teleport => teleport()}.
 -type encryption() :: off | {true | prefer, cookie | {ok, Keys :: [binary()]} | {error, no_driver | binary()}}.
-%% What the options of this shell say, and the keys of the file by name. The cookie is not looked at: a node may have another one.
+%% The option as this shell sets it, and the names of the keys in the file. The cookie is ignored, because a node may have another one.
 -type cipher() :: {Library :: {binary(), Number :: integer()} | unknown, Instructions :: vaes | aes | none}.
-%% OTP's libcrypto, which is in general also that of the driver, and what the processor has for AES.
+%% OTP's libcrypto, which is usually also the driver's, and the processor's instructions for AES.
 -type teleport() :: {host, IsInstalled :: boolean()} | {node(), not_running | {ok, Pools :: non_neg_integer()} | {error, term()}}.
-%% Of a host: whether it is there. Of a node: whether it runs, and how many nodes it has separate connections to.
+%% For a host: whether teleport is installed. For a node: whether it runs, and to how many nodes it has separate connections.
 
 -define(EPMD_MS, 2000).
 -define(CALL_MS, 5000).
 
-%% @doc Everything. Takes well under a second.
+%% @doc Collects all facts. Takes well under a second.
 -spec gather() -> facts().
 gather() ->
     _ = application:load(beamway),
@@ -69,7 +69,7 @@ gather() ->
 -spec teleport() -> teleport().
 teleport() -> {host, code:which(teleport) =/= non_existing}.
 
-%% @doc Whether a node that is connected runs it. An older version has no pools.
+%% @doc Whether a connected node runs teleport. An older version has no pools.
 -spec teleport(node()) -> teleport().
 teleport(Node) ->
     {Node, try erpc:call(Node, erlang, whereis, [teleport_sup], ?CALL_MS) of
@@ -102,7 +102,7 @@ libcrypto() ->
         error:_ -> unknown
     end.
 
-%% The flags of the first processor; ARM calls them features.
+%% The flags of the first processor, which ARM calls features.
 aes_instructions(Text) ->
     Flags = case re:run(Text, "^(?:flags|Features)\\s*: (.*)$", [multiline, {capture, all_but_first, list}]) of
                 {match, [Line]} -> string:lexemes(Line, " ");
@@ -114,7 +114,7 @@ aes_instructions(Text) ->
         {false, false} -> none
     end.
 
-%% The launcher has named the file to OTP.
+%% The launcher has passed the name of the file to OTP.
 certificates("") ->
     none;
 certificates(_File) ->
@@ -132,13 +132,14 @@ with({error, _}, _) -> {error, no_driver}.
 rdma_library(ok) -> beamway_port:with_port(fun(Port) -> beamway_port:use(Port, rdma) end);
 rdma_library({error, _}) -> {error, <<"the driver is not loaded">>}.
 
-%% @doc The nodes that this host's epmd knows; `address' if nothing listens at its port.
+%% @doc The nodes that the local epmd knows, or `address' if nothing listens on its port.
 -spec epmd_names() -> {ok, [{Name :: string(), inet:port_number()}]} | {error, address | timeout | term()}.
 epmd_names() -> epmd_names("localhost", ?EPMD_MS).
 
-%% @doc The same of any host's epmd, within a time.
+%% @doc The same for the epmd of any host, with a time limit.
 -spec epmd_names(Host :: string(), Ms :: pos_integer()) -> {ok, [{Name :: string(), inet:port_number()}]} | {error, address | timeout | term()}.
-%% erl_epmd has no time limit of its own, neither to connect nor for a peer that accepts and says nothing. It looks a host's name up over IPv4 only.
+%% erl_epmd has no time limit of its own, neither for connecting nor for a peer that accepts but sends nothing, and it resolves a host name only
+%% over IPv4.
 epmd_names(Host, Ms) ->
     Caller = self(),
     Reference = make_ref(),
@@ -167,7 +168,7 @@ names([Ip | More], _) ->
 addresses(Host) ->
     [Ip || Family <- [inet, inet6], {ok, Ip} <- [inet:getaddr(Host, Family)], not is_mapped(Ip)].
 
-%% An address of IPv4 in the form of IPv6, which inet gives where a host has no other.
+%% An IPv4 address in IPv6 form, which inet returns for a host that has no other address.
 is_mapped({0, 0, 0, 0, 0, 16#ffff, _, _}) -> true;
 is_mapped(_) -> false.
 
@@ -177,9 +178,9 @@ read(File) ->
         {error, _} -> <<>>
     end.
 
-%%% Reading what the kernel says
+%%% Parsing the kernel's files
 
-%% Soft limits, by the names that ulimit's manual uses.
+%% Soft limits, with the names that ulimit's manual uses.
 parse_limits(Text) ->
     Wanted = [{nofile, "Max open files"}, {fsize, "Max file size"}, {as, "Max address space"},
               {memlock, "Max locked memory"}],
@@ -192,14 +193,14 @@ soft_limit(Title, Text) ->
         nomatch -> unknown
     end.
 
-%% A line `Key:   123 kB' in bytes.
+%% The value of a line `Key:   123 kB' in bytes.
 status_bytes(Key, Text) ->
     case re:run(Text, "^" ++ Key ++ ":\\s+(\\d+) kB", [multiline, {capture, [1], list}]) of
         {match, [Digits]} -> list_to_integer(Digits) * 1024;
         nomatch -> unknown
     end.
 
-%% Whoever has the capability CAP_IPC_LOCK has no limit.
+%% A process with the capability CAP_IPC_LOCK has no limit.
 lockable(Limit, Status) ->
     case re:run(Status, "^CapEff:\\s+([0-9a-f]+)", [multiline, {capture, [1], list}]) of
         {match, [Hex]} when Limit =/= unknown ->

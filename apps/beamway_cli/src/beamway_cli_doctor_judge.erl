@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Judges what {@link beamway_cli_doctor_facts} has found. Pure.
+%% @doc Judges the facts that {@link beamway_cli_doctor_facts} has collected. Pure.
 %%
-%% A `problem' keeps shared memory from being used,, or does not answer. A `warning' may once more links are wanted.
+%% A `problem' prevents shared memory, or means that teleport does not answer. A `warning' becomes a problem when there are more links.
 -module(beamway_cli_doctor_judge).
 
 -export([checks/1, ring_bytes/1, directory/1, devices/1, wanted/1]).
@@ -15,14 +15,13 @@
                    remedy => unicode:chardata()}.
 
 -define(MINIMUM_OTP, 25).
-%% One link holds its socket, two doorbells and, while it is set up, a few more.
+%% A link holds its socket, two doorbells and, during its setup, a few more.
 -define(DESCRIPTORS_OF_A_LINK, 4).
-%% Two weeks.
 -define(SOON_S, 1209600).
-%% OpenSSL 3.1.0, as crypto:info_lib/0 numbers it.
+%% OpenSSL 3.1.0 in the numbering of crypto:info_lib/0.
 -define(VAES_LIBCRYPTO, 16#30100000).
 
-%% @doc A check for each fact.
+%% @doc Makes a check from each fact.
 -spec checks(beamway_cli_doctor_facts:facts()) -> [check(), ...].
 checks(#{options := Options, system := {Type, Version, WordBytes}, host := {Host, Address}, rdma_ports := Ports} = Facts) ->
     Ring = ring_bytes(Options),
@@ -45,17 +44,17 @@ checks(#{options := Options, system := {Type, Version, WordBytes}, host := {Host
      epmd(maps:get(epmd, Facts))]
         ++ [teleport(Of, Teleport) || #{teleport := {Of, Teleport}} <- [Facts]].
 
-%% @doc The size of a ring. Options that are not valid leave the node on `inet'; the rest is judged for the default.
+%% @doc The size of a ring. A node whose options are not valid stays on `inet', so the other checks use the default.
 -spec ring_bytes({ok, beamway_config:config()} | {error, term()}) -> pos_integer().
 ring_bytes({ok, #{ring_bytes := Bytes}}) -> Bytes;
 ring_bytes({error, _}) -> 4194304.
 
-%% @doc The directory of option `socket_dir', or "".
+%% @doc The directory of the option `socket_dir', or "".
 -spec directory({ok, beamway_config:config()} | {error, term()}) -> string().
 directory({ok, #{socket_dir := Dir}}) -> Dir;
 directory({error, _}) -> "".
 
-%% @doc The devices of option `rdma_devices'; [] stands for all.
+%% @doc The devices of the option `rdma_devices'. [] means all.
 -spec devices({ok, beamway_config:config()} | {error, term()}) -> [string()].
 devices({ok, #{rdma_devices := Devices}}) -> Devices;
 devices({error, _}) -> [].
@@ -122,7 +121,7 @@ directory_remedy(Reason) ->
              {"all may write", "chown it to this user, or chmod o-w, or chmod +t"}],
     hd([Remedy || {Pattern, Remedy} <- Known, re:run(Reason, Pattern, [caseless]) =/= nomatch] ++ [remedy(Reason)]).
 
-%% The usual causes, by what they leave in the reason.
+%% Recognizes the usual causes by their traces in the reason.
 remedy(Reason) ->
     Text = string:lowercase(Reason),
     Known = [{"emfile|too many open", "raise the number of open files: ulimit -n 4096"},
@@ -141,7 +140,7 @@ descriptors(Limit) when is_integer(Limit), Limit < 1024 ->
 descriptors(Limit) ->
     well(descriptors, "~ts open files allowed", [amount(Limit)]).
 
-%% A memfd is a file for this limit: both rings and one page.
+%% A memfd counts as a file for this limit. It has both rings and a page.
 file_size(Limit, Ring) when is_integer(Limit), Limit < 2 * Ring + 4096 ->
     problem(file_size, "files may have ~ts; the rings of a link need ~ts", [in_bytes(Limit), in_bytes(2 * Ring + 4096)],
             "raise it: ulimit -f unlimited; or set a smaller BEAMWAY_RING_BYTES", []);
@@ -175,7 +174,7 @@ encryption({prefer, Keys}) ->
 encryption({true, Keys}) ->
     well(encryption, "on, with ~ts", [keys_text(Keys)]).
 
-%% How fast encryption is. Without instructions for AES the driver uses ChaCha20.
+%% How fast encryption is. Without AES instructions the driver uses ChaCha20.
 cipher({unknown, _}) ->
     well(cipher, "unknown: this OTP has no crypto", []);
 cipher({{Library, Number}, vaes}) when Number < ?VAES_LIBCRYPTO ->
@@ -207,14 +206,14 @@ certificates(Ends, Now) ->
 keys_text(cookie) -> "a key from the cookie";
 keys_text({ok, Names}) -> lists:join(" and ", Names).
 
-%% Two links; each has both rings and its small buffers.
+%% Two links, each with both rings and its small buffers.
 locked_memory(Limit, [_ | _], Ring) when is_integer(Limit), Limit < 2 * (2 * Ring + 65536) ->
     warning(locked_memory, "~ts may be locked: room for about ~b links over rdma", [in_bytes(Limit), Limit div (2 * Ring + 65536)],
             "raise it: ulimit -l unlimited, or LimitMEMLOCK=infinity in the systemd unit", []);
 locked_memory(Limit, _, _) ->
     well(locked_memory, "~ts may be locked (matters for rdma only)", [in_bytes(Limit)]).
 
-%% No rdma is nothing to worry about, unless there is a device.
+%% The lack of rdma is not a problem unless there is a device.
 rdma([], _, _) ->
     well(rdma, "no devices", []);
 rdma(_, [inet], _) ->
@@ -439,7 +438,7 @@ teleport_test_() ->
      ?_assertEqual("a@h runs teleport, with connections of its own to 2 nodes", found(teleport('a@h', {ok, 2}))),
      ?_assertEqual(problem, status(teleport('a@h', {error, timeout})))].
 
-%% A host on which everything is well, and the same one with a fact that is not.
+%% A host without problems; each test changes a single fact.
 facts() ->
     {ok, Defaults} = beamway_config:read(fun(rdma) -> true; (_) -> undefined end),
     #{otp => "25", system => {{unix, linux}, {6, 1, 0}, 8}, options => {ok, Defaults}, driver => ok, rings => ok, socket_dir => ok,

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway drain': asks a running node to move its processes to other nodes, and shows how far it is.
+%% @doc `beamway drain': asks a running node to move its processes to other nodes, and shows the progress.
 %%
-%% Called by {@link beamway_cli}. The application `placement' must run on the node; here it need not be installed.
+%% Called by {@link beamway_cli}. The application `placement' must run on the node but need not be installed here.
 -module(beamway_cli_drain).
 
 -export([run/2, is_empty/1, to_json/1, to_text/1]).
@@ -12,10 +12,11 @@
 -type answer() :: {Result :: map(), Text :: unicode:chardata()}.
 
 -define(CALL_MS, 5000).
-%% More than the node itself takes after its time-out.
+%% Longer than the node itself takes after its timeout.
 -define(SLACK_MS, 30000).
 
-%% @doc Drains; `Show' gets each line of progress. `usage' says that the words were wrong, `error' that the node could not be drained.
+%% @doc Drains the node. `Show' is called with each line of progress. `usage' means that the arguments were wrong, and `error' that the node
+%% could not be drained.
 -spec run(options(), fun((unicode:chardata()) -> term())) -> {ok, answer()} | {usage | error, Text :: unicode:chardata()}.
 run(#{timeout := Seconds}, _) when Seconds < 1; Seconds > 86400 -> {usage, io_lib:format("--timeout ~b: expected seconds from 1 to 86400", [Seconds])};
 run(#{at_once := Count}, _) when Count < 1; Count > 10000 -> {usage, io_lib:format("--at-once ~b: expected a number from 1 to 10000", [Count])};
@@ -67,7 +68,7 @@ answered(_, {ok, Result}) when is_map(Result) ->
 answered(Node, {error, already_draining}) -> {error, io_lib:format("node ~ts is being drained already", [Node])};
 answered(Node, {error, Reason}) -> {error, io_lib:format("node ~ts refused: ~0tP", [Node, Reason, 15])}.
 
-%% Names and reasons in words, as the node says them.
+%% Names and reasons as text, in the node's own words.
 texts(Node, Result) ->
     Words = fun(Module, Function, Term) -> unicode:characters_to_binary(erpc:call(Node, Module, Function, [Term], ?CALL_MS)) end,
     maps:map(fun(Key, Left) when Key =:= stayed; Key =:= lost; Key =:= restarted ->
@@ -76,7 +77,7 @@ texts(Node, Result) ->
                 (_, Value) -> Value
              end, Result).
 
-%% @doc Whether nothing stayed or was lost.
+%% @doc Whether no process stayed or was lost.
 -spec is_empty(answer()) -> boolean().
 is_empty({#{stayed := Stayed, lost := Lost}, _}) -> Stayed =:= [] andalso Lost =:= [].
 
@@ -84,6 +85,6 @@ is_empty({#{stayed := Stayed, lost := Lost}, _}) -> Stayed =:= [] andalso Lost =
 -spec to_json(answer()) -> term().
 to_json({Result, _}) -> Result.
 
-%% @doc The answer for readers.
+%% @doc The answer as text.
 -spec to_text(answer()) -> unicode:chardata().
 to_text({_, Text}) -> Text.

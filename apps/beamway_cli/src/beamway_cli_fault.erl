@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway fault': breaks the network between a running node and a peer of it, for tests ({@link beamway:fault/2}).
+%% @doc `beamway fault': breaks the network between a running node and one of its peers, for tests ({@link beamway:fault/2}).
 -module(beamway_cli_fault).
 
 -export([set/1, to_json/1, to_text/1]).
@@ -10,7 +10,7 @@
 
 -type done() :: #{node := node(), peer := node(), fault := beamway:fault() | none}.
 
-%% @doc Connects and sets it. Ends with the VM, as beamway_cli_links:ask/1.
+%% @doc Connects and sets the fault. Like beamway_cli_links:ask/1, it may only be called in a VM that ends afterwards.
 -spec set(map()) -> {ok, done()} | {usage | error, Text :: unicode:chardata()}.
 set(Options) ->
     case fault(Options) of
@@ -32,7 +32,7 @@ set(Fault, #{peer := Peer} = Options) ->
         {error, _} = Error -> Error
     end.
 
-%% The options have the names of the keys.
+%% The options have the same names as the keys of the map.
 fault(Options) ->
     case {maps:with([delay_ms, jitter_ms, rate_bytes, cut, disconnect, for_ms], Options), Options} of
         {Given, #{'end' := true}} when map_size(Given) =:= 0 -> {ok, none};
@@ -42,7 +42,7 @@ fault(Options) ->
         {Given, _} -> checked(maps:map(fun value/2, Given))
     end.
 
-%% What is none of these stays as it is, and is refused as it is.
+%% Any other value is passed on unchanged, and the node refuses it.
 value(disconnect, true) -> true;
 value(cut, Word) -> proplists:get_value(Word, [{"in", in}, {"out", out}, {"both", both}], Word);
 value(_, Word) ->
@@ -57,12 +57,12 @@ checked(Fault) ->
         error:{badarg, {fault, {Key, Value}, Expected}} -> {usage, io_lib:format("--~ts ~0tp: ~ts", [string:replace(atom_to_list(Key), "_", "-"), Value, Expected])}
     end.
 
-%% @doc As a term for jiffy: the node that was asked, the peer, and the fault, null if it was ended.
+%% @doc The result as a term for jiffy: the node that was asked, the peer, and the fault, which is null if it was ended.
 -spec to_json(done()) -> term().
 to_json(#{fault := none} = Done) -> Done#{fault := null};
 to_json(Done) -> Done.
 
-%% @doc For people.
+%% @doc The result as text.
 -spec to_text(done()) -> unicode:chardata().
 to_text(#{node := Node, peer := Peer, fault := none}) -> io_lib:format("~ts: no fault on the way to ~ts~n", [Node, Peer]);
 to_text(#{node := Node, peer := Peer, fault := Fault}) -> io_lib:format("~ts: fault on the way to ~ts: ~ts~n", [Node, Peer, beamway_fault:text(Fault)]).

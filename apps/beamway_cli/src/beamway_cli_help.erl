@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The texts and options of the `beamway' command, for {@link beamway_cli}. Pure.
 %%
-%% The manual page and the completions (`bin/man', `bin/completion') say the same; `beamway_cli_SUITE' compares them.
+%% The manual page and the completions (`bin/man', `bin/completion') have the same content, which `beamway_cli_SUITE' compares.
 -module(beamway_cli_help).
 
 -export([summary/0, details/0, commands/0, text/1, options/1]).
@@ -46,7 +46,7 @@ details() ->
     "             BEAMWAY_*    the options of the carrier, see docs/guide\n"
     "Results go to standard output, everything else to standard error.\n".
 
-%% @doc What the help of a command says besides its options.
+%% @doc The help text of a command, without its options.
 -spec text(Command :: string()) -> iolist().
 text("links") ->
     "\nAsks a running node for its links.\n"

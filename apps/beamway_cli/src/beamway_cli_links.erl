@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `beamway links': asks a running node which link it uses to each of its peers.
 %%
-%% Called by {@link beamway_cli} in a VM of its own, which becomes a hidden node that listens nowhere
-%% and connects over stock TCP (over TLS if `BEAMWAY_TLS_OPTFILE' is set, encrypted if `BEAMWAY_ENCRYPT' is), by IPv4 or IPv6, so that the answer does not depend on the carrier that is asked about.
-%% Each failure says which of its usual causes it was: no epmd, no such node, another cookie, no Beamway.
+%% Called by {@link beamway_cli} in a separate VM, which becomes a hidden node that does not listen. It connects over stock TCP (over TLS if
+%% `BEAMWAY_TLS_OPTFILE' is set, encrypted if `BEAMWAY_ENCRYPT' is), with IPv4 or IPv6, so the answer does not depend on the carrier in question.
+%% Each error names one of the usual causes: there is no epmd, no such node or no Beamway, or the cookie is different.
 -module(beamway_cli_links).
 
 -export([ask/1, call/4, no_function/4, is_long/1, open/1, start/2, why_no_node/1, cookie/1, to_json/1, to_text/1]).
@@ -20,11 +20,11 @@
 -type report() :: #{node := node(), links := [{Link :: map(), Info :: map()}]}.
 
 -define(CALL_MS, 5000).
-%% kernel's net_setuptime. Over TLS the carrier gives up half a second sooner; who answers refuses at once.
+%% kernel's net_setuptime. Over TLS the carrier gives up half a second earlier, but a node that answers refuses at once.
 -define(SETUP_MS, 7000).
 -define(SILENT_MS, 6000).
 
-%% @doc Connects and asks. Ends with the VM: the node that it made is not stopped.
+%% @doc Connects and asks. The VM must end afterwards, because the node that it has become is not stopped.
 -spec ask(options()) -> {ok, report()} | {error, Text :: unicode:chardata()}.
 ask(Options) ->
     case open(Options) of
@@ -35,7 +35,7 @@ ask(Options) ->
         {error, _} = Error -> Error
     end.
 
-%% @doc Connects only, for other commands that ask a node.
+%% @doc Only connects, for other commands that ask a node.
 -spec open(options()) -> {ok, node()} | {error, Text :: unicode:chardata()}.
 open(Options) ->
     try
@@ -54,7 +54,7 @@ failed(Format, Arguments) -> throw(io_lib:format(Format, Arguments)).
 
 %% Which node
 
-%% Name and host as given; `here' stands for the host part that every -sname node of this host has.
+%% Name and host as given. `here' means the host part that every -sname node on this host has.
 target(#{node := Words}) -> name_and_host(Words);
 target(_) -> only_node(names("localhost")).
 
@@ -85,7 +85,7 @@ names(Host) ->
                                   "a node that listens starts it: erl -sname NAME", [Host, reason(Reason)])
     end.
 
-%% erl_epmd says `address' for everything that kept it from connecting.
+%% erl_epmd returns `address' for every reason why it could not connect.
 reason(address) -> "no connection";
 reason(Reason) -> io_lib:format("~tp", [Reason]).
 
@@ -93,7 +93,7 @@ name_list(Names) -> lists:join(", ", [Name || {Name, _} <- Names]).
 
 %% Becoming a node
 
-%% Of a name with a host only the domain matters: nobody connects to a node that listens nowhere.
+%% If the name has a host, only its domain matters, because nobody connects to a node that does not listen.
 become_node(Host) ->
     {Domain, Suffix} = domain(Host),
     try start("beamway_cli_" ++ os:getpid() ++ Suffix, Domain) of
@@ -103,15 +103,16 @@ become_node(Host) ->
         error:Reason -> failed("cannot become a node: ~ts", [why_no_node(Reason)])
     end.
 
-%% @doc Makes this VM a hidden node that listens nowhere.
+%% @doc Turns this VM into a hidden node that does not listen.
 -spec start(Name :: string(), shortnames | longnames) -> {ok, pid()} | {error, term()}.
 start(Name, Domain) ->
-    %% Over TLS the launcher gives it our carrier, and the few calls of a command need no link of that; an encrypted one needs the driver.
+    %% Over TLS the launcher starts the VM with our carrier, but a command's few calls do not need its links. An encrypted connection does need
+    %% the driver.
     _ = [os:putenv("BEAMWAY_LINKS", "inet") || os:getenv("BEAMWAY_TLS_OPTFILE", "") =/= ""],
     _ = [os:putenv("BEAMWAY_LINKS", "tcp") || beamway_config:wants_encryption()],
     beamway_cli:quietly(fun() -> net_kernel:start(list_to_atom(Name), #{name_domain => Domain, dist_listen => false, hidden => true}) end).
 
-%% @doc The reason of net_kernel, for a person. What auth says of the cookie lies deep in what the supervisors say.
+%% @doc net_kernel's reason as readable text. auth's complaint about the cookie is buried in the supervisor reports.
 -spec why_no_node(term()) -> unicode:chardata().
 why_no_node({{shutdown, {failed_to_start_child, auth, {Reason, _Stack}}}, _}) ->
     case {init:get_argument(home), Reason} of
@@ -125,7 +126,7 @@ why_no_node({{shutdown, {failed_to_start_child, net_kernel, {'EXIT', nodistribut
 why_no_node(Reason) ->
     io_lib:format("~0tP", [Reason, 12]).
 
-%% Without a suffix, OTP itself finds the host part, as for any node.
+%% Without a suffix, OTP finds the host part itself, as it does for any node.
 domain(here) -> {shortnames, ""};
 domain(Host) ->
     case is_long(Host) of
@@ -133,7 +134,7 @@ domain(Host) ->
         false -> {shortnames, "@localhost"}
     end.
 
-%% @doc Whether a node with this host part has a long name. An address of IPv6 has no dot.
+%% @doc Whether a node with this host part has a long name. An IPv6 address has no dot.
 -spec is_long(Host :: string()) -> boolean().
 is_long(Host) -> lists:member($., Host) orelse lists:member($:, Host).
 
@@ -147,8 +148,8 @@ use_cookie(Node, #{cookie_file := File}) ->
 use_cookie(_, _) ->
     ok.
 
-%% @doc The cookie in a file, for all commands that know `--cookie-file'. Warns if every user of this host can read the file. It does not
-%% refuse the file, because containers get their secrets in files whose mode they cannot change.
+%% @doc Reads the cookie from a file, for all commands with `--cookie-file'. Warns if every user on the host can read the file, but does not
+%% refuse it, because containers get their secrets in files whose mode they cannot change.
 -spec cookie(file:filename()) -> {ok, atom()} | {error, Text :: unicode:chardata()}.
 cookie(File) ->
     case file:read_file(File) of
@@ -168,7 +169,7 @@ warn_if_open(File, {ok, #file_info{mode = Mode}}) when Mode band 8#004 =/= 0 ->
                               "chmod o-r it if you can~n", [File]);
 warn_if_open(_, _) -> ok.
 
-%% Connecting, and finding out why not
+%% Connecting, and finding out why it failed
 
 connect(Node) ->
     Begun = erlang:monotonic_time(millisecond),
@@ -207,7 +208,7 @@ refused(Node, Host, Port, WasSilent) ->
                           [Node, Port, inet:format_error(Reason)])
     end.
 
-%% At the first address, as the carrier does.
+%% Uses the first address, like the carrier.
 reach([Ip | _], Port) -> gen_tcp:connect(Ip, Port, [{active, false}, case tuple_size(Ip) of 4 -> inet; 8 -> inet6 end], ?CALL_MS);
 reach([], _) -> {error, nxdomain}.
 
@@ -217,14 +218,14 @@ links(Node) ->
     [{Link, info(Node, maps:get(node, Link))}
      || Link <- call(Node, beamway, links, []), maps:get(node, Link) =/= node()].
 
-%% A peer may go away between the two questions.
+%% The peer may go away between the two calls.
 info(Node, Peer) ->
     case call(Node, beamway, info, [Peer]) of
         {ok, Info} -> Info;
         {error, not_connected} -> #{}
     end.
 
-%% @doc Calls a function of Beamway on a node that {@link open/1} has connected to. Throws a text.
+%% @doc Calls a function of Beamway on a node that {@link open/1} has connected to. Throws a text if it fails.
 -spec call(node(), module(), atom(), [term()]) -> term().
 call(Node, Module, Function, Arguments) ->
     try erpc:call(Node, Module, Function, Arguments, ?CALL_MS)
@@ -234,7 +235,7 @@ call(Node, Module, Function, Arguments) ->
         _:Reason -> no_answer(Node, Reason)
     end.
 
-%% @doc What a node lacks, for a person.
+%% @doc A text that says what the node lacks.
 -spec no_function(node(), module(), atom(), arity()) -> unicode:chardata().
 no_function(Node, Module, Function, Arity) ->
     io_lib:format("node ~ts has no Beamway: its code path holds no module ~ts with ~ts/~b (see README: erl -pa apps/beamway/ebin -proto_dist beamway)",
@@ -272,11 +273,11 @@ row(#{node := Node, link := Link} = All, Info) ->
     [atom_to_binary(Node), atom_to_binary(Link), counter(bytes_in, Info), counter(bytes_out, Info), load(Info),
      [maps:get(reason, All, <<>>), fault(All)]].
 
-%% Somebody tests how the cluster bears it.
+%% A test has set a fault.
 fault(#{fault := #{left_ms := LeftMs} = Fault}) -> ["; FAULT: ", beamway_fault:text(Fault), ", for ", beamway_verdict:seconds(LeftMs), " more"];
 fault(_Link) -> [].
 
-%% What the peer has said last, and when.
+%% The load that the peer last reported, and when.
 load(#{peer_cpu_percent := Percent, peer_load_age_ms := AgeMs}) -> io_lib:format("~b % (~b s)", [Percent, AgeMs div 1000]);
 load(_) -> "-".
 

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway node': makes this VM a node of a cluster, in a Slurm job of the job's.
+%% @doc `beamway node': turns this VM into a node of a cluster, and in a Slurm job into a node of the job.
 %%
-%% The launcher has started the VM with the carrier, as one that is no node yet; so the cookie is read from a file and stands on no command line. All nodes connect to their
-%% peers and start placement where it is installed; the first measures and publishes the tree, the others wait for it. With `--run' the
-%% first calls a function, then tells the others how it ended.
+%% The launcher has started the VM with the carrier but without a node name, so that the cookie can be read from a file and never appears on a
+%% command line. All nodes connect to their peers and start placement where it is installed. The first node measures and publishes the tree, and
+%% the others wait for it. With `--run' the first node calls a function, and then tells the others how it ended.
 -module(beamway_cli_node).
 
 -export([run/1, finish/1, strangers/1, ending/0]).
@@ -18,15 +18,16 @@
 -define(POLL_MS, 50).
 -define(CALL_MS, 5000).
 -define(MEASURE_MS, 600000).
-%% How long an epmd that was started may take to answer.
+%% How long a newly started epmd may take to answer.
 -define(EPMD_MS, 15000).
-%% How long nodes that have all met the first one may take to meet each other again.
+%% How long nodes that have all connected to the first one may take to connect to each other again.
 -define(MESH_MS, 15000).
 
 -type plan() :: #{name := node(), peers := [node()], step := [node()], index := non_neg_integer(), slurm := boolean()}.
-%% `step': the peers that share this node's tree and, in a Slurm job, its end: there the nodes of the step, and none that `--connect' names beside them.
+%% `step' are the peers that share this node's tree and, in a Slurm job, its end. There they are the nodes of the step, without those that
+%% `--connect' adds.
 
-%% @doc Runs until the node is to end; its exit status.
+%% @doc Runs until the node has to end, and returns its exit status.
 -spec run(map()) -> 0..255.
 run(Options) ->
     true = register(?MODULE, self()),
@@ -55,7 +56,7 @@ usage(Format, Arguments) -> throw({node, usage, io_lib:format(Format, Arguments)
 
 complain(Format, Arguments) -> io:format(standard_error, "beamway: node: " ++ Format ++ "~n", Arguments).
 
-%% ---- who we are ----
+%% ---- our name and peers ----
 
 -spec plan(map(), fun((string()) -> string() | false)) -> plan().
 plan(Options, Getenv) ->
@@ -125,7 +126,7 @@ become_node(#{name := Name}, Options) ->
     Host = host(Name),
     Domain = case beamway_cli_links:is_long(Host) of true -> longnames; false -> shortnames end,
     _ = [resolved(Host) || Host =/= ""],
-    %% What the supervisor reports of a start that fails is said below in one line.
+    %% The supervisor's report about a start that fails is replaced by a single line below.
     _ = logger:add_handler_filter(default, ?MODULE, {fun is_said/2, {stop, sub, [otp, sasl]}}),
     try started(Name, Domain, erlang:monotonic_time(millisecond) + ?EPMD_MS, once_more) of
         ok -> with_cookie(Cookie);
@@ -142,9 +143,9 @@ is_said(#{msg := {report, #{format := Format, args := Arguments}}} = Event, Extr
     end;
 is_said(Event, Extra) -> logger_filters:domain(Event, Extra).
 
-%% Where no epmd runs, every node that starts now starts one. An epmd listens only after its command has returned, and Linux may refuse the port to two
-%% that begin to listen at once; so a start without an epmd is tried again. Where one answers before and after, it may be another than before, as one more
-%% try tells. One that had the same all the time has another reason to fail.
+%% If no epmd runs, every node that starts now starts one. An epmd listens only after its command has returned, and Linux may refuse the port to
+%% two that begin to listen at the same time, so a start without an epmd is tried again. If an epmd answers before and after, it may not be the
+%% same one, which another try reveals. If it was the same one all the time, the failure has another reason.
 started(Name, Domain, End, Try) ->
     Before = beamway_cli_doctor_facts:epmd_names(),
     _ = [os:cmd("epmd -daemon") || element(1, Before) =:= error],
@@ -160,7 +161,7 @@ started(Name, Domain, End, Try) ->
 
 started_again(Name, Domain, Why, End, Try) ->
     case erlang:monotonic_time(millisecond) < End of
-        %% By chance, so that two do not meet again.
+        %% A random pause, so that two nodes do not collide again.
         true -> receive after ?POLL_MS + rand:uniform(?POLL_MS) -> started(Name, Domain, End, Try) end;
         false -> {error, Why}
     end.
@@ -233,7 +234,7 @@ connect(All, Missing, End) ->
         [] -> ok;
         Still ->
             erlang:monotonic_time(millisecond) < End orelse not_all(All, Still),
-            %% The first node may have met all and be done before the others have met each other.
+            %% The first node may have connected to all nodes and finished before the others have connected to each other.
             receive {?MODULE, finish, Status} -> throw({node, finished, Status})
             after ?POLL_MS -> connect(All, Still, End)
             end
@@ -265,7 +266,7 @@ prepared(#{step := Step, slurm := true}, _) ->
         {error, timeout} -> failed("the first node, ~ts, sent no distances within ~b minutes", [First, ?MEASURE_MS div 60000])
     end.
 
-%% A peer is connected a little before its placement runs.
+%% A peer is connected slightly before its placement runs.
 wait_for_placement(Peers, Tries) ->
     Answers = erpc:multicall(Peers, placement, epoch, [], ?CALL_MS),
     case [Peer || {Peer, Answer} <- lists:zip(Peers, Answers), element(1, Answer) =/= ok] of
@@ -274,20 +275,21 @@ wait_for_placement(Peers, Tries) ->
         _ -> receive after 2 * ?POLL_MS -> wait_for_placement(Peers, Tries - 1) end
     end.
 
-%% The one that has number 0.
+%% The node with number 0.
 first(Step) ->
     [First | _] = [Node || Node <- Step, re:run(atom_to_list(Node), "^job[0-9]+-[0-9]+-0@") =/= nomatch],
     First.
 
 %% ---- ready, and the end ----
 
-%% A connection may be lost right after it was made, since two nodes that connect to each other at once try anew. So the first node of a job asks all before it says that it is ready.
+%% A connection may be lost right after it was made, because two nodes that connect to each other at the same time try again. So the first node
+%% of a job asks all of them before it reports that it is ready.
 all_know_each_other(#{index := 0, step := [_ | _] = Step, slurm := true}) -> all_know_each_other([node() | Step], erlang:monotonic_time(millisecond) + ?MESH_MS);
 all_know_each_other(_) -> ok.
 
 all_know_each_other(All, End) ->
     Answers = lists:zip(All, erpc:multicall(All, ?MODULE, strangers, [All], ?CALL_MS)),
-    %% Their attributes, too: the first answer of a node that has just started takes longest.
+    %% Also fetches their attributes, because the first answer of a node that has just started takes longest.
     Views = placement_cache:fetch(All, [mem_total], #{live => true, deadline => ?CALL_MS}),
     case [{Node, Answer} || {Node, Answer} <- Answers, Answer =/= {ok, []}] ++ [{Node, Status} || {Node, #{status := Status}} <- maps:to_list(Views), Status =/= ok] of
         [] -> ok;
@@ -296,11 +298,11 @@ all_know_each_other(All, End) ->
             receive after ?POLL_MS -> all_know_each_other(All, End) end
     end.
 
-%% @doc Those of some nodes that this one cannot connect to.
+%% @doc The given nodes that this node cannot connect to.
 -spec strangers([node()]) -> [node()].
 strangers(All) -> [Node || Node <- All, Node =/= node(), net_kernel:connect_node(Node) =/= true].
 
-%% @doc The nodes of a job end one after the other. What `global' says about those that are already gone is no news.
+%% @doc Silences what `global' reports about nodes that are already gone, because the nodes of a job end one after the other.
 -spec ending() -> ok.
 ending() ->
     _ = logger:add_handler_filter(default, beamway_cli_node_ending, {fun is_farewell/2, ignore}),
@@ -328,10 +330,10 @@ ready(_, _, _) -> ok.
 
 ended(#{index := 0, step := Step, slurm := Slurm}, {Module, Function}) ->
     Status = called(Module, Function),
-    %% All of them before the first ends.
+    %% All of them have to know before the first one ends.
     _ = [{ending(), erpc:multicall(Step, ?MODULE, ending, [], ?CALL_MS)} || Slurm],
     _ = [erpc:multicast(Step, ?MODULE, finish, [Status]) || Slurm],
-    %% What was cast goes out before the connections close.
+    %% Casts have to be sent before the connections close.
     _ = [wait_for_end(Step, 100) || Slurm],
     Status;
 ended(#{step := Step, slurm := true}, {_, _}) ->
@@ -344,7 +346,7 @@ ended(#{step := Step, slurm := true}, {_, _}) ->
 ended(#{index := 0}, none) -> stay();
 ended(_, none) -> stay().
 
-%% Until a signal comes, to which OTP answers by ending in order, or the user ends the shell.
+%% Runs until a signal arrives, to which OTP responds with an orderly end, or the user ends the shell.
 stay() -> receive {?MODULE, finish, Status} -> Status end.
 
 called(Module, Function) ->
@@ -356,7 +358,7 @@ called(Module, Function) ->
         Class:Reason:Stack -> complain("~ts:~ts() failed: ~0tP~n~tP", [Module, Function, {Class, Reason}, 30, Stack, 30]), ?FAILED
     end.
 
-%% @doc Ends this node with a status; the first node of a job calls it on all others.
+%% @doc Ends this node with a status. The first node of a job calls it on all others.
 -spec finish(0..255) -> ok.
 finish(Status) ->
     ?MODULE ! {?MODULE, finish, Status},

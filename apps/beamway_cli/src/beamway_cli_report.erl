@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway report': writes what a node knows of its links, and what this host has for them, to a file for a report of a fault.
+%% @doc `beamway report': writes what a node knows about its links, and what this host offers for them, to a file that can be attached to a bug
+%% report.
 -module(beamway_cli_report).
 
 -export([write/1]).
@@ -8,10 +9,10 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% @doc Asks and writes; the name of the file. Ends with the VM, as beamway_cli_links:ask/1.
+%% @doc Asks the node, writes the file and returns its name. Like beamway_cli_links:ask/1, it may only be called in a VM that ends afterwards.
 -spec write(map()) -> {ok, file:filename()} | {error, Text :: unicode:chardata()}.
 write(Options) ->
-    %% Of this host before this VM becomes a node.
+    %% The host has to be examined before this VM becomes a node.
     Doctor = beamway_cli_doctor:to_json(beamway_cli_doctor:examine()),
     case beamway_cli_links:ask(maps:with([node, cookie_file], Options)) of
         {ok, #{node := Node} = Links} ->
@@ -32,7 +33,7 @@ file_of(_) ->
     {{Year, Month, Day}, {Hour, Minute, Second}} = calendar:local_time(),
     lists:flatten(io_lib:format("beamway-report-~b~2..0b~2..0b-~2..0b~2..0b~2..0b.json", [Year, Month, Day, Hour, Minute, Second])).
 
-%% For nobody but its owner: it tells much of a cluster.
+%% Only the owner may read the file, because it reveals much about a cluster.
 written(File, Bytes) ->
     case beamway_cli:write_private(File, [Bytes, $\n]) of
         ok -> {ok, File};
@@ -41,7 +42,7 @@ written(File, Bytes) ->
 
 %% ---- without names
 
-%% All nodes that the report names.
+%% All nodes whose names are in the report.
 names(#{node := Node, ends := Ends, links := {Links}}) ->
     {links, Up} = lists:keyfind(links, 1, Links),
     lists:usort([atom_to_binary(Name) || Name <- [Node] ++ [Of || #{node := Of} <- Ends] ++ [Of || {Fields} <- Up, {node, Of} <- Fields]]).
@@ -49,7 +50,7 @@ names(#{node := Node, ends := Ends, links := {Links}}) ->
 hidden(#{hide_names := true}, Nodes, Text) -> without_names(Nodes, iolist_to_binary(Text));
 hidden(_, _, Text) -> Text.
 
-%% Each name becomes the same stand-in wherever it occurs. The whole name of a node goes first, then hosts, then addresses.
+%% Replaces each name with the same stand-in wherever it occurs: first whole node names, then hosts, then addresses.
 without_names(Nodes, Text) ->
     {ok, Own} = inet:gethostname(),
     Hosts = lists:usort([list_to_binary(Own) | [lists:last(binary:split(Node, <<"@">>)) || Node <- Nodes]]),
@@ -60,7 +61,8 @@ without_names(Nodes, Text) ->
                 {match, Matches} -> lists:usort(lists:append(Matches));
                 nomatch -> []
             end,
-    %% The longest first: one address may begin as another one does. Times of day look like addresses of IPv6, but for their first part.
+    %% The longest come first, because one address may be the beginning of another one. Times of day look like IPv6 addresses except for their
+    %% first part.
     ByLength = lists:sort(fun(A, B) -> byte_size(A) >= byte_size(B) end, [Address || Address <- Found, inet:parse_strict_address(binary_to_list(Address)) =/= {error, einval}]),
     lists:foldl(fun({Address, Instead}, Acc) -> binary:replace(Acc, Address, Instead, [global]) end, Named, Numbered(ByLength, "address")).
 

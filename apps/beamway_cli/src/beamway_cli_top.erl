@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway top': what the links of a node, or of a cluster, carry a second, again and again.
+%% @doc `beamway top': shows repeatedly what the links of a node or a cluster carry per second.
 %%
-%% Called by {@link beamway_cli}. One remote call a picture, whatever the number of links; the counters are subtracted here. With `--cluster' the asked node
-%% asks the others, so that this command has one connection. A link that began between two looks counts from zero. With `--senders' it shows who fills the links,
-%% which the nodes know for the last ten seconds.
+%% Called by {@link beamway_cli}. Each screen needs one remote call for any number of links, and the counters are subtracted here. With
+%% `--cluster' the node asks the others, so this command needs only one connection. A link that began between two samples counts from zero. With
+%% `--senders' it shows which processes fill the links, which the nodes know for the last ten seconds.
 -module(beamway_cli_top).
 
 -export([run/2]).
@@ -14,15 +14,15 @@
 
 -define(CALL_MS, 5000).
 -define(ROWS, 24).
-%% So many senders of each link stand in the table.
+%% How many senders of each link the table shows.
 -define(SENDERS, 3).
-%% What the heading, the names of the columns and the prompt take.
+%% The lines of heading, column names and prompt.
 -define(OTHER_LINES, 4).
 
 -type sample() :: #{at_us := integer(), links := #{{node(), node()} => map()}, failed := [node()]}.
 -type row() :: #{atom() => term()}.
 
-%% @doc Asks and prints by `Say' until the count is reached, the user ends it, or the node is gone.
+%% @doc Asks, and prints with `Say', until the count is reached, the user ends it, or the node is gone.
 -spec run(map(), fun((unicode:chardata()) -> ok)) -> ok | {usage | error, unicode:chardata()}.
 run(#{interval := Text} = Options, Say) when is_list(Text) ->
     case seconds(Text) of
@@ -59,7 +59,7 @@ sort_key(Text) ->
         [] -> error
     end.
 
-%% Letter, key, which end is first.
+%% Letter, key, and which end comes first.
 columns() ->
     [{$n, node, smallest}, {$l, link, smallest}, {$i, in, largest}, {$o, out, largest}, {$b, both, largest}, {$f, frames, largest},
      {$d, doorbells, largest}, {$s, stalls, largest}, {$r, fill, largest}, {$u, queue, largest}].
@@ -80,7 +80,7 @@ shown(Options) ->
     catch throw:{top, Text} -> {error, Text}
     end.
 
-%% What the nodes know reaches back ten seconds, so the first picture needs no wait.
+%% The nodes' own data covers the last ten seconds, so the first screen does not have to wait.
 loop_senders(#{interval := Interval} = Options, Count) ->
     ok = picture_of_senders(Options, asked(senders, Options)),
     case less(Count) of
@@ -105,7 +105,7 @@ loop(#{interval := Interval} = Options, Count, Before) ->
 less(infinity) -> infinity;
 less(Count) -> Count - 1.
 
-%% Until the time is over; letters that come meanwhile change the order.
+%% Waits until the time is over. Letters that arrive meanwhile change the order.
 pause(#{keys := Keys} = Options, Ms) ->
     End = erlang:monotonic_time(millisecond) + Ms,
     receive
@@ -134,7 +134,7 @@ sample(Options) ->
 
 failed(Asked) -> [Node || {Node, Answer} <- Asked, element(1, Answer) =/= ok].
 
-%% What a function of `beamway' says on the node, or on all.
+%% The result of a function of `beamway' on the node, or on all nodes.
 asked(Function, #{node := Node} = Options) ->
     Nodes = [Node | [N || is_map_key(cluster, Options), N <- call(Node, erlang, nodes, [connected]), N =/= node()]],
     Answers = case Nodes of
@@ -160,7 +160,7 @@ rows(#{at_us := Before, links := Old}, #{at_us := Now, links := New}) ->
     Seconds = max(1, Now - Before) / 1000000,
     [row(Key, Info, same_link(Info, maps:get(Key, Old, #{})), Seconds) || {Key, Info} <- lists:sort(maps:to_list(New))].
 
-%% A link that was made anew between two looks has counters of its own.
+%% A link that was set up again between two samples has new counters.
 same_link(#{since := Since, link := Link}, #{since := Since, link := Link} = Old) -> Old;
 same_link(_, _) -> #{}.
 
@@ -176,7 +176,7 @@ number(Key, Info) ->
         #{} -> 0
     end.
 
-%% Of the fuller of the two rings, as a share.
+%% How full the fuller of the two rings is, as a share.
 fill(#{ring_bytes := Size, ring_fill_in := In, ring_fill_out := Out}) when Size > 0 -> max(In, Out) / Size;
 fill(_) -> 0.0.
 
@@ -185,7 +185,7 @@ sorted(Rows, Key) ->
     Order = fun(Row) -> {case First of largest -> -maps:get(Key, Row); smallest -> maps:get(Key, Row) end, maps:get(from, Row), maps:get(node, Row)} end,
     [Row || {_, Row} <- lists:sort([{Order(Row), Row} || Row <- Rows])].
 
-%% ---- pictures ----
+%% ---- screens ----
 
 picture(#{say := Say, sort := Key} = Options, Before, #{failed := Failed} = Now) ->
     Rows = sorted(rows(Before, Now), Key),
@@ -203,7 +203,7 @@ picture_of_senders(#{say := Say} = Options, Asked) ->
         #{} -> Say(senders_to_text(Options, Links, failed(Asked), infinity))
     end.
 
-%% Where most waits comes first, then where most was sent.
+%% Links with the most waiting bytes come first, then those that sent most.
 fullest(Links) ->
     Sum = fun(Key, Senders) -> -lists:sum([maps:get(Key, Sender) || Sender <- Senders]) end,
     [Link || {_, Link} <- lists:sort([{{Sum(waiting, Senders), Sum(sent, Senders)}, Link} || {_, _, Senders} = Link <- Links])].
@@ -224,7 +224,7 @@ senders_to_text(#{node := Node} = Options, Links, Failed, Room) ->
     [io_lib:format("~ts: ~ts~ts~n", [Node, case Rows of [] -> "no process has sent much in the last 10 s"; _ -> "who sent most in the last 10 s" end, no_answer(Failed)]),
      [beamway_cli:table([["FROM" || is_map_key(cluster, Options)] ++ ["NODE", "PID", "CLASS", "SENT/S", "WAITING", "PROCESS"] | Shown]) || Rows =/= []]].
 
-%% As the process' own node writes it.
+%% The pid as its own node writes it.
 pid_text(Pid) -> ["<0" | lists:dropwhile(fun(C) -> C =/= $. end, pid_to_list(Pid))].
 
 sender_cells(#{pid := Pid, class := Class, bytes_per_s := PerSecond, waiting := Waiting} = Sender) ->
@@ -295,7 +295,7 @@ rates_test() ->
     ?assertMatch([#{node := 'b@h'}, #{node := 'c@h'}], sorted([C, B], both)),
     ?assertMatch([#{node := 'b@h'}, #{node := 'c@h'}], sorted([C, B], link)).
 
-%% The counters of the new link are smaller than those of the old one were.
+%% The counters of the new link are smaller than those of the old one.
 renewed_link_test() ->
     {#{links := Links} = Before, _} = looks(),
     Now = Before#{at_us := 1000000, links := maps:map(fun(_, Link) -> Link#{since := 2, bytes_in := 10} end, Links)},

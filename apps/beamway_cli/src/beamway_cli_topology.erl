@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `beamway topology': measures the network of a cluster, shows it, and reads and writes its description.
 %%
-%% Called by the `beamway' command. The result goes to standard output (or the file that was asked for), everything else
-%% to standard error. Exit status: 0 success, 1 failure, 2 usage error.
+%% Called by the `beamway' command. The result goes to standard output (or the file that the user named), and everything else to standard error.
+%% The exit status is 0 for success, 1 for failure, and 2 for a usage error.
 -module(beamway_cli_topology).
 
 -export([main/1, say/2, complain/2]).
@@ -11,7 +11,7 @@
 -define(FAILED, 1).
 -define(USAGE, 2).
 
-%% @doc Runs the words after `beamway topology'.
+%% @doc Runs the arguments after `beamway topology'.
 -spec main([string()]) -> 0..2.
 main(["measure" | Words]) -> parsed("measure", Words, 0, fun beamway_cli_topology_measure:run/1);
 main(["show" | Words]) -> parsed("show", Words, 1, fun beamway_cli_topology_show:show/1);
@@ -105,7 +105,7 @@ help(Command, Specs) ->
     File = case Command of "measure" -> ""; _ -> " FILE" end,
     say("usage: beamway topology ~ts~ts [OPTION...]~n~n~ts~ts", [Command, File, getopt:usage_options(Specs), help_text(Command)]).
 
-%% Failures are thrown as texts.
+%% Errors are thrown as texts.
 guarded(Command, Fun, Options) ->
     try Fun(Options) of
         ok -> ?DONE
@@ -122,6 +122,6 @@ usage(Command, Format, Arguments) ->
 -spec say(io:format(), [term()]) -> ok.
 say(Format, Arguments) -> beamway_cli:say(Format, Arguments).
 
-%% @doc Tells the user something that is not the result.
+%% @doc Prints a message that is not the result.
 -spec complain(io:format(), [term()]) -> ok.
 complain(Format, Arguments) -> io:format(standard_error, "beamway: " ++ Format ++ "~n", Arguments).

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway topology measure': the VM of the command becomes a hidden node that nobody can connect to, finds or starts the nodes,
-%% measures, and stores what is there after each round.
+%% @doc `beamway topology measure': the command's VM becomes a hidden node to which nobody can connect, finds or starts the nodes, measures, and
+%% stores the results so far after each round.
 -module(beamway_cli_topology_measure).
 
 -export([run/1, node_names/1]).
@@ -8,7 +8,7 @@
 -define(START_MS, 60000).
 -define(SAVE_MS, 3000).
 
-%% @doc Measures as the options say.
+%% @doc Measures as the options specify.
 -spec run(map()) -> ok.
 run(#{out := Out} = Options) ->
     Settings = settings(Options),
@@ -71,7 +71,7 @@ become_node(Options) ->
         {error, Reason} -> throw({failed, ["cannot become a node: ", beamway_cli_links:why_no_node(Reason)]})
     end.
 
-%% A node that listens nowhere does not start it.
+%% A node that does not listen does not start epmd.
 started_epmd() -> os:cmd("epmd -daemon").
 
 given(#{nodes := Names}) -> string:lexemes(Names, ", \n");
@@ -85,7 +85,7 @@ cookie(#{cookie_file := File}) ->
     end;
 cookie(#{}) -> ok.
 
-%% The nodes, and what to do with them in the end.
+%% The nodes, and what to do with them at the end.
 nodes_of(Options) ->
     case [Key || Key <- [nodes, 'of', start, per_core], is_map_key(Key, Options)] of
         [nodes] -> {node_names(maps:get(nodes, Options)), fun() -> ok end};
@@ -95,7 +95,7 @@ nodes_of(Options) ->
         _ -> throw({usage, "say which nodes, by one of --nodes, --of, --start and --per-core"})
     end.
 
-%% @doc The nodes of a list with commas; those without a host are on this one.
+%% @doc The nodes of a list with commas. Those without a host are on this one.
 -spec node_names(string()) -> [node()].
 node_names(Text) ->
     [full_name(Name) || Name <- string:lexemes(Text, ", \n")].
@@ -118,7 +118,7 @@ connected_with(Name) ->
 
 %% ---- progress and result ----
 
-%% Stores what is there at most every three seconds, and shows a bar where somebody looks.
+%% Stores the results so far at most every three seconds, and shows a bar on a terminal.
 progress(Out, Nodes, Messages) ->
     Shown = counters:new(1, []),
     Terminal = io:columns(standard_error),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes that `beamway topology measure' starts on this host: so many, or one pinned to each core. They are ended with
-%% the command, since their control connection is its standard input and output.
+%% @doc The nodes that `beamway topology measure' starts on this host: a given number, or one that is pinned to each core. They end with the
+%% command, because it controls them through their standard input and output.
 -module(beamway_cli_topology_nodes).
 
 -export([start/1, start_per_core/0, draw_beside/2]).
@@ -14,13 +14,13 @@
 -define(MOST, 512).
 -define(AT_ONCE, 4).
 
-%% @doc Starts nodes; the fun ends them.
+%% @doc Starts nodes. The fun ends them.
 -spec start(pos_integer()) -> {[node()], fun(() -> ok)}.
 start(Count) when Count >= 2, Count =< ?MOST ->
     started([{io_lib:format("t~3..0b", [N]), []} || N <- lists:seq(1, Count)]);
 start(_) -> throw({usage, io_lib:format("--start: expected a number from 2 to ~b", [?MOST])}).
 
-%% @doc Starts a node on each core, by taskset.
+%% @doc Starts a node on each core, with taskset.
 -spec start_per_core() -> {[node()], fun(() -> ok)}.
 start_per_core() ->
     os:find_executable("taskset") =/= false orelse throw({failed, "--per-core needs the program taskset (Debian: util-linux)"}),
@@ -29,7 +29,7 @@ start_per_core() ->
         _ -> throw({failed, "this command may use one core only; there is nothing to measure between cores"})
     end.
 
-%% A few at a time: a hundred VMs that start at once take longer than one after the other.
+%% Starts a few at a time, because a hundred VMs that start at once take longer than one after the other.
 started(Named) ->
     beamway_cli_topology:complain("starting ~b nodes", [length(Named)]),
     Peers = in_turns(Named),
@@ -43,7 +43,7 @@ in_turns(Named) ->
 
 peer_started(Name, Before) ->
     Tag = make_ref(),
-    %% As this command itself, they take no code from the current folder.
+    %% Like this command itself, they must not load code from the current directory.
     InRoot = {"/bin/sh", ["-c", "cd / && exec \"$@\"", "sh" | Before ++ [os:getenv("BEAMWAY_ERL", "erl")]]},
     Options = #{exec => InRoot, name => lists:flatten([Name, "_", os:getpid()]), connection => standard_io, wait_boot => {self(), Tag},
                 args => ["+S", "1:1", "+SDio", "1", "+SDcpu", "1", "-connect_all", "false"]},
@@ -55,7 +55,7 @@ peer_started(Name, Before) ->
 
 ready(Peer, Tag) ->
     receive
-        %% A cookie on the command line could be read by anybody.
+        %% Anybody could read a cookie on the command line.
         {Tag, {started, Node, Peer}} -> true = peer:call(Peer, erlang, set_cookie, [erlang:get_cookie()]), {Peer, Node};
         {Tag, Other} -> throw({failed, io_lib:format("a node did not start: ~0tP", [Other, 10])})
     after ?BOOT_MS -> throw({failed, "a node did not start within a minute"})
@@ -66,7 +66,7 @@ stop(Peer) ->
     catch exit:_ -> ok
     end.
 
-%% @doc The tree that was measured between cores, beside the one that hwloc knows.
+%% @doc Draws the tree that was measured between cores, and next to it the one that hwloc knows.
 -spec draw_beside(file:filename(), placement_probe:measured()) -> ok.
 draw_beside(File, #{nodes := Nodes} = Measured) ->
     Matrix = beamway_cli_topology_show:matrix(Measured, placement_measured:best_mode(Measured), median_us, #{}),
@@ -83,7 +83,7 @@ hwloc(Nodes) ->
             end
     end.
 
-%% Its leaves are called after processing units, as the nodes are.
+%% Its leaves have the names of processing units, as the nodes do.
 of_xml(Xml, Nodes) ->
     case placement_hwloc:from_xml(Xml) of
         {ok, Hosts} ->

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway topology show', `import' and `export': trees of files, as text, drawings and other formats.
+%% @doc `beamway topology show', `import' and `export': shows trees from files as text and drawings, and writes them in other formats.
 -module(beamway_cli_topology_show).
 
 -export([show/1, convert/1, measured_file/1, matrix/4, write/2, draw/2]).
 
-%% @doc Shows the tree of a file.
+%% @doc Shows the tree in a file.
 -spec show(map()) -> ok.
 show(#{files := [File]} = Options) ->
     Known = look(File, Options),
@@ -14,7 +14,7 @@ show(#{files := [File]} = Options) ->
         #{} -> beamway_cli_topology:say("~ts", [text(Known)])
     end.
 
-%% @doc Writes the tree of a file in another format.
+%% @doc Writes the tree in a file in another format.
 -spec convert(map()) -> ok.
 convert(#{files := [File], to := To} = Options) ->
     #{tree := Tree} = Known = look(File, Options),
@@ -35,7 +35,7 @@ json_text(Tree) -> [jiffy:encode(placement_export:to_json(Tree), [pretty, force_
 
 %% ---- reading ----
 
-%% The tree, and if it was measured the matrix and how well it fits.
+%% The tree, and if it was measured also the matrix and how well the tree fits.
 look(File, Options) ->
     case kind(File, Options) of
         measured -> of_times(measured_file(File), Options);
@@ -66,7 +66,7 @@ of_file(Kind, File, Options) ->
         {error, Error} -> throw({failed, [File, ": ", placement_import:format_error(Error)]})
     end.
 
-%% @doc What a file holds that measure has stored.
+%% @doc Reads a file that measure has stored.
 -spec measured_file(file:filename()) -> placement_probe:measured().
 measured_file(File) ->
     case file:read_file(File) of
@@ -89,7 +89,7 @@ decoded(File, Bytes) ->
         {ok, Measured} -> Measured;
         {error, Error} -> throw({failed, [File, ": ", placement_measured:format_error(Error)]})
     catch
-        %% `undef': jiffy is not there, as the command says elsewhere.
+        %% `undef' means that jiffy is missing, which the command reports elsewhere.
         error:Reason when Reason =/= undef -> throw({failed, io_lib:format("~ts is no JSON: ~0tP", [File, Reason, 8])})
     end.
 
@@ -109,7 +109,7 @@ one_of(Option, Text, Words) ->
         [] -> throw({usage, [Option, ": expected one of ", lists:join(", ", [hd(string:split(atom_to_list(W), "_us")) || W <- Words])]})
     end.
 
-%% @doc The times as a matrix; throws `failed' if nodes are apart, unless these may be dropped.
+%% @doc The times as a matrix. Throws `failed' if some nodes have no measured path to the others, unless these may be dropped.
 -spec matrix(placement_probe:measured(), placement_probe:mode(), placement_measured:statistic(), map()) -> placement_matrix:matrix().
 matrix(Measured, Mode, Statistic, #{drop_gaps := true}) ->
     case placement_measured:joined_matrix(Measured, Mode, Statistic) of
@@ -176,7 +176,7 @@ heat_map(#{matrix := Matrix, tree := Tree} = Known, Options) ->
 heat_map(_, _) ->
     throw({failed, "a heat map shows measured times, and this file holds none"}).
 
-%% @doc Writes a drawing, as PNG if the file's name ends so.
+%% @doc Writes a drawing, as PNG if the file name ends in .png.
 -spec draw(file:filename(), unicode:chardata()) -> ok.
 draw(File, Svg) ->
     case filename:extension(File) of
@@ -189,7 +189,7 @@ draw(File, Svg) ->
         _ -> throw({usage, ["drawings are .svg or .png files, not ", File]})
     end.
 
-%% @doc Writes a file in one step.
+%% @doc Writes a file in a single step.
 -spec write(file:filename(), unicode:chardata()) -> ok.
 write(File, Text) ->
     New = File ++ ".new",

@@ -1,15 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The web console: what the nodes of a cluster do, in a browser.
+%% @doc The web console, which shows in a browser what the nodes of a cluster are doing.
 %%
-%% In a node of the cluster one line of configuration is enough (`sys.config'), and the application among those that are started:
+%% On a node of the cluster, a line of configuration is enough (`sys.config'), together with the application in the list of those to start:
 %% ```
 %% {beamway_console, [{port, 8090}]}'''
-%% From a shell: `{ok, Url} = beamway_console:start(#{})'. On its own: the command `beamway console'. Options: {@link beamway_console_config}.
+%% From a shell: `{ok, Url} = beamway_console:start(#{})'. The command `beamway console' runs it on its own. {@link beamway_console_config} lists
+%% the options.
 -module(beamway_console).
 
 -export([start/1, stop/0, url/0]).
 
-%% @doc Starts the application with these options in place of those of its environment, and gives the address to open.
+%% @doc Starts the application with these options instead of those in its environment, and returns the address to open.
 -spec start(#{atom() => term()}) -> {ok, Url :: binary()} | {error, Text :: binary()}.
 start(Options) ->
     _ = application:load(beamway_console),
@@ -23,7 +24,7 @@ start(Options) ->
 started({ok, _}) -> {ok, url()};
 started({error, Reason}) -> {error, unicode:characters_to_binary(io_lib:format("~ts", [why(Reason)]))}.
 
-%% What the web server says of its socket lies deep in what the supervisors say.
+%% The web server's complaint about its socket is buried in the supervisor reports.
 why(Reason) ->
     case text(Reason) of
         none -> io_lib:format("~0tP", [Reason, 20]);
@@ -40,10 +41,10 @@ first(Texts) ->
         [] -> none
     end.
 
-%% @doc Stops it. Collectors on other nodes end by themselves.
+%% @doc Stops the console. Collectors on other nodes end by themselves.
 -spec stop() -> ok | {error, term()}.
 stop() -> application:stop(beamway_console).
 
-%% @doc The address of a console that runs on this node.
+%% @doc The address of the console that runs on this node.
 -spec url() -> binary().
 url() -> beamway_console_config:url(beamway_console_hub:config(), yucan:port(beamway_console_web:server())).

@@ -14,7 +14,7 @@ start(_, _) ->
         {_, {error, Text}} -> {error, {bad_options, Text}}
     end.
 
-%% What the start was called with, or what the node's configuration says.
+%% The options of the call that started the application, or those of the node's configuration.
 given() ->
     case application:get_env(beamway_console, started_with) of
         {ok, Options} -> maps:to_list(Options);
@@ -24,8 +24,8 @@ given() ->
 configured([]) -> of_old_section();
 configured(Options) -> Options.
 
-%% The application was called `console'; its section in a `sys.config' holds for one release more. The environment of an
-%% application appears when it is loaded.
+%% The application used to be called `console', and its section in a `sys.config' is still read for one more release. The environment of an
+%% application is known only after it has been loaded.
 of_old_section() ->
     _ = application:load({application, console, []}),
     Options = own_keys(console),

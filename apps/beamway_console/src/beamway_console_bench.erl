@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Stored results of benchmarks as the console shows them: reads the folder, knows which benchmarks may be started from a browser.
+%% @doc Shows stored benchmark results: reads the directory, and knows which benchmarks may be started from a browser.
 -module(beamway_console_bench).
 
 -export([list/1, read/2, startable/0, is_startable/1, object/1]).
@@ -8,7 +8,7 @@
 
 -include_lib("kernel/include/file.hrl").
 
-%% @doc The benchmarks that a browser may start: those that need no rights, in their quick form.
+%% @doc The benchmarks that a browser may start, which are those that need no privileges, in their quick form.
 -spec startable() -> [{Name :: binary(), What :: binary()}].
 startable() ->
     [{<<"rpc">>, <<"100 processes a node in a loop of remote calls">>}, {<<"pingpong">>, <<"round trips of one pair of processes">>},
@@ -20,17 +20,17 @@ startable() ->
 -spec is_startable(binary()) -> boolean().
 is_startable(Name) -> lists:keymember(Name, 1, startable()).
 
-%% @doc The results of a folder and of the folders in it, without their figures.
+%% @doc The results in a directory and its subdirectories, without their samples.
 -spec list(file:filename()) -> [map()].
 list(Folder) ->
     Files = lists:sort(filelib:wildcard("*.json", Folder) ++ filelib:wildcard("*/*.json", Folder)),
     [Result || File <- Files, {ok, All} <- [read(Folder, unicode:characters_to_binary(File))],
                Result <- [maps:with([file, bench, commit, command, machine, measured_at, stored_at, count, warnings], All)], maps:get(count, All) > 0].
 
-%% @doc One result of the list.
+%% @doc Reads one result from the list.
 -spec read(file:filename(), File :: binary()) -> {ok, map()} | {error, unicode:chardata()}.
 read(Folder, File) ->
-    %% Only what the list may hold: a name, or a folder and a name, of plain characters.
+    %% Accepts only names that the list may contain: a name, or a directory and a name, of plain characters.
     case re:run(File, <<"^(?:[A-Za-z0-9][A-Za-z0-9_-]*/)?[A-Za-z0-9][A-Za-z0-9_.-]*\\.json$">>, [{capture, none}, dollar_endonly]) of
         match ->
             Path = filename:join(Folder, File),
@@ -49,7 +49,7 @@ decoded(File, Modified, {ok, Bytes}) ->
     end;
 decoded(File, _, {error, Reason}) -> {error, [File, ": ", file:format_error(Reason)]}.
 
-%% @doc The parts of a result that are shown. Of files that are no such result there is nothing to show, `count' is 0.
+%% @doc The parts of a result that are shown. A file that is not such a result has `count' 0 and nothing to show.
 -spec object(binary()) -> {ok, map()} | {error, unicode:chardata()}.
 object(Bytes) ->
     try jiffy:decode(Bytes, [return_maps]) of

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A folder for what another program writes. Only this user can enter it, so nobody else can put a link under a name in it.
+%% @doc A directory for the output of another program. Only this user can enter it, so nobody else can create a link in it.
 -module(beamway_console_folder).
 
 -export([with/1]).
 
-%% @doc Calls it with a new folder, which is removed afterwards.
+%% @doc Calls the function with a new directory, which is removed afterwards.
 -spec with(fun((Folder :: file:filename()) -> Result)) -> Result.
 with(Fun) ->
     "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),

@@ -1,18 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What browsers are told of each topic, as JSON. Pure.
+%% @doc The frames that browsers get for each topic, as JSON. Pure.
 %%
-%% The frame of the cluster is short, as it goes out for each interval: nodes as objects, each pair of nodes that is linked once, with the places of both in the list
-%% of nodes and bytes a second each way. Of very many pairs the busiest are told, and all are counted. All else is in frames of their own, which only those get who look at it.
+%% The frame of the cluster is short, because it is sent in each interval. Nodes are objects, and each pair of linked nodes occurs once, with the
+%% positions of both in the list of nodes and the bytes per second in each direction. If there are very many pairs, only the busiest are listed,
+%% but all are counted. Everything else has a frame of its own, which is sent only to browsers that show it.
 -module(beamway_console_frames).
 
 -export([frame/3]).
 
 -type nodes() :: #{node() => beamway_console_hub:known()}.
 
-%% Those of 45 nodes in a full mesh. 500 nodes have 125,000, a frame of 10 MB.
+%% The links of 45 fully meshed nodes. With 500 nodes there would be 125,000, in a frame of 10 MB.
 -define(LINKS_MOST, 1000).
 
-%% @doc The frame of a topic; `none' if there is nothing to say at this time, as for topics that others tell of.
+%% @doc The frame of a topic, or `none' if there is nothing to send now, which is also the answer for topics of other processes.
 -spec frame(beamway_console_hub:topic(), nodes(), beamway_console_config:config()) -> binary() | none.
 frame(cluster, Nodes, Config) -> json(cluster(Nodes, Config));
 frame(http, Nodes, _) -> json(http(Nodes));
@@ -37,7 +38,7 @@ all(Links) ->
     Kinds = lists:foldl(fun(#{kind := Kind}, Acc) -> maps:update_with(Kind, fun(N) -> N + 1 end, 1, Acc) end, #{}, Links),
     #{kinds => Kinds, bytes => Sum(ab) + Sum(ba), frames => Sum(frames), stalls => Sum(stalls)}.
 
-%% The name of each node's host as people read it: several network namespaces of one machine have the part of the node's name behind it.
+%% The name of each node's host for readers. If a machine has several network namespaces, the host part of the node's name is appended.
 hosts(Nodes) ->
     Spaces = maps:fold(fun(_, #{facts := #{host := Host, space := Space}}, Acc) -> maps:update_with(Host, fun(S) -> lists:usort([Space | S]) end, [Space], Acc);
                           (_, _, Acc) -> Acc
@@ -64,7 +65,8 @@ figures(_, _) -> #{}.
 
 rounded(Float) -> round(Float * 1000) / 1000.
 
-%% Every pair of nodes that at least one of the two says is linked, if both are known here: the nodes of other consoles and commands are hidden, and left out.
+%% Every pair of nodes that is linked according to at least one of the two, if both are known here. The nodes of other consoles and commands are
+%% hidden, so they are left out.
 links(Nodes) ->
     Places = maps:from_list(lists:zip(lists:sort(maps:keys(Nodes)), lists:seq(0, map_size(Nodes) - 1))),
     Pairs = lists:usort([{min(A, B), max(A, B)} || {A, #{rates := #{links := Links}}} <- maps:to_list(Nodes), B <- maps:keys(Links), is_map_key(B, Nodes)]),
@@ -76,7 +78,7 @@ side(From, To, Nodes) ->
         #{} -> none
     end.
 
-%% Each direction is told by its sender, by its reader if the sender tells nothing.
+%% The sender reports each direction, or the reader if the sender reports nothing.
 pair(A, B, Places, SideA, SideB) ->
     [Kind | _] = [Kind || #{link := Kind} <- [SideA, SideB]],
     #{a => maps:get(A, Places), b => maps:get(B, Places), kind => Kind,
@@ -141,7 +143,7 @@ cluster_test() ->
     ?assertMatch(#{<<"state">> := <<"down">>}, C),
     ?assertMatch(#{<<"a">> := 0, <<"b">> := 1, <<"ab">> := 11, <<"ba">> := 3, <<"kind">> := <<"shm">>, <<"busy">> := false}, Link).
 
-%% All are counted, and the busiest are told.
+%% All pairs are counted, and the busiest are listed.
 many_links_test() ->
     Names = [list_to_atom("n" ++ integer_to_list(N) ++ "@h") || N <- lists:seq(1, 50)],
     Bytes = fun('n50@h', 'n49@h') -> 9.0; (_, _) -> 1.0 end,
@@ -164,7 +166,7 @@ names_test() ->
     Known = (known(#{}))#{rates := #{cpu => 0.0, links => #{}, http => [#{name => 'größe', rates => #{}, totals => #{}, latency => []}]}},
     #{<<"servers">> := [#{<<"name">> := <<"größe"/utf8>>, <<"node">> := <<"a@хост"/utf8>>}]} = decoded(http, #{'a@хост' => Known}).
 
-%% Two network namespaces of one machine are two hosts.
+%% Two network namespaces of the same machine are two hosts.
 spaces_test() ->
     Nodes = #{'a@10.0.0.1' => known(#{}), 'b@10.0.0.2' => (known(#{}))#{facts := #{host => <<"h">>, space => <<"2">>}}, 'c@new' => (known(#{}))#{facts := #{}}},
     ?assertEqual([<<"h (10.0.0.1)">>, <<"h (10.0.0.2)">>, <<"new">>], maps:values(hosts(Nodes))).

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The middle of a console: knows the nodes, takes their samples, and tells the browsers that look.
+%% @doc The centre of a console: it knows the nodes, takes their samples, and sends frames to browsers.
 %%
-%% One collector on each node ({@link beamway_console_collector}), one frame for each topic and interval, whoever looks: a frame is encoded once and only if a browser has
-%% asked for its topic. A browser that has not taken the last frames is left out until it has; frames say all there is, so it misses nothing for good.
-%% A node that goes down is told at once.
+%% There is one collector on each node ({@link beamway_console_collector}) and one frame for each topic and interval. A frame is encoded only
+%% once, and only if a browser has asked for its topic. A browser that has not taken its last frames is left out until it has. It loses nothing
+%% for good, because each frame is complete. When a node goes down, browsers learn it at once.
 -module(beamway_console_hub).
 -behaviour(gen_server).
 
@@ -15,16 +15,16 @@
 -type known() :: #{state := new | up | silent | down | failed, since := integer(), why := binary(), facts := map(), sample := none | beamway_console_collector:sample(),
                    rates := none | beamway_console_rates:rates(), histories := #{term() => beamway_console_rates:history()}, heard := integer(),
                    collector := none | pid(), attempt := none | pid(), again := integer(), pause := pos_integer()}.
-%% `since' is system time in ms; `heard' and `again' are monotonic ms.
+%% `since' is system time in ms, while `heard' and `again' are monotonic ms.
 
 -define(CALL_MS, 10000).
 -define(BROWSERS_MAX, 500).
 -define(NODES_MAX, 1024).
-%% Frames that a browser may have outstanding.
+%% How many frames a browser may have outstanding.
 -define(BEHIND_MAX, 2).
 -define(PAUSE_MS, 1000).
 -define(PAUSE_MAX_MS, 30000).
-%% What is down is shown for so long.
+%% How long nodes and links that are down are shown.
 -define(REMEMBER_MS, 600000).
 -define(AT_ONCE, 16).
 
@@ -39,11 +39,12 @@ start_link(Config) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Config, [
 -spec config() -> beamway_console_config:config().
 config() -> gen_server:call(?MODULE, config, ?CALL_MS).
 
-%% @doc Frames of these topics for the calling process from now on, as messages `{console_frame, Topic, Json :: binary()}', the first at once; each is to be answered by {@link taken/1}.
+%% @doc The calling process gets frames of these topics from now on, as messages `{console_frame, Topic, Json :: binary()}', the first of them at
+%% once. It has to answer each with {@link taken/1}.
 -spec subscribe([topic()]) -> ok | {error, too_many}.
 subscribe(Topics) -> gen_server:call(?MODULE, {subscribe, self(), Topics}, ?CALL_MS).
 
-%% @doc The calling process has passed a frame on.
+%% @doc Reports that the calling process has passed a frame on.
 -spec taken(pid()) -> ok.
 taken(Browser) -> gen_server:cast(?MODULE, {taken, Browser}).
 
@@ -51,7 +52,7 @@ taken(Browser) -> gen_server:cast(?MODULE, {taken, Browser}).
 -spec state() -> #{node() => known()}.
 state() -> gen_server:call(?MODULE, state, ?CALL_MS).
 
-%% @doc The history of something of a node.
+%% @doc The history of a node, or of something on it.
 -spec history(node(), term()) -> [[integer()]].
 history(Node, Key) -> gen_server:call(?MODULE, {history, Node, Key}, ?CALL_MS).
 
@@ -59,7 +60,7 @@ history(Node, Key) -> gen_server:call(?MODULE, {history, Node, Key}, ?CALL_MS).
 -spec nodes_up() -> [node()].
 nodes_up() -> lists:sort([Node || {Node, #{state := up}} <- maps:to_list(state())]).
 
-%% @doc Something that other processes of the console have to tell, for all who have asked for the topic.
+%% @doc Sends a frame from another process of the console to everyone who has asked for the topic.
 -spec tell(topic(), Json :: binary()) -> ok.
 tell(Topic, Json) -> gen_server:cast(?MODULE, {tell, Topic, Json}).
 
@@ -67,7 +68,7 @@ tell(Topic, Json) -> gen_server:cast(?MODULE, {tell, Topic, Json}).
 -spec init(beamway_console_config:config()) -> {ok, #state{}}.
 init(#{interval_ms := Interval} = Config) ->
     process_flag(trap_exit, true),
-    %% To a console that is hidden itself, as that of the command, all nodes are.
+    %% If the console itself is hidden, as that of the command is, it sees all nodes as hidden.
     _ = [ok = net_kernel:monitor_nodes(true, #{node_type => all, nodedown_reason => true}) || is_alive()],
     _ = erlang:send_after(Interval, self(), tick),
     First = case Config of
@@ -84,7 +85,7 @@ known(Node, #state{nodes = Nodes} = State) ->
 now_ms() -> erlang:system_time(millisecond).
 clock() -> erlang:monotonic_time(millisecond).
 
-%% Starts what is due, some at a time.
+%% Starts the attempts that are due, a few at a time.
 attempts(#state{nodes = Nodes, config = #{interval_ms := Interval}} = State) ->
     Now = clock(),
     Running = length([x || #{attempt := Pid} <- maps:values(Nodes), is_pid(Pid)]),
@@ -131,7 +132,7 @@ handle_cast(_, State) -> {noreply, State}.
 handle_info({console_sample, Node, Collector, Sample}, #state{nodes = Nodes} = State) ->
     case Nodes of
         #{Node := #{collector := Collector} = Known} -> {noreply, sampled(Node, Known, Sample, State)};
-        %% Of a collector that another attempt will find.
+        %% The message is from a collector that another attempt will find.
         #{} -> {noreply, State}
     end;
 handle_info(tick, #state{config = #{interval_ms := Interval}} = State) ->
@@ -167,11 +168,11 @@ terminate(_, #state{nodes = Nodes}) ->
 reason(#{nodedown_reason := Reason}) -> unicode:characters_to_binary(io_lib:format("~0tP", [Reason, 8]));
 reason(_) -> <<"nodedown">>.
 
-%% What fails again and again has failed since the first time.
+%% If something fails again and again, it counts as failed since the first time.
 ended(#{state := Was, since := Since, pause := Pause} = Known, Is, Why) ->
     Known#{state := Is, since := case Was of Is -> Since; _ -> now_ms() end, why := Why, collector := none, attempt := none, rates := none, again := clock() + Pause}.
 
-%% A node that was down is back.
+%% A node that was down is up again.
 awake(Node, #state{nodes = Nodes} = State) ->
     case Nodes of
         #{Node := #{state := down} = Known} -> State#state{nodes = Nodes#{Node := Known#{state := new, since := now_ms(), again := clock(), pause := ?PAUSE_MS}}};
@@ -186,7 +187,7 @@ attached({error, Why}, #{pause := Pause} = Known) -> (ended(Known, failed, Why))
 
 longer(Pause) -> min(?PAUSE_MAX_MS, 2 * Pause).
 
-%% An attempt that crashed, or a collector that ended.
+%% An attempt crashed, or a collector ended.
 lost(Pid, Reason, #{attempt := Pid} = Known) -> attached({error, reason(#{nodedown_reason => Reason})}, Known);
 lost(Pid, Reason, #{collector := Pid, state := Is} = Known) when Is =/= down ->
     ended(Known, silent, unicode:characters_to_binary(io_lib:format("its collector ended: ~0tP", [Reason, 8])));
@@ -199,7 +200,7 @@ sampled(Node, #{sample := Before, histories := Histories, state := Was} = Known,
     Since = case Was of up -> New; _ -> New#{since := now_ms()} end,
     lists:foldl(fun known/2, State#state{nodes = Nodes#{Node := Since}}, [Peer || Peer <- Peers, not is_map_key(Peer, Nodes)]).
 
-%% Nodes that say nothing any more, and those that are gone for long; of the nodes that are configured none is forgotten.
+%% Marks nodes that have fallen silent, and forgets those that have been down for long, except the nodes in the configuration.
 aged(#state{nodes = Nodes, config = #{interval_ms := Interval, nodes := Configured}} = State) ->
     Now = clock(),
     Quiet = fun(_, #{state := Is, collector := Pid, heard := Heard} = Known) when is_pid(Pid), Is =/= silent, Now - Heard > 2000 + 2 * Interval ->
@@ -243,7 +244,7 @@ aged_test_() ->
     {ok, Config} = beamway_console_config:read([{nodes, ['configured@h']}]),
     #state{nodes = Nodes} = State = lists:foldl(fun known/2, #state{config = Config}, ['configured@h', 'found@h']),
     [fun() ->
-             %% They are tried all the time.
+             %% These are tried all the time.
              Gone = maps:map(fun(_, Known) -> attached({error, <<"not reached">>}, Known#{state := Is, since := now_ms() - ?REMEMBER_MS}) end, Nodes),
              #state{nodes = Left} = aged(State#state{nodes = Gone}),
              ?assertEqual(['configured@h'], maps:keys(Left))

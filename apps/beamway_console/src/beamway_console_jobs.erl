@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What browsers start and watch: a measurement of the network and a benchmark, one of each at a time, and a look at the running pipes while somebody looks.
+%% @doc Runs what browsers start and watch: a measurement of the network and a benchmark, one of each at a time. It also reads the state of
+%% running pipes while a browser shows it.
 %%
-%% Each job is a process of its own, watched and bounded in time; whoever started it may close the browser. What was measured last is kept here.
+%% Each job is a process of its own with a monitor and a time limit, so the browser that started it may close. The last measurement is kept here.
 -module(beamway_console_jobs).
 -behaviour(gen_server).
 
@@ -22,7 +23,7 @@
 -spec start_link(beamway_console_config:config()) -> {ok, pid()} | {error, term()}.
 start_link(Config) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Config, []).
 
-%% @doc Begins to measure all nodes that are up; options as of {@link placement_probe:measure/2}.
+%% @doc Begins to measure all nodes that are up, with the options of {@link placement_probe:measure/2}.
 -spec measure(placement_probe:options()) -> ok | {error, unicode:chardata()}.
 measure(Options) -> gen_server:call(?MODULE, {begin_job, measure, Options}, ?CALL_MS).
 
@@ -30,27 +31,28 @@ measure(Options) -> gen_server:call(?MODULE, {begin_job, measure, Options}, ?CAL
 -spec bench(Name :: binary()) -> ok | {error, unicode:chardata()}.
 bench(Name) -> gen_server:call(?MODULE, {begin_job, bench, Name}, ?CALL_MS).
 
-%% @doc Ends a job that runs.
+%% @doc Ends a running job.
 -spec stop(measure | bench) -> ok.
 stop(Which) -> gen_server:call(?MODULE, {stop, Which}, ?CALL_MS).
 
-%% @doc What runs and what ran last.
+%% @doc What is running, and what ran last.
 -spec state() -> map().
 state() -> gen_server:call(?MODULE, state, ?CALL_MS).
 
-%% @doc What was measured last.
+%% @doc The last measurement.
 -spec measured() -> {ok, placement_probe:measured(), AtSeconds :: integer()} | none.
 measured() -> gen_server:call(?MODULE, measured, ?CALL_MS).
 
-%% @doc Times that were measured before, of a file say.
+%% @doc Sets times that were measured earlier, for example those from a file.
 -spec set_measured(placement_probe:measured()) -> ok.
 set_measured(Measured) -> gen_server:call(?MODULE, {set_measured, Measured}, ?CALL_MS).
 
-%% @doc Looks at the running pipes and tells of them; called by the hub for each frame that somebody waits for.
+%% @doc Reads the running pipes and sends their state. The hub calls it for each frame that a browser waits for.
 -spec pipes() -> ok.
 pipes() -> gen_server:cast(?MODULE, pipes).
 
-%% @doc Tells of what runs and what ran last; called by the hub for a browser that has come, or has come again: it may have missed the end of a job.
+%% @doc Sends what is running and what ran last. The hub calls it for a browser that has connected, or connected again, because it may have
+%% missed the end of a job.
 -spec tell() -> ok.
 tell() -> gen_server:cast(?MODULE, tell).
 
@@ -88,7 +90,7 @@ measured_by(Nodes, Options, Tell) ->
                end,
     placement_probe:measure(Nodes, Options#{progress => Progress}).
 
-%% A job tells of itself by messages, which only change what is shown.
+%% A job reports through messages, which only change what is shown.
 begun(Which, LimitMs, View, Fun, #state{jobs = Jobs} = State) ->
     Self = self(),
     Tell = fun(News) -> Self ! {news, Which, News}, ok end,
@@ -160,7 +162,7 @@ text(Term) -> unicode:characters_to_binary(io_lib:format("~0tP", [Term, 15])).
 view(#state{jobs = Jobs, last = Last, measured_at = At}) ->
     #{running => maps:map(fun(_, #job{view = View}) -> View end, Jobs), last => Last, measured_at => At}.
 
-%% Not more often than anybody can see.
+%% At most as often as a person can see.
 told(#state{later = Timer} = State) when Timer =/= none -> State;
 told(#state{told = Told} = State) ->
     case erlang:monotonic_time(millisecond) - Told of

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How a console gets a collector onto a node: called by {@link beamway_console_hub} in a process for each attempt, since a node may take its time or never answer.
+%% @doc Brings a collector to a node. {@link beamway_console_hub} calls it in a new process for each attempt, because a node may take long or
+%% never answer.
 -module(beamway_console_nodes).
 
 -export([attach/3, detach/2]).
@@ -29,7 +30,7 @@ attach(Node, Hub, IntervalMs) ->
 
 failed(Format, Arguments) -> {error, unicode:characters_to_binary(io_lib:format(Format, Arguments))}.
 
-%% A node whose code path holds the module has it for good; to another one it is lent.
+%% If the module is in a node's code path, the node keeps it. Another node only borrows it.
 with_code(Node) ->
     case Node =:= node() orelse is_list(erpc:call(Node, code, where_is_file, ["beamway_console_collector.beam"], ?CALL_MS)) of
         true -> false;
@@ -47,7 +48,7 @@ load(Node) ->
         {error, Reason} -> throw(io_lib:format("its code server refused the collector: ~0tP", [Reason, 10]))
     end.
 
-%% @doc Lets a collector go.
+%% @doc Tells a collector that this hub no longer needs it.
 -spec detach(pid(), Hub :: pid()) -> ok.
 detach(Collector, Hub) ->
     _ = erlang:send(Collector, {detach, Hub}, [nosuspend, noconnect]),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The pipes that run on this host. A running `rdpipe' keeps a small file in a folder of its user, which says what each of its hops has carried so far, and
-%% removes it in the end; this module reads them. Files whose process is gone (it was killed) are passed over.
+%% @doc The pipes that run on this host. A running `rdpipe' keeps a small file in a directory of its user with what each of its hops has carried
+%% so far, and removes it at the end. This module reads these files, and skips those whose process is gone because it was killed.
 -module(beamway_console_pipes).
 
 -export([default_folder/0, running/1]).
@@ -10,7 +10,7 @@
 -define(FILES_MAX, 200).
 -define(BYTES_MAX, 65536).
 
-%% @doc Where pipes of this user tell what they do.
+%% @doc The directory in which the pipes of this user report their progress.
 -spec default_folder() -> file:filename().
 default_folder() ->
     case os:getenv("XDG_RUNTIME_DIR") of
@@ -24,7 +24,7 @@ user() ->
         {error, _} -> 0
     end.
 
-%% @doc What they say: the oldest first.
+%% @doc The reports of running pipes, the oldest first.
 -spec running(file:filename()) -> [map()].
 running(Folder) ->
     case is_ours(Folder) andalso file:list_dir(Folder) of
@@ -32,7 +32,7 @@ running(Folder) ->
         _ -> []
     end.
 
-%% In /tmp anybody may have made a folder of this name.
+%% Anybody may have created a directory of this name in /tmp.
 is_ours(Folder) ->
     User = user(),
     case file:read_link_info(Folder) of

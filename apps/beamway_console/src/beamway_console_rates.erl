@@ -1,26 +1,26 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc From two samples of a node's collector to what happened between them, and the recent past as series for charts. Pure.
+%% @doc Turns two samples of a node's collector into rates, and keeps recent ones as series for charts. Pure.
 -module(beamway_console_rates).
 
 -export([between/2, remember/5, series/1, link_fields/0, node_fields/0, http_fields/0, percentile/2]).
 -export_type([rates/0, history/0]).
 
 -type rates() :: #{cpu := float(), links := #{node() => link()}, http := [server()]}.
-%% `cpu': processors in use, so 2.0 are two.
+%% `cpu' is the number of processors in use, so 2.0 means two.
 -type link() :: #{link := atom(), reason := binary(), address => binary(), since => integer(), fault => map(), rates := #{atom() => float()}, gauges := #{atom() => number()}}.
 -type server() :: #{name := atom(), rates := #{atom() => float()}, totals := #{atom() => integer()}, latency := [{non_neg_integer(), pos_integer()}]}.
-%% `latency': how many of the timed answers since the sample before are in each place of yucan's table.
+%% `latency' counts how many of the timed answers since the previous sample are in each slot of yucan's table.
 -opaque history() :: {Count :: non_neg_integer(), [tuple()]}.
 
 -define(KEEP, 300).
-%% Of all links together, twice as many before they are cut. A point takes 120 bytes.
+%% For all links together. A history grows to twice its size before it is cut. A point takes 120 bytes.
 -define(LINK_POINTS, 500000).
 
 -define(LINK_COUNTERS, [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, wakeups, stalls]).
 -define(LINK_GAUGES, [ring_bytes, ring_fill_in, ring_fill_out, queue_bytes, busy, peer_cpu_percent, peer_run_queue, peer_mem_available, peer_load_age_ms]).
 -define(HTTP_COUNTERS, [requests, connections, refused, refused_connections, crashes, bytes_out, status_1xx, status_2xx, status_3xx, status_4xx, status_5xx, websockets]).
 
-%% @doc What happened since the sample before; all rates are 0.0 if there is none.
+%% @doc The rates since the previous sample. All of them are 0.0 if there is none.
 -spec between(none | beamway_console_collector:sample(), beamway_console_collector:sample()) -> rates().
 between(Before, #{links := Links} = Now) ->
     Seconds = seconds(Before, Now),
@@ -65,7 +65,7 @@ server({Name, Figures, Latency}, Old, Seconds) ->
     #{name => Name, totals => Figures, rates => maps:from_list([{Key, rate(Key, Before, Figures, Seconds)} || Key <- ?HTTP_COUNTERS]),
       latency => [{Place, Count - Less} || {Place, Count} <- Latency, Less <- [proplists:get_value(Place, LatencyBefore, 0)], Count > Less]}.
 
-%% @doc The upper bound in microseconds under which this share of the timed answers stays; `none' without any. `Latency' may be joined from several servers.
+%% @doc The upper bound in microseconds for this share of the timed answers, or `none' if there are none. `Latency' may combine several servers.
 -spec percentile(float(), [{non_neg_integer(), pos_integer()}]) -> none | pos_integer().
 percentile(_, []) -> none;
 percentile(Share, Latency) ->
@@ -75,21 +75,22 @@ percentile(Share, Latency) ->
 reached(Wanted, [{Place, Count} | Rest]) when Rest =:= []; Count >= Wanted -> yucan_metrics:bound_us(Place);
 reached(Wanted, [{_, Count} | Rest]) -> reached(Wanted - Count, Rest).
 
-%%% The recent past
+%%% Recent history
 
-%% @doc The columns of a link's series, behind the time in ms: figures a second, then what is there now.
+%% @doc The columns of a link's series after the time in ms: rates per second, then current values.
 -spec link_fields() -> [atom()].
 link_fields() -> ?LINK_COUNTERS ++ [ring_fill_in, ring_fill_out, queue_bytes].
 
-%% @doc Those of a node: thousandths of a processor, bytes, counts.
+%% @doc The columns of a node's series: thousandths of a processor, bytes, counts.
 -spec node_fields() -> [atom()].
 node_fields() -> [cpu_milli, memory, processes, run_queue].
 
-%% @doc Those of a web server.
+%% @doc The columns of a web server's series.
 -spec http_fields() -> [atom()].
 http_fields() -> [requests, open, p50_us, p99_us, bytes_out, status_2xx, status_3xx, status_4xx, status_5xx].
 
-%% @doc Adds what happened to the history of everything of a node, one of so many; keys of things that are no more go after their last point is too old.
+%% @doc Adds the rates to the history of everything on a node, where `Nodes' is the number of nodes. The histories of things that no longer exist
+%% are removed when their last point is too old.
 -spec remember(AtMs :: integer(), rates(), beamway_console_collector:sample(), Nodes :: pos_integer(), #{term() => history()}) -> #{term() => history()}.
 remember(At, #{cpu := Cpu, links := Links, http := Servers}, Sample, Nodes, Histories) ->
     #{memory := Memory, processes := Processes, run_queue := Queue} = Sample,
@@ -108,11 +109,11 @@ http_point(#{rates := Rates, totals := Totals, latency := Latency}) ->
     [round(maps:get(requests, Rates)), maps:get(open_connections, Totals, 0), Micros(0.5), Micros(0.99)]
         ++ [round(maps:get(F, Rates)) || F <- [bytes_out, status_2xx, status_3xx, status_4xx, status_5xx]].
 
-%% Cut to half only now and then, so that adding costs nothing.
+%% Cut in half only now and then, so that adding a point costs nothing.
 add(Point, {Count, Points}, Keep) when Count >= 2 * Keep -> {Keep, [Point | lists:sublist(Points, Keep - 1)]};
 add(Point, {Count, Points}, _) -> {Count + 1, [Point | Points]}.
 
-%% @doc The points of a history, the oldest first, each as a list whose first element is the time in ms.
+%% @doc The points of a history, the oldest first. Each is a list whose first element is the time in ms.
 -spec series(history()) -> [[integer()]].
 series({_, Points}) -> [tuple_to_list(Point) || Point <- lists:reverse(lists:sublist(Points, ?KEEP))].
 
@@ -129,7 +130,7 @@ between_test() ->
         = between(sample(1000, 10, 1), sample(3000, 110, 1)),
     ?assertEqual({0.5, 50.0, 50.0, [{5, 100}]}, {Cpu, Rate, Requests, Latency}).
 
-%% A link that was set up anew counts from zero, and the first sample says nothing.
+%% A link that was set up again counts from zero, and the first sample gives no rates.
 anew_test_() ->
     [?_assertMatch(#{links := #{b := #{rates := #{bytes_in := 0.0}}}}, between(Old, sample(3000, 110, 2))) || Old <- [none, sample(1000, 10, 1), sample(3000, 10, 2)]]
         ++ [?_assertMatch(#{links := #{b := #{rates := #{bytes_in := 0.0}}}}, between(sample(1000, 500, 1), sample(3000, 110, 1)))].

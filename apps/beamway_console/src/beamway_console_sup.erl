@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @private Supervisor of a console. `rest_for_one': the web server answers from the hub, so it ends and comes back with it; event streams are opened again by
-%% the browsers.
+%% @private The supervisor of a console. With `rest_for_one' the web server, which gets its answers from the hub, is restarted together with it.
+%% Browsers then open their event streams again.
 -module(beamway_console_sup).
 -behaviour(supervisor).
 

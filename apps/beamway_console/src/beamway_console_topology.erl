@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Measured times as the page of the topology shows them, and as files. Pure but for drawing a PNG.
+%% @doc Measured times for the Topology page, and as files. Pure except for drawing a PNG.
 -module(beamway_console_topology).
 
 -export([view/2, export/3, formats/0, choices/1]).
@@ -7,7 +7,7 @@
 
 -type choices() :: #{mode := placement_probe:mode() | best, statistic := placement_measured:statistic(), method := placement_cluster:method()}.
 
-%% @doc The choices of a request's query; what is missing has its default.
+%% @doc The choices in a request's query, with defaults for those that are missing.
 -spec choices([{binary(), binary()}]) -> {ok, choices()} | {error, unicode:chardata()}.
 choices(Pairs) ->
     try
@@ -56,12 +56,12 @@ looked_at(#{nodes := Nodes} = Measured, #{mode := Wanted, statistic := Statistic
         {ok, Matrix, Dropped} when length(Dropped) + 1 < length(Nodes) ->
             {ok, Result} = placement_cluster:cluster(Matrix, Method),
             {ok, Result#{matrix => Matrix, mode => Mode, dropped => Dropped}};
-        %% Of one node there is nothing to see.
+        %% A single node has nothing to show.
         {ok, _, _} -> {error, io_lib:format("no ~s times were measured", [Mode])};
         {error, Error} -> {error, placement_matrix:format_error(Error)}
     end.
 
-%% @doc Names of the files that can be downloaded, their types, and what they are.
+%% @doc The names of the files that can be downloaded, their types, and what they contain.
 -spec formats() -> [{Name :: binary(), Type :: binary(), What :: binary()}].
 formats() ->
     [{<<"times.json">>, <<"application/json">>, <<"the measured times, for beamway topology show">>},
@@ -76,7 +76,7 @@ formats() ->
      {<<"heat-map.png">>, <<"image/png">>, <<"the heat map as pixels">>},
      {<<"dendrogram.png">>, <<"image/png">>, <<"the dendrogram as pixels">>}].
 
-%% @doc One of these files.
+%% @doc The content of one of these files.
 -spec export(Name :: binary(), placement_probe:measured(), choices()) -> {ok, Type :: binary(), iodata()} | {error, unicode:chardata()}.
 export(Name, Measured, Choices) ->
     case {lists:keyfind(Name, 1, formats()), looked_at(Measured, Choices)} of

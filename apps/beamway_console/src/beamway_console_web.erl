@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The web server of a console: its options for yucan, and what every answer has in common.
+%% @doc The web server of a console: its options for yucan, and the common parts of all answers.
 -module(beamway_console_web).
 
 -export([server/0, options/1, json/1, json/2, problem/2, body/1, encode/1]).
 
 -define(BODY_BYTES, 65536).
 
-%% @doc The name of the server. Metrics and addresses of pages hold it.
+%% @doc The name of the server, which appears in metrics and in the addresses of pages.
 -spec server() -> atom().
 server() -> console_web.
 
@@ -19,10 +19,10 @@ options(#{ip := Ip, port := Port, tls := Tls} = Config) ->
       middleware => [fun(Req, Next) -> secured(beamway_console_auth:guard(Req, Next, Guard)) end],
       routes => [{<<"/api/*what">>, beamway_console_api, maps:remove(secret, Config)}, {<<"/*file">>, yucan_file, files()}, {<<"/">>, yucan_file, files()}]}.
 
-%% Files are asked for anew each time and answered by 304: a new version shows at once.
+%% Browsers request files each time and get 304, so a new version is shown at once.
 files() -> #{root => filename:join(code:priv_dir(beamway_console), "www"), gzip => true, headers => [{<<"cache-control">>, <<"no-cache">>}]}.
 
-%% Nothing is loaded from elsewhere, nothing is shown in the frame of another page.
+%% Nothing is loaded from other sites, and no other page may show the console in a frame.
 secured({Status, Headers, Body}) when is_integer(Status) ->
     {Status, [{<<"content-security-policy">>, <<"default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; object-src 'none'; "
                                                 "base-uri 'none'; form-action 'self'; frame-ancestors 'none'">>},
@@ -30,16 +30,16 @@ secured({Status, Headers, Body}) when is_integer(Status) ->
               {<<"cross-origin-resource-policy">>, <<"same-origin">>} | Headers], Body};
 secured(Other) -> Other.
 
-%% @doc An answer of JSON.
+%% @doc An answer with JSON.
 -spec json(term()) -> yucan_handler:response().
 json(Term) -> json(200, Term).
 
-%% @doc The same with a status.
+%% @doc An answer with JSON and a status.
 -spec json(200..599, term()) -> yucan_handler:response().
 json(Status, Term) ->
     {Status, [{<<"content-type">>, <<"application/json; charset=utf-8">>}, {<<"cache-control">>, <<"no-store">>}], encode(Term)}.
 
-%% @doc A term as JSON. The encoder refuses atoms outside of Latin-1, as servers, attributes and hosts may be called.
+%% @doc A term as JSON. The encoder refuses atoms outside Latin-1, which the names of servers, attributes and hosts may be.
 -spec encode(term()) -> binary().
 encode(Term) ->
     iolist_to_binary(try jiffy:encode(Term)
@@ -52,7 +52,7 @@ in_utf8(Map) when is_map(Map) -> maps:from_list(in_utf8(maps:to_list(Map)));
 in_utf8({Key, Value}) -> {in_utf8(Key), in_utf8(Value)};
 in_utf8(Other) -> Other.
 
-%% @doc What is wrong with a request, or could not be done: a text for the reader.
+%% @doc A text for the reader that says what is wrong with a request, or what could not be done.
 -spec problem(400..599, unicode:chardata()) -> yucan_handler:response().
 problem(Status, Text) -> json(Status, #{error => unicode:characters_to_binary(Text)}).
 

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The figures of all parts that run on this node, as metrics of Prometheus: links, teleport, placement, web servers.
+%% @doc The metrics of all parts that run on this node, for Prometheus: links, teleport, placement, web servers.
 %%
-%% Each part knows its own figures (`beamway_metrics', `teleport_metrics', `placement_metrics', `yucan_metrics'). This module asks those that run.
-%% It reads tables and counters only, so a scrape answers also while processes are stuck.
+%% Each part has a module for its metrics (`beamway_metrics', `teleport_metrics', `placement_metrics', `yucan_metrics'), and this module asks the
+%% parts that run. It reads only tables and counters, so it answers a scrape even if processes are stuck.
 -module(beamway_exporter).
 
 -export([families/0, text/0]).
@@ -15,7 +15,7 @@ families() -> lists:append([of_part(Part) || Part <- [self, beamway, teleport, p
 -spec text() -> iolist().
 text() -> yucan_metrics:text(families()).
 
-%% A part that stops while it is asked takes its tables with it: its figures are missing, and those of the others stay.
+%% If a part stops during a scrape, its tables disappear. Its metrics are then missing, but those of the other parts are not.
 of_part(Part) ->
     try
         of_running_part(Part)

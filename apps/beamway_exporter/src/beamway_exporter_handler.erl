@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @private What answers `GET /metrics' where prometheus.erl does not run.
+%% @private Answers `GET /metrics' if prometheus.erl does not run.
 -module(beamway_exporter_handler).
 -behaviour(yucan_handler).
 
