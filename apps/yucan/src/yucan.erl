@@ -1,15 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A small, fast HTTP server, to be put under a supervisor of your own.
+%% @doc A small, fast HTTP server for your own supervisor.
 %%
 %% ```
 %% {ok, _} = yucan:start_link(#{listen => [#{port => 8080}], handler => {hello, []}}).
 %% '''
-%% Options: the type in yucan_config. Handlers: yucan_handler. Limits: yucan_config:limits_table/0.
+%% The type in yucan_config describes the options, yucan_handler the handlers, and yucan_config:limits_table/0 the limits.
 -module(yucan).
 
 -export([start_link/1, child_spec/1, start/1, stop/1, port/1, reload/2, drain/2, info/1, metrics_text/1, figures/0]).
 
-%% @doc Starts a server, linked to the caller. `{bad_options, Text}' says what is wrong with them; another text what the system refused.
+%% @doc Starts a server that is linked to the caller. `{bad_options, Text}' says what is wrong with the options, and another text what the system
+%% refused.
 -spec start_link(yucan_config:options()) -> {ok, pid()} | {error, {bad_options, binary()} | term()}.
 start_link(Options) ->
     case yucan_config:check(Options) of
@@ -20,7 +21,7 @@ start_link(Options) ->
 started({error, {shutdown, {failed_to_start_child, server, {shutdown, Text}}}}) when is_binary(Text) -> {error, Text};
 started(Result) -> Result.
 
-%% @doc For a supervisor.
+%% @doc A child specification for a supervisor.
 -spec child_spec(yucan_config:options()) -> supervisor:child_spec().
 child_spec(Options) ->
     #{id => maps:get(name, Options, yucan), start => {?MODULE, start_link, [Options]}, type => supervisor, shutdown => infinity}.
@@ -33,7 +34,7 @@ start(Options) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Ends a server at once, its connections with it. If it is under a supervisor of yours, its child specification says whether it begins again.
+%% @doc Ends a server and its connections at once. If it is under your own supervisor, its child specification decides whether it starts again.
 -spec stop(Name :: atom()) -> ok.
 stop(Name) ->
     Supervisor = yucan_server:supervisor(Name),
@@ -44,26 +45,27 @@ stop(Name) ->
             gen_server:stop(Supervisor, normal, 30000)
     end.
 
-%% @doc The port that the first listener has.
+%% @doc The port of the first listener.
 -spec port(Name :: atom()) -> inet:port_number().
 port(Name) -> yucan_server:port(Name).
 
-%% @doc Another configuration for a running server. No connection is lost; an error leaves the old one in force. A server that has drained listens again.
+%% @doc Gives a running server another configuration. No connection is lost. After an error, the old configuration remains in force. A server
+%% that has been drained listens again.
 -spec reload(Name :: atom(), yucan_config:options()) -> ok | {error, Text :: binary()}.
 reload(Name, Options) -> yucan_server:reload(Name, Options).
 
-%% @doc Takes no more connections and waits for those that are open: idle ones are closed, requests get their answer.
+%% @doc Accepts no more connections, and waits for the open ones: idle connections are closed, and requests get their answer.
 -spec drain(Name :: atom(), TimeoutMs :: non_neg_integer()) -> ok | {error, {still_open, pos_integer()}}.
 drain(Name, Timeout) -> yucan_server:drain(Name, Timeout).
 
-%% @doc Where the server listens, and its figures.
+%% @doc Where the server listens, and its metrics.
 -spec info(Name :: atom()) -> #{atom() => term()}.
 info(Name) -> yucan_server:info(Name).
 
-%% @doc The figures as Prometheus text.
+%% @doc The metrics as Prometheus text.
 -spec metrics_text(Name :: atom()) -> iodata().
 metrics_text(Name) -> yucan_server:metrics_text(Name).
 
-%% @doc The figures of all servers of this node, and how long answers took ({@link yucan_server:figures/0}). Asks no process.
+%% @doc The metrics of all servers on this node, and how long answers took ({@link yucan_server:figures/0}). Asks no process.
 -spec figures() -> [{Name :: atom(), #{atom() => integer()}, [{Place :: non_neg_integer(), Count :: pos_integer()}]}].
 figures() -> yucan_server:figures().

@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The application and its supervisor, `yucan_sup': of the servers that yucan:start/1 starts. Others have a supervisor of their own.
+%% @doc The application and its supervisor, `yucan_sup', which has the servers that yucan:start/1 starts. Other servers are under their users'
+%% supervisors.
 %%
-%% Before the application stops, as it does at SIGTERM, these servers drain for at most `drain_ms' of its environment.
+%% Before the application stops, for example because of SIGTERM, these servers drain for at most `drain_ms' of its environment.
 -module(yucan_app).
 -behaviour(application).
 -behaviour(supervisor).
@@ -16,8 +17,8 @@
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_, _) -> supervisor:start_link({local, ?SUP}, ?MODULE, []).
 
-%% @private All at once. What is still open then ends with its server, so that a second call finds nothing to wait for; a server that has crashed
-%% meanwhile has nothing to drain. An application that handlers use, and that stops before this one, calls it as well.
+%% @private Drains all servers at once. Connections that are still open then end with their server, so a second call finds nothing to wait for. A
+%% server that has crashed meanwhile has nothing to drain. An application that handlers use, and that stops before this one, also calls it.
 -spec prep_stop(State) -> State when State :: term().
 prep_stop(State) ->
     Ms = application:get_env(yucan, drain_ms, ?DRAIN_MS),
@@ -30,18 +31,18 @@ prep_stop(State) ->
 -spec stop(term()) -> ok.
 stop(_) -> ok.
 
-%% @doc A server under this supervisor.
+%% @doc Starts a server under this supervisor.
 -spec start_server(yucan_config:options()) -> {ok, pid()} | {error, term()}.
 start_server(Options) ->
     Spec = yucan:child_spec(Options),
     case supervisor:start_child(?SUP, Spec) of
         {error, already_present} -> supervisor:restart_child(?SUP, maps:get(id, Spec));
-        %% The supervisor puts the child's specification beside the reason.
+        %% The supervisor adds the child's specification to the reason.
         {error, {Reason, Child}} when element(1, Child) =:= child -> {error, Reason};
         Result -> Result
     end.
 
-%% @doc Ends it, if it is one of these.
+%% @doc Ends the server, if it is one of these.
 -spec stop_server(pid()) -> ok | not_mine.
 stop_server(Pid) ->
     case whereis(?SUP) of

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The body of the request that this process serves: read on demand, bounded in bytes and time.
+%% @doc The body of the request that this process serves. It is read on demand, with limits on bytes and time.
 %%
-%% yucan_conn opens it before the handler runs and closes it after the answer; yucan_req gives it to handlers. Where
-%% the reading stands is in the process dictionary, so that a handler need not carry it through its own code.
+%% yucan_conn opens the body before the handler runs and closes it after the answer, and yucan_req makes it available to handlers. The reading
+%% position is in the process dictionary, so handlers need not pass it through their own code.
 -module(yucan_body).
 
 -export([open/3, close/1, all/1, read/1, gather/3, trailers/0, outlook/0]).
@@ -11,32 +11,32 @@
 
 -define(KEY, '$yucan_body').
 -define(PART_BYTES, 131072).
-%% A body up to this size that is wanted as a whole is read by one call, which allocates the announced length. A larger
-%% announcement must not allocate memory that the client never fills.
+%% If a handler wants a whole body of up to this size, a single call reads it, which allocates the announced length. A larger announcement must
+%% not allocate memory that the client may never fill.
 -define(WHOLE_BYTES, 1048576).
-%% A body of so many bytes is not left to the next collection of garbage, which a connection may never come to.
+%% A body of this size is not left to the next garbage collection, which the connection may never reach.
 -define(LARGE_BYTES, 65536).
-%% How long a client may stay silent within a body that no handler reads.
+%% How long a client may stay silent inside a body that no handler reads.
 -define(SILENCE_MS, 5000).
 
 -record(body, {
     socket :: yucan_transport:socket(),
     limits :: #limits{},
-    %% Bytes to come, the state of the chunks, all until the stream of HTTP/2 ends, or nothing.
+    %% The number of bytes still to come, the state of the chunks, everything until the HTTP/2 stream ends, or nothing.
     left :: {length, non_neg_integer()} | {chunks, yucan_chunk:state()} | stream | done | {failed, yucan_req:body_error()},
-    %% Read from the socket, not given out.
+    %% Bytes that have been read from the socket but not returned yet.
     buffer :: binary(),
-    %% The client waits to be told that it may send.
+    %% The client waits for permission to send the body.
     expect :: boolean(),
     started :: undefined | integer(),
-    %% No reading beyond this time.
+    %% When reading must be finished.
     deadline = infinity :: infinity | integer(),
     received = 0 :: non_neg_integer(),
     trailers = [] :: [{binary(), binary()}]
 }).
 
-%% @doc Before the handler: `Buffer' is what came after the head. The socket does not send messages any more
-%% if bytes of the body are missing.
+%% @doc Called before the handler. `Buffer' has the bytes that arrived after the head. If a part of the body is missing, the socket stops sending
+%% messages.
 -spec open(#req{}, Buffer :: binary(), #limits{}) -> ok.
 open(#req{body = Framing, expect = Expect, version = Version, conn = #conn{socket = Socket}}, Buffer, Limits) ->
     Left = case Framing of
@@ -48,16 +48,18 @@ open(#req{body = Framing, expect = Expect, version = Version, conn = #conn{socke
     _ = put(?KEY, #body{socket = Socket, limits = Limits, left = Left, buffer = Buffer, expect = Wait}),
     ok.
 
-%% @doc After the answer: drains what the handler left, up to a limit. Gives what follows the body, or for how long the connection may linger.
+%% @doc Called after the answer. Drains the part that the handler did not read, up to a limit. Returns the bytes after the body, or for how long
+%% the connection may linger.
 -spec close(AlreadyEnding :: boolean()) -> {keep, Rest :: binary()} | {linger, Ms :: non_neg_integer()}.
 close(Ending) ->
     #body{socket = Socket, limits = #limits{drain_bytes = Max, linger_ms = Ms}, buffer = Buffer, received = Received} = Body = get(?KEY),
     Result = case Body of
         #body{left = Left, buffer = Rest} when Left =:= done; Left =:= {length, 0} -> {keep, Rest};
         _ when Ending -> {linger, Ms};
-        %% It was never asked for: it may come or not (RFC 9110, 10.1.1), so nothing says where the next request starts.
+        %% The body was never requested, so it may come or not (RFC 9110, 10.1.1), and nothing marks the start of the next request.
         #body{expect = true} -> {linger, Ms};
-        %% The rate counts from here: what the handler has read fast allows no slow rest. A stream of events may have let some of it come as messages.
+        %% The rate is measured from here, because a handler that has read fast must not allow a slow rest. With a stream of events, a part of
+        %% the body may have arrived as messages.
         _ -> drain(Body#body{buffer = yucan_transport:pause(Socket, Buffer), started = undefined, received = 0,
                              deadline = erlang:monotonic_time(millisecond) + Ms}, Max)
     end,
@@ -70,14 +72,14 @@ drain(#body{left = {length, Length}, buffer = Buffer, deadline = Deadline}, Max)
 drain(#body{deadline = Deadline} = Body, Max) ->
     case next(Body, ?PART_BYTES, min(?SILENCE_MS, until(Deadline))) of
         {_, Data, Body1} when byte_size(Data) =< Max -> drain(Body1, Max - byte_size(Data));
-        %% The time that a client gets to go on is used up.
+        %% The client's time to continue is used up.
         {error, timeout} -> {linger, 0};
         _ -> {linger, until(Deadline)}
     end.
 
 until(Deadline) -> max(0, Deadline - erlang:monotonic_time(millisecond)).
 
-%% @doc May another request follow on the connection? Asked when the head of the answer is written.
+%% @doc Whether another request can follow on the connection. Called when the head of the answer is written.
 -spec outlook() -> keep | close.
 outlook() ->
     case get(?KEY) of
@@ -87,7 +89,7 @@ outlook() ->
         _ -> keep
     end.
 
-%% @doc The whole of it.
+%% @doc Reads the whole body.
 -spec all(MaxBytes :: default | non_neg_integer()) -> {ok, binary()} | {error, yucan_req:body_error()}.
 all(default) ->
     #body{limits = Limits} = get(?KEY),
@@ -106,7 +108,7 @@ at_once(Length, Max, #body{socket = Socket, buffer = Buffer, limits = #limits{re
         {ok, Data} ->
             _ = put(?KEY, Body#body{left = done, buffer = <<>>, received = Length}),
             {ok, Data};
-        %% Not all of it came in that time: the client is slow, not silent.
+        %% Only a part arrived in that time, so the client is slow but not silent.
         {partial, Data} ->
             ok = yucan_transport:setopts(Socket, [{buffer, ?PART_BYTES}]),
             _ = put(?KEY, Body#body{buffer = Data, received = byte_size(Data), started = Started}),
@@ -127,7 +129,7 @@ bounded(Max) ->
         Result -> Result
     end.
 
-%% @doc See yucan_req:gather/4. One binary that grows, whatever the parts are: each of a list of small ones would take many times what it holds.
+%% @doc See yucan_req:gather/4. Uses one growing binary, because a list of small parts would take many times the memory of their content.
 -spec gather(Enough :: pos_integer() | infinity, Before :: binary(), #{max => pos_integer(), timeout => pos_integer()}) ->
     {more | ok, binary()} | {error, yucan_req:body_error()}.
 gather(Enough, Before, _) when byte_size(Before) >= Enough -> {more, Before};
@@ -147,7 +149,7 @@ fail(Reason) ->
     _ = put(?KEY, Body#body{left = {failed, Reason}}),
     {error, Reason}.
 
-%% @doc The next part; see yucan_req:read/2.
+%% @doc Reads the next part; see yucan_req:read/2.
 -spec read(#{max => pos_integer(), timeout => pos_integer()}) -> {more | ok, binary()} | {error, yucan_req:body_error()}.
 read(Options) ->
     #body{limits = Limits} = Body = get(?KEY),
@@ -157,7 +159,7 @@ read(Options) ->
         {error, Reason} -> fail(Reason)
     end.
 
-%% In the middle of an answer it would be a part of that.
+%% In the middle of an answer it would become a part of that answer.
 permit(#body{expect = true, socket = Socket} = Body) ->
     case yucan_reply:has_begun() of
         true -> Body;
@@ -218,7 +220,7 @@ received(#body{received = Before, started = Started, deadline = Deadline, limits
         false -> next(Body#body{received = Received}, Max, Timeout)
     end.
 
-%% @doc The trailers of a chunked body that has been read.
+%% @doc The trailers of a chunked body after it has been read.
 -spec trailers() -> [{binary(), binary()}].
 trailers() ->
     case get(?KEY) of

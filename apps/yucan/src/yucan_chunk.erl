@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The chunked coding (RFC 9112, 7.1): pure, strict. yucan_body feeds it.
+%% @doc A strict parser for the chunked coding (RFC 9112, 7.1). Pure. yucan_body feeds it.
 -module(yucan_chunk).
 
 -export([new/0, parse/3, parse/4, encode/1, last/0]).
@@ -7,25 +7,25 @@
 
 -include("yucan_internal.hrl").
 
-%% What comes next: a size line, so many bytes of data, the line end after them, trailers.
+%% What comes next: a size line, a number of bytes of data, the line end after the data, or trailers.
 -opaque state() :: size | {data, pos_integer()} | crlf | trailers.
 -type result() ::
     {data, binary(), state(), Rest :: binary()} | {done, Trailers :: [{binary(), binary()}], Rest :: binary()}
     | {more, state(), Rest :: binary()} | {error, bad_chunk | trailers_too_long}.
 
 -spec new() -> state().
-%% @doc Before the first chunk.
+%% @doc The state before the first chunk.
 new() -> size.
 
-%% @doc The next step from the bytes that have come. `more': what is in Rest, and more, is needed.
+%% @doc Parses the next step. `more' means that the bytes in Rest are not enough.
 -spec parse(state(), binary(), #limits{}) -> result().
 parse(State, Bin, Limits) -> parse(State, Bin, infinity, Limits).
 
-%% @doc The same with at most so many bytes of data.
+%% @doc The same with at most `Most' bytes of data.
 -spec parse(state(), binary(), Most :: pos_integer() | infinity, #limits{}) -> result().
 parse({data, _} = State, <<>>, _, _) ->
     {more, State, <<>>};
-%% An atom is more than any number.
+%% In Erlang's term order an atom is greater than any number.
 parse({data, Left}, Bin, Most, _) ->
     Size = lists:min([Left, byte_size(Bin), Most]),
     <<Data:Size/binary, Rest/binary>> = Bin,
@@ -51,7 +51,7 @@ parse(trailers, Bin, _, #limits{trailer_bytes = Max} = Limits) ->
         {error, _, _} -> {error, bad_chunk}
     end.
 
-%% Hexadecimal digits and nothing else. The bound is on the value: programs that write fixed widths put zeros before it.
+%% Only hexadecimal digits. The limit is on the value, because programs that write fixed widths put zeros in front.
 -define(HAS_ROOM(Size, At, Max), Size < 16#100000000000000, At < Max).
 size(<<C, Rest/bits>>, At, Size, Max) when C >= $0, C =< $9, ?HAS_ROOM(Size, At, Max) -> size(Rest, At + 1, Size * 16 + C - $0, Max);
 size(<<C, Rest/bits>>, At, Size, Max) when C >= $a, C =< $f, ?HAS_ROOM(Size, At, Max) -> size(Rest, At + 1, Size * 16 + C - $a + 10, Max);
@@ -64,7 +64,7 @@ incomplete(<<>>, At, Max) when At =< Max -> more;
 incomplete(<<"\r">>, At, Max) when At > 0, At =< Max -> more;
 incomplete(_, _, _) -> error.
 
-%% `Length' is that of the name or value so far: neither may be empty.
+%% `Length' is that of the name or value so far. Neither may be empty.
 extension_name(<<C, Rest/bits>>, At, Length, Size, Max) when ?IS_TCHAR(C), At < Max ->
     extension_name(Rest, At + 1, Length + 1, Size, Max);
 extension_name(<<$=, $", Rest/bits>>, At, Length, Size, Max) when Length > 0 -> quoted(Rest, At + 2, Size, Max);
@@ -90,7 +90,7 @@ extension_end(<<$;, Rest/bits>>, At, Size, Max) when At < Max -> extension_name(
 extension_end(<<"\r\n", Rest/binary>>, _, Size, _) -> {ok, Size, Rest};
 extension_end(End, At, _, Max) -> incomplete(End, At, Max).
 
-%% @doc A chunk; nothing for no data, which would end the body.
+%% @doc A chunk, or nothing if there is no data, because an empty chunk would end the body.
 -spec encode(iodata()) -> iodata().
 encode(Data) ->
     case iolist_size(Data) of
@@ -98,6 +98,6 @@ encode(Data) ->
         Size -> [integer_to_binary(Size, 16), <<"\r\n">>, Data, <<"\r\n">>]
     end.
 
-%% @doc The end of the body.
+%% @doc The end of a chunked body.
 -spec last() -> binary().
 last() -> <<"0\r\n\r\n">>.

@@ -1,18 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Addresses: blocks of them (CIDR), and the client that the PROXY protocol names. Pure but for
-%% `proxy_header/2'.
+%% @doc Blocks of addresses (CIDR), and the client that the PROXY protocol names. Pure except for `proxy_header/2'.
 -module(yucan_cidr).
 
 -export([block/1, contains/2, format/1, address/1, proxy_header/2]).
 -export_type([block/0]).
 
 -define(V2, 13, 10, 13, 10, 0, 13, 10, "QUIT", 10).
-%% The longest line of version 1, with its line end.
+%% The longest line of version 1, including its line end.
 -define(V1_BYTES, 107).
 
 -opaque block() :: {Bits :: 32 | 128, Network :: non_neg_integer(), Length :: 0..128}.
 
-%% @doc `10.0.0.0/8', `::1', `192.168.0.1'.
+%% @doc Parses a block such as `10.0.0.0/8', `::1' or `192.168.0.1'.
 -spec block(binary() | string()) -> {ok, block()} | error.
 block(Text) ->
     case binary:split(iolist_to_binary(Text), <<"/">>) of
@@ -28,7 +27,7 @@ make(Address, Length) ->
             case Length of
                 all -> {ok, {Bits, Number, Bits}};
                 _ when Length >= 0, Length =< Bits -> {ok, {Bits, Number bsr (Bits - Length), Length}};
-                %% IPv4 in IPv6, with the length of IPv6.
+                %% An IPv4 address in IPv6 form, with a prefix length for IPv6.
                 _ when tuple_size(Ip) =:= 8, Length >= 96, Length =< 128 -> {ok, {Bits, Number bsr (128 - Length), Length - 96}};
                 _ -> error
             end;
@@ -36,11 +35,11 @@ make(Address, Length) ->
     end.
 
 number({A, B, C, D}) -> {32, A bsl 24 bor (B bsl 16) bor (C bsl 8) bor D};
-%% IPv4 in IPv6 is IPv4.
+%% An IPv4 address in IPv6 form counts as IPv4.
 number({0, 0, 0, 0, 0, 16#ffff, A, B}) -> {32, A bsl 16 bor B};
 number(Ip) -> {128, lists:foldl(fun(Part, Sum) -> Sum bsl 16 bor Part end, 0, tuple_to_list(Ip))}.
 
-%% @doc Is the address in one of the blocks?
+%% @doc Whether the address is in one of the blocks.
 -spec contains([block()], inet:ip_address() | term()) -> boolean().
 contains(Blocks, Ip) when is_tuple(Ip), tuple_size(Ip) =:= 4; is_tuple(Ip), tuple_size(Ip) =:= 8 ->
     {Bits, Number} = number(Ip),
@@ -48,7 +47,7 @@ contains(Blocks, Ip) when is_tuple(Ip), tuple_size(Ip) =:= 4; is_tuple(Ip), tupl
 contains(_, _) ->
     false.
 
-%% @doc An address in text, also with a port as some proxies write it.
+%% @doc Parses an address, which may have a port because some proxies write it so.
 -spec address(binary()) -> {ok, inet:ip_address()} | error.
 address(<<"[", Rest/binary>>) -> address(hd(binary:split(Rest, <<"]">>)));
 address(Text) ->
@@ -65,13 +64,13 @@ without_port([Address, _Port]) ->
 without_port(_) ->
     error.
 
-%% @doc An address as text, without port.
+%% @doc An address as text, without its port.
 -spec format(yucan_req:address()) -> string().
 format({local, _}) -> "-";
 format({Ip, _}) -> inet:ntoa(Ip).
 
-%% @doc The PROXY protocol, versions 1 and 2: reads its header, before anything else, where the listener expects it. The source address;
-%% `local' if the proxy speaks for itself. Reads are of exact size, so that nothing after the header is taken from what follows (TLS, say).
+%% @doc Reads the header of the PROXY protocol, version 1 or 2, before anything else, if the listener expects it. Returns the source address, or
+%% `local' if the proxy speaks for itself. Each read has an exact size, so no byte of the data that follows (TLS, for example) is consumed.
 -spec proxy_header(yucan_transport:socket(), TimeoutMs :: pos_integer()) ->
     {ok, local | yucan_req:address(), Rest :: binary()} | {error, bad_header | closed | timeout | inet:posix()}.
 proxy_header(Socket, Timeout) ->
@@ -86,7 +85,7 @@ proxy_header(Socket, Timeout) ->
 recv(Socket, Length, Deadline) ->
     yucan_transport:recv(Socket, Length, max(0, Deadline - erlang:monotonic_time(millisecond))).
 
-%% The end of the line is found byte by byte; it is 107 at most, once a connection.
+%% Reads byte by byte to find the end of the line. That is at most 107 reads, once per connection.
 version1(Socket, Line, Deadline) ->
     case binary:match(Line, <<"\r\n">>) of
         {At, 2} -> line(binary:split(binary_part(Line, 0, At), <<" ">>, [global]));

@@ -1,44 +1,45 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of a connection: waits for one, serves it to its end, and ends with it. One process per connection, none per
-%% request; yucan_pool starts it. It serves no second client, whom a late message of the first one's handler would meet.
+%% @doc The process of a connection: it waits for one, serves it to its end, and ends with it. There is one process per connection and none per
+%% request; yucan_pool starts it. It never serves a second client, because a late message from the first client's handler would reach that
+%% client.
 %%
-%% The first request is read by recv, which is cheapest for a connection of one request. From the second on the data come
-%% as messages, a bounded number before the socket falls silent by itself (`{active, N}'), which saves arming it for each
-%% read. While a body is read, recv again. Between requests the process stands in yucan_idle, so that new code of this
-%% module takes effect at the next one, and ends no connection however often it is loaded.
+%% The first request is read with recv, which is cheapest for a connection with a single request. After that, data arrives as messages, of which
+%% the socket sends a limited number before it stops (`{active, N}'), so it need not be armed for each read. Bodies are read with recv again.
+%% Between requests the process waits in yucan_idle, so new code of this module takes effect at the next request, and ends no connection however
+%% often it is loaded.
 -module(yucan_conn).
 
 -export([accept/1, wait/2, first/2, head/3, message/2, silence/1, wake/2, left/2, began/1, received/2, answer/2, with_id/3, account/5]).
 
-%% What each request calls (see yucan_reply).
+%% Functions that each request calls (see yucan_reply).
 -compile({inline, [used/1, again/2, remember/2, last_one/2, account/5, answer/2, began/1, received/2]}).
 
 -include("yucan_internal.hrl").
 
-%% Messages until the socket waits: at most so many times its `buffer' are in the mailbox.
+%% How many messages may arrive before the socket stops, which limits the mailbox to that many times its `buffer'.
 -define(ARM, 100).
 %% How long an idle connection keeps its heap.
 -define(WARM_MS, 2000).
-%% A process that has waited so long for a connection sleeps: then it holds no old code.
+%% After waiting this long for a connection, a process hibernates, so that it holds no old code.
 -define(ACCEPT_MS, 5000).
-%% So many open connections leave much memory to a VM that is not told to give it back.
+%% This many open connections leave much memory in a VM that was not told to return it.
 -define(MANY, 200).
-%% One connection too many is held no longer than this after its 503.
+%% A connection beyond the limit is held no longer than this after its 503.
 -define(REFUSED_MS, 2000).
 
 -record(state, {
     conn :: #conn{},
     socket :: yucan_transport:socket(),
     template :: #req{},
-    %% The request before, if its head was all that had come.
+    %% The previous request, if nothing but its head had arrived.
     last = none :: none | {Head :: binary(), #req{}},
     limits :: #limits{},
-    %% As in the listener.
+    %% The same as in the listener.
     doing :: atomics:atomics_ref(),
-    %% How many messages may still come; 0: recv.
+    %% How many messages may still arrive. 0 means recv.
     armed = 0 :: non_neg_integer(),
     served = 0 :: non_neg_integer(),
-    %% When the idle time behind so many requests is over, once somebody has asked.
+    %% When the idle time after this number of requests is over, once it has been computed.
     idle_until = none :: none | {Served :: non_neg_integer(), Ms :: integer()}
 }).
 
@@ -65,7 +66,7 @@ failed(Reason, #listener{pool = Pool} = Listener) ->
     refresh(Reason, Pool),
     ?MODULE:accept(Listener).
 
-%% Descriptors may be used up: what ends gives some back. Trying at once would only burn the processor.
+%% There may be no descriptors left. Closing connections releases some, so trying again at once would only waste processor time.
 refresh(econnaborted, _) -> ok;
 refresh(Reason, Pool) ->
     Pool ! {accept_failed, Reason},
@@ -84,14 +85,14 @@ start(Socket, Count, #listener{socket = Listening, server = Server} = Listener) 
         false -> introduce(Socket, Listener, Site)
     end.
 
-%% Over TLS there is no answer without a handshake, which costs more than the connection.
+%% Over TLS an answer would need a handshake, which costs more than the connection.
 -spec turn_away(yucan_transport:socket(), Listening :: gen_tcp:socket(), #site{}) -> no_return().
 turn_away(Socket, Listening, #site{listeners = Listeners, limits = #limits{connections = Most} = Limits, metrics = Metrics, counters = Counters} = Site) ->
     yucan_metrics:add(Metrics, refused_connections),
     case Listeners of
         #{Listening := {none, _}} ->
             yucan_reply:refuse(503, yucan_error:reason(503), Socket, any, Site),
-            %% Those that stay a while hold descriptors: not more than a quarter beyond the limit.
+            %% Connections that are kept for a while use descriptors, so they may exceed the limit by no more than a quarter.
             _ = [done(Socket) || atomics:get(Counters, ?OPEN) > Most + Most div 4],
             yucan_transport:linger(Socket, min(?REFUSED_MS, Limits#limits.linger_ms), Limits#limits.min_body_rate),
             exit(normal);
@@ -104,7 +105,7 @@ introduce(Socket, #listener{socket = Listening, server = Server, local = Local, 
             Conn = #conn{socket = Socket, server = Server, local = real_local(Local, Socket)},
             ok = yucan_pool:silent(Doing),
             secure(Tls, admitted(proxied(Proxy, Conn, Limits), Listening, Site), Limits, Doing);
-        %% A reload has just given this address up.
+        %% A reload has just removed this address.
         _ -> done(Socket)
     end.
 
@@ -126,7 +127,7 @@ proxied(true, #conn{socket = Socket} = Conn, #limits{tls_ms = Timeout}) ->
         {error, _} -> done(Socket)
     end.
 
-%% A trusted proxy speaks for many.
+%% A trusted proxy represents many clients.
 admitted(Met, _, #site{limits = #limits{address_connections = infinity}}) -> Met;
 admitted({#conn{socket = Socket} = Conn, _} = Met, Listening, #site{limits = #limits{address_connections = Most}, quota = Quota} = Site) ->
     Peer = yucan_req:conn_peer(Conn),
@@ -152,7 +153,7 @@ secure(Options, {#conn{socket = Socket} = Conn, <<>>}, #limits{tls_ms = Timeout}
         plain -> refuse_plain(Conn, Limits);
         error -> done(Socket)
     end;
-%% More than the PROXY header came in the same read: it is reads of exact size that prevent that.
+%% The same read returned more than the PROXY header, which only reads of an exact size prevent.
 secure(_, {#conn{socket = Socket}, _}, _, _) ->
     done(Socket).
 
@@ -162,7 +163,7 @@ spoken(<<"h2">>, #conn{socket = Socket} = Conn, Limits, Doing) ->
 spoken(_, Conn, Limits, Doing) ->
     first(<<>>, Conn, Limits, Doing).
 
-%% Somebody has typed http: where https: belongs.
+%% A user has typed http: instead of https:.
 -spec refuse_plain(#conn{}, #limits{}) -> no_return().
 refuse_plain(#conn{socket = Socket} = Conn, #limits{linger_ms = Ms, min_body_rate = Rate}) ->
     refused(400, plain_http_on_tls, "This port speaks TLS: the address begins with https:", any, Conn),
@@ -176,7 +177,7 @@ first(Buffer, #conn{socket = Socket} = Conn, #limits{header_ms = Timeout} = Limi
         _ -> first({ok, Buffer}, State)
     end.
 
-%% @doc What a new connection has sent first.
+%% @doc Handles the first bytes of a new connection.
 -spec first({ok, binary()} | {error, term()}, #state{}) -> no_return().
 first({ok, Data}, #state{doing = Doing, socket = Socket} = State) ->
     yucan_pool:speaks(Doing) orelse done(Socket),
@@ -188,7 +189,7 @@ done(Socket) ->
     yucan_transport:close(Socket),
     exit(normal).
 
-%% @doc Bytes of a request's head are there. The deadline starts with the first of them.
+%% @doc Bytes of a request's head have arrived. The deadline starts with the first of them.
 -spec head(binary(), Deadline :: none | integer(), #state{}) -> no_return().
 head(Buffer, _, #state{last = {Buffer, Req}} = State) ->
     request(Req, <<>>, State);
@@ -200,7 +201,7 @@ head(Buffer, Deadline, #state{limits = Limits, template = Template} = State) ->
         {error, Status, Reason} -> no_request(Status, Reason, Buffer, State)
     end.
 
-%% A client may know that the server speaks HTTP/2 (RFC 9113, 3.3); over TLS it says so there.
+%% A client may already know that the server speaks HTTP/2 (RFC 9113, 3.3). Over TLS it negotiates that there.
 no_request(505, Reason, <<"PRI * HTTP/2.0\r\n", _/binary>> = Buffer, #state{served = 0, conn = #conn{scheme = http, server = Server} = Conn} = State) ->
     case persistent_term:get({yucan, Server}) of
         #site{http2 = true} -> yucan_h2:start(Conn, Buffer, State#state.limits);
@@ -208,12 +209,12 @@ no_request(505, Reason, <<"PRI * HTTP/2.0\r\n", _/binary>> = Buffer, #state{serv
     end;
 no_request(Status, Reason, Buffer, State) -> refuse(Status, Reason, Buffer, State).
 
-%% What the header lines say, for the next request.
+%% Keeps what the header lines mean, for the next request.
 remember(#req{lines = Lines, authority = Authority}, #state{template = #req{lines = Lines, authority = Authority}} = State) -> State;
 remember(#req{lines = Lines, authority = Authority}, #state{template = Template} = State) ->
     State#state{template = Template#req{lines = Lines, authority = Authority}}.
 
-%% Nobody knows how long until the next one, and the bytes that it came in stay in memory with them.
+%% It is unknown when the next request comes, and the header lines keep the bytes of their whole read in memory.
 forget(#state{template = Template} = State) ->
     ok = yucan_reply:forget(),
     State#state{template = Template#req{lines = none}, last = none}.
@@ -221,7 +222,7 @@ forget(#state{template = Template} = State) ->
 deadline(none, #limits{header_ms = Ms}) -> erlang:monotonic_time(millisecond) + Ms;
 deadline(Deadline, _) -> Deadline.
 
-%% Parsed again only when a line has ended, so that a client that sends byte by byte costs no more than its lines.
+%% Parses again only at the end of a line, so a client that sends byte by byte costs no more than its lines.
 more(Buffer, Deadline, #state{socket = Socket, limits = #limits{header_block_bytes = Max}} = State) ->
     ok = yucan_transport:release(Socket),
     case get_more(max(0, Deadline - erlang:monotonic_time(millisecond)), State) of
@@ -262,7 +263,7 @@ refused(Status, Reason, Text, Method, #conn{server = Server, socket = Socket} = 
     yucan_reply:refuse(Status, Text, Socket, Method, Site),
     yucan_log:refused(Log, Conn, Status).
 
-%% Its answer is out, and the client may be sending still. Nobody is served on this connection any more.
+%% The answer has been sent, but the client may still be sending. This connection serves nobody any more.
 -spec linger(#state{}) -> no_return().
 linger(#state{limits = #limits{linger_ms = Ms}} = State) -> linger(Ms, State).
 
@@ -304,7 +305,7 @@ after_body({upgrade, Function}, State, _) ->
     end;
 after_body({Connection, _, _}, State, Site) ->
     case yucan_body:close(Connection =:= close) of
-        %% Another body may follow. More than one message of it would come before this process could say that it reads by recv.
+        %% Another body may follow, of which more than one message could arrive before this process switches to recv.
         {keep, Rest} when Connection =:= keep -> next(Rest, 1, State, Site);
         {keep, Rest} -> finish(Rest, State);
         {linger, Ms} -> linger(Ms, State)
@@ -314,22 +315,22 @@ last_one(Req, #state{limits = #limits{requests = infinity}}) -> Req;
 last_one(Req, #state{limits = #limits{requests = Max}, served = Served}) when Served + 1 < Max -> Req;
 last_one(Req, _) -> Req#req{keep = false}.
 
-%% All of the body may be here already.
+%% The whole body may already be here.
 for_body(#req{body = {length, Length}}, Rest, State) when byte_size(Rest) >= Length -> {Rest, State};
 for_body(_, Rest, #state{armed = 0} = State) -> {Rest, State};
 for_body(_, Rest, #state{socket = Socket} = State) -> {yucan_transport:pause(Socket, Rest), State#state{armed = 0}}.
 
-%% @doc When a request came, in us, if anybody wants to know.
+%% @doc When a request arrived, in us, if an access log or a function for events needs it.
 -spec began(#site{}) -> integer().
 began(#site{log = none, on_event = none}) -> 0;
 began(_) -> os:system_time(microsecond).
 
-%% @doc With what trusted proxies say of it, and its id.
+%% @doc Adds the headers of trusted proxies and the id to a request.
 -spec received(#req{}, #site{}) -> #req{}.
 received(Req, #site{trusted = [], request_id = none}) -> Req;
 received(Req, Site) -> yucan_forwarded:received(Req, Site).
 
-%% @doc Calls the handler and sends its answer: also for streams of HTTP/2.
+%% @doc Calls the handler and sends its answer, also for HTTP/2 streams.
 -spec answer(#req{}, #site{}) -> yucan_reply:outcome().
 answer(Req, Site) ->
     try
@@ -343,7 +344,7 @@ answer(Req, Site) ->
             end
     end.
 
-%% A second answer would be taken for that of the next request. `close' is none.
+%% A second answer would be taken for the answer to the next request. `close' is not an answer.
 only(Response) when Response =:= sent; Response =:= close -> Response;
 only(Response) ->
     yucan_reply:has_begun() andalso error({bad_response, already_sent}),
@@ -370,7 +371,7 @@ with_id(Response, _, _) -> Response.
 account({upgrade, _}, Req, Began, _, Site) -> account({keep, 101, 0}, Req, Began, none, Site);
 account({_, Status, Bytes}, Req, Began, Start, #site{metrics = Metrics, log = Log} = Site) ->
     yucan_metrics:answered(Metrics, Status, Bytes),
-    %% A stream lasts as long as its handler likes.
+    %% A stream lasts as long as its handler likes, so it is not timed.
     _ = [yucan_metrics:took(Metrics, Start) || Start =/= none, not yucan_reply:has_streamed(Start)],
     yucan_log:answered(Log, Req, Status, Bytes, Began),
     _ = [yucan_events:answered(Site, Req, Status, {Bytes, os:system_time(microsecond) - Began}) || Site#site.on_event =/= none],
@@ -381,7 +382,7 @@ upgrade(Function, Rest, #state{socket = Socket} = State) ->
     ok = yucan_transport:release(Socket),
     yucan_idle:upgraded(?MODULE, forget(State), Function, {Socket, yucan_transport:pause(Socket, Rest)}).
 
-%% @doc The function that a connection was given to has ended.
+%% @doc The function to which the connection was handed has ended.
 -spec left(ended | {crashed, error | exit | throw, term(), list()}, #state{}) -> no_return().
 left({crashed, Class, Reason, Stack}, #state{socket = Socket, conn = Conn}) ->
     yucan_events:crash(Class, Reason, Stack, #req{conn = Conn, method = <<"upgraded">>}),
@@ -389,7 +390,7 @@ left({crashed, Class, Reason, Stack}, #state{socket = Socket, conn = Conn}) ->
 left(ended, #state{socket = Socket}) ->
     done(Socket).
 
-%% What the client has sent beyond this request would make a plain close lose the answer.
+%% If the client has sent more than this request, a plain close would lose the answer.
 -spec finish(binary(), #state{}) -> no_return().
 finish(<<>>, #state{armed = 0, socket = Socket}) ->
     ok = yucan_transport:release(Socket),
@@ -401,7 +402,8 @@ finish(Rest, #state{socket = Socket} = State) ->
         false -> linger(State)
     end.
 
-%% `Count' messages may come if none may yet. A stream may have let some come as well (yucan_sse): they stand before all that recv would give.
+%% `Count' messages are allowed if none are at present. A stream may also have allowed some (yucan_sse), which come before everything that recv
+%% would return.
 next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
     ok = forget_user(get_keys()),
     case (Armed =:= 0 orelse Rest =/= <<>>) andalso yucan_reply:has_streamed() of
@@ -409,7 +411,7 @@ next(Rest, Count, #state{armed = Armed, socket = Socket} = State, Site) ->
         false -> followed(Rest, Count, State, Site)
     end.
 
-%% The next request of a proxy is another user's. HTTP/2 has a process for each.
+%% The next request from a proxy belongs to another user. HTTP/2 has a process for each request.
 forget_user([Key | Keys]) when Key =:= '$yucan_date'; Key =:= '$yucan_checked'; Key =:= '$yucan_peer'; Key =:= '$yucan_streamed'; Key =:= '$yucan_held';
                                Key =:= '$ancestors'; Key =:= '$initial_call'; Key =:= rand_seed ->
     forget_user(Keys);
@@ -434,24 +436,24 @@ arm(Count, #state{socket = Socket} = State) ->
         {error, _} -> done(State#state.socket)
     end.
 
-%% A message of data has come.
+%% A message with data has arrived.
 used(#state{armed = Left, socket = Socket} = State) -> State#state{armed = yucan_transport:used(Socket, Left, ?ARM)}.
 
-%% A reload may have brought other limits, under which the same bytes may be no request.
+%% A reload may have changed the limits, under which the same bytes may not be a valid request.
 again(#state{limits = Limits, served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1};
 again(#state{served = Served} = State, #site{limits = Limits}) -> State#state{served = Served + 1, limits = Limits, last = none}.
 
-%% Between two requests.
+%% Waits between two requests.
 -spec idle(#state{}) -> no_return().
 idle(#state{limits = #limits{idle_ms = Ms}} = State) -> yucan_idle:message(?MODULE, State, min(?WARM_MS, Ms)).
 
-%% How much of the idle time is left, of which so much has passed at the first look. Requests that follow each other need no clock.
+%% How much of the idle time is left. It starts at the first call, so requests that follow each other closely need no clock.
 idle_left(_, #state{idle_until = {Served, Until}, served = Served} = State) -> {max(0, Until - erlang:monotonic_time(millisecond)), State};
 idle_left(Passed, #state{limits = #limits{idle_ms = Ms}, served = Served} = State) ->
     Left = max(0, Ms - Passed),
     {Left, State#state{idle_until = {Served, erlang:monotonic_time(millisecond) + Left}}}.
 
-%% @doc What has come to an idle connection. Each request passes here, so it asks the transport itself.
+%% @doc Handles a message to an idle connection. Each request passes here, so it asks the transport directly.
 -spec message(term(), #state{}) -> no_return().
 message(Message, #state{socket = {Transport, Raw} = Socket} = State) ->
     case Transport:event(Message, Raw) of
@@ -461,7 +463,7 @@ message(Message, #state{socket = {Transport, Raw} = Socket} = State) ->
         passive -> arm(?ARM, State);
         closed -> done(Socket);
         other when Message =:= {yucan, drain} -> done(Socket);
-        %% What a handler left behind does not put off the end.
+        %% A late message of a handler does not postpone the end.
         other ->
             case idle_left(0, State) of
                 {0, _} -> done(Socket);
@@ -469,7 +471,7 @@ message(Message, #state{socket = {Transport, Raw} = Socket} = State) ->
             end
     end.
 
-%% @doc Nothing has come for a while.
+%% @doc Nothing has arrived for a while.
 -spec silence(#state{}) -> no_return().
 silence(#state{socket = Socket} = State) ->
     case idle_left(?WARM_MS, State) of
@@ -479,7 +481,7 @@ silence(#state{socket = Socket} = State) ->
             erlang:hibernate(?MODULE, wake, [forget(State1), Timer])
     end.
 
-%% @doc Something has come for a connection that slept.
+%% @doc Something has arrived for a hibernating connection.
 -spec wake(#state{}, reference()) -> no_return().
 wake(#state{socket = Socket} = State, Timer) ->
     receive

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Error answers and the words for status codes. Pure.
+%% @doc Error pages, and the texts for status codes. Pure.
 -module(yucan_error).
 
 -export([page/1, page/2, page_with/2, not_allowed/2, reason/1, escape/1]).
@@ -8,20 +8,20 @@
 -spec page(Status :: 300..599) -> yucan_handler:response().
 page(Status) -> page(Status, reason(Status)).
 
-%% @doc The same with other words.
+%% @doc The same with another text.
 -spec page(Status :: 300..599, Text :: iodata()) -> yucan_handler:response().
 page(Status, Text) ->
     Title = [integer_to_binary(Status), $\s, escape(Text)],
     {Status, [{<<"content-type">>, <<"text/html; charset=utf-8">>}],
      [<<"<!DOCTYPE html><html><head><title>">>, Title, <<"</title></head><body><h1>">>, Title, <<"</h1></body></html>\n">>]}.
 
-%% @doc The page of a status, with these headers as well.
+%% @doc The page of a status, with additional headers.
 -spec page_with(Status :: 300..599, yucan_handler:headers()) -> yucan_handler:response().
 page_with(Status, More) ->
     {Status, Headers, Body} = page(Status),
     {Status, More ++ Headers, Body}.
 
-%% @doc What there is answers these methods only: 405, and to OPTIONS that it is so (RFC 9110, 15.5.6 and 9.3.7).
+%% @doc The answer if a resource supports only these methods: 405, or the list for OPTIONS (RFC 9110, 15.5.6 and 9.3.7).
 -spec not_allowed(Methods :: [binary()], yucan_req:req()) -> yucan_handler:response().
 not_allowed(Methods, Req) ->
     Allow = {<<"allow">>, lists:join(<<", ">>, Methods)},
@@ -30,7 +30,7 @@ not_allowed(Methods, Req) ->
         _ -> page_with(405, [Allow])
     end.
 
-%% @doc Text for HTML.
+%% @doc Escapes text for HTML.
 -spec escape(iodata()) -> iodata().
 escape(Text) ->
     << <<(escape_byte(C))/binary>> || <<C>> <= iolist_to_binary(Text) >>.
@@ -42,7 +42,7 @@ escape_byte($") -> <<"&quot;">>;
 escape_byte($') -> <<"&#39;">>;
 escape_byte(C) -> <<C>>.
 
-%% @doc The words for a status.
+%% @doc The text for a status.
 -spec reason(integer()) -> binary().
 reason(100) -> <<"Continue">>;
 reason(101) -> <<"Switching Protocols">>;

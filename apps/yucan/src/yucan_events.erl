@@ -1,19 +1,21 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What the server tells the log of the node: crashes of handlers as errors, refused requests at debug level.
+%% @doc Writes to the node's log: crashes of handlers as errors, and refused requests at debug level.
 %%
-%% All that yucan logs goes through here. No event has a logger domain: OTP's default handler drops every domain but its own.
+%% Everything that yucan logs passes through this module. No event has a logger domain, because OTP's default handler drops every domain except
+%% its own.
 -module(yucan_events).
 
 -export([crash/4, attempt/4, refused/3, answered/4, turned_away/3, warning/2, error/2, without_flags/0]).
 -export_type([handler/0]).
 
-%% What priv/vm.args sets; the VM's own value is 5 MB.
+%% The value in priv/vm.args. The VM's own value is 5 MB.
 -define(CARRIER_BYTES, 262144).
 
 -include("yucan_internal.hrl").
 -include_lib("kernel/include/logger.hrl").
 
-%% What the option `on_event' names: called with a name, measurements and metadata, as handlers of the library telemetry are, in the process of the connection.
+%% The function that the option `on_event' names. It is called with a name, measurements and metadata in the process of the connection, like a
+%% handler of the library telemetry.
 -type handler() :: {module(), atom()} | fun((Name :: [atom(), ...], Measurements :: map(), Metadata :: map()) -> term()).
 
 emit(#site{on_event = none}, _, _, _) -> ok;
@@ -21,7 +23,8 @@ emit(#site{on_event = Handler, name = Server, counters = Counters}, Name, Measur
     Call = fun() -> call(Handler, [yucan | Name], Measurements#{system_time => erlang:system_time()}, Metadata#{server => Server}) end,
     attempt(Call, on_event, Counters, ?EVENTS_FAIL).
 
-%% @doc Calls a function of the user's: its failure harms no request. The log has one warning until it succeeds again, which is noted in `Failing'.
+%% @doc Calls a function of the user. If it fails, the request is not affected, and the log has a single warning until it succeeds again, which
+%% `Failing' records.
 -spec attempt(fun(() -> term()), Option :: on_event | access_log, Failing :: atomics:atomics_ref(), Place :: pos_integer()) -> ok.
 attempt(Call, Option, Failing, Place) ->
     try Call() of
@@ -39,19 +42,20 @@ facts(#req{method = Method, target = Target, host = Host, version = Version, id 
     Facts = #{method => Method, target => Target, host => Host, version => Version, peer => yucan_req:peer(Req)},
     case Id of none -> Facts; _ -> Facts#{id => Id} end.
 
-%% None if the server has just ended.
+%% There is none if the server has just ended.
 site(Server) -> persistent_term:get({yucan, Server}, none).
 
-%% @doc A request has got its answer: `[yucan, request, stop]'. How long that took is in microseconds here, in native units for the function.
+%% @doc Reports that a request has got its answer: `[yucan, request, stop]'. The duration is in microseconds here, and in native units for the
+%% function.
 -spec answered(#site{}, #req{}, Status :: 0..999, {Bytes :: non_neg_integer(), TookUs :: integer()}) -> ok.
 answered(Site, Req, Status, {Bytes, Us}) ->
     emit(Site, [request, stop], #{duration => erlang:convert_time_unit(Us, microsecond, native), bytes => Bytes}, (facts(Req))#{status => Status}).
 
-%% @doc A connection was closed before its first request: `[yucan, connection, refused]'.
+%% @doc Reports that a connection was closed before its first request: `[yucan, connection, refused]'.
 -spec turned_away(#site{}, Limit :: connections | address_connections, yucan_req:address()) -> ok.
 turned_away(Site, Limit, Peer) -> emit(Site, [connection, refused], #{}, #{limit => Limit, peer => Peer}).
 
-%% @doc A handler crashed, or answered with something that is no response: counted, logged, and `[yucan, request, exception]'.
+%% @doc Counts, logs and reports that a handler crashed or returned something that is not a response: `[yucan, request, exception]'.
 -spec crash(Class :: atom(), Reason :: term(), Stack :: list(), #req{}) -> ok.
 crash(Class, Reason, Stack, #req{method = Method, target = Target, id = Id, conn = #conn{server = Server}} = Req) ->
     ?LOG_ERROR("yucan ~ts: the handler failed for ~ts ~ts~ts: ~0tP~n~0tP",
@@ -63,7 +67,7 @@ crash(Class, Reason, Stack, #req{method = Method, target = Target, id = Id, conn
             emit(Site, [request, exception], #{}, (facts(Req))#{kind => Class, reason => Reason, stacktrace => Stack})
     end.
 
-%% @doc Something that is no valid request was answered with this status: `[yucan, request, refused]'.
+%% @doc Reports that an invalid request was answered with this status: `[yucan, request, refused]'.
 -spec refused(Status :: integer(), Reason :: atom(), #conn{}) -> ok.
 refused(Status, Reason, #conn{server = Server} = Conn) ->
     ?LOG_DEBUG("yucan ~ts: refused ~b, ~ts", [Server, Status, Reason]),
@@ -73,17 +77,17 @@ refused(Status, Reason, #conn{server = Server} = Conn) ->
         _ -> ok
     end.
 
-%% @doc Something that an operator should know.
+%% @doc Logs something that an operator should know.
 -spec warning(io:format(), [term()]) -> ok.
 warning(Format, Arguments) ->
     ?LOG_WARNING("yucan: " ++ Format, Arguments).
 
-%% @doc Something that an operator must mend.
+%% @doc Logs something that an operator has to fix.
 -spec error(io:format(), [term()]) -> ok.
 error(Format, Arguments) ->
     ?LOG_ERROR("yucan: " ++ Format, Arguments).
 
-%% @doc Warns, once for a VM, that it serves without the flags by which memory goes back to the system.
+%% @doc Warns, once per VM, that it runs without the flags that return memory to the system.
 -spec without_flags() -> ok.
 without_flags() ->
     case carrier_bytes() > ?CARRIER_BYTES andalso persistent_term:get(?MODULE, not_warned) of
@@ -94,7 +98,7 @@ without_flags() ->
         _ -> ok
     end.
 
-%% 0 where the VM has been built without these allocators.
+%% 0 if the VM was built without these allocators.
 carrier_bytes() ->
     case erlang:system_info({allocator, eheap_alloc}) of
         [{instance, _, Properties} | _] -> proplists:get_value(lmbcs, proplists:get_value(options, Properties, []), 0);

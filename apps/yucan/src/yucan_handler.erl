@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What answers requests: one function, called in the process of the connection.
+%% @doc The behaviour of request handlers: a single function, which is called in the process of the connection.
 %%
 %% ```
 %% -module(hello).
@@ -16,17 +16,17 @@
 -type response() ::
     {Status :: 200..999, headers(), iodata()}
     | {Status :: 200..999, headers(), {file, file:name_all()}}
-    %% The same, if its size is known already.
+    %% The same, if the size is already known.
     | {Status :: 200..999, headers(), {file, file:name_all(), Size :: non_neg_integer()}}
     | {Status :: 200..999, headers(), {file, file:name_all(), Offset :: non_neg_integer(), Length :: non_neg_integer()}}
     | {Status :: 200..999, headers(), {stream, fun((write()) -> term())}}
     | {Status :: 101..999, headers(), {upgrade, fun((yucan_transport:socket(), Buffered :: binary()) -> term())}}
     | {websocket, module(), term(), yucan_ws:options()}
-    %% The handler has answered by the functions of yucan_answer.
+    %% The handler has answered through the functions of yucan_answer.
     | sent
     | close.
 
-%% Called once for each load of the configuration, in the server's process. Without it the argument is the state.
+%% Called in the server's process each time the configuration is loaded. Without it, the argument is the state.
 -callback init(Arg :: term()) -> State :: term().
 -callback handle(yucan_req:req(), State :: term()) -> response().
 -optional_callbacks([init/1]).

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The head of a request: strict, pure, one walk over the bytes.
+%% @doc A strict parser for the head of a request. Pure, and a single pass over the bytes.
 %%
-%% yucan_conn calls `parse/3' with what it has received. Nothing that RFC 9112 forbids is repaired: a bare LF, a
-%% folded line, a blank before the colon, two Content-Length, both framings. All these are ways to make two
-%% servers disagree about where a request ends. The path of a request is in its canonical form (yucan_path); one that has none is refused.
+%% yucan_conn calls `parse/3' with the bytes that it has received. Nothing that RFC 9112 forbids is repaired: a bare LF, a folded line, a space
+%% before the colon, two Content-Length headers, both kinds of framing. All of these are ways to make two servers disagree about where a request
+%% ends. The path of a request is in canonical form (yucan_path), and a request whose path has none is refused.
 -module(yucan_head).
 
 -export([parse/3, trailers/2, authority/1]).
@@ -12,12 +12,11 @@
 -include("yucan_internal.hrl").
 
 -type refusal() :: {error, Status :: 400..505, Reason :: atom()}.
-%% Reasons are for the log at debug level and for tests.
+%% The reasons are for the log at debug level and for tests.
 
-%% @doc A request from the bytes, `more' if its head is not complete. `Template' is a request with all that
-%% the connection knows.
+%% @doc Parses a request, or returns `more' if its head is incomplete. `Template' is a request with everything that the connection knows.
 -spec parse(binary(), #limits{}, #req{}) -> {ok, #req{}, Rest :: binary()} | more | refusal().
-%% RFC 9112, 2.2: one empty line before the request line is ignored.
+%% An empty line before the request line is ignored (RFC 9112, 2.2).
 parse(<<"\r\n", Bytes/binary>>, Limits, Template) -> request_line(Bytes, Limits, Template);
 parse(<<"\r">>, _, _) -> more;
 parse(Bytes, Limits, Template) -> request_line(Bytes, Limits, Template).
@@ -37,8 +36,8 @@ method(_, _, _, _, _) -> {error, 400, bad_method}.
 target(Rest, Bin, Start, Limits, Req) ->
     target_byte(Rest, Bin, Start, Start, 0, plain, Limits, Req).
 
-%% `Mark' is where the first question mark is, below zero if the query holds bytes above 127. `Form' is `plain' as long as there is nothing that a canonical path could not have: most
-%% paths need no second look.
+%% `Mark' is the position of the first question mark, negated if the query contains bytes above 127. `Form' is `plain' as long as the path
+%% contains nothing that a canonical path cannot have, so most paths need no second look.
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > $?, C < 127, C =/= $\\ ->
     target_byte(Rest, Bin, Start, At + 1, Mark, Form, Limits, Req);
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > $/, C < $? ->
@@ -60,12 +59,12 @@ target_byte(<<" HTTP/1.1\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, 
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req);
 target_byte(<<" HTTP/1.0\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) ->
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req#req{version = 10, keep = unsaid});
-%% A later minor version is read as the latest that is known (RFC 9110, 2.5).
+%% A later minor version is treated as the latest one that we know (RFC 9110, 2.5).
 target_byte(<<" HTTP/1.", Minor, "\r\n", Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when Minor >= $2, Minor =< $9 ->
     set_target(Rest, Bin, Start, At, Mark, Form, Limits, Req);
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C =:= $!; C =:= $"; C =:= $\\, Mark =/= 0 ->
     target_byte(Rest, Bin, Start, At + 1, Mark, Form, Limits, Req);
-%% A byte that no target holds, in the query (see set_target).
+%% A byte in the query that no target may contain (see set_target).
 target_byte(<<C, Rest/bits>>, Bin, Start, At, Mark, Form, Limits, Req) when C > 127, Mark =/= 0 ->
     target_byte(Rest, Bin, Start, At + 1, -abs(Mark), Form, Limits, Req);
 target_byte(<<>>, _, _, At, _, _, #limits{request_line_bytes = Max}, _) ->
@@ -105,7 +104,8 @@ set_target(_, _, _, End, _, _, #limits{request_line_bytes = Max}, _) when End + 
 set_target(Rest, Bin, Start, End, 0, Form, Limits, Req) ->
     Target = binary_part(Bin, Start, End - Start),
     set_path(Form, Target, Rest, Bin, End, Limits, Req#req{target = Target});
-%% Programs that do not escape what their user has typed: it is escaped here, as browsers do it, so that logs, scripts and other servers get a target.
+%% Some programs do not escape what their user has typed. It is escaped here, as browsers do it, so that logs, scripts and other servers get a
+%% valid target.
 set_target(Rest, Bin, Start, End, Mark, Form, Limits, Req) when Mark < 0 ->
     Query = << <<(case C > 127 of true -> yucan_path:escape(<<C>>); false -> <<C>> end)/binary>> || <<C>> <= binary_part(Bin, 1 - Mark, End + Mark - 1) >>,
     Path = binary_part(Bin, Start, -Mark - Start),
@@ -123,7 +123,7 @@ set_path(other, <<"/", _/binary>> = Path, Rest, Bin, End, Limits, Req) ->
 set_path(_, Path, Rest, Bin, End, Limits, Req) ->
     lines(Rest, Bin, End + 11, Limits, Req#req{path = Path}).
 
-%% The same lines say the same again, and most clients repeat those of the request before.
+%% The same lines have the same meaning, and most clients repeat those of their previous request.
 lines(Bytes, Bin, At, #limits{header_block_bytes = Max} = Limits,
       #req{version = Version, lines = #lines{bytes = Same, limits = Limits, version = Version, headers = Headers, host = Host, body = Body, keep = Keep, expect = Expect}} = Req) ->
     Size = byte_size(Same),
@@ -174,7 +174,7 @@ blank(<<C, Rest/bits>>, Bin, Start, Colon, At, Count, Headers, Limits, Req) when
 blank(Rest, Bin, Start, Colon, At, Count, Headers, Limits, Req) ->
     value(Rest, Bin, Start, Colon, At, At, Count, Headers, Limits, Req).
 
-%% Four bytes at a time: half of the time that the head of a browser's request takes.
+%% Four bytes at a time, which halves the time for the head of a browser's request.
 value(<<A, B, C, D, Rest/bits>>, Bin, Start, Colon, From, At, Count, Headers, Limits, Req)
   when A >= $\s, A =/= 127, B >= $\s, B =/= 127, C >= $\s, C =/= 127, D >= $\s, D =/= 127 ->
     value(Rest, Bin, Start, Colon, From, At + 4, Count, Headers, Limits, Req);
@@ -217,7 +217,7 @@ trimmed(Bin, From, At) ->
         _ -> At
     end.
 
-%% The headers that decide about framing and connection.
+%% Records the headers that decide about framing and connection.
 note(host, Value, #req{host = undefined} = Req) -> Req#req{host = Value};
 note(host, _, _) -> {error, 400, two_hosts};
 note(connection, Value, Req) -> connection(Value, Req);
@@ -234,13 +234,13 @@ note(transfer_encoding, Value, Req) ->
     end;
 note(expect, Value, #req{version = Version} = Req) ->
     case yucan_header:lower(Value) of
-        %% RFC 9110, 10.1.1: a client of HTTP/1.0 knows no interim responses.
+        %% A client with HTTP/1.0 does not know interim responses (RFC 9110, 10.1.1).
         <<"100-continue">> -> Req#req{expect = Version =:= 11};
         _ -> {error, 417, bad_expectation}
     end.
 
-%% A list that ends in chunked has a length that we could find, but codings that we do not know (RFC 9112, 6.1: 501).
-%% All else leaves the end of the body open.
+%% If the list ends in chunked, we could find the length but do not know the codings (RFC 9112, 6.1: 501). Any other list leaves the end of the
+%% body undefined.
 unknown_coding(Value) ->
     case lists:reverse(binary:split(Value, <<",">>, [global])) of
         [Last | [_ | _] = Others] ->
@@ -256,7 +256,7 @@ not_a_coding(<<>>) -> true;
 not_a_coding(<<"chunked">>) -> true;
 not_a_coding(Coding) -> not yucan_header:is_token(Coding).
 
-%% Nothing takes back a close (RFC 9112, 9.3).
+%% Once close has been sent, nothing revokes it (RFC 9112, 9.3).
 connection(_, #req{keep = false} = Req) -> Req;
 connection(<<"keep-alive">>, Req) -> Req#req{keep = true};
 connection(<<"close">>, Req) -> Req#req{keep = false};
@@ -274,7 +274,7 @@ digits(<<C, Rest/bits>>, Length, Req) when C >= $0, C =< $9 -> digits(Rest, Leng
 digits(<<>>, Length, Req) -> Req#req{body = {length, Length}};
 digits(_, _, _) -> {error, 400, bad_length}.
 
-%% @doc The trailers after a chunked body, with the same strictness; those that would frame a message are refused.
+%% @doc Parses the trailers after a chunked body, just as strictly. Trailers that would frame a message are refused.
 -spec trailers(binary(), #limits{}) -> {ok, [{binary(), binary()}], Rest :: binary()} | more | refusal().
 trailers(Bytes, Limits) ->
     case line(Bytes, Bytes, 0, 0, [], Limits, #req{method = <<>>, host = <<>>}) of
@@ -283,7 +283,7 @@ trailers(Bytes, Limits) ->
         Other -> Other
     end.
 
-%% What can only be said once all headers are known.
+%% Checks that need all headers.
 finish(#req{host = undefined, version = 11}, _) ->
     {error, 400, no_host};
 finish(#req{method = <<"CONNECT">>}, _) ->
@@ -307,11 +307,12 @@ relative(#req{host = Said} = Req, Rest) ->
         error -> {error, 400, bad_host}
     end.
 
-%% It outlives the buffer that it came in.
+%% Copied, because it outlives the buffer that it arrived in.
 kept(undefined) -> undefined;
 kept(Said) -> binary:copy(Said).
 
-%% RFC 9112, 3.2.2: the target's authority counts, whatever the Host header says; that must be valid all the same. Handlers see no other one.
+%% The target's authority counts, whatever the Host header says, but that header must still be valid (RFC 9112, 3.2.2). Handlers see only the
+%% target's.
 absolute(Authority, Path, #req{host = Host, headers = Headers} = Req, Rest) ->
     case {authority(Authority), authority(Host), yucan_path:canonical(Path)} of
         {{ok, Name, Port}, {ok, _, _}, {ok, Canonical}} when Name =/= <<>> ->
@@ -320,7 +321,8 @@ absolute(Authority, Path, #req{host = Host, headers = Headers} = Req, Rest) ->
         _ -> {error, 400, bad_host}
     end.
 
-%% @doc Host and port, of a Host header or an absolute target: name in lower case and without a dot at its end, and port. An absent or empty Host is an empty name (RFC 9110, 7.2).
+%% @doc Host and port from a Host header or an absolute target. The name is in lower case and without a dot at its end. If Host is missing or
+%% empty, the name is empty (RFC 9110, 7.2).
 -spec authority(undefined | binary()) -> {ok, Name :: binary(), undefined | inet:port_number()} | error.
 authority(undefined) -> {ok, <<>>, undefined};
 authority(<<>>) -> {ok, <<>>, undefined};
@@ -340,7 +342,7 @@ name(_, _, _, _) -> error.
 named(Name, Port) when byte_size(Name) =< 255 -> with_port(Name, Port);
 named(_, _) -> error.
 
-%% The first `At' bytes. A dot at the end says that the name is whole (RFC 3986, 3.2.2); it is the same name without it.
+%% The first `At' bytes. A dot at the end marks the name as complete (RFC 3986, 3.2.2), and it is the same name without the dot.
 without_root(Bin, At) when At > 1 ->
     case binary:at(Bin, At - 1) of
         $. -> binary_part(Bin, 0, At - 1);

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Headers: their names and which of them decide about framing, and what their values are made of: tokens, lists, dates (RFC 9110, 5.6).
-%% Pure but for `date_line/0'.
+%% @doc Headers: their names, which of them decide about framing, and the grammar of their values: tokens, lists, dates (RFC 9110, 5.6). Pure
+%% except for `date_line/0'.
 %%
-%% A name that is in the table costs one look-up and no memory of its own; the others are copied.
+%% A name in the table costs a look-up and no memory of its own. Other names are copied.
 -module(yucan_header).
 
 -export([known/1, listed/1, lower/1, trim/1, tokens/1, is_token/1, elements/1, without_hops/1, date_line/0, date/1, parse_date/1]).
@@ -79,7 +79,7 @@
     ?PLAIN(<<"X-Requested-With">>, <<"x-requested-with">>)
 }).
 
-%% @doc What kind of header has this name, and its lower-case form.
+%% @doc The kind of header with this name, and the name in lower case.
 -spec known(binary()) -> {kind(), Lower :: binary()}.
 known(Name) ->
     case ?KNOWN of
@@ -87,7 +87,7 @@ known(Name) ->
         _ -> unusual(lower(Name))
     end.
 
-%% @doc The same if the name stands in the table as it is; then it is a token, too.
+%% @doc The same, if the table contains exactly this name. It is then a valid token.
 -spec listed(binary()) -> {kind(), Lower :: binary()} | unlisted.
 listed(Name) ->
     case ?KNOWN of
@@ -95,19 +95,19 @@ listed(Name) ->
         _ -> unlisted
     end.
 
-%% A known name in unusual case must not slip through as a plain one.
+%% A known name in unusual case must not be treated as an unknown one.
 unusual(Lower) ->
     case ?KNOWN of
         #{Lower := Known} -> Known;
         _ -> {plain, Lower}
     end.
 
-%% @doc The ASCII letters in lower case.
+%% @doc Converts ASCII letters to lower case.
 -spec lower(binary()) -> binary().
 lower(Bin) ->
     << <<(if C >= $A, C =< $Z -> C + 32; true -> C end)>> || <<C>> <= Bin >>.
 
-%% @doc Without blanks and tabs at both ends. Values of headers are bytes, not text: `string:trim' would fail on some.
+%% @doc Removes spaces and tabs at both ends. Values of headers are bytes and not text, so `string:trim' would fail on some.
 -spec trim(binary()) -> binary().
 trim(<<C, Rest/binary>>) when C =:= $\s; C =:= $\t -> trim(Rest);
 trim(<<>>) -> <<>>;
@@ -121,14 +121,15 @@ trim(Bin) ->
 -spec tokens(binary()) -> [binary()].
 tokens(List) -> [trim(Token) || Token <- binary:split(lower(List), <<",">>, [global])].
 
-%% @doc The headers that another connection may see, too: neither those that belong to one, nor those that `connection' names (RFC 9110, 7.6.1).
+%% @doc The headers that may be passed on to another connection: neither those that concern a single connection, nor those that `connection'
+%% names (RFC 9110, 7.6.1).
 -spec without_hops([{Name :: binary(), Value :: binary()}]) -> [{Name :: binary(), Value :: binary()}].
 without_hops(Headers) ->
     Named = [Token || {<<"connection">>, Value} <- Headers, Token <- tokens(Value)],
     Hops = [<<"connection">>, <<"keep-alive">>, <<"proxy-connection">>, <<"te">>, <<"trailer">>, <<"transfer-encoding">>, <<"upgrade">> | Named],
     [Header || {Name, _} = Header <- Headers, not lists:member(Name, Hops)].
 
-%% @doc Is this a token (RFC 9110, 5.6.2)?
+%% @doc Whether this is a token (RFC 9110, 5.6.2).
 -spec is_token(binary()) -> boolean().
 is_token(<<>>) -> false;
 is_token(Bin) -> all_tchars(Bin).
@@ -136,8 +137,8 @@ is_token(Bin) -> all_tchars(Bin).
 all_tchars(<<C, Rest/bits>>) when ?IS_TCHAR(C) -> all_tchars(Rest);
 all_tchars(Rest) -> Rest =:= <<>>.
 
-%% @doc Pairs such as `a=b; c="d e"', in lists with commas between: what follows a media type or a disposition, and Forwarded (RFC 7239, 4). Names in lower
-%% case. In quotes `\\"' and `\\\\' are one byte; browsers send any other backslash as it is.
+%% @doc Pairs such as `a=b; c="d e"', in lists with commas between them, as after a media type or disposition and in Forwarded (RFC 7239, 4).
+%% Names are in lower case. In quotes `\\"' and `\\\\' are one byte, while any other backslash is literal, because browsers send it so.
 -spec elements(binary()) -> {ok, [[{Name :: binary(), Value :: binary()}]]} | error.
 elements(Text) -> pair(trim(Text), [], []).
 
@@ -171,7 +172,7 @@ quoted(<<$", Rest/binary>>, Done) -> {Done, Rest};
 quoted(<<C, Rest/binary>>, Done) when C >= $\s, C =/= 127 -> quoted(Rest, <<Done/binary, C>>);
 quoted(_, _) -> false.
 
-%% @doc The Date header of an answer, with its line end. Each process works it out once a second.
+%% @doc The Date header of an answer with its line end. Each process computes it once a second.
 -spec date_line() -> binary().
 date_line() ->
     Now = os:system_time(second),
@@ -183,7 +184,7 @@ date_line() ->
             Line
     end.
 
-%% @doc `Sun, 06 Nov 1994 08:49:37 GMT'.
+%% @doc Formats a date as `Sun, 06 Nov 1994 08:49:37 GMT'.
 -spec date(calendar:datetime()) -> binary().
 date({{Year, Month, Day} = Date, {Hour, Minute, Second}}) ->
     <<(day(calendar:day_of_the_week(Date)))/binary, ", ", (two(Day))/binary, " ", (month(Month))/binary, " ",
@@ -198,7 +199,7 @@ day(N) -> element(N, {<<"Mon">>, <<"Tue">>, <<"Wed">>, <<"Thu">>, <<"Fri">>, <<"
 
 month(N) -> element(N, ?MONTHS).
 
-%% @doc A date in any of the three forms that RFC 9110 wants recipients to take.
+%% @doc Parses a date in any of the three forms that RFC 9110 requires recipients to accept.
 -spec parse_date(binary()) -> {ok, calendar:datetime()} | error.
 parse_date(<<_:3/binary, ", ", D:2/binary, " ", Mon:3/binary, " ", Y:4/binary, " ", Time:8/binary, " GMT">>) -> make(Y, Mon, D, Time);
 parse_date(<<_:3/binary, " ", Mon:3/binary, " ", D:2/binary, " ", Time:8/binary, " ", Y:4/binary>>) -> make(Y, Mon, D, Time);
@@ -208,7 +209,7 @@ parse_date(Text) ->
         _ -> error
     end.
 
-%% Two digits that seem more than 50 years ahead mean the past.
+%% A two-digit year that seems to be more than 50 years ahead is in the past.
 century(Y) ->
     {{Now, _, _}, _} = calendar:universal_time(),
     try binary_to_integer(Y) of

@@ -1,23 +1,23 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Records that the modules of the core share. Others use the accessors of yucan_req.
+%% Records that the modules of the core share. Other modules use the functions of yucan_req.
 
-%% A character of a token (RFC 9110, 5.6.2): the one grammar of names.
+%% A character of a token (RFC 9110, 5.6.2), which is the grammar of all names.
 -define(IS_TCHAR(C),
     (C >= $a andalso C =< $z orelse C >= $A andalso C =< $Z orelse C =:= $- orelse C >= $0 andalso C =< $9 orelse
      C =:= $_ orelse C =:= $. orelse C =:= $! orelse C >= $# andalso C =< $' orelse C =:= $* orelse C =:= $+ orelse
      C =:= $^ orelse C =:= $` orelse C =:= $| orelse C =:= $~)).
 
-%% What is true for the whole life of a connection.
+%% The data that does not change during a connection.
 -record(conn, {
     socket :: yucan_transport:socket(),
     server :: atom(),
     scheme = http :: http | https,
     local :: yucan_req:address(),
-    %% What the PROXY protocol said, where the listener expects it.
+    %% The address in the PROXY protocol, if the listener expects it.
     proxied = none :: none | yucan_req:address(),
-    %% The name that the client asked for in TLS.
+    %% The name that the client requested in TLS.
     sni = undefined :: undefined | binary(),
-    %% Which certificate it had to show there; `none': no TLS.
+    %% The certificate that the client had to show there; `none' without TLS.
     asked = none :: none | yucan_tls:asked()
 }).
 
@@ -50,7 +50,7 @@
     log_queue :: pos_integer()
 }).
 
-%% The header lines of a request as they came, and what they said.
+%% The header lines of a request as they arrived, and what they mean.
 -record(lines, {
     bytes :: binary(),
     limits :: #limits{},
@@ -62,7 +62,7 @@
     expect :: boolean()
 }).
 
-%% One request. yucan_head fills it, from a template that holds `conn'.
+%% A request. yucan_head fills it, starting from a template that has `conn'.
 -record(req, {
     conn :: #conn{} | undefined,
     method = <<>> :: binary(),
@@ -70,16 +70,16 @@
     path = <<>> :: binary(),
     query = none :: none | binary(),
     version = 11 :: 10 | 11 | 20,
-    %% Lower-case names, last header first.
+    %% With lower-case names, and the last header first.
     headers = [] :: [{binary(), binary()}],
     host = undefined :: undefined | binary(),
     port = undefined :: undefined | inet:port_number(),
-    %% A Host header and what it means: requests of one connection say the same, so only the first is looked into.
+    %% A Host header and its meaning. Requests on the same connection repeat it, so only the first is parsed.
     authority = none :: none | {Said :: undefined | binary(), Name :: binary(), Port :: undefined | inet:port_number()},
-    %% The same of all header lines: in a template those of the request before.
+    %% The same for all header lines. In a template they are those of the previous request.
     lines = none :: none | #lines{},
     body = none :: none | chunked | {length, non_neg_integer()},
-    %% false: the connection ends after the answer. It does as well if a client of HTTP/1.0 has left it unsaid.
+    %% With false, the connection ends after the answer. It also does if an HTTP/1.0 client has not said anything about it.
     keep = true :: boolean() | unsaid,
     expect = false :: boolean(),
     peer = socket :: socket | yucan_req:address(),
@@ -91,23 +91,23 @@
 %% A virtual host, compiled.
 -record(host, {
     names = [] :: [binary()],
-    %% Which certificate its clients have to show.
+    %% The certificate that its clients have to show.
     demands :: yucan_tls:demands(),
     %% Middleware, routes and handler.
     plan :: yucan_router:plan()
 }).
 
-%% The places of `counters': how many connections are open; 1 while the server drains: answers say `connection: close' then; 1 since the function for
-%% events has failed.
+%% The positions in `counters': the number of open connections; 1 while the server drains, when answers say `connection: close'; 1 after the
+%% function for events has failed.
 -define(OPEN, 1).
 -define(DRAINING, 2).
 -define(EVENTS_FAIL, 3).
 
-%% A server's configuration, compiled: one persistent term, replaced by a reload.
+%% A server's configuration, compiled. It is a persistent term, which a reload replaces.
 -record(site, {
     name :: atom(),
     limits :: #limits{},
-    %% The names that need no pattern.
+    %% The names without patterns.
     exact = #{} :: #{binary() => #host{}},
     %% {Pattern, Host}, the longest first.
     patterns = [] :: [{binary(), #host{}}],
@@ -116,12 +116,12 @@
     select = none :: none | fun((binary(), #req{}) -> default | non_neg_integer()),
     server_header = <<>> :: binary(),
     trusted = [] :: [yucan_cidr:block()],
-    %% Which headers of trusted proxies count, and the header of ids.
+    %% The headers of trusted proxies that count, and the header for ids.
     forwarded = [] :: [binary()],
     request_id = none :: none | binary(),
     on_event = none :: none | yucan_events:handler(),
     quota :: undefined | yucan_quota:table(),
-    %% Of each listening socket: its TLS, and whether the PROXY protocol comes first. New connections ask here, so a reload may change both.
+    %% For each listening socket: its TLS, and whether the PROXY protocol comes first. New connections read it, so a reload may change both.
     listeners = #{} :: #{gen_tcp:socket() => {none | yucan_tls:server(), ProxyProtocol :: boolean()}},
     http2 = true :: boolean(),
     log = none :: none | yucan_log:log(),
@@ -129,18 +129,18 @@
     counters :: atomics:atomics_ref()
 }).
 
-%% What the acceptors of a listener need.
+%% The data that the acceptors of a listener need.
 -record(listener, {
     socket :: gen_tcp:socket(),
     server :: atom(),
     pool :: pid(),
     local :: yucan_req:address(),
-    %% As in the site: open connections of the whole server.
+    %% The same as in the site: the open connections of the whole server.
     counters :: atomics:atomics_ref(),
     quota :: yucan_quota:table(),
-    %% Of the pool: how many of its processes wait for a connection, and how many shall.
+    %% For a pool: how many of its processes are waiting for a connection, and how many should be.
     waiting :: atomics:atomics_ref() | undefined,
     acceptors = 1 :: pos_integer(),
-    %% Of one process: what it does (yucan_pool).
+    %% For a process: its state (yucan_pool).
     doing :: atomics:atomics_ref() | undefined
 }).

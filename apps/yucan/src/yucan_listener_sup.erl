@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The two supervisors of one server. The upper one: all for one, since connections without the owner of their socket make no sense. Below
-%% it, beside yucan_server, that of what comes and goes with a configuration: the pools of the listeners, the access log.
+%% @doc The two supervisors of each server. The upper one is one_for_all, because connections are useless without the owner of their socket.
+%% Below it, next to yucan_server, is the supervisor of the processes that belong to a configuration: the pools of the listeners and the access
+%% log.
 -module(yucan_listener_sup).
 -behaviour(supervisor).
 
@@ -9,17 +10,17 @@
 
 -include("yucan_internal.hrl").
 
-%% @doc A whole server, with checked options: yucan:start_link/1.
+%% @doc Starts a complete server with checked options, for yucan:start_link/1.
 -spec start_server(yucan_config:checked()) -> {ok, pid()} | {error, term()}.
 start_server(Options) -> supervisor:start_link(?MODULE, Options).
 
-%% @doc What belongs to its configuration; empty at first.
+%% @doc Starts the supervisor for the configuration, which is empty at first.
 -spec start_link(Server :: atom()) -> {ok, pid()} | {error, term()}.
 start_link(Server) -> supervisor:start_link({local, name(Server)}, ?MODULE, []).
 
 name(Server) -> list_to_atom(atom_to_list(Server) ++ "_listeners").
 
-%% @doc The connections of a listener.
+%% @doc Starts the pool for the connections of a listener.
 -spec start_pool(Server :: atom(), #listener{}, Acceptors :: pos_integer()) -> {ok, pid()}.
 start_pool(Server, Listener, Acceptors) ->
     {ok, Pool} = supervisor:start_child(name(Server), #{id => make_ref(), start => {yucan_pool, start_link, [Listener, Acceptors]},
@@ -32,11 +33,11 @@ stop_pools(Server) ->
     try supervisor:which_children(name(Server)) of
         Children -> lists:foreach(fun(Id) -> supervisor:terminate_child(name(Server), Id) end, [Id || {Id, _, _, _} <- Children, Id =/= log])
     catch
-        %% They have ended before.
+        %% They have already ended.
         exit:_ -> ok
     end.
 
-%% @doc The process of an access log.
+%% @doc Starts the process of an access log.
 -spec start_log(Server :: atom(), Process :: atom(), yucan_log:target(), atomics:atomics_ref(), yucan_metrics:metrics()) -> ok | {error, file:posix()}.
 start_log(Server, Process, File, Queued, Metrics) ->
     Start = {yucan_log, start_link, [Process, File, Queued, Metrics]},
@@ -45,7 +46,7 @@ start_log(Server, Process, File, Queued, Metrics) ->
         {error, {{shutdown, {access_log, Reason}}, _}} -> {error, Reason}
     end.
 
-%% @doc Ends it, if there is one.
+%% @doc Ends the access log, if there is one.
 -spec stop_log(Server :: atom()) -> ok.
 stop_log(Server) ->
     _ = supervisor:terminate_child(name(Server), log),

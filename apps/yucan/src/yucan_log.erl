@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The access log, in the combined format of NCSA or as a JSON object a line: connections send what they did, one process formats and writes.
+%% @doc The access log, in the combined format of NCSA or with a JSON object on each line. Connections send entries, and a single process formats
+%% and writes them.
 %%
-%% The queue is bounded: what does not fit is counted and dropped, for a full disk must not stop the server. A file that was
-%% renamed or removed is opened anew within a second.
+%% The queue is bounded. Entries that do not fit are counted and dropped, because a full disk must not stop the server. If the file is renamed or
+%% removed, a new one is opened within a second.
 -module(yucan_log).
 -behaviour(gen_server).
 
@@ -18,7 +19,7 @@
 -type entry() :: #{time := integer(), peer := yucan_req:address(), method := binary(), target := binary(), version := 10 | 11 | 20,
     status := integer(), bytes := non_neg_integer(), host := binary(), referer := binary(), agent := binary(), us := integer(), id => binary()}.
 
-%% A file, and how its lines are written.
+%% A file, and the format of its lines.
 -type target() :: file:name_all() | {json, file:name_all()}.
 
 -record(state, {
@@ -30,19 +31,19 @@
 
 -define(LOOK_MS, 1000).
 
-%% @doc The process of a log file.
+%% @doc Starts the process of a log file.
 -spec start_link(Name :: atom(), target(), atomics:atomics_ref(), yucan_metrics:metrics()) -> {ok, pid()} | {error, term()}.
 start_link(Name, File, Queued, Metrics) ->
     gen_server:start_link({local, Name}, ?MODULE, {File, Queued, Metrics}, []).
 
-%% @doc What the connections use.
+%% @doc The handle that connections use.
 -spec open({file, Process :: atom(), atomics:atomics_ref()} | {function, fun((entry()) -> term())} | none, #limits{}, yucan_metrics:metrics()) ->
     none | log().
 open(none, _, _) -> none;
 open({function, Function}, _, _) -> {function, Function, atomics:new(1, [])};
 open({file, Process, Queued}, #limits{log_queue = Most}, Metrics) -> {log, Process, Queued, Most, Metrics}.
 
-%% @doc A request has been answered.
+%% @doc Logs an answered request.
 -spec answered(none | log(), #req{}, Status :: integer(), Bytes :: non_neg_integer(), Began :: integer()) -> ok.
 answered(none, _, _, _, _) -> ok;
 answered(_, _, 0, _, _) -> ok;
@@ -52,7 +53,7 @@ answered(Log, #req{method = Method, target = Target, version = Version, host = H
                    referer => yucan_req:header(<<"referer">>, Req, <<>>), agent => yucan_req:header(<<"user-agent">>, Req, <<>>)},
     deliver(Log, case Id of none -> Entry; _ -> Entry#{id => Id} end).
 
-%% @doc Something that was no valid request has been answered.
+%% @doc Logs the answer to an invalid request.
 -spec refused(none | log(), #conn{}, Status :: integer()) -> ok.
 refused(none, _, _) -> ok;
 refused(Log, Conn, Status) ->
@@ -69,11 +70,11 @@ deliver({log, Process, Queued, Most, Metrics}, Entry) ->
             gen_server:cast(Process, {entry, Entry})
     end.
 
-%% @doc Waits until what was sent before is in the file.
+%% @doc Waits until everything that was sent before is in the file.
 -spec flush(Process :: atom()) -> ok.
 flush(Process) -> gen_server:call(Process, flush, 10000).
 
-%% @doc To another file; to the same one if that cannot be opened.
+%% @doc Switches to another file. If that cannot be opened, the log stays with the current one.
 -spec move(Process :: atom(), target()) -> ok | {error, file:posix() | badarg | system_limit}.
 move(Process, File) -> gen_server:call(Process, {move, File}, 10000).
 
@@ -81,7 +82,7 @@ move(Process, File) -> gen_server:call(Process, {move, File}, 10000).
 -spec init({target(), atomics:atomics_ref(), yucan_metrics:metrics()}) -> {ok, #state{}} | {stop, term()}.
 init({File, Queued, _Metrics}) ->
     process_flag(message_queue_data, off_heap),
-    %% The shutdown of the supervisor stands behind the lines that wait.
+    %% The supervisor's shutdown then arrives after the entries that are queued.
     process_flag(trap_exit, true),
     case reopen(#state{file = File, queued = Queued}) of
         {ok, State} ->
@@ -102,7 +103,7 @@ reopen(#state{file = File, device = Device} = State) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc The file alone.
+%% @doc The file name.
 -spec path(target()) -> file:name_all().
 path({json, File}) -> File;
 path(File) -> File.
@@ -152,13 +153,13 @@ handle_info(look, #state{file = File, inode = Inode} = State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% @private Closed here, so that the last lines are in the file when this process has ended.
+%% @private The file is closed here, so that the last lines are in it when this process has ended.
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{device = Device}) ->
     _ = file:close(Device),
     ok.
 
-%% @doc A line of the log. The id of the request, if there is one, stands behind the fields of the format.
+%% @doc A line of the log. If the request has an id, it follows the fields of the format.
 -spec format(entry()) -> iodata().
 format(#{time := Us, peer := Peer, method := Method, target := Target, version := Version, status := Status, bytes := Bytes,
          referer := Referer, agent := Agent} = Entry) ->
@@ -168,7 +169,7 @@ format(#{time := Us, peer := Peer, method := Method, target := Target, version :
 dash(<<>>) -> "-";
 dash(Text) -> quoted(Text).
 
-%% Nothing that a client sends may end the quotes, or the line.
+%% No byte from a client may end the quotes or the line.
 quoted(Text) ->
     case binary:match(Text, [<<"\"">>, <<"\\">>]) =/= nomatch orelse not is_printable(Text) of
         false -> Text;
@@ -187,7 +188,7 @@ time(Second) ->
         yucan_header:date(calendar:system_time_to_universal_time(Second, second)),
     [Day, $/, Month, $/, Year, $:, Time, " +0000"].
 
-%% @doc A line as JSON: the time in UTC, sizes in bytes, how long the answer took in microseconds.
+%% @doc A line as JSON, with the time in UTC, sizes in bytes, and the duration in microseconds.
 -spec json(entry()) -> iodata().
 json(#{time := Us, peer := Peer, method := Method, target := Target, version := Version, status := Status, bytes := Bytes, host := Host,
        referer := Referer, agent := Agent, us := Took} = Entry) ->
@@ -197,7 +198,7 @@ json(#{time := Us, peer := Peer, method := Method, target := Target, version := 
         {"status", integer_to_binary(Status)}, {"bytes", integer_to_binary(Bytes)}, {"us", integer_to_binary(Took)}, {"referer", text(Referer)},
         {"agent", text(Agent)}] ++ [{"id", text(Id)} || #{id := Id} <- [Entry]]]), "}\n"].
 
-%% Clients may send bytes that are no UTF-8: these are taken for Latin-1.
+%% If a client's bytes are not UTF-8, they are taken for Latin-1.
 text(Bytes) ->
     Encoding = case unicode:characters_to_binary(Bytes) of Bytes -> utf8; _ -> latin1 end,
     [$", << <<(character(C))/binary>> || C <- unicode:characters_to_list(Bytes, Encoding) >>, $"].

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Figures of a server: counters that connections bump, read as a map and as Prometheus text. One list makes both.
+%% @doc The metrics of a server: counters that connections increment, readable as a map and as Prometheus text. Both come from the same list.
 -module(yucan_metrics).
 
 -export([new/0, add/2, answered/3, refused/2, start/1, took/2, latency/1, bound_us/1, to_map/2, families/1, text/1]).
@@ -17,17 +17,18 @@
 -type histogram() :: #{buckets := [{BoundUs :: pos_integer(), Count :: non_neg_integer()}], count := non_neg_integer(), sum_us := non_neg_integer()}.
 -type family() :: {Name :: binary(), counter | gauge, Help :: string(), [{[label()], non_neg_integer()}]}
     | {Name :: binary(), histogram, Help :: string(), [{[label()], histogram()}]}.
-%% A metric of Prometheus with its samples. The count of a bucket is that of all below its bound.
+%% A Prometheus metric with its samples. The count of a bucket includes everything below its bound.
 
-%% Behind the figures: how many answers took how long. Up to 8 us a place for each, then four for each doubling, up to 134 s.
+%% After the counters: how many answers took how long. There is a slot for each microsecond up to 8 us, then four for each doubling, up to 134 s.
 -define(LATENCY, 13).
 -define(PLACES, 104).
-%% And how long all of them took together.
+%% The time that all of these answers took together.
 -define(TOTAL_US, (?LATENCY + ?PLACES + 1)).
-%% Of the requests of a connection, the first and every 16th after it are timed: a clock read for each would cost more than it tells.
+%% Only the first request of a connection and every 16th one after it are timed, because reading the clock for each request would cost more than
+%% it is worth.
 -define(TIMED, 15).
 
-%% @doc All at zero.
+%% @doc Creates the counters, all of them zero.
 -spec new() -> metrics().
 new() -> counters:new(?TOTAL_US, [write_concurrency]).
 
@@ -60,23 +61,23 @@ index(status_5xx) -> 11;
 index(websockets) -> 12;
 index(log_dropped) -> 13.
 
-%% @doc One more.
+%% @doc Increments a counter.
 -spec add(metrics(), name()) -> ok.
 add(Metrics, Name) -> counters:add(Metrics, index(Name), 1).
 
-%% @doc A handler's answer has gone out.
+%% @doc Counts a handler's answer.
 -spec answered(metrics(), Status :: 0..999, Bytes :: non_neg_integer()) -> ok.
 answered(Metrics, Status, Bytes) ->
     counters:add(Metrics, 3, 1),
     counters:add(Metrics, 6, Bytes),
     by_status(Metrics, Status).
 
-%% @doc The time at which a request came, if it is one of those that are timed; `Served' are the requests of its connection before it.
+%% @doc The time at which a request arrived, if it is one of those that are timed. `Served' is the number of earlier requests on the connection.
 -spec start(Served :: non_neg_integer()) -> none | integer().
 start(Served) when Served band ?TIMED =:= 0 -> erlang:monotonic_time(microsecond);
 start(_) -> none.
 
-%% @doc A timed request has been answered.
+%% @doc Records the duration of a timed request.
 -spec took(metrics(), none | integer()) -> ok.
 took(_, none) -> ok;
 took(Metrics, Start) ->
@@ -89,19 +90,19 @@ place(Us) ->
     Doublings = min(26, trunc(math:log2(Us))),
     8 + (Doublings - 3) * 4 + min(3, (Us bsr (Doublings - 2)) - 4).
 
-%% @doc How many timed answers each place holds; those without any are left out. {@link bound_us/1} says what a place means.
+%% @doc How many timed answers are in each slot, without the empty slots. {@link bound_us/1} gives the meaning of a slot.
 -spec latency(metrics()) -> [{Place :: non_neg_integer(), Count :: pos_integer()}].
 latency(Metrics) ->
     [{Place, Count} || Place <- lists:seq(0, ?PLACES - 1), Count <- [counters:get(Metrics, ?LATENCY + 1 + Place)], Count > 0].
 
-%% @doc All answers of a place took less than this, in microseconds (but the last place has no bound).
+%% @doc All answers in a slot took less than this, in microseconds. (The last slot has no upper bound.)
 -spec bound_us(Place :: non_neg_integer()) -> pos_integer().
 bound_us(Place) when Place < 8 -> Place + 1;
 bound_us(Place) ->
     Doublings = (Place - 8) div 4 + 3,
     (5 + (Place - 8) rem 4) bsl (Doublings - 2).
 
-%% @doc Something that was no valid request has been answered.
+%% @doc Counts the answer to an invalid request.
 -spec refused(metrics(), Status :: 400..505) -> ok.
 refused(Metrics, Status) ->
     add(Metrics, refused),
@@ -110,7 +111,7 @@ refused(Metrics, Status) ->
 by_status(Metrics, Status) when Status >= 100, Status < 600 -> counters:add(Metrics, 6 + Status div 100, 1);
 by_status(_, _) -> ok.
 
-%% @doc All figures; `Open' are the open connections. `timed_us' is what the timed answers took together.
+%% @doc All metrics. `Open' is the number of open connections, and `timed_us' the time that the timed answers took together.
 -spec to_map(metrics(), Open :: integer()) -> #{atom() => integer()}.
 to_map(Metrics, Open) ->
     maps:from_list([{open_connections, Open}, {timed_us, counters:get(Metrics, ?TOTAL_US)}
@@ -129,12 +130,12 @@ family(Name, Type, Help, Servers) ->
     Full = iolist_to_binary(["yucan_", atom_to_list(Name), case Type of counter -> "_total"; gauge -> "" end]),
     {Full, Type, Help, [{[{server, Server}], Value} || {Server, #{Name := Value}, _} <- Servers]}.
 
-%% A bucket for each doubling from 16 us on: the last place of a doubling is full there.
+%% There is a bucket for each doubling from 16 us on, which ends with the last slot of the doubling.
 histogram(Latency, TotalUs) ->
     Buckets = [{bound_us(Place), lists:sum([Count || {Lower, Count} <- Latency, Lower =< Place])} || Place <- lists:seq(11, ?PLACES - 5, 4)],
     #{buckets => Buckets, count => lists:sum([Count || {_, Count} <- Latency]), sum_us => TotalUs}.
 
-%% @doc Text in the Prometheus exposition format 0.0.4.
+%% @doc The metrics as text in the Prometheus exposition format 0.0.4.
 -spec text([family()]) -> iolist().
 text(Families) ->
     [["# HELP ", Name, $\s, Help, "\n# TYPE ", Name, $\s, atom_to_list(Type), $\n | [sample(Name, Labels, Value) || {Labels, Value} <- Samples]]
@@ -173,7 +174,7 @@ latency_test() ->
     ?assertMatch([{_, 1}], latency(Metrics)),
     ?assertEqual(0, maps:get(log_dropped, to_map(Metrics, 0))).
 
-%% What Prometheus demands of a histogram: buckets that only grow, the last as large as the count.
+%% Prometheus requires that the buckets of a histogram never decrease, and that the last one equals the count.
 histogram_test() ->
     Metrics = new(),
     Took = [3, 20, 20, 70000, 200000000],

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Starts and watches the connection processes of one listener: a number of them wait in accept, and each serves one connection. Others
-%% are started when one ends, or when fewer than half of the wanted number wait. What a process does is its own affair; one that
-%% crashes takes no other with it.
+%% @doc Starts and monitors the connection processes of a listener. Some of them wait in accept, and each serves a single connection. New ones
+%% are started when one ends, or when fewer than half of the configured number are waiting. They are independent, so a crash affects no other
+%% connection.
 -module(yucan_pool).
 -behaviour(gen_server).
 
@@ -12,7 +12,7 @@
 
 -record(state, {
     listener :: #listener{},
-    %% What each does: see below.
+    %% The state of each process, as described below.
     processes = #{} :: #{pid() => atomics:atomics_ref()},
     %% The listening socket is closed.
     closed = false :: boolean(),
@@ -20,28 +20,28 @@
     complained = 0 :: integer()
 }).
 
-%% After so long without news this process hibernates too: a wave of thousands leaves it a heap of megabytes.
+%% After this time without news the pool also hibernates, because a wave of thousands of connections leaves it with a heap of megabytes.
 -define(QUIET_MS, 1000).
 
-%% Some requests between two collections. A connection that sleeps keeps only what it needs.
+%% Large enough for several requests between two garbage collections. A hibernating connection keeps only what it needs.
 -define(WORDS, 1598).
 
-%% What a process does, in its own atomic, so that the counts are right however it ends.
+%% The state of a process is in its own atomic, so the counts are right however the process ends.
 -define(WAITS, 0).
 -define(SERVES, 1).
-%% It serves a client that has not asked for anything yet. When the server drains, such a client has some time to do so.
+%% It has a client that has not sent a request yet. When the server drains, such a client gets some time to do so.
 -define(SILENT, 2).
 -define(SILENT_MS, 1000).
-%% A handler that traps exits has so long when the server ends.
+%% How long a handler that traps exits may take when the server ends.
 -define(END_MS, 2000).
 
-%% @doc The acceptors of a listener; its socket may belong to another process.
+%% @doc Starts the acceptors of a listener, whose socket may belong to another process.
 -spec start_link(#listener{}, Acceptors :: pos_integer()) -> {ok, pid()}.
 start_link(Listener, Acceptors) ->
     gen_server:start_link(?MODULE, {Listener, Acceptors}, [{hibernate_after, ?QUIET_MS}]).
 
-%% @doc The calling process has got a connection: how many are open now, with this one. Counted here and now, so that no two of
-%% them see the same number.
+%% @doc The calling process has accepted a connection. Returns how many are open now, including this one. They are counted here, so no two
+%% processes see the same number.
 -spec taken(#listener{}) -> Open :: pos_integer().
 taken(#listener{counters = Counters, waiting = Waiting, doing = Doing, acceptors = Acceptors, pool = Pool}) ->
     ok = atomics:put(Doing, 1, ?SERVES),
@@ -51,15 +51,15 @@ taken(#listener{counters = Counters, waiting = Waiting, doing = Doing, acceptors
     end,
     atomics:add_get(Counters, ?OPEN, 1).
 
-%% @doc The calling process waits for the first bytes of its client, and reads no messages meanwhile: a drain ends it by force.
+%% @doc The calling process waits for the first bytes from its client, and reads no messages meanwhile, so a drain ends it by force.
 -spec silent(Doing :: atomics:atomics_ref()) -> ok.
 silent(Doing) -> atomics:put(Doing, 1, ?SILENT).
 
-%% @doc They have come. `false': too late, a drain is ending this process.
+%% @doc The first bytes have arrived. `false' means that it is too late, because a drain is ending this process.
 -spec speaks(Doing :: atomics:atomics_ref()) -> boolean().
 speaks(Doing) -> atomics:compare_exchange(Doing, 1, ?SILENT, ?SERVES) =:= ok.
 
-%% @doc Idle connections end now, busy ones after their answer.
+%% @doc Idle connections end now, and busy ones after their answer.
 -spec drain(pid()) -> ok.
 drain(Pool) -> gen_server:cast(Pool, drain).
 
@@ -69,7 +69,7 @@ init({Listener, Acceptors}) ->
     process_flag(trap_exit, true),
     {ok, fill(#state{listener = Listener#listener{pool = self(), waiting = atomics:new(1, []), acceptors = Acceptors}})}.
 
-%% As many as shall wait. Those that are on their way count already.
+%% Starts as many as should be waiting. Those that are being started already count.
 fill(#state{closed = true} = State) ->
     State;
 fill(#state{listener = #listener{waiting = Waiting, acceptors = Acceptors}} = State) ->
@@ -115,13 +115,13 @@ handle_info({accept_failed, Reason}, State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% @private Not before its processes: they use what yucan_server takes away afterwards.
+%% @private Waits for its processes, because they use data that yucan_server removes afterwards.
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{processes = Processes}) ->
     maps:foreach(fun(Pid, _) -> exit(Pid, shutdown) end, Processes),
     gone(Processes, erlang:monotonic_time(millisecond) + ?END_MS).
 
-%% In the order in which they end: to look for each in the mailbox would cost the square of their number.
+%% In the order in which they end, because searching the mailbox for each would take quadratic time.
 gone(Left, _) when map_size(Left) =:= 0 -> ok;
 gone(Left, Deadline) ->
     receive
@@ -130,7 +130,7 @@ gone(Left, Deadline) ->
         maps:foreach(fun(Pid, _) -> exit(Pid, kill) end, Left)
     end.
 
-%% One that waited: the socket is closed, it was killed, or its old code was purged.
+%% It was waiting: the socket was closed, the process was killed, or its old code was purged.
 ended(?WAITS, _, #state{listener = #listener{waiting = Waiting}}) -> atomics:sub(Waiting, 1, 1);
 ended(_, Pid, #state{listener = #listener{counters = Counters, quota = Quota}}) ->
     yucan_quota:leave(Quota, Pid),
@@ -142,7 +142,7 @@ closed(_, State) -> State.
 unless_done(#state{draining = true, processes = Processes} = State) when map_size(Processes) =:= 0 -> {stop, normal, State};
 unless_done(State) -> {noreply, State}.
 
-%% Once a minute is enough.
+%% Complains at most once a minute.
 complain(Reason, #state{complained = Last, listener = #listener{server = Server}} = State) ->
     Now = erlang:monotonic_time(second),
     case Now - Last >= 60 orelse Last =:= 0 of

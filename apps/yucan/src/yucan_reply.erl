@@ -1,37 +1,37 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes an answer: head and body in one send where the body is known.
+%% @doc Writes an answer. Head and body are sent together if the body is known.
 %%
-%% yucan_conn calls it. The framing is decided here alone; what a handler says about it is taken for streams
-%% (Content-Length) and otherwise replaced. A header with CR, LF or NUL never gets out.
+%% Called by yucan_conn. Only this module decides about the framing: a handler's Content-Length is used for streams, and otherwise its framing
+%% headers are replaced. A header that contains CR, LF or NUL is never sent.
 -module(yucan_reply).
-%% Iolists whose tail is a binary: that is what the socket takes with least work.
+%% The iolists have binaries as tails, which takes the socket the least work.
 -dialyzer(no_improper_lists).
 
 -export([send/3, forget/0, step/2, write/2, cut/0, cut_short/0, inform/3, refuse/5, has_begun/0, has_streamed/0, has_streamed/1, fields/1, run/6]).
 -export_type([outcome/0, open/0]).
 
-%% What each small answer calls: 3 % of the processor time of a small GET, with the same in yucan_conn.
+%% Functions that each small answer calls. Inlining them, and those in yucan_conn, saves 3 % of the processor time of a small GET.
 -compile({inline, [done/4, connection/3, opening/3, general/2, connection_line/2, status_line/1, length_line/1, transmit/2, head/6]}).
 
 -include("yucan_internal.hrl").
 -include_lib("kernel/include/file.hrl").
 
-%% What happens to the connection, and what the log says.
+%% What happens to the connection, and what the log gets.
 -type outcome() ::
     {keep | close, Status :: 0..999, Bytes :: non_neg_integer()}
     | {upgrade, fun((yucan_transport:socket(), binary()) -> term())}.
 
-%% The head of a stream that is written by steps.
+%% The head of a stream that is written in steps.
 -type open() :: {Status :: 200..999, yucan_handler:headers(), {stream, open}}.
-%% What an answer by steps has come to: an outcome, or a stream that is open.
+%% The result of an answer in steps: an outcome, or an open stream.
 -define(ANSWERED, '$yucan_answered').
 -define(WRITTEN, '$yucan_written').
 %% When the last stream began.
 -define(STREAMED, '$yucan_streamed').
-%% The headers of the answer before, and what they came to.
+%% The headers of the previous answer, and the result of checking them.
 -define(CHECKED, '$yucan_checked').
 
-%% What the headers of a handler came to.
+%% The result of checking a handler's headers.
 -record(out, {
     lines = [] :: iodata(),
     length = undefined :: undefined | non_neg_integer(),
@@ -40,10 +40,10 @@
     server = false :: boolean()
 }).
 
-%% What is more than that is a large answer.
+%% A larger answer is sent in parts.
 -define(PART_BYTES, 65536).
 
-%% @doc Sends the answer. Raises `{bad_response, What}' before the first byte if it is not one.
+%% @doc Sends the answer. Raises `{bad_response, What}' before the first byte if the answer is not valid.
 -spec send(yucan_handler:response() | open(), #req{}, #site{}) -> outcome().
 send({Status, Headers, Body}, #req{version = 20} = Req, _) when is_integer(Status), Status =< 999, is_list(Headers),
         (Status >= 200 orelse Status =:= 101 andalso element(1, Body) =:= upgrade) ->
@@ -77,7 +77,7 @@ body({upgrade, Function}, Status, Out, #req{conn = Conn} = Req, Site) when is_fu
         ok -> {upgrade, Function};
         {error, _} -> {close, Status, 0}
     end;
-%% Nothing follows these, whatever the handler gives (RFC 9110, 6.4.1).
+%% These have no body, whatever the handler returns (RFC 9110, 6.4.1).
 body(_, Status, Out, Req, Site) when Status =:= 204; Status =:= 304 ->
     Connection = connection(Out, Req, Site),
     done(transmit(head(Status, Out, Connection, <<>>, Req, Site), Req), Connection, Status, 0);
@@ -109,7 +109,7 @@ full(Status, Body, Size, Connection, Out, Req, Site) ->
         false -> done(transmit(Data, Req), Connection, Status, Size)
     end.
 
-%% Each small answer passes here, so it goes to the transport itself.
+%% Each small answer passes here, so it calls the transport directly.
 transmit(Data, #req{conn = #conn{socket = {Transport, Raw}}}) -> Transport:send(Raw, Data).
 
 done(ok, Connection, Status, Bytes) -> {Connection, Status, Bytes};
@@ -128,7 +128,7 @@ connection(_, _, _) -> close.
 head(Status, #out{lines = Lines} = Out, Connection, Framing, Req, Site) ->
     [opening(Status, Out, Site), connection_line(Connection, Req), Lines, Framing, <<"\r\n">>].
 
-%% What every answer begins with, whoever writes it. A header for all of them is a line of `general'.
+%% The beginning of every answer, whichever module writes it. A header for all answers would be a line in `general'.
 opening(Status, Out, Site) -> [status_line(Status) | general(Out, Site)].
 
 general(#out{date = false, server = false}, #site{server_header = Server}) -> [yucan_header:date_line(), Server];
@@ -144,7 +144,7 @@ status_line(304) -> <<"HTTP/1.1 304 Not Modified\r\n">>;
 status_line(404) -> <<"HTTP/1.1 404 Not Found\r\n">>;
 status_line(Status) -> [<<"HTTP/1.1 ">>, integer_to_binary(Status), $\s, yucan_error:reason(Status), <<"\r\n">>].
 
-%% The same headers come to the same again, and many handlers repeat those of the answer before.
+%% The same headers give the same result, and many handlers repeat those of their previous answer.
 checked(Headers) ->
     case get(?CHECKED) of
         {Headers, Out} -> Out;
@@ -154,11 +154,11 @@ checked(Headers) ->
             Out
     end.
 
-%% @doc The connection is idle: nothing is kept of the last answer.
+%% @doc The connection is idle, so nothing of the last answer is kept.
 -spec forget() -> ok.
 forget() -> _ = erase(?CHECKED), ok.
 
-%% The headers of a handler, checked.
+%% Checks the headers of a handler.
 headers([{Name, Value} | Rest], Out) ->
     {Kind, Lower} = name(Name),
     headers(Rest, header(Kind, Lower, value(Value), Out));
@@ -167,7 +167,8 @@ headers([], Out) ->
 headers(Other, _) ->
     error({bad_response, {headers, Other}}).
 
-%% @doc The headers of a handler as HTTP/2 has them: checked, without those that belong to a connection of HTTP/1.1; and the length that it said.
+%% @doc The headers of a handler for HTTP/2, checked and without those that only concern an HTTP/1.1 connection, and the length that the handler
+%% gave.
 -spec fields(yucan_handler:headers()) -> {[{Name :: binary(), Value :: binary()}], undefined | non_neg_integer()}.
 fields(Headers) -> fields(Headers, [], undefined).
 
@@ -175,7 +176,7 @@ fields([{Name, Value} | Rest], Done, Length) ->
     case name(Name) of
         {plain, Lower} when Lower =:= <<"keep-alive">>; Lower =:= <<"proxy-connection">>; Lower =:= <<"upgrade">> -> fields(Rest, Done, Length);
         {content_length, _} -> fields(Rest, Done, length_of(value(Value)));
-        %% What stands at its ends is no part of a value there, but an error here (RFC 9113, 8.2.1).
+        %% Spaces at the ends are not part of a value in HTTP/1.1, but an error here (RFC 9113, 8.2.1).
         {Kind, Lower} when Kind =:= plain; Kind =:= host -> fields(Rest, [{Lower, yucan_header:trim(value(Value))} | Done], Length);
         _ -> fields(Rest, Done, Length)
     end;
@@ -184,7 +185,7 @@ fields(Other, _, _) -> error({bad_response, {headers, Other}}).
 
 header(plain, <<"date">> = Name, Value, Out) -> add(Name, Value, Out#out{date = true});
 header(plain, <<"server">> = Name, Value, Out) -> add(Name, Value, Out#out{server = true});
-%% It is for this connection alone (RFC 9110, 7.8).
+%% This header is only for this connection (RFC 9110, 7.8).
 header(plain, <<"upgrade">> = Name, Value, Out) -> add(<<"connection">>, Name, add(Name, Value, Out));
 header(connection, _, Value, Out) ->
     Out#out{close = Out#out.close orelse binary:match(yucan_header:lower(Value), <<"close">>) =/= nomatch};
@@ -236,7 +237,7 @@ is_clean(<<C, Rest/bits>>) when C >= $\s, C =/= 127; C =:= $\t -> is_clean(Rest)
 is_clean(<<>>) -> true;
 is_clean(_) -> false.
 
-%% Files. A small one is read at once, by one call: each call goes to another thread and back. On TCP the system copies large ones itself.
+%% Files. A single call reads a small file, because each call goes to another thread and back. Over TCP the system copies large files itself.
 -define(SMALL_BYTES, 16384).
 
 whole(File, Size, Status, Out, #req{method = Method} = Req, Site) when Size =< ?SMALL_BYTES, Method =/= <<"HEAD">> ->
@@ -244,7 +245,7 @@ whole(File, Size, Status, Out, #req{method = Method} = Req, Site) when Size =< ?
         {ok, Data} when byte_size(Data) >= Size ->
             Connection = connection(Out, Req, Site),
             full(Status, binary_part(Data, 0, Size), Size, Connection, Out, Req, Site);
-        %% It is shorter than it was.
+        %% The file has become shorter.
         {ok, _} -> {close, Status, 0};
         {error, Reason} -> error({bad_response, {Reason, File}})
     end;
@@ -269,7 +270,7 @@ file(File, Offset, Length, Status, Out, #req{conn = #conn{socket = Socket}} = Re
             error({bad_response, {Reason, File}})
     end.
 
-%% Small parts go out with the head, in one send.
+%% Small parts are sent together with the head.
 file_body(Handle, Offset, Length, Head, Socket, _, Connection, Status) when Length =< ?SMALL_BYTES ->
     case pread(Handle, Offset, Length) of
         {ok, Data} when byte_size(Data) =:= Length -> done(yucan_transport:send(Socket, [Head | Data]), Connection, Status, Length);
@@ -278,7 +279,7 @@ file_body(Handle, Offset, Length, Head, Socket, _, Connection, Status) when Leng
 file_body(Handle, Offset, Length, Head, Socket, SendMs, Connection, Status) ->
     case yucan_transport:send_file(Socket, Head, Handle, Offset, Length, SendMs) of
         {ok, Length} -> {Connection, Status, Length};
-        %% The file is shorter than it was: the client must see that something is missing.
+        %% The file has become shorter, and the client must see that something is missing.
         {ok, Less} -> {close, Status, Less};
         {error, _} -> {close, Status, 0}
     end.
@@ -286,7 +287,6 @@ file_body(Handle, Offset, Length, Head, Socket, SendMs, Connection, Status) ->
 pread(_, _, 0) -> {ok, <<>>};
 pread(Handle, Offset, Length) -> file:pread(Handle, Offset, Length).
 
-%% Streams.
 stream(_, Status, Out, #req{method = <<"HEAD">>} = Req, Site) ->
     Connection = connection(Out, Req, Site),
     done(transmit(head(Status, Out, Connection, stream_framing(Out, Req), Req, Site), Req), Connection, Status, 0);
@@ -301,8 +301,8 @@ stream_framing(#out{length = undefined}, #req{version = 10}) -> <<>>;
 stream_framing(#out{length = undefined}, _) -> <<"transfer-encoding: chunked\r\n">>;
 stream_framing(#out{length = Length}, _) -> length_line(Length).
 
-%% The head waits for the first part and goes out with it. How much was written is counted in the process
-%% dictionary: the function is the handler's, and may call the write function where it likes.
+%% The head waits for the first part and is sent with it. The number of bytes written is kept in the process dictionary, because the function
+%% belongs to the handler and may call the write function anywhere.
 
 %% @private
 -spec run(open | fun((fun((iodata()) -> ok | {error, closed | timeout})) -> term()), Mode :: term(), Status :: 0..999, Head :: term(), keep | close, #req{}) -> outcome().
@@ -324,7 +324,7 @@ run(Function, Mode, Status, Head, Connection, #req{conn = #conn{socket = Socket}
     catch
         Class:Reason:Stack ->
             case erase(?WRITTEN) of
-                %% Nothing has gone out yet: it can still be an answer of its own.
+                %% Nothing has been sent yet, so the crash can still get an answer of its own.
                 {_, 0} -> erlang:raise(Class, Reason, Stack);
                 %% The handler has cut its answer on purpose.
                 {_, Written} when Class =:= exit, element(1, Reason) =:= shutdown -> {close, Status, Written};
@@ -346,7 +346,7 @@ write(Data, Mode, Socket) ->
             sent(yucan_transport:send(Socket, [Head | framed(Mode, Data)]))
     end.
 
-%% A client that takes something has `send_ms' for each.
+%% A client that takes some data has `send_ms' for each part.
 by_parts(<<Part:?PART_BYTES/binary, Rest/binary>>, Mode, Socket) ->
     case write(Part, Mode, Socket) of
         ok -> by_parts(Rest, Mode, Socket);
@@ -372,9 +372,9 @@ finish(Length, Socket, Connection, Status, {Head, Length}) ->
 finish(_, _, _, Status, {_, Written}) ->
     {close, Status, Written}.
 
-%% ---- an answer by steps (yucan_answer)
+%% ---- an answer in steps (yucan_answer)
 
-%% @private Sends an answer, or the head of a stream whose function is `open'. What it came to is for the handler's `sent'.
+%% @private Sends an answer, or the head of a stream whose function is `open'. The result is kept for the handler's `sent'.
 -spec step(yucan_handler:response() | open(), #req{}) -> ok.
 step(Response, #req{conn = #conn{server = Server}} = Req) ->
     get(?ANSWERED) =:= undefined andalso get(?WRITTEN) =:= undefined orelse error({bad_response, already_sent}),
@@ -382,17 +382,18 @@ step(Response, #req{conn = #conn{server = Server}} = Req) ->
     _ = put(?ANSWERED, send(yucan_conn:with_id(Response, Req, Site), Req, Site)),
     ok.
 
-%% @private A part of the stream that step/2 has opened; parts for an answer without a body go nowhere.
+%% @private Writes a part of the stream that step/2 has opened. If the answer has no body, the parts are dropped.
 -spec write(iodata(), #req{}) -> ok | {error, closed | timeout}.
 write(Data, #req{conn = #conn{socket = Socket}}) ->
     case get(?ANSWERED) of
         {open, Mode, _, _} -> write(Data, Mode, Socket);
-        %% The client has got all, and may be there still.
+        %% The client has got everything, and may still be connected.
         {_, _, _} -> case yucan_transport:is_closed(Socket) of true -> {error, closed}; false -> ok end;
         undefined -> error({bad_response, {write, nothing_open}})
     end.
 
-%% @private After a failure: `none' if nothing was sent by steps. Otherwise the answer stays as far as it came, and what is missing can be seen.
+%% @private Called after a failure. Returns `none' if nothing was sent in steps. Otherwise the answer stays as it is, and the client can see that
+%% a part is missing.
 -spec cut() -> none | outcome().
 cut() ->
     case erase(?ANSWERED) of
@@ -401,7 +402,7 @@ cut() ->
         Outcome -> Outcome
     end.
 
-%% @private The same for a handler that goes on to return `sent'.
+%% @private The same for a handler that continues and returns `sent'.
 -spec cut_short() -> boolean().
 cut_short() ->
     case cut() of
@@ -409,7 +410,7 @@ cut_short() ->
         Outcome -> _ = put(?ANSWERED, Outcome), true
     end.
 
-%% @private An informational answer (RFC 9110, 15.2) before the final one.
+%% @private Sends an informational answer (RFC 9110, 15.2) before the final one.
 -spec inform(Status :: 102..199, yucan_handler:headers(), #req{}) -> ok | {error, not_supported | closed | timeout}.
 inform(Status, _, #req{version = 10}) when Status =/= 101, Status > 100, Status < 200 ->
     {error, not_supported};
@@ -424,7 +425,7 @@ inform(Status, Headers, #req{version = Version, conn = #conn{socket = {_, Raw} =
 inform(Status, _, _) ->
     error({bad_response, {informational, Status}}).
 
-%% @private Has a part of the answer to this request gone out?
+%% @private Whether a part of the answer to this request has been sent.
 -spec has_begun() -> boolean().
 has_begun() ->
     case get(?WRITTEN) of
@@ -432,15 +433,15 @@ has_begun() ->
         _ -> get(?ANSWERED) =/= undefined
     end.
 
-%% @doc Has this process answered by a stream? What is behind one, such as a subscription, may send messages at any time.
+%% @doc Whether this process has answered with a stream. The source of a stream, such as a subscription, may send messages at any time.
 -spec has_streamed() -> boolean().
 has_streamed() -> get(?STREAMED) =/= undefined.
 
-%% @doc Has it since this time, in us, at which a request came?
+%% @doc Whether it has since this time, in us, at which a request arrived.
 -spec has_streamed(Since :: integer()) -> boolean().
 has_streamed(Since) -> has_streamed() andalso get(?STREAMED) >= Since.
 
-%% @doc The answer to what is no request. The connection closes afterwards.
+%% @doc Sends the answer to an invalid request. The connection closes afterwards.
 -spec refuse(Status :: 400..505, Text :: iodata(), yucan_transport:socket(), method_was_head | any, #site{}) -> ok.
 refuse(Status, Text, Socket, Method, Site) ->
     {_, [{_, Type}], Body} = yucan_error:page(Status, Text),

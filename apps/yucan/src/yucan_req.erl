@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A request, as handlers and middleware see it.
 %%
-%% All but the body is a plain value. The body is read from the connection: only by the process in which
-%% yucan_handler's `handle' was called, and once; where it stands is kept there (yucan_body), so reading gives no new request.
+%% Everything except the body is a plain value. The body is read from the connection, once, and only by the process in which `handle' of
+%% yucan_handler was called. The reading position is kept there (yucan_body), so reading does not return a new request.
 -module(yucan_req).
 
 -export([method/1, target/1, path/1, query/1, has_query/1, decoded_path/1, version/1, scheme/1, host/1, own_names/2, has_own_name/2, port/1, id/1, headers/1, header/2,
@@ -13,36 +13,36 @@
 
 -include("yucan_internal.hrl").
 
-%% Of the process: its socket, and whose that is.
+%% The peer of this process's socket, in its process dictionary.
 -define(PEER, '$yucan_peer').
 
-%% Read it by the functions of this module: the record is private to the core.
+%% Read it through the functions of this module, because the record is private to the core.
 -type req() :: #req{}.
 -type address() :: {inet:ip_address(), inet:port_number()} | {local, binary()}.
 -type body_error() :: too_large | timeout | closed | bad_chunk | trailers_too_long.
 
-%% @doc The method as it was sent: methods are case-sensitive.
+%% @doc The method as it was sent. Methods are case-sensitive.
 -spec method(req()) -> binary().
 method(#req{method = Method}) -> Method.
 
-%% @doc The target as it was sent, also after a rewrite.
+%% @doc The target as it was sent, even after a rewrite.
 -spec target(req()) -> binary().
 target(#req{target = Target}) -> Target.
 
-%% @doc The path, still encoded, in its one form: no dot segments, no empty ones, and escapes only where they are needed, in upper case.
+%% @doc The path in canonical form, still encoded: no dot segments, no empty segments, and escapes in upper case and only where they are needed.
 -spec path(req()) -> binary().
 path(#req{path = Path}) -> Path.
 
-%% @doc What follows the first question mark, still encoded.
+%% @doc The part after the first question mark, still encoded.
 -spec query(req()) -> binary().
 query(#req{query = none}) -> <<>>;
 query(#req{query = Query}) -> Query.
 
-%% @doc Is there a question mark?
+%% @doc Whether there is a question mark.
 -spec has_query(req()) -> boolean().
 has_query(#req{query = Query}) -> Query =/= none.
 
-%% @doc The path decoded once. An encoded slash and control bytes are refused.
+%% @doc The path, decoded once. An encoded slash and control bytes are refused.
 -spec decoded_path(req()) -> {ok, binary()} | {error, bad_path}.
 decoded_path(#req{path = Path}) -> yucan_path:decode(Path).
 
@@ -52,30 +52,31 @@ version(#req{version = 11}) -> {1, 1};
 version(#req{version = 10}) -> {1, 0};
 version(#req{version = 20}) -> {2, 0}.
 
-%% @doc From the connection, or from a trusted proxy if the option `forwarded' says so.
+%% @doc The scheme of the connection, or that of a trusted proxy's header if the option `forwarded' names it.
 -spec scheme(req()) -> http | https.
 scheme(#req{conn = Conn}) -> Conn#conn.scheme.
 
-%% @doc Name of the host that was asked for, in lower case, without port and without a dot at its end; empty if none was named.
+%% @doc The name of the requested host, in lower case, without port and without a dot at its end. It is empty if the request names none.
 -spec host(req()) -> binary().
 host(#req{host = Host}) -> Host.
 
-%% @doc Which names a server at this address answers to, for has_own_name/2: any, or where only this host can connect its own and these. A page of any site can
-%% send a browser there under a name of its own, if DNS says that this name is this host (DNS rebinding), and would read what is served.
+%% @doc The names to which a server at this address answers, for has_own_name/2: any name, or, if only this host can connect, its own names and
+%% these. Otherwise a page of any site could send a browser there under its own name, if DNS resolves that name to this host (DNS rebinding), and
+%% read what is served.
 -spec own_names(inet:ip_address(), More :: [binary()]) -> any | [binary()].
 own_names(Ip, More) when element(1, Ip) =:= 127; Ip =:= {0, 0, 0, 0, 0, 0, 0, 1} ->
     {ok, Own} = inet:gethostname(),
     [yucan_header:lower(unicode:characters_to_binary(Name)) || Name <- [Own | More]];
 own_names(_, _) -> any.
 
-%% @doc Does the request name its host by an address, as localhost or by one of these names, or by no name?
+%% @doc Whether the request names its host as an address, as localhost, with one of these names, or not at all.
 -spec has_own_name(req(), Names :: any | [binary()]) -> boolean().
 has_own_name(_, any) -> true;
 has_own_name(#req{host = Host}, Names) ->
     lists:member(Host, [<<>>, <<"localhost">> | Names]) orelse yucan_router:is_match(<<"*.localhost">>, Host)
         orelse is_tuple(element(2, inet:parse_strict_address(string:trim(binary_to_list(Host), both, "[]")))).
 
-%% @doc The port that the client named, else the one that it reached.
+%% @doc The port that the client named, or else the one that it connected to.
 -spec port(req()) -> inet:port_number().
 port(#req{port = undefined, conn = #conn{local = {_, Port}}}) when is_integer(Port) -> Port;
 port(#req{port = undefined, conn = #conn{scheme = https}}) -> 443;
@@ -90,7 +91,7 @@ id(#req{id = Id}) -> Id.
 -spec headers(req()) -> [{Name :: binary(), Value :: binary()}].
 headers(#req{headers = Headers}) -> lists:reverse(Headers).
 
-%% @doc The header with this lower-case name; several lines are joined.
+%% @doc The header with this lower-case name. Several lines are joined.
 -spec header(Name :: binary(), req()) -> binary() | undefined.
 header(Name, Req) -> header(Name, Req, undefined).
 
@@ -110,12 +111,12 @@ values(_, [], Values) -> Values.
 separator(<<"cookie">>) -> <<"; ">>;
 separator(_) -> <<", ">>.
 
-%% @doc The client: of the PROXY header, or of a header of `forwarded' if the peer of the socket is trusted.
+%% @doc The client's address: that in the PROXY header, or in a header of `forwarded' if the peer of the socket is trusted, or the peer itself.
 -spec peer(req()) -> address().
 peer(#req{peer = socket, conn = Conn}) -> conn_peer(Conn);
 peer(#req{peer = Peer}) -> Peer.
 
-%% @private The same of a connection, before there is a request.
+%% @private The same for a connection that has no request yet.
 -spec conn_peer(#conn{}) -> address().
 conn_peer(#conn{proxied = none, socket = Socket}) -> socket_peer(Socket);
 conn_peer(#conn{proxied = Peer}) -> Peer.
@@ -125,7 +126,7 @@ conn_peer(#conn{proxied = Peer}) -> Peer.
 peer_socket(#req{conn = #conn{socket = Socket}}) -> socket_peer(Socket).
 
 socket_peer(Socket) ->
-    %% It stays the same, and asking for it is a system call.
+    %% It does not change, and asking for it takes a system call.
     case get(?PEER) of
         {Socket, Peer} -> Peer;
         _ ->
@@ -142,7 +143,7 @@ local(#req{conn = #conn{local = Local}}) -> Local.
 -spec cookies(req()) -> [{binary(), binary()}].
 cookies(Req) -> [{Name, cookie(Value)} || {Name, Value} <- cookie_pairs(header(<<"cookie">>, Req, <<>>))].
 
-%% @doc The same of any text in that form, with the quotes of values.
+%% @doc The same for any text in that form, including quotes around values.
 -spec cookie_pairs(binary()) -> [{binary(), binary()}].
 cookie_pairs(Text) -> [split(Trimmed, <<>>) || Pair <- binary:split(Text, <<";">>, [global]), Trimmed <- [yucan_header:trim(Pair)], Trimmed =/= <<>>].
 
@@ -161,7 +162,7 @@ unquoted(Quoted) ->
         _ -> <<$", Quoted/binary>>
     end.
 
-%% @doc Names and values of the query, decoded. What cannot be decoded is left as it is.
+%% @doc Names and values of the query, decoded. Parts that cannot be decoded are left as they are.
 -spec query_pairs(req()) -> [{binary(), binary()}].
 query_pairs(Req) -> pairs(query(Req)).
 
@@ -175,23 +176,23 @@ pairs(Text, Default) ->
     [{yucan_path:unescape_form(Name), case Value of Default -> Default; _ -> yucan_path:unescape_form(Value) end}
      || Part <- binary:split(Text, <<"&">>, [global]), Part =/= <<>>, {Name, Value} <- [split(Part, Default)]].
 
-%% @doc What a `:name' or `*name' of the route matched, decoded.
+%% @doc The value that a `:name' or `*name' of the route matched, decoded.
 -spec binding(Name :: binary(), req()) -> binary() | undefined.
 binding(Name, #req{bindings = Bindings}) -> maps:get(Name, Bindings, undefined).
 
-%% @doc All of them.
+%% @doc All bindings.
 -spec bindings(req()) -> #{binary() => binary()}.
 bindings(#req{bindings = Bindings}) -> Bindings.
 
-%% @private The router's.
+%% @private For the router.
 -spec bind(#{binary() => binary()}, req()) -> req().
 bind(Bindings, Req) -> Req#req{bindings = Bindings}.
 
-%% @doc Notes something for those who get the request after this.
+%% @doc Stores a value for middleware and handlers that get the request later.
 -spec assign(Key :: term(), Value :: term(), req()) -> req().
 assign(Key, Value, #req{assigned = Assigned} = Req) -> Req#req{assigned = Assigned#{Key => Value}}.
 
-%% @doc What assign/3 has noted.
+%% @doc The value that assign/3 has stored.
 -spec assigned(Key :: term(), req(), Default :: term()) -> term().
 assigned(Key, #req{assigned = Assigned}, Default) -> maps:get(Key, Assigned, Default).
 
@@ -199,7 +200,7 @@ assigned(Key, #req{assigned = Assigned}, Default) -> maps:get(Key, Assigned, Def
 -spec server(req()) -> atom().
 server(#req{conn = #conn{server = Server}}) -> Server.
 
-%% @doc The connection, for yucan_transport.
+%% @doc The connection, for use with yucan_transport.
 -spec socket(req()) -> yucan_transport:socket().
 socket(#req{conn = #conn{socket = Socket}}) -> Socket.
 
@@ -207,8 +208,8 @@ socket(#req{conn = #conn{socket = Socket}}) -> Socket.
 -spec tls_info(req()) -> none | #{atom() => term()}.
 tls_info(Req) -> yucan_transport:info(socket(Req)).
 
-%% @doc The same request for another path; `none' is no query. target/1 stays. A path that would leave the root stays as it is: neither
-%% files nor bindings are found by it.
+%% @doc The same request with another path; `none' means no query. target/1 does not change. A path that would leave the root is kept as it is,
+%% so neither files nor bindings can be found with it.
 -spec with_path(Path :: binary(), Query :: binary() | none, req()) -> req().
 with_path(Path, Query, Req) ->
     case yucan_path:canonical(Path) of
@@ -220,22 +221,22 @@ with_path(Path, Query, Req) ->
 -spec with_method(binary(), req()) -> req().
 with_method(Method, Req) -> Req#req{method = Method}.
 
-%% @doc Sets a header, in place of all of this lower-case name.
+%% @doc Sets a header, replacing all headers with this lower-case name.
 -spec set_header(Name :: binary(), Value :: binary(), req()) -> req().
 set_header(Name, Value, Req) ->
     #req{headers = Headers} = Cleared = delete_header(Name, Req),
     Cleared#req{headers = [{Name, Value} | Headers]}.
 
-%% @doc Takes all headers of this lower-case name away.
+%% @doc Removes all headers with this lower-case name.
 -spec delete_header(Name :: binary(), req()) -> req().
 delete_header(Name, #req{headers = Headers} = Req) ->
     Req#req{headers = [Header || {Other, _} = Header <- Headers, Other =/= Name]}.
 
-%% @doc Does a body follow?
+%% @doc Whether a body follows.
 -spec has_body(req()) -> boolean().
 has_body(#req{body = Body}) -> Body =/= none andalso Body =/= {length, 0}.
 
-%% @doc What is known of its length.
+%% @doc The length of the body as far as it is known.
 -spec body_length(req()) -> non_neg_integer() | chunked.
 body_length(#req{body = none}) -> 0;
 body_length(#req{body = chunked}) -> chunked;
@@ -251,31 +252,31 @@ body(_) -> yucan_body:all(default).
 body(#req{body = none}, _) -> {ok, <<>>};
 body(_, Max) -> yucan_body:all(Max).
 
-%% @doc The next part of the body, as it arrives: `more' may follow, `ok' is the last. Nothing is read ahead.
+%% @doc The next part of the body as it arrives. After `more' there may be further parts, and `ok' is the last. Nothing is read ahead.
 -spec read(req()) -> {more | ok, binary()} | {error, body_error()}.
 read(Req) -> read(Req, #{}).
 
-%% @doc The same; `max' in bytes (128 KB), `timeout' in ms (the limit read_ms).
+%% @doc The same with options: `max' in bytes (128 KB), `timeout' in ms (the limit read_ms).
 -spec read(req(), #{max => pos_integer(), timeout => pos_integer()}) -> {more | ok, binary()} | {error, body_error()}.
 read(#req{body = none}, _) -> {ok, <<>>};
 read(_, Options) -> yucan_body:read(Options).
 
-%% @doc Reads on behind `Before' until so many bytes are there (`more'), or all (`ok').
+%% @doc Reads more after `Before' until there are this many bytes (`more') or the body ends (`ok').
 -spec gather(Enough :: pos_integer() | infinity, Before :: binary(), req()) -> {more | ok, binary()} | {error, body_error()}.
 gather(Enough, Before, Req) -> gather(Enough, Before, #{}, Req).
 
-%% @doc The same with the options of read/2; if `max' is among them, no byte beyond `Enough' is read.
+%% @doc The same with the options of read/2. If `max' is among them, no byte beyond `Enough' is read.
 -spec gather(Enough :: pos_integer() | infinity, Before :: binary(), #{max => pos_integer(), timeout => pos_integer()}, req()) ->
     {more | ok, binary()} | {error, body_error()}.
 gather(_, Before, _, #req{body = none}) -> {ok, Before};
 gather(Enough, Before, Options, _) -> yucan_body:gather(Enough, Before, Options).
 
-%% @doc The trailers, known after the last part of the body.
+%% @doc The trailers, which are known after the last part of the body.
 -spec trailers(req()) -> [{binary(), binary()}].
 trailers(#req{body = chunked}) -> yucan_body:trailers();
 trailers(_) -> [].
 
-%% @doc The answer to a body that could not be read.
+%% @doc The answer for a body that could not be read.
 -spec body_error(body_error()) -> yucan_handler:response().
 body_error(closed) -> close;
 body_error(too_large) -> yucan_error:page(413);

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc From a request to the handler that answers it: the host, its middleware, then routes. Pure but for the handlers.
+%% @doc Finds the handler for a request: first the host, then its middleware, then its routes. Pure except for the handlers.
 %%
-%% A plan is data, not a closure, so that new code of this module takes effect at the next request.
+%% A plan is data and not a closure, so that new code of this module takes effect at the next request.
 -module(yucan_router).
 
 -export([respond/2, is_match/2, plan/2, run/2, parse_pattern/1]).
@@ -19,7 +19,7 @@
 %% @doc The answer of the host that the request names.
 -spec respond(#req{}, #site{}) -> yucan_handler:response().
 respond(#req{path = <<"*">>}, _) ->
-    %% OPTIONS *: of the server itself (RFC 9110, 9.3.7).
+    %% OPTIONS * is about the server itself (RFC 9110, 9.3.7).
     {204, [{<<"allow">>, <<"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS">>}], <<>>};
 respond(#req{conn = #conn{asked = Asked}} = Req, Site) ->
     case host(Req, Site) of
@@ -32,7 +32,7 @@ respond(#req{conn = #conn{asked = Asked}} = Req, Site) ->
         misdirected -> yucan_error:page(421)
     end.
 
-%% A certificate for one name must not serve another one's pages (RFC 9110, 7.4).
+%% A certificate for one name must not serve the pages of another name (RFC 9110, 7.4).
 host(#req{host = Name, conn = #conn{sni = Sni}}, #site{hosts = Hosts}) when Sni =/= undefined, Name =/= Sni, tuple_size(Hosts) > 1 -> misdirected;
 host(_, #site{exact = Exact, patterns = [], default = Default, select = none}) when map_size(Exact) =:= 0 -> Default;
 host(#req{host = Name}, #site{select = none} = Site) -> by_name(Name, Site);
@@ -56,11 +56,12 @@ by_pattern(Name, [{Pattern, Host} | Rest], Default) ->
 by_pattern(_, [], Default) ->
     Default.
 
-%% @doc Does the name match a pattern with `*' (anything) and `?' (one character that is no dot)?
+%% @doc Whether the name matches a pattern with `*' (anything) and `?' (a single character except a dot).
 -spec is_match(Pattern :: binary(), Name :: binary()) -> boolean().
 is_match(Pattern, Name) -> is_match(Pattern, Name, none).
 
-%% What follows the last star is tried one byte further on. To try more for an earlier one finds nothing else, and takes a power of the length.
+%% Only the last star has to be tried again one byte further on. Trying the same for earlier stars would find nothing else, but take exponential
+%% time.
 is_match(<<"*">>, _, _) -> true;
 is_match(<<"*", Pattern/binary>>, Name, _) -> is_match(Pattern, Name, {Pattern, Name});
 is_match(<<"?", Pattern/binary>>, <<C, Rest/binary>>, Star) when C =/= $. -> is_match(Pattern, Rest, Star);
@@ -69,7 +70,7 @@ is_match(<<>>, <<>>, _) -> true;
 is_match(_, _, {Pattern, <<_, Rest/binary>>}) -> is_match(Pattern, Rest, {Pattern, Rest});
 is_match(_, _, _) -> false.
 
-%% @doc The plan for a handler or routes; the handlers' `init' is called here.
+%% @doc Makes the plan for a handler or routes, and calls `init' of the handlers.
 -spec plan({handler, {module(), term()}} | {routes, [route()]}, [middleware()]) -> plan().
 plan(What, Middleware) ->
     lists:foldr(fun(Function, Next) -> {middleware, Function, Next} end, base(What), Middleware).
@@ -99,7 +100,7 @@ with_head(Methods) ->
         false -> Methods
     end.
 
-%% @doc The segments of a pattern, or why it is none.
+%% @doc The segments of a pattern, or why it is not valid.
 -spec parse_pattern(binary() | string()) -> {ok, [segment()]} | {error, string()}.
 parse_pattern(Pattern) ->
     case unicode:characters_to_binary(Pattern) of
@@ -116,7 +117,7 @@ segments([<<":", Name/binary>> | Rest], Done) -> segments(Rest, [{one, Name} | D
 segments([Segment | Rest], Done) -> segments(Rest, [Segment | Done]);
 segments([], Done) -> {ok, lists:reverse(Done)}.
 
-%% Routes without names that no earlier one matches: found by one look-up.
+%% Routes without bindings that no earlier route matches. They are found with a single look-up.
 exact([{Segments, any, _, _} = Route | Rest], Exact, Earlier) ->
     Plain = lists:all(fun is_binary/1, Segments) andalso
         lists:all(fun({Other, _, _, _}) -> match(Other, Segments, #{}) =:= nomatch end, Earlier),
@@ -128,7 +129,7 @@ exact([], Exact, _) ->
 
 path(Segments) -> iolist_to_binary([[$/, Segment] || Segment <- Segments]).
 
-%% @doc The answer to a request.
+%% @doc Runs the plan for a request, and returns the answer.
 -spec run(plan(), yucan_req:req()) -> yucan_handler:response().
 run({handler, Module, State}, Req) ->
     Module:handle(Req, State);
@@ -144,7 +145,7 @@ run({middleware, Function, Next}, Req) ->
 decoded(<<"/", Rest/binary>>) -> [yucan_path:unescape(Segment) || Segment <- binary:split(Rest, <<"/">>, [global])];
 decoded(Other) -> [Other].
 
-%% `Allowed' are the methods of the routes that matched but for the method.
+%% `Allowed' are the methods of routes that matched except for the method.
 search([{Pattern, Methods, Module, State} | Routes], Segments, Req, Allowed) ->
     case match(Pattern, Segments, #{}) of
         nomatch -> search(Routes, Segments, Req, Allowed);
@@ -175,13 +176,13 @@ match([Segment | Pattern], [Segment | Rest], Bindings) -> match(Pattern, Rest, B
 match([], [], Bindings) -> Bindings;
 match(_, _, _) -> nomatch.
 
-%% An encoded slash would be one of the binding's, and lead past routes for folders.
+%% An encoded slash would become part of the binding, which could lead past routes for directories.
 is_one(Segment) -> Segment =/= <<"..">> andalso Segment =/= <<".">> andalso has_no_slash(Segment).
 
 has_no_slash(<<C, Rest/binary>>) when C =/= $/ -> has_no_slash(Rest);
 has_no_slash(Rest) -> Rest =:= <<>>.
 
-%% Only a path of middleware, which yucan_req:with_path/3 has left as it was.
+%% Only a path from middleware, which yucan_req:with_path/3 has left unchanged, can have dots.
 has_dots(Segment) -> lists:any(fun(Part) -> Part =:= <<".">> orelse Part =:= <<"..">> end, binary:split(Segment, <<"/">>, [global])).
 
 bind(<<>>, _, Bindings) -> Bindings;

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Owner of one server: its listening sockets, its configuration, its end. No request passes through it.
+%% @doc The owner of a server's listening sockets, configuration and lifetime. No request passes through it.
 -module(yucan_server).
 -behaviour(gen_server).
 
@@ -16,41 +16,41 @@
     quota = yucan_quota:new() :: yucan_quota:table(),
     anchor = yucan_tls:anchor() :: port(),
     log = none :: none | {file, atom(), atomics:atomics_ref()} | {function, fun((yucan_log:entry()) -> term())},
-    %% What the user asked for, the socket, where it listens, its pool.
+    %% The user's options, the socket, its address, and its pool.
     listening = [] :: [{map(), gen_tcp:socket(), yucan_req:address(), pid()}],
-    %% Who drains.
+    %% The callers of drain.
     waiting = [] :: [{gen_server:from(), Deadline :: integer()}]
 }).
 
 -define(LOOK_MS, 20).
 -define(SWEEP_MS, 5000).
 
-%% @doc Started by yucan_listener_sup, with checked options.
+%% @doc Called by yucan_listener_sup, with checked options.
 -spec start_link(yucan_config:checked()) -> {ok, pid()} | {error, term()}.
 start_link(#{name := Name} = Options) ->
     gen_server:start_link({local, Name}, ?MODULE, Options, []).
 
-%% @doc Port of the first listener.
+%% @doc The port of the first listener.
 -spec port(atom()) -> inet:port_number().
 port(Name) -> gen_server:call(Name, port, 10000).
 
-%% @doc Another configuration; requests that are under way end under the old one.
+%% @doc Gives the server another configuration. Requests in progress finish with the old one.
 -spec reload(atom(), yucan_config:options()) -> ok | {error, Text :: binary()}.
 reload(Name, Options) -> gen_server:call(Name, {reload, Options}, 60000).
 
-%% @doc No new connections; waits until those that are open have ended.
+%% @doc Accepts no new connections, and waits until the open ones have ended.
 -spec drain(atom(), TimeoutMs :: non_neg_integer()) -> ok | {error, {still_open, pos_integer()}}.
 drain(Name, Timeout) -> gen_server:call(Name, {drain, Timeout}, Timeout + 10000).
 
-%% @doc Addresses and figures.
+%% @doc Addresses and metrics.
 -spec info(atom()) -> #{atom() => term()}.
 info(Name) -> gen_server:call(Name, info, 10000).
 
-%% @doc The same figures as Prometheus text.
+%% @doc The same metrics as Prometheus text.
 -spec metrics_text(atom()) -> iodata().
 metrics_text(Name) -> gen_server:call(Name, metrics_text, 10000).
 
-%% @doc Name, figures and latencies (see {@link yucan_metrics:latency/1}) of each server of this node, without asking any process.
+%% @doc Name, metrics and latencies (see {@link yucan_metrics:latency/1}) of each server on this node, without asking any process.
 -spec figures() -> [{Name :: atom(), #{atom() => integer()}, [{non_neg_integer(), pos_integer()}]}].
 figures() ->
     lists:sort([{Name, yucan_metrics:to_map(Metrics, atomics:get(Counters, ?OPEN)), yucan_metrics:latency(Metrics)}
@@ -73,14 +73,14 @@ init(#{name := Name} = Options) ->
         {error, Text} -> {stop, {shutdown, Text}}
     end.
 
-%% When no descriptor is left no module can be loaded any more: those of the application and what they call.
+%% When no descriptor is left, no module can be loaded any more. So this loads those of the application and those that they call.
 load_all() ->
     Own = case application:get_key(yucan, modules) of {ok, Modules} -> Modules; undefined -> [] end,
     _ = code:ensure_modules_loaded([calendar, string, unicode_util, base64, binary, filename, re, zlib, maps, io_lib, io_lib_format, io_lib_pretty,
                                     logger_formatter, logger_h_common, logger_std_h, prim_file, file_io_server | Own]),
     ok.
 
-%% All that can fail comes first, and leaves the old configuration in force if it does.
+%% Everything that can fail comes first, so an error leaves the old configuration in force.
 start(Options, State) ->
     try
         Limits = yucan_config:freeze(maps:get(limits, Options)),
@@ -91,8 +91,8 @@ start(Options, State) ->
         throw:{cannot, Text} -> {error, unicode:characters_to_binary(Text)}
     end.
 
-%% A socket that listens on a wanted address stays, so that no connection is refused meanwhile; what else is wanted there is in the site.
-%% Those that stay as they are come first: several may have port 0.
+%% A socket that listens on a configured address is kept, so that no connection is refused meanwhile; its other settings are in the site.
+%% Unchanged listeners come first, because several may have port 0.
 stay(Wanted, #state{listening = Listening}) ->
     {Same, Others, Left} = paired(fun(Listen) -> Listen end, Wanted, Listening),
     {Changed, Missing, Go} = paired(fun(#{ip := Ip, port := Port}) -> {Ip, Port} end, Others, Left),
@@ -130,7 +130,7 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
         Secured = [secured(L, Options, tls_before(Name)) || L <- Sockets],
         Made = yucan_config:site(Options, Metrics, Limits, Counters),
         Opened = log(maps:get(access_log, Options), State),
-        %% ssl keeps processes for these until the server ends: nothing can be refused any more.
+        %% ssl keeps processes for these until the server ends, so nothing may be refused after this.
         Listeners = maps:from_list([{Socket, {yucan_tls:open(State#state.anchor, Tls), Proxy}} || {Socket, {Tls, Proxy}} <- Secured]),
         {Opened, Made#site{quota = State#state.quota, listeners = Listeners, log = yucan_log:open(Opened, Limits, Metrics)}}
     catch
@@ -140,9 +140,9 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
             throw({cannot, io_lib:format("the init of a handler failed: ~0tp ~0tP", [{Class, Reason}, Stack, 30])})
     end,
     persistent_term:put({yucan, Name}, Site),
-    %% It may have drained.
+    %% The server may have been drained.
     ok = atomics:put(Counters, ?DRAINING, 0),
-    %% New connections have it from their listener.
+    %% New connections inherit it from their listener.
     _ = [inet:setopts(Socket, [{send_timeout, Limits#limits.send_ms}]) || {_, Socket, _, _} <- Stay],
     Started = [listener(L, Options, State) || L <- New],
     lists:foreach(fun close/1, Go),
@@ -152,7 +152,7 @@ change(#{name := Name, listen := Wanted} = Options, Limits, Stay, Go, New, #stat
 
 place(Listen, Wanted) -> length(lists:takewhile(fun(L) -> L =/= Listen end, Wanted)).
 
-%% A certificate may have been renewed in its file, which ssl remembers for minutes.
+%% A certificate may have been renewed in its file, which ssl caches for minutes.
 secured({#{tls := none, proxy_protocol := Proxy}, Socket}, _, _) -> {Socket, {none, Proxy}};
 secured({#{tls := Tls, proxy_protocol := Proxy}, Socket}, #{hosts := Hosts, http2 := Http2}, Before) ->
     _ = [ssl:clear_pem_cache() || whereis(ssl_pem_cache) =/= undefined],
@@ -171,7 +171,8 @@ listener({#{ip := Ip} = Listen, Socket}, #{limits := #{acceptors := Acceptors}},
     {ok, Pool} = yucan_listener_sup:start_pool(Name, Listener, Acceptors),
     {Listen, Socket, Local, Pool}.
 
-%% Called last, so that a refused reload leaves the log as it was. A log that is open moves to the new file: if that cannot be opened, it goes on in the old one.
+%% Called last, so that a refused reload does not change the log. An open log switches to the new file. If that cannot be opened, it continues in
+%% the old one.
 log({file, File}, #state{log = {file, Process, Queued}}) -> {opened(yucan_log:move(Process, File), File), Process, Queued};
 log({file, File}, #state{name = Name, metrics = Metrics}) ->
     Queued = atomics:new(1, []),
@@ -185,7 +186,7 @@ opened({error, Reason}, File) -> throw({cannot, io_lib:format("the access log ~t
 where({local, Path}, _) -> Path;
 where(Ip, Port) -> io_lib:format("~ts port ~b", [inet:ntoa(Ip), Port]).
 
-%% exit_on_close false: a client that has closed its side still gets its answer. buffer: what one read may bring.
+%% With exit_on_close false, a client that has closed its side still gets its answer. buffer limits what a single read may return.
 socket_options(#limits{backlog = Backlog, send_ms = Send}) ->
     [binary, {active, false}, {packet, raw}, {reuseaddr, true}, {backlog, Backlog}, {nodelay, true}, {exit_on_close, false},
      {send_timeout, Send}, {send_timeout_close, true}, {buffer, 8192}].
@@ -195,7 +196,7 @@ close({_, Socket, Local, Pool}) ->
     ok = close(Socket, Local),
     yucan_pool:drain(Pool).
 
-%% The name of a unix socket goes first: once the socket is closed, another server may take the name.
+%% The name of a unix socket is removed first, because another server may take the name once the socket is closed.
 close(Socket, Local) ->
     _ = case Local of {local, Path} -> file:delete(Path); _ -> ok end,
     gen_tcp:close(Socket).
@@ -258,7 +259,7 @@ handle_info(_, State) ->
 -spec terminate(term(), #state{}) -> ok.
 terminate(_, #state{name = Name, listening = Listening}) ->
     _ = [close(Socket, Local) || {_, Socket, Local, _} <- Listening],
-    %% Each request asks for the configuration.
+    %% Each request reads the configuration.
     ok = yucan_listener_sup:stop_pools(Name),
     _ = persistent_term:erase({yucan, Name}),
     yucan_file_cache:close(Name).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The transport over TCP, plain, and over unix sockets, and how to listen and accept. What the callbacks do: yucan_transport.
+%% @doc The transport over plain TCP and unix sockets, and how to listen and accept. yucan_transport documents the callbacks.
 -module(yucan_tcp).
 -behaviour(yucan_transport).
 
@@ -11,11 +11,11 @@
 
 -opaque accepting() :: none | non_neg_integer().
 
-%% To a unix socket of this host.
+%% For connecting to a unix socket on the same host.
 -define(CONNECT_MS, 2000).
 
-%% @doc A listening socket with yucan_server's options and those of its kind. A server that was killed leaves a unix socket, at which nobody answers: it
-%% is removed. Anything else of that name stays.
+%% @doc Opens a listening socket with yucan_server's options and those of its kind. A server that was killed leaves a unix socket without a
+%% listener, which is removed. Any other file of that name is kept.
 -spec listen(inet:ip_address() | {local, binary()}, inet:port_number(), list()) -> {ok, gen_tcp:socket()} | {error, system_limit | inet:posix()}.
 listen({local, Path} = Where, Port, Options) ->
     ok = remove_stale(Path),
@@ -34,18 +34,18 @@ remove_stale(Path) ->
         _ -> ok
     end.
 
-%% @doc Where it listens.
+%% @doc The address of a listening socket.
 -spec name(inet:ip_address() | {local, binary()}, gen_tcp:socket()) -> {ok, yucan_req:address()} | {error, inet:posix()}.
 name({local, _} = Where, _) -> {ok, Where};
 name(_, Listening) -> inet:sockname(Listening).
 
-%% @doc This end of a connection.
+%% @doc The local address of a connection.
 -spec sockname(gen_tcp:socket()) -> {ok, yucan_req:address()} | {error, inet:posix()}.
 sockname(Socket) -> inet:sockname(Socket).
 
-%% @doc Asks a listening socket for a connection; accepted/3 has it. gen_tcp:accept would copy options one by one, about ten system
-%% calls; the driver and the kernel have passed all on that a listener of ours sets. What that buys: `private_accept' in
-%% bench/results/http-private.json.
+%% @doc Asks a listening socket for a connection, which accepted/3 then returns. gen_tcp:accept would copy options one by one, with about ten
+%% system calls, but the driver and the kernel have already passed on every option that our listeners set. `private_accept' in
+%% bench/results/http-private.json measures the benefit.
 -spec accept(gen_tcp:socket()) -> {ok, accepting()} | {error, closed | system_limit | inet:posix()}.
 accept(Listening) when is_port(Listening) ->
     case prim_inet:async_accept(Listening, -1) of
@@ -55,7 +55,7 @@ accept(Listening) when is_port(Listening) ->
 accept(_) ->
     {ok, none}.
 
-%% @doc Waits for that connection; after a timeout it may be called again. An error ends the asking.
+%% @doc Waits for that connection. After a timeout it may be called again. After an error the request is over.
 -spec accepted(gen_tcp:socket(), accepting(), TimeoutMs :: pos_integer()) ->
     {ok, gen_tcp:socket()} | timeout | {error, closed | system_limit | inet:posix()}.
 accepted(Listening, none, Timeout) ->
@@ -82,8 +82,9 @@ peer(Socket) -> inet:peername(Socket).
 -spec recv(gen_tcp:socket(), non_neg_integer(), timeout()) -> {ok, binary()} | {error, yucan_transport:reason()}.
 recv(Socket, Length, Timeout) -> gen_tcp:recv(Socket, Length, Timeout).
 
-%% @doc The driver reads into the place where the bytes stay: nothing is joined, and nobody is woken for parts of it. What was read before
-%% goes back to the driver first, by a function that has no page in the manual. What that buys: `private_body' in bench/results/http-private.json.
+%% @doc The driver reads directly into the final binary, so nothing is joined and the process does not wake up for parts. Bytes that were already
+%% read are first given back to the driver, with an undocumented function. `private_body' in bench/results/http-private.json measures the
+%% benefit.
 -spec recv_whole(gen_tcp:socket(), binary(), pos_integer(), timeout()) -> {ok, binary()} | {partial, binary()} | {error, yucan_transport:reason()}.
 recv_whole(Socket, Before, Length, Timeout) ->
     case unrecv(Socket, Before) of
@@ -98,7 +99,7 @@ recv_whole(Socket, Before, Length, Timeout) ->
 unrecv(_, <<>>) -> ok;
 unrecv(Socket, Data) -> gen_tcp:unrecv(Socket, Data).
 
-%% Was it silence, or is the client slow?
+%% Finds out whether the client was silent or is only slow.
 partial(Socket, Before) ->
     case gen_tcp:recv(Socket, 0, 0) of
         {ok, Data} when byte_size(Data) > Before -> {partial, Data};
@@ -113,8 +114,8 @@ send(Socket, Data) ->
         Result -> Result
     end.
 
-%% @doc What the system does not take at once waits in the driver, and nobody waits for it; an empty send does. The driver's timeout is that of the
-%% whole queue, so it ends the connection only if that has not become shorter.
+%% @doc The driver queues what the system does not take at once, without blocking the caller, but an empty send waits for the queue. The driver's
+%% timeout is for the whole queue, so it ends the connection only if the queue has not become shorter.
 -spec send_large(gen_tcp:socket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send_large(Socket, Data) ->
     _ = inet:setopts(Socket, [{send_timeout_close, false}]),
@@ -125,7 +126,7 @@ send_large(Socket, Data) ->
     _ = inet:setopts(Socket, [{send_timeout_close, true}]),
     Sent.
 
-%% An atom is more than any number.
+%% In Erlang's term order an atom is greater than any number.
 shorter({error, timeout}, Socket, Before) ->
     case is_port(Socket) andalso erlang:port_info(Socket, queue_size) of
         {queue_size, Left} when Left < Before -> shorter(send(Socket, []), Socket, Left);
@@ -135,7 +136,7 @@ shorter({error, timeout}, Socket, Before) ->
     end;
 shorter(Result, _, _) -> Result.
 
-%% @doc The system copies the file itself, behind a head that waits for it where the socket knows such waiting.
+%% @doc The system copies the file itself, after a head that waits for it if the socket supports that.
 -spec send_file(gen_tcp:socket(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer()) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
 send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
@@ -147,16 +148,16 @@ send_file(Socket, Head, Handle, Offset, Length, SendMs) ->
     _ = inet:setopts(Socket, [{nopush, false}]),
     Sent.
 
-%% sendfile has no limit of time of its own. If the other end takes nothing for so long the calling
-%% process ends, and the connection with it: it waits for a message of the driver that does not come even if the socket is closed. Where the
-%% system does not say what was taken, as for a unix socket, there is no limit.
+%% sendfile has no time limit. If the other end takes nothing for this long, the calling process ends, and the connection with it, because the
+%% process waits for a message from the driver that never arrives, even if the socket is closed. If the system does not report how much was
+%% taken, as with a unix socket, there is no limit.
 guarded(Socket, Ms, Function) ->
     Owner = self(),
     {Guard, Monitor} = spawn_opt(fun() -> guard(Owner, Socket, Ms, taken(Socket)) end, [link, monitor]),
     try
         Function()
     after
-        %% It is gone before the process goes on: it may neither end what comes next nor be found among the links.
+        %% The guard must be gone before the process continues, so that it can neither end what comes next nor be found among the links.
         true = unlink(Guard),
         Guard ! done,
         receive {'DOWN', Monitor, process, Guard, _} -> ok end
@@ -172,7 +173,7 @@ guard(Owner, Socket, Ms, Before) ->
         end
     end.
 
-%% TCP_INFO of Linux: how many bytes the other end has acknowledged, at byte 120.
+%% In Linux's TCP_INFO, the number of bytes that the other end has acknowledged is at byte 120.
 taken(Socket) ->
     case inet:getopts(Socket, [{raw, 6, 11, 128}]) of
         {ok, [{raw, 6, 11, <<_:120/binary, Acknowledged:64/native>>}]} -> Acknowledged;
@@ -190,7 +191,7 @@ pause(Socket, Buffer) ->
     _ = inet:setopts(Socket, [{active, false}]),
     flush(Socket, Buffer).
 
-%% That the other end has closed is said once.
+%% The message that the other end has closed arrives only once.
 flush(Socket, Buffer) ->
     case next(Socket, 0) of
         {data, Data} -> flush(Socket, <<Buffer/binary, Data/binary>>);
@@ -216,7 +217,7 @@ next(Socket, Timeout) ->
     after Timeout -> timeout
     end.
 
-%% @doc A socket of which the other end is gone for good has an error, or no peer any more.
+%% @doc If the other end is gone for good, the socket has an error or no longer has a peer.
 -spec is_closed(gen_tcp:socket()) -> boolean().
 is_closed(Socket) ->
     case inet:peername(Socket) of
@@ -224,7 +225,7 @@ is_closed(Socket) ->
         {ok, _} -> has_hung_up(Socket)
     end.
 
-%% TCP_INFO's first byte is the state: established is 1; the peer has closed in 7 (close) and 8 (close_wait).
+%% The first byte of TCP_INFO is the state. 1 is established; the peer has closed in 7 (close) and 8 (close_wait).
 has_hung_up(Socket) ->
     case inet:getopts(Socket, [{raw, 6, 11, 1}]) of
         {ok, [{raw, 6, 11, <<State>>}]} -> State =/= 1;
@@ -234,7 +235,7 @@ has_hung_up(Socket) ->
 -spec half_close(gen_tcp:socket()) -> ok.
 half_close(Socket) -> _ = gen_tcp:shutdown(Socket, write), ok.
 
-%% @doc What gen_tcp:close does first is to wait until the driver has passed all on.
+%% @doc Skips the first step of gen_tcp:close, which waits until the driver has sent everything.
 -spec close(gen_tcp:socket()) -> ok.
 close(Socket) when is_port(Socket) ->
     case erlang:port_info(Socket, queue_size) of
