@@ -235,7 +235,7 @@ has_hung_up(Socket) ->
 -spec half_close(gen_tcp:socket()) -> ok.
 half_close(Socket) -> _ = gen_tcp:shutdown(Socket, write), ok.
 
-%% @doc Skips the first step of gen_tcp:close, which waits until the driver has sent everything.
+%% @doc If the driver's queue is empty, this skips the first step of gen_tcp:close, which waits until the driver has sent everything.
 -spec close(gen_tcp:socket()) -> ok.
 close(Socket) when is_port(Socket) ->
     case erlang:port_info(Socket, queue_size) of

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What a request says of its client beyond the connection: the headers of trusted proxies (`Forwarded' of RFC 7239, or `X-Forwarded-For', `-Proto' and
-%% `-Host'), and the id of the request. Only what a trusted proxy has sent counts, and of its headers only those that the configuration names. Pure but for
-%% new ids.
+%% @doc What a request says about its client in addition to the connection: the headers of trusted proxies (`Forwarded' of RFC 7239, or
+%% `X-Forwarded-For', `-Proto' and `-Host'), and the id of the request. Only headers from a trusted proxy count, and only those that the
+%% configuration names. Pure except for new ids.
 -module(yucan_forwarded).
 
 -export([received/2, headers/0, request_id/0]).
@@ -10,11 +10,11 @@
 
 -define(MOST_ID_BYTES, 128).
 
-%% @doc The headers that may be named in the option `forwarded'.
+%% @doc The headers that the option `forwarded' may name.
 -spec headers() -> [binary()].
 headers() -> [<<"x-forwarded-for">>, <<"x-forwarded-proto">>, <<"x-forwarded-host">>, <<"forwarded">>].
 
-%% @doc The request as its client has made it, with its id.
+%% @doc The request as its client made it, with its id.
 -spec received(#req{}, #site{}) -> #req{}.
 received(Req, #site{trusted = Trusted} = Site) ->
     {Ip, _} = Peer = case Trusted of [] -> {none, 0}; _ -> yucan_req:peer(Req) end,
@@ -26,7 +26,7 @@ behind(Req, Peer, #site{forwarded = Names, trusted = Trusted}) ->
     {Client, Steps} = client(Trusted, Peer, Fors, 0),
     hosted(at(Steps, Hosts), schemed(at(Steps, Protos), Req#req{peer = Client})).
 
-%% What each proxy has said, the nearest first.
+%% The entries of the proxies, the nearest first.
 lists_of([<<"forwarded">>], Req) ->
     case yucan_header:elements(yucan_req:header(<<"forwarded">>, Req, <<>>)) of
         {ok, Elements} ->
@@ -42,7 +42,7 @@ lists_of(Names, Req) ->
                        _ -> []
                    end || Name <- [<<"x-forwarded-for">>, <<"x-forwarded-proto">>, <<"x-forwarded-host">>]]).
 
-%% The nearest address that no trusted proxy has, and which element named it.
+%% The nearest address that does not belong to a trusted proxy, and which element named it.
 client(Trusted, {Ip, _} = Peer, [Next | Before], Steps) ->
     case yucan_cidr:contains(Trusted, Ip) andalso yucan_cidr:address(Next) of
         {ok, Address} -> client(Trusted, {Address, 0}, Before, Steps + 1);
@@ -50,7 +50,7 @@ client(Trusted, {Ip, _} = Peer, [Next | Before], Steps) ->
     end;
 client(_, Peer, [], Steps) -> {Peer, Steps}.
 
-%% What the proxy said that named the client. Proxies may add to one list and overwrite another.
+%% The value from the proxy that named the client. Proxies may append to one list and overwrite another.
 at(_, []) -> <<>>;
 at(Steps, List) -> lists:nth(max(1, min(Steps, length(List))), List).
 
@@ -71,7 +71,7 @@ hosted(Said, #req{conn = #conn{scheme = Scheme} = Conn} = Req) ->
 
 %% ---- ids
 
-%% @doc The header of ids, as the option `request_id => true' means it.
+%% @doc The header for ids that the option `request_id => true' means.
 -spec request_id() -> binary().
 request_id() -> <<"x-request-id">>.
 
@@ -83,6 +83,6 @@ identified(Req, Believed, #site{request_id = Name}) ->
 
 new_id() -> yucan_header:lower(binary:encode_hex(crypto:strong_rand_bytes(16))).
 
-%% Nothing that would end a quoted field of a log.
+%% Characters that cannot end a quoted field of a log.
 is_id(<<C, Rest/binary>>) when C >= $a, C =< $z; C >= $A, C =< $Z; C >= $0, C =< $9; C =:= $-; C =:= $_; C =:= $.; C =:= $:; C =:= $/; C =:= $+; C =:= $=; C =:= $@; C =:= $~ -> is_id(Rest);
 is_id(Rest) -> Rest =:= <<>>.

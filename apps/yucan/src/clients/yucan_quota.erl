@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What one client address may have: open connections, and requests per second (the limits `address_connections' and `address_requests'). One table for each server,
-%% which its process owns and sweeps; connections count in it themselves, and their pool takes away what they had, however they end.
+%% @doc Limits a client address: its open connections, and its requests per second (the limits `address_connections' and `address_requests').
+%% Each server has a table, which its process owns and sweeps. Connections add themselves to it, and their pool removes them however they end.
 %%
-%% The requests are a bucket that holds one second's worth (the generic cell rate algorithm, ITU-T I.371): a row has the time at which its bucket is full again.
-%% Of IPv6 the first 64 bits are an address, since a client has all of its network. The table has at most `MOST' rows: further addresses share one.
+%% The requests are a bucket that holds one second's worth (the generic cell rate algorithm, ITU-T I.371): a row has the time at which its bucket
+%% is full again. With IPv6 the first 64 bits count as the address, since a client has its whole network. The table has at most `MOST' rows, and
+%% all further addresses share one.
 -module(yucan_quota).
 
 -export([new/0, enter/3, leave/2, ask/4, sweep/1, key/1]).
@@ -19,20 +20,20 @@
 -define(MOST, 100000).
 -define(SECOND, 1000000000).
 
-%% Rows: {key(), Connections, Full :: Nanoseconds}, and {pid(), key()} of each connection.
+%% The rows are {key(), Connections, Full :: Nanoseconds}, and {pid(), key()} for each connection.
 
-%% @doc An empty table of the calling process.
+%% @doc An empty table that belongs to the calling process.
 -spec new() -> table().
 new() -> ets:new(?MODULE, [public, {write_concurrency, true}]).
 
-%% @doc The part of an address that counts; none for the socket of a file.
+%% @doc The part of an address that counts, or none for a unix socket.
 -spec key(yucan_req:address()) -> key() | none.
 key({local, _}) -> none;
 key({{0, 0, 0, 0, 0, 16#ffff, A, B}, _}) -> {A bsr 8, A band 255, B bsr 8, B band 255};
 key({{A, B, C, D, _, _, _, _}, _}) -> {v6, A, B, C, D};
 key({Ip, _}) -> Ip.
 
-%% @doc The calling process has a connection of this address.
+%% @doc The calling process has a connection from this address.
 -spec enter(table(), key(), Most :: pos_integer()) -> ok | full.
 enter(Table, Key, Most) ->
     Row = row(Table, Key),
@@ -53,12 +54,12 @@ leave(Table, Pid) ->
         [] -> ok
     end.
 
-%% @doc May this address have another request, at so many per second? Else the seconds until it may.
+%% @doc Whether this address may have another request, with this number per second. If not, returns the seconds until it may.
 -spec ask(table(), key(), PerSecond :: pos_integer(), Now :: integer()) -> ok | {wait, pos_integer()}.
 ask(Table, Key, PerSecond, Now) ->
     Row = row(Table, Key),
     Step = max(1, ?SECOND div PerSecond),
-    %% In one step: not before now, then one request later.
+    %% In a single step: not before now, then one request later.
     [_, Full] = ets:update_counter(Table, Row, [{3, -1, Now, Now}, {3, Step}], {Row, 0, Now}),
     case Full - Now - ?SECOND of
         Over when Over > 0 ->
@@ -75,7 +76,7 @@ row(Table, Key) ->
 
 now_ns() -> erlang:monotonic_time(nanosecond).
 
-%% @doc Forgets addresses without connections whose bucket is full.
+%% @doc Removes addresses without connections whose bucket is full.
 -spec sweep(table()) -> ok.
 sweep(Table) ->
     _ = ets:select_delete(Table, [{{'_', 0, '$1'}, [{'<', '$1', now_ns()}], [true]}]),
@@ -89,7 +90,7 @@ requests_test() ->
     Ask = fun(Key, At) -> ask(Table, Key, 4, Now + At) end,
     ?assertEqual([ok, ok, ok, ok, {wait, 1}, {wait, 1}], [Ask(a, 0) || _ <- lists:seq(1, 6)]),
     ?assertEqual(ok, Ask(b, 0)),
-    %% One more for each quarter of a second, and never more than four at once.
+    %% One more in each quarter of a second, and never more than four at once.
     ?assertEqual([ok, {wait, 1}], [Ask(a, ?SECOND div 4) || _ <- [1, 2]]),
     ?assertEqual([ok, ok, ok, ok, {wait, 1}], [Ask(a, 100 * ?SECOND) || _ <- lists:seq(1, 5)]),
     ?assertEqual([ok, {wait, 1}, {wait, 1}], [ask(Table, slow, 1, Now) || _ <- [1, 2, 3]]).
@@ -99,7 +100,7 @@ connections_test() ->
     In = fun() -> spawn_monitor(fun() -> receive stop -> exit(enter(Table, a, 2)) end end) end,
     Enter = fun() -> {Pid, Monitor} = In(), Pid ! stop, receive {'DOWN', Monitor, process, Pid, Result} -> {Result, Pid} end end,
     [{ok, First}, {ok, _}, {full, Third}] = [Enter() || _ <- [1, 2, 3]],
-    %% What was refused has nothing to give back, and nobody gives back twice.
+    %% A refused process has nothing to return, and no process returns its share twice.
     [ok = leave(Table, Pid) || Pid <- [Third, First, First]],
     ?assertMatch([{ok, _}, {full, _}], [Enter() || _ <- [1, 2]]).
 

@@ -1,18 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Conditional requests and ranges (RFC 9110, 13 and 14). Pure: from the request's headers and what is known of
-%% the representation to what should be answered.
+%% @doc Conditional requests and ranges (RFC 9110, 13 and 14). Pure: decides from the request's headers and the properties of the representation
+%% what to answer.
 -module(yucan_conditional).
 
 -export([decide/3, may_change/2, ranges/4, accepts_gzip/1, codings/1]).
 -export_type([etag/0]).
 
-%% With its quotes, and W/ if it is weak. `none': what is there may change without its time, so no earlier answer stands for it.
+%% With its quotes, and W/ if it is weak. `none' means that the content may change without a change of its time, so no earlier answer can be
+%% reused.
 -type etag() :: none | binary().
 
-%% Two dozen small ranges cost more than the whole; overlapping ones are a known attack.
+%% Two dozen small ranges cost more than the whole file, and overlapping ones are a known attack.
 -define(MOST_RANGES, 16).
 
-%% @doc Preconditions in the order of RFC 9110, 13.2.2.
+%% @doc Evaluates the preconditions in the order of RFC 9110, 13.2.2.
 -spec decide(yucan_req:req(), etag(), Modified :: calendar:datetime()) -> proceed | not_modified | failed.
 decide(Req, Etag, Modified) ->
     case {yucan_req:header(<<"if-match">>, Req), yucan_req:header(<<"if-unmodified-since">>, Req)} of
@@ -37,7 +38,7 @@ fresh(Req, Etag, Modified) ->
                 {ok, Date} when Modified =< Date, Etag =/= none -> not_modified;
                 _ -> proceed
             end;
-        %% If-Modified-Since does not count beside it.
+        %% If-Modified-Since is ignored if this header is present.
         {Tags, _} ->
             case matches(Tags, Etag, weak) of
                 true -> not_modified;
@@ -49,7 +50,7 @@ matches(<<"*">>, _, _) -> true;
 matches(_, none, _) -> false;
 matches(Tags, Etag, How) -> lists:any(fun(Tag) -> same(yucan_header:trim(Tag), Etag, How) end, binary:split(Tags, <<",">>, [global])).
 
-%% The tag of a file that was compressed on the way says the same of the file as its own, which clients that take gzip never see.
+%% For this purpose the tag of a file that was compressed by the server equals the file's own tag, which clients that accept gzip never see.
 same(Tag, Etag, version) -> same(uncompressed(Tag), uncompressed(Etag), strong);
 same(<<"W/", _/binary>>, _, strong) -> false;
 same(_, <<"W/", _/binary>>, strong) -> false;
@@ -65,13 +66,13 @@ uncompressed(Tag) -> Tag.
 opaque(<<"W/", Tag/binary>>) -> Tag;
 opaque(Tag) -> Tag.
 
-%% @doc May a method that changes the representation, such as PUT, do so? `none': nothing is there.
+%% @doc Whether a method that changes the representation, such as PUT, may do so. `none' means that there is no file.
 -spec may_change(yucan_req:req(), none | {etag(), Modified :: calendar:datetime()}) -> boolean().
 may_change(Req, none) -> yucan_req:header(<<"if-match">>, Req) =:= undefined;
 %% If-Modified-Since is only for GET and HEAD (RFC 9110, 13.1.3).
 may_change(Req, {Etag, Modified}) -> decide(yucan_req:delete_header(<<"if-modified-since">>, Req), Etag, Modified) =:= proceed.
 
-%% @doc Which parts of so many bytes are wanted: `all' also where the Range header is not understood, or not for this version.
+%% @doc The ranges that the client requests. `all' also if the Range header cannot be parsed, or is for another version.
 -spec ranges(yucan_req:req(), etag(), Modified :: calendar:datetime(), Size :: non_neg_integer()) ->
     all | unsatisfiable | [{First :: non_neg_integer(), Length :: pos_integer()}].
 ranges(Req, Etag, Modified, Size) ->
@@ -90,7 +91,7 @@ is_same_version(<<"\"", _/binary>> = Tag, Etag, _) -> same(Tag, Etag, strong);
 is_same_version(<<"W/", _/binary>>, _, _) -> false;
 is_same_version(Date, _, Modified) -> yucan_header:parse_date(Date) =:= {ok, Modified}.
 
-%% Empty elements of a list are ignored (RFC 9110, 5.6.1.2), but a list of nothing else is none.
+%% Empty elements of a list are ignored (RFC 9110, 5.6.1.2), but a list of only empty elements is not valid.
 elements(Specs, _) when length(Specs) > ?MOST_RANGES -> all;
 elements(Specs, Size) ->
     case [Spec || Padded <- Specs, Spec <- [yucan_header:trim(Padded)], Spec =/= <<>>] of
@@ -142,11 +143,11 @@ digits(Text) when byte_size(Text) > 0, byte_size(Text) =< 18 ->
     end;
 digits(_) -> error.
 
-%% @doc Does the client take gzip (RFC 9110, 12.5.3)?
+%% @doc Whether the client accepts gzip (RFC 9110, 12.5.3).
 -spec accepts_gzip(yucan_req:req()) -> boolean().
 accepts_gzip(Req) -> lists:member(<<"gzip">>, codings(Req)).
 
-%% @doc Which codings of ours the client takes, those of least bytes first.
+%% @doc The codings of ours that the client accepts, those with the fewest bytes first.
 -spec codings(yucan_req:req()) -> [binary()].
 codings(Req) ->
     case yucan_req:header(<<"accept-encoding">>, Req) of

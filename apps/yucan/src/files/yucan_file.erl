@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Static files: a handler of its own, and functions for handlers that find out themselves which file is meant.
+%% @doc Static files: a handler, and functions for handlers that choose the file themselves.
 %%
-%% Ranges, conditions, HEAD, index files, listings, compressed forms from files beside it or made here. Nothing outside
-%% of the docroot is given away: not by the path (yucan_path), and not by a symbolic link unless the options say so.
-%% Small files, and what was made of them, are kept (yucan_file_cache).
+%% Supports ranges, conditional requests, HEAD, index files, listings, and compressed forms, which are separate files or made here. Nothing
+%% outside the docroot is served, neither through the path (yucan_path) nor, unless the options allow it, through a symbolic link. Small files
+%% and their compressed forms are cached (yucan_file_cache).
 -module(yucan_file).
 -behaviour(yucan_handler).
 
@@ -17,13 +17,13 @@
     %% The part of the path that is not below the root.
     mount => binary(),
     index => [binary()],
-    %% Without what a request for it would not give: names with a dot or a control byte, links that the policy refuses.
+    %% Leaves out names for which a request would fail: those with a dot or a control byte, and links that the policy refuses.
     listing => boolean(),
-    %% HTML that stands below a listing.
+    %% HTML that follows a listing.
     listing_end => binary(),
-    %% Give `FILE.br', `FILE.zst' and `FILE.gz' to those who take them, and compress text of up to 1 MB.
+    %% Serves `FILE.br', `FILE.zst' and `FILE.gz' to clients that accept them, and compresses text of up to 1 MB.
     gzip => boolean(),
-    %% `inside' if not given.
+    %% `inside' by default.
     follow_symlinks => yucan_symlink:policy(),
     dot_files => boolean(),
     mime => #{binary() => binary()},
@@ -34,11 +34,12 @@
 -define(LEAST_GZIP, 1024).
 -define(MOST_GZIP, 1048576).
 -define(LOOK_BYTES, 512).
-%% Files of so many bytes are kept at once, and up to the second number once they are asked for twice within a second. All others go by sendfile.
+%% Files of up to the first size are cached at once, and files of up to the second size when they are requested twice within a second. All others
+%% are sent with sendfile.
 -define(MOST_KEPT, 65536).
 -define(MOST_KEPT_OFTEN, 1048576).
 -define(INDEX, [<<"index.html">>]).
-%% Codings and the endings of files that have them; a client that takes several gets the first.
+%% Codings and the extensions of their files. A client that accepts several gets the first.
 -define(BESIDE, [{<<"br">>, <<".br">>}, {<<"zstd">>, <<".zst">>}, {<<"gzip">>, <<".gz">>}]).
 
 %% @private
@@ -53,7 +54,7 @@ init(#{root := Root} = Options) ->
     Options#{root := Bytes};
 init(Options) -> cannot("the options are ~0tp; a map with root is expected", [Options]).
 
-%% The server passes the text on to whoever has started it.
+%% The server passes the text on to the caller that starts it.
 -spec cannot(io:format(), [term()]) -> no_return().
 cannot(Format, Arguments) -> throw({cannot, ["yucan_file: " | io_lib:format(Format, Arguments)]}).
 
@@ -75,7 +76,7 @@ handle(Req, #{root := Root} = Options) ->
         Response -> Response
     end.
 
-%% @doc The file that the request's path names below a docroot.
+%% @doc Serves the file below a docroot that the request's path names.
 -spec respond(yucan_req:req(), Docroot :: binary(), options()) -> yucan_handler:response() | not_found | {error, forbidden | bad_path}.
 respond(Req, Root, Options) ->
     case yucan_path:decode(below(yucan_req:path(Req), maps:get(mount, Options, <<>>))) of
@@ -96,18 +97,18 @@ below(Path, Mount) ->
         _ -> Path
     end.
 
-%% RFC 8615 has made one exception.
+%% RFC 8615 defines a single exception.
 is_hidden(<<"/.well-known/", Rest/binary>>) -> yucan_path:has_dot_name(<<"/", Rest/binary>>);
 is_hidden(Path) -> yucan_path:has_dot_name(Path).
 
-%% What is kept of the file counts without a look at the file system. It holds only bytes that a look has permitted within the last second.
+%% A fresh cache entry needs no access to the file system. It only has bytes that a check has permitted within the last second.
 look(Req, Path, Root, Options) ->
     case remembered(Req, {Root, below, Options, first_name(Path, Options)}) of
         none -> search(Req, yucan_path:join(Root, Path), Path, Root, Options);
         Response -> Response
     end.
 
-%% Of a folder the first index counts here: if it is there, no other one is asked for.
+%% For a directory, the first index counts here. If it exists, no other is tried.
 first_name(Path, Options) ->
     case {binary:last(Path), maps:get(index, Options, ?INDEX)} of
         {$/, [Name | _]} -> <<Path/binary, Name/binary>>;
@@ -153,7 +154,7 @@ folder([], Req, Folder, Path, Root, Options) ->
         {false, _} -> {error, forbidden}
     end.
 
-%% @doc A file that is chosen already.
+%% @doc Serves a file that has already been chosen.
 -spec serve(yucan_req:req(), File :: binary(), options()) -> yucan_handler:response().
 serve(Req, File, Options) ->
     Key = {<<>>, chosen, Options, File},
@@ -166,27 +167,28 @@ serve(Req, File, Options) ->
         Response -> Response
     end.
 
-%% @doc Do the conditions of a request permit it to change the file at a decoded path? They are about the file as it is, not about its compressed forms.
+%% @doc Whether the conditions of a request permit it to change the file at a decoded path. They apply to the file itself, not to its compressed
+%% forms.
 -spec may_change(yucan_req:req(), Path :: binary(), Root :: binary(), options()) -> boolean().
 may_change(Req, Path, Root, Options) ->
     Current = case yucan_symlink:info(Path, Root, policy(Options)) of
         {ok, #file_info{mtime = Time} = Info} -> {etag(Info, <<>>), Time};
         {error, enoent} -> none;
-        %% It is there, but no client has seen it.
+        %% It exists, but no client has seen it.
         {error, _} -> {none, {{1970, 1, 1}, {0, 0, 0}}}
     end,
     yucan_conditional:may_change(Req, Current).
 
-%% ---- one file in its forms
+%% ---- a file in its forms
 
-%% The file itself, a coding in which it is beside itself, or compressed here.
+%% The file itself, a coding for which there is a separate file, or a form that is compressed here.
 -type form() :: identity | made | binary().
 
 -record(form, {
     etag :: none | binary(),
     time :: calendar:datetime(),
     size :: non_neg_integer(),
-    %% Of an answer with content, and of 304.
+    %% For an answer with content, and for 304.
     headers :: yucan_handler:headers(),
     unchanged :: yucan_handler:headers(),
     has_parts :: boolean(),
@@ -195,15 +197,15 @@ may_change(Req, Path, Root, Options) ->
 
 -define(PARTS, [{<<"accept-ranges">>, <<"bytes">>}]).
 
-%% A file as it was seen, and what is kept of it: as it is, from the files beside it, and compressed here.
+%% A file as it was when it was last checked, and its cached forms: itself, those from separate files, and those compressed here.
 -record(seen, {
     info :: file:file_info(),
-    %% Has been as it is for so long that another change would show.
+    %% The file has been unchanged for so long that another change would be noticed.
     settled :: boolean(),
     type :: binary(),
-    %% Was looked at within a second before.
+    %% The file was also checked less than a second earlier.
     often = false :: boolean(),
-    %% Text, which has other forms.
+    %% The file is text, which has other forms.
     varies :: boolean(),
     beside = [] :: [{Coding :: binary(), file:file_info()}],
     forms = #{} :: #{form() => #form{}}
@@ -224,7 +226,7 @@ remembered(Req, Key) ->
         _ -> none
     end.
 
-%% The file has just been looked at. What is kept of it counts again if it is still the same.
+%% The file has just been checked. Its cache entry is valid again if it has not changed.
 serve(_, _, #file_info{access = Access}, _) when Access =:= none; Access =:= write -> yucan_error:page(403);
 serve(Req, File, Found, Key) ->
     case is_asked(Req) of
@@ -252,7 +254,7 @@ see(File, Info, {_, _, Options, Name}) ->
     Beside = beside(File, Info, Varies),
     #seen{info = Info, settled = is_settled([Info | [I || {_, I} <- Beside]]), type = Type, varies = Varies, beside = Beside}.
 
-%% README, LICENSE, Makefile: text if it begins so.
+%% README, LICENSE, Makefile: text, if their content begins like text.
 without_suffix(Suffix, File) when byte_size(Suffix) =< 1 ->
     case file:open(File, [read, raw, binary]) of
         {ok, Handle} ->
@@ -266,7 +268,7 @@ without_suffix(Suffix, File) when byte_size(Suffix) =< 1 ->
     end;
 without_suffix(_, _) -> <<"application/octet-stream">>.
 
-%% Which form. The codings of least bytes come first.
+%% Chooses the form. The codings with the fewest bytes come first.
 choose(_, #seen{varies = false}) -> identity;
 choose(Req, #seen{beside = Beside, info = #file_info{size = Size}}) ->
     Accepted = yucan_conditional:codings(Req),
@@ -279,7 +281,7 @@ choose(Req, #seen{beside = Beside, info = #file_info{size = Size}}) ->
             end
     end.
 
-%% Files that were compressed beforehand, unless they are older than the file. A link beside it is not followed.
+%% Files that were compressed beforehand, unless they are older than the file itself. Links to such files are not followed.
 beside(_, _, false) -> [];
 beside(File, #file_info{mtime = Time}, true) ->
     [{Coding, Info#file_info{atime = undefined}}
@@ -287,7 +289,7 @@ beside(File, #file_info{mtime = Time}, true) ->
         {ok, #file_info{type = regular, mtime = Compressed, access = Access} = Info} <- [file:read_link_info(<<File/binary, Ending/binary>>, [raw, {time, universal}])],
         Compressed >= Time, Access =:= read orelse Access =:= read_write].
 
-%% Times have seconds: what changes again within the second of its last change may look the same.
+%% Times have a resolution of seconds, so a second change within the same second may go unnoticed.
 is_settled(Infos) ->
     Now = seconds(calendar:universal_time()),
     lists:all(fun(#file_info{mtime = Modified, ctime = Changed}) -> Now - seconds(Modified) >= 2 andalso Now - seconds(Changed) >= 2 end, Infos).
@@ -297,7 +299,7 @@ seconds(Time) -> calendar:datetime_to_gregorian_seconds(Time).
 keep(Req, Key, #seen{forms = Forms} = Seen) ->
     yucan_file_cache:keep(yucan_req:server(Req), Key, Seen, lists:sum([byte_size(Data) || #form{data = Data} <- maps:values(Forms)])).
 
-%% None while the file may change again within the second of its time: a cache would keep the older content for ever.
+%% There is no tag while the file may change again within the second of its time, because a cache would keep the older content for ever.
 etag(#file_info{size = Size, mtime = Time}, Suffix) ->
     Seconds = seconds(Time),
     case seconds(calendar:universal_time()) - Seconds < 2 of
@@ -311,7 +313,7 @@ weak(Etag) -> <<"W/", Etag/binary>>.
 validators(none, _) -> [];
 validators(Etag, Time) -> [{<<"etag">>, Etag}, {<<"last-modified">>, yucan_header:date(Time)}].
 
-%% What is compressed here may come out different next time: a weak tag, and no parts.
+%% A form that is compressed here may be different next time, so it has a weak tag and no ranges.
 make(identity, #seen{info = Info} = Seen, Key) -> form(etag(Info, <<>>), Info, [], ?PARTS, Seen, Key);
 make(made, #seen{info = Info} = Seen, Key) -> form(weak(etag(Info, <<"-z">>)), Info, [{<<"content-encoding">>, <<"gzip">>}], [], Seen, Key);
 make(Coding, #seen{beside = Beside} = Seen, Key) ->
@@ -341,7 +343,7 @@ whole_or_parts(Source, #form{has_parts = false, headers = Headers}, _) -> {200, 
 whole_or_parts(Source, #form{etag = Etag, time = Time, size = Size, headers = Headers}, Req) ->
     parts(yucan_conditional:ranges(Req, Etag, Time, Size), Source, Size, Headers).
 
-%% The bytes, or the name of a file that holds them.
+%% The bytes, or the name of a file that has them.
 content(#form{data = Data}, _, _, _, _) when is_binary(Data) -> Data;
 content(Form, Req, {made, File}, Key, Seen) ->
     case file:read_file(File) of
@@ -381,7 +383,7 @@ cut(Data, First, Length) -> binary_part(Data, First, Length).
 content_range(First, Length, Size) ->
     [<<"bytes ">>, integer_to_binary(First), $-, integer_to_binary(First + Length - 1), $/, integer_to_binary(Size)].
 
-%% RFC 9110, 14.6.
+%% Several ranges (RFC 9110, 14.6).
 several(Ranges, Source, Size, Headers) ->
     {_, Type} = lists:keyfind(<<"content-type">>, 1, Headers),
     Boundary = binary:encode_hex(crypto:strong_rand_bytes(12)),
@@ -392,7 +394,7 @@ several(Ranges, Source, Size, Headers) ->
     Own = lists:keystore(<<"content-type">>, 1, Headers, {<<"content-type">>, [<<"multipart/byteranges; boundary=">>, Boundary]}),
     {206, [{<<"content-length">>, Total} | Own], {stream, fun(Write) -> parts_of(Source, Write, Parts, End) end}}.
 
-%% A client that leaves, or a file that becomes shorter, ends it early: what is missing is seen by the length.
+%% If the client leaves or the file becomes shorter, this ends early, which the client notices by the length.
 parts_of({file, File, _}, Write, Parts, End) ->
     {ok, Handle} = file:open(File, [read, raw, binary]),
     try

@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What a server remembers of small files, so that most requests for them ask nothing of the file system. yucan_file decides what is
-%% kept, and looks at the file again when an entry is older than a second.
+%% @doc The server's cache of small files, with which most requests for them need no access to the file system. yucan_file decides what is
+%% cached, and checks the file again when an entry is older than a second.
 %%
-%% Two tables, the younger and the older. What is found in the older one moves to the younger; when the younger one is full, the older one
-%% is emptied and becomes the younger. So what nobody asks for goes, and no more than twice `HALF_BYTES' is kept, however many files there
-%% are. No process stands between a request and the tables; they belong to the server's process and end with it.
+%% There are two tables, a younger and an older one. An entry that is found in the older table moves to the younger one. When the younger table
+%% is full, the older one is emptied and becomes the younger. So entries that nobody requests disappear, and no more than twice `HALF_BYTES' is
+%% cached, however many files there are. Requests access the tables directly, without a process in between. The tables belong to the server's
+%% process and end with it.
 -module(yucan_file_cache).
 
 -export([open/1, close/1, find/2, keep/4, forget/1, info/1]).
@@ -15,31 +16,31 @@
 -endif.
 
 -define(HALF_BYTES, 16 * 1024 * 1024).
-%% How long an entry counts without another look at its file.
+%% How long an entry is valid without another check of its file.
 -define(FRESH_MS, 1000).
-%% What an entry costs beside its content and its name.
+%% The size of an entry in addition to its content and its name.
 -define(ENTRY_BYTES, 1024).
 
-%% Places of the atomics: the number of the younger table, and what each holds.
+%% The positions in the atomics: which table is the younger, and the size of each.
 -define(YOUNGER, 1).
 -define(BYTES(Table), 2 + Table).
 
 -type key() :: {Root :: file:name_all(), below | chosen | script, Options :: map() | binary(), Name :: binary()}.
-%% Files that are served with other options are other entries.
+%% The same file with other options is a separate entry.
 
-%% @doc An empty cache for a server; the tables are the calling process's.
+%% @doc Creates an empty cache for a server. The tables belong to the calling process.
 -spec open(Server :: atom()) -> ok.
 open(Server) ->
     [First, Second] = [ets:new(?MODULE, [public, {read_concurrency, true}, {write_concurrency, true}]) || _ <- [0, 1]],
     persistent_term:put({?MODULE, Server}, {First, Second, atomics:new(3, [])}).
 
-%% @doc The server ends.
+%% @doc Called when the server ends.
 -spec close(Server :: atom()) -> ok.
 close(Server) ->
     _ = persistent_term:erase({?MODULE, Server}),
     ok.
 
-%% @doc What is kept under a key, and whether the file must be looked at before it counts.
+%% @doc The entry for a key, and whether its file must be checked first.
 -spec find(Server :: atom(), key()) -> {fresh | stale, Entry :: term()} | none.
 find(Server, Key) ->
     case persistent_term:get({?MODULE, Server}, none) of
@@ -66,12 +67,12 @@ aged(Until, Entry) ->
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% @doc Keeps what was just read under this key, in place of what was kept. `Bytes' is the size of its content.
+%% @doc Caches an entry that was just read under this key, and replaces the previous one. `Bytes' is the size of its content.
 -spec keep(Server :: atom(), key(), Entry :: term(), Bytes :: non_neg_integer()) -> ok.
 keep(Server, {Root, How, Options, Name}, Entry, Bytes) ->
     case persistent_term:get({?MODULE, Server}, none) of
         none -> ok;
-        %% The name may be a part of what was read from a client, which would stay in memory as a whole.
+        %% The name may be a part of a client's data, which would stay in memory as a whole.
         Cache -> insert({{Root, How, Options, binary:copy(Name)}, now_ms() + ?FRESH_MS, Bytes + byte_size(Name) + ?ENTRY_BYTES, Entry}, Cache)
     end.
 
@@ -85,7 +86,8 @@ insert({Key, _, Bytes, _} = Row, {_, _, Counters} = Cache) ->
         false -> ok
     end.
 
-%% Who changes the number first empties the table. Its count goes first: what others insert meanwhile may be lost, but never uncounted for long.
+%% The process that changes the number first empties the table. It resets the size before that, so that entries which others insert meanwhile may
+%% be lost but are never uncounted for long.
 swap(Younger, {_, _, Counters} = Cache) ->
     Older = 1 - Younger,
     case atomics:compare_exchange(Counters, ?YOUNGER, Younger, Older) of
@@ -96,7 +98,7 @@ swap(Younger, {_, _, Counters} = Cache) ->
         _ -> ok
     end.
 
-%% @doc Files have changed: nothing that is kept counts any more. The counts go first, as in swap/2.
+%% @doc Files have changed, so all entries become invalid. The sizes are reset first, as in swap/2.
 -spec forget(Server :: atom()) -> ok.
 forget(Server) ->
     case persistent_term:get({?MODULE, Server}, none) of
@@ -108,7 +110,7 @@ forget(Server) ->
             end, [0, 1])
     end.
 
-%% @doc How many entries there are, and their bytes.
+%% @doc The number of entries, and their size in bytes.
 -spec info(Server :: atom()) -> #{entries := non_neg_integer(), bytes := non_neg_integer()}.
 info(Server) ->
     {First, Second, Counters} = persistent_term:get({?MODULE, Server}),
@@ -135,7 +137,7 @@ found_again_test() ->
         ?assertEqual(#{entries => 0, bytes => 0}, info(?MODULE))
     end).
 
-%% Ten times what there is room for: the bound holds at each step, what is used stays and the oldest goes.
+%% Inserts ten times what fits. The limit holds at each step, entries in use stay, and the oldest disappear.
 bounded_test() ->
     with_cache(fun() ->
         Size = 64 * 1024,

@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Middleware that compresses what handlers answer: `#{middleware => [fun yucan_gzip:compress/2]}'.
+%% @doc Middleware that compresses the answers of handlers: `#{middleware => [fun yucan_gzip:compress/2]}'.
 %%
-%% Left alone: what is small, no text, encoded already, a part, or has a strong ETag, which promises the very bytes.
+%% It does not change answers that are small, not text, already encoded, or only a part, nor those with a strong ETag, which promises exactly
+%% these bytes.
 -module(yucan_gzip).
 
 -export([compress/2]).
@@ -9,7 +10,7 @@
 -define(LEAST_BYTES, 860).
 -define(GZIP_WINDOW, 31).
 
-%% @doc The answer of the next one, compressed if the client takes that.
+%% @doc Calls the next handler, and compresses its answer if the client accepts that.
 -spec compress(yucan_req:req(), fun((yucan_req:req()) -> yucan_handler:response())) -> yucan_handler:response().
 compress(Req, Next) ->
     case Next(Req) of
@@ -50,7 +51,7 @@ vary(Status, Headers, Body, Accepted) ->
 
 encoded(Headers) -> [{<<"content-encoding">>, <<"gzip">>} | lists:keydelete(<<"content-length">>, 1, Headers)].
 
-%% Each part that the handler writes can be read by the client at once.
+%% The client can read each part at once when the handler has written it.
 stream(Function, Write) ->
     Z = zlib:open(),
     try

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A folder as a page: the way to it, its entries with sizes and times, sorted by what the client asks for (`?sort=name', `time' or `size', `&desc').
-%% Folders come first. Streamed, for a folder may be large.
+%% @doc A directory as a page: its path, and its entries with sizes and times in the order that the client requests (`?sort=name', `time' or
+%% `size', `&desc'). Directories come first. The page is streamed, because a directory may be large.
 -module(yucan_listing).
 
 -export([response/5]).
@@ -11,11 +11,11 @@
 
 -include_lib("kernel/include/file.hrl").
 
-%% Entries in one piece of the page.
+%% The number of entries in a part of the page.
 -define(PIECE, 200).
 
-%% @doc The page of a folder; `Path' is what the client asked for, decoded, below the root. A link is there if the policy lets its target out,
-%% and a name that begins with a dot if a request for it would be answered.
+%% @doc The page for a directory. `Path' is the requested path, decoded, below the root. A link is listed if the policy permits its target, and a
+%% name that begins with a dot if a request for it would be answered.
 -spec response(yucan_req:req(), Folder :: binary(), Path :: binary(), Root :: binary(), yucan_file:options()) -> yucan_handler:response().
 response(Req, Folder, Path, Root, Options) ->
     Policy = maps:get(follow_symlinks, Options, inside),
@@ -25,17 +25,17 @@ response(Req, Folder, Path, Root, Options) ->
             {Shown, Nameless} = lists:partition(fun has_path/1, [Name || Any <- Names, Name <- [bytes(Any)], maps:get(dot_files, Options, false) orelse binary:first(Name) =/= $.]),
             End = [nameless(length(Nameless)), maps:get(listing_end, Options, <<>>)],
             Order = order(yucan_req:query_pairs(Req)),
-            %% A type that the browser cannot guess otherwise, and nothing of the page that could run.
+            %% The browser cannot guess another type, and nothing on the page can run.
             {200, [{<<"content-type">>, <<"text/html; charset=utf-8">>}, {<<"content-security-policy">>, <<"default-src 'none'; style-src 'unsafe-inline'">>}
                    | maps:get(headers, Options, [])],
              {stream, fun(Write) -> page(Write, Path, Options#{listing_end => End}, Order, sorted(Order, Look, Shown)) end}};
         {error, _} -> yucan_error:page(403)
     end.
 
-%% There is no link for a name that no request can hold, such as one with a line end.
+%% A name that no request can contain, such as one with a line end, gets no link.
 has_path(Name) -> yucan_path:decode(<<"/", (yucan_path:escape(Name))/binary>>) =:= {ok, <<"/", Name/binary>>}.
 
-%% They would be missed otherwise.
+%% The user would miss these otherwise.
 nameless(0) -> <<>>;
 nameless(1) -> <<"<p>1 more has a backslash or a control character in its name and cannot be served.</p>">>;
 nameless(Count) -> [<<"<p>">>, integer_to_binary(Count), <<" more have a backslash or a control character in their names and cannot be served.</p>">>].
@@ -67,7 +67,7 @@ bytes(Name) -> unicode:characters_to_binary(Name).
 
 entry(Look, Name) ->
     case Look(Name) of
-        %% What this server may not read it would refuse.
+        %% Leaves out entries that this server may not read, because it would refuse them.
         {ok, #file_info{type = directory, mtime = Time, access = Access}} when Access =:= read; Access =:= read_write -> {1, <<Name/binary, "/">>, Time, none};
         {ok, #file_info{type = regular, mtime = Time, size = Size, access = Access}} when Access =:= read; Access =:= read_write -> {2, Name, Time, Size};
         _ -> gone
@@ -88,7 +88,7 @@ page(Write, Path, Options, Order, Entries) ->
                [<<"<tr><td><a href=\"../\">../</a></td><td></td><td></td></tr>\n">> || Path =/= <<"/">>]]),
     rows(Write, Entries, maps:get(listing_end, Options, <<>>)).
 
-%% The folders on the way, each a link.
+%% The parent directories, each as a link.
 way(Path, Mount) ->
     Parts = binary:split(Path, <<"/">>, [global, trim_all]),
     {Links, _} = lists:mapfoldl(fun(Part, Above) ->
@@ -97,7 +97,7 @@ way(Path, Mount) ->
     end, [Mount, $/], Parts),
     [<<"<a href=\"">>, Mount, <<"/\">/</a>">> | Links].
 
-%% A click on the column by which it is sorted turns the order round.
+%% A click on the column that determines the order reverses the order.
 column(Name, Text, {Name, asc}) -> column(Name, Text, <<"&amp;desc">>, <<" \342\226\262">>);
 column(Name, Text, {Name, desc}) -> column(Name, Text, <<>>, <<" \342\226\274">>);
 column(Name, Text, {_, _}) -> column(Name, Text, <<>>, <<>>).

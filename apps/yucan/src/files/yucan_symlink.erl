@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Files below a docroot, and the symbolic links on the way to them: nothing that stands elsewhere is given away unless the policy says so.
+%% @doc Files below a docroot, and the symbolic links in their paths. Files outside the docroot are served only if the policy allows it.
 %%
-%% Each look at the file system is a change of threads, so there are as few as the policy allows, and none goes through the file server.
+%% Each access to the file system switches threads, so there are as few as the policy allows, and none uses the file server.
 -module(yucan_symlink).
 
 -export([info/3]).
@@ -10,14 +10,14 @@
 -include_lib("kernel/include/file.hrl").
 
 -type policy() :: inside | always | never.
-%% `inside': a link counts if what it names is below the root. `never': no link below the root.
+%% `inside' follows a link if its target is below the root. `never' follows no link below the root.
 
-%% @doc Of the file at a decoded path, times in UTC, if the path leads to it as the policy wants.
+%% @doc Information about the file at a decoded path, with times in UTC, if the policy permits the path.
 -spec info(Path :: binary(), Root :: binary(), policy()) -> {ok, file:file_info()} | {error, forbidden | file:posix() | badarg}.
 info(Path, Root, always) ->
     followed(yucan_path:join(Root, Path));
 info(Path, Root, Policy) ->
-    %% Most paths have no link in them: then the look at their last part says all.
+    %% Most paths contain no link, in which case a check of their last part is enough.
     case without_links(binary:split(Path, <<"/">>, [global, trim_all]), yucan_path:join(Root, <<>>), none) of
         links when Policy =:= inside -> inside(yucan_path:join(Root, Path), Root);
         links -> {error, forbidden};
@@ -47,7 +47,7 @@ inside(File, Root) ->
         Error -> Error
     end.
 
-%% Does the file stand in the folder once all symbolic links are followed?
+%% Whether the file is in the directory after all symbolic links have been followed.
 is_inside(File, Folder) ->
     case {real(File), real(Folder)} of
         {{ok, Real}, {ok, Root}} -> Real =:= Root orelse Root =:= <<"/">> orelse starts_with(<<Root/binary, "/">>, Real);

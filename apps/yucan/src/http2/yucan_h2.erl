@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of a connection that speaks HTTP/2 (RFC 9113). yucan_conn gives it the connection: after TLS that has agreed on `h2', or when the
-%% client begins with the preface. It reads frames and writes all that goes out; yucan_h2_state decides. Each request gets a process
+%% @doc The process of an HTTP/2 connection (RFC 9113). yucan_conn hands it the connection after TLS has negotiated `h2', or when the client
+%% begins with the preface. It reads frames and writes all output, while yucan_h2_state makes the decisions. Each request has a process
 %% (yucan_h2_stream) for as long as its handler runs.
 -module(yucan_h2).
 
@@ -14,10 +14,10 @@
     limits :: #limits{},
     template :: #req{},
     h2 :: yucan_h2_state:state(),
-    %% What is missing of the preface.
+    %% The part of the preface that is still missing.
     preface = <<"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n">> :: binary(),
     buffer = <<>> :: binary(),
-    %% Nothing has come since the last collection of a connection that waits with open streams.
+    %% Nothing has arrived since the last garbage collection of a connection that waits with open streams.
     collected = false :: boolean(),
     served = 0 :: non_neg_integer()
 }).
@@ -26,16 +26,16 @@
 -define(ARM, 100).
 -define(WARM_MS, 2000).
 -define(LOOK_MS, 1000).
-%% A timer behind the last request, and not before the limit.
+%% A timer fires this long after the limit of the last request, and never before it.
 -define(LATE_MS, 20).
 -define(LINGER_MS, 2000).
 -define(SEND_BYTES, 65536).
-%% What one read may bring.
+%% How much a single read may return.
 -define(BUFFER_BYTES, 32768).
-%% Of a frame from the client: the least that the protocol allows to allow.
+%% The size limit for a frame from the client, which is the smallest that the protocol permits.
 -define(FRAME_BYTES, 16384).
 
-%% @doc The connection is this module's to its end. `Buffer': what has come already.
+%% @doc Takes over the connection until it ends. `Buffer' has the bytes that have already arrived.
 -spec start(#conn{}, Buffer :: binary(), #limits{}) -> no_return().
 start(#conn{socket = Socket} = Conn, Buffer, Limits) ->
     process_flag(trap_exit, true),
@@ -45,7 +45,7 @@ start(#conn{socket = Socket} = Conn, Buffer, Limits) ->
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% @private What has come, from the client or from this system.
+%% @private Handles a message from the client's socket or from this system.
 -spec message(term(), #state{}) -> no_return().
 message(Message, #state{collected = true} = State) -> message(Message, State#state{collected = false});
 message(Message, State) -> handle(Message, clock(State)).
@@ -59,7 +59,7 @@ handle({active, Id, Count}, #state{h2 = H2} = State) -> next(perform(State#state
 handle({'EXIT', Pid, Reason}, #state{h2 = H2} = State) when is_pid(Pid) ->
     case yucan_h2_state:is_stream(Pid, H2) of
         true -> next(perform(State#state{h2 = yucan_h2_state:exited(Pid, Reason =/= normal, H2)}));
-        %% The pool ends.
+        %% The pool is ending.
         false -> exit(Reason)
     end;
 handle({yucan, drain}, #state{h2 = H2} = State) ->
@@ -74,7 +74,7 @@ handle(Message, #state{socket = Socket} = State) ->
         other -> next(State)
     end.
 
-%% @private Nothing has come for a while.
+%% @private Nothing has arrived for a while.
 -spec silence(#state{}) -> no_return().
 silence(#state{h2 = H2, limits = #limits{idle_ms = Ms}} = State) ->
     case yucan_h2_state:is_idle(H2) andalso Ms > ?WARM_MS of
@@ -86,7 +86,7 @@ silence(#state{h2 = H2, limits = #limits{idle_ms = Ms}} = State) ->
             next(clock(State#state{collected = true}))
     end.
 
-%% @private Something has come for a connection that slept.
+%% @private Something has arrived for a hibernating connection.
 -spec wake(#state{}, reference()) -> no_return().
 wake(State, Timer) ->
     receive
@@ -113,7 +113,7 @@ preface(#state{preface = Missing, buffer = Buffer} = State) ->
         _ -> perform(failed(connection, protocol_error, State))
     end.
 
-%% The time of a batch of frames is that of its beginning.
+%% All frames of a batch get the time at which the batch began.
 frames(#state{buffer = Buffer, h2 = H2} = State) ->
     case yucan_h2_frame:parse(Buffer, ?FRAME_BYTES) of
         {connection_error, Code} -> perform(failed(connection, Code, State));
@@ -124,7 +124,7 @@ frames(#state{buffer = Buffer, h2 = H2} = State) ->
 
 failed(What, Code, #state{h2 = H2} = State) -> State#state{h2 = yucan_h2_state:failed(What, Code, H2)}.
 
-%% What the last step asks for.
+%% Performs the effects of the last step.
 perform(#state{h2 = H2} = State) ->
     case yucan_h2_state:effects(H2) of
         {[], _} -> State;
@@ -159,7 +159,7 @@ refuse(Id, Status, Reason, #state{conn = #conn{server = Server} = Conn, h2 = H2}
     {Fields, Body} = yucan_h2_reply:refusal(Status),
     State#state{h2 = yucan_h2_state:data(Id, Body, true, none, yucan_h2_state:head(Id, general(Fields, State), false, H2))}.
 
-%% What every answer has, unless its handler has said otherwise.
+%% The headers of every answer, unless its handler has set them.
 general([{_, <<"1", _/binary>>} | _] = Interim, _) -> Interim;
 general([Status | Fields], #state{conn = #conn{server = Server}}) ->
     #site{server_header = Header} = persistent_term:get({yucan, Server}),
@@ -175,7 +175,7 @@ unless_there(Name, Rest, Fields) ->
         false -> [{Name, binary_part(Rest, 0, byte_size(Rest) - 2)} | Fields]
     end.
 
-%% What goes out waits for what else there is to do, so that answers that are ready at the same time share a send.
+%% Output waits until there is nothing else to do, so that answers which are ready at the same time are sent together.
 next(#state{h2 = H2} = State) ->
     Pumped = State#state{h2 = yucan_h2_state:pump(H2)},
     case yucan_h2_state:output_bytes(Pumped#state.h2) of
@@ -183,7 +183,7 @@ next(#state{h2 = H2} = State) ->
         Bytes -> any_more(Bytes, yucan_h2_state:is_busy(H2), Pumped)
     end.
 
-%% The rest of a large answer may take its client long. What comes meanwhile does not wait for that.
+%% The client may take long for the rest of a large answer. Input that arrives meanwhile does not wait for that.
 between(State) ->
     receive
         Message -> message(Message, State)
@@ -212,7 +212,7 @@ flush(#state{h2 = H2, socket = Socket} = State) ->
         {error, _} -> ended(State#state{h2 = H21})
     end.
 
-%% Who waits for messages of its stream hears of the end, and may say goodbye to its own. All others end with this process.
+%% Processes that get messages from their streams are told about the end, and may close their own properly. All others end with this process.
 -spec ended(#state{}) -> no_return().
 ended(#state{h2 = H2, socket = Socket, limits = #limits{min_body_rate = Rate}}) ->
     lists:foreach(fun({Pid, {active, Id}}) -> Pid ! {yucan_h2, Id, closed}, unlink(Pid);

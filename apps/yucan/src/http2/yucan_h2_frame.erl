@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Frames of HTTP/2 (RFC 9113, 4 and 6): pure. What a frame may look like is decided here, what it means in yucan_h2_state.
+%% @doc Frames of HTTP/2 (RFC 9113, 4 and 6). Pure. This module decides which frames are well-formed, and yucan_h2_state what they mean.
 -module(yucan_h2_frame).
-%% Iolists whose tail is a binary.
+%% The iolists have binaries as tails.
 -dialyzer(no_improper_lists).
 
 -export([parse/2, data/3, headers/4, settings/1, settings_ack/0, ping_ack/1, reset/2, goaway/2, window_update/2]).
@@ -12,7 +12,7 @@
     | compression_error | enhance_your_calm.
 -type setting() :: {header_table_size | enable_push | max_concurrent_streams | initial_window_size | max_frame_size | max_header_list_size
     | enable_connect_protocol, non_neg_integer()}.
-%% `Size' is that of the whole payload, padding among it: flow control counts all of it.
+%% `Size' is that of the whole payload, including padding, because flow control counts all of it.
 -type frame() ::
     {data, id(), Fin :: boolean(), binary(), Size :: non_neg_integer()}
     | {headers, id(), Fin :: boolean(), Complete :: boolean(), Fragment :: binary()}
@@ -22,7 +22,7 @@
 
 -define(MAX_WINDOW, 16#7fffffff).
 
-%% @doc The next frame. An error of the connection ends it, one of a stream only that.
+%% @doc The next frame. A connection error ends the connection, and a stream error only the stream.
 -spec parse(binary(), MaxBytes :: pos_integer()) ->
     {frame(), Rest :: binary()} | more | {connection_error, code()} | {stream_error, id(), code(), Rest :: binary()}.
 parse(<<Length:24, _/binary>>, Max) when Length > Max -> {connection_error, frame_size_error};
@@ -52,7 +52,7 @@ frame(1, Flags, Id, Payload) ->
     case {unpadded(Flags, Payload), ?IS_SET(Flags, ?PRIORITY)} of
         {error, _} -> {connection_error, protocol_error};
         {Fragment, false} -> {headers, Id, ?IS_SET(Flags, ?END_STREAM), ?IS_SET(Flags, ?END_HEADERS), Fragment};
-        %% A stream that depends on itself. Otherwise priorities are ignored (5.3.2).
+        %% A stream may not depend on itself. Otherwise priorities are ignored (5.3.2).
         {<<_:1, Id:31, _, _/binary>>, true} -> {connection_error, protocol_error};
         {<<_:40, Fragment/binary>>, true} -> {headers, Id, ?IS_SET(Flags, ?END_STREAM), ?IS_SET(Flags, ?END_HEADERS), Fragment};
         {_, true} -> {connection_error, frame_size_error}
@@ -89,7 +89,7 @@ unpadded(Flags, Payload) when not ?IS_SET(Flags, ?PADDED) -> Payload;
 unpadded(_, <<Padding, Rest/binary>>) when Padding =< byte_size(Rest) -> binary_part(Rest, 0, byte_size(Rest) - Padding);
 unpadded(_, _) -> error.
 
-%% In their order: a later value counts.
+%% In order, because a later value overrides an earlier one.
 settings(<<1:16, Value:32, Rest/binary>>, Done) -> settings(Rest, [{header_table_size, Value} | Done]);
 settings(<<2:16, Value:32, Rest/binary>>, Done) when Value =< 1 -> settings(Rest, [{enable_push, Value} | Done]);
 settings(<<2:16, _/binary>>, _) -> {connection_error, protocol_error};
@@ -102,9 +102,9 @@ settings(<<8:16, _/binary>>, _) -> {connection_error, protocol_error};
 settings(<<_:48, Rest/binary>>, Done) -> settings(Rest, Done);
 settings(<<>>, Done) -> {settings, lists:reverse(Done)}.
 
-%% ---- what the server writes
+%% ---- frames that the server writes
 
-%% @doc Part of a body, no longer than a frame may be.
+%% @doc A part of a body, which must fit into a frame.
 -spec data(id(), Fin :: boolean(), iodata()) -> iodata().
 data(Id, Fin, Data) -> [<<(iolist_size(Data)):24, 0, (flag(Fin, ?END_STREAM)), Id:32>> | Data].
 
@@ -140,7 +140,7 @@ setting(max_frame_size) -> 5;
 setting(max_header_list_size) -> 6;
 setting(enable_connect_protocol) -> 8.
 
-%% @doc The client's settings have been taken up.
+%% @doc Acknowledges the client's settings.
 -spec settings_ack() -> binary().
 settings_ack() -> <<0:24, 4, ?ACK, 0:32>>.
 
@@ -148,15 +148,15 @@ settings_ack() -> <<0:24, 4, ?ACK, 0:32>>.
 -spec ping_ack(binary()) -> binary().
 ping_ack(Opaque) -> <<8:24, 6, ?ACK, 0:32, Opaque/binary>>.
 
-%% @doc Ends one stream.
+%% @doc Ends a stream.
 -spec reset(id(), code()) -> binary().
 reset(Id, Code) -> <<4:24, 3, 0, Id:32, (number(Code)):32>>.
 
-%% @doc No stream after `Last' is served.
+%% @doc Tells the client that no stream after `Last' is served.
 -spec goaway(Last :: id(), code()) -> binary().
 goaway(Last, Code) -> <<8:24, 7, 0, 0:32, Last:32, (number(Code)):32>>.
 
-%% @doc The client may send so many bytes more.
+%% @doc The client may send this many more bytes.
 -spec window_update(id(), pos_integer()) -> binary().
 window_update(Id, Increment) -> <<4:24, 8, 0, Id:32, Increment:32>>.
 

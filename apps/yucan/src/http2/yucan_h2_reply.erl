@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Writes an answer to a stream of HTTP/2: what yucan_reply is to HTTP/1.1. There is no framing to decide: a stream ends where its last frame says so.
+%% @doc Writes an answer to an HTTP/2 stream, as yucan_reply does for HTTP/1.1. There is no framing to decide, because the last frame of a stream
+%% marks its end.
 -module(yucan_h2_reply).
 
 -export([send/2, refusal/1]).
@@ -8,14 +9,14 @@
 -include_lib("kernel/include/file.hrl").
 
 -define(SMALL_BYTES, 16384).
-%% More than this waits in the process of the handler.
+%% Larger data waits in the handler's process.
 -define(WHOLE_BYTES, 65536).
 
 %% @doc See {@link yucan_reply:send/3}.
 -spec send(yucan_handler:response() | yucan_reply:open(), #req{}) -> yucan_reply:outcome().
 send({101, Headers, {upgrade, Function}}, Req) -> taken_over(200, Headers, Function, Req);
 send({Status, Headers, {upgrade, Function}}, Req) -> taken_over(Status, Headers, Function, Req);
-%% As in HTTP/1.1: nothing follows these, whatever the handler gives.
+%% As in HTTP/1.1, these have no body, whatever the handler returns.
 send({Status, Headers, _}, Req) when Status =:= 204; Status =:= 304 ->
     {Fields, _} = fields(Status, Headers),
     bare(Fields, Status, Req);
@@ -38,7 +39,8 @@ taken_over(Status, Headers, Function, Req) ->
 
 stream(#req{conn = #conn{socket = {yucan_h2_stream, Stream}}}) -> Stream.
 
-%% The status and the handler's own headers without those of a connection; and the length that it said. What all answers have is added by yucan_h2.
+%% The status and the handler's headers without those of a connection, and the length that the handler gave. yucan_h2 adds the headers of every
+%% answer.
 fields(Status, Headers) ->
     {Own, Length} = yucan_reply:fields(Headers),
     {[{<<":status">>, integer_to_binary(Status)} | Own], Length}.
@@ -82,7 +84,7 @@ opened(_, _, 0, Status, Headers, Req) -> whole(<<>>, 0, Status, Headers, Req);
 opened(Handle, Offset, Length, Status, Headers, Req) when Length =< ?SMALL_BYTES ->
     case file:pread(Handle, Offset, Length) of
         {ok, Data} when byte_size(Data) =:= Length -> whole(Data, Length, Status, Headers, Req);
-        %% It is shorter than it was.
+        %% The file has become shorter.
         _ -> {close, Status, 0}
     end;
 opened(Handle, Offset, Length, Status, Headers, Req) ->
@@ -101,7 +103,7 @@ stream(Function, Status, Headers, Req) ->
     Head = case Length of undefined -> Fields; _ -> with_length(Fields, Length) end,
     yucan_reply:run(Function, {frames, Length}, Status, {head, Head}, keep, Req).
 
-%% @doc The answer to what is no request: fields and body.
+%% @doc The answer to an invalid request: fields and body.
 -spec refusal(Status :: 400..505) -> {[yucan_hpack:field()], iodata()}.
 refusal(Status) ->
     {_, Headers, Body} = yucan_error:page(Status),

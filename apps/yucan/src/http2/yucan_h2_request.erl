@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc From the fields of HTTP/2 to a request (RFC 9113, 8.2 and 8.3): pure. Method, target and host pass the parser of HTTP/1.1, so that a path has the
-%% same canonical form, and the same limits and refusals, whichever way it came.
+%% @doc Turns the fields of HTTP/2 into a request (RFC 9113, 8.2 and 8.3). Pure. Method, target and host pass through the parser for HTTP/1.1, so
+%% a path has the same canonical form, limits and refusals over both protocols.
 -module(yucan_h2_request).
 
 -export([parse/4, is_tunnel/1, is_trailer/1]).
@@ -17,8 +17,8 @@
 
 -type refusal() :: malformed | {error, Status :: 400..505, Reason :: atom()}.
 
-%% @doc A request; `Fin': nothing follows its headers. `malformed' ends the stream, an error has an answer. A WebSocket (RFC 8441) is a GET with the header
-%% `upgrade: websocket', which no request of HTTP/2 may have itself.
+%% @doc A request. `Fin' means that nothing follows its headers. `malformed' ends the stream, while an error is answered. A WebSocket (RFC 8441)
+%% becomes a GET with the header `upgrade: websocket', which a client cannot send over HTTP/2.
 -spec parse([yucan_hpack:field()], Fin :: boolean(), #limits{}, Template :: #req{}) -> {ok, #req{}} | refusal().
 parse(Fields, Fin, Limits, Template) ->
     case pseudo(Fields, #pseudo{}) of
@@ -26,12 +26,12 @@ parse(Fields, Fin, Limits, Template) ->
         malformed -> malformed
     end.
 
-%% @doc Is it a tunnel for a WebSocket?
+%% @doc Whether the request is a tunnel for a WebSocket.
 -spec is_tunnel(#req{}) -> boolean().
 is_tunnel(#req{body = none, headers = Headers, version = 20}) -> lists:keymember(<<"upgrade">>, 1, Headers);
 is_tunnel(_) -> false.
 
-%% They come first, each once.
+%% Pseudo-headers come first, each of them once.
 pseudo([{<<":method">>, Value} | Rest], #pseudo{method = none} = P) -> pseudo(Rest, P#pseudo{method = Value});
 pseudo([{<<":scheme">>, Value} | Rest], #pseudo{scheme = none} = P) -> pseudo(Rest, P#pseudo{scheme = Value});
 pseudo([{<<":authority">>, Value} | Rest], #pseudo{authority = none} = P) -> pseudo(Rest, P#pseudo{authority = Value});
@@ -43,7 +43,7 @@ pseudo(Rest, P) -> {ok, P, Rest}.
 headers([{Name, Value} = Field | Rest], Count, Done, Cookies, Fin, P, Limits, Req) ->
     case is_field(Field) of
         false -> malformed;
-        %% Cookies are one header, as they are over HTTP/1.1, however many pieces a browser makes of them.
+        %% All cookies count as a single header, as they do over HTTP/1.1, however many parts a browser sends.
         true when Count >= Limits#limits.headers, Name =/= <<"cookie">> orelse Cookies =:= [] -> {error, 431, too_many_headers};
         true when byte_size(Name) + byte_size(Value) + 2 > Limits#limits.header_line_bytes -> {error, 431, header_too_long};
         true ->
@@ -57,7 +57,7 @@ headers([{Name, Value} = Field | Rest], Count, Done, Cookies, Fin, P, Limits, Re
 headers([], _, Done, Cookies, Fin, P, Limits, Req) ->
     finish(P, Fin, Limits, Req#req{headers = joined(Cookies, Done)}).
 
-%% RFC 9113, 8.2.3: for whoever is not HTTP/2 they are one.
+%% Outside HTTP/2 they are a single header (RFC 9113, 8.2.3).
 joined([], Done) -> Done;
 joined(Cookies, Done) -> [{<<"cookie">>, iolist_to_binary(lists:join(<<"; ">>, lists:reverse(Cookies)))} | Done].
 
@@ -72,7 +72,7 @@ header(<<"expect">>, Value, Req) ->
         <<"100-continue">> -> Req#req{expect = true};
         _ -> {error, 417, bad_expectation}
     end;
-%% Of the connection (8.2.2).
+%% Headers that concern the connection (8.2.2).
 header(<<"connection">>, _, _) -> malformed;
 header(<<"transfer-encoding">>, _, _) -> malformed;
 header(<<"upgrade">>, _, _) -> malformed;
@@ -86,7 +86,7 @@ length(Value, Req) ->
         _ -> malformed
     end.
 
-%% May a request have this header? Names are tokens in lower case; values have no control bytes, and no blank at their ends.
+%% Whether a request may have this header. Names are tokens in lower case, and values have no control bytes and no spaces at their ends.
 is_field({Name, Value}) ->
     case yucan_header:listed(Name) of
         {_, Name} -> true;
@@ -94,7 +94,7 @@ is_field({Name, Value}) ->
         {_, _} -> false
     end andalso is_value(Value).
 
-%% @doc The same for trailers, which frame no message and speak of no connection.
+%% @doc The same for trailers, which can neither frame a message nor concern the connection.
 -spec is_trailer(yucan_hpack:field()) -> boolean().
 is_trailer({Name, _} = Field) ->
     is_field(Field) andalso yucan_header:known(Name) =:= {plain, Name}
@@ -126,7 +126,7 @@ finish(_, true, _, _) -> malformed;
 finish(P, false, Limits, #req{body = none} = Req) -> target(P, Limits, Req#req{body = chunked});
 finish(P, false, Limits, Req) -> target(P, Limits, Req).
 
-%% The text of an HTTP/1.1 request can be made of these only if none of them has a blank or a control byte.
+%% These can be written as an HTTP/1.1 request only if none of them has a space or a control byte.
 target(#pseudo{method = Method, scheme = Scheme, authority = Authority, path = <<C, _/binary>> = Path}, Limits, #req{host = Said} = Req)
   when Scheme =:= <<"http">> orelse Scheme =:= <<"https">>, C =:= $/ orelse Path =:= <<"*">> ->
     case {is_clean(Authority, Said), is_visible(Method) andalso is_visible(Path)} of
@@ -135,7 +135,7 @@ target(#pseudo{method = Method, scheme = Scheme, authority = Authority, path = <
     end;
 target(_, _, _) -> malformed.
 
-%% Two names that differ make two servers disagree (8.3.1).
+%% Two different names would make two servers disagree (8.3.1).
 is_clean(none, undefined) -> {ok, <<>>};
 is_clean(none, Said) -> visible(Said);
 is_clean(Authority, undefined) -> visible(Authority);

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What a connection of HTTP/2 is in (RFC 9113, 5 and 6): its streams, windows and tables. Pure: yucan_h2 tells it what has come from the client
-%% and from the processes of the streams, then takes from it the bytes to send and what to do.
+%% @doc The state of an HTTP/2 connection (RFC 9113, 5 and 6): its streams, windows and tables. Pure. yucan_h2 passes it what arrives from the
+%% client and from the processes of the streams, and then takes the bytes to send and the effects from it.
 %%
-%% A client gets nothing for free: frames that ask for nothing, and streams that it gives up or has reset, use up tokens, which come back with time and
-%% with each answer. Who has none left loses the connection (`enhance_your_calm').
+%% Frames that request nothing, and streams that the client cancels or causes to be reset, use up tokens, which return with time and with each
+%% answer. A client without tokens loses the connection (`enhance_your_calm').
 -module(yucan_h2_state).
 
 -export([new/2, at/2, frame/2, failed/3, opened/4, exited/3, head/4, data/5, read/3, active/3, drain/1, pump/1, effects/1,
@@ -19,26 +19,26 @@
     | {reply, from(), Result :: term()} | {tell, pid(), Message :: term()} | {kill, pid()} | {stop, yucan_h2_frame:code()}.
 
 -record(stream, {
-    %% Until the handler's process has ended.
+    %% Set until the handler's process has ended.
     pid = none :: none | pid(),
-    %% The client may send more.
+    %% Whether the client may send more.
     receiving :: boolean(),
-    %% Bytes of the body that must come, where its length was said.
+    %% How many bytes of the body are still missing, if its length is known.
     missing = any :: any | non_neg_integer(),
-    %% What has come and nobody has read.
+    %% Data that has arrived but has not been read.
     buffer = <<>> :: binary(),
-    %% What the client may send, and what it will be told that it may.
+    %% How much the client may send, and how much of this it has not been told yet.
     receive_window :: integer(),
     credit = 0 :: non_neg_integer(),
     reader = none :: none | {once, from()} | {active, Count :: pos_integer()},
-    %% A tunnel ends with the client's side; a request does not.
+    %% A tunnel ends with the client's side, but a request does not.
     tunnel = false :: boolean(),
     trailers = [] :: [yucan_hpack:field()],
     send_window :: integer(),
-    %% What waits for room in the windows, since when it has not moved, and who waits for that.
+    %% Data that waits for room in the windows, since when it has not moved, and who waits for it.
     pending = none :: none | {binary(), Fin :: boolean(), none | from()},
     since = 0 :: integer(),
-    %% It stands in `ready'.
+    %% Whether the stream is in `ready'.
     queued = false :: boolean()
 }).
 
@@ -46,18 +46,19 @@
     limits :: #limits{},
     now :: integer(),
     tokens :: integer(),
-    %% Streams are looked through no more often than each second.
+    %% Streams are checked at most once a second.
     checked :: integer(),
     idle_since :: integer(),
     decoder :: yucan_hpack:table(),
     encoder :: yucan_hpack:table(),
     streams = #{} :: #{id() => #stream{}},
-    %% Processes live on for a moment when their streams are gone. `active': it has asked for messages, so it hears of the end by one, too.
+    %% Processes live slightly longer than their streams. `active' means that the process has asked for messages, so it also gets one when the
+    %% stream ends.
     pids = #{} :: #{pid() => {passive | active, id()}},
     last = 0 :: non_neg_integer(),
-    %% Streams that ended here while the client could not know yet.
+    %% Streams that ended here before the client could know.
     given_up = [] :: [id()],
-    %% A block of headers that is not complete; then nothing else may come.
+    %% An incomplete block of headers, during which nothing else may arrive.
     block = none :: none | {id(), Fin :: boolean(), binary(), Began :: integer()},
     settled = false :: boolean(),
     requests = 0 :: non_neg_integer(),
@@ -68,7 +69,7 @@
     send_window = 65535 :: integer(),
     initial_window = 65535 :: non_neg_integer(),
     max_frame = 16384 :: pos_integer(),
-    %% Streams with pending data that may have room, each once.
+    %% Streams with pending data that may have room, each of them once.
     ready = queue:new() :: queue:queue(id()),
     out = [] :: iodata(),
     out_bytes = 0 :: non_neg_integer(),
@@ -77,10 +78,10 @@
 -opaque state() :: #h2{}.
 
 -define(MAX_WINDOW, 16#7fffffff).
-%% Of one stream and of the connection: so much that nobody has read may be here.
+%% How much unread data may be here, for a stream and for the connection.
 -define(STREAM_WINDOW, 262144).
 -define(WINDOW, 1048576).
-%% One turn of a stream, so that others come to theirs, and what goes to the socket at once.
+%% The size of a stream's turn, so that others get theirs, and of what is written to the socket at once.
 -define(TURN_BYTES, 16384).
 -define(SEND_BYTES, 65536).
 
@@ -92,7 +93,7 @@
 -define(SMALL_INCREMENT, 1024).
 -define(REMEMBERED, 100).
 
-%% @doc Before the first frame: the server's settings wait to be sent.
+%% @doc The state before the first frame, with the server's settings waiting to be sent.
 -spec new(#limits{}, NowMs :: integer()) -> state().
 new(#limits{header_block_bytes = Headers, h2_streams = Streams} = Limits, Now) ->
     Settings = yucan_h2_frame:settings([{max_concurrent_streams, Streams}, {initial_window_size, ?STREAM_WINDOW}, {max_header_list_size, Headers},
@@ -101,7 +102,7 @@ new(#limits{header_block_bytes = Headers, h2_streams = Streams} = Limits, Now) -
         #h2{limits = Limits, now = Now, tokens = ?TOKENS, checked = Now, idle_since = Now, receive_window = ?WINDOW, decoder = yucan_hpack:new(4096),
             encoder = yucan_hpack:new(4096)}).
 
-%% @doc The time has come to this.
+%% @doc Sets the current time.
 -spec at(NowMs :: integer(), state()) -> state().
 at(Now, #h2{now = Now} = S) -> S;
 at(Now, #h2{checked = Checked} = S) when Now - Checked < 1000 -> S#h2{now = Now};
@@ -115,43 +116,43 @@ stalled(Id, #stream{pending = {_, _, From}, since = Since}, #h2{now = Now, limit
 stalled(_, _, S) -> S.
 
 overdue(#h2{block = {_, _, _, Began}, now = Now, limits = #limits{header_ms = Most}} = S) when Now - Began > Most -> stop(enhance_your_calm, S);
-%% Handlers may work on when their streams have ended.
+%% Handlers may continue to work after their streams have ended.
 overdue(#h2{streams = Streams, pids = Pids, idle_since = Since, now = Now, limits = #limits{idle_ms = Most}} = S)
   when map_size(Streams) =:= 0, map_size(Pids) =:= 0, Now - Since >= Most ->
     stop(no_error, S);
 overdue(S) -> S.
 
-%% @doc Nothing is under way.
+%% @doc Whether nothing is in progress.
 -spec is_idle(state()) -> boolean().
 is_idle(#h2{streams = Streams, pids = Pids, block = Block}) -> map_size(Streams) =:= 0 andalso map_size(Pids) =:= 0 andalso Block =:= none.
 
-%% @doc Handlers run.
+%% @doc Whether handlers are running.
 -spec is_busy(state()) -> boolean().
 is_busy(#h2{pids = Pids}) -> map_size(Pids) > 0.
 
-%% @doc The processes of the streams, and which of them get what comes as messages.
+%% @doc The processes of the streams, and which of them get data as messages.
 -spec pids(state()) -> [{pid(), {passive | active, id()}}].
 pids(#h2{pids = Pids}) -> maps:to_list(Pids).
 
-%% @doc Is it the process of a stream?
+%% @doc Whether it is the process of a stream.
 -spec is_stream(pid(), state()) -> boolean().
 is_stream(Pid, #h2{pids = Pids}) -> is_map_key(Pid, Pids).
 
-%% @doc The connection takes no streams any more, and has none.
+%% @doc Whether the connection accepts no more streams and has none.
 -spec is_closing(state()) -> boolean().
 is_closing(#h2{goaway = none}) -> false;
 is_closing(S) -> is_idle(S).
 
-%% @doc What is to be done since the last time, in its order.
+%% @doc The effects to perform since the last call, in order.
 -spec effects(state()) -> {[effect()], state()}.
 effects(#h2{effects = []} = S) -> {[], S};
 effects(#h2{effects = Effects} = S) -> {lists:reverse(Effects), S#h2{effects = []}}.
 
-%% @doc How much is to be sent.
+%% @doc How many bytes there are to send.
 -spec output_bytes(state()) -> non_neg_integer().
 output_bytes(#h2{out_bytes = Bytes}) -> Bytes.
 
-%% @doc What is to be sent.
+%% @doc The bytes to send.
 -spec output(state()) -> {iodata(), state()}.
 output(#h2{out = Out} = S) -> {Out, S#h2{out = [], out_bytes = 0}}.
 
@@ -170,12 +171,12 @@ pay(_, S) -> stop(enhance_your_calm, S).
 
 %% ---- from the client
 
-%% @doc A frame has come.
+%% @doc A frame has arrived.
 -spec frame(yucan_h2_frame:frame(), state()) -> state().
 frame({settings, Settings}, #h2{block = none} = S) ->
-    %% Each may be work for each stream, and thousands fit into a frame.
+    %% Each setting may cause work for each stream, and thousands fit into a frame.
     pay(1 + length(Settings), out(yucan_h2_frame:settings_ack(), lists:foldl(fun setting/2, S#h2{settled = true}, Settings)));
-%% The first frame (3.4).
+%% The first frame must be SETTINGS (3.4).
 frame(_, #h2{settled = false} = S) -> stop(protocol_error, S);
 frame({continuation, Id, Complete, Fragment}, #h2{block = {Id, Fin, Before, Began}} = S) ->
     fragment(Id, Fin, Complete, <<Before/binary, Fragment/binary>>, Began, pay(1, S));
@@ -195,23 +196,23 @@ frame({window_update, Id, Increment}, S) when Increment < ?SMALL_INCREMENT -> wi
 frame({window_update, Id, Increment}, S) -> window(Id, Increment, S);
 frame({ping, Opaque}, S) -> out(yucan_h2_frame:ping_ack(Opaque), pay(1, S));
 frame({continuation, _, _, _}, S) -> stop(protocol_error, S);
-%% Of priority, acknowledgements, goaway and what is not known nothing follows.
+%% Priorities, acknowledgements, goaway and unknown frames have no effect.
 frame(_, S) -> pay(1, S).
 
-%% @doc A frame that breaks the rules of its kind.
+%% @doc A frame that breaks the rules for its type.
 -spec failed(connection | id(), yucan_h2_frame:code(), state()) -> state().
 failed(connection, Code, S) -> stop(Code, S);
 failed(_, _, #h2{block = {_, _, _, _}} = S) -> stop(protocol_error, S);
 failed(Id, Code, #h2{last = Last} = S) when Id > Last, Code =/= frame_size_error -> stop(Code, S);
 failed(Id, Code, S) -> reset(Id, Code, pay(1, S)).
 
-%% A stream that has not been opened (5.1).
+%% The stream has not been opened yet (5.1).
 unless_idle(Id, #h2{last = Last} = S) when Id > Last; Id band 1 =:= 0 -> stop(protocol_error, S);
 unless_idle(_, S) -> S.
 
 setting({header_table_size, Bytes}, #h2{encoder = Encoder} = S) -> S#h2{encoder = yucan_hpack:resize(Bytes, Encoder)};
 setting({max_frame_size, Bytes}, S) -> S#h2{max_frame = Bytes};
-%% It changes the windows of all streams, which may fall below zero, but not pass the maximum (6.9.2).
+%% A change applies to the windows of all streams, which may become negative but may not exceed the maximum (6.9.2).
 setting({initial_window_size, Bytes}, #h2{initial_window = Before, streams = Streams} = S) ->
     maps:fold(fun(_, #stream{send_window = Window}, Acc) when Window + Bytes - Before > ?MAX_WINDOW -> stop(flow_control_error, Acc);
                  (Id, #stream{send_window = Window} = Stream, Acc) -> widened(Id, Window + Bytes - Before, Stream, Acc)
@@ -239,7 +240,7 @@ ready(Id, Stream, #h2{ready = Ready} = S) -> put_stream(Id, Stream#stream{queued
 
 put_stream(Id, Stream, #h2{streams = Streams} = S) -> S#h2{streams = Streams#{Id => Stream}}.
 
-%% A block is bounded before it is decoded, and nothing tells it from one that never ends.
+%% The size of a block is limited before it is decoded, because a large block cannot be distinguished from one that never ends.
 fragment(_, _, _, Block, _, #h2{limits = #limits{header_block_bytes = Max}} = S) when byte_size(Block) > Max -> stop(enhance_your_calm, S);
 fragment(Id, Fin, false, Block, Began, S) -> S#h2{block = {Id, Fin, Block, Began}};
 fragment(Id, Fin, true, Block, _, #h2{decoder = Decoder, limits = #limits{header_block_bytes = Max}} = S) ->
@@ -254,7 +255,7 @@ fields(Id, Fin, Fields, #h2{last = Last} = S) when Id > Last -> request(Id, Fin,
 fields(Id, Fin, Fields, #h2{streams = Streams, given_up = GivenUp} = S) ->
     case Streams of
         #{Id := #stream{receiving = false}} -> reset(Id, stream_closed, S);
-        %% A tunnel has none (8.5).
+        %% A tunnel has no trailers (8.5).
         #{Id := #stream{tunnel = false} = Stream} when Fin, Fields =/= too_large -> trailers(Id, Fields, Stream, S);
         #{Id := _} -> reset(Id, protocol_error, S);
         _ ->
@@ -270,7 +271,7 @@ trailers(Id, Fields, Stream, S) ->
         false -> reset(Id, protocol_error, S)
     end.
 
-%% One that was sent before the client has read that it should not. What follows it is dropped, too (6.8).
+%% The client sent this request before it read that it should not. Frames that follow it are also dropped (6.8).
 request(Id, _, _, #h2{goaway = Last} = S) when is_integer(Last) -> pay(1, remember(Id, S#h2{last = Id}));
 request(Id, _, _, #h2{streams = Streams, pids = Pids, limits = #limits{h2_streams = Most}} = S) when map_size(Streams) >= Most; map_size(Pids) >= Most ->
     reset(Id, refused_stream, pay(?GIVEN_UP, S#h2{last = Id}));
@@ -279,7 +280,7 @@ request(Id, Fin, Fields, #h2{initial_window = Window, requests = Requests, limit
     S2 = case Requests + 1 >= Most of true -> drain(S1); false -> S1 end,
     effect(case Fields of too_large -> {too_large, Id}; _ -> {request, Id, Fields, Fin} end, S2).
 
-%% @doc A request is valid and its handler runs.
+%% @doc A request is valid, and its handler runs.
 -spec opened(id(), pid(), {length, non_neg_integer()} | chunked | none | tunnel, state()) -> state().
 opened(Id, Pid, Body, #h2{streams = Streams, pids = Pids} = S) ->
     #{Id := Stream} = Streams,
@@ -319,7 +320,7 @@ deliver(Data, #stream{buffer = Buffer} = Stream) -> Stream#stream{buffer = <<Buf
 ended(Id, #stream{missing = Missing}, S) when is_integer(Missing), Missing > 0 -> reset(Id, protocol_error, S);
 ended(Id, Stream, S) -> give(Id, Stream#stream{receiving = false}, S).
 
-%% To the handler what it has asked for, if that is here.
+%% Gives the handler what it has asked for, if that has arrived.
 give(Id, #stream{reader = {once, From}, buffer = Data} = Stream, S) when Data =/= <<>> ->
     {Stream1, S1} = credit(Id, byte_size(Data), Stream#stream{reader = none, buffer = <<>>}, reply(From, {ok, Data}, S)),
     put_stream(Id, Stream1, S1);
@@ -331,12 +332,12 @@ give(Id, #stream{reader = {active, Count}, buffer = Data, pid = Pid} = Stream, S
     give(Id, Stream1, S1);
 give(Id, #stream{reader = {active, _}, receiving = false, tunnel = true, pid = Pid} = Stream, S) ->
     put_stream(Id, Stream#stream{reader = none}, effect({tell, Pid, {yucan_h2, Id, closed}}, S));
-%% The handler has ended: what still comes is dropped.
+%% The handler has ended, so data that still arrives is dropped.
 give(Id, #stream{pid = none, buffer = Data} = Stream, S) when Data =/= <<>> ->
     put_stream(Id, Stream#stream{buffer = <<>>}, credit(byte_size(Data), S));
 give(Id, Stream, S) -> put_stream(Id, Stream, S).
 
-%% Room for the client, told when it has used up half of its window.
+%% Gives the client more room, and tells it when it has used up half of its window.
 credit(0, S) -> S;
 credit(Size, #h2{credit = Credit, receive_window = Window} = S) ->
     case Credit + Size of
@@ -353,7 +354,8 @@ credit(Id, Size, #stream{credit = Credit, receive_window = Window} = Stream, S) 
         Sum -> {Stream#stream{credit = Sum}, credit(Size, S)}
     end.
 
-%% The client wants no answer any more. Who gets messages hears of it as of the end of a connection, also between two of them; others end here and now.
+%% The client has cancelled the stream. A process that gets messages is told as at the end of a connection, even between two messages; other
+%% processes end at once.
 given_up(Id, #stream{pid = Pid} = Stream, #h2{pids = Pids} = S) ->
     S1 = case Pids of
         #{Pid := {active, _}} -> effect({tell, Pid, {yucan_h2, Id, closed}}, S);
@@ -362,7 +364,7 @@ given_up(Id, #stream{pid = Pid} = Stream, #h2{pids = Pids} = S) ->
     end,
     removed(Id, Stream, S1).
 
-%% A stream ends with an error: the client's, which it pays for, or that of its handler, whose process has ended.
+%% A stream ends with an error. Either the client caused it, which costs tokens, or the handler's process has ended.
 reset(Id, Code, #h2{streams = Streams} = S) ->
     S1 = out(yucan_h2_frame:reset(Id, Code), remember(Id, S)),
     case Streams of
@@ -371,7 +373,7 @@ reset(Id, Code, #h2{streams = Streams} = S) ->
         _ -> S1
     end.
 
-%% What the client still sends on it is no error.
+%% Data that the client still sends on this stream is not an error.
 remember(Id, #h2{given_up = GivenUp} = S) -> S#h2{given_up = lists:sublist([Id | GivenUp], ?REMEMBERED)}.
 
 removed(Id, #stream{buffer = Buffer, pending = Pending, reader = Reader}, #h2{streams = Streams, now = Now} = S) ->
@@ -381,7 +383,7 @@ removed(Id, #stream{buffer = Buffer, pending = Pending, reader = Reader}, #h2{st
 
 %% ---- from the processes of the streams
 
-%% @doc The head of an answer; `Fin': and that is all of it.
+%% @doc The head of an answer. `Fin' means that the answer has no body.
 -spec head(id(), [yucan_hpack:field()], Fin :: boolean(), state()) -> state().
 head(Id, Fields, Fin, #h2{streams = Streams, encoder = Encoder, max_frame = Max} = S) ->
     case Streams of
@@ -395,21 +397,21 @@ head(Id, Fields, Fin, #h2{streams = Streams, encoder = Encoder, max_frame = Max}
         _ -> S
     end.
 
-%% @doc A part of a body, `Fin' if it is the last. `From' gets ok when all of it has gone out, or an error.
+%% @doc A part of a body; `Fin' if it is the last. `From' gets ok when all of it has been sent, or an error.
 -spec data(id(), iodata(), Fin :: boolean(), none | from(), state()) -> state().
 data(Id, Data, Fin, From, #h2{streams = Streams, send_window = Window, max_frame = Max, now = Now} = S) ->
     Size = iolist_size(Data),
     case Streams of
         #{Id := #stream{send_window = Own, pending = none} = Stream} when Size =< Own, Size =< Window, Size =< Max, Size =< ?TURN_BYTES ->
             sent(Id, Data, Size, Fin, From, Stream, S);
-        %% It needs no window (6.9.1), also not one that is above zero.
+        %% Empty data needs no room in a window (6.9.1), not even in one that is negative.
         #{Id := #stream{pending = none} = Stream} when Size =:= 0 -> sent(Id, Data, 0, Fin, From, Stream, S);
         #{Id := #stream{pending = none} = Stream} ->
             ready(Id, Stream#stream{pending = {iolist_to_binary(Data), Fin, From}, since = Now}, S);
         _ -> reply(From, {error, closed}, S)
     end.
 
-%% All of it.
+%% All of it has been sent.
 sent(_, _, 0, false, From, _, S) -> reply(From, ok, S);
 sent(Id, Data, Size, Fin, From, #stream{send_window = Own} = Stream, #h2{send_window = Window} = S) ->
     S1 = reply(From, ok, out(yucan_h2_frame:data(Id, Fin, Data), S#h2{send_window = Window - Size})),
@@ -419,7 +421,7 @@ sent(Id, Data, Size, Fin, From, #stream{send_window = Own} = Stream, #h2{send_wi
         false -> put_stream(Id, Stream1, S1)
     end.
 
-%% The answer is out. A client that still sends is asked to stop (8.1).
+%% The answer has been sent. If the client is still sending, it is asked to stop (8.1).
 answered(Id, #stream{receiving = Receiving} = Stream, #h2{tokens = Tokens} = S) ->
     S1 = removed(Id, Stream, S#h2{tokens = min(?TOKENS, Tokens + ?TOKENS_PER_ANSWER)}),
     case Receiving of
@@ -427,7 +429,7 @@ answered(Id, #stream{receiving = Receiving} = Stream, #h2{tokens = Tokens} = S) 
         false -> S1
     end.
 
-%% @doc What waits goes out as far as the windows and one send have room.
+%% @doc Sends pending data as far as there is room in the windows and in a single send.
 -spec pump(state()) -> state().
 pump(#h2{send_window = Window, out_bytes = Bytes, ready = Ready} = S) when Bytes < ?SEND_BYTES, Window > 0 ->
     case queue:out(Ready) of
@@ -442,7 +444,7 @@ turn(Id, #h2{streams = Streams, send_window = Window, max_frame = Max, now = Now
             Stream = Queued#stream{queued = false},
             case lists:min([Own, Window, Max, ?TURN_BYTES]) of
                 Room when byte_size(Data) =< Room -> sent(Id, Data, byte_size(Data), Fin, From, Stream, S);
-                %% It comes back with its window.
+                %% The stream returns to the queue when its window opens.
                 Room when Room =< 0 -> put_stream(Id, Stream, S);
                 Room ->
                     <<Part:Room/binary, Rest/binary>> = Data,
@@ -452,7 +454,7 @@ turn(Id, #h2{streams = Streams, send_window = Window, max_frame = Max, now = Now
         _ -> S
     end.
 
-%% @doc The handler reads: it gets `{ok, Data}', `{eof, Trailers}' or an error.
+%% @doc The handler reads, and gets `{ok, Data}', `{eof, Trailers}' or an error.
 -spec read(id(), from(), state()) -> state().
 read(Id, From, #h2{streams = Streams} = S) ->
     case Streams of
@@ -460,7 +462,7 @@ read(Id, From, #h2{streams = Streams} = S) ->
         _ -> reply(From, {error, closed}, S)
     end.
 
-%% @doc The handler wants messages, so many of them; with 0 no more.
+%% @doc The handler asks for this many messages, or with 0 for no more.
 -spec active(id(), Count :: non_neg_integer(), state()) -> state().
 active(Id, Count, #h2{streams = Streams, pids = Pids} = S) ->
     case Streams of
@@ -469,7 +471,7 @@ active(Id, Count, #h2{streams = Streams, pids = Pids} = S) ->
         _ -> lists:foldl(fun(Pid, Acc) -> effect({tell, Pid, {yucan_h2, Id, closed}}, Acc) end, S, [Pid || {Pid, {_, I}} <- maps:to_list(Pids), I =:= Id])
     end.
 
-%% @doc The process of a stream has ended; `Failed' if without an answer.
+%% @doc The process of a stream has ended. `Failed' means without an answer.
 -spec exited(pid(), Failed :: boolean(), state()) -> state().
 exited(Pid, Failed, #h2{pids = Pids, streams = Streams, now = Now} = S) ->
     case maps:take(Pid, Pids) of
@@ -484,7 +486,7 @@ exited(Pid, Failed, #h2{pids = Pids, streams = Streams, now = Now} = S) ->
         error -> S
     end.
 
-%% @doc No more streams: those that run are answered.
+%% @doc Accepts no more streams. Those in progress are answered.
 -spec drain(state()) -> state().
 drain(#h2{goaway = none, last = Last} = S) -> out(yucan_h2_frame:goaway(Last, no_error), S#h2{goaway = Last});
 drain(S) -> S.

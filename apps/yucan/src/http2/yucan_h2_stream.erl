@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A stream of HTTP/2: the process in which a handler runs, and what carries its bytes (yucan_transport): calls to the process of the connection,
+%% @doc An HTTP/2 stream: the process in which a handler runs, and its transport (yucan_transport), which calls the process of the connection,
 %% yucan_h2. The process lives as long as its handler, and ends with the connection.
 -module(yucan_h2_stream).
 -behaviour(yucan_transport).
@@ -13,24 +13,24 @@
 -record(stream, {
     connection :: pid(),
     id :: pos_integer(),
-    %% What the connection itself runs over.
+    %% The socket of the connection itself.
     below :: yucan_transport:socket()
 }).
 -opaque stream() :: #stream{}.
 
 -define(PART_BYTES, 65536).
-%% The heap of a small request: more costs more to get and to give back than a collection does.
+%% The heap for a small request. A larger one would cost more to allocate and release than a garbage collection.
 -define(WORDS, 377).
 
 %% @doc The socket of a stream.
 -spec new(pid(), pos_integer(), yucan_transport:socket()) -> stream().
 new(Connection, Id, Below) -> #stream{connection = Connection, id = Id, below = Below}.
 
-%% @doc What the connection runs over.
+%% @doc The socket of the connection.
 -spec below(stream()) -> yucan_transport:socket().
 below(#stream{below = Below}) -> Below.
 
-%% @doc The process of a request, linked to the caller. `Served': the requests of the connection before it.
+%% @doc Starts the process of a request, linked to the caller. `Served' is the number of earlier requests on the connection.
 -spec start(#req{}, Served :: non_neg_integer(), stream()) -> pid().
 start(Req, Served, Stream) ->
     spawn_opt(?MODULE, run, [Req, Served, Stream], [link, {min_heap_size, ?WORDS}]).
@@ -44,7 +44,7 @@ run(#req{conn = Conn, body = Body} = Sent, Served, Stream) ->
     Start = yucan_metrics:start(Served),
     _ = [yucan_body:open(Req, <<>>, Site#site.limits) || Body =/= none],
     Outcome = yucan_conn:answer(Req, Site),
-    %% A client that has its answer may go: the connection ends its processes, and this one has still to count and log.
+    %% A client that has its answer may disconnect, which makes the connection end its processes, but this process still has to count and log.
     _ = [process_flag(trap_exit, true) || element(1, Outcome) =/= upgrade],
     yucan_conn:account(Outcome, Req, Began, Start, Site),
     case Outcome of
@@ -53,7 +53,7 @@ run(#req{conn = Conn, body = Body} = Sent, Served, Stream) ->
         _ -> ok
     end.
 
-%% Until the function returns (see yucan_conn:left/2).
+%% Returns when the function returns (see yucan_conn:left/2).
 taken_over(Function, Req, #stream{connection = Connection, id = Id} = Stream) ->
     try
         _ = Function({?MODULE, Stream}, <<>>)
@@ -62,13 +62,13 @@ taken_over(Function, Req, #stream{connection = Connection, id = Id} = Stream) ->
     end,
     Connection ! {data, Id, <<>>, true, none}.
 
-%% @doc The whole of an answer, without waiting for anything.
+%% @doc Sends a whole answer, without waiting for anything.
 -spec answer(stream(), [yucan_hpack:field()], iodata()) -> ok.
 answer(#stream{connection = Connection, id = Id}, Fields, Body) ->
     Connection ! {answer, Id, Fields, Body},
     ok.
 
-%% @doc The head of an answer; what follows is sent by send/2, and ends with `fin'.
+%% @doc Sends the head of an answer. send/2 sends the rest, and ends it with `fin'.
 -spec head(stream(), [yucan_hpack:field()], Fin :: boolean()) -> ok.
 head(#stream{connection = Connection, id = Id}, Fields, Fin) ->
     Connection ! {head, Id, Fields, Fin},
@@ -78,7 +78,7 @@ head(#stream{connection = Connection, id = Id}, Fields, Fin) ->
 -spec read(stream(), timeout()) -> {ok, binary()} | {eof, [yucan_hpack:field()]} | {error, closed | timeout}.
 read(#stream{id = Id} = Stream, Timeout) -> call(fun(From) -> {read, Id, From} end, Stream, Timeout).
 
-%% An answer that comes too late goes nowhere.
+%% A reply that comes too late is dropped.
 call(Request, #stream{connection = Connection}, Timeout) ->
     From = monitor(process, Connection, [{alias, reply_demonitor}]),
     Connection ! Request(From),
@@ -103,8 +103,8 @@ recv(Stream, _, Timeout) ->
 -spec recv_whole(stream(), binary(), pos_integer(), timeout()) -> unsupported.
 recv_whole(_, _, _, _) -> unsupported.
 
-%% @doc Returns when all of it has gone to the socket, or after `send_ms' without progress; the connection looks at that. `{head, Fields}' in the place of
-%% the first part is the head of the answer, `fin' its end.
+%% @doc Returns when everything has been written to the socket, or after `send_ms' without progress, which the connection checks. `{head,
+%% Fields}' instead of the first part is the head of the answer, and `fin' is its end.
 -spec send(stream(), iodata() | [{head, [yucan_hpack:field()]} | iodata()] | {fin, term()}) -> ok | {error, yucan_transport:reason()}.
 send(Stream, {fin, Data}) -> send(Stream, Data, true);
 send(Stream, Data) -> send(Stream, Data, false).
@@ -117,12 +117,12 @@ send(Stream, [{head, Fields} | Data], Fin) ->
     send(Stream, Data, Fin);
 send(#stream{id = Id} = Stream, Data, Fin) -> call(fun(From) -> {data, Id, Data, Fin, From} end, Stream, infinity).
 
-%% @doc What no progress means is for send/2.
+%% @doc The meaning of no progress is the same as for send/2.
 -spec send_file(stream(), iodata(), file:fd(), non_neg_integer(), pos_integer(), pos_integer() | infinity) ->
     {ok, non_neg_integer()} | {error, yucan_transport:reason()}.
 send_file(Stream, _, Handle, Offset, Length, _) -> {ok, Length - copy(Stream, Handle, Offset, Length)}.
 
-%% What is left when the file or the connection has ended.
+%% The number of bytes that were not sent when the file or the connection ended.
 copy(_, _, _, 0) -> 0;
 copy(Stream, Handle, At, Left) ->
     case file:pread(Handle, At, min(Left, ?PART_BYTES)) of
@@ -142,7 +142,7 @@ arm(#stream{connection = Connection, id = Id}, Count) ->
     Connection ! {active, Id, Count},
     ok.
 
-%% @doc What comes later stays where it is until somebody reads.
+%% @doc Data that arrives later stays where it is until it is read.
 -spec pause(stream(), binary()) -> binary().
 pause(#stream{connection = Connection, id = Id} = Stream, Buffer) ->
     Connection ! {active, Id, 0},
@@ -166,14 +166,14 @@ next(#stream{id = Id}, Timeout) ->
     after Timeout -> timeout
     end.
 
-%% @doc A stream that its client gave up has no process any more.
+%% @doc A stream that its client has cancelled no longer has a process.
 -spec is_closed(stream()) -> boolean().
 is_closed(#stream{connection = Connection, below = {Transport, Raw}}) -> not is_process_alive(Connection) orelse Transport:is_closed(Raw).
 
 -spec half_close(stream()) -> ok.
 half_close(_) -> ok.
 
-%% @doc The end of the process ends the stream.
+%% @doc The stream ends with the process.
 -spec close(stream()) -> ok.
 close(_) -> ok.
 

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc HPACK (RFC 7541): header lists as HTTP/2 writes them. Pure. A table belongs to one direction of one connection.
+%% @doc HPACK (RFC 7541), the encoding of header lists in HTTP/2. Pure. A table belongs to one direction of a connection.
 %%
-%% What is decoded is bounded by the caller, since one byte of a block may stand for thousands. What is encoded is in plain text, which every decoder
-%% reads: fields that repeat are one byte, the others are few.
+%% The caller limits the size of decoded fields, because a single byte of a block may represent thousands. Encoded text is not compressed, which
+%% every decoder accepts: fields that repeat take one byte, and there are few others.
 -module(yucan_hpack).
-%% Iolists whose tail is a binary.
+%% The iolists have binaries as tails.
 -dialyzer(no_improper_lists).
 
 -export([new/1, decode/3, encode/2, resize/2, size/1]).
@@ -12,43 +12,43 @@
 
 -type field() :: {Name :: binary(), Value :: binary()}.
 
-%% Entries by their number: the newest is `added'.
+%% Entries by their number. The newest one is `added'.
 -record(table, {
     entries = #{} :: #{pos_integer() => field()},
-    %% Of an encoder: where an entry is.
+    %% For an encoder: the number of an entry.
     places = #{} :: #{field() => pos_integer()},
     added = 0 :: non_neg_integer(),
     size = 0 :: non_neg_integer(),
     max :: non_neg_integer(),
-    %% What the settings allow; the max of a decoder may be less.
+    %% The size that the settings allow. The max of a decoder may be less.
     allowed :: non_neg_integer(),
-    %% Of an encoder: the smallest and the last new size that the other end has to be told of.
+    %% For an encoder: the smallest and the last new size, which the other end still has to be told.
     told = none :: none | {Least :: non_neg_integer(), Last :: non_neg_integer()}
 }).
 -opaque table() :: #table{}.
 
-%% An entry counts for its bytes and so many more (4.1).
+%% An entry counts with its bytes and this many more (4.1).
 -define(ENTRY_BYTES, 32).
-%% No table of ours is larger, whatever the other end offers.
+%% None of our tables is larger, whatever the other end offers.
 -define(TABLE_BYTES, 4096).
 
-%% @doc An empty table of so many bytes.
+%% @doc An empty table of this size in bytes.
 -spec new(Bytes :: non_neg_integer()) -> table().
 new(Bytes) -> #table{max = Bytes, allowed = Bytes}.
 
-%% @doc The other end allows a table of this size: of an encoder.
+%% @doc For an encoder: the other end allows a table of this size.
 -spec resize(Bytes :: non_neg_integer(), table()) -> table().
 resize(Bytes, #table{told = Told} = Table) ->
     New = min(Bytes, ?TABLE_BYTES),
     Least = case Told of none -> New; {Before, _} -> min(Before, New) end,
     shrink(Table#table{max = New, allowed = New, told = {Least, New}}).
 
-%% @doc Bytes of the table (4.1).
+%% @doc The size of the table in bytes (4.1).
 -spec size(table()) -> non_neg_integer().
 size(#table{size = Size}) -> Size.
 
-%% @doc The fields of a whole block. `too_large': they have more than `Max' bytes, 32 for each field among them. The table is right all the same. An error
-%% makes the connection useless.
+%% @doc Decodes a whole block. `too_large' means that its fields have more than `Max' bytes, counting 32 more for each field. The table is still
+%% correct then. After an error the connection is useless.
 -spec decode(Block :: binary(), Max :: non_neg_integer(), table()) -> {ok, [field()], table()} | {too_large, table()} | error.
 decode(Block, Max, Table) ->
     try sizes(Block, Max, Table) catch throw:compression -> error end.
@@ -56,7 +56,7 @@ decode(Block, Max, Table) ->
 -spec bad() -> no_return().
 bad() -> throw(compression).
 
-%% A change of size stands at the beginning of a block only (4.2).
+%% A change of size is only allowed at the beginning of a block (4.2).
 sizes(<<2#001:3, _/bits>> = Block, Max, #table{allowed = Allowed} = Table) ->
     case integer(Block, 5) of
         {New, Rest} when New =< Allowed -> sizes(Rest, Max, shrink(Table#table{max = New}));
@@ -79,7 +79,7 @@ fields(<<2#000:3, _/bits>> = Block, Max, Done, Table) ->
     field(Rest, Max, Done, Field, Table);
 fields(_, _, _, _) -> bad().
 
-%% Beyond the bound the block only keeps the table right.
+%% Beyond the limit, the block is only decoded to keep the table correct.
 field(Rest, Max, Done, {Name, Value} = Field, Table) ->
     case Max - byte_size(Name) - byte_size(Value) - ?ENTRY_BYTES of
         Left when Left < 0 -> fields(Rest, Left, [], Table);
@@ -94,7 +94,7 @@ literal(Block, Bits, Table) ->
     {Value, Rest2} = text(Rest1),
     {{Name, Value}, Rest2}.
 
-%% Copied, so that no entry keeps the bytes that came with it.
+%% Copied, so that an entry does not keep the bytes that arrived with it.
 text(<<0:1, _/bits>> = Block) ->
     {Size, Rest} = integer(Block, 7),
     case Rest of
@@ -109,7 +109,8 @@ text(<<1:1, _/bits>> = Block) ->
     end;
 text(_) -> bad().
 
-%% An integer in the low `Bits' of the first byte, and in those behind it if that is full (5.1). None that we need has more than four bytes there.
+%% An integer in the low `Bits' of the first byte, and if these are all ones, in the following bytes (5.1). The integers that we need have at
+%% most four of these.
 integer(<<Byte, Rest/binary>>, Bits) ->
     Full = (1 bsl Bits) - 1,
     case Byte band Full of
@@ -163,7 +164,7 @@ shrink(#table{entries = Entries, places = Places, added = Added, size = Size} = 
 
 %% ---- encoding
 
-%% @doc A block of these fields.
+%% @doc Encodes these fields as a block.
 -spec encode([field()], table()) -> {iodata(), table()}.
 encode(Fields, #table{told = none} = Table) -> encoded(Fields, [], Table);
 encode(Fields, #table{told = {Last, Last}} = Table) -> encoded(Fields, [number(2#001, 5, Last)], Table#table{told = none});
@@ -192,7 +193,7 @@ placed(Field, #table{entries = Entries, places = Places, added = Added} = Table)
     Table#table{places = Places#{Field => Added}};
 placed(_, Table) -> Table.
 
-%% What differs in each answer would only push out what does not. What is secret is not to be guessed by the size of a block (7.1.3).
+%% Values that differ in each answer would only displace those that do not. Secret values must not be guessable from the size of a block (7.1.3).
 kind(<<"content-length">>) -> differs;
 kind(<<"content-range">>) -> differs;
 kind(<<"etag">>) -> differs;
@@ -242,7 +243,7 @@ more(Value) -> <<1:1, Value:7, (more(Value bsr 7))/binary>>.
 
 %% ---- Huffman codes (5.2)
 
-%% Codes of one length follow each other, and those of a greater length are greater (Appendix B): so a look at the first bits tells.
+%% Codes of the same length are consecutive, and longer codes are greater (Appendix B), so the first bits determine the length.
 -define(CODES(Bits, First, Symbols),
     huffman(<<C:Bits, Rest/bits>>, Done) when C < First + tuple_size(Symbols) -> huffman(Rest, <<Done/binary, (element(C - First + 1, Symbols))>>)).
 
@@ -271,7 +272,7 @@ more(Value) -> <<1:1, Value:7, (more(Value bsr 7))/binary>>.
 ?CODES(28, 16#fffffe2, {2, 3, 4, 5, 6, 7, 8, 11, 12, 14, 15, 16, 17, 18, 19, 20, 21, 23, 24, 25, 26, 27, 28, 29, 30, 31, 127, 220,
     249});
 ?CODES(30, 16#3ffffffc, {10, 13, 22});
-%% The rest is the beginning of a code of ones, and shorter than a byte.
+%% The rest is the beginning of a code that consists of ones, and shorter than a byte.
 huffman(Rest, Done) when bit_size(Rest) < 8 ->
     Size = bit_size(Rest),
     Ones = (1 bsl Size) - 1,

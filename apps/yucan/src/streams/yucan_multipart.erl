@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Forms with files, `multipart/form-data' (RFC 7578): read part by part from the body of a request, so that a form may be larger than memory.
-%% `new/2' and `feed/2' are the parser, pure; the other functions read the request with it.
+%% @doc Forms with files, `multipart/form-data' (RFC 7578), which are read part by part from the body of a request, so a form can be larger than
+%% memory. `new/2' and `feed/2' are a pure parser, which the other functions use to read the request.
 %%
-%% Refused is what two parsers could read differently: two names in one disposition, a line of a head that goes on in the next one, a delimiter with
-%% something behind it.
+%% The parser refuses everything that two parsers could read differently: two names in a disposition, a line of a head that continues on the next
+%% one, a delimiter with other text after it.
 -module(yucan_multipart).
 
 -export([fold/4, form/2, refusal/1, file_name/1, new/2, feed/2, is_done/1]).
 -export_type([options/0, event/0, part/0, reason/0, state/0]).
 
 -type options() :: #{parts => limit(), headers => limit(), header_bytes => limit(), part_bytes => limit(), bytes => limit()}.
-%% Most parts (100), headers of a part (16), bytes of its head (8192), bytes of its content (16 MB), bytes of the form (64 MB).
+%% The largest number of parts (100), headers of a part (16), bytes of its head (8192), bytes of its content (16 MB), bytes of the form (64 MB).
 -type limit() :: pos_integer() | infinity.
 -type part() :: #{name := binary(), filename => binary(), type => binary(), headers := [{Name :: binary(), Value :: binary()}]}.
-%% `filename' as the client sent it: {@link file_name/1} says whether a file may be called so. Names of headers are in lower case.
+%% `filename' is what the client sent. {@link file_name/1} says whether a file may have that name. Names of headers are in lower case.
 -type event() :: {part, part()} | {data, binary()} | part_end.
 -type reason() :: not_a_form | malformed | cut | too_many_parts | head_too_large | too_large | yucan_req:body_error().
 
@@ -24,7 +24,7 @@
     where = preamble :: preamble | delimiter | head | content | done,
     buffer = <<"\r\n">> :: binary(),
     parts = 0 :: non_neg_integer(),
-    %% Of the content of this part, and of all.
+    %% Bytes of the content of this part, and of all parts.
     size = 0 :: non_neg_integer(),
     total = 0 :: non_neg_integer()
 }).
@@ -36,8 +36,8 @@
 
 %% ---- requests
 
-%% @doc Reads the form. The function gets, for each part, `{part, Part}', its content as `{data, Bytes}' in pieces as they come, and `part_end'. It answers
-%% `{ok, Acc}', or `{stop, Acc}' to read no further. An error comes with the last `Acc', so that an open file can be closed.
+%% @doc Reads the form. For each part, the function gets `{part, Part}', its content as `{data, Bytes}' in pieces as they arrive, and `part_end'.
+%% It returns `{ok, Acc}', or `{stop, Acc}' to stop reading. An error comes with the last `Acc', so that the caller can close an open file.
 -spec fold(fun((event(), Acc) -> {ok | stop, Acc}), Acc, yucan_req:req(), options()) -> {ok | stop, Acc} | {error, reason(), Acc}.
 fold(Fun, Acc, Req, Options) ->
     case new(yucan_req:header(<<"content-type">>, Req, <<>>), Options) of
@@ -66,7 +66,7 @@ each(Fun, Acc, [Event | Events]) ->
     end;
 each(_, Acc, []) -> {ok, Acc}.
 
-%% @doc A small form as a whole: its parts in their order, with their content.
+%% @doc Reads a small form as a whole: its parts in order, with their content.
 -spec form(yucan_req:req(), options()) -> {ok, [{part(), binary()}]} | {error, reason()}.
 form(Req, Options) ->
     case fold(fun gathered/2, [], Req, Options) of
@@ -85,8 +85,8 @@ refusal(Reason) when Reason =:= malformed; Reason =:= cut -> yucan_error:page(40
 refusal(Reason) when Reason =:= too_many_parts; Reason =:= head_too_large -> yucan_error:page(413);
 refusal(Reason) -> yucan_req:body_error(Reason).
 
-%% @doc A name under which a file may be stored in one folder: the last part of what the client sent, as some browsers send a path. UTF-8 of 1 to 200 bytes
-%% without control characters, and not a name that begins with a dot.
+%% @doc A name under which a file may be stored in a directory. It is the last part of what the client sent, because some browsers send a path,
+%% and has 1 to 200 bytes of UTF-8 without control characters. A name that begins with a dot is refused.
 -spec file_name(binary()) -> {ok, binary()} | error.
 file_name(Sent) ->
     Name = lists:last(binary:split(Sent, [<<"/">>, <<"\\">>], [global])),
@@ -96,7 +96,7 @@ file_name(Sent) ->
 
 %% ---- the parser
 
-%% @doc For a body with this `Content-Type'.
+%% @doc Creates a parser for a body with this `Content-Type'.
 -spec new(ContentType :: binary(), options()) -> {ok, state()} | error.
 new(ContentType, Options) ->
     case value(ContentType) of
@@ -117,8 +117,8 @@ value(Text) ->
         _ -> error
     end.
 
-%% @doc The next bytes of the body, and the events that they complete. Between two calls at most a delimiter or `header_bytes' are kept. Nothing may follow an
-%% error. What follows the last delimiter is ignored.
+%% @doc Parses the next bytes of the body, and returns the events that they complete. Between two calls the parser keeps at most a delimiter or
+%% `header_bytes'. It may not be called again after an error. Data after the last delimiter is ignored.
 -spec feed(binary(), state()) -> {state() | {error, reason()}, [event()]}.
 feed(Data, #multipart{buffer = Buffer, total = Total, limits = #{bytes := Most}} = State) ->
     case Total + byte_size(Data) of
@@ -126,7 +126,7 @@ feed(Data, #multipart{buffer = Buffer, total = Total, limits = #{bytes := Most}}
         Sum -> parse(State#multipart{buffer = <<Buffer/binary, Data/binary>>, total = Sum}, [])
     end.
 
-%% @doc Has the last delimiter come?
+%% @doc Whether the last delimiter has arrived.
 -spec is_done(state()) -> boolean().
 is_done(#multipart{where = Where}) -> Where =:= done.
 
@@ -139,12 +139,12 @@ parse(#multipart{where = preamble, buffer = Buffer, delimiter = Delimiter, limit
     end;
 parse(#multipart{where = delimiter, buffer = <<"--", _/binary>>} = State, Events) -> parse(State#multipart{where = done}, Events);
 parse(#multipart{where = delimiter, buffer = <<"\r\n", _/binary>>, parts = Parts, limits = #{parts := Most}} = State, Events) ->
-    %% The line end stays: a head may be empty.
+    %% The line end is kept, because a head may be empty.
     case Parts < Most of
         true -> parse(State#multipart{where = head, parts = Parts + 1}, Events);
         false -> failed(too_many_parts, Events)
     end;
-%% RFC 2046 lets blanks stand there.
+%% RFC 2046 permits spaces here.
 parse(#multipart{where = delimiter, buffer = <<C, Rest/binary>>} = State, Events) when C =:= $\s; C =:= $\t -> parse(State#multipart{buffer = Rest}, Events);
 parse(#multipart{where = delimiter, buffer = Buffer} = State, Events) when Buffer =:= <<>>; Buffer =:= <<"-">>; Buffer =:= <<"\r">> -> {State, lists:reverse(Events)};
 parse(#multipart{where = delimiter}, Events) -> failed(malformed, Events);
@@ -210,7 +210,7 @@ disposition({<<"form-data">>, Parameters}, Part, Types) ->
     case {[V || {<<"name">>, V} <- Parameters], [V || {<<"filename">>, V} <- Parameters], [V || {<<"filename*">>, V} <- Parameters]} of
         {[Name], [], []} -> {ok, typed(Types, Part#{name => unescaped(Name)})};
         {[Name], [File], _} -> {ok, typed(Types, Part#{name => unescaped(Name), filename => unescaped(File)})};
-        %% Some libraries send this form alone (RFC 8187).
+        %% Some libraries send only this form (RFC 8187).
         {[Name], [], [<<Charset:5/binary, "''", File/binary>>]} ->
             case yucan_header:lower(Charset) of
                 <<"utf-8">> -> {ok, typed(Types, Part#{name => unescaped(Name), filename => yucan_path:unescape(File)})};
@@ -223,6 +223,6 @@ disposition(_, _, _) -> {error, malformed}.
 typed([Type], Part) -> Part#{type => Type};
 typed([], Part) -> Part.
 
-%% Browsers escape these three alone.
+%% Browsers escape only these three.
 unescaped(Text) ->
     lists:foldl(fun({Escaped, Byte}, Sum) -> binary:replace(Sum, Escaped, Byte, [global]) end, Text, [{<<"%22">>, <<"\"">>}, {<<"%0D">>, <<"\r">>}, {<<"%0A">>, <<"\n">>}]).

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Server-sent events (the HTML standard, 9.2): a stream that waits for messages to its process and writes events.
+%% @doc Server-sent events (the HTML standard, 9.2): a stream that waits for messages to its process and turns them into events.
 %%
 %% ```
 %% handle(Req, _) ->
 %%     yucan_sse:response(Req, [], fun(start, S) -> pg:join(news, self()), {ok, S};
 %%                                    ({info, {news, Text}}, S) -> {send, #{data => Text}, S} end, none).
 %% '''
-%% A comment every 15 s keeps proxies from closing; that and the data show when the client has gone.
+%% A comment every 15 s keeps proxies from closing the connection. The comments and the data also reveal when the client has gone.
 -module(yucan_sse).
 
 -export([response/4, encode/1]).
@@ -17,7 +17,7 @@
 
 -define(ALIVE_MS, 15000).
 
-%% @doc The answer of a handler. The function is called with `start', then with each message of the process.
+%% @doc The answer for a handler. The function is called with `start', and then with each message to the process.
 -spec response(yucan_req:req(), yucan_handler:headers(), fun((start | {info, term()}, State :: term()) -> step()), State :: term()) ->
     yucan_handler:response().
 response(Req, Headers, Function, State) ->
@@ -28,7 +28,7 @@ response(Req, Headers, Function, State) ->
 start(Write, Socket, Function, State) ->
     case Write(encode(#{comment => <<"ok">>})) of
         ok ->
-            %% As messages, so that the client's end is one.
+            %% Data arrives as messages, so the client's end does as well.
             _ = yucan_transport:arm(Socket, 1),
             step(Function(start, State), {Write, Socket, Function}, alive_until(), []);
         {error, _} -> ok
@@ -36,7 +36,7 @@ start(Write, Socket, Function, State) ->
 
 alive_until() -> erlang:monotonic_time(millisecond) + ?ALIVE_MS.
 
-%% What the client has sent meanwhile is kept for the connection. `Until': then a comment is due, whatever messages come that send nothing.
+%% Data from the client is kept for the connection. `Until' is when the next comment is due, whatever messages arrive without causing an event.
 step({send, Events, State}, {Write, _, _} = Stream, _, Kept) ->
     case Write(encode(Events)) of
         ok -> wait(State, Stream, alive_until(), Kept);
@@ -48,7 +48,7 @@ step(stop, _, _, Kept) -> give_back(Kept).
 wait(State, Stream, Until, Kept) -> wait(Until - erlang:monotonic_time(millisecond), State, Stream, Until, Kept).
 
 wait(Left, State, Stream, Until, Kept) when Left =< 0 ->
-    %% Little goes on here: what the last large event has left would stay.
+    %% This process does little, so memory of the last large event would stay allocated.
     true = erlang:garbage_collect(),
     step({send, #{comment => <<>>}, State}, Stream, Until, Kept);
 wait(Left, State, {_, Socket, Function} = Stream, Until, Kept) ->
@@ -64,13 +64,13 @@ wait(Left, State, {_, Socket, Function} = Stream, Until, Kept) ->
         wait(0, State, Stream, Until, Kept)
     end.
 
-%% What has come since stays behind them.
+%% Data that has arrived since then stays behind it.
 give_back([]) -> ok;
 give_back(Kept) -> lists:foreach(fun(Message) -> self() ! Message end, lists:reverse(Kept, waiting())).
 
 waiting() -> receive Message -> [Message | waiting()] after 0 -> [] end.
 
-%% @doc Events as text. A line end in a name or id would make another field: it is taken away.
+%% @doc Formats events as text. A line end in a name or id would start another field, so it is removed.
 -spec encode(event() | [event()]) -> iodata().
 encode(Events) when is_list(Events) -> [encode(Event) || Event <- Events];
 encode(Event) ->
@@ -81,7 +81,7 @@ field(comment, Value) -> [<<": ">>, one_line(Value), $\n];
 field(retry, Ms) -> [<<"retry: ">>, integer_to_binary(Ms), $\n];
 field(Name, Value) when Name =:= event; Name =:= id -> [atom_to_binary(Name), <<": ">>, one_line(Value), $\n].
 
-%% Most are one line, which is found much faster than split.
+%% Most texts have one line, and finding that out is much faster than splitting.
 lines(Text) ->
     case binary:match(Text, [<<"\r">>, <<"\n">>]) of
         nomatch -> [Text];

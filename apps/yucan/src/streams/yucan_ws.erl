@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc WebSocket (RFC 6455): the handshake, then the loop of the connection's process, which calls a module of the user's.
+%% @doc WebSocket (RFC 6455): the handshake, then the loop of the connection's process, which calls the user's module.
 %%
-%% A handler answers `{websocket, Module, Argument, Options}'. permessage-deflate (RFC 7692) is off unless the options
-%% have `compress => true', and then without context over messages, so that an idle connection costs no window, or a map (yucan_ws_deflate).
-%% A page of another origin gets 403, unless `origins' has it or is `any'.
+%% A handler answers `{websocket, Module, Argument, Options}'. permessage-deflate (RFC 7692) is off unless the options have `compress => true',
+%% which compresses each message by itself so that an idle connection needs no window, or a map (yucan_ws_deflate). A page of another origin gets
+%% 403, unless `origins' contains it or is `any'.
 -module(yucan_ws).
-%% Iolists whose tail is a binary: that is what the socket takes with least work.
+%% The iolists have binaries as tails, which takes the socket the least work.
 -dialyzer(no_improper_lists).
 
 -export([upgrade/5, message/2, silence/1]).
@@ -23,9 +23,9 @@
     | {close, 1000..4999, iodata(), Before :: [frame()], State :: term()}.
 -callback message({text | binary, binary()}, State :: term()) -> result().
 -callback info(term(), State :: term()) -> result().
-%% A ping has been answered already.
+%% A ping has already been answered.
 -callback control({ping | pong, binary()}, State :: term()) -> result().
-%% `drained': the server ends.
+%% `drained' means that the server ends.
 -callback terminate(Reason :: {closed, Code :: integer(), Text :: binary()} | lost | idle | drained | {crashed, term()}, State :: term()) -> term().
 -optional_callbacks([info/2, control/2, terminate/2]).
 
@@ -42,23 +42,23 @@
     module :: module(),
     user :: term(),
     buffer = <<>> :: binary(),
-    %% A look at the buffer is worth while when it has so many bytes. Until then it only grows, which copies nothing.
+    %% Parsing is worthwhile when the buffer has this many bytes. Until then it only grows, which copies nothing.
     wanted = 0 :: non_neg_integer(),
-    %% The beginning of a message whose last frame has not come: kind, compressed, payload. One binary that grows: a list of frames without
-    %% payload would grow without bound.
+    %% The beginning of a message whose last frame has not arrived: kind, compressed, payload. It is a single growing binary, because a list of
+    %% frames without payload would grow without limit.
     partial = none :: none | {text | binary, boolean(), binary()},
     deflate = none :: none | yucan_ws_deflate:context(),
     %% A large message has left its bytes on the heap.
     large = false :: boolean(),
     max :: pos_integer(),
     idle_ms :: pos_integer(),
-    %% How many messages may still come; 0: none until the transport is armed again.
+    %% How many messages may still arrive. 0 means none until the transport is armed again.
     armed = 0 :: non_neg_integer(),
-    %% Have bytes come since the last look? `pinged': none, and a ping is out.
+    %% Whether bytes have arrived since the last check. `pinged' means that none have, and a ping has been sent.
     heard = false :: boolean() | pinged
 }).
 
-%% @doc The answer to a request for an upgrade: 101 and the loop, or why not.
+%% @doc The answer to a request for an upgrade: 101 and the loop, or the reason for a refusal.
 -spec upgrade(yucan_req:req(), module(), term(), options(), #limits{}) -> yucan_handler:response().
 upgrade(Req, Module, Argument, Options, Limits) ->
     case check(Req, Options) of
@@ -86,7 +86,7 @@ check(Req, Options) ->
         _ -> check_upgrade(Req, Options)
     end.
 
-%% RFC 8441: in HTTP/2 neither a key nor the words of an upgrade are needed. yucan_h2_request has seen to the rest.
+%% HTTP/2 needs neither a key nor the headers of an upgrade (RFC 8441). yucan_h2_request has checked the rest.
 check_tunnel(Req, Options) ->
     Tunnel = yucan_h2_request:is_tunnel(Req),
     case is_welcome(Req, Options) of
@@ -124,7 +124,7 @@ has_token(Name, Token, Req) ->
 is_key(Key) ->
     try byte_size(base64:decode(Key)) =:= 16 catch error:_ -> false end.
 
-%% Programs send no Origin. Browsers always do, and cookies with it, whatever page has opened the WebSocket (RFC 6455, 10.2).
+%% Programs send no Origin. Browsers always do, together with cookies, whichever page has opened the WebSocket (RFC 6455, 10.2).
 is_welcome(Req, Options) ->
     case {maps:get(origins, Options, same), yucan_req:header(<<"origin">>, Req)} of
         {any, _} -> true;
@@ -133,8 +133,8 @@ is_welcome(Req, Options) ->
         {Origins, Origin} -> lists:member(Origin, Origins)
     end.
 
-%% The name and port of the page are those of this request. A page over TLS may open a WebSocket without, since TLS may end before this server; never the
-%% other way round: anybody on the way to the browser can make such a page.
+%% The page must have the name and port of this request. A page over TLS may open a WebSocket without TLS, because TLS may end in front of this
+%% server. The reverse is refused, because anybody on the way to the browser could make such a page.
 is_same(<<"http://", Page/binary>>, http, Host) -> without(<<":80">>, Page) =:= without(<<":80">>, Host);
 is_same(<<"https://", Page/binary>>, _, Host) -> without(<<":443">>, Page) =:= without(<<":443">>, Host);
 is_same(_, _, _) -> false.
@@ -168,25 +168,25 @@ arm(#ws{socket = Socket} = Ws) ->
         {error, _} -> ended(lost, Ws)
     end.
 
-%% A message leaves large binaries behind a small heap, so no collection would come by itself.
+%% A message leaves large binaries behind a small heap, so no garbage collection would happen by itself.
 loop(#ws{large = true, buffer = Buffer} = Ws) when byte_size(Buffer) < ?PART_BYTES ->
     Ws1 = Ws#ws{large = false, buffer = binary:copy(Buffer)},
     true = erlang:garbage_collect(),
     loop(Ws1);
 loop(Ws) -> yucan_idle:message(?MODULE, Ws, ?WARM_MS).
 
-%% @private Nothing has come for a while. To hibernate would forget who waits for the end of this loop.
+%% @private Nothing has arrived for a while. Hibernating would lose the caller that waits for the end of this loop.
 -spec silence(#ws{}) -> ok.
 silence(Ws) ->
     true = erlang:garbage_collect(),
     yucan_idle:message(?MODULE, Ws, infinity).
 
-%% A timer of its own: what comes from this system must not put it off.
+%% A separate timer, so that messages from this system do not postpone it.
 look_later(#ws{idle_ms = Idle}) ->
     _ = erlang:send_after(Idle, self(), {yucan, look}),
     ok.
 
-%% @private What has come, from the client or from this system.
+%% @private Handles a message from the client's socket or from this system.
 -spec message(term(), #ws{}) -> ok.
 message({yucan, drain}, Ws) -> say_goodbye(1001, <<"going away">>, drained, Ws);
 message({yucan, look}, Ws) -> look(Ws);
@@ -200,7 +200,7 @@ message(Message, #ws{socket = Socket} = Ws) ->
         other -> tell(Message, Ws)
     end.
 
-%% A ping asks whether anybody is there; silence after it is the end.
+%% A ping asks whether the client is still there. If silence follows, the connection ends.
 look(#ws{heard = pinged} = Ws) -> ended(idle, Ws);
 look(#ws{heard = true} = Ws) ->
     look_later(Ws),
@@ -292,7 +292,7 @@ reply(Frames, Ws) when is_list(Frames) ->
     end;
 reply(Frame, Ws) -> reply([Frame], Ws).
 
-%% A slow client has more time for more bytes, as for an answer; there is no head before them.
+%% A slow client gets more time for more bytes, as with an answer. There is no head before them.
 send(Frames, #ws{socket = Socket} = Ws) ->
     Data = [encode(Frame, Ws) || Frame <- Frames],
     case iolist_size(Data) > ?PART_BYTES of
@@ -304,7 +304,7 @@ encode({Kind, Data}, #ws{deflate = Deflate}) when Deflate =/= none, Kind =:= tex
     yucan_ws_frame:encode({deflated, Kind}, yucan_ws_deflate:deflate(Data, Deflate));
 encode({Kind, Data}, _) -> yucan_ws_frame:encode(Kind, Data).
 
-%% The other end closes: the same code goes back (5.5.1).
+%% The other end closes, so the same code is sent back (5.5.1).
 closed({ok, Code, Text}, Ws) -> say_goodbye(Code, <<>>, {closed, Code, Text}, Ws);
 closed({error, Code}, Ws) -> fail(Code, Ws).
 

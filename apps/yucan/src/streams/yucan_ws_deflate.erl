@@ -1,8 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc permessage-deflate (RFC 7692) as {@link yucan_ws} uses it: which offer of a client is accepted, and messages compressed and decompressed.
+%% @doc permessage-deflate (RFC 7692) for {@link yucan_ws}: which offer of a client is accepted, and how messages are compressed and
+%% decompressed.
 %%
-%% Without context each message stands for itself, and a connection that is idle costs nothing. With context it refers to those before, which makes
-%% small messages that are alike much smaller, and costs the two windows for as long as the connection lives. A context belongs to one process.
+%% Without context, each message is compressed by itself, and an idle connection costs nothing. With context, messages refer to earlier ones,
+%% which makes small messages that resemble each other much smaller but costs both windows for as long as the connection lives. A context belongs
+%% to a single process.
 -module(yucan_ws_deflate).
 
 -export([wanted/1, negotiate/2, open/1, deflate/2, inflate/3]).
@@ -16,14 +18,14 @@
 -type window() :: 9..15.
 -type options() :: #{context => boolean(), window => window(), client_window => window()}.
 -opaque wanted() :: #{context := boolean(), window := window(), client_window := window()}.
-%% Of each direction: its window, and whether messages refer to those before.
+%% For each direction: its window, and whether messages refer to earlier ones.
 -opaque agreed() :: {Out :: {window(), boolean()}, In :: {window(), boolean()}}.
 -opaque context() :: {Out :: window() | zlib:zstream(), In :: window() | zlib:zstream()}.
 
-%% What zlib puts at the end of each flush, and permessage-deflate leaves away.
+%% The bytes that zlib puts at the end of each flush and permessage-deflate leaves out.
 -define(TAIL, <<0, 0, 255, 255>>).
 
-%% @doc The options with their defaults, `none' for no compression.
+%% @doc The options with their defaults, or `none' for no compression.
 -spec wanted(boolean() | options()) -> none | wanted().
 wanted(false) -> none;
 wanted(true) -> wanted(#{context => false});
@@ -40,9 +42,8 @@ is_window(Bits) -> is_integer(Bits) andalso Bits >= 9 andalso Bits =< 15.
 -spec wrong(term()) -> no_return().
 wrong(Value) -> error({bad_compress, Value, "true, false or #{context => boolean(), window => 9..15, client_window => 9..15} is expected"}).
 
-%% @doc The first offer of a Sec-WebSocket-Extensions header that can be met: its answer, and what holds from now on.
-%% An offer with a parameter that is not known, twice there or out of range is declined (7.1). So is a window of 8 bits, which zlib does not
-%% make.
+%% @doc The first offer in a Sec-WebSocket-Extensions header that can be accepted: the answer to it, and the agreed parameters. An offer with an
+%% unknown, repeated or invalid parameter is declined (7.1). So is a window of 8 bits, which zlib does not support.
 -spec negotiate(Header :: binary(), wanted()) -> {Answer :: iodata(), agreed()} | none.
 negotiate(Header, Wanted) ->
     first([[yucan_header:trim(Part) || Part <- binary:split(Offer, <<";">>, [global])]
@@ -69,7 +70,7 @@ unquoted(Value) when byte_size(Value) > 2 ->
     end;
 unquoted(Value) -> Value.
 
-%% Without zeros before them (7.1.2).
+%% Leading zeros are not allowed (7.1.2).
 bits(<<Digit>>) when Digit >= $8, Digit =< $9 -> Digit - $0;
 bits(<<$1, Digit>>) when Digit >= $0, Digit =< $5 -> 10 + Digit - $0;
 bits(_) -> error.
@@ -99,7 +100,7 @@ answer(Known, #{context := Context, window := Window, client_window := ClientWin
       [[<<"; client_max_window_bits=">>, integer_to_binary(ClientBits)] || Said]],
      {{ServerBits, ServerContext}, {ClientBits, ClientContext}}}.
 
-%% @doc For the process that calls it.
+%% @doc Opens a context for the calling process.
 -spec open(agreed()) -> context().
 open({{OutBits, OutContext}, {InBits, InContext}}) ->
     {case OutContext of true -> deflater(OutBits); false -> OutBits end, case InContext of true -> inflater(InBits); false -> InBits end}.
@@ -109,7 +110,7 @@ deflater(Bits) ->
     ok = zlib:deflateInit(Z, default, deflated, -Bits, 8, default),
     Z.
 
-%% A client may end a stream of zlib with a message, and begin another one (7.2.3.4).
+%% A client may end a zlib stream with a message and begin another one (7.2.3.4).
 inflater(Bits) ->
     Z = zlib:open(),
     ok = zlib:inflateInit(Z, -Bits, reset),
@@ -117,19 +118,19 @@ inflater(Bits) ->
 
 once(Z, Function) -> try Function(Z) after zlib:close(Z) end.
 
-%% @doc A message, compressed.
+%% @doc Compresses a message.
 -spec deflate(iodata(), context()) -> binary().
 deflate(Data, {Bits, _}) when is_integer(Bits) -> once(deflater(Bits), fun(Z) -> flushed(Z, Data) end);
 deflate(Data, {Z, _}) -> flushed(Z, Data).
 
-%% After a flush there is nothing to flush: an empty message is an empty block (7.2.3.6).
+%% After a flush there is nothing to flush, so an empty message is an empty block (7.2.3.6).
 flushed(Z, Data) ->
     case iolist_to_binary(zlib:deflate(Z, Data, sync)) of
         <<>> -> <<0>>;
         Bytes -> binary:part(Bytes, 0, byte_size(Bytes) - byte_size(?TAIL))
     end.
 
-%% @doc A message as it was, if it has no more bytes than `Max'; else a close code. Step by step, for a small one may hold gigabytes.
+%% @doc Decompresses a message of up to `Max' bytes, or returns a close code. Works in steps, because a small message may expand to gigabytes.
 -spec inflate(binary(), Max :: pos_integer(), context()) -> {ok, binary()} | {error, 1007 | 1009}.
 inflate(Data, Max, {_, Bits}) when is_integer(Bits) -> once(inflater(Bits), fun(Z) -> inflated(Data, Max, Z) end);
 inflate(Data, Max, {_, Z}) -> inflated(Data, Max, Z).
@@ -186,13 +187,13 @@ wanted_test_() ->
 
 alone(Bits) -> {Bits, 15}.
 
-%% The window is kept: what lies further back than it is not referred to.
+%% The window limits how far back a message may refer.
 window_test() ->
     Block = rand:bytes(600),
     Far = [Block, rand:bytes(2000), Block],
     ?assert(byte_size(deflate(Far, alone(15))) < byte_size(deflate(Far, alone(9))) - 400).
 
-%% With context the same message again is small, in both directions, also behind an empty one and one that ends its stream (7.2.3).
+%% With context, a repeated message is small in both directions, even after an empty one or one that ends its stream (7.2.3).
 context_test() ->
     Text = rand:bytes(500),
     {_, Agreed} = negotiate(<<"permessage-deflate">>, wanted(#{})),

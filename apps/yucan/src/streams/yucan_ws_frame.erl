@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Frames of WebSocket (RFC 6455, 5): pure. yucan_ws feeds it what it receives.
+%% @doc Frames of WebSocket (RFC 6455, 5). Pure. yucan_ws feeds it what it receives.
 -module(yucan_ws_frame).
 
 -export([parse/3, size/1, encode/2, unmask/2, is_text/1, close_payload/2, parse_close/1]).
@@ -7,15 +7,16 @@
 
 -type opcode() :: continuation | text | binary | close | ping | pong.
 
-%% @doc The next frame from a client, unmasked. `MaxBytes' are those of a message. `Compressed' says whether the first reserved bit may be set.
+%% @doc The next frame from a client, unmasked. `MaxBytes' is the size limit for a message. `Compressed' says whether the first reserved bit may
+%% be set.
 -spec parse(binary(), MaxBytes :: pos_integer(), Compressed :: boolean()) ->
     {ok, Fin :: boolean(), Deflated :: boolean(), opcode(), Payload :: binary(), Rest :: binary()} | more
     | {error, CloseCode :: 1002 | 1009}.
-%% Whole bytes, for fields of a few bits take longer. Of the first one 128 is Fin, 64, 32 and 16 are reserved, 8 is a control frame; of the second
-%% one 128 is the mask.
+%% Matches whole bytes, because fields of a few bits take longer. In the first byte, 128 is Fin, 64, 32 and 16 are reserved, and 8 marks a
+%% control frame. In the second byte, 128 is the mask.
 parse(<<Head, _/bits>>, _, Compressed) when Head band 16#30 =/= 0; Head band 16#40 =/= 0, not Compressed -> {error, 1002};
 parse(<<Head, _/bits>>, _, _) when Head band 15 > 2, Head band 15 < 8; Head band 15 > 10 -> {error, 1002};
-%% A client must mask (5.1); control frames are short, whole and not compressed (5.5).
+%% A client must mask its frames (5.1). Control frames are short, whole and not compressed (5.5).
 parse(<<_, Length, _/bits>>, _, _) when Length < 128 -> {error, 1002};
 parse(<<Head, _/bits>>, _, _) when Head band 16#88 =:= 8 -> {error, 1002};
 parse(<<Head, _/bits>>, _, _) when Head band 16#48 =:= 16#48; Head band 16#4f =:= 16#40 -> {error, 1002};
@@ -35,7 +36,7 @@ payload(Head, Length, Rest, _) ->
         _ -> more
     end.
 
-%% @doc How many bytes the frame has with which these bytes begin, as far as they tell; else 0.
+%% @doc The size in bytes of the frame that begins with these bytes, or 0 if they are too few to tell.
 -spec size(binary()) -> non_neg_integer().
 size(<<_:9, 127:7, Length:64, _/bits>>) -> 14 + Length;
 size(<<_:9, 126:7, Length:16, _/bits>>) -> 8 + Length;
@@ -49,25 +50,25 @@ opcode(8) -> close;
 opcode(9) -> ping;
 opcode(10) -> pong.
 
-%% @doc Takes the mask off, or puts it on.
+%% @doc Applies or removes the mask.
 -spec unmask(binary(), Key :: <<_:32>>) -> binary().
 unmask(Data, <<Key:32>>) ->
     Size = byte_size(Data),
     crypto:exor(Data, binary_part(mask(Key, Size), 0, Size)).
 
-%% At least so long. To copy four bytes at a time would take longer than all the rest.
+%% At least this long. Copying four bytes at a time would take longer than everything else.
 mask(Key, Size) when Size =< 64 ->
     <<Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32, Key:32>>;
 mask(Key, Size) -> binary:copy(mask(Key, 64), Size div 64 + 1).
 
-%% @doc Is it UTF-8? Most of it is plain ASCII, and then no copy is made.
+%% @doc Whether it is UTF-8. Most text is plain ASCII, in which case nothing is copied.
 -spec is_text(binary()) -> boolean().
 is_text(<<A:32, B:32, Rest/bits>>) when (A bor B) band 16#80808080 =:= 0 -> is_text(Rest);
 is_text(<<A, Rest/bits>>) when A < 128 -> is_text(Rest);
 is_text(<<>>) -> true;
 is_text(Rest) -> unicode:characters_to_binary(Rest) =:= Rest.
 
-%% @doc A frame of the server, never masked.
+%% @doc A frame from the server, which is never masked.
 -spec encode(opcode() | {deflated, text | binary}, iodata()) -> iodata().
 encode({deflated, Opcode}, Payload) -> [<<1:1, 1:1, 0:2, (number(Opcode)):4>>, length_of(iolist_size(Payload)), Payload];
 encode(Opcode, Payload) -> [<<1:1, 0:3, (number(Opcode)):4>>, length_of(iolist_size(Payload)), Payload].
@@ -83,13 +84,13 @@ length_of(Size) when Size < 126 -> <<Size>>;
 length_of(Size) when Size < 65536 -> <<126, Size:16>>;
 length_of(Size) -> <<127, Size:64>>.
 
-%% @doc What a close frame carries.
+%% @doc The payload of a close frame.
 -spec close_payload(Code :: 1000..4999, Text :: iodata()) -> binary().
 close_payload(Code, Text) ->
     Bytes = iolist_to_binary(Text),
     <<Code:16, (without_half(binary:part(Bytes, 0, min(123, byte_size(Bytes)))))/binary>>.
 
-%% The text may have been cut within a character.
+%% The text may have been cut inside a character.
 without_half(Text) ->
     case unicode:characters_to_binary(Text) of
         {incomplete, Whole, _} -> Whole;

@@ -1,8 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A certificate from an authority that speaks ACME, such as Let's Encrypt, for a listener of yucan: ordered, kept in a file, renewed before its end.
+%% @doc A certificate for a yucan listener from an authority that speaks ACME, such as Let's Encrypt. It is ordered, kept in a file, and renewed
+%% before it expires.
 %%
-%% tls/1 gives the options of the listener. Its certificate is self-signed until the process of start_link/1 has got the real one, which new connections
-%% then meet without a reload. A listener of http answers the challenge `http' by the middleware challenge/2; `tls_alpn' needs nothing else.
+%% tls/1 returns the options for the listener. Its certificate is self-signed until the process of start_link/1 has got the real one, which new
+%% connections then use without a reload. The challenge `http' needs the middleware challenge/2 on an http listener; `tls_alpn' needs nothing
+%% else.
 -module(yucan_acme).
 -behaviour(gen_server).
 
@@ -14,10 +16,10 @@
 -include_lib("public_key/include/public_key.hrl").
 
 -define(LETS_ENCRYPT, <<"https://acme-v02.api.letsencrypt.org/directory">>).
-%% How often the end of the certificate is checked, and the first and longest pauses after a failure.
+%% How often the certificate's expiry is checked, and the first and longest pauses after a failure.
 -define(LOOK_MS, 43200000).
 -define(RETRY_MS, 60000).
-%% An authority counts failures by the hour: Let's Encrypt takes five.
+%% Authorities limit failures per hour; Let's Encrypt allows five.
 -define(RESTART_MS, 720000).
 -define(ORDER_MS, 600000).
 
@@ -27,7 +29,7 @@
     contact => [binary()],
     directory => binary(),
     challenge => http | tls_alpn,
-    %% Whom to trust for the directory, as PEM; else the system's authorities.
+    %% The certificates to trust for the directory, as PEM. The default is the system's authorities.
     cacertfile => file:name_all()
 }.
 
@@ -38,26 +40,27 @@
     last = none :: none | ok | {error, binary()}
 }).
 
-%% @doc Orders what is missing, also after a change of `names' or `directory', and renews when less than a third of the certificate's time is left. Raises `{bad_options, Text}'.
+%% @doc Orders a certificate if it is missing, or if `names' or `directory' has changed, and renews it when less than a third of its lifetime is
+%% left. Raises `{bad_options, Text}'.
 -spec start_link(options()) -> {ok, pid()} | {error, term()}.
 start_link(Options) -> gen_server:start_link(?MODULE, checked(Options), []).
 
-%% @doc For a supervisor: before or after the server, both work.
+%% @doc A child specification for a supervisor. It may be before or after the server.
 -spec child_spec(options()) -> supervisor:child_spec().
 child_spec(Options) -> #{id => {?MODULE, maps:get(names, Options, [])}, start => {?MODULE, start_link, [Options]}}.
 
-%% @doc The option `tls' of the listener. Makes the folder and a self-signed certificate if there is none.
+%% @doc The option `tls' for the listener. Creates the directory, and a self-signed certificate if there is none.
 -spec tls(options()) -> [ssl:tls_server_option()].
 tls(Options) ->
     #{certificate := File} = Checked = checked(Options),
     ok = ensure_certificate(Checked),
     [{certfile, File}, {keyfile, File}].
 
-%% @doc When the certificate ends (seconds since 1970), whether the authority made it, and how the last order ended.
+%% @doc When the certificate expires (seconds since 1970), whether it is from the authority, and how the last order ended.
 -spec status(pid()) -> #{until := integer(), is_ordered := boolean(), last := none | ok | {error, binary()}}.
 status(Pid) -> gen_server:call(Pid, status, 10000).
 
-%% @doc Middleware that answers the authority's questions of the kind http-01.
+%% @doc Middleware that answers the authority's http-01 challenges.
 -spec challenge(yucan_req:req(), fun((yucan_req:req()) -> yucan_handler:response())) -> yucan_handler:response().
 challenge(Req, Next) ->
     case yucan_req:path(Req) of
@@ -69,11 +72,11 @@ challenge(Req, Next) ->
         _ -> Next(Req)
     end.
 
-%% @private Does an authority look by TLS now (RFC 8737)? Only then a handshake asks what the client has offered.
+%% @private Whether an authority may be checking over TLS now (RFC 8737). Only then does a handshake look at what the client offers.
 -spec is_asked() -> boolean().
 is_asked() -> asked() =/= #{}.
 
-%% @private What a client with the protocol acme-tls/1 gets for this name.
+%% @private The certificate for this name for a client with the protocol acme-tls/1.
 -spec challenge_certificate(Name :: binary()) -> none | [ssl:tls_server_option()].
 challenge_certificate(Name) -> maps:get(Name, asked(), none).
 
@@ -106,7 +109,7 @@ list(Key, Options) ->
         Other -> bad("~ts is ~0tp; a list of binaries is expected", [Key, Other])
     end.
 
-%% The name becomes that of a file.
+%% The name becomes a file name.
 name(Name) when is_binary(Name) ->
     case re:run(Name, "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", [{capture, none}, dollar_endonly]) of
         match -> Name;
@@ -143,7 +146,7 @@ account(#{account := File}) ->
             Key
     end.
 
-%% Key and certificate share a file, so that they change at once.
+%% Key and certificate share a file, so that they change together.
 certificates(#{certificate := File}) ->
     {ok, Pem} = file:read_file(File),
     [Der || {'Certificate', Der, not_encrypted} <- public_key:pem_decode(Pem)].
@@ -162,18 +165,18 @@ pubkey_time({generalTime, Text}) ->
     {ok, [Year, Month, Day, Hour, Minute, Second], _} = io_lib:fread("~4d~2d~2d~2d~2d~2d", Text),
     {{Year, Month, Day}, {Hour, Minute, Second}}.
 
-%% The last order may have had other options. A certificate of an older version does not say whose it is.
+%% The last order may have had other options. The certificate of an older version does not record its authority.
 is_wanted(#{names := Names, directory := Directory, origin := Origin} = Options) ->
     yucan_certificate:is_for(Names, hd(certificates(Options))) andalso lists:member(file:read_file(Origin), [{ok, Directory}, {error, enoent}]).
 
-%% Until the authority has answered: for a week.
+%% Valid for a week, until the authority has answered.
 self_signed(Name, Key, Extensions) ->
     yucan_certificate:self_signed(Name, 7, [yucan_certificate:names([{dNSName, binary_to_list(Name)}]) | Extensions], Key).
 
 %% ---- challenges
 
 offer(<<"http-01">>, Name, Token, Authorization) -> persistent_term:put({?MODULE, http, Token}, {Name, Authorization});
-%% RFC 8737, 3: the hash of the authorization in a critical extension.
+%% The hash of the authorization in a critical extension (RFC 8737, 3).
 offer(<<"tls-alpn-01">>, Name, _, Authorization) ->
     Key = yucan_certificate:new_key(),
     Hash = #'Extension'{extnID = {1, 3, 6, 1, 5, 5, 7, 1, 31}, critical = true, extnValue = <<4, 32, (crypto:hash(sha256, Authorization))/binary>>},
@@ -185,7 +188,7 @@ offer(<<"tls-alpn-01">>, Name, _, Authorization) ->
 withdraw(<<"http-01">>, _, Token) -> persistent_term:erase({?MODULE, http, Token});
 withdraw(<<"tls-alpn-01">>, Name, _) -> change_asked(fun(Asked) -> maps:remove(Name, Asked) end).
 
-%% What an order that was killed has left.
+%% Removes what a killed order has left behind.
 withdraw_all(Names) ->
     _ = [persistent_term:erase(Key) || {{?MODULE, http, _} = Key, {Name, _}} <- persistent_term:get(), lists:member(Name, Names)],
     change_asked(fun(Asked) -> maps:without(Names, Asked) end).
@@ -212,7 +215,8 @@ init(#{names := Names} = Options) ->
             {ok, look_later(Wait, State)}
     end.
 
-%% How many orders have failed, and how long the next one waits, in ms: a program that is started again and again must not order each time. Other options may do better.
+%% How many orders have failed, and how long the next one waits, in ms, because a program that is restarted again and again must not order each
+%% time. With other options it may order at once.
 failures(#{failed := File} = Options) ->
     Hash = hash(Options),
     case {file:read_file(File), file:read_file_info(File, [raw, {time, posix}])} of
@@ -264,7 +268,7 @@ start_order(#state{options = Options} = State) ->
     {Pid, Monitor} = spawn_opt(?MODULE, order, [Options], [link, monitor]),
     State#state{worker = {Pid, Monitor, erlang:send_after(?ORDER_MS, self(), too_long)}}.
 
-%% @private The process of one order.
+%% @private The process of an order.
 -spec order(map()) -> no_return().
 order(Options) -> exit(ordered(Options)).
 
@@ -278,7 +282,7 @@ ordered(#{challenge := Kind, certificate := File, tls := Tls, directory := Direc
         Chain ->
             ok = yucan_certificate:write(File, [yucan_certificate:entry(Key) | Chain]),
             ok = file:write_file(Origin, Directory),
-            %% ssl remembers files for minutes.
+            %% ssl caches files for minutes.
             ssl:clear_pem_cache(),
             {shutdown, ordered}
     catch

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A client of ACME (RFC 8555): one order from the account to the certificate, in the calling process. What it meets on its way is thrown as
+%% @doc A client of ACME (RFC 8555) that makes a single order, from the account to the certificate, in the calling process. Errors are thrown as
 %% `{acme, Text}'. Signatures are ES256.
 -module(yucan_acme_client).
 
@@ -7,7 +7,7 @@
 
 -include_lib("public_key/include/public_key.hrl").
 
-%% The parts of an order that must not take longer, together.
+%% How long the parts of an order may take together.
 -define(ORDER_MS, 180000).
 -define(HTTP_MS, 30000).
 -define(MAX_BYTES, 1048576).
@@ -21,7 +21,7 @@
     account := public_key:private_key(),
     key := public_key:private_key(),
     tls := [ssl:tls_client_option()],
-    %% Makes the answer to a challenge visible, and takes it away.
+    %% Publishes the answer to a challenge, and removes it.
     offer := fun((Name :: binary(), Token :: binary(), Authorization :: binary()) -> term()),
     withdraw := fun((Name :: binary(), Token :: binary()) -> term())
 }.
@@ -66,7 +66,7 @@ authorize(Url, #{challenge := Wanted, account := Account, offer := Offer, withdr
             end
     end.
 
-%% Until an order or an authorization is in one of these states.
+%% Waits until an order or an authorization is in one of these states.
 wait(Url, Wanted, S) -> wait(Url, Wanted, 200, S).
 
 wait(Url, Wanted, Pause, #{until := Until} = S) ->
@@ -127,7 +127,7 @@ post(Url, Payload, Tries, #{account := Account} = S) ->
             end
     end.
 
-%% Each answer brings the nonce of the next request.
+%% Each answer contains the nonce for the next request.
 -define(NONCE, '$yucan_acme_nonce').
 
 nonce(S) ->
@@ -138,7 +138,7 @@ nonce(S) ->
         Nonce -> Nonce
     end.
 
-%% The two numbers of the signature, not their DER (RFC 7518, 3.4).
+%% The two numbers of the signature instead of their DER (RFC 7518, 3.4).
 signature(Text, Key) ->
     #'ECDSA-Sig-Value'{r = R, s = S} = public_key:der_decode('ECDSA-Sig-Value', public_key:sign(Text, sha256, Key)),
     <<R:256, S:256>>.
@@ -149,7 +149,7 @@ jwk(Key) ->
 
 public_point(#'ECPrivateKey'{publicKey = Point}) -> Point.
 
-%% @doc The account as challenges name it (RFC 7638).
+%% @doc The account's thumbprint, which challenges contain (RFC 7638).
 -spec thumbprint(public_key:private_key()) -> binary().
 thumbprint(Key) -> base64url(crypto:hash(sha256, yucan_acme_json:encode(jwk(Key)))).
 
@@ -158,7 +158,7 @@ base64url(Data) ->
 
 %% ---- the request for a certificate (RFC 2986)
 
-%% Byte by byte: public_key of OTP 29 has other records for it than that of OTP 25.
+%% Built byte by byte, because the records of public_key are different in OTP 25 and OTP 29.
 request_for(Names, Key) ->
     P256 = der(sequence, [oid("2A8648CE3D0201"), oid("2A8648CE3D030107")]),
     San = der(sequence, [der(16#82, Name) || Name <- Names]),
@@ -184,7 +184,7 @@ der(Tag, Content) ->
              end,
     iolist_to_binary([Tag, Length, Bytes]).
 
-%% ---- HTTP: one connection for each request
+%% ---- HTTP, with a new connection for each request
 
 request(Method, Url, Body, #{tls := Tls}) ->
     {Host, Port, Target} = parts(Url),
@@ -226,7 +226,7 @@ answer(Bytes, Method, Url) ->
         _ -> fail("~ts: the answer is no HTTP", [Url])
     end.
 
-%% A connection that is cut ends as any other does.
+%% A connection that is cut ends like any other.
 body(#{<<"transfer-encoding">> := <<"chunked">>}, Bytes, Url) -> chunks(yucan_chunk:new(), Bytes, <<>>, Url);
 body(#{<<"content-length">> := Length}, Bytes, Url) ->
     Length =:= integer_to_binary(byte_size(Bytes)) orelse fail("~ts: the answer has ~b bytes where ~ts were announced", [Url, byte_size(Bytes), Length]),

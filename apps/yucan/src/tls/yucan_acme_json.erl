@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc JSON (RFC 8259) as ACME needs it: OTP has none before 27. Objects are maps with binary keys. Pure.
+%% @doc JSON (RFC 8259) for ACME, because OTP has none before 27. Objects are maps with binary keys. Pure.
 -module(yucan_acme_json).
 
 -export([encode/1, decode/1]).
@@ -7,7 +7,7 @@
 
 -type value() :: #{binary() => value()} | [value()] | binary() | number() | boolean() | null.
 
-%% @doc A value as text; no binary of it may need an escape.
+%% @doc A value as text. Its binaries must not need escapes.
 -spec encode(value()) -> iodata().
 encode(Map) when is_map(Map) -> [${, lists:join($,, [[encode(Key), $:, encode(Value)] || {Key, Value} <- lists:sort(maps:to_list(Map))]), $}];
 encode(List) when is_list(List) -> [$[, lists:join($,, [encode(Value) || Value <- List]), $]];
@@ -17,7 +17,7 @@ encode(Text) when is_binary(Text) ->
     nomatch = re:run(Text, "[\\x00-\\x1f\"\\\\]"),
     [$", Text, $"].
 
-%% @doc What a text says, or `error'.
+%% @doc The value of a text, or `error'.
 -spec decode(binary()) -> {ok, value()} | error.
 decode(Text) ->
     try value(space(Text), 50) of
@@ -29,7 +29,7 @@ decode(Text) ->
 space(<<C, Rest/binary>>) when C =:= $\s; C =:= $\n; C =:= $\r; C =:= $\t -> space(Rest);
 space(Rest) -> Rest.
 
-%% `Depth': how much deeper it may go.
+%% `Depth' is how many more levels are allowed.
 value(<<"{", Rest/binary>>, Depth) when Depth > 0 -> object(space(Rest), #{}, Depth - 1);
 value(<<"[", Rest/binary>>, Depth) when Depth > 0 -> array(space(Rest), [], Depth - 1);
 value(<<"\"", Rest/binary>>, _) -> string(Rest, <<>>);

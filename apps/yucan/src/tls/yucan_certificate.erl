@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Certificates that sign themselves, and files of keys: for {@link yucan_acme} until the authority has answered, and for `yucan FOLDER --https'. Keys are of
-%% the curve P-256.
+%% @doc Self-signed certificates, and files of keys. {@link yucan_acme} uses them until the authority has answered, and so does `yucan FOLDER
+%% --https'. Keys are on the curve P-256.
 -module(yucan_certificate).
 
 -export([new_key/0, entry/1, self_signed/4, names/1, is_of/2, is_for/2, may_sign/1, write/2]).
@@ -11,11 +11,11 @@
 -spec new_key() -> public_key:private_key().
 new_key() -> public_key:generate_key({namedCurve, ?secp256r1}).
 
-%% @doc A key for write/2.
+%% @doc A key as an entry for write/2.
 -spec entry(public_key:private_key()) -> public_key:pem_entry().
 entry(Key) -> {'ECPrivateKey', public_key:der_encode('ECPrivateKey', Key), not_encrypted}.
 
-%% @doc A certificate (DER) that is valid from yesterday on, for so many days from today.
+%% @doc A certificate (DER) that is valid from yesterday until this many days from today.
 -spec self_signed(CommonName :: binary(), Days :: pos_integer(), [#'Extension'{}], public_key:private_key()) -> public_key:der_encoded().
 self_signed(CommonName, Days, Extensions, Key) ->
     Subject = {rdnSequence, [[#'AttributeTypeAndValue'{type = ?'id-at-commonName', value = {utf8String, CommonName}}]]},
@@ -32,28 +32,28 @@ self_signed(CommonName, Days, Extensions, Key) ->
             subjectPublicKey = #'ECPoint'{point = Key#'ECPrivateKey'.publicKey}},
         extensions = Extensions}, Key).
 
-%% @doc The extension that says for which names and addresses a certificate is.
+%% @doc The extension with the names and addresses of a certificate.
 -spec names([{dNSName, string()} | {iPAddress, binary()}, ...]) -> #'Extension'{}.
 names(Names) -> #'Extension'{extnID = ?'id-ce-subjectAltName', critical = false, extnValue = Names}.
 
-%% @doc Is it the certificate (DER) of this key?
+%% @doc Whether it is the certificate (DER) of this key.
 -spec is_of(public_key:private_key(), public_key:der_encoded()) -> boolean().
 is_of(#'ECPrivateKey'{publicKey = Point}, Der) ->
     #'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{subjectPublicKeyInfo = #'OTPSubjectPublicKeyInfo'{subjectPublicKey = Key}}} =
         public_key:pkix_decode_cert(Der, otp),
     Key =:= #'ECPoint'{point = Point}.
 
-%% @doc Does the certificate (DER) have all of these names?
+%% @doc Whether the certificate (DER) has all of these names.
 -spec is_for(Names :: [binary()], public_key:der_encoded()) -> boolean().
 is_for(Names, Der) -> lists:all(fun(Name) -> public_key:pkix_verify_hostname(Der, [{dns_id, binary_to_list(Name)}]) end, Names).
 
-%% @doc May the certificate (DER) sign others?
+%% @doc Whether the certificate (DER) may sign others.
 -spec may_sign(public_key:der_encoded()) -> boolean().
 may_sign(Der) ->
     #'OTPCertificate'{tbsCertificate = #'OTPTBSCertificate'{extensions = Extensions}} = public_key:pkix_decode_cert(Der, otp),
     is_list(Extensions) andalso [yes || #'Extension'{extnValue = #'BasicConstraints'{cA = true}} <- Extensions] =/= [].
 
-%% @doc Writes entries as PEM. Nobody else may read the file, not even for a moment; and nobody meets half of it.
+%% @doc Writes entries as PEM. Other users can never read the file, not even for a moment, and nobody sees half of it.
 -spec write(file:name_all(), [public_key:pem_entry()]) -> ok | {error, file:posix() | badarg | terminated | system_limit}.
 write(File, Entries) ->
     New = filename:join(filename:dirname(File), <<".", (binary:encode_hex(crypto:strong_rand_bytes(4)))/binary, ".new">>),

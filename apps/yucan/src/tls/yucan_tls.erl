@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The transport over TLS, above another one, and the options of a listener: its own certificate, and those of its hosts by the name that
-%% the client asks for. What the callbacks do: yucan_transport.
+%% @doc The transport over TLS, on top of another one, and the TLS options of a listener: its own certificate, and those of its hosts by the name
+%% that the client requests. yucan_transport documents the callbacks.
 -module(yucan_tls).
 
 -behaviour(yucan_transport).
-%% Iolists whose tail is a binary, as yucan_reply sends them.
+%% The iolists have binaries as tails, as yucan_reply sends them.
 -dialyzer(no_improper_lists).
 
 -export([look_at/2, server/3, anchor/0, open/2, by_name/2, handshake/3, protocol/1, demands/1, has_met/2]).
@@ -13,17 +13,17 @@
 
 -define(PART_BYTES, 65536).
 
-%% The TLS of a listener: its options, and where ssl keeps the key of its session tickets.
+%% The TLS of a listener: its options, and where ssl keeps the key for its session tickets.
 -opaque server() :: {[ssl:tls_server_option()], Tickets :: none | wanted | ssl:sslsocket()}.
 
-%% What options of ssl say about the client's certificate.
+%% The options of ssl that concern the client's certificate.
 -opaque demands() :: [ssl:tls_server_option()].
-%% What a handshake asked of the client, and what those of the listener's hosts ask that say nothing else.
+%% What a handshake required from the client, and what those hosts of the listener require that have no requirements of their own.
 -opaque asked() :: {Listener :: demands(), Asked :: none | [term()]}.
 
 -define(DEMANDS, [verify, fail_if_no_peer_cert, cacerts, cacertfile, depth, verify_fun, partial_chain, crl_check, crl_cache]).
 
-%% @doc Whether a file holds what an option of ssl needs: ssl itself would find out when the first client comes.
+%% @doc Checks whether a file has what an option of ssl needs, because ssl itself would only find out when the first client connects.
 -spec look_at(certfile | keyfile | cacertfile, file:name_all()) -> ok | {error, Why :: unicode:chardata()}.
 look_at(Key, File) ->
     case file:read_file(File) of
@@ -42,8 +42,8 @@ is_for(_, Kind) -> Kind =:= 'Certificate'.
 what(keyfile) -> "private key";
 what(_) -> "certificate".
 
-%% @doc The TLS of a listening socket, for {@link open/2}. What was there before stays if it says the same, so that tickets stay valid over a reload. Throws
-%% `{cannot, Text}' if ssl does not accept the options.
+%% @doc The TLS of a listening socket, for {@link open/2}. If it equals the previous one, that is kept, so that tickets stay valid after a
+%% reload. Throws `{cannot, Text}' if ssl does not accept the options.
 -spec server(Before :: none | server(), {[ssl:tls_server_option()], Hosts :: [map()]}, Http2 :: boolean()) -> server().
 server(Before, {Own, Hosts}, Http2) ->
     case {options(Own, Hosts, Http2), Before} of
@@ -57,19 +57,19 @@ tickets(Options) ->
         _ -> wanted
     end.
 
-%% Without this, wrong options would fail each handshake and nobody would be told.
+%% Without this check, wrong options would make each handshake fail without any report.
 accepted(Options) ->
     case listen(none, Options) of
         {error, no_socket} -> ok;
         {error, Reason} -> throw({cannot, ["ssl does not accept the tls option ", refused(Reason)]})
     end.
 
-%% @doc A port of the caller, which does nothing, for {@link open/2}.
+%% @doc A port of the caller that does nothing, for {@link open/2}.
 -spec anchor() -> port().
 anchor() -> open_port({spawn_driver, "ram_file_drv"}, []).
 
-%% @doc From now on connections may use it. ssl keeps a key of its tickets until the port ends. A listening socket ends too early: when a server
-%% drains, handshakes are under way, and TLS 1.3 gives a ticket at the end of each.
+%% @doc From now on connections may use it. ssl keeps a key for its tickets until the port ends. A listening socket would end too early, because
+%% handshakes are still in progress when a server drains, and TLS 1.3 issues a ticket at the end of each.
 -spec open(Anchor :: port(), Tls) -> Tls when Tls :: none | server().
 open(Anchor, {Options, wanted}) ->
     {ok, Tickets} = listen(Anchor, Options),
@@ -95,19 +95,19 @@ options(Own, Hosts, Http2) ->
         _ -> [{sni_fun, fun(Name) -> ?MODULE:by_name(Name, Named) end} | Base]
     end.
 
-%% ssl refuses options of older versions where only TLS 1.3 is spoken.
+%% ssl refuses options for older versions if only TLS 1.3 is used.
 speaks_older(Own) -> lists:any(fun(Version) -> Version =/= 'tlsv1.3' end, proplists:get_value(versions, Own, ['tlsv1.2'])).
 
-%% A ticket says neither which certificate the client had nor for which name it was given: it would be a way around verify_peer.
+%% A ticket records neither the client's certificate nor the name for which it was issued, so it would be a way around verify_peer.
 may_resume([Own | _] = All) ->
     lists:member('tlsv1.3', proplists:get_value(versions, Own, ['tlsv1.3'])) andalso not lists:any(fun(Tls) -> proplists:get_value(verify, Tls) =:= verify_peer end, All).
 
-%% ssl resumes a session of TLS 1.2 by its id, under whatever name: one host's authority would vouch for clients of all.
+%% ssl resumes a TLS 1.2 session by its id under any name, so one host's authority would vouch for the clients of all hosts.
 have_same_demands(Own, Hosts) ->
     Listener = demands(Own),
     lists:all(fun(Host) -> asked(demands(Host), Listener) =:= asked([], Listener) end, Hosts).
 
-%% @doc Those of the options that say what a client has to show.
+%% @doc The options that concern the client's certificate.
 -spec demands([ssl:tls_server_option()]) -> demands().
 demands(Options) -> [Option || {Key, _} = Option <- Options, lists:member(Key, ?DEMANDS)].
 
@@ -119,7 +119,8 @@ asked(Host, Listener) ->
         _ -> none
     end.
 
-%% @doc Has the client shown what this host wants? It may have shaken hands for another one: a client need not name a host in TLS.
+%% @doc Whether the client has shown what this host requires. The handshake may have been for another host, because a client need not name one in
+%% TLS.
 -spec has_met(none | asked(), Host :: demands()) -> boolean().
 has_met(none, _) -> true;
 has_met({Listener, Asked}, Host) ->
@@ -130,7 +131,7 @@ has_met({Listener, Asked}, Host) ->
 
 without_general(Tls) -> [Option || {Key, _} = Option <- Tls, Key =/= versions, Key =/= alpn_preferred_protocols].
 
-%% @doc The certificate for a name; `undefined' is the listener's own.
+%% @doc The certificate for a name. `undefined' means the listener's own.
 -spec by_name(string(), [{binary(), list()}]) -> undefined | list().
 by_name(Name, Named) ->
     Lower = yucan_header:lower(iolist_to_binary(Name)),
@@ -139,8 +140,8 @@ by_name(Name, Named) ->
         [] -> undefined
     end.
 
-%% @doc Makes a connection one over TLS, and says which name the client has asked for and what it had to show. `plain': it begins with a letter, as requests of HTTP do, and
-%% not with the byte 22 of TLS.
+%% @doc Turns a connection into one over TLS, and returns the name that the client requested and what it had to show. `plain' means that the
+%% connection begins with a letter, like an HTTP request, and not with TLS's byte 22.
 -spec handshake(yucan_transport:socket(), server(), TimeoutMs :: pos_integer()) ->
     {ok, yucan_transport:socket(), Sni :: undefined | binary(), asked()} | plain | error.
 handshake({_, Below}, {Options, _} = Server, Timeout) ->
@@ -162,9 +163,9 @@ shake(Below, {Options, Tickets}, Timeout) ->
 
 without_tickets(Options) -> proplists:delete(session_tickets, Options).
 
-%% An authority connects with a protocol of its own and wants to see its certificate, nothing more (RFC 8737).
+%% An authority connects with a special protocol and only wants to see its certificate (RFC 8737).
 may_be_asked(Below, Options, Timeout) ->
-    %% The type of ssl:handshake/3 leaves this option out.
+    %% The type of ssl:handshake/3 does not include this option.
     case ssl:handshake(Below, lists:keystore(handshake, 1, Options, {handshake, hello}), Timeout) of
         {ok, Hello, #{alpn := <<10, "acme-tls/1">>, sni := Name}} ->
             case yucan_acme:challenge_certificate(yucan_header:lower(iolist_to_binary(Name))) of
@@ -186,7 +187,7 @@ shake(Below, _, Tickets, Timeout) ->
         Error -> Error
     end.
 
-%% What was read goes back. A client that sends nothing never reaches ssl, which crashes on a closed socket.
+%% The bytes that were read are given back. A client that sends nothing never reaches ssl, which crashes on a closed socket.
 is_plain(Socket, Timeout) when is_port(Socket) ->
     case gen_tcp:recv(Socket, 1, Timeout) of
         {ok, <<C>>} when C >= $A, C =< $Z -> true;
@@ -195,7 +196,7 @@ is_plain(Socket, Timeout) when is_port(Socket) ->
     end;
 is_plain(_, _) -> false.
 
-%% @doc The protocol that the client and ALPN have agreed on.
+%% @doc The protocol that was negotiated with ALPN.
 -spec protocol(yucan_transport:socket()) -> none | binary().
 protocol({?MODULE, Tls}) ->
     case ssl:negotiated_protocol(Tls) of
@@ -233,7 +234,7 @@ recv_whole(_, _, _, _) -> unsupported.
 -spec send(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send(Tls, Data) -> plain_reason(ssl:send(Tls, Data)).
 
-%% @doc By parts: what the other end has not read is held encrypted, once for each connection.
+%% @doc Sends in parts, because data that the other end has not read is held encrypted, separately for each connection.
 -spec send_large(ssl:sslsocket(), iodata()) -> ok | {error, yucan_transport:reason()}.
 send_large(Tls, [Head | <<Part:?PART_BYTES/binary, Rest/binary>>]) ->
     case send(Tls, [Head | Part]) of
@@ -251,7 +252,7 @@ send_file(Tls, Head, Handle, Offset, Length, _) ->
         Error -> Error
     end.
 
-%% What is left when the file or the connection has ended.
+%% The number of bytes that were not sent when the file or the connection ended.
 copy(_, _, _, 0) -> 0;
 copy(Tls, Handle, At, Left) ->
     case file:pread(Handle, At, min(Left, ?PART_BYTES)) of
@@ -266,7 +267,7 @@ copy(Tls, Handle, At, Left) ->
 -spec setopts(ssl:sslsocket(), list()) -> ok.
 setopts(Tls, Options) -> _ = ssl:setopts(Tls, Options), ok.
 
-%% @doc One message for each arming, whatever was asked for.
+%% @doc Each call arms for a single message, whatever the count.
 -spec arm(ssl:sslsocket(), pos_integer()) -> ok | {error, yucan_transport:reason()}.
 arm(Tls, _) -> plain_reason(ssl:setopts(Tls, [{active, once}])).
 
@@ -300,7 +301,7 @@ next(Tls, Timeout) ->
 -spec is_closed(ssl:sslsocket()) -> boolean().
 is_closed(Tls) -> element(1, ssl:peername(Tls)) =:= error.
 
-%% @doc After the end of TLS many clients, OTP's among them, neither send nor read any more.
+%% @doc After the end of TLS many clients, including OTP's, neither send nor read any more.
 -spec half_close(ssl:sslsocket()) -> ok.
 half_close(_) -> ok.
 

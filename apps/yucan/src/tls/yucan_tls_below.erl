@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What OTP's ssl runs over when a listener gives session tickets: sockets that yucan has accepted already. ssl keeps the key of the tickets
-%% beside a listening socket of its own, and has none for a connection that was accepted elsewhere. So yucan_tls has it `listen' and `accept' by its
-%% option `cb_info', and both give the socket at hand. The other functions are those of gen_tcp and inet.
+%% @doc The transport below OTP's ssl when a listener issues session tickets, for sockets that yucan has already accepted. ssl keeps the key for
+%% tickets with a listening socket of its own, and has none for a connection that was accepted elsewhere. So yucan_tls makes it `listen' and
+%% `accept' through its option `cb_info', and both functions return the existing socket. The other functions are those of gen_tcp and inet.
 -module(yucan_tls_below).
 
 -export([with/2]).
@@ -9,7 +9,8 @@
 
 -define(KEY, '$yucan_tls_below').
 
-%% @doc Calls a function of ssl that listens or accepts, with this socket. With none it is told so when it has checked its options.
+%% @doc Calls a function of ssl that listens or accepts, with this socket. If there is no socket, ssl is told so after it has checked its
+%% options.
 -spec with(none | gen_tcp:socket(), fun(() -> Result)) -> Result.
 with(Socket, Function) ->
     _ = put(?KEY, Socket),
