@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The configuration as modules written for Yaws see it: yaws_api:getconf/0 and start_mod. Only what this server knows is here.
+%% The configuration as modules written for Yaws see it, through yaws_api:getconf/0 and start_mod. It has only the fields that this server knows.
 -ifndef(YAWS_HRL).
 -define(YAWS_HRL, true).
 

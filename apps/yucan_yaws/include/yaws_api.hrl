@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The records that modules written for Yaws use. The fields and their order are the contract; the texts are ours.
+%% The records that modules written for Yaws use. The fields and their order are the contract, but the comments are ours.
 -ifndef(YAWS_API_HRL).
 -define(YAWS_API_HRL, true).
 
-%% What out/1 gets.
--record(arg, {clisock,            %% stands for the client's connection, for yaws_api:stream_process_deliver/2
+%% The argument of out/1.
+-record(arg, {clisock,            %% represents the client's connection, for yaws_api:stream_process_deliver/2
               client_ip_port,     %% {Address, Port}
               headers,            %% #headers{}
               req,                %% #http_request{}, after arg_rewrite/1
@@ -12,17 +12,17 @@
               clidata,            %% the body: binary(), or {partial, binary()} if more will come
               server_path,        %% the path of the request, decoded
               querydata,          %% the query, a string; "" if there is none
-              appmoddata,         %% the path behind an appmod, without a leading slash
+              appmoddata,         %% the path after an appmod, without a leading slash
               docroot,            %% the (first) docroot
               docroot_mount,      %% where that is mounted: "/"
               fullpath,           %% the file
-              cont,               %% what {get_more, Cont, State} gave
-              state,              %% the same; and a #rewrite_response{} of arg_rewrite/1
+              cont,               %% the Cont of {get_more, Cont, State}
+              state,              %% the State of it, or a #rewrite_response{} from arg_rewrite/1
               pid,                %% the process of the connection
-              opaque,             %% the <opaque> of the server, or what arg_rewrite/1 has put there
+              opaque,             %% the <opaque> of the server, or what arg_rewrite/1 has set
               appmod_prepath,     %% the path before an appmod
               prepath,            %% the path without its last part
-              pathinfo,           %% the path behind a script or an appmod, or undefined
+              pathinfo,           %% the path after a script or an appmod, or undefined
               appmod_name}).      %% the appmod, or undefined
 
 -record(http_request, {method,    %% an atom such as 'GET', or a string
@@ -49,7 +49,7 @@
 
 -record(redir_self, {host, scheme, scheme_str, port, port_str}).
 
-%% Put into the state of #arg{} by arg_rewrite/1, it is the answer.
+%% If arg_rewrite/1 puts it into the state of #arg{}, it is the answer.
 -record(rewrite_response, {status, headers = [], content = <<>>}).
 
 -endif.

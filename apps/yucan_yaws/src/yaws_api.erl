@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Helpers under the names that modules written for Yaws call. Strings are lists of bytes, as there.
+%% @doc Helper functions with the names that modules written for Yaws call. As in Yaws, strings are lists of bytes.
 -module(yaws_api).
 
 -export([url_decode/1, url_decode_q_split/1, url_encode/1, parse_query/1, parse_post/1, parse_multipart_post/1, parse_multipart_post/2,
@@ -22,18 +22,18 @@
 -include("../include/yaws_api.hrl").
 -include("../include/yaws.hrl").
 
-%% How long a session lives that says nothing of it.
+%% The lifetime of a session for which none is given.
 -define(SESSION_S, 1800).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% @doc A text with its percent signs decoded.
+%% @doc Decodes the percent signs of a text.
 -spec url_decode(string()) -> string().
 url_decode(Text) -> binary_to_list(yucan_path:unescape(list_to_binary(Text))).
 
-%% @doc A target as its decoded path and its raw query.
+%% @doc Splits a target into its decoded path and its raw query.
 -spec url_decode_q_split(string()) -> {Path :: string(), Query :: string()}.
 url_decode_q_split(Target) ->
     case string:split(Target, "?") of
@@ -41,7 +41,8 @@ url_decode_q_split(Target) ->
         [Path] -> {url_decode(Path), ""}
     end.
 
-%% @doc A text for use in a URL; slashes stay. Characters beyond Latin-1 make it UTF-8, otherwise each one is a byte.
+%% @doc Encodes a text for use in a URL, except slashes. If it has characters beyond Latin-1, it is encoded as UTF-8; otherwise each character is
+%% a byte.
 -spec url_encode(string() | binary()) -> string().
 url_encode(Text) ->
     Bytes = case io_lib:latin1_char_list(Text) of
@@ -72,7 +73,7 @@ parse_multipart_post(Arg) -> parse_multipart_post(Arg, [list]).
 -spec parse_multipart_post(#arg{}, [yucan_yaws_form:option()]) -> yucan_yaws_form:result().
 parse_multipart_post(Arg, Options) -> yucan_yaws_form:parse(Arg, Options).
 
-%% @doc The same of bytes. The second argument is the boundary, or what the call before gave.
+%% @doc The same for bytes. The second argument is the boundary, or what the previous call returned.
 -spec parse_multipart(binary(), string() | {cont, yucan_yaws_form:cont()}) -> yucan_yaws_form:result().
 parse_multipart(Bytes, State) -> parse_multipart(Bytes, State, [list]).
 
@@ -80,15 +81,15 @@ parse_multipart(Bytes, State) -> parse_multipart(Bytes, State, [list]).
 -spec parse_multipart(binary(), string() | {cont, yucan_yaws_form:cont()}, [yucan_yaws_form:option()]) -> yucan_yaws_form:result().
 parse_multipart(Bytes, State, Options) -> yucan_yaws_form:parse(Bytes, State, Options).
 
-%% @doc The value of a name in the query; a tuple of all values if it has several.
+%% @doc The value of a name in the query, or a tuple of all values if there are several.
 -spec queryvar(#arg{}, atom() | string()) -> {ok, string()} | tuple() | undefined.
 queryvar(Arg, Name) -> var(Name, parse_query(Arg)).
 
-%% @doc The same of a name in a form.
+%% @doc The same for a name in a form.
 -spec postvar(#arg{}, atom() | string()) -> {ok, string()} | tuple() | undefined.
 postvar(Arg, Name) -> var(Name, parse_post(Arg)).
 
-%% @doc The same of a name in the query and in a form.
+%% @doc The same for a name in the query and in a form.
 -spec getvar(#arg{}, atom() | string()) -> {ok, string()} | tuple() | undefined.
 getvar(Arg, Name) -> var(Name, parse_query(Arg) ++ parse_post(Arg)).
 
@@ -100,7 +101,7 @@ var(Name, Pairs) ->
         Values -> list_to_tuple(Values)
     end.
 
-%% @doc The value of a cookie without its quotes, "" if there is none. Upper and lower case are the same in the name.
+%% @doc The value of a cookie without its quotes, or "" if there is none. The case of the name does not matter.
 -spec find_cookie_val(string(), #arg{} | #headers{} | [string()]) -> string().
 find_cookie_val(Name, #arg{headers = Headers}) -> find_cookie_val(Name, Headers);
 find_cookie_val(Name, #headers{cookie = Cookies}) -> find_cookie_val(Name, Cookies);
@@ -141,7 +142,7 @@ setcookie(Name, Value) -> set_cookie(Name, Value, []).
 -spec setcookie(string(), string(), Path :: string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path) -> {header, {set_cookie, [Name, "=", Value, "; Path=", Path]}}.
 
-%% @doc The same, until a date as it is written in a header.
+%% @doc The same, until a date in the format of a header.
 -spec setcookie(string(), string(), Path :: string(), Expires :: string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path, Expires) -> setcookie(Name, Value, Path, Expires, "").
 
@@ -149,21 +150,21 @@ setcookie(Name, Value, Path, Expires) -> setcookie(Name, Value, Path, Expires, "
 -spec setcookie(string(), string(), Path :: string(), Expires :: string(), Domain :: string()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path, Expires, Domain) -> setcookie(Name, Value, Path, Expires, Domain, "").
 
-%% @doc The same, for encrypted connections alone if the last argument is `on'. An empty argument gives nothing, an empty path `/'.
+%% @doc The same, for encrypted connections only if the last argument is `on'. An empty argument sets nothing, but an empty path sets `/'.
 -spec setcookie(string(), string(), Path :: string(), Expires :: string(), Domain :: string(), Secure :: on | term()) -> {header, {set_cookie, iolist()}}.
 setcookie(Name, Value, Path, Expires, Domain, Secure) ->
     {header, {set_cookie, [Name, "=", Value, ["; Domain=" ++ Domain || Domain =/= ""], ["; Expires=" ++ Expires || Expires =/= ""],
                            ["; Secure" || Secure =:= on], "; Path=", case Path of "" -> "/"; _ -> Path end]}}.
 
-%% @doc Data of a module that live for 30 minutes after they were asked for last. What it returns is a value for a cookie.
+%% @doc Stores data of a module until 30 minutes after its last use. Returns a value for a cookie.
 -spec new_cookie_session(Opaque :: term()) -> string().
 new_cookie_session(Opaque) -> new_cookie_session(Opaque, ?SESSION_S).
 
-%% @doc The same for so many seconds.
+%% @doc The same for this number of seconds.
 -spec new_cookie_session(Opaque :: term(), Seconds :: non_neg_integer()) -> string().
 new_cookie_session(Opaque, Seconds) -> new_cookie_session(Opaque, Seconds, undefined).
 
-%% @doc The same; a process gets `{yaws_session_end, timeout | normal, Cookie, Opaque}' at the end of the session.
+%% @doc The same, with a process that gets `{yaws_session_end, timeout | normal, Cookie, Opaque}' when the session ends.
 -spec new_cookie_session(Opaque :: term(), Seconds :: non_neg_integer() | undefined, Cleanup :: pid() | undefined) -> string().
 new_cookie_session(Opaque, undefined, Cleanup) -> new_cookie_session(Opaque, ?SESSION_S, Cleanup);
 new_cookie_session(Opaque, Seconds, Cleanup) -> yucan_yaws_session:new(Opaque, Seconds, Cleanup).
@@ -172,11 +173,11 @@ new_cookie_session(Opaque, Seconds, Cleanup) -> yucan_yaws_session:new(Opaque, S
 -spec cookieval_to_opaque(string()) -> {ok, Opaque :: term()} | {error, no_session}.
 cookieval_to_opaque(Cookie) -> yucan_yaws_session:find(Cookie).
 
-%% @doc Other data for a session.
+%% @doc Replaces the data of a session.
 -spec replace_cookie_session(string(), Opaque :: term()) -> true | error.
 replace_cookie_session(Cookie, Opaque) -> replace_cookie_session(Cookie, Opaque, undefined).
 
-%% @doc The same with another process that is told of its end.
+%% @doc The same with another process for the message about its end.
 -spec replace_cookie_session(string(), Opaque :: term(), Cleanup :: pid() | undefined) -> true | error.
 replace_cookie_session(Cookie, Opaque, Cleanup) -> yucan_yaws_session:replace(Cookie, Opaque, Cleanup).
 
@@ -184,16 +185,17 @@ replace_cookie_session(Cookie, Opaque, Cleanup) -> yucan_yaws_session:replace(Co
 -spec delete_cookie_session(string()) -> true.
 delete_cookie_session(Cookie) -> yucan_yaws_session:delete(Cookie).
 
-%% @doc Text for HTML.
+%% @doc Escapes text for HTML.
 -spec htmlize(iodata()) -> binary() | string().
 htmlize(Text) when is_binary(Text) -> iolist_to_binary(yucan_error:escape(Text));
 htmlize(Text) -> binary_to_list(iolist_to_binary(yucan_error:escape(Text))).
 
-%% @doc HTML from terms: `{Tag, [{Attribute, Value}], Body}'. A function without arguments, or `{Module, Function, Argument}' with a list as its one
-%% argument, stands for what it returns. A quote in a value of an attribute is escaped. Texts are bytes, so a character above 255 is an error.
+%% @doc HTML from terms: `{Tag, [{Attribute, Value}], Body}'. A function without arguments, or `{Module, Function, Argument}' with a list as the
+%% only argument, is replaced by its result. A quote in the value of an attribute is escaped. Texts are bytes, so a character above 255 is an
+%% error.
 -spec ehtml_expand(term()) -> iodata().
 ehtml_expand(Byte) when is_integer(Byte), Byte >= 0, Byte =< 255 -> <<Byte>>;
-%% Its low byte alone could be `<', and the module has escaped only those that it knew.
+%% Its low byte alone could be `<', which the module would not have escaped.
 ehtml_expand(Character) when is_integer(Character) ->
     error({ehtml_takes_bytes, Character, "encode the text with unicode:characters_to_binary/1"});
 ehtml_expand(Text) when is_binary(Text) -> Text;
@@ -210,7 +212,7 @@ ehtml_expand({Tag, Attributes, Body}) ->
     ["<", atom_to_list(Tag), attributes(Attributes), ">", ehtml_expand(Body), "</", atom_to_list(Tag), ">"];
 ehtml_expand(List) when is_list(List) -> [ehtml_expand(Item) || Item <- List].
 
-%% The elements of HTML that have no end tag. All others need one, also if they are empty.
+%% The elements of HTML that have no end tag. All others need one, even if they are empty.
 is_void(Tag) ->
     lists:member(Tag, [area, base, br, col, embed, hr, img, input, keygen, link, meta, param, source, track, wbr]).
 
@@ -226,22 +228,22 @@ value(Function) when is_function(Function, 0) -> value(Function());
 value(Value) when is_atom(Value) -> atom_to_list(Value);
 value(Value) when is_integer(Value) -> integer_to_list(Value);
 value(Value) when is_float(Value) -> float_to_list(Value);
-%% Modules escape the rest themselves, as by htmlize/1.
+%% Modules escape the rest themselves, for example with htmlize/1.
 value(Value) -> binary:replace(iolist_to_binary(Value), <<"\"">>, <<"&quot;">>, [global]).
 
-%% @doc The configuration that is served now.
+%% @doc The configuration in force.
 -spec getconf() -> {ok, #gconf{}, [[#sconf{}]]}.
 getconf() -> yucan_yaws_options:records().
 
-%% @doc The words of a status.
+%% @doc The text for a status.
 -spec code_to_phrase(integer()) -> string().
 code_to_phrase(Status) -> binary_to_list(yucan_error:reason(Status)).
 
-%% @doc The type of a file, by its name.
+%% @doc The type of a file according to its name.
 -spec mime_type(string()) -> string().
 mime_type(Name) -> binary_to_list(iolist_to_binary(yucan_mime:of_file(unicode:characters_to_binary(Name)))).
 
-%% @doc The URL of the request, as the client sees it.
+%% @doc The URL of the request as the client sees it.
 -spec request_url(#arg{}) -> #url{}.
 request_url(#arg{req = #http_request{path = {abs_path, Target}}}) ->
     Req = yucan_yaws_out:request(),
@@ -256,15 +258,16 @@ request_url(#arg{req = #http_request{path = {abs_path, Target}}}) ->
 -spec redirect(string()) -> [{redirect, string()}].
 redirect(Url) -> [{redirect, Url}].
 
-%% @doc The type of the answer, for `out/1' to return.
+%% @doc A result for `out/1' that sets the type of the answer.
 -spec set_content_type(string()) -> {header, {content_type, string()}}.
 set_content_type(Type) -> {header, {content_type, Type}}.
 
-%% @doc The status of the answer, for `out/1' to return.
+%% @doc A result for `out/1' that sets the status of the answer.
 -spec set_status_code(integer()) -> {status, integer()}.
 set_status_code(Status) -> {status, Status}.
 
-%% @doc A name without blanks and the characters that a shell or HTML knows, and with at most one dot at its beginning. A slash stays.
+%% @doc Removes spaces and characters with a meaning in a shell or in HTML from a name, and all but one of the dots at its beginning. Slashes
+%% stay.
 -spec sanitize_file_name(string()) -> string().
 sanitize_file_name(".." ++ Rest) -> sanitize_file_name("." ++ Rest);
 sanitize_file_name([C | Rest]) ->
@@ -274,11 +277,11 @@ sanitize_file_name([C | Rest]) ->
     end;
 sanitize_file_name([]) -> [].
 
-%% @doc A header by its name, an atom or a text in any case; `undefined' if it is not there.
+%% @doc A header by its name, which is an atom or a text in any case. `undefined' if there is none.
 -spec get_header(#headers{}, yucan_yaws_headers:name()) -> yucan_yaws_headers:value().
 get_header(Headers, Name) -> yucan_yaws_headers:get(Name, Headers).
 
-%% @doc The same with another value for a header that is not there.
+%% @doc The same with a default.
 -spec get_header(#headers{}, yucan_yaws_headers:name(), Default) -> yucan_yaws_headers:value() | Default.
 get_header(Headers, Name, Default) ->
     case get_header(Headers, Name) of
@@ -286,7 +289,7 @@ get_header(Headers, Name, Default) ->
         Value -> Value
     end.
 
-%% @doc The headers with another value of one.
+%% @doc Replaces the value of a header.
 -spec set_header(#headers{}, {yucan_yaws_headers:name(), yucan_yaws_headers:value()}) -> #headers{}.
 set_header(Headers, {Name, Value}) -> set_header(Headers, Name, Value).
 
@@ -294,11 +297,11 @@ set_header(Headers, {Name, Value}) -> set_header(Headers, Name, Value).
 -spec set_header(#headers{}, yucan_yaws_headers:name(), yucan_yaws_headers:value()) -> #headers{}.
 set_header(Headers, Name, Value) -> yucan_yaws_headers:set(Name, Value, Headers).
 
-%% @doc The headers without one.
+%% @doc Removes a header.
 -spec delete_header(#headers{}, yucan_yaws_headers:name()) -> #headers{}.
 delete_header(Headers, Name) -> set_header(Headers, Name, undefined).
 
-%% @doc The headers with a value more, behind a comma; `{multi, Values}' for set-cookie.
+%% @doc Adds a value to a header, after a comma, or as `{multi, Values}' for set-cookie.
 -spec merge_header(#headers{}, {yucan_yaws_headers:name(), yucan_yaws_headers:value()}) -> #headers{}.
 merge_header(Headers, {Name, Value}) -> merge_header(Headers, Name, Value).
 
@@ -314,11 +317,11 @@ reformat_header(Headers) ->
                                 (Name, Value) -> Line(Name, Value)
                              end).
 
-%% @doc What the function makes of the name and the value of each header.
+%% @doc The results of calling the function with the name and the value of each header.
 -spec reformat_header(#headers{}, fun((term(), term()) -> term())) -> [term()].
 reformat_header(Headers, Format) -> yucan_yaws_headers:lines(Format, Headers).
 
-%% @doc The same; the function gets names and values as they are, or as `string' or `binary'. Of a list the first word counts.
+%% @doc The same, where the function gets names and values unchanged, or as `string' or `binary'. In a list the first element counts.
 -spec reformat_header(#headers{}, fun((term(), term()) -> term()), string | binary | [string | binary]) -> [term()].
 reformat_header(Headers, Format, [string | _]) -> reformat_header(Headers, Format, string);
 reformat_header(Headers, Format, [binary | _]) -> reformat_header(Headers, Format, binary);
@@ -330,31 +333,31 @@ as(string, Value) when is_binary(Value) -> binary_to_list(Value);
 as(binary, Value) when is_list(Value) -> iolist_to_binary(Value);
 as(_, Value) -> Value.
 
-%% @doc A piece of a stream, without waiting.
+%% @doc Sends a part of a stream without waiting.
 -spec stream_chunk_deliver(pid(), iodata()) -> ok.
 stream_chunk_deliver(Pid, Data) -> yucan_yaws_stream:deliver(Pid, Data).
 
-%% @doc A piece of a stream; returns when the client has taken it.
+%% @doc Sends a part of a stream, and returns when the client has taken it.
 -spec stream_chunk_deliver_blocking(pid(), iodata()) -> ok | {error, closed | timeout}.
 stream_chunk_deliver_blocking(Pid, Data) -> yucan_yaws_stream:deliver_blocking(Pid, Data).
 
-%% @doc The end of a stream.
+%% @doc Ends a stream.
 -spec stream_chunk_end(pid()) -> ok.
 stream_chunk_end(Pid) -> yucan_yaws_stream:finish(Pid).
 
-%% @doc A piece of a stream from a process of its own; the first argument is the `clisock' of the arg.
+%% @doc Sends a part of a stream from another process. The first argument is the `clisock' of the arg.
 -spec stream_process_deliver({yucan_stream, pid()}, iodata()) -> ok | {error, closed | timeout}.
 stream_process_deliver({yucan_stream, Pid}, Data) -> yucan_yaws_stream:deliver_blocking(Pid, Data).
 
-%% @doc The same; the server makes chunks itself.
+%% @doc The same, because the server makes the chunks itself.
 -spec stream_process_deliver_chunk({yucan_stream, pid()}, iodata()) -> ok | {error, closed | timeout}.
 stream_process_deliver_chunk(Socket, Data) -> stream_process_deliver(Socket, Data).
 
-%% @doc The last piece; {@link stream_process_end/2} comes after it.
+%% @doc Sends the last part. {@link stream_process_end/2} has to follow.
 -spec stream_process_deliver_final_chunk({yucan_stream, pid()}, iodata()) -> ok | {error, closed | timeout}.
 stream_process_deliver_final_chunk(Socket, Data) -> stream_process_deliver(Socket, Data).
 
-%% @doc The end of a stream from a process of its own.
+%% @doc Ends a stream from another process.
 -spec stream_process_end({yucan_stream, pid()} | closed, pid()) -> ok.
 stream_process_end(_, Pid) -> yucan_yaws_stream:finish(Pid).
 
@@ -558,7 +561,7 @@ query_test_() ->
      ?_assertEqual("2", find_cookie_val("y", Arg)), ?_assertEqual("", find_cookie_val("q", Arg)),
      ?_assertEqual("3=", find_cookie_val("sID", Headers))].
 
-%% What parse_query/1 gives goes back as it came.
+%% What parse_query/1 returns can be encoded again without a change.
 url_encode_test_() ->
     [?_assertEqual(Encoded, url_encode(Text))
      || {Text, Encoded} <- [{url_decode("%C3%A9%26/b"), "%C3%A9%26/b"}, {"\x{e9}", "%E9"}, {"\x{e9}\x{416}", "%C3%A9%D0%96"}, {<<"\x{416}"/utf8>>, "%D0%96"}]].
@@ -573,7 +576,7 @@ ehtml_test_() ->
                           <<"<a href=\"/?a&b\" id=\"n1\"><i>z</i>uv</a>">>},
                          {[0, 255, {p, [], [127, <<"\x{20ac}"/utf8>>]}], <<0, 255, "<p>", 127, "\x{20ac}</p>"/utf8>>}]].
 
-%% U+013C would become `<' if only its low byte were kept.
+%% If only its low byte were kept, U+013C would become `<'.
 ehtml_takes_bytes_test_() ->
     [?_assertError({ehtml_takes_bytes, Character, _}, ehtml_expand({p, [], ["a", Character | "script"]}))
      || Character <- [16#13C, 16#20AC, 256, -1]].

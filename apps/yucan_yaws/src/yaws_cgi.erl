@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Scripts under the names that modules written for Yaws call: for out/1 to return.
+%% @doc Functions that run scripts, with the names that modules written for Yaws call. Their results are for out/1 to return.
 -module(yaws_cgi).
 
 -export([call_cgi/2, call_cgi/3, call_cgi/4, call_cgi/5]).
@@ -7,13 +7,13 @@
 -include("../include/yaws_api.hrl").
 
 -type result() :: {yucan_response, yucan_handler:response()}.
-%% Part of what out/1 returns.
+%% A part of the result of out/1.
 
-%% @doc Runs a script that is executable.
+%% @doc Runs an executable script.
 -spec call_cgi(#arg{}, Script :: file:filename()) -> result().
 call_cgi(Arg, Script) -> call_cgi(Arg, undefined, Script, Arg#arg.pathinfo, []).
 
-%% @doc Runs a script by a program, such as php-cgi.
+%% @doc Runs a script with a program such as php-cgi.
 -spec call_cgi(#arg{}, Program :: file:filename() | undefined, Script :: file:filename()) -> result().
 call_cgi(Arg, Program, Script) -> call_cgi(Arg, Program, Script, Arg#arg.pathinfo, []).
 
@@ -21,7 +21,7 @@ call_cgi(Arg, Program, Script) -> call_cgi(Arg, Program, Script, Arg#arg.pathinf
 -spec call_cgi(#arg{}, Program :: file:filename() | undefined, Script :: file:filename(), PathInfo :: string() | undefined) -> result().
 call_cgi(Arg, Program, Script, PathInfo) -> call_cgi(Arg, Program, Script, PathInfo, []).
 
-%% @doc The same with more variables, which win over the standard ones.
+%% @doc The same with additional variables, which override the standard ones.
 -spec call_cgi(#arg{}, Program :: file:filename() | undefined, Script :: file:filename(), PathInfo :: string() | undefined,
                [{Name :: string(), Value :: string()}] | undefined) -> result().
 call_cgi(#arg{docroot = Docroot, appmod_prepath = Before} = Arg, Program, Script, PathInfo, Variables) ->
@@ -34,13 +34,13 @@ call_cgi(#arg{docroot = Docroot, appmod_prepath = Before} = Arg, Program, Script
              variables => pairs(Variables), body => Arg#arg.clidata},
     {yucan_response, yucan_cgi:respond(Req, maps:merge(yucan_yaws_options:for_scripts(), Spec))}.
 
-%% Of an appmod the place where it is mounted.
+%% For an appmod, the path at which it is mounted.
 script_name(undefined, #arg{server_path = Path, pathinfo = undefined}) -> Path;
 script_name(undefined, #arg{server_path = Path, pathinfo = Info}) -> lists:sublist(Path, max(0, length(Path) - length(Info)));
 script_name("/", _) -> "";
 script_name(Before, _) -> Before.
 
-%% What a rewriting module has left in `opaque' may be no list of variables.
+%% A rewriting module may have left something other than variables in `opaque'.
 pairs(Pairs) when is_list(Pairs) -> [{Name, Value} || {Name, Value} <- Pairs, is_list(Name), is_list(Value)];
 pairs(_) -> [].
 

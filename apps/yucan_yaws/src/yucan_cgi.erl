@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Answers a request by a script: as a program of its own (CGI), or through a FastCGI application such as php-fpm. What a script is told are the
-%% variables of RFC 3875 and those that everybody expects besides.
+%% @doc Answers a request with a script, which runs as a program (CGI) or in a FastCGI application such as php-fpm. The script gets the variables
+%% of RFC 3875 and those that everybody else expects.
 %%
-%% `Proxy' never becomes HTTP_PROXY ("httpoxy"); neither does a name with an underscore become a variable, since X_A and X-A would be the
-%% same one and a proxy in front may have checked only the latter. Values hold no NUL.
+%% `Proxy' never becomes HTTP_PROXY ("httpoxy"). A name with an underscore does not become a variable either, because X_A and X-A would be the
+%% same variable and a proxy in front may have checked only the latter. Values contain no NUL.
 -module(yucan_cgi).
 
 -export([respond/2]).
@@ -25,15 +25,15 @@
                   keep => boolean(),
                   body_bytes => non_neg_integer(),
                   body => binary() | {partial, binary()}}.
-%% `program': the script itself is run; `interpreter': that program, and the script is its argument. `variables' win over the standard ones.
-%% `max': how many scripts may run at once. `keep': whether a connection to a FastCGI application is kept. `body_bytes': the largest body that is taken.
-%% `body': what was read of it before.
+%% `program' runs the script itself, and `interpreter' runs that program with the script as its argument. `variables' override the standard ones.
+%% `max' is how many scripts may run at once, `keep' whether a connection to a FastCGI application is kept open, `body_bytes' the largest body,
+%% and `body' the part of it that has already been read.
 
 -define(TIMEOUT_MS, 60000).
 -define(MAX, 64).
 -define(BODY_BYTES, 134217728).
 
-%% @doc Runs the script with the request and answers with what it says.
+%% @doc Runs the script for the request, and returns its answer.
 -spec respond(yucan_req:req(), spec()) -> yucan_handler:response().
 respond(Req, #{run := Run} = Spec) ->
     case is_safe(Run) of
@@ -50,7 +50,7 @@ respond(Req, #{run := Run} = Spec) ->
 take(Req, Max, #{body := Before}) -> yucan_spool:take(Req, Max, Before);
 take(Req, Max, _) -> yucan_spool:take(Req, Max).
 
-%% A name goes to the shell as one word; what looks like a command is a mistake of whoever wrote it.
+%% The shell gets a name as a single argument. A name that looks like a command is a mistake in the configuration.
 is_safe({fcgi, _}) -> true;
 is_safe({_, Program}) -> re:run(bytes(Program), "[;|&$`<>()*?!#~\\\\'\"\\n\\r\\0]", [{capture, none}]) =:= nomatch.
 
@@ -101,7 +101,7 @@ opened(Opened, _) -> with_module(yucan_cgi_run, Opened).
 with_module(Module, {ok, Source}) -> {ok, {Module, Source}};
 with_module(_, {error, Reason}) -> {error, Reason}.
 
-%% A name as the file system has it. Strings are characters, or bytes as Yaws gives them.
+%% The bytes of a file name. A string consists of characters, or of bytes as Yaws passes it.
 bytes(Name) when is_binary(Name) -> Name;
 bytes(Name) ->
     try unicode:characters_to_list(list_to_binary(Name)) of
@@ -117,7 +117,7 @@ find(Name) ->
         Path -> Path
     end.
 
-%% A line of the text is none of the log.
+%% A line of the script's text must not look like a line of the log.
 printable(Text) -> string:replace(string:trim([C || C <- binary_to_list(Text), C >= $\s orelse C =:= $\n]), "\n", "\n    ", all).
 
 facts(Req, Spec, Body) ->
@@ -141,8 +141,8 @@ port_of(_) -> 0.
 
 %% ---- the variables, pure
 
-%% The variables; those of the second list win over the others.
-%% Of the facts `uri' is as the client sent it, before any rewriting; `content_length' counts the body that the script will get, `none' without a body.
+%% The variables, where those of the second list override the others. `uri' is what the client sent, before any rewriting. `content_length' is
+%% the size of the body that the script gets, or `none' without a body.
 variables(Facts, Extra) ->
     Standard = standard(Facts) ++ path(Facts) ++ body(Facts) ++ user(Facts) ++ https(Facts) ++ headers(Facts),
     Wanted = [{text(Name), text(Value)} || {Name, Value} <- Extra],
@@ -169,16 +169,16 @@ standard(#{version := {Major, Minor}, server_port := ServerPort, server_addr := 
      {<<"SCRIPT_FILENAME">>, text(File)},
      {<<"REMOTE_ADDR">>, address(Remote)},
      {<<"REMOTE_PORT">>, integer_to_binary(RemotePort)},
-     %% php-cgi refuses to work without it, unless cgi.force_redirect is off.
+     %% php-cgi refuses to work without it unless cgi.force_redirect is off.
      {<<"REDIRECT_STATUS">>, <<"200">>}].
 
-%% If the client has named no host, the address that it came to (RFC 3875, 4.1.14).
+%% If the client names no host, this is the address that it connected to (RFC 3875, 4.1.14).
 server_name(#{server_name := <<>>, server_addr := undefined}) -> <<"localhost">>;
 server_name(#{server_name := <<>>, server_addr := Address}) when tuple_size(Address) =:= 8 -> <<"[", (address(Address))/binary, "]">>;
 server_name(#{server_name := <<>>, server_addr := Address}) -> address(Address);
 server_name(#{server_name := Name}) -> text(Name).
 
-%% PATH_INFO is there even if it is empty, for scripts that expect it; PATH_TRANSLATED only says something with it.
+%% PATH_INFO is set even if it is empty, because scripts expect it. PATH_TRANSLATED is only meaningful together with it.
 path(#{path_info := Info, document_root := Root}) ->
     case {text(Info), text(Root)} of
         {<<>>, _} -> [{<<"PATH_INFO">>, <<>>}];
@@ -197,7 +197,7 @@ user(_) -> [].
 https(#{scheme := https}) -> [{<<"HTTPS">>, <<"on">>}];
 https(_) -> [].
 
-%% Several of one name are one variable.
+%% Several headers with the same name become a single variable.
 headers(#{headers := Headers} = Facts) ->
     Kept = [{variable(Name), text(Value)} || {Name, Value} <- Headers, is_passed(Name, Facts)],
     maps:to_list(lists:foldl(fun joined/2, #{}, Kept)).
@@ -215,7 +215,7 @@ is_passed(Name, _) when Name =:= <<"proxy">>; Name =:= <<"content-length">>; Nam
                         Name =:= <<"transfer-encoding">>; Name =:= <<"connection">>; Name =:= <<"keep-alive">>;
                         Name =:= <<"te">>; Name =:= <<"upgrade">>; Name =:= <<"expect">> ->
     false;
-%% The server has checked the password: the script need not know it.
+%% The server has already checked the password, so the script does not need it.
 is_passed(<<"authorization">>, #{user := _}) -> false;
 is_passed(Name, _) -> is_unmistakable(Name).
 
@@ -232,7 +232,7 @@ address(undefined) -> <<>>;
 address({A, B, C, D}) -> <<(integer_to_binary(A))/binary, ".", (integer_to_binary(B))/binary, ".", (integer_to_binary(C))/binary, ".", (integer_to_binary(D))/binary>>;
 address(Address) -> list_to_binary(inet:ntoa(Address)).
 
-%% A NUL would end the value, and what stands behind it be lost without a word.
+%% A NUL would end the value, and the rest would be lost silently.
 text(Text) when is_binary(Text) ->
     case has_nul(Text) of
         false -> Text;

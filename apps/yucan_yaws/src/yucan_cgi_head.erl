@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The head of what a script answers (RFC 3875, section 6): read as it arrives, from a script, from php-fpm or from a proxied server.
+%% @doc The head of the answer of a script, php-fpm or a proxied server (RFC 3875, section 6), parsed as it arrives.
 %%
-%% The head must name a type, a place or a status; anything else is rubbish, and the client gets a 502 instead of it. Pure.
+%% The head must contain a type, a location or a status. Anything else is garbage, and the client gets a 502 instead. Pure.
 -module(yucan_cgi_head).
 
 -export([new/0, feed/2, parse/1]).
@@ -16,14 +16,14 @@
 
 -opaque state() :: binary().
 -type head() :: #{status := 200..599, headers := [{Name :: binary(), Value :: binary()}], length := non_neg_integer() | unknown}.
-%% Names are in lower case. Headers that belong to a connection are gone, and so is content-length, which `length' holds.
+%% Names are in lower case. Headers that concern a connection are removed, and so is content-length, which is in `length'.
 -type reason() :: too_long | too_many_lines | {line, binary()} | {status, binary()} | {content_length, binary()} | no_type.
 
-%% @doc Before the first byte.
+%% @doc The state before the first byte.
 -spec new() -> state().
 new() -> <<>>.
 
-%% @doc Takes what has come; with the head comes the beginning of the body.
+%% @doc Parses the next bytes. The beginning of the body is returned together with the head.
 -spec feed(binary(), state()) -> {more, state()} | {head, head(), Body :: binary()} | {error, reason()}.
 feed(Data, Before) ->
     Bytes = <<Before/binary, Data/binary>>,
@@ -38,7 +38,7 @@ feed(Data, Before) ->
         _ -> {error, too_long}
     end.
 
-%% An empty line, whatever the line ends are. A head without any line ends at once.
+%% An empty line, with any kind of line end. A head without lines ends at once.
 head_end(<<"\r\n", _/binary>>) -> {0, 2};
 head_end(<<"\n", _/binary>>) -> {0, 1};
 head_end(Bytes) -> empty_line(Bytes, 0, none).
@@ -57,7 +57,7 @@ empty_line(<<"\n", Rest/bits>>, At, Before) ->
 empty_line(<<C, Rest/bits>>, At, _) -> empty_line(Rest, At + 1, C);
 empty_line(<<>>, _, _) -> nomatch.
 
-%% @doc A whole head, without the empty line.
+%% @doc Parses a whole head, without the empty line.
 -spec parse(binary()) -> {ok, head()} | {error, reason()}.
 parse(Head) ->
     Lines = [without_cr(Line) || Line <- binary:split(Head, <<"\n">>, [global])],
@@ -66,7 +66,7 @@ parse(Head) ->
         false -> fields(Lines, none, [])
     end.
 
-%% Some scripts begin as a server would.
+%% Some scripts begin with a status line, as a server would.
 fields([<<"HTTP/", Rest/binary>> | Lines], none, []) ->
     case binary:split(Rest, <<" ">>) of
         [_, Status] -> with_status(Status, Lines, []);
@@ -76,7 +76,7 @@ fields([], Status, Done) ->
     head(Status, lists:reverse(Done));
 fields([Line | Lines], Status, Done) ->
     case field(Line) of
-        %% After a status line it is a header like any other: it is what another server says for purposes of its own.
+        %% After a status line it is an ordinary header, which another server sends for its own purposes.
         {<<"status">>, Value} when Status =:= none -> with_status(Value, Lines, Done);
         {Name, Value} -> fields(Lines, Status, [{Name, Value} | Done]);
         false -> {error, {line, shown(Line)}}
@@ -103,7 +103,7 @@ field(Line) ->
         _ -> false
     end.
 
-%% By bytes: what is no UTF-8 is no error here.
+%% Works on bytes, because text that is not UTF-8 is not an error here.
 without_cr(Line) ->
     case Line =/= <<>> andalso binary:last(Line) of
         $\r -> binary:part(Line, 0, byte_size(Line) - 1);

@@ -1,11 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs one CGI script, and sees to it that nothing of it is left: a source of bytes for {@link yucan_gateway}.
+%% @doc Runs a CGI script, and makes sure that none of its processes survive. It is a source of bytes for {@link yucan_gateway}.
 %%
-%% The script gets exactly the environment that it is given and its body as standard input, with an end (from a file, through a shell, since
-%% a port cannot close its half). Its standard error is the server's. The runtime makes each program the leader of a process group: when the
-%% script ends, is told to end, or its reader ends, whatever is left of that group is killed. While its reader is slow the group
-%% is stopped (SIGSTOP), since a port reads all that comes. One process for each script, which ends with the one that reads.
-%% A shell that was started before the script sends the signals: later there may be no descriptor for one. It kills the group when its input ends.
+%% The script gets exactly the given environment, and its body as standard input with an end. The body comes from a file, through a shell,
+%% because a port cannot close only its input side. Its standard error is the server's.
+%%
+%% The runtime makes each program the leader of a process group. When the script ends or is told to end, or its reader ends, the rest of that
+%% group is killed. While its reader is slow, the group is stopped (SIGSTOP), because a port reads everything that arrives. Each script has a
+%% process, which ends with its reader. A shell that was started before the script sends the signals, because later there may be no descriptor
+%% left to start one. It kills the group when its input ends.
 -module(yucan_cgi_run).
 -behaviour(gen_server).
 
@@ -13,15 +15,17 @@
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([source/0, script/0]).
 
-%% More waiting bytes than this stop the group; it goes on at a quarter.
+%% If more bytes than this are waiting, the group is stopped. It continues when a quarter is left.
 -define(HIGH_BYTES, 1048576).
-%% How often to look whether the script itself has ended while somebody holds its output open: the port only tells when all have closed it.
+%% How often to check whether the script itself has ended while another process holds its output open, because the port only reports when all
+%% have closed it.
 -define(LOOK_MS, 250).
 -define(CALL_MS, 10000).
 
 -type script() :: #{program := file:filename_all(), arguments := [file:filename_all()], folder := file:filename_all(),
                     variables := [{binary(), binary()}], body := none | {file, file:filename(), pos_integer()}, max => pos_integer()}.
-%% The body's file is deleted once the script has it open, at the latest when the script has ended. `max': how many scripts of this server may run at once.
+%% The body's file is deleted when the script has opened it, and at the latest when the script has ended. `max' is how many scripts of this
+%% server may run at once.
 -opaque source() :: pid().
 
 -record(state, {port :: port(),
@@ -43,13 +47,13 @@ open(#{max := Max} = Script) ->
         false -> open(maps:remove(max, Script))
     end;
 open(Script) ->
-    %% Not linked: what cannot start would end the reader, which has an answer to give.
+    %% Not linked, because a script that cannot start would end the reader, which still has to answer.
     case gen_server:start(?MODULE, {self(), Script}, []) of
         {ok, Pid} -> {ok, Pid};
         {error, Reason} -> {error, {start, Reason}}
     end.
 
-%% @doc How many scripts run now in this VM.
+%% @doc How many scripts are running in this VM.
 -spec running() -> non_neg_integer().
 running() -> atomics:get(counter(), 1).
 
@@ -61,7 +65,7 @@ counter() ->
         Counter -> Counter
     end.
 
-%% @doc What the script writes next; `done' comes after the last byte.
+%% @doc The next output of the script, or `done' after the last byte.
 -spec read(source(), TimeoutMs :: pos_integer()) ->
           {data, binary(), source()} | {done, source()} | {timeout, source()} | {error, term(), source()}.
 read(Pid, TimeoutMs) ->
@@ -77,7 +81,7 @@ read(Pid, TimeoutMs) ->
         exit:_ -> {error, killed, Pid}
     end.
 
-%% @doc Ends the script, if it is there still, and all that it has started.
+%% @doc Ends the script, if it is still running, and all processes that it has started.
 -spec close(source()) -> source().
 close(Pid) ->
     _ = try gen_server:stop(Pid, normal, ?CALL_MS) catch exit:_ -> ok end,
@@ -87,7 +91,7 @@ close(Pid) ->
 -spec init({Reader :: pid(), script()}) -> {ok, #state{}} | {stop, term()}.
 init({Reader, #{program := Program, arguments := Arguments, folder := Folder, variables := Variables, body := Body}}) ->
     _ = erlang:monitor(process, Reader),
-    %% So that terminate/2 runs also when a port fails.
+    %% So that terminate/2 also runs when a port fails.
     _ = process_flag(trap_exit, true),
     _ = process_flag(message_queue_data, off_heap),
     Options = [{args, ["-c", lists:append(shell(Body)), file(Body)] ++ told_by_shell(Variables) ++ ["--", Program | Arguments]},
@@ -100,13 +104,13 @@ init({Reader, #{program := Program, arguments := Arguments, folder := Folder, va
         error:Reason -> {stop, Reason}
     end.
 
-%% Its input is the id of the group, then names of signals. A program that is not yet the leader of its group gets the first one itself. Later ones are
-%% for the group alone: the program may have ended, and its id be that of another process.
+%% Its input is the id of the group, and then names of signals. If the program is not the leader of its group yet, it gets the first signal
+%% itself. Later signals are only for the group, because the program may have ended and its id may belong to another process.
 signaller() ->
     "exec >/dev/null 2>&1; read group || exit; first=$group; "
     "while read name; do kill -s \"$name\" -- \"-$group\" || [ -z \"$first\" ] || kill -s \"$name\" \"$first\"; first=; done; kill -s KILL -- \"-$group\"".
 
-%% The file's name is gone once the shell has it open.
+%% The file's name is deleted when the shell has opened it.
 shell(Body) ->
     ["while [ \"$1\" != -- ]; do eval \"value=\\$$1\"; export \"$1=$(printf \"$value\")\"; shift; done; shift; ",
      case Body of
@@ -114,14 +118,14 @@ shell(Body) ->
          none -> "exec \"$@\" </dev/null"
      end].
 
-%% The names of variables whose value a port cannot take: an empty one, which would mean that there is no such variable, and bytes that are
-%% no text. The shell finds these bytes in the variable in octal (an argument could be seen by all users).
+%% The names of variables whose value a port cannot pass on: an empty value, which would mean that there is no such variable, and bytes that are
+%% not text. The shell finds these bytes in the variable in octal. (All users could see an argument.)
 told_by_shell(Variables) ->
     [binary_to_list(Name) || {Name, Value} <- Variables, Value =:= <<>> orelse characters(Value) =:= none, is_shell_name(Name)].
 
 is_shell_name(Name) -> re:run(Name, "^[A-Za-z_][A-Za-z0-9_]*$", [{capture, none}]) =:= match.
 
-%% What a port writes as these bytes: it takes characters, and encodes them as file names are.
+%% What a port turns into these bytes. It takes characters, and encodes them like file names.
 characters(Bytes) ->
     case file:native_name_encoding() of
         latin1 -> binary_to_list(Bytes);
@@ -151,7 +155,7 @@ started(Port, Signaller, Body) ->
         undefined -> {stop, ended}
     end.
 
-%% Nothing of the server's own environment but what a program needs to find others.
+%% Nothing from the server's own environment except what a program needs to find others.
 environment(Variables) ->
     Given = [{binary_to_list(Name), value(Value)} || {Name, Value} <- Variables, Name =/= <<>>],
     Default = [{"PATH", os:getenv("PATH", "/usr/local/bin:/usr/bin:/bin")}, {"LANG", "C.UTF-8"}],
@@ -197,11 +201,11 @@ handle_info({'DOWN', _, process, _, _}, State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% A zombie has no exe any more; one whose status was fetched has no folder.
+%% A zombie no longer has an exe, and after its status has been fetched it has no directory.
 look(#state{os_pid = OsPid} = State) ->
     case file:read_link(lists:concat(["/proc/", OsPid, "/exe"])) of
         {error, enoent} ->
-            %% Where there is no /proc the silence has its limit anyway.
+            %% Without /proc, the limit on silence still applies.
             case filelib:is_dir("/proc/self") of
                 true -> signal("KILL", State);
                 false -> ok
@@ -237,7 +241,7 @@ continue(State) -> State.
 terminate(_, #state{exit = Exit, body = Body} = State) ->
     _ = atomics:sub(counter(), 1, 1),
     ok = yucan_spool:delete(Body),
-    %% Once the script has ended only its group is killed, as the port closes: its id may be that of another process.
+    %% After the script has ended, only its group is killed, as the port closes, because its id may belong to another process.
     case Exit of
         none -> signal("KILL", State);
         _ -> ok

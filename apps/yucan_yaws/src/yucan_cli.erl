@@ -1,23 +1,23 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `yucan' command, started by bin/yucan: serves a folder or a configuration file until it is told to end.
+%% @doc The `yucan' command, which bin/yucan starts. It serves a directory or a configuration file until it is told to end.
 %%
-%% Exit status: 0 ended as asked, 1 it cannot serve, 2 usage error. What it serves and where goes to standard output, all else to
-%% standard error.
+%% The exit status is 0 if it ended normally, 1 if it cannot serve, and 2 for a usage error. What it serves, and where, goes to standard output
+%% and everything else to standard error.
 -module(yucan_cli).
 
 -export([main/0]).
 
 -define(DRAIN_MS, 30000).
-%% In the folder of a daemon: why it does not serve. bin/yucan removes it before it starts another one.
+%% A file in a daemon's directory with the reason why it does not serve. bin/yucan removes it before it starts another daemon.
 -define(REFUSED, "refused").
 
 -type words() :: #{watch => [string()], what => string(), _ => _}.
-%% With what yucan_folder takes besides.
+%% Together with the options that yucan_folder takes.
 
-%% @doc Entry: the words stand after `-extra'.
+%% @doc The entry point. The arguments come after `-extra'.
 -spec main() -> ok | no_return().
 main() ->
-    %% Before any other module is needed: the folder that is served may hold modules, too.
+    %% This happens before any other module is needed, because the directory that is served may contain modules.
     _ = code:del_path("."),
     enter(os:getenv("YUCAN_FOLDER")),
     case init:get_plain_arguments() of
@@ -114,7 +114,7 @@ parse(["--live" | Rest], Words) -> parse(Rest, Words#{live => true});
 parse(["--https" | Rest], Words) -> parse(Rest, Words#{https => true});
 parse(["--quiet" | Rest], Words) -> parse(Rest, Words#{quiet => true});
 parse(["--upload" | Rest], Words) ->
-    %% An empty one is none: anybody could send it.
+    %% An empty token is ignored, because anybody could send it.
     Token = case os:getenv("YUCAN_UPLOAD_TOKEN", "") of
         "" -> base64:encode(crypto:strong_rand_bytes(15));
         Given -> unicode:characters_to_binary(Given)
@@ -131,7 +131,7 @@ parse([], Words) -> {ok, maps:merge(#{what => "."}, Words)}.
 %% ---- serving
 
 serve(Words) ->
-    %% What cannot be started is said in a line of its own.
+    %% If the server cannot start, a single line says why.
     _ = logger:set_module_level(supervisor, none),
     log_to_standard_error(),
     Missing = [Folder || Folder <- maps:get(watch, Words, []), not filelib:is_dir(Folder)],
@@ -145,7 +145,7 @@ serve(Words) ->
         {error, Lines} -> refuse(1, Lines)
     end.
 
-%% Standard output says what is served where, and nothing else.
+%% Standard output only says what is served where.
 log_to_standard_error() ->
     {ok, Handler} = logger:get_handler_config(default),
     Kept = maps:with([level, filters, filter_default, formatter], Handler),
@@ -157,7 +157,7 @@ fail({bad_options, Text}) -> fail(Text);
 fail(Text) when is_binary(Text) -> refuse(1, [Text]);
 fail(Reason) -> refuse(1, [io_lib:format("~0tp", [Reason])]).
 
-%% A daemon's own standard error is a log: whoever has started it reads a file of its folder (await/1).
+%% A daemon's own standard error is a log, so the command that started it reads a file in its directory (await/1).
 -spec refuse(1 | 2, [unicode:chardata()]) -> no_return().
 refuse(Status, Lines) ->
     _ = [complain("~ts", [Line]) || Line <- Lines],
@@ -171,7 +171,7 @@ refuse(Status, Lines) ->
     end,
     halt(Status).
 
-%% A folder, a file that the reader of configurations knows, or any other file.
+%% A directory, a configuration file, or any other file.
 options(#{what := What} = Words) ->
     case {filelib:is_dir(What), filelib:is_regular(What) andalso is_configuration(What)} of
         {false, false} ->
@@ -205,7 +205,7 @@ is_configuration(File) ->
             {error, _} -> false
         end.
 
-%% A person who looks on gets a line for each request; a file gets them if it is asked for.
+%% A person at a terminal gets a line for each request. A file gets them on demand.
 lines(#{quiet := true}) -> false;
 lines(_) -> element(1, io:columns(standard_error)) =:= ok.
 
@@ -218,7 +218,7 @@ served(#{what := What} = Words) ->
     control(os:getenv("YUCAN_CONTROL"), Words),
     ok.
 
-%% The first address that another device can reach, for a person who looks on.
+%% The first address that another device can reach, for a person at a terminal.
 scannable(#{quiet := true}, _) -> [];
 scannable(_, #{listen := Addresses, schemes := Schemes}) ->
     Terminal = element(1, io:columns()) =:= ok andalso proplists:get_value(encoding, io:getopts()) =:= unicode,
@@ -231,7 +231,7 @@ name() ->
     [Name | _] = [Id || {Id, _, _, _} <- supervisor:which_children(yucan_sup)],
     Name.
 
-%% Addresses that a browser can open: for all addresses of the host, each of them.
+%% The addresses that a browser can open. If the server listens on all addresses of the host, each of them is listed.
 urls(#{listen := Addresses, schemes := Schemes}) ->
     [url(Scheme, Address) || {Scheme, Any} <- lists:zip(Schemes, Addresses), Address <- addresses(Any)].
 
@@ -283,7 +283,7 @@ command(Other, _) -> [<<"error unknown command ">>, Other].
 
 one_line(Text) -> string:replace(unicode:characters_to_binary(Text), "\n", " ", all).
 
-%% ---- speaking to a daemon
+%% ---- talking to a daemon
 
 -spec ask(string()) -> no_return().
 ask("--" ++ Word) ->
@@ -294,7 +294,7 @@ ask("--" ++ Word) ->
         Other -> complain("~0tp", [Other]), halt(1)
     end.
 
-%% A daemon that was started has this long to serve.
+%% How long a daemon that was started may take to serve.
 -spec await(integer()) -> no_return().
 await(Deadline) ->
     case yucan_control:ask(os:getenv("YUCAN_CONTROL"), "status") of

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The control socket of a daemon: `yucan --reload NAME' and the like speak to it, a line each way. It stands in a folder that
-%% only the daemon's user can enter; nothing of it is on a network.
+%% @doc The control socket of a daemon, which `yucan --reload NAME' and similar commands talk to, with a line in each direction. It is in a
+%% directory that only the daemon's user can enter, and not on a network.
 -module(yucan_control).
 
 -export([start_link/2, ask/2]).
@@ -9,7 +9,7 @@
 -define(WAIT_MS, 60000).
 -define(RETRY_MS, 100).
 
-%% @doc Listens in the folder; `Answer' gets each word and says what to reply.
+%% @doc Listens in the directory. `Answer' gets each word and returns the reply.
 -spec start_link(Folder :: file:filename(), fun((binary()) -> iodata())) -> {ok, pid()} | {error, term()}.
 start_link(Folder, Answer) ->
     proc_lib:start_link(?MODULE, init, [file(Folder), Answer]).
@@ -29,11 +29,12 @@ init(File, Answer) ->
             exit(normal)
     end.
 
-%% One at a time. No timeout in accept: waiting is all that it does. Whoever asks while no descriptor is left waits in the backlog.
+%% Serves one at a time. accept has no timeout, because waiting is all that this process does. If no descriptor is left, callers wait in the
+%% backlog.
 serve(Listening, Answer) ->
     case gen_tcp:accept(Listening) of
         {ok, Socket} ->
-            %% In a process of its own: one that fails, as for want of descriptors, is the end of this connection alone.
+            %% Runs in a separate process, so that a failure, for example because no descriptor is left, only ends this connection.
             {_, Monitor} = spawn_monitor(fun() -> answer(Socket, Answer) end),
             receive {'DOWN', Monitor, process, _, _} -> ok end,
             _ = gen_tcp:close(Socket),
@@ -48,7 +49,7 @@ answer(Socket, Answer) ->
         Error -> Error
     end.
 
-%% @doc Asks the daemon of a folder.
+%% @doc Asks the daemon of a directory.
 -spec ask(Folder :: file:filename(), Word :: iodata()) -> {ok, binary()} | {error, inet:posix() | closed | timeout}.
 ask(Folder, Word) ->
     case gen_tcp:connect({local, file(Folder)}, 0, [binary, {active, false}, {packet, line}], 5000) of

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The records of FastCGI 1.0, both ways. Pure; any bytes give a record, a wish for more or an error.
+%% @doc The records of FastCGI 1.0, in both directions. Pure. Any bytes give a record, a request for more bytes, or an error.
 %%
-%% One connection carries one request at a time, whose number is always 1: that is all that php-fpm can do.
+%% A connection carries only one request at a time, whose number is always 1, because php-fpm supports nothing else.
 -module(yucan_fcgi).
 
 -export([begin_request/1, params/1, stdin/1, decode/1, encode_pairs/1, decode_pairs/1]).
@@ -29,7 +29,7 @@
                    | {other, Type :: byte(), binary()}.
 %% `{stdout, <<>>}' is the end of that stream.
 
-%% @doc The beginning of a request. Does the application keep the connection afterwards?
+%% @doc The beginning of a request. `Keep' says whether the application keeps the connection open afterwards.
 -spec begin_request(Keep :: boolean()) -> iodata().
 begin_request(true) -> record(?BEGIN_REQUEST, <<?RESPONDER:16, ?KEEP_CONN, 0:40>>);
 begin_request(false) -> record(?BEGIN_REQUEST, <<?RESPONDER:16, 0:48>>).
@@ -38,7 +38,7 @@ begin_request(false) -> record(?BEGIN_REQUEST, <<?RESPONDER:16, 0:48>>).
 -spec params([{iodata(), iodata()}]) -> iodata().
 params(Pairs) -> [stream(?PARAMS, encode_pairs(Pairs)), record(?PARAMS, <<>>)].
 
-%% @doc A part of the request's body; an empty one ends it.
+%% @doc A part of the request's body. An empty part ends it.
 -spec stdin(binary()) -> iodata().
 stdin(<<>>) -> record(?STDIN, <<>>);
 stdin(Data) -> stream(?STDIN, Data).
@@ -52,7 +52,7 @@ record(Type, Content) ->
     Padding = -Size band 7,
     [<<?VERSION, Type, ?ID:16, Size:16, Padding, 0>>, Content, <<0:(Padding * 8)>>].
 
-%% @doc The first record of what has come.
+%% @doc Decodes the first record in the bytes.
 -spec decode(binary()) -> {ok, record_in(), Rest :: binary()} | more | {error, {version | request_id | end_request, term()}}.
 decode(<<?VERSION, Type, Id:16, Size:16, Padding, _, Content:Size/binary, _:Padding/binary, Rest/binary>>) ->
     case content(Type, Id, Content) of
@@ -75,7 +75,7 @@ protocol_status(2) -> overloaded;
 protocol_status(3) -> unknown_role;
 protocol_status(_) -> other.
 
-%% @doc Names and values with their lengths before them.
+%% @doc Names and values with their lengths in front.
 -spec encode_pairs([{iodata(), iodata()}]) -> binary().
 encode_pairs(Pairs) ->
     iolist_to_binary([[size_of(Name), size_of(Value), Name, Value] || {Name, Value} <- Pairs]).
@@ -87,7 +87,7 @@ size_of(Text) ->
         Size when Size < 1 bsl 31 -> <<1:1, Size:31>>
     end.
 
-%% @doc The other way round.
+%% @doc Decodes names and values.
 -spec decode_pairs(binary()) -> {ok, [{binary(), binary()}]} | {error, truncated}.
 decode_pairs(Bytes) -> decode_pairs(Bytes, []).
 
@@ -124,7 +124,7 @@ long_values_test_() ->
     [?_assertEqual({ok, [{<<"N">>, Value}]}, decode_pairs(encode_pairs([{"N", Value}])))
      || Size <- [0, 1, 127, 128, 65535, 65536, 200000], Value <- [binary:copy(<<"x">>, Size)]].
 
-%% Streams longer than a record come in several.
+%% Streams longer than a record are sent in several.
 stdin_test_() ->
     [?_assertEqual(Size, sizes(iolist_to_binary(stdin(binary:copy(<<"y">>, Size)))))
      || Size <- [0, 1, 7, 8, ?MAX_CONTENT - 1, ?MAX_CONTENT, ?MAX_CONTENT + 1, 3 * ?MAX_CONTENT]].

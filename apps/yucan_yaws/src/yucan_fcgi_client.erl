@@ -1,35 +1,36 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc One request to a FastCGI application: a source of bytes for {@link yucan_gateway}.
+%% @doc A request to a FastCGI application, as a source of bytes for {@link yucan_gateway}.
 %%
-%% The process that begins a request is linked to the connection, so that both end together. A large body is sent by a process of its own, since
-%% the application may answer before it has read everything. A kept connection that ends unanswered is no error of a request that may be repeated: that
-%% goes on over a new one.
+%% The process that begins a request is linked to the connection, so both end together. A large body is sent by a separate process, because the
+%% application may answer before it has read everything. If a kept connection ends without an answer, that is not an error for a request that may
+%% be repeated, which then uses a new connection.
 -module(yucan_fcgi_client).
 
 -export([open/5, read/2, close/1]).
 -export_type([source/0]).
 
 -define(SEND_MS, 30000).
-%% At most so many messages of so many bytes wait for a process that does not read. More are allowed before they are used up (see yucan_conn).
+%% At most this many messages of this many bytes wait for a process that does not read. More are allowed before they are used up (see
+%% yucan_conn).
 -define(ARM, 32).
 -define(ARM_MORE, 16).
 -define(BUFFER_BYTES, 16384).
 
 -record(fcgi, {address :: yucan_fcgi_pool:address(),
                socket :: gen_tcp:socket(),
-               %% How many messages may still come.
+               %% How many messages may still arrive.
                armed :: pos_integer(),
                ticket :: yucan_fcgi_pool:ticket() | none,
                buffer = <<>> :: binary(),
                keep = true :: boolean(),
-               %% Of a request on a kept connection, until its answer begins.
+               %% For a request on a kept connection, until its answer begins.
                again = none :: {Request :: iodata(), yucan_spool:body()} | none,
                sender :: {pid(), reference()} | none,
                log :: fun((binary()) -> any())}).
 -opaque source() :: #fcgi{}.
 
-%% @doc Connects, or takes a kept connection, and sends the request. `Keep': whether its connection is kept and may be a kept one. `Log' gets what
-%% the application writes to its standard error.
+%% @doc Connects, or takes a kept connection, and sends the request. `Keep' says whether the connection may be a kept one and is kept afterwards.
+%% `Log' gets what the application writes to its standard error.
 -spec open(yucan_fcgi_pool:address(), Keep :: boolean(), [{binary(), binary()}], yucan_spool:body(), Log :: fun((binary()) -> any())) ->
           {ok, source()} | {error, {connect | send, inet:posix() | closed | timeout}}.
 open(Address, false, Variables, Body, Log) ->
@@ -43,14 +44,14 @@ open(Address, true, Variables, Body, Log) ->
         {kept, Socket, Armed} ->
             case start(Address, Socket, Armed, none, Request, Body, Log) of
                 {ok, Source} -> {ok, Source#fcgi{again = again(Request, Variables, Body)}};
-                %% It was closed between the look at it and the request.
+                %% It was closed between the check and the request.
                 {error, _} -> connect(Address, yucan_fcgi_pool:wait(Address), Request, Body, Log)
             end;
         {new, Ticket} ->
             connect(Address, Ticket, Request, Body, Log)
     end.
 
-%% What may be asked twice (RFC 9110, 9.2.2).
+%% Requests that may be repeated (RFC 9110, 9.2.2).
 again(Request, Variables, Body) ->
     case lists:member(proplists:get_value(<<"REQUEST_METHOD">>, Variables), [<<"GET">>, <<"HEAD">>, <<"OPTIONS">>, <<"TRACE">>, <<"PUT">>, <<"DELETE">>]) of
         true -> {Request, Body};
@@ -107,7 +108,7 @@ send_request(Socket, Request, Body) ->
 reason({timeout, _}) -> timeout;
 reason(Reason) -> Reason.
 
-%% If this fails the application sees a body that never ends; whoever reads its answer closes the connection.
+%% If this fails, the application sees a body that never ends, and the reader of its answer closes the connection.
 send_body(Socket, Body) ->
     Send = fun(Data) -> gen_tcp:send(Socket, yucan_fcgi:stdin(Data)) end,
     Sent = case yucan_spool:send(Send, Body) of
@@ -119,7 +120,7 @@ send_body(Socket, Body) ->
         {error, Reason} -> exit(Reason)
     end.
 
-%% @doc What comes next from the application. After `done' or an error the connection is no longer the caller's.
+%% @doc The next output of the application. After `done' or an error the connection no longer belongs to the caller.
 -spec read(source(), TimeoutMs :: pos_integer()) ->
           {data, binary(), source()} | {done, source()} | {timeout, source()} | {error, term(), source()}.
 read(#fcgi{buffer = Buffer} = Source, TimeoutMs) ->
@@ -130,7 +131,7 @@ read(#fcgi{buffer = Buffer} = Source, TimeoutMs) ->
             _ = Data =/= <<>> andalso (Source#fcgi.log)(Data),
             read(Source#fcgi{buffer = Rest}, TimeoutMs);
         {ok, {end_request, _, complete}, <<>>} -> {done, finish(Source)};
-        %% The answer is whole. Who knows what else comes on this connection.
+        %% The answer is complete, but other data may still arrive on this connection.
         {ok, {end_request, _, complete}, _} -> {done, close(Source)};
         {ok, {end_request, _, Status}, _} -> failed({protocol, Status}, Source);
         {ok, {other, _, _}, Rest} -> read(Source#fcgi{buffer = Rest}, TimeoutMs);
@@ -141,14 +142,14 @@ read(#fcgi{buffer = Buffer} = Source, TimeoutMs) ->
 receive_more(#fcgi{socket = Socket} = Source, TimeoutMs) ->
     receive
         {tcp, Socket, Data} -> received(Data, Source, TimeoutMs);
-        %% It has been allowed more since.
+        %% More messages have been allowed since.
         {tcp_passive, Socket} -> receive_more(Source, TimeoutMs);
         {tcp_closed, Socket} -> lost(closed, Source, TimeoutMs);
         {tcp_error, Socket, Reason} -> lost(Reason, Source, TimeoutMs)
     after TimeoutMs -> {timeout, Source}
     end.
 
-%% After its last answer (pm.max_requests) a process of php-fpm discards what still comes, and ends.
+%% After its last answer (pm.max_requests), a php-fpm process discards data that still arrives, and ends.
 lost(Reason, #fcgi{again = none} = Source, _) -> failed(Reason, Source);
 lost(_, #fcgi{address = Address, again = {Request, Body}, log = Log} = Source, TimeoutMs) ->
     Closed = close(Source),
@@ -170,7 +171,7 @@ rearmed(#fcgi{armed = Armed} = Source) -> Source#fcgi{armed = Armed - 1}.
 failed(Reason, Source) -> {error, Reason, close(Source)}.
 
 finish(#fcgi{keep = false} = Source) -> close(Source);
-%% A connection whose body is still under way cannot be used again.
+%% A connection whose body is still being sent cannot be used again.
 finish(#fcgi{sender = {Pid, Monitor}} = Source) ->
     receive
         {'DOWN', Monitor, process, Pid, normal} -> finish(Source#fcgi{sender = none})
@@ -178,7 +179,7 @@ finish(#fcgi{sender = {Pid, Monitor}} = Source) ->
         close(Source)
     end;
 finish(#fcgi{address = Address, socket = Socket, armed = Armed, sender = none} = Source) ->
-    %% What has come behind the end is not for the next request.
+    %% Data that has arrived after the end is not for the next request.
     receive
         {Kind, Socket, _} when Kind =:= tcp; Kind =:= tcp_error -> close(Source);
         {tcp_closed, Socket} -> close(Source)
@@ -187,7 +188,7 @@ finish(#fcgi{address = Address, socket = Socket, armed = Armed, sender = none} =
         Source
     end.
 
-%% @doc Ends the request, wherever it is. The application sees its connection close.
+%% @doc Ends the request, whatever its state. The application sees its connection close.
 -spec close(source()) -> source().
 close(#fcgi{socket = Socket, sender = Sender, ticket = Ticket} = Source) ->
     yucan_fcgi_pool:close(Socket),

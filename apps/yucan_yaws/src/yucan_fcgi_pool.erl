@@ -1,15 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Keeps connections to FastCGI applications for the next request.
 %%
-%% Kept connections stand in a public table: a request takes one and gives it back without asking any process. Who uses a connection
-%% is linked to its socket and gets its bytes as messages. The pool's process gets those of a kept one, so it hears when an application closes one.
+%% Kept connections are in a public table, so a request takes one and returns it without asking a process. The process that uses a connection is
+%% linked to its socket, and gets its bytes as messages. The pool's process gets those of a kept connection, so it notices when an application
+%% closes one.
 %%
-%% php-fpm gives a process to a connection as long as that is open. So a connection that is kept while another one waits for a process
-%% stops that one. For each request that has had no answer on its new connection for `WAIT_MS' one connection is closed, when it comes back or
-%% where it is kept. Who gets the process is php-fpm's affair, so closed connections are counted, not assigned: one is done with when any
-%% new connection has its answer, or after `SOON_MS'. Until then connections are kept, so that more requests than processes cost a few new
-%% connections and not one each. Only while somebody waits do those that come back pass through the pool's process.
-%% One pool for a VM, since servers may share an application, under yucan_yaws_sup. Should it crash, its connections end.
+%% php-fpm assigns a process to a connection as long as it is open, so a kept connection blocks another one that waits for a process. For each
+%% request that has had no answer on its new connection for `WAIT_MS', one connection is therefore closed, either when it is returned or while it
+%% is kept. php-fpm decides who gets the process, so closed connections are counted and not assigned: one has served its purpose when any new
+%% connection has its answer, or after `SOON_MS'. Until then connections are kept, so that when there are more requests than processes, this
+%% costs a few new connections and not one for each request. Only while a request waits do returned connections pass through the pool's process.
+%%
+%% There is a single pool for the VM, because servers may share an application. It is under yucan_yaws_sup. If it crashes, its connections end.
 -module(yucan_fcgi_pool).
 -behaviour(gen_server).
 
@@ -24,27 +26,29 @@
 -define(CALL_MS, 5000).
 
 -type address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, file:filename_all()}.
-%% The path of a unix socket should be a binary: keys with it are compared for each request.
+%% The path of a unix socket should be a binary, because keys that contain it are compared for each request.
 -type ticket() :: reference().
-%% Stands for a request that waits for its first answer on a new connection.
+%% Represents a request that waits for its first answer on a new connection.
 
 -record(state, {waiting = #{} :: #{ticket() => {address(), Since :: integer()}},
-                %% Closed for those who wait, the latest first.
+                %% When connections were closed for waiting requests, the latest first.
                 closed = [] :: [{address(), At :: integer()}],
-                %% A message to myself is on its way: `sweep' while something is kept, `let_in' while somebody may wait for that.
+                %% Whether a message to this process is on its way: `sweep' while a connection is kept, `let_in' while a request may be waiting
+                %% for that.
                 sweeps = false :: boolean(),
                 lets_in = false :: boolean()}).
 
-%% The table: {{Address, Number}, Socket, Armed, Since}, ordered, so that the one that was used last is taken first; and {waiting, How many}.
+%% The table has {{Address, Number}, Socket, Armed, Since}, ordered so that the most recently used connection is taken first, and {waiting,
+%% Count}.
 -define(TABLE, ?MODULE).
 -define(ROW(Address), {{Address, '_'}, '_', '_', '_'}).
 
-%% @doc Started by yucan_yaws_sup.
+%% @doc Called by yucan_yaws_sup.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc A kept connection, which is the caller's from then on, and how many messages may still come from it; or a ticket: then the caller
-%% connects, and says when it was answered. No ticket: there is no pool at the moment.
+%% @doc A kept connection, which now belongs to the caller, and how many messages may still arrive on it. Or a ticket, in which case the caller
+%% connects and reports when it got an answer. There is no ticket if there is no pool at the moment.
 -spec checkout(address()) -> {kept, gen_tcp:socket(), Armed :: pos_integer()} | {new, ticket() | none}.
 checkout(Address) ->
     _ = [yucan_yaws_app:ensure() || whereis(?MODULE) =:= undefined],
@@ -54,7 +58,7 @@ checkout(Address) ->
     catch _:_ -> {new, none}
     end.
 
-%% @doc A ticket, whether or not connections are kept.
+%% @doc A ticket, even if there are kept connections.
 -spec wait(address()) -> ticket() | none.
 wait(Address) ->
     try gen_server:call(?MODULE, {wait, Address, self()}, ?CALL_MS)
@@ -71,7 +75,7 @@ take(Address) ->
         _ -> none
     end.
 
-%% An application closes when it likes.
+%% An application may close a connection at any time.
 mine(Address, Socket, Armed) ->
     try erlang:port_connect(Socket, self()), is_open(Address, Socket) of
         true -> {kept, Socket, Armed};
@@ -81,17 +85,17 @@ mine(Address, Socket, Armed) ->
     catch error:_ -> take(Address)
     end.
 
-%% Of a unix socket the next send says so.
+%% For a unix socket the next send finds out.
 is_open({local, _}, _) -> true;
 is_open(_, Socket) -> not yucan_tcp:is_closed(Socket).
 
-%% @doc Gives back a connection that is at rest, and may send so many messages.
+%% @doc Returns an idle connection, on which this many messages may still arrive.
 -spec checkin(address(), gen_tcp:socket(), Armed :: pos_integer()) -> ok.
 checkin(Address, Socket, Armed) ->
     try
         true = erlang:port_connect(Socket, whereis(?MODULE)),
         back(Address, Socket, Armed),
-        %% Last, for a socket that is neither in the table nor linked would be lost if this process were killed.
+        %% This comes last, because a socket that is neither in the table nor linked would be lost if this process were killed.
         _ = unlink(Socket),
         ok
     catch error:_ -> close(Socket)
@@ -103,7 +107,7 @@ back(Address, Socket, Armed) ->
         _ -> gen_server:cast(?MODULE, {checkin, Address, Socket, Armed})
     end.
 
-%% The first one of a quiet pool makes it look for old ones again.
+%% The first connection makes an idle pool look for old ones again.
 keep(Address, Socket, Armed) ->
     case ets:info(?TABLE, size) of
         Size when Size > ?KEEP_MAX -> gen_tcp:close(Socket);
@@ -113,7 +117,7 @@ keep(Address, Socket, Armed) ->
             ok
     end.
 
-%% @doc Ends a connection of the caller. None of its messages stays.
+%% @doc Closes a connection of the caller, and removes its messages.
 -spec close(gen_tcp:socket()) -> ok.
 close(Socket) ->
     ok = gen_tcp:close(Socket),
@@ -130,7 +134,7 @@ flush(Socket) ->
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
-%% @doc The request of the ticket has got its first answer, or has failed.
+%% @doc The request with this ticket has got its first answer, or has failed.
 -spec answered(ticket()) -> ok.
 answered(Ticket) -> gen_server:cast(?MODULE, {answered, Ticket}).
 
@@ -141,9 +145,9 @@ idle(Address) -> gen_server:call(?MODULE, {idle, Address}, ?CALL_MS).
 %% @private
 -spec init([]) -> {ok, #state{}}.
 init([]) ->
-    %% A socket that ends with its user is linked to this process as well.
+    %% If a socket ends together with its user, it is also linked to this process.
     true = is_boolean(process_flag(trap_exit, true)),
-    %% Each request asks for its size.
+    %% Each request reads its size.
     ?TABLE = ets:new(?TABLE, [named_table, public, ordered_set, {write_concurrency, true}, {decentralized_counters, false}]),
     {ok, counted(#state{})}.
 
@@ -180,7 +184,7 @@ handle_cast({answered, Ticket}, State) ->
     _ = erlang:demonitor(Ticket, [flush]),
     {noreply, has_waited(Ticket, State)}.
 
-%% Does somebody wait for a process, for whom no connection has been closed?
+%% Whether a request waits for a process without a connection having been closed for it.
 is_wanted(_, _, #state{waiting = Waiting}) when map_size(Waiting) =:= 0 -> false;
 is_wanted(Address, Now, #state{waiting = Waiting, closed = Closed}) ->
     Due = length([Of || {Of, Since} <- maps:values(Waiting), Of =:= Address, Since =< Now - ?WAIT_MS]),
@@ -208,7 +212,7 @@ handle_info({'DOWN', Ticket, process, _, _}, State) ->
 handle_info(let_in, #state{waiting = Waiting} = State) ->
     Next = lists:foldl(fun let_in/2, State#state{lets_in = false}, lists:usort([Address || {Address, _} <- maps:values(Waiting)])),
     {noreply, let_in_later(Next)};
-%% Nothing may come on a connection at rest.
+%% Nothing may arrive on an idle connection.
 handle_info({tcp, Socket, _}, State) ->
     ok = gen_tcp:close(Socket),
     {noreply, State};
@@ -222,7 +226,7 @@ handle_info(sweep, State) ->
 handle_info(_, State) ->
     {noreply, State}.
 
-%% Of the kept connections those that were used longest ago.
+%% Closes those kept connections that have not been used for longest.
 let_in(Address, State) ->
     lists:foldl(fun({Key, _, _, _}, Before) ->
         Now = now_ms(),
@@ -232,7 +236,7 @@ let_in(Address, State) ->
         end
     end, State, ets:match_object(?TABLE, ?ROW(Address))).
 
-%% Somebody may have taken it meanwhile.
+%% A request may have taken it meanwhile.
 drop(Key) ->
     case ets:take(?TABLE, Key) of
         [{_, Socket, _, _}] -> ok =:= gen_tcp:close(Socket);

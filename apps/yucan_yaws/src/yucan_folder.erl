@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What `yucan FOLDER' serves: options of a server from the words of the command. Handler for one folder or one file, with the wishes of the
-%% command line around {@link yucan_file}: headers, a password, a page for paths of an application, uploads behind a token.
+%% @doc What `yucan FOLDER' serves. Turns the arguments of the command into options of a server. It is also the handler for a directory or a
+%% file, which adds the features of the command line to {@link yucan_file}: headers, a password, a page for the paths of an application, uploads
+%% that need a token.
 -module(yucan_folder).
 -behaviour(yucan_handler).
 
@@ -46,7 +47,7 @@ log(#{log := File}) -> File;
 log(#{lines := true}) -> {function, fun ?MODULE:line/1};
 log(_) -> none.
 
-%% @doc A request as a line on the terminal. What clients send is printable: others were refused.
+%% @doc Shows a request as a line on the terminal. The client's text is printable, because other requests were refused.
 -spec line(yucan_log:entry()) -> ok.
 line(#{time := Began, peer := Peer, method := Method, target := Target, status := Status, bytes := Bytes, us := Us}) ->
     {_, {H, M, S}} = calendar:system_time_to_local_time(Began div 1000000, second),
@@ -55,7 +56,7 @@ line(#{time := Began, peer := Peer, method := Method, target := Target, status :
 
 %% ---- secrets and certificates
 
-%% Lines NAME:PASSWORD of a file that nobody else can read.
+%% The lines NAME:PASSWORD of a file that nobody else can read.
 users(#{auth := File}) ->
     case {file:read_file_info(File, [raw]), file:read_file(File)} of
         {{ok, #file_info{mode = Mode}}, {ok, Text}} ->
@@ -73,7 +74,7 @@ digest(Text) -> crypto:hash(sha256, Text).
 -spec cannot(io:format(), [term()]) -> no_return().
 cannot(Format, Arguments) -> throw({cannot, io_lib:format(Format, Arguments)}).
 
-%% One for all runs of this user, so that a browser asks only once. It is made again before its end.
+%% All runs of this user share a certificate, so that a browser asks only once. It is replaced before it expires.
 certificate() ->
     os:getenv("HOME") =:= false andalso os:getenv("XDG_DATA_HOME") =:= false
         andalso cannot("--https: no folder to keep the certificate in; set HOME or XDG_DATA_HOME", []),
@@ -87,7 +88,7 @@ certificate() ->
     end,
     #{certfile => File, keyfile => File}.
 
-%% As earlier ones did: who has imported one trusts a key in this file for all sites.
+%% Earlier certificates could sign others, so a user who has imported one trusts the key in this file for all sites.
 may_sign(File) ->
     {ok, Pem} = file:read_file(File),
     [] =/= [yes || {'Certificate', Der, _} <- public_key:pem_decode(Pem), yucan_certificate:may_sign(Der)].
@@ -115,7 +116,7 @@ handle(Req, #{hosts := Hosts} = State) ->
 
 answer(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->
     Response = case {Cors, yucan_req:method(Req), is_known(Req, State)} of
-        %% A preflight bears no password.
+        %% A preflight request carries no password.
         {true, <<"OPTIONS">>, _} -> {204, [{<<"access-control-allow-methods">>, <<"GET, HEAD, OPTIONS">>}, {<<"access-control-allow-headers">>, <<"*, Authorization">>}], <<>>};
         {_, _, false} ->
             yucan_error:page_with(401, [{<<"www-authenticate">>, <<"Basic realm=\"yucan\", charset=\"UTF-8\"">>}]);
@@ -127,11 +128,11 @@ answer(Req, #{cors := Cors, files := #{headers := Wanted}} = State) ->
     Any = [{<<"access-control-allow-origin">>, <<"*">>} || Cors, not lists:keymember(<<"access-control-allow-origin">>, 1, Wanted)],
     with_headers(Any ++ Wanted, Response).
 
-%% Those of files and listings have them already.
+%% The answers for files and listings already have them.
 with_headers(Wanted, {Status, Headers, Body}) -> {Status, Headers ++ [Header || {Name, _} = Header <- Wanted, not lists:keymember(Name, 1, Headers)], Body};
 with_headers(_, Other) -> Other.
 
-%% Compared by digests, so that no time tells how much was right. An upload has its token instead.
+%% Compared by digest, so that the time does not reveal how much was right. An upload has its token instead.
 is_known(_, #{users := none}) -> true;
 is_known(Req, #{users := Users} = State) ->
     case lists:member(yucan_req:method(Req), [<<"PUT">>, <<"POST">>]) andalso yucan_upload:has_token(Req, State) of
@@ -143,7 +144,8 @@ is_known(Req, #{users := Users} = State) ->
             end
     end.
 
-%% Pages get a script that waits for an event. They go out whole and as they are: parts, compressed forms and what a browser has kept would not have it.
+%% Pages get a script that waits for an event. They are sent whole and uncompressed, because ranges, compressed forms and a browser's cached copy
+%% would not contain the script.
 live(Req, #{live := none} = State) -> page(Req, State);
 live(Req, State) ->
     case yucan_req:path(Req) of
@@ -163,7 +165,7 @@ live(Req, State) ->
 
 script(More) -> [<<"<script>{const e=new EventSource('", ?LIVE, "');e.onmessage=()=>location.reload()">>, More, <<"}</script>\n">>].
 
-%% A listing, whose own policy lets nothing run. To load it again would end the upload that its form has begun.
+%% A listing, whose own policy does not let scripts run. Loading it again would interrupt an upload from its form.
 with_script({200, Headers, {stream, Page}}) ->
     {200, lists:keyreplace(<<"content-security-policy">>, 1, Headers, {<<"content-security-policy">>, ?LIVE_POLICY}),
      {stream, fun(Write) -> _ = Page(Write), Write(script(<<";addEventListener('submit',()=>e.close())">>)) end}};
@@ -172,13 +174,13 @@ with_script({200, Headers, Body}) ->
     {200, [Header || {Name, _} = Header <- Headers, not lists:member(Name, [<<"accept-ranges">>, <<"etag">>, <<"last-modified">>])], [Text, script(<<>>)]};
 with_script(Response) -> Response.
 
-%% When the last look began, in ms, and what it saw: one for all pages that are open.
+%% When the last check began, in ms, and what it saw. All open pages share it.
 looks() ->
     Looks = atomics:new(2, [{signed, true}]),
     ok = atomics:put(Looks, 1, erlang:monotonic_time(millisecond) - ?LOOK_MS),
     Looks.
 
-%% A look at what is served every half a second, while a page is open. The page that loads again must not get what was kept before the change.
+%% Checks the files every half second while a page is open. A page that loads again must not get content that was cached before the change.
 changes(Req, #{files := #{root := Root}, hidden := Hidden, live := Looks} = State) ->
     Served = case State of #{file := Name} -> filename:join(Root, Name); _ -> Root end,
     yucan_sse:response(Req, [], fun(start, _) -> {ok, look(Served, Hidden, Looks)};
@@ -192,7 +194,7 @@ changes(Req, #{files := #{root := Root}, hidden := Hidden, live := Looks} = Stat
                                    (_, Seen) -> {ok, Seen}
                                 end, none).
 
-%% What another page's look has seen just now will do.
+%% The result of another page's recent check is good enough.
 looked(Served, Hidden, Looks) ->
     Now = erlang:monotonic_time(millisecond),
     Last = atomics:get(Looks, 1),
@@ -210,7 +212,7 @@ look(Served, Hidden, Looks) ->
 
 look_later() -> _ = erlang:send_after(?LOOK_MS, self(), look), ok.
 
-%% Names, times and sizes of so many files at most. The folder or file itself may be a link; others are not followed.
+%% Names, times and sizes of up to a given number of files. The directory or file itself may be a link, but other links are not followed.
 seen(_, _, _, {_, 0} = All) -> All;
 seen(Info, Path, Hidden, {Seen, Left}) ->
     case Info(Path, [raw, {time, posix}]) of
@@ -222,12 +224,12 @@ seen(Info, Path, Hidden, {Seen, Left}) ->
         _ -> {Seen, Left - 1}
     end.
 
-%% What git, editors and unfinished uploads keep here changes often, and is not served.
+%% The files of git, editors and unfinished uploads change often, and are not served.
 is_hidden("." ++ _) -> true;
 is_hidden(<<".", _/binary>>) -> true;
 is_hidden(_) -> false.
 
-%% One file stands for its folder.
+%% A single file represents its directory.
 page(Req, #{file := Name, files := #{root := Root} = Files}) ->
     case yucan_path:decode(yucan_req:path(Req)) of
         {ok, Path} when Path =:= <<"/">>; Path =:= <<"/", Name/binary>> -> yucan_file:serve(Req, <<Root/binary, "/", Name/binary>>, Files);
@@ -236,7 +238,7 @@ page(Req, #{file := Name, files := #{root := Root} = Files}) ->
 page(Req, #{files := Files, spa := true}) ->
     case yucan_file:handle(Req, Files) of
         {Status, _, _} = Missing when Status =:= 404; Status =:= 403 ->
-            %% A path of the application, not a file that is missing.
+            %% A path of the application, not a missing file.
             case filename:extension(yucan_req:path(Req)) =:= <<>> andalso yucan_file:handle(yucan_req:with_path(<<"/index.html">>, none, Req), Files) of
                 {200, _, _} = Application -> Application;
                 {304, _, _} = Same -> Same;

@@ -1,30 +1,30 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc From a source of bytes, be it a script or a FastCGI application, to a response.
+%% @doc Turns a source of bytes, such as a script or a FastCGI application, into a response.
 %%
-%% The head is read before anything is answered, so that a script that hangs, dies or writes rubbish becomes a 504 or 502; the
-%% body then goes to the client as it arrives, no faster than the client reads. When the client goes, so does the source.
+%% It reads the head before it answers, so a script that hangs, dies or writes garbage leads to a 504 or 502. The body is then sent to the client
+%% as it arrives, no faster than the client reads. When the client goes, the source is closed.
 -module(yucan_gateway).
 
 -export([connect/3, respond/3, reason/1]).
 -export_type([source/0, options/0]).
 
 -define(CONNECT_MS, 5000).
-%% How often to look whether the client is still there.
+%% How often to check whether the client is still there.
 -define(LOOK_MS, 1000).
-%% A program that a signal ended has the status 128 plus the number of the signal, and its answer is not complete. Any other status says nothing about the
-%% answer: scripts whose last command fails have one, and so has PHP after an error that its page shows.
+%% A program that a signal ended has the status 128 plus the signal's number, and its answer is incomplete. Any other status says nothing about
+%% the answer. Scripts whose last command fails have one, and so has PHP after an error that its page shows.
 -define(IS_OWN_END(Status), (Status =< 128 orelse Status > 192)).
-%% An answer that is complete by then is sent in one piece, with its length.
+%% If an answer is complete by then, it is sent as a whole, with its length.
 -define(GATHER_MS, 1).
 -define(GATHER_BYTES, 65536).
 
 -type source() :: {yucan_cgi_run | yucan_fcgi_client | yucan_proxy_client, term()}.
-%% A module with read/2 and close/1, and what they work on.
+%% A module with read/2 and close/1, and its state.
 -type options() :: #{silence_ms := pos_integer(), name := file:filename_all(), headers => fun((headers()) -> headers())}.
-%% `silence_ms': how long the source may say nothing. `name': for the log. `headers': changes them on their way.
+%% `silence_ms' is how long the source may be silent, `name' is for the log, and `headers' changes the headers.
 -type headers() :: [{binary(), binary()}].
 
-%% @doc Connects to a server or an application. A name is tried by IPv4 first, then by IPv6.
+%% @doc Connects to a server or an application. A name is tried over IPv4 first, then over IPv6.
 -spec connect(inet:hostname() | inet:ip_address() | {local, file:filename_all()}, inet:port_number(), [gen_tcp:connect_option()]) ->
     {ok, gen_tcp:socket()} | {error, inet:posix() | timeout}.
 connect(Host, Port, Options) ->
@@ -37,7 +37,7 @@ connect(Host, Port, Options) ->
         Result -> Result
     end.
 
-%% @doc Reads the head and answers. Afterwards the source is closed, or belongs to the response.
+%% @doc Reads the head and answers. Afterwards the source is closed or belongs to the response.
 -spec respond(yucan_req:req(), source(), options()) -> yucan_handler:response().
 respond(Req, Source, Options) -> head(Req, Source, yucan_cgi_head:new(), Options, deadline(Options)).
 
@@ -68,7 +68,7 @@ bad_gateway(Status, Reason, #{name := Name}) ->
     yucan_events:warning("~ts: ~ts", [Name, reason(Reason)]),
     yucan_error:page(Status).
 
-%% @doc What went wrong at a source, as the end of a sentence in the log.
+%% @doc What went wrong at a source, as the end of a sentence for the log.
 -spec reason(term()) -> unicode:chardata().
 reason(timeout) -> "no answer in time; it was ended";
 reason(no_head) -> "it ended without a header";
@@ -99,7 +99,7 @@ reason(killed) -> "the process that runs it ended";
 reason(Posix) when is_atom(Posix) -> ["it failed: ", inet:format_error(Posix)];
 reason(Other) -> io_lib:format("it failed: ~0tp", [Other]).
 
-%% Until there is something, in slices in which the client may have gone.
+%% Waits for data, in intervals after which it checks whether the client has gone.
 wait(Req, {Module, State}, Deadline) ->
     Left = Deadline - now_ms(),
     case Module:read(State, max(1, min(Left, ?LOOK_MS))) of
@@ -133,7 +133,7 @@ body(Req, Source, #{status := Status, headers := Headers, length := Length}, Bod
 with_length(unknown, Headers) -> Headers;
 with_length(Length, Headers) -> [{<<"content-length">>, integer_to_binary(Length)} | Headers].
 
-%% Many answers are there as a whole with their head.
+%% Many answers arrive complete, together with their head.
 gather(Req, {Module, State} = Source, Status, Headers, Parts, Size, Options) when Size < ?GATHER_BYTES ->
     case Module:read(State, ?GATHER_MS) of
         {data, Data, State2} -> gather(Req, {Module, State2}, Status, Headers, [Data | Parts], Size + byte_size(Data), Options);
@@ -144,7 +144,7 @@ gather(Req, {Module, State} = Source, Status, Headers, Parts, Size, Options) whe
 gather(Req, Source, Status, Headers, Parts, _, Options) ->
     streamed(Req, Source, Status, Headers, Parts, Options).
 
-%% A script that fails at its very end has still said what it wanted to.
+%% A script that fails at its very end has still sent its whole answer.
 late(_, Status, Headers, Parts, {exit, Exit} = Reason, Options) when ?IS_OWN_END(Exit) ->
     _ = bad_gateway(502, Reason, Options),
     {Status, Headers, lists:reverse(Parts)};
@@ -154,7 +154,7 @@ late(_, _, _, _, Reason, Options) ->
 streamed(Req, Source, Status, Headers, Parts, Options) ->
     {Status, Headers, {stream, fun(Write) -> stream(Req, Source, lists:reverse(Parts), unknown, Write, Options) end}}.
 
-%% What is beyond the length that was announced is dropped.
+%% Drops data beyond the announced length.
 stream(Req, Source, Data, Left, Write, Options) ->
     Part = cut(iolist_to_binary(Data), Left),
     case Part =:= <<>> orelse Write(Part) of
@@ -168,11 +168,11 @@ next(Req, Source, Left, Write, Options) ->
         {data, Data, Next} -> stream(Req, Next, Data, Left, Write, Options);
         {done, _} -> ok;
         {error, client_gone} -> ok;
-        %% All was said before: the client need not know.
+        %% The answer is complete, so the client need not know.
         {error, {exit, Exit} = Reason} when ?IS_OWN_END(Exit) ->
             _ = bad_gateway(502, Reason, Options),
             ok;
-        %% The client must see that this is not the end.
+        %% The client must see that the answer is incomplete.
         {error, Reason} ->
             _ = bad_gateway(502, Reason, Options),
             exit({shutdown, Reason})
@@ -185,7 +185,8 @@ cut(Data, Left) -> binary:part(Data, 0, Left).
 less(unknown, _) -> unknown;
 less(Left, Bytes) -> Left - Bytes.
 
-%% The client has all, but the script may have more to do. One that always writes something is never silent: after a while each part is a look.
+%% The client has everything, but the script may have more to do. A script that keeps writing is never silent, so after a while each part also
+%% counts as a check.
 drain(Req, Source, Options, Look) ->
     case wait(Req, Source, deadline(Options)) of
         {data, _, Next} ->

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Passwords of `user = NAME:PASSWORD' lines: in the clear, or as `{pbkdf2}SALT$HASH'.
+%% @doc Passwords in `user = NAME:PASSWORD' lines, either in plain text or as `{pbkdf2}SALT$HASH'.
 %%
-%% Comparing takes the same time wherever the first difference is.
+%% A comparison takes the same time wherever the first difference is.
 -module(yucan_password).
 
 -export([is_valid_hash/1, expected/0, check/2, hash/2]).
@@ -10,28 +10,28 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% Each guess costs so many rounds; one check is about 10 ms.
+%% The number of rounds that each guess costs. A check takes about 10 ms.
 -define(ROUNDS, 10000).
 
-%% @doc Whether this is a password in the clear, or a hash of a kind that can be checked.
+%% @doc Whether this is a plain password, or a hash of a known kind.
 -spec is_valid_hash(string()) -> boolean().
 is_valid_hash("{" ++ _ = Stored) -> parts(Stored) =/= error;
 is_valid_hash(_) -> true.
 
-%% @doc What to tell a user whose hash is of no known kind.
+%% @doc The text for a user whose hash is not of a known kind.
 -spec expected() -> string().
 expected() -> "{pbkdf2}SALT$HASH, both in base64, of 10000 rounds of SHA-256".
 
-%% @doc Whether a password is the stored one.
+%% @doc Whether a password matches the stored one.
 -spec check(Password :: binary(), Stored :: string()) -> boolean().
 check(Password, Stored) ->
     case parts(Stored) of
         {Salt, Hash} -> same(derive(Password, Salt), Hash);
-        %% Hashed once more, so that the time does not tell how long the secret is.
+        %% Hashed once more, so that the time does not reveal the length of the secret.
         error -> same(crypto:hash(sha256, Password), crypto:hash(sha256, unicode:characters_to_binary(Stored)))
     end.
 
-%% @doc A password as it is written into a configuration.
+%% @doc A password in the form for a configuration.
 -spec hash(Password :: binary(), Salt :: binary()) -> string().
 hash(Password, Salt) ->
     lists:flatten(["{pbkdf2}", base64:encode_to_string(Salt), "$", base64:encode_to_string(derive(Password, Salt))]).

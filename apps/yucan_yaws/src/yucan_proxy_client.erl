@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc One request to a server behind this one: a source of bytes for {@link yucan_gateway}.
+%% @doc A request to a server behind this one, as a source of bytes for {@link yucan_gateway}.
 %%
-%% What it reads is the head as it came, then the body without its framing. A body that ends before its length is an error.
+%% It returns the head as it arrived, and then the body without its framing. If a body ends before its length is reached, that is an error.
 -module(yucan_proxy_client).
 
 -export([open/4, read/2, close/1]).
@@ -17,7 +17,7 @@
                 sender = none :: {pid(), reference()} | none}).
 -opaque source() :: #proxy{}.
 
-%% @doc Connects and sends a request; its head is complete but for the body.
+%% @doc Connects and sends a request, whose head is complete except for the headers of the body.
 -spec open({Host :: string(), inet:port_number()}, Method :: binary(), Head :: iodata(), yucan_spool:body()) ->
           {ok, source()} | {error, {connect | send, inet:posix() | closed | timeout}}.
 open({Host, Port}, Method, Head, Body) ->
@@ -41,12 +41,12 @@ address(Host) -> Host.
 small({memory, Data}) -> Data;
 small(_) -> <<>>.
 
-%% The server may answer before it has read all.
+%% The server may answer before it has read everything.
 sender(Socket, {file, _, _} = Body) ->
     spawn_monitor(fun() -> yucan_spool:send(fun(Data) -> gen_tcp:send(Socket, Data) end, Body) end);
 sender(_, _) -> none.
 
-%% @doc What comes next.
+%% @doc The next bytes.
 -spec read(source(), TimeoutMs :: pos_integer()) ->
           {data, binary(), source()} | {done, source()} | {timeout, source()} | {error, term(), source()}.
 read(#proxy{mode = none} = Source, _) -> {done, close(Source)};
@@ -71,7 +71,7 @@ read(#proxy{mode = {left, Left}, buffer = Buffer} = Source, _) ->
 read(#proxy{mode = until_close, buffer = Buffer} = Source, _) ->
     {data, Buffer, Source#proxy{buffer = <<>>}}.
 
-%% An answer on the way to the real one is not for the client.
+%% An interim answer is not for the client.
 head(<<"HTTP/1.", _, " 1", _, _, _/binary>>, Rest, Source, TimeoutMs) ->
     read(Source#proxy{buffer = Rest}, TimeoutMs);
 head(<<"HTTP/1.", _, " ", Status:3/binary, _/binary>> = Head, Rest, #proxy{method = Method} = Source, _) ->
@@ -109,7 +109,7 @@ more(#proxy{socket = Socket, buffer = Buffer, mode = Mode} = Source, TimeoutMs) 
         {error, Reason} -> {error, Reason, close(Source)}
     end.
 
-%% @doc Ends the request, wherever it is.
+%% @doc Ends the request, whatever its state.
 -spec close(source()) -> source().
 close(#proxy{socket = Socket, sender = Sender} = Source) ->
     ok = gen_tcp:close(Socket),

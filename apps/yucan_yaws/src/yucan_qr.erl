@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A short text as a QR code for a terminal (ISO/IEC 18004): bytes, versions 1 to 5, level L, one block, mask 0. Any decoder reads any mask; the rules for
-%% choosing one only make it easier. Pure.
+%% @doc A short text as a QR code for a terminal (ISO/IEC 18004): bytes, versions 1 to 5, level L, one block, mask 0. A decoder can read any
+%% mask, and the rules for choosing one only make it easier. Pure.
 -module(yucan_qr).
 
 -export([modules/1, terminal/1]).
@@ -9,10 +9,10 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% Codewords of data and of error correction, by version.
+%% The number of codewords for data and for error correction, by version.
 -define(SIZES, [{1, 19, 7}, {2, 34, 10}, {3, 55, 15}, {4, 80, 20}, {5, 108, 26}]).
 
-%% @doc The rows of the code, 1 is dark. A text of more than 106 bytes is too long.
+%% @doc The rows of the code, where 1 is dark. A text of more than 106 bytes is too long.
 -spec modules(binary()) -> {ok, [[0 | 1]]} | too_long.
 modules(Text) ->
     case [Size || {_, Data, _} = Size <- ?SIZES, byte_size(Text) + 2 =< Data] of
@@ -40,7 +40,7 @@ halves([Upper, Lower | Rest]) ->
     ["\e[97;40m", [case Pair of {0, 0} -> 16#2588; {0, 1} -> 16#2580; {1, 0} -> 16#2584; {1, 1} -> $\s end || Pair <- lists:zip(Upper, Lower)], "\e[0m\n" | halves(Rest)];
 halves(_) -> [].
 
-%% ---- what is said
+%% ---- the data
 
 codewords(Text, Count) ->
     Bits = <<4:4, (byte_size(Text)), Text/binary, 0:4>>,
@@ -48,7 +48,7 @@ codewords(Text, Count) ->
 
 pad(Count) -> binary_part(binary:copy(<<16#EC, 16#11>>, Count div 2 + 1), 0, Count).
 
-%% The remainder of the data by the generator polynomial, in the field of 256 elements (Reed and Solomon).
+%% The remainder of the data divided by the generator polynomial, in the field of 256 elements (Reed and Solomon).
 correction(Data, Count) ->
     Generator = lists:foldl(fun(Power, Poly) -> plus([0 | [times(C, power(Power)) || C <- Poly]], Poly ++ [0]) end, [1], lists:seq(0, Count - 1)),
     [_ | Tail] = Generator,
@@ -67,7 +67,7 @@ times(A, B) -> times(twice(A), B bsr 1).
 twice(A) when A >= 128 -> (A bsl 1) bxor 16#11D;
 twice(A) -> A bsl 1.
 
-%% ---- where it stands
+%% ---- the layout
 
 fixed(Version, Size) ->
     Edge = Size - 1,
@@ -82,7 +82,7 @@ fixed(Version, Size) ->
 finder(Distance) when Distance =:= 2; Distance =:= 4 -> 0;
 finder(_) -> 1.
 
-%% Level L and mask 0, with their own correction, twice.
+%% Level L and mask 0, with their own error correction, twice.
 format(Size) ->
     Bits = format_bits(1 bsl 3),
     Place = fun(Places) -> [{At, (Bits bsr Bit) band 1} || {Bit, At} <- Places] end,
@@ -93,20 +93,20 @@ format_bits(Data) ->
     Rest = lists:foldl(fun(_, R) -> (R bsl 1) bxor ((R bsr 9) * 16#537) end, Data, lists:seq(1, 10)),
     (Data bsl 10 bor Rest) bxor 16#5412.
 
-%% Pairs of columns from the right, up and down in turn.
+%% Pairs of columns from the right, alternately up and down.
 places(Size, Fixed) ->
     Pairs = lists:seq(Size - 1, 8, -2) ++ [5, 3, 1],
     [{Row, Column} || Right <- Pairs, Step <- lists:seq(0, Size - 1), Column <- [Right, Right - 1],
                       Row <- [case (Right + 1) band 2 of 0 -> Size - 1 - Step; _ -> Step end], not is_map_key({Row, Column}, Fixed)].
 
 filled(<<Bit:1, Bits/bits>>, [{Row, Column} | Places], All) -> filled(Bits, Places, All#{{Row, Column} => Bit bxor ((Row + Column + 1) rem 2)});
-%% The remaining places.
+%% The remaining positions.
 filled(<<>>, [{Row, Column} | Places], All) -> filled(<<>>, Places, All#{{Row, Column} => (Row + Column + 1) rem 2});
 filled(<<>>, [], All) -> All.
 
 -ifdef(TEST).
 
-% As the Python package qrcode has it, with the same version, level and mask.
+% What the Python package qrcode produces with the same version, level and mask.
 known_test() ->
     {ok, Rows} = modules(<<"http://127.0.0.1:8080/">>),
     ?assertEqual([16#1fc4b7f, 16#1048a41, 16#175275d, 16#174915d, 16#174935d, 16#1047b41, 16#1fd557f, 16#12a00, 16#1df1cc4, 16#dab461, 16#7d75c7, 16#108d962,
@@ -117,7 +117,7 @@ sizes_test_() ->
     [?_assertEqual({Bytes, Size}, {Bytes, length(element(2, modules(binary:copy(<<"a">>, Bytes))))}) || {Bytes, Size} <- [{1, 21}, {17, 21}, {18, 25}, {32, 25}, {33, 29}, {53, 29}, {54, 33}, {78, 33}, {79, 37}, {106, 37}]]
         ++ [?_assertEqual(too_long, modules(binary:copy(<<"a">>, 107))), ?_assertEqual([], terminal(binary:copy(<<"a">>, 107)))].
 
-% Two rows of the code in each line, with a margin.
+% Two rows of the code on each line, with a margin.
 terminal_test() ->
     Lines = string:lexemes(unicode:characters_to_list(terminal(<<"a">>)), "\n"),
     ?assertEqual([13], lists:usort([length(Lines)])),

@@ -1,19 +1,20 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Mounts another server below a path: `revproxy = /prefix http://host/path'.
 %%
-%% The other server gets the request without the prefix, with X-Forwarded-For, -Host and -Proto, X-Real-IP, and a body of known length. What
-%% else a client may say of itself is left out. A Location that it answers with is translated back. One connection for each request.
+%% The other server gets the request without the prefix, with X-Forwarded-For, -Host and -Proto, X-Real-IP, and a body of known length. Other
+%% headers in which a client describes itself are removed. If the answer has a Location, it is translated back. Each request has its own
+%% connection.
 -module(yucan_revproxy).
 
 -export([respond/4]).
 
 -define(SILENCE_MS, 60000).
 
-%% @doc Asks the other server. `Own' is the scheme and host of this one; a body has at most `Max' bytes.
+%% @doc Asks the other server. `Own' is the scheme and host of this one, and `Max' the largest body in bytes.
 -spec respond(yucan_req:req(), yucan_yaws_config_value:revproxy(), Own :: iodata(), Max :: pos_integer()) -> yucan_handler:response().
 respond(Req, #{url := Url} = Proxy, Own, Max) ->
     case yucan_spool:take(Req, Max) of
-        %% The process that sends it has it open by then, or will fail, as it should.
+        %% By then the process that sends the file has opened it, or will fail, as it should.
         {ok, Body} -> try ask(Req, Proxy, Own, Body) after yucan_spool:delete(Body) end;
         {error, {spool, Reason}} -> failed({spool, Reason}, Url);
         {error, Reason} -> yucan_req:body_error(Reason)
@@ -50,7 +51,7 @@ head(Req, Prefix, Url, Body) ->
      end,
      "connection: close\r\n\r\n"].
 
-%% The canonical path, which is what was decided on, without as many segments as the prefix has. What is escaped stays so.
+%% The canonical path, on which the decision was based, without the segments of the prefix. Escapes stay.
 target(Req, Prefix, #{path := Base}) ->
     Joined = iolist_to_binary([string:trim(Base, trailing, "/"), below(length(string:lexemes(Prefix, "/")), yucan_req:path(Req))]),
     [case Joined of <<"/", _/binary>> -> Joined; _ -> ["/", Joined] end,
@@ -83,17 +84,18 @@ address({Address, _}) ->
         Text -> Text
     end.
 
-%% A client must not speak for a proxy. Many servers make one variable of X_A and X-A, so names with an underscore are left out, as for scripts (yucan_cgi).
+%% A client must not speak for a proxy. Many servers treat X_A and X-A as the same variable, so names with an underscore are removed, as for
+%% scripts (yucan_cgi).
 is_passed(<<"x-forwarded-", _/binary>>) -> false;
 is_passed(Name) ->
     not lists:member(Name, [<<"host">>, <<"content-length">>, <<"expect">>, <<"forwarded">>, <<"x-real-ip">>, <<"proxy">>])
         andalso binary:match(Name, <<"_">>) =:= nomatch.
 
-%% A place on the other server is one below the prefix here.
+%% A location on the other server becomes one below the prefix here.
 back({<<"location">>, Location}, Prefix, #{path := Base} = Url, Own) ->
     Path = string:trim(Base, trailing, "/"),
     Below = case Location of
-        %% Of another host (RFC 3986, 4.2).
+        %% It is on another host (RFC 3986, 4.2).
         <<"//", _/binary>> -> none;
         <<"/", _/binary>> -> behind(Path, Location, Location);
         _ -> behind([yucan_yaws_config_value:origin(Url), Path], Location, none)
@@ -101,7 +103,7 @@ back({<<"location">>, Location}, Prefix, #{path := Base} = Url, Own) ->
     {<<"location">>, case Below of none -> Location; _ -> iolist_to_binary([Own, string:trim(Prefix, trailing, "/"), Below]) end};
 back(Header, _, _, _) -> Header.
 
-%% What follows a place that this one is, or is below.
+%% The rest of the location after this prefix.
 behind(There, Location, Otherwise) ->
     Start = iolist_to_binary(There),
     Size = byte_size(Start),

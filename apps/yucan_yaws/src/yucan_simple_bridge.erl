@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc This server behind simple_bridge, the layer through which Nitrogen sees web servers: the callbacks that simple_bridge finds by the
-%% name of this module, on our requests. {@link yucan_simple_bridge_anchor} calls the handler.
+%% @doc This server as a backend of simple_bridge, the layer through which Nitrogen uses web servers. simple_bridge finds the callbacks, which
+%% work on our requests, by this module's name. {@link yucan_simple_bridge_anchor} calls the handler.
 %%
-%% Files go out by sendfile, whatever their size. The body of a form is read as a whole, at most `body_bytes' (yucan_config); that of
-%% a multipart form is read part by part with recv_from_socket/3, so an upload may be larger than memory. All of it works in the
-%% process of the request only.
+%% Files are sent with sendfile, whatever their size. The body of a form is read as a whole, at most `body_bytes' (yucan_config). A multipart
+%% form is read part by part with recv_from_socket/3, so an upload can be larger than memory. All of this works only in the process of the
+%% request.
 -module(yucan_simple_bridge).
 
 -export([init/1, protocol/1, request_method/1, uri/1, path/1, host/1, headers/1, native_header_type/0, cookies/1, query_params/1,
@@ -15,18 +15,18 @@
 -include("../include/yaws_api.hrl").
 
 -record(request, {req :: yucan_req:req(),
-                  %% What was read of the body before.
+                  %% The part of the body that has already been read.
                   first = <<>> :: binary(),
                   root :: file:filename_all()}).
 -opaque request() :: #request{}.
 
-%% simple_bridge's records; their order is the contract.
+%% simple_bridge's records, in which the order is the contract.
 -type header() :: {header, Name :: atom() | iodata(), Value :: iodata()}.
 -type cookie() :: {cookie, Name :: atom() | iodata(), Value :: iodata(), Domain :: iodata() | undefined, Path :: iodata() | undefined,
                    MaxAgeSeconds :: integer() | undefined, Secure :: boolean(), HttpOnly :: boolean(), SameSite :: atom() | iodata()}.
 -type response() :: {response, Status :: 200..999, [header()], [cookie()], {data, iodata()} | {file, Path :: iodata()}}.
 
-%% @doc A request of the native interface, or the `#arg{}' of an appmod.
+%% @doc A request from the native interface, or the `#arg{}' of an appmod.
 -spec init(yucan_req:req() | #arg{}) -> request().
 init(#arg{clidata = Read}) ->
     First = case Read of
@@ -37,12 +37,12 @@ init(#arg{clidata = Read}) ->
 init(Req) ->
     begun(Req, <<>>).
 
-%% The body is read once, and asked for several times.
+%% The body is read once but requested several times.
 begun(Req, First) ->
     _ = erase(?MODULE),
     #request{req = Req, first = First, root = yucan_req:assigned(?MODULE, Req, application:get_env(simple_bridge, document_root, "./priv/static"))}.
 
-%% @doc The same request with another folder for `{file, Path}' than the document_root of the application simple_bridge.
+%% @doc The same request with another directory for `{file, Path}' than the document_root of the application simple_bridge.
 -spec rooted(file:filename_all(), yucan_req:req()) -> yucan_req:req().
 rooted(Root, Req) -> yucan_req:assign(?MODULE, Root, Req).
 
@@ -50,17 +50,17 @@ rooted(Root, Req) -> yucan_req:assign(?MODULE, Root, Req).
 -spec protocol(request()) -> http | https.
 protocol(#request{req = Req}) -> yucan_req:scheme(Req).
 
-%% @private An atom if there is one of this name already, else what the client sent.
+%% @private An atom if there already is one with this name, and otherwise what the client sent.
 -spec request_method(request()) -> atom() | binary().
 request_method(#request{req = Req}) ->
     Method = yucan_req:method(Req),
     try binary_to_existing_atom(Method) catch error:badarg -> Method end.
 
-%% @private Path and query, as the client sent them.
+%% @private Path and query as the client sent them.
 -spec uri(request()) -> string().
 uri(#request{req = Req}) -> binary_to_list(yucan_req:target(Req)).
 
-%% @private Decoded.
+%% @private The decoded path.
 -spec path(request()) -> string().
 path(#request{req = Req}) ->
     {ok, Path} = yucan_req:decoded_path(Req),
@@ -94,7 +94,7 @@ post_params(#request{req = Req} = Request) ->
         _ -> []
     end.
 
-%% @private The whole body; of a multipart form what has been read so far, since the rest is asked for by recv_from_socket/3.
+%% @private The whole body. For a multipart form only what has been read so far, because recv_from_socket/3 reads the rest.
 -spec request_body(request()) -> binary().
 request_body(#request{req = Req, first = First}) ->
     case yucan_req:header(<<"content-type">>, Req, <<>>) of
@@ -128,7 +128,7 @@ protocol_version(#request{req = Req}) -> yucan_req:version(Req).
 -spec socket(request()) -> gen_tcp:socket() | ssl:sslsocket().
 socket(#request{req = Req}) -> element(2, yucan_req:socket(Req)).
 
-%% @private So many bytes of the body; fewer at its end. Zero: what is there.
+%% @private This many bytes of the body, or fewer at its end. With zero, the bytes that have arrived.
 -spec recv_from_socket(non_neg_integer(), TimeoutMs :: pos_integer(), request()) -> binary().
 recv_from_socket(Length, Timeout, #request{req = Req}) ->
     Read = case Length of
@@ -150,7 +150,7 @@ build_response(Request, {response, Status, Headers, Cookies, Data}) ->
         Body -> {Status, yucan_yaws_out:typed(<<"text/html">>, Lines), Body}
     end.
 
-%% Atoms are written as Erlang can write them: content_type.
+%% Atoms are written as they are common in Erlang: content_type.
 name(Name) when is_atom(Name) -> binary:replace(atom_to_binary(Name), <<"_">>, <<"-">>, [global]);
 name(Name) -> yucan_header:lower(iolist_to_binary(Name)).
 
@@ -167,7 +167,7 @@ text(Text) when is_atom(Text) -> atom_to_list(Text);
 text(Text) when is_integer(Text) -> integer_to_list(Text);
 text(Text) -> unicode:characters_to_list(Text).
 
-%% Conditions, ranges and what must not be shown are the affair of yucan_file.
+%% yucan_file handles conditions, ranges and files that must not be shown.
 file(Path, Status, Lines, #request{req = Req, root = Root}) ->
     Asked = yucan_req:with_path(iolist_to_binary(["/", string:trim(yucan_path:escape(Path), leading, "/")]), none, readable(Req)),
     case yucan_file:respond(Asked, unicode:characters_to_binary(Root), #{headers => Lines}) of
@@ -177,7 +177,7 @@ file(Path, Status, Lines, #request{req = Req, root = Root}) ->
         Response -> Response
     end.
 
-%% The handler has decided that a file is the answer, also to a form.
+%% The handler has decided that a file is the answer, even to a form.
 readable(Req) ->
     case yucan_req:method(Req) of
         <<"HEAD">> -> Req;

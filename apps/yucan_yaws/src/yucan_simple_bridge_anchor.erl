@@ -1,13 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Where a handler written for simple_bridge is called: as a handler of this server, or as an appmod of a site for Yaws.
+%% @doc Calls a handler that was written for simple_bridge, either as a handler of this server or as an appmod of a Yaws site.
 %%
 %% ```
 %% yucan:start_link(#{listen => [#{port => 8000}], handler => {yucan_simple_bridge_anchor, #{handler => my_handler, document_root => "static"}}}).
 %%
 %% appmods = </, yucan_simple_bridge_anchor exclude_paths static>        # and in <opaque>: handler = my_handler
 %% '''
-%% The handler's `run(Bridge)' answers a request; `ws_init/1', `ws_message/3', `ws_info/3' and `ws_terminate/3' serve a WebSocket. `Bridge' is made by
-%% `simple_bridge:make(yucan, Request)', which is the user's dependency, not this application's; option `bridge' names another module with that function.
+%% The handler's `run(Bridge)' answers a request; `ws_init/1', `ws_message/3', `ws_info/3' and `ws_terminate/3' serve a WebSocket. `Bridge' comes
+%% from `simple_bridge:make(yucan, Request)', which is the user's dependency and not this application's. The option `bridge' names another module
+%% with that function.
 -module(yucan_simple_bridge_anchor).
 -behaviour(yucan_handler).
 -behaviour(yucan_ws).
@@ -18,14 +19,14 @@
 -include("../include/yaws_api.hrl").
 
 -type options() :: #{handler => module(), bridge => module(), document_root => file:filename_all(), static_paths => [string()],
-    %% The largest message of a WebSocket; if not given, the server's limit.
+    %% The largest message of a WebSocket. The default is the server's limit.
     ws_message_bytes => pos_integer()}.
 -type settings() :: #{handler := module(), bridge := module(), document_root := file:filename_all(), static_paths := [binary()],
     websocket := yucan_ws:options()}.
 
 -record(ws, {handler :: module(), bridge :: term(), state :: term()}).
 
-%% @doc The options; what is not there is taken from the environment of the application simple_bridge, as simple_bridge does.
+%% @doc The options. Like simple_bridge, this takes missing ones from the environment of the application simple_bridge.
 -spec init(options()) -> settings().
 init(Options) ->
     Value = fun(Key, Default) -> maps:get(Key, Options, application:get_env(simple_bridge, Key, Default)) end,
@@ -42,7 +43,7 @@ websocket(Other) -> error({bad_ws_message_bytes, Other, "a number of bytes is ex
 
 below(Path) -> iolist_to_binary(["/", string:trim(unicode:characters_to_list(Path), both, "/"), "/"]).
 
-%% @doc A request of the native interface. What is below a static path is a file.
+%% @doc Handles a request from the native interface. Paths below a static path are files.
 -spec handle(yucan_req:req(), settings()) -> yucan_handler:response().
 handle(Req, Settings) ->
     case yucan_req:decoded_path(Req) of
@@ -63,7 +64,7 @@ found(not_found) -> yucan_error:page(404);
 found({error, _}) -> yucan_error:page(403);
 found(Response) -> Response.
 
-%% @doc A request to an appmod. Its handler is in the opaque data of the server, or in the environment.
+%% @doc Handles a request to an appmod. The handler is in the opaque data of the server, or in the environment.
 -spec out(#arg{}) -> {yucan_response, yucan_handler:response()}.
 out(#arg{opaque = Opaque, docroot = Docroot} = Arg) ->
     Named = maps:from_list([named(Name, Value) || is_list(Opaque), {Name, Value} <- Opaque, lists:member(Name, ["handler", "bridge", "ws_message_bytes"])]),

@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What `simple_bridge:start(yucan)' starts: a server with yucan_simple_bridge_anchor, at the address and port that the environment of the
-%% application simple_bridge names (`address', loopback by default; `port', 8000), under a supervisor. Its variable `yucan' is a map of further
-%% options of yucan:start_link/1, such as `limits' and `access_log'; `tls' and `proxy_protocol' in it are those of the listener.
+%% @doc Started by `simple_bridge:start(yucan)': a supervisor with a server that has yucan_simple_bridge_anchor, at the address and port in the
+%% environment of the application simple_bridge (`address', loopback by default; `port', 8000). Its variable `yucan' is a map with further
+%% options of yucan:start_link/1, such as `limits' and `access_log', in which `tls' and `proxy_protocol' are for the listener.
 %%
 %% ```
 %% {simple_bridge, [{backend, yucan}, {port, 8443}, {yucan, #{tls => #{certfile => "a.pem", keyfile => "a.key"}, limits => #{body_bytes => 50000000}}}]}
 %% '''
-%% A WebSocket message may have as many bytes as a body that is read as a whole: other backends have no limit, and an application whose message
-%% is refused connects again and sends it again, for ever.
+%% A WebSocket message may have as many bytes as a body that is read as a whole. Other backends have no limit, and an application whose message
+%% is refused would connect and send it again for ever.
 -module(yucan_simple_bridge_sup).
 -behaviour(supervisor).
 
 -export([start_link/0, init/1]).
 
-%% @doc The server's name is `simple_bridge', unless the environment has a `server_name'.
+%% @doc The server's name is `simple_bridge' unless the environment has a `server_name'.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> supervisor:start_link({local, ?MODULE}, ?MODULE, []).
 
@@ -40,5 +40,5 @@ limits(#{ws_message_bytes := _} = Limits) -> Limits;
 limits(Limits) when is_map(Limits) ->
     #{body_bytes := Default} = yucan_config:default_limits(),
     Limits#{ws_message_bytes => maps:get(body_bytes, Limits, Default)};
-%% The server says what is wrong with it.
+%% The server reports what is wrong with it.
 limits(Other) -> Other.

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A request's body, taken whole before a gateway begins: in memory if it is small, else in a file.
+%% @doc The body of a request, read as a whole before a gateway begins, into memory if it is small and otherwise into a file.
 %%
-%% A script must know its length and reads when it likes; a slow client shall not occupy one. Who takes a body deletes it, or
-%% yucan_unfinished does if that process is killed. The files are
-%% in a folder of this VM in TMPDIR that only its user can enter. A file's own mode can be set only after the file exists, when others may have opened it.
+%% A script must know the length of its body and reads it at its own pace, and a slow client should not occupy a script. The process that takes a
+%% body deletes it, or yucan_unfinished does if that process is killed. The files are in a directory of this VM in TMPDIR that only its user can
+%% enter, because a file's own mode can be set only after the file exists, when others may already have opened it.
 -module(yucan_spool).
 
 -export([take/2, take/3, size/1, delete/1, send/2, on_disk/1, leave/0]).
@@ -15,7 +15,7 @@
 -type body() :: none | {memory, binary()} | {file, file:filename(), Size :: pos_integer()}.
 -type reason() :: yucan_req:body_error() | {spool, file:posix() | badarg | terminated | system_limit}.
 
-%% @doc Takes the body of a request, of at most so many bytes.
+%% @doc Reads the body of a request, of at most this many bytes.
 -spec take(yucan_req:req(), Max :: non_neg_integer()) -> {ok, body()} | {error, reason()}.
 take(Req, Max) ->
     case yucan_req:has_body(Req) of
@@ -23,7 +23,7 @@ take(Req, Max) ->
         true -> in_memory(Req, <<>>, Max)
     end.
 
-%% @doc The same, if a part was read before.
+%% @doc The same, if a part has already been read.
 -spec take(yucan_req:req(), Max :: non_neg_integer(), Before :: binary() | {partial, binary()}) -> {ok, body()} | {error, reason()}.
 take(_, Max, Whole) when is_binary(Whole), byte_size(Whole) > Max -> {error, too_large};
 take(Req, _, Whole) when is_binary(Whole) ->
@@ -75,7 +75,7 @@ read_more({error, Reason}, _, _, _, _) -> {error, Reason}.
 
 random() -> binary_to_list(binary:encode_hex(crypto:strong_rand_bytes(16))).
 
-%% A file that was not there before.
+%% Creates a new file.
 create() -> create(persistent_term:get(?MODULE, none)).
 
 create(none) ->
@@ -89,7 +89,7 @@ create(none) ->
     end;
 create(Folder) ->
     case open(Folder) of
-        %% Something has cleaned up.
+        %% Something has removed the directory.
         {error, enoent} -> create(none);
         Result -> Result
     end.
@@ -101,7 +101,7 @@ open(Folder) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Gives up the folder: the application ends.
+%% @doc Removes the directory when the application ends.
 -spec leave() -> ok.
 leave() ->
     case persistent_term:get(?MODULE, none) of
@@ -112,13 +112,13 @@ leave() ->
             ok
     end.
 
-%% @doc How many bytes; `none' is no body at all.
+%% @doc The size in bytes, or `none' if there is no body.
 -spec size(body()) -> non_neg_integer() | none.
 size(none) -> none;
 size({memory, Data}) -> byte_size(Data);
 size({file, _, Size}) -> Size.
 
-%% @doc The same body in a file, for who needs a name.
+%% @doc The same body as a file, for callers that need a file name.
 -spec on_disk(body()) -> {ok, none | {file, file:filename(), pos_integer()}} | {error, {spool, term()}}.
 on_disk({memory, <<>>}) -> {ok, none};
 on_disk({memory, Data}) ->
@@ -136,12 +136,12 @@ written({error, Reason}, Name, _) ->
     ok = yucan_unfinished:delete(Name),
     {error, {spool, Reason}}.
 
-%% @doc Gives the place back. May be called again.
+%% @doc Releases the memory or the file. May be called again.
 -spec delete(body()) -> ok.
 delete({file, Name, _}) -> yucan_unfinished:delete(Name);
 delete(_) -> ok.
 
-%% @doc Hands the body to a function, part by part, until that says something else than `ok'.
+%% @doc Passes the body to a function, part by part, until it returns something other than `ok'.
 -spec send(fun((binary()) -> ok | {error, Reason}), body()) -> ok | {error, Reason | file:posix() | badarg | terminated}.
 send(_, none) -> ok;
 send(Send, {memory, Data}) -> Send(Data);

@@ -1,25 +1,25 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Files that nobody needs once the process that writes them has ended: bodies of requests, uploads that are not complete.
+%% @doc Files that nobody needs once the process that writes them has ended: bodies of requests, and incomplete uploads.
 %%
-%% The process of a request is killed when its client of HTTP/2 gives up, or when its server stops, and so cannot be relied on to delete its file.
-%% One process under yucan_yaws_sup monitors the owners and deletes what they leave. It hears of a file before that is made.
+%% The process of a request is killed when its HTTP/2 client gives up or when its server stops, so it cannot be relied on to delete its file. A
+%% process under yucan_yaws_sup monitors the owners and deletes the files that they leave. It is told about a file before the file is created.
 -module(yucan_unfinished).
 -behaviour(gen_server).
 
 -export([start_link/0, create/1, finish/2, finish_new/2, delete/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 
-%% An owner may be killed within the call that makes its file, which then comes after all.
+%% An owner may be killed during the call that creates its file, which then appears later.
 -define(AGAIN_MS, 1000).
 
 -type reason() :: file:posix() | badarg | system_limit.
 -type owners() :: #{file:name_all() => Monitor :: reference()}.
 
-%% @doc Started by yucan_yaws_sup.
+%% @doc Called by yucan_yaws_sup.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Makes a file that was not there before and belongs to the caller.
+%% @doc Creates a new file that belongs to the caller.
 -spec create(file:name_all()) -> {ok, file:fd()} | {error, reason()}.
 create(Name) ->
     _ = [yucan_yaws_app:ensure() || whereis(?MODULE) =:= undefined],
@@ -33,7 +33,7 @@ create(Name) ->
 
 forget(Name) -> gen_server:cast(?MODULE, {forget, Name}).
 
-%% @doc The file is complete and gets its own name. If that fails, it is deleted.
+%% @doc The file is complete, and gets its own name. If that fails, it is deleted.
 -spec finish(file:name_all(), Target :: file:name_all()) -> ok | {error, reason()}.
 finish(Name, Target) ->
     case file:rename(Name, Target) of
@@ -43,17 +43,17 @@ finish(Name, Target) ->
             {error, Reason}
     end.
 
-%% @doc The same, but a file that has the name by then stays: `eexist'.
+%% @doc The same, but a file that already has the name is kept: `eexist'.
 -spec finish_new(file:name_all(), Target :: file:name_all()) -> ok | {error, reason()}.
 finish_new(Name, Target) ->
     case file:make_link(Name, Target) of
         ok -> delete(Name);
         {error, eexist} -> ok = delete(Name), {error, eexist};
-        %% A file system without links.
+        %% A file system without hard links.
         {error, _} -> finish(Name, Target)
     end.
 
-%% @doc Deletes the file. May be called again, and by any process.
+%% @doc Deletes the file. Any process may call it, more than once.
 -spec delete(file:name_all()) -> ok.
 delete(Name) ->
     _ = file:delete(Name),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What `yucan FOLDER --upload' takes: files, one by PUT or several in a form of a browser, from whoever has the token.
+%% @doc Accepts files for `yucan FOLDER --upload', one with PUT or several in a browser's form, from anyone who has the token.
 -module(yucan_upload).
 
 -export([has_token/2, file/2, form/2, html/1]).
@@ -7,7 +7,7 @@
 -include_lib("kernel/include/file.hrl").
 
 -type state() :: #{upload := none | binary(), hidden := boolean(), files := yucan_file:options(), file => binary(), _ => _}.
-%% That of {@link yucan_folder}. With `file' nothing else is served.
+%% The state of {@link yucan_folder}. With `file' nothing else is served.
 
 -define(MOST_UPLOADED, 16#100000000).
 
@@ -22,7 +22,7 @@ has_token(Req, State) ->
 is_token(_, #{upload := none}) -> false;
 is_token(Given, #{upload := Token}) -> crypto:hash_equals(crypto:hash(sha256, Token), crypto:hash(sha256, Given)).
 
-%% @doc One file, into a folder that a request could see; under another name until it is whole.
+%% @doc Stores a file in a directory that a request could see. Until it is complete it has another name.
 -spec file(yucan_req:req(), state()) -> yucan_handler:response().
 file(Req, #{upload := none}) -> no_upload(Req);
 file(Req, State) ->
@@ -58,10 +58,10 @@ store(Req, Folder, Path, #{files := #{root := Root} = Files}) ->
         refused -> yucan_error:page(403)
     end.
 
-%% Who uploads a file and asks for it gets that one, also if the one before is kept.
+%% A client that uploads a file and then requests it gets that file, even if the previous one is cached.
 seen(Req) -> yucan_file_cache:forget(yucan_req:server(Req)).
 
-%% Another upload of the file may end before this one does.
+%% Another upload of the same file may end before this one.
 received(Req, Device, MayChange) ->
     case MayChange() andalso copy(Req, Device, 0) of
         {error, Reason} -> {error, Reason};
@@ -77,7 +77,7 @@ begin_file(Folder, Name) ->
         _ -> refused
     end.
 
-%% Another upload may have ended since the last look at the conditions.
+%% Another upload may have ended since the conditions were last checked.
 stored(ok, {_, Part, Target}, Finish) ->
     Status = case file:read_link_info(Target, [raw]) of {ok, _} -> 204; _ -> 201 end,
     case Finish(Part, Target) of
@@ -105,7 +105,8 @@ copy(Req, Device, Size) ->
             end
     end.
 
-%% @doc A form of a browser, sent to a folder: the token, unless the request has it, then files. Browsers are sent back to the folder.
+%% @doc Handles a browser's form for a directory, with the token, unless the request has it, and then files. Browsers are sent back to the
+%% directory.
 -spec form(yucan_req:req(), state()) -> yucan_handler:response().
 form(Req, #{upload := none}) -> no_upload(Req);
 form(Req, State) ->
@@ -122,7 +123,7 @@ form(Req, State) ->
 take({part, #{name := <<"token">>}}, Form) -> {ok, Form#{now := {token, <<>>}}};
 take({data, Data}, #{now := {token, Before}} = Form) when byte_size(Before) + byte_size(Data) =< 1024 -> {ok, Form#{now := {token, <<Before/binary, Data/binary>>}}};
 take(part_end, #{now := {token, Given}, known := Known, state := State} = Form) -> {ok, Form#{now := none, known := Known orelse is_token(Given, State)}};
-%% A field of a form without a file in it, and those that have none.
+%% A form field for a file that nobody chose, and fields without a file.
 take({part, #{filename := <<>>}}, Form) -> {ok, Form#{now := other}};
 take({part, #{filename := _}}, #{known := false} = Form) -> {stop, Form#{now := 401}};
 take({part, #{filename := Sent}}, #{folder := Folder} = Form) ->
@@ -165,7 +166,7 @@ formed({error, Reason, #{now := Now}}, _) ->
 discard({Device, Part, _}) -> _ = file:close(Device), yucan_unfinished:delete(Part);
 discard(_) -> ok.
 
-%% @doc Stands below a listing. A page of another site does not know the token.
+%% @doc The form that follows a listing. A page of another site does not know the token.
 -spec html(yucan_folder:wishes()) -> binary().
 html(#{upload := _}) ->
     <<"<form method=\"post\" enctype=\"multipart/form-data\"><p><input type=\"password\" name=\"token\" placeholder=\"token\" required> "

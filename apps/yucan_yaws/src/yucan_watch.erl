@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Watches sources and beams of folders: what has changed is compiled and loaded, and said so on the terminal: `Recompiled', `Error' with
-%% file and line, `Fixed!'. While there is an error the old code goes on. Nothing is killed: a module whose older code is
-%% still in use somewhere is loaded once that has ended.
+%% @doc Watches the sources and beams in directories, compiles and loads what has changed, and reports it on the terminal: `Recompiled', `Error'
+%% with file and line, `Fixed!'. While there is an error, the old code continues to run. No process is killed: if older code of a module is still
+%% in use, the module is loaded when that has ended.
 -module(yucan_watch).
 -behaviour(gen_server).
 
@@ -13,7 +13,7 @@
 -record(state, {
     folders :: [file:filename()],
     seen = #{} :: #{file:filename() => calendar:datetime()},
-    %% Sources with an error, and modules that wait for the end of their old code.
+    %% Sources with an error, and modules that wait until their old code is no longer used.
     broken = [] :: [file:filename()],
     waiting = [] :: [{module(), file:filename(), binary()}],
     on = true :: boolean()
@@ -21,15 +21,15 @@
 
 -define(LOOK_MS, 500).
 
-%% @doc Watches the folders and those below.
+%% @doc Watches the directories and everything below them.
 -spec start_link([file:filename()]) -> {ok, pid()} | {error, term()}.
 start_link(Folders) -> gen_server:start_link({local, ?MODULE}, ?MODULE, Folders, []).
 
-%% @doc Looks again; what has changed meanwhile is taken up.
+%% @doc Watches again, and loads what has changed meanwhile.
 -spec on() -> ok.
 on() -> gen_server:call(?MODULE, {set, true}, 60000).
 
-%% @doc Stops looking.
+%% @doc Stops watching.
 -spec off() -> ok.
 off() -> gen_server:call(?MODULE, {set, false}, 60000).
 
@@ -82,7 +82,7 @@ compile(File, #state{broken = Broken} = State) ->
             State#state{broken = lists:usort([File | Broken])}
     end.
 
-%% As it was compiled before, if it is loaded; and with the headers of its application.
+%% The options with which it was compiled before, if it is loaded, and the headers of its application.
 options(File) ->
     Module = list_to_atom(filename:basename(File, ".erl")),
     Folder = filename:dirname(File),
@@ -92,7 +92,7 @@ options(File) ->
     end,
     [debug_info, {i, Folder}, {i, filename:join(filename:dirname(Folder), "include")} | Old].
 
-%% A beam whose source is watched as well was made by this process, or by a build that will be seen to be the same.
+%% If the source of a beam is also watched, this process has compiled it, or a build whose result is the same.
 beam(File, State) ->
     Module = list_to_atom(filename:basename(File, ".beam")),
     case erlang:module_loaded(Module) andalso file:read_file(File) of

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Answers the requests of one server of a configuration, in the order that modules written for Yaws rely on:
-%% arg_rewrite_mod, redirects, auth, aliases, revproxy, appmods, then files and scripts.
+%% @doc Answers the requests to a server in a configuration, in the order that modules written for Yaws rely on: arg_rewrite_mod, redirects,
+%% auth, aliases, revproxy, appmods, then files and scripts.
 -module(yucan_yaws).
 -behaviour(yucan_handler).
 
@@ -8,19 +8,19 @@
 
 -include("../include/yaws_api.hrl").
 
-%% A page may name a page, but not for ever.
+%% A page may name another page, but not for ever.
 -define(MOST_PAGES, 10).
 
 -type site() :: #{globals := map(), server := yucan_yaws_config:server(), own => fun((module()) -> module())}.
 
-%% @doc Once for each load of the configuration.
+%% @doc Called each time the configuration is loaded.
 -spec init(site()) -> site().
 init(#{server := #{name := Name, ebin_dir := Folders}} = Site) ->
-    %% The counter of scripts is made here, before two of them could make it at once.
+    %% Creates the counter of scripts now, before two of them could create it at the same time.
     _ = yucan_cgi_run:running(),
     Site#{own => yucan_yaws_loader:load(Name, Folders)}.
 
-%% @doc One request.
+%% @doc Handles a request.
 -spec handle(yucan_req:req(), site()) -> yucan_handler:response().
 handle(Req, #{server := #{extra_response_headers := Extra} = Server} = Site) ->
     ok = yucan_yaws_options:remember(Site),
@@ -70,7 +70,8 @@ routed(Req, Arg, #{server := #{redirects := Redirects}} = Site, Left) ->
             slashed(Req, Site)
     end.
 
-%% A path with an encoded slash is for another server alone, and where nothing here decides by paths: it may take the slash for one.
+%% A path with an encoded slash is only for another server, and only where nothing here decides by path, because the other server may treat it as
+%% a slash.
 slashed(Req, #{server := #{auth := [], arg_rewrite_mod := undefined, redirects := Redirects, alias := Files, script_alias := Scripts} = Server}) ->
     Path = yucan_req:path(Req),
     case yucan_path:decode(binary:replace(Path, <<"%2F">>, <<"%252F">>, [global])) of
@@ -89,7 +90,7 @@ redirected(#{status := Status, target := none}, _, _, _, _) ->
 redirected(#{status := Status} = Redirect, Req, _, #{server := Server}, _) when Status >= 300, Status =< 399 ->
     Location = yucan_yaws_match:location(Redirect, yucan_yaws_out:own_origin(Req, Server), yucan_req:path(Req), yucan_req:query(Req)),
     yucan_error:page_with(Status, [{<<"location">>, Location}]);
-%% The page of an error is one of our own, which is not redirected again.
+%% An error page is one of our own, which is not redirected again.
 redirected(#{status := Status, target := {local, _}} = Redirect, Req, Arg, #{server := Server} = Site, Left) ->
     Place = yucan_yaws_match:location(Redirect, "", yucan_req:path(Req), yucan_req:query(Req)),
     with_status(Status, page(Place, Req, Arg, Site#{server := Server#{redirects := []}}, Left)).
@@ -107,7 +108,7 @@ authorized(Path, Req, Arg, #{server := #{auth := []}} = Site, Left) ->
     aliased(Path, Req, Arg, Site, Left);
 authorized(Path, Req, Lazy, #{server := #{auth := Blocks} = Server} = Given, Left) ->
     Arg = yucan_yaws_out:made(Lazy),
-    %% Rewriting leads nobody past the password of the path that the client asked for.
+    %% Rewriting must not lead around the password for the path that the client requested.
     Paths = [Path | maps:values(maps:with([asked], Given))],
     Site = maps:remove(asked, Given),
     case yucan_yaws_auth:check(Paths, [Block#{authmod := own_or_none(Module, Site)} || #{authmod := Module} = Block <- Blocks], Arg) of
@@ -144,7 +145,7 @@ aliased(Path, Req, Arg, #{server := #{alias := Files, script_alias := Scripts, f
             end
     end.
 
-%% A folder is like another docroot, and one file like a file in a docroot: scripts run, and are never shown.
+%% A directory is like another docroot, and a file like a file in a docroot: scripts run, and are never shown.
 alias(#{prefix := Prefix, target := Target}, Rest, Path, Req, Arg, #{server := Server} = Site, Left) ->
     case {filelib:is_dir(Target), Rest} of
         {true, <<>>} ->
@@ -177,7 +178,7 @@ proxy(Path, #{revproxy := Proxies}) ->
         [] -> none
     end.
 
-%% An appmod is not asked for the page that it names: so one of all paths can name files.
+%% An appmod is not called for the page that it names, so an appmod for all paths can name files.
 appmod(Path, Req, Arg, #{server := #{appmods := Mounts} = Server} = Site, Left) ->
     case yucan_yaws_match:appmod(Path, Mounts) of
         {ok, #{module := Module, prefix := Prefix, rest := Rest, others := Others}} ->
@@ -260,7 +261,7 @@ run(Run, #{script := File} = Found, Req, Arg, #{server := #{extra_cgi_vars := Ex
     Spec = maps:merge(body(Arg), Found#{run => Run, variables => Variables}),
     yucan_cgi:respond(Req, maps:merge(yucan_yaws_options:for_scripts(), Spec)).
 
-%% What a module has read before it named this page. Of a body that it took by get_more nothing is left.
+%% What a module read before it named this page. If it read the body with get_more, nothing is left of it.
 body(#arg{clidata = Read, cont = undefined}) when Read =/= <<>> -> #{body => Read};
 body(_) -> #{}.
 
@@ -278,14 +279,14 @@ call(Module, Function, More, Req, Arg, #{server := Server} = Site, Left) ->
 out(Module, Function, More, Req, #arg{clidata = Read} = Arg, Site) ->
     try yucan_yaws_out:collect(apply(Module, Function, [Arg | More])) of
         #{next := {get_more, Cont, State}} = Outcome when is_tuple(Read) -> more(Module, Function, More, Outcome, Cont, State, Req, Arg, Site);
-        %% There is no more, as where a client has left out the end of a form.
+        %% There is no more data, for example because a client has left out the end of a form.
         #{next := {get_more, _, _}} = Outcome -> {Outcome#{next := none}, Arg};
         Outcome -> {Outcome, Arg}
     catch
         Class:Reason:Stack -> {crashed(Class, Reason, Stack, Arg, Site), Arg}
     end.
 
-%% The next part of a long body. What was said before stands.
+%% The next part of a long body. Earlier results are kept.
 more(Module, Function, More, Outcome, Cont, State, Req, Arg, #{server := Server} = Site) ->
     case yucan_yaws_out:with_body(Arg#arg{cont = Cont, state = State, clidata = <<>>}, Req, Server) of
         {ok, Arg2} ->
@@ -295,7 +296,7 @@ more(Module, Function, More, Outcome, Cont, State, Req, Arg, #{server := Server}
             {#{headers => [], body => [], next => {response, yucan_req:body_error(Reason)}}, Arg}
     end.
 
-%% Without a module for that the server's own way: 500, and the crash in the log.
+%% Without a module for crashes, the server does what it always does: 500, and the crash in the log.
 crashed(Class, Reason, Stack, _, #{server := #{errormod_crash := undefined}}) ->
     erlang:raise(Class, Reason, Stack);
 crashed(Class, Reason, Stack, Arg, #{server := #{errormod_crash := Module}} = Site) ->
@@ -313,7 +314,7 @@ outcome(#{next := {page, Target}, headers := Headers} = Outcome, Req, Arg, Site,
 outcome(#{next := {redirect_local, Path}, headers := Headers} = Outcome, Req, Arg, #{server := Server}, _) ->
     Location = case Path of
         "/" ++ _ -> [yucan_yaws_out:own_origin(Req, Server), Path];
-        %% Of the folder of this request, or a whole URL: the client knows both.
+        %% In the directory of this request, or a whole URL. The client knows both.
         _ -> Path
     end,
     yucan_yaws_out:answer(Outcome#{next := none, headers := Headers ++ [{<<"location">>, Location}]}, Req, Arg);

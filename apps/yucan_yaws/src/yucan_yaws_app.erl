@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The application and its supervisor: of the connections to FastCGI applications that are kept, of files that are not finished, and of sessions. Whoever needs it first starts it.
+%% @doc The application and its supervisor for kept FastCGI connections, unfinished files, and sessions. It starts when it is first needed.
 -module(yucan_yaws_app).
 -behaviour(application).
 -behaviour(supervisor).
@@ -7,7 +7,7 @@
 -export([ensure/0]).
 -export([start/2, prep_stop/1, stop/1, init/1]).
 
-%% @doc A server that a program of somebody's has started may run without the application.
+%% @doc Starts the application, because a program may have started a server without it.
 -spec ensure() -> ok.
 ensure() ->
     _ = application:ensure_all_started(yucan_yaws),
@@ -17,7 +17,7 @@ ensure() ->
 -spec start(application:start_type(), term()) -> {ok, pid()} | {error, term()}.
 start(_, _) -> supervisor:start_link({local, yucan_yaws_sup}, ?MODULE, []).
 
-%% @private When the VM ends, this application stops before yucan, and requests that are under way use its processes.
+%% @private When the VM ends, this application stops before yucan, but requests in progress use its processes.
 -spec prep_stop(State) -> State when State :: term().
 prep_stop(State) ->
     case init:get_status() of

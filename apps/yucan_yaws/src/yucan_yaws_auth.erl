@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `<auth>' blocks of a server: may this client have what is under that path, and under the path before arg_rewrite?
+%% @doc The `<auth>' blocks of a server, which decide whether a client may have what is under a path, and under the path before arg_rewrite.
 %%
-%% An address that `allow' names may go on, one that `deny' names gets a 403, whoever it is. Then, if the block has users or an
-%% authmod, the client needs a name and a password (Basic), or whatever the module wants.
+%% An address that `allow' names may continue, and one that `deny' names gets a 403, whoever the user is. After that, if the block has users or
+%% an authmod, the client needs a name and a password (Basic), or whatever the module requires.
 -module(yucan_yaws_auth).
 
 -export([check/3, basic/1]).
@@ -16,7 +16,7 @@
 
 -type verdict() :: ok | {ok, User :: binary()} | forbidden | {unauthorized, Realm :: string()} | {appmod, module()}.
 
-%% @doc What all blocks say that hold one of the paths. The first one that refuses decides.
+%% @doc Checks all blocks that contain one of the paths. The first one that refuses decides.
 -spec check(Paths :: [binary()], [yucan_yaws_config:auth()], #arg{}) -> verdict().
 check(Paths, Blocks, Arg) ->
     Holding = [Block || #{dir := Dirs} = Block <- Blocks,
@@ -59,7 +59,7 @@ person(#{authmod := Module, realm := Realm} = Block, Arg) ->
     end.
 
 user({Name, Password, _}, [{_, Any} | _] = Users, Realm) when is_list(Name) ->
-    %% A name that is not known takes as long as one that is.
+    %% An unknown name takes as long as a known one.
     Stored = proplists:get_value(Name, Users, Any),
     case yucan_password:check(list_to_binary(Password), Stored) andalso lists:keymember(Name, 1, Users) of
         true -> {ok, list_to_binary(Name)};
@@ -67,7 +67,7 @@ user({Name, Password, _}, [{_, Any} | _] = Users, Realm) when is_list(Name) ->
     end;
 user(_, _, Realm) -> {unauthorized, Realm}.
 
-%% @doc Name and password of an Authorization header.
+%% @doc Name and password from an Authorization header.
 -spec basic(binary()) -> {ok, binary(), binary()} | error.
 basic(<<Scheme:5/binary, " ", Encoded/binary>>) ->
     case yucan_header:lower(Scheme) of

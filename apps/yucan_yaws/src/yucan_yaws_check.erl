@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What a configuration names outside of itself, such as directories and modules, and what modules call of yaws_api: is it there?
+%% @doc Checks whether the directories and modules that a configuration names, and the functions of yaws_api that modules call, exist.
 %%
-%% None of it stops a configuration, since a directory may be mounted later and a call may never be reached. But without a word at the start each mistake
-%% shows only at a request, as a 404 or 500.
+%% None of these problems stops a configuration, because a directory may be mounted later and a call may never be reached. But without a warning
+%% at the start, each mistake would only show up as a 404 or 500.
 -module(yucan_yaws_check).
 
 -export([problems/1, missing/1]).
 
-%% @doc What is not there, at the line where its server begins. The directories of modules are on the code path by then.
+%% @doc What is missing, with the line where its server begins. The directories of modules must already be in the code path.
 -spec problems(yucan_yaws_config:conf()) -> [yucan_yaws_config:problem()].
 problems(#{globals := #{ebin_dir := Folders, runmod := Modules}, servers := Servers}) ->
     Whole = [text("ebin_dir = ~ts: ~ts", [Folder, Why]) || {Folder, Why} <- no_folders(Folders)]
@@ -44,7 +44,7 @@ calls(Files) ->
     [text("~ts calls yaws_api:~ts/~b, which this server does not have: the request that gets there is answered with 500", [filename:basename(File, ".beam"), Name, Arity])
      || File <- Files, {Name, Arity} <- missing(File)].
 
-%% @doc The functions of yaws_api that compiled code calls and this server does not have.
+%% @doc The functions of yaws_api that compiled code calls but this server does not have.
 -spec missing(Beam :: file:filename() | binary()) -> [{Name :: atom(), arity()}].
 missing(Beam) ->
     case beam_lib:chunks(Beam, [imports]) of

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Reads a configuration file in the language of Yaws: the directives that docs/options.md lists.
+%% @doc Reads a configuration file in the language of Yaws, with the directives that docs/options.md lists.
 %%
-%% One line is a setting, or the beginning or end of a block; `#' begins a comment, a backslash at the end joins the next line, and a value in double
-%% quotes keeps its blanks and signs. Lines are read by yucan_yaws_config_lines, values by yucan_yaws_config_value, entries of blocks by yucan_yaws_config_entry;
-%% yucan_yaws_config_table has the directives.
+%% A line is a setting, or the beginning or end of a block. `#' begins a comment, a backslash at the end joins the next line, and a value in
+%% double quotes keeps its spaces and special characters. yucan_yaws_config_lines parses lines, yucan_yaws_config_value values, and
+%% yucan_yaws_config_entry entries of blocks. yucan_yaws_config_table has the directives.
 %%
-%% Everything is checked here, once. All problems of a file are told at once, each with its line and what was expected; a file with
-%% a problem has no meaning, so that a typing error never takes a site down. {@link parse/2} is pure.
+%% Everything is checked here, once. All problems of a file are reported together, each with its line and what was expected. A file with a
+%% problem has no effect, so a typing error never takes a site down. {@link parse/2} is pure.
 -module(yucan_yaws_config).
 
 -export([load/1, read/1, parse/2, format/2]).
@@ -28,12 +28,13 @@
                   allow := [cidr()], deny := [cidr()]}.
 -type cidr() :: all | yucan_cidr:block().
 -type problem() :: {Line :: non_neg_integer(), Text :: string()}.
-%% Line 0 is the file as a whole.
+%% Line 0 means the whole file.
 
 -record(state, {folder :: file:filename(), problems = [] :: [problem()]}).
 
-%% @doc The options of {@link yucan:start_link/1} that a file asks for. Its folders of modules are on the code path afterwards, and its
-%% start modules run; if there is a problem nothing has happened. What it names and is not there, such as a directory or a module, is a warning in the log.
+%% @doc The options of {@link yucan:start_link/1} for a file. Afterwards its directories of modules are in the code path and its start modules
+%% have run, but if there is a problem nothing has happened. If it names something that does not exist, such as a directory or a module, the log
+%% has a warning.
 -spec load(file:filename()) -> {ok, map()} | {error, [Line :: unicode:chardata(), ...]}.
 load(File) ->
     case read(File) of
@@ -53,7 +54,7 @@ read(File) ->
         {error, Reason} -> {error, [{0, "cannot read the file: " ++ file:format_error(Reason)}]}
     end.
 
-%% @doc The problems as text, one line each, as compilers write them: `FILE:LINE: PROBLEM'.
+%% @doc The problems as text, one per line in the format of compilers: `FILE:LINE: PROBLEM'.
 -spec format(file:filename(), [problem()]) -> [unicode:chardata()].
 format(File, Problems) ->
     [case Line of
@@ -61,7 +62,7 @@ format(File, Problems) ->
          _ -> io_lib:format("~ts:~b: ~ts~n", [File, Line, Text])
      end || {Line, Text} <- Problems].
 
-%% @doc Reads and checks a text; relative paths in it belong to the folder.
+%% @doc Parses and checks a text. Relative paths in it start at the directory.
 -spec parse(binary(), Folder :: file:filename()) -> {ok, conf()} | {error, [problem(), ...]}.
 parse(Text, Folder) ->
     State = #state{folder = Folder},
@@ -105,7 +106,7 @@ in_server([], Start, Map, State) ->
     {without_lines(Map), [], problem(Start, "<server> is not closed: expected </server>", State)};
 in_server([{_, {close, "server"}} | Rest], _, Map, State) ->
     {without_lines(Map), Rest, State};
-%% Someone forgot the end of the server before.
+%% The end of the previous server is missing.
 in_server([{Line, {open, "server", _}} | _] = Rest, Start, Map, State) ->
     Text = io_lib:format("<server> inside of the <server> of line ~b: expected </server> before it", [Start]),
     {without_lines(Map), Rest, problem(Line, Text, State)};
@@ -116,7 +117,7 @@ in_server([{Line, {open, Name, Argument}} | Rest], Start, Map, State) ->
             {Map2, State3} = block(Name, Line, Argument, Inner, Map, State2),
             in_server(Left, Start, Map2, State3);
         false ->
-            %% Its lines are skipped, since nobody knows what they mean.
+            %% Its lines are skipped, because their meaning is unknown.
             {_, Left, State2} = inner(Name, Line, Rest, State),
             in_server(Left, Start, Map, unexpected(server, Line, {open, Name, Argument}, State2))
     end;
@@ -186,7 +187,7 @@ settings(Block, Lines, State) ->
                                 end, {yucan_yaws_config_table:defaults(Block), State}, Lines),
     {without_lines(Map), State2}.
 
-%% ---- one setting
+%% ---- a setting
 
 set(Block, Line, {set, Name, Sign, Text}, Map, State) ->
     case yucan_yaws_config_table:directive(Block, Name) of
@@ -201,7 +202,7 @@ set(Block, Line, {set, Name, Sign, Text}, Map, State) ->
 value({Key, Times, Kind}, Line, Text, Map, State) ->
     case yucan_yaws_config_value:read(Kind, Text, State#state.folder) of
         {ok, Value} when Times =:= many ->
-            %% One line may give several words or appmods.
+            %% A line may contain several words or appmods.
             Values = case Kind of words -> Value; mounts -> Value; _ -> [Value] end,
             {maps:update_with(Key, fun(Before) -> Before ++ Values end, Map), State};
         {ok, Value} ->
@@ -243,7 +244,7 @@ said({junk, Text}) -> "'" ++ shown(Text) ++ "'".
 shown(Text) when length(Text) > 60 -> lists:sublist(Text, 57) ++ "...";
 shown(Text) -> Text.
 
-%% The one that was meant, if there is one that looks like it, else all.
+%% The name that was probably meant, if a similar one exists, and otherwise all names.
 candidates(Name, Block) ->
     Names = yucan_yaws_config_table:names(Block) -- yucan_yaws_config_table:without_effect(),
     case [Known || Name =/= "", Known <- Names, is_near(Known, Name, 2)] of
@@ -251,7 +252,7 @@ candidates(Name, Block) ->
         Near -> lists:append(lists:join(" or ", Near))
     end.
 
-%% At most so many letters are missing, too many or wrong.
+%% At most this many letters are missing, superfluous or wrong.
 is_near([C | A], [C | B], Wrong) -> is_near(A, B, Wrong);
 is_near([], B, Wrong) -> length(B) =< Wrong;
 is_near(A, [], Wrong) -> length(A) =< Wrong;
@@ -262,7 +263,7 @@ is_near([_ | RestA] = A, [_ | RestB] = B, Wrong) ->
 problem(Line, Text, #state{problems = Problems} = State) ->
     State#state{problems = [{Line, lists:flatten(Text)} | Problems]}.
 
-%% ---- between the lines: servers that serve nothing, or cannot stand side by side
+%% ---- problems between lines: servers that serve nothing, or conflict with each other
 
 %% The problems of servers, each at the line where its server begins.
 -spec between([server()]) -> [problem()].
@@ -280,28 +281,28 @@ no_handler(#{allowed_scripts := Scripts, name := Name}) ->
     [text("allowed_scripts of <server ~ts> names '~ts': expected php, cgi, fcgi and yaws", [Name, Script])
      || Script <- Scripts, not lists:member(Script, ["php", "cgi", "fcgi", "yaws"])].
 
-%% Two servers on one port need different names, or nobody ever reaches the second.
+%% Two servers on the same port need different names, because otherwise no request could reach the second.
 same_names(Servers) ->
     [{Line, text("<server ~ts> on port ~b is in line ~b already: expected another name, port or listen address", [Name, Port, First])}
      || {#{name := Name, port := Port, line := Line} = Server, Before} <- with_those_before(Servers), Port =/= 0,
         #{name := Other, port := OtherPort, line := First} = Earlier <- Before,
         Name =:= Other, Port =:= OtherPort, shares_address(Server, Earlier)].
 
-%% One socket speaks TLS or it does not.
+%% A socket either uses TLS or does not.
 mixed_ports(Servers) ->
     [{Line, text("port ~b has <ssl> in one server and none in that of line ~b: expected the same in both", [Port, First])}
      || {#{port := Port, line := Line, ssl := Ssl} = Server, Before} <- with_those_before(Servers), Port =/= 0,
         #{port := OtherPort, line := First, ssl := OtherSsl} = Earlier <- Before,
         Port =:= OtherPort, (Ssl =:= undefined) =/= (OtherSsl =:= undefined), shares_address(Server, Earlier)].
 
-%% A client need not name the host in TLS: then it would meet what the first server asks of it, and reach the others.
+%% A client need not name the host in TLS. It would then satisfy the requirements of the first server, and reach the others.
 mixed_tls(Servers) ->
     [{Line, text("~ts of <ssl> on port ~b is not that of the server in line ~b: expected the same in both, since a client need not say in TLS which server it wants", [Key, Port, First])}
      || {#{port := Port, line := Line, ssl := #{} = Ssl} = Server, Before} <- with_those_before(Servers), Port =/= 0,
         #{port := OtherPort, line := First, ssl := #{} = Other} = Earlier <- Before, Port =:= OtherPort, shares_address(Server, Earlier),
         Key <- [verify, fail_if_no_peer_cert, depth, protocol_version] ++ [cacertfile || maps:get(verify, Ssl) =:= verify_peer], maps:get(Key, Ssl) =/= maps:get(Key, Other)].
 
-%% There is one file for all.
+%% All servers share one file.
 mixed_logs([#{access_log := First} | Rest]) ->
     [{Line, text("access_log of <server ~ts> is ~ts, that of the first server is not: expected the same in all", [Name, Wanted])}
      || #{access_log := Wanted, line := Line, name := Name} <- Rest, Wanted =/= First];

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The entries of the blocks in a server: redirects, variables, headers, who may enter. Each is read, or there is a text that says what is wrong.
+%% @doc Parses the entries of the blocks in a server: redirects, variables, headers, who may enter. Returns each of them, or a text that says
+%% what is wrong.
 -module(yucan_yaws_config_entry).
 
 -export([redirect/3, pair/3, header/3, dir/1, auth/1]).
@@ -10,7 +11,7 @@
 
 -type result(Value) :: {ok, Value} | {error, Problem :: string()}.
 
-%% @doc `PATH = URL' with the request's path appended, `PATH == URL' without; a status may stand before, or alone.
+%% @doc `PATH = URL' appends the request's path, and `PATH == URL' does not. A status may come before the URL, or alone.
 -spec redirect(Path :: string(), '=' | '==', string()) -> result(yucan_yaws_config:redirect()).
 redirect("/" ++ _ = Path, Sign, Text) ->
     case target(string:lexemes(Text, " \t")) of
@@ -25,7 +26,7 @@ redirect(Path, _, _) ->
 target([One]) ->
     case status(One) of
         error -> with_status(302, target_of(One));
-        %% A redirect without a place to go is none.
+        %% A redirect needs a target.
         Status when Status >= 300, Status =< 399 -> error;
         Status -> {Status, none}
     end;
@@ -38,7 +39,7 @@ target(_) ->
     error.
 
 with_status(_, error) -> error;
-%% Only a redirect can name another site; the page of an error is one of our own.
+%% Only a redirect can name another site, because the page for an error is one of our own.
 with_status(Status, {absolute, _}) when Status < 300; Status > 399 -> error;
 with_status(Status, Target) -> {Status, Target}.
 
@@ -60,12 +61,12 @@ target_of(Text) ->
         error -> error
     end.
 
-%% @doc A key and its value, as they are.
+%% @doc A key and its value, unchanged.
 -spec pair(string(), '=' | '==', string()) -> result({string(), string()}).
 pair(Key, '=', Value) -> {ok, {Key, Value}};
 pair(Key, '==', Value) -> {ok, {Key, "=" ++ Value}}.
 
-%% @doc A header that every response of the server gets.
+%% @doc A header for every response of the server.
 -spec header(string(), '=' | '==', string()) -> result({string(), string()}).
 header(Name, Sign, Value) ->
     {ok, {_, Whole}} = pair(Name, Sign, Value),
@@ -87,7 +88,7 @@ dir(Text) ->
         nomatch -> problem("<extra_cgi_vars ~ts>: expected <extra_cgi_vars dir='/PATH'>", [Text])
     end.
 
-%% @doc Checks what is in an auth block.
+%% @doc Checks the settings of an auth block.
 -spec auth(#{atom() => term()}) -> result(yucan_yaws_config:auth()).
 auth(#{dir := Dirs, realm := Realm, user := Users, authmod := Module, allow := Allow, deny := Deny}) ->
     try
@@ -113,11 +114,11 @@ user(Text) ->
                 bad("user = ~ts:...: expected NAME:PASSWORD or NAME:~ts", [Name, yucan_password:expected()]),
             {bytes(Name), Password};
         [Name | _] ->
-            %% What stands behind the colon may be a secret.
+            %% The text after the colon may be a secret.
             bad("user = ~ts: expected NAME:PASSWORD or NAME:{HASH}...", [Name])
     end.
 
-%% Text that meets bytes of a request or an answer. Modules for Yaws get it so as well.
+%% Text that is compared with, or added to, the bytes of a request or an answer. Modules for Yaws also get it in this form.
 bytes(Text) -> binary_to_list(unicode:characters_to_binary(Text)).
 
 cidr(_, "all") -> all;

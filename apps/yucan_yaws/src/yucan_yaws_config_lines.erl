@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The lines of a configuration file: settings, and beginnings and ends of blocks. What they mean is for {@link yucan_yaws_config}.
+%% @doc The lines of a configuration file: settings, and the beginnings and ends of blocks. {@link yucan_yaws_config} interprets them.
 -module(yucan_yaws_config_lines).
 
 -export([lines/1]).
@@ -14,9 +14,9 @@
                  | {open, Name :: string(), Argument :: string()}
                  | {close, Name :: string()}
                  | {junk, Text :: string()}.
-%% `{set, "/p", '==', "/q"}' is a redirect without appending; everything else is set by `='.
+%% `{set, "/p", '==', "/q"}' is a redirect that does not append. Everything else is set with `='.
 
-%% @doc The lines of a text that say something; any bytes give a result. A text that is not UTF-8 is read as Latin-1.
+%% @doc The lines of a text without empty ones and comments. Any bytes give a result. Text that is not UTF-8 is read as Latin-1.
 -spec lines(binary()) -> [line()].
 lines(Text) ->
     Characters = case unicode:characters_to_list(Text) of
@@ -26,14 +26,14 @@ lines(Text) ->
     Numbered = join(number(string:split(without_mark(Characters), "\n", all), 1)),
     [{Line, content(Stripped)} || {Line, Raw} <- Numbered, Stripped <- [string:trim(strip_comment(Raw))], Stripped =/= ""].
 
-%% Editors of Windows write a byte order mark.
+%% Editors on Windows write a byte order mark.
 without_mark([16#FEFF | Characters]) -> Characters;
 without_mark(Characters) -> Characters.
 
 number([], _) -> [];
 number([Text | Rest], Line) -> [{Line, string:trim(Text, trailing, "\r")} | number(Rest, Line + 1)].
 
-%% The joined line has the number of its first part.
+%% A joined line has the number of its first part.
 join([{Line, Text} = Row, {_, Next} | Rest] = Rows) ->
     case lists:suffix("\\", Text) of
         true -> join([{Line, lists:droplast(Text) ++ " " ++ Next} | Rest]);
@@ -42,7 +42,7 @@ join([{Line, Text} = Row, {_, Next} | Rest] = Rows) ->
 join(Lines) ->
     Lines.
 
-%% A `#' begins a comment at the start of a word only: a URL may hold one.
+%% A `#' begins a comment only at the start of a word, because a URL may contain one.
 strip_comment(Text) -> strip_comment(Text, $\s, plain).
 
 strip_comment([], _, _) -> [];
@@ -119,7 +119,7 @@ lines_test() ->
                   {11, {close, "server"}}],
                  flat(lines(Text))).
 
-%% Tabs, which stand where nobody sees them.
+%% Tabs, which are invisible.
 flat(Rows) ->
     [case Content of
          {set, Key, Sign, Value} -> {Line, {set, Key, Sign, [C || C <- Value, C =/= $\t]}};

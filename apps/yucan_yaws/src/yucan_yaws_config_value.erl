@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The values of a configuration file: what kinds there are, how each is read, and what to say of one that is not valid.
+%% @doc The values of a configuration file: their kinds, how each is parsed, and the text for one that is not valid.
 -module(yucan_yaws_config_value).
 
 -export([read/3, expected/1, url/1, origin/1]).
@@ -12,17 +12,17 @@
 -type kind() :: text | boolean | module | program | path | paths | words | address | host_port | mounts | php_handler | revproxy | expires | alias | ciphers | versions
               | {integer, Min :: integer(), Max :: integer()} | {one_of, [atom()]} | {none_or, atom(), kind()}.
 -type mount() :: #{path := string(), module := module(), exclude := [string()]}.
-%% An appmod. A path without a leading slash stands for that part anywhere in a path.
+%% An appmod. A path without a leading slash matches that segment anywhere in a path.
 -type php_handler() :: {cgi, Program :: string()} | {fcgi, yucan_fcgi_address()} | {extern, node(), module(), atom()}.
 -type yucan_fcgi_address() :: {inet:hostname() | inet:ip_address(), inet:port_number()} | {local, binary()}.
 -type alias() :: #{prefix := binary(), target := binary()}.
-%% Without a slash at the end of the prefix.
+%% The prefix has no slash at its end.
 -type revproxy() :: #{prefix := string(), url := url()}.
 
 -type url() :: #{scheme := http | https, host := string(), port := inet:port_number() | undefined, path := string()}.
-%% The path is "" if there is none; it keeps its query and the case and percent signs that it was written with.
+%% The path is "" if there is none. It includes the query, and keeps its case and percent signs.
 
-%% @doc Reads a value. A relative path belongs to the folder, which is that of the file.
+%% @doc Parses a value. A relative path starts at the folder, which is the file's directory.
 -spec read(kind(), Text :: string(), Folder :: file:filename()) -> {ok, term()} | {error, Expected :: string()}.
 read(Kind, Text, Folder) ->
     case value(Kind, Text, Folder) of
@@ -54,7 +54,7 @@ value(ciphers, Text, _) -> ciphers(string:lexemes(Text, " \t,:"));
 value(versions, Text, _) -> versions(string:lexemes(Text, " \t,"));
 value(expires, Text, _) -> expires(string:lexemes(Text, " \t")).
 
-%% @doc What a value of a kind looks like, for messages and for the reference of all options (`scripts/options').
+%% @doc The form of a value of this kind, for messages and for the reference of all options (`scripts/options').
 -spec expected(kind()) -> string().
 expected(text) -> "any text";
 expected(boolean) -> expected({one_of, [true, false]});
@@ -78,7 +78,7 @@ expected(ciphers) -> "names of cipher suites that this Erlang knows, such as TLS
 expected(versions) -> expected({one_of, lists:sort(tls_versions())}) ++ ", several of them separated by blanks";
 expected(expires) -> "TYPE|access+SECONDS, several of them separated by blanks".
 
-%% Separated by blanks. Each may be in double quotes, which keep its blanks.
+%% Parts are separated by spaces. Double quotes keep the spaces inside a part.
 parts(Text) -> parts(string:trim(Text, leading, " \t"), []).
 
 parts("", Done) -> lists:reverse(Done);
@@ -105,7 +105,7 @@ integer(Text, Min, Max) ->
         _ -> error
     end.
 
-%% Names become atoms: a file of a configuration holds few.
+%% Names become atoms, because a configuration file contains few of them.
 module(Text) ->
     case re:run(Text, "^[a-z][A-Za-z0-9_@]{0,127}$", [unicode, {capture, none}]) of
         match -> {ok, list_to_atom(Text)};
@@ -119,7 +119,7 @@ path(Text, Folder) ->
         false -> {ok, clean(filename:absname(Text, Folder))}
     end.
 
-%% Without `.' and `..', as far as that can be said without looking.
+%% Removes `.' and `..' as far as possible without access to the file system.
 clean(Path) -> filename:join(lists:reverse(lists:foldl(fun clean/2, [], filename:split(Path)))).
 
 clean(".", Done) -> Done;
@@ -213,7 +213,7 @@ php_handler(Text, Folder) ->
         _ -> error
     end.
 
-%% A bare name is looked for on the PATH when it is used.
+%% A bare name is searched on the PATH when it is used.
 program(Name, Folder) ->
     case lists:member($/, Name) of
         true -> filename:absname(Name, Folder);
@@ -235,7 +235,7 @@ revproxy(["/" ++ _ = Prefix, Text]) ->
     end;
 revproxy(_) -> error.
 
-%% The prefix needs no escapes, so that it is the same in each form of a path.
+%% The prefix needs no escapes, so it is the same in each form of a path.
 alias(["/" ++ _ = Prefix, Place], Folder) ->
     case {re:run(Prefix, "^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?$", [{capture, none}]), path(Place, Folder)} of
         {match, {ok, Target}} -> {ok, #{prefix => unicode:characters_to_binary(string:trim(Prefix, trailing, "/")), target => unicode:characters_to_binary(Target)}};
@@ -243,7 +243,7 @@ alias(["/" ++ _ = Prefix, Place], Folder) ->
     end;
 alias(_, _) -> error.
 
-%% Names of OpenSSL or IANA.
+%% Names as in OpenSSL or IANA.
 ciphers([]) -> error;
 ciphers(Names) ->
     Suites = [ssl:str_to_suite(Name) || Name <- Names],
@@ -269,9 +269,9 @@ expires(Words) ->
         false -> {ok, [{Type, list_to_integer(Seconds)} || {match, [Type, Seconds]} <- Read]}
     end.
 
-%% ---- URLs: where a redirect leads, what a proxy asks
+%% ---- URLs: targets of redirects and proxies
 
-%% @doc An absolute http or https URL without user, blanks and control characters.
+%% @doc An absolute http or https URL without user, spaces and control characters.
 -spec url(string()) -> {ok, url()} | error.
 url(Text) ->
     Pattern = "^(https?)://(\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?(/[\\x21-\\x7e]*|\\?[\\x21-\\x7e]*)?$",

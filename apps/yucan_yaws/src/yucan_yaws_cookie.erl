@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Cookies as records of yaws_api.hrl: read from `Cookie' and `Set-Cookie', and written again. Pure; for {@link yaws_api}.
+%% @doc Cookies as records of yaws_api.hrl: parsed from `Cookie' and `Set-Cookie', and formatted again. Pure. For {@link yaws_api}.
 %%
-%% A comma separates cookies as a semicolon does (RFC 2109); in RFC 6265 it is a character like others. What cannot be read gives no cookie at all.
+%% A comma separates cookies like a semicolon (RFC 2109), while in RFC 6265 it is an ordinary character. If a text cannot be parsed, it gives no
+%% cookie at all.
 -module(yucan_yaws_cookie).
 
 -export([parse/1, parse_set/1, format/1, format_set/1, set/3]).
@@ -36,7 +37,7 @@ parse_set(Text) ->
         _ -> Cookies
     end.
 
-%% A pair behind a comma begins a cookie; one behind a semicolon belongs to the cookie before.
+%% A pair after a comma begins a cookie, and one after a semicolon belongs to the previous cookie.
 set_cookies([], none, Done) -> lists:reverse(Done);
 set_cookies([{Key, Value, Quoted, End} | Rest], none, Done) ->
     next(End, Rest, #setcookie{key = Key, value = Value, quoted = Quoted}, Done);
@@ -92,7 +93,7 @@ option({comment, [_ | _] = Comment}) -> ["Comment=", Comment];
 option(Other) ->
     error({cookie_option, Other, "expected secure, http_only, or expires, max_age, same_site, path, domain or comment with a value"}).
 
-%% ---- pairs: a name, a value or undefined, whether it had quotes, and what ends it: a semicolon, a comma or the end of the text
+%% ---- pairs: a name, a value or undefined, whether it had quotes, and the character after it: a semicolon, a comma or the end of the text
 
 pairs(Text) -> pairs(skipped(Text), []).
 
@@ -112,7 +113,7 @@ pairs(Text, Done) ->
     end.
 
 value(_, [$" | Text]) -> quoted(Text, []);
-%% A date has blanks and a comma, and often no quotes.
+%% A date contains spaces and a comma, and often has no quotes.
 value("expires", Text) ->
     case re:run(Text, "^([a-z]{1,9}, *)?[0-9]{1,4}[ -][a-z]{1,9}[ -][0-9]{1,4} +[0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2}( +[a-z]{1,5})?", [caseless]) of
         {match, [{0, Length} | _]} ->
@@ -126,7 +127,7 @@ unquoted(Text) ->
     {Value, Rest} = lists:splitwith(fun(C) -> not is_end(C) end, Text),
     {Value, false, Rest}.
 
-%% A backslash and what it stands before stay as they are.
+%% A backslash and the character after it are kept unchanged.
 quoted([$" | Rest], Done) -> {lists:reverse(Done), true, Rest};
 quoted([$\\, C | Rest], Done) -> quoted(Rest, [C, $\\ | Done]);
 quoted([C | Rest], Done) -> quoted(Rest, [C | Done]);
@@ -162,7 +163,7 @@ parse_set_test_() ->
              {"a , b, c=d", [#setcookie{key = "a"}, #setcookie{key = "b"}, #setcookie{key = "c", value = "d"}]},
              {"a=b c", []}, {"a=b; secure=1", []}, {"", []}]].
 
-%% What is written is read as it was.
+%% Formatting and parsing again gives the same record.
 format_test_() ->
     Cookies = [#cookie{key = "a"}, #cookie{key = "b", value = "1"}, #cookie{key = "c", value = "x y", quoted = true}],
     [?_assertEqual("a; b=1; c=\"x y\"", lists:flatten(format(Cookies))), ?_assertEqual(Cookies, parse(lists:flatten(format(Cookies)))),

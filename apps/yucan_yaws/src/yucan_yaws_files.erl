@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What stands behind a path in the docroots of a server: a file, a script with the rest of the path, or an index.
+%% @doc Finds what a path names in the docroots of a server: a file, a script with the rest of the path, or an index.
 %%
-%% A script is found also in the middle of a path; what follows is its PATH_INFO. So SCRIPT_FILENAME always names a file that exists. What
-%% is called like a script but may not run is refused, and never shown as text.
+%% A script may be in the middle of a path, and the rest is its PATH_INFO. So SCRIPT_FILENAME always names a file that exists. A file that has
+%% the name of a script but may not run is refused, and never shown as text.
 -module(yucan_yaws_files).
 
 -export([digest/1, find/4, alias/2, script_alias/3]).
@@ -16,13 +16,13 @@
                | forbidden
                | not_found.
 -type options() :: #{index_files := [string()], allowed_scripts := [string()], follow_symlinks := yucan_symlink:policy(), digest := binary(), _ => _}.
-%% `digest': of the others, see {@link digest/1}.
+%% `digest' represents the other options; see {@link digest/1}.
 
-%% @doc What stands for the options in keys, where the lists of names would be compared for each request.
+%% @doc Represents the options in keys, because otherwise the lists of names would be compared for each request.
 -spec digest(map()) -> binary().
 digest(Server) -> erlang:md5(term_to_binary(maps:to_list(maps:with([index_files, allowed_scripts, follow_symlinks], Server)))).
 
-%% @doc Looks in one docroot after the other. A folder without an index counts only if no docroot has anything better.
+%% @doc Searches one docroot after the other. A directory without an index counts only if no docroot has anything better.
 -spec find(yucan_req:req(), Path :: binary(), Docroots :: [file:filename()], options()) -> found().
 find(Req, Path, Docroots, Options) ->
     case has_dot(Path) of
@@ -30,8 +30,8 @@ find(Req, Path, Docroots, Options) ->
         false -> better([known(yucan_req:server(Req), Path, Docroot, Options) || Docroot <- Docroots])
     end.
 
-%% That a path leads to a script counts for a second. A link that takes its place meanwhile gives nobody anything: who can put one there could
-%% put a script there that reads the same. Of other files, which are shown, nothing is kept here.
+%% The fact that a path leads to a script is valid for a second. A link that replaces the script meanwhile reveals nothing, because anyone who
+%% can create it could also create a script that reads the same file. Other files, which are shown, are not cached here.
 known(Server, Path, Docroot, #{allowed_scripts := [_ | _], digest := Digest} = Options) ->
     Key = {Docroot, script, Digest, Path},
     case yucan_file_cache:find(Server, Key) of
@@ -43,7 +43,7 @@ known(Server, Path, Docroot, #{allowed_scripts := [_ | _], digest := Digest} = O
     end;
 known(_, Path, Docroot, Options) -> look(Path, Docroot, Options).
 
-%% Names that begin with a dot are nobody's business, but for the one that certificates are fetched by.
+%% Names that begin with a dot are hidden, except the one through which certificates are fetched.
 has_dot(<<"/.well-known/", _/binary>>) -> false;
 has_dot(Path) -> yucan_path:has_dot_name(Path).
 
@@ -87,7 +87,7 @@ kind(Path) ->
         Ending -> case is_source(Ending, Path) of true -> source; false -> static end
     end.
 
-%% Other names that PHP and CGI go by, what PHP includes, and what editors leave beside a script.
+%% Other names for PHP and CGI, files that PHP includes, and files that editors leave next to a script.
 is_source(Ending, _) when Ending =:= <<".phtml">>; Ending =:= <<".pht">>; Ending =:= <<".phps">>; Ending =:= <<".phar">> -> true;
 is_source(Ending, _) when Ending =:= <<".inc">>; Ending =:= <<".pl">> -> true;
 is_source(<<".php", Version>>, _) when Version >= $0, Version =< $9 -> true;
@@ -96,7 +96,7 @@ is_source(Copy, Path) when Copy =:= <<".bak">>; Copy =:= <<".old">>; Copy =:= <<
 is_source(Ending, Path) ->
     Ending =/= <<>> andalso binary:last(Ending) =:= $~ andalso kind(binary:part(Path, 0, byte_size(Path) - 1)) =/= static.
 
-%% A site without scripts has no sources: there these are files like others.
+%% A site without scripts has no sources, so these are ordinary files there.
 script(source, _, <<>>, Docroot, #{allowed_scripts := []}) -> {static, Docroot};
 script(source, _, _, _, #{allowed_scripts := []}) -> not_found;
 script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->
@@ -107,11 +107,11 @@ script(Kind, Path, Info, Docroot, #{allowed_scripts := Allowed}) ->
         false -> forbidden
     end.
 
-%% @doc What the one file of an alias is, as if its folder were a docroot.
+%% @doc What the file of an alias is, as if its directory were a docroot.
 -spec alias(File :: binary(), options()) -> found().
 alias(File, Options) -> file(<<"/", (filename:basename(File))/binary>>, <<>>, unicode:characters_to_list(filename:dirname(File)), Options).
 
-%% @doc The program behind a script_alias: the target itself, or the file below it that a beginning of the rest names.
+%% @doc The program of a script_alias: the target itself, or the file below it that the beginning of the rest names.
 -spec script_alias(yucan_yaws_config_value:alias(), Rest :: binary(), yucan_symlink:policy()) ->
     {ok, #{script := binary(), script_name := binary(), path_info := binary()}} | forbidden | not_found.
 script_alias(#{prefix := Prefix, target := Target}, Rest, Policy) ->
@@ -146,7 +146,7 @@ in_the_middle([At | Rest], Path, Docroot, Options) ->
         _ -> in_the_middle(Rest, Path, Docroot, Options)
     end.
 
-%% Without the slash at its end it is for a redirect, which static files make.
+%% Without the slash at its end it needs a redirect, which the handler for static files makes.
 folder(Path, Docroot, #{index_files := Names} = Options) ->
     case binary:last(Path) of
         $/ -> index(Names, Path, Docroot, Options);

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `#headers{}' of modules written for Yaws: one header of it by its name, and all of them as lines. Pure; for {@link yaws_api}.
+%% @doc The `#headers{}' of modules written for Yaws: a single header by its name, and all of them as lines. Pure. For {@link yaws_api}.
 %%
-%% A name is an atom, a binary or a string in any case. Names that have no field in the record are in `other'.
+%% A name is an atom, a binary or a string in any case. Names without a field in the record are in `other'.
 -module(yucan_yaws_headers).
 
 -export([get/2, set/3, merge/3, lines/2]).
@@ -15,7 +15,7 @@
 
 -type name() :: atom() | binary() | string() | {lower, string()}.
 -type value() :: undefined | atom() | binary() | string() | tuple() | [string()].
-%% `{multi, Values}' is a header that is there several times.
+%% `{multi, Values}' is a header that occurs several times.
 
 %% @doc The value of a header.
 -spec get(name(), #headers{}) -> value().
@@ -29,7 +29,7 @@ get(Name, Headers) ->
             end
     end.
 
-%% @doc The headers with one that replaces all of its name; `undefined' removes them.
+%% @doc Replaces all headers with this name by a single one, or removes them if the value is `undefined'.
 -spec set(name(), value(), #headers{}) -> #headers{}.
 set(Name, Value, Headers) when is_binary(Value) -> set(Name, binary_to_list(Value), Headers);
 set(Name, Value, #headers{other = Others} = Headers) ->
@@ -46,7 +46,7 @@ set(Name, Value, #headers{other = Others} = Headers) ->
             end
     end.
 
-%% @doc The headers with a value more: behind a comma, or for set-cookie in a header of its own.
+%% @doc Adds a value, after a comma or, for set-cookie, as a separate header.
 -spec merge(name(), value(), #headers{}) -> #headers{}.
 merge(_, undefined, Headers) -> Headers;
 merge(Name, Value, Headers) when is_binary(Value) -> merge(Name, binary_to_list(Value), Headers);
@@ -60,7 +60,8 @@ merged({field, #headers.cookie}, Before, Value) -> Before ++ [Value];
 merged(_, undefined, Value) -> Value;
 merged(_, Before, Value) -> Before ++ ", " ++ Value.
 
-%% @doc What the function makes of each header that is there: its name as it is written on the wire, and its value. `{multi, Results}' of the function counts as several.
+%% @doc The results of calling the function for each header with its name as it is sent, and its value. `{multi, Results}' counts as several
+%% results.
 -spec lines(fun((string() | atom(), value()) -> term()), #headers{}) -> [term()].
 lines(Format, #headers{other = Others} = Headers) ->
     Fields = [{capitalised(hyphens(Field)), Value}
@@ -68,7 +69,7 @@ lines(Format, #headers{other = Others} = Headers) ->
     lists:append([case Format(Name, sent(Name, Value)) of {multi, Several} -> Several; One -> [One] end
                   || {Name, Value} <- Fields ++ [{Name, Value} || {http_header, _, Name, _, Value} <- Others]]).
 
-%% These two are kept in another form than the client's.
+%% These two are stored in another form than the client's.
 sent("Cookie", [[_ | _] | _] = Cookies) -> lists:append(lists:join("; ", Cookies));
 sent("Authorization", {_, _, Text}) -> Text;
 sent(_, Value) -> Value.
@@ -106,7 +107,7 @@ others_test() ->
     Two = set('X-Other', "2", set("X-OWN", "3", One)),
     ?assertEqual(["3", "2", undefined], [get(Name, Two) || Name <- ["x-own", 'x-other', "x-third"]]),
     ?assertEqual(#headers{other = [{http_header, 0, "X-Other", undefined, "2"}]}, set("x-own", undefined, Two)),
-    %% As another client of the record may have left it.
+    %% Another user of the record may have left it like this.
     Twice = #headers{other = [{http_header, 5, 'X-A', undefined, "1"}, {http_header, 5, <<"x-b">>, undefined, "2"}, {http_header, 5, "x-a", undefined, "3"}]},
     ?assertEqual(["X-A: 4", "x-b: 2"], text(set(<<"x-A">>, "4", Twice))).
 

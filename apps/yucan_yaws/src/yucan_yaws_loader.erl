@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Modules that belong to one server alone: those in its own `ebin_dir'. Two sites may have modules of the same name.
+%% @doc Modules that belong to a single server, which are those in its own `ebin_dir'. Two sites may have modules with the same name.
 %%
-%% A VM knows one module of a name. So each beam of such a folder is loaded under the name `NAME@SERVER', and what its modules call of
-%% one another is renamed with it: `page:main()', `fun page:main/0', and module names in spawn, apply and the starting functions of
-%% OTP. A module that is named by data, such as a path, is found by {@link own/1}. Needs debug information (erlc +debug_info); a module
-%% without is loaded under its own name, and an error says so.
+%% A VM can only have one module of each name. Each beam in such a directory is therefore loaded as `NAME@SERVER', and the names in its calls to
+%% the other modules are changed as well: `page:main()', `fun page:main/0', and module names in spawn, apply and the starting functions of OTP. A
+%% module that is named by data, such as a path, is found with {@link own/1}. This needs debug information (erlc +debug_info). A module without
+%% it is loaded under its own name, and an error reports that.
 -module(yucan_yaws_loader).
 
 -export([load/2, remember/1, own/1, renamed/2]).
@@ -13,7 +13,7 @@
 -include_lib("eunit/include/eunit.hrl").
 -endif.
 
-%% @doc Loads the modules of the folders for a server. The function gives the name under which a module of it is loaded.
+%% @doc Loads the modules in the directories for a server. The returned function maps a module to the name under which it is loaded.
 -spec load(Server :: string(), [file:filename()]) -> fun((module()) -> module()).
 load(_, []) -> fun(Module) -> Module end;
 load(Server, Folders) ->
@@ -36,7 +36,7 @@ load_one(File, Names) ->
             none
     end.
 
-%% The same code is not loaded again, which would end a process that is two versions behind.
+%% The same code is not loaded again, because that would end processes that run code which is two versions old.
 install(Name, File, Code) ->
     case code:is_loaded(Name) =/= false andalso md5(Name) =:= element(2, {ok, _} = beam_md5(Code)) of
         true -> ok;
@@ -52,13 +52,13 @@ beam_md5(Code) ->
     {ok, {_, Md5}} = beam_lib:md5(Code),
     {ok, Md5}.
 
-%% @doc Keeps the function of a server in the process that answers for it.
+%% @doc Stores the function of a server in the process that answers for it.
 -spec remember(fun((module()) -> module())) -> ok.
 remember(Own) ->
     _ = put(?MODULE, Own),
     ok.
 
-%% @doc The name under which a module is loaded for the server that this process answers for.
+%% @doc The name under which a module is loaded for the server for which this process answers.
 -spec own(module()) -> module().
 own(Module) ->
     case get(?MODULE) of
@@ -66,7 +66,7 @@ own(Module) ->
         Own -> Own(Module)
     end.
 
-%% @doc Forms with the names of some modules changed, wherever a module is meant.
+%% @doc Changes the names of some modules in these forms, wherever a module is meant.
 -spec renamed([erl_parse:abstract_form()], #{module() => module()}) -> [erl_parse:abstract_form()].
 renamed(Forms, Names) -> [form(Form, Names) || Form <- Forms].
 
@@ -89,7 +89,7 @@ term(Tuple, Names) when is_tuple(Tuple) -> list_to_tuple(term(tuple_to_list(Tupl
 term([Head | Rest], Names) -> [term(Head, Names) | term(Rest, Names)];
 term(Other, _) -> Other.
 
-%% Functions that take a module as an argument: which ones may be it.
+%% Functions that take a module as an argument, and which argument that may be.
 arguments(Function, Arguments, Names) ->
     case lists:keyfind(Function, 1, takes_module()) of
         {_, Places} -> [at(N, Places, Argument, Names) || {N, Argument} <- lists:zip(lists:seq(1, length(Arguments)), Arguments)];

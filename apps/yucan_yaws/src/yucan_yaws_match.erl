@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What of a configuration takes a request: which server, by the socket that it came to and the name of the host; which redirect and where it
-%% leads; which appmod; what is under what. Pure.
+%% @doc Finds the parts of a configuration that apply to a request: the server, by the socket and the name of the host; the redirect, and its
+%% target; the appmod; which path is under which. Pure.
 %%
-%% A redirect `/p = URL' appends the path of the request, as the client sent it, to the URL; `/p == URL' does not. The query goes along in both.
-%% One slash stands between the URL and the path, however many there are in the URL.
+%% A redirect `/p = URL' appends the path of the request, as the client sent it, to the URL, and `/p == URL' does not. Both keep the query. There
+%% is exactly one slash between the URL and the path, even if the URL ends with several.
 -module(yucan_yaws_match).
 
 -export([table/2, without_port/1, server/4, redirect/2, location/4, appmod/2, alias/2, is_under/2]).
@@ -16,7 +16,7 @@
 -opaque table() :: {FirstOnNoMatch :: boolean(), [{Index :: non_neg_integer(), Port :: inet:port_number(), [inet:ip_address()], [binary()]}]}.
 
 -type appmod() :: #{module := module(), prefix := binary(), rest := binary(), others := [yucan_yaws_config_value:mount()]}.
-%% `prefix' is the path up to and with the appmod, `rest' what follows, with a slash, or nothing; `others' are the mounts without this one.
+%% `prefix' is the path up to and including the appmod, `rest' is the part after it, with a slash, or nothing, and `others' are all other mounts.
 
 %% ---- servers
 
@@ -29,7 +29,7 @@ table(Servers, First) ->
 names(#{name := Name, servername := Other, serveralias := Aliases}) ->
     [without_port(N) || N <- [Name | [Other || Other =/= undefined]] ++ Aliases].
 
-%% @doc The name of a host as requests have it; an IPv6 address keeps its brackets.
+%% @doc The name of a host as in requests. An IPv6 address keeps its brackets.
 -spec without_port(string()) -> binary().
 without_port(Name) ->
     Lower = string:lowercase(unicode:characters_to_binary(Name)),
@@ -38,7 +38,7 @@ without_port(Name) ->
         nomatch -> Lower
     end.
 
-%% @doc The index of the server, or `default': there is none on that socket that wants it.
+%% @doc The index of the server, or `default' if no server on that socket accepts the request.
 -spec server(Host :: binary(), inet:ip_address(), inet:port_number(), table()) -> non_neg_integer() | default.
 server(Host, Address, Port, {First, Rows}) ->
     Here = [Row || {_, ItsPort, Addresses, _} = Row <- Rows, ItsPort =:= Port orelse ItsPort =:= 0, is_there(Address, Addresses)],
@@ -48,7 +48,7 @@ server(Host, Address, Port, {First, Rows}) ->
         [] -> default
     end.
 
-%% No address in the file is loopback.
+%% No address in the file means loopback.
 is_there(_, []) -> true;
 is_there(Address, Addresses) ->
     lists:any(fun({0, 0, 0, 0}) -> true;
@@ -58,7 +58,7 @@ is_there(Address, Addresses) ->
 
 %% ---- redirects
 
-%% @doc The redirect with the longest path that this path is under.
+%% @doc The redirect with the longest path that contains this path.
 -spec redirect(Path :: binary(), [yucan_yaws_config:redirect()]) -> {ok, yucan_yaws_config:redirect()} | none.
 redirect(Path, Redirects) ->
     Found = [{length(From), -N, Redirect}
@@ -71,7 +71,7 @@ redirect(Path, Redirects) ->
 
 numbered(List) -> lists:zip(lists:seq(1, length(List)), List).
 
-%% @doc Where it leads. `Own' is the scheme, host and port of this server, for places of our own; Path and Query are as they were sent.
+%% @doc The target. `Own' is the scheme, host and port of this server, for local targets. Path and Query are as they were sent.
 -spec location(yucan_yaws_config:redirect(), Own :: iodata(), Path :: binary(), Query :: binary()) -> binary().
 location(#{target := Target, append := Append}, Own, Path, Query) ->
     {Origin, Place} = case Target of
@@ -92,7 +92,7 @@ query([Own], Query) -> ["?", Own, "&", Query].
 
 %% ---- paths, aliases and appmods
 
-%% @doc The alias with the longest prefix that this path is under, and the rest of the path.
+%% @doc The alias with the longest prefix that contains this path, and the rest of the path.
 -spec alias(Path :: binary(), [yucan_yaws_config_value:alias()]) -> {ok, yucan_yaws_config_value:alias(), Rest :: binary()} | none.
 alias(Path, Aliases) ->
     case lists:keysort(1, [{-byte_size(Prefix), Alias} || #{prefix := Prefix} = Alias <- Aliases, Prefix =:= <<>> orelse is_under(Path, Prefix)]) of
@@ -100,7 +100,7 @@ alias(Path, Aliases) ->
         [] -> none
     end.
 
-%% @doc Whether a decoded path is that of a folder or below it.
+%% @doc Whether a decoded path is that of a directory, or below it.
 -spec is_under(Path :: binary(), Folder :: binary()) -> boolean().
 is_under(_, <<"/">>) -> true;
 is_under(Path, Folder) ->
@@ -112,12 +112,12 @@ is_under(Path, Folder) ->
         _ -> false
     end.
 
-%% What follows a folder that the path is under.
+%% The rest of a path after the directory that contains it.
 -spec rest(Path :: binary(), Folder :: binary()) -> binary().
 rest(Path, <<"/">>) -> Path;
 rest(Path, Folder) -> binary:part(Path, byte_size(Folder), byte_size(Path) - byte_size(Folder)).
 
-%% @doc The appmod with the longest path that this path is under, unless one of its exclude_paths holds it.
+%% @doc The appmod with the longest path that contains this path, unless one of its exclude_paths contains it.
 -spec appmod(Path :: binary(), [yucan_yaws_config_value:mount()]) -> {ok, appmod()} | none.
 appmod(Path, Mounts) ->
     Found = [{byte_size(Prefix), Mount, Prefix} || #{exclude := Exclude} = Mount <- Mounts,
@@ -138,7 +138,7 @@ prefix(Path, #{path := "/" ++ _ = From}) ->
         true -> {ok, Folder};
         false -> none
     end;
-%% Without a slash: that part, wherever it is.
+%% Without a slash it is a segment, wherever it occurs.
 prefix(Path, #{path := Part}) ->
     Name = to_binary(Part),
     case lists:splitwith(fun(Segment) -> Segment =/= Name end, binary:split(Path, <<"/">>, [global])) of
@@ -188,7 +188,7 @@ location_test_() ->
      ?_assertEqual(<<"http://www.example.com/a/">>, led(<<"/a/">>, Site)),
      ?_assertEqual(<<"http://www.example.com/a//b">>, led(<<"/a//b">>, Slash)),
      ?_assertEqual(<<"http://www.example.com//">>, led(<<"//">>, Site)),
-     %% What would be a header of its own stays escaped.
+     %% Characters that would begin another header stay escaped.
      ?_assertEqual(<<"http://www.example.com/a%20b/%0D%0AX:y?c=d">>,
                    location(hd(redirects(Site)), "", <<"/a%20b/%0D%0AX:y">>, <<"c=d">>)),
      ?_assertEqual(<<"http://own:81/redir/old/x">>, led(<<"/old/x">>, [{"/old", '=', "/redir"}])),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc From a configuration that was read to the options of {@link yucan:start_link/1}, and what modules can ask of it later.
+%% @doc Turns a configuration into the options of {@link yucan:start_link/1}, and keeps what modules can ask about it later.
 -module(yucan_yaws_options).
 
 -export([options/1, prepare/1, remember/1, records/0, for_scripts/0, sconf/1]).
@@ -40,12 +40,12 @@ first_of_each([First | Rest]) -> [First | first_of_each([Other || Other <- Rest,
 listener(Address, Port, undefined) -> #{ip => Address, port => Port};
 listener(Address, Port, Ssl) -> #{ip => Address, port => Port, tls => tls(Ssl)}.
 
-%% Who asks for certificates wants them, unless the configuration says otherwise.
+%% If certificates are requested they are also required, unless the configuration says otherwise.
 tls(#{protocol_version := Versions, verify := Verify, fail_if_no_peer_cert := Fail} = Ssl) ->
     Fails = case Verify of verify_peer when Fail =:= undefined -> true; verify_peer -> Fail; _ -> undefined end,
     maps:filter(fun(_, Value) -> Value =/= undefined end, (maps:remove(protocol_version, Ssl))#{keyfile := key_file(Ssl), versions => Versions, fail_if_no_peer_cert := Fails}).
 
-%% One file may hold both.
+%% A single file may contain both.
 key_file(#{keyfile := undefined, certfile := File}) -> File;
 key_file(#{keyfile := File}) -> File.
 
@@ -56,7 +56,7 @@ host(Globals, #{name := Name, ssl := Ssl} = Server) ->
         _ -> Host#{tls => tls(Ssl)}
     end.
 
-%% One file for all servers, unless none of them wants it.
+%% All servers share one file, unless none of them has an access log.
 access_log(#{logdir := undefined}, _) -> none;
 access_log(#{logdir := Folder}, Servers) ->
     case lists:any(fun(#{access_log := Wanted}) -> Wanted end, Servers) of
@@ -64,8 +64,8 @@ access_log(#{logdir := Folder}, Servers) ->
         false -> none
     end.
 
-%% @doc What a configuration wants of this VM: its folders of modules on the code path, its modules started. A module that was started
-%% by an earlier load is not started again.
+%% @doc Prepares this VM for a configuration: adds its directories of modules to the code path, and starts its modules. A module that an earlier
+%% load has started is not started again.
 -spec prepare(yucan_yaws_config:conf()) -> ok.
 prepare(#{globals := #{ebin_dir := Folders, runmod := Modules} = Globals, servers := Servers}) ->
     ok = lists:foreach(fun(Folder) -> code:add_patha(Folder) end, Folders),
@@ -76,7 +76,7 @@ start_server(#{start_mod := undefined}, _) -> ok;
 start_server(#{start_mod := Module, name := Name, port := Port} = Server, Globals) ->
     once({start, Module, Name, Port}, fun() -> Module:start(sconf(Server, Globals)) end).
 
-%% In a process of its own, which tells of its failure and harms nobody.
+%% Runs in a separate process, which reports its failure and affects nothing else.
 once(Key, Start) ->
     Started = persistent_term:get(?MODULE, []),
     case lists:member(Key, Started) of
@@ -95,13 +95,13 @@ started(Key, Start) ->
             yucan_events:error("~ts:start failed: ~0tp", [element(2, Key), {Class, Reason, Stack}])
     end.
 
-%% @doc Keeps the configuration for {@link records/0}, in the process that answers.
+%% @doc Stores the configuration for {@link records/0} in the process that answers.
 -spec remember(#{globals := map(), server := yucan_yaws_config:server(), user => binary(), _ => _}) -> ok.
 remember(Site) ->
     _ = put(?MODULE, Site),
     ok.
 
-%% @doc The configuration as records, for yaws_api:getconf/0. Outside of a request there are defaults alone.
+%% @doc The configuration as records, for yaws_api:getconf/0. Outside a request these only have defaults.
 -spec records() -> {ok, #gconf{}, [[#sconf{}]]}.
 records() ->
     case get(?MODULE) of
@@ -121,7 +121,7 @@ sconf(#{port := Port, rhost := Rhost, docroot := Docroots, listen := Listen, nam
            listen = Listen, servername = Name, serveralias = Aliases, opaque = Opaque,
            appmods = [{Path, Module} || #{path := Path, module := Module} <- Appmods]}.
 
-%% @doc What holds for all scripts that this process answers by: their limits, and who asks, as far as that is known.
+%% @doc What applies to all scripts through which this process answers: their limits, and the user if known.
 -spec for_scripts() -> #{timeout_ms => pos_integer(), max => pos_integer(), keep => boolean(), body_bytes => pos_integer(), user => binary()}.
 for_scripts() ->
     case get(?MODULE) of

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The call of out/1, as modules written for Yaws know it: the #arg{} that they get, and back after they have rewritten it; what they return, collected
-%% into one outcome; from that to a response.
+%% @doc The call of out/1 as modules written for Yaws know it: makes the #arg{} that they get, turns it back into a request after they have
+%% rewritten it, collects what they return into an outcome, and makes a response of that.
 %%
-%% A return is a list, as deep as one likes, of the tuples below; later ones win where only one can be. `break' drops what follows,
-%% a redirect all but headers. Anything else is an error of the module, which becomes a 500.
+%% The result of out/1 is a list, of any depth, of the tuples below. If only one of a kind is possible, the last one counts. `break' drops
+%% everything after it, and a redirect drops everything except headers. Anything else is an error of the module and becomes a 500.
 -module(yucan_yaws_out).
 
 -export([later/3, made/1, rewritten/2, escaped/1, request/0, remember/1, with_body/3, moved/2, in_appmod/4, in_script/2, path/1]).
@@ -26,18 +26,18 @@
               | {response, yucan_handler:response()}.
 -type outcome() :: #{status => 100..999, headers := [{binary(), iodata()}], all => boolean(), body := iodata(), type => iodata(), next := next(),
                      arg => #arg{}}.
-%% Headers are in the order in which they were given, lower case. `all': they replace those that are set before.
+%% Headers are in the order in which they were given, in lower case. `all' means that they replace those that were set before.
 
 %% ---- the #arg{}
 
 -type lazy() :: #arg{} | {later, yucan_req:req(), Docroots :: [file:filename()], Opaque :: term()}.
-%% Most requests for files and scripts need none.
+%% Most requests for files and scripts do not need an arg.
 
-%% @doc The arg of a request to a server with these docroots and this opaque data.
+%% @doc The arg of a request to a server with these docroots and this opaque data, made on demand.
 -spec later(yucan_req:req(), Docroots :: [file:filename()], Opaque :: term()) -> lazy().
 later(Req, Docroots, Opaque) -> {later, Req, Docroots, Opaque}.
 
-%% @doc The arg, which a module of Yaws gets.
+%% @doc The arg that a Yaws module gets.
 -spec made(lazy()) -> #arg{}.
 made(#arg{} = Arg) -> Arg;
 made({later, Req, Docroots, Opaque}) ->
@@ -55,7 +55,7 @@ http_request(Req) ->
     #http_request{method = method(yucan_req:method(Req)), path = {abs_path, text(yucan_req:path(Req)) ++ Query},
                   version = yucan_req:version(Req)}.
 
-%% As erlang:decode_packet/3 has them: atoms for what HTTP/1.1 began with.
+%% As in erlang:decode_packet/3: atoms for the original methods of HTTP/1.1.
 method(<<"GET">>) -> 'GET';
 method(<<"HEAD">>) -> 'HEAD';
 method(<<"POST">>) -> 'POST';
@@ -65,7 +65,7 @@ method(<<"OPTIONS">>) -> 'OPTIONS';
 method(<<"TRACE">>) -> 'TRACE';
 method(Other) -> text(Other).
 
-%% @doc The decoded path; nothing if there is none.
+%% @doc The decoded path, or nothing if there is none.
 -spec path(yucan_req:req()) -> string().
 path(Req) ->
     case yucan_req:decoded_path(Req) of
@@ -75,7 +75,7 @@ path(Req) ->
 
 text(Binary) -> binary_to_list(Binary).
 
-%% @doc Headers as a record. Names that it has no field for are in `other'.
+%% @doc Headers as a record. Names without a field are in `other'.
 -spec headers([{binary(), binary()}]) -> #headers{}.
 headers(Headers) ->
     Record = lists:foldl(fun known/2, #headers{}, Headers),
@@ -112,11 +112,11 @@ authorization(Text) ->
         error -> {undefined, undefined, Text}
     end.
 
-%% As people are used to from decode_packet.
+%% As people know it from decode_packet.
 capitalised(Name) ->
     lists:flatten(lists:join("-", [string:titlecase(Part) || Part <- string:split(text(Name), "-", all)])).
 
-%% @doc The request that the rewritten arg asks for.
+%% @doc The request for a rewritten arg.
 -spec rewritten(#arg{}, yucan_req:req()) -> yucan_req:req().
 rewritten(#arg{req = Same, orig_req = Same}, Req) -> Req;
 rewritten(#arg{req = #http_request{path = {abs_path, Target}, method = Method}, orig_req = #http_request{method = Before}}, Req) ->
@@ -132,12 +132,13 @@ rewritten(#arg{req = #http_request{path = {abs_path, Target}, method = Method}, 
     end;
 rewritten(_, Req) -> Req.
 
-%% @doc A path that a module or a configuration may have decoded: what cannot be in a target is escaped again.
+%% @doc A path that a module or a configuration may have decoded. Characters that are not allowed in a target are escaped again.
 -spec escaped(binary()) -> binary().
 escaped(Path) ->
     << <<(case C > $\s andalso C < 127 of true -> <<C>>; false -> yucan_path:escape(<<C>>) end)/binary>> || <<C>> <= Path >>.
 
-%% @doc The arg with the body: whole, or its first part if it is longer than the server's `partial_post_size'. What was read before {page, Path} stays.
+%% @doc Adds the body to the arg, either all of it or, if it is larger than the server's `partial_post_size', its first part. The part that was
+%% read before {page, Path} is kept.
 -spec with_body(#arg{}, yucan_req:req(), #{partial_post_size := pos_integer() | nolimit, max_body_size := pos_integer(), _ => _}) -> {ok, #arg{}} | {error, term()}.
 with_body(#arg{clidata = Read} = Arg, _, _) when Read =/= <<>> -> {ok, Arg};
 with_body(Arg, Req, #{partial_post_size := PartBytes, max_body_size := Max}) ->
@@ -151,13 +152,13 @@ with_body(Arg, Req, #{partial_post_size := PartBytes, max_body_size := Max}) ->
             end
     end.
 
-%% @doc Keeps the request for {@link request/0}, in the process that answers it.
+%% @doc Stores the request for {@link request/0} in the process that answers it.
 -spec remember(yucan_req:req()) -> ok.
 remember(Req) ->
     _ = put(?MODULE, Req),
     ok.
 
-%% @doc The request that this process answers, for helpers that get an #arg{} only.
+%% @doc The request that this process answers, for helper functions that only get an #arg{}.
 -spec request() -> yucan_req:req().
 request() ->
     case get(?MODULE) of
@@ -184,13 +185,13 @@ in_script(#{script := File, script_name := Name, path_info := Info, docroot := D
     Arg#arg{fullpath = binary_to_list(File), docroot = unicode:characters_to_list(Docroot), prepath = binary_to_list(filename:dirname(Name)) ++ "/",
             pathinfo = case Info of <<>> -> undefined; _ -> binary_to_list(Info) end}.
 
-%% ---- the return, pure
+%% ---- the result, pure
 
-%% @doc The outcome of a return.
+%% @doc The outcome of a result.
 -spec collect(term()) -> outcome().
 collect(Result) -> element(2, item(Result, #{headers => [], body => [], next => none})).
 
-%% @doc Two outcomes, one after the other.
+%% @doc Merges two outcomes, one after the other.
 -spec merge(outcome(), outcome()) -> outcome().
 merge(#{headers := H1, body := B1} = First, #{headers := H2, body := B2} = Second) ->
     (maps:merge(First, Second))#{headers := case Second of #{all := true} -> H2; #{} -> H1 ++ H2 end, body := [B1, B2]}.
@@ -217,7 +218,7 @@ item({redirect_local, Path}, Out) -> item({redirect_local, Path, 302}, Out);
 item({redirect_local, {Kind, Path}, Status}, Out) when Kind =:= any_path; Kind =:= abs_path; Kind =:= rel_path ->
     item({redirect_local, Path, Status}, Out);
 item({redirect_local, Path, Status}, Out) -> {redirect, Out#{status => Status, next := {redirect_local, lists:flatten(Path)}}};
-%% Of what was said before, the page gets the status alone.
+%% The page only gets the status that was set before.
 item({page, {Options, Path}}, Out) when is_list(Options) ->
     #{headers := Headers} = Given = collect(Options),
     {break, (maps:merge(Out, maps:with([status], Given)))#{headers := Headers, next := {page, lists:flatten(Path)}}};
@@ -299,7 +300,7 @@ answer(#{next := none, headers := Headers, body := Body} = Outcome, _, Arg) ->
             end,
     {maps:get(status, Outcome, 200), Typed, Data}.
 
-%% @doc With a type, unless it was set by hand.
+%% @doc Adds a type, unless it was set explicitly.
 -spec typed(iodata(), [{binary(), iodata()}]) -> [{binary(), iodata()}].
 typed(Mime, Headers) ->
     case lists:keymember(<<"content-type">>, 1, Headers) of
@@ -307,14 +308,14 @@ typed(Mime, Headers) ->
         false -> [{<<"content-type">>, Mime} | Headers]
     end.
 
-%% @doc A response with headers that were given for it before. Its own win where only one can be.
+%% @doc Adds headers that were set earlier to a response. If only one of a kind is possible, the response's own counts.
 -spec with_headers([{binary(), iodata()}], yucan_handler:response()) -> yucan_handler:response().
 with_headers(Given, {Status, Headers, Body}) ->
     Names = [name(Name) || {Name, _} <- Headers],
     {Status, [Header || {Name, _} = Header <- Given, is_repeatable(Name) orelse not lists:member(Name, Names)] ++ Headers, Body};
 with_headers(_, Response) -> Response.
 
-%% What a script answered, with what the module said before.
+%% The answer of a script, together with what the module returned before.
 merged(#{headers := Headers} = Outcome, {Status, Others, Body}) ->
     {maps:get(status, Outcome, Status), Headers ++ Others, Body};
 merged(_, Response) -> Response.
@@ -325,7 +326,7 @@ parts({ssi, File, Delimiter, Bindings}, #arg{docroot = Docroot}) ->
 parts([Part | Rest], Arg) -> [parts(Part, Arg) | parts(Rest, Arg)];
 parts(Data, _) -> Data.
 
-%% Names between two delimiters become their values; a name that is not known stays as it is.
+%% Names between two delimiters are replaced by their values. An unknown name is kept.
 filled(Text, <<>>, _) -> Text;
 filled(Text, Delimiter, Bindings) ->
     Known = [{iolist_to_binary(Name), Value} || {Name, Value} <- Bindings],
@@ -338,7 +339,7 @@ fill([Text, Name | Rest], Delimiter, Known) when Rest =/= [] ->
     end;
 fill(Rest, Delimiter, _) -> lists:join(Delimiter, Rest).
 
-%% @doc Scheme, host and port as the client knows this server; `rhost' and `rscheme' (or `rmethod') tell what stands in front of it.
+%% @doc Scheme, host and port of this server as the client knows them. `rhost' and `rscheme' (or `rmethod') describe the server in front of it.
 -spec own_origin(yucan_req:req(), yucan_yaws_config:server()) -> iodata().
 own_origin(Req, #{rhost := Rhost, rscheme := Rscheme, rmethod := Rmethod, name := Name}) ->
     Scheme = hd([S || S <- [Rscheme, Rmethod], S =/= undefined] ++ [yucan_req:scheme(Req)]),
@@ -349,7 +350,7 @@ own_origin(Req, #{rhost := Rhost, rscheme := Rscheme, rmethod := Rmethod, name :
            end,
     [atom_to_binary(Scheme), "://", Host].
 
-%% @doc The options of a static file, with how long it stays fresh if the configuration says so for its type.
+%% @doc The options of a static file, including how long it stays fresh if the configuration has a time for its type.
 -spec expiring(Path :: binary(), [{Type :: string(), Seconds :: non_neg_integer()}], map()) -> map().
 expiring(_, [], Options) -> Options;
 expiring(Path, Expires, Options) ->

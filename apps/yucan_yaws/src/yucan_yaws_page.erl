@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Pages with Erlang in them (`.yaws'): between `<erl>' and `</erl>' stands the code of a module with a function `out/1', whose return takes that place. The
-%% records of yaws_api.hrl are known there, macros are not.
+%% @doc Pages with Erlang in them (`.yaws'). The text between `<erl>' and `</erl>' is the code of a module with a function `out/1', whose result
+%% replaces it. The code knows the records of yaws_api.hrl, but no macros.
 %%
-%% A page is compiled when it is first asked for, and again when its file has changed. While a page has an error nothing of it is served. Its modules have names
-%% of their own, four generations in turn: a request that still runs after that many changes is ended.
+%% A page is compiled when it is first requested, and again when its file has changed. If it has an error, no part of it is served. Its modules
+%% have names of their own, of which four generations are used in turn, so a request that is still running after four changes is ended.
 -module(yucan_yaws_page).
 
 -export([items/2, version/1]).
@@ -16,7 +16,7 @@
 
 -define(GENERATIONS, 4).
 
-%% @doc What the page says, as an `out/1' may return it. Its code runs when {@link yucan_yaws_out:collect/1} comes to it.
+%% @doc The content of the page in the form of a result of `out/1'. Its code runs when {@link yucan_yaws_out:collect/1} reaches it.
 -spec items(File :: binary(), Arg :: term()) -> {ok, [term()]} | {error, unicode:chardata()}.
 items(File, Arg) ->
     case parts(File) of
@@ -36,7 +36,7 @@ parts(File) ->
     Stamp = stamp(File),
     case known(File) of
         {Stamp, _, Result} -> Result;
-        %% Who comes second finds it done.
+        %% A second caller finds the page compiled.
         _ -> global:trans({{?MODULE, File}, self()}, fun() -> compiled(known(File), Stamp, File) end, [node()])
     end.
 
@@ -55,7 +55,7 @@ compiled({_, Version, _}, Stamp, File) ->
     persistent_term:put({?MODULE, File}, {Stamp, Version + 1, Result}),
     Result.
 
-%% The page as HTML and code in turn, each with its line.
+%% Splits the page into HTML and code in turn, each with its line.
 split(Text, Line) ->
     case binary:split(Text, <<"<erl>">>) of
         [Html] -> [{html, Html}];
@@ -116,7 +116,7 @@ bad({Location, Module, What}, File) ->
     Line = case Location of {L, _} -> L; none -> 1; L -> L end,
     throw({page, [File, $:, integer_to_binary(Line), ": ", Module:format_error(What)]}).
 
-%% Of yaws_api.hrl and yaws.hrl. An installed application has no folder `include', so `priv' leads to them.
+%% The records of yaws_api.hrl and yaws.hrl. An installed application has no directory `include', so `priv' links to them.
 records() ->
     case persistent_term:get({?MODULE, records}, none) of
         none ->

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Sessions of modules written for Yaws: data of the module under a random value, which it sends as a cookie. For {@link yaws_api}.
+%% @doc Sessions of modules written for Yaws: data of the module under a random value, which the module sends as a cookie. For {@link yaws_api}.
 %%
-%% They live in this process alone and end with it, as with the node. Each one ends when nobody has asked for it for its time to live, or earlier
+%% Sessions exist only in this process, and end with it or with the node. A session ends when it has not been used for its lifetime, or earlier
 %% if the table is full and a new session needs its place.
 -module(yucan_yaws_session).
 -behaviour(gen_server).
@@ -10,34 +10,35 @@
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
 -define(SWEEP_MS, 60000).
-%% Clients that send no cookie back get one session for each request.
+%% Clients that do not return cookies get a session for each request.
 -define(MOST, 100000).
 
 -record(session, {opaque :: term(),
                   ttl_s :: non_neg_integer(),
                   deadline_s = 0 :: integer(),
-                  %% Is told when the session ends.
+                  %% The process that is told when the session ends.
                   cleanup :: pid() | undefined}).
-%% The cookies are also held in the order of their deadlines, because a full table needs the first one for each new visitor.
+%% The cookies are also kept in the order of their deadlines, because a full table needs the first one for each new visitor.
 -type sessions() :: {#{string() => #session{}}, Deadlines :: gb_sets:set({integer(), string()})}.
 
-%% @doc Started by yucan_yaws_sup.
+%% @doc Called by yucan_yaws_sup.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc A session with some data; what it returns is the value of its cookie. The process gets `{yaws_session_end, timeout | normal, Cookie, Opaque}' at its end.
+%% @doc Creates a session with some data, and returns the value for its cookie. The process gets `{yaws_session_end, timeout | normal, Cookie,
+%% Opaque}' when it ends.
 -spec new(term(), TtlSeconds :: non_neg_integer(), pid() | undefined) -> string().
 new(Opaque, Ttl, Cleanup) when is_integer(Ttl), Ttl >= 0 -> call({new, Opaque, Ttl, Cleanup}).
 
-%% @doc The data of a session, whose time to live begins again.
+%% @doc The data of a session, whose lifetime starts again.
 -spec find(string()) -> {ok, term()} | {error, no_session}.
 find(Cookie) -> call({find, Cookie}).
 
-%% @doc Other data for a session. `undefined' leaves who is told of its end.
+%% @doc Replaces the data of a session. With `undefined' the process that is told about its end does not change.
 -spec replace(string(), term(), pid() | undefined) -> true | error.
 replace(Cookie, Opaque, Cleanup) -> call({replace, Cookie, Opaque, Cleanup}).
 
-%% @doc Ends a session, if it is there.
+%% @doc Ends a session, if it exists.
 -spec delete(string()) -> true.
 delete(Cookie) -> call({delete, Cookie}).
 
@@ -88,7 +89,7 @@ swept({All, Deadlines} = Sessions) ->
         false -> Sessions
     end.
 
-%% A session that has timed out has an earlier deadline than those that live, so it goes first.
+%% A session that has timed out has an earlier deadline than those that have not, so it is removed first.
 with_room({All, Deadlines} = Sessions) when map_size(All) >= ?MOST ->
     {_, Cookie} = gb_sets:smallest(Deadlines),
     ended(timeout, Cookie, Sessions);
@@ -102,7 +103,7 @@ living(Cookie, {All, _}) ->
 
 is_over(Deadline) -> erlang:monotonic_time(second) >= Deadline.
 
-%% Adds a session or begins its time to live again.
+%% Adds a session, or restarts its lifetime.
 used(Cookie, #session{ttl_s = Ttl, deadline_s = Before} = Session, {All, Deadlines}) ->
     Deadline = erlang:monotonic_time(second) + Ttl,
     {All#{Cookie => Session#session{deadline_s = Deadline}}, gb_sets:add_element({Deadline, Cookie}, gb_sets:del_element({Before, Cookie}, Deadlines))}.

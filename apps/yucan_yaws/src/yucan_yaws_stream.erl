@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Bodies that other processes write piece by piece: streamcontent and its relatives.
+%% @doc Bodies that other processes write part by part: streamcontent and similar results.
 %%
-%% The process of the connection waits for the pieces as messages; who writes with the blocking functions of yaws_api
-%% gets an answer when the client has taken the piece, or `{error, closed}'.
+%% The process of the connection waits for the parts as messages. A writer that uses the blocking functions of yaws_api gets an answer when the
+%% client has taken the part, or `{error, closed}'.
 -module(yucan_yaws_stream).
 
 -export([response/5, deliver/2, deliver_blocking/2, finish/1]).
@@ -11,8 +11,8 @@
 -define(LOOK_MS, 1000).
 -define(CALL_MS, 60000).
 
-%% @doc The response that runs until the stream is finished, silent for too long, or the client gone. After HEAD nobody takes the pieces: who would write them
-%% hears of it, or that this process has ended.
+%% @doc The response, which runs until the stream is finished, has been silent for too long, or the client has gone. After HEAD no parts are
+%% accepted, and the writer is told so, or that this process has ended.
 -spec response(yucan_req:req(), Status :: 100..999, yucan_handler:headers(), First :: iodata(),
                #{pid => pid(), timeout => timeout(), size => non_neg_integer()}) -> yucan_handler:response().
 response(Req, Status, Headers, First, Options) ->
@@ -81,19 +81,19 @@ ended({error, Reason}, Options) ->
     ok = discard(Options),
     exit({shutdown, Reason}).
 
-%% The name that Yaws has for it.
+%% The name of this message in Yaws.
 discard(#{pid := Pid}) ->
     Pid ! {discard, self()},
     ok;
 discard(_) -> ok.
 
-%% @doc A piece, without waiting: for few and small ones.
+%% @doc Sends a part without waiting. Use it for few and small parts.
 -spec deliver(pid(), iodata()) -> ok.
 deliver(Pid, Data) ->
     Pid ! {yucan_stream, data, Data},
     ok.
 
-%% @doc A piece; returns when the client has taken it.
+%% @doc Sends a part, and returns when the client has taken it.
 -spec deliver_blocking(pid(), iodata()) -> ok | {error, closed | timeout}.
 deliver_blocking(Pid, Data) ->
     Ref = erlang:monitor(process, Pid),
@@ -109,7 +109,7 @@ deliver_blocking(Pid, Data) ->
         {error, timeout}
     end.
 
-%% @doc That was the last piece.
+%% @doc Reports that the last part has been sent.
 -spec finish(pid()) -> ok.
 finish(Pid) ->
     Pid ! {yucan_stream, finish},

@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc WebSocket callbacks of Yaws on those of this server: `{websocket, Module, Options}' of out/1.
+%% @doc Implements the WebSocket callbacks of Yaws on top of this server's: `{websocket, Module, Options}' from out/1.
 %%
-%% `Module:handle_message/2' if there is one, else `handle_message/1', which gets no state. The state begins with that of `{callback, {basic, State}}',
-%% or [], and is what `init/1' and `handle_open/2' make of it. `handle_open/2' gets this process, to which yaws_api:websocket_send/2 sends.
+%% Calls `Module:handle_message/2' if it exists, and otherwise `handle_message/1', which gets no state. The initial state is that of `{callback,
+%% {basic, State}}', or [], which `init/1' and `handle_open/2' may change. `handle_open/2' gets this process, to which yaws_api:websocket_send/2
+%% sends.
 -module(yucan_yaws_ws).
 -behaviour(yucan_ws).
 
@@ -11,14 +12,14 @@
 
 -include("../include/yaws_api.hrl").
 
-%% `closes': the module itself has asked for the end.
+%% `closes' means that the module itself has closed the connection.
 -record(state, {module :: module(), inner :: term(), closes = false :: boolean()}).
 
 %% @doc The response that upgrades the connection.
 -spec response(module(), [term()], #arg{}) -> yucan_handler:response().
 response(Module, Options, Arg) ->
     Given = case proplists:get_value(callback, Options, basic) of {basic, State} -> State; _ -> [] end,
-    %% As in Yaws: a page of any origin, unless the option says which.
+    %% As in Yaws, a page of any origin is accepted unless the option names one.
     Origins = case proplists:get_value(origin, Options, any) of any -> any; Origin -> [iolist_to_binary(Origin)] end,
     {websocket, ?MODULE, {Module, Given, Arg}, #{origins => Origins}}.
 
@@ -74,8 +75,8 @@ terminate(Reason, #state{module = Module} = State) ->
 %% It was never open.
 terminate(_, _) -> ok.
 
-%% As in Yaws, the end is the last message of a module that has not asked for it. The connection is closed by now, so only the state of the return counts.
-%% Many modules have no clause for this message: as in Yaws, a failure is not logged.
+%% As in Yaws, the end is the last message to a module that has not asked for it. The connection is already closed, so only the state in the
+%% result counts. Many modules have no clause for this message, so as in Yaws a failure is not logged.
 told(_, #state{closes = true} = State) -> State;
 told({crashed, _}, State) -> State;
 told(Reason, State) ->
