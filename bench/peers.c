@@ -3,7 +3,7 @@
  * Many nodes in one process, for `bench peers': each has a name and a connection of its own to one
  * real node, shakes hands as a node of Erlang does, and stays. It answers ticks, counts messages
  * and throws them away. With the extension of Beamway's handshake the two agree on the link over
- * TCP, with a session (docs/session.md) if the real node wants one.
+ * TCP, with a session (docs/dev/session.md) if the real node wants one.
  *
  * The nodes are dealt out to hosts 127.1.0.1, 127.1.0.2 and so on, HOST_NODES to each. Each host
  * has an epmd at the port that is given, and refuses connections to nodes that have vanished, as

@@ -14,8 +14,8 @@
  * What lets a link outlive its connection: both sides number the bytes of each direction
  * (outgoing.h). What the peer is not known to have taken is kept by reference. When a connection is
  * lost each side stops reading it, so how far it has read does not change any more. Over the next
- * connection both say how far that is, and each goes on from there. `docs/session.md` has the whole
- * protocol; who may connect is decided there, not here.
+ * connection both say how far that is, and each goes on from there. `docs/dev/session.md` has the
+ * whole protocol; who may connect is decided there, not here.
  *
  * How far the reader has come also goes back in frames of their own (frame.h). They are numbered
  * like all bytes, so one may come twice; an older one says nothing new.

@@ -9,7 +9,7 @@
 %% could ask for would let strangers try cookies at home.
 %%
 %% The number of a connection is higher than those of all connections before it: the calling node of the link gives even numbers,
-%% the other one odd numbers. docs/session.md has the whole protocol.
+%% the other one odd numbers. docs/dev/session.md has the whole protocol.
 %%
 %% Pure but for random numbers. All that is decoded here comes from the peer: whatever is not exactly right gives `error'.
 -module(beamway_session).

@@ -98,7 +98,7 @@ reconnects(Config) ->
     ok.
 
 %% What the carrier relies on is the same in both: fragments that can be refused, handshake of version 6 with
-%% creations, the atom cache whose messages must stay in order. (docs/otp-releases.md)
+%% creations, the atom cache whose messages must stay in order. (docs/dev/otp-releases.md)
 flags(Config) ->
     [Own, Other] = [beamway_peer:call(Peer, erts_internal, get_dflags, [])
                     || {Peer, _} <- [start(Config, Otp, #{}) || Otp <- [own, other]]],

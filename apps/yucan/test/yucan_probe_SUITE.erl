@@ -52,9 +52,9 @@ accepts(_) -> [[{200, [], <<>>}]].
 %% At once, with an answer or without.
 refuses(_) -> [[]] ++ [[{Status, [{<<"connection">>, <<"close">>}, {<<"content-length">>, <<"0">>}], <<>>}] || Status <- [400, 405, 408, 411, 413, 414, 417, 431, 501, 503, 505]].
 
-%% What docs/yucan-rules.md names is there: cases of suites, functions of unit tests, ids of the tables.
+%% What docs/dev/yucan-rules.md names is there: cases of suites, functions of unit tests, ids of the tables.
 map(_) ->
-    {ok, Text} = file:read_file(filename:join([code:lib_dir(yucan), "..", "..", "docs", "yucan-rules.md"])),
+    {ok, Text} = file:read_file(filename:join([code:lib_dir(yucan), "..", "..", "docs", "dev", "yucan-rules.md"])),
     [_ | Tables] = binary:split(Text, <<"\n## ">>, [global]),
     {match, Names} = re:run(Tables, "`([^`]+)`", [global, {capture, all_but_first, list}]),
     Ids = [Id || {Id, _, _, _} <- yucan_probe_cases:smuggling() ++ yucan_probe_cases:malformed() ++ yucan_probe_cases:h1spec() ++ yucan_corpus:requests()],

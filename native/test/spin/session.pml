@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How a link outlives its connection (docs/session.md).
+ * How a link outlives its connection (docs/dev/session.md).
  *
  * Two nodes send each other BYTES bytes over up to CONNECTIONS connections. Either may dial whenever it
  * has no connection, and SILENT times although it has one. The link begins with connection 0 up at both ends. Faults at any step:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One direction of a stream over several connections (native/link/session/strands.h, docs/session.md).
+ * One direction of a stream over several connections (native/link/session/strands.h, docs/dev/session.md).
  *
  * A writer sends BYTES chunks over up to USES connections, one after the other or beside each other, and has a
  * ring of RING chunks; so has the reader. CUTS connections are cut at any step: what is on its way over them is lost in

@@ -67,7 +67,7 @@ suites() ->
         {ttb_SUITE, #{folder => "lib/observer/test", minutes => 10, helpers => ["ttb_helper.erl", "client.erl", "server.erl"]}},
         {seq_trace_SUITE, #{folder => "lib/kernel/test", minutes => 5, libraries => ["echo_drv.c"]}},
         %% What is in its data folder it compiles by itself. The others of its cases never leave the node, but for two that
-        %% docs/otp-suites.md names.
+        %% docs/dev/otp-suites.md names.
         {code_SUITE, #{
             folder => "lib/kernel/test", minutes => 10, helpers => ["code_b_test.erl"], data => [],
             cases => [set_path_file, upgrade, pa_pz_option, ext_mod_dep, clash, where_is_file, bad_erl_libs, code_archive, code_archive2,

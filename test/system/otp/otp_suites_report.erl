@@ -3,7 +3,7 @@
 %%
 %% The script `otp_suites' calls `failed/1' after the suites of each carrier, to repeat what failed, and `report/1' at the end.
 %% Arguments are lists of strings, as `erl -run' hands them over. What is wrong is decided in `beamway_otp_verdict', which
-%% is tested on its own. `docs/otp-suites.md' must name each case that does not pass: the report looks for the names.
+%% is tested on its own. `docs/dev/otp-suites.md' must name each case that does not pass: the report looks for the names.
 -module(otp_suites_report).
 
 -export([failed/1, report/1, stop/2]).
@@ -45,7 +45,7 @@ report([Mode, StoredFile, Document, Suites, Cases | Files]) ->
     halt(case Problems of [] -> 0; _ -> 1 end).
 
 print_verdict([], [], "compare") -> io:format("Nothing is stored to compare with.~n");
-print_verdict([], _, _) -> io:format("Beamway passes all that stock TCP passes, but for the differences that docs/otp-suites.md names.~n");
+print_verdict([], _, _) -> io:format("Beamway passes all that stock TCP passes, but for the differences that docs/dev/otp-suites.md names.~n");
 print_verdict(Problems, _, _) -> io:format("~b problems~n", [length(Problems)]).
 
 %% ---- reading ----
@@ -187,7 +187,7 @@ too_many(Count) ->
 
 unnamed(Document, Ids) ->
     {ok, Text} = file:read_file(Document),
-    [text(Id, "does not pass, and docs/otp-suites.md does not say why")
+    [text(Id, "does not pass, and docs/dev/otp-suites.md does not say why")
      || {_, _, Case} = Id <- Ids, binary:match(Text, atom_to_binary(Case)) =:= nomatch].
 
 case_object({Suite, Group, Case}, Tcp, #{shm := Shm, tcp_links := Links} = Beamway) ->
