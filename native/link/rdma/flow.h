@@ -22,7 +22,7 @@
  *
  * Credits: a message needs a receive slot of the peer's. The last one is kept for a message that
  * returns credits: it tells of slots that no message has told of before. Therefore one of two ends
- * that have none left can always send (docs/decisions.md).
+ * that have none left can always send.
  */
 
 /* Messages whose completion is not known yet; each has up to 3 work requests, and a buffer. */
