@@ -13,10 +13,12 @@
 
 -type config() :: [tuple()].
 -type table() :: {metrics, Whose :: string(), [{Result :: string(), all | [string() | {string(), string()}]}]}
+               | {brief, [{Result :: string(), Metric :: string(), Question :: string()}]}
+               | {pairs, [{Result :: string(), Metric :: string(), Rival :: string(), Question :: string()}]}
                | {grid, Heading :: [string()], [[string() | {Result :: string(), Metric :: string()}]]}
                | {facts, Result :: string(), [{Label :: string(), Path :: [string()]}]}
                | {list, Result :: string(), Path :: [string()], [{Heading :: string(), Field :: string()}]}.
--type picture() :: {file:filename(), Data :: unicode:chardata(), Script :: unicode:chardata()}.
+-type picture() :: {file:filename(), Data :: unicode:chardata(), {svg, unicode:chardata()} | Script :: unicode:chardata()}.
 %% The data stand in the picture, too.
 -type stale() :: [{Result :: string(), Commit :: string(), old | not_here}].
 
@@ -105,12 +107,17 @@ is_stale(Name, #{<<"commit">> := Commit}) ->
 -spec table(table()) -> unicode:chardata().
 table({metrics, Whose, Results}) ->
     Rows = lists:append([metric_rows(shown(Name), Metrics) || {Name, Metrics} <- Results]),
-    Heading = ["question", "metric", Whose, "beside it", "ratio [95 %]", "verdict"],
+    Heading = ["question", "metric", Whose, "compared with", "ratio [95 %]", "verdict"],
     {Shown, Columns} = case has_verdicts(Results) of
                            true -> {Rows, Heading};
                            false -> {[lists:droplast(Row) || Row <- Rows], lists:droplast(Heading)}
                        end,
     [markdown(Columns, Shown), sources([Name || {Name, _} <- Results])];
+table({brief, Rows}) ->
+    [markdown(["", "stock TCP", "tuned TCP", "Beamway", "Beamway ÷ tuned TCP"], [brief(Question, Metric, shown(Name)) || {Name, Metric, Question} <- Rows]),
+     from([Name || {Name, _, _} <- Rows])];
+table({pairs, Rows}) ->
+    [markdown(["question", "this project", "compared with", "ratio"], [pair(Question, Metric, Rival, shown(Name)) || {Name, Metric, Rival, Question} <- Rows]), from([Name || {Name, _, _, _} <- Rows])];
 table({grid, Heading, Rows}) ->
     Names = lists:usort([Name || Row <- Rows, {Name, _} <- Row]),
     Shown = maps:from_list([{Name, shown(Name)} || Name <- Names]),
@@ -167,6 +174,37 @@ compared(#{<<"baseline_name">> := null}) -> ["", "", ""];
 compared(#{<<"baseline_name">> := Name, <<"baseline">> := Value, <<"unit">> := Unit, <<"ratio">> := Ratio, <<"interval">> := Interval} = Entry) ->
     [[title(binary_to_list(Name)), " ", number(Value, Unit)], beamway_bench_report:ratio(Ratio, Interval, maps:get(<<"range">>, Entry, null)),
      case judgement(Entry, significant()) of <<"loses">> -> "**loses**"; null -> ""; Verdict -> beamway_bench_report:verdict(Verdict) end].
+
+%% A row that says it all: whole numbers, the two rivals that matter, and one ratio.
+brief(Question, _, {hidden, _}) -> [Question, ?AGAIN, "", "", ""];
+brief(Question, Metric, {_, #{<<"metrics">> := Entries}}) ->
+    case [Entry || #{<<"name">> := Name} = Entry <- Entries, Name =:= list_to_binary(Metric)] of
+        [] -> [Question, ?AGAIN, "", "", ""];
+        [#{<<"beamway">> := Own, <<"unit">> := Unit} | _] = All ->
+            Of = fun(Rival, Show) -> [Show(Entry) || #{<<"baseline_name">> := Name} = Entry <- All, Name =:= Rival] end,
+            Value = fun(#{<<"baseline">> := Baseline}) -> whole(Baseline) end,
+            [Question, Of(<<"tcp">>, Value), Of(<<"tcp_tuned">>, Value), ["**", whole(Own), "** ", Unit],
+             Of(<<"tcp_tuned">>, fun(#{<<"ratio">> := Ratio, <<"interval">> := Interval} = Entry) -> beamway_bench_report:ratio(Ratio, Interval, maps:get(<<"range">>, Entry, null)) end)]
+    end.
+
+pair(Question, _, _, {hidden, _}) -> [Question, ?AGAIN, "", ""];
+pair(Question, Metric, Rival, {_, #{<<"metrics">> := Entries}}) ->
+    case [Entry || #{<<"name">> := Name, <<"baseline_name">> := Baseline} = Entry <- Entries, Name =:= list_to_binary(Metric), Baseline =:= list_to_binary(Rival)] of
+        [] -> [Question, ?AGAIN, "", ""];
+        [#{<<"beamway">> := Own, <<"unit">> := Unit} = Entry | _] -> [Question, quantity(Own, Unit) | lists:sublist(compared(Entry), 2)]
+    end.
+
+from(Names) -> ["From ", lists:join(", ", [dated(Name, shown(Name)) || Name <- unique(Names)]), ".\n"].
+
+whole(Value) when Value < 1000 -> integer_to_list(round(Value));
+whole(Value) -> beamway_bench_report:number(Value).
+
+dated(Name, {hidden, Why}) -> ["`", Name, "` (", Why, ")"];
+dated(Name, {Age, #{<<"measured_at">> := At, <<"repeats">> := Repeats} = Stored}) ->
+    ["`", Name, "` (", lists:join(", ", [day(At), repeats(Repeats)] ++ ["**old**" || Age =:= old] ++ ["**noisy**" || is_noisy(Stored)]), ")"].
+
+repeats(1) -> "1 repeat";
+repeats(Count) -> [integer_to_list(Count), " repeats"].
 
 %% ---- verdicts
 
@@ -259,7 +297,7 @@ source(Name, {hidden, Why}) -> ["`", Name, ".json`: ", Why, "; to be measured ag
 source(Name, {Age, #{<<"commit">> := Commit, <<"measured_at">> := At, <<"machine">> := Machine, <<"repeats">> := Repeats, <<"command">> := Command} = Stored}) ->
     #{<<"processor">> := Processor, <<"processors">> := Count, <<"load_average">> := Load} = Machine,
     ["`", Name, ".json`: commit `", string:slice(Commit, 0, 12), "`, ", day(At), ", ", string:trim(Processor), ", ", integer_to_list(Count), " processors, load ",
-     io_lib:format("~.1f", [float(Load)]), " before, ", case Repeats of 1 -> "1 repeat"; _ -> [integer_to_list(Repeats), " repeats"] end,
+     io_lib:format("~.1f", [float(Load)]), " before, ", repeats(Repeats),
      "; `", string:replace(effective(Command, Repeats), "`", "'", all), "`.",
      case Age of fresh -> ""; old -> " **Old**: what it measures has changed since; to be measured again." end,
      [" **Noisy**: other work ran on the machine." || is_noisy(Stored)]].
@@ -318,7 +356,7 @@ present(Name) ->
 %% ---- pictures
 
 -spec pictures() -> [picture()].
-pictures() -> [chart() | ants()].
+pictures() -> charts() ++ ants().
 
 %% gnuplot draws alike everywhere, but for its version: the data in the file are compared.
 outdated(Pictures) -> [[File, " is not the one of bench/results. Run: make figures"] || {File, Data, _} <- Pictures, not holds(file:read_file(File), Data)].
@@ -328,6 +366,10 @@ holds({error, _}, _) -> false.
 
 embedded(Data) -> unicode:characters_to_binary(["<!-- of bench/results:\n", Data, "-->\n"]).
 
+draw({File, Data, {svg, Svg}}) ->
+    ok = beamway_bench_store:write_text(File, [Svg, embedded(Data)]),
+    io:format("written: ~ts~n", [File]),
+    0;
 draw({File, Data, Script}) ->
     case beamway_bench_chart:plot(File, Script) of
         ok ->
@@ -347,39 +389,36 @@ ants(Kind, File, Figures) ->
 
 picture_file(Name) -> path("docs/guide/pictures/" ++ Name ++ ".svg").
 
-%% That of the README.
-chart() ->
-    {File, Rows} = {picture_file("ratios"), chart_rows()},
-    {File, Rows, chart_script(File, Rows)}.
+%% The charts of the pages: ratios of the tables, with their intervals. To the right of 1 Beamway is better.
+charts() ->
+    [{picture_file(Name), [Title, "\n", [line(Row) || Row <- Drawn]], {svg, beamway_bench_dots:svg(Title, [Legend || {_, Legend} <- Shown], Drawn)}}
+     || {chart, Name, Title, Series, Rows} <- config(),
+        Points <- [[{labelled(Label, Stored), points(Stored, Metrics, Series)} || {Result, Metrics, Label} <- Rows, Stored <- [shown(Result)]]],
+        Shown <- [[One || {Rival, _} = One <- Series, lists:any(fun({_, Dots}) -> lists:keymember(Rival, 1, Dots) end, Points)]],
+        Drawn <- [[{Label, [{place(Rival, Shown), Ratio, Low, High} || {Rival, Ratio, Low, High} <- Dots]} || {Label, Dots} <- Points]]].
 
-chart_rows() ->
-    [Row || {chart, Rows} <- config(), {Name, Metric, Label} <- Rows, Row <- chart_row(shown(Name), list_to_binary(Metric), Label)].
+labelled(Label, {hidden, _}) -> Label ++ ": " ++ ?AGAIN;
+labelled(Label, {old, _}) -> Label ++ " (old)";
+labelled(Label, {fresh, _}) -> Label.
 
-%% Both bars are ratios within each repeat, as in the tables.
-chart_row({fresh, #{<<"metrics">> := Entries, <<"figures">> := Figures}}, Metric, Label) ->
-    [io_lib:format("\"~ts\" ~.2f ~.2f\n", [Label, better(Better, Ratio), better(Better, Tuned)])
-     || #{<<"name">> := Name, <<"baseline_name">> := <<"tcp">>, <<"better">> := Better, <<"ratio">> := Ratio, <<"key">> := Key, <<"direction">> := Direction} <- Entries, Name =:= Metric,
-        Stock <- samples(<<"tcp">>, Key, Direction, Figures), {Tuned, _} <- [beamway_bench_stats:ratio(Values, Stock) || Values <- samples(<<"tcp_tuned">>, Key, Direction, Figures)]];
-chart_row(_, _, _) -> [].
+%% A point for each rival that was measured.
+points({hidden, _}, _, _) -> [];
+points({_, #{<<"metrics">> := Entries}}, Metrics, Series) ->
+    [list_to_tuple([Rival | oriented(Better, Ratio, bounds(Entry))])
+     || {Rival, _} <- Series, #{<<"name">> := Name, <<"baseline_name">> := Baseline, <<"ratio">> := Ratio, <<"better">> := Better} = Entry <- Entries,
+        Baseline =:= list_to_binary(Rival), lists:member(binary_to_list(Name), Metrics), is_number(Ratio), Ratio > 0].
 
-samples(Contender, Key, Direction, Figures) ->
-    [maps:get(Direction, Directions) || #{<<"contender">> := C, <<"key">> := K, <<"directions">> := Directions} <- Figures, C =:= Contender, K =:= Key, is_map_key(Direction, Directions)].
+bounds(#{<<"interval">> := [Low, High]}) -> [Low, High];
+bounds(#{<<"range">> := [Low, High]}) -> [Low, High];
+bounds(#{<<"ratio">> := Ratio}) -> [Ratio, Ratio].
 
-better(<<"higher">>, Ratio) -> Ratio;
-better(<<"lower">>, Ratio) -> 1 / Ratio.
+oriented(<<"higher">>, Ratio, [Low, High]) -> [float(N) || N <- [Ratio, Low, High]];
+oriented(<<"lower">>, Ratio, [Low, High]) -> [1 / N || N <- [Ratio, High, Low]].
 
-chart_script(File, Rows) ->
-    {Shown, Labels} = case Rows of
-                          [] -> {["\"", ?AGAIN, "\" 0.5 0.5\n"], ""};
-                          _ -> {Rows, ", '' using ($0-0.22):($2*1.18):(sprintf('%.1f', $2)) with labels notitle font ',10'"
-                                      ", '' using ($0+0.22):($3*1.18):(sprintf('%.1f', $3)) with labels notitle font ',10'"}
-                      end,
-    ["$data << EOD\n", Shown, "EOD\n"
-     "set terminal svg size 760,330 background 'white' font 'sans,12'\nset output '", File, "'\n"
-     "set style data histogram\nset style histogram clustered gap 1\nset style fill solid 0.85 noborder\nset boxwidth 0.9\n"
-     "set grid ytics lc rgb '#cccccc'\nset logscale y 2\nset yrange [0.5:32]\nset ylabel 'times stock TCP'\nset xtics rotate by -20\nset key top right\n"
-     "set arrow from graph 0,first 1 to graph 1,first 1 nohead lc rgb '#666666'\n"
-     "plot $data using 2:xtic(1) title 'Beamway, shared memory' lc rgb '#1f6fb2', '' using 3 title 'tuned TCP' lc rgb '#e0962e'", Labels, "\n"].
+place(Rival, [{Rival, _} | _]) -> 1;
+place(Rival, [_ | Others]) -> 1 + place(Rival, Others).
+
+line({Label, Dots}) -> [Label, [io_lib:format(" ~b ~.3f ~.3f ~.3f", tuple_to_list(Dot)) || Dot <- Dots], "\n"].
 
 %% ---- commits
 
@@ -557,7 +596,7 @@ what_stands_twice_is_refused_test_() ->
     [?_assertEqual([], twice([{paths, #{}}, {result, "a", #{}}, {table, "a", []}, {result, "b", #{}}])),
      ?_assertEqual(["result \"a\"", "table \"b\""],
                    [text(One) || One <- twice([{result, "a", #{}}, {table, "b", []}, {result, "a", #{x => y}}, {table, "b", []}, {result, "c", #{}}])]),
-     ?_assertEqual(["chart", "paths"], [text(One) || One <- twice([{chart, []}, {paths, #{}}, {chart, []}, {paths, #{}}])]),
+     ?_assertEqual(["chart \"a\"", "paths"], [text(One) || One <- twice([{chart, "a", "", [], []}, {paths, #{}}, {chart, "a", "", [], []}, {paths, #{}}])]),
      ?_assertEqual([], twice(config()))].
 
 results_are_whole_test() -> ?assertEqual([], schema()).
@@ -586,6 +625,8 @@ every_path_is_there_test() ->
 every_table_is_of_known_results_test() ->
     Named = lists:append([case Table of
                               {metrics, _, Results} -> [Name || {Name, _} <- Results];
+                              {brief, Rows} -> [Name || {Name, _, _} <- Rows];
+                              {pairs, Rows} -> [Name || {Name, _, _, _} <- Rows];
                               {grid, _, Rows} -> [Name || Row <- Rows, {Name, _} <- Row];
                               {_, Name, _} -> [Name];
                               {_, Name, _, _} -> [Name]
@@ -634,12 +675,32 @@ the_source_is_named_test_() ->
      ?_assertNotEqual(nomatch, string:find(text(source("n", {old, stored()})), "**Old**")),
      ?_assertEqual("`n.json`: why; to be measured again.", text(source("n", {hidden, "why"})))].
 
-the_chart_has_the_ratios_of_the_tables_test() ->
-    Figure = fun(Name, Values) -> #{<<"contender">> => Name, <<"key">> => <<"k">>, <<"directions">> => #{<<"reverse">> => Values, <<"forward">> => [1, 1, 1]}} end,
-    Entry = #{<<"name">> => <<"m">>, <<"key">> => <<"k">>, <<"direction">> => <<"reverse">>, <<"baseline_name">> => <<"tcp">>, <<"better">> => <<"lower">>, <<"ratio">> => 0.5},
-    Stored = #{<<"metrics">> => [Entry, Entry#{<<"baseline_name">> := <<"tcp_tuned">>}], <<"figures">> => [Figure(<<"tcp">>, [4, 8, 80]), Figure(<<"tcp_tuned">>, [2, 4, 100])]},
-    ?assertEqual(["\"l\" 2.00 2.00\n"], [text(Row) || Row <- chart_row({fresh, Stored}, <<"m">>, "l")]),
-    ?assertEqual([], chart_row({old, Stored}, <<"m">>, "l")).
+a_chart_has_the_ratios_of_the_tables_test() ->
+    Entry = #{<<"name">> => <<"m">>, <<"baseline_name">> => <<"tcp">>, <<"better">> => <<"lower">>, <<"ratio">> => 0.5, <<"interval">> => [0.25, 1.0]},
+    Stored = #{<<"metrics">> => [Entry, Entry#{<<"baseline_name">> := <<"unix">>, <<"better">> := <<"higher">>, <<"interval">> := null, <<"range">> => [0.25, 1.0]}, Entry#{<<"name">> := <<"n">>}]},
+    Series = [{"unix", "a socket"}, {"tcp", "stock"}],
+    ?assertEqual([{"unix", 0.5, 0.25, 1.0}, {"tcp", 2.0, 1.0, 4.0}], points({fresh, Stored}, ["m"], Series)),
+    ?assertEqual([], points({hidden, "why"}, ["m"], Series)),
+    ?assertEqual([2, 1], [place(Rival, Series) || Rival <- ["tcp", "unix"]]),
+    ?assertEqual(["l", "l (old)", "l: " ++ ?AGAIN], [labelled("l", Shown) || Shown <- [{fresh, Stored}, {old, Stored}, {hidden, "why"}]]),
+    ?assertEqual("l 1 2.000 1.000 4.000\n", text(line({"l", [{1, 2.0, 1.0, 4.0}]}))).
+
+every_chart_is_of_known_results_test() ->
+    Named = [{Name, Metric} || {chart, _, _, _, Rows} <- config(), {Name, Metrics, _} <- Rows, Metric <- Metrics],
+    ?assertEqual([], lists:usort([Name || {Name, _} <- Named]) -- [Name || {Name, _} <- results()]),
+    ?assertEqual([], [{Name, Metric} || {Name, Metric} <- Named, {_, #{<<"metrics">> := Entries}} <- [shown(Name)],
+                                        not lists:any(fun(#{<<"name">> := N}) -> N =:= list_to_binary(Metric) end, Entries)]).
+
+a_brief_row_has_whole_numbers_test() ->
+    Tuned = (entry(<<"a">>, <<"tcp_tuned">>, <<"even">>))#{<<"unit">> := <<"us">>, <<"beamway">> := 4.24, <<"baseline">> := 74.5},
+    Stored = (stored())#{<<"metrics">> := [Tuned#{<<"baseline_name">> := <<"tcp">>, <<"baseline">> := 1234567.8}, Tuned]},
+    ?assertEqual(["q", "1,234,568", "75", "**4** us", "0.50 [0.40, 0.60]"], [text(Cell) || Cell <- brief("q", "a", {fresh, Stored})]),
+    ?assertEqual("`n` (2026-11-21, 9 repeats, **old**)", text(dated("n", {old, Stored}))),
+    ?assertEqual(["q", ?AGAIN, "", "", ""], brief("q", "gone", {fresh, Stored})).
+
+a_pair_names_its_rival_test() ->
+    ?assertEqual(["q", "2.00 MB/s", "socat 4.00", "0.50 [0.40, 0.60]"], [text(Cell) || Cell <- pair("q", "a", "socat", {fresh, stored()})]),
+    ?assertEqual(["q", ?AGAIN, "", ""], pair("q", "a", "nobody", {fresh, stored()})).
 
 filled_test() ->
     Text = <<"a\n<!-- figures: t -->\nold\n<!-- end -->\nb\n<!-- figures: t -->\n<!-- end -->\n">>,
