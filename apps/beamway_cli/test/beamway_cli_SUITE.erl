@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `beamway' command itself: what its launcher finds and refuses, its words and texts, and `pipe', which needs no node.
-%% The commands that look at a host or at nodes have suites of their own, `beamway_cli_*_SUITE'.
+%% @doc The `beamway' command itself: what its launcher finds and refuses, its arguments and texts, and `pipe', which needs no node. The commands
+%% that examine a host or ask nodes have suites of their own, `beamway_cli_*_SUITE'.
 -module(beamway_cli_SUITE).
 
 -include_lib("common_test/include/ct.hrl").
@@ -37,7 +37,7 @@ help(Config) ->
      end || Command <- ["demo", "bench", "links", "top", "why", "fault", "report", "attach", "choose", "drain", "node", "keygen", "doctor"]],
     ok.
 
-%% Nobody else can read what it makes, whatever the umask is, and nothing is overwritten.
+%% Nobody else can read the files that it makes, whatever the umask is, and it overwrites nothing.
 keygen(Config) ->
     [One, Two, Cookie, Both] = [filename:join(?config(priv_dir, Config), Name) || Name <- ["one.key", "two.key", "cookie", "both.key"]],
     [{0, _, ""} = shell(Config, ["umask 0; \"$BEAMWAY\" keygen ", Words]) || Words <- [quoted(One), quoted(Two), ["--cookie ", quoted(Cookie)]]],
@@ -51,7 +51,7 @@ keygen(Config) ->
     {0, Printed, ""} = run(Config, "keygen --cookie"),
     ?assertMatch({match, _}, re:run(Printed, "^[0-9a-f]{64}\n$")).
 
-%% One line that says which, and what to do.
+%% A single line names the library and the remedy.
 missing_library(Config) ->
     Measured = filename:join(?config(priv_dir, Config), "measured.json"),
     ok = file:write_file(Measured, "{}"),
@@ -98,7 +98,7 @@ usage_errors(Config) ->
     [?assertMatch({0, _, ""}, shell(Config, ["ERL_EPMD_PORT=abc \"$BEAMWAY\" ", Words])) || Words <- ["--version", "--help", "help links", "links -h"]],
     ok.
 
-%% What is written elsewhere would be gone with the overlay. Told at once: it needs no rights, no packages.
+%% A result written elsewhere would disappear with the overlay. This is reported at once, without privileges or packages.
 result_of_an_overlay(Config) ->
     [?assertMatch({Save, {2, "", "beamway: bench: --save /tmp/x.json: this bench runs in an overlay" ++ _}},
                   {Save, shell(Config, ["unset IN_OVERLAY; \"$BEAMWAY\" bench http ", Save])})
@@ -109,7 +109,7 @@ broken_pipe(Config) ->
     ?assertMatch({0, _, ""}, shell(Config, "set -o pipefail; \"$BEAMWAY\" --help | head -n 1")),
     ?assertMatch({0, "", ""}, shell(Config, "set -o pipefail; \"$BEAMWAY\" doctor --json | true")).
 
-%% A disk that is full is no reader that went away.
+%% A full disk is not the same as a reader that went away.
 full_output(Config) ->
     [begin
          {Status, "", Error} = shell(Config, ["\"$BEAMWAY\" ", Words, " > /dev/full"]),
@@ -118,7 +118,7 @@ full_output(Config) ->
      end || Words <- ["--help", "topology --help", "console --help"]],
     ok.
 
-%% Nothing takes the place of a standard descriptor that is closed, and output is not lost in silence.
+%% Nothing takes the place of a closed standard descriptor, and output is not lost silently.
 closed_descriptors(Config) ->
     [begin
          {Status, Out, Error} = shell(Config, ["\"$BEAMWAY\" --version ", lists:join(" ", Closed)]),
@@ -145,7 +145,7 @@ not_built(Config) ->
     {1, "", Error} = shell(Config, quoted(filename:join(Root, "bin/beamway")) ++ " --version"),
     ?assertMatch({match, _}, re:run(Error, "not built yet. Run: make -C ")).
 
-%% `make build' alone makes the command, not the programs that measure.
+%% `make build' alone builds the command, but not the benchmarks.
 no_benchmarks(Config) ->
     Root = copy_of_checkout(Config, "no_benchmarks"),
     [begin
@@ -162,8 +162,8 @@ own_flags_are_ignored(Config) ->
     {0, "beamway " ++ _, ""} =
         shell(Config, "ERL_FLAGS='-sname beamway_flags -proto_dist nothing' \"$BEAMWAY\" --version").
 
-%% Modules that stand in the current folder do not run, also if they have names of what is loaded at the start, before main/0 and behind it, nor in nodes
-%% that the command starts. Words still name files of that folder.
+%% Modules in the current directory never run, even if they have the names of modules that are loaded before main/0 or after it, nor do they run
+%% in nodes that the command starts. Arguments still name files in that directory.
 hostile_folder(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "hostile"),
     Ran = filename:join(?config(priv_dir, Config), "ran"),
@@ -177,17 +177,17 @@ hostile_folder(Config) ->
     {0, "", _} = shell(Config, [In, "topology measure --start 2 --mode quiet --batches 3"]),
     ?assertEqual({error, enoent}, file:read_file_info(Ran)).
 
-%% The shell may have words of its own before ours.
+%% The shell may print something of its own first.
 lost_folder(Config) ->
     Folder = quoted(filename:join(?config(priv_dir, Config), "deleted")),
     {1, "", Error} = shell(Config, ["mkdir ", Folder, "; cd ", Folder, "; rmdir ", Folder, "; \"$BEAMWAY\" links"]),
     ?assertMatch({match, _}, re:run(Error, "(?m)^beamway: the current folder has been deleted; enter another one$")),
-    %% The shell loses the end of this name; root may enter all others.
+    %% The shell loses the end of this name. root may enter all other directories.
     Unnamed = quoted(filename:join(?config(priv_dir, Config), "unnamed\n")),
     {1, "", Other} = shell(Config, ["mkdir ", Unnamed, "; cd ", Unnamed, "; \"$BEAMWAY\" links"]),
     ?assertMatch({match, _}, re:run(Other, "(?m)^beamway: the current folder cannot be entered by its path; start in another one$")).
 
-%% What the user's variables name in the current folder is still there.
+%% Files in the current directory that the user's variables name are still found.
 relative_libraries(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "libraries"),
     Erl = filename:join(Folder, "erl"),
@@ -197,7 +197,7 @@ relative_libraries(Config) ->
     ?assertEqual({0, lists:flatten([Folder, "/a:/b:", Folder, "/c d\n", Folder, "/./erl\n"]), ""},
                  shell(Config, ["cd ", quoted(Folder), "; ERL_LIBS='a:/b:c d' BEAMWAY_ERL=./erl \"$BEAMWAY\" links"])).
 
-%% The manual page and both completions know every command, and every option that a command's help lists.
+%% The manual page and both completions know every command, and every option in a command's help.
 completion_and_manual(Config) ->
     {0, Summary, ""} = run(Config, "-h"),
     {match, Lines} = re:run(Summary, "(?m)^  ([a-z]+)", [global, {capture, all_but_first, list}]),
@@ -216,7 +216,7 @@ completion_and_manual(Config) ->
                  shell(Config, ["cd ", Folder, "; . ./beamway; COMP_WORDS=(beamway top --c) COMP_CWORD=2; _beamway; printf '%s\\n' \"${COMPREPLY[@]}\" | grep -v file"])),
     benchmarks(Config, Folder).
 
-%% Both completions offer all benchmarks, and no other. The help and the page of benchmarks name them.
+%% Both completions offer exactly the existing benchmarks. The help and the page of benchmarks name them.
 benchmarks(Config, Folder) ->
     {2, "", Which} = run(Config, "bench"),
     [_, Names] = string:split(string:trim(Which), "There are: "),
@@ -231,7 +231,7 @@ benchmarks(Config, Folder) ->
     ?assertEqual([], [{File, {lacks, Benchmarks -- Words}, {does_not_exist, Words -- Benchmarks}} || {File, Words} <- Offered, lists:sort(Words) =/= Benchmarks]
                      ++ [{File, lacks, Name} || {File, Text, Form, Wanted} <- Named, Name <- Wanted, re:run(Text, io_lib:format(Form, [Name]), [unicode]) =:= nomatch]).
 
-%% Whoever may use this host can give epmd a name. A completion must not run it.
+%% Anybody on this host can register a name with epmd, so a completion must not execute it.
 completion_of_strange_names(Config) ->
     Names = ["able", "a$(echo${IFS}ran>&2)"],
     Registered = [registered(Config, Name) || Name <- Names],
@@ -246,7 +246,7 @@ completion_of_strange_names(Config) ->
     ok = file:delete(Hosts),
     lists:foreach(fun gen_tcp:close/1, Registered).
 
-%% The connection that keeps a name at epmd.
+%% The connection that keeps a name registered with epmd.
 registered(Config, Name) ->
     {ok, Epmd} = gen_tcp:connect({127, 0, 0, 1}, ?config(epmd_port, Config), [binary, {active, false}]),
     Request = [<<$x, 4000:16, $M, 0, 6:16, 5:16, (length(Name)):16>>, Name, <<0:16>>],
@@ -286,7 +286,8 @@ pipe_commands(Config) ->
             ?assertMatch({match, _}, re:run(Error, "rdpipe is not here"))
     end.
 
-%% Each command of the pipe takes the long options of its help. Its manual page has the same options as the help. The completion offers these, the long ones all.
+%% Each command of the pipe accepts the long options in its help. Its manual page has the same options, and the completion offers them, including
+%% all long ones.
 pipe_options(Config) ->
     Folder = filename:join(?config(root, Config), "rdpipe"),
     case filelib:is_regular(filename:join(Folder, "build/bin/rdpipe")) of
@@ -299,7 +300,7 @@ pipe_options(Config, Folder, Name) ->
     {ok, Source} = file:read_file(filename:join([Folder, "man", Name ++ ".1"])),
     Told = options(Help, "(?m)^  (-.*?)(?:   ?[a-z]|$)"),
     ?assert(lists:member("--carrier", Told)),
-    %% The empty name fits each option, so getopt lists all that the command takes.
+    %% The empty name matches each option, so getopt lists all that the command accepts.
     {2, "", Ambiguous} = shell(Config, ["LC_ALL=C ", quoted(filename:join([Folder, "build/bin", Name])), " --="]),
     Taken = options(Ambiguous, "possibilities:(.*)"),
     ?assertEqual({Name, not_told(Name), []}, {Name, Taken -- Told, [Option || "--" ++ _ = Option <- Told -- Taken]}),
@@ -308,7 +309,7 @@ pipe_options(Config, Folder, Name) ->
     Offered = lists:sort(string:lexemes(Words, " \n")),
     ?assertEqual({Name, [], []}, {Name, Offered -- Told, [Option || "--" ++ _ = Option <- Told -- Offered]}).
 
-%% What the sender decides for both is refused by name.
+%% Options that the sender decides for both sides are refused by name.
 pipe_receiver(Config) ->
     Command = filename:join(?config(root, Config), "rdpipe/build/bin/rdrecv"),
     case filelib:is_regular(Command) of
@@ -319,13 +320,13 @@ pipe_receiver(Config) ->
              || Option <- not_told("rdrecv") ++ ["--block=4K"]], ok
     end.
 
-%% Without help: by these a command calls itself on a host. Those of rdrecv are refused.
+%% These options are not in the help, because a command uses them to call itself on another host. rdrecv refuses them.
 not_told("rdpipe") -> ["--agent"];
 not_told("rdcp") -> ["--have", "--host", "--list", "--of", "--pack", "--unpack"];
 not_told("rdrecv") -> ["--block", "--congestion", "--no-checksum", "--rate", "--zstd"];
 not_told(_) -> [].
 
-%% Those in the lines that the expression finds.
+%% The options in the lines that match the expression.
 options(Text, Lines) ->
     {match, Heads} = re:run(Text, Lines, [global, {capture, all_but_first, list}]),
     lists:usort(lists:append([lists:append(Found) || Head <- Heads, {match, Found} <- [re:run(Head, "(?<![a-zA-Z[-])(--[a-z][a-z-]*|-[a-zA-Z](?![a-zA-Z]))", [global, {capture, all_but_first, list}])]])).

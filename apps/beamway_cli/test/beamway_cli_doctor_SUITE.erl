@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway doctor': a host as it should be, and one problem after the other.
+%% @doc `beamway doctor' on a host without problems, and with one problem after another.
 -module(beamway_cli_doctor_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -31,7 +31,7 @@ doctor_json(Config) ->
     #{<<"ok">> := true, <<"links">> := Links, <<"checks">> := Checks} = doctor(Config, "", 0),
     ?assertEqual([<<"shm">>, <<"rdma">>, <<"tcp">>, <<"inet">>], [maps:get(<<"link">>, Link) || Link <- Links]),
     ?assertMatch(#{<<"status">> := <<"ok">>}, check(<<"rings">>, Checks)),
-    %% The table of docs/messages.md has each check, and no other.
+    %% The table in docs/messages.md has exactly these checks.
     {ok, Page} = file:read_file(test_support:file("docs/messages.md")),
     [_, Behind] = binary:split(Page, <<"\n| check | problem or warning if |\n| --- | --- |\n">>),
     [Table, _] = binary:split(Behind, <<"\n\n">>),
@@ -64,7 +64,7 @@ doctor_no_driver(Config) ->
     #{<<"status">> := <<"problem">>, <<"remedy">> := _, <<"found">> := Found} = check(<<"driver">>, Checks),
     ?assertMatch({match, _}, re:run(Found, "beamway_drv")).
 
-%% The VM's own code memory needs 8 MiB in OTP 25 and 64 MiB in OTP 27; the rings here are two of 64 MiB and a page.
+%% The VM's own code memory needs 8 MiB in OTP 25 and 64 MiB in OTP 27. The rings here need two times 64 MiB and a page.
 doctor_file_size(Config) ->
     #{<<"checks">> := Checks} = doctor(Config, "export BEAMWAY_RING_BYTES=67108864; ulimit -f 98304; ", 1),
     ?assertMatch(#{<<"status">> := <<"problem">>}, check(<<"file_size">>, Checks)),
@@ -87,7 +87,7 @@ doctor_no_epmd(Config) ->
     #{<<"checks">> := Checks} = doctor([{epmd_port, test_support:free_port()} | Config], "", 0),
     ?assertMatch(#{<<"status">> := <<"ok">>, <<"found">> := <<"does not run yet", _/binary>>}, check(<<"epmd">>, Checks)).
 
-%% Something takes the connection at epmd's port and says nothing.
+%% A program accepts the connection on epmd's port but sends nothing.
 doctor_silent_epmd(Config) ->
     {ok, Silent} = gen_tcp:listen(0, [{active, false}]),
     {ok, Port} = inet:port(Silent),
@@ -95,14 +95,14 @@ doctor_silent_epmd(Config) ->
     ?assertMatch(#{<<"status">> := <<"warning">>, <<"found">> := <<"does not answer: timeout">>}, check(<<"epmd">>, Checks)),
     ok = gen_tcp:close(Silent).
 
-%% Of a node: no teleport, teleport that runs, and teleport that was stopped.
+%% A node without teleport, one with teleport running, and one on which it was stopped.
 doctor_teleport(Config) ->
     Started = {A, Node} = start(Config, ["-proto_dist", "beamway"], #{}),
     try
         ?assertEqual({<<"ok">>, true}, teleport_of(Config, Node, 0, "does not run the application teleport")),
         ok = start_teleport(A),
         ?assertEqual({<<"ok">>, true}, teleport_of(Config, Node, 0, "runs teleport, over the distribution")),
-        %% The node has the code, and does not run it.
+        %% The node has the code but does not run it.
         ok = peer:call(A, application, stop, [teleport], 60000),
         ?assertEqual({<<"ok">>, true}, teleport_of(Config, Node, 0, "does not run the application teleport"))
     after
@@ -111,7 +111,7 @@ doctor_teleport(Config) ->
     {1, "", Error} = run(Config, "doctor nosuch"),
     ?assertMatch({match, _}, re:run(Error, "doctor: node nosuch@\\S+ is not running")).
 
-%% The options file of nodes that speak TLS only turns off no link of this host.
+%% The options file for nodes that only speak TLS turns off no link on this host.
 doctor_over_tls(Config) ->
     ok = beamway_certificates:prepare(proplists:get_value(priv_dir, Config)),
     File = beamway_certificates:good(),

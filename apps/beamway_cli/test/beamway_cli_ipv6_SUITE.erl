@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Each command that asks nodes, the console among them, asks nodes that have no other address than one of IPv6: over Beamway, stock TCP and TLS.
+%% @doc Each command that asks nodes, including the console, can ask nodes that only have an IPv6 address: over Beamway, stock TCP and TLS.
 -module(beamway_cli_ipv6_SUITE).
 
 -include_lib("common_test/include/ct.hrl").
@@ -8,7 +8,7 @@
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([over_beamway6/1, over_inet6_tcp/1, over_beamway6_tls/1, over_inet6_tls/1, not_there/1, by_name/1, node_command/1]).
 
-%% Reads the address of the console from a file, and its events until the node is up.
+%% Reads the address of the console from a file, and then its events until the node is up.
 -define(UNTIL_UP, "import json, sys, time, urllib.request\n"
                   "end = time.time() + 60\n"
                   "while time.time() < end and not open(sys.argv[1]).read().endswith(\"\\n\"): time.sleep(0.05)\n"
@@ -41,7 +41,7 @@ over_inet6_tls(Config) -> asked(Config, ["inet6_tls" | tls_words()], none, in_tl
 tls_words() -> ["-ssl_dist_optfile", beamway_certificates:good()].
 in_tls() -> ["BEAMWAY_TLS_OPTFILE=", quoted(beamway_certificates:good()), " "].
 
-%% Links is the kind of link, or none where the carrier is OTP's.
+%% Links is the kind of link, or none if the carrier is OTP's.
 asked(Config, Carrier, Links, Environment) ->
     with_two(Config, Carrier, "::1", fun([A, B] = Nodes) ->
         [First, Second] = [atom_to_list(Node) || Node <- Nodes],
@@ -64,7 +64,7 @@ asked(Config, Carrier, Links, Environment) ->
         ok = console(Config, Environment, First, Second)
     end).
 
-%% Until the console shows that the node that it was not given is up, too.
+%% Waits until the console also shows as up the node whose name it was not given.
 console(Config, Environment, First, Second) ->
     Url = filename:join(?config(priv_dir, Config), "url"),
     {0, Shown, _} =
@@ -73,7 +73,7 @@ console(Config, Environment, First, Second) ->
     ?assertEqual("up\n", Shown),
     ok.
 
-%% epmd answers on that address, and the name is told.
+%% epmd answers on that address, and the message contains the name.
 not_there(Config) ->
     with_two(Config, ["beamway6"], "::1", fun([A, _]) ->
         [Name, _] = string:split(atom_to_list(A), "@"),
@@ -85,14 +85,14 @@ not_there(Config) ->
         ?assertMatch({match, _}, re:run(Refused, "BEAMWAY_TLS_OPTFILE"))
     end).
 
-%% A host's name that has addresses of both kinds is called over IPv4, which these carriers take.
+%% If a host name has addresses of both kinds, the command uses IPv4, which these carriers accept.
 by_name(Config) ->
     with_two(Config, ["beamway6"], any, fun([A, B]) ->
         {0, Shown, ""} = run(Config, "links " ++ atom_to_list(A)),
         ?assertMatch({match, _}, re:run(Shown, atom_to_list(B) ++ " +(shm|tcp) "))
     end).
 
-%% A node that the command itself starts, and one that connects to it.
+%% A node that the command itself starts, and another one that connects to it.
 node_command(Config) ->
     First = beamway_command:command_node(Config, "--carrier beamway6 --name first@::1"),
     Second = beamway_command:command_node(Config, "--carrier beamway6 --name second@::1 --connect first@::1"),
@@ -101,7 +101,7 @@ node_command(Config) ->
     [_ = beamway_command:ended(Node) || Node <- [Second, First]],
     ok.
 
-%% Two nodes that are connected; the second one has an attribute.
+%% Two connected nodes, the second of which has an attribute.
 with_two(Config, Carrier, Host, Fun) ->
     Where = case Host of any -> #{}; _ -> #{longnames => true, host => Host} end,
     Placement = ["-pa", test_support:file("apps/placement/ebin")],

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway links': what it shows, and why it cannot where a node, its cookie, its carrier or epmd is not what it needs.
+%% @doc `beamway links': what it shows, and what it reports if a node, its cookie, its carrier or epmd is not as it should be.
 -module(beamway_cli_links_SUITE).
 
 -include_lib("common_test/include/ct.hrl").
@@ -55,7 +55,7 @@ why(Config) ->
         ?assertMatch({match, _}, re:run(Prefix, "no link to a node 'nobody'"), Prefix)
     end).
 
-%% Set by the command, shown by it, and ended; a node that does not allow it says so.
+%% The command sets, shows and ends a fault. A node that does not allow faults says so.
 fault(Config) ->
     {A, NodeA} = start(Config, ["-proto_dist", "beamway", "-beamway", "allow_faults", "true"], #{}),
     {B, NodeB} = start(Config, ["-proto_dist", "beamway"], #{}),
@@ -133,7 +133,7 @@ links_no_epmd(Config) ->
      end || Words <- ["links", "links nosuch"]],
     ok.
 
-%% Something takes the connection at epmd's port and says nothing, as an epmd that is stopped.
+%% A program accepts the connection on epmd's port but sends nothing, like a stopped epmd.
 links_silent_epmd(Config) ->
     {ok, Silent} = gen_tcp:listen(0, [{active, false}]),
     {ok, Port} = inet:port(Silent),
@@ -155,11 +155,11 @@ links_cookie_file(Config) ->
         {_, Node} = Started,
         {0, Out, ""} = run(Config, ["links --cookie-file ", quoted(File), " ", atom_to_list(Node)]),
         ?assertMatch({match, _}, re:run(Out, "connected to no other node")),
-        %% Whatever the home is: none, or one in which no cookie can be made.
+        %% The home does not matter: there may be none, or one in which no cookie can be created.
         [{0, Out, ""} = shell(Config, [Home, " \"$BEAMWAY\" links --cookie-file=", quoted(File), " ", atom_to_list(Node)]) || Home <- ["unset HOME;", "HOME=/proc"]],
         {1, "", Error} = run(Config, "links --cookie-file /nonexistent " ++ atom_to_list(Node)),
         ok = file:change_mode(File, 8#604),
-        %% As secrets of containers are: their modes cannot be changed.
+        %% Like the secrets of containers, whose modes cannot be changed.
         {0, Out, Open} = run(Config, ["links --cookie-file ", quoted(File), " ", atom_to_list(Node)]),
         ?assertMatch({match, _}, re:run(Open, "^beamway: warning: every user of this host can read the cookie file '.*cookie' [^\n]*\n$")),
         ?assertMatch({match, _}, re:run(Error, "cannot read the cookie file '/nonexistent': no such file")),
@@ -183,7 +183,7 @@ links_without_beamway(Config) ->
         stop(Started)
     end.
 
-%% A module `beamway' of something else: it does not answer, or fails.
+%% A foreign module called `beamway' that does not answer or fails.
 links_of_a_strange_node(Config) ->
     Started = start(Config, [], #{code => none}),
     try
@@ -198,7 +198,7 @@ links_of_a_strange_node(Config) ->
         stop(Started)
     end.
 
-%% epmd knows the node, but nothing listens at its port any more.
+%% epmd knows the node, but nothing listens on its port any more.
 links_unreachable(Config) ->
     {ok, Epmd} = gen_tcp:connect({127, 0, 0, 1}, ?config(epmd_port, Config), [binary, {active, false}]),
     Port = test_support:free_port(),
@@ -222,7 +222,7 @@ links_stopped(Config) ->
         stop(Started)
     end.
 
-%% OTP takes no cookie from a file that others may read.
+%% OTP does not accept a cookie from a file that others may read.
 links_open_cookie(Config) ->
     Home = filename:join(?config(priv_dir, Config), "open_home"),
     Cookie = filename:join(Home, ".erlang.cookie"),
@@ -235,7 +235,7 @@ links_open_cookie(Config) ->
         ?assertEqual(nomatch, re:run(Error, "SUPERVISOR REPORT"))
     end).
 
-%% As under a supervisor of services that sets no HOME.
+%% As under a service supervisor that does not set HOME.
 links_without_home(Config) ->
     ?assertEqual({1, "", "beamway: links: cannot become a node: HOME is not set, and Erlang looks for the cookie there (~/.erlang.cookie)\n"},
                  shell(Config, "unset HOME; \"$BEAMWAY\" links a")).
@@ -257,7 +257,7 @@ links_over_tls(Config) ->
     try
         {_, Node} = Started,
         Ask = ["\"$BEAMWAY\" links ", atom_to_list(Node)],
-        %% Variables of the user's own, whatever their names.
+        %% The user's own variables may have any names.
         {0, Out, ""} = shell(Config, ["export node=here asks=no screen=yes; BEAMWAY_TLS_OPTFILE=", quoted(File), " ", Ask]),
         ?assertMatch({match, _}, re:run(Out, "connected to no other node")),
         {1, "", Error} = shell(Config, Ask),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway node': nodes made by the command, on a terminal, in a Slurm job, and what it says where it cannot make one.
+%% @doc `beamway node': nodes that the command makes, on a terminal and in a Slurm job, and its messages when it cannot make one.
 -module(beamway_cli_node_SUITE).
 
 -include_lib("common_test/include/ct.hrl").
@@ -14,7 +14,7 @@ suite() -> [{timetrap, {minutes, 5}}, {ct_hooks, [beamway_command]}].
 
 all() -> [nodes_from_the_command, many_cold_starts, a_port_that_is_free_later, node_on_a_terminal, node_failures, two_steps_at_once, node_beside_a_step, node_without_slurm_peer].
 
-%% Two nodes made by the command, with a cookie of a file; what a third one runs on the first node ends with its status.
+%% The command makes two nodes with a cookie from a file. A third one runs a function on the first node, and ends with its status.
 nodes_from_the_command(Config) ->
     File = cookie_file(Config, "from_a_file\n"),
     {ok, Host} = inet:gethostname(),
@@ -24,7 +24,7 @@ nodes_from_the_command(Config) ->
     try
         {0, Links, ""} = run(Config, ["links --json one ", With]),
         ?assertMatch(#{<<"links">> := [#{<<"link">> := <<"shm">>}]}, jiffy:decode(Links, [return_maps])),
-        %% Nobody reads the cookie from the process list.
+        %% The cookie is not visible in the process list.
         Shown = [os:cmd("tr '\\0' ' ' < /proc/" ++ integer_to_list(Pid) ++ "/cmdline") || {_, Pid} <- [First, Second]],
         [?assertEqual(nomatch, string:find(Line, "from_a_file")) || Line <- Shown],
         [?assertMatch({match, _}, re:run(Line, "-proto_dist beamway ")) || Line <- Shown],
@@ -36,18 +36,18 @@ nodes_from_the_command(Config) ->
 module_folder(Config, Status) ->
     with_module(Config, "run", beamway_cli_end, "[_] = nodes(), " ++ integer_to_list(Status)).
 
-%% A folder that holds a module, whose main/0 does this.
+%% A directory with a module, and the body of its main/0.
 with_module(Config, Name, Module, Body) ->
     Folder = filename:join(?config(priv_dir, Config), Name),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
     ok = file:write_file(filename:join(Folder, atom_to_list(Module) ++ ".beam"), compiled(Module, main, Body)),
     Folder.
 
-%% Nodes that start at once where no epmd runs: each starts one, one of these gets the port, and every node finds it.
+%% Nodes that start at the same time without a running epmd. Each starts one, one of these gets the port, and every node finds it.
 many_cold_starts(Config) ->
     [cold_start(Config, Port, ["cold" ++ integer_to_list(N) || N <- lists:seq(1, 6)], fun() -> ok end) || Port <- [test_support:free_port() || _ <- [1, 2, 3]]].
 
-%% What epmds do that begin to listen at once: none gets the port, and a little later it is free.
+%% When several epmds begin to listen at the same time, it can happen that none gets the port, and that it is free a little later.
 a_port_that_is_free_later(Config) ->
     {ok, Listener} = gen_tcp:listen(0, [{reuseaddr, true}]),
     {ok, Port} = inet:port(Listener),
@@ -68,11 +68,11 @@ cold_start(Config, Port, Names, Meanwhile) ->
         ?assertEqual([0 || _ <- Nodes], [ended(Node) || Node <- Nodes])
     after
         _ = os:cmd(["kill -KILL" | [[" ", integer_to_list(Pid)] || {_, Pid} <- Nodes]]),
-        %% It ends only when it has seen the last of them go.
+        %% The loop ends only when the last epmd has gone.
         shell(Cold, "for _ in $(seq 100); do ! epmd -kill | grep -q Killed || exit 0; sleep 0.1; done")
     end.
 
-%% On a terminal the node has Erlang's shell; the end of the shell is its end.
+%% On a terminal the node has Erlang's shell, and ends with it.
 node_on_a_terminal(Config) ->
     case os:find_executable("script") of
         false -> {skip, "script (bsdutils) is not installed"};
@@ -103,8 +103,9 @@ node_failures(Config) ->
         ?assertEqual(0, ended(Node))
     end.
 
-%% Slurm's variables of two steps of a job at the same time, five tasks each, below two switches, where no epmd runs. Ready means that all nodes of
-%% the step know each other and answer; the tree is what Slurm says; and global has nothing to complain of, not even while the nodes end one after another.
+%% Slurm's variables for two steps of a job at the same time, with five tasks each, below two switches, and without a running epmd. Ready means
+%% that all nodes of the step know each other and answer. The tree must be Slurm's, and global must not complain, not even while the nodes end
+%% one after another.
 two_steps_at_once(Config) ->
     Cold = lists:keystore(epmd_port, 1, Config, {epmd_port, test_support:free_port()}),
     {ok, Host} = inet:gethostname(),
@@ -130,7 +131,7 @@ two_steps_at_once(Config) ->
         shell(Cold, "for _ in $(seq 100); do ! epmd -kill | grep -q Killed || exit 0; sleep 0.1; done")
     end.
 
-%% Slurm's variables of one of so many tasks on this host.
+%% Slurm's variables for one of several tasks on this host.
 task(Step, Tasks, Number) ->
     {ok, Host} = inet:gethostname(),
     ["SLURM_JOB_ID=7 SLURM_STEP_ID=", integer_to_list(Step), " SLURM_STEP_NODELIST=", Host, " SLURM_STEP_TASKS_PER_NODE=", integer_to_list(Tasks), " SLURMD_NODENAME=", Host,
@@ -138,7 +139,7 @@ task(Step, Tasks, Number) ->
 
 at_once(Lines) -> [[["{ ", Line, "; echo status $?; } & "] || Line <- Lines], "wait"].
 
-%% A node that a step is told to connect to is none of its nodes: it gets no tree of theirs, and does not end with them.
+%% A node outside the step that `--connect' names does not belong to the step: it gets no tree and does not end with the step.
 node_beside_a_step(Config) ->
     {ok, Host} = inet:gethostname(),
     Beside = "'beside@" ++ Host ++ "'",
@@ -155,7 +156,7 @@ node_beside_a_step(Config) ->
         ?assertEqual(0, ended(Node))
     end.
 
-%% Slurm's variables of a task whose other task never comes, and some that cannot be.
+%% Slurm's variables for a task whose other task never comes, and variables that cannot be valid.
 node_without_slurm_peer(Config) ->
     {ok, Host} = inet:gethostname(),
     Job = ["SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_STEP_NODELIST=", Host, " SLURMD_NODENAME=", Host, " SLURM_LOCALID=0 "],

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway attach' and `--via' through a real sshd. Here, the command is told of an epmd that does not exist: whatever it learns comes through ssh.
+%% @doc `beamway attach' and `--via' through a real sshd. The local command uses an epmd that does not exist, so everything that it learns comes
+%% through ssh.
 -module(beamway_cli_ssh_SUITE).
 
 -include_lib("common_test/include/ct.hrl").
@@ -16,7 +17,7 @@ suite() -> [{timetrap, {minutes, 3}}, {ct_hooks, [beamway_command]}].
 
 all() -> [attach, the_only_node, no_node, via, bad_words].
 
-%% There: the case's epmd, home and `beamway'. Here: a program `ssh' that knows the server and its key.
+%% The remote side has the case's epmd, home and `beamway'. The local side has a program `ssh' that knows the server and its key.
 init_per_testcase(_Case, Config) ->
     Folder = beamway_peer:new_folder("beamway-ssh"),
     File = fun(Name) -> filename:join(Folder, Name) end,
@@ -43,7 +44,7 @@ environment(Config) -> ["export ERL_EPMD_PORT=1 PATH=", quoted(filename:join(?co
 
 beamway(Config, Words) -> shell(Config, [environment(Config), "\"$BEAMWAY\" ", Words]).
 
-%% On a terminal, as a user does it. What the shell there says when it is asked where it runs; the node goes on.
+%% On a terminal, like a user. Asks the remote shell where it runs; the node must survive.
 attached(Config, Words, Node) ->
     Line = lists:flatten([environment(Config), "exec script -qefc ", quoted(lists:flatten([?config(command, Config), " attach ", Words])), " /dev/null"]),
     Port = open_port({spawn_executable, os:find_executable("bash")}, [{args, ["-c", Line]}, {env, [{"HOME", ?config(home, Config)}]}, use_stdio, stderr_to_stdout]),
@@ -53,7 +54,7 @@ attached(Config, Words, Node) ->
     true = port_command(Port, [7]),
     _ = until(Port, "-->", ""),
     true = port_command(Port, "q\n"),
-    %% The cookie is nowhere.
+    %% The cookie is never visible.
     ?assertEqual(nomatch, string:find(Prompt ++ Answer, "beamway_cli_suite")).
 
 until(Port, Expression, Said) ->

@@ -29,7 +29,7 @@ top_into_a_pipe(Config) ->
         ?assertMatch({0, _, ""}, shell(Config, ["set -o pipefail; \"$BEAMWAY\" top --count 50 --interval 0.1 ", atom_to_list(A), " | head -n 1"]))
     end).
 
-%% Three of four senders; the process of the peer has a name.
+%% Three of four senders. The process on the peer has a name.
 top_of_senders(Config) ->
     with_nodes(Config, 2, fun([A, B]) ->
         Sending = ["erl -noinput -hidden -sname sending -eval \"ok = erpc:call('", atom_to_list(A), "', fun() -> _ = [begin register(list_to_atom(\\\"sender\\\" ++ integer_to_list(I)), ",
@@ -51,7 +51,7 @@ top_of_senders(Config) ->
         ?assertMatch({match, _}, re:run(Both, "expected one of them"))
     end).
 
-%% The command has one connection; the asked node asks the others.
+%% The command has a single connection, because the node asks the others.
 top_of_a_cluster(Config) ->
     with_nodes(Config, 3, fun([A | _] = Nodes) ->
         {0, Out, ""} = run(Config, ["top --cluster --json --interval 0.1 ", atom_to_list(A)]),
@@ -60,7 +60,7 @@ top_of_a_cluster(Config) ->
         ?assertEqual(Expected, lists:sort([{From, To} || #{<<"from">> := From, <<"node">> := To} <- Links]))
     end).
 
-%% A terminal by script(1): letters sort, q ends, and the terminal is as it was.
+%% A terminal made with script(1): letters sort, q ends, and the terminal is restored.
 top_on_a_terminal(Config) ->
     case os:find_executable("script") of
         false -> {skip, "script (bsdutils) is not installed"};
@@ -104,7 +104,7 @@ choose_from_the_shell(Config) ->
         ?assertMatch({match, _}, re:run(Out, "^chooser@\\S+\n$")),
         {1, Why, ""} = run(Config, "choose '{mem_total, lt, 0}' --node chooser"),
         ?assertMatch({match, _}, re:run(Why, "0 of 1 nodes fulfil the query")),
-        %% Without a tree nothing is near or far; with one node in it nothing would gain.
+        %% Without a tree no node is near or far, and in a tree with a single node nothing can be gained.
         {1, "", NoTree} = run(Config, "choose --advise --node chooser"),
         ?assertMatch({match, _}, re:run(NoTree, "knows no tree of the network")),
         {2, "", _} = run(Config, "choose '{mem_total, gt, 0}' --advise --node chooser"),

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The exporter on real nodes: what a scrape holds, with all parts, with none, and while one ends. `make test-metrics' has a real Prometheus.
+%% @doc The exporter on real nodes: the content of a scrape with all parts, without any, and while a part ends. `make test-metrics' uses a real
+%% Prometheus.
 -module(beamway_exporter_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -33,7 +34,8 @@ scrape(Exporter) ->
     "text/plain; version=0.0.4; charset=utf-8" = proplists:get_value("content-type", Headers),
     samples(Body).
 
-%% Names with labels, and values, of a text that is well formed: each name is announced once, and each sample belongs to the name before it.
+%% Parses names with labels and their values. The text must be well-formed: each name is announced once, and each sample belongs to the name
+%% before it.
 samples(Text) ->
     {ok, Sample} = re:compile("^([a-z_][a-z0-9_]*)(\\{[a-z_]+=\"(?:[^\"\\\\]|\\\\.)*\"(?:,[a-z_]+=\"(?:[^\"\\\\]|\\\\.)*\")*\\})? ([0-9.]+)$"),
     {_, Announced, Samples} =
@@ -78,16 +80,16 @@ all_parts(_Config) ->
     ok = beamway_peer:run(PeerA, fun() -> [erpc:call(NodeB, erlang, node, []) || _ <- lists:seq(1, 100)], ok end),
     #{Label := After} = Second = scrape(A),
     true = binary_to_integer(After) >= binary_to_integer(Before) + 100,
-    %% The scrape before has been answered: its time is in the histogram.
+    %% The previous scrape has been answered, so its time is in the histogram.
     #{<<"yucan_request_duration_seconds_count{server=\"beamway_exporter\"}">> := Timed} = Second,
     true = binary_to_integer(Timed) >= 1.
 
-%% A stock node without any part but the exporter and its server.
+%% A stock node on which only the exporter and its server run.
 no_part(_Config) ->
     Names = lists:usort([hd(binary:split(hd(binary:split(Key, <<"{">>)), <<"_">>)) || Key <- maps:keys(scrape(start(inet_tcp, [beamway_exporter])))]),
     [<<"beamway">>, <<"yucan">>] = Names.
 
-%% Where teleport does not run the built-in lane_bytes is unknown, which is no failure.
+%% Without teleport the built-in attribute lane_bytes is unknown, which does not count as a failure.
 attributes_that_fail(_Config) ->
     {Peer, _, _} = Exporter = start(inet_tcp, [placement, beamway_exporter]),
     ok = beamway_peer:call(Peer, placement, insert, [broken, {dynamic, {erlang, error, [on_purpose]}}]),
@@ -117,7 +119,7 @@ bad_options(_Config) ->
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [beamway_exporter]),
     ok.
 
-%% A page of another site whose name DNS makes this host reads nothing.
+%% A page of another site whose DNS name points to this host can read nothing.
 other_names(_Config) ->
     {ok, Peer, _} = beamway_peer:start(inet_tcp, #{args => ["-beamway_exporter", "port", "0"]}),
     ok = beamway_peer:call(Peer, application, set_env, [beamway_exporter, hosts, [<<"Proxy.example">>]]),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The exporter with a real Prometheus, as part of `make test-rest': the cases stand in `test/system/metrics'.
+%% @doc The exporter with a real Prometheus, as part of `make test-rest'. The cases are in `test/system/metrics'.
 -module(beamway_exporter_prometheus_SUITE).
 
 -export([all/0, suite/0]).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Certificates by ACME from a real authority for tests: pebble, and pebble-challtestsrv as its DNS, of Debian's package pebble.
+%% @doc Certificates from a real ACME authority for tests: pebble, with pebble-challtestsrv as its DNS, both from Debian's package pebble.
 -module(yucan_acme_SUITE).
 -behaviour(yucan_handler).
 
@@ -28,7 +28,7 @@ end_per_testcase(_, Config) ->
     [port_close(Port) || Port <- proplists:get_value(programs, Config, [])],
     yucan_test_server:stop_all().
 
-%% An authority of its own for each case. It looks at these two ports, whatever the name.
+%% A separate authority for each case. It checks these two ports, whatever the name.
 authority(Case, Config) ->
     Folder = filename:join(?config(priv_dir, Config), atom_to_list(Case)),
     ok = filelib:ensure_path(Folder),
@@ -42,7 +42,7 @@ authority(Case, Config) ->
         [Directory, Management, Certificate, Key, Http, Tls, case Case of renewed -> 24; _ -> 1000000 end])),
     Programs = [program("pebble-challtestsrv", ["-defaultIPv6", "", "-defaultIPv4", "127.0.0.1", "-dns01", address(Dns), "-http01", "", "-https01", "", "-tlsalpn01", "",
                                                 "-management", address(test_support:free_port())], []),
-                %% A quarter of the good nonces are refused, so that these are tried again; not where time matters.
+                %% A quarter of the valid nonces are refused, so that they are tried again, except where time matters.
                 program("pebble", ["-config", Settings, "-dnsserver", address(Dns)], [{"PEBBLE_VA_NOSLEEP", "1"}, {"PEBBLE_WFE_NONCEREJECT", case Case of renewed -> "0"; _ -> "25" end}])],
     wait(fun() -> listens(Directory) end),
     Options = (options(Folder, Directory, Root))#{contact => [<<"mailto:admin@example.test">>]},
@@ -51,7 +51,7 @@ authority(Case, Config) ->
 options(Folder, Port, Root) ->
     #{directory => iolist_to_binary(["https://localhost:", integer_to_list(Port), "/dir"]), cacertfile => Root, folder => filename:join(Folder, "certificates")}.
 
-%% The files of a certificate for localhost: it, its key, and who has signed it.
+%% The files for localhost: the certificate, its key, and the issuer's certificate.
 localhost(Folder) ->
     Curve = {key, {namedCurve, ?secp256r1}},
     #{server_config := Own} = public_key:pkix_test_data(#{
@@ -64,7 +64,7 @@ localhost(Folder) ->
 
 address(Port) -> "127.0.0.1:" ++ integer_to_list(Port).
 
-%% Ends with its port: `cat' ends when its input does.
+%% The program ends with its port, because `cat' ends when its input does.
 program(Name, Arguments, Environment) ->
     open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "\"$@\" & pid=$!; cat >/dev/null; kill $pid", "sh", os:find_executable(Name) | Arguments]}, {env, Environment}, stderr_to_stdout]).
 
@@ -92,7 +92,7 @@ json(_) ->
     [error = yucan_acme_json:decode(Text) || Text <- [<<>>, <<"{">>, <<"[1,]">>, <<"{\"a\":1,}">>, <<"\"\n\"">>, <<"1 2">>, <<"\"\\x\"">>, <<"nul">>, binary:copy(<<"[">>, 100000)]],
     <<"{\"a\":[\"b\",1,true]}">> = iolist_to_binary(yucan_acme_json:encode(#{<<"a">> => [<<"b">>, 1, true]})).
 
-%% A certificate that is there stays where the last answer is cut, empty, or about another key.
+%% An existing certificate is kept if the last answer is cut, empty, or for another key.
 bad_certificates(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "bad_certificates"),
     ok = filelib:ensure_path(Folder),
@@ -114,7 +114,7 @@ bad_certificates(Config) ->
          {{200, [], <<>>}, <<"no certificate">>},
          {{200, [], Other}, <<"another key">>}]].
 
-%% An order is killed, ended with its server, and killed with it: nothing of it is left. This authority never looks.
+%% An order is killed, is ended with its server, and is killed together with it. Nothing is left of it. This authority never checks.
 killed(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "killed"),
     ok = filelib:ensure_path(Folder),
@@ -128,7 +128,7 @@ nothing_is_left(Options) ->
     <<"the order took too long">> = failed(First),
     [] = offered(),
     ok = gen_server:stop(First),
-    %% With it the next one would wait.
+    %% If this file were left, the next order would wait.
     ok = file:delete(filename:join(maps:get(folder, Options), "h.test.failed")),
     {Second, _} = offering(Options),
     ok = gen_server:stop(Second),
@@ -138,7 +138,7 @@ nothing_is_left(Options) ->
     true = exit(Third, kill),
     wait(fun() -> not is_process_alive(Third) andalso not is_process_alive(Last) end),
     [_] = offered(),
-    %% The next one of these names has not offered anything.
+    %% The next order for these names has not published anything.
     {ok, Fourth} = yucan_acme:start_link(Options#{directory => <<"https://localhost:1/">>}),
     [] = offered(),
     ok = gen_server:stop(Fourth).
@@ -153,7 +153,7 @@ offering(Options) ->
 %% What the authority would see.
 offered() -> [Term || {{yucan_acme, http, _}, _} = Term <- persistent_term:get()] ++ [asked || yucan_acme:is_asked()].
 
-%% An authority whose last answer is given, and that asks nothing, unless it is to ask for ever.
+%% An authority with a given last answer, which checks nothing unless it is told to keep asking for ever.
 handle(Req, {Finalized, Answer}) ->
     {ok, _} = yucan_req:body(Req),
     Url = fun(Path) -> <<"https://", (yucan_req:header(<<"host">>, Req))/binary, Path/binary>> end,
@@ -176,7 +176,7 @@ server(Config, Options) ->
     yucan_test_server:start(yucan_acme_test, #{listen => [#{port => ?config(tls, Config), tls => yucan_acme:tls(Options)}, #{port => ?config(http, Config)}],
                                                middleware => [fun yucan_acme:challenge/2]}).
 
-%% The certificate that a client of this name sees.
+%% The certificate that a client sees when it requests this name.
 shown(Config, Name) ->
     {ok, Socket} = yucan_test_server:tls_connect(?config(tls, Config), [{server_name_indication, Name}]),
     {ok, Der} = ssl:peercert(Socket),
@@ -198,7 +198,7 @@ failed(Pid) ->
     {error, Text} = outcome(Pid),
     Text.
 
-%% The listener shows one of its own until the authority has given one, and serves all the while.
+%% The listener shows its own certificate until the authority has issued one, and serves requests all the time.
 tls_alpn(Config) ->
     Options = (?config(options, Config))#{names => [<<"a.test">>, <<"b.test">>]},
     _ = server(Config, Options),
@@ -213,7 +213,7 @@ tls_alpn(Config) ->
     false = yucan_acme:is_asked(),
     keys_are_private(Options),
     ok = gen_server:stop(Pid),
-    %% What is there is used again.
+    %% An existing certificate is used again.
     {ok, Again} = yucan_acme:start_link(Options),
     #{is_ordered := true, last := none} = yucan_acme:status(Again),
     true = serial(shown(Config, "a.test")) =:= serial(After),
@@ -233,12 +233,12 @@ http(Config) ->
     {ok, Pid} = yucan_acme:start_link(Options),
     ordered(Pid),
     ["c.test"] = names(shown(Config, "c.test")),
-    %% The token is gone; other paths are the site's.
+    %% The token is gone, and other paths belong to the site.
     {200, _, _} = yucan_client:get(?config(http, Config), "/"),
     [] = [Key || {{yucan_acme, http, _} = Key, _} <- persistent_term:get()],
     ok = gen_server:stop(Pid).
 
-%% A certificate that is good for years is ordered again for another name, and from another authority.
+%% A certificate that is valid for years is still ordered again for another name, and from another authority.
 changed(Config) ->
     #{directory := Directory} = Options = (?config(options, Config))#{names => [<<"f.test">>]},
     _ = server(Config, Options),
@@ -249,14 +249,14 @@ changed(Config) ->
     Third = started(Config, Both#{directory => <<Directory/binary, "?another">>}),
     true = serial(Third) =/= serial(Second).
 
-%% What the listener shows when the first order has ended.
+%% The certificate that the listener shows when the first order has ended.
 started(Config, Options) ->
     {ok, Pid} = yucan_acme:start_link(Options),
     ok = outcome(Pid),
     ok = gen_server:stop(Pid),
     shown(Config, "f.test").
 
-%% This authority's certificates last 24 s: the next one is there before the first has ended, while a client asks again and again.
+%% This authority's certificates last 24 s. The next one must be there before the first has expired, while a client makes requests all the time.
 renewed(Config) ->
     Options = (?config(options, Config))#{names => [<<"d.test">>]},
     _ = server(Config, Options),
@@ -269,7 +269,7 @@ renewed(Config) ->
     ["d.test"] = names(Second),
     ok = gen_server:stop(Pid).
 
-%% Nobody answers where the authority looks: the reason is told, and the certificate stays what it was.
+%% Nobody answers where the authority checks. The reason is reported, and the certificate does not change.
 refused(Config) ->
     Options = (?config(options, Config))#{names => [<<"e.test">>], challenge => http},
     _ = yucan_test_server:start(yucan_acme_test, #{listen => [#{port => ?config(tls, Config), tls => yucan_acme:tls(Options)}]}),
@@ -277,7 +277,8 @@ refused(Config) ->
     {_, _} = binary:match(failed(Pid), <<"the authority refuses: ">>),
     true = public_key:pkix_is_self_signed(shown(Config, "e.test")),
     ok = gen_server:stop(Pid),
-    %% A program that is started again and again does not order each time, unless it has other options. Whoever orders has a linked process.
+    %% A program that is restarted again and again does not order each time, unless its options are different. A process with an order in
+    %% progress has a linked process.
     Orders = fun(Own) ->
         {ok, Again} = yucan_acme:start_link(Own),
         _ = yucan_acme:status(Again),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The cases of the Autobahn test suite for servers of WebSocket, by their numbers, in our words. The suite itself needs Python 2. Each row is what the
-%% client sends and what must come back: frames, then how the connection ends.
+%% @doc The cases of the Autobahn test suite for WebSocket servers, by number and in our own words, because the suite itself needs Python 2. Each
+%% row has what the client sends and what must come back: frames, then how the connection ends.
 -module(yucan_autobahn_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -48,7 +48,7 @@ received(Socket, Done) ->
         Frame -> received(Socket, [Frame | Done])
     end.
 
-%% All of it at once, and then byte by byte if it is short: how it is cut must not matter.
+%% Sent all at once, and, if it is short, also byte by byte, because the division must not matter.
 table(Config, Rows) ->
     [begin
          Bytes = iolist_to_binary(Send),
@@ -60,7 +60,7 @@ table(Config, Rows) ->
           end || Pieces <- [[Bytes] | [[<<B>> || <<B>> <= Bytes] || byte_size(Bytes) < 200]]]
      end || {Id, Send, Frames, End} <- Rows].
 
-%% What a correct client ends with.
+%% The end of a correct client.
 goodbye() -> whole(?CLOSE, <<1000:16>>).
 
 echoed(Id, Opcode, Payload) ->
@@ -81,7 +81,7 @@ framing(Config) ->
          {["1.x.8"], {[{Opcode, Data}], 1000}} = {["1.x.8"], received(Socket, [])}
      end || Opcode <- [?TEXT, ?BINARY]].
 
-%% Of so many bytes; `infinity': in one.
+%% Pieces of this many bytes, or a single one with `infinity'.
 pieces(Socket, Size, Bytes) when byte_size(Bytes) > Size ->
     <<Piece:Size/binary, Rest/binary>> = Bytes,
     ok = gen_tcp:send(Socket, Piece),
@@ -120,7 +120,7 @@ reserved_bits(Config) ->
          {"3.6", Bad(6, ?PING, Hello), [], 1002},
          {"3.7", Bad(7, ?CLOSE, <<>>), [], 1002}]).
 
-%% ---- 4: opcodes that mean nothing
+%% ---- 4: opcodes without a meaning
 
 opcodes(Config) ->
     Hello = <<"Hello, world!">>,
@@ -180,15 +180,15 @@ invalid() ->
         ++ [{"6.20: surrogates", B} || B <- [<<237, 160, 128>>, <<237, 173, 191>>, <<237, 174, 128>>, <<237, 175, 191>>, <<237, 176, 128>>, <<237, 190, 128>>, <<237, 191, 191>>]]
         ++ [{"6.21: pairs of them", [High, Low]} || High <- [<<237, 160, 128>>, <<237, 173, 191>>, <<237, 174, 128>>, <<237, 175, 191>>], Low <- [<<237, 176, 128>>, <<237, 191, 191>>]].
 
-%% As one message, in fragments of one byte, and cut within a character.
+%% Sent as one message, in fragments of a byte, and cut inside a character.
 utf8(Config) ->
     Split = fun(<<>>) -> [part(?TEXT, <<>>)]; (<<First, Rest/binary>>) -> [part(?TEXT, <<First>>), [part(0, <<B>>) || <<B>> <= Rest]] end,
     table(Config, lists:append([[echoed(Id, ?TEXT, Text), {[Id, ", in fragments"], [Split(Text), whole(0, <<>>), goodbye()], [{?TEXT, Text}], 1000}] || {Id, Text} <- valid()])
         ++ lists:append([[{Id, whole(?TEXT, Text), [], 1007}, {[Id, ", in fragments"], [Split(iolist_to_binary(Text)), whole(0, <<>>)], [], 1007}] || {Id, Text} <- invalid()])),
-    %% Binary messages may hold anything.
+    %% Binary messages may contain any bytes.
     table(Config, [echoed(Id, ?BINARY, Bytes) || {Id, Bytes} <- invalid()]).
 
-%% 6.4: text that cannot become valid need not be waited for. The suite takes an answer behind the last fragment, too.
+%% 6.4: the server need not wait for text that cannot become valid. The suite also accepts an answer after the last fragment.
 utf8_fails_fast(Config) ->
     table(Config, [{"6.4.1", [part(?TEXT, <<206, 186>>), part(0, <<244, 144, 128, 128>>), whole(0, <<"edited">>)], [], 1007}]).
 
@@ -196,12 +196,12 @@ utf8_fails_fast(Config) ->
 
 closing(Config) ->
     Hello = whole(?TEXT, <<"Hello">>),
-    %% What a client sends behind its close frame is read and dropped. If the server did not, the kernel would reset the connection, and the
-    %% client could lose the server's close frame.
+    %% Data that a client sends after its close frame is read and dropped. Otherwise the kernel would reset the connection, and the client could
+    %% lose the server's close frame.
     Late = open(Config),
     ok = gen_tcp:send(Late, goodbye()),
     {close, 1000} = recv(Late),
-    %% The second waits until the first has left, and hears of a reset.
+    %% The second send waits until the first has been transmitted, and would notice a reset.
     [ok = gen_tcp:send(Late, binary:copy(iolist_to_binary(Hello), 1000000)) || _ <- [first, second]],
     closed = recv(Late),
     ok = gen_tcp:close(Late),
@@ -237,14 +237,14 @@ limits(Config) ->
             {Id, Size, Fragment, Piece} <- [{"9.1 and 9.2", S, infinity, infinity} || S <- [65536, 262144, 1048576, 4194304, 8388608, 16777216]]
                 ++ [{"9.3 and 9.4", 4194304, F, infinity} || F <- [64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304]]
                 ++ [{"9.5 and 9.6", 1048576, infinity, P} || P <- [64, 128, 256, 512, 1024, 2048]]],
-    %% 9.7 and 9.8: one after the other.
+    %% 9.7 and 9.8: one message after another.
     [begin
          Socket = open(Config),
          [begin ok = gen_tcp:send(Socket, whole(Opcode, Data(Size))), {Opcode, _} = recv(Socket) end || _ <- lists:seq(1, 1000)],
          gen_tcp:close(Socket)
      end || Opcode <- [?TEXT, ?BINARY], Size <- [0, 16, 64, 256, 1024, 4096]].
 
-%% `infinity': none.
+%% `infinity' means no fragments.
 fragments(Opcode, Bytes, Size) when byte_size(Bytes) =< Size -> [whole(Opcode, Bytes)];
 fragments(Opcode, Bytes, Size) ->
     <<Part:Size/binary, Rest/binary>> = Bytes,
@@ -264,7 +264,7 @@ compression(Config) ->
          ok = zlib:deflateInit(Out, default, deflated, -9, 8, default),
          [begin
               Message = base64:encode(crypto:strong_rand_bytes(Size * 3 div 4)),
-              %% Without context: what the client sends stands for itself, which is right with every answer.
+              %% Without context, each of the client's messages is compressed by itself, which is valid with every answer.
               ok = zlib:deflateReset(Out),
               Packed = iolist_to_binary(zlib:deflate(Out, Message, sync)),
               ok = gen_tcp:send(Socket, fragments(64 bor ?TEXT, binary:part(Packed, 0, byte_size(Packed) - 4), Fragment)),
@@ -280,7 +280,7 @@ compression(Config) ->
                       "permessage-deflate; server_no_context_takeover; server_max_window_bits=9, permessage-deflate; server_max_window_bits=9, permessage-deflate",
                       "permessage-deflate; server_no_context_takeover; client_no_context_takeover; server_max_window_bits=15"]].
 
-%% The table of the client lives as long as its connection.
+%% The client's table exists as long as its connection.
 unpacked(Socket, Data, Path) ->
     Z = case get({inflate, Socket, Path}) of
         undefined -> New = zlib:open(), ok = zlib:inflateInit(New, -15), put({inflate, Socket, Path}, New), New;

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Bodies of requests and of answers over HTTP/1.1 and 1.0: 100 Continue, framing, what nobody has read, back pressure, streams, clients that
-%% have closed their side, and events, which are a body without an end. Each case names its rule.
+%% @doc Bodies of requests and answers over HTTP/1.1 and 1.0: 100 Continue, framing, unread bodies, back pressure, streams, clients that have
+%% closed their side, and events, which are a body without an end. Each case names its rule.
 -module(yucan_bodies_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -15,7 +15,7 @@
 
 -define(HOST, " HTTP/1.1\r\nHost: localhost\r\n").
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
-%% Less than the server has patience.
+%% Less than the server's own limits.
 -define(SHORT_MS, (2000 * beamway_runner:slowness())).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -29,7 +29,7 @@ init_per_suite(Config) -> [{port, yucan_test_server:start(yucan_bodies, #{limits
 
 end_per_suite(_) -> yucan_test_server:stop_all().
 
-%% RFC 9110, 10.1.1: asked for when the handler reads.
+%% RFC 9110, 10.1.1: sent when the handler reads.
 expect(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, ["POST /", ?HOST, "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n"]),
@@ -38,7 +38,7 @@ expect(Config) ->
     {200, _, <<"hello">>} = yucan_client:one(Socket),
     [{417, _, _}] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 5\r\nExpect: miracles\r\n\r\nhello"]).
 
-%% RFC 9110, 10.1.1: ignored in HTTP/1.0, whose clients would take it for the answer.
+%% RFC 9110, 10.1.1: ignored in HTTP/1.0, because such a client would take it for the answer.
 expect_1_0(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, "POST / HTTP/1.0\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n"),
@@ -46,7 +46,7 @@ expect_1_0(Config) ->
     ok = gen_tcp:send(Socket, "hello"),
     {200, _, <<"hello">>} = yucan_client:one(Socket).
 
-%% No 100 for a body that nobody wants; and the connection ends, as nobody can know whether the body comes.
+%% No 100 for a body that nobody reads. The connection ends, because nobody can know whether the body follows.
 expect_ignored(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, ["POST /ignore", ?HOST, "Content-Length: 5\r\nExpect: 100-continue\r\n\r\n"]),
@@ -55,7 +55,7 @@ expect_ignored(Config) ->
     gen_tcp:shutdown(Socket, write),
     <<>> = yucan_client:until_closed(Socket).
 
-%% No 100 either once a part of the answer is out: it would stand in its middle.
+%% No 100 once a part of the answer has been sent either, because it would be in the middle of that answer.
 expect_late(_) ->
     Read = fun(Req) -> {ok, Body} = yucan_req:body(Req), Body end,
     Answer = fun(<<"/stream">>, Req) -> {200, [], {stream, fun(Write) -> ok = Write(<<"one">>), Write(Read(Req)) end}};
@@ -80,7 +80,7 @@ bodies_by_parts(Config) ->
          {200, _, Body} = yucan_client:one(Socket)
      end || _ <- lists:seq(1, 3)].
 
-%% A handler that asks for so many bytes gets no more, whatever the framing.
+%% A handler that asks for a number of bytes gets no more, whatever the framing.
 parts_are_bounded(Config) ->
     Body = binary:copy(<<"x">>, 5000),
     [begin
@@ -108,7 +108,7 @@ chunked_by_parts(Config) ->
          {200, _, Body} = yucan_client:one(Socket)
      end || Size <- [41, 1000, 100000]].
 
-%% RFC 9112, 7.1: sizes of a fixed width, with zeros before them; a value beyond all disks is refused whatever its width.
+%% RFC 9112, 7.1: sizes of a fixed width, with leading zeros. A value larger than any disk is refused whatever its width.
 chunk_widths(Config) ->
     Ask = fun(Size) -> yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Transfer-Encoding: chunked\r\n\r\n", Size, "\r\nhello\r\n", string:copies("0", length(Size)), "\r\n\r\n"]) end,
     [[{200, _, <<"hello">>}] = Ask(string:right("5", Width, $0)) || Width <- [1, 8, 15, 16, 17, 64]],
@@ -119,25 +119,25 @@ trailers(Config) ->
     [{200, _, <<"[{<<\"x-sum\">>,<<\"1\">>}]">>}] =
         yucan_client:exchange(?config(port, Config), ["POST /trailers", ?HOST, "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX-Sum: 1\r\n\r\n"]).
 
-%% RFC 9112, 9.3: what the handler left must not be taken for a request.
+%% RFC 9112, 9.3: the part that the handler did not read must not be taken for a request.
 unread_body(Config) ->
     [{200, _, <<"ignored">>}, {200, _, <<"OK">>}] =
         yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 20\r\n\r\nGET /smuggled HTTP/1", "GET /", ?HOST, "\r\n"]),
     Chunked = ["POST /ignore", ?HOST, "Transfer-Encoding: chunked\r\n\r\n14\r\nGET /smuggled HTTP/1\r\n"],
     [{200, _, <<"ignored">>}, {200, _, <<"OK">>}] =
         yucan_client:exchange(?config(port, Config), [Chunked, "0\r\nX-Sum: 1\r\n\r\n", "GET /", ?HOST, "\r\n"]),
-    %% Behind a chunk or a trailer that is none nothing is a request.
+    %% After an invalid chunk or trailer, nothing counts as a request.
     [[{200, _, <<"ignored">>}] = yucan_client:exchange(?config(port, Config), [Chunked, Broken, "\r\n\r\n", "GET /", ?HOST, "\r\n"])
      || Broken <- ["zz", "1\r\nabc", "0\r\nno trailer"]].
 
-%% Too much to drain: the answer still arrives (RFC 9112, 9.6), then the end.
+%% Too much to drain: the answer still arrives (RFC 9112, 9.6), and then the connection ends.
 large_unread_body(Config) ->
     [{200, Headers, <<"ignored">>}] =
         yucan_client:exchange(?config(port, Config), ["POST /ignore", ?HOST, "Content-Length: 100000000000\r\n\r\n", binary:copy(<<"x">>, 500000), "GET /", ?HOST, "\r\n"]),
     <<"close">> = proplists:get_value(<<"connection">>, Headers).
 
-%% A client that sends all of a large body before it reads, as some proxies do, finds the early answer whole: with a length, in chunks, over TLS. The
-%% connection serves the next request.
+%% A client that sends all of a large body before it reads, like some proxies, still gets the whole early answer: with a length, in chunks, over
+%% TLS. The connection then serves the next request.
 early_answer(Config) ->
     Part = binary:copy(<<"x">>, 100000),
     Parts = lists:duplicate(200, Part),
@@ -180,21 +180,21 @@ stream_faults(Config) ->
     {malformed, Crash} = yucan_client:exchange(Port, ["GET /stream_crash", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
     {_, _} = binary:match(Crash, <<"begun">>),
     [{500, _, _}] = yucan_client:exchange(Port, ["GET /stream_crash_at_once", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
-    %% An informational answer has no place in the middle of another.
+    %% An informational answer is not allowed in the middle of another one.
     Informs = fun(Req, _) -> {200, [], {stream, fun(Write) -> ok = Write(<<"begun">>), yucan_answer:inform(103, [], Req) end}} end,
     Late = yucan_client:connect(yucan_test_server:start(yucan_inform_late, #{middleware => [Informs]})),
     ok = gen_tcp:send(Late, ["GET /", ?HOST, "\r\n"]),
     [_, <<"5\r\nbegun\r\n">>] = binary:split(yucan_client:until_closed(Late), <<"\r\n\r\n">>),
     ok = yucan:stop(yucan_inform_late).
 
-%% yucan_answer, over both protocols.
+%% yucan_answer over both protocols.
 answers_by_steps(Config) ->
     Port = ?config(port, Config),
     Get = fun(Path) -> ["GET /steps/", Path, ?HOST, "\r\n"] end,
     [{200, _, <<"whole">>}, {103, [{<<"link">>, <<"</s>">>}], <<>>}, {200, _, <<"onetwo">>}, {200, _, <<"whole">>}] =
         yucan_client:exchange(Port, [Get("whole"), Get("open"), Get("whole")]),
     [{200, _, <<>>}] = yucan_client:exchange(Port, ["HEAD /steps/whole", ?HOST, "\r\n"], <<"HEAD">>),
-    %% What was sent stays as it is, and nothing looks like the end of what was not.
+    %% Parts that were sent do not change, and nothing looks like the end of an incomplete answer.
     [{200, _, <<"once">>}] = yucan_client:exchange(Port, Get("twice")),
     [{200, _, <<"once">>}, {200, _, <<"whole">>}] = yucan_client:exchange(Port, [Get("returned"), Get("whole")]),
     {malformed, Left} = yucan_client:exchange(Port, [Get("left"), Get("whole")]),
@@ -208,7 +208,7 @@ answers_by_steps(Config) ->
     {reset, _} = yucan_h2_client:request(Port, <<"/steps/crash">>, []),
     {500, _, _} = yucan_h2_client:request(Port, <<"/steps/none">>, []).
 
-%% A handler that writes for ever hears that its client has gone, also where nothing is sent.
+%% A handler that writes for ever is told that its client has gone, even if nothing is sent.
 steps_after_head(_) ->
     Test = self(),
     Endless = fun(Req, _) -> ok = yucan_answer:open(200, [], Req), Test ! {ended, written_for_ever(Req)}, sent end,
@@ -225,7 +225,7 @@ written_for_ever(Req) ->
         Error -> Error
     end.
 
-%% A handler that does not read yet keeps the client from sending.
+%% As long as a handler does not read, the client cannot send.
 upload_backpressure(Config) ->
     Body = binary:copy(<<"x">>, 1000000),
     [begin
@@ -236,7 +236,8 @@ upload_backpressure(Config) ->
          gen_tcp:close(Socket)
      end || Path <- ["/count", "/slow_read"]].
 
-%% What was read is not held until the next request. Of the next body one message comes, that of the head: the rest is read by recv.
+%% Data that has been read is not held until the next request. Of the next body only one message arrives, which is that of the head, because the
+%% rest is read with recv.
 upload_after_upload(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     Head = ["POST /size", ?HOST, "Content-Length: 300000\r\n\r\n"],
@@ -251,7 +252,7 @@ upload_after_upload(Config) ->
     true = erlang:suspend_process(Pid),
     ok = gen_tcp:send(Socket, [Head, Half]),
     true = beamway_peer:wait_until(fun() -> inet:getopts(Port, [active]) =:= {ok, [{active, false}]} orelse messages(Pid) > 2 end, ?WAIT_MS),
-    %% The other one is that the socket is silent.
+    %% The other message says that the socket is silent.
     2 = messages(Pid),
     true = erlang:resume_process(Pid),
     [<<"300000">>, <<"OK">>] = [Ask(Request) || Request <- [Half, ["GET /", ?HOST, "\r\n"]]].
@@ -260,7 +261,8 @@ messages(Pid) ->
     {message_queue_len, Count} = process_info(Pid, message_queue_len),
     Count.
 
-%% A client that does not read: the stream's writes block, with no more than buffers underway; when it goes the writer hears of it.
+%% If a client does not read, the stream's writes block, with no more data in transit than the buffers hold. When the client goes, the writer is
+%% told.
 download_backpressure(Config) ->
     Table = ets:new(?FUNCTION_NAME, [named_table, public]),
     Socket = yucan_client:connect(?config(port, Config)),
@@ -271,7 +273,7 @@ download_backpressure(Config) ->
     wait_for(fun() -> ets:lookup(Table, ended) =/= [] end),
     ets:delete(Table).
 
-%% The same figure ten times in a row.
+%% The same value ten times in a row.
 settled(_, Written, 10) when Written > 0 -> Written;
 settled(Table, Last, Same) ->
     receive after 50 -> ok end,
@@ -283,13 +285,13 @@ settled(Table, Last, Same) ->
 
 wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 60000).
 
-%% A client that has closed its side still gets its answers (RFC 9112, 9.6), the last of them whole.
+%% A client that has closed its side still gets its answers (RFC 9112, 9.6), including all of the last one.
 half_closed(Config) ->
     [200, 200, 200] = statuses(yucan_client:exchange(?config(port, Config), [["GET ", P, ?HOST, "\r\n"] || P <- ["/", "/large", "/slow_read"]])),
-    %% Half a body and the end of it.
+    %% Half of a body, and then the end.
     [] = yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Content-Length: 50\r\n\r\nhalf"]).
 
-%% The word of that end may stand behind a body that came as messages: the connection ends all the same.
+%% The message about that end may come after a body that arrived as messages. The connection ends all the same.
 half_closed_body(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
@@ -320,12 +322,13 @@ events_end(_) ->
     Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
     Monitor = monitor(process, Stream),
     Stream ! <<"news">>,
-    %% The end of the client's side is enough.
+    %% It is enough that the client closes its side.
     gen_tcp:shutdown(Socket, write),
     receive {'DOWN', Monitor, process, _, normal} -> ok after ?WAIT_MS -> error(stream_stays) end,
     yucan:stop(yucan_events_end).
 
-%% Messages that send nothing keep no comment back: a proxy would end the connection, and nobody would hear of a client that is gone.
+%% Messages that send nothing do not postpone the comment. Otherwise a proxy would end the connection, or nobody would notice that a client has
+%% gone.
 events_alive(_) ->
     Quiet = fun(start, S) -> {ok, _} = timer:send_interval(500, tick), {ok, S}; ({info, tick}, S) -> {ok, S} end,
     Port = yucan_test_server:start(yucan_events_alive, #{middleware => [fun(Req, _) -> yucan_sse:response(Req, [], Quiet, none) end]}),
@@ -343,10 +346,11 @@ has_come(Bytes, Socket, Read) ->
         _ -> ok
     end.
 
-%% What a client sends beside events stays in its order: here a part of it comes before the message that ends them, and a part behind it.
+%% Data that a client sends during a stream of events stays in order. Here one part arrives before the message that ends the events, and another
+%% part after it.
 events_pipelined(_) ->
     Socket = yucan_client:connect(yucan_test_server:start(yucan_events_pipelined, #{handler => {yucan_test_handler, self()}})),
-    %% From the second request on data come as messages.
+    %% From the second request on, data arrives as messages.
     ok = gen_tcp:send(Socket, ["GET /", ?HOST, "\r\n"]),
     {200, _, _} = yucan_client:one(Socket),
     ok = gen_tcp:send(Socket, ["GET /forever_events", ?HOST, "\r\n"]),
@@ -362,8 +366,8 @@ events_pipelined(_) ->
     [200, 200] = statuses(yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>)),
     ok = yucan:stop(yucan_events_pipelined).
 
-%% The same for the first request of a connection, and for one with a body. The part of the next one that came with it was read by recv; the rest comes before
-%% the stream's end, or behind it.
+%% The same for the first request of a connection, and for one with a body. The part of the next request that arrived with it was read with recv,
+%% and the rest arrives before the stream's end or after it.
 events_first(_) ->
     Port = yucan_test_server:start(yucan_events_first, #{handler => {yucan_test_handler, self()}}),
     [begin
@@ -389,14 +393,14 @@ events_first(_) ->
      end || Request <- [["GET /forever_events", ?HOST, "\r\n"], ["POST /forever_events", ?HOST, "Content-Length: 0\r\n\r\n"]], When <- [before, behind]],
     ok = yucan:stop(yucan_events_first).
 
-%% RFC 9112, 9.3: the body of a request that events answer is no request, also where it came as a message.
+%% RFC 9112, 9.3: the body of a request that is answered with events is not a request, even if it arrived as a message.
 events_body(_) ->
     Socket = yucan_client:connect(yucan_test_server:start(yucan_events_body, #{handler => {yucan_test_handler, self()}})),
     ok = gen_tcp:send(Socket, ["POST /forever_events", ?HOST, "Content-Length: 4\r\n\r\n"]),
     Stream = receive {events, Pid} -> Pid after ?WAIT_MS -> error(no_stream) end,
     true = erlang:suspend_process(Stream),
     ok = gen_tcp:send(Socket, "body"),
-    %% The other one is that the socket is silent.
+    %% The other message says that the socket is silent.
     wait_for(fun() -> messages(Stream) =:= 2 end),
     Stream ! stop,
     ok = gen_tcp:send(Socket, ["GET /text", ?HOST, "Connection: close\r\n\r\n"]),
@@ -404,7 +408,7 @@ events_body(_) ->
     [200, 200] = statuses(yucan_client:parse(yucan_client:until_closed(Socket), <<"GET">>)),
     ok = yucan:stop(yucan_events_body).
 
-%% A client that leaves beside events has left, whoever reads the socket next.
+%% If a client leaves during a stream of events, the next reader of the socket also finds that out.
 events_left(_) ->
     Port = yucan_test_server:start(yucan_events_left, #{handler => {yucan_test_handler, self()}, limits => patient(#{})}),
     Socket = yucan_client:connect(Port),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What a server knows of a client: proxies before it, the id of its request, the limits of its address.
+%% @doc What a server knows about a client: the proxies in front of it, the id of its request, the limits for its address.
 -module(yucan_clients_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -39,7 +39,7 @@ proxy_protocol(Config) ->
     [{200, _, <<"{{10,1,2,3},5555}">>}] = Ask(V2(1, 16#11, <<10, 1, 2, 3, 10, 9, 9, 9, 5555:16, 80:16, 4, 3:16, "xyz">>)),
     [{200, _, <<"{{127,0,0,1},", _/binary>>}] = Ask(V2(0, 0, <<>>)),
     [[] = Ask(Bad) || Bad <- ["", "PROXY TCP4 nonsense\r\n", "PROXY TCP4 10.1.2.3 10.9.9.9 99999 80\r\n", ["PROXY ", lists:duplicate(200, $x)], V2(7, 16#11, <<>>), V2(1, 16#11, <<1>>)]],
-    %% The log and the events name the client of a refused request as well.
+    %% The log and the events also name the client of a refused request.
     [{400, _, _}] = yucan_client:exchange(Port, "PROXY TCP4 10.1.2.3 10.9.9.9 5555 80\r\nG@T / HTTP/1.1\r\n\r\n"),
     [receive Told -> ok after ?WAIT_MS -> error({not_told, Told}) end || Told <- [{logged, 400, {{10, 1, 2, 3}, 5555}}, {[yucan, request, refused], {{10, 1, 2, 3}, 5555}}]],
     [_, {_, TlsPort}] = maps:get(listen, yucan:info(yucan_server_test)),
@@ -49,7 +49,7 @@ proxy_protocol(Config) ->
     ok = ssl:send(Tls, ?GET("/peer")),
     {200, _, <<"{{10,1,2,3},5555}">>} = tls_one(Tls, <<>>).
 
-%% Only from those who are trusted, and only what they wrote.
+%% Only headers from trusted proxies count, and only the part that these wrote.
 forwarded_for(_) ->
     Port = start(#{trusted_proxies => [<<"127.0.0.0/8">>, <<"10.0.0.0/8">>]}),
     Ask = fun(Headers) -> element(3, yucan_client:get(Port, "/peer", [{"X-Forwarded-For", H} || H <- Headers])) end,
@@ -61,7 +61,8 @@ forwarded_for(_) ->
     ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => handler()}),
     {200, _, <<"{{127,0,0,1},", _/binary>>} = yucan_client:get(yucan:port(yucan_server_test), "/peer", [{"X-Forwarded-For", "1.2.3.4"}]).
 
-%% Scheme, host and address as the proxy that named the client has said; only headers that the configuration names, and only of those who are trusted.
+%% Scheme, host and address come from the proxy that named the client, and only from headers that the configuration names and that a trusted
+%% proxy sent.
 forwarded(_) ->
     Trusted = [<<"127.0.0.0/8">>, <<"10.0.0.0/8">>],
     All = [<<"x-forwarded-for">>, <<"x-forwarded-proto">>, <<"x-forwarded-host">>],
@@ -74,7 +75,7 @@ forwarded(_) ->
     [<<"{{8193,0,0,0,0,0,0,1},0}">>, <<"https">>, <<"a.org">>, <<"443">>] = Ask([Behind]),
     [<<"{{1,2,3,4},0}">>, <<"http">>, <<"b.org">>, <<"81">>] = Ask([{"Forwarded", "for=1.2.3.4;host=\"b.org:81\""}]),
     [<<"{{1,2,3,4},0}">>, <<"https">>, <<"localhost">>, <<"443">>] = Ask([{"Forwarded", "for=1.2.3.4 ; proto=https"}, {"X-Forwarded-For", "5.6.7.8"}]),
-    %% Who is unknown or hidden is as far as it goes.
+    %% The search ends at a client that is unknown or hidden.
     [<<"{{127,0,0,1},", _/binary>>, <<"https">>, <<"localhost">>, <<"443">>] = Ask([{"Forwarded", "for=1.2.3.4;proto=http, for=unknown;proto=https"}]),
     [Plain([{"Forwarded", Bad}]) || Bad <- ["for=1.2.3.4;for=5.6.7.8", "for=\"1.2.3.4", "for 1.2.3.4", "for=1.2.3.4 x", "proto=gopher;host=\"a b\""]],
     Plain([{"X-Forwarded-For", "5.6.7.8"}, {"X-Forwarded-Host", "c.org"}]),
@@ -87,7 +88,8 @@ forwarded(_) ->
     Reload(#{trusted_proxies => [<<"10.0.0.0/8">>], forwarded => All}),
     Plain([{"X-Forwarded-For", "5.6.7.8"}, {"X-Forwarded-Proto", "https"}, {"X-Forwarded-Host", "c.org"}]).
 
-%% Made here, or taken from a trusted proxy; the same in the answer, for the handler and in the log, also of one that fails and of HTTP/2.
+%% The id is generated here or comes from a trusted proxy. It is the same in the answer, for the handler and in the log, also for a handler that
+%% fails and over HTTP/2.
 request_ids(_) ->
     Self = self(),
     Options = #{request_id => true, access_log => {function, fun(Entry) -> Self ! {entry, Entry} end}},
@@ -109,7 +111,8 @@ request_ids(_) ->
     Entry = #{time => 0, peer => {{1, 2, 3, 4}, 5}, method => <<"GET">>, target => <<"/">>, version => 11, status => 200, bytes => 0, host => <<>>, referer => <<>>, agent => <<>>, us => 0},
     [{_, _} = binary:match(iolist_to_binary(Format(Entry#{id => <<"x1">>})), Part) || {Format, Part} <- [{fun yucan_log:format/1, <<" \"-\" \"-\" \"x1\"\n">>}, {fun yucan_log:json/1, <<"\"id\":\"x1\"}">>}]].
 
-%% One client cannot take all connections; what it has given up counts no more, however it ended, and trusted proxies have no limit.
+%% A single client cannot take all connections. A connection that has ended no longer counts, however it ended, and trusted proxies have no
+%% limit.
 address_connections(_) ->
     Port = start(#{limits => #{address_connections => 2}}),
     Open = fun() -> Socket = yucan_client:connect(Port), ok = gen_tcp:send(Socket, ?GET("/")), {element(1, yucan_client:one(Socket)), Socket} end,
@@ -117,7 +120,7 @@ address_connections(_) ->
     [{503, Headers, _}] = yucan_client:exchange(Port, ?GET("/")),
     <<"1">> = proplists:get_value(<<"retry-after">>, Headers),
     ok = gen_tcp:close(One),
-    %% A handler that is killed counts no more either.
+    %% A handler that is killed no longer counts either.
     Looping = yucan_client:connect(Port),
     wait_for(fun() -> #{metrics := #{open_connections := Count}} = yucan:info(yucan_server_test), Count =:= 1 end),
     ok = gen_tcp:close(Looping),
@@ -128,7 +131,7 @@ address_connections(_) ->
          ok = gen_tcp:send(Socket, ?GET("/crash")),
          {500, _, _} = yucan_client:one(Socket)
      end || _ <- [1, 2, 3]],
-    %% Another address has its own.
+    %% Another address has its own limit.
     {ok, Other} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {ip, {127, 0, 0, 2}}]),
     ok = gen_tcp:send(Other, ?GET("/")),
     {200, _, _} = yucan_client:one(Other),
@@ -136,7 +139,8 @@ address_connections(_) ->
     ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => handler(), limits => #{address_connections => 1}, trusted_proxies => [<<"127.0.0.1">>]}),
     [{200, _}, {200, _}, {200, _}] = [Open() || _ <- [1, 2, 3]].
 
-%% As many at once as for a second, over all connections and protocols; then 429 with the time to wait. Behind a proxy each client has its own.
+%% As many requests at once as in a second, over all connections and protocols, and then 429 with the time to wait. Each client behind a proxy
+%% has its own limit.
 address_requests(_) ->
     Port = start(#{limits => #{address_requests => 3}, trusted_proxies => [<<"127.0.0.2">>]}),
     Began = erlang:monotonic_time(millisecond),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Limits of time and number, and faults of clients and of handlers over HTTP/1.1: who is slow, silent, gone, one too many or sends without a
-%% pause, what fails or never ends, and what the log says of bad input. Others are served all along.
+%% @doc Limits on time and number, and faults of clients and handlers over HTTP/1.1: clients that are slow, silent, gone, too many or send
+%% without a pause, handlers that fail or never end, and what the log has about bad input. Other clients are served all the time.
 -module(yucan_faults_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -14,7 +14,7 @@
 
 -define(HOST, " HTTP/1.1\r\nHost: localhost\r\n").
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
-%% Enough for a client to send its first bytes after it has connected.
+%% Long enough for a client to send its first bytes after it has connected.
 -define(SHORT_MS, (2000 * beamway_runner:slowness())).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -24,7 +24,7 @@ all() ->
      spinning_handler].
 
 init_per_suite(Config) ->
-    %% One limit for each server, so that on a slow machine no other one comes before the one under test.
+    %% Each server has a single low limit, so that on a slow machine no other limit is reached before the one under test.
     Limits = [{port, #{}}, {slow_heads, #{header_ms => ?SHORT_MS}}, {slow_bodies, #{read_ms => 300, min_body_rate => 100000}}, {short_idle, #{idle_ms => 300}},
               {few_requests, #{requests => 3}}, {few_connections, #{connections => 20}}],
     [{Key, yucan_test_server:start(server(Key), #{limits => patient(Own)})} || {Key, Own} <- Limits] ++ [{servers, [server(Key) || {Key, _} <- Limits]} | Config].
@@ -33,7 +33,7 @@ end_per_suite(Config) -> lists:foreach(fun yucan:stop/1, ?config(servers, Config
 
 server(Key) -> list_to_atom("yucan_faults_" ++ atom_to_list(Key)).
 
-%% 500, the connection ends, others are untouched.
+%% The client gets 500, the connection ends, and others are not affected.
 handler_faults(Config) ->
     Port = ?config(port, Config),
     Other = yucan_client:connect(Port),
@@ -54,11 +54,11 @@ slow_headers(Config) ->
     Dripper = spawn_link(fun() -> drip(Socket, "GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ") end),
     <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket),
     stop(Dripper),
-    %% Nothing sent at all: nothing said.
+    %% If a client sends nothing, it gets no answer.
     <<>> = yucan_client:until_closed(yucan_client:connect(?config(slow_heads, Config))),
     is_waited_for(Patient).
 
-%% The same of a server with more patience, begun before: no default is what ends the others.
+%% The same against a server with higher limits, begun before. It shows that no default ends the others.
 patient_client(Config, Sent) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, Sent),
@@ -86,7 +86,7 @@ slow_body(Config) ->
     <<"HTTP/1.1 408 ", _/binary>> = yucan_client:until_closed(Socket),
     is_waited_for(Patient).
 
-%% Never silent for long, and yet too slow.
+%% The client is never silent for long, but too slow.
 low_rate(Config) ->
     Request = ["POST /", ?HOST, "Content-Length: 1000\r\n\r\n"],
     Patient = patient_client(Config, Request),
@@ -97,7 +97,7 @@ low_rate(Config) ->
     stop(Dripper),
     is_waited_for(Patient).
 
-%% Longer than the silence that is allowed, but never silent.
+%% The body takes longer than the permitted silence, but the client is never silent.
 long_body(_) ->
     Ms = 5000 * beamway_runner:slowness(),
     {ok, _} = yucan:start(#{name => yucan_long, listen => [#{port => 0}], handler => {yucan_test_handler, none}, limits => #{read_ms => Ms, min_body_rate => 1}}),
@@ -119,7 +119,8 @@ idle_limit(Config) ->
     <<>> = yucan_client:until_closed(Socket),
     true = erlang:monotonic_time(millisecond) - Answered < 1900 * beamway_runner:slowness().
 
-%% What a handler left behind tells nothing of the client: before the process sleeps, while it does, and if it never does.
+%% Messages that a handler left behind do not count as activity of the client: before the process hibernates, while it does, and if it never
+%% does.
 idle_with_messages(_) ->
     [begin
          Ticks = fun(Req, Next) -> {ok, _} = timer:send_interval(Every, tick), Next(Req) end,
@@ -150,7 +151,7 @@ resets(Config) ->
     [begin
          Socket = yucan_client:connect(Port),
          ok = gen_tcp:send(Socket, binary:part(Request, 0, Length)),
-         %% Closing with linger 0 is a reset.
+         %% Closing with linger 0 resets the connection.
          ok = inet:setopts(Socket, [{linger, {true, 0}}]),
          gen_tcp:close(Socket)
      end || Length <- lists:seq(0, byte_size(Request)), _ <- [1, 2]],
@@ -161,31 +162,31 @@ open_connections() ->
     #{metrics := #{open_connections := Open}} = yucan:info(server(port)),
     Open.
 
-%% RFC 9110, 15.6.4, and room again when others go.
+%% RFC 9110, 15.6.4. There is room again when others leave.
 too_many_connections(Config) ->
     Port = ?config(few_connections, Config),
     Served = [yucan_client:connect(Port) || _ <- lists:seq(1, 20)],
     [begin ok = gen_tcp:send(S, ["GET /", ?HOST, "\r\n"]), {200, _, _} = yucan_client:one(S) end || S <- Served],
-    %% These twenty are open until their client goes; whoever comes now is one too many.
+    %% These twenty connections stay open until their clients leave, so every further client is one too many.
     [{match, _} = re:run(yucan_client:until_closed(yucan_client:connect(Port)), "^HTTP/1.1 503 ") || _ <- lists:seq(1, 10)],
     lists:foreach(fun gen_tcp:close/1, Served),
     true = beamway_peer:wait_until(fun() -> statuses(yucan_client:exchange(Port, ["GET /", ?HOST, "\r\n"])) =:= [200] end, 60000).
 
-%% A client that sends without a pause fills the mailbox to the same bound each time.
+%% A client that sends without a pause fills the mailbox to the same limit each time.
 flood(_) ->
     Socket = yucan_client:connect(yucan_test_server:start(yucan_flood, #{handler => {yucan_test_handler, self()}})),
-    %% From the second request on data come as messages.
+    %% From the second request on, data arrives as messages.
     Pid = lists:last([begin
                           ok = gen_tcp:send(Socket, ["GET /self", ?HOST, "\r\n"]),
                           {200, _, _} = yucan_client:one(Socket),
                           receive {serves, P} -> P after ?WAIT_MS -> error(not_served) end
                       end || _ <- [1, 2]]),
     Send = fun() -> gen_tcp:send(Socket, ["GET /ignore", ?HOST, "\r\n"]) end,
-    %% A hundred, and the word that the socket is silent.
+    %% A hundred, and the message that the socket is silent.
     [] = [Count || Count <- [yucan_test_server:flooded(Pid, Send) || _ <- [1, 2, 3]], Count > 101],
     ok = yucan:stop(yucan_flood).
 
-%% The same while it is served, of a client whose next requests are there each time that the socket is armed.
+%% The same while it is being served, with a client whose next requests have already arrived each time that the socket is armed.
 flood_served(_) ->
     Socket = yucan_client:connect(yucan_test_server:start(yucan_flood, #{handler => {yucan_test_handler, self()}})),
     Send = fun() -> gen_tcp:send(Socket, ["GET /held", ?HOST, "\r\n"]) end,
@@ -196,11 +197,11 @@ flood_served(_) ->
     ok = Send(),
     receive {held, Pid} -> ok after ?WAIT_MS -> error(not_served) end,
     Counts = yucan_test_server:flooded_served(Pid, Send, 400),
-    %% A hundred, and three words of the socket's silence.
+    %% A hundred, and three messages that the socket is silent.
     [] = [Count || Count <- Counts, Count > 103],
     ok = yucan:stop(yucan_flood).
 
-%% Bad input is no event: nothing above debug level.
+%% Bad input is not worth an event above debug level.
 garbage_is_quiet(Config) ->
     ok = logger:set_module_level(yucan_events, info),
     ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => info, config => #{pid => self()}}),
@@ -210,7 +211,7 @@ garbage_is_quiet(Config) ->
     ok = logger:unset_module_level(yucan_events),
     receive {logged, Event} -> error({logged, Event}) after 0 -> ok end.
 
-%% One line at debug level for each request that is refused, and none for what just ends.
+%% A line at debug level for each refused request, and none for connections that simply end.
 one_line_at_debug(Config) ->
     Port = ?config(port, Config),
     ok = logger:set_module_level(yucan_events, debug),
@@ -225,7 +226,7 @@ one_line_at_debug(Config) ->
     [true = lists:prefix("yucan yucan_faults_port: refused " ++ integer_to_list(Status), Line) || {Status, Line} <- lists:zip(Refused, Lines)],
     receive {logged, More} -> error({logged, More}) after 0 -> ok end.
 
-%% A handler that never ends and takes all the processor it gets: others are answered meanwhile, and the server's end is its end.
+%% A handler never ends and uses all the processor time that it gets. Others are answered meanwhile, and it ends with the server.
 spinning_handler(_) ->
     Port = yucan_test_server:start(yucan_spinning),
     Socket = yucan_client:connect(Port),

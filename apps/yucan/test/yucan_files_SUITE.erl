@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Static files of yucan: conditions, ranges, gzip, listings, and paths that want to leave the docroot.
+%% @doc Static files: conditional requests, ranges, gzip, listings, and paths that try to leave the docroot.
 -module(yucan_files_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -22,7 +22,7 @@ init_per_suite(Config) ->
         File = <<Root/binary, "/", Name/binary>>,
         ok = filelib:ensure_dir(File),
         ok = file:write_file(File, Data),
-        %% Not of this second: a strong tag.
+        %% Older than this second, so it has a strong tag.
         ok = file:write_file_info(File, #file_info{mtime = {{2020, 1, 2}, {3, 4, 5}}}, [{time, universal}])
     end,
     Write(<<"digits.txt">>, <<"0123456789">>),
@@ -137,7 +137,7 @@ several_ranges(Config) ->
     Expected = iolist_to_binary([["\r\n--", Boundary, "\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-range: bytes ", Range, "/10\r\n\r\n", Part]
                                  || {Range, Part} <- [{"1-2", "12"}, {"9-9", "9"}]] ++ ["\r\n--", Boundary, "--\r\n"]),
     Expected = Body,
-    %% Overlapping ones are only a way to make the server work.
+    %% Overlapping ranges only serve to make the server work.
     {200, _, <<"0123456789">>} = get(Config, "/digits.txt", [{"Range", "bytes=0-5,3-9"}]).
 
 %% RFC 9110, 13.1.5.
@@ -150,7 +150,7 @@ index(Config) ->
     {200, _, <<"<p>index</p>">>} = get(Config, "/page/"),
     {403, _, _} = get(Config, "/list/").
 
-%% The path goes on, and two slashes do not become another host.
+%% The rest of the path is kept, and two slashes do not become another host.
 redirect_to_folder(Config) ->
     [begin
          {301, _, _} = Response = get(Config, Path),
@@ -165,7 +165,7 @@ listing(Config) ->
     [Sub, A, B] = [element(1, binary:match(Page, Name)) || Name <- [<<"./sub/">>, <<"./a%20%3C%26%22%27%3E.txt">>, <<"./b.txt">>]],
     true = Sub < A andalso A < B,
     {200, _, <<"a">>} = get(Config, "/listed/list/a%20%3C%26%22%27%3E.txt"),
-    %% Those that no request can name are counted: the file with a line end, and the one with a backslash. Hidden ones are not.
+    %% Names that no request can contain are counted: the file with a line end, and the one with a backslash. Hidden files are not counted.
     {_, _} = binary:match(Page, <<"<p>2 more have a backslash or a control character in their names and cannot be served.</p>">>),
     {200, _, Elsewhere} = get(Config, "/listed/list/sub/"),
     nomatch = binary:match(Elsewhere, <<"cannot be served">>).
@@ -182,7 +182,7 @@ gzip_beside(Config) ->
     [{200, _, <<"body {}">>} = get(Config, "/zipped.css", Headers)
      || Headers <- [[], [{"Accept-Encoding", "gzip;q=0"}], [{"Accept-Encoding", "gzip;q=0.000, *"}], [{"Accept-Encoding", "identity"}]]].
 
-%% What is made on the way has a weak tag.
+%% A form that the server compresses itself has a weak tag.
 gzip_made(Config) ->
     {200, _, Body} = Response = get(Config, "/long.txt", [{"Accept-Encoding", "gzip"}]),
     true = zlib:gunzip(Body) =:= binary:copy(<<"words ">>, 1000),
@@ -198,7 +198,7 @@ compress_middleware(Config) ->
     {200, _, Plain} = yucan_client:get(?config(gzipped, Config), "/text"),
     5000 = byte_size(Plain).
 
-%% In all encodings; none may leave the docroot, and none may crash.
+%% In all encodings. None may leave the docroot, and none may cause a crash.
 traversal(Config) ->
     Up = ["..", "%2e%2e", ".%2e", "%2e.", "%2E%2E", "%252e%252e", "..%2f", "..%5c", "..\\", "%c0%ae%c0%ae", "..%00", "..;", "%uff0e%uff0e", ".%00.", "....//"],
     Paths = [[Before, U, "/", After] || U <- Up, Before <- ["/", "/page/", "/page/x/../../", "/listed/", "//"], After <- ["outside.txt", "../outside.txt", "../../../../../../etc/passwd"]],
@@ -208,11 +208,11 @@ traversal(Config) ->
          {true, Path} = {lists:member(Status, [400, 403, 404]), Path},
          nomatch = binary:match(Body, [<<"secret">>, <<"root:">>])
      end || Path <- Paths],
-    %% Dot segments within the docroot are fine (RFC 3986, 5.2.4).
+    %% Dot segments that stay inside the docroot are permitted (RFC 3986, 5.2.4).
     {200, _, <<"0123456789">>} = get(Config, "/page/../digits.txt"),
     {200, _, <<"0123456789">>} = get(Config, "/page/%2e%2e/./digits.txt").
 
-%% RFC 3986, 2.2: an encoded slash is not the slash that it stands for. Who would take it for one could be led past a rule for a folder.
+%% RFC 3986, 2.2: an encoded slash is not the same as a slash. A server that treated it as one could be led past a rule for a directory.
 encoded_slash(Config) ->
     [{400, _, _} = get(Config, Path) || Path <- ["/page%2findex.html", "/page%2Findex.html", "/list%2fb.txt", "/%2fdigits.txt"]].
 
@@ -221,7 +221,7 @@ symlinks(Config) ->
     [{403, _, _} = get(Config, Path) || Path <- ["/leaves", "/up/outside.txt", "/etc/passwd", "/up/root/../outside.txt", "/links/stays"]],
     {200, _, <<"secret">>} = get(Config, "/any/leaves").
 
-%% A listing has the links that a request for them would follow, and no others.
+%% A listing has exactly the links that a request would follow.
 listed_links(Config) ->
     Links = fun(Path) ->
         {200, _, Page} = get(Config, Path),
@@ -229,7 +229,8 @@ listed_links(Config) ->
     end,
     [["stays"], [], ["leaves", "up", "etc", "stays"]] = [Links(Path) || Path <- ["/listed/", "/links/", "/any/"]].
 
-%% What may change again within the second of its time has no validator: a cache asks again, and gets what is there. No tag tells an inode.
+%% A file that may change again within the second of its time has no validator, so a cache asks again and gets the current content. A tag never
+%% reveals an inode.
 fresh(Config) ->
     File = <<(?config(root, Config))/binary, "/fresh.txt">>,
     ok = file:write_file(File, <<"one">>),
@@ -241,7 +242,7 @@ fresh(Config) ->
     <<"\"3-", _/binary>> = Etag = header(<<"etag">>, get(Config, "/fresh.txt")),
     {304, _, _} = get(Config, "/fresh.txt", [{"If-None-Match", Etag}]).
 
-%% The first that the client takes, of those that are not older than the file. A link beside it is not followed.
+%% The first form that the client accepts and that is not older than the file. A link to such a form is not followed.
 beside_by_coding(Config) ->
     Root = ?config(root, Config),
     Time = fun(Name, Date) -> ok = file:write_file_info(<<Root/binary, "/", Name/binary>>, #file_info{mtime = {Date, {3, 4, 5}}}, [{time, universal}]) end,
@@ -257,8 +258,8 @@ beside_by_coding(Config) ->
     [{<<"newer">>, undefined, _}, {<<"plain">>, undefined, _}] = [Ask(Path, "br") || Path <- ["/old.js", "/linked.js"]],
     4 = length(lists:usort([element(3, Ask("/app.js", Accept)) || Accept <- ["br", "zstd", "gzip", "identity"]])).
 
-%% A file that has not changed lately is checked once a second, however often it is asked for; so is the index of a folder, and from its second
-%% request on a larger file.
+%% A file that has not changed lately is checked once a second, however often it is requested. So is the index of a directory and, from its
+%% second request on, a larger file.
 kept(Config) ->
     Root = ?config(root, Config),
     [begin
@@ -279,7 +280,8 @@ prepared(Root, <<"/kept.bin">> = File) -> ok =:= file:write_file(<<Root/binary, 
 prepared(Root, <<"/often.bin">> = File) -> ok =:= file:write_file(<<Root/binary, File/binary>>, binary:copy(<<"0123456789">>, 100000));
 prepared(_, _) -> true.
 
-%% Until a further change would show in its times, by the server's clock: the second of os:system_time/1 begins some milliseconds earlier.
+%% Waits until a further change would be visible in the file's times, by the server's clock. (The second of os:system_time/1 begins some
+%% milliseconds earlier.)
 settled(File) ->
     true = beamway_peer:wait_until(fun() ->
         {ok, #file_info{ctime = Changed, mtime = Modified}} = file:read_file_info(File, [{time, universal}]),
@@ -298,7 +300,7 @@ calls(Function, Work) ->
         erlang:trace_pattern(Function, false, [call_count])
     end.
 
-%% Text is compressed once, not for each request; also when the file is checked again.
+%% Text is compressed once and not for each request, even if the file is checked again.
 kept_forms(Config) ->
     ok = settled(<<(?config(root, Config))/binary, "/long.txt">>),
     Ask = fun() -> {200, _, Body} = get(Config, "/long.txt", [{"Accept-Encoding", "gzip"}]), Body end,
@@ -308,7 +310,8 @@ kept_forms(Config) ->
         true = beamway_peer:wait_until(fun() -> calls({yucan_symlink, info, 3}, Ask) > 0 end, 20000)
     end).
 
-%% A change is seen within a second, however the file is replaced: by another file, in place, in place with its old time, and when it is gone.
+%% A change is noticed within a second, however the file is replaced: by another file, in place, in place with its old time, or when it
+%% disappears.
 replaced(Config) ->
     File = fun(Name) -> <<(?config(root, Config))/binary, "/replaced-", Name/binary>> end,
     Put = fun(Name, Data) -> ok = file:write_file(File(Name), Data), ok = file:write_file_info(File(Name), #file_info{mtime = {{2020, 1, 2}, {3, 4, 5}}}, [{time, universal}]) end,
@@ -325,7 +328,7 @@ replaced(Config) ->
     true = beamway_peer:wait_until(fun() -> [Ask(Name) || {Name, _, _} <- Ways] =:= [Expected || {_, _, Expected} <- Ways] end, 20000),
     true = erlang:monotonic_time(millisecond) - Changed < 3000.
 
-%% A kept file, or a folder on the way to it, that becomes a link to somewhere else.
+%% A cached file, or a directory in its path, becomes a link to another place.
 turned_into_links(Config) ->
     Root = ?config(root, Config),
     Inside = <<Root/binary, "/turned/to">>,
@@ -340,7 +343,7 @@ turned_into_links(Config) ->
     ok = file:make_symlink(<<"../..">>, Inside),
     true = beamway_peer:wait_until(fun() -> [Ask(Path) || Path <- ["/turned/file.txt", "/turned/to/outside.txt"]] =:= [403, 403] end, 20000).
 
-%% A wrong option is told when the server starts, in words.
+%% A wrong option is reported in words when the server starts.
 bad_options(Config) ->
     Root = ?config(root, Config),
     [begin
@@ -354,7 +357,7 @@ dot_files(Config) ->
     [{404, _, _} = get(Config, Path) || Path <- ["/.secret", "/%2esecret", "/list/.hidden", "/./.secret"]],
     {200, _, <<"token">>} = get(Config, "/.well-known/acme").
 
-%% A file that not even root may read; no crash says so.
+%% A file that not even root may read. No crash is reported.
 write_only(Config) ->
     Crashes = fun() -> #{metrics := #{crashes := Count}} = yucan:info(yucan_files), Count end,
     Before = Crashes(),
@@ -368,7 +371,7 @@ large(Config) ->
     {206, _, Part} = get(Config, "/large.bin", [{"Range", "bytes=100003-7000004"}]),
     true = Part =:= binary:part(Body, 100003, 6900002).
 
-%% A file that becomes shorter while it is sent: the client sees that bytes are missing.
+%% A file becomes shorter while it is being sent, and the client sees that bytes are missing.
 shrinking(Config) ->
     File = <<(?config(root, Config))/binary, "/shrinking.bin">>,
     ok = file:write_file(File, binary:copy(<<"x">>, 30000000)),
@@ -378,7 +381,7 @@ shrinking(Config) ->
     ok = file:write_file(File, <<"short">>),
     true = byte_size(yucan_client:until_closed(Socket)) < 30000000.
 
-%% A client that leaves among several parts, or finds some missing since the file has become shorter, is no failure of the handler.
+%% If a client leaves in the middle of several ranges, or the file has become shorter, the handler does not fail.
 parts_cut(Config) ->
     ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => error, config => #{pid => self()}}),
     File = <<(?config(root, Config))/binary, "/parts.bin">>,

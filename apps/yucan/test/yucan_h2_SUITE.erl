@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc HTTP/2 of yucan (RFC 9113): the handlers and limits of HTTP/1.1, flow control, and clients that ask for too much. The rules of frames are those of
-%% h2spec (yucan_h2_peers_SUITE); HPACK has its own tests (yucan_hpack_tests).
+%% @doc HTTP/2 (RFC 9113): the handlers and limits of HTTP/1.1, flow control, and clients that ask for too much. The rules for frames are tested
+%% with h2spec (yucan_h2_peers_SUITE), and HPACK has its own tests (yucan_hpack_tests).
 -module(yucan_h2_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -33,7 +33,7 @@ with_method(Method, Path, Others) -> lists:keystore(<<":method">>, 1, yucan_h2_c
 
 ask(Socket, Id, Fields) -> yucan_h2_client:send(Socket, yucan_h2_client:headers(Id, 1, Fields, <<>>)).
 
-%% With a body to come.
+%% A body will follow.
 begin_with(Socket, Id, Fields) -> yucan_h2_client:send(Socket, yucan_h2_client:headers(Id, 0, Fields, <<>>)).
 
 data(Socket, Id, Flags, Data) -> yucan_h2_client:send(Socket, yucan_h2_client:frame(0, Flags, Id, Data)).
@@ -45,7 +45,7 @@ serving() -> processes_of([yucan_conn, yucan_h2_stream]).
 processes_of(Modules) ->
     [Pid || Pid <- erlang:processes(), {initial_call, {Module, _, _}} <- [process_info(Pid, initial_call)], lists:member(Module, Modules)].
 
-%% Status, headers and bodies of all kinds of answer.
+%% Status, headers and body of all kinds of answer.
 answers(_) ->
     Port = start(),
     Ask = fun(Path) -> yucan_h2_client:request(Port, Path, []) end,
@@ -61,10 +61,10 @@ answers(_) ->
     [undefined = proplists:get_value(Name, Streamed) || Name <- [<<"content-length">>, <<"transfer-encoding">>, <<"connection">>]],
     {200, Known, <<"0123456789">>} = Ask(<<"/stream_length">>),
     <<"10">> = proplists:get_value(<<"content-length">>, Known),
-    %% Blanks around a value are none of it (8.2.1).
+    %% Spaces around a value are not part of it (8.2.1).
     {200, Padded, <<>>} = Ask(<<"/padded">>),
     <<"a b">> = proplists:get_value(<<"x-padded">>, Padded),
-    %% `connection' means nothing here, and does not end the others.
+    %% `connection' has no effect here, and does not end the other streams.
     {200, Closing, <<"closing">>} = Ask(<<"/closing">>),
     undefined = proplists:get_value(<<"connection">>, Closing),
     Socket = yucan_h2_client:connect(Port),
@@ -93,21 +93,21 @@ bodies(_) ->
     {1, _, 7, [{<<":status">>, <<"100">>}]} = yucan_h2_client:until(Socket, 1),
     data(Socket, 7, 1, <<"now">>),
     {200, _, <<"now">>} = response(Socket, 7),
-    %% An answer that waits for no body asks the client to stop.
+    %% If an answer does not wait for the body, it asks the client to stop.
     begin_with(Socket, 9, with_method(<<"POST">>, <<"/ignore">>, [])),
     {200, _, <<"ignored">>} = response(Socket, 9),
     {3, 0, 9, <<0:32>>} = yucan_h2_client:until(Socket, 3),
     data(Socket, 9, 1, <<"on its way already">>),
     ask(Socket, 11, fields(<<"/">>)),
     {200, _, <<"OK">>} = response(Socket, 11),
-    %% More than was said, and less.
+    %% More bytes than announced, and fewer.
     [begin
          begin_with(Socket, Id, with_method(<<"POST">>, <<"/">>, [{<<"content-length">>, Length}])),
          data(Socket, Id, 1, <<"four">>),
          {reset, 1} = response(Socket, Id)
      end || {Id, Length} <- [{13, <<"3">>}, {15, <<"5">>}]].
 
-%% The same paths lead to the same answers, and the same heads are refused, with the same status.
+%% The same paths lead to the same answers, and the same heads are refused with the same status.
 same_as_http_1(_) ->
     Port = start(#{routes => [{"/private/*r", yucan_test_handler, none}, {"/*f", yucan_routes_handler, none}], limits => #{request_line_bytes => 100, headers => 10, header_line_bytes => 200, header_block_bytes => 1000}}),
     [begin
@@ -130,7 +130,7 @@ asked(Port, Fields) ->
 
 host(Port, Host) -> asked(Port, lists:keyreplace(<<":authority">>, 1, fields(<<"/">>), {<<":authority">>, Host})).
 
-%% RFC 9113, 8.2 and 8.3: what h2spec does not ask.
+%% RFC 9113, 8.2 and 8.3: the rules that h2spec does not cover.
 malformed(_) ->
     Socket = yucan_h2_client:connect(start()),
     Cases = [[{Name, <<"x">>}] || Name <- [<<"connection">>, <<"transfer-encoding">>, <<"upgrade">>, <<"keep-alive">>, <<"proxy-connection">>, <<"X">>, <<"a b">>, <<>>, <<"a:b">>]]
@@ -152,7 +152,7 @@ malformed(_) ->
     ask(Socket, 2001, fields(<<"/">>)),
     {200, _, _} = response(Socket, 2001).
 
-%% 8.2.3: for handlers they are one, and for the limit.
+%% 8.2.3: all cookies are a single header, for handlers and for the limit.
 cookies(_) ->
     Self = self(),
     Port = start(#{limits => #{headers => 2}, access_log => {function, fun(Entry) -> Self ! {entry, Entry} end}, middleware => [fun(Req, Next) -> Self ! {cookies, yucan_req:headers(Req), yucan_req:version(Req)}, Next(Req) end]}),
@@ -162,7 +162,7 @@ cookies(_) ->
     {431, _, _} = yucan_h2_client:request(Port, <<"/">>, [{<<"x">>, <<"y">>}, {<<"cookie">>, <<"a=1">>}, {<<"cookie">>, <<"b=2">>}, {<<"z">>, <<"y">>}]),
     {431, _, _} = yucan_h2_client:request(Port, <<"/">>, [{<<"x">>, <<"y">>}, {<<"z">>, <<"y">>}, {<<"cookie">>, <<"a=1">>}]).
 
-%% The client has its answer and goes, while the log still writes.
+%% The client has its answer and leaves while the log is still being written.
 logged_after_the_end(_) ->
     Self = self(),
     Port = start(#{access_log => {function, fun(Entry) -> Self ! {logs, self()}, receive go -> Self ! {entry, Entry} after ?WAIT_MS -> ok end end}}),
@@ -182,7 +182,7 @@ large(_) ->
     upload(Socket, 3, File, 262144, 1048576),
     {200, _, <<"3200000">>} = response(Socket, 3).
 
-%% As much as the windows allow: that of a stream stands in the settings.
+%% Sends as much as the windows allow. The window of a stream is in the settings.
 upload(Socket, Id, Data, _, _) when byte_size(Data) =< 16384 -> data(Socket, Id, 1, Data);
 upload(Socket, Id, <<Part:16384/binary, Rest/binary>>, Own, Whole) when Own >= 16384, Whole >= 16384 ->
     data(Socket, Id, 0, Part),
@@ -194,7 +194,7 @@ upload(Socket, Id, Data, Own, Whole) ->
         closed -> error(closed)
     end.
 
-%% 6.9: no byte more than both windows allow; 6.9.2: a change of the first window counts for streams that are open, and may make it negative.
+%% 6.9: no byte more than both windows allow. 6.9.2: a change of the initial window applies to open streams, and may make it negative.
 windows(_) ->
     Port = start(),
     Socket = yucan_h2_client:connect(Port, yucan_h2_client:settings([{4, 10}])),
@@ -203,7 +203,7 @@ windows(_) ->
     {0, 0, 1, <<"some text ">>} = yucan_h2_client:until(Socket, 0),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings([{4, 5}]))),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(8, 0, 1, <<5:32>>)),
-    %% -5 and 5: nothing. A ping tells that there is nothing.
+    %% -5 and 5 give nothing. A ping shows that nothing is sent.
     yucan_h2_client:send(Socket, yucan_h2_client:frame(6, 0, 0, <<1:64>>)),
     {6, 1, 0, <<1:64>>} = not_before_data(Socket),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(8, 0, 1, <<3:32>>)),
@@ -211,12 +211,12 @@ windows(_) ->
     yucan_h2_client:send(Socket, yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings([{4, 100000}]))),
     {0, _, 1, Rest} = yucan_h2_client:until(Socket, 0),
     {4987, <<"e text some", _/binary>>} = {byte_size(Rest), Rest},
-    %% The window of the connection: 65,535 bytes, of which 5,000 are used.
+    %% The connection's window has 65,535 bytes, of which 5,000 are used.
     ask(Socket, 3, fields(<<"/large">>)),
     60535 = received(Socket, 3, 0, 60535),
     yucan_h2_client:send(Socket, yucan_h2_client:frame(6, 0, 0, <<2:64>>)),
     {6, 1, 0, <<2:64>>} = not_before_data(Socket),
-    %% A change that makes the window of a stream too large ends the connection.
+    %% A change that makes a stream's window too large ends the connection.
     Wide = yucan_h2_client:connect(Port),
     ask(Wide, 1, fields(<<"/loop">>)),
     yucan_h2_client:send(Wide, [yucan_h2_client:frame(8, 0, 1, <<(16#7fffffff - 65535):32>>), yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings([{4, 65536}]))]),
@@ -234,7 +234,7 @@ received(Socket, Id, Sum, Most) ->
     {0, _, Id, Data} = yucan_h2_client:until(Socket, 0),
     received(Socket, Id, Sum + byte_size(Data), Most).
 
-%% While a large answer goes to a client that reads slowly, other requests begin.
+%% While a large answer is sent to a client that reads slowly, other requests begin.
 reads_while_it_sends(_) ->
     Test = self(),
     Large = binary:copy(<<"x">>, 24 bsl 20),
@@ -246,7 +246,7 @@ reads_while_it_sends(_) ->
     receive {began, <<"/large">>} -> ok after ?WAIT_MS -> error(not_begun) end,
     {ok, _} = gen_tcp:recv(Socket, 100000, ?WAIT_MS),
     ask(Socket, 3, fields(<<"/small">>)),
-    %% What both systems hold for the connection is on its way in any case.
+    %% Data that both systems buffer for the connection is sent in any case.
     true = read_until_begun(Socket, 0) < 12 bsl 20.
 
 read_until_begun(Socket, Read) ->
@@ -256,7 +256,7 @@ read_until_begun(Socket, Read) ->
         read_until_begun(Socket, Read + byte_size(Data))
     end.
 
-%% A connection that waits for events keeps nothing of the bodies before.
+%% A connection that waits for events keeps nothing of earlier bodies.
 nothing_kept(_) ->
     Events = fun(Req) -> yucan_sse:response(Req, [], fun(start, _) -> {send, #{data => <<"x">>}, none}; (_, _) -> {ok, none} end, none) end,
     Port = start(#{middleware => [fun(Req, Next) -> case yucan_req:path(Req) of <<"/wait">> -> Events(Req); _ -> Next(Req) end end]}),
@@ -273,7 +273,7 @@ nothing_kept(_) ->
         lists:sum([Size || {_, Size, _} <- Binaries]) < 20000
     end, 10000).
 
-%% 6.9.1: an empty last frame needs no window, also if that is below zero.
+%% 6.9.1: an empty last frame needs no window, even if the window is negative.
 end_without_window(_) ->
     Test = self(),
     Stream = fun(Write) -> ok = Write(<<"0123456789">>), Test ! {written, self()}, receive go -> ok end end,
@@ -285,7 +285,7 @@ end_without_window(_) ->
     receive {written, Pid} -> Pid ! go after ?WAIT_MS -> error(not_written) end,
     {0, 1, 1, <<>>} = yucan_h2_client:until(Socket, 0).
 
-%% Who gives no room for an answer loses its stream after `send_ms', and keeps the others.
+%% A client that gives no room for an answer loses its stream after `send_ms', and keeps the others.
 window_of_zero(_) ->
     Socket = yucan_h2_client:connect(start(#{limits => #{send_ms => 1500}}), yucan_h2_client:settings([{4, 0}])),
     [ask(Socket, Id, fields(Path)) || {Id, Path} <- [{1, <<"/large">>}, {3, <<"/text">>}, {5, <<"/stream">>}]],
@@ -294,8 +294,8 @@ window_of_zero(_) ->
     [{3, 0, _, <<8:32>>} = yucan_h2_client:until(Socket, 3) || _ <- [1, 3, 5]],
     wait_for(fun() -> length(streams()) =:= 0 end).
 
-%% While a handler streams for six seconds and the client only reads, time goes on: a stream without room is given up, the one that streams still has
-%% `send_ms' from when it needs room, and `idle_ms' begins at its end.
+%% A handler streams for six seconds while the client only reads. Meanwhile a stream without room is given up. The streaming handler still has
+%% `send_ms' from when it needs room, and `idle_ms' begins when it ends.
 silent_client(_) ->
     Stream = fun(Write) -> [begin ok = Write(<<"x">>), receive after 200 -> ok end end || _ <- lists:seq(1, 30)], Write(["last", binary:copy(<<"x">>, 200000)]) end,
     Slow = fun(Req, Next) -> case yucan_req:path(Req) of <<"/slow">> -> {200, [], {stream, Stream}}; _ -> Next(Req) end end,
@@ -318,7 +318,7 @@ next_of_slow(Socket) ->
         _ -> next_of_slow(Socket)
     end.
 
-%% A client that reads nothing for four seconds and holds up the server's send has `send_ms' from when that went on, too.
+%% If a client reads nothing for four seconds and so blocks the server's send, it still has `send_ms' from when the send continued.
 blocked_send(_) ->
     {ok, Small} = gen_tcp:connect({127, 0, 0, 1}, start(#{limits => #{send_ms => 6000}}), [binary, {active, false}, {recbuf, 65536}, {nodelay, true}]),
     Window = 7 * 1024 * 1024,
@@ -334,7 +334,7 @@ blocked_send(_) ->
 
 streams() -> processes_of([yucan_h2_stream]).
 
-%% 100 MB are sent, and nobody reads: no more than the windows is kept, and more is an error.
+%% 100 MB are sent that no handler reads. No more than the windows is kept, and sending more is an error.
 uploads_are_bounded(_) ->
     Socket = yucan_h2_client:connect(start()),
     [begin_with(Socket, Id, with_method(<<"POST">>, <<"/loop">>, [])) || Id <- lists:seq(1, 7, 2)],
@@ -349,7 +349,7 @@ uploads_are_bounded(_) ->
     [data(Socket, 1, 0, Part) || _ <- lists:seq(1, 2)],
     {reset, 3} = response(Socket, 1),
     wait_for(fun() -> length(streams()) =:= 3 end),
-    %% What was dropped with the stream is room of the connection again. The rest of it is used up.
+    %% Data that was dropped with the stream counts as room of the connection again. This uses up the rest.
     [data(Socket, 3, 0, <<"x">>) || _ <- lists:seq(1, 10)],
     Others = [begin_with(Socket, Id, with_method(<<"POST">>, <<"/loop">>, [])) || Id <- lists:seq(9, 39, 2)],
     16 = length(Others),
@@ -371,13 +371,13 @@ crashes(_) ->
     end, 1, Cases),
     ask(Socket, 101, fields(<<"/">>)),
     {200, _, _} = response(Socket, 101),
-    %% A process that is killed has given no answer.
+    %% A process that is killed has not answered.
     ask(Socket, 103, fields(<<"/loop">>)),
     wait_for(fun() -> length(streams()) =:= 1 end),
     exit(hd(streams()), kill),
     {reset, 2} = response(Socket, 103).
 
-%% A slow answer holds up no other.
+%% A slow answer does not delay any other.
 at_once(_) ->
     Socket = yucan_h2_client:connect(start()),
     ask(Socket, 1, fields(<<"/loop">>)),
@@ -396,13 +396,14 @@ too_many(_) ->
     wait_for(fun() -> length(streams()) =:= 2 end),
     ask(Socket, 9, fields(<<"/">>)),
     {200, _, _} = response(Socket, 9),
-    %% A process counts until it has ended, also if its stream is gone: one packet opens three, gives them up, and wants another one.
+    %% A process counts until it has ended, even if its stream is gone. A single packet opens three streams, cancels them, and requests another
+    %% one.
     Burst = yucan_h2_client:connect(Port),
     Open = fun(Id, Path) -> yucan_h2_client:headers(Id, 1, fields(Path), <<>>) end,
     yucan_h2_client:send(Burst, [[Open(Id, <<"/loop">>) || Id <- [1, 3, 5]], [yucan_h2_client:frame(3, 0, Id, <<8:32>>) || Id <- [1, 3, 5]], Open(7, <<"/">>)]),
     {reset, 7} = response(Burst, 7).
 
-%% Trailers are fields like others.
+%% The rules for fields also apply to trailers.
 bad_trailers(_) ->
     Socket = yucan_h2_client:connect(start()),
     Ask = fun(Id, Field) ->
@@ -415,7 +416,7 @@ bad_trailers(_) ->
      || {Id, Field} <- [{1, {<<"X-Sum">>, <<"7">>}}, {3, {<<":path">>, <<"/">>}}, {5, {<<"connection">>, <<"close">>}}, {7, {<<"x">>, <<"a\r\nb">>}}]],
     {200, _, <<"[{<<\"x-sum\">>,<<\"7\">>}]">>} = Ask(9, {<<"x-sum">>, <<"7">>}).
 
-%% What nobody has read of streams that are given up uses up no room of the connection: twice its window goes through.
+%% Unread data of cancelled streams uses up no room of the connection: twice its window can be sent.
 unread_given_up(_) ->
     Socket = yucan_h2_client:connect(start()),
     Part = binary:copy(<<"x">>, 16384),
@@ -427,7 +428,7 @@ unread_given_up(_) ->
     ask(Socket, 33, fields(<<"/">>)),
     {200, _, <<"OK">>} = response(Socket, 33).
 
-%% The handler of a stream that the client gives up ends, and so do those of a connection that is lost.
+%% The handler of a stream that the client cancels ends, and so do those of a lost connection.
 given_up(_) ->
     Socket = yucan_h2_client:connect(start()),
     [ask(Socket, Id, fields(<<"/spin">>)) || Id <- [1, 3, 5]],
@@ -437,7 +438,7 @@ given_up(_) ->
     ok = gen_tcp:close(Socket),
     wait_for(fun() -> streams() =:= [] end).
 
-%% What a handler leaves behind meets no other one, of this client or another.
+%% What a handler leaves behind does not reach another one, of this client or another.
 own_process(_) ->
     Socket = yucan_h2_client:connect(start()),
     Pids = [begin
@@ -448,9 +449,9 @@ own_process(_) ->
     9 = length(lists:usort(Pids)),
     wait_for(fun() -> [P || P <- Pids, is_process_alive(list_to_pid(binary_to_list(P)))] =:= [] end).
 
-%% Frames that cost the client nothing: the connection ends, and neither processes nor memory have grown meanwhile.
+%% Frames that cost the client nothing end the connection, without growth of processes or memory.
 floods(_) ->
-    %% No limit of time ends what tokens should end.
+    %% The time limits are high, so that only the tokens end the connection.
     Port = start(#{limits => #{header_ms => 3600000, send_ms => 3600000}}),
     Reset = fun(Id) -> [yucan_h2_client:headers(Id, 1, fields(<<"/loop">>), <<>>), yucan_h2_client:frame(3, 0, Id, <<8:32>>)] end,
     Stream = yucan_h2_client:headers(1, 0, with_method(<<"POST">>, <<"/loop">>, []), <<>>),
@@ -483,12 +484,12 @@ floods(_) ->
          gen_tcp:close(Socket),
          wait_for(fun() -> streams() =:= [] end)
      end || {Name, First, Frame} <- Floods],
-    %% Settings cost by their number, not by their frames.
+    %% The cost of settings depends on their number and not on the number of frames.
     Socket = yucan_h2_client:connect(Port, yucan_h2_client:settings(lists:duplicate(50, {4, 65535}))),
     ok = yucan_h2_client:send(Socket, yucan_h2_client:frame(4, 0, 0, yucan_h2_client:settings(lists:duplicate(2000, {4, 65535})))),
     ?CALM = yucan_h2_client:closed(Socket).
 
-%% The most processes of connections and streams, and the memory of the largest of them.
+%% The largest number of processes for connections and streams, and the memory of the largest of them.
 most(Processes, Bytes) ->
     Pids = serving(),
     Memory = [M || Pid <- Pids, {memory, M} <- [process_info(Pid, memory)]],
@@ -496,7 +497,8 @@ most(Processes, Bytes) ->
     after 1 -> most(max(Processes, length(Pids)), lists:max([Bytes | Memory]))
     end.
 
-%% A stream that the server has to reset has cost a process, too. Twenty at a time, so that no limit of streams ends what tokens should end.
+%% A stream that the server has to reset has also cost a process. Twenty at a time, so that only the tokens end the connection and not the limit
+%% on streams.
 broken_rules(_) ->
     Port = start(),
     Loop = fun(Id, Flags, Others) -> yucan_h2_client:headers(Id, Flags, with_method(<<"POST">>, <<"/loop">>, Others), <<>>) end,
@@ -514,7 +516,7 @@ broken(Socket, First, Break) when First < 2000 ->
         End -> End
     end.
 
-%% 6.10: a block that goes on for longer than it may have bytes or time.
+%% 6.10: a block that continues beyond the limit on bytes or time.
 headers_without_end(_) ->
     Port = start(#{limits => #{header_ms => 1000, header_block_bytes => 10000}}),
     Long = yucan_h2_client:connect(Port),
@@ -524,12 +526,12 @@ headers_without_end(_) ->
     Slow = yucan_h2_client:connect(Port),
     yucan_h2_client:send(Slow, yucan_h2_client:frame(1, 0, 1, <<0>>)),
     ?CALM = yucan_h2_client:closed(Slow),
-    %% Nothing but the rest of the block may come.
+    %% Only the rest of the block may follow.
     Other = yucan_h2_client:connect(Port),
     yucan_h2_client:send(Other, [yucan_h2_client:frame(1, 0, 1, <<0>>), yucan_h2_client:frame(6, 0, 0, <<0:64>>)]),
     1 = yucan_h2_client:closed(Other).
 
-%% A field of the table stands for 4,000 bytes, and a block of a few KB for megabytes: 431, and the connection goes on.
+%% A field of the table represents 4,000 bytes, and a block of a few KB represents megabytes. The answer is 431, and the connection continues.
 headers_too_large(_) ->
     Socket = yucan_h2_client:connect(start()),
     Field = [64, 1, "x", <<127, (3873 band 127 bor 128), (3873 bsr 7)>>, binary:copy(<<"y">>, 4000)],
@@ -542,7 +544,7 @@ headers_too_large(_) ->
     yucan_h2_client:send(Socket, yucan_h2_client:headers(43, 1, fields(<<"/">>), <<190>>)),
     {200, _, _} = response(Socket, 43).
 
-%% A connection without requests, or one that never says what it must say first.
+%% A connection without requests, or one that never sends its mandatory first frame.
 idle(_) ->
     Port = start(#{limits => #{idle_ms => 2500, header_ms => 1000}}),
     Socket = yucan_h2_client:connect(Port),
@@ -567,7 +569,7 @@ pings_keep_nothing(_) ->
     unlink(Sender),
     exit(Sender, kill).
 
-%% `idle_ms' begins at the end of the last handler, also of one that works on behind its answer.
+%% `idle_ms' begins at the end of the last handler, even if that handler continues after its answer.
 idle_behind_answer(_) ->
     Self = self(),
     Works = fun(Req, _) ->
@@ -581,7 +583,7 @@ idle_behind_answer(_) ->
     0 = yucan_h2_client:closed(Socket),
     receive has_worked -> ok after 0 -> error(ended_before) end.
 
-%% Requests that run are answered, and events end; no other begins.
+%% Requests in progress are answered, events end, and no new request begins.
 drain(_) ->
     Self = self(),
     Port = start(#{handler => {yucan_test_handler, Self}}),
@@ -593,7 +595,7 @@ drain(_) ->
     _ = yucan_h2_client:until(Socket, 6),
     spawn_link(fun() -> Self ! {drained, yucan:drain(yucan_h2_test, ?WAIT_MS)} end),
     {7, 0, 0, <<3:32, 0:32>>} = yucan_h2_client:until(Socket, 7),
-    %% A whole request that was under way is dropped, and harms no other.
+    %% A complete request that was on its way is dropped, and does not affect others.
     begin_with(Socket, 5, with_method(<<"POST">>, <<"/">>, [])),
     data(Socket, 5, 0, <<"too late">>),
     yucan_h2_client:send(Socket, yucan_h2_client:headers(5, 1, [{<<"x-sum">>, <<"7">>}], <<>>)),
@@ -610,7 +612,7 @@ requests(_) ->
     {200, _, _} = response(Socket, 3),
     closed = response(Socket, 5).
 
-%% The next stream has the new configuration, and the old one its answer.
+%% The next stream uses the new configuration, and the old one gets its answer.
 reload(_) ->
     Socket = yucan_h2_client:connect(start()),
     begin_with(Socket, 1, with_method(<<"POST">>, <<"/">>, [])),
@@ -632,19 +634,19 @@ tls(Config) ->
          ask(Socket, Id, fields(Path)),
          {200, _, Body} = response(Socket, Id)
      end || {Id, Path, Body} <- [{1, <<"/">>, <<"OK">>}, {3, <<"/scheme">>, <<"https">>}, {5, <<"/large">>, binary:copy(<<"x">>, 8 * 1024 * 1024)}]],
-    %% Who does not ask for it gets HTTP/1.1, as does who knows it in advance: over TLS that is for ALPN to say.
+    %% A client that does not ask for HTTP/2 gets HTTP/1.1, and so does one with prior knowledge, because over TLS ALPN decides.
     {ok, Old} = yucan_test_server:tls_connect(Port, []),
     ok = ssl:send(Old, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
     {ok, <<"HTTP/1.1 505", _/binary>>} = ssl:recv(Old, 0, ?WAIT_MS).
 
-%% In pieces, and with frames right behind it.
+%% In pieces, and with frames directly after it.
 prior_knowledge(_) ->
     Port = start(),
     Socket = yucan_h2_client:raw(Port),
     Bytes = iolist_to_binary(["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", yucan_h2_client:frame(4, 0, 0, <<>>), yucan_h2_client:headers(1, 1, fields(<<"/">>), <<>>)]),
     [begin yucan_h2_client:send(Socket, <<Byte>>), receive after 1 -> ok end end || <<Byte>> <= Bytes],
     {200, _, <<"OK">>} = response(Socket, 1),
-    %% Not in the middle of a connection of HTTP/1.1.
+    %% But not in the middle of an HTTP/1.1 connection.
     [{200, _, _}, {505, _, _}] = yucan_client:exchange(Port, ["GET / HTTP/1.1\r\nHost: a\r\n\r\n", Bytes]).
 
 switched_off(Config) ->
@@ -682,7 +684,7 @@ websocket(_) ->
     {0, 0, 1, <<129, 5, "hello">>} = yucan_h2_client:until(Socket, 0),
     Pid ! {say, <<"pushed">>},
     {0, 0, 1, <<129, 6, "pushed">>} = yucan_h2_client:until(Socket, 0),
-    %% More messages than the loop asks for at once, beside another request.
+    %% More messages than the loop requests at once, in parallel with another request.
     [begin data(Socket, 1, 0, ws_frame(2, <<N>>)), {0, 0, 1, <<130, 1, N>>} = yucan_h2_client:until(Socket, 0) end || N <- lists:seq(1, 50)],
     ask(Socket, 3, fields(<<"/">>)),
     {200, _, <<"OK">>} = response(Socket, 3),
@@ -690,19 +692,19 @@ websocket(_) ->
     {0, 0, 1, <<136, 2, 1000:16>>} = yucan_h2_client:until(Socket, 0),
     {0, 1, 1, <<>>} = yucan_h2_client:until(Socket, 0),
     receive {ws_ended, {closed, 1000, <<>>}} -> ok after ?WAIT_MS -> error(not_ended) end,
-    %% What is no tunnel, and a tunnel to what is no WebSocket.
+    %% A request that is not a tunnel, and a tunnel to a handler without WebSocket.
     ask(Socket, 5, fields(<<"/ws">>)),
     {400, _, _} = response(Socket, 5),
     tunnel(Socket, 7, <<"/text">>, []),
     {200, _, _} = response(Socket, 7),
     begin_with(Socket, 9, [{<<":method">>, <<"CONNECT">>}, {<<":protocol">>, <<"other">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"localhost">>}, {<<":path">>, <<"/">>}]),
     {501, _, _} = response(Socket, 9),
-    %% A tunnel carries data alone (RFC 9113, 8.5).
+    %% A tunnel carries only data (RFC 9113, 8.5).
     tunnel(Socket, 11, <<"/ws">>, []),
     yucan_h2_client:send(Socket, yucan_h2_client:headers(11, 1, [{<<"x-sum">>, <<"7">>}], <<>>)),
     {reset, 1} = response(Socket, 11).
 
-%% A client that sends faster than it is served: the process of its stream has twenty messages at most. The rest waits in the window.
+%% A client sends faster than it is served. The process of its stream has at most twenty messages, and the rest waits in the window.
 websocket_flood(_) ->
     Self = self(),
     Socket = yucan_h2_client:connect(start(#{handler => {yucan_test_handler, Self}})),
@@ -736,7 +738,7 @@ websocket_lost(_) ->
                           {5, fun(_) -> gen_tcp:close(Socket) end}]],
     wait_for(fun() -> streams() =:= [] end).
 
-%% One that is closed from here, whose client leaves before that has come to its end: its module is told how it ended.
+%% The server closes a WebSocket whose client leaves before the end. The module is told how it ended.
 websocket_closed(_) ->
     Self = self(),
     Socket = yucan_h2_client:connect(start(#{handler => {yucan_test_handler, Self}})),
@@ -754,7 +756,7 @@ websocket_closed(_) ->
                           {3, fun(_) -> gen_tcp:close(Socket) end}]],
     wait_for(fun() -> streams() =:= [] end).
 
-%% Another reading of the same.
+%% Another implementation of the same protocol.
 curl(Config) ->
     Curl = os:find_executable("curl"),
     case Curl =/= false andalso string:find(os:cmd("curl --version"), "HTTP2") =/= nomatch of

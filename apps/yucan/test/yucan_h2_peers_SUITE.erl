@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc HTTP/2 of yucan as others read it: h2spec, which the proxy of Go's modules has, and nghttp2's clients.
+%% @doc HTTP/2 as other implementations see it: h2spec, which the Go module proxy has, and nghttp2's clients.
 -module(yucan_h2_peers_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -18,14 +18,14 @@ init_per_suite(Config) -> yucan_test_server:start_application(Config).
 
 end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 
-%% Reads all and answers with more than a window of a few bytes holds, as the cases expect.
+%% Reads everything, and answers with more than a window of a few bytes, as the cases expect.
 handle(Req, _) ->
     {ok, _} = yucan_req:body(Req),
     {200, [], binary:copy(<<"x">>, 1000)}.
 
 end_per_testcase(_, _) -> yucan_test_server:stop_all().
 
-%% Over TCP the server waits for HTTP/1.1, and answers a preface that is none as it does any line that is no request.
+%% Over TCP the server expects HTTP/1.1, and answers an invalid preface like any other line that is not a request.
 h2spec_plain(Config) ->
     Port = yucan_test_server:start(yucan_h2spec, #{handler => {?MODULE, none}}),
     h2spec(["-p ", integer_to_list(Port)], ["Sends invalid connection preface"], Config).
@@ -35,7 +35,7 @@ h2spec_tls(Config) ->
     Port = yucan_test_server:start(yucan_h2spec, #{handler => {?MODULE, none}, listen => [#{port => 0, tls => Certificate}]}),
     h2spec(["-t -k -p ", integer_to_list(Port)], [], Config).
 
-%% 145 cases, and which of them may fail.
+%% 145 cases, and those of them that may fail.
 h2spec(Arguments, Known, Config) ->
     case installed(Config) of
         {ok, Program} ->
@@ -52,7 +52,7 @@ h2spec(Arguments, Known, Config) ->
         {skip, _} = Skip -> Skip
     end.
 
-%% Built once for the run: its modules have no Debian package.
+%% Built once per run, because its modules have no Debian package.
 installed(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "go"),
     Program = filename:join(Folder, "h2spec"),
@@ -73,7 +73,7 @@ with(Name, Function) ->
         Program -> Function(Program)
     end.
 
-%% Several requests at once, with priorities, padding, small windows and a body.
+%% Several concurrent requests, with priorities, padding, small windows and a body.
 nghttp(Config) ->
     with("nghttp", fun(Program) ->
         Base = lists:flatten(io_lib:format("http://127.0.0.1:~b", [yucan_test_server:start(yucan_nghttp)])),

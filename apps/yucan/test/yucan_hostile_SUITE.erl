@@ -1,18 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Hostile clients of many kinds at the same time, while the server is reloaded over and over: a good client is served all along, the server has
-%% a bounded number of processes, each of bounded size, and when the limits have done their work nothing is left.
+%% @doc Hostile clients of many kinds at the same time, while the server is reloaded over and over. A good client is served all the time, the
+%% server has a limited number of processes of limited size, and when the limits have taken effect nothing is left.
 -module(yucan_hostile_SUITE).
 -behaviour(yucan_handler).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([all_at_once/1, handle/2]).
 
-%% Of each kind.
+%% Clients of each kind.
 -define(CLIENTS, 20).
 -define(STREAMS, 10).
-%% So often the good client is served until the limits have ended all others. On a busy machine a round takes longer, as all does.
+%% How often the good client is served until the limits have ended all others. On a busy machine a round takes longer.
 -define(ROUNDS, 600).
-%% The largest process of the server: a body that is read as a whole, a WebSocket's message or what HTTP/2 keeps unread, once more while it is moved, and its heap.
+%% The largest process of the server: a body that is read as a whole, a WebSocket message, or the unread data of HTTP/2, twice while it is
+%% copied, and the heap.
 -define(PROCESS_BYTES, 4000000).
 
 suite() -> [{timetrap, {minutes, 7}}].
@@ -27,12 +28,12 @@ options() ->
     #{name => yucan_hostile, listen => [#{port => 0}], routes => [{"/flow", ?MODULE, none}, {"/*rest", yucan_test_handler, none}],
       limits => #{header_ms => 3000, read_ms => 3000, send_ms => 3000, idle_ms => 3000, ws_idle_ms => 2000, linger_ms => 1000, body_bytes => 1000000, connections => 1000}}.
 
-%% An answer without end, which costs its handler nothing.
+%% An endless answer that costs its handler nothing.
 handle(_, _) ->
     Part = binary:copy(<<"x">>, 65536),
     {200, [], {stream, fun Flow(Write) -> case Write(Part) of ok -> Flow(Write); {error, _} -> ok end end}}.
 
-%% What each does until the server ends the connection.
+%% What each client does until the server ends the connection.
 clients() ->
     [{slow_head, fun(S) -> drip(S, "GET / HTTP/1.1\r\nHost: a\r\nX: ", "y", 100) end},
      {slow_body, fun(S) -> drip(S, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 900000\r\n\r\n", "y", 200) end},
@@ -61,7 +62,7 @@ h2_preface(Settings) -> ["PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", yucan_h2_client:fra
 h2_head(Settings, Path) ->
     [h2_preface(Settings) | [yucan_h2_client:headers(2 * N - 1, 1, yucan_h2_client:get(Path, []), <<>>) || N <- lists:seq(1, ?STREAMS)]].
 
-%% None of them reads. That the server has gone is seen by writing, or by the state of the socket.
+%% None of them reads. They notice the end of the server's side when they write, or by the state of the socket.
 drip(Socket, First, Next, Ms) ->
     ok = gen_tcp:send(Socket, First),
     dripped(Socket, Next, Ms).
@@ -77,7 +78,7 @@ flood(Socket, First, Next) ->
     _ = gen_tcp:send(Socket, First),
     flooded(Socket, Next).
 
-%% Fast, but not faster than two processors can bear from all of them.
+%% Fast, but not faster than two processors can handle from all of them.
 flooded(Socket, Next) ->
     receive after 10 -> ok end,
     case gen_tcp:send(Socket, Next) =:= ok andalso not yucan_tcp:is_closed(Socket) of
@@ -93,7 +94,7 @@ resets(Socket, Id) ->
         false -> gone
     end.
 
-%% The server's processes: those that serve, and 16 or somewhat more that wait for a connection.
+%% The server's processes: those that serve, and about 16 that wait for a connection.
 serving() ->
     [Pid || Pid <- processes(), {initial_call, {Module, _, _}} <- [process_info(Pid, initial_call)], lists:member(Module, [yucan_conn, yucan_h2_stream])].
 
@@ -113,8 +114,8 @@ all_at_once(_) ->
      || {Name, {Pid, Monitor}} <- Clients],
     true = beamway_peer:wait_until(fun() -> length(serving()) =< 32 end, 60000).
 
-%% Until the server has ended all of them: how many processes it had, how large the largest was, how long a good client waited. A client that reads nothing
-%% does not see its end, so the server is asked.
+%% Waits until the server has ended all clients. Returns how many processes it had, how large the largest was, and how long a good client waited.
+%% A client that reads nothing does not notice its end, so this asks the server.
 watched(Port, Clients, {Most, Largest, Slowest}, Rounds) ->
     Began = erlang:monotonic_time(millisecond),
     {200, _, <<"OK">>} = yucan_client:get(Port, "/"),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc HTTP/1.1 and 1.0 as clients see them: connections, requests, answers. Bodies are in yucan_bodies_SUITE, limits and what fails in
+%% @doc HTTP/1.1 and 1.0 as clients see them: connections, requests, answers. Bodies are in yucan_bodies_SUITE, and limits and failures in
 %% yucan_faults_SUITE. Each case names its rule.
 -module(yucan_http_SUITE).
 
@@ -25,7 +25,7 @@ init_per_suite(Config) -> [{port, yucan_test_server:start(yucan_http, #{limits =
 
 end_per_suite(_) -> yucan_test_server:stop_all().
 
-%% What a handler keeps in its process is not there for the next request, which may be another user's.
+%% What a handler keeps in its process is gone at the next request, which may be another user's.
 dictionary(Config) ->
     Get = fun(Name) -> ["GET /remember/", Name, ?HOST, "\r\n"] end,
     Post = ["POST /remember/carol", ?HOST, "Content-Length: 4\r\n\r\nbody"],
@@ -36,7 +36,8 @@ dictionary(Config) ->
          {200, _, <<"[undefined,undefined]">>} = yucan_client:one(Socket)
      end || Name <- ["alice", "bob"]].
 
-%% Programs send what a user has typed. It becomes what a browser would have sent, since handlers, logs and other servers expect a target.
+%% Some programs send what a user has typed. It becomes what a browser would have sent, because handlers, logs and other servers expect a valid
+%% target.
 raw_query(_) ->
     Shown = fun(Req, _) -> {200, [], [yucan_req:target(Req), " ", yucan_req:path(Req), " ", yucan_req:query(Req)]} end,
     Port = yucan_test_server:start(yucan_raw_query, #{middleware => [Shown]}),
@@ -45,7 +46,7 @@ raw_query(_) ->
     [400 = element(1, yucan_client:get(Port, Target)) || Target <- [<<"/", 195, 188>>, <<"/", 195, 188, "?q">>, <<"/a?q=", 127>>, <<"/a?q=", 1>>, <<"/a?q=#", 195>>]],
     ok = yucan:stop(yucan_raw_query).
 
-%% RFC 9110, 6.6.1 and 10.2.4; whoever writes the answer: for a body, a file, a stream, a switch of protocols, and for what is no request at all.
+%% RFC 9110, 6.6.1 and 10.2.4, whichever module writes the answer: for a body, a file, a stream, a switch of protocols, and an invalid request.
 what_all_answers_have(Config) ->
     Port = ?config(port, Config),
     Switch = "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n",
@@ -83,18 +84,18 @@ keep_alive(Config) ->
     {200, Last, _} = yucan_client:one(Socket),
     <<"close">> = proplists:get_value(<<"connection">>, Last),
     <<>> = yucan_client:until_closed(Socket),
-    %% Who has said close in one line does not take it back in another.
+    %% Once a client has sent close in one line, another line does not revoke it.
     [{Minor, Lines, [200]} = {Minor, Lines, statuses(yucan_client:exchange(?config(port, Config), ["GET / HTTP/1.", Minor, "\r\nHost: a\r\n", Lines, "\r\nGET /", ?HOST, "\r\n"]))}
      || Minor <- ["0", "1"], Lines <- ["Connection: close\r\nConnection: keep-alive\r\n", "Connection: close\r\nConnection: x, keep-alive\r\n",
                                        "Connection: keep-alive\r\nConnection: close\r\n"]].
 
-%% RFC 9112, 9.3.2: answers in the order of the requests, bodies between them.
+%% RFC 9112, 9.3.2: answers in the order of the requests, with bodies between them.
 pipelining(Config) ->
     Requests = [["POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n", io_lib:format("~5..0b", [N])] || N <- lists:seq(1, 500)],
     Expected = [iolist_to_binary(io_lib:format("~5..0b", [N])) || N <- lists:seq(1, 500)],
     Expected = [Body || {200, _, Body} <- yucan_client:exchange(?config(port, Config), Requests)].
 
-%% The answers to requests that came in one packet go out in one.
+%% The answers to requests that arrived in one packet are sent in one.
 answers_together(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     Ask = fun(Count) -> ok = gen_tcp:send(Socket, lists:duplicate(Count, ["GET /", ?HOST, "\r\n"])), answers(Count, Socket) end,
@@ -114,12 +115,12 @@ answers(Count, Socket, Bytes) ->
         _ -> answers(Count, Socket, All)
     end.
 
-%% Those with data that have come: TCP_INFO of Linux.
+%% The number of segments with data that have arrived, from TCP_INFO of Linux.
 segments(Socket) ->
     {ok, [{raw, 6, 11, <<_:152/binary, Segments:32/native, _/binary>>}]} = inet:getopts(Socket, [{raw, 6, 11, 160}]),
     Segments.
 
-%% An answer does not wait for a request that is answered late, or never, or has not come as a whole.
+%% An answer does not wait for a request that is answered late or never, or that is incomplete.
 answers_that_wait(Config) ->
     [begin
          Socket = yucan_client:connect(?config(port, Config)),
@@ -128,7 +129,7 @@ answers_that_wait(Config) ->
          gen_tcp:close(Socket)
      end || Next <- [["GET /loop", ?HOST, "\r\n"], "GET /", ["POST /", ?HOST, "Content-Length: 5\r\n\r\n"], ["POST /slow_read", ?HOST, "Content-Length: 5\r\n\r\n123"]]].
 
-%% More requests than messages that the socket may send without being asked again.
+%% More requests than messages that the socket may send before it has to be armed again.
 one_connection_many_requests(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     [begin
@@ -137,8 +138,8 @@ one_connection_many_requests(Config) ->
      end || _ <- lists:seq(1, 1000)],
     gen_tcp:close(Socket).
 
-%% The same bytes are the same request, and have the same answer; what differs in a byte, in its body or in how it comes is told apart. Nothing of them
-%% is held for a client that has become idle.
+%% The same bytes are the same request and get the same answer. Requests that differ in a byte, in their body or in the way they arrive are
+%% distinguished. Nothing of them is kept for an idle client.
 repeated(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     Ask = fun(Request) -> ok = gen_tcp:send(Socket, Request), {Status, Headers, Body} = yucan_client:one(Socket), {Status, proplists:get_value(<<"content-type">>, Headers), Body} end,
@@ -161,7 +162,7 @@ repeated(Config) ->
     [] = [Size || {_, Size, _} <- Held, Size >= 5000],
     {200, _, <<"OK">>} = Ask(Long).
 
-%% RFC 9112, 9.3: closes, unless the client asks for more.
+%% RFC 9112, 9.3: closes, unless the client asks to keep the connection.
 http_1_0(Config) ->
     Port = ?config(port, Config),
     [{200, Headers, <<"OK">>}] = yucan_client:exchange(Port, "GET / HTTP/1.0\r\n\r\nGET / HTTP/1.0\r\n\r\n"),
@@ -169,13 +170,13 @@ http_1_0(Config) ->
     Kept = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
     [{200, Keep, _}, {200, _, _}] = yucan_client:exchange(Port, [Kept, Kept]),
     <<"keep-alive">> = proplists:get_value(<<"connection">>, Keep),
-    %% No chunks for those who do not know them.
+    %% No chunks for clients that do not know them.
     [{200, Stream, Body}] = yucan_client:exchange(Port, "GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"),
     undefined = proplists:get_value(<<"transfer-encoding">>, Stream),
     <<"close">> = proplists:get_value(<<"connection">>, Stream),
     Body = << <<(integer_to_binary(N))/binary>> || N <- lists:seq(1, 100) >>.
 
-%% RFC 9110, 9.3.2: the headers of a GET, no body, and the connection goes on.
+%% RFC 9110, 9.3.2: the headers of a GET without a body, and the connection continues.
 head(Config) ->
     Port = ?config(port, Config),
     [{200, Headers, <<>>}, {200, _, <<"OK">>}] = yucan_client:exchange(Port, ["HEAD /", ?HOST, "\r\nGET /", ?HOST, "\r\n"], <<"HEAD">>),
@@ -188,7 +189,7 @@ no_body_statuses(Config) ->
     [{204, Nothing, <<>>}, {304, Same, <<>>}, {200, _, <<"OK">>}] =
         yucan_client:exchange(?config(port, Config), ["GET /nothing", ?HOST, "\r\nGET /same", ?HOST, "\r\nGET /", ?HOST, "\r\n"]),
     [undefined, undefined] = [proplists:get_value(N, H) || N <- [<<"content-length">>], H <- [Nothing, Same]],
-    %% Whatever a handler gives as their body, over both protocols.
+    %% Whatever a handler returns as their body, over both protocols.
     File = filename:join(?config(priv_dir, Config), "unseen"),
     ok = file:write_file(File, binary:copy(<<"x">>, 100000)),
     Bodies = #{<<"/file">> => {file, File}, <<"/stream">> => {stream, fun(Write) -> Write(<<"unseen">>) end}},
@@ -206,7 +207,7 @@ options(Config) ->
     [{204, Headers, <<>>}] = yucan_client:exchange(?config(port, Config), ["OPTIONS *", ?HOST, "\r\n"]),
     true = is_binary(proplists:get_value(<<"allow">>, Headers)).
 
-%% RFC 9110, 2.5: read as the latest version that is known; also if the line comes byte by byte.
+%% RFC 9110, 2.5: treated as the latest version that we know, even if the line arrives byte by byte.
 later_minor_version(Config) ->
     Port = ?config(port, Config),
     [200, 200] = statuses(yucan_client:exchange(Port, ["GET / HTTP/1.2\r\nHost: a\r\n\r\n", "GET / HTTP/1.9\r\nHost: a\r\n\r\n"])),
@@ -216,7 +217,7 @@ later_minor_version(Config) ->
     [ok = gen_tcp:send(Socket, [C]) || C <- "GET / HTTP/1.2\r\nHost: a\r\n\r\n"],
     {200, _, <<"OK">>} = yucan_client:one(Socket).
 
-%% RFC 9110, 5.5: what would end a header never gets out.
+%% RFC 9110, 5.5: characters that would end a header are never sent.
 response_splitting(Config) ->
     [begin
          [{500, Headers, _}] = yucan_client:exchange(?config(port, Config), ["GET ", Path, ?HOST, "\r\n"]),
@@ -231,13 +232,13 @@ byte_by_byte(Config) ->
          {200, _, <<"abc">>} = yucan_client:one(Socket)
      end || _ <- [1, 2]].
 
-%% Values are bytes: those that are no text must not end in a crash.
+%% Values are bytes, and those that are not text must not cause a crash.
 odd_bytes(Config) ->
     Names = ["Connection", "Cookie", "Accept-Encoding", "If-None-Match", "X-Forwarded-For", "Range", "Upgrade", "If-Modified-Since", "Referer", "Content-Type"],
     [[200] = statuses(yucan_client:exchange(?config(port, Config), ["GET /", ?HOST, Name, ": ", Bytes, "\r\n\r\n"])) || Name <- Names, Bytes <- [<<255, 254>>, <<"a,", 200, " , ", 150>>]],
     [400] = statuses(yucan_client:exchange(?config(port, Config), ["POST /", ?HOST, "Transfer-Encoding: ", 255, ", chunked\r\n\r\n"])).
 
-%% RFC 9112, 2.2: one empty line before a request is forgiven, once.
+%% RFC 9112, 2.2: a single empty line before a request is accepted.
 crlf_before(Config) ->
     Port = ?config(port, Config),
     [200, 200] = statuses(yucan_client:exchange(Port, ["\r\nGET /", ?HOST, "\r\n", "\r\nGET /", ?HOST, "\r\n"])),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Every limit of yucan_config at its boundary: what is just allowed, and what is one too much. Those of heads are in yucan_parser_tests,
-%% those of time and of connections in yucan_faults_SUITE.
+%% @doc Every limit of yucan_config at its boundary: the largest value that is permitted, and one more. Limits on heads are in
+%% yucan_parser_tests, and those on time and connections in yucan_faults_SUITE.
 -module(yucan_limits_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -9,7 +9,7 @@
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 -define(SHORT_MS, (1000 * beamway_runner:slowness())).
-%% The connection is to be kept after an early answer, whatever the body's length.
+%% The connection should be kept after an early answer, whatever the body's length.
 -define(KEPT, #{drain_bytes => 1000000000000}).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -39,7 +39,7 @@ heads(_) ->
     Line = fun(Bytes) -> ["GET /", times(Bytes - 14, <<"a">>), " HTTP/1.1\r\nHost: a\r\n\r\n"] end,
     Header = fun(Bytes) -> ["GET / HTTP/1.1\r\nHost: a\r\nx:", times(Bytes - 2, <<"a">>), "\r\n\r\n"] end,
     Headers = fun(Count) -> ["GET / HTTP/1.1\r\nHost: a\r\n", times(Count - 1, <<"x: y\r\n">>), "\r\n"] end,
-    %% Line of 16 bytes, Host of 9, four others of 8,002; what ends the last one does not count.
+    %% A request line of 16 bytes, a Host of 9 and four other headers of 8,002. The line end of the last one does not count.
     Block = fun(Bytes) -> ["GET / HTTP/1.1\r\nHost: a\r\n", times(4, iolist_to_binary(["x:", times(7998, <<"a">>), "\r\n"])), "x:", times(Bytes - 27 - 4 * 8002, <<"a">>), "\r\n\r\n"] end,
     [{Name, Good, 200} = {Name, Good, status(yucan_client:exchange(Port, Make(Good)))}
      || {Name, Make, Good} <- [{line, Line, 8192}, {header, Header, 8192}, {headers, Headers, 100}, {block, Block, 32768}]],
@@ -56,7 +56,7 @@ body_bytes(_) ->
     413 = status(post(Port, "Content-Length: 1001\r\n", times(1001, <<"x">>))),
     413 = status(chunked(Port, [times(100, <<"a\r\n0123456789\r\n">>), "1\r\nx\r\n0\r\n\r\n"])).
 
-%% A body in chunks of one byte takes what it carries, not what it is cut into.
+%% A body in chunks of a byte needs memory for its content, not for the number of its chunks.
 small_chunks(_) ->
     Port = start(#{}),
     Socket = yucan_client:connect(Port),
@@ -68,7 +68,7 @@ small_chunks(_) ->
     {200, _, Body} = yucan_client:one(Socket),
     true = Body =:= times(200000, <<"x">>).
 
-%% The connection that has read so many bytes, and waits for more.
+%% The connection that has read this many bytes and waits for more.
 reader(Bytes) ->
     Found = [P || P <- processes(), [{_, {yucan_conn, accept, 1}}, {_, waiting}, {_, Links}] <- [process_info(P, [initial_call, status, links])],
                   Socket <- Links, is_port(Socket), inet:getstat(Socket, [recv_oct]) =:= {ok, [{recv_oct, Bytes}]}],
@@ -83,7 +83,7 @@ chunk_line_bytes(_) ->
     Line = fun(Bytes) -> ["1;", times(Bytes - 2, <<"a">>), "\r\nx\r\n0\r\n\r\n"] end,
     [{200, _, <<"x">>}] = chunked(Port, Line(256)),
     400 = status(chunked(Port, Line(257))),
-    %% Also if it never ends.
+    %% Even if it never ends.
     400 = status(chunked(Port, ["1;", times(1000, <<"a">>)])).
 
 %% RFC 9110, 6.5.1; RFC 6585, 5.
@@ -93,13 +93,13 @@ trailer_bytes(_) ->
     [{200, _, <<"x">>}] = chunked(Port, Trailer(1000)),
     431 = status(chunked(Port, Trailer(1001))).
 
-%% RFC 9112, 9.3: what a handler has left is read up to so much; then the next request is answered, else the connection ends.
+%% RFC 9112, 9.3: the part that a handler did not read is drained up to the limit. Then the next request is answered, or the connection ends.
 drain_bytes(_) ->
     Port = start(#{drain_bytes => 1000}),
     Ask = fun(Bytes) -> yucan_client:exchange(Port, [["POST /ignore HTTP/1.1\r\nHost: a\r\nContent-Length: ", integer_to_list(Bytes), "\r\n\r\n", times(Bytes, <<"x">>)],
                                                      "GET / HTTP/1.1\r\nHost: a\r\n\r\n"]) end,
     [{200, _, <<"ignored">>}, {200, _, <<"OK">>}] = Ask(1000),
-    %% What is in the buffer with the head costs nothing, so far more than the limit is needed to pass it.
+    %% Bytes that arrived in the buffer with the head do not count, so it takes far more than the limit to exceed it.
     [{200, Headers, <<"ignored">>}] = Ask(200000),
     <<"close">> = proplists:get_value(<<"connection">>, Headers).
 
@@ -113,7 +113,7 @@ linger_ms(_) ->
     %% So is one that sends nothing.
     {error, closed} = gen_tcp:recv(answered_early(start((?KEPT)#{linger_ms => ?SHORT_MS})), 0, ?WAIT_MS).
 
-%% One that only drips is cut off long before that.
+%% A client that sends only now and then is cut off long before that.
 linger_rate(_) ->
     [begin
          Socket = answered_early(start(Limits#{linger_ms => 100 * ?WAIT_MS, min_body_rate => 100000})),
@@ -144,14 +144,14 @@ send_ms_stream(_) ->
     [{ended, _}] = ets:lookup(Table, ended),
     ets:delete(Table).
 
-%% The system copies a file by itself, and would wait for ever.
+%% The system copies a file itself, and would wait for ever.
 send_ms_file(Config) ->
     Root = filename:join(proplists:get_value(priv_dir, Config), "served"),
     ok = filelib:ensure_dir(filename:join(Root, "x")),
     ok = file:write_file(filename:join(Root, "large"), times(30000000, <<"x">>)),
     not_taken("/large", #{handler => {yucan_file, #{root => Root}}}).
 
-%% A client that always takes something gets all of a large answer, however long that takes; also of a stream that is written at once.
+%% A client that always takes some data gets all of a large answer, however long that takes, even of a stream that is written at once.
 send_ms_slow(_) ->
     Port = yucan_test_server:start(yucan_limits_test, #{limits => #{send_ms => ?SHORT_MS}}),
     [begin
@@ -166,7 +166,7 @@ send_ms_slow(_) ->
          8388608 = byte_size(Body)
      end || Path <- ["/large", "/large_stream"]].
 
-%% So does one that takes a large message of a WebSocket.
+%% So does one that takes a large WebSocket message.
 send_ms_websocket(_) ->
     Port = yucan_test_server:start(yucan_limits_test, #{handler => {yucan_test_handler, self()}, limits => #{send_ms => ?SHORT_MS}}),
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 65536}]),
@@ -181,7 +181,8 @@ send_ms_websocket(_) ->
      end || _ <- lists:seq(1, 8)],
     ok = gen_tcp:close(Socket).
 
-%% By parts over TLS too, where what ssl takes is encrypted at once and waits for the client as a whole. A list is what most templates make.
+%% Over TLS it is also sent in parts, because ssl encrypts at once what it takes, and that waits for the client as a whole. Most templates
+%% produce a list.
 send_ms_list(Config) ->
     Tls = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
     Port = yucan_test_server:start(yucan_limits_test, #{listen => [#{port => 0, tls => Tls}], handler => {yucan_test_handler, self()}}),
@@ -214,7 +215,7 @@ not_taken(Path, Options) ->
     true = beamway_peer:wait_until(fun() -> open() =:= 0 end, 20000),
     gen_tcp:close(Socket).
 
-%% Of the connections that are too many only a quarter of the limit stays for a while after its 503: each holds a descriptor.
+%% Of the connections beyond the limit, only a quarter of the limit is kept for a while after the 503, because each uses a descriptor.
 beyond_connections(_) ->
     Port = start(#{connections => 4}),
     Served = [yucan_client:connect(Port) || _ <- lists:seq(1, 4)],
@@ -228,7 +229,7 @@ open() ->
     #{metrics := #{open_connections := Open}} = yucan:info(yucan_limits_test),
     Open.
 
-%% Who says nothing where TLS or the PROXY header should begin. A server with more patience still waits then: no default is what ends it.
+%% Clients that send nothing where TLS or the PROXY header should begin. A server with higher limits still waits then, so no default ends them.
 tls_ms(Config) ->
     Tls = yucan_test_server:certificate("localhost", proplists:get_value(priv_dir, Config)),
     [begin
@@ -241,7 +242,7 @@ tls_ms(Config) ->
          ok = yucan_test_server:stop_all()
      end || Listen <- [#{tls => Tls}, #{proxy_protocol => true}]].
 
-%% That many processes wait, and at least half as many after some of them have got a connection; those that have served one end.
+%% This many processes wait, and at least half as many after some of them have got a connection. Processes that have served one end.
 acceptors(_) ->
     Before = waiting(),
     Port = start(#{acceptors => 3}),
@@ -253,18 +254,18 @@ acceptors(_) ->
     lists:foreach(fun gen_tcp:close/1, Sockets),
     true = beamway_peer:wait_until(fun() -> Waiting() =:= 3 end, 20000).
 
-%% Processes of connections without one: no port is linked to them.
+%% Processes that wait for a connection, and therefore have no linked port.
 waiting() ->
     [P || P <- processes(), process_info(P, initial_call) =:= {initial_call, {yucan_conn, accept, 1}},
           {links, Links} <- [process_info(P, links)], not lists:any(fun is_port/1, Links)].
 
-%% What the kernel was asked for: the second last figure of a listening socket in `ss'.
+%% The value that the kernel was asked for, which is the second last number for a listening socket in `ss'.
 backlog(_) ->
     Port = start(#{backlog => 7}),
     Line = os:cmd("ss -ltn 'sport = :" ++ integer_to_list(Port) ++ "' | tail -n 1"),
     {match, ["7"]} = re:run(Line, "^LISTEN +0 +(\\d+) ", [{capture, all_but_first, list}]).
 
-%% RFC 6455, 7.4.1: 1009. In one frame, and in two.
+%% RFC 6455, 7.4.1: 1009, in one frame and in two.
 ws_message_bytes(_) ->
     Port = start(#{ws_message_bytes => 100}),
     Good = websocket(Port),
@@ -276,7 +277,8 @@ ws_message_bytes(_) ->
          {ok, <<16#88, 2, 1009:16>>} = gen_tcp:recv(Socket, 4, ?WAIT_MS)
      end || Frames <- [frame(1, 2, 101), [frame(0, 2, 60), frame(1, 0, 41)]]].
 
-%% Silence, then a ping; an answer, and it begins again; silence, then the end. Other messages to the process are no sign of the client.
+%% Silence, then a ping and an answer, and it begins again; then silence to the end. Other messages to the process do not count as activity of
+%% the client.
 ws_idle_ms(_) ->
     Port = yucan_test_server:start(yucan_limits_test, #{handler => {yucan_test_handler, self()}, limits => #{ws_idle_ms => ?SHORT_MS}}),
     Socket = websocket(Port),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The access log: its lines, its file under rotation, reloads and a folder that goes, its bound.
+%% @doc The access log: its lines; its file during rotation, reloads and without its directory; its limit.
 -module(yucan_log_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -31,7 +31,7 @@ lines(File) ->
     {ok, Text} = file:read_file(File),
     string:lexemes(Text, "\n").
 
-%% Combined format; what clients send cannot break the line.
+%% Combined format. Clients cannot break the line.
 access_log(Config) ->
     File = log_file(Config),
     _ = file:delete(File),
@@ -39,12 +39,12 @@ access_log(Config) ->
     {200, _, _} = yucan_client:get(Port, "/a?b=\"c\\", [{"User-Agent", "one \"two\" \\ \x{ff}"}, {"Referer", "http://x/"}]),
     _ = yucan_client:exchange(Port, "BAD\r\n\r\n"),
     wait_for(fun() -> length(lines(File)) =:= 2 end),
-    %% Two connections, two processes: nobody says which line is first.
+    %% Two connections have two processes, so either line may be first.
     {[Line], [Bad]} = lists:partition(fun(L) -> string:find(L, "\" 200 ") =/= nomatch end, lines(File)),
     match = re:run(Line, "^127\\.0\\.0\\.1 - - \\[\\d\\d/\\w{3}/\\d{4}:\\d\\d:\\d\\d:\\d\\d \\+0000\\] \"GET /a\\?b=\\\\\"c\\\\\\\\ HTTP/1\\.1\" 200 2 \"http://x/\" \"one \\\\\"two\\\\\" \\\\\\\\ \\\\xff\"$", [{capture, none}]),
     match = re:run(Bad, "\"- - HTTP/1.1\" 400 - \"-\" \"-\"$", [{capture, none}]).
 
-%% An object a line, whatever bytes a client sends; a reload changes how the lines of the same file are written.
+%% An object on each line, whatever bytes a client sends. A reload changes the format for the same file.
 access_log_json(Config) ->
     File = log_file(Config),
     _ = file:delete(File),
@@ -66,7 +66,7 @@ access_log_json(Config) ->
     wait_for(fun() -> [L || L <- lines(File), string:find(L, "\"GET /after HTTP/1.1\" 200") =/= nomatch] =/= [] end),
     {error, {bad_options, <<"access_log is {text,", _/binary>>}} = yucan:start_link(#{access_log => {text, File}, handler => yucan_test_server:handler()}).
 
-%% Renamed under it: a new file comes, and no line is lost.
+%% The file is renamed while it is in use. A new one appears, and no line is lost.
 access_log_rotates(Config) ->
     File = log_file(Config),
     Port = start(#{access_log => File}),
@@ -77,7 +77,7 @@ access_log_rotates(Config) ->
     {200, _, _} = yucan_client:get(Port, "/after"),
     wait_for(fun() -> [L || L <- lines(File), string:find(L, "/after") =/= nomatch] =/= [] end).
 
-%% Its folder is away for several looks, which one warning says, and comes again: so does the file.
+%% Its directory disappears for several checks, which causes a single warning, and appears again with the file.
 access_log_folder(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "logs"),
     File = filename:join(Folder, "access.log"),
@@ -95,7 +95,7 @@ access_log_folder(Config) ->
     {200, _, _} = yucan_client:get(Port, "/after"),
     wait_for(fun() -> [L || L <- lines(File), string:find(L, "/after") =/= nomatch] =/= [] end).
 
-%% A file, a function, a file, none, in one server. What is refused changes neither the log nor what may follow.
+%% A file, a function, a file and none in the same server. A refused reload changes neither the log nor what may follow.
 access_log_reloads(Config) ->
     Self = self(),
     [One, Two] = [log_file(Config) ++ Name || Name <- [".one", ".two"]],
@@ -116,7 +116,7 @@ access_log_reloads(Config) ->
     {200, _, _} = yucan_client:get(Port, "/last"),
     wait_for(fun() -> [L || L <- lines(Two), string:find(L, "/last") =/= nomatch] =/= [] end).
 
-%% Lines that wait when a reload ends the log are in the file when it returns.
+%% When a reload ends the log, lines that are waiting are in the file by the time it returns.
 access_log_ends(Config) ->
     File = log_file(Config) ++ ".ends",
     Port = start(#{access_log => File}),
@@ -132,7 +132,7 @@ access_log_ends(Config) ->
     {ok, Text} = file:read_file(File),
     [_, _, _] = string:lexemes(Text, "\n").
 
-%% A function that fails harms no request: one warning until it succeeds again.
+%% A function that fails does not affect requests, and causes a single warning until it succeeds again.
 access_log_fails(_) ->
     Port = start(#{access_log => {function, fun(#{target := Target}) -> Target =:= <<"/well">> orelse error(Target) end}}),
     ok = logger:add_handler(?MODULE, yucan_test_logger, #{level => warning, config => #{pid => self()}}),
@@ -143,7 +143,7 @@ access_log_fails(_) ->
      || Target <- [<<"/one">>, <<"/three">>]],
     receive {logged, Again} -> error(Again) after 0 -> ok end.
 
-%% A log that stands still costs lines, not memory.
+%% A log that is blocked costs lines but no memory.
 access_log_bounded(Config) ->
     Port = start(#{access_log => log_file(Config), limits => #{log_queue => 10}}),
     ok = sys:suspend(yucan_server_test_access_log),

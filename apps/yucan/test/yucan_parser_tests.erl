@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Properties of yucan's parsers: heads, chunks, WebSocket frames, paths, ranges. `make fuzz-yucan' runs them for minutes.
+%% @doc Properties of yucan's parsers for heads, chunks, WebSocket frames, paths and ranges. `make fuzz-yucan' runs them for minutes.
 -module(yucan_parser_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -10,7 +10,7 @@
 
 properties_test_() -> yucan_fuzz:tests(500, properties()).
 
-%% @doc For yucan_fuzz, too.
+%% @doc Also for yucan_fuzz.
 -spec properties() -> [{string(), fun(() -> proper:outer_test())}].
 properties() ->
     [{"cut heads", fun prop_cut/0}, {"damaged heads", fun prop_damaged/0}, {"heads and what follows", fun prop_split/0},
@@ -28,7 +28,7 @@ parse(Bytes) -> yucan_head:parse(Bytes, limits(), #req{}).
 token() -> non_empty(list(oneof([range($a, $z), range($A, $Z), range($0, $9), oneof("!#$%&'*+-.^_`|~")]))).
 text() -> list(oneof([range($!, $~), range(128, 255), $\s, $\t])).
 target() -> ?LET(Text, list(oneof([range($a, $z), oneof("%/.~-_=&?@:;,+!$'()*")])), [$/ | Text]).
-%% Names that frame a message would give another meaning to the whole.
+%% Excludes names that would change the framing of the message.
 header() ->
     ?LET({Name, Blank, Value}, {token(), oneof(["", " ", "\t "]), text()}, {["x-", Name], Blank, Value}).
 head() ->
@@ -41,7 +41,7 @@ bytes({Method, Target, Headers}, Version) ->
 
 %% ---- heads
 
-%% What was meant is what is understood; what follows is left alone.
+%% The parser understands what was meant, and leaves what follows alone.
 prop_split() ->
     ?FORALL({Head, Rest}, {head(), binary()}, begin
         Bytes = bytes(Head),
@@ -52,7 +52,7 @@ prop_split() ->
         end
     end).
 
-%% A head means the same whatever came before it on its connection: the same lines or others, of another version or under other limits.
+%% A head has the same meaning whatever came before it on its connection: the same lines or others, of another version or with other limits.
 prop_repeated() ->
     ?FORALL({{_, _, Lines} = First, {Method, Target, Others}, Repeats, Framing, {Version, Next}, Room, Limits},
             {head(), head(), frequency([{3, true}, {1, false}]), oneof([[], [framing()]]), {version(), version()}, range(-5, 40), oneof([#{}, #{headers => 2}, #{header_line_bytes => 8}])}, begin
@@ -74,7 +74,7 @@ version() -> oneof(["1.0", "1.1"]).
 said({ok, Req, Rest}) -> {ok, Req#req{lines = none, authority = none}, Rest};
 said(Refusal) -> Refusal.
 
-%% The one form of the path that was sent.
+%% The canonical form of the path that was sent.
 form({_, Target, _}) -> yucan_path:canonical(hd(binary:split(iolist_to_binary(Target), <<"?">>))).
 
 same({Method, Target, Headers} = Head, Req) ->
@@ -82,7 +82,7 @@ same({Method, Target, Headers} = Head, Req) ->
     yucan_req:method(Req) =:= iolist_to_binary(Method) andalso yucan_req:target(Req) =:= iolist_to_binary(Target)
         andalso {ok, yucan_req:path(Req)} =:= form(Head) andalso yucan_req:headers(Req) =:= [{yucan_header:lower(iolist_to_binary(Name)), Trim(Value)} || {Name, _, Value} <- Headers].
 
-%% A head that is cut anywhere is incomplete, never an error, and never a request.
+%% A head that is cut anywhere is incomplete, and never an error or a request.
 prop_cut() ->
     ?FORALL({Head, Part}, {head(), float(0.0, 0.999)}, begin
         Bytes = bytes(Head),
@@ -92,7 +92,7 @@ prop_cut() ->
         end
     end).
 
-%% Any byte changed: an answer of the known kinds; and whatever is a request has no control byte in it.
+%% With any byte changed, the result is one of the known kinds, and a request contains no control byte.
 prop_damaged() ->
     ?FORALL({Head, Part, Byte}, {head(), float(0.0, 0.999), byte()}, begin
         Bytes = bytes(Head),
@@ -119,7 +119,7 @@ prop_noise() ->
 
 chunk_list() -> resize(12, list(non_empty(binary()))).
 
-%% However the bytes are cut, the same data comes out, and what follows is left alone.
+%% However the bytes are cut, the data is the same, and what follows is left alone.
 prop_chunks() ->
     ?FORALL({Chunks, Size}, {chunk_list(), range(1, 40)}, begin
         Bytes = iolist_to_binary([[yucan_chunk:encode(C) || C <- Chunks], yucan_chunk:last(), "NEXT"]),
@@ -132,7 +132,7 @@ prop_damaged_chunks() ->
         At = trunc(byte_size(Bytes) * Part),
         <<Before:At/binary, _, After/binary>> = Bytes,
         Damaged = <<Before/binary, Byte, After/binary>>,
-        %% The same verdict for all ways to cut.
+        %% The result is the same for all ways to cut.
         fed(yucan_chunk:new(), <<>>, Damaged, Size, []) =:= fed(yucan_chunk:new(), <<>>, Damaged, byte_size(Damaged), [])
     end).
 
@@ -164,7 +164,7 @@ prop_frames() ->
 %% RFC 6455, 5.3.
 masked(Payload, Key) -> << <<(binary:at(Payload, I) bxor binary:at(Key, I rem 4))>> || I <- lists:seq(0, byte_size(Payload) - 1) >>.
 
-%% RFC 6455, 5.5: control frames are no messages, and the text of a close is UTF-8 also where it is cut.
+%% RFC 6455, 5.5: control frames are not messages, and the text of a close frame is UTF-8 even where it was cut.
 control_frames_test_() ->
     [?_assertMatch({ok, true, false, ping, _, <<>>}, yucan_ws_frame:parse(<<16#89, 16#fd, 0:32, 0:(125 * 8)>>, 100, false)),
      ?_assertEqual({ok, 1000, binary:copy(<<"\303\251">>, 61)}, yucan_ws_frame:parse_close(yucan_ws_frame:close_payload(1000, binary:copy(<<"\303\251">>, 70))))].
@@ -183,7 +183,7 @@ frame_is_sound({ok, _, _, _, Payload, _}) -> byte_size(Payload) =< 1000.
 
 part() -> oneof(["..", ".", "", "%2e%2e", "%2E.", "..%2f", "%00", "a", "a%20b", "%c0%ae", "%", "%4", "\\", "..\\", text()]).
 
-%% Whatever is asked for, the file is below the root.
+%% Whatever is requested, the file is below the root.
 prop_paths() ->
     ?FORALL(Parts, list(part()), begin
         Raw = iolist_to_binary([[$/, Part] || Part <- Parts]),
@@ -194,7 +194,7 @@ prop_paths() ->
         end
     end).
 
-%% The one form of a path stays what it is, names the same file, and has neither dot segments nor empty ones.
+%% The canonical form of a path is its own canonical form, names the same file, and has neither dot segments nor empty ones.
 prop_canonical() ->
     ?FORALL(Parts, list(part()), begin
         Raw = iolist_to_binary([[$/, Part] || Part <- Parts]),
@@ -220,7 +220,7 @@ canonical_test_() ->
 
 -define(FORM, <<"multipart/form-data; boundary=\"a b\"">>).
 
-%% What was meant is what is understood, whatever the pieces are; contents are full of beginnings of delimiters.
+%% The parser understands what was meant, whatever the pieces are. The content is full of beginnings of delimiters.
 prop_forms() ->
     ?FORALL({Parts, Before, Size}, {resize(6, list(form_part())), oneof(["", "before\r\n"]), range(1, 40)},
             {done, Parts} =:= understood(in_pieces(iolist_to_binary([Before, form_bytes(Parts), "after"]), Size), form_state(#{}), [])).
@@ -256,7 +256,7 @@ understood([Piece | Pieces], State, Parts) ->
         _ -> understood(Pieces, Next, Seen)
     end.
 
-%% Nothing crashes, and no more is kept than the limit of a head and one piece.
+%% Nothing crashes, and no more is kept than the limit for a head and one piece.
 prop_damaged_forms() ->
     Good = iolist_to_binary(form_bytes([{"a", none, <<"x\r\n--a">>}, {"b", "f.txt", <<"content">>}])),
     ?FORALL({At, Byte, Long, Size}, {range(0, byte_size(Good) - 1), byte(), oneof([0, 0, 300]), range(1, 60)}, begin
@@ -289,7 +289,7 @@ form_limits_test_() ->
             || Type <- [<<>>, <<"text/plain">>, <<"multipart/form-data">>, <<"multipart/form-data; boundary=">>, <<"multipart/form-data; boundary=a; boundary=b">>, <<"multipart/mixed; boundary=a">>,
                         <<"multipart/form-data; boundary=", (binary:copy(<<"a">>, 71))/binary>>, <<"multipart/form-data; boundary=\"a">>]].
 
-%% What stands behind a delimiter is part of no other one.
+%% What follows a delimiter does not become part of another one.
 form_delimiter_test_() ->
     [?_assertEqual({Bytes, malformed}, {Bytes, element(1, understood([Bytes], form_state(#{}), []))})
      || Bytes <- [<<"--a bc\r\n">>, <<"--a b\n">>, <<"--a b-x">>, <<"--a b\rx">>, binary:copy(<<"no delimiter">>, 800)]].
@@ -305,7 +305,7 @@ file_names_test_() ->
 limits_test_() ->
     Long = fun(N) -> lists:duplicate(N, $a) end,
     Get = fun(Target, Lines) -> iolist_to_binary(["GET ", Target, " HTTP/1.1\r\nHost: a\r\n", Lines, "\r\n"]) end,
-    %% -1, exact, +1 around each limit.
+    %% The limit minus one, exactly, and plus one.
     [?_assertMatch({ok, _, _}, parse(Get(["/", Long(2000 - 14)], []))), ?_assertMatch({error, 414, _}, parse(Get(["/", Long(2000 - 13)], []))),
      ?_assertMatch({ok, _, _}, parse(Get("/", ["x: ", Long(1997), "\r\n"]))), ?_assertMatch({error, 431, _}, parse(Get("/", ["x: ", Long(1998), "\r\n"]))),
      ?_assertMatch({ok, _, _}, parse(Get("/", [["x: y\r\n"] || _ <- lists:seq(1, 19)]))),
@@ -332,7 +332,7 @@ hosts_test_() ->
                              {binary:copy(<<"a">>, 255), {ok, binary:copy(<<"a">>, 255), undefined}}, {<<(binary:copy(<<"a">>, 255))/binary, ".:1">>, {ok, binary:copy(<<"a">>, 255), 1}},
                              {binary:copy(<<"A">>, 256), error}, {<<(binary:copy(<<"a">>, 256))/binary, ":1">>, error}]].
 
-%% The authority of a target takes the place of the Host header, for this request alone.
+%% The authority of a target replaces the Host header, but only for this request.
 absolute_test() ->
     Lines = ["x: 1\r\n", "Host: b.org\r\n", "y: 2\r\n"],
     Parse = fun(Target, Version, Said, Template) ->

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The parsers of what others send, with any bytes and with damaged good ones: FastCGI records, heads of scripts, configuration files,
-%% values of directives. Each gives a result or says what is wrong; none crashes, and what was encoded comes back. `make fuzz-yucan' runs
-%% them for minutes.
+%% The parsers for data from other programs, with random bytes and with damaged valid data: FastCGI records, heads of scripts, configuration
+%% files, values of directives. Each gives a result or says what is wrong, none crashes, and encoded data can be decoded again. `make fuzz-yucan'
+%% runs them for minutes.
 -module(yucan_parsers_tests).
 
 -include_lib("proper/include/proper.hrl").
@@ -11,7 +11,7 @@
 
 properties_test_() -> yucan_fuzz:tests(500, properties()).
 
-%% @doc For yucan_fuzz, too.
+%% @doc Also for yucan_fuzz.
 -spec properties() -> [{string(), fun(() -> proper:outer_test())}].
 properties() ->
     [{"FastCGI pairs", fun prop_pairs/0}, {"FastCGI pairs of any bytes", fun prop_any_pairs/0}, {"FastCGI records in pieces", fun prop_records/0},
@@ -29,7 +29,7 @@ text() -> oneof([binary(), ?LET({Byte, Size}, {byte(), range(100, 400)}, binary:
 prop_any_pairs() ->
     ?FORALL(Bytes, binary(), case yucan_fcgi:decode_pairs(Bytes) of {ok, Pairs} -> is_list(Pairs); {error, truncated} -> true end).
 
-%% What an application says, whatever the pieces are that it comes in.
+%% The output of an application, in whatever pieces it arrives.
 prop_records() ->
     ?FORALL({Records, Cut}, {list(record()), pos_integer()},
             decoded(pieces(iolist_to_binary([encoded(Record) || Record <- Records]), Cut), <<>>) =:= {Records, <<>>}).
@@ -85,7 +85,7 @@ prop_heads() ->
                            headers => [{<<"content-type">>, <<"a/b">>} | [{string:lowercase(Name), Name} || Name <- Names]]}, Body}
             end).
 
-%% None that means something to the server.
+%% A name without a meaning for the server.
 name() -> ?LET(Letters, non_empty(list(oneof([range($a, $z), range($A, $Z), $-]))), iolist_to_binary(["x-", Letters])).
 
 fed([Piece | Rest], State) ->
@@ -103,7 +103,7 @@ prop_any_heads() ->
                 {error, _} -> true
             end).
 
-%% Nothing that could make two headers of one.
+%% Nothing that could turn one header into two.
 is_clean({Name, Value}) -> binary:match(<<Name/binary, Value/binary>>, [<<"\r">>, <<"\n">>, <<0>>]) =:= nomatch.
 
 %% ---- configurations
@@ -111,8 +111,7 @@ is_clean({Name, Value}) -> binary:match(<<Name/binary, Value/binary>>, [<<"\r">>
 prop_lines() ->
     ?FORALL(Text, damaged(configuration()), lists:all(fun({Line, _}) -> is_integer(Line) andalso Line > 0 end, yucan_yaws_config_lines:lines(Text))).
 
-%% A configuration, or problems with lines that are there.
-%% A letter that is no byte, at each place.
+%% A configuration, or problems in lines that exist, with a character above 255 at each position.
 any_letter_anywhere_test_() ->
     {timeout, 60 * beamway_runner:slowness(),
      fun() -> [?assert(is_read(<<Before/binary, "\x{100}"/utf8, After/binary>>))
@@ -120,7 +119,7 @@ any_letter_anywhere_test_() ->
 
 prop_configurations() -> ?FORALL(Text, oneof([damaged(configuration()), shuffled(configuration())]), is_read(Text)).
 
-%% As a configuration, or with problems that name their lines.
+%% Parsed as a configuration, or with problems that name their lines.
 is_read(Text) ->
     case yucan_yaws_config:parse(Text, "/nowhere") of
         {ok, #{servers := [_ | _]}} -> true;
@@ -141,7 +140,7 @@ shuffled(Text) ->
     Lines = binary:split(Text, <<"\n">>, [global]),
     ?LET(Picked, list(oneof(Lines)), iolist_to_binary(lists:join("\n", Picked))).
 
-%% Some bytes of a text changed, left out or put in; or any bytes.
+%% A text with some bytes changed, removed or inserted; or random bytes.
 damaged(Generator) ->
     oneof([binary(), ?LET({Text, Changes}, {Generator, list({non_neg_integer(), oneof([byte(), none, binary()])})},
                           lists:foldl(fun change/2, Text, Changes))]).
@@ -167,14 +166,14 @@ prop_values() ->
 
 %% ---- paths and names
 
-%% What has no sign in it matches itself, and `*' matches all.
+%% A name without a wildcard matches itself, and `*' matches everything.
 prop_names() ->
     ?FORALL({Host, Pattern}, {host(), host()},
             yucan_router:is_match(Host, Host) andalso yucan_router:is_match(<<"*">>, Host)
                 andalso yucan_router:is_match(<<"*", Pattern/binary>>, <<Host/binary, Pattern/binary>>)
                 andalso (Host =:= Pattern) =:= yucan_router:is_match(Pattern, Host)).
 
-%% Several stars in a pattern take no more than length times length: 4,000 bytes took 38 s.
+%% A pattern with several stars takes at most quadratic time. (4,000 bytes used to take 38 s.)
 pattern_time_test() ->
     Name = <<"q", (binary:copy(<<".a.b">>, 2000))/binary>>,
     Reductions = fun(Pattern) ->
@@ -193,7 +192,7 @@ patterns_test_() ->
 
 host() -> ?LET(Letters, list(oneof([range($a, $c), $.])), list_to_binary(Letters)).
 
-%% However many slashes there are, a path below a folder is found to be so.
+%% However many slashes there are, a path below a directory is recognized as such.
 prop_slashes() ->
     ?FORALL(Counts, non_empty(list(range(1, 4))),
             begin

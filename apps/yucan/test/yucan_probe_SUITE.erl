@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Requests of public probes, by their ids, in our own words: Http11Probe's smuggling and malformed cases, h1spec's strict checks, and
-%% requests after those of llhttp's tests. The tables stand in yucan_probe_cases and yucan_corpus. A verdict is what must come back, to the end of the connection.
+%% @doc Requests of public probes, by their ids and in our own words: Http11Probe's smuggling and malformed cases, h1spec's strict checks, and
+%% requests modelled on llhttp's tests. The tables are in yucan_probe_cases and yucan_corpus. A verdict describes everything that must come back
+%% until the connection ends.
 -module(yucan_probe_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -12,14 +13,14 @@ suite() -> [{timetrap, {minutes, 3}}].
 
 all() -> [core, tables, map, smuggling, malformed, h1spec, corpus].
 
-%% These are the rules of HTTP/1.1: the preface of HTTP/2 is a bad request here (yucan_h2_SUITE has it where it is none).
+%% These are the rules of HTTP/1.1, so the preface of HTTP/2 is a bad request here. (yucan_h2_SUITE tests where it is valid.)
 init_per_suite(Config) ->
     [{port, yucan_test_server:start(yucan_probe, #{http2 => false, limits => #{header_ms => 3000, read_ms => 3000}})} | Config].
 
 end_per_suite(_) -> yucan_test_server:stop_all().
 
-%% The core stays small: 26 modules at most. Of the others it calls the owner of the cache of files, what a configuration asks about clients, three of HTTP/2,
-%% the transport for TLS, and what answers `{websocket, ...}'.
+%% The core stays small, with at most 26 modules. Of the others it calls only the owner of the file cache, those that a configuration asks about
+%% clients, three of HTTP/2, the transport for TLS, and the one for `{websocket, ...}'.
 core(_) ->
     Src = filename:join([code:lib_dir(yucan), "src"]),
     Core = modules(filename:join(Src, "*.erl")),
@@ -29,8 +30,8 @@ core(_) ->
 
 modules(Pattern) -> [list_to_atom(filename:basename(File, ".erl")) || File <- filelib:wildcard(Pattern)].
 
-%% No id stands twice, no number of h1spec is left out, and each row can fail: no verdict takes a server that accepts everything and one that
-%% refuses everything, and each takes one of the answers that servers give.
+%% No id occurs twice, no number of h1spec is missing, and each row can fail: no verdict accepts both a server that accepts everything and one
+%% that refuses everything, and each accepts one of the answers that servers give.
 tables(_) ->
     Rows = yucan_probe_cases:smuggling() ++ yucan_probe_cases:malformed() ++ yucan_probe_cases:h1spec() ++ yucan_corpus:requests(),
     Ids = [Id || {Id, _, _, _} <- Rows],
@@ -42,17 +43,17 @@ tables(_) ->
 
 takes(Verdict, Server) -> lists:any(fun(Seen) -> agrees(Verdict, Seen) end, Server(Verdict)).
 
-%% To one request or more, with what is asked for and no end.
+%% An answer to one request or more, with the expected content and without an end.
 accepts({echo, Body}) -> [[{200, [], Body}]];
 accepts({_, [First | _] = Statuses}) ->
     Answer = fun(Status) -> {Status, [{<<"content-length">>, <<"0">>}], <<>>} end,
     [[Answer(Status)] || Status <- [200 | Statuses], Status < 400] ++ [[Answer(Status) || Status <- Statuses] || First < 400];
 accepts(_) -> [[{200, [], <<>>}]].
 
-%% At once, with an answer or without.
+%% A refusal at once, with an answer or without.
 refuses(_) -> [[]] ++ [[{Status, [{<<"connection">>, <<"close">>}, {<<"content-length">>, <<"0">>}], <<>>}] || Status <- [400, 405, 408, 411, 413, 414, 417, 431, 501, 503, 505]].
 
-%% What docs/dev/yucan-rules.md names is there: cases of suites, functions of unit tests, ids of the tables.
+%% Everything that docs/dev/yucan-rules.md names exists: cases of suites, functions of unit tests, ids in the tables.
 map(_) ->
     {ok, Text} = file:read_file(filename:join([code:lib_dir(yucan), "..", "..", "docs", "dev", "yucan-rules.md"])),
     [_ | Tables] = binary:split(Text, <<"\n## ">>, [global]),
@@ -91,7 +92,7 @@ seen(Port, Bytes) ->
     Method = case Binary of <<"HEAD ", _/binary>> -> <<"HEAD">>; _ -> <<"GET">> end,
     yucan_client:exchange(Port, Binary, Method).
 
-%% refused: one answer of these, or none, then the end, whatever follows. Others: exactly these answers.
+%% refused: one of these answers or none, then the end, whatever follows. Other verdicts: exactly these answers.
 agrees({refused, Statuses}, [{Status, Headers, _}]) ->
     lists:member(Status, Statuses) andalso proplists:get_value(<<"connection">>, Headers) =:= <<"close">>;
 agrees(silent, []) -> true;

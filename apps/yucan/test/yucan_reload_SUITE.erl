@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A server that goes on: other configurations under load, other code under open connections, and an end that leaves no request unanswered.
+%% @doc A server that keeps running: other configurations under load, other code under open connections, and an end that leaves no request
+%% unanswered.
 -module(yucan_reload_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -24,7 +25,7 @@ end_per_testcase(_, _) -> yucan_test_server:stop_all().
 
 start(Options) -> yucan_test_server:start(yucan_server_test, Options).
 
-%% Clients that never stop; forty configurations; not one request fails.
+%% Clients that never stop, and forty configurations. Not a single request fails.
 reload_under_load(_) ->
     Port = start(#{}),
     Parent = self(),
@@ -51,7 +52,8 @@ client(Port, Socket, Keeps, Count) ->
         end
     end.
 
-%% An open connection has the new limits from its second request on, also for one that it has asked before. A new one has the new `send_ms'.
+%% An open connection uses the new limits from its second request on, even for a request that it has sent before. A new one also has the new
+%% `send_ms'.
 reload_limits(_) ->
     Port = start(#{}),
     Socket = yucan_client:connect(Port),
@@ -66,7 +68,7 @@ reload_limits(_) ->
     wait_for(fun() -> #{metrics := #{open_connections := Open}} = yucan:info(yucan_server_test), Open =:= 0 end),
     ok = gen_tcp:close(TakesNothing).
 
-%% What is wrong leaves the old configuration in force.
+%% An error leaves the old configuration in force.
 reload_errors(Config) ->
     Port = start(#{}),
     {error, Text} = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => {no_such_module, x}}),
@@ -76,7 +78,7 @@ reload_errors(Config) ->
     {error, InUse} = yucan:reload(yucan_server_test, #{listen => [#{port => TakenPort}], handler => {yucan_file, #{root => "/tmp"}}}),
     {_, _} = binary:match(InUse, <<"in use">>),
     {200, _, <<"OK">>} = yucan_client:get(Port, "/"),
-    %% ssl itself refuses an option: open connections stay, and a socket that was to be new listens no longer.
+    %% ssl itself refuses an option. Open connections continue, and a socket that would have been new no longer listens.
     Open = yucan_client:connect(Port),
     answered(Open),
     Wrong = (yucan_test_server:certificate("localhost", ?config(priv_dir, Config)))#{verify => verify_pear},
@@ -89,8 +91,8 @@ reload_errors(Config) ->
     answered(Open),
     {error, Refused} = yucan:start(#{name => yucan_second, listen => [#{port => 0, tls => Wrong}], handler => handler()}).
 
-%% Idle connections end, those that have said nothing yet among them, and so do streams of events with theirs. Requests that are under way get their answer,
-%% nobody new gets in. All who drain hear of the end.
+%% Idle connections end, including those that have not sent anything yet, and so do streams of events. Requests in progress are answered, and
+%% nobody new is accepted. All callers of drain are told about the end.
 drain(_) ->
     Port = start(#{handler => {yucan_test_handler, self()}, listen => [#{port => 0}, #{port => 0, proxy_protocol => true}],
                    limits => #{header_ms => 10 * ?WAIT_MS, tls_ms => 10 * ?WAIT_MS}}),
@@ -117,12 +119,12 @@ drain(_) ->
     [{200, Headers, <<"10">>}] = yucan_client:parse(yucan_client:until_closed(Busy), <<"GET">>),
     <<"close">> = proplists:get_value(<<"connection">>, Headers),
     [receive {drained, ok} -> ok after ?WAIT_MS -> error(no_drain) end || _ <- [1, 2]],
-    %% A reload ends it: connections are kept again.
+    %% A reload ends the drain, so connections are kept again.
     ok = yucan:reload(yucan_server_test, #{listen => [#{port => 0}], handler => handler()}),
     Kept = yucan_client:connect(yucan:port(yucan_server_test)),
     [answered(Kept), answered(Kept)].
 
-%% A connection that the system has accepted, and that its process finds when the listener is closed already, is closed without a crash.
+%% If the system has accepted a connection, but the listener is already closed when its process gets it, it is closed without a crash.
 accepted_last(_) ->
     Port = start(#{limits => #{acceptors => 1}}),
     [Acceptor] = [P || P <- processes(), process_info(P, initial_call) =:= {initial_call, {yucan_conn, accept, 1}}],
@@ -136,7 +138,7 @@ accepted_last(_) ->
     receive {'DOWN', Monitor, process, Acceptor, Reason} -> {shutdown, listener_closed} = Reason after ?WAIT_MS -> error(still_there) end,
     <<>> = yucan_client:until_closed(Socket).
 
-%% Whoever ends the VM by SIGTERM, without systemd: requests that run get their answers, idle connections end, and the VM ends before the limit.
+%% SIGTERM ends the VM, without systemd. Requests in progress are answered, idle connections end, and the VM ends before the limit.
 drain_at_sigterm(_) ->
     {ok, Peer, _} = ?CT_PEER(#{connection => standard_io, args => ["-pa" | code:get_path()]}),
     Call = fun(M, F, A) -> peer:call(Peer, M, F, A, ?WAIT_MS) end,
@@ -158,7 +160,7 @@ drain_at_sigterm(_) ->
     <<"close">> = proplists:get_value(<<"connection">>, Headers),
     receive {'DOWN', Monitor, process, Peer, _} -> ok after ?WAIT_MS -> error(still_there) end.
 
-%% Clients that ask to the end, ten times: no request finds half a server, and nothing is an error in the log before the one that is made here.
+%% Clients send requests until the end, ten times. No request finds half a server, and the log has no error before the one that is made here.
 stop_under_load(_) ->
     ok = logger:add_handler(?MODULE, ?MODULE, #{level => error, config => #{pid => self()}}),
     [begin
@@ -182,7 +184,7 @@ asks(Socket) ->
 
 log(Event, #{config := #{pid := Pid}}) -> Pid ! {logged, Event}.
 
-%% A handler that traps exits is killed; others end at once.
+%% A handler that traps exits is killed, while others end at once.
 stop_despite_trap(_) ->
     Self = self(),
     Waits = fun(Req, _) ->
@@ -199,7 +201,7 @@ stop_despite_trap(_) ->
     ok = yucan:stop(yucan_server_test),
     [killed, shutdown] = [receive {'DOWN', Monitor, process, _, Reason} -> Reason after ?WAIT_MS -> error(lives_on) end || Monitor <- Monitors].
 
-%% New code of the handler and of the connection itself answers the next request of an open connection.
+%% New code of the handler and of the connection itself answers the next request on an open connection.
 hot_code(_) ->
     load_version(1),
     Port = start(#{handler => {yucan_hot_handler, none}}),
@@ -218,15 +220,15 @@ load_version(N) ->
     code:purge(Module),
     {module, Module} = code:load_binary(Module, "none", Beam).
 
-%% Three loads in a row of all modules but the one in which processes wait: what is idle, sleeps, has sent nothing yet or is a WebSocket
-%% has none of that code on its stack, and goes on.
+%% Loads all modules three times in a row, except the one in which processes wait. Idle and hibernating connections, those that have not sent
+%% anything yet, and WebSockets have none of that code on their stack, so they survive.
 hot_server(_) ->
     Port = start(#{limits => #{header_ms => ?WAIT_MS, idle_ms => 2 * ?WAIT_MS}}),
     [New, Warm, Asleep, Kept, WebSocket] = Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 5)],
     [answered(S) || S <- [Warm, Asleep, Kept]],
     _ = yucan_ws_client:upgrade(WebSocket, yucan_ws_client:head("/ws")),
     wait_for(fun() -> length(connections_in({erlang, hibernate, 3})) =:= 3 end),
-    %% What is on its way to its waiting place has code on its stack; on a busy machine it may have fallen asleep before anybody looks.
+    %% A process on its way to yucan_idle has other code on its stack, and on a busy machine it may be scheduled out there.
     wait_for(fun() ->
         length(connections_in({yucan_idle, message, 3})) =:= 2 orelse begin answered(Warm), false end
     end),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which handler answers: hosts, routes, paths however they are written, middleware.
+%% @doc Which handler answers: hosts, routes, paths in all spellings, middleware.
 -module(yucan_routes_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -40,7 +40,7 @@ hosts(Config) ->
     Bodies = [{"default.org", <<"default">>}, {"one.org", <<"one">>}, {"ONE.org:8080", <<"one">>}, {"ein.org", <<"one">>}, {"x.one.org", <<"many">>},
               {"a.b.one.org", <<"many">>}, {"www.one.org", <<"www">>}, {"w...one.org", <<"many">>}, {"one.org.", <<"one">>}, {"WWW.one.org.:8080", <<"www">>}, {"unknown.org", <<"default">>}, {"", <<"default">>}],
     [{200, Body} = ask(Port, Host) || {Host, Body} <- Bodies],
-    %% On one connection, which remembers what the last Host header meant: each twice, and between them a target that counts instead.
+    %% On one connection, which remembers the meaning of the last Host header: each twice, and between them a target that overrides it.
     Get = fun(Target, Host) -> ["GET ", Target, " HTTP/1.1\r\nHost: ", Host, "\r\n\r\n"] end,
     Requests = [[Get("/host", Host), Get("http://ein.org/host", Host), Get("/host", Host)] || {Host, _} <- Bodies],
     Expected = lists:append([[{200, Body}, {200, <<"one">>}, {200, Body}] || {_, Body} <- Bodies]) ++ [400],
@@ -75,7 +75,7 @@ routes(_) ->
     {200, _, <<"{files,#{<<\"rest\">> => <<>>}}">>} = Ask("GET", "/files/"),
     [{404, undefined, _} = Ask("GET", Path) || Path <- ["/users/", "/users/7/8", "/files", "/nothing"]].
 
-%% RFC 3986, 6.2.2: however a path is written, one route takes it, and the handler sees one form.
+%% RFC 3986, 6.2.2: however a path is written, the same route matches, and the handler sees one form.
 one_path(_) ->
     Port = start(#{routes => [{"/private/*rest", yucan_routes_handler, guarded}, {"/exact", yucan_routes_handler, exact}, {"/*rest", yucan_routes_handler, open}]}),
     Ask = fun(Path) -> {Status, _, Body} = yucan_client:get(Port, Path), {Path, Status, Body} end,
@@ -85,7 +85,7 @@ one_path(_) ->
     [{Path, 200, <<"{exact,#{}}">>} = Ask(Path) || Path <- ["/exact", "//exact", "/x/../exact", "/%65xact", "/./exact?../private"]],
     [{Path, 200, <<"{guarded,#{<<\"rest\">> => <<>>}}">>} = Ask(Path) || Path <- ["/private/", "/private//", "/private/s/..", "/private/."]].
 
-%% Paths that leave the root, and bindings of several segments that would hold a slash or `..' of their own.
+%% Paths that leave the root, and bindings of several segments that would contain a slash or `..'.
 bad_paths(_) ->
     Options = #{listen => [#{port => 0}], routes => [{"/users/:id", yucan_routes_handler, user}, {"/*rest", yucan_routes_handler, open}]},
     Port = start(Options),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A server as a process of the system: options, sockets, figures and events, descriptors, memory, what the log says.
+%% @doc A server as a process of the system: options, sockets, metrics and events, descriptors, memory, log messages.
 -module(yucan_server_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -19,7 +19,7 @@ all() ->
     [bad_options, unix_socket, unix_socket_goes, stale_unix_socket, address_in_use, supervised, stopped_by_another, one_for_each, metrics, events, stock_log, descriptors_used_up,
      without_flags, idle_memory].
 
-%% Names of sockets are short.
+%% Socket names must be short.
 init_per_suite(Config) -> [{sockets, beamway_peer:new_folder("yucan_server")} | yucan_test_server:start_application(Config)].
 
 end_per_suite(Config) ->
@@ -30,7 +30,7 @@ end_per_testcase(_, _) -> yucan_test_server:stop_all().
 
 start(Options) -> yucan_test_server:start(yucan_server_test, Options).
 
-%% The value, what was expected; nothing is started.
+%% The error has the value and what was expected, and nothing is started.
 bad_options(_) ->
     Cases = [{#{handler => {no_such_module, x}}, "no_such_module"}, {#{}, "handler or routes"}, {#{handler => handler(), colour => red}, "colour"},
              {#{handler => {lists, x}}, "handle/2"}, {#{handler => handler(), limits => #{headers => -1}}, "headers is -1"},
@@ -50,7 +50,7 @@ bad_options(_) ->
     {error, Text} = yucan:start_link(#{name => yucan_x, handler => handler(), listen => [#{port => 0}], access_log => "/no/such/folder/log"}),
     {true, Text} = {string:find(Text, "/no/such/folder/log") =/= nomatch, Text}.
 
-%% Also a file that the system copies.
+%% Including a file that the system copies.
 unix_socket(Config) ->
     Path = filename:join(?config(sockets, Config), "ends"),
     Root = filename:join(?config(priv_dir, Config), "unix_socket"),
@@ -65,7 +65,8 @@ unix_socket(Config) ->
     yucan:stop(yucan_server_test),
     false = is_socket_there(Path).
 
-%% With its listener, also one that was opened for a start or a reload that is refused. What another server has made of the name stays when this one ends.
+%% The name disappears with its listener, also if it was opened for a start or a reload that is then refused. If another server has taken the
+%% name, it stays when this one ends.
 unix_socket_goes(Config) ->
     Path = filename:join(?config(sockets, Config), "goes"),
     Options = #{name => yucan_server_test, listen => [#{ip => {local, Path}, port => 0}], handler => handler()},
@@ -88,7 +89,7 @@ unix_socket_goes(Config) ->
     ok = gen_tcp:close(Another),
     ok = file:delete(Path).
 
-%% A server that was killed leaves its socket: the next one takes its place. One at which somebody answers stays, and so does a file.
+%% A server that was killed leaves its socket, which the next one replaces. A socket with a listener is kept, and so is a file.
 stale_unix_socket(Config) ->
     Path = filename:join(?config(sockets, Config), "stale"),
     Options = #{name => yucan_server_test, listen => [#{ip => {local, Path}, port => 0}], handler => handler()},
@@ -114,7 +115,7 @@ address_in_use(_) ->
     {error, Text} = yucan:start(#{name => yucan_second, listen => [#{port => Port}], handler => handler()}),
     {true, Text} = {string:find(io_lib:format("~tp", [Text]), "in use") =/= nomatch, Text}.
 
-%% Under a supervisor of the user's: the server's end is the supervisor's affair.
+%% Under the user's supervisor, which decides what happens when the server ends.
 supervised(_) ->
     Spec = yucan:child_spec(#{name => yucan_supervised, listen => [#{port => 0}], handler => handler()}),
     {ok, _} = yucan_test_sup:start_link([Spec]),
@@ -129,7 +130,7 @@ supervised(_) ->
     wait_for(fun() -> is_pid(whereis(yucan_supervised)) andalso whereis(yucan_supervised) =/= Stopped end),
     ok = yucan_test_sup:stop().
 
-%% By a process that has not started it. The one that has lives on.
+%% By another process than the one that started it, which survives.
 stopped_by_another(_) ->
     Self = self(),
     {Starter, Monitor} = spawn_monitor(fun() ->
@@ -143,7 +144,7 @@ stopped_by_another(_) ->
     Starter ! the_end,
     receive {'DOWN', Monitor, process, Starter, Reason} -> normal = Reason after ?WAIT_MS -> error(no_end) end.
 
-%% A process whose handler has run serves no other client: nobody can know whether a timer, a table or a late answer still means it.
+%% A process whose handler has run serves no other client, because a timer, a table or a late answer could still be meant for the first one.
 one_for_each(_) ->
     Port = start(#{handler => handler()}),
     [begin
@@ -159,13 +160,13 @@ metrics(_) ->
     #{metrics := #{requests := 5, refused := 1, crashes := 2, status_2xx := 3, status_3xx := 1, status_4xx := 1, status_5xx := 1, connections := 6}} = yucan:info(yucan_server_test),
     Text = iolist_to_binary(yucan:metrics_text(yucan_server_test)),
     {_, _} = binary:match(Text, <<"yucan_requests_total{server=\"yucan_server_test\"} 5\n">>),
-    %% Of the requests of a connection the first and the 17th are timed, but for streams.
+    %% Of a connection's requests the first and the 17th are timed, but not streams.
     Timed = fun() -> lists:sum([Count || {yucan_server_test, _, Latency} <- yucan:figures(), {_, Count} <- Latency]) end,
     Before = Timed(),
     17 = length(yucan_client:exchange(Port, [?GET("/stream") | lists:duplicate(16, ?GET("/"))])),
     1 = Timed() - Before.
 
-%% In the shape of telemetry; a function that fails harms no request.
+%% In telemetry's format. A function that fails does not affect requests.
 events(_) ->
     Self = self(),
     Port = start(#{on_event => fun(Name, Measurements, Metadata) -> Self ! {Name, Measurements, Metadata}, maps:get(method, Metadata, none) =:= <<"PUT">> andalso error(on_purpose) end,
@@ -191,7 +192,7 @@ events(_) ->
     503 = Ask("GET", "/"),
     {_, #{limit := address_connections, peer := {{127, 0, 0, 1}, _}}} = Event([yucan, connection, refused]).
 
-%% OTP's own handler of the log shows what went wrong, without any configuration: a plain VM.
+%% OTP's own log handler shows what went wrong, without any configuration, in a plain VM.
 stock_log(_) ->
     Vm = vm("exec erl -noinput -boot no_dot_erlang -pa \"$0\" \"$1\" -eval \"$2\""),
     try
@@ -202,7 +203,7 @@ stock_log(_) ->
         kill(Vm)
     end.
 
-%% 256 descriptors, 320 clients: those that fit are served, the others wait, all are served once there is room. In a VM of its own.
+%% 256 descriptors and 320 clients, in a VM of its own. Those that fit are served, the others wait, and all are served once there is room.
 descriptors_used_up(_) ->
     Vm = vm("ulimit -n 256; exec erl -noinput -boot no_dot_erlang -kernel logger_level error -pa \"$0\" \"$1\" -eval \"$2\""),
     try
@@ -215,7 +216,7 @@ descriptors_used_up(_) ->
         kill(Vm)
     end.
 
-%% 200 connections, twice: a VM without the flags of priv/vm.args says so once, one with them does not.
+%% 200 connections, twice. A VM without the flags of priv/vm.args logs this once, and one with them does not.
 without_flags(_) ->
     Warnings = fun(Flags) ->
         Vm = vm("exec erl " ++ Flags ++ " -noinput -boot no_dot_erlang -pa \"$0\" \"$1\" -eval \"$2\""),
@@ -229,14 +230,14 @@ without_flags(_) ->
         after
             kill(Vm)
         end,
-        %% Of what the VM says until it ends.
+        %% In everything that the VM prints until it ends.
         {_, Said} = test_support:until_ended(Vm, ?WAIT_MS),
         length([Line || Line <- Said, binary:match(Line, <<"-args_file">>) =/= nomatch])
     end,
     1 = Warnings(""),
     0 = Warnings("-args_file " ++ filename:join(code:priv_dir(yucan), "vm.args")).
 
-%% A VM of its own that serves the tests' handler, started by a line of shell, and says on which port.
+%% A separate VM that serves the tests' handler. It is started with a line of shell and prints its port.
 vm(Script) ->
     Ebin = [filename:dirname(code:which(M)) || M <- [yucan, yucan_test_handler]],
     Code = "{ok, _} = application:ensure_all_started(yucan), {ok, _} = yucan:start(#{listen => [#{port => 0}], handler => {yucan_test_handler, none}}),"
@@ -252,7 +253,7 @@ vm_port(Vm) ->
     [Port] = test_support:until_line(Vm, "^port (\\d+)$", ?WAIT_MS),
     binary_to_integer(Port).
 
-%% An idle connection sleeps with next to no heap.
+%% An idle connection hibernates with hardly any heap.
 idle_memory(_) ->
     Port = start(#{}),
     Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 50)],

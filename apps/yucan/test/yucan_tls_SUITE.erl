@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc TLS: names and certificates, session tickets, and what a reload changes of them.
+%% @doc TLS: names and certificates, session tickets, and how a reload changes them.
 -module(yucan_tls_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -45,7 +45,7 @@ tls_all(Socket, Done) ->
         {error, closed} -> iolist_to_binary(Done)
     end.
 
-%% Whoever speaks HTTP to a port for TLS is told so in HTTP; who begins slowly with TLS is served.
+%% A client that speaks HTTP to a port for TLS is told so in HTTP. A client that begins slowly with TLS is served.
 plain_on_tls(Config) ->
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}]}),
     [{400, _, Page}] = yucan_client:exchange(Port, ?GET("/")),
@@ -58,19 +58,20 @@ plain_on_tls(Config) ->
     {ok, <<"HTTP/1.1 200 ", _/binary>>} = ssl:recv(Socket, 0, ?WAIT_MS),
     #{schemes := [https]} = yucan:info(yucan_server_test).
 
-%% A client that leaves before its first byte, as one that looks whether the port is open, is no crash.
+%% A client that leaves before its first byte, like one that checks whether the port is open, causes no crash.
 silent_on_tls(Config) ->
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}], limits => #{tls_ms => ?WAIT_MS}}),
     Socket = yucan_client:connect(Port),
     wait_for(fun() -> #{metrics := #{open_connections := Open}} = yucan:info(yucan_server_test), Open =:= 1 end),
     {Pid, _} = server_side(Socket),
     Monitor = monitor(process, Pid),
-    %% ERTS may keep the monitor's signal back until this process sends another one or is scheduled out. The connection must have it before its client leaves.
+    %% ERTS may delay the monitor's signal until this process sends another one or is scheduled out, but the connection must have it before its
+    %% client leaves.
     true = is_process_alive(Pid),
     ok = gen_tcp:close(Socket),
     receive {'DOWN', Monitor, process, Pid, Reason} -> normal = Reason after ?WAIT_MS -> error(connection_stays) end.
 
-%% One connection too many meets its end there, and no bytes that are not of TLS.
+%% A connection beyond the limit ends here, and gets no bytes outside TLS.
 too_many(Config) ->
     Listen = [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}],
     [begin
@@ -82,7 +83,7 @@ too_many(Config) ->
          yucan_test_server:stop_all()
      end || Limit <- [connections, address_connections]].
 
-%% RFC 6066, 3; and a certificate for one name does not serve another's pages (RFC 9110, 7.4).
+%% RFC 6066, 3. A certificate for one name does not serve the pages of another (RFC 9110, 7.4).
 sni(Config) ->
     Dir = ?config(priv_dir, Config),
     Port = start(#{listen => [#{port => 0, tls => yucan_test_server:certificate("default", Dir)}],
@@ -101,7 +102,7 @@ sni(Config) ->
     ok = ssl:send(Socket, "GET /host HTTP/1.1\r\nHost: x.b.org\r\n\r\n"),
     {421, _, _} = tls_one(Socket, <<>>).
 
-%% A host that wants a certificate is not reached through a handshake that asked for none: without SNI, or with a name that nobody has.
+%% A host that requires a certificate cannot be reached through a handshake that required none, whether without SNI or with an unknown name.
 client_certificate(Config) ->
     Dir = ?config(priv_dir, Config),
     Public = yucan_test_server:certificate("public.org", Dir),
@@ -124,17 +125,17 @@ client_certificate(Config) ->
     [{421, _, _} = {Status(Client, Name), Client, Name} || {Client, Name} <- [{[No], "secret.org"}, {[No | Own], "secret.org"},
         {[No], "nobody.org"}, {[Named("nobody.org")], "nobody.org"}, {[Named("public.org")], "secret.org"}]],
     [{200, _, _} = {Status(Client, Name), Client, Name} || {Client, Name} <- [{[No], "public.org"}, {[No], "bare.org"}, {[Named("public.org")], "public.org"}]],
-    %% Where all ask for the same, the name does not matter.
+    %% If all hosts require the same, the name does not matter.
     ok = yucan:reload(yucan_server_test, Options#{listen := [#{port => 0, tls => Secret}]}),
     200 = Status([No | Own], "secret.org"),
-    %% A name that the listener's own demand covers, and one that was asked for less.
+    %% A name for which the listener's own requirement is enough, and one that requires less.
     200 = Status([No | Own], "bare.org"),
     [Open] = [element(2, {ok, _} = yucan_test_server:tls_connect(Port, [Named("public.org")]))],
     ok = yucan:reload(yucan_server_test, Options#{hosts := [Host("public.org", #{tls => Secret})]}),
     ok = ssl:send(Open, "GET /host HTTP/1.1\r\nHost: public.org\r\n\r\n"),
     {421, _, _} = tls_one(Open, <<>>).
 
-%% A session of TLS 1.2 that one host's authority vouched for is none for a host with another authority.
+%% A TLS 1.2 session that one host's authority vouched for does not count for a host with another authority.
 resumed_elsewhere(Config) ->
     Dir = ?config(priv_dir, Config),
     Own = yucan_test_server:certificate("server.org", Dir),
@@ -170,7 +171,7 @@ renegotiation(Config) ->
          ok = ssl:close(Socket)
      end || Protocol <- [<<"h2">>, <<"http/1.1">>]].
 
-%% ssl refuses options of older versions if a listener speaks TLS 1.3 only.
+%% ssl refuses options for older versions if a listener only uses TLS 1.3.
 only_tls_1_3(Config) ->
     Own = (yucan_test_server:certificate("localhost", ?config(priv_dir, Config)))#{versions => ['tlsv1.3']},
     {Authorities, Client} = client(),
@@ -185,20 +186,20 @@ only_tls_1_3(Config) ->
          {error, _} = yucan_test_server:tls_connect(Port, [{versions, ['tlsv1.2']} | Options]),
          yucan_test_server:stop_all()
      end || {Tls, Options} <- [{Own, []}, {Peer, Client}]],
-    %% What ssl refuses is found out at the start, not by the first client.
+    %% Options that ssl refuses are found at the start, and not by the first client.
     [begin
          {error, Why} = yucan:start(#{name => yucan_server_test, listen => [#{port => 0, tls => Tls#{client_renegotiation => false}}], handler => handler()}),
          {_, _} = binary:match(iolist_to_binary(Why), <<"client_renegotiation">>)
      end || Tls <- [Own, Peer]].
 
-%% The authorities that a server believes, and the certificate of a client that one of them has signed.
+%% The authorities that a server trusts, and the certificate of a client that one of them has signed.
 client() ->
     One = [{key, {namedCurve, secp256r1}}, {digest, sha256}],
     Chain = #{root => One, intermediates => [], peer => One},
     #{server_config := Server, client_config := Client} = public_key:pkix_test_data(#{server_chain => Chain, client_chain => Chain}),
     {proplists:get_value(cacerts, Server), [Option || {Key, _} = Option <- Client, Key =/= cacerts]}.
 
-%% Whose certificate a client is shown.
+%% The owner of the certificate that a client is shown.
 shown(Port, Name) ->
     {ok, Socket} = yucan_test_server:tls_connect(Port, [{server_name_indication, Name}]),
     Subject = yucan_test_server:subject(Socket),
@@ -208,7 +209,7 @@ shown(Port, Name) ->
     ssl:close(Socket),
     Subject.
 
-%% A listener that stays shows what the new configuration says.
+%% A listener that remains shows the certificate of the new configuration.
 tls_reload(Config) ->
     Dir = ?config(priv_dir, Config),
     Listen = [#{port => 0, tls => yucan_test_server:certificate("default", Dir)}],
@@ -220,7 +221,7 @@ tls_reload(Config) ->
     "b.org" = shown(Port, "b.org"),
     "new.a.org" = shown(Port, "a.org").
 
-%% The same file with another certificate in it, as a renewal leaves it.
+%% The same file with another certificate in it, as after a renewal.
 tls_renewed(Config) ->
     Dir = ?config(priv_dir, Config),
     #{certfile := Certificate, keyfile := Key} = Old = yucan_test_server:certificate("old.org", Dir),
@@ -233,7 +234,7 @@ tls_renewed(Config) ->
     ok = yucan:reload(yucan_server_test, Options),
     "renewed.org" = shown(Port, "x.org").
 
-%% A ticket resumes a session (TLS 1.3), also after a reload that changes nothing of TLS, and nothing where clients must show a certificate.
+%% A ticket resumes a session (TLS 1.3), even after a reload that does not change TLS, but not if clients must show a certificate.
 tls_tickets(Config) ->
     Dir = ?config(priv_dir, Config),
     #{certfile := Certificate} = Own = yucan_test_server:certificate("default", Dir),
@@ -247,11 +248,11 @@ tls_tickets(Config) ->
     {false, Second} = ticket(Port, []),
     {true, _} = ticket(Port, [{use_ticket, [Second]}]),
     {false, Third} = ticket(Port, []),
-    %% From OTP 26 on verify_peer alone refuses a client without a certificate.
+    %% From OTP 26 on, verify_peer alone refuses a client without a certificate.
     ok = yucan:reload(yucan_server_test, Start#{hosts => Hosts(#{verify => verify_peer, fail_if_no_peer_cert => false, cacertfile => Certificate})}),
     {false, none} = ticket(Port, [{use_ticket, [Third]}]).
 
-%% Whether the connection was a resumed one, and the ticket that it brought.
+%% Whether the connection was resumed, and the ticket that it received.
 ticket(Port, Options) ->
     {ok, Socket} = yucan_test_server:tls_connect(Port, [{session_tickets, manual}, {versions, ['tlsv1.3']}, {server_name_indication, "a.org"} | Options]),
     {ok, [{session_resumption, Resumed}]} = ssl:connection_information(Socket, [session_resumption]),
@@ -262,7 +263,7 @@ ticket(Port, Options) ->
 
 last_ticket(Last) -> receive {ssl, session_ticket, Ticket} -> last_ticket(Ticket) after 0 -> Last end.
 
-%% What else is wrong is found out before ssl has anything of the new options; tickets of the old ones stay valid.
+%% Other errors are found before ssl gets any of the new options, so tickets of the old ones stay valid.
 tls_refused(Config) ->
     Dir = ?config(priv_dir, Config),
     [Old, New] = [#{port => 0, tls => yucan_test_server:certificate(Name, Dir)} || Name <- ["old.org", "new.org"]],
@@ -277,15 +278,15 @@ tls_refused(Config) ->
      end || Refused <- [#{access_log => "/no/such/folder/log"}, #{handler => {yucan_file, #{root => "/no/such/folder"}}}, #{listen => [New, Wrong]}]],
     {true, _} = ticket(Port, [{use_ticket, [Ticket]}]).
 
-%% Where OTP's ssl keeps what belongs to the tickets of a listening socket.
+%% The processes in which OTP's ssl keeps the tickets of a listening socket.
 ticket_processes() -> [Pid || {_, Pid, _, _} <- supervisor:which_children(tls_server_session_ticket_sup)].
 
-%% A client that has connected before a drain, and begins or ends its handshake behind it, is served. One that does neither holds nobody up.
+%% A client that connected before a drain, and begins or ends its handshake afterwards, is served. One that does neither delays nobody.
 tls_drain(Config) ->
     Options = #{listen => [#{port => 0, tls => yucan_test_server:certificate("localhost", ?config(priv_dir, Config))}], limits => #{tls_ms => ?WAIT_MS}},
     Hello = fun(Version) ->
         fun(Port) ->
-            %% OTP 27.3.4 cannot go on after a hello without a name, unless it is told that there shall be none.
+            %% OTP 27.3.4 cannot continue after a hello without a name unless it is told that there is none.
             {ok, Tls, _} = ssl:connect({127, 0, 0, 1}, Port, [{verify, verify_none}, {active, false}, binary, {handshake, hello}, {versions, [Version]},
                                                               {server_name_indication, disable}], ?WAIT_MS),
             Tls
@@ -311,7 +312,7 @@ tls_drain(Config) ->
     _ = (Hello('tlsv1.3'))(start(Options)),
     ok = yucan:drain(yucan_server_test, ?WAIT_MS div 2).
 
-%% The port stays open meanwhile; new connections get what is new.
+%% The port stays open meanwhile, and new connections use the new options.
 tls_on_a_port(Config) ->
     Dir = ?config(priv_dir, Config),
     Port = test_support:free_port(),

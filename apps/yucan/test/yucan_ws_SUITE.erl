@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc WebSocket of yucan: the rules of RFC 6455 and 7692 with a client that may break them, and python3-websockets as another reading
-%% of the same.
+%% @doc WebSocket: the rules of RFC 6455 and 7692 with a client that may break them, and python3-websockets as another implementation.
 -module(yucan_ws_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -46,7 +45,7 @@ recv(Socket) ->
     <<Fin:1, Rsv1:1, 0:2, Opcode:4>> = <<First>>,
     {Fin, Rsv1, Opcode, Payload}.
 
-%% RFC 6455, 1.3 has this key and its answer.
+%% This key and its answer are from RFC 6455, 1.3.
 handshake(Config) ->
     {_, Headers} = open(?config(port, Config), "/ws", #{"Sec-WebSocket-Protocol" => "x, chat", "Sec-WebSocket-Extensions" => "permessage-deflate"}),
     <<"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=">> = proplists:get_value(<<"sec-websocket-accept">>, Headers),
@@ -58,7 +57,7 @@ handshake(Config) ->
 refused(Config) ->
     Ask = fun(Changes) -> [{Status, Headers, _}] = yucan_client:exchange(?config(port, Config), head("/ws", Changes)), {Status, proplists:get_value(<<"sec-websocket-version">>, Headers)} end,
     [{426, <<"13">>} = Ask(C) || C <- [#{"Sec-WebSocket-Version" => "8"}, #{"Upgrade" => none}, #{"Connection" => "close"}]],
-    %% RFC 9110, 7.8 and 15.5.6: an offer to upgrade is for this connection alone, and 405 says which methods there are.
+    %% RFC 9110, 7.8 and 15.5.6: an offer to upgrade is only for this connection, and 405 says which methods exist.
     [{426, Offer, _}] = yucan_client:exchange(?config(port, Config), head("/ws", #{"Upgrade" => none})),
     [<<"websocket">>, <<"upgrade">>] = [proplists:get_value(Name, Offer) || Name <- [<<"upgrade">>, <<"connection">>]],
     [{405, Refusal, _}] = yucan_client:exchange(?config(port, Config), "POST /ws HTTP/1.1\r\nHost: a\r\n\r\n"),
@@ -75,14 +74,14 @@ echo(Config) ->
     {1, 0, 1, <<"one">>} = recv(Socket),
     {1, 0, 2, <<"two">>} = recv(Socket).
 
-%% RFC 6455, 5.4: control frames may stand between.
+%% RFC 6455, 5.4: control frames may come between them.
 fragments(Config) ->
     Socket = open(Config),
     ok = gen_tcp:send(Socket, [frame(0, 0, 1, <<"a">>), frame(1, 0, 9, <<"p">>), frame(0, 0, 0, <<>>), frame(1, 0, 0, <<"b">>)]),
     {1, 0, 10, <<"p">>} = recv(Socket),
     {1, 0, 1, <<"ab">>} = recv(Socket).
 
-%% What many small fragments take is what they carry: none for those without payload, a byte for those of one byte.
+%% Many small fragments only take the memory of their content: none for those without payload, a byte for those of a byte.
 fragments_are_bounded(_) ->
     Port = yucan_test_server:start(yucan_ws_fragments, #{handler => {yucan_test_handler, self()}}),
     [begin
@@ -98,7 +97,8 @@ fragments_are_bounded(_) ->
      end || Payload <- [<<>>, <<"x">>]],
     ok = yucan:stop(yucan_ws_fragments).
 
-%% What one large message or many small ones have left behind does not stay with a client that falls silent, nor the former with one that goes on.
+%% Memory that one large message or many small ones have used is released when a client falls silent, and that of the large message even if the
+%% client continues.
 nothing_kept(_) ->
     Port = yucan_test_server:start(yucan_ws_kept, #{handler => {yucan_test_handler, self()}}),
     Large = crypto:strong_rand_bytes(900000),
@@ -117,16 +117,16 @@ nothing_kept(_) ->
      end || {Messages, GoesOn} <- [{[Large], false}, {Small, false}, {[Large], true}]],
     ok = yucan:stop(yucan_ws_kept).
 
-%% A client that sends without a pause fills the mailbox to the same bound each time.
+%% A client that sends without a pause fills the mailbox to the same limit each time.
 flood(_) ->
     {Socket, _} = open(yucan_test_server:start(yucan_ws_flood, #{handler => {yucan_test_handler, self()}}), "/ws", #{}),
     Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
     Send = fun() -> send(Socket, 1, <<"x">>) end,
-    %% Twenty, and the word that the socket is silent.
+    %% Twenty, and the message that the socket is silent.
     [] = [Count || Count <- [yucan_test_server:flooded(Pid, Send) || _ <- lists:seq(1, 5)], Count > 21],
     ok = yucan:stop(yucan_ws_flood).
 
-%% The same while it is served, of a client whose next messages are there each time that the socket is armed.
+%% The same while it is being served, with a client whose next messages have already arrived each time that the socket is armed.
 flood_served(_) ->
     {Socket, _} = open(yucan_test_server:start(yucan_ws_flood, #{handler => {yucan_test_handler, self()}}), "/ws", #{}),
     Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
@@ -137,7 +137,7 @@ flood_served(_) ->
     [] = [Count || Count <- Counts, Count > 23],
     ok = yucan:stop(yucan_ws_flood).
 
-%% It asks for more before the socket falls silent: a silent socket leaves the scheduler's own set of descriptors.
+%% The loop asks for more before the socket falls silent, because a silent socket leaves the scheduler's own set of descriptors.
 never_silent(_) ->
     {Socket, _} = open(yucan_test_server:start(yucan_ws_never_silent, #{handler => {yucan_test_handler, self()}}), "/ws", #{}),
     Pid = receive {ws_open, P} -> P after ?WAIT_MS -> error(not_open) end,
@@ -231,7 +231,7 @@ unpacked(Data, Bits) ->
     zlib:close(Z),
     Bytes.
 
-%% RFC 7692, 7.1.2.1: the answer and the frames keep to the window that the client offers; an offer that cannot be met is passed over.
+%% RFC 7692, 7.1.2.1: the answer and the frames respect the window that the client offers, and an offer that cannot be accepted is skipped.
 deflate_window(Config) ->
     Port = ?config(port, Config),
     Ask = fun(Offer) ->
@@ -247,7 +247,7 @@ deflate_window(Config) ->
     Text = unpacked(Answer, -9),
     [{_, undefined} = Ask(Offer) || Offer <- ["permessage-deflate; server_max_window_bits=8", "permessage-deflate; unknown", "permessage-deflate; server_max_window_bits=16"]].
 
-%% RFC 7692, 7.1.1 and 7.2.3: messages that refer to those before, in the windows that both ends have said.
+%% RFC 7692, 7.1.1 and 7.2.3: messages that refer to earlier ones, in the windows that both ends have announced.
 deflate_context(Config) ->
     {Socket, Headers} = open(?config(port, Config), "/ws_context", #{"Sec-WebSocket-Extensions" => "permessage-deflate; client_max_window_bits"}),
     <<"permessage-deflate; server_max_window_bits=12; client_max_window_bits=11">> = proplists:get_value(<<"sec-websocket-extensions">>, Headers),
@@ -264,12 +264,12 @@ deflate_context(Config) ->
              end || Message <- [Text, Text, <<>>, <<"other">>, Text]],
     [First, Second, 1, _, Last] = Sizes,
     {true, true, true} = {First > 500, Second < 30, Last < 30},
-    %% Who wants no context gets none.
+    %% A client that asks for no context gets none.
     {Other, Answered} = open(?config(port, Config), "/ws_context", #{"Sec-WebSocket-Extensions" => "permessage-deflate; server_no_context_takeover"}),
     <<"permessage-deflate; server_no_context_takeover; server_max_window_bits=12">> = proplists:get_value(<<"sec-websocket-extensions">>, Answered),
     [begin ok = gen_tcp:send(Other, frame(1, 0, 1, Text)), {1, 1, 1, Whole} = recv(Other), Text = unpacked(Whole, -12) end || _ <- [1, 2]].
 
-%% RFC 6455, 10.2: a page of somebody else's may not speak in the name of whoever looks at it.
+%% RFC 6455, 10.2: a page of another site may not act in the name of its visitor.
 origins(Config) ->
     Ask = fun(Path, Host, Origin) ->
         Socket = yucan_client:connect(?config(port, Config)),
@@ -286,7 +286,7 @@ origins(Config) ->
              {"/ws", "a.org", "http://a.org:443", 403}, {"/ws", "a.org", "null", 403}, {"/ws", "a.org", "file://", 403}, {"/ws", "a.org", "a.org", 403},
              {"/ws_any", "a.org", "http://b.org", 101}, {"/ws_named", "a.org", "https://b.org", 101}, {"/ws_named", "a.org", "http://a.org", 403}, {"/ws_named", "a.org", none, 403}]].
 
-%% Whoever is on the way between a visitor and the server can make a page of http://a.org; the visitor's cookies for TLS are not for it.
+%% Anybody between a visitor and the server can make a page of http://a.org, which must not get the visitor's cookies for TLS.
 origins_over_tls(Config) ->
     Tls = yucan_test_server:certificate("a.org", ?config(priv_dir, Config)),
     Port = yucan_test_server:start(yucan_ws_tls, #{listen => [#{port => 0, tls => Tls}]}),
@@ -298,7 +298,7 @@ origins_over_tls(Config) ->
      end || {Host, Origin, Status} <- [{"a.org", "https://a.org", <<"101">>}, {"a.org:443", "https://a.org", <<"101">>}, {"a.org", "http://a.org", <<"403">>}, {"a.org:80", "http://a.org", <<"403">>}]],
     ok = yucan:stop(yucan_ws_tls).
 
-%% A kilobyte that unpacks to a megabyte.
+%% A kilobyte that expands to a megabyte.
 bomb(Config) ->
     {Socket, _} = open(?config(port, Config), "/ws_small", #{"Sec-WebSocket-Extensions" => "permessage-deflate"}),
     Packed = packed(binary:copy(<<0>>, 900000)),
@@ -318,7 +318,7 @@ own(Function) ->
 talk_first(_) ->
     own(fun(Socket, Pid) -> Pid ! {say, <<"news">>}, {1, 0, 1, <<"news">>} = recv(Socket) end).
 
-%% A module whose first words are in init hears what the client says.
+%% A module that sends its first message in init also gets the client's messages.
 greeting(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, head("/ws_greets", #{})),
@@ -343,14 +343,14 @@ crash(_) ->
         receive {ws_ended, {crashed, crashed_on_purpose}} -> ok after ?WAIT_MS -> error(not_told) end
     end).
 
-%% The first frames come with the request itself.
+%% The first frames arrive together with the request.
 in_one_packet(Config) ->
     Socket = yucan_client:connect(?config(port, Config)),
     ok = gen_tcp:send(Socket, [head("/ws", #{}), frame(1, 0, 1, <<"early">>)]),
     <<"HTTP/1.1 101 ", _/binary>> = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
     {1, 0, 1, <<"early">>} = recv(Socket).
 
-%% Frames of each kind of length, cut anywhere, the next one in the same piece.
+%% Frames with each kind of length, cut anywhere, with the next one in the same piece.
 in_pieces(Config) ->
     Socket = open(Config),
     [begin

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc PHP and git's servers under yucan, nginx and haproxy before it, as part of `make test-rest': each has a suite of its own in `test/system/yucan'.
-%% WordPress, the wikis, Trac and Chromium take longer and have make targets.
+%% @doc PHP and git's servers under yucan, with nginx and haproxy in front, as part of `make test-rest'. Each has its own suite in
+%% `test/system/yucan'. WordPress, the wikis, Trac and Chromium take longer and have make targets.
 -module(yucan_apps_SUITE).
 
 -export([all/0, suite/0]).

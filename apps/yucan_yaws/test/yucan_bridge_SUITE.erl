@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The adapter for simple_bridge: the fifteen cases of simple_bridge's own suite, in our words, and what its bridges to other servers
-%% cannot: files and bodies larger than 64 MB without holding them. simple_bridge itself is in no package; `yucan_test_bridge' stands for it.
+%% @doc The adapter for simple_bridge: the fifteen cases of simple_bridge's own suite in our own words, and what its bridges to other servers
+%% cannot do: files and bodies larger than 64 MB without holding them in memory. There is no package of simple_bridge, so `yucan_test_bridge'
+%% replaces it.
 -module(yucan_bridge_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -11,7 +12,7 @@
 -include_lib("common_test/include/ct.hrl").
 
 -define(LARGE_BYTES, 70000000).
-%% Of those at most so many may be in memory at a time.
+%% The largest part of them that may be in memory at any time.
 -define(HELD_BYTES, 30000000).
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 
@@ -27,7 +28,7 @@ init_per_suite(Config) ->
          File = filename:join(Root, Name),
          ok = filelib:ensure_dir(File),
          ok = file:write_file(File, Text),
-         %% Not of this second: it has a tag.
+         %% Older than this second, so it has a tag.
          ok = file:change_time(File, {{2020, 1, 2}, {3, 4, 5}})
      end || {Name, Text} <- [{"static/one.txt", "1234\n"}, {"static/deep/depth1.txt", "1\n"}, {"static/deep/deeper/depth2.txt", "2\n"}, {"a b.txt", "blank"}]],
     Options = #{handler => yucan_test_bridge, bridge => yucan_test_bridge, document_root => Root, static_paths => ["static"]},
@@ -65,7 +66,7 @@ cookie_binary(Config) -> <<"c1=v1; Domain=a.org; Path=/x; Max-Age=3600; Secure; 
 cookie(Config, Kind) ->
     yucan_client:header(<<"set-cookie">>, yucan_client:get(?config(port, Config), ["/cookie?type=", Kind], [{"Cookie", "c1=v1"}])).
 
-%% ---- beyond those
+%% ---- beyond these cases
 
 answers(Config) ->
     {404, Headers, <<"none">>} = yucan_client:get(?config(port, Config), "/status"),
@@ -75,7 +76,7 @@ answers(Config) ->
     {400, _, _} = yucan_client:get(?config(port, Config), "/p%2Fath"),
     "#{<<\"host\">> => <<\"localhost\">>}" = get(Config, "/headers").
 
-%% The handler names a file: conditions and ranges hold, and nothing above the root is one.
+%% The handler names a file. Conditional requests and ranges work, and nothing above the root is served.
 files(Config) ->
     Port = ?config(port, Config),
     {200, Headers, <<"blank">>} = yucan_client:get(Port, "/file/a%20b.txt"),
@@ -85,7 +86,7 @@ files(Config) ->
     {200, _, <<"1\n">>} = post(Config, "/file/static/deep/depth1.txt", "a=b"),
     [{404, _, _} = yucan_client:get(Port, Path) || Path <- ["/file/absent", "/static/absent", "/static/.hidden"]].
 
-%% What the file system has room for goes out while this system holds next to none of it.
+%% A file as large as the file system permits is sent while hardly any of it is in memory.
 large_file(Config) ->
     {ok, File} = file:open(filename:join(?config(root, Config), "large"), [write, raw]),
     {ok, _} = file:position(File, ?LARGE_BYTES),
@@ -115,7 +116,7 @@ large_body(Config) ->
     ?LARGE_BYTES = list_to_integer(Count),
     true = list_to_integer(Most) - Before < ?HELD_BYTES.
 
-%% What must be read as a whole has a limit (16 MB, of which the server is told by the length).
+%% A form that has to be read as a whole has a limit (16 MB, and the length tells the server).
 too_large_form(Config) ->
     [{413, _, _}] = yucan_client:exchange(?config(port, Config), "POST /post_params HTTP/1.1\r\nHost: a\r\nContent-Type: application/x-www-form-urlencoded\r\n"
                                           "Content-Length: 17000000\r\n\r\na=b").
@@ -130,7 +131,7 @@ talk(Port, Host) ->
     {ok, <<16#81, 3, "1 a", 16#81, 3, "2 b", 16#88, 2, 4000:16>>} = gen_tcp:recv(Socket, 14, ?WAIT_MS),
     gen_tcp:close(Socket).
 
-%% The same handler in a site for Yaws. What out/1 gets of the body is not lost.
+%% The same handler in a Yaws site. The part of the body that out/1 gets is not lost.
 appmod(Config) ->
     Port = yucan_yaws_site:start(Config, ["docroot = www\nappmods = </, yucan_simple_bridge_anchor exclude_paths plain>\npartial_post_size = 1000\n"
                                           "<opaque>\nhandler = yucan_test_bridge\nbridge = yucan_test_bridge\nws_message_bytes = 6000000\n</opaque>\n"],
@@ -157,7 +158,8 @@ supervisor(Config) ->
     ok = gen_server:stop(Pid),
     [ok = application:unset_env(simple_bridge, Key) || {Key, _} <- Environment].
 
-%% Limits, TLS and the rest of our options are in the environment, too. A message of 5.6 MB, as Nitrogen's own test sends it, has room unless they say otherwise.
+%% Limits, TLS and our other options are also in the environment. A message of 5.6 MB, like the one in Nitrogen's own test, fits unless they set
+%% a lower limit.
 supervisor_options(Config) ->
     Tls = yucan_test_server:certificate("localhost", ?config(priv_dir, Config)),
     Environment = [{handler, yucan_test_bridge}, {bridge, yucan_test_bridge}, {port, 0}, {document_root, ?config(root, Config)}],

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Scripts and applications behind the server, good and bad ones: whatever they do the client gets an answer in time, other
-%% requests are served, and no process and no file is left.
+%% @doc Good and bad scripts and applications behind the server. Whatever they do, the client gets an answer in time, other requests are served,
+%% and no process and no file is left.
 %%
-%% The good FastCGI application is php-fpm, in the suite of its own (test/system/yucan/yucan_php_SUITE.erl); the bad ones are sockets here that say what no
-%% correct application says. The server behind revproxy is one of ours, and again sockets that break the protocol.
+%% The good FastCGI application is php-fpm, which has its own suite (test/system/yucan/yucan_php_SUITE.erl). The bad ones are sockets here that
+%% send what no correct application sends. The server behind revproxy is one of ours, or again a socket that breaks the protocol.
 -module(yucan_cgi_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -21,7 +21,7 @@ all() ->
      client_leaves, without_descriptors, given_up, too_many, head_request, not_executable, shell_characters, called, scripts_of_two_sites, body_bound, fcgi_broken, fcgi_says_more, fcgi_log, fcgi_leaves, fcgi_absent, revproxy, revproxy_broken, many_at_once,
      revproxy_path, revproxy_hops, revproxy_names, revproxy_slash, revproxy_no_body, revproxy_elsewhere, over_ipv6].
 
-%% Bodies go to a folder of this suite's own, where nobody else leaves files.
+%% Bodies are stored in a separate directory for this suite, in which nobody else leaves files.
 init_per_suite(Config) ->
     Bodies = filename:join(proplists:get_value(priv_dir, Config), "bodies"),
     ok = filelib:ensure_dir(filename:join(Bodies, "x")),
@@ -32,7 +32,7 @@ end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 
 end_per_testcase(_, _) -> yucan_yaws_site:stop().
 
-%% A server with scripts, each with its marker in its arguments or environment. A script has much time, unless silence is what is tested.
+%% A server with scripts, each with its marker in its arguments or environment. A script has much time, unless silence is being tested.
 start(Config, Scripts) -> start(Config, "", Scripts).
 
 start(Config, More, Scripts) -> start(Config, 30 * beamway_runner:slowness(), More, Scripts).
@@ -49,7 +49,7 @@ start(Config, Seconds, More, Scripts) ->
 
 sh(Text) -> ["#!/bin/sh\n", Text].
 
-%% So long, in seconds, that nobody waits for its end; no other program of the machine sleeps exactly that long.
+%% So many seconds that nobody waits for the end, and a number that no other program on the machine sleeps for.
 nap(N) -> lists:concat(["7", N, "1.0", os:getpid()]).
 
 plain(Text) -> sh(["echo 'Content-Type: text/plain'; echo; ", Text]).
@@ -59,7 +59,7 @@ get(Port, Target) -> yucan_yaws_client:get(Port, "h", Target).
 post(Port, Target, Body) ->
     yucan_yaws_client:request(#{port => Port, host => "h", target => Target, method => "POST", body => Body}).
 
-%% ---- what a script is told
+%% ---- what a script gets
 
 %% RFC 3875, 4.1.
 environment(Config) ->
@@ -75,19 +75,19 @@ environment(Config) ->
                  "REQUEST_URI=/dir/env.cgi/more%20path?q=%41", "SCRIPT_FILENAME=" ++ Root ++ "/dir/env.cgi", "DOCUMENT_ROOT=" ++ Root,
                  "SERVER_NAME=h", "SERVER_PORT=1234", "REMOTE_ADDR=127.0.0.1", "HTTP_X_OWN=v1, v2", "HTTP_AUTHORIZATION=Basic eDp5",
                  "EXTRA=a b", "CWD=" ++ Root ++ "/dir"]],
-    %% Nothing of the server's own environment.
+    %% Nothing from the server's own environment.
     true = os:putenv("YUCAN_SECRET", "1"),
     {200, _, Again} = get(Port, "/dir/env.cgi"),
     nomatch = binary:match(Again, <<"YUCAN_SECRET">>),
     {_, _} = binary:match(Again, <<"\nQUERY_STRING=\n">>),
-    %% A request that names no host has the address that it came to.
+    %% If a request names no host, this is the address that it connected to.
     {200, _, Nameless} = yucan_yaws_client:parse(yucan_yaws_client:receive_all(yucan_yaws_client:send(Port, "GET /dir/env.cgi HTTP/1.0\r\n\r\n"))),
     [] = ["SERVER_NAME=127.0.0.1", "SERVER_PORT=" ++ integer_to_list(Port)] -- string:split(binary_to_list(Nameless), "\n", all),
     true = os:unsetenv("YUCAN_SECRET"),
     ok.
 
-%% Variables, the script's name and its folder have the bytes that they had in the request, in the configuration and on the disk: UTF-8 is not
-%% encoded again, and what is no UTF-8 stays as it is. The node that runs this knows names as UTF-8, as `yucan' does under a usual locale.
+%% Variables, the script's name and its directory have the same bytes as in the request, in the configuration and on the disk: UTF-8 is not
+%% encoded again, and bytes that are not UTF-8 are kept. The node that runs this treats names as UTF-8, as `yucan' does with a usual locale.
 bytes(Config) ->
     utf8 = file:native_name_encoding(),
     Port = start(Config, [unicode:characters_to_binary("<extra_cgi_vars dir='" ++ yucan_yaws_site:folder(Config) ++ "'>\nEXTRA = \x{e9}\n</extra_cgi_vars>\n"
@@ -107,7 +107,7 @@ bytes(Config) ->
     {_, _} = binary:match(Called, <<"\nSELF=", Root/binary, "/d\x{e9}/e.cgi\n"/utf8>>),
     ok.
 
-%% Nobody else can enter the folder in which bodies are: the mode of a file would come too late.
+%% Nobody else can enter the directory with the bodies, because setting the mode of a file would be too late.
 private_body(Config) ->
     Port = start(Config, [{"where.cgi", plain("stat -c %a \"$(dirname \"$(readlink /proc/self/fd/0)\")\"")}]),
     {200, _, <<"700\n">>} = post(Port, "/where.cgi", binary:copy(<<"x">>, 200000)),
@@ -120,12 +120,12 @@ httpoxy(Config) ->
     nomatch = binary:match(Text, [<<"HTTP_PROXY">>, <<"HTTP_X_UNDER">>]),
     ok.
 
-%% It reads to the end, not to a length: that there is an end is the server's work.
+%% The script reads to the end and not to a length, so the server has to provide the end.
 body_and_its_end(Config) ->
     Port = start(Config, [{"cat.cgi", plain("echo \"$CONTENT_LENGTH $CONTENT_TYPE\"; cat")}]),
     {200, _, <<" \n">>} = get(Port, "/cat.cgi"),
     {200, _, <<"5 \nhello">>} = post(Port, "/cat.cgi", "hello"),
-    %% Chunked: the script gets its length all the same.
+    %% Chunked, but the script still gets the length.
     Socket = yucan_yaws_client:send(Port, "POST /cat.cgi HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-type: a/b\r\n"
                                     "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n1\r\n!\r\n0\r\n\r\n"),
     {200, _, <<"6 a/b\nhello!">>} = yucan_yaws_client:parse(yucan_yaws_client:receive_all(Socket)),
@@ -140,14 +140,14 @@ big_body(Config) ->
     {200, _, <<"deaf\n">>} = post(Port, "/deaf.cgi", Body),
     no_files_left(Config).
 
-%% 40 MB to a client that takes its time: the script waits, and the server does not hold what nobody has read.
+%% 40 MB to a slow client. The script waits, and the server does not hold data that nobody has read.
 big_answer_to_a_slow_client(Config) ->
     Port = start(Config, [{"big.cgi", plain("head -c 40000000 /dev/zero")}]),
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {recbuf, 65536}]),
     ok = gen_tcp:send(Socket, "GET /big.cgi HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"),
     {ok, First} = gen_tcp:recv(Socket, 1000000, 20000),
     true = beamway_peer:wait_until(fun() -> yucan_cgi_run:running() > 0 end, 20000),
-    %% What is read by then is bounded by the limit and what was in the pipe, many times less than the answer.
+    %% The data that has been read by then is limited by the server's limit and the pipe, which together are far smaller than the answer.
     Most = lists:max([begin receive after 20 -> ok end, binaries() end || _ <- lists:seq(1, 25)]),
     true = Most < 20000000,
     Rest = yucan_yaws_client:receive_all(Socket),
@@ -157,7 +157,7 @@ big_answer_to_a_slow_client(Config) ->
 
 binaries() -> erlang:memory(binary).
 
-%% ---- what a script answers: RFC 3875, 6
+%% ---- the answer of a script: RFC 3875, 6
 
 statuses(Config) ->
     Port = start(Config, [{"a.cgi", sh("printf 'Status: 404 Not Here\\nContent-Type: a/b\\nSet-Cookie: a=1\\nSet-Cookie: b=2\\n\\nx'")},
@@ -190,12 +190,12 @@ dies(Config) ->
     {502, _, _} = get(Port, "/exit.cgi"),
     {502, _, _} = get(Port, "/kill.cgi"),
     {200, _, <<"said">>} = get(Port, "/late.cgi"),
-    %% The client must see that this is not all.
+    %% The client must see that the answer is incomplete.
     {200, _, {cut, <<"abc">>}} = get(Port, "/cut.cgi"),
     no_process_left(filename:join(yucan_yaws_site:folder(Config), "www")).
 
-%% RFC 9112, 8: an answer of unknown length that is not whole has no last chunk; RFC 9113, 8.1: its stream is reset. A script's own status says nothing of
-%% its answer: PHP ends with 255 after an error that its page shows.
+%% RFC 9112, 8: an incomplete answer of unknown length has no last chunk. RFC 9113, 8.1: its stream is reset. A script's own status says nothing
+%% about its answer: PHP ends with 255 after an error that its page shows.
 killed(Config) ->
     Later = fun(Last) -> plain(["printf part; sleep 0.3; printf more; ", Last]) end,
     Port = start(Config, [{"kill.cgi", Later("kill -KILL $$")}, {"child.cgi", Later("sh -c 'kill -SEGV $$'")}, {"at_once.cgi", plain("printf part; kill -KILL $$")},
@@ -211,7 +211,7 @@ killed(Config) ->
              {Name, {200, _, <<"partmore">>}} = {Name, get(Port, "/" ++ Name)},
              {Name, {200, _, <<"partmore">>}} = {Name, over_h2(Port, Name)}
          end || Name <- ["own.cgi", "php.cgi"]],
-        %% It is no fault of the server, which has told of it in a line.
+        %% This is not a fault of the server, which has logged a line about it.
         [] = [Event || {logged, Event} <- element(2, process_info(self(), messages))]
     after
         logger:remove_handler(?MODULE)
@@ -260,13 +260,13 @@ hangs_after_the_head(Config) ->
     {200, _, {cut, <<"one\n">>}} = get(Port, "/hang.cgi"),
     no_process_left(nap(2)).
 
-%% Silence counts, not the whole time: seven seconds in all, where five of silence are the limit.
+%% Silence counts and not the total time: seven seconds in all, with a limit of five seconds of silence.
 slow_but_not_silent(Config) ->
     Port = start(Config, 5 * beamway_runner:slowness(), "", [{"slow.cgi", plain("for i in 1 2 3 4 5 6 7; do echo $i; sleep " ++ integer_to_list(beamway_runner:slowness()) ++ "; done")}]),
     {200, _, <<"1\n2\n3\n4\n5\n6\n7\n">>} = get(Port, "/slow.cgi"),
     ok.
 
-%% Children that keep the output open, or are nobody's any more, end with their script.
+%% Children that keep the output open, or have lost their parent, end with their script.
 forks(Config) ->
     Port = start(Config, 5, "", [{"fork.cgi", plain(["sleep ", nap(3), " & (sleep ", nap(3), " &) ; echo done"])},
                                  {"closed.cgi", plain(["sleep ", nap(4), " >/dev/null 2>&1 </dev/null & echo done"])},
@@ -289,14 +289,14 @@ client_leaves(Config) ->
      end || {Method, Name} <- [{"GET", "wait.cgi"}, {"GET", "talk.cgi"}, {"HEAD", "talk.cgi"}, {"GET", "over.cgi"}]],
     no_process_left(nap(6)).
 
-%% A script ends with all that it has started also when no descriptor is left for another program.
+%% A script ends together with everything that it has started, even if no descriptor is left for another program.
 without_descriptors(Config) ->
     Script = #{program => "/bin/sh", arguments => ["-c", lists:concat(["sleep ", nap(7), " & exec sleep ", nap(7)])], folder => proplists:get_value(priv_dir, Config),
                variables => [], body => none},
     {ok, Peer, _} = beamway_peer:start(inet_tcp, #{before_exec => "ulimit -n 64;"}),
     try
         ok = beamway_peer:run(Peer, fun() ->
-            %% The first one loads all modules: that takes descriptors as well.
+            %% The first one loads all modules, which also takes descriptors.
             {ok, First} = yucan_cgi_run:open(Script),
             _ = yucan_cgi_run:close(First),
             {ok, Source} = yucan_cgi_run:open(Script),
@@ -315,7 +315,7 @@ take_descriptors(Files) ->
         {error, Reason} -> {Reason, Files}
     end.
 
-%% A client of HTTP/2 gives up its stream, or its connection, while its body comes or another server is asked: no file is left.
+%% An HTTP/2 client cancels its stream, or closes its connection, while its body arrives or another server is being asked. No file is left.
 given_up(Config) ->
     {ok, Silent} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
     {ok, Behind} = inet:port(Silent),
@@ -327,7 +327,7 @@ given_up(Config) ->
     Reset = fun(Socket) -> yucan_h2_client:send(Socket, yucan_h2_client:frame(3, 0, 1, <<8:32>>)) end,
     [begin
          Socket = yucan_h2_client:connect(Port),
-         %% A body that is there as a whole when it is first read needs no file.
+         %% A body that is complete when it is first read needs no file.
          ok = yucan_h2_client:send(Socket, Begin),
          true = beamway_peer:wait_until(fun() -> length(files(Config)) =:= 1 end, 20000),
          ok = yucan_h2_client:send(Socket, Rest),
@@ -338,7 +338,7 @@ given_up(Config) ->
      end || {Rest, Reached} <- [{[], fun() -> ok end}, {[Frame(1)], Asked}], GiveUp <- [Reset, fun gen_tcp:close/1]],
     gen_tcp:close(Silent).
 
-%% The fifth is told to come again; the four are served. They end when they are told to, so the fifth comes in time.
+%% The fifth client is told to come back, and the other four are served. They end when they are told to, so the fifth comes in time.
 too_many(Config) ->
     Go = filename:join(proplists:get_value(priv_dir, Config), "go"),
     Port = start(Config, [{"wait.cgi", plain(["echo in; while [ ! -e ", Go, " ]; do sleep 0.1; done; echo out"])}, {"quick.cgi", plain("echo quick")}]),
@@ -355,7 +355,7 @@ head_request(Config) ->
     Mark = filename:join(yucan_yaws_site:folder(Config), "mark"),
     Port = start(Config, [{"a.cgi", plain(["echo body; sleep 0.2; touch ", Mark])}]),
     {200, _, <<>>} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/a.cgi", method => "HEAD"}),
-    %% The script was not stopped on its way.
+    %% The script was not stopped in the middle.
     true = beamway_peer:wait_until(fun() -> filelib:is_file(Mark) end, 10000),
     ok.
 
@@ -365,7 +365,7 @@ not_executable(Config) ->
     ok = file:change_mode(File, 8#644),
     {502, _, _} = get(Port, "/a.cgi"),
     {502, _, _} = get(Port, "/b.cgi"),
-    %% One that the system does not even try to start.
+    %% A script that the system does not even try to start.
     {502, _, _} = get(Port, "/m/never_starts"),
     ok.
 
@@ -380,7 +380,7 @@ shell_characters(Config) ->
     false = filelib:is_file(filename:join([yucan_yaws_site:folder(Config), "www", "pwned"])),
     ok.
 
-%% A script that a module calls is told and bound as one that is found by its path.
+%% A script that a module calls gets the same variables and limits as one that is found by its path.
 called(Config) ->
     Port = start(Config, "max_body_size = 100000\nappmods = </m, yucan_yaws_pages>\n<auth>\ndir = /m\nrealm = r\nuser = joe:pw\n</auth>\n",
                  [{"who.cgi", plain("echo \"$REMOTE_USER $AUTH_TYPE $HTTP_AUTHORIZATION\"; wc -c")}]),
@@ -399,7 +399,7 @@ many_at_once(Config) ->
     [receive {Pid, Results} -> [ok] = lists:usort(Results) after 120000 * beamway_runner:slowness() -> error(timeout) end || Pid <- Pids],
     no_process_left(script(Config, "a.cgi")).
 
-%% At most four run at once, so that a client may have to come again often.
+%% At most four run at once, so a client may have to come back several times.
 ask(Port, Word, Deadline) ->
     Expected = list_to_binary(Word ++ "\n"),
     case get(Port, "/a.cgi?" ++ Word) of
@@ -409,7 +409,7 @@ ask(Port, Word, Deadline) ->
             receive after 50 -> ask(Port, Word, Deadline) end
     end.
 
-%% What one site knows of a path is not what another one may do with it, and a new configuration counts at once.
+%% What one site has cached about a path does not apply to another site, and a new configuration takes effect at once.
 scripts_of_two_sites(Config) ->
     ok = file:change_mode(yucan_yaws_site:write(Config, "www/a.cgi", plain("echo ran")), 8#755),
     Directives = fun(Allowed) -> ["docroot = www\nallowed_scripts = ", Allowed, "\n"] end,
@@ -419,9 +419,9 @@ scripts_of_two_sites(Config) ->
     ok = yucan_yaws_site:reload(Config, Directives("php")),
     403 = Status("h").
 
-%% ---- FastCGI applications that are none
+%% ---- broken FastCGI applications
 
-%% max_body_size, by a length and by chunks, in memory and on disk.
+%% max_body_size, with a length and with chunks, in memory and on disk.
 body_bound(Config) ->
     Port = start(Config, "allowed_scripts = cgi\nmax_body_size = 100000\n", [{"count.cgi", plain("wc -c")}]),
     [{Size, Status} = {Size, element(1, post(Port, "/count.cgi", binary:copy(<<"x">>, Size)))} || {Size, Status} <- [{100000, 200}, {100001, 413}, {10, 200}]].
@@ -437,13 +437,14 @@ fcgi_broken(Config) ->
          ok = yucan_yaws_site:stop(),
          ok = gen_tcp:close(Listen)
      end || Answer <- Answers],
-    %% Head, then the end of the connection: the client sees it.
+    %% A head, then the end of the connection, which the client notices.
     {Listen, Address} = rubbish_server(<<1, 6, 0, 1, 0, 22, 0, 0, "Content-Type: a/b\n\nabc", 1, 6, 0, 1, 0, 9, 0, 0, "de">>),
     Port = start(Config, "php_handler = <fcgi, " ++ Address ++ ">\n", [{"a.php", ""}]),
     {502, _, _} = get(Port, "/a.php"),
     gen_tcp:close(Listen).
 
-%% What an application says behind the end of its answer is part of neither this answer nor the next, whether it comes with the end or later.
+%% Data after the end of an application's answer belongs neither to this answer nor to the next, whether it arrives together with the end or
+%% later.
 fcgi_says_more(Config) ->
     Answer = <<1, 6, 0, 1, 0, 22, 0, 0, "Content-Type: a/b\n\nabc", 1, 3, 0, 1, 0, 8, 0, 0, 0:64>>,
     More = <<1, 6, 0, 1, 0, 4, 0, 0, "more">>,
@@ -464,11 +465,11 @@ fcgi_says_more(Config) ->
     {data, _, Answered} = yucan_fcgi_client:read(Source, 20000),
     {done, _} = yucan_fcgi_client:read(Answered, 20000),
     {message_queue_len, 0} = process_info(self(), message_queue_len),
-    %% It is not kept.
+    %% The connection is not kept.
     {error, closed} = gen_tcp:recv(Socket, 0, 20000),
     gen_tcp:close(Own).
 
-%% A line end in what an application writes to its standard error begins no line of the log.
+%% A line end in what an application writes to its standard error does not start a new line of the log.
 fcgi_log(Config) ->
     Said = "user said: a\r\n=ERROR REPORT==== forged",
     {Listen, Address} = rubbish_server(<<1, 7, 0, 1, 0, (length(Said)), 0, 0, (list_to_binary(Said))/binary,
@@ -487,7 +488,7 @@ fcgi_log(Config) ->
         ok = gen_tcp:close(Listen)
     end.
 
-%% An application that leaves while a large body is on its way to it is no crash of the server: whoever reads the answer says it.
+%% If an application leaves while it is being sent a large body, the server does not crash, and the reader of the answer reports it.
 fcgi_leaves(Config) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Listen),
@@ -509,7 +510,7 @@ fcgi_absent(Config) ->
     {404, _, _} = get(Port, "/b.php"),
     ok.
 
-%% Says one thing to whoever connects, after it has got something, and hangs up.
+%% Sends a fixed text to each client after it has received something, and hangs up.
 rubbish_server(Answer) -> rubbish_server(Answer, {127, 0, 0, 1}, "127.0.0.1").
 
 rubbish_server(Answer, Ip, Name) ->
@@ -576,7 +577,7 @@ revproxy_broken(Config) ->
          Port = start(Config, "revproxy = / http://" ++ Address ++ "\n", []),
          {Status, _, Body} = get(Port, "/x"),
          {Answer, true} = {Answer, Status =:= Expected orelse Expected =:= any},
-         %% What ends early is seen to end early.
+         %% An answer that ends early can be recognized as such.
          true = Status =/= 200 orelse element(1, Body) =:= cut,
          ok = yucan_yaws_site:stop(),
          ok = gen_tcp:close(Listen)
@@ -585,7 +586,7 @@ revproxy_broken(Config) ->
     {502, _, _} = get(Port, "/x"),
     ok.
 
-%% What decides is what is forwarded: the path below the prefix, in one form.
+%% The path that is forwarded is the path on which the decision was based: the one below the prefix, in canonical form.
 revproxy_path(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     Port = start(Config, ["revproxy = /in http://", Address, "/base\nrevproxy = /\x{c3}\x{a9}/b/ http://", Address, "/\n"], []),
@@ -600,7 +601,7 @@ revproxy_path(Config) ->
     [{Target, 400} = {Target, element(1, get(Port, Target))} || Target <- ["/in/..%2fadmin", "/in/%2e%2e%5cadmin", "/in/../../admin"]],
     gen_tcp:close(Listen).
 
-%% RFC 9110, 7.6.1: what Connection names goes no further, in both directions.
+%% RFC 9110, 7.6.1: headers that Connection names are not passed on, in either direction.
 revproxy_hops(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nConnection: close, X-Own\r\nX-Own: 1\r\nX-Other: 2\r\nContent-Length: 2\r\n\r\nok"),
     Port = start(Config, ["revproxy = / http://", Address, "/\n"], []),
@@ -612,7 +613,7 @@ revproxy_hops(Config) ->
     [undefined, <<"2">>] = [proplists:get_value(Name, Headers) || Name <- [<<"x-own">>, <<"x-other">>]],
     gen_tcp:close(Listen).
 
-%% What an encoded slash means is for the server behind to say, as long as nothing here decides by the path: RabbitMQ calls its first virtual host %2F.
+%% The server behind decides what an encoded slash means, as long as nothing here decides by path. RabbitMQ calls its first virtual host %2F.
 revproxy_slash(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     Proxy = ["revproxy = /api http://", Address, "/api\n"],
@@ -629,8 +630,7 @@ revproxy_slash(Config) ->
     400 = Status(Guarded, "/api/secret%2Fx"),
     gen_tcp:close(Listen).
 
-%% A client cannot say who it is by a name that the server behind may take for the proxy's: not by one with an underscore either, which many servers
-%% make the same variable of.
+%% A client cannot pass off a header as the proxy's, not even with an underscore in its name, which many servers turn into the same variable.
 revproxy_names(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     Port = start(Config, ["revproxy = / http://", Address, "/\n"], []),
@@ -640,7 +640,7 @@ revproxy_names(Config) ->
         lists:sort([Line || Line <- [string:lowercase(binary_to_list(Line)) || Line <- told()], lists:prefix("x", Line) orelse lists:prefix("forwarded", Line)]),
     gen_tcp:close(Listen).
 
-%% RFC 9110, 8.6: a method that has a body as a rule says that this one has none.
+%% RFC 9110, 8.6: a request whose method normally has a body says that it has none.
 revproxy_no_body(Config) ->
     {Listen, Address} = told_server("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"),
     Port = start(Config, ["revproxy = / http://", Address, "/\n"], []),
@@ -651,7 +651,8 @@ revproxy_no_body(Config) ->
                                             {"DELETE", [{"Content-Length", "0"}], [<<"content-length: 0">>]}, {"GET", [], []}, {"DELETE", [], []}]],
     gen_tcp:close(Listen).
 
-%% A place on the other server is below the prefix here, without the path that stands for the prefix there. One on a third server is no place here.
+%% A location on the other server is below the prefix here, without the path that the prefix represents. A location on a third server is not
+%% translated.
 revproxy_elsewhere(Config) ->
     [begin
          {Listen, Address} = told_server(["HTTP/1.1 302 Found\r\nLocation: ", Place, "\r\nContent-Length: 0\r\n\r\n"]),
@@ -663,7 +664,7 @@ revproxy_elsewhere(Config) ->
      end || {Base, Place, Expected} <- [{"/", "//a.example/x", <<"//a.example/x">>}, {"/", "http://a.example/x", <<"http://a.example/x">>}, {"/", "/x", <<"http://h/in/x">>},
                                         {"/base", "/base/x?y", <<"http://h/in/x?y">>}, {"/base/", "/base?y", <<"http://h/in?y">>}, {"/base", "/basement", <<"http://h/in/basement">>}]].
 
-%% A name that has only an IPv6 address, and one that has both, of an application that listens on that one.
+%% A name with only an IPv6 address, and one with both kinds, for an application that listens on IPv6.
 over_ipv6(Config) ->
     case gen_tcp:listen(0, [{ip, ?LOOPBACK6}]) of
         {ok, Socket} ->
@@ -693,7 +694,7 @@ named_over_ipv6(Config) ->
         ok = inet_db:set_lookup(Lookup)
     end.
 
-%% A server that says one thing, and tells this process what it was asked.
+%% A server that sends a fixed text, and tells this process what it was asked.
 told_server(Answer) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Listen),
@@ -714,11 +715,11 @@ tell(Listen, Answer, Pid) ->
 
 told() -> receive {told, Lines} -> Lines after 20000 * beamway_runner:slowness() -> error(not_asked) end.
 
-%% ---- what must not be left
+%% ---- nothing may be left
 
 script(Config, Name) -> filename:join([yucan_yaws_site:folder(Config), "www", Name]).
 
-%% No process of the machine but a VM has the word in its arguments; what is being ended gets time for it.
+%% No process on the machine except a VM has the word in its arguments. Processes that are being ended get time for it.
 no_process_left(Word) ->
     true = beamway_peer:wait_until(fun() -> processes_with(Word) =:= [] end, 20000),
     ok.
@@ -728,7 +729,7 @@ processes_with(Word) ->
     [Text || Name <- filelib:wildcard("/proc/[0-9]*/cmdline"), {ok, Text} <- [file:read_file(Name)],
              binary:match(Text, Pattern) =/= nomatch, not is_vm(Text)].
 
-%% By its program alone: folders, too, are called beamway.
+%% Recognized only by its program, because directories may also be called beamway.
 is_vm(Text) -> filename:basename(hd(binary:split(Text, <<0>>))) =:= <<"beam.smp">>.
 
 no_files_left(Config) ->

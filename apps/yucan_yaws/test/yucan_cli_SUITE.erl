@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `yucan' command as a user runs it: a folder at once, usage errors, a daemon, watching of sources.
+%% @doc The `yucan' command as a user runs it: a directory, usage errors, a daemon, watching sources.
 -module(yucan_cli_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -18,7 +18,7 @@ init_per_suite(Config) ->
     Served = filename:join(?config(priv_dir, Config), "served"),
     ok = filelib:ensure_dir(filename:join(Served, "x")),
     ok = file:write_file(filename:join(Served, "a.txt"), "content"),
-    %% Names of sockets are short.
+    %% Socket names must be short.
     [{command, test_support:file("bin/yucan")}, {served, Served}, {runtime, beamway_peer:new_folder("yucan_cli")} | Config].
 
 end_per_suite(Config) ->
@@ -45,7 +45,7 @@ run(Port) ->
         Line -> {Status, Lines} = run(Port), {Status, [Line | Lines]}
     end.
 
-%% Both completions and the manual page know each option that the help lists. The completions offer these, the long ones all.
+%% Both completions and the manual page know each option in the help. The completions offer all of them, including the long ones.
 completion_and_manual(Config) ->
     {0, Help} = run(Config, ["--help"], []),
     {match, Found} = re:run(lists:join("\n", Help), "(?<![a-z-])--[a-z][a-z-]*", [global, {capture, first, list}]),
@@ -57,7 +57,7 @@ completion_and_manual(Config) ->
     [] = [Option || Option <- Options -- ["--help", "--version"], re:run(Plain, [Option, "(?![a-z-])"], [{capture, none}]) =:= nomatch],
     Options = offered(["bash -c '. ", Bin, "/completion/yucan; COMP_WORDS=(yucan --) COMP_CWORD=1; _yucan; echo \"${COMPREPLY[@]}\"'"]),
     Runtime = filename:join(?config(priv_dir, Config), "runtime"),
-    %% The second is no name of a daemon, and not for a shell to run.
+    %% The second is not the name of a daemon, and a shell must not execute it.
     [ok = filelib:ensure_dir(filename:join([Runtime, "yucan-" ++ string:trim(os:cmd("id -u")), Name, "x"])) || Name <- ["site", "s$(echo${IFS}ran>&2)"]],
     ["site"] = offered(["XDG_RUNTIME_DIR=", Runtime, " bash -c '. ", Bin, "/completion/yucan; COMP_WORDS=(yucan --stop s) COMP_CWORD=2; _yucan; echo \"${COMPREPLY[@]}\"'"]).
 
@@ -96,7 +96,7 @@ folder(Config) ->
         stop(Served)
     end.
 
-%% Without a word this folder is served, and all addresses of the host are those that a browser can open.
+%% Without an argument the current directory is served, and all addresses of the host that a browser can open are listed.
 this_folder(Config) ->
     Served = open_port({spawn_executable, ?config(command, Config)}, [{args, ["-p", "0", "--ip", "0.0.0.0"]}, {cd, ?config(served, Config)}, {line, 2000}, exit_status, stderr_to_stdout]),
     try
@@ -106,7 +106,7 @@ this_folder(Config) ->
         stop(Served)
     end.
 
-%% On a terminal, which `script' makes, each request is a line. A link out of the folder is served if that is asked for.
+%% On a terminal, which `script' makes, each request is a line. A link out of the directory is served on demand.
 terminal(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "terminal"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -119,11 +119,11 @@ terminal(Config) ->
         {200, _, <<"content">>} = yucan_client:get(port_in(Line), "/link"),
         {match, _} = re:run(line(Served), "^\\d\\d:\\d\\d:\\d\\d 127\\.0\\.0\\.1 200 GET /link 7 bytes \\d+\\.\\d ms\\s*$")
     after
-        %% The terminal ends with `script', and the server with the terminal.
+        %% The terminal ends with `script', and the server ends with the terminal.
         stop(Served)
     end.
 
-%% Modules that stand in the folder are files like others, also if they have names of what is loaded at the start, before main/0 and behind it.
+%% Modules in the directory are ordinary files, even if they have the names of modules that are loaded before main/0 or after it.
 hostile_folder(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "hostile"),
     Ran = filename:join(?config(priv_dir, Config), "ran"),
@@ -136,19 +136,20 @@ hostile_folder(Config) ->
     after
         stop(Served)
     end,
-    %% Nor do they run where the folder cannot be entered again. The shell loses the end of this name; root may enter all others.
+    %% They do not run either if the directory cannot be entered again. The shell loses the end of this name. root may enter all other
+    %% directories.
     Unnamed = filename:join(?config(priv_dir, Config), "unnamed\n"),
     ok = test_support:put_hostile([net_kernel], Unnamed, Ran),
     {1, ["yucan: the current folder cannot be entered by its path; " ++ _]} =
         run(open_port({spawn_executable, ?config(command, Config)}, [{args, ["-p", "0"]}, {cd, Unnamed}, {line, 2000}, exit_status, stderr_to_stdout])),
     {error, enoent} = file:read_file_info(Ran),
-    %% A folder that the server cannot name keeps nobody waiting.
+    %% A directory whose name the server cannot represent does not make it hang.
     Latin1 = <<(unicode:characters_to_binary(Folder))/binary, "/d\xe9">>,
     ok = prim_file:make_dir(Latin1),
     {1, ["yucan: cannot enter " ++ _]} = run(open_port({spawn_executable, "/bin/sh"},
                                                        [{args, ["-c", <<"cd \"", Latin1/binary, "\" && exec \"$0\"">>, ?config(command, Config)]}, {line, 2000}, exit_status, stderr_to_stdout])).
 
-%% What the user's variables name in the current folder is still there.
+%% Files in the current directory that the user's variables name are still found.
 relative_libraries(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "libraries"),
     Erl = filename:join(Folder, "erl"),
@@ -160,14 +161,14 @@ relative_libraries(Config) ->
                                      [{args, ["-c", "cd \"$1\" && exec \"$0\"", ?config(command, Config), Folder]},
                                       {env, [{"ERL_LIBS", "a:/b:c d"}, {"YUCAN_ERL", "./erl"}]}, {line, 2000}, exit_status, stderr_to_stdout])).
 
-%% The shell may have words of its own before ours.
+%% The shell may print something of its own first.
 deleted_folder(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "deleted"),
     ok = file:make_dir(Folder),
     {1, Lines} = run(open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "rmdir \"$PWD\" && exec \"$0\"", ?config(command, Config)]}, {cd, Folder}, {line, 2000}, exit_status, stderr_to_stdout])),
     "yucan: the current folder has been deleted; enter another one" = lists:last(Lines).
 
-%% As cron may start it: names beyond ASCII are UTF-8 without a locale, too.
+%% As cron may start it: names beyond ASCII are UTF-8 even without a locale.
 no_locale(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "d\x{e9}"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -180,7 +181,7 @@ no_locale(Config) ->
         stop(Served)
     end.
 
-%% What is asked for on the command line holds for files, listings and errors; a wrong password and no password are the same.
+%% Options of the command line apply to files, listings and errors. A wrong password is treated like none.
 wishes(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "wishes"),
     [begin ok = filelib:ensure_dir(filename:join(Folder, Name)), ok = file:write_file(filename:join(Folder, Name), "text\n") end || Name <- ["a.txt", ".dot", "README", "sub/x"]],
@@ -201,14 +202,14 @@ wishes(Config) ->
         {200, _, _} = Ask("/.dot", "joe:se:cret"),
         {200, Listed, Page} = Ask("/?sort=size&desc", "joe:se:cret"),
         <<"b">> = proplists:get_value(<<"x-a">>, Listed),
-        %% Refusals and redirects have them, too.
+        %% Refusals and redirects also have them.
         [{Status, [<<"*">>, <<"b">>, <<"nosniff">>]} =
              {element(1, Response), [proplists:get_value(Name, element(2, Response)) || Name <- [<<"access-control-allow-origin">>, <<"x-a">>, <<"x-content-type-options">>]]}
          || {Status, Response} <- [{401, yucan_client:get(Port, "/a.txt")}, {404, Ask("/missing", "joe:se:cret")}, {301, Ask("/sub", "joe:se:cret")}]],
         [{_, _} = binary:match(Page, Part) || Part <- [<<"./.dot">>, <<"5 B">>, <<"?sort=size\"">>]],
         Exchange = fun(Head, Body) -> [{Status, _, _}] = yucan_client:exchange(Port, [Head, "\r\nHost: localhost\r\nContent-Length: ", integer_to_list(length(Body)), "\r\n\r\n", Body]), Status end,
         [{204, Preflight, _}] = yucan_client:exchange(Port, "OPTIONS /a.txt HTTP/1.1\r\nHost: localhost\r\nOrigin: http://b\r\nAccess-Control-Request-Method: GET\r\nAccess-Control-Request-Headers: authorization\r\n\r\n"),
-        %% `*' alone does not cover it (Fetch, 3.3.3).
+        %% `*' does not include it (Fetch, 3.3.3).
         <<"*, Authorization">> = proplists:get_value(<<"access-control-allow-headers">>, Preflight),
         Put = fun(Path, Token) -> Exchange(["PUT ", Path, " HTTP/1.1\r\nAuthorization: Bearer ", Token], "uploaded") end,
         [401, 201, 204, 403, 403, 403] = [Put("/new.txt", "wrong"), Put("/sub/new.txt", "a token"), Put("/sub/new.txt", "a token"), Put("/no/such/folder", "a token"), Put("/sub", "a token"), Put("/sub/", "a token")],
@@ -217,7 +218,7 @@ wishes(Config) ->
         400 = Exchange("PUT /sub/new.txt HTTP/1.1\r\nAuthorization: Bearer a token\r\nContent-Range: bytes 4-8/9", "again"),
         Bearer = fun(Boundary, Parts) -> Exchange(["POST /sub/ HTTP/1.1\r\nAuthorization: Bearer a token\r\nContent-Type: multipart/form-data; boundary=", Boundary], lists:flatten(Parts)) end,
         {ok, <<"uploaded">>} = file:read_file(filename:join(Folder, "sub/new.txt")),
-        %% The same by forms, as browsers send them: the token in a field, or in the request.
+        %% The same with forms, as browsers send them: the token is in a field or in the request.
         {_, _} = binary:match(Page, <<"enctype=\"multipart/form-data\"">>),
         Part = fun(Name, Value) -> ["--b\r\nContent-Disposition: form-data; name=", Name, "\r\n\r\n", Value, "\r\n"] end,
         File = fun(Name, Value) -> Part(["file; filename=\"", Name, "\""], Value) end,
@@ -233,7 +234,7 @@ wishes(Config) ->
             {Bearer("b", [File("by token", "x"), "--b--"]), Bearer("b; boundary=c", []), Bearer("b", [File("cut.txt", "x")])},
             {Bearer("b", [Part("file; filename=a; filename=b", "x"), "--b--"]), Bearer("b", [[Part("x", "") || _ <- lists:seq(1, 101)], "--b--"])}},
         [{ok, <<"3">>}, {ok, <<"2">>}] = [file:read_file(filename:join([Folder, "sub", Name])) || Name <- ["one.txt", "two.txt"]],
-        %% A client of HTTP/2 that gives up its upload leaves nothing of it.
+        %% If an HTTP/2 client cancels its upload, nothing of it is left.
         Client = yucan_h2_client:connect(Port),
         ok = yucan_h2_client:send(Client, yucan_h2_client:headers(1, 0, [{<<":method">>, <<"PUT">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"localhost">>}, {<<":path">>, <<"/sub/half">>},
                                                                          {<<"authorization">>, <<"Bearer a token">>}], <<>>)),
@@ -246,7 +247,7 @@ wishes(Config) ->
         stop(Served)
     end.
 
-%% A name that DNS makes point here belongs to somebody else, whose page must not read what this host alone can reach.
+%% A name that DNS points to this host belongs to another site, whose page must not read what only this host can reach.
 other_names(Config) ->
     Ask = fun(Port, Head) ->
         [{Status, _, Body}] = yucan_client:exchange(Port, ["GET /a.txt HTTP/1.", Head, "\r\n\r\n"]),
@@ -266,11 +267,11 @@ other_names(Config) ->
              {_, _} = binary:match(Page, iolist_to_binary(["--host ", Name]))
          end || Name <- ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "evillocalhost", "a.proxy.example"]]
     end),
-    %% Whoever can connect is meant to read it.
+    %% Anyone who can connect is meant to read it.
     Serve(["--ip", "0.0.0.0", "--quiet"], fun(Port) -> {200, <<"content">>} = Ask(Port, "1\r\nHost: any.example") end),
     {2, ["yucan: --host a:80: the name of a host, without a port, is expected; see: yucan --help"]} = run(Config, ["--host", "a:80"], []).
 
-%% An origin of --header stands alone beside --cors: browsers refuse an answer that has two.
+%% An origin from --header replaces the one from --cors, because browsers refuse an answer with two.
 own_origin(Config) ->
     Served = open(Config, ["-p", "0", "--cors", "--header", "Access-Control-Allow-Origin: http://b", ?config(served, Config)]),
     try
@@ -281,7 +282,7 @@ own_origin(Config) ->
         stop(Served)
     end.
 
-%% A token that the environment leaves empty opens nothing: another one is made.
+%% An empty token in the environment permits nothing, and another one is generated.
 empty_token(Config) ->
     Served = open_port({spawn_executable, os:find_executable("env")}, [{args, ["YUCAN_UPLOAD_TOKEN=", ?config(command, Config), "-p", "0", "--upload", ?config(served, Config)]},
                                                                       {line, 2000}, exit_status, stderr_to_stdout, use_stdio]),
@@ -294,7 +295,7 @@ empty_token(Config) ->
         stop(Served)
     end.
 
-%% The server keeps a file for a second: an upload within that second is served all the same, by PUT and by a form.
+%% The server caches a file for a second, but an upload within that second is served at once, with PUT and with a form.
 upload_is_seen(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "upload_is_seen"),
     Names = ["a.txt", "b.txt"],
@@ -317,7 +318,7 @@ upload_is_seen(Config) ->
         stop(Served)
     end.
 
-%% Whoever ends the VM by SIGTERM: the application stops before yucan does, and still an upload that is under way is stored.
+%% SIGTERM ends the VM. The application stops before yucan, and an upload in progress is still stored.
 upload_at_sigterm(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "upload_at_sigterm"),
     File = filename:join(Folder, "a.txt"),
@@ -344,7 +345,7 @@ upload_at_sigterm(Config) ->
         _ = [stop(Served) || erlang:port_info(Served) =/= undefined]
     end.
 
-%% Old enough to be kept: a further change would show in its times.
+%% Old enough to be cached, because a further change would be visible in its times.
 settled(File) ->
     true = beamway_peer:wait_until(fun() ->
         {ok, #file_info{ctime = Changed}} = file:read_file_info(File, [{time, posix}]),
@@ -352,7 +353,8 @@ settled(File) ->
     end, ?WAIT_MS),
     ok.
 
-%% RFC 9110, 13.1 and 13.2: an upload that must not replace the file, or only the version that its client has seen. What is refused changes nothing.
+%% RFC 9110, 13.1 and 13.2: an upload that must not replace the file, or only the version that its client has seen. A refused upload changes
+%% nothing.
 upload_conditions(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "upload_conditions"),
     File = filename:join(Folder, "a.txt"),
@@ -374,7 +376,7 @@ upload_conditions(Config) ->
          || Conditions <- [["If-None-Match: *"], [["If-None-Match: ", Etag]], ["If-Match: \"other\""], [["If-Match: W/", Etag]],
                            ["If-Unmodified-Since: Sun, 06 Nov 1994 08:49:37 GMT"], [["If-Match: ", Etag], "If-None-Match: *"]]],
         {ok, <<"old">>} = file:read_file(File),
-        %% What is not there matches nothing.
+        %% A file that does not exist matches nothing.
         [412, 412] = [Put("/b.txt", ["If-Match: " ++ Tags]) || Tags <- ["*", "\"other\""]],
         ["a.txt"] = filelib:wildcard("*", Folder),
         [] = filelib:wildcard(".*.part", Folder),
@@ -388,7 +390,7 @@ upload_conditions(Config) ->
              ok = file:change_time(File, Time)
          end || Conditions <- [[["If-Match: \"other\", ", Etag]], ["If-Match: *"], ["If-None-Match: \"other\""], [["If-Unmodified-Since: ", Date]],
                                [["If-Modified-Since: ", Date]]]],
-        %% A client that takes gzip knows no other tag of the file.
+        %% A client that accepts gzip knows no other tag of the file.
         ok = file:write_file(File, Text = binary:copy(<<"old text\n">>, 1000)),
         ok = file:change_time(File, Time),
         {200, Compressed, _} = yucan_client:get(Port, "/a.txt", [{"Accept-Encoding", "gzip"}]),
@@ -397,12 +399,12 @@ upload_conditions(Config) ->
         {200, Plain, Text} = yucan_client:get(Port, "/a.txt"),
         Strong = proplists:get_value(<<"etag">>, Plain),
         [{200, _, _} = yucan_client:get(Port, "/a.txt", [{"If-Match", Tag} | Accepts]) || Tag <- [Weak, Strong], Accepts <- [[], [{"Accept-Encoding", "gzip"}]]],
-        %% Its parts are none of the file's.
+        %% Its ranges are not ranges of the file.
         {200, _, Text} = yucan_client:get(Port, "/a.txt", [{"Range", "bytes=0-1"}, {"If-Range", Weak}]),
         412 = Put("/a.txt", [["If-Match: W/", Strong]]),
         204 = Put("/a.txt", [["If-Match: ", Weak]]),
         412 = Put("/a.txt", [["If-Match: ", Weak]]),
-        %% One that began when the file was not there.
+        %% An upload that began when the file did not exist.
         Slow = yucan_client:connect(Port),
         ok = gen_tcp:send(Slow, "PUT /c.txt HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a token\r\nContent-Length: 4\r\nIf-None-Match: *\r\n\r\nsl"),
         true = beamway_peer:wait_until(fun() -> filelib:wildcard(".c.txt.*.part", Folder) =/= [] end, ?WAIT_MS),
@@ -410,7 +412,7 @@ upload_conditions(Config) ->
         ok = gen_tcp:send(Slow, "ow"),
         {412, _, _} = yucan_client:one(Slow),
         {ok, <<"new">>} = file:read_file(filename:join(Folder, "c.txt")),
-        %% Of those that end at the same moment one makes the file.
+        %% Of several uploads that end at the same time, one creates the file.
         [begin
              Sockets = [yucan_client:connect(Port) || _ <- lists:seq(1, 8)],
              Head = ["PUT /", integer_to_list(Round), ".txt HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer a token\r\nContent-Length: 4\r\nIf-None-Match: *\r\n\r\nfas"],
@@ -426,7 +428,7 @@ upload_conditions(Config) ->
         stop(Served)
     end.
 
-%% One file, over TLS with a certificate that is made once.
+%% A single file, over TLS with a certificate that is created once.
 one_file(Config) ->
     {ok, _} = application:ensure_all_started(ssl),
     Data = filename:join(?config(priv_dir, Config), "data"),
@@ -447,7 +449,7 @@ one_file(Config) ->
     Der = Certificate(),
     {true, Der} = {public_key:pkix_verify_hostname(Der, [{dns_id, "localhost"}]), Certificate()},
     File = filename:join([Data, "yucan", "https", "localhost.pem"]),
-    %% Who trusts it trusts no other certificate. One of an earlier version, which is an authority's, is made again.
+    %% A user who trusts it trusts no other certificate. A certificate from an earlier version, which is that of an authority, is replaced.
     false = yucan_certificate:may_sign(Der),
     #{cert := Authority, key := Key} = public_key:pkix_test_root_cert("old", [{key, {namedCurve, secp256r1}}, {digest, sha256}]),
     true = yucan_certificate:may_sign(Authority),
@@ -465,7 +467,7 @@ all(Socket, Before) ->
         {error, closed} -> Before
     end.
 
-%% However many pages are open, the server reads the folder twice a second, and all of them hear of a change.
+%% However many pages are open, the server checks the directory twice a second, and all pages are told about a change.
 live_for_many(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "live_for_many"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -480,7 +482,7 @@ live_for_many(Config) ->
     Begun = erlang:monotonic_time(millisecond),
     _ = erlang:trace(all, true, [call]),
     1 = erlang:trace_pattern({yucan_folder, look, 3}, true, [local]),
-    %% Ten looks of one page.
+    %% Ten checks for one page.
     [receive {trace, _, call, _} -> ok after ?WAIT_MS -> error(no_look) end || _ <- lists:seq(1, 10)],
     true = erlang:monotonic_time(millisecond) - Begun > 4000,
     _ = erlang:trace(all, false, [call]),
@@ -489,7 +491,7 @@ live_for_many(Config) ->
     ok = yucan:stop(yucan_live),
     yucan_test_server:stop_application(Started).
 
-%% Paths of an application in the browser are its first page; files that are missing are missing.
+%% Paths of an application in the browser get its first page, but missing files are missing.
 application_paths(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "application"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -503,7 +505,7 @@ application_paths(Config) ->
         stop(Served)
     end.
 
-%% Pages have the script if that is asked for, and its event comes when a file changes that is served; other files and other servers have none.
+%% With the option, pages have the script, and its event comes when a served file changes. Other files and other servers have none.
 live(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "live"),
     File = filename:join(Folder, "sub/page.html"),
@@ -534,13 +536,13 @@ live(Config) ->
         Socket = Changes(Port),
         ok = file:write_file(filename:join(Folder, "sub/.page.html.swp"), "an editor's"),
         {error, timeout} = gen_tcp:recv(Socket, 0, 1500),
-        %% The page that loads again gets what has changed, although the server has kept what was there.
+        %% The page that loads again gets the new content, although the server had cached the old one.
         ok = settled(filename:join(Folder, "a.txt")),
         {200, _, <<"text">>} = yucan_client:get(Port, "/a.txt"),
         ok = file:write_file(filename:join(Folder, "a.txt"), "other"),
         _ = yucan_yaws_site:receive_until(Socket, <<"data: changed\n\n">>),
         {200, _, <<"other">>} = yucan_client:get(Port, "/a.txt"),
-        %% A first look may come after a change: each try is another content.
+        %% A first check may come after a change, so each try writes different content.
         Writer = spawn_link(fun Write() -> ok = file:write_file(File, integer_to_list(erlang:unique_integer())), receive stop -> ok after 700 -> Write() end end),
         _ = yucan_yaws_site:receive_until(Socket, <<"data: changed\n\n">>),
         Writer ! stop,
@@ -563,7 +565,7 @@ live(Config) ->
         stop(Served)
     end.
 
-%% What goes wrong in a handler is said on standard error.
+%% A failure in a handler is reported on standard error.
 crash(Config) ->
     Ebin = yucan_yaws_site:compile(Config, "crash", [{"yucan_cli_crash.erl", "-module(yucan_cli_crash).\n-export([out/1]).\nout(_) -> error(crashed_on_purpose).\n"}]),
     File = yucan_yaws_site:write(Config, "crash.conf", ["ebin_dir = ", Ebin, "\n", yucan_yaws_site:server("h", "appmods = </, yucan_cli_crash>\n")]),
@@ -590,11 +592,11 @@ wrong_words(Config) ->
     ok = file:change_mode(Open, 8#644),
     {1, [Refused]} = run(Config, ["--auth", Open, "."], []),
     {match, _} = re:run(Refused, "others can read this file; chmod 600 it$"),
-    %% The help is one screen.
+    %% The help fits on a screen.
     {0, Help} = run(Config, ["--help"], []),
     true = length(Help) =< 24 andalso lists:all(fun(Line) -> length(Line) =< 80 end, Help).
 
-%% One line that says what, why and what to do; no term of Erlang.
+%% A single line says what failed, why, and what to do, without any Erlang term.
 cannot_serve(Config) ->
     {ok, Taken} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Taken),
@@ -613,7 +615,7 @@ cannot_serve(Config) ->
     {1, ["yucan: /dev/null/x: not a directory"]} = run(Config, ["/dev/null/x"], []),
     gen_tcp:close(Taken).
 
-%% What listens with TLS is announced as https.
+%% A listener with TLS is announced as https.
 announced(Config) ->
     Folder = filename:join(?config(priv_dir, Config), "announced"),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -627,7 +629,7 @@ announced(Config) ->
         stop(Served)
     end.
 
-%% Whoever starts a daemon reads why it does not serve, at once; the next start is not told that.
+%% The command that starts a daemon reports at once why it does not serve, and the next start does not report it again.
 daemon_cannot_serve(Config) ->
     Environment = environment(Config),
     {1, ["yucan: the access log /no/such/log cannot be opened: no such file or directory"]} =
@@ -636,7 +638,7 @@ daemon_cannot_serve(Config) ->
     {0, ["yucan: serving " ++ _]} = run(Config, ["--daemon", "three", "--port", "0", ?config(served, Config)], Environment),
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "three"], Environment).
 
-%% As services and cron may start it: nothing takes the place of a standard descriptor that is closed.
+%% As services and cron may start it: nothing takes the place of a closed standard descriptor.
 closed_descriptors(Config) ->
     [begin
          {ok, Free} = gen_tcp:listen(0, [{reuseaddr, true}]),
@@ -651,7 +653,7 @@ closed_descriptors(Config) ->
          end
      end || Closed <- ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"]].
 
-%% Of two installed versions the newest one is started, by its numbers: 0.10 comes after 0.9.
+%% If two versions are installed, the newer one is started, by number: 0.10 comes after 0.9.
 newest_version(Config) ->
     Root = filename:join(?config(priv_dir, Config), "installed"),
     Link = fun(Target, Name) -> File = filename:join(Root, Name), ok = filelib:ensure_dir(File), ok = file:make_symlink(Target, File) end,
@@ -684,13 +686,13 @@ daemon(Config) ->
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "one"], Environment),
     gone(Config, Environment, erlang:monotonic_time(millisecond) + ?WAIT_MS),
     {2, _} = run(Config, ["--status", "../one"], Environment),
-    %% The name was forgotten: the folder is no name, and nothing is left in it.
+    %% The name was forgotten. The directory is not a name, and nothing is left in it.
     {2, [_]} = run(Config, ["--daemon", ?config(served, Config), "--port", "0"], Environment),
     {ok, ["a.txt"]} = file:list_dir(?config(served, Config)),
-    %% Nor is a folder left for a name that is only asked for.
+    %% Asking for a name does not leave a directory either.
     [{1, ["yucan: no daemon of this name runs"]} = run(Config, [Word, "none"], Environment) || Word <- ["--status", "--attach"]],
     [] = filelib:wildcard(filename:join([proplists:get_value("XDG_RUNTIME_DIR", Environment), "*", "none"])),
-    %% In the place of its folders somebody else may have left a link to another folder of this user.
+    %% Another user may have put a link to a directory of this user in the place of its directories.
     [Runtime, Other] = [filename:join(?config(priv_dir, Config), Name) || Name <- ["linked", "other"]],
     [ok = file:make_dir(Folder) || Folder <- [Runtime, Other]],
     ok = file:change_mode(Other, 8#755),
@@ -707,7 +709,7 @@ gone(Config, Environment, Deadline) ->
         _ -> true = erlang:monotonic_time(millisecond) < Deadline, gone(Config, Environment, Deadline)
     end.
 
-%% While clients hold all of its descriptors a daemon waits, and answers whoever has asked it once there is room.
+%% While clients hold all of its descriptors, a daemon waits, and answers the commands that have asked it when there is room.
 daemon_without_descriptors(Config) ->
     Folder = ?config(runtime, Config),
     Served = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "ulimit -n 64; exec \"$@\" 2>/dev/null", "sh", ?config(command, Config), "--port", "0", ?config(served, Config)]},
@@ -727,7 +729,7 @@ daemon_without_descriptors(Config) ->
         stop(Served)
     end.
 
-%% Nor does a command that fails end what takes the next one.
+%% A command that fails does not end the process that handles the next one.
 failed_command(Config) ->
     Folder = ?config(runtime, Config),
     {ok, Pid} = yucan_control:start_link(Folder, fun(<<"fail">>) -> error(failed_on_purpose); (Word) -> Word end),
@@ -736,7 +738,7 @@ failed_command(Config) ->
     true = unlink(Pid),
     exit(Pid, kill).
 
-%% The shell of a daemon, on a terminal that `script' makes: watching goes off and on there, and Ctrl-D leaves it alone.
+%% The shell of a daemon, on a terminal that `script' makes. Watching can be switched off and on there, and Ctrl-D leaves the daemon running.
 attached(Config) ->
     Environment = environment(Config),
     {Folder, Write} = watched(Config, "attached"),
@@ -746,7 +748,7 @@ attached(Config) ->
     Rest = typed(Shell, "1234 + 4321.\n", "5555", <<>>),
     Off = typed(Shell, "{off, yucan_watch:off()}.\n", "{off,ok}", Rest),
     Write("-module(yucan_watched).\n-export([f/0]).\nf() -> 10203.\n", 1),
-    %% Longer than it takes to look, twice.
+    %% Longer than two checks take.
     Not = typed(Shell, "timer:sleep(1500), {loaded, code:is_loaded(yucan_watched)}.\n", "{loaded,false}", Off),
     On = typed(Shell, "{on, yucan_watch:on()}.\n", "{on,ok}", Not),
     New = typed(Shell, "", "Recompiled: ", On),
@@ -756,7 +758,7 @@ attached(Config) ->
     {0, ["yucan: serving " ++ _]} = run(Config, ["--status", "two"], Environment),
     {0, ["yucan: stopping"]} = run(Config, ["--stop", "two"], Environment).
 
-%% Types a text and waits for an answer; gives what was said behind it.
+%% Types a text and waits for an answer. Returns the output after it.
 typed(Shell, Text, Answer, Before) ->
     true = port_command(Shell, Text),
     said(Shell, list_to_binary(Answer), Before).
@@ -772,19 +774,19 @@ said(Shell, Answer, Before) ->
             end
     end.
 
-%% A folder, and what writes a module into it.
+%% A directory, and a function that writes a module into it.
 watched(Config, Name) ->
     Folder = filename:join(?config(priv_dir, Config), Name),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
     {Folder, fun(Text, Second) ->
-        %% It appears at once, with its text and its time: whoever looks meanwhile sees no half of it.
+        %% The file appears complete, with its text and its time, so a check in between does not see half of it.
         File = filename:join(Folder, "yucan_watched.erl"),
         ok = file:write_file(File ++ ".new", Text),
         ok = file:change_time(File ++ ".new", {{2030, 1, 1}, {0, 0, Second}}),
         ok = file:rename(File ++ ".new", File)
     end}.
 
-%% An error is told with its line, then that it is fixed.
+%% An error is reported with its line, and then that it is fixed.
 watch(Config) ->
     {Folder, Write} = watched(Config, "watched"),
     Served = open(Config, ["--port", "0", "--watch", Folder, ?config(served, Config)]),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What a configuration can say beyond the seed's: TLS from files, an application of FastCGI, PHP in Erlang, logs, limits, names, what stands in
-%% front, listings, compression. Each directive that no other suite of the Yaws face uses is in here.
+%% @doc Directives of configurations that the example site does not use: TLS from files, a FastCGI application, PHP in Erlang, logs, limits,
+%% names, servers in front, listings, compression. Each directive that no other suite for Yaws sites uses is tested here.
 -module(yucan_options_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -27,7 +27,7 @@ status(Response) -> element(1, Response).
 
 %% ---- TLS
 
-%% Two servers on one port, each with its certificate.
+%% Two servers on one port, each with its own certificate.
 tls_by_name(Config) ->
     Server = fun(Name) ->
         #{certfile := Certificate, keyfile := Key} = yucan_test_server:certificate(Name, ?config(priv_dir, Config)),
@@ -41,7 +41,7 @@ tls_by_name(Config) ->
          {200, _, Body} = yucan_yaws_client:parse(tls_all(Socket, <<>>))
      end || {Name, Body} <- [{"one.example", <<"1">>}, {"two.example", <<"2">>}]].
 
-%% Certificate and key may stand in one file; redirects then say https.
+%% Certificate and key may be in the same file. Redirects then use https.
 tls_in_one_file(Config) ->
     #{certfile := Certificate, keyfile := Key} = yucan_test_server:certificate("h", ?config(priv_dir, Config)),
     {ok, First} = file:read_file(Certificate),
@@ -59,7 +59,7 @@ tls_all(Socket, Done) ->
         {error, _} -> Done
     end.
 
-%% Nothing is started, and the file is named.
+%% Nothing is started, and the error names the file.
 tls_bad_file(Config) ->
     Rubbish = yucan_yaws_site:write(Config, "rubbish.pem", "no certificate"),
     [begin
@@ -73,7 +73,7 @@ tls_bad_file(Config) ->
          {true, Text} = {string:find(Text, filename:basename(Name)) =/= nomatch, Text}
      end || Name <- ["/no/such/file.pem", Rubbish]].
 
-%% Only the versions and suites of the configuration are spoken.
+%% Only the versions and cipher suites of the configuration are accepted.
 tls_options(Config) ->
     Port = yucan_yaws_site:start(Config, ["docroot = www\n", ssl(Config, "h", "protocol_version = tlsv1.2\nciphers = ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-AES256-GCM-SHA384\n")], [{"www/f", "f"}]),
     Connect = fun(Options) -> yucan_test_server:tls_connect(Port, Options) end,
@@ -87,7 +87,7 @@ tls_options(Config) ->
     {ok, [{protocol, 'tlsv1.3'}]} = ssl:connection_information(Only, [protocol]),
     {error, _} = yucan_test_server:tls_connect(Newest, [{versions, ['tlsv1.2']}]).
 
-%% With a certificate that an authority has signed, as those of clients are.
+%% With a certificate that an authority has signed, like those of clients.
 ssl(Config, Name, More) ->
     #{server_config := Server} = signed(),
     #{certfile := Certificate, keyfile := Key} = files(Config, Name, Server),
@@ -104,7 +104,7 @@ files(Config, Name, Parts) ->
     #{certfile => Pem(".pem", [{'Certificate', element(2, lists:keyfind(cert, 1, Parts))}]), keyfile => Pem(".key", [{Kind, Key}]),
       cacertfile => Pem(".ca", [{'Certificate', Der} || Der <- element(2, lists:keyfind(cacerts, 1, Parts))])}.
 
-%% Who has none of the right authority gets no answer, unless the configuration lets it.
+%% A client without a certificate from the right authority gets no answer, unless the configuration permits it.
 client_certificates(Config) ->
     #{client_config := Client, server_config := Server} = signed(),
     #{client_config := Stranger} = signed(),
@@ -128,7 +128,7 @@ client_certificates(Config) ->
 
 %% ---- FastCGI, PHP
 
-%% An application of two requests in ERTS's own reading of the protocol: what we write is read by `{packet, fcgi}'.
+%% An application for two requests, which uses ERTS's own parser for the protocol: `{packet, fcgi}' reads what we write.
 fcgi_application(Config) ->
     {Listen, Address} = application(2),
     Port = yucan_yaws_site:start(Config, ["docroot = www\nfcgi_app_server = ", Address, "\n"], [{"www/a.fcgi", ""}]),
@@ -142,7 +142,7 @@ fcgi_application(Config) ->
     Without = yucan_yaws_site:start(Config, "docroot = www\n", []),
     403 = status(yucan_yaws_client:get(Without, "h", "/a.fcgi")).
 
-%% Answers with all that it was told, on one connection.
+%% Answers with everything that it received, on one connection.
 application(Requests) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {packet, fcgi}, {ip, {127, 0, 0, 1}}]),
     {ok, Port} = inet:port(Listen),
@@ -164,7 +164,7 @@ told(Socket, Told) ->
         _ -> told(Socket, [Content | Told])
     end.
 
-%% The pool of connections is killed: a request later it is there again, and requests go on.
+%% The pool of connections is killed. At the next request it exists again, and requests continue.
 fcgi_pool_lives(Config) ->
     {Listen, Address} = application(1),
     Port = yucan_yaws_site:start(Config, ["docroot = www\nfcgi_app_server = ", Address, "\n"], [{"www/a.fcgi", ""}]),
@@ -179,7 +179,8 @@ fcgi_pool_lives(Config) ->
     200 = status(yucan_yaws_client:get(Port, "h", "/a.fcgi")),
     gen_tcp:close(Again).
 
-%% An application that takes a second request on each connection and ends instead of an answer: one that may be repeated is asked again over a new connection.
+%% An application accepts a second request on each connection but ends instead of answering. If the request may be repeated, it is sent again
+%% over a new connection.
 fcgi_asked_again(Config) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {packet, fcgi}, {ip, {127, 0, 0, 1}}]),
     {ok, Behind} = inet:port(Listen),
@@ -202,7 +203,7 @@ answers_once(Listen) ->
     ok = gen_tcp:close(Socket),
     answers_once(Listen).
 
-%% Each request has a connection of its own, asks for its end, and is closed.
+%% Each request has its own connection, asks for it to be closed, and it is closed.
 fcgi_keep_conn(Config) ->
     {ok, Listen} = gen_tcp:listen(0, [binary, {active, false}, {packet, fcgi}, {ip, {127, 0, 0, 1}}]),
     {ok, Behind} = inet:port(Listen),
@@ -218,7 +219,7 @@ fcgi_keep_conn(Config) ->
     receive {'DOWN', Monitor, process, Application, Reason} -> normal = Reason after ?WAIT_MS -> error(still_open) end,
     gen_tcp:close(Listen).
 
-%% A function stands for PHP, in this VM.
+%% A function replaces PHP, in this VM.
 extern_function(Config) ->
     Port = yucan_yaws_site:start(Config, "docroot = www\nphp_handler = <extern, yucan_yaws_pages:php>\nmax_body_size = 3\n", [{"www/d/a.php", ""}]),
     Post = fun(Lines, Body) -> yucan_client:exchange(Port, ["POST /d/a.php/more HTTP/1.1\r\nHost: h\r\n", Lines, "\r\n", Body]) end,
@@ -228,7 +229,7 @@ extern_function(Config) ->
     [{400, _, _}] = Post(Chunked, "no chunk"),
     404 = status(yucan_yaws_client:get(Port, "h", "/d/b.php")).
 
-%% Or in another, which is not there: an error, and the server goes on.
+%% Or in another VM, which does not exist: this gives an error, and the server continues.
 extern_node(Config) ->
     Port = yucan_yaws_site:start(Config, "docroot = www\nphp_handler = <extern, nobody@localhost:yucan_yaws_pages:php>\n", [{"www/a.php", ""}, {"www/f", "f"}]),
     500 = status(yucan_yaws_client:get(Port, "h", "/a.php")),
@@ -270,7 +271,7 @@ names(Config) ->
     [{Host, Body} = {Host, element(3, yucan_yaws_client:get(Port, Host, "/f"))}
      || {Host, Body} <- [{"first", <<"1">>}, {"other.example", <<"2">>}, {"a.second.example", <<"2">>}, {"s1.example", <<"2">>}, {"s12.example", <<"1">>}, {"s..example", <<"1">>}]].
 
-%% What redirects say when another server stands in front.
+%% The content of redirects when another server is in front.
 in_front(Config) ->
     [begin
          Port = yucan_yaws_site:start(Config, ["docroot = www\n<redirect>\n/old == /new\n</redirect>\n", Directives], []),
@@ -318,7 +319,8 @@ symbolic_links(Config) ->
          ok = yucan_yaws_site:stop()
      end || {Directive, Status} <- [{"", 403}, {"follow_symlinks = inside\n", 403}, {"follow_symlinks = never\n", 403}, {"follow_symlinks = always\n", 200}]].
 
-%% A folder beside the docroot is like another one: scripts run, sources are not shown, and nothing outside of it is given away. One file is only itself.
+%% An alias for a directory works like another docroot: scripts run, sources are not shown, and nothing outside it is served. An alias for a file
+%% is only that file.
 aliases(Config) ->
     Style = yucan_yaws_site:write(Config, "share/style.css", "css"),
     program(Config, "share/sub/env.cgi", "echo \"$SCRIPT_NAME $PATH_INFO\""),
@@ -342,7 +344,7 @@ program(Config, Name, Shell) ->
     ok = file:change_mode(File, 8#755),
     File.
 
-%% Programs of any name, and one for all paths below it; what does not begin a path to a program runs nothing.
+%% Programs of any name, and a program for all paths below it. If no beginning of a path names a program, nothing runs.
 script_aliases(Config) ->
     Say = "echo \"${0##*/} $SCRIPT_NAME $PATH_INFO $EXTRA\"",
     [_, _, _, Main] = [program(Config, Name, Say) || Name <- ["bin/a.pl", "bin/b.py", "bin/sub/plain", "main/program"]],
@@ -360,7 +362,7 @@ script_aliases(Config) ->
      || {Path, Status} <- [{"/cgi-bin", 403}, {"/cgi-bin/", 403}, {"/cgi-bin/sub", 403}, {"/cgi-bin/none", 404}, {"/cgi-bin/sub/none", 404}, {"/cgi-bin/.hidden", 404}, {"/cgi-bin/link", 403}, {"/gitx", 404},
                            {"/cgi-bin/data.txt", 502}]].
 
-%% Pages with Erlang in them: only if they are asked for, compiled once, again when they change, and never shown.
+%% Pages with Erlang in them: only if they are turned on, compiled once, compiled again when they change, and never shown as text.
 pages(Config) ->
     Page = fun(Text) -> yucan_yaws_site:write(Config, "www/p.yaws", Text) end,
     File = unicode:characters_to_binary(Page("<p>a</p>\n<erl>\nout(A) -> {html, [\"<b>\", f(A), \"</b>\"]}.\nf(A) -> A#arg.querydata.\n</erl>\n<erl>out(A) -> {html, A#arg.clidata}.</erl><p>z</p>\n")),
@@ -380,7 +382,7 @@ pages(Config) ->
     500 = status(Ask()),
     _ = Page("fifth"),
     {200, _, <<"fifth">>} = Ask(),
-    %% Code behind the end of a page does not run.
+    %% Code after the end of a page does not run.
     _ = Page("<erl>out(_) -> {redirect, \"http://other.example/\"}.</erl> sixth <erl>out(_) -> error(on_purpose).</erl>"),
     302 = status(Ask()),
     6 = yucan_yaws_page:version(File).

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The Yaws face as its users meet it: a configuration file is loaded into a server of this VM, and asked by raw sockets.
+%% @doc Yaws sites as their users meet them: a configuration file is loaded into a server in this VM, and raw sockets send requests.
 %%
-%% The two-domain configuration of examples/yaws-site runs as it is, but for the port and the two paths that its modules name.
-%% Without PHP: that is in `make test-wordpress' and in yucan_php_SUITE, where it is installed.
+%% The two-domain configuration of examples/yaws-site runs unchanged except for the port and the two paths that its modules name. PHP is tested
+%% in `make test-wordpress' and in yucan_php_SUITE, where it is installed.
 -module(yucan_yaws_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -29,7 +29,7 @@ end_per_testcase(Case, _) ->
         false -> yucan_yaws_site:stop()
     end.
 
-%% ---- the seed's site
+%% ---- the example site
 
 domains(Config) ->
     Port = yucan_yaws_site:example(Config),
@@ -51,7 +51,7 @@ domains(Config) ->
     {200, _, <<"a file of i\n">>} = yucan_yaws_client:get(Port, "i.example.com", "/file.txt"),
     ok.
 
-%% The Python script stands where Trac's would, and is called by call_cgi/5.
+%% The Python script takes the place of Trac's, and call_cgi/5 calls it.
 trac_appmod(Config) ->
     Port = yucan_yaws_site:example(Config),
     Ask = fun(Target, Body) ->
@@ -62,7 +62,7 @@ trac_appmod(Config) ->
     <<"script=/trac info=/ env=/trac/iriverter uri=/ query= body=\n">> = Ask("/", ""),
     <<"script=/trac info=/wiki/A b env=/trac/iriverter uri=/wiki/A%20b?x=1 query=x=1 body=\n">> = Ask("/wiki/A%20b?x=1", ""),
     <<"script=/trac info=/newticket env=/trac/iriverter uri=/newticket query= body=summary=1\n">> = Ask("/newticket", "summary=1"),
-    %% Above what out/1 gets at once.
+    %% More than out/1 gets at once.
     Long = binary:copy(<<"0123456789">>, 30000),
     Answer = Ask("/attach", Long),
     true = byte_size(Answer) > 300000,
@@ -87,7 +87,7 @@ redirects(Config) ->
     %% Control bytes in a path are refused before they could become a header.
     {400, undefined, _} = Get("/old/%0D%0ASet-Cookie:a=b"),
     {410, undefined, _} = Get("/gone"),
-    %% The path is appended there, too, so that this is a page of ours and no file.
+    %% The path is also appended there, so this is a page of ours and not a file.
     {404, undefined, _} = Get("/lost"),
     {404, undefined, _} = Get("/older"),
     %% A body that nobody reads does not become the next request.
@@ -105,7 +105,7 @@ no_match_is_400(Config) ->
      || {Host, Status} <- [{"a.example", 200}, {"www.a.example", 200}, {"A.Example:80", 200}, {"b.example", 400}, {"", 400}]],
     ok.
 
-%% Every problem with its line; the server that runs goes on with what it had.
+%% Every problem is reported with its line, and the running server continues with its old configuration.
 bad_file(Config) ->
     File = yucan_yaws_site:write(Config, "bad.conf", "port = 1\n<server a>\ndocrot = /x\nport = 99999\n"),
     {error, Lines} = yucan_yaws_config:load(File),
@@ -160,7 +160,7 @@ headers_of_modules(Config) ->
     [<<"http://h/elsewhere">>, <<"a=1">>] = [proplists:get_value(Name, Login) || Name <- [<<"location">>, <<"set-cookie">>]],
     ok.
 
-%% A module that always wants the whole body gets none without a bound, whether its length is said or not.
+%% A module that always asks for the whole body still has a limit, whether the length is known or not.
 bounded_bodies(Config) ->
     Port = yucan_yaws_site:start(Config, "docroot = www\nappmods = </m, yucan_yaws_pages>\npartial_post_size = nolimit\nmax_body_size = 100000\n", []),
     [begin
@@ -169,7 +169,7 @@ bounded_bodies(Config) ->
          [{Status, _, _}] = yucan_client:exchange(Port, Chunked)
      end || {Size, Status} <- [{100000, 200}, {101000, 413}]].
 
-%% Small ones at once, longer ones in parts by get_more.
+%% Small bodies at once, longer ones in parts with get_more.
 bodies(Config) ->
     Port = appmods(Config),
     Post = fun(Body) ->
@@ -180,7 +180,7 @@ bodies(Config) ->
     <<"100000 bytes in parts">> = Post(binary:copy(<<"x">>, 100000)),
     {200, _, <<"[{\"a\",\"1 2\"}]">>} =
         yucan_yaws_client:request(#{port => Port, host => "h", target => "/m/form", method => "POST", body => "a=1+2"}),
-    %% A module that wants more than there is gets none.
+    %% A module that asks for more than there is gets nothing.
     [{200, _, <<"once">>} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/m/body_over", method => Method, body => Body})
      || {Method, Body} <- [{"GET", ""}, {"POST", "a=1"}]],
     ok.
@@ -195,7 +195,7 @@ helpers(Config) ->
     Sid = proplists:get_value(<<"set-cookie">>, First),
     [{200, _, Visit} = Get("visits", [{"cookie", Sid}]) || Visit <- [<<"2">>, <<"3">>]],
     {200, _, <<"1">>} = Get("visits", [{"cookie", [Sid, "x"]}]),
-    %% A session ends with its time, and with delete_cookie_session/1; who asked for it is told.
+    %% A session ends when its time is over, and with delete_cookie_session/1. The process that asked to be told is told.
     Brief = yaws_api:new_cookie_session(brief, 0, self()),
     {error, no_session} = yaws_api:cookieval_to_opaque(Brief),
     yucan_yaws_session ! sweep,
@@ -206,7 +206,7 @@ helpers(Config) ->
     receive {yaws_session_end, normal, Deleted, deleted} -> ok after 10000 * beamway_runner:slowness() -> error(not_told) end,
     error = yaws_api:replace_cookie_session(Deleted, x).
 
-%% A visitor who finds the table full takes the place of the session that would end first.
+%% If the table is full, a new visitor replaces the session that would end first.
 full_of_sessions(_) ->
     New = fun(Ttl) -> yaws_api:new_cookie_session(Ttl, Ttl, self()) end,
     %% All of them end before those that other cases have left.
@@ -227,7 +227,7 @@ full_of_sessions(_) ->
     {ok, 3600} = yaws_api:cookieval_to_opaque(Last),
     ok = application:stop(yucan_yaws).
 
-%% A form above partial_post_size comes in parts, by get_more.
+%% A form larger than partial_post_size arrives in parts, with get_more.
 uploads(Config) ->
     Port = appmods(Config),
     Post = fun(Type, Body) ->
@@ -245,7 +245,7 @@ uploads(Config) ->
     <<"malformed_multipart_post">> = Post("multipart/form-data; boundary=b", "--bx"),
     <<"no_multipart_form_data">> = Post("text/plain", "x").
 
-%% Each is told when the configuration is loaded, and by a page when it is compiled. What is there is not.
+%% Each missing item is reported when the configuration is loaded, or by a page when it is compiled. Items that exist are not reported.
 what_is_not_there(Config) ->
     Api = "-module(calls). -export([out/1]). out(A) -> yaws_api:no_such(A, 1), {html, yaws_api:htmlize(\"\")}.\n",
     Ebin = yucan_yaws_site:compile(Config, "own", [{"calls.erl", Api}]),
@@ -279,7 +279,7 @@ what_is_not_there(Config) ->
         logger:remove_handler(?MODULE)
     end.
 
-%% The logger has called its handlers when it returns.
+%% When the logger returns it has called its handlers.
 warnings() ->
     receive
         {logged, #{level := warning, msg := {Format, Arguments}}} -> [lists:flatten(io_lib:format(Format, Arguments)) | warnings()];
@@ -291,7 +291,7 @@ streams(Config) ->
     Port = appmods(Config),
     {200, _, <<"first 1 2 3 ">>} = yucan_yaws_client:get(Port, "h", "/m/stream"),
     {200, _, <<"p1 p2 p3 ">>} = yucan_yaws_client:get(Port, "h", "/m/stream_pid"),
-    %% Nobody writes any more: the client must see that this is not the end.
+    %% Nobody writes any more, and the client must see that the answer is incomplete.
     {200, _, {cut, <<"first ">>}} = yucan_yaws_client:get(Port, "h", "/m/stream_silent"),
     ok.
 
@@ -307,7 +307,7 @@ stream_to_a_client_that_leaves(Config) ->
         error(the_writer_was_not_told)
     end.
 
-%% Nobody takes the pieces after HEAD, and each kind of writer hears of it, also if the client would keep the connection.
+%% After HEAD nobody takes the parts. Each kind of writer is told so, even if the client would keep the connection.
 stream_after_head(Config) ->
     Port = appmods(Config),
     true = register(yucan_yaws_listener, self()),
@@ -316,7 +316,7 @@ stream_after_head(Config) ->
      || Expected <- [{told, discard}, {stream_ended, {error, closed}}]],
     lists:foreach(fun gen_tcp:close/1, Sockets).
 
-%% 500 for them, and the next request is served as if nothing had been.
+%% They get 500, and the next request is served normally.
 crash_and_nonsense(Config) ->
     Port = appmods(Config),
     [begin
@@ -325,7 +325,7 @@ crash_and_nonsense(Config) ->
      end || Name <- ["crash", "throw", "exit", "nonsense", "bad_header", "ehtml_letters"]],
     ok.
 
-%% An appmod of all paths names a file, which is not again its own, and a page that names itself ends.
+%% An appmod for all paths names a file, for which it is not called again, and a page that names itself ends.
 pages_of_an_appmod(Config) ->
     Port = yucan_yaws_site:start(Config, "docroot = www\nallowed_scripts = yaws\nappmods = </, yucan_yaws_pages exclude_paths loop.yaws>\n",
                                  [{"www/page.html", "<p>page</p>"}, {"www/loop.yaws", "<erl>out(_) -> {page, \"/loop.yaws\"}.</erl>\n"}]),
@@ -334,7 +334,7 @@ pages_of_an_appmod(Config) ->
     [{Target, Status} = {Target, element(1, yucan_yaws_client:get(Port, "h", Target))} || {Target, Status} <- [{"/page_loop", 404}, {"/loop.yaws", 500}]],
     ok.
 
-%% The page that a module names gets the body, also if the module has read only a part of it.
+%% The page that a module names gets the body, even if the module has read a part of it.
 bodies_of_pages(Config) ->
     ok = file:change_mode(yucan_yaws_site:write(Config, "www/cat.cgi", "#!/bin/sh\nprintf 'content-type: text/plain\\n\\n'\nexec cat\n"), 8#755),
     Port = yucan_yaws_site:start(Config, "docroot = www\nallowed_scripts = yaws cgi\nappmods = </m, yucan_yaws_pages>\npartial_post_size = 1000\n",
@@ -366,7 +366,7 @@ rewriting(Config) ->
     {200, _, <<"passed on /pass/x%20y">>} = yucan_yaws_client:get(Port, "h", "/pass/x%20y"),
     ok.
 
-%% The path that was asked for and the one that it becomes are both protected.
+%% Both the requested path and the one after rewriting are protected.
 rewriting_and_auth(Config) ->
     Port = yucan_yaws_site:start(Config, ["docroot = rewritten\narg_rewrite_mod = yucan_yaws_pages\n",
                                           [["<auth>\ndir = ", Dir, "\nrealm = r\nuser = joe:pw\n</auth>\n"] || Dir <- ["/rewrite/before", "/after"]]],
@@ -426,7 +426,7 @@ files(Config) ->
     {200, <<"2b">>} = Get("/b"),
     {200, <<"start">>} = Get("/d/"),
     {403, _} = Get("/empty/"),
-    %% What cannot run is not shown either.
+    %% Scripts that cannot run are not shown either.
     [{Target, 403} = {Target, element(1, Get(Target))} || Target <- ["/x.php", "/x.php/a", "/x.yaws"]],
     [{Target, true} = {Target, lists:member(element(1, Get(Target)), [400, 404])}
      || Target <- ["/.hidden", "/%2ehidden", "/../one/a", "/..%2fa", "/c", "/a/b", "/x.php%00.html"]],
@@ -435,7 +435,7 @@ files(Config) ->
     <<"max-age=60", _/binary>> = proplists:get_value(<<"cache-control">>, Headers),
     ok.
 
-%% Names of files and people, and texts of headers, have the bytes that they have in the configuration.
+%% Names of files and people, and texts of headers, have the same bytes as in the configuration.
 beyond_ascii(Config) ->
     Text = fun unicode:characters_to_binary/1,
     Port = yucan_yaws_site:start(Config, Text("docroot = www\nindex_files = \x{e9}.html \x{416}.html /\x{416}/?a=%20\nerrormod_401 = yucan_yaws_pages\nappmods = </secret, yucan_yaws_pages>\n"
@@ -452,7 +452,7 @@ beyond_ascii(Config) ->
     {200, _, _} = yucan_yaws_client:request(#{port => Port, host => "h", target => "/secret/html",
                                               headers => [{"authorization", ["Basic ", base64:encode(<<"zo\x{eb}\x{416}:\x{df}"/utf8>>)]}]}).
 
-%% Where scripts run, what is called like the source of one is not given away.
+%% Where scripts run, files with the names of sources are not served.
 sources(Config) ->
     Hidden = ["x.phtml", "x.php5", "x.PHP7", "x.pht", "x.phps", "x.phar", "x.inc", "x.pl", "x.php~", "x.php.bak", "x.cgi.old", "x.inc.orig", "x.php.swp", "d/x.phtml"],
     Shown = ["x.txt", "x.inc.txt", "x.bak", "x~", "phtml", "x.php.txt", "x.sh", "x.py", "lib.inc/x.txt"],
@@ -486,7 +486,7 @@ own_modules(Config) ->
     false = code:is_loaded(index),
     ok.
 
-%% Its page is found by the path, as Nitrogen does it.
+%% Its page is found by the path, as Nitrogen does.
 front() ->
     "-module(front).\n-export([out/1, handle_message/1]).\n-include_lib(\"yucan_yaws/include/yaws_api.hrl\").\n"
         "handle_message({text, _}) -> {reply, {text, index:site()}}.\n"
@@ -497,7 +497,7 @@ index(Site) ->
     ["-module(index).\n-export([main/0, site/0]).\nmain() -> [index:site(), \" page of \", atom_to_list(name())].\nsite() -> \"", Site, "\".\n"
      "name() -> element(2, erlang:fun_info(fun index:site/0, module)).\n"].
 
-%% The page with its button in two sites, both of whose page modules are named index. Clicked in Chromium by `make test-browser'.
+%% The page with its button in two sites, whose page modules are both called index. `make test-browser' clicks in Chromium.
 nitrogen(Config) ->
     Port = yucan_yaws_site:nitrogen(Config),
     [begin
@@ -523,7 +523,7 @@ nitrogen(Config) ->
 reload(Config) ->
     Port = yucan_yaws_site:start(Config, "docroot = www\n", [{"www/f", "one"}, {"www2/f", "two"}]),
     {200, _, <<"one">>} = yucan_yaws_client:get(Port, "h", "/f"),
-    %% A connection that is open sees the new configuration at its next request.
+    %% An open connection sees the new configuration at its next request.
     Socket = yucan_yaws_client:send(Port, "GET /f HTTP/1.1\r\nhost: h\r\n\r\n"),
     _ = yucan_yaws_site:receive_until(Socket, <<"one">>),
     ok = yucan_yaws_site:reload(Config, "docroot = www2\n"),
@@ -544,7 +544,7 @@ websocket(Config) ->
          ok = gen_tcp:close(Socket),
          receive {left, Told} -> Left = Told after 10000 * beamway_runner:slowness() -> error({not_told, Left}) end
      end || {Frame, Left} <- [{<<16#88, 16#85, 0:32, 4001:16, "bye">>, {4001, <<"bye">>, 6}}, {<<>>, {1006, <<>>, 6}}]],
-    %% One that handle_open/2 refuses is closed with what it says, and terminate/2 has the state of init/1.
+    %% A connection that handle_open/2 refuses is closed with the text that it returns, and terminate/2 gets the state of init/1.
     [begin
          Socket = opened(Port, "h", "/m/" ++ Page),
          {16#88, Close} = yucan_ws_client:recv(Socket),
@@ -553,7 +553,7 @@ websocket(Config) ->
      end || {Page, Close, Left} <- [{"websocket_refused", <<4401:16, "login">>, {4401, <<"login">>}},
                                     {"websocket_failed", <<1011:16>>, {no_login, for_me}}]].
 
-%% The state is 6: what the page gives, or nothing, has gone through init/1 and handle_open/2.
+%% The state is 6, because the page's state, or none, has passed through init/1 and handle_open/2.
 converse(Port, Page) ->
     Socket = opened(Port, "h", "/m/" ++ Page),
     {16#81, <<"open">>} = yucan_ws_client:recv(Socket),
