@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Beamway.Faults do
   @moduledoc """
-  Breaks the network between nodes in tests of ExUnit, without root: `:beamway_ct` from Elixir. Nodes end, and faults that were set on other nodes end, with the test.
+  Breaks the network between nodes in ExUnit tests, without root. It is `:beamway_ct` for Elixir. The nodes end with the test, and so do faults that were set on other nodes.
 
       test "a partition" do
         {a, _} = Beamway.Faults.start("a")
@@ -12,14 +12,14 @@ defmodule Beamway.Faults do
         Beamway.Faults.heal(a)
       end
 
-  A node is named by the process that `start/2` returns, or by its name if the test's node is connected to it.
+  Name a node with the process that `start/2` returns, or with its name if the test's node is connected to it.
   """
 
   @type named :: pid() | node()
 
   @doc """
-  Starts a node on Beamway's carrier that allows faults and has the code path of this node, Elixir's too. Options are arguments of `erl`, and `{:env, name, value}`, as
-  charlists. From `setup_all` it lasts for all tests of the module.
+  Starts a node on Beamway's carrier that allows faults and has the code path of this node, including Elixir's. Options are arguments of `erl`, and
+  `{:env, name, value}`, as charlists. If you start it in `setup_all`, it lasts for all tests of the module.
   """
   @spec start(String.t(), [charlist() | {:env, charlist(), charlist()}]) :: {pid(), node()}
   def start(name, options \\ []) do
@@ -30,32 +30,32 @@ defmodule Beamway.Faults do
     {peer, node}
   end
 
-  # It may have ended before.
+  # It may already have ended.
   defp stop(peer) do
     :beamway_ct.stop(peer)
   catch
     :exit, _ -> :ok
   end
 
-  @doc "No packet passes between the nodes, or between each of the one side and each of the other, until `heal/1` of the first ones or the end of the test."
+  @doc "Stops all packets between two nodes, or between each node on one side and each on the other, until `heal/1` is called for the first ones or the test ends."
   @spec partition(named() | [named()], named() | [named()]) :: :ok
   def partition(ones, others) do
     ones |> List.wrap() |> Enum.each(&heal_later/1)
     :beamway_ct.partition(ones, others)
   end
 
-  @doc "Each byte between the two nodes takes so many milliseconds longer, in each direction."
+  @doc "Makes each byte between the two nodes take this many milliseconds longer, in each direction."
   @spec slow(named(), named(), 0..10000) :: :ok
   def slow(one, other, delay_ms) do
     heal_later(one)
     :beamway_ct.slow(one, other, delay_ms)
   end
 
-  @doc "The connection between the two nodes dies by a reset."
+  @doc "Resets the connection between the two nodes."
   @spec disconnect(named(), named()) :: :ok
   defdelegate disconnect(one, other), to: :beamway_ct
 
-  @doc "Any fault of `:beamway.fault/2`, set on the first node."
+  @doc "Sets any fault of `:beamway.fault/2` on the first node."
   @spec fault(named(), named(), map() | :none) :: :ok
   def fault(one, other, fault) do
     heal_later(one)
@@ -66,7 +66,7 @@ defmodule Beamway.Faults do
   @spec heal(named()) :: :ok
   defdelegate heal(one), to: :beamway_ct
 
-  # Nodes of start/2 end with the test.
+  # Nodes from start/2 end with the test anyway.
   defp heal_later(peer) when is_pid(peer), do: :ok
   defp heal_later(node), do: ExUnit.Callbacks.on_exit({__MODULE__, node}, fn -> heal(node) end)
 end

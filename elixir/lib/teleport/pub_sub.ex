@@ -1,34 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Teleport.PubSub do
   @moduledoc """
-  An adapter for `Phoenix.PubSub` that sends by `Teleport`: a broadcast is encoded once and sent once to each node, and a node that hangs stops no sender.
+  An adapter for `Phoenix.PubSub` that sends with `Teleport`. A broadcast is encoded once and sent once to each node, and a node that hangs does not block senders.
 
       {Phoenix.PubSub, name: MyApp.PubSub, adapter: Teleport.PubSub}
 
-  It has the names, groups and messages of `Phoenix.PubSub.PG2`, the default adapter. Nodes with either adapter understand each other, so you can change a
-  running cluster to this one, or back, node by node. Options besides those of `Phoenix.PubSub`:
+  It uses the same names, groups and messages as `Phoenix.PubSub.PG2`, the default adapter. Nodes with either adapter understand each other, so you can move
+  a running cluster to this one, or back, node by node. These are the options in addition to those of `Phoenix.PubSub`:
 
-    * `:pool_size` - how many processes deliver what comes from other nodes, 1 by default. It must be the same on all nodes
-    * `:broadcast_pool_size` - how many of them broadcasts go to, `:pool_size` by default. Use it to change `:pool_size` in a running cluster, as the
+    * `:pool_size` - how many processes deliver messages from other nodes, 1 by default. It must be the same on all nodes
+    * `:broadcast_pool_size` - how many of them get broadcasts, `:pool_size` by default. Use it to change `:pool_size` in a running cluster, as the
       documentation of `Phoenix.PubSub` describes
-    * `:sites` - which nodes are near to each other (`:teleport`'s option `sites`): a broadcast then crosses once to each site
-    * `:class` - had a meaning in version 0.2.0; `:beamway.class/1` sets the class of a process
+    * `:sites` - which nodes are near each other (`:teleport`'s option `sites`), so that a broadcast is sent to each site only once
+    * `:class` - had an effect in version 0.2.0; now `:beamway.class/1` sets the class of a process
 
-  `broadcast/4` and `direct_broadcast/5` return `:ok` even if a node could not be reached, as those of the default adapter do. `Phoenix.PubSub` would keep
-  the message from the subscribers of its own node otherwise, and `Phoenix.Tracker` would crash. Such a message is counted (`failed/1`) and logged, at most
-  once a minute for each node and reason. A sender waits up to 2 s for room on the way to a node that hangs; the next ones do not wait.
+  Like the default adapter, `broadcast/4` and `direct_broadcast/5` return `:ok` even if a node could not be reached. Otherwise `Phoenix.PubSub` would not
+  deliver the message to local subscribers, and `Phoenix.Tracker` would crash. Such a message is counted (`failed/1`) and logged, at most once a minute for
+  each node and reason. If the connection to a node is full because the node hangs, a sender waits up to 2 s, and the next senders do not wait.
   """
   use Supervisor
 
   @scope Phoenix.PubSub
   @wait_ms 2000
   @log_ms 60_000
-  # One counter, then for each cause the time of its next line in the log. A hash chooses the slot, so the memory is bounded.
+  # A counter, then for each cause the time of its next log line. A hash chooses the slot, so the memory is bounded.
   @slots 1000
 
   defmodule Worker do
     @moduledoc false
-    # Delivers what comes from other nodes to the subscribers of this one.
+    # Delivers messages from other nodes to local subscribers.
     use GenServer
 
     @join_ms 100
@@ -59,7 +59,7 @@ defmodule Teleport.PubSub do
 
     def handle_info(_, state), do: {:noreply, state}
 
-    # The scope belongs to the application phoenix_pubsub. A scope that was restarted has no members, so this process joins again.
+    # The scope belongs to the application phoenix_pubsub. After a restart it has no members, so this process joins again.
     defp join(group) do
       scope = Teleport.PubSub.scope()
       Process.monitor(scope)
@@ -101,7 +101,7 @@ defmodule Teleport.PubSub do
     pool_size = Keyword.get(options, :pool_size, 1)
     groups = groups(adapter_name, pool_size)
 
-    # The count goes on when this supervisor is restarted.
+    # The count survives a restart of this supervisor.
     counts = Map.get_lazy(:persistent_term.get({__MODULE__, adapter_name}, %{}), :counts, fn -> :atomics.new(1 + @slots, []) end)
 
     config = %{
@@ -113,13 +113,13 @@ defmodule Teleport.PubSub do
     :persistent_term.put({__MODULE__, adapter_name}, config)
     # The library's tests for adapters look here.
     :persistent_term.put(adapter_name, groups |> Enum.take(Keyword.get(options, :broadcast_pool_size, pool_size)) |> List.to_tuple())
-    # Another module only in tests.
+    # Only tests use another module.
     module = Keyword.get(options, :pubsub, Phoenix.PubSub)
     children = for group <- groups, do: Supervisor.child_spec({Worker, {Keyword.fetch!(options, :name), group, module}}, id: group)
     Supervisor.init(children, strategy: :one_for_one)
   end
 
-  # Those of the default adapter: a node with that one sends to these names.
+  # The default adapter's groups, because nodes with that adapter send to these names.
   defp groups(adapter_name, pool_size), do: [adapter_name | for(n <- 2..pool_size//1, do: :"#{adapter_name}_#{n}")]
 
   @doc "The name of this node."
@@ -137,7 +137,7 @@ defmodule Teleport.PubSub do
     end
   end
 
-  @doc "Broadcasts to one node, which may be this one."
+  @doc "Broadcasts to a single node, which may be this one."
   @spec direct_broadcast(atom(), node() | binary(), String.t(), term(), module()) :: :ok
   def direct_broadcast(adapter_name, node_name, topic, message, dispatcher) do
     config = config(adapter_name)
@@ -153,21 +153,21 @@ defmodule Teleport.PubSub do
         :ok
 
       {:connected, to} ->
-        # As a broadcast to this node alone: behind those that this process has sent before.
+        # A broadcast to this node only, so that it stays behind those that this process has already sent.
         case running(fn -> :teleport.broadcast(@scope, group, forward, Map.put(config.broadcast, :nodes, [to])) end) do
           %{failed: [], sent: [], plain: []} -> send_by_name({group, to}, forward)
           %{failed: failed} -> Enum.each(failed, fn {to, reason} -> failed(config, to, reason) end)
           {:error, reason} -> failed(config, to, reason)
         end
 
-      # What is sent before it is connected, if it ever is, waits for nothing.
+      # Before the node is connected, if it ever is, there is nothing to wait for.
       {:not_connected, to} ->
         send_by_name({group, to}, forward)
     end
   end
 
   @doc """
-  How many messages of this PubSub system could not be sent to a node since it was started, with one for each node and message.
+  How many messages of this PubSub system could not be sent since it was started. A message that fails for several nodes counts once for each.
   """
   @spec failed(atom()) :: non_neg_integer()
   def failed(pubsub), do: :atomics.get(config(Module.concat(pubsub, Adapter)).counts, 1)
@@ -177,19 +177,19 @@ defmodule Teleport.PubSub do
 
   defp config(adapter_name), do: :persistent_term.get({__MODULE__, adapter_name})
 
-  # The group that the default adapter takes for this process.
+  # The group that the default adapter chooses for this process.
   defp group(adapter_name) do
     groups = :persistent_term.get(adapter_name)
     elem(groups, :erlang.phash2(self(), tuple_size(groups)))
   end
 
-  # The group of that node may not be known here yet.
+  # This node may not know the other node's group yet.
   defp send_by_name(to, message) do
     send(to, message)
     :ok
   end
 
-  # No atom is made of what is no node.
+  # Creates no atom for a name that is not a node.
   defp known(node_name) do
     connected = [node() | Node.list(:connected)]
 
@@ -200,7 +200,7 @@ defmodule Teleport.PubSub do
     end
   end
 
-  # The application may be stopped, or being restarted.
+  # The application may have been stopped, or be restarting.
   defp running(fun) do
     fun.()
   rescue

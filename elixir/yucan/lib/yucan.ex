@@ -7,34 +7,34 @@ defmodule Yucan do
 
   Options:
 
-    * `:plug` - required: a module, `{module, options}`, or a function of a conn and options
+    * `:plug` - required: a module, `{module, options}`, or a function that takes a conn and options
     * `:scheme` - `:http` (default) or `:https`, which needs `:certfile` and `:keyfile`, or `:tls`
-    * `:port` - 4000, or 4040 for `:https`; 0 is any that is free (see `port/1`)
+    * `:port` - 4000, or 4040 for `:https`; 0 takes any free port (see `port/1`)
     * `:ip` - an address as a tuple, `:loopback`, `:any` (default), or `{:local, path}` for a unix socket
     * `:tls` - further options of `:ssl`
-    * `:name` - an atom, by default the plug's module with `Yucan.HTTP` or `Yucan.HTTPS` behind it
-    * `:drain_ms` - how long requests may take when the supervisor stops, 15,000
-    * `:startup_log` - the level of the line that says where the server runs, `:info`; `false` for none
+    * `:name` - an atom, by default the plug's module followed by `Yucan.HTTP` or `Yucan.HTTPS`
+    * `:drain_ms` - how long requests may take after the supervisor has begun to stop (15,000)
+    * `:startup_log` - the level of the line that reports where the server runs (`:info`); `false` turns it off
     * `:limits`, `:access_log`, `:http2`, `:server_header`, `:trusted_proxies`, `:forwarded`, `:request_id`, `:on_event`, `:middleware` - as in
       yucan's guide
 
-  Plug itself is not among the dependencies of this project: the application brings it.
+  Plug itself is not a dependency of this project, because the application brings it.
   """
   require Logger
 
   @own [:plug, :scheme, :port, :ip, :certfile, :keyfile, :cacertfile, :tls, :name, :drain_ms, :startup_log]
   @passed [:limits, :access_log, :http2, :server_header, :trusted_proxies, :forwarded, :request_id, :on_event, :middleware]
 
-  @doc "For a supervisor."
+  @doc "A child specification for a supervisor."
   @spec child_spec(keyword()) :: Supervisor.child_spec()
   def child_spec(options), do: %{id: {__MODULE__, name(options)}, start: {__MODULE__, :start_link, [options]}, type: :supervisor}
 
-  @doc "Starts a server, linked to the caller. `{:bad_options, text}` says what is wrong with the options."
+  @doc "Starts a server that is linked to the caller. `{:bad_options, text}` says what is wrong with the options."
   @spec start_link(keyword()) :: {:ok, pid()} | {:error, term()}
   def start_link(options) do
     with {:ok, server} <- checked(options) do
       drain = {Yucan.Drain, {server.name, Keyword.get(options, :drain_ms, 15_000)}}
-      # Children end in reverse order: the server drains before it stops.
+      # Children end in reverse order, so the server drains before it stops.
       case Supervisor.start_link([:yucan.child_spec(server), drain], strategy: :rest_for_one) do
         {:ok, pid} ->
           announce(Keyword.get(options, :startup_log, :info), options, server.name)
@@ -108,7 +108,7 @@ defmodule Yucan do
 
   defp secure(other, _, _), do: bad("scheme is #{inspect(other)}; :http or :https is expected")
 
-  # A unix socket has none.
+  # A unix socket has no port.
   defp port(options, default) do
     case options[:ip] do
       {:local, _} -> 0
@@ -142,7 +142,7 @@ end
 
 defmodule Yucan.Drain do
   @moduledoc false
-  # Its end comes first: requests get their answers before the server stops.
+  # This process ends first, so that requests get their answers before the server stops.
   use GenServer
 
   def start_link(server), do: GenServer.start_link(__MODULE__, server)
@@ -161,7 +161,7 @@ defmodule Yucan.Drain do
   def terminate(_, {name, ms}) do
     :yucan.drain(name, ms)
   catch
-    # The server itself has ended.
+    # The server has already ended.
     :exit, _ -> :ok
   end
 end

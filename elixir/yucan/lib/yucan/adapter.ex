@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Yucan.Adapter do
-  @moduledoc "The behaviour `Plug.Conn.Adapter` over a request of yucan. Only the process in which the plug was called may use it."
+  @moduledoc "Implements `Plug.Conn.Adapter` for a yucan request. Only the process in which the plug was called may use it."
 
   defstruct [:req, :owner, :tells, :upgrade]
 
@@ -27,14 +27,14 @@ defmodule Yucan.Adapter do
     {:ok, nil, payload}
   end
 
-  # How far an answer or a body has come is known in this process alone.
+  # Only this process knows the state of the answer and the body.
   defp own(%{owner: owner, req: req}) when owner == self(), do: req
   defp own(%{owner: owner}), do: raise("the conn belongs to #{inspect(owner)}, and #{inspect(self())} uses it; send or read in the process that calls the plug")
 
   @doc "See `c:Plug.Conn.Adapter.chunk/2`."
   def chunk(payload, body), do: :yucan_answer.write(body, own(payload))
 
-  @doc "See `c:Plug.Conn.Adapter.read_req_body/2`. The timeout of a part is also bounded by yucan's limit of bytes per second."
+  @doc "See `c:Plug.Conn.Adapter.read_req_body/2`. yucan's limit on bytes per second also limits the timeout of a part."
   def read_req_body(payload, options) do
     parts = %{max: Keyword.get(options, :read_length, 1_000_000), timeout: Keyword.get(options, :read_timeout, 15_000)}
 
@@ -51,10 +51,10 @@ defmodule Yucan.Adapter do
   def upgrade(payload, :websocket, {module, state, options}) when is_atom(module), do: {:ok, %{payload | upgrade: {module, state, options}}}
   def upgrade(_, _, _), do: {:error, :not_supported}
 
-  @doc "No client takes pushes any more."
+  @doc "Not supported, because clients no longer accept pushes."
   def push(_, _, _), do: {:error, :not_supported}
 
-  @doc "See `c:Plug.Conn.Adapter.get_peer_data/1`: the other end of the connection, whatever headers say."
+  @doc "See `c:Plug.Conn.Adapter.get_peer_data/1`. Returns the other end of the connection, whatever the headers say."
   def get_peer_data(payload) do
     certificate =
       with tls when tls != :none <- tls(payload), {:ok, der} <- :ssl.peercert(tls) do
@@ -88,7 +88,7 @@ defmodule Yucan.Adapter do
   end
 
   @doc false
-  # The client, as far as the server trusts the proxies before it. Plugs expect an address: a unix socket has none.
+  # The client according to trusted proxies. Plugs expect an address, which a unix socket does not have.
   def remote_ip(req) do
     case :yucan_req.peer(req) do
       {:local, _} -> {127, 0, 0, 1}

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Yucan.Handler do
   @moduledoc """
-  A handler of yucan that calls a plug. A route of an Erlang configuration may name it: `{<<"/app/*">>, 'Elixir.Yucan.Handler', {'Elixir.MyApp', []}}`.
+  A yucan handler that calls a plug. A route in an Erlang configuration may name it: `{<<"/app/*">>, 'Elixir.Yucan.Handler', {'Elixir.MyApp', []}}`.
 
-  An exception gets the status that `Plug.Exception` gives it, with a page of yucan, and is logged from 500 on. What was sent before it stays;
-  a chunked answer ends without its end, so the client can see that something is missing.
+  An exception is answered with the status that `Plug.Exception` gives it and a page from yucan, and is logged if the status is 500 or above. Data that was
+  sent before it is kept. A chunked answer then has no end, so the client can see that something is missing.
   """
   @behaviour :yucan_handler
   require Logger
@@ -42,7 +42,7 @@ defmodule Yucan.Handler do
 
     payload = %Yucan.Adapter{req: req, owner: self(), tells: true}
     conn = Plug.Conn.Adapter.conn({Yucan.Adapter, payload}, :yucan_req.method(req), uri, Yucan.Adapter.remote_ip(req), :yucan_req.headers(req))
-    # Where Plug has set the owner, it tells it that an answer was sent.
+    # If Plug has set the owner, Plug itself tells it that an answer has been sent.
     if Map.get(conn, :owner), do: %{conn | adapter: {Yucan.Adapter, %{payload | tells: false}}}, else: conn
   end
 
@@ -67,7 +67,7 @@ defmodule Yucan.Handler do
     if :yucan_answer.cut(), do: :sent, else: :yucan_error.page(status)
   end
 
-  # 500 of a protocol that is not there: a plug of somebody's own.
+  # 500 if Plug.Exception does not exist, because the plug is the user's own.
   defp status(:error, reason) do
     if Code.ensure_loaded?(Plug.Exception), do: reason |> then(&Exception.normalize(:error, &1)) |> Plug.Exception.status() |> code(), else: 500
   end
@@ -77,7 +77,7 @@ defmodule Yucan.Handler do
   defp code(status) when is_integer(status), do: status
   defp code(status), do: Plug.Conn.Status.code(status)
 
-  # The process lives on for the next request of the connection.
+  # The process continues with the connection's next request.
   defp forget do
     receive do
       @sent -> forget()

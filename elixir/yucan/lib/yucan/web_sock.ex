@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 defmodule Yucan.WebSock do
   @moduledoc """
-  A module with the behaviour `WebSock` on a WebSocket of yucan:
+  Runs a module with the behaviour `WebSock` on a yucan WebSocket:
 
       Plug.Conn.upgrade_adapter(conn, :websocket, {MySocket, state, timeout: 60_000})
 
-  Options: `:timeout` in ms, `:max_frame_size` in bytes (of a message), `:compress`, and `:origins`: `:same` (default), `:any`, or a list. A page
-  of another origin gets 403, unless `:origins` permits it. `Phoenix.Socket` checks origins by itself: give it `origins: :any`.
+  The options are `:timeout` in ms, `:max_frame_size` in bytes (of a message), `:compress`, and `:origins`, which is `:same` (default), `:any`, or a list.
+  A page from another origin gets 403 unless `:origins` permits it. `Phoenix.Socket` checks origins itself, so use `origins: :any` with it.
   """
   @behaviour :yucan_ws
 
@@ -35,7 +35,7 @@ defmodule Yucan.WebSock do
   def info(message, {module, state, _}), do: result(module.handle_info(message, state), module)
 
   @impl true
-  # There is no state when init has stopped it.
+  # There is no state if init has stopped the socket.
   def terminate(_, :undefined), do: :ok
 
   def terminate(reason, {module, state, stopped}) do
@@ -61,7 +61,7 @@ defmodule Yucan.WebSock do
     {:close, code, text || "", List.wrap(messages), {module, state, {:stopped, reason}}}
   end
 
-  # RFC 6455, 7.4.1, and 1012 of the registry that it made.
+  # RFC 6455, 7.4.1, and 1012 from its registry.
   defp code(:normal), do: 1000
   defp code({:shutdown, :restart}), do: 1012
   defp code(_), do: 1011
