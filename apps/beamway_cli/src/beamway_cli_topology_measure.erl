@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `beamway topology measure': the command's VM becomes a hidden node to which nobody can connect, finds or starts the nodes, measures, and
+%% @doc `beamway topology measure': the command's VM becomes a hidden node that accepts no connections, finds or starts the nodes, measures, and
 %% stores the results so far after each round.
 -module(beamway_cli_topology_measure).
 

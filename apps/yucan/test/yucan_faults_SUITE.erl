@@ -211,7 +211,7 @@ garbage_is_quiet(Config) ->
     ok = logger:unset_module_level(yucan_events),
     receive {logged, Event} -> error({logged, Event}) after 0 -> ok end.
 
-%% A line at debug level for each refused request, and none for connections that simply end.
+%% A line at debug level for each refused request, and none for connections that just end.
 one_line_at_debug(Config) ->
     Port = ?config(port, Config),
     ok = logger:set_module_level(yucan_events, debug),

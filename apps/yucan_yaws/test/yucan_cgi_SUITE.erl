@@ -21,7 +21,7 @@ all() ->
      client_leaves, without_descriptors, given_up, too_many, head_request, not_executable, shell_characters, called, scripts_of_two_sites, body_bound, fcgi_broken, fcgi_says_more, fcgi_log, fcgi_leaves, fcgi_absent, revproxy, revproxy_broken, many_at_once,
      revproxy_path, revproxy_hops, revproxy_names, revproxy_slash, revproxy_no_body, revproxy_elsewhere, over_ipv6].
 
-%% Bodies are stored in a separate directory for this suite, in which nobody else leaves files.
+%% Bodies are stored in a separate directory for this suite, where no other program leaves files.
 init_per_suite(Config) ->
     Bodies = filename:join(proplists:get_value(priv_dir, Config), "bodies"),
     ok = filelib:ensure_dir(filename:join(Bodies, "x")),
