@@ -44,47 +44,47 @@
 %% Option, default, expected, effect, how its text is read.
 options() ->
     [{links, lists:sort(beamway_kind:all() -- [rdma]), "a list of " ++ beamway_kind:words() ++ " or inet (BEAMWAY_LINKS=shm,tcp)",
-      "Kinds of link that this node may use. Two nodes use the best kind that both have: shm, then rdma, tcp, inet. inet is always allowed; alone, it turns all others off.", fun links/1},
-     {rdma, false, "true or false", "Adds rdma to links, unless they are inet alone. Off by default, because RDMA has never run on a real adapter.", fun boolean/1},
+      "Kinds of link that this node may use. Two nodes use the best kind that both have, in the order shm, rdma, tcp, inet. inet is always allowed, and inet alone turns all others off.", fun links/1},
+     {rdma, false, "true or false", "Adds rdma to links, unless links is inet alone. It is off by default because RDMA has never run on a real adapter.", fun boolean/1},
      {ring_bytes, 4194304, "a power of two from 65536 to 1073741824",
-      "Size of a ring, for each peer and direction. Two nodes use the smaller of their values.", fun ring_bytes/1},
+      "Size of a ring. There is one for each peer and direction. Two nodes use the smaller of their values.", fun ring_bytes/1},
      {ring_limit_bytes, 1073741824, "a number of bytes, 0 or more",
-      "Memory of all rings of the node. Beyond it rings get smaller, then links use TCP.", fun natural/1},
+      "Memory of all the node's rings together. Beyond it rings become smaller, and then links use TCP.", fun natural/1},
      {poll_us, 200, "microseconds from 0 to 1000",
-      "How long a lone caller's node polls for the answer before it sleeps. 0: never.", fun poll_us/1},
+      "How long a lone caller's node polls for the answer before it sleeps. With 0 it never polls.", fun poll_us/1},
      {socket_dir, "", "an absolute path of at most 80 bytes",
-      "A directory for the sockets by which nodes find each other, for containers that share it.", fun socket_dir/1},
+      "A directory for the sockets through which nodes find each other. It is for containers that share the directory.", fun socket_dir/1},
      {rdma_limit_bytes, 268435456, "a number of bytes, 0 or more",
-      "Memory of all rings that are registered with RDMA adapters. Beyond it rings get smaller, then links use TCP.", fun natural/1},
-     {rdma_devices, [], "names of devices (BEAMWAY_RDMA_DEVICES=mlx5_0,mlx5_1)", "RDMA adapters to use; none named: all.", fun devices/1},
-     {rdma_ports, {0, 0}, "a range of ports, {Low, High} (BEAMWAY_RDMA_PORTS=20000-20099)", "Ports of RDMA's connection manager. {0, 0}: any port.", fun ports/1},
-     {rdma_plaintext, false, "true or false", "Allows RDMA also between nodes that speak TLS, although RDMA is not encrypted.", fun boolean/1},
+      "Memory of all rings that are registered with RDMA adapters. Beyond it rings become smaller, and then links use TCP.", fun natural/1},
+     {rdma_devices, [], "names of devices (BEAMWAY_RDMA_DEVICES=mlx5_0,mlx5_1)", "RDMA adapters to use. Without it the node uses all.", fun devices/1},
+     {rdma_ports, {0, 0}, "a range of ports, {Low, High} (BEAMWAY_RDMA_PORTS=20000-20099)", "Ports of RDMA's connection manager. {0, 0} allows any port.", fun ports/1},
+     {rdma_plaintext, false, "true or false", "Allows RDMA even between nodes that speak TLS, although RDMA is not encrypted.", fun boolean/1},
      {resume_ms, 15000, "milliseconds from 0 to 86400000",
-      "How long a link waits for another connection when it has lost its own. Two nodes use the smaller of their values. 0: a lost connection ends the link, as with stock OTP.",
+      "How long a link waits for another connection when it has lost its own. Two nodes use the smaller of their values. With 0 a lost connection ends the link, as with stock OTP.",
       fun resume_ms/1},
      {resume_refused_ms, 2000, "milliseconds from 0 to 86400000",
-      "The same where the peer's port and its epmd refuse connections, so that the peer is probably dead.", fun resume_ms/1},
+      "The same if the peer's port and its epmd refuse connections, which means that the peer is probably dead.", fun resume_ms/1},
      {resume_bytes, 67108864, "a number of bytes from 1048576",
-      "What a link keeps, at most, of what it has sent, until the peer has acknowledged it. It limits the rate on long paths: 64 MB are enough for 10 Gbit/s at 50 ms.",
+      "How much sent data a link keeps at most until the peer has acknowledged it. This limits the rate on long paths: 64 MB are enough for 10 Gbit/s at 50 ms.",
       fun resume_bytes/1},
      {connections, auto, "auto or a number from 1 to 8",
-      "Over how many connections a link over tcp goes, so that it fills a long path. Two nodes use the smaller of their numbers."
-      " auto: what the other node says; where both say auto, one if a round trip takes less than 5 ms, else 8. Needs resume_ms above 0.", fun connections/1},
+      "How many connections a link over tcp uses, so that it fills a long path. Two nodes use the smaller of their numbers."
+      " auto follows the other node; if both are set to auto, they use one connection if a round trip takes less than 5 ms, and otherwise 8. Needs resume_ms above 0.", fun connections/1},
      {record_s, 600, "seconds from 0 to 600",
-      "How many seconds the record of each link goes back, in steps of a second; in steps of ten seconds it goes back six times as far. 0: only events are recorded.", fun record_s/1},
+      "How many seconds the record of each link goes back in steps of a second. In steps of ten seconds it goes back six times as far. With 0 only events are recorded.", fun record_s/1},
      {allow_faults, false, "true or false",
-      "Allows beamway:fault/2, by which a test slows down and cuts links of this node. For tests alone: any process of the cluster may call it.", fun boolean/1},
+      "Allows beamway:fault/2, with which a test slows down and cuts links of this node. Use it only in tests, because any process in the cluster may call the function.", fun boolean/1},
      {encrypt, false, "true, false or prefer",
-      "Encrypts every connection of -proto_dist beamway, the handshake included, with a key from encrypt_key_file or from the cookie."
-      " true: refuses connections in clear. prefer: uses them where the peer cannot encrypt, and logs each.", fun encrypt/1},
+      "Encrypts every connection of -proto_dist beamway, including the handshake, with a key from encrypt_key_file or from the cookie."
+      " With true the node refuses connections in clear. With prefer it uses them if the peer cannot encrypt, and logs each.", fun encrypt/1},
      {encrypt_key_file, "", "an absolute path",
-      "A file with one or two keys, made by beamway keygen. The first is used to call, both are accepted. Read again for each connection. Without it the key comes from the cookie.",
+      "A file with one or two keys from beamway keygen. The node calls with the first key and accepts both. It reads the file again for each connection. Without a file the key comes from the cookie.",
       fun path/1},
      {classes, [],
       "a list of {Name, Class} and {{Module, Function, Arity}, Class}"
       " (BEAMWAY_CLASSES=aten_emitter=control,my_backup:init/1=bulk)",
-      "Classes of sending processes, control, normal or bulk, by registered name or by initial call as i() shows it."
-      " A process has its class within about a second.", fun classes/1}].
+      "Classes of sending processes (control, normal or bulk), by registered name or by initial call as i() shows it."
+      " A process gets its class within about a second.", fun classes/1}].
 
 %% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].

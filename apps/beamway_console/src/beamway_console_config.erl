@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The options of a console, checked once. Pure but for the file that holds the token.
+%% @doc The options of a console, which are checked once. Pure except for reading the file with the token.
 -module(beamway_console_config).
 
 -export([read/1, url/2, warnings/1, table/0]).
@@ -7,14 +7,14 @@
 
 -type config() :: #{ip := inet:ip_address(), port := inet:port_number(), secret => none | binary(), allow := boolean(), interval_ms := pos_integer(),
                     nodes := connected | [node()], results := file:filename(), command := file:filename(), pipes := file:filename(), tls := none | #{certfile | keyfile => file:filename()}}.
-%% `secret' is for the guard alone: states and arguments of processes stand in logs.
+%% `secret' is only for the guard, because states and arguments of processes appear in logs.
 
 -define(SECRET_LEAST, 12).
 -define(SECRET_MOST, 1024).
 
 -include_lib("kernel/include/file.hrl").
 
-%% @doc Checks options, as a property list.
+%% @doc Checks options that are given as a property list.
 -spec read([{atom(), term()}]) -> {ok, config()} | {error, Text :: binary()}.
 read(Given) ->
     try
@@ -33,16 +33,16 @@ table() ->
 
 options() ->
     [{ip, {127, 0, 0, 1}, "an address as a tuple", "Address on which the console listens."},
-     {port, 8090, "0 to 65535", "Port on which it listens. 0: any free one."},
-     {token_file, none, "the name of a file", "File with a token or password of 12 to 1024 characters. Only its owner may read it. Required if other hosts can reach the address."},
-     {certfile, none, "the name of a file", "Certificate. With keyfile the console speaks HTTPS."},
+     {port, 8090, "0 to 65535", "Port on which it listens. 0 takes any free port."},
+     {token_file, none, "the name of a file", "File with a token or password of 12 to 1024 characters, which only its owner may read. It is required if other hosts can reach the address."},
+     {certfile, none, "the name of a file", "Certificate. Together with keyfile it makes the console use HTTPS."},
      {keyfile, none, "the name of a file", "Key of the certificate."},
-     {allow, false, "true or false", "Whether browsers may start measurements and benchmarks, and ask queries that call code of the nodes. Without it they only look."},
-     {interval_ms, 1000, "100 to 60000", "How often nodes send their figures, in milliseconds."},
-     {nodes, connected, "connected, or a list of nodes", "A list: the console connects to these nodes, and shows what one of them knows."},
-     {results, 'bench/results', "the name of a file", "Folder of stored benchmarks."},
+     {allow, false, "true or false", "Whether browsers may start measurements and benchmarks, and send queries that call code on the nodes. Otherwise they can only look."},
+     {interval_ms, 1000, "100 to 60000", "How often nodes send their samples, in milliseconds."},
+     {nodes, connected, "connected, or a list of nodes", "With a list, the console connects to these nodes and shows every node that one of them knows."},
+     {results, 'bench/results', "the name of a file", "Directory with stored benchmarks."},
      {command, 'bin/beamway', "the name of a file", "The command that runs new benchmarks."},
-     {pipes, none, "the name of a file", "Folder in which running pipes tell what they do. none: the default of rdpipe."}].
+     {pipes, none, "the name of a file", "Directory in which running pipes report their progress. none means the default of rdpipe."}].
 
 default(Key) -> element(2, lists:keyfind(Key, 1, options())).
 
@@ -82,7 +82,7 @@ text(Key, Options, Default) ->
 is_nodes(connected) -> true;
 is_nodes(Nodes) -> is_list(Nodes) andalso lists:all(fun is_atom/1, Nodes).
 
-%% In a checkout apps/beamway_console/ebin is two folders below it.
+%% In a checkout this is two directories above apps/beamway_console/ebin.
 root() ->
     case os:getenv("BEAMWAY_ROOT") of
         false -> filename:join([code:lib_dir(beamway_console), "..", ".."]);
@@ -129,7 +129,7 @@ host({0, 0, 0, 0, 0, 0, 0, 0}) -> element(2, inet:gethostname());
 host(Ip) when tuple_size(Ip) =:= 8 -> [$[, inet:ntoa(Ip), $]];
 host(Ip) -> inet:ntoa(Ip).
 
-%% @doc What an operator should know of these options.
+%% @doc Warnings for the operator about these options.
 -spec warnings(config()) -> [unicode:chardata()].
 warnings(#{ip := Ip, tls := Tls, allow := Allow, secret := Secret}) ->
     [["it listens on ", inet:ntoa(Ip), " without TLS: token and figures pass the network as they are; give certfile and keyfile"] || Tls =:= none, not is_loopback(Ip)]

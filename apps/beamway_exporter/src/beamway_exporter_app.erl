@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @private The application. Where the library prometheus.erl runs, it registers a collector with it, and the node's own endpoint shows the figures.
-%% Elsewhere a server of yucan answers `GET /metrics'.
+%% @private The application. If the library prometheus.erl runs, it registers a collector with the library, so the node's own endpoint shows the
+%% metrics. Otherwise a yucan server answers `GET /metrics'.
 -module(beamway_exporter_app).
 -behaviour(application).
 -behaviour(supervisor).
@@ -55,19 +55,19 @@ server({ok, Port}, Ip, _) ->
 %% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
-    [{port, ?PORT, ?PORT_EXPECTED, "start of the application", "Port of the server. 0: any free one. Beside prometheus.erl there is a server only if this is set."},
-     {ip, ?IP, ?IP_EXPECTED, "start of the application", "Address of the server. It asks nobody for a secret, and the figures name nodes and attributes."},
-     {hosts, [], ?HOSTS_EXPECTED, "start of the application", "Names to which a server on a loopback address also answers, besides localhost, addresses and the name of its host."}].
+    [{port, ?PORT, ?PORT_EXPECTED, "start of the application", "Port of the server. 0 takes any free port. If prometheus.erl runs, there is a server only if this is set."},
+     {ip, ?IP, ?IP_EXPECTED, "start of the application", "Address of the server. It requires no secret, although the metrics name nodes and attributes."},
+     {hosts, [], ?HOSTS_EXPECTED, "start of the application", "Names to which a server on a loopback address also answers, in addition to localhost, addresses and the host's own name."}].
 
 bad(Format, Arguments) -> {error, unicode:characters_to_binary(io_lib:format(Format, Arguments))}.
 
-%% The library must run before: without its tables it takes no collector.
+%% The library must already run, because it accepts no collector without its tables.
 has_library() -> whereis(prometheus_sup) =/= undefined.
 
 register_collector(true) -> library(prometheus_registry, register_collector, [beamway_exporter_collector]);
 register_collector(false) -> ok.
 
-%% It is no dependency, so nothing but the running node knows its modules.
+%% The library is not a dependency, so its modules are known only on the running node.
 library(Module, Function, Arguments) ->
     ok = apply(Module, Function, Arguments),
     ok.

@@ -345,7 +345,7 @@ default(Name) -> element(2, lists:keyfind(Name, 1, table())).
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     Ms = "milliseconds, 0 or more, or infinity",
-    [{call_receive_timeout, 15000, Ms, "next call", "Time limit of a call that names none."},
-     {send_timeout, 5000, Ms, "next message", "How long a sender waits for the connection and for room."},
+    [{call_receive_timeout, 15000, Ms, "next call", "Time limit of a call that does not set one."},
+     {send_timeout, 5000, Ms, "next message", "How long a sender waits for the connection and for room in it."},
      {sbcast_receive_timeout, 15000, Ms, "next message", "How long sbcast waits for the nodes' answers."},
-     {async_call_inactivity_timeout, infinity, Ms, "next call", "Time limit of an async_call, and how long its value is kept until somebody takes it."}].
+     {async_call_inactivity_timeout, infinity, Ms, "next call", "Time limit of an async_call, and how long its value is kept for somebody to take it."}].

@@ -29,12 +29,12 @@ from_environment() ->
 %% Option, default, expected, when a change takes effect and what the option does, whether a value is good. Files and attributes are judged where they are read.
 options() ->
     [{builtins, true, "true or false", {start, "Whether this node serves the built-in attributes."}, fun is_boolean/1},
-     {attributes, none, "none or the name of a file", {start, "File of attributes that this node serves."}, fun(_) -> true end},
-     {path, none, "a list of names, from the root down", {start, "The declared place of this node in the network. none: what it knows of Slurm, or of region, zone and host."}, fun is_path/1},
-     {deadline, ?DEADLINE_MS, "milliseconds, at most 2147483647", {call, "Time limit of a choice, or of a question about a lease, that names none."}, fun is_ms/1},
-     {limit, ?LIMIT_MS, "milliseconds, at most 2147483647", {entry, "Time limit of the function of an attribute whose entry names none."}, fun is_ms/1},
-     {group_memory, ?GROUP_MEMORY_MS, "milliseconds, at most 2147483647", {time, "How long, at least, a node remembers a group that it has left."}, fun is_ms/1},
-     {drain_ms, 0, "milliseconds from 0, at most 2147483647", {start, "Time limit of the drain that moves processes to other nodes when `init:stop/0` or SIGTERM stops this one; 0: none."}, fun(Value) -> Value =:= 0 orelse is_ms(Value) end}].
+     {attributes, none, "none or the name of a file", {start, "A file with attributes that this node serves."}, fun(_) -> true end},
+     {path, none, "a list of names, from the root down", {start, "The declared place of this node in the network. With none it is derived from Slurm, or from region, zone and host."}, fun is_path/1},
+     {deadline, ?DEADLINE_MS, "milliseconds, at most 2147483647", {call, "Time limit of a choice, or of a question about a lease, that does not set one."}, fun is_ms/1},
+     {limit, ?LIMIT_MS, "milliseconds, at most 2147483647", {entry, "Time limit of the function of an attribute whose entry does not set one."}, fun is_ms/1},
+     {group_memory, ?GROUP_MEMORY_MS, "milliseconds, at most 2147483647", {time, "How long a node remembers a group that it has left, at least."}, fun is_ms/1},
+     {drain_ms, 0, "milliseconds from 0, at most 2147483647", {start, "Time limit of the drain that moves processes to other nodes when `init:stop/0` or SIGTERM stops this one. 0 turns the drain off."}, fun(Value) -> Value =:= 0 orelse is_ms(Value) end}].
 
 %% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The options of a server, its limits among them: checked once, and compiled. After that nobody checks again.
+%% @doc Checks and compiles the options of a server, including its limits. Nothing is checked again after that.
 -module(yucan_config).
 
 -export([check/1, site/4, default_limits/0, limits_table/0, table/0, freeze/1]).
@@ -25,7 +25,7 @@
     request_id => boolean() | binary(),
     on_event => none | yucan_events:handler()
 }.
-%% All options, checked and with their defaults.
+%% All options, checked and with defaults.
 -type checked() :: #{atom() => term()}.
 -type host() :: #{
     names => [binary() | string()],
@@ -43,7 +43,7 @@
 
 -type limits() :: #{atom() => pos_integer() | infinity}.
 
-%% @doc The options with their defaults, or the first thing that is wrong with them.
+%% @doc The options with defaults, or the first problem with them.
 -spec check(options()) -> {ok, checked()} | {error, Text :: binary()}.
 check(Options) when is_map(Options) ->
     try
@@ -99,7 +99,7 @@ listen(Listen) when is_map(Listen) ->
     #{ip => Ip, port => port(Ip, Listen), tls => tls(maps:get(tls, Listen, none)), proxy_protocol => Proxy};
 listen(Other) -> bad("listen has ~0tp; a map is expected", [Other]).
 
-%% A unix socket has none.
+%% A unix socket has no port.
 port({local, _}, Listen) ->
     Port = maps:get(port, Listen, 0),
     Port =:= 0 orelse bad("port is ~0tp; 0 or none is expected beside {local, Path}", [Port]),
@@ -209,7 +209,7 @@ server_header(Other) -> bad("server_header is ~0tp; a binary or none is expected
 http2(Value) when is_boolean(Value) -> Value;
 http2(Other) -> bad("http2 is ~0tp; true or false is expected", [Other]).
 
-%% A client could send the one that its proxy does not know.
+%% A client could send the header that its proxy does not know.
 forwarded(Names) when is_list(Names) ->
     case Names -- yucan_forwarded:headers() of
         [] -> ok;
@@ -238,7 +238,7 @@ block(Text) ->
         error:_ -> bad("trusted_proxies has ~0tp; text is expected", [Text])
     end.
 
-%% @doc What the connections use. The handlers' `init' is called here.
+%% @doc The configuration that connections use. Calls `init' of the handlers.
 -spec site(checked(), yucan_metrics:metrics(), #limits{}, atomics:atomics_ref()) -> #site{}.
 site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Metrics, Limits, Counters) ->
     Compiled = [compile(Host, maps:get(middleware, Options)) || Host <- Hosts],
@@ -247,7 +247,7 @@ site(#{name := Name, hosts := Hosts, default_host := Default} = Options, Metrics
     #site{name = Name, limits = Limits, metrics = Metrics, counters = Counters, select = maps:get(select_host, Options),
           server_header = maps:get(server_header, Options), http2 = maps:get(http2, Options), trusted = maps:get(trusted_proxies, Options),
           forwarded = maps:get(forwarded, Options), request_id = maps:get(request_id, Options), on_event = maps:get(on_event, Options), hosts = list_to_tuple(Compiled),
-          %% The first of two hosts with the same name has it.
+          %% If two hosts have the same name, the first one gets it.
           exact = maps:from_list(lists:reverse(Exact)),
           patterns = lists:sort(fun({A, _}, {B, _}) -> byte_size(A) >= byte_size(B) end, Patterns),
           default = case Default of none -> none; Index -> lists:nth(Index + 1, Compiled) end}.
@@ -261,59 +261,59 @@ table() ->
     [{Name, Default, Expected, case Name of name -> "start of the server"; listen -> "reload, for sockets that stay"; _ -> "reload" end, Effect}
      || {Name, Default, Expected, Effect} <-
             [{name, yucan, "an atom", "Name of the server."},
-             {listen, [#{}], "a list of maps with ip, port, tls, proxy_protocol", "Where it listens: ip {127,0,0,1} or {local, Path}, port 8080, tls options of ssl, proxy_protocol false."},
-             {handler, none, "{Module, Argument}", "What answers every request. Either handler, routes or hosts is needed."},
-             {routes, none, "a list of {Pattern, Module, Argument} or {Pattern, Methods, Module, Argument}", "What answers, by path."},
+             {listen, [#{}], "a list of maps with ip, port, tls, proxy_protocol", "Where the server listens: ip {127,0,0,1} or {local, Path}, port 8080, tls options of ssl, proxy_protocol false."},
+             {handler, none, "{Module, Argument}", "The handler that answers every request. Either handler, routes or hosts is needed."},
+             {routes, none, "a list of {Pattern, Module, Argument} or {Pattern, Methods, Module, Argument}", "The handlers that answer, by path."},
              {hosts, none, "a list of maps with names, handler or routes, middleware, tls", "Virtual hosts."},
-             {default_host, first, "first, none, or a number from 0", "The host for requests that name none of the hosts."},
-             {select_host, none, "a fun of host name and request", "Chooses the host itself."},
+             {default_host, first, "first, none, or a number from 0", "The host that answers requests for any other name."},
+             {select_host, none, "a fun of host name and request", "A function that chooses the host."},
              {middleware, [], "a list of funs of request and next", "Functions around all handlers."},
              {limits, #{}, "a map of limits", "See the next table."},
-             {access_log, none, "a file, {json, File}, none, or {function, Fun}", "Where a line for each request goes."},
-             {server_header, <<"yucan">>, "printable characters, or none", "The header server."},
+             {access_log, none, "a file, {json, File}, none, or {function, Fun}", "Where a line for each request is written."},
+             {server_header, <<"yucan">>, "printable characters, or none", "The value of the header server."},
              {http2, true, "true or false", "Whether HTTP/2 is offered."},
-             {trusted_proxies, [], "a list of addresses or blocks such as 10.0.0.0/8", "Whose forwarding headers are believed."},
-             {forwarded, [<<"x-forwarded-for">>], "x-forwarded-for, x-forwarded-proto and x-forwarded-host, or forwarded alone", "Which headers of trusted proxies are believed."},
-             {request_id, false, "true, false, or the name of a header", "An id for each request; true means x-request-id."},
-             {on_event, none, "a fun of three arguments, {Module, Function}, or none", "What gets events in the shape of telemetry's."}]].
+             {trusted_proxies, [], "a list of addresses or blocks such as 10.0.0.0/8", "Proxies whose forwarding headers are trusted."},
+             {forwarded, [<<"x-forwarded-for">>], "x-forwarded-for, x-forwarded-proto and x-forwarded-host, or forwarded alone", "Headers that count if they come from these proxies."},
+             {request_id, false, "true, false, or the name of a header", "A header with an id for each request. true means x-request-id."},
+             {on_event, none, "a fun of three arguments, {Module, Function}, or none", "A function that gets events in telemetry's format."}]].
 
 %% ---- limits
 
-%% @doc All limits with their defaults. Names end in their unit.
+%% @doc All limits with their defaults. Each name ends with its unit.
 -spec default_limits() -> limits().
 default_limits() ->
     maps:from_list([{Name, Default} || {Name, Default, _} <- limits_table()]).
 
-%% @doc Name, default and meaning of each limit; `docs/guide/yucan.md' shows the same table.
+%% @doc Name, default and meaning of each limit. `docs/options.md' shows the same table.
 -spec limits_table() -> [{atom(), pos_integer() | infinity, Meaning :: string()}].
 limits_table() ->
     [{request_line_bytes, 8192, "the request line; more: 414"},
      {header_line_bytes, 8192, "one header line; more: 431"},
-     {header_block_bytes, 32768, "request line and headers together; more: 431"},
-     {headers, 100, "number of headers; more: 431"},
+     {header_block_bytes, 32768, "the request line and headers together; more: 431"},
+     {headers, 100, "the number of headers; more: 431"},
      {body_bytes, 16 * 1024 * 1024, "a body that is read as a whole; more: 413"},
      {chunk_line_bytes, 256, "a chunk's size line with its extensions; more: 400"},
-     {trailer_bytes, 8192, "trailers after a chunked body; more: 431"},
-     {drain_bytes, 64 * 1024 * 1024, "what is read and thrown away of a body that the handler left; more: the connection closes"},
-     {linger_ms, 30000, "after the last answer: a client that still sends is read and its bytes are dropped; more: the connection closes"},
-     {header_ms, 10000, "from the first byte of a request to the end of its headers; more: 408"},
-     {idle_ms, 60000, "between two requests; more: the connection closes"},
+     {trailer_bytes, 8192, "the trailers after a chunked body; more: 431"},
+     {drain_bytes, 64 * 1024 * 1024, "the part of a body that is read and dropped because the handler did not read it; more: the connection closes"},
+     {linger_ms, 30000, "how long the server reads and drops the bytes of a client that still sends after the last answer; more: the connection closes"},
+     {header_ms, 10000, "the time from the first byte of a request to the end of its headers; more: 408"},
+     {idle_ms, 60000, "the time between two requests; more: the connection closes"},
      {read_ms, 15000, "silence while a body is read; more: 408"},
-     {min_body_rate, 256, "bytes a second that a body must have, measured after the first read_ms; less: 408"},
-     {send_ms, 30000, "the client takes nothing of an answer; more: the connection closes"},
-     {tls_ms, 10000, "the TLS handshake, and the PROXY header; more: the connection closes"},
-     {requests, infinity, "requests on one connection; then it closes"},
+     {min_body_rate, 256, "bytes per second of a body, measured after the first read_ms; less: 408"},
+     {send_ms, 30000, "how long a client may take nothing of an answer; more: the connection closes"},
+     {tls_ms, 10000, "the time for the TLS handshake and the PROXY header; more: the connection closes"},
+     {requests, infinity, "requests on a connection, which then closes"},
      {connections, 16384, "open connections; more: 503, or closed at once over TLS"},
-     {address_connections, infinity, "open connections of one client address; more: the same"},
-     {address_requests, infinity, "requests per second of one client address, as many at once; more: 429"},
+     {address_connections, infinity, "open connections of a single client address; more: 503, or closed at once over TLS"},
+     {address_requests, infinity, "requests per second of a single client address, and the same number at once; more: 429"},
      {acceptors, 16, "processes that wait for a connection, for each listener"},
-     {backlog, 1024, "connections that wait in the kernel, bounded by net.core.somaxconn too"},
+     {backlog, 1024, "connections that wait in the kernel, which net.core.somaxconn also limits"},
      {ws_message_bytes, 1024 * 1024, "a WebSocket message, decompressed; more: close code 1009"},
      {ws_idle_ms, 60000, "silence on a WebSocket; more: it closes"},
-     {h2_streams, 100, "requests at the same time on one connection of HTTP/2; more are refused, to be tried again"},
+     {h2_streams, 100, "concurrent requests on an HTTP/2 connection; more are refused, and the client may try them again"},
      {log_queue, 10000, "lines that wait for the access log; more: they are counted and dropped"}].
 
-%% @doc The record that the connections use. The limits have been checked.
+%% @doc The record that connections use. The limits have already been checked.
 -spec freeze(limits()) -> #limits{}.
 freeze(Limits) ->
     All = maps:merge(default_limits(), Limits),
