@@ -15,7 +15,7 @@
 -include_lib("kernel/include/logger.hrl").
 
 -export([start_link/0, prepare/0, hold/0, reload_driver/0, config/0, drives_tcp/0, extension/1, up/1, all/0]).
--export([reserve/1, reserve/2, release/0, level_of/1]).
+-export([reserve/1, reserve/2, release/0, held/0, level_of/1]).
 -export([certificate_ends/2, certificates/0, listens/2, begin_session/3, session/1, resumed/2, connections/2, may_spread/1, stream/0, resume_refused/0, resumes_refused/0, driven/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0, session/0]).
@@ -162,6 +162,11 @@ reserve(Kind, RingBytes) ->
 -spec release() -> ok.
 release() ->
     gen_server:cast(?MODULE, {release, self()}).
+
+%% @doc How much the server holds: reservations of ring memory, and monitors of connection processes and of the server's users.
+-spec held() -> #{reservations := non_neg_integer(), monitors := non_neg_integer()}.
+held() ->
+    gen_server:call(?MODULE, held, ?CALL_MS).
 
 %% In half of the time that a connection has: the peer waits for what this node says without it.
 call(Request) ->
@@ -370,6 +375,8 @@ handle_call({reserve, Kind, Wanted}, {Pid, _}, #state{config = Config} = State) 
             ok = reserved(Pid, {Kind, Bytes}),
             {reply, {ok, Bytes}, watch(Pid, State)}
     end;
+handle_call(held, _From, #state{monitors = Monitors} = State) ->
+    {reply, #{reservations => ets:select_count(?TABLE, [{{{reserved, '_'}, '_'}, [], [true]}]), monitors => map_size(Monitors)}, State};
 handle_call(reload_driver, _From, State) ->
     ok = beamway_sup:reload_driver(),
     use(wanted(ets:lookup(?TABLE, without_driver))),

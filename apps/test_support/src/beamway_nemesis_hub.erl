@@ -132,9 +132,9 @@ resources() ->
 granted() ->
     case whereis(beamway_links) of
         undefined -> 0;
-        Pid ->
-            {state, _Config, _Pulse, _Holders, Monitors} = sys:get_state(Pid),
-            length(ets:match(beamway_links, {{reserved, '_'}, '_'})) + map_size(Monitors)
+        _ ->
+            #{reservations := Reservations, monitors := Monitors} = beamway_links:held(),
+            Reservations + Monitors
     end.
 
 %% ---- server ----
