@@ -1,20 +1,20 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The interface of the library gen_rpc, over the distribution: a program changes its dependency and not its code.
+%% @doc The interface of the library gen_rpc on top of the distribution, so that a program changes its dependency and not its code.
 %%
 %% ```
 %% Value = gen_rpc:call(Node, Module, Function, Args),
 %% true = gen_rpc:cast({Node, Key}, Module, Function, Args)'''
 %%
-%% A destination is a node or `{Node, Key}'. Calls and casts of one process are started in the order in which they were asked for, with whatever key. A module
-%% may be `{Module, Version}': where `Module' has another `vsn', the result is `{badrpc, incompatible}'. The other node needs no gen_rpc: kernel's own server
-%% `rex' starts the functions, as for {@link //kernel/rpc}. Nothing waits for room beyond its limit, which rpc and erpc do.
+%% A destination is a node or `{Node, Key}'. Calls and casts of a process start in the order in which it made them, with any key. A module may be
+%% `{Module, Version}'; if `Module' has another `vsn', the result is `{badrpc, incompatible}'. The other node needs no gen_rpc, because kernel's
+%% own server `rex' starts the functions, as for {@link //kernel/rpc}. Unlike rpc and erpc, nothing waits for room beyond its limit.
 %%
-%% Limits are in milliseconds, and `undefined' is the option of the application. `call_receive_timeout' (15000) holds for a whole call,
-%% `send_timeout' (5000) for the connecting and the waiting for room, `sbcast_receive_timeout' (15000) for `sbcast', and
-%% `async_call_inactivity_timeout' (infinity) for an asynchronous call, and for how long its result is kept.
+%% Limits are in milliseconds, and `undefined' means the application's option. `call_receive_timeout' (15000) limits a whole call, `send_timeout'
+%% (5000) connecting and waiting for room, `sbcast_receive_timeout' (15000) `sbcast', and `async_call_inactivity_timeout' (infinity) an
+%% asynchronous call and how long its result is kept.
 %%
-%% `{badrpc, Reason}' is `timeout', `nodedown', `incompatible', `{'EXIT', Reason}' (the function failed, or its process was killed).
-%% `{badtcp, timeout}' says that there was no connection and no room within `send_timeout'. Arguments that no call could take are errors of the caller.
+%% `{badrpc, Reason}' is `timeout', `nodedown', `incompatible' or `{'EXIT', Reason}' (the function failed, or its process was killed). `{badtcp,
+%% timeout}' means that there was no connection or no room within `send_timeout'. Arguments that no call could accept are errors in the caller.
 -module(gen_rpc).
 
 -export([call/3, call/4, call/5, call/6, cast/3, cast/4, cast/5, safe_cast/3, safe_cast/4, safe_cast/5]).
@@ -26,7 +26,7 @@
 -export_type([destination/0, versioned/0, failure/0, limit/0]).
 
 -compile({no_auto_import, [nodes/0]}).
-%% The exit reason is how a result travels.
+%% The result travels as the exit reason.
 -dialyzer({nowarn_function, [job/1, each/2, within/4]}).
 
 -type destination() :: node() | {node(), Key :: term()}.
@@ -40,19 +40,19 @@
 
 %% ---- one node ----
 
-%% @doc As call/4, without arguments.
+%% @doc Like call/4, without arguments.
 -spec call(destination(), versioned(), atom()) -> term() | failure().
 call(Dest, M, F) -> call(Dest, M, F, []).
 
-%% @doc The function's value; what it throws is its value, too.
+%% @doc The value of the function. A thrown value also counts.
 -spec call(destination(), versioned(), atom(), [term()]) -> term() | failure().
 call(Dest, M, F, A) -> call(Dest, M, F, A, undefined).
 
-%% @doc The same with a limit for the whole call. The function goes on when it is over.
+%% @doc The same with a limit for the whole call, after which the function continues.
 -spec call(destination(), versioned(), atom(), [term()], limit()) -> term() | failure().
 call(Dest, M, F, A, ReceiveMs) -> call(Dest, M, F, A, ReceiveMs, undefined).
 
-%% @doc The same with a limit for the sending as well.
+%% @doc The same with an additional limit for sending.
 -spec call(destination(), versioned(), atom(), [term()], limit(), limit()) -> term() | failure().
 call(Dest, M, F, A, ReceiveMs, SendMs) when ?IS_APPLIED(M, F, A) ->
     within(address(Dest), applied(M, F, A), limit(ReceiveMs, call_receive_timeout), limit(SendMs, send_timeout)).
@@ -81,7 +81,8 @@ dismissed(Waiter, Monitor, Failure) ->
     true = exit(Waiter, kill),
     Failure.
 
-%% A separate process monitors the other node, because a monitor may have to wait for room for any length of time. The caller itself sends, so its requests keep their order.
+%% A separate process monitors the other node, because a monitor may have to wait for room without a limit. The caller itself sends, so its
+%% requests stay in order.
 -spec await(pid(), reference(), node()) -> no_return().
 await(Caller, Tag, Node) ->
     OfCaller = monitor(process, Caller),
@@ -92,7 +93,7 @@ await(Caller, Tag, Node) ->
         {'DOWN', OfCaller, process, _, _} -> exit(normal)
     end.
 
-%% A monitor of nobody connects, as `!' would, and tells when the node can be reached.
+%% Monitoring a name that does not exist connects, as `!' would, and reports when the node can be reached.
 sent(Node, Message, Deadline) ->
     case lists:member(Node, erlang:nodes(connected)) of
         true -> given(Node, Message, Deadline);
@@ -114,7 +115,7 @@ given(Node, Message, Deadline) ->
         {nosuspend, _} -> receive after 1 -> given(Node, Message, Deadline) end
     end.
 
-%% A process whose end is the fun's result.
+%% A process whose exit reason is the fun's result.
 job(Fun) ->
     {_, Monitor} = spawn_monitor(fun() -> exit({?MODULE, Fun()}) end),
     Monitor.
@@ -130,29 +131,29 @@ here(Module, Function, Args) ->
         error:Reason:Stack -> {badrpc, {'EXIT', {Reason, Stack}}}
     end.
 
-%% @doc As cast/4, without arguments.
+%% @doc Like cast/4, without arguments.
 -spec cast(destination(), versioned(), atom()) -> true.
 cast(Dest, M, F) -> cast(Dest, M, F, []).
 
-%% @doc Applies the function and does not wait for its end. `true' also where it could not be sent: {@link safe_cast/4} says so.
+%% @doc Applies the function without waiting for its end. Returns `true' even if it could not be sent; {@link safe_cast/4} reports that.
 -spec cast(destination(), versioned(), atom(), [term()]) -> true.
 cast(Dest, M, F, A) -> cast(Dest, M, F, A, undefined).
 
-%% @doc The same with a limit for the sending.
+%% @doc The same with a limit for sending.
 -spec cast(destination(), versioned(), atom(), [term()], limit()) -> true.
 cast(Dest, M, F, A, SendMs) ->
     _ = safe_cast(Dest, M, F, A, SendMs),
     true.
 
-%% @doc As safe_cast/4, without arguments.
+%% @doc Like safe_cast/4, without arguments.
 -spec safe_cast(destination(), versioned(), atom()) -> true | failure().
 safe_cast(Dest, M, F) -> safe_cast(Dest, M, F, []).
 
-%% @doc As {@link cast/4}, and tells what could not be sent.
+%% @doc Like {@link cast/4}, but reports when the request could not be sent.
 -spec safe_cast(destination(), versioned(), atom(), [term()]) -> true | failure().
 safe_cast(Dest, M, F, A) -> safe_cast(Dest, M, F, A, undefined).
 
-%% @doc The same with a limit for the sending.
+%% @doc The same with a limit for sending.
 -spec safe_cast(destination(), versioned(), atom(), [term()], limit()) -> true | failure().
 safe_cast(Dest, M, F, A, SendMs) when ?IS_APPLIED(M, F, A) -> cast_to(address(Dest), applied(M, F, A), limit(SendMs, send_timeout)).
 
@@ -163,13 +164,13 @@ cast_to({Node, _}, {Module, Function, Args}, SendMs) ->
         Failure -> Failure
     end.
 
-%% ---- calls whose value is taken later ----
+%% ---- asynchronous calls
 
-%% @doc As async_call/4, without arguments.
+%% @doc Like async_call/4, without arguments.
 -spec async_call(destination(), versioned(), atom()) -> gen_rpc_async:key().
 async_call(Dest, M, F) -> async_call(Dest, M, F, []).
 
-%% @doc Begins a call. Any process takes its value by {@link yield/1} or {@link nb_yield/2}, once. It ends with the caller.
+%% @doc Begins a call. Any process may take its value with {@link yield/1} or {@link nb_yield/2}, once. The call ends with the caller.
 -spec async_call(destination(), versioned(), atom(), [term()]) -> gen_rpc_async:key().
 async_call(Dest, M, F, A) when ?IS_APPLIED(M, F, A) ->
     Address = address(Dest),
@@ -177,7 +178,7 @@ async_call(Dest, M, F, A) when ?IS_APPLIED(M, F, A) ->
     Ms = limit(undefined, async_call_inactivity_timeout),
     gen_rpc_async:start({fun() -> call(Address, M, F, A, Ms) end, Ms}).
 
-%% @doc The value of the call, or what {@link call/4} gives instead. Waits for it. `{badrpc, gone}': it was taken before.
+%% @doc Waits for the value of the call, or for what {@link call/4} would return instead. `{badrpc, gone}' means that it has already been taken.
 -spec yield(gen_rpc_async:key()) -> term() | failure().
 yield(Key) ->
     case gen_rpc_async:take(Key, infinity) of
@@ -185,11 +186,11 @@ yield(Key) ->
         gone -> {badrpc, gone}
     end.
 
-%% @doc As nb_yield/2, and does not wait.
+%% @doc Like nb_yield/2, without waiting.
 -spec nb_yield(gen_rpc_async:key()) -> {value, term() | failure()} | timeout.
 nb_yield(Key) -> nb_yield(Key, 0).
 
-%% @doc The same as {@link yield/1} within a limit; after `timeout' it may be asked for again.
+%% @doc Like {@link yield/1} with a limit. After `timeout' it may be called again.
 -spec nb_yield(gen_rpc_async:key(), timeout()) -> {value, term() | failure()} | timeout.
 nb_yield(Key, Ms) ->
     case gen_rpc_async:take(Key, Ms) of
@@ -199,29 +200,30 @@ nb_yield(Key, Ms) ->
 
 %% ---- several nodes ----
 
-%% @doc As eval_everywhere/4, without arguments.
+%% @doc Like eval_everywhere/4, without arguments.
 -spec eval_everywhere([destination()], versioned(), atom()) -> abcast.
 eval_everywhere(Dests, M, F) -> eval_everywhere(Dests, M, F, []).
 
-%% @doc {@link cast/4} to each, at once: one that is stuck holds up no other.
+%% @doc Calls {@link cast/4} for all destinations at once, so one that is stuck does not delay the others.
 -spec eval_everywhere([destination()], versioned(), atom(), [term()]) -> abcast.
 eval_everywhere(Dests, M, F, A) -> eval_everywhere(Dests, M, F, A, undefined).
 
-%% @doc The same with a limit for the sending.
+%% @doc The same with a limit for sending.
 -spec eval_everywhere([destination()], versioned(), atom(), [term()], limit()) -> abcast.
 eval_everywhere(Dests, M, F, A, SendMs) ->
     _ = safe_eval_everywhere(Dests, M, F, A, SendMs),
     abcast.
 
-%% @doc As safe_eval_everywhere/4, without arguments.
+%% @doc Like safe_eval_everywhere/4, without arguments.
 -spec safe_eval_everywhere([destination()], versioned(), atom()) -> [true | [destination()] | destination()].
 safe_eval_everywhere(Dests, M, F) -> safe_eval_everywhere(Dests, M, F, []).
 
-%% @doc As {@link eval_everywhere/4}: `[true, Bad]' names those to which it could not be sent; where it could be sent to none, the list is these.
+%% @doc Like {@link eval_everywhere/4}. `[true, Bad]' names the destinations to which it could not be sent. If it could be sent to none, the list
+%% has only these.
 -spec safe_eval_everywhere([destination()], versioned(), atom(), [term()]) -> [true | [destination()] | destination()].
 safe_eval_everywhere(Dests, M, F, A) -> safe_eval_everywhere(Dests, M, F, A, undefined).
 
-%% @doc The same with a limit for the sending.
+%% @doc The same with a limit for sending.
 -spec safe_eval_everywhere([destination()], versioned(), atom(), [term()], limit()) -> [true | [destination()] | destination()].
 safe_eval_everywhere(Dests, M, F, A, SendMs) when is_list(Dests), ?IS_APPLIED(M, F, A) ->
     Sent = cast_each(Dests, fun(_) -> applied(M, F, A) end, limit(SendMs, send_timeout)),
@@ -230,20 +232,21 @@ safe_eval_everywhere(Dests, M, F, A, SendMs) when is_list(Dests), ?IS_APPLIED(M,
         Bad -> Bad
     end.
 
-%% The caller itself sends to each node that has room, so its casts keep their order. A slow node does not delay the rest.
+%% The caller itself sends to each node that has room, so its casts stay in order. A slow node does not delay the rest.
 cast_each(Dests, Applied, Ms) ->
     Sent = [{Dest, cast_to(Address, Applied(Address), 0)} || Dest <- Dests, Address <- [address(Dest)]],
     Later = each([Dest || {Dest, Result} <- Sent, Result =/= true], fun(Address) -> cast_to(Address, Applied(Address), Ms) end),
     [{Dest, case Result of true -> true; _ -> proplists:get_value(Dest, Later) end} || {Dest, Result} <- Sent].
 
-%% All at once, each in a process of its own. The last one ends the others with the caller: a link to the caller would end it with the first of them.
+%% Runs all at once, each in a separate process. The last process ends the others together with the caller, because a link to the caller would
+%% end the caller with the first of them.
 each(Dests, Fun) ->
     Caller = self(),
     Guard = spawn(fun() -> guard(monitor(process, Caller), length(Dests)) end),
     Begun = [{Dest, spawn_monitor(fun() -> exit({?MODULE, guarded(Guard, Fun, Address)}) end)} || Dest <- Dests, Address <- [address(Dest)]],
     [{Dest, receive {'DOWN', Monitor, process, Pid, Reason} -> ended(Reason) end} || {Dest, {Pid, Monitor}} <- Begun].
 
-%% It unlinks before it ends: the guard needs no copy of the result.
+%% It unlinks before it ends, so that the guard needs no copy of the result.
 guarded(Guard, Fun, Address) ->
     true = link(Guard),
     try Fun(Address)
@@ -262,17 +265,17 @@ guard(Monitor, Left) ->
         {'EXIT', _, _} -> guard(Monitor, Left - 1)
     end.
 
-%% @doc The function's values on this node and {@link nodes/0}.
+%% @doc The values of the function on this node and {@link nodes/0}.
 -spec multicall(versioned(), atom(), [term()]) -> {[term()], [destination()]}.
 multicall(M, F, A) -> multicall([node() | nodes()], M, F, A).
 
-%% @doc The same within a limit, or on these nodes.
+%% @doc The same with a limit, or on these nodes.
 -spec multicall(versioned(), atom(), [term()], timeout()) -> {[term()], [destination()]};
                ([destination()], versioned(), atom(), [term()]) -> {[term()], [destination()]}.
 multicall(Dests, M, F, A) when is_list(Dests) -> multicall(Dests, M, F, A, infinity);
 multicall(M, F, A, Ms) -> multicall([node() | nodes()], M, F, A, Ms).
 
-%% @doc The values in the order of the nodes, and the nodes that gave none, or a failure, within one limit for all.
+%% @doc The values in the order of the nodes, and the nodes without a value or with a failure, within a single limit for all.
 -spec multicall([destination()], versioned(), atom(), [term()], timeout()) -> {[term()], [destination()]}.
 multicall(Dests, M, F, A, Ms) when is_list(Dests), ?IS_APPLIED(M, F, A) ->
     SendMs = limit(undefined, send_timeout),
@@ -285,10 +288,10 @@ multicall(Dests, M, F, A, Ms) when is_list(Dests), ?IS_APPLIED(M, F, A) ->
 -spec abcast(Name :: atom(), Message :: term()) -> abcast.
 abcast(Name, Message) -> abcast([node() | nodes()], Name, Message).
 
-%% @doc The same on these nodes, and does not tell where there was none.
+%% @doc The same on these nodes. Nodes without such a process are not reported.
 -spec abcast([destination()], Name :: atom(), Message :: term()) -> abcast.
 abcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
-    %% A name alone that is not there would be an error in that node's log.
+    %% A plain name that does not exist would cause an error in that node's log.
     _ = cast_each(Dests, fun({Node, _}) -> {erlang, send, [{Name, Node}, Message, [nosuspend]]} end, limit(undefined, send_timeout)),
     abcast.
 
@@ -296,7 +299,8 @@ abcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
 -spec sbcast(Name :: atom(), Message :: term()) -> {Good :: [destination()], Bad :: [destination()]}.
 sbcast(Name, Message) -> sbcast([node() | nodes()], Name, Message).
 
-%% @doc The same on these nodes. `Good' have put it into the mailbox, `Bad' have no process of this name, or did not answer in time.
+%% @doc The same on these nodes. `Good' have put the message into the mailbox, and `Bad' have no process with this name or did not answer in
+%% time.
 -spec sbcast([destination()], Name :: atom(), Message :: term()) -> {Good :: [destination()], Bad :: [destination()]}.
 sbcast(Dests, Name, Message) when is_list(Dests), is_atom(Name) ->
     Ms = limit(undefined, sbcast_receive_timeout),
@@ -308,7 +312,7 @@ is_failure({badrpc, _}) -> true;
 is_failure({badtcp, _}) -> true;
 is_failure(_) -> false.
 
-%% @doc The nodes that are connected: those that the functions without a list of nodes reach.
+%% @doc The connected nodes, which the functions without a list of nodes reach.
 -spec nodes() -> [node()].
 nodes() -> erlang:nodes().
 

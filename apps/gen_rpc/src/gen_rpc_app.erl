@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @private The application. It has no processes of its own, and does not start where the library would refuse modules: nothing would refuse them here.
+%% @private The application. It has no processes of its own. If the library would refuse modules according to the configuration, it does not
+%% start, because nothing would refuse them here.
 -module(gen_rpc_app).
 -behaviour(application).
 -behaviour(supervisor).

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process that holds an asynchronous call and its result until somebody takes it.
+%% @doc The process that holds an asynchronous call, and its result until it is taken.
 %%
-%% It ends when the result is taken, with the process that began the call, and after `async_call_inactivity_timeout' without either. A taker that gives up
-%% ({@link take/2} with a limit) says so, and a result that was on its way to it stays here: it is gone only when the taker has said that it has it. Until
-%% then no other taker gets it.
+%% It ends when the result is taken, when the process that began the call ends, and otherwise after `async_call_inactivity_timeout'. A taker that
+%% gives up ({@link take/2} with a limit) says so, and a result that was on its way to the taker is kept. The result is gone only when the taker
+%% has confirmed that it has it, and until then no other taker gets it.
 -module(gen_rpc_async).
 
 -export([start/1, take/2]).
@@ -11,7 +11,7 @@
 
 -opaque key() :: {?MODULE, pid()}.
 
-%% @doc Begins what the fun does. `Ms': how long the call and the keeping of its result may take.
+%% @doc Begins a call to the fun. `Ms' is how long the call may take, and how long its result is kept.
 -spec start({fun(() -> term()), Ms :: timeout()}) -> key().
 start({Call, Ms}) ->
     Caller = self(),
@@ -43,7 +43,7 @@ keep(Result, Deadline) ->
     after teleport_deadline:left(Deadline) -> ok
     end.
 
-%% No timeout: a taker answers at once, or ends.
+%% There is no timeout, because a taker answers at once or ends.
 is_taken(Taker, Ref) ->
     Monitor = monitor(process, Taker),
     receive
@@ -52,7 +52,7 @@ is_taken(Taker, Ref) ->
         {'DOWN', Monitor, process, Taker, _} -> false
     end.
 
-%% @doc The result, if it comes in time. A result can be taken once; `gone': it was, or the time of its keeping is over.
+%% @doc The result, if it comes in time. It can be taken once, and `gone' means that it has been taken or is no longer kept.
 -spec take(key(), timeout()) -> {value, term()} | timeout | gone.
 take({?MODULE, Holder}, Ms) when is_pid(Holder) ->
     Ref = monitor(process, Holder, [{alias, reply_demonitor}]),

@@ -30,7 +30,7 @@ message() -> receive Message -> Message after wait_ms() -> error(nothing_came) e
 
 nothing_came() -> receive Late -> error({late, Late}) after 0 -> ok end.
 
-%% On the other node and on this one, with a key and without: the same results.
+%% The results are the same on the other node and on this one, with a key and without.
 ends_of_functions(Config) ->
     on_first(Config, fun(Node) ->
         [begin
@@ -53,7 +53,7 @@ ended_by(Reason) ->
     exit(self(), Reason),
     receive after infinity -> ok end.
 
-%% The limit is the call's; the function goes on.
+%% The limit is for the call, and the function continues.
 limits_of_calls(Config) ->
     on_first(Config, fun(Node) ->
         Test = self(),
@@ -90,7 +90,7 @@ casts(Config) ->
         nothing_came()
     end).
 
-%% Casts and calls of a key, or of this process, are started in their order: the pids of one node count up as its processes are started.
+%% Casts and calls with the same key, or of this process, start in order. The pids on a node increase in the order in which its processes start.
 order_of_a_key(Config) ->
     on_first(Config, fun(Node) ->
         Test = self(),
@@ -168,7 +168,7 @@ bad_arguments(Config) ->
         ok = application:unset_env(gen_rpc, send_timeout)
     end).
 
-%% A node whose configuration refuses modules does not start without the refusal.
+%% A node whose configuration refuses modules does not start without that feature.
 control_of_modules(Config) ->
     on_first(Config, fun(Node) ->
         ok = application:stop(gen_rpc),
@@ -182,7 +182,7 @@ control_of_modules(Config) ->
         Node = gen_rpc:call(Node, erlang, node)
     end).
 
-%% ---- calls whose value is taken later ----
+%% ---- asynchronous calls
 
 asynchronous(Config) ->
     on_first(Config, fun(Node) ->
@@ -212,11 +212,11 @@ taken_once(Config) ->
              {value, {badrpc, gone}} = gen_rpc:nb_yield(Key, wait_ms()),
              nothing_came()
          end || _ <- lists:seq(1, 50)],
-        %% By another process than the caller.
+        %% Taken by another process than the caller.
         Key = gen_rpc:async_call(Node, erlang, node),
         {_, Monitor} = spawn_monitor(fun() -> exit({took, gen_rpc:yield(Key)}) end),
         receive {'DOWN', Monitor, process, _, {took, Node}} -> ok after wait_ms() -> error(not_taken) end,
-        %% One was killed while it waited, another one gave up. Of the other two one has the value.
+        %% One taker was killed while it waited, and another one gave up. One of the other two has the value.
         {_, Holder} = Waited = gen_rpc:async_call(Node, erlang, apply, [Gate, [self()]]),
         {waits, Opener} = message(),
         Takes = fun(Count) -> beamway_peer:wait_until(fun() -> process_info(Holder, message_queue_len) =:= {message_queue_len, Count} end, wait_ms()) end,
@@ -232,7 +232,7 @@ taken_once(Config) ->
             lists:sort([receive {'DOWN', One, process, Taker, Took} -> Took after wait_ms() -> error(not_taken) end || {Taker, One} <- Takers])
     end).
 
-%% A pause at every second try: else a busy machine gives the process that holds the value no time.
+%% Pauses at every second try, because otherwise a busy machine gives the process that holds the value no time.
 until_there(Key) ->
     case {gen_rpc:nb_yield(Key), gen_rpc:nb_yield(Key, 1)} of
         {timeout, timeout} -> until_there(Key);
@@ -247,7 +247,7 @@ held_no_longer(Config) ->
                         Monitor = monitor(process, Holder),
                         receive {'DOWN', Monitor, process, Holder, _} -> ok after wait_ms() -> error(still_held) end
                 end,
-        %% The caller has ended, with the value there and before.
+        %% The caller has ended, both with the value there and before.
         [begin
              _ = spawn(fun() -> Test ! {key, gen_rpc:async_call(Node, timer, sleep, [Ms])}, receive after Pause -> ok end end),
              {key, Key} = message(),
@@ -277,7 +277,7 @@ messages_by_name(Config) ->
                                     wait_ms()),
         true = unregister(rpc_named),
         ok = gen_server:stop({rpc_named, Node}),
-        %% Where there is no such name not even the log tells.
+        %% If there is no such name, nothing is logged either.
         ok = erpc:call(Node, logger, add_handler, [?MODULE, ?MODULE, #{level => error, config => self()}]),
         [abcast = gen_rpc:abcast([Node, {Node, k}], no_such_name, g) || _ <- lists:seq(1, 20)],
         true = gen_rpc:cast(Node, erlang, error, [of_a_cast]),
@@ -310,12 +310,12 @@ peers_that_fail(Config) ->
                  true = gen_rpc:cast(Bad, erlang, node),
                  {[Node], [Bad]} = gen_rpc:multicall([Bad, Node], erlang, node, [])
              end || {Bad, Reason} <- [{?NOBODY, nodedown}, {StrangerNode, nodedown}]],
-            %% A node without teleport is reached by distribution.
+            %% A node without teleport is reached over the distribution.
             true = net_kernel:connect_node(PlainNode),
             PlainNode = gen_rpc:call(PlainNode, erlang, node),
             PlainNode = gen_rpc:call({PlainNode, key}, erlang, node),
             true = gen_rpc:safe_cast(PlainNode, erlang, node),
-            %% A node that ends while it works.
+            %% A node that ends while it is working.
             failed_as_lost(gen_rpc:call(VictimNode, init, stop, [], wait_ms())),
             failed_as_lost(gen_rpc:call(VictimNode, erlang, halt, [], wait_ms()))
         end)
@@ -323,7 +323,7 @@ peers_that_fail(Config) ->
         beamway_peer:stop_all([element(1, Plain), element(1, Stranger), Victim])
     end.
 
-%% The peer is stopped, and the way to it gets full.
+%% The peer is stopped, and the link to it fills up.
 no_room(Config) ->
     {Victim, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
     try
