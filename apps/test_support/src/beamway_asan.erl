@@ -1,15 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What `scripts/test-asan' runs with drivers that have a planted fault: whatever a driver does in its
-%% life, in two nodes. The script then looks whether the sanitizer has seen the fault.
+%% @doc What `scripts/test-asan' runs with drivers that contain a deliberate fault: everything that a driver does in its life, in two nodes. The
+%% script then checks whether the sanitizer has found the fault.
 -module(beamway_asan).
 
 -export([live/1]).
 
 -define(BYTES, 1000000).
--define(MESSAGES, 20). %% of one that leaks, old memory may still hold the address
+-define(MESSAGES, 20). %% after a leak, old memory may still contain the address
 
-%% @doc Two nodes with the driver beside this `ebin' connect, send messages that come in fragments, disconnect and
-%% end. A planted fault ends them earlier; that is not for this function to judge.
+%% @doc Two nodes with the driver next to this `ebin' connect, send messages that arrive in fragments, disconnect and end. A deliberate fault
+%% ends them earlier, but this function does not judge that.
 -spec live(file:filename()) -> ok.
 live(Ebin) ->
     Options = #{ebin => Ebin},

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What passes the network interfaces of this host, for tests that look for what must not be readable there. Needs the right to open a packet socket.
+%% @doc Captures the traffic on this host's network interfaces, for tests that search it for data that must not be readable there. Needs
+%% permission to open a packet socket.
 -module(beamway_capture).
 
 -export([during/1]).
@@ -10,7 +11,8 @@
 -define(BUFFER_BYTES, 16777216).
 -define(LARGEST, 262144).
 
-%% @doc Runs the body, and answers its result with all bytes that passed meanwhile. What the body has sent and what was received has passed when it returns.
+%% @doc Runs the body, and returns its result with all bytes that passed meanwhile. Everything that the body sent and that was received has
+%% passed when this returns.
 -spec during(fun(() -> Result)) -> {Result, Bytes :: binary()} | {skip, Reason :: string()}.
 during(Body) ->
     case socket:open(?AF_PACKET, ?SOCK_RAW, ?EVERY_PROTOCOL) of

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What the suites share: one group for each carrier, and one pair of nodes for a group.
+%% @doc Shared by the suites: one group for each carrier, and one pair of nodes for a group.
 %%
-%% Every suite runs the same cases in each group, so a new carrier gets all tests, and the group
-%% `inet_tcp' (stock distribution) proves that a case itself is right. Variables of the environment:
-%% `BEAMWAY_TEST_LONG=1' takes the long form of the cases that have one ({@link scale/2});
-%% `BEAMWAY_TEST_HUGE=1' adds the message of 2.2 GB, over shared memory or the carriers that are named;
-%% `BEAMWAY_TEST_CARRIERS=beamway_shm,beamway_small' leaves the groups of other carriers out. `beamway_rdma' must be named there: it needs a device (test/system/rdma).
+%% Every suite runs the same cases in each group, so a new carrier gets all tests, and the group `inet_tcp' (stock distribution) proves that a
+%% case itself is right. These are the environment variables: `BEAMWAY_TEST_LONG=1' uses the long form of cases that have one ({@link scale/2}).
+%% `BEAMWAY_TEST_HUGE=1' adds the message of 2.2 GB, over shared memory or the carriers that are named.
+%% `BEAMWAY_TEST_CARRIERS=beamway_shm,beamway_small' leaves out the groups of other carriers. `beamway_rdma' must be named there, because it
+%% needs a device (test/system/rdma).
 -module(beamway_carrier).
 
 -export([all/0, all/1, groups/1, groups/2, only/2, init_group/2]).
@@ -28,7 +28,7 @@ is_wanted(Carrier) ->
     Wanted = string:lexemes(os:getenv("BEAMWAY_TEST_CARRIERS", ""), ","),
     (Wanted =:= [] andalso Carrier =/= beamway_rdma) orelse lists:member(atom_to_list(Carrier), Wanted).
 
-%% @doc Group definitions: every carrier has the same cases.
+%% @doc Group definitions, with the same cases for every carrier.
 -spec groups([atom()]) -> [{beamway_peer:carrier(), [], [atom()]}].
 groups(Cases) -> groups(?PLAIN, Cases).
 
@@ -36,13 +36,13 @@ groups(Cases) -> groups(?PLAIN, Cases).
 -spec groups([beamway_peer:carrier()], [atom()]) -> [{beamway_peer:carrier(), [], [atom()]}].
 groups(Carriers, Cases) -> [{Carrier, [], Cases} || Carrier <- Carriers].
 
-%% @doc The groups without the cases that are for some carriers only.
+%% @doc The groups without the cases that are only for some carriers.
 -spec only([{Case :: atom(), [beamway_peer:carrier()]}], [{beamway_peer:carrier(), [], [atom()]}]) -> [{beamway_peer:carrier(), [], [atom()]}].
 only(Some, Groups) ->
     [{Carrier, [], [Case || Case <- Cases, lists:member(Carrier, proplists:get_value(Case, Some, [Carrier]))]} || {Carrier, [], Cases} <- Groups].
 
-%% @doc For init_per_group: remembers the carrier. A carrier that is not built is a failure, for
-%% the tests of Beamway mean nothing without it.
+%% @doc For init_per_group: stores the carrier. It is a failure if a carrier has not been built, because the tests of Beamway mean nothing
+%% without it.
 -spec init_group(beamway_peer:carrier(), config()) -> config().
 init_group(inet_tcp, Config) ->
     [{carrier, inet_tcp} | Config];
@@ -73,13 +73,13 @@ connected_pair(Config) -> beamway_peer:connected_pair(carrier(Config), #{}).
 stop_pair(Config) ->
     beamway_peer:stop_all(tuple_to_list(peers(Config))).
 
-%% @doc For init_per_testcase: remembers which connection the pair has.
+%% @doc For init_per_testcase: stores the identity of the pair's connection.
 -spec begin_case(config()) -> config().
 begin_case(Config) ->
     [{connection, connection(Config)} | Config].
 
-%% @doc For end_per_testcase: the case fails if the pair's connection is not the one it began with.
-%% A carrier that loses its connection and quietly gets another one must not pass.
+%% @doc For end_per_testcase: the case fails if the pair's connection is not the one that it began with, because a carrier that loses its
+%% connection and quietly gets another one must not pass.
 -spec end_case(config()) -> ok | {fail, term()}.
 end_case(Config) ->
     Before = proplists:get_value(connection, Config),
@@ -93,7 +93,7 @@ connection(Config) ->
     {_, NodeB} = ?MODULE:nodes(Config),
     beamway_peer:controller(PeerA, NodeB).
 
-%% @doc The control processes of the pair.
+%% @doc The processes that control the pair.
 -spec peers(config()) -> {pid(), pid()}.
 peers(Config) -> proplists:get_value(peers, Config).
 
@@ -109,7 +109,7 @@ carrier(Config) ->
         false -> error({no_carrier, "run the case in one of its suite's groups"})
     end.
 
-%% @doc The size of a case in the default run and in the long one.
+%% @doc The size of a case in the default run or in the long one.
 -spec scale(Default, Long) -> Default | Long.
 scale(Default, Long) ->
     case is_long() of
@@ -117,16 +117,16 @@ scale(Default, Long) ->
         false -> Default
     end.
 
-%% @doc The same for a count of rounds: fewer where everything is slower, and never less than three of those that are more.
+%% @doc The same for a number of rounds, which is lower if everything is slower, but never below three.
 -spec rounds(Default :: pos_integer(), Long :: pos_integer()) -> pos_integer().
 rounds(Default, Long) ->
     Wanted = scale(Default, Long),
     max(min(3, Wanted), Wanted div beamway_runner:slowness()).
 
-%% @doc Whether the long run was asked for.
+%% @doc Whether this is a long run.
 -spec is_long() -> boolean().
 is_long() -> os:getenv("BEAMWAY_TEST_LONG", "") =:= "1".
 
-%% @doc Whether the message of 2.2 GB was asked for.
+%% @doc Whether the message of 2.2 GB is included.
 -spec is_huge() -> boolean().
 is_huge() -> os:getenv("BEAMWAY_TEST_HUGE", "") =:= "1".

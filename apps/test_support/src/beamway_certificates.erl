@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Certificates for the nodes of the TLS tests, made anew for each run.
+%% @doc Certificates for the nodes of the TLS tests, created for each run.
 %%
-%% One authority signs what the nodes trust; each kind of certificate that a node must not be let in
-%% with differs from the good one in a single thing. {@link optfile/2} writes the files and the file
-%% that `-ssl_dist_optfile' takes. The suite calls {@link prepare/1} with a folder of its own.
+%% One authority signs the certificates that the nodes trust. Each kind of certificate with which a node must be refused differs from the good
+%% one in a single property. {@link optfile/2} writes the files, and the file for `-ssl_dist_optfile'. The suite calls {@link prepare/1} with a
+%% directory of its own.
 -module(beamway_certificates).
 
 -include_lib("public_key/include/public_key.hrl").
@@ -11,7 +11,7 @@
 -export([prepare/1, good/0, optfile/2, optfile/3, lists_of_revoked/0]).
 -export_type([kind/0]).
 
-%% Public_key's default is SHA-1, which ssl takes from nobody any more in OTP 27.
+%% The default of public_key is SHA-1, which ssl no longer accepts in OTP 27.
 -define(DIGEST, {digest, sha256}).
 
 -type kind() :: good            %% for this host, by the authority
@@ -20,11 +20,11 @@
               | revoked         %% it is on the authority's list
               | other_host      %% for another host
               | {address, inet:ip4_address()} %% for this address only
-              | other_authority %% by an authority of the same name that the others do not know
+              | other_authority %% by an authority with the same name, which the others do not know
               | self_signed.
 -type files() :: #{certificate := file:filename(), key := file:filename(), authorities := file:filename()}.
 
-%% @doc Makes the authority, once a run; the folder is the caller's and must exist.
+%% @doc Creates the authority, once per run. The directory belongs to the caller and must exist.
 -spec prepare(Dir :: file:filename()) -> ok.
 prepare(Dir) ->
     case persistent_term:get(?MODULE, none) of
@@ -36,17 +36,17 @@ prepare(Dir) ->
             ok
     end.
 
-%% @doc The options file of a node that is let in.
+%% @doc The options file of a node that is accepted.
 -spec good() -> file:filename().
 good() ->
     persistent_term:get({?MODULE, good}).
 
-%% @doc Writes a certificate of a kind under a name, and the options file; returns that file.
+%% @doc Writes a certificate of a kind under a name, and the options file, which it returns.
 -spec optfile(Name :: string(), kind()) -> file:filename().
 optfile(Name, Kind) ->
     optfile(Name, Kind, fun(Files) -> [{server, options(Files)}, {client, options(Files)}] end).
 
-%% @doc The same with other options, made from the names of the files.
+%% @doc The same with other options, which are made from the names of the files.
 -spec optfile(Name :: string(), kind(), fun((files()) -> [{server | client, list()}])) -> file:filename().
 optfile(Name, Kind, Options) ->
     #{dir := Dir, authority := Authority} = persistent_term:get(?MODULE),
@@ -69,7 +69,7 @@ write(File, Entry) ->
 authority() ->
     public_key:pkix_test_root_cert("Beamway test authority", [{key, {namedCurve, ?secp256r1}}, ?DIGEST]).
 
-%% public_key takes dates for `validity'; its types say timestamps.
+%% public_key accepts dates for `validity', although its types say timestamps.
 -dialyzer({nowarn_function, certificate/2}).
 certificate(good, Authority) -> signed(Authority, [names(this_host())]);
 certificate(expired, Authority) -> signed(Authority, [names(this_host()), {validity, days(-20, -10)}]);
@@ -98,13 +98,14 @@ this_host() ->
     [{dNSName, Host}, {iPAddress, <<127, 0, 0, 1>>}, {iPAddress, <<1:128>>}]
         ++ [{iPAddress, Address} || Address <- [<<10, 97, 194, 1>>, <<10, 97, 194, 2>>, <<10, 97, 195, 2>>, <<10, 97, 196, 2>>]]. % the hosts of beamway_netns
 
-%% From today.
+%% Relative to today.
 days(From, To) ->
     {Today, _} = calendar:universal_time(),
     Days = calendar:date_to_gregorian_days(Today),
     {calendar:gregorian_days_to_date(Days + From), calendar:gregorian_days_to_date(Days + To)}.
 
-%% @doc The folder with the authority's list of revoked certificates, as ssl_crl_hash_dir reads it: the last certificate of the kind `revoked' is on it.
+%% @doc The directory with the authority's list of revoked certificates, as ssl_crl_hash_dir reads it. The last certificate of the kind `revoked'
+%% is on it.
 -spec lists_of_revoked() -> file:filename().
 lists_of_revoked() ->
     #{authority := Authority} = persistent_term:get(?MODULE),

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `beamway' command as a user runs it, for its suites (`beamway_cli_*SUITE'): real processes, exit statuses, output and error apart.
+%% @doc The `beamway' command as a user runs it, for its suites (`beamway_cli_*SUITE'): real processes, exit statuses, separate output and error.
 %%
-%% It is their Common Test hook: a suite that names it in `ct_hooks' has a home of its own, so that it needs no cookie of the user, and
-%% each case an epmd of its own, which knows no node of another case or of the machine.
+%% This is their Common Test hook. A suite that names it in `ct_hooks' has its own home, so it does not need the user's cookie, and each case has
+%% its own epmd, which knows no node of another case or of the machine.
 -module(beamway_command).
 
 -include_lib("common_test/include/ct.hrl").
@@ -17,7 +17,7 @@
 -type command_node() :: {port(), OsPid :: pos_integer()}.
 -type started() :: {Peer :: pid(), node()}.
 
-%% As long as a machine under load may take to start a few VMs.
+%% As long as a loaded machine may take to start a few VMs.
 -define(RUN_MS, 90000).
 
 %%% Hook
@@ -35,7 +35,7 @@ pre_init_per_suite(_Suite, Config, Epmd) ->
     ok = write_secret(filename:join(Home, ".erlang.cookie"), "beamway_cli_suite"),
     {[{root, Root}, {home, Home}, {command, filename:join(Root, "bin/beamway")} | Config], Epmd}.
 
-%% @private The epmd of a case that the suite's own init skipped still runs.
+%% @private If the suite's own init skipped a case, the epmd of that case is still running.
 -spec pre_init_per_testcase(module(), atom(), config(), epmd()) -> {config(), epmd()}.
 pre_init_per_testcase(_Suite, _Case, Config, Before) ->
     ok = stop_epmd(Before),
@@ -62,7 +62,7 @@ stop_epmd(OsPid) ->
     _ = os:cmd("kill " ++ integer_to_list(OsPid)),
     ok.
 
-%% A host's name may stand for another address of the loopback (127.0.1.1 on Debian), where nodes then ask epmd.
+%% The host name may mean another loopback address (127.0.1.1 on Debian), on which nodes then ask epmd.
 own_addresses() ->
     {ok, Host} = inet:gethostname(),
     Named = case inet:getaddr(Host, inet) of
@@ -71,7 +71,7 @@ own_addresses() ->
     end,
     lists:join(",", lists:usort(["127.0.0.1" | Named] ++ ["::1" || test_support:has_ipv6()])).
 
-%% @doc Whether somebody listens at that port of the loopback.
+%% @doc Whether anything listens on that port of the loopback interface.
 -spec can_connect(inet:port_number()) -> boolean().
 can_connect(Port) ->
     case gen_tcp:connect({127, 0, 0, 1}, Port, [], 1000) of
@@ -81,11 +81,11 @@ can_connect(Port) ->
 
 %%% The command
 
-%% @doc Status, output and error of `beamway' with these words.
+%% @doc Status, output and error of `beamway' with these arguments.
 -spec run(config(), iolist()) -> {Status :: non_neg_integer(), Output :: string(), Error :: string()}.
 run(Config, Words) -> shell(Config, ["\"$BEAMWAY\" ", Words]).
 
-%% @doc The same of a command line of bash, in which `$BEAMWAY' is the command.
+%% @doc The same for a bash command line in which `$BEAMWAY' is the command.
 -spec shell(config(), iolist()) -> {Status :: non_neg_integer(), Output :: string(), Error :: string()}.
 shell(Config, Line) ->
     ErrorFile = filename:join(?config(priv_dir, Config), "stderr"),
@@ -95,7 +95,7 @@ shell(Config, Line) ->
     {ok, Error} = file:read_file(ErrorFile),
     {Status, unicode:characters_to_list(iolist_to_binary(Said)), unicode:characters_to_list(Error)}.
 
-%% @doc A word of bash.
+%% @doc Quotes an argument for bash.
 -spec quoted(string()) -> iolist().
 quoted(Text) -> ["'", Text, "'"].
 
@@ -104,14 +104,14 @@ environment(Config) ->
      {"BEAMWAY_RING_BYTES", false}, {"XDG_CONFIG_HOME", false},
      {"ERL_EPMD_PORT", integer_to_list(?config(epmd_port, Config))}].
 
-%% @doc A node started by the command, once it says that it is ready.
+%% @doc Starts a node with the command, and returns when it says that it is ready.
 -spec command_node(config(), iolist()) -> command_node().
 command_node(Config, Words) ->
     Node = command_start(Config, Words),
     ok = until_ready(Node),
     Node.
 
-%% @doc The same, not ready yet.
+%% @doc The same without waiting.
 -spec command_start(config(), iolist()) -> command_node().
 command_start(Config, Words) ->
     Line = lists:flatten(["exec \"$BEAMWAY\" node ", Words]),
@@ -125,16 +125,16 @@ until_ready({Port, _}) ->
     [] = test_support:until_line(Port, "is ready|\"ready\"", ?RUN_MS),
     ok.
 
-%% @doc Ends it; its exit status.
+%% @doc Ends the node, and returns its exit status.
 -spec ended(command_node()) -> non_neg_integer().
 ended({Port, Pid}) ->
     _ = os:cmd("kill " ++ integer_to_list(Pid)),
     {Status, _} = test_support:until_ended(Port, ?RUN_MS),
     Status.
 
-%%% Nodes to look at
+%%% Nodes to examine
 
-%% @doc Runs Fun with the names of nodes that run the carrier and are all connected.
+%% @doc Calls Fun with the names of nodes that run the carrier and are all connected to each other.
 -spec with_nodes(config(), pos_integer(), fun(([node()]) -> Result)) -> Result.
 with_nodes(Config, Number, Fun) ->
     All = [start(Config, ["-proto_dist", "beamway"], #{}) || _ <- lists:seq(1, Number)],
@@ -146,7 +146,7 @@ with_nodes(Config, Number, Fun) ->
         [stop(One) || One <- All]
     end.
 
-%% @doc Starts a node; with `code => none' it has nothing of ours.
+%% @doc Starts a node. With `code => none' it has none of our code.
 -spec start(config(), [string()], #{code => none, longnames => boolean(), host => string()}) -> started().
 start(Config, Arguments, Options) ->
     Code = case Options of
@@ -158,13 +158,13 @@ start(Config, Arguments, Options) ->
                                       exec => {hd(beamway_peer:erl()), tl(beamway_peer:erl())}, args => Code ++ Arguments, env => environment(Config)}),
     {Pid, Node}.
 
-%% @doc Ends it.
+%% @doc Ends the node.
 -spec stop(started()) -> ok.
 stop({Pid, _}) -> peer:stop(Pid).
 
-%%% What a case gives the command
+%%% What a case passes to the command
 
-%% @doc A checkout that shares the files of ours, so that one can be missing.
+%% @doc A checkout that shares our files, so that one of them can be missing.
 -spec copy_of_checkout(config(), string()) -> file:filename().
 copy_of_checkout(Config, Name) ->
     Root = filename:join(?config(priv_dir, Config), Name),
@@ -185,14 +185,14 @@ cookie_file(Config, Text) ->
     ok = write_secret(File, Text),
     File.
 
-%% @doc A file that only its owner reads.
+%% @doc Writes a file that only its owner can read.
 -spec write_secret(file:filename(), string()) -> ok.
 write_secret(File, Text) ->
     _ = file:delete(File),
     ok = file:write_file(File, Text),
     ok = file:change_mode(File, 8#400).
 
-%% @doc The code of a module with one function, which takes no arguments.
+%% @doc The code of a module with a single function, which takes no arguments.
 -spec compiled(module(), atom(), Body :: string()) -> binary().
 compiled(Module, Function, Body) ->
     Name = atom_to_list(Function),

@@ -1,11 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The table of `scripts/coverage': reads what clang's tools and {@link beamway_coverage} have left in the build folder, prints
-%% a row for each file and room, writes the missed lines to `build/coverage/missed', and, to keep them, the figures into `bench/results/coverage.json'.
+%% @doc The table of `scripts/coverage'. It reads what clang's tools and {@link beamway_coverage} have left in the build directory, prints a row
+%% for each file and part, writes the missed lines to `build/coverage/missed' and, if they are to be kept, the numbers to
+%% `bench/results/coverage.json'.
 -module(beamway_coverage_table).
 
 -export([main/3]).
 
-%% @doc `Tree' is where the tests have run, `Root' the checkout.
+%% @doc `Tree' is where the tests ran, and `Root' is the checkout.
 -spec main(Tree :: file:filename(), Root :: file:filename(), print | keep) -> ok.
 main(Tree, Root, Mode) ->
     Counts = filename:join(Tree, "build/counts"),
@@ -28,7 +29,7 @@ room(File) ->
         [One, Two | _] -> One ++ "/" ++ Two
     end.
 
-%% llvm-cov's own count of lines, and which of them it shows with a 0.
+%% llvm-cov's own count of lines, and those that it shows with a 0.
 c_rows(Tree, JsonFile, Missed) ->
     {ok, Json} = file:read_file(JsonFile),
     #{<<"data">> := [#{<<"files">> := Files}]} = jiffy:decode(Json, [return_maps]),
@@ -42,7 +43,7 @@ c_row(File, #{<<"count">> := Count, <<"covered">> := Covered}, Missed) ->
 relative(Tree, File) ->
     string:prefix(File, Tree ++ "/").
 
-%% A file's name, then its lines as `  12|      0|text'.
+%% The name of a file, then its lines as `  12|      0|text'.
 missed_in_c(Tree, File) ->
     {ok, Text} = file:read_file(File),
     {_, Missed} = lists:foldl(fun(Line, State) -> missed_line(Tree, Line, State) end, {"", #{}}, binary:split(Text, <<"\n">>, [global])),
@@ -68,7 +69,7 @@ table(Rows) ->
 percent(Lines, Missed) ->
     100 * (Lines - Missed) / Lines.
 
-%% BEAMWAY_COVERAGE_BEGAN is the seconds at which the run began, which took an hour since.
+%% BEAMWAY_COVERAGE_BEGAN is when the run began, in seconds, which may be an hour ago.
 keep(Root, Rows, Rooms) ->
     Counts = fun(Name, Of) -> [#{Name => list_to_binary(Text), lines => Lines, missed => length(Missed), percent => round(10 * percent(Lines, length(Missed))) / 10} || {Text, Lines, Missed} <- Of] end,
     Context = beamway_bench_store:context("coverage", "make coverage KEEP=1"),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Parse transform of `scripts/coverage': before each expression of a body stands a call of {@link beamway_coverage:line/2}.
+%% @doc Parse transform of `scripts/coverage', which puts a call to {@link beamway_coverage:line/2} before each expression of a body.
 %%
-%% OTP's cover cannot do it here: half of the carrier runs before a node has booted so far that cover could be started, and many nodes
-%% of the suites are killed, whose counts would be lost. All modules of the applications are changed, but for those that are loaded into
-%% foreign nodes, which have nothing else of Beamway.
+%% OTP's cover cannot be used here, because half of the carrier runs before a node has booted far enough to start cover, and many nodes of the
+%% suites are killed, so their counts would be lost. All modules of the applications are changed except those that are loaded into other nodes,
+%% which have nothing else of Beamway.
 -module(beamway_coverage_transform).
 
 -export([parse_transform/2]).
@@ -29,7 +29,7 @@ form(_Module, Other) -> Other.
 change(Module, {clause, Anno, Patterns, Guards, Body}) ->
     {clause, Anno, Patterns, Guards, body(Module, Body)};
 change(Module, {'case', Anno, {call, _, {remote, _, {atom, _, logger}, {atom, _, allow}}, _} = Allow, [Logs, Silent]}) ->
-    %% A log macro: that a level is off is no line of the carrier.
+    %% In a log macro, the branch for a level that is off is not a line of the carrier.
     {'case', Anno, Allow, [change(Module, Logs), Silent]};
 change(Module, {block, Anno, Body}) ->
     {block, Anno, body(Module, Body)};

@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What of a suite the level of a run takes: `quick', `rest' (all but what is quick) or `all'.
+%% @doc Which cases of a suite belong to the level of a run: `quick', `rest' (everything that is not quick) or `all'.
 %%
-%% The environment variable BEAMWAY_TEST_LEVEL names it (`scripts/run-tests'); `test/runners' says which groups and cases are not quick.
+%% The environment variable BEAMWAY_TEST_LEVEL names the level (`scripts/run-tests'), and `test/runners' says which groups and cases are not
+%% quick.
 -module(beamway_level).
 
 -export([current/0, words/1, groups/3, all/4]).
@@ -9,10 +10,10 @@
 -include_lib("eunit/include/eunit.hrl").
 
 -type level() :: quick | rest | all.
-%% The words of a suite in `test/runners': "rest", "-case", "+case", "-(group)", "+(group)".
+%% The entries for a suite in `test/runners': "rest", "-case", "+case", "-(group)", "+(group)".
 -type words() :: [string()].
 
-%% @doc The level of this run; without one, all.
+%% @doc The level of this run. The default is all.
 -spec current() -> level().
 current() ->
     case os:getenv("BEAMWAY_TEST_LEVEL", "all") of
@@ -21,14 +22,14 @@ current() ->
         "all" -> all
     end.
 
-%% @doc What `test/runners' says of a suite.
+%% @doc The entries for a suite in `test/runners'.
 -spec words(module()) -> words().
 words(Suite) ->
     {ok, Text} = file:read_file(test_support:file("test/runners")),
     Lines = [string:lexemes(hd(string:split(Line, "#")), " ") || Line <- string:split(unicode:characters_to_list(Text), "\n", all)],
     lists:append([Words || [Name | Words] <- Lines, Name =:= atom_to_list(Suite)]).
 
-%% @doc The definitions of groups with only what the level takes.
+%% @doc The definitions of groups, restricted to the level.
 -spec groups(level(), words(), [tuple()]) -> [tuple()].
 groups(Level, Words, Groups) -> [group(Level, Words, [], Group) || Group <- Groups].
 
@@ -52,7 +53,7 @@ member(Level, Words, Path, Case) ->
 name({testcase, Name, _}) -> Name;
 name(Name) -> Name.
 
-%% @doc The cases and groups of a suite that the level takes; a group of which nothing is left goes.
+%% @doc The cases and groups of a suite that belong to the level. A group without any is left out.
 -spec all(level(), words(), [term()], Groups :: [tuple()]) -> [term()].
 all(Level, Words, All, Groups) ->
     lists:filter(fun(Reference) when is_tuple(Reference), element(1, Reference) =:= group ->
@@ -69,7 +70,7 @@ is_quick(Words, Path, Case) ->
     Is = fun(Sign) -> lists:any(fun(Name) -> lists:member([Sign | Name], Words) end, Names) end,
     not lists:member("rest", Words) andalso not Is($-) andalso (Is($+) orelse not lists:any(fun([Sign | _]) -> Sign =:= $+ end, Words)).
 
-%% Groups are given by name, one of them within another.
+%% Groups are given by name, one of them inside another.
 -define(GROUPS, [{shm, [], [a, {inner, [parallel], [b]}]}, {tcp, [a, b]}]).
 
 quick_and_rest_test_() ->
@@ -91,7 +92,7 @@ taken(Level, Words) ->
 bare({Name, _, Members}) -> {Name, [bare(Member) || Member <- Members]};
 bare(Case) -> Case.
 
-%% A case that was renamed would be in every level without a word.
+%% Otherwise a case that was renamed would silently be in every level.
 table_names_what_is_there_test() ->
     {ok, Text} = file:read_file(test_support:file("test/runners")),
     {match, Suites} = re:run(Text, "^([a-z_]+_SUITE)", [global, multiline, {capture, all_but_first, list}]),

@@ -1,11 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Carries out a schedule of faults on real nodes that talk to each other all the while, and gives what
-%% was found: see {@link beamway_nemesis_schedule} and {@link beamway_nemesis_oracle}.
+%% @doc Runs a schedule of faults on real nodes that talk to each other all the time, and returns the findings: see {@link
+%% beamway_nemesis_schedule} and {@link beamway_nemesis_oracle}.
 %%
-%% The nodes are those of {@link beamway_peer}, controlled over standard input and output. Besides the
-%% oracle's findings: a node that ended by itself, a crash dump, lines of the log that nothing explains,
-%% descriptors, mappings, ports or memory that connections have left behind, a pair on the wrong kind of link,
-%% somebody who was not heard to the end although all faults were over.
+%% The nodes are those of {@link beamway_peer}, which are controlled through standard input and output. In addition to the oracle's findings
+%% there are these: a node that ended by itself, a crash dump, log lines that no fault explains, descriptors, mappings, ports or memory that
+%% connections have left behind, a pair on the wrong kind of link, and a process that was not heard to the end although all faults were over.
 -module(beamway_nemesis).
 
 -export([run/2, run/3]).
@@ -18,19 +17,19 @@
                     faults := [beamway_nemesis_oracle:executed()],
                     messages := #{term() => pos_integer()},     %% by the largest size of their class
                     calls := #{atom() => non_neg_integer()},
-                    spoken := non_neg_integer(),                %% processes whose last words were waited for
-                    paused := non_neg_integer(),                %% cuts that a link has outlived
+                    spoken := non_neg_integer(),                %% processes whose last words were awaited
+                    paused := non_neg_integer(),                %% cuts that a link has survived
                     nodedowns := non_neg_integer(),
-                    links := #{atom() => pos_integer()},        %% in the end, by kind, seen from either side
+                    links := #{atom() => pos_integer()},        %% at the end, by kind, seen from either side
                     seconds := float()}.
 
 -define(CALL_MS, 30000).
 -define(SETTLE_MS, 60000).
 -define(FAULT_MS, 120000).
 -define(RUN_MS, 600000).
-%% What must come after a fault that ends a connection is looked for when this has passed.
+%% The consequences of a fault that ends a connection are checked when this time has passed.
 -define(NOTICE_US, 5500000).
-%% A pair of nodes sends a burst about so often, times the number of pairs.
+%% A pair of nodes sends a burst about this often, times the number of pairs.
 -define(PACE_MS, 3).
 
 -record(run, {carrier :: carrier(),
@@ -47,7 +46,7 @@
               collected = [] :: [beamway_nemesis_hub:collected()],
               findings = [] :: [beamway_nemesis_oracle:finding()]}).
 
-%% @doc Carries out one schedule. Everything that was started has ended when this returns.
+%% @doc Runs one schedule. Everything that was started has ended when this returns.
 -spec run(beamway_nemesis_schedule:schedule(), carrier()) -> result().
 run(Schedule, Carrier) ->
     run(Schedule, Carrier, beamway_peer:ebin()).
@@ -64,7 +63,7 @@ run(Schedule, Carrier, Ebin) ->
     ok = file:del_dir_r(Dir),
     Result#{seconds => (erlang:monotonic_time(millisecond) - Began) / 1000}.
 
-%% Whatever keeps a schedule from being carried out is a finding, too.
+%% Anything that prevents a schedule from being run is also a finding.
 result_of(Owner) ->
     try
         beamway_peer:await(Owner, ?RUN_MS)
@@ -110,8 +109,8 @@ start_node(N, Life, Options, #run{tag = Tag, dir = Dir} = Run) ->
     Log = filename:join(Dir, lists:concat(["log-", N, "-", Life])),
     case beamway_peer:start(carrier(Options, Run), peer_options(N, Log, Options, Run)) of
         {ok, Peer, Node} ->
-            %% Starts the port program that looks names up, which stays. OTP 25 ends a node that has to start it
-            %% when there are no descriptors, over stock TCP, too.
+            %% Starts the port program that resolves names, which stays. OTP 25 ends a node that has to start it when there are no descriptors,
+            %% even over stock TCP.
             {ok, _} = beamway_peer:call(Peer, inet, getaddr, [host(Node), inet], ?CALL_MS),
             #{peer => Peer, os_pid => beamway_peer:os_pid(Peer), node => Node, life => Life, options => Options,
               log => Log, clock => 0};
@@ -119,7 +118,7 @@ start_node(N, Life, Options, #run{tag = Tag, dir = Dir} = Run) ->
             error({cannot_start, #{node => N, life => Life, tag => Tag, reason => Reason, log => beamway_peer:log_text(Log)}})
     end.
 
-%% epmd may not have noticed yet that a node of this name is gone.
+%% epmd may not have noticed yet that a node with this name is gone.
 is_free(Name) ->
     case erl_epmd:names({127, 0, 0, 1}) of
         {ok, Names} -> not lists:keymember(Name, 1, Names);
@@ -139,7 +138,7 @@ carrier(Options, #run{carrier = Carrier}) ->
         {_, true} -> beamway_tls
     end.
 
-%% Faults decide which connections end, not global's view of who should be connected to whom.
+%% Faults decide which connections end, and not global's view of the connections that should exist.
 peer_options(N, Log, Options, #run{tag = Tag, dir = Dir, schedule = #{faults := Faults}} = Run) ->
     ClockFile = clock_file(N, Dir),
     Clock = case [jumps || {clock_jump, M, _} <- Faults, M =:= N] of
@@ -174,7 +173,7 @@ hub(Node, Function, Arguments) ->
 
 %% ---- before ----
 
-%% What a node holds without connections, but having had some: the VM opens a few things once and keeps them.
+%% What a node holds without connections after it has had some, because the VM opens a few things once and keeps them.
 with_baseline(Run) ->
     Alive = alive(Run),
     _ = [true = call(A, net_kernel, connect_node, [Node]) || {M, A} <- Alive, {N, #{node := Node}} <- Alive, M < N],
@@ -190,7 +189,7 @@ disconnect_all(Alive) ->
     _ = beamway_peer:wait_until(fun() -> lists:all(fun(Is) -> Is end, [Disconnected(One) || One <- Alive]) end, 20000),
     ok.
 
-%% Once nothing has changed for a while.
+%% When nothing has changed for a while.
 settled(Node) -> settled(Node, resources(Node), 50).
 
 settled(_, Resources, 0) -> Resources;
@@ -230,7 +229,7 @@ is_connected(Run) ->
 
 %% ---- faults ----
 
-%% A node that has ended by itself suffers no more, but may be started again.
+%% A node that has ended by itself suffers no more faults, but may be started again.
 fault_if_possible(Fault, Run0) ->
     Run = check_alive(Run0),
     Alive = [N || {N, _} <- alive(Run)],
@@ -277,7 +276,7 @@ leave(N, Fault, Run0) ->
     #{peer := Peer} = maps:get(N, Run1#run.nodes),
     timed(Fault, fun() -> ok = beamway_peer:halt_node(Peer), true end, gone(N, Run1)).
 
-%% From now on the end of the node is no surprise.
+%% From now on the end of the node is expected.
 gone(N, #run{nodes = Nodes} = Run) ->
     #{monitor := Monitor} = Node = maps:get(N, Nodes),
     true = demonitor(Monitor, [flush]),
@@ -290,8 +289,7 @@ start_again(N, Options, #run{nodes = Nodes} = Run) ->
     ok = hub(Node, go, []),
     started(N, Node, Run).
 
-%% A node that is to be killed while something holds it takes what it has seen with it: what holds it ends
-%% with it, unless others take part.
+%% If a node is to be killed while a fault holds it, its records are lost with it. The fault ends with the node, unless other nodes take part.
 collect_unless_held(N, #run{lasting = Lasting} = Run) ->
     case [{Pid, Fault, From} || {Pid, {Fault, From}} <- maps:to_list(Lasting), beamway_nemesis_schedule:names(Fault) =:= [N]] of
         [] -> collect(N, so_far, wait_for([N], Run));
@@ -305,7 +303,7 @@ release({Pid, Fault, From}, #run{lasting = Lasting} = Run) ->
 
 wait_lasting(#run{nodes = Nodes} = Run) -> wait_for(maps:keys(Nodes), Run).
 
-%% Faults of one node follow each other.
+%% Faults on the same node follow each other.
 wait_for(Numbers, #run{lasting = Lasting} = Run) ->
     maps:fold(fun(Pid, {Fault, From}, Acc) ->
                       case [N || N <- beamway_nemesis_schedule:names(Fault), lists:member(N, Numbers)] of
@@ -323,7 +321,7 @@ lasted(Pid, Fault, From, #run{lasting = Lasting} = Run) ->
              end,
     executed(Fault, From, Effect, Run#run{lasting = maps:remove(Pid, Lasting)}).
 
-%% A node that has ended by itself is a finding; the run goes on without it.
+%% If a node has ended by itself, that is a finding, and the run continues without it.
 check_alive(Run) ->
     lists:foldl(fun({N, #{monitor := Monitor}}, Acc) ->
                         receive
@@ -354,7 +352,7 @@ wait_notice(#run{faults = Faults, schedule = #{nodes := Nodes}} = Run) ->
     receive after max(500, (Until - beamway_nemesis_hub:now_us()) div 1000) -> ok end,
     check_alive(Run).
 
-%% Everybody must be heard by everybody, to the end.
+%% Every process must be heard by every other one, to the end.
 finish(Run0) ->
     lists:foreach(fun({_, Node}) -> ok = hub(Node, finish, []) end, alive(Run0)),
     wait_finished(Run0, erlang:monotonic_time(millisecond) + ?SETTLE_MS).
@@ -377,8 +375,8 @@ collect_all(Run) ->
 collect(N, When, #run{nodes = Nodes, collected = Collected} = Run) ->
     Run#run{collected = [hub(maps:get(N, Nodes), collect, [When]) | Collected]}.
 
-%% Two nodes that both can must be on shared memory, unless something kept them from it while they connected. Without a descriptor the driver
-%% cannot take over a stream either.
+%% Two nodes that both can must use shared memory, unless something prevented it while they connected. Without a descriptor the driver cannot
+%% take over a stream either.
 links(#run{schedule = #{faults := Faults}} = Run) ->
     Has = fun(Kinds) -> lists:any(fun(Fault) -> lists:member(element(1, Fault), Kinds) end, Faults) end,
     Instead = [stream_kind(Run) || Has([no_descriptors, stop, slow_reader, fill_ring])] ++ [inet || Has([no_descriptors])],
@@ -421,7 +419,7 @@ leftovers({N, #{os_pid := OsPid} = Node}, #run{baseline = Baseline} = Run) ->
         More -> found(left_behind, #{node => N, before_and_now => More, descriptors => beamway_peer:fds(OsPid)}, Run)
     end.
 
-%% Sockets may still be closing. The number of ports and descriptors of a stock node says the same as ours.
+%% Sockets may still be closing. The numbers of ports and descriptors on a stock node have the same meaning as on ours.
 wait_back(Node, Before, Tries) ->
     case [{What, maps:get(What, Before), Now} || {What, Now} <- maps:to_list(resources(Node)), Now > maps:get(What, Before)] of
         [_ | _] when Tries > 0 ->
@@ -454,7 +452,7 @@ result(#run{collected = Collected, faults = Faults, findings = Findings, links =
       paused => length([paused || #{effect := paused} <- Faults]),
       nodedowns => length([down || #{observed := #{events := Events}} <- Collected, {down, _, _, _} <- Events])}.
 
-%% Until a node is started again or a link ends, all links are such as outlive a cut.
+%% Until a node is started again or a link ends, all links are of a kind that survives a cut.
 not_outlived(#run{carrier = Stock}) when Stock =:= stock; Stock =:= stock_tls ->
     [];
 not_outlived(#run{faults = Faults}) ->

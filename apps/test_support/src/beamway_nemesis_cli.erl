@@ -1,18 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `scripts/nemesis': one schedule after the other until the time is over, each from a seed that is
-%% printed; a failing one is tried again, tried over stock distribution, made smaller, and printed as a term.
+%% @doc `scripts/nemesis' runs one schedule after another until its time is over, each from a seed that it prints. If a schedule fails, it is
+%% tried again, tried over stock distribution, made smaller, and printed as a term.
 %%
-%% `main/1' returns the exit status: 0 nothing found, 1 findings, 2 usage error. The last line is
-%% `N passed, N failed, N skipped', counted in schedules.
+%% `main/1' returns the exit status: 0 without findings, 1 with findings, 2 for a usage error. The last line is `N passed, N failed, N skipped',
+%% counted in schedules.
 -module(beamway_nemesis_cli).
 
 -export([start/0, main/1]).
 
 -define(RESULTS, "bench/results/nemesis.json").
-%% So many smaller schedules are tried after a failure.
+%% How many smaller schedules are tried after a failure.
 -define(TRIALS, 12).
 
-%% @doc For `erl -s': the words after `-extra'.
+%% @doc For `erl -s', with the arguments after `-extra'.
 -spec start() -> no_return().
 start() ->
     halt(main(init:get_plain_arguments())).
@@ -26,7 +26,7 @@ options() ->
      {store, undefined, "store", undefined, "keep the result in " ?RESULTS},
      {help, $h, "help", undefined, "this help"}].
 
-%% @doc Runs with these words of a command line.
+%% @doc Runs with these command line arguments.
 -spec main([string()]) -> 0..2.
 main(Words) ->
     case getopt:parse(options(), Words) of
@@ -126,7 +126,7 @@ run_until(Until, Seed, Carrier, Nodes) ->
         false -> [{Seed, Schedule, Result}]
     end.
 
-%% Again, and over stock distribution: what that finds too is not the carrier's.
+%% Tries it again, and over stock distribution. Findings that also occur there are not the carrier's.
 explain(Schedule, Carrier, Findings) ->
     print_findings(Findings),
     Wanted = kinds(Findings),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Does one fault to running nodes, from outside wherever that is possible, and says whether it had an
-%% effect: a fault that did not happen proves nothing.
+%% @doc Applies a fault to running nodes, from outside if possible, and reports whether it had an effect, because a fault that did not happen
+%% proves nothing.
 %%
-%% Called by {@link beamway_nemesis}, in a process of its own for what lasts. If such a process is ended
-%% {@link undo/2} must follow, unless the node is gone.
+%% Called by {@link beamway_nemesis}, in a separate process if the fault lasts. If such a process is ended, {@link undo/2} must follow unless the
+%% node is gone.
 -module(beamway_nemesis_faults).
 
 -export([run/2, undo/2, exhaust/1, environment/1, new_clock/2, jump/3, another_wire/1]).
@@ -13,17 +13,17 @@
 -type target() :: #{peer := pid(), os_pid := pos_integer(), node := node(), atom() => term()}.
 -type targets() :: #{beamway_nemesis_schedule:index() => target()}.
 
-%% A stop of less than 4 s must be survived: filling takes its share.
+%% A stop of less than 4 s must be survived, and filling takes a part of that.
 -define(FILL_MS, 3000).
 -define(FULL_MS, 500).
 -define(FILL_COUNT, 200).
 -define(FILL_BYTES, 100000).
-%% A slow reader runs 4 ms of 44.
+%% A slow reader runs for 4 ms out of 44.
 -define(SLEEP_MS, 40).
 -define(WAKE_MS, 4).
 -define(CALL_MS, 30000).
 
-%% @doc Does a fault that lasts, and undoes it.
+%% @doc Applies a fault that lasts, and undoes it.
 -spec run(beamway_nemesis_schedule:fault(), targets()) -> Effect :: boolean().
 run({stop, N, Ms}, Targets) ->
     ok = beamway_peer:sigstop(peer(N, Targets)),
@@ -51,7 +51,7 @@ run({cut_tcp, A, B}, Targets) ->
     #{node := NodeB} = maps:get(B, Targets),
     call(A, cut, [NodeB], Targets).
 
-%% @doc Makes a fault that lasts end, also half way.
+%% @doc Ends a fault that lasts, even if it was only half applied.
 -spec undo(beamway_nemesis_schedule:fault(), targets()) -> ok.
 undo({fill_ring, _, B}, Targets) -> signal("CONT", maps:get(B, Targets));
 undo({Kind, N, _}, Targets) when Kind =:= stop; Kind =:= slow_reader -> signal("CONT", maps:get(N, Targets));
@@ -68,7 +68,7 @@ peer(N, Targets) ->
 call(N, Function, Arguments, Targets) ->
     beamway_peer:call(peer(N, Targets), beamway_nemesis_hub, Function, Arguments, ?CALL_MS).
 
-%% Without a look at the process: it is our child, and collected only by us.
+%% Does not check the process, because it is our child and only we can collect it.
 signal(Name, #{os_pid := OsPid}) ->
     _ = os:cmd("kill -" ++ Name ++ " " ++ integer_to_list(OsPid)),
     ok.
@@ -94,7 +94,7 @@ is_full(A, Flood, Targets, Deadline) ->
 
 %% ---- descriptors ----
 
-%% @doc Leaves a node no descriptor: nothing can be opened, what is open stays.
+%% @doc Leaves a node without descriptors, so that nothing can be opened, while open ones stay.
 -spec exhaust(Peer :: pid()) -> Effect :: boolean().
 exhaust(Peer) ->
     exhaust(beamway_peer:os_pid(Peer), Peer, 5).
@@ -103,7 +103,7 @@ exhaust(Peer) ->
 exhaust(_, _, 0) -> false;
 exhaust(OsPid, Peer, Tries) ->
     set_descriptor_limit(OsPid, lowest_free(0, [Fd || {Fd, _} <- beamway_peer:fds(OsPid)])),
-    %% An open file ends with the process that opened it: at once.
+    %% An open file is closed at once when the process that opened it ends.
     case beamway_peer:call(Peer, file, open, ["/dev/null", [read, raw, binary]], ?CALL_MS) of
         {error, emfile} -> true;
         {ok, _} -> exhaust(OsPid, Peer, Tries - 1)
@@ -123,8 +123,8 @@ descriptor_limit(OsPid) ->
 
 %% ---- the clock ----
 
-%% @doc Environment of a node whose clock is to be changed through a file. The monotonic clock stays true,
-%% as it does when somebody sets the time of a machine.
+%% @doc The environment of a node whose clock can be changed through a file. The monotonic clock is not affected, as when the time of a machine
+%% is set.
 -spec environment(ClockFile :: file:filename()) -> [{string(), string()}].
 environment(ClockFile) ->
     [{"LD_PRELOAD", string:trim(os:getenv("LD_PRELOAD", "") ++ " " ++ library())},
@@ -137,7 +137,7 @@ library() ->
         [] -> error({missing, "libfaketimeMT.so.1", "install the package libfaketime"})
     end.
 
-%% @doc Sets the difference to the true time, in seconds.
+%% @doc Sets the difference to the real time, in seconds.
 -spec new_clock(ClockFile :: file:filename(), Seconds :: integer()) -> ok.
 new_clock(ClockFile, Seconds) ->
     ok = file:write_file(ClockFile ++ ".new", io_lib:format("~s~b~n", [[$+ || Seconds >= 0], Seconds])),
@@ -160,8 +160,8 @@ has_jumped(Peer, Seconds, Deadline) ->
 
 %% ---- another version ----
 
-%% @doc Makes a second copy of the carrier in `Dir' that speaks another version of the agreement: compiled
-%% from the same source with another number. Gives its ebin.
+%% @doc Makes a second copy of the carrier in `Dir' that speaks another version of the agreement. It is compiled from the same source with
+%% another number. Returns its ebin.
 -spec another_wire(Dir :: file:filename()) -> Ebin :: file:filename().
 another_wire(Dir) ->
     Ebin = beamway_peer:ebin(),

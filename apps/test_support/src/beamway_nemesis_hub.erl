@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The part of the nemesis that runs on a node under test: starts those who talk and those who listen,
-%% notes when other nodes come and go, and gives all of it to the runner.
+%% @doc The part of the nemesis that runs on a node under test. It starts senders and receivers, records when other nodes come and go, and gives
+%% everything to the runner.
 %%
-%% {@link beamway_nemesis} calls it over standard input and output, never over the carrier under test.
-%% Receivers stand before anybody talks. The numbers of messages begin anew in each life of a node.
+%% {@link beamway_nemesis} calls it through standard input and output, and never over the carrier under test. Receivers are started before any
+%% sender. The numbers of messages start again in each life of a node.
 -module(beamway_nemesis_hub).
 -behaviour(gen_server).
 
@@ -25,7 +25,7 @@
 
 -define(KINDS, [small, mixed, flood, call, words]).
 -define(CALL_MS, 30000).
-%% Words end with `noconnection' and the node goes down: nearly at once, in either order.
+%% A process's words end with `noconnection' at almost the same time as the node goes down, in either order.
 -define(NEARLY_US, 5000000).
 
 -record(state, {settings :: settings(),
@@ -36,7 +36,7 @@
                 calls :: counters:counters_ref(),
                 crashed = [] :: [term()]}).
 
-%% @doc Starts the hub and its receivers. All code is loaded before: without descriptors none can be.
+%% @doc Starts the hub and its receivers. All code is loaded first, because that is impossible without descriptors.
 -spec start(settings()) -> ok.
 start(Settings) ->
     ok = code:ensure_modules_loaded([beamway_nemesis_sender, beamway_nemesis_receiver, beamway_nemesis_oracle, gen_server, sys,
@@ -44,40 +44,40 @@ start(Settings) ->
     {ok, _} = gen_server:start({local, ?MODULE}, ?MODULE, Settings, []),
     ok.
 
-%% @doc Everybody begins to talk.
+%% @doc All senders begin to talk.
 -spec go() -> ok.
 go() -> gen_server:call(?MODULE, go, ?CALL_MS).
 
-%% @doc Everybody shall end, and make sure that the last message was heard.
+%% @doc All senders have to end, and make sure that their last message was heard.
 -spec finish() -> ok.
 finish() -> gen_server:call(?MODULE, finish, ?CALL_MS).
 
-%% @doc Who has not been heard to the end yet, there or here. (`words' end in silence: so we see here whether they came.)
+%% @doc Which senders have not been heard to the end, there or here. (`words' end silently, so their arrival is checked here.)
 -spec unfinished() -> [{beamway_nemesis_schedule:index(), Kind :: atom()}].
 unfinished() -> gen_server:call(?MODULE, unfinished, ?CALL_MS).
 
-%% @doc Sends messages to a node without a window; gives the process that does.
+%% @doc Sends messages to a node without a window, and returns the process that does it.
 -spec flood(To :: beamway_nemesis_schedule:index(), Count :: pos_integer(), Size :: pos_integer()) -> pid().
 flood(To, Count, Size) -> gen_server:call(?MODULE, {flood, To, Count, Size}, ?CALL_MS).
 
-%% @doc Whether a process waits for a busy link.
+%% @doc Whether a process is waiting for a busy link.
 -spec is_suspended(pid()) -> boolean().
 is_suspended(Pid) -> process_info(Pid, status) =:= {status, suspended}.
 
-%% @doc All that was seen here so far. In the end nobody may still wait for the exit of one who spoke.
+%% @doc Everything that has been recorded here so far. In the end no receiver may still be waiting for the exit of a process that has spoken.
 -spec collect(so_far | in_the_end) -> collected().
 collect(When) -> gen_server:call(?MODULE, {collect, When}, 2 * ?CALL_MS).
 
-%% @doc Ends the hub and all that it has started.
+%% @doc Ends the hub and everything that it has started.
 -spec stop() -> ok.
 stop() -> gen_server:stop(?MODULE, normal, ?CALL_MS).
 
-%% @doc Microseconds of a clock that all nodes of this machine share, and that no jump of the time moves.
+%% @doc Microseconds of a clock that all nodes on this machine share, and that a change of the time does not affect.
 -spec now_us() -> integer().
 now_us() -> erlang:convert_time_unit(os:perf_counter(), perf_counter, microsecond).
 
-%% @doc Shuts the TCP socket of the connection to a node, as a broken middle box would. A ring beside it is
-%% left alone. False if there is no such connection; `paused' if the link outlives it.
+%% @doc Shuts down the TCP socket of the connection to a node, as a broken middlebox would. A ring is not affected. Returns false if there is no
+%% such connection, and `paused' if the link survives.
 -spec cut(node()) -> boolean() | paused.
 cut(Node) ->
     Resumes = lists:any(fun(#{node := N, connection := Connection}) -> N =:= Node andalso ets:member(beamway_links, {session_of, Connection}) end,
@@ -96,7 +96,7 @@ cut_now(Node) ->
     end.
 
 sockets(#{stream := Socket}) when is_port(Socket) -> [Socket];
-%% The socket under TLS is known by its peer.
+%% The socket under TLS is identified by its peer.
 sockets(#{address := Address}) ->
     [Port || Port <- erlang:ports(), {ok, {Ip, Number}} <- [peer_of(Port)],
              iolist_to_binary([inet:ntoa(Ip), $:, integer_to_list(Number)]) =:= Address].
@@ -107,7 +107,7 @@ peer_of(Port) ->
         _ -> none
     end.
 
-%% It may close meanwhile; then there is nothing to cut.
+%% It may close meanwhile, in which case there is nothing to cut.
 shut(Socket) ->
     try gen_tcp:shutdown(Socket, read_write) =:= ok
     catch error:undef -> false
@@ -119,7 +119,7 @@ links() ->
         _ -> beamway_links:all()
     end.
 
-%% @doc What connections hold: none of it may be left when there is none any more.
+%% @doc What connections hold. When there are no connections, nothing of it may be left.
 -spec resources() -> #{atom() => non_neg_integer()}.
 resources() ->
     #{ports => length(erlang:ports()),
@@ -128,7 +128,7 @@ resources() ->
       helpers => length([Pid || Pid <- processes(), {initial_call, {Module, init, _}} <- [process_info(Pid, initial_call)],
                                 Module =:= beamway_keeper])}.
 
-%% Ring memory that the node still counts as used, and processes that it still watches for it.
+%% Ring memory that the node still counts as used, and processes that it still monitors because of it.
 granted() ->
     case whereis(beamway_links) of
         undefined -> 0;
@@ -153,7 +153,7 @@ receiver(From, To, Kind, Node) ->
     {ok, Pid} = beamway_nemesis_receiver:start_link(name(From, To, Kind), Kind, Node),
     Pid.
 
-%% A few names that are always the same: no atoms are made up on the way.
+%% A few names that are always the same, so no atoms are created at run time.
 name(From, To, Kind) ->
     list_to_atom(lists:concat(["beamway_nemesis_", Kind, "_", From, "_", To])).
 
@@ -225,7 +225,7 @@ collected(When, #state{settings = #{me := Me, life := Life}, events = Events, re
 add(Counts, Sum) ->
     maps:fold(fun(Class, Count, Acc) -> maps:update_with(Class, fun(C) -> C + Count end, Count, Acc) end, Sum, Counts).
 
-%% The nodedown that explains the end of words may be just behind it.
+%% The nodedown that explains the end of the words may come right after it.
 has_ended(#{exit := Exit, down := Down, to_us := To}) ->
     not lists:member(waiting, [Exit, Down])
         andalso (not lists:member(noconnection, [Exit, Down]) orelse To + ?NEARLY_US < now_us()).

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which lines of a node's log no fault of the schedule explains.
+%% @doc Finds the lines in a node's log that no fault of the schedule explains.
 %%
-%% Pure. A line is checked if its level is warning or worse. What may stand there is listed with the
-%% faults that bring it; a line that is not listed is a finding of {@link beamway_nemesis}.
+%% Pure. A line is checked if its level is warning or worse. Permitted lines are listed with the faults that cause them, and any other line is a
+%% finding of {@link beamway_nemesis}.
 -module(beamway_nemesis_log).
 
 -export([unexpected/2]).
 
-%% @doc The lines that nothing explains.
+%% @doc The unexplained lines.
 -spec unexpected(Text :: string(), beamway_nemesis_schedule:schedule()) -> [string()].
 unexpected(Text, #{faults := Faults}) ->
     Kinds = [element(1, Fault) || Fault <- Faults],
@@ -18,22 +18,22 @@ unexpected(Text, #{faults := Faults}) ->
 is_serious(Line) ->
     re:run(Line, "^[0-9T:.+Z-]+ (warning|error|critical|alert|emergency):", [{capture, none}]) =:= match.
 
-%% What is logged, and the faults of which one must be in the schedule. In the end all nodes are disconnected.
+%% Log texts, and the faults of which one must be in the schedule. At the end all nodes are disconnected.
 allowed() ->
     [%% An answer to a call that was given up with the connection comes over the next one.
      {"The global_name_server locker process received an unexpected message", always},
-     %% Another node told of it, but it was gone, or we had no descriptor to call it.
+     %% Another node reported it, but it was gone, or we had no descriptor to call it.
      {"'global' at ", [kill, restart, no_descriptors]},
-     %% OTP's own TLS distribution, with no more options than certificates.
+     %% OTP's own TLS distribution with no options except certificates.
      {"Server authenticity is not verified", always},
      {"beamway: no TLS connection with", [kill, restart, stop, no_descriptors]},
-     %% The code server looks for a module that is not loaded yet in each directory; a connection cannot be made.
+     %% The code server searches each directory for a module that is not loaded yet; a connection cannot be made.
      {"emfile", [no_descriptors]},
      {"Too many open files", [no_descriptors]},
      {"descriptor limit, ulimit -n?", [no_descriptors]},
-     %% A node that stands still while a link is agreed on.
+     %% A node is stopped while a link is being agreed on.
      {"the link server does not answer", [stop, slow_reader, fill_ring]},
      {"no agreement on a link with the peer, connection closed", [stop, slow_reader, fill_ring]},
-     %% A node that ends while a link is agreed on.
+     %% A node ends while a link is being agreed on.
      {"connecting to the peer's unix socket", [kill, restart]},
      {"not responding **, ** Removing (timedout) connection", [stop]}].

@@ -1,14 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Judges what nodes have seen while faults befell them, by what distributed Erlang promises.
+%% @doc Judges what nodes have observed during faults, according to the promises of distributed Erlang.
 %%
-%% In the life of one connection the messages from one process to another arrive in the order in which
-%% they were sent, each once, without a gap; what is missing may only be missing across a nodedown. Exit
-%% reasons come after the last message. A connection ends only when a fault ends it, and then it does.
+%% During one connection, the messages from one process to another arrive in the order in which they were sent, each of them once and without a
+%% gap. Messages may only be missing across a nodedown. Exit reasons come after the last message. A connection ends only when a fault ends it,
+%% and then it must end.
 %%
-%% A receiver keeps a log, newest entry first, made by {@link note/2}: which messages came between which
-%% nodeups and nodedowns. A message is numbered by its sender: which life of its node (`Life'), which
-%% connection the sender thinks it is in (`Epoch', the number of nodeups it has heard), the first number
-%% it gave out in that connection, and its own number, which counts on over all connections.
+%% A receiver keeps a log, newest entry first, made with {@link note/2}, which shows which messages came between which nodeups and nodedowns. A
+%% sender labels each message with the life of its node (`Life'), the connection that it believes it is in (`Epoch', the number of nodeups that
+%% it has received), the first number that it used in that connection, and the message's own number, which increases across all connections.
 %%
 %% Pure. All times are microseconds of the machine's monotonic clock, which all nodes share.
 -module(beamway_nemesis_oracle).
@@ -26,27 +25,27 @@
 -type log() :: [entry()].
 -type words() :: #{heard := [pos_integer()],          %% the numbers, in order
                    exit := term(), down := term(),    %% reasons by link and by monitor, or `waiting'
-                   cut_off := boolean(),              %% the node was lost before the end: `heard' stops there
-                   nodedown := boolean()}.            %% whether the node was lost about then
+                   cut_off := boolean(),              %% the node was lost before the end, so `heard' stops there
+                   nodedown := boolean()}.            %% whether the node was lost at about that time
 -type event() :: {up | down, beamway_nemesis_schedule:index(), Reason :: term(), AtUs :: integer()}.
 -type observed() :: #{node := beamway_nemesis_schedule:index(), life := pos_integer(),
                       until_us := integer(), events := [event()]}.   %% in order
 -type executed() :: #{fault := beamway_nemesis_schedule:fault(), from_us := integer(), to_us := integer(),
-                      effect := boolean() | paused}. %% `paused': the link must outlive it
+                      effect := boolean() | paused}. %% `paused' means that the link must survive it
 -type finding() :: {Kind :: atom(), Details :: map()}.
 -type record() :: #{faults := [executed()],
                     observed := [observed()],
                     flows := [{Flow :: term(), log()}],
                     words := [{Flow :: term(), [words()]}]}.
 
-%% After a fault that ends a connection: so long may one more attempt fail half way (net_setuptime is 7 s).
+%% For this long after a fault that ends a connection, another attempt may still fail half way (net_setuptime is 7 s).
 -define(GRACE_US, 10000000).
-%% So long may a nodedown take that must come: last words are waited for, and the machine is busy.
+%% How long a mandatory nodedown may take, because last words are awaited and the machine is busy.
 -define(NOTICE_US, 5000000).
-%% More than a sender can have under way when it hears of a new connection.
+%% More than a sender can have in flight when it learns of a new connection.
 -define(LATE, 200).
 
-%% @doc Adds an entry to a log, newest first. Messages that follow each other are kept as one run.
+%% @doc Adds an entry to a log, newest first. Consecutive messages are kept as a single run.
 -spec note(entry(), log()) -> log().
 note({message, Life, Epoch, First, N}, [{run, Life, Epoch, First, From, To} | Rest]) when N =:= To + 1 ->
     [{run, Life, Epoch, First, From, N} | Rest];
@@ -55,7 +54,7 @@ note({message, Life, Epoch, First, N}, Log) ->
 note(Entry, Log) ->
     [Entry | Log].
 
-%% @doc Everything that is wrong; nothing means that all promises were kept.
+%% @doc Everything that is wrong. An empty list means that all promises were kept.
 -spec judge(record()) -> [finding()].
 judge(#{faults := Faults, observed := Observed, flows := Flows, words := Words}) ->
     [about(Flow, Finding) || {Flow, Log} <- Flows, Finding <- judge_flow(Log)]
@@ -65,11 +64,11 @@ judge(#{faults := Faults, observed := Observed, flows := Flows, words := Words})
 
 about(Flow, {Kind, Details}) -> {Kind, Details#{flow => Flow}}.
 
-%% ---- messages of one sender to one receiver ----
+%% ---- messages from one sender to one receiver ----
 
-%% `last': the last message. `connection': as the receiver knows it; `unknown' until it has heard of one,
-%% for it may have begun to listen in the middle. `gaps': numbers that did not come in their place.
-%% `head': the first messages of a connection did not come, unless the sender was late with its label.
+%% `last' is the last message. `connection' is what the receiver knows about it, or `unknown' until it has received a nodeup, because it may have
+%% begun to listen in the middle. `gaps' are numbers that did not arrive in their place. `head' means that the first messages of a connection did
+%% not arrive, unless the sender was late with its label.
 -record(flow, {last = none :: none | {pos_integer(), pos_integer()},
                connection = unknown :: unknown | up | down,
                is_fresh = false :: boolean(),
@@ -78,7 +77,7 @@ about(Flow, {Kind, Details}) -> {Kind, Details#{flow => Flow}}.
                gaps = [] :: [{pos_integer(), pos_integer(), pos_integer()}],
                findings = [] :: [finding()]}).
 
-%% @doc Judges the log of one receiver about one sender.
+%% @doc Judges one receiver's log about one sender.
 -spec judge_flow(log()) -> [finding()].
 judge_flow(Log) ->
     Flow = end_of_connection(lists:foldl(fun entry/2, #flow{}, lists:reverse(Log))),
@@ -115,7 +114,7 @@ order(Life, From, To, #flow{last = Last} = Flow) when {Life, From} > Last ->
 order(Life, From, To, #flow{last = Last} = Flow) ->
     again(Life, From, To, Last, Flow).
 
-%% An old number: it comes too late if it had been left out, else for the second time.
+%% An old number. It is late if it was missing before, and otherwise a duplicate.
 again(Life, From, To, Last, #flow{gaps = Gaps} = Flow) ->
     Details = #{life => Life, numbers => {From, To}, after_number => Last},
     case [Gap || {L, Low, High} = Gap <- Gaps, L =:= Life, From >= Low, To =< High] of
@@ -123,12 +122,12 @@ again(Life, From, To, Last, #flow{gaps = Gaps} = Flow) ->
             Left = [{Life, A, B} || {A, B} <- [{Low, From - 1}, {To + 1, High}], A =< B],
             found(reordered, Details, Flow#flow{gaps = Left ++ (Gaps -- [Gap])});
         [] ->
-            %% What of the run is new moves the last number on.
+            %% The new part of the run increases the last number.
             found(duplicated, Details, Flow#flow{last = max(Last, {Life, To})})
     end.
 
-%% The first message of a connection should be the first that was sent in it. Its sender may not have
-%% heard of the connection yet; then its next ones have another epoch, soon.
+%% The first message of a connection should be the first that was sent in it. If its sender has not learned of the connection yet, its next
+%% messages will soon have another epoch.
 head(Epoch, First, {Life, From}, #flow{connection = up, is_fresh = true}) when From > First ->
     {Epoch, #{life => Life, numbers => {First, From - 1}}};
 head(Epoch, _, _, #flow{head = {Old, _}}) when Epoch =/= Old ->
@@ -146,8 +145,7 @@ found(Kind, Details, #flow{findings = Findings} = Flow) ->
 
 %% ---- last words ----
 
-%% @doc A process said words 1 to K to one that was linked to it and monitored it, and exited with
-%% `{last, K}'.
+%% @doc A process sent words 1 to K to a process that was linked to it and monitored it, and then exited with `{last, K}'.
 -spec judge_words(words()) -> [finding()].
 judge_words(#{heard := Heard, exit := Exit, down := Down, cut_off := CutOff, nodedown := NodeDown} = Words) ->
     InOrder = Heard =:= lists:seq(1, length(Heard)),
@@ -158,7 +156,7 @@ judge_words(#{heard := Heard, exit := Exit, down := Down, cut_off := CutOff, nod
 
 %% ---- nodedowns ----
 
-%% @doc Every nodedown must come from a fault that ends this connection.
+%% @doc Every nodedown must be caused by a fault that ends this connection.
 -spec judge_downs(beamway_nemesis_schedule:index(), [event()], [executed()]) -> [finding()].
 judge_downs(Node, Events, Faults) ->
     [{false_nodedown, #{on => Node, about => Peer, reason => Reason, at_us => At}}
@@ -170,7 +168,7 @@ explains(#{effect := paused}, _Node, _Peer, _At) ->
 explains(#{fault := Fault, from_us := From, to_us := To}, Node, Peer, At) ->
     beamway_nemesis_schedule:ends(Fault, {Node, Peer}) andalso At >= From andalso At =< To + ?GRACE_US.
 
-%% @doc A fault that ends a connection must be followed by a nodedown on either side that lives on.
+%% @doc A fault that ends a connection must be followed by a nodedown on each side that survives.
 -spec judge_missing(observed(), [executed()], [observed()]) -> [finding()].
 judge_missing(#{node := Node, until_us := Until, events := Events}, Faults, Observed) ->
     Peers = lists:usort([Peer || #{node := Peer} <- Observed]) -- [Node],
@@ -182,7 +180,7 @@ judge_missing(#{node := Node, until_us := Until, events := Events}, Faults, Obse
         is_up_at(From, Peer, Events),
         not is_followed(From, Peer, Events)].
 
-%% A node that stands still cannot notice anything.
+%% A stopped node cannot notice anything.
 able_since(Node, From, To, Faults) ->
     lists:max([To | [Free || #{fault := Fault, from_us := Held, to_us := Free} <- Faults, holds(Fault, Node),
                              Held =< To + ?NOTICE_US, Free >= From]]).

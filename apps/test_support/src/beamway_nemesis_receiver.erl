@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Those who listen while faults befall the nodes, and keep the log that is judged afterwards.
+%% @doc The processes that listen while faults affect the nodes, and keep the logs that are judged afterwards.
 %%
-%% One for each other node and kind of talk, started by {@link beamway_nemesis_hub}, registered by name. It
-%% notes messages, nodeups and nodedowns in the order in which they come: net_kernel promises that a nodeup
-%% comes before the first message of a connection, and a nodedown after its last one. A watcher, of kind
-%% `words', links to and monitors each process that says hello to it, and keeps what it heard of each.
+%% There is one for each other node and kind of traffic, started by {@link beamway_nemesis_hub} and registered. It records messages, nodeups and
+%% nodedowns in the order in which they arrive, because net_kernel promises that a nodeup comes before the first message of a connection and a
+%% nodedown after its last one. A watcher, of kind `words', links to and monitors each process that says hello to it, and keeps what it has heard
+%% from each.
 -module(beamway_nemesis_receiver).
 -behaviour(gen_server).
 
@@ -15,7 +15,7 @@
 
 -type heard() :: #{log := beamway_nemesis_oracle:log(), counts := #{pos_integer() => pos_integer()},
                    words := [spoken()]}.
-%% `counts': messages by the largest size of their class.
+%% `counts' are messages by the largest size of their class.
 -type spoken() :: #{heard := [pos_integer()], exit := term(), down := term(), cut_off := boolean(),
                     from_us := integer(), to_us := integer()}.
 
@@ -28,7 +28,7 @@
                 speakers = #{} :: #{pid() => tuple()},      %% see hello/2
                 spoken = [] :: [spoken()]}).
 
-%% @doc Starts a receiver for what processes of `Node' say.
+%% @doc Starts a receiver for the processes on `Node'.
 -spec start_link(Name :: atom(), Kind :: atom(), node()) -> {ok, pid()}.
 start_link(Name, Kind, Node) ->
     {ok, _} = gen_server:start_link({local, Name}, ?MODULE, {Kind, Node},
@@ -39,7 +39,7 @@ start_link(Name, Kind, Node) ->
 collect(Pid) ->
     gen_server:call(Pid, collect, 30000).
 
-%% @doc Whether it waits for the exit of one that has spoken.
+%% @doc Whether it waits for the exit of a process that has spoken.
 -spec is_waiting(pid()) -> boolean().
 is_waiting(Pid) ->
     gen_server:call(Pid, is_waiting, 30000).
@@ -75,8 +75,8 @@ handle_info({said, From, {_, _, _, N}, Which, _} = Said, State) ->
 handle_info({nodeup, Node, _}, #state{node = Node, log = Log} = State) ->
     {noreply, State#state{log = beamway_nemesis_oracle:note(up, Log)}};
 handle_info({nodedown, Node, Info}, #state{node = Node, log = Log, speakers = Speakers} = State) ->
-    %% What comes after this from one of them comes over another connection. (So may its exit: this nodedown
-    %% may have waited in our queue already when we made the link.)
+    %% Anything that comes from one of them after this comes over another connection. (That may also be its exit, because this nodedown may
+    %% already have been in our queue when we made the link.)
     CutOff = maps:map(fun(_, Speaker) -> setelement(1, Speaker, cut_off) end, Speakers),
     {noreply, State#state{log = beamway_nemesis_oracle:note({down, Info}, Log), speakers = CutOff}};
 handle_info({hello, Pid}, State) ->

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Schedules of faults as plain data: written by hand or made from a seed, checked, made smaller.
+%% @doc Schedules of faults as plain data, which are written by hand or generated from a seed, checked, and made smaller.
 %%
-%% A schedule says which nodes there are (by number, with the options of each) and which faults befall
-%% them, in order. {@link beamway_nemesis} carries it out, {@link beamway_nemesis_oracle} judges what the
-%% nodes have seen. Faults that last go on while the next ones begin; those of one node wait for each other.
+%% A schedule says which nodes there are (by number, with the options of each) and which faults affect them, in order. {@link beamway_nemesis}
+%% runs it, and {@link beamway_nemesis_oracle} judges what the nodes have observed. Faults that last continue while the next ones begin, but
+%% those on the same node wait for each other.
 %%
-%% Pure. Each schedule that {@link generate/2} or {@link smaller/1} gives is valid. Every fault either ends
-%% connections ({@link ends/2} says which) or must not end any.
+%% Pure. Each schedule from {@link generate/2} or {@link smaller/1} is valid. Every fault either ends connections ({@link ends/2} says which) or
+%% must not end any.
 -module(beamway_nemesis_schedule).
 
 -export([generate/1, generate/2, validate/1, smaller/1, ends/2, names/1, tick_time_s/0]).
@@ -16,15 +16,15 @@
 
 -type index() :: 1..6.
 -type schedule() :: #{nodes := [options()], faults := [fault()]}.
--type options() :: #{carrier => tcp | stock,          %% else that of the run
+-type options() :: #{carrier => tcp | stock,          %% otherwise that of the run
                      ring_bytes => pos_integer(),
                      poll_us => non_neg_integer(),
                      wire => another}.                %% speaks another version of the agreement
 -type fault() :: {wait, Ms :: pos_integer()}
-               | {kill, index()}                     %% as kill -9; it stays away until restarted
-               | {restart, index(), options()}       %% if it runs it leaves in order first
+               | {kill, index()}                     %% like kill -9; it stays away until restarted
+               | {restart, index(), options()}       %% if it is running it ends normally first
                | {stop, index(), Ms :: pos_integer()}
-               | {cut_tcp, index(), index()}        %% the TCP socket between two, nothing else
+               | {cut_tcp, index(), index()}        %% only the TCP socket between two nodes
                | {fill_ring, From :: index(), To :: index()}
                | {no_descriptors, index(), Ms :: pos_integer()}
                | {slow_reader, index(), Ms :: pos_integer()}
@@ -48,12 +48,12 @@ kinds() ->
 
 %% ---- from a seed ----
 
-%% @doc The schedule of a seed: always the same.
+%% @doc The schedule for a seed, which is always the same.
 -spec generate(Seed :: integer()) -> schedule().
 generate(Seed) ->
     generate(Seed, #{}).
 
-%% @doc The same with limits: at most so many nodes, so many faults.
+%% @doc The same with limits on the number of nodes and faults.
 -spec generate(Seed :: integer(), #{max_nodes => 2..6, max_faults => pos_integer()}) -> schedule().
 generate(Seed, Limits) ->
     Start = rand:seed_s(exsss, Seed),
@@ -65,7 +65,7 @@ generate(Seed, Limits) ->
     {Faults, R5} = faults(Length, #{mood => Mood, all => Numbers, alive => Numbers, taken => 0}, R4),
     #{nodes => Nodes, faults => with_cut(Faults, Numbers, R5)}.
 
-%% Every schedule has a cut that a link of Beamway must outlive, so it comes before anything that ends links or starts other nodes.
+%% Every schedule has a cut that a Beamway link must survive, so the cut comes before anything that ends links or starts other nodes.
 with_cut(Faults, Numbers, R0) ->
     {Place, R1} = between(0, length(lists:takewhile(fun is_calm/1, Faults)), R0),
     {Cut, _} = make(cut_tcp, Numbers, [], R1),
@@ -77,7 +77,7 @@ node_options(R0) ->
     {Poll, R2} = pick([200, 0], R1),
     {#{ring_bytes => Ring, poll_us => Poll}, R2}.
 
-%% Another version or another carrier, now and then: then the two meet on TCP.
+%% Now and then another version or another carrier, in which case the two nodes use TCP.
 new_options(R0) ->
     {Options, R1} = node_options(R0),
     {Kind, R2} = pick([same, same, same, wire, tcp, stock], R1),
@@ -87,7 +87,7 @@ new_options(R0) ->
         Carrier -> {Options#{carrier => Carrier}, R2}
     end.
 
-%% In the end at most one node is missing, so that there is somebody left to talk.
+%% At the end at most one node is missing, so that others are left to talk.
 faults(0, #{alive := Alive, all := All}, R0) ->
     case All -- Alive of
         [] -> {[], R0};
@@ -159,9 +159,9 @@ repeat(N, Make, R0) ->
     {Rest, R2} = repeat(N - 1, Make, R1),
     {[One | Rest], R2}.
 
-%% ---- what is valid ----
+%% ---- validity ----
 
-%% @doc Whether a schedule can be carried out; the error names what is wrong with it.
+%% @doc Whether a schedule can be run. The error names what is wrong with it.
 -spec validate(term()) -> ok | {error, Reason :: term()}.
 validate(#{nodes := Nodes, faults := Faults}) when is_list(Nodes), is_list(Faults) ->
     Count = length(Nodes),
@@ -207,7 +207,7 @@ is_fault({restart, N, Options}, All, _) ->
         Error -> Error
     end;
 is_fault({kill, N}, _, Alive) -> lists:member(N, Alive);
-%% In between nobody could say whether the connection must end.
+%% In between it would be unclear whether the connection must end.
 is_fault({stop, N, Ms}, _, Alive) when is_integer(Ms), Ms > 0 ->
     lists:member(N, Alive) andalso (Ms =< ?HARMLESS_STOP_MS orelse Ms >= ?LONG_STOP_MS);
 is_fault({Kind, N, Ms}, _, Alive) when Kind =:= no_descriptors; Kind =:= slow_reader ->
@@ -217,7 +217,7 @@ is_fault({Kind, A, B}, _, Alive) when Kind =:= cut_tcp; Kind =:= fill_ring ->
     A =/= B andalso lists:member(A, Alive) andalso lists:member(B, Alive);
 is_fault(_, _, _) -> false.
 
-%% @doc The numbers that a fault is about.
+%% @doc The numbers of the nodes that a fault concerns.
 -spec names(fault()) -> [index()].
 names({wait, _}) -> [];
 names({Kind, A, B}) when Kind =:= cut_tcp; Kind =:= fill_ring -> [A, B];
@@ -231,15 +231,14 @@ ends({stop, N, Ms}, {A, B}) when Ms >= ?LONG_STOP_MS -> N =:= A orelse N =:= B;
 ends({cut_tcp, A, B}, {C, D}) -> {A, B} =:= {C, D} orelse {A, B} =:= {D, C};
 ends(_, _) -> false.
 
-%% @doc Whether every link of Beamway that was there before a fault is there afterwards.
+%% @doc Whether every Beamway link that existed before a fault exists afterwards.
 -spec is_calm(fault()) -> boolean().
 is_calm({stop, _, Ms}) -> Ms < ?LONG_STOP_MS;
 is_calm(Fault) -> not lists:member(element(1, Fault), [kill, restart]).
 
 %% ---- smaller ----
 
-%% @doc Valid schedules that are a little smaller, the smallest first: without a fault, without a node,
-%% without options, with shorter waits.
+%% @doc Valid schedules that are slightly smaller, the smallest first: without a fault, without a node, without options, with shorter waits.
 -spec smaller(schedule()) -> [schedule()].
 smaller(#{nodes := Nodes, faults := Faults} = Schedule) ->
     Candidates = halves(Schedule) ++ [Schedule#{faults := without(I, Faults)} || I <- lists:seq(1, length(Faults))]
@@ -271,7 +270,7 @@ replace(I, New, List) -> [case J of I -> New; _ -> Item end || {J, Item} <- numb
 
 %% ---- files ----
 
-%% @doc Reads a schedule from a file: one term and a full stop.
+%% @doc Reads a schedule from a file that has one term and a full stop.
 -spec read(file:name_all()) -> {ok, schedule()} | {error, term()}.
 read(File) ->
     case file:consult(File) of
@@ -284,7 +283,7 @@ read(File) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc A schedule as it stands in a file.
+%% @doc A schedule in the form for a file.
 -spec print(schedule()) -> unicode:chardata().
 print(Schedule) ->
     io_lib:format("~p.~n", [Schedule]).

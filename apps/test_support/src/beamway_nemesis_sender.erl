@@ -1,13 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Those who talk while faults befall the nodes: one process for each other node and kind of talk.
+%% @doc The processes that talk while faults affect the nodes: one for each other node and kind of traffic.
 %%
-%% Started by {@link beamway_nemesis_hub}, linked to it. Every message is numbered as
-%% {@link beamway_nemesis_oracle} explains, and its data follow from its number, so that the receiver can
-%% check them. A sender has at most a window of messages under way: the receiver acknowledges some; when no
-%% word comes for a second it goes on regardless, for messages may be lost with their connection.
+%% Started by {@link beamway_nemesis_hub} and linked to it. Every message is numbered as {@link beamway_nemesis_oracle} explains, and its data is
+%% derived from its number, so the receiver can check it. A sender has at most a window of messages in flight, of which the receiver acknowledges
+%% some. If nothing arrives for a second it continues regardless, because messages may be lost with their connection.
 %%
-%% When told to `finish' a sender sends last messages until one is acknowledged, then tells the hub: so the
-%% end of a sequence cannot be missing unnoticed.
+%% After `finish' a sender sends last messages until one is acknowledged, and then tells the hub, so a missing end of a sequence cannot go
+%% unnoticed.
 -module(beamway_nemesis_sender).
 
 -export([start_link/2, data/2, prepare_data/0]).
@@ -16,7 +15,7 @@
 -type settings() :: #{kind := small | mixed | flood | call | words, hub := pid(), node := node(),
                       to := atom(), life := pos_integer(), pace_ms := pos_integer(),
                       counters := counters:counters_ref()}.
-%% `to': the registered name of the receiver. `counters' of a caller: answered, node gone, too late, wrong.
+%% `to' is the registered name of the receiver. `counters' of a caller: answered, node gone, too late, wrong.
 
 -define(WINDOW, 64).
 -define(NO_WORD_MS, 1000).
@@ -31,13 +30,13 @@ start_link(Kind, Settings) ->
 
 %% ---- data ----
 
-%% @doc Makes what {@link data/2} takes its data from; once a node.
+%% @doc Creates the source for {@link data/2}, once per node.
 -spec prepare_data() -> ok.
 prepare_data() ->
     {Bytes, _} = rand:bytes_s(?LARGEST + ?SPREAD, rand:seed_s(exsss, 4711)),
     persistent_term:put(?MODULE, Bytes).
 
-%% @doc The data of a message: two that follow each other have different ones.
+%% @doc The data of a message. Consecutive messages have different data.
 -spec data(N :: pos_integer(), Size :: non_neg_integer()) -> binary().
 data(N, Size) ->
     binary:part(persistent_term:get(?MODULE), (N * 7919) rem ?SPREAD, Size).
@@ -71,7 +70,7 @@ loop(Kind, State) ->
         #{task := finish} = Heard -> loop(Kind, finish(Kind, Heard))
     end.
 
-%% Takes what has come in; waits for the first if Ms is not 0.
+%% Handles the messages that have arrived, and waits for the first one if Ms is not 0.
 hear(Ms, #{node := Node, n := N} = State) ->
     receive
         {nodeup, Node, _} ->
@@ -94,7 +93,7 @@ finished(#{hub := Hub} = State) ->
 talk(call, State) -> pause(call(State));
 talk(words, State) -> pause(say_words(State));
 talk(_, #{open := Open} = State) when Open >= ?WINDOW ->
-    %% No word: what was under way may be lost.
+    %% Nothing has arrived, so messages in flight may be lost.
     case hear(?NO_WORD_MS, State) of
         #{open := Open} = Same -> Same#{open := 0};
         Heard -> Heard
@@ -142,14 +141,14 @@ call(To, Node, {said, _, {_, _, _, N}, _, _} = Message) ->
 
 %% ---- last words ----
 
-%% One process after the other that says some words and exits.
+%% Starts one process after another, each of which says some words and exits.
 say_words(#{to := To, node := Node, n := N} = State) ->
     {_, Monitor} = spawn_monitor(?MODULE, speak, [{To, Node}, rand:uniform(30) - 1]),
     receive
         {'DOWN', Monitor, process, _, _} -> State#{n := N + 1}
     end.
 
-%% @private Speaks when the watcher is linked; without an answer it has nothing to say.
+%% @private Speaks when the watcher is linked. Without an answer it has nothing to say.
 -spec speak({atom(), node()}, non_neg_integer()) -> no_return().
 speak(Watcher, Count) ->
     _ = erlang:send(Watcher, {hello, self()}),

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes of another release of OTP than the runner's, beside the runner's own. Used by {@link beamway_peer}.
+%% @doc Nodes of another OTP release than the runner's, in addition to the runner's own. Used by {@link beamway_peer}.
 %%
-%% `BEAMWAY_OTHER_ERL' in the environment is a program's path and its words, separated by blanks, which runs the other
-%% OTP's `erl'; `BEAMWAY_OTHER_EBIN' is where Beamway stands that was built for it. Then every second of the nodes that
-%% live at a time is one of the other OTP, so that every suite tests the mixture; `BEAMWAY_OTHER_FIRST=1' begins with
-%% the other. The runner's OTP must be the older one, since it compiles the tests, which run on both.
+%% `BEAMWAY_OTHER_ERL' in the environment is a program with its arguments, separated by spaces, that runs the other OTP's `erl'.
+%% `BEAMWAY_OTHER_EBIN' is the Beamway that was built for it. Then every second of the nodes that live at the same time belongs to the other OTP,
+%% so every suite tests the mixture. `BEAMWAY_OTHER_FIRST=1' begins with the other one. The runner's OTP must be the older one, because it
+%% compiles the tests, which run on both.
 %%
-%% An OTP more than two releases younger does not load what the runner has compiled. Then `BEAMWAY_OTHER_ROOT' is a checkout in which it
-%% has built all, and no fun of a suite can be sent to its nodes.
+%% An OTP that is more than two releases newer does not load what the runner has compiled. In that case `BEAMWAY_OTHER_ROOT' is a checkout in
+%% which it has built everything, and no fun of a suite can be sent to its nodes.
 -module(beamway_other_otp).
 
 -export([is_there/0, choose/2, erl/0, ebin/0, tests/0]).
@@ -21,8 +21,8 @@
 is_there() ->
     os:getenv("BEAMWAY_OTHER_ERL", "") =/= "".
 
-%% @doc Which OTP a new node is of, when so many others live. A wrapper may be one that the other OTP cannot be run by,
-%% and another beamway is built for our own OTP.
+%% @doc The OTP of a new node when this many others are alive. It may be impossible to run the other OTP with a wrapper, and another beamway is
+%% built for our own OTP.
 -spec choose(beamway_peer:options(), fun(() -> non_neg_integer())) -> otp().
 choose(#{otp := Otp}, _Living) -> Otp;
 choose(#{wrapper := _}, _Living) -> own;
@@ -41,12 +41,12 @@ turns(_) -> {own, other}.
 erl() ->
     [_ | _] = string:lexemes(os:getenv("BEAMWAY_OTHER_ERL", ""), " ").
 
-%% @doc Where the beamway is that was built for it.
+%% @doc The beamway that was built for it.
 -spec ebin() -> file:filename().
 ebin() ->
     [_ | _] = os:getenv("BEAMWAY_OTHER_EBIN", "").
 
-%% @doc The folders of the tests that it has compiled itself; none where it loads ours.
+%% @doc The directories of the tests that it has compiled itself, or none if it can load ours.
 -spec tests() -> [file:filename()].
 tests() ->
     case os:getenv("BEAMWAY_OTHER_ROOT", "") of

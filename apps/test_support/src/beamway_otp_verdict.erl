@@ -1,32 +1,32 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What the outcomes of OTP's own suites mean: which of them are wrong, and why.
+%% @doc Judges the outcomes of OTP's own suites: which of them are wrong, and why.
 %%
-%% Pure. `test/system/otp/otp_suites_report.erl' reads the outcomes and asks here. The oracle is stock TCP: what passes there
-%% must pass on Beamway. Beside it stands the stored result: what passed once must go on passing, also where stock TCP
-%% does not. A stored difference is no problem; there may be {@link most_differences/0} of them.
+%% Pure. `test/system/otp/otp_suites_report.erl' reads the outcomes and calls this module. The oracle is stock TCP: a case that passes there must
+%% pass on Beamway. The second oracle is the stored result: a case that has passed once must continue to pass, even if stock TCP does not. A
+%% stored difference is not a problem, but there may be at most {@link most_differences/0} of them.
 %%
-%% Links are judged too: a case that fell back to TCP, or made no link where it once did, proves nothing about shared memory.
+%% Links are also judged, because a case that fell back to TCP, or made no link where it once did, proves nothing about shared memory.
 -module(beamway_otp_verdict).
 
 -export([passes/1, problems/4, fallbacks/2, differences/1, common_failures/1, most_differences/0, describe/1]).
 -export_type([word/0, id/0, result/0, stored/0, problem/0]).
 
 -type word() :: passed | flaky | failed | died | skipped | not_run.
-%% flaky: failed, then passed alone. died: took its node with it, or met the suite's limit.
+%% flaky: failed, then passed alone. died: ended its node, or exceeded the suite's limit.
 -type id() :: {Suite :: atom(), Group :: atom(), Case :: atom()}.
 -type result() :: #{word := word(), shm := non_neg_integer(), tcp_links := #{Reason :: binary() => pos_integer()}}.
-%% `shm': the links that the suite's own node made in this case. `tcp_links': the ends of links, in all nodes.
+%% `shm' is the number of links that the suite's own node made in this case, and `tcp_links' the number of ends of links on all nodes.
 -type stored() :: #{tcp := word(), beamway := word(), shm := non_neg_integer(), tcp_links := #{binary() => pos_integer()}}.
 -type problem() :: stored_as_passed | passes_on_tcp | new_failure | no_shared_memory | {fell_back, Reason :: binary()}.
 
-%% C nodes, and nodes with a carrier of their own.
+%% C nodes, and nodes with their own carrier.
 -define(FOREIGN, <<"the peer does not speak beamway">>).
 
 -spec passes(word()) -> boolean().
 passes(Word) -> Word =:= passed orelse Word =:= flaky.
 
-%% @doc What is wrong with a case on Beamway. `unknown': it was not run over stock TCP; `none': it is not stored.
-%% Links are judged only over shared memory, where `Links' is true.
+%% @doc What is wrong with a case on Beamway. `unknown' means that it was not run over stock TCP, and `none' that it is not stored. Links are
+%% judged only over shared memory, where `Links' is true.
 -spec problems(result(), Tcp :: word() | unknown, stored() | none, Links :: boolean()) -> [problem()].
 problems(#{word := Word} = Result, Tcp, Stored, Links) ->
     outcome(passes(Word), Word, Tcp, Stored)
@@ -42,29 +42,29 @@ outcome(false, _Word, Tcp, #{tcp := StoredTcp, beamway := StoredWord}) ->
         {false, _, _} -> []
     end.
 
-%% @doc The reasons for links over TCP that are not to be expected.
+%% @doc The unexpected reasons for links over TCP.
 -spec fallbacks(result(), stored() | none) -> [problem()].
 fallbacks(#{tcp_links := Now}, none) ->
     [{fell_back, Reason} || Reason <- maps:keys(Now), Reason =/= ?FOREIGN];
 fallbacks(#{tcp_links := Now}, #{tcp_links := Before}) ->
     [{fell_back, Reason} || Reason <- maps:keys(Now), not is_map_key(Reason, Before)].
 
-%% A single connection that a case closes at once may end before its node has said over what it was.
+%% If a case closes a single connection at once, it may end before its node has reported which kind it was.
 missing(#{word := Word, shm := 0}, #{shm := Before}) when Before > 1, Word =/= not_run, Word =/= died -> [no_shared_memory];
 missing(_Result, _Stored) -> [].
 
-%% @doc The cases that pass on stock TCP and not on Beamway.
+%% @doc The cases that pass on stock TCP but not on Beamway.
 -spec differences(#{id() => stored()}) -> [id()].
 differences(All) ->
     [Id || {Id, #{tcp := Tcp, beamway := Beamway}} <- lists:sort(maps:to_list(All)), passes(Tcp), not passes(Beamway)].
 
-%% @doc The cases that pass on neither; what is skipped on both is not among them.
+%% @doc The cases that pass on neither, without those that are skipped on both.
 -spec common_failures(#{id() => stored()}) -> [id()].
 common_failures(All) ->
     [Id || {Id, #{tcp := Tcp, beamway := Beamway}} <- lists:sort(maps:to_list(All)),
            not passes(Tcp), not passes(Beamway), {Tcp, Beamway} =/= {skipped, skipped}].
 
-%% @doc How many cases may differ; each tests TCP itself.
+%% @doc How many cases may differ. Each of them tests TCP itself.
 -spec most_differences() -> pos_integer().
 most_differences() -> 6.
 

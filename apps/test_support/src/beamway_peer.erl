@@ -1,22 +1,21 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Starts and ends the nodes that the multi-node suites test, and looks at them from outside.
+%% @doc Starts and ends the nodes that the multi-node suites test, and examines them from outside.
 %%
-%% Each node is its own operating-system process, started by {@link //stdlib/peer} over standard
-%% input and output, so that control never runs over the carrier under test and works on while the
-%% distribution is broken or stopped. A node inherits the code path of the runner as far as it lies
-%% outside OTP: {@link run/2} may send it any fun of a suite.
+%% Each node is a separate operating system process, which {@link //stdlib/peer} starts over standard input and output. So control never runs
+%% over the carrier under test, and continues to work while the distribution is broken or stopped. A node inherits the runner's code path outside
+%% OTP, so {@link run/2} may send it any fun of a suite.
 %%
-%% The carriers: `inet_tcp' is stock distribution, the oracle that proves a test itself;
-%% `beamway_inet' is Beamway with its kill switch on. `beamway_tcp' is its own link over TCP. `beamway_shm' is Beamway with
-%% default options. `beamway_small' is `beamway_shm' with the smallest ring, which
-%% cannot hold a whole fragment. `beamway_rdma' has rdma forced. `beamway_encrypted' has the option `encrypt', `beamway_encrypted_shm' the same with default links. `beamway_tls' has its own link over TLS, `beamway_ssl' goes on in ssl's processes, `beamway_tls_shm' is TLS with
-%% default options, `inet_tls' is OTP's own; they need {@link beamway_certificates:prepare/1}.
+%% These are the carriers. `inet_tcp' is stock distribution, the oracle that proves a test itself. `beamway_inet' is Beamway with its kill switch
+%% on. `beamway_tcp' is its own link over TCP. `beamway_shm' is Beamway with default options, and `beamway_small' the same with the smallest
+%% ring, which cannot hold a whole fragment. `beamway_rdma' has rdma forced. `beamway_encrypted' has the option `encrypt', and
+%% `beamway_encrypted_shm' the same with default links. `beamway_tls' has its own link over TLS, `beamway_ssl' continues over ssl, and `inet_tls'
+%% is OTP's own; these need {@link beamway_certificates:prepare/1}.
 %%
-%% `BEAMWAY_TEST_WRAPPER' in the environment names a program that stands before every node's `erl' and
-%% executes the rest of its arguments, so that a whole run can be looked at: by a sanitizer, say. Nodes
-%% then end by themselves where they are else killed, since at its end a sanitizer looks for leaks.
+%% `BEAMWAY_TEST_WRAPPER' in the environment names a program that is run with every node's `erl' command as its arguments and executes it, so
+%% that a whole run can be examined, for example with a sanitizer. Nodes are then not killed but end by themselves, because a sanitizer looks for
+%% leaks at the end.
 %%
-%% Every second node is of another release of OTP if one is named, see {@link beamway_other_otp}.
+%% If another OTP release is named, every second node belongs to it; see {@link beamway_other_otp}.
 -module(beamway_peer).
 
 -export([start/2, start/1, erl/0, unless_wrapped/2, stop/1, stop_all/1, started/0, stop_started/0, halt_node/1, halt_node/2, call/4, call/5, run/2, run/3, returned/1]).
@@ -36,14 +35,14 @@
                      flags => [string()],       %% instead of the carrier's own
                      args => [string()],        %% added after those
                      env => [{string(), string() | false}],
-                     before_exec => string(),   %% shell commands run in the node's process first
+                     before_exec => string(),   %% shell commands that run in the node's process first
                      otp => beamway_other_otp:otp(),
                      wrapper => [string()],     %% command that executes the rest of its arguments
                      ebin => file:name_all(),   %% another beamway than the checkout's
                      log => file:name_all()}.   %% where the node's logger writes
 
 -define(BOOT_MS, 30000).
-%% Also on a machine that holds up what is waited for.
+%% Long enough even if the machine delays what is awaited.
 -define(LEAST_WAIT_MS, 15000).
 -define(CALL_MS, 60000).
 -define(WRAPPED_END_MS, 30000).
@@ -54,8 +53,8 @@
 start(Carrier) ->
     start(Carrier, #{}).
 
-%% @doc Starts a node with the carrier. The caller stops it with {@link stop/1}; it also ends by
-%% itself when the runner does, because its standard input closes.
+%% @doc Starts a node with the carrier. The caller stops it with {@link stop/1}. It also ends when the runner does, because its standard input
+%% closes.
 -spec start(carrier(), options()) -> {ok, pid(), node()} | {error, Reason :: term()}.
 start(Carrier, Given) ->
     Living = fun() -> length(started()) end,
@@ -70,14 +69,14 @@ start(Carrier, Given) ->
              args => arguments(Carrier, Options)},
     heard(fun() -> peer:start(maps:merge(Peer, maps:with([host], Options))) end).
 
-%% What the node prints goes to the runner's own output, where a failed boot's reason is seen; else it would be on
-%% Common Test's page of the case.
+%% The node's output goes to the runner's own output, where the reason of a failed boot can be seen. Otherwise it would be on Common Test's page
+%% for the case.
 heard(Start) ->
     Own = group_leader(),
     true = group_leader(whereis(user), self()),
     try Start() after group_leader(Own, self()) end.
 
-%% @doc Ends a node at once, whatever state it is in (also stopped), and waits for its end.
+%% @doc Ends a node at once, whatever its state (even if it is stopped), and waits for its end.
 -spec stop(pid()) -> ok.
 stop(Peer) ->
     case {is_process_alive(Peer), wrapper()} of
@@ -86,7 +85,7 @@ stop(Peer) ->
         {false, _} -> ok
     end.
 
-%% A node that does not end so is killed: it may have been stopped half way, or have lost its terminal.
+%% A node that does not end is killed, because it may have been stopped half way or have lost its terminal.
 end_in_order(Peer) ->
     Monitor = monitor(process, Peer),
     ok = sigcont(Peer),
@@ -95,7 +94,7 @@ end_in_order(Peer) ->
     after ?WRAPPED_END_MS -> kill9(Peer)
     end.
 
-%% @doc Makes a node end by itself with `halt()', as an operator would, and waits for its end.
+%% @doc Makes a node end with `halt()', as an operator would, and waits for its end.
 -spec halt_node(pid()) -> ok.
 halt_node(Peer) ->
     halt_node(Peer, []).
@@ -115,13 +114,13 @@ ended_by(End, Peer, TimeoutMs) ->
     _ = wait_until(fun() -> not is_running(OsPid) end, 10000),
     ok.
 
-%% @doc Ends every node that a test has started and not ended. For end_per_testcase of suites whose
-%% cases start their own nodes: a case that failed half way leaves some behind.
+%% @doc Ends every node that a test has started but not ended. For end_per_testcase of suites whose cases start their own nodes, because a case
+%% that failed half way leaves some behind.
 -spec stop_started() -> ok.
 stop_started() ->
     stop_all(started()).
 
-%% @doc The control processes of all nodes that this node has started.
+%% @doc The processes that control the nodes which this node has started.
 -spec started() -> [pid()].
 started() ->
     [Pid || Pid <- processes(), {dictionary, Dictionary} <- [process_info(Pid, dictionary)],
@@ -132,23 +131,23 @@ started() ->
 stop_all(Peers) ->
     lists:foreach(fun stop/1, Peers).
 
-%% @doc Calls a function on the node, over standard input and output.
+%% @doc Calls a function on the node, through standard input and output.
 -spec call(pid(), module(), atom(), [term()]) -> term().
 call(Peer, Module, Function, Arguments) ->
     call(Peer, Module, Function, Arguments, ?CALL_MS).
 
-%% @doc The same with a limit in milliseconds, which is longer where everything is slower ({@link beamway_runner:slowness/0}).
+%% @doc The same with a limit in milliseconds, which is longer if everything is slower ({@link beamway_runner:slowness/0}).
 -spec call(pid(), module(), atom(), [term()], pos_integer()) -> term().
 call(Peer, Module, Function, Arguments, TimeoutMs) ->
     peer:call(Peer, Module, Function, Arguments, TimeoutMs * beamway_runner:slowness()).
 
-%% @doc Runs a fun on the node; its exceptions are raised here.
+%% @doc Runs a fun on the node. Its exceptions are raised here.
 -spec run(pid(), fun(() -> Result)) -> Result.
 run(Peer, Fun) ->
     run(Peer, Fun, ?CALL_MS).
 
-%% @doc The same with a limit in milliseconds, as for {@link call/5}. `peer:call/5' returns `badarg' if the process there dies by a link with a pair as its reason, as a test's
-%% helper does that fails: so what the fun returns is marked.
+%% @doc The same with a limit in milliseconds, as for {@link call/5}. If the process there dies through a link with a pair as its reason, as a
+%% test's helper does when it fails, `peer:call/5' returns `badarg', so the fun's result is marked.
 -spec run(pid(), fun(() -> Result), pos_integer()) -> Result.
 run(Peer, Fun, TimeoutMs) ->
     case call(Peer, ?MODULE, returned, [Fun], TimeoutMs) of
@@ -160,21 +159,21 @@ run(Peer, Fun, TimeoutMs) ->
 -spec returned(fun(() -> Result)) -> {returned, Result}.
 returned(Fun) -> {returned, Fun()}.
 
-%% @doc Makes `Peer' connect to `Node' and checks that the carrier's link carries the connection.
-%% The called node may still be busy with its side of it when this returns.
+%% @doc Makes `Peer' connect to `Node', and checks that the carrier's link carries the connection. The called node may still be busy with its
+%% side when this returns.
 -spec connect(carrier(), pid(), node()) -> ok.
 connect(Carrier, Peer, Node) ->
     true = call(Peer, net_kernel, connect_node, [Node]),
     assert_link(Peer, Node, link_kind(Carrier)).
 
-%% @doc The same, and waits until the called node has the connection too. A case that ends the
-%% connection at once needs this: a node that is called hears of it a little later.
+%% @doc The same, but also waits until the called node has the connection. A case that ends the connection at once needs this, because a called
+%% node learns of it slightly later.
 -spec connect_both(carrier(), pid(), pid()) -> ok.
 connect_both(Carrier, Caller, Called) ->
     ok = connect(Carrier, Caller, call(Called, erlang, node, [])),
     assert_link(Called, call(Caller, erlang, node, []), link_kind(Carrier)).
 
-%% @doc Two new nodes with these options; the first has connected to the second.
+%% @doc Two new nodes with these options, of which the first has connected to the second.
 -spec connected_pair(carrier(), options()) -> {pid(), node(), pid(), node()}.
 connected_pair(Carrier, Options) ->
     {ok, PeerA, NodeA} = start(Carrier, Options),
@@ -182,7 +181,7 @@ connected_pair(Carrier, Options) ->
     ok = connect_both(Carrier, PeerA, PeerB),
     {PeerA, NodeA, PeerB, NodeB}.
 
-%% @doc The kind of link that two nodes with this carrier on one host must agree on.
+%% @doc The kind of link that two nodes with this carrier on the same host must agree on.
 -spec link_kind(carrier()) -> stock | tcp | inet | tls | ssl | shm | rdma.
 link_kind(inet_tcp) -> stock;
 link_kind(inet_tls) -> stock;
@@ -197,8 +196,8 @@ link_kind(beamway_shm) -> shm;
 link_kind(beamway_small) -> shm;
 link_kind(beamway_rdma) -> rdma.
 
-%% @doc Waits until the node has a link of this kind to `Node', or fails and says what it has.
-%% The kind is taken from `beamway:links/0' and, independently, from the port that ERTS uses.
+%% @doc Waits until the node has a link of this kind to `Node', or fails and reports what it has. The kind is taken from `beamway:links/0' and,
+%% independently, from the port that ERTS uses.
 -spec assert_link(pid(), node(), stock | tcp | inet | tls | ssl | shm | rdma) -> ok.
 assert_link(Peer, Node, Kind) ->
     _ = wait_until(fun() -> controller(Peer, Node) =/= undefined end, 5000),
@@ -232,14 +231,15 @@ reported_links(Peer) ->
 nonempty([]) -> false;
 nonempty(List) -> List.
 
-%% @doc The port or process through which the node is connected to `Node', as a term that identifies this one
+%% @doc The port or process through which the node is connected to `Node', as a term that identifies this connection. Another value later means
+%% that the connection was lost in between.
 %% connection: another value later means that the connection was lost in between.
 -spec controller(pid(), node()) -> undefined | {string(), integer()}.
 controller(Peer, Node) -> call(Peer, ?MODULE, own_controller, [Node]).
 
 controller_driver(Peer, Node) -> call(Peer, ?MODULE, own_controller_driver, [Node]).
 
-%% @private On the node itself. Not funs: another OTP may have compiled this module there.
+%% @private On the node itself. These are not funs, because another OTP may have compiled this module there.
 -spec own_controller(node()) -> {string(), non_neg_integer()} | undefined.
 own_controller(Node) ->
     case lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)) of
@@ -277,7 +277,7 @@ watch_nodedown(Peer) ->
 keep_nodedown(Down) ->
     receive {give, From} -> From ! {nodedown, Down} end.
 
-%% @doc Why that node went down, and when by the system's clock in milliseconds.
+%% @doc Why that node went down, and when by the system's clock, in milliseconds.
 -spec nodedown(pid(), Watcher :: pid(), node(), TimeoutMs :: pos_integer()) -> {Reason :: term(), AtMs :: integer()}.
 nodedown(Peer, Watcher, Node, TimeoutMs) ->
     run(Peer, fun() ->
@@ -285,8 +285,8 @@ nodedown(Peer, Watcher, Node, TimeoutMs) ->
         receive {nodedown, {Node, Reason, At}} -> {Reason, At} after TimeoutMs -> error({no_nodedown, Node}) end
     end).
 
-%% @doc A process on the node that keeps the numbers of messages `{Number, Data}' until `Node' is down, for {@link given/2}. The fun says whether data is
-%% that of its number. `{have, Count, From}' is answered by `{Collector, Count}' once so many have come.
+%% @doc A process on the node that keeps the numbers of messages `{Number, Data}' until `Node' is down, for {@link given/2}. The fun checks
+%% whether data belongs to its number. `{have, Count, From}' is answered with `{Collector, Count}' when this many have arrived.
 -spec collector(pid(), node(), fun((integer(), binary()) -> boolean())) -> Collector :: pid().
 collector(Peer, Node, IsRight) ->
     run(Peer, fun() ->
@@ -308,12 +308,12 @@ collected(Node, IsRight, Numbers) ->
         {Number, Data} when is_integer(Number) -> true = IsRight(Number, Data), collected(Node, IsRight, [Number | Numbers])
     end.
 
-%% @doc Answers everyone who asks by {@link given/2}: one that asked too early does not wait for it any more. To be called on the node.
+%% @doc Answers every caller of {@link given/2}, because one that called too early no longer waits. To be called on the node.
 -spec give(term()) -> no_return().
 give(Answer) ->
     receive {give, From} -> From ! {given, Answer}, give(Answer) end.
 
-%% @doc The answer of a process of the node, `false' if it has none yet.
+%% @doc The answer of a process on the node, or `false' if it has none yet.
 -spec given(pid(), pid()) -> term().
 given(Peer, Giver) ->
     run(Peer, fun() ->
@@ -321,19 +321,19 @@ given(Peer, Giver) ->
         receive {given, Answer} -> Answer after ?GIVEN_MS -> false end
     end).
 
-%% @doc The node's process id. It is read from the runner's own port, so it works on a stopped node.
+%% @doc The node's process ID. It is read from the runner's own port, so it works for a stopped node.
 -spec os_pid(pid()) -> pos_integer().
 os_pid(Peer) ->
     {links, Links} = process_info(Peer, links),
     [OsPid] = [P || Port <- Links, is_port(Port), {os_pid, P} <- [erlang:port_info(Port, os_pid)]],
     OsPid.
 
-%% @doc Kills a node as `kill -9' does and waits until the process is gone. It may just be ending by itself.
+%% @doc Kills a node with SIGKILL, and waits until the process is gone. It may already be ending by itself.
 -spec kill9(pid()) -> ok.
 kill9(Peer) ->
     ended_by(fun(OsPid) -> os:cmd("kill -KILL " ++ integer_to_list(OsPid)) end, Peer, 10000).
 
-%% @doc Stops a node: it neither runs nor ends until {@link sigcont/1}.
+%% @doc Stops a node. It neither runs nor ends until {@link sigcont/1}.
 -spec sigstop(pid()) -> ok.
 sigstop(Peer) ->
     OsPid = os_pid(Peer),
@@ -341,12 +341,12 @@ sigstop(Peer) ->
     _ = wait_until(fun() -> all_threads_stopped(OsPid) end, 5000),
     ok.
 
-%% @doc Lets a stopped node go on.
+%% @doc Lets a stopped node continue.
 -spec sigcont(pid()) -> ok.
 sigcont(Peer) ->
     signal(os_pid(Peer), "CONT").
 
-%% @doc The node runs 10 ms of each 50, until {@link full_speed/1}.
+%% @doc The node runs for 10 ms out of each 50, until {@link full_speed/1}.
 -spec slow_down(pid()) -> Brake :: {pid(), reference()}.
 slow_down(Peer) -> spawn_monitor(fun() -> brake(Peer) end).
 
@@ -366,7 +366,7 @@ signal(OsPid, Name) ->
     [] = os:cmd("kill -" ++ Name ++ " " ++ integer_to_list(OsPid)),
     ok.
 
-%% The signal is taken by one thread at a time; a test may only go on when none runs any more.
+%% The threads take the signal one after another, and a test may only continue when none of them is running.
 all_threads_stopped(OsPid) ->
     Stats = filelib:wildcard(proc(OsPid, "task/*/stat")),
     lists:all(fun(Stat) -> thread_state(Stat) =:= $T end, Stats).
@@ -374,14 +374,14 @@ all_threads_stopped(OsPid) ->
 thread_state(StatFile) ->
     case file:read_file(StatFile) of
         {ok, Stat} ->
-            %% The name, in brackets, may hold blanks and brackets: look from its end.
+            %% The name, in brackets, may contain spaces and brackets, so the search starts at its end.
             [_, <<" ", State, _/binary>>] = string:split(Stat, ")", trailing),
             State;
         {error, _} ->
             $T
     end.
 
-%% @doc Whether an operating-system process runs (one that only waits to be collected does not).
+%% @doc Whether an operating system process is running. (One that only waits to be collected is not.)
 -spec is_running(pos_integer()) -> boolean().
 is_running(OsPid) ->
     case file:read_file(proc(OsPid, "stat")) of
@@ -389,7 +389,7 @@ is_running(OsPid) ->
         {error, _} -> false
     end.
 
-%% @doc The open descriptors of a process: number and what it refers to.
+%% @doc The open descriptors of a process, each with its number and what it refers to.
 -spec fds(pos_integer()) -> [{non_neg_integer(), string()}].
 fds(OsPid) ->
     {ok, Names} = file:list_dir(proc(OsPid, "fd")),
@@ -397,14 +397,14 @@ fds(OsPid) ->
                 || Name <- Names,
                    {ok, Target} <- [file:read_link_all(proc(OsPid, "fd/" ++ Name))]]).
 
-%% @doc How much physical memory a process has, its rings included.
+%% @doc The physical memory of a process, including its rings.
 -spec resident_bytes(pos_integer()) -> pos_integer().
 resident_bytes(OsPid) ->
     {ok, Status} = read_proc_file(proc(OsPid, "status")),
     {match, [KiB]} = re:run(Status, "VmRSS:\\s*([0-9]+) kB", [{capture, all_but_first, binary}]),
     binary_to_integer(KiB) * 1024.
 
-%% @doc The mappings of a process that are rings of Beamway: one line of `maps' each.
+%% @doc The mappings of a process that are Beamway rings, as lines of `maps'.
 -spec maps(pos_integer()) -> [string()].
 maps(OsPid) ->
     {ok, Maps} = read_proc_file(proc(OsPid, "maps")),
@@ -412,20 +412,20 @@ maps(OsPid) ->
      || Line <- binary:split(Maps, <<"\n">>, [global]),
         binary:match(Line, <<"memfd:beamway">>) =/= nomatch].
 
-%% @doc How many descriptors, mappings of rings and Erlang ports a node has. Sockets count, for each
-%% connection holds one; which numbers they have does not matter.
+%% @doc How many descriptors, mappings of rings and Erlang ports a node has. Sockets count, because each connection holds one. Their numbers do
+%% not matter.
 -spec resources(pid()) -> {Fds :: pos_integer(), Maps :: non_neg_integer(), Ports :: pos_integer()}.
 resources(Peer) ->
     OsPid = os_pid(Peer),
     {length(fds(OsPid)), length(maps(OsPid)), length(call(Peer, erlang, ports, []))}.
 
-%% @doc Whether a node has no more of any of them than before. Not "the same": the first count may hold
-%% a socket that was just closing.
+%% @doc Whether a node has no more of any of these than before. It need not be the same number, because the first count may include a socket that
+%% was just closing.
 -spec no_more(Now :: tuple(), Before :: tuple()) -> boolean().
 no_more({Fds, Maps, Ports}, {FdsBefore, MapsBefore, PortsBefore}) ->
     Fds =< FdsBefore andalso Maps =< MapsBefore andalso Ports =< PortsBefore.
 
-%% Files of /proc claim a size of 0, so file:read_file/1 would be right only by luck on large ones.
+%% Files in /proc claim to have size 0, so file:read_file/1 would read large ones correctly only by luck.
 read_proc_file(File) ->
     {ok, Io} = file:open(File, [read, raw, binary]),
     try {ok, iolist_to_binary(read_rest(Io))} after ok = file:close(Io) end.
@@ -439,7 +439,7 @@ read_rest(Io) ->
 proc(OsPid, Entry) ->
     filename:join(["/proc", integer_to_list(OsPid), Entry]).
 
-%% @doc What a node has logged to its file so far.
+%% @doc What a node has written to its log file so far.
 -spec log_text(file:name_all()) -> string().
 log_text(File) ->
     case file:read_file(File) of
@@ -447,7 +447,7 @@ log_text(File) ->
         {error, enoent} -> ""
     end.
 
-%% @doc A process that sends back what it gets: `{From, Message}' as `{echo, Message}'; `{stop, Reason}' ends it.
+%% @doc A process that returns what it gets: `{From, Message}' as `{echo, Message}'. `{stop, Reason}' ends it.
 -spec echo() -> no_return().
 echo() ->
     receive
@@ -455,13 +455,13 @@ echo() ->
         {From, Message} -> From ! {echo, Message}, echo()
     end.
 
-%% @doc Fails unless the node says these words of its one link.
+%% @doc Fails unless the node reports this text for its only link.
 -spec assert_reason(pid(), string()) -> ok.
 assert_reason(Peer, Words) ->
     [#{node := Node}] = call(Peer, beamway, links, []),
     assert_reason(Peer, Node, Words).
 
-%% @doc Fails unless the node says these words of its link to `Node'.
+%% @doc Fails unless the node reports this text for its link to `Node'.
 -spec assert_reason(pid(), node(), string()) -> ok.
 assert_reason(Peer, Node, Words) ->
     [Reason] = [Reason || #{node := Name, reason := Reason} <- call(Peer, beamway, links, []), Name =:= Node],
@@ -470,9 +470,8 @@ assert_reason(Peer, Node, Words) ->
         _ -> ok
     end.
 
-%% @doc Polls until the fun returns something other than `false', returns that, or fails when the
-%% deadline has passed. A deadline is 15 s at least, and longer where everything is slower
-%% ({@link beamway_runner:slowness/0}).
+%% @doc Polls until the fun returns something other than `false', and returns that, or fails after the deadline. A deadline is at least 15 s, and
+%% longer if everything is slower ({@link beamway_runner:slowness/0}).
 -spec wait_until(fun(() -> false | Result), non_neg_integer()) -> Result.
 wait_until(Fun, DeadlineMs) ->
     Ms = max(DeadlineMs, ?LEAST_WAIT_MS) * beamway_runner:slowness(),
@@ -498,14 +497,14 @@ wait_disconnected(Peer, Node) ->
     _ = wait_until(fun() -> not lists:member(Node, call(Peer, erlang, nodes, [connected])) end, 10000),
     ok.
 
-%% The exit reason is how the result travels.
+%% The result travels as the exit reason.
 -dialyzer({nowarn_function, async/1}).
-%% @doc Runs a fun in a process of its own; {@link await/1} gives its result.
+%% @doc Runs a fun in a separate process. {@link await/1} returns its result.
 -spec async(fun(() -> term())) -> {pid(), reference()}.
 async(Fun) ->
     spawn_monitor(fun() -> exit({result, Fun()}) end).
 
-%% @doc Waits two minutes for the result of {@link async/1}, and fails if the fun did.
+%% @doc Waits two minutes for the result of {@link async/1}. Fails if the fun failed.
 -spec await({pid(), reference()}) -> term().
 await(Call) ->
     await(Call, 120000).
@@ -520,18 +519,18 @@ await({Pid, Monitor}, TimeoutMs) ->
             error({no_answer_within_ms, TimeoutMs})
     end.
 
-%% @doc A node name that no other run on this host uses now.
+%% @doc A node name that no other run on this host is using now.
 -spec unique_name(string()) -> string().
 unique_name(Prefix) ->
     lists:concat([Prefix, "-", os:getpid(), "-", erlang:unique_integer([positive])]).
 
-%% @doc A new folder with a name that is short enough for sockets; the caller deletes it. Process ids repeat between
-%% namespaces and runs, so they make no name of a file unique.
+%% @doc A new directory with a name that is short enough for sockets. The caller deletes it. Process IDs repeat between namespaces and runs, so
+%% they do not make a file name unique.
 -spec new_folder(string()) -> file:filename().
 new_folder(Prefix) ->
     "/tmp/" ++ _ = string:trim(os:cmd("mktemp -d /tmp/" ++ Prefix ++ "-XXXXXX")).
 
-%% @doc Where the built carrier is: on the runner's code path, or beside this application.
+%% @doc The directory of the built carrier: on the runner's code path, or next to this application.
 -spec ebin() -> file:filename().
 ebin() ->
     case code:which(beamway_dist) of
@@ -551,7 +550,7 @@ flags(_Beamway) -> ["-proto_dist", "beamway"].
 
 tls_flags(Carrier) -> ["-proto_dist", Carrier, "-ssl_dist_optfile", beamway_certificates:good()].
 
-%% @doc The environment that selects the carrier: options of the runner's own must not leak in.
+%% @doc The environment that selects the carrier, without any options of the runner's own.
 -spec environment(carrier()) -> [{string(), string() | false}].
 environment(Carrier) ->
     Options = ["BEAMWAY_" ++ string:uppercase(atom_to_list(element(1, Option))) || Option <- beamway_config:table()],
@@ -584,11 +583,11 @@ beamway_of(_) -> ebin().
 carrier_flags(_Carrier, #{flags := Flags}) -> Flags;
 carrier_flags(Carrier, _Options) -> flags(Carrier).
 
-%% OTP gives two nodes 7 s to become connected. Of a parameter that is given twice the first counts: a case's own.
+%% OTP gives two nodes 7 s to connect. If a parameter is given twice, the first one counts, which is the case's own.
 patience(1) -> [];
 patience(Slowness) -> ["-kernel", "net_setuptime", integer_to_list(min(60, 7 * Slowness))].
 
-%% Another beamway than the runner's must be the only one: `-pa' puts its last directory first.
+%% If there is another beamway than the runner's, it must be the only one: `-pa' puts its last directory first.
 code_path([_ | _] = Tests, Ebin) -> ["-pa" | Tests ++ [Ebin]];
 code_path([], Ebin) ->
     Root = code:root_dir(),
@@ -599,7 +598,7 @@ code_path([], Ebin) ->
     ["-pa" | Own ++ [Tests, Ebin]].
 
 log_flags(#{log := File}) ->
-    %% Without delayed_write, a line is there although the node is killed right after.
+    %% Without delayed_write, a line is in the file even if the node is killed right after it.
     Handler = [{handler, default, logger_std_h,
                 #{config => #{file => File, modes => [append, raw]},
                   formatter => {logger_formatter, #{single_line => true}}}}],
@@ -607,7 +606,7 @@ log_flags(#{log := File}) ->
 log_flags(_) ->
     [].
 
-%% `exec' keeps the process id, so that signals reach the node itself.
+%% `exec' keeps the process ID, so signals reach the node itself.
 executable(Options) ->
     Command = maps:get(wrapper, Options, []) ++ erl_of(Options),
     case Options of
@@ -617,12 +616,12 @@ executable(Options) ->
             {hd(Command), tl(Command)}
     end.
 
-%% @doc The command that starts a node: OTP's `erl', and the wrapper before it if there is one.
+%% @doc The command that starts a node: OTP's `erl', after the wrapper if there is one.
 -spec erl() -> [string(), ...].
 erl() ->
     wrapper() ++ [filename:join([code:root_dir(), "bin", "erl"])].
 
-%% @doc For init_per_suite and init_per_testcase: skips what cannot run under a wrapper.
+%% @doc For init_per_suite and init_per_testcase: skips cases that cannot run under a wrapper.
 -spec unless_wrapped(Why :: string(), Config) -> Config | {skip, string()}.
 unless_wrapped(Why, Config) ->
     case wrapper() of

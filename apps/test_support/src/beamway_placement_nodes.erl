@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Many real nodes with the application `placement', for its suites: small, on stock TCP, started several at a time, and not connected to each
-%% other by themselves (`-connect_all false').
+%% @doc Many real nodes with the application `placement', for its suites. They are small, use stock TCP, are started several at a time, and do
+%% not connect to each other by themselves (`-connect_all false').
 -module(beamway_placement_nodes).
 
 -compile({no_auto_import, [nodes/1]}).
@@ -14,12 +14,12 @@
 -define(AT_ONCE, 8).
 -define(START_MS, 120000).
 
-%% @doc Starts nodes of these names, on which placement runs.
+%% @doc Starts nodes with these names, on which placement runs.
 -spec start([string()]) -> cluster().
 start(Names) ->
     start(Names, #{}).
 
-%% @doc The same; `run => false' leaves placement stopped, `args' are added to the command line.
+%% @doc The same. `run => false' leaves placement stopped, and `args' are added to the command line.
 -spec start([string()], #{run => boolean(), args => [string()], env => [{string(), string()}]}) -> cluster().
 start([], _) -> [];
 start(Names, Options) ->
@@ -28,7 +28,7 @@ start(Names, Options) ->
     Started = [beamway_peer:await(Call, ?START_MS * beamway_runner:slowness()) || Call <- Calls],
     Started ++ start(Later, Options).
 
-%% @doc Starts a node that has ended once more, under its name.
+%% @doc Starts a node again that has ended, under its name.
 -spec start_again(string(), node(), #{run => boolean(), args => [string()], env => [{string(), string()}]}) -> {Name :: string(), Peer :: pid(), node()}.
 start_again(Name, Node, Options) ->
     [Short, "127.0.0.1"] = string:split(atom_to_list(Node), "@"),
@@ -37,7 +37,7 @@ start_again(Name, Node, Options) ->
 start_one(Name, Options) -> start_as(Name, beamway_peer:unique_name(Name), Options).
 
 start_as(Name, Short, Options) ->
-    %% A busy machine is no failure: where a case means a deadline or a limit, it names it.
+    %% A busy machine must not cause a failure. A case that tests a deadline or a limit sets it.
     Patience = ["-placement", "deadline", "20000", "-placement", "limit", "10000"],
     Args = Patience ++ ["-connect_all", "false", "-kernel", "prevent_overlapping_partitions", "false", "+S", "1", "+SDio", "1", "+A", "1", "-boot", "no_dot_erlang"],
     {ok, Peer, Node} = beamway_peer:start(inet_tcp, #{name => Short, host => "127.0.0.1",
@@ -48,7 +48,7 @@ start_as(Name, Short, Options) ->
     end,
     {Name, Peer, Node}.
 
-%% @doc Ends them all, also stopped ones.
+%% @doc Ends all of them, including stopped ones.
 -spec stop(cluster()) -> ok.
 stop(Cluster) ->
     Calls = [beamway_peer:async(fun() -> beamway_peer:stop(Peer) end) || {_, Peer, _} <- Cluster],
@@ -58,11 +58,11 @@ stop(Cluster) ->
 -spec nodes(cluster()) -> [node()].
 nodes(Cluster) -> [Node || {_, _, Node} <- Cluster].
 
-%% @doc The processes that steer them.
+%% @doc The processes that control them.
 -spec peers(cluster()) -> [pid()].
 peers(Cluster) -> [Peer || {_, Peer, _} <- Cluster].
 
-%% @doc Calls a function on the node of a name.
+%% @doc Calls a function on the node with a name.
 -spec call(cluster(), string(), {module(), atom()}, [term()]) -> term().
 call(Cluster, Name, {Module, Function}, Arguments) ->
     {_, Peer, _} = lists:keyfind(Name, 1, Cluster),

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Somebody on the way between two nodes: carries the bytes of TCP connections on, records them, and changes or ends them as a test says.
+%% @doc A relay between two nodes: it forwards the bytes of TCP connections, records them, and changes or ends them as a test requires.
 %%
-%% A node that listens at 127.0.0.1 has a name at another address of the loopback, where the relay listens on the same port. So its peers reach it
-%% through the relay, and nothing in the nodes knows of that.
+%% A node that listens on 127.0.0.1 has a name with another loopback address, on which the relay listens on the same port. So its peers reach it
+%% through the relay, and the nodes do not know about it.
 -module(beamway_relay).
 
 -export([start/2, start/3, node_at/3, recorded/1, sent/1, cut/1, stop/1, port/1]).
@@ -10,19 +10,19 @@
 
 -type relay() :: #{table := ets:table(), acceptor := pid()}.
 -type hook() :: fun((up | down, Before :: non_neg_integer(), binary()) -> {ok, binary()} | {back, binary()} | cut).
-%% What becomes of the bytes that come next: they go on, maybe changed, or back to who sent them, or the connection ends. `up' is what a caller says. Before: so many
-%% bytes have come that way.
+%% What happens to the next bytes: they are forwarded, perhaps changed, or returned to the sender, or the connection ends. `up' are the caller's
+%% bytes. Before is how many bytes have already passed in that direction.
 
 -define(WAIT_MS, 20000).
 
-%% @doc A node with that carrier, behind a relay at `Address' ("127.0.0.2"), which is to be started next.
+%% @doc A node with that carrier, behind a relay at `Address' ("127.0.0.2") that has to be started next.
 -spec node_at(beamway_peer:carrier(), Address :: string(), beamway_peer:options()) -> {pid(), node()}.
 node_at(Carrier, Address, Options) ->
     Args = ["-kernel", "inet_dist_use_interface", "{127,0,0,1}" | maps:get(args, Options, [])],
     {ok, Peer, Node} = beamway_peer:start(Carrier, Options#{host => Address, args => Args}),
     {Peer, Node}.
 
-%% @doc A relay at `Address' to that node.
+%% @doc Starts a relay at `Address' to that node.
 -spec start(Address :: string(), pid()) -> relay().
 start(Address, Peer) -> start(Address, Peer, fun(_, _, Data) -> {ok, Data} end).
 
@@ -39,7 +39,7 @@ start(Address, Peer, Hook) ->
                           end),
     receive {Acceptor, listens} -> #{table => Table, acceptor => Acceptor} after ?WAIT_MS -> error(no_relay) end.
 
-%% @doc Where a node listens.
+%% @doc The port on which a node listens.
 -spec port(pid()) -> inet:port_number().
 port(Peer) -> beamway_peer:call(Peer, ets, lookup_element, [beamway_links, {listens, tcp}, 2]).
 
@@ -70,17 +70,17 @@ carry(Sides, Table, Hook) ->
         {tcp_error, _, _} -> ok
     end.
 
-%% @doc All that has passed, both ways.
+%% @doc Everything that has passed, in both directions.
 -spec recorded(relay()) -> binary().
 recorded(#{table := Table}) -> iolist_to_binary(ets:select(Table, [{{{bytes, '_'}, '_', '_', '$1'}, [], ['$1']}])).
 
-%% @doc What the caller of the first connection has said.
+%% @doc What the caller of the first connection has sent.
 -spec sent(relay()) -> binary().
 sent(#{table := Table}) ->
     [First | _] = ets:select(Table, [{{{connection, '_'}, '$1'}, [], ['$1']}]),
     iolist_to_binary(ets:select(Table, [{{{bytes, '_'}, First, up, '$1'}, [], ['$1']}])).
 
-%% @doc Ends all connections of now.
+%% @doc Ends all current connections.
 -spec cut(relay()) -> ok.
 cut(#{table := Table}) ->
     [exit(Pid, kill) || Pid <- ets:select(Table, [{{{connection, '_'}, '$1'}, [], ['$1']}])],

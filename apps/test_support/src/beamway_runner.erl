@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Runs unit tests or one Common Test suite in this VM, for `scripts/run-tests'.
 %%
-%% Lines for the reader begin with `@@ ': the script shows these and keeps the rest in a log. The counts go
-%% into the file that the environment variable RESULT names, as `passed failed skipped', at the very end:
-%% a runner that crashed leaves none, and the script counts that as a failure.
+%% Lines for the reader begin with `@@ '. The script shows these and keeps the rest in a log. The counts are written to the file that the
+%% environment variable RESULT names, as `passed failed skipped', at the very end. A runner that crashed leaves none, which the script counts as
+%% a failure.
 -module(beamway_runner).
 
 -export([eunit/0, suite/0, say/2, slowness/0]).
 
-%% @doc Entry: the unit tests of ebin folders, all or those of some modules: FOLDER... [-- MODULE...] after `-extra'.
+%% @doc Entry point for the unit tests of ebin directories, all of them or those of some modules: FOLDER... [-- MODULE...] after `-extra'.
 -spec eunit() -> no_return().
 eunit() ->
     {Folders, Named} = lists:splitwith(fun(Argument) -> Argument =/= "--" end, init:get_plain_arguments()),
@@ -30,12 +30,12 @@ has_tests(Module) ->
     {module, Module} = code:ensure_loaded(Module),
     erlang:function_exported(Module, test, 0).
 
-%% @doc Entry: the suite after `-extra', or one case or group of it: FOLDER LOGS SUITE [CASE].
+%% @doc Entry point for the suite after `-extra', or a case or group of it: FOLDER LOGS SUITE [CASE].
 -spec suite() -> no_return().
 suite() ->
     [Folder, Logs, Suite | Cases] = init:get_plain_arguments(),
     ok = filelib:ensure_dir(filename:join(Logs, "x")),
-    %% By name: Common Test writes the options into a file, where a pid cannot be read again.
+    %% Passed by name, because Common Test writes the options to a file, from which a pid cannot be read again.
     true = register(?MODULE, self()),
     Options = [{dir, Folder}, {suite, list_to_atom(Suite)}, {auto_compile, false}, {logdir, Logs}, {ct_hooks, [{beamway_runner_cth, ?MODULE}]},
                {verbosity, 0}, {basic_html, true}, {multiply_timetraps, slowness()}] ++ only(list_to_atom(Suite), [list_to_atom(C) || C <- Cases]),
@@ -46,11 +46,11 @@ suite() ->
             halt(1)
     end.
 
-%% @doc How many times slower than usual everything is, under a sanitizer say.
+%% @doc How many times slower than usual everything is, for example under a sanitizer.
 -spec slowness() -> pos_integer().
 slowness() -> list_to_integer(os:getenv("BEAMWAY_TEST_SLOWNESS", "1")).
 
-%% A case of a suite with groups runs in each of them: by its name alone Common Test would run it outside.
+%% A case in a suite with groups runs in each of them. If only its name were given, Common Test would run it outside the groups.
 only(_Suite, []) ->
     [];
 only(Suite, Cases) ->
@@ -67,8 +67,7 @@ hook_counts() ->
         {0, 0, 0}
     end.
 
-%% The hook knows what is a case and what is an init, and which skips are failures; should it have missed a
-%% failure, Common Test's own count catches that.
+%% The hook can tell cases from inits, and knows which skips are failures. If it has missed a failure, Common Test's own count shows it.
 agreed({Passed, Failed, _}, {_, HookFailed, Skipped}) ->
     {Passed, max(Failed, HookFailed), Skipped}.
 
@@ -80,7 +79,7 @@ finish({Passed, Failed, Skipped}) ->
     _ = [ok = file:write_file(File, io_lib:format("~b ~b ~b~n", [Passed, Failed, Skipped])) || File <- [os:getenv("RESULT")], File =/= false],
     halt(case Failed of 0 -> 0; _ -> 1 end).
 
-%% @doc Shows a line to the reader; later lines of the same text are indented under the first.
+%% @doc Shows a line to the reader. Further lines of the same text are indented under the first.
 -spec say(io:format(), [term()]) -> ok.
 say(Format, Arguments) ->
     Lines = string:lexemes(unicode:characters_to_list(io_lib:format(Format, Arguments)), "\n"),

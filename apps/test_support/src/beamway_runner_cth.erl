@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Common Test hook of {@link beamway_runner}: one line for each case as it ends, with its time, and the
-%% reason of each failure and skip; sends the counts to the runner at the end.
+%% @doc The Common Test hook of {@link beamway_runner}. It prints a line with the time for each case when it ends, and the reason for each
+%% failure and skip, and sends the counts to the runner at the end.
 %%
-%% `{skip, {rights, Why}}' is a skip for want of rights: where CI=true promises all rights, it is a failure.
+%% `{skip, {rights, Why}}' is a skip because of missing permissions. If CI=true promises all permissions, it is a failure.
 -module(beamway_runner_cth).
 
 -export([post_groups/2, post_all/3]).
 -export([id/1, init/2, pre_init_per_testcase/4, post_end_per_testcase/5, on_tc_fail/4, on_tc_skip/4, terminate/1]).
 
-%% What the level leaves out is no case of this run: it is neither run nor skipped.
+%% Cases that the level leaves out do not belong to this run, so they are neither run nor skipped.
 %% @private
 post_groups(Suite, Groups) -> beamway_level:groups(beamway_level:current(), beamway_level:words(Suite), Groups).
 
@@ -23,7 +23,7 @@ groups(Suite) ->
         false -> []
     end.
 
-%% Common Test gives cases of parallel groups from several processes, but calls a hook from one at a time.
+%% Common Test runs cases of parallel groups in several processes, but calls a hook from one at a time.
 %% @private
 id(_) -> ?MODULE.
 
@@ -73,7 +73,7 @@ on_tc_fail(Suite, Case, Reason, State) ->
     beamway_runner:say("FAIL ~ts~ts: ~0tP", [name(Suite, Case), seconds(Case, State), Reason, 60]),
     add_failure(Case, State).
 
-%% The failure of the init itself was shown with its reason; here only what did not run because of it.
+%% The failure of the init itself has been shown with its reason, so this only concerns the cases that did not run because of it.
 %% @private
 on_tc_skip(Suite, Case, {tc_auto_skip, {failed, {Module, Function, _}}}, State) ->
     beamway_runner:say("FAIL ~ts: not run, since ~ts:~tp failed", [name(Suite, Case), Module, Function]),
@@ -94,7 +94,7 @@ on_tc_skip(Suite, Case, {tc_user_skip, Reason}, State) ->
 name(Suite, {Case, Group}) -> io_lib:format("~ts (~ts):~ts", [Suite, Group, Case]);
 name(Suite, Case) -> io_lib:format("~ts:~ts", [Suite, Case]).
 
-%% A broken init or end is no case; it counts only where no case was seen to fail.
+%% A broken init or end is not a case. It counts only if no case was seen to fail.
 add_failure(Case, State) ->
     case is_configuration(Case) of
         true -> add(broken, State);

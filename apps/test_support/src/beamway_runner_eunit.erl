@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Listens to eunit for {@link beamway_runner}: names each failed and cancelled case, counts all.
+%% @doc Listens to eunit for {@link beamway_runner}: names each failed and cancelled case, and counts all of them.
 -module(beamway_runner_eunit).
 -behaviour(eunit_listener).
 
@@ -24,7 +24,7 @@ handle_end(test, Data, State) ->
     State;
 handle_end(group, _, State) -> State.
 
-%% A group whose set-up failed, or a test that ran out of time: eunit itself counts neither as failed.
+%% A group whose set-up failed, or a test that ran out of time. eunit itself counts neither as failed.
 %% @private
 handle_cancel(Kind, Data, #{cancelled := Cancelled} = State) ->
     case proplists:get_value(reason, Data) of

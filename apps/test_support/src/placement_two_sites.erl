@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Six nodes for suites of placement, in a tree of two sites, of which the first has two racks: `a' and `b', `c' and `d', `e' and `f' stand together. The attribute
-%% size is 1 to 6, zone x and y in turn, slots 2. Only `a' is connected to all.
+%% @doc Six nodes for suites of placement, in a tree of two sites, the first of which has two racks: `a' and `b', `c' and `d', `e' and `f' are
+%% together. The attribute size is 1 to 6, zone is x and y in turn, and slots is 2. Only `a' is connected to all others.
 -module(placement_two_sites).
 
 -export([names/0, start/1, stop/1, call/5, on/3, node_of/2, nodes_of/1, name_of/2, chosen/2]).
@@ -9,7 +9,7 @@
 -spec names() -> [string()].
 names() -> ["a", "b", "c", "d", "e", "f"].
 
-%% @doc For init_per_suite. The tree is in the configuration, too.
+%% @doc For init_per_suite. The tree is also in the configuration.
 -spec start([tuple()]) -> [tuple()].
 start(Config) ->
     Cluster = beamway_placement_nodes:start(names()),
@@ -31,15 +31,15 @@ stop(Config) -> beamway_placement_nodes:stop(cluster(Config)).
 
 cluster(Config) -> proplists:get_value(cluster, Config).
 
-%% @doc Calls a function on the node of a name.
+%% @doc Calls a function on the node with a name.
 -spec call([tuple()], string(), module(), atom(), [term()]) -> term().
 call(Config, Name, Module, Function, Arguments) -> beamway_placement_nodes:call(cluster(Config), Name, {Module, Function}, Arguments).
 
-%% @doc Runs a fun there.
+%% @doc Runs a fun on that node.
 -spec on([tuple()], string(), fun(() -> Result)) -> Result.
 on(Config, Name, Fun) -> beamway_peer:run(element(2, lists:keyfind(Name, 1, cluster(Config))), Fun).
 
-%% @doc The node of a name.
+%% @doc The node with a name.
 -spec node_of([tuple()], string()) -> node().
 node_of(Config, Name) -> element(3, lists:keyfind(Name, 1, cluster(Config))).
 
@@ -51,7 +51,7 @@ nodes_of(Config) -> beamway_placement_nodes:nodes(cluster(Config)).
 -spec name_of([tuple()], node()) -> string().
 name_of(Config, Node) -> element(1, lists:keyfind(Node, 3, cluster(Config))).
 
-%% @doc The names of what a query that is asked on `a' chooses, none if nothing suits, or what other error it gets.
+%% @doc The names of the nodes that a query chooses when it is asked on `a', none if no node matches, or any other error.
 -spec chosen([tuple()], placement_query:query()) -> [string()] | {error, term()}.
 chosen(Config, Query) ->
     case call(Config, "a", placement, choose_nodes, [nodes_of(Config), Query]) of

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Pairs of nodes with teleport, for its suites: one group for each kind of connection between them.
 %%
-%% `shm', `tcp' and `tls' are those of Beamway, `stock' is OTP's own over TCP. Cases run on the first node and work on the second.
+%% `shm', `tcp' and `tls' are Beamway's links, and `stock' is OTP's own distribution over TCP. Cases run on the first node and use the second.
 -module(teleport_nodes).
 
 -export([all/1, groups/2, init_group/2, start/1, start/2, start_pair/1, stop_pair/1, on_first/2, on_first/3, on_second/2, connect/2]).
 -export([first/1, second/1, second_node/1, kind/1, carrier/1, args/1]).
-%% What runs on the nodes.
+%% Functions that run on the nodes.
 -export([wait_ms/0, echo/0, start_server/1, gate/0, open_gate/1]).
 
 -behaviour(gen_server).
@@ -36,7 +36,7 @@ init_group(Kind, Config) ->
 -spec start(kind()) -> {pid(), node()}.
 start(Kind) -> start(Kind, #{}).
 
-%% @doc The same with options of {@link beamway_peer:start/2}; `teleport' holds options of teleport.
+%% @doc The same with options of {@link beamway_peer:start/2}; `teleport' has the options of teleport.
 -spec start(kind(), map()) -> {pid(), node()}.
 start(Kind, Options) ->
     Args = args(maps:get(teleport, Options, #{})) ++ maps:get(args, Options, []),
@@ -44,14 +44,14 @@ start(Kind, Options) ->
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [teleport]),
     {Peer, Node}.
 
-%% @doc What {@link beamway_peer} calls it.
+%% @doc The name of the kind in {@link beamway_peer}.
 -spec carrier(kind()) -> beamway_peer:carrier().
 carrier(shm) -> beamway_shm;
 carrier(tcp) -> beamway_tcp;
 carrier(tls) -> beamway_tls;
 carrier(stock) -> inet_tcp.
 
-%% @doc The words of erl that set these options.
+%% @doc The arguments of erl that set these options.
 -spec args(map()) -> [string()].
 args(Options) ->
     lists:append([["-teleport", atom_to_list(Name), lists:flatten(io_lib:format("~0p", [Value]))] || {Name, Value} <- maps:to_list(Options)]).
@@ -64,7 +64,7 @@ start_pair(Config) ->
     ok = connect(PeerA, NodeB),
     [{pair, {PeerA, NodeA, PeerB, NodeB}} | Config].
 
-%% @doc Connects by distribution.
+%% @doc Connects over the distribution.
 -spec connect(pid(), node()) -> ok.
 connect(Peer, Node) ->
     true = beamway_peer:call(Peer, net_kernel, connect_node, [Node]),
@@ -74,15 +74,15 @@ connect(Peer, Node) ->
 -spec stop_pair(list()) -> ok.
 stop_pair(Config) -> beamway_peer:stop_all([first(Config), second(Config)]).
 
-%% @doc The control process of the first node.
+%% @doc The process that controls the first node.
 -spec first(list()) -> pid().
 first(Config) -> element(1, proplists:get_value(pair, Config)).
 
-%% @doc That of the second.
+%% @doc The process that controls the second node.
 -spec second(list()) -> pid().
 second(Config) -> element(3, proplists:get_value(pair, Config)).
 
-%% @doc The second's name.
+%% @doc The name of the second node.
 -spec second_node(list()) -> node().
 second_node(Config) -> element(4, proplists:get_value(pair, Config)).
 
@@ -90,7 +90,7 @@ second_node(Config) -> element(4, proplists:get_value(pair, Config)).
 -spec kind(list()) -> kind().
 kind(Config) -> proplists:get_value(kind, Config).
 
-%% @doc Runs the body on the first node, with the second's name.
+%% @doc Runs the body on the first node, with the name of the second.
 -spec on_first(list(), fun((node()) -> term())) -> ok.
 on_first(Config, Body) -> on_first(Config, Body, ?CASE_MS).
 
@@ -104,27 +104,27 @@ on_first(Config, Body, TimeoutMs) ->
 -spec on_second(list(), fun(() -> Result)) -> Result.
 on_second(Config, Fun) -> beamway_peer:run(second(Config), Fun, ?CASE_MS).
 
-%% @doc How long something may take that comes at all.
+%% @doc How long to wait for something that has to happen.
 -spec wait_ms() -> pos_integer().
 wait_ms() -> 100000 * beamway_runner:slowness().
 
-%% @doc Sends back what it gets: `{From, Message}' as `{echo, Message}', by teleport.
+%% @doc Returns what it gets with teleport: `{From, Message}' as `{echo, Message}'.
 -spec echo() -> no_return().
 echo() ->
     receive {From, Message} -> ok = teleport:send(From, {echo, Message}) end,
     echo().
 
-%% @doc What a server's answer may wait for ({@link open_gate/1}): `{behind, Gate, Reply}' is answered when the gate is open.
+%% @doc A gate for a server's answers ({@link open_gate/1}): `{behind, Gate, Reply}' is answered when the gate is open.
 -spec gate() -> pid().
 gate() -> spawn(fun() -> receive open -> ok end end).
 
-%% @doc Lets the answers go.
+%% @doc Opens the gate.
 -spec open_gate(pid()) -> ok.
 open_gate(Gate) ->
     Gate ! open,
     ok.
 
-%% @doc A server of this name (`none': without one) on this node.
+%% @doc A server with this name (or `none') on this node.
 -spec start_server(atom()) -> pid().
 start_server(none) -> element(2, gen_server:start(?MODULE, [], []));
 start_server(Name) -> element(2, gen_server:start({local, Name}, ?MODULE, [], [])).

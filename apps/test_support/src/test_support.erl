@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What suites of every application ask for: files of the checkout, free ports, what programs print, what a suite needs.
+%% @doc Functions for the suites of every application: files of the checkout, free ports, the output of programs, requirements of a suite.
 -module(test_support).
 
 -export([checkout/0, file/1, has_ipv6/0, free_port/0, until_ended/2, until_line/3, guide/3, put_hostile/3, with_tun/1]).
 
-%% @doc The folder of the checkout.
+%% @doc The directory of the checkout.
 -spec checkout() -> file:filename().
 checkout() ->
     lists:foldl(fun(_, File) -> filename:dirname(File) end, filename:absname(code:which(?MODULE)), [ebin, test_support, apps, checkout]).
 
-%% @doc A file of the checkout, by its path in it.
+%% @doc A file in the checkout, by its path there.
 -spec file(file:filename()) -> file:filename().
 file(Path) -> filename:join(checkout(), Path).
 
-%% @doc Whether this host has the loopback address of IPv6.
+%% @doc Whether this host has the IPv6 loopback address.
 -spec has_ipv6() -> boolean().
 has_ipv6() ->
     case gen_tcp:listen(0, [inet6, {ip, {0, 0, 0, 0, 0, 0, 0, 1}}]) of
@@ -21,7 +21,7 @@ has_ipv6() ->
         {error, _} -> false
     end.
 
-%% @doc Puts modules of these names into a folder. Whoever loads one of them makes the file `Ran'.
+%% @doc Puts modules with these names into a directory. A program that loads one of them creates the file `Ran'.
 -spec put_hostile([module()], Folder :: file:filename(), Ran :: file:filename()) -> ok.
 put_hostile(Modules, Folder, Ran) ->
     ok = file:make_dir(Folder),
@@ -36,7 +36,7 @@ form(Line) ->
     {ok, Form} = erl_parse:parse_form(Tokens),
     Form.
 
-%% @doc A port at which nobody listens at the moment.
+%% @doc A port on which nothing listens at the moment.
 -spec free_port() -> inet:port_number().
 free_port() ->
     {ok, Socket} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
@@ -44,7 +44,8 @@ free_port() ->
     ok = gen_tcp:close(Socket),
     Port.
 
-%% @doc The exit status of a port's program, and what it prints until its end: lines if the port gives lines. Fails if the program is silent for so long.
+%% @doc The exit status of a port's program, and everything that it prints until its end, as lines if the port delivers lines. Fails if the
+%% program is silent for this long.
 -spec until_ended(port(), SilentMs :: timeout()) -> {Status :: non_neg_integer(), Said :: [string() | binary()]}.
 until_ended(Port, SilentMs) -> until_ended(Port, SilentMs, []).
 
@@ -56,7 +57,8 @@ until_ended(Port, SilentMs, Said) ->
     after SilentMs -> error({no_end, lists:reverse(Said)})
     end.
 
-%% @doc Waits for a line that matches, on a port that gives lines; what the groups of the pattern have captured. Fails if the program ends, or is silent for so long.
+%% @doc Waits for a line that matches, on a port that delivers lines, and returns what the groups of the pattern have captured. Fails if the
+%% program ends, or is silent for this long.
 -spec until_line(port(), Pattern :: iodata(), SilentMs :: timeout()) -> [binary()].
 until_line(Port, Pattern, SilentMs) -> until_line(Port, Pattern, SilentMs, []).
 
@@ -71,8 +73,8 @@ until_line(Port, Pattern, SilentMs, Others) ->
     after SilentMs -> error({no_such_line, Pattern, lists:reverse(Others)})
     end.
 
-%% @doc Runs all shell blocks of a page of `docs/guide' in one bash, in their order, in the checkout: the lines that they show, the commands among
-%% them. The first command that fails ends it, and the caller. Script and log are in the folder.
+%% @doc Runs all shell blocks of a page in `docs/guide' in a single bash, in order, in the checkout. Returns the lines that they print, including
+%% the commands. The first command that fails ends the bash and the caller. Script and log are in the directory.
 -spec guide(Page :: string(), Folder :: file:filename(), TimeoutMs :: pos_integer()) -> [string()].
 guide(Page, Folder, TimeoutMs) ->
     {ok, Text} = file:read_file(file("docs/guide/" ++ Page)),
@@ -85,7 +87,7 @@ guide(Page, Folder, TimeoutMs) ->
     Status =:= 0 orelse error({guide, Page, Status, lists:nthtail(max(0, length(Lines) - 20), Lines)}),
     Lines.
 
-%% @doc The answer of `init_per_suite' where namespaces are joined by TUN devices (beamway_path).
+%% @doc The result of `init_per_suite' for suites whose namespaces are joined by TUN devices (beamway_path).
 -spec with_tun(Config) -> Config | {skip, term()}.
 with_tun(Config) ->
     case {os:cmd("id -u"), filelib:last_modified("/dev/net/tun")} of

@@ -4,7 +4,8 @@
 
 -export([run/1]).
 
-%% @doc Fails if the script does; skips without root. What the script says is in the case's output, line by line; its last line holds the counts.
+%% @doc Fails if the script does, and skips without root. The script's output is in the case's output, line by line, and its last line has the
+%% counts.
 -spec run(Name :: string()) -> ok | {skip, {rights, string()}}.
 run(Name) ->
     case string:trim(os:cmd("id -u")) of

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A client for tests of yucan, which sends any bytes: HTTP libraries would not.
+%% @doc A client for tests of yucan that can send any bytes, which HTTP libraries would not.
 -module(yucan_client).
 
 -export([connect/1, exchange/2, exchange/3, until_closed/1, one/1, get/2, get/3, parse/2, statuses/1, header/2]).
@@ -14,12 +14,12 @@ connect(Port) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {packet, raw}, {exit_on_close, false}, {nodelay, true}], ?PATIENCE_MS),
     Socket.
 
-%% @doc Sends all, ends its own side, and takes what comes until the server ends the other: an end that both agree on needs no waiting
-%% and guessing. Gives the responses.
+%% @doc Sends everything, closes its own side, and reads until the server closes the other one. Both sides agree on this end, so no waiting or
+%% guessing is needed. Returns the responses.
 -spec exchange(inet:port_number(), iodata()) -> [response()] | {malformed, binary()}.
 exchange(Port, Data) -> exchange(Port, Data, <<"GET">>).
 
-%% @doc The same for a request of another method, HEAD above all.
+%% @doc The same for a request with another method, mainly HEAD.
 -spec exchange(inet:port_number(), iodata(), Method :: binary()) -> [response()] | {malformed, binary()}.
 exchange(Port, Data, Method) ->
     Socket = connect(Port),
@@ -40,7 +40,7 @@ until_closed(Socket, Done) ->
         {error, _} -> iolist_to_binary(Done)
     end.
 
-%% @doc One response on a connection that stays open.
+%% @doc Reads one response on a connection that stays open.
 -spec one(gen_tcp:socket()) -> response() | closed.
 one(Socket) -> one(Socket, <<>>).
 
@@ -56,7 +56,7 @@ one(Socket, Bytes) ->
             end
     end.
 
-%% @doc One GET on a connection of its own.
+%% @doc Makes a GET on a new connection.
 -spec get(inet:port_number(), iodata()) -> response().
 get(Port, Path) -> get(Port, Path, []).
 
@@ -66,7 +66,7 @@ get(Port, Path, Headers) ->
     [Response] = exchange(Port, ["GET ", Path, " HTTP/1.1\r\nHost: localhost\r\n", [[N, ": ", V, "\r\n"] || {N, V} <- Headers], "\r\n"]),
     Response.
 
-%% @doc The responses in what a server sent; interim ones count.
+%% @doc The responses in the bytes that a server sent, including interim ones.
 -spec parse(binary(), Method :: binary()) -> [response()] | {malformed, binary()}.
 parse(<<>>, _) -> [];
 parse(Bytes, Method) ->
@@ -120,7 +120,7 @@ chunks(Status, Headers, Bytes, Done) ->
         [_] -> more
     end.
 
-%% @doc The statuses of responses, in their order.
+%% @doc The statuses of responses, in order.
 -spec statuses([response()]) -> [Status :: integer()].
 statuses(Responses) -> [Status || {Status, _, _} <- Responses].
 

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Requests after those of llhttp's tests (`test/request' there), one for each of its cases, in our words: id, where the rule stands, bytes,
-%% verdict, as in yucan_probe_cases. llhttp takes requests without Host; here each has one, unless that is the point. Its cases of lenient parsing
-%% and of pausing are about its own switches and have no counterpart.
+%% @doc Requests modelled on llhttp's tests (`test/request' there), one for each of its cases and in our words: id, source of the rule, bytes,
+%% verdict, as in yucan_probe_cases. llhttp accepts requests without Host, but here each request has one unless that is the point. Its cases of
+%% lenient parsing and of pausing are about its own switches and have no counterpart.
 -module(yucan_corpus).
 
 -export([requests/0]).
@@ -10,7 +10,7 @@
 -define(OK, {answers, [200]}).
 -define(NEXT, "GET /next HTTP/1.1\r\nHost: localhost\r\n\r\n").
 
-%% @doc All of them.
+%% @doc All requests.
 -spec requests() -> [yucan_probe_cases:probe()].
 requests() -> connections() ++ lengths() ++ finish() ++ invalid() ++ methods() ++ samples() ++ encodings() ++ targets() ++ pipelines().
 

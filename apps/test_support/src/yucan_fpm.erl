@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc php-fpm for the suites that run where it is installed: one process of it, in a folder of its own, listening on a unix socket and a
-%% port of loopback, with few children, so that those that wait are seen.
+%% @doc php-fpm for the suites that run where it is installed: a process in its own directory, which listens on a unix socket and a loopback
+%% port, with few children, so that waiting requests can be observed.
 -module(yucan_fpm).
 
 -export([start/1, stop/1, restart/1, children/0, run/2, end_program/1]).
@@ -14,11 +14,11 @@
 %% The processes of each of its two pools.
 children() -> ?CHILDREN.
 
-%% Returns what stop/1 takes: #{socket, tcp, ...}.
+%% Returns the argument for stop/1: #{socket, tcp, ...}.
 start(Folder) ->
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
     Tcp = test_support:free_port(),
-    %% The name of a socket has 107 bytes at most, the folder of a suite's case often more.
+    %% A socket name may have at most 107 bytes, but the directory of a case is often longer.
     Socket = lists:concat(["/tmp/yucan-fpm-", Tcp, ".sock"]),
     File = filename:join(Folder, "fpm.conf"),
     ok = file:write_file(File, [["[global]\nerror_log = ", Folder, "/fpm.log\ndaemonize = no\n"], pool("unix", Socket),
@@ -44,7 +44,8 @@ restart(#{file := File, tcp := Tcp, socket := Socket} = Fpm) ->
 
 stop(#{program := Program}) -> end_program(Program).
 
-%% A program that belongs to the calling process; its output is the run's. It ends with the node, if a case that failed has left it.
+%% A program that belongs to the calling process and shares the run's output. It ends with the node, even if a case that failed has left it
+%% running.
 run(Program, Arguments) ->
     Port = open_port({spawn_executable, os:find_executable("setpriv")}, [{args, ["--pdeathsig", "TERM", Program | Arguments]}, exit_status, nouse_stdio]),
     {os_pid, OsPid} = erlang:port_info(Port, os_pid),

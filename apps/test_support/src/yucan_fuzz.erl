@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The properties of yucan's parsers as a fuzzer, for `make fuzz-yucan': all families at once, each for the same time, with inputs that grow and
-%% shrink. The first counterexample ends its family. Prints what was tried and stores it as JSON.
+%% @doc Uses the properties of yucan's parsers as a fuzzer, for `make fuzz-yucan': all families at once, each for the same time, with inputs that
+%% grow and shrink. The first counterexample ends its family. Prints what was tried and stores it as JSON.
 -module(yucan_fuzz).
 
 -export([tests/2, main/0]).
@@ -16,7 +16,7 @@ tests(Count, Properties) ->
     [{timeout, 120 * beamway_runner:slowness(), {Name, fun() -> ?assert(proper:quickcheck(Property(), [quiet, {to_file, user}, {numtests, Count}])) end}}
      || {Name, Property} <- Properties].
 
-%% @doc Entry: minutes and the file for the result after `-extra'; status 1 if there is a finding.
+%% @doc Entry point, with minutes and the file for the result after `-extra'. The status is 1 if there is a finding.
 -spec main() -> no_return().
 main() ->
     [Minutes, File] = init:get_plain_arguments(),
@@ -43,7 +43,7 @@ families() ->
      {"FastCGI, CGI", Named(Others, ["FastCGI pairs", "FastCGI pairs of any bytes", "FastCGI records in pieces", "FastCGI of any bytes", "heads in pieces", "heads of any bytes"])},
      {"configurations", Named(Others, ["lines of any bytes", "configurations", "values", "names of hosts", "slashes"])}].
 
-%% Each property in turn, round by round.
+%% Each property in turn, in rounds.
 family(Properties, Seconds) -> rounds(Properties, erlang:monotonic_time(second) + Seconds, 0, []).
 
 rounds(Properties, Deadline, Count, []) ->
@@ -56,7 +56,8 @@ rounds(Properties, Deadline, Count, []) ->
     end;
 rounds(_, _, Count, Found) -> {Count, Found}.
 
-%% PropEr 1.2 asks for the stack of an exception by a function that is gone since OTP 24: a property that raises is a finding, too.
+%% PropEr 1.2 asks for the stack of an exception with a function that no longer exists since OTP 24. A property that raises an exception is also
+%% a finding.
 holds(Test, Options) ->
     try proper:quickcheck(Test, Options)
     catch error:undef -> false

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A client of HTTP/2 for tests of yucan, which may break every rule: it sends what it is told to. What it reads it decodes with yucan_hpack, whose
-%% table stands in the process dictionary.
+%% @doc An HTTP/2 client for tests of yucan that may break every rule, because it sends what it is told to. It decodes what it reads with
+%% yucan_hpack, whose table is in the process dictionary.
 -module(yucan_h2_client).
 
 -export([connect/1, connect/2, raw/1, frame/4, headers/4, block/1, get/2, send/2, recv/1, until/2, response/2, request/3, closed/1, settings/1]).
@@ -11,11 +11,11 @@
 -type socket() :: gen_tcp:socket() | ssl:sslsocket().
 -type received() :: {Type :: byte(), Flags :: byte(), Id :: non_neg_integer(), Payload :: binary() | [{binary(), binary()}]} | closed.
 
-%% @doc A connection that has said what a client says first.
+%% @doc A connection on which the client's preface has been sent.
 -spec connect(inet:port_number() | socket()) -> socket().
 connect(To) -> connect(To, <<>>).
 
-%% @doc The same with the payload of the SETTINGS.
+%% @doc The same with this payload of SETTINGS.
 -spec connect(inet:port_number() | socket(), Settings :: iodata()) -> socket().
 connect(Port, Settings) when is_integer(Port) -> connect(yucan_client:connect(Port), Settings);
 connect(Socket, Settings) ->
@@ -24,7 +24,7 @@ connect(Socket, Settings) ->
     {4, 0, 0, _} = recv(Socket),
     Socket.
 
-%% @doc A connection that has said nothing.
+%% @doc A connection on which nothing has been sent.
 -spec raw(inet:port_number()) -> socket().
 raw(Port) -> connect_only(yucan_client:connect(Port)).
 
@@ -36,11 +36,11 @@ connect_only(Socket) ->
 -spec settings([{1..65535, non_neg_integer()}]) -> binary().
 settings(Settings) -> << <<Name:16, Value:32>> || {Name, Value} <- Settings >>.
 
-%% @doc Any frame.
+%% @doc A frame of any kind.
 -spec frame(byte(), byte(), non_neg_integer(), iodata()) -> iodata().
 frame(Type, Flags, Id, Payload) -> [<<(iolist_size(Payload)):24, Type, Flags, Id:32>>, Payload].
 
-%% @doc A whole block of headers that leaves no trace in the server's table.
+%% @doc A whole block of headers that does not change the server's table.
 -spec headers(pos_integer(), Flags :: byte(), [{binary(), binary()}], Extra :: iodata()) -> iodata().
 headers(Id, Flags, Fields, Extra) -> frame(1, Flags bor 4, Id, [block(Fields), Extra]).
 
@@ -58,12 +58,12 @@ more(Value) -> [Value rem 128 + 128 | more(Value div 128)].
 -spec get(Path :: binary(), [{binary(), binary()}]) -> [{binary(), binary()}].
 get(Path, Others) -> [{<<":method">>, <<"GET">>}, {<<":scheme">>, <<"http">>}, {<<":authority">>, <<"localhost">>}, {<<":path">>, Path} | Others].
 
-%% @doc Any bytes. A connection that the server has ended is found by reading.
+%% @doc Sends any bytes. If the server has ended the connection, the next read finds out.
 -spec send(socket(), iodata()) -> ok.
 send(Socket, Data) when is_port(Socket) -> _ = gen_tcp:send(Socket, Data), ok;
 send(Socket, Data) -> _ = ssl:send(Socket, Data), ok.
 
-%% @doc The next frame; SETTINGS are acknowledged, headers decoded.
+%% @doc The next frame. SETTINGS are acknowledged and headers decoded.
 -spec recv(socket()) -> received().
 recv(Socket) ->
     case take(Socket, 9) of
@@ -86,7 +86,7 @@ take(Socket, Length) ->
         {error, _} -> closed
     end.
 
-%% @doc The next frame of a type, or the end; others are passed over.
+%% @doc The next frame of a type, or the end. Others are skipped.
 -spec until(socket(), byte()) -> received().
 until(Socket, Type) ->
     case recv(Socket) of
@@ -95,7 +95,7 @@ until(Socket, Type) ->
         _ -> until(Socket, Type)
     end.
 
-%% @doc The answer on a stream, or how that ended. Room is given for what has come. Frames of other streams are dropped.
+%% @doc The answer on a stream, or how the stream ended. Windows are opened for the data that has arrived. Frames of other streams are dropped.
 -spec response(socket(), pos_integer()) -> {Status :: integer(), [{binary(), binary()}], Body :: binary()} | {reset, Code :: integer()} | {goaway, Code :: integer()} | closed.
 response(Socket, Id) -> response(Socket, Id, none, []).
 
@@ -117,7 +117,7 @@ response(Socket, Id, Head, Body) ->
 
 status([{<<":status">>, Status} | _]) -> binary_to_integer(Status).
 
-%% @doc A request without a body on a connection of its own.
+%% @doc Makes a request without a body on a new connection.
 -spec request(inet:port_number(), Path :: binary(), [{binary(), binary()}]) -> term().
 request(Port, Path, Others) ->
     Socket = connect(Port),
@@ -126,7 +126,7 @@ request(Port, Path, Others) ->
     ok = gen_tcp:close(Socket),
     Response.
 
-%% @doc The code with which the server ends the connection.
+%% @doc The code with which the server ended the connection.
 -spec closed(socket()) -> Code :: integer() | no_goaway.
 closed(Socket) -> closed(Socket, no_goaway).
 

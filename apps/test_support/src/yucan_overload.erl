@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `make overload-yucan': a server gets twice as many requests as it can answer, for a minute. It must not crash, its memory must stay bounded, and
-%% within a second after the load it must answer as fast as before.
+%% @doc `make overload-yucan': a server gets twice as many requests as it can answer, for a minute. It must not crash, its memory must stay
+%% limited, and within a second after the load it must answer as fast as before.
 %%
-%% The handler works for two milliseconds, so that one scheduler's capacity is far below what a client can offer. Load is open: requests begin when it
-%% is their time, each on a connection of its own, whatever became of those before. The server is a VM of its own with one scheduler.
+%% The handler works for two milliseconds, so the capacity of a scheduler is far below what a client can offer. The load is open: requests begin
+%% at their time, each on a new connection, whatever happened to earlier ones. The server is a separate VM with a single scheduler.
 -module(yucan_overload).
 
 -export([main/0]).
@@ -13,7 +13,7 @@
 -define(WAIT_MS, 10000).
 -define(REQUEST, "GET /work HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").
 
-%% @doc Entry: seconds of overload after `-extra'; status 1 if something is not as it must be.
+%% @doc Entry point, with the seconds of overload after `-extra'. The status is 1 if a requirement is not met.
 -spec main() -> no_return().
 main() ->
     [Text] = init:get_plain_arguments(),
@@ -50,7 +50,7 @@ server() ->
     [Port] = test_support:until_line(Vm, "^(\\d+)$", ?WAIT_MS),
     {Vm, Pid, binary_to_integer(Port)}.
 
-%% ---- memory, looked at ten times a second
+%% ---- memory, checked ten times a second
 
 resident_mb(Pid) ->
     {ok, Status} = file:read_file("/proc/" ++ integer_to_list(Pid) ++ "/status"),
@@ -73,7 +73,7 @@ stop_memory(Watcher) ->
 
 %% ---- load
 
-%% Eight clients, each of which asks when it has been answered: answers a second.
+%% Eight clients, each of which sends its next request when it has been answered. Returns answers per second.
 closed(Port, Ms) ->
     Parent = self(),
     Began = erlang:monotonic_time(millisecond),
@@ -87,7 +87,7 @@ asking(Port, Until, Count) ->
         false -> Count
     end.
 
-%% As many as are due are begun every 5 ms; gives how often each status came.
+%% Starts the requests that are due every 5 ms. Returns how often each status was received.
 open(Port, Rate, Ms) ->
     Began = erlang:monotonic_time(millisecond),
     Sent = send(Port, Rate, Began, Began + Ms, 0),

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The tables of yucan_probe_SUITE: id, where the rule stands, bytes, verdict.
+%% @doc The tables of yucan_probe_SUITE: id, source of the rule, bytes, verdict.
 %%
-%% The ids are those of MDA2AV/Http11Probe (87 of smuggling, 26 malformed) and numbers for dropseed/h1spec (33, strict). Where those
-%% allow more than one answer, ours is the strictest: two servers that read the same bytes differently are the danger.
+%% The ids are those of MDA2AV/Http11Probe (87 for smuggling, 26 for malformed requests) and numbers for dropseed/h1spec (33, strict). If these
+%% allow more than one answer, ours is the strictest, because the danger is that two servers read the same bytes differently.
 -module(yucan_probe_cases).
 
 -export([smuggling/0, malformed/0, h1spec/0]).
@@ -23,7 +23,7 @@ chunked(Body) -> post(["Transfer-Encoding: chunked"], Body).
 
 both(Te, Body) -> post(["Content-Length: 5", Te], Body).
 
-%% A request whose framing is in doubt, with another one inside and another one behind.
+%% A request with unclear framing, with another one inside and another one after it.
 hiding(Lines) -> [post(Lines, ["0\r\n\r\n", ?SMUGGLED]), ?FOLLOW].
 
 length_of(Text) -> integer_to_list(iolist_size(Text)).
@@ -103,7 +103,7 @@ trailers() ->
     [{"SMUG-TRAILER-CL", Rule, With("Content-Length: 50"), ?BAD},
      {"SMUG-TRAILER-TE", Rule, With("Transfer-Encoding: chunked"), ?BAD},
      {"SMUG-TRAILER-HOST", Rule, With("Host: evil.example.com"), ?BAD},
-     %% Trailers are kept apart from the headers, so these mean nothing.
+     %% Trailers are kept apart from the headers, so these have no effect.
      {"SMUG-TRAILER-AUTH", Rule, With("Authorization: Bearer evil"), {echo, <<"hello">>}},
      {"SMUG-TRAILER-CONTENT-TYPE", Rule, With("Content-Type: text/evil"), {echo, <<"hello">>}}].
 
@@ -144,7 +144,7 @@ sequences() ->
      {"SMUG-CHUNK-INVALID-SIZE-DESYNC", "RFC 9112, 7.1", [chunked("+0\r\n\r\nX"), ?FOLLOW], ?BAD},
      {"SMUG-PIPELINE-SAFE", "RFC 9112, 9.3.2", [?FOLLOW, ?FOLLOW], {answers, [200, 200]}}].
 
-%% @doc What no client means.
+%% @doc Requests that no client would send on purpose.
 -spec malformed() -> [probe()].
 malformed() ->
     With = fun(Line) -> request("GET", [Line], "") end,
@@ -169,7 +169,7 @@ malformed() ->
      {"MAL-H2-PREFACE", "RFC 9113, 3.4", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {refused, [505]}},
      {"MAL-CL-EMPTY", "RFC 9110, 8.6", post(["Content-Length: "], ""), ?BAD},
      {"MAL-CL-TAB-BEFORE-VALUE", "RFC 9110, 5.5", post(["Content-Length:\t5"], "hello"), {echo, <<"hello">>}},
-     %% These are no HTTP errors; that files are safe from them is tested in yucan_files_SUITE.
+     %% These are not HTTP errors. yucan_files_SUITE tests that files are safe from them.
      {"MAL-URL-BACKSLASH", "RFC 3986, 2", Target("/path\\file"), ?BAD},
      {"MAL-URL-OVERLONG-UTF8", "RFC 3629, 3", Target(["/", 16#c0, 16#af]), ?BAD},
      {"MAL-URL-PERCENT-NULL", "RFC 3986, 2.1", Target("/path%00.html"), ?BAD},
@@ -178,7 +178,7 @@ malformed() ->
      {"MAL-RANGE-OVERLAPPING", "RFC 9110, 14.2", With(["Range: bytes=", lists:join(",", lists:duplicate(1000, "0-"))]), {answers, [200]}},
      {"MAL-POST-CL-HUGE-NO-BODY", "RFC 9112, 6.3", post(["Content-Length: 999999999"], ""), {refused, [413]}}].
 
-%% @doc Conformance, as h1spec --strict asks for it.
+%% @doc Conformance, as h1spec --strict checks it.
 -spec h1spec() -> [probe()].
 h1spec() -> request_line() ++ headers() ++ bodies() ++ connections() ++ hardening() ++ semantics().
 
@@ -214,7 +214,7 @@ bodies() ->
      {"h1spec 22: two lengths", "RFC 9112, 6.3", post(["Content-Length: 5", "Content-Length: 7"], "hello!!"), ?BAD},
      {"h1spec 23: bad chunk size", "RFC 9112, 7.1", [chunked("Z\r\nhello\r\n0\r\n\r\n"), ?FOLLOW], ?BAD},
      {"h1spec 24: chunk without its end", "RFC 9112, 7.1", [chunked("5\r\nhello0\r\n\r\n"), ?FOLLOW], ?BAD},
-     %% With nothing behind it: 100, then the client has gone.
+     %% With nothing after it: 100, and then the client is gone.
      {"h1spec 25: Expect", "RFC 9110, 10.1.1", post(["Content-Length: 5", "Expect: 100-continue"], ""), {answers, [100]}}].
 
 connections() ->

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Says which route was taken, with which bindings.
+%% @doc Answers with the route that was taken and its bindings.
 -module(yucan_routes_handler).
 -behaviour(yucan_handler).
 

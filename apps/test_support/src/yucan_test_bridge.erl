@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Stands for simple_bridge, which no package brings: makes a bridge of a request by the callbacks that simple_bridge calls, in its order and
-%% with its conversions. And a handler for it: each path shows one thing.
+%% @doc A replacement for simple_bridge, of which there is no package. It makes a bridge from a request through the callbacks that simple_bridge
+%% calls, in its order and with its conversions. It also has a handler, in which each path shows one feature.
 -module(yucan_test_bridge).
 
 -export([make/2, run/1, ws_init/1, ws_message/3, ws_info/3, ws_terminate/3]).
 
 -define(CALLBACKS, yucan_simple_bridge).
 
-%% @doc What simple_bridge:make/2 does: all that a handler may ask for is taken once.
+%% @doc Does what simple_bridge:make/2 does: everything that a handler may ask for is read once.
 -spec make(yucan, term()) -> map().
 make(yucan, Request) ->
     R = ?CALLBACKS:init(Request),
@@ -43,7 +43,7 @@ answer("/" ++ Name, R, _) -> shown(?CALLBACKS:(list_to_existing_atom(Name))(R), 
 
 shown(Term, R) -> ?CALLBACKS:build_response(R, {response, 200, [], [], {data, io_lib:format("~0p", [Term])}}).
 
-%% How many bytes came, and how many bytes of binaries this system held at most meanwhile.
+%% How many bytes arrived, and the most bytes of binaries that this system held meanwhile.
 counted(0, _, Count, Most) -> {Count, Most};
 counted(Left, R, Count, Most) ->
     case ?CALLBACKS:recv_from_socket(min(Left, 100000), 30000, R) of
@@ -57,12 +57,12 @@ ws_init(_) ->
     self() ! hello,
     {ok, 1}.
 
-%% @doc Echoes with the number of the message.
+%% @doc Echoes a message with its number.
 -spec ws_message({text | binary, binary()}, map(), integer()) -> term().
 ws_message({text, <<"end">>}, _, _) -> {close, 4000};
 ws_message({text, Text}, _, Count) -> {reply, {text, [integer_to_binary(Count), " ", Text]}, Count + 1}.
 
-%% @doc What came from this system.
+%% @doc Handles messages from this system.
 -spec ws_info(term(), map(), integer()) -> term().
 ws_info(hello, _, Count) -> {reply, [{text, <<"hello">>}], Count}.
 

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The handler that tests of yucan ask: each path does one thing.
+%% @doc The handler for tests of yucan, in which each path does one thing.
 -module(yucan_test_handler).
 -behaviour(yucan_handler).
 
@@ -100,7 +100,7 @@ answer(_, Req, _) ->
         {error, Reason} -> yucan_req:body_error(Reason)
     end.
 
-%% Something stays in the process; which one that is.
+%% Leaves something in the process. Which of these it is.
 leave(<<"stream">>) ->
     Pid = pid_to_list(self()),
     {stream, fun(Write) -> Write(Pid) end};
@@ -123,7 +123,7 @@ leave(What) ->
 %% Never ends, and never waits.
 spin(Count) -> spin(Count + 1).
 
-%% Two milliseconds, of which the processor has none left for others.
+%% Two milliseconds of processor time, of which nothing is left for others.
 work(Until) ->
     case erlang:monotonic_time(microsecond) < Until of
         true -> work(Until);
@@ -144,7 +144,7 @@ parts(Req) ->
         {ok, Data} -> [byte_size(Data)]
     end.
 
-%% Tells the process that is named in the query how much it could write.
+%% Tells the process that the query names how much it could write.
 endless(Write, Name, Written) ->
     case Write(binary:copy(<<"x">>, 65536)) of
         ok ->

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A handler of `logger' that tells a process what was logged.
+%% @doc A handler for `logger' that tells a process what was logged.
 -module(yucan_test_logger).
 
 -export([log/2]).
 
-%% @doc Only what yucan logs.
+%% @doc Passes on only what yucan logs.
 -spec log(logger:log_event(), logger:handler_config()) -> term().
 log(#{meta := #{mfa := {yucan_events, _, _}}} = Event, #{config := #{pid := Pid}}) -> Pid ! {logged, Event};
 log(_, _) -> ok.

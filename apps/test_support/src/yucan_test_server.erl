@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Servers for the suites of yucan: the application, and a server on any free port of loopback with the tests' handler.
+%% @doc Servers for the suites of yucan: the application, and a server with the tests' handler on any free loopback port.
 -module(yucan_test_server).
 
 -export([start_application/1, stop_application/1, start/1, start/2, handler/0, patient/1, names/0, stop_all/0, held/1, answered/1, connections_in/1, server_side/1, wait_for/1, flooded/2, flooded_served/3, serve/2]).
@@ -9,25 +9,25 @@
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
 
-%% @doc For init_per_suite: remembers what it has started.
+%% @doc For init_per_suite: starts the application, and stores what it has started.
 -spec start_application([tuple()]) -> [tuple()].
 start_application(Config) ->
     {ok, Started} = application:ensure_all_started(yucan),
     [{started, Started} | Config].
 
-%% @doc For end_per_suite: stops what start_application/1 has started, servers and all.
+%% @doc For end_per_suite: stops everything that start_application/1 has started, including servers.
 -spec stop_application([tuple()]) -> ok.
 stop_application(Config) ->
-    %% Nobody has started it by name: what needs it first does.
+    %% Nobody has started it by name, because it starts when it is first needed.
     _ = application:stop(yucan_yaws),
     [ok = application:stop(App) || App <- lists:reverse(proplists:get_value(started, Config))],
     ok.
 
-%% @doc A server with the tests' handler; its port.
+%% @doc Starts a server with the tests' handler, and returns its port.
 -spec start(Name :: atom()) -> inet:port_number().
 start(Name) -> start(Name, #{}).
 
-%% @doc The same with options: `handler', `routes' or `hosts' take the place of the tests' handler, `listen' that of a free port.
+%% @doc The same with options. `handler', `routes' or `hosts' replace the tests' handler, and `listen' replaces the free port.
 -spec start(Name :: atom(), yucan_config:options()) -> inet:port_number().
 start(Name, Options) ->
     {ok, _} = application:ensure_all_started(yucan),
@@ -38,11 +38,11 @@ start(Name, Options) ->
     {ok, _} = yucan:start(maps:merge(#{name => Name, listen => [#{port => 0}]}, Handled)),
     yucan:port(Name).
 
-%% @doc What answers by the path: see yucan_test_handler.
+%% @doc The handler that answers by path: see yucan_test_handler.
 -spec handler() -> {module(), none}.
 handler() -> {yucan_test_handler, none}.
 
-%% @doc Limits beside those that a case is about: they must not end what a loaded machine takes long for.
+%% @doc High values for the limits that a case does not test, so that they do not end what takes long on a loaded machine.
 -spec patient(yucan_config:limits()) -> #{atom() => non_neg_integer() | infinity}.
 patient(Own) -> maps:merge(#{header_ms => ?WAIT_MS, read_ms => ?WAIT_MS, idle_ms => ?WAIT_MS, min_body_rate => 0}, Own).
 
@@ -50,25 +50,25 @@ patient(Own) -> maps:merge(#{header_ms => ?WAIT_MS, read_ms => ?WAIT_MS, idle_ms
 -spec names() -> [atom()].
 names() -> [Name || {Name, _, supervisor, _} <- supervisor:which_children(yucan_sup)].
 
-%% @doc For end_per_testcase: ends them all.
+%% @doc For end_per_testcase: ends all of them.
 -spec stop_all() -> ok.
 stop_all() -> lists:foreach(fun yucan:stop/1, names()).
 
-%% @doc The bytes that a process keeps alive, binaries and all.
+%% @doc The bytes that a process keeps alive, including binaries.
 -spec held(pid()) -> non_neg_integer().
 held(Pid) ->
     true = erlang:garbage_collect(Pid),
     [{memory, Memory}, {binary, Binaries}] = process_info(Pid, [memory, binary]),
     Memory + lists:sum([Size || {_, Size, _} <- lists:ukeysort(1, Binaries)]).
 
-%% @doc An open connection to the tests' handler is served.
+%% @doc Checks that an open connection to the tests' handler is being served.
 -spec answered(gen_tcp:socket()) -> ok.
 answered(Socket) ->
     ok = gen_tcp:send(Socket, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"),
     {200, _, <<"OK">>} = yucan_client:one(Socket),
     ok.
 
-%% @doc The processes of connections that are in this function. One that waits for a connection has no port among its links.
+%% @doc The connection processes that are in this function. One that waits for a connection has no port among its links.
 -spec connections_in(mfa()) -> [pid()].
 connections_in(Function) ->
     [P || P <- processes(), [{_, {yucan_conn, accept, 1}}, {_, F}, {_, Links}] <- [process_info(P, [initial_call, current_function, links])],
@@ -82,11 +82,12 @@ server_side(Socket) ->
     {connected, Pid} = erlang:port_info(Port, connected),
     {Pid, Port}.
 
-%% @doc Waits 20 s for it.
+%% @doc Waits up to 20 s for the condition.
 -spec wait_for(fun(() -> boolean())) -> true.
 wait_for(Condition) -> true = beamway_peer:wait_until(Condition, 20000).
 
-%% @doc How many messages are in the mailbox of a connection that does nothing when its socket has fallen silent. `Send' makes the client send one more.
+%% @doc How many messages are in the mailbox of a connection that does nothing when its socket has fallen silent. `Send' makes the client send
+%% another one.
 -spec flooded(pid(), Send :: fun(() -> ok)) -> pos_integer().
 flooded(Pid, Send) ->
     true = wait_for(fun() -> process_info(Pid, [status, message_queue_len]) =:= [{status, waiting}, {message_queue_len, 0}] end),
@@ -95,7 +96,7 @@ flooded(Pid, Send) ->
     true = erlang:resume_process(Pid),
     Count.
 
-%% @doc The same, so many times, of a connection that is held (see serve/2), and serves one message each time.
+%% @doc The same, this many times, for a connection that is held (see serve/2) and serves one message each time.
 -spec flooded_served(pid(), Send :: fun(() -> ok), Times :: pos_integer()) -> [pos_integer()].
 flooded_served(Pid, Send, Times) ->
     [begin
@@ -119,14 +120,14 @@ fill(Pid, Socket, Send) ->
             fill(Pid, Socket, Send)
     end.
 
-%% @doc Lets a connection whose handler says `{held, Pid}' and waits for `go_on' serve so many more, until it is held again.
+%% @doc Lets a connection whose handler sends `{held, Pid}' and waits for `go_on' serve this many more, until it is held again.
 -spec serve(pid(), Count :: pos_integer()) -> ok.
 serve(Pid, Count) ->
     lists:foreach(fun(_) -> Pid ! go_on, receive {held, Pid} -> ok after ?WAIT_MS -> error(not_held) end end, lists:seq(1, Count)).
 
 %% ---- TLS
 
-%% @doc A self-signed certificate for a name, in files of a folder.
+%% @doc A self-signed certificate for a name, as files in a directory.
 -spec certificate(Name :: string(), file:filename()) -> #{certfile | keyfile => file:filename()}.
 certificate(Name, Folder) ->
     #{cert := Certificate, key := Key} = public_key:pkix_test_root_cert(Name, [{key, {namedCurve, ?secp256r1}}, {digest, sha256}]),
@@ -138,12 +139,12 @@ certificate(Name, Folder) ->
     #{certfile => File(".pem", {'Certificate', Certificate, not_encrypted}),
       keyfile => File(".key", {'ECPrivateKey', public_key:der_encode('ECPrivateKey', Key), not_encrypted})}.
 
-%% @doc A client that believes anything.
+%% @doc A client that trusts any certificate.
 -spec tls_connect(inet:port_number(), [ssl:tls_client_option()]) -> {ok, ssl:sslsocket()} | {error, term()}.
 tls_connect(Port, Options) ->
     ssl:connect({127, 0, 0, 1}, Port, [{verify, verify_none}, {active, false}, binary | Options], ?WAIT_MS).
 
-%% @doc The answer to the only request that is open; `Bytes' of it have come.
+%% @doc The answer to the only open request, of which `Bytes' have already arrived.
 -spec tls_one(ssl:sslsocket(), Bytes :: binary()) -> {Status :: integer(), Headers :: [{binary(), binary()}], Body :: binary()}.
 tls_one(Socket, Bytes) ->
     case yucan_client:parse(Bytes, <<"GET">>) of
@@ -153,7 +154,7 @@ tls_one(Socket, Bytes) ->
             tls_one(Socket, <<Bytes/binary, Data/binary>>)
     end.
 
-%% @doc Whose certificate the server has shown.
+%% @doc The subject of the certificate that the server has shown.
 -spec subject(ssl:sslsocket()) -> string().
 subject(Socket) ->
     {ok, Der} = ssl:peercert(Socket),

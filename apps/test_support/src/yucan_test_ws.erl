@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A WebSocket that echoes; some texts make it do more.
+%% @doc A WebSocket that echoes. Some texts make it do more.
 -module(yucan_test_ws).
 -behaviour(yucan_ws).
 
 -export([init/2, message/2, info/2, terminate/2]).
 
-%% @doc The argument is told of what happens.
+%% @doc The process in the argument is told what happens.
 -spec init(yucan_req:req(), pid() | none | greet) -> {ok, pid() | none} | {reply, yucan_ws:frame(), none}.
 init(_, greet) -> {reply, {text, <<"hello">>}, none};
 init(_, Parent) ->
@@ -25,11 +25,11 @@ message({text, <<"crash">>}, _) -> error(crashed_on_purpose);
 message({text, <<"twice">>}, S) -> {reply, [{text, <<"one">>}, {binary, <<"two">>}], S};
 message({Kind, Data}, S) -> {reply, {Kind, Data}, S}.
 
-%% @doc Sends what it is told.
+%% @doc Sends the frames that it is told to.
 -spec info(term(), State) -> yucan_ws:result() when State :: term().
 info({say, Text}, S) -> {reply, {text, Text}, S};
 info(_, S) -> {ok, S}.
 
-%% @doc Says why.
+%% @doc Reports the reason.
 -spec terminate(term(), pid() | none) -> ok.
 terminate(Reason, Parent) -> tell(Parent, {ws_ended, Reason}).

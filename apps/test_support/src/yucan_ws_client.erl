@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A client of WebSocket for tests of yucan: it sends any frame, in any pieces.
+%% @doc A WebSocket client for tests of yucan, which sends any frame, in any pieces.
 -module(yucan_ws_client).
 
 -export([head/1, head/3, open/2, upgrade/2, frame/2, recv/1]).
@@ -11,24 +11,24 @@
 -spec head(Path :: iodata()) -> iodata().
 head(Path) -> head("a", Path, []).
 
-%% @doc The same for a host, with further header lines.
+%% @doc The same for a host, with additional header lines.
 -spec head(Host :: iodata(), Path :: iodata(), Lines :: iodata()) -> iodata().
 head(Host, Path, Lines) ->
     ["GET ", Path, " HTTP/1.1\r\nHost: ", Host, "\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
      "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n", Lines, "\r\n"].
 
-%% @doc A connection of its own that has become a WebSocket.
+%% @doc A new connection that has become a WebSocket.
 -spec open(inet:port_number(), Head :: iodata()) -> gen_tcp:socket().
 open(Port, Head) -> upgrade(yucan_client:connect(Port), Head).
 
-%% @doc The same of this connection. It reads the answer and nothing behind it.
+%% @doc The same on this connection. Reads the answer and nothing after it.
 -spec upgrade(gen_tcp:socket(), Head :: iodata()) -> gen_tcp:socket().
 upgrade(Socket, Head) ->
     ok = gen_tcp:send(Socket, Head),
     <<"HTTP/1.1 101 ", _/binary>> = yucan_yaws_site:receive_until(Socket, <<"\r\n\r\n">>),
     Socket.
 
-%% @doc A frame as a client masks it. Its first byte holds the flags and the opcode.
+%% @doc A frame as a client masks it. Its first byte contains the flags and the opcode.
 -spec frame(First :: byte(), Payload :: iodata()) -> iodata().
 frame(First, Payload) ->
     Bin = iolist_to_binary(Payload),
@@ -36,7 +36,7 @@ frame(First, Payload) ->
     Length = if Size < 126 -> <<1:1, Size:7>>; Size < 65536 -> <<1:1, 126:7, Size:16>>; true -> <<1:1, 127:7, Size:64>> end,
     [First, Length, ?KEY, yucan_ws_frame:unmask(Bin, ?KEY)].
 
-%% @doc The next frame of the server, which masks none.
+%% @doc The next frame from the server, which does not mask frames.
 -spec recv(gen_tcp:socket()) -> {First :: byte(), Payload :: binary()} | closed.
 recv(Socket) ->
     case gen_tcp:recv(Socket, 2, ?PATIENCE_MS) of

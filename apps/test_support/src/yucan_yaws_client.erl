@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A plain HTTP client for the suites of the Yaws face and the gateways, one connection for each request.
+%% @doc A plain HTTP client for the suites of Yaws sites and gateways, with a new connection for each request.
 -module(yucan_yaws_client).
 
 -export([get/3, request/1, send/2, receive_all/1, parse/1]).
 
 -define(TIMEOUT_MS, 30000).
 
-%% A target of a host.
+%% A target on a host.
 get(Port, Host, Target) -> request(#{port => Port, host => Host, target => Target}).
 
 %% {Status, [{LowerName, Value}], Body}; keys: port, host, target, method, headers, body.
@@ -20,13 +20,13 @@ request(#{port := Port, host := Host, target := Target} = Request) ->
                          [[Name, ": ", Value, "\r\n"] || {Name, Value} <- maps:get(headers, Request, [])], "\r\n", Body]),
     parse(receive_all(Socket)).
 
-%% Connects and sends bytes as they are.
+%% Connects and sends bytes unchanged.
 send(Port, Bytes) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}], ?TIMEOUT_MS),
     ok = gen_tcp:send(Socket, Bytes),
     Socket.
 
-%% Everything up to the end of the connection.
+%% Reads everything until the connection ends.
 receive_all(Socket) -> receive_all(Socket, []).
 
 receive_all(Socket, Done) ->
@@ -38,7 +38,7 @@ receive_all(Socket, Done) ->
         {error, Reason} -> error({client, Reason, iolist_to_binary(Done)})
     end.
 
-%% An answer as a whole. A body that ends before its length or last chunk is {cut, Body}.
+%% Parses a whole answer. A body that ends before its length or last chunk is {cut, Body}.
 parse(Answer) ->
     [Head, Rest] = binary:split(Answer, <<"\r\n\r\n">>),
     [<<"HTTP/1.1 ", Status:3/binary, _/binary>> | Lines] = binary:split(Head, <<"\r\n">>, [global]),

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The appmod that an authmod names for those who are not known.
+%% @doc The appmod that an authmod names for unknown users.
 -module(yucan_yaws_login).
 
 -export([out/1]).

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Sites for the suites of the Yaws face: a configuration with its files in the suite's private folder, served on any free port.
+%% @doc Yaws sites for the suites: a configuration with its files in the suite's private directory, served on any free port.
 -module(yucan_yaws_site).
 
 -export([start/3, start_text/3, reload/2, stop/0, example/1, nitrogen/1, server/2, write/3, compile/3, receive_until/2, folder/1]).
 
 -define(NAME, yucan_yaws_test).
 
-%% One server `h' with these directives, and files below the folder of the configuration.
+%% One server `h' with these directives, and files below the directory of the configuration.
 start(Config, Directives, Files) -> start_text(Config, server("h", Directives), Files).
 
 start_text(Config, Text, Files) ->
@@ -35,7 +35,7 @@ write(Config, Name, Content) ->
     ok = file:write_file(File, Content),
     File.
 
-%% Modules into a folder of their own, which it returns.
+%% Compiles modules into a separate directory, which it returns.
 compile(Config, Folder, Sources) ->
     Files = [write(Config, filename:join([Folder, "src", Name]), Text) || {Name, Text} <- Sources],
     Out = filename:join([folder(Config), Folder, "ebin"]),
@@ -43,7 +43,7 @@ compile(Config, Folder, Sources) ->
     _ = [{ok, _} = compile:file(File, [debug_info, report, {outdir, Out}]) || File <- Files],
     Out.
 
-%% examples/yaws-site, on another port, its two modules with the paths of this folder.
+%% examples/yaws-site on another port, with the paths of this directory in its two modules.
 example(Config) ->
     Example = example_folder("yaws-site"),
     Here = folder(Config),
@@ -70,7 +70,8 @@ nitrogen(Config) ->
 
 example_folder(Name) -> test_support:file(filename:join("examples", Name)).
 
-%% The configuration names its port, in redirects too, so that it must be chosen before. If somebody takes it meanwhile: another one.
+%% The configuration contains its port, also in redirects, so the port must be chosen first. If another program takes it meanwhile, another port
+%% is tried.
 on_free_port(Config, Text, Attempts) ->
     Port = test_support:free_port(),
     {ok, Options} = yucan_yaws_config:load(write(Config, "yucan.conf", string:replace(Text, "8080", integer_to_list(Port), all))),

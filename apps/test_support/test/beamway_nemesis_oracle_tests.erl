@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The oracle says nothing about logs that distributed Erlang allows, and names each thing that it forbids.
+%% The oracle reports nothing for logs that distributed Erlang permits, and names each thing that it forbids.
 -module(beamway_nemesis_oracle_tests).
 
 -include_lib("proper/include/proper.hrl").
 -include_lib("eunit/include/eunit.hrl").
 
-%% Messages N of life 1, all sent in the sender's first connection.
+%% Messages N of life 1, all of them sent in the sender's first connection.
 log(Entries) ->
     lists:foldl(fun beamway_nemesis_oracle:note/2, [], [entry(E) || E <- Entries]).
 
@@ -24,7 +24,7 @@ what_is_allowed_test_() ->
                     [17, 18, 19], [17, 18, down, up, 25],
                     %% the sender's node was started again
                     [up, 1, 2, down, up, {message, 2, 1, 1, 1}, {message, 2, 1, 1, 2}],
-                    %% the sender hears of the connection only after some messages
+                    %% the sender learns of the connection only after some messages
                     [up, 1, 2, down, up, {1, 1, 7}, {2, 8, 8}, {2, 8, 9}]]].
 
 what_is_forbidden_test_() ->
@@ -41,9 +41,9 @@ what_is_forbidden_test_() ->
              %% a connection without its beginning
              {[lost_head], [up, 1, down, up | [{2, 2, N} || N <- lists:seq(5, 300)]]}]].
 
-%% --- any correct log, and what spoils it ---------------------------------------------------------------
+%% --- any correct log, and changes that make it wrong ---------------------------------------------------
 
-%% Connections one after the other: of each, how many messages arrive and how many are lost with its end.
+%% Connections one after another, with the number of messages that arrive in each, and the number that are lost with its end.
 connections() ->
     non_empty(list({range(0, 20), range(0, 5)})).
 
@@ -62,7 +62,7 @@ properties_test_() ->
 correct_logs_are_clean() ->
     ?FORALL(Connections, connections(), kinds(entries(Connections)) =:= []).
 
-%% Positions of messages with a message on either side.
+%% Positions of messages that have a message on either side.
 inner(Entries) ->
     Numbered = lists:zip(lists:seq(1, length(Entries)), Entries),
     [I || {I, {_, _, _}} <- Numbered, I > 1, I < length(Entries),
@@ -96,7 +96,7 @@ words(Heard, Exit, Down, NodeDown, CutOff) ->
     Words = #{heard => Heard, exit => Exit, down => Down, nodedown => NodeDown, cut_off => CutOff},
     [Kind || {Kind, _} <- beamway_nemesis_oracle:judge_words(Words)].
 
-%% The nodedown came before the words, that of another connection.
+%% The nodedown came before the words, and was that of another connection.
 words_that_were_not_counted_test() ->
     ?assertEqual([], words([], {last, 20}, {last, 20}, true, true)),
     ?assertEqual([words_out_of_order], words([2], {last, 20}, {last, 20}, true, true)).
@@ -144,11 +144,11 @@ a_nodedown_must_come_test_() ->
     [?_assertEqual([], missing([Up, {down, 2, connection_closed, 5100000}], [Kill])),
      ?_assertEqual([missing_nodedown], missing([Up], [Kill])),
      ?_assertEqual([missing_nodedown], missing([Up, {down, 2, disconnect, 2000}, {up, 2, none, 3000}], [Kill])),
-     %% it stood still nearly to the end
+     %% it was stopped almost until the end
      ?_assertEqual([], missing([Up], [Kill, executed({stop, 1, 3000}, 4000000, 57000000)])),
      ?_assertEqual([missing_nodedown], missing([Up], [Kill, executed({stop, 1, 3000}, 4000000, 16000000)])),
      ?_assertEqual([missing_nodedown], missing([Up], [Kill, executed({stop, 3, 3000}, 4000000, 57000000)])),
-     %% it was not connected, or the fault did not come to pass
+     %% it was not connected, or the fault did not happen
      ?_assertEqual([], missing([], [Kill])),
      ?_assertEqual([], missing([Up, {down, 2, disconnect, 2000}], [Kill])),
      ?_assertEqual([], missing([Up], [Kill#{effect := false}])),

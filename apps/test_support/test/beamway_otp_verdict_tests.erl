@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% What `make test-otp' calls wrong must not depend on what OTP's suites happen to do today.
+%% The verdicts of `make test-otp' must not depend on what OTP's suites happen to do today.
 -module(beamway_otp_verdict_tests).
 
 -include_lib("eunit/include/eunit.hrl").

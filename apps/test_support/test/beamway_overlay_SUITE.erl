@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `scripts/in-overlay': a command runs as if alone on a copy of this system, and leaves nothing but what it wrote into the
-%% checkout. Packages are left to `make test-rabbitmq', which needs a network for them.
+%% @doc `scripts/in-overlay' runs a command as if alone on a copy of this system, and leaves nothing except what it wrote to the checkout. `make
+%% test-rabbitmq' tests packages, because these need a network.
 -module(beamway_overlay_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -19,7 +19,7 @@ init_per_suite(Config) ->
 
 end_per_suite(_Config) -> ok.
 
-%% Absolute, since Common Test changes the working directory.
+%% Absolute, because Common Test changes the working directory.
 run(Words) ->
     beamway_bench_tools:run(filename:join([test_support:checkout(), "scripts", "in-overlay"]), Words, 60000).
 
@@ -28,7 +28,7 @@ exit_code(_Config) ->
     {127, [_ | _]} = run(["/no/such/command"]),
     ok.
 
-%% The root file system can be written and is not; the checkout is.
+%% The root file system can be written to but does not change, while the checkout does.
 files(_Config) ->
     Folder = beamway_peer:new_folder("beamway_overlay"),
     Unique = filename:basename(Folder),
@@ -43,7 +43,7 @@ files(_Config) ->
     [] = [File || File <- Gone, filelib:is_file(File)],
     file:del_dir_r(Folder).
 
-%% A daemon that the command leaves ends with it.
+%% A daemon that the command leaves behind ends with it.
 processes(_Config) ->
     Seconds = integer_to_list(100000 + rand:uniform(100000)),
     {0, ["1\n" | _]} = run(["sh", "-c", "setsid sleep " ++ Seconds ++ " >/dev/null 2>&1 & ps -o pid= -p 1 | tr -d ' '"]),
@@ -67,7 +67,7 @@ loopback(_Config) ->
     {match, _} = re:run(Line, "^lo .*127\\.0\\.0\\.1/8"),
     ok.
 
-%% Who ends the script ends all of it.
+%% Ending the script ends everything.
 ended_from_outside(_Config) ->
     Seconds = integer_to_list(200000 + rand:uniform(100000)),
     Port = beamway_bench_tools:open(filename:join([test_support:checkout(), "scripts", "in-overlay"]),

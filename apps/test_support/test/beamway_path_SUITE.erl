@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The path emulator (`native/test/path'): rate, delay, loss and queue of a real path between two namespaces are those that were asked for.
+%% @doc The path emulator (`native/test/path'): rate, delay, loss and queue between two namespaces are those that were configured.
 %%
-%% What it decides is tested without a clock in `native/test/path_test.c'. Here time is measured, so the suite runs alone, and a measurement that another
-%% process has disturbed is taken again, some times. The program says itself what has passed and in which time; only round trips are timed by a node.
+%% `native/test/path_test.c' tests its decisions without a clock. Here time is measured, so the suite runs alone, and a measurement that another
+%% process has disturbed is repeated a few times. The program itself reports what has passed and in which time; only round trips are timed by a
+%% node.
 -module(beamway_path_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -20,7 +21,7 @@ end_per_suite(_Config) -> ok.
 
 %% ---- cases ----
 
-%% A burst that takes 1.7 s to pass is in the queue at once: what passes meanwhile does not depend on the sender.
+%% A burst that takes 1.7 s to pass is in the queue at once, so what passes meanwhile does not depend on the sender.
 rate_of_packets(_Config) ->
     Bits = 20000000,
     with_nodes(#{rate_bits => Bits, delay_us => 1000, queue_bytes => 8000000}, fun(Path, From, _) ->
@@ -34,7 +35,7 @@ rate_of_packets(_Config) ->
          end || {Size, Count} <- [{1400, 3000}, {500, 8000}]]
     end).
 
-%% Four TCP streams with offload, as `bench hosts' has them.
+%% Four TCP streams with offload, as in `bench hosts'.
 rate_of_a_gigabit(_Config) ->
     Bits = 1000000000,
     with_path(#{rate_bits => Bits, delay_us => 500, queue_bytes => 1000000, offload => 1}, fun(Path) ->
@@ -51,8 +52,8 @@ rate_of_a_gigabit(_Config) ->
         beamway_bench_tools:close(Server, "TERM")
     end).
 
-%% What the delay adds to a path without one: the programs at both ends take their time on either. The tenth percentile: a busy machine delays
-%% these programs, and no path is shorter for it.
+%% How much the delay adds to a path without one, because the programs at both ends take time on either. Uses the tenth percentile, because a
+%% busy machine delays these programs but never makes a path shorter.
 round_trips(_Config) ->
     [within(fun() -> round_trip(Settings) - round_trip(Settings#{delay_us => 0}) end, beamway_path:round_trip_us(Settings), Within)
      || {Settings, Within} <- [{#{delay_us => 500, offload => 1}, 300}, {#{delay_us => 10000}, 2000}]],
@@ -64,7 +65,7 @@ round_trip(Settings) ->
         beamway_bench_stats:percentile(10, beamway_peer:run(From, fun() -> pings(Echo, 100) end))
     end).
 
-%% 20,000 packets, 2 % of them lost, with five standard deviations; both directions.
+%% 20,000 packets, 2 % of which are lost, with five standard deviations, in both directions.
 loss_share(_Config) ->
     Count = 20000,
     Most = 5 * math:sqrt(Count * 0.02 * 0.98),
@@ -76,7 +77,7 @@ loss_share(_Config) ->
          end || {Direction, Peer, Address} <- [{<<"there">>, From, address(Path, 2)}, {<<"back">>, To, address(Path, 1)}]]
     end).
 
-%% 64 KB at 10 Mbit/s are 52 ms: a burst of 40 KB goes through, of 2 MB some is dropped, and the queue never holds more.
+%% 64 KB at 10 Mbit/s are 52 ms. A burst of 40 KB passes, some of 2 MB is dropped, and the queue never holds more.
 queue_bound(_Config) ->
     with_nodes(#{rate_bits => 10000000, queue_bytes => 64000}, fun(Path, From, _) ->
         Send = fun(Count) -> ok = beamway_peer:run(From, fun() -> send(address(Path, 2), 1000, Count) end) end,
@@ -95,7 +96,7 @@ wrong_settings(_Config) ->
     "" = os:cmd("ip netns list | grep bwp" ++ os:getpid()),
     ok.
 
-%% However it dies; its namespaces stay, as those of every other net.
+%% However it dies. Its namespaces stay, like those of every other net.
 ends_with_its_owner(_Config) ->
     Self = self(),
     {Owner, Monitor} = spawn_monitor(fun() ->
@@ -123,7 +124,7 @@ with_path(Settings, Fun) ->
         ok = beamway_path:close(Path)
     end.
 
-%% The nodes only send; distribution is not used.
+%% The nodes only send, and distribution is not used.
 with_nodes(Settings, Fun) ->
     with_path(Settings, fun(Path) ->
         #{spaces := Spaces, addresses := Addresses} = beamway_path:net(Path),
@@ -145,7 +146,7 @@ open_iperf(Space, Words) ->
 
 %% ---- measuring ----
 
-%% The first measurement that is as wanted; the last one fails.
+%% The first measurement in the expected range. If the last one is not, this fails.
 within(Measure, Wanted, Most) -> within(Measure, Wanted, Most, ?TRIES, []).
 
 within(_, Wanted, Most, 0, Seen) -> error({wanted, Wanted, within, Most, measured, lists:reverse(Seen)});
@@ -155,7 +156,7 @@ within(Measure, Wanted, Most, Tries, Seen) ->
         Got -> within(Measure, Wanted, Most, Tries - 1, [Got | Seen])
     end.
 
-%% What arrives within so long of a load that is on already.
+%% What arrives in this time under a load that has already started.
 measured_rate(Path, Ms) ->
     receive after 200 -> ok end,
     #{<<"seconds">> := From, <<"there">> := #{<<"bytes">> := Before}} = beamway_path:counters(Path),
@@ -163,7 +164,7 @@ measured_rate(Path, Ms) ->
     #{<<"seconds">> := Until, <<"there">> := #{<<"bytes">> := After}} = beamway_path:counters(Path),
     (After - Before) * 8 / (Until - From).
 
-%% All but a few packets of the kernel's own are the test's.
+%% All packets except a few of the kernel's own are the test's.
 await_counted(Path, Direction, Count) ->
     beamway_peer:wait_until(fun() ->
                                     #{Direction := #{<<"packets">> := Arrived, <<"lost">> := Lost, <<"dropped">> := Dropped} = Counted} = beamway_path:counters(Path),
@@ -192,7 +193,7 @@ echo_loop(Socket) ->
     receive {udp, Socket, Ip, Port, Ping} -> ok = gen_udp:send(Socket, Ip, Port, Ping) end,
     echo_loop(Socket).
 
-%% Microseconds of each that came back.
+%% The round-trip time in microseconds of each packet that came back.
 pings(Port, Count) ->
     {ok, Socket} = gen_udp:open(0, [binary, {active, false}]),
     Times = lists:append([ping(Socket, Port, <<Number:32>>) || Number <- lists:seq(1, Count)]),
