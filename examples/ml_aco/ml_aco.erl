@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Multi-level ant colony optimisation on real nodes, placed by `placement': the application of the RELEASE report D3.5.
 %%
-%% `examples/ml_aco/run' starts nodes on this host, measures how fast each is (an attribute), lets colonies run on
-%% the fast ones and submasters on any, and shows the cost over time. `--placement random' draws nodes instead: the same cost, another time.
+%% `examples/ml_aco/run' starts nodes on this host, measures how fast each is (an attribute), runs colonies on the fast ones and submasters on
+%% any, and shows the cost over time. `--placement random' draws nodes instead, which gives the same cost in a different time.
 -module(ml_aco).
 
 -export([main/0, run/1, plan/3, start_nodes/1, measure_speed/2, stop_nodes/1]).
@@ -17,7 +17,7 @@
 -define(BOOT_MS, 60000).
 -define(AT_ONCE, 4).
 
-%% @doc Entry of the script: runs the words after `-extra' and ends the VM.
+%% @doc The entry point for the script. Runs the arguments after `-extra' and ends the VM.
 -spec main() -> no_return().
 main() ->
     ok = io:setopts([{encoding, unicode}]),
@@ -39,7 +39,7 @@ specs() ->
      {draw, $d, "draw", string, "draw the cost over time into this .svg file (by gnuplot)"},
      {help, $h, "help", undefined, "this help"}].
 
-%% @doc Runs one command line: 0 done, 1 failed, 2 usage error.
+%% @doc Runs a command line. Returns 0 for success, 1 for failure, 2 for a usage error.
 -spec run([string()]) -> 0..2.
 run(Words) ->
     case getopt:parse(specs(), Words) of
@@ -76,7 +76,7 @@ checked(Options) -> started(Options).
 optima(#{optima := File}) -> ml_aco_library:read_values(File);
 optima(_) -> {ok, none}.
 
-%% One instance after the other, by one colony.
+%% Solves one instance after another with a single colony.
 library(Instances, #{seed := Seed, ants := Ants, ms := LimitMs}) ->
     Solved = [begin
                   {Cost, Ms} = ml_aco_library:solve(Instance, Known, {Seed, Ants, LimitMs}),
@@ -119,8 +119,8 @@ solved(Nodes, #{placement := Placement, colonies := Colonies, jobs := Jobs, seed
 proven(Instance) when tuple_size(Instance) =< 14 -> io_lib:format("; the optimum is ~b (proved by dynamic programming)", [ml_aco_instance:optimum(Instance)]);
 proven(_) -> "".
 
-%% @doc A plan with so many colonies: on the fastest nodes by the attribute `speed', or on nodes drawn. All other processes go to the other nodes
-%% where there are any.
+%% @doc A plan with this many colonies, on the fastest nodes by the attribute `speed' or on nodes drawn at random. All other processes run on
+%% other nodes if there are any.
 -spec plan(attributes | random, [node()], Colonies :: pos_integer()) -> {ok, placement_plan:process()} | {error, term()}.
 plan(Placement, Nodes, Colonies) ->
     {ok, Tree} = placement_tree:from_paths([{Node, []} || Node <- Nodes]),
@@ -143,7 +143,7 @@ workers(attributes, Nodes, Colonies) ->
         {error, _} = Error -> Error
     end.
 
-%% @doc Starts nodes with placement. Of each: its host, and the command that stands before `erl'.
+%% @doc Starts nodes with placement. Each is given by its host and the command in front of `erl'.
 -spec start_nodes([where()]) -> nodes().
 start_nodes(Wanted) ->
     Paths = lists:append([["-pa", Folder] || Folder <- code:get_path(), lists:suffix("ebin", Folder), not lists:prefix(code:lib_dir(), Folder)]),
@@ -157,11 +157,11 @@ some_at_once(Funs) ->
     [receive {'DOWN', Monitor, process, Pid, {started, Node}} -> Node; {'DOWN', Monitor, process, Pid, Reason} -> error({node_did_not_start, Reason}) end
      || {Pid, Monitor} <- Running] ++ some_at_once(Later).
 
-%% The exit reason is how the result travels.
+%% The result travels as the exit reason.
 -dialyzer({nowarn_function, in_a_process/1}).
 in_a_process(Fun) -> spawn_monitor(fun() -> exit({started, Fun()}) end).
 
-%% @doc Gives each of them its attribute `speed', measured for so many milliseconds one after the other.
+%% @doc Gives each node its attribute `speed', measured for this many milliseconds, one node after another.
 -spec measure_speed(nodes(), Ms :: pos_integer()) -> ok.
 measure_speed(Nodes, Ms) ->
     lists:foreach(fun({Peer, _}) -> ok = peer:call(Peer, placement, insert, [speed, peer:call(Peer, ml_aco_colony, speed, [Ms], ?BOOT_MS)]) end, Nodes).
@@ -175,7 +175,7 @@ start_node(Where, Paths, Number) ->
     {ok, _} = peer:call(Peer, application, ensure_all_started, [placement], ?BOOT_MS),
     {Peer, Node}.
 
-%% @doc Ends them.
+%% @doc Ends the nodes.
 -spec stop_nodes(nodes()) -> ok.
 stop_nodes(Nodes) ->
     lists:foreach(fun({Peer, _}) ->

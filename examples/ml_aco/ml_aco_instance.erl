@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The problem that the ants solve: single-machine total weighted tardiness. Jobs have a duration, a weight and a due date; a
+%% @doc The problem that the ants solve, which is single-machine total weighted tardiness. Jobs have a duration, a weight and a due date. A
 %% schedule is an order of them, and costs the sum of weight times lateness. Pure.
 %%
-%% Instances are made by the recipe that the OR-Library documents for its own (J. E. Beasley; Crauwels, Potts and Van Wassenhove 1998): durations
-%% from 1 to 100, weights from 1 to 10, due dates uniform from `P(1-TF-RDD/2)' to `P(1-TF+RDD/2)', where P is the sum of the
-%% durations, TF the tardiness factor and RDD the relative range of due dates.
+%% Instances follow the recipe that the OR-Library documents for its own (J. E. Beasley; Crauwels, Potts and Van Wassenhove 1998): durations from
+%% 1 to 100, weights from 1 to 10, due dates uniform from `P(1-TF-RDD/2)' to `P(1-TF+RDD/2)', where P is the sum of the durations, TF the
+%% tardiness factor and RDD the relative range of due dates.
 -module(ml_aco_instance).
 
 -export([make/2, make/4, cost/2, earliest_due_date/1, optimum/1]).
@@ -13,10 +13,10 @@
 
 -type job() :: {Duration :: pos_integer(), Weight :: pos_integer(), Due :: number()}.
 -type instance() :: tuple().
-%% Of jobs; a job's number is its place, from 1.
+%% A job's number is its position in the instance, from 1.
 -type schedule() :: [pos_integer()].
 
-%% @doc An instance of so many jobs with the factors 0.6 and 0.6, which are hard.
+%% @doc An instance with this many jobs and the factors 0.6 and 0.6, which make it hard.
 -spec make(Jobs :: pos_integer(), Seed :: integer()) -> instance().
 make(Jobs, Seed) -> make(Jobs, 0.6, 0.6, Seed).
 
@@ -37,7 +37,7 @@ make(Jobs, Tardiness, Range, Seed) ->
                                    end, Random, Sizes),
     list_to_tuple(Complete).
 
-%% @doc What a schedule costs.
+%% @doc The cost of a schedule.
 -spec cost(instance(), schedule()) -> number().
 cost(Instance, Schedule) ->
     {_, Cost} = lists:foldl(fun(Job, {Time, Sum}) ->
@@ -46,13 +46,13 @@ cost(Instance, Schedule) ->
                             end, {0, 0}, Schedule),
     Cost.
 
-%% @doc The jobs by their due dates, a schedule to start from.
+%% @doc The jobs in the order of their due dates, as a first schedule.
 -spec earliest_due_date(instance()) -> schedule().
 earliest_due_date(Instance) ->
     [Job || {_, Job} <- lists:sort([{element(3, element(Job, Instance)), Job} || Job <- lists:seq(1, tuple_size(Instance))])].
 
-%% @doc The cost of the best schedule, by dynamic programming over all sets of jobs: those that come first cost the least over
-%% which of them is last, however the others stand. For up to 16 jobs.
+%% @doc The cost of the best schedule, by dynamic programming over all sets of jobs: for each set that comes first, the cheapest choice of its
+%% last job, however the others are ordered. For up to 16 jobs.
 -spec optimum(instance()) -> number().
 optimum(Instance) when tuple_size(Instance) =< 16 ->
     Jobs = tuple_size(Instance),
@@ -83,7 +83,7 @@ recipe_test() ->
     Sum = lists:sum([P || {P, _, _} <- tuple_to_list(Instance)]),
     [?assert(P >= 1 andalso P =< 100 andalso W >= 1 andalso W =< 10 andalso Due >= 0.1 * Sum - 1 andalso Due =< 0.7 * Sum + 1) || {P, W, Due} <- tuple_to_list(Instance)].
 
-%% The optimum by sets is the least of all orders.
+%% The optimum by sets is the minimum over all orders.
 optimum_test() ->
     [begin
          Instance = make(6, Seed),

@@ -1,12 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Files of the OR-Library (J. E. Beasley) with instances of weighted tardiness, such as `wt40.txt', and their best known values, such as `wtopt40.txt'.
 %%
-%% A file of instances is a row of whole numbers: of each instance all durations, then all weights, then all due dates. Called by {@link ml_aco}.
+%% A file of instances is a row of whole numbers. For each instance it has all durations, then all weights, then all due dates. Called by {@link
+%% ml_aco}.
 -module(ml_aco_library).
 
 -export([read/2, read_values/1, solve/3]).
 
-%% @doc The instances of a file, each of so many jobs.
+%% @doc The instances in a file, each of which has this many jobs.
 -spec read(file:filename(), Jobs :: pos_integer()) -> {ok, [ml_aco_instance:instance()]} | {error, Text :: string()}.
 read(File, Jobs) ->
     case read_values(File) of
@@ -23,7 +24,7 @@ instances(Numbers, Jobs) ->
     {Dues, Rest} = lists:split(Jobs, Rest2),
     [list_to_tuple(lists:zip3(Durations, Weights, Dues)) | instances(Rest, Jobs)].
 
-%% @doc The whole numbers of a file.
+%% @doc The whole numbers in a file.
 -spec read_values(file:filename()) -> {ok, [non_neg_integer()]} | {error, Text :: string()}.
 read_values(File) ->
     case file:read_file(File) of
@@ -38,7 +39,7 @@ read_values(File) ->
 
 text(Format, Arguments) -> lists:flatten(io_lib:format(Format, Arguments)).
 
-%% @doc The best cost that one colony finds in so many milliseconds; it ends early at the value that is known to be the best.
+%% @doc The best cost that a single colony finds in this many milliseconds. It ends early if it reaches the best known value.
 -spec solve(ml_aco_instance:instance(), Known :: none | number(), {Seed :: integer(), Ants :: pos_integer(), LimitMs :: pos_integer()}) -> {Cost :: number(), Ms :: non_neg_integer()}.
 solve(Instance, Known, {Seed, Ants, LimitMs}) ->
     Start = erlang:monotonic_time(millisecond),
@@ -62,7 +63,7 @@ read_test() ->
     [?assertMatch({error, _}, Try(Text)) || Text <- ["", "1 2 3", "1 2 3 4 5 six", "1 2 3 4 5 -6"]],
     ?assertMatch({error, _}, read("/no/such/file", 2)).
 
-%% Optima that are proved, here by dynamic programming.
+%% Proved optima, here by dynamic programming.
 solve_test_() ->
     {timeout, 120, fun() ->
         [begin

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The processes of multi-level ant colony optimisation, on the nodes of a plan ({@link placement_plan}): a master, submasters, and
-%% colonies as workers. Colonies search and report upwards, each submaster passes on the best of its children, the master sends
-%% the best of all down again.
+%% @doc The processes of multi-level ant colony optimisation, on the nodes of a plan ({@link placement_plan}): a master, submasters, and colonies
+%% as workers. Colonies search and report upwards, each submaster passes on the best result of its children, and the master sends the best of all
+%% back down.
 %%
-%% Rounds are in step, and colonies are numbered in the order of the names that the plan gives them work by: the result does not depend on where
-%% processes run. Every wait ends with an answer, the end of a child, or the time limit; then the whole run ends with an error.
+%% All processes run in rounds, and colonies are numbered in the order of their names in the plan, so the result does not depend on where
+%% processes run. Every wait ends with an answer, the end of a child, or the time limit; in the last two cases the whole run ends with an error.
 -module(ml_aco_tree).
 
 -export([run/3, start/4]).
@@ -14,7 +14,7 @@
 -type options() :: #{seed => integer(), ants => pos_integer(), search => none | local, rounds => pos_integer(), iterations => pos_integer(), limit_ms => pos_integer(),
                      progress => fun((Round :: non_neg_integer(), Cost :: number(), Ms :: non_neg_integer()) -> ok)}.
 
-%% @doc Runs to the end; the costs over time, each with its milliseconds from the start.
+%% @doc Runs to the end. Returns the costs over time, each with its milliseconds from the start.
 -spec run(placement_plan:process(), ml_aco_instance:instance(), options()) ->
           {ok, #{cost := number(), schedule := ml_aco_instance:schedule(), ms := non_neg_integer(), over_time := [{non_neg_integer(), number()}]}} | {error, term()}.
 run({master, Node, Children}, Instance, Given) ->
@@ -26,7 +26,7 @@ run({master, Node, Children}, Instance, Given) ->
     Start = erlang:monotonic_time(millisecond),
     await(Pid, Monitor, Options, Start, []).
 
-%% Colonies get their numbers from left to right.
+%% Colonies are numbered from left to right.
 numbered(Children, First) ->
     lists:mapfoldl(fun({worker, Node, []}, Number) -> {{worker, Node, Number}, Number + 1};
                       ({submaster, Node, Below}, Number) ->
@@ -48,7 +48,7 @@ await(Pid, Monitor, #{limit_ms := Limit, progress := Progress} = Options, Start,
         {error, timeout}
     end.
 
-%% @private A process of the tree; it ends with the one above it.
+%% @private A process of the tree, which ends together with the one above it.
 -spec start(term(), ml_aco_instance:instance(), map(), pid()) -> no_return().
 start(Role, Instance, Options, Above) ->
     Monitor = monitor(process, Above),
@@ -87,7 +87,7 @@ heard(#{limit_ms := Limit}, {Parent, Monitor}) ->
     after Limit -> exit(timeout)
     end.
 
-%% Sends the best known down and takes the best of what comes up.
+%% Sends the best known schedule down, and takes the best of those that come up.
 round(Below, Known, Options, Above) ->
     _ = [Pid ! {self(), Known} || {Pid, _} <- Below],
     lists:min([Known | [answer(Child, Options, Above) || Child <- Below]]).
@@ -108,7 +108,7 @@ plan(Shape, Node) -> {master, Node, [part(Part, Node) || Part <- Shape]}.
 part(colony, Node) -> {worker, Node, []};
 part(Parts, Node) -> {submaster, Node, [part(Part, Node) || Part <- Parts]}.
 
-%% However the tree is shaped, the same colonies find the same.
+%% Whatever the shape of the tree, the same colonies find the same result.
 shapes_test() ->
     Instance = ml_aco_instance:make(15, 2),
     Options = #{seed => 5, ants => 4, rounds => 3, iterations => 2},
@@ -116,7 +116,7 @@ shapes_test() ->
                          || Shape <- [[colony, colony, colony], [[colony, colony], colony], [[[colony], colony], [colony]]]],
     ?assertEqual({One, One}, {Two, Three}).
 
-%% What the README runs ends with what it says is the optimum.
+%% What the README runs ends with a result that it calls the optimum.
 readme_test() ->
     Instance = ml_aco_instance:make(12, 1),
     {ok, #{cost := Cost}} = run(plan([colony, colony, colony]), Instance, #{ants => 20, rounds => 10, iterations => 5, search => local}),

@@ -1,17 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The handler behind yucan_simple_bridge_anchor: `/a/b' is the page of the module a_b of this site, `/' of index; `/postback' is where clicks arrive.
-%% It is its own bridge, too: with simple_bridge as a dependency, that would make it.
+%% @doc The handler behind yucan_simple_bridge_anchor. `/a/b' is the page of this site's module a_b, `/' that of index, and `/postback' receives
+%% clicks. It is also its own bridge, which simple_bridge would make if it were a dependency.
 -module(front).
 
 -export([make/2, run/1]).
 
 -include_lib("yucan_yaws/include/yaws_api.hrl").
 
-%% @doc What simple_bridge:make/2 would do.
+%% @doc Does what simple_bridge:make/2 would do.
 -spec make(yucan, #arg{}) -> {term(), file:filename()}.
 make(yucan, #arg{docroot = Docroot} = Arg) -> {yucan_simple_bridge:init(Arg), filename:dirname(Docroot)}.
 
-%% @doc A request.
+%% @doc Handles a request.
 -spec run({term(), file:filename()}) -> yucan_handler:response().
 run({Request, Folder}) ->
     case {yucan_simple_bridge:request_method(Request), yucan_simple_bridge:path(Request)} of
@@ -29,7 +29,7 @@ clicked(Signed, Request) ->
 page(none, _, Request) -> answer(404, "text/plain", "no such page\n", Request);
 page(Module, Folder, Request) -> answer(200, "text/html; charset=utf-8", wf:page(Module, Folder), Request).
 
-%% The site's own module of that name, if it is a page. Names that no module has made do not become atoms.
+%% The site's own module with that name, if it is a page. Names without a module do not become atoms.
 module([]) -> module(["index"]);
 module(Parts) ->
     try yucan_yaws_loader:own(list_to_existing_atom(lists:flatten(lists:join("_", Parts)))) of

@@ -1,13 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Elements as HTML, and postbacks: a term goes to the browser with a signature, comes back when its button is clicked, and the page's `event/1'
-%% answers with changes of the page. A small part of what Nitrogen's module of this name does, under its names.
+%% @doc Elements as HTML, and postbacks: a term is sent to the browser with a signature, comes back when its button is clicked, and the page's
+%% `event/1' answers with changes to the page. This is a small part of what Nitrogen's module of the same name does, with the same function
+%% names.
 -module(wf).
 
 -export([page/2, postback/1, replace/2]).
 
 -include("../include/elements.hrl").
 
-%% @doc The page of a module: `main/0' names a template, in which `[[[page:function()]]]' is what the module's function gives.
+%% @doc The page of a module. `main/0' names a template, in which `[[[page:function()]]]' is replaced by the result of the module's function.
 -spec page(module(), file:filename()) -> iodata().
 page(Module, Folder) ->
     ok = remember(Module),
@@ -21,7 +22,7 @@ called(Call, Module) ->
     [Name, Plain] = binary:split(Call, <<"()]]]">>),
     [render(Module:(binary_to_existing_atom(Name))()), Plain].
 
-%% @doc What a postback changes, as JSON; `forged' if this VM has not sent the term.
+%% @doc The changes that a postback makes, as JSON, or `forged' if this VM has not sent the term.
 -spec postback(Signed :: binary()) -> {ok, iodata()} | forged.
 postback(Signed) ->
     case opened(Signed) of
@@ -32,7 +33,7 @@ postback(Signed) ->
         forged -> forged
     end.
 
-%% @doc Of the page that is in the browser, the element with this id becomes another one.
+%% @doc Replaces the element with this id on the page in the browser.
 -spec replace(atom(), tuple()) -> ok.
 replace(Id, #panel{actions = Action} = Element) ->
     Effect = case Action of #effect{effect = Name} -> atom_to_list(Name); undefined -> "" end,
@@ -65,7 +66,7 @@ id(Id) -> [" id=\"", escaped(atom_to_list(Id)), "\""].
 
 escaped(Text) -> yaws_api:htmlize(unicode:characters_to_binary(Text)).
 
-%% ---- terms that nobody but this VM has made
+%% ---- terms that only this VM can have made
 
 signed(Term) ->
     Bytes = term_to_binary(Term),

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Permalinks for WordPress: what is no file is the blog's, which must see the address as the client sent it. /wsvn is WebSVN's.
+%% Permalinks for WordPress: paths that do not name a file belong to the blog, which must see the address as the client sent it. /wsvn belongs to
+%% WebSVN.
 -module(rewrite_wordpress).
 
 -include_lib("yucan_yaws/include/yaws_api.hrl").
@@ -15,7 +16,7 @@ arg_rewrite(Arg) ->
                                 true ->
                                         case string:str(Path, "/wsvn") == 1 of
                                                 true ->
-                                                        %% regexp:sub/3 has left OTP.
+                                                        %% OTP no longer has regexp:sub/3.
                                                         NewPath = re:replace(Path, "^/wsvn(\\.php)?", "/wsvn.php", [{return, list}]),
                                                         Arg#arg{req = Req#http_request{path = {abs_path, NewPath}}};
                                                 false ->

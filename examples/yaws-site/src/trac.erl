@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Trac as an appmod: trac.cgi stays where its package has put it, unmodified.
+%% Trac as an appmod. trac.cgi stays, unmodified, where its package has put it.
 -module(trac).
 
 -include_lib("yucan_yaws/include/yaws_api.hrl").

@@ -6,7 +6,7 @@
 
 title() -> "Welcome to site two".
 
-%% In the other order, so that one sees which page one has.
+%% In the opposite order, so that the two pages can be told apart.
 body() -> [#button{id = button, text = "Click me!", postback = {click, 2}}, #h1{text = title()}].
 
 event({click, 2}) ->
