@@ -114,7 +114,7 @@ offer(Changes) ->
     Offer = #{address => <<0, "beamway-nobody">>, token => <<7:128>>, ring_bytes => 1048576},
     beamway_wire:encode({offer, maps:merge(Offer, Changes)}).
 
-%% @doc Listens on a unix socket to which the node connects and passes its descriptors, but on which nobody accepts. The socket closes with the
+%% @doc Listens on a unix socket to which the node connects and passes its descriptors, but never accepts the connection. The socket closes with the
 %% calling process. Returns its address.
 -spec open_listener() -> binary().
 open_listener() ->
