@@ -10,11 +10,9 @@
 %% @doc Calls; `Label' says which behaviour's call it is.
 -spec call(Label :: term(), teleport:dest(), Request :: term(), timeout(), teleport:options()) -> term().
 call(Label, Dest, Request, Timeout, Options) ->
-    Trace = teleport_trace:lend(),
-    try called(teleport_message:find(Dest), Label, Request, Timeout, Options) of
+    try teleport_trace:lent(fun() -> called(teleport_message:find(Dest), Label, Request, Timeout, Options) end) of
         {ok, Reply} -> Reply
     catch exit:Reason -> exit({Reason, {teleport, call, [Dest, Request, Timeout]}})
-    after teleport_trace:give_back(Trace)
     end.
 
 called({remote, Node, To}, Label, Request, Timeout, Options) ->
@@ -54,35 +52,24 @@ pooled(Ref, Node, Deadline) ->
 -spec request(teleport:dest(), Request :: term(), teleport:options()) -> teleport:request_id().
 request(Dest, Request, Options) ->
     Found = teleport_message:find(Dest),
-    Trace = teleport_trace:lend(),
-    Id = request_to(Found, Dest, Request, Options),
-    ok = teleport_trace:give_back(Trace),
-    Id.
-
-request_to(Found, Dest, Request, Options) ->
-    case Found of
-        {remote, Node, To} ->
-            case teleport_pool:lookup(Node) of
-                none -> begun(Node, To, Request);
-                Pool ->
-                    case teleport_pool:request(Pool, To, teleport_message:key(Options), '$gen_call', Request, wait_of(infinity, Options)) of
-                        {ok, Ref} -> Ref;
-                        {error, Reason} -> not_begun(Reason, Dest);
-                        gone -> begun(Node, To, Request)
-                    end
-            end;
-        {local, To} -> gen:send_request(To, '$gen_call', Request);
-        noproc -> not_begun(noproc, Dest)
+    case teleport_trace:lent(fun() -> begun(Found, Request, Options) end) of
+        {error, Reason} ->
+            %% Its caller hears of that as of any other end.
+            Ref = make_ref(),
+            self() ! {'DOWN', Ref, process, Dest, Reason},
+            Ref;
+        Id -> Id
     end.
 
-begun(Node, To, Request) ->
-    gen:send_request(teleport_message:address(Node, To), '$gen_call', Request).
-
-%% Its caller hears of that as of any other end.
-not_begun(Reason, Dest) ->
-    Ref = make_ref(),
-    self() ! {'DOWN', Ref, process, Dest, Reason},
-    Ref.
+begun({remote, Node, To}, Request, Options) ->
+    Pool = teleport_pool:lookup(Node),
+    case Pool =/= none andalso teleport_pool:request(Pool, To, teleport_message:key(Options), '$gen_call', Request, wait_of(infinity, Options)) of
+        {ok, Ref} -> Ref;
+        {error, Reason} -> {error, Reason};
+        _ -> gen:send_request(teleport_message:address(Node, To), '$gen_call', Request)
+    end;
+begun({local, To}, Request, _) -> gen:send_request(To, '$gen_call', Request);
+begun(noproc, _, _) -> {error, noproc}.
 
 %% @doc See {@link teleport:multi_call/4}. The caller itself sends, so the requests come behind what it has sent before.
 -spec multi([node()], Name :: atom(), Request :: term(), timeout()) -> {[{node(), Reply :: term()}], Bad :: [node()]}.

@@ -31,7 +31,8 @@
 broadcast(Scope, Group, Message, Options) ->
     _ = teleport_message:checked(fun is_option/2, Options),
     case is_scope(Scope) of
-        true -> result(own(Scope, Group, Message, Options) ++ remote(others(Scope, Group, Options), {Scope, Group}, Message, Options));
+        %% The servers of other nodes send while they handle it, so what they deliver or pass on has its context.
+        true -> teleport_trace:lent(fun() -> result(own(Scope, Group, Message, Options) ++ remote(others(Scope, Group, Options), {Scope, Group}, Message, Options)) end);
         false -> {error, {no_scope, Scope}}
     end.
 

@@ -30,25 +30,19 @@ give(Node, To, Address, Message) ->
 -spec send(teleport:dest(), Message :: term(), teleport:options()) -> ok | {ok, reference()} | {error, teleport:reason()}.
 send(Dest, Message, Options) ->
     Found = find(Dest),
-    Trace = teleport_trace:lend(),
-    Sent = sent_to(Found, Message, Options),
-    ok = teleport_trace:give_back(Trace),
-    Sent.
+    teleport_trace:lent(fun() -> sent_to(Found, Message, Options) end).
 
-sent_to(Found, Message, Options) ->
-    case Found of
-        {remote, Node, To} when map_get(confirm, Options) -> confirmed(Node, To, Message, Options);
-        {remote, Node, To} ->
-            transmit(Node, To, key(Options), Message, maps:get(on_full, Options, block), teleport_deadline:in(maps:get(timeout, Options, infinity)));
-        {local, To} when map_get(confirm, Options) ->
-            Ref = make_ref(),
-            case delivered(To, Message) of
-                ok -> self() ! {teleport, Ref, confirmed}, {ok, Ref};
-                Error -> Error
-            end;
-        {local, To} -> delivered(To, Message);
-        noproc -> {error, noproc}
-    end.
+sent_to({remote, Node, To}, Message, Options) when map_get(confirm, Options) -> confirmed(Node, To, Message, Options);
+sent_to({remote, Node, To}, Message, Options) ->
+    transmit(Node, To, key(Options), Message, maps:get(on_full, Options, block), teleport_deadline:in(maps:get(timeout, Options, infinity)));
+sent_to({local, To}, Message, Options) when map_get(confirm, Options) ->
+    Ref = make_ref(),
+    case delivered(To, Message) of
+        ok -> self() ! {teleport, Ref, confirmed}, {ok, Ref};
+        Error -> Error
+    end;
+sent_to({local, To}, Message, _) -> delivered(To, Message);
+sent_to(noproc, _, _) -> {error, noproc}.
 
 delivered(To, Message) ->
     try To ! Message of

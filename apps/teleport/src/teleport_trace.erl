@@ -9,7 +9,7 @@
 
 -export([set/1, current/0, continue/1]).
 %% For the other modules of teleport.
--export([use/1, lend/0, give_back/1]).
+-export([use/1, lent/1]).
 -export_type([traceparent/0]).
 
 -type traceparent() :: <<_:440>>.
@@ -78,12 +78,12 @@ use(Wanted) ->
         _ -> ?LOG_WARNING("teleport: the option trace has no effect: the application opentelemetry_api is not in the code path")
     end.
 
-%% @private The next messages carry the context of the caller's current span. What this returns is for {@link give_back/1}.
--spec lend() -> none | {Former :: term()}.
-lend() ->
-    case persistent_term:get(?MODULE, false) of
-        false -> none;
-        true -> lend(otel(otel_ctx, get_current, []))
+%% @private The messages that the function sends carry the context of the caller's current span.
+-spec lent(fun(() -> Result)) -> Result.
+lent(Send) ->
+    case persistent_term:get(?MODULE, false) andalso lend(otel(otel_ctx, get_current, [])) of
+        {Former} -> try Send() after seq_trace:set_token(Former) end;
+        _ -> Send()
     end.
 
 lend(undefined) -> none;
@@ -97,8 +97,3 @@ lend(Context) ->
                 _ -> none
             end
     end.
-
-%% @private
--spec give_back(none | {term()}) -> ok.
-give_back(none) -> ok;
-give_back({Former}) -> _ = seq_trace:set_token(Former), ok.

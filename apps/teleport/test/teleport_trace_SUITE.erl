@@ -5,7 +5,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([calls_and_casts/1, plain_messages/1, over_a_pool/1, through_several_nodes/1, an_answer_brings_it_back/1, a_message_without_ends_it/1, tokens_of_others/1, a_node_that_lies/1,
+-export([calls_and_casts/1, plain_messages/1, broadcasts/1, over_a_pool/1, through_several_nodes/1, an_answer_brings_it_back/1, a_message_without_ends_it/1, tokens_of_others/1, a_node_that_lies/1,
          a_stock_node/1, switched_off/1, open_telemetry/1, without_open_telemetry/1]).
 %% Run on the nodes.
 -export([start_teller/0, example/0, init/1, handle_call/3, handle_cast/2, handle_info/2]).
@@ -17,8 +17,8 @@ suite() -> [{timetrap, {minutes, 2}}].
 all() -> [{group, shm}, {group, tcp}, {group, stock}].
 
 groups() ->
-    Cases = [calls_and_casts, plain_messages, through_several_nodes, an_answer_brings_it_back, a_message_without_ends_it, tokens_of_others, a_node_that_lies, switched_off],
-    [{shm, [], Cases}, {stock, [], [calls_and_casts, plain_messages, over_a_pool, switched_off]}, {tcp, [], Cases ++ [a_stock_node, open_telemetry, without_open_telemetry]}].
+    Cases = [calls_and_casts, plain_messages, broadcasts, through_several_nodes, an_answer_brings_it_back, a_message_without_ends_it, tokens_of_others, a_node_that_lies, switched_off],
+    [{shm, [], Cases}, {stock, [], [calls_and_casts, plain_messages, broadcasts, over_a_pool, switched_off]}, {tcp, [], Cases ++ [a_stock_node, open_telemetry, without_open_telemetry]}].
 
 init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
 
@@ -83,6 +83,29 @@ plain_messages(Config) ->
         ok = teleport_trace:set(none),
         Teller ! {tell, self()},
         none = told()
+    end).
+
+%% Members here, on a node that gets it directly, and on one that gets it from the node that passes it on.
+broadcasts(Config) ->
+    {Third, ThirdNode} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    [ok = teleport_nodes:connect(Peer, ThirdNode) || Peer <- [teleport_nodes:first(Config), teleport_nodes:second(Config)]],
+    [_ = beamway_peer:call(Peer, pg, start, [pg]) || Peer <- [teleport_nodes:first(Config), teleport_nodes:second(Config), Third]],
+    on_first(Config, fun(Node) ->
+        Nodes = [node(), Node, ThirdNode],
+        [ok = erpc:call(On, pg, join, [?MODULE, teller(On)]) || On <- Nodes],
+        Knows = fun() -> length(pg:get_members(?MODULE)) =:= 3 andalso lists:all(fun teleport_server:is_at/1, [Node, ThirdNode])
+                             andalso erpc:call(Node, teleport_server, is_at, [ThirdNode]) andalso erpc:call(ThirdNode, teleport_server, is_at, [Node]) end,
+        true = beamway_peer:wait_until(Knows, wait_ms()),
+        Sites = fun(Of) when Of =:= node() -> here; (_) -> there end,
+        Tells = fun(Options) ->
+            #{sent := [_, _, _]} = teleport:broadcast(pg, ?MODULE, {tell, self()}, Options),
+            [told() || _ <- Nodes]
+        end,
+        [begin
+             ok = case Context of none -> teleport_trace:set(none); {ok, Traceparent} -> teleport_trace:set(Traceparent) end,
+             ?assertEqual([Context, Context, Context], Tells(Options)),
+             ok = teleport_trace:set(none)
+         end || Options <- [#{}, #{confirm => true, timeout => wait_ms()}, #{sites => Sites}], Context <- [{ok, example()}, none]]
     end).
 
 %% Each message has its own context there, and none stays with the processes that pass messages on.
@@ -219,6 +242,12 @@ with_open_telemetry(Config) ->
         ok = teleport:send(Teller, {tell, self()}),
         {ok, _} = told(),
         {reply, {ok, _}} = teleport:wait_response(teleport:send_request(Teller, what), wait_ms()),
+        [begin _ = erpc:call(On, pg, start, [pg]), ok = erpc:call(On, pg, join, [{?MODULE, open_telemetry}, teller(On)]) end || On <- [node(), Node]],
+        true = beamway_peer:wait_until(fun() -> length(pg:get_members({?MODULE, open_telemetry})) =:= 2 end, wait_ms()),
+        _ = seq_trace:set_token([]),
+        #{sent := [_, _]} = teleport:broadcast(pg, {?MODULE, open_telemetry}, {tell, self()}, #{}),
+        [] = seq_trace:get_token(),
+        [{ok, _}, {ok, _}] = [told(), told()],
         %% What was lent for a call is given back however it ends.
         _ = seq_trace:set_token([]),
         try teleport:call({nobody_at_all, Node}, what)
