@@ -176,7 +176,9 @@ handle_call(_Request, _From, State) ->
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
-handle_cast({up, About}, State) -> {noreply, begin_link(About, State)};
+handle_cast({up, About}, State) ->
+    ok = tell_peer(About, State),
+    {noreply, begin_link(About, State)};
 handle_cast({note, Connection, Event}, State) -> {noreply, noted(Connection, Event, State)};
 handle_cast(_Request, State) -> {noreply, State}.
 
@@ -193,8 +195,8 @@ handle_info({timeout, _Timer, step}, #state{due = Due, runtime = Before} = State
     Now = now_ms(),
     Runtime = runtime(),
     LateMs = Now - Due,
-    Cpu = 100 * (Runtime - Before) div ((?STEP_MS + LateMs) * erlang:system_info(schedulers_online)),
-    RunQueue = erlang:statistics(total_run_queue_lengths),
+    Cpu = cpu_percent(Runtime - Before, ?STEP_MS + LateMs),
+    RunQueue = run_queue(),
     ok = tell_peers(min(Cpu, 100), RunQueue, State),
     Own = beamway_history:add(own_step(LateMs, Cpu, RunQueue), State#state.own),
     Links = maps:map(fun(_, Link) -> stepped(Now, Link) end, State#state.links),
@@ -230,15 +232,35 @@ own_step(LateMs, Cpu, RunQueue) ->
     IsBusy = Cpu >= ?BUSY_PERCENT orelse RunQueue >= ?BUSY_QUEUE * erlang:system_info(schedulers_online),
     [LateMs div 10 * 10, Cpu div 5 * 5, case IsBusy of true -> 1; false -> 0 end].
 
+cpu_percent(RuntimeMs, Ms) -> 100 * RuntimeMs div (max(1, Ms) * erlang:system_info(schedulers_online)).
+
+run_queue() -> erlang:statistics(total_run_queue_lengths).
+
 %% All links tell it, so any port of the driver takes it.
 tell_peers(Cpu, RunQueue, #state{links = Links}) ->
-    case lists:search(fun(#link{about = About}) -> beamway_links:driven(About) =/= none end, maps:values(Links)) of
-        {value, #link{about = About}} ->
-            {ok, Port} = beamway_links:driven(About),
-            try beamway_port:sample_load(Port, Cpu, RunQueue)
+    case lists:search(fun is_driven/1, maps:values(Links)) of
+        {value, #link{about = About}} -> on_port(About, fun(Port) -> beamway_port:sample_load(Port, Cpu, RunQueue) end);
+        false -> ok
+    end.
+
+is_driven(#link{about = About}) -> beamway_links:driven(About) =/= none.
+
+%% A new peer need not wait for the next tick to hear of the load. Without other links nobody has taken a sample in the last second.
+tell_peer(About, #state{links = Links, runtime = Before, due = Due}) ->
+    SinceMs = now_ms() - Due + ?STEP_MS,
+    on_port(About, fun(Port) ->
+                       _ = lists:any(fun is_driven/1, maps:values(Links))
+                           orelse beamway_port:sample_load(Port, min(cpu_percent(runtime() - Before, SinceMs), 100), run_queue()),
+                       beamway_port:tick(Port)
+                   end).
+
+on_port(About, Do) ->
+    case beamway_links:driven(About) of
+        {ok, Port} ->
+            try Do(Port)
             catch error:badarg -> ok % it has just ended
             end;
-        false -> ok
+        none -> ok
     end.
 
 %% A link at rest is sampled every five seconds: a mesh has many of them.

@@ -6,7 +6,7 @@
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
--export([a_burner_shows_up/1, a_full_link_tells/1, metrics/1, placement_does_not_ask/1, an_older_peer/1, a_stock_peer/1, a_peer_that_lies/1]).
+-export([from_the_beginning/1, a_burner_shows_up/1, a_full_link_tells/1, metrics/1, placement_does_not_ask/1, an_older_peer/1, a_stock_peer/1, a_peer_that_lies/1]).
 %% Run on the nodes.
 -export([burn/0, flood/2]).
 
@@ -19,11 +19,13 @@ suite() -> [{timetrap, {minutes, 3}}].
 all() -> [{group, Carrier} || Carrier <- [beamway_tcp, beamway_shm, beamway_tls]].
 
 groups() ->
-    [{beamway_tcp, [], [a_burner_shows_up, a_full_link_tells, metrics, placement_does_not_ask, an_older_peer, a_stock_peer, a_peer_that_lies]},
-     {beamway_shm, [], [a_burner_shows_up, a_full_link_tells, an_older_peer, a_peer_that_lies]},
-     {beamway_tls, [], [a_burner_shows_up]}].
+    [{beamway_tcp, [], [from_the_beginning, a_burner_shows_up, a_full_link_tells, metrics, placement_does_not_ask, an_older_peer, a_stock_peer, a_peer_that_lies]},
+     {beamway_shm, [], [from_the_beginning, a_burner_shows_up, a_full_link_tells, an_older_peer, a_peer_that_lies]},
+     {beamway_tls, [], [from_the_beginning, a_burner_shows_up]}].
 
 init_per_suite(Config) ->
+    %% Two builds, on a machine that others use.
+    ct:timetrap({minutes, 10}),
     Folder = fun(Name) -> filename:join(proplists:get_value(priv_dir, Config), Name) end,
     [{liar, beamway_builds:build(Folder("liar"), [{"native/driver/load.c", "bw_least(cpu_percent, 100) << 56", "101ull << 56"}])},
      {before, beamway_builds:release(Folder("before"), ?BEFORE, [beamway])} | Config].
@@ -56,9 +58,16 @@ info(Peer, Node) ->
 
 peer_keys(Info) -> [Key || Key <- maps:keys(Info), lists:prefix("peer_", atom_to_list(Key))].
 
+%% Long before the first tick or acknowledgement of an idle link. Without `global' nobody sends anything.
+from_the_beginning(Config) ->
+    Quiet = ["-kernel", "net_ticktime", "3600", "-connect_all", "false", "-beamway", "resume_ms", "3600000"],
+    {One, OneNode, Other, OtherNode} = pair(Config, #{args => Quiet}),
+    [true = beamway_peer:wait_until(fun() -> is_map_key(peer_load_age_ms, info(Peer, Node)) end, ?WAIT_MS) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}]],
+    [?assertMatch(#{OtherNode := #{cpu_percent := _, loadavg1 := _, age_ms := AgeMs}} when AgeMs < 60000, beamway_peer:call(One, beamway, loads, []))].
+
 %% Nobody sends anything: what comes in is less than a message a second would take.
 a_burner_shows_up(Config) ->
-    {One, _, Other, OtherNode} = pair(Config),
+    {One, _, Other, OtherNode} = pair(Config, #{args => ["-kernel", "net_ticktime", "4", "-connect_all", "false"]}),
     Known = fun() -> info(One, OtherNode) end,
     true = beamway_peer:wait_until(fun() -> is_map_key(peer_cpu_percent, Known()) end, ?WAIT_MS),
     #{bytes_in := Before} = Known(),
@@ -112,7 +121,7 @@ metrics(Config) ->
     [?assertMatch({match, _}, re:run(Text, ["(?m)^beamway_link_", Name, "\\{peer=\"", atom_to_list(OtherNode), "\",link=\"tcp\"\\} [0-9]+$"]))
      || Name <- ["peer_cpu_percent", "peer_run_queue", "peer_mem_available", "peer_load_age_ms"]].
 
-%% Once asked for its load average, the peer is not asked again, unless somebody wants a younger value or it has defined the attribute anew.
+%% The peer is never asked for its load average, unless somebody wants a younger value or it has defined the attribute anew.
 %% What is one tick and two seconds old is young enough, so ticks are far apart here.
 placement_does_not_ask(Config) ->
     {One, _, Other, OtherNode} = pair(Config, #{args => ["-kernel", "net_ticktime", "40"]}),
@@ -120,8 +129,10 @@ placement_does_not_ask(Config) ->
     Fetch = fun(Options) -> #{OtherNode := #{status := ok, attributes := #{loadavg1 := Known}}} = beamway_peer:call(One, placement_cache, fetch, [[OtherNode], [loadavg1], Options]), Known end,
     Asked = fun() -> beamway_peer:call(One, placement_cache, asked, []) end,
     true = beamway_peer:wait_until(fun() -> is_map_key(peer_loadavg1, info(One, OtherNode)) end, ?WAIT_MS),
+    true = beamway_peer:wait_until(fun() -> beamway_peer:call(One, ets, member, [placement_known, {OtherNode, loadavg1}]) end, ?WAIT_MS),
     {ok, Average, _, none, 0.05} = Fetch(#{}),
     ?assert(is_float(Average)),
+    ?assertEqual(0, Asked()),
     Before = Asked(),
     Answers = [begin receive after 1300 -> ok end, Fetch(#{}) end || _ <- [1, 2, 3]],
     %% Nor if somebody looks often, for whom values would be asked for ahead.

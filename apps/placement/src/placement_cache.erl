@@ -8,7 +8,8 @@
 %% question unanswered for as long as they would wait: while it is wanted it is asked anew once a second, beside them, until it answers.
 %% Who chooses often does not wait at all: what is young enough, but will soon be too old, is asked for beside the choice.
 %%
-%% What nodes tell of their load anyway is not asked for ({@link placement_told}).
+%% What nodes tell of their load anyway is not asked for ({@link placement_told}). So that the first choice need not ask either, each node tells a new peer what it says of
+%% these attributes itself.
 %%
 %% With {@link follow/3} a node's own server tells of changes instead ({@link placement_push}); what it tells goes into the same table.
 -module(placement_cache).
@@ -247,6 +248,7 @@ forget(Node) -> gen_server:call(?SERVER, {forget, Node}).
 -spec init(term()) -> {ok, #state{}}.
 init(_) ->
     ok = net_kernel:monitor_nodes(true, #{node_type => all}),
+    ok = lists:foreach(fun(Node) -> introduce(Node, true) end, nodes(connected)),
     Followed = ets:match_object(?KNOWN, {{follow, '_'}, '_', '_'}),
     {ok, lists:foldl(fun({{follow, Node}, Names, Every}, State) -> following(Node, Names, Every, State) end, #state{}, Followed)}.
 
@@ -310,13 +312,36 @@ handle_info({placement_change, Reference, Node, Version, Answers}, #state{follow
 handle_info({nodeup, Node, _}, State) ->
     true = ets:delete(?KNOWN, {node, Node}),
     true = ets:delete(?KNOWN, {silent, Node}),
+    ok = introduce(Node, false),
     {noreply, State};
+handle_info({placement, {introduce, Node, Wants}, Version, Answers}, State) ->
+    _ = erlang:send({?SERVER, Node}, {placement_introduces, node(), Version, Answers, Wants}, [nosuspend, noconnect]),
+    {noreply, State};
+handle_info({placement_introduces, Node, Version, Answers, Wants}, State) when is_atom(Node) ->
+    _ = Wants =:= true andalso introduce(Node, false),
+    {noreply, introduced(Node, Version, placement_told:valid(Answers), State)};
 handle_info({nodedown, Node, _}, #state{versions = Versions} = State) ->
     ok = drop(Node),
     true = ets:insert(?KNOWN, {{node, Node}, nodedown, erlang:monotonic_time(millisecond), none}),
     {noreply, State#state{versions = maps:remove(Node, Versions)}};
 handle_info(_, State) ->
     {noreply, State}.
+
+%% Tells the node this node's own values as soon as its attribute server has given them. Wants: the other one shall do the same, because it cannot have heard that
+%% this server has started.
+introduce(Node, Wants) ->
+    _ = catch attr_server ! {placement, self(), {introduce, Node, Wants}, placement_told:names()},
+    ok.
+
+introduced(Node, Version, [_ | _] = Answers, #state{versions = Versions} = State) ->
+    case lists:member(Node, nodes(connected)) of
+        true ->
+            ok = keep(Node, Version, Answers, pull, State),
+            true = ets:insert(?KNOWN, {{node, Node}, ok, erlang:monotonic_time(millisecond), rtt(Node)}),
+            State#state{versions = Versions#{Node => Version}};
+        false -> State
+    end;
+introduced(_, _, _, State) -> State.
 
 %% A question that is under way and holds all that is asked for now.
 under_way(Node, Names, #state{queries = Queries}) ->

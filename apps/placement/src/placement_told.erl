@@ -2,11 +2,12 @@
 %% @doc What other nodes tell of their load anyway: the Beamway carrier brings it along with its ticks and acknowledgements ({@link //beamway/beamway:loads/0}).
 %% {@link placement_cache} uses it instead of a question where it is young enough.
 %%
-%% A node may have defined an attribute of its own under the name of a built-in one, and the carrier knows nothing of that. So a node is asked once a minute, and
-%% what the carrier says counts only while the node's last answer has the unit, the ttl and the tolerance of the built-in attribute.
+%% A node may have defined an attribute of its own under the name of a built-in one, and the carrier knows nothing of that. So each node tells its peers its own
+%% values once, when they connect, and is asked once a minute later on. What the carrier says counts only while the node's last word has the unit, the ttl and the
+%% tolerance of the built-in attribute.
 -module(placement_told).
 
--export([entries/3]).
+-export([entries/3, names/0, valid/1]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
@@ -20,6 +21,17 @@
 attributes() ->
     [{loadavg1, loadavg1, fun(Average) -> Average end, {none, 1000, 0.05}},
      {mem_available, mem_available, fun(Bytes) -> Bytes div 1024 end, {kib, 1000, 1024}}].
+
+%% @doc The attributes that the carrier tells of.
+-spec names() -> [placement_entry:name()].
+names() -> [Name || {Name, _, _, _} <- attributes()].
+
+%% @doc What another node says of these attributes without having been asked, as far as it makes sense.
+-spec valid(term()) -> [{placement_entry:name(), placement_attr:answer()}].
+valid(Answers) when length(Answers) >= 0 ->
+    [{Name, Answer} || Name <- names(), {_, {ok, _, Age, _, Ttl, Tolerance} = Answer} <- [lists:keyfind(Name, 1, Answers)],
+                       is_integer(Age), Age >= 0, is_integer(Ttl), Ttl >= 0, is_number(Tolerance)];
+valid(_) -> [].
 
 %% @doc Answers that may stand in for the nodes' own. `Own' gives what a node has answered, and how long ago.
 -spec entries([node()], [placement_entry:name()], Own :: fun((node(), placement_entry:name()) -> {placement_attr:answer(), ElapsedMs :: integer()} | none)) ->
@@ -69,6 +81,12 @@ answer_test_() ->
                    {stale, 1.0, 900, none, 0.05, timeout}]],
      ?_assertEqual(error, answer(Average, Load, none)),
      ?_assertEqual(error, answer(Average, #{age_ms => 500}, {Old, 5000}))].
+
+valid_test_() ->
+    Good = {loadavg1, {ok, 2.5, 10, none, 1000, 0.05}},
+    [?_assertEqual([Good], valid([{other, {ok, 1, 0, none, 1, 0}}, Good, {mem_available, {unknown, missing}}])),
+     [?_assertEqual([], valid(Bad)) || Bad <- [none, [Good | Good], [loadavg1, {}], [{loadavg1, {ok, 2.5, -1, none, 1000, 0.05}}], [{loadavg1, {ok, 2.5, 1, none, x, 0.05}}],
+                                               [{loadavg1, {ok, 2.5, 1, none, 1000, x}}]]]].
 
 built_in_test() ->
     {ok, Entries} = placement_entry:parse(placement_builtin:definitions()),
