@@ -46,6 +46,21 @@ defmodule TeleportTest do
     assert :thrown == catch_throw(Teleport.rpc(node, :erlang, :throw, [:thrown]))
   end
 
+  test "broadcasts to a group with many members", %{node: node} do
+    assert :ok == Teleport.Listeners.join(:room)
+    assert [self()] == Teleport.Listeners.members(:room)
+    listener = :erpc.call(node, :erlang, :spawn, [Process, :sleep, [:infinity]])
+    assert :ok == :erpc.call(node, :teleport_listeners, :join, [:room, listener])
+    OtherNode.eventually(fn -> Teleport.Listeners.nodes(:room) == [node] end)
+    assert %{sent: sent, plain: [], skipped: [], failed: []} = Teleport.Listeners.broadcast(:room, :all, confirm: true)
+    assert Enum.sort([node(), node]) == Enum.sort(sent)
+    assert_receive :all
+    assert :ok == Teleport.Listeners.leave(:room)
+    assert %{sent: [^node]} = Teleport.Listeners.broadcast(:room, :again, confirm: true)
+    refute_received :again
+    assert_raise ErlangError, ~r/bad_member/, fn -> Teleport.Listeners.join(:room, listener) end
+  end
+
   test "broadcasts to a group", %{node: node, pid: pid} do
     for on <- [node(), node], do: {:ok, _} = :erpc.call(on, :pg, :start, [:elixir_scope])
     :ok = GenServer.call(pid, {:join, :elixir_scope, :group})

@@ -28,15 +28,16 @@ stop(_State) ->
 %% @private
 -spec init([]) -> {ok, {supervisor:sup_flags(), [supervisor:child_spec()]}}.
 init([]) ->
-    lists:foreach(fun new_table/1, [teleport_server, teleport_groups, teleport_blocks, teleport_watcher]),
+    lists:foreach(fun(Module) -> new_table(Module, set) end, [teleport_server, teleport_groups, teleport_blocks, teleport_watcher]),
+    new_table(teleport_listeners, ordered_set),
     ok = teleport_metrics:new(),
-    {ok, {#{intensity => 5, period => 10}, [worker(teleport_blocks), worker(teleport_watcher), worker(teleport_server),
+    {ok, {#{intensity => 5, period => 10}, [worker(teleport_blocks), worker(teleport_watcher), worker(teleport_server), worker(teleport_listeners),
           #{id => teleport_pool_sup, start => {teleport_pool_sup, start_link, []}, type => supervisor}]}}.
 
 %% New code of this module comes here once more.
-new_table(Module) ->
+new_table(Module, Type) ->
     case ets:whereis(Module) of
-        undefined -> Module = ets:new(Module, [named_table, public, {read_concurrency, true}]);
+        undefined -> Module = ets:new(Module, [named_table, public, Type, {read_concurrency, true}]);
         _ -> Module
     end.
 

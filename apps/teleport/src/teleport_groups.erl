@@ -1,11 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Broadcasts to the members of a `pg' group: encoded once, sent once to each node that has members, delivered there by {@link teleport_server}.
+%% @doc Broadcasts to the members of a group of `pg' or of {@link teleport_listeners}: encoded once, sent once to each node that has members, delivered there by
+%% {@link teleport_server}.
 %%
 %% The sender itself sends, so its broadcasts to a group arrive in order. It waits for answers only if the option `confirm' is set. It waits for room for a moment,
 %% which a node whose connection moves does not use up; one that has used it up gets none for a while. Where the sites of nodes are known ({@link teleport_sites}), one node of each other site passes the message on to the others there.
 -module(teleport_groups).
 
--export([broadcast/4, is_scope/1]).
+-export([broadcast/4, is_scope/1, members/2]).
 -export_type([options/0, result/0, refusal/0]).
 
 -type options() :: #{confirm => boolean(),                   %% false; true: waits until each node has confirmed the message
@@ -25,6 +26,8 @@
 -define(LATE_MS, 30000).
 -define(TABLE, ?MODULE).
 -define(SERVER, teleport_server).
+%% A scope like those of `pg', with the name of its process.
+-define(LISTENERS, teleport_listeners).
 
 %% @doc See {@link teleport:broadcast/4}.
 -spec broadcast(Scope :: atom(), Group :: term(), Message :: term(), options()) -> result() | {error, refusal()}.
@@ -46,9 +49,14 @@ is_option(_, _) -> false.
 -spec is_scope(term()) -> boolean().
 is_scope(Scope) -> is_atom(Scope) andalso is_pid(whereis(Scope)).
 
+%% @doc The members on this node, each once: most groups have far more elsewhere, and a process may have joined several times.
+-spec members(Scope :: atom(), Group :: term()) -> [pid()].
+members(?LISTENERS, Group) -> ?LISTENERS:members(Group);
+members(Scope, Group) -> lists:usort(pg:get_local_members(Scope, Group)).
+
 own(_, _, _, #{local := false}) -> [];
 own(Scope, Group, Message, Options) ->
-    case is_meant(node(), Options) andalso lists:usort(pg:get_local_members(Scope, Group)) of
+    case is_meant(node(), Options) andalso members(Scope, Group) of
         [_ | _] = Pids -> lists:foreach(fun(Pid) -> Pid ! Message end, Pids), [{node(), sent}];
         _ -> []
     end.
@@ -56,27 +64,42 @@ own(Scope, Group, Message, Options) ->
 is_meant(Node, #{nodes := Nodes}) -> lists:member(Node, Nodes);
 is_meant(_, _) -> true.
 
-%% Each once: a process may have joined several times.
+%% The other nodes: those with a server and members, those with a server that may have members, and the members on nodes without a server.
+others(?LISTENERS, Group, Options) ->
+    {With, Unsure} = ?LISTENERS:nodes(Group, nodes(connected)),
+    {meant(With, Options), meant(Unsure, Options), #{}};
 others(Scope, Group, Options) ->
     Members = maps:groups_from_list(fun erlang:node/1, lists:usort(pg:get_members(Scope, Group))),
-    maps:filter(fun(Node, _) -> Node =/= node() andalso is_meant(Node, Options) end, Members).
+    {Served, Plain} = lists:partition(fun teleport_server:is_at/1, meant(maps:keys(Members) -- [node()], Options)),
+    {Served, [], maps:with(Plain, Members)}.
+
+meant(Nodes, Options) -> [Node || Node <- Nodes, is_meant(Node, Options)].
 
 result(Outcomes) ->
     Sorted = lists:sort(Outcomes),
     (maps:from_list([{Name, [Node || {Node, Outcome} <- Sorted, Outcome =:= Name]} || Name <- [sent, plain, skipped]]))
         #{failed => [{Node, Reason} || {Node, {failed, Reason}} <- Sorted]}.
 
-remote(Members, _, _, _) when map_size(Members) =:= 0 -> [];
-remote(Members, {Scope, Group}, Message, Options) ->
+remote({[], [], Members}, _, _, _) when map_size(Members) =:= 0 -> [];
+remote({With, Unsure, Members}, {Scope, Group}, Message, Options) ->
     Confirm = maps:get(confirm, Options, false),
     Deadline = teleport_deadline:in(maps:get(timeout, Options, case Confirm of true -> ?CONFIRM_MS; false -> ?ROOM_MS end)),
-    {Served, Plain} = lists:partition(fun teleport_server:is_at/1, maps:keys(Members)),
+    {Served, Plain} = {With ++ Unsure, maps:keys(Members)},
     ReplyTo = case Confirm andalso Served =/= [] of true -> alias(); false -> none end,
-    Sendings = [{Node, {member, Pid, Message}} || Node <- Plain, Pid <- maps:get(Node, Members)] ++ served(Served, {broadcast, Scope, Group, encoded(Served, Message), ReplyTo}, Options),
-    Refused = sent(Sendings, Deadline),
+    Broadcast = {broadcast, Scope, Group, encoded(Served, Message), ReplyTo},
+    Refused = sent([{Node, {member, Pid, Message}} || Node <- Plain, Pid <- maps:get(Node, Members)] ++ served(With, Broadcast, Options) ++ [{Node, Broadcast} || Node <- Unsure], Deadline),
     Given = [Node || Node <- Served, not is_map_key(Node, Refused)],
     Answers = confirmed(ReplyTo, Given, Deadline),
-    [{Node, {failed, Reason}} || {Node, Reason} <- maps:to_list(Refused)] ++ [{Node, plain} || Node <- Plain, not is_map_key(Node, Refused)] ++ Answers.
+    [{Node, {failed, Reason}} || {Node, Reason} <- maps:to_list(Refused)] ++ [{Node, plain} || Node <- Plain, not is_map_key(Node, Refused)]
+        ++ [{Node, found(Node, Outcome, Unsure)} || {Node, Outcome} <- Answers].
+
+%% Where there was no server, there is either no teleport, or it has just ended.
+found(Node, {failed, {no_teleport, Node}}, Unsure) ->
+    case lists:member(Node, Unsure) of
+        true -> skipped;
+        false -> {failed, {nodedown, Node}}
+    end;
+found(_, Outcome, _) -> Outcome.
 
 encoded([], _) -> <<>>;
 encoded(_, Message) -> term_to_binary(Message).
@@ -144,8 +167,13 @@ watch(Caller, ReplyTo, Nodes) ->
     receive {'DOWN', Monitor, process, _, _} -> lists:foreach(fun(Pid) -> exit(Pid, kill) end, Each) end.
 
 watch_one(ReplyTo, Node) ->
-    Monitor = monitor(process, {?SERVER, Node}),
-    receive {'DOWN', Monitor, process, _, _} -> ReplyTo ! {ReplyTo, Node, {error, {nodedown, Node}}} end.
+    ReplyTo ! {ReplyTo, Node, {error, {case end_of_server(Node) of noproc -> no_teleport; _ -> nodedown end, Node}}}.
+
+end_of_server(Node) ->
+    try monitor(process, {?SERVER, Node}) of
+        Monitor -> receive {'DOWN', Monitor, process, _, Reason} -> Reason end
+    catch error:badarg -> noproc % a C node has no monitors
+    end.
 
 answers(_, Left, _) when map_size(Left) =:= 0 -> {[], Left};
 answers(ReplyTo, Left, Deadline) ->

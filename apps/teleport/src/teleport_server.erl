@@ -109,9 +109,8 @@ is_there(Name) -> whereis(Name) =/= undefined.
 delivered({broadcast, Scope, Group, Encoded, ReplyTo}) ->
     answer(ReplyTo, node(), deliver(Scope, Group, Encoded)).
 
-%% Only the members of this node: most groups have far more elsewhere.
 deliver(Scope, Group, Encoded) ->
-    case teleport_groups:is_scope(Scope) andalso lists:usort(pg:get_local_members(Scope, Group)) of
+    case teleport_groups:is_scope(Scope) andalso teleport_groups:members(Scope, Group) of
         [_ | _] = Pids ->
             try binary_to_term(Encoded) of
                 Message -> lists:foreach(fun(Pid) -> Pid ! Message end, Pids)

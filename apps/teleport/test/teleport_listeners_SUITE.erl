@@ -1,0 +1,269 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc Groups of teleport_listeners between real nodes: who gets a broadcast and who does not, what joining costs beside pg, and what crashes and cuts leave behind.
+-module(teleport_listeners_SUITE).
+
+-include_lib("stdlib/include/assert.hrl").
+
+-export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
+-export([only_nodes_with_members/1, members_come_and_go/1, members_that_joined_before/1, servers_that_end/1, a_connection_that_is_lost/1, sites/1, a_node_without_teleport/1, bytes_of_joins/1,
+         bad_input/1]).
+%% Used on the nodes.
+-export([joined/2, join_each/3]).
+-import(teleport_nodes, [wait_ms/0]).
+-import(teleport_groups_SUITE, [member/1, got/1, count_bytes/1]).
+
+-define(CONFIRM, #{confirm => true, timeout => wait_ms()}).
+%% At most so much of what pg takes.
+-define(PART, 0.1).
+
+suite() -> [{timetrap, {minutes, 3}}].
+
+all() -> teleport_nodes:all([shm, stock]).
+
+groups() ->
+    All = [only_nodes_with_members, members_come_and_go, members_that_joined_before, servers_that_end, a_connection_that_is_lost, sites, a_node_without_teleport, bytes_of_joins, bad_input],
+    teleport_nodes:groups([shm, stock], All).
+
+init_per_group(Kind, Config) -> teleport_nodes:start_pair(teleport_nodes:init_group(Kind, Config)).
+
+end_per_group(_Kind, Config) -> teleport_nodes:stop_pair(Config).
+
+%% Each case has a group of its own.
+init_per_testcase(Case, Config) -> [{group, Case} | Config].
+
+end_per_testcase(_Case, Config) ->
+    beamway_peer:stop_all(beamway_peer:started() -- [teleport_nodes:first(Config), teleport_nodes:second(Config)]).
+
+%% ---- on the nodes ----
+
+%% @private So many members on this node.
+joined(Group, Count) ->
+    Members = [spawn(teleport_groups_SUITE, member, [[]]) || _ <- lists:seq(1, Count)],
+    [ok = teleport_listeners:join(Group, Member) || Member <- Members],
+    Members.
+
+%% @private One member after the other joins each of so many groups.
+join_each(Join, Groups, Members) ->
+    Pids = [spawn(teleport_groups_SUITE, member, [[]]) || _ <- lists:seq(1, Members)],
+    [ok = Join({group, Number}, Pid) || Number <- lists:seq(1, Groups), Pid <- Pids],
+    ok.
+
+%% On this node or another; returns when this node knows that it has some.
+members(Node, Group, Count) ->
+    Members = erpc:call(Node, ?MODULE, joined, [Group, Count]),
+    Node =:= node() orelse await_nodes(Group, fun(Nodes) -> lists:member(Node, Nodes) end),
+    Members.
+
+await_nodes(Group, IsRight) -> true = beamway_peer:wait_until(fun() -> IsRight(teleport_listeners:nodes(Group)) end, wait_ms()).
+
+result(Given) -> maps:merge(#{sent => [], plain => [], skipped => [], failed => []}, Given).
+
+await_got(Member, Messages) -> true = beamway_peer:wait_until(fun() -> got(Member) =:= Messages end, wait_ms()).
+
+on_first(Config, Body) ->
+    Group = proplists:get_value(group, Config),
+    teleport_nodes:on_first(Config, fun(Node) -> Body(Node, Group) end).
+
+%% Both nodes are connected to it, and know what it has.
+third(Config) ->
+    {Peer, Node} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    [ok = teleport_nodes:connect(Of, Node) || Of <- [teleport_nodes:first(Config), teleport_nodes:second(Config)]],
+    true = beamway_peer:wait_until(fun() -> knows(teleport_nodes:first(Config), Node) andalso beamway_peer:call(teleport_nodes:first(Config), teleport_server, is_at, [Node]) end, wait_ms()),
+    {Peer, Node}.
+
+knows(Peer, Node) -> {[], []} =:= beamway_peer:call(Peer, teleport_listeners, nodes, [make_ref(), [Node]]).
+
+%% ---- cases ----
+
+%% A message that would be seen in the bytes of a node that has no member.
+only_nodes_with_members(Config) ->
+    {_, Third} = third(Config),
+    on_first(Config, fun(Node, Group) ->
+        await_sure([Node, Third]),
+        [Own | _] = members(node(), Group, 3),
+        Far = members(Node, Group, 3),
+        Data = rand:bytes(300000),
+        Before = count_bytes(Third),
+        Sent = result(#{sent => lists:sort([node(), Node])}),
+        Sent = teleport_listeners:broadcast(Group, Data),
+        Sent = teleport_listeners:broadcast(Group, two, ?CONFIRM),
+        _ = [await_got(Member, [Data, two]) || Member <- [Own | Far]],
+        ?assert(count_bytes(Third) - Before < 100000),
+        Others = result(#{sent => [Node]}),
+        Others = teleport_listeners:broadcast(Group, three, (?CONFIRM)#{local => false}),
+        Nobody = result(#{}),
+        Nobody = teleport_listeners:broadcast({unknown, Group}, x),
+        Nobody = teleport_listeners:broadcast(Group, x, #{nodes => [Third]}),
+        {messages, []} = process_info(self(), messages)
+    end).
+
+await_sure(Nodes) -> true = beamway_peer:wait_until(fun() -> teleport_listeners:nodes(make_ref(), Nodes) =:= {[], []} end, wait_ms()).
+
+members_come_and_go(Config) ->
+    on_first(Config, fun(Node, Group) ->
+        await_sure([Node]),
+        [One, Two] = members(Node, Group, 2),
+        [One, Two] = lists:sort(erpc:call(Node, teleport_listeners, members, [Group])),
+        %% Once, however often it joins.
+        ok = erpc:call(Node, teleport_listeners, join, [Group, One]),
+        Sent = result(#{sent => [Node]}),
+        Sent = teleport_listeners:broadcast(Group, one, ?CONFIRM),
+        ok = erpc:call(Node, teleport_listeners, leave, [Group, One]),
+        Sent = teleport_listeners:broadcast(Group, two, ?CONFIRM),
+        [[one], [one, two]] = [got(Member) || Member <- [One, Two]],
+        true = exit(Two, kill),
+        await_nodes(Group, fun(Nodes) -> Nodes =:= [] end),
+        Nobody = result(#{}),
+        Nobody = teleport_listeners:broadcast(Group, three, ?CONFIRM),
+        %% It has left, and this node has not heard of it.
+        [Three] = members(Node, Group, 1),
+        ok = sys:suspend(teleport_listeners),
+        ok = erpc:call(Node, teleport_listeners, leave, [Group, Three]),
+        Skipped = result(#{skipped => [Node]}),
+        Skipped = teleport_listeners:broadcast(Group, four, ?CONFIRM),
+        ok = sys:resume(teleport_listeners),
+        await_nodes(Group, fun(Nodes) -> Nodes =:= [] end)
+    end).
+
+%% Two nodes have just connected, and neither has heard what the other has.
+members_that_joined_before(Config) ->
+    {Peer, Third} = teleport_nodes:start(teleport_nodes:kind(Config)),
+    Group = proplists:get_value(group, Config),
+    [Member] = beamway_peer:call(Peer, ?MODULE, joined, [Group, 1]),
+    on_first(Config, fun(_, _) ->
+        ok = sys:suspend(teleport_listeners),
+        true = net_kernel:connect_node(Third),
+        Sent = result(#{sent => [Third]}),
+        Sent = teleport_listeners:broadcast(Group, one, (?CONFIRM)#{nodes => [Third]}),
+        [one] = got(Member),
+        %% Nor does one that has none matter.
+        Skipped = result(#{skipped => [Third]}),
+        Skipped = teleport_listeners:broadcast({none, Group}, two, (?CONFIRM)#{nodes => [Third]}),
+        ok = sys:resume(teleport_listeners),
+        await_nodes(Group, fun(Nodes) -> Nodes =:= [Third] end),
+        {[], []} = teleport_listeners:nodes({none, Group}, [Third])
+    end).
+
+%% The members stay members, whichever server is started again.
+servers_that_end(Config) ->
+    on_first(Config, fun(Node, Group) ->
+        [Own] = members(node(), Group, 1),
+        [Far] = members(Node, Group, 1),
+        [begin
+             Server = erpc:call(On, erlang, whereis, [teleport_listeners]),
+             true = exit(Server, kill),
+             true = beamway_peer:wait_until(fun() -> Now = erpc:call(On, erlang, whereis, [teleport_listeners]), is_pid(Now) andalso Now =/= Server end, wait_ms()),
+             await_sure([Node]),
+             [Node] = teleport_listeners:nodes(Group),
+             Sent = result(#{sent => lists:sort([node(), Node])}),
+             Sent = teleport_listeners:broadcast(Group, On, ?CONFIRM)
+         end || On <- [node(), Node]],
+        [await_got(Member, [node(), Node]) || Member <- [Own, Far]],
+        %% A member that ended with nobody to watch it.
+        ok = erpc:call(Node, sys, suspend, [teleport_listeners]),
+        true = exit(Far, kill),
+        true = exit(erpc:call(Node, erlang, whereis, [teleport_listeners]), kill),
+        await_nodes(Group, fun(Nodes) -> Nodes =:= [] end),
+        ok = erpc:call(Node, application, stop, [teleport]),
+        true = beamway_peer:wait_until(fun() -> not teleport_server:is_at(Node) end, wait_ms()),
+        Here = result(#{sent => [node()]}),
+        true = beamway_peer:wait_until(fun() -> teleport_listeners:broadcast(Group, three, ?CONFIRM) =:= Here end, wait_ms()),
+        ok = erpc:call(Node, application, start, [teleport]),
+        [_] = members(Node, Group, 1)
+    end).
+
+a_connection_that_is_lost(Config) ->
+    on_first(Config, fun(Node, Group) ->
+        [Gone, Stays] = [hd(members(Node, {Which, Group}, 1)) || Which <- [gone, stays]],
+        true = erlang:disconnect_node(Node),
+        await_nodes({gone, Group}, fun(Nodes) -> Nodes =:= [] end),
+        true = beamway_peer:wait_until(fun() -> net_kernel:connect_node(Node) end, wait_ms()),
+        true = exit(Gone, kill),
+        await_nodes({stays, Group}, fun(Nodes) -> Nodes =:= [Node] end),
+        await_nodes({gone, Group}, fun(Nodes) -> Nodes =:= [] end),
+        true = beamway_peer:wait_until(fun() -> teleport_server:is_at(Node) end, wait_ms()),
+        Sent = result(#{sent => [Node]}),
+        Sent = teleport_listeners:broadcast({stays, Group}, one, ?CONFIRM),
+        [one] = got(Stays)
+    end).
+
+sites(Config) ->
+    {_, Third} = third(Config),
+    on_first(Config, fun(Node, Group) ->
+        Members = lists:append([members(On, Group, 2) || On <- [node(), Node, Third]]),
+        All = result(#{sent => lists:sort([node(), Node, Third])}),
+        Before = erpc:call(Node, teleport_metrics, counted, [relayed]) + erpc:call(Third, teleport_metrics, counted, [relayed]),
+        All = teleport_listeners:broadcast(Group, one, (?CONFIRM)#{sites => #{node() => here, Node => there, Third => there}}),
+        ?assertEqual(Before + 1, erpc:call(Node, teleport_metrics, counted, [relayed]) + erpc:call(Third, teleport_metrics, counted, [relayed])),
+        [[one] = got(Member) || Member <- Members]
+    end).
+
+%% It gets nothing, and is no failure, not even before this node knows that.
+a_node_without_teleport(Config) ->
+    {ok, _, Plain} = beamway_peer:start(teleport_nodes:carrier(teleport_nodes:kind(Config))),
+    on_first(Config, fun(_, Group) ->
+        [Own] = members(node(), Group, 1),
+        ok = sys:suspend(teleport_listeners),
+        true = net_kernel:connect_node(Plain),
+        Skipped = result(#{sent => [node()], skipped => [Plain]}),
+        Skipped = teleport_listeners:broadcast(Group, one, (?CONFIRM)#{nodes => [node(), Plain]}),
+        ok = sys:resume(teleport_listeners),
+        await_sure([Plain]),
+        Here = result(#{sent => [node()]}),
+        Here = teleport_listeners:broadcast(Group, two, (?CONFIRM)#{nodes => [node(), Plain]}),
+        [one, two] = got(Own),
+        %% It gets teleport.
+        {ok, _} = erpc:call(Plain, application, ensure_all_started, [teleport]),
+        [Far] = members(Plain, Group, 1),
+        Both = result(#{sent => lists:sort([node(), Plain])}),
+        Both = teleport_listeners:broadcast(Group, three, (?CONFIRM)#{nodes => [node(), Plain]}),
+        [three] = got(Far)
+    end).
+
+%% What one node sends to another while processes join. Each of 63 other nodes gets that, of `pg' as well. First many members of few groups, then one member of each of many.
+bytes_of_joins(Config) ->
+    on_first(Config, fun(Node, _) ->
+        _ = [erpc:call(On, pg, start, [tp_bytes]) || On <- [node(), Node]],
+        [begin
+             Start = settled(Node),
+             ok = join_each(fun(Group, Pid) -> pg:join(tp_bytes, {Case, Group}, Pid) end, Groups, Members),
+             Between = settled(Node),
+             ok = join_each(fun(Group, Pid) -> teleport_listeners:join({Case, Group}, Pid) end, Groups, Members),
+             End = settled(Node),
+             Joins = Groups * Members,
+             ct:pal("~p: ~b joins, a join is ~.1f bytes of pg and ~.2f of teleport_listeners to each other node: ~.4f",
+                    [Case, Joins, (Between - Start) / Joins, (End - Between) / Joins, (End - Between) / (Between - Start)]),
+             ?assert(End - Between =< ?PART * (Between - Start))
+         end || {Case, Groups, Members} <- [{many_members, 10, 200}, {many_groups, 2000, 1}]]
+    end).
+
+%% Until the count stands still.
+settled(Node) -> settled(Node, count_bytes(Node)).
+
+settled(Node, Before) ->
+    receive after 500 -> ok end,
+    case count_bytes(Node) of
+        Before -> Before;
+        Now -> settled(Node, Now)
+    end.
+
+bad_input(Config) ->
+    on_first(Config, fun(Node, Group) ->
+        [Far] = members(Node, Group, 1),
+        [{'EXIT', {{bad_member, Bad, _}, _}} = (catch teleport_listeners:join(Group, Bad)) || Bad <- [Far, name, {name, Node}]],
+        {'EXIT', {{bad_member, Far, _}, _}} = (catch teleport_listeners:leave(Group, Far)),
+        {'EXIT', {{bad_option, key, 1}, _}} = (catch teleport_listeners:broadcast(Group, x, #{key => 1})),
+        %% What no node of this version sends.
+        Server = erpc:call(Node, erlang, whereis, [teleport_listeners]),
+        [Server ! Garbage || Garbage <- [garbage, {ask, self(), 7}, {ask, name, make_ref()}, {all, node(), make_ref(), <<1, 2, 3, 4>>}, {all, 7, 7, <<1>>}, {change, node(), <<1>>, <<>>},
+                                         {change, nobody, <<1, 2, 3, 4>>, <<>>}, {change, [], [], []}, {'DOWN', make_ref(), process, {teleport_listeners, 7}, x}]],
+        {error, badarg} = gen_server:call(Server, garbage),
+        Server = erpc:call(Node, erlang, whereis, [teleport_listeners]),
+        Sent = result(#{sent => [Node]}),
+        Sent = teleport_listeners:broadcast(Group, one, ?CONFIRM),
+        [one] = got(Far),
+        ok = application:stop(teleport),
+        [{'EXIT', {{not_started, teleport}, _}} = (catch apply(teleport_listeners, Function, Args))
+         || {Function, Args} <- [{join, [Group]}, {leave, [Group]}, {broadcast, [Group, x]}, {members, [Group]}, {nodes, [Group]}]],
+        ok = application:start(teleport)
+    end).
