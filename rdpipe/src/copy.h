@@ -32,8 +32,11 @@ typedef struct {
     bool recursive, preserve, verbose;
     bool owner, hard_links, xattrs, acls; /* kept as well */
     bool compare;                         /* contents, also where size and time are the same */
-    bool no_directory;  /* the target is the copy itself, also if it is a directory */
-    bool fail_special;  /* a device, FIFO or socket in the source tree is an error */
+    bool no_directory;    /* the target is the copy itself, also if it is a directory */
+    bool fail_special;    /* a device, FIFO or socket in the source tree is an error */
+    bool deletes;         /* what a directory of the target has, and that of the source has not */
+    uint64_t deletes_max; /* if it is more, nothing of it is deleted */
+    bool json;            /* a line of it says what was done */
     unsigned beside_us; /* small files that take longer, each, are read and written side by side */
 } rd_copy_t;
 
@@ -43,6 +46,9 @@ enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
 #define RD_SMALL_BYTES ((size_t)64 * 1024)
 
 #define RD_MODE_KEPT ((mode_t)01777) /* what -p keeps of a mode: all but set-id bits */
+
+/* Has the user excluded this path of a source? Says nothing of the directories above it. */
+bool rd_copy_excludes(const rd_copy_t *copy, const char *path, bool is_directory);
 
 /* Has the user left out this path of a source, or a directory that it lies in? Without -r he leaves
  * out all but the source itself. */
@@ -67,6 +73,10 @@ typedef struct {
 /* "rdcp: HOST: PATH/BELOW: text", plain. */
 __attribute__((format(printf, 3, 4))) void rd_complain(rd_complaints_t *complaints,
                                                        const char *below, const char *form, ...);
+
+/* What was done, without a bound on the lines. */
+__attribute__((format(printf, 3, 4))) void rd_note(const rd_complaints_t *complaints,
+                                                   const char *below, const char *form, ...);
 
 /* The same for what is no error: it does not count. */
 __attribute__((format(printf, 3, 4))) void rd_warn(rd_complaints_t *complaints, const char *below,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The second part of a copy: what lies at the target already. It changes nothing there, but removes
  * parts that are of no more use. */
+#include "copy_delete.h"
 #include "copy_file.h"
 
 #include <fcntl.h>
@@ -22,10 +23,11 @@ typedef struct {
     rd_items_in_t in;
     uint8_t into[RD_DIGEST_BYTES]; /* the directory that a tree is copied into; 0: nobody knows */
     bool has_target;
-    bool is_left_out; /* nothing more of this source is copied */
-    uint32_t inside;  /* open directories of a subtree that the copy would be made in */
-    bool is_last;     /* no source follows this one, or none of them can have a target */
-    uint64_t kept;    /* files since the last LEAVE that need nothing more */
+    bool is_left_out;    /* nothing more of this source is copied */
+    uint32_t inside;     /* open directories of a subtree that the copy would be made in */
+    bool is_last;        /* no source follows this one, or none of them can have a target */
+    uint64_t kept;       /* files since the last LEAVE that need nothing more */
+    rd_extras_t *extras; /* NULL: nothing is deleted */
 } have_t;
 
 /* The size of a regular file with its digest; false: it is no such file. A part must be
@@ -198,6 +200,8 @@ static void find_target(have_t *have)
         rd_beneath_open(&have->beneath, have->target.base);
     else
         rd_complain(&have->complaints, "", "%s", why.text);
+    if (have->extras)
+        rd_extras_begin(have->extras, done && target->is_tree ? target->base : -1);
     have->has_target = done;
     have->is_left_out = !done;
     have->is_last |= !have->target.is_into; /* of several sources all go into one directory */
@@ -224,13 +228,19 @@ static bool step(have_t *have, rd_why_t *why)
     if (!rd_items_next(&have->in, item, why))
         return false;
     if (item->kind == RD_ITEM_DATA || item->kind == RD_ITEM_HOLE || item->kind == RD_ITEM_CLOSE ||
-        item->kind == RD_ITEM_KEEP || item->kind == RD_ITEM_ATTRIBUTE)
+        item->kind == RD_ITEM_KEEP || item->kind == RD_ITEM_ATTRIBUTE ||
+        item->kind == RD_ITEM_DELETE)
         return rd_because(why, "the list has what belongs to no list");
     if (item->kind == RD_ITEM_START && !begin_source(have, why))
         return false;
     is_of_source = item->kind != RD_ITEM_START && item->kind != RD_ITEM_END;
     if (is_of_source && !have->has_target && !have->is_left_out)
         find_target(have);
+    if (is_of_source && have->extras && have->has_target &&
+        !rd_extras_take(have->extras, item, why))
+        return false;
+    if (item->kind == RD_ITEM_SKIP)
+        return have->extras || rd_because(why, "the list has what was not asked for");
     if (is_of_source && (have->is_left_out || is_inside(have))) {
         if (!have->is_left_out || !have->is_last)
             return true;
@@ -259,12 +269,15 @@ int rd_copy_have(const rd_copy_t *copy, int in, int out)
         .copy = *copy, .complaints = {.copy = &have.copy}, .target = {.base = -1, .parent = -1}};
     rd_beneath_open(&have.beneath, -1);
     done = rd_items_out_open(&have.out, out) && rd_items_in_open(&have.in, in, &have.out);
+    if (done && copy->deletes)
+        done = (have.extras = rd_extras_open(&have.complaints, &have.out)) != NULL;
     while (done && step(&have, &why))
         ;
     if (why.text[0])
         rd_complain(&have.complaints, "", "%s", why.text);
     done = rd_items_out_close(&have.out) && done && have.complaints.count == 0;
     rd_items_in_close(&have.in);
+    rd_extras_close(have.extras);
     rd_beneath_close(&have.beneath);
     rd_target_close(&have.target);
     return done ? RD_COPY_DONE : RD_COPY_FAILED;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first part of a copy: what there is to copy, in the order in which it goes. */
 #include "copy.h"
+#include "names.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fnmatch.h>
 #include <search.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -26,6 +25,7 @@ static void fill(rd_item_t *item, rd_item_kind_t kind, const struct stat *is)
     item->size = kind == RD_ITEM_FILE ? (uint64_t)is->st_size : 0;
     item->mtime_s = is->st_mtim.tv_sec;
     item->mtime_ns = (uint32_t)is->st_mtim.tv_nsec;
+    item->offset = 0;
     item->target[0] = 0;
     if (kind == RD_ITEM_DIR)
         rd_directory_id(is, item->digest);
@@ -110,109 +110,23 @@ static bool put_link(list_t *list, const char *path, const struct stat *is)
 
 /* ---- directories ---- */
 
-typedef struct {
-    char **of;
-    size_t count, room;
-} names_t;
-
-static void free_names(names_t *names)
+/* It is not copied, but what the target has under its name is not deleted. False: nobody reads any
+ * more. */
+static bool skip(list_t *list, const char *path, const struct stat *is)
 {
-    for (size_t i = 0; i < names->count; i++)
-        free(names->of[i]);
-    free(names->of);
-}
-
-static bool add_name(names_t *names, const char *name)
-{
-    if (names->count == names->room) {
-        size_t room = names->room ? 2 * names->room : 64;
-        char **of = realloc(names->of, room * sizeof *of);
-
-        if (!of)
-            return false;
-        names->of = of;
-        names->room = room;
-    }
-    names->of[names->count] = strdup(name);
-    return names->of[names->count] && ++names->count;
-}
-
-static int compare(const void *one, const void *other)
-{
-    return strcmp(*(char *const *)one, *(char *const *)other);
-}
-
-/* Takes the descriptor, so that deep trees need few of them. */
-static bool read_names(int fd, names_t *names)
-{
-    DIR *dir = fdopendir(fd);
-    const struct dirent *entry;
-    bool done = dir != NULL;
-
-    errno = done ? 0 : errno;
-    while (done && (entry = readdir(dir)))
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0 &&
-            !add_name(names, entry->d_name))
-            errno = ENOMEM, done = false;
-    done = done && errno == 0;
-    if (dir) {
-        int error = errno;
-
-        (void)closedir(dir);
-        errno = error;
-    } else {
-        close(fd);
-    }
-    if (names->count > 0)
-        qsort(names->of, names->count, sizeof *names->of, compare);
-    return done;
+    return !list->copy.deletes || put(list, RD_ITEM_SKIP, path, is);
 }
 
 /* A device, FIFO or socket has no content that could be copied. */
-static void skip(list_t *list, const char *path, const char *what)
+static bool skip_special(list_t *list, const char *path, const struct stat *is)
 {
+    const char *what = rd_special_name(is->st_mode);
+
     if (list->copy.fail_special)
         rd_complain(&list->complaints, path, "is %s, and --fail-special is given", what);
     else
         rd_warn(&list->complaints, path, "is %s: skipped", what);
-}
-
-/* A pattern without a slash is one of names, another one of paths from the top; one that ends with
- * a slash is of directories alone. */
-static bool is_excluded(const rd_copy_t *copy, const char *path, const char *name,
-                        bool is_directory)
-{
-    for (size_t i = 0; i < copy->exclusions; i++) {
-        const char *given = copy->excluded[i];
-        size_t len = strlen(given);
-        bool is_of_directories = len > 1 && given[len - 1] == '/';
-        char pattern[RD_PATH_BYTES];
-
-        if (is_of_directories && !is_directory)
-            continue;
-        (void)snprintf(pattern, sizeof pattern, "%.*s", (int)(len - is_of_directories), given);
-        if (strchr(pattern, '/') ? fnmatch(pattern + (*pattern == '/'), path, FNM_PATHNAME) == 0
-                                 : fnmatch(pattern, name, 0) == 0)
-            return true;
-    }
-    return false;
-}
-
-bool rd_copy_omits(const rd_copy_t *copy, const char *path, bool is_directory)
-{
-    char above[RD_PATH_BYTES];
-    const char *name = path;
-
-    if (*path && !copy->recursive)
-        return true;
-    if (!*path || copy->exclusions == 0)
-        return false;
-    for (const char *slash; (slash = strchr(name, '/')); name = slash + 1) {
-        (void)snprintf(above, sizeof above, "%.*s", (int)(slash - path), path);
-        if (is_excluded(copy, above, above + (name - path), true))
-            return true;
-    }
-    return is_excluded(copy, path, name, is_directory);
+    return skip(list, path, is);
 }
 
 /* ---- a tree ---- */
@@ -230,13 +144,13 @@ static bool list_one(list_t *list, char *path)
         rd_complain(&list->complaints, path, "%s", strerror(errno));
         return true;
     }
-    if (is_excluded(&list->copy, path, name, S_ISDIR(is.st_mode)))
+    if (rd_copy_excludes(&list->copy, path, S_ISDIR(is.st_mode)))
         return true;
     if (!rd_special_name(is.st_mode) && rd_is_part_name(name)) {
         /* Its copy would be taken for a part of the file beside it. A directory may be the one that
          * this very copy is making, which grows as it is listed. */
         rd_warn(&list->complaints, path, "is a part of another copy: skipped");
-        return true;
+        return skip(list, path, &is);
     }
     if (S_ISREG(is.st_mode))
         return put_file(list, path, &is);
@@ -244,19 +158,18 @@ static bool list_one(list_t *list, char *path)
         return list_directory(list, path, &is);
     if (S_ISLNK(is.st_mode))
         return put_link(list, path, &is);
-    skip(list, path, rd_special_name(is.st_mode));
-    return true;
+    return skip_special(list, path, &is);
 }
 
 /* `path` has RD_PATH_BYTES and is as it was when this returns. */
 static bool list_directory(list_t *list, char *path, const struct stat *is)
 {
     size_t len = strlen(path);
-    names_t names = {0};
+    rd_names_t names = {0};
     int fd = rd_beneath_file(&list->beneath, path, O_RDONLY | O_DIRECTORY, 0);
     bool goes_on = put(list, RD_ITEM_DIR, path, is);
 
-    if (fd < 0 || !read_names(fd, &names))
+    if (fd < 0 || !rd_names_read(&names, fd))
         rd_complain(&list->complaints, path, "%s", strerror(errno));
     for (size_t i = 0; i < names.count && goes_on; i++) {
         int added =
@@ -268,7 +181,7 @@ static bool list_directory(list_t *list, char *path, const struct stat *is)
             goes_on = list_one(list, path);
         path[len] = 0;
     }
-    free_names(&names);
+    rd_names_free(&names);
     return goes_on && put(list, RD_ITEM_LEAVE, path, is);
 }
 

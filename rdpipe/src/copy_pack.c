@@ -528,6 +528,8 @@ static bool step(pack_t *pack, rd_why_t *why)
     case RD_ITEM_LEAVE:
     case RD_ITEM_LINK:
         return may_ask_for(pack, why) && take_in_turn(pack);
+    case RD_ITEM_DELETE: /* at the target alone, so unpack says what may be */
+        return take_in_turn(pack);
     case RD_ITEM_START:
         rd_jobs_drain(pack->jobs);
         return begin_source(pack, why);

@@ -2,6 +2,7 @@
 /* The last part of a copy: writes what comes. What comes is not trusted: see beneath.h.
  * Where writing a small file takes long, as on a file system of another host, several are written
  * side by side (jobs.h), each when it is here as a whole. */
+#include "copy_delete.h"
 #include "copy_file.h"
 
 #include <errno.h>
@@ -37,6 +38,7 @@ typedef struct {
     rd_pace_t pace;
     int64_t opened_us;           /* how long it took to open `file` */
     uint64_t files, kept, bytes; /* of files, and of what came for them */
+    rd_deletions_t deletions;
 } unpack_t;
 
 /* ---- the target ---- */
@@ -500,8 +502,12 @@ static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
 static void end_source(unpack_t *unpack, uint64_t missing)
 {
     uint64_t there = missing >= unpack->missing ? missing - unpack->missing : 1;
+    bool is_whole;
 
     rd_jobs_drain(unpack->jobs);
+    is_whole = missing == 0 && unpack->writer.complaints.count == 0 && !unpack->has_failed;
+    if (rd_deletions_are_allowed(&unpack->deletions, &unpack->writer.complaints, is_whole))
+        rd_deletions_run(&unpack->deletions, &unpack->writer.complaints, unpack->target.base);
     if (!finish(unpack, there, unpack->writer.complaints.count - unpack->complained))
         unpack->has_failed = true;
     unpack->missing = missing;
@@ -564,6 +570,8 @@ static bool take(unpack_t *unpack, rd_why_t *why)
     case RD_ITEM_LEAVE:
         take_leave(unpack);
         break;
+    case RD_ITEM_DELETE:
+        return rd_deletions_add(&unpack->deletions, &unpack->writer.copy, &unpack->item, why);
     default:
         break;
     }
@@ -608,9 +616,40 @@ static void report(const unpack_t *unpack)
     char amount[32];
 
     rd_amount(amount, (double)unpack->bytes, "B");
-    (void)fprintf(stderr, "rdcp: %s%s%llu files written with %s, %llu were there already\n",
+    (void)fprintf(stderr, "rdcp: %s%s%llu files written with %s, %llu were there already",
                   copy->host, *copy->host ? ": " : "", (unsigned long long)unpack->files, amount,
                   (unsigned long long)unpack->kept);
+    if (copy->deletes)
+        (void)fprintf(stderr, ", %zu deleted", unpack->deletions.deleted.count);
+    (void)fputc('\n', stderr);
+}
+
+/* In one piece: others write there as well. */
+static void report_json(const unpack_t *unpack)
+{
+    const rd_copy_t *copy = unpack->writer.complaints.copy;
+    const rd_names_t *deleted = &unpack->deletions.deleted;
+    char *line = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&line, &bytes);
+
+    if (!to)
+        return;
+    (void)fprintf(to, "{\"command\": \"rdcp\", \"event\": \"copied\", \"host\": ");
+    rd_json_text(to, copy->host);
+    (void)fprintf(to,
+                  ", \"files_written\": %llu, \"bytes_received\": %llu, \"files_kept\": %llu, "
+                  "\"deleted\": [",
+                  (unsigned long long)unpack->files, (unsigned long long)unpack->bytes,
+                  (unsigned long long)unpack->kept);
+    for (size_t i = 0; i < deleted->count; i++) {
+        (void)fputs(i > 0 ? ", " : "", to);
+        rd_json_text(to, deleted->of[i]);
+    }
+    (void)fprintf(to, "]}\n");
+    if (fclose(to) == 0)
+        (void)fputs(line, stderr);
+    free(line);
 }
 
 int rd_copy_unpack(const rd_copy_t *copy, int in)
@@ -637,6 +676,9 @@ int rd_copy_unpack(const rd_copy_t *copy, int in)
     rd_jobs_close(unpack.jobs, forget_job);
     if (copy->verbose)
         report(&unpack);
+    if (copy->json)
+        report_json(&unpack);
+    rd_deletions_free(&unpack.deletions);
     rd_file_drop(&unpack.file, false);
     if (unpack.file.parent >= 0)
         close(unpack.file.parent);

@@ -15,7 +15,7 @@
 #define RD_ITEM_BYTES 72u
 #define RD_PATH_BYTES 4096u /* with its 0 */
 #define RD_ITEM_MAX (RD_ITEM_BYTES + 2 * RD_PATH_BYTES)
-#define RD_ITEM_VERSION 4 /* also of the options that rdcp calls the parts with */
+#define RD_ITEM_VERSION 5 /* also of the options that rdcp calls the parts with */
 #define RD_DIGEST_BYTES 32u
 #define RD_VALUE_MAX 65536u /* of an extended attribute (XATTR_SIZE_MAX) */
 
@@ -32,8 +32,12 @@ typedef enum {
     RD_ITEM_KEEP,      /* the file is there already */
     RD_ITEM_END,       /* size: how many things could not be copied */
     RD_ITEM_HARD,      /* a further name of the file whose path is `target` */
-    RD_ITEM_ATTRIBUTE  /* of the FILE, KEEP, LINK or LEAVE that comes next: `target` is its name */
+    RD_ITEM_ATTRIBUTE, /* of the FILE, KEEP, LINK or LEAVE that comes next: `target` is its name */
+    RD_ITEM_SKIP,      /* in a list: it lies at the source, and is not copied */
+    RD_ITEM_DELETE     /* lies at the target, and not at the source; mode: with its type */
 } rd_item_kind_t;
+
+#define RD_ITEM_LAST RD_ITEM_DELETE
 
 /* What lies at the target already. */
 typedef enum {

@@ -28,6 +28,9 @@ static const char help[] =
     "  --xattrs              keeps extended attributes\n"
     "  --acls                keeps access control lists\n"
     "  --exclude PATTERN     omits files of this name, or of this path if it has a slash\n"
+    "  --delete              with -r: deletes what is only at the target, after a copy without "
+    "errors\n"
+    "  --max-delete N        deletes nothing if it would be more than N files (10000)\n"
     "  --compare             with -p: compares contents even if size and time are the same\n"
     "  -T, --no-target-directory   TARGET is the copy itself, even if it is a directory\n"
     "  --fail-special        treats devices, FIFOs and sockets in a tree as errors\n"
@@ -50,7 +53,9 @@ enum {
     OPTION_XATTRS,
     OPTION_ACLS,
     OPTION_EXCLUDE,
-    OPTION_COMPARE
+    OPTION_COMPARE,
+    OPTION_DELETE,
+    OPTION_MAX_DELETE
 };
 
 #define TEXT_OF(number) #number
@@ -58,6 +63,7 @@ enum {
 #define PROTOCOL AS_TEXT(RD_ITEM_VERSION) /* of the parts: their items and their options */
 #define BESIDE_US 200u                    /* a local file takes less, one of another host more */
 #define EXCLUSIONS_MAX 256u
+#define DELETES_MAX 10000u
 #define COMMAND_MAX (RD_LINE_MAX / 4) /* its line to an agent has up to three bytes for each */
 
 static const struct option options[] = {RD_STREAM_OPTIONS,
@@ -74,6 +80,8 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"acls", 0, NULL, OPTION_ACLS},
                                         {"exclude", 1, NULL, OPTION_EXCLUDE},
                                         {"compare", 0, NULL, OPTION_COMPARE},
+                                        {"delete", 0, NULL, OPTION_DELETE},
+                                        {"max-delete", 1, NULL, OPTION_MAX_DELETE},
                                         /* the parts, as rdcp itself calls them */
                                         {"list", 0, NULL, OPTION_LIST},
                                         {"have", 0, NULL, OPTION_HAVE},
@@ -148,6 +156,14 @@ static bool take_option(called_t *called, int option, const char *value)
                      RD_PATH_BYTES - 1);
         add(called, called->excluded, &called->exclusions, EXCLUSIONS_MAX, value, "--exclude");
         return true;
+    case OPTION_DELETE:
+        called->copy.deletes = true;
+        return true;
+    case OPTION_MAX_DELETE:
+        if (!rd_number(value, 0, UINT32_MAX, &called->copy.deletes_max))
+            rd_usage(&called->settings.cli, "--max-delete '%.60s': expected a number, 0 to %u",
+                     value, UINT32_MAX);
+        return true;
     case OPTION_FAIL_SPECIAL:
         called->copy.fail_special = true;
         return true;
@@ -181,6 +197,7 @@ static int run_part(called_t *called, char *const *paths, size_t count)
     called->copy.excluded = called->excluded;
     called->copy.exclusions = called->exclusions;
     called->copy.verbose = called->settings.cli.verbose;
+    called->copy.json = called->settings.cli.json;
     called->copy.beside_us = BESIDE_US;
     if (!called->protocol || strcmp(called->protocol, PROTOCOL) != 0) {
         rd_complaints_t complaints = {.copy = &called->copy};
@@ -281,6 +298,10 @@ static void put_options(FILE *to, const called_t *called)
                   copy->owner ? " --owner" : "", copy->hard_links ? " --hard-links" : "",
                   copy->xattrs ? " --xattrs" : "", copy->acls ? " --acls" : "",
                   copy->compare ? " --compare" : "");
+    if (called->settings.cli.json)
+        (void)fputs(" --json", to);
+    if (copy->deletes)
+        (void)fprintf(to, " --delete --max-delete %llu", (unsigned long long)copy->deletes_max);
 }
 
 /* The command line of a part; the caller frees, NULL: no memory. */
@@ -300,7 +321,8 @@ static char *command_of(const called_t *called, const char *part, const sources_
     put_options(to, called);
     (void)fputs(" --host ", to);
     quote(to, end->host);
-    for (size_t i = 0; !is_target && i < called->exclusions; i++) {
+    /* The target deletes nothing that is excluded. */
+    for (size_t i = 0; (!is_target || called->copy.deletes) && i < called->exclusions; i++) {
         (void)fputs(" --exclude ", to);
         quote(to, called->excluded[i]);
     }
@@ -410,7 +432,8 @@ static bool find_sources(const called_t *called, char *const *args, size_t count
 
 int main(int argc, char **argv)
 {
-    static called_t called = {.settings = {.is_copy = true}, .copy = {.host = "", .name = ""}};
+    static called_t called = {.settings = {.is_copy = true},
+                              .copy = {.host = "", .name = "", .deletes_max = DELETES_MAX}};
     sources_t sources;
     end_t target;
     int option, status;
@@ -429,6 +452,8 @@ int main(int argc, char **argv)
     rd_cli_check(&called.settings.cli);
     if (called.part)
         return run_part(&called, argv + optind, (size_t)(argc - optind));
+    if (called.copy.deletes && !called.copy.recursive)
+        rd_usage(&called.settings.cli, "--delete needs -r, which lists whole directories");
     if (argc - optind < 2)
         rd_usage(&called.settings.cli, "expected SOURCE and TARGET, got %d arguments",
                  argc - optind);

@@ -74,6 +74,17 @@ void rd_warn(rd_complaints_t *complaints, const char *below, const char *form, .
     va_end(args);
 }
 
+void rd_note(const rd_complaints_t *complaints, const char *below, const char *form, ...)
+{
+    va_list args;
+
+    va_start(args, form);
+    (void)pthread_mutex_lock(&saying);
+    say(complaints, 1, "", below, form, args);
+    (void)pthread_mutex_unlock(&saying);
+    va_end(args);
+}
+
 const char *rd_special_name(mode_t mode)
 {
     return S_ISREG(mode) || S_ISDIR(mode) || S_ISLNK(mode) ? NULL

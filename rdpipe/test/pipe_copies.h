@@ -108,18 +108,38 @@ static inline int copy_all(rd_copy_t source, rd_copy_t target)
     return status;
 }
 
-/* The same; what is said is in the file "said". */
-static inline int copy_and_hear(rd_copy_t source, rd_copy_t target)
+/* What is said from now on goes to the file "said", until end_hearing with what this returns. */
+static inline int begin_hearing(void)
 {
-    int said = open_stream("said", true), own = dup(STDERR_FILENO), status;
+    int said = open_stream("said", true), own = dup(STDERR_FILENO);
 
     if (own < 0 || dup2(said, STDERR_FILENO) < 0)
         abort();
-    status = copy_all(source, target);
+    close(said);
+    return own;
+}
+
+static inline void end_hearing(int own)
+{
     if (dup2(own, STDERR_FILENO) < 0)
         abort();
-    close(said);
     close(own);
+}
+
+/* The same as copy_all; what is said is in the file "said". */
+static inline int copy_and_hear(rd_copy_t source, rd_copy_t target)
+{
+    int own = begin_hearing(), status = copy_all(source, target);
+
+    end_hearing(own);
+    return status;
+}
+
+static inline int unpack_and_hear(const rd_copy_t *target)
+{
+    int own = begin_hearing(), status = unpack(target);
+
+    end_hearing(own);
     return status;
 }
 
@@ -158,6 +178,19 @@ static inline bool is_there(const char *path)
 static inline bool run(const char *command)
 {
     return system(command) == 0;
+}
+
+/* Is this text in the file "said"? */
+static inline bool was_said(const char *text)
+{
+    char got[8192];
+    int fd = open("said", O_RDONLY);
+    ssize_t n = fd < 0 ? -1 : read(fd, got, sizeof got - 1);
+
+    if (fd >= 0)
+        close(fd);
+    got[n < 0 ? 0 : n] = 0;
+    return strstr(got, text) != NULL;
 }
 
 static char case_folder[64]; /* empty: none yet */

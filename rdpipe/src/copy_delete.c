@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "copy_delete.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+/* ---- what only the target has ---- */
+
+/* A directory of the list, between its DIR and its LEAVE. */
+typedef struct {
+    rd_names_t listed;
+    size_t len; /* of the path of the directory above it */
+} level_t;
+
+struct rd_extras {
+    rd_complaints_t *complaints;
+    rd_items_out_t *out;
+    rd_beneath_t beneath;
+    level_t *levels;
+    size_t depth, room;
+    char path[RD_PATH_BYTES]; /* of the directory that the list is in, and of what is looked at */
+    uint64_t found;           /* in all sources */
+    rd_item_t item;
+};
+
+rd_extras_t *rd_extras_open(rd_complaints_t *complaints, rd_items_out_t *out)
+{
+    rd_extras_t *extras = calloc(1, sizeof *extras);
+
+    if (!extras)
+        return NULL;
+    extras->complaints = complaints;
+    extras->out = out;
+    rd_beneath_open(&extras->beneath, -1);
+    return extras;
+}
+
+static void leave_all(rd_extras_t *extras)
+{
+    while (extras->depth > 0)
+        rd_names_free(&extras->levels[--extras->depth].listed);
+    extras->path[0] = 0;
+}
+
+void rd_extras_begin(rd_extras_t *extras, int top)
+{
+    leave_all(extras);
+    rd_beneath_close(&extras->beneath);
+    rd_beneath_open(&extras->beneath, top);
+}
+
+void rd_extras_close(rd_extras_t *extras)
+{
+    if (!extras)
+        return;
+    leave_all(extras);
+    rd_beneath_close(&extras->beneath);
+    free(extras->levels);
+    free(extras);
+}
+
+/* Looks at what the directory `path` has under this name, and puts it and all that is in it, if all
+ * of that may go. False: it stays, so its directory stays as well. */
+static bool offer(rd_extras_t *extras, const char *name, bool is_in_extra);
+
+/* A directory that only the target has, now `path`. */
+static bool offer_content(rd_extras_t *extras)
+{
+    int fd = rd_beneath_file(&extras->beneath, extras->path, O_RDONLY | O_DIRECTORY, 0);
+    rd_names_t names = {0};
+    struct statx is;
+    bool all = true;
+
+    if (fd >= 0 && statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &is) == 0 &&
+        (is.stx_attributes_mask & is.stx_attributes & STATX_ATTR_MOUNT_ROOT)) {
+        rd_warn(extras->complaints, extras->path, "is a mount point: not deleted");
+        close(fd);
+        return false;
+    }
+    if (fd < 0 || !rd_names_read(&names, fd)) {
+        rd_complain(extras->complaints, extras->path, "%s", strerror(errno));
+        all = false;
+    }
+    for (size_t i = 0; i < names.count; i++)
+        all &= offer(extras, names.of[i], true);
+    rd_names_free(&names);
+    return all;
+}
+
+static bool offer_path(rd_extras_t *extras, const char *name, bool is_in_extra)
+{
+    const rd_copy_t *copy = extras->complaints->copy;
+    const char *last, *special;
+    int parent = rd_beneath_parent(&extras->beneath, extras->path, &last);
+    struct stat is;
+
+    if (parent < 0 || fstatat(parent, last, &is, AT_SYMLINK_NOFOLLOW) < 0)
+        return errno == ENOENT; /* somebody else was faster */
+    if (rd_copy_excludes(copy, extras->path, S_ISDIR(is.st_mode)) ||
+        (!is_in_extra && rd_is_part_name(name)))
+        return false;
+    special = rd_special_name(is.st_mode);
+    if (special) {
+        rd_warn(extras->complaints, extras->path, "is %s: not deleted", special);
+        return false;
+    }
+    if (S_ISDIR(is.st_mode) && !offer_content(extras))
+        return false;
+    if (extras->found > copy->deletes_max)
+        return true; /* that it is one too many is all that unpack needs to know */
+    extras->found++;
+    extras->item = (rd_item_t){.kind = RD_ITEM_DELETE, .mode = is.st_mode};
+    (void)snprintf(extras->item.path, sizeof extras->item.path, "%s", extras->path);
+    return rd_items_put(extras->out, &extras->item);
+}
+
+static bool offer(rd_extras_t *extras, const char *name, bool is_in_extra)
+{
+    size_t len = strlen(extras->path), room = sizeof extras->path - len;
+    bool done;
+
+    if ((size_t)snprintf(extras->path + len, room, "%s%s", len > 0 ? "/" : "", name) >= room) {
+        extras->path[len] = 0;
+        rd_warn(extras->complaints, extras->path,
+                "what is in it has paths of more than %u bytes: "
+                "not deleted",
+                RD_PATH_BYTES - 1);
+        return false;
+    }
+    done = offer_path(extras, name, is_in_extra);
+    extras->path[len] = 0;
+    return done;
+}
+
+/* The directory `path` is listed as a whole. A name that leads elsewhere at the target, or is no
+ * directory there, is an error that unpack finds. */
+static void look(rd_extras_t *extras, rd_names_t *listed)
+{
+    int fd = rd_beneath_file(&extras->beneath, extras->path, O_RDONLY | O_DIRECTORY, 0);
+    rd_names_t names = {0};
+
+    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP))
+        return;
+    if (fd < 0 || !rd_names_read(&names, fd))
+        rd_complain(extras->complaints, extras->path, "%s", strerror(errno));
+    else
+        rd_names_sort(listed);
+    for (size_t i = 0; i < names.count && extras->complaints->count == 0; i++)
+        if (!rd_names_have(listed, names.of[i]))
+            (void)offer(extras, names.of[i], false);
+    rd_names_free(&names);
+}
+
+/* ---- the list ---- */
+
+static bool enter(rd_extras_t *extras, const char *path, rd_why_t *why)
+{
+    if (extras->depth == extras->room) {
+        size_t room = extras->room ? 2 * extras->room : 16;
+        level_t *levels = realloc(extras->levels, room * sizeof *levels);
+
+        if (!levels)
+            return rd_because(why, "out of memory");
+        extras->levels = levels;
+        extras->room = room;
+    }
+    extras->levels[extras->depth++] = (level_t){.len = strlen(extras->path)};
+    (void)snprintf(extras->path, sizeof extras->path, "%s", path);
+    return true;
+}
+
+static bool leave(rd_extras_t *extras, const rd_item_t *item, rd_why_t *why)
+{
+    level_t *level;
+
+    if (extras->depth == 0 || strcmp(item->path, extras->path) != 0)
+        return rd_because(why, "the list leaves '%.300s', in which it is not", item->path);
+    level = &extras->levels[--extras->depth];
+    look(extras, &level->listed);
+    extras->path[level->len] = 0;
+    rd_names_free(&level->listed);
+    return true;
+}
+
+/* Is it in the directory in which the list is? Notes its name there. */
+static bool note(rd_extras_t *extras, const char *path, rd_why_t *why)
+{
+    size_t len = strlen(extras->path), skipped = len > 0 ? len + 1 : 0;
+
+    if (extras->depth == 0 || memcmp(path, extras->path, len) != 0 ||
+        (len > 0 && path[len] != '/') || strchr(path + skipped, '/'))
+        return rd_because(why, "the list names '%.200s', which is not in '%.200s' where it is",
+                          path, extras->path);
+    return rd_names_add(&extras->levels[extras->depth - 1].listed, path + skipped,
+                        strlen(path + skipped)) ||
+           rd_because(why, "out of memory");
+}
+
+bool rd_extras_take(rd_extras_t *extras, const rd_item_t *item, rd_why_t *why)
+{
+    bool is_top = !*item->path;
+
+    if (item->kind == RD_ITEM_LEAVE)
+        return leave(extras, item, why);
+    if (is_top && extras->depth > 0)
+        return rd_because(why, "the list names its top twice");
+    if (!is_top && !note(extras, item->path, why))
+        return false;
+    return item->kind != RD_ITEM_DIR || enter(extras, item->path, why);
+}
+
+/* ---- deleting ---- */
+
+bool rd_deletions_add(rd_deletions_t *deletions, const rd_copy_t *copy, const rd_item_t *item,
+                      rd_why_t *why)
+{
+    bool is_directory = S_ISDIR(item->mode), done;
+    char entry[RD_PATH_BYTES + 1];
+
+    if (!copy->deletes)
+        return rd_because(why, "the other side wants '%.300s' deleted, and --delete is not given",
+                          item->path);
+    if (rd_special_name(item->mode))
+        return rd_because(why,
+                          "the other side wants '%.300s' deleted as what is no file, "
+                          "directory or symbolic link",
+                          item->path);
+    if (rd_copy_omits(copy, item->path, is_directory))
+        return rd_because(why, "the other side wants '%.300s' deleted, which --exclude protects",
+                          item->path);
+    if (++deletions->asked > copy->deletes_max)
+        return true;
+    (void)snprintf(entry, sizeof entry, "%c%s", is_directory ? 'd' : 'f', item->path);
+    done = rd_names_add(&deletions->paths, entry, strlen(entry));
+    return done || rd_because(why, "out of memory");
+}
+
+bool rd_deletions_are_allowed(rd_deletions_t *deletions, rd_complaints_t *complaints, bool is_whole)
+{
+    uint64_t most = complaints->copy->deletes_max;
+
+    if (is_whole && deletions->asked > most)
+        rd_complain(complaints, "",
+                    "more than %llu files and directories would be deleted: nothing is; raise "
+                    "--max-delete if you mean it",
+                    (unsigned long long)most);
+    else if (!is_whole && deletions->paths.count > 0)
+        rd_warn(complaints, "", "nothing is deleted, because the copy is not whole");
+    if (is_whole && deletions->asked <= most)
+        return true;
+    rd_names_free(&deletions->paths);
+    return false;
+}
+
+/* Nobody writes this part; or it is none. */
+static bool is_unused(int parent, const char *name)
+{
+    int fd = rd_is_part_name(name)
+                 ? openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)
+                 : -1;
+    bool is_used = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+
+    if (fd >= 0)
+        close(fd);
+    return !is_used;
+}
+
+/* The directory belongs to us, but its source has a mode without writing. */
+static bool unlink_in_read_only(int parent, const char *name, int flags, const struct stat *is)
+{
+    bool done;
+    int error;
+
+    if (fchmodat(parent, ".", (is->st_mode & 07777) | 0700, 0) < 0) {
+        errno = EACCES;
+        return false;
+    }
+    done = unlinkat(parent, name, flags) == 0;
+    error = errno;
+    (void)fchmodat(parent, ".", is->st_mode & 07777, 0);
+    errno = error;
+    return done;
+}
+
+/* The directory's time of change is its source's with -p, and stays so. */
+static bool delete_in(rd_complaints_t *complaints, int parent, const char *name, const char *path,
+                      bool is_directory)
+{
+    int flags = is_directory ? AT_REMOVEDIR : 0;
+    struct stat above;
+    bool done;
+
+    if (fstat(parent, &above) < 0)
+        return false;
+    done = unlinkat(parent, name, flags) == 0 ||
+           (errno == EACCES && unlink_in_read_only(parent, name, flags, &above));
+    if (done && complaints->copy->preserve) {
+        struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, above.st_mtim};
+
+        (void)utimensat(parent, ".", times, 0);
+    } else if (!done && errno != ENOENT) {
+        rd_complain(complaints, path, "is not deleted: %s", strerror(errno));
+    }
+    return done;
+}
+
+static bool delete_one(rd_complaints_t *complaints, rd_beneath_t *beneath, const char *entry)
+{
+    const char *path = entry + 1, *name;
+    bool is_directory = entry[0] == 'd';
+    int parent = rd_beneath_parent(beneath, path, &name);
+    struct stat is;
+
+    if (parent < 0 || fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) < 0) {
+        if (errno != ENOENT)
+            rd_complain(complaints, path, "is not deleted: %s", strerror(errno));
+        return false;
+    }
+    if (S_ISDIR(is.st_mode) != is_directory || rd_special_name(is.st_mode))
+        rd_complain(complaints, path, "is not deleted: it is another thing than a moment ago");
+    else if (!is_unused(parent, name))
+        rd_complain(complaints, path, "is not deleted: another rdcp is writing it");
+    else
+        return delete_in(complaints, parent, name, path, is_directory);
+    return false;
+}
+
+static void note_deleted(rd_deletions_t *deletions, const rd_complaints_t *complaints,
+                         const char *path)
+{
+    const char *into = complaints->into;
+    char whole[RD_PATH_BYTES + 300];
+
+    if (complaints->copy->verbose)
+        rd_note(complaints, path, "deleted");
+    (void)snprintf(whole, sizeof whole, "%s%s%s", into ? into : "", into ? "/" : "", path);
+    (void)rd_names_add(&deletions->deleted, whole, strlen(whole));
+}
+
+void rd_deletions_run(rd_deletions_t *deletions, rd_complaints_t *complaints, int top)
+{
+    rd_beneath_t beneath;
+
+    rd_beneath_open(&beneath, top);
+    for (size_t i = 0; i < deletions->paths.count; i++)
+        if (delete_one(complaints, &beneath, deletions->paths.of[i]))
+            note_deleted(deletions, complaints, deletions->paths.of[i] + 1);
+    rd_beneath_close(&beneath);
+    rd_names_free(&deletions->paths);
+}
+
+void rd_deletions_free(rd_deletions_t *deletions)
+{
+    rd_names_free(&deletions->paths);
+    rd_names_free(&deletions->deleted);
+}

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies between hosts that make a target the same as its source: what is deleted there, and what never is."""
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+
+from cases import expect
+from copies import a_tree_of, copies, folder_of
+from faults import seed_of
+from hosts import SLOWNESS, run
+
+
+def put(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def told_of(err, event):
+    """The members of that event in the lines of JSON on standard error."""
+    lines = [json.loads(line) for line in err.splitlines() if line.startswith("{")]
+    found = [line for line in lines if line.get("event") == event]
+    expect(len(found) == 1, f"{len(found)} lines of {event}: {err}")
+    return found[0]
+
+
+def names_below(folder):
+    return sorted(os.path.relpath(os.path.join(at, name), folder) for at, folders, files in os.walk(folder) for name in folders + files)
+
+
+def a_mirror_in_all_directions(hosts):
+    """--delete between hosts: what only the target has goes, is counted and named; a link that leads out goes, what it leads to stays."""
+    folder = folder_of(hosts, "mirror")
+    tree = a_tree_of(folder, seed_of(hosts))
+    put(f"{folder}/outside/file", "kept")
+    for i, (source, target) in enumerate([("", "host1:"), ("host1:", ""), ("host1:", "host2:"), ("", "")]):
+        to = f"{folder}/to{i}"
+        copies(hosts, f"-rpT {source}{tree} {target}{to}")
+        put(f"{to}/old/deep/file", "old")
+        put(f"{to}/deep/er/it's\nold", "old")
+        os.symlink("../outside", f"{to}/out")
+        err = copies(hosts, f"-rpT -v --json --delete {source}{tree} {target}{to}")
+        run("diff", "-r", "--no-dereference", tree, to)
+        expect(os.stat(f"{to}/deep/er").st_mtime_ns == os.stat(f"{tree}/deep/er").st_mtime_ns, "the time of a directory")
+        told = told_of(err, "copied")
+        expect(sorted(told["deleted"]) == ["deep/er/it's\nold", "old", "old/deep", "old/deep/file", "out"], told)
+        expect(told["host"] == target.rstrip(":") and told["files_written"] == 0, told)
+        expect(", 5 deleted" in err and f"{to}/old/deep/file: deleted" in err and "it's\\x0Aold: deleted" in err, err)
+        expect(json.loads(err.splitlines()[-1])["event"] == "end", err)
+    expect(os.listdir(f"{folder}/outside") == ["file"], "what a link led to is gone")
+
+
+def a_mirror_with_bounds(hosts):
+    """More than --max-delete is nothing, and status 1; what --exclude names stays at the target; usage errors."""
+    folder = folder_of(hosts, "bounds")
+    put(f"{folder}/from/one", "1")
+    for name in ("a", "b", "c", "keep.o", "cache/file"):
+        put(f"{folder}/to/{name}", name)
+    words = f"-rT --delete --exclude '*.o' --exclude cache/ host1:{folder}/from host2:{folder}/to"
+    err = copies(hosts, f"--max-delete 2 {words}", 1)
+    expect("more than 2 files and directories would be deleted: nothing is" in err, err)
+    expect(names_below(f"{folder}/to") == ["a", "b", "c", "cache", "cache/file", "keep.o", "one"], names_below(f"{folder}/to"))
+    copies(hosts, f"--max-delete 3 {words}")
+    expect(names_below(f"{folder}/to") == ["cache", "cache/file", "keep.o", "one"], names_below(f"{folder}/to"))
+    for words, text in (("--delete", "--delete needs -r"), ("-r --max-delete x", "--max-delete 'x': expected a number")):
+        expect(text in copies(hosts, f"{words} {folder}/from {folder}/to", 2), words)
+
+
+def a_mirror_of_what_cannot_be_read(hosts):
+    """An error at the source, found in the list or while a file is read: nothing is deleted."""
+    folder = folder_of(hosts, "unread")
+    put(f"{folder}/from/one", "1")
+    put(f"{folder}/to/old", "old")
+    os.mkfifo(f"{folder}/from/fifo")
+    words = f"-rT --delete host1:{folder}/from host2:{folder}/to"
+    err = copies(hosts, f"--fail-special {words}", 1)
+    expect("nothing is deleted, because the copy is not whole" in err and os.path.exists(f"{folder}/to/old"), err)
+    os.unlink(f"{folder}/from/fifo")
+    with open(f"{folder}/from/big", "wb") as file:
+        for _ in range(120):
+            file.write(os.urandom(1_000_000))
+    writer = subprocess.Popen(["bash", "-c", f"while :; do touch {folder}/from/big; sleep 0.001; done"])
+    try:
+        err = copies(hosts, words, 1)
+    finally:
+        writer.kill()
+        writer.wait()
+    expect("was changed while it was read" in err and "nothing is deleted" in err, err)
+    expect(os.path.exists(f"{folder}/to/old") and not os.path.exists(f"{folder}/to/big"), names_below(f"{folder}/to"))
+    expect("No such file" in copies(hosts, f"-rT --delete host1:{folder}/gone host2:{folder}/to", 1) and os.path.exists(f"{folder}/to/old"), "a source that is gone")
+    copies(hosts, words)
+    run("diff", "-r", f"{folder}/from", f"{folder}/to")
+
+
+def a_mirror_killed_anywhere(hosts):
+    """Whatever is killed whenever: nothing is deleted before all is copied, and the next copy makes both the same."""
+    folder = folder_of(hosts, "mirror_killed")
+    dice = random.Random(seed_of(hosts).random())
+    tree = a_tree_of(folder, dice)
+    for i in range(4):
+        for name in range(200):
+            put(f"{folder}/to/old/{name % 7}/{name}", "old")
+        process = hosts.start("local", f"exec rdcp -rT --delete host1:{tree} host2:{folder}/to")
+        time.sleep(dice.uniform(0, 0.5) * SLOWNESS)  # anywhere
+        victims = [pid for name in hosts.names for pid in hosts.processes(name)]
+        if victims:
+            try:
+                os.kill(dice.choice(sorted(victims)), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        hosts.end(process)
+        hosts.check_nothing_is_left()
+        old = sum(len(files) for _, _, files in os.walk(f"{folder}/to/old"))
+        if old < 200:
+            run("diff", "-r", "--no-dereference", "--exclude=old", tree, f"{folder}/to")
+        if i % 2:
+            shutil.rmtree(f"{folder}/to")
+    copies(hosts, f"-rT --delete host1:{tree} host2:{folder}/to")
+    run("diff", "-r", "--no-dereference", tree, f"{folder}/to")
+
+
+CASES = [a_mirror_in_all_directions, a_mirror_with_bounds, a_mirror_of_what_cannot_be_read, a_mirror_killed_anywhere]
