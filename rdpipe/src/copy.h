@@ -36,6 +36,7 @@ typedef struct {
     bool fail_special;    /* a device, FIFO or socket in the source tree is an error */
     bool deletes;         /* what a directory of the target has, and that of the source has not */
     uint64_t deletes_max; /* if it is more, nothing of it is deleted */
+    bool dry_run;         /* nothing is changed: the changes are shown */
     bool json;            /* a line of it says what was done */
     unsigned beside_us; /* small files that take longer, each, are read and written side by side */
 } rd_copy_t;
@@ -59,6 +60,8 @@ int rd_copy_list(const rd_copy_t *copy, int out);
 int rd_copy_have(const rd_copy_t *copy, int in, int out);
 int rd_copy_pack(const rd_copy_t *copy, int in, int out);
 int rd_copy_unpack(const rd_copy_t *copy, int in);
+/* In place of unpack, in a dry run: prints the changes. */
+int rd_copy_show(const rd_copy_t *copy, int in, int out);
 
 /* What goes wrong is counted, and said: the first RD_COMPLAINTS_MAX times. */
 #define RD_COMPLAINTS_MAX 20u

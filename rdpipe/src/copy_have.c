@@ -91,15 +91,16 @@ static bool is_same(const have_t *have, int parent, const char *name, struct sta
 /* Beside a file that is whole, a part of it that no copy writes would lie there for ever. Between
  * our open and our lock another copy may have finished this part, and begun one of the same name.
  */
-static void drop_part(int parent, const char *part)
+static void drop_part(const have_t *have, int parent, const char *part)
 {
     int fd = openat(parent, part, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     struct stat is;
 
     if (fd < 0)
         return;
-    if (fstat(fd, &is) == 0 && S_ISREG(is.st_mode) && rd_part_is_ours(parent, &is) &&
-        flock(fd, LOCK_EX | LOCK_NB) == 0 && rd_is_named(parent, part, fd))
+    if (!have->copy.dry_run && fstat(fd, &is) == 0 && S_ISREG(is.st_mode) &&
+        rd_part_is_ours(parent, &is) && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+        rd_is_named(parent, part, fd))
         (void)unlinkat(parent, part, 0);
     close(fd);
 }
@@ -122,7 +123,7 @@ static bool look(have_t *have)
         return true;
     rd_part_name(name, part);
     if (is_same(have, parent, name, &is)) {
-        drop_part(parent, part);
+        drop_part(have, parent, part);
         item->has = RD_HAS_SAME;
         return !*item->path || rd_attributes_wanted(&have->copy) ||
                (is.st_mode & 07777) != (item->mode & RD_MODE_KEPT);
@@ -131,7 +132,7 @@ static bool look(have_t *have)
         item->has = RD_HAS_PART;
     } else if (digest_of(parent, name, false, item->size, item->size, item)) {
         item->has = RD_HAS_ALL;
-        drop_part(parent, part);
+        drop_part(have, parent, part);
     }
     return true;
 }

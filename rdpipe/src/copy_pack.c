@@ -320,6 +320,30 @@ static bool pack_file(pack_t *pack)
     return goes_on;
 }
 
+/* What pack_file would do; no content goes. */
+static bool pack_nothing(pack_t *pack)
+{
+    rd_item_t *item = &pack->item;
+    bool same = item->has == RD_HAS_SAME, is_part = item->has == RD_HAS_PART;
+    struct stat is;
+
+    if (is_part || item->has == RD_HAS_ALL) {
+        int fd = open_file(pack, item->path, &is);
+
+        if (fd < 0)
+            return true;
+        same = is_same(fd, &is, item);
+        close(fd);
+        item->offset = same ? item->offset : 0;
+        same = same && !is_part && item->offset == (uint64_t)is.st_size;
+        describe(item, &is);
+    }
+    item->kind = same ? RD_ITEM_KEEP : RD_ITEM_FILE;
+    item->offset = is_part ? item->offset : 0;
+    item->has = RD_HAS_NOTHING;
+    return rd_items_put(&pack->out, item);
+}
+
 /* ---- files side by side ---- */
 
 /* By a thread of its own. What is not read here is read when its turn comes. */
@@ -417,7 +441,8 @@ static bool is_small_and_new(const rd_item_t *item)
 /* False: nobody wants more. */
 static bool take_in_turn(pack_t *pack)
 {
-    bool was_beside = pack->pace.is_beside, is_small = is_small_and_new(&pack->item);
+    bool was_beside = pack->pace.is_beside,
+         is_small = !pack->copy.dry_run && is_small_and_new(&pack->item);
     bool reads = is_small && rd_pace_next(&pack->pace, rd_now_us());
     job_t *job;
 
@@ -491,7 +516,7 @@ static bool take(pack_t *pack)
 {
     switch (pack->item.kind) {
     case RD_ITEM_FILE:
-        return pack_file(pack);
+        return pack->copy.dry_run ? pack_nothing(pack) : pack_file(pack);
     case RD_ITEM_DIR:
         return (pack->is_opened || open_top(pack)) && rd_items_put(&pack->out, &pack->item);
     case RD_ITEM_LEAVE:
@@ -551,6 +576,8 @@ int rd_copy_pack(const rd_copy_t *copy, int in, int out)
 
     pack = (pack_t){
         .copy = *copy, .complaints = {.copy = &pack.copy}, .pace = rd_pace_from(copy->beside_us)};
+    if (copy->dry_run)
+        pack.copy.owner = pack.copy.xattrs = pack.copy.acls = false;
     rd_beneath_open(&pack.beneath, -1);
     done = rd_items_out_open(&pack.out, out) && rd_items_in_open(&pack.in, in, &pack.out);
     while (done && step(&pack, &why))

@@ -34,7 +34,8 @@ static const char help[] =
     "  --compare             with -p: compares contents even if size and time are the same\n"
     "  -T, --no-target-directory   TARGET is the copy itself, even if it is a directory\n"
     "  --fail-special        treats devices, FIFOs and sockets in a tree as errors\n"
-    "  -n, --plan            shows what would be done, and exits\n"
+    "  -n, --dry-run         lists what would be new, changed and deleted, and changes nothing\n"
+    "  --plan                shows which commands would run where, and exits\n"
     "  -v, --verbose         reports numbers of files, the carriers, the reasons and the "
     "throughput\n" RD_SETTINGS_HELP "Exit status: 0 everything was copied but what a warning "
     "names; 1 something was not; 2 usage error; 125 a host, a "
@@ -45,6 +46,8 @@ enum {
     OPTION_HAVE,
     OPTION_PACK,
     OPTION_UNPACK,
+    OPTION_SHOW,
+    OPTION_PLAN,
     OPTION_HOST,
     OPTION_OF,
     OPTION_FAIL_SPECIAL,
@@ -68,7 +71,8 @@ enum {
 
 static const struct option options[] = {RD_STREAM_OPTIONS,
                                         RD_SETTINGS_OPTIONS,
-                                        {"plan", 0, NULL, 'n'},
+                                        {"plan", 0, NULL, OPTION_PLAN},
+                                        {"dry-run", 0, NULL, 'n'},
                                         {"recursive", 0, NULL, 'r'},
                                         {"preserve", 0, NULL, 'p'},
                                         {"no-target-directory", 0, NULL, 'T'},
@@ -87,6 +91,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"have", 0, NULL, OPTION_HAVE},
                                         {"pack", 0, NULL, OPTION_PACK},
                                         {"unpack", 0, NULL, OPTION_UNPACK},
+                                        {"show", 0, NULL, OPTION_SHOW},
                                         {"host", 1, NULL, OPTION_HOST},
                                         {"of", 1, NULL, OPTION_OF},
                                         {NULL, 0, NULL, 0}};
@@ -126,6 +131,9 @@ static bool take_option(called_t *called, int option, const char *value)
         called->copy.preserve = true;
         return true;
     case 'n':
+        called->copy.dry_run = true;
+        return true;
+    case OPTION_PLAN:
         called->only_plan = true;
         return true;
     case 'T':
@@ -171,6 +179,7 @@ static bool take_option(called_t *called, int option, const char *value)
     case OPTION_HAVE:
     case OPTION_PACK:
     case OPTION_UNPACK:
+    case OPTION_SHOW:
         called->part = option;
         return true;
     case OPTION_HOST:
@@ -218,6 +227,8 @@ static int run_part(called_t *called, char *const *paths, size_t count)
         return rd_copy_have(&called->copy, 0, 1);
     case OPTION_PACK:
         return rd_copy_pack(&called->copy, 0, 1);
+    case OPTION_SHOW:
+        return rd_copy_show(&called->copy, 0, 1);
     default:
         return rd_copy_unpack(&called->copy, 0);
     }
@@ -298,6 +309,8 @@ static void put_options(FILE *to, const called_t *called)
                   copy->owner ? " --owner" : "", copy->hard_links ? " --hard-links" : "",
                   copy->xattrs ? " --xattrs" : "", copy->acls ? " --acls" : "",
                   copy->compare ? " --compare" : "");
+    if (copy->dry_run)
+        (void)fputs(" -n", to);
     if (called->settings.cli.json)
         (void)fputs(" --json", to);
     if (copy->deletes)
@@ -340,7 +353,7 @@ static char *command_of(const called_t *called, const char *part, const sources_
 
 static int copy_all(const called_t *called, const sources_t *sources, const end_t *target)
 {
-    static const char *const parts[] = {"list", "have", "pack", "unpack"};
+    const char *const parts[] = {"list", "have", "pack", called->copy.dry_run ? "show" : "unpack"};
     static rd_chain_t chain;
     int status = 0;
     bool done = true, is_short = true;
@@ -354,6 +367,8 @@ static int copy_all(const called_t *called, const sources_t *sources, const end_
         is_short = is_short && command && strlen(command) < COMMAND_MAX;
     }
     chain.count = 4;
+    if (called->copy.dry_run) /* the list of changes is what the user wants to read */
+        chain.of[chain.count++] = (rd_node_t){"", "", RD_WORK_STDOUT, false};
     if (done && !is_short)
         rd_usage(
             &called->settings.cli,
@@ -462,6 +477,8 @@ int main(int argc, char **argv)
         return RD_EXIT_OWN;
     }
     target = end_of(&called, argv[argc - 1]);
+    if (called.copy.dry_run && !called.settings.cli.progress)
+        called.settings.cli.quiet = true;
     status = copy_all(&called, &sources, &target);
     for (size_t i = 0; i < sources.count; i++)
         free_end(&sources.of[i]);

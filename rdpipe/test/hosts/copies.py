@@ -171,7 +171,7 @@ def several_sources_with_all_that_they_have(hosts):
         os.setxattr(f"{folder}/{name}/deep/2", "user.note", b"kept")
         open(f"{folder}/{name}/left.o", "w", encoding="utf-8").close()
     os.mkdir(f"{folder}/to")
-    _, plan, _ = hosts.call(f"rdcp -n -r --exclude left.o host1:{folder}/one host2:{folder}/to")
+    _, plan, _ = hosts.call(f"rdcp --plan -r --exclude left.o host1:{folder}/one host2:{folder}/to")
     parts = [line for line in plan.decode().splitlines() if " --list " in line or " --pack " in line]
     expect(len(parts) == 2 and all("--exclude 'left.o'" in part for part in parts), f"a part of the source does not know what is left out: {parts}")
     words = f"""-v --json -a --exclude '*.o' host1:{folder}/one host1:"{folder}/it's two" host2:{folder}/to"""

@@ -84,7 +84,7 @@ def closed_descriptors_of_rdcp(hosts):
 
 def what_is_shown_is_not_lost(hosts):
     """Help, version and plan are output, too."""
-    for words in ("rdpipe --help", "rdpipe --version", "rdpipe -n host1:cat", "rdcp --help", "rdcp -n x host1:y", "rdsend --help", "rdrecv --version"):
+    for words in ("rdpipe --help", "rdpipe --version", "rdpipe -n host1:cat", "rdcp --help", "rdcp --plan x host1:y", "rdsend --help", "rdrecv --version"):
         for to in (">&-", ">/dev/full"):
             status, _, err = hosts.call(f"{words} {to}")
             expect(status not in (0, 2) and "standard output" in err, f"{words} {to}: status {status}: {err}")

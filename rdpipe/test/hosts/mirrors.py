@@ -49,7 +49,7 @@ def a_mirror_in_all_directions(hosts):
         told = told_of(err, "copied")
         expect(sorted(told["deleted"]) == ["deep/er/it's\nold", "old", "old/deep", "old/deep/file", "out"], told)
         expect(told["host"] == target.rstrip(":") and told["files_written"] == 0, told)
-        expect(", 5 deleted" in err and f"{to}/old/deep/file: deleted" in err and "it's\\x0Aold: deleted" in err, err)
+        expect(", 5 deleted" in err and f"{to}/old/deep/file: deleted" in err and "it's\\x0aold: deleted" in err, err)
         expect(json.loads(err.splitlines()[-1])["event"] == "end", err)
     expect(os.listdir(f"{folder}/outside") == ["file"], "what a link led to is gone")
 
@@ -123,4 +123,35 @@ def a_mirror_killed_anywhere(hosts):
     run("diff", "-r", "--no-dereference", tree, f"{folder}/to")
 
 
-CASES = [a_mirror_in_all_directions, a_mirror_with_bounds, a_mirror_of_what_cannot_be_read, a_mirror_killed_anywhere]
+def a_dry_run(hosts):
+    """-n lists what a copy would change, with the reason, on standard output, and changes nothing."""
+    folder = folder_of(hosts, "dry")
+    tree = f"{folder}/from"
+    for name, text in (("one", "1"), ("dir/two", "22"), ("dir/three", "same"), ("it's new", "3")):
+        put(f"{tree}/{name}", text)
+    shutil.copytree(tree, f"{folder}/to")
+    os.unlink(f"{folder}/to/it's new")
+    put(f"{folder}/to/dir/two", "2")
+    put(f"{folder}/to/old/file", "old")
+    os.chmod(f"{tree}/one", 0o600)
+    state = ["find", f"{folder}/to", "-printf", "%p %y %m %s %T@ %i\n"]
+    before = run(*state)
+    lines = ["new it's new (1 byte)", "changed dir/two (size 1 to 2)", "changed one (mode 644 to 600)",
+             "deleted old/ (not at the source)", "deleted old/file (not at the source)"]
+    for source, target in (("", "host1:"), ("host1:", "host2:"), ("", "")):
+        status, out, err = hosts.call(f"rdcp -rpTvn --delete {source}{tree} {target}{folder}/to")
+        told = [line for line in out.decode().splitlines() if not line.endswith("/ (time)")]
+        expect(status == 0 and sorted(told) == sorted(lines), f"status {status}: {out}: {err}")
+        expect("dry run: 1 new, " in err and ", 2 deleted" in err, err)
+        expect(run(*state) == before, "a dry run has changed the target")
+    status, out, err = hosts.call(f"rdcp -rT -n --json host1:{tree} {folder}/to")
+    told = [json.loads(line) for line in out.splitlines()]
+    expect(status == 0 and {(line["change"], line["path"]) for line in told} == {("new", "it's new"), ("changed", "dir/two")}, f"{out} {err}")
+    expect(json.loads(err.splitlines()[-1])["event"] == "end", err)
+    status, out, err = hosts.call(f"rdcp -rT -n host1:{tree} {folder}/none/to")
+    expect(status == 1 and out == b"" and "none/to: No such file" in err, f"{out} {err}")
+    copies(hosts, f"-rpT --delete host1:{tree} host2:{folder}/to")
+    run("diff", "-r", tree, f"{folder}/to")
+
+
+CASES = [a_dry_run, a_mirror_in_all_directions, a_mirror_with_bounds, a_mirror_of_what_cannot_be_read, a_mirror_killed_anywhere]

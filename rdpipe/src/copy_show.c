@@ -1,0 +1,376 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The last part of a dry run, in place of unpack: shows what unpack would do, and does nothing. */
+#include "copy_delete.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+#define WHY_BYTES (2 * RD_PATH_BYTES + 100)
+
+typedef struct {
+    rd_copy_t copy;
+    rd_complaints_t complaints;
+    rd_target_t target;
+    rd_beneath_t beneath;
+    rd_item_t item;
+    rd_items_in_t in;
+    FILE *to;
+    bool has_target;
+    uint64_t created, changed, deleted;
+    rd_deletions_t deletions;
+} show_t;
+
+/* ---- lines ---- */
+
+static void put_path(show_t *show, const char *path, bool is_directory)
+{
+    const char *into = show->complaints.into;
+    const char *top = into ? into : !*path && !is_directory ? show->target.name : "";
+    char whole[RD_PATH_BYTES + 300];
+
+    (void)snprintf(whole, sizeof whole, "%s%s%s", top, *top && *path ? "/" : "", path);
+    if (!*whole)
+        (void)snprintf(whole, sizeof whole, ".");
+    if (show->copy.json) {
+        rd_json_text(show->to, whole);
+        return;
+    }
+    rd_plain_text(show->to, whole);
+    if (is_directory)
+        (void)fputc('/', show->to);
+}
+
+/* `why` may be "". */
+static void put_change(show_t *show, const char *change, const char *path, bool is_directory,
+                       const char *why)
+{
+    if (show->copy.json) {
+        (void)fprintf(show->to, "{\"change\": \"%s\", \"path\": ", change);
+        put_path(show, path, is_directory);
+        (void)fprintf(show->to,
+                      ", \"is_directory\": %s, \"why\": ", is_directory ? "true" : "false");
+        rd_json_text(show->to, why);
+        (void)fprintf(show->to, "}\n");
+        return;
+    }
+    (void)fprintf(show->to, "%s ", change);
+    put_path(show, path, is_directory);
+    if (*why) {
+        (void)fprintf(show->to, " (");
+        rd_plain_text(show->to, why);
+        (void)fputc(')', show->to);
+    }
+    (void)fputc('\n', show->to);
+}
+
+__attribute__((format(printf, 2, 3))) static void put_new(show_t *show, const char *form, ...)
+{
+    char why[WHY_BYTES];
+    va_list args;
+
+    va_start(args, form);
+    (void)vsnprintf(why, sizeof why, form, args);
+    va_end(args);
+    show->created++;
+    put_change(show, "new", show->item.path,
+               show->item.kind == RD_ITEM_DIR || show->item.kind == RD_ITEM_LEAVE, why);
+}
+
+__attribute__((format(printf, 2, 3))) static void put_changed(show_t *show, const char *form, ...)
+{
+    char why[WHY_BYTES];
+    va_list args;
+
+    va_start(args, form);
+    (void)vsnprintf(why, sizeof why, form, args);
+    va_end(args);
+    show->changed++;
+    put_change(show, "changed", show->item.path, show->item.kind == RD_ITEM_LEAVE, why);
+}
+
+/* ---- what lies there ---- */
+
+typedef enum { NOTHING, THERE, UNKNOWN } found_t;
+
+/* Looks for what has the name of the item. UNKNOWN: it was said. */
+static found_t find(show_t *show, const char *path, int *parent_p, const char **name_p,
+                    struct stat *is_p)
+{
+    const char *special;
+
+    *name_p = show->target.name;
+    *parent_p = show->beneath.top;
+    if (show->target.is_tree && !*path)
+        return *parent_p >= 0 && fstat(*parent_p, is_p) == 0 ? THERE : NOTHING;
+    if (*path)
+        *parent_p = rd_beneath_parent(&show->beneath, path, name_p);
+    if (*parent_p >= 0 && fstatat(*parent_p, *name_p, is_p, AT_SYMLINK_NOFOLLOW) == 0) {
+        special = rd_special_name(is_p->st_mode);
+        if (!special)
+            return THERE;
+        rd_complain(&show->complaints, path, "is %s there: rdcp does not replace it", special);
+        return UNKNOWN;
+    }
+    if (errno == ENOENT)
+        return NOTHING;
+    rd_complain(&show->complaints, path, "%s", strerror(errno));
+    return UNKNOWN;
+}
+
+/* What else than its content does not fit the item; "" if -p does not ask for it. Attributes that
+ * --owner, --xattrs and --acls keep are not compared. */
+static void compare_status(const show_t *show, const struct stat *is, char why[WHY_BYTES])
+{
+    const rd_item_t *item = &show->item;
+    mode_t mode = item->mode & (show->copy.owner ? 07777 : RD_MODE_KEPT);
+    bool has_mode = (is->st_mode & 07777) == mode;
+    bool has_time =
+        is->st_mtim.tv_sec == item->mtime_s && is->st_mtim.tv_nsec == (long)item->mtime_ns;
+
+    why[0] = 0;
+    if (!show->copy.preserve)
+        return;
+    if (!has_mode)
+        (void)snprintf(why, WHY_BYTES, "mode %o to %o%s", is->st_mode & 07777, mode,
+                       has_time ? "" : ", time");
+    else if (!has_time)
+        (void)snprintf(why, WHY_BYTES, "time");
+}
+
+static void show_file(show_t *show)
+{
+    const rd_item_t *item = &show->item;
+    const char *name;
+    int parent;
+    struct stat is;
+
+    switch (find(show, item->path, &parent, &name, &is)) {
+    case NOTHING:
+        if (item->offset > 0)
+            put_new(show, "%llu of %llu bytes are there as a part",
+                    (unsigned long long)item->offset, (unsigned long long)item->size);
+        else
+            put_new(show, "%llu byte%s", (unsigned long long)item->size,
+                    item->size == 1 ? "" : "s");
+        break;
+    case THERE:
+        if (S_ISDIR(is.st_mode))
+            rd_complain(&show->complaints, item->path, "%s", strerror(EISDIR));
+        else if (S_ISLNK(is.st_mode))
+            put_changed(show, "was a symbolic link");
+        else if ((uint64_t)is.st_size != item->size)
+            put_changed(show, "size %llu to %llu", (unsigned long long)is.st_size,
+                        (unsigned long long)item->size);
+        else
+            put_changed(show, "content");
+        break;
+    case UNKNOWN:
+        break;
+    }
+}
+
+static void show_kept(show_t *show)
+{
+    char why[WHY_BYTES];
+    const char *name;
+    int parent;
+    struct stat is;
+
+    if (find(show, show->item.path, &parent, &name, &is) != THERE)
+        return;
+    compare_status(show, &is, why);
+    if (*why)
+        put_changed(show, "%s", why);
+}
+
+static void show_link(show_t *show)
+{
+    const rd_item_t *item = &show->item;
+    char target[RD_PATH_BYTES];
+    const char *name;
+    ssize_t len;
+    int parent;
+    struct stat is;
+
+    switch (find(show, item->path, &parent, &name, &is)) {
+    case NOTHING:
+        put_new(show, "symbolic link to %s", item->target);
+        break;
+    case THERE:
+        len = S_ISLNK(is.st_mode) ? readlinkat(parent, name, target, sizeof target - 1) : -1;
+        target[len < 0 ? 0 : len] = 0;
+        if (S_ISDIR(is.st_mode))
+            rd_complain(&show->complaints, item->path, "%s", strerror(EISDIR));
+        else if (len < 0)
+            put_changed(show, "symbolic link to %s, was a file", item->target);
+        else if (strcmp(target, item->target) != 0)
+            put_changed(show, "symbolic link to %s, was to %s", item->target, target);
+        break;
+    case UNKNOWN:
+        break;
+    }
+}
+
+static void show_hard_link(show_t *show)
+{
+    const rd_item_t *item = &show->item;
+    const char *name;
+    int parent;
+    struct stat is, first;
+    found_t found = find(show, item->path, &parent, &name, &is);
+
+    if (found == NOTHING) {
+        put_new(show, "hard link to %s", item->target);
+    } else if (found == THERE && S_ISDIR(is.st_mode)) {
+        rd_complain(&show->complaints, item->path, "%s", strerror(EISDIR));
+    } else if (found == THERE && (find(show, item->target, &parent, &name, &first) != THERE ||
+                                  is.st_ino != first.st_ino || is.st_dev != first.st_dev)) {
+        put_changed(show, "hard link to %s", item->target);
+    }
+}
+
+static void show_directory(show_t *show)
+{
+    const rd_item_t *item = &show->item;
+    const char *name;
+    int parent;
+    struct stat is;
+    found_t found = find(show, item->path, &parent, &name, &is);
+
+    if (found == NOTHING)
+        put_new(show, "directory");
+    else if (!*item->path && show->target.is_new)
+        put_new(show, "directory, a part of it is there");
+    else if (found == THERE && !S_ISDIR(is.st_mode))
+        rd_complain(&show->complaints, item->path, "is there, and is no directory");
+}
+
+static void show_left_directory(show_t *show)
+{
+    char why[WHY_BYTES];
+    const char *name;
+    int parent;
+    struct stat is;
+
+    if (find(show, show->item.path, &parent, &name, &is) != THERE || !S_ISDIR(is.st_mode) ||
+        (!*show->item.path && show->target.is_new))
+        return;
+    compare_status(show, &is, why);
+    if (*why)
+        put_changed(show, "%s", why);
+}
+
+/* ---- the stream ---- */
+
+/* The source that came is complete. `missing`: of all until here, at the source. */
+static void end_source(show_t *show, uint64_t missing)
+{
+    bool is_whole = missing == 0 && show->complaints.count == 0;
+    const rd_names_t *paths = &show->deletions.paths;
+
+    if (rd_deletions_are_allowed(&show->deletions, &show->complaints, is_whole)) {
+        for (size_t i = 0; i < paths->count; i++, show->deleted++)
+            put_change(show, "deleted", paths->of[i] + 1, paths->of[i][0] == 'd',
+                       "not at the source");
+    }
+    rd_names_free(&show->deletions.paths);
+    rd_beneath_close(&show->beneath);
+    rd_target_close(&show->target);
+    show->has_target = false;
+    show->complaints.into = NULL;
+}
+
+static bool find_target(show_t *show, rd_why_t *why)
+{
+    const rd_item_t *item = &show->item;
+    bool is_tree = item->kind == RD_ITEM_DIR;
+
+    if (*item->path || !(is_tree || item->kind == RD_ITEM_FILE || item->kind == RD_ITEM_KEEP))
+        return rd_because(why, "the copy begins with what is no top of one");
+    if (!rd_target_find(&show->copy, is_tree, &show->target, why))
+        return false;
+    if (show->target.is_into)
+        show->complaints.into = show->target.name;
+    rd_beneath_open(&show->beneath, show->target.base);
+    show->has_target = true;
+    return true;
+}
+
+/* False: an end. *done_p: all has come. */
+static bool step(show_t *show, bool *done_p, rd_why_t *why)
+{
+    rd_item_t *item = &show->item;
+
+    if (!rd_items_next(&show->in, item, why))
+        return false;
+    if (item->kind == RD_ITEM_START || item->kind == RD_ITEM_END) {
+        *done_p = item->kind == RD_ITEM_END;
+        end_source(show, *done_p ? item->size : item->offset);
+        return !*done_p && rd_copy_source(&show->copy, item, why);
+    }
+    if (!show->has_target && !find_target(show, why))
+        return false;
+    switch (item->kind) {
+    case RD_ITEM_FILE:
+        show_file(show);
+        return true;
+    case RD_ITEM_KEEP:
+        show_kept(show);
+        return true;
+    case RD_ITEM_LINK:
+        show_link(show);
+        return true;
+    case RD_ITEM_HARD:
+        show_hard_link(show);
+        return true;
+    case RD_ITEM_DIR:
+        show_directory(show);
+        return true;
+    case RD_ITEM_LEAVE:
+        show_left_directory(show);
+        return true;
+    case RD_ITEM_DELETE:
+        return rd_deletions_add(&show->deletions, &show->copy, item, why);
+    default:
+        return rd_because(why, "the other side sends content in a dry run");
+    }
+}
+
+static void report(const show_t *show)
+{
+    const rd_copy_t *copy = &show->copy;
+
+    if (copy->verbose)
+        (void)fprintf(stderr, "rdcp: %s%sdry run: %llu new, %llu changed, %llu deleted\n",
+                      copy->host, *copy->host ? ": " : "", (unsigned long long)show->created,
+                      (unsigned long long)show->changed, (unsigned long long)show->deleted);
+}
+
+int rd_copy_show(const rd_copy_t *copy, int in, int out)
+{
+    static show_t show;
+    rd_why_t why = {.text = ""};
+    bool done = false;
+
+    show = (show_t){
+        .copy = *copy, .complaints = {.copy = &show.copy}, .target = {.base = -1, .parent = -1}};
+    rd_beneath_open(&show.beneath, -1);
+    show.to = fdopen(dup(out), "w");
+    if (!show.to || !rd_items_in_open(&show.in, in, NULL))
+        return RD_COPY_FAILED;
+    while (step(&show, &done, &why))
+        ;
+    if (why.text[0])
+        rd_complain(&show.complaints, "", "%s", why.text);
+    if (fclose(show.to) != 0)
+        rd_complain(&show.complaints, "", "the list of changes: %s", strerror(errno));
+    report(&show);
+    rd_deletions_free(&show.deletions);
+    rd_items_in_close(&show.in);
+    rd_beneath_close(&show.beneath);
+    rd_target_close(&show.target);
+    return done && show.complaints.count == 0 ? RD_COPY_DONE : RD_COPY_FAILED;
+}
