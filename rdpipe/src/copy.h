@@ -6,6 +6,7 @@
 
 #include "beneath.h"
 #include "items.h"
+#include "names.h"
 
 /*
  * A copy is a pipeline of four filters, which rdcp has rdpipe's agents run:
@@ -24,11 +25,13 @@ typedef struct {
     const char *host; /* in messages; "" for none */
     const char *path; /* of the source or the target, as the user wrote it */
     const char *name; /* the source's last name, "" if it has none: within a directory as target */
-    const char *const *paths; /* of several sources; NULL: `path` alone */
-    const char *const *names; /* the same of their names */
-    size_t sources;           /* how many paths or names there are; 0: one */
-    const char *const *excluded;
+    const char *const *paths;    /* of several sources; NULL: `path` alone */
+    const char *const *names;    /* the same of their names */
+    size_t sources;              /* how many paths or names there are; 0: one */
+    const char *const *excluded; /* patterns, of which the first that fits decides */
+    const bool *included;        /* which of them are of --include; NULL: none */
     size_t exclusions;
+    const rd_names_t *wanted; /* the names of --files-from; NULL: all */
     bool recursive, preserve, verbose;
     bool owner, hard_links, xattrs, acls; /* kept as well */
     bool compare;                         /* contents, also where size and time are the same */
@@ -37,6 +40,7 @@ typedef struct {
     bool deletes;         /* what a directory of the target has, and that of the source has not */
     uint64_t deletes_max; /* if it is more, nothing of it is deleted */
     bool dry_run;         /* nothing is changed: the changes are shown */
+    bool one_system;      /* directories of other file systems are copied without their content */
     bool json;            /* a line of it says what was done */
     unsigned beside_us; /* small files that take longer, each, are read and written side by side */
 } rd_copy_t;
@@ -51,8 +55,8 @@ enum { RD_COPY_DONE = 0, RD_COPY_FAILED = 1 };
 /* Has the user excluded this path of a source? Says nothing of the directories above it. */
 bool rd_copy_excludes(const rd_copy_t *copy, const char *path, bool is_directory);
 
-/* Has the user left out this path of a source, or a directory that it lies in? Without -r he leaves
- * out all but the source itself. */
+/* Has the user left out this path of a source, or a directory that it lies in? Without -r and
+ * --files-from he leaves out all but the source itself. */
 bool rd_copy_omits(const rd_copy_t *copy, const char *path, bool is_directory);
 
 /* Each returns its exit status; reasons are on standard error. */

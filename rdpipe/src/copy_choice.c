@@ -1,36 +1,130 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the user has chosen to leave out of a copy. Every part that trusts nobody asks here. */
+/* What the user has chosen to copy. Every part that trusts nobody asks here. */
 #include "copy.h"
 
 #include <fnmatch.h>
 
-/* A pattern without a slash is one of names, another one of paths from the top; one that ends with
- * a slash is of directories alone. */
+#include "copy_files_from.h"
+
+/* ---- patterns, with the meaning that they have for rsync ---- */
+
+/* The length of the bracket expression that begins here; 0: none does. */
+static size_t bracket_of(const char *pattern)
+{
+    size_t at = 1;
+
+    if (pattern[at] == '!' || pattern[at] == '^')
+        at++;
+    if (pattern[at] == ']')
+        at++;
+    for (; pattern[at] && pattern[at] != ']'; at++) {
+        const char *end =
+            pattern[at] == '[' && pattern[at + 1] == ':' ? strstr(pattern + at, ":]") : NULL;
+
+        if (end)
+            at = (size_t)(end - pattern) + 1;
+    }
+    return pattern[at] ? at + 1 : 0;
+}
+
+static bool is_in_bracket(const char *bracket, size_t len, char byte)
+{
+    char one[2] = {byte, 0}, *copy = strndup(bracket, len);
+    bool is = copy && byte != '/' && fnmatch(copy, one, 0) == 0;
+
+    free(copy);
+    return is;
+}
+
+/* fnmatch has no star that goes over slashes. */
+static bool matches(const char *pattern, const char *path)
+{
+    for (; *pattern; pattern++, path++) {
+        size_t bracket = *pattern == '[' ? bracket_of(pattern) : 0;
+
+        if (*pattern == '*') {
+            size_t stars = strspn(pattern, "*");
+
+            for (pattern += stars; !matches(pattern, path); path++)
+                if (!*path || (*path == '/' && stars == 1))
+                    return false;
+            return true;
+        }
+        if (!*path)
+            return false;
+        if (bracket > 0) {
+            if (!is_in_bracket(pattern, bracket, *path))
+                return false;
+            pattern += bracket - 1;
+        } else if (*pattern == '?') {
+            if (*path == '/')
+                return false;
+        } else {
+            pattern += *pattern == '\\' && pattern[1];
+            if (*pattern != *path)
+                return false;
+        }
+    }
+    return !*path;
+}
+
+/* At the top if the pattern begins with a slash; otherwise at the end of the path: of its last name
+ * if the pattern has no slash, or as many of them as fit. */
+static bool matches_end(const char *pattern, const char *path)
+{
+    const char *name = strrchr(path, '/');
+
+    if (*pattern == '/')
+        return matches(pattern + 1, path);
+    if (!strchr(pattern, '/') && !strstr(pattern, "**"))
+        return matches(pattern, name ? name + 1 : path);
+    while (!matches(pattern, path)) {
+        path = strchr(path, '/');
+        if (!path)
+            return false;
+        path++;
+    }
+    return true;
+}
+
+static bool is_meant(const char *given, const char *path, bool is_directory)
+{
+    static const char all[] = "/***"; /* a directory with all that is in it */
+    size_t len = strlen(given), tail = strlen(all);
+    char pattern[RD_PATH_BYTES];
+
+    (void)snprintf(pattern, sizeof pattern, "%s", given);
+    if (len > tail && strcmp(given + len - tail, all) == 0) {
+        pattern[len - 1] = 0;
+        if (matches_end(pattern, path))
+            return true;
+        pattern[len - tail] = 0;
+        return is_directory && matches_end(pattern, path);
+    }
+    if (len > 1 && given[len - 1] == '/') {
+        pattern[len - 1] = 0;
+        return is_directory && matches_end(pattern, path);
+    }
+    return matches_end(pattern, path);
+}
+
+/* The first pattern that fits decides. */
 bool rd_copy_excludes(const rd_copy_t *copy, const char *path, bool is_directory)
 {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-
-    for (size_t i = 0; i < copy->exclusions; i++) {
-        const char *given = copy->excluded[i];
-        size_t len = strlen(given);
-        bool is_of_directories = len > 1 && given[len - 1] == '/';
-        char pattern[RD_PATH_BYTES];
-
-        if (is_of_directories && !is_directory)
-            continue;
-        (void)snprintf(pattern, sizeof pattern, "%.*s", (int)(len - is_of_directories), given);
-        if (strchr(pattern, '/') ? fnmatch(pattern + (*pattern == '/'), path, FNM_PATHNAME) == 0
-                                 : fnmatch(pattern, name, 0) == 0)
-            return true;
-    }
+    for (size_t i = 0; i < copy->exclusions; i++)
+        if (is_meant(copy->excluded[i], path, is_directory))
+            return !copy->included || !copy->included[i];
     return false;
 }
+
+/* ---- all that the user has chosen ---- */
 
 bool rd_copy_omits(const rd_copy_t *copy, const char *path, bool is_directory)
 {
     char above[RD_PATH_BYTES];
 
-    if (*path && !copy->recursive)
+    if (copy->wanted ? !rd_files_from_hold(copy->wanted, path, is_directory, copy->recursive)
+                     : *path && !copy->recursive)
         return true;
     if (!*path || copy->exclusions == 0)
         return false;

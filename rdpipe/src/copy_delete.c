@@ -134,7 +134,7 @@ static bool offer(rd_extras_t *extras, const char *name, bool is_in_extra)
     return done;
 }
 
-/* The directory `path` is listed as a whole. A name that leads elsewhere at the target, or is no
+/* All of the directory `path` is listed. A name that leads elsewhere at the target, or is no
  * directory there, is an error that unpack finds. */
 static void look(rd_extras_t *extras, rd_names_t *listed)
 {
@@ -178,7 +178,8 @@ static bool leave(rd_extras_t *extras, const rd_item_t *item, rd_why_t *why)
     if (extras->depth == 0 || strcmp(item->path, extras->path) != 0)
         return rd_because(why, "the list leaves '%.300s', in which it is not", item->path);
     level = &extras->levels[--extras->depth];
-    look(extras, &level->listed);
+    if (item->offset == 0)
+        look(extras, &level->listed);
     extras->path[level->len] = 0;
     rd_names_free(&level->listed);
     return true;

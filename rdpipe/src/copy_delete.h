@@ -3,7 +3,6 @@
 #define RD_COPY_DELETE_H
 
 #include "copy.h"
-#include "names.h"
 
 /*
  * What --delete does. `have` compares each directory that the source has listed as a whole with the

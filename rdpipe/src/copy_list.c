@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first part of a copy: what there is to copy, in the order in which it goes. */
 #include "copy.h"
-#include "names.h"
+#include "copy_files_from.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,6 +12,8 @@
 typedef struct {
     rd_copy_t copy;
     rd_complaints_t complaints;
+    dev_t device; /* of the source's top */
+    size_t next;  /* of the names of --files-from */
     void *linked; /* a tree of linked_t: files with several names */
     rd_items_out_t out;
     rd_beneath_t beneath;
@@ -131,58 +133,161 @@ static bool skip_special(list_t *list, const char *path, const struct stat *is)
 
 /* ---- a tree ---- */
 
+/* Is this path in the copy? If not, that was said where it is no choice of the user's. */
+static bool is_copied(list_t *list, const char *path, struct stat *is_p, bool *goes_on_p)
+{
+    const char *name;
+    int parent = rd_beneath_parent(&list->beneath, path, &name);
+
+    if (parent < 0 || fstatat(parent, name, is_p, AT_SYMLINK_NOFOLLOW) < 0) {
+        rd_complain(&list->complaints, path, "%s", strerror(errno));
+        return false;
+    }
+    if (rd_copy_excludes(&list->copy, path, S_ISDIR(is_p->st_mode)))
+        return false;
+    if (!rd_special_name(is_p->st_mode) && rd_is_part_name(name)) {
+        /* Its copy would be taken for a part of the file beside it. A directory may be the one that
+         * this very copy is making, which grows as it is listed. */
+        rd_warn(&list->complaints, path, "is a part of another copy: skipped");
+        *goes_on_p = skip(list, path, is_p);
+        return false;
+    }
+    return true;
+}
+
+/* The directory is complete. `is_whole`: all that lies in it was looked at. */
+static bool put_leave(list_t *list, const char *path, const struct stat *is, bool is_whole)
+{
+    fill(&list->item, RD_ITEM_LEAVE, is);
+    list->item.offset = !is_whole;
+    (void)snprintf(list->item.path, sizeof list->item.path, "%s", path);
+    return rd_items_put(&list->out, &list->item);
+}
+
 static bool list_directory(list_t *list, char *path, const struct stat *is);
+static bool list_named(list_t *list, char *path, const struct stat *is);
 
 /* False: nobody reads any more. */
 static bool list_one(list_t *list, char *path)
 {
-    const char *name;
-    int parent = rd_beneath_parent(&list->beneath, path, &name);
+    bool goes_on = true;
     struct stat is;
 
-    if (parent < 0 || fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) < 0) {
-        rd_complain(&list->complaints, path, "%s", strerror(errno));
-        return true;
-    }
-    if (rd_copy_excludes(&list->copy, path, S_ISDIR(is.st_mode)))
-        return true;
-    if (!rd_special_name(is.st_mode) && rd_is_part_name(name)) {
-        /* Its copy would be taken for a part of the file beside it. A directory may be the one that
-         * this very copy is making, which grows as it is listed. */
-        rd_warn(&list->complaints, path, "is a part of another copy: skipped");
-        return skip(list, path, &is);
-    }
+    if (!is_copied(list, path, &is, &goes_on))
+        return goes_on;
     if (S_ISREG(is.st_mode))
         return put_file(list, path, &is);
     if (S_ISDIR(is.st_mode))
-        return list_directory(list, path, &is);
+        return list->copy.recursive ? list_directory(list, path, &is) : list_named(list, path, &is);
     if (S_ISLNK(is.st_mode))
         return put_link(list, path, &is);
     return skip_special(list, path, &is);
 }
 
+/* A name behind `path`, which has RD_PATH_BYTES. False: there is no room, and it was said. */
+static bool append(list_t *list, char *path, size_t len, const char *name, size_t bytes)
+{
+    int added =
+        snprintf(path + len, RD_PATH_BYTES - len, "%s%.*s", len > 0 ? "/" : "", (int)bytes, name);
+
+    if ((size_t)added < RD_PATH_BYTES - len)
+        return true;
+    path[len] = 0;
+    rd_complain(&list->complaints, path, "its path is longer than 4,095 bytes");
+    return false;
+}
+
 /* `path` has RD_PATH_BYTES and is as it was when this returns. */
 static bool list_directory(list_t *list, char *path, const struct stat *is)
 {
+    bool is_mounted = list->copy.one_system && is->st_dev != list->device;
     size_t len = strlen(path);
     rd_names_t names = {0};
-    int fd = rd_beneath_file(&list->beneath, path, O_RDONLY | O_DIRECTORY, 0);
+    int fd = is_mounted ? -1 : rd_beneath_file(&list->beneath, path, O_RDONLY | O_DIRECTORY, 0);
     bool goes_on = put(list, RD_ITEM_DIR, path, is);
 
-    if (fd < 0 || !rd_names_read(&names, fd))
+    if (!is_mounted && (fd < 0 || !rd_names_read(&names, fd)))
         rd_complain(&list->complaints, path, "%s", strerror(errno));
     for (size_t i = 0; i < names.count && goes_on; i++) {
-        int added =
-            snprintf(path + len, RD_PATH_BYTES - len, "%s%s", len > 0 ? "/" : "", names.of[i]);
-
-        if ((size_t)added >= RD_PATH_BYTES - len)
-            rd_complain(&list->complaints, path, "its path is longer than 4,095 bytes");
-        else
+        if (append(list, path, len, names.of[i], strlen(names.of[i])))
             goes_on = list_one(list, path);
         path[len] = 0;
     }
     rd_names_free(&names);
-    return goes_on && put(list, RD_ITEM_LEAVE, path, is);
+    return goes_on && put_leave(list, path, is, !is_mounted);
+}
+
+/* ---- the names of --files-from ---- */
+
+static const char *next_name(const list_t *list)
+{
+    const rd_names_t *names = list->copy.wanted;
+
+    return list->next < names->count ? names->of[list->next] : NULL;
+}
+
+/* The names that lie in a directory which is no part of the copy. */
+static void pass_over(list_t *list, const char *path)
+{
+    for (const char *name; (name = next_name(list)) && rd_lies_in(name, path);)
+        list->next++;
+}
+
+/* A directory above the next name. */
+static bool list_above(list_t *list, char *path)
+{
+    bool goes_on = true;
+    struct stat is;
+    bool is_in_copy = is_copied(list, path, &is, &goes_on);
+
+    if (is_in_copy && S_ISDIR(is.st_mode))
+        return list_named(list, path, &is);
+    if (is_in_copy)
+        rd_complain(&list->complaints, path, "is %s, and --files-from names what is below it",
+                    S_ISLNK(is.st_mode) ? "a symbolic link" : "no directory");
+    pass_over(list, path);
+    return goes_on;
+}
+
+/* Of a directory what is named. `path` has RD_PATH_BYTES and is as it was when this returns. */
+static bool list_named(list_t *list, char *path, const struct stat *is)
+{
+    size_t len = strlen(path);
+    bool goes_on = put(list, RD_ITEM_DIR, path, is);
+
+    if (list->copy.one_system && is->st_dev != list->device) {
+        rd_warn(&list->complaints, path, "is another file system: what is named below is skipped");
+        pass_over(list, path);
+    }
+    for (const char *name; goes_on && (name = next_name(list)) && rd_lies_in(name, path);) {
+        const char *rest = name + len + (len > 0);
+        size_t step = strcspn(rest, "/");
+
+        if (!append(list, path, len, rest, step)) { /* it is as long as the name */
+            list->next++;
+        } else if (rest[step]) {
+            goes_on = list_above(list, path);
+        } else {
+            list->next++;
+            goes_on = list_one(list, path);
+            pass_over(list, path); /* with -r they are listed, and without it by list_one */
+        }
+        path[len] = 0;
+    }
+    return goes_on && put_leave(list, path, is, false);
+}
+
+/* The names of the list begin with "" if it has the source itself. */
+static bool list_names(list_t *list, char *path, const struct stat *is)
+{
+    const char *first;
+
+    list->next = 0;
+    first = next_name(list);
+    if (first && !*first && list->copy.recursive)
+        return list_directory(list, path, is);
+    list->next += first && !*first;
+    return list_named(list, path, is);
 }
 
 /* ---- the top ---- */
@@ -202,6 +307,10 @@ static bool list_top(list_t *list)
                         : "");
         return true;
     }
+    if (S_ISREG(is.st_mode) && list->copy.wanted) {
+        rd_complain(&list->complaints, "", "is a file, and --files-from names what is below it");
+        return true;
+    }
     if (S_ISREG(is.st_mode))
         return put(list, RD_ITEM_FILE, "", &is);
     if (!S_ISDIR(is.st_mode)) {
@@ -209,7 +318,7 @@ static bool list_top(list_t *list)
                     rd_special_name(is.st_mode));
         return true;
     }
-    if (!list->copy.recursive) {
+    if (!list->copy.recursive && !list->copy.wanted) {
         rd_complain(&list->complaints, "", "is a directory; -r copies it with all that is in it");
         return true;
     }
@@ -219,7 +328,8 @@ static bool list_top(list_t *list)
         return true;
     }
     rd_beneath_open(&list->beneath, top);
-    goes_on = list_directory(list, below, &is);
+    list->device = is.st_dev;
+    goes_on = list->copy.wanted ? list_names(list, below, &is) : list_directory(list, below, &is);
     rd_beneath_close(&list->beneath);
     close(top);
     return goes_on;

@@ -30,6 +30,7 @@ typedef struct {
     rd_items_out_t out;
     rd_items_in_t in;
     bool is_opened;  /* the top */
+    dev_t device;    /* of the top */
     bool is_reading; /* once more what was sent, and sends nothing */
     uint32_t crc;    /* of what was sent of this file, or read once more */
     bool has_ended;  /* nobody wants more */
@@ -460,10 +461,12 @@ static bool open_top(pack_t *pack)
 {
     const char *path = pack->copy.path;
     int top = open(*path ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    struct stat is;
 
     pack->is_opened = true;
     if (top < 0)
         rd_complain(&pack->complaints, "", "%s", strerror(errno));
+    pack->device = top >= 0 && fstat(top, &is) == 0 ? is.st_dev : 0;
     rd_beneath_open(&pack->beneath, top);
     return top >= 0;
 }
@@ -527,14 +530,27 @@ static bool take(pack_t *pack)
     }
 }
 
+/* With -x the content of a directory of another file system is left out. */
+static bool is_on_other_system(pack_t *pack, const char *path)
+{
+    const char *name;
+    struct stat is;
+    int parent = pack->copy.one_system && *path && pack->is_opened
+                     ? rd_beneath_parent(&pack->beneath, path, &name)
+                     : -1;
+
+    return parent >= 0 && fstat(parent, &is) == 0 && is.st_dev != pack->device;
+}
+
 /* The target asks by names, and is not trusted to ask only for those that were listed. */
 static bool may_ask_for(pack_t *pack, rd_why_t *why)
 {
     const rd_item_t *item = &pack->item;
     bool is_directory = item->kind == RD_ITEM_DIR || item->kind == RD_ITEM_LEAVE;
 
-    return !((is_directory && !pack->copy.recursive) ||
-             rd_copy_omits(&pack->copy, item->path, is_directory)) ||
+    return !((is_directory && !pack->copy.recursive && !pack->copy.wanted) ||
+             rd_copy_omits(&pack->copy, item->path, is_directory) ||
+             is_on_other_system(pack, item->path)) ||
            rd_because(why, "the target asks for '%.300s', which the copy leaves out", item->path);
 }
 

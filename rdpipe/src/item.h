@@ -23,15 +23,16 @@ typedef enum {
     RD_ITEM_START = 1, /* a source; mode: RD_ITEM_VERSION, size: which, offset: how many things of
                           those before it could not be copied */
     RD_ITEM_DIR,       /* what follows may lie in it; digest, in a list: rd_directory_id */
-    RD_ITEM_LEAVE,     /* a directory is complete; size: files left out, that need nothing */
-    RD_ITEM_FILE,      /* its content follows, from `offset` on, then CLOSE */
-    RD_ITEM_LINK,      /* a symbolic link */
-    RD_ITEM_DATA,      /* `size` bytes of the file */
-    RD_ITEM_HOLE,      /* `size` bytes that are not stored */
-    RD_ITEM_CLOSE,     /* the file ends; has: RD_HAS_ALL if it is whole */
-    RD_ITEM_KEEP,      /* the file is there already */
-    RD_ITEM_END,       /* size: how many things could not be copied */
-    RD_ITEM_HARD,      /* a further name of the file whose path is `target` */
+    RD_ITEM_LEAVE, /* a directory is complete; size: files left out, that need nothing; offset, in
+                      a list: 1 if not all that lies in it was looked at */
+    RD_ITEM_FILE,  /* its content follows, from `offset` on, then CLOSE */
+    RD_ITEM_LINK,  /* a symbolic link */
+    RD_ITEM_DATA,  /* `size` bytes of the file */
+    RD_ITEM_HOLE,  /* `size` bytes that are not stored */
+    RD_ITEM_CLOSE, /* the file ends; has: RD_HAS_ALL if it is whole */
+    RD_ITEM_KEEP,  /* the file is there already */
+    RD_ITEM_END,   /* size: how many things could not be copied */
+    RD_ITEM_HARD,  /* a further name of the file whose path is `target` */
     RD_ITEM_ATTRIBUTE, /* of the FILE, KEEP, LINK or LEAVE that comes next: `target` is its name */
     RD_ITEM_SKIP,      /* in a list: it lies at the source, and is not copied */
     RD_ITEM_DELETE     /* lies at the target, and not at the source; mode: with its type */

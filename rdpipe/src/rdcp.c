@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "copy_files_from.h"
 #include "copy.h"
 #include "prompt.h"
 #include "run.h"
@@ -27,7 +28,13 @@ static const char help[] =
     "  --hard-links          keeps hard links\n"
     "  --xattrs              keeps extended attributes\n"
     "  --acls                keeps access control lists\n"
-    "  --exclude PATTERN     omits files of this name, or of this path if it has a slash\n"
+    "  --exclude PATTERN     omits files of this name, or of a path that ends so if it has a "
+    "slash\n"
+    "  --include PATTERN     does not omit these, whatever a later --exclude says\n"
+    "  --files-from FILE     copies what FILE names: paths below SOURCE, one a line (-: standard "
+    "input)\n"
+    "  -0, --from0           the names in FILE end with a NUL\n"
+    "  -x, --one-file-system   omits what other file systems mounted in SOURCE hold\n"
     "  --delete              with -r: deletes what is only at the target, after a copy without "
     "errors\n"
     "  --max-delete N        deletes nothing if it would be more than N files (10000)\n"
@@ -56,6 +63,9 @@ enum {
     OPTION_XATTRS,
     OPTION_ACLS,
     OPTION_EXCLUDE,
+    OPTION_INCLUDE,
+    OPTION_FILES_FROM,
+    OPTION_NAMES,
     OPTION_COMPARE,
     OPTION_DELETE,
     OPTION_MAX_DELETE
@@ -67,6 +77,7 @@ enum {
 #define BESIDE_US 200u                    /* a local file takes less, one of another host more */
 #define EXCLUSIONS_MAX 256u
 #define DELETES_MAX 10000u
+#define NAMES_FD 3                    /* as rd_files_from_put says it to the shell */
 #define COMMAND_MAX (RD_LINE_MAX / 4) /* its line to an agent has up to three bytes for each */
 
 static const struct option options[] = {RD_STREAM_OPTIONS,
@@ -83,6 +94,10 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"xattrs", 0, NULL, OPTION_XATTRS},
                                         {"acls", 0, NULL, OPTION_ACLS},
                                         {"exclude", 1, NULL, OPTION_EXCLUDE},
+                                        {"include", 1, NULL, OPTION_INCLUDE},
+                                        {"files-from", 1, NULL, OPTION_FILES_FROM},
+                                        {"from0", 0, NULL, '0'},
+                                        {"one-file-system", 0, NULL, 'x'},
                                         {"compare", 0, NULL, OPTION_COMPARE},
                                         {"delete", 0, NULL, OPTION_DELETE},
                                         {"max-delete", 1, NULL, OPTION_MAX_DELETE},
@@ -92,6 +107,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"pack", 0, NULL, OPTION_PACK},
                                         {"unpack", 0, NULL, OPTION_UNPACK},
                                         {"show", 0, NULL, OPTION_SHOW},
+                                        {"names", 0, NULL, OPTION_NAMES},
                                         {"host", 1, NULL, OPTION_HOST},
                                         {"of", 1, NULL, OPTION_OF},
                                         {NULL, 0, NULL, 0}};
@@ -102,17 +118,26 @@ typedef struct {
     int part; /* OPTION_..., 0: the whole */
     bool only_plan;
     const char *excluded[EXCLUSIONS_MAX];
+    bool included[EXCLUSIONS_MAX];
     size_t exclusions;
+    const char *files_from;
+    bool from0;
+    bool takes_names; /* a part: from NAMES_FD */
+    rd_names_t names;
     const char *protocol; /* of the rdcp that calls this part */
 } called_t;
 
-/* What belongs to a list of at most `max`. */
-static void add(const called_t *called, const char **list, size_t *count_p, size_t max,
-                const char *value, const char *what)
+static void add_pattern(called_t *called, const char *value, bool includes)
 {
-    if (*count_p == max)
-        rd_usage(&called->settings.cli, "more than %zu %s", max, what);
-    list[(*count_p)++] = value;
+    const char *name = includes ? "--include" : "--exclude";
+
+    if (!*value || strlen(value) >= RD_PATH_BYTES)
+        rd_usage(&called->settings.cli, "%s '%.60s': expected a pattern of 1 to %u bytes", name,
+                 value, RD_PATH_BYTES - 1);
+    if (called->exclusions == EXCLUSIONS_MAX)
+        rd_usage(&called->settings.cli, "more than %u --exclude and --include", EXCLUSIONS_MAX);
+    called->included[called->exclusions] = includes;
+    called->excluded[called->exclusions++] = value;
 }
 
 static void keep_all(rd_copy_t *copy)
@@ -158,11 +183,20 @@ static bool take_option(called_t *called, int option, const char *value)
         called->copy.compare = true;
         return true;
     case OPTION_EXCLUDE:
-        if (!*value || strlen(value) >= RD_PATH_BYTES)
-            rd_usage(&called->settings.cli,
-                     "--exclude '%.60s': expected a pattern of 1 to %u bytes", value,
-                     RD_PATH_BYTES - 1);
-        add(called, called->excluded, &called->exclusions, EXCLUSIONS_MAX, value, "--exclude");
+    case OPTION_INCLUDE:
+        add_pattern(called, value, option == OPTION_INCLUDE);
+        return true;
+    case OPTION_FILES_FROM:
+        called->files_from = value;
+        return true;
+    case '0':
+        called->from0 = true;
+        return true;
+    case 'x':
+        called->copy.one_system = true;
+        return true;
+    case OPTION_NAMES:
+        called->takes_names = true;
         return true;
     case OPTION_DELETE:
         called->copy.deletes = true;
@@ -204,6 +238,7 @@ static int run_part(called_t *called, char *const *paths, size_t count)
     called->copy.names = is_source ? NULL : (const char *const *)paths + 1;
     called->copy.sources = is_source ? count : count - 1;
     called->copy.excluded = called->excluded;
+    called->copy.included = called->included;
     called->copy.exclusions = called->exclusions;
     called->copy.verbose = called->settings.cli.verbose;
     called->copy.json = called->settings.cli.json;
@@ -219,6 +254,15 @@ static int run_part(called_t *called, char *const *paths, size_t count)
     }
     if (count < (is_source ? 1 : 2))
         rd_usage(&called->settings.cli, "rdcp calls its parts itself");
+    if (called->takes_names) {
+        rd_why_t why;
+
+        if (!rd_files_from_take(&called->names, NAMES_FD, &why)) {
+            rd_say(&called->settings.cli, "%s", why.text);
+            return RD_COPY_FAILED;
+        }
+        called->copy.wanted = &called->names;
+    }
     (void)signal(SIGXFSZ, SIG_IGN); /* becomes an error of the one file */
     switch (called->part) {
     case OPTION_LIST:
@@ -309,6 +353,8 @@ static void put_options(FILE *to, const called_t *called)
                   copy->owner ? " --owner" : "", copy->hard_links ? " --hard-links" : "",
                   copy->xattrs ? " --xattrs" : "", copy->acls ? " --acls" : "",
                   copy->compare ? " --compare" : "");
+    if (copy->one_system)
+        (void)fputs(" -x", to);
     if (copy->dry_run)
         (void)fputs(" -n", to);
     if (called->settings.cli.json)
@@ -332,11 +378,13 @@ static char *command_of(const called_t *called, const char *part, const sources_
     put_program(to, called, end);
     (void)fprintf(to, " --%s --of " PROTOCOL, part);
     put_options(to, called);
+    if (called->files_from && !is_target)
+        (void)fputs(" --names", to);
     (void)fputs(" --host ", to);
     quote(to, end->host);
     /* The target deletes nothing that is excluded. */
     for (size_t i = 0; (!is_target || called->copy.deletes) && i < called->exclusions; i++) {
-        (void)fputs(" --exclude ", to);
+        (void)fputs(called->included[i] ? " --include " : " --exclude ", to);
         quote(to, called->excluded[i]);
     }
     (void)fputs(" --", to);
@@ -348,6 +396,8 @@ static char *command_of(const called_t *called, const char *part, const sources_
         (void)fputc(' ', to);
         quote(to, is_target ? sources->of[i].name : without_tilde(&sources->of[i]));
     }
+    if (called->files_from && !is_target)
+        rd_files_from_put(to, &called->names);
     return fclose(to) == 0 ? text : NULL;
 }
 
@@ -372,8 +422,8 @@ static int copy_all(const called_t *called, const sources_t *sources, const end_
     if (done && !is_short)
         rd_usage(
             &called->settings.cli,
-            "the names of the sources have more than %zu bytes: copy them in several calls, or "
-            "their directory with -r",
+            "the names of the sources, or of --files-from, have more than %zu bytes: copy them in "
+            "several calls, or their directory with -r",
             COMMAND_MAX);
     if (!done)
         rd_say(&called->settings.cli, "out of memory");
@@ -445,6 +495,33 @@ static bool find_sources(const called_t *called, char *const *args, size_t count
     return check_names(called, sources_p);
 }
 
+/* Exits if some options cannot go together. */
+static void check_options(const called_t *called, size_t args)
+{
+    const rd_cli_t *cli = &called->settings.cli;
+
+    if (called->copy.deletes && !called->copy.recursive)
+        rd_usage(cli, "--delete needs -r, which lists whole directories");
+    if (called->copy.deletes && called->files_from)
+        rd_usage(cli, "--delete and --files-from: the names do not say what else the source has");
+    if (called->from0 && !called->files_from)
+        rd_usage(cli, "--from0 says how the names of --files-from end: give that as well");
+    if (called->files_from && args > 2)
+        rd_usage(cli, "--files-from names what is below one SOURCE, got %zu", args - 1);
+}
+
+/* False: it was said. */
+static bool read_names(called_t *called)
+{
+    rd_why_t why;
+
+    if (!called->files_from ||
+        rd_files_from_read(&called->names, called->files_from, called->from0, &why))
+        return true;
+    rd_say(&called->settings.cli, "%s", why.text);
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     static called_t called = {.settings = {.is_copy = true},
@@ -456,7 +533,8 @@ int main(int argc, char **argv)
     rd_cli_init(&called.settings.cli, "rdcp");
     if (rd_prompt_is_asked(argc))
         return rd_prompt(argv[1]);
-    while ((option = getopt_long(argc, argv, "vqhnrpaT" RD_SETTINGS_LETTERS, options, NULL)) >= 0) {
+    while ((option = getopt_long(argc, argv, "vqhnrpaTx0" RD_SETTINGS_LETTERS, options, NULL)) >=
+           0) {
         if (option == 'h') {
             (void)fputs(help, stdout);
             return rd_cli_printed(&called.settings.cli);
@@ -467,11 +545,12 @@ int main(int argc, char **argv)
     rd_cli_check(&called.settings.cli);
     if (called.part)
         return run_part(&called, argv + optind, (size_t)(argc - optind));
-    if (called.copy.deletes && !called.copy.recursive)
-        rd_usage(&called.settings.cli, "--delete needs -r, which lists whole directories");
+    check_options(&called, (size_t)(argc - optind));
     if (argc - optind < 2)
         rd_usage(&called.settings.cli, "expected SOURCE and TARGET, got %d arguments",
                  argc - optind);
+    if (!read_names(&called))
+        return RD_EXIT_USAGE;
     if (!find_sources(&called, argv + optind, (size_t)(argc - optind - 1), &sources)) {
         rd_say(&called.settings.cli, "out of memory");
         return RD_EXIT_OWN;
@@ -483,6 +562,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sources.count; i++)
         free_end(&sources.of[i]);
     free(sources.of);
+    rd_names_free(&called.names);
     free_end(&target);
     return status;
 }

@@ -322,11 +322,11 @@ pipe_receiver(Config) ->
 
 %% These options are not in the help, because a command uses them to call itself on another host. rdrecv refuses them.
 not_told("rdpipe") -> ["--agent"];
-not_told("rdcp") -> ["--have", "--host", "--list", "--of", "--pack", "--show", "--unpack"];
+not_told("rdcp") -> ["--have", "--host", "--list", "--names", "--of", "--pack", "--show", "--unpack"];
 not_told("rdrecv") -> ["--block", "--congestion", "--no-checksum", "--rate", "--zstd"];
 not_told(_) -> [].
 
 %% The options in the lines that match the expression.
 options(Text, Lines) ->
     {match, Heads} = re:run(Text, Lines, [global, {capture, all_but_first, list}]),
-    lists:usort(lists:append([lists:append(Found) || Head <- Heads, {match, Found} <- [re:run(Head, "(?<![a-zA-Z[-])(--[a-z][a-z-]*|-[a-zA-Z](?![a-zA-Z]))", [global, {capture, all_but_first, list}])]])).
+    lists:usort(lists:append([lists:append(Found) || Head <- Heads, {match, Found} <- [re:run(Head, "(?<![a-zA-Z[-])(--[a-z][a-z0-9-]*|-[a-zA-Z](?![a-zA-Z]))", [global, {capture, all_but_first, list}])]])).

@@ -154,4 +154,41 @@ def a_dry_run(hosts):
     run("diff", "-r", tree, f"{folder}/to")
 
 
-CASES = [a_dry_run, a_mirror_in_all_directions, a_mirror_with_bounds, a_mirror_of_what_cannot_be_read, a_mirror_killed_anywhere]
+def what_is_named(hosts):
+    """--files-from with names from a file and from standard input, many of them; names that lead out of the source are refused."""
+    folder = folder_of(hosts, "named")
+    tree = f"{folder}/from"
+    for i in range(3000):
+        put(f"{tree}/{i % 10}/it's a name of some length {i}", str(i))
+    put(f"{tree}/new\nline", "x")
+    put(f"{folder}/secret", "hidden")
+    wanted = [f"{i % 10}/it's a name of some length {i}" for i in range(0, 3000, 2)]
+    with open(f"{folder}/names", "w", encoding="utf-8") as file:
+        file.write("".join(f"/{name}\n" for name in wanted))
+    copies(hosts, f"--files-from {folder}/names host1:{tree} host2:{folder}/to")
+    files = [name for name in names_below(f"{folder}/to") if "/" in name]
+    expect(files == sorted(wanted), f"{len(files)} of {len(wanted)}")
+    for name in wanted:
+        expect(open(f"{folder}/to/{name}", encoding="utf-8").read() == name.split()[-1], name)
+    status, _, err = hosts.call(f"rdcp -vT -0 --files-from - {tree} host1:{folder}/to", b"new\nline\0" + wanted[0].encode() + b"\0")
+    expect(status == 0 and "1 files written" in err and ", 1 were there already" in err and os.path.exists(f"{folder}/to/new\nline"), f"status {status}: {err}")
+    for name in (b"../secret", b"1/../../secret"):
+        status, _, err = hosts.call(f"rdcp --files-from - host1:{tree} host2:{folder}/none", b"new\n" + name)
+        expect(status == 2 and f"name 2: '{name.decode()}' leads out of the source" in err and not os.path.exists(f"{folder}/none"), f"status {status}: {err}")
+    for words, text in (("-r --delete --files-from -", "--delete and --files-from"), ("-0", "--from0 says how"), ("--files-from /none", "--files-from /none: No such file"),
+                        (f"--files-from {folder}/names {tree}", "below one SOURCE, got 2")):
+        expect(text in copies(hosts, f"{words} {tree} {folder}/x", 2), words)
+
+
+def what_is_included(hosts):
+    """--include and --exclude in their order, on both sides."""
+    folder = folder_of(hosts, "included")
+    for name in ("a.c", "a.o", "deep/b.c", "deep/b.o", "deep/keep.o"):
+        put(f"{folder}/from/{name}", name)
+    put(f"{folder}/to/old.o", "old")
+    put(f"{folder}/to/old.c", "old")
+    copies(hosts, f"-rT --delete --include keep.o --exclude '*.o' host1:{folder}/from host2:{folder}/to")
+    expect(names_below(f"{folder}/to") == ["a.c", "deep", "deep/b.c", "deep/keep.o", "old.o"], names_below(f"{folder}/to"))
+
+
+CASES = [what_is_named, what_is_included, a_dry_run, a_mirror_in_all_directions, a_mirror_with_bounds, a_mirror_of_what_cannot_be_read, a_mirror_killed_anywhere]

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef RD_COPY_FILES_FROM_H
+#define RD_COPY_FILES_FROM_H
+
+#include "names.h"
+#include "text.h"
+
+/*
+ * The names of --files-from: paths below the source. rdcp reads them on its own host, and hands
+ * them to both parts at the source as a document of the shell that starts them: `list` lists these
+ * paths, and `pack` sends no others, whatever the target asks for.
+ */
+
+/* Reads the names of a file, "-" for standard input, each up to a newline or NUL. They are sorted
+ * so that what is in a directory follows it, and each is there once. False: *why names the one that
+ * leads out of the source, or the file that cannot be read. */
+bool rd_files_from_read(rd_names_t *names_p, const char *file, bool ends_with_nul, rd_why_t *why);
+
+/* Writes them for the shell: as descriptor 3 of the command before. */
+void rd_files_from_put(FILE *to, const rd_names_t *names);
+
+/* Reads what rd_files_from_put has written, and closes the descriptor. False: *why. */
+bool rd_files_from_take(rd_names_t *names_p, int fd, rd_why_t *why);
+
+/* Is the path one of the names, or a directory above one? With `recursive` also what lies below
+ * one.
+ */
+bool rd_files_from_hold(const rd_names_t *names, const char *path, bool is_directory,
+                        bool recursive);
+
+/* Does `name` lie in the directory `path`, at any depth? */
+bool rd_lies_in(const char *name, const char *path);
+
+#endif
