@@ -293,3 +293,22 @@ void rd_attributes_set(const rd_attributes_t *attributes, rd_complaints_t *compl
             say(complaints, path, one->name);
     }
 }
+
+bool rd_attributes_are(const rd_attributes_t *attributes, const rd_copy_t *copy, int fd,
+                       const struct stat *is)
+{
+    char *names = NULL;
+    ssize_t len = copy->xattrs || copy->acls ? names_of(fd, &names) : 0;
+    bool are = true;
+    uid_t uid;
+    gid_t gid;
+
+    if (copy->owner)
+        are = owner_of(attributes, &uid, &gid) && is->st_uid == uid && is->st_gid == gid;
+    for (const char *name = names; name && name < names + len && are; name += strlen(name) + 1)
+        are = !is_kept(copy, name) || find(attributes, name);
+    for (size_t i = 0; i < attributes->count && are; i++)
+        are = !is_kept(copy, attributes->of[i].name) || has_already(fd, &attributes->of[i]);
+    free(names);
+    return are;
+}

@@ -41,6 +41,10 @@ bool rd_attributes_take(rd_attributes_t *attributes, const rd_item_t *item, rd_i
 void rd_attributes_clear(rd_attributes_t *attributes);
 void rd_attributes_free(rd_attributes_t *attributes);
 
+/* Has a file the owner, ACLs and extended attributes already, as far as the copy keeps them? */
+bool rd_attributes_are(const rd_attributes_t *attributes, const rd_copy_t *copy, int fd,
+                       const struct stat *is);
+
 /* Gives a file its owner. False: it has another one, errno. */
 bool rd_attributes_own(const rd_attributes_t *attributes, int fd);
 

@@ -41,6 +41,7 @@ typedef struct {
     uint64_t deletes_max; /* if it is more, nothing of it is deleted */
     bool dry_run;         /* nothing is changed: the changes are shown */
     bool one_system;      /* directories of other file systems are copied without their content */
+    bool atomic;          /* a tree that is there is replaced as a whole */
     bool json;            /* a line of it says what was done */
     unsigned beside_us; /* small files that take longer, each, are read and written side by side */
 } rd_copy_t;
@@ -102,11 +103,16 @@ bool rd_copy_source(rd_copy_t *copy, const rd_item_t *start, rd_why_t *why);
 typedef struct {
     int base;   /* a tree's top, -1: not there yet; of a file its directory */
     int parent; /* of a tree; -1 if it was a directory that the user named itself */
+    int old;    /* with --atomic: the tree that will be replaced; -1: none */
     char name[256], part[256];
+    char retired[256]; /* the name of `old` between its replacement and its end */
     bool is_tree;
     bool is_into; /* a directory is copied into: `name` is below the path of the user */
     bool is_new;  /* a tree that is not there under its own name */
 } rd_target_t;
+
+/* Is another file system mounted here? Of a kernel before 5.8 nobody knows, and then it is not. */
+bool rd_is_mount_root(int fd);
 
 /* Which directory of which running kernel this is, whatever name the host is called by; only zeroes
  * if the system does not say it. */
@@ -114,6 +120,8 @@ void rd_directory_id(const struct stat *is, uint8_t id[RD_DIGEST_BYTES]);
 
 /* The name that a file or tree has until it is whole: .NAME.rdcp-part, shortened if it must be. */
 void rd_part_name(const char *name, char part[256]);
+/* The same of a tree that was replaced: .NAME.rdcp-old. */
+void rd_retired_name(const char *name, char retired[256]);
 bool rd_is_part_name(const char *name);
 
 /* Did a copy of ours make this part, which lies in `parent`? In a directory of several users

@@ -17,7 +17,7 @@ typedef struct {
 struct rd_extras {
     rd_complaints_t *complaints;
     rd_items_out_t *out;
-    rd_beneath_t beneath;
+    rd_beneath_t beneath, part;
     level_t *levels;
     size_t depth, room;
     char path[RD_PATH_BYTES]; /* of the directory that the list is in, and of what is looked at */
@@ -34,6 +34,7 @@ rd_extras_t *rd_extras_open(rd_complaints_t *complaints, rd_items_out_t *out)
     extras->complaints = complaints;
     extras->out = out;
     rd_beneath_open(&extras->beneath, -1);
+    rd_beneath_open(&extras->part, -1);
     return extras;
 }
 
@@ -44,11 +45,13 @@ static void leave_all(rd_extras_t *extras)
     extras->path[0] = 0;
 }
 
-void rd_extras_begin(rd_extras_t *extras, int top)
+void rd_extras_begin(rd_extras_t *extras, int top, int part)
 {
     leave_all(extras);
     rd_beneath_close(&extras->beneath);
+    rd_beneath_close(&extras->part);
     rd_beneath_open(&extras->beneath, top);
+    rd_beneath_open(&extras->part, part);
 }
 
 void rd_extras_close(rd_extras_t *extras)
@@ -57,6 +60,7 @@ void rd_extras_close(rd_extras_t *extras)
         return;
     leave_all(extras);
     rd_beneath_close(&extras->beneath);
+    rd_beneath_close(&extras->part);
     free(extras->levels);
     free(extras);
 }
@@ -70,11 +74,9 @@ static bool offer_content(rd_extras_t *extras)
 {
     int fd = rd_beneath_file(&extras->beneath, extras->path, O_RDONLY | O_DIRECTORY, 0);
     rd_names_t names = {0};
-    struct statx is;
     bool all = true;
 
-    if (fd >= 0 && statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &is) == 0 &&
-        (is.stx_attributes_mask & is.stx_attributes & STATX_ATTR_MOUNT_ROOT)) {
+    if (fd >= 0 && rd_is_mount_root(fd)) {
         rd_warn(extras->complaints, extras->path, "is a mount point: not deleted");
         close(fd);
         return false;
@@ -153,6 +155,43 @@ static void look(rd_extras_t *extras, rd_names_t *listed)
     rd_names_free(&names);
 }
 
+/* Is it the part of a file that is listed? Of a long name nobody knows. */
+static bool is_part_of(const rd_names_t *listed, const char *name)
+{
+    char part[256];
+
+    for (size_t i = 0; i < listed->count; i++) {
+        rd_part_name(listed->of[i], part);
+        if (strcmp(part, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* What a copy that was cut off has put into the new tree, and is not listed any more. */
+static void look_in_part(rd_extras_t *extras, rd_names_t *listed)
+{
+    int fd = rd_beneath_file(&extras->part, extras->path, O_RDONLY | O_DIRECTORY, 0);
+    rd_names_t names = {0};
+    rd_item_t *item = &extras->item;
+
+    if (fd < 0)
+        return;
+    if (!rd_names_read(&names, fd))
+        rd_complain(extras->complaints, extras->path, "%s", strerror(errno));
+    rd_names_sort(listed);
+    for (size_t i = 0; i < names.count; i++) {
+        if (rd_names_have(listed, names.of[i]) ||
+            (rd_is_part_name(names.of[i]) && is_part_of(listed, names.of[i])))
+            continue;
+        *item = (rd_item_t){.kind = RD_ITEM_DELETE, .has = RD_HAS_PART, .mode = S_IFREG};
+        if ((size_t)snprintf(item->path, sizeof item->path, "%s%s%s", extras->path,
+                             *extras->path ? "/" : "", names.of[i]) < sizeof item->path)
+            (void)rd_items_put(extras->out, item);
+    }
+    rd_names_free(&names);
+}
+
 /* ---- the list ---- */
 
 static bool enter(rd_extras_t *extras, const char *path, rd_why_t *why)
@@ -178,8 +217,11 @@ static bool leave(rd_extras_t *extras, const rd_item_t *item, rd_why_t *why)
     if (extras->depth == 0 || strcmp(item->path, extras->path) != 0)
         return rd_because(why, "the list leaves '%.300s', in which it is not", item->path);
     level = &extras->levels[--extras->depth];
-    if (item->offset == 0)
-        look(extras, &level->listed);
+    if (item->offset == 0) {
+        if (extras->complaints->copy->deletes)
+            look(extras, &level->listed);
+        look_in_part(extras, &level->listed);
+    }
     extras->path[level->len] = 0;
     rd_names_free(&level->listed);
     return true;
@@ -349,6 +391,14 @@ void rd_deletions_run(rd_deletions_t *deletions, rd_complaints_t *complaints, in
         if (delete_one(complaints, &beneath, deletions->paths.of[i]))
             note_deleted(deletions, complaints, deletions->paths.of[i] + 1);
     rd_beneath_close(&beneath);
+    rd_names_free(&deletions->paths);
+}
+
+void rd_deletions_took_place(rd_deletions_t *deletions, const rd_complaints_t *complaints,
+                             bool done)
+{
+    for (size_t i = 0; i < deletions->paths.count && done; i++)
+        note_deleted(deletions, complaints, deletions->paths.of[i] + 1);
     rd_names_free(&deletions->paths);
 }
 

@@ -23,8 +23,9 @@ typedef struct rd_extras rd_extras_t;
 rd_extras_t *rd_extras_open(rd_complaints_t *complaints, rd_items_out_t *out);
 
 /* The items that come are of another source, which is copied to the directory `top`: the caller's,
- * -1 if it does not exist yet. */
-void rd_extras_begin(rd_extras_t *extras, int top);
+ * -1 if it does not exist yet. `part`: the new tree of --atomic, -1 if there is none; what an
+ * earlier copy has left there without being listed now goes by items of RD_HAS_PART. */
+void rd_extras_begin(rd_extras_t *extras, int top, int part);
 
 /* The next item of the list, before it is put. At a LEAVE this puts the DELETE items of that
  * directory. False: *why, the list contradicts itself, or nobody reads any more. */
@@ -51,6 +52,11 @@ bool rd_deletions_are_allowed(rd_deletions_t *deletions, rd_complaints_t *compla
 
 /* Deletes below `top`, complains of what stays, and forgets what was asked for. */
 void rd_deletions_run(rd_deletions_t *deletions, rd_complaints_t *complaints, int top);
+
+/* What was asked for went with the old tree of --atomic: notes it as deleted, unless `done` is
+ * false, and forgets it. */
+void rd_deletions_took_place(rd_deletions_t *deletions, const rd_complaints_t *complaints,
+                             bool done);
 
 void rd_deletions_free(rd_deletions_t *deletions);
 

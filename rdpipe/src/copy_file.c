@@ -236,6 +236,10 @@ bool rd_file_close(rd_writer_t *writer, rd_file_t *file)
     }
     is_there =
         fstatat(file->parent, file->name, &is, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(is.st_mode);
+    if (file->has_old) {
+        is = file->old;
+        is_there = true;
+    }
     if (!is_written(file->fd) ||
         !rd_writer_attributes(writer, &file->attributes, file->fd, item, is_there ? &is : NULL) ||
         renameat(file->parent, file->part, file->parent, file->name) < 0) {

@@ -30,6 +30,8 @@ typedef struct {
     char name[256], part[256];
     rd_item_t item;
     rd_attributes_t attributes;
+    bool has_old; /* in the tree that --atomic replaces */
+    struct stat old;
 } rd_file_t;
 
 /* Says what an errno means for this path. Always false. */

@@ -18,6 +18,7 @@ typedef struct {
     rd_complaints_t complaints;
     rd_target_t target;
     rd_beneath_t beneath;
+    rd_beneath_t old; /* the tree that --atomic will replace */
     rd_item_t item;
     rd_items_out_t out;
     rd_items_in_t in;
@@ -105,6 +106,24 @@ static void drop_part(const have_t *have, int parent, const char *part)
     close(fd);
 }
 
+/* The same in the tree that will be replaced, for what the new one does not have. */
+static bool look_at_old(have_t *have)
+{
+    rd_item_t *item = &have->item;
+    const char *name;
+    int parent =
+        have->old.top >= 0 && *item->path ? rd_beneath_parent(&have->old, item->path, &name) : -1;
+    struct stat is;
+
+    if (parent < 0)
+        return true;
+    if (is_same(have, parent, name, &is))
+        item->has = RD_HAS_SAME;
+    else if (digest_of(parent, name, false, item->size, item->size, item))
+        item->has = RD_HAS_ALL;
+    return true;
+}
+
 /* A file of the same length may be the same; a part of one may be its beginning. False: a file of
  * a tree needs nothing more, so the others do not hear of it. */
 static bool look(have_t *have)
@@ -120,7 +139,7 @@ static bool look(have_t *have)
     item->has = RD_HAS_NOTHING;
     item->offset = 0;
     if (parent < 0)
-        return true;
+        return look_at_old(have);
     rd_part_name(name, part);
     if (is_same(have, parent, name, &is)) {
         drop_part(have, parent, part);
@@ -134,7 +153,7 @@ static bool look(have_t *have)
         item->has = RD_HAS_ALL;
         drop_part(have, parent, part);
     }
-    return true;
+    return item->has != RD_HAS_NOTHING || look_at_old(have);
 }
 
 /* Told here, the loser of two copies has sent nothing in vain. */
@@ -186,6 +205,7 @@ static bool is_inside(have_t *have)
 static void find_target(have_t *have)
 {
     const rd_target_t *target = &have->target;
+    const rd_copy_t *copy = &have->copy;
     struct stat into;
     rd_why_t why;
     bool done = rd_target_find(&have->copy, have->item.kind == RD_ITEM_DIR, &have->target, &why);
@@ -197,12 +217,17 @@ static void find_target(have_t *have)
     if (done && target->is_tree &&
         fstat(target->base < 0 || target->is_new ? target->parent : target->base, &into) == 0)
         rd_directory_id(&into, have->into);
-    if (done)
+    if (done) {
         rd_beneath_open(&have->beneath, have->target.base);
-    else
+        rd_beneath_open(&have->old, have->target.old);
+    } else
         rd_complain(&have->complaints, "", "%s", why.text);
     if (have->extras)
-        rd_extras_begin(have->extras, done && target->is_tree ? target->base : -1);
+        rd_extras_begin(have->extras,
+                        !done || !target->is_tree ? -1
+                        : copy->atomic            ? target->old
+                                                  : target->base,
+                        done && copy->atomic ? target->base : -1);
     have->has_target = done;
     have->is_left_out = !done;
     have->is_last |= !have->target.is_into; /* of several sources all go into one directory */
@@ -211,6 +236,8 @@ static void find_target(have_t *have)
 static bool begin_source(have_t *have, rd_why_t *why)
 {
     rd_beneath_close(&have->beneath);
+    rd_beneath_close(&have->old);
+    rd_beneath_open(&have->old, -1);
     rd_target_close(&have->target);
     have->has_target = have->is_left_out = false;
     have->inside = 0;
@@ -241,7 +268,7 @@ static bool step(have_t *have, rd_why_t *why)
         !rd_extras_take(have->extras, item, why))
         return false;
     if (item->kind == RD_ITEM_SKIP)
-        return have->extras || rd_because(why, "the list has what was not asked for");
+        return have->copy.deletes || rd_because(why, "the list has what was not asked for");
     if (is_of_source && (have->is_left_out || is_inside(have))) {
         if (!have->is_left_out || !have->is_last)
             return true;
@@ -266,11 +293,13 @@ int rd_copy_have(const rd_copy_t *copy, int in, int out)
     rd_why_t why = {.text = ""};
     bool done;
 
-    have = (have_t){
-        .copy = *copy, .complaints = {.copy = &have.copy}, .target = {.base = -1, .parent = -1}};
+    have = (have_t){.copy = *copy,
+                    .complaints = {.copy = &have.copy},
+                    .target = {.base = -1, .parent = -1, .old = -1}};
     rd_beneath_open(&have.beneath, -1);
+    rd_beneath_open(&have.old, -1);
     done = rd_items_out_open(&have.out, out) && rd_items_in_open(&have.in, in, &have.out);
-    if (done && copy->deletes)
+    if (done && (copy->deletes || copy->atomic))
         done = (have.extras = rd_extras_open(&have.complaints, &have.out)) != NULL;
     while (done && step(&have, &why))
         ;
@@ -280,6 +309,7 @@ int rd_copy_have(const rd_copy_t *copy, int in, int out)
     rd_items_in_close(&have.in);
     rd_extras_close(have.extras);
     rd_beneath_close(&have.beneath);
+    rd_beneath_close(&have.old);
     rd_target_close(&have.target);
     return done ? RD_COPY_DONE : RD_COPY_FAILED;
 }

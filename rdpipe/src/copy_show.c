@@ -294,6 +294,13 @@ static bool find_target(show_t *show, rd_why_t *why)
         return false;
     if (show->target.is_into)
         show->complaints.into = show->target.name;
+    if (show->target.old >= 0) { /* what is shown is how it will differ from the new one */
+        show->target.is_new = false;
+        if (show->target.base >= 0)
+            close(show->target.base);
+        show->target.base = show->target.old;
+        show->target.old = -1;
+    }
     rd_beneath_open(&show->beneath, show->target.base);
     show->has_target = true;
     return true;
@@ -333,7 +340,8 @@ static bool step(show_t *show, bool *done_p, rd_why_t *why)
         show_left_directory(show);
         return true;
     case RD_ITEM_DELETE:
-        return rd_deletions_add(&show->deletions, &show->copy, item, why);
+        return (item->has == RD_HAS_PART && show->copy.atomic) ||
+               rd_deletions_add(&show->deletions, &show->copy, item, why);
     default:
         return rd_because(why, "the other side sends content in a dry run");
     }
@@ -355,8 +363,9 @@ int rd_copy_show(const rd_copy_t *copy, int in, int out)
     rd_why_t why = {.text = ""};
     bool done = false;
 
-    show = (show_t){
-        .copy = *copy, .complaints = {.copy = &show.copy}, .target = {.base = -1, .parent = -1}};
+    show = (show_t){.copy = *copy,
+                    .complaints = {.copy = &show.copy},
+                    .target = {.base = -1, .parent = -1, .old = -1}};
     rd_beneath_open(&show.beneath, -1);
     show.to = fdopen(dup(out), "w");
     if (!show.to || !rd_items_in_open(&show.in, in, NULL))

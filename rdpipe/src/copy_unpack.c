@@ -2,7 +2,7 @@
 /* The last part of a copy: writes what comes. What comes is not trusted: see beneath.h.
  * Where writing a small file takes long, as on a file system of another host, several are written
  * side by side (jobs.h), each when it is here as a whole. */
-#include "copy_delete.h"
+#include "copy_atomic.h"
 #include "copy_file.h"
 
 #include <errno.h>
@@ -27,6 +27,7 @@ typedef struct {
     bool has_failed;              /* one of them */
     rd_target_t target;
     rd_beneath_t beneath;
+    rd_beneath_t old; /* the tree that --atomic will replace */
     rd_item_t item;
     rd_items_in_t in;
     bool has_target;
@@ -97,7 +98,22 @@ static bool find_target(unpack_t *unpack)
     if (is_tree && !make_top(unpack))
         return false;
     rd_beneath_open(&unpack->beneath, unpack->target.base);
+    rd_beneath_open(&unpack->old, unpack->target.old);
     return true;
+}
+
+/* What the old tree has under the item's name. */
+static bool find_old(unpack_t *unpack, const char *path, struct stat *is_p)
+{
+    const char *name;
+    int parent;
+
+    if (unpack->target.old < 0)
+        return false;
+    if (!*path)
+        return fstat(unpack->target.old, is_p) == 0;
+    parent = rd_beneath_parent(&unpack->old, path, &name);
+    return parent >= 0 && fstatat(parent, name, is_p, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
 /* The directory and name of an item; false: it was said. */
@@ -217,6 +233,7 @@ static void begin_file(unpack_t *unpack)
     file->item = unpack->item;
     file->at = unpack->item.offset;
     take_attributes(unpack, &file->attributes);
+    file->has_old = find_old(unpack, unpack->item.path, &file->old) && S_ISREG(file->old.st_mode);
     if (!find_name(unpack, &parent, &name))
         return;
     file->parent = fcntl(parent, F_DUPFD_CLOEXEC, 0);
@@ -317,6 +334,11 @@ static void keep_file(unpack_t *unpack)
 
     if (!find_name(unpack, &parent, &name))
         return;
+    if (unpack->target.old >= 0) {
+        unpack->kept +=
+            rd_atomic_keep(&unpack->writer, &unpack->old, item, &unpack->attributes, parent, name);
+        return;
+    }
     if (fstatat(parent, name, &is, AT_SYMLINK_NOFOLLOW) == 0 && has_mode_and_time(unpack, &is)) {
         unpack->kept++;
         return;
@@ -423,17 +445,20 @@ static void leave_directory(unpack_t *unpack, const rd_item_t *left,
                             const rd_attributes_t *attributes)
 {
     static rd_item_t item;
-    bool preserve = unpack->writer.copy.preserve;
+    bool preserve = unpack->writer.copy.preserve, has_old;
+    struct stat old;
     int fd;
 
-    if (!preserve && !rd_attributes_wanted(&unpack->writer.copy) &&
+    has_old = find_old(unpack, left->path, &old) && S_ISDIR(old.st_mode);
+    if (!preserve && !has_old && !rd_attributes_wanted(&unpack->writer.copy) &&
         (*left->path || !unpack->target.is_new))
         return;
     item = *left;
     if (!preserve)
         item.mode |= 0700;
     fd = rd_beneath_file(&unpack->beneath, item.path, O_RDONLY | O_DIRECTORY, 0);
-    if (fd < 0 || !rd_writer_attributes(&unpack->writer, attributes, fd, &item, NULL))
+    if (fd < 0 ||
+        !rd_writer_attributes(&unpack->writer, attributes, fd, &item, has_old ? &old : NULL))
         (void)rd_writer_complain(&unpack->writer, item.path, errno);
     if (fd >= 0)
         close(fd);
@@ -455,6 +480,25 @@ static void take_leave(unpack_t *unpack)
     }
 }
 
+/* An earlier copy has left it in the new tree of --atomic, which is ours alone. */
+static bool drop_stale(unpack_t *unpack, rd_why_t *why)
+{
+    const rd_item_t *item = &unpack->item;
+    const char *name;
+    int parent;
+
+    if (!unpack->writer.copy.atomic || !unpack->target.is_new)
+        return rd_because(why,
+                          "the other side wants '%.300s' removed from a new tree that there "
+                          "is not",
+                          item->path);
+    rd_jobs_drain(unpack->jobs);
+    parent = rd_beneath_parent(&unpack->beneath, item->path, &name);
+    if (parent >= 0 && !rd_atomic_remove(parent, name))
+        (void)rd_writer_complain(&unpack->writer, item->path, errno);
+    return true;
+}
+
 /* ---- the end ---- */
 
 /* It may have the owner and mode of its source already, and the next copy goes on only with what is
@@ -474,7 +518,7 @@ static void keep_part(const rd_target_t *target)
  * name if it is whole. */
 static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
 {
-    const rd_target_t *target = &unpack->target;
+    rd_target_t *target = &unpack->target;
     uint64_t missing = there + here;
     rd_complaints_t last = {.copy = &unpack->writer.copy, .into = unpack->writer.complaints.into};
 
@@ -483,11 +527,14 @@ static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
     if (missing > 0) {
         keep_part(target);
         rd_complain(&last, "",
-                    "not made, because %llu of its files or directories could not be copied; the "
+                    "not %s, because %llu of its files or directories could not be copied; the "
                     "rest is in %s there, and the next copy to this target resumes it",
-                    (unsigned long long)missing, target->part);
+                    target->old >= 0 ? "replaced" : "made", (unsigned long long)missing,
+                    target->part);
         return false;
     }
+    if (target->old >= 0)
+        return rd_atomic_swap(&unpack->writer, target);
     if (renameat2(target->parent, target->part, target->parent, target->name, RENAME_NOREPLACE) ==
         0)
         return true;
@@ -502,18 +549,27 @@ static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
 static void end_source(unpack_t *unpack, uint64_t missing)
 {
     uint64_t there = missing >= unpack->missing ? missing - unpack->missing : 1;
-    bool is_whole;
+    bool is_whole, done;
 
     rd_jobs_drain(unpack->jobs);
-    is_whole = missing == 0 && unpack->writer.complaints.count == 0 && !unpack->has_failed;
-    if (rd_deletions_are_allowed(&unpack->deletions, &unpack->writer.complaints, is_whole))
-        rd_deletions_run(&unpack->deletions, &unpack->writer.complaints, unpack->target.base);
-    if (!finish(unpack, there, unpack->writer.complaints.count - unpack->complained))
-        unpack->has_failed = true;
+    is_whole = unpack->target.old >= 0
+                   ? there == 0 && unpack->writer.complaints.count == unpack->complained
+                   : missing == 0 && unpack->writer.complaints.count == 0 && !unpack->has_failed;
+    if (rd_deletions_are_allowed(&unpack->deletions, &unpack->writer.complaints, is_whole)) {
+        if (unpack->target.old >= 0)
+            rd_atomic_carry(&unpack->writer, &unpack->target, &unpack->deletions);
+        else
+            rd_deletions_run(&unpack->deletions, &unpack->writer.complaints, unpack->target.base);
+    }
+    done = finish(unpack, there, unpack->writer.complaints.count - unpack->complained);
+    rd_deletions_took_place(&unpack->deletions, &unpack->writer.complaints, done);
+    unpack->has_failed |= !done;
     unpack->missing = missing;
     unpack->complained = unpack->writer.complaints.count;
     rd_attributes_clear(&unpack->attributes);
     rd_beneath_close(&unpack->beneath);
+    rd_beneath_close(&unpack->old);
+    rd_beneath_open(&unpack->old, -1);
     rd_target_close(&unpack->target);
     unpack->has_target = false;
     unpack->writer.complaints.into = NULL;
@@ -571,7 +627,9 @@ static bool take(unpack_t *unpack, rd_why_t *why)
         take_leave(unpack);
         break;
     case RD_ITEM_DELETE:
-        return rd_deletions_add(&unpack->deletions, &unpack->writer.copy, &unpack->item, why);
+        return unpack->item.has == RD_HAS_PART
+                   ? drop_stale(unpack, why)
+                   : rd_deletions_add(&unpack->deletions, &unpack->writer.copy, &unpack->item, why);
     default:
         break;
     }
@@ -660,11 +718,12 @@ int rd_copy_unpack(const rd_copy_t *copy, int in)
 
     unpack = (unpack_t){
         .writer = {.copy = *copy, .complaints = {.copy = &unpack.writer.copy}, .mask = umask(0)},
-        .target = {.base = -1, .parent = -1},
+        .target = {.base = -1, .parent = -1, .old = -1},
         .file = {.fd = -1, .parent = -1},
         .pace = rd_pace_from(copy->beside_us)};
     (void)umask(unpack.writer.mask);
     rd_beneath_open(&unpack.beneath, -1);
+    rd_beneath_open(&unpack.old, -1);
     if (!rd_items_in_open(&unpack.in, in, NULL))
         return RD_COPY_FAILED;
     while (step(&unpack, &done, &why))

@@ -38,6 +38,7 @@ static const char help[] =
     "  --delete              with -r: deletes what is only at the target, after a copy without "
     "errors\n"
     "  --max-delete N        deletes nothing if it would be more than N files (10000)\n"
+    "  --atomic              with -r: replaces a tree at the target as a whole, when all has come\n"
     "  --compare             with -p: compares contents even if size and time are the same\n"
     "  -T, --no-target-directory   TARGET is the copy itself, even if it is a directory\n"
     "  --fail-special        treats devices, FIFOs and sockets in a tree as errors\n"
@@ -68,7 +69,8 @@ enum {
     OPTION_NAMES,
     OPTION_COMPARE,
     OPTION_DELETE,
-    OPTION_MAX_DELETE
+    OPTION_MAX_DELETE,
+    OPTION_ATOMIC
 };
 
 #define TEXT_OF(number) #number
@@ -100,6 +102,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"one-file-system", 0, NULL, 'x'},
                                         {"compare", 0, NULL, OPTION_COMPARE},
                                         {"delete", 0, NULL, OPTION_DELETE},
+                                        {"atomic", 0, NULL, OPTION_ATOMIC},
                                         {"max-delete", 1, NULL, OPTION_MAX_DELETE},
                                         /* the parts, as rdcp itself calls them */
                                         {"list", 0, NULL, OPTION_LIST},
@@ -200,6 +203,9 @@ static bool take_option(called_t *called, int option, const char *value)
         return true;
     case OPTION_DELETE:
         called->copy.deletes = true;
+        return true;
+    case OPTION_ATOMIC:
+        called->copy.atomic = true;
         return true;
     case OPTION_MAX_DELETE:
         if (!rd_number(value, 0, UINT32_MAX, &called->copy.deletes_max))
@@ -353,6 +359,8 @@ static void put_options(FILE *to, const called_t *called)
                   copy->owner ? " --owner" : "", copy->hard_links ? " --hard-links" : "",
                   copy->xattrs ? " --xattrs" : "", copy->acls ? " --acls" : "",
                   copy->compare ? " --compare" : "");
+    if (copy->atomic)
+        (void)fputs(" --atomic", to);
     if (copy->one_system)
         (void)fputs(" -x", to);
     if (copy->dry_run)
@@ -502,6 +510,8 @@ static void check_options(const called_t *called, size_t args)
 
     if (called->copy.deletes && !called->copy.recursive)
         rd_usage(cli, "--delete needs -r, which lists whole directories");
+    if (called->copy.atomic && !called->copy.recursive && !called->files_from)
+        rd_usage(cli, "--atomic needs -r: a file alone is always replaced as a whole");
     if (called->copy.deletes && called->files_from)
         rd_usage(cli, "--delete and --files-from: the names do not say what else the source has");
     if (called->from0 && !called->files_from)

@@ -14,8 +14,9 @@
 #include "cli.h"
 
 #define SUFFIX ".rdcp-part"
-#define SHOWN_BYTES 250 /* of each end of a long path */
-#define LOCK_MS 3000    /* one that was cut off may need so long to end */
+#define RETIRED_SUFFIX ".rdcp-old" /* no longer than the other */
+#define SHOWN_BYTES 250            /* of each end of a long path */
+#define LOCK_MS 3000               /* one that was cut off may need so long to end */
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 
 /* "rdcp: HOST: PATH/BELOW: text" for number `nth`, and one line for all that are too many. */
@@ -101,19 +102,29 @@ const char *rd_special_at(int parent, const char *name)
                                                                 : NULL;
 }
 
-void rd_part_name(const char *name, char part[256])
+static void hidden_name(const char *name, const char *suffix, char hidden[256])
 {
     uint8_t digest[32] = {0};
     char hex[33];
 
     if (strlen(name) + sizeof SUFFIX + 1 <= 256) {
-        (void)snprintf(part, 256, ".%s" SUFFIX, name);
+        (void)snprintf(hidden, 256, ".%s%s", name, suffix);
         return;
     }
     (void)EVP_Digest(name, strlen(name), digest, NULL, EVP_sha256(), NULL);
     for (size_t i = 0; i < 16; i++)
         (void)snprintf(hex + 2 * i, 3, "%02x", digest[i]);
-    (void)snprintf(part, 256, ".%.200s-%s" SUFFIX, name, hex);
+    (void)snprintf(hidden, 256, ".%.200s-%s%s", name, hex, suffix);
+}
+
+void rd_part_name(const char *name, char part[256])
+{
+    hidden_name(name, SUFFIX, part);
+}
+
+void rd_retired_name(const char *name, char retired[256])
+{
+    hidden_name(name, RETIRED_SUFFIX, retired);
 }
 
 bool rd_is_part_name(const char *name)
@@ -121,6 +132,14 @@ bool rd_is_part_name(const char *name)
     size_t len = strlen(name), suffix = strlen(SUFFIX);
 
     return name[0] == '.' && len > suffix && strcmp(name + len - suffix, SUFFIX) == 0;
+}
+
+bool rd_is_mount_root(int fd)
+{
+    struct statx is;
+
+    return statx(fd, "", AT_EMPTY_PATH, STATX_TYPE, &is) == 0 &&
+           (is.stx_attributes_mask & is.stx_attributes & STATX_ATTR_MOUNT_ROOT);
 }
 
 void rd_directory_id(const struct stat *is, uint8_t id[RD_DIGEST_BYTES])
@@ -190,7 +209,9 @@ void rd_target_close(rd_target_t *target)
         close(target->base);
     if (target->parent >= 0)
         close(target->parent);
-    target->base = target->parent = -1;
+    if (target->old >= 0)
+        close(target->old);
+    target->base = target->parent = target->old = -1;
 }
 
 /* The directory that holds a target which is no directory, and its name there. */
@@ -212,17 +233,29 @@ static bool find_parent(const char *path, size_t len, rd_target_t *target_p, rd_
     return strcmp(target_p->name, "..") != 0 || rd_because(why, "%s", strerror(ENOENT));
 }
 
-static bool find_tree(rd_target_t *target, rd_why_t *why)
+/* A tree that will be replaced. Where a replacement by two renames was cut off between them, it has
+ * the other name. */
+static void find_old(rd_target_t *target, int fd)
 {
+    rd_retired_name(target->name, target->retired);
+    target->old = fd >= 0 ? fd : openat(target->parent, target->retired, DIRECTORY | O_NOFOLLOW);
+}
+
+static bool find_tree(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
+{
+    int fd = openat(target->parent, target->name, DIRECTORY | O_NOFOLLOW);
     struct stat is;
 
-    target->base = openat(target->parent, target->name, DIRECTORY | O_NOFOLLOW);
-    if (target->base >= 0)
+    if (fd >= 0 && !copy->atomic) {
+        target->base = fd;
         return true;
-    if (errno != ENOENT)
+    }
+    if (fd < 0 && errno != ENOENT)
         return rd_because(
             why, "%s%s%s", target->is_into ? target->name : "", target->is_into ? ": " : "",
             errno == ENOTDIR || errno == ELOOP ? "is there, and is no directory" : strerror(errno));
+    if (copy->atomic)
+        find_old(target, fd);
     target->is_new = true;
     target->base = openat(target->parent, target->part, DIRECTORY | O_NOFOLLOW);
     if (target->base < 0)
@@ -263,6 +296,10 @@ static bool find(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
         if (!find_parent(path, len, target, why))
             return false;
     }
+    if (target->is_tree && copy->atomic && (!*target->name || strcmp(target->name, ".") == 0))
+        return rd_because(why,
+                          "--atomic gives a new directory the name of this one, which has none "
+                          "here: name it by its path, with -T");
     if (target->is_tree && !*target->name) { /* the directory itself */
         target->base = target->parent;
         target->parent = -1;
@@ -270,7 +307,7 @@ static bool find(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
     }
     rd_part_name(target->name, target->part);
     if (target->is_tree)
-        return find_tree(target, why);
+        return find_tree(copy, target, why);
     target->base = target->parent;
     target->parent = -1;
     special = rd_special_at(target->base, target->name);
@@ -280,7 +317,7 @@ static bool find(const rd_copy_t *copy, rd_target_t *target, rd_why_t *why)
 
 bool rd_target_find(const rd_copy_t *copy, bool is_tree, rd_target_t *target_p, rd_why_t *why)
 {
-    *target_p = (rd_target_t){.base = -1, .parent = -1, .is_tree = is_tree};
+    *target_p = (rd_target_t){.base = -1, .parent = -1, .old = -1, .is_tree = is_tree};
     if (find(copy, target_p, why))
         return true;
     rd_target_close(target_p);

@@ -191,4 +191,66 @@ def what_is_included(hosts):
     expect(names_below(f"{folder}/to") == ["a.c", "deep", "deep/b.c", "deep/keep.o", "old.o"], names_below(f"{folder}/to"))
 
 
-CASES = [what_is_named, what_is_included, a_dry_run, a_mirror_in_all_directions, a_mirror_with_bounds, a_mirror_of_what_cannot_be_read, a_mirror_killed_anywhere]
+def inodes_below(folder):
+    return {name: os.lstat(f"{folder}/{name}").st_ino for name in names_below(folder) if not os.path.isdir(f"{folder}/{name}")}
+
+
+def a_tree_replaced_at_once(hosts):
+    """--atomic: unchanged files are the old ones' hard links, the name is always there, and nothing is left beside it."""
+    folder = folder_of(hosts, "atomic")
+    tree = a_tree_of(folder, seed_of(hosts))
+    copies(hosts, f"-rpT host1:{tree} host2:{folder}/to")
+    put(f"{folder}/to/mine", "mine")
+    looks = os.path.join(folder, "missing")
+    watcher = subprocess.Popen(["bash", "-c", f"while :; do test -d {folder}/to || echo missing >>{looks}; done"])
+    try:
+        for options, has_mine in (("", True), ("--delete", False)):
+            before, top = inodes_below(f"{folder}/to"), os.stat(f"{folder}/to").st_ino
+            put(f"{tree}/big", f"changed {options}")
+            err = copies(hosts, f"-rpT -v --atomic {options} host1:{tree} host2:{folder}/to")
+            after = inodes_below(f"{folder}/to")
+            expect("1 files written" in err, err)
+            expect(os.stat(f"{folder}/to").st_ino != top and os.path.exists(f"{folder}/to/mine") == has_mine, f"{options}: {err}")
+            expect(all(before[name] == inode for name, inode in after.items() if name not in ("big", "link", "dangling")), "what has not changed is not linked")
+            run("diff", "-r", "--no-dereference", "--exclude=mine", tree, f"{folder}/to")
+    finally:
+        watcher.kill()
+        watcher.wait()
+    expect(not os.path.exists(looks), "the tree was away for a moment")
+    expect(sorted(os.listdir(folder)) == ["to", "tree"], os.listdir(folder))
+    expect("--atomic needs -r" in copies(hosts, f"--atomic {tree} {folder}/to", 2), "usage")
+
+
+def a_tree_replaced_and_killed_anywhere(hosts):
+    """Whatever is killed whenever: the target is the old tree or the new one."""
+    folder = folder_of(hosts, "atomic_killed")
+    dice = random.Random(seed_of(hosts).random())
+    tree = a_tree_of(folder, dice)
+    copies(hosts, f"-rpT host1:{tree} host2:{folder}/to")
+    for i in range(4):
+        shutil.rmtree(f"{folder}/was", ignore_errors=True)
+        run("cp", "-a", tree, f"{folder}/was")
+        for name in range(50):
+            put(f"{tree}/deep/file {i} {name}", str(i))
+        with open(f"{tree}/big", "wb") as file:
+            file.write(dice.randbytes(9_000_000))
+        process = hosts.start("local", f"exec rdcp -rpT --atomic --delete host1:{tree} host2:{folder}/to")
+        time.sleep(dice.uniform(0, 0.6) * SLOWNESS)  # anywhere
+        victims = [pid for name in hosts.names for pid in hosts.processes(name)]
+        if victims:
+            try:
+                os.kill(dice.choice(sorted(victims)), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        status, _, err = hosts.end(process)
+        hosts.check_nothing_is_left()
+        is_new = subprocess.run(["diff", "-qr", "--no-dereference", tree, f"{folder}/to"], stdout=subprocess.DEVNULL, check=False).returncode == 0
+        expect(is_new or status != 0, f"kill {i} (seed {hosts.seed}): status 0 and no new tree: {err}")
+        if not is_new:
+            run("diff", "-r", "--no-dereference", f"{folder}/was", f"{folder}/to")
+        copies(hosts, f"-rpT --atomic --delete host1:{tree} host2:{folder}/to")
+        run("diff", "-r", "--no-dereference", tree, f"{folder}/to")
+    expect(sorted(os.listdir(folder)) == ["to", "tree", "was"], os.listdir(folder))
+
+
+CASES = [a_tree_replaced_at_once, a_tree_replaced_and_killed_anywhere, what_is_named, what_is_included, a_dry_run, a_mirror_in_all_directions, a_mirror_with_bounds, a_mirror_of_what_cannot_be_read, a_mirror_killed_anywhere]
