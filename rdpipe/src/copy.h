@@ -8,6 +8,8 @@
 #include "items.h"
 #include "names.h"
 
+#define RD_TARGETS_MAX 16u
+
 /*
  * A copy is a pipeline of four filters, which rdcp has rdpipe's agents run:
  *
@@ -15,6 +17,9 @@
  *   target: have    adds to each file what lies there of it already, and its SHA-256
  *   source: pack    sends what is missing
  *   target: unpack  writes it
+ *
+ * Of several targets each has a `have`, one behind the other, and an `unpack`, which all get the
+ * same stream. What only some of them have is sent to all.
  *
  * A file is written under the name that rd_part_name gives, and gets its own by a rename when it is
  * whole. A tree that is new is built under such a name as a whole. A partial file or tree stays
@@ -42,7 +47,8 @@ typedef struct {
     bool dry_run;         /* nothing is changed: the changes are shown */
     bool one_system;      /* directories of other file systems are copied without their content */
     bool atomic;          /* a tree that is there is replaced as a whole */
-    bool json;            /* a line of it says what was done */
+    unsigned target, targets; /* of `targets` (0: one) this part is at number `target`, from 0 */
+    bool json;                /* a line of it says what was done */
     unsigned beside_us; /* small files that take longer, each, are read and written side by side */
 } rd_copy_t;
 

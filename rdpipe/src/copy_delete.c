@@ -113,7 +113,7 @@ static bool offer_path(rd_extras_t *extras, const char *name, bool is_in_extra)
     if (extras->found > copy->deletes_max)
         return true; /* that it is one too many is all that unpack needs to know */
     extras->found++;
-    extras->item = (rd_item_t){.kind = RD_ITEM_DELETE, .mode = is.st_mode};
+    extras->item = (rd_item_t){.kind = RD_ITEM_DELETE, .mode = is.st_mode, .size = copy->target};
     (void)snprintf(extras->item.path, sizeof extras->item.path, "%s", extras->path);
     return rd_items_put(extras->out, &extras->item);
 }
@@ -184,7 +184,10 @@ static void look_in_part(rd_extras_t *extras, rd_names_t *listed)
         if (rd_names_have(listed, names.of[i]) ||
             (rd_is_part_name(names.of[i]) && is_part_of(listed, names.of[i])))
             continue;
-        *item = (rd_item_t){.kind = RD_ITEM_DELETE, .has = RD_HAS_PART, .mode = S_IFREG};
+        *item = (rd_item_t){.kind = RD_ITEM_DELETE,
+                            .has = RD_HAS_PART,
+                            .mode = S_IFREG,
+                            .size = extras->complaints->copy->target};
         if ((size_t)snprintf(item->path, sizeof item->path, "%s%s%s", extras->path,
                              *extras->path ? "/" : "", names.of[i]) < sizeof item->path)
             (void)rd_items_put(extras->out, item);

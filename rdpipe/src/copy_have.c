@@ -25,6 +25,8 @@ typedef struct {
     uint8_t into[RD_DIGEST_BYTES]; /* the directory that a tree is copied into; 0: nobody knows */
     bool has_target;
     bool is_left_out;    /* nothing more of this source is copied */
+    bool is_absent;      /* this target cannot have the source, but others can */
+    uint64_t excused;    /* complaints of this kind, which are no other target's */
     uint32_t inside;     /* open directories of a subtree that the copy would be made in */
     bool is_last;        /* no source follows this one, or none of them can have a target */
     uint64_t kept;       /* files since the last LEAVE that need nothing more */
@@ -171,6 +173,11 @@ static bool is_free(const rd_target_t *target)
     return done;
 }
 
+static bool is_last_target(const have_t *have)
+{
+    return have->copy.target + 1 >= have->copy.targets;
+}
+
 /* What is made in there would be listed, too, and so without an end. Here it is seen also where the
  * user has called this host by two names. */
 static bool is_copied_into(have_t *have)
@@ -180,7 +187,8 @@ static bool is_copied_into(have_t *have)
     bool is_it = memcmp(item->digest, have->into, sizeof have->into) == 0 &&
                  memcmp(item->digest, unknown, sizeof unknown) != 0;
 
-    memset(item->digest, 0, sizeof item->digest);
+    if (is_last_target(have))
+        memset(item->digest, 0, sizeof item->digest);
     if (is_it)
         rd_complain(&have->complaints, item->path, "a directory is not copied into itself");
     return is_it;
@@ -220,8 +228,10 @@ static void find_target(have_t *have)
     if (done) {
         rd_beneath_open(&have->beneath, have->target.base);
         rd_beneath_open(&have->old, have->target.old);
-    } else
+    } else {
         rd_complain(&have->complaints, "", "%s", why.text);
+        rd_beneath_open(&have->beneath, -1);
+    }
     if (have->extras)
         rd_extras_begin(have->extras,
                         !done || !target->is_tree ? -1
@@ -229,7 +239,9 @@ static void find_target(have_t *have)
                                                   : target->base,
                         done && copy->atomic ? target->base : -1);
     have->has_target = done;
-    have->is_left_out = !done;
+    have->is_absent = !done && have->copy.targets > 1;
+    have->excused += have->is_absent;
+    have->is_left_out = !done && !have->is_absent;
     have->is_last |= !have->target.is_into; /* of several sources all go into one directory */
 }
 
@@ -239,12 +251,41 @@ static bool begin_source(have_t *have, rd_why_t *why)
     rd_beneath_close(&have->old);
     rd_beneath_open(&have->old, -1);
     rd_target_close(&have->target);
-    have->has_target = have->is_left_out = false;
+    have->has_target = have->is_left_out = have->is_absent = false;
     have->inside = 0;
     have->kept = 0;
     have->is_last = have->item.size + 1 >= have->copy.sources;
-    have->item.offset += have->complaints.count;
+    have->item.offset += have->complaints.count - have->excused;
     return rd_copy_source(&have->copy, &have->item, why);
+}
+
+/* ---- several targets ---- */
+
+/* What all targets until here have of a file: what only some have is sent to all. Where it needs
+ * its mode alone, the offset says that. False: it needs nothing at all. */
+static bool look_with_others(have_t *have)
+{
+    rd_item_t *item = &have->item;
+    bool is_first = have->copy.target == 0, needs;
+    uint64_t offset = item->offset;
+    rd_has_t has = item->has;
+    uint8_t digest[RD_DIGEST_BYTES];
+
+    memcpy(digest, item->digest, sizeof digest);
+    needs = look(have);
+    if (item->has == RD_HAS_SAME)
+        item->offset = needs || (!is_first && offset != 0);
+    if (!is_first && (item->has != has ||
+                      (has != RD_HAS_SAME && (item->offset != offset ||
+                                              memcmp(item->digest, digest, sizeof digest) != 0)))) {
+        item->has = RD_HAS_NOTHING;
+        item->offset = 0;
+    }
+    if (item->has != RD_HAS_SAME || !is_last_target(have))
+        return true;
+    needs = item->offset != 0;
+    item->offset = 0;
+    return needs;
 }
 
 /* False: an end, with or without *why. */
@@ -255,6 +296,8 @@ static bool step(have_t *have, rd_why_t *why)
 
     if (!rd_items_next(&have->in, item, why))
         return false;
+    if (item->kind == RD_ITEM_DELETE && item->size < have->copy.target)
+        return rd_items_put(&have->out, item);
     if (item->kind == RD_ITEM_DATA || item->kind == RD_ITEM_HOLE || item->kind == RD_ITEM_CLOSE ||
         item->kind == RD_ITEM_KEEP || item->kind == RD_ITEM_ATTRIBUTE ||
         item->kind == RD_ITEM_DELETE)
@@ -262,21 +305,23 @@ static bool step(have_t *have, rd_why_t *why)
     if (item->kind == RD_ITEM_START && !begin_source(have, why))
         return false;
     is_of_source = item->kind != RD_ITEM_START && item->kind != RD_ITEM_END;
-    if (is_of_source && !have->has_target && !have->is_left_out)
+    if (is_of_source && !have->has_target && !have->is_left_out && !have->is_absent)
         find_target(have);
     if (is_of_source && have->extras && have->has_target &&
         !rd_extras_take(have->extras, item, why))
         return false;
+    if (item->kind == RD_ITEM_SKIP && !have->copy.deletes)
+        return rd_because(why, "the list has what was not asked for");
     if (item->kind == RD_ITEM_SKIP)
-        return have->copy.deletes || rd_because(why, "the list has what was not asked for");
+        return is_last_target(have) || rd_items_put(&have->out, item);
     if (is_of_source && (have->is_left_out || is_inside(have))) {
         if (!have->is_left_out || !have->is_last)
             return true;
         *item = (rd_item_t){.kind = RD_ITEM_END}; /* the rest of the list need not be read */
     }
     if (item->kind == RD_ITEM_END)
-        item->size += have->complaints.count;
-    if (item->kind == RD_ITEM_FILE && !look(have)) {
+        item->size += have->complaints.count - have->excused;
+    if (item->kind == RD_ITEM_FILE && !look_with_others(have)) {
         have->kept++;
         return true;
     }

@@ -627,6 +627,8 @@ static bool take(unpack_t *unpack, rd_why_t *why)
         take_leave(unpack);
         break;
     case RD_ITEM_DELETE:
+        if (unpack->item.size != unpack->writer.copy.target)
+            break;
         return unpack->item.has == RD_HAS_PART
                    ? drop_stale(unpack, why)
                    : rd_deletions_add(&unpack->deletions, &unpack->writer.copy, &unpack->item, why);

@@ -35,8 +35,9 @@ typedef enum {
     RD_ITEM_HARD,  /* a further name of the file whose path is `target` */
     RD_ITEM_ATTRIBUTE, /* of the FILE, KEEP, LINK or LEAVE that comes next: `target` is its name */
     RD_ITEM_SKIP,      /* in a list: it lies at the source, and is not copied */
-    RD_ITEM_DELETE     /* lies at the target, and not at the source; mode: with its type; has:
-                          RD_HAS_PART if an earlier copy left it in the new tree of --atomic */
+    RD_ITEM_DELETE /* lies at the target, and not at the source; mode: with its type; size: which
+                      target; has: RD_HAS_PART if an earlier copy left it in the new tree of
+                      --atomic */
 } rd_item_kind_t;
 
 #define RD_ITEM_LAST RD_ITEM_DELETE

@@ -34,6 +34,7 @@ static const char help[] =
     "  --files-from FILE     copies what FILE names: paths below SOURCE, one a line (-: standard "
     "input)\n"
     "  -0, --from0           the names in FILE end with a NUL\n"
+    "  --also TARGET         copies to this target as well; each byte leaves the source once\n"
     "  -x, --one-file-system   omits what other file systems mounted in SOURCE hold\n"
     "  --delete              with -r: deletes what is only at the target, after a copy without "
     "errors\n"
@@ -70,7 +71,9 @@ enum {
     OPTION_COMPARE,
     OPTION_DELETE,
     OPTION_MAX_DELETE,
-    OPTION_ATOMIC
+    OPTION_ATOMIC,
+    OPTION_ALSO,
+    OPTION_TARGET
 };
 
 #define TEXT_OF(number) #number
@@ -103,6 +106,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"compare", 0, NULL, OPTION_COMPARE},
                                         {"delete", 0, NULL, OPTION_DELETE},
                                         {"atomic", 0, NULL, OPTION_ATOMIC},
+                                        {"also", 1, NULL, OPTION_ALSO},
                                         {"max-delete", 1, NULL, OPTION_MAX_DELETE},
                                         /* the parts, as rdcp itself calls them */
                                         {"list", 0, NULL, OPTION_LIST},
@@ -111,6 +115,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"unpack", 0, NULL, OPTION_UNPACK},
                                         {"show", 0, NULL, OPTION_SHOW},
                                         {"names", 0, NULL, OPTION_NAMES},
+                                        {"target", 1, NULL, OPTION_TARGET},
                                         {"host", 1, NULL, OPTION_HOST},
                                         {"of", 1, NULL, OPTION_OF},
                                         {NULL, 0, NULL, 0}};
@@ -123,6 +128,8 @@ typedef struct {
     const char *excluded[EXCLUSIONS_MAX];
     bool included[EXCLUSIONS_MAX];
     size_t exclusions;
+    const char *also[RD_TARGETS_MAX - 1];
+    size_t also_count;
     const char *files_from;
     bool from0;
     bool takes_names; /* a part: from NAMES_FD */
@@ -203,6 +210,16 @@ static bool take_option(called_t *called, int option, const char *value)
         return true;
     case OPTION_DELETE:
         called->copy.deletes = true;
+        return true;
+    case OPTION_ALSO:
+        if (called->also_count == RD_TARGETS_MAX - 1)
+            rd_usage(&called->settings.cli, "more than %u targets", RD_TARGETS_MAX);
+        called->also[called->also_count++] = value;
+        return true;
+    case OPTION_TARGET:
+        if (sscanf(value, "%u/%u", &called->copy.target, &called->copy.targets) != 2 ||
+            called->copy.target >= called->copy.targets)
+            rd_usage(&called->settings.cli, "rdcp calls its parts itself");
         return true;
     case OPTION_ATOMIC:
         called->copy.atomic = true;
@@ -371,11 +388,19 @@ static void put_options(FILE *to, const called_t *called)
         (void)fprintf(to, " --delete --max-delete %llu", (unsigned long long)copy->deletes_max);
 }
 
-/* The command line of a part; the caller frees, NULL: no memory. */
+/* Where a copy goes. */
+typedef struct {
+    end_t of[RD_TARGETS_MAX];
+    size_t count;
+} targets_t;
+
+/* The command line of a part at the source, or at target number `which`; the caller frees, NULL: no
+ * memory. */
 static char *command_of(const called_t *called, const char *part, const sources_t *sources,
-                        const end_t *target, bool is_target)
+                        const targets_t *targets, int which)
 {
-    const end_t *end = is_target ? target : sources->of;
+    bool is_target = which >= 0;
+    const end_t *end = is_target ? &targets->of[which] : sources->of;
     char *text = NULL;
     size_t bytes;
     FILE *to = open_memstream(&text, &bytes);
@@ -386,6 +411,8 @@ static char *command_of(const called_t *called, const char *part, const sources_
     put_program(to, called, end);
     (void)fprintf(to, " --%s --of " PROTOCOL, part);
     put_options(to, called);
+    if (is_target && targets->count > 1)
+        (void)fprintf(to, " --target %d/%zu", which, targets->count);
     if (called->files_from && !is_target)
         (void)fputs(" --names", to);
     (void)fputs(" --host ", to);
@@ -398,7 +425,7 @@ static char *command_of(const called_t *called, const char *part, const sources_
     (void)fputs(" --", to);
     if (is_target) {
         (void)fputc(' ', to);
-        quote(to, without_tilde(target));
+        quote(to, without_tilde(end));
     }
     for (size_t i = 0; i < sources->count; i++) {
         (void)fputc(' ', to);
@@ -409,37 +436,55 @@ static char *command_of(const called_t *called, const char *part, const sources_
     return fclose(to) == 0 ? text : NULL;
 }
 
-static int copy_all(const called_t *called, const sources_t *sources, const end_t *target)
+/* Appends a part to the chain. False: no memory. */
+static bool add_part(rd_chain_t *chain, const called_t *called, const char *part,
+                     const sources_t *sources, const targets_t *targets, int which)
 {
-    const char *const parts[] = {"list", "have", "pack", called->copy.dry_run ? "show" : "unpack"};
-    static rd_chain_t chain;
-    int status = 0;
-    bool done = true, is_short = true;
+    char *command = command_of(called, part, sources, targets, which);
+    const end_t *end = which >= 0 ? &targets->of[which] : sources->of;
+    bool is_last = strcmp(part, "unpack") == 0;
 
-    for (size_t i = 0; i < 4; i++) {
-        const end_t *end = i % 2 == 0 ? sources->of : target;
-        char *command = command_of(called, parts[i], sources, target, i % 2 == 1);
-
-        chain.of[i] = (rd_node_t){end->host, command, RD_WORK_COMMAND, false};
-        done = done && command;
-        is_short = is_short && command && strlen(command) < COMMAND_MAX;
-    }
-    chain.count = 4;
-    if (called->copy.dry_run) /* the list of changes is what the user wants to read */
-        chain.of[chain.count++] = (rd_node_t){"", "", RD_WORK_STDOUT, false};
-    if (done && !is_short)
+    if (command && strlen(command) >= COMMAND_MAX)
         rd_usage(
             &called->settings.cli,
             "the names of the sources, or of --files-from, have more than %zu bytes: copy them in "
             "several calls, or their directory with -r",
             COMMAND_MAX);
+    chain->of[chain->count++] =
+        (rd_node_t){end->host, command, RD_WORK_COMMAND, is_last && targets->count > 1};
+    return command != NULL;
+}
+
+static bool make_chain(rd_chain_t *chain, const called_t *called, const sources_t *sources,
+                       const targets_t *targets)
+{
+    const char *last = called->copy.dry_run ? "show" : "unpack";
+    bool done = add_part(chain, called, "list", sources, targets, -1);
+
+    for (size_t i = 0; i < targets->count; i++)
+        done &= add_part(chain, called, "have", sources, targets, (int)i);
+    done &= add_part(chain, called, "pack", sources, targets, -1);
+    for (size_t i = 0; i < targets->count; i++)
+        done &= add_part(chain, called, last, sources, targets, (int)i);
+    return done;
+}
+
+static int copy_all(const called_t *called, const sources_t *sources, const targets_t *targets)
+{
+    static rd_chain_t chain;
+    bool done = make_chain(&chain, called, sources, targets);
+    size_t parts = chain.count;
+    int status = 0;
+
+    if (called->copy.dry_run) /* the list of changes is what the user wants to read */
+        chain.of[chain.count++] = (rd_node_t){"", "", RD_WORK_STDOUT, false};
     if (!done)
         rd_say(&called->settings.cli, "out of memory");
     else if (called->only_plan)
         status = rd_plan(&chain, &called->settings);
     else
         status = rd_run(&chain, &called->settings);
-    for (size_t i = 0; i < 4; i++)
+    for (size_t i = 0; i < parts; i++)
         free((char *)(uintptr_t)chain.of[i].text);
     return !done ? RD_EXIT_OWN : status < 0 ? rd_end_by(-status) : status;
 }
@@ -514,6 +559,8 @@ static void check_options(const called_t *called, size_t args)
         rd_usage(cli, "--atomic needs -r: a file alone is always replaced as a whole");
     if (called->copy.deletes && called->files_from)
         rd_usage(cli, "--delete and --files-from: the names do not say what else the source has");
+    if (called->also_count > 0 && called->copy.dry_run)
+        rd_usage(cli, "--dry-run shows one target: call it once for each");
     if (called->from0 && !called->files_from)
         rd_usage(cli, "--from0 says how the names of --files-from end: give that as well");
     if (called->files_from && args > 2)
@@ -537,7 +584,7 @@ int main(int argc, char **argv)
     static called_t called = {.settings = {.is_copy = true},
                               .copy = {.host = "", .name = "", .deletes_max = DELETES_MAX}};
     sources_t sources;
-    end_t target;
+    targets_t targets = {.count = 0};
     int option, status;
 
     rd_cli_init(&called.settings.cli, "rdcp");
@@ -565,14 +612,17 @@ int main(int argc, char **argv)
         rd_say(&called.settings.cli, "out of memory");
         return RD_EXIT_OWN;
     }
-    target = end_of(&called, argv[argc - 1]);
+    targets.of[targets.count++] = end_of(&called, argv[argc - 1]);
+    for (size_t i = 0; i < called.also_count; i++)
+        targets.of[targets.count++] = end_of(&called, called.also[i]);
     if (called.copy.dry_run && !called.settings.cli.progress)
         called.settings.cli.quiet = true;
-    status = copy_all(&called, &sources, &target);
+    status = copy_all(&called, &sources, &targets);
     for (size_t i = 0; i < sources.count; i++)
         free_end(&sources.of[i]);
     free(sources.of);
     rd_names_free(&called.names);
-    free_end(&target);
+    for (size_t i = 0; i < targets.count; i++)
+        free_end(&targets.of[i]);
     return status;
 }

@@ -27,10 +27,14 @@ static void add_hops(rd_run_t *run, char *text, size_t bytes, int64_t ms, size_t
 
 static void add_copy(const rd_run_t *run, char *text, size_t bytes)
 {
-    size_t len = strlen(text);
+    size_t len = strlen(text), targets = 0;
 
-    (void)snprintf(text + len, bytes - len, "  %.60s to %.60s", rd_run_name(run, 0),
-                   rd_run_name(run, 1));
+    for (size_t i = 0; i < rd_run_count(run); i++)
+        targets += run->chain->of[i].is_receiver;
+    len += (size_t)snprintf(text + len, bytes - len, "  %.60s to %.60s", rd_run_name(run, 0),
+                            rd_run_name(run, 1));
+    if (targets > 1)
+        (void)snprintf(text + len, bytes - len, " and %zu more", targets - 1);
 }
 
 static char *json_of(const rd_run_t *run)

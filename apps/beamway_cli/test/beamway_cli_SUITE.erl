@@ -322,7 +322,7 @@ pipe_receiver(Config) ->
 
 %% These options are not in the help, because a command uses them to call itself on another host. rdrecv refuses them.
 not_told("rdpipe") -> ["--agent"];
-not_told("rdcp") -> ["--have", "--host", "--list", "--names", "--of", "--pack", "--show", "--unpack"];
+not_told("rdcp") -> ["--have", "--host", "--list", "--names", "--of", "--pack", "--show", "--target", "--unpack"];
 not_told("rdrecv") -> ["--block", "--congestion", "--no-checksum", "--rate", "--zstd"];
 not_told(_) -> [].
 

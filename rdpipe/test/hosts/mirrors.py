@@ -253,4 +253,46 @@ def a_tree_replaced_and_killed_anywhere(hosts):
     expect(sorted(os.listdir(folder)) == ["to", "tree", "was"], os.listdir(folder))
 
 
-CASES = [a_tree_replaced_at_once, a_tree_replaced_and_killed_anywhere, what_is_named, what_is_included, a_dry_run, a_mirror_in_all_directions, a_mirror_with_bounds, a_mirror_of_what_cannot_be_read, a_mirror_killed_anywhere]
+def sent_by(hosts, name):
+    return int(run("ip", "netns", "exec", hosts.space(name), "cat", "/sys/class/net/eth0/statistics/tx_bytes"))
+
+
+def several_targets(hosts):
+    """--also: all get the whole tree, and each byte leaves the source once; a target that fails does not stop the others."""
+    folder = folder_of(hosts, "several_targets")
+    tree = a_tree_of(folder, seed_of(hosts))
+    targets = [f"host{i}:{folder}/to{i}" for i in (2, 3, 4)]
+    words = f"-rpT --carrier tcp host1:{tree} {targets[0]} --also {targets[1]} --also {targets[2]}"
+    size = sum(os.lstat(f"{tree}/{name}").st_blocks * 512 for name in names_below(tree))
+    before = sent_by(hosts, "host1")
+    copies(hosts, words)
+    sent = sent_by(hosts, "host1") - before
+    expect(sent < 1.5 * size, f"host1 has sent {sent} bytes for {size}")
+    for i in (2, 3, 4):
+        run("diff", "-r", "--no-dereference", tree, f"{folder}/to{i}")
+    # What one lacks comes again, and no more; each deletes what only it has.
+    os.unlink(f"{folder}/to3/big")
+    put(f"{folder}/to4/old", "old")
+    err = copies(hosts, f"--json --delete {words}")
+    told = {line["host"]: line for line in map(json.loads, filter(lambda line: line.startswith("{"), err.splitlines())) if line["event"] == "copied"}
+    expect([told[f"host{i}"]["deleted"] for i in (2, 3, 4)] == [[], [], ["old"]], err)
+    expect(all(line["bytes_received"] == 9_000_000 for line in told.values()), err)
+    for i in (2, 3, 4):
+        run("diff", "-r", "--no-dereference", tree, f"{folder}/to{i}")
+    # A target that is a file, and one whose disk is full.
+    shutil.rmtree(f"{folder}/to3")
+    put(f"{folder}/to3", "a file")
+    os.unlink(f"{folder}/to2/big")
+    put(f"{tree}/new", "new")
+    err = copies(hosts, words, 1)
+    expect(f"host3: {folder}/to3: is there, and is no directory" in err, err)
+    full = f"-rT host1:{tree} host2:{hosts.disk}/to --also host3:{folder}/whole --also host4:{folder}/too"
+    err = copies(hosts, full, 1)
+    expect("No space left" in err, err)
+    shutil.rmtree(f"{hosts.disk}/.to.rdcp-part")
+    for name in ("to2", "to4", "whole", "too"):
+        run("diff", "-r", "--no-dereference", tree, f"{folder}/{name}")
+    expect("--dry-run shows one target" in copies(hosts, f"-rn --also x {tree} {folder}/x", 2), "usage")
+
+
+CASES = [several_targets, a_tree_replaced_at_once, a_tree_replaced_and_killed_anywhere, what_is_named, what_is_included, a_dry_run, a_mirror_in_all_directions, a_mirror_with_bounds, a_mirror_of_what_cannot_be_read, a_mirror_killed_anywhere]
