@@ -30,7 +30,7 @@ svg(Title, Legends, Rows) ->
      text("title", 24, 28, Title), legend(Legends),
      [axis(Exponent, X, Bottom) || Exponent <- ticks(Low, High)],
      Drawn,
-     text("note end", X(1.0) - 8, Bottom + 38, "the rival is better"), text("note", X(1.0) + 8, Bottom + 38, "Beamway is better"),
+     text("note end", X(1.0) - 8, Bottom + 38, "the rival is better"), text("note", X(1.0) + 8, Bottom + 38, "this project is better"),
      "</svg>\n"].
 
 style() ->
