@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Look at the links of this node.
+%% @doc Shows and controls the links of this node.
 %%
 %% ```
 %% 1> beamway:links().
@@ -45,16 +45,16 @@
 
 -type sender() :: #{pid := pid(), name => atom(), label => binary(), initial_call => mfa(), class := class(),
                     sent := non_neg_integer(), bytes_per_s := non_neg_integer(), waiting := non_neg_integer()}.
-%% A process that has ended has no name, no label and no initial call. `label': what it told proc_lib:set_label/1 (OTP 27). `sent': bytes over the time that was
-%% looked at, and how many that is per second. `waiting': bytes that wait for room on the link.
+%% A process that has ended has no name, no label and no initial call. `label' is what the process passed to proc_lib:set_label/1 (OTP 27).
+%% `sent' is the number of bytes in the observed time, and the same per second. `waiting' is the number of bytes that wait for room on the link.
 
 -type fault() :: beamway_fault:fault().
 %% See {@link fault/2}.
 
 -type class() :: beamway_classes:class().
-%% Whose messages go first where several processes send more than a link takes: control, then normal, then bulk.
+%% Whose messages go first if several processes send more than a link can take: control, then normal, then bulk.
 
-%% @doc The links that are up. Empty on a node that does not run the carrier.
+%% @doc The links that are up. A node that does not run the carrier has none.
 -spec links() -> [link_info()].
 links() ->
     [public(Link) || Link <- lists:sort(beamway_links:all())].
@@ -81,7 +81,7 @@ public(Link) ->
 -spec fault(node(), beamway_fault:fault() | none) -> ok | {error, beamway_fault:refusal()}.
 fault(Node, Fault) -> beamway_fault:set(Node, Fault).
 
-%% @doc The faults of this node, also those on the way to nodes to which it has no link now.
+%% @doc The faults of this node, including those for nodes to which it has no link now.
 -spec faults() -> [{node(), beamway_fault:known()}].
 faults() -> beamway_fault:all().
 
@@ -105,15 +105,16 @@ link_to(Node) ->
 info() ->
     [maps:merge(public(Link), beamway_metrics:of_link(Link)) || Link <- lists:sort(beamway_links:all())].
 
-%% @doc How loaded the peers are, as far as they have said so. They do it with ticks, acknowledgements and messages that travel anyway, at most once a second, so this asks
-%% nobody, and what an idle peer has said is at most a tick old (a quarter of kernel's `net_ticktime', by default 15 s), and of one that sends little at most two. A peer that is missing has
-%% an older version or another carrier. {@link info/1} has the same with `peer_' before each name.
+%% @doc How loaded the peers are, according to their last reports. They report with ticks, acknowledgements and messages that are sent anyway, at
+%% most once a second, so this asks nobody. The report of an idle peer is at most a tick old (a quarter of kernel's `net_ticktime', by default 15
+%% s), and that of a peer that sends little at most two. A peer that is missing has an older version or another carrier. {@link info/1} has the
+%% same data, with `peer_' before each name.
 -spec loads() -> #{node() => load()}.
 loads() ->
     maps:from_list([{Node, Load} || #{node := Node} = Link <- beamway_links:all(), #{} = Load <- [beamway_metrics:peer_load(Link)]]).
 
-%% @doc Why the links to a node ended, and what each did before: the link that is up, if any, then those that have ended in the last hour, the last one
-%% first. `{error, unknown}': there was none.
+%% @doc Why the links to a node ended, and what each did before: first the link that is up, if any, then those that have ended in the last hour,
+%% the most recent one first. `{error, unknown}' means that there was none.
 -spec why(node()) -> {ok, [explained(), ...]} | {error, unknown}.
 why(Node) when is_atom(Node) ->
     case beamway_recorder:records(Node) of
@@ -123,7 +124,7 @@ why(Node) when is_atom(Node) ->
 why(Other) ->
     error({badarg, {node, Other, "expected the name of a node, an atom"}}).
 
-%% @doc The same of all nodes, as far as there are any.
+%% @doc The same for all nodes.
 -spec why() -> [explained()].
 why() ->
     [explained(Record) || Record <- beamway_recorder:records()].
@@ -136,8 +137,9 @@ explained(Record) ->
                #{cause => Cause, short => Short, facts => [#{ago_ms => AgoMs, text => Text} || {AgoMs, Text} <- Facts],
                  seconds => Steps(seconds), tens => Steps(tens)}).
 
-%% @doc Who fills the link to a node: the processes of this node that sent most over it in the last ten seconds, at most twelve; those with most bytes
-%% waiting come first. Of small messages one in 16 KB is counted for all. `not_driven': OTP's own port or ssl's processes carry the link.
+%% @doc Shows which processes of this node sent most over the link to a node in the last ten seconds, at most twelve; those with the most bytes
+%% waiting come first. Among small messages, one in 16 KB is counted on behalf of all. `not_driven' means that OTP's own port or ssl's processes
+%% carry the link.
 -spec senders(node()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node) when is_atom(Node) ->
     case link_to(Node) of
@@ -147,14 +149,14 @@ senders(Node) when is_atom(Node) ->
 senders(Node) ->
     error({badarg, {node, Node, "expected the name of a node, an atom"}}).
 
-%% @doc The same of all links of this node.
+%% @doc The same for all links of this node.
 -spec senders() -> #{node() => [sender()]}.
 senders() ->
     Links = beamway_links:all(),
     Traffic = beamway_recorder:traffic([Connection || #{connection := Connection} <- Links]),
     maps:from_list([{Node, Senders} || #{node := Node} = Link <- Links, {ok, Senders} <- [lately(Link, Traffic, 0)]]).
 
-%% @doc Measured over `Ms' milliseconds from now on, for which the call takes. 0 shows what is waiting now.
+%% @doc Measures for `Ms' milliseconds from now on, which is how long the call takes. 0 shows the bytes that are waiting now.
 -spec senders(node(), Ms :: non_neg_integer()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node, Ms) when is_atom(Node), is_integer(Ms), Ms >= 0, Ms =< 60000 ->
     case link_to(Node) of
@@ -173,7 +175,7 @@ of_link(Link, Ask) ->
         none -> {error, not_driven}
     end.
 
-%% Without the recorder they are measured for so many milliseconds.
+%% Without the recorder, they are measured for this many milliseconds.
 lately(#{connection := Connection} = Link, Traffic, Ms) ->
     of_link(Link, fun(Port) ->
                           case Traffic of
@@ -187,46 +189,46 @@ lately(#{connection := Connection} = Link, Traffic, Ms) ->
 metrics() ->
     beamway_metrics:prometheus(beamway_metrics:families(beamway_links:all())).
 
-%% @doc Whether the driver of this application carries the distribution to a node. If so, small messages to it overtake large ones of other senders.
+%% @doc Whether this application's driver carries the distribution to a node. If so, small messages to the node overtake large ones of other
+%% senders.
 -spec carries(node()) -> boolean().
 carries(Node) ->
     lists:any(fun(#{node := Of} = Link) -> Of =:= Node andalso beamway_links:driven(Link) =/= none end, beamway_links:all()).
 
-%% @doc Gives the calling process a class on all links of this node, now and later, and returns its former class,
-%% which is `normal' if it has not called this before.
+%% @doc Gives the calling process a class on all present and future links of this node, and returns its former class, which is `normal' if it has
+%% not called this before.
 %%
-%% Where messages wait for room on a link, those of processes of class `control' go before those of class `normal',
-%% and these before those of class `bulk'. Each class has its share, so none can stop another: a class that always
-%% has messages waiting gets at least 4/9 (`control'), 2/9 (`normal') or 1/9 (`bulk') of the bytes. All messages of
-%% a process keep their order: when it changes its class, its messages that wait change with it. The class ends with
-%% the process. Links that OTP's own port or ssl's processes carry have no classes, and on a node that does not run
-%% the carrier the call has no effect.
+%% If messages wait for room on a link, those of processes with class `control' go before those with class `normal', and these before those with
+%% class `bulk'. Each class has its share, so none can block another: a class that always has messages waiting gets at least 4/9 (`control'), 2/9
+%% (`normal') or 1/9 (`bulk') of the bytes. All messages of a process stay in order: when it changes its class, its waiting messages change with
+%% it. The class ends with the process. Links that OTP's own port or ssl's processes carry have no classes, and on a node that does not run the
+%% carrier the call has no effect.
 %%
-%% A call takes about a microsecond for each link, so it belongs in the `init' of a process that lives long. The
-%% option `classes' gives classes to processes of programs that do not call it.
+%% A call takes about a microsecond for each link, so it belongs in the `init' of a long-lived process. The option `classes' gives classes to
+%% processes of programs that do not call it.
 -spec class(class()) -> Former :: class().
 class(Class) when Class =:= control; Class =:= normal; Class =:= bulk -> beamway_classes:set(self(), Class);
 class(Class) -> error({badarg, {class, Class, "expected control, normal or bulk"}}).
 
-%% @doc The version of the application, as in its app file.
+%% @doc The version of the application from its app file.
 -spec version() -> string().
 version() ->
     _ = application:load(beamway),
     {ok, Version} = application:get_key(beamway, vsn),
     Version.
 
-%% @doc Loads the driver anew from where the application `beamway' is now in the code path, in a node that goes on running.
+%% @doc Loads the driver again from where the application `beamway' now is in the code path, while the node keeps running.
 %%
-%% All links of this node end first, as if its peers were disconnected; they return with the next message. Before the call, load
-%% the modules of the new version. An error means that this node has no driver now, and uses OTP's own port until a later call finds one.
-%% Connections that OTP's own port carries go on as they are.
+%% All links of this node end first, as if the peers were disconnected, and come back with the next message. Load the modules of the new version
+%% before the call. An error means that this node has no driver now, and uses OTP's own port until a later call finds one. Connections that OTP's
+%% own port carries are not affected.
 -spec reload_driver() -> ok | {error, Reason :: binary()}.
 reload_driver() ->
     ok = beamway_links:reload_driver(),
     beamway_driver:loaded().
 
-%% @doc Lets connections over TLS that are made from now on use the certificates that are in the files now. Without the call ssl keeps what it has read
-%% for up to two minutes. Connections that are up stay as they are.
+%% @doc Makes new TLS connections use the certificates that are in the files now. Otherwise ssl caches the files for up to two minutes. Existing
+%% connections do not change.
 -spec reload_certificates() -> ok.
 reload_certificates() ->
     _ = lists:keymember(ssl, 1, application:which_applications()) andalso ssl:clear_pem_cache(),
@@ -234,7 +236,7 @@ reload_certificates() ->
 
 -ifdef(TEST).
 
-%% In a VM that is no node.
+%% In a VM that is not a node.
 without_the_carrier_test_() ->
     [?_assertEqual([], links()),
      ?_assertEqual({error, not_connected}, info(nobody@nowhere)),

@@ -1,15 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Two authenticated peers agree on a ring, over shared memory or rdma, or both go on over their stream.
+%% @doc Two authenticated peers agree on a ring, over shared memory or rdma, or both continue over their stream.
 %%
-%% The side that called offers, the other answers, the first confirms. A side uses the ring only when
-%% it knows that the other will: the one that offered after it was told `ready', the other after
-%% `ready' came back. `nack' from either side means the stream for both; it is the answer to an offer of another
-%% version, too. Whatever else happens (silence
-%% until the deadline, a closed socket, nonsense) ends the process, and with it the connection, so
-%% that no two peers go on with different links. Checked by native/test/spin/agree.pml.
+%% The calling side makes an offer, the other side answers, and the calling side confirms. A side uses the ring only when it knows that the other
+%% side will: the calling side after it has received `ready', and the other side after `ready' came back. `nack' from either side means that both
+%% use the stream; it is also the answer to an offer of another version. Anything else (silence until the deadline, a closed socket, garbage)
+%% ends the process and the connection with it, so that two peers never continue with different links. native/test/spin/agree.pml checks this.
 %%
-%% How the two meet for a ring is the kind's own: {@link beamway_shm}, {@link beamway_rdma}.
-%% Runs in the connection process of the distribution, on the still passive stream.
+%% The kind itself determines how the two meet for a ring: {@link beamway_shm}, {@link beamway_rdma}. Runs in the connection process of the
+%% distribution, on the stream, which is still passive.
 -module(beamway_agreement).
 
 -include_lib("kernel/include/logger.hrl").
@@ -20,19 +18,19 @@
 
 -type stream() :: beamway_stream:stream().
 
-%% Whether such a ring can be offered now, beside a stream of that kind.
+%% Whether such a ring can be offered now, on a stream of that kind.
 -callback is_usable(beamway_config:config(), StreamKind :: tcp | tls) -> boolean().
 
-%% In the others: a deadline is of erlang:monotonic_time(millisecond), and nothing stays open on an error.
+%% For the other callbacks, a deadline is in erlang:monotonic_time(millisecond), and nothing stays open after an error.
 
-%% The calling side opens a port that the peer can come to.
+%% The calling side opens a port to which the peer can connect.
 -callback offer(beamway_config:config(), RingBytes :: pos_integer()) ->
     {ok, port(), beamway_wire:packet()} | {error, Reason :: binary()}.
-%% The answering side comes to it, with rings of at most `RingBytes'. A packet that is no such offer is an error.
+%% The answering side connects to it, with rings of at most `RingBytes'. A packet that is not such an offer is an error.
 -callback join(beamway_wire:packet(), beamway_config:config(), RingBytes :: pos_integer(), Deadline :: integer()) ->
     {ok, port(), Device :: binary()} | {error, Reason :: binary()}.
 
-%% @doc Ends within `TimeoutMs', or ends the calling process. `stream': go on over it.
+%% @doc Ends within `TimeoutMs', or ends the calling process. `stream' means that both continue over the stream.
 -spec run(beamway_kind:ring(), connecting | accepting, stream(), TimeoutMs :: pos_integer()) ->
           {ring, port(), Why :: binary()} | {stream, Reason :: binary()}.
 run(Kind, Role, Stream, TimeoutMs) ->
@@ -41,7 +39,7 @@ run(Kind, Role, Stream, TimeoutMs) ->
         {ring, Port, Device} ->
             {ring, Port, beamway_kind:why(Kind, Device)};
         {stream, Reason} ->
-            %% The link that carries the data now reserves its own.
+            %% The link that carries the data now makes its own reservation.
             ok = beamway_links:release(),
             ok = tell_without(Kind, Stream, Reason),
             {stream, Reason}
@@ -49,14 +47,14 @@ run(Kind, Role, Stream, TimeoutMs) ->
         throw:{no_agreement, Reason} -> give_up_connection(Reason)
     end.
 
-%% @doc Logs that the two nodes go on without that ring, and why.
+%% @doc Logs that the two nodes continue without that ring, and why.
 -spec tell_without(beamway_kind:ring(), stream(), Reason :: binary()) -> ok.
 tell_without(Kind, Stream, Reason) ->
     Level = beamway_links:level_of(Reason),
     ?LOG(Level, "beamway: no ~ts with ~ts, using ~ts: ~ts",
          [beamway_kind:name(Kind), beamway_stream:peer_text(Stream), beamway_stream:kind(Stream), Reason]).
 
-%% @private The connection ends; net_kernel hears of it by our exit.
+%% @private The connection ends, and net_kernel learns it from our exit.
 -spec give_up_connection(term()) -> no_return().
 give_up_connection(closed) ->
     exit(shutdown);
@@ -85,7 +83,7 @@ agree(accepting, Kind, Stream, Deadline, Config, Granted) ->
         {_Offer, {error, Reason}} -> nack(Stream, none, Reason)
     end.
 
-%% connecting: the peer has joined, or says why not
+%% connecting: the peer has joined, or reports why not
 answered(ready, Stream, Deadline, Kind, Port) ->
     case beamway_establish:accept(Kind, Port, Deadline) of
         {ok, Device} ->
@@ -153,7 +151,7 @@ recv(Stream, Deadline) ->
             give_up(Reason)
     end.
 
-%% Nothing stays open of what was not agreed on.
+%% If there is no agreement, nothing stays open.
 or_close(Port, Use) ->
     try
         Use()

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Blocks: binaries that nodes of one host and one user share without copying them.
+%% @doc Blocks are binaries that nodes of the same user on the same host share without copying them.
 %%
-%% A block is memory of the kernel that can never change again (a sealed memfd, native/block/block.h). Here it is a binary like any other.
-%% A channel brings blocks to another node. That node gets binaries of the same memory, and can pass them on. It can read a block that was
-%% passed to it, all of it, and nothing else.
+%% A block is kernel memory that can never change again (a sealed memfd, native/block/block.h). In Erlang it is an ordinary binary. A channel
+%% passes blocks to another node, which gets binaries of the same memory and can pass them on. It can read all of a block that was passed to it,
+%% and nothing else.
 %%
-%% A part of a block keeps the whole. A block lives as long as a process of any node has a part of it, whoever made it. The node's limits
-%% ({@link info/0}) hold for those that it made and those that it has received.
+%% A part of a block keeps the whole block. A block lives as long as a process on any node has a part of it, whichever node made it. The node's
+%% limits ({@link info/0}) apply both to the blocks that it made and to those that it has received.
 -module(beamway_block).
 
 -export([is_loaded/0, from_iodata/1, read_file/1, is_block/1, info/0, limit/1, reaper/0, reap/0]).
@@ -18,14 +18,14 @@
 -opaque channel() :: reference().
 -opaque listener() :: reference().
 -type id() :: <<_:128>>.
-%% By which the receiver knows a channel.
+%% Identifies a channel for the receiver.
 
 -define(MIN_BYTES, 65536).
 -define(COPY_TRIES, 50).
 -define(COPY_RETRY_MS, 20).
 
 load() ->
-    %% Without the library there are no blocks: all binaries are ordinary ones.
+    %% Without the library there are no blocks, and all binaries are ordinary ones.
     _ = erlang:load_nif(filename:join(priv_dir(), "beamway_block"), none),
     ok.
 
@@ -40,7 +40,7 @@ priv_dir() ->
 is_loaded() ->
     try is_map(info_nif()) catch error:not_loaded -> false end.
 
-%% @doc A block of these bytes; an ordinary binary if they are few, or if there is no room for another block.
+%% @doc A block with these bytes, or an ordinary binary if they are few or there is no room for another block.
 -spec from_iodata(iodata()) -> binary().
 from_iodata(Data) ->
     Parts = erlang:iolist_to_iovec(Data),
@@ -54,7 +54,7 @@ from_iodata(Data) ->
             end
     end.
 
-%% @doc As file:read_file/1. A large file is read straight into a block, if there is room for one.
+%% @doc Like file:read_file/1, but a large file is read directly into a block if there is room for one.
 -spec read_file(file:name_all()) -> {ok, binary()} | {error, file:posix() | badarg | terminated | system_limit}.
 read_file(Name) ->
     try read_file_nif(path(Name), ?MIN_BYTES) of
@@ -68,51 +68,54 @@ path(Name) -> path_of(unicode:characters_to_binary(filename:flatten(Name), unico
 
 path_of(Path) when is_binary(Path) -> Path.
 
-%% @doc Whether these are all bytes of a block.
+%% @doc Whether the binary is a whole block.
 -spec is_block(binary()) -> boolean().
 is_block(Binary) when byte_size(Binary) < ?MIN_BYTES -> false;
 is_block(Binary) -> try is_block_nif(Binary) catch error:not_loaded -> false end.
 
-%% @doc How many blocks this node holds, how many bytes they have, and how many it may hold. `made', `received': since the start. `refused': that found no room.
+%% @doc How many blocks this node holds, how many bytes they have, and how many it may hold. `made' and `received' are counted since the start,
+%% and `refused' are those for which there was no room.
 -spec info() -> #{blocks | bytes | max_blocks | max_bytes | made | received | refused => non_neg_integer()}.
 info() -> info_nif().
 
-%% @doc Sets how many bytes all blocks together may have. Those that are there stay.
+%% @doc Sets how many bytes all blocks together may have. Existing blocks are kept.
 -spec limit(Bytes :: non_neg_integer()) -> ok.
 limit(Bytes) -> limit_nif(Bytes).
 
-%% @doc From now on the caller gets the message `beamway_blocks_to_reap', and then calls {@link reap/0}. Without such a process the pages of a large
-%% block are given back by the scheduler that collects its last binary. The call also gives back at once what an earlier caller has left.
+%% @doc From now on the caller gets the message `beamway_blocks_to_reap' and has to call {@link reap/0}. Without such a process, the scheduler
+%% that collects the last binary of a large block frees its pages. The call also frees at once what an earlier caller has left.
 -spec reaper() -> ok.
 reaper() ->
     ok = reaper_nif(),
     reap().
 
-%% @doc Gives back the memory of blocks that nobody uses any more.
+%% @doc Frees the memory of blocks that are no longer used.
 -spec reap() -> ok.
 reap() -> reap_nif().
 
 %% ---- channels ----
 
-%% @doc Where nodes of this host and user may connect to. The token is a secret between both. The directory is that of the option `socket_dir', "" for
-%% an abstract socket.
+%% @doc Opens a listener to which nodes on this host and of this user may connect. The token is a secret between both. The directory is that of
+%% the option `socket_dir', or "" for an abstract socket.
 -spec listen(Dir :: string()) -> {ok, listener(), Address :: binary(), Token :: <<_:128>>} | {error, Reason :: binary()}.
 listen("") -> listen_nif(none);
 listen(Dir) -> listen_nif(path(Dir)).
 
-%% @doc A channel that somebody has connected. Waits for nobody to connect, but up to 100 ms for the first word of a peer that has.
+%% @doc A channel that a node has connected. Does not wait for a connection, but waits up to 100 ms for the first packet on one.
 -spec accept(listener()) -> {ok, id(), channel()} | none | {error, Reason :: binary()}.
 accept(Listener) -> accept_nif(Listener).
 
-%% @doc A channel that passes blocks to the node that listens there.
+%% @doc A channel that passes blocks to the node with this listener.
 -spec connect(Address :: binary(), Token :: <<_:128>>, id()) -> {ok, channel()} | {error, Reason :: binary()}.
 connect(Address, Token, Id) -> connect_nif(Address, Token, Id).
 
-%% @doc Passes a block. The receiver can take it by the number. `busy': too many are on their way. `no_block': it is an ordinary binary, or a part of a block.
+%% @doc Passes a block, which the receiver can take by its number. `busy' means that too many are in transit, and `no_block' that it is an
+%% ordinary binary or a part of a block.
 -spec pass(channel(), binary()) -> {ok, Number :: pos_integer()} | busy | no_block | closed.
 pass(Channel, Binary) -> pass_nif(Channel, Binary).
 
-%% @doc Takes what was passed. If there is no room for another block it is copied. If the node has no descriptor left even for that, this waits up to a second for one.
+%% @doc Takes a block that was passed. If there is no room for another block, it is copied. If the node has no descriptor left even for that,
+%% this waits up to a second for one.
 -spec take(channel(), Number :: non_neg_integer(), Bytes :: non_neg_integer()) -> {ok, binary()} | {error, Reason :: binary()}.
 take(Channel, Number, Bytes) ->
     case take_nif(Channel, Number, Bytes) of
@@ -129,11 +132,11 @@ copy(Channel, Number, Bytes, Tries) ->
         Taken -> Taken
     end.
 
-%% @doc Whether the other end is there.
+%% @doc Whether the other end is still connected.
 -spec is_open(channel()) -> boolean().
 is_open(Channel) -> is_open_nif(Channel).
 
-%% @doc Ends the channel for both nodes. What was passed and not taken is gone.
+%% @doc Ends the channel for both nodes. Blocks that were passed but not taken are lost.
 -spec close(channel()) -> ok.
 close(Channel) -> close_nif(Channel).
 

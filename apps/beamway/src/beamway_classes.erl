@@ -1,19 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The server that knows the class of each sending process ({@link beamway:class/1}) and tells it to all ports
-%% of the driver.
+%% @doc The server that knows the class of each sending process ({@link beamway:class/1}) and tells it to all ports of the driver.
 %%
-%% A process has a class because it asked for one, or because the option `classes' names it. What a process asks for
-%% comes first. The class ends with the process, which this server monitors. Each port keeps the classes in its
-%% frame scheduler, so a frame that goes out costs no message to this server.
+%% A process has a class because it asked for one, which has priority, or because the option `classes' names it. The class ends with the process,
+%% which this server monitors. Each port keeps the classes in its frame scheduler, so an outgoing frame needs no message to this server.
 %%
-%% If the option names anybody, a second process looks for them once a second: it looks up the registered names, and
-%% the initial calls of processes that it has not seen before. It is linked to the server, which therefore never
-%% waits for a process that answers late. It uses at most a hundredth of a processor, so with a million processes it
-%% looks less often.
+%% If the option names any process, a second process looks for matches once a second: it looks up the registered names, and the initial calls of
+%% processes that it has not seen before. It is linked to the server, which therefore never waits for a process that answers late. It uses at
+%% most a hundredth of a processor, so with a million processes it looks less often.
 %%
-%% The classes are in the table of {@link beamway_links}, so they outlive this server: the next one tells all ports
-%% again. Nothing here may crash on what a process does, because servers that crash again and again end the
-%% distribution.
+%% The classes are in the table of {@link beamway_links}, so they outlive this server, and the next one tells all ports again. Nothing here may
+%% crash because of what a process does, because servers that crash again and again end the distribution.
 -module(beamway_classes).
 -behaviour(gen_server).
 
@@ -43,14 +39,14 @@
 start_link() ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc Gives the process that class on all links, and returns its former one. Without the carrier nothing happens.
+%% @doc Gives the process that class on all links, and returns its former one. Has no effect without the carrier.
 -spec set(pid(), class()) -> Former :: class().
 set(Pid, Class) ->
     try gen_server:call(?MODULE, {set, Pid, Class})
     catch exit:{noproc, _} -> normal
     end.
 
-%% @doc A port of the driver is the controller of a new link: it is told all classes.
+%% @doc The controller of a new link is a port of the driver, which is told all classes.
 -spec link_is_up(port()) -> ok.
 link_is_up(Port) ->
     gen_server:cast(?MODULE, {link_is_up, Port}).
@@ -82,7 +78,7 @@ handle_cast({link_is_up, Port}, #state{monitors = Monitors} = State) ->
     ok = tell(Port, [{Pid, of_process(Pid)} || Pid <- maps:keys(Monitors)]),
     {noreply, State};
 handle_cast({found, Found}, State) ->
-    %% Two names may lead to one process, which may also have asked for a class itself: the first class stays.
+    %% Two names may lead to the same process, which may also have asked for a class itself. The first class is kept.
     New = [Each || {Pid, Class} = Each <- Found, ets:insert_new(?TABLE, {{class, Pid}, Class, option})],
     ok = tell_all([Each || {_, Class} = Each <- New, Class =/= normal]),
     {noreply, lists:foldl(fun({Pid, _}, Watching) -> watch(Pid, Watching) end, State, New)};
@@ -115,7 +111,7 @@ change(Pid, _Former, Class) -> tell_all([{Pid, Class}]).
 tell_all([]) -> ok;
 tell_all(Classes) -> lists:foreach(fun(Port) -> tell(Port, Classes) end, ports()).
 
-%% Those of links that the driver carries.
+%% The ports of links that the driver carries.
 ports() -> [Port || Link <- beamway_links:all(), {ok, Port} <- [beamway_links:driven(Link)]].
 
 tell(_Port, []) -> ok;
@@ -124,7 +120,7 @@ tell(Port, Classes) ->
     catch error:badarg -> ok % the link has just ended
     end.
 
-%% ---- who the option names ----
+%% ---- the processes that the option names ----
 
 start_looking([]) -> ok;
 start_looking(Named) ->
@@ -155,11 +151,11 @@ by_call(Calls, Seen) when Calls =:= #{} -> {[], Seen};
 by_call(Calls, Seen) ->
     {Known, New} = lists:partition(fun(Pid) -> is_map_key(Pid, Seen) end, processes()),
     Called = [{Pid, initial_call(Pid)} || Pid <- New],
-    %% A process that has not run yet says what it really is later.
+    %% A process that has not run yet shows its real function later.
     Seen1 = [{Pid, []} || Pid <- Known] ++ [{Pid, []} || {Pid, Call} <- Called, Call =/= {proc_lib, init_p, 5}],
     {[{Pid, maps:get(Call, Calls)} || {Pid, Call} <- Called, is_map_key(Call, Calls)], maps:from_list(Seen1)}.
 
-%% As i() shows it.
+%% In the form that i() shows.
 initial_call(Pid) ->
     case process_info(Pid, initial_call) of
         {initial_call, {proc_lib, init_p, _}} -> proc_lib:translate_initial_call(Pid);

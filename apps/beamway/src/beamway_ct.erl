@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc For tests of programs that run on several nodes: starts such nodes and breaks the network between them, without root. For Common Test, EUnit and,
-%% through `Beamway.Faults', ExUnit.
+%% @doc For tests of programs that run on several nodes: starts such nodes and breaks the network between them, without root. Works with Common
+%% Test, EUnit and, through `Beamway.Faults', ExUnit.
 %%
 %% ```
 %% partition(_Config) ->
@@ -11,11 +11,11 @@
 %%     ...                                   % what does the program do now?
 %%     ok = beamway_ct:heal(A).
 %% '''
-%% A node is named by the process that {@link start/2} returns, or by its name if this node is connected to it. The first is better: it works over the
-%% node's standard input and output, so it goes on whatever happens to the network, and this node takes no part in the cluster.
+%% Name a node with the process that {@link start/2} returns, or with its name if this node is connected to it. The process is better, because it
+%% uses the node's standard input and output, so it works whatever happens to the network, and this node does not take part in the cluster.
 %%
-%% The node that is named first must allow faults, as those of {@link start/2} do; the other one need not. What cannot be done ends the test with an
-%% error that says why.
+%% The node that is named first must allow faults, as the nodes from {@link start/2} do, but the other one need not. If something cannot be done,
+%% the test ends with an error that says why.
 -module(beamway_ct).
 
 -export([start/1, start/2, stop/1, partition/2, slow/3, disconnect/2, fault/3, heal/1]).
@@ -26,13 +26,14 @@
 
 -type named() :: pid() | node().
 
-%% @doc As {@link start/2}, without options.
+%% @doc Like {@link start/2}, without options.
 -spec start(Name :: string()) -> {pid(), node()}.
 start(Name) -> start(Name, []).
 
-%% @doc Starts a node of this host on Beamway's carrier, which allows faults and has the code path of this node. `Options' are arguments of `erl' and `{env, Name,
-%% Value}'. The node's name begins with `Name'. It gives up a silent peer after four to five seconds instead of 45 to 75 (`net_ticktime' 4), and a call of a peer
-%% that does not answer after two instead of seven (`net_setuptime' 2); other arguments come later and count. It ends with the calling process.
+%% @doc Starts a local node on Beamway's carrier that allows faults and has the code path of this node. `Options' are arguments of `erl' and
+%% `{env, Name, Value}'. The node's name begins with `Name'. It gives up on a silent peer after four to five seconds instead of 45 to 75
+%% (`net_ticktime' 4), and on a call to a peer that does not answer after two instead of seven (`net_setuptime' 2); arguments in `Options'
+%% override these. The node ends with the calling process.
 -spec start(Name :: string(), Options :: [string() | {env, string(), string()}]) -> {pid(), node()}.
 start(Name, Options) ->
     Paths = lists:append([["-pa", Path] || Path <- code:get_path(), filename:pathtype(Path) =:= absolute]),
@@ -44,12 +45,12 @@ start(Name, Options) ->
         {error, Reason} -> error({no_node, Name, Reason})
     end.
 
-%% @doc Ends a node of {@link start/2}.
+%% @doc Ends a node from {@link start/2}.
 -spec stop(pid()) -> ok.
 stop(Peer) -> peer:stop(Peer).
 
-%% @doc No packet passes between the two nodes, or between each of the one side and each of the other, until {@link heal/1} of the first ones, at most for an hour.
-%% Both sides report `nodedown' when their ticks have missed each other.
+%% @doc Stops all packets between two nodes, or between each node on one side and each on the other, until {@link heal/1} is called for the first
+%% ones, at most for an hour. Both sides report `nodedown' when they have missed each other's ticks.
 -spec partition(named() | [named()], named() | [named()]) -> ok.
 partition(Ones, Others) ->
     _ = [fault(One, Other, #{cut => both, for_ms => ?LONGEST_MS}) || One <- several(Ones), Other <- several(Others)],
@@ -58,15 +59,15 @@ partition(Ones, Others) ->
 several(Names) when is_list(Names) -> Names;
 several(Name) -> [Name].
 
-%% @doc Each byte between the two nodes takes so many milliseconds longer, in each direction.
+%% @doc Makes each byte between the two nodes take this many milliseconds longer, in each direction.
 -spec slow(named(), named(), DelayMs :: 0..10000) -> ok.
 slow(One, Other, DelayMs) -> fault(One, Other, #{delay_ms => DelayMs, for_ms => ?LONGEST_MS}).
 
-%% @doc The connection between the two nodes dies by a reset. The link goes on over another one, unless the option `resume_ms' is 0.
+%% @doc Resets the connection between the two nodes. The link continues over another one, unless the option `resume_ms' is 0.
 -spec disconnect(named(), named()) -> ok.
 disconnect(One, Other) -> fault(One, Other, #{disconnect => true}).
 
-%% @doc Any fault of {@link beamway:fault/2}, set on the first node.
+%% @doc Sets any fault of {@link beamway:fault/2} on the first node.
 -spec fault(named(), named(), beamway:fault() | none) -> ok.
 fault(One, Other, Fault) ->
     Node = name(Other),

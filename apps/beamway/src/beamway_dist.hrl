@@ -9,8 +9,8 @@
 
 -include_lib("kernel/include/net_address.hrl").
 
-%% Started before net_kernel and kept as long as the distribution runs. The identity is the carrier's,
-%% so that a node can have several; they share one server, beamway_links.
+%% Started before net_kernel and kept as long as the distribution runs. The identity is the carrier's, so that a node can have several carriers;
+%% they share a single server, beamway_links.
 -spec childspecs() -> {ok, [supervisor:child_spec()]}.
 childspecs() ->
     {ok, [#{id => {beamway_holder, ?MODULE},
@@ -20,8 +20,7 @@ childspecs() ->
             type => worker,
             modules => [beamway_holder]}]}.
 
-%% Opens the listening socket and tells epmd; ports, interface and options as kernel's `inet_dist_*'
-%% parameters say.
+%% Opens the listening socket and registers with epmd. Kernel's `inet_dist_*' parameters determine ports, interface and options.
 -spec listen(Name :: atom(), Host :: string()) ->
           {ok, {port(), #net_address{}, integer()}} | {error, term()}.
 listen(Name, Host) -> ?STREAM:listen(?FAMILY, Name, Host).
@@ -51,7 +50,7 @@ setup(Node, Type, MyNode, LongOrShortNames, SetupTime) ->
 close(Socket) ->
     inet_tcp_dist:close(Socket).
 
-%% True if this carrier can reach the node: its host has an address of our family.
+%% Whether this carrier can reach the node, because its host has an address of our family.
 -spec select(node()) -> boolean().
 select(Node) ->
     inet_tcp_dist:gen_select(?FAMILY, Node).

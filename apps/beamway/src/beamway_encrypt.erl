@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The keys of the option `encrypt'.
 %%
-%% A key for TLS, and the fingerprint by which two nodes name it, are derived from a secret with HKDF (RFC 5869, SHA-256). The secret is a line of
-%% `encrypt_key_file', or is derived from the cookie by scrypt, so that each guess at a cookie costs 0.3 s and 32 MB. The
-%% cookie itself is never a key.
+%% A key for TLS, and the fingerprint by which two nodes name it, are derived from a secret with HKDF (RFC 5869, SHA-256). The secret is a line
+%% of `encrypt_key_file', or is derived from the cookie with scrypt, so that each guess at a cookie costs 0.3 s and 32 MB. The cookie itself is
+%% never a key.
 %%
-%% The file is read for each connection, so that keys can be changed in a running node. A cookie's secret is derived once and kept.
+%% The file is read for each connection, so that keys can be changed on a running node. A cookie's secret is derived once and kept.
 -module(beamway_encrypt).
 
 -export([mode/0, check/0, keys/1, of_file/1, place/3, name/2]).
@@ -24,18 +24,18 @@
 -define(SALT, "beamway encrypt 1").
 -define(FILE_BYTES, 65536).
 -define(SECRET_BYTES, 32).
-%% 32 random bytes have fewer different ones once in 10^8 files.
+%% 32 random bytes contain fewer different ones only once in 10^8 files.
 -define(DIFFERENT_BYTES, 20).
 -define(KEYGEN, "make one with: beamway keygen FILE").
 
 -type key() :: #{source := cookie | file, label := <<_:64>>, key := <<_:256>>}.
-%% `label': the first 8 hexadecimal digits of the fingerprint.
+%% `label' is the first 8 hexadecimal digits of the fingerprint.
 
 %% @doc The option. A node that was upgraded while it runs may not have it.
 -spec mode() -> boolean() | prefer.
 mode() -> maps:get(encrypt, beamway_links:config(), false).
 
-%% @doc Whether this node can encrypt as its options say; asked before it listens.
+%% @doc Whether this node can encrypt as its options require. Called before it listens.
 -spec check() -> ok | {error, Problem :: binary()}.
 check() ->
     case {mode(), beamway_links:drives_tcp()} of
@@ -55,13 +55,13 @@ check(#{encrypt_key_file := File}, true, {module, crypto}) ->
         {_, Cookie} -> case keys(Cookie) of {ok, _} -> ok; Problem -> Problem end
     end.
 
-%% Containers get files whose mode they cannot change.
+%% The mode of files in containers often cannot be changed.
 warn_if_open(File, {ok, #file_info{mode = Mode}}) when Mode band 8#004 =/= 0 ->
     ?LOG_WARNING("beamway: every user of this host can read the keys in ~ts and so join the cluster; chmod o-r it if you can", [File]);
 warn_if_open(_File, _) ->
     ok.
 
-%% @doc The keys of this node, the one that it calls with first; `Cookie' is the one that the peer shall have.
+%% @doc The keys of this node, beginning with the one that it uses to call. `Cookie' is the cookie for the peer.
 -spec keys(Cookie :: atom()) -> {ok, [key(), ...]} | {error, Problem :: binary()}.
 keys(Cookie) ->
     case maps:get(encrypt_key_file, beamway_links:config()) of
@@ -69,12 +69,12 @@ keys(Cookie) ->
         File -> of_file(File)
     end.
 
-%% @doc Where the driver's link over TLS begins: the socket, the keys, and what was read of the connection.
+%% @doc Where the driver's link over TLS begins: the socket, the keys, and the bytes that have been read from the connection.
 -spec place(Fd :: non_neg_integer(), [{Label :: <<_:64>>, Key :: <<_:256>>}, ...], Read :: binary()) -> binary().
 place(Fd, Keys, Read) ->
     iolist_to_binary([<<Fd:32, (length(Keys))>>, [[Label, Key] || {Label, Key} <- Keys], Read]).
 
-%% @doc A key for people.
+%% @doc A text that names a key.
 -spec name([key()], Label :: binary()) -> binary().
 name(Keys, Label) ->
     case [Source || #{source := Source, label := L} <- Keys, L =:= Label] of
@@ -106,7 +106,8 @@ derived(Cookie, []) ->
         {false, []} -> of_cookie(Cookie)
     end.
 
-%% One after the other: many peers may be called at once with a new cookie. Whoever waits too long is ended by its own timer.
+%% Derives one after another, because many peers may be called at once with a new cookie. A process that waits too long is ended by its own
+%% timer.
 await(true, _Lock) -> receive after ?LOOK_MS -> true end;
 await(false, Lock) -> ets:delete_object(?TABLE, Lock).
 
@@ -124,7 +125,7 @@ derive(Cookie, []) ->
 
 %% ---- from a file ----
 
-%% @doc Those of a file.
+%% @doc The keys in a file.
 -spec of_file(file:filename()) -> {ok, [key(), ...]} | {error, Problem :: binary()}.
 of_file(File) ->
     case read(File) of
@@ -148,7 +149,7 @@ read(File) ->
             {error, Reason}
     end.
 
-%% A file may hold anything, such as the 32 bytes themselves. Nothing of a line is repeated in a message.
+%% A file may contain anything, such as the 32 bytes themselves. A message never repeats any part of a line.
 secrets(Text) ->
     Lines = [Line || Spaced <- binary:split(Text, <<"\n">>, [global]), Line <- [binary:replace(Spaced, [<<" ">>, <<"\t">>, <<"\r">>], <<>>, [global])],
                      Line =/= <<>>, binary:first(Line) =/= $#],
@@ -173,14 +174,14 @@ secret(Line) ->
 
 problem(Format, Args) -> {error, unicode:characters_to_binary(io_lib:format(Format, Args))}.
 
-%% ---- keys of a secret ----
+%% ---- keys from a secret ----
 
 key(Source, Secret) ->
     <<Fingerprint:32, _/binary>> = hkdf(Secret, <<"fingerprint">>),
     #{source => Source, key => hkdf(Secret, <<"tls 1.3 psk">>),
       label => iolist_to_binary(io_lib:format("~8.16.0b", [Fingerprint]))}.
 
-%% One block of output is enough.
+%% A single block of output is enough.
 hkdf(Secret, Info) -> hkdf(<<?SALT>>, Secret, Info).
 
 hkdf(Salt, Secret, Info) -> crypto:mac(hmac, sha256, crypto:mac(hmac, sha256, Salt, Secret), <<Info/binary, 1>>).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What the epmd of a peer's host says of the peer now.
+%% @doc What the epmd on a peer's host says about the peer now.
 -module(beamway_epmd).
 
 -export([of_node/3, resolved/2]).
@@ -9,9 +9,9 @@
 
 -type said() :: {listed, {inet:ip_address(), inet:port_number()}} | {not_listed, inet:ip_address(), OthersAre :: boolean()}
               | {refuses, inet:ip_address()} | unknown.
-%% `refuses': nothing listens at epmd's port. `unknown': no answer, or no epmd is used.
+%% `refuses' means that nothing listens on epmd's port, and `unknown' that there is no answer or epmd is not used.
 
-%% @doc Asks it. `Known' is where the peer is known to listen. Takes as long as the system takes to connect to a host.
+%% @doc Asks epmd. `Known' is where the peer is known to listen. Takes as long as the system takes to connect to a host.
 -spec of_node(node(), beamway_stream:family(), Known :: undefined | {inet:ip_address() | string(), inet:port_number()}) -> said().
 of_node(Node, Family, Known) ->
     case beamway_fault:is_cut(Node) of
@@ -50,7 +50,7 @@ why_silent(_Ip, _Other) -> unknown.
 address(Family, Host, undefined) -> resolved(Family, Host);
 address(Family, _Host, {Known, _Port}) -> resolved(Family, Known).
 
-%% @doc The address of a host that is named or known.
+%% @doc The address of a host that is given by name or address.
 -spec resolved(beamway_stream:family(), inet:ip_address() | string()) -> {ok, inet:ip_address()} | error.
 resolved(_Family, Ip) when is_tuple(Ip) -> {ok, Ip};
 resolved(Family, Host) ->
@@ -65,7 +65,7 @@ epmd_port() ->
         _ -> 4369
     end.
 
-%% Another module than OTP's. That it does not know the node proves nothing.
+%% If this is another module than OTP's, it proves nothing that it does not know the node.
 ask(Module, Family, Name, Host) ->
     case beamway_dist_setup:peer_of(Module, Family, Name, Host) of
         {Ip, Port, _Version} -> {listed, {Ip, Port}};

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Faults on demand, for tests of clusters ({@link beamway:fault/2}): this server keeps them, has the driver bring them about, and ends them.
+%% @doc Faults on demand, for tests of clusters ({@link beamway:fault/2}). This server keeps them, has the driver apply them, and ends them.
 %%
 %% It runs only on a node that was started with the option `allow_faults'. A fault is set for a node, not for a connection, and lies on all that leads
 %% to it from here:
@@ -10,7 +10,7 @@
 %% <dt>New connections</dt><dd>Whoever dials that node or is called by it waits here while the fault cuts the path ({@link pass/2}), and epmd of its host is not asked
 %% ({@link is_cut/1}).</dd>
 %% </dl>
-%% The faults are in a table that anyone reads. When this server ends, the next one begins without any.
+%% The faults are in a table that everyone can read. When this server ends, the next one begins without faults.
 -module(beamway_fault).
 -behaviour(gen_server).
 
@@ -39,13 +39,13 @@
 
 -record(state, {timers = #{} :: #{node() => reference()},
                 kept = [] :: [{node(), socket:socket()}]}).
-%% `kept': further descriptors of connections that are cut on the way out, so that their peers do not hear of it when this node closes them.
+%% `kept' are additional descriptors of connections that are cut on the way out, so that their peers do not notice when this node closes them.
 
 %% @doc Called by {@link beamway_sup}.
 -spec start_link() -> {ok, pid()} | ignore | {error, term()}.
 start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc As {@link beamway:fault/2}.
+%% @doc Like {@link beamway:fault/2}.
 -spec set(node(), fault() | none) -> ok | {error, refusal()}.
 set(Node, Fault) when is_atom(Node) ->
     Checked = checked(Fault),
@@ -62,7 +62,7 @@ not_allowed() ->
         _ -> {not_allowed, <<"this node was started without the option allow_faults: start it with BEAMWAY_ALLOW_FAULTS=true, or -beamway allow_faults true">>}
     end.
 
-%% @doc A fault in which the defaults are and what has no effect is not; an error names what is wrong.
+%% @doc A fault with its defaults and without settings that have no effect. An error names what is wrong.
 -spec checked(fault() | none) -> fault() | none.
 checked(none) ->
     none;
@@ -97,7 +97,7 @@ all() ->
     catch error:badarg -> []
     end.
 
-%% @doc That on the way to a node.
+%% @doc The fault for a node.
 -spec of_node(node()) -> {ok, known()} | none.
 of_node(Node) ->
     try ets:lookup(?MODULE, Node) of
@@ -109,11 +109,11 @@ of_node(Node) ->
 
 known(Fault, EndsMs) -> (maps:without([for_ms, disconnect], Fault))#{left_ms => max(0, EndsMs - now_ms())}.
 
-%% @doc A link is up, or goes on over another connection.
+%% @doc A link is up, or continues over another connection.
 -spec link_is_up(beamway_links:link()) -> ok.
 link_is_up(Link) -> gen_server:cast(?MODULE, {link_is_up, Link}).
 
-%% @doc Waits as long as a new connection to or from that node would: while the path is cut, at most `Ms', and for two delays where it is slow.
+%% @doc Waits as long as a new connection to or from that node would: while the path is cut, at most `Ms', and for two delays if it is slow.
 -spec pass(node(), Ms :: timeout()) -> ok | {error, timeout}.
 pass(Node, Ms) ->
     case of_node(Node) of
@@ -124,7 +124,7 @@ pass(Node, Ms) ->
         {ok, Fault} -> receive after 2 * maps:get(delay_ms, Fault, 0) -> ok end
     end.
 
-%% @doc The same of the name that a caller gives itself, which need not be an atom.
+%% @doc The same for the name that a caller gives itself, which need not be an atom.
 -spec pass_by_name(binary(), Ms :: timeout()) -> ok | {error, timeout}.
 pass_by_name(Name, Ms) ->
     case [Node || {Node, _} <- all(), atom_to_binary(Node) =:= Name] of
@@ -132,7 +132,7 @@ pass_by_name(Name, Ms) ->
         [] -> ok
     end.
 
-%% @doc Whether nothing gets to that node, or back.
+%% @doc Whether nothing reaches that node, or comes back.
 -spec is_cut(node()) -> boolean().
 is_cut(Node) ->
     case of_node(Node) of
@@ -140,7 +140,7 @@ is_cut(Node) ->
         _ -> false
     end.
 
-%% @doc A fault for people.
+%% @doc A text that describes a fault.
 -spec text(fault() | known()) -> binary().
 text(Fault) ->
     Words = [word(Key, map_get(Key, Fault)) || Key <- [disconnect, cut, delay_ms, jitter_ms, rate_bytes], is_map_key(Key, Fault)],
@@ -190,7 +190,7 @@ not_connected(Node) ->
 
 text(Format, Args) -> unicode:characters_to_binary(io_lib:format(Format, Args)).
 
-%% The one before ends. A connection that shall die does so at once, and nothing remains of that.
+%% The previous fault ends. A reset takes effect at once, and nothing remains of it.
 set(Node, Fault, Driven, #state{timers = Timers} = State) ->
     Lasting = maps:without([disconnect, for_ms], Fault),
     note(Driven, {fault, text(Fault)}), % before a connection may end because of it
@@ -275,7 +275,7 @@ applied([Link | Links], Fault) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% A link may end, or change its connection, at any time: what then has no port or no socket needs no fault.
+%% A link may end, or change its connection, at any time. If it has no port or no socket then, it needs no fault.
 applied_to(_Link, none, _Fault) ->
     ok;
 applied_to(#{link := Kind, stream := Stream}, {ok, Port}, Fault) ->
@@ -289,7 +289,8 @@ applied_to(#{link := Kind, stream := Stream}, {ok, Port}, Fault) ->
         error:badarg -> ok
     end.
 
-%% Only one of their sockets is known here, so the driver holds what comes in over any of them. A port that is not active yet has one connection.
+%% This process knows only one of their sockets, so the driver holds data that arrives over any of them. A port that is not active yet has one
+%% connection.
 has_several(Port) ->
     try beamway_port:paths(Port) of
         {Connections, _RttUs} -> Connections > 0
@@ -311,7 +312,7 @@ now_ms() -> erlang:monotonic_time(millisecond).
 
 -ifdef(TEST).
 
-%% What was set without a value means something; what is wrong is named.
+%% A key without a value may be meaningful. A wrong key or value is named.
 checked_test_() ->
     [?_assertEqual(Checked, checked(Given))
      || {Given, Checked} <- [{none, none}, {#{cut => both}, #{cut => both, for_ms => 60000}}, {#{disconnect => true, for_ms => 1}, #{disconnect => true, for_ms => 1}},

@@ -1,10 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Connections that have been accepted and have not proved a key yet: how many there may be, and what is said of those that fail.
+%% @doc Connections that have been accepted but have not proved a key yet: how many there may be, and what is logged about those that fail.
 %%
-%% Anybody may open a connection and say nothing. Each such connection has a few seconds, and there are at most 256. Beyond that the oldest one of the
-%% address with the most of them is closed, so a stranger crowds out his own. A peer proves its key with its first packet, within a round trip.
+%% Anybody can open a connection and send nothing. Each such connection has a few seconds, and there may be at most 256. Beyond that, the oldest
+%% connection from the address with the most of them is closed, so a stranger crowds out only its own. A peer proves its key with its first
+%% packet, within a round trip.
 %%
-%% The table belongs to the supervisor of {@link beamway_links}. Rows: {Number, Address, Pid}, the oldest first; {refused, Count}; {told, Second, Lines}.
+%% The table belongs to the supervisor of {@link beamway_links}. Its rows are {Number, Address, Pid}, the oldest first; {refused, Count}; {told,
+%% Second, Lines}.
 -module(beamway_half_open).
 
 -export([prepare/0, enter/1, leave/1, refused/2, count/0]).
@@ -18,7 +20,7 @@
 -define(MOST, 256).
 -define(LINES_PER_S, 10).
 
-%% @doc Makes the table, for the calling process.
+%% @doc Creates the table for the calling process.
 -spec prepare() -> ok.
 prepare() ->
     ?MODULE = ets:new(?MODULE, [named_table, public, ordered_set]),
@@ -30,11 +32,11 @@ prepare() ->
 enter(Socket) ->
     Entry = erlang:unique_integer([monotonic]),
     true = ets:insert(?MODULE, {Entry, address(inet:peername(Socket)), self()}),
-    %% The two rows that are no connections do not matter.
+    %% The two rows that are not connections do not matter.
     _ = ets:info(?MODULE, size) > ?MOST andalso make_room(),
     Entry.
 
-%% @doc It has proved its key, or is refused.
+%% @doc The connection has proved its key, or is refused.
 -spec leave(Entry :: integer()) -> ok.
 leave(Entry) ->
     true = ets:delete(?MODULE, Entry),
@@ -55,7 +57,7 @@ make_room() ->
             true
     end.
 
-%% Another process may have chosen the same one.
+%% Another process may have chosen the same connection.
 crowd_out([_], Pid) ->
     _ = ets:update_counter(?MODULE, refused, 1),
     true = exit(Pid, shutdown),
@@ -68,7 +70,7 @@ oldest(Rows) ->
     Most = lists:max(maps:values(Counts)),
     hd([Row || {_, Address, _} = Row <- Rows, maps:get(Address, Counts) =:= Most]).
 
-%% @doc Counts a connection that proved no key, and logs why, at most ten times a second.
+%% @doc Counts a connection that did not prove a key, and logs why, at most ten times a second.
 -spec refused(Peer :: iodata(), Reason :: binary()) -> ok.
 refused(Peer, Reason) ->
     Second = erlang:monotonic_time(second),
@@ -83,7 +85,7 @@ tell(Row, Peer, Reason) ->
     true = ets:insert(?MODULE, Row),
     ?LOG_WARNING("beamway: no encrypted connection with ~ts: ~ts", [Peer, Reason]).
 
-%% @doc How many connections were refused or crowded out; an error if this node does not run the carrier.
+%% @doc How many connections were refused or crowded out. An error if this node does not run the carrier.
 -spec count() -> {ok, non_neg_integer()} | error.
 count() ->
     try {ok, ets:lookup_element(?MODULE, refused, 2)}
@@ -92,7 +94,7 @@ count() ->
 
 -ifdef(TEST).
 
-%% The one stranger loses his oldest, the peers lose none.
+%% A single stranger loses its oldest connections, and the peers lose none.
 a_stranger_crowds_out_his_own_test() ->
     Rows = [{1, peer_1, a}, {2, stranger, b}, {3, peer_2, c}, {4, stranger, d}, {5, peer_1, e}, {6, stranger, f}],
     ?assertEqual({2, stranger, b}, oldest(Rows)),

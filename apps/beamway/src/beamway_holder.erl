@@ -1,16 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Stands for one user of the link server in that user's supervision tree: for net_kernel's supervisor, one for each
-%% carrier, or for the application.
+%% @doc Represents a user of the link server in that user's supervision tree: net_kernel's supervisor, with one for each carrier, or the
+%% application.
 %%
-%% It starts the server ({@link beamway_sup}) or joins the users that it has, and tells it nothing more. Its end is the end
-%% of that use. If the server ends for good, so does this process, with its reason.
+%% It starts the server ({@link beamway_sup}) or joins its other users, and tells it nothing more. When this process ends, so does that use. If
+%% the server ends for good, this process also ends, with the same reason.
 -module(beamway_holder).
 -behaviour(gen_server).
 
 -export([start_link/0]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
-%% @doc Returns when the server runs and knows of this use.
+%% @doc Returns when the server runs and knows about this use.
 -spec start_link() -> {ok, pid()} | {error, term()}.
 start_link() ->
     gen_server:start_link(?MODULE, [], []).

@@ -1,26 +1,29 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of a link of the driver, beside the connection process, to which it is linked. It sends what the port has gathered, polls the
-%% port, holds senders that fill the link, and owns the socket.
+%% @doc The process that serves a link of the driver, in addition to the connection process, to which it is linked. It sends what the port has
+%% gathered, polls the port, holds senders that fill the link, and owns the socket.
 %%
-%% Sending: what processes send to a peer is gathered in the port, which sends `flush' to this process. It has normal priority, so it
-%% runs when those have run that were to run before it, and what they have sent goes out by one system call.
+%% Sending: messages to a peer are gathered in the port, which sends `flush' to this process. It has normal priority, so it runs after the
+%% processes that were already due, and everything that they have sent leaves with a single system call.
 %%
-%% Polling (option `poll_us'): for a short while the port is polled instead of letting the node sleep. The driver decides when that is worth it
-%% (native/link/spin.h) and sends `look'; each poll is one short port command. Between two polls whoever else can run on this scheduler runs first.
+%% Polling (option `poll_us'): for a short while the port is polled instead of letting the node sleep. The driver decides when that is worthwhile
+%% (native/link/spin.h) and sends `look'. Each poll is a short port command. Between two polls, other processes that can run on this scheduler
+%% run first.
 %%
-%% Holding: a sender with more than 1 MB beyond its message under way is suspended here, and resumed when half of that is left. A
-%% port that stays busy would suspend all senders, also those of small messages. But only a sender that the VM itself suspends is held: the
-%% port becomes busy for some milliseconds, and a short-lived process checks whether the VM suspends the sender meanwhile. A process that sends with
-%% `nosuspend' or has `async_dist' set is not suspended, so it continues. When the keeper ends, ERTS resumes the processes that it suspended.
+%% Holding: a sender with more than 1 MB in addition to its message in progress is suspended here, and resumed when half of that is left. A port
+%% that stays busy would suspend all senders, including those of small messages. But a sender is held only if the VM itself would suspend it: the
+%% port becomes busy for some milliseconds, and a short-lived process checks whether the VM suspends the sender meanwhile. A process that sends
+%% with `nosuspend' or has set `async_dist' is not suspended, so it continues. When the keeper ends, ERTS resumes the processes that it had
+%% suspended.
 %%
-%% The socket: whoever closes the socket of a connection that carries the data ends the connection, as if OTP's own port carried it. The stream
-%% beside a ring stays open as long as the connection; nothing is sent on it but the kernel's keepalive, so what comes is thrown away. When it closes, the peer
-%% may have left last words in the ring: they are delivered first, for at most a second, and only then the connection process
-%% is ended with the reason `connection_closed', which nodedown shows for a stock connection in every release. (dist_util would give that for a
-%% message `{tcp_closed, Stream}' in OTP 25, but `tcp_closed' in OTP 27.) {@link beamway_resume} gives the link another connection.
+%% The socket: closing the socket of a connection that carries the data ends the connection, as if OTP's own port carried it. The stream of a
+%% link with a ring stays open as long as the connection. Nothing is sent on it except the kernel's keepalive, so data that arrives is dropped.
+%% When it closes, the ring may still contain the peer's last messages, which are delivered first, for at most a second. Only then is the
+%% connection process ended with the reason `connection_closed', which nodedown shows for a stock connection in every release. (dist_util would
+%% give that reason for a message `{tcp_closed, Stream}' in OTP 25, but `tcp_closed' in OTP 27.) {@link beamway_resume} gives the link another
+%% connection.
 %%
-%% It calls this module anew for each message, and waits hibernated if it waits long. So it does not hold the code that it was started with, which
-%% a later load of this module would purge, and the link with it.
+%% For each message it calls this module with its name, and it hibernates if it waits long. So it does not hold the code that it was started
+%% with, which a later load of this module would purge together with the link.
 -module(beamway_keeper).
 
 -export([start/3, of_this/0]).
@@ -34,7 +37,7 @@
 -define(DRAIN_MS, 1000).
 -define(SILENCE_MS, 500).
 
-%% @doc Starts the keeper of the calling connection process' link, gives it the stream, and has it activate the port.
+%% @doc Starts the keeper for the link of the calling connection process, gives it the stream, and makes it activate the port.
 -spec start(beamway_resume:link(), beamway_stream:stream(), PollUs :: non_neg_integer()) -> ok | {error, Reason :: term()}.
 start(Link, Stream, PollUs) ->
     Keeper = spawn_opt(?MODULE, init, [self(), Link, Stream, PollUs], [link, {message_queue_data, off_heap}]),
@@ -64,7 +67,7 @@ init(Connection, Link, Stream, PollUs) ->
 port({ring, Port}) -> Port;
 port(Port) -> Port.
 
-%% @private The connection's end ends this.
+%% @private This process ends with the connection.
 -spec wait(beamway_resume:link(), beamway_stream:stream() | none) -> no_return().
 wait(Link, Stream) ->
     receive
@@ -75,8 +78,8 @@ wait(Link, Stream) ->
         erlang:hibernate(?MODULE, wait, [Link, Stream])
     end.
 
-%% How long this process waits awake. If it is rarely needed it sleeps again at once, because otherwise a second turn would follow each message
-%% after a second. In the process dictionary, so that an older or newer version of this module can go on from any state.
+%% How long this process waits awake. If it is rarely needed it hibernates again at once, because otherwise a second turn would follow each
+%% message after a second. The value is in the process dictionary, so that an older or newer version of this module can continue from any state.
 idle_ms() ->
     case erase(slept_at_ms) of
         undefined ->
@@ -104,15 +107,15 @@ poll(Link, Stream) ->
         error:badarg -> exit(normal)
     end.
 
-%% A port that is closed gives badarg: the connection ends.
+%% A closed port raises badarg, and the connection ends.
 handled(Message, Link, Stream) ->
     try handle(Message, Link, Stream)
     catch error:badarg -> exit(normal)
     end.
 
-%% The stream after the message.
+%% Returns the stream after the message.
 handle(flush, Link, Stream) -> ok = beamway_port:flush(port(Link)), Stream;
-handle(look, _, Stream) -> Stream; % it is polled already
+handle(look, _, Stream) -> Stream; % it is already being polled
 handle({ask, Sender, Key, Patience}, _, Stream) -> _ = begin_asking(Sender, Key, Patience), Stream;
 handle({answer, Sender, Key, Answer}, Link, Stream) -> _ = answer(port(Link), Sender, Key, Answer), Stream;
 handle({hold, Sender}, _, Stream) -> _ = hold(Sender), Stream;
@@ -129,12 +132,12 @@ handle(Message, Link, Stream) -> resumed(beamway_resume:handle(Message, Link), L
 
 %% ---- senders ----
 
-%% Held before the port is told: it is busy until then, so the VM does not resume the sender in between.
+%% The sender is held before the port is told. The port is busy until then, so the VM does not resume the sender in between.
 answer(Port, Sender, Key, Answer) ->
     _ = Answer =:= suspended andalso hold(Sender),
     beamway_port:answer(Port, Key, Answer) orelse release(Sender).
 
-%% The sender may have ended. Asynchronous: it may be running, and this process has others to serve.
+%% The sender may have ended. Asynchronous, because it may be running and this process has others to serve.
 hold(Sender) ->
     try erlang:suspend_process(Sender, [asynchronous, unless_suspending])
     catch error:badarg -> false
@@ -145,7 +148,7 @@ release(Sender) ->
     catch error:badarg -> false
     end.
 
-%% In a process of its own, because a sender that runs answers late. Without room for a process nobody looks.
+%% In a separate process, because a running sender answers late. If there is no room for a process, nobody checks.
 begin_asking(Sender, Key, Patience) ->
     try
         spawn_link(?MODULE, ask, [self(), Sender, Key, Patience])
@@ -175,7 +178,7 @@ watched(_Port, Socket) ->
     ok = beamway_resume:watch(Socket),
     none.
 
-%% The stream beside a ring.
+%% The stream of a link with a ring.
 beside(data, _, _, Stream) ->
     Stream;
 beside(passive, _, Link, Stream) ->
@@ -187,7 +190,7 @@ beside(closed, Message, {ring, Port} = Link, Stream) ->
         {true, undefined} ->
             peer_gone(Port);
         {true, _} ->
-            %% The stream alone is lost, maybe: the ring still carries the data, and beamway_resume finds out whether the peer lives.
+            %% Perhaps only the stream is lost: the ring still carries the data, and beamway_resume finds out whether the peer is alive.
             ok = close(Stream),
             self() ! look_at_peer,
             resumed(beamway_resume:handle({lost, connection_finished}, Link), Link, none)
@@ -195,7 +198,7 @@ beside(closed, Message, {ring, Port} = Link, Stream) ->
 beside(other, Message, Link, Stream) ->
     resumed(beamway_resume:handle(Message, Link), Link, Stream).
 
-%% An older one may have told of its end late.
+%% The message of an older stream may arrive late.
 is_of_stream({tcp_closed, Socket}, Stream) -> Socket =:= Stream;
 is_of_stream(_OfTls, Stream) -> not is_port(Stream).
 
@@ -222,9 +225,8 @@ peer_gone(Port) ->
     drain(Port, -1, Now + ?DRAIN_MS, Now + ?SILENCE_MS),
     exit(connection_closed).
 
-%% A peer that ends in order finishes its ring, maybe a little after its socket. One that was killed never does, but
-%% where the driver sees that the process is gone the ring is finished when it is empty. Elsewhere silence is the end, also
-%% in the middle of a frame.
+%% A peer that ends normally finishes its ring, perhaps slightly after its socket. One that was killed never does, but if the driver sees that
+%% the process is gone, the ring is finished when it is empty. Otherwise silence marks the end, even in the middle of a frame.
 drain(Port, Known, Deadline, Silent) ->
     Now = erlang:monotonic_time(millisecond),
     try beamway_port:receive_some(Port) of

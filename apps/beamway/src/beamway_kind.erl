@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The kinds of link that there are: the only list of them. Pure.
+%% @doc The kinds of link, in their only list. Pure.
 %%
-%% A new kind is a folder in native/link, an entry here, and a module that makes offers of it ({@link beamway_agreement}).
+%% A new kind needs a directory in native/link, an entry here, and a module that makes offers of it ({@link beamway_agreement}).
 -module(beamway_kind).
 
 -export([all/0, rings/0, is_ring/1, words/0, from_word/1]).
@@ -11,21 +11,21 @@
 
 -type kind() :: ring() | tcp.
 -type ring() :: shm | rdma.
-%% Two nodes agree on a ring; over `tcp' nothing is agreed on.
+%% Two nodes agree on a ring, but `tcp' needs no agreement.
 -type driven() :: kind() | tls.
-%% What our driver carries. Nobody names `tls': where two nodes have met over TLS it is what `tcp' is elsewhere.
+%% What our driver carries. Users never name `tls': it takes the place of `tcp' if two nodes have met over TLS.
 -type label() :: kind() | inet | tls.
-%% As a link of ours is told of. `tcp' and `inet': the connection on which two nodes have met goes on, carried by our driver or by
-%% OTP's own port. `tls': the same over TLS, carried by our driver or by ssl's processes.
+%% The name of a link for users. `tcp' and `inet' mean that the connection on which two nodes have met carries the data, through our driver or
+%% OTP's own port. `tls' is the same over TLS, through our driver or ssl's processes.
 
 -type entry() :: #{kind := driven(),
-                   name := string(),               % for people
-                   module => module(),             % of a ring: how two nodes meet for it
-                   flag => pos_integer(),          % of a ring: its bit in the extension
-                   used_up_flag => pos_integer(),  % the same where it is missing there for want of memory
-                   same_host => true,              % only between nodes of one kernel
-                   library => string(),            % the driver loads it from this file of priv
-                   limit := atom()}.               % the option that bounds the memory of all its rings
+                   name := string(),               % as users read it
+                   module => module(),             % for a ring: how two nodes meet for it
+                   flag => pos_integer(),          % for a ring: its bit in the extension
+                   used_up_flag => pos_integer(),  % the same if it is missing for lack of memory
+                   same_host => true,              % only between nodes on the same kernel
+                   library => string(),            % the driver loads it from this file in priv
+                   limit := atom()}.               % the option that limits the memory of all its rings
 
 %% The best first.
 -spec kinds() -> [entry(), ...].
@@ -38,15 +38,15 @@ kinds() ->
 -spec all() -> [kind(), ...].
 all() -> [Kind || #{kind := Kind} <- kinds()].
 
-%% @doc Those that two nodes agree on, the best first.
+%% @doc The kinds that two nodes agree on, the best first.
 -spec rings() -> [ring(), ...].
 rings() -> [Kind || #{kind := Kind, module := _} <- kinds()].
 
-%% @doc Whether a link of that name is a ring; `tls' and `inet' are none.
+%% @doc Whether the link with that name is a ring; `tls' and `inet' are not.
 -spec is_ring(atom()) -> boolean().
 is_ring(Kind) -> lists:member(Kind, rings()).
 
-%% @doc All of them in a sentence.
+%% @doc All of them as part of a sentence.
 -spec words() -> string().
 words() ->
     {Most, [Last]} = lists:split(length(all()) - 1, [atom_to_list(Kind) || Kind <- all()]),
@@ -60,7 +60,7 @@ from_word(Word) ->
         [] -> error
     end.
 
-%% @doc As people read it.
+%% @doc The name as users read it.
 -spec name(kind()) -> string().
 name(Kind) -> maps:get(name, entry(Kind)).
 
@@ -75,24 +75,24 @@ library(Kind) -> maps:get(library, entry(Kind), "").
 -spec needs_same_host(kind()) -> boolean().
 needs_same_host(Kind) -> maps:get(same_host, entry(Kind), false).
 
-%% @doc Why a link is of that kind, for people.
+%% @doc The text that says why a link is of that kind.
 -spec why(ring(), Device :: binary()) -> binary().
 why(_Kind, <<>>) -> <<"same host">>;
 why(Kind, Device) -> iolist_to_binary([name(Kind), " device ", Device]).
 
-%% @doc The option of {@link beamway_config} that bounds the memory of all rings of it.
+%% @doc The option in {@link beamway_config} that limits the memory of all its rings.
 -spec limit(driven()) -> atom().
 limit(Kind) -> maps:get(limit, entry(Kind)).
 
 -type flag() :: flag | used_up_flag.
-%% What the bit of a ring says: this node has it, or would have it if its ring memory were not used up.
+%% The meaning of a ring's bit: this node has it, or would have it if its ring memory were not used up.
 
-%% @doc The rings among these kinds as bits of the extension.
+%% @doc The rings among these kinds, as bits of the extension.
 -spec to_flags(flag(), [kind()]) -> non_neg_integer().
 to_flags(Of, Kinds) ->
     lists:sum([Flag || #{kind := Kind, Of := Flag} <- kinds(), lists:member(Kind, Kinds)]).
 
-%% @doc The rings that the bits stand for; other bits are ignored.
+%% @doc The rings for these bits. Other bits are ignored.
 -spec from_flags(flag(), non_neg_integer()) -> [ring()].
 from_flags(Of, Flags) ->
     [Kind || #{kind := Kind, Of := Flag} <- kinds(), Flags band Flag =/= 0].

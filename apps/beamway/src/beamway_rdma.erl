@@ -1,8 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc How two authenticated peers meet over RDMA; see {@link beamway_agreement}.
 %%
-%% The one that offers listens; the other connects to one of its addresses after the other, and has half of what time
-%% is left.
+%% The side that makes the offer listens. The other side connects to its addresses one after another, and may use half of the time that is left.
 -module(beamway_rdma).
 -behaviour(beamway_agreement).
 
@@ -14,14 +13,14 @@
 
 -define(CONNECT_MIN_MS, 500).
 
-%% @private The devices are looked at each time, the library until it is there.
+%% @private The devices are checked each time, and the library until it is there.
 -spec is_usable(beamway_config:config(), StreamKind :: tcp | tls) -> boolean().
 is_usable(#{rdma_plaintext := false}, tls) ->
     false;
 is_usable(Config, _StreamKind) ->
     ports(Config) =/= [] andalso beamway_driver:has(rdma).
 
-%% @doc A line for the log of a node that has a device but may not use it. The devices are looked for only if it may not.
+%% @doc A log line for a node that has a device but may not use it. The devices are only looked for if the node may not use them.
 -spec unused(beamway_config:config()) -> [string()].
 unused(#{links := Links} = Config) ->
     case Links =:= [inet] orelse lists:member(rdma, Links) of
@@ -57,14 +56,14 @@ offer(#{rdma_ports := Range} = Config, RingBytes) ->
             end
     end.
 
-%% A listener of IPv6 takes callers of both.
+%% A listener on IPv6 accepts callers of both families.
 any_of(Ips) ->
     case lists:all(fun(Ip) -> tuple_size(Ip) =:= 4 end, Ips) of
         true -> {0, 0, 0, 0};
         false -> {0, 0, 0, 0, 0, 0, 0, 0}
     end.
 
-%% As native/link/rdma/rdma.h has it; the fields between are the scope.
+%% The layout is that of native/link/rdma/rdma.h. The fields in between are the scope.
 address({A, B, C, D}, CmPort) ->
     <<4, A, B, C, D, 0:12/unit:8, 0:32, CmPort:16>>;
 address({A, B, C, D, E, F, G, H}, CmPort) ->
@@ -82,7 +81,7 @@ join({rdma_offer, #{addresses := Addresses, ring_bytes := Offered} = Offer}, Con
 join(_Packet, _Config, _RingBytes, _Deadline) ->
     {error, <<"an offer of another kind of link">>}.
 
-%% Each gets an equal part of the time that is left. After it none is begun: the peer waits for our answer.
+%% Each gets an equal part of the remaining time. After that none is started, because the peer waits for our answer.
 join_one_of(Routes, Offer, RingBytes, Deadline, Reasons) ->
     Left = Deadline - erlang:monotonic_time(millisecond),
     case Routes of
@@ -111,10 +110,10 @@ unused_device_test_() ->
     [?_assertEqual([], unused_ports([])),
      ?_assertEqual(["this node does not use the RDMA device mlx5_0, rxe0, because rdma is off by default; "
                     "set BEAMWAY_RDMA=true or -beamway rdma true to use it"], unused_ports([Port, #{device => "rxe0"}, Port])),
-     %% These are not even looked for.
+     %% The devices are not even looked for.
      ?_assertEqual([], unused(#{links => [inet]})), ?_assertEqual([], unused(#{links => [rdma, shm, tcp]}))].
 
-%% The offer is not even looked at.
+%% The offer is not even read.
 no_time_is_left_test() ->
     ?assertEqual({error, <<"one; two">>}, join_one_of([{10, 0, 0, 1}], none, 65536, deadline(0), [<<"two">>, <<"one">>])).
 

@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which RDMA devices this host has, and by which IP addresses they can be reached.
+%% @doc Which RDMA devices the host has, and through which IP addresses they can be reached.
 %%
-%% Read from sysfs each time: devices come and go. The verbs library is not asked, so that a node loads it only
-%% when there is something to use it for. librdmacm finds a device by the IP address of its network interface: a
-%% port whose interface has none (InfiniBand without IPoIB) is seen, but cannot be used.
-%% Runs while the node boots, before there is a file server.
+%% Read from sysfs each time, because devices come and go. The verbs library is not asked, so that a node loads it only when there is something
+%% to use it for. librdmacm finds a device through the IP address of its network interface, so a port whose interface has none (InfiniBand
+%% without IPoIB) is seen but cannot be used. This runs while the node boots, before there is a file server.
 -module(beamway_rdma_devices).
 
 -export([all/0, named/1, all/3, usable/1, is_address/1, routes/2]).
@@ -25,7 +24,7 @@
 
 -define(SYSFS, "/sys/class/infiniband").
 -define(READ_BYTES, 256).
-%% So many empty entries of a table in a row are its end.
+%% This many empty entries of a table in a row mark its end.
 -define(GAP, 16).
 
 %% @doc All ports of all devices.
@@ -33,13 +32,12 @@
 all() ->
     named([]).
 
-%% @doc All ports of these devices; [] names all.
+%% @doc All ports of these devices. [] means all devices.
 -spec named(Devices :: [string()]) -> [port_info()].
 named(Devices) ->
     all(?SYSFS, fun interface_addresses/0, Devices).
 
-%% @doc The same, from another folder and with the addresses of the interfaces from elsewhere. If devices are
-%% named, only those.
+%% @doc The same, from another directory and with the interfaces' addresses from elsewhere. If devices are named, only their ports.
 -spec all(Sysfs :: file:filename(), fun(() -> [{Interface :: string(), address()}]), Only :: [string()]) -> [port_info()].
 all(Sysfs, Addresses, Only) ->
     case [Device || Device <- names(Sysfs), Only =:= [] orelse lists:member(Device, Only)] of
@@ -51,7 +49,7 @@ all(Sysfs, Addresses, Only) ->
              || Device <- Devices, Port <- ports(filename:join([Sysfs, Device, "ports"]))]
     end.
 
-%% @doc Those that can carry a link now.
+%% @doc The ports that can carry a link now.
 -spec usable([port_info()]) -> [port_info()].
 usable(Ports) ->
     [Port || #{state := "ACTIVE", addresses := [_ | _]} = Port <- Ports].
@@ -72,8 +70,8 @@ port_info(Sysfs, Device, Number, Known) ->
       interfaces => Interfaces,
       addresses => [Address || {Interface, Address} <- Known, lists:member(Interface, Interfaces)]}.
 
-%% The kernel takes the first free entry of a table of up to 1,024; those that have gone leave gaps. Reading all of them
-%% at each connection took milliseconds, and seconds on an emulated processor.
+%% The kernel takes the first free entry of a table of up to 1,024, and removed entries leave gaps. Reading all of them for each connection took
+%% milliseconds, and seconds on an emulated processor.
 gids(Folder) ->
     gids(Folder, 0, ?GAP).
 
@@ -127,7 +125,7 @@ addresses([_ | More]) ->
 addresses([]) ->
     [].
 
-%% @doc Whether a peer can be told of this address, and called by it.
+%% @doc Whether a peer can be told this address, and can call it.
 -spec is_address(inet:ip_address()) -> boolean().
 is_address({127, _, _, _}) -> false;
 is_address({0, 0, 0, 0}) -> false;
@@ -141,8 +139,8 @@ prefix_bits(Mask) ->
 bits({A, B, C, D}) -> <<A, B, C, D>>;
 bits(Ip) -> << <<Part:16>> || Part <- tuple_to_list(Ip) >>.
 
-%% @doc In which order the peer's addresses are tried: first those in a network of one of our devices, then those
-%% behind a router, of families that we have. None: no device of ours can reach the peer.
+%% @doc The order in which the peer's addresses are tried: first those in a network of one of our devices, then those behind a router, of
+%% families that we have. If there is none, none of our devices can reach the peer.
 -spec routes(Ours :: [port_info()], Theirs :: [inet:ip_address()]) -> [inet:ip_address()].
 routes(Ours, Theirs) ->
     Own = lists:append([Addresses || #{addresses := Addresses} <- Ours]),

@@ -25,17 +25,18 @@
 -export([dial/3, dialing/1, attempt/3, look/3, spreading/4, ask_once/3]).
 -export_type([link/0]).
 
-%% The first attempts follow each other quickly: a peer whose process ends may still answer, or be listed by epmd, for some milliseconds.
+%% The first attempts follow each other quickly, because a peer whose process is ending may still answer, or be listed by epmd, for some
+%% milliseconds.
 -define(FIRST_PAUSE_MS, 2).
 -define(PAUSE_MS, 50).
 -define(QUICK_MS, 2000).
 -define(LATER_PAUSE_MS, 200).
 -define(START_MS, 4).
-%% While a connection is being made the dialer waits so long before it dials again.
+%% How long the dialer waits before it dials again while a connection is being made.
 -define(MADE_MS, 300).
 -define(CONNECT_MS, 2000).
 -define(ANSWER_MS, 1500).
-%% A node that is connected is ready to answer after so long at most.
+%% A connected node is ready to answer after this time at most.
 -define(BEGIN_MS, 1000).
 -define(BEGIN_PAUSE_MS, 5).
 -define(CALL_MS, 5000).
@@ -43,7 +44,7 @@
 -define(LOOK_PAUSE_MS, 25).
 -define(ATTEMPTS, 10).
 -define(NO_PROCESS_MS, 20).
-%% Of a spreader whose attempt has failed; doubled each time.
+%% The pause of a spreader after a failed attempt, which doubles each time.
 -define(SPREAD_PAUSE_MS, 100).
 -define(SPREAD_PAUSE_MAX_MS, 5000).
 %% A link that is cut again and again does not spread meanwhile.
@@ -53,13 +54,13 @@
 -define(SPREAD_LOOK_MS, 10000).
 -define(FAR_US, 5000).
 -define(FAR_CONNECTIONS, 8).
-%% Of the link that only asks, for a ring.
+%% For the link of a ring, which only asks.
 -define(RING_MIN_BYTES, 65536).
-%% The lowest first byte of a record of TLS. A packet of ours begins with the high byte of its length.
+%% The lowest first byte of a TLS record. Our packets begin with the high byte of their length.
 -define(TLS_FIRST, 20).
 
 -type link() :: port() | {ring, port()}.
-%% A port whose connection carries the data, or one beside whose ring a connection only tells of the peer's end.
+%% Either a port whose connection carries the data, or one with a ring, for which a connection only reports the peer's end.
 
 -type info() :: #{kind := tcp | tls | ring, ring_bytes := pos_integer(), key := <<_:256>>, id := <<_:128>>, node := node(), role := connecting | accepting, family := beamway_stream:family(),
                   address := undefined | address(), from := called | unknown | inet:ip_address(), resume_ms := pos_integer(), refused_ms := non_neg_integer(),
@@ -77,8 +78,8 @@ begin_session(Keeper, #{id := Id, connection := Connection} = Info) ->
     Keeper ! {session, Info},
     ok.
 
-%% @doc The messages that concern the connection, for the keeper, which has what it must know in its dictionary. `detached': the connection has been given
-%% up. `gave_up': the link ends.
+%% @doc Handles messages about the connection, for the keeper, which has the necessary state in its dictionary. `detached' means that the
+%% connection has been given up, and `gave_up' that the link ends.
 -spec handle(term(), link()) -> ok | detached | gave_up | not_mine.
 handle({session, Info}, Port) -> save(with_spreader(0, Port, #{info => Info, state => up, number => 0, dialer => none, cause => none}));
 handle({lost, Reason}, Port) -> lost(Reason, Port, get(session));
@@ -104,7 +105,7 @@ save(Session) ->
     _ = put(session, Session),
     ok.
 
-%% @doc Whoever closes that socket, which the keeper owns, ends the connection, as if OTP's own port carried it.
+%% @doc Closing that socket, which the keeper owns, ends the connection, as if OTP's own port carried it.
 -spec watch(port()) -> ok.
 watch(Socket) ->
     _ = put(socket, {Socket, monitor(port, Socket)}),
@@ -113,8 +114,8 @@ watch(Socket) ->
 socket_closed(Monitor, {_Socket, Monitor}) -> exit(connection_closed);
 socket_closed(_Monitor, _Other) -> ok.
 
-%% Without a session the driver does not tell of a loss, because the port ends. So the connection process is about to begin it: messages can pass before
-%% the handshake is complete.
+%% Without a session the driver does not report a loss, because the port ends. So the connection process is about to begin the session: messages
+%% can pass before the handshake is complete.
 lost(Reason, Port, undefined) ->
     receive
         {session, _} = Begun -> ok = handle(Begun, Port), lost(Reason, Port, get(session))
@@ -129,7 +130,7 @@ lost(Reason, _Port, Session) ->
 cause(connection_finished, #{spreads_until := Until}, Now) when Now < Until -> spreads;
 cause(Reason, _Session, _Now) -> Reason.
 
-%% A link that spreads is without a connection because it wants to.
+%% A link that spreads is without a connection on purpose.
 down(spreads, StartMs, #{state := up} = Session) ->
     save(with_dialer(StartMs, (maps:remove(spreads_until, Session))#{state := {down, now_ms()}, cause := spreads}));
 down(Reason, StartMs, #{state := up, info := #{connection := Connection}} = Session) ->
@@ -138,7 +139,7 @@ down(Reason, StartMs, #{state := up, info := #{connection := Connection}} = Sess
 down(_Reason, StartMs, Session) ->
     save(with_dialer(StartMs, Session)).
 
-%% The node that called at first has a start, so that two connections are not made at once.
+%% The node that called originally goes first, so that two connections are not made at the same time.
 start_ms(#{role := connecting}) -> 0;
 start_ms(#{role := accepting}) -> ?START_MS.
 
@@ -155,7 +156,7 @@ with_dialer(StartMs, #{dialer := Dialer, state := State, cause := Cause} = Sessi
     Dialer ! {state, State, Cause, StartMs},
     Session.
 
-%% A node that has no room for a process tries again.
+%% If a node has no room for a process, it tries again.
 spawned(Function, Args) ->
     try spawn_link(?MODULE, Function, Args)
     catch error:system_limit -> none
@@ -206,7 +207,7 @@ detach(Number, Kind, Port, #{number := Last} = Before) when Number > Last ->
 detach(_Number, _Kind, _Port, _Session) ->
     {error, superseded}.
 
-%% A ring has no positions: what it holds is lost to nobody.
+%% A ring has no positions, because nothing in it is lost.
 detach_link({ring, _Port}, _Number) -> {ok, 0};
 detach_link(Port, Number) -> beamway_port:detach(Port, Number).
 
@@ -252,7 +253,8 @@ tell(#{node := Node, connection := Connection}, Cause, Ms, Socket, Secured) ->
 
 %% ---- several connections ----
 
-%% A link that shall have more connections has a spreader, where this node made the first. It ends by itself, and this process does not with it.
+%% If a link should have more connections, it has a spreader on the node that made the first. The spreader ends by itself, and this process does
+%% not end with it.
 with_spreader(AfterMs, Port, #{info := #{role := connecting, connections := Wanted} = Info} = Session) when is_port(Port), Wanted =/= 1 ->
     Spreader = maps:get(spreader, Session, none),
     Lives = is_pid(Spreader) andalso is_process_alive(Spreader),
@@ -280,12 +282,12 @@ thin(Port, #{info := #{connection := Connection}} = Session) ->
     look_again(get(session));
 thin(_Port, undefined) -> ok.
 
-%% The link shows how many connections it has now.
+%% Makes the link show how many connections it has now.
 count_paths(Connection, Port) ->
     {Connections, _RttUs} = beamway_port:paths(Port),
     beamway_links:connections(Connection, #{connections => Connections}).
 
-%% A spreader that lives may be at its end.
+%% A running spreader may be about to end.
 look_again(#{state := up, spreader := _}) ->
     _ = erlang:send_after(?SPREAD_LOOK_MS, self(), look_for_thin),
     ok;
@@ -300,7 +302,8 @@ spreads(Session) ->
 paths(Port, #{state := up, number := Number}) when is_port(Port) -> {ok, Number, beamway_port:paths(Port)};
 paths(_Port, _Session) -> {error, down}.
 
-%% The driver has the connection by a descriptor of its own. A peer that has not noticed yet that it has lost some may have more of them.
+%% The driver has the connection through its own descriptor. A peer that has not noticed yet that it has lost some connections may have more of
+%% them.
 join(Number, {Socket, Offer, Read}, Port, #{state := up, number := Number, info := #{connection := Connection}}) when is_port(Port) ->
     Joined = beamway_port:join(Port, Offer, Number, Read),
     ok = beamway_port:close(Socket),
@@ -310,7 +313,8 @@ join(_Number, {Socket, _Offer, _Read}, _Port, _Session) ->
     ok = beamway_port:close(Socket),
     {error, superseded}.
 
-%% @private Makes one connection after the other, until there are enough or the link is down: what brings it up again starts another spreader.
+%% @private Makes one connection after another, until there are enough or the link is down. When the link is up again, another spreader is
+%% started.
 -spec spreading(pid(), info(), PauseMs :: pos_integer(), AfterMs :: non_neg_integer()) -> ok.
 spreading(Keeper, #{connections := Wanted} = Info, PauseMs, AfterMs) ->
     receive after AfterMs -> ok end,
@@ -329,7 +333,7 @@ spreading(Keeper, #{connections := Wanted} = Info, PauseMs, AfterMs) ->
 spread_on(Keeper, Info, _PauseMs, ok) -> ?MODULE:spreading(Keeper, Info, ?SPREAD_PAUSE_MS, 0);
 spread_on(Keeper, Info, PauseMs, {failed, _}) -> ?MODULE:spreading(Keeper, Info, min(?SPREAD_PAUSE_MAX_MS, 2 * PauseMs), PauseMs).
 
-%% In a process of its own, whose end closes what it has not given away.
+%% In a separate process, so that its end closes what it has not given away.
 spread(Keeper, Info, {Connections, _RttUs}) ->
     Kind = case Connections of 0 -> spread; _ -> join end,
     {Attempt, Monitor} = spawn_monitor(?MODULE, ask_once, [Kind, Keeper, Info]),
@@ -338,7 +342,7 @@ spread(Keeper, Info, {Connections, _RttUs}) ->
         {'DOWN', Monitor, process, Attempt, Why} -> {failed, Why}
     end.
 
-%% @private Ends with what has become of it.
+%% @private The result is its exit reason.
 -spec ask_once(spread | join, pid(), info()) -> no_return().
 ask_once(Kind, Keeper, Info) -> exit(ask(Kind, Keeper, Info)).
 
@@ -375,7 +379,7 @@ request(From, number) -> {number, From}.
 
 %% ---- the dialer ----
 
-%% @private `State' is as the keeper has it.
+%% @private `State' is the keeper's.
 -spec dial(pid(), info(), {State :: term(), Cause :: atom(), StartMs :: non_neg_integer()}) -> no_return().
 dial(Keeper, #{address := Address} = Info, {State, Cause, StartMs}) ->
     process_flag(trap_exit, true),
@@ -394,7 +398,7 @@ dialing(Dialer) ->
         ?MODULE:dialing(Begun)
     end.
 
-%% What ends the wait: the next attempt, the next look, the end of the grace.
+%% What ends the wait: the next attempt, the next look, the end of the grace time.
 until_next(#{next := Next} = Dialer) ->
     lists:min([Next | [At || {ok, At} <- [grace_ends(Dialer)]]]) - now_ms().
 
@@ -448,7 +452,7 @@ begin_attempt(Now, #{info := Info, address := Address, keeper := Keeper, attempt
     Next = case Slow of true -> ?LATER_PAUSE_MS; false -> Pause end,
     Dialer#{attempts := case Attempt of none -> Attempts; _ -> Attempts#{Attempt => Address} end, next := Now + Next, pause := min(?PAUSE_MS, 2 * Pause)}.
 
-%% epmd is asked where the peer listens, if that is not known, and what it knows of the peer, if that may have ended.
+%% epmd is asked where the peer listens, if that is not known, and what it knows about the peer, if the peer may have ended.
 maybe_look(#{looking := none, look_at := At, info := Info, address := Address, refuses := Refuses, cause := Cause} = Dialer)
   when Address =:= undefined; Refuses; Cause =:= connection_finished ->
     case now_ms() >= At of
@@ -460,7 +464,7 @@ maybe_look(Dialer) ->
 
 heard({state, State, Cause, StartMs}, Dialer) ->
     Dialer#{state := State, cause := Cause, next := now_ms() + StartMs, pause := ?FIRST_PAUSE_MS, began := now_ms()};
-%% From now on this attempt alone goes on: it changes what both sides have.
+%% From now on only this attempt continues, because it changes the state of both sides.
 heard({ready, Attempt}, #{chosen := none, attempts := Attempts} = Dialer) when is_map_key(Attempt, Attempts) ->
     [begin unlink(Other), exit(Other, kill) end || Other <- maps:keys(Attempts), Other =/= Attempt],
     Attempt ! {go, self()},
@@ -485,8 +489,8 @@ without(Attempt, #{attempts := Attempts, chosen := Chosen} = Dialer) ->
     end.
 
 ended(refused, _Address, Dialer) -> give_up(Dialer, forgotten);
-%% The peer's host has ended the connection, and nobody listens there any more: most likely the process has ended, and epmd is asked. Many peers may
-%% have gone at once.
+%% The peer's host has closed the connection, and nothing listens there any more, so the process has most likely ended, and epmd is asked. Many
+%% peers may have gone at once.
 ended({failed, econnrefused}, Address, #{address := Address, cause := connection_finished, next := Next} = Dialer) ->
     Dialer#{refuses := true, pause := ?PAUSE_MS, next := max(Next, now_ms() + ?PAUSE_MS)};
 ended({failed, econnrefused}, Address, #{address := Address} = Dialer) -> Dialer#{refuses := true};
@@ -513,7 +517,7 @@ was_at(_Ip, _From) -> false.
 
 %% ---- what epmd says ----
 
-%% @private Ends with what it has found; the dialer ends it if that takes too long.
+%% @private The result is its exit reason. The dialer ends it if it takes too long.
 -spec look(pid(), info(), undefined | address()) -> no_return().
 look(Dialer, #{node := Node, family := Family}, Known) ->
     _ = erlang:send_after(?LOOK_MS, Dialer, {stop, self()}),
@@ -521,7 +525,7 @@ look(Dialer, #{node := Node, family := Family}, Known) ->
 
 %% ---- an attempt ----
 
-%% @private Ends with why it has failed; if it succeeds the keeper ends the dialer, and this with it.
+%% @private Exits with the reason for a failure. After a success the keeper ends the dialer, and this process with it.
 -spec attempt({pid(), pid()}, info(), address()) -> no_return().
 attempt({Dialer, Keeper}, Info, Address) ->
     case connected(Info, Address) of
@@ -529,7 +533,7 @@ attempt({Dialer, Keeper}, Info, Address) ->
         {error, Reason} -> exit({failed, Reason})
     end.
 
-%% The dialer lets one attempt go on at a time.
+%% The dialer lets one attempt at a time continue.
 chosen(Dialer) ->
     Dialer ! {ready, self()},
     receive {go, Dialer} -> ok after ?ANSWER_MS -> exit({failed, not_chosen}) end.
@@ -548,7 +552,7 @@ connected(#{encrypted := true, node := Node, ring_bytes := RingBytes}, Family, I
 connected(_InClear, Family, Ip, Port) ->
     Family:connect(Ip, Port, beamway_stream_tcp:connect_options(), ?CONNECT_MS).
 
-%% `GoOn' waits until this attempt may change what both sides have.
+%% `GoOn' waits until this attempt may change the state of both sides.
 ask(Kind, GoOn, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
     Caller = beamway_session:random(),
     Talk = #{kind => Kind, key => Key, id => Id, node => Node, caller => Caller},
@@ -567,7 +571,7 @@ ask(Kind, GoOn, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
             {failed, no_answer}
     end.
 
-%% A connection that joins has the number of the one that is there.
+%% A connection that joins has the number of the existing one.
 challenged(ok, Keeper, Info, Socket, #{kind := join} = Talk, Number) ->
     case call(Keeper, number) of
         {ok, Number} -> prove(Keeper, Info, Socket, Talk#{number => Number}, {ok, 0});
@@ -583,7 +587,7 @@ challenged(ok, Keeper, #{role := Role} = Info, Socket, #{kind := Kind} = Talk, T
             {failed, Reason}
     end.
 
-%% The connection before this one is gone.
+%% The previous connection is gone.
 prove(Keeper, Info, Socket, #{number := Number} = Talk, {ok, Position}) ->
     case exchange(Socket, beamway_session:proof(Talk, Number, Position)) of
         {ok, {accept, Theirs, _} = Accept} ->
@@ -609,8 +613,8 @@ received(Stream) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% The socket's port may have read what came behind the last packet. The keeper ends the dialer, and with it this process, when another connection
-%% is made; that must not happen between giving the socket away and saying so, because nobody would close it then.
+%% The socket's port may have read bytes after the last packet. The keeper ends the dialer, and with it this process, when another connection is
+%% made. That must not happen between giving the socket away and reporting it, because nobody would close it then.
 go_on(Keeper, Link, Talk, Socket, Role, Position) ->
     _ = process_flag(trap_exit, true),
     go_on_with(Keeper, Link, Talk, Socket, Role, Position).
@@ -639,7 +643,7 @@ go_on_with(Keeper, Link, Talk, Socket, Role, Position) ->
 made(ok, Port) -> {ok, Port, <<>>};
 made({error, Reason}, _Port) -> {error, Reason}.
 
-%% In a port of its own, which hands it over.
+%% In a separate port, which hands it over.
 make_link(#{kind := tcp, ring_bytes := RingBytes}, _Role, _Talk, Fd, Read) ->
     case beamway_establish:connect(tcp, <<Fd:32>>, <<0:128>>, RingBytes, 1) of
         {ok, Port, _Device} -> {ok, Port, Read};
@@ -675,8 +679,8 @@ attached({error, Reason}) -> {failed, Reason}.
 
 %% ---- the answering side ----
 
-%% @doc The packet `resume', if that is what comes first over an accepted connection, where a handshake of TLS may begin as well. The first byte of
-%% TLS is left where it was. A caller that says nothing is left to the handshake's timeout.
+%% @doc The packet `resume', if it is the first data on an accepted connection, on which a TLS handshake may also begin. The first byte of TLS is
+%% left unread. If a caller sends nothing, the handshake's timeout applies.
 -spec asked(port()) -> {ok, iodata()} | no.
 asked(Socket) ->
     Unpacked = inet:setopts(Socket, [{packet, raw}]),
@@ -706,7 +710,7 @@ packet({ok, Packet}, Socket) ->
 packet({error, _}, _Socket) ->
     exit(shutdown).
 
-%% @doc A connection began with `resume'. Ends the calling connection process, in any case.
+%% @doc A connection began with `resume'. This always ends the calling connection process.
 -spec answer(beamway_stream:stream(), iodata()) -> no_return().
 answer(Socket, Packet) ->
     case beamway_session:decode(Packet) of
@@ -719,7 +723,7 @@ answer(Socket, Packet) ->
     end.
 
 -spec answer({ok, beamway_links:session()} | error, beamway_stream:stream(), map(), beamway_session:packet()) -> no_return().
-%% A link that is encrypted gets no connection in clear, and the other way around.
+%% An encrypted link gets no connection in clear, and vice versa.
 answer({ok, #{encrypted := Encrypted}}, Stream, _Asked, _Resume) when Encrypted =:= is_port(Stream) ->
     beamway_links:resume_refused(),
     exit(shutdown);
@@ -743,7 +747,7 @@ answer(error, Socket, #{id := Id, caller := Caller} = Asked, {resume, _, _, _, N
             exit(shutdown)
     end.
 
-%% The peer may have lost the connection before the handshake is complete on this side, which then is connected already.
+%% The peer may have lost the connection before the handshake is complete on this side, which is then already connected.
 begun(Id, Name, Until) ->
     case beamway_links:session(Id) of
         {ok, Link} -> {ok, Link};
@@ -752,7 +756,7 @@ begun(Id, Name, Until) ->
             Begins andalso receive after ?BEGIN_PAUSE_MS -> begun(Id, Name, Until) end
     end.
 
-%% No atom for a name that anybody may send.
+%% Creates no atom for a name that anybody may send.
 cookie(Node) ->
     try auth:get_cookie(binary_to_existing_atom(Node))
     catch error:_ -> erlang:get_cookie()
@@ -767,7 +771,7 @@ proved(Keeper, Link, Socket, Talk, {ok, {proof, Number, Position, _} = Proof}) -
 proved(_Keeper, _Link, _Socket, _Talk, _Other) ->
     exit(shutdown).
 
-%% How far this side has read, if it can have the connection.
+%% How far this side has read, if it can accept the connection.
 ready(Keeper, #{kind := join}, Number) ->
     case call(Keeper, paths) of
         {ok, Number, {Connections, _RttUs}} when Connections > 0 -> {ok, 0};

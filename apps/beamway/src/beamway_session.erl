@@ -1,17 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The packets with which two nodes move a link to another connection, and the rule for when a peer counts as dead.
 %%
-%% Four packets, in place of the handshake of the distribution: `resume' names the link, `challenge' shows that the other
-%% side knows it, `proof' says how far the calling side has read, `accept' how far the other one has. Both know a key of
-%% their own for each link; each packet but the first proves it by HMAC-SHA-256 (RFC 2104, FIPS 180-4) over all that was
-%% said so far, the random numbers of both sides among it, so a packet of another time is of no use. `refuse' is the
-%% answer where the link is not known; it proves the cookie, and goes only to a caller that has proved it in `resume': an answer that anybody
-%% could ask for would let strangers try cookies at home.
+%% Four packets replace the handshake of the distribution: `resume' names the link, `challenge' shows that the other side knows it, `proof' says
+%% how far the calling side has read, and `accept' how far the other side has. Both sides know a key for each link, and each packet except the
+%% first proves it with HMAC-SHA-256 (RFC 2104, FIPS 180-4) over everything that was said so far. This includes random numbers of both sides, so
+%% an old packet is useless. `refuse' is the answer if the link is unknown. It proves the cookie, and is only sent to a caller that has proved
+%% the cookie in `resume', because an answer that anybody could get would let strangers try cookies offline.
 %%
-%% The number of a connection is higher than those of all connections before it: the calling node of the link gives even numbers,
-%% the other one odd numbers. docs/dev/session.md has the whole protocol.
+%% The number of a connection is higher than those of all earlier ones: the calling node of the link uses even numbers, and the other node odd
+%% numbers. docs/dev/session.md has the whole protocol.
 %%
-%% Pure but for random numbers. All that is decoded here comes from the peer: whatever is not exactly right gives `error'.
+%% Pure except for random numbers. Everything that is decoded here comes from the peer, so anything that is not exactly right gives `error'.
 -module(beamway_session).
 
 -export([key/2, id/1, tls_key/1, random/0, number_after/2]).
@@ -26,17 +25,17 @@
 
 -define(VERSION, 1).
 -define(KEY_TEXT, <<"beamway session 1">>).
-%% Programs that register with epmd come back within 2 s after it was started anew.
+%% Programs that register with epmd come back within 2 s after epmd has been restarted.
 -define(EPMD_RETURNS_MS, 2100).
 
 -type key() :: <<_:256>>.
 -type random() :: <<_:128>>.
 -type kind() :: resume | spread | join.
-%% What the new connection shall be: in place of the last one; the same, and the first of several; one more of them.
+%% The role of the new connection: replaces the last one; replaces it as the first of several; or joins the existing ones.
 
 -type talk() :: #{kind := kind(), key := key(), id := random(), node := node(), caller := random(), callee => random(), number => non_neg_integer(), position => non_neg_integer()}.
-%% What was said about one connection: the answering node, the random numbers of the calling and of the answering side, the number of the
-%% connection, how far the calling side has read.
+%% The conversation over a connection: the answering node, the random numbers of the calling and of the answering side, the number of the
+%% connection, and how far the calling side has read.
 
 -type packet() :: {resume, kind(), Id :: random(), Caller :: random(), Node :: binary(), Mac :: binary()}
                 | {challenge, Callee :: random(), Number :: non_neg_integer(), Mac :: binary()}
@@ -44,17 +43,17 @@
                 | {accept, Position :: non_neg_integer(), Mac :: binary()}
                 | {refuse, Mac :: binary()}.
 
-%% @doc The key of a link, of the cookie and all that both sides have said in the handshake.
+%% @doc The key of a link, derived from the cookie and everything that both sides have said in the handshake.
 -spec key(atom(), iodata()) -> key().
 key(Cookie, Said) ->
     mac(atom_to_binary(Cookie), [?KEY_TEXT, crypto:hash(sha256, Said)]).
 
-%% @doc How both sides name the link. Tells nothing of the key.
+%% @doc How both sides name the link. It reveals nothing about the key.
 -spec id(key()) -> random().
 id(Key) ->
     binary:part(mac(Key, <<"id">>), 0, 16).
 
-%% @doc The key for TLS over the next connection: another one each time.
+%% @doc The key for TLS over the next connection, which is different each time.
 -spec tls_key(talk()) -> key().
 tls_key(#{key := Key, id := Id, caller := Caller, callee := Callee, number := Number}) ->
     mac(Key, [<<"tls">>, Id, Caller, Callee, <<Number:64>>]).
@@ -62,14 +61,14 @@ tls_key(#{key := Key, id := Id, caller := Caller, callee := Callee, number := Nu
 -spec random() -> random().
 random() -> crypto:strong_rand_bytes(16).
 
-%% @doc The number of the next connection, where both sides know those two numbers.
+%% @doc The number of the next connection when both sides know these two numbers.
 -spec number_after(connecting | accepting, non_neg_integer()) -> pos_integer().
 number_after(connecting, Last) -> (Last div 2 + 1) * 2;
 number_after(accepting, Last) -> (Last + 1) div 2 * 2 + 1.
 
 %% ---- packets ----
 
-%% @doc `Node' is the name of the calling node: its cookie may be one of its own.
+%% @doc `Node' is the name of the calling node, which may have its own cookie.
 -spec resume(kind(), Cookie :: atom(), random(), random(), node()) -> iodata().
 resume(Kind, Cookie, Id, Caller, Node) ->
     Name = atom_to_binary(Node),
@@ -92,7 +91,7 @@ accept(Talk, Position, Own) -> [<<$A, Own:64>>, accept_mac(Talk, Position, Own)]
 -spec refuse(atom(), {random(), random()}) -> iodata().
 refuse(Cookie, {Id, Caller}) -> [$X, refuse_mac(Cookie, Id, Caller)].
 
-%% @doc A whole packet. Nothing is proved yet.
+%% @doc Decodes a whole packet. Nothing is proved yet.
 -spec decode(iodata()) -> {ok, packet()} | {error, {version, byte()} | packet}.
 decode(Packet) ->
     case iolist_to_binary(Packet) of
@@ -128,12 +127,12 @@ proof_holds(_Talk, _Other) -> false.
 accept_holds(#{position := Position} = Talk, {accept, Own, Mac}) -> same(Mac, accept_mac(Talk, Position, Own));
 accept_holds(_Talk, _Other) -> false.
 
-%% @doc Whether the peer has the cookie, and so can be believed that it does not know the link.
+%% @doc Whether the peer has the cookie, so that it can be believed that it does not know the link.
 -spec refuse_holds(atom(), {random(), random()}, packet()) -> boolean().
 refuse_holds(Cookie, {Id, Caller}, {refuse, Mac}) -> same(Mac, refuse_mac(Cookie, Id, Caller));
 refuse_holds(_Cookie, _Talk, _Other) -> false.
 
-%% With the name of the answering node, because a node that has a wrong address of its peer may call itself.
+%% Includes the name of the answering node, because a node with a wrong address for its peer may call itself.
 challenge_mac(#{kind := Kind, key := Key, id := Id, node := Node, caller := Caller}, Callee, Number) ->
     mac(Key, [<<"challenge">>, of_kind(Kind), Id, Caller, Callee, <<Number:64>>, atom_to_binary(Node)]).
 
@@ -146,7 +145,7 @@ accept_mac(#{kind := Kind, key := Key, id := Id, caller := Caller, callee := Cal
 resume_mac(Kind, Cookie, Id, Caller, Node) ->
     mac(atom_to_binary(Cookie), [<<"beamway resumes 1">>, of_kind(Kind), Id, Caller, Node]).
 
-%% Nothing for a resumption: versions that know no other kind agree.
+%% Empty for a resumption, so that versions that know no other kind agree.
 of_kind(resume) -> <<>>;
 of_kind(spread) -> <<" spread">>;
 of_kind(join) -> <<" join">>.
@@ -156,7 +155,7 @@ refuse_mac(Cookie, Id, Caller) ->
 
 mac(Key, Text) -> crypto:mac(hmac, sha256, Key, Text).
 
-%% In a time that does not depend on where they differ.
+%% The time does not depend on where they differ.
 same(A, B) when byte_size(A) =:= byte_size(B) -> differences(A, B, 0) =:= 0;
 same(_A, _B) -> false.
 
@@ -171,19 +170,20 @@ differences(<<>>, <<>>, Differences) -> Differences.
                    closed := boolean(),
                    certain := boolean(),
                    missing_ms := non_neg_integer()}.
-%% Of one look. `port': whether the peer's port for the distribution refuses connections, or `none' if this node knows none of it. `epmd': what the epmd of its host says of
-%% the node. `others': whether it lists other nodes. `closed': whether the peer's host has ended the last connection in order.
-%% `certain': the peer was at this address when the link was made. `missing_ms': for how long epmd has not listed it.
+%% The result of one look. `port' is whether the peer's distribution port refuses connections, or `none' if this node does not know it. `epmd' is
+%% what the epmd on its host says about the node, and `others' whether it lists other nodes. `closed' is whether the peer's host has closed the
+%% last connection normally. `certain' means that the peer was at this address when the link was made. `missing_ms' is for how long epmd has not
+%% listed it.
 
 -type verdict() :: dead | hurry | wait.
-%% `hurry': wait no longer than the option `resume_refused_ms' says.
+%% `hurry' means to wait no longer than the option `resume_refused_ms'.
 
-%% @doc A firewall, too, refuses connections: that alone says nothing. epmd forgets a node when its process ends, but an epmd that was just started
-%% anew knows none. It is believed at once if it lists others, or if the peer's host closed the connection in order without a
-%% last word, as it does for a process that was killed. None of this counts at an address where the peer may never have been: the called node
+%% @doc A firewall also refuses connections, so that alone says nothing. epmd forgets a node when its process ends, but an epmd that has just
+%% been restarted knows no nodes. It is believed at once if it lists others, or if the peer's host closed the connection normally without a last
+%% message, as it does for a process that was killed. None of this counts at an address where the peer may never have been: the called node
 %% resolves the host in the caller's name, and behind a router, or among containers, another host may answer.
 -spec verdict(signs()) -> verdict().
-verdict(#{port := none, closed := true}) -> hurry; % nobody can ask such a peer, but one that lives calls again at once
+verdict(#{port := none, closed := true}) -> hurry; % nobody can ask such a peer, but one that is alive calls again at once
 verdict(#{certain := false}) -> wait;
 verdict(#{port := refuses, epmd := not_listed, others := Others, closed := Closed, missing_ms := Ms}) ->
     case Others orelse Closed orelse Ms >= ?EPMD_RETURNS_MS of
@@ -214,7 +214,7 @@ packets_prove_what_was_said_test() ->
                                     accept_holds(Talk, sent(accept(Talk, 5, 7))),
                                     proof_holds(Talk, sent(accept(Talk, 1 bsl 40, 7)))]].
 
-%% Nobody makes one kind of connection of another.
+%% One kind of connection cannot be turned into another.
 each_kind_has_proofs_of_its_own_test() ->
     #{callee := Callee, id := Id, caller := Caller} = Talk = talk(),
     [begin
@@ -228,7 +228,7 @@ each_kind_has_proofs_of_its_own_test() ->
          ?assertEqual(Same, accept_holds(Theirs#{position := 5}, sent(accept(Ours, 5, 7))))
      end || Kind <- [resume, spread, join], Other <- [resume, spread, join]].
 
-%% Each field counts: one bit of the packet, or of what was said, makes it void.
+%% Each field counts: changing a single bit of the packet, or of what was said, makes it invalid.
 each_bit_counts_test() ->
     Talk = talk(),
     Packet = iolist_to_binary(proof(Talk, 4, 5)),

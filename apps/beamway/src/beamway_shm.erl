@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How two authenticated peers of one kernel meet for shared memory; see {@link beamway_agreement}.
+%% @doc How two authenticated peers on the same kernel meet for shared memory; see {@link beamway_agreement}.
 %%
-%% The one that offers listens; the other brings memory and descriptors to it before it answers. So no step
-%% here waits for the peer.
+%% The side that makes the offer listens, and the other side brings memory and descriptors to it before it answers. So no step here waits for the
+%% peer.
 -module(beamway_shm).
 -behaviour(beamway_agreement).
 

@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The directory of option `socket_dir', in which nodes of different containers meet.
+%% @doc The directory of the option `socket_dir', in which nodes in different containers meet.
 %%
-%% A socket stands in it only while a link is agreed on: one side listens, the peer connects, the name
-%% is removed. A node that is killed in between leaves the name; the next node that starts in that
-%% directory removes it ({@link sweep/1}). Containers may have the same directory under different paths, so a
-%% node looks for a peer's socket in its own one ({@link address/2}).
+%% A socket is in it only while a link is being agreed on: one side listens, the peer connects, and the name is removed. If a node is killed in
+%% between, the name remains, and the next node that starts with that directory removes it ({@link sweep/1}). Containers may have the same
+%% directory under different paths, so a node looks for a peer's socket in its own directory ({@link address/2}).
 %%
 %% Used by {@link beamway_links} at start, {@link beamway_shm}, and `beamway doctor'.
 -module(beamway_socket_dir).
@@ -21,18 +20,18 @@
 %% How the driver names its sockets: native/link/shm/connect.c, listener_name().
 -define(PREFIX, "beamway-").
 -define(ID_LENGTH, 16).
-%% A name is there a moment before its socket.
+%% A name exists a moment before its socket.
 -define(YOUNG_S, 10).
 -define(CONNECT_MS, 1000).
 
-%% @doc At the start of a node: logs a directory that is not usable, and sweeps one that is. It is tried again for each link.
+%% @doc At the start of a node: logs that a directory is not usable, or sweeps it. It is tried again for each link.
 -spec prepare(beamway_config:config()) -> ok.
 prepare(#{socket_dir := [_ | _] = Dir, links := Links}) ->
     case not lists:member(shm, Links) orelse check(Dir) of
         true ->
             ok;
         ok ->
-            %% In a process of its own: the directory may be full of names.
+            %% In a separate process, because the directory may be full of names.
             _ = spawn(fun() -> log_swept(Dir, sweep(Dir)) end),
             ok;
         {error, Reason} ->
@@ -46,8 +45,7 @@ log_swept(_Dir, 0) ->
 log_swept(Dir, Count) ->
     ?LOG_INFO("beamway: removed ~b sockets of killed nodes from ~ts", [Count, Dir]).
 
-%% @doc Makes a socket in the directory and removes it again: whether links could be agreed on there.
-%% The driver must be loaded.
+%% @doc Creates a socket in the directory and removes it again, to check whether links could be agreed on there. The driver must be loaded.
 -spec check(Dir :: string()) -> ok | {error, Reason :: binary()}.
 check("") ->
     ok;
@@ -57,8 +55,8 @@ check(Dir) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Where to look for a peer's socket, given the address of its offer and our own directory. A
-%% peer cannot send us to any other place in the file system.
+%% @doc Where to look for a peer's socket, given the address in its offer and our own directory. A peer cannot send us to any other place in the
+%% file system.
 -spec address(Address :: binary(), Dir :: string()) -> {ok, binary()} | {error, Reason :: binary()}.
 address(<<0, _/binary>> = Abstract, _Dir) ->
     {ok, Abstract};
@@ -67,13 +65,13 @@ address(_Path, "") ->
 address(Path, Dir) ->
     {ok, filename:join(bytes(Dir), filename:basename(Path))}.
 
-%% @doc The directory as the driver takes it: its name in the file system, which the locale may not read as UTF-8.
+%% @doc The directory in the driver's format, which is its name in the file system. The locale may not read that as UTF-8.
 -spec bytes(Dir :: string()) -> binary().
 bytes(Dir) ->
     <<Bytes/binary>> = unicode:characters_to_binary(Dir, unicode, file:native_name_encoding()),
     Bytes.
 
-%% @doc Removes the names that killed nodes have left, and says how many.
+%% @doc Removes the names that killed nodes have left, and returns how many.
 -spec sweep(Dir :: string()) -> non_neg_integer().
 sweep("") ->
     0;
@@ -103,8 +101,8 @@ age_s(Path) ->
         _ -> 0
     end.
 
-%% A socket of another type than its owner's disturbs nobody: the kernel says `eprototype' where
-%% somebody listens, and refuses where nobody does. Of a string inet makes UTF-8 in any locale.
+%% A connection of the wrong socket type does not disturb the owner: the kernel returns `eprototype' if there is a listener, and refuses
+%% otherwise. inet encodes a string as UTF-8 in any locale.
 is_deserted(Path) ->
     case gen_tcp:connect({local, bytes(Path)}, 0, [local, {active, false}], ?CONNECT_MS) of
         {error, econnrefused} ->
@@ -163,7 +161,7 @@ only_old_names_of_nobody_go_test() ->
         ok = gen_tcp:close(Three)
     end).
 
-%% The driver's own sockets are of a type that `gen_tcp' does not connect to.
+%% `gen_tcp' cannot connect to the driver's own sockets, because they are of another type.
 a_listener_is_not_deserted_test() ->
     with_dir(fun(Dir) ->
         Path = filename:join(Dir, ?PREFIX ++ "00000000000000ee"),

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The byte stream under a connection: it carries the handshake and the offers, tells when the
-%% peer is gone, and carries the data too where there is no better link.
+%% @doc The byte stream under a connection. It carries the handshake and the offers, reports when the peer is gone, and also carries the data if
+%% there is no better link.
 %%
-%% Three kinds: {@link beamway_stream_tcp}, {@link beamway_stream_tls} and {@link beamway_stream_psk}, which
-%% becomes a TCP stream once a link carries the data. A TCP stream is the bare socket, because dist_util waits for `{tcp_closed, Socket}' from it; any other is a pair of its
-%% module and what that module needs. The functions here find the module.
+%% There are three kinds: {@link beamway_stream_tcp}, {@link beamway_stream_tls} and {@link beamway_stream_psk}, which becomes a TCP stream once
+%% a link carries the data. A TCP stream is the plain socket, because dist_util waits for `{tcp_closed, Socket}' from it. Any other stream is a
+%% pair of its module and that module's state. The functions here find the module.
 %%
-%% A stream is passive and gives whole packets until {@link carry/3} or {@link keep/1}.
+%% A stream is passive and delivers whole packets until {@link carry/3} or {@link keep/1} is called.
 -module(beamway_stream).
 
 -export([kind/1, send/2, recv/2, peername/1, peer_text/1, setopts/2, getopts/2]).
@@ -24,15 +24,15 @@
 -type controller() :: port() | pid().
 %% What the VM sends through: the distribution controller of the connection.
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | queue_bytes := non_neg_integer()}.
-%% Of the socket. `frames_out' grows by one with a tick.
+%% Of the socket. `frames_out' increases by one with a tick.
 
 -type wish() :: none | {resume, SetupMs :: pos_integer()}.
 %% Whether both sides want the link to outlive its connection, and how long they may take to find out whether it can.
 
-%% Calls a peer; `Host' is what stands after the @ of its name.
+%% Calls a peer. `Host' is the part of its name after the @.
 -callback connect(family(), inet:ip_address(), inet:port_number(), Host :: string()) ->
     {ok, stream()} | {error, Reason :: term()}.
-%% Makes a stream of an accepted TCP socket, which the calling process owns.
+%% Makes a stream from an accepted TCP socket, which the calling process owns.
 -callback accept(port()) -> {ok, stream()} | {clear, port(), Why :: binary()} | {error, Reason :: term()}.
 -callback kind(stream()) -> tcp | tls.
 -callback send(stream(), iodata()) -> ok | {error, Reason :: term()}.
@@ -55,7 +55,7 @@
 module(Socket) when is_port(Socket) -> beamway_stream_tcp;
 module({Module, _}) -> Module.
 
-%% @doc The kind of link that a stream makes when it carries the data.
+%% @doc The kind of link that a stream becomes when it carries the data.
 -spec kind(stream()) -> tcp | tls.
 kind(Stream) -> (module(Stream)):kind(Stream).
 
@@ -71,7 +71,7 @@ recv(Stream, TimeoutMs) -> (module(Stream)):recv(Stream, TimeoutMs).
 -spec peername(stream()) -> {ok, {inet:ip_address(), inet:port_number()}} | {error, term()}.
 peername(Stream) -> (module(Stream)):peername(Stream).
 
-%% @doc The peer's address for people; empty if it is not known any more.
+%% @doc The peer's address as text, which is empty if it is no longer known.
 -spec peer_text(stream()) -> binary().
 peer_text(Stream) ->
     case peername(Stream) of
@@ -79,7 +79,7 @@ peer_text(Stream) ->
         {error, _} -> <<>>
     end.
 
-%% @doc For net_kernel:setopts/2; what the carrier relies on is refused.
+%% @doc For net_kernel:setopts/2. Options on which the carrier relies are refused.
 -spec setopts(stream(), [inet:socket_setopt()]) -> ok | {error, Reason :: term()}.
 setopts(Stream, Options) ->
     case [Option || {Name, _} = Option <- Options, lists:member(Name, [active, deliver, packet])] of
@@ -93,8 +93,8 @@ getopts(Stream, Options) -> (module(Stream)):getopts(Stream, Options).
 
 %% ---- a stream that carries the data, in this order ----
 
-%% @doc Lets the stream carry the data. Returns the controller for the VM, and why a better one failed. `resumes': the drivers of both nodes carry
-%% the data, so the link can outlive its connection.
+%% @doc Lets the stream carry the data. Returns the controller for the VM, and why a better one failed. `resumes' means that the drivers of both
+%% nodes carry the data, so the link can outlive its connection.
 -spec carry(stream(), connecting | accepting, wish()) ->
           {ok, controller()} | {resumes, controller()} | {ok, controller(), WhyNotBetter :: binary()} | {error, Reason :: term()}.
 carry(Stream, Role, Wish) -> (module(Stream)):carry(Stream, Role, Wish).
@@ -107,7 +107,7 @@ activate(Stream, Controller) -> (module(Stream)):activate(Stream, Controller).
 -spec start(stream(), controller(), DHandle :: term()) -> ok | {error, Reason :: term()}.
 start(Stream, Controller, DHandle) -> (module(Stream)):start(Stream, Controller, DHandle).
 
-%% @doc Sends a sign of life; never waits.
+%% @doc Sends a tick, and never waits.
 -spec tick(stream(), controller()) -> term().
 tick(Stream, Controller) -> (module(Stream)):tick(Stream, Controller).
 
@@ -115,21 +115,21 @@ tick(Stream, Controller) -> (module(Stream)):tick(Stream, Controller).
 -spec stats(stream(), controller()) -> {ok, stats()} | {error, Reason :: term()}.
 stats(Stream, Controller) -> (module(Stream)):stats(Stream, Controller).
 
-%% ---- a stream beside another link ----
+%% ---- the stream of another link ----
 
-%% @doc Another link carries the data; the stream stays open and only tells of the peer's end.
+%% @doc Another link carries the data. The stream stays open and only reports the peer's end.
 -spec keep(stream()) -> ok | {error, Reason :: term()}.
 keep(Stream) -> (module(Stream)):keep(Stream).
 
-%% @doc Makes another process the owner: the stream closes when that process ends.
+%% @doc Makes another process the owner. The stream closes when that process ends.
 -spec give(stream(), pid()) -> ok | {error, Reason :: term()}.
 give(Stream, Pid) -> (module(Stream)):give(Stream, Pid).
 
-%% @doc The owner wants messages, see {@link event/1}, until `passive' comes.
+%% @doc The owner asks for messages, see {@link event/1}, until `passive' arrives.
 -spec watch(stream()) -> ok | {error, Reason :: term()}.
 watch(Stream) -> (module(Stream)):watch(Stream).
 
-%% @doc What a message to the owner of a stream means.
+%% @doc The meaning of a message to the owner of a stream.
 -spec event(Message :: term()) -> data | passive | closed | other.
 event({tcp, _, _}) -> data;
 event({ssl, _, _}) -> data;
@@ -140,7 +140,7 @@ event({ssl_closed, _}) -> closed;
 event({ssl_error, _, _}) -> closed; % no `ssl_closed' follows; after `tcp_error' comes `tcp_closed'
 event(_) -> other.
 
-%% @private The counters of a socket under our names.
+%% @private The counters of a socket with our names.
 -spec named([{inet:stat_option(), integer()}]) -> stats().
 named(Stats) ->
     maps:from_list([{name(Name), Value} || {Name, Value} <- Stats]).
@@ -151,7 +151,7 @@ name(recv_cnt) -> frames_in;
 name(send_cnt) -> frames_out;
 name(send_pend) -> queue_bytes.
 
-%% @doc The descriptor of its socket, if that is a port of this node. That below ssl is found by the peer's address.
+%% @doc The descriptor of its socket, if that is a port on this node. The socket below ssl is found through the peer's address.
 -spec fd(stream()) -> {ok, non_neg_integer()} | error.
 fd(Socket) when is_port(Socket) ->
     case prim_inet:getfd(Socket) of
@@ -169,7 +169,7 @@ fd_of([]) -> error.
 
 -ifdef(TEST).
 
-%% What a real socket tells its owner: a peer that sends where nothing is expected, until it is asked no more.
+%% What a real socket reports to its owner: a peer sends although nothing is expected, until no more messages are requested.
 events_test() ->
     {ok, Listen} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}, {active, false}, {packet, 4}]),
     {ok, Port} = inet:port(Listen),

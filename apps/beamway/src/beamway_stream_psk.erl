@@ -1,11 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A connection under TLS 1.3 by a pre-shared key, from its first byte, as stream (option `encrypt').
+%% @doc A stream over a connection that uses TLS 1.3 with a pre-shared key from its first byte (option `encrypt').
 %%
-%% The driver's link over TLS (native/link/tls) is made before anything else is said. The handshake of the distribution goes over it as bytes, in packets
-%% with a length of four bytes; then the same link carries the frames. Beside a ring the link leaves the connection, which says nothing any more.
-%% From {@link carry/3} and {@link keep/1} on the stream is the bare socket, so the functions of {@link beamway_stream} for later times are not here.
+%% The driver's link over TLS (native/link/tls) is made before anything else is sent. It first carries the handshake of the distribution as
+%% bytes, in packets with a length of four bytes, and then the frames. If there is a ring, the link leaves the connection, which then carries
+%% nothing. After {@link carry/3} or {@link keep/1} the stream is the plain socket, so the functions of {@link beamway_stream} for later are not
+%% here.
 %%
-%% The first packet of a caller is read whole before a link is made for it, so a stranger who says nothing costs a process and a socket.
+%% A caller's first packet is read completely before a link is made for it, so a stranger that sends nothing only costs a process and a socket.
 -module(beamway_stream_psk).
 -behaviour(beamway_stream).
 
@@ -15,21 +16,21 @@
 
 -define(RING_BYTES, 262144).
 -define(PACKET_BYTES, 65535).
-%% After the whole time for a connection dist_util ends the process, and nobody would learn why.
+%% When the whole time for a connection is over, dist_util ends the process without reporting why.
 -define(LAST_MS, 500).
-%% With `prefer': a peer in clear waits for the rest of what it takes for a long packet.
+%% With `prefer': a peer in clear waits for the rest of what looks like a long packet.
 -define(PREFERS_MS, 1000).
 %% A stranger's time for its first packet, and then for the rest of the handshake.
 -define(HELLO_MS, 2000).
 -define(SHAKE_MS, 3000).
-%% A handshake record of TLS; what any node says in clear begins with the high byte of a packet's length.
+%% A handshake record of TLS. What a node sends in clear begins with the high byte of a packet's length.
 -define(HANDSHAKE, 22).
 -define(RECORD_BYTES, 16640).
 -define(CLEAR_LAST, 19).
 
 -type stream() :: {?MODULE, #{socket := port(), port := port(), cipher := binary(), key := binary()}}.
 -type result() :: {ok, stream()} | {clear, port(), Why :: binary()} | {error, Reason :: term()}.
-%% `clear': as `prefer' allows.
+%% `clear' is returned if `prefer' allows it.
 
 %% ---- making one ----
 
@@ -49,7 +50,7 @@ connect(Mode, Node, Family, Ip, TcpPort) ->
 in_clear(Reason, {ok, Socket}) -> {clear, Socket, Reason};
 in_clear(_Reason, {error, Reason}) -> {error, Reason}.
 
-%% @doc Calls a peer, encrypted. An atom as reason: there is no connection at all.
+%% @doc Calls a peer, encrypted. If the reason is an atom, there is no connection at all.
 -spec dial(node(), beamway_stream:family(), inet:ip_address(), inet:port_number(), RingBytes :: pos_integer(), Ms :: pos_integer()) ->
           {ok, stream()} | {error, inet:posix() | binary()}.
 dial(Node, Family, Ip, TcpPort, RingBytes, Ms) ->
@@ -72,7 +73,7 @@ reserved() ->
         {error, _} -> ?RING_BYTES
     end.
 
-%% @doc Makes a stream of an accepted socket, as the option says.
+%% @doc Makes a stream from an accepted socket, as the option says.
 -spec accept(port()) -> result().
 accept(Socket) ->
     Entry = beamway_half_open:enter(Socket),
@@ -84,7 +85,8 @@ accept(Socket) ->
     ok = beamway_half_open:leave(Entry),
     told(Accepted, Peer).
 
-%% Of a caller that went away, or said nothing, there is nothing to tell: two nodes that call each other at once give one connection up.
+%% If a caller went away or sent nothing, there is nothing to log, because two nodes that call each other at the same time give one connection
+%% up.
 told({error, <<"the peer closed the connection", _/binary>>}, _Peer) ->
     {error, closed};
 told({error, Reason}, Peer) when is_binary(Reason) ->
@@ -118,7 +120,7 @@ answered(Socket, Hello, {ok, Keys}) ->
 answered(_Socket, _Hello, {error, Problem}) ->
     {error, Problem}.
 
-%% The driver reads and writes by a descriptor of its own; the socket's port does not any more.
+%% The driver reads and writes through its own descriptor, and the socket's port no longer does.
 secured(Socket, Keys, Read, Establish) ->
     case {inet:setopts(Socket, [binary, {packet, raw}, beamway_stream_tcp:nodelay()]), prim_inet:getfd(Socket)} of
         {ok, {ok, Fd}} -> stream(Socket, Keys, Establish(beamway_encrypt:place(Fd, [{Label, Key} || #{label := Label, key := Key} <- Keys], Read)));
@@ -136,11 +138,11 @@ stream(Socket, [#{label := Label} | _] = Keys, {error, Reason}) ->
 -spec socket(stream()) -> port().
 socket({?MODULE, #{socket := Socket}}) -> Socket.
 
-%% @doc Which key both sides have proved, for people.
+%% @doc A text that names the key that both sides have proved.
 -spec key(stream()) -> binary().
 key({?MODULE, #{key := Key}}) -> Key.
 
-%% @doc Cipher and key, for people.
+%% @doc A text with cipher and key.
 -spec why(stream()) -> binary().
 why({?MODULE, #{cipher := Cipher, key := Key}}) -> <<Cipher/binary, ", ", Key/binary>>.
 
@@ -177,7 +179,7 @@ packet(Port, Missing, Deadline, Pieces) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% Without a deadline the handshake's own timer ends this process.
+%% There is no deadline, because the handshake's own timer ends this process.
 heard(Port, Count, Deadline) ->
     case of_port(fun() -> beamway_port:hear(Port, Count) end) of
         wait ->
@@ -188,7 +190,7 @@ heard(Port, Count, Deadline) ->
         {error, _} -> {error, closed}
     end.
 
-%% The port may have ended just now.
+%% The port may just have ended.
 of_port(Command) ->
     try Command()
     catch error:badarg -> {error, closed}
@@ -208,7 +210,7 @@ getopts(Stream, Options) -> inet:getopts(socket(Stream), Options).
 
 %% ---- afterwards ----
 
-%% @private Both sides have a link of the driver, so both know without a word that it can outlive its connection.
+%% @private Both sides have a link of the driver, so both know without any message that it can outlive its connection.
 -spec carry(stream(), connecting | accepting, beamway_stream:wish()) -> {ok, port()} | {resumes, port()} | {error, binary()}.
 carry({?MODULE, #{socket := Socket, port := Port}}, Role, Wish) ->
     _ = reserved(), % an attempt at a ring has ended the reservation
@@ -228,7 +230,7 @@ keep({?MODULE, #{socket := Socket, port := Port}}) ->
     ok = forget(Port),
     inet:setopts(Socket, [binary, {active, false}, {packet, raw} | beamway_stream_tcp:keepalive_options()]).
 
-%% This process may go on as the connection's ticker: without news of the port, and without keys in its garbage.
+%% This process may continue as the connection's ticker, without events of the port and without keys in its garbage.
 forget(Port) ->
     receive {link, Port} -> forget(Port)
     after 0 -> true = erlang:garbage_collect(), ok

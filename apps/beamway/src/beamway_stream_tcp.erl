@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A plain TCP socket as stream. Where it carries data, a port of our driver reads and writes it, or OTP's own inet port
-%% with better options, if the driver may not or cannot.
+%% @doc A stream over a plain TCP socket. If it carries data, a port of our driver reads and writes the socket, or, if the driver may not or
+%% cannot, OTP's own inet port with better options.
 %%
-%% Packets have a length of two bytes in the handshake and of four afterwards, as everywhere in Erlang
-%% distribution. The port of either driver is the distribution controller.
+%% Packets have a length of two bytes in the handshake and of four afterwards, as everywhere in Erlang distribution. The port of either driver is
+%% the distribution controller.
 -module(beamway_stream_tcp).
 -behaviour(beamway_stream).
 
@@ -23,20 +23,20 @@
 -define(RING_BYTES, 262144).
 -define(SENT_MS, 5000).
 
-%% Of Linux, as everything about shared memory.
+%% These are Linux's numbers, as for everything about shared memory.
 -define(IPPROTO_TCP, 6).
 -define(TCP_KEEPIDLE, 4).
 -define(TCP_KEEPINTVL, 5).
-%% Bytes that the kernel takes beyond those on their way.
+%% How many bytes the kernel accepts in addition to those in transit.
 -define(TCP_NOTSENT_LOWAT, 25).
-%% Not as `recbuf', which enlarges the port's `buffer', too.
+%% This is not `recbuf', which would also enlarge the port's `buffer'.
 -define(SOL_SOCKET, 1).
 -define(SO_RCVBUF, 8).
 -define(UNSENT_BYTES, 262144).
 -define(RECEIVED_BYTES, 393216).
 -define(QUEUED_BYTES, 4194304).
 
-%% @doc Opens a listening socket and tells epmd. Fails, and so does the start of the node, if it shall encrypt and cannot.
+%% @doc Opens a listening socket and registers with epmd. Fails, and so does the start of the node, if it has to encrypt and cannot.
 -spec listen(beamway_stream:family(), atom(), string()) ->
           {ok, {port(), #net_address{}, integer()}} | {error, term()}.
 listen(Family, Name, Host) ->
@@ -69,14 +69,14 @@ accept_loop(Family, Listen) ->
 connect(Family, Ip, TcpPort, _Host) ->
     Family:connect(Ip, TcpPort, connect_options()).
 
-%% @doc As of OTP's carrier.
+%% @doc As in OTP's carrier.
 -spec connect_options() -> [gen_tcp:connect_option()].
 connect_options() ->
     application:get_env(kernel, inet_dist_connect_options, []) ++ [{active, false}, {packet, 2}].
 
-%% @doc Of a stream beside a ring. Ticks go through the ring, so the socket carries nothing. The kernel sends keepalive probes as often
-%% as a tick would come, or a firewall forgets the connection and nobody hears it close. The number of
-%% unanswered probes that end the socket is the system's (9).
+%% @doc For the stream of a link with a ring. Ticks go through the ring, so the socket carries nothing. The kernel sends keepalive probes as
+%% often as ticks would be sent, because otherwise a firewall forgets the connection and its end goes unnoticed. The system determines how many
+%% unanswered probes end the socket (9).
 -spec keepalive_options() -> [inet:socket_setopt()].
 keepalive_options() ->
     Seconds = <<(keepalive_s(beamway_config:of_kernel(net_ticktime, 60), beamway_config:of_kernel(net_tickintensity, 4))):32/native>>,
@@ -114,7 +114,7 @@ setopts(Socket, Options) -> inet:setopts(Socket, Options).
           {ok, [inet:socket_setopt()]} | {error, inet:posix()}.
 getopts(Socket, Options) -> inet:getopts(Socket, Options).
 
-%% @private Our driver's link carries the data if it can, else the socket's own port.
+%% @private Our driver's link carries the data if it can, and otherwise the socket's own port does.
 -spec carry(port(), connecting | accepting, beamway_stream:wish()) ->
           {ok, port()} | {resumes, port()} | {ok, port(), WhyNotOurs :: binary()} | {error, inet:posix() | closed | binary()}.
 carry(Socket, Role, Wish) ->
@@ -126,7 +126,7 @@ carry(Socket, Role, Wish) ->
                 {error, Reason} ->
                     _ = both_resume({nack, Reason}, Socket, Wish),
                     ok = beamway_links:release(),
-                    %% A peer that is gone already has no address, and is no fault of the driver.
+                    %% A peer that is already gone has no address, and is not a fault of the driver.
                     _ = [?LOG(Level, "beamway: no link of the driver with ~ts, using OTP's own port: ~ts", [Peer, Reason])
                          || Peer <- [beamway_stream:peer_text(Socket)], Peer =/= <<>>, Level <- [beamway_links:level_of(Reason)]],
                     explained(carry_itself(Socket, Role), Reason)
@@ -135,7 +135,8 @@ carry(Socket, Role, Wish) ->
             explained(carry_itself(Socket, Role), Reason)
     end.
 
-%% One side may find that its driver cannot carry the data after all. Then the other must not send the words of a session to OTP's own port.
+%% One side may find that its driver cannot carry the data after all. The other side must then not send the messages of a session to OTP's own
+%% port.
 both_resume(_Ours, _Socket, none) ->
     false;
 both_resume(Ours, Socket, {resume, SetupMs}) ->
@@ -158,14 +159,14 @@ adopt(Socket) ->
         {_, _} -> {error, <<"the socket is closed">>}
     end.
 
-%% A link switches this off, and the user may have switched it on.
+%% A link turns this off, but the user may have turned it on.
 again(Option, Socket, {ok, _Port, _Device} = Adopted) ->
     _ = inet:setopts(Socket, [Option]), % a closed socket is noticed when it is handed over
     Adopted;
 again(_Option, _Socket, {error, Reason}) ->
     {error, Reason}.
 
-%% What the socket's port has read ahead must fit into the ring.
+%% The bytes that the socket's port has read ahead must fit into the ring.
 adopt(Fd, Buffer) ->
     case beamway_links:reserve(tcp, power_of_two(Buffer, ?RING_BYTES)) of
         {ok, RingBytes} when RingBytes >= Buffer -> beamway_establish:connect(tcp, <<Fd:32>>, <<0:128>>, RingBytes, 1);
@@ -176,8 +177,8 @@ adopt(Fd, Buffer) ->
 power_of_two(Bytes, Power) when Power >= Bytes -> Power;
 power_of_two(Bytes, Power) -> power_of_two(Bytes, 2 * Power).
 
-%% From now on the driver reads and writes the connection, by a descriptor of its own. The socket stays open for its options, and
-%% ends with the keeper, which ends with the connection. Its port does not touch a passive socket; what it has read ahead goes along.
+%% From now on the driver reads and writes the connection through its own descriptor. The socket stays open for its options, and ends with the
+%% keeper, which ends with the connection. Its port does not touch a passive socket, and the bytes that it has read ahead are handed over.
 hand_over(Socket, Port, Role) ->
     case let_go(Socket) of
         {ok, Read} ->
@@ -187,7 +188,7 @@ hand_over(Socket, Port, Role) ->
             with(Port, {error, Reason})
     end.
 
-%% @doc The socket's port does not read any more: what it has read ahead.
+%% @doc Makes the socket's port stop reading, and returns what it has read ahead.
 -spec let_go(port()) -> {ok, binary()} | {error, inet:posix() | closed}.
 let_go(Socket) ->
     case {sent(Socket, ?SENT_MS), inet:setopts(Socket, [binary, {active, false}, {packet, raw}, nodelay()])} of
@@ -196,8 +197,8 @@ let_go(Socket) ->
         {ok, {error, Reason}} -> {error, Reason}
     end.
 
-%% @doc Waits until the socket's port has nothing to send. With the option `delay_send' it may still have the last word of the handshake, which must not
-%% come behind what the driver sends.
+%% @doc Waits until the socket's port has nothing to send. With the option `delay_send' it may still have the last message of the handshake,
+%% which must not arrive after what the driver sends.
 -spec sent(port(), Ms :: non_neg_integer()) -> ok | {error, inet:posix()}.
 sent(Socket, Ms) ->
     case inet:getstat(Socket, [send_pend]) of
@@ -207,8 +208,8 @@ sent(Socket, Ms) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc What the kernel holds cannot be overtaken. On the way it holds what the path needs, and little more; a peer of this host has no
-%% path, so its kernel need not hold megabytes either. What the user sets for kernel comes first.
+%% @doc Limits the kernel's buffers, because what is in them cannot be overtaken. On a path the kernel holds what the path needs, and little
+%% more. A local peer has no path, so its kernel need not hold megabytes either. The user's settings for kernel have priority.
 -spec bound(port(), connecting | accepting) -> ok.
 bound(Socket, Role) ->
     _ = inet:setopts(Socket, bounds(Socket, Role)), % old kernels do not know all of them
@@ -255,8 +256,8 @@ carry_itself(Socket, Role) ->
 nodelay() ->
     {nodelay, application:get_env(kernel, dist_nodelay, true) =/= false}.
 
-%% Many messages a write, and few reads for large ones. What is gathered waits in the port, which OTP has busy from 8 KB on. What follows stays in a queue
-%% of ERTS that halt() drops. What the user sets for kernel comes first.
+%% Many messages per write, and few reads for large ones. Gathered data waits in the port, which OTP makes busy at 8 KB. Further data stays in a
+%% queue of ERTS that halt() drops. The user's settings for kernel have priority.
 tuned(Role) ->
     User = application:get_env(kernel, user_options(Role), []),
     [Tuned || {Name, _} = Tuned <- [{delay_send, true}, {high_watermark, ?QUEUED_BYTES}, {buffer, 262144}],
@@ -269,7 +270,7 @@ user_options(accepting) -> inet_dist_listen_options.
 -spec activate(port(), port()) -> ok | {error, inet:posix() | closed | badarg | no_keeper}.
 activate(Socket, Socket) ->
     inet:setopts(Socket, [{active, true}, {deliver, port}, {packet, 4}, binary, nodelay()]);
-%% The socket is the keeper's: RabbitMQ knows the port of a connection by its being the only one of the connection's process.
+%% The keeper owns the socket, because RabbitMQ recognizes the port of a connection as the only one of the connection's process.
 activate(Socket, Port) ->
     beamway_keeper:start(Port, Socket, maps:get(poll_us, beamway_links:config())).
 
@@ -311,7 +312,7 @@ keepalive_s_test_() ->
     [?_assertEqual(Want, keepalive_s(TickTime, Intensity))
      || {Want, TickTime, Intensity} <- [{15, 60, 4}, {15, 600, 4}, {2, 8, 4}, {1, 1, 4}, {1, 40, 40}, {1, 5, 1000}]].
 
-%% What the kernel then says of a real socket.
+%% What the kernel then reports for a real socket.
 a_socket_is_kept_alive_test() ->
     {ok, Listen} = gen_tcp:listen(0, [{ip, {127, 0, 0, 1}}]),
     ok = inet:setopts(Listen, keepalive_options()),
@@ -319,8 +320,8 @@ a_socket_is_kept_alive_test() ->
                  inet:getopts(Listen, [keepalive, {raw, 6, 4, 4}, {raw, 6, 5, 4}])),
     ok = gen_tcp:close(Listen).
 
-%% The peer does not read at first, so the system leaves the most of it with the port.
-%% Its waits may take longer than the 5 s that eunit gives a test.
+%% At first the peer does not read, so the system leaves most of the data with the port. The waits may take longer than the 5 s that eunit gives
+%% a test.
 what_the_port_has_queued_goes_first_test_() -> {timeout, 60, fun what_the_port_has_queued_goes_first/0}.
 
 what_the_port_has_queued_goes_first() ->

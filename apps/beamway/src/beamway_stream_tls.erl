@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A TLS connection as stream, by the public interface of the ssl application.
+%% @doc A stream over a TLS connection, through the public interface of the ssl application.
 %%
-%% Packets have a length of four bytes all along, as in OTP's `inet_tls'. When it carries the data
-%% the distribution controller is a process, {@link beamway_tls_controller}.
+%% Packets always have a length of four bytes, as in OTP's `inet_tls'. When the stream carries the data, the distribution controller is a
+%% process, {@link beamway_tls_controller}.
 %%
-%% A node's distribution starts before its applications can, so ssl is started by the first
-%% connection. During the boot of the node that has to wait until kernel is up.
+%% A node's distribution starts before its applications can, so the first connection starts ssl. While the node boots, that has to wait until
+%% kernel is up.
 -module(beamway_stream_tls).
 -behaviour(beamway_stream).
 
@@ -19,13 +19,13 @@
 -define(PACKETS, 100).
 -define(LOOK_MS, 20).
 -define(LAST_MS, 500).
-%% A caller that has not yet heard anything of its peer: the peer's address. In the dictionary of the connection process.
+%% In the dictionary of the connection process: the peer's address, for a caller that has not received anything from its peer yet.
 -define(UNHEARD, {?MODULE, unheard}).
 
 -type stream() :: {?MODULE, ssl:sslsocket()}.
 
-%% @doc Opens a listening socket and tells epmd. Fails, and so does the start of the node, if the
-%% options are not valid: a node that shall speak TLS must not come up without.
+%% @doc Opens a listening socket and registers with epmd. Fails, and so does the start of the node, if the options are not valid, because a node
+%% that has to use TLS must not run without it.
 -spec listen(beamway_stream:family(), atom(), string()) ->
           {ok, {port(), #net_address{}, integer()}} | {error, term()}.
 listen(Family, Name, Host) ->
@@ -68,7 +68,7 @@ connect(Family, Ip, TcpPort, Host) ->
 accept(Socket) ->
     secured(beamway_stream:peer_text(Socket), server,
             fun(Options, TimeoutMs) ->
-                    %% ssl takes over mode and packet size from the socket.
+                    %% ssl takes mode and packet size from the socket.
                     case inet:setopts(Socket, socket_options()) of
                         ok -> handshake(Socket, inet:peername(Socket), Options, TimeoutMs);
                         {error, Reason} -> {error, Reason}
@@ -80,8 +80,8 @@ handshake(Socket, {ok, {Ip, _}}, Options, TimeoutMs) ->
 handshake(_Socket, {error, Reason}, _Options, _TimeoutMs) ->
     {error, Reason}.
 
-%% @doc Of the nodes that net_kernel allows, those whose host the caller's certificate is for; all of them if this node's options ask for no
-%% certificate.
+%% @doc Those of the nodes that net_kernel allows for whose host the caller's certificate is, or all of them if this node's options do not
+%% require a certificate.
 -spec allowed(stream(), [node() | string()]) -> [node() | string()].
 allowed({?MODULE, Socket}, Allowed) ->
     case ssl:peercert(Socket) of
@@ -94,10 +94,10 @@ socket_options() ->
     [binary, {active, false}, {packet, 4},
      beamway_stream_tcp:nodelay()].
 
-%% A peer that is not there is no news; one that is not secure is.
+%% A missing peer is not worth a warning, but an insecure one is.
 secured(Peer, Role, Secure) ->
     TimeoutMs = net_kernel:connecttime(),
-    %% After the whole of it dist_util kills this process, and nobody would learn why.
+    %% When the whole time is over, dist_util kills this process without reporting why.
     WaitMs = TimeoutMs - min(?LAST_MS, TimeoutMs div 4),
     Deadline = erlang:monotonic_time(millisecond) + WaitMs,
     case ssl_is_up(Deadline) of
@@ -112,7 +112,7 @@ secured(Peer, Role, Secure) ->
 
 stream(_Peer, _Role, {ok, Socket}) -> {ok, {?MODULE, Socket}};
 stream(Peer, _Role, {error, Reason}) when not is_atom(Reason) -> refused(Peer, ssl:format_error({error, Reason}));
-%% A node without TLS waits for the rest of what it takes for a long packet.
+%% A node without TLS waits for the rest of what looks like a long packet.
 stream(Peer, client, {error, timeout}) -> refused(Peer, <<"no answer to the TLS handshake: the peer speaks no TLS, is stopped, or cannot be reached">>);
 stream(_Peer, _Role, {error, Reason}) -> {error, Reason}.
 
@@ -154,8 +154,8 @@ recv({?MODULE, Socket}, TimeoutMs) ->
         {error, Reason} -> failed(Reason, Socket)
     end.
 
-%% With TLS 1.3 a caller learns only now that its certificate is refused. The alert may be lost: ssl's processes end with it, and so
-%% does the peer's socket while our first packet is on its way.
+%% With TLS 1.3 a caller learns only now that its certificate is refused. The alert may be lost, because ssl's processes end with it, and so does
+%% the peer's socket while our first packet is on its way.
 failed(Reason, Socket) ->
     case {Reason, erase(?UNHEARD)} of
         {{tls_alert, _}, undefined} -> refused(beamway_stream:peer_text({?MODULE, Socket}), ssl:format_error({error, Reason}));
@@ -193,7 +193,7 @@ start({?MODULE, Socket}, Controller, DHandle) ->
 -spec tick(stream(), pid()) -> term().
 tick(_Stream, Controller) -> beamway_tls_controller:tick(Controller).
 
-%% @private Of the socket below: what is written and read, records and all.
+%% @private Of the socket below, for everything that is written and read, including records.
 -spec stats(stream(), pid()) -> {ok, beamway_stream:stats()} | {error, term()}.
 stats({?MODULE, Socket}, _Controller) ->
     case ssl:getstat(Socket, [recv_oct, send_oct, recv_cnt, send_cnt, send_pend]) of

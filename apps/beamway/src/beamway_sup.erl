@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The application `beamway', for those who use its driver and blocks, and the supervisor of {@link beamway_links}.
+%% @doc The application `beamway', for programs that use its driver and blocks, and the supervisor of {@link beamway_links}.
 %%
-%% The distribution and the application both need the link server, and either may start first and end first. So the server
-%% has a supervisor that belongs to neither, and ends with the last of its users ({@link beamway_holder}). The driver and the
-%% server's table are that supervisor's: links outlive a server that crashes, and the next one finds them in the table.
+%% The distribution and the application both need the link server, and either may start first and end first. So the server has a supervisor that
+%% belongs to neither, and ends with the last of its users ({@link beamway_holder}). That supervisor owns the driver and the server's table, so
+%% links survive a crash of the server, and the next one finds them in the table.
 -module(beamway_sup).
 -behaviour(application).
 -behaviour(supervisor).
@@ -33,8 +33,8 @@ hold(Deadline) ->
             receive after ?PAUSE_MS -> hold(Deadline) end
     end.
 
-%% Started by a process that ends at once, so that it has no parent, and out of the application's group: that ends its
-%% processes with it.
+%% Started by a process that ends at once, so that it has no parent, and outside the application's group, because an application ends the
+%% processes in its group.
 root() ->
     {_, Monitor} = spawn_monitor(fun start_root/0),
     receive
@@ -55,11 +55,11 @@ start_root() ->
             exit(Reason)
     end.
 
-%% @doc Loads the driver for this supervisor, where the options have not asked for it.
+%% @doc Loads the driver for this supervisor, if the options have not asked for it.
 -spec load_driver() -> ok.
 load_driver() -> as_supervisor(load).
 
-%% @doc Loads the driver's file anew ({@link beamway_links:reload_driver/0}).
+%% @doc Loads the driver's file again ({@link beamway_links:reload_driver/0}).
 -spec reload_driver() -> ok.
 reload_driver() -> as_supervisor(reload).
 
@@ -93,7 +93,7 @@ init(links) ->
           [#{id => beamway_links, start => {beamway_links, start_link, []},
              restart => transient, significant => true, shutdown => 2000},
            #{id => beamway_classes, start => {beamway_classes, start_link, []}, shutdown => 2000},
-           %% Links go on without them.
+           %% Links continue without these.
            #{id => recorder, start => {supervisor, start_link, [?MODULE, recorder]}, type => supervisor, restart => temporary},
            #{id => faults, start => {supervisor, start_link, [?MODULE, faults]}, type => supervisor, restart => temporary}]}};
 init(faults) ->

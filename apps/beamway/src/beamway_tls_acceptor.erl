@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Accepts TCP connections for a TLS carrier and offers each to net_kernel, as `tls'.
 %%
-%% The TLS handshake is left to the connection process that net_kernel starts: a slow or hostile peer
-%% keeps nobody waiting, and its time is limited by net_setuptime like that of every connection.
+%% The connection process that net_kernel starts does the TLS handshake, so a slow or hostile peer delays nobody, and net_setuptime limits its
+%% time like that of every connection.
 -module(beamway_tls_acceptor).
 
 -include_lib("kernel/include/logger.hrl").
@@ -10,13 +10,14 @@
 -export([start/2]).
 -export([loop/3]).
 
-%% How often it calls the newest code while nobody calls: so a later load does not end it.
+%% How often it calls the newest code while no caller arrives, so that a later load does not end it.
 -define(RENEW_MS, 2000).
-%% What passes once something else ends. If this process ended with it, net_kernel would start the next one at once, and so on in a circle.
+%% Errors that pass when something else ends. If this process ended because of them, net_kernel would start the next one at once, in an endless
+%% loop.
 -define(PASSES(Reason), Reason =:= emfile; Reason =:= enfile; Reason =:= system_limit; Reason =:= enobufs; Reason =:= enomem).
 -define(PAUSE_MS, 100).
 
-%% @doc For net_kernel, which is linked and starts another when this one ends.
+%% @doc For net_kernel, which is linked and starts another process when this one ends.
 -spec start(beamway_stream:family(), Listen :: port()) -> pid().
 start(Family, Listen) ->
     spawn_opt(?MODULE, loop, [self(), Family, Listen], [link, {priority, max}]).
@@ -39,15 +40,16 @@ loop(Kernel, Family, Listen) ->
             exit({accept, Reason})
     end.
 
-%% Once until a connection is accepted. No text for the reason: the module that has it may not be loaded, and no descriptor is left to load it.
+%% Logged once until a connection is accepted. There is no text for the reason, because the module that has it may not be loaded, and no
+%% descriptor is left to load it.
 tell(Reason) ->
     ?LOG_WARNING("beamway: cannot accept connections: ~ts; callers wait, and this node tries again ten times a second", [Reason]).
 
-%% No timeout: net_kernel is linked, and answers every offer.
+%% There is no timeout, because net_kernel is linked and answers every offer.
 hand_over(Kernel, Socket) ->
     receive
         {Kernel, controller, Connection} ->
-            _ = inet_tcp:controlling_process(Socket, Connection), % else it finds the socket closed
+            _ = inet_tcp:controlling_process(Socket, Connection), % if this fails, the connection process finds the socket closed
             Connection ! {self(), controller},
             ok;
         {Kernel, unsupported_protocol} ->

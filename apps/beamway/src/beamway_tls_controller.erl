@@ -1,14 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Carries distribution over TLS where shared memory is not available: the controller process takes
-%% what the VM wants to send and writes it, a reader process gives the VM what comes in.
+%% @doc Carries distribution over TLS if shared memory is not available. The controller process takes what the VM wants to send and writes it,
+%% and a reader process passes incoming data to the VM.
 %%
-%% Both are linked with the connection process and with each other: when one ends the connection
-%% ends, and the socket with it, which the reader owns. Writes are batched: what waits in the VM goes
-%% out in one record stream, up to a limit, and the VM keeps the rest; so the VM's own limit
-%% (`+zdbbl') is where senders wait.
+%% Both are linked to the connection process and to each other. When one ends, the connection ends, and so does the socket, which the reader
+%% owns. Writes are batched: what is queued in the VM is sent in one record stream, up to a limit, and the VM keeps the rest, so senders wait at
+%% the VM's own limit (`+zdbbl').
 %%
-%% With each message both go on in the newest code, and without any they soon hibernate: they do not hold the
-%% code that they were started with, which a later load of this module would purge, and the link with it.
+%% With each message both continue in the newest code, and without messages they soon hibernate. So they do not hold the code that they were
+%% started with, which a later load of this module would purge together with the link.
 -module(beamway_tls_controller).
 
 -export([start/1, connected/3, tick/1]).
@@ -18,15 +17,15 @@
 -define(MESSAGES, 100).
 -define(START_MS, 5000).
 -define(IDLE_MS, 500).
-%% The data passes through: it must not be copied into old heaps, nor kept by references to it.
+%% The data only passes through, so it must not be copied into old heaps or kept by references to it.
 -define(SPAWN_OPTIONS, [link, {message_queue_data, off_heap}, {fullsweep_after, 0}]).
 
-%% @doc Starts a controller, linked to the calling connection process; it waits for {@link connected/3}.
+%% @doc Starts a controller, linked to the calling connection process. It waits for {@link connected/3}.
 -spec start(ssl:sslsocket()) -> pid().
 start(Socket) ->
     spawn_opt(?MODULE, init, [self(), Socket], ?SPAWN_OPTIONS).
 
-%% @doc The VM knows the controller: begin. Called by the connection process, the socket's owner.
+%% @doc The VM knows the controller, so it may begin. Called by the connection process, which owns the socket.
 -spec connected(pid(), ssl:sslsocket(), DHandle :: term()) -> ok | {error, term()}.
 connected(Controller, Socket, DHandle) ->
     Controller ! {self(), connected, DHandle},
@@ -49,7 +48,7 @@ hand_over(Controller, Socket, Reader) ->
             {error, Reason}
     end.
 
-%% @doc Sends a sign of life when the controller comes to it.
+%% @doc Sends a tick when the controller gets to it.
 -spec tick(pid()) -> ok.
 tick(Controller) ->
     Controller ! tick,
@@ -57,7 +56,7 @@ tick(Controller) ->
 
 %% ---- controller ----
 
-%% @private No timeouts here and below: the connection process is linked, and has one.
+%% @private There are no timeouts here and below, because the connection process is linked and has one.
 -spec init(pid(), ssl:sslsocket()) -> no_return().
 init(Connection, Socket) ->
     receive

@@ -1,14 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The TLS options of the node's distribution: those of OTP's `inet_tls', with safe defaults.
 %%
-%% `-ssl_dist_optfile FILE': the file holds `[{server, Options}, {client, Options}].', where the
-%% options are those of the ssl application. Or `-ssl_dist_opt server_certfile FILE ...' with the few
-%% names that OTP knows there; beside a file they add the options that it does not name, as in OTP 26.
-%% The file is read again for each connection, so that a change needs no restart.
+%% With `-ssl_dist_optfile FILE', the file has `[{server, Options}, {client, Options}].', where the options are those of the ssl application.
+%% With `-ssl_dist_opt server_certfile FILE ...' the few names that OTP knows there can be used; together with a file they add the options that
+%% it does not name, as in OTP 26. The file is read again for each connection, so a change needs no restart.
 %%
-%% Unless the options say otherwise both sides verify each other (`verify_peer', and on the server
-%% `fail_if_no_peer_cert'), and the caller checks the peer's certificate against the host of its node
-%% name. OTP 25 itself verifies nobody by default.
+%% Unless the options say otherwise, both sides verify each other (`verify_peer', and on the server `fail_if_no_peer_cert'), and the caller
+%% compares the peer's certificate with the host in its node name. OTP 25 itself verifies nobody by default.
 -module(beamway_tls_options).
 
 -export([check/0, read/1, expiries/0, expiry/1, for_host/2, for_caller/2, of_certificate/2]).
@@ -20,7 +18,7 @@
 -type role() :: server | client.
 -type options() :: [proplists:property()].
 
-%% @doc Whether nodes could connect with the options as they stand now.
+%% @doc Whether nodes could connect with the present options.
 -spec check() -> ok | {error, Problem :: binary()}.
 check() ->
     case {read(server), read(client)} of
@@ -29,18 +27,18 @@ check() ->
         {_, {error, Problem}} -> {error, Problem}
     end.
 
-%% @doc When the certificates of both sides end, as {@link expiry/1}; none for a side without one, or whose file cannot be used.
+%% @doc When the certificates of both sides expire, as in {@link expiry/1}. A side without one, or whose file cannot be used, is left out.
 -spec expiries() -> [{role(), Seconds :: integer()}].
 expiries() ->
     [{Role, Seconds} || Role <- [server, client], {ok, Options} <- [read(Role)], {ok, Seconds} <- [expiry(Options)]].
 
-%% @doc When the certificate in `certfile' ends, in seconds of system time.
+%% @doc When the certificate in `certfile' expires, in seconds of system time.
 -spec expiry(options()) -> {ok, Seconds :: integer()} | none.
 expiry(Options) ->
     try
         {ok, Text, _} = erl_prim_loader:get_file(proplists:get_value(certfile, Options)),
         [Der | _] = [Der || {'Certificate', Der, not_encrypted} <- public_key:pem_decode(Text)],
-        %% Without the records of public_key, which the carrier can be built without.
+        %% Without the records of public_key, because the carrier can be built without that application.
         {'OTPCertificate', Signed, _, _} = public_key:pkix_decode_cert(Der, otp),
         {'Validity', _, After} = lists:keyfind('Validity', 1, tuple_to_list(Signed)),
         {ok, calendar:datetime_to_gregorian_seconds(datetime(After)) - calendar:datetime_to_gregorian_seconds({{1970, 1, 1}, {0, 0, 0}})}
@@ -48,7 +46,7 @@ expiry(Options) ->
         _:_ -> none
     end.
 
-%% RFC 5280, 4.1.2.5: two digits stand for the years from 1950 to 2049.
+%% RFC 5280, 4.1.2.5: two digits mean the years from 1950 to 2049.
 datetime({utcTime, [Y, _ | _] = Text}) when Y >= $5 -> datetime({generalTime, "19" ++ Text});
 datetime({utcTime, Text}) -> datetime({generalTime, "20" ++ Text});
 datetime({generalTime, Text}) ->
@@ -60,14 +58,14 @@ datetime({generalTime, Text}) ->
 read(Role) ->
     case given(init:get_argument(ssl_dist_optfile), init:get_argument(ssl_dist_opt)) of
         {ok, Given} ->
-            %% With ktls ssl does not read by itself: it waits for OTP's own carrier to take the socket.
+            %% With ktls, ssl does not read by itself, but waits for OTP's own carrier to take the socket.
             Options = proplists:delete(ktls, proplists:get_value(Role, Given, [])),
             complete(Role, secure(Role, Options));
         {error, Problem} -> {error, Problem}
     end.
 
-%% @doc The caller knows whom it wants to meet; an option of the user's comes first. A host that is
-%% an address has no name to ask for: ssl then compares the address.
+%% @doc The caller knows which host it wants to reach. The user's own options have priority. If the host is an address, there is no name to ask
+%% for, and ssl compares the address.
 -spec for_host(Host :: string(), options()) -> options().
 for_host(Host, Options) ->
     case proplists:is_defined(server_name_indication, Options) of
@@ -75,8 +73,8 @@ for_host(Host, Options) ->
         false -> [{server_name_indication, Host} || inet:parse_address(Host) =:= {error, einval}] ++ Options
     end.
 
-%% @doc Of OTP's own function for `verify_fun', which compares the caller's certificate with its address and with the hosts of the nodes that net_kernel allows,
-%% the state is put in here, as OTP's carrier does. Any other function has the state that was given.
+%% @doc OTP's own function for `verify_fun' compares the caller's certificate with its address and with the hosts of the nodes that net_kernel
+%% allows, so its state is inserted here, as in OTP's carrier. Any other function keeps its given state.
 -spec for_caller(inet:ip_address(), options()) -> options().
 for_caller(Ip, Options) -> for_caller(Ip, fun net_kernel:allowed/0, Options).
 
@@ -102,7 +100,7 @@ host_id(Host) ->
 
 host_of(Node) -> lists:last(string:split(lists:concat([Node]), "@")).
 
-%% ---- where they come from ----
+%% ---- the sources of options ----
 
 given(error, error) ->
     problem("no TLS options: start the node with -ssl_dist_optfile FILE", []);
@@ -143,7 +141,7 @@ from_text(File, Text) ->
         _:_ -> problem("-ssl_dist_optfile: ~ts: expected [{server, Options}, {client, Options}].", [File])
     end.
 
-%% OTP takes a file for Latin-1 unless its first lines name another encoding.
+%% OTP treats a file as Latin-1 unless its first lines name another encoding.
 characters(Text) ->
     case unicode:characters_to_list(Text) of
         Characters when is_list(Characters) -> Characters;
@@ -205,10 +203,10 @@ term(Text) ->
     {ok, Term} = erl_parse:parse_term(Tokens),
     Term.
 
-%% As OTP has it on the command line, and newer releases also in the file.
+%% The form that OTP uses on the command line, and newer releases also in the file.
 function({Module, Function, State}) -> {fun Module:Function/3, State}.
 
-%% ---- what must be there ----
+%% ---- required options and files ----
 
 secure(Role, Options) ->
     Verified = default(verify, verify_peer, Options),

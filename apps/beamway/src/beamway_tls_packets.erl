@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Finds the packets in a stream of bytes: each has its length before it, in four bytes.
+%% @doc Finds the packets in a stream of bytes. Each has its length in front, in four bytes.
 %%
-%% Pure. A packet is an iolist of the pieces that it came in: large ones are not copied together.
+%% Pure. A packet is an iolist of the pieces in which it arrived, because large ones are not copied together.
 -module(beamway_tls_packets).
 
 -export([new/0, add/2]).
@@ -12,13 +12,13 @@
 -endif.
 
 -opaque state() :: binary() | {Missing :: pos_integer(), Pieces :: [binary()]}.
-%% Fewer than four bytes of a length; or a packet that has begun, its last piece first.
+%% Fewer than four bytes of a length, or a packet that has begun, with its last piece first.
 
-%% @doc Nothing has come yet.
+%% @doc The state before the first byte.
 -spec new() -> state().
 new() -> <<>>.
 
-%% @doc The packets that are whole now, in order.
+%% @doc The packets that are now complete, in order.
 -spec add(binary(), state()) -> {[iodata()], state()}.
 add(Data, {Missing, Pieces}) when byte_size(Data) < Missing ->
     {[], {Missing - byte_size(Data), [Data | Pieces]}};
@@ -39,7 +39,7 @@ split(Start) ->
 
 -ifdef(TEST).
 
-%% However the bytes are cut, the same packets come out.
+%% However the bytes are cut, the packets are the same.
 any_cut_test_() ->
     Packets = [<<>>, <<1>>, <<"abc">>, binary:copy(<<7>>, 300), <<>>, <<0, 0, 0, 9>>],
     Stream = << <<(byte_size(P)):32, P/binary>> || P <- Packets >>,

@@ -1,18 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Moves a connection from the processes of OTP's ssl into the driver, without another connection.
+%% @doc Moves a connection from the processes of OTP's ssl into the driver, without a new connection.
 %%
-%% ssl has authenticated both sides, and the handshake of the distribution is done, inside it. Both sides send 32 random
-%% bytes there, and make a key of them and of the names and challenges that they have said. Then both let ssl end its
-%% part of the connection (`close_notify' both ways, ssl:close/2), which leaves the bare socket. On that the driver begins
-%% TLS 1.3 anew, by libssl and by that key (native/link/tls). So nothing is told or opened that somebody outside could use.
+%% ssl has authenticated both sides, and the handshake of the distribution has been done inside it. There, both sides send 32 random bytes, and
+%% derive a key from these and from the names and challenges that they have exchanged. Then both let ssl end its part of the connection
+%% (`close_notify' in both directions, ssl:close/2), which leaves the plain socket. On that socket the driver starts TLS 1.3 again, with libssl
+%% and that key (native/link/tls). So nothing is revealed or opened that an outsider could use.
 %%
-%% ssl reads as much as comes. What it has read behind the peer's `close_notify' it gives back only in part, or not at
-%% all. So nothing may be sent to a side whose ssl still reads. A side whose ssl has let go sends nothing but one known
-%% byte, again and again: who does not read yet misses some of them, and no harm is done. Only the accepting side says
-%% it. The calling side has let go when it hears it, and knows that the accepting side has, too: so it begins.
-%%
-%% Runs in the connection process of the distribution. Whatever fails before the keys are exchanged leaves the connection
-%% to ssl. What fails later ends it.
+%% ssl reads everything that arrives, and returns what it has read after the peer's `close_notify' only in part or not at all. So nothing may be
+%% sent to a side whose ssl still reads. A side whose ssl has released the socket only sends a known byte, again and again; if the other side
+%% does not read yet, it misses some of them, which does no harm. Only the accepting side sends it. When the calling side receives it, it has
+%% released the socket itself and knows that the accepting side has as well, so it begins.
+%% Runs in the connection process of the distribution. If something fails before the keys have been exchanged, the connection is left to ssl. A
+%% later failure ends it.
 -module(beamway_tls_takeover).
 
 -export([run/4, accept/2]).
@@ -21,12 +20,12 @@
 
 -define(SECRET_BYTES, 32).
 -define(RING_BYTES, 262144).
--define(READY, $B). % as native/link/tls/tls.h has it
+-define(READY, $B). % as in native/link/tls/tls.h
 -define(READY_FIRST_MS, 2).
 -define(READY_LAST_MS, 100).
 
-%% @doc `Said' is what both have said to each other that is theirs alone. The socket stays open for its options; the port
-%% carries packets. Only the two sides have `Secret'. Ends within `TimeoutMs', or ends the calling process. `stream': ssl's processes shall go on.
+%% @doc `Said' is what only these two sides have said to each other. The socket stays open for its options, and the port carries packets. Only
+%% the two sides have `Secret'. Ends within `TimeoutMs', or ends the calling process. `stream' means that ssl's processes continue.
 -spec run(connecting | accepting, ssl:sslsocket(), Said :: iodata(), TimeoutMs :: pos_integer()) ->
           {ok, Socket :: port(), Controller :: port(), Cipher :: binary(), Secret :: binary()} | {stream, Reason :: binary()}.
 run(Role, Tls, Said, TimeoutMs) ->
@@ -44,7 +43,7 @@ run(Role, Tls, Said, TimeoutMs) ->
 
 %% ---- the key ----
 
-%% Whoever answers reads first: what is left unread would be the first packet of the distribution.
+%% The answering side reads first, because unread bytes would become the first packet of the distribution.
 exchange(connecting, Stream, _Deadline, _Mine, {error, Reason}) ->
     refuse(Stream, Reason);
 exchange(connecting, Stream, Deadline, Mine, {ok, RingBytes}) ->
@@ -72,7 +71,7 @@ key(Secrets, Said) ->
 
 %% ---- the socket ----
 
-%% The key is nowhere but in the garbage of this process, which goes on as the connection's ticker.
+%% The key remains only in the garbage of this process, which continues as the connection's ticker.
 taken_over({ok, Socket, Port, Cipher}, Secret) ->
     true = erlang:garbage_collect(),
     {ok, Socket, Port, Cipher, Secret};
@@ -99,8 +98,8 @@ take_over(Role, Tls, Key, RingBytes, Deadline) ->
             {error, Reason}
     end.
 
-%% ssl forgets its timeout when anything comes, such as half a record: so another process waits for it. With this one ends
-%% ssl's part, too.
+%% ssl forgets its timeout when anything arrives, such as half of a record, so another process waits for it. When this process ends, so does
+%% ssl's part.
 close(Tls, Deadline) ->
     Self = self(),
     {Closer, Monitor} = spawn_monitor(fun() -> Self ! {closed, self(), ssl:close(Tls, {Self, left(Deadline)})} end),
@@ -134,7 +133,7 @@ meet(accepting, Socket, <<>>, Place, RingBytes, Deadline) ->
 meet(accepting, _Socket, _Read, _Place, _RingBytes, _Deadline) ->
     {error, <<"the peer went on before this node was ready">>}.
 
-%% A ready byte that the socket's port still had would come behind the driver's first record.
+%% If the socket's port still had a ready byte, it would arrive after the driver's first record.
 answer_hello(ok, Place, RingBytes, Deadline) -> accept(beamway_establish:listen(tls, Place, RingBytes), Deadline);
 answer_hello({error, Reason}, _Place, _RingBytes, _Deadline) -> {error, Reason}.
 
