@@ -173,6 +173,7 @@ lost(Cluster) ->
 %% The nodes get a key one after the other, accept clear links until all have it, and no longer when all have it; then the same way back. While one
 %% restarts, the users of the other two write to each other.
 moved_to_encryption_and_back(Config) ->
+    ct:timetrap({minutes, 40}),
     Key = filename:join(proplists:get_value(priv_dir, Config), "key"),
     {0, _} = beamway_bench_tools:run(filename:join(beamway_bench_nodes:root(), "bin/beamway"), ["keygen", Key], 60000),
     {0, _} = beamway_bench_tools:run("/usr/bin/install", ["-o", "ejabberd", "-m", "400", Key, "/opt/beamway/key"], 10000),

@@ -282,6 +282,7 @@ lost(#{name := Name}) ->
 %% The nodes get a key one after the other, accept clear links until all have it, and no longer when all have it; then the same way back. Each
 %% step restarts one node, so a majority is there all the time: messages are confirmed meanwhile, and none is lost.
 moved_to_encryption_and_back(Config) ->
+    ct:timetrap({minutes, 40}),
     Queue = "moved",
     Cluster = cluster(Config),
     Key = filename:join(proplists:get_value(priv_dir, Config), "key"),
