@@ -14,17 +14,11 @@
 
 #include "../link/stripes.h"
 #include "closing.h"
-#include "establish.h"
-#include "fault.h"
 #include "job.h"
-#include "late.h"
 #include "load.h"
 #include "offers.h"
+#include "port.h"
 #include "pulse.h"
-#include "pump.h"
-#include "reply.h"
-#include "rounds.h"
-#include "senders.h"
 
 #define ABI_VERSION 15  /* of the commands below: beamway_port.erl has the same number */
 #define FLUSH_MS 1      /* how long what was sent waits at most for the keeper */
@@ -46,65 +40,14 @@ enum {
     COMMAND_LOOK,         /* -> 1 to look again, 0 to wait for `look` */
     COMMAND_FLUSH, /* -> ; the caller gets `flush` when it shall do so again, and the messages of
                       senders.h */
-    COMMAND_SESSION = 15, /* limit:64, resume_ms:32 -> ; after PACKETS: the link outlives its
-                             connections, and may be without one for so long. The keeper gets
-                             {lost, Reason} when one is gone, and `silent` and `flows` when the
-                             peer's kernel answers no more, and again */
-    COMMAND_DETACH, /* epoch:64 -> bytes_in:64 ; the connection is given up, if there is one: the
-                       next one has that number, which is higher than any before */
-    COMMAND_ATTACH, /* number:64 of an offer, bytes that the peer has read:64, what was read of the
-                       connection before -> ; the next connection */
-    COMMAND_PULSE,  /* -> ; pulse.h */
-    COMMAND_OFFER,  /* -> number:64 ; of a port with a link that is not active: another port shall
-                       use the link, unless this one ends before */
-    COMMAND_LOAD = 30,   /* cpu_percent:8, run_queue:32 -> ; a sample of this node (load.h) */
-    COMMAND_TELL_LOAD,   /* -> ; before ACTIVATE: the peer takes this node's load */
-    COMMAND_SPREAD,      /* as ATTACH ; the connection is the first of several (stripes.h). The
-                                 keeper gets `thin` when one of them is lost and others are left */
-    COMMAND_JOIN,        /* number:64 of an offer, epoch:64, what was read of the connection before
-                            -> ; one more of them, under the number of the first. Or nothing ->
-                            connections:32, 0 unless the
-                            link has SPREAD, the shortest round trip of late in us:64 */
-    COMMAND_FAULT,       /* delay_ms:32, jitter_ms:32, rate:64, holds_in:8, holds_out:8 -> ; of a
-                                 link (fault.h), once it is active, and of its later connections */
-    COMMAND_SOCKET_FAULT /* socket:32, bw_socket_fault_t:8 -> ; of any port */
+    COMMAND_PULSE = 18, /* -> ; pulse.h */
+    COMMAND_OFFER, /* -> number:64 ; of a port with a link that is not active: another port shall
+                      use the link, unless this one ends before */
+    COMMAND_LOAD = 30, /* cpu_percent:8, run_queue:32 -> ; a sample of this node (load.h) */
+    COMMAND_TELL_LOAD  /* -> ; before ACTIVATE: the peer takes this node's load */
 };
 
 #define STATS_COUNT 25
-
-typedef struct {
-    bw_pump_t pump;
-    establish_t establish; /* until there is a link: how it comes to be */
-    bool active;           /* the link is read */
-    /* The port has one timer. It is for the first of these that holds. */
-    bool timer_is_to_read;  /* at once: the pump comes back, or the link is cut and has a rest */
-    bool timer_is_to_flush; /* flush_ms after it was set */
-    bool check_is_due;      /* at check_at_ms: for idle memory */
-    unsigned long flush_ms;
-    int64_t check_at_ms;
-    bool session_is_due;  /* at session_at_ms: to tell the peer how far this side is */
-    bool session_is_idle; /* which it knows: only the path is tried */
-    int64_t session_at_ms;
-    uint64_t out_at_session; /* bytes that had gone out */
-    uint64_t epoch;          /* the number of the connection */
-    uint64_t losses;         /* of connections */
-    unsigned connections;    /* of several, as the keeper knows */
-    bool is_silent;          /* the keeper has been told */
-    bw_fault_t fault;        /* of the link and of those that come after it */
-    bool fault_is_due;       /* at fault_at_ms: what a fault has held goes on */
-    int64_t fault_at_ms;
-    int64_t resume_ms;   /* the peer gives the link up after so long without a connection */
-    uint64_t offer;      /* of its link to another port, or 0 */
-    uint32_t stops;      /* of this process, as far as the port knows (pulse.h) */
-    senders_t senders;   /* and the keeper, which also gets the atoms `flush` and `look` */
-    bool is_flush_asked; /* and the keeper has not come yet */
-    uint64_t asked_us;   /* when it was */
-    late_t keeper_late;  /* how late it came */
-    ErlDrvTermData flush_atom;
-    bw_rounds_t rounds;
-    uint64_t out_at_check;  /* bytes written when the check was set */
-    uint64_t queued_before; /* bytes when the wait of is_closing was set */
-} bw_port_t;
 
 static unsigned long ms_until(int64_t at_ms)
 {
@@ -240,19 +183,24 @@ static void come_back(bw_port_t *self)
 
 /* ---- commands ---- */
 
+/* No other connection would help. */
+static bool is_corrupt(const bw_link_t *link)
+{
+    return link->ops->is_corrupt && link->ops->is_corrupt(link);
+}
+
 /* Over packets as of OTP's port, whatever the system says. A failure of TLS keeps its name. */
 static const char *reason_of_link(bw_port_t *self)
 {
     const char *reason = self->pump.link->ops->reason(self->pump.link);
 
     if (!reason || !self->pump.is_packets || strncmp(reason, "beamway_tls_", 12) == 0 ||
-        strcmp(reason, BW_STRIPES_CORRUPT) == 0)
+        is_corrupt(self->pump.link))
         return reason;
     return "connection_closed";
 }
 
-/* Closes the link of a connection. */
-static void detach(bw_port_t *self)
+void port_detach(bw_port_t *self)
 {
     bw_link_t *link = self->pump.link;
 
@@ -304,7 +252,7 @@ static void lose(bw_port_t *self, const char *reason)
     if (link->ops->has_hung_up && link->ops->has_hung_up(link))
         reason = "connection_finished";
     self->losses++;
-    detach(self);
+    port_detach(self);
     tell_keeper(self, "lost", reason);
 }
 
@@ -323,13 +271,9 @@ static bool was_stopped(bw_port_t *self)
  * but its connection. */
 static void fail(bw_port_t *self)
 {
-    const char *reason = self->pump.reason;
-    bool is_rogue;
+    const char *reason = self->pump.reason ? self->pump.reason : reason_of_link(self);
 
-    if (!reason)
-        reason = reason_of_link(self);
-    is_rogue = reason && strcmp(reason, BW_STRIPES_CORRUPT) == 0;
-    if (reason && !is_rogue && !self->pump.reason && outlives(self))
+    if (reason && !self->pump.reason && !is_corrupt(self->pump.link) && outlives(self))
         lose(self, reason);
     else
         driver_failure_atom(self->pump.port, (char *)(reason ? reason : "beamway_link_corrupt"));
@@ -346,10 +290,9 @@ static bool command_step(bw_port_t *self, reply_t *reply)
     return true;
 }
 
-/* After whatever may have moved something; as fail(): last. A peer that has closed its end in order
- * is noticed by the ring's doorbell, before its socket closes. The reason is the one of a closed
- * socket. */
-static void settle(bw_port_t *self, wake_result_t result)
+/* A peer that has closed its end in order is noticed by the ring's doorbell, before its socket
+ * closes. The reason is the one of a closed socket. */
+void port_settle(bw_port_t *self, wake_result_t result)
 {
     if (result == WAKE_FAILED)
         fail(self);
@@ -367,32 +310,13 @@ static void settle(bw_port_t *self, wake_result_t result)
     }
 }
 
-/* The link of the port gets its fault. */
-static bw_status_t begin_fault(bw_port_t *self, bw_error_t *error_p)
-{
-    static const bw_fault_t none;
-    bw_link_t *link = self->pump.link;
-    bw_status_t status;
-
-    if (bw_is_faulty(link)) {
-        bw_fault_change(link, &self->fault);
-        return BW_OK;
-    }
-    if (!pump_is_attached(&self->pump) || memcmp(&self->fault, &none, sizeof none) == 0)
-        return BW_OK;
-    status = bw_fault_before(link, &self->fault, &link, error_p);
-    if (status == BW_OK)
-        pump_replace(&self->pump, link);
-    return status;
-}
-
 static bool command_activate(bw_port_t *self, uint64_t poll_us, uint64_t sender_bytes)
 {
     bw_error_t error = {0};
 
     if (!self->pump.link || self->active)
         return false;
-    (void)begin_fault(self, &error); /* without memory for it the link goes on */
+    (void)port_begin_fault(self, &error); /* without memory for it the link goes on */
     if (self->pump.scheduler.sender_bytes < sender_bytes)
         self->pump.scheduler.sender_bytes = sender_bytes;
     bw_spin_init(&self->pump.spin, (uint32_t)poll_us);
@@ -415,31 +339,6 @@ static bool command_packets(bw_port_t *self, const char *data, size_t len, reply
     reply_status(reply, status, &error);
     if (status == BW_OK)
         pump_be_packets(&self->pump);
-    return true;
-}
-
-static bool command_session(bw_port_t *self, uint64_t limit, uint64_t resume_ms)
-{
-    if (!self->pump.is_packets || self->active)
-        return false;
-    pump_begin_session(&self->pump, limit);
-    self->resume_ms = (int64_t)resume_ms;
-    (void)bw_pulse_missed(&self->stops);
-    return true;
-}
-
-/* An older connection than the last one has lost already. */
-static bool command_detach(bw_port_t *self, uint64_t epoch, reply_t *reply)
-{
-    if (!self->pump.session.is_on || !self->active)
-        return false;
-    if (epoch <= self->epoch) {
-        reply_reason(reply, "a later connection has been made");
-        return true;
-    }
-    self->epoch = epoch;
-    detach(self);
-    reply_number(reply, self->pump.bytes_read, 8);
     return true;
 }
 
@@ -497,135 +396,6 @@ static bool command_idle_link(bw_port_t *self, unsigned int command, const char 
     return true;
 }
 
-/* `data` begins with its number; from the 17th byte on it has what was read of it. */
-static bw_status_t take_offer(const char *data, size_t len, bw_link_t **link_p, bw_error_t *error_p)
-{
-    bw_link_t *link = bw_offer_take(bw_number(data, 8));
-    bw_status_t status = BW_OK;
-
-    if (!link)
-        return bw_fail(error_p, BW_INVALID, "the link that was offered is gone", 0);
-    if (len > 16)
-        status = link->ops->put_back(link, data + 16, len - 16, error_p);
-    if (status == BW_OK)
-        *link_p = link;
-    else
-        link->ops->close(link, NULL);
-    return status;
-}
-
-static bw_status_t use_offer(bw_port_t *self, unsigned command, const char *data, size_t len,
-                             bw_error_t *error_p)
-{
-    bw_link_t *link, *first;
-    bw_status_t status = take_offer(data, len, &first, error_p);
-
-    if (status != BW_OK)
-        return status;
-    link = first;
-    if (command == COMMAND_SPREAD)
-        status = bw_stripes_make(first, &link, error_p);
-    if (status == BW_OK && !pump_attach(&self->pump, link, bw_number(data + 8, 8)))
-        status =
-            bw_fail(error_p, BW_REFUSED, "the peer says that it has read what it cannot have", 0);
-    if (status != BW_OK)
-        link->ops->close(link, NULL);
-    return status;
-}
-
-static void reply_paths(const bw_port_t *self, reply_t *reply)
-{
-    bw_link_stats_t stats = {0};
-    bool is_attached = pump_is_attached(&self->pump);
-
-    if (is_attached)
-        self->pump.link->ops->stats(self->pump.link, &stats);
-    reply_number(reply, bw_stripes_count(bw_fault_behind(self->pump.link)), 4);
-    reply_number(reply, stats.least_rtt_us, 8);
-}
-
-/* As fail(): last. */
-static bool command_fault(bw_port_t *self, const char *data, size_t len, reply_t *reply)
-{
-    bw_error_t error = {0};
-    bw_status_t status;
-
-    if (len != 18 || !self->pump.link)
-        return false;
-    memset(&self->fault, 0, sizeof self->fault);
-    self->fault.delay_ms = (uint32_t)bw_number(data, 4);
-    self->fault.jitter_ms = (uint32_t)bw_number(data + 4, 4);
-    self->fault.rate = bw_number(data + 8, 8);
-    self->fault.holds_in = data[16];
-    self->fault.holds_out = data[17];
-    status = self->active ? begin_fault(self, &error) : BW_OK;
-    reply_status(reply, status, &error);
-    if (status == BW_OK && self->pump.is_faulty)
-        settle(self, pump_wake(&self->pump));
-    return true;
-}
-
-static bool command_socket_fault(const char *data, size_t len, reply_t *reply)
-{
-    bw_error_t error = {0};
-
-    if (len != 5 || (uint8_t)data[4] >= BW_SOCKET_FAULTS)
-        return false;
-    reply_status(reply,
-                 bw_fault_socket((int)bw_number(data, 4), (bw_socket_fault_t)data[4], &error),
-                 &error);
-    return true;
-}
-
-/* As fail(): last. */
-static bool command_join(bw_port_t *self, const char *data, size_t len, reply_t *reply)
-{
-    bw_error_t error = {0};
-    bw_link_t *link;
-    bw_status_t status;
-
-    if (!self->active || (len != 0 && len < 16))
-        return false;
-    if (len == 0) {
-        reply_paths(self, reply);
-        return true;
-    }
-    status = take_offer(data, len, &link, &error);
-    if (status == BW_OK) {
-        if (bw_number(data + 8, 8) == self->epoch && pump_is_attached(&self->pump))
-            status = bw_stripes_add(bw_fault_behind(self->pump.link), link, &error);
-        else
-            status = bw_fail(&error, BW_REFUSED, "a later connection has been made", 0);
-        if (status != BW_OK)
-            link->ops->close(link, NULL);
-    }
-    reply_status(reply, status, &error);
-    if (status == BW_OK)
-        settle(self, WAKE_ASLEEP);
-    return true;
-}
-
-/* As fail(): last. */
-static bool command_attach(bw_port_t *self, unsigned command, const char *data, size_t len,
-                           reply_t *reply)
-{
-    bw_error_t error = {0};
-    bw_status_t status;
-
-    if (len < 16 || !self->active || pump_is_attached(&self->pump) || !self->pump.link)
-        return false;
-    status = use_offer(self, command, data, len, &error);
-    reply_status(reply, status, &error);
-    if (status != BW_OK)
-        return true;
-    (void)begin_fault(self, &error); /* without memory for it the link goes on */
-    /* What goes out again may end where the last look has found nothing to watch. */
-    self->out_at_session = self->pump.session.out.next;
-    settle(self,
-           pump_begin_polling(&self->pump) && pump_flush(&self->pump) ? WAKE_ASLEEP : WAKE_FAILED);
-    return true;
-}
-
 /* False: the link is corrupt. */
 static bool flush(bw_port_t *self)
 {
@@ -636,7 +406,7 @@ static bool flush(bw_port_t *self)
 
 static void settle_sent(bw_port_t *self, bool is_sound)
 {
-    settle(self, is_sound ? WAKE_ASLEEP : WAKE_FAILED);
+    port_settle(self, is_sound ? WAKE_ASLEEP : WAKE_FAILED);
 }
 
 static bool command_flush(bw_port_t *self)
@@ -721,7 +491,7 @@ static bool command_look(bw_port_t *self, reply_t *reply)
     }
     result = flush(self) ? pump_look(&self->pump) : WAKE_FAILED;
     reply_number(reply, result == WAKE_LOOKING, 1);
-    settle(self, result);
+    port_settle(self, result);
     return true;
 }
 
@@ -767,7 +537,7 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         settle_sent(self, is_sound);
         return true;
     case COMMAND_SESSION:
-        return len == 12 && command_session(self, bw_number(data, 8), bw_number(data + 8, 4));
+        return len == 12 && port_session(self, bw_number(data, 8), bw_number(data + 8, 4));
     case COMMAND_OFFER:
         return len == 0 && command_offer(self, reply);
     case COMMAND_PULSE:
@@ -778,16 +548,16 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
     case COMMAND_TELL_LOAD:
         return len == 0 && command_tell_load(self);
     case COMMAND_FAULT:
-        return command_fault(self, data, len, reply);
+        return port_fault(self, data, len, reply);
     case COMMAND_SOCKET_FAULT:
-        return command_socket_fault(data, len, reply);
+        return port_socket_fault(data, len, reply);
     case COMMAND_DETACH:
-        return len == 8 && command_detach(self, bw_number(data, 8), reply);
+        return len == 8 && port_give_up(self, bw_number(data, 8), reply);
     case COMMAND_ATTACH:
     case COMMAND_SPREAD:
-        return command_attach(self, command, data, len, reply);
+        return port_attach(self, command, data, len, reply);
     case COMMAND_JOIN:
-        return command_join(self, data, len, reply);
+        return port_join(self, data, len, reply);
     case COMMAND_STATS:
         command_stats(self, reply);
         return true;
@@ -909,7 +679,7 @@ static void drv_outputv(ErlDrvData data, ErlIOVec *ev)
         return;
     }
     check_later(self);
-    settle(self, WAKE_ASLEEP);
+    port_settle(self, WAKE_ASLEEP);
 }
 
 static void ask_for_looks(bw_port_t *self)
@@ -935,7 +705,7 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
     result = pump_wake(&self->pump);
     if (result == WAKE_LOOKING)
         ask_for_looks(self);
-    settle(self, result);
+    port_settle(self, result);
 }
 
 /* Only a connection that is polled itself tells of room so. */
@@ -945,7 +715,7 @@ static void drv_ready_output(ErlDrvData data, ErlDrvEvent event)
 
     (void)event;
     if (self->active)
-        settle(self, pump_has_room(&self->pump));
+        port_settle(self, pump_has_room(&self->pump));
     else
         establish_tell(&self->establish, self->pump.link);
 }
@@ -1081,7 +851,7 @@ static void drv_timeout(ErlDrvData data)
             result = WAKE_FAILED;
         set_timer(self);
     }
-    settle(self, result);
+    port_settle(self, result);
 }
 
 static void drv_ready_async(ErlDrvData data, ErlDrvThreadData done)

@@ -287,6 +287,11 @@ static bool faulty_is_orphan(bw_link_t *link)
     return faulty_of(link)->inner->ops->is_orphan(faulty_of(link)->inner);
 }
 
+static bool faulty_is_corrupt(const bw_link_t *link)
+{
+    return faulty_of(link)->inner->ops->is_corrupt(faulty_of(link)->inner);
+}
+
 static const char *faulty_reason(bw_link_t *link)
 {
     return faulty_of(link)->inner->ops->reason(faulty_of(link)->inner);
@@ -367,6 +372,7 @@ static bw_carrier_t ops_before(const bw_carrier_t *inner)
         .stats = faulty_stats,
         .is_finished = faulty_is_finished,
         .is_orphan = inner->is_orphan ? faulty_is_orphan : NULL,
+        .is_corrupt = inner->is_corrupt ? faulty_is_corrupt : NULL,
         .reason = faulty_reason,
         .close = faulty_close,
     };

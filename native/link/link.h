@@ -208,6 +208,9 @@ typedef struct {
     /* NULL: it cannot. The connection stays as it is for who has another descriptor of it: the link
      * is closed next, and says nothing. */
     void (*leave)(bw_link_t *link);
+    /* NULL, and false: not known. The peer has broken the rules, so that no other connection would
+     * help. */
+    bool (*is_corrupt)(const bw_link_t *link);
     /* Why the link is of no use any more, fit for an atom; NULL if the carrier does not know. */
     const char *(*reason)(bw_link_t *link);
     /* Closes everything and frees the link. If `left_p` is not NULL, what takes long is left to the

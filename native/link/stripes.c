@@ -363,7 +363,12 @@ static const char *stripes_reason(bw_link_t *link)
 {
     const stripes_t *stripes = stripes_of(link);
 
-    return stripes->is_corrupt ? BW_STRIPES_CORRUPT : stripes->reason;
+    return stripes->is_corrupt ? "beamway_session_corrupt" : stripes->reason;
+}
+
+static bool stripes_is_corrupt(const bw_link_t *link)
+{
+    return const_of(link)->is_corrupt;
 }
 
 /* ---- polling ---- */
@@ -517,6 +522,7 @@ static const bw_carrier_t stripes_ops = {
     .has_spare = stripes_has_spare,
     .stats = stripes_stats,
     .is_finished = stripes_is_finished,
+    .is_corrupt = stripes_is_corrupt,
     .reason = stripes_reason,
     .close = stripes_close,
 };

@@ -18,9 +18,6 @@
 /* Of each direction: so much may be on its way. A power of two. */
 #define BW_STRIPES_RING_BYTES ((uint64_t)16 * 1024 * 1024)
 
-/* Why such a link ends if the peer is not correct. */
-#define BW_STRIPES_CORRUPT "beamway_session_corrupt"
-
 /* Over a first connection, which belongs to the link then, unless this fails. */
 bw_status_t bw_stripes_make(bw_link_t *first, bw_link_t **link_p, bw_error_t *error_p);
 
