@@ -129,7 +129,7 @@ void rd_files_from_put(FILE *to, const rd_names_t *names)
     (void)fputs(END_OF_DOCUMENT "\n", to);
 }
 
-/* One line. False: it is none of ours. */
+/* One line. False: the shell did not print it for us. */
 static bool take_line(rd_names_t *names, const char *line)
 {
     char path[RD_PATH_BYTES];
