@@ -20,7 +20,8 @@ struct rd_extras {
     rd_beneath_t beneath, part;
     level_t *levels;
     size_t depth, room;
-    char path[RD_PATH_BYTES]; /* of the directory that the list is in, and of what is checked there */
+    char path[RD_PATH_BYTES]; /* of the directory that the list is in, and of what is checked there
+                               */
     uint64_t found;           /* in all sources */
     rd_item_t item;
 };
