@@ -249,6 +249,7 @@ static void documents_that_are_damaged(void)
     rd_why_t why;
 
     CHECK_IN(begin());
+    rd_names_free(&names);
     for (size_t i = 0; i < sizeof documents / sizeof *documents; i++) {
         put_file("taken", documents[i]);
         CHECK(!rd_files_from_take(&names, open("taken", O_RDONLY), &why));
