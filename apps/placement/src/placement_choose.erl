@@ -29,8 +29,9 @@ choose(Nodes, Query) -> with_plan(Nodes, Query, fun(Plan, Found, Began) -> decid
 ranked(Nodes, Wanted) -> ranked(Nodes, Wanted, #{}).
 
 %% @doc The same for a process that may run already. `without': this node is judged as if the process, and those that it has started, did not run. `among': what the query
-%% wants to be near to may run on these nodes as well.
--spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()}, #{without => pid(), among => [node()]}) ->
+%% wants to be near to may run on these nodes as well. Other keys take the place of the query's own.
+-spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()},
+             #{without => pid(), among => [node()], max_age => non_neg_integer(), policy => placement_policy:policy(), prefer => []}) ->
           {ok, [node(), ...], placement_query:plan()} | {error, error()}.
 ranked(Nodes, {Query, Count}, Running) ->
     with_plan(Nodes, Query, fun(Plan, Found, _) ->

@@ -29,13 +29,17 @@
 -define(PATIENCE_MS, 3000).
 -define(CALL_MS, 5000).
 -define(HOLD_MS, 5000).
+%% Questions to processes that have moved. They hold nobody up, unlike moves.
+-define(SETTLE_AT_ONCE, 100).
 %% Every other node is asked again so often which nodes suit the children of a query.
 -define(SUITS_MS, 1000).
 
--record(job, {process :: {child, term()} | {supervised, atom(), term()}, pid :: pid(), what :: {child, placement_child:spec(), Keeper :: pid()} | {supervised, map()}}).
+-record(job, {process :: {child, term()} | {supervised, atom(), term()}, pid :: pid(), what :: {child, placement_child:spec(), Keeper :: pid()} | {supervised, map()},
+              %% When it was first refused for a reason that waiting seldom changes, unless it was refused for another one since.
+              waits_since = none :: none | integer()}).
 -record(state, {jobs = [] :: [#job{}], seen = #{} :: #{pid() => true}, later = [] :: [{#job{}, Reason :: term()}], open = #{} :: #{reference() => {#job{}, Mover :: pid()}}, total :: non_neg_integer(), moved = [] :: [pid()],
                 restarted = [] :: [left()], stayed = [] :: [left()], lost = [] :: [left()], suits = #{} :: #{term() => {integer(), [node()]}}, turn = 0 :: non_neg_integer(),
-                at_once :: pos_integer(), tell :: pid() | none, told :: integer(), until :: integer(), patience :: integer()}).
+                at_once :: pos_integer(), tell :: pid() | none, told :: integer(), until :: integer()}).
 
 %% @doc Empties this node. Returns when each willing process has moved, or cannot, or after the timeout.
 -spec run(options()) -> {ok, result()} | {error, already_draining | {bad_option, atom(), term()}}.
@@ -64,7 +68,7 @@ drained(Options) ->
     ok = taint(fun(Taints) -> lists:usort([draining | Taints]) end),
     Jobs = jobs(),
     State = #state{jobs = Jobs, seen = seen(Jobs, #{}), total = length(Jobs), at_once = maps:get(at_once, Options, ?AT_ONCE), tell = maps:get(tell, Options, none), told = Begin,
-                   until = Begin + maps:get(timeout, Options, ?TIMEOUT_MS), patience = Begin + ?PATIENCE_MS},
+                   until = Begin + maps:get(timeout, Options, ?TIMEOUT_MS)},
     #state{moved = Moved, restarted = Restarted, stayed = Stayed, lost = Lost} = Last = moving(State),
     %% What waited at the old processes is handled: callers have their answers when this node stops.
     ok = settled(Moved, Last),
@@ -200,18 +204,23 @@ finished({lost, Reason}, #job{process = Process} = Job, #state{lost = Lost} = St
 finished({refused, ended}, _, #state{total = Total} = State) -> State#state{total = Total - 1};
 finished({refused, Reason}, Job, State) -> later(Job, Reason, State).
 
-later(Job, Reason, #state{later = Later, until = Until, patience = Patience} = State) ->
+later(Job, Reason, #state{later = Later, until = Until} = State) ->
     Now = now_ms(),
+    #job{waits_since = Since} = Waiting = Job#job{waits_since = waits_since(changes(Reason), Job, Now)},
     Last = case changes(Reason) of
                never -> Now;
-               seldom when Reason =:= no_node -> case nodes(connected) of [] -> Now; _ -> min(Patience, Until) end;
-               seldom -> min(Patience, Until);
+               seldom when Reason =:= no_node -> case nodes(connected) of [] -> Now; _ -> min(Since + ?PATIENCE_MS, Until) end;
+               seldom -> min(Since + ?PATIENCE_MS, Until);
                soon -> Until
            end,
     case Now < Last of
-        true -> State#state{later = [{Job, Reason} | Later]};
+        true -> State#state{later = [{Waiting, Reason} | Later]};
         false -> stayed(Job, Reason, State)
     end.
+
+waits_since(seldom, #job{waits_since = Since}, _) when is_integer(Since) -> Since;
+waits_since(seldom, _, Now) -> Now;
+waits_since(_, _, _) -> none.
 
 %% Whether waiting helps. A process monitors others while it waits for answers, and another node may take what the first did not.
 changes({has, monitors, _}) -> seldom;
@@ -245,7 +254,8 @@ told(#state{tell = Tell, total = Total, moved = Moved, restarted = Restarted, st
 nodes_for(#job{what = {child, #{query := Query, nodes := Nodes}, _}}, State) ->
     cached({Query, Nodes}, fun() ->
         Connected = [Node || Node <- Nodes, Node =/= node(), lists:member(Node, nodes(connected))],
-        case Connected =/= [] andalso placement_choose:ranked(accepting(Connected, placement_child), {Query, length(Connected)}) of
+        %% A node that has gone, or has been told to take nothing, may be the reason why this is asked again.
+        case Connected =/= [] andalso placement_choose:ranked(accepting(Connected, placement_child), {Query, length(Connected)}, #{max_age => 0}) of
             {ok, Suitable, _} -> lists:sort(Suitable);
             _ -> []
         end
@@ -366,8 +376,8 @@ retire(Supervisor, Pid) ->
 
 %%% The end
 
-%% Each process that forwards passes a question of sys on: whoever is answered has handled what came before. They are asked a few at a time.
-settled(Pids, #state{until = Until, at_once = AtOnce}) -> settled(Pids, [], AtOnce, Until).
+%% Each process that forwards passes a question of sys on: whoever is answered has handled what came before.
+settled(Pids, #state{until = Until}) -> settled(Pids, [], ?SETTLE_AT_ONCE, Until).
 
 settled([], [], _, _) -> ok;
 settled([Pid | Pids], Open, AtOnce, Until) when length(Open) < AtOnce -> settled(Pids, [begun_asking(Pid) | Open], AtOnce, Until);

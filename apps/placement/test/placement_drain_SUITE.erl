@@ -61,10 +61,15 @@ drain(Config, Name, Options) -> on(Config, "d", {placement, drain}, [node_of(Con
 grace() -> 1500 * beamway_runner:slowness().
 
 %% One child, which keeps a count of calls.
-child(Config, Options) ->
-    {ok, Pid} = on(Config, "d", {placement, child}, [[], {?COUNTER, start_link, [one, 5000]}, maps:merge(#{name => one, grace => grace(), nodes => beamway_placement_nodes:nodes(cluster(Config))}, Options)]),
+child(Config, Options) -> child(Config, [], Options).
+
+child(Config, Query, Options) ->
+    {ok, Pid} = on(Config, "d", {placement, child}, [Query, {?COUNTER, start_link, [one, 5000]}, maps:merge(#{name => one, grace => grace(), nodes => beamway_placement_nodes:nodes(cluster(Config))}, Options)]),
     true = beamway_peer:wait_until(fun() -> all_run(Config, 1) end, 60000),
     Pid.
+
+%% Attributes of the same name, which other nodes see at once.
+roles(Config, Values) -> [ok = on(Config, Name, {placement, insert}, [role, {static, Value, [{ttl, 0}]}]) || {Name, Value} <- Values].
 
 called(Config, Request) -> on(Config, "d", {gen_server, call}, [{via, placement, one}, Request]).
 
@@ -118,8 +123,11 @@ again(Config, Name) ->
 
 %% Each voter knows of each child where it is, and it is there.
 all_run(Config, Count) ->
-    Views = [on(Config, Name, {placement, children}, []) || {Name, _, _} <- cluster(Config)],
-    length(lists:usort(Views)) =:= 1 andalso length([Pid || {_, _, Pid} <- hd(Views), is_pid(Pid)]) =:= Count.
+    Views = [run(Config, Name, fun() ->
+        Children = placement:children(),
+        {length([Pid || {_, _, Pid} <- Children, is_pid(Pid)]), erlang:md5(term_to_binary(Children))}
+    end) || {Name, _, _} <- cluster(Config)],
+    length(lists:usort(Views)) =:= 1 andalso element(1, hd(Views)) =:= Count.
 
 wait_for_all(Config, Count) -> true = beamway_peer:wait_until(fun() -> all_run(Config, Count) end, 300000).
 
@@ -207,9 +215,9 @@ killed_under_load(Config) ->
         Victim = case N rem 2 of 0 -> Name; 1 -> lists:nth(1 + (N + 1) rem 3, ["a", "b", "c"]) end,
         Drain = beamway_peer:async(fun() -> beamway_peer:call(peer_of(Now, "d"), placement, drain, [node_of(Now, Name), #{timeout => 5000}], 600000) end),
         %% Somewhere in the drain: when a random part of what was there has left.
-        There = length(here(Now, Name)),
+        There = here(Now, Name),
         Left = rand:uniform(max(1, There)),
-        _ = beamway_peer:wait_until(fun() -> length(here(Now, Name)) < Left end, 5000),
+        _ = beamway_peer:wait_until(fun() -> here(Now, Name) < Left end, 5000),
         ok = beamway_peer:kill9(peer_of(Now, Victim)),
         Result = beamway_peer:await(Drain, 600000),
         Lost = case Result of
@@ -234,9 +242,10 @@ killed_under_load(Config) ->
     ?assertEqual([], Twice),
     ?assertEqual([], [One || {Child, _, _, _} = One <- Wrong, not lists:member(Child, Named)]).
 
+%% How many children run there.
 here(Config, Name) ->
     Node = node_of(Config, Name),
-    [Child || {Child, On, _} <- on(Config, "d", {placement, children}, []), On =:= Node].
+    run(Config, "d", fun() -> length([Child || {Child, On, _} <- placement:children(), On =:= Node]) end).
 
 %% What one does without a drain: the node is stopped, and its children start elsewhere when its lease is over. Their states are gone.
 beside_stop_and_start(Config) ->
@@ -360,21 +369,19 @@ goes_on_where_it_was(Config) ->
 
 %% The node that is to take a child is killed while it takes the state over. Nothing is lost: the old process goes on when the promises of that node are over, and moves to another one.
 target_dies(Config) ->
-    Pid = child(Config, #{}),
+    roles(Config, [{"a", other}, {"b", worker}, {"c", other}, {"d", other}]),
+    Pid = child(Config, {role, eq, worker}, #{grace => 2 * grace()}),
+    ?assertEqual(node_of(Config, "b"), node(Pid)),
     1 = bumped(Config),
-    Name = name_of(Config, node(Pid)),
-    [Target | _] = [Other || Other <- ["a", "b", "c"], Other =/= Name],
-    ok = called(Config, {extra, {halts_on, node_of(Config, Target)}}),
-    %% Only that one is left to be chosen at first.
-    _ = [ok = on(Config, Other, {placement, taint}, [[elsewhere]]) || Other <- ?NAMES, Other =/= Name, Other =/= Target],
-    Drain = beamway_peer:async(fun() -> drain(Config, Name, #{timeout => 30000}) end),
-    true = beamway_peer:wait_until(fun() -> not is_process_alive(peer_of(Config, Target)) end, 30000),
-    Left = with(lists:keydelete(Target, 1, cluster(Config)), Config),
-    _ = [ok = on(Config, Other, {placement, taint}, [[]]) || {Other, _, _} <- cluster(Left), Other =/= Name],
-    Asks = case Name of "d" -> "c"; _ -> "d" end,
-    ?assertMatch({ok, #{moved := 1, lost := [], stayed := [], restarted := []}}, beamway_peer:await(Drain, 60000)),
-    {2, New, _} = on(Left, Asks, {gen_server, call}, [{via, placement, one}, {bump, me}]),
-    ?assertNot(lists:member(node(New), [node_of(Config, Name), node_of(Config, Target)])).
+    ok = called(Config, {extra, {halts_on, node_of(Config, "a")}}),
+    %% A drain begins with the first of the suitable nodes in the order of their names.
+    roles(Config, [{"a", worker}, {"c", worker}]),
+    Drain = beamway_peer:async(fun() -> drain(Config, "b", #{timeout => 60000}) end),
+    true = beamway_peer:wait_until(fun() -> not is_process_alive(peer_of(Config, "a")) end, 30000),
+    Left = with(lists:keydelete("a", 1, cluster(Config)), Config),
+    ?assertMatch({ok, #{moved := 1, lost := [], stayed := [], restarted := []}}, beamway_peer:await(Drain, 120000)),
+    {2, New, _} = on(Left, "d", {gen_server, call}, [{via, placement, one}, {bump, me}]),
+    ?assertEqual(node_of(Config, "c"), node(New)).
 
 %% It is in a long callback when the drain comes: it moves after.
 busy(Config) ->
