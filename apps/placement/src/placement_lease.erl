@@ -31,7 +31,12 @@
                 again = queue:new() :: queue:queue(#request{}),
                 checking_again = none :: none | reference(),
                 granted = 0 :: non_neg_integer(),
-                holders = #{} :: #{reference() => reference()}}).  %% monitor to lease
+                holders = #{} :: #{reference() => reference()},    %% monitor to lease
+                monitors = #{} :: #{reference() => reference()},   %% lease to monitor
+                taken = #{} :: #{placement_entry:name() => taken()}}).
+
+%% What all leases together have claimed of an attribute: how many they are, the sum of whole numbers, and how many have claimed others. Sums of floats depend on the order, so they are made anew.
+-type taken() :: {Leases :: pos_integer(), Sum :: integer(), Floats :: non_neg_integer()}.
 
 %% @doc Starts the server.
 -spec start_link() -> {ok, pid()} | {error, term()}.
@@ -154,8 +159,7 @@ call(Node, Request, Timeout) ->
 init(_) ->
     Now = erlang:monotonic_time(millisecond),
     _ = [end_after(Reference, max(0, End - Now)) || {Reference, _, _, End} <- ets:tab2list(?LEASES), End =/= attached],
-    Holders = [{monitor(process, Holder), Reference} || {Reference, Holder, _, _} <- ets:tab2list(?LEASES)],
-    {ok, #state{holders = maps:from_list(Holders)}}.
+    {ok, lists:foldl(fun({Reference, Holder, Claims, _}, State) -> claimed(1, Claims, watched(Reference, Holder, State)) end, #state{}, ets:tab2list(?LEASES))}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}} | {noreply, #state{}}.
@@ -175,12 +179,11 @@ handle_call({renew, Reference, Ttl}, _, State) when is_integer(Ttl), Ttl > 0, Tt
             {reply, ok, State};
         [] -> {reply, {error, ended}, State}
     end;
-handle_call({hand_over, Reference, Pid}, _, #state{holders = Holders} = State) when is_pid(Pid), node(Pid) =:= node() ->
+handle_call({hand_over, Reference, Pid}, _, State) when is_pid(Pid), node(Pid) =:= node() ->
     case ets:lookup(?LEASES, Reference) of
         [{_, _, Claims, _}] ->
             true = ets:insert(?LEASES, {Reference, Pid, Claims, attached}),
-            Kept = unmonitored(Reference, Holders),
-            {reply, ok, State#state{holders = Kept#{monitor(process, Pid) => Reference}}};
+            {reply, ok, watched(Reference, Pid, unwatched(Reference, State))};
         [] -> {reply, {error, ended}, State}
     end;
 handle_call(Other, _, State) ->
@@ -248,12 +251,12 @@ known({unknown, _} = Unknown) -> Unknown.
 decided(Request, Before, {?MODULE, {fits, _, true}}, #state{granted = Granted, again = Again} = State) when Granted =/= Before ->
     State#state{again = queue:in(Request, Again)};
 decided(#request{from = From, claims = Claims, holder = Holder, ttl = Ttl}, _, {?MODULE, {fits, Capacities, _}}, #state{granted = Granted} = State) ->
-    case lacking(maps:to_list(Claims), Capacities) of
+    case lacking(maps:to_list(Claims), Capacities, State#state.taken) of
         none ->
             Reference = make_ref(),
             _ = granted(Reference, Holder, Claims, Ttl),
             gen_server:reply(From, {ok, Reference}),
-            State#state{granted = Granted + 1, holders = (State#state.holders)#{monitor(process, Holder) => Reference}};
+            claimed(1, Claims, watched(Reference, Holder, State#state{granted = Granted + 1}));
         Lacking ->
             gen_server:reply(From, {error, {refused, Lacking}}),
             State
@@ -265,14 +268,32 @@ decided(#request{from = From}, _, _Crashed, State) ->
     gen_server:reply(From, {error, timeout}),
     State.
 
-lacking([], _) -> none;
-lacking([{Name, Amount} | Rest], Capacities) ->
-    %% A name such as '_' would match any in a pattern.
-    Taken = lists:sum(ets:select(?LEASES, [{{'_', '_', '$1', '_'}, [{is_map_key, {const, Name}, '$1'}], [{map_get, {const, Name}, '$1'}]}])),
+lacking([], _, _) -> none;
+lacking([{Name, Amount} | Rest], Capacities, Known) ->
+    Taken = taken(Name, Known),
     case Capacities of
-        #{Name := {ok, Capacity, _, _, _}} when is_number(Capacity), Taken + Amount =< Capacity -> lacking(Rest, Capacities);
+        #{Name := {ok, Capacity, _, _, _}} when is_number(Capacity), Taken + Amount =< Capacity -> lacking(Rest, Capacities, Known);
         #{Name := {ok, Capacity, _, _, _}} when is_number(Capacity) -> {capacity, Name, Capacity - Taken};
         _ -> {capacity, Name, unknown}
+    end.
+
+taken(Name, Known) ->
+    case Known of
+        #{Name := {_, Sum, 0}} -> Sum;
+        %% A name such as '_' would match any in a pattern.
+        #{Name := _} -> lists:sum(ets:select(?LEASES, [{{'_', '_', '$1', '_'}, [{is_map_key, {const, Name}, '$1'}], [{map_get, {const, Name}, '$1'}]}]));
+        #{} -> 0
+    end.
+
+%% Adds the claims of one lease, or takes them off (-1).
+claimed(One, Claims, #state{taken = Taken} = State) -> State#state{taken = maps:fold(fun(Name, Amount, Acc) -> claimed(One, Name, Amount, Acc) end, Taken, Claims)}.
+
+claimed(One, Name, Amount, Taken) ->
+    {Leases, Sum, Floats} = maps:get(Name, Taken, {0, 0, 0}),
+    case {Leases + One, Amount} of
+        {0, _} -> maps:remove(Name, Taken);
+        {Now, Whole} when is_integer(Whole) -> Taken#{Name => {Now, Sum + One * Whole, Floats}};
+        {Now, _} -> Taken#{Name => {Now, Sum, Floats + One}}
     end.
 
 granted(Reference, Holder, Claims, Ttl) ->
@@ -281,11 +302,59 @@ granted(Reference, Holder, Claims, Ttl) ->
 
 end_after(Reference, Ms) -> erlang:send_after(Ms, self(), {time_is_over, Reference}).
 
-ended(Reference, #state{holders = Holders} = State) ->
-    true = ets:delete(?LEASES, Reference),
-    State#state{holders = unmonitored(Reference, Holders)}.
+ended(Reference, State) ->
+    case ets:take(?LEASES, Reference) of
+        [{_, _, Claims, _}] -> claimed(-1, Claims, unwatched(Reference, State));
+        [] -> State
+    end.
 
-unmonitored(Reference, Holders) ->
-    maps:filter(fun(Monitor, Lease) when Lease =:= Reference -> not demonitor(Monitor, [flush]);
-                   (_, _) -> true
-                end, Holders).
+watched(Reference, Pid, #state{holders = Holders, monitors = Monitors} = State) ->
+    Monitor = monitor(process, Pid),
+    State#state{holders = Holders#{Monitor => Reference}, monitors = Monitors#{Reference => Monitor}}.
+
+unwatched(Reference, #state{holders = Holders, monitors = Monitors} = State) ->
+    {Monitor, Others} = maps:take(Reference, Monitors),
+    true = demonitor(Monitor, [flush]),
+    State#state{holders = maps:remove(Monitor, Holders), monitors = Others}.
+
+-ifdef(TEST).
+-include_lib("eunit/include/eunit.hrl").
+
+%% Ten times as many leases make neither a new one nor the end of one dearer.
+work_does_not_grow_with_leases_test() -> ?assertMatch({Few, Many} when Many < 3 * Few, {work(300), work(3000)}).
+
+work(Count) ->
+    ?LEASES = ets:new(?LEASES, [named_table, public]),
+    Capacities = #{slots => {ok, 2 * Count, 0, none, 0}},
+    Lease = fun(_, {References, State}) ->
+        Reference = make_ref(),
+        none = lacking([{slots, 1}], Capacities, State#state.taken),
+        true = ets:insert(?LEASES, {Reference, self(), #{slots => 1}, attached}),
+        {[Reference | References], claimed(1, #{slots => 1}, watched(Reference, self(), State))}
+    end,
+    {References, State} = lists:foldl(Lease, {[], #state{}}, lists:seq(1, Count)),
+    {reductions, Before} = process_info(self(), reductions),
+    {More, Full} = lists:foldl(Lease, {[], State}, lists:seq(1, 100)),
+    Left = lists:foldl(fun ended/2, Full, More),
+    {reductions, After} = process_info(self(), reductions),
+    ?assertEqual({Count, Count}, {taken(slots, Left#state.taken), ets:info(?LEASES, size)}),
+    ?assertMatch(#state{taken = #{}, holders = #{}, monitors = #{}}, lists:foldl(fun ended/2, Left, References)),
+    true = ets:delete(?LEASES),
+    After - Before.
+
+%% Of floats the sum is made anew, so what was given back leaves nothing behind.
+claims_of_floats_test() ->
+    ?LEASES = ets:new(?LEASES, [named_table, public]),
+    Lease = fun(Amount, State) ->
+        Reference = make_ref(),
+        true = ets:insert(?LEASES, {Reference, self(), #{gib => Amount}, attached}),
+        {Reference, claimed(1, #{gib => Amount}, watched(Reference, self(), State))}
+    end,
+    {One, Has1} = Lease(0.1, #state{}),
+    {Two, Has2} = Lease(1, Has1),
+    {_, Has3} = Lease(0.2, Has2),
+    ?assertEqual(1.3, taken(gib, Has3#state.taken)),
+    Has4 = ended(Two, ended(One, Has3)),
+    ?assertEqual(0.2, taken(gib, Has4#state.taken)),
+    true = ets:delete(?LEASES).
+-endif.
