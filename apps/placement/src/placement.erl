@@ -16,6 +16,7 @@
 -export([choose_nodes/2, choose_node/2, explain/2, why_not/2, why_not/3, format_error/1]).
 -export([node_for/2, node_for/3, reserve/3, reserve_all/3, release/1, renew/2, hand_over/2, spawn/2, spawn/3]).
 -export([drain/0, drain/1, drain/2, undrain/0, fence/1]).
+-export([start_child/2, which_children/1, count_children/1, terminate_child/2]).
 -export([child/3, delete_child/1, children/0, whereis_name/1, send/2, register_name/2, unregister_name/1]).
 -export([own/1, own/2, disown/1, taint/1, insert/2, insert/3, update/2, delete/1, attributes/0, attributes/2]).
 -export([follow/3, unfollow/1, topology/0, declared_topology/1, set_topology/1, set_topology/2, join/2, leave/1, epoch/0, site/1, advise/1, advise/2, observe/2]).
@@ -209,18 +210,36 @@ with_lease(Lease, Pid) ->
 
 %%% Processes that exist once
 
-%% @doc Starts a process that exists once among some nodes ({@link placement_child}): where the query says, anew on another node when its node goes, or when the node has not
+%% @doc Starts a process that exists once among some nodes ({@link placement_child}): where the query says, again on another node when its node goes, or when the node has not
 %% suited the query for the grace time and another does. The function returns `{ok, Pid}' as one of a supervisor does. Options: `name' (needed; `{via, placement, Name}' finds it on
-%% each of its nodes), `nodes' (by default all that are connected now), `grace' (ms, 5000). Only where more than half of its nodes are connected does it run.
+%% each of its nodes), `nodes' (by default all that are connected now, and those that come later), `grace' (ms, 5000), `voters' (5): more than half of so many of the nodes must be connected for it to run,
+%% `replace_after' and `settle' (ms, 30000 each): when a voter that is away loses its vote to another node, and how long both are asked then; `restart' (permanent) and `shutdown' (5000) as of a supervisor's child.
 -spec child(placement_query:query(), {module(), atom(), [term()]}, placement_child:options()) ->
           {ok, pid()} | {error, {bad_option, atom(), term()} | {bad_query, string()} | {exists, pid()} | no_majority | not_started}.
 child(Query, Call, Options) -> placement_child:start(Query, Call, Options).
+
+%% @doc Starts such a process as a child of a scope, any term, with the specification and the results of a supervisor's child ({@link placement_scope:start_child/2}). Its name is `{Scope, Id}'.
+-spec start_child(Scope :: term(), placement_scope:child_spec()) ->
+          {ok, pid()} | {error, {already_started, pid()} | {missing, id | start} | {bad_option, atom(), term()} | {bad_query, string()} | no_majority | not_started}.
+start_child(Scope, Spec) -> placement_scope:start_child(Scope, Spec).
+
+%% @doc The children of a scope. Called on one of their nodes.
+-spec which_children(Scope :: term()) -> [{Id :: term(), pid() | restarting, worker | supervisor, [module()] | dynamic}].
+which_children(Scope) -> placement_scope:which_children(Scope).
+
+%% @doc How many children a scope has.
+-spec count_children(Scope :: term()) -> [{specs | active | supervisors | workers, non_neg_integer()}].
+count_children(Scope) -> placement_scope:count_children(Scope).
+
+%% @doc Ends a child of a scope for good. Called on one of its nodes.
+-spec terminate_child(Scope :: term(), Id :: term()) -> ok | {error, not_found | no_majority}.
+terminate_child(Scope, Id) -> placement_scope:terminate_child(Scope, Id).
 
 %% @doc Ends such a process for good. Called on one of its nodes.
 -spec delete_child(placement_child:name()) -> ok | {error, no_such_child | no_majority}.
 delete_child(Name) -> placement_child:delete(Name).
 
-%% @doc The processes of which this node is one of the nodes, and where they run.
+%% @doc The processes that this node may run, and where they run.
 -spec children() -> [{placement_child:name(), node() | none, pid() | none}].
 children() -> placement_child:children().
 

@@ -1,51 +1,73 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Processes that exist once in the cluster: started where a query says, restarted elsewhere when their node goes or no longer fits.
 %%
-%% A child has a fixed set of nodes, its voters. Whoever runs it holds a lease of the majority of them ({@link placement_child_keeper}): a voter promises itself to one node
-%% for the child's grace time, and to no other before that time is over. The holder asks anew four times in the grace time, and kills the child, with the
+%% A child may run on some nodes, its candidates. Three or five of them, chosen by {@link placement_rendezvous}, are its voters. Whoever runs it holds a lease of the majority of the voters ({@link placement_child_keeper}): a voter promises
+%% itself to one node for the child's grace time, and to no other before that time is over ({@link placement_voter}). The holder asks again four times in the grace time, and kills the child, with the
 %% processes below it, when 95 % of the grace time are over. So at no time do two nodes run it, unless their clocks differ in speed by more than that allows: under a partition
-%% only a side with more than half of the voters runs it. A
-%% voter that has lost its memory, since its node was restarted, promises nothing for a grace time.
+%% only a side with more than half of the voters runs it. A voter that has lost its memory, because its node was restarted, promises nothing for a grace time.
 %%
 %% Each lease has a fencing number, which rises with every new holder. Voters refuse a question with a lower number than they have granted, so a node that comes back late
 %% cannot renew an old lease. The number of the last holder that really ran the child (`live') tells a node that tried to give the child away whether it may go on with it.
 %%
 %% This server is the voter, and chooses the next node when nobody holds the lease: of the voters that are connected the first by name does it, or the next
-%% one if that hangs or has not heard of the child.
+%% one if that hangs or has not heard of the child. It also knows the processes of children of which it is a candidate but no voter: their keepers tell all candidates.
 %%
-%% The table belongs to {@link placement_sup}, so promises survive this server. Its end ends the keepers, and with them their children.
+%% The tables belong to {@link placement_sup}, so promises survive this server. Its end ends the keepers, and with them their children.
 -module(placement_child).
 -behaviour(gen_server).
 
--export([start_link/1, start/3, delete/1, whereis_name/1, children/0, fence/1, kept/0, numbered/1, ask/3, release/2, pass/3]).
+-export([start_link/1, start/3, delete/1, ended/1, whereis_name/1, children/0, known/0, here/0, count/2, fence/1, kept/0, keeps/2, keeps_no_more/2, numbered/1, ask/3, release/2, pass/3, announce/2, candidates/1]).
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2]).
 
--export_type([name/0, options/0, spec/0, answer/0]).
+-export_type([name/0, options/0, spec/0, version/0, restart/0, shutdown/0]).
 
 -type name() :: term().
--type options() :: #{name := name(), nodes => [node(), ...], grace => pos_integer()}.
--type spec() :: #{name := name(), query := placement_query:query(), call := {module(), atom(), [term()]}, nodes := [node(), ...], grace := pos_integer(),
-                  version := {integer(), node()},
+-type version() :: {integer(), node()}.
+-type restart() :: permanent | transient | temporary.
+-type shutdown() :: brutal_kill | timeout().
+-type options() :: #{name := name(), nodes => [node(), ...], grace => pos_integer(), voters => pos_integer(), replace_after => pos_integer(), settle => pos_integer(),
+                     restart => restart(), shutdown => shutdown(), scope => placement_scope:member()}.
+%% `candidates': where it may run; with `follow' all nodes that run placement. `nodes': the voters, and `next' those that are to take their place ({@link placement_voter}); older releases know no other candidates.
+-type spec() :: #{name := name(), query := placement_query:query(), call := {module(), atom(), [term()]}, nodes := [node(), ...], grace := pos_integer(), version := version(),
+                  candidates => [node(), ...], follow => boolean(), voters => pos_integer(), next => [node(), ...], term => non_neg_integer(), replace_after => pos_integer(), settle => pos_integer(),
+                  restart => restart(), shutdown => shutdown(), scope => placement_scope:member(),
                   %% Of the lease; of the last holder that ran the child, which node that was, and whether that run is over: what has no such end has lost its state.
                   fence => integer(), live => integer(), at => node(), over => integer(),
-                  %% In a question: of the holder that asks to go on with a child that it tried to give away; who has given the child to the one that asks.
-                  base => integer(), passed => {node(), integer()}}.
--type answer() :: granted | {granted, Gone :: node()} | {held, node() | nobody} | newer | deleted | stale | {fenced, integer()}.
+                  %% In a question: of the holder that asks to go on with a child that it tried to give away; who has given the child to the one that asks; a number that is too low; how old the question is.
+                  base => integer(), passed => {node(), integer()}, above => integer(), late => non_neg_integer(),
+                  %% On a voter: when a holder last told it of the child.
+                  heard => integer()}.
 
 -define(SERVER, ?MODULE).
 %% {name(), spec() | {deleted, Version} | unknown, {Holder :: node() | nobody, pid() | none, UntilMs}}
 -define(CHILDREN, placement_children).
+%% {name(), pid() | none, spec(), reference() | EndedMs}: children whose keepers have told this node of them.
+-define(NAMES, placement_names).
+%% {node()}: the others on which placement runs, as far as they have said so.
+-define(PEERS, placement_peers).
+%% {{Scope, node()}, Count}: of the children of a scope in ?NAMES that have a process.
+-define(COUNTS, placement_counts).
+%% {name(), Keeper :: pid(), spec(), pid() | none}: children that run here, written by their keepers.
+-define(KEPT, placement_kept).
 -define(TICK_MS, 100).
 -define(CALL_MS, 5000).
+-define(START_TRIES, 3).
+%% A call looks here whether its child runs, and once in so many rounds asks the voters.
+-define(RUNNING_MS, 20).
+-define(ASK_ROUNDS, 25).
 -define(GRACE_MS, 5000).
+%% What was deleted, and the voters of a child that runs nowhere.
 -define(REMEMBERED_MS, 3600000).
+-define(REPLACE_MS, 30000).
+-define(SETTLE_MS, 30000).
+-define(VOTERS, 5).
 -define(FORGET_MS, 5000).
-%% What changes while a child runs.
--define(NUMBERS, [fence, live, at, over]).
-
-%% `made': ms since when the table remembers.
--record(state, {made :: integer(), keepers = #{} :: #{pid() => name()}, kept = #{} :: #{name() => pid()},
-                choosers = #{} :: #{reference() => name()}, choosing = #{} :: #{name() => reference()}}).
+%% So many nodes are chosen at once: each choice asks nodes, and a node that has gone may have run thousands of children.
+-define(CHOOSERS_MAX, 64).
+%% `made': ms since when the table remembers. `due': when each child is to be looked at, at the latest when its promise ends. `choosing': by whom, or until when there is to be no other choice.
+-record(state, {made :: integer(), keepers = #{} :: #{pid() => name()}, kept = #{} :: #{name() => pid()}, named = #{} :: #{reference() => name()},
+                due = placement_due:new() :: placement_due:due(),
+                choosers = #{} :: #{reference() => {name(), PauseMs :: non_neg_integer()}}, choosing = #{} :: #{name() => reference() | integer()}}).
 
 %% @doc Starts the server; `MadeMs' is when its table was made.
 -spec start_link(MadeMs :: integer()) -> {ok, pid()} | {error, term()}.
@@ -55,11 +77,12 @@ start_link(MadeMs) -> gen_server:start_link({local, ?SERVER}, ?MODULE, MadeMs, [
 -spec start(placement_query:query(), {module(), atom(), [term()]}, options()) ->
           {ok, pid()} | {error, {bad_option, atom(), term()} | {bad_query, string()} | {exists, pid()} | no_majority | not_started}.
 start(Query, {Module, Function, Arguments} = Call, Options) when is_atom(Module), is_atom(Function), is_list(Arguments) ->
-    Full = maps:merge(#{nodes => [node() | nodes()], grace => ?GRACE_MS}, Options),
+    Full = maps:merge(#{nodes => [node() | nodes()], follow => not is_map_key(nodes, Options), grace => ?GRACE_MS, voters => ?VOTERS, replace_after => ?REPLACE_MS, settle => ?SETTLE_MS}, Options),
     case {[{Key, Value} || {Key, Value} <- maps:to_list(Full), not is_option(Key, Value)], placement_query:compile(Query)} of
         {[], {ok, _}} when is_map_key(name, Full) ->
-            Nodes = lists:usort(maps:get(nodes, Full)),
-            told(Full#{query => Query, call => Call, nodes => Nodes, version => {max(erlang:system_time(), known(maps:get(name, Full)) + 1), node()}});
+            #{name := Name, nodes := Nodes, voters := Most} = Full,
+            Candidates = lists:usort(Nodes),
+            begun(Full#{query => Query, call => Call, candidates => Candidates, nodes := placement_voter:first(Name, Candidates, Most), term => 0}, ?START_TRIES);
         {[], {error, Text}} -> {error, {bad_query, unicode:characters_to_list(Text)}};
         {[], _} -> {error, {bad_option, name, missing}};
         {[{Key, Value} | _], _} -> {error, {bad_option, Key, Value}}
@@ -68,60 +91,134 @@ start(Query, {Module, Function, Arguments} = Call, Options) when is_atom(Module)
 is_option(name, _) -> true;
 is_option(nodes, [_ | _] = Nodes) -> lists:all(fun is_atom/1, Nodes);
 is_option(grace, Ms) -> is_integer(Ms) andalso Ms >= 400 andalso Ms =< 600000;
+is_option(voters, Count) -> is_integer(Count) andalso Count > 0 andalso Count =< 99;
+is_option(Key, Ms) when Key =:= replace_after; Key =:= settle -> is_integer(Ms) andalso Ms > 0 andalso Ms < 1 bsl 31;
+is_option(restart, Restart) -> lists:member(Restart, [permanent, transient, temporary]);
+is_option(shutdown, Shutdown) -> Shutdown =:= brutal_kill orelse Shutdown =:= infinity orelse is_integer(Shutdown) andalso Shutdown >= 0 andalso Shutdown < 1 bsl 32;
+is_option(scope, _) -> true;
+is_option(follow, Is) -> is_boolean(Is);
 is_option(_, _) -> false.
 
 %% What this node knows of the name is older, whatever the clocks of other nodes say.
 known(Name) ->
-    case ets:whereis(?CHILDREN) =/= undefined andalso ets:lookup(?CHILDREN, Name) of
-        [{_, #{version := {Time, _}} = Spec, _}] -> max(Time, maps:get(fence, Spec, 0));
-        [{_, {deleted, {Time, _}}, _}] -> Time;
-        _ -> 0
+    case ets:whereis(?CHILDREN) =/= undefined andalso {row(Name), ets:lookup(?NAMES, Name)} of
+        false -> 0;
+        {Row, Names} -> lists:max([0 | case Row of
+                                           {#{version := {Time, _}} = Spec, _} -> [Time, maps:get(fence, Spec, 0)];
+                                           {{deleted, {Time, _}}, _} -> [Time];
+                                           _ -> []
+                                       end ++ lists:append([[Time, maps:get(fence, Spec, 0)] || {_, _, #{version := {Time, _}} = Spec, _} <- Names])])
     end.
 
-told(#{name := Name, nodes := Nodes, grace := Grace} = Spec) ->
-    {Replies, _} = gen_server:multi_call(Nodes, ?SERVER, {put, Spec}, ?CALL_MS),
-    case {[Pid || {_, {exists, Pid}} <- Replies], length([ok || {_, ok} <- Replies])} of
-        {[Pid | _], _} -> withdrawn(Name, Spec, Nodes, {exists, Pid});
-        {[], Told} when 2 * Told =< length(Nodes) -> withdrawn(Name, Spec, Nodes, no_majority);
-        {[], _} -> running(Name, Nodes, erlang:monotonic_time(millisecond) + 2 * Grace + ?CALL_MS)
+%% As a voter, which knows when the lease ends, or from the child's keeper.
+-spec known_as(placement_voter:row(), [{name(), pid() | none, spec(), term()}]) -> {spec(), node() | none, pid() | none} | deleted | none.
+known_as({#{version := Version} = Spec, Promise}, Names) ->
+    case Names of
+        [{_, _, #{version := Newer}, _}] when Newer > Version -> told_of(Names);
+        _ ->
+            case {lists:member(node(), placement_voter:asked(Spec)), Promise, now_ms()} of
+                {true, {Holder, Pid, Until}, Now} when Until > Now, Holder =/= nobody -> {Spec, Holder, Pid};
+                {true, _, _} -> {Spec, none, none};
+                {false, _, _} when Names =:= [] -> {Spec, none, none};
+                {false, _, _} -> told_of(Names)
+            end
+    end;
+known_as({{deleted, Version}, _}, Names) ->
+    case Names of
+        [{_, _, #{version := Newer}, _}] when Newer > Version -> told_of(Names);
+        _ -> deleted
+    end;
+known_as(_, Names) -> told_of(Names).
+
+told_of([{_, none, Spec, _}]) -> {Spec, none, none};
+told_of([{_, Pid, Spec, _}]) -> {Spec, node(Pid), Pid};
+told_of([]) -> none.
+
+%% More than half of the candidates must say what they know of the name: its voters may be others than at the first call.
+begun(#{name := Name, candidates := Candidates} = Given, Tries) ->
+    {Looks, _} = gen_server:multi_call(Candidates, ?SERVER, {look, Name}, ?CALL_MS),
+    Configs = lists:sort([{Term, Config} || {_, {known, _, #{term := Term} = Config}} <- Looks]),
+    case {[Pid || {_, {known, Pid, _}} <- Looks, is_pid(Pid)], 2 * length(Looks) > length(Candidates)} of
+        {[Pid | _], _} -> {error, {exists, Pid}};
+        {[], false} -> {error, no_majority};
+        {[], true} ->
+            Spec = case Configs of
+                       [] -> Given;
+                       _ -> maps:merge(Given, element(2, lists:last(Configs)))
+                   end,
+            told(Spec#{version => {max(erlang:system_time(), known(Name) + 1), node()}}, Given, Tries)
+    end.
+
+told(#{name := Name, grace := Grace} = Spec, Given, Tries) ->
+    {Replies, _} = gen_server:multi_call(placement_voter:asked(Spec), ?SERVER, {put, Spec}, ?CALL_MS),
+    Told = [Node || {Node, ok} <- Replies],
+    case {[Pid || {_, {exists, Pid}} <- Replies], placement_voter:is_majority(Spec, Told), lists:keymember(config, 1, [Reply || {_, Reply} <- Replies, is_tuple(Reply)])} of
+        {[Pid | _], _, _} -> withdrawn(Name, Spec, {exists, Pid});
+        %% Its voters have been replaced since they were looked at.
+        {[], _, true} when Tries > 1 -> {error, _} = withdrawn(Name, Spec, no_majority), begun(Given, Tries - 1);
+        {[], false, _} -> withdrawn(Name, Spec, no_majority);
+        {[], true, _} -> running(Spec, 0, now_ms() + 2 * Grace + ?CALL_MS)
     end.
 
 %% A call that fails is to have no effect: those that heard of it forget it.
-withdrawn(Name, Given, Nodes, Reason) ->
-    abcast = gen_server:abcast(Nodes, ?SERVER, {withdraw, Name, Given}),
+withdrawn(Name, Spec, Reason) ->
+    abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {withdraw, Name, Spec}),
     {error, Reason}.
 
-running(Name, Nodes, End) ->
-    Answers = erpc:multicall(Nodes, ?MODULE, whereis_name, [Name], ?CALL_MS),
-    case {[Pid || {ok, Pid} <- Answers, is_pid(Pid)], erlang:monotonic_time(millisecond) < End} of
+%% The keeper tells this node if it is a candidate; the voters are asked in case it is not.
+running(#{name := Name} = Spec, Round, End) ->
+    Own = case ets:whereis(?CHILDREN) of
+              undefined -> undefined;
+              _ -> whereis_name(Name)
+          end,
+    Others = case Own =:= undefined andalso Round rem ?ASK_ROUNDS =:= ?ASK_ROUNDS - 1 of
+                 true -> [Pid || {ok, Pid} <- erpc:multicall(placement_voter:asked(Spec), ?MODULE, whereis_name, [Name], ?CALL_MS), is_pid(Pid)];
+                 false -> []
+             end,
+    case {[Own || is_pid(Own)] ++ Others, now_ms() < End} of
         {[Pid | _], _} -> {ok, Pid};
-        {[], true} -> receive after ?TICK_MS -> running(Name, Nodes, End) end;
+        {[], true} -> receive after ?RUNNING_MS -> running(Spec, Round + 1, End) end;
         {[], false} -> {error, not_started}
     end.
 
-%% @doc Ends a child for good; at least the majority of its voters must hear of it. Called on a voter.
+%% @doc Ends a child for good; at least the majority of its voters must hear of it. Called on one of its candidates.
 -spec delete(name()) -> ok | {error, no_such_child | no_majority}.
 delete(Name) ->
-    case ets:lookup(?CHILDREN, Name) of
-        [{_, #{} = Spec, _}] -> ended(Spec);
+    case known_as(row(Name), ets:lookup(?NAMES, Name)) of
+        {Spec, _, _} -> ended(Spec);
         _ -> {error, no_such_child}
     end.
 
-ended(#{name := Name, nodes := Nodes, version := Version}) ->
-    {Replies, _} = gen_server:multi_call(Nodes, ?SERVER, {delete, Name, Version}, ?CALL_MS),
-    case {[Spec || {_, {newer, Spec}} <- Replies], 2 * length(Replies) > length(Nodes)} of
-        %% This voter has missed a call.
-        {[Newer | _], _} -> ended(Newer);
-        {[], true} -> ok;
-        {[], false} -> withdrawn(Name, {deleted, Version}, Nodes, no_majority)
+%% @doc The same for one whose process has ended and is not to be started again.
+-spec ended(spec()) -> ok | {error, no_majority}.
+ended(Spec) -> ended(Spec, ?START_TRIES).
+
+ended(#{name := Name, version := Version} = Spec, Tries) ->
+    {Replies, _} = gen_server:multi_call(placement_voter:asked(Spec), ?SERVER, {delete, Name, Version}, ?CALL_MS),
+    Newer = lists:sort([{Other, Term, Known} || {_, {newer, #{version := Other} = Known}} <- Replies, Term <- [maps:get(term, Known, 0)]]),
+    Later = lists:sort([{Term, Config} || {_, {config, #{term := Term} = Config}} <- Replies, Term > maps:get(term, Spec, 0)]),
+    case {Newer, Later, placement_voter:is_majority(Spec, [Node || {Node, ok} <- Replies])} of
+        %% This node has missed a call.
+        {[_ | _], _, _} when Tries > 1 -> ended(element(3, lists:last(Newer)), Tries - 1);
+        {_, [_ | _], _} when Tries > 1 -> ended(maps:merge(maps:remove(next, Spec), element(2, lists:last(Later))), Tries - 1);
+        {_, _, true} ->
+            abcast = gen_server:abcast(candidates(Spec), ?SERVER, {forget, Name, Version}),
+            ok;
+        {_, _, false} ->
+            abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {withdraw, Name, {deleted, Version}}),
+            {error, no_majority}
     end.
 
-%% @doc The process of a child, as far as this voter knows; for `{via, placement, Name}'.
+%% @doc The nodes on which a child may run. Older releases made no difference between these and the voters.
+-spec candidates(spec()) -> [node(), ...].
+candidates(#{candidates := Candidates}) -> Candidates;
+candidates(#{nodes := Nodes}) -> Nodes.
+
+%% @doc The process of a child, as far as this node knows; for `{via, placement, Name}'.
 -spec whereis_name(name()) -> pid() | undefined.
 whereis_name(Name) ->
-    Now = now_ms(),
-    case ets:lookup(?CHILDREN, Name) of
-        [{_, #{}, {_, Pid, Until}}] when is_pid(Pid), Until > Now ->
+    case known_as(row(Name), ets:lookup(?NAMES, Name)) of
+        {_, _, Pid} when is_pid(Pid) ->
             case node(Pid) =/= node() orelse is_process_alive(Pid) of
                 true -> Pid;
                 false -> undefined
@@ -129,71 +226,102 @@ whereis_name(Name) ->
         _ -> undefined
     end.
 
-%% @doc The children of which this node is a voter.
+%% @doc The children that this node knows, where they run, and their processes.
 -spec children() -> [{name(), node() | none, pid() | none}].
-children() ->
-    Now = now_ms(),
-    [case Promise of
-         {Holder, Pid, Until} when Until > Now, Holder =/= nobody -> {Name, Holder, Pid};
-         _ -> {Name, none, none}
-     end || {Name, #{}, Promise} <- lists:sort(ets:tab2list(?CHILDREN))].
+children() -> [{Name, Holder, Pid} || {#{name := Name}, Holder, Pid} <- known()].
+
+%% @doc The same with all that is known of each.
+-spec known() -> [{spec(), node() | none, pid() | none}].
+known() ->
+    Rows = maps:from_list([{Name, {Spec, Promise}} || {Name, Spec, Promise} <- ets:tab2list(?CHILDREN)]),
+    Names = maps:from_list([{Name, Row} || {Name, _, _, _} = Row <- ets:tab2list(?NAMES)]),
+    All = lists:sort(maps:keys(maps:merge(Rows, Names))),
+    [Known || Name <- All, {_, _, _} = Known <- [known_as(maps:get(Name, Rows, none), [Row || {ok, Row} <- [maps:find(Name, Names)]])]].
+
+%% @doc The nodes on which placement runs, as far as this one has heard of them.
+-spec here() -> [node(), ...].
+here() -> [node() | [Node || {Node} <- ets:tab2list(?PEERS)]].
+
+%% @doc How many children of a scope run on these nodes; those without one are left out.
+-spec count(Scope :: term(), [node()]) -> #{node() => pos_integer()}.
+count(Scope, Nodes) -> maps:from_list([{Node, Count} || Node <- Nodes, {_, Count} <- ets:lookup(?COUNTS, {Scope, Node}), Count > 0]).
 
 %% @doc The fencing number of a child that runs on this node: it rises with every new holder of the lease.
 -spec fence(name()) -> {ok, integer()} | none.
 fence(Name) ->
-    case ets:lookup(?CHILDREN, Name) of
-        [{_, #{fence := Fence}, {Holder, _, _}}] when Holder =:= node() -> {ok, Fence};
+    case ets:lookup(?KEPT, Name) of
+        [{_, _, #{fence := Fence}, _}] -> {ok, Fence};
         _ -> none
     end.
 
 %% @doc The children that run on this node, with what keeps each.
--spec kept() -> [{spec(), Keeper :: pid()}].
-kept() -> [{Spec, Keeper} || {Name, Keeper} <- gen_server:call(?SERVER, kept), {_, #{} = Spec, _} <- ets:lookup(?CHILDREN, Name)].
+-spec kept() -> [{spec(), Keeper :: pid(), pid()}].
+kept() -> [{Spec, Keeper, Pid} || {_, Keeper, Spec, Pid} <- ets:tab2list(?KEPT), is_pid(Pid)].
+
+%% @doc A keeper writes down what it runs.
+-spec keeps(spec(), pid() | none) -> ok.
+keeps(#{name := Name} = Spec, Pid) ->
+    true = ets:insert(?KEPT, {Name, self(), Spec, Pid}),
+    ok.
+
+%% @doc A keeper no longer runs its child. Another one may have the name by now.
+-spec keeps_no_more(name(), Keeper :: pid()) -> ok.
+keeps_no_more(Name, Keeper) ->
+    _ = [ets:delete_object(?KEPT, Row) || {_, By, _, _} = Row <- ets:lookup(?KEPT, Name), By =:= Keeper],
+    ok.
+
+%% @doc Tells all candidates of the process of a child that runs here.
+-spec announce(spec(), pid()) -> ok.
+announce(Spec, Pid) ->
+    abcast = gen_server:abcast(lists:usort(candidates(Spec) ++ placement_voter:asked(Spec)), ?SERVER, {named, Spec, Pid}),
+    ok.
 
 now_ms() -> erlang:monotonic_time(millisecond).
 
 %% @doc Gives a new fencing number to whoever asks for a lease that is not its own yet.
 -spec numbered(spec()) -> spec().
-numbered(#{name := Name} = Spec) -> Spec#{fence => lists:max([erlang:system_time(), known(Name) + 1, maps:get(fence, Spec, 0) + 1])}.
+numbered(#{name := Name} = Spec) -> Spec#{fence => lists:max([erlang:system_time(), known(Name) + 1, maps:get(fence, Spec, 0) + 1, maps:get(above, Spec, 0) + 1])}.
 
-%% @doc Asks all voters to promise themselves to this node, for at most `Ms'. The time before the question is when the lease begins. `fenced': another holder had a
-%% higher number; `stale': another holder has run the child since.
--spec ask(spec(), pid() | none, Ms :: non_neg_integer()) -> {granted, SinceMs :: integer()} | refused | deleted | stale | {fenced, integer()}.
-ask(#{name := Name, nodes := Nodes, version := Version} = Spec, Pid, Ms) ->
+%% @doc Asks all voters to promise themselves to this node, for at most `Ms'. The time before the question is when the lease begins; `Both' says whether the voters that are to take the place of others agree, too.
+%% `fenced': another holder had a higher number; `stale': another holder has run the child since; `config': other voters decide.
+-spec ask(spec(), pid() | none, Ms :: non_neg_integer()) ->
+          {granted, SinceMs :: integer(), Both :: boolean()} | refused | deleted | stale | {fenced, integer()} | {config, placement_voter:config()}.
+ask(#{name := Name, version := Version} = Spec, Pid, Ms) ->
     Since = now_ms(),
-    Alias = alias(),
-    _ = [gen_server:cast({?SERVER, Node}, {ask, Alias, Spec, node(), Pid}) || Node <- Nodes],
-    Got = gather(Alias, length(Nodes) div 2 + 1, length(Nodes), [], Since + Ms),
-    _ = unalias(Alias),
-    ok = flush(Alias),
+    Asked = maps:from_list([{alias(), Node} || Node <- placement_voter:asked(Spec)]),
+    %% The time is that of the system's clock: this message may wait long at a node that is suspended.
+    Sent = Spec#{late => erlang:system_time(millisecond)},
+    _ = [gen_server:cast({?SERVER, Node}, {ask, Alias, Sent, node(), Pid}) || {Alias, Node} <- maps:to_list(Asked)],
+    Got = gathered(Spec, Asked, #{}, Since + Ms),
+    _ = [unalias(Alias) || Alias <- maps:keys(Asked)],
+    ok = flush(Asked),
     case Got of
-        {granted, Gone} ->
+        {granted, Both, Gone} ->
             _ = [logger:warning("placement: child ~0tP starts on ~ts without its state: it was on ~ts, which is gone or cut off", [Name, 8, node(), hd(Gone)]) || Gone =/= []],
-            {granted, Since};
-        refused -> refused;
-        stale -> stale;
-        {fenced, _} -> Got;
+            {granted, Since, Both};
         %% Its voters keep the older one: the newer one may be withdrawn.
         newer -> deleted;
         deleted ->
             %% Some voter has not heard of it, or nobody would ask.
-            abcast = gen_server:abcast(Nodes, ?SERVER, {delete, Name, Version}),
-            deleted
+            abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {delete, Name, Version}),
+            deleted;
+        Denied -> Denied
     end.
 
-gather(_, 0, _, Others, _) -> {granted, [Node || {gone, Node} <- Others]};
-gather(_, Needed, Open, Others, _) when Open < Needed -> denied(Others);
-gather(Alias, Needed, Open, Others, End) ->
-    receive
-        {Alias, granted} -> gather(Alias, Needed - 1, Open - 1, Others, End);
-        {Alias, {granted, Gone}} -> gather(Alias, Needed - 1, Open - 1, [{gone, Gone} | Others], End);
-        {Alias, Denial} -> gather(Alias, Needed, Open - 1, [Denial | Others], End)
-    after max(0, End - now_ms()) -> refused
-    end.
+gathered(Spec, Asked, Answers, End) -> gathered(placement_voter:counted(Spec, Answers, now_ms() >= End), Spec, Asked, Answers, End).
+
+gathered(open, Spec, Asked, Answers, End) ->
+    receive {Alias, Answer} when is_map_key(Alias, Asked) -> gathered(Spec, Asked, Answers#{map_get(Alias, Asked) => Answer}, End)
+    after max(0, End - now_ms()) -> gathered(Spec, Asked, Answers, End)
+    end;
+gathered(denied, Spec, _, Answers, _) -> denied(Spec, maps:values(Answers));
+gathered(Granted, _, _, _, _) -> Granted.
 
 %% A voter may have heard of a deletion, or of a new child, of which the majority has not: a node that holds the lease finds out by its own question.
-denied(Denials) ->
+denied(Spec, Denials) ->
+    Configs = lists:sort([{Term, Config} || {config, #{term := Term} = Config} <- Denials, Term > maps:get(term, Spec, 0)]),
     case {[Word || Word <- [deleted, newer], lists:member(Word, Denials)], [Node || {held, Node} <- Denials, Node =/= nobody], [Fence || {fenced, Fence} <- Denials]} of
+        {_, _, _} when Configs =/= [] -> {config, element(2, lists:last(Configs))};
         {[Word | _], [], _} -> Word;
         {_, _, Fences} ->
             case lists:member(stale, Denials) of
@@ -203,18 +331,18 @@ denied(Denials) ->
             end
     end.
 
-flush(Alias) -> receive {Alias, _} -> flush(Alias) after 0 -> ok end.
+flush(Asked) -> receive {Alias, _} when is_map_key(Alias, Asked) -> flush(Asked) after 0 -> ok end.
 
 %% @doc Gives the promises back.
 -spec release(spec(), node()) -> ok.
-release(#{nodes := Nodes, name := Name}, Holder) ->
-    abcast = gen_server:abcast(Nodes, ?SERVER, {release, Name, Holder}),
+release(#{name := Name} = Spec, Holder) ->
+    abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {release, Name, Holder}),
     ok.
 
 %% @doc Hands the promises on to another node, which asks next: until it does, nobody else can get them.
 -spec pass(spec(), Holder :: node(), Next :: node()) -> ok.
-pass(#{nodes := Nodes, name := Name}, Holder, Next) ->
-    abcast = gen_server:abcast(Nodes, ?SERVER, {pass, Name, Holder, Next}),
+pass(#{name := Name} = Spec, Holder, Next) ->
+    abcast = gen_server:abcast(placement_voter:asked(Spec), ?SERVER, {pass, Name, Holder, Next}),
     ok.
 
 %% @private
@@ -223,7 +351,73 @@ init(Made) ->
     _ = process_flag(trap_exit, true),
     ok = later(tick, ?TICK_MS),
     ok = later(forget, ?FORGET_MS),
-    {ok, #state{made = Made}}.
+    ok = net_kernel:monitor_nodes(true, #{node_type => all}),
+    %% Those that were here before this server was restarted, and those that run elsewhere.
+    Known = ets:select(?CHILDREN, [{{'$1', '$2', '_'}, [{is_map, '$2'}], ['$1']}]),
+    Names = [{Spec, Pid} || {_, Pid, Spec, _} <- ets:tab2list(?NAMES), is_pid(Pid)],
+    true = ets:delete_all_objects(?NAMES),
+    true = ets:delete_all_objects(?COUNTS),
+    true = ets:delete_all_objects(?KEPT),
+    true = ets:delete_all_objects(?PEERS),
+    abcast = gen_server:abcast(nodes(connected), ?SERVER, {here, node(), new}),
+    {ok, lists:foldl(fun({Spec, Pid}, State) -> named(Spec, Pid, State) end, lists:foldl(fun noted/2, #state{made = Made}, Known), Names)}.
+
+%% A keeper has told of its child. An older message than the last one may come later.
+named(#{name := Name} = Spec, Pid, State) ->
+    ok = changed(Name, fun(Row) -> placement_voter:told(Spec, Row) end),
+    case ets:lookup(?NAMES, Name) of
+        [{_, _, Newer, _}] when map_get(fence, Newer) > map_get(fence, Spec) -> State;
+        [{_, Pid, _, Monitor}] ->
+            true = ets:insert(?NAMES, {Name, Pid, Spec, Monitor}),
+            State;
+        Before ->
+            After = lists:foldl(fun ends/2, State, Before),
+            Monitor = monitor(process, Pid),
+            true = ets:insert(?NAMES, {Name, Pid, Spec, Monitor}),
+            ok = counted(Spec, Pid, 1),
+            #state{named = Named} = After,
+            After#state{named = Named#{Monitor => Name}}
+    end.
+
+%% The process of a name is no longer that of the row.
+ends({_, none, _, _}, State) -> State;
+ends({_, Pid, Spec, Monitor}, #state{named = Named} = State) ->
+    true = demonitor(Monitor, [flush]),
+    ok = counted(Spec, Pid, -1),
+    State#state{named = maps:remove(Monitor, Named)}.
+
+counted(#{scope := {Scope, _, _, _}}, Pid, More) ->
+    _ = ets:update_counter(?COUNTS, {Scope, node(Pid)}, More, {{Scope, node(Pid)}, 0}),
+    ok;
+counted(_, _, _) -> ok.
+
+row(Name) ->
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, Spec, Promise}] -> {Spec, Promise};
+        [] -> none
+    end.
+
+changed(Name, Fun) ->
+    Row = row(Name),
+    case Fun(Row) of
+        Row -> ok;
+        {Spec, Promise} -> true = ets:insert(?CHILDREN, {Name, Spec, Promise}), ok
+    end.
+
+%% The same for what has an answer, too.
+answered(Name, Fun) ->
+    Row = row(Name),
+    case Fun(Row) of
+        {Answer, Row} -> Answer;
+        {Answer, {Spec, Promise}} -> true = ets:insert(?CHILDREN, {Name, Spec, Promise}), Answer
+    end.
+
+%% To be called after each change of a child's row.
+noted(Name, #state{due = Due} = State) ->
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, #{}, {_, _, Until}}] -> State#state{due = placement_due:at(Name, Until, Due)};
+        _ -> State
+    end.
 
 later(Message, Ms) ->
     _ = erlang:send_after(Ms, self(), Message),
@@ -231,80 +425,67 @@ later(Message, Ms) ->
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.
-handle_call({put, #{name := Name, grace := Grace, version := Version} = Spec}, _, #state{made = Made} = State) ->
-    case {whereis_name(Name), ets:lookup(?CHILDREN, Name)} of
-        {Pid, _} when is_pid(Pid) -> {reply, {exists, Pid}, State};
-        %% Of two calls at once the later one holds, in whatever order a voter hears of them.
-        {undefined, [{_, #{version := Newer}, _}]} when Newer > Version -> {reply, ok, State};
-        _ ->
-            %% It may have promised itself to another before its table was made.
-            true = ets:insert(?CHILDREN, {Name, over(maps:merge(Spec, numbers(Name))), promise(Name, max(now_ms(), Made + Grace))}),
-            {reply, ok, State}
-    end;
-handle_call(kept, _, #state{kept = Kept} = State) ->
-    {reply, maps:to_list(Kept), State};
+handle_call({put, #{name := Name} = Spec}, _, #state{made = Made} = State) ->
+    Answer = answered(Name, fun(Row) -> placement_voter:put(Spec, {Row, whereis_name(Name)}, now_ms(), Made) end),
+    {reply, Answer, noted(Name, State)};
+handle_call({look, Name}, _, State) ->
+    Config = case known_as(row(Name), ets:lookup(?NAMES, Name)) of
+                 {Spec, _, _} -> placement_voter:config(Spec);
+                 _ -> none
+             end,
+    {reply, {known, whereis_name(Name), Config}, State};
 handle_call({delete, Name, Version}, _, State) ->
-    {reply, deleted(Name, Version, State), State};
+    case row(Name) of
+        %% Others have taken this voter's place.
+        {#{term := _} = Spec, _} -> {reply, case lists:member(node(), placement_voter:asked(Spec)) of true -> deleted(Name, Version, State); false -> {config, placement_voter:config(Spec)} end, State};
+        _ -> {reply, deleted(Name, Version, State), State}
+    end;
 handle_call(Other, _, State) ->
     {reply, {error, {unknown_request, Other}}, State}.
 
--spec deleted(name(), {integer(), node()}, #state{}) -> ok | {newer, spec()}.
+-spec deleted(name(), version(), #state{}) -> ok | {newer, spec()}.
 deleted(Name, Version, #state{kept = Kept}) ->
-    case ets:lookup(?CHILDREN, Name) of
-        [{_, #{version := Newer} = Spec, _}] when Newer > Version -> {newer, Spec};
-        [{_, {deleted, Newer}, _}] when Newer >= Version -> ok;
-        _ ->
-            true = ets:insert(?CHILDREN, {Name, {deleted, Version}, promise(Name, now_ms())}),
-            case Kept of
-                #{Name := Keeper} -> Keeper ! {?MODULE, delete}, ok;
-                #{} -> ok
-            end
-    end.
-
-numbers(Name) ->
-    case ets:lookup(?CHILDREN, Name) of
-        [{_, #{} = Spec, _}] -> maps:with(?NUMBERS, Spec);
-        _ -> #{}
-    end.
-
-%% What this voter has promised for the old child binds the new one. The old process has no name any more, but may still run.
-promise(Name, Otherwise) ->
-    Now = now_ms(),
-    case ets:lookup(?CHILDREN, Name) of
-        [{_, _, {Holder, _, Until}}] when Until > Now -> {Holder, none, Until};
-        _ -> {nobody, none, Otherwise}
+    case answered(Name, fun(Row) -> placement_voter:delete(Version, Row, now_ms()) end) of
+        ok ->
+            _ = [Keeper ! {?MODULE, delete} || {ok, Keeper} <- [maps:find(Name, Kept)]],
+            ok;
+        Other -> Other
     end.
 
 %% @private
 -spec handle_cast(term(), #state{}) -> {noreply, #state{}}.
-handle_cast({ask, Alias, Spec, Holder, Pid}, State) ->
-    Alias ! {Alias, answer(Spec, Holder, Pid)},
-    {noreply, State};
+handle_cast({ask, Alias, #{name := Name} = Spec, Holder, Pid}, #state{made = Made} = State) ->
+    Late = case Spec of
+               #{late := SentMs} -> Spec#{late := max(0, erlang:system_time(millisecond) - SentMs)};
+               #{} -> Spec
+           end,
+    Alias ! {Alias, answered(Name, fun(Row) -> placement_voter:ask(Late, {Holder, Pid}, Row, now_ms(), Made) end)},
+    {noreply, noted(Name, State)};
 handle_cast({delete, Name, Version}, State) ->
     _ = deleted(Name, Version, State),
     {noreply, State};
-%% It learns from the next holder what the majority knows.
 handle_cast({withdraw, Name, Given}, State) ->
-    case ets:lookup(?CHILDREN, Name) of
-        [{_, Known, Promise}] ->
-            case is_same_call(Known, Given) of
-                true -> true = ets:insert(?CHILDREN, {Name, unknown, Promise});
-                false -> ok
-            end;
-        _ -> ok
-    end,
+    ok = changed(Name, fun(Row) -> placement_voter:withdraw(Given, Row) end),
     {noreply, State};
 handle_cast({release, Name, Holder}, State) ->
-    case ets:lookup(?CHILDREN, Name) of
-        [{_, Spec, {Holder, _, _}}] -> true = ets:insert(?CHILDREN, {Name, over(Spec, Holder), {nobody, none, now_ms()}});
-        _ -> ok
-    end,
-    {noreply, State};
+    ok = changed(Name, fun(Row) -> placement_voter:release(Holder, Row, now_ms()) end),
+    {noreply, noted(Name, State)};
 handle_cast({pass, Name, Holder, Next}, State) ->
-    case ets:lookup(?CHILDREN, Name) of
-        [{_, Spec, {Holder, _, Until}}] -> true = ets:insert(?CHILDREN, {Name, over(Spec, Holder), {Next, none, Until}});
-        _ -> ok
-    end,
+    ok = changed(Name, fun(Row) -> placement_voter:pass(Holder, Next, Row) end),
+    {noreply, State};
+handle_cast({named, Spec, Pid}, State) -> {noreply, named(Spec, Pid, State)};
+handle_cast({forget, Name, Version}, State) ->
+    case ets:lookup(?NAMES, Name) of
+        [{_, _, #{version := Known}, _} = Row] when Known =< Version ->
+            true = ets:delete(?NAMES, Name),
+            {noreply, ends(Row, State)};
+        _ -> {noreply, State}
+    end;
+%% A node has come, or its server. It gets an answer if it may not know of this one.
+handle_cast({here, Node, Is}, State) when is_atom(Node) ->
+    true = ets:insert(?PEERS, {Node}),
+    _ = [gen_server:cast({?SERVER, Node}, {here, node(), old}) || Is =:= new],
+    ok = tell(Node),
     {noreply, State};
 %% Somebody chose this node.
 handle_cast({try_start, #{name := Name} = Spec, Given}, #state{keepers = Keepers, kept = Kept} = State) ->
@@ -321,69 +502,19 @@ handle_cast({try_start, #{name := Name} = Spec, Given}, #state{keepers = Keepers
 handle_cast({moved, Keeper}, State) -> {noreply, without(Keeper, State)};
 handle_cast(_, State) -> {noreply, State}.
 
-%% The numbers change while it runs.
-is_same_call(#{} = Known, #{} = Given) -> maps:without(?NUMBERS, Known) =:= maps:without(?NUMBERS, Given);
-is_same_call(Known, Given) -> Known =:= Given.
+tell(Node) ->
+    _ = [gen_server:cast({?SERVER, Node}, {named, Spec, Pid}) || {Spec, _, Pid} <- kept(), lists:member(Node, candidates(Spec)) orelse lists:member(Node, placement_voter:asked(Spec))],
+    %% It may have been away when a child was deleted.
+    _ = [gen_server:cast({?SERVER, Node}, {forget, Name, Version}) || [Name, Version] <- ets:select(?CHILDREN, [{{'$1', {deleted, '$2'}, '_'}, [], [['$1', '$2']]}])],
+    ok.
 
 without(Keeper, #state{keepers = Keepers, kept = Kept} = State) ->
+    _ = [keeps_no_more(Name, Keeper) || {ok, Name} <- [maps:find(Keeper, Keepers)]],
     case maps:take(Keeper, Keepers) of
         {Name, Others} when map_get(Name, Kept) =:= Keeper -> State#state{keepers = Others, kept = maps:remove(Name, Kept)};
         {_, Others} -> State#state{keepers = Others};
         error -> State
     end.
-
--spec answer(spec(), node(), pid() | none) -> answer().
-answer(#{name := Name, grace := Grace, version := Version} = Spec, Holder, Pid) ->
-    Now = now_ms(),
-    case ets:lookup(?CHILDREN, Name) of
-        [{_, {deleted, Deleted}, _}] when Deleted >= Version -> deleted;
-        [{_, #{version := Newer}, _}] when Newer > Version -> newer;
-        %% A node that runs an older release of placement asks without a number.
-        [{_, #{fence := Known}, _}] when Known > map_get(fence, Spec) -> {fenced, Known};
-        [{_, #{live := Live}, _}] when Live > map_get(base, Spec) -> stale;
-        [{_, #{fence := Known}, {Other, _, Until}}] when Until > Now, map_get(passed, Spec) =:= {Other, Known} -> granted(Spec, Holder, Pid, Now + Grace);
-        [{_, _, {Other, _, Until}}] when Other =/= Holder, Until > Now, Other =/= nobody orelse Pid =:= none -> {held, Other};
-        %% This node may have promised itself to another before it was restarted. But whoever runs the child has the promise of a majority that knows.
-        [] when Pid =:= none ->
-            true = ets:insert(?CHILDREN, {Name, Spec, {nobody, none, Now + Grace}}),
-            {held, nobody};
-        _ -> granted(Spec, Holder, Pid, Now + Grace)
-    end.
-
-granted(#{name := Name} = Spec, Holder, Pid, Until) ->
-    Row = ets:lookup(?CHILDREN, Name),
-    true = ets:insert(?CHILDREN, {Name, maps:without([base, passed], known_live(Spec, Row)), {Holder, named(Pid, Holder, Spec, Row), Until}}),
-    case Row of
-        %% That holder had no time to say so. Nodes of an older release ask without a number, and do not know this answer.
-        [{_, #{live := Live, at := Gone} = Known, _}] when Pid =:= none, is_map_key(fence, Spec), not is_map_key(passed, Spec) ->
-            case maps:get(over, Known, 0) < Live andalso maps:get(live, Spec, none) =/= maps:get(fence, Spec) of
-                true -> {granted, Gone};
-                false -> granted
-            end;
-        _ -> granted
-    end.
-
-known_live(Spec, [{_, #{live := Live} = Known, _}]) ->
-    case maps:get(live, Spec, 0) >= Live of
-        true -> Spec;
-        false -> maps:merge(Spec, maps:with([live, at, over], Known))
-    end;
-known_live(Spec, _) -> Spec.
-
-%% A run of the child has ended in order, by a holder that says so.
-over(#{at := Holder} = Spec, Holder) -> over(Spec);
-over(Spec, _) -> Spec.
-
-over(#{live := Live} = Spec) -> Spec#{over => Live};
-over(Spec) -> Spec.
-
-%% While a child moves, the process that it had keeps the name.
-named(none, Holder, Spec, [{_, _, {Other, Old, _}}]) ->
-    case Other =:= Holder orelse element(1, maps:get(passed, Spec, {none, 0})) =:= Other of
-        true -> Old;
-        false -> none
-    end;
-named(Pid, _, _, _) -> Pid.
 
 %% @private
 -spec handle_info(term(), #state{}) -> {noreply, #state{}}.
@@ -391,27 +522,56 @@ handle_info(forget, State) ->
     ok = later(forget, ?FORGET_MS),
     Until = now_ms() - ?REMEMBERED_MS,
     _ = ets:select_delete(?CHILDREN, [{{'_', Gone, {'_', '_', '$1'}}, [{'<', '$1', Until}], [true]} || Gone <- [{deleted, '_'}, unknown]]),
+    _ = ets:select_delete(?NAMES, [{{'_', none, '_', '$1'}, [{'<', '$1', Until}], [true]}]),
     {noreply, State};
-handle_info(tick, State) ->
+handle_info(tick, #state{due = Due} = State) ->
     ok = later(tick, ?TICK_MS),
     Now = now_ms(),
-    Free = ets:select(?CHILDREN, [{{'_', '$1', {'$3', '$4', '$2'}}, [{is_map, '$1'}, {'=<', '$2', Now}], [{{'$1', {'-', Now, '$2'}, '$3', '$4'}}]}]),
-    {noreply, lists:foldl(fun chosen/2, State, Free)};
+    {Names, Left} = placement_due:pop(Now, Due),
+    {noreply, lists:foldl(fun(Name, Before) -> looked_at(Name, Now, Before) end, State#state{due = Left}, Names)};
 handle_info({'EXIT', Keeper, _}, State) -> {noreply, without(Keeper, State)};
+handle_info({nodeup, Node, _}, State) ->
+    ok = gen_server:cast({?SERVER, Node}, {here, node(), old}),
+    {noreply, State};
+handle_info({nodedown, Node, _}, State) ->
+    true = ets:delete(?PEERS, Node),
+    {noreply, State};
+handle_info({'DOWN', Monitor, process, _, _}, #state{named = Named} = State) when is_map_key(Monitor, Named) ->
+    #{Monitor := Name} = Named,
+    [{_, _, Spec, Monitor} = Row] = ets:lookup(?NAMES, Name),
+    true = ets:insert(?NAMES, {Name, none, Spec, now_ms()}),
+    {noreply, ends(Row, State)};
 handle_info({'DOWN', Monitor, process, _, _}, #state{choosers = Choosers, choosing = Choosing} = State) ->
-    {Name, Others} = maps:take(Monitor, Choosers),
-    {noreply, State#state{choosers = Others, choosing = maps:remove(Name, Choosing)}};
+    {{Name, Pause}, Others} = maps:take(Monitor, Choosers),
+    {noreply, State#state{choosers = Others, choosing = Choosing#{Name := now_ms() + Pause}}};
 handle_info(_, State) -> {noreply, State}.
 
+looked_at(Name, Now, State) ->
+    #state{due = Due} = Rested = rested(Name, Now, State),
+    case ets:lookup(?CHILDREN, Name) of
+        [{_, #{}, {_, _, Until}}] when Until > Now -> Rested#state{due = placement_due:at(Name, Until, Due)};
+        [{_, #{} = Spec, {Holder, Pid, Until}}] -> chosen(Spec, Now - Until, Holder, Pid, Rested#state{due = placement_due:at(Name, Now + ?TICK_MS, Due)});
+        _ -> Rested
+    end.
+
+rested(Name, Now, #state{choosing = Choosing} = State) ->
+    case Choosing of
+        #{Name := Until} when is_integer(Until), Until =< Now -> State#state{choosing = maps:remove(Name, Choosing)};
+        #{} -> State
+    end.
+
 %% One chooser for a name at a time; the turn goes on each half of a grace time. Two nodes that choose at once ask the same voters.
-chosen({#{name := Name, nodes := Nodes, grace := Grace} = Spec, SinceMs, Holder, Pid}, #state{choosers = Choosers, choosing = Choosing, kept = Kept} = State) ->
-    Connected = [Node || Node <- Nodes, lists:member(Node, [node() | nodes(connected)])],
+chosen(#{name := Name, grace := Grace} = Spec, SinceMs, Holder, Pid, #state{choosers = Choosers, choosing = Choosing, kept = Kept} = State) ->
+    Here = [node() | nodes(connected)],
+    Connected = [Node || Node <- placement_voter:asked(Spec), lists:member(Node, Here)],
     Before = length(lists:takewhile(fun(Node) -> Node =/= node() end, Connected)),
-    case 2 * length(Connected) > length(Nodes) andalso SinceMs >= Before * (Grace div 2) + for_the_giver(Holder, Pid, Grace)
-         andalso not is_map_key(Name, Choosing) andalso not is_map_key(Name, Kept) of
+    case placement_voter:is_majority(Spec, Connected) andalso SinceMs >= Before * (Grace div 2) + for_the_giver(Holder, Pid, Grace)
+         andalso not is_map_key(Name, Choosing) andalso not is_map_key(Name, Kept) andalso map_size(Choosers) < ?CHOOSERS_MAX andalso lists:member(node(), Connected) of
         true ->
-            {_, Monitor} = spawn_monitor(fun() -> choose(Spec, Connected, Before) end),
-            State#state{choosers = Choosers#{Monitor => Name}, choosing = Choosing#{Name => Monitor}};
+            Candidates = [Node || Node <- candidates(Spec), lists:member(Node, Here)],
+            {_, Monitor} = spawn_monitor(fun() -> choose(Spec, Candidates) end),
+            %% Time for the answer: another look before would choose once more. If no node suits, many voters are not to look for one all the time.
+            State#state{choosers = Choosers#{Monitor => {Name, min(Grace div 4, 1000) * (Before + 1)}}, choosing = Choosing#{Name => Monitor}};
         false -> State
     end.
 
@@ -423,12 +583,10 @@ for_the_giver(Holder, Pid, Grace) when is_pid(Pid), Holder =/= nobody, node(Pid)
     end;
 for_the_giver(_, _, _) -> 0.
 
-choose(#{query := Query, grace := Grace} = Spec, Connected, Before) ->
-    case placement_choose:ranked(Connected, {Query, 1}) of
+choose(#{query := Query} = Spec, Candidates) ->
+    case placement_choose:ranked(Candidates, {Query, 1}) of
         {ok, [Node | _], Plan} ->
             ok = placement_choose:placed([Node], Plan),
-            gen_server:cast({?SERVER, Node}, {try_start, Spec, none});
+            gen_server:cast({?SERVER, Node}, {try_start, maps:remove(heard, Spec), none});
         {error, _} -> ok
-    end,
-    %% Time for the answer: another look before would choose once more. If no node suits, many voters are not to look for one all the time.
-    receive after min(Grace div 4, 1000) * (Before + 1) -> ok end.
+    end.

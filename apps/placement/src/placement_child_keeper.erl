@@ -31,7 +31,10 @@
 %% `restarted': without what waited, and with its state only if it has `placement_handoff/1'.
 -type outcome() :: {moved, New :: pid()} | {restarted, node()} | {refused, placement_move:reason() | term()} | {lost, term()}.
 
--record(kept, {spec :: placement_child:spec(), pid :: pid(), server :: pid(), until :: integer(), timer :: timer:tref(), unfit_since = none :: none | integer()}).
+-record(kept, {spec :: placement_child:spec(), pid :: pid(), server :: pid(), until :: integer(), timer :: timer:tref(), unfit_since = none :: none | integer(),
+               %% Which number and which voters the candidates have been told of.
+               announced = none :: none | {integer(), non_neg_integer(), [node()]},
+               change = {#{}, none} :: placement_voter:change()}).
 
 %% @doc Starts the keeper of a child that was chosen for this node; `Given' is what another node handed over.
 -spec start_link(placement_child:spec(), given()) -> pid().
@@ -65,7 +68,8 @@ asked(#{grace := Grace} = Spec, Given, Server, End) ->
         {_, {Newer, Handed}} -> asked(numbered(Newer, Handed), Handed, Server, now_ms() + Grace);
         {{fenced, Fence}, none} -> asked(Spec#{fence := Fence + 1}, Given, Server, End);
         %% A start that outlasts the lease ends with the keeper, to which the process under way is linked.
-        {{granted, Since}, none} -> started(maps:remove(passed, Spec), Given, Server, lease_end(Since, Grace), armed(self(), lease_end(Since, Grace)));
+        {{config, Config}, none} -> asked(placement_voter:configured(Config, Spec), Given, Server, End);
+        {{granted, Since, _}, none} -> started(maps:without([passed, above], Spec), Given, Server, lease_end(Since, Grace), armed(self(), lease_end(Since, Grace)));
         {deleted, none} -> placement_child:release(Spec, node());
         {refused, none} ->
             %% The node that gave the state has no lease any more when that time is over, whether or not its promises were passed on.
@@ -96,6 +100,7 @@ armed(Pid, Until, Before) ->
     Timer.
 
 started(#{call := {Module, Function, Arguments}} = Spec, Given, Server, Until, Timer) ->
+    ok = placement_child:keeps(Spec, none),
     try apply(Module, Function, Arguments) of
         {ok, Pid} when is_pid(Pid) ->
             true = link(Pid),
@@ -105,7 +110,7 @@ started(#{call := {Module, Function, Arguments}} = Spec, Given, Server, Until, T
                 ok -> renewed(Kept);
                 {arrived, Go} -> arrived(Go, Given, Kept);
                 Failed ->
-                    ok = stop(Pid),
+                    ok = stop(Spec, Pid),
                     not_started(Spec, Given, Armed, {placement_handoff, Failed})
             end;
         Other -> not_started(Spec, Given, Timer, Other)
@@ -152,21 +157,21 @@ given_back(#{fence := Fence}, {held, _, Old, Keeper, _}, Reason) ->
 arrived(Go, {held, Held, Old, _, _} = Given, #kept{spec = Spec, pid = Pid, server = Server, until = Until, timer = Timer} = Kept) ->
     #{grace := Grace} = Spec,
     case placement_child:ask(Spec, none, max(0, min(Grace div 3, Until - now_ms()))) of
-        {granted, Since} ->
+        {granted, Since, _} ->
             Monitor = monitor(process, Old),
             ok = placement_move:ready(Held, Pid, Go, lease),
             Renewed = Kept#kept{until = lease_end(Since, Grace), timer = armed(Pid, lease_end(Since, Grace), Timer)},
             receive
                 {placement_move, flushed, Pid} -> ok;
                 {'DOWN', Monitor, process, _, _} -> ok;
-                {'EXIT', Server, Reason} -> _ = stop(Pid), exit(Reason)
+                {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason)
             after Grace div 4 -> ok
             end,
             true = demonitor(Monitor, [flush]),
             %% The node has just been chosen.
             renewed(Renewed, fun(Last) -> Last end);
         _ ->
-            ok = stop(Pid),
+            ok = stop(Spec, Pid),
             {ok, cancel} = timer:cancel(Timer),
             given_back(Spec, Given, no_lease)
     end.
@@ -187,24 +192,49 @@ renewed(Kept) -> renewed(Kept, fun fits/1).
 
 renewed(#kept{spec = #{grace := Grace} = Spec, pid = Pid, until = Until, timer = Timer} = Kept, Judge) ->
     case placement_child:ask(Spec, Pid, max(0, min(Grace div 3, Until - now_ms()))) of
-        {granted, Since} -> waiting(Judge(Kept#kept{until = lease_end(Since, Grace), timer = armed(Pid, lease_end(Since, Grace), Timer)}));
+        {granted, Since, Both} ->
+            Renewed = announced(Kept#kept{until = lease_end(Since, Grace), timer = armed(Pid, lease_end(Since, Grace), Timer)}),
+            waiting(Judge(announced(revoted(Both, Since, Renewed))));
         deleted -> stopped(Spec, Pid);
-        _ ->
-            case now_ms() >= Until of
-                true -> lease_over(Spec), killed(Pid);
-                false -> waiting(Kept)
+        Refused ->
+            case {now_ms() >= Until, Refused} of
+                {true, _} -> lease_over(Spec), killed(Pid);
+                {false, {config, Config}} -> renewed(Kept#kept{spec = placement_voter:configured(Config, Spec)}, Judge);
+                {false, _} -> waiting(Kept)
             end
     end.
+
+%% Each candidate knows the name, and who decides.
+announced(#kept{spec = #{fence := Fence} = Spec, pid = Pid, announced = Before} = Kept) ->
+    case {Fence, maps:get(term, Spec, 0), placement_child:candidates(Spec)} of
+        Before -> Kept;
+        Now ->
+            ok = placement_child:keeps(Spec, Pid),
+            ok = placement_child:announce(Spec, Pid),
+            Kept#kept{announced = Now}
+    end.
+
+revoted(Both, Since, #kept{spec = Spec, change = Change} = Kept) ->
+    Here = placement_child:here(),
+    Followed = case Spec of
+                   #{follow := true} -> Spec#{candidates := lists:usort(placement_voter:asked(Spec) ++ Here)};
+                   #{} -> Spec
+               end,
+    {New, Last} = placement_voter:revoted({Since, Both}, Here, Followed, Change),
+    Kept#kept{spec = New, change = Last}.
 
 lease_over(#{name := Name}) -> logger:warning("placement: child ~0tP has ended on ~ts, and its state with it: the majority of its voters did not renew its lease in time", [Name, 8, node()]).
 
 waiting(moved) -> ok;
-waiting({forwards, Pid, New, Server}) -> forwards(Pid, New, Server);
+waiting({forwards, Spec, Pid, New, Server}) -> forwards(Spec, Pid, New, Server);
 waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until = Until} = Kept) ->
     receive
         {'EXIT', Pid, Reason} ->
             %% By the timer.
-            _ = [lease_over(Spec) || Reason =:= killed, now_ms() >= Until],
+            case Reason =:= killed andalso now_ms() >= Until of
+                true -> lease_over(Spec);
+                false -> _ = [placement_child:ended(Spec) || not is_restarted(maps:get(restart, Spec, permanent), Reason)], ok
+            end,
             placement_child:release(Spec, node());
         {placement_child, delete} -> stopped(Spec, Pid);
         {?MODULE, move, Node, To} -> waiting(answered(To, move_to(Node, Kept)));
@@ -215,36 +245,43 @@ waiting(#kept{spec = #{grace := Grace} = Spec, pid = Pid, server = Server, until
         {?MODULE, failed, _, _, _} -> waiting(Kept);
         {placement_move, _, _} -> waiting(Kept);
         %% The server has ended.
-        {'EXIT', Server, Reason} -> _ = stop(Pid), exit(Reason);
+        {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason);
         %% A process that the start function has linked, too.
         {'EXIT', _, _} -> waiting(Kept)
     after max(0, min(Grace div 4, Until - now_ms())) -> renewed(Kept)
     end.
 
+%% As a supervisor does.
+is_restarted(permanent, _) -> true;
+is_restarted(temporary, _) -> false;
+is_restarted(transient, Reason) -> Reason =/= normal andalso Reason =/= shutdown andalso not (is_tuple(Reason) andalso element(1, Reason) =:= shutdown).
+
 %% A new child of this name waits for it.
 stopped(Spec, Pid) ->
-    ok = stop(Pid),
+    ok = stop(Spec, Pid),
     placement_child:release(Spec, node()).
 
 %% Without a lease there is no time for its own end.
 killed(Pid) -> placement_family:kill(Pid).
 
-stop(Pid) ->
+stop(#{shutdown := brutal_kill}, Pid) -> killed(Pid);
+stop(Spec, Pid) ->
     true = exit(Pid, shutdown),
     receive {'EXIT', Pid, _} -> ok
-    after ?STOP_MS -> killed(Pid)
+    after maps:get(shutdown, Spec, ?STOP_MS) -> killed(Pid)
     end.
 
 %%% Moving
 
 fits(#kept{spec = #{grace := Grace} = Spec, unfit_since = Since} = Kept) ->
     Now = now_ms(),
-    case {ranked([node()], Kept), Since} of
+    %% With what is known of this node, without a question to it for each child at each renewal.
+    case {ranked([node()], #{policy => random, prefer => [], spread => none}, Kept), Since} of
         {{ok, _, _}, _} -> Kept#kept{unfit_since = none};
         {_, none} -> Kept#kept{unfit_since = Now};
         {_, _} when Now - Since < Grace -> Kept;
         _ ->
-            case ranked([node() | connected(Spec)], Kept) of
+            case ranked([node() | connected(Spec)], #{}, Kept) of
                 {ok, [Node | _], Plan} when Node =/= node() ->
                     ok = placement_choose:placed([Node], Plan),
                     moved(Node, Spec, Kept);
@@ -253,11 +290,11 @@ fits(#kept{spec = #{grace := Grace} = Spec, unfit_since = Since} = Kept) ->
     end.
 
 %% In a third of the time that is left: the lease must be asked for anew, however long the query takes. What the child itself adds to its node is no reason to leave it.
-ranked(Nodes, #kept{spec = #{query := Query} = Spec, pid = Pid, until = Until}) ->
-    apart(fun() -> placement_choose:ranked(Nodes, {Query, 1}, #{without => Pid, among => connected(Spec)}) end, (Until - now_ms()) div 3).
+ranked(Nodes, Others, #kept{spec = #{query := Query} = Spec, pid = Pid, until = Until}) ->
+    apart(fun() -> placement_choose:ranked(Nodes, {Query, 1}, Others#{without => Pid, among => connected(Spec)}) end, (Until - now_ms()) div 3).
 
-%% The other voters that could take over.
-connected(#{nodes := Nodes}) -> [Node || Node <- Nodes, lists:member(Node, nodes(connected))].
+%% The other nodes that could take over.
+connected(Spec) -> [Node || Node <- placement_child:candidates(Spec), lists:member(Node, nodes(connected))].
 
 moved(Node, Spec, Kept) ->
     {Outcome, After} = move_to(Node, Kept),
@@ -268,13 +305,13 @@ answered({To, Tag}, {Outcome, After}) ->
     To ! {Tag, Outcome},
     After.
 
-%% What becomes of the child, and how the keeper goes on: `moved', `{forwards, Old, New, Server}', or with what it kept.
+%% What becomes of the child, and how the keeper goes on: `moved', `{forwards, Spec, Old, New, Server}', or with what it kept.
 move_to(Node, #kept{spec = #{call := {Module, _, _}} = Spec, pid = Pid} = Kept) ->
     case placement_move:is_willing(Pid) of
         true -> held(Node, Kept);
         false ->
             Given = given(erlang:function_exported(Module, placement_handoff, 1), Module, Pid),
-            ok = stop(Pid),
+            ok = stop(Spec, Pid),
             ok = passed(Node, Spec, Given),
             {{restarted, Node}, moved}
     end.
@@ -298,47 +335,53 @@ transferred(Held, Node, #kept{spec = #{grace := Grace, fence := Fence} = Spec, p
         ended -> {{lost, ended}, moved}
     end.
 
-transferred_to(Monitor, Node, #kept{pid = Pid, server = Server}, End) ->
+transferred_to(Monitor, Node, #kept{spec = Spec, pid = Pid, server = Server}, End) ->
     receive
         {placement_move, gone, Pid, New} -> {gone, New};
         {?MODULE, failed, Pid, Other, Reason} -> {failed, Other, Reason};
         {'DOWN', Monitor, process, _, _} -> {failed, {Node, 0}, {nodedown, Node}};
         {'EXIT', Pid, _} -> ended;
-        {'EXIT', Server, Reason} -> _ = stop(Pid), exit(Reason)
+        {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason)
     after max(0, End - now_ms()) -> {failed, {Node, 0}, {no_answer, Node}}
     end.
 
-gone(New, #kept{pid = Pid, server = Server}) ->
+gone(New, #kept{spec = #{name := Name} = Spec, pid = Pid, server = Server}) ->
+    ok = placement_child:keeps_no_more(Name, self()),
     ok = gen_server:cast(Server, {moved, self()}),
-    {{moved, New}, {forwards, Pid, New, Server}}.
+    {{moved, New}, {forwards, Spec, Pid, New, Server}}.
 
 %% The old process ends with its node, or after the new one.
-forwards(Pid, New, Server) ->
+forwards(Spec, Pid, New, Server) ->
     receive
         {'EXIT', Pid, _} -> ok;
-        {'EXIT', Server, Reason} -> _ = stop(Pid), exit(Reason);
+        {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason);
         %% It has moved because the node, drained, no longer suited its query.
-        {?MODULE, move, _, {To, Tag}} -> To ! {Tag, {moved, New}}, forwards(Pid, New, Server);
-        _ -> forwards(Pid, New, Server)
+        {?MODULE, move, _, {To, Tag}} -> To ! {Tag, {moved, New}}, forwards(Spec, Pid, New, Server);
+        _ -> forwards(Spec, Pid, New, Server)
     end.
 
 %% Only whoever gets the promises goes on: not before those of the other node are over, and never if that one has run the child.
 reclaimed(Held, Other, Why, #kept{spec = #{grace := Grace, fence := Base} = Spec, pid = Pid, server = Server, timer = Timer} = Kept, End) ->
     Own = placement_child:numbered(Spec),
     case placement_child:ask(Own#{base => Base, passed => Other}, Pid, Grace div 3) of
-        {granted, Since} ->
-            After = Kept#kept{spec = lives(Own), until = lease_end(Since, Grace), timer = armed(Pid, lease_end(Since, Grace), Timer)},
+        {granted, Since, _} ->
+            After = Kept#kept{spec = lives(maps:remove(above, Own)), announced = none, until = lease_end(Since, Grace), timer = armed(Pid, lease_end(Since, Grace), Timer)},
             ok = placement_move:resume(Held),
             {{refused, Why}, After};
-        Refused when Refused =:= refused orelse element(1, Refused) =:= fenced ->
+        {config, Config} -> reclaimed(Held, Other, Why, Kept#kept{spec = placement_voter:configured(Config, Spec)}, End);
+        Refused when Refused =:= refused; element(1, Refused) =:= fenced ->
+            Above = case Refused of
+                        {fenced, Fence} -> Own#{above => Fence};
+                        refused -> Own
+                    end,
             receive
                 {placement_move, gone, Pid, New} -> gone(New, Kept);
                 {'EXIT', Pid, _} -> {{lost, ended}, moved};
-                {'EXIT', Server, Reason} -> _ = stop(Pid), exit(Reason)
+                {'EXIT', Server, Reason} -> _ = stop(Spec, Pid), exit(Reason)
             %% Sooner than another node is chosen: voters leave this one time for it.
             after min(Grace div 4, ?RECLAIM_MS) ->
                 case now_ms() < End of
-                    true -> reclaimed(Held, Other, Why, Kept#kept{spec = Own#{fence := Base}}, End);
+                    true -> reclaimed(Held, Other, Why, Kept#kept{spec = Above#{fence := Base}}, End);
                     false -> dropped(Spec, Pid, Why)
                 end
             end;

@@ -11,7 +11,7 @@
 
 -type nodes_spec() :: [node()] | all | {group, term()} | {level, Level :: non_neg_integer(), From :: node()}.
 %% `all': this node and all that are connected, hidden ones too. `{level, L, From}': those that share `L' levels of the tree with a node.
--type snapshot() :: #{contexts := [placement_pred:context()], tree := placement_tree:tree() | none, epoch := non_neg_integer(), end_ms := integer()}.
+-type snapshot() :: #{contexts := [placement_pred:context()], running => #{node() => number()}, tree := placement_tree:tree() | none, epoch := non_neg_integer(), end_ms := integer()}.
 -type meta() :: #{epoch := non_neg_integer(), policy := placement_policy:policy(), candidates := non_neg_integer(), feasible := non_neg_integer(),
                   dropped := [placement_pred:predicate()], unreachable := [{node(), placement_cache:status()}], answered := non_neg_integer(),
                   oldest_ms := non_neg_integer(), took_us := non_neg_integer()}.
@@ -31,7 +31,7 @@ ranked(Nodes, Wanted) -> ranked(Nodes, Wanted, #{}).
 %% @doc The same for a process that may run already. `without': this node is judged as if the process, and those that it has started, did not run. `among': what the query
 %% wants to be near to may run on these nodes as well. Other keys take the place of the query's own.
 -spec ranked(nodes_spec(), {placement_query:query(), Count :: pos_integer()},
-             #{without => pid(), among => [node()], max_age => non_neg_integer(), policy => placement_policy:policy(), prefer => []}) ->
+             #{without => pid(), among => [node()], max_age => non_neg_integer(), policy => placement_policy:policy(), prefer => [], spread => none}) ->
           {ok, [node(), ...], placement_query:plan()} | {error, error()}.
 ranked(Nodes, {Query, Count}, Running) ->
     with_plan(Nodes, Query, fun(Plan, Found, _) ->
@@ -95,7 +95,7 @@ snapshot(Nodes, #{from := From, deadline := Deadline} = Plan) ->
     Groups = maps:from_list([{Group, Members} || Group <- groups(Plan), {ok, Members} <- [placement_group:members(Group)]]),
     Affine = maps:from_list([{What, Hosts} || P <- predicates(Plan), What <- placement_pred:affinities(P), {ok, Hosts} <- [hosts(What, Views, Plan)]]),
     Contexts = [#{node => Node, view => maps:get(Node, Views), from => From, tree => Tree, groups => Groups, affine => Affine} || Node <- Nodes],
-    #{contexts => Contexts, tree => Tree, epoch => Epoch, end_ms => End}.
+    #{contexts => Contexts, running => running(Plan, Views), tree => Tree, epoch => Epoch, end_ms => End}.
 
 predicates(#{require := Require, order := Order, prefer := Prefer}) -> [Require | Order] ++ [P || {_, truth, P} <- Prefer].
 
@@ -135,8 +135,41 @@ hosts({pg, Scope, Group}, _, Plan) ->
 hosts(Name, Views, _) ->
     {ok, [Node || {Node, #{attributes := #{Name := {ok, Value, _, _, _}}}} <- maps:to_list(Views), Value =:= true orelse is_number(Value) andalso Value > 0]}.
 
-nodes_but(Pids, #{without := Without}) -> lists:usort([node(Pid) || Pid <- Pids, not placement_family:is_in(Pid, Without)]);
-nodes_but(Pids, _) -> lists:usort([node(Pid) || Pid <- Pids]).
+%% How many of what the spread counts each node runs already.
+running(#{spread := none}, _) -> #{};
+running(#{count := {children, Scope}} = Plan, Views) ->
+    Counts = placement_child:count(Scope, maps:keys(Views)),
+    %% One that is to move does not count where it is.
+    case Plan of
+        #{without := Pid} ->
+            case [x || {#{scope := {Of, _, _, _}}, _, Its} <- placement_child:known(), Its =:= Pid, Of =:= Scope] of
+                [_] when is_map_key(node(Pid), Counts) -> maps:update_with(node(Pid), fun(Count) -> Count - 1 end, Counts);
+                _ -> Counts
+            end;
+        #{} -> Counts
+    end;
+running(#{count := {group, Group}} = Plan, _) ->
+    Names = case placement_group:members(Group) of
+                {ok, _} -> placement_group:names(Group);
+                {error, no_such_group} -> []
+            end,
+    counts(nodes_of_pids([Pid || Name <- Names, Pid <- [placement_group:whereis_name(Group, Name)], is_pid(Pid)], Plan));
+running(#{count := {pg, Scope, Group}} = Plan, _) ->
+    case whereis(Scope) of
+        undefined -> #{};
+        _ -> counts(nodes_of_pids(pg:get_members(Scope, Group), Plan))
+    end;
+running(#{count := Name}, Views) ->
+    maps:from_list([{Node, case Value of true -> 1; _ -> Value end} || {Node, #{attributes := #{Name := {ok, Value, _, _, _}}}} <- maps:to_list(Views),
+                                                                        Value =:= true orelse is_number(Value) andalso Value > 0]);
+running(_, _) -> #{}.
+
+counts(Nodes) -> lists:foldl(fun counted/2, #{}, Nodes).
+
+nodes_of_pids(Pids, #{without := Without}) -> [node(Pid) || Pid <- Pids, not placement_family:is_in(Pid, Without)];
+nodes_of_pids(Pids, _) -> [node(Pid) || Pid <- Pids].
+
+nodes_but(Pids, Plan) -> lists:usort(nodes_of_pids(Pids, Plan)).
 
 %% What only decides among suitable nodes is asked of those that are drawn. A node that nobody will ask later must say something now, for one that is down suits nobody.
 first_names(Plan) ->
@@ -211,7 +244,7 @@ too_narrow(#{spread := {By, MaxSkew, hard}, n := Count} = Plan, Snapshot) ->
     case feasible(Plan, Snapshot) of
         {ok, Feasible, _} ->
             Places = places(Plan#{n := length(Feasible)}, Feasible, Snapshot),
-            Most = length(spread(Plan#{n := case Count of all -> length(Feasible); _ -> Count end}, nodes_of(Feasible), place_of(Places, []))),
+            Most = length(spread(Plan#{n := case Count of all -> length(Feasible); _ -> Count end}, nodes_of(Feasible), place_of(Places, []), in_places(Plan, Snapshot))),
             #{spread => #{by => By, max_skew => MaxSkew, most => Most, places => [{named(Place, There), length(There)} || {Place, _, There} <- Places]}};
         {error, _} -> #{}
     end;
@@ -226,12 +259,25 @@ taken(#{n := all, spread := none}, Feasible, _) -> [Node || #{node := Node} <- F
 %% Nobody was asked what prefers some of them.
 taken(#{n := all} = Plan, Feasible, Snapshot) -> taken(Plan#{n := length(Feasible), policy := random, prefer := []}, Feasible, Snapshot);
 taken(#{policy := {module, Module}, n := Count, source := Query} = Plan, Feasible, _) -> enough(Module:select(scored(Plan, Feasible), Count, Query), Plan);
-taken(#{policy := Policy} = Plan, Feasible, Snapshot) ->
+taken(Plan, Feasible, Snapshot) ->
     Places = places(Plan, Feasible, Snapshot),
-    Spread = fun(Nodes, Unfit) -> spread(Plan, Nodes, place_of(Places, Unfit)) end,
+    Before = in_places(Plan, Snapshot),
+    case {open_places(Plan, Places, Before), Plan} of
+        {Places, _} -> taken(Places, Places, Before, Plan, Snapshot);
+        {Open, #{spread := {_, _, hard}}} -> taken(Open, Places, Before, Plan, Snapshot);
+        {Open, #{spread := {_, _, soft}}} ->
+            case taken(Open, Places, Before, Plan, Snapshot) of
+                [] -> taken(Places, Places, Before, Plan, Snapshot);
+                Taken -> Taken
+            end
+    end.
+
+%% Of these places of all.
+taken(Open, Places, Before, #{policy := Policy} = Plan, Snapshot) ->
+    Spread = fun(Nodes, Unfit) -> spread(Plan, Nodes, place_of(Places, Unfit), Before) end,
     {Drawn, Unfit} = case placement_policy:is_live(Policy) of
-                         true -> live(Plan, Places, Snapshot, Spread, ?LIVE_ROUNDS, {[], []});
-                         false -> {charged(drawn(Plan, Places), Plan), []}
+                         true -> live(Plan, Open, Snapshot, Spread, ?LIVE_ROUNDS, {[], []});
+                         false -> {charged(drawn(Plan, Open), Plan), []}
                      end,
     {Best, _} = placement_policy:best(Policy, scored(Plan, Drawn), length(Drawn), seed()),
     enough(Spread(Best, Unfit), Plan).
@@ -343,10 +389,39 @@ charge(Known, _, _, _) -> Known.
 
 %% The places of the suitable nodes, and how many of its nodes each may have to give. Without a spread all nodes are of one.
 places(#{spread := none, n := Count}, Feasible, _) -> [{everywhere, Count, Feasible}];
-places(#{spread := {By, MaxSkew, _}, n := Count}, Feasible, #{tree := Tree}) ->
+places(#{spread := {By, MaxSkew, _}, n := Count} = Plan, Feasible, #{tree := Tree}) ->
     Places = maps:to_list(maps:groups_from_list(fun(Context) -> place(By, Context, Tree) end, Feasible)),
+    places(Plan, Places, Count, MaxSkew).
+
+%% Where much runs already, fewer are taken than elsewhere.
+places(#{count := _}, Places, Count, _) -> [{Place, min(length(Contexts), Count), Contexts} || {Place, Contexts} <- Places];
+places(_, Places, Count, MaxSkew) ->
     Level = level(1, Count, [length(Contexts) || {_, Contexts} <- Places]),
     [{Place, min(length(Contexts), Level + MaxSkew - 1), Contexts} || {Place, Contexts} <- Places].
+
+%% What runs in each place already, also on nodes that no longer suit.
+in_places(#{spread := {By, _, _}, count := _}, #{contexts := Contexts, running := Running, tree := Tree}) ->
+    lists:foldl(fun(#{node := Node} = Context, Sums) ->
+                        case Running of
+                            #{Node := Runs} -> maps:update_with(place(By, Context, Tree), fun(Sum) -> Sum + Runs end, Runs, Sums);
+                            #{} -> Sums
+                        end
+                end, #{}, Contexts);
+in_places(_, _) -> #{}.
+
+%% The places that may take one, so that no others are drawn.
+open_places(#{spread := {_, MaxSkew, _}, count := _, n := Count} = Plan, [_ | _] = Places, Before) ->
+    Counts = maps:from_list([{Place, maps:get(Place, Before, 0)} || {Place, _, _} <- Places]),
+    Most = least(Counts, Plan) + MaxSkew - 1 + Count - 1,
+    [Open || {Place, _, _} = Open <- Places, map_get(Place, Counts) =< Most];
+open_places(_, Places, _) -> Places.
+
+%% The least used of all places; with too few places there is one that has nothing.
+least(Counts, Plan) ->
+    case map_size(Counts) < maps:get(min_domains, Plan, 1) of
+        true -> 0;
+        false -> lists:min(maps:values(Counts))
+    end.
 
 %% So many nodes of each place are enough, as far as it has them.
 level(Level, Count, Sizes) ->
@@ -367,20 +442,20 @@ place(Level, #{node := Node}, Tree) ->
 %% A place counts if it has a node that suits, or that nobody has asked anew.
 place_of(Places, Unfit) -> maps:without(Unfit, maps:from_list([{Node, Place} || {Place, _, Contexts} <- Places, #{node := Node} <- Contexts])).
 
-spread(#{spread := none, n := Count}, Best, _) -> lists:sublist(Best, Count);
-spread(#{spread := {_, MaxSkew, How}, n := Count}, Best, PlaceOf) ->
-    pick([{maps:get(Node, PlaceOf), Node} || Node <- Best], Count, maps:from_keys(maps:values(PlaceOf), 0), MaxSkew, How, []).
+spread(#{spread := none, n := Count}, Best, _, _) -> lists:sublist(Best, Count);
+spread(#{n := Count} = Plan, Best, PlaceOf, Before) ->
+    Places = maps:from_keys(maps:values(PlaceOf), 0),
+    pick([{maps:get(Node, PlaceOf), Node} || Node <- Best], Count, maps:merge(Places, maps:with(maps:keys(Places), Before)), Plan, []).
 
-pick(_, 0, _, _, _, Chosen) -> lists:reverse(Chosen);
-pick([], _, _, _, _, Chosen) -> lists:reverse(Chosen);
-pick([First | Rest] = Left, Count, Counts, MaxSkew, How, Chosen) ->
+pick(_, 0, _, _, Chosen) -> lists:reverse(Chosen);
+pick([], _, _, _, Chosen) -> lists:reverse(Chosen);
+pick(Left, Count, Counts, #{spread := {_, MaxSkew, How}} = Plan, Chosen) ->
     %% Hard: a place that can take no more still counts. Soft: places whose nodes are used up no longer hold the others back.
     Counting = case How of hard -> Counts; soft -> maps:with([Place || {Place, _} <- Left], Counts) end,
-    Most = lists:min(maps:values(Counting)) + MaxSkew - 1,
-    case {[Placed || {Place, _} = Placed <- Left, maps:get(Place, Counts) =< Most], How} of
-        {[{Place, Node} = Placed | _], _} -> pick(lists:delete(Placed, Left), Count - 1, counted(Place, Counts), MaxSkew, How, [Node | Chosen]);
-        {[], soft} -> pick(Rest, Count - 1, counted(element(1, First), Counts), MaxSkew, How, [element(2, First) | Chosen]);
-        {[], hard} -> lists:reverse(Chosen)
+    Most = least(Counting, Plan) + MaxSkew - 1,
+    case [Placed || {Place, _} = Placed <- Left, maps:get(Place, Counts) =< Most] of
+        [{Place, Node} = Placed | _] -> pick(lists:delete(Placed, Left), Count - 1, counted(Place, Counts), Plan, [Node | Chosen]);
+        [] -> lists:reverse(Chosen)
     end.
 
 counted(Place, Counts) -> maps:update_with(Place, fun(N) -> N + 1 end, Counts).
@@ -419,13 +494,30 @@ own_placements_test_() ->
      end || {Count, Query} <- [{4, #{}}, {4, #{spread => {{attribute, zone}, 1, soft}}}, {3, #{spread => {{attribute, zone}, 1, hard}}},
                                {1, #{n => 1, policy => least}}]].
 
+%% What runs already counts. X has two and its node b one that does not suit, y has one, z nothing.
+spread_over_what_runs_test_() ->
+    Context = fun(Node, Zone) -> #{node => Node, view => #{attributes => #{zone => {ok, Zone, 0, none, 0}}}} end,
+    Suit = [Context(a, x), Context(c, y), Context(d, y), Context(e, z)],
+    Snapshot = #{contexts => [Context(b, x) | Suit], running => #{a => 1, b => 1, c => 1}, tree => none},
+    [fun() ->
+             {ok, Plan} = placement_query:compile(#{n => Count, spread => Spread#{by => {attribute, zone}, count => workers}}),
+             Before = in_places(Plan, Snapshot),
+             Places = places(Plan, Suit, Snapshot),
+             ?assertEqual({Spread, Want}, {Spread, spread(Plan, [a, c, d, e], place_of(Places, []), Before)}),
+             %% Whatever is drawn of these places, the choice is among them.
+             Open = [Place || {{value, Place}, _, _} <- open_places(Plan, Places, Before)],
+             ?assertEqual([], [Node || Node <- Want, {N, Zone} <- [{a, x}, {c, y}, {d, y}, {e, z}], N =:= Node, not lists:member(Zone, Open)])
+     end || {Count, Spread, Want} <- [{1, #{}, [e]}, {2, #{}, [e, c]}, {4, #{}, [e, c]}, {1, #{max_skew => 2}, [c]}, {3, #{max_skew => 2}, [c, e, a]}, {1, #{max_skew => 3}, [a]},
+                                      {1, #{min_domains => 3}, [e]}, {1, #{min_domains => 4}, [e]}, {2, #{min_domains => 4}, [e]}, {1, #{min_domains => 4, max_skew => 2}, [c]},
+                                      {4, #{how => soft}, [e, c, a, d]}]].
+
 %% Each node's place is looked up once: looked up at each step of the choice it takes a hundred times as long.
 spread_over_many_places_test() ->
     Names = [list_to_atom("n" ++ integer_to_list(N)) || N <- lists:seq(1, 200)],
     {ok, Tree} = placement_tree:from_paths([{Name, [{rack, N rem 20}]} || {N, Name} <- lists:zip(lists:seq(1, 200), Names)]),
     {reductions, Before} = process_info(self(), reductions),
     Plan = #{spread => {1, 1, hard}, n => 100},
-    Chosen = spread(Plan, Names, place_of(places(Plan, [#{node => Name} || Name <- Names], #{tree => Tree}), [])),
+    Chosen = spread(Plan, Names, place_of(places(Plan, [#{node => Name} || Name <- Names], #{tree => Tree}), []), #{}),
     {reductions, After} = process_info(self(), reductions),
     ?assertEqual(lists:sublist(Names, 100), Chosen),
     ?assertEqual({true, After - Before}, {After - Before < 20000000, After - Before}).

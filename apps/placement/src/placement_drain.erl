@@ -91,9 +91,7 @@ taint(Change) ->
 %%% What there is to move
 
 jobs() ->
-    Kept = placement_child:kept(),
-    Children = [#job{process = {child, Name}, pid = Pid, what = {child, Spec, Keeper}}
-                || {#{name := Name} = Spec, Keeper} <- Kept, {_, _, {Holder, Pid, _}} <- ets:lookup(placement_children, Name), Holder =:= node(), is_pid(Pid)],
+    Children = [#job{process = {child, Name}, pid = Pid, what = {child, Spec, Keeper}} || {#{name := Name} = Spec, Keeper, Pid} <- placement_child:kept()],
     Known = maps:from_list([{Pid, true} || #job{pid = Pid} <- Children]),
     Names = global_names(),
     Others = [Pid || Pid <- processes(), not is_map_key(Pid, Known), placement_move:is_willing(Pid)],
@@ -251,7 +249,8 @@ told(#state{tell = Tell, total = Total, moved = Moved, restarted = Restarted, st
 %%% Where to
 
 %% All nodes that suit, each in its turn: they fill evenly, and the query is not judged for each child.
-nodes_for(#job{what = {child, #{query := Query, nodes := Nodes}, _}}, State) ->
+nodes_for(#job{what = {child, #{query := Query} = Spec, _}}, State) ->
+    Nodes = placement_child:candidates(Spec),
     cached({Query, Nodes}, fun() ->
         Connected = [Node || Node <- Nodes, Node =/= node(), lists:member(Node, nodes(connected))],
         %% A node that has gone, or has been told to take nothing, may be the reason why this is asked again.

@@ -4,7 +4,7 @@
 
 -export([compile/1, distinct/1, names/1]).
 
--export_type([query/0, plan/0, preference/0]).
+-export_type([query/0, plan/0, preference/0, spread/0, counted/0]).
 
 -type preference() :: {Weight :: number(), placement_pred:predicate() | {placement_entry:name(), min | max} | {score, {module(), atom()}, [placement_entry:name()]}}.
 %% `{score, {M, F}, Names}': a score of one's own. The caller runs `M:F(Node, #{Name => Value})' for each node that is compared. It holds what is known of the named attributes,
@@ -16,16 +16,20 @@
                    n => pos_integer() | all,                 %% how many nodes; all
                    min => pos_integer(),                     %% fewer are a conflict; n, or 1
                    on_conflict => error | relax,             %% relax if there is an order
-                   spread => {Level :: non_neg_integer() | {attribute, placement_entry:name()}, MaxSkew :: pos_integer(), soft | hard},
+                   spread => spread(),
                    policy => placement_policy:policy(),      %% two_choices
                    charge => #{placement_entry:name() => number()}, %% what one placement of the last minute adds, where nodes are not asked anew
                    max_age => non_neg_integer(),             %% ms that a value may be old
                    deadline => pos_integer()}                %% ms for the whole choice; {@link placement_config:deadline_ms/0}
                | placement_pred:predicate().
+-type spread() :: none | {Level :: non_neg_integer() | {attribute, placement_entry:name()}, MaxSkew :: pos_integer(), soft | hard}
+                | #{by := non_neg_integer() | {attribute, placement_entry:name()}, max_skew => pos_integer(), how => soft | hard, min_domains => pos_integer(), count => counted()}.
+%% `max_skew' (1): no place gets more than that above the least used one. `how' (hard). `count': what runs already counts, too. `min_domains': with fewer places than that the least used one counts as empty.
+-type counted() :: placement_entry:name() | {group, term()} | {pg, Scope :: atom(), term()} | {children, Scope :: term()}.
 -type plan() :: #{require := placement_pred:compiled(), tolerance := [placement_pred:compiled()], order := [placement_pred:compiled()],
                   prefer := [{number(), min | max, placement_entry:name()} | {number(), truth, placement_pred:compiled()} |
                              {number(), {score, module(), atom()}, [placement_entry:name()]}],
-                  from := node(), n := pos_integer() | all, min := pos_integer(), on_conflict := error | relax, spread := none | tuple(),
+                  from := node(), n := pos_integer() | all, min := pos_integer(), on_conflict := error | relax, spread := none | tuple(), min_domains => pos_integer(), count => counted(),
                   policy := placement_policy:policy(), charge := #{atom() => number()}, deadline := pos_integer(), max_age => non_neg_integer(), source := map(),
                   without => pid(), among => [node()]}.
 %% `without', `among': {@link placement_choose:ranked/3}.
@@ -52,21 +56,22 @@ plan(Query) ->
     Order = [predicate(order, P) || P <- list(order, maps:get(order, Query, []))],
     Count = checked(n, fun(N) -> N =:= all orelse is_integer(N) andalso N > 0 end, "a positive number or all", Query, all),
     Require = predicate(require, maps:get(require, Query, [])),
+    Spread = spread(maps:get(spread, Query, none)),
     Base = #{require => Require, tolerance => placement_pred:tolerance(Require), order => Order, prefer => prefer(maps:get(prefer, Query, [{1, {load, min}}])),
              from => checked(from, fun is_atom/1, "a node", Query, node()),
              n => Count,
              min => checked(min, fun(N) -> is_integer(N) andalso N > 0 end, "a positive number", Query, case Count of all -> 1; _ -> Count end),
              on_conflict => checked(on_conflict, fun(Word) -> Word =:= error orelse Word =:= relax end, "error or relax", Query,
                                     case Order of [] -> error; _ -> relax end),
-             spread => checked(spread, fun is_spread/1, "{Level, MaxSkew, soft|hard} or {{attribute, Name}, MaxSkew, soft|hard}", Query, none),
              policy => checked(policy, fun placement_policy:is_policy/1, "a policy such as two_choices, random or least", Query, two_choices),
              charge => checked(charge, fun is_charge/1, "a map of attributes and numbers", Query, #{load => 1, run_queue => 1, leases => 1, num_erlang_processes => 1}),
              deadline => checked(deadline, fun(Ms) -> is_integer(Ms) andalso Ms > 0 andalso Ms =< 16#ffffffff end, "milliseconds, at most 4294967295", Query,
                                  placement_config:deadline_ms()),
              source => Query},
+    Whole = maps:merge(Base, Spread),
     case Query of
-        #{max_age := _} -> Base#{max_age => checked(max_age, fun(Ms) -> is_integer(Ms) andalso Ms >= 0 end, "milliseconds", Query, 0)};
-        _ -> Base
+        #{max_age := _} -> Whole#{max_age => checked(max_age, fun(Ms) -> is_integer(Ms) andalso Ms >= 0 end, "milliseconds", Query, 0)};
+        _ -> Whole
     end.
 
 checked(Key, Is, Expected, Query, Default) ->
@@ -75,8 +80,30 @@ checked(Key, Is, Expected, Query, Default) ->
         _ -> Default
     end.
 
-is_spread({Level, Skew, How}) -> is_level(Level) andalso is_integer(Skew) andalso Skew > 0 andalso (How =:= soft orelse How =:= hard);
-is_spread(_) -> false.
+%% The names of Kubernetes' topology spread constraints, as far as it has them.
+spread(none) -> #{spread => none};
+spread({By, MaxSkew, How}) -> spread(#{by => By, max_skew => MaxSkew, how => How});
+spread(#{by := By} = Given) ->
+    #{max_skew := MaxSkew, how := How} = Full = maps:merge(#{max_skew => 1, how => hard}, Given),
+    case [{Key, Value} || {Key, Value} <- maps:to_list(Full), not is_spread(Key, Value)] of
+        [] when How =:= soft, is_map_key(min_domains, Full) -> bad("spread => ~0tP: min_domains needs how => hard", [Given, 12]);
+        [] -> (maps:with([min_domains, count], Full))#{spread => {By, MaxSkew, How}};
+        [{Key, Value} | _] -> bad("spread => ~0tP: ~tp => ~0tP: ~ts", [Given, 12, Key, Value, 12, expected_of_spread()])
+    end;
+spread(Other) -> bad("spread => ~0tP: ~ts", [Other, 12, expected_of_spread()]).
+
+expected_of_spread() ->
+    "expected {Level, MaxSkew, soft|hard}, {{attribute, Name}, MaxSkew, soft|hard}, or a map with by, max_skew, how, min_domains, "
+    "and count: an attribute, {group, Name}, {pg, Scope, Group} or {children, Scope}".
+
+is_spread(by, By) -> is_level(By);
+is_spread(max_skew, Skew) -> is_integer(Skew) andalso Skew > 0;
+is_spread(how, How) -> How =:= soft orelse How =:= hard;
+is_spread(min_domains, Count) -> is_integer(Count) andalso Count > 0;
+is_spread(count, {Kind, _}) -> Kind =:= group orelse Kind =:= children;
+is_spread(count, {pg, Scope, _}) -> is_atom(Scope);
+is_spread(count, Name) -> is_atom(Name);
+is_spread(_, _) -> false.
 
 is_level({attribute, Name}) -> is_atom(Name);
 is_level(Level) -> is_integer(Level) andalso Level >= 0.
@@ -105,9 +132,9 @@ preference(Other) -> bad("prefer: ~0tP: expected {Weight, Predicate}, {Weight, {
 
 %% @doc The attributes that a plan needs of each node.
 -spec names(plan()) -> [placement_entry:name()].
-names(#{require := Require, tolerance := Tolerance, order := Order, prefer := Prefer, spread := Spread, n := Count}) ->
+names(#{require := Require, tolerance := Tolerance, order := Order, prefer := Prefer, spread := Spread, n := Count} = Plan) ->
     Scored = case Count of all -> []; _ -> preferred(Prefer) end,
-    lists:usort(lists:append([placement_pred:attributes(P) || P <- [Require | Order] ++ Tolerance]) ++ Scored ++ spread_by(Spread)).
+    lists:usort(lists:append([placement_pred:attributes(P) || P <- [Require | Order] ++ Tolerance]) ++ Scored ++ spread_by(Spread) ++ [Name || #{count := Name} <- [Plan], is_atom(Name)]).
 
 preferred(Prefer) -> lists:append([case Term of {_, truth, P} -> placement_pred:attributes(P); {_, {score, _, _}, Names} -> Names; {_, _, Name} -> [Name] end || Term <- Prefer]).
 
@@ -132,13 +159,15 @@ distinct([], _) -> [].
 good_test_() ->
     [?_assertMatch({_, {ok, _}}, {Query, compile(Query)})
      || Query <- [[], {a, gt, 1}, #{}, #{require => [{a, gt, 1}], n => 2, spread => {1, 1, soft}}, #{prefer => [{2, {load, min}}, {1, {gpu, true}}]},
-                  #{order => [{dist, near}, {a, low}], min => 2}, #{policy => {top, 0.2}, max_age => 100, deadline => 50}]].
+                  #{order => [{dist, near}, {a, low}], min => 2}, #{policy => {top, 0.2}, max_age => 100, deadline => 50},
+                  #{spread => #{by => {attribute, zone}, max_skew => 2, how => hard, min_domains => 3, count => {children, workers}}}, #{spread => #{by => 0, count => workers}}]].
 
 bad_test_() ->
     [?_assertMatch({_, {error, _}}, {Query, compile(Query)})
      || Query <- [foo, {a, about, 1}, #{requires => []}, #{n => 0}, #{n => -1}, #{min => 0}, #{policy => first}, #{deadline => 0}, #{deadline => 1 bsl 32}, #{spread => 1},
                   #{order => {a, gt, 1}}, #{prefer => [{a, min}]}, #{prefer => [{1 bsl 1024, {a, min}}]}, #{require => [{a, gt, fun() -> 1 end}]}, #{max_age => -1}, #{on_conflict => maybe_so},
-                  {a, gt, {4, furlong}}, {a, gt, {1 bsl 1024, gib}}, {a, match, "("}, [{a, gt, 1} | b], #{charge => 1}, #{from => "a"}]].
+                  {a, gt, {4, furlong}}, #{spread => #{max_skew => 1}}, #{spread => #{by => 1, skew => 1}}, #{spread => #{by => 1, min_domains => 0}}, #{spread => #{by => 1, count => {node, x}}},
+                  #{spread => #{by => 1, how => soft, min_domains => 2}}, {a, gt, {1 bsl 1024, gib}}, {a, match, "("}, [{a, gt, 1} | b], #{charge => 1}, #{from => "a"}]].
 
 defaults_test() ->
     {ok, Plan} = compile([]),

@@ -31,7 +31,11 @@ tables() ->
      {placement_own, [duplicate_bag | Shared]},       %% placement_choose: whoever has chosen
      {placement_leases, Shared},                      %% placement_lease
      {placement_groups, Shared},                      %% placement_group
-     {placement_children, Shared}].                   %% placement_child
+     {placement_children, Shared},                    %% placement_child
+     {placement_names, Shared},                       %% placement_child
+     {placement_counts, Shared},                      %% placement_child
+     {placement_peers, Shared},                       %% placement_child
+     {placement_kept, Shared}].                       %% placement_child_keeper
 
 children() ->
     [server(Module, []) || Module <- [placement_attr, placement_push, placement_cache, placement_group, placement_topology, placement_lease]]

@@ -189,7 +189,7 @@ moves_to_a_node_that_was_chosen_before(Config) ->
 queued(Config, Name, Spec) ->
     beamway_peer:run(peer_of(Config, node_of(Config, Name)), fun() ->
         {messages, Messages} = process_info(whereis(placement_child), messages),
-        lists:member({'$gen_cast', {try_start, Spec, {ok, precious}}}, Messages)
+        lists:member({'$gen_cast', {try_start, maps:remove(heard, Spec), {ok, precious}}}, Messages)
     end).
 
 %% The node of the child is cut off: its child has ended before the others start one, and when they meet again there is one still.
@@ -322,8 +322,9 @@ deleted_by_a_voter_that_missed_the_call(Config) ->
 forgets_what_was_deleted(Config) ->
     _ = started(Config, [], kept),
     ok = call(Config, "a", delete_child, [once]),
-    Nodes = [node_of(Config, "a"), 'x@127.0.0.1', 'y@127.0.0.1'],
-    {error, no_majority} = call(Config, "a", child, [[], {?MODULE, start_link, [kept]}, #{name => failed, nodes => Nodes, grace => grace()}]),
+    Failed = #{name => failed, query => [], call => {?MODULE, start_link, [kept]}, nodes => [node_of(Config, "a"), 'x@127.0.0.1', 'y@127.0.0.1'], grace => grace(), version => {1, node()}},
+    ok = voter(Config, "a", {gen_server, call}, [{put, Failed}]),
+    ok = voter(Config, "a", {gen_server, cast}, [{withdraw, failed, Failed}]),
     Row = fun(Name) -> beamway_placement_nodes:call(cluster(Config), "a", {ets, lookup}, [placement_children, Name]) end,
     %% The child has ended, and its promise is given back.
     true = beamway_peer:wait_until(fun() -> [{_, {deleted, _}, {Holder, _, _}}] = Row(once), Holder =:= nobody end, 30000),

@@ -411,7 +411,7 @@ late_node(Config) ->
     Name = name_of(Config, node(Pid)),
     Others = [Other || Other <- ["a", "b", "c"], Other =/= Name],
     {ok, Before} = on(Config, Name, {placement, fence}, [one]),
-    [{_, Spec, _}] = on(Config, Name, {ets, lookup}, [placement_children, one]),
+    [{_, _, Spec, Pid}] = on(Config, Name, {ets, lookup}, [placement_kept, one]),
     ok = beamway_peer:sigstop(peer_of(Config, Name)),
     New = beamway_peer:wait_until(fun() ->
         case on(Config, hd(Others), {placement, whereis_name}, [one]) of

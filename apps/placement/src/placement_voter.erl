@@ -1,0 +1,262 @@
+%% SPDX-License-Identifier: Apache-2.0
+%% @doc What one voter of a child remembers and answers, and when the answers of several are a majority. Pure; the time is an argument. Called by {@link placement_child}.
+%%
+%% The voters of a child are a configuration with a number, its `term': `nodes', and, while they are being replaced, `next'. Whoever wants the lease needs more than half of `nodes' and more than half of `next'.
+%% Whoever runs the child and renews its lease needs more than half of `nodes' only, because nobody else can have those, and it alone takes the next step: `{nodes, next}', then `next' as the
+%% new `nodes'. A voter that knows a later term than the one that asks answers with its configuration.
+%%
+%% A voter that was restarted has forgotten both its promises and the configurations that it was told. It promises nothing until its table is older than the grace time. Because the majority that knew of a
+%% replacement may have forgotten it, votes without a memory count only together with one voter that heard from the holder less than the settle time ago, and the holder takes `next' as the new `nodes' only when it has told
+%% both for longer than that.
+-module(placement_voter).
+
+-export([put/4, ask/5, release/3, pass/3, delete/3, withdraw/2, told/2]).
+-export([config/1, configured/2, asked/1, counted/3, is_majority/2, first/3, revoted/4]).
+
+-export_type([row/0, promise/0, answer/0, config/0, change/0]).
+
+-type row() :: none | {placement_child:spec() | {deleted, placement_child:version()} | unknown, promise()}.
+-type promise() :: {Holder :: node() | nobody, pid() | none, UntilMs :: integer()}.
+-type config() :: #{nodes := [node(), ...], next => [node(), ...], term => non_neg_integer()}.
+%% `granted': the node whose child has lost its state, and how long ago this voter heard from a holder; `none' if it has forgotten.
+-type answer() :: granted | {granted, Gone :: node() | none, HeardMs :: non_neg_integer() | none} | {held, node() | nobody} | newer | deleted | stale | {fenced, integer()} | {config, config()}.
+
+-type change() :: {Away :: #{node() => SinceMs :: integer()}, ToldSinceMs :: integer() | none}.
+%% Voters that are not connected, and since when; since when `next' has been asked, too.
+
+%% What changes while a child runs.
+-define(NUMBERS, [fence, live, at, over]).
+%% What is part of a question, or of this voter's memory.
+-define(OWN, [base, passed, above, heard, late]).
+
+%% @doc Tells a voter of a call. `Running' is the process of that name as far as it knows.
+-spec put(placement_child:spec(), {row(), Running :: pid() | undefined}, NowMs :: integer(), MadeMs :: integer()) ->
+          {ok | {exists, pid()} | {config, config()}, row()}.
+%% The others were quicker: a node that was chosen has asked for its promise, and may even run the child.
+put(#{version := Version}, {{#{version := Version}, _} = Row, _}, _, _) -> {ok, Row};
+put(_, {Row, Pid}, _, _) when is_pid(Pid) -> {{exists, Pid}, Row};
+%% Of two calls at once the later one holds, in whatever order a voter hears of them.
+put(#{version := Version}, {{#{version := Newer}, _} = Row, _}, _, _) when Newer > Version -> {ok, Row};
+put(#{grace := Grace} = Spec, {Row, _}, Now, Made) ->
+    case Row =/= none andalso is_map(element(1, Row)) andalso config(element(1, Row)) of
+        %% The voters of the child that was there before decide, because they are bound by what they have promised for it.
+        #{} = Config when map_get(term, Config) > 0 -> case config(Spec) of Config -> taken(Spec, Row, Now, Made, Grace); _ -> {{config, Config}, Row} end;
+        _ -> taken(Spec, Row, Now, Made, Grace)
+    end.
+
+%% It may have promised itself to another before its table was made.
+taken(Spec, Row, Now, Made, Grace) -> {ok, {(over(maps:merge(Spec, numbers(Row))))#{heard => Now}, promise(Row, Now, max(Now, Made + Grace))}}.
+
+%% @doc Who the voters are.
+-spec config(placement_child:spec()) -> config().
+config(#{} = Spec) -> maps:with([nodes, next, term], Spec).
+
+%% @doc A child with other voters.
+-spec configured(config(), placement_child:spec()) -> placement_child:spec().
+configured(Config, Spec) -> maps:merge(maps:remove(next, Spec), Config).
+
+term(#{} = Spec) -> maps:get(term, Spec, 0).
+
+numbers({#{} = Spec, _}) -> maps:with(?NUMBERS, Spec);
+numbers(_) -> #{}.
+
+%% What this voter has promised for the old child binds the new one. The old process has no name any more, but may still run.
+promise({_, {Holder, _, Until}}, Now, _) when Until > Now -> {Holder, none, Until};
+promise(_, _, Otherwise) -> {nobody, none, Otherwise}.
+
+%% @doc The answer to a node that asks for a promise.
+-spec ask(placement_child:spec(), {Holder :: node(), pid() | none}, row(), NowMs :: integer(), MadeMs :: integer()) -> {answer(), row()}.
+ask(#{grace := Grace, version := Version} = Spec, {Holder, Pid}, Row, Now, Made) ->
+    case Row of
+        {{deleted, Deleted}, _} when Deleted >= Version -> {deleted, Row};
+        {#{version := Newer}, _} when Newer > Version -> {newer, Row};
+        {#{term := Term} = Known, _} when Term > map_get(term, Spec) -> {{config, config(Known)}, Row};
+        %% A node that runs an older release of placement asks without a number.
+        {#{fence := Known}, _} when Known > map_get(fence, Spec) -> {{fenced, Known}, Row};
+        {#{live := Live}, _} when Live > map_get(base, Spec) -> {stale, Row};
+        {#{fence := Known}, {Other, _, Until}} when Until > Now, map_get(passed, Spec) =:= {Other, Known} -> granted(Spec, Holder, Pid, Row, Now);
+        {_, {Other, _, Until}} when Other =/= Holder, Until > Now, Other =/= nobody orelse Pid =:= none -> {{held, Other}, Row};
+        %% This node may have promised itself to another before it was restarted. But whoever runs the child has the promise of a majority that knows.
+        none when Pid =:= none, Now < Made + Grace -> {{held, nobody}, {maps:without(?OWN, Spec), {nobody, none, Made + Grace}}};
+        _ -> granted(Spec, Holder, Pid, Row, Now)
+    end.
+
+granted(#{grace := Grace} = Spec, Holder, Pid, Row, Now) ->
+    Known = known_live(maps:without(?OWN, Spec), Row),
+    {case Spec of
+         #{term := _} -> {granted, gone(Spec, Pid, Row), case heard(Row) of none -> none; Ms -> Now - Ms end};
+         _ -> granted
+     end, {case {is_run(Spec), heard(Row)} of
+               {true, _} -> Known#{heard => Now - maps:get(late, Spec, 0)};
+               {false, none} -> Known;
+               {false, Ms} -> Known#{heard => Ms}
+           end, {Holder, named(Pid, Holder, Spec, Row), Now + Grace}}}.
+
+%% Whether the one that asks holds the lease and runs the child.
+is_run(#{fence := Fence, live := Live}) -> Fence =:= Live;
+is_run(_) -> false.
+
+heard({#{heard := Ms}, _}) -> Ms;
+heard(_) -> none.
+
+%% That holder had no time to say so.
+gone(Spec, none, {#{live := Live, at := Gone} = Known, _}) when not is_map_key(passed, Spec) ->
+    case maps:get(over, Known, 0) < Live andalso maps:get(live, Spec, none) =/= maps:get(fence, Spec) of
+        true -> Gone;
+        false -> none
+    end;
+gone(_, _, _) -> none.
+
+known_live(Spec, {#{live := Live} = Known, _}) ->
+    case maps:get(live, Spec, 0) >= Live of
+        true -> Spec;
+        false -> maps:merge(Spec, maps:with([live, at, over], Known))
+    end;
+known_live(Spec, _) -> Spec.
+
+%% While a child moves, the process that it had keeps the name.
+named(none, Holder, Spec, {_, {Other, Old, _}}) ->
+    case Other =:= Holder orelse element(1, maps:get(passed, Spec, {none, 0})) =:= Other of
+        true -> Old;
+        false -> none
+    end;
+named(Pid, _, _, _) -> Pid.
+
+%% @doc The holder gives its promise back.
+-spec release(node(), row(), NowMs :: integer()) -> row().
+release(Holder, {Spec, {Holder, _, _}}, Now) -> {over(Spec, Holder), {nobody, none, Now}};
+release(_, Row, _) -> Row.
+
+%% @doc The holder hands its promise on to the next one.
+-spec pass(node(), Next :: node(), row()) -> row().
+pass(Holder, Next, {Spec, {Holder, _, Until}}) -> {over(Spec, Holder), {Next, none, Until}};
+pass(_, _, Row) -> Row.
+
+%% A run of the child has ended in order, by a holder that says so.
+over(#{at := Holder} = Spec, Holder) -> over(Spec);
+over(Spec, _) -> Spec.
+
+over(#{live := Live} = Spec) -> Spec#{over => Live};
+over(Spec) -> Spec.
+
+%% @doc The end of a child.
+-spec delete(placement_child:version(), row(), NowMs :: integer()) -> {ok | {newer, placement_child:spec()}, row()}.
+delete(Version, {#{version := Newer} = Spec, _} = Row, _) when Newer > Version -> {{newer, Spec}, Row};
+delete(Version, {{deleted, Newer}, _} = Row, _) when Newer >= Version -> {ok, Row};
+delete(Version, Row, Now) -> {ok, {{deleted, Version}, promise(Row, Now, Now)}}.
+
+%% @doc Forgets a call that has failed. It learns from the next holder what the majority knows.
+-spec withdraw(placement_child:spec() | {deleted, placement_child:version()}, row()) -> row().
+withdraw(#{version := Version}, {#{version := Version}, Promise}) -> {unknown, Promise};
+withdraw(Given, {Given, Promise}) -> {unknown, Promise};
+withdraw(_, Row) -> Row.
+
+%% @doc A holder has told this node who the voters are; it may have been one of them.
+-spec told(placement_child:spec(), row()) -> row().
+told(#{version := Version} = Spec, {#{version := Version} = Known, Promise} = Row) ->
+    case term(Spec) > term(Known) of
+        true -> {configured(config(Spec), Known), Promise};
+        false -> Row
+    end;
+told(_, Row) -> Row.
+
+%%% Majorities
+
+%% @doc The nodes that are asked.
+-spec asked(config() | placement_child:spec()) -> [node(), ...].
+asked(#{nodes := Nodes, next := Next}) -> lists:usort(Nodes ++ Next);
+asked(#{nodes := Nodes}) -> Nodes.
+
+%% @doc Whether these nodes are more than half of each set.
+-spec is_majority(config() | placement_child:spec(), [node()]) -> boolean().
+is_majority(#{nodes := Nodes} = Config, Some) -> more_than_half(Nodes, Some) andalso more_than_half(maps:get(next, Config, Nodes), Some).
+
+more_than_half(Nodes, Some) -> 2 * length([Node || Node <- Nodes, lists:member(Node, Some)]) > length(Nodes).
+
+%% @doc What the answers so far mean: the promises of a majority, with the nodes whose children have lost their state; a denial; or that more answers are needed, unless the time for them is over.
+-spec counted(placement_child:spec(), #{node() => answer()}, IsOver :: boolean()) -> {granted, Both :: boolean(), Gone :: [node()]} | denied | open.
+counted(Spec, Answers, IsOver) ->
+    Granted = [{Node, Answer} || {Node, Answer} <- maps:to_list(Answers), Answer =:= granted orelse element(1, Answer) =:= granted],
+    case {counted(is_run(Spec), Spec, Granted, Answers), IsOver} of
+        {open, true} -> over(is_run(Spec), Spec, Granted);
+        {Result, _} -> Result
+    end.
+
+%% Who runs the child wants to know whether both sets agree, and can do without.
+counted(true, #{nodes := Nodes} = Spec, Granted, Answers) ->
+    Yes = [Node || {Node, _} <- Granted],
+    case {is_majority(Spec, Yes), undecided(Spec, Yes, Answers), more_than_half(Nodes, Yes)} of
+        {true, _, _} -> {granted, true, []};
+        {false, open, _} -> open;
+        {false, denied, true} -> {granted, false, []};
+        {false, denied, false} -> undecided(#{nodes => Nodes}, Yes, Answers)
+    end;
+counted(false, Spec, Granted, Answers) ->
+    Yes = [Node || {Node, _} <- Granted],
+    case is_majority(Spec, Yes) andalso is_remembered(Spec, Granted) of
+        true -> {granted, true, [Gone || {_, {granted, Gone, _}} <- Granted, Gone =/= none]};
+        %% If it is a majority already, one that remembers may still answer.
+        false -> undecided(Spec, Yes, Answers)
+    end.
+
+over(true, #{nodes := Nodes}, Granted) ->
+    case more_than_half(Nodes, [Node || {Node, _} <- Granted]) of
+        true -> {granted, false, []};
+        false -> denied
+    end;
+over(false, _, _) -> denied.
+
+undecided(Config, Yes, Answers) ->
+    Open = [Node || Node <- asked(Config), not is_map_key(Node, Answers)],
+    case Open =/= [] andalso is_majority(Config, Yes ++ Open) of
+        true -> open;
+        false -> denied
+    end.
+
+is_remembered(#{settle := Settle} = Spec, Granted) ->
+    is_majority(Spec, [Node || {Node, Answer} <- Granted, heard_ago(Answer) =/= none]) orelse lists:any(fun({_, Answer}) -> heard_ago(Answer) < Settle end, Granted);
+%% Of an older release, under which voters are not replaced.
+is_remembered(_, _) -> true.
+
+%% An atom is more than any number.
+heard_ago({granted, _, Ms}) -> Ms;
+heard_ago(granted) -> none.
+
+%%% Replacing voters
+
+%% @doc What the holder does after a renewal: whether it replaces voters, or has replaced them. `Since' is when it asked, `Both' whether both sets have agreed, `Here' the nodes that it is connected to.
+-spec revoted({SinceMs :: integer(), Both :: boolean()}, Here :: [node()], placement_child:spec(), change()) -> {placement_child:spec(), change()}.
+revoted({Since, _}, _, #{next := _} = Spec, {Away, none}) -> {Spec, {Away, Since}};
+revoted({Since, true}, _, #{next := Next, settle := Settle, grace := Grace} = Spec, {_, Told}) when Since - Told > Settle + Grace ->
+    {configured(#{nodes => Next, term => term(Spec) + 1}, Spec), {#{}, none}};
+revoted(_, _, #{next := _} = Spec, Change) -> {Spec, Change};
+revoted({Since, _}, Here, #{replace_after := After, nodes := Nodes} = Spec, {Before, _}) ->
+    Away = maps:from_list([{Node, maps:get(Node, Before, Since)} || Node <- Nodes, not lists:member(Node, Here)]),
+    {replaced(Spec, [Node || {Node, At} <- maps:to_list(Away), Since - At >= After], Here), {Away, none}};
+%% Of an older release.
+revoted(_, _, Spec, Change) -> {Spec, Change}.
+
+%% At least as many voters as before: those that are gone stay if there are not enough others. More if the child was started when there were fewer nodes.
+replaced(#{name := Name, nodes := Nodes, candidates := Candidates, voters := Most} = Spec, Gone, Here) ->
+    Others = [Node || Node <- placement_rendezvous:ranked(Name, [{Node, 1} || Node <- Candidates -- Nodes]), lists:member(Node, Here)],
+    Count = case how_many(Most, length(Nodes) + length(Others)) of
+                More when More > 2 -> max(More, length(Nodes));
+                _ -> length(Nodes)
+            end,
+    case lists:sublist(Others, Count - length(Nodes) + length(Gone)) of
+        [] -> Spec;
+        New ->
+            Left = (Nodes -- Gone) ++ New,
+            configured(#{nodes => Nodes, next => lists:sort(Left ++ lists:sublist(Gone, max(0, Count - length(Left)))), term => term(Spec) + 1}, Spec)
+    end.
+
+%% @doc The voters of a child that nobody has started before, the same wherever it is asked.
+-spec first(placement_child:name(), Candidates :: [node(), ...], Most :: pos_integer()) -> [node(), ...].
+first(Name, Candidates, Most) -> lists:sort(lists:sublist(placement_rendezvous:ranked(Name, [{Node, 1} || Node <- Candidates]), how_many(Most, length(Candidates)))).
+
+%% An odd number, because one more adds messages but no node that may fail. Of two nodes both.
+how_many(Most, There) ->
+    case min(Most, There) of
+        Even when Even > 2, Even rem 2 =:= 0 -> Even - 1;
+        Other -> Other
+    end.
