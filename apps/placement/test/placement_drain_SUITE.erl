@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A node is emptied: processes move with their state and their waiting messages while others call them. Four real nodes.
 %%
-%% `BEAMWAY_TEST_DRAINS=100' (`make test-drain') gives the two cases under load their full form: so many clean drains, and so many with `kill -9', with 20,000 processes of 500 MB and 100 callers.
+%% `BEAMWAY_TEST_DRAINS=100' (`make test-drain') gives the two cases under load their full form: so many clean drains, and so many with `kill -9', with 20,000 processes of 500 MB (`BEAMWAY_TEST_CHILDREN') and 100 callers.
 -module(placement_drain_SUITE).
 -behaviour(gen_statem).
 
@@ -165,7 +165,7 @@ beyond([{_, Count} | Rest], Left) -> beyond(Rest, Left - Count).
 load() ->
     case full() of
         none -> #{children => 200, callers => 20, pause => 5, drains => 3, grace => 5000};
-        Drains -> #{children => 20000, callers => 100, pause => 50, drains => Drains, grace => 30000}
+        Drains -> #{children => list_to_integer(os:getenv("BEAMWAY_TEST_CHILDREN", "20000")), callers => 100, pause => 50, drains => Drains, grace => 30000}
     end.
 
 loaded(Config, #{children := Children, callers := Callers, pause := Pause, grace := Grace}) ->
