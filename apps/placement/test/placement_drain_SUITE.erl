@@ -217,7 +217,8 @@ killed_under_load(Config) ->
         %% Somewhere in the drain: when a random part of what was there has left.
         There = here(Now, Name),
         Left = rand:uniform(max(1, There)),
-        _ = beamway_peer:wait_until(fun() -> here(Now, Name) < Left end, 5000),
+        %% On a busy machine the drain may be over before.
+        true = beamway_peer:wait_until(fun() -> here(Now, Name) < Left orelse not is_process_alive(element(1, Drain)) end, 120000),
         ok = beamway_peer:kill9(peer_of(Now, Victim)),
         Result = beamway_peer:await(Drain, 600000),
         Lost = case Result of
