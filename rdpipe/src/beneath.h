@@ -27,9 +27,4 @@ int rd_beneath_parent(rd_beneath_t *beneath, const char *path, const char **name
 /* Opens `path` (may be "") itself; flags as for openat, never through a link. The caller closes. */
 int rd_beneath_file(rd_beneath_t *beneath, const char *path, int flags, mode_t mode);
 
-/* A SHA-256 of the first `len` bytes of a file: of each piece of 256 KiB that is not all zeroes its
- * offset and bytes, then `len`. So holes need not be read, and it is the same wherever they are
- * stored. Moves the descriptor's offset. False: errno, 0 if the file is shorter. */
-bool rd_digest_file(int fd, uint64_t len, uint8_t digest[RD_DIGEST_BYTES]);
-
 #endif

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "beneath.h"
+#include "copy_terms.h"
 #include "items.h"
 #include "names.h"
 
@@ -14,7 +15,7 @@
  * A copy is a pipeline of four filters, which rdcp has rdpipe's agents run:
  *
  *   source: list    names what there is to copy                                      (item.h)
- *   target: have    adds to each file what lies there of it already, and its SHA-256
+ *   target: have    adds to each file what lies there of it already, and its digest
  *   source: pack    sends what is missing
  *   target: unpack  writes it
  *
@@ -49,6 +50,7 @@ typedef struct {
     bool atomic;          /* a tree that is there is replaced as a whole */
     unsigned target, targets; /* of `targets` (0: one) this part is at number `target`, from 0 */
     bool json;                /* a line of it says what was done */
+    rd_delta_t delta;         /* of the list alone */
     unsigned beside_us; /* small files that take longer, each, are read and written side by side */
 } rd_copy_t;
 

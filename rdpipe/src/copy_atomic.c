@@ -117,7 +117,7 @@ static bool clone_kept(rd_writer_t *writer, kept_t *kept, const rd_item_t *item,
     (void)unlinkat(parent, part, 0);
     to = openat(parent, part, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     done = to >= 0 && copy_content(kept->fd, to, kept->is.st_size) &&
-           rd_writer_attributes(writer, attributes, to, item, &kept->is) &&
+           rd_writer_attributes(writer, attributes, to, NULL, item, &kept->is) &&
            renameat(parent, part, parent, name) == 0;
     if (to >= 0) {
         int error = errno;

@@ -3,7 +3,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
+
+#include "note.h"
 
 /* ---- what is said ---- */
 
@@ -36,12 +40,17 @@ void rd_writer_warn_of_owner(rd_writer_t *writer, const char *path)
         rd_complain(&writer->complaints, path, "its owner: %s", strerror(errno));
 }
 
+static void say_special(rd_writer_t *writer, const char *path, const char *special)
+{
+    rd_complain(&writer->complaints, path, "is %s there: rdcp does not replace it", special);
+}
+
 bool rd_writer_is_free(rd_writer_t *writer, const char *path, int parent, const char *name)
 {
     const char *special = rd_special_at(parent, name);
 
     if (special)
-        rd_complain(&writer->complaints, path, "is %s there: rdcp does not replace it", special);
+        say_special(writer, path, special);
     return !special;
 }
 
@@ -65,7 +74,7 @@ mode_t rd_writer_mode(const rd_writer_t *writer, const rd_item_t *item, bool is_
 /* A new owner takes set-id bits away, a user sets attributes only of what he may write, and a mode
  * changes an ACL: so in this order. */
 bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes, int fd,
-                          const rd_item_t *item, const struct stat *there)
+                          const struct stat *now, const rd_item_t *item, const struct stat *there)
 {
     struct timespec times[2];
     struct stat is;
@@ -74,7 +83,8 @@ bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes
 
     if (writer->copy.owner && !is_owned)
         rd_writer_warn_of_owner(writer, item->path);
-    if (there && !writer->copy.owner && !writer->copy.preserve && geteuid() == 0 &&
+    if (there && !writer->copy.owner && !writer->copy.preserve && writer->is_root &&
+        !(now && now->st_uid == there->st_uid && now->st_gid == there->st_gid) &&
         fchown(fd, there->st_uid, there->st_gid) < 0)
         rd_warn(&writer->complaints, item->path,
                 "does not keep the owner of the file that was there: %s", strerror(errno));
@@ -82,11 +92,13 @@ bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes
     if (there && !writer->copy.preserve)
         mode = (mode & ~(mode_t)0777) | (there->st_mode & 0777);
     /* A directory has the set-group-id bit from the one in which it was made. */
-    if (!is_owned && !writer->copy.preserve && fstat(fd, &is) == 0 && S_ISDIR(is.st_mode))
+    if (item->kind == RD_ITEM_LEAVE && !is_owned && !writer->copy.preserve && fstat(fd, &is) == 0)
         mode |= is.st_mode & S_ISGID;
     rd_item_times(item, times);
     writable = writer->copy.xattrs ? mode | S_IWUSR : mode;
-    if (fchmod(fd, writable) < 0)
+    if (writer->copy.owner)
+        now = NULL; /* another owner may have taken bits away */
+    if (!(now && (now->st_mode & 07777) == writable) && fchmod(fd, writable) < 0)
         return false;
     rd_attributes_set(attributes, &writer->complaints, item->path, fd, false);
     if (writable != mode && fchmod(fd, mode) < 0)
@@ -105,7 +117,32 @@ bool rd_is_named(int parent, const char *name, int fd)
            is.st_ino == named.st_ino && is.st_dev == named.st_dev;
 }
 
-#define PART_FLAGS (O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
+/* The file systems on which a write that fails says so itself. Those of other hosts, and of FUSE,
+ * may report only at a close what they could not write. */
+static bool is_local(int fd)
+{
+    static const unsigned local[] = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC,
+                                     TMPFS_MAGIC,      RAMFS_MAGIC,     OVERLAYFS_SUPER_MAGIC,
+                                     F2FS_SUPER_MAGIC, 0x2fc12fc1 /* ZFS */};
+    struct statfs system;
+
+    if (fstatfs(fd, &system) < 0)
+        return false;
+    for (size_t i = 0; i < sizeof local / sizeof *local; i++)
+        if ((unsigned)system.f_type == local[i])
+            return true;
+    return false;
+}
+
+void rd_writer_look_at(rd_writer_t *writer, int directory)
+{
+    struct stat is;
+
+    writer->is_local = fstat(directory, &is) == 0 && is_local(directory);
+    writer->device = writer->is_local ? is.st_dev : 0;
+}
+
+#define PART_FLAGS (O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
 /* Takes this part's lock. It is closed, and -1, if another copy has it, or has given it its name.
  */
@@ -126,57 +163,162 @@ static int locked(const rd_file_t *file, int fd, struct stat *is_p)
     return -1;
 }
 
-/* A part that is not ours makes room for a new one. */
-static int open_part(const rd_file_t *file, uint64_t from)
+/* A new part is nobody else's from the beginning, although its lock comes a moment later: other
+ * copies write only into parts that have bytes to resume, and remove empty ones under their lock.
+ * So it is enough to see that it was not removed. */
+static int make_part(rd_file_t *file, mode_t mode, struct stat *is_p)
 {
-    struct stat is;
-    int fd = locked(file, openat(file->parent, file->part, PART_FLAGS), &is);
+    int fd = openat(file->parent, file->part, O_RDWR | O_CREAT | O_EXCL | PART_FLAGS, mode), error;
 
-    if (fd >= 0 && !rd_part_is_ours(file->parent, &is)) {
-        int error = unlinkat(file->parent, file->part, 0) == 0 ? ENOENT : errno;
-
-        close(fd);
-        fd = -1;
-        errno = error;
-    }
-    if (fd < 0 && errno == ENOENT) {
-        fd = openat(file->parent, file->part, PART_FLAGS | O_CREAT | O_EXCL, 0600);
-        if (fd < 0 && errno == EEXIST)
-            errno = EBUSY;
-        fd = locked(file, fd, &is);
-    }
     if (fd < 0)
         return -1;
-    if (!S_ISREG(is.st_mode) || (uint64_t)is.st_size < from)
+    if (rd_copy_lock(fd) && fstat(fd, is_p) == 0) {
+        if (is_p->st_nlink > 0)
+            return fd;
+        errno = EBUSY;
+    }
+    error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* Makes room for a new part. False: errno. */
+static bool remove_part(const rd_file_t *file)
+{
+    struct stat is;
+    int fd = locked(file, openat(file->parent, file->part, O_RDONLY | PART_FLAGS), &is), error;
+
+    if (fd < 0)
+        return errno == ENOENT;
+    if (S_ISREG(is.st_mode))
+        error = unlinkat(file->parent, file->part, 0) == 0 ? 0 : errno;
+    else
+        error = ESTALE;
+    close(fd);
+    errno = error;
+    return error == 0;
+}
+
+static int fresh_part(rd_file_t *file, mode_t mode, struct stat *is_p)
+{
+    int fd = make_part(file, mode, is_p);
+
+    if (fd >= 0 || errno != EEXIST || !remove_part(file))
+        return fd;
+    fd = make_part(file, mode, is_p);
+    if (fd < 0 && errno == EEXIST)
+        errno = EBUSY;
+    return fd;
+}
+
+/* The part that is continued. */
+static int old_part(rd_file_t *file, struct stat *is_p)
+{
+    uint64_t from = file->item.offset;
+    int fd = locked(file, openat(file->parent, file->part, O_RDWR | PART_FLAGS), is_p);
+
+    if (fd < 0) {
+        errno = errno == ENOENT ? ESTALE : errno;
+        return -1;
+    }
+    if (!S_ISREG(is_p->st_mode) || !rd_part_is_ours(file->parent, is_p) ||
+        (uint64_t)is_p->st_size < from)
         errno = ESTALE; /* somebody else has touched it */
-    else if (((uint64_t)is.st_size == from || ftruncate(fd, (off_t)from) == 0) &&
+    else if (((uint64_t)is_p->st_size == from || ftruncate(fd, (off_t)from) == 0) &&
              lseek(fd, (off_t)from, SEEK_SET) >= 0)
         return fd;
     close(fd);
     return -1;
 }
 
+/* Sees what has the name. May it be replaced? False: it was said. */
+static bool see(rd_writer_t *writer, rd_file_t *file)
+{
+    const char *special = NULL;
+
+    file->is_seen = true;
+    if (fstatat(file->parent, file->name, &file->there, AT_SYMLINK_NOFOLLOW) == 0)
+        special = rd_special_name(file->there.st_mode);
+    else
+        file->there.st_mode = 0;
+    if (special)
+        say_special(writer, file->item.path, special);
+    return !special;
+}
+
+/* A small file of a new tree. What has the name already, or is a part, is left by a copy that was
+ * cut off: then it is made as a part. */
+static bool open_direct(const rd_writer_t *writer, rd_file_t *file)
+{
+    if (!writer->is_private || !file->is_small || file->item.has == RD_HAS_PART)
+        return false;
+    file->fd = openat(file->parent, file->name, O_WRONLY | O_CREAT | O_EXCL | PART_FLAGS, 0600);
+    file->is_direct = file->fd >= 0;
+    file->may_fail_late = !writer->is_local;
+    return file->is_direct;
+}
+
+/* What comes as what differs from a version is only known to be right at its end. */
+static void note(rd_file_t *file)
+{
+    file->is_noted = !file->is_small && !file->may_fail_late && file->item.has != RD_HAS_VERSION &&
+                     rd_note_write(file->fd, &file->item);
+    if (!file->is_noted && file->item.offset > 0)
+        rd_note_remove(file->fd); /* of an earlier copy */
+}
+
+/* Of a new part: what it will have, unless the file that is there, an owner or an ACL may let in
+ * fewer. A large one must not look like one that others write. */
+static mode_t first_mode(const rd_writer_t *writer, const rd_file_t *file)
+{
+    bool is_known = file->is_small && writer->copy.preserve && !rd_attributes_wanted(&writer->copy);
+
+    return is_known ? rd_writer_mode(writer, &file->item, false) & 0755 : 0600;
+}
+
 void rd_file_open(rd_writer_t *writer, rd_file_t *file)
 {
-    if (!rd_writer_is_free(writer, file->item.path, file->parent, file->name))
+    file->is_small = file->item.offset == 0 && file->item.size <= RD_SMALL_BYTES &&
+                     file->item.has != RD_HAS_VERSION;
+    file->check = NULL;
+    file->version = -1;
+    file->is_direct = file->is_seen = file->is_noted = false;
+    file->is_known = false;
+    if (open_direct(writer, file))
         return;
-    file->fd = open_part(file, file->item.offset);
-    if (file->fd >= 0)
+    if ((!file->is_small || writer->replaces) && !see(writer, file))
         return;
-    if (errno == EBUSY)
+    if (file->item.offset > 0)
+        file->fd = old_part(file, &file->is);
+    else
+        file->fd = fresh_part(file, first_mode(writer, file), &file->is);
+    if (file->fd >= 0) {
+        file->is_known = true;
+        file->may_fail_late = !writer->is_local || file->is.st_dev != writer->device;
+        note(file);
+    } else if (errno == EBUSY) {
         rd_writer_lose(writer, file->item.path);
-    else if (errno == ESTALE)
+    } else if (errno == ESTALE) {
         rd_complain(&writer->complaints, file->item.path, "another program has changed %s",
                     file->part);
-    else
+    } else {
         (void)rd_writer_complain(writer, file->item.path, errno);
+    }
 }
 
 void rd_file_drop(rd_file_t *file, bool with_part)
 {
     if (file->fd < 0)
         return;
-    if (with_part)
+    rd_digest_close(file->check);
+    file->check = NULL;
+    if (file->version >= 0)
+        close(file->version);
+    file->version = -1;
+    if (file->is_direct)
+        (void)unlinkat(file->parent, file->name, 0);
+    else if (with_part)
         (void)unlinkat(file->parent, file->part, 0);
     close(file->fd);
     file->fd = -1;
@@ -190,6 +332,8 @@ void rd_file_write(rd_writer_t *writer, rd_file_t *file, const uint8_t *at, size
         ssize_t n = write(file->fd, at + done, len - done);
 
         if (n >= 0) {
+            if (file->check)
+                rd_digest_add(file->check, at + done, (size_t)n);
             done += (size_t)n;
         } else if (errno != EINTR) {
             (void)rd_writer_complain(writer, file->item.path, errno);
@@ -205,6 +349,8 @@ void rd_file_skip(rd_writer_t *writer, rd_file_t *file, uint64_t len)
     if (file->fd < 0)
         return;
     file->at += len;
+    if (file->check)
+        rd_digest_skip(file->check, len);
     if (file->at > INT64_MAX || ftruncate(file->fd, (off_t)file->at) < 0 ||
         lseek(file->fd, (off_t)file->at, SEEK_SET) < 0) {
         (void)rd_writer_complain(writer, file->item.path, errno);
@@ -212,20 +358,53 @@ void rd_file_skip(rd_writer_t *writer, rd_file_t *file, uint64_t len)
     }
 }
 
-/* A network file system may report only at a close what it could not write. To be called before the
- * attributes are set: that may write the content as well, and drop the error. The lock stays. */
-static bool is_written(int fd)
+/* To be called before the attributes are set: that may write the content as well, and drop the
+ * error. The lock stays. */
+static bool is_written(const rd_file_t *file)
 {
-    int twin = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    int twin;
 
+    if (!file->may_fail_late)
+        return true;
+    twin = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
     return twin >= 0 && close(twin) == 0;
+}
+
+/* What is kept of the file that has the name: in a new tree that is only an earlier try of ours. */
+static bool set_attributes(rd_writer_t *writer, rd_file_t *file)
+{
+    bool is_there = file->is_seen && S_ISREG(file->there.st_mode) && !writer->is_private;
+    const struct stat *there = file->has_old ? &file->old : is_there ? &file->there : NULL;
+
+    return rd_writer_attributes(writer, &file->attributes, file->fd,
+                                file->is_known ? &file->is : NULL, &file->item, there);
+}
+
+/* Gives a part its name. Nothing has it, or we have seen it. False: errno, 0 if it was said. */
+static bool give_name(rd_writer_t *writer, rd_file_t *file)
+{
+    if (!file->is_seen) {
+        if (renameat2(file->parent, file->part, file->parent, file->name, RENAME_NOREPLACE) == 0)
+            return true;
+        if (errno != EEXIST && errno != EINVAL && errno != ENOSYS)
+            return false;
+        if (!see(writer, file)) {
+            errno = 0;
+            return false;
+        }
+        file->is_known = false;
+        if (file->there.st_mode != 0 && !set_attributes(writer, file))
+            return false;
+    }
+    if (file->is_small)
+        writer->replaces = file->there.st_mode != 0;
+    return renameat(file->parent, file->part, file->parent, file->name) == 0;
 }
 
 bool rd_file_close(rd_writer_t *writer, rd_file_t *file)
 {
     const rd_item_t *item = &file->item;
-    struct stat is;
-    bool is_there;
+    bool done;
 
     if (file->fd < 0)
         return false;
@@ -234,19 +413,21 @@ bool rd_file_close(rd_writer_t *writer, rd_file_t *file)
         rd_file_drop(file, true);
         return false;
     }
-    is_there =
-        fstatat(file->parent, file->name, &is, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(is.st_mode);
-    if (file->has_old) {
-        is = file->old;
-        is_there = true;
-    }
-    if (!is_written(file->fd) ||
-        !rd_writer_attributes(writer, &file->attributes, file->fd, item, is_there ? &is : NULL) ||
-        renameat(file->parent, file->part, file->parent, file->name) < 0) {
-        (void)rd_writer_complain(writer, item->path, errno);
+    if (!file->is_small && !see(writer, file)) { /* once more: it has taken long */
         rd_file_drop(file, true);
         return false;
     }
+    if (file->is_noted)
+        rd_note_remove(file->fd);
+    done = is_written(file) && set_attributes(writer, file) &&
+           (file->is_direct || give_name(writer, file));
+    if (!done) {
+        if (errno != 0)
+            (void)rd_writer_complain(writer, item->path, errno);
+        rd_file_drop(file, true);
+        return false;
+    }
+    file->is_direct = false;
     rd_file_drop(file, false);
     return true;
 }

@@ -2,7 +2,8 @@
 /* The second part of a copy: what lies at the target already. It changes nothing there, but removes
  * parts that are of no more use. */
 #include "copy_delete.h"
-#include "copy_file.h"
+#include "copy_delta.h"
+#include "note.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -16,6 +17,7 @@
 typedef struct {
     rd_copy_t copy;
     rd_complaints_t complaints;
+    rd_copy_terms_t terms;
     rd_target_t target;
     rd_beneath_t beneath;
     rd_beneath_t old; /* the tree that --atomic will replace */
@@ -35,15 +37,33 @@ typedef struct {
 
 /* The size of a regular file with its digest; false: it is no such file. A part must be
  * ours. */
-static bool digest_of(int parent, const char *name, bool is_part, uint64_t least, uint64_t most,
-                      rd_item_t *item)
+static bool digest_of(const have_t *have, int parent, const char *name, bool is_part,
+                      uint64_t least, uint64_t most, rd_item_t *item)
 {
     int fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     struct stat is;
     bool done = fd >= 0 && fstat(fd, &is) == 0 && S_ISREG(is.st_mode) &&
                 (!is_part || rd_part_is_ours(parent, &is)) && (uint64_t)is.st_size >= least &&
                 (uint64_t)is.st_size <= most &&
-                rd_digest_file(fd, (uint64_t)is.st_size, item->digest);
+                rd_digest_file(&have->terms.key, fd, (uint64_t)is.st_size, item->digest);
+
+    if (done)
+        item->offset = (uint64_t)is.st_size;
+    if (fd >= 0)
+        close(fd);
+    return done;
+}
+
+/* Is this part known to be the beginning of the item, as its source is now? */
+static bool is_noted(const have_t *have, int parent, const char *part, rd_item_t *item)
+{
+    int fd = have->terms.has_notes
+                 ? openat(parent, part, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY)
+                 : -1;
+    struct stat is;
+    bool done = fd >= 0 && fstat(fd, &is) == 0 && S_ISREG(is.st_mode) &&
+                rd_part_is_ours(parent, &is) && is.st_size > 0 &&
+                (uint64_t)is.st_size <= item->size && rd_note_holds(fd, item);
 
     if (done)
         item->offset = (uint64_t)is.st_size;
@@ -121,9 +141,37 @@ static bool look_at_old(have_t *have)
         return true;
     if (is_same(have, parent, name, &is))
         item->has = RD_HAS_SAME;
-    else if (digest_of(parent, name, false, item->size, item->size, item))
+    else if (digest_of(have, parent, name, false, item->size, item->size, item))
         item->has = RD_HAS_ALL;
     return true;
+}
+
+/* The blocks of the version that has the name, and its digest if it may be the same file. A small
+ * file goes whole. */
+static void name_blocks(have_t *have, int parent, const char *name)
+{
+    rd_item_t *item = &have->item;
+    uint8_t digest[RD_DIGEST_BYTES];
+    struct stat is;
+    int fd;
+
+    if (!have->terms.has_delta || item->size <= RD_SMALL_BYTES)
+        return;
+    fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    if (fd >= 0 && fstat(fd, &is) == 0 && S_ISREG(is.st_mode) &&
+        (uint64_t)is.st_size > RD_SMALL_BYTES && rd_block_bytes((uint64_t)is.st_size) > 0) {
+        bool may_be_same = item->has == RD_HAS_NOTHING && (uint64_t)is.st_size == item->size;
+
+        if (rd_delta_name_blocks(&have->out, &have->terms.key, fd, (uint64_t)is.st_size,
+                                 may_be_same ? digest : NULL) &&
+            may_be_same) {
+            item->has = RD_HAS_ALL;
+            item->offset = item->size;
+            memcpy(item->digest, digest, sizeof digest);
+        }
+    }
+    if (fd >= 0)
+        close(fd);
 }
 
 /* A file of the same length may be the same; a part of one may be its beginning. False: a file of
@@ -149,12 +197,16 @@ static bool look(have_t *have)
         return !*item->path || rd_attributes_wanted(&have->copy) ||
                (is.st_mode & 07777) != (item->mode & RD_MODE_KEPT);
     }
-    if (digest_of(parent, part, true, 1, item->size, item)) {
+    if (item->size > RD_SMALL_BYTES && is_noted(have, parent, part, item))
+        item->has = RD_HAS_NOTED;
+    else if (digest_of(have, parent, part, true, 1, item->size, item))
         item->has = RD_HAS_PART;
-    } else if (digest_of(parent, name, false, item->size, item->size, item)) {
+    name_blocks(have, parent, name);
+    if (item->has == RD_HAS_NOTHING &&
+        digest_of(have, parent, name, false, item->size, item->size, item))
         item->has = RD_HAS_ALL;
+    if (item->has == RD_HAS_ALL)
         drop_part(have, parent, part);
-    }
     return item->has != RD_HAS_NOTHING || look_at_old(have);
 }
 
@@ -256,6 +308,11 @@ static bool begin_source(have_t *have, rd_why_t *why)
     have->kept = 0;
     have->is_last = have->item.size + 1 >= have->copy.sources;
     have->item.offset += have->complaints.count - have->excused;
+    /* What several targets have is compared, and a dry run compares without sending. */
+    if (have->copy.targets > 1 || have->copy.dry_run)
+        rd_copy_terms_read(&have->item, &have->terms);
+    else
+        rd_copy_terms_answer(&have->item, &have->terms);
     return rd_copy_source(&have->copy, &have->item, why);
 }
 

@@ -343,6 +343,7 @@ static bool list_source(list_t *list, size_t which)
                              .mode = RD_ITEM_VERSION,
                              .size = which,
                              .offset = list->complaints.count};
+    rd_copy_terms_offer(&list->item, list->copy.delta);
     if (list->copy.paths)
         list->copy.path = list->copy.paths[which];
     goes_on = rd_items_put(&list->out, &list->item) && list_top(list);

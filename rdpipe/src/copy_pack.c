@@ -2,7 +2,7 @@
 /* The third part of a copy: the content of the files, as far as the target does not have it.
  * Where reading a small file takes long, several are read side by side (jobs.h), and go in order.
  */
-#include "attributes.h"
+#include "copy_delta.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +10,7 @@
 
 #include "jobs.h"
 #include "rdframe.h"
+#include "sparse.h"
 
 /* A small file that is read beside others; or an item that waits for its turn. */
 typedef struct {
@@ -25,6 +26,8 @@ typedef struct {
 typedef struct {
     rd_copy_t copy;
     rd_complaints_t complaints;
+    rd_copy_terms_t terms;
+    rd_blocks_t blocks; /* of the version of the next file that the target has */
     rd_beneath_t beneath;
     rd_item_t item;
     rd_items_out_t out;
@@ -128,15 +131,19 @@ static bool read_unsized(pack_t *pack, int fd)
 }
 
 /* Is what the target has the beginning of this file? */
-static bool is_same(int fd, const struct stat *is, const rd_item_t *item)
+static bool is_same(const pack_t *pack, int fd, const struct stat *is)
 {
+    const rd_item_t *item = &pack->item;
     uint8_t digest[RD_DIGEST_BYTES];
 
-    if (item->has == RD_HAS_SAME)
-        return (uint64_t)is->st_size == item->size && is->st_mtim.tv_sec == item->mtime_s &&
-               is->st_mtim.tv_nsec == item->mtime_ns;
+    if (item->has == RD_HAS_SAME || item->has == RD_HAS_NOTED)
+        return item->offset <= item->size && (uint64_t)is->st_size == item->size &&
+               is->st_mtim.tv_sec == item->mtime_s && is->st_mtim.tv_nsec == item->mtime_ns;
+    if (item->has == RD_HAS_ALL && pack->blocks.count > 0)
+        return (uint64_t)is->st_size == item->offset &&
+               rd_delta_is_same(&pack->blocks, &pack->terms.key, fd, item->offset, item->digest);
     return item->has != RD_HAS_NOTHING && item->offset <= (uint64_t)is->st_size &&
-           rd_digest_file(fd, item->offset, digest) &&
+           rd_digest_file(&pack->terms.key, fd, item->offset, digest) &&
            memcmp(digest, item->digest, sizeof digest) == 0;
 }
 
@@ -178,23 +185,6 @@ static bool send_data(pack_t *pack, int fd, uint64_t *at_p, uint64_t end, bool *
     return *goes_on_p;
 }
 
-/* The end of the hole that begins at `at`, or `at` if there is none. */
-static uint64_t end_of_hole(int fd, uint64_t at, uint64_t size)
-{
-    off_t data = lseek(fd, (off_t)at, SEEK_DATA);
-
-    if (data < 0)
-        return errno == ENXIO ? size : at;
-    return (uint64_t)data > size ? size : (uint64_t)data;
-}
-
-static uint64_t end_of_data(int fd, uint64_t at, uint64_t size)
-{
-    off_t hole = lseek(fd, (off_t)at, SEEK_HOLE);
-
-    return hole < 0 || (uint64_t)hole > size || (uint64_t)hole <= at ? size : (uint64_t)hole;
-}
-
 /* Holes stay holes. */
 static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t at, bool *goes_on_p)
 {
@@ -203,14 +193,14 @@ static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t a
     if ((uint64_t)is->st_blocks * 512 >= size)
         return at == size || send_data(pack, fd, &at, size, goes_on_p);
     while (at < size) {
-        uint64_t next = end_of_hole(fd, at, size);
+        uint64_t next = rd_end_of_hole(fd, at, size);
 
         if (next > at) {
             *goes_on_p = pack->is_reading || put(pack, RD_ITEM_HOLE, next - at);
             at = next;
         }
         if (!*goes_on_p ||
-            (at < size && !send_data(pack, fd, &at, end_of_data(fd, at, size), goes_on_p)))
+            (at < size && !send_data(pack, fd, &at, rd_end_of_data(fd, at, size), goes_on_p)))
             return false;
     }
     return true;
@@ -227,7 +217,7 @@ static bool is_still_so(pack_t *pack, int fd, const struct stat *before, uint64_
     pack->is_reading = true;
     done = send_content(pack, fd, before, at, &goes_on) && pack->crc == sent;
     pack->is_reading = false;
-    return done && (at == 0 || (rd_digest_file(fd, at, digest) &&
+    return done && (at == 0 || (rd_digest_file(&pack->terms.key, fd, at, digest) &&
                                 memcmp(digest, pack->item.digest, sizeof digest) == 0));
 }
 
@@ -241,20 +231,42 @@ static bool is_unchanged(int fd, const struct stat *before)
 }
 
 /* What was sent is a file that there was. One that only grew, as a log does, had this beginning;
- * times do not tell that, so it is read once more. */
-static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t at)
+ * times do not tell that, so it is read once more. `check`: its BLAKE2b if that is known, or NULL.
+ */
+static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t at,
+                     const uint8_t *check)
 {
     const char *path = pack->item.path;
     struct stat is;
 
     if (is_unchanged(fd, before))
         return true;
-    if (fstat(fd, &is) == 0 && is.st_size > before->st_size && is_still_so(pack, fd, before, at)) {
+    if (fstat(fd, &is) == 0 && is.st_size > before->st_size &&
+        (check ? rd_delta_is_still(fd, (uint64_t)before->st_size, check)
+               : is_still_so(pack, fd, before, at))) {
         rd_warn(&pack->complaints, path, "grew while it was read: copied as long as it was before");
         return true;
     }
     rd_complain(&pack->complaints, path, "was changed while it was read");
     return false;
+}
+
+/* What differs from the version that the target has. False: nobody wants more. */
+static bool send_changes(pack_t *pack, int fd, const struct stat *is)
+{
+    static rd_item_t end;
+    uint64_t at = pack->item.offset;
+    bool whole, goes_on = true;
+
+    end = (rd_item_t){.kind = RD_ITEM_CLOSE};
+    whole = rd_delta_send(&pack->out, &pack->blocks, &pack->terms.key, fd, is, at, &goes_on,
+                          end.digest);
+    if (!whole && goes_on)
+        rd_complain(&pack->complaints, pack->item.path, "%s",
+                    errno ? strerror(errno) : "became shorter while it was read");
+    whole = whole && is_sound(pack, fd, is, at, end.digest);
+    end.has = whole ? RD_HAS_ALL : RD_HAS_NOTHING;
+    return goes_on && rd_items_put(&pack->out, &end);
 }
 
 static bool put_attributes(pack_t *pack, int fd, const struct stat *is)
@@ -279,7 +291,7 @@ static bool pack_file(pack_t *pack)
     struct stat is;
     int64_t from;
     int fd;
-    bool is_unsized, same, whole, goes_on = true;
+    bool is_unsized, same, has_part, has_version, whole, goes_on = true;
 
     if (item->has == RD_HAS_SAME && !rd_attributes_wanted(&pack->copy)) {
         item->kind = RD_ITEM_KEEP;
@@ -296,23 +308,32 @@ static bool pack_file(pack_t *pack)
         return true;
     }
     is_unsized = is.st_size == 0 && pack->unsized_bytes > 0;
-    same = !is_unsized && is_same(fd, &is, item);
+    same = !is_unsized && is_same(pack, fd, &is);
     item->kind = same && (item->has == RD_HAS_SAME ||
                           (item->has == RD_HAS_ALL && item->offset == (uint64_t)is.st_size))
                      ? RD_ITEM_KEEP
                      : RD_ITEM_FILE;
-    item->offset = same && item->has == RD_HAS_PART ? item->offset : 0;
+    item->offset =
+        same && (item->has == RD_HAS_PART || item->has == RD_HAS_NOTED) ? item->offset : 0;
+    has_part = item->has == RD_HAS_PART;
+    has_version = item->kind == RD_ITEM_FILE && !is_unsized && pack->blocks.count > 0;
     describe(item, &is);
     if (is_unsized)
         item->size = pack->unsized_bytes;
+    if (has_version)
+        item->has = RD_HAS_VERSION;
+    else if (has_part)
+        item->has = RD_HAS_PART; /* which is removed, if it is not continued */
     goes_on = put_attributes(pack, fd, &is) && rd_items_put(&pack->out, item);
     if (is_unsized && goes_on) {
         goes_on =
             put_bytes(pack, pack->unsized, pack->unsized_bytes) && put(pack, RD_ITEM_CLOSE, true);
+    } else if (has_version && goes_on) {
+        goes_on = send_changes(pack, fd, &is);
     } else if (item->kind == RD_ITEM_FILE && goes_on) {
         pack->crc = 0;
         whole = send_content(pack, fd, &is, item->offset, &goes_on) &&
-                is_sound(pack, fd, &is, item->offset);
+                is_sound(pack, fd, &is, item->offset, NULL);
         goes_on = goes_on && put(pack, RD_ITEM_CLOSE, whole);
         if ((size_t)is.st_size <= RD_SMALL_BYTES)
             rd_pace_took(&pack->pace, pack->us);
@@ -333,7 +354,7 @@ static bool pack_nothing(pack_t *pack)
 
         if (fd < 0)
             return true;
-        same = is_same(fd, &is, item);
+        same = is_same(pack, fd, &is);
         close(fd);
         item->offset = same ? item->offset : 0;
         same = same && !is_part && item->offset == (uint64_t)is.st_size;
@@ -443,7 +464,7 @@ static bool is_small_and_new(const rd_item_t *item)
 static bool take_in_turn(pack_t *pack)
 {
     bool was_beside = pack->pace.is_beside,
-         is_small = !pack->copy.dry_run && is_small_and_new(&pack->item);
+         is_small = !pack->copy.dry_run && is_small_and_new(&pack->item) && pack->blocks.count == 0;
     bool reads = is_small && rd_pace_next(&pack->pace, rd_now_us());
     job_t *job;
 
@@ -486,6 +507,7 @@ static bool begin_source(pack_t *pack, rd_why_t *why)
     if (!rd_copy_source(&pack->copy, &pack->item, why))
         return false;
     pack->item.offset += pack->complaints.count;
+    rd_copy_terms_read(&pack->item, &pack->terms);
     return rd_items_put(&pack->out, &pack->item);
 }
 
@@ -562,13 +584,22 @@ static bool step(pack_t *pack, rd_why_t *why)
         rd_jobs_drain(pack->jobs); /* nothing waits here while we wait for more */
     if (pack->has_ended || !rd_items_next(&pack->in, item, why))
         return false;
+    if (item->kind == RD_ITEM_BLOCKS && pack->terms.has_delta) {
+        rd_jobs_drain(pack->jobs); /* the file that comes next is the one that they are of */
+        return rd_delta_take_blocks(&pack->blocks, item, &pack->in, why);
+    }
+    if (pack->blocks.count > 0 && item->kind != RD_ITEM_FILE)
+        return rd_because(why, "the target names blocks of what is no file");
     switch (item->kind) {
     case RD_ITEM_FILE:
     case RD_ITEM_DIR:
     case RD_ITEM_HARD:
     case RD_ITEM_LEAVE:
     case RD_ITEM_LINK:
-        return may_ask_for(pack, why) && take_in_turn(pack);
+        if (!may_ask_for(pack, why) || !take_in_turn(pack))
+            return false;
+        rd_blocks_clear(&pack->blocks);
+        return true;
     case RD_ITEM_DELETE: /* at the target alone, so unpack says what may be */
         return take_in_turn(pack);
     case RD_ITEM_START:
@@ -602,6 +633,7 @@ int rd_copy_pack(const rd_copy_t *copy, int in, int out)
         rd_complain(&pack.complaints, "", "%s", why.text);
     rd_jobs_close(pack.jobs, NULL);
     free(pack.unsized);
+    rd_blocks_free(&pack.blocks);
     done = rd_items_out_close(&pack.out) && done && pack.complaints.count == 0;
     rd_items_in_close(&pack.in);
     close_top(&pack);

@@ -3,7 +3,7 @@
  * Where writing a small file takes long, as on a file system of another host, several are written
  * side by side (jobs.h), each when it is here as a whole. */
 #include "copy_atomic.h"
-#include "copy_file.h"
+#include "copy_delta.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -23,6 +23,7 @@ typedef struct {
 
 typedef struct {
     rd_writer_t writer;
+    rd_copy_terms_t terms;
     uint64_t missing, complained; /* of the sources before this one: there and here */
     bool has_failed;              /* one of them */
     rd_target_t target;
@@ -97,6 +98,9 @@ static bool find_target(unpack_t *unpack)
         unpack->writer.complaints.into = unpack->target.name;
     if (is_tree && !make_top(unpack))
         return false;
+    unpack->writer.is_private = is_tree && unpack->target.is_new;
+    unpack->writer.replaces = false;
+    rd_writer_look_at(&unpack->writer, unpack->target.base);
     rd_beneath_open(&unpack->beneath, unpack->target.base);
     rd_beneath_open(&unpack->old, unpack->target.old);
     return true;
@@ -193,7 +197,7 @@ static job_t *new_job(unpack_t *unpack)
     const rd_item_t *item = &unpack->item;
     bool was_beside = unpack->pace.is_beside;
 
-    if (item->size > RD_SMALL_BYTES || item->offset > 0)
+    if (item->size > RD_SMALL_BYTES || item->offset > 0 || item->has == RD_HAS_VERSION)
         return NULL;
     if (!rd_pace_next(&unpack->pace, rd_now_us())) {
         if (was_beside)
@@ -236,7 +240,9 @@ static void begin_file(unpack_t *unpack)
     file->has_old = find_old(unpack, unpack->item.path, &file->old) && S_ISREG(file->old.st_mode);
     if (!find_name(unpack, &parent, &name))
         return;
-    file->parent = fcntl(parent, F_DUPFD_CLOEXEC, 0);
+    /* No other path comes before the end of this file, so `beneath` keeps its directory open. */
+    file->parent = job ? fcntl(parent, F_DUPFD_CLOEXEC, 0) : parent;
+    file->owns_parent = job != NULL;
     if (file->parent < 0) {
         (void)rd_writer_complain(&unpack->writer, unpack->item.path, errno);
         return;
@@ -251,6 +257,8 @@ static void begin_file(unpack_t *unpack)
         int64_t from = rd_now_us();
 
         rd_file_open(&unpack->writer, file);
+        if (file->item.has == RD_HAS_VERSION)
+            rd_delta_begin(&unpack->writer, file);
         unpack->opened_us = rd_now_us() - from;
     }
 }
@@ -286,6 +294,13 @@ static void take_hole(unpack_t *unpack)
     rd_file_skip(&unpack->writer, &unpack->file, unpack->item.size);
 }
 
+static void close_parent(rd_file_t *file)
+{
+    if (file->parent >= 0 && file->owns_parent)
+        close(file->parent);
+    file->parent = -1;
+}
+
 static void end_file(unpack_t *unpack)
 {
     bool is_whole = unpack->item.has == RD_HAS_ALL; /* else the source's side has said why */
@@ -301,13 +316,13 @@ static void end_file(unpack_t *unpack)
     } else {
         int64_t from = rd_now_us();
 
+        if (is_whole && file->item.has == RD_HAS_VERSION)
+            rd_delta_end(&unpack->writer, file, unpack->item.digest);
         if (!is_whole)
             rd_file_drop(file, true);
         else if (rd_file_close(&unpack->writer, file))
             unpack->files++;
-        if (file->parent >= 0)
-            close(file->parent);
-        file->parent = -1;
+        close_parent(file);
         if (file->item.size <= RD_SMALL_BYTES)
             rd_pace_took(&unpack->pace, unpack->opened_us + rd_now_us() - from);
     }
@@ -347,7 +362,7 @@ static void keep_file(unpack_t *unpack)
     if (fd < 0 || fstat(fd, &is) < 0 || !S_ISREG(is.st_mode) || (uint64_t)is.st_size != item->size)
         rd_complain(&unpack->writer.complaints, item->path, "was changed while it was copied");
     else if ((unpack->writer.copy.preserve || rd_attributes_wanted(&unpack->writer.copy)) &&
-             !rd_writer_attributes(&unpack->writer, &unpack->attributes, fd, item, &is))
+             !rd_writer_attributes(&unpack->writer, &unpack->attributes, fd, &is, item, &is))
         (void)rd_writer_complain(&unpack->writer, item->path, errno);
     else
         unpack->kept++;
@@ -458,7 +473,7 @@ static void leave_directory(unpack_t *unpack, const rd_item_t *left,
         item.mode |= 0700;
     fd = rd_beneath_file(&unpack->beneath, item.path, O_RDONLY | O_DIRECTORY, 0);
     if (fd < 0 ||
-        !rd_writer_attributes(&unpack->writer, attributes, fd, &item, has_old ? &old : NULL))
+        !rd_writer_attributes(&unpack->writer, attributes, fd, NULL, &item, has_old ? &old : NULL))
         (void)rd_writer_complain(&unpack->writer, item.path, errno);
     if (fd >= 0)
         close(fd);
@@ -584,9 +599,16 @@ static bool is_right_kind(const unpack_t *unpack)
     case RD_ITEM_HOLE:
     case RD_ITEM_CLOSE:
         return unpack->is_in_file;
+    case RD_ITEM_COPY:
+        return unpack->is_in_file && unpack->file.item.has == RD_HAS_VERSION && !unpack->gathered;
+    case RD_ITEM_BLOCKS:
+        return false;
     case RD_ITEM_ATTRIBUTE:
         return !unpack->is_in_file;
     case RD_ITEM_FILE:
+        if (item->has == RD_HAS_VERSION && !unpack->terms.has_delta)
+            return false;
+        /* fallthrough */
     case RD_ITEM_KEEP:
         return !unpack->is_in_file && unpack->target.is_tree == (*item->path != 0);
     default:
@@ -605,6 +627,9 @@ static bool take(unpack_t *unpack, rd_why_t *why)
         return take_data(unpack, why);
     case RD_ITEM_HOLE:
         take_hole(unpack);
+        break;
+    case RD_ITEM_COPY:
+        rd_delta_copy(&unpack->writer, &unpack->file, unpack->item.offset, unpack->item.size);
         break;
     case RD_ITEM_CLOSE:
         end_file(unpack);
@@ -648,6 +673,7 @@ static bool step(unpack_t *unpack, bool *done_p, rd_why_t *why)
         return false;
     if (item->kind == RD_ITEM_START && !unpack->is_in_file) {
         end_source(unpack, item->offset);
+        rd_copy_terms_read(item, &unpack->terms);
         return rd_copy_source(&unpack->writer.copy, item, why);
     }
     if (item->kind == RD_ITEM_END && !unpack->is_in_file) {
@@ -718,11 +744,13 @@ int rd_copy_unpack(const rd_copy_t *copy, int in)
     rd_why_t why = {.text = ""};
     bool done = false;
 
-    unpack = (unpack_t){
-        .writer = {.copy = *copy, .complaints = {.copy = &unpack.writer.copy}, .mask = umask(0)},
-        .target = {.base = -1, .parent = -1, .old = -1},
-        .file = {.fd = -1, .parent = -1},
-        .pace = rd_pace_from(copy->beside_us)};
+    unpack = (unpack_t){.writer = {.copy = *copy,
+                                   .complaints = {.copy = &unpack.writer.copy},
+                                   .mask = umask(0),
+                                   .is_root = geteuid() == 0},
+                        .target = {.base = -1, .parent = -1, .old = -1},
+                        .file = {.fd = -1, .parent = -1, .version = -1},
+                        .pace = rd_pace_from(copy->beside_us)};
     (void)umask(unpack.writer.mask);
     rd_beneath_open(&unpack.beneath, -1);
     rd_beneath_open(&unpack.old, -1);
@@ -732,6 +760,7 @@ int rd_copy_unpack(const rd_copy_t *copy, int in)
         ;
     if (why.text[0])
         rd_complain(&unpack.writer.complaints, "", "%s", why.text);
+    rd_file_drop(&unpack.file, false); /* while its directory is open */
     if (unpack.gathered)
         close(unpack.gathered->file.parent);
     rd_jobs_close(unpack.jobs, forget_job);
@@ -740,9 +769,7 @@ int rd_copy_unpack(const rd_copy_t *copy, int in)
     if (copy->json)
         report_json(&unpack);
     rd_deletions_free(&unpack.deletions);
-    rd_file_drop(&unpack.file, false);
-    if (unpack.file.parent >= 0)
-        close(unpack.file.parent);
+    close_parent(&unpack.file);
     rd_items_in_close(&unpack.in);
     rd_beneath_close(&unpack.beneath);
     rd_target_close(&unpack.target);

@@ -16,6 +16,7 @@
 #include "carrier.h"
 #include "compress.h"
 #include "crc.h"
+#include "digest.h"
 #include "socket.h"
 
 #define HOST_MS 20000
@@ -71,6 +72,12 @@ static void tell_libraries(doctor_t *doctor)
         tell(doctor, FINE, "libzstd", "%s: --zstd", zstd);
     else
         tell(doctor, NOTE, "libzstd", "not compiled in: no --zstd (libzstd-dev, and build again)");
+    if (rd_digest_has_xxh3())
+        tell(doctor, FINE, "digests", "of rdcp by XXH3, or SHA-256 with an older version");
+    else
+        tell(doctor, NOTE, "digests",
+             "of rdcp by SHA-256, which is slow: libxxhash is not compiled in (libxxhash-dev, and "
+             "build again)");
     tell(doctor, strcmp(rd_crc_name(), "a table") == 0 ? NOTE : FINE, "crc32c", "by %s",
          rd_crc_name());
 }

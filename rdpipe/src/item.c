@@ -63,14 +63,17 @@ static bool is_valid(const header_t *header, size_t path_len, size_t target_len)
     bool is_link = header->kind == RD_ITEM_LINK || header->kind == RD_ITEM_HARD;
     bool is_attribute = header->kind == RD_ITEM_ATTRIBUTE;
     bool is_below = is_link || header->kind == RD_ITEM_SKIP || header->kind == RD_ITEM_DELETE;
+    bool is_of_changes = header->kind == RD_ITEM_BLOCKS || header->kind == RD_ITEM_COPY;
 
-    return header->kind >= RD_ITEM_START && header->kind <= RD_ITEM_LAST &&
-           header->has <= RD_HAS_SAME && header->reserved == 0 && path_len < RD_PATH_BYTES &&
+    return header->kind >= RD_ITEM_START && (header->kind <= RD_ITEM_LAST || is_of_changes) &&
+           header->has <= RD_HAS_NOTED && header->reserved == 0 && path_len < RD_PATH_BYTES &&
            target_len < RD_PATH_BYTES && (is_link || is_attribute) == (target_len > 0) &&
            (!is_attribute || (path_len == 0 && le64toh(header->size) <= RD_VALUE_MAX)) &&
            le32toh(header->mtime_ns) < 1000000000u && le64toh(header->size) <= INT64_MAX &&
            le64toh(header->offset) <= INT64_MAX && (!is_below || path_len > 0) &&
-           (header->kind != RD_ITEM_DATA || header->size != 0);
+           (!is_of_changes || path_len == 0) &&
+           (header->kind != RD_ITEM_BLOCKS || le64toh(header->size) <= RD_VALUE_MAX) &&
+           (!(is_of_changes || header->kind == RD_ITEM_DATA) || header->size != 0);
 }
 
 rd_item_state_t rd_item_parse(const uint8_t *at, size_t avail, rd_item_t *item_p, size_t *bytes_p)

@@ -7,7 +7,8 @@
 /*
  * What the four parts of a copy say to each other (copy.h): items, one behind the other. Each has a
  * header of RD_ITEM_BYTES, little-endian, then its path, then the target of a link.
- * Behind DATA come `size` bytes of the file, behind ATTRIBUTE those of its value.
+ * Behind DATA come `size` bytes of the file, behind ATTRIBUTE those of its value, and behind BLOCKS
+ * those of the names.
  *
  * The other side is not trusted: a path that leads out of the tree is no item.
  */
@@ -21,7 +22,7 @@
 
 typedef enum {
     RD_ITEM_START = 1, /* a source; mode: RD_ITEM_VERSION, size: which, offset: how many things of
-                          those before it could not be copied */
+                          those before it could not be copied; digest: copy_terms.h */
     RD_ITEM_DIR,       /* what follows may lie in it; digest, in a list: rd_directory_id */
     RD_ITEM_LEAVE, /* a directory is complete; size: files left out, that need nothing; offset, in
                       a list: 1 if not all that lies in it was looked at */
@@ -29,15 +30,20 @@ typedef enum {
     RD_ITEM_LINK,  /* a symbolic link */
     RD_ITEM_DATA,  /* `size` bytes of the file */
     RD_ITEM_HOLE,  /* `size` bytes that are not stored */
-    RD_ITEM_CLOSE, /* the file ends; has: RD_HAS_ALL if it is whole */
+    RD_ITEM_CLOSE, /* the file ends; has: RD_HAS_ALL if it is whole; digest: of one that comes as
+                      what differs */
     RD_ITEM_KEEP,  /* the file is there already */
     RD_ITEM_END,   /* size: how many things could not be copied */
     RD_ITEM_HARD,  /* a further name of the file whose path is `target` */
     RD_ITEM_ATTRIBUTE, /* of the FILE, KEEP, LINK or LEAVE that comes next: `target` is its name */
     RD_ITEM_SKIP,      /* in a list: it lies at the source, and is not copied */
-    RD_ITEM_DELETE /* lies at the target, and not at the source; mode: with its type; size: which
+    RD_ITEM_DELETE, /* lies at the target, and not at the source; mode: with its type; size: which
                       target; has: RD_HAS_PART if an earlier copy left it in the new tree of
                       --atomic */
+    /* Of a changed file (copy_delta.h), only if both sides know them (copy_terms.h). */
+    RD_ITEM_BLOCKS = 20, /* the FILE that comes next lies at the target in another version. These
+                            are names of its blocks, of `offset` bytes each; size: all names */
+    RD_ITEM_COPY         /* `size` bytes of that version, from `offset` on */
 } rd_item_kind_t;
 
 #define RD_ITEM_LAST RD_ITEM_DELETE
@@ -47,7 +53,9 @@ typedef enum {
     RD_HAS_NOTHING,
     RD_HAS_PART,
     RD_HAS_ALL,
-    RD_HAS_SAME /* a file of the same size and time: its content was not read */
+    RD_HAS_SAME,    /* a file of the same size and time: its content was not read */
+    RD_HAS_VERSION, /* another version, and the file comes as what differs from it */
+    RD_HAS_NOTED    /* a part of what has this size and time: its content was not read */
 } rd_has_t;
 
 typedef struct {

@@ -58,18 +58,25 @@ bool rd_items_data_put(rd_items_out_t *out, size_t len)
     return !out->is_broken;
 }
 
+bool rd_items_put_with(rd_items_out_t *out, const rd_item_t *item, const void *content)
+{
+    size_t len = (size_t)item->size;
+
+    if (out->filled + RD_ITEM_MAX + len > BUFFER_BYTES && !flush(out))
+        return false;
+    out->filled += rd_item_put(out->buffer + out->filled, item);
+    memcpy(out->buffer + out->filled, content, len);
+    out->filled += len;
+    return !out->is_broken;
+}
+
 bool rd_items_attribute(rd_items_out_t *out, const char *name, const void *value, size_t len)
 {
     static rd_item_t item = {.kind = RD_ITEM_ATTRIBUTE};
 
-    if (out->filled + RD_ITEM_MAX + len > BUFFER_BYTES && !flush(out))
-        return false;
     item.size = len;
     (void)snprintf(item.target, sizeof item.target, "%s", name);
-    out->filled += rd_item_put(out->buffer + out->filled, &item);
-    memcpy(out->buffer + out->filled, value, len);
-    out->filled += len;
-    return !out->is_broken;
+    return rd_items_put_with(out, &item, value);
 }
 
 bool rd_items_out_close(rd_items_out_t *out)
@@ -150,7 +157,8 @@ bool rd_items_next(rd_items_in_t *in, rd_item_t *item_p, rd_why_t *why)
         switch (rd_item_parse(in->buffer + in->start, in->end - in->start, item_p, &bytes)) {
         case RD_ITEM_WHOLE:
             in->start += bytes;
-            in->data_left = item_p->kind == RD_ITEM_DATA || item_p->kind == RD_ITEM_ATTRIBUTE
+            in->data_left = item_p->kind == RD_ITEM_DATA || item_p->kind == RD_ITEM_ATTRIBUTE ||
+                                    item_p->kind == RD_ITEM_BLOCKS
                                 ? item_p->size
                                 : 0;
             return true;

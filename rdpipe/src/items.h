@@ -28,6 +28,8 @@ bool rd_items_put(rd_items_out_t *out, const rd_item_t *item);
  * rd_items_data_put. */
 uint8_t *rd_items_data_room(rd_items_out_t *out, size_t *room_p);
 bool rd_items_data_put(rd_items_out_t *out, size_t len);
+/* An item with its content: item->size bytes, RD_VALUE_MAX at most. */
+bool rd_items_put_with(rd_items_out_t *out, const rd_item_t *item, const void *content);
 /* An attribute with its value, of RD_VALUE_MAX bytes at most. */
 bool rd_items_attribute(rd_items_out_t *out, const char *name, const void *value, size_t len);
 /* Writes out what is left. False if anything could not be written, and errno. */

@@ -41,6 +41,9 @@ static const char help[] =
     "  --max-delete N        deletes nothing if it would be more than N files (10000)\n"
     "  --atomic              with -r: replaces a tree at the target as a whole, when all has come\n"
     "  --compare             with -p: compares contents even if size and time are the same\n"
+    "  --delta WHEN          sends of a changed file only what differs: auto, which does so "
+    "between "
+    "hosts (default), always or never\n"
     "  -T, --no-target-directory   TARGET is the copy itself, even if it is a directory\n"
     "  --fail-special        treats devices, FIFOs and sockets in a tree as errors\n"
     "  -n, --dry-run         lists what would be new, changed and deleted, and changes nothing\n"
@@ -69,6 +72,7 @@ enum {
     OPTION_FILES_FROM,
     OPTION_NAMES,
     OPTION_COMPARE,
+    OPTION_DELTA,
     OPTION_DELETE,
     OPTION_MAX_DELETE,
     OPTION_ATOMIC,
@@ -108,6 +112,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"atomic", 0, NULL, OPTION_ATOMIC},
                                         {"also", 1, NULL, OPTION_ALSO},
                                         {"max-delete", 1, NULL, OPTION_MAX_DELETE},
+                                        {"delta", 1, NULL, OPTION_DELTA},
                                         /* the parts, as rdcp itself calls them */
                                         {"list", 0, NULL, OPTION_LIST},
                                         {"have", 0, NULL, OPTION_HAVE},
@@ -156,6 +161,16 @@ static void keep_all(rd_copy_t *copy)
     copy->owner = copy->hard_links = copy->xattrs = copy->acls = true;
 }
 
+#define DELTA_WISH "delta="
+
+/* What a part may do if it can. Versions that do not know these wishes take them for a protocol,
+ * and then only the last --of, so they copy without. */
+static void take_wish(called_t *called, const char *wish)
+{
+    if (strncmp(wish, DELTA_WISH, strlen(DELTA_WISH)) == 0)
+        (void)rd_delta_parse(wish + strlen(DELTA_WISH), &called->copy.delta);
+}
+
 static bool take_option(called_t *called, int option, const char *value)
 {
     switch (option) {
@@ -191,6 +206,11 @@ static bool take_option(called_t *called, int option, const char *value)
         return true;
     case OPTION_COMPARE:
         called->copy.compare = true;
+        return true;
+    case OPTION_DELTA:
+        if (!rd_delta_parse(value, &called->copy.delta))
+            rd_usage(&called->settings.cli, "--delta '%.60s': expected auto, always or never",
+                     value);
         return true;
     case OPTION_EXCLUDE:
     case OPTION_INCLUDE:
@@ -243,7 +263,10 @@ static bool take_option(called_t *called, int option, const char *value)
         called->copy.host = value;
         return true;
     case OPTION_OF:
-        called->protocol = value;
+        if (*value == '+')
+            take_wish(called, value + 1);
+        else
+            called->protocol = value;
         return true;
     default:
         return rd_settings_option(&called->settings, option, value);
@@ -409,7 +432,10 @@ static char *command_of(const called_t *called, const char *part, const sources_
         return NULL;
     (void)fputs("exec ", to);
     put_program(to, called, end);
-    (void)fprintf(to, " --%s --of " PROTOCOL, part);
+    (void)fprintf(to, " --%s", part);
+    if (called->copy.delta != RD_DELTA_AUTO && !is_target)
+        (void)fprintf(to, " --of +" DELTA_WISH "%s", rd_delta_name(called->copy.delta));
+    (void)fputs(" --of " PROTOCOL, to);
     put_options(to, called);
     if (is_target && targets->count > 1)
         (void)fprintf(to, " --target %d/%zu", which, targets->count);

@@ -5,6 +5,7 @@
 #include <linux/magic.h>
 #include <sys/syscall.h>
 #include <sys/vfs.h>
+#include <sys/xattr.h>
 
 /* ---- items ---- */
 
@@ -244,7 +245,7 @@ static void holes_stay_holes(void)
 
 /* Of a large image that is mostly holes only the rest is read, and it is the same file also where a
  * file system has stored its zeroes. */
-static void holes_are_not_read(void)
+static void holes_are_not_read_for(const rd_digest_key_t *key)
 {
     uint8_t sparse[RD_DIGEST_BYTES], full[RD_DIGEST_BYTES], other[RD_DIGEST_BYTES];
     uint64_t size = 3u << 20;
@@ -255,25 +256,96 @@ static void holes_are_not_read(void)
     CHECK(fd >= 0 && ftruncate(fd, (off_t)1 << 38) == 0 && pwrite(fd, "ab", 2, 1 << 20) == 2);
     bytes_read = 0;
     bytes_read_max = 4 << 20;
-    CHECK(rd_digest_file(fd, (uint64_t)1 << 38, other));
+    CHECK(rd_digest_file(key, fd, (uint64_t)1 << 38, other));
     bytes_read_max = UINT64_MAX;
     CHECK(run("head -c 1048576 /dev/zero >full && printf ab >>full && head -c 2097150 /dev/zero "
               ">>full"));
     stored = open("full", O_RDWR);
     for (uint64_t len = size - 1; len <= size; len++) { /* also where a block is not whole */
-        CHECK(rd_digest_file(fd, len, sparse) && rd_digest_file(stored, len, full));
+        CHECK(rd_digest_file(key, fd, len, sparse) && rd_digest_file(key, stored, len, full));
         CHECK(memcmp(sparse, full, sizeof full) == 0);
         CHECK(memcmp(sparse, other, sizeof other) != 0);
         memcpy(other, sparse, sizeof other);
     }
     /* The same bytes elsewhere, and zeroes alone. */
-    CHECK(pwrite(stored, "\0\0", 2, 1 << 20) == 2 && rd_digest_file(stored, size, full));
+    CHECK(pwrite(stored, "\0\0", 2, 1 << 20) == 2 && rd_digest_file(key, stored, size, full));
     CHECK(memcmp(full, other, sizeof other) != 0);
-    CHECK(pwrite(stored, "ab", 2, 2 << 20) == 2 && rd_digest_file(stored, size, sparse));
+    CHECK(pwrite(stored, "ab", 2, 2 << 20) == 2 && rd_digest_file(key, stored, size, sparse));
     CHECK(memcmp(sparse, other, sizeof other) != 0 && memcmp(sparse, full, sizeof full) != 0);
-    CHECK(!rd_digest_file(stored, size + 1, full)); /* it is shorter */
+    CHECK(!rd_digest_file(key, stored, size + 1, full)); /* it is shorter */
     close(fd);
     close(stored);
+}
+
+static void holes_are_not_read(void)
+{
+    static const uint8_t seeds[2][RD_SEED_BYTES] = {{1}, {2}};
+    rd_digest_key_t key = {.kind = RD_DIGEST_SHA256};
+
+    holes_are_not_read_for(&key);
+    key.kind = RD_DIGEST_BLAKE2B;
+    holes_are_not_read_for(&key);
+    for (size_t i = 0; rd_digest_has_xxh3() && i < 2; i++) {
+        rd_digest_key(&key, seeds[i]);
+        holes_are_not_read_for(&key);
+    }
+}
+
+/* A copy of a large image that has not changed, by all four parts. */
+static void a_second_copy_does_not_read_holes(void)
+{
+    uint64_t kept;
+
+    CHECK_IN(fresh());
+    CHECK(run("truncate -s 256G from && echo text | dd of=from conv=notrunc bs=1M seek=5000 "
+              "status=none"));
+    for (unsigned round = 0; round < 2; round++) {
+        int status;
+
+        bytes_read = 0;
+        bytes_read_max = 4 << 20;
+        status = copy("from", "to");
+        bytes_read_max = UINT64_MAX;
+        CHECK_EQ(status, 0);
+        CHECK(bytes_packed(&kept) < 1 << 20);
+        CHECK_EQ(kept, round);
+    }
+}
+
+/* What is digested piece by piece has the digest of the whole, wherever the pieces begin. */
+static void a_digest_in_pieces(void)
+{
+    static const size_t steps[] = {1, 777, 65536, 262144, 300000, 1 << 20};
+    static uint8_t content[3 << 20];
+    static const uint8_t seed[RD_SEED_BYTES] = {3};
+    uint8_t whole[RD_DIGEST_BYTES], got[RD_DIGEST_BYTES];
+    rd_digest_key_t key;
+    int fd;
+
+    rd_digest_key(&key, seed);
+    key.kind = rd_digest_has_xxh3() ? RD_DIGEST_XXH3 : RD_DIGEST_SHA256;
+    CHECK_IN(fresh());
+    memset(content + 5000, 'a', 100);
+    memset(content + (2 << 20) + 17, 'b', 400000);
+    fd = open("file", O_RDWR | O_CREAT, 0600);
+    CHECK(fd >= 0 && write(fd, content, sizeof content) == (ssize_t)sizeof content);
+    CHECK(rd_digest_file(&key, fd, sizeof content, whole));
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        rd_digest_t *digest = rd_digest_open(&key);
+
+        CHECK(digest != NULL);
+        /* Zeroes by turns as bytes and as a hole. */
+        for (size_t at = 0, n; at < sizeof content; at += n) {
+            n = sizeof content - at < steps[i] ? sizeof content - at : steps[i];
+            if (at % 2 == 0 && content[at] == 0 &&
+                memcmp(content + at, content + at + 1, n - 1) == 0)
+                rd_digest_skip(digest, n);
+            else
+                rd_digest_add(digest, content + at, n);
+        }
+        CHECK(rd_digest_end(digest, got) && memcmp(got, whole, sizeof whole) == 0);
+    }
+    close(fd);
 }
 
 /* FAT has times of 2 s, SMB of 100 ns, sshfs of 1 s. */
@@ -327,6 +399,56 @@ static void what_is_there_is_not_sent_again(void)
     CHECK(run("diff -r from to"));
     CHECK_EQ(bytes_packed(&kept), strlen(" and the end") + 25 + 11);
     CHECK_EQ(kept, 1);
+}
+
+/* A small file of a new tree has its name from the beginning. What a kill has left of it, with the
+ * mode of a secret, says nothing of the file that it will be. */
+static void a_small_file_that_was_cut_off(void)
+{
+    CHECK_IN(fresh());
+    CHECK(run("mkdir -m 700 from .to.rdcp-part && umask 022 && echo all of it >from/one && "
+              "echo script >from/two && chmod 755 from/two && umask 077 && "
+              "printf all >.to.rdcp-part/one && echo SCRIPT >.to.rdcp-part/two"));
+    CHECK_EQ(copy("from", "to"), 0);
+    CHECK(run("diff -r from to && test \"$(cd to; stat -c %a one two | xargs)\" = '644 755'"));
+}
+
+/* A part of 3 MB of a file of 4 MB, whose source may be changed or not. What is read of both to
+ * resume it: the rest, which goes, and if it is not known what the part is, twice what is there. */
+static void resume_after(const char *change, bool is_known)
+{
+    rd_copy_t source = copy_of("from"), target = copy_of("to");
+    struct stat is, part;
+    int fd;
+
+    CHECK_IN(fresh());
+    CHECK(run("head -c 4000000 /dev/urandom >from"));
+    CHECK(list(&source) == 0 && have(&target) == 0 && pack(&source) == 0);
+    CHECK(stat(PACKED, &is) == 0 && truncate(PACKED, is.st_size - 1000000) == 0);
+    CHECK_EQ(unpack(&target), RD_COPY_FAILED);
+    CHECK(stat(".to.rdcp-part", &part) == 0 && part.st_size > 2000000);
+    fd = open(".to.rdcp-part", O_RDONLY);
+    CHECK(fd >= 0);
+    if (fgetxattr(fd, "user.rdcp-part", NULL, 0) < 0)
+        SKIP("xattrs: the file system of /tmp has none");
+    close(fd);
+    CHECK(run(change));
+    bytes_read = 0;
+    CHECK_EQ(copy("from", "to"), 0);
+    CHECK_EQ(bytes_read, 4000000 - part.st_size + (is_known ? 0 : 2 * part.st_size));
+    CHECK(run("cmp from to && test ! -e .to.rdcp-part"));
+    /* The note has gone with the part. */
+    fd = open("to", O_RDONLY);
+    CHECK(fd >= 0 && fgetxattr(fd, "user.rdcp-part", NULL, 0) < 0 && errno == ENODATA);
+    close(fd);
+}
+
+static void what_a_part_notes_is_not_read_again(void)
+{
+    CHECK_IN(resume_after("true", true));
+    CHECK_IN(resume_after("touch from", false));
+    /* As after a restart of the system. */
+    CHECK_IN(resume_after("cp .to.rdcp-part copy && mv copy .to.rdcp-part", false));
 }
 
 /* What could not be copied may come with the next call. */
@@ -518,8 +640,12 @@ static const check_case_t cases[] = {
     {"directories keep the group of their place", directories_keep_the_group_of_their_place},
     {"holes stay holes", holes_stay_holes},
     {"holes are not read", holes_are_not_read},
+    {"a second copy does not read holes", a_second_copy_does_not_read_holes},
+    {"a digest in pieces", a_digest_in_pieces},
     {"a coarse time is that of the source", a_coarse_time_is_that_of_the_source},
     {"what is there is not sent again", what_is_there_is_not_sent_again},
+    {"a small file that was cut off", a_small_file_that_was_cut_off},
+    {"what a part notes is not read again", what_a_part_notes_is_not_read_again},
     {"a part can be written into again", a_part_can_be_written_into_again},
     {"a stream that is cut leaves nothing under the name",
      a_stream_that_is_cut_leaves_nothing_under_the_name},

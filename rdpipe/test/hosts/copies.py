@@ -126,6 +126,31 @@ def what_was_cut_off_goes_on(hosts):
     expect(not parts_below(folder), f"left: {parts_below(folder)}")
 
 
+def what_differs_of_a_changed_file(hosts):
+    """All hosts are one machine here, so `auto` sends whole files."""
+    folder = folder_of(hosts, "changed")
+    dice = seed_of(hosts)
+    os.mkdir(f"{folder}/from")
+    content = {name: dice.randbytes(3_000_000) for name in ("longer", "shorter", "same", "other")}
+    for delta, least, most in (("always", 300_000, 400_000), ("auto", 9_000_000, 10_000_000), ("never", 9_000_000, 10_000_000)):
+        for name, data in content.items():
+            with open(f"{folder}/from/{name}", "wb") as file:
+                file.write(data)
+        shutil.rmtree(f"{folder}/to", ignore_errors=True)
+        copies(hosts, f"-r --delta {delta} {folder}/from host1:{folder}/to")
+        for name, change in (("longer", lambda data: data[:1_000_000] + dice.randbytes(300_000) + data[1_000_000:]),
+                             ("shorter", lambda data: data[100_000:]), ("other", lambda data: data[:5] + b"x" + data[6:])):
+            with open(f"{folder}/from/{name}", "wb") as file:
+                file.write(change(content[name]))
+        err = copies(hosts, f"-v -rT --delta {delta} host2:{folder}/from host1:{folder}/to")
+        run("diff", "-r", f"{folder}/from", f"{folder}/to")
+        told = re.search(r"(\d+) files written with ([0-9.]+) (.?)B, (\d+) were there already", err)
+        sent = told and float(told[2]) * {"": 1, "k": 1e3, "M": 1e6}[told[3]]
+        expect(told and told[1] == "3" and told[4] == "1" and least <= sent <= most, f"--delta {delta}: {err}")
+    expect("--delta 'no': expected auto, always or never" in copies(hosts, f"--delta no {folder}/from host1:{folder}/to", 2), "no usage")
+    expect(not parts_below(folder), f"left: {parts_below(folder)}")
+
+
 def a_copy_that_cannot_be_made(hosts):
     folder = folder_of(hosts, "wrong")
     open(f"{folder}/file", "w", encoding="utf-8").close()
@@ -374,4 +399,4 @@ def kills_anywhere(hosts):
 
 CASES = [a_tree_in_all_directions, a_file_in_all_directions, several_sources_with_all_that_they_have, more_sources_than_a_command_line_of_a_shell_holds, a_file_system_without_attributes, a_copy_that_cannot_be_made, another_version, options_behind_the_paths,
          progress_of_a_copy, a_disk_that_is_full, a_file_that_changes, a_log_that_grows, two_copies_to_one_target,
-         what_was_cut_off_goes_on, little_locked_memory, kills_anywhere]
+         what_was_cut_off_goes_on, what_differs_of_a_changed_file, little_locked_memory, kills_anywhere]

@@ -1,0 +1,374 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "copy_delta.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "sparse.h"
+
+#define READ_BYTES ((size_t)256 * 1024)
+#define NAMES_MAX (RD_VALUE_MAX / RD_BLOCK_NAME_BYTES) /* in one item */
+#define HOLE_BLOCKS 4u /* a hole of less goes as zeroes, so that the search passes it */
+
+static const rd_digest_key_t check_key = {.kind = RD_DIGEST_BLAKE2B};
+
+/* ---- the blocks of a file, one after the other ---- */
+
+/* False: the walk ends here. */
+typedef bool (*visit_t)(void *context, uint32_t index, const uint8_t *block, uint32_t bytes);
+
+/* Blocks that are holes are left out, and a last one that is not whole. `digest`, if it is not
+ * NULL, gets everything. False: errno, 0 if the file is shorter now, or `visit` has said so. */
+static bool walk(int fd, uint64_t size, uint32_t bytes, rd_digest_t *digest, visit_t visit,
+                 void *context)
+{
+    size_t step = bytes > READ_BYTES ? bytes : READ_BYTES, len;
+    uint8_t *piece = malloc(step);
+    bool done = piece != NULL;
+
+    for (uint64_t at = 0; done && at < size; at += len) {
+        uint64_t data = rd_end_of_hole(fd, at, size);
+
+        if (data < size)
+            data -= data % step;
+        if (data > at && digest)
+            rd_digest_skip(digest, data - at);
+        if (data > at)
+            at = data;
+        len = size - at < step ? (size_t)(size - at) : step;
+        done = rd_read_at(fd, piece, len, at);
+        if (done && digest)
+            rd_digest_add(digest, piece, len);
+        for (size_t i = 0; done && i + bytes <= len; i += bytes)
+            done = visit(context, (uint32_t)((at + i) / bytes), piece + i, bytes);
+    }
+    free(piece);
+    return done;
+}
+
+/* ---- the target names blocks ---- */
+
+typedef struct {
+    const rd_digest_key_t *key;
+    rd_items_out_t *out;
+    uint32_t bytes; /* of a block */
+    size_t filled;
+    uint8_t names[NAMES_MAX * RD_BLOCK_NAME_BYTES];
+} names_t;
+
+static bool put_names(names_t *names)
+{
+    static rd_item_t item;
+
+    item = (rd_item_t){.kind = RD_ITEM_BLOCKS, .size = names->filled, .offset = names->bytes};
+    names->filled = 0;
+    return item.size == 0 || rd_items_put_with(names->out, &item, names->names);
+}
+
+static bool name_block(void *context, uint32_t index, const uint8_t *block, uint32_t bytes)
+{
+    names_t *names = context;
+
+    rd_block_name(names->names + names->filled, index, block, bytes, names->key);
+    names->filled += RD_BLOCK_NAME_BYTES;
+    return names->filled < sizeof names->names || put_names(names);
+}
+
+bool rd_delta_name_blocks(rd_items_out_t *out, const rd_digest_key_t *key, int fd, uint64_t size,
+                          uint8_t *result)
+{
+    static names_t names;
+    rd_digest_t *digest = result ? rd_digest_open(key) : NULL;
+    bool done;
+
+    if (result && !digest) {
+        errno = ENOMEM;
+        return false;
+    }
+    names = (names_t){.key = key, .out = out, .bytes = rd_block_bytes(size)};
+    done = walk(fd, size, names.bytes, digest, name_block, &names);
+    done = put_names(&names) && done;
+    if (done && digest)
+        return rd_digest_end(digest, result);
+    rd_digest_close(digest);
+    return done;
+}
+
+/* ---- the source compares them ---- */
+
+typedef struct {
+    const rd_digest_key_t *key;
+    const rd_blocks_t *blocks;
+    uint32_t next; /* of them */
+} compared_t;
+
+static bool is_equal(void *context, uint32_t index, const uint8_t *block, uint32_t bytes)
+{
+    compared_t *compared = context;
+
+    (void)bytes;
+    return rd_blocks_may_have(compared->blocks, &compared->next, index, block, compared->key);
+}
+
+bool rd_delta_is_same(const rd_blocks_t *blocks, const rd_digest_key_t *key, int fd, uint64_t size,
+                      const uint8_t digest[RD_DIGEST_BYTES])
+{
+    compared_t compared = {.key = key, .blocks = blocks};
+    uint8_t got[RD_DIGEST_BYTES];
+    rd_digest_t *own = rd_digest_open(key);
+
+    if (own && walk(fd, size, blocks->bytes, own, is_equal, &compared))
+        return rd_digest_end(own, got) && memcmp(got, digest, sizeof got) == 0;
+    rd_digest_close(own);
+    return false;
+}
+
+/* ---- the source searches them ---- */
+
+bool rd_delta_take_blocks(rd_blocks_t *blocks, const rd_item_t *item, rd_items_in_t *in,
+                          rd_why_t *why)
+{
+    static uint8_t names[RD_VALUE_MAX];
+    size_t filled = 0, len;
+    const uint8_t *at;
+
+    while ((len = rd_items_data(in, &at, why)) > 0) {
+        memcpy(names + filled, at, len);
+        filled += len;
+    }
+    return !why->text[0] && rd_blocks_take(blocks, item->offset, names, filled, why);
+}
+
+/* What goes. Pieces of the old version that lie one behind the other become one. */
+typedef struct {
+    rd_items_out_t *out;
+    uint64_t from, len;
+    bool goes_on;
+} sent_t;
+
+static bool put_copy(sent_t *sent)
+{
+    static rd_item_t item;
+
+    if (sent->len > 0) {
+        item = (rd_item_t){.kind = RD_ITEM_COPY, .size = sent->len, .offset = sent->from};
+        sent->len = 0;
+        sent->goes_on = rd_items_put(sent->out, &item);
+    }
+    return sent->goes_on;
+}
+
+static bool copy_found(void *context, uint64_t offset, uint64_t len)
+{
+    sent_t *sent = context;
+
+    if (sent->len > 0 && sent->from + sent->len != offset && !put_copy(sent))
+        return false;
+    if (sent->len == 0)
+        sent->from = offset;
+    sent->len += len;
+    return true;
+}
+
+static bool put_new(void *context, const uint8_t *at, size_t len)
+{
+    sent_t *sent = context;
+
+    if (!put_copy(sent))
+        return false;
+    while (len > 0 && sent->goes_on) {
+        size_t room;
+        uint8_t *to = rd_items_data_room(sent->out, &room);
+
+        if (room > len)
+            room = len;
+        memcpy(to, at, room);
+        sent->goes_on = rd_items_data_put(sent->out, room);
+        at += room;
+        len -= room;
+    }
+    return sent->goes_on;
+}
+
+static bool put_hole(sent_t *sent, rd_search_t *search, uint64_t len)
+{
+    static rd_item_t item;
+
+    if (!rd_search_flush(search) || !put_copy(sent))
+        return false;
+    item = (rd_item_t){.kind = RD_ITEM_HOLE, .size = len};
+    sent->goes_on = rd_items_put(sent->out, &item);
+    return sent->goes_on;
+}
+
+static bool send(sent_t *sent, rd_search_t *search, rd_digest_t *digest, int fd,
+                 const struct stat *is, uint64_t at, uint32_t block_bytes)
+{
+    uint64_t size = (uint64_t)is->st_size, end = size; /* of what has no long hole in it */
+    uint64_t least = HOLE_BLOCKS * (uint64_t)block_bytes;
+    bool has_holes = rd_is_sparse(is);
+
+    if (has_holes)
+        end = at;
+    while (at < size) {
+        size_t room;
+        uint8_t *to;
+        ssize_t n;
+
+        if (at == end) {
+            uint64_t data = rd_end_of_hole(fd, at, size);
+
+            if (data - at >= least || (data == size && data > at)) {
+                if (!put_hole(sent, search, data - at))
+                    return false;
+                rd_digest_skip(digest, data - at);
+                end = at = data;
+                continue;
+            }
+            end = rd_end_of_data(fd, data, size);
+        }
+        to = rd_search_room(search, &room);
+        if (room > READ_BYTES)
+            room = READ_BYTES;
+        if (room > end - at)
+            room = (size_t)(end - at);
+        n = pread(fd, to, room, (off_t)at);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n == 0)
+            errno = 0;
+        if (n <= 0)
+            return false;
+        rd_digest_add(digest, to, (size_t)n);
+        if (!rd_search_more(search, (size_t)n))
+            return false;
+        at += (uint64_t)n;
+    }
+    return rd_search_flush(search) && put_copy(sent);
+}
+
+bool rd_delta_send(rd_items_out_t *out, rd_blocks_t *blocks, const rd_digest_key_t *key, int fd,
+                   const struct stat *is, uint64_t at, bool *goes_on_p,
+                   uint8_t check[RD_DIGEST_BYTES])
+{
+    sent_t sent = {.out = out, .goes_on = true};
+    rd_digest_t *digest = rd_digest_open(&check_key);
+    rd_search_t *search = rd_search_open(
+        blocks, key, (rd_found_t){.context = &sent, .put = put_new, .copy = copy_found});
+    bool done = digest && search;
+    int error = ENOMEM;
+
+    if (done) {
+        done = rd_digest_read(digest, fd, at) &&
+               send(&sent, search, digest, fd, is, at, blocks->bytes);
+        error = errno;
+    }
+    rd_search_close(search);
+    *goes_on_p = sent.goes_on;
+    if (done)
+        return rd_digest_end(digest, check);
+    rd_digest_close(digest);
+    errno = error;
+    return false;
+}
+
+bool rd_delta_is_still(int fd, uint64_t size, const uint8_t check[RD_DIGEST_BYTES])
+{
+    uint8_t now[RD_DIGEST_BYTES];
+
+    return rd_digest_file(&check_key, fd, size, now) && memcmp(now, check, sizeof now) == 0;
+}
+
+/* ---- the target puts the file together ---- */
+
+static void fail(rd_writer_t *writer, rd_file_t *file, const char *text)
+{
+    if (text)
+        rd_complain(&writer->complaints, file->item.path, "%s", text);
+    else
+        (void)rd_writer_complain(writer, file->item.path, errno);
+    rd_file_drop(file, false);
+}
+
+void rd_delta_begin(rd_writer_t *writer, rd_file_t *file)
+{
+    if (file->fd < 0)
+        return;
+    file->check = rd_digest_open(&check_key);
+    if (!file->check)
+        errno = ENOMEM;
+    else if (rd_digest_read(file->check, file->fd, file->at) &&
+             lseek(file->fd, (off_t)file->at, SEEK_SET) >= 0)
+        return;
+    fail(writer, file, NULL);
+}
+
+/* The version that the blocks are of, which still has its name. */
+static bool open_version(rd_file_t *file)
+{
+    struct stat is;
+
+    if (file->version >= 0)
+        return true;
+    file->version =
+        openat(file->parent, file->name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (file->version >= 0 && fstat(file->version, &is) == 0 && S_ISREG(is.st_mode)) {
+        file->version_has_holes = rd_is_sparse(&is);
+        file->version_bytes = (uint64_t)is.st_size;
+        return true;
+    }
+    return false;
+}
+
+void rd_delta_copy(rd_writer_t *writer, rd_file_t *file, uint64_t from, uint64_t len)
+{
+    static uint8_t piece[READ_BYTES];
+    uint64_t end = from + len;
+
+    if (file->fd < 0)
+        return;
+    if (!open_version(file)) {
+        fail(writer, file, "the version that was there is gone");
+        return;
+    }
+    if (end > file->version_bytes) {
+        fail(writer, file, "the source asks for what the version that is there does not have");
+        return;
+    }
+    if (len > file->item.size || file->at > file->item.size - len) {
+        fail(writer, file, "comes with more content than was said");
+        return;
+    }
+    while (from < end && file->fd >= 0) {
+        uint64_t data = file->version_has_holes ? rd_end_of_hole(file->version, from, end) : from;
+        size_t n = end - data < READ_BYTES ? (size_t)(end - data) : READ_BYTES;
+
+        if (data > from)
+            rd_file_skip(writer, file, data - from);
+        from = data;
+        if (n > 0 && !rd_read_at(file->version, piece, n, from)) {
+            fail(writer, file, errno ? NULL : "the version that was there became shorter");
+            return;
+        }
+        rd_file_write(writer, file, piece, n);
+        from += n;
+    }
+}
+
+void rd_delta_end(rd_writer_t *writer, rd_file_t *file, const uint8_t check[RD_DIGEST_BYTES])
+{
+    uint8_t got[RD_DIGEST_BYTES];
+    bool done;
+
+    if (file->fd < 0)
+        return;
+    done = rd_digest_end(file->check, got) && memcmp(got, check, sizeof got) == 0;
+    file->check = NULL;
+    if (done)
+        return;
+    rd_complain(&writer->complaints, file->item.path,
+                "did not become what its source is: the version that was there has been changed "
+                "meanwhile; copy it again");
+    rd_file_drop(file, true);
+}

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How many system calls a small file costs at the target. A child does one part of the copy, and
+ * its parent counts by ptrace, so no call escapes it. What does not depend on the files is
+ * subtracted.
+ */
+#include "pipe_copies.h"
+
+#include <sys/ptrace.h>
+
+#define FEW 20
+#define MANY 520
+#define MORE (MANY - FEW)
+
+/* -1: it cannot be counted here. */
+static long calls_of(int (*part)(const rd_copy_t *), const rd_copy_t *target)
+{
+    long stops = 0, signal = 0;
+    int status;
+    pid_t child = fork();
+
+    if (child == 0) {
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) < 0)
+            _exit(99);
+        (void)raise(SIGSTOP);
+        _exit(part(target));
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child || !WIFSTOPPED(status) ||
+        ptrace(PTRACE_SETOPTIONS, child, NULL, (void *)PTRACE_O_TRACESYSGOOD) < 0)
+        return -1;
+    while (ptrace(PTRACE_SYSCALL, child, NULL, (void *)signal) == 0 &&
+           waitpid(child, &status, 0) == child && WIFSTOPPED(status)) {
+        bool is_call = WSTOPSIG(status) == (SIGTRAP | 0x80);
+
+        stops += is_call;
+        signal = is_call ? 0 : WSTOPSIG(status);
+    }
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? stops / 2 : -2;
+}
+
+/* Directories "few" and "many" of files with this text. */
+static bool make_files(const char *text)
+{
+    char command[400];
+
+    (void)snprintf(command, sizeof command,
+                   "umask 022; mkdir -p few many; for i in $(seq %d); do echo %s >few/$i; done; "
+                   "for i in $(seq %d); do echo %s >many/$i; done",
+                   FEW, text, MANY, text);
+    return run(command);
+}
+
+/* Of one file more, in tenths. Everything is copied to "TO-few" and "TO-many". */
+static long tenths_for(int (*part)(const rd_copy_t *), const char *to, bool preserve)
+{
+    static const char *const trees[] = {"few", "many"};
+    long calls[2];
+
+    for (size_t i = 0; i < 2; i++) {
+        char path[64];
+        rd_copy_t source = copy_of(trees[i]), target = copy_of(path);
+
+        (void)snprintf(path, sizeof path, "%s-%s", to, trees[i]);
+        source.preserve = target.preserve = preserve;
+        target.no_directory = true;
+        if (list(&source) != 0)
+            return -2;
+        if (part == have) {
+            calls[i] = calls_of(have, &target);
+        } else {
+            if (have(&target) != 0 || pack(&source) != 0)
+                return -2;
+            calls[i] = calls_of(unpack, &target);
+        }
+        if (calls[i] < 0)
+            return calls[i];
+    }
+    return (calls[1] - calls[0]) * 10 / MORE;
+}
+
+#define CHECK_CALLS(got, most)                                                                     \
+    do {                                                                                           \
+        long tenths_ = (got);                                                                      \
+                                                                                                   \
+        if (tenths_ == -1)                                                                         \
+            SKIP("ptrace: it is not allowed here");                                                \
+        CHECK(tenths_ > 0);                                                                        \
+        if (tenths_ > 10 * (most))                                                                 \
+            printf("%ld.%ld calls for a file\n", tenths_ / 10, tenths_ % 10);                      \
+        CHECK(tenths_ <= 10 * (most));                                                             \
+    } while (0)
+
+static void a_file_of_a_new_tree(void)
+{
+    beside_us = UINT_MAX;
+    CHECK_IN(fresh());
+    CHECK(make_files("one"));
+    CHECK_CALLS(tenths_for(unpack, "kept", true), 5);
+    CHECK(run("diff -r few kept-few && diff -r many kept-many"));
+    CHECK_CALLS(tenths_for(unpack, "plain", false), 5);
+    CHECK(run("diff -r few plain-few && diff -r many plain-many"));
+}
+
+static void a_file_of_a_tree_that_is_there(void)
+{
+    beside_us = UINT_MAX;
+    for (int preserve = 0; preserve < 2; preserve++) {
+        CHECK_IN(fresh());
+        CHECK(make_files("one") && run("mkdir to-few to-many"));
+        CHECK_CALLS(tenths_for(unpack, "to", preserve), 8); /* new ones */
+        CHECK(run("diff -r few to-few && diff -r many to-many"));
+        CHECK(make_files("another"));
+        CHECK_CALLS(tenths_for(unpack, "to", preserve), preserve ? 8 : 9); /* changed ones */
+        CHECK(run("diff -r few to-few && diff -r many to-many"));
+    }
+}
+
+/* By one look at the file, and one at a part of it that there could be. */
+static void a_file_that_has_not_changed(void)
+{
+    beside_us = UINT_MAX;
+    CHECK_IN(fresh());
+    CHECK(make_files("one") && run("cp -a few to-few && cp -a many to-many"));
+    CHECK_CALLS(tenths_for(have, "to", true), 2);
+}
+
+static const check_case_t cases[] = {
+    {"a file of a new tree", a_file_of_a_new_tree},
+    {"a file of a tree that is there", a_file_of_a_tree_that_is_there},
+    {"a file that has not changed", a_file_that_has_not_changed},
+};
+
+CHECK_MAIN(cases)
