@@ -14,13 +14,14 @@
 
 #include "../link/stripes.h"
 #include "closing.h"
+#include "codec.h"
 #include "job.h"
 #include "load.h"
 #include "offers.h"
 #include "port.h"
 #include "pulse.h"
 
-#define ABI_VERSION 15  /* of the commands below: beamway_port.erl has the same number */
+#define ABI_VERSION 16  /* of the commands below: beamway_port.erl has the same number */
 #define FLUSH_MS 1      /* how long what was sent waits at most for the keeper */
 #define CHECK_MS 1000   /* how often idle memory is looked for, and the patience of a last flush */
 #define SESSION_MS 200  /* how late a peer hears, at most, how far this side has read */
@@ -43,11 +44,14 @@ enum {
     COMMAND_PULSE = 18, /* -> ; pulse.h */
     COMMAND_OFFER, /* -> number:64 ; of a port with a link that is not active: another port shall
                       use the link, unless this one ends before */
-    COMMAND_LOAD = 30, /* cpu_percent:8, run_queue:32 -> ; a sample of this node (load.h) */
-    COMMAND_TELL_LOAD  /* -> ; before ACTIVATE: the peer takes this node's load */
+    COMMAND_LOAD = 30,  /* cpu_percent:8, run_queue:32 -> ; a sample of this node (load.h) */
+    COMMAND_TELL_LOAD,  /* -> ; before ACTIVATE: the peer takes this node's load */
+    COMMAND_CODEC = 36, /* path of a shared object -> ; for links of any port */
+    COMMAND_COMPRESS    /* is_always:8, percent:8 -> ; after SESSION: the peer takes compressed
+                           packets (packing.h). Needs CODEC */
 };
 
-#define STATS_COUNT 25
+#define STATS_COUNT 31
 
 static unsigned long ms_until(int64_t at_ms)
 {
@@ -357,6 +361,19 @@ static bool command_tell_load(bw_port_t *self)
     return true;
 }
 
+static bool command_compress(bw_port_t *self, const char *data)
+{
+    const bw_codec_t *codec = bw_codec_loaded();
+    bw_link_stats_t stats;
+
+    if (!codec || !self->pump.session.is_on || self->active)
+        return false;
+    bw_packing_begin(&self->pump.packing, codec, data[0], (uint8_t)data[1]);
+    self->pump.link->ops->stats(self->pump.link, &stats); /* the handshake has measured the path */
+    bw_packing_path_is(&self->pump.packing, stats.least_rtt_us);
+    return true;
+}
+
 /* The descriptor goes along, so this port lets go of it and does not have it closed. */
 static bool command_offer(bw_port_t *self, reply_t *reply)
 {
@@ -476,6 +493,12 @@ static void command_stats(bw_port_t *self, reply_t *reply)
         stats.kernel_bytes,
         self->pump.peer_load,
         (uint64_t)(bw_now_ms() - self->pump.peer_load_ms),
+        self->pump.packing.out.before,
+        self->pump.packing.out.after,
+        self->pump.packing.out.ns / 1000,
+        self->pump.packing.in.before,
+        self->pump.packing.in.after,
+        self->pump.packing.in.ns / 1000,
     };
     for (int i = 0; i < STATS_COUNT; i++)
         reply_number(reply, numbers[i], 8);
@@ -551,6 +574,10 @@ static bool run_command(bw_port_t *self, unsigned int command, const char *data,
         return port_fault(self, data, len, reply);
     case COMMAND_SOCKET_FAULT:
         return port_socket_fault(data, len, reply);
+    case COMMAND_CODEC:
+        return codec_load(self->pump.port, data, len, reply);
+    case COMMAND_COMPRESS:
+        return len == 2 && command_compress(self, data);
     case COMMAND_DETACH:
         return len == 8 && port_give_up(self, bw_number(data, 8), reply);
     case COMMAND_ATTACH:
@@ -780,11 +807,12 @@ static bool session_timeout(bw_port_t *self)
     bool is_silent;
 
     self->session_is_due = false;
-    if (self->session_is_idle)
-        bw_session_rests(&self->pump.session);
+    if (self->session_is_idle && !pump_rest(&self->pump))
+        return false;
     if ((self->session_is_idle || pump_untold(&self->pump) > 0) && !pump_acknowledge(&self->pump))
         return false;
     ops->stats(self->pump.link, &stats);
+    bw_packing_path_is(&self->pump.packing, stats.least_rtt_us);
     is_silent = ops->is_silent && ops->is_silent(self->pump.link);
     if (is_silent != self->is_silent)
         tell_keeper(self, is_silent ? "silent" : "flows", NULL);

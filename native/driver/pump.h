@@ -10,6 +10,7 @@
 #include "../link/link.h"
 #include "../link/spin.h"
 #include "join.h"
+#include "packing.h"
 #include "pending.h"
 #include "session.h"
 #include "traffic.h"
@@ -34,6 +35,7 @@ typedef struct {
     bw_pending_list_t under_way; /* those that go next; a part of the first may be out */
     traffic_t traffic;
     bw_session_t session;     /* of packets, if both sides have it */
+    bw_packing_t packing;     /* of those that are compressed, if both sides have it */
     uint64_t first_bytes;     /* of first fragments in the scheduler */
     uint64_t window;          /* bytes in the ring at which fragments wait above it, at least */
     uint64_t unpassed_bytes;  /* of fragments since another frame passed some */
@@ -121,6 +123,9 @@ static inline uint64_t pump_untold(const bw_pump_t *pump)
 {
     return pump->session.is_on ? pump->bytes_read - pump->session.told : 0;
 }
+
+/* The link is idle: gives back memory. False: as of pump_send. */
+bool pump_rest(bw_pump_t *pump);
 
 /* Tells the peer how far this side has read. False: as of pump_send. */
 bool pump_acknowledge(bw_pump_t *pump);

@@ -24,7 +24,7 @@
 static bw_frame_state_t parse(const bw_pump_t *pump, const uint8_t *at, size_t avail,
                               bw_frame_t *frame_p)
 {
-    if (pump->session.is_on)
+    if (pump->session.is_on && !pump->packing.is_read_now)
         return bw_session_parse(at, avail, frame_p);
     return pump->is_packets ? bw_packet_parse(at, avail, frame_p)
                             : bw_frame_parse(at, avail, frame_p);
@@ -230,6 +230,7 @@ void pump_reset(bw_pump_t *pump)
         driver_free_binary(pump->gathered);
     pump->gathered = NULL;
     bw_joins_free(&pump->joins);
+    bw_packing_free(&pump->packing);
 }
 
 /* Whether a frame goes with others that follow it. */
@@ -294,7 +295,8 @@ static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, 
     copy = (const uint8_t *)run->orig_bytes;
     memcpy(run->orig_bytes, at, len);
     while (is_read && budget->frames > 0 &&
-           parse(pump, copy + used, len - used, &frame) == BW_FRAME_WHOLE) {
+           parse(pump, copy + used, len - used, &frame) == BW_FRAME_WHOLE &&
+           frame.kind != BW_FRAME_UNIT) {
         is_read = give_next(pump, run, used, &frame);
         used += frame.size;
         pump->frames_in++;
@@ -336,6 +338,35 @@ static pump_result_t begin_frame(bw_pump_t *pump, const bw_frame_t *frame, const
     return start_gathering(pump, frame) ? PUMP_MORE : PUMP_FAILED;
 }
 
+static pump_result_t unit_result(bw_pump_t *pump, bw_unit_state_t state)
+{
+    if (state == BW_UNIT_OK)
+        return PUMP_MORE;
+    pump->reason = state == BW_UNIT_NO_MEMORY ? "enomem" : "beamway_compression_corrupt";
+    return PUMP_FAILED;
+}
+
+/* A unit begins, behind its word. Its bytes are no news to acknowledge if there are none. */
+static pump_result_t begin_unit(bw_pump_t *pump, const uint8_t *at, budget_t *budget,
+                                size_t *used_p)
+{
+    uint64_t word = bw_number(at + BW_PACKET_HEADER_BYTES, 8);
+
+    budget->frames--;
+    *used_p = BW_WORD_BYTES;
+    if (word == 0)
+        pump->session.told += BW_WORD_BYTES;
+    return unit_result(pump, bw_packing_hear(&pump->packing, word));
+}
+
+static pump_result_t take_unit(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t *used_p)
+{
+    *used_p = bw_least(avail, pump->packing.left);
+    if (*used_p == 0)
+        return PUMP_IDLE;
+    return unit_result(pump, bw_packing_unpack(&pump->packing, at, *used_p));
+}
+
 /* Takes a run of frames, a frame, or what there is of one; at most `most` bytes of one that was
  * begun before. *used_p: bytes done with, unless that failed. */
 static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most,
@@ -350,11 +381,15 @@ static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail,
             return PUMP_IDLE;
         return gather(pump, at, avail, most, used_p) ? PUMP_MORE : PUMP_FAILED;
     }
+    if (pump->packing.left > 0)
+        return take_unit(pump, at, bw_least(avail, most), used_p);
     state = parse(pump, at, avail, &frame);
     if (state == BW_FRAME_CORRUPT)
         return PUMP_FAILED;
     if (state == BW_FRAME_SHORT || !can_begin(&frame, avail))
         return PUMP_IDLE;
+    if (frame.kind == BW_FRAME_UNIT)
+        return begin_unit(pump, at, budget, used_p);
     if (begins_run(&frame, avail))
         return give_run(pump, at, avail, budget, used_p);
     pump->frames_in++;
@@ -362,14 +397,16 @@ static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail,
     return begin_frame(pump, &frame, at, used_p);
 }
 
-/* Reads frames from a span. *used_p: bytes done with. IDLE: the rest, if any, is half a frame. */
+/* Reads frames from a span, until there is a unit. *used_p: bytes done with. IDLE: the rest, if
+ * any, is half a frame. */
 static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget_t *budget,
                                   size_t *used_p)
 {
     size_t used = 0;
     pump_result_t result = PUMP_MORE;
 
-    while (result == PUMP_MORE && budget->frames > 0 && used < budget->bytes) {
+    while (result == PUMP_MORE && budget->frames > 0 && used < budget->bytes &&
+           bw_packing_is_full(&pump->packing) == pump->packing.is_read_now) {
         size_t done;
 
         result = take_next(pump, span->base + used, span->len - used, budget->bytes - used, budget,
@@ -381,6 +418,27 @@ static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget
     return result;
 }
 
+/* Reads packets of the unit that is there. It has whole ones. */
+static pump_result_t receive_unit(bw_pump_t *pump, budget_t *budget)
+{
+    bw_packing_t *packing = &pump->packing;
+    bw_span_t span = {.base = packing->unit + packing->at, .len = packing->want - packing->at};
+    budget_t piece = {.frames = budget->frames, .bytes = bw_least(budget->bytes, span.len)};
+    pump_result_t result;
+    size_t used;
+
+    packing->is_read_now = true;
+    result = receive_span(pump, &span, &piece, &used);
+    packing->is_read_now = false;
+    packing->at += used;
+    budget->frames = piece.frames;
+    budget->bytes -= bw_least(used, budget->bytes);
+    if (result == PUMP_IDLE || (result == PUMP_FAILED && !pump->reason) ||
+        (pump->gathered && packing->at == packing->want))
+        result = unit_result(pump, BW_UNIT_CORRUPT);
+    return result;
+}
+
 static pump_result_t receive_pieces(bw_pump_t *pump, budget_t *budget)
 {
     pump_result_t result = PUMP_MORE;
@@ -389,8 +447,14 @@ static pump_result_t receive_pieces(bw_pump_t *pump, budget_t *budget)
         bw_span_t span;
         size_t used = 0, most = bw_least(budget->bytes, PUBLISH_BYTES);
         budget_t piece = {.frames = budget->frames, .bytes = most};
-        bw_status_t status = gather_directly(pump, budget->bytes, &used);
+        bw_status_t status;
 
+        if (bw_packing_is_full(&pump->packing)) {
+            if (receive_unit(pump, budget) == PUMP_FAILED)
+                return PUMP_FAILED;
+            continue;
+        }
+        status = gather_directly(pump, budget->bytes, &used);
         result = PUMP_MORE;
         if (status == BW_OK && used == 0) {
             status = pump->link->ops->peek(pump->link, &span);

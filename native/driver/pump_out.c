@@ -87,6 +87,58 @@ static bool put_token(bw_pump_t *pump)
 
 /* ---- to the link ---- */
 
+/* Nothing goes past a connection that is cut: it waits for the next one. */
+static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
+{
+    bw_session_t *session = &pump->session;
+    struct iovec vector[BATCH_VECTORS];
+    size_t taken = 0;
+    bw_status_t status;
+    int count;
+
+    count = bw_pending_gather(&pump->under_way, vector, BATCH_VECTORS, BUDGET_BYTES);
+    status = pump->link->ops->write(pump->link, vector, count, &taken);
+    bw_pending_advance(&pump->under_way, taken, &session->kept);
+    bw_outgoing_send(&session->out, taken);
+    *moved_p = taken;
+    return status == BW_OK && taken == 0 ? BW_AGAIN : status;
+}
+
+/* Frames of the list go out next: as a unit, if that is wanted and there is memory for it. */
+static void put_under_way(bw_pump_t *pump, bw_pending_list_t *frames, bool is_unit)
+{
+    bw_pending_t *unit = is_unit ? bw_packing_pack(&pump->packing, frames) : NULL;
+    bw_pending_t *frame = frames->first;
+
+    while (frame) {
+        bw_pending_t *next = frame->next;
+
+        if (unit)
+            bw_pending_free(frame);
+        else
+            bw_pending_append(&pump->under_way, frame);
+        frame = next;
+    }
+    if (unit)
+        bw_pending_append(&pump->under_way, unit);
+}
+
+/* What is staged becomes a unit and goes out. Nothing is under way, so the order is kept. */
+static bw_status_t pack_staged(bw_pump_t *pump)
+{
+    bw_pending_list_t frames = {0};
+    bw_pending_t *rest = bw_session_rest(&pump->session);
+    bw_status_t status;
+    uint64_t moved;
+
+    if (!rest)
+        return BW_LIMIT;
+    bw_pending_append(&frames, rest);
+    put_under_way(pump, &frames, true);
+    status = send_under_way(pump, &moved);
+    return status == BW_AGAIN ? BW_OK : status;
+}
+
 /* The same of what stands in the session's chunk. */
 static bw_status_t flush_staged(bw_pump_t *pump)
 {
@@ -100,6 +152,9 @@ static bw_status_t flush_staged(bw_pump_t *pump)
     pump->unflushed_bytes = 0;
     if (session->staged == session->end)
         return BW_OK;
+    if (!pump->under_way.first &&
+        bw_packing_wants(&pump->packing, false, session->end - session->staged))
+        return pack_staged(pump);
     staged = (struct iovec){.iov_base = session->chunk->orig_bytes + session->staged,
                             .iov_len = session->end - session->staged};
     if (!pump->under_way.first)
@@ -220,23 +275,6 @@ static bw_status_t copy_under_way(bw_pump_t *pump, uint64_t *moved_p)
     return copied >= DIRECT_BYTES ? flush(pump) : BW_OK;
 }
 
-/* Nothing goes past a connection that is cut: it waits for the next one. */
-static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
-{
-    bw_session_t *session = &pump->session;
-    struct iovec vector[BATCH_VECTORS];
-    size_t taken = 0;
-    bw_status_t status;
-    int count;
-
-    count = bw_pending_gather(&pump->under_way, vector, BATCH_VECTORS, BUDGET_BYTES);
-    status = pump->link->ops->write(pump->link, vector, count, &taken);
-    bw_pending_advance(&pump->under_way, taken, &session->kept);
-    bw_outgoing_send(&session->out, taken);
-    *moved_p = taken;
-    return status == BW_OK && taken == 0 ? BW_AGAIN : status;
-}
-
 /* What is large, and whatever waits for a socket, goes from where it stands. Where that cannot be,
  * or if the connection is cut, it goes by the ring. */
 static bw_status_t move_under_way(bw_pump_t *pump, uint64_t *moved_p)
@@ -296,21 +334,58 @@ static uint64_t small_bytes(const bw_pump_t *pump)
                     counts->bytes - counts->continuation_bytes - pump->first_bytes);
 }
 
-/* Takes from the scheduler what goes next. False: nothing may. A full session stops frames here and
- * not below, because a word to the peer must get through: the peer's session may be full as well,
- * and then each side waits for the other's word. */
-static bool take_next(bw_pump_t *pump)
+/* A full session stops frames here and not below, because a word to the peer must get through: the
+ * peer's session may be full as well, and then each side waits for the other's word. */
+static bool may_take(bw_pump_t *pump)
+{
+    return pump->scheduler.counts.frames > 0 && !bw_session_is_full(&pump->session) &&
+           (small_bytes(pump) > 0 || is_window_open(pump));
+}
+
+static void take(bw_pump_t *pump, bw_pending_list_t *to)
+{
+    bw_scheduled_t *frame = bw_scheduler_take(&pump->scheduler);
+
+    if (frame->kind == BW_DIST_FIRST)
+        pump->first_bytes -= frame->bytes;
+    note_passing(pump, frame);
+    bw_pending_append(to, frame->user);
+}
+
+/* Returns what a unit costs; 0: the frames go as they are. */
+static uint64_t take_unit(bw_pump_t *pump)
+{
+    bw_pending_list_t frames = {0};
+    bool is_unit;
+
+    while (frames.bytes < BW_UNIT_BYTES && may_take(pump))
+        take(pump, &frames);
+    is_unit = bw_packing_wants(&pump->packing, frames.bulk > 0, frames.bytes);
+    put_under_way(pump, &frames, is_unit);
+    return is_unit ? BW_UNIT_COST * frames.bytes : 0;
+}
+
+/* One unit at a time, so that what comes next can pass the others. */
+static void take_units(bw_pump_t *pump, uint64_t batch, uint64_t *budget)
+{
+    uint64_t cost = 0;
+
+    while (cost == 0 && pump->under_way.bytes < batch && may_take(pump))
+        cost = take_unit(pump);
+    *budget -= bw_least(*budget, cost);
+}
+
+/* Takes from the scheduler what goes next. False: nothing may. */
+static bool take_next(bw_pump_t *pump, uint64_t *budget)
 {
     uint64_t batch = is_socket(pump) ? BATCH_BYTES : 1;
 
-    while (pump->under_way.bytes < batch && pump->scheduler.counts.frames > 0 &&
-           !bw_session_is_full(&pump->session) && (small_bytes(pump) > 0 || is_window_open(pump))) {
-        bw_scheduled_t *frame = bw_scheduler_take(&pump->scheduler);
-
-        if (frame->kind == BW_DIST_FIRST)
-            pump->first_bytes -= frame->bytes;
-        note_passing(pump, frame);
-        bw_pending_append(&pump->under_way, frame->user);
+    if (pump->packing.is_on) {
+        if (!pump->under_way.first)
+            take_units(pump, batch, budget);
+    } else {
+        while (pump->under_way.bytes < batch && may_take(pump))
+            take(pump, &pump->under_way);
     }
     return pump->under_way.first;
 }
@@ -367,7 +442,7 @@ static bw_status_t drain(bw_pump_t *pump)
     for (int round = 0; round < ROUNDS && budget > 0; round++) {
         bw_status_t status = is_socket(pump) ? flush(pump) : BW_OK;
 
-        while (status == BW_OK && budget > 0 && take_next(pump)) {
+        while (status == BW_OK && budget > 0 && take_next(pump, &budget)) {
             uint64_t moved = 0;
 
             status = move_under_way(pump, &moved);
@@ -533,12 +608,14 @@ static bool send_frame(bw_pump_t *pump, ErlIOVec *ev)
 
 /* ---- words to the peer's driver ---- */
 
-/* Behind what is staged or under way, before all that waits. */
+/* Behind what is staged or under way, before all that waits. It is not staged where what is staged
+ * may become a unit. */
 static bw_status_t put_word(bw_pump_t *pump, uint8_t *bytes, size_t size)
 {
     SysIOVec iov = {.iov_base = (char *)bytes, .iov_len = size};
     ErlIOVec ev = {.vsize = 1, .size = (ErlDrvSizeT)size, .iov = &iov};
-    bw_status_t status = is_waiting(pump) ? BW_AGAIN : stage(pump, &iov, 1, size);
+    bool goes_alone = is_waiting(pump) || pump->packing.is_on;
+    bw_status_t status = goes_alone ? BW_AGAIN : stage(pump, &iov, 1, size);
     bw_pending_t *frame;
 
     if (status != BW_AGAIN)
@@ -623,6 +700,19 @@ void pump_begin_session(bw_pump_t *pump, uint64_t limit)
 {
     pump->session.is_on = true;
     pump->session.limit = limit;
+}
+
+/* A word may go before what waits, and this one belongs behind all units that there are. */
+bool pump_rest(bw_pump_t *pump)
+{
+    const bw_session_t *session = &pump->session;
+    uint8_t word[BW_WORD_BYTES];
+
+    bw_session_rests(&pump->session);
+    if (is_waiting(pump) || session->staged < session->end || !bw_packing_rests(&pump->packing))
+        return true;
+    bw_word_put(word, BW_FRAME_UNIT, 0);
+    return settle(pump, put_word(pump, word, sizeof word));
 }
 
 bool pump_acknowledge(bw_pump_t *pump)
@@ -718,6 +808,7 @@ void pump_drop(bw_pump_t *pump)
 
     bw_pending_advance(&pump->under_way, pump->under_way.bytes, NULL);
     bw_session_free(&pump->session);
+    (void)bw_packing_rests(&pump->packing);
     while ((next = bw_scheduler_take(&pump->scheduler)))
         bw_pending_free(next->user);
     bw_scheduler_end(&pump->scheduler);

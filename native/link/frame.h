@@ -27,7 +27,8 @@ typedef enum {
     BW_FRAME_TICK = 2, /* a sign of life: no payload, or on a ring the 8 bytes of BW_FRAME_LOAD */
     BW_FRAME_ACK = 3,  /* 8 bytes: how far this side has read */
     BW_FRAME_END = 4,  /* 8 bytes of no meaning: this side ends the link */
-    BW_FRAME_LOAD = 5  /* 8 bytes: how loaded this side is (driver/load.h) */
+    BW_FRAME_LOAD = 5, /* 8 bytes: how loaded this side is (driver/load.h) */
+    BW_FRAME_UNIT = 6  /* 8 bytes: compressed packets follow (driver/packing.h) */
 } bw_frame_kind_t;
 
 typedef enum {
@@ -129,7 +130,7 @@ static inline bw_frame_state_t bw_session_parse(const uint8_t *at, size_t avail,
     if (avail < BW_PACKET_HEADER_BYTES || at[0] != 0xFF)
         return bw_packet_parse(at, avail, frame_p);
     kind = (uint32_t)bw_number(at, BW_PACKET_HEADER_BYTES) ^ BW_WORD_MASK;
-    if (kind != BW_FRAME_ACK && kind != BW_FRAME_END && kind != BW_FRAME_LOAD)
+    if (kind < BW_FRAME_ACK || kind > BW_FRAME_UNIT)
         return BW_FRAME_CORRUPT;
     *frame_p = (bw_frame_t){.len = BW_WORD_BYTES - BW_PACKET_HEADER_BYTES,
                             .head = BW_PACKET_HEADER_BYTES,

@@ -25,8 +25,8 @@ TSAN_CFLAGS := $(TEST_CFLAGS) -O1 -fno-omit-frame-pointer -fsanitize=thread
 # of clang 14 does.
 TSAN_CC ?= clang
 
-# rdma and tls are shared objects of their own.
-LINK_SRC := $(filter-out $(NATIVE)link/rdma/% $(NATIVE)link/tls/%,$(sort $(wildcard $(NATIVE)link/*.c $(NATIVE)link/*/*.c)))
+# rdma, tls and zstd are shared objects of their own.
+LINK_SRC := $(filter-out $(NATIVE)link/rdma/% $(NATIVE)link/tls/% $(NATIVE)link/zstd/%,$(sort $(wildcard $(NATIVE)link/*.c $(NATIVE)link/*/*.c)))
 LINK_HEADERS := $(wildcard $(NATIVE)link/*.h $(NATIVE)link/*/*.h)
 LINK_OBJ := $(LINK_SRC:$(NATIVE)%.c=$(BUILD)/%.o)
 
@@ -35,6 +35,8 @@ HAS_RDMA = $(eval HAS_RDMA := $$(shell printf '\043include <rdma/rdma_cma.h>\n' 
 	$$(CC) -fsyntax-only -x c - 2>/dev/null && echo yes))$(HAS_RDMA)
 HAS_TLS = $(eval HAS_TLS := $$(shell printf '\043include <openssl/ssl.h>\n' | \
 	$$(CC) -fsyntax-only -x c - 2>/dev/null && echo yes))$(HAS_TLS)
+HAS_ZSTD = $(eval HAS_ZSTD := $$(shell printf '\043include <zstd.h>\n' | \
+	$$(CC) -fsyntax-only -x c - 2>/dev/null && echo yes))$(HAS_ZSTD)
 
 .PHONY: FORCE
 

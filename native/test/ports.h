@@ -37,7 +37,9 @@ enum {
     COMMAND_SPREAD,
     COMMAND_JOIN,
     COMMAND_FAULT,
-    COMMAND_SOCKET_FAULT
+    COMMAND_SOCKET_FAULT,
+    COMMAND_CODEC,
+    COMMAND_COMPRESS
 };
 
 #define PORT_RING BW_RING_MIN_BYTES
@@ -227,7 +229,7 @@ static inline bool names_something(unsigned command, uint8_t *bytes, size_t len)
     if (command == COMMAND_USE && len > 0)
         bytes[len - 1] = 0; /* no file */
     return (command == COMMAND_LISTEN && len > 8) || command == COMMAND_CONNECT ||
-           command == COMMAND_SOCKET_FAULT ||
+           command == COMMAND_SOCKET_FAULT || command == COMMAND_CODEC ||
            (command == COMMAND_DERIVE && len > 0 && bytes[0] < len);
 }
 

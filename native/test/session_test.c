@@ -8,10 +8,14 @@
  * SESSION_SEEDS of the environment: how many schedules of faults; default 300.
  */
 #define _GNU_SOURCE
+#include "../driver/codec.h"
 #include "../driver/dist_frame.h"
 #include "../driver/join.h"
 #include "../driver/session.h"
+#include "../driver/packing.h"
+#include "../link/frame.h"
 #include "../link/session/strands.h"
+#include "../link/zstd/zstd.h"
 #include "port_pair.h"
 
 #include <fcntl.h>
@@ -323,6 +327,17 @@ static void connect_again(void)
 }
 
 static uint64_t limit, poll_us;
+static bool compresses; /* whatever the path, for all the time that there is */
+
+static void begin_compression(ErlDrvPort port)
+{
+#ifdef BW_TEST_ZSTD
+    bw_codec_use(&bw_zstd_codec);
+    CHECK(port_does(port, COMMAND_COMPRESS, &(words_t){.bytes = {1, 100}, .len = 2}, NULL));
+#else
+    (void)port;
+#endif
+}
 
 static void begin(ErlDrvPort port, int socket)
 {
@@ -334,6 +349,8 @@ static void begin(ErlDrvPort port, int socket)
     put_number(&words, RESUME_MS, 4);
     CHECK(port_does(port, COMMAND_SESSION, &words, NULL));
     CHECK(port_does(port, COMMAND_TELL_LOAD, NULL, NULL));
+    if (compresses)
+        CHECK_IN(begin_compression(port));
     CHECK(port_does(port, COMMAND_FLUSH, NULL, NULL));
     CHECK(port_activates(port, poll_us));
 }
@@ -349,6 +366,8 @@ static uint64_t stat_of(ErlDrvPort port, int index)
 
 #define STAT_LOSSES 14
 #define STAT_KEPT 15
+#define STAT_BEFORE 25 /* bytes that were compressed, and what they became */
+#define STAT_AFTER 26
 
 static uint64_t heard_losses;
 static bool is_looking[2];
@@ -473,6 +492,7 @@ static void end_schedule(void)
     vm_deliver = NULL;
     poll_us = 0;
     spread = 0;
+    compresses = false;
     CHECK_IN(cut());
     CHECK_IN(stop());
 }
@@ -669,6 +689,7 @@ static void fragments_are_joined_across_a_cut(void)
 
     for (unsigned seed = 1; seed <= seeds / 30 + 1; seed++) {
         chance = seed;
+        compresses = seed % 2 == 0;
         send_fragments_across_cuts(&inside);
         if (check_failed)
             printf("    seed %u\n", seed);
@@ -852,6 +873,127 @@ static void frames_are_larger_than_the_limit(void)
     }
 }
 
+#ifdef BW_TEST_ZSTD
+
+/* The same with compressed packets, over one connection and over several. */
+static void compressed_packets_outlive_connections(void)
+{
+    uint64_t losses = 0, before = 0, after = 0;
+
+    for (unsigned seed = 1; seed <= seeds / 3; seed++) {
+        chance = seed;
+        compresses = true;
+        spread = seed % 3 == 0 ? 2 + any(RELAYS - 1) : 0;
+        poll_us = seed % 2 == 0 ? 0 : 1000;
+        run_schedule(200 + any(200), seed % 4 < 2 ? KEPT_BYTES : SMALL_LIMIT);
+        if (check_failed)
+            printf("    seed %u\n", seed);
+        losses += stat_of(one, STAT_LOSSES);
+        before += stat_of(one, STAT_BEFORE);
+        after += stat_of(one, STAT_AFTER);
+        CHECK_EQ(stat_of(one, STAT_AFTER), stat_of(other, STAT_AFTER + 3));
+        CHECK_EQ(stat_of(one, STAT_BEFORE), stat_of(other, STAT_BEFORE + 3));
+        CHECK_IN(end_schedule());
+    }
+    CHECK(losses > seeds / 3);
+    CHECK(before > (uint64_t)seeds * 10000);
+    CHECK(after < before / 2);
+}
+
+/* The next packet after a rest is compressed without what came before it. */
+static void a_link_that_rests_forgets(void)
+{
+    uint64_t before = 0;
+
+    chance = 1;
+    compresses = true;
+    CHECK_IN(start_linked(KEPT_BYTES));
+    for (int rests = 0; rests < 3; rests++) {
+        for (int frames = 0; frames < 30; frames++)
+            CHECK_IN(send_next(frames % 2));
+        CHECK_IN(arrive());
+        CHECK(stat_of(one, STAT_BEFORE) > before);
+        before = stat_of(one, STAT_BEFORE);
+        for (int seconds = 0; seconds < 2 * RESUME_MS / 1000; seconds++) {
+            vm_skip(1000);
+            CHECK_IN(pass_all());
+        }
+    }
+    CHECK_IN(end_schedule());
+}
+
+/* ---- a peer that lies ---- */
+
+/* What it sends: the word of a unit, then its bytes. */
+typedef struct {
+    const char *name;
+    uint64_t before, after;
+    const char *bytes;
+    size_t len;
+} lie_t;
+
+#define FRAME "\x28\xB5\x2F\xFD"
+#define WINDOW_17 FRAME "\x00\x38"
+#define RAW_8 "\x40\x00\x00" /* a block of 8 bytes, as they are */
+
+static const lie_t lies[] = {
+    {"too large", BW_UNIT_MAX_BYTES + 1, 100, "", 0},
+    {"of nothing", 0, 100, "", 0},
+    {"of no bytes", 100, 0, "", 0},
+    {"larger than before", 100, 5000, "", 0},
+    {"garbage", 100, 4, "abcd", 4},
+    {"a window of 256 MB", 100, 6, FRAME "\x00\x90", 6},
+    {"a bomb", 100, 10, WINDOW_17 "\x02\x00\x10\x00", 10}, /* 128 KB of zeros */
+    {"less than it says", 9, 17, WINDOW_17 RAW_8 "\0\0\0\4abcd", 17},
+    {"half a packet", 8, 17, WINDOW_17 RAW_8 "\0\0\0\5abcd", 17},
+    {"half a large packet", 8, 17, WINDOW_17 RAW_8 "\0\1\0\0abcd", 17},
+    {"no packet", 8, 17,
+     WINDOW_17 RAW_8 "\xFF\xFF\xFF\x04"
+                     "abcd",
+     17},
+    {"an end", 8, 17, WINDOW_17 "\x41\x00\x00\0\0\0\4abcd", 17},
+};
+
+static const char *reason_of(const lie_t *lie)
+{
+    uint8_t word[BW_WORD_BYTES];
+
+    bw_word_put(word, BW_FRAME_UNIT, lie->before << 32 | lie->after);
+    (void)!send(relays[0].ends[0], word, sizeof word, 0);
+    (void)!send(relays[0].ends[0], lie->bytes, lie->len, 0);
+    for (int round = 0; round < 100 && !vm_reason(one); round++)
+        (void)vm_run(1);
+    return vm_reason(one) ? vm_reason(one) : "none";
+}
+
+static void a_lie_ends_the_link(void)
+{
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        const char *reason;
+
+        chance = 1;
+        compresses = true;
+        CHECK_IN(start_linked(KEPT_BYTES));
+        reason = reason_of(&lies[i]);
+        if (strcmp(reason, "beamway_compression_corrupt") != 0)
+            printf("    %s: %s\n", lies[i].name, reason);
+        CHECK(strcmp(reason, "beamway_compression_corrupt") == 0);
+        CHECK_IN(end_schedule());
+    }
+}
+
+/* Who has not agreed on compression takes none. */
+static void nobody_compresses_unasked(void)
+{
+    chance = 1;
+    CHECK_IN(start_linked(KEPT_BYTES));
+    CHECK(strcmp(reason_of(&(lie_t){"", 8, 17, WINDOW_17 RAW_8 "\0\0\0\4abcd", 17}),
+                 "beamway_compression_corrupt") == 0);
+    CHECK_IN(end_schedule());
+}
+
+#endif
+
 /* ---- memory ---- */
 
 static bool both_live(void)
@@ -877,6 +1019,7 @@ static void memory_is_short(void)
 {
     for (unsigned seed = 1; seed <= seeds; seed++) {
         chance = seed;
+        compresses = seed % 3 == 0;
         CHECK_IN(start_linked(seed % 2 == 0 ? KEPT_BYTES : SMALL_LIMIT));
         for (int steps = 0; steps < 200 && both_live(); steps++) {
             CHECK_IN(step_with_little());
@@ -899,6 +1042,12 @@ static const check_case_t cases[] = {
     {"the_chunk_is_as_large_as_is_needed", the_chunk_is_as_large_as_is_needed},
     {"fragments_are_joined_across_a_cut", fragments_are_joined_across_a_cut},
     {"memory_is_short", memory_is_short},
+#ifdef BW_TEST_ZSTD
+    {"compressed_packets_outlive_connections", compressed_packets_outlive_connections},
+    {"a_link_that_rests_forgets", a_link_that_rests_forgets},
+    {"a_lie_ends_the_link", a_lie_ends_the_link},
+    {"nobody_compresses_unasked", nobody_compresses_unasked},
+#endif
     {"one_of_several_is_lost", one_of_several_is_lost},
     {"what_was_sent_goes_out_at_the_end", what_was_sent_goes_out_at_the_end},
     {"a_rogue_ends_the_link", a_rogue_ends_the_link},

@@ -6,7 +6,7 @@
 # headers of rdma-core only. Over real ones they are build/test/NAME, for the machine of
 # test/system/rdma/guest; under the address sanitizer with VERBS=real.
 RDMA_TEST_NAMES := $(filter-out rdma_flow_test,$(notdir $(basename $(wildcard test/rdma_*test.c))))
-TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)) $(if $(HAS_TLS),,tls_test record_test), \
+TEST_NAMES = $(sort $(filter-out $(if $(HAS_RDMA),,$(RDMA_TEST_NAMES)) $(if $(HAS_TLS),,tls_test record_test) $(if $(HAS_ZSTD),,codec_test), \
 	$(notdir $(basename $(wildcard test/*_test.c)))))
 CARRIER_TEST_NAMES := link_test stress_test pump_test pump_bounds_test overtake_test port_test
 FAKE_TEST_NAMES = $(if $(HAS_RDMA),$(filter $(RDMA_TEST_NAMES) $(CARRIER_TEST_NAMES),$(TEST_NAMES)))
@@ -26,7 +26,9 @@ TEST_CARRIER_SRC := $(foreach name,$(TEST_CARRIERS),$(wildcard test/$(name)/*.c)
 TEST_CARRIER_LIST = '-DBW_TEST_CARRIERS(X)=$(foreach name,$(TEST_CARRIERS) $(if $(HAS_TLS),tls),X(bw_$(name)_carrier))'
 # The tls carrier is a shared object for the driver; test programs are linked with it.
 TLS_TEST = $(if $(HAS_TLS),-DBW_TEST_TLS $(filter-out %/object.c,$(TLS_SRC)) -lssl -lcrypto)
-TEST_NEEDS = $(VM_SRC) $(LINK_SRC) $(TEST_CARRIER_SRC) $(RDMA_SRC) $(TLS_SRC) $(DRIVER_SRC) $(PATH_SRC) \
+# The codec is a shared object for the driver, as well.
+ZSTD_TEST = $(if $(HAS_ZSTD),-DBW_TEST_ZSTD link/zstd/zstd.c -lzstd)
+TEST_NEEDS = $(VM_SRC) $(LINK_SRC) $(TEST_CARRIER_SRC) $(RDMA_SRC) $(TLS_SRC) $(ZSTD_SRC) $(DRIVER_SRC) $(PATH_SRC) \
 	$(LINK_HEADERS) $(wildcard block/* test/*.h test/*/*.h driver/*.h)
 
 # The driver of loads the carrier that the program is linked with (ports.h).
@@ -41,11 +43,12 @@ test_src = $(LINK_SRC) $(if $(filter $(CARRIER_TEST_NAMES),$(1)),$(TEST_CARRIER_
 	$(if $(filter pump_test pump_bounds_test overtake_test packet_test driver_test join_test,$(1)),$(PUMP_SRC) -isystem $(ERL_INCLUDE)) \
 	$(if $(filter port_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) $(OWN_DLOPEN)) \
 	$(if $(filter flush_test read_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) -ldl $(WRAP_KERNEL)) \
-	$(if $(filter session_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) -ldl) \
-	$(if $(filter driver_test,$(1)),driver/job.c driver/senders.c driver/establish.c driver/closing.c driver/pulse.c driver/offers.c driver/fault.c driver/fault_way.c $(wildcard driver/port_*.c)) \
+	$(if $(filter session_test,$(1)),$(VM_SRC) $(DRIVER_SRC) -isystem $(ERL_INCLUDE) -ldl $(ZSTD_TEST)) \
+	$(if $(filter driver_test,$(1)),driver/job.c driver/senders.c driver/establish.c driver/closing.c driver/pulse.c driver/offers.c driver/codec.c driver/fault.c driver/fault_way.c $(wildcard driver/port_*.c)) \
 	$(if $(filter rdma_flow_test,$(1)),link/rdma/flow.c link/rdma/wire.c) \
 	$(if $(filter frame_scheduler_test,$(1)),$(SCHEDULER_SRC)) \
 	$(if $(filter traffic_test,$(1)),driver/traffic.c) \
+	$(if $(filter codec_test,$(1)),$(ZSTD_TEST)) \
 	$(if $(filter fault_way_test,$(1)),driver/fault_way.c) \
 	$(if $(filter path_test,$(1)),$(PATH_SRC)) \
 	$(if $(filter block_test,$(1)),block/block.c block/channel.c) \

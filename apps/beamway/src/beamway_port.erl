@@ -7,12 +7,12 @@
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1, stats_of_tcp/0,
-         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, spread/4, join/4, paths/1, pulse/1, sample_load/3, tell_load/1, probe/2, traffic/1, senders/1,
+         receive_some/1, look/1, packets/2, flush/1, watch/1, answer/3, classes/2, session/3, detach/2, offer/1, attach/4, spread/4, join/4, paths/1, pulse/1, sample_load/3, tell_load/1, load_codec/1, compress/3, probe/2, traffic/1, senders/1,
          say/2, hear/2, leave/1, derive/2, fault/2, socket_fault/3]).
 -export_type([stats/0, status/0, listener/0]).
 
 -define(DRIVER, "beamway_drv").
--define(ABI_VERSION, 15).
+-define(ABI_VERSION, 16).
 %% A file system or the loading of a library may take so long.
 -define(LATER_MS, 5000).
 %% 0.3 s of a processor that others may need, too.
@@ -50,6 +50,8 @@
 -define(JOIN, 33).
 -define(FAULT, 34).
 -define(SOCKET_FAULT, 35).
+-define(CODEC, 36).
+-define(COMPRESS, 37).
 
 %% As in native/driver/establish.h.
 -define(HEAR_BYTES, 256).
@@ -62,7 +64,8 @@
                    | busy | held_senders | losses | kept_bytes | run_delay_us
                    | rtt_us | window_bytes | retransmits | unanswered | ack_ms | kernel_bytes := non_neg_integer(),
                    peer_cpu_percent => 0..100, peer_run_queue => non_neg_integer(), peer_loadavg1 => float(), peer_mem_available => pos_integer(),
-                   peer_load_age_ms => non_neg_integer()}.
+                   peer_load_age_ms => non_neg_integer(),
+                   uncompressed_out | compressed_out | compress_us | uncompressed_in | compressed_in | decompress_us => non_neg_integer()}.
 %% Bytes include frame headers and frames include ticks. `doorbells_in' and `doorbells_out' are the
 %% system calls made for this link. `stalls': how often the ring was full. `queue_bytes' wait for room.
 %% `busy' is 1 while the VM has been told to wait. `held_senders' are suspended because of what each of
@@ -72,6 +75,8 @@
 %% milliseconds since the peer's kernel last acknowledged anything, bytes that it has not acknowledged. The keys that begin with `peer_' are what the peer
 %% last said of itself, `peer_load_age_ms' milliseconds ago: processor time of its VM in percent of what its schedulers could use, processes and ports that were
 %% ready to run, its host's load average over one minute, and bytes of its host's memory that are available. They are missing until it has said so.
+%% `uncompressed_out' and `compressed_out' are the bytes of packets that were compressed, before and after that, and `compress_us' is the processor time that it took; the other three are the same of
+%% what came in. They are missing until there was any.
 
 -type listener() :: #{token := <<_:128>>, address := binary(), device := binary(), text := binary()}.
 %% Where the peer may come to, in the words of the carrier, with the secret that it must know; of which device, or "" for any. `text': why
@@ -312,6 +317,20 @@ sample_load(Port, CpuPercent, RunQueue) ->
 tell_load(Port) ->
     ok = done(command(Port, ?TELL_LOAD, <<>>)).
 
+%% @doc Loads the library that compresses links, for all ports.
+-spec load_codec(port()) -> ok | {error, Reason :: binary()}.
+load_codec(Port) ->
+    case library("beamway_zstd.so") of
+        {ok, File} -> done(command(Port, ?CODEC, File));
+        {error, Reason} -> {error, Reason}
+    end.
+
+%% @doc The peer takes compressed packets: some go out, always or while the path is far, for at most that part of a scheduler's time. Comes after {@link session/3}
+%% and {@link load_codec/1} and before {@link activate/2}.
+-spec compress(port(), far | always, Percent :: 1..100) -> ok.
+compress(Port, When, Percent) ->
+    ok = done(command(Port, ?COMPRESS, <<(case When of far -> 0; always -> 1 end), Percent>>)).
+
 %% @doc Gives up the connection, if there is one, in favour of the one with that number. How many bytes have been read of the peer since the link
 %% was made does not change any more before {@link attach/4}.
 -spec detach(port(), Number :: pos_integer()) -> {ok, Position :: non_neg_integer()} | {error, Reason :: binary()}.
@@ -410,12 +429,16 @@ senders(Traffic) ->
 stats(Port) ->
     {ok, <<BytesIn:64, BytesOut:64, FramesIn:64, FramesOut:64, DoorbellsIn:64, DoorbellsOut:64, Stalls:64, RingBytes:64, RingFillIn:64, RingFillOut:64,
            Wakeups:64, QueueBytes:64, Busy:64, HeldSenders:64, Losses:64, KeptBytes:64, RunDelayUs:64, RttUs:64, WindowBytes:64, Retransmits:64, Unanswered:64, AckMs:64,
-           KernelBytes:64, Load:8/binary, AgeMs:64>>} = command(Port, ?STATS, <<>>),
-    with_peer_load(Load, AgeMs,
+           KernelBytes:64, Load:8/binary, AgeMs:64, Packing/binary>>} = command(Port, ?STATS, <<>>),
+    with_peer_load(Load, AgeMs, with_packing(Packing,
                    #{bytes_in => BytesIn, bytes_out => BytesOut, frames_in => FramesIn, frames_out => FramesOut, doorbells_in => DoorbellsIn,
                      doorbells_out => DoorbellsOut, stalls => Stalls, ring_bytes => RingBytes, ring_fill_in => RingFillIn, ring_fill_out => RingFillOut,
                      wakeups => Wakeups, queue_bytes => QueueBytes, busy => Busy, held_senders => HeldSenders, losses => Losses, kept_bytes => KeptBytes, run_delay_us => RunDelayUs,
-                     rtt_us => RttUs, window_bytes => WindowBytes, retransmits => Retransmits, unanswered => Unanswered, ack_ms => AckMs, kernel_bytes => KernelBytes}).
+                     rtt_us => RttUs, window_bytes => WindowBytes, retransmits => Retransmits, unanswered => Unanswered, ack_ms => AckMs, kernel_bytes => KernelBytes})).
+
+with_packing(<<0:384>>, Stats) -> Stats;
+with_packing(<<Before:64, After:64, Us:64, InBefore:64, InAfter:64, InUs:64>>, Stats) ->
+    Stats#{uncompressed_out => Before, compressed_out => After, compress_us => Us, uncompressed_in => InBefore, compressed_in => InAfter, decompress_us => InUs}.
 
 %% As native/driver/load.h has it; the driver has checked it.
 with_peer_load(<<0:1, _/bits>>, _AgeMs, Stats) -> Stats;

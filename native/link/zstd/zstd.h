@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef BW_ZSTD_H
+#define BW_ZSTD_H
+
+#include "../codec.h"
+
+/*
+ * The codec of libzstd: one frame of RFC 8878 that never ends, flushed after each piece. Both sides
+ * remember its window, 64 KB. A reader takes one of twice that, so that a later version may have
+ * it, and refuses a frame that asks for more before it allocates anything for it.
+ */
+#define BW_ZSTD_WINDOW_LOG 16
+#define BW_ZSTD_WINDOW_LOG_MAX 17
+#define BW_ZSTD_LEVEL 1
+
+extern const bw_codec_t bw_zstd_codec;
+
+#endif
