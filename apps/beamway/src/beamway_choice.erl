@@ -5,7 +5,7 @@
 %% answer, so neither waits for an agreement that the other does not begin.
 -module(beamway_choice).
 
--export([choose/2, missed/2, takes_tls_over/2, resume_ms/2, hears_load/1, connections/2]).
+-export([choose/2, missed/2, takes_tls_over/2, resume_ms/2, hears_load/1, compresses/2, connections/2]).
 
 -type extension() :: beamway_wire:extension().
 
@@ -71,6 +71,11 @@ resume_ms(_Ours, _Theirs) -> 0.
 -spec hears_load(Theirs :: beamway_wire:found()) -> boolean().
 hears_load({ok, #{hears_load := Hears}}) -> Hears;
 hears_load(_Theirs) -> false.
+
+%% @doc Whether packets between the two may be compressed, in both directions.
+-spec compresses(Ours :: extension(), Theirs :: beamway_wire:found()) -> boolean().
+compresses(#{compresses := Ours}, {ok, #{compresses := Theirs}}) -> Ours andalso Theirs;
+compresses(_Ours, _Theirs) -> false.
 
 %% @doc Over how many connections a link between the two goes; `auto': as many as the path is worth.
 -spec connections(Ours :: extension(), Theirs :: beamway_wire:found()) -> auto | 1..8.

@@ -27,6 +27,9 @@
                     resume_refused_ms := non_neg_integer(),
                     resume_bytes := pos_integer(),
                     connections := auto | 1..8,
+                    compress := never | far | always,
+                    compress_percent := 1..100,
+                    compress_encrypted := boolean(),
                     record_s := 0..600,
                     allow_faults := boolean(),
                     encrypt := boolean() | prefer,
@@ -70,6 +73,14 @@ options() ->
      {connections, auto, "auto or a number from 1 to 8",
       "How many connections a link over tcp uses, so that it fills a long path. Two nodes use the smaller of their numbers."
       " auto follows the other node; if both are set to auto, they use one connection if a round trip takes less than 5 ms, and otherwise 8. Needs resume_ms above 0.", fun connections/1},
+     {compress, far, "never, far or always",
+      "Which links over tcp are compressed with zstd: none, those whose shortest round trip takes at least 5 ms, or all of them. If one of the two nodes says never, the link is not compressed."
+      " Needs resume_ms above 0.", fun compress/1},
+     {compress_percent, 5, "a percentage from 1 to 100",
+      "How much processor time a link may spend on compression, in percent of one scheduler. Beyond that, messages go uncompressed.", fun percent/1},
+     {compress_encrypted, false, "true or false",
+      "Allows compress on encrypted links as well. It is off by default because the length of compressed data reveals something about the data: somebody who can send text over a link and watch the"
+      " traffic could find out what others send.", fun boolean/1},
      {record_s, 600, "seconds from 0 to 600",
       "How many seconds the record of each link goes back in steps of a second. In steps of ten seconds it goes back six times as far. With 0 only events are recorded.", fun record_s/1},
      {allow_faults, false, "true or false",
@@ -227,6 +238,17 @@ record_s(Value) ->
         _ -> error
     end.
 
+compress(Value) when Value =:= never; Value =:= "never" -> {ok, never};
+compress(Value) when Value =:= far; Value =:= "far" -> {ok, far};
+compress(Value) when Value =:= always; Value =:= "always" -> {ok, always};
+compress(_) -> error.
+
+percent(Value) ->
+    case natural(Value) of
+        {ok, N} when N >= 1, N =< 100 -> {ok, N};
+        _ -> error
+    end.
+
 boolean(Value) when Value =:= true; Value =:= "true" -> {ok, true};
 boolean(Value) when Value =:= false; Value =:= "false" -> {ok, false};
 boolean(_) -> error.
@@ -366,6 +388,13 @@ encrypt_test_() ->
         ++ [?_assertMatch({error, [{encrypt, Bad, _}]}, with(encrypt, Bad)) || Bad <- ["yes", "", 1, "TRUE"]]
         ++ [?_assertMatch({ok, #{encrypt_key_file := Good}}, with(encrypt_key_file, Good)) || Good <- ["", "/etc/keys"]]
         ++ [?_assertMatch({error, [{encrypt_key_file, Bad, _}]}, with(encrypt_key_file, Bad)) || Bad <- ["keys", <<"/k">>, ["/k"], "/" ++ [16#d800]]].
+
+compress_test_() ->
+    [?_assertMatch({ok, #{compress := Good}}, with(compress, Given)) || {Good, Given} <- [{never, "never"}, {far, "far"}, {always, always}, {far, undefined}]]
+        ++ [?_assertMatch({error, [{compress, Bad, _}]}, with(compress, Bad)) || Bad <- ["", "true", true, "near"]]
+        ++ [?_assertMatch({ok, #{compress_percent := Good}}, with(compress_percent, Given)) || {Good, Given} <- [{1, "1"}, {100, 100}, {5, undefined}]]
+        ++ [?_assertMatch({error, [{compress_percent, Bad, _}]}, with(compress_percent, Bad)) || Bad <- ["0", "101", "5%", 2.5]]
+        ++ [?_assertMatch({error, [{compress_encrypted, Bad, _}]}, with(compress_encrypted, Bad)) || Bad <- ["yes", 1]].
 
 classes_test_() ->
     [?_assertMatch({ok, #{classes := Good}}, with(classes, Given))

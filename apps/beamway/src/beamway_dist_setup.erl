@@ -369,7 +369,7 @@ carry_tls({_, Tls} = Stream, Reason, true) ->
         {ok, Socket, Controller, Cipher, Secret} ->
             put_state(socket, Socket),
             put_state(said, [Secret, get_state(said)]),
-            begin_session(Controller, resume_ms(Stream)),
+            begin_session(Stream, Controller, resume_ms(Stream)),
             put_state(link, {tls, Controller, <<Reason/binary, "; ", Cipher/binary>>});
         {stream, Why} ->
             ?LOG_WARNING("beamway: no TLS in the driver with ~ts, its data pass through ssl's processes: ~ts", [beamway_stream:peer_text(Stream), Why]),
@@ -383,7 +383,7 @@ carry_itself(Stream, Reason) ->
     Wish = case ResumeMs of 0 -> none; _ -> {resume, get_state(setup_ms)} end,
     case beamway_stream:carry(Stream, get_state(role), Wish) of
         {resumes, Controller} ->
-            begin_session(Controller, ResumeMs),
+            begin_session(Stream, Controller, ResumeMs),
             put_state(link, {label(Stream, Controller), Controller, Reason});
         {ok, Controller} -> put_state(link, {label(Stream, Controller), Controller, Reason});
         {ok, Controller, Why} -> put_state(link, {label(Stream, Controller), Controller, <<Reason/binary, "; ", Why/binary>>});
@@ -394,12 +394,16 @@ carry_itself(Stream, Reason) ->
 resume_ms(Stream) -> beamway_choice:resume_ms(own_extension(Stream), get_state(peer)).
 
 %% The drivers of both nodes carry the data.
-begin_session(_Port, 0) ->
+begin_session(_Stream, _Port, 0) ->
     ok;
-begin_session(Port, ResumeMs) ->
+begin_session(Stream, Port, ResumeMs) ->
     ok = beamway_port:session(Port, maps:get(resume_bytes, beamway_links:config()), ResumeMs),
     ok = tell_load(Port),
+    ok = compress(Port, beamway_choice:compresses(own_extension(Stream), get_state(peer)), beamway_links:config()),
     put_state(resume_ms, ResumeMs).
+
+compress(_Port, false, _Config) -> ok;
+compress(Port, true, #{compress := When, compress_percent := Percent}) -> beamway_port:compress(Port, When, Percent).
 
 tell_load(Port) ->
     case beamway_choice:hears_load(get_state(peer)) of

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Loads the driver, and the carriers that have a library of their own, once each; the results stand in the table of {@link beamway_links}.
+%% @doc Loads the driver, and what has a library of its own, carriers and the codec, once each; the results stand in the table of {@link beamway_links}.
 %%
 %% A driver is unloaded, and its ports end, when the process that loaded it ends: so {@link beamway_sup} loads it.
 -module(beamway_driver).
 
--export([load/0, reload/0, loaded/0, has/1]).
+-export([load/0, reload/0, loaded/0, has/1, has_codec/1]).
 
 -include_lib("kernel/include/logger.hrl").
 
@@ -25,6 +25,7 @@ reload() ->
     Loaded = beamway_port:reload(),
     Libraries = ets:select(?TABLE, [{{{library, '$1'}, true}, [], ['$1']}]),
     true = ets:match_delete(?TABLE, {{library, '_'}, '_'}),
+    true = ets:delete(?TABLE, codec),
     lists:foreach(fun has/1, Libraries),
     true = ets:insert(?TABLE, {driver, Loaded}),
     ignore.
@@ -46,6 +47,25 @@ loaded() ->
 has(Kind) ->
     ets:lookup(?TABLE, {library, Kind}) =:= [{{library, Kind}, true}]
         orelse tried(Kind, beamway_port:with_port(fun(Port) -> beamway_port:use(Port, Kind) end)).
+
+%% @doc Whether the codec is loaded that compresses links. It is tried once: where it is missing, the driver was built without it. Only a node that
+%% shall compress every link is told so as a warning.
+-spec has_codec(far | always) -> boolean().
+has_codec(When) ->
+    case ets:lookup(?TABLE, codec) of
+        [{_, Has}] ->
+            Has;
+        [] ->
+            Has = codec_is_loaded(When, beamway_port:with_port(fun beamway_port:load_codec/1)),
+            true = ets:insert(?TABLE, {codec, Has}),
+            Has
+    end.
+
+codec_is_loaded(_When, ok) ->
+    true;
+codec_is_loaded(When, {error, Reason}) ->
+    ?LOG(case When of always -> warning; far -> info end, "beamway: this node compresses no links: ~ts", [Reason]),
+    false.
 
 %% Only the first failure is logged.
 tried(Kind, ok) ->

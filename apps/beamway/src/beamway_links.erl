@@ -120,7 +120,7 @@ extension(StreamKind) ->
                                        usable(Links, StreamKind, erlang:monotonic_time(millisecond))),
     ResumeMs = resume_ms(TakesTls orelse (StreamKind =:= tcp andalso drives_tcp() =:= true)),
     Extension#{links := Usable, used_up := UsedUp,
-               takes_tls_over => TakesTls, resume_ms => ResumeMs,
+               takes_tls_over => TakesTls, resume_ms => ResumeMs, compresses => ResumeMs > 0 andalso compresses(config(), StreamKind),
                connections => case ResumeMs of 0 -> none; _ -> maps:get(connections, config()) end,
                listens => case ets:lookup(?TABLE, {listens, StreamKind}) of [{_, Port}] -> Port; [] -> 0 end}.
 
@@ -132,6 +132,10 @@ resume_ms(_OverDriver = true) ->
     end;
 resume_ms(_OverDriver = false) ->
     0.
+
+compresses(#{compress := never}, _StreamKind) -> false;
+compresses(#{compress_encrypted := false}, tls) -> false;
+compresses(#{compress := When}, _StreamKind) -> beamway_driver:has_codec(When).
 
 %% The driver can take over only a port. With kernel's `inet_backend' set to socket, ssl connects by another kind of socket.
 opens_ports() -> application:get_env(kernel, inet_backend) =/= {ok, socket}.
@@ -357,7 +361,7 @@ log_only_inet(Reason) ->
 
 largest_extension(#{links := Links}) ->
     #{host => beamway_host:digest(), links => [Kind || Kind <- Links, beamway_kind:is_ring(Kind)], used_up => [], takes_tls_over => false,
-      hears_load => true, resume_ms => 0, listens => 0, connections => none}.
+      hears_load => true, compresses => false, resume_ms => 0, listens => 0, connections => none}.
 
 %% @private
 -spec handle_call(term(), gen_server:from(), #state{}) -> {reply, term(), #state{}}.

@@ -52,6 +52,7 @@ kind(disconnect) -> asked;
 kind(disconnected) -> asked;
 kind(beamway_link_corrupt) -> protocol;
 kind(beamway_signal_corrupt) -> protocol;
+kind(beamway_compression_corrupt) -> protocol;
 kind(beamway_tls_corrupt) -> protocol;
 kind(beamway_tls_flooded) -> protocol;
 kind(enomem) -> memory;
@@ -104,6 +105,7 @@ cause(lost, Reason, #{events := Events} = Record) ->
     end;
 cause(protocol, beamway_tls_corrupt, _Record) -> {protocol, "data that arrived failed authentication: something changed it on the way"};
 cause(protocol, beamway_tls_flooded, _Record) -> {protocol, "the peer sent TLS messages that carry no data"};
+cause(protocol, beamway_compression_corrupt, _Record) -> {protocol, "the peer sent compressed data that cannot be right"};
 cause(protocol, beamway_link_corrupt, #{link := Kind}) ->
     {protocol, ["the peer broke the ", case beamway_kind:is_ring(Kind) of true -> "ring"; false -> "distribution" end, " protocol"]};
 cause(protocol, _Reason, _Record) -> {protocol, "the peer broke the distribution protocol"};
@@ -297,7 +299,7 @@ causes_test_() ->
              {peer_hung, net_tick_timeout, #{silent_ms => 60000, link => shm, epmd => listed}},
              {this_node_stopped, net_tick_timeout, Late#{silent_ms => 60000}},
              {this_node_stopped, connection_closed, Late#{events => [{0, {gave_up, forgotten}}, {1, {lost, stopped}}, {9000, up}], epmd => listed}}, {this_node_busy, net_tick_timeout, Busy#{silent_ms => 60000}},
-             {this_node_ended, shutdown, #{}}, {this_node_ended, killed, #{}}, {protocol, beamway_link_corrupt, #{}}, {protocol, beamway_tls_corrupt, #{}},
+             {this_node_ended, shutdown, #{}}, {this_node_ended, killed, #{}}, {protocol, beamway_link_corrupt, #{}}, {protocol, beamway_compression_corrupt, #{}}, {protocol, beamway_tls_corrupt, #{}},
              {no_memory, enomem, #{}}, {other, {badarg, []}, #{}}]].
 
 up_test() ->

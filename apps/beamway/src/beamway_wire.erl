@@ -21,6 +21,7 @@
 -define(PACKET_VERSION, 1).
 -define(TAKES_TLS_OVER, 8).
 -define(HEARS_LOAD, 16).
+-define(COMPRESSES, 128).
 -define(ADDRESSES_MAX, 16).
 -define(CONNECTIONS_AUTO, 255).
 
@@ -29,13 +30,15 @@
                        used_up := [beamway_kind:ring()],
                        takes_tls_over := boolean(),
                        hears_load := boolean(),
+                       compresses := boolean(),
                        resume_ms := non_neg_integer(),
                        listens := inet:port_number(),
                        connections := none | auto | 1..8}.
 %% `host': a digest that is the same for two nodes only if they run under the same kernel.
 %% `links': what the node allows besides its stream, `rdma' only if it has a device that can be used now. `used_up': those that would be among them if the
 %% node's ring memory for them were not used up. A version that does not say so finds out when the link is agreed on.
-%% `takes_tls_over': its driver can carry a connection over TLS. `hears_load': its driver understands frames that say how loaded a peer is. `resume_ms': how long its links wait for another connection when theirs is
+%% `takes_tls_over': its driver can carry a connection over TLS. `hears_load': its driver understands frames that say how loaded a peer is.
+%% `compresses': it takes compressed packets over this connection, and wants to. `resume_ms': how long its links wait for another connection when theirs is
 %% lost; 0: not at all, as with versions that do not say it. `listens': the port at which it accepts connections of nodes; 0: it accepts none. `connections': over how many a link of it can go; `none': of versions
 %% that do not say it, and without `resume_ms'.
 
@@ -58,8 +61,9 @@
 %% @doc The bytes that follow the node name. What a later version may do without a new number: append
 %% fields. With a new number: change everything but the magic, the place of the number and the length.
 -spec encode_extension(extension()) -> binary().
-encode_extension(#{host := Host, links := Links, used_up := UsedUp, takes_tls_over := Takes, hears_load := Hears, resume_ms := ResumeMs, listens := Port, connections := Connections}) ->
-    Flags = beamway_kind:to_flags(flag, Links) bor beamway_kind:to_flags(used_up_flag, UsedUp) bor flag(Takes, ?TAKES_TLS_OVER) bor flag(Hears, ?HEARS_LOAD),
+encode_extension(#{host := Host, links := Links, used_up := UsedUp, takes_tls_over := Takes, hears_load := Hears, compresses := Compresses, resume_ms := ResumeMs, listens := Port, connections := Connections}) ->
+    Flags = beamway_kind:to_flags(flag, Links) bor beamway_kind:to_flags(used_up_flag, UsedUp) bor flag(Takes, ?TAKES_TLS_OVER)
+        bor flag(Hears, ?HEARS_LOAD) bor flag(Compresses, ?COMPRESSES),
     Body = <<Host:16/binary, Flags:16, ResumeMs:32, Port:16, (connections_to_byte(Connections))>>,
     <<?EXTENSION_MAGIC, ?EXTENSION_VERSION, (byte_size(Body)):16, Body/binary>>.
 
@@ -101,6 +105,7 @@ decode_extension(<<?EXTENSION_MAGIC, ?EXTENSION_VERSION, Len:16, Body:Len/binary
                    used_up => beamway_kind:from_flags(used_up_flag, Flags),
                    takes_tls_over => Flags band ?TAKES_TLS_OVER =/= 0,
                    hears_load => Flags band ?HEARS_LOAD =/= 0,
+                   compresses => Flags band ?COMPRESSES =/= 0,
                    resume_ms => ResumeMs,
                    listens => Port,
                    connections => Connections}};

@@ -5,7 +5,7 @@
 -include_lib("eunit/include/eunit.hrl").
 
 sides() ->
-    [#{host => Host, links => Links, used_up => UsedUp, takes_tls_over => Takes, hears_load => true, resume_ms => 0, listens => 0, connections => none}
+    [#{host => Host, links => Links, used_up => UsedUp, takes_tls_over => Takes, hears_load => true, compresses => false, resume_ms => 0, listens => 0, connections => none}
      || Host <- [<<1:128>>, <<2:128>>], {Links, UsedUp} <- [{[], []}, {[shm], []}, {[rdma], []}, {[shm, rdma], []}, {[], [shm]}, {[rdma], [shm]}, {[shm], [rdma]}], Takes <- [true, false]].
 
 kind(Ring) when Ring =:= shm; Ring =:= rdma -> Ring;
@@ -33,8 +33,12 @@ the_smaller_number_of_connections_test_() ->
      || {A, B, Wanted} <- [{auto, auto, auto}, {auto, 4, 4}, {auto, 1, 1}, {8, 3, 3}, {none, auto, 1}, {none, 8, 1}]]
         ++ [?_assertEqual(1, beamway_choice:connections(#{connections => auto}, none))].
 
+only_if_both_compress_test_() ->
+    [?_assertEqual(Ours andalso Theirs, beamway_choice:compresses(#{compresses => Ours}, {ok, #{compresses => Theirs}})) || Ours <- [true, false], Theirs <- [true, false]]
+        ++ [?_assertNot(beamway_choice:compresses(#{compresses => true}, Peer)) || Peer <- [none, {other_version, 2}]].
+
 reasons_test() ->
-    Allows = #{host => <<1:128>>, links => [shm], used_up => [], takes_tls_over => false, hears_load => true, resume_ms => 0, listens => 0, connections => none},
+    Allows = #{host => <<1:128>>, links => [shm], used_up => [], takes_tls_over => false, hears_load => true, compresses => false, resume_ms => 0, listens => 0, connections => none},
     Forbids = Allows#{links := []},
     Elsewhere = Allows#{host := <<3:128>>},
     ?assertEqual({stream, <<"the peer does not speak beamway">>}, beamway_choice:choose(Allows, none)),
@@ -54,7 +58,7 @@ reasons_test() ->
 
 %% The same on both sides, but for whose memory it is. Where it would be of no use it is not said.
 ring_memory_is_used_up_test_() ->
-    Has = #{host => <<1:128>>, links => [shm, rdma], used_up => [], takes_tls_over => false, hears_load => true, resume_ms => 0, listens => 0},
+    Has = #{host => <<1:128>>, links => [shm, rdma], used_up => [], takes_tls_over => false, hears_load => true, compresses => false, resume_ms => 0, listens => 0},
     Full = Has#{links := [], used_up := [shm, rdma]},
     Off = Has#{links := []},
     [?_assertEqual({{stream, Reason}, Missed}, {beamway_choice:choose(Ours, {ok, Theirs}), beamway_choice:missed(Ours, {ok, Theirs})})
