@@ -34,6 +34,7 @@ checks(#{options := Options, system := {Type, Version, WordBytes}, host := {Host
      descriptors(maps:get(descriptors, Facts)),
      file_size(maps:get(file_size, Facts), Ring),
      address_space(maps:get(address_space, Facts), maps:get(address_space_used, Facts), Ring),
+     compression(compress(Options), maps:get(compression, Facts)),
      encryption(maps:get(encryption, Facts)),
      cipher(maps:get(cipher, Facts)),
      certificates(maps:get(certificates, Facts), os:system_time(second)),
@@ -53,6 +54,9 @@ ring_bytes({error, _}) -> 4194304.
 -spec directory({ok, beamway_config:config()} | {error, term()}) -> string().
 directory({ok, #{socket_dir := Dir}}) -> Dir;
 directory({error, _}) -> "".
+
+compress({ok, #{compress := When}}) -> When;
+compress({error, _}) -> never.
 
 %% @doc The devices of the option `rdma_devices'. [] means all.
 -spec devices({ok, beamway_config:config()} | {error, term()}) -> [string()].
@@ -161,6 +165,15 @@ address_space(unlimited, _, _) ->
     well(address_space, "no limit", []);
 address_space(_, _, _) ->
     well(address_space, "unknown", []).
+
+compression(never, _) ->
+    well(compression, "turned off", []);
+compression(_, {error, no_driver}) ->
+    well(compression, "not tried, since the driver is not loaded", []);
+compression(When, {error, Reason}) ->
+    warning(compression, "~ts: ~ts", [When, Reason], "install libzstd1; to build: libzstd-dev, make clean build", []);
+compression(When, ok) ->
+    well(compression, "~ts, with libzstd", [When]).
 
 encryption(off) ->
     well(encryption, "off in this shell: BEAMWAY_ENCRYPT=true or -beamway encrypt true turns it on", []);
@@ -443,12 +456,13 @@ facts() ->
     {ok, Defaults} = beamway_config:read(fun(rdma) -> true; (_) -> undefined end),
     #{otp => "25", system => {{unix, linux}, {6, 1, 0}, 8}, options => {ok, Defaults}, driver => ok, rings => ok, socket_dir => ok,
       descriptors => 4096, file_size => unlimited, address_space => unlimited, address_space_used => 1, lockable => unlimited,
-      memory_free => 1 bsl 34, encryption => off, cipher => {unknown, none}, certificates => none, rdma_ports => [], rdma_library => false, host => {"web1", {ok, {127, 0, 1, 1}}}, epmd => {ok, []}}.
+      memory_free => 1 bsl 34, compression => ok, encryption => off, cipher => {unknown, none}, certificates => none, rdma_ports => [], rdma_library => false, host => {"web1", {ok, {127, 0, 1, 1}}}, epmd => {ok, []}}.
 
 checks_test_() ->
     Ill = fun(Facts) -> [Name || #{name := Name, status := Status} <- checks(maps:merge(facts(), Facts)), Status =/= ok] end,
     [?_assertEqual(Wrong, Ill(Facts))
      || {Wrong, Facts} <- [{[], #{}}, {[otp], #{otp => "24"}}, {[driver, rings], #{driver => {error, <<"version 2">>}, rings => {error, no_driver}}},
+                           {[compression], #{compression => {error, <<"no library">>}}},
                            {[descriptors], #{descriptors => 100}}, {[file_size], #{file_size => 4096}}, {[address_space], #{address_space => 4096}},
                            {[memory], #{memory_free => 4096}}, {[host_name], #{host => {"web1", {error, nxdomain}}}},
                            {[epmd], #{epmd => {error, timeout}}},

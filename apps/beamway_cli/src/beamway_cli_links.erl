@@ -271,7 +271,11 @@ to_text(#{links := Links}) ->
 
 row(#{node := Node, link := Link} = All, Info) ->
     [atom_to_binary(Node), atom_to_binary(Link), counter(bytes_in, Info), counter(bytes_out, Info), load(Info),
-     [maps:get(reason, All, <<>>), fault(All)]].
+     [maps:get(reason, All, <<>>), compressed(Info), fault(All)]].
+
+%% Of the bytes that were compressed.
+compressed(#{uncompressed_out := Before, compressed_out := After}) when Before > 0 -> io_lib:format("; compressed to ~b %", [100 * After div Before]);
+compressed(_Info) -> [].
 
 %% A test has set a fault.
 fault(#{fault := #{left_ms := LeftMs} = Fault}) -> ["; FAULT: ", beamway_fault:text(Fault), ", for ", beamway_verdict:seconds(LeftMs), " more"];
@@ -314,6 +318,7 @@ to_text_test_() ->
                    "b@h   shm   12        -          -     same host\n",
                    lists:flatten(unicode:characters_to_list(to_text(#{node => 'a@h', links => [{Link, #{bytes_in => 12}}]})))),
      ?_assertMatch({match, _}, re:run(to_text(#{node => 'a@h', links => [{Link, #{peer_cpu_percent => 7, peer_load_age_ms => 3900}}]}), " 7 % \\(3 s\\)  same host")),
+     ?_assertMatch({match, _}, re:run(to_text(#{node => 'a@h', links => [{Link, #{uncompressed_out => 1000, compressed_out => 219}}]}), "same host; compressed to 21 %\n")),
      ?_assertMatch({match, _}, re:run(to_text(#{node => 'a@h', links => [{Link#{fault => #{cut => both, left_ms => 2500}}, #{}}]}), "same host; FAULT: cut both ways, for 2.5 s more\n")),
      ?_assertEqual("a@h is connected to no other node\n",
                    lists:flatten(to_text(#{node => 'a@h', links => []})))].

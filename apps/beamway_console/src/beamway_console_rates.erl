@@ -17,7 +17,8 @@
 -define(LINK_POINTS, 500000).
 
 -define(LINK_COUNTERS, [bytes_in, bytes_out, frames_in, frames_out, doorbells_in, doorbells_out, wakeups, stalls]).
--define(LINK_GAUGES, [ring_bytes, ring_fill_in, ring_fill_out, queue_bytes, busy, peer_cpu_percent, peer_run_queue, peer_mem_available, peer_load_age_ms]).
+-define(LINK_GAUGES, [ring_bytes, ring_fill_in, ring_fill_out, queue_bytes, busy, peer_cpu_percent, peer_run_queue, peer_mem_available, peer_load_age_ms,
+                      uncompressed_out, compressed_out, compress_us]).
 -define(HTTP_COUNTERS, [requests, connections, refused, refused_connections, crashes, bytes_out, status_1xx, status_2xx, status_3xx, status_4xx, status_5xx, websockets]).
 
 %% @doc The rates since the previous sample. All of them are 0.0 if there is none.

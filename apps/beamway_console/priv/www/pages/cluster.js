@@ -142,6 +142,13 @@ function sendersOf(told, label) {
   return rows.length ? [h("h3", null, "Who sends"), table(["From", "Process", "Pid", "Class", ["Sent"], ["Waiting"]], rows)] : [];
 }
 
+// What compression has saved, of each end's output.
+function compressionOf(sides, label) {
+  const rows = sides.filter(({ up, now }) => up && now.uncompressed_out).map(({ from, now }) =>
+    h("dd", null, `${label(from)} sent ${bytes(now.uncompressed_out)} as ${bytes(now.compressed_out)}, which took ${(now.compress_us / 1e6).toFixed(1)} s of a processor`));
+  return rows.length ? [h("dt", null, "Compressed"), ...rows] : null;
+}
+
 // What a node has told its peer with ticks and acknowledgements.
 function loadsOf(sides, label) {
   const loads = sides.filter(({ up, now }) => up && now.peer_cpu_percent !== undefined).map(({ to, now }) =>
@@ -162,7 +169,7 @@ function factsOf({ t, sides }, side, label) {
     side.address ? [h("dt", null, "Address"), h("dd", null, side.address)] : null,
     side.since ? [h("dt", null, "Up for"), h("dd", null, span(t - side.since * 1000))] : null,
     h("dt", null, "Carried"), h("dd", null, `${bytes(side.now.bytes_out ?? 0)} from ${label(side.from)}, ${bytes(side.now.bytes_in ?? 0)} to it`),
-    loadsOf(sides, label)),
+    loadsOf(sides, label), compressionOf(sides, label)),
   h("h3", null, "Each end sends"),
   table(["From", ["Bytes"], ["Frames"], ["Doorbells"], ["Stalls"], ["Queue"], "Unread in its ring"], sides.map(row))];
 }
