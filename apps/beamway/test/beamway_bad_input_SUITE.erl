@@ -170,12 +170,14 @@ bad_offers(Config) ->
 second_outcome(Socket) ->
     case beamway_raw_peer:recv(Socket, 300) of
         {error, closed} -> closed;
-        {error, timeout} -> tcp
+        {error, timeout} -> tcp;
+        {ok, <<>>} -> tcp % the tick with which a link begins
     end.
 
 outcome(Socket, tcp_at_once) ->
     case beamway_raw_peer:recv(Socket, 300) of
         {error, timeout} -> tcp_at_once;
+        {ok, <<>>} -> tcp_at_once; % the tick with which a link begins
         Other -> Other
     end;
 outcome(Socket, _) ->
