@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * The port driver: a port is one link to one peer, and a distribution controller once
- * erlang:setnode/3 has got it. apps/beamway/src/beamway_port.erl is its only user and documents the
+ * The port driver. A port is one link to one peer, and it becomes a distribution controller when
+ * erlang:setnode/3 gets it. apps/beamway/src/beamway_port.erl is its only user and documents the
  * commands. Every callback runs under the port lock; nothing here waits and nothing logs.
  */
 
@@ -22,32 +22,32 @@
 #include "pulse.h"
 
 #define ABI_VERSION 16  /* of the commands below: beamway_port.erl has the same number */
-#define FLUSH_MS 1      /* how long what was sent waits at most for the keeper */
-#define CHECK_MS 1000   /* how often idle memory is looked for, and the patience of a last flush */
-#define SESSION_MS 200  /* how late a peer hears, at most, how far this side has read */
-#define IDLE_PART 2     /* of resume_ms: after so long an idle link tries its path */
-#define TOGETHER_MS 256 /* idle links of a node do so at multiples of it, to wake the VM once */
+#define FLUSH_MS 1      /* how long output waits for the keeper at most */
+#define CHECK_MS 1000   /* between searches for idle memory, and patience of a last flush */
+#define SESSION_MS 200  /* how late a peer hears how far this side has read */
+#define IDLE_PART 2     /* of resume_ms: an idle link tests its path after this part */
+#define TOGETHER_MS 256 /* idle links test it at multiples of this, to wake the VM once */
 
 /* Commands and their replies: a 0 byte and the result, or a 1 byte and the reason as text, or
  * REPLY_LATER. */
 enum {
     COMMAND_VERSION = 1,  /* -> version:32 */
-    COMMAND_ACTIVATE = 5, /* poll_us:64, sender_bytes:64 -> ; the caller gets `look` when it shall
+    COMMAND_ACTIVATE = 5, /* poll_us:64, sender_bytes:64 -> ; the caller gets `look` when it must
                              look. sender_bytes: what the VM lets wait before it suspends senders */
     COMMAND_TICK,         /* -> */
     COMMAND_STATS,        /* -> STATS_COUNT times :64 */
     COMMAND_RECEIVE,      /* -> 1 if there will never be more, bytes_in:64 */
-    COMMAND_PACKETS,      /* what was read of the connection before -> ; frames are packets */
+    COMMAND_PACKETS,      /* bytes already read from the connection -> ; frames are packets */
     COMMAND_LOOK,         /* -> 1 to look again, 0 to wait for `look` */
-    COMMAND_FLUSH, /* -> ; the caller gets `flush` when it shall do so again, and the messages of
+    COMMAND_FLUSH, /* -> ; the caller gets `flush` when it must do so again, and the messages of
                       senders.h */
     COMMAND_PULSE = 18, /* -> ; pulse.h */
-    COMMAND_OFFER, /* -> number:64 ; of a port with a link that is not active: another port shall
-                      use the link, unless this one ends before */
+    COMMAND_OFFER,      /* -> number:64 ; needs a link that is not active: another port will use the
+                           link, unless this one ends first */
     COMMAND_LOAD = 30,  /* cpu_percent:8, run_queue:32 -> ; a sample of this node (load.h) */
-    COMMAND_TELL_LOAD,  /* -> ; before ACTIVATE: the peer takes this node's load */
+    COMMAND_TELL_LOAD,  /* -> ; before ACTIVATE: the peer accepts this node's load */
     COMMAND_CODEC = 36, /* path of a shared object -> ; for links of any port */
-    COMMAND_COMPRESS    /* is_always:8, percent:8 -> ; after SESSION: the peer takes compressed
+    COMMAND_COMPRESS    /* is_always:8, percent:8 -> ; after SESSION: the peer accepts compressed
                            packets (packing.h). Needs CODEC */
 };
 
@@ -72,7 +72,7 @@ static bool is_fault_first(const bw_port_t *self)
            (!self->check_is_due || self->fault_at_ms <= self->check_at_ms);
 }
 
-/* What is to be flushed is always due before anything else. */
+/* A flush is always due before anything else. */
 static void set_timer(bw_port_t *self)
 {
     if (self->timer_is_to_read || self->timer_is_to_flush || self->pump.is_closing)
@@ -94,7 +94,7 @@ static void set_check(bw_port_t *self, unsigned long ms)
     set_timer(self);
 }
 
-/* A timer that is to read flushes as well. */
+/* The timer that reads at once also flushes. */
 static void set_flush(bw_port_t *self, unsigned long ms)
 {
     if (self->timer_is_to_flush && self->flush_ms <= ms)
@@ -105,7 +105,7 @@ static void set_flush(bw_port_t *self, unsigned long ms)
         driver_set_timer(self->pump.port, ms);
 }
 
-/* Everything has been flushed. If rounds follow each other closely the timer stays, because the
+/* Everything has been flushed. If rounds follow each other closely, the timer is kept, because the
  * next round would set it again. */
 static void cancel_flush(bw_port_t *self)
 {
@@ -123,9 +123,9 @@ static int64_t idle_ms(const bw_port_t *self)
     return part > SESSION_MS ? part : SESSION_MS;
 }
 
-/* Something has gone out, or has come that the peer has yet to hear of. Without either, this side
- * would not notice that the path is gone before the VM's next tick, and the peer, which may not be
- * able to call it, would have given the link up. */
+/* Sets the timer if bytes have gone out, or have come of which the peer must be told. An idle link
+ * is also tested now and then. Otherwise this side would not notice before the VM's next tick that
+ * the path is gone, and the peer, which may be unable to connect, would have given the link up. */
 static void check_session(bw_port_t *self)
 {
     const bw_session_t *session = &self->pump.session;
@@ -145,7 +145,6 @@ static void check_session(bw_port_t *self)
     set_timer(self);
 }
 
-/* Sets the timer for the bytes that a fault holds back. */
 static void look_at_fault_later(bw_port_t *self)
 {
     uint64_t due_us = self->pump.is_faulty ? bw_fault_due_us(self->pump.link) : UINT64_MAX;
@@ -158,7 +157,7 @@ static void look_at_fault_later(bw_port_t *self)
         set_timer(self);
 }
 
-/* Idle memory is looked for once a second while there is output, if the link can have any. */
+/* Looks for idle memory once a second while there is output, if the link can have any. */
 static void check_later(bw_port_t *self)
 {
     const bw_carrier_t *ops = self->pump.link->ops;
@@ -171,9 +170,9 @@ static void check_later(bw_port_t *self)
     set_check(self, CHECK_MS);
 }
 
-/* The port comes back if the pump says so. A link that takes nothing more is read until it ends,
- * because the VM may not tell of that. A timer of 0 runs in the same execution of the port, unless
- * that has used up its time: others shall run between. */
+/* Has the port called again if the pump asks for it. A cut link is read until it ends, because the
+ * VM may not report its event. A timer of 0 runs in the same execution of the port unless that has
+ * used up its time, so this uses it up to let other ports run in between. */
 static void come_back(bw_port_t *self)
 {
     bool is_cut = !self->pump.is_closing && pump_is_cut(&self->pump);
@@ -187,13 +186,14 @@ static void come_back(bw_port_t *self)
 
 /* ---- commands ---- */
 
-/* No other connection would help. */
+/* Another connection would not help. */
 static bool is_corrupt(const bw_link_t *link)
 {
     return link->ops->is_corrupt && link->ops->is_corrupt(link);
 }
 
-/* Over packets as of OTP's port, whatever the system says. A failure of TLS keeps its name. */
+/* Over packets the reason is the one that OTP's port gives, whatever the system reports. A failure
+ * of TLS keeps its name. */
 static const char *reason_of_link(bw_port_t *self)
 {
     const char *reason = self->pump.link->ops->reason(self->pump.link);
@@ -227,14 +227,14 @@ static void tell_keeper(bw_port_t *self, const char *what, const char *reason)
                             reason ? 6 : 2);
 }
 
-/* A connection is lost that the link can do without. */
+/* Reports the loss of a connection that the link can do without. */
 static void count_connections(bw_port_t *self)
 {
     unsigned count = self->pump.link ? bw_stripes_count(bw_fault_behind(self->pump.link)) : 0;
 
     if (count > 0 && count < self->connections) {
         tell_keeper(self, "thin", NULL);
-        self->session_is_due = true; /* is_silent acknowledges again what it may have taken along */
+        self->session_is_due = true; /* is_silent repeats an acknowledgement lost with it */
         self->session_is_idle = false;
         self->session_at_ms = bw_now_ms() + SESSION_MS;
         set_timer(self);
@@ -242,7 +242,7 @@ static void count_connections(bw_port_t *self)
     self->connections = count;
 }
 
-/* Whether the link goes on without its connection. */
+/* Returns whether the link survives the loss of its connection. */
 static bool outlives(const bw_port_t *self)
 {
     return self->pump.session.is_on && self->active && !self->pump.is_closing &&
@@ -260,8 +260,8 @@ static void lose(bw_port_t *self, const char *reason)
     tell_keeper(self, "lost", reason);
 }
 
-/* The peer may have given up the link while this process was stopped. Only a new connection tells,
- * so nothing more is read over this one. Before whatever reads. */
+/* The peer may have given up the link while this process was stopped. Only a new connection can
+ * show that, so nothing more is read over this one. Must be called before anything that reads. */
 static bool was_stopped(bw_port_t *self)
 {
     if (!outlives(self) || bw_pulse_missed(&self->stops) < self->resume_ms / 2)
@@ -270,9 +270,9 @@ static bool was_stopped(bw_port_t *self)
     return true;
 }
 
-/* The link is of no use any more. The port's owner is linked to the port and ends with it.
- * drv_stop runs inside: the caller must not touch `self` again, unless the link has lost nothing
- * but its connection. */
+/* Ends a link that has become unusable. The port's owner is linked to the port and ends with it.
+ * drv_stop runs within this call, so the caller must not touch `self` again, unless the link has
+ * only lost its connection. */
 static void fail(bw_port_t *self)
 {
     const char *reason = self->pump.reason ? self->pump.reason : reason_of_link(self);
@@ -294,8 +294,8 @@ static bool command_step(bw_port_t *self, reply_t *reply)
     return true;
 }
 
-/* A peer that has closed its end in order is noticed by the ring's doorbell, before its socket
- * closes. The reason is the one of a closed socket. */
+/* The ring's doorbell reports that a peer has closed its end in order before its socket closes. The
+ * reason is the same as for a closed socket. */
 void port_settle(bw_port_t *self, wake_result_t result)
 {
     if (result == WAKE_FAILED)
@@ -320,7 +320,7 @@ static bool command_activate(bw_port_t *self, uint64_t poll_us, uint64_t sender_
 
     if (!self->pump.link || self->active)
         return false;
-    (void)port_begin_fault(self, &error); /* without memory for it the link goes on */
+    (void)port_begin_fault(self, &error); /* without memory for a fault the link works without it */
     if (self->pump.scheduler.sender_bytes < sender_bytes)
         self->pump.scheduler.sender_bytes = sender_bytes;
     bw_spin_init(&self->pump.spin, (uint32_t)poll_us);
@@ -352,7 +352,7 @@ static bool command_load(const char *data)
     return true;
 }
 
-/* Of two nodes with packets only a session makes sure that the peer knows words. */
+/* Between two nodes with packets, only a session guarantees that the peer understands words. */
 static bool command_tell_load(bw_port_t *self)
 {
     if (!self->pump.link || self->active || (self->pump.is_packets && !self->pump.session.is_on))
@@ -374,7 +374,7 @@ static bool command_compress(bw_port_t *self, const char *data)
     return true;
 }
 
-/* The descriptor goes along, so this port lets go of it and does not have it closed. */
+/* The descriptor moves with the link, so this port stops polling it without having it closed. */
 static bool command_offer(bw_port_t *self, reply_t *reply)
 {
     bw_link_t *link = self->pump.link;
@@ -395,7 +395,7 @@ static bool command_offer(bw_port_t *self, reply_t *reply)
     return true;
 }
 
-/* The link has been made and nothing more. */
+/* The commands for a link that has been made but is not active. */
 static bool command_idle_link(bw_port_t *self, unsigned int command, const char *data, size_t len,
                               reply_t *reply)
 {
@@ -413,7 +413,7 @@ static bool command_idle_link(bw_port_t *self, unsigned int command, const char 
     return true;
 }
 
-/* False: the link is corrupt. */
+/* Returns false if the link is corrupt. */
 static bool flush(bw_port_t *self)
 {
     if (self->pump.is_unflushed)
@@ -462,7 +462,7 @@ static void command_stats(bw_port_t *self, reply_t *reply)
 
     if (self->pump.link)
         self->pump.link->ops->stats(self->pump.link, &stats);
-    if (self->pump.session.is_on) { /* of all connections */
+    if (self->pump.session.is_on) { /* over all connections */
         stats.bytes_in = self->pump.bytes_read;
         stats.bytes_out = self->pump.session.out.next;
         stats.ring_bytes = self->pump.ring_bytes;
@@ -538,7 +538,7 @@ static bool command_receive(bw_port_t *self, reply_t *reply)
     return true;
 }
 
-/* False: the caller broke the rules of the commands, which is a badarg. */
+/* Returns false if the caller broke the rules of the commands, which is a badarg. */
 static bool run_command(bw_port_t *self, unsigned int command, const char *data, size_t len,
                         reply_t *reply)
 {
@@ -663,11 +663,12 @@ static void drv_stop_select(ErlDrvEvent event, void *reserved)
     close((int)(intptr_t)event);
 }
 
-/* The keeper is a process, so that those who are about to send do so before it runs; the timer is
- * for it being kept waiting by those who compute. Where a lone caller sends one frame at a time
- * nothing more is to come. While the poller looks, its next look sends what has gathered: it comes
- * when those who send have done so. Else what a lone caller sends goes out when the VM has no more
- * for us: a timer of no time runs then. */
+/* Has the gathered frames flushed soon. The keeper is a process, so processes that are about to
+ * send do so before it runs; the timer is for the case that computing processes delay it. Where a
+ * lone caller sends one frame at a time, nothing more will come, so this flushes at once. While the
+ * poller looks, its next look sends the gathered frames, since it comes after the senders have run.
+ * Otherwise a lone caller's frames go out when the VM has no more for this port, because a timer of
+ * 0 runs then. */
 static bool flush_soon(bw_port_t *self)
 {
     ErlDrvTermData message[] = {ERL_DRV_ATOM, self->flush_atom};
@@ -713,7 +714,8 @@ static void ask_for_looks(bw_port_t *self)
 {
     ErlDrvTermData look[] = {ERL_DRV_ATOM, driver_mk_atom("look")};
 
-    /* It ends only with the connection, and the port with it: if it is gone nobody need look. */
+    /* The keeper ends only with the connection, and then the port does as well, so nobody need
+     * look. */
     (void)erl_drv_send_term(driver_mk_port(self->pump.port), self->senders.keeper, look, 2);
 }
 
@@ -735,7 +737,7 @@ static void drv_ready_input(ErlDrvData data, ErlDrvEvent event)
     port_settle(self, result);
 }
 
-/* Only a connection that is polled itself tells of room so. */
+/* Only a connection whose own descriptor is polled reports room this way. */
 static void drv_ready_output(ErlDrvData data, ErlDrvEvent event)
 {
     bw_port_t *self = (bw_port_t *)data;
@@ -768,8 +770,8 @@ static ErlDrvSSizeT drv_control(ErlDrvData data, unsigned int command, char *buf
     return (ErlDrvSSizeT)reply.len;
 }
 
-/* The port closes with something queued: a peer that reads gets it, one that takes nothing has
- * CHECK_MS. The VM closes the port when the queue is empty. */
+/* The port closes with bytes queued. A peer that reads gets them, and one that takes nothing has
+ * CHECK_MS to begin. The VM closes the port when its queue is empty. */
 static void close_later(bw_port_t *self)
 {
     self->queued_before = pump_queued(&self->pump);
@@ -782,13 +784,13 @@ static void drv_flush(ErlDrvData data)
     bw_port_t *self = (bw_port_t *)data;
 
     pump_finish(&self->pump);
-    if (!pump_is_attached(&self->pump)) /* nobody takes it */
+    if (!pump_is_attached(&self->pump)) /* no connection can take it */
         pump_drop(&self->pump);
     close_later(self);
     come_back(self);
 }
 
-/* Ends the wait for a peer that takes nothing more: the VM then finds the queue empty. */
+/* Stops waiting for a peer that takes nothing more, so that the VM finds the queue empty. */
 static void closing_timeout(bw_port_t *self)
 {
     if (pump_queued(&self->pump) < self->queued_before) {
@@ -799,7 +801,7 @@ static void closing_timeout(bw_port_t *self)
     driver_deq(self->pump.port, driver_sizeq(self->pump.port));
 }
 
-/* False: the link is of no use any more. */
+/* Returns false if the link is unusable. */
 static bool session_timeout(bw_port_t *self)
 {
     const bw_carrier_t *ops = self->pump.link->ops;
@@ -823,7 +825,7 @@ static bool session_timeout(bw_port_t *self)
     return true;
 }
 
-/* Gives the memory back, piece by piece, if there was no output since the check was set. */
+/* Gives memory back, piece by piece, if there was no output since the check was set. */
 static void check_timeout(bw_port_t *self)
 {
     bw_link_stats_t stats;
@@ -835,8 +837,8 @@ static void check_timeout(bw_port_t *self)
         set_check(self, 1);
 }
 
-/* False: the link is of no use any more. A check that flushing keeps from its turn does not keep
- * the session from it. */
+/* Returns false if the link is unusable. Flushing may delay a check, but it must not delay the
+ * session. */
 static bool run_due(bw_port_t *self, bool is_early, bool is_to_flush)
 {
     if (self->session_is_due &&
@@ -850,7 +852,7 @@ static bool run_due(bw_port_t *self, bool is_early, bool is_to_flush)
     return !is_to_flush || flush(self);
 }
 
-/* The timer is set before settle, which may end the port. */
+/* The timer must be set before settle, which may end the port. */
 static void drv_timeout(ErlDrvData data)
 {
     bw_port_t *self = (bw_port_t *)data;

@@ -3,7 +3,7 @@
 
 #include "../link/bytes.h"
 
-/* Tags of the external term format that control messages have before their sender. */
+/* Tags of the external term format that may come before the sender in a control message. */
 enum {
     ATOM_CACHE_REF = 82,
     NEW_PID = 88,
@@ -22,8 +22,9 @@ enum {
     SMALL_ATOM_UTF8 = 119,
 };
 
-/* Which element of a control message is the pid of the sender. 0: none is. SEND has no sender,
- * GROUP_LEADER names the leader, not who sets it; MONITOR_P_EXIT may have a name in its place. */
+/* Which element of a control message is the sender's pid; 0 if none is. SEND has no sender, and
+ * GROUP_LEADER names the leader instead of the process that sets it. MONITOR_P_EXIT may have a name
+ * in that place. */
 static const uint8_t sender_at[] = {
     [1] = 2,  /* LINK */
     [3] = 2,  /* EXIT */
@@ -45,7 +46,7 @@ static const uint8_t sender_at[] = {
     [28] = 2, /* PAYLOAD_MONITOR_P_EXIT */
     [29] = 3, /* SPAWN_REQUEST */
     [30] = 3, /* SPAWN_REQUEST_TT */
-    [31] = 5, /* SPAWN_REPLY: from the new process, or an atom that says why there is none */
+    [31] = 5, /* SPAWN_REPLY: from the new process, or an atom with the reason for its failure */
     [32] = 5, /* SPAWN_REPLY_TT */
     [33] = 2, /* ALIAS_SEND */
     [34] = 2, /* ALIAS_SEND_TT */
@@ -54,7 +55,7 @@ static const uint8_t sender_at[] = {
     [37] = 3, /* ALTACT_SIG_SEND, since OTP 28 */
 };
 
-/* A place in the frame. Past its end everything reads as 0, and `is_cut` says so. */
+/* A position in the frame. Past the end everything reads as 0, and `is_cut` is set. */
 typedef struct {
     const struct iovec *iov;
     int count;
@@ -76,7 +77,7 @@ static void skip_pieces(place_t *place, uint64_t bytes)
         place->is_cut = true;
 }
 
-/* Most of what is read is in one piece. */
+/* Almost everything that is read lies within one piece. */
 static inline bool has_in_piece(const place_t *place, uint64_t bytes)
 {
     return place->count > 0 && bytes < place->iov->iov_len - place->offset;
@@ -125,8 +126,8 @@ static void add(bw_dist_entries_t *entries, unsigned entry)
         entries->bits[entry / 64] |= (uint64_t)1 << entry % 64;
 }
 
-/* Goes past the references to the atom cache; says whether one of them is a new entry. Adds what
- * they refer to, unless that is NULL. */
+/* Skips the references to the atom cache and returns whether one of them is a new entry. Also
+ * collects the entries, unless `all` is NULL. */
 static bool read_cache_references(place_t *place, bw_dist_entries_t *all,
                                   bw_dist_entries_t *renewed)
 {
@@ -184,7 +185,7 @@ static bool read_pid(place_t *place, uint64_t *pid_p)
     return true;
 }
 
-/* Only what stands before a sender: numbers, references and pids. */
+/* Knows only the terms that may precede a sender: numbers, references and pids. */
 static bool skip_term(place_t *place)
 {
     place_t start = *place;

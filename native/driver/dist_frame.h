@@ -8,10 +8,11 @@
 #include <sys/uio.h>
 
 /*
- * What a frame of the distribution protocol says about its place among others: which process sends
- * the signal in it, whether it changes the peer's atom cache, and which fragment it is. It reads
- * what ERTS of OTP 23 to 28 writes (erl_dist_protocol, erl_ext_dist). Frames come from the node
- * itself; still nothing is read past the end of one, and what is not understood is UNKNOWN.
+ * What determines the place of a frame of the distribution protocol among others: which process
+ * sends its signal, whether it changes the peer's atom cache, and which fragment it is. This file
+ * reads what ERTS writes in OTP 23 to 28 (erl_dist_protocol, erl_ext_dist). Frames come from the
+ * node itself, but it still never reads past the end of one, and reports what it does not
+ * understand as UNKNOWN.
  */
 
 /* The first two bytes of a frame. */
@@ -32,23 +33,23 @@ typedef struct {
     bw_dist_kind_t kind;
     bool has_sender;   /* of WHOLE and FIRST: the control message names the sending process */
     bool renews_cache; /* of WHOLE and FIRST: the header carries a new atom cache entry */
-    /* Number and serial of the sender's pid. It is a process of this node, so these two tell it
-     * from any other; for one that is not they may put two senders into one order. */
+    /* Number and serial of the sender's pid, which identify a process of this node. For a process
+     * of another node they may be the same as somebody else's, which only gives two senders a
+     * common order. */
     uint64_t sender;
-    uint64_t sequence; /* of FIRST and REST: the word by which the VM knows the sender's pid */
+    uint64_t sequence; /* of FIRST and REST: the term by which the VM knows the sender's pid */
     uint64_t fragment; /* of FIRST and REST: counts down, 1 is the last */
 } bw_dist_frame_t;
 
 bw_dist_frame_t bw_dist_frame_read(const struct iovec *iov, int count);
 
-/* Entries of the atom cache. */
 #define BW_DIST_CACHE_ENTRIES 2048
 typedef struct {
     uint64_t bits[BW_DIST_CACHE_ENTRIES / 64];
 } bw_dist_entries_t;
 
-/* Which entries the header of a WHOLE or FIRST frame refers to, and which of them it renews.
- * Returns false if the header is cut, or if there is none. */
+/* Reads which entries the header of a WHOLE or FIRST frame refers to, and which of them it renews.
+ * Returns false if the frame has no header or only a part of it. */
 bool bw_dist_entries_read(const uint8_t *frame, size_t len, bw_dist_entries_t *all_p,
                           bw_dist_entries_t *renewed_p);
 

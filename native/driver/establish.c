@@ -15,7 +15,7 @@ static bool is_polled(const establish_t *establish)
     return establish->link && !(establish->carrier->caps & BW_CAP_IMMEDIATE);
 }
 
-/* A handshake waits for what the peer says, and for room if the link says so. */
+/* A handshake waits for the peer's bytes, and for room if the link asks for it. */
 static int waits_for(const bw_link_t *link)
 {
     bool for_room = link->ops->wants && link->ops->wants(link) & POLLOUT;
@@ -73,7 +73,7 @@ bool establish_probe(const establish_t *establish, const char *data, size_t len,
 
 /* ---- from an order to a link ---- */
 
-/* There is something to wait for. */
+/* Begins to poll a link that is not immediate. */
 static void begin(establish_t *establish, bw_link_t *link, ErlDrvTermData caller, reply_t *reply)
 {
     establish->link = link;
@@ -153,7 +153,7 @@ void establish_done(establish_t *establish, job_t *job)
     if (job->carrier)
         establish->carrier = job->carrier;
     if (job->link && establish->link)
-        job->link->ops->close(job->link, NULL); /* another one has come before it */
+        job->link->ops->close(job->link, NULL); /* another one was begun first */
     else if (job->link)
         begin(establish, job->link, job->caller, &job->reply);
 }
@@ -214,7 +214,7 @@ bool establish_say(bw_link_t *link, const char *data, size_t len, reply_t *reply
     return true;
 }
 
-/* Who waits is told once. */
+/* The caller that waits for bytes is told once. */
 static void await_bytes(establish_t *establish, const bw_link_t *link, reply_t *reply)
 {
     if (driver_select(establish->port, event_of(link), waits_for(link) | ERL_DRV_USE, 1) != 0) {
@@ -293,7 +293,7 @@ void establish_tell(establish_t *establish, bw_link_t *linked)
         return;
     establish->is_heard = false;
     driver_select(establish->port, event_of(link), ERL_DRV_READ | ERL_DRV_WRITE, 0);
-    /* It is linked to the port: if it is gone, so is the port soon. */
+    /* If the caller is gone, the port will be as well, because the two are linked. */
     (void)erl_drv_send_term(port, establish->caller, news, 6);
 }
 

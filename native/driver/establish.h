@@ -9,16 +9,15 @@
 #include "reply.h"
 
 /*
- * How a port gets its link: the driver's commands for it, the same for every carrier.
+ * How a port gets its link: the driver's commands for that, which are the same for every carrier.
  * apps/beamway/src/beamway_port.erl is their only user. A reply is a 0 byte and the result, or a 1
- * byte and the reason as text. What `where` is, the carrier's header says.
+ * byte and the reason as text. The carrier's header documents `where`.
  *
- * USE comes first on each port; a carrier that is a shared object is named by the object's path.
- * LISTEN and CONNECT begin to make a link; from then on their caller gets the message
- * `{link, Port}` whenever STEP may have something new to tell, unless the carrier is immediate. A
- * port has one link. When STEP has answered `linked`, everything goes on alike for all carriers
- * (ACTIVATE, TICK, STATS, ...), and the link cannot be lost before ACTIVATE without the port
- * failing after it.
+ * USE must be a port's first command; a carrier in a shared object is named by the path of that
+ * object. LISTEN and CONNECT begin to make a link. From then on their caller gets the message
+ * `{link, Port}` whenever STEP may have something new to report, unless the carrier is immediate. A
+ * port has one link. Once STEP has answered `linked`, the further commands (ACTIVATE, TICK, STATS,
+ * ...) are the same for all carriers. If the link is lost before ACTIVATE, the port fails after it.
  */
 enum {
     COMMAND_USE = 20, /* kind, 0, path of its shared object or nothing -> */
@@ -30,10 +29,10 @@ enum {
                             2: linked, device
                             3: failed, reason as text */
     COMMAND_PROBE,    /* ring_bytes:64 -> */
-    COMMAND_SAY,      /* bytes -> ; SAY, HEAR and LEAVE: between `linked` and ACTIVATE */
-    COMMAND_HEAR,     /* count:32, at most HEAR_BYTES -> so many bytes, or none yet: the caller gets
-                         {link, Port} when it shall ask again */
-    COMMAND_LEAVE,    /* -> ; the connection goes on without the link, and the port closes next */
+    COMMAND_SAY,      /* bytes -> ; SAY, HEAR and LEAVE are allowed from `linked` to ACTIVATE */
+    COMMAND_HEAR,     /* count:32, at most HEAR_BYTES -> that many bytes, or none yet: the caller
+                         gets {link, Port} when it should ask again */
+    COMMAND_LEAVE,    /* -> ; the connection survives without the link, and the port closes next */
     COMMAND_DERIVE    /* salt_len:8, salt, password -> key */
 };
 
@@ -48,28 +47,29 @@ typedef struct {
     bool is_heard;               /* the caller of HEAR waits */
 } establish_t;
 
-/* The commands, under the port lock, of a port that has no link yet (probe: of any). False: the
- * caller broke their rules, which is a badarg. */
+/* These commands run under the port lock and need a port that has no link yet, except for probe,
+ * which works on any port. They return false if the caller broke their rules, which is a badarg. */
 bool establish_use(establish_t *establish, const char *data, size_t len, reply_t *reply);
 bool establish_listen(establish_t *establish, const char *data, size_t len, reply_t *reply);
 bool establish_connect(establish_t *establish, const char *data, size_t len, reply_t *reply);
 bool establish_probe(const establish_t *establish, const char *data, size_t len, reply_t *reply);
 bool establish_derive(establish_t *establish, const char *data, size_t len, reply_t *reply);
-/* *link_p is the link, once it is linked; its descriptor is not polled until ACTIVATE. */
+/* Sets *link_p once there is a link. Its descriptor is not polled until ACTIVATE. */
 bool establish_step(establish_t *establish, reply_t *reply, bw_link_t **link_p);
 
-/* The async thread has done the work of a command. The job's reply may become an error. */
+/* Ends a command whose work the async thread has done. The job's reply may become an error. */
 void establish_done(establish_t *establish, job_t *job);
 
-/* Those of a port whose link is not active. */
+/* Commands for a port whose link is not active. */
 bool establish_say(bw_link_t *link, const char *data, size_t len, reply_t *reply);
 bool establish_hear(establish_t *establish, bw_link_t *link, uint64_t count, reply_t *reply);
 
-/* The VM's poller says that the descriptor is readable: tells the caller. Nothing is polled from
- * then on until the next STEP or HEAR. `linked`: the port's link, or NULL. */
+/* Tells the caller that the VM's poller has found the descriptor readable. Nothing is polled from
+ * then on until the next STEP or HEAR. `linked` is the port's link, or NULL. */
 void establish_tell(establish_t *establish, bw_link_t *linked);
 
-/* Ends what has not become a link. Last: stop_select may close the descriptor within. */
+/* Ends an attempt that has not become a link. Nothing may follow, because stop_select may close the
+ * descriptor within this call. */
 void establish_close(establish_t *establish);
 
 #endif

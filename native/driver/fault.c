@@ -10,21 +10,21 @@
 
 #include "../link/buffer.h"
 
-/* So often may room come between a write and arming in one call. */
+/* How often within one call room may come between a write and arming. */
 #define ROUNDS 4
 
-/* Held for so long without an answer, what was sent counts as unanswered: a kernel has then sent
- * again twice. */
+/* After this time output that is held counts as unanswered, because a kernel would have sent it
+ * again twice by then. */
 #define SILENT_US 600000u
 
 typedef struct {
     bw_link_t link;   /* first: a bw_link_t pointer is a pointer to this one */
-    bw_carrier_t ops; /* those below, as far as the inner link has them */
+    bw_carrier_t ops; /* the functions below, as far as the inner link has them */
     bw_link_t *inner;
     bw_fault_t fault;
     bw_fault_way_t in, out;
     bw_buffer_t held;  /* on the way out; positions are those of `out` */
-    uint64_t taken_us; /* when it was last empty, or some of it went */
+    uint64_t taken_us; /* when it was last empty, or when some of it last went out */
     uint64_t stalls;
 } faulty_t;
 
@@ -43,7 +43,7 @@ static bool waits_in(const faulty_t *faulty)
     return faulty->in.seen > faulty->in.open;
 }
 
-/* Writes as much of a span as goes. 0: the inner link has no room. */
+/* Writes as much of a span as possible. Returns 0 if the inner link has no room. */
 static size_t pass(bw_link_t *inner, const bw_span_t *span)
 {
     struct iovec iov = {.iov_base = span->base, .iov_len = span->len};
@@ -62,13 +62,13 @@ static size_t pass(bw_link_t *inner, const bw_span_t *span)
     return taken;
 }
 
-/* Whether the inner link has room again; if not, its descriptor tells of it. */
+/* Returns whether the inner link has room again; if not, its descriptor will report it. */
 static bool has_room(const faulty_t *faulty)
 {
     return faulty->inner->ops->arm_write(faulty->inner, faulty->held.size / 2) == BW_AGAIN;
 }
 
-/* Gives the inner link what may go on, or all. */
+/* Gives the inner link the bytes that are due, or all of them. */
 static void push(faulty_t *faulty, bool all)
 {
     uint64_t now = now_us(), to = faulty->held.head;
@@ -92,7 +92,7 @@ static void push(faulty_t *faulty, bool all)
     }
 }
 
-/* So many bytes more are held. */
+/* Counts `n` more bytes as held. */
 static void took(faulty_t *faulty, size_t n)
 {
     uint64_t now = now_us();
@@ -183,7 +183,7 @@ static void faulty_release(bw_link_t *link, size_t n)
     faulty_of(link)->inner->ops->release(faulty_of(link)->inner, n);
 }
 
-/* An inner link that has ended still has what waits here: its end comes later. */
+/* The inner link may have ended while bytes wait here, so its end is reported later. */
 static bw_status_t faulty_arm_read(bw_link_t *link)
 {
     faulty_t *faulty = faulty_of(link);
@@ -219,7 +219,7 @@ static void faulty_is_ready(bw_link_t *link, short events)
     push(faulty_of(link), false);
 }
 
-/* What waits here is still to be read, when it is due. */
+/* Bytes that wait here must still be read when they are due. */
 static bool faulty_is_cut(const bw_link_t *link)
 {
     return !waits_in(faulty_of(link)) &&
@@ -297,8 +297,8 @@ static const char *faulty_reason(bw_link_t *link)
     return faulty_of(link)->inner->ops->reason(faulty_of(link)->inner);
 }
 
-/* What was only delayed goes out before the end. Of a connection that is cut the peer hears
- * nothing, as long as somebody else has a descriptor of it. */
+/* Bytes that were only delayed go out before the end. If the direction is cut, the peer hears
+ * nothing of the end as long as another process has a descriptor of the connection. */
 static void faulty_close(bw_link_t *link, bw_leftover_t *left_p)
 {
     faulty_t *faulty = faulty_of(link);
@@ -343,7 +343,7 @@ uint64_t bw_fault_due_us(const bw_link_t *link)
                     bw_fault_wait_us(&faulty->out, fault, fault->holds_out, now));
 }
 
-/* What the inner link lacks, this one lacks, too. It never reads past the ring. */
+/* Leaves out each function that the inner link lacks. It never reads past the ring. */
 static bw_carrier_t ops_before(const bw_carrier_t *inner)
 {
     return (bw_carrier_t){
@@ -406,8 +406,8 @@ bw_status_t bw_fault_before(bw_link_t *inner, const bw_fault_t *fault, bw_link_t
 
 /* ---- a socket ---- */
 
-/* The filter stands before TCP: a packet that it drops is not acknowledged, so the peer's kernel
- * sends it again, as if it had been lost. No privilege is needed for it. */
+/* The filter comes before TCP, so a packet that it drops is not acknowledged, and the peer's kernel
+ * sends it again as if it had been lost. This needs no privilege. */
 static int drop_packets(int socket)
 {
     struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
@@ -424,7 +424,7 @@ static int take_packets(int socket)
     return result < 0 && errno == ENOENT ? 0 : result;
 }
 
-/* Linux resets a connection whose socket is told to be connected to nobody. */
+/* Linux resets a connection when its socket is connected to AF_UNSPEC. */
 static int reset(int socket)
 {
     struct sockaddr nobody = {.sa_family = AF_UNSPEC};

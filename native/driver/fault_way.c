@@ -5,13 +5,13 @@
 
 #include "../link/bytes.h"
 
-/* Times are whole steps of this, so that who waits looks no more often. */
+/* Times are rounded up to this, which bounds how often a waiting user looks. */
 #define STEP_US 1000u
 
-/* A rate is paid in portions of this time, so a slow link is not one of single bytes. */
+/* The rate is granted in portions of this time, so that a slow link does not pass single bytes. */
 #define PORTION_US 10000u
 
-/* The rate does not save up more time than this, so that a late timer causes no burst. */
+/* The rate saves up no more time than this, so that a late timer does not cause a burst. */
 #define PORTIONS_AT_ONCE 5u
 
 static bw_fault_mark_t *mark_at(const bw_fault_way_t *way, uint32_t index)
@@ -19,7 +19,7 @@ static bw_fault_mark_t *mark_at(const bw_fault_way_t *way, uint32_t index)
     return (bw_fault_mark_t *)&way->marks[(way->first + index) % BW_FAULT_MARKS];
 }
 
-/* Knuth's generator, of which the upper bits are good. */
+/* Knuth's generator, whose upper bits are good. */
 static uint64_t drawn_us(bw_fault_way_t *way, const bw_fault_t *fault)
 {
     uint64_t most = (uint64_t)fault->jitter_ms * 1000;
@@ -35,7 +35,7 @@ void bw_fault_note(bw_fault_way_t *way, const bw_fault_t *fault, uint64_t positi
 
     if (position <= way->seen)
         return;
-    if (way->seen == way->open) /* nothing has waited: the rate begins now */
+    if (way->seen == way->open) /* nothing was waiting, so the rate begins now */
         way->rated_us = now_us;
     way->seen = position;
     if (after_us > 0)
@@ -52,7 +52,7 @@ void bw_fault_note(bw_fault_way_t *way, const bw_fault_t *fault, uint64_t positi
     *mark_at(way, way->count - 1) = (bw_fault_mark_t){.position = position, .due_us = due_us};
 }
 
-/* Bytes that the rate allows since it was last paid, in whole portions. */
+/* Returns how many bytes the rate has allowed since `since_us`, in whole portions. */
 static uint64_t allowed(const bw_fault_t *fault, uint64_t since_us)
 {
     uint64_t portions = bw_least(since_us / PORTION_US, PORTIONS_AT_ONCE);

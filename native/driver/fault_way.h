@@ -6,45 +6,46 @@
 #include <stdint.h>
 
 /*
- * One direction of a link with a fault (fault.h): when which of its bytes may go on. Pure: the
- * caller brings positions in the stream of bytes, and the time in microseconds of a clock that does
- * not go back.
+ * One direction of a link with a fault (fault.h): decides when which of its bytes may pass. It
+ * makes no system calls: the caller supplies positions in the stream of bytes, and the time in
+ * microseconds from a monotonic clock.
  */
 
 typedef struct {
-    uint32_t delay_ms, jitter_ms; /* of each byte in each direction; jitter: up to so much more */
+    uint32_t delay_ms, jitter_ms; /* of each byte in each direction; jitter adds up to that much */
     uint64_t rate;                /* bytes a second in each direction; 0: no limit */
-    bool holds_in, holds_out;     /* nothing goes on */
+    bool holds_in, holds_out;     /* nothing passes */
 } bw_fault_t;
 
 #define BW_FAULT_MARKS 1024
 
-/* What came up to a position may go on at a time. */
+/* The bytes up to `position` may pass at `due_us`. */
 typedef struct {
     uint64_t position, due_us;
 } bw_fault_mark_t;
 
 typedef struct {
-    uint64_t seen, open; /* what has come, and what may go on */
-    uint64_t rated_us;   /* so far the rate has been paid */
+    uint64_t seen, open; /* how many bytes have come, and how many of them may pass */
+    uint64_t rated_us;   /* the bytes up to `open` use up the rate until then */
     uint64_t random;
     uint32_t first, count;
     bw_fault_mark_t marks[BW_FAULT_MARKS];
 } bw_fault_way_t;
 
-/* Bytes up to that position have come. Without room for another mark they wait with the last ones.
- */
+/* Records that the bytes up to `position` have come. Without room for another mark they wait with
+ * the last ones. */
 void bw_fault_note(bw_fault_way_t *way, const bw_fault_t *fault, uint64_t position,
                    uint64_t now_us);
 
-/* How far they may go on now. */
+/* Returns up to which position bytes may pass now. */
 uint64_t bw_fault_open(bw_fault_way_t *way, const bw_fault_t *fault, bool holds, uint64_t now_us);
 
-/* How long until more may go on; UINT64_MAX: nothing waits, or it is held. */
+/* Returns how long it takes until more bytes may pass, or UINT64_MAX if there are none or they are
+ * held. */
 uint64_t bw_fault_wait_us(const bw_fault_way_t *way, const bw_fault_t *fault, bool holds,
                           uint64_t now_us);
 
-/* What waits does so no longer than if it came now. */
+/* Applies a new fault to the bytes that wait: none waits longer than if it came now. */
 void bw_fault_retime(bw_fault_way_t *way, const bw_fault_t *fault, uint64_t now_us);
 
 #endif

@@ -3,25 +3,25 @@
 
 #include <stdlib.h>
 
-/* How many frames are looked at for a reader of figures. */
+/* How many frames bw_scheduler_waiting looks at. */
 #define WAITING_LOOKS 10000
 
-/* A process with a sequence of fragments that is not complete, or with frames that wait behind
- * fragments, or with another class than normal. */
+/* A process that has an incomplete sequence of fragments, frames that wait behind fragments, or a
+ * class other than normal. */
 struct bw_sender {
     bw_turn_t turn; /* first; in use while the first frame in the queue is a continuation */
     uint64_t pid, sequence;
     bw_class_t class;
     bool is_open;                  /* more fragments of the sequence will come */
-    bw_sender_state_t state, told; /* now, and as the user knows */
+    bw_sender_state_t state, told; /* now, and as the user knows it */
     bool is_suspendable;           /* the VM has suspended it at a busy port */
     bool is_changed;               /* in the list of changes */
-    uint64_t limit;                /* bytes beyond the message under way */
-    uint64_t frames, bytes;        /* of it that wait, in the backlog too */
+    uint64_t limit;                /* bytes in addition to the message that is being sent */
+    uint64_t frames, bytes;        /* that wait, including the backlog */
     uint64_t messages;             /* begun so far */
-    bw_scheduled_queue_t queue;    /* its frames without those in the backlog, in their order */
-    uint64_t message_under_way;    /* the one of the first frame in the queue */
-    uint64_t bytes_under_way;      /* of that message, in the queue */
+    bw_scheduled_queue_t queue;    /* its frames in order, except those in the backlog */
+    uint64_t message_under_way;    /* the message of the first frame in the queue */
+    uint64_t bytes_under_way;      /* the bytes of that message in the queue */
     bw_sender_t *next_by_pid, *next_by_sequence;
     bw_sender_t *next_changed;
 };
@@ -44,7 +44,7 @@ static bw_sender_t **bucket_of(const bw_sender_table_t *table, uint64_t key)
     return &table->buckets[(key * 0x9E3779B97F4A7C15ull >> 32) & (table->size - 1)];
 }
 
-/* Where the sender with this key hangs, or the end of its bucket. */
+/* Returns where the sender with this key is linked, or the end of its bucket. */
 static bw_sender_t **place_of(bw_scheduler_t *self, bw_sender_table_t *table, uint64_t key)
 {
     bw_sender_t **place = bucket_of(table, key);
@@ -59,7 +59,7 @@ static bw_sender_t *find(bw_scheduler_t *self, bw_sender_table_t *table, uint64_
     return table->size > 0 ? *place_of(self, table, key) : NULL;
 }
 
-/* Without memory the buckets stay as few as they are. */
+/* Without memory the number of buckets stays as it is. */
 static void grow(bw_scheduler_t *self, bw_sender_table_t *table)
 {
     bw_sender_table_t larger = {.size = table->size > 0 ? 2 * table->size : 16,
@@ -127,7 +127,7 @@ static bool is_idle(const bw_sender_t *sender)
     return !sender->is_open && sender->frames == 0 && !sender->is_changed;
 }
 
-/* Of a sender that has a class nothing stays but that. */
+/* A sender with a class keeps only that. */
 static void free_if_idle(bw_scheduler_t *self, bw_sender_t *sender)
 {
     if (!is_idle(sender))
@@ -225,7 +225,7 @@ bool bw_scheduler_answer(bw_scheduler_t *self, uint64_t key, bw_answer_t answer)
 
     if (!sender || sender->told != BW_SENDER_ASKED)
         return sender && sender->state == BW_SENDER_HELD;
-    sender->told = BW_SENDER_FREE; /* the next question is news */
+    sender->told = BW_SENDER_FREE; /* so that the next question is reported */
     note_change(self, sender);
     if (answer == BW_ANSWER_SUSPENDED) {
         sender->is_suspendable = true;
@@ -255,7 +255,7 @@ void bw_scheduler_hold_nobody(bw_scheduler_t *self, bool holds_nobody)
 
 /* ---- queues ---- */
 
-/* By `next`. */
+/* Links the frames through `next`. */
 static void append(bw_scheduled_queue_t *queue, bw_scheduled_t *frame)
 {
     frame->next = NULL;
@@ -271,7 +271,7 @@ static bw_scheduled_t *pop(bw_scheduled_queue_t *queue)
     return frame;
 }
 
-/* Puts it behind those that are older, the search for which begins at `place`. */
+/* Inserts the frame after all older ones, starting the search at `place`. */
 static void make_ready_behind(bw_scheduled_queue_t *ready, bw_scheduled_t **place,
                               bw_scheduled_t *frame)
 {
@@ -283,7 +283,7 @@ static void make_ready_behind(bw_scheduled_queue_t *ready, bw_scheduled_t **plac
         ready->last = frame;
 }
 
-/* A frame that is no continuation waits for no frame of its sender from now on. */
+/* A frame that is not a continuation no longer waits for frames of its sender. */
 static void make_ready(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
     bw_scheduled_queue_t *ready = &self->classes[frame->class].ready;
@@ -298,7 +298,7 @@ static bw_turns_t *turns_of(bw_scheduler_t *self, const bw_sender_t *sender)
     return &self->classes[sender->class].turns;
 }
 
-/* The frame is the first of its sender's queue now. */
+/* The frame has become the first of its sender's queue. */
 static void come_first(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
     bw_sender_t *sender = frame->sender;
@@ -313,7 +313,7 @@ static void come_first(bw_scheduler_t *self, bw_scheduled_t *frame)
     }
 }
 
-/* The frame waits for others than barriers from now on. */
+/* The frame no longer waits for a barrier. */
 static void admit(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
     bw_sender_t *sender = frame->sender;
@@ -361,7 +361,7 @@ static void count_in(bw_scheduler_t *self, bw_scheduled_t *frame)
     sender->bytes += frame->bytes;
 }
 
-/* Finds the sender of the frame, if there is or must be one. False: no memory. */
+/* Finds the sender of the frame, if there is one or must be one. Returns false if out of memory. */
 static bool find_sender(bw_scheduler_t *self, bw_scheduled_t *frame, const bw_dist_frame_t *read)
 {
     bw_sender_t *sender = NULL, *other;
@@ -370,14 +370,14 @@ static bool find_sender(bw_scheduler_t *self, bw_scheduled_t *frame, const bw_di
     case BW_DIST_TICK:
         return true;
     case BW_DIST_WHOLE:
-        /* One that has no fragments here needs no queue: frames that are ready keep their order. */
+        /* A sender without fragments here needs no queue, because ready frames keep their order. */
         sender = read->has_sender ? find(self, &self->by_pid, read->sender) : NULL;
         frame->is_barrier = !read->has_sender;
         if (sender && is_idle(sender)) {
             frame->class = sender->class;
             sender = NULL;
         }
-        /* What its sender says between two fragments counts as part of that message. */
+        /* A signal that its sender sends between two fragments counts as part of that message. */
         if (sender && !sender->is_open)
             sender->messages++;
         break;
@@ -457,7 +457,7 @@ static void count_out(bw_scheduler_t *self, bw_scheduled_t *frame)
     sender->bytes_under_way -= frame->bytes;
 }
 
-/* What is under way of a sender whose message before is out. */
+/* Begins the next message of a sender whose previous one has been sent. */
 static void begin_message(bw_sender_t *sender)
 {
     const bw_scheduled_t *frame = sender->queue.first;
@@ -469,7 +469,7 @@ static void begin_message(bw_sender_t *sender)
         sender->bytes_under_way += frame->bytes;
 }
 
-/* The first frame of a sender's queue goes. */
+/* Removes the first frame of a sender's queue, which is being sent. */
 static void leave_sender(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
     bw_sender_t *sender = frame->sender;
@@ -493,7 +493,7 @@ static bw_scheduled_t *take_continuation(bw_scheduler_t *self, bw_sender_t *send
     return frame;
 }
 
-/* The oldest of its class that are ready. */
+/* Takes the oldest ready frame of its class. */
 static bw_scheduled_t *take_ready(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
     self->classes[frame->class].ready.first = frame->ready;
@@ -508,7 +508,7 @@ static bw_scheduled_t *take_ready(bw_scheduler_t *self, bw_scheduled_t *frame)
     return frame;
 }
 
-/* The older frame that this one must not pass for the sake of the atom cache. */
+/* Returns the older frame that this one must not pass because of the atom cache, or NULL. */
 static bw_scheduled_t *obstacle(const bw_scheduler_t *self, const bw_scheduled_t *frame)
 {
     bw_scheduled_t *oldest = frame->renews_cache ? self->oldest : self->renewers.first;
@@ -516,8 +516,8 @@ static bw_scheduled_t *obstacle(const bw_scheduler_t *self, const bw_scheduled_t
     return oldest && oldest->number < frame->number ? oldest : NULL;
 }
 
-/* Takes the frame before which the ready one must not go. It is the oldest of all that are no
- * continuations; or continuations are before it, which go now. */
+/* Takes the frame that must go before the ready one. That is the oldest frame that is not a
+ * continuation, or a continuation that is before it in its sender's queue. */
 static bw_scheduled_t *take_obstacle(bw_scheduler_t *self, bw_scheduled_t *frame)
 {
     bw_scheduled_t *older;
@@ -534,7 +534,7 @@ static bool is_continuation_due(const bw_class_queue_t *class)
     return bw_turns_wait(&class->turns) && class->passed >= BW_SCHEDULER_PASSING_BYTES;
 }
 
-/* The class whose turn it is. */
+/* Returns the class whose turn it is. */
 static bw_class_queue_t *next_class(bw_scheduler_t *self)
 {
     static const int64_t shares[BW_CLASSES] = {
@@ -572,7 +572,7 @@ static bw_scheduled_t *take_admitted(bw_scheduler_t *self)
     return frame;
 }
 
-/* What came after a barrier that is gone, up to the next. */
+/* Admits what came after a barrier that has been sent, up to the next barrier. */
 static void admit_backlog(bw_scheduler_t *self)
 {
     while (self->backlog.first && !self->backlog.first->is_barrier) {
@@ -619,7 +619,7 @@ bw_scheduled_t *bw_scheduler_take(bw_scheduler_t *self)
 
 /* ---- classes ---- */
 
-/* The frames of that sender that wait for nothing but their turn. */
+/* Moves the frames of that sender that wait only for their turn. */
 static void move_ready(bw_scheduler_t *self, uint64_t pid, bw_class_t from, bw_class_t to)
 {
     bw_scheduled_queue_t *source = &self->classes[from].ready, *target = &self->classes[to].ready;

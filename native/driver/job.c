@@ -9,7 +9,7 @@ static void invoke(void *data)
     job->run(job);
 }
 
-/* The port has ended meanwhile. */
+/* The port has ended in the meantime. */
 static void drop(void *data)
 {
     job_t *job = data;

@@ -9,14 +9,14 @@
 
 /*
  * A command that may take longer than a scheduler can wait, because it uses a file system or loads
- * a library: the VM's async thread runs it. It is answered by REPLY_LATER, and the caller gets
- * {Port, done, Reply} with what would have been the answer.
+ * a library, so the VM's async thread runs it. The command replies REPLY_LATER, and later the
+ * caller gets {Port, done, Reply} with what would have been the reply.
  */
 #define JOB_PATH_BYTES 4096
 
 typedef struct job job_t;
 
-/* What the async thread works for: the first member of all that it is given. */
+/* What the async thread works for. This is the first member of every structure that it is given. */
 typedef enum { ASYNC_JOB, ASYNC_CLOSING /* closing.c */ } async_kind_t;
 
 struct job {
@@ -24,21 +24,22 @@ struct job {
     void (*run)(job_t *job);
     ErlDrvTermData caller;
     reply_t reply;
-    const bw_carrier_t *carrier; /* to use, or what was loaded; NULL: none */
+    const bw_carrier_t *carrier; /* to use, or the one that was loaded; NULL: none */
     uint64_t ring_bytes;
-    bw_link_t *link; /* what was begun, or NULL */
+    bw_link_t *link; /* the link that was begun, or NULL */
     size_t path_len;
     char path[JOB_PATH_BYTES]; /* ends with a 0 */
 };
 
-/* A job for the caller of the running command, not begun; NULL: the path is too long, or there is
- * no memory. Under the port lock, as job_begin and job_end. */
+/* Makes a job for the caller of the running command, but does not begin it. Returns NULL if the
+ * path is too long or memory runs out. The caller of this, of job_begin and of job_end holds the
+ * port lock. */
 job_t *job_new(ErlDrvPort port, void (*run)(job_t *job), const char *path, size_t len);
 
-/* Begins it. False: the VM does not take it, and the job is gone. */
+/* Begins the job. Returns false, and frees the job, if the VM does not take it. */
 bool job_begin(ErlDrvPort port, job_t *job, reply_t *reply);
 
-/* Tells the caller, and frees the job. What it has brought is the port's by now. */
+/* Replies to the caller and frees the job. The port must have taken what the job produced. */
 void job_end(ErlDrvPort port, job_t *job);
 
 #endif

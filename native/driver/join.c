@@ -4,9 +4,9 @@
 #include "../link/bytes.h"
 #include "dist_frame.h"
 
-#define HEAD_FRAGMENT_AT 10 /* the fragment's number in its head */
+#define HEAD_FRAGMENT_AT 10 /* where a head has the fragment's number */
 #define WHOLE_AT 16         /* where a whole frame begins in a first fragment */
-#define SPARE_PART 8        /* at most this part of a binary may be unused memory at its end */
+#define SPARE_PART 8        /* unused memory at a binary's end is at most this part of it */
 
 static uint64_t sequence_of(const uint8_t *head)
 {
@@ -49,7 +49,7 @@ int bw_join_begin(bw_joins_t *joins, const uint8_t head[BW_FRAGMENT_HEAD_BYTES],
     uint64_t room = BW_JOINS_BYTES - joins->bytes, more = fragment_of(head) - 1;
     ErlDrvBinary *binary;
 
-    /* to the VM, no sequence is 0 */
+    /* The VM does not accept 0 as a sequence. */
     if (!is_first(head) || sequence_of(head) == 0 || more == 0 || joins->count == BW_JOINS_MAX ||
         find(joins, sequence_of(head)) >= 0 || len > room ||
         more > (room - len) / BW_FRAGMENT_BYTES)
@@ -84,7 +84,7 @@ uint8_t *bw_join_gap(const bw_joins_t *joins, int index)
     return (uint8_t *)join->binary->orig_bytes + join->len;
 }
 
-/* Whether the header may wait for the last fragment. */
+/* Returns whether the header may wait for the last fragment. */
 static bool can_wait(const bw_join_t *join)
 {
     bw_dist_entries_t all, renewed;
@@ -105,8 +105,8 @@ bool bw_join_advance(bw_joins_t *joins, int index, uint64_t bytes)
     return --join->left == 0;
 }
 
-/* The last fragment may be short, and a message that waits in a mailbox keeps the whole binary.
- * Small binaries are made smaller in place. */
+/* The last fragment may be short, and a message that waits in a mailbox keeps the whole binary, so
+ * this shrinks it. Small binaries are shrunk in place. */
 static ErlDrvBinary *fitted(const bw_join_t *join)
 {
     ErlDrvBinary *smaller = NULL;
@@ -137,8 +137,8 @@ bw_joined_t bw_join_take(bw_joins_t *joins, int index)
     return joined;
 }
 
-/* Whether the header of a frame renews cache entries, or cannot be read. Most do not, so this is
- * quick. */
+/* Returns whether the header of a frame renews cache entries or cannot be read. Most headers do
+ * neither, so this has to be quick. */
 static bool may_renew(const uint8_t *frame, uint64_t len)
 {
     uint64_t at = frame[1] == BW_DIST_HEADER_FIRST ? BW_FRAGMENT_HEAD_BYTES : 2;

@@ -6,11 +6,12 @@
 #include <stdint.h>
 
 /*
- * How late a process came that was asked to: the most in this second of a clock and in the one
- * before it, so that whoever looks once a second misses nothing. Pure: the caller brings the time.
+ * How late a process came after it was asked to. It keeps the maximum of the current second of a
+ * clock and of the one before, so a reader that looks once a second misses nothing. The caller
+ * supplies the time.
  */
 typedef struct {
-    uint64_t second, most_us, before_us; /* the most in it and in the one before */
+    uint64_t second, most_us, before_us; /* the maximum in this second and in the one before */
 } late_t;
 
 #define LATE_SECOND_US 1000000u
@@ -24,7 +25,7 @@ static inline void late_turn(late_t *late, uint64_t second)
     late->second = second;
 }
 
-/* It has come. */
+/* The process has come. */
 static inline void late_note(late_t *late, uint64_t asked_us, uint64_t now_us)
 {
     late_turn(late, now_us / LATE_SECOND_US);
@@ -32,7 +33,7 @@ static inline void late_note(late_t *late, uint64_t asked_us, uint64_t now_us)
         late->most_us = now_us - asked_us;
 }
 
-/* `is_asked': it has been since asked_us, and has not come yet. */
+/* If `is_asked`, the process was asked at `asked_us` and has not come yet. */
 static inline uint64_t late_us(const late_t *late, bool is_asked, uint64_t asked_us,
                                uint64_t now_us)
 {

@@ -8,27 +8,27 @@
 
 /*
  * How loaded a node is, in 8 bytes that its peers get with ticks, acknowledgements and messages
- * that travel anyway:
+ * that are sent anyway:
  *
  *   1:1, processor time in percent of what the schedulers could use:7, run queue:16,
  *   load average of the last minute in hundredths:16, available memory in MiB:24
  *
- * The load average is 65535 and the memory 0 where the system does not tell them. A node samples
- * itself once a second (beamway_recorder), and each link tells its peer a sample at most once, so a
- * node that stops sampling does not repeat itself. Any thread may call these functions.
+ * Where the system does not report them, the load average is 65535 and the memory 0. A node samples
+ * itself once a second (beamway_recorder), and each link sends a sample to its peer at most once,
+ * so a node that stops sampling does not repeat itself. Any thread may call these functions.
  */
 
-/* The number of samples so far. Links compare it with what they have told last. */
+/* The number of samples taken. Links compare it with the number of the last one that they sent. */
 extern _Atomic uint32_t bw_load_samples;
 
-/* Takes a sample. The VM knows these two; a value that is too large for its field becomes the
- * largest one. */
+/* Takes a sample. The VM supplies the two arguments; a value that is too large for its field
+ * becomes the largest one. */
 void bw_load_sample(uint64_t cpu_percent, uint64_t run_queue);
 
-/* The last sample, which is valid once bw_load_samples is not 0. */
+/* Returns the last sample, which is valid once bw_load_samples is not 0. */
 uint64_t bw_load_last(void);
 
-/* Whether a node of this version can have said so. */
+/* Returns whether a node of this version can have sent this. */
 static inline bool bw_load_is_valid(uint64_t load)
 {
     return load >> 63 == 1 && (load >> 56 & 0x7F) <= 100;

@@ -7,16 +7,16 @@
 #include "../link/link.h"
 
 /*
- * Links on their way from the port that has made them to the port that shall use them. A link is
- * here from its offer until somebody takes it: the other port, or the one that offered it when it
- * ends. Any thread may call these; none waits but for another such call.
+ * Hands links from the port that has made them to the port that will use them. An offered link is
+ * kept here until it is taken, either by that port or, when it ends, by the port that offered it.
+ * Any thread may call these functions, which wait only for each other.
  */
 
-/* The caller gives the link away: the number by which it is taken, 0: there is no memory, and the
- * link is still his. */
+/* Gives the link away and returns the number under which it can be taken. Returns 0 if out of
+ * memory; then the link is still the caller's. */
 uint64_t bw_offer(bw_link_t *link);
 
-/* The link of that number is the caller's; NULL: there is none. */
+/* Returns the link with that number, which is now the caller's, or NULL if there is none. */
 bw_link_t *bw_offer_take(uint64_t number);
 
 #endif

@@ -14,7 +14,8 @@ static uint64_t ns_of(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* Of this thread alone: what it waits for its turn costs nothing. */
+/* The processor time of this thread only, so the time that it waits for a processor does not
+ * count. */
 static uint64_t used_ns(void)
 {
     return ns_of(CLOCK_THREAD_CPUTIME_ID);
@@ -42,7 +43,7 @@ bool bw_packing_wants(bw_packing_t *packing, bool is_bulk, uint64_t bytes)
            bw_worth_try(&packing->worth, is_bulk, bytes, ns_of(CLOCK_MONOTONIC));
 }
 
-/* The packer remembers what the peer has not got, so there is no next unit. */
+/* The packer remembers bytes that the peer has not got, so there cannot be another unit. */
 static void give_up(bw_packing_t *packing)
 {
     (void)bw_packing_rests(packing);
@@ -67,7 +68,7 @@ static bool pack_all(bw_packing_t *packing, const bw_pending_list_t *frames, uin
     return true;
 }
 
-/* Without the binary's unused end. */
+/* Cuts off the unused end of the binary. */
 static bw_pending_t *pending_of(ErlDrvBinary *unit, size_t size)
 {
     ErlDrvBinary *shorter = driver_realloc_binary(unit, (ErlDrvSizeT)size);
@@ -172,7 +173,8 @@ bw_unit_state_t bw_packing_hear(bw_packing_t *packing, uint64_t word)
     return BW_UNIT_OK;
 }
 
-/* There is room for one byte more, so that a unit of more is noticed. */
+/* The memory has room for one byte more than announced, so that a unit that is too long is
+ * noticed. */
 bw_unit_state_t bw_packing_unpack(bw_packing_t *packing, const uint8_t *from, size_t len)
 {
     uint64_t began_ns = used_ns();

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-/* The link of the port gets its fault. */
 bw_status_t port_begin_fault(bw_port_t *self, bw_error_t *error_p)
 {
     static const bw_fault_t none;

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-static _Atomic int64_t last_ms;   /* 0: there was no pulse yet */
+static _Atomic int64_t last_ms;   /* 0: there has been no pulse yet */
 static _Atomic int64_t missed_ms; /* written before `stops` */
 static _Atomic uint32_t stops;
 
@@ -16,7 +16,7 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Two threads may both see that a pulse is missing: one of them counts it. */
+/* Two threads may both find a pulse missing, but only one of them counts it. */
 static void look(int64_t now)
 {
     int64_t last = atomic_load(&last_ms);

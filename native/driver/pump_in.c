@@ -6,19 +6,21 @@
 #include "../link/frame.h"
 #include "load.h"
 
-/* Half a frame above this is gathered while it arrives. Below it stays in the ring until it is
- * whole, which must leave the producer more than the half ring that it may be waiting for. */
+/* A partial frame larger than this is gathered while it arrives. A smaller one stays in the ring
+ * until it is complete, which must leave the producer more room than the half ring for which it may
+ * be waiting. */
 #define GATHER_PART_BYTES (BW_RING_MIN_BYTES / 16)
 
-/* So much memory a frame gets at first, however large it says to be. */
+/* How much memory a frame gets at first, however large it claims to be. */
 #define FIRST_BYTES (4 * 1024 * 1024)
 
-/* The VM decodes a frame of the distribution where it is given, in two passes, and the peer can
- * write in the ring between them. So such a frame is copied out first: frames up to this size
- * together with those that follow, a larger one by itself, as if it was gathered. */
+/* The VM decodes a distribution frame in place and in two passes, between which the peer could
+ * write into the ring. So such a frame is copied out first: frames up to this size together with
+ * those that follow, and a larger one by itself, as if it were gathered. */
 #define RUN_FRAME_BYTES 512
 
-/* A message that waits in a mailbox keeps the whole run: not more than a few of the largest. */
+/* A message that waits in a mailbox keeps the whole run, so a run holds only a few of the
+ * largest. */
 #define RUN_BYTES (2 * 1024)
 
 static bw_frame_state_t parse(const bw_pump_t *pump, const uint8_t *at, size_t avail,
@@ -30,7 +32,7 @@ static bw_frame_state_t parse(const bw_pump_t *pump, const uint8_t *at, size_t a
                             : bw_frame_parse(at, avail, frame_p);
 }
 
-/* A frame, or the rest of it behind `head` bytes, will be copied into a binary as it arrives. */
+/* Prepares to copy a frame, or the rest of it after `head` bytes, into a binary as it arrives. */
 static void gather_into(bw_pump_t *pump, ErlDrvBinary *binary, const bw_frame_t *frame, size_t head)
 {
     pump->gathered = binary;
@@ -40,7 +42,7 @@ static void gather_into(bw_pump_t *pump, ErlDrvBinary *binary, const bw_frame_t 
     pump->join = -1;
 }
 
-/* What came cannot be kept: a reason of its own, the peer has done nothing wrong. */
+/* Running out of memory has a reason of its own, because the peer has done nothing wrong. */
 static bool is_had(bw_pump_t *pump, const ErlDrvBinary *binary)
 {
     if (!binary)
@@ -58,7 +60,8 @@ static bool start_gathering(bw_pump_t *pump, const bw_frame_t *frame)
     return true;
 }
 
-/* Begins to take the next or the first fragment of a signal that is joined. False: it is not. */
+/* Begins the first or the next fragment of a signal that is joined. Returns false if it is not
+ * joined. */
 static bool start_fragment(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *head,
                            size_t *head_bytes_p)
 {
@@ -76,7 +79,7 @@ static bool start_fragment(bw_pump_t *pump, const bw_frame_t *frame, const uint8
     return true;
 }
 
-/* False: it is a signal of the distribution, and the VM cannot read it. */
+/* Returns false if this is a signal of the distribution that the VM cannot read. */
 static bool hand_over(bw_pump_t *pump, ErlDrvBinary *binary, ErlDrvSizeT offset, ErlDrvSizeT len)
 {
     if (driver_output_binary(pump->port, NULL, 0, binary, offset, len) >= 0)
@@ -94,7 +97,7 @@ static bool hand_over_joined(bw_pump_t *pump, int index)
     return is_read;
 }
 
-/* The same, behind what must go to the VM first. */
+/* As hand_over, after the signals that must go to the VM first. */
 static bool give(bw_pump_t *pump, ErlDrvBinary *binary, ErlDrvSizeT offset, ErlDrvSizeT len)
 {
     const uint8_t *frame = (const uint8_t *)binary->orig_bytes + offset;
@@ -118,7 +121,7 @@ static bool give_whole(bw_pump_t *pump, ErlDrvBinary *binary)
     return is_read;
 }
 
-/* So many bytes of a fragment have been written to the gap. */
+/* Records that `bytes` bytes of a fragment have been written to the gap. */
 static bool finish_fragment(bw_pump_t *pump, int index, uint64_t bytes)
 {
     bw_joined_t joined;
@@ -132,7 +135,7 @@ static bool finish_fragment(bw_pump_t *pump, int index, uint64_t bytes)
     return is_read;
 }
 
-/* A whole frame of the distribution in a binary that holds others as well. */
+/* Gives the VM a whole distribution frame in a binary that also holds others. */
 static bool give_small(bw_pump_t *pump, ErlDrvBinary *run, size_t offset, uint32_t len)
 {
     const uint8_t *frame = (const uint8_t *)run->orig_bytes + offset;
@@ -147,13 +150,13 @@ static bool give_small(bw_pump_t *pump, ErlDrvBinary *run, size_t offset, uint32
     return finish_fragment(pump, index, len - BW_FRAGMENT_HEAD_BYTES);
 }
 
-/* How much of the frame there is memory for; without its padding. */
+/* Returns how much of the frame, without its padding, fits into the memory. */
 static uint64_t end_of_memory(const bw_pump_t *pump)
 {
     return bw_least(pump->gathered_end, (uint64_t)pump->gathered->orig_size - pump->gathered_from);
 }
 
-/* Where the frame's next byte goes, and how many can before its padding. */
+/* Returns where the frame's next byte goes; *bytes_p is how many may follow before the padding. */
 static uint8_t *gap(const bw_pump_t *pump, uint64_t *bytes_p)
 {
     uint64_t done = bw_least(pump->gathered_len, pump->gathered_end);
@@ -162,7 +165,7 @@ static uint8_t *gap(const bw_pump_t *pump, uint64_t *bytes_p)
     return (uint8_t *)pump->gathered->orig_bytes + pump->gathered_from + done;
 }
 
-/* Twice the memory, if that is full and the frame is not. */
+/* Doubles the memory if it is full and the frame is not complete. */
 static bool grow(bw_pump_t *pump)
 {
     uint64_t end = end_of_memory(pump);
@@ -178,8 +181,8 @@ static bool grow(bw_pump_t *pump)
     return true;
 }
 
-/* So many bytes more of the frame are there, or of its padding. False: there is no memory for the
- * rest, or it cannot be read. */
+/* Records `n` more bytes of the frame or its padding. Returns false if memory for the rest is
+ * lacking, or if the frame cannot be read. */
 static bool advance(bw_pump_t *pump, size_t n)
 {
     ErlDrvBinary *binary = pump->gathered;
@@ -192,8 +195,8 @@ static bool advance(bw_pump_t *pump, size_t n)
                           : finish_fragment(pump, pump->join, pump->gathered_end);
 }
 
-/* Takes what of the frame is in the span, at most `most`, as far as there is memory for it.
- * *used_p: bytes. */
+/* Takes the frame's bytes from the span, at most `most`, as far as there is memory for them. Sets
+ * *used_p to their number. */
 static bool gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most, size_t *used_p)
 {
     uint64_t bytes, rest = pump->gathered_size - pump->gathered_len;
@@ -206,7 +209,8 @@ static bool gather(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most
     return advance(pump, *used_p);
 }
 
-/* The same without the ring, if the carrier can: *used_p are bytes, 0 if the ring has them. */
+/* As gather, but past the ring, if the carrier can do that. *used_p is 0 if the ring has the
+ * bytes. */
 static bw_status_t gather_directly(bw_pump_t *pump, size_t most, size_t *used_p)
 {
     bw_link_t *link = pump->link;
@@ -233,7 +237,7 @@ void pump_reset(bw_pump_t *pump)
     bw_packing_free(&pump->packing);
 }
 
-/* Whether a frame goes with others that follow it. */
+/* Returns whether a frame goes into a run with those that follow it. */
 static bool begins_run(const bw_frame_t *frame, size_t avail)
 {
     return frame->len <= RUN_FRAME_BYTES && avail >= frame->size;
@@ -252,7 +256,7 @@ static bool hear_load(bw_pump_t *pump, const uint8_t *at)
     return true;
 }
 
-/* A word of the peer, whose payload is `at`. False: the link ends. */
+/* Acts on a word of the peer, whose payload is at `at`. Returns false if the link ends. */
 static bool hear(bw_pump_t *pump, bw_frame_kind_t kind, const uint8_t *at)
 {
     pump->session.told += BW_WORD_BYTES;
@@ -279,8 +283,8 @@ static bool give_next(bw_pump_t *pump, ErlDrvBinary *run, size_t used, const bw_
     }
 }
 
-/* Copies the first bytes of the span, and gives the VM the whole frames in the copy. *used_p: their
- * bytes. */
+/* Copies the first bytes of the span and gives the VM the whole frames in the copy. *used_p is how
+ * many bytes these have. */
 static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, budget_t *budget,
                               size_t *used_p)
 {
@@ -304,25 +308,25 @@ static pump_result_t give_run(bw_pump_t *pump, const uint8_t *at, size_t avail, 
     }
     driver_free_binary(run);
     *used_p = used;
-    /* the first was whole: the peer has changed it */
+    /* The first frame was whole, so if it no longer is, the peer has changed it. */
     return is_read && used > 0 ? PUMP_MORE : PUMP_FAILED;
 }
 
-/* The first bytes of a frame, read once, because the peer can write there. */
+/* Reads the first bytes of a frame, and only once, because the peer can write there. */
 static void read_head(const uint8_t *at, const bw_frame_t *frame, uint8_t *head, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
         head[i] = ((const volatile uint8_t *)at)[frame->head + i];
 }
 
-/* Whether so much of a frame is there that it can be begun. */
+/* Returns whether enough of a frame has come to begin it. */
 static bool can_begin(const bw_frame_t *frame, size_t avail)
 {
     return avail >= frame->size ||
            (frame->len > GATHER_PART_BYTES && avail >= frame->head + BW_FRAGMENT_HEAD_BYTES);
 }
 
-/* Begins to take a frame that is there, at least in part. *used_p: its bytes done with. */
+/* Begins a frame of which at least a part has come. *used_p is how many bytes are done with. */
 static pump_result_t begin_frame(bw_pump_t *pump, const bw_frame_t *frame, const uint8_t *at,
                                  size_t *used_p)
 {
@@ -346,7 +350,7 @@ static pump_result_t unit_result(bw_pump_t *pump, bw_unit_state_t state)
     return PUMP_FAILED;
 }
 
-/* A unit begins, behind its word. Its bytes are no news to acknowledge if there are none. */
+/* Begins a unit after its word. If the unit has no bytes, there is nothing new to acknowledge. */
 static pump_result_t begin_unit(bw_pump_t *pump, const uint8_t *at, budget_t *budget,
                                 size_t *used_p)
 {
@@ -367,8 +371,8 @@ static pump_result_t take_unit(bw_pump_t *pump, const uint8_t *at, size_t avail,
     return unit_result(pump, bw_packing_unpack(&pump->packing, at, *used_p));
 }
 
-/* Takes a run of frames, a frame, or what there is of one; at most `most` bytes of one that was
- * begun before. *used_p: bytes done with, unless that failed. */
+/* Takes a run of frames, a frame, or the part of it that has come; of a frame that was begun
+ * earlier at most `most` bytes. Unless that failed, *used_p is how many bytes are done with. */
 static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail, size_t most,
                                budget_t *budget, size_t *used_p)
 {
@@ -397,8 +401,8 @@ static pump_result_t take_next(bw_pump_t *pump, const uint8_t *at, size_t avail,
     return begin_frame(pump, &frame, at, used_p);
 }
 
-/* Reads frames from a span, until there is a unit. *used_p: bytes done with. IDLE: the rest, if
- * any, is half a frame. */
+/* Reads frames from a span until a unit is complete. *used_p is how many bytes are done with. After
+ * PUMP_IDLE the rest, if any, is half a frame. */
 static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget_t *budget,
                                   size_t *used_p)
 {
@@ -418,7 +422,7 @@ static pump_result_t receive_span(bw_pump_t *pump, const bw_span_t *span, budget
     return result;
 }
 
-/* Reads packets of the unit that is there. It has whole ones. */
+/* Reads packets of the complete unit, which holds whole packets only. */
 static pump_result_t receive_unit(bw_pump_t *pump, budget_t *budget)
 {
     bw_packing_t *packing = &pump->packing;
@@ -470,7 +474,7 @@ static pump_result_t receive_pieces(bw_pump_t *pump, budget_t *budget)
         pump->bytes_read += used;
         budget->frames = piece.frames;
         budget->bytes -= bw_least(used, budget->bytes);
-        /* what follows of a frame that was begun is read to where it belongs */
+        /* The rest of a frame that was begun is read directly to where it belongs. */
         if (result == PUMP_IDLE && used > 0 && pump->gathered && pump->link->ops->read)
             continue;
         if (result != PUMP_MORE)

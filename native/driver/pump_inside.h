@@ -6,17 +6,19 @@
 #include "pump.h"
 
 /*
- * What pump_out.c, pump_in.c and pump_wake.c have in common; only they include it. As in pump.h all
- * calls are made under the port lock. Out and in do not call each other, only pump_wake.c calls
- * both. What is used for each frame is inline.
+ * What pump_out.c, pump_in.c and pump_wake.c share; only they include it. As in pump.h, all calls
+ * are made under the port lock. Out and in do not call each other: only pump_wake.c calls both.
+ * Functions that run for each frame are inline.
  */
 
-/* What one call on a scheduler may write: well under a millisecond at 4 GB/s a copy. */
+/* What one call on a scheduler may write, which takes well under a millisecond at 4 GB/s per
+ * copy. */
 #define BUDGET_BYTES (1024 * 1024)
 
-/* What it may read, at about 1 us a small frame. Bytes cost more here: large binaries are new
- * memory, which the system clears page by page, and others are encrypted. A small frame waits
- * behind them. The poller comes back for the rest, so neither direction starves. */
+/* What one call may read, at about 1 us per small frame. Bytes cost more here than in the other
+ * direction, because large binaries are new memory, which the system clears page by page, and
+ * others are encrypted. A small frame waits behind them. The poller comes back for the rest, so
+ * neither direction starves. */
 #define READ_FRAMES 500
 #define READ_BYTES (256 * 1024)
 
@@ -35,19 +37,19 @@ static inline budget_t full_budget(void)
 
 /* ---- pump_out.c ---- */
 
-/* Whether there is cause to call pump_drain_queue. */
+/* Whether pump_drain_queue may have something to do. */
 static inline bool pump_has_output(const bw_pump_t *pump)
 {
     return pump->busy || pump->is_closing || pump->under_way.first ||
            pump->scheduler.counts.frames > 0;
 }
 
-/* Moves what waits into the ring, within the budget; not busy any more once nothing waits and half
- * the ring is free. Otherwise the poller comes: for room, or at once if only the budget is used up.
- * False: the link is corrupt. */
+/* Moves waiting frames into the ring, within the budget. The port is no longer busy once nothing
+ * waits and half the ring is free. Otherwise the poller calls again, when there is room, or at once
+ * if only the budget is used up. Returns false if the link is corrupt. */
 bool pump_drain_queue(bw_pump_t *pump);
 
-/* So many bytes were committed, or written past the ring: they may have to be flushed. */
+/* `bytes` were committed, or written past the ring, so they may have to be flushed. */
 static inline void pump_committed(bw_pump_t *pump, uint64_t bytes)
 {
     if (!pump->is_deferred)
@@ -60,10 +62,10 @@ void pump_start_frames(bw_pump_t *pump);
 
 /* ---- pump_wake.c ---- */
 
-/* Has the VM poll for what the link wants now. After whatever may change it. */
+/* Has the VM poll for what the link wants now. Must follow anything that may change that. */
 void pump_poll(bw_pump_t *pump);
 
-/* Somebody comes back to this pump soon; others run before. */
+/* Has this pump called again soon, after others have had their turn. */
 static inline void pump_come_back(bw_pump_t *pump)
 {
     bw_link_t *link = pump->link;
@@ -76,7 +78,7 @@ static inline void pump_come_back(bw_pump_t *pump)
 
 /* ---- pump_in.c ---- */
 
-/* pump_receive within the rest of a budget, from which it subtracts what it read. */
+/* pump_receive with the rest of a budget, from which it subtracts what it read. */
 pump_result_t pump_receive_within(bw_pump_t *pump, budget_t *budget);
 
 #endif

@@ -7,41 +7,42 @@
 #include "load.h"
 
 /*
- * Frames of the distribution on their way out. While nothing waits a small one goes straight into
- * the ring. What finds no room, and whatever comes after it, waits in the scheduler, which says
- * what goes next. Below the scheduler little may wait: a window of the ring, or what the socket
- * takes.
+ * Frames of the distribution on their way out. While nothing waits, a small frame goes straight
+ * into the ring. A frame that finds no room, and every frame after it, waits in the scheduler,
+ * which decides what goes next. Below the scheduler only a little may wait, a window of the ring or
+ * what the socket takes, because nothing can overtake it there.
  */
 
-/* Bytes in the ring at which fragments wait above it, so that there is something to overtake. When
- * nothing has passed fragments for a while, four times as many: while the peer reads half of them,
- * a node that sleeps wakes. */
+/* Fragments wait above the ring while it has this many bytes, so that small signals can overtake
+ * them. When nothing has passed fragments for a while, the limit is four times as high: a sleeping
+ * node then wakes while the peer reads half of them. */
 #define WINDOW_BYTES ((uint64_t)256 * 1024)
 #define WIDE 4
 
-/* From here on a carrier's own way past the ring is worth a system call. */
+/* From this size on, a carrier's own way past the ring is worth a system call. */
 #define DIRECT_BYTES (32 * 1024)
 
-/* A socket is offered so much in one call, since each makes the peer's kernel and the peer work,
- * too. What it does not take can be overtaken no more. */
+/* How much a socket is offered in one call. Each call also costs the peer and its kernel work, but
+ * what the socket takes can no longer be overtaken. */
 #define BATCH_BYTES ((uint64_t)512 * 1024)
 #define BATCH_VECTORS 64
 
-/* Frames that are no fragments may wait, in all, for room: a few if the ring is full of their kind,
- * more if it is fragments that they wait for. */
+/* How many bytes of frames other than fragments may wait for room in total: few if the ring is full
+ * of such frames, more if it is fragments for which they wait. */
 #define FEW_BYTES ((uint64_t)64 * 1024)
 #define SMALL_BYTES ((uint64_t)1024 * 1024)
 
-/* From here on the peer is watched. It has stalled if so many watches in a row find that it has
- * taken nothing. Over a network its word comes once in a round trip. */
+/* The peer is watched when more than this waits. It has stalled if this many watches in a row find
+ * that it has taken nothing. Over a network its acknowledgement comes once per round trip. */
 #define WATCH_BYTES ((uint64_t)1024 * 1024)
 #define QUIET_WATCHES 2
 #define QUIET_WATCHES_FAR 10
 
-/* Less may gather than anybody is held for, because pump_flush reports no senders. */
+/* What gathers must stay below the limit at which a sender is held, because pump_flush reports no
+ * senders. */
 _Static_assert(BATCH_BYTES <= BW_SCHEDULER_SENDER_BYTES / 2, "a release may be lost");
 
-/* So often may room come between our last write and our arming in one call. */
+/* How often within one call room may come between our last write and our arming. */
 #define ROUNDS 4
 
 static void set_busy(bw_pump_t *pump, bool busy)
@@ -57,13 +58,14 @@ static bool is_waiting(const bw_pump_t *pump)
     return pump->under_way.first || pump->scheduler.counts.frames > 0;
 }
 
-/* A socket: while something waits the ring is empty, and the system says when there is room. */
+/* On a socket the ring is empty while something waits, and the system reports when there is
+ * room. */
 static bool is_socket(const bw_pump_t *pump)
 {
     return pump->is_deferred && pump->link->ops->write;
 }
 
-/* Fragments wait for the next ones, or for pump_flush. */
+/* Returns whether fragments wait for more of them or for pump_flush. */
 static bool is_gathering(const bw_pump_t *pump)
 {
     return is_socket(pump) && !pump->under_way.first && pump->scheduler.counts.frames > 0 &&
@@ -75,7 +77,8 @@ uint64_t pump_queued(const bw_pump_t *pump)
     return pump->scheduler.counts.bytes + pump->under_way.bytes;
 }
 
-/* The VM asks us before it closes a port whose queue is not empty: so one byte is in it. */
+/* The VM asks before it closes a port whose queue is not empty, so this puts one byte into the
+ * queue. */
 static bool put_token(bw_pump_t *pump)
 {
     char token = 0;
@@ -87,7 +90,7 @@ static bool put_token(bw_pump_t *pump)
 
 /* ---- to the link ---- */
 
-/* Nothing goes past a connection that is cut: it waits for the next one. */
+/* Nothing is written past a ring whose connection is cut: it waits for the next connection. */
 static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
 {
     bw_session_t *session = &pump->session;
@@ -104,7 +107,7 @@ static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
     return status == BW_OK && taken == 0 ? BW_AGAIN : status;
 }
 
-/* Frames of the list go out next: as a unit, if that is wanted and there is memory for it. */
+/* Sends frames of the list next, as a unit if that is wanted and there is memory for one. */
 static void put_under_way(bw_pump_t *pump, bw_pending_list_t *frames, bool is_unit)
 {
     bw_pending_t *unit = is_unit ? bw_packing_pack(&pump->packing, frames) : NULL;
@@ -123,7 +126,7 @@ static void put_under_way(bw_pump_t *pump, bw_pending_list_t *frames, bool is_un
         bw_pending_append(&pump->under_way, unit);
 }
 
-/* What is staged becomes a unit and goes out. Nothing is under way, so the order is kept. */
+/* Makes a unit of what is staged and sends it. Nothing is under way, so the order is kept. */
 static bw_status_t pack_staged(bw_pump_t *pump)
 {
     bw_pending_list_t frames = {0};
@@ -139,7 +142,7 @@ static bw_status_t pack_staged(bw_pump_t *pump)
     return status == BW_AGAIN ? BW_OK : status;
 }
 
-/* The same of what stands in the session's chunk. */
+/* Does the same with the bytes in the session's chunk. */
 static bw_status_t flush_staged(bw_pump_t *pump)
 {
     bw_session_t *session = &pump->session;
@@ -173,7 +176,8 @@ static bw_status_t flush_staged(bw_pump_t *pump)
     return BW_OK;
 }
 
-/* What stands in the ring goes out; what the system does not take waits in front of all else. */
+/* Sends the bytes in the ring. Those that the system does not take wait in front of everything
+ * else. */
 static bw_status_t flush(bw_pump_t *pump)
 {
     SysIOVec iov;
@@ -213,7 +217,7 @@ static void copy(uint8_t *to, const SysIOVec *iov, int count)
     }
 }
 
-/* As stage: into the session's chunk. */
+/* As stage, but into the session's chunk. */
 static bw_status_t stage_in_chunk(bw_pump_t *pump, const SysIOVec *iov, int count, size_t size)
 {
     bw_session_t *session = &pump->session;
@@ -235,7 +239,7 @@ static bw_status_t stage_in_chunk(bw_pump_t *pump, const SysIOVec *iov, int coun
     return BW_OK;
 }
 
-/* Copies a whole frame into the ring. AGAIN: it is large, or there is no room. */
+/* Copies a whole frame into the ring. Returns BW_AGAIN if it is large or does not fit. */
 static bw_status_t stage(bw_pump_t *pump, const SysIOVec *iov, int count, uint64_t size)
 {
     bw_link_t *link = pump->link;
@@ -275,8 +279,8 @@ static bw_status_t copy_under_way(bw_pump_t *pump, uint64_t *moved_p)
     return copied >= DIRECT_BYTES ? flush(pump) : BW_OK;
 }
 
-/* What is large, and whatever waits for a socket, goes from where it stands. Where that cannot be,
- * or if the connection is cut, it goes by the ring. */
+/* Large frames, and everything that waits for a socket, are sent from where they are. Where that is
+ * impossible, or if the connection is cut, they go through the ring. */
 static bw_status_t move_under_way(bw_pump_t *pump, uint64_t *moved_p)
 {
     struct iovec vector[BATCH_VECTORS];
@@ -315,7 +319,7 @@ static void note_passing(bw_pump_t *pump, const bw_scheduled_t *frame)
         pump->unpassed_bytes = 0;
 }
 
-/* Whether a fragment may go into the ring. */
+/* Returns whether a fragment may go into the ring. */
 static bool is_window_open(bw_pump_t *pump)
 {
     uint64_t wanted = pump->ring_bytes - window(pump);
@@ -325,7 +329,7 @@ static bool is_window_open(bw_pump_t *pump)
            (pump->link->ops->reserve(pump->link, wanted, &span) == BW_OK && span.len >= wanted);
 }
 
-/* Bytes that wait for room and belong to no large message. */
+/* Returns how many bytes wait for room that do not belong to a large message. */
 static uint64_t small_bytes(const bw_pump_t *pump)
 {
     const bw_scheduler_counts_t *counts = &pump->scheduler.counts;
@@ -352,7 +356,7 @@ static void take(bw_pump_t *pump, bw_pending_list_t *to)
     bw_pending_append(to, frame->user);
 }
 
-/* Returns what a unit costs; 0: the frames go as they are. */
+/* Returns what a unit costs, or 0 if the frames go as they are. */
 static uint64_t take_unit(bw_pump_t *pump)
 {
     bw_pending_list_t frames = {0};
@@ -365,7 +369,7 @@ static uint64_t take_unit(bw_pump_t *pump)
     return is_unit ? BW_UNIT_COST * frames.bytes : 0;
 }
 
-/* One unit at a time, so that what comes next can pass the others. */
+/* Takes one unit at a time, so that later frames can pass the others. */
 static void take_units(bw_pump_t *pump, uint64_t batch, uint64_t *budget)
 {
     uint64_t cost = 0;
@@ -375,7 +379,7 @@ static void take_units(bw_pump_t *pump, uint64_t batch, uint64_t *budget)
     *budget -= bw_least(*budget, cost);
 }
 
-/* Takes from the scheduler what goes next. False: nothing may. */
+/* Takes what goes next from the scheduler. Returns false if nothing may go. */
 static bool take_next(bw_pump_t *pump, uint64_t *budget)
 {
     uint64_t batch = is_socket(pump) ? BATCH_BYTES : 1;
@@ -392,7 +396,7 @@ static bool take_next(bw_pump_t *pump, uint64_t *budget)
 
 /* ---- how much may wait ---- */
 
-/* What the peer is known to have taken of all that went out. */
+/* Returns how many of the sent bytes the peer is known to have taken. */
 static uint64_t taken(const bw_pump_t *pump)
 {
     bw_link_stats_t stats = {0};
@@ -401,8 +405,8 @@ static uint64_t taken(const bw_pump_t *pump)
     return stats.bytes_out - stats.unreleased;
 }
 
-/* Fragments alone do not make the port busy, because their senders are held one by one. It is busy
- * while the VM is asked whether it suspends a sender, and while the peer takes nothing. */
+/* Fragments alone do not make the port busy, because their senders are held one by one. The port is
+ * busy while the VM is asked whether it suspends a sender, and while the peer takes nothing. */
 static bool shall_be_busy(const bw_pump_t *pump)
 {
     const bw_scheduler_counts_t *counts = &pump->scheduler.counts;
@@ -420,7 +424,7 @@ static bool shall_be_busy(const bw_pump_t *pump)
     return !has_bulk || small > SMALL_BYTES / 2;
 }
 
-/* Room at which we go on. */
+/* Returns how much room must come before the pump continues. */
 static uint64_t room_to_await(const bw_pump_t *pump)
 {
     return is_waiting(pump) && !pump->under_way.first && pump->window < pump->half_ring
@@ -434,7 +438,7 @@ static void set_stalled(bw_pump_t *pump, bool is_stalled)
     bw_scheduler_hold_nobody(&pump->scheduler, is_stalled);
 }
 
-/* Moves what may go, within the budget, and arms for room if more waits. */
+/* Sends as much as the budget allows, and arms for room if more waits. */
 static bw_status_t drain(bw_pump_t *pump)
 {
     uint64_t budget = BUDGET_BYTES;
@@ -457,7 +461,7 @@ static bw_status_t drain(bw_pump_t *pump)
             return BW_OK;
         if (budget == 0)
             break;
-        /* Room comes with the peer's word. */
+        /* The peer's word will make room. */
         if (bw_session_is_full(&pump->session) && !pump->under_way.first)
             return BW_OK;
         status = pump->link->ops->arm_write(pump->link, room_to_await(pump));
@@ -472,7 +476,7 @@ static bw_status_t drain(bw_pump_t *pump)
     return BW_OK;
 }
 
-/* A link over several connections has something that none of them has taken. */
+/* Returns whether a link over several connections has bytes that none of them has taken. */
 static bool has_rest(const bw_pump_t *pump)
 {
     const bw_carrier_t *ops = pump->link->ops;
@@ -480,7 +484,8 @@ static bool has_rest(const bw_pump_t *pump)
     return pump->session.is_on && ops->needs_flush && ops->needs_flush(pump->link);
 }
 
-/* Ends each way out. What waits for room has the peer woken, and a port that closes has no time. */
+/* Every way out ends here. If something waits for room, the peer must be woken, and a port that
+ * closes cannot delay that. */
 static bool settle(bw_pump_t *pump, bw_status_t status)
 {
     if (status == BW_OK &&
@@ -498,7 +503,7 @@ static bool settle(bw_pump_t *pump, bw_status_t status)
     pump_poll(pump);
     if (pump->is_closing && !is_waiting(pump) && !has_rest(pump) && pump->has_token) {
         pump->has_token = false;
-        driver_deq(pump->port, driver_sizeq(pump->port)); /* of a port that failed it is empty */
+        driver_deq(pump->port, driver_sizeq(pump->port)); /* it is empty if the port has failed */
     }
     return true;
 }
@@ -507,7 +512,7 @@ bool pump_drain_queue(bw_pump_t *pump)
 {
     bw_status_t status = drain(pump);
 
-    if (status == BW_OK) /* nobody is asked to: the poller may have called, for room */
+    if (status == BW_OK) /* the poller may have called for room, and nobody else flushes */
         status = flush(pump);
     return settle(pump, status);
 }
@@ -565,7 +570,7 @@ static bw_status_t keep(bw_pump_t *pump, const ErlIOVec *ev, uint64_t size, bool
     return BW_OK;
 }
 
-/* Small frames, one for many. */
+/* Samples small frames; one counts for many. */
 static void sample(bw_pump_t *pump, const ErlIOVec *ev, uint64_t size)
 {
     uint64_t stands_for = traffic_sample(&pump->traffic, size);
@@ -578,7 +583,7 @@ static void sample(bw_pump_t *pump, const ErlIOVec *ev, uint64_t size)
         traffic_count(&pump->traffic, frame.sender, stands_for);
 }
 
-/* The scheduler has to know of all fragments, and of what waits. */
+/* The scheduler has to know all fragments and everything that waits. */
 static bool send_frame(bw_pump_t *pump, ErlIOVec *ev)
 {
     uint8_t header[BW_FRAME_HEADER_BYTES];
@@ -608,8 +613,8 @@ static bool send_frame(bw_pump_t *pump, ErlIOVec *ev)
 
 /* ---- words to the peer's driver ---- */
 
-/* Behind what is staged or under way, before all that waits. It is not staged where what is staged
- * may become a unit. */
+/* The word goes after what is staged or under way, and before everything that waits. It is not
+ * staged where the staged bytes may become a unit. */
 static bw_status_t put_word(bw_pump_t *pump, uint8_t *bytes, size_t size)
 {
     SysIOVec iov = {.iov_base = (char *)bytes, .iov_len = size};
@@ -630,7 +635,7 @@ static bw_status_t put_word(bw_pump_t *pump, uint8_t *bytes, size_t size)
     return drain(pump);
 }
 
-/* Between nodes that both know it, a word goes out at once. */
+/* Between nodes that both know words, a word goes out at once. */
 static bw_status_t say(bw_pump_t *pump, bw_frame_kind_t kind)
 {
     uint8_t word[BW_WORD_BYTES];
@@ -647,7 +652,7 @@ static inline bool has_load(const bw_pump_t *pump)
            atomic_load_explicit(&bw_load_samples, memory_order_relaxed) != pump->load_told;
 }
 
-/* Goes along with something else, so it is not flushed here. */
+/* The load goes out together with something else, so this does not flush. */
 static bw_status_t tell_load(bw_pump_t *pump)
 {
     uint8_t bytes[BW_FRAME_HEADER_BYTES + BW_LOAD_BYTES];
@@ -668,7 +673,7 @@ bool pump_send(bw_pump_t *pump, ErlIOVec *ev)
 {
     if (ev->size == 0)
         return pump_tick(pump);
-    if (ev->size > BW_FRAME_MAX_BYTES) { /* its length would be cut off in the header */
+    if (ev->size > BW_FRAME_MAX_BYTES) { /* the header could not hold its length */
         pump->reason = "beamway_frame_too_large";
         return false;
     }
@@ -702,7 +707,8 @@ void pump_begin_session(bw_pump_t *pump, uint64_t limit)
     pump->session.limit = limit;
 }
 
-/* A word may go before what waits, and this one belongs behind all units that there are. */
+/* A word may overtake waiting frames, but this one must follow all units, so it is sent only if
+ * nothing waits. */
 bool pump_rest(bw_pump_t *pump)
 {
     const bw_session_t *session = &pump->session;
@@ -787,7 +793,8 @@ void pump_be_packets(bw_pump_t *pump)
 
 void pump_start_frames(bw_pump_t *pump)
 {
-    /* Where both see one ring, room is told by the byte; elsewhere half the ring at a time. */
+    /* Where both sides see one ring, its reader reports room byte by byte; elsewhere half a ring at
+     * a time. */
     pump->window = pump->link->ops->caps & BW_CAP_SHARED_RINGS
                        ? bw_least(WINDOW_BYTES, pump->half_ring)
                        : pump->half_ring;

@@ -2,10 +2,10 @@
 #include "between.h"
 #include "pump_inside.h"
 
-/* So often may a peer publish between our read and our arming in one call. */
+/* How often within one call a peer may publish between our read and our arming. */
 #define ROUNDS 4
 
-/* What has been read since a mark, as the rule of looking counts it. */
+/* A point in the stream of input, from which the rule for looking counts frames and bytes. */
 typedef struct {
     uint64_t frames, bytes;
 } mark_t;
@@ -20,20 +20,21 @@ static uint32_t load_since(const bw_pump_t *pump, mark_t before)
     return bw_spin_load(pump->frames_in - before.frames, pump->bytes_read - before.bytes);
 }
 
-/* What has been read since the mark has drained the ring. */
+/* Reading since the mark has emptied the ring. */
 static void learn(bw_pump_t *pump, mark_t before)
 {
     if (pump->spin.budget_us > 0 && pump->frames_in != before.frames)
         bw_spin_learn(&pump->spin, bw_now_us(), load_since(pump, before));
 }
 
-/* Armed: a peer that closes from now on rings; one that has closed already is seen here. */
+/* The link is armed, so a peer that closes from now on rings, and one that has already closed is
+ * noticed here. */
 static wake_result_t asleep(bw_pump_t *pump)
 {
     return pump->link->ops->is_finished(pump->link) ? WAKE_FINISHED : WAKE_ASLEEP;
 }
 
-/* Ends a round of looking: armed, or the poller comes at once. */
+/* Ends a round of looking: either the link is armed or the poller comes at once. */
 static wake_result_t arm_or_wake(bw_pump_t *pump)
 {
     bw_status_t status = pump->link->ops->arm_read(pump->link);
@@ -54,8 +55,8 @@ static void change_polling(bw_pump_t *pump, int mode, int on)
         pump->polls ^= mode;
 }
 
-/* The port reads a connection even if it is not armed, unless it looks anyway, or a fault leaves
- * in it what would call again and again. */
+/* The port reads a connection even when it is not armed. The exceptions are that it looks anyway,
+ * or that a fault leaves bytes in it which would make the poller call again and again. */
 void pump_poll(bw_pump_t *pump)
 {
     const bw_carrier_t *ops = pump->link->ops;
@@ -73,7 +74,7 @@ void pump_poll(bw_pump_t *pump)
     change_polling(pump, pump->polls & ~wanted, 0);
 }
 
-/* Nothing is armed yet: the port has to come back and look. */
+/* Nothing is armed yet, so the port has to come back and look. */
 bool pump_begin_polling(bw_pump_t *pump)
 {
     change_polling(pump, ERL_DRV_USE | ERL_DRV_READ, 1);
@@ -99,12 +100,12 @@ void pump_detach(bw_pump_t *pump)
 
 bool pump_attach(bw_pump_t *pump, bw_link_t *link, uint64_t position)
 {
-    /* What is staged waits behind what goes out again. */
+    /* Staged bytes wait behind those that are sent again. */
     if (!pump_flush(pump) || !bw_session_resume(&pump->session, &pump->under_way, position))
         return false;
     pump->link = link;
     link->ops->defer(link);
-    /* The peer has been told over this connection. */
+    /* The peer has been told over this connection how far this side has read. */
     pump->session.told = pump->bytes_read;
     return true;
 }
@@ -115,7 +116,7 @@ void pump_replace(bw_pump_t *pump, bw_link_t *faulty)
     pump->is_faulty = true;
 }
 
-/* After whatever has read. */
+/* Must follow anything that has read. */
 static wake_result_t acknowledge(bw_pump_t *pump, wake_result_t result)
 {
     return result != WAKE_FAILED && pump_untold(pump) >= BW_SESSION_ACK_BYTES &&
@@ -126,11 +127,12 @@ static wake_result_t acknowledge(bw_pump_t *pump, wake_result_t result)
 
 /* ---- rounds ---- */
 
-/* Reads until the ring is empty and armed. `readable`: the descriptor is, until it is cleared. */
+/* Reads until the ring is empty and armed. `readable` says that the descriptor is readable, which
+ * it is until it is cleared. */
 static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
 {
     mark_t before = mark(pump);
-    budget_t budget = full_budget(); /* of all rounds */
+    budget_t budget = full_budget(); /* for all rounds together */
 
     pump->spinning = false;
     for (int round = 0; round < ROUNDS; round++) {
@@ -159,11 +161,11 @@ static wake_result_t drain_and_arm(bw_pump_t *pump, bool readable)
         if (status == BW_CORRUPT)
             return WAKE_FAILED;
     }
-    /* Before the descriptor is polled again others run; the room that came with this doorbell
-     * must not wait so long. */
+    /* Others run before the descriptor is polled again, and the room that came with this doorbell
+     * must not wait for them. */
     if (pump_has_output(pump) && !pump_drain_queue(pump))
         return WAKE_FAILED;
-    /* Reading what the kernel had may have made it quiet as well. */
+    /* Reading the kernel's bytes may also have cleared the descriptor. */
     if (!readable || pump->link->ops->caps & BW_CAP_KERNEL_BUFFERS)
         pump_come_back(pump);
     return WAKE_ASLEEP;
@@ -199,14 +201,14 @@ static wake_result_t look(bw_pump_t *pump)
     mark_t before = mark(pump);
     pump_result_t result;
 
-    if (!pump->spinning) /* the poller came between, for room, and has armed */
+    if (!pump->spinning) /* the poller came for room in the meantime, and has armed */
         return WAKE_ASLEEP;
     if (!pump_flush(pump)) /* what was sent before looking began */
         return WAKE_FAILED;
     result = pump_receive(pump);
     if (result == PUMP_FAILED)
         return WAKE_FAILED;
-    /* A word of the peer makes room, and nothing else tells of it. */
+    /* A word of the peer makes room, and nothing else reports that. */
     if (pump->session.is_on && pump_has_output(pump) && !pump_drain_queue(pump))
         return WAKE_FAILED;
     if (result == PUMP_MORE)

@@ -12,8 +12,8 @@
 #define REPLY_LATER 2
 
 /*
- * What a command of the driver answers: a 0 byte and the result, or a 1 byte and the reason as
- * text, or REPLY_LATER (job.h). What does not fit is cut off.
+ * What a command of the driver replies: a 0 byte and the result, or a 1 byte and the reason as
+ * text, or REPLY_LATER (job.h). A reply that is too long is cut off.
  */
 typedef struct {
     size_t len;

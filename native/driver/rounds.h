@@ -6,37 +6,38 @@
 #include <stdint.h>
 
 /*
- * Is it worth waiting for others who are about to send, too?
+ * Decides whether it pays to wait for other processes that are about to send.
  *
- * A round is what goes out by one system call. Where many processes talk to a peer, their frames
+ * A round is what goes out with one system call. Where many processes talk to a peer, their frames
  * come in runs, and a round of many costs as much as a round of one. A lone caller sends a call, or
- * gets one and answers, and then nobody has anything to send until the peer has: few frames out,
- * few in, by turns. Nodes that call each other now and then do not take turns, but there is time
- * between. Neither gains anything by waiting. Where each round was a single frame the next one will
- * be, too, and there is nothing to gather at all: an answer by rpc is two frames, but a process
- * runs between them. A link that is new, or that was quiet for a while, is taken for such a one
- * until it shows otherwise: waiting for others costs two processes a turn and sets a timer, which
- * a link that is hardly used cannot win back.
+ * gets one and answers, and then nobody has anything to send until the peer has sent something: few
+ * frames go out and few come in, in turns. Nodes that call each other only now and then do not take
+ * turns, but time passes between their rounds. Neither gains anything by waiting.
  *
- * Pure: the caller brings the counts and the time, in microseconds of any clock that does not go
- * back.
+ * Where each round was a single frame, the next one will probably be single as well, so there is
+ * nothing to gather at all; an answer by rpc is two frames, but a process runs between them. A link
+ * that is new or was quiet for a while is treated as such a link until its rounds show otherwise,
+ * because waiting for others takes two processes a turn and sets a timer, which a link that is
+ * hardly used cannot win back.
+ *
+ * The caller supplies the counts and the time, in microseconds of any monotonic clock.
  */
 typedef struct {
-    uint64_t out, in; /* frames when the last round ended */
-    uint64_t at_us;   /* when it did */
-    uint64_t turn;    /* frames out since the peer has sent, or since there was time between */
+    uint64_t out, in; /* frames at the end of the last round */
+    uint64_t at_us;   /* when that round ended */
+    uint64_t turn;    /* frames out since the peer sent something, or since a pause */
     uint32_t lone;    /* rounds in a row that were a lone caller's */
     uint32_t singles; /* of these, the last ones that were one frame each */
-    bool is_apart;    /* there was time between the last two rounds */
+    bool is_apart;    /* there was a pause between the last two rounds */
 } bw_rounds_t;
 
 #define BW_ROUND_LONE_FRAMES 3u  /* a call is up to three: demonitor, monitor and the message */
-#define BW_ROUND_APART_US 200u   /* who sends again so late does not send in runs */
-#define BW_ROUND_NEAR_US 20u     /* who sends again so soon would have gathered it */
-#define BW_ROUND_QUIET_US 10000u /* after so long, what came before says nothing any more */
+#define BW_ROUND_APART_US 200u   /* a sender that sends again this late does not send in runs */
+#define BW_ROUND_NEAR_US 20u     /* a frame that comes this soon could have been gathered */
+#define BW_ROUND_QUIET_US 10000u /* after this time the earlier rounds no longer say anything */
 #define BW_ROUNDS_LONE 8u
 
-/* Before a frame is sent. A new link has been quiet since the clock began. */
+/* Must be called before a frame is sent. A new link counts as quiet since the clock began. */
 static inline void bw_rounds_forget(bw_rounds_t *rounds, uint64_t now_us)
 {
     if (now_us - rounds->at_us >= BW_ROUND_QUIET_US)
@@ -75,7 +76,7 @@ static inline bool bw_rounds_are_lone(const bw_rounds_t *rounds)
     return rounds->lone == BW_ROUNDS_LONE;
 }
 
-/* One frame goes out at a time. */
+/* Returns whether frames go out one at a time. */
 static inline bool bw_rounds_are_single(const bw_rounds_t *rounds)
 {
     return rounds->singles == BW_ROUNDS_LONE;

@@ -8,12 +8,12 @@
 #include "reply.h"
 
 /*
- * What a port of the distribution tells its keeper about processes whose frames wait, and what
- * it is told about them. apps/beamway/src/beamway_keeper.erl is the other side.
+ * What a port of the distribution tells its keeper about processes whose frames wait, and what the
+ * keeper tells the port about them. apps/beamway/src/beamway_keeper.erl is the other side.
  *
- * Messages to the keeper: {hold, Pid} and {release, Pid} for senders that shall wait and may go
- * on, {ask, Pid, Key, Patience} for one that shall wait if the VM suspends it, and `watch` when it
- * shall begin to watch. Before there is a keeper nothing is told.
+ * The messages to the keeper are {hold, Pid} and {release, Pid} for senders that must wait or may
+ * continue, {ask, Pid, Key, Patience} for a sender that must wait if the VM suspends it, and
+ * `watch` when the keeper must begin to watch. Nothing is sent before there is a keeper.
  */
 enum {
     COMMAND_WATCH = 12, /* -> 1 to watch again some 50 ms later, 0 to wait for `watch` */
@@ -26,7 +26,7 @@ enum {
                             bytes that its counter has, bytes that it had before, bytes that wait */
 };
 
-#define SENDERS_TOLD 12 /* so many fit a reply */
+#define SENDERS_TOLD 12 /* as many as fit in a reply */
 
 typedef struct {
     bw_pump_t *pump;
@@ -37,10 +37,10 @@ typedef struct {
 
 void senders_init(senders_t *senders, bw_pump_t *pump);
 
-/* senders_tell, where there may be something to tell. */
+/* senders_tell, once it is clear that there may be something to report. */
 void senders_tell_all(senders_t *senders);
 
-/* After whatever puts frames in or takes them out. */
+/* Must follow anything that adds frames or removes them. */
 static inline void senders_tell(senders_t *senders)
 {
     const bw_scheduler_t *scheduler = &senders->pump->scheduler;
@@ -49,8 +49,9 @@ static inline void senders_tell(senders_t *senders)
         senders_tell_all(senders);
 }
 
-/* One of the commands above; the reply has its first byte. False: it is a badarg. *is_sound_p is
- * false if the link is of no use any more; it may have sent. */
+/* Runs one of the commands above; the reply already has its first byte. Returns false if it is a
+ * badarg. *is_sound_p is false if the link is unusable, which can happen because a command may
+ * send. */
 bool senders_command(senders_t *senders, unsigned int command, const char *data, size_t len,
                      reply_t *reply, bool *is_sound_p);
 

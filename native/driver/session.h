@@ -12,34 +12,35 @@
 
 /*
  * What lets a link outlive its connection: both sides number the bytes of each direction
- * (outgoing.h). What the peer is not known to have taken is kept by reference. When a connection is
- * lost each side stops reading it, so how far it has read does not change any more. Over the next
- * connection both say how far that is, and each goes on from there. `docs/dev/session.md` has the
- * whole protocol; who may connect is decided there, not here.
+ * (outgoing.h), and keep by reference what the peer is not known to have read. When a connection is
+ * lost, each side stops reading it, so how far it has read no longer changes. Over the next
+ * connection both sides exchange these positions, and each continues from there.
+ * `docs/dev/session.md` describes the whole protocol; it also decides who may connect, which this
+ * file does not.
  *
- * How far the reader has come also goes back in frames of their own (frame.h). They are numbered
- * like all bytes, so one may come twice; an older one says nothing new.
+ * The reader also reports its position in frames of its own (frame.h). They are numbered like all
+ * bytes, so one may come twice; a position that is older than the last has no effect.
  *
- * Small frames are copied into a chunk. What is sent of it is kept as a part of the chunk, so that
- * a byte is copied once, as without a session. All calls are made under the port lock.
+ * Small frames are copied into a chunk. Bytes of it that have been sent are kept as a part of the
+ * chunk, so a byte is copied once, as without a session. All calls are made under the port lock.
  */
 
-/* How much of small frames stands together: at most so much. The first chunk is small, because a
- * node may have thousands of links that are hardly used. A chunk that the peer has not taken when
- * it is full is followed by one of twice its size. */
+/* The most that a chunk of small frames holds. The first chunk is small, because a node may have
+ * thousands of links that are hardly used. A chunk that is full before the peer has read it is
+ * followed by one of twice its size. */
 #define BW_SESSION_CHUNK_BYTES ((size_t)128 * 1024)
 #define BW_SESSION_FIRST_CHUNK_BYTES ((size_t)512)
 
-/* The reader says how far it has come each time that it has read so much. */
+/* The reader reports its position each time that it has read this much. */
 #define BW_SESSION_ACK_BYTES ((uint64_t)256 * 1024)
 
 typedef struct {
     bool is_on;
-    bw_pending_list_t kept; /* frames that are out and have not arrived for certain */
+    bw_pending_list_t kept; /* frames that are out and may not have arrived */
     uint64_t from;          /* the number of the first byte of `kept` */
-    bw_outgoing_t out;      /* the peer has read so far: at `from` or within the first frame */
-    uint64_t limit; /* so many bytes may be out and not read; beyond that no new frame goes out */
-    uint64_t told;  /* bytes read that the peer need not hear of any more */
+    bw_outgoing_t out;      /* the peer's position: `from`, or within the first frame */
+    uint64_t limit;      /* bytes that may be out and unread; beyond that no new frame goes out */
+    uint64_t told;       /* bytes read that need no further report to the peer */
     ErlDrvBinary *chunk; /* NULL: none */
     size_t staged, end;  /* bytes of the chunk that wait to be sent: from, to */
 } bw_session_t;
@@ -49,24 +50,25 @@ static inline bool bw_session_is_full(const bw_session_t *session)
     return session->is_on && bw_outgoing_in_flight(&session->out) >= session->limit;
 }
 
-/* Where `size` bytes of small frames go, at most a chunk; NULL: what is staged must be sent first,
- * or there is no memory. */
+/* Returns where `size` bytes of small frames go, at most a chunk. Returns NULL if the staged bytes
+ * must be sent first, or if out of memory. */
 uint8_t *bw_session_gap(bw_session_t *session, size_t size);
 
-/* So many of the staged bytes are out. False: there is no memory. */
+/* Records that this many of the staged bytes are out. Returns false if out of memory. */
 bool bw_session_sent(bw_session_t *session, size_t bytes);
 
-/* The rest of the staged bytes, as a frame that waits. NULL: there is no memory. */
+/* Makes a waiting frame of the rest of the staged bytes. Returns NULL if out of memory. */
 bw_pending_t *bw_session_rest(bw_session_t *session);
 
-/* The peer has read so far. False: it cannot have. */
+/* Records that the peer has read up to `position`. Returns false if it cannot have. */
 bool bw_session_acknowledged(bw_session_t *session, uint64_t position);
 
-/* The next connection begins: the peer has read so far. What comes after that goes out again,
- * before the list. False: it cannot have, or the bytes are gone; nothing has changed. */
+/* Begins the next connection: everything after `position`, up to which the peer has read, is put
+ * before the list to be sent again. Returns false, and changes nothing, if the peer cannot have
+ * read that far or the bytes are gone. */
 bool bw_session_resume(bw_session_t *session, bw_pending_list_t *list, uint64_t position);
 
-/* The link rests: gives the chunk back if nothing of it is needed. */
+/* The link is idle, so this frees the chunk if nothing of it is needed. */
 void bw_session_rests(bw_session_t *session);
 
 void bw_session_free(bw_session_t *session);

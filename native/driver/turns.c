@@ -8,7 +8,7 @@ static bool is_shorter(const bw_turn_t *one, const bw_turn_t *other)
     return one->left != other->left ? one->left < other->left : one->number < other->number;
 }
 
-/* Makes one heap of two, either of which may be NULL. */
+/* Merges two heaps, either of which may be NULL. */
 static bw_turn_t *meld(bw_turn_t *one, bw_turn_t *other)
 {
     bw_turn_t *above, *below;
@@ -25,7 +25,7 @@ static bw_turn_t *meld(bw_turn_t *one, bw_turn_t *other)
     return above;
 }
 
-/* Makes one heap of siblings: in pairs from left to right, then all pairs from right to left. */
+/* Merges siblings into one heap: in pairs from left to right, then all pairs from right to left. */
 static bw_turn_t *meld_siblings(bw_turn_t *first)
 {
     bw_turn_t *pairs = NULL, *heap = NULL;
