@@ -12,20 +12,20 @@
 #include "trim.h"
 #include "twice.h"
 
-/* So much of an idle one stays: a page of most machines. */
+/* How much memory an idle buffer keeps: one page on most machines. */
 #define BW_BUFFER_KEPT_BYTES 4096u
 
 /*
- * A ring of one process alone, for a carrier whose bytes go through the kernel: bytes from `tail`
- * to `head`, positions as in ring.h. Whenever it is empty the next byte goes to its beginning, so
- * few bytes at a time need little memory, which stays.
+ * A ring of this process alone, for a carrier whose bytes go through the kernel. It holds the bytes
+ * from `tail` to `head`, which are positions as in ring.h. Whenever it is empty, the next byte goes
+ * to its beginning, so a few bytes at a time need little memory, which it keeps.
  */
 typedef struct {
-    uint8_t *data; /* mapped twice in a row; NULL: none */
+    uint8_t *data; /* mapped twice in a row; NULL if there is none */
     uint64_t size;
     uint64_t head, tail;
     uint64_t origin; /* the position of data[0] */
-    uint64_t used;   /* so much of its beginning may have memory */
+    uint64_t used;   /* how many bytes from its beginning may have memory */
 } bw_buffer_t;
 
 static inline uint64_t bw_buffer_fill(const bw_buffer_t *buffer)
@@ -43,7 +43,8 @@ static inline uint8_t *bw_buffer_place(const bw_buffer_t *buffer, uint64_t posit
     return buffer->data + ((position - buffer->origin) & (buffer->size - 1));
 }
 
-/* What has memory since the ring was last at its beginning, or before. */
+/* Returns how much has memory, counting also what was used before the ring was last at its
+ * beginning. */
 static inline uint64_t bw_buffer_used(const bw_buffer_t *buffer)
 {
     uint64_t since = bw_least(buffer->head - buffer->origin, buffer->size);
@@ -51,7 +52,7 @@ static inline uint64_t bw_buffer_used(const bw_buffer_t *buffer)
     return since > buffer->used ? since : buffer->used;
 }
 
-/* An empty one is at its beginning again. */
+/* Puts an empty buffer back to its beginning. */
 static inline void bw_buffer_rewind(bw_buffer_t *buffer)
 {
     if (bw_buffer_fill(buffer) > 0)
@@ -60,7 +61,7 @@ static inline void bw_buffer_rewind(bw_buffer_t *buffer)
     buffer->origin = buffer->head;
 }
 
-/* What is in it, and what has room in it. */
+/* The bytes in the buffer, and the room in it. */
 static inline bw_span_t bw_buffer_span(const bw_buffer_t *buffer)
 {
     return (bw_span_t){.base = bw_buffer_place(buffer, buffer->tail),
@@ -74,7 +75,7 @@ static inline bw_span_t bw_buffer_gap(bw_buffer_t *buffer)
                        .len = bw_buffer_room(buffer)};
 }
 
-/* So many bytes pass an empty one by. */
+/* Counts `n` bytes that go past an empty buffer. */
 static inline void bw_buffer_skip(bw_buffer_t *buffer, size_t n)
 {
     buffer->head += n;
@@ -82,14 +83,15 @@ static inline void bw_buffer_skip(bw_buffer_t *buffer, size_t n)
     buffer->origin += n;
 }
 
-/* What is in it was never put there; it stands where it is until the next is put. */
+/* Undoes every put whose bytes are still in the buffer. The bytes stay where they are until the
+ * next put. */
 static inline void bw_buffer_drop(bw_buffer_t *buffer)
 {
     buffer->used = bw_buffer_used(buffer);
     buffer->head = buffer->tail;
 }
 
-/* False: there is not so much room. */
+/* Returns false if there is not enough room. */
 static inline bool bw_buffer_put(bw_buffer_t *buffer, const void *bytes, size_t len)
 {
     if (len > bw_buffer_room(buffer))
@@ -100,7 +102,7 @@ static inline bool bw_buffer_put(bw_buffer_t *buffer, const void *bytes, size_t 
     return true;
 }
 
-/* Takes at most `most` bytes out of it: how many. */
+/* Takes at most `most` bytes out of the buffer and returns how many. */
 static inline size_t bw_buffer_get(bw_buffer_t *buffer, void *to, size_t most)
 {
     size_t n = bw_least(bw_buffer_fill(buffer), most);
@@ -110,7 +112,7 @@ static inline size_t bw_buffer_get(bw_buffer_t *buffer, void *to, size_t most)
     return n;
 }
 
-/* An empty one of a valid ring size. */
+/* Makes an empty buffer; `size` is a valid ring size. */
 static inline bw_status_t bw_buffer_make(bw_buffer_t *buffer_p, const char *name, uint64_t size,
                                          bw_error_t *error_p)
 {
@@ -120,13 +122,13 @@ static inline bw_status_t bw_buffer_make(bw_buffer_t *buffer_p, const char *name
     return buffer_p->data ? BW_OK : bw_fail_system(error_p, step, errno);
 }
 
-/* Whether trim has something to give back. */
+/* Returns whether trim can give memory back. */
 static inline bool bw_buffer_has_spare(const bw_buffer_t *buffer)
 {
     return bw_buffer_used(buffer) > BW_BUFFER_KEPT_BYTES;
 }
 
-/* As `trim` of link.h, from the end on, but for the first page. */
+/* Like `trim` of link.h: gives memory back from the end on, except the first page. */
 static inline bool bw_buffer_trim(bw_buffer_t *buffer)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), least, from;
@@ -148,7 +150,7 @@ static inline bool bw_buffer_trim(bw_buffer_t *buffer)
     return from > least;
 }
 
-/* Its memory, for a bw_leftover_t. */
+/* Hands over the buffer's memory, for a bw_leftover_t. */
 static inline struct iovec bw_buffer_take(bw_buffer_t *buffer)
 {
     struct iovec map = {.iov_base = buffer->data, .iov_len = 2 * buffer->size};

@@ -16,7 +16,8 @@ const bw_carrier_t *bw_carrier_named(const char *kind)
     return NULL;
 }
 
-/* What was loaded, one entry a file. Entries are added at the front and never change or go. */
+/* The carriers that were loaded, one entry per file. Entries are added at the front and are never
+ * changed or removed. */
 typedef struct entry {
     struct entry *next;
     const bw_carrier_t *carrier;
@@ -34,7 +35,8 @@ const bw_carrier_t *bw_carrier_loaded(const char *file, size_t len)
     return NULL;
 }
 
-/* Two threads may add the same file. That does no harm, and without memory it is loaded again. */
+/* Two threads may add the same file, which does no harm. Without memory for the entry, the file is
+ * loaded again the next time. */
 static void remember(const char *file, const bw_carrier_t *carrier)
 {
     size_t len = strlen(file);
@@ -52,7 +54,7 @@ static void remember(const char *file, const bw_carrier_t *carrier)
 
 const bw_carrier_t *bw_carrier_load(const char *file, char text[BW_TEXT_BYTES])
 {
-    /* Its threads run until the process ends: it is never unloaded. */
+    /* The library is never unloaded, because its threads run until the process ends. */
     void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     const bw_carrier_t *carrier = NULL;
     bw_error_t error = {0};

@@ -8,39 +8,40 @@
 #include <sys/uio.h>
 
 /*
- * Compresses a stream in pieces, each as soon as it is there: a writer packs them, and a reader
- * unpacks them in the same order. Both remember the last bytes of the stream, so a short piece is
- * compressed well if it resembles what came before.
+ * Compresses a stream in pieces, each as soon as it is available: a writer packs them, and a reader
+ * unpacks them in the same order. Both remember the last bytes of the stream, so a short piece
+ * compresses well if it resembles earlier ones.
  *
- * What a reader is given comes from the peer. It allocates what its table says, whatever the bytes
- * claim, and after a failure it may only be closed. Each writer and reader is used by one thread at
- * a time; different ones may be used at the same time. Nothing blocks.
+ * The reader's input comes from the peer. So the reader allocates only what its table says,
+ * whatever the bytes claim, and after a failure it may only be closed. Each writer and reader is
+ * used by one thread at a time; different ones may be used at the same time. Nothing blocks.
  */
 typedef struct bw_packer bw_packer_t;
 typedef struct bw_unpacker bw_unpacker_t;
 
 typedef struct {
-    /* NULL: there is no memory. */
+    /* Returns NULL if out of memory. */
     bw_packer_t *(*open_packer)(void);
     void (*close_packer)(bw_packer_t *packer);
-    /* So many bytes at most become of a piece of `len` bytes. */
+    /* Returns how many bytes a piece of `len` bytes can become at most. */
     size_t (*bound)(size_t len);
-    /* Adds bytes to a piece, and completes it if it ends with them. What is ready is written to
-     * `to`, which has room for it: *made_p bytes. False: there is no memory, and the packer may
-     * only be closed. */
+    /* Adds bytes to a piece, and completes it if `ends`. Output that is ready is written to `to`,
+     * which must have room for it: *made_p bytes. Returns false if out of memory; then the packer
+     * may only be closed. */
     bool (*pack)(bw_packer_t *packer, const struct iovec *iov, int count, bool ends, uint8_t *to,
                  size_t room, size_t *made_p);
 
     bw_unpacker_t *(*open_unpacker)(void);
     void (*close_unpacker)(bw_unpacker_t *unpacker);
-    /* Takes all `len` bytes and writes what they stand for to `to`: *made_p bytes. All of a piece
-     * is there after its last byte, unless that is `room` or more. False: no packer writes this. */
+    /* Takes all `len` bytes and writes the unpacked bytes to `to`: *made_p bytes. After the last
+     * byte of a piece all of it has been written, unless it has `room` bytes or more. Returns false
+     * if no packer can have written the input. */
     bool (*unpack)(bw_unpacker_t *unpacker, const uint8_t *from, size_t len, uint8_t *to,
                    size_t room, size_t *made_p);
 } bw_codec_t;
 
-/* The function that a shared object with a codec exports. It returns NULL if the object is of
- * another version. By any thread. */
+/* The function that a shared object with a codec exports. It returns NULL if the object has another
+ * version. Any thread may call it. */
 #define BW_CODEC_VERSION 1
 #define BW_CODEC_SYMBOL "bw_codec"
 typedef const bw_codec_t *bw_codec_fn(uint32_t version);

@@ -10,15 +10,16 @@
 
 /*
  * Frames on a ring: an 8-byte header (length, magic, kind), the payload, and padding to the next
- * multiple of 8. A frame may be larger than the ring: it is then written and read in pieces, the
+ * multiple of 8. A frame may be larger than the ring; it is then written and read in pieces, the
  * header first.
  *
- * The header is in the host's byte order (both ends are on one host or agreed on it at set-up).
- * What is read comes from the peer: bw_frame_parse copies the header before it looks at it.
+ * The header is in the host's byte order, because both ends are on the same host or agreed on the
+ * order at set-up. The bytes come from the peer, so bw_frame_parse copies the header before it
+ * checks it.
  */
 
 #define BW_FRAME_HEADER_BYTES 8u
-#define BW_FRAME_MAX_BYTES ((uint32_t)INT32_MAX) /* the VM's own limit for one write */
+#define BW_FRAME_MAX_BYTES ((uint32_t)INT32_MAX) /* the VM's own limit for a write */
 #define BW_FRAME_MAGIC ((uint16_t)0xBEA3)
 #define BW_LOAD_BYTES 8u
 
@@ -26,15 +27,15 @@ typedef enum {
     BW_FRAME_DATA = 1, /* one packet of the distribution protocol, not empty */
     BW_FRAME_TICK = 2, /* a sign of life: no payload, or on a ring the 8 bytes of BW_FRAME_LOAD */
     BW_FRAME_ACK = 3,  /* 8 bytes: how far this side has read */
-    BW_FRAME_END = 4,  /* 8 bytes of no meaning: this side ends the link */
+    BW_FRAME_END = 4,  /* 8 bytes without a meaning: this side ends the link */
     BW_FRAME_LOAD = 5, /* 8 bytes: how loaded this side is (driver/load.h) */
     BW_FRAME_UNIT = 6  /* 8 bytes: compressed packets follow (driver/packing.h) */
 } bw_frame_kind_t;
 
 typedef enum {
-    BW_FRAME_SHORT,  /* the header is not complete */
-    BW_FRAME_PART,   /* the header is valid, the payload is not complete */
-    BW_FRAME_WHOLE,  /* header, payload and padding are there */
+    BW_FRAME_SHORT,  /* the header is incomplete */
+    BW_FRAME_PART,   /* the header is valid, the payload is incomplete */
+    BW_FRAME_WHOLE,  /* header, payload and padding have come */
     BW_FRAME_CORRUPT /* no correct peer writes this */
 } bw_frame_state_t;
 
@@ -50,7 +51,7 @@ static inline uint64_t bw_frame_size(uint32_t len)
     return (BW_FRAME_HEADER_BYTES + (uint64_t)len + 7) & ~(uint64_t)7;
 }
 
-/* Writes the header of a frame. len is at most BW_FRAME_MAX_BYTES. */
+/* Writes the header of a frame. `len` is at most BW_FRAME_MAX_BYTES. */
 static inline void bw_frame_put_header(uint8_t *at, bw_frame_kind_t kind, uint32_t len)
 {
     uint16_t magic = BW_FRAME_MAGIC, kind16 = (uint16_t)kind;
@@ -60,7 +61,7 @@ static inline void bw_frame_put_header(uint8_t *at, bw_frame_kind_t kind, uint32
     memcpy(at + 6, &kind16, 2);
 }
 
-/* Parses what stands at the start of `avail` readable bytes. frame_p is set for PART and WHOLE. */
+/* Parses the start of `avail` readable bytes. Sets *frame_p for PART and WHOLE. */
 static inline bw_frame_state_t bw_frame_parse(const uint8_t *at, size_t avail, bw_frame_t *frame_p)
 {
     uint32_t len;
@@ -87,12 +88,12 @@ static inline bw_frame_state_t bw_frame_parse(const uint8_t *at, size_t avail, b
 }
 
 /*
- * Packets, as every Erlang node sends them over TCP: 4 bytes of length in network order, and the
- * payload. An empty one is a tick.
+ * Packets, as every Erlang node sends them over TCP: 4 bytes of length in network order and the
+ * payload. An empty packet is a tick.
  */
 #define BW_PACKET_HEADER_BYTES 4u
 
-/* As bw_frame_parse. */
+/* Like bw_frame_parse. */
 static inline bw_frame_state_t bw_packet_parse(const uint8_t *at, size_t avail, bw_frame_t *frame_p)
 {
     uint64_t len;
@@ -110,8 +111,8 @@ static inline bw_frame_state_t bw_packet_parse(const uint8_t *at, size_t avail, 
 }
 
 /*
- * Packets between two nodes whose link outlives its connections (driver/session.h): what no packet
- * has as its length is a word of one side to the other, with 8 bytes in network order behind it.
+ * Packets between two nodes whose link outlives its connections (driver/session.h). Lengths that no
+ * packet has introduce a word from one side to the other, which has 8 bytes in network order.
  */
 #define BW_WORD_BYTES 12u
 #define BW_WORD_MASK 0xFFFFFF00u
@@ -121,7 +122,7 @@ static inline void bw_word_put(uint8_t *at, bw_frame_kind_t kind, uint64_t numbe
     bw_put(bw_put(at, BW_WORD_MASK | kind, BW_PACKET_HEADER_BYTES), number, 8);
 }
 
-/* As bw_packet_parse. */
+/* Like bw_packet_parse. */
 static inline bw_frame_state_t bw_session_parse(const uint8_t *at, size_t avail,
                                                 bw_frame_t *frame_p)
 {

@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define DISCARD_BYTES ((size_t)512 * 1024) /* in 0.1 ms */
+#define DISCARD_BYTES ((size_t)512 * 1024) /* takes 0.1 ms */
 #define DISCARD_ROUNDS 64
 
 bool bw_discard(int socket, int rounds)

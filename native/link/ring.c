@@ -27,8 +27,8 @@ void bw_rx_attach(bw_rx_t *rx, bw_ring_shared_t *shared, const uint8_t *data, ui
     *rx = (bw_rx_t){.shared = shared, .data = data, .size = size, .tail = start, .head = start};
 }
 
-/* Takes the peer's tail if it lies between the one known and our head: it cannot go back, and the
- * consumer cannot free what was never written. */
+/* Accepts the peer's tail if it is between the last known one and our head, because it cannot go
+ * back, and the consumer cannot free what was never written. */
 static bool tx_refresh(bw_tx_t *tx)
 {
     uint64_t tail = atomic_load(&tx->shared->tail);
@@ -60,7 +60,6 @@ bool bw_tx_is_awaited(const bw_tx_t *tx)
     return atomic_load(&tx->shared->reader_armed) != 0;
 }
 
-/* True if the consumer sleeps; one doorbell then is ours to ring. */
 bool bw_tx_alert(bw_tx_t *tx)
 {
     return bw_tx_is_awaited(tx) && atomic_exchange(&tx->shared->reader_armed, 0) != 0;
@@ -79,7 +78,7 @@ bw_status_t bw_tx_arm(bw_tx_t *tx, size_t room)
         return BW_CORRUPT;
     if (tx_free(tx) < room)
         return BW_OK;
-    /* The consumer may have taken the wish meanwhile; its doorbell then comes for nothing. */
+    /* The consumer may have taken the wish meanwhile, which only causes a needless doorbell. */
     atomic_store(&tx->shared->writer_wants, 0);
     return BW_AGAIN;
 }
@@ -95,7 +94,7 @@ bool bw_tx_close(bw_tx_t *tx)
     return bw_tx_alert(tx);
 }
 
-/* Takes the peer's head if it lies between the one known and a full ring. */
+/* Accepts the peer's head if it is between the last known one and a full ring. */
 static bool rx_refresh(bw_rx_t *rx)
 {
     uint64_t head = atomic_load(&rx->shared->head);
@@ -124,15 +123,15 @@ bool bw_rx_release(bw_rx_t *rx, size_t n)
     rx->tail += n;
     atomic_store(&rx->shared->tail, rx->tail);
     wants = atomic_load(&rx->shared->writer_wants);
-    /* Our head may be old, then the room looks larger than it is: a doorbell too early, after
-     * which the producer arms again. */
+    /* Our head may be old, so the room may look larger than it is. That only rings a doorbell too
+     * early, after which the producer arms again. */
     return wants != 0 && rx->size - (rx->head - rx->tail) >= wants &&
            atomic_exchange(&rx->shared->writer_wants, 0) != 0;
 }
 
 bool bw_rx_is_finished(bw_rx_t *rx)
 {
-    /* In this order: what was committed before `closed` is then seen. */
+    /* In this order, because then everything that was committed before `closed` is seen. */
     return atomic_load(&rx->shared->closed) != 0 && rx_refresh(rx) && rx->head == rx->tail;
 }
 

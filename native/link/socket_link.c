@@ -12,17 +12,17 @@
 
 #include "bytes.h"
 
-/* What one call reads at most from the socket: some 100 us of copying. */
+/* The most that one call reads from the socket: about 100 us of copying. */
 #define PULL_BYTES ((uint64_t)512 * 1024)
 
-/* The same while large frames come, which are read to where they belong: the next one's beginning.
- */
+/* The same while large frames come, which are read to where they belong: enough for the beginning
+ * of the next one. */
 #define PULL_BETWEEN_BYTES ((uint64_t)16 * 1024)
 
-/* So often the kernel has sent the same again, and nothing has come back. */
+/* After this many retransmissions without an answer the peer counts as silent. */
 #define SILENT_ROUNDS 2
 
-/* What is thrown away while a scheduler waits: up to 4 MB. */
+/* How many rounds are discarded while a scheduler waits: up to 4 MB. */
 #define DISCARD_ROUNDS 8
 
 static const bw_socket_link_t *const_of(const bw_link_t *link)
@@ -86,7 +86,7 @@ size_t bw_socket_receive(bw_socket_t *sock, struct iovec *iov, int count)
     return 0;
 }
 
-/* The socket shall be asked again. */
+/* The socket must be asked again. */
 static void expect_input(bw_socket_t *sock)
 {
     if (sock->in == BW_SOCKET_QUIET)
@@ -113,7 +113,7 @@ const char *bw_socket_link_reason_of(const bw_link_t *link, int sys_errno)
 
 /* ---- writing ---- */
 
-/* What was not sent yet is lost. */
+/* Bytes that were not sent yet are lost. */
 static void lose(bw_socket_link_t *base)
 {
     base->lost += bw_buffer_fill(&base->out);
@@ -159,7 +159,7 @@ bw_status_t bw_socket_link_reserve(bw_link_t *link, size_t want, bw_span_t *span
     return BW_OK;
 }
 
-/* What was handed back comes again before all else. */
+/* Bytes that were handed back are written again before any others. */
 static void note_again(bw_socket_link_t *base, size_t n)
 {
     base->handed_back -= bw_least(base->handed_back, n);
@@ -198,8 +198,8 @@ void bw_socket_link_flush(bw_link_t *link, bw_span_t *rest_p)
     bw_buffer_drop(&base->out);
 }
 
-/* The positions of the ring go on, as if the bytes had been there. What was taken before the
- * connection failed counts, because the peer may have read it. */
+/* The ring's positions advance as if the bytes had been in the ring. Bytes that were taken before
+ * the connection failed count, because the peer may have read them. */
 bw_status_t bw_socket_link_write(bw_link_t *link, const struct iovec *iov, int count,
                                  size_t *taken_p)
 {
@@ -250,8 +250,8 @@ static bool may_pull(const bw_socket_link_t *base)
     return base->end == BW_SOCKET_OPEN && (base->socket.in == BW_SOCKET_MAYBE || base->has_more);
 }
 
-/* Takes what there is into the ring, as far as there is room. Without any a socket would give 0
- * bytes, as at the end of its stream. */
+/* Reads as much into the ring as there is room for. Without room it must not read, because a socket
+ * then returns 0 bytes, as at the end of its stream. */
 static void pull(bw_socket_link_t *base)
 {
     bw_span_t gap = bw_buffer_gap(&base->in);
@@ -269,7 +269,7 @@ bw_status_t bw_socket_link_peek(bw_link_t *link, bw_span_t *span_p)
     bw_buffer_t *in = &base->in;
 
     base->is_armed = false;
-    /* A look that follows no event asks the socket, also if the ring holds half a frame. */
+    /* A look without an event must also ask the socket, even if the ring holds half a frame. */
     if (bw_buffer_fill(in) == 0 || in->head == base->peeked)
         expect_input(&base->socket);
     if (may_pull(base) && (bw_buffer_fill(in) < PULL_BETWEEN_BYTES || !base->is_taken))
@@ -312,7 +312,7 @@ bw_status_t bw_socket_link_read(bw_link_t *link, uint8_t *to, size_t most, size_
     return n > 0 || base->end != BW_SOCKET_OPEN ? BW_OK : BW_AGAIN;
 }
 
-/* A stream that has ended within what the user waits for more of will never give it. */
+/* If the stream has ended within a frame, the rest for which the user waits will never come. */
 bw_status_t bw_socket_link_arm_read(bw_link_t *link)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
@@ -328,7 +328,7 @@ bw_status_t bw_socket_link_arm_read(bw_link_t *link)
         bw_socket_link_end(link, bw_socket_link_reason_of(link, base->socket.write_error));
     if (base->end == BW_SOCKET_FAILED)
         return BW_CORRUPT;
-    expect_input(&base->socket); /* whoever is woken asks it */
+    expect_input(&base->socket); /* to be asked after the wake-up */
     base->is_armed = true;
     return BW_OK;
 }
@@ -362,7 +362,7 @@ int bw_socket_link_fd(const bw_link_t *link)
     return const_of(link)->socket.fd;
 }
 
-/* Without room in the ring a readable socket would call again and again. */
+/* If the ring has no room, a readable socket would call again and again. */
 short bw_socket_link_wants(const bw_link_t *link)
 {
     const bw_socket_link_t *base = const_of(link);
@@ -371,7 +371,7 @@ short bw_socket_link_wants(const bw_link_t *link)
     return (short)((reads ? POLLIN : 0) | (base->socket.out == BW_SOCKET_BLOCKED ? POLLOUT : 0));
 }
 
-/* With room goes also what the user knows nothing of, encrypted. */
+/* When there is room, encrypted bytes of which the user knows nothing are also sent. */
 void bw_socket_link_is_ready(bw_link_t *link, short events)
 {
     bw_socket_link_t *base = bw_socket_link_of(link);
@@ -407,7 +407,7 @@ bool bw_socket_link_has_hung_up(const bw_link_t *link)
     return const_of(link)->socket.in == BW_SOCKET_ENDED && const_of(link)->socket.read_error == 0;
 }
 
-/* All 0 of a socket that is no TCP. */
+/* All fields are 0 if the socket is not a TCP socket. */
 static struct tcp_info info_of(const bw_socket_link_t *base)
 {
     struct tcp_info info = {0};
@@ -417,8 +417,8 @@ static struct tcp_info info_of(const bw_socket_link_t *base)
     return info;
 }
 
-/* Neither what was sent is acknowledged nor, where the peer has no room, what asks for it: each has
- * been sent again twice, so this takes at least 0.6 s. */
+/* The peer acknowledges neither data nor, if it has no room, the probes that ask for some. Each
+ * must have been sent again twice, so this takes at least 0.6 s. */
 bool bw_socket_link_is_silent(bw_link_t *link)
 {
     struct tcp_info info = info_of(const_of(link));
@@ -484,9 +484,10 @@ void bw_socket_link_free(bw_socket_link_t *base)
     free(base);
 }
 
-/* A socket that is closed with something unread resets the connection, and the peer may lose what
- * is on its way to it: so that is thrown away first. Bounded: a peer that goes on writing is reset.
- * Without a descriptor for what takes longer than this call, the unsent bytes are lost. */
+/* Closing a socket with unread bytes resets the connection, and the peer may lose what is on its
+ * way to it. So unread bytes are discarded first, up to a bound: a peer that keeps writing is
+ * reset. The part that takes longer than this call needs a descriptor; without one the unsent bytes
+ * are lost. */
 void bw_socket_link_close(bw_link_t *link, struct iovec unsent, struct iovec map,
                           bw_leftover_t *left_p)
 {
@@ -539,8 +540,8 @@ bw_status_t bw_socket_watch(int socket, int *fd_p, bw_error_t *error_p)
     return BW_OK;
 }
 
-/* Whole frames are written, so nothing is gained by waiting for more; and what close leaves in the
- * kernel goes out. A socket that is no TCP has none of it. */
+/* Whole frames are written, so waiting for more gains nothing, and close must not keep the kernel
+ * from sending the rest. A socket that is not TCP has neither option. */
 static void set_options(int fd)
 {
     struct linger no = {0};

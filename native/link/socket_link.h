@@ -6,21 +6,21 @@
 #include "link.h"
 
 /*
- * What the carriers over connected stream sockets have in common: two rings of this process, the
- * socket, and what its user shall poll it for. A carrier adds how bytes pass between a ring and the
+ * What the carriers over connected stream sockets share: two rings of this process, the socket, and
+ * the events for which its user must poll it. A carrier adds how bytes pass between a ring and the
  * socket.
  */
 
-/* What is known of each direction of the socket. */
+/* What is known about each direction of the socket. */
 typedef enum {
-    BW_SOCKET_MAYBE, /* it may have something: ask it */
-    BW_SOCKET_QUIET, /* it had no more when it was asked */
+    BW_SOCKET_MAYBE, /* it may have bytes: ask it */
+    BW_SOCKET_QUIET, /* it had no more when it was last asked */
     BW_SOCKET_ENDED  /* the peer's stream has ended, or the connection has failed: read_error */
 } bw_socket_in_t;
 
 typedef enum {
     BW_SOCKET_FREE,
-    BW_SOCKET_BLOCKED, /* it has no room, until the poller tells of some */
+    BW_SOCKET_BLOCKED, /* it has no room until the poller reports some */
     BW_SOCKET_BROKEN   /* it takes nothing more: write_error */
 } bw_socket_out_t;
 
@@ -28,59 +28,60 @@ typedef struct {
     int fd;
     bw_socket_in_t in;
     bw_socket_out_t out;
-    int read_error;  /* 0: the stream has ended in order */
-    int write_error; /* the socket says it only once */
+    int read_error;  /* 0 if the stream has ended in order */
+    int write_error; /* kept, because the socket reports it only once */
     uint64_t reads, writes;
 } bw_socket_t;
 
-/* Sends and receives what goes at once: bytes, 0 if none do. */
+/* Send or receive as much as possible at once. Both return the number of bytes, which may be 0. */
 size_t bw_socket_send(bw_socket_t *sock, const struct iovec *iov, int count);
 size_t bw_socket_receive(bw_socket_t *sock, struct iovec *iov, int count);
 
-/* Gives the socket what it takes of a buffer. */
+/* Sends as much of a buffer as the socket takes. */
 void bw_socket_push(bw_socket_t *sock, bw_buffer_t *out);
 
-/* A descriptor of our own (close-on-exec, non-blocking) for the same connected stream socket. */
+/* Makes another descriptor (close-on-exec, non-blocking) for the same connected stream socket. */
 bw_status_t bw_socket_watch(int socket, int *fd_p, bw_error_t *error_p);
 
-/* How a carrier's bytes pass. None blocks; each may take a part. */
+/* How a carrier's bytes pass. No function blocks, and each may process only a part. */
 typedef struct {
     const char *name;   /* of its memory */
-    const char *failed; /* the reason where no other is known */
-    /* From the outgoing ring. */
+    const char *failed; /* the reason if no other is known */
+    /* Sends from the outgoing ring. */
     void (*push)(bw_link_t *link);
-    /* From where they stand, behind what was pushed: bytes that were taken. */
+    /* Sends directly from the vectors, after what was pushed. Returns how many bytes were taken. */
     size_t (*write)(bw_link_t *link, const struct iovec *iov, int count);
-    /* To the vectors, in their order, maybe to the first alone: bytes. */
+    /* Reads into the vectors in their order, perhaps only into the first. Returns how many
+     * bytes. */
     size_t (*read)(bw_link_t *link, struct iovec *iov, int count);
 } bw_passage_t;
 
-/* What the reader has come to. */
+/* How far the reader has come. */
 typedef enum {
     BW_SOCKET_OPEN,
     BW_SOCKET_FINISHED, /* the peer's stream has ended in order */
-    BW_SOCKET_FAILED    /* or not */
+    BW_SOCKET_FAILED    /* it has ended otherwise */
 } bw_socket_end_t;
 
-/* The beginning of a carrier's link. */
+/* The beginning of every carrier's link. */
 typedef struct {
     bw_link_t link; /* first: a bw_link_t pointer is a pointer to this one */
     const bw_passage_t *passage;
     bw_buffer_t out, in;
     bw_socket_t socket;
-    uint64_t peeked;  /* in.head as the last peek gave it */
+    uint64_t peeked;  /* in.head at the last peek */
     bool is_armed;    /* for reading */
-    bool is_taken;    /* some of what it gave has been released */
-    bool is_frugal;   /* large frames are read to where they belong: little is pulled */
-    bool has_more;    /* the last read left something that the socket does not tell of */
+    bool is_taken;    /* some bytes of the last peek have been released */
+    bool is_frugal;   /* large frames are read to where they belong, so little is pulled */
+    bool has_more;    /* the last read left bytes that the socket does not report */
     bool is_awaited;  /* a write waits for room in the socket */
     bool is_deferred; /* commit leaves the sending to flush */
-    bool is_left;     /* the connection goes on without this link */
+    bool is_left;     /* the connection survives without this link */
     bw_socket_end_t end;
-    const char *reason; /* of FAILED, or why what we write goes nowhere: the reader's end to come */
+    const char *reason; /* of FAILED, or why output is lost and the reader will end */
     uint64_t stalls;
-    uint64_t lost;        /* bytes that were committed after it was cut */
-    uint64_t handed_back; /* of the ring by flush, and not yet committed or written again */
+    uint64_t lost;        /* bytes that were committed after the link was cut */
+    uint64_t handed_back; /* handed back by flush, until committed or written again */
 } bw_socket_link_t;
 
 static inline bw_socket_link_t *bw_socket_link_of(bw_link_t *link)
@@ -88,29 +89,30 @@ static inline bw_socket_link_t *bw_socket_link_of(bw_link_t *link)
     return (bw_socket_link_t *)link;
 }
 
-/* Makes one for the socket that `socket` names, as bw_tcp_adopt says; `bytes` is the size of the
- * carrier's link, all 0 but for its beginning. NULL: *status_p and *error_p say why. */
+/* Makes a link for the socket that `socket` names, as bw_tcp_adopt says. `bytes` is the size of the
+ * carrier's link, which is all 0 except for this beginning. Returns NULL, with *status_p and
+ * *error_p set, if that fails. */
 bw_socket_link_t *bw_socket_link_make(const bw_carrier_t *ops, const bw_passage_t *passage,
                                       size_t bytes, int socket, uint64_t ring_bytes,
                                       bw_status_t *status_p, bw_error_t *error_p);
 
-/* The link takes nothing more. When everything that had arrived is read, arm_read tells of it. */
+/* The link takes nothing more. Once everything that had arrived is read, arm_read reports it. */
 void bw_socket_link_cut(bw_link_t *link, const char *reason);
 
-/* The same, if the socket says so. */
+/* Cuts the link if the socket reports that it is broken. */
 void bw_socket_link_check(bw_link_t *link);
 
-/* Nothing more comes; with a reason if it should have. */
+/* Nothing more will be read. `reason` is not NULL if more should have come. */
 void bw_socket_link_end(bw_link_t *link, const char *reason);
 
-/* What an error of the socket is called. */
+/* Returns the name of an error of the socket, for `reason`. */
 const char *bw_socket_link_reason_of(const bw_link_t *link, int sys_errno);
 
-/* Frees the link. What is in `unsent`, which may be in `map`, goes out by `left_p`. */
+/* Frees the link. The bytes of `unsent`, which may be in `map`, are left to be sent in *left_p. */
 void bw_socket_link_close(bw_link_t *link, struct iovec unsent, struct iovec map,
                           bw_leftover_t *left_p);
 
-/* Frees one that nobody has used. */
+/* Frees a link that nobody has used. */
 void bw_socket_link_free(bw_socket_link_t *base);
 
 /* For the carrier's table. */

@@ -13,20 +13,20 @@
 #include "session/strands.h"
 #include "twice.h"
 
-/* In the kernel, of each connection, beside what is on its way: more of it would be a queue that
- * nothing passes. */
+/* How much of each connection may be unsent in the kernel. More would be a queue that nothing can
+ * pass. */
 #define UNSENT_BYTES (64 * 1024)
 
-/* Read from one connection before the others have their turn. */
+/* How much is read from one connection before the others have their turn. */
 #define TURN_BYTES ((size_t)256 * 1024)
 
-/* So many bytes are acknowledged at once. */
+/* How many bytes are acknowledged at once. */
 #define NEWS_BYTES (BW_STRIPES_RING_BYTES / 64)
 
-/* So often may a connection have more between our read and our arming in one call. */
+/* How often within one call a connection may have more between our read and our arming. */
 #define ROUNDS 4
 
-/* In epoll's data, beside the places of connections. */
+/* The value in epoll's data that is not the place of a connection. */
 #define WAKE BW_STRANDS_MAX
 
 typedef struct {
@@ -34,13 +34,13 @@ typedef struct {
     int poll, wake; /* the epoll, and an eventfd in it */
     uint8_t *out, *in;
     bw_strands_t strands;
-    bw_link_t *connections[BW_STRANDS_MAX]; /* of the strands that live */
-    short polled[BW_STRANDS_MAX];           /* what each is polled for */
+    bw_link_t *connections[BW_STRANDS_MAX]; /* of the live strands */
+    short polled[BW_STRANDS_MAX];           /* the events that each is polled for */
     bool has_more;                          /* a connection has not been read to its end */
     bool is_corrupt;
-    bool has_hung_up;   /* the last connection that was lost */
-    const char *reason; /* of it */
-    uint64_t peeked;    /* in.head as peek gave it */
+    bool has_hung_up;   /* of the last connection that was lost */
+    const char *reason; /* of the same */
+    uint64_t peeked;    /* in.head at the last peek */
     uint64_t stalls;
     bool is_touched; /* the rings may have memory */
     uint8_t scratch[16384];
@@ -63,7 +63,7 @@ static uint8_t *place_in(uint8_t *ring, uint64_t position)
 
 /* ---- one connection ---- */
 
-/* Its last bytes go out, but nobody waits for room. */
+/* The connection's last bytes are sent, but nobody waits for room. */
 static void close_connection(bw_link_t *connection)
 {
     (void)shutdown(connection->ops->fd(connection), SHUT_WR);
@@ -84,8 +84,8 @@ static void lose(stripes_t *stripes, unsigned place)
     bw_strands_lost(&stripes->strands, place);
 }
 
-/* Sends what the strand has begun, as far as it goes. A connection that takes nothing any more is
- * lost when all that has arrived over it is read. */
+/* Sends as much as possible of what the strand has begun. A connection that takes nothing more is
+ * lost once everything that has arrived over it is read. */
 static void push(stripes_t *stripes, unsigned place)
 {
     bw_link_t *connection = stripes->connections[place];
@@ -104,7 +104,8 @@ static void push(stripes_t *stripes, unsigned place)
     }
 }
 
-/* Bytes; 0: none now, and the connection is armed; -1: none any more. */
+/* Returns the number of bytes, 0 if there are none now and the connection is armed, or -1 if none
+ * will come any more. */
 static ssize_t pull(bw_link_t *connection, uint8_t *to, size_t most)
 {
     const bw_carrier_t *ops = connection->ops;
@@ -135,7 +136,7 @@ static ssize_t pull(bw_link_t *connection, uint8_t *to, size_t most)
     return 0;
 }
 
-/* Reads what there is, to a bound. False: the connection is lost. */
+/* Reads up to a bound. Returns false if the connection is lost. */
 static bool hear(stripes_t *stripes, unsigned place)
 {
     bw_strands_t *strands = &stripes->strands;
@@ -155,7 +156,7 @@ static bool hear(stripes_t *stripes, unsigned place)
                      bw_least(due.len, sizeof stripes->scratch));
         if (n <= 0)
             return n == 0;
-        /* END is rdpipe's: a link of nodes ends by a word in its stream. */
+        /* Only rdpipe uses END: a link of nodes ends with a word in its stream. */
         if (!bw_strands_came(strands, strand, &due, (size_t)n) || strands->has_total) {
             stripes->is_corrupt = true;
             return true;
@@ -180,7 +181,7 @@ static void poll_for(stripes_t *stripes, unsigned place)
 
 /* ---- all of them ---- */
 
-/* Gives the connections what they take. */
+/* Sends as much as the connections take. */
 static void send_some(stripes_t *stripes)
 {
     int place;
@@ -198,7 +199,7 @@ static void poll_all(stripes_t *stripes)
             poll_for(stripes, place);
 }
 
-/* Reads and writes what goes. */
+/* Reads and writes as much as possible. */
 static void turn(stripes_t *stripes)
 {
     stripes->has_more = false;
@@ -214,7 +215,7 @@ static void turn(stripes_t *stripes)
     poll_all(stripes);
 }
 
-/* Tells the connections what has happened to them. */
+/* Passes the events to the connections. */
 static void hand_out_events(stripes_t *stripes)
 {
     struct epoll_event events[BW_STRANDS_MAX + 1];
@@ -245,7 +246,7 @@ static void stripes_defer(bw_link_t *link)
     (void)link;
 }
 
-/* What may come from the user now. */
+/* Returns how much the user may write now. */
 static uint64_t room(const stripes_t *stripes)
 {
     const bw_strands_t *strands = &stripes->strands;
@@ -397,8 +398,8 @@ static bool stripes_has_hung_up(const bw_link_t *link)
     return const_of(link)->has_hung_up;
 }
 
-/* A connection that is silent while another one is not is lost: what it has goes by the others. The
- * peer may still wait for the last acknowledgement. */
+/* A connection that is silent while another one is not is lost, and its bytes are sent over the
+ * others. The peer may still wait for the last acknowledgement, so that is sent again. */
 static bool stripes_is_silent(bw_link_t *link)
 {
     stripes_t *stripes = stripes_of(link);
@@ -427,7 +428,7 @@ static bool stripes_is_silent(bw_link_t *link)
 
 /* ---- memory and figures ---- */
 
-/* Nothing is in either ring, and what was has been acknowledged. */
+/* Both rings are empty, and their bytes have been acknowledged. */
 static bool stripes_has_spare(const bw_link_t *link)
 {
     const stripes_t *stripes = const_of(link);
@@ -479,7 +480,7 @@ static void stripes_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
         sum.doorbells_out += its.doorbells_out;
         sum.unreleased += its.unreleased + strands->strands[place].left;
     }
-    sum.unreleased = bw_least(sum.unreleased, sum.bytes_out); /* headers count, too */
+    sum.unreleased = bw_least(sum.unreleased, sum.bytes_out); /* without headers */
     *stats_p = sum;
 }
 
@@ -546,7 +547,7 @@ bw_status_t bw_stripes_add(bw_link_t *link, bw_link_t *connection, bw_error_t *e
     stripes->polled[place] = 0;
     stripes->connections[place] = connection;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
-    stripes_wake_self(link); /* it may have something already */
+    stripes_wake_self(link); /* the connection may already have bytes */
     return BW_OK;
 }
 

@@ -7,13 +7,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* One call gives back so much at most: the system takes up to 0.3 ms for a megabyte. */
+/* The most that one call gives back, because the system takes up to 0.3 ms for a megabyte. */
 #define BW_TRIM_BYTES ((uint64_t)1024 * 1024)
 
 /*
  * Gives back a piece of the memory of an empty ring, which is mapped twice in a row. `head` is
- * where the ring is empty, *trimmed_p up to where its memory went back before. What was written
- * between the two is in use. True: some still is. Needs _DEFAULT_SOURCE.
+ * where the ring is empty, and *trimmed_p is up to where memory has already been given back; what
+ * was written between the two has memory. Returns true if some of it still has. Needs
+ * _DEFAULT_SOURCE.
  */
 static inline bool bw_trim(uint8_t *data, uint64_t size, uint64_t head, uint64_t *trimmed_p)
 {

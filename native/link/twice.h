@@ -10,10 +10,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Rings stand in memory twice in a row, so that every span of one is contiguous. */
+/* Rings are mapped twice in a row, so that every span of one is contiguous. */
 
-/* ftruncate of a memfd. Beyond the limit of file sizes it fails with EFBIG alone: the kernel would
- * also send SIGXFSZ, which ends the process. */
+/* Calls ftruncate on a memfd. Beyond the limit of file sizes this only fails with EFBIG, whereas
+ * the kernel would also send SIGXFSZ, which ends the process. */
 static inline int bw_set_size(int fd, uint64_t bytes)
 {
     struct rlimit limit;
@@ -25,7 +25,8 @@ static inline int bw_set_size(int fd, uint64_t bytes)
     return ftruncate(fd, (off_t)bytes);
 }
 
-/* Maps `bytes` of the file twice, into addresses that the caller has reserved. False: errno. */
+/* Maps `bytes` of the file twice, into addresses that the caller has reserved. Returns false with
+ * errno set. */
 static inline bool bw_map_halves(uint8_t *at, uint64_t bytes, int fd, uint64_t offset)
 {
     for (int half = 0; half < 2; half++, at += bytes)
@@ -36,8 +37,9 @@ static inline bool bw_map_halves(uint8_t *at, uint64_t bytes, int fd, uint64_t o
 }
 
 /*
- * A ring of one process, mapped twice. Shared, so a fork does not copy it, and left out of crash
- * dumps. The caller unmaps twice `bytes`. NULL: errno says why, and *step_p at which step.
+ * Maps a ring of one process twice. It is shared, so that a fork does not copy it, and is left out
+ * of crash dumps. The caller must unmap twice `bytes`. Returns NULL with errno set, and *step_p
+ * names the step that failed.
  */
 static inline uint8_t *bw_map_twice(const char *name, uint64_t bytes, const char **step_p)
 {

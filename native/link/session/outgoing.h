@@ -8,15 +8,15 @@
 /*
  * One direction of a stream that outlives its connections, as its writer sees it. The bytes are
  * numbered from the first one on, over all connections. The writer keeps those from `arrived` on,
- * because it may have to send them again. Pure.
+ * because it may have to send them again. These functions only move the positions.
  */
 typedef struct {
-    uint64_t next;    /* the first byte that no connection has taken, or that goes out again */
-    uint64_t sent;    /* no byte from here on has ever gone out */
-    uint64_t arrived; /* the peer has said that it has all before this one */
+    uint64_t next;    /* the first byte that no connection has taken, or that is sent again */
+    uint64_t sent;    /* no byte from here on has ever been sent */
+    uint64_t arrived; /* the peer has reported that it has everything before this one */
 } bw_outgoing_t;
 
-/* The next bytes go out. */
+/* The next bytes are sent. */
 static inline void bw_outgoing_send(bw_outgoing_t *way, uint64_t bytes)
 {
     way->next += bytes;
@@ -24,8 +24,9 @@ static inline void bw_outgoing_send(bw_outgoing_t *way, uint64_t bytes)
         way->sent = way->next;
 }
 
-/* The peer says that it has all before `position`; an older word says nothing new. What arrived by
- * another connection need not go out again. False: it cannot have. */
+/* The peer reports that it has everything before `position`; an older report has no effect. Bytes
+ * that arrived over another connection need not be sent again. Returns false if the peer cannot
+ * have them. */
 static inline bool bw_outgoing_acknowledged(bw_outgoing_t *way, uint64_t position)
 {
     if (position > way->sent)
@@ -37,15 +38,16 @@ static inline bool bw_outgoing_acknowledged(bw_outgoing_t *way, uint64_t positio
     return true;
 }
 
-/* What is not known to have arrived goes out again. */
+/* Everything that is not known to have arrived must be sent again. */
 static inline void bw_outgoing_go_back(bw_outgoing_t *way)
 {
     if (way->next > way->arrived)
         way->next = way->arrived;
 }
 
-/* The peer had all before `position`, and no more, when its last connection ended. False: it cannot
- * have, or what it asks for is not kept any more; nothing has changed. */
+/* When its last connection ended, the peer had the bytes before `position` and no more. Returns
+ * false, and changes nothing, if it cannot have had them, or if the bytes that it needs are no
+ * longer kept. */
 static inline bool bw_outgoing_resume(bw_outgoing_t *way, uint64_t position)
 {
     if (position < way->arrived || position > way->sent)

@@ -9,7 +9,8 @@
 
 /*
  * Which bytes of a stream have arrived, when its pieces come in any order and some of them twice.
- * Pure. Everything before `head` has; of what follows, the ranges in `of`, in order and apart.
+ * Everything before `head` has arrived. After that, the ranges in `of` have; they are in order and
+ * do not touch.
  */
 #define BW_RANGES_MAX 65536u
 
@@ -23,7 +24,7 @@ typedef struct {
     size_t count, size;
 } bw_ranges_t;
 
-/* The first range that ends at `at` or behind it. */
+/* Returns the first range that ends at `at` or later. */
 static inline size_t bw_ranges_from(const bw_ranges_t *ranges, uint64_t at)
 {
     size_t low = 0, high = ranges->count;
@@ -39,7 +40,8 @@ static inline size_t bw_ranges_from(const bw_ranges_t *ranges, uint64_t at)
     return low;
 }
 
-/* How many of the `len` bytes from `at` are alike: *is_new_p if they have not arrived yet. */
+/* Returns how many of the `len` bytes from `at` on are in the same state, and in *is_new_p whether
+ * they have not arrived yet. */
 static inline size_t bw_ranges_run(const bw_ranges_t *ranges, uint64_t at, size_t len,
                                    bool *is_new_p)
 {
@@ -56,7 +58,7 @@ static inline size_t bw_ranges_run(const bw_ranges_t *ranges, uint64_t at, size_
     return (i < ranges->count && ranges->of[i].from < end ? ranges->of[i].from : end) - at;
 }
 
-/* Bytes have arrived. False: too many ranges, or no memory. */
+/* Adds bytes that have arrived. Returns false if there are too many ranges, or if out of memory. */
 static inline bool bw_ranges_add(bw_ranges_t *ranges, uint64_t from, uint64_t to)
 {
     size_t i, last;

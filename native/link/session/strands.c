@@ -28,7 +28,7 @@ void bw_strands_lost(bw_strands_t *strands, unsigned place)
 
     if (!strand->has_heard_end)
         bw_outgoing_go_back(&strands->out);
-    strands->owes_ack = true; /* the last one may have been lost */
+    strands->owes_ack = true; /* the last ACK may have been lost */
     *strand = (bw_strand_t){.is_live = false};
     strands->live--;
 }
@@ -142,7 +142,7 @@ bw_strand_due_t bw_strands_due(const bw_strands_t *strands, bw_strand_t *strand)
     return due;
 }
 
-/* A correct peer sends nothing from here on. */
+/* Returns where the peer's room ends: a correct peer sends nothing from there on. */
 static uint64_t end_of_room(const bw_strands_t *strands)
 {
     return strands->has_total ? strands->total : strands->taken + strands->in_bytes;
@@ -171,7 +171,7 @@ static bool take_header(bw_strands_t *strands, bw_strand_t *strand)
         strand->due = len;
         return true;
     case ACK:
-        /* One that has come over another connection may be newer. */
+        /* An ACK that has come over another connection may be newer. */
         if (offset > other || !bw_outgoing_acknowledged(&strands->out, other))
             return false;
         if (offset > strands->freed)

@@ -6,19 +6,19 @@
 #include <stdint.h>
 
 /*
- * Whether compressing the next piece of a stream is worth its processor time. Pure: the caller
- * brings the time.
+ * Decides whether compressing the next piece of a stream is worth the processor time. The caller
+ * supplies the time.
  *
- * Pieces are of two kinds, because large messages are often compressed already where small ones are
- * not. A piece that becomes hardly shorter lets the next one of its kind pass untried, then the
- * next two, four, and so on, until one is worth it.
+ * There are two kinds of pieces, because large messages are often compressed already while small
+ * ones are not. A piece that hardly becomes shorter lets the next one of its kind pass untried,
+ * then the next two, four, and so on, until one is worth it.
  *
- * The processor time spent is a debt, of which a part of each second pays back. Nothing is
- * compressed while more is owed than a second pays.
+ * The processor time spent is a debt, which a part of each second pays back. Nothing is compressed
+ * while the debt is more than a second pays.
  */
 #define BW_WORTH_KINDS 2u
 #define BW_WORTH_LEAST_BYTES 192u /* less is hardly worth the header of a piece */
-#define BW_WORTH_SAVED_PART 8u    /* it has to save so much of itself */
+#define BW_WORTH_SAVED_PART 8u    /* it has to save at least this part of itself */
 #define BW_WORTH_PASSES_MAX 64u
 
 typedef struct {
@@ -26,7 +26,7 @@ typedef struct {
     struct {
         unsigned pass, passes; /* pieces that pass untried, and how many the next time */
     } kinds[BW_WORTH_KINDS];
-    uint64_t owed_ns, at_ns; /* what is owed was right at that time */
+    uint64_t owed_ns, at_ns; /* the debt as it was at that time */
 } bw_worth_t;
 
 static inline uint64_t bw_worth_second_ns(const bw_worth_t *worth)
@@ -43,7 +43,7 @@ static inline void bw_worth_pay(bw_worth_t *worth, uint64_t now_ns)
     worth->owed_ns -= paid_ns < worth->owed_ns ? paid_ns : worth->owed_ns;
 }
 
-/* Whether to compress the next piece; one that passes is counted. */
+/* Returns whether to compress the next piece. A piece that passes untried is counted. */
 static inline bool bw_worth_try(bw_worth_t *worth, unsigned kind, uint64_t bytes, uint64_t now_ns)
 {
     if (bytes < BW_WORTH_LEAST_BYTES)
@@ -57,7 +57,7 @@ static inline bool bw_worth_try(bw_worth_t *worth, unsigned kind, uint64_t bytes
     return false;
 }
 
-/* It has been compressed. */
+/* A piece has been compressed. */
 static inline void bw_worth_note(bw_worth_t *worth, unsigned kind, uint64_t before, uint64_t after,
                                  uint64_t spent_ns)
 {

@@ -64,7 +64,7 @@ static void say(char text[BW_TEXT_BYTES], const char *what, const char *why)
     snprintf(text, BW_TEXT_BYTES, *why ? "tls: %s (%s)" : "tls: %s%s", what, why);
 }
 
-/* The usual causes by their names. */
+/* Names the usual causes. */
 void bw_tls_explain(const bw_tls_session_t *session, bw_tls_hands_t hands, char text[BW_TEXT_BYTES])
 {
     const char *reason = bw_tls_session_reason();

@@ -5,13 +5,13 @@
 #include "session.h"
 
 /*
- * How nodes name their keys in the handshake, which all versions have in common: a client says by
- * the name of its key which suite it wants, and it wants what its processor does best; a server
- * knows each key by all names.
+ * How nodes name their keys in the handshake, which is the same in all versions. The name that a
+ * client gives its key says which suite it wants, namely the one that its processor does best. A
+ * server knows each key under all names.
  */
 bw_tls_terms_t bw_tls_terms_of(bool is_server, const bw_tls_key_t *keys, int key_count);
 
-/* Why the hands were not shaken, for people. */
+/* Explains to people why the handshake failed. */
 void bw_tls_explain(const bw_tls_session_t *session, bw_tls_hands_t hands,
                     char text[BW_TEXT_BYTES]);
 

@@ -7,13 +7,13 @@
 #include "../socket_link.h"
 #include "keys.h"
 
-/* What one call decrypts or encrypts at most, at 1 GB/s and more. */
+/* The most that one call decrypts or encrypts, at 1 GB/s or more. */
 #define PIECE_BYTES ((uint64_t)256 * 1024)
 
-/* The same of records, at 0.4 us and more for each. */
+/* The same in records, at 0.4 us or more for each. */
 #define PIECE_RECORDS 128
 
-/* What is encrypted before the socket is asked, and what the socket is asked for: 7 records. */
+/* How much is encrypted before the socket is asked, and how much it is asked for: 7 records. */
 #define WIRE_BYTES ((uint64_t)128 * 1024)
 
 /* Below this, a copy costs less than another piece of a record. */
@@ -25,9 +25,9 @@ typedef struct {
     bw_buffer_t wire_out, wire_in;
     bw_record_writer_t writer;
     bw_record_reader_t reader;
-    bw_tls_session_t session; /* until the hands are shaken: */
-    BIO *from_peer, *to_peer; /* its memory BIOs */
-    bool is_expecting;        /* nothing has come but, maybe, BW_TLS_READY */
+    bw_tls_session_t session; /* until the handshake is done */
+    BIO *from_peer, *to_peer; /* the session's memory BIOs */
+    bool is_expecting;        /* nothing has come except perhaps BW_TLS_READY */
     bw_report_t report;
 } tls_link_t;
 
@@ -49,19 +49,19 @@ static bool can_send(const tls_link_t *tls)
     return tls->report.state == BW_LINKED && tls->base.socket.out == BW_SOCKET_FREE;
 }
 
-/* Another record has room before the socket is asked. */
+/* Returns whether another record fits before the socket is asked. */
 static bool has_room(const tls_link_t *tls)
 {
     return bw_buffer_fill(&tls->wire_out) + BW_RECORD_ROOM <= WIRE_BYTES;
 }
 
-/* Records cannot be made any more. */
+/* Records can no longer be made. */
 static void cut(tls_link_t *tls)
 {
     bw_socket_link_cut(&tls->base.link, "beamway_tls_failed");
 }
 
-/* Encrypts what stands in the ring, until the wire is full or, `wholly`, to the end. */
+/* Encrypts the ring's bytes until the wire is full or, if `wholly`, to their end. */
 static void encrypt_ring(tls_link_t *tls, bool wholly)
 {
     bw_buffer_t *out = &tls->base.out;
@@ -90,15 +90,15 @@ static void tls_push(bw_link_t *link)
     }
 }
 
-/* Where a vector has been read to. */
+/* How far a vector has been read. */
 typedef struct {
     const struct iovec *iov;
     int count;
     size_t offset; /* in the first */
 } source_t;
 
-/* The content of the next record: *len_p bytes in at most RECORD_PIECES pieces. Small ones are
- * copied to `room`, where they will be encrypted; large ones stay where they are. */
+/* Returns the content of the next record: *len_p bytes in at most RECORD_PIECES pieces. Small
+ * pieces are copied to `room`, where they will be encrypted; large ones stay where they are. */
 static int next_content(source_t *from, uint8_t *room, struct iovec *pieces, size_t *len_p)
 {
     int n = 0;
@@ -130,7 +130,8 @@ static int next_content(source_t *from, uint8_t *room, struct iovec *pieces, siz
     return n;
 }
 
-/* Seals records until the wire is full, or `most` bytes are. False: there is nothing to send. */
+/* Seals records until the wire is full or `most` bytes are sealed. Returns false if nothing has to
+ * be sent. */
 static bool seal_records(tls_link_t *tls, source_t *from, size_t most, size_t *taken_p)
 {
     struct iovec pieces[RECORD_PIECES];
@@ -172,7 +173,7 @@ static void skip_ready(tls_link_t *tls)
     }
 }
 
-/* Takes what the socket has. False: it has nothing now. */
+/* Takes the socket's bytes. Returns false if it has none now. */
 static bool pull_wire(tls_link_t *tls)
 {
     bw_span_t gap = bw_buffer_gap(&tls->wire_in);
@@ -187,7 +188,7 @@ static bool pull_wire(tls_link_t *tls)
     return n > 0;
 }
 
-/* Nothing more will be read. A connection that ends without a word of TLS was cut. */
+/* Nothing more will be read. A connection that ends without an alert of TLS was cut. */
 static void note_end(tls_link_t *tls, bw_record_state_t state)
 {
     bw_link_t *link = &tls->base.link;
@@ -207,7 +208,7 @@ static void note_end(tls_link_t *tls, bw_record_state_t state)
     }
 }
 
-/* A record's content that goes beyond the first piece is what the next read begins with. */
+/* Content of a record that does not fit into the first piece is what the next read begins with. */
 static size_t tls_read(bw_link_t *link, struct iovec *iov, int count)
 {
     tls_link_t *tls = tls_of(link);
@@ -228,7 +229,7 @@ static size_t tls_read(bw_link_t *link, struct iovec *iov, int count)
     }
     tls->writer.is_asked |= tls->reader.is_asked;
     tls->reader.is_asked = false;
-    tls->base.has_more = state == BW_RECORD_READ; /* there may be more in our buffer */
+    tls->base.has_more = state == BW_RECORD_READ; /* our buffer may have more */
     if (state != BW_RECORD_READ)
         note_end(tls, state);
     return got;
@@ -258,7 +259,8 @@ static bool tls_has_spare(const bw_link_t *link)
            bw_buffer_has_spare(&tls->wire_in);
 }
 
-/* Encrypted they are more. */
+/* Waiting encrypted bytes count as well, but encryption has added some, so bytes_out is the
+ * limit. */
 static void tls_stats(const bw_link_t *link, bw_link_stats_t *stats_p)
 {
     bw_socket_link_stats(link, stats_p);
@@ -276,7 +278,7 @@ static void free_link(tls_link_t *tls)
     bw_buffer_free(&tls->wire_in);
 }
 
-/* Everything that was committed is encrypted now, and behind it the word that nothing follows. */
+/* Encrypts everything that was committed, followed by the alert that nothing follows. */
 static void say_last(tls_link_t *tls)
 {
     bw_link_t *link = &tls->base.link;
@@ -308,7 +310,8 @@ static void tls_close(bw_link_t *link, bw_leftover_t *left_p)
 
 /* ---- making one ---- */
 
-/* The bytes of an order up to what was read before; 0: it is none. */
+/* Returns how many bytes of an order precede those that were already read, or 0 if it is
+ * invalid. */
 static size_t fixed_part(const bw_order_t *order)
 {
     size_t keys = order->at_len > BW_TLS_SOCKET_BYTES ? order->at[BW_TLS_SOCKET_BYTES] : 0;
@@ -338,7 +341,7 @@ static bw_status_t make_session(tls_link_t *tls, bool is_server, const bw_order_
 
 static bw_status_t make_wire(tls_link_t *tls, uint64_t ring, bw_error_t *error_p)
 {
-    /* at the end the whole ring is encrypted behind a full batch */
+    /* At the end the whole ring is encrypted after a full batch. */
     bw_status_t status = bw_buffer_make(&tls->wire_out, passage.name,
                                         2 * (ring < WIRE_BYTES ? WIRE_BYTES : ring), error_p);
 
@@ -391,7 +394,7 @@ static bw_status_t tls_connect(const bw_order_t *order, bw_link_t **link_p, bw_e
     return make_link(false, order, link_p, error_p);
 }
 
-/* Gives libssl what has come. Without memory for it the handshake stays where it is. */
+/* Gives libssl the bytes that have come. If out of memory, the handshake makes no progress. */
 static void feed(tls_link_t *tls)
 {
     bw_buffer_t *in = &tls->wire_in;
@@ -404,7 +407,7 @@ static void feed(tls_link_t *tls)
         (void)BIO_set_mem_eof_return(tls->from_peer, 0);
 }
 
-/* Takes from a memory BIO what has room. */
+/* Takes as many bytes from a memory BIO as there is room for. */
 static void drain(BIO *bio, bw_buffer_t *to)
 {
     bw_span_t gap = bw_buffer_gap(to);
@@ -428,7 +431,7 @@ static void shake(tls_link_t *tls)
         const char *label = tls->session.known->label;
 
         drain(tls->from_peer, &tls->wire_in);
-        tls->base.has_more = true; /* it may have come with the handshake */
+        tls->base.has_more = true; /* data may have come with the handshake */
         report->state = BW_LINKED;
         snprintf(report->device, sizeof report->device, *label ? "%s %s" : "%s%s",
                  SSL_get_cipher_name(tls->session.ssl), label);

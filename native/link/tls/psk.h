@@ -8,7 +8,7 @@
 
 #include <openssl/ssl.h>
 
-/* Whether the processor has instructions for AES. Without them ChaCha20 is faster. */
+/* Returns whether the processor has instructions for AES. Without them ChaCha20 is faster. */
 static inline bool bw_has_aes(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -20,8 +20,8 @@ static inline bool bw_has_aes(void)
 #endif
 }
 
-/* What a callback of SSL for an external pre-shared key gives: a session of TLS 1.3 of that key and
- * cipher suite, or NULL. */
+/* For libssl's callbacks that look up an external pre-shared key: returns a TLS 1.3 session with
+ * that key and cipher suite, or NULL. */
 static inline SSL_SESSION *bw_tls_psk_session(SSL *ssl, unsigned suite, const uint8_t *key,
                                               size_t len)
 {

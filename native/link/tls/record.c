@@ -30,7 +30,7 @@ static const struct bw_record_suite suites[] = {
 
 /* ---- keys ---- */
 
-/* HKDF-Expand-Label without a context, of at most one digest. */
+/* HKDF-Expand-Label without a context, for at most one digest. */
 static bool expand(const bw_record_key_t *key, const char *label, uint8_t *to, size_t len)
 {
     uint8_t info[32] = {0, (uint8_t)len, (uint8_t)(6 + strlen(label))};
@@ -47,7 +47,7 @@ static bool expand(const bw_record_key_t *key, const char *label, uint8_t *to, s
     return done;
 }
 
-/* The key and the iv of the secret. The numbers begin again. */
+/* Derives the key and the iv from the secret. The numbers start again. */
 static bool use_secret(bw_record_key_t *key)
 {
     const struct bw_record_suite *suite = key->suite;
@@ -85,7 +85,7 @@ void bw_record_key_close(bw_record_key_t *key)
     OPENSSL_cleanse(key, sizeof *key);
 }
 
-/* Begins the next record: its nonce, and its header, which is authenticated with it. */
+/* Begins the next record with its nonce and with its header, which is authenticated as well. */
 static bool begin(bw_record_key_t *key, const uint8_t header[BW_RECORD_HEADER])
 {
     uint8_t nonce[sizeof key->iv];
@@ -173,7 +173,7 @@ static size_t opened(const bw_record_reader_t *reader)
     return reader->left + reader->behind;
 }
 
-/* The whole length of the next record, or that of its header. */
+/* Returns the whole length of the next record, or of its header if that is incomplete. */
 static size_t next_bytes(const bw_record_reader_t *reader)
 {
     const bw_buffer_t *in = reader->in;
@@ -203,7 +203,7 @@ static bw_record_state_t wrong(bw_record_reader_t *reader, const char *reason)
     return end(reader, BW_RECORD_WRONG, reason);
 }
 
-/* The place in the pieces, which have it. */
+/* Returns where byte `at` is in the pieces, which must contain it. */
 static uint8_t *place(const struct iovec *iov, size_t at)
 {
     for (; at >= iov->iov_len; iov++)
@@ -225,8 +225,8 @@ static bool update_pieces(bw_record_key_t *key, const struct iovec *to, const ui
     return true;
 }
 
-/* Opens the whole record into the pieces, which have room for all of its content: *len_p bytes,
- * without the type that follows them and the padding. */
+/* Opens the complete record into the pieces, which must have room for all of its content. *len_p is
+ * the length of the content, without the type after it and the padding. */
 static bool open_record(bw_record_reader_t *reader, uint8_t *record, size_t bytes,
                         const struct iovec *to, size_t *len_p, uint8_t *type_p)
 {
@@ -247,7 +247,7 @@ static bool open_record(bw_record_reader_t *reader, uint8_t *record, size_t byte
     return true;
 }
 
-/* A message of the handshake after it, alone in its record. */
+/* Handles a handshake message after the handshake, alone in its record. */
 static bool hear_message(bw_record_reader_t *reader, const uint8_t *at, size_t len)
 {
     if (len < MESSAGE_HEADER || len != MESSAGE_HEADER + bw_number(at + 1, 3))
@@ -260,7 +260,7 @@ static bool hear_message(bw_record_reader_t *reader, const uint8_t *at, size_t l
     return bw_record_key_update(&reader->key);
 }
 
-/* A record that is no data. A warning other than close_notify does not exist in TLS 1.3. */
+/* Handles a record that is not data. TLS 1.3 has no warning other than close_notify. */
 static void hear(bw_record_reader_t *reader, uint8_t type, const struct iovec *pieces, size_t len)
 {
     uint8_t content[MESSAGE_MAX];
@@ -276,7 +276,7 @@ static void hear(bw_record_reader_t *reader, uint8_t type, const struct iovec *p
         (void)wrong(reader, "the peer sent what is no data");
 }
 
-/* What was opened in place goes to where it belongs. */
+/* Copies content that was opened in place to where it belongs. */
 static size_t take_opened(bw_record_reader_t *reader, const struct iovec *to, int count)
 {
     size_t got = 0;
@@ -294,9 +294,9 @@ static size_t take_opened(bw_record_reader_t *reader, const struct iovec *to, in
     return got;
 }
 
-/* Opens the record at the front, which is whole: to the pieces, or in place where they are too
- * small or its content is for us. READ: *got_p bytes, or 0 if they are to be taken in place or
- * there are none. */
+/* Opens the record at the front, which is complete, into the pieces, or in place if they are too
+ * small. With BW_RECORD_READ *got_p is the number of bytes in the pieces; it is 0 if the content
+ * was opened in place or there is none. */
 static bw_record_state_t open_next(bw_record_reader_t *reader, size_t bytes, const struct iovec *to,
                                    int count, size_t *got_p)
 {

@@ -14,7 +14,7 @@ static SSL_SESSION *with_key(SSL *ssl, const bw_tls_psk_t *psk)
     return bw_tls_psk_session(ssl, psk->suite, psk->key, sizeof psk->key);
 }
 
-/* Whether the key can be used with that digest. */
+/* Returns whether the key can be used with that digest. */
 static bool has_digest(SSL_SESSION *session, const EVP_MD *digest)
 {
     const SSL_CIPHER *cipher = session ? SSL_SESSION_get0_cipher(session) : NULL;
@@ -40,7 +40,7 @@ static int use_key(SSL *ssl, const EVP_MD *digest, const unsigned char **id_p, s
     return 1;
 }
 
-/* What a stranger says goes into a message for people. */
+/* The name comes from a stranger and goes into a message for people, so it is made safe. */
 static void note_identity(bw_tls_session_t *session, const unsigned char *id, size_t len)
 {
     size_t n = bw_least(len, sizeof session->identity - 1);
@@ -66,7 +66,7 @@ static int find_key(SSL *ssl, const unsigned char *id, size_t len, SSL_SESSION *
     return 1;
 }
 
-/* A line of the key log: what it is called, the client's random, the secret. */
+/* A line of the key log consists of a label, the client's random and the secret. */
 static void take_secret(const SSL *ssl, const char *line)
 {
     static const char *const names[] = {"CLIENT_TRAFFIC_SECRET_0 ", "SERVER_TRAFFIC_SECRET_0 "};
@@ -104,7 +104,7 @@ static SSL_CTX *new_context(void)
     return context;
 }
 
-/* One for all sessions; it is never freed. */
+/* One context for all sessions, which is never freed. */
 static SSL_CTX *context;
 
 static void make_context(void)
@@ -202,7 +202,7 @@ bw_tls_hands_t bw_tls_session_shake(bw_tls_session_t *session, bw_record_reader_
     done = SSL_do_handshake(session->ssl);
     if (done != 1)
         return not_shaken(session, done);
-    /* It was the key that made the session, and nothing else. */
+    /* Only the key may have made the session. */
     return SSL_session_reused(session->ssl) && open_keys(session, reader, writer) ? BW_TLS_SHAKEN
                                                                                   : BW_TLS_FAILED;
 }

@@ -5,44 +5,47 @@
 #include "../link.h"
 
 /*
- * The tls carrier: a connected stream socket, as of the tcp carrier, with TLS 1.3 on it. libssl
- * shakes hands (session.h), and the records are ours (record.h).
+ * The tls carrier: a connected stream socket, as in the tcp carrier, with TLS 1.3 on it. libssl
+ * does the handshake (session.h), and the records are our own (record.h).
  *
- * Both sides know an external pre-shared key, with an exchange of Diffie and Hellman beside it, so
- * that who learns the key later can read nothing. There are no certificates here: a key is either
- * made for this one link, or the secret of a cluster. The side that listens is TLS's server.
+ * Both sides know an external pre-shared key, and also use a Diffie-Hellman exchange, so that
+ * somebody who learns the key later can read nothing. There are no certificates here: a key is
+ * either made for this one link or is the secret of a cluster. The side that listens is TLS's
+ * server.
  *
- * What is committed stands in a ring of this process. A push encrypts it in records of 16 KB, as
- * many as the socket takes at once, and sends them together; large frames are encrypted from where
- * they stand. What the socket has is decrypted into the other ring, or to where it belongs.
+ * Committed bytes are in a ring of this process. A push encrypts them in records of 16 KB, as many
+ * as the socket takes at once, and sends them together; large frames are encrypted directly from
+ * where they are. Bytes from the socket are decrypted into the other ring, or directly to where
+ * they belong.
  */
 
 extern const bw_carrier_t bw_tls_carrier;
 
-/* Where (`at` of an order), to listen as to connect: the descriptor of the connected socket in
- * network order, the number of keys in one byte, the keys, and what was read of the connection
- * before. The client uses the first key, the server knows all of them. */
+/* The place (`at` of an order) both to listen and to connect: the descriptor of the connected
+ * socket in network order, the number of keys in one byte, the keys, and the bytes that were
+ * already read from the connection. The client uses the first key; the server knows all of them. */
 #define BW_TLS_SOCKET_BYTES 4
 #define BW_TLS_KEY_BYTES 32
 #define BW_TLS_LABEL_BYTES 8
 #define BW_TLS_KEYS_MAX 2
 #define BW_TLS_PLACE_BYTES(keys) (BW_TLS_SOCKET_BYTES + 1 + (keys) * sizeof(bw_tls_key_t))
 
-/* The client names its key by the label, which is not secret and has no 0; a key whose label is all
- * 0 has no name, and is the only one. */
+/* The client names its key with the label, which is not secret and contains no 0. A key whose label
+ * is all 0 has no name, and must be the only one. */
 typedef struct {
     uint8_t label[BW_TLS_LABEL_BYTES];
     uint8_t key[BW_TLS_KEY_BYTES];
 } bw_tls_key_t;
 
-/* A listener may say this byte any number of times before the first byte of TLS, to tell that it
- * listens: no record of TLS begins with it. */
+/* A listener may send this byte any number of times before the first byte of TLS, to show that it
+ * listens. No record of TLS begins with it. */
 #define BW_TLS_READY 'B'
 
-/* A sending key is replaced after so many records; for tests. */
+/* Makes a sending key be replaced after this many records; for tests. */
 void bw_tls_limit_key(bw_link_t *link, uint64_t records);
 
-/* scrypt (RFC 7914) with N = 2^15, r = 8, p = 3: 32 MB, and some 0.3 s. By any thread. */
+/* scrypt (RFC 7914) with N = 2^15, r = 8, p = 3, which takes 32 MB and about 0.3 s. Any thread may
+ * call it. */
 bw_status_t bw_tls_derive(const uint8_t *salt, size_t salt_len, const uint8_t *password, size_t len,
                           uint8_t key[BW_DERIVED_BYTES], bw_error_t *error_p);
 

@@ -5,8 +5,8 @@
 #include <string.h>
 #include <zstd.h>
 
-/* libzstd of some systems also reads the frames of its first versions, by code that nobody fuzzes
- * any more. */
+/* On some systems libzstd also reads the frames of its first versions, with code that nobody fuzzes
+ * any more, so frames must begin with this number. */
 #define MAGIC_BYTES 4
 static const uint8_t magic[MAGIC_BYTES] = {0x28, 0xB5, 0x2F, 0xFD};
 
@@ -105,8 +105,8 @@ static bool begins_well(bw_unpacker_t *unpacker, const uint8_t *from, size_t len
     return true;
 }
 
-/* libzstd answers 0 where a frame ends, and no packer ends one. It says nothing if it stands still,
- * which it does when there is no room. */
+/* libzstd returns 0 where a frame ends, but no packer ends one. It returns no error if it makes no
+ * progress, which happens when it has no room. */
 static bool unpack(bw_unpacker_t *unpacker, const uint8_t *from, size_t len, uint8_t *to,
                    size_t room, size_t *made_p)
 {

@@ -6,8 +6,8 @@
 
 /*
  * The codec of libzstd: one frame of RFC 8878 that never ends, flushed after each piece. Both sides
- * remember its window, 64 KB. A reader takes one of twice that, so that a later version may have
- * it, and refuses a frame that asks for more before it allocates anything for it.
+ * remember its window of 64 KB. A reader accepts twice that, so that a later version may use it,
+ * and refuses a frame that asks for more before it allocates anything.
  */
 #define BW_ZSTD_WINDOW_LOG 16
 #define BW_ZSTD_WINDOW_LOG_MAX 17
