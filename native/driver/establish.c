@@ -73,7 +73,7 @@ bool establish_probe(const establish_t *establish, const char *data, size_t len,
 
 /* ---- from an order to a link ---- */
 
-/* Begins to poll a link that is not immediate. */
+/* Takes a new link, and has it polled if there is something to wait for. */
 static void begin(establish_t *establish, bw_link_t *link, ErlDrvTermData caller, reply_t *reply)
 {
     establish->link = link;

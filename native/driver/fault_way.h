@@ -26,7 +26,7 @@ typedef struct {
 
 typedef struct {
     uint64_t seen, open; /* how many bytes have come, and how many of them may pass */
-    uint64_t rated_us;   /* the bytes up to `open` use up the rate until then */
+    uint64_t rated_us;   /* the rate has been used up to this time */
     uint64_t random;
     uint32_t first, count;
     bw_fault_mark_t marks[BW_FAULT_MARKS];

@@ -87,7 +87,7 @@ typedef struct {
 } bw_class_queue_t;
 
 typedef struct {
-    uint64_t frames, bytes;
+    uint64_t frames, bytes;      /* of everything that waits */
     uint64_t continuation_bytes; /* of them, in continuations */
     uint64_t ready_bytes;        /* in other frames, except those that wait for fragments of their
                                     sender: the reason why a port is busy */

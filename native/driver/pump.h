@@ -55,7 +55,7 @@ typedef struct {
     int join;               /* index in `joins` of its signal; -1: it is a whole frame */
     uint64_t gathered_from; /* the position of the frame's first byte in `gathered` */
     uint64_t gathered_len;  /* bytes of the frame so far */
-    uint64_t gathered_end;  /* bytes of the whole frame without padding */
+    uint64_t gathered_end;  /* gathered_len when it is complete, without padding */
     uint64_t gathered_size; /* and with padding */
 
     uint64_t frames_in, frames_out; /* ticks included */

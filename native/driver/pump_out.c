@@ -90,7 +90,7 @@ static bool put_token(bw_pump_t *pump)
 
 /* ---- to the link ---- */
 
-/* Nothing is written past a ring whose connection is cut: it waits for the next connection. */
+/* Sends the frames under way. A cut connection takes nothing, so they wait for the next one. */
 static bw_status_t send_under_way(bw_pump_t *pump, uint64_t *moved_p)
 {
     bw_session_t *session = &pump->session;
@@ -142,7 +142,8 @@ static bw_status_t pack_staged(bw_pump_t *pump)
     return status == BW_AGAIN ? BW_OK : status;
 }
 
-/* Does the same with the bytes in the session's chunk. */
+/* Sends the staged bytes of the session's chunk. Those that the connection does not take wait in
+ * front of everything else. */
 static bw_status_t flush_staged(bw_pump_t *pump)
 {
     bw_session_t *session = &pump->session;
@@ -176,7 +177,7 @@ static bw_status_t flush_staged(bw_pump_t *pump)
     return BW_OK;
 }
 
-/* Sends the bytes in the ring. Those that the system does not take wait in front of everything
+/* Sends the staged bytes, or those in the ring, of which the rest waits in front of everything
  * else. */
 static bw_status_t flush(bw_pump_t *pump)
 {

@@ -15,8 +15,8 @@
  * (outgoing.h), and keep by reference what the peer is not known to have read. When a connection is
  * lost, each side stops reading it, so how far it has read no longer changes. Over the next
  * connection both sides exchange these positions, and each continues from there.
- * `docs/dev/session.md` describes the whole protocol; it also decides who may connect, which this
- * file does not.
+ * `docs/dev/session.md` describes the whole protocol, including who may connect, which is not
+ * decided here.
  *
  * The reader also reports its position in frames of its own (frame.h). They are numbered like all
  * bytes, so one may come twice; a position that is older than the last has no effect.
