@@ -20,7 +20,7 @@
 /* How much is read from one connection before the others have their turn. */
 #define TURN_BYTES ((size_t)256 * 1024)
 
-/* How many bytes are acknowledged at once. */
+/* An acknowledgement is sent each time that this many bytes are new. */
 #define NEWS_BYTES (BW_STRIPES_RING_BYTES / 64)
 
 /* How often within one call a connection may have more between our read and our arming. */
