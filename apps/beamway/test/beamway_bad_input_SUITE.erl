@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Peers that send nonsense in the handshake, in the agreement, in the ring and as packets; and commands for the driver that somebody else sends.
+%% @doc Peers that send nonsense in the handshake, in the agreement, in the ring and as packets, and processes that send commands to a
+%% driver which is not theirs.
 %%
-%% Each case ends in the same way: the node says what is wrong in a line of its log, goes on over TCP
-%% where that is possible, and its other connections have not noticed. Only shared memory has input
-%% of its own; there is one group. What options and hosts do to a link: beamway_options_SUITE, beamway_fallback_SUITE.
+%% Each case ends in the same way: the node logs one line about what is wrong and falls back to TCP where that is possible, and
+%% its other connections do not notice. There is only one group because only shared memory has input of its own.
+%% The suites beamway_options_SUITE and beamway_fallback_SUITE test what options and hosts do to a link.
 -module(beamway_bad_input_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
@@ -14,11 +15,11 @@
 -import(beamway_friends, [under_test/1, has_line/2, problem_lines/1]).
 
 -define(WAIT_MS, 20000).
-%% Of native/link/ring.h: the head comes first, the next ring's header follows.
+%% From native/link/ring.h: the head comes first, and the next ring's header follows.
 -define(RING_HEADER_BYTES, 320).
 -define(RING_TAIL, 64).
 -define(BADARG, {refused, badarg}).
-%% Shorter than any timeout of the handshake: who is refused is refused at once.
+%% Shorter than any timeout of the handshake, because a peer that is refused must be refused at once.
 -define(AT_ONCE_MS, 1500).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -61,12 +62,12 @@ garbage_for_a_handshake(Config) ->
     [begin
          Socket = beamway_raw_peer:call(Node, connected, #{}),
          ok = beamway_raw_peer:send_raw(Socket, Bytes),
-         _ = gen_tcp:shutdown(Socket, write), % whoever is refused may have been left already
+         _ = gen_tcp:shutdown(Socket, write), % the node may already have closed the connection of a peer that it refuses
          true = is_integer(beamway_raw_peer:closed_within(Socket, ?AT_ONCE_MS))
      end || Bytes <- Garbage],
     ok = takes_new_connections(Node).
 
-%% What is not exactly the extension is what any other implementation may put there: no extension.
+%% Any other implementation may send something here that is not exactly our extension, so the node takes it for no extension.
 odd_extensions(Config) ->
     {Peer, Node} = under_test(Config),
     Valid = valid_extension(Peer),
@@ -76,17 +77,17 @@ odd_extensions(Config) ->
             binary:copy(<<"BWay">>, 5000), rand:bytes(1000)],
     [begin
          Socket = beamway_raw_peer:call(Node, authenticated, #{extension => Extension}),
-         %% It is up as a stock node is: the next thing on the wire would be distribution data.
+         %% The connection is up as with a stock node, so the next thing on the wire would be distribution data.
          ok = inet:setopts(Socket, [{packet, 4}]),
          ok = gen_tcp:close(Socket)
      end || Extension <- Odd],
     ok = takes_new_connections(Node).
 
 valid_extension(Peer) ->
-    %% Whether a link outlives its connection is another question, which this peer would have to answer.
+    %% This peer cannot resume a link, so the extension does not offer it.
     beamway_wire:encode_extension((beamway_peer:call(Peer, beamway_links, extension, [tcp]))#{resume_ms := 0}).
 
-%% No agreement before the cookie: the socket closes, nothing is read after the reply.
+%% Nothing is agreed on before the cookie is checked: the socket closes, and nothing is read after the reply.
 wrong_cookie_with_extension(Config) ->
     {Peer, Node} = under_test(Config),
     Socket = beamway_raw_peer:call(Node, challenge, #{extension => valid_extension(Peer)}),
@@ -96,7 +97,7 @@ wrong_cookie_with_extension(Config) ->
     ok = logs(Config, "Invalid challenge reply"),
     ok = takes_new_connections(Node).
 
-%% The driver makes no link of a socket whose peer is gone. That is no fault of the node, and nothing for its log.
+%% The driver makes no link from a socket whose peer is gone. That is not the node's fault, so it does not log it.
 gone_in_a_handshake(Config) ->
     {Peer, _} = under_test(Config),
     Log = proplists:get_value(log, Config),
@@ -117,7 +118,7 @@ gone_in_a_handshake(Config) ->
 
 %% --- the agreement -------------------------------------------------------------------------------------
 
-%% After a valid handshake. `tcp': the node says nack and goes on over TCP; `closed': it ends this.
+%% After a valid handshake. `tcp': the node sends nack and falls back to TCP; `closed': it closes the connection.
 bad_offers(Config) ->
     {Peer, Node} = under_test(Config),
     Extension = valid_extension(Peer),
@@ -158,7 +159,7 @@ bad_offers(Config) ->
          {ok, ready} = beamway_wire:decode(Ready),
          ok = gen_tcp:close(Socket)
      end || Huge <- [1000000000000, 1 bsl 63, (1 bsl 64) - 1]],
-    %% The node has joined, and is offered another link instead of being told `ready', or is told that there is none.
+    %% The node has joined. Instead of `ready' it gets another offer, or is told that no link can be made.
     [begin
          Socket = beamway_raw_peer:call(Node, answered, #{extension => Extension}),
          ok = beamway_raw_peer:send(Socket, Second),
@@ -191,7 +192,7 @@ outcome(Socket, _) ->
         Other -> Other
     end.
 
-%% The node has called us and made an offer.
+%% The node has called this peer and made an offer.
 bad_answers(Config) ->
     {Peer, Node} = under_test(Config),
     Extension = valid_extension(Peer),
@@ -227,11 +228,11 @@ bad_answers(Config) ->
 
 %% --- the ring ------------------------------------------------------------------------------------------
 
-%% The test is not the peer, so it writes where the peer would: into the peer's memory, from outside.
-%% The node under test is stopped meanwhile, so that nothing valid is written over it.
+%% The test is not the peer, so it writes from outside into the peer's memory, where the peer would write.
+%% The node under test is stopped meanwhile, so that it does not overwrite this with valid data.
 
-%% Heads and tails that no correct peer writes. The reader finds a wrong head, the writer a wrong
-%% tail as soon as it needs room.
+%% Heads and tails that no correct peer writes. The reader detects a wrong head at once, the writer a wrong
+%% tail when it next needs room.
 forged_ring_headers(Config) ->
     [ok = forge(Config, Room, fun(Memory, _) ->
                                   [ok = write_memory(Memory, Offset, <<Value:64/native>>) || Offset <- Offsets],
@@ -242,7 +243,7 @@ forged_ring_headers(Config) ->
         Value <- [16#ffffffffffffffff, 1 bsl 63, 1 bsl 32, 1 bsl 31]],
     ok.
 
-%% Frames with a wrong magic word, kind or length, in place of all that waits to be read.
+%% Frames with a wrong magic word, kind or length, in place of the unread ones.
 forged_frames(Config) ->
     [ok = forge(Config, 1, fun(Memory, RingBytes) -> fill_with(Memory, RingBytes, Frame) end)
      || Frame <- [<<0:64>>, <<"garbage!">>,
@@ -252,14 +253,14 @@ forged_frames(Config) ->
                   <<8:32/native, 16#BEA3:16/native, 2:16/native>>]],
     ok.
 
-%% In memory the headers come first, then the data of each ring twice.
+%% In memory the headers come first, then the data of each ring, mapped twice.
 fill_with(Memory, RingBytes, Frame) ->
     Block = binary:copy(Frame, 65536 div 8),
     [ok = write_memory(Memory, Start + Offset, Block)
      || Start <- [65536, 65536 + 2 * RingBytes], Offset <- lists:seq(0, RingBytes - 1, 65536)],
     ok.
 
-%% `Room': how much is written after the forgery; where it is more than the ring, the writer finds it.
+%% `Room' is how many bytes are written after the forgery; the writer only notices the forgery if they exceed the ring.
 forge(Config, Room, Write) ->
     {Peer, Node} = under_test(Config),
     Options = #{args => ["-hidden", "-kernel", "dist_auto_connect", "never"]},
@@ -289,7 +290,7 @@ forge(Config, Room, Write) ->
     ok = beamway_peer:connect_both(beamway_shm, Victim, Peer),
     beamway_peer:stop(Victim).
 
-%% The reader is stopped: what is written stays there.
+%% The reader is stopped, so the written bytes stay in the ring.
 fill_ring(Peer, Node, Messages) ->
     beamway_peer:run(Peer, fun() ->
         {ok, #{frames_out := Before}} = beamway:info(Node),
@@ -299,7 +300,7 @@ fill_ring(Peer, Node, Messages) ->
         ok
     end).
 
-%% The segment is the mapping of the start of the memory file.
+%% The segment is mapped from the start of the memory file.
 open_memory(Peer) ->
     OsPid = beamway_peer:os_pid(Peer),
     [Start] = [list_to_integer(From, 16)
@@ -316,7 +317,7 @@ write_memory({Io, Start}, Offset, Bytes) ->
 close_memory({Io, _Start}) ->
     file:close(Io).
 
-%% A stock peer has the driver's link over TCP, and announces what no Erlang node sends.
+%% A stock peer uses the driver's TCP link and announces a length that no Erlang node sends.
 packet_of_4_gb(Config) ->
     {_, Node} = under_test(Config),
     Socket = beamway_raw_peer:call(Node, authenticated, #{}),
@@ -327,7 +328,7 @@ packet_of_4_gb(Config) ->
     ok = gen_tcp:close(Socket),
     ok = takes_new_connections(Node).
 
-%% What is announced costs nothing before it comes, and what has come goes back when the peer goes.
+%% An announced length costs no memory before the data arrive, and the part that has arrived is freed when the peer leaves.
 packet_without_end(Config) ->
     {Peer, Node} = under_test(Config),
     Before = held(Peer),
@@ -344,7 +345,8 @@ held(Peer) -> beamway_peer:call(Peer, erlang, memory, [binary]).
 
 %% --- the driver's commands ----------------------------------------------------------------------------
 
-%% What only this application sends to its driver, sent by somebody else: a badarg or a reason, nothing more.
+%% Another process sends the commands that only this application sends to its driver. It gets a badarg or a reason, and nothing else
+%% happens.
 bad_commands(Config) ->
     {Peer, Node} = under_test(Config),
     ok = beamway_peer:run(Peer, fun() ->
@@ -352,7 +354,7 @@ bad_commands(Config) ->
         {ok, Peer2} = beamway_port:open(),
         [?BADARG = attempt(Listener, Command, Data)
          || {Command, Data} <- [{0, <<>>}, {11, <<>>}, {999, <<1:64>>},
-                                {5, <<>>}, {5, <<0:128>>},             % activate without link
+                                {5, <<>>}, {5, <<0:128>>},             % activate without a link
                                 {6, <<>>}, {8, <<>>}, {10, <<>>},      % tick, receive, look
                                 {12, <<>>}, {13, <<0:72>>}, {14, <<>>}, % watch, answer, classes
                                 {20, <<>>}, {20, <<"shm">>},           % use without an end
@@ -403,8 +405,7 @@ logs(Config, Words) ->
           fun() -> string:find(beamway_peer:log_text(Log), Words) =/= nomatch end, ?WAIT_MS),
     ok.
 
-%% The lines of the node's log that tell a problem of Beamway.
-%% What the log of a node has got within the hour it does not get again.
+%% Drops the record of which messages were logged within the last hour, because the node does not repeat those.
 another_hour(Peer) ->
     true = beamway_peer:call(Peer, ets, match_delete, [beamway_links, {{told, '_'}, '_', '_'}]),
     ok.

@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Peers that are let in and then send what no node sends, or do not read: over TCP, and over TLS, where nobody but the peer can.
+%% @doc Peers that pass the handshake and then send what no node sends, or do not read, over TCP and over TLS (where only the peer itself
+%% can do that).
 %%
-%% The bad peer is this checkout with another line in its driver ({@link beamway_builds}): a packet of one of two sizes announces another
-%% length. Fragments it can send as any node could, through the port of its connection. Each case has a friend of the node under test,
-%% whose connection must outlast it.
+%% The bad peer is this checkout with a changed line in its driver ({@link beamway_builds}): packets of two certain sizes announce
+%% another length. It can send fragments through the port of its connection, as any node could. Each case has a friend of the
+%% node under test, whose connection must outlast it.
 -module(beamway_bad_peers_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -13,13 +14,13 @@
 -import(beamway_friends, [under_test/1]).
 
 -define(WAIT_MS, 20000).
-%% Nobody connects, or lets go of somebody, but the case.
+%% Only the case itself connects and disconnects nodes.
 -define(BY_HAND, ["-kernel", "dist_auto_connect", "never", "-kernel", "prevent_overlapping_partitions", "false"]).
-%% The sizes of packets that announce 4 GB, and as much as one may have.
+%% The sizes of packets that announce 4 GB, and the most that a packet may have.
 -define(OF_4_GB, 4711).
 -define(WITHOUT_END, 4712).
 -define(MB, 1048576).
-%% Whoever stands between two ends their link with its connection.
+%% A relay between two nodes ends their link together with its connection.
 -define(NO_RESUME, [{"BEAMWAY_RESUME_MS", "0"}]).
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -55,7 +56,7 @@ init_per_testcase(Case, Config) ->
     ok = beamway_peer:connect_both(Carrier, Friend, Peer),
     [{start, Start}, {folder, Folder}, {log, Log}, {under_test, {Peer, Node}}, {friend, Friend}, {friendship, beamway_peer:controller(Friend, Node)} | Config].
 
-%% Nodes find each other by files, so that somebody can stand between two.
+%% Nodes find each other through files, so that a relay can be put between two of them.
 in(Folder) -> ["-start_epmd", "false", "-epmd_module", "beamway_compat_epmd", "-compat_epmd", "directory", Folder].
 
 end_per_testcase(_Case, Config) -> beamway_friends:end_case(Config).
@@ -67,7 +68,7 @@ packet_of_4_gb(Config) ->
     ok = send(Config, Bad, fun() -> [binary:copy(<<131>>, ?OF_4_GB)] end),
     ok = is_left(Config, Bad, "broke the distribution protocol").
 
-%% What is announced costs nothing before it comes, and what has come goes back when the peer goes.
+%% An announced length costs no memory before the data arrive, and the part that has arrived is freed when the peer leaves.
 packet_without_end(Config) ->
     {Peer, _} = under_test(Config),
     {BadPeer, BadNode} = Bad = bad_peer(Config),
@@ -81,19 +82,19 @@ packet_without_end(Config) ->
 
 %% ---- fragments ----
 
-%% ERTS finds them; what it does then is what it does over any link.
+%% ERTS detects them and reacts as it does with any carrier.
 fragments_out_of_place(Config) ->
     [begin
          Bad = {BadPeer, _} = bad_peer(Config),
          ok = send(Config, Bad, fun() -> Fragments end),
          ok = is_left(Config, Bad, "broke the distribution protocol"),
          ok = beamway_peer:stop(BadPeer)
-     end || Fragments <- [[rest(7, 2)],                          % without a first
+     end || Fragments <- [[rest(7, 2)],                          % no first fragment
                           [rest(7, 1)],
-                          [first(7, 3), rest(8, 2)],             % of another sequence
+                          [first(7, 3), rest(8, 2)],             % from another sequence
                           [first(7, 3), rest(7, 1)],             % one is missing
-                          [first(7, 3), first(7, 3)],            % begun twice
-                          [first(7, 3), rest(7, 2), rest(7, 2)], % one comes twice
+                          [first(7, 3), first(7, 3)],            % started twice
+                          [first(7, 3), rest(7, 2), rest(7, 2)], % one arrives twice
                           [<<131, 70, 7:64>>]]],                 % half a header
     ok.
 
@@ -108,7 +109,7 @@ messages_never_finished(Config) ->
     ok = beamway_peer:wait_disconnected(Peer, BadNode),
     true = beamway_peer:wait_until(fun() -> binaries(Peer) < Before + 4 * ?MB end, ?WAIT_MS).
 
-%% With the beginning of a message of 64 KB and more to nobody.
+%% The fragment holds the beginning of a message of more than 64 KB to an unregistered name.
 first(Sequence, Fragments) ->
     <<131, Control/binary>> = term_to_binary({6, self(), '', nobody}),
     <<131, 69, Sequence:64, Fragments:64, 0, Control/binary, 109, (3 * 65536):32, (binary:copy(<<"m">>, 65000))/binary>>.
@@ -117,7 +118,7 @@ rest(Sequence, Fragment) -> <<131, 70, Sequence:64, Fragment:64, "more">>.
 
 %% ---- who does not read ----
 
-%% Each side has sent until nobody may send any more, and nothing is read on the way. Then the connection is cut.
+%% Each side has sent until it is blocked, and nothing is read on the way. Then the connection is cut.
 both_queues_full_at_the_end(Config) ->
     {Peer, Node} = under_test(Config),
     {Other, OtherNode, Way} = on_the_way(Config),
@@ -133,7 +134,7 @@ both_queues_full_at_the_end(Config) ->
     [true = beamway_peer:wait_until(fun() -> binaries(Side) < Was + 4 * ?MB end, ?WAIT_MS) || {{Side, _}, Was} <- lists:zip(Sides, Before)],
     ok.
 
-%% Senders to it wait, and hold no more than they may. Others do not wait.
+%% Processes that send to this peer are suspended with a bounded backlog. Other processes are not.
 one_byte_a_second(Config) ->
     {Peer, Node} = under_test(Config),
     Friend = proplists:get_value(friend, Config),
@@ -154,7 +155,7 @@ one_byte_a_second(Config) ->
 senders(Peer, To) ->
     beamway_peer:run(Peer, fun() -> [spawn(fun() -> {nobody, To} ! binary:copy(<<1>>, ?MB) end) || _ <- lists:seq(1, 100)] end).
 
-%% Some are through; of the others none goes on.
+%% Some senders have finished, and all others are suspended.
 all_wait(Peer, Senders) ->
     Waits = fun(Pid) -> process_info(Pid, status) =:= {status, suspended} end,
     true = beamway_peer:wait_until(
@@ -180,7 +181,7 @@ bad_peer(Config) ->
      || {One, To} <- [{BadPeer, Node}, {Peer, BadNode}]],
     {BadPeer, BadNode}.
 
-%% The packets are made where they are sent.
+%% The packets are made on the node that sends them.
 send(Config, {BadPeer, _}, Packets) ->
     {_, Node} = under_test(Config),
     beamway_peer:run(BadPeer, fun() ->
@@ -189,7 +190,7 @@ send(Config, {BadPeer, _}, Packets) ->
         ok
     end).
 
-%% The node logs why in one line, has dropped the bad peer, and lets others in.
+%% The node has logged the reason in one line and dropped the bad peer, and still accepts other nodes.
 is_left(Config, {BadPeer, BadNode}, Words) ->
     {Peer, Node} = under_test(Config),
     ok = beamway_peer:wait_disconnected(Peer, BadNode),
@@ -206,7 +207,7 @@ binaries(Peer) -> beamway_peer:call(Peer, erlang, memory, [binary]).
 
 %% ---- between two nodes ----
 
-%% The node under test calls another one, through a process of this node.
+%% The node under test calls another one through a relay process in this node.
 on_the_way(Config) ->
     {Peer, _} = under_test(Config),
     {ok, Other, OtherNode} = (proplists:get_value(start, Config))(#{}),
@@ -229,7 +230,7 @@ on_the_way(Config) ->
     ok = beamway_peer:connect_both(beamway_carrier:carrier(Config), Peer, Other),
     {Other, OtherNode, Way}.
 
-%% How much: `all', `nothing', or `one_byte_a_second', each way.
+%% How much passes in each direction: `all', `nothing', or `one_byte_a_second'.
 pass(Ends, How) ->
     receive
         {tcp, From, Bytes} when How =:= all ->
@@ -252,7 +253,7 @@ pass(Ends, How) ->
             ok
     end.
 
-%% What the socket has given already waits in the mailbox.
+%% The bytes that the socket has already delivered are in the mailbox.
 pass_a_byte(From, To) ->
     ok = inet:setopts(From, [{active, false}]),
     case gen_tcp:recv(From, 1, 0) of

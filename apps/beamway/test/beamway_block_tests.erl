@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Blocks as binaries, within one node: two ends of a channel. What a hostile peer passes: native/test/block_test.c.
+%% Tests of blocks as binaries with both ends of a channel in one node. native/test/block_test.c tests what a hostile peer may send.
 -module(beamway_block_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -8,7 +8,7 @@
 
 bytes(Size) -> binary:copy(<<"0123456789">>, Size div 10).
 
-%% Whatever a process has made is gone when it has ended and what is large was reaped.
+%% All memory of a process is freed once it has ended and its large blocks were reaped.
 alone(Fun) ->
     Before = held(),
     {Pid, Monitor} = spawn_monitor(Fun),
@@ -46,7 +46,7 @@ made_of_iodata_test() ->
                   ?assertNot(beamway_block:is_block(Part)),
                   ?assertNot(beamway_block:is_block(Bytes)),
                   ?assertNot(beamway_block:is_block(beamway_block:from_iodata(<<"few">>))),
-                  %% It is a binary like any other.
+                  %% It behaves like any other binary.
                   ?assertEqual(Block, binary_to_term(term_to_binary(Block))),
                   Self = self(),
                   _ = spawn_link(fun() -> Self ! {same, Block} end),
@@ -62,7 +62,7 @@ a_part_keeps_the_whole_test() ->
                   ?assertEqual(bytes(200), Part)
           end).
 
-%% A large one is not given back by the scheduler that collects it, but by the process that asked for it.
+%% The process that asked to be the reaper unmaps a large block, not the scheduler that collects it.
 large_ones_are_reaped_test() ->
     Before = held(),
     ok = beamway_block:reaper(),
@@ -76,7 +76,7 @@ large_one_dies() ->
     {Pid, Monitor} = spawn_monitor(fun() -> true = beamway_block:is_block(beamway_block:from_iodata(bytes(4000000))) end),
     receive {'DOWN', Monitor, process, Pid, normal} -> ok end.
 
-%% One that has ended with its message unread is followed by another.
+%% If a reaper ends with an unread message, another one takes over.
 a_reaper_that_ends_leaves_nothing_test() ->
     Before = held(),
     {Pid, Monitor} = spawn_monitor(fun() -> ok = beamway_block:reaper(), ok = large_one_dies(), receive never -> ok end end),
@@ -115,7 +115,7 @@ files_test() ->
                       ok = file:delete(File),
                       ?assertEqual({error, enoent}, beamway_block:read_file(File)),
                       ?assertEqual({error, eisdir}, beamway_block:read_file("/")),
-                      %% Files of /proc have no size.
+                      %% Files in /proc have no size.
                       ?assertMatch({ok, <<_, _/binary>>}, beamway_block:read_file("/proc/self/status")),
                       ?assertEqual({error, badarg}, beamway_block:read_file({no, name}))
               end)
@@ -151,7 +151,7 @@ beyond_the_limit_test() ->
                       Block = beamway_block:from_iodata(bytes(?LARGE)),
                       {ok, Number} = beamway_block:pass(To, Block),
                       ok = beamway_block:limit(0),
-                      %% The same memory as before needs no room.
+                      %% The same memory needs no more room the second time.
                       {ok, Taken} = beamway_block:take(From, Number, ?LARGE),
                       ?assert(beamway_block:is_block(Taken)),
                       Ordinary = beamway_block:from_iodata(bytes(?LARGE)),
@@ -162,7 +162,7 @@ beyond_the_limit_test() ->
         ok = beamway_block:limit(Max)
     end.
 
-%% The library stays, and so do the binaries.
+%% The library stays loaded, and the binaries stay valid.
 loaded_again_test() ->
     alone(fun() ->
                   Block = beamway_block:from_iodata(bytes(?LARGE)),

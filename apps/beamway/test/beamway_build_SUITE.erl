@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What is built and packed: on another system, without the headers of libssl, and what release and packages hold.
+%% @doc How the build behaves on another system and without the headers of libssl, and what the release and the packages contain.
 -module(beamway_build_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -18,7 +18,7 @@ end_per_suite(_Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% Nothing begins there: the one line names the system, and what is needed.
+%% The build stops at once there: its one line names the system and what is needed.
 on_another_system(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "elsewhere"),
     ok = filelib:ensure_path(Folder),
@@ -32,8 +32,8 @@ on_another_system(Config) ->
          {Command, [_]} = {Command, string:lexemes(Said, "\n")}
      end || Command <- Commands].
 
-%% The build prints one line and goes on. The node logs one line, and ssl's processes carry its data. The next connection finds the library once
-%% it is there.
+%% The build prints one line and continues. The node logs one line, and ssl's processes carry its data.
+%% The next connection uses the library as soon as it is there.
 without_the_headers_of_libssl(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "without"),
     Compiler = compiler_without(["openssl/ssl.h"], Folder),
@@ -50,7 +50,8 @@ without_the_headers_of_libssl(Config) ->
     {ok, _} = file:copy(filename:join(test_support:checkout(), "apps/beamway/priv/beamway_tls.so"), filename:join(Folder, "beamway/priv/beamway_tls.so")),
     meet({Without, WithoutNode}, {With, WithNode}, tls).
 
-%% The commands are built with what is there. Their checksums are those of the others, and what they cannot do they say.
+%% The commands are built with the libraries that are there. Their checksums match those of full builds, and they report what they cannot
+%% do.
 rdpipe_without_zstd_and_isal(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "pipe"),
     Compiler = compiler_without(["zstd.h", "isa-l.h"], Folder),
@@ -68,8 +69,8 @@ rdpipe_without_zstd_and_isal(Config) ->
     {1, Refused} = status(through(Folder, With, Without, "--zstd"), Key),
     [_, _] = string:split(Refused, "built without libzstd").
 
-%% A stream from the commands of one folder to those of another; the status is the receiver's. The receiver may not have emptied the file with its
-%% port when the shell first looks, so the port of an earlier one must be gone by then.
+%% Streams from the commands in one folder to those in another; the status is the receiver's. The receiver may not have emptied
+%% the file with its port when the shell first looks, so the port of an earlier receiver must be removed first.
 through(Folder, Sender, Receiver, Options) ->
     ["cd '", test_support:checkout(), "' && seq 300000 >'", Folder, "/in'; : >'", Folder, "/port'; exec 2>&1; { '", Receiver, "/rdrecv' --wait 60 --bind 127.0.0.1 0 >'", Folder, "/out' 2>'", Folder, "/port' & }; "
      "for try in $(seq 600); do port=$(sed -n 's/.*port //p' '", Folder, "/port' | head -n 1); [ -n \"$port\" ] && break; sleep 0.1; done; '",
@@ -88,14 +89,14 @@ compiler_without(Headers, Folder) ->
     ok = file:change_mode(Compiler, 8#755),
     Compiler.
 
-%% The node may still be writing.
+%% The node may still be writing its log.
 warnings(Log) ->
     case string:split(beamway_peer:log_text(Log), ?WARNING, all) of
         [_] -> false;
         [_ | Warnings] -> length(Warnings)
     end.
 
-%% Each file of priv is in the packages and in the release, and two nodes of the release have the driver's TLS.
+%% Each file of priv is in the packages and in the release, and two nodes started from the release have the driver's TLS.
 release_and_packages_hold_all(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "packed"),
     Names = filelib:wildcard("*.so", filename:join(test_support:checkout(), "apps/beamway/priv")),
@@ -110,7 +111,7 @@ release_and_packages_hold_all(Config) ->
 
 %% --- nodes and commands ----------------------------------------------------------------------------------
 
-%% No node connects but when a case says so.
+%% Only the case itself connects nodes.
 start(Options) ->
     {ok, Peer, Node} = beamway_peer:start(beamway_tls, Options#{args => ["-kernel", "dist_auto_connect", "never"]}),
     {Peer, Node}.
@@ -123,12 +124,12 @@ meet({One, OneNode}, {Other, OtherNode}, Kind) ->
     ok = beamway_peer:wait_disconnected(One, OtherNode),
     ok = beamway_peer:wait_disconnected(Other, OneNode).
 
-%% What it says, if it ends well.
+%% Returns the command's output; the command must succeed.
 run(Command) ->
     {0, Said} = status(Command, []),
     Said.
 
-%% In the checkout, by the compiler that the command names: the flags of scripts/coverage are for another one.
+%% Runs in the checkout. EXTRA_CFLAGS is removed because scripts/coverage sets flags for another compiler than the command names.
 status(Command, Env) ->
     Port = open_port({spawn_executable, "/bin/bash"},
                      [{args, ["-c", unicode:characters_to_list(Command)]}, {cd, test_support:checkout()}, {env, [{"EXTRA_CFLAGS", false} | Env]}, exit_status, stderr_to_stdout]),

@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Builds other versions of the carrier from this checkout, for the suites that mix versions: a real one of the repository's history
-%% ({@link release/1}, {@link release/3}), and later ones that are not there yet ({@link build/2}).
+%% @doc Builds other versions of the carrier for the suites that mix versions: a real one from the repository's history
+%% ({@link release/1}, {@link release/3}), and later ones that do not exist yet ({@link build/2}).
 %%
-%% A later version is the whole of `apps/beamway' and `native', copied into a folder, with some texts replaced:
-%% real code, with real other numbers. Only the modules that differ are compiled, and the driver only if it does. Each text must occur
-%% in its file exactly once, so that a change of the sources that leaves a replacement without effect is a failure and not a test of nothing.
+%% A later version is a copy of the whole of `apps/beamway' and `native' with some texts replaced, so it is real code that really has
+%% other numbers. Only the modules that differ are compiled, and the driver only if it differs. Each text must occur exactly once in its
+%% file,
+%% so that a replacement which no longer has an effect fails instead of testing nothing.
 -module(beamway_builds).
 
 -export([release/1, release/3, build/2, extension/1, agreement/1, rings/1, driver_abi/1, later_fields/0]).
@@ -25,7 +26,7 @@ release(Folder) ->
         Skip -> Skip
     end.
 
-%% @doc Builds these applications of a commit, and its driver.
+%% @doc Builds these applications at a commit, and its driver.
 -spec release(Folder :: file:filename(), Commit :: string(), [Application :: atom()]) -> {ok, Ebins :: [file:filename()]} | {skip, Reason :: string()}.
 release(Folder, Wanted, Applications) ->
     case {git(["rev-parse --verify --quiet '", Wanted, "^{commit}'"]), git(["log -1 --format=%H"])} of
@@ -38,7 +39,7 @@ git(Arguments) -> string:trim(os:cmd(lists:flatten(["git -C '", test_support:che
 
 checked_out(Commit, Applications, Folder) ->
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
-    %% A copy of the tree, as scripts/coverage tests it, may stand below the repository's own.
+    %% The checkout may be a copy below the repository's root, as scripts/coverage makes it.
     Root = git(["rev-parse --show-toplevel"]),
     "" = os:cmd(lists:flatten(["git -C '", Root, "' archive ", Commit, [[" ", Path] || Path <- ["native" | Applications]], " | tar -x -C '", Folder, "'"])),
     ok = build_driver(Folder),
@@ -55,8 +56,7 @@ built(Application) ->
 compiled(Sources, Ebin) ->
     lists:foreach(fun(Source) -> {ok, _} = compile:file(Source, [report_errors, debug_info, {outdir, Ebin}]) end, Sources).
 
-%% @doc Builds the version into a new folder; its `ebin' is for the option `ebin' of
-%% {@link beamway_peer:start/2}.
+%% @doc Builds the version in a new folder and returns the directory for the option `ebin' of {@link beamway_peer:start/2}.
 -spec build(Folder :: file:filename(), [change()]) -> Ebin :: file:filename().
 build(Folder, Changes) ->
     lists:foreach(fun(Name) -> ok = copy("apps/beamway/" ++ Name, "*", Folder) end, ["src", "ebin", "priv"]),
@@ -85,7 +85,7 @@ change(Folder, {Name, Text, Instead}) ->
         Parts -> error({found_times, length(Parts) - 1, Text, Name})
     end.
 
-%% The change to another number than the one that stands behind the text.
+%% Replaces the number that follows the text.
 number(Name, Text, Number) ->
     {ok, Source} = file:read_file(filename:join(test_support:checkout(), Name)),
     [_, <<Digit, _/binary>>] = string:split(Source, Text, all),
@@ -98,28 +98,28 @@ build_driver(Folder) ->
         Output -> error({driver, Output})
     end.
 
-%% @doc Another number of the extension in the handshake.
+%% @doc Another version of the handshake's extension.
 -spec extension(pos_integer()) -> [change()].
 extension(Number) ->
     [number("apps/beamway/src/beamway_wire.erl", "-define(EXTENSION_VERSION, ", Number)].
 
-%% @doc Another number of the packets with which two nodes agree on a link.
+%% @doc Another version of the packets with which two nodes agree on a link.
 -spec agreement(pos_integer()) -> [change()].
 agreement(Number) ->
     [number("apps/beamway/src/beamway_wire.erl", "-define(PACKET_VERSION, ", Number)].
 
-%% @doc Another number of the memory that two nodes share.
+%% @doc Another version of the memory that two nodes share.
 -spec rings(pos_integer()) -> [change()].
 rings(Number) ->
     [number("native/link/shm/connect.c", "#define HELLO_VERSION ", Number)].
 
-%% @doc Another number of the commands between modules and driver.
+%% @doc Another version of the commands between the modules and the driver.
 -spec driver_abi(pos_integer()) -> [change()].
 driver_abi(Number) ->
     [number("native/driver/beamway_drv.c", "#define ABI_VERSION ", Number),
      number("apps/beamway/src/beamway_port.erl", "-define(ABI_VERSION, ", Number)].
 
-%% @doc What a later version may do without another number: fields at the end of the extension.
+%% @doc What a later version may do without a new number: it may add fields at the end of the extension.
 -spec later_fields() -> [change()].
 later_fields() ->
     [{"apps/beamway/src/beamway_wire.erl", "Port:16, (connections_to_byte(Connections))>>", "Port:16, (connections_to_byte(Connections)), 7:64, \"later\">>"}].

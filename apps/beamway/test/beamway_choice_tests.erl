@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% Both sides must come to the same choice from the same two extensions.
+%% Both sides must make the same choice from the same two extensions.
 -module(beamway_choice_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -56,7 +56,7 @@ reasons_test() ->
     ?assertEqual({stream, <<"shared memory is off on the peer">>},
                  beamway_choice:choose(Allows, {ok, Forbids})).
 
-%% The same on both sides, but for whose memory it is. Where it would be of no use it is not said.
+%% Both sides report the same, except whose memory is used up. The reason is not reported where the link could not be used anyway.
 ring_memory_is_used_up_test_() ->
     Has = #{host => <<1:128>>, links => [shm, rdma], used_up => [], takes_tls_over => false, hears_load => true, compresses => false, resume_ms => 0, listens => 0},
     Full = Has#{links := [], used_up := [shm, rdma]},

@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Whose messages go first on a link: by the class of the sending process, and a shorter message before a
-%% longer one.
+%% @doc Whose messages go first on a link: the class of the sending process decides, and a shorter message goes before a longer one.
 %%
-%% Where an order is checked the peer is stopped meanwhile, so that what is sent waits in the driver. A large
-%% message of class bulk goes first and fills the link; it uses up the share of its class, so that those of the
-%% other classes are there for the small messages.
+%% Where an order is checked the peer is stopped meanwhile, so that messages queue in the driver. A large
+%% message of class bulk goes first and fills the link. It uses up the share of its class, so the shares of the
+%% other classes are left for the small messages.
 -module(beamway_classes_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -35,8 +34,8 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- order ------------------------------------------------------------------------------------------------
 
-%% Behind a large message that fills the link, the small ones of three processes: the last to send is the first to
-%% arrive. The former classes are told.
+%% Three processes send small messages behind a large one that fills the link: the last to send arrives first.
+%% Setting a class returns the former one.
 control_first(Config) ->
     {A, B, Taker} = pair(Config),
     [Large, Bulk, Normal, Control] = senders(A, 4),
@@ -48,8 +47,8 @@ control_first(Config) ->
     Wanted = [{Class, N} || Class <- [control, normal, bulk], N <- lists:seq(1, 5)] ++ [large],
     Wanted = taken(B, Taker, length(Wanted)).
 
-%% Its class changes while its messages wait, the last time to bulk: so all of them wait for those of the other
-%% process, in their order.
+%% The class changes while the process's messages are queued, in the end to bulk. So all of them wait for those of the other
+%% process, and keep their order.
 order_of_one_process(Config) ->
     {A, B, Taker} = pair(Config),
     [Large, One, Other] = senders(A, 3),
@@ -63,7 +62,7 @@ order_of_one_process(Config) ->
     [{other, 1}, {other, 2}, {one, 1}, {one, 2}, {one, 3} | More] = taken(B, Taker, 9),
     [large, {one, 4}, {one, 5}, large] = More.
 
-%% Classes of before the connection, and of before the next one.
+%% Classes that were set before the connection, and between two connections.
 a_new_link_knows_the_classes(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, A, _} = beamway_peer:start(Carrier),
@@ -72,7 +71,7 @@ a_new_link_knows_the_classes(Config) ->
     [begin
          {ok, B, _} = beamway_peer:start(Carrier, small_ring()),
          ok = beamway_peer:connect_both(Carrier, A, B),
-         %% The servers have done what the new link has them do.
+         %% The servers have handled the new link.
          _ = beamway_peer:run(A, fun() -> [sys:get_state(Server) || Server <- [beamway_links, beamway_classes]] end),
          ok = control_before_normal(Config, {A, B, taker(A, B)}, {Large, Normal, Control}),
          ok = beamway_peer:stop(B)
@@ -88,7 +87,7 @@ control_before_normal(Config, {A, B, Taker}, {Large, Normal, Control}) ->
 
 %% --- shares -----------------------------------------------------------------------------------------------
 
-%% Calls of a process of class control, while others flood the link as fast as the VM lets them; the peer runs a
+%% A process of class control makes calls while others flood the link as fast as the VM lets them; the peer runs a
 %% fifth of the time.
 control_beside_a_flood_of_bulk(Config) ->
     {A, B, Taker} = pair(Config),
@@ -106,9 +105,9 @@ control_beside_a_flood_of_bulk(Config) ->
     ok = beamway_peer:full_speed(Brake),
     20 = length(Calls).
 
-%% Three processes of class control flood the link, and three of class bulk. Without classes each class would have
-%% half. A single process has nothing to send while it waits for a processor, and its class then has no claim. The
-%% flood lasts longer than the silence that ends a connection.
+%% Three processes of class control flood the link, and three of class bulk. Without classes each class would get
+%% half. Three are needed because a single process has nothing to send while it waits for a processor, and its class then has no claim.
+%% The flood lasts longer than the silence that ends a connection.
 bulk_has_its_share(Config) ->
     {A, B, Taker} = pair(Config, ["-kernel", "net_ticktime", "4"]),
     Connection = beamway_peer:controller(A, node(Taker)),
@@ -127,7 +126,7 @@ bulk_has_its_share(Config) ->
 
 %% --- who has a class --------------------------------------------------------------------------------------
 
-%% Also by the port: it is told that the process is normal.
+%% This also holds when the port asks, because it is told that the process is normal.
 who_ends_is_forgotten(Config) ->
     {A, _B, Taker} = pair(Config),
     [One, Other] = senders(A, 2),
@@ -146,7 +145,7 @@ who_ends_is_forgotten(Config) ->
     end),
     true = beamway_peer:wait_until(fun() -> rows(A) =:= [{Other, bulk, call}] end, ?WAIT_MS).
 
-%% By registered name and by initial call, whenever the process starts; what a process asks for itself comes first.
+%% By registered name and by initial call, whenever the process starts; a class that a process asks for itself takes precedence.
 by_option(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     Classes = "[{my_name, control}, {{pg, init, 1}, bulk}, {{erlang, apply, 2}, bulk}]",
@@ -165,7 +164,7 @@ by_option(Config) ->
     true = beamway_peer:call(B, erlang, register, [my_name, Later]),
     true = beamway_peer:wait_until(fun() -> lists:member({Later, bulk, option}, rows(B)) end, ?WAIT_MS).
 
-%% The next one knows what the former one knew, and hears of ends.
+%% The new server knows what the old one knew, and is notified when processes end.
 the_server_may_crash(Config) ->
     {A, _B, Taker} = Nodes = pair(Config),
     [Large, Normal, Control] = senders(A, 3),
@@ -194,7 +193,7 @@ bad_input(Config) ->
 
 pair(Config) -> pair(Config, []).
 
-%% With a small ring, so that little is sent before it waits.
+%% The ring is small, so that little can be sent before messages queue.
 pair(Config, Args) ->
     #{args := Small} = small_ring(),
     {A, _, B, _} = beamway_peer:connected_pair(beamway_carrier:carrier(Config), #{args => Small ++ Args}),
@@ -202,11 +201,11 @@ pair(Config, Args) ->
 
 small_ring() -> #{args => ["-beamway", "ring_bytes", "65536"]}.
 
-%% More than the ring or the kernel takes, and too little for the link to count as stalled before all is sent.
+%% More than the ring or the kernel takes, but not so much that the link counts as stalled before everything is sent.
 large_bytes(Config) ->
     case beamway_carrier:carrier(Config) of beamway_shm -> ?LARGE; beamway_tcp -> 5 * ?LARGE end.
 
-%% Processes that do what they are told.
+%% Processes that carry out requests.
 senders(Peer, Count) ->
     beamway_peer:run(Peer, fun() -> [spawn(fun() -> sender() end) || _ <- lists:seq(1, Count)] end).
 
@@ -221,7 +220,7 @@ do(_To, {class, Class}) ->
 do(To, {large, Bytes}) -> To ! {large, binary:copy(<<1>>, Bytes)}, ok;
 do(To, Message) -> To ! Message, ok.
 
-%% One after the other, while the link has not stood still for long.
+%% The processes act one after the other, before the link counts as stalled.
 does(Peer, To, All) ->
     beamway_peer:run(Peer, fun() ->
         [begin Pid ! {do, self(), To, What}, receive {Pid, Answer} -> Answer end end || {Pid, What} <- All]
@@ -241,7 +240,7 @@ while_stopped(Peer, Do) ->
     ok = beamway_peer:sigcont(Peer),
     Result.
 
-%% A process of B. The atoms of all messages have been sent to it: nothing passes a frame with new ones.
+%% A process on B. Sends it the atoms of all messages first, because no message can overtake a frame with new atoms.
 taker(A, B) ->
     Taker = beamway_peer:run(B, fun() -> spawn(fun() -> take([], #{}) end) end),
     Atoms = [control, normal, bulk, large, one, other, taken, bytes, echo],
@@ -260,7 +259,7 @@ take(Taken, Bytes) ->
         Message -> take([Message | Taken], Bytes)
     end.
 
-%% In the order in which they arrived.
+%% The messages in the order of their arrival.
 taken(Peer, Taker, Count) ->
     beamway_peer:wait_until(fun() ->
         case beamway_peer:run(Peer, fun() -> Taker ! {give, self(), Count}, receive {taken, Taken} -> Taken end end) of

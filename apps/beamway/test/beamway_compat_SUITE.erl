@@ -2,8 +2,8 @@
 %% @doc Names, epmd modules, kernel's options and net_kernel's functions work over each carrier.
 %%
 %% The same cases run over stock distribution, which proves the cases themselves, over Beamway on
-%% TCP and over Beamway with its defaults. What is not an Erlang node of this OTP is tested in
-%% beamway_foreign_SUITE. Wherever it makes sense each side connects once.
+%% TCP and over Beamway with its defaults. beamway_foreign_SUITE tests against nodes that are not Erlang
+%% nodes of this OTP release. Each side connects once wherever it makes a difference.
 -module(beamway_compat_SUITE).
 
 -export([all/0, groups/0, suite/0]).
@@ -14,7 +14,7 @@
          options_beat_defaults/1, options_of_both_carriers/1, little_in_the_kernel/1, setopts/1, setopts_for_new_connections/1,
          setuptime_connecting/1, setuptime_accepting/1,
          auto_connect_never/1, auto_connect_once/1, allow/1]).
-%% Run on the nodes.
+%% Called on the nodes.
 -export([listening_sockets/0]).
 
 -import(beamway_compat_nodes, [start/2, exchange/3, connect/3, try_connect/2, disconnect/2,
@@ -92,7 +92,7 @@ hidden_nodes(Config) ->
 visible_and_hidden(Peer) ->
     {peer:call(Peer, erlang, nodes, [visible]), peer:call(Peer, erlang, nodes, [hidden])}.
 
-%% A stock node that has never heard of Beamway; in the stock group both are.
+%% One node is a stock node without Beamway's code; in the stock group both are.
 mixed_cluster(Config) ->
     Ours = start(Config, [], []),
     Stock = start(inet_tcp, #{}),
@@ -100,8 +100,8 @@ mixed_cluster(Config) ->
     exchange(Link, Ours, Stock),
     exchange(Link, Stock, Ours).
 
-%% A node of OTP 23 or 24 that calls without epmd's knowledge. Releases of OTP differ in whether they take it;
-%% ours takes it where stock distribution does.
+%% A node of OTP 23 or 24 calls without having asked epmd. OTP releases differ in whether they accept this;
+%% our node does if stock distribution does.
 old_name_message(Config) ->
     [Stock, Ours] = [authenticates_by_old_name(start(Carrier, #{})) || Carrier <- [inet_tcp, carrier(Config)]],
     ct:log("authenticated: ~w", [Stock]),
@@ -116,7 +116,7 @@ authenticates_by_old_name({_, Node}) ->
 
 %%% Without epmd
 
-%% No epmd can help: the variable names a port at which nothing answers.
+%% epmd cannot help, because nothing listens on the port that the variable names.
 -define(NO_EPMD, [{"ERL_EPMD_PORT", "1"}]).
 
 epmd_module(Config) ->
@@ -128,7 +128,7 @@ epmd_module(Config) ->
     {_, NodeA} = A = start(carrier(Config), Options),
     B = start(carrier(Config), Options),
     exchange(kind(Config), A, B),
-    %% Modules for epmd know OTP's own carriers only. What they are told of those differs from release to release.
+    %% epmd modules only know OTP's own carriers. What they are told about those differs between releases.
     {_, NodeC} = start(inet_tcp, Options),
     Told = family_told(Folder, NodeC),
     Told = family_told(Folder, NodeA),
@@ -140,7 +140,7 @@ family_told(Folder, Node) ->
     [_, <<"inet", _/binary>> = Family] = binary:split(Text, <<" ">>),
     Family.
 
-%% Such a module need not say where a host is: then it is looked up as if there was none.
+%% Such a module need not supply the address of a host; the address is then looked up as without the module.
 epmd_module_without_addresses(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), lists:concat([carrier(Config), "_old"])),
     ok = filelib:ensure_dir(filename:join(Folder, "x")),
@@ -160,7 +160,7 @@ start_at_port(Config, Args, Port) ->
     Name = lists:concat([beamway_peer:unique_name("fixed"), "_", Port]),
     {start(carrier(Config), #{name => Name, args => Args, env => ?NO_EPMD}), Port}.
 
-%% Kernel's own way without epmd: all nodes of a system listen at one agreed port.
+%% Kernel's own way without epmd: all nodes on a system listen on one agreed port.
 one_port_without_epmd(Config) ->
     [Port] = free_ports(1),
     Args = ["-start_epmd", "false", "-erl_epmd_port", integer_to_list(Port)],
@@ -192,7 +192,7 @@ dynamic_start(Config) ->
               false = try_connect(Other, Node)
       end,
       [1, 2, 3]),
-    %% Nothing of the rounds is left that would be in the way of another node.
+    %% The rounds have left nothing behind that would disturb another node.
     exchange(kind(Config), Other, start(Config, [], [])),
     true = is_atom(OtherNode).
 
@@ -204,7 +204,7 @@ dynamic_start_ipv6(Config) ->
               Node = list_to_atom(beamway_peer:unique_name("dynamic") ++ "@::1"),
               {ok, _} = peer:call(Peer, net_kernel, start, [Node, #{name_domain => longnames}]),
               true = peer:call(Peer, erlang, set_cookie, [beamway_compat]),
-              %% Also the listening socket takes them.
+              %% The listening socket takes these options as well.
               ok = peer:call(Peer, net_kernel, setopts, [new, [{priority, 3}]]),
               exchange(kind(Config), {Peer, Node}, Other),
               [_] = peer:call(Peer, ?MODULE, listening_sockets, []),
@@ -213,7 +213,7 @@ dynamic_start_ipv6(Config) ->
               false = try_connect(Other, Node)
       end).
 
-%% Both forms, and the options that the command line has flags for.
+%% Both arities, and the options that have flags on the command line.
 net_kernel_start(1, Name) ->
     [Name, #{name_domain => shortnames}];
 net_kernel_start(2, Name) ->
@@ -258,7 +258,7 @@ dist_listen_false(Config) ->
     false = try_connect(B, NodeA),
     connect(kind(Config), A, B).
 
-%% A node with both carriers reaches nodes of either family. (With both it cannot listen: epmd takes a name once.)
+%% A node with both carriers reaches nodes of either family. (It cannot listen with both, because epmd accepts a name only once.)
 two_families(Config) ->
     with_ipv6(
       fun() ->
@@ -277,14 +277,14 @@ two_families(Config) ->
               ok
       end).
 
-%% Kernel's `check_ip': a peer of a network that this host is in comes in. (One of another: beamway_hosts_SUITE.)
+%% Kernel's `check_ip' admits a peer from a network that this host is in. (beamway_hosts_SUITE tests a peer from another network.)
 check_ip(Config) ->
     Args = ["-kernel", "check_ip", "true"],
     exchange(kind(Config), start(Config, Args, []), start(Config, Args, [])).
 
 %%% Kernel's inet_dist_* options
 
-%% The first port of the range is taken by someone else.
+%% Another socket has taken the first port of the range.
 listen_port_range(Config) ->
     {Taken, First} = range_with_first_taken(20),
     Args = ["-kernel", "inet_dist_listen_min", integer_to_list(First),
@@ -313,7 +313,7 @@ use_interface(Config) ->
     Options = #{host => "127.0.0.1", args => ["-kernel", "inet_dist_use_interface", "{127,0,0,1}"]},
     exchange(kind(Config), start(carrier(Config), Options), start(carrier(Config), Options)).
 
-%% `linger' is an option that nobody sets by default and that the system keeps as it was set.
+%% `linger' is an option that nobody sets by default and that the system reports as it was set.
 listen_options(Config) ->
     A = start(Config, ["-kernel", "inet_dist_listen_options", "[{linger,{true,7}}]"], []),
     B = start(Config, [], []),
@@ -337,7 +337,7 @@ connect_options(Config) ->
 getopts({Peer, _}, {_, OtherNode}, Names) ->
     peer:call(Peer, net_kernel, getopts, [OtherNode, Names]).
 
-%% Beamway tunes the socket of a TCP link; what the user asks for wins, whoever connects.
+%% Beamway tunes the socket of a TCP link, but the user's options win, whichever side connects.
 options_beat_defaults(Config) ->
     Options = "[{delay_send,false},{buffer,20000}]",
     Args = ["-kernel", "inet_dist_connect_options", Options, "inet_dist_listen_options", Options,
@@ -354,7 +354,7 @@ options_beat_defaults(Config) ->
       end,
       [{A, B}, {B, A}]).
 
-%% What the socket's options are then is as with stock distribution, whoever carries the data, and data passes.
+%% The socket's options end up as with stock distribution, whether the driver or inet carries the data, and data pass.
 options_of_both_carriers(Config) ->
     Options = "[{recbuf,200000},{sndbuf,190000},{keepalive,true},{tos,16},{priority,3},{high_watermark,50000},{low_watermark,20000},"
               "{delay_send,true},{send_timeout,5000},{send_timeout_close,true},{raw,6,18,<<7000:32/native>>},{raw,6,25,<<50000:32/native>>}]",
@@ -372,8 +372,8 @@ options_between(Carrier, Args) ->
              nodelay, {raw, 6, 18, 4}, {raw, 6, 25, 4}],
     [{ok, _} = getopts(From, To, Names) || {From, To} <- [{A, B}, {B, A}]].
 
-%% Where the driver reads and writes the connection the kernel holds little of it: 25 is TCP_NOTSENT_LOWAT, 72 is SO_BUF_LOCK, of
-%% which 2 says that the receive buffer does not grow. Of a host with two addresses the same holds.
+%% Where the driver reads and writes the connection, the kernel buffers little: option 25 is TCP_NOTSENT_LOWAT, and option 72 is
+%% SO_BUF_LOCK, whose value 2 means that the receive buffer does not grow. The same holds on a host with two addresses.
 little_in_the_kernel(Config) ->
     A = start(carrier(Config), #{host => "127.0.0.1"}),
     [begin
@@ -412,7 +412,7 @@ setopts_for_new_connections(Config) ->
 
 %%% Timers and permissions of net_kernel
 
-%% Someone listens and never answers; the default of seven seconds would be clearly later.
+%% The called port listens but never answers. The default of seven seconds would be clearly later.
 setuptime_connecting(Config) ->
     {ok, Silent} = gen_tcp:listen(0, []),
     {ok, Port} = inet:port(Silent),
@@ -425,7 +425,7 @@ setuptime_connecting(Config) ->
     false = is_connected(Peer, Silenced),
     ok = gen_tcp:close(Silent).
 
-%% Someone connects and says nothing.
+%% The caller connects and sends nothing.
 setuptime_accepting(Config) ->
     A = start(Config, ["-kernel", "net_setuptime", "1"], []),
     B = start(Config, [], []),
@@ -481,7 +481,7 @@ listening_port({Peer, _}) ->
     [{_, Port}] = peer:call(Peer, ?MODULE, listening_sockets, []),
     Port.
 
-%% Addresses at which this node listens; its sockets to epmd and to other nodes have a peer.
+%% Addresses on which this node listens. Sockets that have a peer are its connections to epmd and to other nodes.
 listening_sockets() ->
     [Address || Port <- erlang:ports(),
                 erlang:port_info(Port, name) =:= {name, "tcp_inet"},

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A module for `-epmd_module', so that nodes find each other without epmd.
 %%
-%% Two forms, chosen by `-compat_epmd' on the command line. `directory FOLDER': a node chooses its
-%% own port and writes it to a file of its name in the folder; the others read it there. `ports':
+%% It has two forms, chosen with `-compat_epmd' on the command line. With `directory FOLDER' a node chooses its
+%% own port and writes it to a file with its name in the folder, where the others read it. With `ports'
 %% the port is part of the node's name (`any_4711'), so `listen_port_please' tells a node where to
-%% listen, and `address_please' gives address and port in one answer.
+%% listen, and `address_please' returns address and port in one answer.
 -module(beamway_compat_epmd).
 
 -export([start_link/0, register_node/2, register_node/3, listen_port_please/2, port_please/2,
@@ -12,18 +12,18 @@
 
 -define(PROTOCOL_VERSION, 6).
 
-%% @doc No process is needed: the folder, or the name, is the register.
+%% @doc No process is needed, because the folder or the name is the registry.
 -spec start_link() -> ignore.
 start_link() ->
     ignore.
 
-%% @doc Called with the family by OTP 23 and later; the two-argument form is an older one.
+%% @doc OTP 23 and later also pass the family; older releases call the two-argument form.
 -spec register_node(atom() | string(), inet:port_number()) -> {ok, pos_integer()}.
 register_node(Name, PortNumber) ->
     register_node(Name, PortNumber, inet_tcp).
 
-%% @doc net_kernel starts before the file server, so files are raw. The family is written down, for
-%% the suite to check what the carrier calls itself.
+%% @doc Uses raw files because net_kernel starts before the file server. The family is stored so that
+%% the suite can check what the carrier calls itself.
 -spec register_node(atom() | string(), inet:port_number(), atom()) -> {ok, pos_integer()}.
 register_node(Name, PortNumber, Family) ->
     ok = write_down(form(), lists:concat([Name]), PortNumber, Family),
@@ -36,7 +36,7 @@ write_down(ports, Name, PortNumber, _Family) ->
     PortNumber = port_in(Name),
     ok.
 
-%% @doc Where a node shall listen; 0 leaves it to the carrier.
+%% @doc The port on which a node should listen; 0 leaves it to the carrier.
 -spec listen_port_please(atom() | string(), string()) -> {ok, inet:port_number()}.
 listen_port_please(Name, _Host) ->
     case form() of
@@ -44,7 +44,7 @@ listen_port_please(Name, _Host) ->
         ports -> {ok, port_in(Name)}
     end.
 
-%% @doc Where another node listens.
+%% @doc The port on which another node listens.
 -spec port_please(string(), term()) -> {port, inet:port_number(), pos_integer()} | noport.
 port_please(Name, _Host) ->
     {directory, Folder} = form(),
@@ -58,12 +58,12 @@ port_please(Name, _Host) ->
             noport
     end.
 
-%% @doc The same; a file answers at once.
+%% @doc Ignores the timeout because a file can be read at once.
 -spec port_please(string(), term(), timeout()) -> {port, inet:port_number(), pos_integer()} | noport.
 port_please(Name, Host, _Timeout) ->
     port_please(Name, Host).
 
-%% @doc The host part of the names is never looked up: it need not exist.
+%% @doc The host part of the names is never looked up, so it need not exist.
 -spec address_please(string(), string(), inet | inet6) ->
           {ok, inet:ip_address()} | {ok, inet:ip_address(), inet:port_number(), pos_integer()}.
 address_please(Name, _Host, Family) ->
@@ -91,6 +91,6 @@ form() ->
         {ok, [["ports"]]} -> ports
     end.
 
-%% Kernel asks with an atom for the node's own port and with a string for another's.
+%% Kernel passes an atom for the node's own name and a string for another's.
 port_in(Name) ->
     list_to_integer(lists:last(string:lexemes(lists:concat([Name]), "_"))).

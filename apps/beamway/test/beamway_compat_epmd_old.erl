@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc As {@link beamway_compat_epmd}, but without `address_please/3', as modules for `-epmd_module' were before OTP 21.
+%% @doc {@link beamway_compat_epmd} without `address_please/3', which modules for `-epmd_module' did not have before OTP 21.
 -module(beamway_compat_epmd_old).
 
 -export([start_link/0, register_node/2, register_node/3, listen_port_please/2, port_please/2, port_please/3, names/1]).

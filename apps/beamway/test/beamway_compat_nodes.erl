@@ -2,12 +2,12 @@
 %% @doc What the two compatibility suites share: a private epmd, and nodes with any form of name.
 %%
 %% The suites test how nodes are named, found and started, so they need more freedom than
-%% {@link beamway_peer:start/2} gives: long names, IPv6, no name at all, another program than `erl'.
-%% The private epmd keeps them apart from other nodes on the machine and shows them an epmd in
-%% which nothing else is registered. Control runs over standard input and output.
+%% {@link beamway_peer:start/2} gives: long names, IPv6, no name at all, or another program than `erl'.
+%% The private epmd keeps them apart from other nodes on the machine, and the suites can rely on nothing
+%% else being registered in it. They control the nodes over standard input and output.
 %%
-%% It is the Common Test hook of both: a suite that names it in `ct_hooks' has the private epmd, the
-%% carrier of its group in the configuration, and no node left after a case.
+%% It is also the Common Test hook of both: for a suite that names it in `ct_hooks' it starts the private epmd,
+%% puts the carrier of the group into the configuration, and stops all nodes after each case.
 -module(beamway_compat_nodes).
 
 -export([init/2, pre_init_per_suite/3, pre_init_per_group/4, post_end_per_testcase/5, terminate/1]).
@@ -20,7 +20,7 @@
 -type options() :: #{name => string() | none,       %% none: not distributed; unique by default
                      host => string(),              %% with it, a long name
                      family => inet | inet6,
-                     protocols => [string()],       %% instead of that of the carrier and family
+                     protocols => [string()],       %% instead of the one of the carrier and family
                      args => [string()],
                      env => [{string(), string() | false}],
                      exec => file:name_all()}.
@@ -54,13 +54,13 @@ post_end_per_testcase(_Suite, _Case, _Config, Return, State) ->
     ok = beamway_peer:stop_started(),
     {Return, State}.
 
-%% @private After the suite, also one whose init_per_suite failed.
+%% @private Called after the suite, even if its init_per_suite failed.
 -spec terminate(no_epmd | pos_integer()) -> ok.
 terminate(no_epmd) -> ok;
 terminate(OsPid) -> stop_epmd(OsPid).
 
-%% Starts an epmd on a free port and makes everything that this VM starts use it. The port of the
-%% program ends with the hook's process, the program itself does not.
+%% Starts an epmd on a free port and makes everything that this VM starts use it. The program's port
+%% closes with the hook's process, but the program itself keeps running.
 start_epmd() ->
     {ok, Socket} = gen_tcp:listen(0, []),
     {ok, PortNumber} = inet:port(Socket),
@@ -110,8 +110,8 @@ name_options(Options) ->
         _ -> #{name => Name, longnames => false}
     end.
 
-%% @doc The flags that select the carrier, and its code and the suites'. No cookie: one that is
-%% given twice is ignored.
+%% @doc The flags that select the carrier and set the code paths of the carrier and the suites. They contain no cookie, because erl
+%% ignores a cookie that is given twice.
 -spec flags(beamway_peer:carrier(), options()) -> [string()].
 flags(Carrier, Options) ->
     Tests = [filename:dirname(filename:absname(code:which(Module))) || Module <- [?MODULE, beamway_peer]],
@@ -133,7 +133,7 @@ host() ->
     {ok, Host} = inet:gethostname(),
     Host.
 
-%% @doc Checks the whole of a connection, first set up by one node, then by the other.
+%% @doc Checks a connection completely, first set up by one node, then by the other.
 -spec exchange(stock | tcp | shm, member(), member()) -> ok.
 exchange(Link, MemberA, MemberB) ->
     ok = connect(Link, MemberA, MemberB),
@@ -162,7 +162,7 @@ side_of(Link, Peer) ->
 try_connect({Peer, _}, OtherNode) ->
     peer:call(Peer, net_kernel, connect_node, [OtherNode], 20000).
 
-%% Payloads on both sides of the size at which messages are cut into fragments.
+%% Payloads below and above the size at which messages are split into fragments.
 call_both_ways({PeerA, NodeA}, {PeerB, NodeB}) ->
     lists:foreach(
       fun(Bytes) ->
@@ -175,8 +175,8 @@ call_both_ways({PeerA, NodeA}, {PeerB, NodeB}) ->
 payload(Bytes) ->
     << <<(I * 7 + I div 251)>> || I <- lists:seq(1, Bytes) >>.
 
-%% @doc Ends the connection and waits until both nodes have seen it. What one of them still had to say to the other (kernel's `global'
-%% has, when nodes have just met) may connect them once more, over stock TCP too: then it is ended once more.
+%% @doc Ends the connection and waits until both nodes have noticed. A message that one of them still had for the other (kernel's
+%% `global' sends some when nodes have just met) may connect them again, even over stock TCP, so the connection is then ended again.
 -spec disconnect(member(), member()) -> ok.
 disconnect({PeerA, NodeA}, {PeerB, NodeB}) ->
     _ = beamway_peer:wait_until(
@@ -191,20 +191,20 @@ disconnect({PeerA, NodeA}, {PeerB, NodeB}) ->
 is_connected(Peer, Node) ->
     lists:member(Node, peer:call(Peer, erlang, nodes, [connected])).
 
-%% @doc The port at which epmd says a node listens.
+%% @doc The port that epmd reports for a node.
 -spec dist_port(member()) -> inet:port_number().
 dist_port({Peer, Node}) ->
     [Name, Host] = string:split(atom_to_list(Node), "@"),
     {port, PortNumber, _} = peer:call(Peer, erl_epmd, port_please, [Name, Host, 5000]),
     PortNumber.
 
-%% @doc Starts a program that is not an Erlang node; its lines of output come as messages.
+%% @doc Starts a program that is not an Erlang node; its lines of output arrive as messages.
 -spec start_program(string(), [string()], [{string(), string() | false}]) -> port().
 start_program(Executable, Args, Env) ->
     open_port({spawn_executable, Executable},
               [{args, Args}, {env, Env}, {line, 4096}, exit_status, stderr_to_stdout, use_stdio]).
 
-%% @doc Ends it, in case it has not ended already, and waits for its end.
+%% @doc Ends the program unless it has already ended, and waits until it has.
 -spec stop_program(port()) -> ok.
 stop_program(Program) ->
     case erlang:port_info(Program, os_pid) of
@@ -212,7 +212,7 @@ stop_program(Program) ->
         undefined -> ok
     end.
 
-%% @doc Waits until the program has printed the line; other lines are told if it never comes.
+%% @doc Waits until the program has printed the line; if it never does, the failure shows the other lines.
 -spec expect_line(port(), string()) -> ok.
 expect_line(Program, Line) ->
     [] = test_support:until_line(Program, ["^\\Q", Line, "\\E$"], ?LINE_MS),

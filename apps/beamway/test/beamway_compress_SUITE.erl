@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Links that are compressed: which ones are, what arrives over them, what it saves, and peers that cannot, do not want to, or lie.
+%% @doc Compressed links: which links are compressed, what arrives over them, what compression saves, and peers that cannot compress, do not
+%% want to, or lie.
 -module(beamway_compress_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -9,7 +10,7 @@
          a_peer_that_lies/1, metrics/1]).
 
 -define(WAIT_MS, 30000).
-%% Before links were compressed.
+%% The last commit before links were compressed.
 -define(BEFORE, "25857751").
 -define(FAR, #{rate_bits => 200000000, delay_us => 10000, offload => 1, queue_bytes => 1000000}).
 -define(NEAR, #{rate_bits => 200000000, delay_us => 500, offload => 1}).
@@ -30,7 +31,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% ---- cases ----
 
-%% Small maps, as Presence sends them, and large rows of JSON, to both sides.
+%% Small maps, as Presence sends them, and large rows of JSON, in both directions.
 saves_bytes(_Config) ->
     {One, OneNode, Other, OtherNode} = pair(beamway_tcp, always(), always()),
     Sent = messages(100),
@@ -63,7 +64,7 @@ over_cuts(_Config) ->
     ?assert(Resumes >= 1),
     ?assert(After < Before * 35 div 100).
 
-%% Hardly any of it is tried.
+%% The driver hardly tries to compress random data.
 what_is_random(_Config) ->
     {One, _, Other, OtherNode} = pair(beamway_tcp, always(), always()),
     Sent = {random, 100},
@@ -73,7 +74,7 @@ what_is_random(_Config) ->
     ?assert(maps:get(uncompressed_out, Info) < bytes(Sent) div 5),
     ok = exchanged(One, Other, messages(10)).
 
-%% Without any option. The near one is on this host where nobody may make another.
+%% No options are set. The near path is local if the case may not create another one.
 the_path_decides(Config) ->
     {One, _, Other, OtherNode} = pair(beamway_tcp, [], []),
     ok = exchanged(One, Other, messages(20)),
@@ -87,7 +88,7 @@ the_path_decides(Config) ->
             on_path(?FAR, fun(Far) -> #{uncompressed_out := Before, compressed_out := After} = traffic(Far), ?assert(After < Before * 35 div 100) end)
     end.
 
-%% Some traffic, until the path is known, and some more.
+%% Some traffic until the path has been measured, and then some more.
 traffic({One, _, Other, OtherNode}) ->
     ok = exchanged(One, Other, messages(10)),
     receive after 1000 -> ok end,
@@ -125,7 +126,7 @@ takes_nothing({ok, Other, OtherNode}) ->
     ok = exchanged(One, Other, messages(20)),
     [] = keys(info(One, OtherNode)).
 
-%% What no node of this version sends ends the link, and no other one.
+%% A peer that sends what no node of this version sends loses its link, but other links stay.
 a_peer_that_lies(Config) ->
     Ebin = beamway_builds:build(filename:join(proplists:get_value(priv_dir, Config), "liar"),
                                 [{"native/driver/packing.c", "frames->bytes << 32 | made", "(frames->bytes + 1) << 32 | made"}]),
@@ -180,7 +181,7 @@ info(Peer, Node) ->
 
 keys(Info) -> [Key || Key <- ?KEYS, is_map_key(Key, Info)].
 
-%% One in ten has many rows.
+%% One message in ten has many rows.
 messages(Count) -> {messages, Count}.
 
 message(N) when N rem 10 =:= 0 -> iolist_to_binary([row(N * 1000 + Row) || Row <- lists:seq(1, 1000)]);
@@ -190,20 +191,20 @@ row(N) -> io_lib:format("{\"id\":~b,\"name\":\"user~b\",\"email\":\"user~b@examp
 
 bytes(What) -> lists:sum([erlang:external_size(Message) || Message <- generated(What)]).
 
-%% Made where they are sent and where they are compared: the way to the nodes is slow.
+%% Generated both on the sending node and where they are compared, because the control connection to the nodes is slow.
 generated({random, Count}) ->
     _ = rand:seed(exsss, 4711),
     [rand:bytes(200000) || _ <- lists:seq(1, Count)];
 generated({messages, Count}) ->
     [message(N) || N <- lists:seq(1, Count)].
 
-%% Both ways.
+%% In both directions.
 exchanged(One, Other, What) ->
     {ok, _} = sent(One, Other, What),
     {ok, _} = sent(Other, One, What),
     ok.
 
-%% Each arrives, whole and in order. Also tells how many microseconds that took.
+%% Each message arrives complete and in order. Returns how many microseconds that took.
 sent(From, To, What) ->
     Taker = beamway_peer:run(To, fun() -> spawn(fun() -> take(generated(What)) end) end),
     beamway_peer:run(From, fun() ->

@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How nodes find each other, connect, refuse and lose each other, over each carrier.
+%% @doc How nodes find each other, connect, refuse each other and lose each other, over each carrier.
 %%
-%% In the group `inet_tcp' the cases say what stock distribution does; the same must hold for
-%% Beamway. Environment: `BEAMWAY_TEST_LONG=1' takes 24 nodes in every group (by default only over
-%% shared memory, 8 else) and more rounds of simultaneous connects and of restarts.
+%% In the group `inet_tcp' the cases show what stock distribution does, and Beamway must do the same.
+%% With `BEAMWAY_TEST_LONG=1' in the environment every group uses 24 nodes (by default only shared memory does, the
+%% other groups use 8) and runs more rounds of simultaneous connects and of restarts.
 -module(beamway_connect_SUITE).
 
-%% No node connects but when a case says so: OTP's own servers would otherwise call back the node that a
+%% Only the case itself connects nodes; otherwise OTP's own servers would call back the node that a
 %% case has just disconnected.
 -define(BY_HAND, #{args => ["-kernel", "dist_auto_connect", "never"]}).
 
@@ -36,8 +36,8 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- connecting ------------------------------------------------------------------------------------
 
-%% Both nodes call each other at the same microsecond; one connection must remain, and it must work
-%% both ways.
+%% Both nodes call each other in the same microsecond. One connection must remain, and it must work
+%% in both directions.
 simultaneous_connects(Config) ->
     {PeerA, NodeA, PeerB, NodeB} = start_two(Config, ?BY_HAND),
     Kind = beamway_peer:link_kind(beamway_carrier:carrier(Config)),
@@ -55,13 +55,13 @@ simultaneous_connects(Config) ->
          ok = beamway_peer:assert_link(PeerA, NodeB, Kind),
          ok = beamway_peer:assert_link(PeerB, NodeA, Kind),
          true = beamway_peer:call(PeerA, erlang, disconnect_node, [NodeB]),
-         %% The news of the attempt that lost may come late. With any carrier, a caller that connects while it is
-         %% handled shares its end and gets false.
+         %% net_kernel may learn late that an attempt has lost. With any carrier, a caller that connects at that moment
+         %% shares the attempt's end and gets false.
          _ = beamway_peer:wait_until(fun() -> Attempts() =:= None end, 10000)
      end || _ <- lists:seq(1, Rounds)],
     ok.
 
-%% Among them all attempts to connect, and all connections.
+%% These include all attempts to connect, and all connections.
 kernel_links(Peer) ->
     {links, Links} = beamway_peer:run(Peer, fun() -> process_info(whereis(net_kernel), links) end),
     lists:sort(Links).
@@ -69,21 +69,21 @@ kernel_links(Peer) ->
 connect_at(Peer, Node, At) ->
     beamway_peer:run(Peer, fun() -> wait_for_time(At), net_kernel:connect_node(Node) end).
 
-%% Both processes run on one host, so they share a clock; a spin keeps the instant exact.
+%% Both nodes run on the same host, so they share a clock; spinning keeps the instant exact.
 wait_for_time(At) ->
     case erlang:system_time(microsecond) >= At of
         true -> ok;
         false -> wait_for_time(At)
     end.
 
-%% Attempts that were given up while they waited in the listen backlog, as the lower-named node of a simultaneous
-%% connect leaves them: they must not be taken for a connection that is being made, or `connect_node' shares their end.
+%% The attempts were given up while they waited in the listen backlog, as the lower-named node leaves them after a simultaneous
+%% connect. They must not be taken for a connection that is being set up, or `connect_node' fails together with them.
 callers_that_gave_up(Config) ->
     {PeerA, NodeA, PeerB, NodeB} = start_two(Config, ?BY_HAND),
     [Name, _] = string:split(atom_to_list(NodeA), "@"),
     Connected = [connect_among_them(Name, {PeerA, NodeA}, {PeerB, NodeB}) || _ <- lists:seq(1, 10)],
     case beamway_carrier:carrier(Config) of
-        inet_tcp -> ok; % stock distribution tells some of them false
+        inet_tcp -> ok; % with stock distribution some of them get false
         _ -> [true] = lists:usort(Connected)
     end,
     ok.
@@ -100,7 +100,7 @@ connect_among_them(Name, {PeerA, NodeA}, {PeerB, NodeB}) ->
     ok = beamway_peer:wait_disconnected(PeerA, NodeB),
     Connected.
 
-%% Callers that reset their connection before it is accepted, as a port scan does: they have no address that `check_ip' could look at.
+%% Callers reset their connection before it is accepted, as a port scan does, so they have no address that `check_ip' could check.
 callers_that_are_gone(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     Log = log_file(Config),
@@ -146,7 +146,7 @@ reconnects(Config) ->
     _ = beamway_peer:wait_until(fun() -> beamway_peer:no_more(beamway_peer:resources(PeerA), Before) end, 5000),
     ok.
 
-%% The survivor must take the new node of the same name at once, whoever connects, and never talk
+%% The survivor must accept the new node of the same name at once, whichever side connects, and never talk
 %% to the old one.
 restarts_under_the_same_name(Config) ->
     Carrier = beamway_carrier:carrier(Config),
@@ -186,7 +186,7 @@ full_mesh(Config) ->
                    end) || {Index, {ok, Peer, _}} <- lists:zip(lists:seq(1, Count), Started)],
     [ok = beamway_peer:await(Call) || Call <- Calls],
     [ok = fully_connected(Carrier, Peer, Nodes -- [Node]) || {ok, Peer, Node} <- Started],
-    %% Everybody calls everybody at the same time.
+    %% Each node calls every other at the same time.
     Checks = [beamway_peer:async(fun() ->
                             beamway_peer:run(Peer, fun() ->
                                 [{ok, Other} = Answer || {Other, Answer} <- lists:zip(
@@ -215,10 +215,10 @@ hidden_node(Config) ->
     NodeB = beamway_peer:call(PeerA, erpc, call, [NodeB, erlang, node, []]),
     ok.
 
-%% A tool that is a hidden node for a moment leaves no line at level info. Other nodes do.
+%% A tool that joins as a hidden node for a moment leaves no line at level info. Other nodes do.
 hidden_in_the_log(Config) ->
     case beamway_carrier:carrier(Config) of
-        inet_tcp -> ok; % says nothing of its connections
+        inet_tcp -> ok; % logs nothing about its connections
         Carrier -> hidden_in_the_log(Carrier, log_file(Config))
     end.
 
@@ -255,7 +255,7 @@ auto_connect_never(Config) ->
     pong = beamway_peer:call(PeerA, net_adm, ping, [NodeB]),
     ok.
 
-%% Once down, the nodes do not connect again by themselves; by hand they do.
+%% Once disconnected, the nodes do not connect again automatically, but a case can connect them.
 auto_connect_once(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {PeerA, NodeA, PeerB, NodeB} = start_two(Config, #{args => ["-kernel", "dist_auto_connect", "once"]}),
@@ -296,7 +296,7 @@ allow(Config) ->
     true = lists:member(NodeA, Allowed),
     ok = beamway_peer:connect(Carrier, PeerA, NodeB).
 
-%% A stock node on either side; and a node that allows only tcp beside one that prefers memory.
+%% A stock node on either side, and a node that allows only tcp with one that prefers memory.
 mixed_cluster(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Peer, Node} = beamway_peer:start(Carrier),
@@ -318,7 +318,7 @@ mixed_cluster(Config) ->
 mixed_kind(inet_tcp, _) -> stock;
 mixed_kind(_, _) -> tcp.
 
-%% Enough of each kind that a difference in framing would show.
+%% Enough messages of each kind to show a difference in framing.
 exchange(Peer, Node) ->
     beamway_peer:run(Peer, fun() ->
         [begin
@@ -339,10 +339,10 @@ socket_options(Config) ->
     ok = beamway_peer:call(PeerA, net_kernel, setopts, [NodeB, [{priority, 4}, {nodelay, false}]]),
     {ok, [{priority, 4}, {nodelay, false}]} =
         beamway_peer:call(PeerA, net_kernel, getopts, [NodeB, [priority, nodelay]]),
-    %% What the distribution itself relies on is left alone.
+    %% Options on which the distribution itself relies cannot be changed.
     [{error, {badopts, [Option]}} = beamway_peer:call(PeerA, net_kernel, setopts, [NodeB, [{priority, 4}, Option]])
      || Option <- [{active, false}, {packet, 2}, {deliver, term}]],
-    %% For connections to come.
+    %% This applies to future connections.
     ok = beamway_peer:call(PeerB, net_kernel, setopts, [new, [{priority, 3}]]),
     {error, noconnection} =
         beamway_peer:call(PeerA, net_kernel, getopts, ['nobody@nowhere', [nodelay]]),
@@ -358,14 +358,14 @@ traffic_counters(Config) ->
     [true = grown(Counter, Before, After)
      || {Before, After} <- [{BeforeA, counters(PeerA, NodeB)}, {BeforeB, counters(PeerB, NodeA)}],
         Counter <- [in, out]],
-    %% They are messages, not bytes.
+    %% The counters count messages, not bytes.
     LargeA = counters(PeerA, NodeB),
     [_ = beamway_peer:call(PeerA, erpc, call, [NodeB, binary, copy, [<<7>>, 10000]]) || _ <- lists:seq(1, 20)],
     More = proplists:get_value(in, counters(PeerA, NodeB)) - proplists:get_value(in, LargeA),
     true = More >= 20 andalso More < 200,
     ok.
 
-%% The called node may still be about to say that the connection is up.
+%% The called node may be about to report that the connection is up.
 counters(Peer, Node) ->
     Info = beamway_peer:wait_until(
              fun() ->
@@ -379,8 +379,8 @@ counters(Peer, Node) ->
 grown(Counter, Before, After) ->
     proplists:get_value(Counter, After) >= proplists:get_value(Counter, Before) + 20.
 
-%% Monitoring tools take the socket with the address that net_kernel knows for the connection, and show its counters.
-%% They must find the one that carries the messages, or none.
+%% Monitoring tools look for a socket with the address that net_kernel knows for the connection, and show its counters.
+%% They must find the socket that carries the messages, or none.
 socket_of_the_link(Config) ->
     {PeerA, NodeA, PeerB, NodeB} = beamway_carrier:connected_pair(Config),
     Sizes = [byte_count(Peer, Node) || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
@@ -391,7 +391,7 @@ socket_of_the_link(Config) ->
         inet_tcp -> [true = After > Before + 200000 || {Before, After} <- lists:zip(Sizes, Later)];
         _Own -> {[none, none], [none, none]} = {Sizes, Later}
     end,
-    %% Others take the one port that the connection's process has.
+    %% Other tools take the one port that the connection's process owns.
     [[_] = owned_ports(Peer, Node) || {Peer, Node} <- [{PeerA, NodeB}, {PeerB, NodeA}]],
     ok.
 
@@ -414,7 +414,7 @@ socket_bytes(Address) ->
             lists:sum([Count || {_, Count} <- Stats])
     end.
 
-%% A tool that takes the port of the link for a socket gets an error, and the link does not mind.
+%% A tool that mistakes the link's port for a socket gets an error, and the link is not disturbed.
 questions_of_inet(Config) ->
     {PeerA, NodeA, PeerB, NodeB} = beamway_carrier:connected_pair(Config),
     Own = beamway_carrier:carrier(Config) =/= inet_tcp,
@@ -432,7 +432,7 @@ ask_as_inet(Node) ->
      || {Question, Rest} <- [{peername, []}, {sockname, []}, {getstat, []}, {getopts, [[nodelay, buffer]]},
                              {getfd, []}, {peernames, []}, {getiflist, []}]].
 
-%% The reasons are those of stock distribution, which the group `inet_tcp' proves.
+%% The reasons are those of stock distribution, as the group `inet_tcp' proves.
 nodedown_reasons(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Survivor, SurvivorNode} = beamway_peer:start(Carrier, ?BY_HAND),
@@ -457,7 +457,7 @@ nodedown_reasons(Config) ->
      end || {Reason, End} <- Ends, CallerIsSurvivor <- [true, false]],
     ok.
 
-%% The same for what happens to a connection on its way: 18 is TCP_USER_TIMEOUT, here a second.
+%% The same for failures of the network. Option 18 is TCP_USER_TIMEOUT, here one second.
 nodedown_reasons_of_the_network(Config) ->
     Timeout = ["-kernel", "inet_dist_listen_options", "[{raw,6,18,<<1000:32/native>>},{sndbuf,65536}]"],
     {ok, Survivor, SurvivorNode} = beamway_peer:start(beamway_carrier:carrier(Config), #{args => Timeout ++ maps:get(args, ?BY_HAND)}),
@@ -487,7 +487,7 @@ flood(To) ->
     _ = spawn(fun() -> [To ! binary:copy(<<N>>, 100000) || N <- lists:seq(1, 200)] end),
     ok.
 
-%% A process on the node keeps what net_kernel:monitor_nodes/2 tells.
+%% A process on the node collects the messages of net_kernel:monitor_nodes/2.
 watch_nodes(Peer) ->
     watch_nodes(Peer, []).
 
@@ -529,7 +529,7 @@ absent_node(Config) ->
     [] = beamway_peer:call(Peer, erlang, nodes, [connected]),
     ok.
 
-%% A name of the other kind than the node's own is refused before anybody is called, and the log says why.
+%% A name of the other kind (short or long) than the node's own is refused before any connection is made, and the log says why.
 illegal_names(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     [begin

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes in containers: network, pid and mount namespaces of their own, that share nothing but
-%% one directory, `socket_dir'. They talk over shared memory. Where that cannot be (another user, a
-%% directory that is of no use) both stay on TCP and say why. A killed node's name does not stay in the
+%% @doc Nodes in containers: network, pid and mount namespaces of their own that share nothing but
+%% one directory, `socket_dir'. They talk over shared memory. Where that is impossible (another user, or an
+%% unusable directory) both stay on TCP and say why. A killed node's name does not stay in the
 %% directory for ever. Needs root.
 -module(beamway_containers_SUITE).
 
@@ -12,7 +12,7 @@
 
 -define(INSIDE, "/run/beamway").
 -define(WAIT_MS, 20000).
-%% The folder of a case, whose parts alone its nodes see.
+%% The folder of a case. Its nodes see only parts of it.
 -define(BASE, "beamway-containers").
 -define(SETUP_S, "60").
 
@@ -54,14 +54,14 @@ one_directory(Config) ->
     in_both_directions(Config, #{}, #{}, fun both_on_shm/1),
     {ok, []} = file:list_dir(dir(Config)).
 
-%% Each sees the volume where its own image has it.
+%% Each node sees the volume at the path that its own image uses.
 other_paths_inside(Config) ->
     Here = #{mount => "/run/beamway"},
     There = #{mount => "/tmp/deep/down/shared"},
     in_both_directions(Config, Here, There, fun both_on_shm/1),
     {ok, []} = file:list_dir(dir(Config)).
 
-%% Users of two user namespaces are compared by what they are to the kernel.
+%% Users in two user namespaces are compared by their IDs outside the namespaces.
 one_user_in_two_user_namespaces(Config) ->
     ok = file:change_owner(dir(Config), 1001, 1001),
     One = #{user => "1001", user_inside => "0"},
@@ -77,7 +77,7 @@ only_one_has_it(Config) ->
            end,
     in_both_directions(Config, #{}, #{env => []}, Sees).
 
-%% The socket can be reached by its owner, and by root, whom the check of the peer's user turns away.
+%% The socket's permissions admit its owner and root, but the check of the peer's user turns root away.
 another_user(Config) ->
     "" = os:cmd("chmod 1777 " ++ dir(Config)),
     Check = fun({_, {Caller, _}, {Called, _}} = Pair) ->
@@ -87,7 +87,7 @@ another_user(Config) ->
             end,
     with_readable_checkout(fun() -> in_both_directions(Config, #{}, #{user => "1001"}, Check) end).
 
-%% Both are user 0 to themselves.
+%% Each is user 0 in its own namespace.
 root_of_different_user_namespaces(Config) ->
     "" = os:cmd("chmod 1777 " ++ dir(Config)),
     One = #{user => "1001", user_inside => "0"},
@@ -99,7 +99,7 @@ root_of_different_user_namespaces(Config) ->
             end,
     with_readable_checkout(fun() -> in_both_directions(Config, One, Other, Check) end).
 
-%% The node says it when it starts, and again for each link that it might have had.
+%% The node reports it at startup, and again for each link that could have used the directory.
 useless_directories(Config) ->
     Base = filename:dirname(dir(Config)),
     Dirs = [{"missing", fun(_) -> ok end, "socket_dir: No such file or directory"},
@@ -135,7 +135,7 @@ too_long(Config) ->
     says_one_of([Peer], ["shared memory is off on this node"]),
     logs(Peer, "socket_dir = .* is not valid: expected an absolute path of at most 80 bytes").
 
-%% Who only answers needs no name of his own there.
+%% A node that only answers needs no name of its own there.
 read_only(Config) ->
     {Peer, Node} = start(Config, 1, #{options => "ro"}),
     {Writer, WriterNode} = start(Config, 2, #{}),
@@ -162,7 +162,7 @@ full_of_stale_names(Config) ->
     in_both_directions(Config, #{}, #{}, fun both_on_shm/1),
     Kept = [filename:basename(Path) || Path <- [File, Live]],
     _ = beamway_peer:wait_until(fun() -> {ok, Kept} =:= sorted(file:list_dir(Dir)) end, ?WAIT_MS),
-    %% Whoever listens there has not been disturbed.
+    %% The stale names are removed without connecting to this listener.
     {error, timeout} = socket:accept(Listener, 0),
     ok = socket:close(Listener).
 
@@ -212,8 +212,8 @@ the_doctor_tries_it(Config) ->
 
 dir(Config) -> proplists:get_value(dir, Config).
 
-%% A node in the first or the second container. Box: `user', `user_inside', `mount' (where it sees the
-%% shared directory), `outside' (another directory instead), `options' of the mount, `env', `log'.
+%% A node in the first or the second container. The keys of Box are `user', `user_inside', `mount' (where it sees the
+%% shared directory), `outside' (another directory instead), `options' of the mount, `env' and `log'.
 start(Config, Which, Box) ->
     #{spaces := Spaces, addresses := Addresses} = proplists:get_value(net, Config),
     Inside = maps:get(mount, Box, ?INSIDE),
@@ -229,7 +229,7 @@ start(Config, Which, Box) ->
 
 log_inside() -> "/tmp/node.log".
 
-%% It is in a world of its own, with few others.
+%% The node is in namespaces of its own and sees few other processes.
 is_apart(Peer) ->
     Spaces = spaces(),
     beamway_peer:run(Peer, fun() ->

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The examples of docs/guide/faults.md, as a user's suite has them, and what beamway_ct says of wrong use.
+%% @doc The examples in docs/guide/faults.md, as a user's suite would contain them, and how beamway_ct reports wrong use.
 -module(beamway_ct_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -20,7 +20,7 @@ init_per_testcase(_Case, Config) ->
 end_per_testcase(_Case, Config) ->
     [beamway_ct:stop(proplists:get_value(Peer, Config)) || Peer <- [a, b]].
 
-%% Both nodes lose each other, and find each other when the partition has ended.
+%% The nodes lose each other, and find each other when the partition has ended.
 partition(Config) ->
     [A, B, NodeA, NodeB] = [proplists:get_value(Key, Config) || Key <- [a, b, node_a, node_b]],
     ok = beamway_ct:partition(A, B),
@@ -38,7 +38,7 @@ slow_link(Config) ->
     {badrpc, timeout} = peer:call(A, rpc, call, [NodeB, erlang, node, [], 100]),
     ok = beamway_ct:heal(A).
 
-%% Nobody hears of a connection that dies: the link goes on over another one.
+%% Neither node notices that a connection dies, because the link continues over another one.
 connection_dies(Config) ->
     [A, B, NodeB] = [proplists:get_value(Key, Config) || Key <- [a, b, node_b]],
     ok = beamway_ct:disconnect(A, B),
@@ -55,7 +55,7 @@ until(Holds, Left) ->
 
 %% ---- what is no example ----
 
-%% From a node of the cluster, by a third one.
+%% One node asks for it by the names of two others.
 by_name(Config) ->
     [A, B, NodeA, NodeB] = [proplists:get_value(Key, Config) || Key <- [a, b, node_a, node_b]],
     {C, _} = beamway_ct:start("c", ["-hidden"]),

@@ -1,12 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Connections that are cut while two nodes live: the link goes on, nothing is lost, doubled or late, and nobody hears of it.
+%% @doc Connections that are cut while both nodes live: the link continues, nothing is lost, duplicated or late, and neither node reports
+%% anything.
 %%
-%% The nodes are on two hosts with a router between them, which resets connections, refuses new ones for a while, drops everything
-%% for a while, or forgets all connections; a host gets another address. Meanwhile beamway_cut_load goes on both ways.
-%% In one group the router is a NAT, so that only one of the nodes can call the other. In another one the link goes over several connections whenever it is cut.
+%% The nodes are on two hosts with a router between them. The router resets connections, refuses new ones for a while, drops everything
+%% for a while, or forgets all connections, or a host changes its address. Meanwhile beamway_cut_load runs in both directions.
+%% In one group the router is a NAT, so only one of the nodes can call the other. In another one the link has several connections when it is
+%% cut.
 %%
-%% BEAMWAY_TEST_CUTS: how many cuts in all groups together (`make test-cut' makes 1,000); without it one of each kind in each group.
-%% With `BEAMWAY_TEST_CUTS_STORE=yes' the pauses become `bench/results/cut.json', if all is well. Needs root.
+%% BEAMWAY_TEST_CUTS is the number of cuts in all groups together (`make test-cut' makes 1,000); without it each group makes one cut of each
+%% kind.
+%% With `BEAMWAY_TEST_CUTS_STORE=yes' the pauses are stored in `bench/results/cut.json' if every case passes. Needs root.
 -module(beamway_cut_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -15,7 +18,7 @@
 
 -define(WAIT_MS, 20000).
 -define(QUIET_MS, 300).
-%% The router forgets a silent connection after so many seconds: never.
+%% The router forgets a silent connection after this many seconds, which no case reaches.
 -define(FORGET_S, 600).
 
 suite() -> [{timetrap, {minutes, 120}}].
@@ -83,18 +86,18 @@ node_at(Carrier, Space, Address, Environment) ->
     {ok, Peer, Node} = beamway_peer:start(Carrier, #{host => Address, wrapper => beamway_netns:host(Space), env => Environment, args => ["-kernel", "logger_level", "info" | keepalive(Carrier)]}),
     {Peer, Node}.
 
-%% Beside a ring only keepalive uses the connection: once a second.
+%% With a ring only keepalive uses the connection, here once a second.
 keepalive(Carrier) when Carrier =:= beamway_shm; Carrier =:= beamway_encrypted_shm -> ["-kernel", "net_ticktime", "60", "net_tickintensity", "60"];
 keepalive(_Carrier) -> [].
 
 %% ---- cuts ----
 
-%% The kinds of cuts of a group, one after the other: each in turn, or what a long run repeats. The second host cannot move where only the first one
-%% can call.
+%% The kinds of cuts in a group. A long run repeats these kinds. The second host cannot change its address where only the first
+%% one can call.
 kinds(Ring) when Ring =:= beamway_shm; Ring =:= beamway_encrypted_shm ->
     [{reset, 0}];
 kinds(several) ->
-    [{reset, 43}, {silence, 1000}, {one_way, 2000}, {reset, 4}]; % others take one connection after the other, and the link does not notice
+    [{reset, 43}, {silence, 1000}, {one_way, 2000}, {reset, 4}]; % other cuts take one connection after the other, and the link does not notice
 kinds(nat) ->
     Kinds = [{reset, 43}, forgotten, {moved, 1}, {silence, 1000}],
     case cuts() of 0 -> Kinds; _ -> [Kind || Kind <- long_kinds(), Kind =/= {moved, 2}] end;
@@ -125,12 +128,13 @@ close(Config, Rules) -> beamway_cut:close(router(Config), Rules).
 
 refuses_all() -> beamway_cut:not_epmd("REJECT --reject-with tcp-reset").
 
-%% Of the connection as it is now.
+%% The ports of the current connection.
 ends({One, OneNode, Other, OtherNode}) ->
     [binary_to_list(lists:last(binary:split(Address, <<":">>, [global])))
      || {Peer, Node} <- [{Other, OneNode}, {One, OtherNode}], {ok, #{address := Address}} <- [beamway_peer:call(Peer, beamway, info, [Node])]].
 
-%% When the path was back, or the cut began if it was never away. Only this connection is reset, or all are and no new ones are accepted for a while.
+%% Returns when the path was back, or when the cut began if the path was never away. Resets only this connection, or all and then refuses
+%% new ones.
 cut({reset, 0}, Pair, Config) ->
     resumed(fun() -> close(Config, beamway_cut:connection(ends(Pair), "REJECT --reject-with tcp-reset")) end, Pair, Config);
 cut({reset, Ms}, _Pair, Config) ->
@@ -143,14 +147,14 @@ cut({one_way, Ms}, _Pair, Config) ->
 cut(forgotten, Pair, Config) ->
     {Wall, _} = router(Config),
     resumed(fun() -> beamway_cut:forget(Wall) end, Pair, Config);
-%% There and back: the peer cannot know the new address.
+%% The host moves to a new address and back, because the peer cannot know the new one.
 cut({moved, Host}, Pair, Config) ->
     Net = proplists:get_value(net, Config),
     BeganUs = resumed(fun() -> beamway_netns:move(Net, Host, 3) end, Pair, Config),
     _ = resumed(fun() -> beamway_netns:move(Net, Host, 2) end, Pair, Config),
     BeganUs.
 
-%% The path is never away: the link needs another connection.
+%% The path is never away, so the link needs another connection.
 resumed(Cut, Pair, Config) ->
     Before = resumes(Pair),
     BeganUs = os:system_time(microsecond),
@@ -189,7 +193,7 @@ cut_again_and_again(Config) ->
     true = resumes(Pair) >= Count div 4,
     ok.
 
-%% How long a caller has waited at most once the path was back.
+%% The longest time that a caller has waited after the path was back.
 pause_of(Kind, Pair, Loads, Config) ->
     _ = proplists:get_value(group, Config) =:= several andalso spread(Pair),
     BackUs = case Kind of none -> os:system_time(microsecond); _ -> cut(Kind, Pair, Config) end,
@@ -198,7 +202,7 @@ pause_of(Kind, Pair, Loads, Config) ->
     Waited = [beamway_peer:wait_until(fun() -> longest(beamway_peer:call(Peer, beamway_cut_load, waited, [BackUs, UntilUs])) end, ?WAIT_MS) || {Peer, _} <- Loads],
     {Kind, lists:max([Us || {longest, Us} <- Waited])}.
 
-%% Each time that a link is lost soon it waits longer before it spreads again.
+%% A link that is lost soon after it has spread waits longer each time before it spreads again.
 spread({One, OneNode, Other, OtherNode}) ->
     beamway_peer:wait_until(fun() -> [4, 4] =:= [maps:get(connections, Info, 1) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}],
                                                                                  {ok, Info} <- [beamway_peer:call(Peer, beamway, info, [Node])]] end, 2 * ?WAIT_MS).
@@ -237,7 +241,7 @@ kept_result(What, Config) ->
     {ok, Kept} = file:read_file(kept(What, Config)),
     binary_to_term(Kept).
 
-%% What `make test-cut' promises.
+%% The limits that `make test-cut' promises.
 all_together(Config) ->
     Context = beamway_bench_store:context("cut", "make test-cut STORE=1"),
     Groups = [kept_result(Group, Config) || Group <- [beamway_tcp, beamway_tls, nat, beamway_shm]],
@@ -260,7 +264,7 @@ killed_row(Name, Ms) ->
     #{carrier => list_to_binary(Name), kills => length(Ms), p50_ms => rounded(beamway_bench_stats:median(Ms)),
       p99_ms => rounded(beamway_bench_stats:percentile(99, Ms)), max_ms => rounded(lists:max(Ms))}.
 
-%% A round trip is what a call takes under this load, without a cut.
+%% The calm round trip is the time of a call under this load without a cut.
 limits([#{kind := <<"no cut">>, p99_ms := Calm} | _]) ->
     [{{reset, 0}, 3 * Calm + 10}] ++ [{{reset, Ms}, 3 * Calm + 10 + 50} || Ms <- [4, 43, 1000]]
         ++ [{Kind, Calm + 300} || Kind <- [{silence, 100}, {silence, 1000}, {silence, 5000}, {silence, 20000}, {one_way, 2000}]]
@@ -269,7 +273,7 @@ limits([#{kind := <<"no cut">>, p99_ms := Calm} | _]) ->
 store("yes", Object) -> beamway_bench_store:write(beamway_bench_store:file("cut"), Object);
 store(_, _Object) -> ok.
 
-%% Messages can pass before the handshake is complete. The connection of a node that has come so far is lost, and its peer calls again.
+%% Messages can pass before the handshake is complete. A node that has come this far loses the connection, and its peer calls again.
 lost_at_birth(Config) ->
     #{spaces := [SpaceA, SpaceB, _], addresses := [AddressA, AddressB]} = proplists:get_value(net, Config),
     Carrier = proplists:get_value(carrier, Config),
@@ -287,7 +291,7 @@ lost_at_birth(Config) ->
     1 = resumes({One, OneNode, Other, OtherNode}),
     ok.
 
-%% Until the called node is stopped in time.
+%% Repeats until the called node is stopped at the right moment.
 connect_half(One, Other, OtherNode, Tries) when Tries > 0 ->
     Holder = beamway_peer:run(Other, fun() -> spawn(fun hold_accepted/0) end),
     true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
@@ -317,7 +321,7 @@ accepted() ->
 spin() ->
     case nodes(connected) of [] -> spin(); [_] -> ok end.
 
-%% As fast as without all this.
+%% A killed node is noticed as fast as when links are not resumed.
 killed(Config) ->
     Carrier = proplists:get_value(carrier, Config),
     Count = case cuts() of 0 -> 3; Cuts -> max(3, Cuts div 10) end,
@@ -340,7 +344,7 @@ kill_one(One, {Other, OtherNode}, Carrier) ->
     _ = beamway_peer:wait_until(fun() -> not is_process_alive(Other) end, ?WAIT_MS),
     max(0, At - KilledNs div 1000000).
 
-%% Where the driver cannot carry a connection OTP's own port does, which knows nothing of all this. Both sides know that before they begin.
+%% Where the driver cannot carry a connection OTP's own port does, which cannot resume links. Both sides know that before they begin.
 cannot_carry(Config) ->
     #{spaces := [SpaceA, SpaceB, _], addresses := [AddressA, AddressB]} = proplists:get_value(net, Config),
     Carrier = proplists:get_value(carrier, Config),
@@ -356,7 +360,7 @@ cannot_carry(Config) ->
     [Connection] = Connections(),
     ok.
 
-%% Another creation: the link has ended, and messages of before do not reach the new node.
+%% The new node has another creation, so the link has ended, and earlier messages do not reach the new node.
 restarted(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     #{spaces := [_, SpaceB, _], addresses := [_, AddressB]} = proplists:get_value(net, Config),
@@ -367,7 +371,7 @@ restarted(Config) ->
     {connection_closed, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?WAIT_MS),
     ok = beamway_peer:connect_both(proplists:get_value(carrier, Config), One, Again).
 
-%% One of the two does not want it: as with stock.
+%% One side does not resume links, so the nodes disconnect as with stock distribution.
 resume_off(Config) ->
     {One, _, _, OtherNode} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "0"}]),
     Watcher = beamway_peer:watch_nodedown(One),
@@ -376,7 +380,7 @@ resume_off(Config) ->
     {connection_closed, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?WAIT_MS),
     ok.
 
-%% The peer does not come back: nodedown on both sides after `resume_ms', and a new connection afterwards.
+%% The peer does not come back: both sides report nodedown after `resume_ms', and can connect again afterwards.
 given_up(Config) ->
     {One, OneNode, Other, OtherNode} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "1500"}]),
     Watchers = [beamway_peer:watch_nodedown(Peer) || Peer <- [One, Other]],
@@ -391,14 +395,14 @@ given_up(Config) ->
     _ = Pair,
     ok = beamway_peer:connect_both(proplists:get_value(carrier, Config), One, Other).
 
-%% A node that is stopped, and meanwhile given up: what its kernel has received of the link is not delivered when it goes on.
+%% A node is stopped and meanwhile given up. The messages that its kernel has received on the link are not delivered when it continues.
 stopped(Config) ->
     {One, OneNode, Other, OtherNode} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "2000"}]),
     Collector = numbers_arrive(1, 10, Pair),
     [Watcher, OtherWatcher] = [beamway_peer:watch_nodedown(Peer) || Peer <- [One, Other]],
     ok = beamway_peer:sigstop(Other),
     send_numbers(One, Collector, 11, 20),
-    receive after ?QUIET_MS -> ok end, % on its way to the kernel there
+    receive after ?QUIET_MS -> ok end, % so that they reach the kernel there
     ok = close(Config, [refuses_all()]),
     send_numbers(One, Collector, 21, 30),
     {connection_closed, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?WAIT_MS),
@@ -410,7 +414,7 @@ stopped(Config) ->
     10 = last_number(Other, Collector),
     ok.
 
-%% So long that it might have been given up, but it was not: everything arrives.
+%% The node is stopped for almost as long as it takes to be given up, so everything arrives.
 stopped_for_a_moment(Config) ->
     {One, _, Other, _} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "6000"}]),
     Collector = numbers_arrive(1, 10, Pair),
@@ -419,16 +423,16 @@ stopped_for_a_moment(Config) ->
     receive after 4500 -> ok end,
     ok = beamway_peer:sigcont(Other),
     _ = beamway_peer:wait_until(fun() -> last_number(Other, Collector) =:= 20 end, ?WAIT_MS),
-    true = resumes(Pair) >= 1, % an attempt whose last word comes late is followed by another
+    true = resumes(Pair) >= 1, % an attempt whose last packet comes late is followed by another
     send_numbers(One, Collector, 21, 30),
     _ = beamway_peer:wait_until(fun() -> last_number(Other, Collector) =:= 30 end, ?WAIT_MS),
     ok.
 
-%% The NAT forgets the connection while the node behind it has nothing to say. The other node hears of it, but cannot call.
+%% The NAT forgets the connection while the node behind it is silent. The other node notices, but cannot call.
 idle_and_forgotten(Config) ->
     {One, OneNode, Other, OtherNode} = Pair = pair(Config, [{"BEAMWAY_RESUME_MS", "6000"}]),
     Collector = numbers_arrive(1, 10, {Other, OtherNode, One, OneNode}),
-    receive after 1000 -> ok end, % until nothing is on its way
+    receive after 1000 -> ok end, % until nothing is in flight
     {Wall, _} = router(Config),
     ok = beamway_cut:forget(Wall),
     send_numbers(Other, Collector, 11, 20),
@@ -448,7 +452,7 @@ send_numbers(Peer, Collector, From, To) ->
 last_number(Peer, Collector) ->
     beamway_peer:run(Peer, fun() -> Collector ! {last, self()}, receive {last, Number} -> Number after 5000 -> timeout end end).
 
-%% While there is no connection beside the ring, a peer that dies is still noticed at once.
+%% A peer that dies is noticed at once even while a ring has no connection.
 killed_without_stream(Config) ->
     {One, _, Other, OtherNode} = Pair = pair(Config),
     Watcher = beamway_peer:watch_nodedown(One),
@@ -467,7 +471,7 @@ has_no_connection(Peer, Ends) ->
                                                    lists:sort(Ends) =:= lists:sort([integer_to_list(Here), integer_to_list(There)])]
                            end).
 
-%% Who ends a link means it.
+%% A link that a node ends itself is not resumed.
 disconnected(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config),
     Watcher = beamway_peer:watch_nodedown(Other),

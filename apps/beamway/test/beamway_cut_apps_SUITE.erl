@@ -1,11 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What programs notice of connections that are cut for 4 and for 43 ms: mnesia, `global', and presences in the manner of Phoenix.Tracker.
+%% @doc What programs notice when connections are cut for 4 and for 43 ms: mnesia, `global', and presences in the manner of Phoenix.Tracker.
 %%
-%% Two nodes on one host and one on another, with a router between the hosts that resets connections and refuses new ones for a moment. After each
-%% cut the nodes are connected again, as programs that look for the nodes of a cluster do. In the group `inet_tcp' each program must lose
-%% something over stock distribution, or the case shows nothing; over Beamway nothing may happen. Needs root.
+%% Two nodes share a host and the third runs on another, with a router between the hosts that resets connections and refuses new ones for a moment.
+%% After each cut the nodes are connected again, as programs that discover the nodes of a cluster do. In the group `inet_tcp' each program
+%% must
+%% lose something over stock distribution, because otherwise the case proves nothing; over Beamway it must lose nothing. Needs root.
 %%
-%% BEAMWAY_TEST_CUTS: how many cuts of each case over Beamway; default 6.
+%% BEAMWAY_TEST_CUTS is the number of cuts in each case over Beamway; the default is 6.
 -module(beamway_cut_apps_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -44,7 +45,7 @@ carrier(Config) -> proplists:get_value(carrier, Config).
 
 %% ---- cases ----
 
-%% A replicated table under writes: stock nodes end up with two pasts.
+%% A replicated table under writes: on stock nodes its copies diverge.
 mnesia_table(Config) ->
     Members = cluster(Config),
     Nodes = [Node || {_, Node} <- Members],
@@ -67,7 +68,7 @@ mnesia_table(Config) ->
             ok
     end.
 
-%% With prevent_overlapping_partitions, which is the default.
+%% Runs with prevent_overlapping_partitions, which is on by default.
 global_names(Config) -> program(names, 3, Config).
 
 presences(Config) -> program(presences, 300, Config).
@@ -110,7 +111,7 @@ connect(Members) ->
 
 call({Peer, _}, Module, Function, Arguments) -> beamway_peer:call(Peer, Module, Function, Arguments).
 
-%% Over stock distribution until something is lost.
+%% Over stock distribution it cuts until something is lost.
 cut(Config, Members, Lost) ->
     case carrier(Config) of
         inet_tcp ->

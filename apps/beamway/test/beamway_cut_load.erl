@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The load of beamway_cut_SUITE between two nodes: numbered messages small and large, calls, monitors, links and exits.
+%% @doc The load of beamway_cut_SUITE between two nodes: small and large numbered messages, calls, monitors, links and exits.
 %%
-%% Everything that one side sends is numbered by sender, and the receiver checks each number. A message that is lost, doubled or late
-%% is an error, and so is a call that fails or a monitor that says the node is gone.
+%% Each sender numbers everything that it sends, and the receiver checks each number. It is an error if a message is lost, duplicated or
+%% late,
+%% if a call fails, or if a monitor reports that the node is gone.
 -module(beamway_cut_load).
 
 -export([receive_all/0, send_all/1, stop/0, results/0, waited/2, numbers/1]).
@@ -10,16 +11,16 @@
 -export_type([results/0]).
 
 -type results() :: #{checked := non_neg_integer(), errors := [term()]}.
-%% `checked': messages, calls and exits that were checked here.
+%% `checked' counts the messages, calls and exits that were checked here.
 
 -define(TABLE, ?MODULE).
 -define(SMALL_SENDERS, 4).
 -define(SMALL_RUN, 50).
-%% Every tenth large message has ten times as much.
+%% Every tenth large message is ten times as large.
 -define(LARGE_BYTES, 1000000).
 -define(CALL_MS, 60000).
 
-%% @doc Starts what receives on this node; it ends with the node.
+%% @doc Starts the receiver on this node; it ends with the node.
 -spec receive_all() -> ok.
 receive_all() ->
     start(fun() ->
@@ -29,7 +30,7 @@ receive_all() ->
                   true = register(beamway_cut_echo, spawn_link(?MODULE, echo, []))
           end).
 
-%% @doc Starts what sends to the other node.
+%% @doc Starts the senders to the other node.
 -spec send_all(node()) -> ok.
 send_all(Node) ->
     start(fun() ->
@@ -40,7 +41,7 @@ send_all(Node) ->
                   spawn_link(fun() -> watch(Node) end)
           end).
 
-%% In a process that owns what the fun starts.
+%% Runs the fun in a process that owns what it starts.
 start(Fun) ->
     {Pid, Monitor} = spawn_monitor(?MODULE, own, [self(), Fun]),
     receive
@@ -55,7 +56,7 @@ own(Parent, Fun) ->
     Parent ! {self(), started},
     receive after infinity -> exit(unreachable) end.
 
-%% @doc Nothing new is sent from now on.
+%% @doc Stops the senders.
 -spec stop() -> ok.
 stop() ->
     true = ets:insert(?TABLE, {runs, false}),
@@ -67,8 +68,9 @@ results() ->
     #{checked => ets:lookup_element(?TABLE, checked, 2),
       errors => [Error || {{error, _}, Error} <- ets:tab2list(?TABLE)]}.
 
-%% @doc How long a call has waited at most after a moment, once a call has ended that began after a later one; forgets the calls. All times are
-%% microseconds of the system's time, so that they can be compared with those of another process on the same machine.
+%% @doc The longest that a call has waited after a moment, once a call has ended that began after a later moment; forgets the calls. All
+%% times are
+%% microseconds of the system's time, so that they can be compared with the times of another process on the same machine.
 -spec waited(BackUs :: integer(), UntilUs :: integer()) -> Us :: non_neg_integer() | false.
 waited(BackUs, UntilUs) ->
     Calls = ets:select(?TABLE, [{{{call, '$1'}, '$2'}, [], [{{'$1', '$2'}}]}]),
@@ -80,7 +82,7 @@ waited(BackUs, UntilUs) ->
             false
     end.
 
-%% @doc Keeps the last of the numbers that come; one that is not the next ends this process.
+%% @doc Keeps the last number that was received; the process fails if a number is not the next.
 -spec numbers(non_neg_integer()) -> no_return().
 numbers(Last) ->
     receive
@@ -96,7 +98,7 @@ failed(Error) -> ets:insert(?TABLE, {{error, make_ref()}, Error}).
 
 %% ---- messages ----
 
-%% A sender waits for the receiver's word from time to time, so that what is on its way has a bound.
+%% A sender waits for the receiver's acknowledgement from time to time, so that the number of messages in flight is bounded.
 cast(Node, Key, From) ->
     To = From + ?SMALL_RUN,
     lists:foreach(fun(Number) -> {beamway_cut_receiver, Node} ! {Key, Number, Number * 7} end, lists:seq(From, To - 1)),
@@ -160,7 +162,7 @@ call(Node, Number) ->
 end_with(Number) ->
     receive go -> exit({number, Number}) end.
 
-%% A process there ends with a reason: its link and its monitor both say so, once.
+%% A process there exits with a reason, which its link and its monitor must each report once.
 exits(Node, Number) ->
     process_flag(trap_exit, true),
     {Pid, Monitor} = spawn_opt(Node, ?MODULE, end_with, [Number], [link, monitor]),
@@ -172,7 +174,7 @@ exits(Node, Number) ->
     receive after 5 -> ok end,
     runs() andalso exits(Node, Number + 1).
 
-%% The other node and its processes live all along.
+%% The other node and its processes live throughout.
 watch(Node) ->
     Monitor = monitor(process, {beamway_cut_echo, Node}),
     ok = net_kernel:monitor_nodes(true, [nodedown_reason]),

@@ -1,7 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Small programs of beamway_cut_apps_SUITE, each on every node of a cluster: names of `global', and presences as Phoenix.Tracker keeps them.
+%% @doc Small programs for beamway_cut_apps_SUITE, which run on every node of a cluster: names of `global', and presences as Phoenix.Tracker
+%% keeps them.
 %%
-%% Each node counts what has disappeared on it ({@link gone/0}). Nothing here connects nodes.
+%% Each node counts the names and presences that have disappeared on it ({@link gone/0}). These programs never connect nodes.
 -module(beamway_cut_programs).
 
 -export([start/1, known/0, gone/0]).
@@ -38,7 +39,7 @@ own(Parent, {Program, Nodes}) ->
             presences(#{}, now_ms())
     end.
 
-%% A cut meets a message on its way.
+%% Keeps messages in flight, so that a cut hits one.
 chat() ->
     [erlang:send({beamway_cut_chat, Node}, chat, [noconnect]) || Node <- nodes()],
     hear().
@@ -46,7 +47,7 @@ chat() ->
 hear() ->
     receive chat -> hear() after 1 -> chat() end.
 
-%% @doc How many names or presences this node knows.
+%% @doc The number of names or presences that this node knows.
 -spec known() -> non_neg_integer().
 known() -> ets:lookup_element(?TABLE, known, 2).
 
@@ -58,7 +59,7 @@ lost(What, Node) -> ets:update_counter(?TABLE, {What, Node}, 1, {{What, Node}, 0
 
 %% ---- names ----
 
-%% Looks all of them up, again and again.
+%% Keeps looking all of them up.
 names(Nodes, Before) ->
     Known = [{Node, Pid} || Node <- Nodes, Pid <- [global:whereis_name({?MODULE, Node})], is_pid(Pid)],
     _ = [lost(name, Node) || {Node, _} <- Before -- Known],
@@ -71,7 +72,7 @@ names(Nodes, Before) ->
 
 %% ---- presences ----
 
-%% Every tracker tells the others its own presences again and again, and drops those of a node that is down or silent.
+%% Every tracker repeatedly sends the others its own presences, and drops those of a node that is down or silent.
 presences(Others, BeatMs) ->
     true = ets:insert(?TABLE, {known, ?PRESENCES + lists:sum([length(List) || {List, _} <- maps:values(Others)])}),
     receive

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A release made by plain mix (test/system/elixir), three nodes of it, over each carrier: GenServers and
-%% tasks across nodes, a node that is killed while it runs tasks of another, and its return.
+%% @doc A release made with plain mix (test/system/elixir) runs as three nodes over each carrier: GenServers and
+%% tasks across nodes, a node that is killed while it runs another node's tasks, and its return.
 %%
-%% Two ways of putting a release on Beamway, those of docs/guide/elixir.md: `beamway_tcp' and `beamway_shm' have
-%% it in the release; `environment' is a release that knows nothing of Beamway (as `inet_tcp' is), started with
-%% three variables of the environment. What is asked of a node goes through the release's own `rpc' command.
+%% The groups use the two ways in docs/guide/elixir.md to put a release on Beamway: for `beamway_tcp' and `beamway_shm' it
+%% is part of the release; `environment' starts a release that does not contain Beamway (as for `inet_tcp') with
+%% three environment variables. The suite questions a node through the release's own `rpc' command.
 -module(beamway_elixir_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2,
@@ -57,7 +57,7 @@ project() ->
 apps() ->
     filename:dirname(filename:dirname(filename:absname(beamway_peer:ebin()))).
 
-%% In a copy: mix writes beside its project.
+%% Builds a copy, because mix writes into its project.
 build(Mix, Dir) ->
     Copy = filename:join(Dir, "project"),
     {0, _} = run("/bin/cp", ["-r", project(), Copy], []),
@@ -79,7 +79,7 @@ command(Config) ->
 
 group(Config) -> proplists:get_value(group, Config).
 
-%% The node is found by its name alone, so that the release's commands speak to it.
+%% The release's commands can address the node because it is found by its name alone.
 environment(Config, Name) ->
     Tmp = filename:join(proplists:get_value(priv_dir, Config), Name),
     carrier_environment(group(Config))
@@ -99,7 +99,7 @@ kind(Config) ->
 
 %% --- asking a node -------------------------------------------------------------------------------------
 
-%% Runs `Relay.Call' on the node; what it raises is the reason of the failure.
+%% Runs `Relay.Call' on the node; an exception is the reason of the failure.
 relay(Config, Name, Call) ->
     Code = "IO.puts(inspect(Relay." ++ Call ++ "))",
     {Status, Lines} = run(command(Config), ["rpc", Code], environment(Config, Name)),
@@ -126,7 +126,7 @@ collect(Program, Lines) ->
 
 names(Config) -> [Name || {Name, _} <- proplists:get_value(programs, Config)].
 
-%% As a list in Elixir.
+%% Formats the nodes as an Elixir list.
 list(Names) ->
     lists:flatten(["[", lists:join(", ", [node_atom(Name) || Name <- Names]), "]"]).
 
@@ -155,7 +155,7 @@ node_killed_and_returned(Config) ->
         ok = expect_line(Again, "relay is up"),
         ok = connect(Config, First, [Third]),
         ok = relay(Config, First, "tasks(" ++ list([Third, Second]) ++ ")"),
-        %% The release's own command ends it.
+        %% The release's own command stops it.
         {0, _} = run(command(Config), ["stop"], environment(Config, Third)),
         receive {Again, {exit_status, 0}} -> ok after 30000 -> error(still_running) end
     after

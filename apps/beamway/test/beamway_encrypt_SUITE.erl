@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The option `encrypt': who gets in, what is on the wire, and what somebody on the way or a stranger can do.
+%% @doc The option `encrypt': which nodes can connect, what is on the wire, and what an attacker on the path or a stranger can do.
 %%
-%% Nodes are real; between some of them stands a {@link beamway_relay} that records, cuts, changes and repeats what they say.
+%% The nodes are real; some pairs talk through a {@link beamway_relay} that records, cuts, changes and repeats their data.
 -module(beamway_encrypt_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -12,11 +12,11 @@
          garbage/1, silent_strangers/1, flood_of_strangers/1, downgrade/1, the_command/1, no_carrier/1]).
 
 -define(WAIT_MS, 20000).
-%% As net_setuptime, and some.
+%% A little more than net_setuptime.
 -define(REFUSED_MS, 9000).
 -define(MARK, "a mark that nobody else sends").
 -define(STRANGERS, 600).
-%% The half handshakes of a flood come from that many addresses, of which each has this many sockets open at a time.
+%% The half handshakes of a flood come from this many addresses, each of which has OPEN sockets open at a time.
 -define(ADDRESSES, 20).
 -define(OPEN, 50).
 -define(STEP_MS, 200).
@@ -46,7 +46,7 @@ start(Config, Carrier, Name, Environment) ->
     {ok, Peer, Node} = beamway_peer:start(Carrier, options(Config, Name, Environment)),
     {Peer, Node}.
 
-%% A file with new keys, and the environment that names it.
+%% Writes a file with new keys; returns it with the environment that names it.
 key_file(Config, Name, Keys) ->
     File = file(Config, Name),
     ok = write_keys(File, Keys),
@@ -67,7 +67,7 @@ call({Peer, _}, {_, Node}) ->
     Node = beamway_peer:run(Peer, fun() -> erpc:call(Node, erlang, node, [], 5000) end),
     ok.
 
-%% No connection, and soon.
+%% No connection is made, and the attempt fails soon.
 refused({Peer, _}, {_, Node}) ->
     Began = erlang:monotonic_time(millisecond),
     ?assertEqual(false, beamway_peer:call(Peer, net_kernel, connect_node, [Node])),
@@ -80,7 +80,7 @@ says(Config, Name, Words) ->
 lines(Config, Name, Words) ->
     length([Line || Line <- string:lexemes(beamway_peer:log_text(file(Config, Name ++ ".log")), "\n"), string:find(Line, Words) =/= nomatch]).
 
-%% Two nodes behind a relay each.
+%% Two nodes, each behind a relay.
 relayed(Config, Carrier, Environment) ->
     {_, NodeA} = A = beamway_relay:node_at(Carrier, "127.0.0.2", options(Config, "a", Environment)),
     {_, NodeB} = B = beamway_relay:node_at(Carrier, "127.0.0.3", options(Config, "b", Environment)),
@@ -98,7 +98,7 @@ key_of_the_cookie(Config) ->
     ok = call(A, B),
     ok = call(B, A).
 
-%% Each connection asks for the key of a cookie that is new: it is derived once, and all have the same.
+%% Several connections ask for the key of a new cookie at once: it is derived only once, and all get the same key.
 new_cookie(Config) ->
     {Peer, _} = start(Config, "a", []),
     Keys = beamway_peer:run(Peer, fun() ->
@@ -114,7 +114,7 @@ key_of_a_file(Config) ->
     ?assertMatch(<<"key file ", _:8/binary>>, key(PeerA, NodeB)),
     ?assertEqual(key(PeerA, NodeB), key(PeerB, NodeA)).
 
-%% The ring is agreed on under TLS. Its silent connection tells of the peer's end.
+%% The ring is agreed on under TLS, and its silent connection reports the peer's end.
 ring_on_one_host(Config) ->
     [{PeerA, _} = A, {PeerB, NodeB} = B] = [start(Config, beamway_encrypted_shm, Name, []) || Name <- ["a", "b"]],
     ok = beamway_peer:connect_both(beamway_encrypted_shm, PeerA, PeerB),
@@ -132,7 +132,7 @@ another_key(Config) ->
     ok = refused(B, A),
     ok = says(Config, "a", "the caller has another key").
 
-%% Who has the key file must have the cookie, too.
+%% A node that has the key file also needs the cookie.
 another_cookie(Config) ->
     {_, Environment} = key_file(Config, "keys", [new_key()]),
     [A, B] = [begin {ok, Peer, Node} = beamway_peer:start(beamway_encrypted, (options(Config, Name, Environment))#{cookie => Name ++ "_cookie"}), {Peer, Node} end
@@ -140,7 +140,7 @@ another_cookie(Config) ->
     ok = refused(A, B),
     ok = refused(B, A).
 
-%% From the old key to the new one, node by node; each step with a new connection, and calls all the time.
+%% Changes the key node by node; each step makes a new connection, and calls continue all the time.
 key_change_under_load(Config) ->
     [Old, New] = [new_key(), new_key()],
     {Files, [Environment | _]} = lists:unzip([key_file(Config, Name, [Old]) || Name <- ["a.keys", "b.keys"]]),
@@ -208,7 +208,7 @@ peer_with_certificates(Config) ->
     ok = says(Config, "a", "the peer shows a certificate and does not know the key"),
     ok = says(Config, "a", "the caller names no key").
 
-%% Encrypted where both can, whoever calls, and in clear elsewhere, which is logged.
+%% Connections are encrypted where both sides can, whichever side calls. Others are in clear text, and this is logged.
 prefer(Config) ->
     Prefer = [{"BEAMWAY_ENCRYPT", "prefer"}],
     [{PeerA, NodeA} = A, {_, NodeB} = B] = [start(Config, Name, Prefer) || Name <- ["a", "b"]],
@@ -226,7 +226,7 @@ prefer(Config) ->
     [ok = says(Config, "a", lists:concat(["the link to ", Node, " is in clear (encrypt prefer)"])) || Node <- [NodeD, NodeE]],
     ok = refused(D, C).
 
-%% Whoever has asked for encryption does not get a node without it.
+%% A node that asks for encryption does not start if it cannot have it.
 bad_options(Config) ->
     Short = file(Config, "short"),
     ok = write_keys(Short, [crypto:strong_rand_bytes(31)]),
@@ -236,7 +236,7 @@ bad_options(Config) ->
                                    {"ENCRYPT_KEY_FILE", Short, "32 random bytes or more in base64"}]],
     ok.
 
-%% The cookie is not in the message.
+%% The message does not contain the cookie.
 default_cookie(Config) ->
     Cookie = "ABCDEFGHIJKLMNOPQRST",
     Said = does_not_start([], Cookie),
@@ -246,7 +246,7 @@ default_cookie(Config) ->
     {ok, _, _} = beamway_peer:start(beamway_encrypted, (options(Config, "b", Environment))#{cookie => Cookie}),
     ok.
 
-%% A node that encrypts, with these options, and what it says at its end.
+%% Starts a node that encrypts, with these options, and returns its output; it must not start.
 does_not_start(Options, Cookie) ->
     Command = ["env BEAMWAY_ENCRYPT=true ", [["BEAMWAY_", Name, "='", Value, "' "] || {Name, Value} <- Options], lists:join(" ", beamway_peer:erl()),
                " -noinput -pa ", beamway_peer:ebin(), " -proto_dist beamway -sname ", beamway_peer:unique_name("bw"), " -setcookie ", Cookie,
@@ -256,7 +256,7 @@ does_not_start(Options, Cookie) ->
     ?assertEqual(nomatch, string:find(Said, "has started")),
     Said.
 
-%% A tool that becomes a node: with the options of the node that it asks, and not without them.
+%% The command becomes a node itself: it can connect with the options of the node that it asks, and not without them.
 the_command(Config) ->
     {_, [{Name, File}]} = key_file(Config, "keys", [new_key()]),
     [{PeerA, _} = A, {_, NodeB} = B] = [start(Config, Node, [{Name, File}]) || Node <- ["a", "b"]],
@@ -269,7 +269,7 @@ the_command(Config) ->
     ?assertMatch({match, _}, re:run(Ask(""), "did not answer|refused the connection")),
     ?assertMatch({match, _}, re:run(Ask("BEAMWAY_ENCRYPT=true "), "refused the connection")).
 
-%% The application alone encrypts nothing, and says so.
+%% The application alone encrypts nothing, and logs this.
 no_carrier(Config) ->
     {Peer, _} = start(Config, inet_tcp, "a", [{"BEAMWAY_ENCRYPT", "true"}]),
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [beamway]),
@@ -277,7 +277,7 @@ no_carrier(Config) ->
 
 %% ---- on the way ----
 
-%% Neither a name nor the cookie nor a message, also not after a cut; in clear all but the cookie.
+%% An observer can read neither a name nor the cookie nor a message, even after a cut; in clear text everything but the cookie can be read.
 nothing_readable(Config) ->
     [begin
          {{PeerA, NodeA} = A, {PeerB, NodeB} = B, _, _} = relayed(Config, Carrier, []),
@@ -300,14 +300,14 @@ sends_mark({Peer, _}, {_, Node}) ->
     <<?MARK>> = beamway_peer:run(Peer, fun() -> erpc:call(Node, erlang, list_to_binary, [?MARK], 10000) end),
     ok.
 
-%% A pair with a relay before the second; the first is not connected yet.
+%% A pair with a relay in front of the second node; the first is not connected yet.
 pair_with_relay(Config, Hook) ->
     {A, {PeerB, _} = B, _, _} = relayed(Config, beamway_encrypted, []),
     {A, B, beamway_relay:start("127.0.0.3", PeerB, Hook)}.
 
 pass(_Way, _Before, Data) -> {ok, Data}.
 
-%% All that a peer has said when it connected, said again: no link, and nothing but the server's handshake comes back.
+%% Everything that a peer has sent when it connected is sent again. No link results, and only the server's handshake comes back.
 replay(Config) ->
     {{PeerA, NodeA} = A, {PeerB, _} = B, Relay} = pair_with_relay(Config, fun pass/3),
     ok = call(A, B),
@@ -329,14 +329,15 @@ read_to_end(Socket) ->
         {error, econnreset} -> []
     end.
 
-%% A caller gets its own words back.
+%% The relay sends a caller's own data back to it.
 reflection(Config) ->
     {A, B, Relay} = pair_with_relay(Config, fun(up, _, Data) -> {back, Data}; (down, _, Data) -> {ok, Data} end),
     ok = refused(A, B),
     ok = says(Config, "a", "no encrypted connection with"),
     beamway_relay:stop(Relay).
 
-%% Both have the same key, so a node that is led back to itself agrees with itself on TLS. The handshake under it knows the names.
+%% Both have the same key, so a node that is led back to itself completes TLS with itself. The distribution's handshake inside it checks the
+%% names.
 call_to_itself(Config) ->
     {{PeerA, _} = A, {PeerB, NodeB}, _, _} = relayed(Config, beamway_encrypted, []),
     PortB = beamway_relay:port(PeerB),
@@ -370,7 +371,7 @@ registered(Name, Port) ->
     {ok, <<_, 0, _/binary>>} = gen_tcp:recv(Socket, 0, ?WAIT_MS),
     Socket.
 
-%% Wherever in the handshake the connection ends, there is no link, and the next attempt makes one.
+%% A connection that ends at any point of the handshake makes no link, and the next attempt makes one.
 truncation(Config) ->
     Way = fun(Limited, At) -> fun(W, Before, Data) when W =:= Limited, Before + byte_size(Data) >= At -> cut; (_, _, Data) -> {ok, Data} end end,
     {A, {PeerB, _} = B, _, _} = relayed(Config, beamway_encrypted, []),
@@ -383,7 +384,8 @@ truncation(Config) ->
     ok = call(A, B),
     beamway_relay:stop(Relay).
 
-%% One bit of the handshake: no link. One bit of what follows: the link ends, or goes on over another connection, and no message is false.
+%% A changed bit in the handshake prevents the link. A changed bit after it ends the link or its connection, but no false message is
+%% delivered.
 changed_bytes(Config) ->
     Flip = fun(<<Before:10/binary, Byte, After/binary>>) -> <<Before/binary, (Byte bxor 1), After/binary>>; (Short) -> Short end,
     {A, {PeerB, _} = B, _, _} = relayed(Config, beamway_encrypted, []),
@@ -394,7 +396,8 @@ changed_bytes(Config) ->
      end || Way <- [up, down], From <- [0, 100]],
     ok.
 
-%% Somebody on the way lets no TLS pass, to a node that speaks clear text. A node that prefers encryption falls for it, one with `true' says nothing in clear.
+%% An attacker blocks TLS on the path to a node that accepts clear text. A node that prefers encryption falls for it; one with `true' sends
+%% nothing in clear.
 downgrade(Config) ->
     {PeerC, NodeC} = beamway_relay:node_at(beamway_tcp, "127.0.0.3", options(Config, "c", [])),
     [begin
@@ -420,7 +423,8 @@ garbage(Config) ->
     ok = call(A, B),
     ok = says(Config, "b", "it speaks no TLS").
 
-%% They say nothing, or only half of their first packet. Peers get in all the same, no stranger stays long, and the log stays short.
+%% Strangers send nothing, or only half of their first packet. Peers can connect all the same, no stranger stays long, and the log stays
+%% short.
 silent_strangers(Config) ->
     [A, {PeerB, _} = B] = [start(Config, Name, []) || Name <- ["a", "b"]],
     Port = beamway_relay:port(PeerB),
@@ -440,8 +444,8 @@ silent_strangers(Config) ->
     ?assertMatch({match, _}, re:run(beamway_peer:call(PeerB, erlang, iolist_to_binary, [beamway_peer:call(PeerB, beamway, metrics, [])]), "beamway_handshakes_refused_total [1-9]")),
     ok = call(A, B).
 
-%% Strangers come as fast as they can, from many addresses: with nothing, half of a first packet, or a whole one without a key. A peer gets in meanwhile,
-%% and when they are gone nothing is left of them.
+%% Strangers connect as fast as they can from many addresses, and send nothing, half of a first packet, or a whole one without a key.
+%% A peer can connect meanwhile, and no trace of the strangers is left afterwards.
 flood_of_strangers(Config) ->
     [{PeerA, _} = A, {PeerB, NodeB} = B, C] = [start(Config, Name, []) || Name <- ["a", "b", "c"]],
     ok = call(A, B),
@@ -456,13 +460,13 @@ flood_of_strangers(Config) ->
     ?assert(lists:any(fun({Pid, _}) -> is_process_alive(Pid) end, Floods)),
     Most = most_half_open(PeerB, Floods, 0),
     Took = erlang:monotonic_time(millisecond) - Began,
-    %% One that has just come in is there before another one is closed for it.
+    %% A stranger that has just been accepted counts until another one is closed for it.
     ?assertEqual({Most, true}, {Most, Most < 400}),
     true = beamway_peer:wait_until(fun() -> half_open(PeerB) =:= 0 end, ?WAIT_MS),
     true = beamway_peer:wait_until(fun() -> [] =:= [More || {Now, Then} <- lists:zip(usage(PeerB), Before), (More = Now - Then) > 4] end, ?WAIT_MS),
     {ok, Refused} = beamway_peer:call(PeerB, beamway_half_open, count, []),
     io:format(user, "~b half handshakes in ~b ms, ~b refused, ~b at once~n", [All, Took, Refused, Most]),
-    %% The others have gone before they were asked.
+    %% The other strangers left before the node got to them.
     ?assert(Refused > All div 4),
     ?assertEqual(Link, beamway_peer:controller(PeerA, NodeB)),
     [ok = call(One, B) || One <- [A, C]],
@@ -481,7 +485,7 @@ most_half_open(Peer, [{_, Monitor} | Rest] = Floods, Most) ->
 
 usage(Peer) -> [beamway_peer:call(Peer, erlang, system_info, [What]) || What <- [process_count, port_count]] ++ [length(beamway_peer:fds(beamway_peer:os_pid(Peer)))].
 
-%% A reset leaves no port of the kernel behind.
+%% A reset leaves no port of the kernel behind in TIME_WAIT.
 flood(_Port, _Ip, 0, Open) ->
     lists:foreach(fun gen_tcp:close/1, queue:to_list(Open));
 flood(Port, Ip, N, Open) ->

@@ -1,8 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes that lack what a link needs: a link server that hangs, a driver that is missing or another, hosts that refuse what a ring needs.
+%% @doc Nodes that lack what a link needs: the link server hangs, the driver is missing or is another one, or the host refuses what a ring
+%% needs.
 %%
-%% Each case ends in the same way: the node says what is missing in a line of its log, goes on over TCP or, without its driver, over OTP's own port,
-%% and a link that was there before has not noticed.
+%% Each case ends in the same way: the node logs in one line what is missing and falls back to TCP or, without its driver, to OTP's own
+%% port.
+%% An existing link is not disturbed.
 -module(beamway_fallback_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -12,7 +14,7 @@
 -import(beamway_friends, [under_test/1, log_file/1, falls_back/4, falls_back/5, has_line/2]).
 
 -define(WAIT_MS, 20000).
-%% Larger than a file of the VM itself, which needs 64 MiB for its code in OTP 27.
+%% Larger than any file of the VM itself, which needs 64 MiB for its code in OTP 27.
 -define(LARGE_RINGS, [{"BEAMWAY_RING_BYTES", "67108864"}]).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -51,7 +53,7 @@ link_server_hangs(Config) ->
      end || {Caller, Called} <- [{Odd, Node}, {Peer, OddNode}]],
     ok.
 
-%% The same where a connection has less time than that server has otherwise.
+%% The same where net_setuptime is shorter than the time that the server usually gets.
 link_server_hangs_in_a_hurry(_Config) ->
     Hurry = #{args => ["-hidden", "-kernel", "net_setuptime", "1.9"]},
     [{One, OneNode}, {Odd, OddNode}] = [{Peer, Node} || _ <- [one, odd], {ok, Peer, Node} <- [beamway_peer:start(beamway_shm, Hurry)]],
@@ -84,7 +86,7 @@ driver_of_another_version(Config) ->
         ok = compile_c("old_driver.c", ["-shared", "-fPIC", "-I", Include, "-o", Driver])
     end, ["version 999"]).
 
-%% What is missing at the start can be loaded in the running node, each time it comes back.
+%% A driver that is missing at startup can be loaded in the running node, and again each time that it comes back.
 driver_comes_later(Config) ->
     {Peer, Node} = under_test(Config),
     Root = copy(Config, "beamway"),
@@ -110,7 +112,7 @@ driver_comes_later(Config) ->
      end || _ <- [first, second]],
     ok.
 
-%% In a directory of any name and without a file of the application, a node has its links all the same.
+%% A node has its links even if the directory has any other name and the application's file is missing.
 application_without_its_name(Config) ->
     {Peer, Node} = under_test(Config),
     Root = copy(Config, "carrier"),
@@ -119,7 +121,7 @@ application_without_its_name(Config) ->
     ok = beamway_peer:connect(beamway_shm, Odd, Node),
     ok = beamway_peer:assert_link(Peer, OddNode, shm).
 
-%% A node that runs from a copy of the application in which something is wrong.
+%% A node that runs from a damaged copy of the application.
 with_copy(Config, Damage, Words) ->
     Root = copy(Config, "beamway"),
     ok = Damage(filename:join([Root, "beamway", "priv", "beamway_drv.so"])),
@@ -146,30 +148,30 @@ compile_c(Source, Arguments) ->
 
 %% --- limits of the host --------------------------------------------------------------------------------
 
-%% The node that is called makes the memory: where that cannot be, it says so and TCP it is. A node
-%% that cannot make memory but calls may use what the other made.
+%% The called node makes the memory. If it cannot, it says why and both use TCP. A node
+%% that cannot make memory can still call and use the other's.
 
-%% 96 MB are enough for the VM's own memory files and for a log, not for two rings of that size.
+%% 96 MB are enough for the VM's own memory files and for a log, but not for two rings of that size.
 file_size_limit(Config) ->
     %% In blocks of 512 bytes.
     falls_back(with_large_rings(Config), #{env => ?LARGE_RINGS, before_exec => "ulimit -f 196608;"}, tcp,
                ["file size limit"], [healthy]).
 
-%% The other side must want them too: the smaller size is taken.
+%% The other side must want large rings as well, because the smaller size is used.
 with_large_rings(Config) ->
     {ok, Peer, Node} = beamway_peer:start(beamway_shm, #{env => ?LARGE_RINGS}),
     [{under_test, {Peer, Node}} | Config].
 
-%% The VM cannot even boot without a good number of descriptors; so it boots, and then has only those
-%% left that a TCP connection takes.
+%% The VM cannot even boot without a good number of descriptors, so it boots first, and the case then leaves only
+%% as many as a TCP connection takes.
 descriptor_limit(Config) ->
     {Peer, Node} = under_test(Config),
     [begin
-         %% Hidden: else global, in the middle of its exchange, connects again after the disconnect below.
+         %% Hidden, because otherwise global, in the middle of its exchange, connects again after the disconnect below.
          {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{log => Log, args => ["-hidden"],
                                                                 before_exec => "ulimit -n 150;"}),
          Own = sockets(Odd),
-         %% The programs that resolve names are started, the log is open.
+         %% By now the programs that resolve names have started, and the log is open.
          ok = beamway_peer:connect(beamway_shm, Odd, Node),
          true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
          ok = beamway_peer:wait_disconnected(Peer, OddNode),
@@ -187,15 +189,15 @@ descriptor_limit(Config) ->
      end || {Caller, Log} <- [{odd, log_file(Config)}, {healthy, log_file(Config)}]],
     ok.
 
-%% A port closes its descriptors when no poller looks at them any more: later than the link goes.
+%% A port closes its descriptors only when no poller uses them any more, which is later than the end of the link.
 has_no_doorbells(Peer) ->
     [] =:= [Fd || {Fd, "anon_inode:[eventfd]"} <- beamway_peer:fds(beamway_peer:os_pid(Peer))].
 
-%% The peer may know of a disconnect before this node has closed its own socket.
+%% The peer may notice a disconnect before this node has closed its own socket.
 sockets(Peer) ->
     length([Fd || {Fd, "socket:" ++ _} <- beamway_peer:fds(beamway_peer:os_pid(Peer))]).
 
-%% Opens files until there are none left, then gives some back.
+%% Opens files until no descriptor is left, then frees some.
 take_descriptors(Free) ->
     Self = self(),
     Holder = spawn(fun() ->
@@ -212,12 +214,12 @@ open_files(Files) ->
         {error, emfile} -> Files
     end.
 
-%% All ports of the VM are taken but one, which the socket of the connection takes.
+%% All ports of the VM are taken except one, which the socket of the connection takes.
 port_limit(Config) ->
     {Peer, Node} = under_test(Config),
     [begin
          {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{log => Log, args => ["-hidden", "+Q", "1024"]}),
-         %% What the first connection opens for good is there.
+         %% The first connection has opened what stays open for good.
          ok = beamway_peer:connect(beamway_shm, Odd, Node),
          true = beamway_peer:call(Odd, erlang, disconnect_node, [Node]),
          ok = beamway_peer:wait_disconnected(Peer, OddNode),
@@ -235,7 +237,7 @@ port_limit(Config) ->
      end || {Caller, Log} <- [{odd, log_file(Config)}, {healthy, log_file(Config)}]],
     ok.
 
-%% Opens ports until there are none left, then gives some back.
+%% Opens ports until none is left, then frees some.
 take_ports(Free) ->
     Self = self(),
     Holder = spawn(fun() ->
@@ -253,7 +255,7 @@ open_ports(Ports) ->
         error:system_limit -> Ports
     end.
 
-%% What a node without a ring takes, and half of what the rings take in the address space.
+%% The limit is what a node without a ring takes, plus half of what the rings take in the address space.
 address_space_limit(Config) ->
     {ok, Probe, _} = beamway_peer:start(beamway_tcp),
     {ok, Status} = file:read_file(filename:join(["/proc", integer_to_list(beamway_peer:os_pid(Probe)),
@@ -267,7 +269,7 @@ address_space_limit(Config) ->
 no_memfd(Config) ->
     falls_back(Config, #{wrapper => [refuser(Config), "memfd_create"]}, inet, ["memfd_create"], [healthy]).
 
-%% Over TCP the driver needs none.
+%% Over TCP the driver needs no eventfd.
 no_eventfd(Config) ->
     falls_back(Config, #{wrapper => [refuser(Config), "eventfd2"]}, tcp, ["eventfd"], [healthy]).
 

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Links over several connections, between two hosts with a long path between them: they spread where both sides want it, lose some connections
-%% without losing or reordering a message, and fill a lossy path better than one connection does. Needs root.
+%% @doc Links with several connections over a long path between two hosts: they spread if both sides want that, lose some connections
+%% without losing or reordering a message, and fill a lossy path better than a single connection does. Needs root.
 -module(beamway_far_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -41,7 +41,7 @@ as_both_say(_Config) ->
                            ok
                    end).
 
-%% Each connection has keys of its own; what goes over them is right.
+%% Each connection has its own keys, and all data arrive intact.
 encrypted(_Config) ->
     on_path(?FAR, fun(Net) ->
                           [begin
@@ -52,7 +52,7 @@ encrypted(_Config) ->
                            end || Carrier <- [beamway_tls, beamway_encrypted]]
                   end).
 
-%% One after the other is reset while numbered messages go both ways. The link is the same one, and has its connections again.
+%% The connections are reset one after the other while numbered messages go both ways. The link stays the same and regains its connections.
 some_are_lost(_Config) ->
     on_path(?FAR, fun(Net) ->
                           {One, OneNode, Other, OtherNode} = Pair = pair(Net, beamway_tcp, [said("4"), []]),
@@ -63,7 +63,7 @@ some_are_lost(_Config) ->
                           ok
                   end).
 
-%% Then it goes on over one, as any link, and spreads again.
+%% The link then continues over one connection, as any link does, and spreads again.
 all_are_lost(_Config) ->
     on_path(?FAR, fun(Net) ->
                           {One, _, Other, OtherNode} = Pair = pair(Net, beamway_tcp, [said("4"), []]),
@@ -74,10 +74,10 @@ all_are_lost(_Config) ->
                           true = Resumes >= 1
                   end).
 
-%% One connection halves its window with each loss. `bench' measures by how much; this is a bound that only a fault misses.
+%% A single connection halves its window with each loss. `bench' measures the gain; this bound is so low that only a fault misses it.
 fills_the_path(_Config) ->
     [One, Several] = [on_path(?LOSSY, fun(#{spaces := Spaces} = Net) ->
-                                              %% As most hosts have it. BBR, which some have, minds no loss.
+                                              %% Most hosts use cubic. Some use BBR, which loss does not slow down.
                                               _ = ["" = os:cmd("ip -n " ++ Space ++ " route replace 10.97.194.0/30 dev path0 congctl cubic 2>&1") || Space <- Spaces],
                                               {From, _, To, _} = Pair = pair(Net, beamway_tcp, [said(Says), []]),
                                               connections(case Says of "1" -> none; _ -> 8 end, Pair),
@@ -107,7 +107,7 @@ pair(#{spaces := Spaces, addresses := Addresses}, Carrier, Environments) ->
     ok = beamway_peer:connect_both(Carrier, One, Other),
     {One, OneNode, Other, OtherNode}.
 
-%% Both nodes say so. A link that shall have one has a while to be wrong.
+%% Both nodes must report it. A link that should keep one connection gets some time to spread wrongly.
 connections(none, {One, OneNode, Other, OtherNode}) ->
     receive after 1000 -> ok end,
     [none, none] = [now_of(Peer, Node) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}]],
@@ -119,13 +119,13 @@ now_of(Peer, Node) ->
     {ok, Info} = beamway_peer:call(Peer, beamway, info, [Node]),
     maps:get(connections, Info, none).
 
-%% Of the first host, of its connections to the second but for epmd's.
+%% The local ports of the first host's connections to the second, except those to epmd.
 ports(#{spaces := [Space, _], addresses := [_, Address]}) ->
     [lists:last(string:lexemes(Local, ":"))
      || Line <- string:lexemes(beamway_netns:in(Space, "ss -Htn state established dst " ++ Address), "\n"), [_, _, Local, Remote | _] <- [string:lexemes(Line, " ")],
         lists:last(string:lexemes(Remote, ":")) =/= "4369", lists:last(string:lexemes(Local, ":")) =/= "4369"].
 
-%% Both ends of these connections hear of it.
+%% Both ends of these connections are reset.
 reset(#{spaces := [Space, _]}, Ports) ->
     Rules = ["INPUT -p tcp --dport " ++ Port ++ " -j REJECT --reject-with tcp-reset" || Port <- Ports]
         ++ ["OUTPUT -p tcp --sport " ++ Port ++ " -j REJECT --reject-with tcp-reset" || Port <- Ports],
@@ -134,7 +134,7 @@ reset(#{spaces := [Space, _]}, Ports) ->
     _ = [beamway_netns:in(Space, "iptables -D " ++ Rule) || Rule <- Rules],
     ok.
 
-%% Numbered messages of many sizes, both ways, while something happens: each comes once and in order.
+%% Sends numbered messages of many sizes both ways while something happens: each arrives once and in order.
 all_casts_come(One, Other, Happens) ->
     Receivers = [{Peer, beamway_peer:run(Peer, fun() -> spawn(fun() -> taking(0) end) end)} || Peer <- [One, Other]],
     [{_, AtOne}, {_, AtOther}] = Receivers,
@@ -159,7 +159,7 @@ taken(Receiver) ->
     Receiver ! {taken, self()},
     receive {Receiver, N} -> N after 5000 -> error(no_receiver) end.
 
-%% How many large messages come in a while, with some of them under way at a time.
+%% How many large messages arrive within a time, with a limited number in flight.
 filled(From, To) ->
     Sink = beamway_peer:run(To, fun() -> spawn(fun sink/0) end),
     beamway_peer:run(From, fun() -> fill(Sink, binary:copy(<<"f">>, ?MESSAGE_BYTES), 16, 0, erlang:monotonic_time(millisecond) + ?FILL_MS) end).

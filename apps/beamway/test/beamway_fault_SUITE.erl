@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Faults on demand (`beamway:fault/2'): what each does to a link over each carrier, that it lies on all ways between the two nodes,
-%% and that it ends.
+%% @doc Faults on demand (`beamway:fault/2'): what each does to a link over each carrier, that it affects all connections between the two
+%% nodes, and that it ends.
 -module(beamway_fault_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -42,7 +42,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 pair(Config) -> pair(Config, []).
 
-%% Only the first one allows faults.
+%% Only the first node allows faults.
 pair(Config, Env) ->
     Carrier = proplists:get_value(carrier, Config),
     [{One, OneNode}, {Other, OtherNode}] = [start(Carrier, Env ++ Allowed) || Allowed <- [[{"BEAMWAY_ALLOW_FAULTS", "true"}], []]],
@@ -65,10 +65,10 @@ resumes(Peer, Node) -> maps:get(resumes, link_of(Peer, Node), 0).
 
 until(Holds) -> _ = beamway_peer:wait_until(Holds, ?WAIT_MS).
 
-%% A process that keeps what it is sent, and what it has.
+%% A process that keeps the messages it gets.
 keeper(Peer) -> beamway_peer:run(Peer, fun() -> spawn(fun() -> ?MODULE:keep([]) end) end).
 
-%% @doc Its loop.
+%% @doc The process's loop.
 -spec keep([term()]) -> no_return().
 keep(Kept) ->
     receive
@@ -80,7 +80,7 @@ kept(Peer, Keeper) -> beamway_peer:run(Peer, fun() -> Keeper ! {give, self()}, r
 
 send(Peer, To, Messages) -> beamway_peer:run(Peer, fun() -> [To ! Message || Message <- Messages], ok end).
 
-%% @doc Of a call.
+%% @doc The time that a call takes.
 -spec round_trip_ms(node()) -> non_neg_integer().
 round_trip_ms(Node) ->
     {Us, Node} = timer:tc(erpc, call, [Node, erlang, node, []]),
@@ -98,7 +98,7 @@ why(Peer, Node) ->
 
 %% ---- what each does ----
 
-%% Each way is slower, in order, and the link is as it was when the fault has ended.
+%% Each direction is slower and keeps its order, and the link is back to normal when the fault has ended.
 slow(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     Trip = fun() -> beamway_peer:run(One, fun() -> ?MODULE:round_trip_ms(OtherNode) end) end,
@@ -112,7 +112,7 @@ slow(Config) ->
     ok = fault(One, OtherNode, none),
     until(fun() -> Trip() < 100 end).
 
-%% 600 KB at 200 KB a second; meanwhile whoever sends more waits.
+%% 600 KB at 200 KB a second; processes that send more wait meanwhile.
 narrow(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     Keeper = keeper(Other),
@@ -123,7 +123,7 @@ narrow(Config) ->
     ?assert(erlang:monotonic_time(millisecond) - Begun >= 2500),
     ok = fault(One, OtherNode, none).
 
-%% A reset is a pause: every message arrives once.
+%% A reset only causes a pause: every message arrives once.
 reset(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     Keeper = keeper(Other),
@@ -143,7 +143,7 @@ reset_without_resume(Config) ->
     #{cause := Cause} = why(Other, OneNode),
     ?assertNotEqual(fault, Cause).
 
-%% Longer than a tick's patience: both nodes lose each other, and find each other when the fault has ended.
+%% The cut lasts longer than the tick time allows: both nodes lose each other, and find each other when the fault has ended.
 cut(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config),
     ok = fault(One, OtherNode, #{cut => both}),
@@ -155,7 +155,7 @@ cut(Config) ->
     ok = fault(One, OtherNode, none),
     until(fun() -> beamway_peer:call(One, net_kernel, connect_node, [OtherNode]) end).
 
-%% What goes the other way arrives until the nodes notice.
+%% Messages in the other direction arrive until the nodes notice.
 cut_one_way(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config),
     {Here, There} = {keeper(One), keeper(Other)},
@@ -175,7 +175,7 @@ cut_one_way(Config) ->
     until(fun() -> not is_up(One, OtherNode) andalso not is_up(Other, OneNode) end),
     ?assertEqual([heard], kept(One, Here)).
 
-%% The fault ends by itself before anybody gives up.
+%% The fault ends by itself before either node gives up.
 cut_is_outlived(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config),
     {Here, There} = {keeper(One), keeper(Other)},
@@ -186,11 +186,11 @@ cut_is_outlived(Config) ->
     until(fun() -> kept(One, Here) =:= [1, 2] andalso kept(Other, There) =:= [1, 2] end),
     ?assertEqual({[], error}, {beamway_peer:call(One, beamway, faults, []), maps:find(fault, link_of(One, OtherNode))}),
     ?assert(is_up(One, OtherNode) andalso is_up(Other, OneNode)),
-    %% The other node's kernel has found the path silent, as it would be.
+    %% The other node's kernel has found the path silent, as with a real cut.
     {ok, [#{facts := Facts} | _]} = beamway_peer:call(Other, beamway, why, [OneNode]),
     ?assertMatch([_ | _], [Text || #{text := Text} <- Facts, string:find(Text, "nothing came back from the peer's host") =/= nomatch]).
 
-%% Neither node can call the other one as long as the fault lasts.
+%% Neither node can call the other as long as the fault lasts.
 cut_of_new_connections(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config),
     ok = fault(One, OtherNode, #{cut => both}),
@@ -202,7 +202,7 @@ cut_of_new_connections(Config) ->
     ok = fault(One, OtherNode, none),
     until(fun() -> beamway_peer:call(Other, net_kernel, connect_node, [OneNode]) end).
 
-%% From behind a cut nobody hears that the peer's process has ended.
+%% Behind a cut a node does not notice that the peer's process has ended.
 dies_within_a_cut(Config) ->
     {One, _, Other, OtherNode} = pair(Config, [{"BEAMWAY_RESUME_MS", "2000"}]),
     ok = fault(One, OtherNode, #{cut => both}),
@@ -225,7 +225,7 @@ replaced_and_ended(Config) ->
     until(fun() -> Known() =:= none end),
     ok = fault(One, OtherNode, none).
 
-%% A fault lies on the way to a node, not on a connection: on the next one of the link, and on the next link.
+%% A fault applies to the path to a node, not to a connection, so the link's next connection and the next link are also affected.
 later_links(Config) ->
     {One, _, _, OtherNode} = pair(Config),
     Trip = fun() -> beamway_peer:run(One, fun() -> ?MODULE:round_trip_ms(OtherNode) end) end,
@@ -238,7 +238,7 @@ later_links(Config) ->
     ok = fault(One, OtherNode, none),
     until(fun() -> Trip() < 200 end).
 
-%% What a server that ends has set ends with it.
+%% A fault ends with the server that has set it.
 server_ends(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     Keeper = keeper(Other),
@@ -248,7 +248,7 @@ server_ends(Config) ->
     until(fun() -> kept(Other, Keeper) =:= [1] end),
     ?assertEqual([], beamway_peer:call(One, beamway, faults, [])).
 
-%% The other node does not allow it, whoever asks, and cannot be made to.
+%% The other node does not allow faults, whichever node asks, and cannot be made to.
 refused(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config),
     {error, {not_allowed, Text}} = fault(Other, OneNode, #{cut => both}),

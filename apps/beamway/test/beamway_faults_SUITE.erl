@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What happens when a peer stops reading, is killed, halts: over each carrier.
+%% @doc What happens over each carrier when a peer stops reading, is killed or halts.
 %%
-%% In the group `inet_tcp' the cases say what stock distribution does. Environment:
-%% `BEAMWAY_TEST_LONG=1' takes 1,000 rounds of last words (20 by default) and 50 kills (6).
+%% In the group `inet_tcp' the cases show what stock distribution does. With `BEAMWAY_TEST_LONG=1' in the environment
+%% there are 1,000 rounds of last words (20 by default) and 50 kills (6 by default).
 -module(beamway_faults_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
@@ -10,7 +10,7 @@
 -export([busy_port_and_recovery/1, kill_under_load/1, kill_of_an_idle_peer/1, kill_leaves_no_file/1, kill_within_a_message/1,
          halt_leaves_no_hole/1, halt_with_stopped_peer/1, halt_without_flush/1, last_words/1, last_words_of_the_killed/1]).
 
-%% So many have arrived for sure when a node halts.
+%% At least this many messages have arrived when a node halts.
 -define(SURE, 50).
 
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
@@ -18,7 +18,7 @@ suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
 all() -> beamway_carrier:all().
 
 groups() ->
-    %% Only a link over shared memory has files. What is on its way over rdma is waited for; OTP's own TCP port waits for a
+    %% Only a link over shared memory has files. halt() waits for data in flight over rdma, and OTP's own TCP port waits for a
     %% stopped peer (erlang/otp #7438).
     beamway_carrier:only(
       [{kill_leaves_no_file, [beamway_shm]}, {kill_of_an_idle_peer, [inet_tcp, beamway_tcp, beamway_shm]},
@@ -35,8 +35,8 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- backpressure ------------------------------------------------------------------------------------
 
-%% The reader is stopped: senders are suspended, `nosuspend' says so, the system monitor is told,
-%% the node stays well, its memory bounded; the reader goes on: everything arrives, in order.
+%% The reader is stopped: senders are suspended, `nosuspend' reports it, the system monitor is notified,
+%% and the node stays responsive with bounded memory. When the reader continues, everything arrives in order.
 busy_port_and_recovery(Config) ->
     {PeerA, _, PeerB, NodeB} = beamway_carrier:connected_pair(Config),
     Receiver = beamway_peer:run(PeerB, fun() -> spawn(fun() -> keep_numbers(#{}) end) end),
@@ -97,13 +97,13 @@ all_suspended(Peer, Pids) ->
 
 %% --- kill -9 -----------------------------------------------------------------------------------------
 
-%% Traffic both ways, then the peer is killed: the survivor knows within a second (a busy machine may
-%% take longer now and then, but not in each round), and has as many descriptors and mappings as
+%% With traffic both ways the peer is killed. The survivor notices within a second (a busy machine may
+%% take longer now and then, but not in each round), and afterwards has as many descriptors and mappings as
 %% before it had the peer.
 kill_under_load(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Survivor, SurvivorNode} = beamway_peer:start(Carrier),
-    %% Once round before counting: what the VM opens once and keeps is no leak.
+    %% Runs one round before counting, because what the VM opens once and keeps is not a leak.
     _ = kill_round(Carrier, Survivor, SurvivorNode, 0),
     _ = beamway_peer:wait_until(fun() -> beamway_peer:call(Survivor, erlang, nodes, [connected]) =:= [] end, 5000),
     Before = beamway_peer:resources(Survivor),
@@ -121,11 +121,11 @@ kill_round(Carrier, Survivor, SurvivorNode, Round) ->
     ok = load(Survivor, VictimNode),
     ok = load(Victim, SurvivorNode),
     Watcher = watch_node(Survivor, VictimNode),
-    %% Long enough that the load runs, and another instant in each round.
+    %% Long enough for the load to start, and at another instant in each round.
     receive after 20 + Round * 7 rem 50 -> ok end,
     nodedown_ms(Victim, Survivor, Watcher).
 
-%% Connected by one or the other, in turn.
+%% The two sides connect in turn.
 start_victim(Carrier, Survivor, Round) ->
     {ok, Victim, VictimNode} = beamway_peer:start(Carrier),
     case Round rem 2 of
@@ -140,8 +140,9 @@ nodedown_ms(Victim, Survivor, Watcher) ->
     DownAt = beamway_peer:wait_until(fun() -> beamway_peer:given(Survivor, Watcher) end, 10000),
     (DownAt - KilledAt) div 1000.
 
-%% Nobody says anything, so there is nothing to wait for: the survivor knows as soon as on stock distribution. On a busy
-%% machine each process waits for its turn, here more of them than on stock: the slowest round on stock says how long.
+%% Neither side sends anything, so nothing has to be delivered first, and the survivor notices as soon as with stock distribution. On a
+%% busy machine each process waits for its turn, and more of them are involved than with stock, so the slowest round on stock sets the
+%% limit.
 kill_of_an_idle_peer(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     Rounds = lists:seq(1, beamway_carrier:rounds(6, 20)),
@@ -203,7 +204,8 @@ kill_leaves_no_file(_Config) ->
         ok = file:del_dir_r(Dir)
     end.
 
-%% A peer that sends messages of 16 MB is killed: its complete messages arrive, and the part of the next one that has arrived is freed with the connection.
+%% A peer that sends messages of 16 MB is killed: its complete messages arrive, and the received part of the next one is freed with the
+%% connection.
 kill_within_a_message(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Survivor, _} = beamway_peer:start(Carrier),
@@ -230,8 +232,8 @@ send_large(To, Number) ->
 
 %% --- halt --------------------------------------------------------------------------------------------
 
-%% halt() right after sending drops what ERTS still has in its own queue, over every carrier. What
-%% arrives must be the first of the messages, whole and without a hole, and at least those that had arrived before.
+%% halt() right after sending drops what ERTS still has in its own queue, over every carrier. The messages that
+%% arrive must be the first ones, complete and without a gap, and must include those that had arrived before.
 halt_leaves_no_hole(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Survivor, _} = beamway_peer:start(Carrier),
@@ -254,7 +256,7 @@ halt_leaves_no_hole(Config) ->
      end || Size <- [10, 50000]],
     ok.
 
-%% The peer does not read and does not end: halt() gives up on it.
+%% The peer neither reads nor ends, so halt() gives up on it.
 halt_with_stopped_peer(Config) ->
     {PeerA, PeerB} = pair_with_full_queue(Config),
     Ms = timed(fun() -> beamway_peer:halt_node(PeerA) end),
@@ -290,12 +292,12 @@ timed(Fun) ->
 
 %% --- last words --------------------------------------------------------------------------------------
 
-%% A process sends one message and exits, 1 ms later its node halts: the message, the true exit
-%% reason by link and by monitor, all before nodedown. Stock TCP does that every time.
+%% A process sends one message and exits, and 1 ms later its node halts. The message and the true exit
+%% reason, through link and monitor, must all arrive before nodedown, as they do every time over stock TCP.
 last_words(Config) ->
     last_words_of(Config, fun() -> halt() end).
 
-%% The same with a node that is killed. What it has written before belongs to the peer.
+%% The same with a node that is killed. The peer must still get what was written earlier.
 last_words_of_the_killed(Config) ->
     last_words_of(Config, fun() -> os:cmd("kill -9 " ++ os:getpid()) end).
 
@@ -328,8 +330,8 @@ last_words_round(Carrier, Survivor, Round, End) ->
     end, []]),
     beamway_peer:wait_until(fun() -> beamway_peer:given(Survivor, Listener) end, 20000).
 
-%% A process of the survivor, linked to and monitoring one of the victim; notes what it hears, in
-%% sorted order up to and with nodedown.
+%% A process on the survivor, linked to and monitoring one on the victim. It records the signals that it gets,
+%% sorted, up to and including nodedown.
 listener(Survivor, VictimNode) ->
     beamway_peer:run(Survivor, fun() ->
         Self = self(),
@@ -338,7 +340,7 @@ listener(Survivor, VictimNode) ->
                         {Speaker, Monitor} = spawn_monitor(VictimNode, fun speak/0),
                         true = link(Speaker),
                         true = monitor_node(VictimNode, true),
-                        %% What comes from its own node could overtake the link.
+                        %% A message from its own node could overtake the link.
                         Speaker ! {are_you_linked, self()},
                         receive {Speaker, linked} -> Self ! {self(), ready} end,
                         listen(Speaker, Monitor, VictimNode, [])

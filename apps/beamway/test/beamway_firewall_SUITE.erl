@@ -1,20 +1,20 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes behind a firewall that forgets silent connections and drops their packets from then on.
+%% @doc Nodes behind a firewall that forgets silent connections and then drops their packets.
 %%
-%% One pair of nodes for each carrier, all silent for longer than the firewall remembers; then the same
-%% connection must still be there, carry calls, and tell at once of a killed peer. Over shared memory
-%% (with a `socket_dir', as between containers) the ticks go through the ring, so nothing but
-%% keepalive keeps the firewall's memory of its TCP socket alive. A plain socket that says nothing
+%% There is one pair of nodes for each carrier, all silent for longer than the firewall remembers. Then the same
+%% connection must still be there, carry calls, and report at once that a peer was killed. Over shared memory
+%% (with a `socket_dir', as between containers) the ticks go through the ring, so only
+%% keepalive keeps the TCP socket in the firewall's memory. A plain socket that sends nothing
 %% proves that the firewall does forget.
 %%
-%% `make test' takes a firewall of 4 seconds and ticks each second; `make test-idle' takes
-%% one of 60 seconds, ten minutes and OTP's own net_ticktime. Needs root.
+%% `make test' uses a firewall that forgets after 4 seconds and ticks each second; `make test-idle' uses
+%% 60 seconds, ten minutes of silence and OTP's own net_ticktime. Needs root.
 -module(beamway_firewall_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
 -export([forgets_a_silent_socket/1, stock_stays_up/1, tcp_stays_up/1, shm_stays_up/1]).
 
-%% Ticks alone tell of a dead peer only after three quarters of net_ticktime: 30 or 45 seconds.
+%% Ticks alone detect a dead peer only after three quarters of net_ticktime: 30 or 45 seconds.
 -define(AT_ONCE_MS, 10000).
 -define(WAIT_MS, 5000).
 
@@ -43,7 +43,7 @@ init_per_suite(Config) ->
 start(Net, Config) ->
     Dir = beamway_peer:new_folder("beamway-firewall"),
     Owner = self(),
-    %% The nodes belong to a process that outlives this one, which is not that of the cases.
+    %% The nodes belong to a process that outlives this one, because the cases run in another one.
     {Keeper, Monitor} = spawn_monitor(fun() -> keep(Owner, Net, Dir) end),
     receive
         {Keeper, Pairs, Sockets} ->
@@ -88,7 +88,7 @@ end_per_suite(Config) ->
 
 %% ---- cases ----
 
-%% Without this the rest would prove nothing.
+%% Without this the other cases would prove nothing.
 forgets_a_silent_socket(Config) ->
     ok = be_silent(Config),
     {{One, Sender}, {Other, Receiver}} = proplists:get_value(sockets, Config),
@@ -121,7 +121,7 @@ notices_a_kill(One, Other, OtherNode) ->
     ct:log("~ts was missed after ~b ms", [OtherNode, erlang:monotonic_time(millisecond) - Start]),
     ok.
 
-%% All pairs and the socket are silent since the same moment.
+%% All pairs and the socket have been silent since the same moment.
 be_silent(Config) ->
     #{idle_s := IdleS} = times(),
     Left = proplists:get_value(silent_since, Config) + IdleS - erlang:monotonic_time(second),
@@ -129,7 +129,7 @@ be_silent(Config) ->
 
 %% ---- a socket that says nothing ----
 
-%% One process at each end holds it; no keepalive.
+%% One process at each end holds the socket, which has no keepalive.
 silent_socket(One, Other, Address) ->
     {Receiver, Port} = beamway_peer:run(Other, fun listen/0),
     {ok, Ip} = inet:parse_address(Address),

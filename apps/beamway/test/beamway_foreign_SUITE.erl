@@ -1,17 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Programs and ways of starting that are not a plain `erl' of this OTP, over each carrier.
+%% @doc Programs that are not a plain `erl' of this OTP, and other ways to start a node, over each carrier.
 %%
-%% C nodes, erl_call and Jinterface speak the distribution protocol themselves and know nothing of
-%% Beamway: it must reach them over TCP, whoever connects. A release and Elixir start the very same
-%% node in another way, and must get the same link as plain nodes.
+%% C nodes, erl_call and Jinterface implement the distribution protocol themselves and know nothing about
+%% Beamway, which must reach them over TCP, whichever side connects. A release and Elixir start the very same
+%% node in another way, and it must get the same link as plain nodes.
 -module(beamway_foreign_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_testcase/2]).
 -export([c_node_accepts/1, c_node_connects/1, erl_call/1, release_interactive/1, release_embedded/1,
          embedded_with_own_boot_script/1, elixir/1, jinterface/1]).
-%% Also used by a suite of teleport.
+%% A suite of teleport also calls this.
 -export([compile_c_node/1]).
-%% Run on the nodes.
+%% Called on the nodes.
 -export([round_trip/2, start_listener/0, listener/0, ask_listener/1]).
 
 -import(beamway_compat_nodes, [start/2, exchange/3, connect/3, disconnect/2,
@@ -38,7 +38,7 @@ init_per_testcase(Case, Config) when Case =:= release_interactive; Case =:= rele
 init_per_testcase(_Case, Config) ->
     Config.
 
-%% What a node with the carrier has to a node that knows nothing of Beamway.
+%% The kind of link between a node with the carrier and a node without Beamway.
 foreign_kind(Config) ->
     case carrier(Config) of
         inet_tcp -> stock;
@@ -49,7 +49,7 @@ kind(Config) -> beamway_peer:link_kind(carrier(Config)).
 
 %%% C nodes
 
-%% libei comes without a shared library, in the same package as the header for drivers.
+%% libei is a static library in the same package as the header for drivers.
 compile_c_node(Folder) ->
     Program = filename:join(Folder, "compat_cnode"),
     Ei = code:lib_dir(erl_interface),
@@ -90,7 +90,7 @@ c_node_accepts(Config) ->
     [ok = peer:call(Peer, ?MODULE, round_trip, [{any, CNode}, Term]) || Term <- terms()],
     ok = expect_line(Program, "accepted " ++ atom_to_list(Node)),
     check_c_connection(Config, Peer, CNode),
-    %% When our side ends the connection, the C node sees it.
+    %% When our side ends the connection, the C node notices.
     true = peer:call(Peer, net_kernel, disconnect, [CNode]),
     ok = expect_line(Program, "disconnected"),
     stop_program(Program).
@@ -102,7 +102,7 @@ c_node_connects(Config) ->
     ok = expect_line(Program, "called"),
     check_c_connection(Config, Peer, CNode),
     [ok = peer:call(Peer, ?MODULE, ask_listener, [Term]) || Term <- terms()],
-    %% When the C node ends, our side sees it.
+    %% When the C node ends, our side notices.
     stop_program(Program),
     _ = beamway_peer:wait_until(fun() -> peer:call(Peer, erlang, nodes, [hidden]) =:= [] end, 5000),
     ok.
@@ -115,7 +115,7 @@ terms() ->
     [1, an_atom, {[], 1.5, "text", #{key => <<"value">>}}, lists:seq(1, 5000),
      binary:copy(<<"x">>, 300000)].
 
-%% Sends {self(), Term}, and expects it back with a word in front that says who answered.
+%% Sends {self(), Term}, and expects it back preceded by the atom of the process that answered.
 round_trip(Destination, Term) ->
     Destination ! {self(), Term},
     receive
@@ -160,7 +160,7 @@ erl_call(Config) ->
     Address = lists:concat(["-address ", beamway_compat_nodes:host(), ":",
                             beamway_compat_nodes:dist_port(Member)]),
     "[c, b, a]" = Call(Address),
-    %% A wrong cookie gets nothing, and the node goes on.
+    %% A call with a wrong cookie is refused, and the node continues.
     Refused = os:cmd(lists:append([ErlCall, " -sname ", NodeText, " -c wrong -a 'erlang node'"])),
     {match, _} = re:run(Refused, "failed to connect"),
     "[c, b, a]" = Call("-sname " ++ NodeText),
@@ -173,8 +173,8 @@ release_interactive(Config) -> release(Config, interactive).
 
 release_embedded(Config) -> release(Config, embedded).
 
-%% The release is unpacked where nothing but its own files can serve the node: own ERTS, own OTP
-%% applications, Beamway as one of its applications, options in sys.config, carrier in vm.args.
+%% The release is unpacked where only its own files can serve the node: it has its own ERTS and OTP
+%% applications, Beamway as one of its applications, options in sys.config and the carrier in vm.args.
 release(Config, Mode) ->
     Root = filename:join(proplists:get_value(priv_dir, Config),
                          lists:concat([carrier(Config), "_", Mode])),
@@ -187,7 +187,7 @@ release(Config, Mode) ->
     Plain = start(carrier(Config), #{}),
     exchange(kind(Config), {Peer, Node}, Plain).
 
-%% Embedded mode without a release of its own: OTP's boot script does not know the carrier, a copy that was made for it does.
+%% Embedded mode without a release: OTP's boot script does not contain the carrier, but a copy made with it does.
 embedded_with_own_boot_script(Config) ->
     case carrier(Config) of
         inet_tcp -> {comment, "it is in every boot script"};
@@ -200,7 +200,7 @@ embedded_with_own_boot_script(Carrier, Script) ->
     embedded = peer:call(Peer, code, get_mode, []),
     ok = load_helper(Peer),
     exchange(beamway_peer:link_kind(Carrier), {Peer, Node}, start(Carrier, #{})),
-    %% Of another script than OTP's, and in interactive mode, too.
+    %% The copy can also be made from another script than OTP's, and it also works in interactive mode.
     Other = Script ++ "_other",
     {0, ""} = boot_script([Other, Script]),
     {OtherPeer, OtherNode} = start(Carrier, #{args => ["-boot", Other]}),
@@ -251,8 +251,8 @@ sys_config(beamway_tcp) -> "[{beamway, [{links, [tcp]}]}].\n";
 sys_config(beamway_shm) -> "[{beamway, [{links, [shm, tcp]}]}].\n";
 sys_config(inet_tcp) -> "[].\n".
 
-%% As a release's start script does it: the release's own erlexec, told where its root is. The link
-%% is chosen by sys.config here, not by the environment.
+%% Starts it as a release's start script does: the release's own erlexec is told the root directory. Here sys.config
+%% chooses the link, not the environment.
 start_release(Carrier, Root, Mode) ->
     Bin = filename:join([Root, "erts-" ++ erlang:system_info(version), "bin"]),
     Settings = filename:join([Root, "releases", "1"]),
@@ -267,7 +267,7 @@ start_release(Carrier, Root, Mode) ->
                               "-config", filename:join(Settings, "sys")]}),
     {Peer, Node}.
 
-%% The release's node has no path to the tests.
+%% The release's code path does not contain the tests.
 load_helper(Peer) ->
     {beamway_peer, Beam, File} = code:get_object_code(beamway_peer),
     {module, beamway_peer} = peer:call(Peer, code, load_binary, [beamway_peer, File, Beam]),

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Each case of a suite has a node under test and a friend with a link to it over shared memory, which must outlast the case. Used by
-%% beamway_bad_input_SUITE, beamway_options_SUITE and beamway_fallback_SUITE. beamway_bad_peers_SUITE starts both itself, over other carriers.
+%% @doc Each case of a suite has a node under test and a friend with a shared-memory link to it, which must outlast the case. Used by
+%% beamway_bad_input_SUITE, beamway_options_SUITE and beamway_fallback_SUITE. beamway_bad_peers_SUITE starts both itself, over other
+%% carriers.
 -module(beamway_friends).
 
 -export([begin_case/1, end_case/1, under_test/1, log_file/1, falls_back/4, falls_back/5, has_line/2, problem_lines/1]).
@@ -19,7 +20,7 @@ begin_case(Config) ->
     Connection = beamway_peer:controller(Friend, Node),
     [{log, Log}, {under_test, {Peer, Node}}, {friend, Friend}, {friendship, Connection} | Config].
 
-%% @doc For end_per_testcase: the case fails if the friend has lost its connection. Ends all nodes.
+%% @doc For end_per_testcase: the case fails if the friend has lost its connection. Stops all nodes.
 -spec end_case(config()) -> ok | {fail, term()}.
 end_case(Config) ->
     {Peer, Node} = under_test(Config),
@@ -39,13 +40,13 @@ end_case(Config) ->
 -spec under_test(config()) -> {pid(), node()}.
 under_test(Config) -> proplists:get_value(under_test, Config).
 
-%% @doc A file for the log of another node.
+%% @doc The name of a log file for another node.
 -spec log_file(config()) -> file:filename().
 log_file(Config) ->
     filename:join(proplists:get_value(priv_dir, Config), beamway_peer:unique_name("node") ++ ".log").
 
-%% @doc A node started with these options has links of that kind to the node under test, which has tcp, in both directions of calling. It says why in a
-%% line that has all the words, and messages of all sizes pass.
+%% @doc A node started with these options gets links of that kind to the node under test, which reports tcp, whichever side calls. It logs
+%% the reason in a line that contains all the words, and messages of all sizes pass.
 -spec falls_back(config(), beamway_peer:options(), Kind :: inet | tcp, Words :: [string()]) -> ok.
 falls_back(Config, Options, Kind, Words) ->
     falls_back(Config, Options, Kind, Words, [odd, healthy]).
@@ -73,13 +74,13 @@ falls_back(Config, Options, Kind, Words, Callers) ->
      end || Caller <- Callers, Log <- [log_file(Config)]],
     ok.
 
-%% @doc Whether a line that tells a problem of Beamway has all the words.
+%% @doc Whether a line that reports a problem of Beamway contains all the words.
 -spec has_line(Logs :: [file:filename()], Words :: [string()]) -> boolean().
 has_line(Logs, Words) ->
     [] =/= [Line || Line <- problem_lines(Logs),
                     lists:all(fun(Word) -> string:find(Line, Word) =/= nomatch end, Words)].
 
-%% @doc The lines of logs that tell a problem of Beamway.
+%% @doc The lines of the logs that report a problem of Beamway.
 -spec problem_lines(Logs :: [file:filename()]) -> [string()].
 problem_lines(Logs) ->
     [Line || Log <- Logs, Line <- string:lexemes(beamway_peer:log_text(Log), "\n"),

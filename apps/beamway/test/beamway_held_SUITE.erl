@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Senders of large messages are held one by one, and nobody stays suspended, whatever ends.
+%% @doc Senders of large messages are held one by one, and none stays suspended, whichever process or node ends.
 %%
-%% The peer is stopped, so that every sender of large messages is suspended: by the link's keeper first, and by ERTS once the link has stood still for a
-%% moment and its port is busy. Each case ends with nobody suspended on the sending node.
+%% The peer is stopped, so every sender of large messages is suspended: first by the link's keeper, and then by ERTS when the link has made
+%% no
+%% progress for a moment and its port is busy. At the end of each case no process on the sending node is suspended.
 -module(beamway_held_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -31,7 +32,7 @@ end_per_group(_Carrier, _Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% The peer runs a fifth of the time, so the port is not busy for long: it is while the VM is asked whether it suspends a sender.
+%% The peer runs a fifth of the time, so the port is not busy for long. It is busy while the VM is asked whether it suspends a sender.
 small_messages_go_on(Config) ->
     {A, B, NodeB, Counter} = pair(Config),
     Brake = beamway_peer:slow_down(B),
@@ -46,14 +47,14 @@ small_messages_go_on(Config) ->
 the_held_may_end(Config) ->
     {A, B, NodeB, _Counter, [Killed, Trapping | _] = Senders} = held(Config),
     true = beamway_peer:call(A, erlang, exit, [Killed, kill]),
-    true = beamway_peer:call(A, erlang, exit, [Trapping, later]), % a signal that it gets when it goes on
+    true = beamway_peer:call(A, erlang, exit, [Trapping, later]), % a signal that the process gets when it continues
     true = beamway_peer:wait_until(fun() -> not beamway_peer:call(A, erlang, is_process_alive, [Killed]) end, ?WAIT_MS),
     ok = beamway_peer:sigcont(B),
     true = beamway_peer:wait_until(fun() -> beamway_peer:call(A, erlang, process_info, [Trapping, status]) =/= {status, suspended} end, ?WAIT_MS),
     ok = end_senders(A, Senders),
     nobody_is_held(A, NodeB).
 
-%% What somebody else has suspended stays so until that one resumes it.
+%% A process that another one has suspended stays suspended until that one resumes it.
 others_may_suspend_them_too(Config) ->
     {A, B, NodeB, _Counter, [Sender | _] = Senders} = held(Config),
     Other = beamway_peer:run(A, fun() ->
@@ -85,7 +86,7 @@ a_peer_that_dies_lets_them_go(Config) ->
     [] = beamway_peer:wait_until(fun() -> none(suspended(A)) end, ?WAIT_MS),
     true = beamway_peer:wait_until(fun() -> all_idle(A, Senders) end, ?WAIT_MS).
 
-%% Each sends one large message: all of them arrive.
+%% Each process sends one large message, and all of them arrive.
 thousands_of_senders(Config) ->
     {A, B, NodeB, Counter} = pair(Config),
     ok = beamway_peer:run(A, fun() ->
@@ -95,17 +96,20 @@ thousands_of_senders(Config) ->
     true = beamway_peer:wait_until(fun() -> count(B, Counter) =:= ?THOUSANDS end, 2 * ?WAIT_MS),
     nobody_is_held(A, NodeB).
 
-%% A process sends 100 MB; when the port has all of it, its node halts. Stock nodes lose nothing of it. Without the question to the port they may:
+%% A process sends 100 MB, and its node halts when the port has all of it. Stock nodes lose nothing. If the port were not asked first, our
+%% node could:
 %% on one processor the last message is still on its way to the port when the VM halts.
 last_words_of_many_megabytes(Config) ->
     {A, B, NodeA, Collector} = collecting_pair(Config),
     send_and_halt(A, Collector, 100),
     arrived(B, NodeA, Collector, 100).
 
-%% OTP's port under Beamway takes 4 MB that the peer does not read, and its VM sends them before it ends. A busy port leaves them to ERTS, which drops them.
+%% OTP's port under Beamway takes 4 MB that the peer does not read, and its VM sends them before it ends. A busy port would leave them to
+%% ERTS, which drops them.
 last_words_to_a_stopped_peer(Config) ->
     {A, B, NodeA, Collector} = collecting_pair(Config),
-    %% What B's global had still to say would come to a VM that reads no more. Its kernel then resets the connection, and drops what it has not sent.
+    %% Lets B's global finish first, because its messages would reach a VM that no longer reads. Its kernel would then reset the connection
+    %% and drop unsent data.
     [ok = beamway_peer:call(Peer, global, sync, []) || Peer <- [A, B]],
     ok = beamway_peer:sigstop(B),
     Monitor = monitor(process, A),
@@ -151,7 +155,7 @@ senders(Peer, Counter) ->
                end) || _ <- lists:seq(1, ?SENDERS)]
     end).
 
-%% With a pause, so that what waits stays below 64 MB: beyond that the port is busy. Without a connection it waits for its end.
+%% Pauses so that less than 64 MB are queued, because more make the port busy. Without a connection it waits until it is stopped.
 flood(To, Data) ->
     receive stop -> ok
     after 1 ->
@@ -197,7 +201,7 @@ end_senders(Peer, Senders) ->
         beamway_peer:run(Peer, fun() -> not lists:any(fun is_process_alive/1, Senders) end) end, ?WAIT_MS),
     ok.
 
-%% What waits goes out, and then nobody is held.
+%% Once the queued data are sent, no sender is held.
 nobody_is_held(Peer, Node) ->
     [] = beamway_peer:wait_until(fun() -> held_now(Peer, Node) =:= 0 andalso none(suspended(Peer)) end, ?WAIT_MS),
     ok.

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes under one kernel that shared memory must not, or may not, join: another network
-%% namespace, another user. They stay on TCP and say why; with the same `socket_dir' two namespaces
-%% do share memory. Each case in both directions of calling. Needs root: it makes a namespace of its
-%% own and starts a node as another user.
+%% @doc Nodes under the same kernel that must not or may not share memory, because they are in another network
+%% namespace or run as another user. They stay on TCP and say why; with the same `socket_dir' two namespaces
+%% do share memory. Each case tests both directions of calling. Needs root, because it creates a namespace and starts
+%% a node as another user.
 -module(beamway_hosts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -10,7 +10,7 @@
 
 -define(HERE, "10.97.193.1").
 -define(THERE, "10.97.193.2").
-%% An address over there that belongs to no network of ours.
+%% An address in the namespace that belongs to none of the networks of the local host.
 -define(ELSEWHERE, "10.97.198.1").
 -define(NOBODY, "65534").
 
@@ -24,7 +24,7 @@ init_per_suite(Config) ->
         _ -> {skip, {rights, "needs root to make a network namespace and to start a node as another user"}}
     end.
 
-%% A namespace with one address on each side of a cable.
+%% A namespace with one address at each end of a cable.
 make_namespace(Config) ->
     Space = "bw" ++ os:getpid(),
     Near = "bwn" ++ os:getpid(),
@@ -52,7 +52,7 @@ ip(Step) ->
         Text -> ct:log("ip ~ts: ~ts", [Step, Text]), error
     end.
 
-%% The epmd that the node over there has started ends with the namespace, and the cable too.
+%% The namespace takes the epmd that the node in it has started, and the cable, with it.
 end_per_suite(Config) ->
     Space = proplists:get_value(space, Config),
     _ = os:cmd("ip netns pids " ++ Space ++ " | xargs -r kill"),
@@ -91,7 +91,7 @@ a_directory_shared_by_two_namespaces(Config) ->
         file:del_dir_r(Dir)
     end.
 
-%% Kernel's `check_ip': who calls from a network that this host is not in is turned away, over every carrier.
+%% Kernel's `check_ip' turns away a caller from a network that this host is not in, over every carrier.
 check_ip(Config) ->
     {ok, Elsewhere} = inet:parse_address(?ELSEWHERE),
     From = lists:flatten(io_lib:format("[{ip,~w}]", [Elsewhere])),
@@ -125,7 +125,7 @@ start(Options) ->
     {ok, Peer, Node} = beamway_peer:start(beamway_shm, Options),
     {Peer, Node}.
 
-%% One of the two finds out, the other is told: both can say it.
+%% One of the two finds the reason and the other is told, so either may log it.
 stay_on_tcp(StartOne, StartOther, Words) ->
     in_both_directions(StartOne, StartOther,
                        fun(Caller, CallerNode, Called, CalledNode) ->

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The keeper of a real port over a TCP connection: when it sleeps, because there is one for each link and each turn that it takes for nothing counts;
-%% and what becomes of the stream beside a ring.
+%% Tests the keeper of a real port over a TCP connection: when it sleeps, because each link has one and every turn that it takes for nothing
+%% costs;
+%% and what happens to the connection that accompanies a ring.
 -module(beamway_keeper_tests).
 
 -include_lib("eunit/include/eunit.hrl").
@@ -15,13 +16,13 @@ rarely_woken(Keeper) ->
     timer:sleep(?LONG_MS),
     ok = flushed(Keeper),
     ok = sleeps_within(Keeper, 500),
-    %% in use it stays awake
+    %% The keeper stays awake while the port is used.
     ok = flushed(Keeper),
     ?assertNot(is_asleep(Keeper)),
     ok = sleeps_within(Keeper, 5000),
     stopped(Keeper).
 
-%% While it polls, it still answers.
+%% It still answers while it polls.
 other_messages_are_not_kept_waiting_test_() ->
     {timeout, 30, fun() -> with_port(fun(Port, Socket, Peer) -> asked_while_it_polls(started(Port, Socket, 100000), Peer) end) end}.
 
@@ -33,7 +34,7 @@ asked_while_it_polls(Keeper, Peer) ->
      end || Number <- lists:seq(1, 100)],
     stopped(Keeper).
 
-%% Another attempt was faster: the connection of now is not touched.
+%% Another attempt was faster, so a late one does not touch the current connection.
 a_late_attempt_leaves_the_stream_alone_test_() ->
     {timeout, 30, fun() -> with_port(fun(Port, _Socket, _Peer) -> with_pair(fun(Stream, Peer) -> late_attempt(started({ring, Port}, Stream), Peer) end) end) end}.
 
@@ -55,7 +56,7 @@ stopped(Keeper) ->
     unlink(Keeper),
     exit(Keeper, kill).
 
-%% Until it has had its turn.
+%% Waits until the keeper has had its turn.
 flushed(Keeper) ->
     {reductions, Before} = process_info(Keeper, reductions),
     Keeper ! flush,

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% The list of kinds is the only one: who else names a ring does so for a reason that is written here.
+%% The list of kinds must be the only one: any other module that names a ring has a reason, which is listed here.
 -module(beamway_kind_tests).
 
 -include_lib("eunit/include/eunit.hrl").
 
-%% Module, and why it names a ring.
+%% Each module with the reason why it names a ring.
 named_by() ->
     #{beamway_kind => "the list",
       beamway_shm => "how two nodes meet for shm",
@@ -18,7 +18,7 @@ named_by() ->
 the_list_is_the_only_one_test() ->
     ?assertEqual(lists:sort(maps:keys(named_by())), lists:sort([Module || {Module, Forms} <- modules(), names_a_ring(Forms)])).
 
-%% As they ship, without unit tests.
+%% The modules as they are shipped, without unit tests.
 modules() ->
     [begin
          {ok, {Module, [{abstract_code, {raw_abstract_v1, Forms}}]}} = beam_lib:chunks(Beam, [abstract_code]),
@@ -27,7 +27,7 @@ modules() ->
             Ebin <- code:get_path(), lists:suffix("apps/" ++ App ++ "/ebin", Ebin),
             Beam <- filelib:wildcard(filename:join(Ebin, "*.beam"))].
 
-%% In its code or types.
+%% Whether a ring is named in the module's code or types.
 names_a_ring(Forms) -> lists:any(fun(Ring) -> has({atom, Ring}, Forms) end, beamway_kind:rings()).
 
 has({atom, Ring}, {atom, _Where, Ring}) -> true;

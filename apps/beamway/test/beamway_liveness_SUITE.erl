@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nothing waits longer than it may: peers that stall while a connection is made, peers that stop
-%% later, long messages through slow readers, one direction beside the other; over each carrier.
+%% @doc No wait is longer than it may be, over each carrier: peers that stall while a connection is made, peers that stop
+%% later, long messages through slow readers, and one direction while the other is busy.
 %%
-%% Environment: `BEAMWAY_TEST_LONG=1' takes 200 rounds of peers stopped while connecting (24 by
-%% default), net_ticktime 8 (4), 1 GB at 10 MB/s (150 MB), 60 s of traffic both ways (5 s).
+%% With `BEAMWAY_TEST_LONG=1' in the environment there are 200 rounds of peers stopped while connecting (24 by
+%% default), net_ticktime is 8 (4), and there are 1 GB at 10 MB/s (150 MB) and 60 s of traffic both ways (5 s).
 -module(beamway_liveness_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
@@ -12,12 +12,12 @@
          stopped_peer_is_seen/1, silence_and_one_way/1, long_message_stays_up/1, both_directions_share/1,
          schedulers_stay_free/1]).
 
-%% So long may a busy machine hold up what is measured; other limits are far enough from what a fault would take.
+%% A busy machine may delay what is measured by this long. Other limits are far enough from what a fault would take.
 -define(BUSY_MS, 4000).
 
 -define(SETUP_S, 5).
 
-%% A busy machine may hold schedulers for a twentieth of the 3 s of a round, when the carrier does not.
+%% A busy machine may hold schedulers for a twentieth of the 3 s of a round even when the carrier does not.
 -define(HELD_MS, 150).
 
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
@@ -25,7 +25,8 @@ suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
 all() -> beamway_carrier:all() ++ beamway_carrier:all([beamway_tls]).
 
 groups() ->
-    %% Stock distribution promises neither: it sent 28 to 104 times as much one way as the other. Over TLS the driver also encrypts on schedulers.
+    %% Stock distribution promises neither: it sent 28 to 104 times as much one way as the other. Over TLS the driver also encrypts on
+    %% schedulers.
     Ours = [beamway_tcp, beamway_shm, beamway_rdma, beamway_tls],
     beamway_carrier:only(
       [{schedulers_stay_free, Ours}, {both_directions_share, Ours}],
@@ -43,7 +44,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 %% --- set-up ------------------------------------------------------------------------------------------
 
 %% A caller that stalls at any step is dropped within net_setuptime. Meanwhile the node keeps its
-%% connections and takes new ones.
+%% connections and accepts new ones.
 stalled_callers(Config) ->
     {Peer, Node, Friend} = node_with_friend(Config),
     {Kind, Extension} = extension(Config, Peer),
@@ -57,7 +58,7 @@ stalled_callers(Config) ->
     Connection = beamway_peer:controller(Friend, Node),
     ok = connects_at_once(Config, Node).
 
-%% A node that calls a peer that stalls is told within net_setuptime, and net_kernel goes on.
+%% A node that calls a stalled peer gets its answer within net_setuptime, and net_kernel continues.
 stalled_acceptors(Config) ->
     {Peer, Node, Friend} = node_with_friend(Config),
     {Kind, Extension} = extension(Config, Peer),
@@ -85,7 +86,7 @@ node_with_friend(Config) ->
     ok = beamway_peer:connect_both(Carrier, Friend, Peer),
     {Peer, Node, Friend}.
 
-%% Only where shared memory is wanted is there an agreement to stall in.
+%% A peer can only stall in the agreement where shared memory is wanted.
 extension(Config, Peer) ->
     case beamway_carrier:carrier(Config) of
         beamway_shm ->
@@ -108,8 +109,8 @@ all_ended_in_time(Stalls) ->
     [] = [Late || {_, Ms} = Late <- Ended, Ms =:= still_open orelse Ms > ?SETUP_S * 1000 + ?BUSY_MS],
     ok.
 
-%% A real peer, stopped at a random instant of the set-up: the caller knows in time, whatever the
-%% instant was, and when the peer goes on the two can connect.
+%% A real peer is stopped at a random instant of the set-up: the caller gets an answer in time, whatever the
+%% instant was, and the two can connect when the peer continues.
 peer_stopped_while_connecting(Config) ->
     Rounds = beamway_carrier:rounds(6, 50),
     Pairs = [beamway_peer:async(fun() -> stop_while_connecting(beamway_carrier:carrier(Config), Rounds) end)
@@ -150,7 +151,7 @@ spin_us(Us) ->
     End = erlang:monotonic_time(microsecond) + Us,
     (fun Spin() -> erlang:monotonic_time(microsecond) < End andalso Spin() end)().
 
-%% What was left of the call that failed may still be ending on the side that was stopped.
+%% The remains of the failed call may still be ending on the side that was stopped.
 connects_in_the_end(PeerA, NodeA, PeerB, NodeB) ->
     _ = beamway_peer:wait_until(
           fun() ->
@@ -169,7 +170,7 @@ answers(Peer, Node) ->
 
 %% --- ticks -------------------------------------------------------------------------------------------
 
-%% One stopped peer has nothing to read, the other has more waiting than fits. Both are seen.
+%% One stopped peer has nothing to read, and for the other more is queued than fits. Both are detected.
 stopped_peer_is_seen(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     TickS = beamway_carrier:scale(4, 8),
@@ -189,11 +190,11 @@ stopped_peer_is_seen(Config) ->
     Downs = beamway_peer:wait_until(fun() -> two_downs(Survivor, Watcher) end, 3 * TickS * 1000),
     Ms = erlang:monotonic_time(millisecond) - At,
     ct:log("both seen after ~b ms", [Ms]),
-    %% net_ticktime is exact to a quarter.
+    %% net_ticktime is accurate to a quarter.
     true = Ms >= TickS * 500 andalso Ms < TickS * 1250 + ?BUSY_MS,
     [net_tick_timeout, net_tick_timeout] = [Reason || {_, Reason} <- Downs],
     [exit(Flooder, kill) || Flooder <- Flooders],
-    %% When they go on they have to accept that they were given up.
+    %% When they continue they have to accept that they were given up.
     [ok = beamway_peer:sigcont(Peer) || {Peer, _} <- Stopped],
     [_ = beamway_peer:wait_until(fun() -> beamway_peer:call(Peer, erlang, nodes, []) =:= [] end, 10000)
      || {Peer, _} <- Stopped],
@@ -224,7 +225,7 @@ flood(To, Data) ->
     To ! Data,
     flood(To, Data).
 
-%% A link stays up for three times net_ticktime while no side sends, or only one, also to a stock node: each side ticks.
+%% A link stays up for three times net_ticktime while neither side sends, or only one, even with a stock node, because each side ticks.
 silence_and_one_way(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     TickS = beamway_carrier:scale(4, 8),
@@ -250,7 +251,7 @@ trickle(To) ->
     [To ! binary:copy(<<1>>, Bytes) || Bytes <- [10, 200000]],
     receive after 20 -> trickle(To) end.
 
-%% The message takes longer than net_ticktime, and there is nothing but it on the wire. The reader is
+%% The message takes longer than net_ticktime, and nothing else is on the wire. The reader is
 %% slowed down by stopping it for most of the time.
 long_message_stays_up(Config) ->
     Carriers = case beamway_carrier:carrier(Config) of
@@ -263,8 +264,8 @@ long_message_stays_up(Config) ->
     ct:log("the message took, in ms and bytes: ~w", [Times]),
     ok.
 
-%% How much passes in an instant depends on the machine: too short a message proves nothing and is
-%% tried again twice as long.
+%% How much passes in an instant depends on the machine. A message that is too short proves nothing, so
+%% the case tries again with twice the length.
 long_message(Carrier, Bytes) ->
     TickS = beamway_carrier:scale(4, 8),
     case long_message(Carrier, TickS, Bytes) of
@@ -299,9 +300,9 @@ long_message(Carrier, TickS, Bytes) ->
     ok = beamway_peer:stop_all([PeerA, PeerB]),
     Ms.
 
-%% Lets the reader run for an instant at a time, and stops it after each for as long as what has
-%% passed would have taken; but never so long that it could not show a sign of life. Nothing may have
-%% passed because a busy machine gave the reader no time: then it runs longer, at once.
+%% Lets the reader run for an instant at a time, and then stops it for as long as the data that have passed would have
+%% taken, but never so long that it could not show a sign of life. If nothing has passed because
+%% a busy machine gave the reader no time, the reader runs longer at once.
 throttle(PeerA, PeerB, NodeB, BytesPerS, PulseMs, {Reader, _} = Call) ->
     OsPid = integer_to_list(beamway_peer:os_pid(PeerB)),
     Before = bytes_out(PeerA, NodeB),
@@ -327,9 +328,10 @@ bytes_out(Peer, Node) ->
 
 %% --- sharing -----------------------------------------------------------------------------------------
 
-%% Both nodes send as fast as they can: neither direction may starve the other. One run of three, as a node that gets
-%% less time for a while may have the smaller share of one. On two processors of a shared machine six runs in turn gave one direction 22 to 28 %. OTP's own TCP port
-%% was seen to give it 11 % of 100 KB messages on stock TCP.
+%% Both nodes send as fast as they can, and neither direction may starve the other. One run of three must be good, because a node that gets
+%% less time for a while may have the smaller share in one run. On two processors of a shared machine one direction got 22 to 28 % in six
+%% runs.
+%% On stock TCP, OTP's own port was seen to give it 11 % of 100 KB messages.
 both_directions_share(Config) ->
     {PeerA, _, PeerB, _} = beamway_carrier:connected_pair(Config),
     Least = case beamway_peer:link_kind(beamway_carrier:carrier(Config)) of shm -> 15; _ -> 5 end,
@@ -337,7 +339,7 @@ both_directions_share(Config) ->
     [ok = one_of(3, fun() -> share(PeerA, PeerB, Size) end, IsEven, {uneven, Size}) || Size <- [4000, 100000]],
     ok.
 
-%% Measures at most so often until one result is good.
+%% Repeats the measurement until a result is good, this many times at most.
 one_of(Tries, Measure, IsGood, Fault) -> one_of(Tries, Measure, IsGood, Fault, []).
 
 one_of(0, _, _, Fault, Results) -> error({Fault, Results});
@@ -355,7 +357,7 @@ share(PeerA, PeerB, Size) ->
     ct:log("~b bytes a message: ~b and ~b messages arrived", [Size, Forth, Back]),
     {Forth, Back}.
 
-%% Sends for a time and says how many messages the other node had received when it was over.
+%% Sends for a time and returns how many messages the other node had received by the end.
 send_for(Peer, FarPeer, Size, Ms) ->
     Counter = beamway_peer:run(FarPeer, fun() ->
         Ref = counters:new(1, []),
@@ -375,11 +377,11 @@ send_for(Peer, FarPeer, Size, Ms) ->
 count(Ref) ->
     receive _ -> counters:add(Ref, 1, 1), count(Ref) end.
 
-%% The carrier's callbacks run on schedulers: none may hold one for 10 ms. On a busy machine the
-%% system stops any callback at times, those of stock distribution too. So both run, one after the
-%% other, with a high priority where that is allowed, and one round of five has to be good: a callback
-%% that holds its scheduler does so in each. What is compared is the time for which schedulers were
-%% held, all in all.
+%% The carrier's callbacks run on schedulers, and none may hold one for 10 ms. On a busy machine the
+%% system sometimes interrupts any callback, including those of stock distribution. So both are measured, one after the
+%% other, with a high priority where that is allowed, and one round of five has to be good, because a callback
+%% that holds its scheduler does so in each round. The total time for which schedulers were
+%% held is compared.
 schedulers_stay_free(Config) ->
     one_of(5, fun() -> {held_ms(beamway_carrier:carrier(Config)), held_ms(inet_tcp)} end,
            fun({Own, Stock}) -> Own =< max(?HELD_MS, Stock) end, held).
@@ -389,7 +391,7 @@ held_ms(Carrier) ->
     ct:log("over ~p the distribution port held schedulers for ~b ms", [Carrier, Ms]),
     Ms.
 
-%% One scheduler a node: with more of them than processors the system would stop them all the time.
+%% One scheduler for each node, because with more of them than processors the system would interrupt them all the time.
 long_schedules(Carrier) ->
     Options = #{args => ["+S", "1:1"], wrapper => [os:find_executable("nice"), "-n", "-15"]},
     {PeerA, NodeA, PeerB, NodeB} = beamway_peer:connected_pair(Carrier, Options),

@@ -1,17 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How loaded a peer is, which ticks, acknowledgements and messages bring along: what a node knows of a peer that computes, of one whose link is
-%% full, of one of an older version or of stock OTP, and of one that lies.
+%% @doc A peer's load, which comes with ticks, acknowledgements and messages: what a node knows about a peer that computes, one whose link
+%% is
+%% full, one of an older version or of stock OTP, and one that lies.
 -module(beamway_load_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([from_the_beginning/1, a_burner_shows_up/1, a_full_link_tells/1, metrics/1, placement_does_not_ask/1, an_older_peer/1, a_stock_peer/1, a_peer_that_lies/1]).
-%% Run on the nodes.
+%% Called on the nodes.
 -export([burn/0, flood/2]).
 
 -define(WAIT_MS, 30000).
-%% Before nodes told each other of their load.
+%% The last commit at which nodes did not yet send each other their load.
 -define(BEFORE, "8ba902d6").
 
 suite() -> [{timetrap, {minutes, 3}}].
@@ -24,7 +25,7 @@ groups() ->
      {beamway_tls, [], [from_the_beginning, a_burner_shows_up]}].
 
 init_per_suite(Config) ->
-    %% Two builds, on a machine that others use.
+    %% The suite makes two builds, and the machine may be shared.
     ct:timetrap({minutes, 10}),
     Folder = fun(Name) -> filename:join(proplists:get_value(priv_dir, Config), Name) end,
     [{liar, beamway_builds:build(Folder("liar"), [{"native/driver/load.c", "bw_least(cpu_percent, 100) << 56", "101ull << 56"}])},
@@ -38,7 +39,7 @@ end_per_group(_Carrier, _Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% A tick a second, unless the options say so.
+%% Nodes tick once a second unless the options say otherwise.
 start(Carrier, Options) ->
     {ok, Peer, Node} = beamway_peer:start(Carrier, maps:merge(#{args => ["-kernel", "net_ticktime", "4"]}, Options)),
     {Peer, Node}.
@@ -58,14 +59,14 @@ info(Peer, Node) ->
 
 peer_keys(Info) -> [Key || Key <- maps:keys(Info), lists:prefix("peer_", atom_to_list(Key))].
 
-%% Long before the first tick or acknowledgement of an idle link. Without `global' nobody sends anything.
+%% The load is known long before the first tick or acknowledgement of an idle link. Without `global' neither node sends anything.
 from_the_beginning(Config) ->
     Quiet = ["-kernel", "net_ticktime", "3600", "-connect_all", "false", "-beamway", "resume_ms", "3600000"],
     {One, OneNode, Other, OtherNode} = pair(Config, #{args => Quiet}),
     [true = beamway_peer:wait_until(fun() -> is_map_key(peer_load_age_ms, info(Peer, Node)) end, ?WAIT_MS) || {Peer, Node} <- [{One, OtherNode}, {Other, OneNode}]],
     [?assertMatch(#{OtherNode := #{cpu_percent := _, loadavg1 := _, age_ms := AgeMs}} when AgeMs < 60000, beamway_peer:call(One, beamway, loads, []))].
 
-%% Nobody sends anything: what comes in is less than a message a second would take.
+%% Neither node sends messages: what arrives is less than one message a second would take.
 a_burner_shows_up(Config) ->
     {One, _, Other, OtherNode} = pair(Config, #{args => ["-kernel", "net_ticktime", "4", "-connect_all", "false"]}),
     Known = fun() -> info(One, OtherNode) end,
@@ -95,7 +96,7 @@ burn(End) ->
     _ = lists:sum(lists:seq(1, 10000)),
     _ = erlang:monotonic_time(millisecond) < End andalso burn(End).
 
-%% Neither side ticks: one always has something waiting, the other one says nothing.
+%% Neither side ticks: one always has data queued, and the other sends nothing.
 a_full_link_tells(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config),
     ok = beamway_peer:run(One, fun() -> _ = [spawn(?MODULE, flood, [OtherNode, 10000000]) || _ <- [1, 2, 3]], ok end),
@@ -105,10 +106,10 @@ a_full_link_tells(Config) ->
                 [maps:get(peer_load_age_ms, info(Peer, Node), none) || {Peer, Node} <- [{Other, OneNode}, {One, OtherNode}]]
             end || _ <- lists:seq(1, 10)],
     ct:pal("~p", [Ages]),
-    %% Samples are a second apart, and large messages stand before the word.
+    %% Samples are a second apart, and large messages are queued before the load.
     ?assert(lists:all(fun(Age) -> Age < 4000 end, lists:append(lists:nthtail(5, Ages)))).
 
-%% @doc Sends without end.
+%% @doc Sends endlessly.
 flood(Node, Bytes) ->
     {nobody_there, Node} ! binary:copy(<<1>>, Bytes),
     flood(Node, Bytes).
@@ -121,8 +122,8 @@ metrics(Config) ->
     [?assertMatch({match, _}, re:run(Text, ["(?m)^beamway_link_", Name, "\\{peer=\"", atom_to_list(OtherNode), "\",link=\"tcp\"\\} [0-9]+$"]))
      || Name <- ["peer_cpu_percent", "peer_run_queue", "peer_mem_available", "peer_load_age_ms"]].
 
-%% The peer is never asked for its load average, unless somebody wants a younger value or it has defined the attribute anew.
-%% What is one tick and two seconds old is young enough, so ticks are far apart here.
+%% The peer is never asked for its load average unless a caller wants a younger value or the peer has redefined the attribute.
+%% The value may be as old as one tick and two seconds, so ticks are far apart here.
 placement_does_not_ask(Config) ->
     {One, _, Other, OtherNode} = pair(Config, #{args => ["-kernel", "net_ticktime", "40"]}),
     [{ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [placement]) || Peer <- [One, Other]],
@@ -135,7 +136,7 @@ placement_does_not_ask(Config) ->
     ?assertEqual(0, Asked()),
     Before = Asked(),
     Answers = [begin receive after 1300 -> ok end, Fetch(#{}) end || _ <- [1, 2, 3]],
-    %% Nor if somebody looks often, for whom values would be asked for ahead.
+    %% Nor is it asked if a caller looks often, for whom values would otherwise be fetched in advance.
     _ = [begin receive after 50 -> ok end, Fetch(#{}) end || _ <- lists:seq(1, 40)],
     ct:pal("~p", [Answers]),
     ?assertEqual(Before, Asked()),
@@ -147,7 +148,7 @@ placement_does_not_ask(Config) ->
     receive after 1300 -> ok end,
     ?assertMatch({ok, 7, _, none, 0}, Fetch(#{})).
 
-%% It is told nothing, for it would end the link, and has nothing to say.
+%% An older peer is not sent the load, because it would end the link, and reports none itself.
 an_older_peer(Config) ->
     case proplists:get_value(before, Config) of
         {ok, [Ebin]} -> says_nothing(pair(Config, #{ebin => Ebin}));
@@ -160,7 +161,7 @@ a_stock_peer(Config) ->
     true = beamway_peer:call(One, net_kernel, connect_node, [OtherNode]),
     says_nothing({One, OneNode, Other, OtherNode}).
 
-%% Some ticks long, with a message now and then.
+%% Lasts several ticks, with a message now and then.
 says_nothing({One, OneNode, Other, OtherNode}) ->
     #{since := Since} = info(One, OtherNode),
     [begin
@@ -172,7 +173,7 @@ says_nothing({One, OneNode, Other, OtherNode}) ->
     ?assertEqual([], peer_keys(Info)),
     ?assertEqual(0, maps:get(losses, Info, 0)).
 
-%% What no node of this version says ends the link, and no other one.
+%% A peer that sends what no node of this version sends loses its link, but other links stay.
 a_peer_that_lies(Config) ->
     Carrier = proplists:get_value(carrier, Config),
     {One, _} = start(Carrier, #{}),

@@ -1,12 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What arrives is what was sent: every size, every type, in order, from many at once.
+%% @doc Messages arrive as they were sent: of every size and type, in order, and from many processes at once.
 %%
-%% The sender names a seed and a size, the receiver makes the same term itself and compares; so
-%% nothing but the message passes over the carrier, and a byte lost, doubled or moved is seen. The
+%% The sender passes a seed and a size, and the receiver generates the same term and compares. So
+%% only the message passes over the carrier, and a lost, duplicated or moved byte is detected. The
 %% block that payloads repeat has a prime length, so a misplaced fragment never looks right.
 %%
-%% The group `beamway_small' has a ring of 64 KB, which cannot hold a fragment of a larger message. Environment: `BEAMWAY_TEST_LONG=1' repeats
-%% the sizes around the ring byte by byte and takes more talkers; `BEAMWAY_TEST_HUGE=1' adds one
+%% The group `beamway_small' has a ring of 64 KB, which cannot hold a fragment of a larger message. With `BEAMWAY_TEST_LONG=1' in the
+%% environment
+%% the sizes around the ring are tried byte by byte and there are more talkers; `BEAMWAY_TEST_HUGE=1' adds one
 %% message of 2.2 GB, which needs about 10 GB of memory.
 -module(beamway_messages_SUITE).
 
@@ -36,7 +37,7 @@ groups() ->
          thousand_talkers, order, order_of_mixed_sizes, atom_cache_churn,
          large_terms_beside_churn, one_way_flood])).
 
-%% It takes a minute and 12 GB: over one carrier, unless others are named.
+%% It takes a minute and 12 GB, so it runs over one carrier unless others are named.
 huge_carriers("") -> [beamway_shm];
 huge_carriers(_Named) -> ?CARRIERS.
 
@@ -72,8 +73,8 @@ fragment_sizes(Config) ->
                                                   Offset <- lists:seq(-120, 8, 8) ++ [-1, 0, 1, 7, 9]],
     exchange_sizes(Config, Around).
 
-%% The frame is somewhat larger than its payload: by sweeping the payload, every case of a frame
-%% that just fits, just does not, or ends at each of the 8 positions of a word is met.
+%% The frame is somewhat larger than its payload. Sweeping the payload produces every case: a frame
+%% that just fits, just does not fit, or ends at each of the 8 positions in a word.
 ring_sizes(Config) ->
     Ring = maps:get(beamway_carrier:carrier(Config), ?RING_BYTES, ?DEFAULT_RING_BYTES),
     Step = case Ring =< 65536 orelse beamway_carrier:is_long() of true -> 1; false -> 17 end,
@@ -89,7 +90,7 @@ huge_message(Config) ->
     {_, NodeB} = beamway_carrier:nodes(Config),
     ok = send_all_sizes(PeerA, NodeB, [2362232013]).
 
-%% Both directions in turn, through one receiver on each node.
+%% Both directions in turn, with one receiver on each node.
 exchange_sizes(Config, Sizes) ->
     {PeerA, PeerB} = beamway_carrier:peers(Config),
     {NodeA, NodeB} = beamway_carrier:nodes(Config),
@@ -129,7 +130,7 @@ receive_sizes([Size | Rest]) ->
             exit({missing, Size})
     end.
 
-%% The payload of a seed: a block of prime length, repeated.
+%% The payload of a seed repeats a block of prime length.
 payload(Seed, Size) ->
     Block = block(Seed rem 7),
     binary:part(binary:copy(Block, Size div byte_size(Block) + 1), 0, Size).
@@ -177,7 +178,7 @@ funs(Config) ->
         Captured = payload(4, 100000),
         [{fun(X) -> {X, Captured} end, fun lists:reverse/1, fun() -> Captured end}]
     end),
-    %% They run on the other node too.
+    %% The funs also run on the other node.
     {PeerA, _} = beamway_carrier:peers(Config),
     {_, NodeB} = beamway_carrier:nodes(Config),
     ok = beamway_peer:run(PeerA, fun() ->
@@ -234,7 +235,7 @@ nested_terms(Config) ->
         [Deep, Wide, Mixed, {Wide, Mixed, Deep}]
     end).
 
-%% The first node makes the terms, sends each to the second node and compares what comes back.
+%% The first node makes the terms, sends each to the second node and compares the echo.
 echo_all(Config, MakeTerms) ->
     {PeerA, _} = beamway_carrier:peers(Config),
     {_, NodeB} = beamway_carrier:nodes(Config),
@@ -256,7 +257,7 @@ echo_terms(Node, Terms) ->
 
 %% --- many at once ----------------------------------------------------------------------------------
 
-%% 1,000 processes on each node talk to one of the other node each, both ways at the same time.
+%% 1,000 processes on each node each talk to one process on the other, both ways at the same time.
 thousand_talkers(Config) ->
     {PeerA, _} = beamway_carrier:peers(Config),
     {_, NodeB} = beamway_carrier:nodes(Config),
@@ -302,7 +303,7 @@ talk_payload(Number) ->
 order(Config) ->
     order_of(Config, 10, beamway_carrier:rounds(500, 10000), fun(_) -> 10 end).
 
-%% A large message is cut into fragments, a small one is not: the order must hold all the same.
+%% A large message is cut into fragments and a small one is not; the order must be kept all the same.
 order_of_mixed_sizes(Config) ->
     order_of(Config, 4, beamway_carrier:rounds(100, 2000),
              fun(Number) -> element(Number rem 5 + 1, {0, 200000, 3, 70000, 1000}) end).
@@ -340,8 +341,8 @@ receive_in_order(Seen, Left, Count, SizeOf) ->
             exit({missing, Left, Seen})
     end.
 
-%% The atom cache holds 2,048 atoms and a header up to 255 of them: new ones displace old ones all
-%% the time, from several senders and in both directions at once.
+%% The atom cache holds 2,048 atoms and a header up to 255 of them, so new ones constantly displace old ones,
+%% from several senders and in both directions at once.
 atom_cache_churn(Config) ->
     {PeerA, _} = beamway_carrier:peers(Config),
     {NodeA, NodeB} = beamway_carrier:nodes(Config),
@@ -356,7 +357,7 @@ atom_cache_churn(Config) ->
         ok
     end).
 
-%% Large terms of all kinds both ways, while others renew the cache entries to which their headers refer.
+%% Large terms of all kinds go both ways while other processes replace the cache entries to which their headers refer.
 large_terms_beside_churn(Config) ->
     {PeerA, _} = beamway_carrier:peers(Config),
     {NodeA, NodeB} = beamway_carrier:nodes(Config),
@@ -397,7 +398,7 @@ churn(Node, Rounds) ->
 churn_atom(N) when N rem 3 =:= 0 -> binary_to_atom(<<"чурн_"/utf8, (integer_to_binary(N))/binary>>);
 churn_atom(N) -> list_to_atom("churn_" ++ integer_to_list(N)).
 
-%% One sender as fast as it can: the queue fills and drains many times.
+%% One sender sends as fast as it can: the queue fills and drains many times.
 one_way_flood(Config) ->
     {PeerA, _} = beamway_carrier:peers(Config),
     {_, NodeB} = beamway_carrier:nodes(Config),

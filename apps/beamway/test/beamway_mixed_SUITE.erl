@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc One cluster of nodes of two releases of OTP: each with Beamway built by its own release, whoever calls whom.
+%% @doc A cluster of nodes on two OTP releases, each with Beamway built for its own release; either side may call.
 %%
-%% Needs another OTP than the runner's ({@link beamway_other_otp} says how it is named); `make test-otp27' has one, and
+%% Needs another OTP than the runner's ({@link beamway_other_otp} explains how to name it). `make test-otp27' has one, and
 %% runs the other suites over the same mixture. The group
-%% `inet_tcp' says what stock distribution does between the two releases.
+%% `inet_tcp' shows what stock distribution does between the two releases.
 -module(beamway_mixed_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -39,7 +39,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- two nodes -----------------------------------------------------------------------------------------
 
-%% The mixture is one: two releases, each with beams and a driver of its own.
+%% Proves that the cluster is mixed: there are two releases, each with its own beam files and driver.
 two_releases(Config) ->
     [Own, Other] = [start(Config, Otp, #{}) || Otp <- [own, other]],
     {OwnRelease, OtherRelease} = {release(Own), release(Other)},
@@ -57,7 +57,7 @@ release({Peer, _}) ->
 compiler(Module) ->
     proplists:get_value(version, Module:module_info(compile)).
 
-%% Each release calls the other; either side then sends, links and monitors.
+%% Each release calls the other; then either side sends, links and monitors.
 who_calls(Config) ->
     [begin
          Pair = [start(Config, Otp, #{}) || Otp <- Order],
@@ -67,7 +67,7 @@ who_calls(Config) ->
      end || Order <- [[own, other], [other, own]]],
     ok.
 
-%% What only one of the two has set holds for the link: the smaller ring.
+%% An option that only one side has set applies to the link, here the smaller ring.
 options_of_one_side(Config) ->
     Set = [{"BEAMWAY_RING_BYTES", "131072"}],
     [begin
@@ -79,7 +79,7 @@ options_of_one_side(Config) ->
                       [{other, []}, {own, Set}]]],
     ok.
 
-%% The descriptors of both releases stay as many as they were.
+%% The number of descriptors stays the same on both releases.
 reconnects(Config) ->
     Pair = [{PeerA, NodeA}, {PeerB, NodeB}] = [start(Config, Otp, #{args => ?BY_HAND}) || Otp <- [own, other]],
     Carrier = beamway_carrier:carrier(Config),
@@ -97,8 +97,8 @@ reconnects(Config) ->
      || {{Peer, _}, Was} <- lists:zip(Pair, Before)],
     ok.
 
-%% What the carrier relies on is the same in both: fragments that can be refused, handshake of version 6 with
-%% creations, the atom cache whose messages must stay in order. (docs/dev/otp-releases.md)
+%% The carrier relies on flags that are the same in both: fragments that can be refused, handshake version 6 with
+%% creations, and the atom cache, whose messages must stay in order. (docs/dev/otp-releases.md)
 flags(Config) ->
     [Own, Other] = [beamway_peer:call(Peer, erts_internal, get_dflags, [])
                     || {Peer, _} <- [start(Config, Otp, #{}) || Otp <- [own, other]]],
@@ -109,21 +109,21 @@ flags(Config) ->
          16#1000000 = Default band 16#1000000,
          16#2000 = StrictOrder
      end || Flags <- [Own, Other]],
-    %% All that one asks for the other has.
+    %% Each release has every flag that the other requires.
     [Missing, Missing] = [element(3, Asking) band bnot element(2, Asked) || {Asking, Asked} <- [{Own, Other}, {Other, Own}]],
     0 = Missing,
     ok.
 
 %% --- four nodes ----------------------------------------------------------------------------------------
 
-%% Every pair of the four, of one release or of two, has the carrier's link, and every node all others' messages.
+%% Every pair of the four, on the same release or not, has the carrier's link, and every node gets the messages of all others.
 four_nodes(Config) ->
     Cluster = [start(Config, Otp, #{}) || Otp <- [own, other, own, other]],
     ok = connect_all(Config, Cluster),
     ok = talk(Cluster),
     ok = same_names_everywhere(Cluster).
 
-%% A name of each node, registered with global, and a member of a group on each: all four see all.
+%% Each node registers a name with global and joins a process to a group; all four nodes see all of them.
 same_names_everywhere(Cluster) ->
     Nodes = [Node || {_, Node} <- Cluster],
     [beamway_peer:run(Peer, fun() -> ok = global:sync(), join() end) || {Peer, _} <- Cluster],
@@ -148,8 +148,8 @@ sees_all(Nodes) ->
         lists:sort([node(Pid) || Pid <- Named]) =:= lists:sort(Nodes) andalso
         lists:sort(pg:get_members(beamway_mixed, everyone)) =:= lists:sort(Named).
 
-%% One node of each release is killed in turn and returns under its name: the others hear why, keep their
-%% connections, and talk to the one that came back.
+%% One node on each release is killed in turn and returns under its name: the others get the reason, keep their
+%% connections, and talk to the returned node.
 nodes_leave_and_return(Config) ->
     Otps = [own, other, own, other],
     Cluster = [start(Config, Otp, #{args => ?BY_HAND}) || Otp <- Otps],
@@ -170,7 +170,7 @@ leave_and_return(Config, Index, Otp, Cluster) ->
     Before = connections(Rest),
     [Name, _] = string:split(atom_to_list(Node), "@"),
     Returned = start(Config, Otp, #{name => Name, args => ?BY_HAND}),
-    %% It calls some and is called by the others.
+    %% It calls one node and is called by the others.
     ok = connect_all(Config, lists:sublist(Rest, 1) ++ [Returned]),
     [ok = beamway_peer:connect_both(beamway_carrier:carrier(Config), element(1, Returned), Called)
      || {Called, _} <- lists:nthtail(1, Rest)],
@@ -196,7 +196,7 @@ connect_all(Config, [{Peer, _} | Rest]) ->
 connect_all(_Config, []) ->
     ok.
 
-%% All nodes to all others at the same time: messages of all sizes there and back, calls, last words of links and
+%% All nodes talk to all others at the same time: messages of all sizes there and back, calls, and the final signals of links and
 %% monitors.
 talk(Cluster) ->
     Talks = [beamway_peer:async(fun() -> beamway_peer:run(Peer, fun() -> talk_to(Node) end, 120000) end)
@@ -221,7 +221,7 @@ talk_to(Node) ->
     receive {'DOWN', Monitor, process, Echo, Reason} -> ok after 60000 -> error(no_down) end,
     receive {'EXIT', Echo, Reason} -> ok after 60000 -> error(no_exit) end.
 
-%% The block has a prime length: a misplaced fragment never looks right.
+%% The block has a prime length, so a misplaced fragment never looks right.
 payload(Size) ->
     Block = << <<(erlang:phash2({Size, N}, 1 bsl 32)):32>> || N <- lists:seq(1, 257) >>,
     binary:part(binary:copy(<<Block/binary, 7>>, Size div 1029 + 1), 0, Size).

@@ -1,18 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Mnesia on three nodes over each carrier: transactions on all of them while one node is parted from the
+%% @doc Mnesia on three nodes over each carrier: transactions run on all of them while one node is separated from the
 %% others, is stopped, or is killed, and comes back.
 %%
-%% What is committed on the two that stay together must be there at the end, on all three nodes; so must what
-%% the third had committed before, as far as the others had it. In the group `inet_tcp' the cases say what
-%% mnesia does over stock distribution; its events and its end must be the same over Beamway.
+%% Everything that is committed on the two that stay together must in the end be on all three nodes, and so must the
+%% third node's earlier commits, as far as the others had them. In the group `inet_tcp' the cases show what
+%% mnesia does over stock distribution; its events and its final state must be the same over Beamway.
 -module(beamway_mnesia_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, end_per_testcase/2]).
 -export([parted_and_joined/1, stopped_and_continued/1, killed_and_returned/1]).
-%% Run on a node.
+%% Called on a node.
 -export([leave/1]).
 
-%% Transactions of each node that a phase waits for.
+%% The number of transactions of each node that a phase waits for.
 -define(ENOUGH, 30).
 
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
@@ -37,7 +37,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- cases ---------------------------------------------------------------------------------------------
 
-%% The connections of one node end and cannot be made again, while all three go on.
+%% The connections of one node end and cannot be made again, while all three nodes continue to run.
 parted_and_joined(Config) ->
     rounds(Config, fun(_Majority, #{node := Node, peer := Peer}) ->
                            Others = beamway_peer:call(Peer, erlang, nodes, []),
@@ -45,8 +45,8 @@ parted_and_joined(Config) ->
                            fun() -> true = beamway_peer:call(Peer, erlang, set_cookie, [Node, beamway_test]), ok end
                    end).
 
-%% On the node that is parted. A cable loses all connections in one moment: global must not learn of the first
-%% while it can still tell the others, for they would then part from each other.
+%% Called on the node that is separated. A cut cable takes all connections at the same moment, so global must not notice the first
+%% loss while it can still tell the others, because they would then disconnect from each other.
 leave(Others) ->
     Global = whereis(global_name_server),
     true = erlang:set_cookie(node(), another),
@@ -54,7 +54,7 @@ leave(Others) ->
     [true = erlang:disconnect_node(Other) || Other <- Others],
     sys:resume(Global).
 
-%% The node is stopped for longer than net_ticktime, while it still has its sockets and its memory.
+%% The node is stopped for longer than net_ticktime, but keeps its sockets and its memory.
 stopped_and_continued(Config) ->
     rounds(Config, fun(Majority, #{node := Node, peer := Peer}) ->
                            ok = beamway_peer:sigstop(Peer),
@@ -81,7 +81,7 @@ part_and_join(Config, Part, {Minority, Majority}) ->
     [ok = gone(Minority, Node) || #{node := Node} <- Majority],
     [ok = gone(Member, maps:get(node, Minority)) || Member <- Majority],
     ok = together(Majority),
-    %% Both sides go on, each for itself; what needs a majority only on its side.
+    %% Both sides continue independently; writes that need a majority succeed only on one side.
     [_ = commits(Member) || Member <- All],
     ok = without_majority(Minority),
     Lost = call(Minority, committed, [ledger]),
@@ -89,18 +89,18 @@ part_and_join(Config, Part, {Minority, Majority}) ->
     ok = connected(Config, All),
     [ok = inconsistent(Member, Minority) || Member <- Majority],
     [ok = inconsistent(Minority, Member) || Member <- Majority],
-    %% What the handbook of mnesia says: the losing side takes everything from the others.
+    %% The mnesia manual's procedure: the losing side reloads everything from the others.
     ok = stop_load(Minority),
     ok = restart_mnesia(Minority, Majority),
     [ok = stop_load(Member) || Member <- Majority],
     ok = same_everywhere(All),
     [ok = holds(Member, Kind, Keys) || Member <- All, {Kind, Keys} <- [Known | everything_of(Majority)]],
-    %% The other side's own writes are gone, or the nodes were not parted at all.
+    %% The other side's own writes are gone; if they were not, the nodes were never separated.
     false = call(Minority, holds, [ledger, Lost]),
     ok = call(Minority, forget, []),
     {Minority, Majority}.
 
-%% The disc of a killed node is as old as the kill. It takes what it has missed, by itself.
+%% The disc of a killed node is as old as the kill. The node fetches what it has missed by itself.
 killed_and_returned(Config) ->
     {Majority, Minority} = cluster(Config),
     [ok = call(Member, listen, []) || Member <- Majority],
@@ -133,7 +133,7 @@ cluster(Config) ->
     ok = call(hd(Members), tables, [Nodes]),
     {lists:droplast(Members), lists:last(Members)}.
 
-%% Nodes meet again only when a case says so: mnesia looks for another past when they do.
+%% Nodes only reconnect when a case asks for it, because mnesia then checks whether their data have diverged.
 start_member(Config, Name) ->
     Dir = filename:join(proplists:get_value(priv_dir, Config), Name),
     Args = ["-kernel", "net_ticktime", "4", "-kernel", "dist_auto_connect", "never", "-mnesia", "dir", "\"" ++ Dir ++ "\""],
@@ -143,7 +143,7 @@ start_member(Config, Name) ->
 call(#{peer := Peer}, Function, Arguments) ->
     beamway_peer:call(Peer, beamway_mnesia_load, Function, Arguments).
 
-%% Everyone with everyone, over the links that the carrier stands for.
+%% Connects every node with every other and checks that they have the carrier's links.
 connected(Config, Members) ->
     Kind = beamway_peer:link_kind(beamway_carrier:carrier(Config)),
     Pairs = [{Peer, Other} || #{peer := Peer, node := Node} <- Members, #{node := Other} <- Members, Other =/= Node],
@@ -156,7 +156,7 @@ together([#{peer := Peer}, #{node := Other}]) ->
     true = lists:member(Other, beamway_peer:call(Peer, erlang, nodes, [])),
     ok.
 
-%% The node has lost the other, and mnesia there knows it.
+%% The node has lost the other, and its mnesia has noticed.
 gone(#{peer := Peer} = Member, Node) ->
     _ = beamway_peer:wait_until(
           fun() ->
@@ -186,12 +186,12 @@ start_load(Member) -> call(Member, start, []).
 
 stop_load(Member) -> call(Member, stop, []).
 
-%% The node has committed enough more in the ledger.
+%% Waits until the node has committed enough more transactions in the ledger.
 commits(Member) ->
     Before = length(call(Member, committed, [ledger])),
     beamway_peer:wait_until(fun() -> length(call(Member, committed, [ledger])) >= Before + ?ENOUGH end, 60000).
 
-%% What the node has committed and the others have, too: the end of the connection cannot lose it.
+%% Transactions that the node has committed and the others have as well, so they survive the end of the connection.
 known_to(Others, Member) ->
     Keys = call(Member, committed, [ledger]),
     true = length(Keys) >= ?ENOUGH,
@@ -205,7 +205,7 @@ holds(Member, Kind, Keys) ->
     true = call(Member, holds, [Kind, Keys]),
     ok.
 
-%% The table that asks for a majority refuses the node that has none.
+%% The table that requires a majority refuses writes from a node that has none.
 without_majority(Member) ->
     Before = length(call(Member, committed, [quorum])),
     Refused = fun() -> lists:sum([Count || {quorum, Reason, Count} <- call(Member, refused, []), string:find(Reason, "no_majority") =/= nomatch]) end,
@@ -214,7 +214,7 @@ without_majority(Member) ->
     Before = length(call(Member, committed, [quorum])),
     ok.
 
-%% All tables, on all nodes; and each record of the ledger was counted.
+%% All tables are equal on all nodes, and each record of the ledger was counted.
 same_everywhere(Members) ->
     [_ = beamway_peer:wait_until(fun() -> length(lists:usort([call(Member, content, [Table]) || Member <- Members])) =:= 1 end, 30000)
      || Table <- [ledger_ram, ledger_disc, counter, quorum]],
@@ -223,7 +223,7 @@ same_everywhere(Members) ->
     [] = [Key || {_, Key, Value} <- Ram ++ Disc, Value =/= erlang:phash2(Key)],
     ok.
 
-%% In the end nothing is left to be done: no node waits for another.
+%% Finally nothing is pending: no node waits for another.
 quiet(Members) ->
     [[] = beamway_peer:call(Peer, mnesia, system_info, [held_locks]) || #{peer := Peer} <- Members],
     ok.

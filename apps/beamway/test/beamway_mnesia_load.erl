@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The load of beamway_mnesia_SUITE, on every node of its cluster, and what the suite asks of a node.
+%% @doc The load of beamway_mnesia_SUITE on every node of its cluster, and the questions that the suite asks a node.
 %%
-%% Writers run transactions without end and keep the key of each that mnesia has called committed. One
-%% transaction adds a record to a table in memory, the same to one on disc, and one to a counter: however the
-%% cluster was parted, the counter must be the number of records. A second one writes to a table that takes
-%% nothing without a majority of its nodes.
+%% Writers run transactions endlessly and keep the key of each one that mnesia has reported committed. A
+%% transaction adds a record to a table in memory, the same record to one on disc, and one to a counter. However the
+%% cluster was split, the counter must equal the number of records. A second transaction writes to a table that
+%% refuses writes without a majority of its nodes.
 -module(beamway_mnesia_load).
 
 -export([tables/1, start/0, stop/0, committed/1, refused/0, forget/0, listen/0, events/0, content/1, holds/2]).
@@ -16,7 +16,7 @@
 
 -type kind() :: ledger | quorum.
 
-%% @doc Creates the tables on these nodes. For one node of a cluster whose mnesia runs on all of them.
+%% @doc Creates the tables on these nodes. Call it on one node of the cluster while mnesia runs on all of them.
 -spec tables([node()]) -> ok.
 tables(Nodes) ->
     Definitions = [{ledger_ram, [{ram_copies, Nodes}]}, {ledger_disc, [{disc_copies, Nodes}]},
@@ -35,7 +35,7 @@ start() ->
         {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
     end.
 
-%% Keeps what was committed, also when the writers have stopped; waits for ever, as long as the node.
+%% Owns the table of committed keys, which must outlast the writers; it lives as long as the node.
 %% @private
 -spec own(pid()) -> no_return().
 own(Parent) ->
@@ -58,7 +58,7 @@ stop_writers(Writers) ->
             From ! stopped
     end.
 
-%% @doc Ends the writers, each after its transaction.
+%% @doc Stops the writers, each after its transaction.
 -spec stop() -> ok.
 stop() ->
     ?MODULE ! {stop, self()},
@@ -83,23 +83,23 @@ write(quorum, Key) ->
 shortened(Reason) ->
     lists:flatten(io_lib:format("~0P", [Reason, 8])).
 
-%% @doc The keys that mnesia has called committed on this node.
+%% @doc The keys that mnesia has reported committed on this node.
 -spec committed(kind()) -> [term()].
 committed(Kind) ->
     [Key || {{_, _, _} = Key, Of} <- ets:tab2list(?TABLE), Of =:= Kind].
 
-%% @doc What mnesia has refused, with its reason and how often.
+%% @doc The transactions that mnesia has refused, with the reason and how often.
 -spec refused() -> [{kind(), Reason :: string(), Count :: pos_integer()}].
 refused() ->
     [{Kind, Reason, Count} || {{refused, Kind, Reason}, Count} <- ets:tab2list(?TABLE)].
 
-%% @doc Forgets both, after writes that were to be lost.
+%% @doc Forgets both, after writes that were meant to be lost.
 -spec forget() -> ok.
 forget() ->
     true = ets:delete_all_objects(?TABLE),
     ok.
 
-%% @doc Keeps the node's system events from now on, and forgets those before. Mnesia must run.
+%% @doc Keeps the node's system events from now on, and forgets earlier ones. Mnesia must be running.
 -spec listen() -> ok.
 listen() ->
     case whereis(beamway_mnesia_events) of
@@ -124,13 +124,13 @@ listen_on(Events) ->
         {give, From} -> From ! {events, lists:reverse(Events)}, listen_on(Events)
     end.
 
-%% @doc Those events, the first first.
+%% @doc Those events, oldest first.
 -spec events() -> [tuple()].
 events() ->
     beamway_mnesia_events ! {give, self()},
     receive {events, Events} -> Events after 30000 -> error(no_events) end.
 
-%% @doc All of a table as it is on this node.
+%% @doc The whole content of a table on this node.
 -spec content(atom()) -> [tuple()].
 content(Table) ->
     lists:sort(ets:tab2list(Table)).

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Faults befall real nodes that talk to each other: schedules that once found something, one with a fault of
-%% each kind, and fresh ones for a quarter of a minute, whose seeds are printed. Longer: `make nemesis MIN=30'.
+%% @doc Faults hit real nodes that talk to each other: schedules that once found a defect, a schedule with a fault of
+%% each kind, and new ones for a quarter of a minute, whose seeds are printed. `make nemesis MIN=30' runs longer.
 %%
-%% A schedule that fails is a term: put it into a file of beamway_nemesis_SUITE_data, with a comment that says
-%% what it found, and it is a case from then on. The oracle is proved by its own unit tests and, over nodes, by
-%% `the_oracle_sees' and, with `BEAMWAY_TEST_LONG=1', by drivers that are spoiled on purpose.
+%% A schedule that fails is a term: put it into a file in beamway_nemesis_SUITE_data with a comment about
+%% what it found, and it becomes a case. The oracle is proved by its own unit tests and, on nodes, by
+%% `the_oracle_sees' and, with `BEAMWAY_TEST_LONG=1', by drivers that are broken on purpose.
 -module(beamway_nemesis_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -43,7 +43,7 @@ carrier(Config) ->
         inet_tcp -> stock
     end.
 
-%% Each fault comes to pass, and costs what it may cost.
+%% Each fault takes effect, and costs no more than it may.
 every_fault(Config) ->
     Faults = [{stop, 2, 1500}, {fill_ring, 3, 1}, {clock_jump, 2, -3600}, {no_descriptors, 1, 500}, {cut_tcp, 2, 3},
               {slow_reader, 3, 700}, {kill, 1}, {wait, 300}, {restart, 1, #{ring_bytes => 65536}},
@@ -51,7 +51,7 @@ every_fault(Config) ->
     Schedule = #{nodes => [#{ring_bytes => 65536}, #{poll_us => 0}, #{}], faults => Faults},
     #{faults := Executed} = Result = beamway_nemesis:run(Schedule, carrier(Config)),
     ok = clean(Schedule, Result),
-    %% A dead node is only started, which is no fault.
+    %% A dead node is only started, which is not a fault.
     Wanted = lists:sort(Faults -- [{wait, 300}, {restart, 1, #{ring_bytes => 65536}}]),
     Wanted = lists:sort([Fault || #{fault := Fault, effect := Effect} <- Executed, Effect =/= false]),
     #{messages := Messages, calls := #{answered := Calls}, spoken := Spoken, nodedowns := Downs} = Result,
@@ -59,8 +59,8 @@ every_fault(Config) ->
     [Cut] = [Effect || #{fault := {cut_tcp, _, _}, effect := Effect} <- Executed],
     Cut = case carrier(Config) of stock -> true; _ -> paused end.
 
-%% A node that cannot open anything, not even its own code, when it first calls another: it says so, lives on, and
-%% connects later. (A stock node ends: net_kernel itself calls dist_util, and what it cannot load ends it.)
+%% A node that cannot open anything, not even its own code, makes its first call: it logs this, survives, and
+%% connects later. (A stock node ends, because net_kernel itself calls dist_util, and a module that it cannot load crashes it.)
 first_connection_without_descriptors(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Peer, _} = beamway_peer:start(Carrier),
@@ -71,7 +71,7 @@ first_connection_without_descriptors(Config) ->
     ok = beamway_nemesis_faults:undo({no_descriptors, 1, 0}, #{1 => #{os_pid => beamway_peer:os_pid(Peer)}}),
     ok = beamway_peer:connect_both(Carrier, Peer, Other).
 
-%% A disconnect that no fault of the schedule explains must be found.
+%% The oracle must find a disconnect that no fault of the schedule explains.
 the_oracle_sees(Config) ->
     Self = self(),
     Meddler = spawn(fun() -> disconnect_some(Self) end),
@@ -79,7 +79,7 @@ the_oracle_sees(Config) ->
     exit(Meddler, kill),
     true = lists:keymember(false_nodedown, 1, Findings).
 
-%% Again and again: the first one may come before the oracle counts.
+%% Repeats, because the first disconnect may come before the oracle counts.
 disconnect_some(Owner) ->
     _ = [is_disconnected(Pid) || Pid <- beamway_peer:started()],
     receive after 500 -> ok end,
@@ -93,7 +93,7 @@ is_disconnected(Peer) ->
         _:_ -> false
     end.
 
-%% Drivers that lose a frame now and then, or give one twice, or forget to ring.
+%% Drivers that now and then lose a frame, deliver one twice, or forget to ring the doorbell.
 bad_drivers(Config) ->
     Output = <<"        is_read = give_next(pump, run, used, &frame);\n">>,
     Twice = <<"        if (frame.kind == BW_FRAME_DATA && pump->frames_in % 5000 == 4999)\n"
@@ -122,7 +122,7 @@ bad_driver(Config, File, Good, Bad, Kind) ->
     ct:log("~ts: ~0tP", [Bad, Findings, 100]),
     true = lists:keymember(Kind, 1, Findings).
 
-%% Whatever once failed.
+%% Schedules that have failed in the past.
 schedules_of_old(Config) ->
     Files = filelib:wildcard(filename:join(proplists:get_value(data_dir, Config), "*.schedule")),
     true = Files =/= [],
@@ -132,7 +132,7 @@ schedules_of_old(Config) ->
                           ok = clean(Schedule, beamway_nemesis:run(Schedule, carrier(Config)))
                   end, Files).
 
-%% Of another seed each time.
+%% The seed differs each time.
 fresh_schedules(Config) ->
     Seed = erlang:system_time(millisecond) rem 1000000000,
     beamway_runner:say("nemesis: first seed ~b", [Seed]),

@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A process that asked not to be suspended is not suspended, whatever its peers do; stock TCP distribution is the oracle.
 %%
-%% A leader sends 400 KB to two followers every 20 ms. One follower is well, the other hangs (SIGSTOP) or runs a fifth of the time.
+%% A leader sends 400 KB to two followers every 20 ms. One follower is healthy; the other hangs (SIGSTOP) or runs a fifth of the time.
 -module(beamway_nosuspend_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -27,7 +27,7 @@ end_per_group(_Carrier, _Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% The other follower gets what it would get anyway, and the leader hears that the hung one takes nothing more.
+%% The healthy follower gets everything that it would get anyway, and the leader learns that the hung one takes nothing more.
 a_follower_hangs(Config) ->
     lists:foreach(fun(Way) -> a_follower_hangs(Way, Config) end, ways(Config)).
 
@@ -43,7 +43,7 @@ a_follower_hangs(Way, Config) ->
     true = Refused > 0 orelse Way =:= async_dist,
     ok = beamway_peer:stop_started().
 
-%% It is slow for the leader no more than for others: it takes what it can, and the healthy one gets everything.
+%% The slow follower takes what it can, no less than from other senders, and the healthy one gets everything.
 a_follower_is_slow(Config) ->
     lists:foreach(fun(Way) -> a_follower_is_slow(Way, Config) end, ways(Config)).
 
@@ -60,7 +60,7 @@ a_follower_is_slow(Way, Config) ->
     true = count(Slow) > 0,
     ok = beamway_peer:stop_started().
 
-%% A process that asked for nothing waits for a hung peer, so that memory is bounded.
+%% A process that did not ask for this is suspended by a hung peer, so that memory is bounded.
 others_are_suspended(Config) ->
     {Leader, [_, {HungPeer, Hung}]} = cluster(Config),
     ok = beamway_peer:sigstop(HungPeer),
@@ -70,7 +70,7 @@ others_are_suspended(Config) ->
     ok = beamway_peer:sigcont(HungPeer),
     true = beamway_peer:wait_until(fun() -> count({HungPeer, Hung}) > 100 end, ?WAIT_MS).
 
-%% `busy' is 1 and nobody is held by Beamway, until the peer reads again. All that was taken arrives.
+%% `busy' is 1 and Beamway holds no process until the peer reads again. Everything that was accepted arrives.
 a_link_that_stands_still_is_busy(Config) ->
     {Leader, [_, {HungPeer, Hung}]} = cluster(Config),
     ok = beamway_peer:sigstop(HungPeer),
@@ -84,14 +84,14 @@ a_link_that_stands_still_is_busy(Config) ->
 
 %% --- the leader -----------------------------------------------------------------------------------------
 
-%% `process_flag(async_dist, true)' is of OTP 25.3.
+%% `process_flag(async_dist, true)' exists since OTP 25.3.
 ways(Config) ->
     {ok, Peer, _} = beamway_peer:start(proplists:get_value(carrier, Config)),
     Has = beamway_peer:run(Peer, fun() -> try is_boolean(process_flag(async_dist, true)) catch error:badarg -> false end end),
     ok = beamway_peer:stop(Peer),
     [nosuspend, send_nosuspend] ++ [async_dist || Has].
 
-%% It runs for ?RUN_MS. How often it was found suspended, in a look each 10 ms.
+%% Runs for ?RUN_MS and returns how often the leader was found suspended, looking every 10 ms.
 lead(Peer, Way, Followers) ->
     beamway_peer:run(Peer, fun() ->
         Leader = spawn(fun() -> begin_leading(Way, Followers) end),
@@ -124,7 +124,7 @@ send(send_nosuspend, To, Data) ->
     end;
 send(async_dist, To, Data) -> To ! Data, ok.
 
-%% Half of what a quiet machine makes; a leader that is held makes a tenth.
+%% Half of what a quiet machine achieves; a leader that is held achieves a tenth.
 enough() -> ?RUN_MS div ?EVERY_MS div (2 * beamway_runner:slowness()).
 
 flood(To, Data) -> To ! Data, flood(To, Data).

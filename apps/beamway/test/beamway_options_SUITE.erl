@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Options of the carrier: values that make no sense, and what those for links, ring memory and sockets do.
+%% @doc Options of the carrier: invalid values, and what the options for links, ring memory and sockets do.
 %%
-%% Each case ends in the same way: what is wrong stands in a line of the node's log, the node is in its cluster all the same, and a link
-%% that was there before has not noticed.
+%% Each case ends in the same way: a line of the node's log names the problem, the node joins its cluster all the same, and an
+%% existing link is not disturbed.
 -module(beamway_options_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -29,7 +29,7 @@ init_per_testcase(_Case, Config) -> beamway_friends:begin_case(Config).
 
 end_per_testcase(_Case, Config) -> beamway_friends:end_case(Config).
 
-%% A node with a wrong option says so once and is in its cluster all the same, without the driver.
+%% A node with an invalid option logs it once and joins its cluster all the same, but without the driver.
 invalid_options(Config) ->
     [ok = falls_back(Config, #{env => [{Variable, Value}]}, inet, [Option, Value])
      || {Variable, Option, Value} <- [{"BEAMWAY_RING_BYTES", "ring_bytes", "0"},
@@ -44,7 +44,7 @@ invalid_options(Config) ->
                                       {"BEAMWAY_CLASSES", "classes", "aten=fast"}]],
     ok.
 
-%% Nothing is wrong with the others, so they hold.
+%% The other parameters are valid, so they take effect.
 unknown_parameter(Config) ->
     Log = log_file(Config),
     {ok, Peer, _} = beamway_peer:start(beamway_shm, #{log => Log, args => ["-hidden", "-beamway", "ringbytes", "1", "-beamway", "ring_bytes", "65536"]}),
@@ -53,7 +53,7 @@ unknown_parameter(Config) ->
     #{ring_bytes := 65536, links := [_, _ | _]} = beamway_peer:call(Peer, beamway_links, config, []),
     ok = beamway_peer:stop(Peer).
 
-%% An option that an older version had is said to have no effect, once and wherever it is set, and the others hold.
+%% The node logs once that an option of an older version has no effect, wherever it is set, and the other options take effect.
 retired_option(Config) ->
     [begin
          Log = log_file(Config),
@@ -67,7 +67,7 @@ retired_option(Config) ->
                     #{args => ["-hidden"], env => [{"BEAMWAY_WHOLE_MESSAGES", "true"}]}]],
     ok.
 
-%% Of the kinds that are named the best one carries; OTP's own port needs no naming and contradicts nothing.
+%% The best of the listed kinds is used; OTP's own port need not be listed and contradicts nothing.
 the_best_of_links(Config) ->
     {Peer, Node} = under_test(Config),
     {ok, _, StockNode} = beamway_peer:start(inet_tcp, #{args => ["-hidden"]}),
@@ -84,7 +84,7 @@ the_best_of_links(Config) ->
               Labels = iolist_to_binary(["beamway_link_bytes_out_total{peer=\"", atom_to_list(To), "\",link=\"", atom_to_list(Kind), "\"} "]),
               {match, _} = re:run(beamway_peer:call(Odd, beamway, metrics, []), ["(?m)^\\Q", Labels, "\\E[1-9]"])
           end || {To, {Kind, Reason}} <- [{Node, Ours}, {StockNode, Theirs}]],
-         %% What this node may not use itself is no concern of the other's.
+         %% The peer does not care which links this node itself may not use.
          ok = beamway_peer:assert_link(Peer, OddNode, case Best of inet -> tcp; _ -> Best end),
          ok = beamway_peer:stop(Odd)
      end || {Links, {Best, _} = Ours, Theirs} <-
@@ -93,7 +93,7 @@ the_best_of_links(Config) ->
                  {"shm", {shm, "same host"}, {inet, Stock ++ Off}}, {"inet", {inet, Shm(Off)}, {inet, Stock ++ Off}}]],
     ok.
 
-%% A link over tcp has small rings where memory is short; what the socket's port may have read ahead must fit into them.
+%% A TCP link has small rings where memory is short; data that the socket's port has read ahead must fit into them.
 no_ring_memory_for_tcp(Config) ->
     Short = [{"BEAMWAY_RING_LIMIT_BYTES", "0"}],
     ok = falls_back(Config, #{env => Short}, tcp, ["rings of 65536 instead of 262144 bytes"]),
@@ -101,7 +101,7 @@ no_ring_memory_for_tcp(Config) ->
     ok = falls_back(Config, #{env => Short, args => ["-kernel", "inet_dist_connect_options", Buffer, "inet_dist_listen_options", Buffer]},
                     inet, ["no link of the driver with", "using OTP's own port: no ring memory for the socket's option buffer"]).
 
-%% The limit holds one link and a half: the second is smaller, the third has none, until one ends.
+%% The limit holds one link and a half: the second link gets smaller rings, and the third none until one ends.
 ring_limit(Config) ->
     {_, Node} = under_test(Config),
     Ring = 1048576,
@@ -136,7 +136,7 @@ ring_limit(Config) ->
      end || Caller <- [odd, other]],
     ok.
 
-%% It is said in the handshake, so no offer is refused, and the log has one line for all links.
+%% The handshake reports it, so no offer is refused, and the log has one line for all links.
 ring_memory_used_up(Config) ->
     Logs = [Log | _] = [log_file(Config) || _ <- lists:seq(1, 4)],
     Starts = [beamway_peer:async(fun() -> beamway_peer:start(beamway_shm, Options#{log => File, args => ["-hidden"]}) end)
@@ -155,7 +155,7 @@ ring_memory_used_up(Config) ->
     [1, 0, 0, 0] = [length(binary:matches(Text, <<"no shared memory with">>)) || File <- Logs, {ok, Text} <- [file:read_file(File)]],
     ok.
 
-%% What counts is the rings that were made, by the smaller of both nodes' values: here 128 KB for each link.
+%% The limit counts the rings that were made, whose size is the smaller of both nodes' values: here 128 KB for each link.
 ring_limit_of_small_rings(_Config) ->
     {ok, Odd, _} = beamway_peer:start(beamway_shm, #{args => ["-hidden"],
                                                      env => [{"BEAMWAY_RING_BYTES", "1048576"}, {"BEAMWAY_RING_LIMIT_BYTES", "3145728"}]}),
@@ -166,7 +166,7 @@ ring_limit_of_small_rings(_Config) ->
      end || _ <- lists:seq(1, 4)],
     ok.
 
-%% The memory that was reserved for refused rings is free for the link over tcp: the limit is that of the rings alone.
+%% The memory that was reserved for refused rings is free for the TCP link, because the limit applies to rings only.
 ring_limit_after_refusal(_Config) ->
     {ok, Odd, OddNode} = beamway_peer:start(beamway_shm, #{args => ["-hidden"],
                                                            env => [{"BEAMWAY_RING_BYTES", "1048576"}, {"BEAMWAY_RING_LIMIT_BYTES", "2097152"}]}),
@@ -176,14 +176,14 @@ ring_limit_after_refusal(_Config) ->
     {ok, #{link := tcp, ring_bytes := 262144}} = beamway_peer:call(Odd, beamway, info, [CallerNode]),
     ok.
 
-%% Not usable when the node starts: it says so, and again for each link that it offers in vain.
+%% The directory is not usable when the node starts: the node logs this, and again for each link that it offers in vain.
 socket_dir_not_usable(Config) ->
     [ok = falls_back(Config, #{env => [{"BEAMWAY_SOCKET_DIR", Dir}]}, tcp, Words, [odd])
      || {Dir, Why} <- [{"/nowhere/at/all", "No such file"}, {"/dev/null", "Not a directory"}],
         Words <- [["links use tcp as long as socket_dir", Dir, Why], ["no shared memory with", "socket_dir: " ++ Why]]],
     ok.
 
-%% One node reads the name as UTF-8, the other byte by byte, as where no locale is set.
+%% One node reads the name as UTF-8, the other byte by byte because no locale is set.
 socket_dir_in_another_locale(_Config) ->
     Folder = beamway_peer:new_folder("beamway-locale"),
     Dir = filename:join(Folder, "gr\x{f6}\x{df}e"),
@@ -209,7 +209,7 @@ socket_dir_in_another_locale(_Config) ->
     end,
     ok.
 
-%% As a killed node leaves it: an old name of nobody.
+%% Leaves an old name that belongs to nobody, as a killed node does.
 leave_socket(Path) ->
     {ok, Socket} = gen_tcp:listen(0, [local, {ifaddr, {local, beamway_socket_dir:bytes(Path)}}]),
     ok = gen_tcp:close(Socket),

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Links over RDMA: when two nodes choose one, what keeps them from it, and what ends it.
+%% @doc Links over RDMA: when two nodes choose one, what prevents it, and what ends it.
 %%
-%% Needs a device, which loops back: all nodes run on one host (test/system/rdma makes such a host). What messages,
-%% signals and faults do on such a link, the other suites test in their group `beamway_rdma'.
+%% Needs a device, which loops back because all nodes run on the same host (test/system/rdma sets up such a host). The other suites
+%% test messages, signals and faults on such a link in their group `beamway_rdma'.
 -module(beamway_rdma_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -93,7 +93,7 @@ not_beside_tls(_Config) ->
 
 %% --- what keeps them from it ---------------------------------------------------------------------------
 
-%% 8 MB are the rings of one link: the second one gets none, and the first one's again when that has gone.
+%% 8 MB are the rings of one link: the second link gets none until the first has ended.
 limit_of_the_node(_Config) ->
     {One, _, Other, OtherNode} = pair(#{env => [{"BEAMWAY_RDMA_LIMIT_BYTES", "8388608"}]}, #{}),
     {ok, Third, ThirdNode} = beamway_peer:start(beamway_rdma),
@@ -119,7 +119,7 @@ memory_cannot_be_locked(_Config) ->
      end || Caller <- [limited, other]],
     ok.
 
-%% An address where nobody answers, a port where nobody listens: told within net_setuptime.
+%% At one address no host answers, and on one port no process listens: both fail within net_setuptime.
 peers_that_cannot_be_reached(Config) ->
     {A, B, C, _} = proplists:get_value(ip, Config),
     [begin
@@ -133,7 +133,7 @@ peers_that_cannot_be_reached(Config) ->
                                 {"port => CmPort, token", "port => CmPort bxor 1, token"}]],
     ok.
 
-%% An address of this host that is in the device's network and in none of its GIDs.
+%% An address of the local host in the device's network that is not among its GIDs.
 address_without_gid(Config) ->
     {A, B, C, _} = proplists:get_value(ip, Config),
     Ip = {A, B, C, 251},
@@ -165,7 +165,7 @@ killed_peer(_Config) ->
     {connection_closed, At} = beamway_peer:nodedown(One, Watcher, OtherNode, ?NODEDOWN_MS),
     ct:log("~b ms", [At - Killed]),
     true = At - Killed < ?END_MS * beamway_runner:slowness(),
-    %% Every caller was told.
+    %% Every caller got an answer.
     _ = beamway_peer:wait_until(fun() ->
                                         beamway_peer:run(One, fun() -> not lists:any(fun is_process_alive/1, Load) end)
                                 end, 10000),
@@ -188,8 +188,8 @@ reconnects_leave_nothing(_Config) ->
                                         andalso PairsNow =< PairsBefore
                             end, 10000).
 
-%% Looped back, the device works on while its interface is down; with two hosts it does not (test/system/rdma).
-%% Whatever the device says of it, the two nodes stay connected or connect again.
+%% A device that loops back keeps working while its interface is down; between two hosts it does not (test/system/rdma).
+%% Whatever the device reports, the two nodes stay connected or connect again.
 port_goes_down(Config) ->
     {One, _, _, OtherNode} = pair(#{}, #{}),
     Interface = proplists:get_value(interface, Config),
@@ -200,7 +200,7 @@ port_goes_down(Config) ->
                                         beamway_peer:call(One, net_kernel, connect_node, [OtherNode]) andalso
                                             beamway_peer:call(One, net_adm, ping, [OtherNode]) =:= pong
                                 end, 20000),
-    %% If it had connections, soft-RoCE of Linux 6.1 lets no new ones be made after that, by rping neither.
+    %% If soft-RoCE of Linux 6.1 had connections, it accepts no new ones after that, not even from rping.
     beamway_peer:stop_started(),
     ok = delete_device(Config),
     ok = add_device(Config).
@@ -240,7 +240,7 @@ doctor(Config) ->
 start_two(OneOptions, OtherOptions) ->
     start_two(beamway_rdma, OneOptions, OtherOptions).
 
-%% At the same time, since a node takes seconds to boot where there is such a device.
+%% Both start at the same time, because a node takes seconds to boot where there is such a device.
 start_two(Carrier, OneOptions, OtherOptions) ->
     Starts = beamway_peer:async(fun() -> beamway_peer:start(Carrier, OtherOptions) end),
     {ok, One, OneNode} = beamway_peer:start(Carrier, OneOptions),
@@ -268,7 +268,7 @@ stays_on_tcp(Peer, Node, Words) ->
     ok = beamway_peer:assert_link(Peer, Node, tcp),
     beamway_peer:assert_reason(Peer, Node, Words).
 
-%% The node runs this module with one text replaced. (A whole other version, with its driver, takes a compiler.)
+%% The node runs this module with one text replaced. (A complete other version, with its driver, would need a compiler.)
 change(Peer, Module, Text, Instead) ->
     File = filename:join([beamway_peer:ebin(), "..", "src", atom_to_list(Module) ++ ".erl"]),
     {ok, Source} = file:read_file(File),

@@ -1,20 +1,20 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes of two hosts that have an RDMA device each, and a wire between them that the test cuts and spoils.
+%% @doc Nodes on two hosts that each have an RDMA device, with a wire between them that the test cuts and disturbs.
 %%
-%% Runs in the first machine of `test/system/rdma/guest --hosts 2'. The nodes of the other one are controlled over a wire of
-%% its own.
+%% Runs in the first machine of `test/system/rdma/guest --hosts 2'. The nodes on the other machine are controlled over a separate
+%% wire.
 -module(beamway_rdma_hosts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([each_way_of_calling/1, one_host_has_it_off/1, benchmark_over_ssh/1, packets_are_lost/1, wire_is_cut/1, other_host_is_gone/1]).
 
 -define(TICK_S, 8).
-%% Ticks tell at the latest.
+%% The time within which ticks detect a dead peer.
 -define(NODEDOWN_MS, 4000 * ?TICK_S).
 
 suite() -> [{timetrap, {minutes, 3}}].
 
-%% The last one leaves no other host.
+%% The last case leaves no other host.
 all() -> [each_way_of_calling, one_host_has_it_off, benchmark_over_ssh, packets_are_lost, wire_is_cut, other_host_is_gone].
 
 init_per_suite(Config) ->
@@ -31,7 +31,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- cases ---------------------------------------------------------------------------------------------
 
-%% Where rdma is on, two hosts use it, and one host still uses shared memory.
+%% Where rdma is on, two hosts use it, and nodes on the same host still use shared memory.
 each_way_of_calling(Config) ->
     {Here, HereNode, There, ThereNode} = two(Config, ["BEAMWAY_RDMA=true"]),
     {ok, Beside, BesideNode} = beamway_peer:start(beamway_shm, #{host => proplists:get_value(here, Config), env => [{"BEAMWAY_RDMA", "true"}]}),
@@ -51,7 +51,7 @@ one_host_has_it_off(Config) ->
     [#{reason := <<"another host, and the peer offers no rdma">>}] = beamway_peer:call(Here, beamway, links, []),
     [#{reason := <<"another host, and this node has no rdma to offer">>}] = beamway_peer:call(There, beamway, links, []).
 
-%% Nodes on both machines, calls over rdma and TCP, nothing left of it.
+%% Runs nodes on both machines and calls over rdma and TCP, and leaves nothing behind.
 benchmark_over_ssh(Config) ->
     Root = beamway_bench_nodes:root(),
     Log = filename:join(proplists:get_value(priv_dir, Config), "bench.log"),
@@ -66,7 +66,7 @@ benchmark_over_ssh(Config) ->
     nomatch = string:find(Told, "10.78."),
     _ = beamway_peer:wait_until(fun() -> os:cmd(on_peer() ++ " pgrep -af 'beam.smp.*-name bench|epmd -port 2'") =:= "" end, 30000).
 
-%% The device repeats what is lost; the connection does not mind.
+%% The device retransmits lost packets, and the connection stays up.
 packets_are_lost(Config) ->
     {Here, _, _, ThereNode} = connected(Config),
     Connection = beamway_peer:controller(Here, ThereNode),
@@ -77,8 +77,8 @@ packets_are_lost(Config) ->
     ok = run("tc qdisc del dev " ++ Interface ++ " root"),
     Connection = beamway_peer:controller(Here, ThereNode).
 
-%% What soft-RoCE of Linux 6.1 has to send while its interface is down ends its connection manager for good (rping
-%% cannot connect any more either): the device is made anew, which a real one does not need.
+%% If soft-RoCE of Linux 6.1 has to send while its interface is down, its connection manager stops for good (even rping
+%% can no longer connect). So the device is created again, which a real one does not need.
 wire_is_cut(Config) ->
     {Here, _, There, ThereNode} = connected(Config),
     Watcher = beamway_peer:watch_nodedown(Here),
@@ -97,7 +97,7 @@ wire_is_cut(Config) ->
     true = is_process_alive(There),
     ok = exchange(Here, ThereNode).
 
-%% The interface may be up before the device is: then the first connection is one over TCP.
+%% The interface may be up before the device is, so the first connection may be one over TCP.
 again(Here, ThereNode) ->
     _ = beamway_peer:call(Here, net_kernel, disconnect, [ThereNode]),
     false.
@@ -109,7 +109,7 @@ other_host_is_gone(Config) ->
     {Reason, _} = beamway_peer:nodedown(Here, Watcher, ThereNode, ?NODEDOWN_MS),
     ct:log("~0p", [Reason]),
     false = lists:member(ThereNode, beamway_peer:call(Here, erlang, nodes, [])),
-    %% The one that is left still does its work, and has no link in its table.
+    %% The remaining node still works, and has no link in its table.
     HereNode = beamway_peer:call(Here, erlang, node, []),
     none = kind(Here, ThereNode).
 

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Every kind of distribution signal between two real nodes, over each carrier.
 %%
-%% The cases run on the first node of the pair and work on the second through the carrier alone.
-%% Each case also fails if the connection is not the same at its end as at its beginning.
+%% The cases run on the first node of the pair and reach the second only through the carrier.
+%% Each case also fails if it does not end with the same connection as it began.
 -module(beamway_signals_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2,
@@ -52,7 +52,7 @@ sends(Config) ->
         {ok, ok} = {erlang:send(Echo, {self(), nosuspend}, [nosuspend]), expect(nosuspend)},
         {ok, ok} = {erlang:send(Echo, {self(), noconnect}, [noconnect]), expect(noconnect)},
         stop_and_confirm(Echo),
-        %% A message to a process that has ended goes nowhere, and nothing else suffers.
+        %% A message to a process that has ended is dropped, and nothing else is affected.
         Echo ! {self(), lost},
         Other = spawn(Node, fun bounce/0),
         barrier = round_trip(Other, barrier),
@@ -71,7 +71,7 @@ registered_sends(Config) ->
         Big = binary:copy(<<"big">>, 100000),
         ok = erlang:send({beamway_echo, Node}, {Self, Big}, []),
         Big = next_message(),
-        %% And back by name.
+        %% The answer is sent to a registered name.
         true = register(beamway_here, Self),
         Home = node(),
         _ = spawn(Node, fun() -> {beamway_here, Home} ! from_there end),
@@ -95,21 +95,21 @@ links(Config) ->
         Monitor = monitor(process, Pid2),
         spawn(fun() -> true = link(Pid2), exit(local_end) end),
         {'DOWN', Monitor, process, Pid2, local_end} = next_message(),
-        %% A normal end of the local side leaves it alone.
+        %% A normal exit of the local side leaves the remote one alone.
         Pid3 = spawn(Node, fun bounce/0),
         Done = spawn_monitor(fun() -> true = link(Pid3) end),
         {'DOWN', _, process, _, normal} = next_message(),
         true = is_tuple(Done),
         alive = round_trip(Pid3, alive),
-        %% No signal after unlink.
+        %% No signal arrives after unlink.
         true = link(Pid3),
         true = unlink(Pid3),
         stop_and_confirm(Pid3),
         nothing = next_message(100)
     end).
 
-%% unlink/1 may cross the exit signal of the other end: what was not delivered before unlink/1
-%% returned must never be; and a link made again after it must hold.
+%% unlink/1 may cross the exit signal of the other end: a signal that was not delivered before unlink/1
+%% returned must never be delivered, and a later link must work.
 link_unlink_races(Config) ->
     on_first(Config, fun(Node) ->
         process_flag(trap_exit, true),
@@ -150,7 +150,7 @@ monitors(Config) ->
         stop_and_confirm(Pid2),
         {{tagged, 1}, Tagged, process, Pid2, stopped} = next_message(),
         nothing = next_message(50),
-        %% Many monitors of one process, all of them fire.
+        %% Many monitors of one process: all of them fire.
         Pid3 = spawn(Node, fun bounce/0),
         Many = [monitor(process, Pid3) || _ <- lists:seq(1, 1000)],
         Pid3 ! {stop, many},
@@ -169,7 +169,7 @@ monitors_by_name(Config) ->
         {'DOWN', Absent, process, {beamway_named, Node}, noproc} = next_message()
     end).
 
-%% Exit reasons are not split into fragments as messages are, or in another way.
+%% Exit reasons are split into fragments differently from messages, or not at all.
 big_exit_reasons(Config) ->
     on_first(Config, fun(Node) ->
         process_flag(trap_exit, true),
@@ -180,7 +180,7 @@ big_exit_reasons(Config) ->
              Pid1 ! go,
              receive {'EXIT', Pid1, Reason} -> ok end,
              receive {'DOWN', Monitor, process, Pid1, Reason} -> ok end,
-             %% The same out: exit/2 and the exit of a linked process.
+             %% The same in the other direction: exit/2 and the exit of a linked process.
              Pid2 = spawn_link(Node, fun() -> process_flag(trap_exit, true), tell_exit(0) end),
              Pid2 ! {tell, self()},
              ready = next_message(),
@@ -224,7 +224,7 @@ spawn_requests(Config) ->
         quiet = next_message(),
         Request3 = spawn_request(Node, erlang, apply, [fun() -> ok end, []], [{bad_option, 1}]),
         {spawn_reply, Request3, error, badopt} = next_message(),
-        %% Abandoned: no reply, and the linked process is told.
+        %% An abandoned request gets no reply, and the linked process gets an exit signal.
         Request4 = spawn_request(Node, fun bounce/0, [link]),
         _ = case spawn_request_abandon(Request4) of
                 true -> ok;
@@ -278,7 +278,7 @@ group_leaders(Config) ->
         Line = lists:duplicate(200000, $x),
         spawn(Node, fun() -> io:put_chars(Line) end),
         {output, Line} = next_message(),
-        %% The group leader of a remote process is changed by a signal of its own.
+        %% Changing the group leader of a remote process is a signal of its own.
         Pid = spawn(Node, fun bounce/0),
         true = group_leader(Self, Pid),
         {group_leader, Self} = rpc_process_info(Node, Pid, group_leader)
@@ -356,13 +356,13 @@ calls(Config) ->
         {badrpc, {'EXIT', {undef, _}}} = rpc:call(Node, no_such_module, f, []),
         Keys = [rpc:async_call(Node, erlang, abs, [-N]) || N <- lists:seq(1, 200)],
         true = lists:seq(1, 200) =:= [rpc:yield(Key) || Key <- Keys],
-        %% gen_server over the wire, reply through an alias.
+        %% gen_server between nodes, whose reply comes through an alias.
         true = is_list(gen_server:call({kernel_sup, Node}, which_children)),
         {'EXIT', {noproc, _}} = (catch gen_server:call({beamway_nobody, Node}, hello)),
         Home = rpc:call(Node, rpc, call, [Home, erlang, node, []])
     end).
 
-%% Sequential tracing uses signals of its own, which carry a token.
+%% Sequential tracing uses its own signals, which carry a token.
 trace_tokens(Config) ->
     on_first(Config, fun(Node) ->
         process_flag(trap_exit, true),
@@ -379,7 +379,7 @@ trace_tokens(Config) ->
         _ = seq_trace:set_token([])
     end).
 
-%% Monitors of a connected node stay silent, also when they come and go in numbers.
+%% Monitors of a connected node stay silent, even when many of them are set and removed.
 node_monitors(Config) ->
     on_first(Config, fun(Node) ->
         [true = monitor_node(Node, true) || _ <- lists:seq(1, 100)],
@@ -454,7 +454,7 @@ expect(Message) ->
     Message = next_message(),
     ok.
 
-%% Returns when the process has ended and everything it sent before has arrived.
+%% Returns when the process has ended and everything that it sent earlier has arrived.
 stop_and_confirm(Pid) ->
     Monitor = monitor(process, Pid),
     Pid ! {stop, stopped},

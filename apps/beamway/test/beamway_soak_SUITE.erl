@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The soak in short, as a user starts it: it runs, judges, stores what it saw and draws it; and it
+%% @doc A short soak test, started as a user would: it runs, judges, stores its measurements and draws them, and it
 %% does find a leak.
 -module(beamway_soak_SUITE).
 
@@ -17,7 +17,7 @@ init_per_suite(Config) ->
 
 end_per_suite(_Config) -> ok.
 
-%% Both at once: most of the time they wait. Half a minute says nothing of memory, but descriptors
+%% Both run at once, because they mostly wait. Half a minute proves nothing about memory, but the numbers of descriptors
 %% and ports must be flat.
 sound_and_leaking(Config) ->
     Sound = beamway_peer:async(fun() -> soak(Config, "sound", ["--minutes", "0.5", "--events-s", "3", "--seed", "1"]) end),

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc When a part of a link over TCP is taken away: what remains of the link, and what each side is told.
+%% @doc When a part of a TCP link is taken away: what remains of the link, and what each side is told.
 %%
-%% Over the driver's link the connection has two ports, the socket's and the driver's, and two descriptors. In the group `inet_tcp'
-%% the cases say what stock distribution does.
+%% On the driver's link the connection has two ports, the socket's and the driver's, and two descriptors. In the group `inet_tcp'
+%% the cases show what stock distribution does.
 -module(beamway_tcp_ends_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, end_per_testcase/2]).
@@ -11,7 +11,7 @@
 -define(SENDERS, 100).
 -define(MESSAGE_BYTES, 1000000).
 -define(WAIT_MS, 20000).
-%% Nobody connects but the case: whoever still sends would.
+%% Only the case connects nodes; otherwise every process that still sends would.
 -define(BY_HAND, #{args => ["-kernel", "dist_auto_connect", "never"]}).
 
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 10)}}].
@@ -28,8 +28,8 @@ end_per_group(_Carrier, _Config) -> ok.
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% Senders wait for a peer that does not read; the operator disconnects it. They go on at once, and nothing of 100 MB stays. OTP's
-%% own port may keep what it has queued, and itself, as long as the peer does not read (erlang/otp #7438).
+%% Senders wait for a peer that does not read, and the operator disconnects it. They continue at once, and none of the 100 MB is kept. OTP's
+%% own port may keep its queue, and itself, as long as the peer does not read (erlang/otp #7438).
 disconnected_with_much_queued(Config) ->
     {PeerA, _, PeerB, NodeB} = Pair = connected_pair(Config),
     Before = resources_without_link(Config, Pair),
@@ -62,7 +62,7 @@ connection_killed(Config) ->
 controller_killed(Config) ->
     ended(Config, fun(_Owner, Controller) -> exit(Controller, kill) end, killed).
 
-%% Both sides know at once, and nothing stays on either. The other side sees a connection that has closed.
+%% Both sides notice at once, and nothing remains on either. The other side sees a closed connection.
 ended(Config, End, Reason) ->
     {PeerA, NodeA, PeerB, NodeB} = Pair = connected_pair(Config),
     Before = [{Peer, resources_without_link(Config, Pair, Peer)} || Peer <- [PeerA, PeerB]],
@@ -74,13 +74,13 @@ ended(Config, End, Reason) ->
     [ok = nothing_is_left(Peer, Resources) || {Peer, Resources} <- Before],
     goes_on(Config, Pair).
 
-%% Of the process of a connection and its controller.
+%% The pids of a connection's process and its controller.
 connection(Node) ->
     {ok, Info} = net_kernel:node_info(Node),
     {Node, Controller} = lists:keyfind(Node, 1, erlang:system_info(dist_ctrl)),
     {proplists:get_value(owner, Info), Controller}.
 
-%% Somebody closes the port of the connection's socket, on the side that has accepted it.
+%% A process closes the port of the connection's socket, on the side that has accepted it.
 socket_closed(Config) ->
     {PeerA, NodeA, PeerB, NodeB} = Pair = connected_pair(Config),
     Before = [{Peer, resources_without_link(Config, Pair, Peer)} || Peer <- [PeerA, PeerB]],
@@ -96,7 +96,7 @@ accepted_sockets() ->
     [Listening] = [Number || Port <- Ports, {ok, {_, Number}} <- [inet:sockname(Port)], {error, enotconn} =:= inet:peername(Port)],
     [Port || Port <- Ports, {ok, _} <- [inet:peername(Port)], {ok, {_, Number}} <- [inet:sockname(Port)], Number =:= Listening].
 
-%% A peer that writes nothing more is gone, also if it would still read.
+%% A peer that will write nothing more counts as gone, even if it could still read.
 peer_half_closes(Config) ->
     {ok, Survivor, SurvivorNode} = beamway_peer:start(beamway_carrier:carrier(Config)),
     Name = beamway_peer:unique_name("raw"),
@@ -115,7 +115,7 @@ connected_pair(Config) -> beamway_peer:connected_pair(beamway_carrier:carrier(Co
 
 resources_without_link(Config, {PeerA, _, _, _} = Pair) -> resources_without_link(Config, Pair, PeerA).
 
-%% What the node has when it is not connected; the pair is connected before and after.
+%% The node's resources while it is not connected; the pair is connected before and after.
 resources_without_link(Config, {PeerA, NodeA, PeerB, NodeB} = Pair, Peer) ->
     true = beamway_peer:call(PeerA, erlang, disconnect_node, [NodeB]),
     ok = beamway_peer:wait_disconnected(PeerB, NodeA),

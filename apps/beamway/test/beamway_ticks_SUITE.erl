@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A bad network is no dead peer: over a path of 100 Mbit/s that loses 2 % of its packets and is full of bulk, with busy schedulers and a
-%% net_ticktime of 8 s, no connection of Beamway ends.
+%% @doc A bad network is not a dead peer: no Beamway connection ends over a path of 100 Mbit/s that loses 2 % of its packets and is full of
+%% bulk data, with busy schedulers and a net_ticktime of 8 s.
 %%
-%% A pair of nodes of stock distribution and one of Beamway on TCP share the path, with streams of iperf3 in both directions. What ends at stock is
-%% counted beside. `make test-ticks' takes five minutes; `BEAMWAY_TEST_TICKS_S=N' takes N seconds. Needs root.
-%% With `BEAMWAY_TEST_TICKS_STORE=yes' the counts become `bench/results/ticks.json', if the case passes.
+%% A pair of stock nodes and a pair with Beamway on TCP share the path with streams of iperf3 in both directions. Connections of the stock
+%% pair
+%% that end are only counted, for comparison. `make test-ticks' takes five minutes; `BEAMWAY_TEST_TICKS_S=N' takes N seconds. Needs root.
+%% With `BEAMWAY_TEST_TICKS_STORE=yes' the counts are stored in `bench/results/ticks.json' if the case passes.
 -module(beamway_ticks_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -43,7 +44,7 @@ no_false_timeout(_Config) ->
         ok = beamway_runner:say("net_tick_timeout in ~b s: ~b over stock distribution, ~b over Beamway; messages of 1 MB: ~b and ~b",
                                 [seconds(), timeouts(Seen, inet_tcp), timeouts(Seen, beamway_tcp), messages(Seen, inet_tcp), messages(Seen, beamway_tcp)]),
         [[], []] = [Downs || #{downs := Downs} <- proplists:get_value(beamway_tcp, Seen)],
-        %% It was no silent connection that stayed up.
+        %% The connection that stayed up was not idle.
         [true, true] = [Messages > 0 || #{messages := Messages} <- proplists:get_value(beamway_tcp, Seen)],
         true = is_lossy(beamway_path:counters(Path)),
         ok = store(os:getenv("BEAMWAY_TEST_TICKS_STORE"), Context, Seen)
@@ -61,14 +62,14 @@ store("yes", Context, Seen) ->
 store(_, _, _) ->
     ok.
 
-%% Ends of connections, for whatever reason.
+%% The number of connections that ended, for whatever reason.
 lost(Seen, Carrier) -> lists:sum([length(Downs) || #{downs := Downs} <- proplists:get_value(Carrier, Seen)]).
 
 timeouts(Seen, Carrier) -> length([Reason || #{downs := Downs} <- proplists:get_value(Carrier, Seen), {_, Reason} <- Downs, Reason =:= net_tick_timeout]).
 
 messages(Seen, Carrier) -> lists:sum([Messages || #{messages := Messages} <- proplists:get_value(Carrier, Seen)]).
 
-%% Else the path was not what the case is about.
+%% Otherwise the path was not what the case is about.
 is_lossy(#{<<"there">> := There, <<"back">> := Back}) ->
     lists:all(fun(#{<<"packets">> := Packets, <<"lost">> := Lost}) -> Packets > 1000 andalso Lost * 100 > Packets end, [There, Back]).
 
@@ -83,7 +84,7 @@ node_at(Carrier, Space, Address) ->
     {ok, Peer, Node} = beamway_peer:start(Carrier, #{host => Address, wrapper => beamway_netns:host(Space), args => ?ARGS}),
     {Peer, Node}.
 
-%% More streams than the nodes', so that the queue is full both ways.
+%% Uses more streams than the nodes do, so that the queue is full both ways.
 fill(#{spaces := [A, B], addresses := [_, Address]}) ->
     Server = iperf(B, ["-s"]),
     _ = beamway_peer:wait_until(fun() -> beamway_netns:in(B, "ss -Hltn sport = :5201") =/= "" end, 10000),
@@ -96,7 +97,7 @@ iperf(Space, Words) ->
 
 %% ---- in the nodes
 
-%% Streams to the other node, which begin again when their connection was lost, and a process that remembers what was lost.
+%% Streams to the other node, which start again when their connection was lost, and a process that records lost connections.
 start(Node) ->
     Owner = self(),
     Count = counters:new(1, []),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The TLS carriers: that what holds for a connection over TCP holds here. Whose certificate is let in, and whose not: {@link
-%% beamway_tls_entry_SUITE}.
+%% @doc The TLS carriers: everything that works over TCP must work here. {@link beamway_tls_entry_SUITE} tests which certificates
+%% are accepted.
 %%
 %% The data cases are those of every carrier ({@link beamway_signals_SUITE}, {@link
-%% beamway_messages_SUITE}). Each case here starts its own nodes. Certificates are made by the run.
+%% beamway_messages_SUITE}). Each case here starts its own nodes. The run creates the certificates.
 -module(beamway_tls_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -14,7 +14,7 @@
          socket_options/1, name_in_use/1, distribution_stopped_and_started/1, no_ssl/1, no_descriptor_to_accept/1, link_server_hangs/1, invalid_options_end_the_start/1,
          killed_peer/1, stopped_peer/1, silent_peer_stays/1, last_words/1, reconnects_leave_nothing/1,
          nothing_readable_on_the_wire/1]).
-%% Run on the nodes.
+%% Called on the nodes.
 -export([verify/3]).
 
 -define(NODEDOWN_MS, 30000).
@@ -47,7 +47,7 @@ shm_between_nodes_of_one_host(_Config) ->
     {One, _, Other, _} = pair(beamway_tls_shm),
     ok = is_connected(One, Other).
 
-%% Carried by the driver, or by ssl's processes if one of the two nodes says so.
+%% The driver carries the data, or ssl's processes do if one of the two nodes asks for that.
 tls_where_shm_is_off(_Config) ->
     [begin
          {ok, One, _} = beamway_peer:start(Carrier),
@@ -66,13 +66,13 @@ tls_where_shm_is_off(_Config) ->
                                                     {beamway_tls, beamway_ssl, ssl, <<"ssl's processes: the peer's driver has no TLS">>},
                                                     {beamway_ssl, beamway_tls, ssl, <<"ssl's processes: this node's driver has no TLS">>}]].
 
-%% The driver cannot take over sockets of gen_tcp's other backend, so ssl's processes go on.
+%% The driver cannot take over sockets of gen_tcp's other backend, so ssl's processes keep the connection.
 sockets_that_are_no_ports(_Config) ->
     {ok, Odd, OddNode} = beamway_peer:start(beamway_tls, #{args => ["-kernel", "inet_backend", "socket"]}),
     {ok, Other, OtherNode} = beamway_peer:start(beamway_tls),
     ssl_both_ways({Odd, OddNode}, {Other, OtherNode}).
 
-%% Both ways of calling, and the same wire.
+%% Either side may call, and both speak the same protocol.
 with_stock_tls(_Config) ->
     {ok, Ours, OurNode} = beamway_peer:start(beamway_tls_shm),
     {ok, Stock, StockNode} = beamway_peer:start(inet_tls),
@@ -94,19 +94,19 @@ ipv6(_Config) ->
             Options = #{host => "::1", flags => tls_flags("beamway6_tls", beamway_certificates:good())},
             {One, _, Other, OtherNode} = beamway_peer:connected_pair(beamway_tls_shm, Options),
             ok = is_connected(One, Other),
-            %% A node that listens nowhere.
+            %% This node does not listen.
             {ok, Third, _} = beamway_peer:start(beamway_tls_shm, Options#{args => ["-dist_listen", "false"]}),
             ok = beamway_peer:connect(beamway_tls_shm, Third, OtherNode);
         false ->
             {skip, "this host has no IPv6"}
     end.
 
-%% The host of the name is an address, and so is the name in the certificate.
+%% The host part of the node name is an address, and so is the name in the certificate.
 ip_hosts(_Config) ->
     {One, _, Other, _} = beamway_peer:connected_pair(beamway_tls, #{host => "127.0.0.1"}),
     ok = is_connected(One, Other).
 
-%% A node that is called while it boots, before ssl can start: the caller waits, and then has it.
+%% A node is called while it boots, before ssl can start: the caller waits, and is then connected.
 long_boot(_Config) ->
     {ok, One, _} = beamway_peer:start(beamway_tls),
     Name = beamway_peer:unique_name("bwboot"),
@@ -128,7 +128,7 @@ wrong_cookie_is_refused(_Config) ->
     false = beamway_peer:call(Good, net_kernel, connect_node, [StrangerNode]),
     [] = beamway_peer:maps(beamway_peer:os_pid(Good)).
 
-%% Also the other way round: a node of a TLS cluster does not speak to one without.
+%% The other way round as well: a node of a TLS cluster refuses a node without TLS.
 plain_nodes_are_refused(Config) ->
     [begin
          {ok, Good, GoodNode, Log} = start_logging(Config, Name, beamway_certificates:good()),
@@ -150,10 +150,10 @@ silent_callers_keep_nobody_waiting(_Config) ->
                    Socket
                end || _ <- lists:seq(1, 50)],
     ok = beamway_peer:connect_both(beamway_tls, Other, Good),
-    %% Their time is net_setuptime, as for everybody.
+    %% They have net_setuptime, as any caller has.
     [closed = read_to_end(Socket) || Socket <- Sockets].
 
-%% ssl of OTP 27 says goodbye first, with an alert.
+%% ssl of OTP 27 sends an alert before it closes.
 read_to_end(Socket) ->
     case gen_tcp:recv(Socket, 0, 20000 * beamway_runner:slowness()) of
         {ok, [21 | _]} -> read_to_end(Socket);
@@ -178,7 +178,7 @@ another_certificate_without_restart(Config) ->
     true = beamway_peer:call(Good, erlang, disconnect_node, [RenewedNode]),
     ok = beamway_peer:wait_disconnected(Good, RenewedNode),
     ok = beamway_peer:wait_disconnected(Renewed, GoodNode),
-    %% One that cannot be read is told, whoever calls; the node lives on.
+    %% A file that cannot be read is reported, whichever side calls; the node survives.
     ok = file:write_file(File, "[{server, [}]."),
     false = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]),
     false = beamway_peer:call(Renewed, net_kernel, connect_node, [GoodNode]),
@@ -186,7 +186,7 @@ another_certificate_without_restart(Config) ->
     ok = file:write_file(File, Fresh),
     true = beamway_peer:call(Good, net_kernel, connect_node, [RenewedNode]).
 
-%% A new certificate in the file of the old one: ssl would use the old one for two minutes.
+%% A new certificate replaces the old one in its file; ssl's cache would use the old one for two minutes.
 another_certificate_in_place(_Config) ->
     {ok, Good, _} = beamway_peer:start(beamway_tls, #{args => ["-hidden"]}),
     File = beamway_certificates:optfile("in_place", good),
@@ -216,7 +216,7 @@ start_with_arguments(More) ->
                                                                      {Name, Value} <- Server]),
     beamway_peer:start(beamway_tls, #{flags => ["-proto_dist", "beamway_tls", "-ssl_dist_opt" | Arguments ++ More]}).
 
-%% The file has no certificate for the node that calls. What both name is as in the file.
+%% The file has no certificate for calling nodes. Where both give an option, the file's value is used.
 options_beside_file(_Config) ->
     {ok, _, OtherNode} = beamway_peer:start(beamway_tls),
     {ok, [[_, {client, Client}]]} = file:consult(beamway_certificates:good()),
@@ -232,7 +232,7 @@ options_beside_file(_Config) ->
          ok = beamway_peer:stop(One)
      end || {More, Connected} <- [{[], false}, {Arguments, true}]].
 
-%% A function of the user's has the last word on a certificate.
+%% The user's function decides about a certificate.
 verify_fun_without_file(_Config) ->
     {ok, _, OtherNode} = beamway_peer:start(beamway_tls),
     [begin
@@ -252,7 +252,7 @@ socket_options(_Config) ->
     ok = beamway_peer:call(One, net_kernel, setopts, [OtherNode, [{priority, 4}]]),
     {ok, [{priority, 4}]} = beamway_peer:call(One, net_kernel, getopts, [OtherNode, [priority]]),
     {error, {badopts, [{packet, 2}]}} = beamway_peer:call(One, net_kernel, setopts, [OtherNode, [{packet, 2}]]),
-    %% What the kernel holds is bounded as over TCP: TCP_NOTSENT_LOWAT, and a receive buffer that does not grow (SO_BUF_LOCK).
+    %% The kernel buffers as little as over TCP: TCP_NOTSENT_LOWAT, and a receive buffer that does not grow (SO_BUF_LOCK).
     {ok, [{raw, 6, 25, <<262144:32/native>>}, {raw, 1, 72, <<Lock:32/native>>}]} =
         beamway_peer:call(One, net_kernel, getopts, [OtherNode, [{raw, 6, 25, 4}, {raw, 1, 72, 4}]]),
     2 = Lock band 2,
@@ -286,12 +286,12 @@ distribution_stopped_and_started(_Config) ->
      end || {Carrier, Host, Family} <- [{"beamway_tls", "127.0.0.1", inet}] ++ [{"beamway6_tls", "::1", inet6} || test_support:has_ipv6()],
             Flags <- [tls_flags(Carrier, beamway_certificates:good())]].
 
-%% A node that has no descriptor for those who call says so once and tries again, at most ten times a second. The callers wait.
+%% A node without a descriptor for new callers logs this once and tries again, at most ten times a second. The callers wait.
 no_descriptor_to_accept(Config) ->
     Log = filename:join(proplists:get_value(priv_dir, Config), "no_descriptor.log"),
     {ok, Full, FullNode} = beamway_peer:start(beamway_tls, #{log => Log, before_exec => "ulimit -n 256;"}),
     {ok, Other, OtherNode} = beamway_peer:start(beamway_tls),
-    %% What a connection and a line of the log need is loaded.
+    %% The code that a connection and a line of the log need is loaded.
     ok = beamway_peer:connect(beamway_tls, Other, FullNode),
     ok = beamway_peer:call(Full, logger, warning, ["~ts has all that it needs", [FullNode]]),
     _ = beamway_peer:wait_until(fun() -> string:find(beamway_peer:log_text(Log), "has all that it needs") =/= nomatch end, 15000),
@@ -332,7 +332,7 @@ open_all(Files) ->
         {error, emfile} -> put(files, Files)
     end.
 
-%% ssl is not where the node can find it: no connection, until it is.
+%% The node cannot find ssl, so it gets no connection until it can.
 no_ssl(Config) ->
     Log = filename:join(proplists:get_value(priv_dir, Config), "no_ssl.log"),
     {ok, One, OneNode} = beamway_peer:start(beamway_tls, #{log => Log, args => ["-kernel", "net_setuptime", "2"]}),
@@ -346,7 +346,7 @@ no_ssl(Config) ->
     _ = beamway_peer:wait_until(fun() -> beamway_peer:call(Other, net_kernel, connect_node, [OneNode]) end, 20000),
     ok = is_connected(One, Other).
 
-%% The server that grants memory to the driver does not answer in time: ssl's processes go on, whoever has called.
+%% The server that grants memory to the driver does not answer in time, so ssl's processes keep the connection, whichever side has called.
 link_server_hangs(_Config) ->
     [{ok, One, OneNode}, {ok, Odd, OddNode}] = [beamway_peer:start(beamway_tls, #{args => ["-kernel", "dist_auto_connect", "never"]}) || _ <- [one, odd]],
     [begin
@@ -364,7 +364,7 @@ link_server_hangs(_Config) ->
      end || {Caller, Called} <- [{Odd, OneNode}, {One, OddNode}]],
     ok.
 
-%% A node that shall speak TLS does not come up without, and says what is wrong.
+%% A node that is told to use TLS does not start without it, and reports what is wrong.
 invalid_options_end_the_start(Config) ->
     Broken = filename:join(proplists:get_value(priv_dir, Config), "broken.opt"),
     ok = file:write_file(Broken, "[{server, [}]."),
@@ -409,14 +409,14 @@ killed_peer(_Config) ->
          ok = beamway_peer:stop(One)
      end || Carrier <- [beamway_tls, beamway_tls_shm]].
 
-%% Only ticks tell of a peer that is stopped.
+%% Only ticks detect a stopped peer.
 stopped_peer(_Config) ->
     {One, _, Other, OtherNode} = beamway_peer:connected_pair(beamway_tls, #{args => ["-kernel", "net_ticktime", "4"]}),
     Watcher = beamway_peer:watch_nodedown(One),
     ok = beamway_peer:sigstop(Other),
     {net_tick_timeout, _} = beamway_peer:nodedown(One, Watcher, OtherNode, ?NODEDOWN_MS).
 
-%% Ticks keep a silent connection; net_ticktime 4 would end it after 5 s.
+%% Ticks keep a silent connection alive; without them net_ticktime 4 would end it after 5 s.
 silent_peer_stays(_Config) ->
     {One, _, Other, OtherNode} = beamway_peer:connected_pair(beamway_tls, #{args => ["-kernel", "net_ticktime", "4"]}),
     Connection = beamway_peer:controller(One, OtherNode),
@@ -424,8 +424,8 @@ silent_peer_stays(_Config) ->
     Connection = beamway_peer:controller(One, OtherNode),
     ok = is_connected(One, Other).
 
-%% What a node sends right before it disconnects arrives over the ring. (A process as controller, here
-%% as in stock TLS, may still hold some of it.)
+%% Messages that a node sends right before it disconnects arrive over the ring. (A process as controller, here
+%% as in stock TLS, may still hold some of them.)
 last_words(_Config) ->
     {One, _, Other, _} = pair(beamway_tls_shm),
     Listener = beamway_peer:run(One, fun() -> spawn(fun() -> listen([]) end) end),
@@ -477,12 +477,12 @@ held(Peer) ->
       ports => beamway_peer:call(Peer, erlang, system_info, [port_count]),
       processes => beamway_peer:call(Peer, erlang, system_info, [process_count])}.
 
-%% Processes of ssl, and what they hold, come and go by themselves; what each round leaves would be four times the slack.
+%% Processes of ssl, and the resources that they hold, vary by themselves. A leak in each round would be four times the slack.
 no_more(Was, Is, Slack) ->
     lists:all(fun(Name) -> maps:get(Name, Is) =< maps:get(Name, Was) + Slack end, maps:keys(Was)).
 
 %% A relay between the two nodes sees every byte. Over plain TCP it finds the node's name and the
-%% message; over TLS neither.
+%% message; over TLS it finds neither.
 nothing_readable_on_the_wire(Config) ->
     Secret = "a message that nobody shall read",
     [begin
@@ -501,7 +501,7 @@ nothing_readable_on_the_wire(Config) ->
          ok = beamway_peer:stop_all([One, Other])
      end || {Carrier, Readable} <- [{beamway_tcp, 2}, {beamway_tls, 0}]].
 
-%% Stands in the file where the other nodes look for that node's port.
+%% Puts the relay's port into the file where the other nodes look for the node's port.
 relay(File) ->
     Owner = self(),
     {Relay, Monitor} = spawn_monitor(
@@ -538,7 +538,7 @@ seen(Relay) ->
 
 pair(Carrier) -> beamway_peer:connected_pair(Carrier, #{}).
 
-%% A line with both parts.
+%% Waits for a line with both parts.
 logs(Log, Part, Other) ->
     _ = beamway_peer:wait_until(
           fun() ->
@@ -554,7 +554,7 @@ start_logging(Config, Name, File) ->
 
 tls_flags(Carrier, File) -> ["-proto_dist", Carrier, "-ssl_dist_optfile", File].
 
-%% A call each way, of more than a record.
+%% Calls each way with more data than a record holds.
 is_connected(One, Other) ->
     [begin
          Node = beamway_peer:call(To, erlang, node, []),

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Who may come in over TLS distribution: a group for each path that the data takes afterwards, and one for OTP's own carrier, which is told to
-%% verify as ours does by itself.
+%% @doc Who may connect over TLS distribution: there is a group for each way in which the data are carried afterwards, and one for OTP's own
+%% carrier, which is configured to verify as ours does by default.
 %%
-%% One node is good. Each case starts one with a certificate that must not be accepted, and lets each of both call the other. What is refused is
-%% refused before the handshake of distribution has begun at the good node, and both logs name the reason.
+%% One node is good. Each case starts one with a certificate that must not be accepted, and each calls the other. The connection
+%% must be refused before the good node has begun the distribution handshake, and both logs must name the reason.
 -module(beamway_tls_entry_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
@@ -17,7 +17,7 @@ suite() -> [{timetrap, {minutes, 2}}].
 
 all() -> [{group, Group} || {Group, _, _} <- groups()].
 
-%% shm: the ring that two nodes of one host agree on; driver: the driver's link; ssl: ssl's own processes.
+%% shm is the ring that two nodes on the same host agree on, driver is the driver's link, and ssl is ssl's own processes.
 groups() ->
     [{Path, [], ?REFUSED} || Path <- [shm, driver, ssl]] ++ [{stock, [], ?REFUSED ++ [without_options_stock_verifies_nobody]}].
 
@@ -46,7 +46,7 @@ start(Config, Name, File) ->
     {ok, Peer, Node} = beamway_peer:start(Carrier, #{env => Environment, log => Log, flags => ["-proto_dist", Protocol, "-ssl_dist_optfile", File]}),
     {Peer, Node, Log}.
 
-%% Ours verifies by itself; here it is said of both, so that one file serves all.
+%% Our carrier verifies by default; the file sets it explicitly so that it also works for OTP's.
 optfile(Config, Name, Kind) ->
     beamway_certificates:optfile(
       lists:concat([path(Config), "-", Name]), Kind,
@@ -63,17 +63,17 @@ other_authority(Config) -> refused(Config, other_authority, [calls, is_called], 
 
 expired(Config) -> refused(Config, expired, [calls, is_called], "Certificate Expired").
 
-%% ssl has one alert for both ends of the time.
+%% ssl has the same alert for certificates that are not yet valid and those that have expired.
 not_yet_valid(Config) -> refused(Config, not_yet_valid, [calls, is_called], "Certificate Expired").
 
 revoked(Config) -> refused(Config, revoked, [calls, is_called], "Certificate Revoked").
 
 self_signed(Config) -> refused(Config, self_signed, [calls, is_called], "Bad Certificate").
 
-%% A server always has one.
+%% A server always has a certificate.
 no_certificate(Config) -> refused(Config, no_certificate, [calls], "ertificate").
 
-%% A caller's certificate has no host to hold. OTP 27.3.4 has another alert for it than older ones.
+%% A caller's certificate has no host name to check. OTP 27.3.4 sends another alert for it than older releases.
 other_host(Config) -> refused(Config, other_host, [is_called], "Handshake Failure|Bad Certificate").
 
 good_is_let_in(Config) ->
@@ -83,7 +83,7 @@ good_is_let_in(Config) ->
     OtherNode = beamway_peer:call(Good, erpc, call, [OtherNode, erlang, node, []]),
     beamway_peer:stop(Other).
 
-%% OTP's function for verify_fun: its state is the caller's address, which the carrier puts in.
+%% OTP's own verify_fun: its state is the caller's address, which the carrier fills in.
 function_of_otp(Config) ->
     File = optfile(Config, "function", good),
     {ok, [[{server, Server}, Client]]} = file:consult(File),
@@ -93,7 +93,7 @@ function_of_otp(Config) ->
     true = beamway_peer:call(Good, net_kernel, connect_node, [OtherNode]),
     beamway_peer:stop(Other).
 
-%% Where only some nodes may come a certificate for another host is not enough, whatever name the caller gives itself.
+%% Where only some nodes are allowed, a certificate for another host is not enough, whatever name the caller claims.
 host_of_allowed_nodes(Config) ->
     {Good, GoodNode, _} = proplists:get_value(good, Config),
     {Called, CalledNode, Log} = start(Config, "allows", optfile(Config, "allows", good)),
@@ -104,7 +104,8 @@ host_of_allowed_nodes(Config) ->
     true = beamway_peer:call(Good, net_kernel, connect_node, [CalledNode]),
     beamway_peer:stop_all([Called, Other]).
 
-%% OTP 25 verifies nobody unless it is told to, so a certificate that names nobody, signed by nobody, is let in. Ours refuses it with the same file.
+%% OTP 25 does not verify peers unless it is told to, so it accepts a self-signed certificate without a name. Ours refuses it with the same
+%% file.
 without_options_stock_verifies_nobody(_Config) ->
     [begin
          [{One, _}, {_, OtherNode}] =
@@ -121,7 +122,7 @@ verifies_nobody() -> list_to_integer(erlang:system_info(otp_release)) < 26.
 
 %% ---- how ----
 
-%% The host's name may stand for another address of the loopback, 127.0.1.1 on Debian.
+%% The host's name may resolve to another loopback address, 127.0.1.1 on Debian.
 -define(NO_TLS, "beamway: no TLS connection with 127\\.0\\.[01]\\.1:").
 
 refused(Config, Kind, Ways, Reason) ->
@@ -133,7 +134,7 @@ refused(Config, Kind, Ways, Reason) ->
     [begin
          {Caller, Called} = case Way of calls -> {Bad, GoodNode}; is_called -> {Good, BadNode} end,
          {Way, false} = {Way, beamway_peer:call(Caller, net_kernel, connect_node, [Called])},
-         %% A caller that is refused may not hear why.
+         %% A caller that is refused may not learn why.
          ok = says(GoodLog, Kind, [?NO_TLS || path(Config) =/= stock] ++ [Reason], Times),
          ok = case {path(Config), Way} of
                   {stock, calls} -> ok;
@@ -146,7 +147,8 @@ refused(Config, Kind, Ways, Reason) ->
     [] = beamway_peer:call(Good, erlang, nodes, [connected]),
     beamway_peer:stop(Bad).
 
-%% Parts are regular expressions. Ours says it itself; beside OTP's carrier there is only what ssl says. The good node hears of a refusal a little later than the caller.
+%% Parts are regular expressions. Our carrier logs a line of its own; with OTP's there are only ssl's lines. The good node logs a refusal a
+%% little later than the caller.
 says(Log, Kind, Parts, Times) ->
     _ = beamway_peer:wait_until(
           fun() ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The driver takes a connection over from ssl ({@link beamway_tls_takeover}), with somebody on the way who holds back,
-%% gathers, cuts or changes what passes. Both ends are processes of one node; that somebody is another.
+%% @doc The driver takes a connection over from ssl ({@link beamway_tls_takeover}) while a relay on the path delays,
+%% gathers, cuts or changes the data. Both ends are processes of the same node; the relay runs on another.
 -module(beamway_tls_takeover_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
@@ -9,7 +9,7 @@
 
 -define(MS, 20000).
 -define(SILENCE_MS, 700).
--define(CUT_MS, 2000). % ssl may have seen the cut before it was to end, and says nothing then
+-define(CUT_MS, 2000). % ssl may have seen the cut before it was told to end, and then reports nothing
 
 suite() -> [{timetrap, {minutes, 3}}].
 
@@ -30,13 +30,13 @@ both_take_over(_Config) ->
     Peer = node_of_tls(),
     [{{taken, Cipher}, {taken, Cipher}, _} = meet(Peer, #{versions => Versions}) || Versions <- [['tlsv1.2'], ['tlsv1.3'], ['tlsv1.3', 'tlsv1.2']]].
 
-%% ssl may have read too much behind the end of its own part: whatever comes together, and in however many pieces.
+%% ssl may have read beyond the end of its own part, in whatever pieces the bytes arrive together.
 however_bytes_arrive(_Config) ->
     Peer = node_of_tls(),
     [{{taken, _}, {taken, _}, _} = meet(Peer, #{pass => How})
      || How <- [{gather, 1}, {gather, 3}, {gather, 20}, {gather, 150}, each_byte], _ <- [1, 2, 3]].
 
-%% The same secrets, but the two have said something else before: as somebody would who joins two connections.
+%% Both have the same secrets but have exchanged different data before, as if an attacker had joined two connections.
 another_conversation_is_refused(_Config) ->
     {shutdown, shutdown, _} = meet(node_of_tls(), #{said => [<<"one">>, <<"other">>], ms => ?SILENCE_MS}).
 
@@ -48,13 +48,13 @@ silence_ends_both(_Config) -> each_step_ends_both(stall).
 
 garbage_ends_both(_Config) -> each_step_ends_both(garbage).
 
-%% All at once, since each takes all of its time.
+%% All run at once, because each takes its full time.
 each_step_ends_both(What) ->
     Peer = node_of_tls(),
     Meetings = [beamway_peer:async(fun() -> ends(meet(Peer, #{pass => {What, From, Bytes}, ms => ?SILENCE_MS}), Bytes) end) || {From, Bytes} <- steps(Peer, 5)],
     [true = beamway_peer:await(Meeting) || Meeting <- Meetings].
 
-%% ssl would leave the socket alone with it, and wait for OTP's own carrier; OTP 25 does not know it.
+%% With ktls ssl would give up the socket and wait for OTP's own carrier; OTP 25 does not know the option.
 ktls_in_the_options(_Config) ->
     File = beamway_certificates:optfile("ktls", good, fun(#{certificate := Certificate, key := Key, authorities := Authorities}) ->
                                                               Options = [{certfile, Certificate}, {keyfile, Key}, {cacertfile, Authorities}, {ktls, true}],
@@ -69,19 +69,19 @@ node_of_tls() ->
     {ok, Peer, _} = beamway_peer:start(beamway_tls),
     Peer.
 
-%% A side may have come to its end before the other's was reached; with nothing at all passed none has.
+%% A side may have finished before the cut; if no byte has passed, neither has.
 ends({Caller, Accepter, _}, Bytes) ->
     [true = Ended =:= shutdown orelse (Bytes > 0 andalso element(1, Ended) =:= taken) || Ended <- [Caller, Accepter]],
     true = lists:member(shutdown, [Caller, Accepter]).
 
-%% So many bytes from one of the two; where all have passed it is over.
+%% The numbers of bytes from one side after which to cut; once all bytes have passed the take-over is complete.
 steps(Peer, Steps) ->
     {{taken, _}, {taken, _}, Passed} = meet(Peer, #{}),
     [{From, Most * Step div Steps} || {From, Most} <- maps:to_list(Passed), Step <- lists:seq(0, Steps - 2)].
 
 %% ---- on the node ----
 
-%% How the two ended, and how much has passed from each in the take-over.
+%% Returns how both sides ended, and how many bytes each has sent in the take-over.
 meet(Peer, How) ->
     beamway_peer:run(Peer, fun() -> meet(How) end).
 
@@ -120,7 +120,7 @@ options(Role) ->
     {ok, Options} = beamway_tls_options:read(Role),
     [binary, {active, false}, {packet, 4}, {nodelay, true} | Options].
 
-%% What is taken over stays until the test has seen both ends.
+%% A connection that is taken over stays open until the test has seen both ends.
 take_over(Role, Tls, Said, Ms, Test) ->
     Test ! {ready, self()},
     receive go -> ok end,

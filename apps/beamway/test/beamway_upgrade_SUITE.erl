@@ -1,10 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A cluster of four nodes is put on Beamway node by node and taken off again, while every node calls every
-%% other all the time: no call fails but to or from the node that is being restarted.
+%% @doc A cluster of four nodes is moved to Beamway node by node and back again, while every node calls every
+%% other all the time. No call may fail except to or from the node that is being restarted.
 %%
-%% The same from release 0.1.0 to this version and back, with two versions of the carrier that share no link, and, as the oracle, with
-%% stock nodes alone. Where another OTP is named, from this OTP to that one and back. A restart lasts until the node is connected to all others again; from then on its calls must succeed, too. Environment:
-%% `BEAMWAY_TEST_LONG=1' goes round 10 times instead of once, and adds the oracle.
+%% The same is done from release 0.1.0 to this version and back, with two versions of the carrier that have no link in common, and, as the
+%% oracle, with
+%% stock nodes alone. If another OTP is named, also from this OTP to that one and back. A restart lasts until the node is connected to all
+%% others again;
+%% from then on its calls must succeed. With `BEAMWAY_TEST_LONG=1' in the environment each sequence runs 10 times instead of once, and the
+%% oracle is added.
 -module(beamway_upgrade_SUITE).
 
 -export([all/0, suite/0, end_per_testcase/2]).
@@ -12,7 +15,7 @@
          beamway_to_another_version_and_back/1, beamway_to_another_otp_and_back/1]).
 
 -define(NODES, 4).
-%% Of each caller, between two restarts.
+%% The number of calls of each caller between two restarts.
 -define(CALLS, 30).
 
 suite() -> [{timetrap, {minutes, beamway_carrier:scale(4, 30)}}].
@@ -23,7 +26,7 @@ all() ->
 
 end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
-%% Half of the restarts of the others are enough to know that the case itself is right.
+%% Half as many restarts as in the other cases are enough to prove the case itself.
 stock_alone(_Config) ->
     roll([stock(), stock()]).
 
@@ -58,7 +61,7 @@ beamway() -> #{version => beamway, carrier => beamway_shm, options => #{}}.
 
 %% --- rolling -------------------------------------------------------------------------------------------
 
-%% Starts the cluster as the first of the setups, and takes it through the others, one node after the other.
+%% Starts the cluster with the first of the setups, and takes it through the others, one node after the other.
 roll([First | Rest]) ->
     Names = [beamway_peer:unique_name("roll") || _ <- lists:seq(1, ?NODES)],
     Members = [begin_member(Name, First) || Name <- Names],
@@ -90,7 +93,7 @@ restart_member(#{node := Node, name := Name} = Old, Setup, {Members, Restarts, F
     ok = links_are_right(Now),
     {Now, [{Node, Began, Ended} | Restarts], Before ++ Failures}.
 
-%% What an operator does: the applications are stopped one after the other, then the node.
+%% Stops the applications one after the other and then the node, as an operator would.
 stop_in_order(#{peer := Peer}) ->
     Monitor = monitor(process, Peer),
     ok = peer:cast(Peer, init, stop, []),
@@ -103,7 +106,7 @@ begin_member(Name, #{version := Version, carrier := Carrier, options := Options}
     ok = beamway_peer:call(Peer, beamway_upgrade_load, serve, []),
     #{name => Name, node => Node, peer => Peer, version => Version}.
 
-%% The callers of the others connect to a new node by themselves, and it to them: here only until all have.
+%% The callers of the other nodes connect to a new node by themselves, and it connects to them, so this only waits until all have.
 mesh(Members) ->
     Nodes = lists:sort([Node || #{node := Node} <- Members]),
     [_ = beamway_peer:call(Peer, net_kernel, connect_node, [Node]) || #{peer := Peer} <- Members, Node <- Nodes],
@@ -116,14 +119,14 @@ sees(#{peer := Peer, node := Own}, Nodes) ->
 begin_load(#{peer := Peer, node := Own}, Nodes) ->
     beamway_peer:call(Peer, beamway_upgrade_load, call_all, [Nodes -- [Own]]).
 
-%% Every node has the link to every other that their versions make possible.
+%% Every node has the best link to every other that their versions allow.
 links_are_right(Members) ->
     [ok = beamway_peer:assert_link(Peer, Other, kind(Version, OtherVersion))
      || #{peer := Peer, node := Node, version := Version} <- Members,
         #{node := Other, version := OtherVersion} <- Members, Other =/= Node],
     ok.
 
-%% The release and this version, of whichever OTP, have the numbers of the wire in common.
+%% The release and this version have the same protocol numbers, whatever OTP they run on.
 kind(stock, _) -> stock;
 kind(_, stock) -> tcp;
 kind(Version, OtherVersion) when Version =/= new, OtherVersion =/= new -> shm;
@@ -132,7 +135,7 @@ kind(_, _) -> tcp.
 
 %% --- calls ---------------------------------------------------------------------------------------------
 
-%% Every caller of every node gets on.
+%% Every caller of every node makes progress.
 all_call(Members) ->
     Before = [calls(Member) || Member <- Members],
     [_ = beamway_peer:wait_until(fun() -> have_grown(calls(Member), Calls) end, 60000)
@@ -149,7 +152,7 @@ have_grown(Now, Before) ->
 failures(#{peer := Peer}) ->
     beamway_peer:call(Peer, beamway_upgrade_load, failures, []).
 
-%% To or from a node that was being restarted at the time.
+%% The call was to or from a node that was being restarted at the time.
 is_excused(#{from := From, to := To, began := CallBegan, ended := CallEnded}, Restarts) ->
     lists:any(fun({Node, Began, Ended}) ->
                       (Node =:= From orelse Node =:= To) andalso CallEnded >= Began andalso CallBegan =< Ended

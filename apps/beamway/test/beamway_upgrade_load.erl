@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The load of beamway_upgrade_SUITE, on every node of its cluster: a server that answers, and for each
+%% @doc The load of beamway_upgrade_SUITE on every node of its cluster: a server that answers, and for each
 %% other node two callers that never stop, one through gen_server:call/3, one through erpc:call/5.
 %%
-%% Each call carries the number of its caller's next call. The server refuses a number that is not above the
-%% caller's last, so a call that arrives twice or late is seen. A call that fails is kept with its time; the
-%% suite decides whether it was allowed to.
+%% A caller numbers its calls. The server refuses a number that is not above the
+%% caller's last one, so a call that arrives twice or late is detected. A call that fails is kept with its time, and the
+%% suite decides whether it was allowed to fail.
 -module(beamway_upgrade_load).
 -behaviour(gen_server).
 
@@ -42,7 +42,7 @@ call_all(Others) ->
                    end || To <- Others, Way <- [gen_server, erpc]]
           end).
 
-%% In a process that owns what the fun starts.
+%% Runs the fun in a process that owns what it starts.
 start(Fun) ->
     Parent = self(),
     {Pid, Monitor} = spawn_monitor(?MODULE, own, [Parent, Fun]),
@@ -51,19 +51,19 @@ start(Fun) ->
         {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
     end.
 
-%% @private Waits for ever, since what was started is to last as long as the node.
+%% @private Waits for ever, because what the fun started must last as long as the node.
 -spec own(pid(), fun(() -> term())) -> no_return().
 own(Parent, Fun) ->
     _ = Fun(),
     Parent ! {self(), started},
     receive after infinity -> exit(unreachable) end.
 
-%% @doc How many calls have succeeded, by node and way.
+%% @doc How many calls have succeeded, by node and kind of call.
 -spec calls() -> [{{node(), gen_server | erpc}, non_neg_integer()}].
 calls() ->
     [{{To, Way}, Count} || [To, Way, Count] <- ets:match(?TABLE, {{calls, '$1', '$2'}, '$3'})].
 
-%% @doc The calls of this node that have failed.
+%% @doc The failed calls of this node.
 -spec failures() -> [failure()].
 failures() ->
     [Failure || [Failure] <- ets:match(?TABLE, {{failure, '_'}, '$1'})].
@@ -86,7 +86,7 @@ call_on(Way, To, Number) ->
 pause(Ms) ->
     receive after Ms -> ok end.
 
-%% Mostly small; now and then more than a fragment of the distribution.
+%% Mostly small payloads, and now and then more than a fragment of the distribution.
 payload(Number) when Number rem 50 =:= 0 -> binary:copy(<<Number:32>>, 50000);
 payload(Number) -> binary:copy(<<Number:32>>, 1 + Number rem 100).
 
@@ -98,7 +98,7 @@ call(gen_server, To, Request) ->
 call(erpc, To, {Number, Caller, Payload}) ->
     try {ok, erpc:call(To, ?MODULE, ask, [{Number, Caller}, Payload], ?CALL_MS)} catch _:Reason -> {error, Reason} end.
 
-%% @private What erpc calls: the same server, in another way.
+%% @private Called through erpc; asks the same server in another way.
 -spec ask({pos_integer(), pid()}, binary()) -> term().
 ask({Number, Caller}, Payload) ->
     gen_server:call(?MODULE, {Number, Caller, Payload}, ?CALL_MS).

@@ -1,16 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Two versions of the carrier in one cluster, and another version's modules loaded into a running
-%% node. One is version 0.1.0; those that are not there yet are built from the same sources with other numbers
+%% node. One is version 0.1.0; versions that do not exist yet are built from the same sources with other numbers
 %% ({@link beamway_builds}).
 %%
-%% Two versions must never refuse each other: they share memory if they can, else they go on over TCP,
-%% and both ends say why. Each case in both directions of calling.
+%% Two versions must never refuse each other: they share memory if they can, otherwise they fall back to TCP,
+%% and both ends log why. Each case tests both directions of calling.
 -module(beamway_versions_SUITE).
 
 -export([all/0, suite/0, end_per_testcase/2]).
 -export([version_0_1_0/1, later_fields/1, another_extension/1, another_agreement/1, other_rings/1, another_driver_abi/1,
          two_versions_and_stock/1, reload_keeps_links/1, reload_takes_effect/1, reload_driver/1]).
-%% Run on the nodes.
+%% Called on the nodes.
 -export([count_up/2, keep_calling/1]).
 
 suite() -> [{timetrap, {minutes, 2}}].
@@ -23,7 +23,7 @@ end_per_testcase(_Case, _Config) -> beamway_peer:stop_started().
 
 %% --- which link ----------------------------------------------------------------------------------------
 
-%% Its numbers are the same where it has them.
+%% Version 0.1.0 has the same numbers, as far as it has them.
 version_0_1_0(Config) ->
     case beamway_builds:release(filename:join(proplists:get_value(priv_dir, Config), "release")) of
         {ok, Ebin} -> meet_build(Ebin, shm, "same host", "same host");
@@ -37,7 +37,7 @@ another_extension(Config) ->
     meet(Config, beamway_builds:extension(2), tcp, "the peer speaks version 2 of beamway, this node version 1",
          "the peer speaks version 1 of beamway, this node version 2").
 
-%% Who calls offers; the other finds that it does not know the offer, and says so.
+%% The caller makes the offer; the other node finds that it does not know this version of the offer, and reports it.
 another_agreement(Config) ->
     meet(Config, beamway_builds:agreement(2), tcp, "of the link agreement, expected", "of the link agreement, expected").
 
@@ -45,7 +45,7 @@ other_rings(Config) ->
     Words = "version of the rings is another",
     meet(Config, beamway_builds:rings(2), tcp, Words, Words).
 
-%% The commands of the driver are no peer's concern.
+%% The driver's commands do not matter to a peer.
 another_driver_abi(Config) ->
     meet(Config, beamway_builds:driver_abi(99), shm, "same host", "same host").
 
@@ -70,7 +70,7 @@ meet_build(Ebin, Kind, ThisSays, OtherSays) ->
 build(Config, Changes) ->
     beamway_builds:build(filename:join(proplists:get_value(priv_dir, Config), beamway_peer:unique_name("build")), Changes).
 
-%% No node connects but when a case says so.
+%% Only the case connects nodes.
 start(Options) ->
     {ok, Peer, Node} = beamway_peer:start(beamway_shm, Options#{args => ["-kernel", "dist_auto_connect", "never"]}),
     {Peer, Node}.
@@ -80,12 +80,12 @@ exchange(Peer, Node) ->
     Data = beamway_peer:call(Peer, erpc, call, [Node, binary, copy, [Data]]),
     ok.
 
-%% In the middle of an upgrade: two old nodes, two of a version that has every number changed, one stock.
+%% The middle of an upgrade: two old nodes, two of a version that has every number changed, and a stock node.
 two_versions_and_stock(Config) ->
     Numbers = lists:append([Change(2) || Change <- [fun beamway_builds:extension/1, fun beamway_builds:agreement/1,
                                                     fun beamway_builds:rings/1, fun beamway_builds:driver_abi/1]]),
     New = build(Config, Numbers),
-    %% They connect as they come: without that, OTP's global would part what is not fully connected.
+    %% They connect as they start; otherwise OTP's global would disconnect nodes that are not fully connected.
     Nodes = [{Version, start_version(Version, New)} || Version <- [old, new, stock, old, new]],
     [begin
          true = beamway_peer:call(Caller, net_kernel, connect_node, [CalledNode]),
@@ -110,8 +110,8 @@ kind(_, _) -> tcp.
 
 %% --- code that is replaced while it runs ---------------------------------------------------------------
 
-%% Three times, for the second makes the code that started the link old, and purges it. One process keeps
-%% on calling all the while, and the connection is the same as before.
+%% Three times, because the second load makes the code that started the link old, and purges it. One process
+%% keeps calling throughout, and the connection stays the same.
 reload_keeps_links(Config) ->
     Builds = [build(Config, beamway_builds:later_fields()), beamway_peer:ebin(), build(Config, [])],
     lists:foreach(fun(Carrier) ->
@@ -135,15 +135,15 @@ reload_keeps_links(Carrier, Builds) ->
     Before = [beamway_peer:controller(This, Node) || Node <- [OtherNode, IdleNode]],
     [ok = beamway_peer:assert_link(This, Node, beamway_peer:link_kind(Carrier)) || Node <- [OtherNode, IdleNode]],
     [{ok, #{}} = beamway_peer:call(This, beamway, info, [Node]) || Node <- [OtherNode, IdleNode]],
-    %% The processes of the links still do their work: a killed peer is noticed, one that disconnects too.
+    %% The links' processes still work: a killed peer is noticed, and so is one that disconnects.
     ok = beamway_peer:kill9(Other),
     ok = beamway_peer:wait_disconnected(This, OtherNode),
     true = beamway_peer:call(This, erlang, disconnect_node, [IdleNode]),
     ok = beamway_peer:wait_disconnected(This, IdleNode),
     beamway_peer:stop_all([This, Idle]).
 
-%% As a careful operator's `l(Module)' for every module: the code before the last is purged when nothing runs it any more,
-%% and it has to come to that.
+%% Loads every module as a careful operator does with `l(Module)': the previous old code is purged only when no process runs it any more,
+%% and that must happen in time.
 reload(Peer, Ebin) ->
     Beams = filelib:wildcard(filename:join(Ebin, "*.beam")),
     true = length(Beams) > 10,
@@ -162,7 +162,7 @@ left(Module, EndMs) ->
             erlang:monotonic_time(millisecond) < EndMs andalso left(Module, EndMs)
         end.
 
-%% A message there and back for each number; whatever is not the next number is an error.
+%% Sends a message there and back for each number; anything but the next number is an error.
 count_up(Node, Number) ->
     Echo = spawn_link(Node, beamway_peer, echo, []),
     count_with(Echo, Number).
@@ -183,7 +183,7 @@ counted(Peer, Counter) ->
         receive {counted, Number} -> Number after 20000 -> error({counter, process_info(Counter)}) end
     end).
 
-%% The code that was loaded speaks on the next connection.
+%% The next connection uses the loaded code.
 reload_takes_effect(Config) ->
     {This, _} = start(#{}),
     {Other, OtherNode} = start(#{}),
@@ -197,7 +197,7 @@ reload_takes_effect(Config) ->
     ok = beamway_peer:assert_reason(This, OtherNode, "the peer speaks version 1 of beamway, this node version 2"),
     ok = exchange(This, OtherNode).
 
-%% Modules and driver of one version refuse those of another, so a link proves that both are new. What runs on the node goes on.
+%% Modules and driver of one version refuse those of another, so a link proves that both are new. What runs on the node continues.
 reload_driver(Config) ->
     Build = build(Config, beamway_builds:driver_abi(99)),
     lists:foreach(fun(Carrier) ->

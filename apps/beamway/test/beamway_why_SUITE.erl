@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Why did the node go down? Each cause is brought about for real, and `beamway:why/1' of the node that remains must name it, as must
-%% the one line of its log.
+%% @doc Why did the node go down? Each cause is produced for real, and `beamway:why/1' on the remaining node must name it, as must
+%% the single line in its log.
 -module(beamway_why_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").
@@ -53,7 +53,7 @@ end_per_testcase(_Case, Config) ->
 
 %% ---- nodes ----
 
-%% The log of the first one is read.
+%% The suite reads the first node's log.
 pair(Config) -> pair(Config, []).
 
 pair(Config, Options) ->
@@ -74,7 +74,7 @@ start(Carrier, Options) ->
     {ok, Peer, Node} = beamway_peer:start(Carrier, maps:from_list(Args ++ proplists:delete(args, Options))),
     {Peer, Node}.
 
-%% What the first node says of its last link to the other when that has ended.
+%% What the first node reports about its last link to the other once that has ended.
 why({One, _, _, OtherNode}) ->
     ended(One, OtherNode).
 
@@ -108,7 +108,7 @@ halted(Config) ->
     ok = beamway_peer:halt_node(Other),
     ?assertMatch(#{cause := peer_ended}, why(Pair)).
 
-%% The new one is there before anybody looks.
+%% The new node is there before the verdict is read.
 restarted(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     [Name, _] = string:split(atom_to_list(OtherNode), "@"),
@@ -124,7 +124,7 @@ disconnected(Config) ->
     #{cause := disconnected, short := Short} = why(Pair),
     ?assertMatch({_, _}, binary:match(Short, <<"the_operator">>), Short).
 
-%% @doc By a process with a name, which lives a little longer: of one that has ended only the pid is known.
+%% @doc Disconnects from a process with a name, which lives a little longer, because only the pid is known of a process that has ended.
 drop_node(Node) ->
     true = register(the_operator, self()),
     true = erlang:disconnect_node(Node),
@@ -135,7 +135,7 @@ disconnected_by_the_peer(Config) ->
     true = beamway_peer:call(Other, erlang, disconnect_node, [OneNode]),
     ?assertMatch(#{cause := peer_closed}, why(Pair)).
 
-%% The peer's kernel goes on to acknowledge what arrives.
+%% The peer's kernel keeps acknowledging what arrives.
 peer_stopped(Config) ->
     {_, _, Other, _} = Pair = pair(Config, quick_ticks()),
     ok = beamway_peer:sigstop(Other),
@@ -166,13 +166,13 @@ burn() ->
     _ = [spawn(Burner) || _ <- lists:seq(1, 4 * erlang:system_info(schedulers))],
     ok.
 
-%% As between stock nodes: whoever resets the connection ends the link, while the peer lives.
+%% As between stock nodes a reset of the connection ends the link although the peer lives.
 reset_without_resume(Config) ->
     {One, _, _, OtherNode} = Pair = pair(Config, [{env, [{"BEAMWAY_RESUME_MS", "0"}]}]),
     ok = beamway_peer:run(One, fun() -> [exit(Connection, kill) || #{node := Of, connection := Connection} <- beamway_links:all(), Of =:= OtherNode], ok end),
     ?assertMatch(#{cause := this_node_ended}, why(Pair)).
 
-%% A reset is a pause, and the record says so.
+%% A reset is only a pause, and the record shows that.
 outlived(Config) ->
     {One, _, _, OtherNode} = pair(Config, faults()),
     ok = beamway_peer:call(One, beamway, fault, [OtherNode, #{disconnect => true, cut => both, for_ms => 300}]),
@@ -182,7 +182,7 @@ outlived(Config) ->
     has_fact(Link, <<"the connection was lost">>),
     has_fact(Link, <<"went on over another connection">>).
 
-%% The peer's system drops what this node sends, as a path that is cut would.
+%% The peer's system drops what this node sends, as a cut path would.
 unreachable(Config) ->
     {One, OneNode, Other, OtherNode} = Pair = pair(Config, faults() ++ quick_ticks()),
     ok = beamway_peer:call(Other, beamway, fault, [OneNode, #{cut => both}]),
@@ -192,7 +192,7 @@ unreachable(Config) ->
 
 faults() -> [{env, [{"BEAMWAY_ALLOW_FAULTS", "true"}]}].
 
-%% An hour forward and two back: no link depends on that clock, and the record says that it was set.
+%% The clock is set an hour forward and two back: no link depends on it, and the record mentions that it was set.
 clock(Config) ->
     Clock = filename:join(proplists:get_value(priv_dir, Config), "clock"),
     ok = beamway_nemesis_faults:new_clock(Clock, 0),
@@ -210,14 +210,14 @@ clock(Config) ->
     ?assertNot(is_map_key(resumes, Link)),
     ?assertEqual(OtherNode, beamway_peer:call(One, erpc, call, [OtherNode, erlang, node, []])).
 
-%% The peer's VM ends itself when the system gives it no memory. From here a process has ended, as if it had been killed.
+%% The peer's VM ends itself when the system gives it no memory. To this node it looks as if the process had been killed.
 peer_out_of_memory(Config) ->
     {_, _, Other, _} = Pair = pair(Config, [{env, [{"ERL_CRASH_DUMP_SECONDS", "0"}]}]),
     ok = limit_memory(Other, 50),
     _ = beamway_peer:async(fun() -> beamway_peer:call(Other, lists, seq, [1, 100000000]) end),
     ?assertMatch(#{cause := peer_ended}, why(Pair)).
 
-%% So much may the process's memory grow from now on.
+%% Limits how much the process's memory may grow from now on.
 limit_memory(Peer, Mb) ->
     OsPid = beamway_peer:os_pid(Peer),
     {ok, Status} = file:read_file(lists:concat(["/proc/", OsPid, "/status"])),
@@ -225,7 +225,7 @@ limit_memory(Peer, Mb) ->
     "" = os:cmd(lists:concat(["prlimit --pid ", OsPid, " --as=", (list_to_integer(Kb) + 1024 * Mb) * 1024])),
     ok.
 
-%% A message arrives for which there is no memory: the link ends, and the node goes on.
+%% A message arrives but memory for it is missing: the link ends, and the node continues.
 no_memory(Config) ->
     {One, OneNode, Other, OtherNode} = Pair = pair(Config, [{env, [{"BEAMWAY_RESUME_MS", "0"}]}]),
     ok = limit_memory(One, 60),
@@ -233,14 +233,14 @@ no_memory(Config) ->
     #{cause := no_memory} = why(Pair),
     ?assertEqual(pong, beamway_peer:call(One, net_adm, ping, [OtherNode])).
 
-%% The peer lives and its net_kernel has no one send ticks. Over a socket the driver's acknowledgements are signs of life as well.
+%% The peer lives, but its net_kernel sends no ticks. Over a socket the driver's acknowledgements are signs of life as well.
 ticks_off(Config) ->
     {_, _, Other, _} = Pair = pair(Config, quick_ticks()),
     ok = beamway_peer:call(Other, sys, suspend, [net_kernel]),
     #{cause := peer_hung, short := Short} = why(Pair),
     ?assertMatch({_, _}, binary:match(Short, <<"or it sends ticks more seldom">>), Short).
 
-%% A node that expects a tick each second, of a peer that sends one each fifteen.
+%% This node expects a tick each second, but the peer sends one every fifteen seconds.
 ticks_differ(Config) ->
     Carrier = proplists:get_value(carrier, Config),
     [{One, _}, {Other, OtherNode}] = [start(Carrier, Options) || Options <- [quick_ticks(), []]],
@@ -248,7 +248,7 @@ ticks_differ(Config) ->
     #{cause := peer_hung, short := Short} = ended(One, OtherNode),
     ?assertMatch({_, _}, binary:match(Short, <<"(net_ticktime)">>), Short).
 
-%% The peer's schedulers stand in native code.
+%% The peer's schedulers are blocked in native code.
 peer_blocked(Config) ->
     {_, _, Other, _} = Pair = pair(Config, quick_ticks()),
     ok = beamway_peer:run(Other, fun() -> _ = spawn(fun() -> ?MODULE:block(15000) end), ok end),
@@ -257,12 +257,13 @@ peer_blocked(Config) ->
 
 %% @doc Blocks all schedulers of the node.
 block(Ms) ->
-    receive after 300 -> ok end, % whoever has started this goes on
+    receive after 300 -> ok end, % lets the caller continue first
     _ = erts_debug:set_internal_state(available_internal_state, true),
     erts_debug:set_internal_state(block, Ms).
 
-%% Processes that compute do not keep a node from its ticks, however many they are. How late the link's own process ran is recorded where it was asked
-%% to send: many processes send in runs here, so that theirs is gathered.
+%% Processes that compute do not keep a node from ticking, however many they are. The delay of the link's own process is recorded when it
+%% was asked
+%% to send: many processes send bursts here, so that its work is queued.
 peer_burns(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config, [{args, ["-kernel", "net_ticktime", "2", "+S", "1"]}]),
     ok = beamway_peer:run(Other, fun() -> ?MODULE:burn_and_send(OneNode) end),
@@ -284,7 +285,7 @@ burn_and_send(Node) ->
     _ = [spawn(Loop) || _ <- lists:seq(1, 10000)],
     ok.
 
-%% Without steps the events and the verdict remain.
+%% Without recorded samples the events and the verdict remain.
 no_record(Config) ->
     {_, _, Other, _} = Pair = pair(Config, [{env, [{"BEAMWAY_RECORD_S", "0"}]}]),
     ok = beamway_peer:kill9(Other),
@@ -295,7 +296,7 @@ corrupt(Config) ->
     ok = beamway_peer:run(One, fun() -> [exit(Connection, beamway_link_corrupt) || #{node := Of, connection := Connection} <- beamway_links:all(), Of =:= OtherNode], ok end),
     ?assertMatch(#{cause := protocol}, why(Pair)).
 
-%% A recorder that ends is started again and knows the links; one that ends again and again is given up, and the links go on.
+%% A recorder that ends is restarted and knows the links; one that ends repeatedly is given up, and the links continue.
 without_recorder(Config) ->
     {One, _, _, OtherNode} = pair(Config),
     Kill = fun() -> beamway_peer:run(One, fun() ->
@@ -327,7 +328,7 @@ tool(Config) ->
 
 %% ---- who fills the link ----
 
-%% Three processes that send 100 bytes, 2 KB and 100 KB, each at its own pace: with headers some 650, 2,000 and 4,000 KB a second.
+%% Three processes send 100 bytes, 2 KB and 100 KB, each at its own pace: with headers some 650, 2,000 and 4,000 KB a second.
 senders(Config) ->
     {One, _, _, OtherNode} = pair(Config),
     ok = beamway_peer:run(One, fun() ->
@@ -340,12 +341,13 @@ senders(Config) ->
     ct:pal("~tp", [Senders]),
     Named = [Sender || #{name := Name} = Sender <- Senders, lists:member(Name, [small, middle, large])],
     [#{name := large, class := bulk, bytes_per_s := Large, initial_call := {erlang, apply, 2}}, #{name := middle, class := normal, bytes_per_s := Middle}, #{name := small, bytes_per_s := Small}] = Named,
-    %% The pace is what a loaded machine allows; the shares hold.
+    %% The pace is what a loaded machine allows; the proportions hold.
     ?assert(Large > 1.3 * Middle, Named),
     ?assert(Middle > 1.3 * Small, Named),
     ?assertEqual({error, not_connected}, beamway_peer:call(One, beamway, senders, [nobody@nowhere])).
 
-%% Sixteen processes have each sent more than the one that sends now ever will, and send no more. It has a label where OTP knows such.
+%% Sixteen processes have each sent more than the current sender ever will, and send no more. The sender has a label where OTP supports
+%% labels.
 a_late_sender(Config) ->
     {One, _, _, OtherNode} = pair(Config),
     ok = beamway_peer:run(One, fun() ->
@@ -371,10 +373,11 @@ a_late_sender(Config) ->
     [#{class := normal, bytes_per_s := PerSecond, waiting := 0, initial_call := {erlang, apply, 2}}] = Sent(),
     ?assert(PerSecond > 60000),
     #{OtherNode := [#{label := _}]} = beamway_peer:call(One, beamway, senders, []),
-    %% Ten seconds later it has not sent lately.
+    %% Ten seconds later it no longer counts as a recent sender.
     true = beamway_peer:wait_until(fun() -> Sent() =:= [] end, ?WAIT_MS).
 
-%% @doc A process of that name that sends so many bytes so many times in ten milliseconds.
+%% @doc Starts a process with that name that sends this many messages of this many bytes every ten milliseconds (with longer pauses if it is
+%% less than one).
 send_all(Name, Node, {Bytes, Times}) ->
     Data = binary:copy(<<"x">>, Bytes),
     PauseMs = max(10, round(10 / Times)),
@@ -387,7 +390,7 @@ send_all(Name, Node, {Bytes, Times}) ->
           end),
     _ = beamway_peer:wait_until(fun() -> whereis(Name) =/= undefined end, ?WAIT_MS).
 
-%% A peer that takes nothing: who waits is named, here and in the record.
+%% A peer takes nothing, so the waiting senders are named, here and in the record.
 senders_that_wait(Config) ->
     {One, _, Other, OtherNode} = pair(Config),
     ok = beamway_peer:sigstop(Other),

@@ -48,7 +48,7 @@ prop_nothing_crashes() ->
                 end
             end).
 
-%% What a peer sends, with some bytes changed, left out, doubled or added.
+%% What a peer sends, with some bytes changed, left out, duplicated or added.
 sent() ->
     oneof([?LET(Extension, extension(), {name, <<?NAME_HEAD, (beamway_wire:encode_extension(Extension))/binary>>}),
            ?LET(Extension, extension(),
@@ -68,7 +68,7 @@ damaged(leave_out, Before, <<_, After/binary>>, _) -> <<Before/binary, After/bin
 damaged(double, Before, After, _) -> <<Before/binary, Before/binary, After/binary>>;
 damaged(_, Before, After, Byte) -> <<Before/binary, Byte, After/binary>>.
 
-%% Every decoder gives one of its defined answers, and what it takes for good means the same when it is sent again.
+%% Every decoder returns one of its defined answers, and a message that it accepts keeps its meaning when it is sent again.
 prop_damage_is_refused_or_means_something() ->
     ?FORALL({{Kind, Bytes}, Damage}, {sent(), list(damage())},
             begin
@@ -132,7 +132,7 @@ half_an_extension_test_() ->
     [?_assertEqual(none, beamway_wire:find_extension(name, binary:part(Whole, 0, Length)))
      || Length <- lists:seq(Head, byte_size(Whole) - 1)].
 
-%% Of versions without them, and numbers that no version says.
+%% Older versions do not send the number of connections, and no version sends these numbers.
 connections_are_none_unless_said_test_() ->
     <<Magic:5/binary, Length:16, Body/binary>> = beamway_wire:encode_extension(sample()),
     Older = Length - 1,
@@ -153,7 +153,7 @@ another_version_is_told_test() ->
     ?assertEqual({other_version, 2}, beamway_wire:find_extension(name, <<?NAME_HEAD, Magic/binary, 2, 0:16>>)),
     ?assertEqual(none, beamway_wire:find_extension(name, <<?NAME_HEAD, Magic/binary, 2, 1:16>>)).
 
-%% So that every version can answer every other.
+%% This lets every version answer every other.
 an_offer_and_a_nack_of_another_version_are_known_test() ->
     ?assertEqual({ok, {offer_of_version, 2}}, beamway_wire:decode(<<2, $o>>)),
     ?assertEqual({ok, {offer_of_version, 9}}, beamway_wire:decode(<<9, $o, "whatever it holds">>)),
