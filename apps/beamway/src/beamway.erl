@@ -7,7 +7,7 @@
 %%    address => <<"127.0.0.1:45123">>,since => 1790000000}]
 %% 2> {ok, #{doorbells_out := N}} = beamway:info(b@host).
 %% '''
-%% Every call answers at once and asks no peer.
+%% Every call returns at once and asks no peer.
 -module(beamway).
 
 -export([links/0, fault/2, faults/0, senders/0, senders/1, senders/2, info/0, info/1, loads/0, why/0, why/1, metrics/0, carries/1, class/1, version/0, reload_driver/0, reload_certificates/0]).
@@ -27,32 +27,35 @@
                        connections => pos_integer(),
                        resumes => pos_integer(),
                        last_resume => #{cause := atom(), ms := non_neg_integer()}}.
-%% `reason' says why it is this kind; `since' is system time in seconds. `key' is there with the option `encrypt': the key that both nodes have proved,
-%% `cookie' or `key file' with the first 8 hexadecimal digits of its fingerprint. `connections': over how many it goes now, where that can be more than one. `fault': what {@link fault/2} has set, and for how many milliseconds more. `resumes': how often the link went on over another
-%% connection; the last time because of `cause', after `ms' milliseconds without one.
+%% `reason' says why the link is of this kind; `since' is system time in seconds. `key' is present with the option `encrypt': it names the key that
+%% both nodes have proved, `cookie' or `key file' with the first 8 hexadecimal digits of its fingerprint. `connections' is the present number of
+%% connections, for links that can have more than one. `fault' is what {@link fault/2} has set, with the remaining milliseconds. `resumes' counts
+%% how often the link has continued over another connection, the last time because of `cause', after `ms' milliseconds without one.
 
 -type explained() :: #{node := node(), link := beamway_kind:label(), address := binary(), since := integer(),
                        cause := beamway_verdict:cause(), short := binary(),
                        facts := [#{ago_ms := non_neg_integer(), text := binary()}],
                        seconds := [#{steps | atom() => non_neg_integer()}], tens := [#{steps | atom() => non_neg_integer()}],
                        ended => #{ago_ms := non_neg_integer(), reason := binary()}}.
-%% `cause' is `up' as long as there is no `ended'. `short' says it in a sentence. `facts': the oldest first, each with how long before
-%% the end, or before now, it was. `seconds' and `tens': what the link did in each second and in each ten seconds, the newest first; `steps' of them were equal.
+%% `cause' is `up' as long as there is no `ended'. `short' is a sentence about the cause. `facts' are listed from the oldest, each with how
+%% long before the end, or before now, it happened. `seconds' and `tens' are what the link did in each second and in each ten seconds, from
+%% the newest; `steps' is the number of equal ones in a row.
 
 -type load() :: #{cpu_percent := 0..100, run_queue := non_neg_integer(), loadavg1 => float(), mem_available => pos_integer(), age_ms := non_neg_integer()}.
-%% How loaded a peer has said to be, `age_ms' milliseconds ago: processor time of its VM in percent of what its schedulers could use, the length of its run queues,
-%% and of its host, where the system tells it, the load average over one minute and the bytes of memory that are available.
+%% The load that a peer has reported, `age_ms' milliseconds ago: processor time of its VM in percent of what its schedulers could use, the
+%% length of its run queues, and, where its system reports them, the host's load average over one minute and available memory in bytes.
 
 -type sender() :: #{pid := pid(), name => atom(), label => binary(), initial_call => mfa(), class := class(),
                     sent := non_neg_integer(), bytes_per_s := non_neg_integer(), waiting := non_neg_integer()}.
 %% A process that has ended has no name, no label and no initial call. `label' is what the process passed to proc_lib:set_label/1 (OTP 27).
-%% `sent' is the number of bytes in the observed time, and the same per second. `waiting' is the number of bytes that wait for room on the link.
+%% `sent' is the number of bytes in the observed time, and `bytes_per_s' the same per second. `waiting' is the number of bytes that wait for
+%% room on the link.
 
 -type fault() :: beamway_fault:fault().
 %% See {@link fault/2}.
 
 -type class() :: beamway_classes:class().
-%% Whose messages go first if several processes send more than a link can take: control, then normal, then bulk.
+%% If several processes send more than a link can take, control goes first, then normal, then bulk.
 
 %% @doc The links that are up. A node that does not run the carrier has none.
 -spec links() -> [link_info()].
@@ -69,24 +72,26 @@ public(Link) ->
 %% @doc Breaks the network between this node and another one, for tests. Refused unless this node was started with the option `allow_faults'.
 %%
 %% <dl>
-%% <dt>`delay_ms', `jitter_ms' (0 to 10000)</dt><dd>bytes arrive so much later, in each direction; jitter adds a random part of that. The order stays</dd>
+%% <dt>`delay_ms', `jitter_ms' (0 to 10000)</dt><dd>bytes arrive this much later, in each direction; jitter adds a random part of its value.
+%% The order is kept</dd>
 %% <dt>`rate_bytes' (from 1000)</dt><dd>bytes a second in each direction</dd>
-%% <dt>`cut' (`in', `out', `both')</dt><dd>nothing passes in that direction, as if every packet were lost, and no new connection is made</dd>
-%% <dt>`disconnect' (`true')</dt><dd>the connection dies at once, by a reset</dd>
-%% <dt>`for_ms' (1 to 3600000)</dt><dd>the fault ends by itself after so long; a minute if it is not given</dd>
+%% <dt>`cut' (`in', `out', `both')</dt><dd>nothing passes in that direction, as if every packet were lost, and no new connection can be
+%% made</dd>
+%% <dt>`disconnect' (`true')</dt><dd>the connection is reset at once</dd>
+%% <dt>`for_ms' (1 to 3600000)</dt><dd>the fault ends by itself after this time, or after a minute by default</dd>
 %% </dl>
-%% A second call replaces the first, and `none' ends it. The fault lies on all connections to that node, also on those that are made later, and on both
-%% sides' attempts to make one. The other node need not allow faults. What is delayed is bounded by a ring in each direction: then this
-%% node's senders wait, as for a slow peer. A wrong key or value raises `{badarg, {fault, Value, Expected}}'.
+%% A second call replaces the first, and `none' ends it. The fault affects all present and later connections to that node, and both sides'
+%% attempts to make one. The other node need not allow faults. A ring in each direction holds the delayed data; when it is full, this node's
+%% senders wait, as for a slow peer. A wrong key or value raises `{badarg, {fault, Value, Expected}}'.
 -spec fault(node(), beamway_fault:fault() | none) -> ok | {error, beamway_fault:refusal()}.
 fault(Node, Fault) -> beamway_fault:set(Node, Fault).
 
-%% @doc The faults of this node, including those for nodes to which it has no link now.
+%% @doc The faults on this node, including those for nodes to which it has no link now.
 -spec faults() -> [{node(), beamway_fault:known()}].
 faults() -> beamway_fault:all().
 
-%% @doc What is known of the link to a node: the fields of {@link links/0} and the counters of
-%% {@link beamway_port:stats/1}; where OTP's own port or ssl's processes carry the data, the socket's own counters, as far as they go.
+%% @doc What is known about the link to a node: the fields of {@link links/0} and the counters of
+%% {@link beamway_port:stats/1}. If OTP's own port or ssl's processes carry the data, there are only the socket's own counters.
 -spec info(node()) -> {ok, #{atom() => term()}} | {error, not_connected}.
 info(Node) ->
     case link_to(Node) of
@@ -105,10 +110,10 @@ link_to(Node) ->
 info() ->
     [maps:merge(public(Link), beamway_metrics:of_link(Link)) || Link <- lists:sort(beamway_links:all())].
 
-%% @doc How loaded the peers are, according to their last reports. They report with ticks, acknowledgements and messages that are sent anyway, at
-%% most once a second, so this asks nobody. The report of an idle peer is at most a tick old (a quarter of kernel's `net_ticktime', by default 15
-%% s), and that of a peer that sends little at most two. A peer that is missing has an older version or another carrier. {@link info/1} has the
-%% same data, with `peer_' before each name.
+%% @doc How loaded the peers are, according to their last reports. They report with ticks, acknowledgements and messages that are sent
+%% anyway, at most once a second, so this asks no peer. The report of an idle peer is at most a tick old (a quarter of kernel's
+%% `net_ticktime', by default 15 s), and that of a peer that sends little at most two ticks. A peer that is missing has an older version or
+%% another carrier. {@link info/1} has the same data, with `peer_' before each name.
 -spec loads() -> #{node() => load()}.
 loads() ->
     maps:from_list([{Node, Load} || #{node := Node} = Link <- beamway_links:all(), #{} = Load <- [beamway_metrics:peer_load(Link)]]).
@@ -156,7 +161,7 @@ senders() ->
     Traffic = beamway_recorder:traffic([Connection || #{connection := Connection} <- Links]),
     maps:from_list([{Node, Senders} || #{node := Node} = Link <- Links, {ok, Senders} <- [lately(Link, Traffic, 0)]]).
 
-%% @doc Measures for `Ms' milliseconds from now on, which is how long the call takes. 0 shows the bytes that are waiting now.
+%% @doc Measures for `Ms' milliseconds, which is how long the call takes. With 0 it returns the bytes that are waiting now.
 -spec senders(node(), Ms :: non_neg_integer()) -> {ok, [sender()]} | {error, not_connected | not_driven}.
 senders(Node, Ms) when is_atom(Node), is_integer(Ms), Ms >= 0, Ms =< 60000 ->
     case link_to(Node) of
@@ -175,7 +180,7 @@ of_link(Link, Ask) ->
         none -> {error, not_driven}
     end.
 
-%% Without the recorder, they are measured for this many milliseconds.
+%% Without the recorder it measures for this many milliseconds.
 lately(#{connection := Connection} = Link, Traffic, Ms) ->
     of_link(Link, fun(Port) ->
                           case Traffic of
@@ -189,14 +194,13 @@ lately(#{connection := Connection} = Link, Traffic, Ms) ->
 metrics() ->
     beamway_metrics:prometheus(beamway_metrics:families(beamway_links:all())).
 
-%% @doc Whether this application's driver carries the distribution to a node. If so, small messages to the node overtake large ones of other
-%% senders.
+%% @doc Whether this application's driver carries the distribution to a node. If so, small messages to the node overtake other senders' large ones.
 -spec carries(node()) -> boolean().
 carries(Node) ->
     lists:any(fun(#{node := Of} = Link) -> Of =:= Node andalso beamway_links:driven(Link) =/= none end, beamway_links:all()).
 
-%% @doc Gives the calling process a class on all present and future links of this node, and returns its former class, which is `normal' if it has
-%% not called this before.
+%% @doc Gives the calling process a class on all present and future links of this node, and returns its former class, which is `normal' if
+%% the process has not called this before.
 %%
 %% If messages wait for room on a link, those of processes with class `control' go before those with class `normal', and these before those with
 %% class `bulk'. Each class has its share, so none can block another: a class that always has messages waiting gets at least 4/9 (`control'), 2/9
@@ -236,7 +240,7 @@ reload_certificates() ->
 
 -ifdef(TEST).
 
-%% In a VM that is not a node.
+%% This VM is not a node.
 without_the_carrier_test_() ->
     [?_assertEqual([], links()),
      ?_assertEqual({error, not_connected}, info(nobody@nowhere)),

@@ -151,7 +151,7 @@ recv(Stream, Deadline) ->
             give_up(Reason)
     end.
 
-%% If there is no agreement, nothing stays open.
+%% Without an agreement nothing stays open.
 or_close(Port, Use) ->
     try
         Use()

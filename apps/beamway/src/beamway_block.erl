@@ -40,7 +40,7 @@ priv_dir() ->
 is_loaded() ->
     try is_map(info_nif()) catch error:not_loaded -> false end.
 
-%% @doc A block with these bytes, or an ordinary binary if they are few or there is no room for another block.
+%% @doc Returns a block with these bytes, or an ordinary binary if they are few or another block would exceed the limits.
 -spec from_iodata(iodata()) -> binary().
 from_iodata(Data) ->
     Parts = erlang:iolist_to_iovec(Data),
@@ -95,8 +95,8 @@ reap() -> reap_nif().
 
 %% ---- channels ----
 
-%% @doc Opens a listener to which nodes on this host and of this user may connect. The token is a secret between both. The directory is that of
-%% the option `socket_dir', or "" for an abstract socket.
+%% @doc Opens a listener to which local nodes of the same user may connect. The token is a secret between both. The directory is that of the
+%% option `socket_dir', or "" for an abstract socket.
 -spec listen(Dir :: string()) -> {ok, listener(), Address :: binary(), Token :: <<_:128>>} | {error, Reason :: binary()}.
 listen("") -> listen_nif(none);
 listen(Dir) -> listen_nif(path(Dir)).
@@ -109,13 +109,13 @@ accept(Listener) -> accept_nif(Listener).
 -spec connect(Address :: binary(), Token :: <<_:128>>, id()) -> {ok, channel()} | {error, Reason :: binary()}.
 connect(Address, Token, Id) -> connect_nif(Address, Token, Id).
 
-%% @doc Passes a block, which the receiver can take by its number. `busy' means that too many are in transit, and `no_block' that it is an
-%% ordinary binary or a part of a block.
+%% @doc Passes a block, which the receiver can take by its number. `busy' means that too many are in transit, and `no_block' that the binary
+%% is an ordinary one or a part of a block.
 -spec pass(channel(), binary()) -> {ok, Number :: pos_integer()} | busy | no_block | closed.
 pass(Channel, Binary) -> pass_nif(Channel, Binary).
 
-%% @doc Takes a block that was passed. If there is no room for another block, it is copied. If the node has no descriptor left even for that,
-%% this waits up to a second for one.
+%% @doc Takes a block that was passed. If another block would exceed the limits, it is copied. If the node has no descriptor left even for
+%% that, this waits up to a second for one.
 -spec take(channel(), Number :: non_neg_integer(), Bytes :: non_neg_integer()) -> {ok, binary()} | {error, Reason :: binary()}.
 take(Channel, Number, Bytes) ->
     case take_nif(Channel, Number, Bytes) of

@@ -31,7 +31,7 @@ ring(Kind, Wanted, Used, Config) ->
         none -> {error, iolist_to_binary(used_up(Kind, "this node"))}
     end.
 
-%% @doc The reason why there is no ring: the memory of that node is used up.
+%% @doc The reason why a ring cannot be made: the memory of that node is used up.
 -spec used_up(beamway_kind:ring(), Whose :: string()) -> iodata().
 used_up(Kind, Whose) -> ["the ring memory of ", Whose, " is used up (", atom_to_binary(beamway_kind:limit(Kind)), $)].
 

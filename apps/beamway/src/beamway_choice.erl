@@ -1,15 +1,15 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Which link two nodes may try, and why not a better one.
+%% @doc Chooses the link that two nodes may try, and explains why not a better one.
 %%
-%% Pure. Both sides call {@link choose/2} with the two extensions swapped and come to the same
-%% answer, so neither waits for an agreement that the other does not begin.
+%% Pure. Both sides call {@link choose/2} with the two extensions swapped and get the same answer, so neither waits for an agreement that
+%% the other does not begin.
 -module(beamway_choice).
 
 -export([choose/2, missed/2, takes_tls_over/2, resume_ms/2, hears_load/1, compresses/2, connections/2]).
 
 -type extension() :: beamway_wire:extension().
 
-%% @doc Another version of the extension means the stream, TCP or TLS, never a refused connection.
+%% @doc Another version of the extension means that both use the stream, TCP or TLS; the connection is never refused.
 -spec choose(Ours :: extension(), Theirs :: beamway_wire:found()) ->
           beamway_kind:ring() | {stream, Reason :: binary()}.
 choose(_Ours, none) ->
@@ -33,7 +33,7 @@ missed(#{host := Host} = Us, {ok, #{host := Other} = Them}) ->
 missed(_Us, _Theirs) ->
     [].
 
-%% Of a kind that any host can have there is nothing to say where neither has a device.
+%% For a kind that any host can have, no reason is given if neither node has a device.
 why_no(Kind, SameHost, Ours, Theirs) ->
     case {beamway_kind:needs_same_host(Kind), has(Kind, Ours), has(Kind, Theirs)} of
         {true, _, _} when not SameHost -> "another host";
@@ -56,18 +56,18 @@ has(Kind, #{links := Links, used_up := UsedUp}) ->
         {false, false} -> no
     end.
 
-%% @doc Whether TLS goes on in the drivers of both where it carries the data, or why not.
+%% @doc Whether the drivers of both nodes take TLS over where it carries the data, or why not.
 -spec takes_tls_over(Ours :: extension(), Theirs :: beamway_wire:found()) -> true | {false, Reason :: binary()}.
 takes_tls_over(#{takes_tls_over := true}, {ok, #{takes_tls_over := true}}) -> true;
 takes_tls_over(#{takes_tls_over := false}, _Theirs) -> {false, <<"this node's driver has no TLS">>};
 takes_tls_over(_Ours, _Theirs) -> {false, <<"the peer's driver has no TLS">>}.
 
-%% @doc How long a link between the two waits for another connection, in milliseconds; 0: it ends with its connection.
+%% @doc How long a link between the two waits for another connection, in milliseconds. With 0 it ends with its connection.
 -spec resume_ms(Ours :: extension(), Theirs :: beamway_wire:found()) -> non_neg_integer().
 resume_ms(#{resume_ms := Ours}, {ok, #{resume_ms := Theirs}}) -> min(Ours, Theirs);
 resume_ms(_Ours, _Theirs) -> 0.
 
-%% @doc Whether the peer's driver understands how loaded this node says to be.
+%% @doc Whether the peer's driver understands this node's reports of its load.
 -spec hears_load(Theirs :: beamway_wire:found()) -> boolean().
 hears_load({ok, #{hears_load := Hears}}) -> Hears;
 hears_load(_Theirs) -> false.
@@ -77,7 +77,7 @@ hears_load(_Theirs) -> false.
 compresses(#{compresses := Ours}, {ok, #{compresses := Theirs}}) -> Ours andalso Theirs;
 compresses(_Ours, _Theirs) -> false.
 
-%% @doc Over how many connections a link between the two goes; `auto': as many as the path is worth.
+%% @doc The number of connections for a link between the two; with `auto' it depends on the path.
 -spec connections(Ours :: extension(), Theirs :: beamway_wire:found()) -> auto | 1..8.
 connections(#{connections := Ours}, {ok, #{connections := Theirs}}) when Ours =/= none, Theirs =/= none -> min(Ours, Theirs); % a number is less than an atom
 connections(_Ours, _Theirs) -> 1.

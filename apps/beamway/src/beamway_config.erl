@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The options of the carrier: where they come from, what is valid, what is the default.
+%% @doc The options of the carrier: their sources, valid values and defaults.
 %%
-%% An option is read from the environment variable `BEAMWAY_' and its name in capitals, else from
-%% the application environment of `beamway' (`-beamway ring_bytes 1048576', sys.config), else it has
-%% its default. It is checked here, once; the rest of the code trusts the map.
+%% An option is read from the environment variable `BEAMWAY_' with its name in capitals, otherwise from the application environment of
+%% `beamway' (`-beamway ring_bytes 1048576', sys.config), and otherwise has its default. It is checked here once, and the rest of the code
+%% trusts the map.
 -module(beamway_config).
 
 -export([read/0, read/1, of_kernel/2, wants_encryption/0, without_effect/0, describe/1, table/0]).
@@ -35,7 +35,7 @@
                     encrypt := boolean() | prefer,
                     encrypt_key_file := string(),
                     classes := [beamway_classes:named()]}.
-%% {@link table/0} says what each is.
+%% {@link table/0} describes each.
 
 -type problem() :: {Option :: atom(), Value :: term(), Expected :: string()}.
 
@@ -97,18 +97,17 @@ options() ->
       "Classes of sending processes (control, normal or bulk), by registered name or by initial call as i() shows it."
       " A process gets its class within about a second.", fun classes/1}].
 
-%% @doc For the reference of all options (`scripts/options'): option, default, what is valid, when a change takes effect, effect.
+%% @doc For the reference of all options (`scripts/options'): option, default, valid values, when a change takes effect, effect.
 -spec table() -> [{Option :: atom(), Default :: term(), Expected :: string(), TakesEffect :: string(), Effect :: string()}].
 table() ->
     [{Name, Default, Expected, "restart", Effect} || {Name, Default, Expected, Effect, _} <- options()].
 
-%% @doc The options of this node. If some are not valid the others are read all the same, and every
-%% problem is told.
+%% @doc The options of this node. If some are not valid the others are read all the same, and every problem is returned.
 -spec read() -> {ok, config()} | {error, [problem(), ...]}.
 read() ->
     read(fun value/1).
 
-%% @doc The same, with the values from elsewhere: `undefined' stands for the default.
+%% @doc The same with values from another source, for which `undefined' means the default.
 -spec read(fun((Option :: atom()) -> term())) -> {ok, config()} | {error, [problem(), ...]}.
 read(Value) ->
     Read = [{Name, check(Value(Name), Default, Parse), Expected}
@@ -133,8 +132,7 @@ wants_encryption() -> not lists:member(value(encrypt), [undefined, false, "false
 with_rdma(#{rdma := true, links := Links} = Config) when Links =/= [inet] -> Config#{links := lists:usort([rdma | Links])};
 with_rdma(Config) -> Config.
 
-%% @doc A line for the log for each option that is set and has no effect: parameters of the application that are not known, and options
-%% that an older version had.
+%% @doc A log line for each option that is set but has no effect: unknown parameters of the application, and options of older versions.
 -spec without_effect() -> [string()].
 without_effect() ->
     Known = [Name || {Name, _, _, _, _} <- options()],
@@ -149,7 +147,7 @@ without_effect() ->
 retired() ->
     [{whole_messages, "the receiving node now joins the fragments of a large message as they arrive"}].
 
-%% @doc A line for the log: the value, what was expected, where to change it.
+%% @doc A log line with the value, the expected values, and where to change it.
 -spec describe(problem()) -> string().
 describe({Option, Value, Expected}) ->
     lists:flatten(io_lib:format("~ts = ~0tp is not valid: expected ~ts (environment variable ~ts "
@@ -172,7 +170,7 @@ check(Value, _Default, Parse) ->
         {ok, Good} -> {ok, Good};
         error -> {error, Value}
     catch
-        error:_ -> {error, Value} % no number, a list that is no text, a text that `re' does not take
+        error:_ -> {error, Value} % not a number, a list that is not text, or a text that `re' does not accept
     end.
 
 links(Text) when is_list(Text), Text =/= [], is_integer(hd(Text)) ->
@@ -352,7 +350,7 @@ links_test_() ->
      ?_assertMatch({error, [{links, "", _}]}, with(links, "")),
      ?_assertMatch({error, [{links, none, _}]}, with(links, none))].
 
-%% It has never run on a real adapter, so nobody gets it unasked.
+%% RDMA has never run on a real adapter, so it must be asked for.
 rdma_is_off_test_() ->
     Links = fun(Links, Rdma) ->
                     {ok, #{links := Result}} = read(fun(links) -> Links; (rdma) -> Rdma; (_) -> undefined end),
@@ -406,7 +404,7 @@ classes_test_() ->
             || Bad <- ["aten", "aten=fast", "=control", "aten=", [{aten, fast}], [{"aten", control}],
                        [{{aten, init}, control}], [{{aten, init, -1}, control}], [{{aten, init, 256}, control}], [aten], [{aten, control} | bulk], #{aten => control}, aten]].
 
-%% What would end a parser is not valid either: the start of the node must not end with it.
+%% Even text that a parser rejects must not crash the start of the node.
 no_text_test_() ->
     [?_assertMatch({error, [{Name, Bad, _}]}, with(Name, Bad))
      || {Name, Bad} <- [{ring_bytes, [shm]}, {poll_us, "2\x{665}"}, {links, [shm | tcp]}, {rdma_devices, "mlx5_0\x{3001}mlx5_1"},

@@ -1,13 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The process of one connection: it shakes hands over TCP or TLS with OTP's dist_util, agrees
-%% with the peer on a link, hands that to the VM, and stays as the connection's ticker.
+%% @doc The process of a connection: it does the handshake over TCP or TLS with OTP's dist_util, agrees with the peer on a link, hands the
+%% link to the VM, and stays as the connection's ticker.
 %%
-%% dist_util calls back into this process all along, with the stream as the only argument. What the
-%% callbacks must know of each other (the peer's extension, the agreed link) is therefore kept in the
-%% process dictionary, under the keys of {@link put_state/2}; it is written once each.
+%% dist_util calls back into this process throughout, with the stream as the only argument. The state that the callbacks share (such as the
+%% peer's extension and the agreed link) is therefore in the process dictionary, under the keys of {@link put_state/2}, each of which is written once.
 %%
-%% How a link is agreed on: ARCHITECTURE.md. The agreement runs when the peer is authenticated.
-%% dist_util has cancelled its timer there, so it has a deadline of its own.
+%% ARCHITECTURE.md explains how nodes agree on a link. The agreement runs when the peer is authenticated. dist_util has then cancelled its
+%% timer, so the agreement has its own deadline.
 -module(beamway_dist_setup).
 
 -include_lib("kernel/include/dist.hrl").
@@ -31,7 +30,7 @@
 
 -type stream() :: beamway_stream:stream().
 
-%% @doc Starts a connection process that calls `Node'. Called by net_kernel, answers at once.
+%% @doc Starts a connection process that calls `Node'. Called by net_kernel; returns at once.
 -spec connect(carrier(), node(), normal | hidden, node(), longnames | shortnames, timeout()) ->
           pid().
 connect(Carrier, Node, Type, MyNode, LongOrShortNames, SetupTime) ->
@@ -39,7 +38,7 @@ connect(Carrier, Node, Type, MyNode, LongOrShortNames, SetupTime) ->
               [Carrier, self(), Node, Type, MyNode, LongOrShortNames, SetupTime],
               dist_util:net_ticker_spawn_options()).
 
-%% @doc Starts a connection process for a socket that was accepted. As {@link connect/6}.
+%% @doc Starts a connection process for an accepted socket. Like {@link connect/6}.
 -spec accept(carrier(), pid(), port(), node(), Allowed :: [node() | string()], timeout()) -> pid().
 accept(Carrier, AcceptPid, Socket, MyNode, Allowed, SetupTime) ->
     spawn_opt(?MODULE, init_accept,
@@ -74,7 +73,7 @@ init_connect({Family, Stream}, Kernel, Node, Type, MyNode, LongOrShortNames, Set
             ?shutdown(Node)
     end.
 
-%% The option `encrypt' is for the carrier over TCP: the other one has certificates.
+%% The option `encrypt' is for the carrier over TCP, because the other one has certificates.
 mode(beamway_stream_tcp) -> beamway_encrypt:mode();
 mode(beamway_stream_tls) -> false.
 
@@ -90,7 +89,7 @@ maybe_clear(Made) ->
     Made.
 
 split_name(Family, Node, LongOrShortNames) ->
-    {node, Name, Host} = dist_util:split_node(Node), % else the carrier's select/1 has refused it
+    {node, Name, Host} = dist_util:split_node(Node), % otherwise the carrier's select/1 has refused it
     check_host(Family, Node, Host, lists:member($., Host), LongOrShortNames),
     {Name, Host}.
 
@@ -173,7 +172,7 @@ accepted(Mode, Stream, Socket) ->
         {error, _} -> ?shutdown(no_node)
     end.
 
-%% dist_util compares no more than the name that the caller gives itself. Over TLS the caller's certificate must be for the host of an allowed
+%% dist_util only compares the name that the caller gives itself. Over TLS the caller's certificate must also be for the host of an allowed
 %% node, as with OTP's carrier.
 allowed({beamway_stream_tls, _} = Stream, [_ | _] = Allowed) ->
     case beamway_stream_tls:allowed(Stream, Allowed) of
@@ -187,8 +186,7 @@ allowed({beamway_stream_tls, _} = Stream, [_ | _] = Allowed) ->
 allowed(_Stream, Allowed) ->
     Allowed.
 
-%% The flags are fixed when dist_util has read the caller's first packet. So it is read here, and
-%% given to dist_util by the first recv/3.
+%% The flags are fixed once dist_util has read the caller's first packet. So the packet is read here, and the first recv/3 gives it to dist_util.
 first_packet(Stream) ->
     case beamway_stream:recv(Stream, infinity) of
         {ok, [First | _] = Packet} when (?BEGINS_RESUMPTION(First)), is_port(Stream) orelse element(1, Stream) =:= beamway_stream_psk ->
@@ -227,9 +225,9 @@ check_first(Stream, Packet) ->
             ?shutdown(no_node)
     end.
 
-%% A caller that has sent its name waits for an answer. The two nodes may have called each other at once, and this
-%% caller has given way and ended while its connection lay in the listen backlog. net_kernel must not hear of that one:
-%% it would be the connection that is being made, who asks for a connection now would wait for it, and be told false.
+%% A caller that has sent its name waits for an answer. But if the two nodes have called each other at once, this caller may have given way
+%% and ended while its connection was in the listen backlog. net_kernel must not be told about that one, because it would take it for the
+%% connection that is being made, so callers would wait for it and get false.
 check_caller_waits(Stream) ->
     case beamway_stream:recv(Stream, 0) of
         {error, timeout} -> ok;
@@ -245,7 +243,7 @@ remote_address(Family, Stream, Node) ->
             ?shutdown(no_node)
     end.
 
-%% kernel's `check_ip': only peers of a network that this host has an interface in.
+%% kernel's `check_ip' admits only peers from a network that this host has an interface in.
 check_ip(Family, Socket) ->
     case application:get_env(kernel, check_ip) of
         {ok, true} -> check_network(Family, inet:peername(Socket), inet:getif(Socket));
@@ -278,8 +276,7 @@ callbacks(Address) ->
              mf_setopts = fun ?MODULE:setopts/2,
              mf_getopts = fun ?MODULE:getopts/2}.
 
-%% @private The `N' message of the handshake carries our extension; the acceptor sends one only to a
-%% peer that did.
+%% @private The `N' message of the handshake carries our extension; the acceptor only sends one to a peer that did.
 -spec send(stream(), iodata()) -> ok | {error, term()}.
 send(Stream, Data) ->
     case {iolist_to_binary(Data), get_state(role), get_state(peer)} of
@@ -294,7 +291,7 @@ send_extended(Stream, Message) ->
     note_said(Extended),
     beamway_stream:send(Stream, Extended).
 
-%% The caller's name message and the answer with the challenge: both sides have the same.
+%% Records the caller's name message and the answer with the challenge, which are the same on both sides.
 note_said(Message) ->
     Before = case get_state(said) of undefined -> []; Said -> Said end,
     put_state(said, [Before, Message]).
@@ -318,7 +315,7 @@ recv_more(Stream, Timeout) ->
     end,
     Received.
 
-%% @private The peer is authenticated: agree on the link.
+%% @private The peer is authenticated, so the two agree on the link.
 -spec pre_nodeup(stream()) -> ok | {error, term()}.
 pre_nodeup(Stream) ->
     case beamway_choice:choose(own_extension(Stream), get_state(peer)) of
@@ -338,7 +335,7 @@ pre_nodeup(Stream) ->
             end
     end.
 
-%% The same until the end of this process: what was said is what is chosen by.
+%% Stays the same until the end of this process, because the choice depends on what the peer was told.
 own_extension(Stream) ->
     case get_state(extension) of
         undefined ->
@@ -390,10 +387,10 @@ carry_itself(Stream, Reason) ->
         {error, Failed} -> {error, Failed}
     end.
 
-%% What both nodes want.
+%% The lesser of what the two nodes want.
 resume_ms(Stream) -> beamway_choice:resume_ms(own_extension(Stream), get_state(peer)).
 
-%% The drivers of both nodes carry the data.
+%% Called if the drivers of both nodes carry the data.
 begin_session(_Stream, _Port, 0) ->
     ok;
 begin_session(Stream, Port, ResumeMs) ->
@@ -446,7 +443,7 @@ whereabouts(undefined, Node, Stream) ->
 whereabouts(Called, _Node, _Stream) ->
     {Called, called}.
 
-%% A connection that is gone already has no address.
+%% A connection that is already gone has no address.
 from({ok, {Ip, _Port}}) -> Ip;
 from({error, _}) -> unknown.
 
@@ -456,8 +453,7 @@ listens(Node, {ok, #{listens := Port}}) ->
     {node, _Name, Host} = dist_util:split_node(Node),
     {Host, Port}.
 
-%% Where TLS has been taken over nothing is left of ssl but the socket, which is a stream itself. A link that has outlived its connection has
-%% another one.
+%% After TLS has been taken over, only the socket of ssl remains, which is a stream itself. A link that has outlived its connection has another one.
 current(Stream) ->
     case {beamway_links:stream(), get_state(socket)} of
         {{ok, Current}, _} -> Current;
@@ -475,7 +471,7 @@ getll(_Stream) ->
     {_Kind, Controller, _Reason} = get_state(link),
     {ok, Controller}.
 
-%% @private The VM has the controller: frames may come in from now on.
+%% @private The VM has the controller, so frames may arrive from now on.
 -spec post_nodeup(stream()) -> ok | {error, term()}.
 post_nodeup(Stream) ->
     case controller(get_state(link)) of
@@ -499,8 +495,7 @@ handshake_complete(Stream, Node, DHandle) ->
             end
     end.
 
-%% The last callback before net_kernel announces the node: the link is in the table from now on, so
-%% that whoever sees the node sees its link.
+%% The last callback before net_kernel announces the node. It puts the link into the table, so a process that sees the node also sees its link.
 address(Handshaken, Node, Address) ->
     Stream = current(Handshaken),
     {Kind, Controller, Reason} = get_state(link),
@@ -521,9 +516,8 @@ key(_Stream) -> #{}.
 tell_clear(_Node, undefined) -> ok;
 tell_clear(Node, Why) -> ?LOG_WARNING("beamway: the link to ~ts is in clear (encrypt prefer): ~ts", [Node, Why]).
 
-%% What net_kernel:nodes_info/0 tells. Monitoring tools look for the socket with that peer and show its
-%% counters as the connection's. Where our driver carries the data these stand still, so no socket has
-%% this address: its port is 0.
+%% The address for net_kernel:nodes_info/0. Monitoring tools look for the socket with that peer and show its counters as the connection's.
+%% Where our driver carries the data these counters do not change, so the address gets port 0, which no socket has.
 kernel_address(_OfStream = false, #net_address{address = {Ip, _}} = Address) ->
     Address#net_address{address = {Ip, 0}};
 kernel_address(_OfStream = true, Address) ->
@@ -537,8 +531,8 @@ tick(Stream) ->
         {false, Controller} -> of_port(fun(Alive) -> beamway_stream:tick(current(Stream), Alive) end, Controller)
     end.
 
-%% @private For people, net_kernel:node_info/1: messages. For dist_util, which takes what does not grow for silence: also a
-%% part of a long message counts as life. Of what is written only messages count, because dist_util counts its own tick as one.
+%% @private For net_kernel:node_info/1 this counts messages. dist_util takes a count that does not grow for silence, so a part of a long
+%% message counts as well. Only whole messages are counted as written, because dist_util counts its own tick as one.
 -spec getstat(stream()) ->
           {ok, Read :: integer(), Written :: integer(), Pending :: integer()} | {error, term()}.
 getstat(Stream) ->
@@ -551,8 +545,9 @@ getstat(Stream) ->
             {error, Reason}
     end.
 
-%% Returns the number of messages, plus one for each look that found only a part of a message, until enough whole messages have arrived. The first look
-%% counts as well: dist_util never gives up a connection whose count has not once changed, so a peer that fell silent at once stayed connected forever.
+%% Returns the number of messages, plus one for each look that found only a part of a message, until enough whole messages have arrived. The
+%% first look counts as well, because dist_util never gives up a connection whose count has never changed, so a peer that fell silent at
+%% once would stay connected forever.
 heard(Bytes, Frames, undefined) -> {Bytes, max(1, Frames)};
 heard(Bytes, _Frames, {Bytes, Told}) -> {Bytes, Told};
 heard(Bytes, Frames, {_Before, Told}) -> {Bytes, max(Frames, Told + 1)}.
@@ -560,19 +555,20 @@ heard(Bytes, Frames, {_Before, Told}) -> {Bytes, max(Frames, Told + 1)}.
 stats(_Stream, {true, Port}) -> of_port(fun(Alive) -> {ok, beamway_port:stats(Alive)} end, Port);
 stats(Stream, {false, Controller}) -> of_port(fun(Alive) -> beamway_stream:stats(current(Stream), Alive) end, Controller).
 
-%% Whether a port of our driver carries the data. A node with many links asks so all of them at once, and the row of a link in the table is large.
+%% Whether a port of our driver carries the data. This avoids reading the link's row in the table, because the row is large and a node with
+%% many links asks for all of them at once.
 driven(Stream) ->
     {_Kind, Controller, _Reason} = get_state(link),
     {is_port(Controller) andalso Controller =/= Stream, Controller}.
 
-%% That of a ring is a port of our driver.
+%% The controller of a ring is a port of our driver.
 controller({Kind, Controller, _Reason}) ->
     case beamway_kind:is_ring(Kind) of
         true -> {ring, Controller};
         false -> {stream, Controller}
     end.
 
-%% The port may have ended just now. Its exit signal, with the reason, is then on its way to this process.
+%% The port may have just ended. Its exit signal, with the reason, is then on its way to this process.
 of_port(Command, Port) ->
     try Command(Port)
     catch error:badarg -> {error, closed}
@@ -594,12 +590,12 @@ getopts(Stream, Options) ->
              | setup_ms       %% net_setuptime in milliseconds
              | peer           %% beamway_wire:found()
              | extension      %% beamway_wire:extension() of this node
-             | heard          %% {Bytes, Told}: what getstat/1 saw and said last
+             | heard          %% {Bytes, Told}: what getstat/1 saw and returned last
              | target         %% {Family, Address}: where the peer listens, undefined if it has called
              | resume_ms      %% how long the link may be without a connection
-             | said           %% what both have said that is theirs alone
-             | socket         %% of a connection over TLS that the driver has taken over, or has made
-             | in_clear       %% why the connection is not encrypted, where it should be
+             | said           %% what only these two nodes have said to each other
+             | socket         %% of a connection over TLS that the driver has taken over or made
+             | in_clear       %% why the connection is not encrypted although it should be
              | first_packet   %% what the acceptor has read ahead for dist_util
              | link.          %% {beamway_kind:label(), Controller, Reason}
 
@@ -618,7 +614,7 @@ take_state(Key) ->
 
 -ifdef(TEST).
 
-%% Looks at 0, half a message, a whole one, nothing new, three more, and one of many parts with what follows it.
+%% Looks at 0, half a message, a whole one, nothing new, three more, and one in many parts with the messages after it.
 messages_are_counted_and_parts_are_life_test() ->
     Looks = [{0, 0}, {50, 0}, {100, 1}, {100, 1}, {130, 4}, {200, 4}, {300, 4}, {400, 5}, {450, 9}],
     {Told, _} = lists:mapfoldl(fun({Bytes, Frames}, Before) ->

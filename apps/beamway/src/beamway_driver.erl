@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Loads the driver, and what has a library of its own, carriers and the codec, once each; the results stand in the table of {@link beamway_links}.
+%% @doc Loads the driver and the separate libraries (carriers and the codec), once each, and keeps the results in the table of {@link beamway_links}.
 %%
-%% A driver is unloaded, and its ports end, when the process that loaded it ends: so {@link beamway_sup} loads it.
+%% A driver is unloaded, and its ports end, when the process that loaded it ends, so {@link beamway_sup} loads it.
 -module(beamway_driver).
 
 -export([load/0, reload/0, loaded/0, has/1, has_codec/1]).
@@ -10,15 +10,16 @@
 
 -define(TABLE, beamway_links).
 
-%% @doc Loads the driver for the calling process, a supervisor, if nobody has tried yet: a driver that one process has loaded twice cannot be loaded
-%% anew.
+%% @doc Loads the driver for the calling process, a supervisor, unless another process has tried. A driver that one process has loaded twice
+%% cannot be reloaded.
 -spec load() -> ignore.
 load() ->
     _ = ets:member(?TABLE, driver) orelse ets:insert(?TABLE, {driver, beamway_port:load()}),
     ignore.
 
-%% @doc Loads the driver's file anew for the calling process, the supervisor that loaded it if anybody did. Ends all ports of the driver first, and with them
-%% all links of this node. A library that the old one had counts as there meanwhile: who wants a link of that kind waits for its reservation.
+%% @doc Reloads the driver's file for the calling process, which must be the supervisor that loaded it, if one did. First ends all ports of
+%% the driver, and with them all links of this node. A library that the old driver had counts as available meanwhile; a process that wants
+%% such a link waits for its reservation.
 -spec reload() -> ignore.
 reload() ->
     true = ets:insert(?TABLE, {driver, {error, <<"the driver is being loaded anew">>}}),
@@ -30,7 +31,7 @@ reload() ->
     true = ets:insert(?TABLE, {driver, Loaded}),
     ignore.
 
-%% @doc Whether the driver is loaded. It is now, if the options of the node had not asked for it.
+%% @doc Whether the driver is loaded. Loads it if the node's options have not asked for it.
 -spec loaded() -> ok | {error, Reason :: binary()}.
 loaded() ->
     case ets:lookup(?TABLE, driver) of
@@ -41,15 +42,15 @@ loaded() ->
             ets:lookup_element(?TABLE, driver, 2)
     end.
 
-%% @doc Whether the library of a carrier can be loaded. The connection that needs it first tries: finding devices may take a while, and
-%% nobody else shall wait for that. If it cannot, the next one tries again: there may only have been no descriptor left.
+%% @doc Whether the library of a carrier can be loaded. The first connection that needs it tries, because finding devices may take a while
+%% and others should not wait for that. If it fails, the next connection tries again, because perhaps only descriptors were missing.
 -spec has(beamway_kind:driven()) -> boolean().
 has(Kind) ->
     ets:lookup(?TABLE, {library, Kind}) =:= [{{library, Kind}, true}]
         orelse tried(Kind, beamway_port:with_port(fun(Port) -> beamway_port:use(Port, Kind) end)).
 
-%% @doc Whether the codec is loaded that compresses links. It is tried once: where it is missing, the driver was built without it. Only a node that
-%% shall compress every link is told so as a warning.
+%% @doc Whether the codec that compresses links is loaded. It is tried once, because if it is missing the driver was built without it. This
+%% is a warning only on a node that should compress every link.
 -spec has_codec(far | always) -> boolean().
 has_codec(When) ->
     case ets:lookup(?TABLE, codec) of

@@ -9,7 +9,7 @@
 
 -type said() :: {listed, {inet:ip_address(), inet:port_number()}} | {not_listed, inet:ip_address(), OthersAre :: boolean()}
               | {refuses, inet:ip_address()} | unknown.
-%% `refuses' means that nothing listens on epmd's port, and `unknown' that there is no answer or epmd is not used.
+%% `refuses' means that nothing listens on epmd's port, and `unknown' that epmd does not answer or is not used.
 
 %% @doc Asks epmd. `Known' is where the peer is known to listen. Takes as long as the system takes to connect to a host.
 -spec of_node(node(), beamway_stream:family(), Known :: undefined | {inet:ip_address() | string(), inet:port_number()}) -> said().
@@ -65,7 +65,7 @@ epmd_port() ->
         _ -> 4369
     end.
 
-%% If this is another module than OTP's, it proves nothing that it does not know the node.
+%% If this is not OTP's module, its not knowing the node proves nothing.
 ask(Module, Family, Name, Host) ->
     case beamway_dist_setup:peer_of(Module, Family, Name, Host) of
         {Ip, Port, _Version} -> {listed, {Ip, Port}};

@@ -1,16 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Faults on demand, for tests of clusters ({@link beamway:fault/2}). This server keeps them, has the driver apply them, and ends them.
 %%
-%% It runs only on a node that was started with the option `allow_faults'. A fault is set for a node, not for a connection, and lies on all that leads
-%% to it from here:
+%% It runs only on a node that was started with the option `allow_faults'. A fault is set for a node, not for a connection, and affects
+%% everything on the path to it from here:
 %% <dl>
 %% <dt>The link</dt><dd>The driver holds the bytes of either direction (native/driver/fault.h).</dd>
-%% <dt>The socket</dt><dd>Of a connection that is cut on the way in, the system drops every packet. So the peer's system gets no acknowledgement, and finds the path
-%% silent, as it would be. Beside a ring the same happens to the connection that tells of the peer's end.</dd>
-%% <dt>New connections</dt><dd>Whoever dials that node or is called by it waits here while the fault cuts the path ({@link pass/2}), and epmd of its host is not asked
-%% ({@link is_cut/1}).</dd>
+%% <dt>The socket</dt><dd>If a connection is cut on the way in, the system drops every packet for its socket. So the peer's system gets no
+%% acknowledgement and finds the path silent, as with a real cut. With a ring the same happens to the connection that reports the peer's
+%% end.</dd>
+%% <dt>New connections</dt><dd>A process that connects to that node or accepts its connection waits here while the fault cuts the path
+%% ({@link pass/2}), and the epmd on the node's host is not asked ({@link is_cut/1}).</dd>
 %% </dl>
-%% The faults are in a table that everyone can read. When this server ends, the next one begins without faults.
+%% The faults are in a table that every process can read. When this server ends, the next one starts without faults.
 -module(beamway_fault).
 -behaviour(gen_server).
 
@@ -39,7 +40,7 @@
 
 -record(state, {timers = #{} :: #{node() => reference()},
                 kept = [] :: [{node(), socket:socket()}]}).
-%% `kept' are additional descriptors of connections that are cut on the way out, so that their peers do not notice when this node closes them.
+%% `kept' has additional descriptors of connections that are cut on the way out, so that their peers do not notice when this node closes them.
 
 %% @doc Called by {@link beamway_sup}.
 -spec start_link() -> {ok, pid()} | ignore | {error, term()}.
@@ -62,7 +63,7 @@ not_allowed() ->
         _ -> {not_allowed, <<"this node was started without the option allow_faults: start it with BEAMWAY_ALLOW_FAULTS=true, or -beamway allow_faults true">>}
     end.
 
-%% @doc A fault with its defaults and without settings that have no effect. An error names what is wrong.
+%% @doc Returns a fault with its defaults and without settings that have no effect. The error for an invalid one names what is wrong.
 -spec checked(fault() | none) -> fault() | none.
 checked(none) ->
     none;
@@ -90,7 +91,7 @@ expected(disconnect) -> "expected true or false";
 expected(for_ms) -> "expected milliseconds from 1 to 3600000";
 expected(_) -> "expected the keys delay_ms, jitter_ms, rate_bytes, cut, disconnect and for_ms".
 
-%% @doc The faults of this node.
+%% @doc The faults on this node.
 -spec all() -> [{node(), known()}].
 all() ->
     try [{Node, known(Fault, EndsMs)} || {Node, Fault, EndsMs} <- lists:sort(ets:tab2list(?MODULE))]
@@ -109,11 +110,11 @@ of_node(Node) ->
 
 known(Fault, EndsMs) -> (maps:without([for_ms, disconnect], Fault))#{left_ms => max(0, EndsMs - now_ms())}.
 
-%% @doc A link is up, or continues over another connection.
+%% @doc Applies the node's fault to a link that is up, or continues over another connection.
 -spec link_is_up(beamway_links:link()) -> ok.
 link_is_up(Link) -> gen_server:cast(?MODULE, {link_is_up, Link}).
 
-%% @doc Waits as long as a new connection to or from that node would: while the path is cut, at most `Ms', and for two delays if it is slow.
+%% @doc Waits as long as setting up a connection to or from that node would: while the path is cut, for at most `Ms', and for two delays if it is slow.
 -spec pass(node(), Ms :: timeout()) -> ok | {error, timeout}.
 pass(Node, Ms) ->
     case of_node(Node) of
@@ -124,7 +125,7 @@ pass(Node, Ms) ->
         {ok, Fault} -> receive after 2 * maps:get(delay_ms, Fault, 0) -> ok end
     end.
 
-%% @doc The same for the name that a caller gives itself, which need not be an atom.
+%% @doc The same for the name that a caller gives, which need not exist as an atom.
 -spec pass_by_name(binary(), Ms :: timeout()) -> ok | {error, timeout}.
 pass_by_name(Name, Ms) ->
     case [Node || {Node, _} <- all(), atom_to_binary(Node) =:= Name] of
@@ -132,7 +133,7 @@ pass_by_name(Name, Ms) ->
         [] -> ok
     end.
 
-%% @doc Whether nothing reaches that node, or comes back.
+%% @doc Whether a fault keeps data from reaching that node or from coming back.
 -spec is_cut(node()) -> boolean().
 is_cut(Node) ->
     case of_node(Node) of
@@ -190,7 +191,7 @@ not_connected(Node) ->
 
 text(Format, Args) -> unicode:characters_to_binary(io_lib:format(Format, Args)).
 
-%% The previous fault ends. A reset takes effect at once, and nothing remains of it.
+%% The previous fault ends. A reset takes effect at once and is not kept.
 set(Node, Fault, Driven, #state{timers = Timers} = State) ->
     Lasting = maps:without([disconnect, for_ms], Fault),
     note(Driven, {fault, text(Fault)}), % before a connection may end because of it
@@ -275,7 +276,7 @@ applied([Link | Links], Fault) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% A link may end, or change its connection, at any time. If it has no port or no socket then, it needs no fault.
+%% A link may end, or change its connection, at any time. If it then has no port or no socket, it needs no fault.
 applied_to(_Link, none, _Fault) ->
     ok;
 applied_to(#{link := Kind, stream := Stream}, {ok, Port}, Fault) ->
@@ -289,8 +290,8 @@ applied_to(#{link := Kind, stream := Stream}, {ok, Port}, Fault) ->
         error:badarg -> ok
     end.
 
-%% This process knows only one of their sockets, so the driver holds data that arrives over any of them. A port that is not active yet has one
-%% connection.
+%% This process knows only one of their sockets, so the driver holds data that arrive over any of them. A port that is not active yet has
+%% one connection.
 has_several(Port) ->
     try beamway_port:paths(Port) of
         {Connections, _RttUs} -> Connections > 0
@@ -312,7 +313,7 @@ now_ms() -> erlang:monotonic_time(millisecond).
 
 -ifdef(TEST).
 
-%% A key without a value may be meaningful. A wrong key or value is named.
+%% Settings without an effect are dropped. The error names a wrong key or value.
 checked_test_() ->
     [?_assertEqual(Checked, checked(Given))
      || {Given, Checked} <- [{none, none}, {#{cut => both}, #{cut => both, for_ms => 60000}}, {#{disconnect => true, for_ms => 1}, #{disconnect => true, for_ms => 1}},

@@ -12,8 +12,7 @@
 %% Holding: a sender with more than 1 MB in addition to its message in progress is suspended here, and resumed when half of that is left. A port
 %% that stays busy would suspend all senders, including those of small messages. But a sender is held only if the VM itself would suspend it: the
 %% port becomes busy for some milliseconds, and a short-lived process checks whether the VM suspends the sender meanwhile. A process that sends
-%% with `nosuspend' or has set `async_dist' is not suspended, so it continues. When the keeper ends, ERTS resumes the processes that it had
-%% suspended.
+%% with `nosuspend' or has set `async_dist' is not suspended, so it continues. When the keeper ends, ERTS resumes the processes that it had suspended.
 %%
 %% The socket: closing the socket of a connection that carries the data ends the connection, as if OTP's own port carried it. The stream of a
 %% link with a ring stays open as long as the connection. Nothing is sent on it except the kernel's keepalive, so data that arrives is dropped.
@@ -148,7 +147,7 @@ release(Sender) ->
     catch error:badarg -> false
     end.
 
-%% In a separate process, because a running sender answers late. If there is no room for a process, nobody checks.
+%% In a separate process, because a running sender answers late. If another process cannot be started, no one checks.
 begin_asking(Sender, Key, Patience) ->
     try
         spawn_link(?MODULE, ask, [self(), Sender, Key, Patience])
@@ -178,7 +177,7 @@ watched(_Port, Socket) ->
     ok = beamway_resume:watch(Socket),
     none.
 
-%% The stream of a link with a ring.
+%% Handles a message about the stream of a link with a ring.
 beside(data, _, _, Stream) ->
     Stream;
 beside(passive, _, Link, Stream) ->

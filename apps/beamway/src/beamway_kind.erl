@@ -27,18 +27,18 @@
                    library => string(),            % the driver loads it from this file in priv
                    limit := atom()}.               % the option that limits the memory of all its rings
 
-%% The best first.
+%% From the best to the worst.
 -spec kinds() -> [entry(), ...].
 kinds() ->
     [#{kind => shm, name => "shared memory", module => beamway_shm, flag => 1, used_up_flag => 32, same_host => true, limit => ring_limit_bytes},
      #{kind => rdma, name => "rdma", module => beamway_rdma, flag => 4, used_up_flag => 64, library => "beamway_rdma.so", limit => rdma_limit_bytes},
      #{kind => tcp, name => "tcp", limit => ring_limit_bytes}].
 
-%% @doc All, the best first.
+%% @doc All kinds, from the best to the worst.
 -spec all() -> [kind(), ...].
 all() -> [Kind || #{kind := Kind} <- kinds()].
 
-%% @doc The kinds that two nodes agree on, the best first.
+%% @doc The kinds that two nodes agree on, from the best to the worst.
 -spec rings() -> [ring(), ...].
 rings() -> [Kind || #{kind := Kind, module := _} <- kinds()].
 

@@ -1,14 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The server behind all links of a node: knows every link, keeps the reservations of ring memory
-%% ({@link beamway_budget}), logs each link that comes.
+%% @doc The server behind all links of a node: it knows every link, keeps the reservations of ring memory ({@link beamway_budget}) and logs
+%% each new link.
 %%
-%% net_kernel's supervisor has it started before net_kernel (see {@link beamway_dist:childspecs/0}),
-%% the application for its users. It belongs to neither and ends with the last of them, see {@link beamway_sup}.
+%% net_kernel's supervisor has it started before net_kernel (see {@link beamway_dist:childspecs/0}), and the application starts it for its
+%% users. It belongs to neither and ends with the last of them, see {@link beamway_sup}.
 %%
-%% Its table is read by anyone. A connection process writes its own row; the server removes it when
-%% that process ends. All that must outlive the server is in the table, which does: after a crash the next server
-%% finds it there. A server that crashes again and again ends the distribution, so nothing here may crash on what
-%% a peer or a user does.
+%% Any process may read its table. A connection process writes its own row, and the server removes it when that process ends. All state that
+%% must outlive the server is in the table, which survives a crash, so the next server finds it there. A server that crashes repeatedly ends
+%% the distribution, so nothing here may crash because of what a peer or a user does.
 -module(beamway_links).
 -behaviour(gen_server).
 
@@ -20,12 +19,12 @@
 -export([init/1, handle_call/3, handle_cast/2, handle_info/2, terminate/2]).
 -export_type([link/0, session/0]).
 
-%% Two rings of native/link/stripes.h.
+%% The size of two rings in native/link/stripes.h.
 -define(SPREAD_BYTES, 33554432).
 -define(TABLE, ?MODULE).
 -define(CALL_MS, 2000).
 -define(USABLE_MS, 200).
-%% So many reasons are remembered, for so long.
+%% The number of reasons that are remembered, and for how long.
 -define(TOLD, 256).
 -define(TOLD_MS, 3600000).
 -define(PULSE_MS, 1000). % as in native/driver/pulse.h
@@ -45,18 +44,19 @@
                   last_resume => #{cause := atom(), ms := non_neg_integer()},
                   controller := beamway_stream:controller(),
                   stream := beamway_stream:stream()}.
-%% `since': system time in seconds. `peer_port': where the peer listens, 0 if that is not known. `key': which key both have proved, with the option `encrypt'.
-%% `hidden': the peer is not in `nodes()', as a tool that calls and goes.
+%% `since' is system time in seconds. `peer_port' is where the peer listens, 0 if that is not known. `key' names the key that both have proved, with
+%% the option `encrypt'. `hidden' means that the peer is not in `nodes()', such as a tool that connects for a moment.
 
 %% Rows of the table: {{link, Pid}, link()}; {{holder, Pid}, true}; {config, beamway_config:config()};
-%% {extension, beamway_wire:extension()}; {why_inet, Reason}: of a node whose driver does not carry tcp;
-%% {without_driver, beamway_config:config()}: the options of a node that has had no driver when it was to be loaded;
-%% of beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {{library, Kind}, boolean()};
-%% {{usable, StreamKind}, [beamway_kind:ring()], At}: what was found usable then, in erlang:monotonic_time(millisecond);
-%% {{listens, StreamKind}, Port}; {{session, Id}, session()} and {{session_of, Pid}, Id}: of links that can outlive their connection; {resumes_refused, Count};
+%% {extension, beamway_wire:extension()}; {why_inet, Reason} on a node whose driver does not carry tcp;
+%% {without_driver, beamway_config:config()}: the options of a node that had no driver when it should have been loaded;
+%% from beamway_driver, if it was tried: {driver, ok | {error, Reason}} and {{library, Kind}, boolean()};
+%% {{usable, StreamKind}, [beamway_kind:ring()], At}: the rings that were usable then, in erlang:monotonic_time(millisecond);
+%% {{listens, StreamKind}, Port}; {{session, Id}, session()} and {{session_of, Pid}, Id} for links that can outlive their connection;
+%% {resumes_refused, Count};
 %% ring memory of a connection process: {{reserved, Pid}, beamway_budget:reservation()}, and of all under a limit: {{used, Option}, Bytes};
-%% {{told, Hash}, Reason, Ms}: when the log has said so;
-%% {{certificate, Role}, Seconds}; those of beamway_classes; and of beamway_encrypt: {{beamway_encrypt, Cookie}, Key}.
+%% {{told, Hash}, Reason, Ms}: when the reason was logged;
+%% {{certificate, Role}, Seconds}; those of beamway_classes; and from beamway_encrypt: {{beamway_encrypt, Cookie}, Key}.
 
 -type session() :: #{kind := tcp | tls | ring, ring_bytes := non_neg_integer(), key := <<_:256>>, encrypted := boolean(), keeper := pid()}.
 
@@ -70,8 +70,8 @@
 start_link() ->
     gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 
-%% @doc What outlives the server, and ends with the calling process, its supervisor: the table with the node's options, and
-%% the driver. A driver is unloaded, and its ports end, when the process that loaded it ends.
+%% @doc Creates what outlives the server and ends with the calling process, its supervisor: the table with the node's options, and the
+%% driver. A driver is unloaded, and its ports end, when the process that loaded it ends.
 -spec prepare() -> ok.
 prepare() ->
     _ = application:load(beamway),
@@ -86,13 +86,13 @@ prepare() ->
         ?LOG_WARNING("beamway: allow_faults is set: every process of this cluster may slow down and cut links of this node (beamway:fault/2); it is for tests", []),
     beamway_socket_dir:prepare(config()).
 
-%% @doc The calling process uses the server until it ends; the server ends with the last one that does.
+%% @doc The calling process uses the server until it ends; the server ends with the last process that does.
 -spec hold() -> ok | {error, Reason :: binary()}.
 hold() ->
     call(hold).
 
-%% @doc Has the driver loaded anew ({@link beamway:reload_driver/0}). Peers connect again at once: a connection that is being made waits for its
-%% reservation, and so for the new driver. No timeout: the server ends with the supervisor that loads it.
+%% @doc Has the driver reloaded ({@link beamway:reload_driver/0}). Peers connect again at once, because a connection that is being made
+%% waits for its reservation, and so for the new driver. It needs no timeout, because the server ends with the supervisor that loads the driver.
 -spec reload_driver() -> ok.
 reload_driver() ->
     gen_server:call(?MODULE, reload_driver, infinity).
@@ -102,7 +102,7 @@ reload_driver() ->
 config() ->
     ets:lookup_element(?TABLE, config, 2).
 
-%% @doc Whether our driver carries the data where two nodes have no ring, instead of OTP's own port, and why not.
+%% @doc Whether our driver carries the data instead of OTP's own port where two nodes have no ring, and if not, why.
 -spec drives_tcp() -> true | {false, Reason :: binary()}.
 drives_tcp() ->
     case lists:member(tcp, maps:get(links, config())) of
@@ -110,8 +110,7 @@ drives_tcp() ->
         false -> {false, ets:lookup_element(?TABLE, why_inet, 2)}
     end.
 
-%% @doc What this node tells a peer in the handshake now. It may say something else at the next one: devices come
-%% and go.
+%% @doc The extension that this node sends in the handshake now. It may differ in the next handshake, because devices come and go.
 -spec extension(StreamKind :: tcp | tls) -> beamway_wire:extension().
 extension(StreamKind) ->
     #{links := Links} = Extension = ets:lookup_element(?TABLE, extension, 2),
@@ -137,10 +136,10 @@ compresses(#{compress := never}, _StreamKind) -> false;
 compresses(#{compress_encrypted := false}, tls) -> false;
 compresses(#{compress := When}, _StreamKind) -> beamway_driver:has_codec(When).
 
-%% The driver can take over only a port. With kernel's `inet_backend' set to socket, ssl connects by another kind of socket.
+%% The driver can only take over a port. With kernel's `inet_backend' set to socket, ssl uses another kind of socket.
 opens_ports() -> application:get_env(kernel, inet_backend) =/= {ok, socket}.
 
-%% In a mesh that is being made there are hundreds of handshakes a second, and to look for devices is a job for another thread.
+%% The result is cached, because a mesh that is being set up has hundreds of handshakes a second and looking for devices takes time.
 usable(Links, StreamKind, Now) ->
     case ets:lookup(?TABLE, {usable, StreamKind}) of
         [{_, Usable, At}] when Now - At < ?USABLE_MS ->
@@ -151,8 +150,8 @@ usable(Links, StreamKind, Now) ->
             Usable
     end.
 
-%% @doc Reserves ring memory for the calling connection process: so many bytes each way, at most `ring_bytes'. The
-%% reservation ends with the process.
+%% @doc Reserves ring memory for the calling connection process, at most `ring_bytes' each way. Returns the granted size. The reservation
+%% ends with the process.
 -spec reserve(beamway_kind:ring()) -> {ok, pos_integer()} | {error, Reason :: binary()}.
 reserve(Kind) ->
     reserve(Kind, maps:get(ring_bytes, config())).
@@ -162,7 +161,7 @@ reserve(Kind) ->
 reserve(Kind, RingBytes) ->
     call({reserve, Kind, RingBytes}).
 
-%% @doc Ends the calling process' reservation.
+%% @doc Ends the calling process's reservation.
 -spec release() -> ok.
 release() ->
     gen_server:cast(?MODULE, {release, self()}).
@@ -172,7 +171,7 @@ release() ->
 held() ->
     gen_server:call(?MODULE, held, ?CALL_MS).
 
-%% In half of the time that a connection has: the peer waits for what this node says without it.
+%% Takes at most half of the time that a connection has, because the peer waits for this node's answer even if the server does not reply.
 call(Request) ->
     try
         gen_server:call(?MODULE, Request, min(?CALL_MS, net_kernel:connecttime() div 2))
@@ -180,8 +179,8 @@ call(Request) ->
         exit:_ -> {error, <<"the link server does not answer">>}
     end.
 
-%% @doc At which level the log gets a line about a single link that another line has said already: a node may have thousands of links, and all lack
-%% the same. After an hour it is worth another warning. {@link beamway:links/0} has the reason of each link.
+%% @doc The level for a log line about a single link. It is lower if another line has given the same reason, because a node may have
+%% thousands of links that all lack the same. After an hour it is worth another warning. {@link beamway:links/0} has the reason of each link.
 -spec level_of(Reason :: binary()) -> warning | debug.
 level_of(Reason) ->
     Now = erlang:monotonic_time(millisecond),
@@ -198,19 +197,19 @@ up(#{connection := Pid} = Link) ->
     ok = beamway_recorder:up(Link),
     gen_server:cast(?MODULE, {up, Link}).
 
-%% @doc Notes when the certificate of a side ends, for the metrics: these read no file.
+%% @doc Notes when the certificate of a side expires, for the metrics, which read no file.
 -spec certificate_ends(server | client, {ok, Seconds :: integer()} | none) -> ok.
 certificate_ends(Role, {ok, Seconds}) -> ets:insert(?TABLE, {{certificate, Role}, Seconds}), ok;
 certificate_ends(Role, none) -> ets:delete(?TABLE, {certificate, Role}), ok.
 
-%% @doc What {@link certificate_ends/2} was told.
+%% @doc The times that {@link certificate_ends/2} was given.
 -spec certificates() -> [{server | client, Seconds :: integer()}].
 certificates() ->
     try ets:select(?TABLE, [{{{certificate, '$1'}, '$2'}, [], [{{'$1', '$2'}}]}])
     catch error:badarg -> [] % the carrier does not run
     end.
 
-%% @doc This node accepts connections at that port.
+%% @doc This node accepts connections on that port.
 -spec listens(StreamKind :: tcp | tls, inet:port_number()) -> ok.
 listens(StreamKind, Port) ->
     true = ets:insert(?TABLE, {{listens, StreamKind}, Port}),
@@ -222,7 +221,7 @@ begin_session(Id, Connection, Known) ->
     ets:insert(?TABLE, [{{session, Id}, Known}, {{session_of, Connection}, Id}]),
     ok.
 
-%% @doc What {@link begin_session/3} was told.
+%% @doc The session that {@link begin_session/3} was given.
 -spec session(Id :: <<_:128>>) -> {ok, session()} | error.
 session(Id) ->
     case ets:lookup(?TABLE, {session, Id}) of
@@ -243,7 +242,7 @@ resumed(Connection, #{cause := Cause, ms := Ms} = Resumed) ->
     end,
     ok.
 
-%% @doc The link of that connection process has so many connections.
+%% @doc Updates the number of connections of that connection process's link.
 -spec connections(Connection :: pid(), #{connections := non_neg_integer(), address => binary(), stream => beamway_stream:stream(), key => binary()}) -> ok.
 connections(Connection, Now) ->
     case ets:lookup(?TABLE, {link, Connection}) of
@@ -252,8 +251,8 @@ connections(Connection, Now) ->
     end,
     ok.
 
-%% @doc Whether a link that has so many connections, 0 if it has not spread, may have one more: those that have spread use at most the memory that all rings
-%% may have, and a quarter of the descriptors.
+%% @doc Whether a link with this many connections, 0 if it has not spread, may have one more. Links that have spread use at most the memory
+%% that all rings may have, and a quarter of the descriptors.
 -spec may_spread({Connections :: non_neg_integer(), RttUs :: non_neg_integer()}) -> boolean().
 may_spread({Connections, _RttUs}) ->
     Spread = [Count || #{connections := Count} <- all()],
@@ -288,7 +287,7 @@ resumes_refused() ->
         error:badarg -> error
     end.
 
-%% @doc All links that are up. The server may not have heard yet that a connection process has ended.
+%% @doc All links that are up. The end of a connection process may not have reached the server yet.
 -spec all() -> [link()].
 all() ->
     try
@@ -297,7 +296,7 @@ all() ->
         error:badarg -> []
     end.
 
-%% @doc The port of our driver that carries a link; none where that is OTP's own port, or ssl's processes.
+%% @doc The port of our driver that carries a link; none if that is OTP's own port, or ssl's processes.
 -spec driven(link()) -> {ok, port()} | none.
 driven(#{controller := Controller, stream := Stream}) when is_port(Controller), Controller =/= Stream -> {ok, Controller};
 driven(_Link) -> none.
@@ -315,8 +314,8 @@ init([]) ->
     {ok, lists:foldl(fun watch/2, #state{config = config(), holders = length([Pid || {{holder, Pid}, _} <- Known])},
                      [Key || {{What, Key}, _} <- Known, lists:member(What, [link, reserved, holder])])}.
 
-%% net_kernel itself calls the carrier and dist_util: what it could not load ended it, and the node. A node
-%% that has run out of descriptors when it first calls a peer can load nothing.
+%% net_kernel itself calls the carrier and dist_util, so a module that it cannot load would crash it, and with it the node. A node that has
+%% run out of descriptors when it first calls a peer cannot load any.
 load_code() ->
     Own = case application:get_key(beamway, modules) of
               {ok, Modules} -> Modules;
@@ -325,7 +324,7 @@ load_code() ->
     _ = code:ensure_modules_loaded([dist_util, inet_tcp_dist | Own]),
     ok.
 
-%% Wrong options must not keep a node from its cluster: it then does without the driver, and says so.
+%% Wrong options must not keep a node from its cluster, so it logs them and runs without the driver.
 valid_config() ->
     lists:foreach(fun(Line) -> ?LOG_WARNING("beamway: ~ts", [Line]) end, beamway_config:without_effect()),
     case beamway_config:read() of
@@ -337,7 +336,7 @@ valid_config() ->
             only_inet(Defaults#{encrypt := beamway_config:wants_encryption()})
     end.
 
-%% With the driver as it is now. Without one the options are kept for one that is loaded later.
+%% Uses the present driver. Without one, the options are kept for a driver that is loaded later.
 use(#{links := [inet]} = Options) ->
     use(Options, <<"tcp is off on this node">>);
 use(Options) ->
@@ -391,10 +390,10 @@ handle_call(_Request, _From, State) ->
 wanted([{_, Options}]) -> Options;
 wanted([]) -> config().
 
-%% What all links have that share the limit of this kind. Also other processes ask.
+%% What all links under the limit of this kind use. Other processes call this as well.
 used(Kind) -> ets:lookup_element(?TABLE, {used, beamway_kind:limit(Kind)}, 2).
 
-%% This server alone changes reservations and their sums.
+%% Only this server changes reservations and their sums.
 reserved(Pid, Reservation) ->
     ets:insert(?TABLE, {{reserved, Pid}, Reservation}),
     count(1, Reservation).
@@ -434,10 +433,10 @@ handle_cast({release, Pid}, State) ->
 handle_cast(_Request, State) ->
     {noreply, State}.
 
-%% As much as the rings have that were made: the peer may have wanted smaller ones.
+%% Reserves only the size of the rings that were made, because the peer may have wanted smaller ones.
 keep_reserved(Pid, {Kind, Granted}, Port) ->
     Bytes = try maps:get(ring_bytes, beamway_port:stats(Port))
-            catch error:badarg -> Granted % the port has just ended, and the reservation soon
+            catch error:badarg -> Granted % the port has just ended, and the reservation will end soon
             end,
     ok = unreserve(Pid),
     reserved(Pid, {Kind, Bytes}).
@@ -481,7 +480,7 @@ after_user([], State) -> {noreply, State};
 after_user([_], #state{holders = 1} = State) -> {stop, normal, State};
 after_user([_], #state{holders = Holders} = State) -> {noreply, State#state{holders = Holders - 1}}.
 
-%% A tool such as ejabberdctl is a hidden node for a second, at each call.
+%% A tool such as ejabberdctl connects as a hidden node for a second at each call.
 level(_Hidden = true) -> debug;
 level(_Hidden = false) -> info.
 

@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The figures of a link: one list of fields, from which both {@link beamway:info/1} and the
-%% Prometheus text are made.
+%% @doc The metrics of a link: {@link beamway:info/1} and the Prometheus text are both made from this one list of fields.
 -module(beamway_metrics).
 
 -export([of_link/1, peer_load/1, families/1, family/5, prometheus/1]).
@@ -42,7 +41,7 @@ fields() ->
      {ring_fill_in, gauge, "Unread bytes in the incoming ring"},
      {ring_fill_out, gauge, "Unread bytes in the outgoing ring"}].
 
-%% @doc The figures of a link now. Fields that a kind of link does not have are missing.
+%% @doc The present metrics of a link. Fields that a kind of link does not have are missing.
 -spec of_link(beamway_links:link()) -> #{atom() => number()}.
 of_link(#{link := Kind, stream := Stream, controller := Controller}) ->
     try
@@ -55,7 +54,7 @@ of_link(#{link := Kind, stream := Stream, controller := Controller}) ->
         error:badarg -> #{}
     end.
 
-%% @doc What the peer has said of its load, with the names of {@link beamway:loads/0}.
+%% @doc The load that the peer has reported, with the names of {@link beamway:loads/0}.
 -spec peer_load(beamway_links:link()) -> beamway:load() | none.
 peer_load(Link) ->
     case of_link(Link) of

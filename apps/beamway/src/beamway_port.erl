@@ -1,9 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The commands of the port driver as functions; native/driver/beamway_drv.c is the other side.
 %%
-%% A port is one link to one peer: a controller for the distribution. It belongs to the connection process that opened it and is linked
-%% to it. Every function may be called by any process and ends at once: nothing here waits for a
-%% peer. A dead port gives `badarg', as with any port.
+%% A port is one link to one peer: a controller for the distribution. It belongs to the connection process that opened it and is linked to
+%% it. Any process may call the functions, which return at once and never wait for a peer. A dead port raises `badarg', as any port does.
 -module(beamway_port).
 
 -export([load/0, reload/0, open/0, opened/1, close/1, with_port/1, use/2, listen/3, connect/5, step/1, activate/2, tick/1, stats/1, stats_of_tcp/0,
@@ -13,9 +12,9 @@
 
 -define(DRIVER, "beamway_drv").
 -define(ABI_VERSION, 16).
-%% A file system or the loading of a library may take so long.
+%% A file system or the loading of a library may take this long.
 -define(LATER_MS, 5000).
-%% 0.3 s of a processor that others may need, too.
+%% Deriving takes 0.3 s of a processor that others may need as well.
 -define(DERIVE_MS, 60000).
 
 -define(VERSION, 1).
@@ -66,30 +65,30 @@
                    peer_cpu_percent => 0..100, peer_run_queue => non_neg_integer(), peer_loadavg1 => float(), peer_mem_available => pos_integer(),
                    peer_load_age_ms => non_neg_integer(),
                    uncompressed_out | compressed_out | compress_us | uncompressed_in | compressed_in | decompress_us => non_neg_integer()}.
-%% Bytes include frame headers and frames include ticks. `doorbells_in' and `doorbells_out' are the
-%% system calls made for this link. `stalls': how often the ring was full. `queue_bytes' wait for room.
-%% `busy' is 1 while the VM has been told to wait. `held_senders' are suspended because of what each of
-%% them has waiting. `losses': connections that the link has lost. `kept_bytes': what was sent and not acknowledged by the peer. `run_delay_us': how long
-%% the link's own process ({@link beamway_keeper}) waited to run, at most, when the port asked it to send, in this second and the one before. The last six are of the TCP connection as
-%% its kernel has them, and 0 over rings: round trip, congestion window, segments sent again, how often the same was sent again without an answer,
-%% milliseconds since the peer's kernel last acknowledged anything, bytes that it has not acknowledged. The keys that begin with `peer_' are what the peer
-%% last said of itself, `peer_load_age_ms' milliseconds ago: processor time of its VM in percent of what its schedulers could use, processes and ports that were
-%% ready to run, its host's load average over one minute, and bytes of its host's memory that are available. They are missing until it has said so.
-%% `uncompressed_out' and `compressed_out' are the bytes of packets that were compressed, before and after that, and `compress_us' is the processor time that it took; the other three are the same of
-%% what came in. They are missing until there was any.
+%% Bytes include frame headers and frames include ticks. `doorbells_in' and `doorbells_out' are the system calls made for this link.
+%% `stalls' counts how often the ring was full. `queue_bytes' wait for room.
+%% `busy' is 1 while the VM has been told to wait. `held_senders' are suspended because each has too much waiting. `losses' counts the
+%% connections that the link has lost. `kept_bytes' were sent but not acknowledged by the peer. `run_delay_us' is the longest time that the
+%% link's own process ({@link beamway_keeper}) waited to run when the port asked it to send, in this second and the one before. The last six
+%% are the kernel's values for the TCP connection, and 0 over rings: round trip, congestion window, retransmitted segments, how often the
+%% same segment was retransmitted without an answer, milliseconds since the peer's kernel last acknowledged anything, and bytes that it has
+%% not acknowledged. The keys that begin with `peer_' are what the peer last reported, `peer_load_age_ms' milliseconds ago: processor time
+%% of its VM in percent of what its schedulers could use, processes and ports that were ready to run, and its host's load average over one
+%% minute and available memory in bytes. They are missing until it has reported them.
+%% `uncompressed_out' and `compressed_out' are the bytes of packets that were compressed, before and after compression, and `compress_us' is
+%% the processor time that it took; the other three are the same for packets that arrived. They are missing until there was a compressed packet.
 
 -type listener() :: #{token := <<_:128>>, address := binary(), device := binary(), text := binary()}.
-%% Where the peer may come to, in the words of the carrier, with the secret that it must know; of which device, or "" for any. `text': why
-%% nobody has been let in yet, where that can be known.
+%% Where the peer can connect, in the carrier's format, with the secret that it must know and the device, or "" for any. `text' says why no
+%% peer has been accepted yet, where that can be known.
 
 -type status() :: working | {listening, listener()} | {linked, Device :: binary()} | {failed, Reason :: binary()}.
 
-%% @doc Loads the driver file and checks that it is of our version. The driver stays loaded as long
-%% as the calling process lives.
+%% @doc Loads the driver file and checks that it has our version. The driver stays loaded as long as the calling process lives.
 -spec load() -> ok | {error, Reason :: binary()}.
 load() -> load(fun erl_ddll:load_driver/2).
 
-%% @doc The same where the calling process may have loaded it already: ends its ports, unloads it, and loads the file that is there now.
+%% @doc The same if the calling process may have loaded it already: ends its ports, unloads it, and loads the present file.
 -spec reload() -> ok | {error, Reason :: binary()}.
 reload() ->
     load(fun(Dir, Driver) ->
@@ -157,7 +156,7 @@ open() ->
         error:Reason -> error_text("cannot open a port of the driver: ~0tp", [Reason])
     end.
 
-%% @doc A new port and what `Use' makes of it; closed again if it cannot be used.
+%% @doc Opens a port and calls `Use' on it. The port is closed again if `Use' fails.
 -spec opened(fun((port()) -> {ok, Result} | {error, Reason :: binary()})) ->
           {ok, port(), Result} | {error, Reason :: binary()}.
 opened(Use) ->
@@ -174,7 +173,7 @@ opened(Use) ->
             {error, Reason}
     end.
 
-%% @doc Closes a port, with its link if it is one of our driver, without waiting and also if it is closed already. The caller must be its owner.
+%% @doc Closes a port, with its link if it is a port of our driver, without waiting. It may be closed already. The caller must be its owner.
 -spec close(port()) -> ok.
 close(Port) ->
     unlink(Port),
@@ -184,8 +183,8 @@ close(Port) ->
         error:badarg -> ok
     end.
 
-%% @doc The port's link will be of that kind. Comes first on each port that uses the functions below. An error where the carrier was not
-%% built or its libraries are missing.
+%% @doc Makes the port's link one of that kind. Must come first on each port that uses the functions below. It is an error if the carrier
+%% was not built or its libraries are missing.
 -spec use(port(), beamway_kind:driven()) -> ok | {error, Reason :: binary()}.
 use(Port, Kind) ->
     case library(beamway_kind:library(Kind)) of
@@ -197,23 +196,23 @@ library("") ->
     {ok, <<>>};
 library(File) ->
     case priv_dir() of
-        {ok, Dir} -> {ok, filename:join(Dir, list_to_binary(File))}; % of a binary: the name in the file system, whatever the locale
+        {ok, Dir} -> {ok, filename:join(Dir, list_to_binary(File))}; % as a binary this is the name in the file system, whatever the locale
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Begins to listen, with rings of at most that size. From now on the caller gets `{link, Port}' whenever {@link step/1} may have news, unless
-%% the kind needs no waiting.
+%% @doc Begins to listen, with rings of at most that size. From now on the caller gets `{link, Port}' whenever {@link step/1} may have news,
+%% unless the kind needs no waiting.
 -spec listen(port(), Where :: binary(), MaxRingBytes :: pos_integer()) -> ok | {error, Reason :: binary()}.
 listen(Port, Where, MaxRingBytes) ->
     done(command(Port, ?LISTEN, <<MaxRingBytes:64, Where/binary>>)).
 
-%% @doc Begins to connect to a peer that listens, with rings of that size each way. News as from {@link listen/3}.
+%% @doc Begins to connect to a peer that listens, with rings of that size each way. News arrive as from {@link listen/3}.
 -spec connect(port(), Where :: binary(), Token :: <<_:128>>, RingBytes :: pos_integer(), TimeoutMs :: pos_integer()) ->
           ok | {error, Reason :: binary()}.
 connect(Port, Where, Token, RingBytes, TimeoutMs) ->
     done(command(Port, ?CONNECT, <<RingBytes:64, Token:16/binary, TimeoutMs:32, Where/binary>>)).
 
-%% @doc How far the port has come.
+%% @doc Returns the state of the port's set-up.
 -spec step(port()) -> status().
 step(Port) ->
     case command(Port, ?STEP, <<>>) of
@@ -227,9 +226,8 @@ step(Port) ->
             {failed, Reason}
     end.
 
-%% @doc Begins to read the link. Only when the port is a distribution controller: frames before that
-%% would come as messages. The caller is the process that calls {@link flush/1}. With `PollUs' above 0 it gets the message `look' when it shall
-%% call {@link look/1}.
+%% @doc Begins to read the link. Only call this when the port is a distribution controller, because earlier frames would arrive as messages.
+%% The caller is the process that calls {@link flush/1}. With `PollUs' above 0 it gets the message `look' when it should call {@link look/1}.
 -spec activate(port(), PollUs :: non_neg_integer()) -> ok.
 activate(Port, PollUs) ->
     ok = done(command(Port, ?ACTIVATE, <<PollUs:64, (erlang:system_info(dist_buf_busy_limit)):64>>)).
@@ -244,8 +242,8 @@ tick(Port) ->
 say(Port, Bytes) ->
     done(command(Port, ?SAY, Bytes)).
 
-%% @doc Reads bytes, at most 256 at once, from a link that is not active yet. `wait': they have not all arrived, and the caller gets `{link, Port}'
-%% when it shall ask again.
+%% @doc Reads bytes, at most 256 at once, from a link that is not active yet. `wait' means that they have not all arrived, and the caller
+%% gets `{link, Port}' when it should ask again.
 -spec hear(port(), Count :: 1..?HEAR_BYTES) -> {ok, binary()} | wait | {error, Reason :: binary()}.
 hear(Port, Count) ->
     case command(Port, ?HEAR, <<Count:32>>) of
@@ -253,12 +251,12 @@ hear(Port, Count) ->
         Heard -> Heard
     end.
 
-%% @doc The link of a port that is not active says nothing more and leaves the connection to its other descriptors. Close the port next.
+%% @doc Makes the link of a port that is not active send nothing more and leave the connection to its other descriptors. Close the port next.
 -spec leave(port()) -> ok.
 leave(Port) ->
     ok = done(command(Port, ?LEAVE, <<>>)).
 
-%% @doc A key from a password, by scrypt with the cost in native/link/tls/tls.h. Takes some 0.3 s, on a thread of its own.
+%% @doc Derives a key from a password with scrypt at the cost in native/link/tls/tls.h. Takes some 0.3 s in a thread of its own.
 -spec derive(Salt :: binary(), Password :: binary()) -> {ok, <<_:256>>} | {error, Reason :: binary()}.
 derive(Salt, Password) ->
     with_port(fun(Port) ->
@@ -268,8 +266,8 @@ derive(Salt, Password) ->
                       end
               end).
 
-%% @doc Reads a bounded amount from the link now. `finished' if everything has been read and the peer
-%% will never write again; else how many bytes have been read since the link was made.
+%% @doc Reads a bounded amount from the link now. `finished' means that everything has been read and the peer will never write again;
+%% otherwise returns how many bytes have been read since the link was made.
 -spec receive_some(port()) -> finished | {read, Bytes :: non_neg_integer()}.
 receive_some(Port) ->
     case command(Port, ?RECEIVE, <<>>) of
@@ -277,7 +275,7 @@ receive_some(Port) ->
         {ok, <<0, Read:64>>} -> {read, Read}
     end.
 
-%% @doc Reads what is there. `again': look again soon; `asleep': wait for the next `look'.
+%% @doc Reads the data that have arrived. `again' means to look again soon, and `asleep' to wait for the next `look'.
 -spec look(port()) -> again | asleep.
 look(Port) ->
     case command(Port, ?LOOK, <<>>) of
@@ -285,34 +283,36 @@ look(Port) ->
         {ok, <<0>>} -> asleep
     end.
 
-%% @doc The peer of a link over tcp may be any Erlang node: frames are packets of four bytes of length from now on. `Read' are bytes that were
-%% read of the connection before. Comes before {@link activate/2}.
+%% @doc The peer of a tcp link may be any Erlang node, so frames are packets with a length of four bytes from now on. `Read' are the bytes
+%% that were already read from the connection. Must come before {@link activate/2}.
 -spec packets(port(), Read :: binary()) -> ok | {error, Reason :: binary()}.
 packets(Port, Read) ->
     done(command(Port, ?PACKETS, Read)).
 
-%% @doc Makes the link one that outlives its connections ({@link beamway_resume}). It keeps at most `Limit' bytes that the peer has not acknowledged,
-%% and ends if it has no connection for `ResumeMs' milliseconds. Comes after {@link packets/2}. The process that calls {@link flush/1} also gets these messages:
+%% @doc Makes the link one that outlives its connections ({@link beamway_resume}). It keeps at most `Limit' bytes that the peer has not
+%% acknowledged, and ends if it has no connection for `ResumeMs' milliseconds. Must come after {@link packets/2}. The process that calls
+%% {@link flush/1} also gets these messages:
 %% <dl>
 %% <dt>`{lost, Reason}'</dt><dd>the link has no connection any more</dd>
-%% <dt>`silent', `flows'</dt><dd>nothing comes back from the peer's host, although something should; and it does again</dd>
+%% <dt>`silent', `flows'</dt><dd>nothing comes back from the peer's host although something should; and data come back again</dd>
 %% </dl>
 -spec session(port(), Limit :: pos_integer(), ResumeMs :: pos_integer()) -> ok.
 session(Port, Limit, ResumeMs) ->
     ok = done(command(Port, ?SESSION, <<Limit:64, ResumeMs:32>>)).
 
-%% @doc To be called about once a second, over any port: without it the driver takes this node for one that was stopped.
+%% @doc Must be called about once a second, over any port, because otherwise the driver assumes that this node was stopped.
 -spec pulse(port()) -> ok.
 pulse(Port) ->
     ok = done(command(Port, ?PULSE, <<>>)).
 
-%% @doc A sample of this node's load for all links, over any port: processor time in percent of what the schedulers could use, and the length of the run queues.
-%% The driver adds what the system says.
+%% @doc Passes a sample of this node's load for all links, over any port: processor time in percent of what the schedulers could use, and
+%% the length of the run queues. The driver adds the system's values.
 -spec sample_load(port(), CpuPercent :: 0..100, RunQueue :: non_neg_integer()) -> ok.
 sample_load(Port, CpuPercent, RunQueue) ->
     ok = done(command(Port, ?LOAD, <<CpuPercent, (min(RunQueue, 16#FFFF)):32>>)).
 
-%% @doc The peer understands what {@link sample_load/3} tells. Comes after {@link session/3}, if the link has one, and before {@link activate/2}.
+%% @doc The peer understands the reports of {@link sample_load/3}. Must come after {@link session/3}, if the link has one, and before {@link
+%% activate/2}.
 -spec tell_load(port()) -> ok.
 tell_load(Port) ->
     ok = done(command(Port, ?TELL_LOAD, <<>>)).
@@ -325,14 +325,14 @@ load_codec(Port) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc The peer takes compressed packets: some go out, always or while the path is far, for at most that part of a scheduler's time. Comes after {@link session/3}
-%% and {@link load_codec/1} and before {@link activate/2}.
+%% @doc The peer accepts compressed packets, so some are sent, always or while the path is far, for at most that part of a scheduler's time.
+%% Must come after {@link session/3} and {@link load_codec/1} and before {@link activate/2}.
 -spec compress(port(), far | always, Percent :: 1..100) -> ok.
 compress(Port, When, Percent) ->
     ok = done(command(Port, ?COMPRESS, <<(case When of far -> 0; always -> 1 end), Percent>>)).
 
-%% @doc Gives up the connection, if there is one, in favour of the one with that number. How many bytes have been read of the peer since the link
-%% was made does not change any more before {@link attach/4}.
+%% @doc Gives up the connection, if there is one, in favour of the one with that number. Returns how many bytes have been read from the peer
+%% since the link was made, which does not change before {@link attach/4}.
 -spec detach(port(), Number :: pos_integer()) -> {ok, Position :: non_neg_integer()} | {error, Reason :: binary()}.
 detach(Port, Number) ->
     case command(Port, ?DETACH, <<Number:64>>) of
@@ -340,7 +340,7 @@ detach(Port, Number) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Gives the link of a port that is not active away, for {@link attach/4} of another port. It ends with this port unless it is used before.
+%% @doc Gives away the link of a port that is not active, for {@link attach/4} of another port. The link ends with this port unless it is used first.
 -spec offer(port()) -> {ok, Offer :: pos_integer()} | {error, Reason :: binary()}.
 offer(Port) ->
     case command(Port, ?OFFER, <<>>) of
@@ -348,57 +348,57 @@ offer(Port) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% @doc Continues the link over a connection that another port has made. `Read' was read from it before. `Position' is the number of bytes that the peer
-%% has read since the link was made.
+%% @doc Continues the link over a connection that another port has made. `Read' was already read from it. `Position' is the number of bytes
+%% that the peer has read since the link was made.
 -spec attach(port(), Offer :: pos_integer(), Position :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
 attach(Port, Offer, Position, Read) ->
     done(command(Port, ?ATTACH, <<Offer:64, Position:64, Read/binary>>)).
 
-%% @doc The same, and the connection is the first of several. The process that calls {@link flush/1} gets `thin' when one of them is lost and others
-%% are left.
+%% @doc The same, and the connection is the first of several. The process that calls {@link flush/1} gets `thin' when one of them is lost
+%% and others are left.
 -spec spread(port(), Offer :: pos_integer(), Position :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
 spread(Port, Offer, Position, Read) ->
     done(command(Port, ?SPREAD, <<Offer:64, Position:64, Read/binary>>)).
 
-%% @doc One more connection, if the link has several under that number.
+%% @doc Adds a connection, if the link has several under that number.
 -spec join(port(), Offer :: pos_integer(), Number :: non_neg_integer(), Read :: binary()) -> ok | {error, Reason :: binary()}.
 join(Port, Offer, Number, Read) ->
     done(command(Port, ?JOIN, <<Offer:64, Number:64, Read/binary>>)).
 
-%% @doc How many connections the link has now, 0 unless it has spread, and the shortest round trip of late in microseconds; 0: not known.
+%% @doc The present number of connections, 0 unless the link has spread, and the shortest recent round trip in microseconds, 0 if not known.
 -spec paths(port()) -> {Connections :: non_neg_integer(), RttUs :: non_neg_integer()}.
 paths(Port) ->
     {ok, <<Connections:32, RttUs:64>>} = command(Port, ?JOIN, <<>>),
     {Connections, RttUs}.
 
-%% @doc Sends what has gathered, or wakes the peer for it. From now on the caller gets these messages:
+%% @doc Sends the gathered data, or wakes the peer for them. From now on the caller gets these messages:
 %% <dl>
 %% <dt>`flush'</dt><dd>call this again</dd>
 %% <dt>`{ask, Pid, Key, Patience}'</dt><dd>this sender has filled the link on its own, and the port is busy: find out whether the VM suspends it,
 %% and call {@link answer/3}. `Patience' (1 to 8) is its limit as a multiple of the first one: the limit doubles each time the sender is found not to be suspended</dd>
-%% <dt>`{hold, Pid}'</dt><dd>a sender that the VM has suspended before has filled the link again, and shall wait</dd>
+%% <dt>`{hold, Pid}'</dt><dd>a sender that the VM has suspended before has filled the link again, and must wait</dd>
 %% <dt>`{release, Pid}'</dt><dd>it may continue</dd>
-%% <dt>`watch'</dt><dd>much waits: call {@link watch/1} some 50 ms later</dd>
+%% <dt>`watch'</dt><dd>much data is waiting: call {@link watch/1} some 50 ms later</dd>
 %% </dl>
 -spec flush(port()) -> ok.
 flush(Port) ->
     ok = done(command(Port, ?FLUSH, <<>>)).
 
-%% @doc Looks whether the peer has taken anything since the last call. If it has not, twice in a row (ten times over a network), the port is busy and all
-%% senders are released until it does. False: nothing waits, so the next call comes after the next `watch'.
+%% @doc Checks whether the peer has taken anything since the last call. If it has not, twice in a row (ten times over a network), the port
+%% is busy and all senders are released until it does. Returns false if nothing is waiting, so that the next call comes after the next `watch'.
 -spec watch(port()) -> Again :: boolean().
 watch(Port) ->
     {ok, <<Again>>} = command(Port, ?WATCH, <<>>),
     Again =:= 1.
 
-%% @doc Whether the VM suspends the sender of that key, or whether it is gone. True: hold it.
+%% @doc Reports whether the VM suspends the sender of that key, or whether it is gone. Returns true if the sender must be held.
 -spec answer(port(), Key :: non_neg_integer(), not_suspended | suspended | gone) -> Hold :: boolean().
 answer(Port, Key, Answer) ->
     {ok, <<Hold>>} = command(Port, ?ANSWER, <<Key:64, (case Answer of not_suspended -> 0; suspended -> 1; gone -> 2 end)>>),
     Hold =:= 1.
 
-%% @doc Gives processes of this node their classes on the port's link ({@link beamway:class/1}). Each keeps its
-%% class until it is given the class `normal'.
+%% @doc Gives processes of this node their classes on the port's link ({@link beamway:class/1}). Each keeps its class until it is given the
+%% class `normal'.
 -spec classes(port(), [{pid(), beamway_classes:class()}]) -> ok.
 classes(Port, Classes) ->
     Data = << <<(class_number(Class)), (pid_number(Pid))/binary>> || {Pid, Class} <- Classes >>,
@@ -414,12 +414,13 @@ pid_number(Pid) ->
     <<Number:4/binary, Serial:4/binary, _Creation:32>> = binary:part(External, byte_size(External), -12),
     <<Serial/binary, Number/binary>>.
 
-%% @doc The processes of this node that have sent most over the link, for {@link senders/1}. Of small messages one in 16 KB is counted for all.
+%% @doc The processes of this node that have sent most over the link, for {@link senders/1}. Among small messages, one in 16 KB is counted
+%% on behalf of all.
 -spec traffic(port()) -> binary().
 traffic(Port) ->
     iolist_to_binary([begin {ok, Rows} = command(Port, ?TRAFFIC, <<First>>), Rows end || First <- lists:seq(0, ?TRAFFIC_SENDERS - 1, ?SENDERS_TOLD)]).
 
-%% @doc What each has sent since the link was made is at least `Most - Before' and at most `Most' bytes, and so much of it waits.
+%% @doc Each process has sent at least `Most - Before' and at most `Most' bytes since the link was made, and `Waiting' bytes of it are waiting.
 -spec senders(Traffic :: binary()) -> [{pid(), Most :: pos_integer(), Before :: non_neg_integer(), Waiting :: non_neg_integer()}].
 senders(Traffic) ->
     [{list_to_pid(lists:flatten(io_lib:format("<0.~b.~b>", [Number, Serial]))), Most, Before, Waiting} || <<Serial:32, Number:32, Most:64, Before:64, Waiting:64>> <= Traffic].
@@ -440,7 +441,7 @@ with_packing(<<0:384>>, Stats) -> Stats;
 with_packing(<<Before:64, After:64, Us:64, InBefore:64, InAfter:64, InUs:64>>, Stats) ->
     Stats#{uncompressed_out => Before, compressed_out => After, compress_us => Us, uncompressed_in => InBefore, compressed_in => InAfter, decompress_us => InUs}.
 
-%% As native/driver/load.h has it; the driver has checked it.
+%% The layout is that of native/driver/load.h, and the driver has checked it.
 with_peer_load(<<0:1, _/bits>>, _AgeMs, Stats) -> Stats;
 with_peer_load(<<1:1, Cpu:7, RunQueue:16, Average:16, Mib:24>>, AgeMs, Stats) ->
     with_known(peer_loadavg1, Average =/= 16#FFFF, Average / 100,
@@ -450,19 +451,19 @@ with_peer_load(<<1:1, Cpu:7, RunQueue:16, Average:16, Mib:24>>, AgeMs, Stats) ->
 with_known(_Name, false, _Value, Stats) -> Stats;
 with_known(Name, true, Value, Stats) -> Stats#{Name => Value}.
 
-%% @doc Those that a ring does not have.
+%% @doc The counters that a ring does not have.
 -spec stats_of_tcp() -> [atom()].
 stats_of_tcp() -> [rtt_us, window_bytes, retransmits, unanswered, ack_ms, kernel_bytes].
 
-%% @doc The link behaves as over a bad network from now on, over all of its connections (native/driver/fault.h). What is missing is no fault; `holds_in' and `holds_out':
-%% nothing passes in that direction.
+%% @doc Makes the link behave as over a bad network from now on, over all of its connections (native/driver/fault.h). A missing key means
+%% that this fault is off. With `holds_in' or `holds_out' nothing passes in that direction.
 -spec fault(port(), #{delay_ms | jitter_ms | rate_bytes => non_neg_integer(), holds_in | holds_out => boolean(), _ => _}) -> ok | {error, Reason :: binary()}.
 fault(Port, Fault) ->
     [DelayMs, JitterMs, Rate] = [maps:get(Key, Fault, 0) || Key <- [delay_ms, jitter_ms, rate_bytes]],
     [HoldsIn, HoldsOut] = [case Fault of #{Key := true} -> 1; #{} -> 0 end || Key <- [holds_in, holds_out]],
     done(command(Port, ?FAULT, <<DelayMs:32, JitterMs:32, Rate:64, HoldsIn, HoldsOut>>)).
 
-%% @doc Has the system drop all packets that come for a TCP socket, or take them again, or ends its connection by a reset. Over any port of the driver.
+%% @doc Makes the system drop all packets for a TCP socket, or accept them again, or resets its connection. Over any port of the driver.
 -spec socket_fault(port(), Fd :: non_neg_integer(), drop | pass | reset) -> ok | {error, Reason :: binary()}.
 socket_fault(Port, Fd, What) ->
     done(command(Port, ?SOCKET_FAULT, <<Fd:32, (case What of pass -> 0; drop -> 1; reset -> 2 end)>>)).

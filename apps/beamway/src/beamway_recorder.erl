@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The flight recorder: what each link did in the last minutes, and why it ended ({@link beamway:why/1}).
 %%
-%% Once a second this server reads the counters of all links and adds a step to each link's {@link beamway_history}. It is told what happens
-%% to a link in between ({@link note/2}). When a link ends, a process of its own asks the peer's epmd, {@link beamway_verdict} finds the cause, and
-%% the log gets one line. The records of links that have ended stay for an hour.
+%% Once a second this server reads the counters of all links and adds a step to each link's {@link beamway_history}. In between it is
+%% notified of events on a link ({@link note/2}). When a link ends, a separate process asks the peer's epmd, {@link beamway_verdict} finds
+%% the cause, and the log gets one line. The records of ended links are kept for an hour.
 %%
-%% The server also records how late its own timer came and how busy this node was, because a link often seems silent when it is this node that
-%% does not run.
+%% The server also records how late its own timer came and how busy this node was, because a link often seems silent although it is this
+%% node that does not run.
 -module(beamway_recorder).
 -behaviour(gen_server).
 
@@ -32,21 +32,21 @@
 -define(IDLE_BYTES, 128).
 -define(BUSY_PERCENT, 95).
 -define(BUSY_QUEUE, 2).
-%% A clock that is corrected all the time moves less in a second.
+%% A clock that is only adjusted moves less than this in a second.
 -define(CLOCK_MS, 1000).
-%% epmd hears of a process that was killed a little later than the peers do.
+%% epmd notices that a process was killed a little later than the peers do.
 -define(ASK_AGAIN_MS, 100).
 -define(ASK_TIMES, 5).
 %% How often the log names the processes that fill a link, and how many of them.
 -define(FULL_MS, 60000).
 -define(FULL_SENDERS, 3).
-%% For how long it is known what each process has sent.
+%% How far back the recorder knows what each process has sent.
 -define(SENT_MS, 10000).
 
 -type event() :: up | {lost, Cause :: atom()} | silent | flows | {resumed, Cause :: atom(), Ms :: non_neg_integer()}
                | {full, Senders :: [binary()]} | {fault, Text :: binary()} | fault_ended
                | {clock_set, Ms :: integer()} | {gave_up, ended | forgotten | absent} | {disconnected_by, Who :: binary()} | {down, Reason :: term()}.
-%% What `gave_up' means: {@link beamway_resume}.
+%% {@link beamway_resume} explains `gave_up'.
 
 -type record() :: #{node := node(), link := beamway_kind:label(), address := binary(), hidden := boolean(), since := integer(),
                     %% the newest first, with how many milliseconds ago it was
@@ -67,9 +67,9 @@
                history :: beamway_history:history(),
                latest = #{} :: #{atom() => term()},
                latest_ms :: integer(), % when these were asked for
-               idle = 0 :: non_neg_integer(), % so many steps in a row nothing passed
-               missed = 0 :: non_neg_integer(), % so many steps were not sampled
-               full_ms :: integer(), % when its senders were last told
+               idle = 0 :: non_neg_integer(), % the number of steps in a row in which nothing passed
+               missed = 0 :: non_neg_integer(), % the number of steps in a row that were not sampled
+               full_ms :: integer(), % when its senders were last logged
                read_ms :: integer(), % when the link last read anything
                traffic = [] :: [{Ms :: integer(), binary()}], % what each process had sent, the newest first
                events :: [{Ms :: integer(), event()}]}).
@@ -78,17 +78,17 @@
                 due :: integer(),
                 own :: beamway_history:history(),
                 runtime :: non_neg_integer(),
-                clock_ms :: integer(), % the system's time without what has passed
+                clock_ms :: integer(), % system time minus monotonic time
                 links = #{} :: #{pid() => #link{}},
                 lookers = #{} :: #{pid() => {Ms :: integer(), record()}},
                 dead = [] :: [{Ms :: integer(), record()}]}).
 
-%% Counters become the growth of a second; `max' are figures of a moment.
+%% Of counters a step has the growth in a second; `max' are momentary values.
 fields() ->
     [{bytes_in, sum}, {bytes_out, sum}, {frames_in, sum}, {frames_out, sum}, {retransmits, sum}, {wakeups, sum}, {stalls, sum}, {losses, sum},
      {queue_bytes, max}, {held_senders, max}, {busy, max}, {kept_bytes, max}, {run_delay_us, max}, {kernel_bytes, max}, {rtt_us, max}, {window_bytes, max}].
 
-%% `busy': this node used all of its processors, or far more processes wanted to run than could.
+%% `busy' is 1 if this node used all of its processors, or far more processes wanted to run than could.
 own_fields() ->
     [{late_ms, max}, {cpu_percent, max}, {busy, max}].
 
@@ -100,24 +100,24 @@ start_link() -> gen_server:start_link({local, ?MODULE}, ?MODULE, [], []).
 -spec up(beamway_links:link()) -> ok.
 up(Link) -> gen_server:cast(?MODULE, {up, Link}).
 
-%% @doc What happens to the link of that connection process.
+%% @doc Notes an event on the link of that connection process.
 -spec note(Connection :: pid(), event()) -> ok.
 note(Connection, Event) -> gen_server:cast(?MODULE, {note, Connection, Event}).
 
-%% @doc What is known of the links to a node: that which is up, then those that have ended, the last one first.
+%% @doc The records of the links to a node: first the link that is up, then those that have ended, the last one first.
 -spec records(node()) -> [record()].
 records(Node) -> call({records, fun(Of) -> Of =:= Node end}).
 
-%% @doc The same of all nodes.
+%% @doc The same for all nodes.
 -spec records() -> [record()].
 records() -> call({records, fun(_) -> true end}).
 
-%% @doc The nodes of which there are records.
+%% @doc The nodes that have records.
 -spec nodes() -> [node()].
 nodes() -> call(nodes).
 
-%% @doc For each of these connection processes, what {@link beamway_port:traffic/1} was ten seconds ago, or when this server got to know the link if that is
-%% later; and how long ago that was.
+%% @doc For each of these connection processes, the result of {@link beamway_port:traffic/1} ten seconds ago, or when this server first saw
+%% the link if that is later, and how long ago that was.
 -spec traffic([pid()]) -> #{pid() => {binary(), AgoMs :: non_neg_integer()}}.
 traffic(Connections) -> maps:from_list(call({traffic, Connections})).
 
@@ -134,20 +134,20 @@ init([]) ->
     process_flag(trap_exit, true),
     %% Each step replaces what is known of all links, so the old generation would be mostly garbage: several KB for each link.
     _ = process_flag(fullsweep_after, 4),
-    Seconds = maps:get(record_s, beamway_links:config(), 600), % of a version that was loaded while the node ran
+    Seconds = maps:get(record_s, beamway_links:config(), 600), % the default is for a version that was loaded while the node ran
     Now = now_ms(),
     ok = watch_disconnects(),
     State = #state{seconds = Seconds, due = Now, own = beamway_history:new(own_fields(), Seconds), runtime = runtime(), clock_ms = clock_ms()},
     {ok, next(Now, lists:foldl(fun begin_link/2, State, beamway_links:all()))}.
 
-%% Who calls a function that ends connections is known only while the call is made. A trace of that kind costs nothing elsewhere, and
-%% another tracer does not notice it.
+%% The caller of a function that ends connections is known only during the call. Such a trace costs nothing elsewhere, and another tracer
+%% does not notice it.
 watch_disconnects() ->
     _ = [erlang:trace_pattern(Function, true, [meta]) || Function <- [{net_kernel, disconnect, 1}, {net_kernel, async_disconnect, 1}]],
     ok.
 
 next(Now, #state{due = Due} = State) ->
-    %% Steps that were missed are not caught up: a node that did not run has nothing to say of them.
+    %% Missed steps are not made up for, because a node that did not run knows nothing about them.
     Next = max(Due + ?STEP_MS, Now + ?STEP_MS div 2),
     _ = erlang:start_timer(Next, self(), step, [{abs, true}]),
     State#state{due = Next}.
@@ -216,7 +216,7 @@ handle_info({stop, Looker}, State) ->
 handle_info(_Info, State) ->
     {noreply, State}.
 
-%% Somebody has set the clock of this host. Links go by another one, so this ends none.
+%% The clock of this node's host has been set. This ends no link, because links use another clock.
 clock_set(#state{clock_ms = Before, links = Links} = State) ->
     Ms = clock_ms(),
     Told = case abs(Ms - Before) >= ?CLOCK_MS of
@@ -227,7 +227,7 @@ clock_set(#state{clock_ms = Before, links = Links} = State) ->
 
 clock_ms() -> os:system_time(millisecond) - now_ms().
 
-%% Rounded, so that a node at rest has equal steps.
+%% Rounded, so that an idle node has equal steps.
 own_step(LateMs, Cpu, RunQueue) ->
     IsBusy = Cpu >= ?BUSY_PERCENT orelse RunQueue >= ?BUSY_QUEUE * erlang:system_info(schedulers_online),
     [LateMs div 10 * 10, Cpu div 5 * 5, case IsBusy of true -> 1; false -> 0 end].
@@ -236,7 +236,7 @@ cpu_percent(RuntimeMs, Ms) -> 100 * RuntimeMs div (max(1, Ms) * erlang:system_in
 
 run_queue() -> erlang:statistics(total_run_queue_lengths).
 
-%% All links tell it, so any port of the driver takes it.
+%% All links send it, so any port of the driver will do.
 tell_peers(Cpu, RunQueue, #state{links = Links}) ->
     case lists:search(fun is_driven/1, maps:values(Links)) of
         {value, #link{about = About}} -> on_port(About, fun(Port) -> beamway_port:sample_load(Port, Cpu, RunQueue) end);
@@ -245,7 +245,7 @@ tell_peers(Cpu, RunQueue, #state{links = Links}) ->
 
 is_driven(#link{about = About}) -> beamway_links:driven(About) =/= none.
 
-%% A new peer need not wait for the next tick to hear of the load. Without other links nobody has taken a sample in the last second.
+%% A new peer should not have to wait for the next tick to learn the load. Without other links no sample was taken in the last second.
 tell_peer(About, #state{links = Links, runtime = Before, due = Due}) ->
     SinceMs = now_ms() - Due + ?STEP_MS,
     on_port(About, fun(Port) ->
@@ -263,7 +263,7 @@ on_port(About, Do) ->
         none -> ok
     end.
 
-%% A link at rest is sampled every five seconds: a mesh has many of them.
+%% An idle link is sampled every five seconds, because a mesh has many of them.
 stepped(_Now, #link{idle = Idle, missed = Missed} = Link) when Idle >= ?IDLE_STEPS, Missed < ?MISSED_STEPS ->
     Link#link{missed = Missed + 1};
 stepped(Now, #link{about = About, latest = Before, history = History, idle = Idle, missed = Missed, read_ms = ReadMs} = Link) ->
@@ -289,14 +289,14 @@ traffic_now(About) ->
         none -> none
     end.
 
-%% Of a link at rest one is enough: what it had sent so long ago is what it has sent now.
+%% An idle link needs only one reading, because what it had sent ten seconds ago is what it has sent now.
 same_traffic(Now, [{_, Last} | _] = Traffic) ->
     case lists:last(Traffic) of
         {Ms, Last} -> [{max(Ms, Now - ?SENT_MS), Last}];
         _ -> kept_traffic(Now, Last, Traffic)
     end.
 
-%% The last one that is older than SENT_MS stays.
+%% Keeps the last reading that is older than SENT_MS.
 kept_traffic(_Now, none, _Traffic) -> [];
 kept_traffic(Now, Bytes, Traffic) ->
     {Young, Old} = lists:splitwith(fun({Ms, _}) -> Now - Ms < ?SENT_MS end, Traffic),
@@ -306,10 +306,10 @@ kept_traffic(Now, Bytes, Traffic) ->
 at_rest(0, _Before, History) -> History;
 at_rest(Missed, Before, History) -> at_rest(Missed - 1, Before, beamway_history:add(grown(Before, Before), History)).
 
-%% Senders wait for room: who are they?
+%% Names the senders when they wait for room.
 full(Now, #{busy := Busy, held_senders := Held}, #link{about = #{node := Node, link := Kind} = About, full_ms = Last, events = Events} = Link)
   when Busy + Held > 0, Now - Last >= ?FULL_MS ->
-    {ok, Port} = beamway_links:driven(About), % others have no such figures
+    {ok, Port} = beamway_links:driven(About), % others have no such counters
     Senders = try lists:sublist(beamway_senders:within(Port, 0), ?FULL_SENDERS) catch error:badarg -> [] end,
     Told = [iolist_to_binary([beamway_senders:described(Pid), " (", integer_to_list(Waiting div 1024), " KB)"]) || #{pid := Pid, waiting := Waiting} <- Senders],
     ?LOG_INFO("beamway: the link to ~ts over ~ts is full; most waits of: ~ts", [Node, Kind, lists:join("; ", Told)]),
@@ -319,13 +319,13 @@ full(_Now, _Figures, Link) ->
 
 kept(Events) -> lists:sublist(Events, ?EVENTS).
 
-%% Ticks and acknowledgements alone.
+%% Only ticks and acknowledgements passed.
 is_idle(#{bytes_in := In, bytes_out := Out}, #{bytes_in := InNow, bytes_out := OutNow, queue_bytes := 0} = Now) ->
     InNow - In + OutNow - Out < ?IDLE_BYTES andalso maps:get(unanswered, Now, 0) =:= 0;
 is_idle(_Before, _Now) ->
     false.
 
-%% In the order of fields(). A link that has just come up has no counters before these, and some kinds of link lack some.
+%% In the order of fields(). A link that has just come up has no earlier counters, and some kinds of link lack some.
 grown(Before, Figures) -> [grown(Kind, Name, Before, Figures) || {Name, Kind} <- fields()].
 
 grown(max, Name, _Before, Figures) ->
@@ -343,7 +343,7 @@ disconnecting(Pid, Node, #state{links = Links} = State) ->
 
 %% ---- the end of a link ----
 
-%% A tool that calls and goes is of no interest. Of another peer epmd may know whether it lives.
+%% A tool that connects for a moment is not interesting. For another peer epmd may know whether it lives.
 ended(#link{about = #{hidden := Hidden, node := Node, family := Family, peer_port := Port}} = Link, Reason, #state{lookers = Lookers} = State) ->
     Now = now_ms(),
     Record = (record(Link, Now, State))#{ended => #{ago_ms => 0, reason => Reason}},
@@ -356,7 +356,7 @@ ended(#link{about = #{hidden := Hidden, node := Node, family := Family, peer_por
             judged(Now, Record, State)
     end.
 
-%% @private Ends with what epmd says.
+%% @private Exits with epmd's answer.
 -spec look(node(), beamway_stream:family(), Port :: inet:port_number()) -> no_return().
 look(Node, Family, Port) ->
     exit({looked, look(Node, Family, Port, ?ASK_TIMES)}).
@@ -380,7 +380,7 @@ judged(Ms, #{hidden := Hidden} = Record, #state{dead = Dead} = State) ->
         false -> State#state{dead = lists:sublist([{Ms, Record#{verdict => Verdict}} | Dead], ?DEAD)}
     end.
 
-%% Each call of a tool such as ejabberdctl is a hidden node that lives for a second; at info the log would have a line for each call.
+%% Each call of a tool such as ejabberdctl is a hidden node that lives for a second; at level info the log would have a line for each call.
 log(#{node := Node, link := Kind, hidden := Hidden, ended := #{reason := Reason}}, #{cause := Cause, short := Short}) ->
     Level = case {Cause, Hidden} of {protocol, _} -> error; {_, true} -> debug; {_, false} -> info end,
     ?LOG(Level, "beamway: link to ~ts over ~ts is down: ~ts: ~ts", [Node, Kind, beamway_verdict:reason(Reason), Short]).
@@ -393,15 +393,15 @@ record(#link{about = About, history = History, latest = Latest, latest_ms = Late
           seconds => beamway_history:seconds(History), tens => beamway_history:tens(History), own => late(Now - Due) ++ beamway_history:seconds(Own),
           tick_ms => 1000 * beamway_config:of_kernel(net_ticktime, 60) div 4}.
 
-%% The link is not asked again when it has ended, so what it said a step ago has grown older.
+%% An ended link is not asked again, so its values of a step ago have aged.
 aged_figures(#{ack_ms := AckMs} = Latest, AgoMs) -> Latest#{ack_ms := AckMs + AgoMs};
 aged_figures(Latest, _AgoMs) -> Latest.
 
-%% Of a node that goes on after a stop the end of a link may be heard before the timer.
+%% After a stop, a node may be told of the end of a link before the timer runs.
 late(LateMs) when LateMs >= ?STEP_MS -> [{1, #{late_ms => LateMs, cpu_percent => 0, busy => 0}}];
 late(_LateMs) -> [].
 
-%% What was known when the link ended, and how long ago that is.
+%% The record as of the end of the link, with how long ago that is.
 aged(#{ended := Ended} = Record, AgoMs) -> Record#{ended := Ended#{ago_ms := AgoMs}}.
 
 runtime() -> element(1, erlang:statistics(runtime)).
@@ -409,7 +409,7 @@ runtime() -> element(1, erlang:statistics(runtime)).
 now_ms() -> erlang:monotonic_time(millisecond).
 
 -ifdef(TEST).
-%% A link that said a second ago that the last acknowledgement was three seconds old: it is four now.
+%% If a link reported a second ago that the last acknowledgement was three seconds old, it is four now.
 what_a_link_said_grows_older_test() ->
     Now = now_ms(),
     Link = #link{about = #{node => b@h, link => tcp, address => <<>>, hidden => false, since => 0}, monitor = make_ref(), history = beamway_history:new(fields(), 60),

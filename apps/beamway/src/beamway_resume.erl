@@ -3,20 +3,20 @@
 %%
 %% Three kinds of processes take part:
 %% <dl>
-%% <dt>The link's {@link beamway_keeper}</dt><dd>Only this
-%% process takes a connection from the link or gives it another one ({@link handle/2}), so these steps have one order. It lives as long as the link.</dd>
-%% <dt>The dialer</dt><dd>Lives while the link has no connection, or only a silent one. It starts attempts until one succeeds, and decides when the
-%% peer counts as dead.</dd>
-%% <dt>An attempt</dt><dd>One connection to the peer. Attempts overlap while they only ask ({@link beamway_session}), so a lost packet
-%% delays only its own attempt. Then one of them says how far this side has read, and only then is a connection given up that still exists.</dd>
+%% <dt>The link's {@link beamway_keeper}</dt><dd>Only this process takes a connection from the link or gives it another one ({@link
+%% handle/2}), so these steps have one order. It lives as long as the link.</dd>
+%% <dt>The dialer</dt><dd>It lives while the link has no connection, or only a silent one. It starts attempts until one succeeds, and
+%% decides when the peer counts as dead.</dd>
+%% <dt>An attempt</dt><dd>It is one connection to the peer. Attempts overlap while they only ask ({@link beamway_session}), so a lost packet
+%% delays only its own attempt. Then one of them says how far this side has read, and only then is a connection that still exists given
+%% up.</dd>
 %% </dl>
-%% The answering side is a connection process of net_kernel that finds `resume' in place of a handshake ({@link answer/2}).
+%% The answering side is a connection process of net_kernel that receives `resume' instead of a handshake ({@link answer/2}).
 %%
-%% A link that shall have several connections has one more process on the node that has made the first, the {@link spreading/4. spreader}. It
-%% makes the first of several, and then others until there are enough.
+%% A link that should have several connections has one more process on the node that has made the first, the {@link spreading/4. spreader}.
+%% It makes the first of several, and then others until there are enough.
 %%
-%% Both nodes dial, because only one of them may notice the loss or be able to reach the other. The connection with the higher
-%% number wins.
+%% Both nodes dial, because only one of them may notice the loss or be able to reach the other. The connection with the higher number wins.
 -module(beamway_resume).
 
 -include_lib("kernel/include/logger.hrl").
@@ -25,8 +25,7 @@
 -export([dial/3, dialing/1, attempt/3, look/3, spreading/4, ask_once/3]).
 -export_type([link/0]).
 
-%% The first attempts follow each other quickly, because a peer whose process is ending may still answer, or be listed by epmd, for some
-%% milliseconds.
+%% The first attempts follow each other quickly, because a peer whose process is ending may still answer, or be listed by epmd, for some milliseconds.
 -define(FIRST_PAUSE_MS, 2).
 -define(PAUSE_MS, 50).
 -define(QUICK_MS, 2000).
@@ -47,25 +46,26 @@
 %% The pause of a spreader after a failed attempt, which doubles each time.
 -define(SPREAD_PAUSE_MS, 100).
 -define(SPREAD_PAUSE_MAX_MS, 5000).
-%% A link that is cut again and again does not spread meanwhile.
+%% A link that is cut repeatedly does not spread meanwhile.
 -define(SPREAD_AGAIN_MS, 1000).
 -define(SPREAD_AGAIN_MAX_MS, 300000).
 -define(SPREAD_SOON_MS, 60000).
 -define(SPREAD_LOOK_MS, 10000).
 -define(FAR_US, 5000).
 -define(FAR_CONNECTIONS, 8).
-%% For the link of a ring, which only asks.
+%% Used for the link of a ring, which only asks.
 -define(RING_MIN_BYTES, 65536).
 %% The lowest first byte of a TLS record. Our packets begin with the high byte of their length.
 -define(TLS_FIRST, 20).
 
 -type link() :: port() | {ring, port()}.
-%% Either a port whose connection carries the data, or one with a ring, for which a connection only reports the peer's end.
+%% Either a port whose connection carries the data, or a port with a ring, for which a connection only reports the peer's end.
 
 -type info() :: #{kind := tcp | tls | ring, ring_bytes := pos_integer(), key := <<_:256>>, id := <<_:128>>, node := node(), role := connecting | accepting, family := beamway_stream:family(),
                   address := undefined | address(), from := called | unknown | inet:ip_address(), resume_ms := pos_integer(), refused_ms := non_neg_integer(),
                   connections := auto | 1..8, encrypted := boolean(), connection := pid()}.
-%% `encrypted': each connection is under TLS from its first byte (beamway_stream_psk). `address': where the peer listens, as far as this node knows. `from': where its call came from, if this node has not called it.
+%% With `encrypted' each connection is under TLS from its first byte (beamway_stream_psk). `address' is where the peer listens, as far as
+%% this node knows. `from' is where the peer's call came from, if this node has not called it.
 
 -type address() :: {inet:ip_address() | string(), inet:port_number()}.
 
@@ -78,7 +78,7 @@ begin_session(Keeper, #{id := Id, connection := Connection} = Info) ->
     Keeper ! {session, Info},
     ok.
 
-%% @doc Handles messages about the connection, for the keeper, which has the necessary state in its dictionary. `detached' means that the
+%% @doc Handles messages about the connection for the keeper, which has the state in its process dictionary. `detached' means that the
 %% connection has been given up, and `gave_up' that the link ends.
 -spec handle(term(), link()) -> ok | detached | gave_up | not_mine.
 handle({session, Info}, Port) -> save(with_spreader(0, Port, #{info => Info, state => up, number => 0, dialer => none, cause => none}));
@@ -105,7 +105,7 @@ save(Session) ->
     _ = put(session, Session),
     ok.
 
-%% @doc Closing that socket, which the keeper owns, ends the connection, as if OTP's own port carried it.
+%% @doc Makes the end of that socket, which the keeper owns, end the connection, as if OTP's own port carried it.
 -spec watch(port()) -> ok.
 watch(Socket) ->
     _ = put(socket, {Socket, monitor(port, Socket)}),
@@ -114,8 +114,8 @@ watch(Socket) ->
 socket_closed(Monitor, {_Socket, Monitor}) -> exit(connection_closed);
 socket_closed(_Monitor, _Other) -> ok.
 
-%% Without a session the driver does not report a loss, because the port ends. So the connection process is about to begin the session: messages
-%% can pass before the handshake is complete.
+%% Without a session the port would end and the driver would report no loss. So the connection process must be about to begin the session:
+%% messages can pass before the handshake is complete.
 lost(Reason, Port, undefined) ->
     receive
         {session, _} = Begun -> ok = handle(Begun, Port), lost(Reason, Port, get(session))
@@ -156,7 +156,7 @@ with_dialer(StartMs, #{dialer := Dialer, state := State, cause := Cause} = Sessi
     Dialer ! {state, State, Cause, StartMs},
     Session.
 
-%% If a node has no room for a process, it tries again.
+%% A node that has no room for another process tries again later.
 spawned(Function, Args) ->
     try spawn_link(?MODULE, Function, Args)
     catch error:system_limit -> none
@@ -253,8 +253,8 @@ tell(#{node := Node, connection := Connection}, Cause, Ms, Socket, Secured) ->
 
 %% ---- several connections ----
 
-%% If a link should have more connections, it has a spreader on the node that made the first. The spreader ends by itself, and this process does
-%% not end with it.
+%% If a link should have more connections, it has a spreader on the node that made the first. The spreader ends by itself, and this process
+%% does not end with it.
 with_spreader(AfterMs, Port, #{info := #{role := connecting, connections := Wanted} = Info} = Session) when is_port(Port), Wanted =/= 1 ->
     Spreader = maps:get(spreader, Session, none),
     Lives = is_pid(Spreader) andalso is_process_alive(Spreader),
@@ -282,7 +282,7 @@ thin(Port, #{info := #{connection := Connection}} = Session) ->
     look_again(get(session));
 thin(_Port, undefined) -> ok.
 
-%% Makes the link show how many connections it has now.
+%% Updates the number of connections that the link reports.
 count_paths(Connection, Port) ->
     {Connections, _RttUs} = beamway_port:paths(Port),
     beamway_links:connections(Connection, #{connections => Connections}).
@@ -302,8 +302,8 @@ spreads(Session) ->
 paths(Port, #{state := up, number := Number}) when is_port(Port) -> {ok, Number, beamway_port:paths(Port)};
 paths(_Port, _Session) -> {error, down}.
 
-%% The driver has the connection through its own descriptor. A peer that has not noticed yet that it has lost some connections may have more of
-%% them.
+%% The driver has the connection through its own descriptor. A peer that has not noticed yet that it has lost some connections may have more
+%% than this side.
 join(Number, {Socket, Offer, Read}, Port, #{state := up, number := Number, info := #{connection := Connection}}) when is_port(Port) ->
     Joined = beamway_port:join(Port, Offer, Number, Read),
     ok = beamway_port:close(Socket),
@@ -313,8 +313,7 @@ join(_Number, {Socket, _Offer, _Read}, _Port, _Session) ->
     ok = beamway_port:close(Socket),
     {error, superseded}.
 
-%% @private Makes one connection after another, until there are enough or the link is down. When the link is up again, another spreader is
-%% started.
+%% @private Makes one connection after another until there are enough or the link is down. When the link is up again, another spreader is started.
 -spec spreading(pid(), info(), PauseMs :: pos_integer(), AfterMs :: non_neg_integer()) -> ok.
 spreading(Keeper, #{connections := Wanted} = Info, PauseMs, AfterMs) ->
     receive after AfterMs -> ok end,
@@ -333,7 +332,7 @@ spreading(Keeper, #{connections := Wanted} = Info, PauseMs, AfterMs) ->
 spread_on(Keeper, Info, _PauseMs, ok) -> ?MODULE:spreading(Keeper, Info, ?SPREAD_PAUSE_MS, 0);
 spread_on(Keeper, Info, PauseMs, {failed, _}) -> ?MODULE:spreading(Keeper, Info, min(?SPREAD_PAUSE_MAX_MS, 2 * PauseMs), PauseMs).
 
-%% In a separate process, so that its end closes what it has not given away.
+%% In a separate process, whose end closes the sockets that it has not given away.
 spread(Keeper, Info, {Connections, _RttUs}) ->
     Kind = case Connections of 0 -> spread; _ -> join end,
     {Attempt, Monitor} = spawn_monitor(?MODULE, ask_once, [Kind, Keeper, Info]),
@@ -342,7 +341,7 @@ spread(Keeper, Info, {Connections, _RttUs}) ->
         {'DOWN', Monitor, process, Attempt, Why} -> {failed, Why}
     end.
 
-%% @private The result is its exit reason.
+%% @private The result is the exit reason.
 -spec ask_once(spread | join, pid(), info()) -> no_return().
 ask_once(Kind, Keeper, Info) -> exit(ask(Kind, Keeper, Info)).
 
@@ -388,7 +387,7 @@ dial(Keeper, #{address := Address} = Info, {State, Cause, StartMs}) ->
               address => Address, attempts => #{}, chosen => none, looking => none, look_at => Now, refuses => false,
               epmd => unknown, others => false, certain => false, missing_since => none, hurry_since => none}).
 
-%% @private Calls this module anew each time, so that loading it does not end the link.
+%% @private Calls the newest code of this module each time, so that loading it does not end the link.
 -spec dialing(map()) -> no_return().
 dialing(Dialer) ->
     Begun = maybe_look(maybe_attempt(judged(Dialer))),
@@ -398,7 +397,7 @@ dialing(Dialer) ->
         ?MODULE:dialing(Begun)
     end.
 
-%% What ends the wait: the next attempt, the next look, the end of the grace time.
+%% The wait ends with the next attempt, the next look or the end of the grace time.
 until_next(#{next := Next} = Dialer) ->
     lists:min([Next | [At || {ok, At} <- [grace_ends(Dialer)]]]) - now_ms().
 
@@ -452,7 +451,7 @@ begin_attempt(Now, #{info := Info, address := Address, keeper := Keeper, attempt
     Next = case Slow of true -> ?LATER_PAUSE_MS; false -> Pause end,
     Dialer#{attempts := case Attempt of none -> Attempts; _ -> Attempts#{Attempt => Address} end, next := Now + Next, pause := min(?PAUSE_MS, 2 * Pause)}.
 
-%% epmd is asked where the peer listens, if that is not known, and what it knows about the peer, if the peer may have ended.
+%% epmd is asked where the peer listens if that is not known, and whether it still lists the peer if the peer may have ended.
 maybe_look(#{looking := none, look_at := At, info := Info, address := Address, refuses := Refuses, cause := Cause} = Dialer)
   when Address =:= undefined; Refuses; Cause =:= connection_finished ->
     case now_ms() >= At of
@@ -489,8 +488,8 @@ without(Attempt, #{attempts := Attempts, chosen := Chosen} = Dialer) ->
     end.
 
 ended(refused, _Address, Dialer) -> give_up(Dialer, forgotten);
-%% The peer's host has closed the connection, and nothing listens there any more, so the process has most likely ended, and epmd is asked. Many
-%% peers may have gone at once.
+%% The peer's host has closed the connection, and nothing listens there any more, so the process has most likely ended, and epmd is asked.
+%% Attempts become less frequent, because many peers may have gone at once.
 ended({failed, econnrefused}, Address, #{address := Address, cause := connection_finished, next := Next} = Dialer) ->
     Dialer#{refuses := true, pause := ?PAUSE_MS, next := max(Next, now_ms() + ?PAUSE_MS)};
 ended({failed, econnrefused}, Address, #{address := Address} = Dialer) -> Dialer#{refuses := true};
@@ -517,7 +516,7 @@ was_at(_Ip, _From) -> false.
 
 %% ---- what epmd says ----
 
-%% @private The result is its exit reason. The dialer ends it if it takes too long.
+%% @private The result is the exit reason. The dialer ends this process if it takes too long.
 -spec look(pid(), info(), undefined | address()) -> no_return().
 look(Dialer, #{node := Node, family := Family}, Known) ->
     _ = erlang:send_after(?LOOK_MS, Dialer, {stop, self()}),
@@ -533,7 +532,7 @@ attempt({Dialer, Keeper}, Info, Address) ->
         {error, Reason} -> exit({failed, Reason})
     end.
 
-%% The dialer lets one attempt at a time continue.
+%% The dialer lets only one attempt at a time continue.
 chosen(Dialer) ->
     Dialer ! {ready, self()},
     receive {go, Dialer} -> ok after ?ANSWER_MS -> exit({failed, not_chosen}) end.
@@ -552,7 +551,7 @@ connected(#{encrypted := true, node := Node, ring_bytes := RingBytes}, Family, I
 connected(_InClear, Family, Ip, Port) ->
     Family:connect(Ip, Port, beamway_stream_tcp:connect_options(), ?CONNECT_MS).
 
-%% `GoOn' waits until this attempt may change the state of both sides.
+%% `GoOn' returns when this attempt may change the state of both sides.
 ask(Kind, GoOn, Keeper, #{key := Key, id := Id, node := Node} = Info, Socket) ->
     Caller = beamway_session:random(),
     Talk = #{kind => Kind, key => Key, id => Id, node => Node, caller => Caller},
@@ -587,7 +586,7 @@ challenged(ok, Keeper, #{role := Role} = Info, Socket, #{kind := Kind} = Talk, T
             {failed, Reason}
     end.
 
-%% The previous connection is gone.
+%% The previous connection has been given up.
 prove(Keeper, Info, Socket, #{number := Number} = Talk, {ok, Position}) ->
     case exchange(Socket, beamway_session:proof(Talk, Number, Position)) of
         {ok, {accept, Theirs, _} = Accept} ->
@@ -613,8 +612,8 @@ received(Stream) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% The socket's port may have read bytes after the last packet. The keeper ends the dialer, and with it this process, when another connection is
-%% made. That must not happen between giving the socket away and reporting it, because nobody would close it then.
+%% The socket's port may have read bytes after the last packet. When another connection is made, the keeper ends the dialer, and with it
+%% this process. That must not happen between giving the socket away and reporting it, because then no process would close it.
 go_on(Keeper, Link, Talk, Socket, Role, Position) ->
     _ = process_flag(trap_exit, true),
     go_on_with(Keeper, Link, Talk, Socket, Role, Position).
@@ -643,7 +642,7 @@ go_on_with(Keeper, Link, Talk, Socket, Role, Position) ->
 made(ok, Port) -> {ok, Port, <<>>};
 made({error, Reason}, _Port) -> {error, Reason}.
 
-%% In a separate port, which hands it over.
+%% The link is made in a separate port, which hands it over.
 make_link(#{kind := tcp, ring_bytes := RingBytes}, _Role, _Talk, Fd, Read) ->
     case beamway_establish:connect(tcp, <<Fd:32>>, <<0:128>>, RingBytes, 1) of
         {ok, Port, _Device} -> {ok, Port, Read};
@@ -679,8 +678,8 @@ attached({error, Reason}) -> {failed, Reason}.
 
 %% ---- the answering side ----
 
-%% @doc The packet `resume', if it is the first data on an accepted connection, on which a TLS handshake may also begin. The first byte of TLS is
-%% left unread. If a caller sends nothing, the handshake's timeout applies.
+%% @doc Returns the packet `resume' if it is the first data on an accepted connection, on which a TLS handshake may also begin. The first
+%% byte of TLS is left unread. If a caller sends nothing, the handshake's timeout applies.
 -spec asked(port()) -> {ok, iodata()} | no.
 asked(Socket) ->
     Unpacked = inet:setopts(Socket, [{packet, raw}]),
@@ -710,7 +709,7 @@ packet({ok, Packet}, Socket) ->
 packet({error, _}, _Socket) ->
     exit(shutdown).
 
-%% @doc A connection began with `resume'. This always ends the calling connection process.
+%% @doc Answers a connection that began with `resume'. This always ends the calling connection process.
 -spec answer(beamway_stream:stream(), iodata()) -> no_return().
 answer(Socket, Packet) ->
     case beamway_session:decode(Packet) of
@@ -723,7 +722,7 @@ answer(Socket, Packet) ->
     end.
 
 -spec answer({ok, beamway_links:session()} | error, beamway_stream:stream(), map(), beamway_session:packet()) -> no_return().
-%% An encrypted link gets no connection in clear, and vice versa.
+%% An encrypted link gets no connection in clear text, and vice versa.
 answer({ok, #{encrypted := Encrypted}}, Stream, _Asked, _Resume) when Encrypted =:= is_port(Stream) ->
     beamway_links:resume_refused(),
     exit(shutdown);
@@ -747,7 +746,7 @@ answer(error, Socket, #{id := Id, caller := Caller} = Asked, {resume, _, _, _, N
             exit(shutdown)
     end.
 
-%% The peer may have lost the connection before the handshake is complete on this side, which is then already connected.
+%% The peer may have lost the connection before the handshake was complete on this side, which is then already connected.
 begun(Id, Name, Until) ->
     case beamway_links:session(Id) of
         {ok, Link} -> {ok, Link};
@@ -756,7 +755,7 @@ begun(Id, Name, Until) ->
             Begins andalso receive after ?BEGIN_PAUSE_MS -> begun(Id, Name, Until) end
     end.
 
-%% Creates no atom for a name that anybody may send.
+%% Creates no atom for a name, because anybody may send one.
 cookie(Node) ->
     try auth:get_cookie(binary_to_existing_atom(Node))
     catch error:_ -> erlang:get_cookie()
@@ -771,7 +770,7 @@ proved(Keeper, Link, Socket, Talk, {ok, {proof, Number, Position, _} = Proof}) -
 proved(_Keeper, _Link, _Socket, _Talk, _Other) ->
     exit(shutdown).
 
-%% How far this side has read, if it can accept the connection.
+%% Returns how far this side has read, if it can accept the connection.
 ready(Keeper, #{kind := join}, Number) ->
     case call(Keeper, paths) of
         {ok, Number, {Connections, _RttUs}} when Connections > 0 -> {ok, 0};

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The byte stream under a connection. It carries the handshake and the offers, reports when the peer is gone, and also carries the data if
-%% there is no better link.
+%% @doc The byte stream under a connection. It carries the handshake and the offers, reports when the peer is gone, and also carries the
+%% data if the nodes have no better link.
 %%
 %% There are three kinds: {@link beamway_stream_tcp}, {@link beamway_stream_tls} and {@link beamway_stream_psk}, which becomes a TCP stream once
 %% a link carries the data. A TCP stream is the plain socket, because dist_util waits for `{tcp_closed, Socket}' from it. Any other stream is a
@@ -24,7 +24,7 @@
 -type controller() :: port() | pid().
 %% What the VM sends through: the distribution controller of the connection.
 -type stats() :: #{bytes_in | bytes_out | frames_in | frames_out | queue_bytes := non_neg_integer()}.
-%% Of the socket. `frames_out' increases by one with a tick.
+%% Counters of the socket. `frames_out' increases by one with a tick.
 
 -type wish() :: none | {resume, SetupMs :: pos_integer()}.
 %% Whether both sides want the link to outlive its connection, and how long they may take to find out whether it can.

@@ -3,8 +3,7 @@
 %%
 %% The driver's link over TLS (native/link/tls) is made before anything else is sent. It first carries the handshake of the distribution as
 %% bytes, in packets with a length of four bytes, and then the frames. If there is a ring, the link leaves the connection, which then carries
-%% nothing. After {@link carry/3} or {@link keep/1} the stream is the plain socket, so the functions of {@link beamway_stream} for later are not
-%% here.
+%% nothing. After {@link carry/3} or {@link keep/1} the stream is the plain socket, so the functions of {@link beamway_stream} for later are not here.
 %%
 %% A caller's first packet is read completely before a link is made for it, so a stranger that sends nothing only costs a process and a socket.
 -module(beamway_stream_psk).
@@ -50,7 +49,7 @@ connect(Mode, Node, Family, Ip, TcpPort) ->
 in_clear(Reason, {ok, Socket}) -> {clear, Socket, Reason};
 in_clear(_Reason, {error, Reason}) -> {error, Reason}.
 
-%% @doc Calls a peer, encrypted. If the reason is an atom, there is no connection at all.
+%% @doc Calls a peer, encrypted. If the reason is an atom, no connection was made at all.
 -spec dial(node(), beamway_stream:family(), inet:ip_address(), inet:port_number(), RingBytes :: pos_integer(), Ms :: pos_integer()) ->
           {ok, stream()} | {error, inet:posix() | binary()}.
 dial(Node, Family, Ip, TcpPort, RingBytes, Ms) ->
@@ -85,8 +84,7 @@ accept(Socket) ->
     ok = beamway_half_open:leave(Entry),
     told(Accepted, Peer).
 
-%% If a caller went away or sent nothing, there is nothing to log, because two nodes that call each other at the same time give one connection
-%% up.
+%% If a caller went away or sent nothing, there is nothing to log, because two nodes that call each other at the same time give one connection up.
 told({error, <<"the peer closed the connection", _/binary>>}, _Peer) ->
     {error, closed};
 told({error, Reason}, Peer) when is_binary(Reason) ->
@@ -179,7 +177,7 @@ packet(Port, Missing, Deadline, Pieces) ->
         {error, Reason} -> {error, Reason}
     end.
 
-%% There is no deadline, because the handshake's own timer ends this process.
+%% Needs no deadline, because the handshake's own timer ends this process.
 heard(Port, Count, Deadline) ->
     case of_port(fun() -> beamway_port:hear(Port, Count) end) of
         wait ->

@@ -12,8 +12,7 @@
 
 %% How often it calls the newest code while no caller arrives, so that a later load does not end it.
 -define(RENEW_MS, 2000).
-%% Errors that pass when something else ends. If this process ended because of them, net_kernel would start the next one at once, in an endless
-%% loop.
+%% Errors that pass when something else ends. If this process ended because of them, net_kernel would start the next one at once, in an endless loop.
 -define(PASSES(Reason), Reason =:= emfile; Reason =:= enfile; Reason =:= system_limit; Reason =:= enobufs; Reason =:= enomem).
 -define(PAUSE_MS, 100).
 
@@ -40,12 +39,12 @@ loop(Kernel, Family, Listen) ->
             exit({accept, Reason})
     end.
 
-%% Logged once until a connection is accepted. There is no text for the reason, because the module that has it may not be loaded, and no
+%% Logged once until a connection is accepted. The reason is not translated to text, because the module for that may not be loaded, and no
 %% descriptor is left to load it.
 tell(Reason) ->
     ?LOG_WARNING("beamway: cannot accept connections: ~ts; callers wait, and this node tries again ten times a second", [Reason]).
 
-%% There is no timeout, because net_kernel is linked and answers every offer.
+%% Needs no timeout, because net_kernel is linked and answers every offer.
 hand_over(Kernel, Socket) ->
     receive
         {Kernel, controller, Connection} ->

@@ -64,7 +64,7 @@ read(Role) ->
         {error, Problem} -> {error, Problem}
     end.
 
-%% @doc The caller knows which host it wants to reach. The user's own options have priority. If the host is an address, there is no name to ask
+%% @doc The caller knows which host it wants to reach. The user's own options have priority. If the host is an address, no name can be asked
 %% for, and ssl compares the address.
 -spec for_host(Host :: string(), options()) -> options().
 for_host(Host, Options) ->

@@ -1,18 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Why a link ended, from its record ({@link beamway_recorder}): a cause from the table below, a sentence, and the facts in order of time. Pure.
+%% @doc Explains why a link ended, from its record ({@link beamway_recorder}): a cause from the table below, a sentence, and the facts in
+%% order of time. Pure.
 %%
 %% <table>
-%% <tr><td>`disconnected'</td><td>somebody on this node asked for it</td></tr>
-%% <tr><td>`fault'</td><td>a test on this node broke the network by {@link beamway:fault/2}</td></tr>
+%% <tr><td>`disconnected'</td><td>a process on this node asked for it</td></tr>
+%% <tr><td>`fault'</td><td>a test on this node broke the network with {@link beamway:fault/2}</td></tr>
 %% <tr><td>`peer_ended'</td><td>the peer's process ended: its epmd no longer lists it</td></tr>
 %% <tr><td>`peer_restarted'</td><td>the peer was started again</td></tr>
 %% <tr><td>`peer_closed'</td><td>the peer lives, and ended the link itself</td></tr>
-%% <tr><td>`cut'</td><td>the connection was lost while the peer lived, and the link had no way to go on</td></tr>
+%% <tr><td>`cut'</td><td>the connection was lost while the peer lived, and the link could not continue</td></tr>
 %% <tr><td>`unreachable'</td><td>nothing came back from the peer's host</td></tr>
 %% <tr><td>`peer_hung'</td><td>the peer's host answered, but its node did not</td></tr>
-%% <tr><td>`this_node_stopped', `this_node_busy'</td><td>this node did not run, or hardly</td></tr>
+%% <tr><td>`this_node_stopped', `this_node_busy'</td><td>this node did not run, or hardly ran</td></tr>
 %% <tr><td>`this_node_ended'</td><td>the distribution of this node ended</td></tr>
-%% <tr><td>`protocol', `no_memory', `other'</td><td>what the reason says</td></tr>
+%% <tr><td>`protocol', `no_memory', `other'</td><td>as the reason says</td></tr>
 %% </table>
 -module(beamway_verdict).
 
@@ -26,18 +27,18 @@
 -type cause() :: up | disconnected | fault | peer_ended | peer_restarted | peer_closed | cut | unreachable | peer_hung | this_node_stopped | this_node_busy
                | this_node_ended | protocol | no_memory | other.
 -type epmd() :: listed | listed_elsewhere | not_listed | refuses | unknown.
-%% `listed_elsewhere': at another port than where the peer of this link listened.
+%% `listed_elsewhere' means that it listens on another port than the peer of this link did.
 
 -type verdict() :: #{cause := cause(), short := binary(), facts := [{AgoMs :: non_neg_integer(), binary()}]}.
-%% The facts: the oldest first, with how long before the end, or before now, they were.
+%% The facts are listed from the oldest, with how long before the end, or before now, they happened.
 
-%% A peer that could answer. From here these look alike.
+%% The peer's host answers. These causes look alike from here.
 -define(HUNG, ": it is stopped or overloaded, or it sends ticks more seldom (net_ticktime)").
 
 %% How much of the time before the end counts.
 -define(LOOK_S, 60).
 
-%% The link's own process runs within less where a node is well.
+%% On a healthy node the link's own process runs within this time.
 -define(RUN_DELAY_US, 50000).
 
 %% @doc Whether epmd can help to explain the end.
@@ -45,7 +46,7 @@
 asks_epmd(Reason, Events) ->
     lists:member(kind(Reason), [lost, silent]) andalso not lists:any(fun({_, {disconnected_by, _}}) -> true; (_) -> false end, Events).
 
-%% The exit reason of the connection process, as dist_util, net_kernel and our own processes give it.
+%% The exit reasons of the connection process, from dist_util, net_kernel and our own processes.
 kind({shutdown, Reason}) -> kind(Reason);
 kind(net_tick_timeout) -> silent;
 kind(disconnect) -> asked;
@@ -63,7 +64,7 @@ kind(normal) -> own;
 kind(Reason) when is_atom(Reason) -> lost;
 kind(_) -> other.
 
-%% @doc The cause. Of a link that is up, `up' with the facts.
+%% @doc The cause. For a link that is up it is `up', with the facts.
 -spec verdict(beamway_recorder:record()) -> verdict().
 verdict(#{ended := #{reason := Reason}} = Record) ->
     Kind = kind(Reason),
@@ -81,7 +82,7 @@ verdict(#{events := Events} = Record) ->
             end,
     #{cause => up, short => text(Short), facts => facts(Record)}.
 
-%% One that lay on the link, or reset it, and that it had not outlived.
+%% A fault that affected or reset the link, and that the link did not outlive.
 fault(Kind, #{events := Events}) when Kind =:= lost; Kind =:= silent ->
     case [Event || {_, Event} <- Events, Event =:= fault_ended orelse (is_tuple(Event) andalso lists:member(element(1, Event), [fault, resumed, disconnected_by]))] of
         [{fault, Text} | _] -> Text;
@@ -113,7 +114,7 @@ cause(memory, _Reason, _Record) -> {no_memory, "this node had no memory for what
 cause(own, _Reason, _Record) -> {this_node_ended, "the distribution of this node ended"};
 cause(other, _Reason, _Record) -> {other, "the connection's process failed"}.
 
-%% The driver, or the dialer, found the end.
+%% The driver, or the dialer, detected the end.
 lost({value, {_, {gave_up, ended}}}, _Reason, _Record) ->
     {peer_ended, "the peer's process ended: its port is closed and its epmd no longer lists it"};
 lost({value, {_, {gave_up, forgotten}}}, _Reason, #{epmd := listed_elsewhere}) ->
@@ -143,7 +144,7 @@ lost(false, Reason, _Record) when Reason =:= etimedout; Reason =:= ehostunreach;
 lost(false, Reason, _Record) ->
     {unreachable, ["the connection was lost (", reason(Reason), "), and the peer's epmd cannot be asked"]}.
 
-%% How long the link has had no connection when it was given up.
+%% How long the link had no connection when it was given up.
 without_connection(#{events := Events}) ->
     Ago = fun(Wanted) -> [AgoMs || {AgoMs, Event} <- Events, Wanted(Event)] end,
     case {Ago(fun({gave_up, _}) -> true; (_) -> false end), Ago(fun({lost, _}) -> true; (_) -> false end)} of
@@ -154,7 +155,7 @@ without_connection(#{events := Events}) ->
 longest_stop(#{own := Own}) ->
     seconds(lists:max([0 | [LateMs || {_, #{late_ms := LateMs}} <- recent(?LOOK_S, Own)]])).
 
-%% No tick came. Whose fault is that?
+%% No tick came, so the question is which side failed.
 silence(#{silent_ms := SilentMs, latest := Latest, own := Own, tick_ms := TickMs} = Record) ->
     Lookback = max(1, SilentMs div 1000),
     LateMs = lists:max([0 | [Late || {_, #{late_ms := Late}} <- recent(Lookback, Own)]]),
@@ -180,7 +181,7 @@ silent_peer(Silent, _Latest, #{link := Kind} = Record) ->
         {false, _} -> {unreachable, ["nothing came for ", Silent]}
     end.
 
-%% The newest steps, `Steps' of them.
+%% The newest `Steps' steps.
 recent(_Steps, []) -> [];
 recent(Steps, [{Count, Step} | _]) when Count >= Steps -> [{Steps, Step}];
 recent(Steps, [{Count, Step} | Older]) -> [{Count, Step} | recent(Steps - Count, Older)].
@@ -224,7 +225,7 @@ acknowledged(#{latest := #{ack_ms := AckMs, unanswered := Unanswered}, ended := 
         ++ [{0, text([integer_to_list(Unanswered), " retransmissions in a row were not answered"])} || Unanswered > 0];
 acknowledged(_Record) -> [].
 
-%% The path was congested: far more is sent again, or takes far longer, than at the beginning of the last minute.
+%% The path was congested if far more is retransmitted, or round trips take far longer, than at the beginning of the last minute.
 congestion(Steps) ->
     Trips = [Us || {_, #{rtt_us := Us}} <- Steps, Us > 0],
     Again = [Count || {_, #{retransmits := Count}} <- Steps],
@@ -242,7 +243,7 @@ full(Steps) ->
     [{0, text(["senders waited for room on the link in ", integer_to_list(FullS), " of the last ", integer_to_list(?LOOK_S), " s, up to ", integer_to_list(Held), " at a time held for their own data"])}
      || FullS > 0].
 
-%% Of the link's own process, which this node's schedulers did not run in time.
+%% The delay of the link's own process, which this node's schedulers did not run in time.
 run_delay(Steps) ->
     Most = lists:max([0 | [Us || {_, #{run_delay_us := Us}} <- Steps]]),
     [{0, text(["the link's own process waited up to ", milliseconds(Most), " to run on this node, within the last ", integer_to_list(?LOOK_S), " s"])} || Most >= ?RUN_DELAY_US].
@@ -254,14 +255,14 @@ own_facts(Own) ->
     BusyS = lists:sum([Count || {Count, #{busy := 1}} <- Own]),
     Late ++ [{0, text(["this node's processors were busy in ", integer_to_list(BusyS), " of the last ", integer_to_list(?LOOK_S), " s"])} || BusyS >= 5].
 
-%% @doc Milliseconds as seconds, for people.
+%% @doc Milliseconds as readable seconds.
 -spec seconds(non_neg_integer()) -> iolist().
 seconds(Ms) when Ms < 1000 -> [integer_to_list(Ms), " ms"];
 seconds(Ms) -> io_lib:format("~.1f s", [Ms / 1000]).
 
 milliseconds(Us) -> io_lib:format("~.1f ms", [Us / 1000]).
 
-%% @doc An exit reason in a line, cut where it is long.
+%% @doc An exit reason in a line, truncated if it is long.
 -spec reason(term()) -> iolist().
 reason(Reason) -> io_lib:format("~0tP", [Reason, 12]).
 

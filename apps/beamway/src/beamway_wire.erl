@@ -1,12 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What two Beamway nodes say to each other on the TCP socket, as bytes.
+%% @doc The bytes that two Beamway nodes send each other on the TCP socket.
 %%
-%% First the extension: a few bytes after the node name in the two `N' messages of the ordinary
-%% distribution handshake. Every other implementation ignores what stands there. Then, once both
-%% are authenticated, three packets that agree on a link: an offer, `ready' or `nack' as its answer,
-%% and `ready' or `nack' from the side that offered.
+%% First comes the extension: a few bytes after the node name in the two `N' messages of the ordinary distribution handshake, which every
+%% other implementation ignores. Once both are authenticated, three packets agree on a link: an offer, `ready' or `nack' as its answer, and
+%% `ready' or `nack' from the side that made the offer.
 %%
-%% Pure. All that is decoded here comes from the peer: whatever is not exactly right gives `none' or
+%% Pure. Everything that is decoded here comes from the peer, so anything that is not exactly right gives `none' or
 %% `{error, Reason}', never an exception.
 -module(beamway_wire).
 
@@ -34,16 +33,17 @@
                        resume_ms := non_neg_integer(),
                        listens := inet:port_number(),
                        connections := none | auto | 1..8}.
-%% `host': a digest that is the same for two nodes only if they run under the same kernel.
-%% `links': what the node allows besides its stream, `rdma' only if it has a device that can be used now. `used_up': those that would be among them if the
-%% node's ring memory for them were not used up. A version that does not say so finds out when the link is agreed on.
-%% `takes_tls_over': its driver can carry a connection over TLS. `hears_load': its driver understands frames that say how loaded a peer is.
-%% `compresses': it takes compressed packets over this connection, and wants to. `resume_ms': how long its links wait for another connection when theirs is
-%% lost; 0: not at all, as with versions that do not say it. `listens': the port at which it accepts connections of nodes; 0: it accepts none. `connections': over how many a link of it can go; `none': of versions
-%% that do not say it, and without `resume_ms'.
+%% `host' is a digest that is the same for two nodes only if they run under the same kernel.
+%% `links' are the links that the node allows in addition to its stream; `rdma' only if it has a device that can be used now. `used_up' are
+%% those that would be among them if the node's ring memory for them were not used up. A version that does not report this finds out when the link
+%% is agreed on. `takes_tls_over' means that its driver can carry a connection over TLS, and `hears_load' that its driver understands frames with a
+%% peer's load. `compresses' means that it accepts compressed packets over this connection, and wants them. `resume_ms' is how long its links wait
+%% for another connection when theirs is lost; 0 means not at all, also for versions that do not send it. `listens' is the port on which it accepts
+%% connections of nodes; 0 means that it accepts none. `connections' is how many a link may have; it is `none' for versions that do not send it, and
+%% without `resume_ms'.
 
 -type found() :: {ok, extension()} | {other_version, byte()} | none.
-%% What stands after a peer's name; `none' stands for a peer that does not speak Beamway.
+%% The extension after a peer's name; `none' means that the peer does not speak Beamway.
 
 -type offer() :: #{address := binary(), token := <<_:128>>, ring_bytes := pos_integer()}.
 
@@ -52,14 +52,16 @@
                         port := inet:port_number(),
                         token := <<_:128>>,
                         ring_bytes := pos_integer()}.
-%% `port' is of librdmacm's port space, not of TCP's. `device' is for people to read.
+%% `port' is from librdmacm's port space, not from TCP's. `device' is only for people to read.
 
 -type packet() :: {offer, offer()} | {rdma_offer, rdma_offer()} | {offer_of_version, byte()} | ready | resumes | {secret, <<_:256>>}
                 | {nack, Reason :: binary()}.
-%% `resumes': this side's link over the stream can outlive its connection; the same in every version, as `nack'. `secret': half of the key with which TLS goes on in the driver, from each side. `offer_of_version': an offer of another version than ours, which shall be answered by `nack'.
+%% `resumes' means that this side's link over the stream can outlive its connection; like `nack', it is the same in every version. `secret'
+%% is the half of the key, one from each side, with which TLS continues in the driver. `offer_of_version' is an offer of another version
+%% than ours, which must be answered with `nack'.
 
-%% @doc The bytes that follow the node name. What a later version may do without a new number: append
-%% fields. With a new number: change everything but the magic, the place of the number and the length.
+%% @doc The bytes that follow the node name. A later version may append fields without a new number. With a new number it may change
+%% everything except the magic, the place of the number and the length.
 -spec encode_extension(extension()) -> binary().
 encode_extension(#{host := Host, links := Links, used_up := UsedUp, takes_tls_over := Takes, hears_load := Hears, compresses := Compresses, resume_ms := ResumeMs, listens := Port, connections := Connections}) ->
     Flags = beamway_kind:to_flags(flag, Links) bor beamway_kind:to_flags(used_up_flag, UsedUp) bor flag(Takes, ?TAKES_TLS_OVER)
@@ -82,8 +84,7 @@ connections_of_byte(_) -> none.
 flag(true, Bit) -> Bit;
 flag(false, _Bit) -> 0.
 
-%% @doc Looks for the extension in a whole `N' message: `name' is the caller's, `challenge' the
-%% acceptor's.
+%% @doc Looks for the extension in a whole `N' message: `name' is the caller's, `challenge' the acceptor's.
 -spec find_extension(name | challenge, iodata()) -> found().
 find_extension(Kind, Message) ->
     case {Kind, iolist_to_binary(Message)} of
@@ -118,10 +119,9 @@ decode_extension(<<?EXTENSION_MAGIC, Version, Len:16, _Body:Len/binary, _/binary
 decode_extension(_) ->
     none.
 
-%% @doc Can this be given to OTP's handshake as a caller's first packet? OTP trusts its lengths, and a
-%% host name that is too long for an atom ends net_kernel, and with it every connection. The old message
-%% `n', which nodes of OTP 23 and 24 send to one whose version epmd did not tell them, is known to dist_util
-%% of OTP 25.3 and later; 25.0 to 25.2 close the connection.
+%% @doc Whether this can be given to OTP's handshake as a caller's first packet. OTP trusts its lengths, and a host name that is too long
+%% for an atom crashes net_kernel, and with it every connection. dist_util of OTP 25.3 and later knows the old message `n', which nodes of
+%% OTP 23 and 24 send to a node whose version epmd did not tell them; 25.0 to 25.2 close the connection.
 -spec check_name(iodata()) -> ok | {error, Reason :: binary()}.
 check_name(Packet) ->
     case iolist_to_binary(Packet) of
@@ -151,8 +151,8 @@ check_length(Len, _NameMe = false) when Len > 0, Len =< 255 -> ok;
 check_length(Len, _NameMe = true) when Len > 0, Len =< 241 -> ok;
 check_length(Len, _) -> {error, iolist_to_binary(io_lib:format("a name of ~b bytes", [Len]))}.
 
-%% @doc One packet of the agreement. In every version an offer has its number and `o' or `d' in front, and a
-%% `nack' is what it is here: so two versions can always agree on TCP.
+%% @doc One packet of the agreement. In every version an offer begins with its number and `o' or `d', and a `nack' is as here,
+%% so two versions can always agree on TCP.
 -spec encode({offer, offer()} | {rdma_offer, rdma_offer()} | ready | resumes | {secret, <<_:256>>} | {nack, Reason :: binary()}) -> binary().
 encode({offer, #{address := Address, token := Token, ring_bytes := RingBytes}}) ->
     <<?PACKET_VERSION, $o, RingBytes:64, Token:16/binary, Address/binary>>;
@@ -214,19 +214,19 @@ decode_addresses(<<>>, Read) ->
 decode_addresses(_, _Read) ->
     [].
 
-%% @doc Why there is no link with a peer whose offer or answer has this number.
+%% @doc The reason why no link can be made with a peer whose offer or answer has this number.
 -spec another_version(byte()) -> Reason :: binary().
 another_version(Version) ->
     iolist_to_binary(io_lib:format("version ~b of the link agreement, expected ~b",
                                    [Version, ?PACKET_VERSION])).
 
-%% @doc Why there is no link with a peer whose extension has this number.
+%% @doc The reason why no link can be made with a peer whose extension has this number.
 -spec another_extension(byte()) -> Reason :: binary().
 another_extension(Version) ->
     iolist_to_binary(io_lib:format("the peer speaks version ~b of beamway, this node version ~b",
                                    [Version, ?EXTENSION_VERSION])).
 
-%% @doc A peer's words, for our log: at most a line of plain characters.
+%% @doc A peer's text for our log: at most a line of plain characters.
 -spec printable(binary()) -> binary().
 printable(Reason) ->
     << <<(if C >= 32, C < 127 -> C; true -> $? end)>>

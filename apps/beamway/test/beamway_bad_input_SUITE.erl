@@ -345,8 +345,7 @@ held(Peer) -> beamway_peer:call(Peer, erlang, memory, [binary]).
 
 %% --- the driver's commands ----------------------------------------------------------------------------
 
-%% Another process sends the commands that only this application sends to its driver. It gets a badarg or a reason, and nothing else
-%% happens.
+%% Another process sends the commands that only this application sends to its driver. It gets a badarg or a reason, and nothing else happens.
 bad_commands(Config) ->
     {Peer, Node} = under_test(Config),
     ok = beamway_peer:run(Peer, fun() ->

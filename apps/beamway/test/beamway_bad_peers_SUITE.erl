@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Peers that pass the handshake and then send what no node sends, or do not read, over TCP and over TLS (where only the peer itself
-%% can do that).
+%% @doc Peers that pass the handshake and then send what no node sends, or do not read, over TCP and over TLS (where only the peer itself can do that).
 %%
 %% The bad peer is this checkout with a changed line in its driver ({@link beamway_builds}): packets of two certain sizes announce
 %% another length. It can send fragments through the port of its connection, as any node could. Each case has a friend of the

@@ -50,8 +50,7 @@ without_the_headers_of_libssl(Config) ->
     {ok, _} = file:copy(filename:join(test_support:checkout(), "apps/beamway/priv/beamway_tls.so"), filename:join(Folder, "beamway/priv/beamway_tls.so")),
     meet({Without, WithoutNode}, {With, WithNode}, tls).
 
-%% The commands are built with the libraries that are there. Their checksums match those of full builds, and they report what they cannot
-%% do.
+%% The commands are built with the libraries that are there. Their checksums match those of full builds, and they report what they cannot do.
 rdpipe_without_zstd_and_isal(Config) ->
     Folder = filename:join(proplists:get_value(priv_dir, Config), "pipe"),
     Compiler = compiler_without(["zstd.h", "isa-l.h"], Folder),

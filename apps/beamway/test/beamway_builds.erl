@@ -3,9 +3,8 @@
 %% ({@link release/1}, {@link release/3}), and later ones that do not exist yet ({@link build/2}).
 %%
 %% A later version is a copy of the whole of `apps/beamway' and `native' with some texts replaced, so it is real code that really has
-%% other numbers. Only the modules that differ are compiled, and the driver only if it differs. Each text must occur exactly once in its
-%% file,
-%% so that a replacement which no longer has an effect fails instead of testing nothing.
+%% other numbers. Only the modules that differ are compiled, and the driver only if it differs. Each text must occur exactly once in its file, so
+%% that a replacement which no longer has an effect fails instead of testing nothing.
 -module(beamway_builds).
 
 -export([release/1, release/3, build/2, extension/1, agreement/1, rings/1, driver_abi/1, later_fields/0]).

@@ -1,14 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Connections that are cut while both nodes live: the link continues, nothing is lost, duplicated or late, and neither node reports
-%% anything.
+%% @doc Connections that are cut while both nodes live: the link continues, nothing is lost, duplicated or late, and neither node reports anything.
 %%
 %% The nodes are on two hosts with a router between them. The router resets connections, refuses new ones for a while, drops everything
 %% for a while, or forgets all connections, or a host changes its address. Meanwhile beamway_cut_load runs in both directions.
-%% In one group the router is a NAT, so only one of the nodes can call the other. In another one the link has several connections when it is
-%% cut.
+%% In one group the router is a NAT, so only one of the nodes can call the other. In another one the link has several connections when it is cut.
 %%
-%% BEAMWAY_TEST_CUTS is the number of cuts in all groups together (`make test-cut' makes 1,000); without it each group makes one cut of each
-%% kind.
+%% BEAMWAY_TEST_CUTS is the number of cuts in all groups together (`make test-cut' makes 1,000); without it each group makes one cut of each kind.
 %% With `BEAMWAY_TEST_CUTS_STORE=yes' the pauses are stored in `bench/results/cut.json' if every case passes. Needs root.
 -module(beamway_cut_SUITE).
 
@@ -92,8 +89,7 @@ keepalive(_Carrier) -> [].
 
 %% ---- cuts ----
 
-%% The kinds of cuts in a group. A long run repeats these kinds. The second host cannot change its address where only the first
-%% one can call.
+%% The kinds of cuts in a group. A long run repeats these kinds. The second host cannot change its address where only the first one can call.
 kinds(Ring) when Ring =:= beamway_shm; Ring =:= beamway_encrypted_shm ->
     [{reset, 0}];
 kinds(several) ->
@@ -133,8 +129,7 @@ ends({One, OneNode, Other, OtherNode}) ->
     [binary_to_list(lists:last(binary:split(Address, <<":">>, [global])))
      || {Peer, Node} <- [{Other, OneNode}, {One, OtherNode}], {ok, #{address := Address}} <- [beamway_peer:call(Peer, beamway, info, [Node])]].
 
-%% Returns when the path was back, or when the cut began if the path was never away. Resets only this connection, or all and then refuses
-%% new ones.
+%% Returns when the path was back, or when the cut began if the path was never away. Resets only this connection, or all and then refuses new ones.
 cut({reset, 0}, Pair, Config) ->
     resumed(fun() -> close(Config, beamway_cut:connection(ends(Pair), "REJECT --reject-with tcp-reset")) end, Pair, Config);
 cut({reset, Ms}, _Pair, Config) ->

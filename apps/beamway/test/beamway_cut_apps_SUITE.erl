@@ -2,9 +2,8 @@
 %% @doc What programs notice when connections are cut for 4 and for 43 ms: mnesia, `global', and presences in the manner of Phoenix.Tracker.
 %%
 %% Two nodes share a host and the third runs on another, with a router between the hosts that resets connections and refuses new ones for a moment.
-%% After each cut the nodes are connected again, as programs that discover the nodes of a cluster do. In the group `inet_tcp' each program
-%% must
-%% lose something over stock distribution, because otherwise the case proves nothing; over Beamway it must lose nothing. Needs root.
+%% After each cut the nodes are connected again, as programs that discover the nodes of a cluster do. In the group `inet_tcp' each program must lose
+%% something over stock distribution, because otherwise the case proves nothing; over Beamway it must lose nothing. Needs root.
 %%
 %% BEAMWAY_TEST_CUTS is the number of cuts in each case over Beamway; the default is 6.
 -module(beamway_cut_apps_SUITE).

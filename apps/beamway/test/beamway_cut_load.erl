@@ -1,9 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc The load of beamway_cut_SUITE between two nodes: small and large numbered messages, calls, monitors, links and exits.
 %%
-%% Each sender numbers everything that it sends, and the receiver checks each number. It is an error if a message is lost, duplicated or
-%% late,
-%% if a call fails, or if a monitor reports that the node is gone.
+%% Each sender numbers everything that it sends, and the receiver checks each number. It is an error if a message is lost, duplicated or late, if a
+%% call fails, or if a monitor reports that the node is gone.
 -module(beamway_cut_load).
 
 -export([receive_all/0, send_all/1, stop/0, results/0, waited/2, numbers/1]).
@@ -68,8 +67,7 @@ results() ->
     #{checked => ets:lookup_element(?TABLE, checked, 2),
       errors => [Error || {{error, _}, Error} <- ets:tab2list(?TABLE)]}.
 
-%% @doc The longest that a call has waited after a moment, once a call has ended that began after a later moment; forgets the calls. All
-%% times are
+%% @doc The longest that a call has waited after a moment, once a call has ended that began after a later moment; forgets the calls. All times are
 %% microseconds of the system's time, so that they can be compared with the times of another process on the same machine.
 -spec waited(BackUs :: integer(), UntilUs :: integer()) -> Us :: non_neg_integer() | false.
 waited(BackUs, UntilUs) ->

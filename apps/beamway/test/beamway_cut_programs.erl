@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Small programs for beamway_cut_apps_SUITE, which run on every node of a cluster: names of `global', and presences as Phoenix.Tracker
-%% keeps them.
+%% @doc Small programs for beamway_cut_apps_SUITE, which run on every node of a cluster: names of `global', and presences as Phoenix.Tracker keeps them.
 %%
 %% Each node counts the names and presences that have disappeared on it ({@link gone/0}). These programs never connect nodes.
 -module(beamway_cut_programs).

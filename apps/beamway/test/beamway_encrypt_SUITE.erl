@@ -336,8 +336,7 @@ reflection(Config) ->
     ok = says(Config, "a", "no encrypted connection with"),
     beamway_relay:stop(Relay).
 
-%% Both have the same key, so a node that is led back to itself completes TLS with itself. The distribution's handshake inside it checks the
-%% names.
+%% Both have the same key, so a node that is led back to itself completes TLS with itself. The distribution's handshake inside it checks the names.
 call_to_itself(Config) ->
     {{PeerA, _} = A, {PeerB, NodeB}, _, _} = relayed(Config, beamway_encrypted, []),
     PortB = beamway_relay:port(PeerB),
@@ -384,8 +383,7 @@ truncation(Config) ->
     ok = call(A, B),
     beamway_relay:stop(Relay).
 
-%% A changed bit in the handshake prevents the link. A changed bit after it ends the link or its connection, but no false message is
-%% delivered.
+%% A changed bit in the handshake prevents the link. A changed bit after it ends the link or its connection, but no false message is delivered.
 changed_bytes(Config) ->
     Flip = fun(<<Before:10/binary, Byte, After/binary>>) -> <<Before/binary, (Byte bxor 1), After/binary>>; (Short) -> Short end,
     {A, {PeerB, _} = B, _, _} = relayed(Config, beamway_encrypted, []),
@@ -423,8 +421,7 @@ garbage(Config) ->
     ok = call(A, B),
     ok = says(Config, "b", "it speaks no TLS").
 
-%% Strangers send nothing, or only half of their first packet. Peers can connect all the same, no stranger stays long, and the log stays
-%% short.
+%% Strangers send nothing, or only half of their first packet. Peers can connect all the same, no stranger stays long, and the log stays short.
 silent_strangers(Config) ->
     [A, {PeerB, _} = B] = [start(Config, Name, []) || Name <- ["a", "b"]],
     Port = beamway_relay:port(PeerB),

@@ -1,10 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Nodes that lack what a link needs: the link server hangs, the driver is missing or is another one, or the host refuses what a ring
-%% needs.
+%% @doc Nodes that lack what a link needs: the link server hangs, the driver is missing or is another one, or the host refuses what a ring needs.
 %%
-%% Each case ends in the same way: the node logs in one line what is missing and falls back to TCP or, without its driver, to OTP's own
-%% port.
-%% An existing link is not disturbed.
+%% Each case ends in the same way: the node logs in one line what is missing and falls back to TCP or, without its driver, to OTP's own port. An
+%% existing link is not disturbed.
 -module(beamway_fallback_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).

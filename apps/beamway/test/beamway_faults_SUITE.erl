@@ -141,8 +141,7 @@ nodedown_ms(Victim, Survivor, Watcher) ->
     (DownAt - KilledAt) div 1000.
 
 %% Neither side sends anything, so nothing has to be delivered first, and the survivor notices as soon as with stock distribution. On a
-%% busy machine each process waits for its turn, and more of them are involved than with stock, so the slowest round on stock sets the
-%% limit.
+%% busy machine each process waits for its turn, and more of them are involved than with stock, so the slowest round on stock sets the limit.
 kill_of_an_idle_peer(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     Rounds = lists:seq(1, beamway_carrier:rounds(6, 20)),
@@ -204,8 +203,7 @@ kill_leaves_no_file(_Config) ->
         ok = file:del_dir_r(Dir)
     end.
 
-%% A peer that sends messages of 16 MB is killed: its complete messages arrive, and the received part of the next one is freed with the
-%% connection.
+%% A peer that sends messages of 16 MB is killed: its complete messages arrive, and the received part of the next one is freed with the connection.
 kill_within_a_message(Config) ->
     Carrier = beamway_carrier:carrier(Config),
     {ok, Survivor, _} = beamway_peer:start(Carrier),

@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Each case of a suite has a node under test and a friend with a shared-memory link to it, which must outlast the case. Used by
-%% beamway_bad_input_SUITE, beamway_options_SUITE and beamway_fallback_SUITE. beamway_bad_peers_SUITE starts both itself, over other
-%% carriers.
+%% beamway_bad_input_SUITE, beamway_options_SUITE and beamway_fallback_SUITE. beamway_bad_peers_SUITE starts both itself, over other carriers.
 -module(beamway_friends).
 
 -export([begin_case/1, end_case/1, under_test/1, log_file/1, falls_back/4, falls_back/5, has_line/2, problem_lines/1]).

@@ -1,8 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Senders of large messages are held one by one, and none stays suspended, whichever process or node ends.
 %%
-%% The peer is stopped, so every sender of large messages is suspended: first by the link's keeper, and then by ERTS when the link has made
-%% no
+%% The peer is stopped, so every sender of large messages is suspended: first by the link's keeper, and then by ERTS when the link has made no
 %% progress for a moment and its port is busy. At the end of each case no process on the sending node is suspended.
 -module(beamway_held_SUITE).
 

@@ -25,8 +25,7 @@ suite() -> [{timetrap, {minutes, beamway_carrier:scale(3, 20)}}].
 all() -> beamway_carrier:all() ++ beamway_carrier:all([beamway_tls]).
 
 groups() ->
-    %% Stock distribution promises neither: it sent 28 to 104 times as much one way as the other. Over TLS the driver also encrypts on
-    %% schedulers.
+    %% Stock distribution promises neither: it sent 28 to 104 times as much one way as the other. Over TLS the driver also encrypts on schedulers.
     Ours = [beamway_tcp, beamway_shm, beamway_rdma, beamway_tls],
     beamway_carrier:only(
       [{schedulers_stay_free, Ours}, {both_directions_share, Ours}],
@@ -329,9 +328,8 @@ bytes_out(Peer, Node) ->
 %% --- sharing -----------------------------------------------------------------------------------------
 
 %% Both nodes send as fast as they can, and neither direction may starve the other. One run of three must be good, because a node that gets
-%% less time for a while may have the smaller share in one run. On two processors of a shared machine one direction got 22 to 28 % in six
-%% runs.
-%% On stock TCP, OTP's own port was seen to give it 11 % of 100 KB messages.
+%% less time for a while may have the smaller share in one run. On two processors of a shared machine one direction got 22 to 28 % in six runs. On
+%% stock TCP, OTP's own port was seen to give it 11 % of 100 KB messages.
 both_directions_share(Config) ->
     {PeerA, _, PeerB, _} = beamway_carrier:connected_pair(Config),
     Least = case beamway_peer:link_kind(beamway_carrier:carrier(Config)) of shm -> 15; _ -> 5 end,

@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A peer's load, which comes with ticks, acknowledgements and messages: what a node knows about a peer that computes, one whose link
-%% is
-%% full, one of an older version or of stock OTP, and one that lies.
+%% @doc A peer's load, which comes with ticks, acknowledgements and messages: what a node knows about a peer that computes, one whose link is full,
+%% one of an older version or of stock OTP, and one that lies.
 -module(beamway_load_SUITE).
 
 -include_lib("stdlib/include/assert.hrl").

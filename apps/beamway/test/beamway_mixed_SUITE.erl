@@ -196,8 +196,7 @@ connect_all(Config, [{Peer, _} | Rest]) ->
 connect_all(_Config, []) ->
     ok.
 
-%% All nodes talk to all others at the same time: messages of all sizes there and back, calls, and the final signals of links and
-%% monitors.
+%% All nodes talk to all others at the same time: messages of all sizes there and back, calls, and the final signals of links and monitors.
 talk(Cluster) ->
     Talks = [beamway_peer:async(fun() -> beamway_peer:run(Peer, fun() -> talk_to(Node) end, 120000) end)
              || {Peer, Own} <- Cluster, {_, Node} <- Cluster, Node =/= Own],

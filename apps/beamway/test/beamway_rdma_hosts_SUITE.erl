@@ -1,8 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Nodes on two hosts that each have an RDMA device, with a wire between them that the test cuts and disturbs.
 %%
-%% Runs in the first machine of `test/system/rdma/guest --hosts 2'. The nodes on the other machine are controlled over a separate
-%% wire.
+%% Runs in the first machine of `test/system/rdma/guest --hosts 2'. The nodes on the other machine are controlled over a separate wire.
 -module(beamway_rdma_hosts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).

@@ -17,8 +17,7 @@ init_per_suite(Config) ->
 
 end_per_suite(_Config) -> ok.
 
-%% Both run at once, because they mostly wait. Half a minute proves nothing about memory, but the numbers of descriptors
-%% and ports must be flat.
+%% Both run at once, because they mostly wait. Half a minute proves nothing about memory, but the numbers of descriptors and ports must be flat.
 sound_and_leaking(Config) ->
     Sound = beamway_peer:async(fun() -> soak(Config, "sound", ["--minutes", "0.5", "--events-s", "3", "--seed", "1"]) end),
     Leaking = beamway_peer:async(fun() -> soak(Config, "leaking", ["--minutes", "0.4", "--events-s", "100", "--leak",

@@ -2,10 +2,9 @@
 %% @doc A bad network is not a dead peer: no Beamway connection ends over a path of 100 Mbit/s that loses 2 % of its packets and is full of
 %% bulk data, with busy schedulers and a net_ticktime of 8 s.
 %%
-%% A pair of stock nodes and a pair with Beamway on TCP share the path with streams of iperf3 in both directions. Connections of the stock
-%% pair
-%% that end are only counted, for comparison. `make test-ticks' takes five minutes; `BEAMWAY_TEST_TICKS_S=N' takes N seconds. Needs root.
-%% With `BEAMWAY_TEST_TICKS_STORE=yes' the counts are stored in `bench/results/ticks.json' if the case passes.
+%% A pair of stock nodes and a pair with Beamway on TCP share the path with streams of iperf3 in both directions. Connections of the stock pair that
+%% end are only counted, for comparison. `make test-ticks' takes five minutes; `BEAMWAY_TEST_TICKS_S=N' takes N seconds. Needs root. With
+%% `BEAMWAY_TEST_TICKS_STORE=yes' the counts are stored in `bench/results/ticks.json' if the case passes.
 -module(beamway_ticks_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).

@@ -1,6 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The TLS carriers: everything that works over TCP must work here. {@link beamway_tls_entry_SUITE} tests which certificates
-%% are accepted.
+%% @doc The TLS carriers: everything that works over TCP must work here. {@link beamway_tls_entry_SUITE} tests which certificates are accepted.
 %%
 %% The data cases are those of every carrier ({@link beamway_signals_SUITE}, {@link
 %% beamway_messages_SUITE}). Each case here starts its own nodes. The run creates the certificates.

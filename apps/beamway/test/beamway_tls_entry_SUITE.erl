@@ -104,8 +104,7 @@ host_of_allowed_nodes(Config) ->
     true = beamway_peer:call(Good, net_kernel, connect_node, [CalledNode]),
     beamway_peer:stop_all([Called, Other]).
 
-%% OTP 25 does not verify peers unless it is told to, so it accepts a self-signed certificate without a name. Ours refuses it with the same
-%% file.
+%% OTP 25 does not verify peers unless it is told to, so it accepts a self-signed certificate without a name. Ours refuses it with the same file.
 without_options_stock_verifies_nobody(_Config) ->
     [begin
          [{One, _}, {_, OtherNode}] =

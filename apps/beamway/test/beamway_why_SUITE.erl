@@ -261,8 +261,7 @@ block(Ms) ->
     _ = erts_debug:set_internal_state(available_internal_state, true),
     erts_debug:set_internal_state(block, Ms).
 
-%% Processes that compute do not keep a node from ticking, however many they are. The delay of the link's own process is recorded when it
-%% was asked
+%% Processes that compute do not keep a node from ticking, however many they are. The delay of the link's own process is recorded when it was asked
 %% to send: many processes send bursts here, so that its work is queued.
 peer_burns(Config) ->
     {One, OneNode, Other, OtherNode} = pair(Config, [{args, ["-kernel", "net_ticktime", "2", "+S", "1"]}]),
@@ -346,8 +345,7 @@ senders(Config) ->
     ?assert(Middle > 1.3 * Small, Named),
     ?assertEqual({error, not_connected}, beamway_peer:call(One, beamway, senders, [nobody@nowhere])).
 
-%% Sixteen processes have each sent more than the current sender ever will, and send no more. The sender has a label where OTP supports
-%% labels.
+%% Sixteen processes have each sent more than the current sender ever will, and send no more. The sender has a label where OTP supports labels.
 a_late_sender(Config) ->
     {One, _, _, OtherNode} = pair(Config),
     ok = beamway_peer:run(One, fun() ->
