@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `bench' command: one module answers one question, this one parses the words, runs the
-%% measurement, prints the result and stores it.
+%% @doc The `bench' command. One module answers one question; this module parses the arguments, runs the measurement, prints the result
+%% and stores it.
 %%
-%% `main/1' returns the exit status: 0 measured, 1 the measurement failed, 2 usage error. The result
-%% goes to standard output (a table, or one JSON object with `--json'), everything else to standard error.
+%% `main/1' returns the exit status: 0 if it measured, 1 if the measurement failed, 2 for a usage error. The result goes to standard
+%% output (a table, or one JSON object with `--json'), everything else to standard error.
 -module(beamway_bench).
 
 -export([main/1, module/1, measure/3, explain/1, note/2]).
-%% For the questions.
+%% The modules of the questions call these.
 -export([own_options/1, numbers/4, size_text/1, size_words/1, rate_and_p99/1]).
 
 -export_type([speed/0]).
@@ -15,24 +15,24 @@
 -type speed() :: full | quick.
 
 -callback options() -> [getopt:option_spec()].
-%% The words that only this question knows.
+%% The options that only this question has.
 -callback prepare(Given :: proplists:proplist(), speed()) -> {ok, Settings :: map()} | {error, unicode:chardata()}.
-%% Checks them and makes the settings of the run.
+%% Checks the given options and makes the settings of the run.
 -callback groups(Settings :: map()) -> [beamway_bench_run:group()].
 -callback metrics(Settings :: map()) -> [beamway_bench_report:metric()].
 -callback finish(beamway_bench_report:result(), Settings :: map()) -> ok | {error, unicode:chardata()}.
-%% What is left to do with a result, such as a chart.
+%% Handles the result when it is complete, for example by drawing a chart.
 -optional_callbacks([options/0, finish/2]).
 
 -define(DONE, 0).
 -define(FAILED, 1).
 -define(USAGE, 2).
-%% How long a run waits until the load of the one before it is gone.
+%% How long a run waits for the load of the previous one to fade.
 -define(QUIET_MS, 300000).
 
 questions() -> of_all() ++ alone().
 
-%% What `all' runs.
+%% The questions that `all' runs.
 of_all() ->
     [{"rpc", beamway_bench_rpc, "100 processes a node in a loop of remote calls"},
      {"pingpong", beamway_bench_pingpong, "round trips of one pair of processes"},
@@ -44,7 +44,7 @@ of_all() ->
      {"casts", beamway_bench_casts, "one-way messages by teleport:cast and by plain '!', both over Beamway's carrier"},
      {"references", beamway_bench_references, "large binaries that nodes of one host share, beside copies"}].
 
-%% What needs root, a device or other programs, or takes long.
+%% These need root, a device or other programs, or take long.
 alone() ->
     [{"beside", beamway_bench_beside, "small calls beside large messages by plain '!', on loopback and over a path of 1 Gbit/s (root)"},
      {"hosts", beamway_bench_between, "calls and messages between hosts: network namespaces, and paths with a rate and a delay (root)"},
@@ -63,7 +63,8 @@ alone() ->
      {"http-private", beamway_bench_http_private, "processor time of the private functions of OTP that yucan calls, beside the documented ones"},
      {"rabbitmq", beamway_bench_rabbitmq, "messages through a cluster of RabbitMQ (root)"}].
 
-%% @doc Runs one question; `all': those that need no rights and take minutes; `report': ten of them in a quarter of an hour, on one page.
+%% @doc Runs one question. `all' runs those that need no privileges and take minutes, `report' ten of them in a quarter of an hour, on one
+%% page.
 -spec main(Words :: [string()]) -> 0..2.
 main(["all" | Words]) ->
     ended([{Name, main([Name | Words])} || {Name, _, _} <- of_all()]);
@@ -82,7 +83,7 @@ main([]) ->
 -spec module(Name :: string()) -> module().
 module(Name) -> element(2, lists:keyfind(Name, 1, questions())).
 
-%% The complaint of one of many is far above.
+%% A failed question's own complaint has scrolled out of sight by now, so the failed ones are named again.
 ended(Statuses) ->
     Failed = [Name || {Name, Status} <- Statuses, Status =/= ?DONE],
     _ = [complain("bench all: failed: ~ts", [lists:join(", ", Failed)]) || Failed =/= []],
@@ -103,7 +104,7 @@ common_options() ->
      {force, undefined, "force", undefined, "store it even if other work ran on the machine, and say so wherever it is shown"},
      {help, $h, "help", undefined, "this help"}].
 
-%% @doc The words that only the question of this module knows.
+%% @doc The options that only the question of this module has.
 -spec own_options(module()) -> [getopt:option_spec()].
 own_options(Module) ->
     _ = code:ensure_loaded(Module),
@@ -147,8 +148,7 @@ prepared(Name, Module, Words, Given) ->
             measured(Name, Module, Words, maps:merge(General, Settings))
     end.
 
-%% Only the run that everybody means by that name becomes the stored one, and a quick one never
-%% takes the place of a full one.
+%% Only the run that everybody means by that name is stored, and a quick run never replaces a full one.
 default_file(Name, Words) ->
     Stored = fun(Ending) -> beamway_bench_store:file(Name ++ Ending) end,
     case lists:usort(Words) -- ["--force", "--json"] of
@@ -174,7 +174,7 @@ general(Given, Speed, File) ->
                    poll_us => PollUs}}
     end.
 
-%% A quick run answers within 45 s on a slow or busy machine too, with the repeats that fit.
+%% A quick run answers within 45 s even on a slow or busy machine, with as many repeats as fit.
 budget_ms(quick) -> 36000;
 budget_ms(full) -> infinity.
 
@@ -221,7 +221,7 @@ taken(Name, Module, Words, Settings) ->
             {error, explain(Reason)}
     end.
 
-%% @doc Answers one question in its quick form, in at most about so many milliseconds, and neither prints nor stores the result.
+%% @doc Answers one question in its quick form, in about `budget_ms' milliseconds at most, and neither prints nor stores the result.
 -spec measure(Name :: string(), Words :: [string()], #{repeats := pos_integer(), budget_ms := pos_integer(), progress := fun((io:format(), [term()]) -> ok)}) ->
           {ok, beamway_bench_report:result()} | {error, unicode:chardata()}.
 measure(Name, Words, Own) ->
@@ -237,7 +237,7 @@ measure(Name, Words, Own) ->
         {_, {error, Why}} -> {error, Why}
     end.
 
-%% Only who asks for it waits: a result that is to be published needs a quiet machine.
+%% Only a run that was asked to store its result waits, because a result that is to be published needs a quiet machine.
 can_be_stored(#{force := true}, _) -> ok;
 can_be_stored(#{save := {unasked, _}}, _) -> ok;
 can_be_stored(_, Progress) ->
@@ -248,7 +248,7 @@ chosen(Groups, #{only := Only}) ->
     [Group#{contenders := [Name || Name <- Names, lists:member(Name, Only)]}
      || #{contenders := Names} = Group <- Groups].
 
-%% Results are meant to be published: names of hosts stay here.
+%% Results are meant to be published, so the command is stored without the names of hosts.
 command(Name, Words) ->
     unicode:characters_to_binary(lists:join(" ", ["bin/beamway bench", Name | without_hosts(Words)])).
 
@@ -276,7 +276,7 @@ finish(Module, Result, Settings) ->
         false -> ok
     end.
 
-%% That a checkout cannot be written is no failure of a run that did not ask for it.
+%% A run that was not asked to save does not fail because the checkout is not writable.
 save({unasked, none}, _, _) -> ok;
 save({unasked, File}, Result, Settings) ->
     case save(File, Result, Settings) of
@@ -290,14 +290,14 @@ save(File, Result, _) ->
         {error, Why} -> {error, Why}
     end.
 
-%% @doc Something that the user should know and that is no failure.
+%% @doc Prints something that the user should know although nothing failed.
 -spec note(io:format(), [term()]) -> ok.
 note(Format, Args) -> complain(Format, Args).
 
 complain(Format, Args) ->
     io:format(standard_error, "beamway: " ++ Format ++ "~n", Args).
 
-%% @doc What a failure means and what to do.
+%% @doc Explains what a failure means and what to do about it.
 -spec explain(Reason :: term()) -> unicode:chardata().
 explain({error, Reason, _Stack}) when element(1, Reason) =:= not_built ->
     ["Beamway is not built, ", lists:join(" and ", element(2, Reason)), " missing. Run: make build"];
@@ -320,7 +320,7 @@ explain({error, {no_network, Why}, _}) -> ["the network was not made: ", Why];
 explain({_Class, Reason, Stack}) -> io_lib:format("the measurement failed: ~tp~n~tp", [Reason, Stack]);
 explain(Reason) -> io_lib:format("the measurement failed: ~tp", [Reason]).
 
-%% @doc A list such as `16,1k,1m', each within the bounds; `Option' is for the error.
+%% @doc Parses a list such as `16,1k,1m' whose numbers must be within the bounds; `Option' is named in the error.
 -spec numbers(Option :: string(), Text :: string(), Min :: integer(), Max :: integer()) ->
           {ok, [integer(), ...]} | {error, unicode:chardata()}.
 numbers(Option, Text, Min, Max) ->
@@ -339,11 +339,11 @@ number(Word) ->
         _ -> none
     end.
 
-%% @doc `1m' for 1048576: what numbers/4 reads.
+%% @doc `1m' for 1048576, in the form that numbers/4 parses.
 -spec size_text(Bytes :: non_neg_integer()) -> string().
 size_text(Bytes) -> scaled(Bytes, "m", "k", "").
 
-%% @doc `1 MB' for 1048576: what people read.
+%% @doc `1 MB' for 1048576, in the form that people read.
 -spec size_words(Bytes :: non_neg_integer()) -> string().
 size_words(Bytes) -> scaled(Bytes, " MB", " KB", " B").
 
@@ -351,7 +351,7 @@ scaled(Bytes, Mega, _, _) when Bytes > 0, Bytes rem (1 bsl 20) =:= 0 -> integer_
 scaled(Bytes, _, Kilo, _) when Bytes > 0, Bytes rem (1 bsl 10) =:= 0 -> integer_to_list(Bytes bsr 10) ++ Kilo;
 scaled(Bytes, _, _, One) -> integer_to_list(Bytes) ++ One.
 
-%% @doc What the callers of several nodes did together: calls a second, and their p99 in microseconds.
+%% @doc The calls per second that the callers of several nodes made together, and their p99 in microseconds.
 -spec rate_and_p99([beamway_bench_load:window()]) -> {Rate :: float(), P99Us :: float()}.
 rate_and_p99(Windows) ->
     Rate = lists:sum([beamway_bench_hist:count(Counts) * 1.0e9 / Elapsed

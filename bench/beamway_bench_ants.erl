@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What the parts of `bench placement' that let ants run (examples/ml_aco) have in common: one instance, a run with and one without a kind of placement
-%% for each number of ants, their metrics, and a drawing like the RELEASE report's Figures 2 and 3.
+%% @doc What the two parts of `bench placement' that run ants (examples/ml_aco) share: one instance, a run with and one without a kind of
+%% placement for each number of ants, their metrics, and a drawing like Figures 2 and 3 of the RELEASE report.
 -module(beamway_bench_ants).
 
 -export([metrics/1, repeats/1, compared/4, instance/0, options/2, data/2, script/3]).
@@ -12,7 +12,7 @@
 -define(ANTS, [1, 10, 20, 40, 80]).
 -define(JOBS, 40).
 
-%% @doc The metrics: how many times faster, then the seconds themselves.
+%% @doc The metrics: first how many times faster, then the seconds themselves.
 -spec metrics(kind()) -> [map()].
 metrics(Kind) ->
     [#{name => name(Kind, Ants), unit => <<"times">>, better => higher, key => ratio_key(Kind, Ants)} || Ants <- lists:reverse(?ANTS)]
@@ -31,16 +31,17 @@ key(Kind, Which, Ants) -> text("ML-ACO, ~b ants: time ~s ~s", [Ants, Which, Kind
 
 text(Format, Arguments) -> iolist_to_binary(io_lib:format(Format, Arguments)).
 
-%% @doc Five runs, as in the report.
+%% @doc Five runs, as in the RELEASE report.
 -spec repeats(full | quick) -> pos_integer().
 repeats(full) -> 5;
 repeats(quick) -> 1.
 
-%% @doc The figures of one run each with and without, for each number of ants; quick: for one. Where the processes run must not change the cost.
+%% @doc Runs once with and once without, for each number of ants (a quick run: for one number), and returns the numbers. The cost of the
+%% solution must not depend on where the processes run.
 -spec compared(kind(), full | quick, Repeat :: pos_integer(), fun((with | without, Ants :: pos_integer()) -> {Cost :: number(), Seconds :: float()})) -> #{binary() => float()}.
 compared(Kind, Speed, Repeat, Solve) ->
     All = case Speed of full -> ?ANTS; quick -> [80] end,
-    %% Each is the first in turn.
+    %% Each of the two goes first in every other repeat.
     Order = case Repeat rem 2 of 0 -> [with, without]; 1 -> [without, with] end,
     lists:foldl(fun(Ants, Acc) ->
                         Solved = [{Which, Solve(Which, Ants)} || Which <- Order],
@@ -50,16 +51,18 @@ compared(Kind, Speed, Repeat, Solve) ->
                         Acc#{ratio_key(Kind, Ants) => Without / With, key(Kind, with, Ants) => With, key(Kind, without, Ants) => Without}
                 end, #{}, All).
 
-%% @doc The instance that all runs solve.
+%% @doc The instance that every run solves.
 -spec instance() -> ml_aco_instance:instance().
 instance() -> ml_aco_instance:make(?JOBS, 1).
 
-%% @doc The options of a run: as many iterations for both kinds, but where messages are what takes time, colonies hear of each other twice as often.
+%% @doc The options of a run. Both kinds run the same number of iterations, but where messages take most of the time, colonies exchange
+%% results twice as often.
 -spec options(kind(), Ants :: pos_integer()) -> ml_aco_tree:options().
 options(attributes, Ants) -> #{seed => 1, ants => Ants, rounds => 3, iterations => 4};
 options(distances, Ants) -> #{seed => 1, ants => Ants, rounds => 6, iterations => 2}.
 
-%% @doc For gnuplot, from the figures of a stored result: the times and their ratio over the ants, with the smallest and the largest run.
+%% @doc The data for gnuplot, from the numbers of a stored result: the times and their ratio over the number of ants, with the smallest
+%% and the largest run.
 -spec data(kind(), Figures :: [#{binary() => term()}]) -> unicode:chardata().
 data(Kind, Figures) ->
     Rows = fun(Key) -> [row(Ants, Samples) || Ants <- ?ANTS, #{<<"key">> := K, <<"samples">> := Samples} <- Figures, K =:= Key(Ants)] end,
@@ -67,7 +70,7 @@ data(Kind, Figures) ->
      || {Name, Key} <- [{"with", fun(Ants) -> key(Kind, with, Ants) end}, {"without", fun(Ants) -> key(Kind, without, Ants) end},
                         {"ratio", fun(Ants) -> ratio_key(Kind, Ants) end}]].
 
-%% @doc Draws these data into an SVG file.
+%% @doc The gnuplot script that draws these data into an SVG file.
 -spec script(kind(), file:filename(), Data :: unicode:chardata()) -> unicode:chardata().
 script(Kind, File, Data) ->
     [Data, "set terminal svg size 900,380 enhanced background 'white'\nset output '", File, "'\n"

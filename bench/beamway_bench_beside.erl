@@ -1,10 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench beside': how long does a small call, or a message of 100 KB, take while four streams of large messages go the same way by plain `!'?
+%% @doc `bench beside': how long does a small call, or a message of 100 KB, take while four streams of large messages use the same
+%% connection with plain `!'?
 %%
-%% A `gen_server:call' of 64 B each millisecond, whatever became of the calls before (open loop); its time runs from the moment at which it was
-%% planned, so a sender that is held up counts in full. The streams send as fast as they get through. On the loopback interface, between hosts that
-%% are joined by veth, and over emulated paths of 1 Gbit/s. Lanes stand beside, with calls and streams in classes of their own. Needs root.
-%% On loopback a message of 100 KB follows in the same way, one each 10 ms; its time ends when the answer of a few bytes is there.
+%% A `gen_server:call' of 64 B starts each millisecond whether or not the previous calls have returned (open loop). Its time runs from the
+%% moment for which it was planned, so a sender that is held up counts in full. The streams send as fast as they get through. It measures
+%% on the loopback interface, between hosts that are joined by veth, and over emulated paths of 1 Gbit/s, and compares with lanes, which
+%% carry calls and streams in separate classes. It needs root. On loopback it then sends a message of 100 KB each 10 ms in the same
+%% manner; the time of that message ends when its answer of a few bytes arrives.
 -module(beamway_bench_beside).
 -behaviour(beamway_bench).
 
@@ -14,7 +16,7 @@
 -define(BYTES, 10000000).
 -define(MEDIUM, 100000).
 -define(MEDIUM_EVERY_MS, 10).
-%% Streams send at once when the one before was taken.
+%% A rate so high that a stream sends its next message as soon as the previous one was accepted.
 -define(UNPACED, 1.0e9).
 
 %% @private
@@ -116,7 +118,7 @@ finish(Result, #{chart := File, paths := Paths}) ->
 paths_test_() ->
     [?_assertEqual({ok, ?PATHS}, paths(all)), ?_assertEqual({ok, [loopback]}, paths("loopback")), ?_assertMatch({error, _}, paths("x"))].
 
-%% What the pages name has its metric, and whatever is compared is measured.
+%% Every metric that the pages name exists, and every contender that is compared is also measured.
 metrics_test() ->
     Metrics = metrics(settings(?PATHS, full)),
     [?assert(lists:member(Name, [N || #{name := N} <- Metrics]))

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench hosts': what comes through between hosts? Nodes stand in network namespaces that are joined by veth, as fast as it goes, or by an
-%% emulated path. 100 callers on each node; one sender of messages of 64 B, 4 KB and 1 MB, with iperf3 beside the last; over TCP and TLS. Needs root.
+%% @doc `bench hosts': how much gets through between hosts? The nodes run in network namespaces that are joined by veth at full speed, or
+%% by an emulated path. It measures 100 callers on each node, then one sender of messages of 64 B, 4 KB and 1 MB, over TCP and TLS, and
+%% compares the last size with iperf3. It needs root.
 -module(beamway_bench_between).
 -behaviour(beamway_bench).
 
@@ -33,7 +34,7 @@ paths(Text) ->
         Paths -> {ok, Paths}
     end.
 
-%% TCP needs some round trips until a stream fills its path.
+%% A TCP stream needs some round trips until it fills its path.
 settings(Paths, quick) -> (settings(Paths))#{warm_ms => 200, window_ms => 400, iperf_s => 1, budget_ms => 36000 * length(Paths)};
 settings(Paths, full) -> (settings(Paths))#{warm_ms => 1000, window_ms => 2000, iperf_s => 3}.
 
@@ -67,7 +68,7 @@ calls_words(Path) -> io_lib:format("calls, ~b nodes", [node_count(Path)]).
 
 key(Path, Words) -> unicode:characters_to_binary([beamway_bench_net:title(Path), ": ", Words]).
 
-%% MB of a million bytes a second that the second host receives in one TCP stream.
+%% The megabytes (10^6 bytes) per second that the second host receives in one TCP stream.
 iperf(Path, [{Space, _}, {Other, Address}], #{iperf_s := Seconds, warm_ms := WarmMs}) ->
     [Ip | Server] = beamway_netns:host(Other) ++ ["iperf3", "-s", "-1", "-p", ?IPERF_PORT],
     Port = beamway_bench_tools:open(Ip, Server),
@@ -76,7 +77,7 @@ iperf(Path, [{Space, _}, {Other, Address}], #{iperf_s := Seconds, warm_ms := War
     ok = beamway_bench_tools:close(Port, "KILL"),
     #{key(Path, beamway_bench_stream:key(1 bsl 20)) => Bits / 8.0e6}.
 
-%% It ends at once while the server does not listen yet, often with status 0.
+%% The client ends at once while the server is not yet listening, often with status 0, so it is tried again.
 iperf_client(Ip, Words, Tries) ->
     {Status, Lines} = beamway_bench_tools:run(Ip, Words, 60000),
     case Status =:= 0 andalso jiffy:decode(Lines, [return_maps]) of

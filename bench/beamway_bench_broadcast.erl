@@ -1,13 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench broadcast': how many bytes cross a slow link when one process sends to a group of `pg'?
 %%
-%% 16 nodes with a member each: 12 on one host and 4 on another, behind 100 Mbit/s. Once `!' sends to each member, once teleport broadcasts with the hosts as
-%% sites. The bytes are those of the first host's network interface, both ways, for each message. Needs root.
+%% The 16 nodes have one member each: 12 are on one host and 4 on another, behind 100 Mbit/s. First `!' sends to each member, then
+%% teleport broadcasts with the hosts as sites. The bytes are those of the first host's network interface in both directions, for each
+%% message. It needs root.
 -module(beamway_bench_broadcast).
 -behaviour(beamway_bench).
 
 -export([prepare/2, groups/1, metrics/1]).
-%% On the nodes.
+%% Called on the nodes.
 -export([join/0, members/1, round/4]).
 
 -define(GROUP, beamway_bench_group).
@@ -54,7 +55,7 @@ metrics(#{cases := Cases}) ->
 
 %% ---- on the nodes ----
 
-%% @doc One member, which counts what comes.
+%% @doc Starts the node's member, which counts the messages that it receives.
 -spec join() -> ok.
 join() ->
     case whereis(?GROUP) of
@@ -70,11 +71,11 @@ member(Count) ->
     receive
         {message, _} -> member(Count + 1);
         {await, From, Total} when Count >= Total -> From ! {all, self()}, member(0);
-        %% Behind what has yet to come.
+        %% Requeued, so that it is handled after the messages that are still to come.
         {await, From, Total} -> receive {message, _} -> self() ! {await, From, Total}, member(Count + 1) end
     end.
 
-%% @doc The members of all these nodes, as soon as pg knows them.
+%% @doc The members on all nodes, as soon as pg knows them.
 -spec members([node()]) -> [pid()].
 members(Nodes) -> members(length(Nodes), erlang:monotonic_time(millisecond) + ?WAIT_MS).
 
@@ -85,7 +86,7 @@ members(Count, Deadline) ->
         {Members, false} -> error({members_missing, Count, length(Members)})
     end.
 
-%% @doc So many messages to all members: the bytes that crossed, and microseconds until all members had them.
+%% @doc Sends `Count' messages to all members. Returns the bytes that crossed and the microseconds until all members had received them.
 -spec round(beamway_bench_messages:way(), [pid()], Bytes :: pos_integer(), Count :: pos_integer()) -> {non_neg_integer(), non_neg_integer()}.
 round(Way, Members, Bytes, Count) ->
     Sites = maps:from_list([{node(Pid), host(node(Pid))} || Pid <- Members]),
@@ -105,7 +106,7 @@ send(teleport, _, Message, Sites) ->
 
 host(Node) -> lists:last(string:split(atom_to_list(Node), "@")).
 
-%% What the interfaces of this host have carried, except for its own traffic.
+%% The bytes that this host's interfaces have carried, except loopback.
 crossed() ->
     {ok, Text} = file:read_file("/proc/net/dev"),
     lists:sum([crossed(string:lexemes(Line, " :")) || Line <- string:lexemes(Text, "\n"), string:find(Line, ":") =/= nomatch]).
@@ -119,12 +120,12 @@ crossed([_, Received, _, _, _, _, _, _, _, Sent | _]) -> binary_to_integer(Recei
 metrics_test() ->
     ?assertEqual([], [<<"broadcast_100">>, <<"broadcast_4k">>, <<"broadcast_64k_ms">>] -- [Name || #{name := Name} <- metrics(#{cases => cases(full)})]).
 
-%% /proc/net/dev has the received bytes first and the sent ones ninth.
+%% A line of /proc/net/dev has the received bytes in its first field and the sent bytes in its ninth.
 crossed_test() ->
     ?assertEqual(0, crossed([<<"lo">>, <<"5">>])),
     ?assertEqual(16, crossed([<<"path0">>, <<"7">>, <<"1">>, <<"0">>, <<"0">>, <<"0">>, <<"0">>, <<"0">>, <<"0">>, <<"9">>, <<"2">>])).
 
-%% It answers when it has as many as it was asked for, and begins anew.
+%% A member answers when it has received the number of messages it was asked for, and then counts from zero again.
 member_test() ->
     Member = spawn_link(fun() -> member(0) end),
     _ = [Member ! Message || Message <- [{message, a}, {await, self(), 2}, {message, b}]],

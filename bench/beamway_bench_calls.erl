@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench calls': small calls per second of one server of another node: `gen_server:call' over distribution, and `teleport:call' over the same
-%% distribution without a monitor there. Over stock TCP it has connections of its own.
+%% @doc `bench calls': how many small calls per second does a server on another node answer? Compares `gen_server:call' over distribution
+%% with `teleport:call' over the same distribution, which sets no monitor there. With stock TCP, teleport uses its own connections.
 -module(beamway_bench_calls).
 -behaviour(beamway_bench).
 

@@ -1,13 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench casts': what does `teleport:cast' cost, and what does plain `!' of the same message?
+%% @doc `bench casts': what does `teleport:cast' cost, compared with plain `!' of the same message?
 %%
-%% Both contenders have Beamway's carrier over shared memory as distribution; the second one also runs teleport. Processor time is that of both nodes, divided by the messages that the receiver has confirmed ({@link beamway_bench_message_cost}).
+%% Both contenders use Beamway's carrier over shared memory for distribution; the second one also runs teleport. Processor time is that of
+%% both nodes, divided by the number of messages that the receiver has confirmed ({@link beamway_bench_message_cost}).
 -module(beamway_bench_casts).
 -behaviour(beamway_bench).
 
 -export([prepare/2, groups/1, metrics/1]).
 
-%% The name of the metric, what it is, the load, and how many processes make it.
+%% The name of the metric, its description, the load, and the number of processes that produce it.
 cases() ->
     [{"c1", "cast of 100 B, 1 sender", {cast, {binary, 100}, 512, 16}, 1},
      {"name_c1", "cast of 100 B to a name, 1 sender", {cast_name, {binary, 100}, 512, 16}, 1},
@@ -43,7 +44,7 @@ metric(Name, Unit, Better, Key) ->
 metrics_test() ->
     ?assertEqual([], [<<"casts_c1">>, <<"casts_c100_cpu">>, <<"casts_4k">>] -- [Name || #{name := Name} <- metrics(#{})]).
 
-%% Real nodes: both contenders give all figures that the metrics name.
+%% Runs real nodes: both contenders report every number that the metrics name.
 real_nodes_test_() ->
     {timeout, 120, fun() ->
         {ok, Samples} = beamway_bench_run:in_a_process(fun() -> beamway_bench_run:run(groups(#{warm_ms => 20, window_ms => 400}), run_options()) end),

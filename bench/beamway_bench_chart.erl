@@ -1,17 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Draws figures with gnuplot: over sizes, one line for each contender, with bars for the middle half of the repeats; or as bars.
+%% @doc Draws results with gnuplot: over sizes, as one line for each contender with bars for the middle half of the repeats; or as a bar
+%% chart.
 -module(beamway_bench_chart).
 
 -export([draw/4, curves/5, bars/4, plot/2, by_default/3]).
 
 -define(GNUPLOT_MS, 30000).
 
-%% @doc Draws the figures of these keys; the file's name says SVG or PNG.
+%% @doc Draws the results of these keys as SVG or PNG, depending on the file's extension.
 -spec draw(file:filename(), unicode:chardata(), [{Size :: non_neg_integer(), beamway_bench_run:key()}],
            beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
 draw(File, Title, Points, Result) -> drawn(File, 500, fun(Terminal) -> script(File, Terminal, Title, lines(Points, Result)) end).
 
-%% @doc Draws curves over counts, a panel for each list of keys, two panels in a row.
+%% @doc Draws curves over counts, with a panel for each list of keys and two panels in a row.
 -spec curves(file:filename(), unicode:chardata(), XLabel :: string(), [{Panel :: unicode:chardata(), [{pos_integer(), beamway_bench_run:key()}]}, ...],
              beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
 curves(File, Title, XLabel, Panels, Result) ->
@@ -24,7 +25,7 @@ curves(File, Title, XLabel, Panels, Result) ->
                    "unset multiplot\n"]
           end).
 
-%% @doc Draws two bars for each contender, a panel for each pair of keys, over a logarithmic scale.
+%% @doc Draws two bars for each contender on a logarithmic scale, with a panel for each pair of keys.
 -spec bars(file:filename(), unicode:chardata(), [{Panel :: string(), Lower :: beamway_bench_run:key(), Upper :: beamway_bench_run:key()}, ...],
            beamway_bench_report:result()) -> ok | {error, unicode:chardata()}.
 bars(File, Title, Panels, Result) -> drawn(File, max(500, 250 * length(Panels)), fun(Terminal) -> bars_script(File, Terminal, Title, Panels, Result) end).
@@ -51,7 +52,8 @@ bars_script(File, Terminal, Title, Panels, Result) ->
 
 spoken(Name) -> string:replace(atom_to_list(Name), "_", " ", all).
 
-%% @doc Draws into bench/results what nobody asked for. A failure is told, and is none of the benchmark.
+%% @doc Draws a chart into bench/results although nobody asked for one. It reports a failure, but the benchmark does not fail because of
+%% it.
 -spec by_default(Name :: string(), beamway_bench:speed(), fun((file:filename()) -> ok | {error, unicode:chardata()})) -> ok.
 by_default(Name, Speed, Draw) ->
     Ending = case Speed of full -> ".svg"; quick -> "-quick.svg" end,
@@ -61,7 +63,7 @@ by_default(Name, Speed, Draw) ->
         {error, Why} -> beamway_bench:note("~ts", [Why])
     end.
 
-%% @doc Lets gnuplot run a script that writes this file.
+%% @doc Runs gnuplot with a script that writes this file.
 -spec plot(file:filename(), Script :: unicode:chardata()) -> ok | {error, unicode:chardata()}.
 plot(File, Script) ->
     case os:find_executable("gnuplot") of
@@ -73,7 +75,7 @@ terminal(".svg", Height) -> ["svg size 800,", Height, " enhanced background 'whi
 terminal(".png", Height) -> ["pngcairo size 800,", Height];
 terminal(_, _) -> unknown.
 
-%% From the stored form of the result, as anybody else would draw it.
+%% Reads the stored form of the result, so that anyone can draw the same lines from the file.
 lines(Points, Result) ->
     #{figures := Figures} = beamway_bench_report:to_json(Result),
     Names = lists:usort([Name || #{contender := Name} <- Figures]),

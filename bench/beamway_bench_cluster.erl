@@ -1,19 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The clustering part of `bench placement': how long 1024 nodes take, how many of the planted trees are found exactly, and
-%% how the report's algorithm does at the alpha that suits each shape best.
+%% @doc The clustering part of `bench placement': how long clustering 1024 nodes takes, how many of the planted trees it finds exactly,
+%% and how well the algorithm of the RELEASE report does at the alpha that suits each shape best.
 -module(beamway_bench_cluster).
 
 -export([metrics/0, repeats/1, measure/2]).
-%% Of a process.
+%% Called in a process of its own.
 -export([time_once/2]).
 
-%% For the alpha algorithm; the report tries 1.0 to 3.0.
+%% For the alpha algorithm; the RELEASE report tries 1.0 to 3.0.
 -define(LARGE_SHAPES, [flat_256_noisy, athos_256, three_levels_216]).
 -define(ALPHAS, [1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2.0, 2.5]).
-%% A level of 32 nodes below two others, with slow nodes: the tree is made twice then, which takes longest.
+%% A level of 32 nodes below two others, with slow nodes. This takes longest because the tree is then built twice.
 -define(LARGE, #{tree => {800, 0.10, lists:duplicate(8, {400, 0.10, lists:duplicate(4, {100, 0.15, [32]})})}, slow => 0.2}).
 
-%% @doc The metrics.
 -spec metrics() -> [map()].
 metrics() ->
     [#{name => <<"cluster_1024_s">>, unit => <<"s">>, better => lower, key => <<"clustering of 1024 nodes">>},
@@ -31,12 +30,12 @@ alpha_key(Shape) -> text("~s: clusters found, alpha at its best", [Shape]).
 
 text(Format, Arguments) -> iolist_to_binary(io_lib:format(Format, Arguments)).
 
-%% @doc The seeds are the same each time.
+%% @doc One, because the seeds are the same each time.
 -spec repeats(full | quick) -> pos_integer().
 repeats(_) -> 1.
 
-%% @doc The figures. A quick run takes 3 seeds and counts them as 20, and leaves shapes of more than 200 nodes out for alpha, which is slow on
-%% them; a full run takes one seed for them and three for the others.
+%% @doc Measures. A quick run takes 3 seeds and scales their count to 20, and skips shapes of more than 200 nodes for alpha, which is slow
+%% on them; a full run takes one seed for those shapes and three for the others.
 -spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
 measure(Speed, _) ->
     Seeds = lists:seq(1, case Speed of full -> 20; quick -> 3 end),
@@ -74,7 +73,7 @@ scores(Method, Shape, Seeds) ->
          beamway_bench_planted:score(beamway_bench_planted:clusters(Tree), Planted)
      end || Seed <- Seeds].
 
-%% Seeds and alphas.
+%% The seeds and the alphas to try.
 alpha_tries(full, true) -> {[1], ?ALPHAS};
 alpha_tries(full, false) -> {[1, 2, 3], ?ALPHAS};
 alpha_tries(quick, true) -> none;
@@ -85,7 +84,7 @@ best_alpha(Shape, {Seeds, Alphas}) ->
     {_, Alpha, Scores} = lists:max([{mean(Scores), Alpha, Scores} || Alpha <- Alphas, Scores <- [scores({alpha, Alpha}, Shape, Seeds)]]),
     {Alpha, Scores}.
 
-%% The best of nine in processes of their own: memory of what was before would be collected in the time of what is measured.
+%% The best of nine runs, each in its own process, because otherwise garbage of earlier work would be collected during the measured time.
 large() ->
     {Matrix, Planted} = beamway_bench_planted:make_spec(?LARGE, 1),
     lists:min([timed(Matrix, Planted) || _ <- lists:seq(1, 9)]).

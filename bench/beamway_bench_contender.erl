@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Who is compared: each contender is a name, the flags and the environment that make a node
-%% speak its carrier, and the link that must then carry the calls. Pure, but that the best options for stock TCP are a stored result.
+%% @doc The contenders that are compared. Each is a name, the flags and the environment that make a node use its carrier, and the link
+%% that must then carry the calls. The functions are pure, except that the best options for stock TCP are read from a stored result.
 %%
-%% All contenders get {@link common_args/1} too, the same for each: what differs is the carrier alone.
+%% All contenders also get the same {@link common_args/1}, so they differ only in the carrier.
 -module(beamway_bench_contender).
 
 -export([all/2, small/1, way/1, names/0, programs/0, and_rdma/1, common_args/1, clean_env/0]).
@@ -14,14 +14,14 @@
               | openmpi | eventfd | rdma_link | ib_write | ib_send
     | beamway_bench_http_servers:name().
 -type t() :: #{name := name(),
-               %% for people
+               %% a description for people
                title := string(),
                args := [string()],
                env := [{string(), string()}],
-               %% what beamway:links/0 must say; `stock' is a carrier of OTP itself
+               %% the kind that beamway:links/0 must report; `stock' is a carrier of OTP itself
                link := stock | shm | rdma | tcp | inet | tls}.
 
-%% @doc The contenders; Root is the folder of the checkout.
+%% @doc The contenders; `Root' is the directory of the checkout.
 -spec all(Root :: file:filename(), PollUs :: pos_integer()) -> #{name() => t()}.
 all(Root, PollUs) ->
     maps:from_list([{Name, Contender} || #{name := Name} = Contender <- list(Root, PollUs)]).
@@ -58,12 +58,12 @@ direct(#{args := Args} = Contender, Name, Title, Root) ->
 
 and_ebin(#{args := Args} = Contender, App, Root) -> Contender#{args := Args ++ ["-pa", filename:join([Root, "apps", App, "ebin"])]}.
 
-%% @doc The same with as few threads as can be: many such nodes on a machine would else have hundreds of schedulers.
+%% @doc The same contender with as few threads as possible, because many nodes on one machine would otherwise have hundreds of schedulers.
 -spec small(t()) -> t().
 small(#{args := Args} = Contender) ->
     Contender#{args := ["+S", "1:1", "+SDcpu", "1:1", "+SDio", "1", "+A", "1", "+sbwt", "none", "+sbwtdcpu", "none", "+sbwtdio", "none" | Args]}.
 
-%% @doc With which functions the programs inside the nodes send: see beamway_bench_messages.
+%% @doc The functions with which the programs inside the nodes send; see beamway_bench_messages.
 -spec way(name()) -> beamway_bench_messages:way().
 way(Name) when Name =:= teleport; Name =:= direct; Name =:= direct_tcp; Name =:= direct_stock; Name =:= gen_rpc -> teleport;
 way(_) -> stock.
@@ -71,8 +71,8 @@ way(_) -> stock.
 variant(Contender, Name, Title, Env, Link) ->
     Contender#{name := Name, title := Title, env := Env, link := Link}.
 
-%% What a careful operator sets without Beamway: the best that `bench tune-tcp' has found, and until that was measured
-%% OTP's own answer to many small messages.
+%% What a careful operator sets without Beamway: the best options that `bench tune-tcp' has found or, until that has been measured, OTP's
+%% own remedy for many small messages.
 tuned_args() ->
     case beamway_bench_tune:args(beamway_bench_tune:best()) of
         unknown ->
@@ -81,33 +81,34 @@ tuned_args() ->
         Args -> Args
     end.
 
-%% What polling gives without Beamway: schedulers that look for work for as long as OTP lets them.
+%% What polling achieves without Beamway: schedulers look for work for as long as OTP allows.
 spin_args() -> lists:append([[Flag, "very_long"] || Flag <- ["+sbwt", "+sbwtdcpu", "+sbwtdio"]]).
 
-%% @doc The names that a user may give.
+%% @doc The names that a user may pass.
 -spec names() -> [name()].
 names() ->
     [tcp, tcp_tuned, tcp_spin, unix, tls, beamway, beamway_tcp, beamway_unrecorded, beamway_tcp_unrecorded, beamway_inet, beamway_tls, beamway_rdma, beamway_poll, beamway_poll_off,
      teleport, direct, direct_tcp, direct_stock, gen_rpc].
 
-%% @doc Those that are programs instead of nodes.
+%% @doc The contenders that are programs rather than nodes.
 -spec programs() -> [name()].
 programs() ->
     [openmpi, eventfd, rdma_link, ib_write, ib_send, rdpipe, rdpipe_unchecked, rdpipe_tls, rdpipe_commands, rdpipe_one, iperf3, ssh, mbuffer, nc, socat, cat].
 
-%% @doc These contenders, and rdma where this host has a device for it. Not pure.
+%% @doc Adds rdma to these contenders if this host has a device for it. This function is not pure.
 -spec and_rdma([name()]) -> [name()].
 and_rdma(Names) ->
     Names ++ [beamway_rdma || beamway_rdma_devices:usable(beamway_rdma_devices:all()) =/= []].
 
-%% @doc What every node is started with, whatever its carrier. A busy or emulated machine has time to connect.
+%% @doc The flags that every node gets, whatever its carrier. The setup time is long because a busy or emulated machine needs longer to
+%% connect.
 -spec common_args(Root :: file:filename()) -> [string()].
 common_args(Root) ->
     ["-pa", filename:join([Root, "bench", "ebin"]),
      "-kernel", "logger_level", "error",
      "-kernel", "net_setuptime", "60"].
 
-%% @doc Unsets what the caller's shell may hold and what would make contenders differ in secret.
+%% @doc Unsets variables of the caller's shell that could make the contenders differ without anyone noticing.
 -spec clean_env() -> [{string(), false}].
 clean_env() ->
     Erlang = ["ERL_FLAGS", "ERL_AFLAGS", "ERL_ZFLAGS", "ERL_LIBS", "ERL_EPMD_ADDRESS",
@@ -122,7 +123,7 @@ clean_env() ->
 contenders_differ_test() ->
     All = all("/root", 50),
     ?assertEqual(lists:sort(names()), lists:sort(maps:keys(All))),
-    %% The best options for stock TCP may be none.
+    %% The best options for stock TCP may turn out to be no options at all.
     Ways = [{Args, Env} || #{args := Args, env := Env} <- maps:values(maps:remove(tcp_tuned, All))],
     ?assertEqual(length(Ways), length(lists:usort(Ways))).
 

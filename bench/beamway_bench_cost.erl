@@ -1,24 +1,24 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench cost': what does a message cost the machine? System calls, context switches,
-%% wake-ups, doorbells, copied bytes and processor time for each message of 64 bytes, with 1 and 100
-%% pairs of processes. All but the times are counts: they hold on a slow and a noisy machine too.
+%% @doc `bench cost': what does a message cost the machine? It counts system calls, context switches, wake-ups, doorbells, copied bytes
+%% and processor time for each message of 64 bytes, with 1 and 100 pairs of processes. Everything but the times is a count, so it is also
+%% valid on a slow or noisy machine.
 %%
-%% Counted over both nodes. A wake-up is a voluntary context switch: a thread slept until something
-%% woke it. A doorbell is a wake-up call of the Beamway link, over TCP what it sends; stock TCP has none of its own. Copied
-%% bytes are those that the carrier copies, once into the link and once out of it: by the kernel
-%% for TCP, by Beamway for shared memory. What the VM copies above the carrier is the same for all.
+%% The counts cover both nodes. A wake-up is a voluntary context switch: a thread slept until something woke it. A doorbell is a wake-up
+%% call of the Beamway link or, over TCP, a send; stock TCP has no doorbells of its own. Copied bytes are those that the carrier copies,
+%% once into the link and once out of it: the kernel copies them for TCP, Beamway does for shared memory. The VM's copies above the
+%% carrier are the same for all contenders.
 -module(beamway_bench_cost).
 -behaviour(beamway_bench).
 
 -export([prepare/2, groups/1, metrics/1, finish/2]).
-%% For the demo.
+%% The demo calls these.
 -export([sample/1, per_call/3]).
 
 -export_type([sample/0]).
 
 -type sample() :: #{calls := non_neg_integer(), voluntary := non_neg_integer(), forced := non_neg_integer(),
                     bytes := non_neg_integer(), doorbells := non_neg_integer(),
-                    %% processor time in microseconds
+                    %% processor time, in microseconds
                     user := non_neg_integer(), kernel := non_neg_integer()}.
 
 -define(PAIRS, [1, 100]).
@@ -59,7 +59,7 @@ around(Asking, Cluster, Rest) ->
     _ = Rest(),
     {Before, sample([Asking], Cluster)}.
 
-%% @doc The counts of all nodes so far, and of all their calls.
+%% @doc The counts of all nodes so far, with all their calls.
 -spec sample(beamway_bench_nodes:cluster()) -> sample().
 sample(#{members := Members} = Cluster) ->
     sample(Members, Cluster).
@@ -74,13 +74,13 @@ sample(Callers, Cluster) ->
               user => lists:sum([N || #{user := N} <- Times]),
               kernel => lists:sum([N || #{kernel := N} <- Times])}.
 
-%% @doc How much of something there was for each call between two samples.
+%% @doc The count per call between two samples.
 -spec per_call(Count :: fun((sample()) -> number()), Before :: sample(), After :: sample()) -> float().
 per_call(Count, #{calls := Earlier} = Before, #{calls := Later} = After) when Later > Earlier ->
     (Count(After) - Count(Before)) / (Later - Earlier);
 per_call(_, _, _) -> error(no_call_ended).
 
-%% A call is an exchange: one message each way.
+%% A call is an exchange, so it has one message in each direction.
 figures(Pairs, Before, After, Counted) ->
     PerMessage = fun(Count) -> per_call(Count, Before, After) / 2 end,
     [{key(switches, Pairs), PerMessage(fun(#{voluntary := V, forced := F}) -> V + F end)},
@@ -123,7 +123,7 @@ unit(copied) -> <<"B/message">>;
 unit(Time) when Time =:= user; Time =:= kernel -> <<"us/message">>;
 unit(_) -> <<"1/message">>.
 
-%% @private On a host without a device, what was measured in the virtual machine.
+%% @private On a host without an RDMA device, prints what was measured in the virtual machine.
 -spec finish(beamway_bench_report:result(), map()) -> ok.
 finish(_, #{json := true}) -> ok;
 finish(_, #{}) ->
