@@ -1,22 +1,23 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A chart of ratios as SVG: a row for each question, and in it a dot with its interval for each rival, on a logarithmic axis.
+%% @doc A chart of ratios as SVG. It has a row for each question and in that row a dot with its interval for each rival, on a logarithmic
+%% axis.
 %%
-%% Pure. {@link beamway_bench_figures} makes the rows from stored results. Colours and fonts are those of the console, for a light and a dark page.
-%% The picture is readable at 830 pixels, the width of a page.
+%% The functions are pure; {@link beamway_bench_figures} makes the rows from stored results. Colours and fonts are the console's, for a
+%% light and a dark page. The picture is readable at 830 pixels, the width of a page.
 -module(beamway_bench_dots).
 
 -export([svg/3]).
 -export_type([row/0]).
 
 -type row() :: {Label :: unicode:chardata(), [{Series :: pos_integer(), Ratio :: float(), Low :: float(), High :: float()}]}.
-%% A series is counted from 1. To the right of 1 is better.
+%% Series are numbered from 1. Points to the right of 1 are better.
 
 -define(WIDTH, 830).
 -define(LEFT, 330).
 -define(RIGHT, 780).
 -define(STEP, 17).
 
-%% @doc The picture. Each legend is that of a series.
+%% @doc The picture. The legends are in the order of the series.
 -spec svg(Title :: unicode:chardata(), Legends :: [unicode:chardata()], [row()]) -> unicode:chardata().
 svg(Title, Legends, Rows) ->
     Heights = [14 + ?STEP * max(1, length(Dots)) || {_, Dots} <- Rows],
@@ -44,7 +45,7 @@ style() ->
     ".s1 { fill: #5b93ff; stroke: #5b93ff; } .s2 { fill: #2bd4a4; stroke: #2bd4a4; } .s3 { fill: #f2b03d; stroke: #f2b03d; } .s4 { fill: #c084fc; stroke: #c084fc; } .s5 { fill: #94a3b8; stroke: #94a3b8; }\n"
     "}\n</style>\n".
 
-%% Whole powers of two, with 1 and some room on both sides.
+%% The exponents at both ends: whole powers of two around 1 and all ratios, with some space on both sides.
 ends(Ratios) ->
     Logs = [math:log2(Ratio) || Ratio <- Ratios],
     {floor(lists:min([-0.9 | Logs]) - 0.1), ceil(lists:max([0.9 | Logs]) + 0.1)}.
@@ -93,7 +94,7 @@ places(Text, Pattern) ->
 
 dots_are_where_their_ratios_are_test() ->
     Svg = unicode:characters_to_list(svg("a < b", ["x"], [{"first", [{1, 2.0, 1.5, 4.0}]}, {"second", [{1, 0.5, 0.5, 0.5}]}])),
-    %% The first circle is that of the legend.
+    %% The first circle belongs to the legend.
     [_, Twice, Half] = places(Svg, "cx=\"([0-9.]+)\""),
     [One] = places(Svg, "class=\"one\" x1=\"([0-9.]+)\""),
     ?assert(Half < One andalso One < Twice),

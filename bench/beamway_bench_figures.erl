@@ -1,12 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The figures of the documents: every table of figures is made of stored results, by `bench/figures.config'.
+%% @doc The numbers in the documents: `bench/figures.config' says from which stored results each table is made.
 %%
-%% A page has `<!-- figures: NAME -->' and `<!-- end -->' on lines of their own; the table of that name stands between them.
-%% Under each table stands which results it is made of: commit, day, machine, repeats and command. A result of a changed
-%% tree, or of a commit that nobody has, is not shown. `bench/stale' names the stored results that are older than what
-%% they measure; pages say so, and {@link beamway_bench_history} knows.
+%% A page has `<!-- figures: NAME -->' and `<!-- end -->' on lines of their own, and the table of that name goes between them. Under each
+%% table the page lists the results it is made of, with commit, day, machine, repeats and command. A result that was measured on a changed
+%% tree, or at a commit that nobody has, is not shown. `bench/stale' lists the stored results that are older than what they measure; the
+%% pages mark those, and {@link beamway_bench_history} determines their age.
 %%
-%% `scripts/figures' calls `main/0'; see there for the words.
+%% `scripts/figures' calls `main/0' and documents its arguments.
 -module(beamway_bench_figures).
 
 -export([main/0]).
@@ -19,7 +19,7 @@
                | {facts, Result :: string(), [{Label :: string(), Path :: [string()]}]}
                | {list, Result :: string(), Path :: [string()], [{Heading :: string(), Field :: string()}]}.
 -type picture() :: {file:filename(), Data :: unicode:chardata(), {svg, unicode:chardata()} | Script :: unicode:chardata()}.
-%% The data stand in the picture, too.
+%% The data are also embedded in the picture.
 -type stale() :: [{Result :: string(), Commit :: string(), old | not_here}].
 
 -define(MOST_COMMITS, 40).
@@ -65,7 +65,7 @@ config() ->
         [First | _] -> throw({config, io_lib:format("bench/figures.config has ~ts twice: delete one", [First])})
     end.
 
-%% What the file says more than once. The second would be measured, or shown, or neither.
+%% The entries that the file has more than once. The second one might be measured, or shown, or neither.
 twice(Terms) ->
     Keys = [{element(1, Term), case Term of {_, _} -> none; _ -> element(2, Term) end} || Term <- Terms],
     [case Name of none -> atom_to_list(Kind); _ -> io_lib:format("~ts ~tp", [Kind, Name]) end
@@ -84,7 +84,7 @@ stale() ->
         {error, enoent} -> []
     end.
 
-%% A stored result as pages show it, or why they do not.
+%% A stored result as the pages show it, or why they do not show it.
 shown(Name) ->
     case read(Name) of
         {ok, Stored} -> judged(beamway_bench_store:changed_tree(Stored), is_stale(Name, Stored), Stored);
@@ -95,7 +95,7 @@ judged(true, _, _) -> {hidden, "stored of a tree that no commit holds"};
 judged(false, not_here, _) -> {hidden, "stored of a commit that this repository does not have"};
 judged(false, Age, Stored) -> {Age, Stored}.
 
-%% The entry is for one stored result: a new one of another commit is not meant.
+%% An entry is about one stored result, so it does not apply to a newer result of another commit.
 is_stale(Name, #{<<"commit">> := Commit}) ->
     case [Why || {N, C, Why} <- stale(), N =:= Name, C =:= binary_to_list(Commit)] of
         [Why | _] -> Why;
@@ -143,7 +143,7 @@ metric_rows({_, #{<<"metrics">> := Entries}}, all) ->
     lists:append([metric_row(told_apart(binary_to_list(Name), Key, Contender, Keys), Entries) || {Name, Key, Contender} <- Asked]);
 metric_rows({_, #{<<"metrics">> := Entries}}, Metrics) -> lists:append([metric_row(Metric, Entries) || Metric <- Metrics]).
 
-%% A question that is put to several contenders names them.
+%% If a question is put to several contenders, the question names the contender.
 told_apart(Name, Key, Contender, Keys) ->
     case lists:member(Key, Keys -- [Key]) of
         true -> {Name, [Key, ", ", title(binary_to_list(Contender))]};
@@ -160,7 +160,7 @@ question(Metric, #{}) -> Metric.
 name({Metric, _}) -> name(Metric);
 name(Metric) -> ["`", Metric, "`"].
 
-%% A row for each baseline; what all share is said once.
+%% A row for each baseline; only the first row has the values that all of them share.
 metric_row(Metric, Entries) ->
     Name = iolist_to_binary(case Metric of {Text, _} -> Text; Text -> Text end),
     case [Entry || #{<<"name">> := N} = Entry <- Entries, N =:= Name] of
@@ -175,7 +175,7 @@ compared(#{<<"baseline_name">> := Name, <<"baseline">> := Value, <<"unit">> := U
     [[title(binary_to_list(Name)), " ", number(Value, Unit)], beamway_bench_report:ratio(Ratio, Interval, maps:get(<<"range">>, Entry, null)),
      case judgement(Entry, significant()) of <<"loses">> -> "**loses**"; null -> ""; Verdict -> beamway_bench_report:verdict(Verdict) end].
 
-%% A row that says it all: whole numbers, the two rivals that matter, and one ratio.
+%% A complete comparison in one row: rounded numbers, the two important rivals, and one ratio.
 brief(Question, _, {hidden, _}) -> [Question, ?AGAIN, "", "", ""];
 brief(Question, Metric, {_, #{<<"metrics">> := Entries}}) ->
     case [Entry || #{<<"name">> := Name} = Entry <- Entries, Name =:= list_to_binary(Metric)] of
@@ -208,10 +208,12 @@ repeats(Count) -> [integer_to_list(Count), " repeats"].
 
 %% ---- verdicts
 
-%% A table that names its metrics was made to answer a question, so it has verdicts; one with all metrics of a result is data.
+%% A table that lists its metrics was made to answer a question, so it has verdicts; a table with all metrics of a result is just data.
 has_verdicts(Results) -> lists:all(fun({_, Metrics}) -> is_list(Metrics) end, Results).
 
-%% What the machine itself could do, and what an older version did, are no rivals. Else what the run alone says, unless so many comparisons would now and then say so by chance.
+%% What the machine itself could do, and what an older version did, are not rivals, so they get no verdict. Otherwise the verdict is the
+%% run's own, but a win or loss becomes even unless it is significant among all comparisons, because some of that many would differ by
+%% chance.
 judgement(#{<<"baseline_name">> := Name}, _) when Name =:= <<"openmpi">>; Name =:= <<"lanes">>; Name =:= <<"lanes_tcp">>; Name =:= <<"lanes_copies">> -> null;
 judgement(#{<<"verdict">> := Verdict} = Entry, Most) when Verdict =:= <<"wins">>; Verdict =:= <<"loses">> ->
     case maps:get(<<"p">>, Entry, null) of
@@ -220,7 +222,7 @@ judgement(#{<<"verdict">> := Verdict} = Entry, Most) when Verdict =:= <<"wins">>
     end;
 judgement(#{<<"verdict">> := Verdict}, _) -> Verdict.
 
-%% Of all verdicts on all pages.
+%% The largest significant p, given all verdicts on all pages.
 significant() ->
     case get(?MODULE) of
         undefined ->
@@ -290,7 +292,7 @@ value(Number) when is_integer(Number), abs(Number) < 1000 -> integer_to_list(Num
 value(Number) when is_number(Number) -> beamway_bench_report:number(Number);
 value(Text) when is_binary(Text) -> Text.
 
-%% What the figures are of.
+%% The results that the numbers come from.
 sources(Names) -> [["- ", source(Name, shown(Name)), "\n"] || Name <- unique(Names)].
 
 source(Name, {hidden, Why}) -> ["`", Name, ".json`: ", Why, "; to be measured again."];
@@ -302,11 +304,11 @@ source(Name, {Age, #{<<"commit">> := Commit, <<"measured_at">> := At, <<"machine
      case Age of fresh -> ""; old -> " **Old**: what it measures has changed since; to be measured again." end,
      [" **Noisy**: other work ran on the machine." || is_noisy(Stored)]].
 
-%% That other work ran while it was measured, or just before, which old results tell only by the load.
+%% Whether other work ran during the measurement or just before it. Old results show this only in their load average.
 is_noisy(#{<<"noisy">> := Why}) -> Why =/= [];
 is_noisy(#{<<"machine">> := #{<<"load_average">> := Load}}) -> beamway_bench_machine:noise(Load) =/= [].
 
-%% What repeats by a rule of its own takes no heed of the option.
+%% A benchmark that chooses its number of repeats itself ignores the option, so the command is shown without it.
 effective(Command, Repeats) ->
     Own = integer_to_list(Repeats),
     case re:run(Command, " --repeats ([0-9]+)", [{capture, all, list}]) of
@@ -320,7 +322,7 @@ day(Seconds) ->
 
 %% ---- pages
 
-%% All pages with figures, as they are and as they should be.
+%% All pages with results, each as it is and as it should be.
 -spec both() -> [{file:filename(), Is :: binary(), Should :: binary()}].
 both() ->
     Tables = maps:from_list([{Name, Table} || {table, Name, Table} <- config()]),
@@ -346,7 +348,7 @@ pages() ->
 
 schema() -> [Why || {Name, _} <- results(), {error, Why} <- [present(Name)]].
 
-%% What was never measured is no mistake here.
+%% A result that was never measured is not an error here.
 present(Name) ->
     case filelib:is_regular(beamway_bench_store:file(Name)) of
         true -> read(Name);
@@ -358,7 +360,7 @@ present(Name) ->
 -spec pictures() -> [picture()].
 pictures() -> charts() ++ ants().
 
-%% What gnuplot draws depends on its version, so only the data in the file are compared. Our own charts are compared whole.
+%% gnuplot's drawing depends on its version, so only the data in its files are compared. Our own charts are compared whole.
 outdated(Pictures) -> [[File, " is not the one of bench/results. Run: make figures"] || {File, Data, How} <- Pictures, not is_drawn(file:read_file(File), Data, How)].
 
 is_drawn({ok, Drawn}, Data, {svg, Svg}) -> Drawn =:= unicode:characters_to_binary([Svg, embedded(Data)]);
@@ -383,7 +385,7 @@ draw({File, Data, Script}) ->
         {error, Why} -> complain("~ts", [Why]), 1
     end.
 
-%% Those of the guide of placement.
+%% The pictures in the guide to placement.
 ants() -> [ants(Kind, picture_file(lists:concat(["mlaco-", Kind])), Figures) || Kind <- [attributes, distances], {_, #{<<"figures">> := Figures}} <- [shown(lists:concat(["placement-", Kind]))]].
 
 ants(Kind, File, Figures) ->
@@ -392,7 +394,7 @@ ants(Kind, File, Figures) ->
 
 picture_file(Name) -> path("docs/guide/pictures/" ++ Name ++ ".svg").
 
-%% The charts of the pages: ratios of the tables, with their intervals. To the right of 1 Beamway is better.
+%% The charts on the pages, which show the ratios of the tables with their intervals. To the right of 1 Beamway is better.
 charts() ->
     [{picture_file(Name), [Title, "\n", [line(Row) || Row <- Drawn]], {svg, beamway_bench_dots:svg(Title, [Legend || {_, Legend} <- Shown], Drawn)}}
      || {chart, Name, Title, Series, Rows} <- config(),
@@ -433,7 +435,7 @@ unknown_commits() ->
              || {Name, _} <- results(), {Age, #{<<"commit">> := Commit}} <- [shown(Name)], Age =/= hidden, not beamway_bench_history:has(Commit)]
     end.
 
-%% What keeps an issue from being resolved.
+%% The results whose age blocks a release.
 too_old() ->
     case beamway_bench_history:known() of
         {false, Why} -> io:format("skipped: how old the results are; ~ts~n", [Why]), [];
@@ -451,7 +453,7 @@ age(Name, Result) ->
             end
     end.
 
-%% How many commits since the result's own have touched what it measures, or how.
+%% The number of commits since the result's own that have changed what it measures or how it is measured.
 behind(Commit, #{measures := Measures} = Result) ->
     case beamway_bench_history:has(Commit) of
         true ->
@@ -460,14 +462,14 @@ behind(Commit, #{measures := Measures} = Result) ->
         false -> not_here
     end.
 
-%% The module of the benchmark, if one measures it.
+%% The source of the benchmark's module, if a benchmark module measures this result.
 bench(Result) ->
     case re:run(command(Result), "(?:beamway bench |bench-rdma N=)([a-z0-9-]+)", [{capture, all_but_first, list}]) of
         {match, [Name]} -> [lists:concat(["bench/", beamway_bench:module(Name), ".erl"])];
         nomatch -> []
     end.
 
-%% Writes down which results the pages must call old, or not show at all.
+%% Records which results the pages must mark as old or must not show at all.
 mark() ->
     case beamway_bench_history:known() of
         {false, Why} -> complain("~ts", [Why]), 1;
@@ -491,8 +493,8 @@ command(#{run := {bench, Words}}) -> "bin/beamway bench " ++ Words;
 command(#{run := {make, Words}}) -> "make " ++ Words;
 command(#{run := {sh, Command}}) -> Command.
 
-%% Lines for scripts/bench: what is not of today's tree, in the order in which it should be measured, with the minutes it takes. What needs rights that are
-%% not there has no command.
+%% Prints lines for scripts/bench: the results that were not measured on today's tree, in the order in which to measure them, with the
+%% minutes each takes. A result that needs root has an empty command unless this process runs as root.
 plan(Words) ->
     {Repeats, Names} = case Words of ["--repeats", Count | Rest] -> {list_to_integer(Count), Rest}; _ -> {default, Words} end,
     case lists:usort(Names) -- [Name || {Name, _} <- results()] of
@@ -511,13 +513,13 @@ command(_, Result, default) -> command(Result);
 command(Name, #{run := {bench, Words}}, Repeats) -> lists:concat(["bin/beamway bench ", Words, " --repeats ", Repeats, " --save bench/results/", Name, ".json"]);
 command(_, Result, _) -> command(Result).
 
-%% Only `bin/beamway bench' takes --repeats.
+%% Only `bin/beamway bench' accepts --repeats.
 minutes(Name, #{run := {Program, _}} = Result, Repeats) when Program =/= bench, Repeats =/= default -> minutes(Name, Result, default);
 minutes(Name, #{minutes := Guess}, Repeats) ->
     {Minutes, Wanted, Took} =
         case read(Name) of
             {ok, #{<<"seconds">> := Seconds, <<"repeats">> := Before}} when Repeats =/= default, Before > 1 -> {Seconds / 60, Repeats, Before};
-            %% The stored run may have had fewer repeats than this one, and some programs have only one.
+            %% The stored run may have had fewer repeats than the planned one, and some programs make only one.
             {ok, #{<<"seconds">> := Seconds}} -> {max(Guess, Seconds / 60), 1, 1};
             _ when Repeats =:= default -> {Guess, 1, 1};
             _ -> {Guess, min(9, Repeats), 9}
@@ -533,7 +535,7 @@ is_of_today(Name, Result) ->
 
 %% ---- storing
 
-%% A result that another program has measured: its JSON object comes on standard input.
+%% Stores a result that another program has measured and printed as a JSON object, which arrives on standard input.
 store(Name, Command) ->
     ok = io:setopts([binary]),
     Own = jiffy:decode(input(), [return_maps]),
@@ -549,7 +551,7 @@ input() ->
         Line -> [Line | input()]
     end.
 
-%% By the statistics of today.
+%% Evaluates stored results again with the current statistics.
 reevaluate([]) -> reevaluate([Name || {Name, _} <- results()]);
 reevaluate(Names) ->
     lists:max([0 | [again(Name, beamway_bench_store:file(Name)) || Name <- Names]]).
@@ -571,14 +573,14 @@ again(Name, File) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% A page whose figures were edited, or a result that was stored without `make figures'.
+%% Fails if the numbers on a page were edited, or if a result was stored without `make figures'.
 the_pages_have_the_figures_of_the_results_test_() ->
     {timeout, 120, ?_assertEqual([], pages() ++ outdated(pictures()))}.
 
 so_many_verdicts_at_most_test() ->
     ?assert(length(verdicts()) =< 120).
 
-%% One in a hundred is chance.
+%% One verdict in a hundred would be chance.
 a_verdict_needs_significance_test_() ->
     Entry = #{<<"verdict">> => <<"wins">>, <<"p">> => 0.004},
     [?_assertEqual(<<"wins">>, judgement(Entry, 0.03)), ?_assertEqual(<<"even">>, judgement(Entry, 0.0)), ?_assertEqual(<<"even">>, judgement(maps:remove(<<"p">>, Entry), 0.03)),
@@ -593,7 +595,7 @@ a_picture_of_other_data_is_outdated_test_() ->
     [?_assertMatch([_], outdated([{"/nowhere/a.svg", "a 1\n", ""}])), ?_assertNot(is_drawn({ok, <<"<svg/>">>}, "a 1\n", {svg, "<svg/>"})),
      ?_assert(is_drawn({ok, <<"<svg/>", (embedded("a 1\n"))/binary>>}, "a 1\n", {svg, "<svg/>"})), ?_assertNot(is_drawn({ok, <<"<g/>", (embedded("a 1\n"))/binary>>}, "a 1\n", {svg, "<svg/>"})), ?_assert(holds({ok, <<"<svg/>", (embedded("a 1\n"))/binary>>}, "a 1\n")),
      ?_assertNot(holds({ok, <<"<svg/>", (embedded("a 1\n"))/binary>>}, "a 2\n")),
-     %% Three times five points.
+     %% Three blocks of five points.
      [?_assertEqual(3 * 7, length(string:lexemes(text(Data), "\n"))) || {_, Data, _} <- ants()]].
 
 what_stands_twice_is_refused_test_() ->
@@ -605,7 +607,7 @@ what_stands_twice_is_refused_test_() ->
 
 results_are_whole_test() -> ?assertEqual([], schema()).
 
-%% Whatever stands under results has a place in the plan; what measures nothing is too old at once.
+%% Every file under results has a place in the plan; one that measures nothing would be too old at once.
 every_result_is_known_test() ->
     Files = [File || Pattern <- ["*.json", "soft-roce/*.json"], File <- filelib:wildcard(Pattern, path("bench/results"))],
     Known = [Name ++ ".json" || {Name, _} <- results()],
@@ -614,7 +616,7 @@ every_result_is_known_test() ->
 a_result_that_nobody_knows_is_not_planned_test_() ->
     [?_assertEqual(2, plan(["--repeats", "1", "rpc", "no_result"])), ?_assertEqual(0, plan(["rpc", "rpc"]))].
 
-%% A benchmark of one repeat, and one whose stored run may have had fewer than the nine of a run by default.
+%% For a benchmark with one repeat, and for one whose stored run may have had fewer than the default of nine repeats.
 a_run_gets_no_less_time_than_the_guess_test_() ->
     [?_assertEqual(100000, minutes("http-2009", #{minutes => 100000}, 5)), ?_assertEqual(100000, minutes("hosts", #{minutes => 100000}, default))].
 
@@ -665,7 +667,7 @@ contenders_of_one_question_are_told_apart_test() ->
     Entries = [entry(<<"a">>, <<"tcp">>, <<"loses">>), (entry(<<"b">>, <<"tcp">>, <<"even">>))#{<<"contender">> := <<"lanes_tcp">>}],
     Questions = fun(All) -> [text(Question) || [Question | _] <- metric_rows({fresh, (stored())#{<<"metrics">> := All}}, all)] end,
     ?assertEqual(["what, Beamway's carrier", "what, lanes over TCP"], Questions(Entries)),
-    %% One that is compared under several names is no other one.
+    %% A contender that is compared under several names is still one contender.
     ?assertEqual(["what", "what"], Questions([entry(<<"a">>, <<"tcp">>, <<"loses">>), entry(<<"b">>, <<"unix">>, <<"even">>)])).
 
 what_nobody_can_repeat_is_not_shown_test_() ->

@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Graphs of who talks to whom, for `bench placement --part map' and for tests: edges between the numbers 1 to N, all of weight 1. The same seed makes the same graph.
+%% @doc Graphs of which processes talk to each other, for `bench placement --part map' and for tests. The edges connect the numbers 1 to N
+%% and all have weight 1. The same seed makes the same graph.
 %%
-%% They have the definitions of well-known families: random geometric graphs (radius 0.55 sqrt(ln N / N)), Delaunay triangulations of random points, stencils of
-%% grids, and preferential attachment, whose degrees follow a power law.
+%% The graphs follow the definitions of well-known families: random geometric graphs (radius 0.55 sqrt(ln N / N)), Delaunay triangulations
+%% of random points, stencils of grids, and preferential attachment, whose degrees follow a power law.
 -module(beamway_bench_graphs).
 
 -export([make/2]).
@@ -12,7 +13,7 @@
 -type kind() :: {geometric | delaunay, Points :: pos_integer()} | {grid, [pos_integer()]} | {power_law, Vertices :: pos_integer(), EdgesEach :: pos_integer()}.
 -type edges() :: [{pos_integer(), pos_integer(), Weight :: pos_integer()}].
 
-%% @doc The edges of one graph, and how many vertices it has.
+%% @doc The edges of one graph, and its number of vertices.
 -spec make(kind(), Seed :: integer()) -> {Vertices :: pos_integer(), edges()}.
 make({geometric, Count}, Seed) ->
     Radius = 0.55 * math:sqrt(math:log(Count) / Count),
@@ -36,7 +37,7 @@ strides([], _) -> [].
 places([Size | Sizes]) -> [[X | Place] || Place <- places(Sizes), X <- lists:seq(0, Size - 1)];
 places([]) -> [[]].
 
-%% Each end of an edge is one entry: who has many is drawn often.
+%% The list has one entry for each end of an edge, so a vertex is drawn in proportion to its degree.
 attached(V, Each, {Edges, Ends, Random0}) ->
     {Drawn, Random} = lists:mapfoldl(fun(_, R) -> drawn(V, Ends, R) end, Random0, lists:seq(1, min(Each, V - 1))),
     lists:foldl(fun(U, {Known, Before, R}) -> {[{U, V, 1} | Known], Before#{map_size(Before) => U, map_size(Before) + 1 => V}, R} end,
@@ -47,7 +48,7 @@ drawn(_, Ends, Random0) ->
     {Index, Random} = rand:uniform_s(map_size(Ends), Random0),
     {maps:get(Index - 1, Ends), Random}.
 
-%% Random points of the unit square, and the points of each cell of a grid whose cells are so wide.
+%% Random points in the unit square, and the points in each cell of a grid with cells of this width.
 points(Count, Seed, Width) ->
     {Points, _} = lists:mapfoldl(fun(_, R0) -> {X, R1} = rand:uniform_s(R0), {Y, R2} = rand:uniform_s(R1), {{X, Y}, R2} end, rand:seed_s(exsss, Seed), lists:seq(1, Count)),
     Cells = lists:foldl(fun({V, Point}, Acc) -> maps:update_with(cell(Point, Width), fun(Others) -> [V | Others] end, [V], Acc) end, #{}, lists:zip(lists:seq(1, Count), Points)),
@@ -57,15 +58,16 @@ cell({X, Y}, Width) -> {trunc(X / Width), trunc(Y / Width)}.
 
 squared({X1, Y1}, {X2, Y2}) -> (X1 - X2) * (X1 - X2) + (Y1 - Y2) * (Y1 - Y2).
 
-%% Others within so many cells, the nearest first.
+%% Other points within this many cells, nearest first.
 around(V, Rings, Points, Cells, Width) ->
     Point = element(V, Points),
     {Column, Row} = cell(Point, Width),
     lists:sort([{squared(Point, element(U, Points)), U} || X <- lists:seq(Column - Rings, Column + Rings), Y <- lists:seq(Row - Rings, Row + Rings),
                                                            U <- maps:get({X, Y}, Cells, []), U =/= V]).
 
-%% Neighbours in Delaunay's triangulation are those whose Voronoi cells touch. The cell is the unit square, cut by the bisector towards each other point; points
-%% more than twice as far as the cell's furthest corner cut nothing more. Cells that would touch outside the square alone make no edge.
+%% Neighbours in a Delaunay triangulation are points whose Voronoi cells touch. The cell starts as the unit square and is cut by the
+%% bisector towards each other point; points more than twice as far away as the cell's furthest corner cut off nothing. Cells that would
+%% touch only outside the square make no edge.
 voronoi(V, Points, Cells, Width) -> voronoi(V, 3, Points, Cells, Width).
 
 voronoi(V, Rings, Points, Cells, Width) ->
@@ -79,7 +81,7 @@ voronoi(V, Rings, Points, Cells, Width) ->
 
 reach(Corners, Point) -> lists:max([squared(Corner, Point) || {Corner, _} <- Corners]).
 
-%% A corner stands with the neighbour whose bisector the side after it lies on.
+%% Each corner is stored with the neighbour on whose bisector the side that follows the corner lies.
 cut(Corners, Point, U, Other, Squared) ->
     case Squared > 4 * reach(Corners, Point) of
         true -> Corners;
@@ -88,7 +90,7 @@ cut(Corners, Point, U, Other, Squared) ->
             lists:append([clipped(From, To, U) || {From, To} <- lists:zip(Sides, tl(Sides) ++ [hd(Sides)])])
     end.
 
-%% Below zero: nearer to the point.
+%% Negative if the corner is nearer to the point.
 side(Corner, Point, Other) -> squared(Corner, Point) - squared(Corner, Other).
 
 clipped({One, Name, S1}, {_, _, S2}, _) when S1 =< 0, S2 =< 0 -> [{One, Name}];
@@ -103,7 +105,8 @@ between({X1, Y1}, S1, {X2, Y2}, S2) ->
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% A triangulation of points in general position has 3N - 3 - H edges, H of them around; few of those are left out.
+%% A triangulation of points in general position has 3N - 3 - H edges, where H is the number of edges on its hull; this one omits a few of
+%% those.
 delaunay_test() ->
     {1000, Edges} = make({delaunay, 1000}, 1),
     ?assert(length(Edges) > 2800),

@@ -1,10 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Part of `bench placement': what choosing by old information costs.
+%% @doc A part of `bench placement': what does it cost to choose with old information?
 %%
-%% A simulation drives the shipped {@link placement_policy}: 64 servers, each with one queue, exponential times of service with mean 1, load 0.9. 16 choosers each
-%% have a picture of all queues that they renew every `T' service times; a policy that is live asks the drawn servers. The mean response (waiting and service) of the default policy with a picture
-%% 20 old is compared with its own with a fresh one: `herd_ratio'. It is 1 as long as the policy really asks, since then no old picture decides. The other policies stand beside
-%% it, and an ideal: complete and fresh knowledge (`herd_best_possible').
+%% A simulation runs the shipped {@link placement_policy} with 64 servers that have one queue each, exponential service times with mean 1,
+%% and load 0.9. Each of 16 choosers has a picture of all queues, which it renews every `T' service times; a live policy asks the drawn
+%% servers instead. `herd_ratio' compares the mean response (waiting and service) of the default policy when the picture is 20 old with
+%% that of the same policy when the picture is fresh. It is 1 as long as the policy really asks, because then no old picture decides. The
+%% other policies are also measured, and an ideal with complete and fresh knowledge (`herd_best_possible').
 -module(beamway_bench_herd).
 
 -export([metrics/0, repeats/1, measure/2, mean_response/4, mean_response/5]).
@@ -18,7 +19,6 @@
 -define(LOAD, 0.9).
 -define(OLD, 20.0).
 
-%% @doc The figures.
 -spec metrics() -> [map()].
 metrics() ->
     [#{name => <<"herd_ratio">>, unit => <<"x">>, better => lower, key => <<"herd: default policy, information 20 service times old over fresh">>},
@@ -31,7 +31,7 @@ policies() ->
 
 key(Name) -> <<"herd: mean response, information 20 service times old, ", Name/binary>>.
 
-%% @doc Once: the random numbers are the same each time.
+%% @doc One, because the random numbers are the same each time.
 -spec repeats(full | quick) -> pos_integer().
 repeats(_) -> 1.
 
@@ -50,15 +50,15 @@ simulated(Name, Policy, Age, Tasks, Seed) ->
     ok = beamway_bench:note("bench placement: herd: ~ts: mean response ~.2f", [Name, Mean]),
     Mean.
 
-%% @doc The mean response of one policy, in service times; the first tenth of the tasks is left out.
+%% @doc The mean response of one policy, in service times, without the first tenth of the tasks.
 -spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer()) -> float().
 mean_response(Policy, Age, Tasks, Seed) -> mean_response(Policy, Age, Tasks, Seed, {?SERVERS, ?CHOOSERS}).
 
-%% @doc The same with as many servers and choosers.
+%% @doc The same with this many servers and choosers.
 -spec mean_response(placement_policy:policy(), AgeOfInformation :: float(), Tasks :: pos_integer(), Seed :: integer(), {Servers :: pos_integer(), Choosers :: pos_integer()}) -> float().
 mean_response(Policy, Age, Tasks, Seed, {ServerCount, ChooserCount}) ->
     Servers = maps:from_list([{Server, {queue:new(), 0.0}} || Server <- lists:seq(1, ServerCount)]),
-    %% Pictures are renewed at different moments.
+    %% The choosers renew their pictures at different moments.
     Pictures = maps:from_list([{Chooser, {Age * Chooser / ChooserCount - Age, #{}}} || Chooser <- lists:seq(1, ChooserCount)]),
     State = #{now => 0.0, servers => Servers, pictures => Pictures, seed => rand:seed_s(exsss, Seed), policy => Policy, age => Age},
     {Sum, Count} = arrivals(Tasks, Tasks - Tasks div 10, State, 0.0, 0),
@@ -81,7 +81,8 @@ exponential(Rate, Seed) ->
     {Uniform, Next} = rand:uniform_s(Seed),
     {-math:log(1.0 - Uniform) / Rate, Next}.
 
-%% The chooser's picture, if it is too old: as it was at the last moment of renewal. It is made only here, since no choice has used it in between.
+%% The chooser's picture. If it is too old, it is replaced by the state at the last moment of renewal. This can happen here, and not at
+%% that moment, because no choice has used the picture in between.
 renewed(Chooser, #{now := Now, age := Age, pictures := Pictures, servers := Servers} = State) ->
     #{Chooser := {At, _}} = Pictures,
     case Age == 0.0 orelse Now - At >= Age of
@@ -92,7 +93,7 @@ renewed(Chooser, #{now := Now, age := Age, pictures := Pictures, servers := Serv
             State#{pictures := Pictures#{Chooser := {Moment, Picture}}}
     end.
 
-%% Departures stand in the queue until they are past for every picture.
+%% Departures stay in the queue until no picture can be old enough to need them.
 length_at(Moment, {Departures, _}) -> length([D || D <- queue:to_list(Departures), D > Moment]).
 
 choice(Chooser, #{policy := Policy, servers := Servers, pictures := Pictures, now := Now, seed := Seed} = State) ->
@@ -117,7 +118,7 @@ without_past(Moment, Departures) ->
         _ -> Departures
     end.
 
-%% What the chooser has put there itself counts in its picture.
+%% The chooser adds its own tasks to its picture.
 noted(Chooser, Server, #{pictures := Pictures} = State) ->
     #{Chooser := {At, Picture}} = Pictures,
     Charged = maps:update_with(Server, fun(Length) -> placement_policy:charged(Length, 1, 1) end, 1, Picture),
@@ -125,7 +126,7 @@ noted(Chooser, Server, #{pictures := Pictures} = State) ->
 
 -ifdef(TEST).
 
-%% One server's worth of load under random choice is an M/M/1 queue: 1 / (1 - 0.9) = 10. Two asked choices are far below.
+%% Random choice makes each server an M/M/1 queue with a mean response of 1 / (1 - 0.9) = 10. Asking two servers stays far below.
 random_is_a_queue_test_() ->
     {timeout, 60, fun() ->
         Random = mean_response(random, 0.0, 60000, 7),
@@ -133,7 +134,7 @@ random_is_a_queue_test_() ->
         ?assert(mean_response(two_choices, 20.0, 20000, 7) < 0.5 * Random)
     end}.
 
-%% Old information: the best of all is far worse than two that are asked.
+%% With old information, choosing the best of all servers is far worse than asking two.
 herd_test_() ->
     {timeout, 60, fun() ->
         Two = mean_response(two_choices, 20.0, 20000, 3),

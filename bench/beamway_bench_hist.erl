@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A histogram of durations that many processes fill at once, without a lock and without
-%% garbage: a collection of the measuring process would show up in the 99th percentile.
+%% @doc A histogram of durations that many processes fill at once without a lock and without garbage, because a garbage collection in the
+%% measuring process would show up in the 99th percentile.
 %%
-%% A bucket is at most 1/128 of its value wide, so a percentile is right to 0.4 %. Durations of up
-%% to 36 minutes have their own bucket, longer ones share the last.
+%% A bucket is at most 1/128 of its value wide, so a percentile is accurate to 0.4 %. Longer durations than 36 minutes share the last
+%% bucket.
 -module(beamway_bench_hist).
 
 -export([new/0, add/2, total/1, snapshot/1, between/2, merge/1, count/1, percentile/2]).
@@ -12,7 +12,7 @@
 
 -opaque t() :: counters:counters_ref().
 -type counts() :: [{Bucket :: pos_integer(), Count :: pos_integer()}].
-%% The buckets that hold something, ascending. Unlike `t()' it can leave the node.
+%% The non-empty buckets in ascending order. Unlike `t()', they can be sent to another node.
 
 -define(BUCKETS, 4480).
 
@@ -26,35 +26,35 @@ new() ->
 add(Hist, Nanoseconds) ->
     counters:add(Hist, bucket(Nanoseconds), 1).
 
-%% @doc How many durations were counted so far.
+%% @doc The number of durations counted so far.
 -spec total(t()) -> non_neg_integer().
 total(Hist) ->
     count(snapshot(Hist)).
 
-%% @doc What is in it now. Others may go on counting; each bucket is read once.
+%% @doc The current counts. Other processes may continue to count; each bucket is read once.
 -spec snapshot(t()) -> counts().
 snapshot(Hist) ->
     [{Bucket, Count} || Bucket <- lists:seq(1, ?BUCKETS),
                         (Count = counters:get(Hist, Bucket)) > 0].
 
-%% @doc What came in between two snapshots.
+%% @doc The counts that were added between two snapshots.
 -spec between(Earlier :: counts(), Later :: counts()) -> counts().
 between(Earlier, Later) ->
     Old = maps:from_list(Earlier),
     [{Bucket, New} || {Bucket, Count} <- Later, (New = Count - maps:get(Bucket, Old, 0)) > 0].
 
-%% @doc The sum of several.
+%% @doc The sum of several counts.
 -spec merge([counts()]) -> counts().
 merge(Many) ->
     Sum = fun({Bucket, Count}, Acc) -> maps:update_with(Bucket, fun(C) -> C + Count end, Count, Acc) end,
     lists:sort(maps:to_list(lists:foldl(Sum, #{}, lists:append(Many)))).
 
-%% @doc How many durations these are.
+%% @doc The number of durations in the counts.
 -spec count(counts()) -> non_neg_integer().
 count(Counts) ->
     lists:sum([Count || {_, Count} <- Counts]).
 
-%% @doc The P-th percentile in nanoseconds; `none' if nothing was counted.
+%% @doc The P-th percentile in nanoseconds, or `none' if nothing was counted.
 -spec percentile(P :: number(), counts()) -> number() | none.
 percentile(_, []) ->
     none;
@@ -65,7 +65,7 @@ rank(_, [{Bucket, _}]) -> middle(Bucket);
 rank(Rank, [{Bucket, Count} | _]) when Rank =< Count -> middle(Bucket);
 rank(Rank, [{_, Count} | Counts]) -> rank(Rank - Count, Counts).
 
-%% Bucket 1 holds 0 ns; up to 255 ns each value has its own; then 128 buckets each doubling.
+%% Bucket 1 holds 0 ns. Up to 255 ns each value has its own bucket; above that there are 128 buckets per doubling.
 bucket(Ns) when Ns < 0 -> 1;
 bucket(Ns) when Ns < 256 -> Ns + 1;
 bucket(Ns) ->

@@ -1,18 +1,18 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc How old a result is: how many commits since its own have touched what it measures. A file that has only moved is no change.
+%% @doc How old a result is: how many commits since its own have changed what it measures. Moving a file does not count as a change.
 %%
-%% All answers come from git. Without the whole history (a tarball, a shallow clone) nobody can know: {@link known/0}.
+%% All answers come from git. Without the full history (in a tarball or a shallow clone) the age cannot be known; see {@link known/0}.
 -module(beamway_bench_history).
 
 -export([known/0, has/1, touching/2]).
 
 -define(GIT_MS, 60000).
-%% A renamed module differs from the old one in its own name at least.
+%% A renamed module differs from the old one at least in its own name.
 -define(MOVED_PERCENT, 90).
 
 -type change() :: {touched, File :: string()} | {moved, From :: string(), To :: string()} | {removed, File :: string()}.
 
-%% @doc Whether the history is here, and if not why.
+%% @doc Whether the history is available and, if not, why.
 -spec known() -> true | {false, unicode:chardata()}.
 known() ->
     case git(["rev-parse", "--is-shallow-repository"]) of
@@ -21,12 +21,12 @@ known() ->
         _ -> {false, "this checkout came without its git history"}
     end.
 
-%% @doc Whether the commit is one of this branch.
+%% @doc Whether the commit belongs to this branch.
 -spec has(Commit :: binary()) -> boolean().
 has(Commit) ->
     element(1, git(["merge-base", "--is-ancestor", binary_to_list(Commit), "HEAD"])) =:= 0.
 
-%% @doc How many commits since that one have touched something under these paths.
+%% @doc The number of commits since that one that have changed something under these paths.
 -spec touching(Commit :: binary(), Paths :: [string()]) -> non_neg_integer().
 touching(_, []) -> 0;
 touching(Commit, Paths) ->
@@ -42,7 +42,7 @@ git(Words) ->
 
 lines(Chunks) -> string:lexemes(lists:append(Chunks), "\n").
 
-%% The changes of each commit, the youngest first.
+%% The changes of each commit, newest first.
 -spec commits([string()]) -> [[change()]].
 commits(Chunks) -> commits(lines(Chunks), []).
 
@@ -60,7 +60,7 @@ changes(["C" ++ _, _, To]) -> [{touched, To}];
 changes(["D", File]) -> [{removed, File}];
 changes([_, File]) -> [{touched, File}].
 
-%% From the youngest commit back: Files is what stands under the paths today, by the names of that time.
+%% Walks back from the newest commit. `Files' are the files that the paths contain today, under the names that they had at that time.
 count([], _, _) -> 0;
 count([Changes | Commits], Files, Paths) ->
     Touched = lists:any(fun({touched, File}) -> sets:is_element(File, Files);
@@ -90,15 +90,15 @@ count_test_() ->
     Count = fun(Commits) -> count(Commits, Files, ["new"]) end,
     [?_assertEqual(0, Count([[{touched, "other.c"}]])),
      ?_assertEqual(2, Count([[{touched, "new/x.c"}], [], [{touched, "new/x.c"}]])),
-     %% several changes of one commit count once
+     %% several changes in one commit count once
      ?_assertEqual(1, Count([[{touched, "new/x.c"}, {removed, "new/y.c"}]])),
-     %% a move is no change, and what the file was before is followed by its old name
+     %% a move does not count as a change, and earlier changes are found under the file's old name
      ?_assertEqual(0, Count([[{moved, "old/x.c", "new/x.c"}]])),
      ?_assertEqual(1, Count([[{moved, "old/x.c", "new/x.c"}], [{touched, "old/x.c"}]])),
-     %% what once had the name and is another file now
+     %% a different file that once had this name does not count
      ?_assertEqual(0, Count([[{moved, "old/x.c", "new/x.c"}], [{touched, "new/x.c"}]]))].
 
-%% The history of this checkout, where it has one.
+%% Uses the history of this checkout, if it has one.
 this_checkout_test_() ->
     case known() of
         true ->

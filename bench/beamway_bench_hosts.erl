@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Other hosts for a benchmark: who they are, and an epmd on each.
+%% @doc Other hosts for a benchmark: their names, and an epmd on each.
 %%
-%% Machines are reached by ssh, which must need no password, and have the checkout, built, under the same path as here.
-%% Network namespaces of this machine ({@link beamway_bench_net}) are entered, which needs root.
-%% Whatever is started there ends with this node: each reads the end of its standard input.
+%% Machines are reached over ssh, which must not need a password, and must have the built checkout under the same path as this one.
+%% Network namespaces of this machine ({@link beamway_bench_net}) are entered directly, which needs root. Everything that is started there
+%% ends with this node, because it then reads the end of its standard input.
 -module(beamway_bench_hosts).
 
 -export([parse/1, name/1, start_epmd/1, stop_epmd/1, peer_options/2]).
@@ -11,8 +11,8 @@
 -export_type([host/0, epmd/0]).
 
 -type host() :: string() | {Space :: string(), Address :: string()}.
-%% As ssh takes it: `name' or `user@name'. Nodes are called after the name, so it must mean the same on all hosts.
-%% Or a network namespace, and the address in it that nodes are called after.
+%% Either a name as ssh takes it, `name' or `user@name'. The node names contain the name, so it must mean the same on all hosts. Or a
+%% network namespace and the address in it that the node names contain.
 -opaque epmd() :: #{ports := [port()], number := inet:port_number()}.
 
 -define(READY_MS, 20000).
@@ -20,7 +20,7 @@
 -define(FIRST_PORT, 20000).
 -define(PORTS, 10000).
 
-%% @doc The hosts of `--hosts a,b,c'.
+%% @doc Parses the value of `--hosts a,b,c'.
 -spec parse(Text :: string()) -> {ok, [host(), ...]} | {error, unicode:chardata()}.
 parse(Text) ->
     Hosts = string:split(Text, ",", all),
@@ -30,13 +30,13 @@ parse(Text) ->
         [Bad | _] -> {error, ["--hosts ", Text, ": '", Bad, "' is no name of a host; expected names with commas, such as a,b or user@a,user@b"]}
     end.
 
-%% @doc What the host's nodes are called after.
+%% @doc The host part of the names of the host's nodes.
 -spec name(host()) -> string().
 name({_Space, Address}) -> Address;
 name(Host) ->
     lists:last(string:split(Host, "@")).
 
-%% @doc Starts an epmd on each, on a port that no other one uses.
+%% @doc Starts an epmd on each host, on a port that no other epmd uses.
 -spec start_epmd([host()]) -> {epmd(), inet:port_number()}.
 start_epmd(Hosts) ->
     Number = ?FIRST_PORT + rand:uniform(?PORTS) - 1,
@@ -44,7 +44,7 @@ start_epmd(Hosts) ->
     lists:foreach(fun(Port) -> await_ready(Port, Number) end, Ports),
     {#{ports => Ports, number => Number}, Number}.
 
-%% epmd does not look at its standard input: the shell there does that for it.
+%% epmd does not read its standard input, so the shell on that host waits for its end and then kills epmd.
 open_epmd(Host, Number) ->
     Script = io_lib:format("epmd -port ~b >/dev/null 2>&1 & epmd=$!; "
                            "until epmd -port ~b -names >/dev/null 2>&1; do kill -0 $epmd || exit 1; sleep 0.1; done; "
@@ -62,12 +62,12 @@ await_ready(Port, Number) ->
         Other -> error({epmd_did_not_start, io_lib:format("on a host, at port ~b: ~0p", [Number, Other])})
     end.
 
-%% @doc Ends them.
+%% @doc Stops them.
 -spec stop_epmd(epmd()) -> ok.
 stop_epmd(#{ports := Ports}) ->
     lists:foreach(fun(Port) -> beamway_bench_tools:close(Port, none) end, Ports).
 
-%% @doc What `peer' needs to start a node there. Names with a dot are long ones.
+%% @doc The options with which `peer' starts a node on this host. Names with a dot are long names.
 -spec peer_options(host(), Root :: file:filename()) -> map().
 peer_options({Space, Address}, _Root) ->
     [Program | Words] = beamway_netns:host(Space),

@@ -1,22 +1,24 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench http': requests a second of yucan beside yaws, mochiweb (which stands in for misultin, its fork that has ended), cowboy (of RabbitMQ's
-%% package), nginx, h2o, Caddy, Go's net/http, node's http, Tornado, and the design of 2009 anew. All on the first processor, or on the first ones
-%% (`--processors'), with a worker on each; the load (wrk, 32 connections) on the others. With each rate goes the processor time of the server for a request:
-%% that is a fair figure also where the load is the limit.
-%% The load says by which share it was idle, in that of its runs in which it was busiest: near 0, it was the limit.
+%% @doc `bench http': how many requests per second does yucan serve, compared with yaws, mochiweb (which represents misultin, its
+%% discontinued fork), cowboy (of RabbitMQ's package), nginx, h2o, Caddy, Go's net/http, node's http, Tornado, and a rebuilt copy of the
+%% design of 2009? All servers run on the first processor, or on the first ones (`--processors') with a worker on each; the load (wrk, 32
+%% connections) runs on the others. Each rate comes with the server's processor time for a request, because that is a fair measure even
+%% where the load is the limit. The load also reports the share of time in which it was idle, for the run in which it was busiest: if that
+%% is near 0, the load was the limit.
 %%
-%% `bare' is a loop in C that does the least that a server can do, under each load that it can answer: its figures are what the load can
-%% offer here. A server that comes near them is limited by the load.
+%% `bare' is a loop in C that does the least that a server can do, under each load that it can answer, so its numbers are what the load
+%% can offer here. A server that comes close to them is limited by the load.
 %%
-%% All servers (beamway_bench_http_servers) are up for the whole run; those whose turn it is not are idle. Each has given the right answer before it is
-%% measured. The 99th percentile is taken by http_load.c at
-%% 70 % of the rate that the server has reached in the same turn, and at a rate that all can serve, from the moment when a request was due.
-%% `minimal' is the least that a server on the emulator can do: it answers whatever comes with the same bytes, or with an object or a message.
+%% All servers (beamway_bench_http_servers) run for the whole benchmark; those whose turn it is not are idle. Each server must give the
+%% right answer before it is measured. http_load.c measures the 99th percentile at 70 % of the rate that the server has reached in the
+%% same turn, and at a rate that all can serve; times run from the moment when a request was due. `minimal' is the least that a server on
+%% the emulator can do: it answers everything with the same bytes, or with an object or a message.
 %%
-%% `json' is an object of 43 bytes, encoded for each request: by jiffy, encoding/json, JSON.stringify, Python's json. nginx, h2o and Caddy encode nothing, so
-%% theirs would be hello world again. `ws' is text messages of 64 bytes on 50 WebSockets (http_load.c), one under way on each.
+%% `json' is an object of 43 bytes that is encoded for each request by jiffy, encoding/json, JSON.stringify or Python's json. nginx, h2o
+%% and Caddy do not encode anything, so theirs would be hello world again. `ws' sends text messages of 64 bytes over 50 WebSockets
+%% (http_load.c), with one outstanding message on each.
 %%
-%% `h2load' and `h2load_tls' ask yucan alone, over HTTP/2 and over HTTP/1.1, with 100 requests under way each time.
+%% `h2load' and `h2load_tls' measure yucan alone, over HTTP/2 and over HTTP/1.1, with 100 outstanding requests each.
 -module(beamway_bench_http).
 -behaviour(beamway_bench).
 
@@ -52,7 +54,7 @@ prepare(Given, Speed) ->
                    loads => possible(Loads, os:find_executable("h2load"))}}
     end.
 
-%% Without h2load the rest is measured.
+%% Without h2load, only the loads that do not need it are measured.
 possible(Loads, Program) ->
     Wanted = case Loads of all -> known(); _ -> Loads end,
     case [Load || Load <- Wanted, Program =:= false, lists:member(Load, [h2load, h2load_tls])] of
@@ -62,7 +64,7 @@ possible(Loads, Program) ->
             Wanted -- Impossible
     end.
 
-%% On shared processors the load's own time would count as the server's, and every ratio would come nearer to 1.
+%% On shared processors the load's own time would count as the server's, which would move every ratio closer to 1.
 enough(Processors, Available) when Processors >= 1, 2 * Processors =< Available -> ok;
 enough(Processors, Available) ->
     {error, io_lib:format("--processors ~b: the servers and the load need so many each, and this machine has ~b", [Processors, Available])}.
@@ -78,7 +80,7 @@ some_loads(Text) ->
 
 known() -> lists:append([Loads || {Name, Loads} <- loads(), Name =:= yucan orelse Name =:= yucan_h2]).
 
-%% Who is measured with what.
+%% The loads under which each server is measured.
 -spec loads() -> [{beamway_bench_http_servers:name(), [load()]}].
 loads() ->
     [{yucan, [hello, json, close, browser, pipeline, idle, file_1k, file_1m, upload, ws, fastcgi, p99, p99_common]},
@@ -98,7 +100,7 @@ loads() ->
      {minimal, [hello, json, browser, ws]},
      {bare, [hello, json, close, browser, pipeline, idle, file_1k, upload, ws]}].
 
-%% Of these, those that the user wants.
+%% The loads and servers that the user has selected.
 loads(#{only := Only, loads := Wanted}) ->
     [{Name, [Load || Load <- Loads, Wanted =:= all orelse lists:member(Load, Wanted)]} || {Name, Loads} <- loads(), Only =:= all orelse lists:member(Name, Only)].
 
@@ -112,7 +114,7 @@ measure(Name, Loads, Settings) ->
     #{Name := Port} = servers(Settings),
     maps:from_list([{tagged(Key, <<", ">>, <<" processors">>, Settings), Figure} || {Key, Figure} <- maps:to_list(figures(Name, Loads, Port, Settings))]).
 
-%% hello comes first: the others may ask for its rate.
+%% hello comes first because other loads may need its rate.
 figures(Name, Loads, Port, Settings) ->
     lists:foldl(fun(Load, Figures) -> maps:merge(Figures, figures(Load, Name, Port, Settings, Figures)) end, #{}, Loads).
 
@@ -135,7 +137,7 @@ p99(Port, Rate, Seconds, #{processors := Processors}) ->
     #{errors := 0, p99 := P99} = at_rate(Port, ?CONNECTIONS, Rate, Seconds, Processors),
     P99.
 
-%% What http_load.c says, times in microseconds. It has the first processor that is not the servers'.
+%% The result of http_load.c, with times in microseconds. It runs on the first processor that the servers do not use.
 at_rate(Port, Connections, Rate, Seconds, Processors) ->
     Words = ["-c", integer_to_list(Processors), beamway_bench_http_servers:load_program(), "rate", integer_to_list(Port), "/", integer_to_list(Connections), integer_to_list(Rate), Seconds],
     {0, [Line]} = beamway_bench_tools:run(os:find_executable("taskset"), Words, 120000),
@@ -161,7 +163,7 @@ start_all(#{processors := Processors} = Settings) ->
     _ = [ok = beamway_bench_http_servers:start(Name, Port, #{cores => Cores, schedulers => Processors, fastcgi => fastcgi(Name, Port)}) || {Name, Port} <- Ports],
     Servers = maps:from_list(Ports),
     _ = [ok = check(Load, Name, maps:get(Name, Servers)) || {Name, Loads} <- Wanted, Load <- Loads],
-    %% node compiles what has run for a while.
+    %% A warm-up, because node compiles code that has run for a while.
     _ = [offer(Load, Name, maps:get(Name, Servers), Settings#{seconds := "1"}) || {Name, Loads} <- Wanted, Load <- Loads, lists:member(Load, [hello, json, ws])],
     Servers.
 
@@ -170,8 +172,9 @@ fastcgi(_, _) -> none.
 
 fastcgi_port(Port) -> Port + 100.
 
-%% On the servers' processors, too. A pool for each: one server's kept connections would keep the other's requests waiting. A process for each connection of
-%% the load: with fewer, nginx answers those that hold a kept connection and lets the others wait for a minute.
+%% php-fpm shares the servers' processors. Each server has its own pool, because one server's kept connections would delay the other's
+%% requests. A pool has a process for each connection of the load, because with fewer nginx serves those that hold a kept connection and
+%% lets the others wait for a minute.
 php(Cores) ->
     [Fpm | _] = filelib:wildcard("/usr/sbin/php-fpm*"),
     Folder = beamway_bench_http_servers:folder(),
@@ -188,7 +191,7 @@ php(Cores) ->
 
 %% ---- load
 
-%% Errors are no speed.
+%% A run with errors has no rate.
 load(Load, Name, Port, Settings, Figures) ->
     Before = beamway_bench_http_servers:cpu_us(Port),
     case offer(Load, Name, Port, Settings) of
@@ -211,7 +214,7 @@ offer(Load, _, Port, #{seconds := Seconds, processors := Processors}) ->
 h2load(Name, Scheme, Port, #{seconds := Seconds, processors := Processors}) ->
     beamway_bench_http_servers:h2load(case Name of yucan_h2 -> h2; yucan_h1 -> h1 end, Scheme, Port, Processors, Seconds).
 
-%% wrk and h2load look at the status alone.
+%% wrk and h2load check only the status, so the answer is checked here.
 check(Load, Name, Port) ->
     case is_right(Load, Port) of
         true -> ok;
@@ -219,7 +222,7 @@ check(Load, Name, Port) ->
         false -> error({wrong_answer, Load, Name})
     end.
 
-%% http_load.c compares each echo. PHP may not be up yet.
+%% WebSockets are not checked here because http_load.c compares each echo. PHP may need a moment to start.
 is_right(ws, _) -> true;
 is_right(fastcgi, _) -> true;
 is_right(json, Port) -> jiffy:decode(answered(json, Port), [return_maps]) =:= #{<<"id">> => 42, <<"message">> => <<"hello world">>, <<"ok">> => true};
@@ -292,10 +295,10 @@ key(h2load_tls) -> <<"hello world by h2load, HTTP/2 beside HTTP/1.1, both over T
 
 key_cpu(Load) -> <<(key(Load))/binary, ": processor time of the server">>.
 
-%% One for each server: a figure of two servers would be compared.
+%% The key contains the server's name, because numbers of two servers under one key would be compared.
 key_load_idle(Name) -> <<"least idle share of the load beside ", (atom_to_binary(Name))/binary>>.
 
-%% With more processors than one these are other figures.
+%% Numbers for more than one processor get different keys.
 tagged(Text, Before, After, #{processors := Processors}) when Processors > 1 -> <<Text/binary, Before/binary, (integer_to_binary(Processors))/binary, After/binary>>;
 tagged(Text, _, _, _) -> Text.
 
@@ -328,7 +331,7 @@ name(Load, Name) -> <<(atom_to_binary(Load))/binary, "_", (atom_to_binary(Name))
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Four of 100 requests have an answer, three of them at once.
+%% Of 100 requests, four are answered, and three of those at once.
 a_slow_server_is_charged_for_what_was_never_sent_test_() ->
     {timeout, 30, fun() ->
         {ok, Listening} = gen_tcp:listen(0, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {nodelay, true}]),
@@ -338,13 +341,13 @@ a_slow_server_is_charged_for_what_was_never_sent_test_() ->
         ?assert(Median > 300000)
     end}.
 
-%% A connection ends after two answers; every request has one.
+%% A connection closes after two answers, but every request is answered.
 a_server_may_close_kept_connections_test_() ->
     {timeout, 30, fun() ->
         {ok, Listening} = gen_tcp:listen(0, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {nodelay, true}]),
         {ok, Port} = inet:port(Listening),
         _ = spawn_link(fun() -> close_after_two(Listening) end),
-        %% A busy machine may leave some unsent.
+        %% A busy machine may leave some requests unsent.
         #{done := Done, unsent := Unsent, errors := 0} = at_rate(Port, 2, 100, "1", 1),
         ?assertEqual(100, Done + Unsent),
         ?assert(Done > 4)
@@ -361,7 +364,7 @@ answer(Socket, Ms) ->
         {error, _} -> ok
     end.
 
-%% Two processes share five connections to yucan, which refuses frames without a mask.
+%% Two processes share five connections to yucan, which refuses unmasked frames.
 websockets_test_() ->
     {timeout, 60, fun() ->
         {ok, _} = application:ensure_all_started(yucan),
@@ -378,7 +381,7 @@ websockets_test_() ->
         end
     end}.
 
-%% One sends back the text with its mask, the other sends nothing.
+%% One server sends the text back with its mask, the other sends nothing.
 a_wrong_or_missing_echo_is_an_error_test_() ->
     {timeout, 60, fun() ->
         {ok, Listening} = gen_tcp:listen(0, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {nodelay, true}]),
@@ -416,7 +419,7 @@ the_bare_loops_answer_as_servers_do_test_() ->
         end
     end}.
 
-%% Answers to requests that come together come together; there may be more than one call can hold.
+%% Pipelined requests are answered together; the answers may be larger than one call can return.
 together(Port) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {buffer, 65536}]),
     Hello = binary:copy(<<"HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\nhello world\n">>, 16),

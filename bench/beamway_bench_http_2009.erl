@@ -1,11 +1,12 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench http-2009': the experiment of 2009 for which the first yucan was written. httperf offers 1,000 to 10,000 requests a second, one on each
-%% connection, to servers with different backlogs and one or two schedulers; three attempts each.
+%% @doc `bench http-2009': the experiment of 2009 for which the first yucan was written. httperf offers 1,000 to 10,000 requests per
+%% second, each on its own connection, to servers with different backlogs and one or two schedulers, in three attempts each.
 %%
-%% Each series becomes a file in bench/results/http-2009 with the columns of that time, and all files there one chart. The load has the second
-%% processor; servers with two schedulers share that one with it. What httperf could not even offer (no descriptor, no port) is no error of
-%% the server; the column of the generated rate shows it. The network is the benchmark's own (`bin/beamway' makes it), and remembers few closed
-%% connections there: httperf tries one port after the other, for minutes when most are still taken.
+%% Each series becomes a file in bench/results/http-2009 with the columns of that time, and all files there become one chart. The load
+%% runs on the second processor, which servers with two schedulers share with it. Requests that httperf could not even offer (for lack of
+%% a descriptor or a port) do not count as errors of the server; the column of the generated rate shows them. `bin/beamway' makes a
+%% network namespace for the benchmark, which remembers few closed connections: httperf tries one port after the other, which takes
+%% minutes when most are still in use.
 -module(beamway_bench_http_2009).
 -behaviour(beamway_bench).
 
@@ -14,7 +15,7 @@
 -define(PORT, 18290).
 -define(BACKLOGS, [1, 5, 128, 256]).
 -define(ATTEMPTS, 3).
-%% A request that has no answer after so many seconds is an error.
+%% A request without an answer after this many seconds counts as an error.
 -define(PATIENCE, "3").
 -define(CLOSED, "4096").
 
@@ -39,7 +40,7 @@ few_closed_connections("yes") ->
     ok;
 few_closed_connections(_) -> ok.
 
-%% Server, schedulers, backlog. Tornado and the others have the backlog that was the best in 2009.
+%% Server, schedulers, backlog. Tornado and the others get the backlog that was best in 2009.
 series(#{backlogs := Backlogs}) ->
     [{yucan, Schedulers, Backlog} || Schedulers <- [1, 2], Backlog <- Backlogs]
         ++ [{Name, Schedulers, 128} || {Name, Schedulers} <- [{yaws, 1}, {yaws, 2}, {tornado, 1}, {nginx_tornado, 2}]].
@@ -62,7 +63,7 @@ measure({Name, Schedulers, Backlog} = Series, #{rates := Rates, store := Store})
         ok = lists:foreach(fun beamway_bench_http_servers:stop/1, [?PORT | [?PORT + N || Name =:= nginx_tornado, N <- [1, 2]]])
     end.
 
-%% One second of load.
+%% Offers the load for one second.
 -spec attempt(pos_integer()) -> point().
 attempt(Rate) ->
     Words = ["-c", "1", "httperf", "--hog", "--server", "127.0.0.1", "--port", integer_to_list(?PORT), "--uri", "/", "--rate", integer_to_list(Rate),
@@ -72,7 +73,7 @@ attempt(Rate) ->
     [Connections, Replies, Seconds] = numbers(Text, "Total: connections (\\d+) requests \\d+ replies (\\d+) test-duration ([0-9.]+)"),
     [Timeouts, SocketTimeouts, Refused, Reset] = numbers(Text, "client-timo (\\d+) socket-timo (\\d+) connrefused (\\d+) connreset (\\d+)"),
     [Offered] = numbers(Text, "Connection rate: ([0-9.]+) conn/s"),
-    %% The duration ends with the last answer: what it is longer than a second is waiting.
+    %% The duration ends with the last answer, so everything beyond a second is waiting.
     #{rate => Rate, replies => Replies / max(1.0, Seconds), offered => Offered,
       errors => 100 * (Timeouts + SocketTimeouts + Refused + Reset) / max(1, Connections)}.
 
@@ -80,7 +81,7 @@ numbers(Text, Pattern) ->
     {match, Found} = re:run(Text, Pattern, [{capture, all_but_first, list}]),
     [case string:to_float(F) of {error, no_float} -> float(list_to_integer(F)); {Float, _} -> Float end || F <- Found].
 
-%% The highest offered rate up to which all requests got their answers, in all attempts.
+%% The highest offered rate up to which every request was answered in all attempts.
 best(Rows) ->
     Good = lists:takewhile(fun({_, Points}) -> lists:all(fun(#{errors := Errors}) -> Errors == 0 end, Points) end, Rows),
     case Good of
@@ -126,15 +127,15 @@ metrics(Settings) ->
        baselines => [Name || {Name, S, B} <- All, Name =/= yucan, S =:= Schedulers, B =:= Backlog]}
      || {yucan, Schedulers, Backlog} <- All].
 
-%% @private A chart of all series that are stored, also by earlier runs.
+%% @private Draws a chart of all stored series, including those of earlier runs.
 -spec finish(beamway_bench_report:result(), map()) -> ok | {error, unicode:chardata()}.
 finish(_, #{store := false}) -> ok;
 finish(_, _) ->
     Files = lists:sort(fun earlier/2, filelib:wildcard(filename:join(folder(), "*.csv"))),
     beamway_bench_chart:plot(filename:join([folder(), "..", "http-2009.svg"]), script(Files)).
 
-%% All panels have the same scales. Errors are in hundredths of a percent, as the charts of 2009 had them: 100 means that one
-%% request in a hundred failed. What is above the panel's top is drawn at its top.
+%% All panels have the same scales. Errors are in hundredths of a percent, as in the charts of 2009: 100 means that one request in a
+%% hundred failed. Values above the panel's top are drawn at its top.
 script(Files) ->
     Rows = (length(Files) + 2) div 3,
     [io_lib:format("set terminal svg size 976,~b background 'white' font 'sans,11'~nset output '~ts'~n", [210 * Rows + 60, filename:join([folder(), "..", "http-2009.svg"])]),
@@ -145,7 +146,7 @@ script(Files) ->
        "'' skip 1 using 1:($3 > 10000 ? 10000 : $3) with lines lw 2 lc rgb '#c0182b' title 'errors, 1/100 %'\n"] || File <- Files],
      "unset multiplot\n"].
 
-%% yucan first, the smallest backlog first.
+%% yucan comes first, and smaller backlogs come before larger ones.
 earlier(One, Other) -> order(One) =< order(Other).
 
 order(File) ->

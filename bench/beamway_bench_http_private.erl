@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench http-private': what yucan gets for the private functions of OTP that it calls (prim_inet, inet_db, prim_file), beside the documented
-%% ones. Each figure is processor time of this VM for one operation. The client of the sockets is in it and is the same for both.
+%% @doc `bench http-private': what does yucan gain with the private functions of OTP that it calls (prim_inet, inet_db, prim_file),
+%% compared with the documented ones? Each number is this VM's processor time for one operation. It includes the client of the sockets,
+%% which is the same for both.
 -module(beamway_bench_http_private).
 -behaviour(beamway_bench).
 
@@ -10,7 +11,7 @@
 -define(ANSWER, [<<"HTTP/1.1 200 OK\r\n">>, [<<"date: Sun, 06 Nov 1994 08:49:37 GMT\r\n">>, <<"server: yucan\r\n">>], <<"content-length: 12\r\n\r\n">>, <<"hello world\n">>]).
 -define(BODY_BYTES, 65536).
 -define(FILE_BYTES, 1024).
-%% What yucan sets (yucan_tcp).
+%% The options that yucan sets (yucan_tcp).
 -define(LISTEN, [binary, {active, false}, {packet, raw}, {reuseaddr, true}, {backlog, 1024}, {nodelay, true}, {exit_on_close, false},
                  {send_timeout, 30000}, {send_timeout_close, true}, {buffer, 8192}, {ip, {127, 0, 0, 1}}]).
 
@@ -36,7 +37,7 @@ cost(What, Kind, Count) ->
     ok = Run(Count),
     (processor_ns() - Before) / 1000 / Count.
 
-%% Of all threads of this VM, in the program and in the kernel.
+%% The processor time of all threads of this VM, in user space and in the kernel.
 processor_ns() ->
     lists:sum([list_to_integer(hd(string:lexemes(Text, " "))) || File <- filelib:wildcard("/proc/self/task/*/schedstat"), {ok, Bytes} <- [file:read_file(File)],
                                                                  Text <- [binary_to_list(Bytes)]]).
@@ -111,7 +112,7 @@ recv(private, Socket) -> prim_inet:recv(Socket, 0, 10000).
 send(documented, Socket) -> gen_tcp:send(Socket, ?ANSWER);
 send(private, Socket) -> prim_inet:send(Socket, ?ANSWER).
 
-%% What came with the head goes back, or is joined with the rest.
+%% The part of the body that arrived with the head is either put back or joined with the rest.
 body(private, Socket) ->
     {ok, Some} = gen_tcp:recv(Socket, 0, 10000),
     ok = prim_inet:unrecv(Socket, Some),

@@ -1,23 +1,24 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The Erlang servers of `bench http', each in a VM of its own: `erl -s beamway_bench_http_server start NAME PORT FOLDER BACKLOG
+%% @doc The Erlang servers of `bench http', each in its own VM: `erl -s beamway_bench_http_server start NAME PORT FOLDER BACKLOG
 %% FASTCGI-PORT'.
 %%
-%% `yucan2009' is the design of 2009 anew: one acceptor, a process a connection to which the socket is handed over, ERTS's http
-%% packets as messages, the connection closed after the answer. `default_buffer' reads an upload as gen_tcp does by default. `minimal' reads no head:
-%% it looks at the first bytes of what comes.
+%% `yucan2009' rebuilds the design of 2009: one acceptor, a process for each connection that becomes the socket's owner, ERTS's http
+%% packets as messages, and a connection that is closed after the answer. `default_buffer' reads an upload with gen_tcp's defaults.
+%% `minimal' does not parse the head: it looks only at the first bytes of a request.
 %%
-%% The handlers of all servers are here, too. What is not ours is called by name: it is only there where the benchmark runs.
+%% The handlers of all servers are also in this module. Modules of other projects are called through variables, because they exist only
+%% where the benchmark runs.
 -module(beamway_bench_http_server).
 
 -export([start/1, handle/2, init/2, message/2, websocket_handle/2, websocket_info/2, mochiweb/2, out/1, handle_message/1]).
 
 -define(HELLO, <<"hello world\n">>).
-%% For the key of RFC 6455's own example, which http_load.c sends.
+%% The answer to the key in RFC 6455's example, which http_load.c sends.
 -define(ACCEPT, <<"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=">>).
-%% More than an upload has.
+%% More than the size of an upload.
 -define(MOST, 2000000).
 
-%% @doc Entry: never returns.
+%% @doc The entry point, which never returns.
 -spec start([atom()]) -> no_return().
 start([Name, Port, Folder, Backlog, Fastcgi]) ->
     _ = serve(Name, number(Port), atom_to_list(Folder), number(Backlog)),
@@ -28,7 +29,7 @@ number(Atom) -> list_to_integer(atom_to_list(Atom)).
 
 serve(yucan, Port, Folder, Backlog) ->
     yucan([#{port => Port}], Folder, Backlog);
-%% The same program twice, also over TLS: the load chooses the protocol.
+%% The same program runs twice, also over TLS; the load chooses the protocol.
 serve(Name, Port, Folder, Backlog) when Name =:= yucan_h2; Name =:= yucan_h1 ->
     Pem = filename:join(filename:dirname(Folder), atom_to_list(Name) ++ ".pem"),
     Key = yucan_certificate:new_key(),
@@ -36,12 +37,13 @@ serve(Name, Port, Folder, Backlog) when Name =:= yucan_h2; Name =:= yucan_h1 ->
     ok = yucan_certificate:write(Pem, [{'Certificate', Certificate, not_encrypted}, yucan_certificate:entry(Key)]),
     Tls = #{port => beamway_bench_http_servers:tls_port(Port), tls => #{certfile => Pem, keyfile => Pem}},
     yucan([#{port => Port}, Tls], Folder, Backlog);
-%% With its own limit of the system's receive buffer (8 KB) an upload takes twenty times as much processor time.
+%% With mochiweb's own limit for the system's receive buffer (8 KB) an upload takes twenty times as much processor time.
 serve(mochiweb, Port, Folder, Backlog) ->
     Module = mochiweb_http,
     {ok, _} = Module:start([{ip, "127.0.0.1"}, {port, Port}, {backlog, Backlog}, {nodelay, true}, {recbuf, undefined},
                             {loop, {?MODULE, mochiweb, [Folder]}}]);
-%% RabbitMQ's package brings cowboy along. With the VM's own buffer of 1,460 bytes an upload takes four times as much processor time, and hello world no less.
+%% cowboy comes with RabbitMQ's package. With the VM's own buffer of 1,460 bytes an upload takes four times as much processor time, and
+%% hello world takes no less.
 serve(cowboy, Port, Folder, Backlog) ->
     ok = code:add_pathsa(filelib:wildcard("/usr/lib/rabbitmq/lib/rabbitmq_server-*/plugins/{cowboy,cowlib,ranch}-*/ebin")),
     {ok, _} = application:ensure_all_started(cowboy),
@@ -67,7 +69,7 @@ yucan(Listen, Folder, Backlog) ->
     Routes = [{"/", ?MODULE, hello}, {"/json", ?MODULE, json}, {"/upload", ?MODULE, upload}, {"/ws", ?MODULE, ws}, {"/*file", yucan_file, #{root => Folder}}],
     {ok, _} = yucan:start(#{listen => Listen, routes => Routes, limits => #{backlog => Backlog}}).
 
-%% Scripts of the folder are run by php-fpm, as a configuration says it.
+%% php-fpm runs the scripts in the directory. The server is set up from a configuration file, as a user would do it.
 fastcgi(Port, Folder) ->
     File = filename:join(filename:dirname(Folder), "yucan.conf"),
     ok = file:write_file(File, ["<server localhost>\n  port = ", integer_to_list(Port), "\n  listen = 127.0.0.1\n  docroot = ", Folder,
@@ -78,10 +80,10 @@ fastcgi(Port, Folder) ->
 listen(Port, Options) ->
     gen_tcp:listen(Port, [binary, {ip, {127, 0, 0, 1}}, {active, false}, {reuseaddr, true} | Options]).
 
-%% What each server makes into JSON for each request.
+%% What each server encodes as JSON for each request.
 json() -> jiffy:encode(#{id => 42, message => <<"hello world">>, ok => true}).
 
-%% @private The handler of yucan.
+%% @private yucan's handler.
 -spec handle(yucan_req:req(), hello | json | upload | ws) -> yucan_handler:response().
 handle(_, hello) -> {200, [{<<"content-type">>, <<"text/plain">>}], ?HELLO};
 handle(_, json) -> {200, [{<<"content-type">>, <<"application/json">>}], json()};
@@ -90,7 +92,7 @@ handle(Req, upload) ->
     {ok, Body} = yucan_req:body(Req),
     {200, [], integer_to_binary(byte_size(Body))}.
 
-%% @private The handlers of cowboy, and the beginning of a WebSocket of yucan.
+%% @private The handlers of cowboy, and the start of a WebSocket of yucan.
 -spec init(term(), hello | json | upload | cowboy | yucan) -> {ok, term(), term()} | {cowboy_websocket, term(), cowboy} | {ok, yucan}.
 init(_, yucan) -> {ok, yucan};
 init(Req, cowboy) -> {cowboy_websocket, Req, cowboy};
@@ -98,11 +100,11 @@ init(Req, hello) -> {ok, cowboy_answer(<<"text/plain">>, ?HELLO, Req), hello};
 init(Req, json) -> {ok, cowboy_answer(<<"application/json">>, json(), Req), json};
 init(Req, upload) -> {ok, upload(Req, 0), upload}.
 
-%% @private A message to yucan.
+%% @private yucan received a message.
 -spec message({text | binary, binary()}, yucan) -> yucan_ws:result().
 message(Message, State) -> {reply, Message, State}.
 
-%% @private A message to cowboy.
+%% @private cowboy received a message.
 -spec websocket_handle(term(), cowboy) -> {[term()], cowboy}.
 websocket_handle({text, _} = Message, State) -> {[Message], State};
 websocket_handle(_, State) -> {[], State}.
@@ -111,7 +113,7 @@ websocket_handle(_, State) -> {[], State}.
 -spec websocket_info(term(), cowboy) -> {[], cowboy}.
 websocket_info(_, State) -> {[], State}.
 
-%% @private The loop function of mochiweb.
+%% @private mochiweb's loop function.
 -spec mochiweb(term(), file:filename()) -> term().
 mochiweb(Request, Folder) ->
     Module = mochiweb_request,
@@ -126,7 +128,7 @@ mochiweb(Request, Folder) ->
         "/" ++ File -> Module:serve_file(File, Folder, Request)
     end.
 
-%% @private The appmod of yaws.
+%% @private yaws's appmod.
 -spec out(term()) -> term().
 out(Arg) ->
     Module = yaws_api,
@@ -137,7 +139,7 @@ out(Arg) ->
         _ -> {content, "text/plain", ?HELLO}
     end.
 
-%% @private A message to yaws.
+%% @private yaws received a message.
 -spec handle_message(term()) -> {reply, {text, binary()}} | {close, term()}.
 handle_message({text, Text}) -> {reply, {text, Text}};
 handle_message({close, Status, _}) -> {close, Status}.
@@ -163,7 +165,7 @@ accept_minimal(Listening, Hello) ->
     Pid ! permission,
     accept_minimal(Listening, Hello).
 
-%% As messages, since a call of gen_tcp:recv for each request costs more.
+%% Receives requests as messages, because a call of gen_tcp:recv for each request costs more.
 loop_minimal(Socket, Hello) ->
     receive
         {tcp, Socket, <<"GET /json ", _/binary>>} ->
@@ -179,7 +181,7 @@ loop_minimal(Socket, Hello) ->
         {tcp_error, Socket, _} -> ok
     end.
 
-%% For frames that come one by one, as those of http_load.c do.
+%% Expects frames to arrive one by one, as those of http_load.c do.
 loop_echo(Socket) ->
     receive
         {tcp, Socket, <<16#81, 1:1, Size:7, Mask:4/binary, Text:Size/binary>>} ->

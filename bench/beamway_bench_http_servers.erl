@@ -1,9 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The servers of `bench http', `http-memory' and `http-2009': started, found and ended by the port on which they listen.
+%% @doc The servers of `bench http', `http-memory' and `http-2009'. They are started here, and found and stopped by the port on which they
+%% listen.
 %%
-%% `bin/beamway' runs these benchmarks in an overlay (scripts/in-overlay), where the servers are installed. Each answers hello world at /,
-%% without a log; those in Erlang have the same flags of the VM and do not spin. Those with a folder serve files from it. Those that run programs encode
-%% an object as JSON for each request of /json, and send back the messages of a WebSocket at /ws, if they have one.
+%% `bin/beamway' runs these benchmarks in an overlay (scripts/in-overlay), where the servers are installed. Each server answers hello
+%% world at /, without a log; those in Erlang get the same VM flags and do not spin. Servers with a directory serve files from it. Servers
+%% that run programs encode an object as JSON for each request of /json and, if they support WebSockets, send back the messages of a
+%% WebSocket at /ws.
 -module(beamway_bench_http_servers).
 
 -export([names/0, start/3, stop/1, memory_kb/1, cpu_us/1, folder/0, load_cores/1, wrk/5, h2load/5, echo/4, load_program/0, tls_port/1]).
@@ -18,15 +20,15 @@
 -define(FILES, "20000").
 -define(LOAD_MS, 60000).
 
-%% @doc Those of `bench http'.
+%% @doc The servers of `bench http'.
 -spec names() -> [name()].
 names() -> [yucan, yaws, mochiweb, cowboy, nginx, h2o, caddy, go, node, tornado, yucan_h2, yucan_h1, yucan2009, default_buffer, minimal, bare].
 
-%% @doc Where the servers find their files.
+%% @doc The directory in which the servers find their files.
 -spec folder() -> file:filename().
 folder() -> "/tmp/beamway_bench_http".
 
-%% @doc Starts one; returns when it takes connections. By default it has the first processor and one scheduler.
+%% @doc Starts a server and returns when it accepts connections. By default it gets the first processor and one scheduler.
 -spec start(name(), inet:port_number(), options()) -> ok.
 start(Name, Port, Options) ->
     ok = prepare(),
@@ -35,7 +37,7 @@ start(Name, Port, Options) ->
     wait(Name, Port, erlang:monotonic_time(millisecond) + ?START_MS).
 
 run(Words, #{cores := Cores}) ->
-    %% Erlang takes code from its current folder, where others may have put modules.
+    %% Erlang loads code from its current directory, where others may have put modules, so the servers start in /.
     beamway_bench_tools:open(os:find_executable("prlimit"), ["--nofile=" ++ ?FILES ++ ":" ++ ?FILES, "env", "--chdir=/", "taskset", "-c", Cores | Words]).
 
 prepare() ->
@@ -48,7 +50,7 @@ file(Name, Text) ->
     ok = file:write_file(File, Text),
     File.
 
-%% Until it takes a connection. The first one of Tornado's pair may be later than nginx.
+%% Waits until the server accepts a connection. The first server of Tornado's pair may start later than nginx.
 wait(Name, Port, Deadline) ->
     case gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}], 1000) of
         {ok, Socket} -> gen_tcp:close(Socket);
@@ -58,7 +60,7 @@ wait(Name, Port, Deadline) ->
             wait(Name, Port, Deadline)
     end.
 
-%% @doc Ends whatever listens on the port, and waits until that is gone.
+%% @doc Stops the processes that listen on the port and waits until they have ended.
 -spec stop(inet:port_number()) -> ok.
 stop(Port) -> stop(Port, erlang:monotonic_time(millisecond) + ?STOP_MS).
 
@@ -72,12 +74,12 @@ stop(Port, Deadline) ->
             stop(Port, Deadline)
     end.
 
-%% @doc What the processes that listen on the port have in memory, in KB; pages that several of them share count once.
+%% @doc The memory in KB of the processes that listen on the port; shared pages count once.
 -spec memory_kb(inet:port_number()) -> pos_integer().
 memory_kb(Port) ->
     lists:sum([beamway_bench_os:pss_bytes(list_to_integer(Pid)) div 1024 || Pid <- pids(Port)]).
 
-%% @doc The processor time of the processes that listen on the port, and of their children, in microseconds.
+%% @doc The processor time in microseconds of the processes that listen on the port and of their children.
 -spec cpu_us(inet:port_number()) -> non_neg_integer().
 cpu_us(Port) ->
     Listening = pids(Port),
@@ -96,14 +98,14 @@ pids(Port) ->
 
 %% ---- load
 
-%% @doc The processors of the load, as taskset takes them, and how many they are: all but those of the servers.
+%% @doc The load's processors, as taskset takes them, and their number: all processors that the servers do not use.
 -spec load_cores(Servers :: pos_integer()) -> {string(), pos_integer()}.
 load_cores(Servers) ->
     Available = erlang:system_info(logical_processors_available),
     {lists:concat([Servers, "-", Available - 1]), Available - Servers}.
 
-%% @doc Requests a second by wrk, whether some had no answer, how many there were, and the share of its time in which wrk did nothing. The servers have so
-%% many processors, wrk has the others.
+%% @doc Runs wrk. Returns the requests per second, whether some had no answer, how many requests there were, and the share of time in
+%% which wrk was idle. The servers have `Servers' processors, and wrk has the others.
 -spec wrk(inet:port_number(), Path :: string(), Connections :: pos_integer(), Servers :: pos_integer(), Words :: [string()]) ->
           {float(), all_answered | no_answer | errors, #{requests := non_neg_integer(), idle_percent := float()}}.
 wrk(Port, Path, Connections, Servers, Words) ->
@@ -118,14 +120,14 @@ wrk(Port, Path, Connections, Servers, Words) ->
     {float(Rate), case re:run(Text, "Non-2xx|Socket errors", [{capture, none}]) of match -> errors; nomatch when Requests =:= 0 -> no_answer; nomatch -> all_answered end,
      #{requests => Requests, idle_percent => idle_percent(Lines, Threads * Seconds)}}.
 
-%% By the last line that the shell's `times' prints.
+%% Parses the last line that the shell's `times' prints.
 idle_percent(Lines, Seconds) ->
     [UserMin, User, KernelMin, Kernel] = numbers(lists:last(Lines), "([0-9]+)m([0-9.]+)s ([0-9]+)m([0-9.]+)s"),
     max(0.0, 100 * (1 - (60 * (UserMin + KernelMin) + User + Kernel) / Seconds)).
 
-%% @doc As wrk/5, by h2load, with 100 requests under way: over HTTP/2 ten on each of ten connections, over HTTP/1.1 one on each of a hundred.
-%% h2load connects and warms up for a second before it counts. `cpu_us' is the processor time of the server while h2load counts; `idle_percent' is of
-%% the whole run.
+%% @doc Like wrk/5, but with h2load and 100 outstanding requests: over HTTP/2 ten on each of ten connections, over HTTP/1.1 one on each of
+%% a hundred. h2load connects and warms up for a second before it counts. `cpu_us' is the processor time of the server while h2load
+%% counts; `idle_percent' covers the whole run.
 -spec h2load(h2 | h1, http | https, inet:port_number(), Servers :: pos_integer(), Seconds :: string()) ->
           {float(), all_answered | no_answer | errors, #{requests := non_neg_integer(), idle_percent := float(), cpu_us := non_neg_integer()}}.
 h2load(Version, Scheme, Port, Servers, Seconds) ->
@@ -145,7 +147,7 @@ h2load(Version, Scheme, Port, Servers, Seconds) ->
     {Rate, Outcome, Requests} = h2load_said(protocol(Version, Scheme), lists:append(Connecting ++ Counting ++ Lines)),
     {Rate, Outcome, #{requests => Requests, idle_percent => idle_percent(Lines, Threads * Elapsed), cpu_us => Cpu}}.
 
-%% The lines that it prints up to one with these words, or until it ends well.
+%% The lines that h2load prints up to one that contains this text, or until it ends successfully.
 lines(Load, Last) ->
     case beamway_bench_tools:line(Load, ?LOAD_MS) of
         {ended, 0} when Last =:= ended -> [];
@@ -158,7 +160,7 @@ protocol(h1, _) -> "http/1.1";
 protocol(h2, http) -> "h2c";
 protocol(h2, https) -> "h2".
 
-%% Over TLS the server chooses the protocol, and h2load goes on with HTTP/1.1 instead of HTTP/2.
+%% Over TLS the server chooses the protocol, and h2load continues with HTTP/1.1 if it does not get HTTP/2, so the protocol is checked.
 h2load_said(Protocol, Text) ->
     [Rate] = numbers(Text, "finished in [^,]+, ([0-9.]+) req/s"),
     [Done, Succeeded | Failures] = numbers(Text, "([0-9]+) done, ([0-9]+) succeeded, ([0-9]+) failed, ([0-9]+) errored, ([0-9]+) timeout"),
@@ -171,7 +173,7 @@ h2load_said(Protocol, Text) ->
     end,
     {float(Rate), Outcome, Done}.
 
-%% @doc Where `yucan_h2' and `yucan_h1' take connections over TLS.
+%% @doc The port on which `yucan_h2' and `yucan_h1' accept TLS connections.
 -spec tls_port(inet:port_number()) -> inet:port_number().
 tls_port(Port) -> Port + 200.
 
@@ -179,7 +181,7 @@ numbers(Text, Pattern) ->
     {match, Found} = re:run(Text, Pattern, [{capture, all_but_first, list}]),
     [case string:to_float(Word) of {error, _} -> list_to_integer(Word); {Float, []} -> Float end || Word <- Found].
 
-%% @doc Echoes a second of so many WebSockets, each with one message under way; otherwise as wrk/5.
+%% @doc Echoes per second over this many WebSockets with one outstanding message each; otherwise like wrk/5.
 -spec echo(inet:port_number(), Connections :: pos_integer(), Servers :: pos_integer(), Seconds :: string()) ->
           {float(), all_answered | no_answer | errors, #{requests := non_neg_integer(), idle_percent := float()}}.
 echo(Port, Connections, Servers, Seconds) ->
@@ -192,7 +194,7 @@ echo(Port, Connections, Servers, Seconds) ->
     {Echoes / Time, case {Errors, Echoes} of {0, 0} -> no_answer; {0, _} -> all_answered; _ -> errors end,
      #{requests => Echoes, idle_percent => max(0.0, 100 * (1 - CpuUs / (Processes * Time * 1000000)))}}.
 
-%% @doc What wrk cannot do: see http_load.c.
+%% @doc The program for the loads that wrk cannot produce; see http_load.c.
 -spec load_program() -> file:filename().
 load_program() ->
     {ok, Program} = beamway_bench_tools:compile("http_load", "cc"),
@@ -230,7 +232,7 @@ commands(apache2, Port, _) ->
 commands(bare, Port, #{schedulers := Processes}) ->
     {ok, Program} = beamway_bench_tools:compile("http_bare", "cc"),
     [[Program, integer_to_list(Port) | [integer_to_list(Processes) || Processes > 1]]];
-%% Hello is a file, as for apache2.
+%% Hello world is a file, as for apache2.
 commands(h2o, Port, #{schedulers := Threads}) ->
     _ = file("root/hello.txt", "hello world\n"),
     Conf = ["num-threads: ", integer_to_list(Threads), "\nuser: www-data\nlisten:\n  host: 127.0.0.1\n  port: ", integer_to_list(Port), "\nhttp1-request-timeout: 120\n"
@@ -272,12 +274,12 @@ commands(Name, Port, #{schedulers := Schedulers, backlog := Backlog, fastcgi := 
       "-s", "beamway_bench_http_server", "start", atom_to_list(Name), integer_to_list(Port), filename:join(folder(), "root"), integer_to_list(Backlog),
       case Fastcgi of none -> "none"; _ -> integer_to_list(Fastcgi) end]].
 
-%% Every server in Erlang has the flags that bin/yucan gives.
+%% Every server in Erlang gets the flags that bin/yucan sets.
 flags(Schedulers) ->
     Count = integer_to_list(Schedulers),
     ["+S", Count ++ ":" ++ Count, "+sbwt", "none" | args_file(filename:join(beamway_bench_nodes:root(), "apps/yucan/priv/vm.args"))].
 
-%% As words, for yaws passes them on in its environment.
+%% Splits the file into arguments, because yaws passes them on in its environment.
 args_file(File) ->
     {ok, Text} = file:read_file(File),
     [Word || Line <- string:lexemes(binary_to_list(Text), "\n"), hd(Line) =/= $#, Word <- string:lexemes(Line, " ")].
@@ -307,7 +309,7 @@ tornado(Port, Backlog, Processes) ->
         "tornado.ioloop.IOLoop.current().start()\n",
     ["/usr/bin/python3", file("hello.py", Program), integer_to_list(Port), integer_to_list(Backlog), integer_to_list(Processes)].
 
-%% By Debian's compiler, once for all runs in one overlay.
+%% Compiles with Debian's compiler, once for all runs in an overlay.
 compile_go() ->
     [Go | _] = filelib:wildcard("/usr/lib/go-*/bin/go"),
     Program = "package main\n\nimport (\n\t\"encoding/json\"\n\t\"github.com/gorilla/websocket\"\n\t\"io\"\n\t\"net/http\"\n\t\"os\"\n\t\"strconv\"\n)\n\n"

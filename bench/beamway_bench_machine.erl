@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Where and with what a benchmark ran: stored with every result, since a figure without its
-%% machine says nothing. Names of hosts and users are left out: results are meant to be published.
+%% @doc The machine and the versions with which a benchmark ran. They are stored with every result because a number without its machine
+%% means nothing. Names of hosts and users are omitted because results are meant to be published.
 -module(beamway_bench_machine).
 
 -export([machine/0, versions/0, commit/0, noise/1, await_quiet/2, stolen/1, stolen_ms/0]).
@@ -19,7 +19,7 @@ machine() ->
       system => os_release(),
       load_average => beamway_bench_os:load_average()}.
 
-%% @doc Of Beamway, OTP and the runtime system.
+%% @doc The versions of Beamway, OTP and the runtime system.
 -spec versions() -> #{atom() => term()}.
 versions() ->
     #{beamway => beamway_version(), otp => otp_version(), erts => text(erlang:system_info(version)),
@@ -32,7 +32,7 @@ beamway_version() ->
         undefined -> <<"unknown">>
     end.
 
-%% system_info knows the release only: 25, not 25.2.3.
+%% system_info knows only the release: 25, not 25.2.3.
 otp_version() ->
     Release = erlang:system_info(otp_release),
     case file:read_file(filename:join([code:root_dir(), "releases", Release, "OTP_VERSION"])) of
@@ -40,9 +40,8 @@ otp_version() ->
         {error, _} -> text(Release)
     end.
 
-%% @doc The commit that the checkout stands at, with `-dirty' if a tracked file differs from it that could change a figure:
-%% results that were stored before, and the pages made of them, cannot. Where the checkout came without its history,
-%% who brought it says it in BEAMWAY_BENCH_COMMIT.
+%% @doc The checkout's commit, with `-dirty' if a tracked file that could affect a measurement differs from it. Stored results, and the
+%% pages made from them, cannot affect one. If the checkout was copied without its history, BEAMWAY_BENCH_COMMIT must contain the commit.
 -spec commit() -> binary().
 commit() ->
     case os:getenv("BEAMWAY_BENCH_COMMIT") of
@@ -69,13 +68,14 @@ os_release() ->
         nomatch -> <<"unknown">>
     end.
 
-%% @doc What makes this machine a bad one to measure on, for people; nothing if all is quiet.
+%% @doc The reasons, as text, why this machine is not suitable for measuring now; the list is empty if it is quiet.
 -spec noise(LoadAverage :: float()) -> [unicode:chardata()].
 noise(Load) when Load > ?QUIET_LOAD ->
     [io_lib:format("the load average was ~.2f before the run began: other work disturbs the figures", [float(Load)])];
 noise(_) -> [].
 
-%% @doc Waits for at most so long until the load average is that of a quiet machine: a measurement before this one counts in it, too.
+%% @doc Waits for at most `Ms' milliseconds until the load average is that of a quiet machine. The load average also includes a
+%% measurement that has just ended.
 -spec await_quiet(Ms :: non_neg_integer(), Waiting :: fun((float()) -> ok)) -> ok | {loud, LoadAverage :: float()}.
 await_quiet(Ms, Waiting) ->
     case beamway_bench_os:load_average() of
@@ -86,7 +86,7 @@ await_quiet(Ms, Waiting) ->
             receive after min(?LOOK_MS, Ms) -> await_quiet(Ms - ?LOOK_MS, Waiting) end
     end.
 
-%% @doc Processor time that a hypervisor has given to others since the system began, while there was work here.
+%% @doc The processor time that a hypervisor has given to others since the system began, while there was work here.
 -spec stolen_ms() -> non_neg_integer().
 stolen_ms() ->
     case re:run(read("/proc/stat"), "^cpu +(?:\\d+ ){7}(\\d+)", [{capture, all_but_first, list}]) of
@@ -94,7 +94,7 @@ stolen_ms() ->
         nomatch -> 0
     end.
 
-%% @doc The same since then, for people, if it was more than a hundredth of the time of a processor.
+%% @doc The stolen time since then, as text, if it was more than a hundredth of a processor's time.
 -spec stolen({StartMs :: integer(), StolenMs :: non_neg_integer()}) -> [unicode:chardata()].
 stolen({StartMs, BeforeMs}) ->
     {Ms, Stolen} = {erlang:monotonic_time(millisecond) - StartMs, stolen_ms() - BeforeMs},

@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench placement --part map': what {@link placement:map/3} costs beside Scotch's `gmap' (Debian: scotch), on graphs of {@link beamway_bench_graphs}.
+%% @doc `bench placement --part map': what does {@link placement:map/3} cost compared with Scotch's `gmap' (Debian: scotch), on graphs of
+%% {@link beamway_bench_graphs}?
 %%
-%% The tree has 8 sites of 8 racks of 4 nodes at distances 100, 10 and 1 (Scotch's architecture `tleaf'), the imbalance is 3 %. Both mappings are costed by the same
-%% function. Seconds are those of the wall.
+%% The tree has 8 sites of 8 racks of 4 nodes at distances 100, 10 and 1 (Scotch's architecture `tleaf'), and the imbalance is 3 %. The
+%% same function computes the cost of both mappings. Seconds are wall-clock time.
 -module(beamway_bench_map).
 
 -export([metrics/0, repeats/1, measure/2]).
@@ -14,7 +15,7 @@ graphs() ->
     [{<<"rgg_n15">>, {geometric, 32768}}, {<<"delaunay_n15">>, {delaunay, 32768}}, {<<"stencil_128x128">>, {grid, [128, 128]}},
      {<<"stencil_24x24x24">>, {grid, [24, 24, 24]}}, {<<"power_law_8192">>, {power_law, 8192, 4}}].
 
-%% @doc The metrics: of each graph the cost beside Scotch's, and the seconds.
+%% @doc The metrics of each graph: the cost relative to Scotch's, and the seconds.
 -spec metrics() -> [map()].
 metrics() ->
     lists:append([[#{name => <<"map_cost_", Name/binary>>, unit => <<"of Scotch's">>, better => lower, key => cost_key(Name)},
@@ -23,12 +24,12 @@ metrics() ->
 cost_key(Name) -> <<"mapping ", Name/binary, ": cost over Scotch's">>.
 time_key(Name) -> <<"mapping ", Name/binary, ": seconds">>.
 
-%% @doc The seed of graph and mapping is the number of the repeat.
+%% @doc The number of repeats. The repeat's number is the seed of graph and mapping.
 -spec repeats(full | quick) -> pos_integer().
 repeats(full) -> 3;
 repeats(quick) -> 1.
 
-%% @doc Maps each graph both ways. Without Scotch there are the seconds alone.
+%% @doc Maps each graph both ways. Without Scotch, it measures only the seconds.
 -spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
 measure(_, Repeat) ->
     Tree = tree(),
@@ -76,7 +77,7 @@ ended(Port) ->
     after ?GMAP_MS -> error({scotch_gmap, timeout})
     end.
 
-%% Scotch counts from 0. Of each vertex how many neighbours, and which.
+%% Scotch counts from 0. The file lists for each vertex the number of its neighbours and then the neighbours.
 graph_file(Count, Edges) ->
     Add = fun(V, U, Acc) -> maps:update_with(V, fun(Others) -> [U | Others] end, [U], Acc) end,
     Neighbours = lists:foldl(fun({A, B, 1}, Acc) -> Add(A, B, Add(B, A, Acc)) end, #{}, Edges),

@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench mesh': what does it cost when everybody is connected with everybody? 150 nodes on this machine connect with each other, call each other in
-%% turn, and a third of them is killed meanwhile.
+%% @doc `bench mesh': what does it cost when every node is connected to every other? 150 nodes on this machine connect with each other and
+%% call each other in turn, and meanwhile a third of them is killed.
 %%
-%% Ring memory is limited, as on a real host: each node has rings for 16 of its links, and the others must fall back to TCP and name that limit.
-%% After the kill every survivor must have lost the killed nodes and no other.
+%% Ring memory is limited, as on a real host: each node has rings for 16 of its links, and the others must fall back to TCP and report
+%% that limit. After the kill every survivor must have lost the killed nodes and no other node.
 -module(beamway_bench_mesh).
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1]).
-%% In the nodes.
+%% Called on the nodes.
 -export([connect/1, start_exchange/1, exchanged/0]).
 
 -define(RING_BYTES, 65536).
@@ -26,7 +26,7 @@ options() ->
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
     {Nodes, Repeats, Ms} = case Speed of quick -> {40, 1, 1500}; full -> {150, 3, 5000} end,
-    %% A node takes some 40 MB, and as much again while it starts.
+    %% A node takes about 40 MB, and another 40 MB while it starts.
     Most = beamway_bench_os:available_bytes() div (80 bsl 20),
     case proplists:get_value(nodes, Given, Nodes) of
         Count when Count < 3; Count > 500 -> {error, io_lib:format("--nodes ~b: expected a number from 3 to 500", [Count])};
@@ -69,7 +69,7 @@ memory(Members) -> lists:sum([beamway_bench_os:pss_bytes(OsPid) || #{os_pid := O
 
 %% ---- set-up
 
-%% All nodes at once, each with those after it: milliseconds until all know all.
+%% Connects all nodes at once, each to those after it in the list. Returns the milliseconds until every node knows all others.
 connect_all(Members) ->
     Start = erlang:monotonic_time(millisecond),
     Answers = beamway_bench_nodes:each([{Member, ?MODULE, connect, [names(Later)]} || {Member, Later} <- with_later(Members)], ?CONNECT_MS),
@@ -80,12 +80,12 @@ connect_all(Members) ->
 with_later([]) -> [];
 with_later([Member | Later]) -> [{Member, Later} | with_later(Later)].
 
-%% @private Those to whom there is no connection.
+%% @private The nodes to which no connection could be made.
 -spec connect([node()]) -> [{node(), false | ignored}].
 connect(Nodes) ->
     [{Node, Answer} || Node <- Nodes, Answer <- [net_kernel:connect_node(Node)], Answer =/= true].
 
-%% Until each of them is connected with exactly these.
+%% Waits until each member is connected to exactly these nodes.
 await_view(Members, Names, Deadline) ->
     Views = beamway_bench_nodes:all(Members, erlang, nodes, [connected], 60000),
     case {[{Name, differences(Name, View, Names)} || {Name, View} <- lists:zip(names(Members), Views), differences(Name, View, Names) =/= []],
@@ -99,7 +99,7 @@ differences(Name, View, Names) ->
     Wanted = lists:delete(Name, Names),
     (Wanted -- View) ++ (View -- Wanted).
 
-%% How many links have rings; one without must say why.
+%% The number of links with rings. A link without rings must report why it has none.
 kinds(beamway, Members) ->
     Links = lists:append(beamway_bench_nodes:all(Members, beamway, links, [], 60000)),
     {Shared, Others} = lists:partition(fun(#{link := Link}) -> Link =:= shm end, Links),
@@ -113,8 +113,8 @@ kinds(_, _) -> #{}.
 
 %% ---- calls
 
-%% Calls per second of all nodes together, and how many failed; the exchange continues. Each node has called each other one ?LAPS times before the
-%% calls are counted, because what a new link still has to learn about its use is part of the set-up.
+%% The calls per second of all nodes together, and the number of failed calls; the exchange continues. Each node has called every other
+%% node ?LAPS times before the calls are counted, because what a new link still has to learn about its use is part of the set-up.
 exchange(Members, Ms) ->
     _ = beamway_bench_nodes:all(Members, ?MODULE, start_exchange, [names(Members)], 60000),
     ok = await_laps(Members, erlang:monotonic_time(millisecond) + ?CONNECT_MS),
@@ -136,7 +136,7 @@ exchanged(Members) ->
     {Answered, Failed} = lists:unzip(beamway_bench_nodes:all(Members, ?MODULE, exchanged, [], 60000)),
     {lists:sum(Answered), lists:sum(Failed)}.
 
-%% @private A process that calls the others in turn, and forgets those that are gone.
+%% @private Starts a process that calls the others in turn and forgets those that have gone.
 -spec start_exchange([node()]) -> ok.
 start_exchange(Nodes) ->
     Counts = counters:new(2, []),
@@ -152,7 +152,7 @@ call_in_turn([Node | Nodes], Called, Counts) ->
         {badrpc, _} -> ok = counters:add(Counts, 2, 1), call_in_turn(Nodes, Called, Counts)
     end.
 
-%% @private Answered and failed calls so far.
+%% @private The number of answered and of failed calls so far.
 -spec exchanged() -> {non_neg_integer(), non_neg_integer()}.
 exchanged() ->
     Counts = persistent_term:get(?MODULE),
@@ -164,7 +164,7 @@ victims(Members) -> [Member || {Number, Member} <- lists:zip(lists:seq(1, length
 
 survivors(Members) -> Members -- victims(Members).
 
-%% Milliseconds until every survivor is connected with all survivors and with nobody else.
+%% The milliseconds until every survivor is connected to all survivors and to no other node.
 kill(Members) ->
     Start = erlang:monotonic_time(millisecond),
     _ = [ok = beamway_bench_os:kill(Os) || #{os := Os} <- victims(Members)],

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The half of the benchmarks of messages that runs inside the nodes: the ring of the library that teleport follows, callers of
-%% a server, senders of messages, paced streams of large messages, and a heartbeat beside them.
+%% @doc The half of the message benchmarks that runs inside the nodes: the ring of the library that teleport follows, callers of a server,
+%% senders of messages, paced streams of large messages, and a heartbeat that runs at the same time.
 %%
-%% Every message goes by `stock' (`!', gen_server:call) or by `teleport', and everything else is the same.
+%% Messages are sent either with `stock' (`!', gen_server:call) or with `teleport'; everything else is the same.
 -module(beamway_bench_messages).
 
 -export([open/2, start/0, start_ring/2, ring/3, start_server/0, start_sink/0, start_sink/1, calls/4, capacity/3, start_streams/4, start_load/4, done/0, stop/0, heartbeat/4,
@@ -11,9 +11,10 @@
 
 -type way() :: stock | teleport.
 -type payload() :: {binary, Bytes :: pos_integer()} | {list, Bytes :: pos_integer()} | {map, Keys :: pos_integer()}.
-%% A list of pairs of some 25 bytes each in the external format.
+%% The map is a list of pairs of about 25 bytes each in the external format.
 -type load() :: call | {message | cast | cast_name, payload(), Batch :: pos_integer(), Open :: pos_integer()}.
-%% Calls of the server; or messages or casts to the sink, by its pid or name, which confirms each batch. `Open' is the most batches that a sender has unconfirmed.
+%% Either calls to the server, or messages or casts to the sink by its pid or name; the sink confirms each batch. `Open' is the largest
+%% number of unconfirmed batches that a sender may have.
 
 -define(RING, beamway_bench_ring).
 -define(SERVER, beamway_bench_server).
@@ -30,14 +31,14 @@ cast(teleport, Dest, Request) -> ok = teleport:cast(Dest, Request).
 call(stock, Server, Request) -> gen_server:call(Server, Request, ?ANSWER_MS);
 call(_, Server, Request) -> teleport:call(Server, Request, ?ANSWER_MS).
 
-%% @doc Starts the application in all nodes of the cluster where the contender uses it.
+%% @doc Starts teleport on all nodes of the cluster if the contender uses it.
 -spec open(beamway_bench_nodes:cluster(), [node()]) -> way().
 open(#{contender := #{name := Name}} = Cluster, _) ->
     Way = beamway_bench_contender:way(Name),
     _ = [beamway_bench_nodes:all(Cluster, ?MODULE, start, []) || Way =:= teleport],
     Way.
 
-%% @doc Starts the application.
+%% @doc Starts teleport.
 -spec start() -> ok.
 start() ->
     {ok, _} = application:ensure_all_started(teleport),
@@ -45,11 +46,11 @@ start() ->
 
 %% ---- the ring ----
 
-%% @doc A process that passes binaries on to the next node.
+%% @doc Starts a process that passes binaries on to the next node.
 -spec start_ring(way(), Next :: node()) -> true.
 start_ring(Way, Next) -> started(?RING, fun() -> pass_on(Way, Next) end).
 
-%% Anew in each repeat, on nodes that are kept.
+%% Replaces the process of an earlier repeat, because the nodes are kept.
 started(Name, Fun) ->
     case whereis(Name) of
         undefined -> true;
@@ -69,9 +70,10 @@ pass_on(Way, Next) ->
 passed(Way, _, 1, Worker, _, Binary) -> send(Way, Worker, {round, byte_size(Binary)});
 passed(Way, Next, Left, Worker, Passed, _) -> send(Way, {?RING, Next}, {Left - 1, Worker, Passed}).
 
-%% The exit reason is how the result travels.
+%% The result is returned as an exit reason.
 -dialyzer({nowarn_function, ring/3}).
-%% @doc So many workers send a binary each round so many nodes; the last one acknowledges. The time of each in microseconds.
+%% @doc Each worker sends a binary around the ring of `Nodes' nodes once, and the last node acknowledges it. Returns the time of each
+%% worker in microseconds.
 -spec ring(way(), {Next :: node(), Nodes :: pos_integer()}, {Workers :: pos_integer(), Bytes :: pos_integer(), plain | block}) -> [pos_integer()].
 ring(Way, {Next, Nodes}, {Workers, Bytes, Kind}) ->
     Plain = binary:copy(<<"r">>, Bytes),
@@ -91,7 +93,7 @@ once_round(Way, Next, Nodes, Bytes, Binary) ->
 
 %% ---- calls ----
 
-%% @doc A server that echoes.
+%% @doc Starts a server that echoes.
 -spec start_server() -> true.
 start_server() -> started(?SERVER, fun serve/0).
 
@@ -102,7 +104,7 @@ serve() ->
     end,
     serve().
 
-%% @doc So many callers in a loop, for so many milliseconds: calls a second.
+%% @doc The calls per second that this many callers make in a loop of `Ms' milliseconds.
 -spec calls(way(), node(), Callers :: pos_integer(), {WarmMs :: pos_integer(), Ms :: pos_integer()}) -> float().
 calls(Way, Node, Callers, {WarmMs, Ms}) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
@@ -123,11 +125,11 @@ call_loop(Way, Server, Count) ->
 
 %% ---- a heartbeat beside large messages ----
 
-%% @doc Takes messages and confirms each, by stock distribution: a few bytes.
+%% @doc Starts a process that receives messages and confirms each with a few bytes over stock distribution.
 -spec start_sink() -> true.
 start_sink() -> start_sink(stock).
 
-%% @doc The same, confirming by this way, where the message names who waits for it.
+%% @doc The same, but it confirms in the given way, and only messages that name a process that waits for it.
 -spec start_sink(way()) -> true.
 start_sink(Way) -> started(?SINK, fun() -> sink(Way) end).
 
@@ -140,7 +142,7 @@ sink(Way) ->
     end,
     sink(Way).
 
-%% @doc How many messages of so many bytes a second four streams bring to the node at most, by stock distribution.
+%% @doc The largest number of messages of this size that four streams bring to the node per second over stock distribution.
 -spec capacity(node(), Bytes :: pos_integer(), Ms :: pos_integer()) -> float().
 capacity(Node, Bytes, Ms) ->
     Binary = binary:copy(<<"c">>, Bytes),
@@ -153,7 +155,8 @@ capacity(Node, Bytes, Ms) ->
     _ = [begin unlink(Pid), exit(Pid, kill) end || Pid <- Pids],
     (After - Before) * 1.0e6 / (Until - From).
 
-%% Each waits until its last message was taken, and until its time has come: `EveryUs' apart, 0 for at once.
+%% A stream waits until its last message was received and until the next one is due. Messages are due `EveryUs' apart; with 0 they are due
+%% at once.
 stream(Way, Node, Binary, Count, EveryUs) ->
     stream(Way, Node, Binary, Count, EveryUs, erlang:monotonic_time(microsecond)).
 
@@ -162,10 +165,10 @@ stream(Way, Node, Binary, Count, EveryUs, Due) ->
     ok = send(Way, {?SINK, Node}, {self(), Binary}),
     receive taken -> ok after ?ANSWER_MS -> exit(no_answer) end,
     ok = counters:add(Count, 1, 1),
-    %% A stream that is late does not catch up: the pace is a limit.
+    %% A late stream does not catch up, because the pace is a limit.
     stream(Way, Node, Binary, Count, EveryUs, max(Due + EveryUs, erlang:monotonic_time(microsecond) - EveryUs)).
 
-%% @doc Four streams to the node, together so many messages a second; they run until {@link stop/0}.
+%% @doc Starts four streams to the node, which together send `Rate' messages per second; they run until {@link stop/0}.
 -spec start_streams(way(), node(), Bytes :: pos_integer(), Rate :: float()) -> ok.
 start_streams(Way, Node, Bytes, Rate) ->
     EveryUs = round(4 * 1.0e6 / Rate),
@@ -174,7 +177,7 @@ start_streams(Way, Node, Bytes, Rate) ->
 
 %% ---- a load that goes on ----
 
-%% @doc So many processes put the load on the node; they run until {@link stop/0}.
+%% @doc Starts `Processes' processes that put the load on the node; they run until {@link stop/0}.
 -spec start_load(way(), node(), load(), Processes :: pos_integer()) -> ok.
 start_load(Way, Node, call, Processes) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
@@ -189,7 +192,7 @@ payload({binary, Bytes}) -> binary:copy(<<"m">>, Bytes);
 payload({list, Bytes}) -> [{N, <<"0123456789abcdef">>} || N <- lists:seq(1, Bytes div 25)];
 payload({map, Keys}) -> maps:from_list([{N, N * N} || N <- lists:seq(1, Keys)]).
 
-%% Only a window of messages is on its way: the cost of a message is measured, not that of a growing mailbox.
+%% At most a window of messages is unconfirmed, so this measures the cost of a message and not that of a growing mailbox.
 send_loop(Send, Payload, {Batch, Most} = Window, Open, Count) when Open < Most ->
     ok = send_batch(Send, Payload, Batch),
     send_loop(Send, Payload, Window, Open + 1, Count);
@@ -208,7 +211,7 @@ send_batch(Send, Payload, Left) ->
 send_one({message, Way, Sink}, Message) -> send(Way, Sink, Message);
 send_one({_, Way, Sink}, Request) -> cast(Way, Sink, Request).
 
-%% Linked with its processes: when one fails, whoever asks the keeper next also fails.
+%% The keeper is linked to its processes, so if one fails, the next process that asks the keeper also fails.
 keep(Ending, Bodies) ->
     Starter = self(),
     Keeper = spawn(fun() ->
@@ -232,17 +235,17 @@ keeper(Ending, Pids, Count, Start) ->
             From ! {Ref, Rate}
     end.
 
-%% Senders of messages wait for what is on its way: the next load would stand behind it.
+%% Senders of messages wait until their messages are confirmed, because otherwise the next load would queue behind them.
 end_all(kill, Pids) -> lists:foreach(fun(Pid) -> true = unlink(Pid), exit(Pid, kill) end, Pids);
 end_all(finish, Pids) ->
     Monitors = [begin Pid ! finish, monitor(process, Pid) end || Pid <- Pids],
     lists:foreach(fun(Monitor) -> receive {'DOWN', Monitor, process, _, _} -> ok end end, Monitors).
 
-%% @doc How many messages were confirmed or calls answered so far, and when that was.
+%% @doc How many messages were confirmed or calls answered so far, and the time of that count.
 -spec done() -> {Count :: non_neg_integer(), Us :: integer()}.
 done() -> ask(done).
 
-%% @doc Ends them: how many messages or calls a second there really were.
+%% @doc Stops the processes and returns the messages or calls per second that they really reached.
 -spec stop() -> float().
 stop() -> ask(stop).
 
@@ -256,7 +259,7 @@ ask(What) ->
     after ?ANSWER_MS -> error(load_does_not_answer)
     end.
 
-%% @doc A call of 64 bytes each millisecond or so for so long: the round trips in nanoseconds.
+%% @doc Makes calls of 64 bytes with this pause between them for `Ms' milliseconds, and returns the round trips in nanoseconds.
 -spec heartbeat(way(), node(), PauseMs :: non_neg_integer(), Ms :: pos_integer()) -> [pos_integer()].
 heartbeat(Way, Node, PauseMs, Ms) ->
     Server = erpc:call(Node, erlang, whereis, [?SERVER]),
@@ -264,7 +267,7 @@ heartbeat(Way, Node, PauseMs, Ms) ->
     ok = prefer(beamway),
     beats(Way, Server, Beat, PauseMs, erlang:monotonic_time(millisecond) + Ms, []).
 
-%% What a program does whose calls must not wait behind bulk. With stock distribution there is nothing to ask for.
+%% What a program does if its calls must not wait behind bulk data. Stock distribution has no such function.
 prefer(Carrier) ->
     case code:ensure_loaded(Carrier) =:= {module, Carrier} andalso erlang:function_exported(Carrier, class, 1) of
         true -> _ = Carrier:class(control), ok;
@@ -281,14 +284,14 @@ beats(Way, Server, Beat, PauseMs, Deadline, Acc) ->
         false -> beats(Way, Server, Beat, PauseMs, Deadline, [Took | Acc])
     end.
 
-%% @doc A call of 64 bytes each millisecond for so long, each by a process of its own: how many nanoseconds after its planned start each was
-%% answered. All are waited for.
+%% @doc Makes a call of 64 bytes each millisecond for `Ms' milliseconds, each in its own process. Waits for all of them and returns how
+%% many nanoseconds after its planned start each was answered.
 -spec planned_calls(way(), node(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
 planned_calls(Way, Node, Ms) ->
     Beat = binary:copy(<<"h">>, 64),
     planned(Node, {1, Ms}, fun(Server) -> Beat = beat(Way, Server, Beat) end).
 
-%% @doc The same with messages of `Bytes' bytes, one every `EveryMs' milliseconds, and an answer of a few bytes.
+%% @doc The same with a message of `Bytes' bytes every `EveryMs' milliseconds, which gets an answer of a few bytes.
 -spec planned_messages(way(), node(), Bytes :: pos_integer(), EveryMs :: pos_integer(), Ms :: pos_integer()) -> [non_neg_integer(), ...].
 planned_messages(Way, Node, Bytes, EveryMs, Ms) ->
     Request = {take, binary:copy(<<"m">>, Bytes)},
@@ -303,7 +306,7 @@ planned(Node, {EveryMs, Ms}, Call) ->
          {'DOWN', Monitor, process, _, Reason} -> error({call_failed, Reason})
      end || {Ref, Monitor} <- Calls].
 
-%% A timer that is late counts, too: it is the node that is late.
+%% The delay of a late timer counts because it is the node that is late.
 planned_call(Call, Due) ->
     Timer = erlang:start_timer(Due, self(), due, [{abs, true}]),
     receive {timeout, Timer, due} -> ok end,

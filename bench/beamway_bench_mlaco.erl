@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The part of `bench placement' that asks what attributes are worth: ML-ACO (examples/ml_aco) on nodes of unequal speed, once with colonies on the
-%% fastest nodes and once on nodes drawn, as in the RELEASE report's Figures 2 and 3.
+%% @doc The part of `bench placement' that asks what attributes are worth. ML-ACO (examples/ml_aco) runs on nodes of unequal speed, once
+%% with colonies on the fastest nodes and once on randomly drawn nodes, as in Figures 2 and 3 of the RELEASE report.
 %%
-%% Two nodes may use 80 % of a processor, six 10 %, by a quota of cgroup v1 or v2, whichever can be written. Without one the part measures nothing and says so.
+%% A cgroup quota (v1 or v2, whichever can be written) lets two nodes use 80 % of a processor and six nodes 10 %. Without a quota the part
+%% measures nothing and reports why.
 -module(beamway_bench_mlaco).
 
 -export([metrics/0, repeats/1, measure/2]).
@@ -12,15 +13,14 @@
 -define(COLONIES, 2).
 -define(PERIOD_US, 50000).
 
-%% @doc The metrics.
 -spec metrics() -> [map()].
 metrics() -> beamway_bench_ants:metrics(attributes).
 
-%% @doc As often as any with ants.
+%% @doc The same number of repeats as every part with ants.
 -spec repeats(full | quick) -> pos_integer().
 repeats(Speed) -> beamway_bench_ants:repeats(Speed).
 
-%% @doc The figures of one run each with and without attributes, on new nodes.
+%% @doc Runs once with and once without attributes, on new nodes.
 -spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
 measure(Speed, Repeat) ->
     case quotas() of
@@ -37,7 +37,7 @@ measured(Speed, Repeat, Groups) ->
     Stop = ensure_node(),
     Nodes = ml_aco:start_nodes([#{} || _ <- Groups]),
     try
-        %% They boot at full speed.
+        %% The nodes boot at full speed and enter their groups afterwards.
         ok = lists:foreach(fun({{Peer, _}, Group}) -> ok = file:write_file(filename:join(Group, "cgroup.procs"), peer:call(Peer, os, getpid, [])) end, lists:zip(Nodes, Groups)),
         ok = ml_aco:measure_speed(Nodes, 600),
         beamway_bench_ants:compared(attributes, Speed, Repeat, fun(Which, Ants) -> solved(Which, Ants, [Node || {_, Node} <- Nodes]) end)
@@ -46,7 +46,7 @@ measured(Speed, Repeat, Groups) ->
         Stop()
     end.
 
-%% Placement runs here, too, to choose.
+%% The choice is made on this node, so placement must also run here.
 ensure_node() ->
     _ = os:cmd("epmd -daemon"),
     Stop = case net_kernel:start(list_to_atom("mlaco_" ++ os:getpid() ++ "@127.0.0.1"), #{name_domain => longnames, hidden => true}) of
@@ -61,7 +61,7 @@ solved(Which, Ants, Nodes) ->
     {ok, #{cost := Cost, ms := Ms}} = ml_aco_tree:run(Plan, beamway_bench_ants:instance(), beamway_bench_ants:options(attributes, Ants)),
     {Cost, Ms / 1000}.
 
-%% The kernel keeps a group until its last process is gone.
+%% The kernel keeps a group until its last process has ended.
 removed(Group, Tries) ->
     case file:del_dir(Group) of
         {error, ebusy} when Tries > 0 -> receive after 20 -> removed(Group, Tries - 1) end;
@@ -85,7 +85,8 @@ parents() ->
     lists:sublist([Folder || {Folder, File} <- [{"/sys/fs/cgroup/cpu", "cpu.cfs_quota_us"}, {"/sys/fs/cgroup", "cgroup.controllers"}],
                              filelib:is_regular(filename:join(Folder, File))], 1).
 
-%% All have the same large share, 64 times the usual one, so that the quota is what holds them back, not what else the machine does.
+%% All groups get the same large share, 64 times the usual one, so that they are limited by the quota and not by other work on the
+%% machine.
 quota(Group, Percent) ->
     Quota = ?PERIOD_US * Percent div 100,
     case file:make_dir(Group) of
