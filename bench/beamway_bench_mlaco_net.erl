@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The part of `bench placement' that asks what distances are worth: ML-ACO (examples/ml_aco) on 16 nodes in network namespaces, in two sites of two racks,
-%% under bridges whose links have a rate. Once the tree of processes is shaped like the tree of the network (`placement:plan/2'), once the same tree of processes
-%% lies on the nodes in random order.
+%% @doc The part of `bench placement' that asks what distances are worth. ML-ACO (examples/ml_aco) runs on 16 nodes in network namespaces,
+%% in two sites of two racks, under bridges whose links have a limited rate. Once the tree of processes is shaped like the tree of the
+%% network (`placement:plan/2'), and once the same tree of processes is laid on the nodes in random order.
 %%
-%% Without root the part measures nothing and says so.
+%% Without root the part measures nothing and reports why.
 -module(beamway_bench_mlaco_net).
 
 -export([metrics/0, repeats/1, measure/2, tree/2, plans/2, bytes_between/4]).
@@ -14,16 +14,15 @@
 -define(RUN_MS, 300000).
 -define(BYTES_KEY, <<"ML-ACO: bytes over the link between the sites without distances over with">>).
 
-%% @doc The metrics.
 -spec metrics() -> [map()].
 metrics() ->
     [#{name => <<"mlaco_dist_bytes">>, unit => <<"times">>, better => higher, key => ?BYTES_KEY} | beamway_bench_ants:metrics(distances)].
 
-%% @doc As often as any with ants.
+%% @doc The same number of repeats as every part with ants.
 -spec repeats(full | quick) -> pos_integer().
 repeats(Speed) -> beamway_bench_ants:repeats(Speed).
 
-%% @doc The figures of one run each with and without distances, on new nodes.
+%% @doc Runs once with and once without distances, on new nodes.
 -spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
 measure(Speed, Repeat) ->
     Site = {[{4, ?RACK_KBIT}, {4, ?RACK_KBIT}], ?SITE_KBIT},
@@ -44,14 +43,14 @@ built({ok, #{hosts := Hosts} = Net}, Speed, Repeat) ->
     after beamway_bridges:delete(Net)
     end.
 
-%% @doc The tree of processes shaped like the network, and the same one on nodes in random order.
+%% @doc The tree of processes that is shaped like the network, and the same tree on nodes in random order.
 -spec plans(placement_tree:tree(), Seed :: integer()) -> {placement_plan:process(), placement_plan:process()}.
 plans(Tree, Seed) ->
     {ok, Plan} = placement_plan:plan(Tree, #{}),
     _ = rand:seed(exsss, {Seed, 16, 7}),
     {Plan, moved(Plan, beamway_bench_run:shuffled(placement_tree:nodes(Tree)))}.
 
-%% @doc The bytes that one run sends over the link above a bridge, as the kernel counts them.
+%% @doc The bytes that one run sends over the link above a bridge, as the kernel counts them, and the run's cost.
 -spec bytes_between(beamway_bridges:net(), Bridge :: pos_integer(), Master :: pid(), placement_plan:process()) -> {Bytes :: pos_integer(), Cost :: number()}.
 bytes_between(Net, Bridge, Master, Plan) ->
     Before = beamway_bridges:bytes(Net, Bridge),
@@ -60,7 +59,7 @@ bytes_between(Net, Bridge, Master, Plan) ->
 
 measured([{First, _} | _] = Nodes, Net, Speed, Repeat) ->
     {Plan, Drawn} = plans(tree([Node || {_, Node} <- Nodes], Net), Repeat),
-    %% Connections are made before the clock runs.
+    %% The first runs make the connections, so that they are not part of the measured time.
     _ = [bytes_between(Net, 1, First, P) || P <- [Plan, Drawn]],
     [{With, Same}, {Without, Same}] = [bytes_between(Net, 1, First, P) || P <- [Plan, Drawn]],
     ok = beamway_bench:note("bench placement: ML-ACO: ~b bytes between the sites with distances, ~b without", [With, Without]),
@@ -71,7 +70,8 @@ measured([{First, _} | _] = Nodes, Net, Speed, Repeat) ->
             end,
     (beamway_bench_ants:compared(distances, Speed, Repeat, Solve))#{?BYTES_KEY => Without / With}.
 
-%% @doc The groups are the hosts below each bridge: the path of a host are the numbers of all that hold it, the largest first.
+%% @doc The tree of the network. The groups are the hosts below each bridge, so the path of a host consists of the numbers of all groups
+%% that contain it, largest first.
 -spec tree([node()], beamway_bridges:net()) -> placement_tree:tree().
 tree(Nodes, #{groups := [_ | Groups]}) ->
     Largest = lists:sort(fun(One, Other) -> length(One) >= length(Other) end, Groups),
@@ -79,7 +79,7 @@ tree(Nodes, #{groups := [_ | Groups]}) ->
     {ok, Tree} = placement_tree:from_paths([{Node, lists:flatten(Path(lists:last(string:split(atom_to_list(Node), "@"))))} || Node <- Nodes]),
     Tree.
 
-%% The same processes on other nodes. The colonies keep their order, and so their numbers.
+%% The same processes on other nodes. The colonies keep their order, and therefore their numbers.
 moved(Plan, Drawn) ->
     Nodes = lists:usort([Node || {_, Node} <- placement_plan:to_list(Plan)]),
     renamed(Plan, maps:from_list(lists:zip(Nodes, Drawn))).

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Open MPI's round trip, by a small program of our own (mpi_pingpong.c).
+%% @doc Measures Open MPI's round trip with a small program of our own (mpi_pingpong.c).
 -module(beamway_bench_mpi).
 
 -export([find/0, run/3]).
@@ -8,7 +8,7 @@
 
 -opaque mpi() :: #{mpirun := file:filename(), program := file:filename()}.
 
-%% @doc Open MPI on this machine, with our program compiled.
+%% @doc Finds Open MPI on this machine and compiles our program.
 -spec find() -> {ok, mpi()} | {error, unicode:chardata()}.
 find() ->
     case {os:find_executable("mpirun"), os:find_executable("mpicc")} of
@@ -21,11 +21,11 @@ find() ->
             end
     end.
 
-%% @doc p50 and p99 in nanoseconds for each size.
+%% @doc The p50 and p99 in nanoseconds for each size.
 -spec run(mpi(), Ms :: pos_integer(), Sizes :: [pos_integer()]) ->
           [{Size :: pos_integer(), P50 :: pos_integer(), P99 :: pos_integer()}].
 run(#{mpirun := Run, program := Program}, Ms, Sizes) ->
-    %% It refuses to run as root and on fewer processors than processes unless told so.
+    %% mpirun refuses to run as root, or more processes than processors, unless these options allow it.
     Args = ["-np", "2", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", Program
            | [integer_to_list(N) || N <- [Ms | Sizes]]],
     {Status, Lines} = beamway_bench_tools:run(Run, Args, 60000 + length(Sizes) * Ms),

@@ -1,5 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The networks on which benchmarks measure: network namespaces of this machine, joined by veth or by an emulated path. Needs root.
+%% @doc The networks on which benchmarks measure: network namespaces of this machine, joined by veth or by an emulated path. They need
+%% root.
 -module(beamway_bench_net).
 
 -export([names/0, title/1, facts/1, check/0, open/1, hosts/1, close/1]).
@@ -7,20 +8,21 @@
 -export_type([name/0, net/0]).
 
 -type name() :: veth | veth4 | path_1ms | path_20ms | path_100m.
-%% Two and four namespaces joined by veth; two joined by a path. Of `path_100m' the first host counts twelve times, so it has 12 of 16 nodes.
+%% `veth' joins two namespaces and `veth4' four; a path joins two. In `path_100m' the first host is listed twelve times, so it gets 12 of
+%% 16 nodes.
 -opaque net() :: #{name := name(), hosts := [beamway_bench_hosts:host(), ...], close := fun(() -> ok)}.
 
-%% @doc Those between which `bench hosts' measures.
+%% @doc The networks on which `bench hosts' measures.
 -spec names() -> [name()].
 names() -> [veth, veth4, path_1ms, path_20ms].
 
-%% The queue holds what is on its way in a round trip, at least 2 ms. Offload: as between hosts, and a segment each would cost the
-%% processors of this machine more than the nodes do.
+%% The queue holds the data of one round trip, but at least 2 ms. Offload is on, as it is between real hosts; single segments would cost
+%% this machine's processors more than the nodes do.
 path(path_1ms) -> #{rate_bits => 1000000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1};
 path(path_20ms) -> #{rate_bits => 1000000000, delay_us => 10000, loss => 0.0001, queue_bytes => 2500000, mtu => 1500, offload => 1, seed => 1};
 path(path_100m) -> #{rate_bits => 100000000, delay_us => 500, queue_bytes => 262144, mtu => 1500, offload => 1, seed => 1}.
 
-%% @doc In words.
+%% @doc A description for people.
 -spec title(name()) -> string().
 title(veth) -> "veth";
 title(veth4) -> "veth";
@@ -28,11 +30,11 @@ title(path_1ms) -> "1 Gbit/s, 1 ms";
 title(path_20ms) -> "1 Gbit/s, 20 ms, 0.01 % lost";
 title(path_100m) -> "100 Mbit/s, 1 ms".
 
-%% @doc For the stored result: what the paths are.
+%% @doc The properties of the paths, for the stored result.
 -spec facts([name()]) -> #{paths => #{name() => map()}}.
 facts(Names) -> #{paths => maps:from_list([{Name, path(Name)} || Name <- Names, not lists:member(Name, [veth, veth4])])}.
 
-%% @doc Whether networks can be made here.
+%% @doc Whether networks can be created here.
 -spec check() -> ok | {error, string()}.
 check() ->
     case {string:trim(os:cmd("id -u")), os:find_executable("ip")} of
@@ -41,7 +43,7 @@ check() ->
         _ -> {error, "the hosts are network namespaces, so it must be run as root"}
     end.
 
-%% @doc Makes it; whoever does closes it.
+%% @doc Creates the network; the caller must close it.
 -spec open(name()) -> {ok, net()} | {error, string()}.
 open(veth) ->
     with(veth, beamway_netns:pair("bwv"), fun(Net) -> {of_net(Net), fun() -> beamway_netns:delete(Net) end} end);
@@ -67,7 +69,7 @@ with(Name, {ok, Made}, Fun) ->
 
 of_net(#{spaces := Spaces, addresses := Addresses}) -> lists:zip(Spaces, Addresses).
 
-%% A machine that was too busy for its own paths shows here.
+%% Reports a machine that was too busy for its own paths.
 close_path(Name, Path) ->
     try beamway_path:counters(Path) of
         #{<<"there">> := #{<<"latest_us">> := There}, <<"back">> := #{<<"latest_us">> := Back}, <<"seconds">> := Seconds, <<"cpu_seconds">> := Cpu} ->
@@ -77,11 +79,11 @@ close_path(Name, Path) ->
         ok = beamway_path:close(Path)
     end.
 
-%% @doc Its hosts.
+%% @doc The network's hosts.
 -spec hosts(net()) -> [beamway_bench_hosts:host(), ...].
 hosts(#{hosts := Hosts}) -> Hosts.
 
-%% @doc Ends it and all that runs on it.
+%% @doc Removes the network and ends everything that runs on it.
 -spec close(net()) -> ok.
 close(#{close := Close}) -> Close().
 
@@ -92,7 +94,7 @@ facts_test_() ->
     [?_assertMatch(#{paths := #{path_1ms := #{mtu := 1500, delay_us := 500}}}, facts([veth, path_1ms])),
      ?_assertEqual(#{paths => #{}}, facts([veth4]))].
 
-%% So that a stream alone can fill the line.
+%% Otherwise a single stream could not fill the line.
 queues_hold_a_round_trip_test() ->
     [?assert(Queue * 8 * 1000000 >= Bits * beamway_path:round_trip_us(Path))
      || Name <- [path_1ms, path_20ms, path_100m], #{queue_bytes := Queue, rate_bits := Bits} = Path <- [path(Name)]].

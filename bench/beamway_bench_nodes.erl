@@ -1,15 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Starts the nodes of a measurement as operating-system processes of their own and ends them.
+%% @doc Starts the nodes of a measurement as separate operating-system processes and stops them.
 %%
-%% Control runs over each node's standard input and output, never over the carrier under test. The
-%% nodes have an epmd of their own on a free port of the loopback interface. Everything ends with
-%% the calling process: nodes and epmd read the end of their standard input when it dies, however it
-%% dies, and {@link stop/1} waits until the kernel says that they are gone.
+%% Control runs over each node's standard input and output, never over the carrier under test. The nodes use their own epmd on a free port
+%% of the loopback interface. Everything ends with the calling process: nodes and epmd read the end of their standard input when that
+%% process dies, for whatever reason, and {@link stop/1} waits until the kernel reports that they have ended.
 %%
-%% The bench cluster is `-connect_all false': its links are those made here, each from the side that
-%% the measurement wants, and `global' neither connects on its own nor talks meanwhile. The demo
-%% starts its nodes as a user would, with `global' and prevent_overlapping_partitions at their
-%% defaults: when one node is killed, all others lose that same node, so they agree and stay together.
+%% The benchmark cluster uses `-connect_all false': its only links are those made here, each from the side that the measurement wants, and
+%% `global' neither connects on its own nor sends anything meanwhile. The demo starts its nodes as a user would, with the defaults of
+%% `global' and prevent_overlapping_partitions: when one node is killed, all others lose that same node, so they agree and stay together.
 -module(beamway_bench_nodes).
 
 -export([root/0, erl/0, start_epmd/0, start_epmd/1, epmd_port/1, stop_epmd/1, start/3, start_many/3, stop/1, stop_all/0, connect/2, call/4, call/5, all/4, all/5, each/2,
@@ -21,10 +19,10 @@
 -type member() :: #{peer := pid(), name := node(), os := beamway_bench_os:identity() | remote, os_pid := pos_integer()}.
 -type cluster() :: #{contender := beamway_bench_contender:t(), members := [member(), ...]}.
 -type direction() :: forward | reverse.
-%% Forward: the first node connects to the second; reverse: the second to the first.
+%% With `forward' the first node connects to the second, with `reverse' the second to the first.
 -type options() :: #{count := pos_integer(), connect_all => boolean(), prefix => string(), hosts => [beamway_bench_hosts:host()]}.
-%% The nodes are called prefix1@127.0.0.1 and so on; without a prefix they get one that is unique here. With hosts they
-%% are dealt out to these.
+%% The nodes are named prefix1@127.0.0.1 and so on; without a prefix they get one that is unique on this machine. If there are hosts, the
+%% nodes are distributed over them.
 
 -define(BATCH, 10).
 -define(BOOT_MS, 30000).
@@ -32,7 +30,7 @@
 -define(END_MS, 5000).
 -define(MESH_MS, 10000).
 
-%% @doc The folder of the checkout: the one above this module's beam that holds its source.
+%% @doc The directory of the checkout: the one above this module's beam that contains its source.
 -spec root() -> file:filename().
 root() ->
     root(filename:dirname(filename:absname(code:which(?MODULE)))).
@@ -44,7 +42,7 @@ root(Folder) ->
         false -> root(filename:dirname(Folder))
     end.
 
-%% @doc The program of this VM's own OTP, which a PATH with another one first could miss.
+%% @doc The `erl' of this VM's own OTP, which might not be the first one in PATH.
 -spec erl() -> file:filename().
 erl() -> filename:join([code:root_dir(), "bin", "erl"]).
 
@@ -53,7 +51,7 @@ erl() -> filename:join([code:root_dir(), "bin", "erl"]).
 start_epmd() ->
     start_local_epmd(3).
 
-%% @doc The same on other hosts; none: here.
+%% @doc The same on other hosts, or on this one if the list is empty.
 -spec start_epmd([beamway_bench_hosts:host()]) -> epmd().
 start_epmd([]) ->
     start_epmd();
@@ -65,8 +63,8 @@ start_local_epmd(0) ->
     error({epmd_did_not_start, "no epmd came up on a free port of 127.0.0.1; is 'epmd' installed?"});
 start_local_epmd(Tries) ->
     Number = free_port(),
-    %% epmd does not look at its standard input: the shell does that for it. The read ends when
-    %% whoever holds the other end of the pipe is gone, by kill -9 too.
+    %% epmd does not read its standard input, so the shell does. The read ends when the process at the other end of the pipe dies, even if
+    %% it was killed with kill -9.
     Script = "\"$1\" -port \"$2\" -address 127.0.0.1 >/dev/null 2>&1 & epmd=$!; read line; kill $epmd; wait",
     Port = open_port({spawn_executable, "/bin/sh"},
                      [{args, ["-c", Script, "sh", epmd_program(), integer_to_list(Number)]}, exit_status]),
@@ -75,11 +73,11 @@ start_local_epmd(Tries) ->
         timeout -> stop_epmd(#{port => Port, number => Number}), start_local_epmd(Tries - 1)
     end.
 
-%% @doc Where it listens.
+%% @doc The port on which it listens.
 -spec epmd_port(epmd()) -> inet:port_number().
 epmd_port(#{number := Number}) -> Number.
 
-%% @doc Ends it.
+%% @doc Stops it.
 -spec stop_epmd(epmd()) -> ok.
 stop_epmd(#{remote := Remote}) ->
     beamway_bench_hosts:stop_epmd(Remote);
@@ -114,7 +112,7 @@ await_listener(Number, Deadline) ->
             end
     end.
 
-%% @doc Starts the nodes of one contender, at the same time, and waits until all have booted.
+%% @doc Starts the nodes of one contender at the same time, and waits until all have booted.
 -spec start(epmd(), beamway_bench_contender:t(), options()) -> cluster().
 start(#{number := EpmdPort}, #{args := Args, env := Env} = Contender, #{count := Count} = Options) ->
     Root = root(),
@@ -133,28 +131,30 @@ start(#{number := EpmdPort}, #{args := Args, env := Env} = Contender, #{count :=
     Members = [local_or_not(Hosts, await_boot(Contender, Start)) || Start <- Waiting],
     Cluster = #{contender => Contender, members => Members},
     _ = put(?MODULE, [Cluster | started()]),
-    %% The cookie of the command line can be seen by others on this machine; this one cannot.
+    %% Other users of this machine can see the cookie on the command line, so the nodes get another one.
     _ = all(Cluster, erlang, set_cookie, [list_to_atom(Cookie)]),
     Cluster.
 
-%% @doc The same for many: nodes that start at once compete for the processors, and each has only so long to boot.
+%% @doc The same for many nodes, in batches, because nodes that start at once compete for the processors and each has a limited time to
+%% boot.
 -spec start_many(epmd(), beamway_bench_contender:t(), Count :: pos_integer()) -> [cluster()].
 start_many(Epmd, Contender, Count) -> [start(Epmd, Contender, #{count => Number}) || Number <- batches(Count)].
 
 batches(Count) when Count > ?BATCH -> [?BATCH | batches(Count - ?BATCH)];
 batches(Count) -> [Count].
 
-%% It listens on the loopback interface only: a benchmark must not open a machine to its network, unless hosts were named.
+%% The nodes listen only on the loopback interface, because a benchmark must not open a machine to its network unless the user has named
+%% hosts.
 at(_, [], _, #{args := Args} = Options) ->
     Options#{longnames => true, host => "127.0.0.1", args := ["-kernel", "inet_dist_use_interface", "{127,0,0,1}" | Args]};
 at(Index, Hosts, Root, Options) ->
     maps:merge(Options, beamway_bench_hosts:peer_options(lists:nth((Index - 1) rem length(Hosts) + 1, Hosts), Root)).
 
-%% Of a process of another machine this one's kernel knows nothing.
+%% This machine's kernel knows nothing about a process on another machine.
 local_or_not([Machine | _], Member) when is_list(Machine) -> Member#{os => remote};
 local_or_not(_, #{os_pid := OsPid} = Member) -> Member#{os => beamway_bench_os:identity(OsPid)}.
 
-%% Always as long as the others: a name's length must not make a message longer.
+%% All prefixes are equally long, because the length of a node's name affects the size of messages.
 unique_prefix() ->
     Number = erlang:unique_integer([positive, monotonic]),
     lists:flatten(io_lib:format("bench~6..0b-", [Number rem 1000000])).
@@ -162,7 +162,7 @@ unique_prefix() ->
 start_peer(Options) ->
     Tag = make_ref(),
     {Program, Words} = maps:get(exec, Options, {erl(), []}),
-    %% As the command itself, it takes no code from the current folder.
+    %% Like `bin/beamway' itself, the node must not load code from the current directory.
     InRoot = {"/bin/sh", ["-c", "cd / && exec \"$@\"", "sh", Program | Words]},
     {ok, Peer, _} = peer:start_link(Options#{exec => InRoot, wait_boot => {self(), Tag}}),
     {Peer, Tag, monitor(process, Peer)}.
@@ -181,7 +181,7 @@ await_boot(#{name := Name}, {Peer, Tag, Monitor}) ->
             error({node_did_not_start, Name, timeout})
     end.
 
-%% A missing build is found here; in the node it would be a boot failure that says little.
+%% Finds a missing build here, because in the node it would be a boot failure with an unhelpful message.
 check_built(#{link := stock}, _) -> ok;
 check_built(#{}, Root) ->
     Wanted = [filename:join([Root, "apps", "beamway" | Path])
@@ -191,15 +191,15 @@ check_built(#{}, Root) ->
         Missing -> error({not_built, Missing})
     end.
 
-%% The kernel's random numbers, so that the crypto application need not be installed.
+%% Uses the kernel's random numbers, so that the crypto application need not be installed.
 random_text() ->
     {ok, File} = file:open("/dev/urandom", [read, raw, binary]),
     {ok, Bytes} = file:read(File, 16),
     ok = file:close(File),
     lists:flatten([io_lib:format("~2.16.0b", [Byte]) || <<Byte>> <= Bytes]).
 
-%% @doc Ends the nodes and waits until the kernel says that they are gone.
-%% A node that does not end by itself is killed, and that is an error: it would have stayed behind.
+%% @doc Stops the nodes and waits until the kernel reports that they have ended. A node that does not end by itself is killed, and that is
+%% an error, because it would otherwise have survived the benchmark.
 -spec stop(cluster()) -> ok.
 stop(#{members := Members, contender := #{name := Name}} = Cluster) ->
     _ = put(?MODULE, lists:delete(Cluster, started())),
@@ -211,21 +211,21 @@ stop(#{members := Members, contender := #{name := Name}} = Cluster) ->
             error({node_did_not_end, Name, ?END_MS})
     end.
 
-%% What this process has started and not stopped.
+%% The clusters that this process has started and not yet stopped.
 started() ->
     case get(?MODULE) of
         undefined -> [];
         Clusters -> Clusters
     end.
 
-%% @doc Ends all nodes that the calling process has started; for the end of a run that failed.
+%% @doc Stops all nodes that the calling process has started, after a run has failed.
 -spec stop_all() -> ok.
 stop_all() ->
     _ = [catch stop(Cluster) || Cluster <- started()],
     ok.
 
-%% @doc Connects each node with each other one, all from the same side, and checks that the link is
-%% the contender's: a fall-back to TCP must not be measured as something else.
+%% @doc Connects each node with every other one, all from the same side, and checks that the link is the contender's, because a fallback
+%% to TCP must not be measured as something else.
 -spec connect(cluster(), direction()) -> ok.
 connect(#{members := Members} = Cluster, Direction) ->
     _ = [connect_pair(Pair, Direction) || Pair <- pairs(Members)],
@@ -233,7 +233,7 @@ connect(#{members := Members} = Cluster, Direction) ->
     ok = await_mesh(Cluster, Deadline),
     check_links(Cluster, Deadline).
 
-%% The accepting side knows of a connection a moment later than the connecting one.
+%% The accepting side learns of a connection a moment later than the connecting side.
 await_mesh(Cluster, Deadline) ->
     Missing = [{Name, Others -- Known}
                || {Name, Known} <- lists:zip(names(Cluster), all(Cluster, erlang, nodes, [connected])),
@@ -254,7 +254,7 @@ connect_pair({#{name := Name} = From, #{name := To}}, forward) ->
         Other -> error({nodes_did_not_connect, Name, To, Other})
     end.
 
-%% A link shows up in its node's table a moment after the node itself.
+%% A link appears in its node's table a moment after the node itself.
 check_links(#{contender := #{link := stock}}, _) -> ok;
 check_links(#{contender := #{name := Name, link := Wanted}, members := Members} = Cluster, Deadline) ->
     Links = links(Cluster),
@@ -269,7 +269,7 @@ check_links(#{contender := #{name := Name, link := Wanted}, members := Members} 
             end
     end.
 
-%% @doc Calls a function in a member, over its standard input and output.
+%% @doc Calls a function in a member over its standard input and output.
 -spec call(member(), module(), atom(), [term()]) -> term().
 call(Member, Module, Function, Args) ->
     call(Member, Module, Function, Args, ?CALL_MS).
@@ -283,7 +283,7 @@ call(#{peer := Peer, name := Name}, Module, Function, Args, Timeout) ->
         exit:{Reason, {gen_server, call, _}} -> error({node_ended, Name, Reason})
     end.
 
-%% @doc Calls the same function in all members at once; the answers in the members' order.
+%% @doc Calls the same function in all members at once. The answers are in the order of the members.
 -spec all(cluster() | [member()], module(), atom(), [term()]) -> [term()].
 all(Cluster, Module, Function, Args) ->
     all(Cluster, Module, Function, Args, ?CALL_MS).
@@ -294,19 +294,19 @@ all(#{members := Members}, Module, Function, Args, Timeout) ->
 all(Members, Module, Function, Args, Timeout) ->
     each([{Member, Module, Function, Args} || Member <- Members], Timeout).
 
-%% @doc Calls a function in each member at once; the answers in the order of the calls.
+%% @doc Calls a function in each member at once. The answers are in the order of the calls.
 -spec each([{member(), module(), atom(), [term()]}], timeout()) -> [term()].
 each(Functions, Timeout) ->
     Caller = self(),
     Calls = [spawn_monitor(fun() -> Caller ! {self(), call(Member, Module, Function, Args, Timeout)} end)
              || {Member, Module, Function, Args} <- Functions],
-    %% No timeout of its own: each of these processes ends at the timeout of its call.
+    %% This receive needs no timeout because each of these processes ends at the timeout of its call.
     [receive
          {Pid, Answer} -> true = demonitor(Monitor, [flush]), Answer;
          {'DOWN', Monitor, process, Pid, {Reason, _Stack}} -> error(Reason)
      end || {Pid, Monitor} <- Calls].
 
-%% @doc The node names, in the order of the members.
+%% @doc The names of the nodes, in the order of the members.
 -spec names(cluster()) -> [node()].
 names(#{members := Members}) ->
     [Name || #{name := Name} <- Members].
@@ -315,12 +315,12 @@ names(#{members := Members}) ->
 os_pids(#{members := Members}) ->
     [OsPid || #{os_pid := OsPid} <- Members].
 
-%% @doc What all nodes say of their links; empty for a stock carrier.
+%% @doc The links that all nodes report; the list is empty for a stock carrier.
 -spec links(cluster()) -> [map()].
 links(#{contender := #{link := stock}}) -> [];
 links(Cluster) -> lists:append(all(Cluster, beamway, links, [])).
 
-%% @doc Bytes and doorbells of all links of all nodes together, in and out; stock TCP has no doorbells.
+%% @doc The bytes and doorbells of all links of all nodes together, in both directions. Stock TCP has no doorbells.
 -spec counters(cluster()) -> #{bytes := non_neg_integer(), doorbells := non_neg_integer()}.
 counters(#{contender := #{link := stock}} = Cluster) ->
     #{bytes => lists:sum(all(Cluster, beamway_bench_load, socket_bytes, [])), doorbells => 0};
@@ -335,14 +335,14 @@ info(#{name := Name} = Member, Other) ->
         {error, Reason} -> error({no_link, Name, Other, Reason})
     end.
 
-%% A link over OTP's port has no doorbells to count.
+%% A link over OTP's port does not count doorbells.
 sum(Keys, Infos) ->
     lists:sum([maps:get(Key, Info, 0) || Info <- Infos, Key <- Keys]).
 
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Whoever starts nodes may be killed at any time: nothing of his stays.
+%% The process that starts nodes may be killed at any time, and then its nodes must end.
 nothing_outlives_a_killed_starter_test_() ->
     {timeout, 60, fun() ->
         Start = "E = beamway_bench_nodes:start_epmd(), "
@@ -371,7 +371,7 @@ a_stopped_node_is_killed_and_reported_test_() ->
               fun() ->
                       Epmd = start_epmd(),
                       Cluster = start(Epmd, maps:get(tcp, beamway_bench_contender:all("/", 1)), #{count => 1}),
-                      %% It began outside of the current folder, which may hold modules.
+                      %% The node started outside the current directory, which may contain modules.
                       [{ok, "/"}] = all(Cluster, file, get_cwd, []),
                       [OsPid] = os_pids(Cluster),
                       "" = os:cmd("kill -STOP " ++ integer_to_list(OsPid)),

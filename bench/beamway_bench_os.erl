@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What the kernel knows of a process: is it alive, what has it open and mapped, how often did
-%% its threads sleep. Everything is read from /proc by the process that measures, so that the
-%% measured one does no work for it.
+%% @doc What the kernel knows about a process: whether it is alive, what it has open and mapped, and how often its threads slept. The
+%% measuring process reads everything from /proc, so the measured one does no work for it.
 -module(beamway_bench_os).
 
 -export([identity/1, is_alive/1, await_end/2, kill/1, switches/1, cpu_us/1, sum_cpu_us/1, thread_us/1, pss_bytes/1, descriptors/1, mappings/1,
@@ -10,11 +9,11 @@
 -export_type([identity/0, switches/0]).
 
 -opaque identity() :: {OsPid :: pos_integer(), StartTime :: binary()}.
-%% A process id with its time of birth: the kernel uses ids again, and nobody else's process may be killed.
+%% A process ID with its start time, because the kernel reuses IDs and a process of somebody else must not be killed.
 -type switches() :: #{voluntary := non_neg_integer(), forced := non_neg_integer()}.
-%% Voluntary: a thread went to sleep, and something had to wake it. Forced: its time was up.
+%% Voluntary: a thread went to sleep, and something had to wake it. Forced: its time slice was over.
 
-%% @doc Who the process is now; `gone' if it is no more.
+%% @doc The identity of the process that has this ID now, or `gone' if it has ended.
 -spec identity(OsPid :: pos_integer()) -> identity() | gone.
 identity(OsPid) ->
     case start_time(OsPid) of
@@ -28,8 +27,8 @@ start_time(OsPid) ->
         {error, _} -> gone
     end.
 
-%% The second field is a name that may hold anything, so count from the last parenthesis on:
-%% the state is first, the start time twentieth. A zombie has ended.
+%% The second field is a name that may contain anything, so the fields are counted from the last parenthesis: the state is the first, the
+%% start time the twentieth. A zombie counts as ended.
 parse_start_time(Text) ->
     [_, Rest] = string:split(Text, ") ", trailing),
     case binary:split(Rest, <<" ">>, [global]) of
@@ -37,12 +36,12 @@ parse_start_time(Text) ->
         Fields -> {ok, lists:nth(20, Fields)}
     end.
 
-%% @doc Whether that very process still runs.
+%% @doc Whether this very process is still running.
 -spec is_alive(identity()) -> boolean().
 is_alive({OsPid, Time}) ->
     start_time(OsPid) =:= {ok, Time}.
 
-%% @doc Waits until it has ended.
+%% @doc Waits until the process has ended.
 -spec await_end(identity(), TimeoutMs :: non_neg_integer()) -> ok | timeout.
 await_end(Identity, TimeoutMs) ->
     await_end_until(Identity, erlang:monotonic_time(millisecond) + TimeoutMs).
@@ -54,7 +53,7 @@ await_end_until(Identity, Deadline) ->
         {true, false} -> receive after 5 -> await_end_until(Identity, Deadline) end
     end.
 
-%% @doc kill -9, if it is still that process.
+%% @doc Kills with kill -9, if the ID still belongs to this process.
 -spec kill(identity()) -> ok.
 kill({OsPid, _} = Identity) ->
     case is_alive(Identity) of
@@ -62,7 +61,7 @@ kill({OsPid, _} = Identity) ->
         false -> ok
     end.
 
-%% @doc The context switches of all threads of a process since each began.
+%% @doc The context switches of all threads of a process since they started.
 -spec switches(OsPid :: pos_integer()) -> switches().
 switches(OsPid) ->
     Threads = case file:list_dir(path(OsPid, "task")) of
@@ -72,7 +71,7 @@ switches(OsPid) ->
     lists:foldl(fun(Thread, Sum) -> add_switches(read(OsPid, filename:join(["task", Thread, "status"])), Sum) end,
                 #{voluntary => 0, forced => 0}, Threads).
 
-%% A thread may end between the listing and the reading.
+%% A thread may end after it was listed and before its file is read.
 add_switches({error, _}, Sum) -> Sum;
 add_switches({ok, Text}, #{voluntary := Voluntary, forced := Forced}) ->
     #{voluntary => Voluntary + field(Text, <<"\nvoluntary_ctxt_switches:">>),
@@ -83,33 +82,33 @@ field(Text, Name) ->
     {Number, _} = string:to_integer(string:trim(Rest, leading)),
     Number.
 
-%% @doc The processor time of a process and its threads so far, in microseconds; the kernel counts in
-%% ticks of 10 ms.
+%% @doc The processor time of a process and its threads so far, in microseconds; the kernel counts in ticks of 10 ms.
 -spec cpu_us(OsPid :: pos_integer()) -> #{user := non_neg_integer(), kernel := non_neg_integer()}.
 cpu_us(OsPid) ->
     {ok, Text} = read(OsPid, "stat"),
-    %% The name stands in brackets and may hold anything; the fields after it are numbered from 3.
+    %% The name is in parentheses and may contain anything; the fields after it are numbered from 3.
     [_, Fields] = re:split(Text, "^.*\\) ", [{parts, 2}, dotall]),
     Ticks = fun(Field) -> binary_to_integer(lists:nth(Field - 2, binary:split(Fields, <<" ">>, [global]))) end,
     #{user => Ticks(14) * 10000, kernel => Ticks(15) * 10000}.
 
-%% @doc The same of several processes together, in and outside of the kernel.
+%% @doc The processor time of several processes together, in user space and in the kernel.
 -spec sum_cpu_us([OsPid :: pos_integer()]) -> non_neg_integer().
 sum_cpu_us(OsPids) -> lists:sum([User + Kernel || OsPid <- OsPids, #{user := User, kernel := Kernel} <- [cpu_us(OsPid)]]).
 
-%% @doc The processor time of a process' threads so far, in microseconds, without the ticks of {@link cpu_us/1}. Threads that have ended do not count.
+%% @doc The processor time of a process' threads so far, in microseconds, without the coarse ticks of {@link cpu_us/1}. Threads that have
+%% ended do not count.
 -spec thread_us(OsPid :: pos_integer()) -> float().
 thread_us(OsPid) ->
     {ok, Threads} = file:list_dir(path(OsPid, "task")),
     lists:sum([binary_to_integer(hd(binary:split(Text, <<" ">>))) || Thread <- Threads, {ok, Text} <- [read(OsPid, filename:join(["task", Thread, "schedstat"]))]]) / 1000.
 
-%% @doc The memory of a process, with its share of what others map as well (PSS). What the kernel has for its sockets is not counted.
+%% @doc The memory of a process including its share of shared pages (PSS). The kernel's memory for its sockets is not included.
 -spec pss_bytes(OsPid :: pos_integer()) -> non_neg_integer().
 pss_bytes(OsPid) ->
     {ok, Text} = read(OsPid, "smaps_rollup"),
     field(Text, <<"\nPss:">>) * 1024.
 
-%% @doc What a process has open: one name a descriptor, as the kernel gives it.
+%% @doc The open descriptors of a process, each as the target that the kernel reports.
 -spec descriptors(OsPid :: pos_integer()) -> [Target :: string()].
 descriptors(OsPid) ->
     Folder = path(OsPid, "fd"),
@@ -117,25 +116,25 @@ descriptors(OsPid) ->
     lists:sort([Target || Name <- Names,
                           {ok, Target} <- [file:read_link_all(filename:join(Folder, Name))]]).
 
-%% @doc What it has mapped from memory files: rings are such, and nothing else of a node comes and goes there.
+%% @doc Its mappings of memory files (memfd). Rings are such mappings, and a node has no others that come and go.
 -spec mappings(OsPid :: pos_integer()) -> [Line :: binary()].
 mappings(OsPid) ->
     {ok, Text} = read(OsPid, "maps"),
     [Line || Line <- binary:split(Text, <<"\n">>, [global]), binary:match(Line, <<"/memfd:">>) =/= nomatch].
 
-%% @doc The load of the last minute.
+%% @doc The load average of the last minute.
 -spec load_average() -> float().
 load_average() ->
     {ok, Text} = file:read_file("/proc/loadavg"),
     {Load, _} = string:to_float(Text),
     Load.
 
-%% @doc Memory that is available without swapping.
+%% @doc The memory that is available without swapping.
 -spec available_bytes() -> non_neg_integer().
 available_bytes() ->
     meminfo(<<"MemAvailable:">>).
 
-%% @doc Memory of the machine.
+%% @doc The machine's memory.
 -spec memory_bytes() -> non_neg_integer().
 memory_bytes() ->
     meminfo(<<"MemTotal:">>).
@@ -144,7 +143,7 @@ meminfo(Name) ->
     {ok, Text} = file:read_file("/proc/meminfo"),
     field(Text, Name) * 1024.
 
-%% @doc Processors that this VM may use; a node starts as many schedulers.
+%% @doc The number of processors that this VM may use; a node starts the same number of schedulers.
 -spec processors() -> pos_integer().
 processors() ->
     case erlang:system_info(logical_processors_available) of
@@ -152,7 +151,7 @@ processors() ->
         Count -> Count
     end.
 
-%% @doc The processor's name as /proc/cpuinfo has it (x86 and some others name one).
+%% @doc The processor's name in /proc/cpuinfo (x86 and some other architectures have one).
 -spec cpu_model() -> binary().
 cpu_model() ->
     {ok, Text} = file:read_file("/proc/cpuinfo"),

@@ -1,16 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench paced': what do calls cost that come at their own pace, as in most clusters, and not as fast as the nodes can?
+%% @doc `bench paced': what do calls cost that arrive at their own pace, as in most clusters, and not as fast as the nodes can go?
 %%
-%% So many calls a second go to one peer, or to 20 and 100 peers in turn. What is told is the processor time of all nodes for each call, what it costs
-%% in context switches and system calls, and how long it takes. A link without calls costs what its nodes use in a second, which is mostly what
-%% a node at rest uses. The floor is that of two plain processes which wake each other by eventfds, with the message in shared memory.
+%% A fixed number of calls per second goes to one peer, or to 20 and 100 peers in turn. The results are the processor time of all nodes
+%% for each call, its context switches and system calls, and its duration. For a link without calls the result is the processor time that
+%% its nodes use per second, most of which a node at rest also uses. The floor is measured with two plain processes that wake each other
+%% through eventfds, with the message in shared memory.
 -module(beamway_bench_paced).
 -behaviour(beamway_bench).
 
 -export([prepare/2, groups/1, metrics/1]).
 
 -define(RATES, [1, 10, 100, 1000, 4000]).
-%% So many calls a second make one caller: timers have milliseconds.
+%% The number of calls per second that one caller makes; it is limited because timers have millisecond resolution.
 -define(OF_ONE, 250).
 -define(PEERS_RATE, 1000).
 -define(BYTES, 64).
@@ -38,7 +39,7 @@ to_one(#{members := Members} = Cluster, #{ms := Ms} = Settings) ->
     Idle = idle(Members, Ms),
     maps:from_list([{idle_key(), Idle} | lists:append([rate(Rate, words(Rate), Members, beamway_bench_nodes:names(Cluster), Settings) || Rate <- ?RATES])]).
 
-%% Nothing of starting or connecting is left, and links have learned what is asked of them.
+%% Makes calls until starting and connecting are over and the links have adapted to the calls.
 ready(#{members := [Asking | _]} = Cluster) ->
     ok = beamway_bench_nodes:call(Asking, beamway_bench_load, start, [#{kind => echo, callers => 1, targets => beamway_bench_nodes:names(Cluster), bytes => ?BYTES}]),
     _ = beamway_bench_nodes:call(Asking, beamway_bench_load, window, [500]),
@@ -57,7 +58,7 @@ to_many(Name, Count, #{contenders := Contenders, ms := Ms} = Settings) ->
     ok = beamway_bench_nodes:stop_epmd(Epmd),
     maps:from_list(Figures).
 
-%% Microseconds of processor time that the nodes use in a second.
+%% The microseconds of processor time that the nodes use per second.
 idle(Members, Ms) ->
     Before = cpu_us(Members),
     receive after 2 * Ms -> ok end,
@@ -68,7 +69,7 @@ rate(Rate, Key, [Asking | _] = Members, Names, #{ms := Ms}) ->
     ok = beamway_bench_nodes:call(Asking, beamway_bench_load, start,
                                   [#{kind => paced, callers => Callers, every_us => Callers * 1000000 div Rate, targets => Names, bytes => ?BYTES}], 60000),
     Window = fun(Lasts) -> beamway_bench_nodes:call(Asking, beamway_bench_load, window, [Lasts], Lasts + 30000) end,
-    %% One call a second: as many as the others have would take too long.
+    %% At one call per second the window is only twice as long, because as many calls as in the other windows would take too long.
     Lasts = case Rate of 1 -> 2 * Ms; _ -> Ms end,
     _ = Window(max(200, 2000 div Rate)),
     {CpuBefore, SwitchesBefore} = {cpu_us(Members), switches(Members)},

@@ -1,9 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench report': ten questions about this machine in a quarter of an hour, on one page that can be compared with ours or sent to us.
+%% @doc `bench report': ten questions about this machine in a quarter of an hour, on one page that can be compared with ours or sent to
+%% us.
 %%
-%% Each question is answered by the quick form of a benchmark, with seven interleaved repeats if they fit in its time. A row compares Beamway with
-%% the rival that does best on this machine, and repeats the ratio that is published for the same rival. What could not be measured is named with its
-%% reason. The page goes to standard output, as Markdown or JSON, and both are stored.
+%% Each question is answered with the quick form of a benchmark, with seven interleaved repeats if they fit into its time. A row compares
+%% Beamway with the rival that does best on this machine, and repeats the published ratio to the same rival. The page lists what could not
+%% be measured with the reason. It goes to standard output, as Markdown or JSON, and both forms are stored.
 -module(beamway_bench_page).
 
 -export([main/1]).
@@ -15,7 +16,7 @@
 -type row() :: #{question := binary(), metric := binary(), unit := binary(), beamway := number(), rival := binary(), rival_value := number(), ratio := number(),
                  better := higher | lower, interval := [number()] | null, range := [number()] | null, verdict := atom(), repeats := pos_integer(), published := number() | null}.
 
-%% The questions of one measurement stand together.
+%% Questions that share a measurement follow each other.
 -spec questions() -> [question()].
 questions() ->
     Calls = {"rpc", ["--nodes", "2", "--only", "tcp,tcp_tuned,unix,tls,beamway,beamway_tcp,beamway_tls"]},
@@ -36,7 +37,7 @@ options() ->
      {out, undefined, "out", {string, "build"}, "the folder for bench-report.md and bench-report.json"},
      {help, $h, "help", undefined, "this help"}].
 
-%% @doc Exit status: 0 the page is written, 1 nothing could be measured or written, 2 usage error.
+%% @doc Exit status: 0 if the page was written, 1 if nothing could be measured or written, 2 for a usage error.
 -spec main(Words :: [string()]) -> 0..2.
 main(Words) ->
     case getopt:parse(options(), Words) of
@@ -68,7 +69,7 @@ report(Given) ->
     Report = Context#{rows => Rows, left_out => Left, noisy => [unicode:characters_to_binary(Why) || Why <- Noise]},
     written(Report, proplists:get_value(out, Given), proplists:get_bool(json, Given)).
 
-%% Each measurement once, with its questions.
+%% Each measurement once, with all of its questions.
 runs(Questions) ->
     Order = lists:foldl(fun({_, Run, _}, Runs) -> case lists:member(Run, Runs) of true -> Runs; false -> Runs ++ [Run] end end, [], Questions),
     [{Run, [{Text, Metric} || {Text, Of, Metric} <- Questions, Of =:= Run]} || Run <- Order].
@@ -96,7 +97,7 @@ published(Bench) ->
         _ -> #{}
     end.
 
-%% Beside the rival that does best: Beamway's own links are no rivals of each other.
+%% Compares with the rival that does best. Beamway's own links do not count as rivals of each other.
 -spec row(string(), binary(), [map()], #{{binary(), binary()} => number()}) -> row() | none.
 row(Text, Metric, Entries, Published) ->
     Compared = [Entry || #{name := Name, baseline_name := Rival, ratio := Ratio} = Entry <- Entries, Name =:= Metric, is_number(Ratio), not is_ours(Rival)],
@@ -124,7 +125,7 @@ written(Report, Folder, IsJson) ->
         [Why | _] -> beamway_bench:note("bench report: ~ts", [Why]), 1
     end.
 
-%% @doc The page in Markdown. The ratio is Beamway's figure divided by the rival's.
+%% @doc The page in Markdown. The ratio is Beamway's value divided by the rival's.
 page(#{rows := Rows, left_out := Left, machine := Machine, versions := Versions, commit := Commit, measured_at := At, noisy := Noisy}) ->
     #{processor := Processor, processors := Count, memory_mb := Mb, kernel := Kernel, system := System} = Machine,
     #{beamway := Version, otp := Otp} = Versions,
@@ -151,7 +152,7 @@ line(#{question := Text, unit := Unit, beamway := Value, rival := Rival, rival_v
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% The benchmarks know these words and metrics. A pipe is measured only where its rivals are installed.
+%% The benchmarks accept these arguments and have these metrics. A pipe is measured only if its rivals are installed.
 questions_can_be_answered_test_() ->
     [{Text, fun() ->
                     Module = beamway_bench:module(Bench),

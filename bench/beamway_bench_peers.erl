@@ -1,17 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench peers': what does each further link cost a node? One real node gets 100 to 3,000 links, whose other ends are a program
-%% (peers.c) that speaks as that many nodes.
+%% @doc `bench peers': what does each further link cost a node? One real node gets 100 to 3,000 links, and a program (peers.c) plays the
+%% nodes at the other ends.
 %%
-%% The program has an address and an epmd for each thirty of its nodes, so the real node sees what it would see in a cluster of many hosts. To a
-%% stock node the peers speak as stock nodes, to one of Beamway as nodes of Beamway on other hosts, over the TCP link and with a session. The processor time
-%% is that of the real node alone.
+%% The program has an address and an epmd for every thirty of its nodes, so the real node sees what it would see in a cluster of many
+%% hosts. To a stock node the peers act as stock nodes; to a Beamway node they act as Beamway nodes on other hosts, over the TCP link and
+%% with a session. The processor time is that of the real node alone.
 -module(beamway_bench_peers).
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
-%% For tests.
+%% Called in tests.
 -export([start/3, connect/3, await/3, vanish/1, counts/1, stop/1]).
-%% In the node.
+%% Called in the node.
 -export([await_links/2, kinds/0, tick/0, broadcast/1]).
 
 -export_type([peers/0]).
@@ -25,7 +25,7 @@
 
 %% ---- the program
 
-%% @doc Starts it. `EpmdPort' is what the real node takes for epmd's port on every host.
+%% @doc Starts the program. `EpmdPort' is the port at which the real node expects epmd on every host.
 -spec start(Count :: pos_integer(), EpmdPort :: inet:port_number(), stock | beamway) -> {ok, peers()} | {error, string()}.
 start(Count, EpmdPort, Speaks) ->
     case beamway_bench_tools:compile("peers", "cc", ["-lcrypto"]) of
@@ -33,7 +33,8 @@ start(Count, EpmdPort, Speaks) ->
         {error, Why} -> {error, Why}
     end.
 
-%% @doc All of them connect to the node that listens there. A cookie on the command line would be seen by others.
+%% @doc Makes all of them connect to the node that listens at this port. The cookie goes over standard input because others could see it
+%% on a command line.
 -spec connect(peers(), inet:port_number(), Cookie :: atom()) -> ok | {error, string()}.
 connect(Peers, Port, Cookie) ->
     ok = beamway_bench_tools:write(Peers, io_lib:format("connect 127.0.0.1 ~b ~ts~n", [Port, Cookie])),
@@ -42,20 +43,20 @@ connect(Peers, Port, Cookie) ->
         Other -> {error, lists:flatten(io_lib:format("~tp", [Other]))}
     end.
 
-%% @doc Until all of them together have got so many since they began.
+%% @doc Waits until all of them together have received this many since they started.
 -spec await(peers(), ticks | messages, Number :: non_neg_integer()) -> ok.
 await(Peers, What, Number) ->
     ok = beamway_bench_tools:write(Peers, io_lib:format("await ~ts ~b~n", [What, Number])),
     {line, "reached"} = beamway_bench_tools:line(Peers, ?STORM_MS),
     ok.
 
-%% @doc A third of them is gone, as if killed: how many.
+%% @doc Makes a third of them vanish as if killed, and returns their number.
 -spec vanish(peers()) -> pos_integer().
 vanish(Peers) ->
     {ok, [Gone], []} = answer("vanish", "vanished ~d", Peers),
     Gone.
 
-%% @doc Ticks that have come, and connections that the real node has ended.
+%% @doc The number of ticks that arrived, and of connections that the real node has closed.
 -spec counts(peers()) -> {Ticks :: non_neg_integer(), Lost :: non_neg_integer()}.
 counts(Peers) ->
     {ok, [Ticks, Lost], []} = answer("counts", "ticks ~d lost ~d", Peers),
@@ -66,7 +67,7 @@ answer(Command, Format, Peers) ->
     {line, Line} = beamway_bench_tools:line(Peers, ?STORM_MS),
     io_lib:fread(Format, Line).
 
-%% @doc Ends it.
+%% @doc Stops it.
 -spec stop(peers()) -> ok.
 stop(Peers) -> beamway_bench_tools:close(Peers, none).
 
@@ -80,7 +81,7 @@ options() ->
 %% @private
 -spec prepare(Given :: proplists:proplist(), beamway_bench:speed()) -> {ok, map()} | {error, unicode:chardata()}.
 prepare(Given, Speed) ->
-    %% A node ticks each 15 s, so an idle node is watched for that long.
+    %% A node ticks each 15 s, so an idle node is observed for that long.
     {Links, Settings} = case Speed of
                             quick -> {"100,300", #{repeats => 1, idle_ms => 4000, rounds => 20, storms => 10}};
                             full -> {"100,300,1000,3000", #{repeats => 5, idle_ms => 15000, rounds => 100, storms => 20}}
@@ -111,7 +112,7 @@ measure(Name, Count, #{contenders := Contenders, idle_ms := IdleMs, rounds := Ro
     [Link] = Call(kinds, []),
     Bytes = (settled_bytes(Node) - Before) / Count,
     {_, _, IdleUs} = timed(Node, fun() -> receive after IdleMs -> ok end end),
-    %% Of a link that has just sent something else no tick goes out, so the first ones are not counted.
+    %% A link that has just sent something else sends no tick, so the first ticks are not counted.
     ok = Call(tick, []),
     receive after 1000 -> ok end,
     {Ticked, 0} = counts(Peers),
@@ -136,20 +137,20 @@ noticed(Peers, Count, Call) ->
     ok = Call(await_links, [Count - Gone, ?CONNECT_MS]),
     Gone.
 
-%% What it returns, milliseconds, and the node's microseconds of processor time.
+%% The result of the function, its milliseconds, and the node's microseconds of processor time.
 timed(#{os_pid := OsPid}, Fun) ->
     {Cpu, Start} = {beamway_bench_os:thread_us(OsPid), erlang:monotonic_time(microsecond)},
     Result = Fun(),
     {Result, (erlang:monotonic_time(microsecond) - Start) / 1000, beamway_bench_os:thread_us(OsPid) - Cpu}.
 
-%% Processes that wait long enough hibernate. What the kernel has for the sockets is not counted.
+%% Waits because processes hibernate after a while. The kernel's memory for the sockets is not included.
 settled_bytes(#{os_pid := OsPid}) ->
     receive after 3000 -> ok end,
     beamway_bench_os:pss_bytes(OsPid).
 
 %% ---- in the node
 
-%% @private Until it is connected with so many nodes.
+%% @private Waits until the node is connected with this many others.
 -spec await_links(non_neg_integer(), TimeoutMs :: non_neg_integer()) -> ok | {links, non_neg_integer()}.
 await_links(Count, Ms) ->
     case {length(nodes(connected)), Ms > 0} of
@@ -158,7 +159,7 @@ await_links(Count, Ms) ->
         {Found, false} -> {links, Found}
     end.
 
-%% @private Which links it has.
+%% @private The kinds of links that the node has.
 -spec kinds() -> [atom()].
 kinds() ->
     case whereis(beamway_links) of
@@ -166,13 +167,13 @@ kinds() ->
         _ -> lists:usort([Kind || #{link := Kind} <- beamway:links()])
     end.
 
-%% @private What net_kernel's ticker does each quarter of net_ticktime.
+%% @private Does what net_kernel's ticker does each quarter of net_ticktime.
 -spec tick() -> ok.
 tick() ->
     net_kernel ! tick,
     ok.
 
-%% @private One message to each node.
+%% @private Sends one message to each node.
 -spec broadcast(Bytes :: pos_integer()) -> ok.
 broadcast(Bytes) ->
     Message = binary:copy(<<0>>, Bytes),
@@ -216,7 +217,7 @@ prepare_test_() ->
     [?_assertMatch({ok, #{links := [100, 300], repeats := 1}}, prepare([], quick)), ?_assertMatch({ok, #{links := [5, 7], repeats := 2}}, prepare([{links, "5,7"}, {repeats, 2}], full)),
      ?_assertMatch({error, _}, prepare([{links, "2"}], quick)), ?_assertMatch({error, _}, prepare([{links, "many"}], full))].
 
-%% What a node must not say, and the end of a program whose starter has ended.
+%% The program rejects invalid handshakes, and it ends when the process that started it has ended.
 nonsense_is_refused_test_() -> {timeout, 60, fun nonsense_is_refused/0}.
 
 nonsense_is_refused() ->

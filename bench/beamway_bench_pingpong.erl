@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench pingpong': how long is one message there and one back, for one pair of processes?
+%% @doc `bench pingpong': how long does a message take there and back, for one pair of processes?
 %%
-%% Besides the sizes: 64 bytes while messages of 1 MB go both ways between the nodes; the same while
-%% nothing else runs (quiet) and while a process that never rests competes for each processor inside
-%% the nodes (busy), with and without `poll_us'; and Open MPI, which spins on shared memory and so shows what the machine itself could do.
+%% It measures several sizes, and in addition 64 bytes while messages of 1 MB go in both directions between the nodes; 64 bytes while
+%% nothing else runs (quiet), and while a process that never rests competes for each processor inside the nodes (busy), with and without
+%% `poll_us'; and Open MPI, which spins on shared memory and so shows what the machine itself can do.
 -module(beamway_bench_pingpong).
 -behaviour(beamway_bench).
 
@@ -78,13 +78,13 @@ round_trips(#{members := [Asking | _]} = Cluster, Size, #{warm_ms := WarmMs, win
 quiet_and_busy(Cluster, Settings) ->
     Quiet = figures(<<"round trip 64 B, quiet">>, round_trips(Cluster, 64, Settings)),
     ok = start_burners(Cluster),
-    %% Twice as long: the kernel's turns of some milliseconds make these scatter more.
+    %% The window is twice as long because the kernel's time slices of some milliseconds make these times vary more.
     Busy = figures(<<"round trip 64 B, busy">>,
                    round_trips(Cluster, 64, maps:update_with(window_ms, fun(Ms) -> 2 * Ms end, Settings))),
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, stop, [?BURNERS]),
     maps:from_list(Quiet ++ Busy).
 
-%% While the answering node has messages of 1 MB sent there and back by two processes.
+%% Measures while two processes send messages of 1 MB to the answering node and back.
 beside_bulk(#{members := [_, Answering]} = Cluster, Settings) ->
     [Asking, _] = beamway_bench_nodes:names(Cluster),
     Bulk = #{kind => echo, callers => 2, targets => [Asking], bytes => 1 bsl 20, name => ?BULK},
@@ -93,7 +93,7 @@ beside_bulk(#{members := [_, Answering]} = Cluster, Settings) ->
     ok = beamway_bench_nodes:call(Answering, beamway_bench_load, stop, [?BULK], 30000),
     maps:from_list(figures(?BESIDE, Counts)).
 
-%% One for each processor, dealt out to the nodes; each node gets at least one.
+%% Starts one for each processor, distributed over the nodes; each node gets at least one.
 start_burners(#{members := Members} = Cluster) ->
     Each = max(1, beamway_bench_os:processors() div length(Members)),
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, start,

@@ -1,16 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench pipe': how close do rdpipe's carriers come to their ceilings, and what do others make of the same path?
+%% @doc `bench pipe': how close do rdpipe's carriers come to their limits, and how do other programs do on the same path?
 %%
-%% The hosts are network namespaces with an sshd each, those of the pipe's own tests, steered by `bench/pipe_figures', which
-%% stays up for the whole run. Streams go from host to host over a path shaped to 4 Gbit/s (`fast') and over one that is as
-%% fast as the kernel (`free'), from `/dev/zero' to `/dev/null' on one host, through four hosts whose hops are shaped to
-%% 1 Gbit/s; a line of 64 bytes goes to a remote `cat' and back.
+%% The hosts are the network namespaces of the pipe's own tests, with an sshd each. They are controlled by `bench/pipe_figures', which
+%% runs for the whole benchmark. Streams go from host to host over a path shaped to 4 Gbit/s (`fast') and over one that is as fast as the
+%% kernel (`free'), from `/dev/zero' to `/dev/null' on the same host, and through four hosts whose hops are shaped to 1 Gbit/s; a line of
+%% 64 bytes goes to a remote `cat' and back.
 %%
-%% `--part wan' sends over paths of 1 Gbit/s with round trips of 20, 50 and 100 ms and losses from 0 to 0.1 % (`native/test/path'): what has
-%% arrived after a time that is the same for all, start included. `--quick' measures three of the twelve paths.
+%% `--part wan' sends over paths of 1 Gbit/s with round trips of 20, 50 and 100 ms and losses from 0 to 0.1 % (`native/test/path'), and
+%% measures how much has arrived after a time that is the same for all and includes the start. `--quick' measures three of the twelve
+%% paths.
 %%
-%% `--part recipes' runs the recipes of the guide by rdpipe and by ssh, from the call to its end: a tree, a container's layers, a disk image with holes,
-%% and where ffmpeg and PostgreSQL are installed a video and a database. Needs root.
+%% `--part recipes' times the recipes of the guide with rdpipe and with ssh, from the call to its end: a tree, a container's layers, a
+%% disk image with holes and, where ffmpeg and PostgreSQL are installed, a video and a database. It needs root.
 -module(beamway_bench_pipe).
 -behaviour(beamway_bench).
 
@@ -88,7 +89,7 @@ figures(Seconds, Path, Name) ->
         Figures -> maps:fold(fun(What, Figure, Acc) -> Acc#{key(What, Path) => Figure} end, #{}, Figures)
     end.
 
-%% One for the whole run: the process that measures owns it, and it ends with that.
+%% There is one program for the whole run; it is owned by the measuring process and ends with it.
 program(Seconds) ->
     case get(?MODULE) of
         undefined ->
@@ -148,7 +149,7 @@ metrics(#{}) ->
         ++ [rate(unicode:characters_to_binary(["pipe_", Kind, "_block_", string:lowercase(Size)]), Kind ++ "-" ++ Size, rdpipe, [])
             || Kind <- ["tcp", "shm"], Size <- ?BLOCKS].
 
-%% wan_50, with the loss wan_50_loss (0.0001), wan_50_loss_0.001 and so on.
+%% The names are wan_50, and with a loss wan_50_loss (0.0001), wan_50_loss_0.001 and so on.
 long_rate(Path, Suffix, Own, Baselines) ->
     ["wan", Ms, Loss] = string:lexemes(Path, "-"),
     Lossy = case Loss of "0" -> []; "0.0001" -> "_loss"; _ -> ["_loss_", Loss] end,

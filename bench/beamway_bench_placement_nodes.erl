@@ -1,15 +1,16 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Part of `bench placement': real nodes, 100 of them.
+%% @doc A part of `bench placement' with 100 real nodes.
 %%
-%% One of the nodes is stopped (SIGSTOP): a query of all must end at its deadline with 99 answers. Then five are: how long does a choice last after the first
-%% one, beside a choice with none stopped? Then, with 8, 32 and 100 nodes, the three ways in which
-%% a chooser can know of the others: it asks each time (pull), it asks when what it knows is older than a second (cached), or the nodes tell of changes five times a second (push). The attribute is
-%% each node's own clock, so its age at the moment of the choice is known exactly, since all nodes are on one host. Last, 16 nodes with a queue each: the order of the policies
-%% with real messages, beside the simulation of {@link beamway_bench_herd} for as many servers and choosers.
+%% First one of the nodes is stopped (SIGSTOP), and a query to all must end at its deadline with 99 answers. Then five are stopped, and
+%% choices after the first one are timed and compared with choices while none is stopped. With 8, 32 and 100 nodes, it then compares the
+%% three ways in which a chooser can learn about the others: it asks each time (pull), it asks when its knowledge is older than a second
+%% (cached), or the nodes report changes five times a second (push). The attribute is each node's own clock, so its age at the moment of
+%% the choice is known exactly, because all nodes share a host. Finally, 16 nodes have a queue each, and the order of the policies with
+%% real messages is compared with the simulation of {@link beamway_bench_herd} for the same numbers of servers and choosers.
 -module(beamway_bench_placement_nodes).
 
 -export([metrics/0, repeats/1, measure/2]).
-%% On the nodes.
+%% Called on the nodes.
 -export([clock/0, lasted/3, choices/4, start_server/0, server/1, queue_length/0, spawn_tasks/5]).
 
 -define(NODES, 100).
@@ -22,7 +23,6 @@
 -define(CHOOSERS, 4).
 -define(HERD_NODES, 16).
 
-%% @doc The figures.
 -spec metrics() -> [map()].
 metrics() ->
     [metric(<<"deadline_answers">>, <<"nodes">>, higher, answers_key()), metric(<<"deadline_ms">>, <<"ms">>, lower, deadline_key())]
@@ -44,11 +44,11 @@ name(What, Way, Count) -> iolist_to_binary(io_lib:format("~ts_~ts_~b", [Way, Wha
 key(What, Way, Count) -> iolist_to_binary(io_lib:format("~b nodes, ~ts: ~ts a choice", [Count, Way, case What of age -> "age of values at"; _ -> atom_to_list(What) end])).
 herd_key(Kind, Policy) -> iolist_to_binary(io_lib:format("16 ~ts nodes, information 20 service times old: mean response, ~ts", [Kind, Policy])).
 
-%% @doc Once: starting the nodes is most of it.
+%% @doc One, because starting the nodes takes most of the time.
 -spec repeats(full | quick) -> pos_integer().
 repeats(_) -> 1.
 
-%% @doc Starts the nodes, measures, ends them.
+%% @doc Starts the nodes, measures, and stops them.
 -spec measure(full | quick, Repeat :: pos_integer()) -> #{binary() => number()}.
 measure(Speed, _) ->
     Epmd = beamway_bench_nodes:start_epmd(),
@@ -56,7 +56,7 @@ measure(Speed, _) ->
     Members = lists:append([M || #{members := M} <- Clusters]),
     [First | _] = Members,
     Names = [Name || #{name := Name} <- Members],
-    %% Each cluster comes with a cookie of its own.
+    %% Each cluster starts with its own cookie.
     Cookie = beamway_bench_nodes:call(First, erlang, get_cookie, []),
     _ = beamway_bench_nodes:all(Members, erlang, set_cookie, [Cookie]),
     _ = [true = beamway_bench_nodes:call(First, net_kernel, connect_node, [Name]) || Name <- tl(Names)],
@@ -65,7 +65,7 @@ measure(Speed, _) ->
     ok = beamway_bench_nodes:stop_epmd(Epmd),
     lists:foldl(fun maps:merge/2, #{}, Figures).
 
-%% Small nodes on stock TCP; ten boot at a time.
+%% Small nodes on stock TCP, ten of which boot at a time.
 started(Epmd) ->
     Root = beamway_bench_nodes:root(),
     #{tcp := Stock} = beamway_bench_contender:all(Root, 50),
@@ -103,7 +103,7 @@ lasting(First, Members, Names, Speed) ->
 
 lasts(First, Names, Ms) -> beamway_bench_nodes:call(First, ?MODULE, lasted, [Names, Ms, ?EVERY_MS], Ms + 60000).
 
-%% @doc On the chooser: a choice every so many ms after a first one; how long each lasted, in us.
+%% @doc Runs on the chooser. Chooses every `EveryMs' ms after a first choice, and returns how long each choice took, in us.
 -spec lasted([node()], Ms :: pos_integer(), EveryMs :: pos_integer()) -> [non_neg_integer()].
 lasted(Names, Ms, EveryMs) ->
     Choose = fun() -> {ok, _, #{took_us := Took}} = apply(placement, choose_nodes, [Names, #{require => {num_erlang_processes, gt, 0}, deadline => ?DEADLINE_MS}]), Took end,
@@ -122,16 +122,17 @@ way(First, Names, Count, Way, Seconds) ->
     ok = beamway_bench:note("bench placement: ~b nodes, ~ts: ~.1f messages a choice, values ~.1f ms old, ~b us", [Count, Way, Messages, Ages, round(Times)]),
     #{key(messages, Way, Count) => Messages, key(age, Way, Count) => Ages, key(time, Way, Count) => Times}.
 
-%% @doc On each node: the attribute.
+%% @doc Runs on each node: the attribute.
 -spec clock() -> integer().
 clock() -> erlang:system_time(microsecond).
 
-%% @doc On the chooser: a choice every so many ms. Messages between nodes a choice (questions and answers, or what was told), the median age in ms, the median time in us.
+%% @doc Runs on the chooser and chooses every `EveryMs' ms. Returns the messages between nodes per choice (questions and answers, or
+%% reports), the median age of the values in ms, and the median time of a choice in us.
 -spec choices([node()], pull | cached | push, Ms :: pos_integer(), EveryMs :: pos_integer()) -> {float(), float(), float()}.
 choices(Names, Way, Ms, EveryMs) ->
     Query = #{require => {bench_clock, gt, 0}, deadline => 5000, max_age => case Way of pull -> 0; _ -> 1000 end},
     _ = Way =:= push andalso apply(placement, follow, [Names, [bench_clock], 200]),
-    %% The first choice finds the caches empty.
+    %% The first choice finds empty caches.
     {ok, _, _} = apply(placement, choose_nodes, [Names, Query]),
     ok = timer:sleep(1000),
     Before = traffic(Names, Way),
@@ -172,7 +173,7 @@ policy_mean(Choosers, Names, Policy, Tasks) ->
     ok = beamway_bench:note("bench placement: ~b nodes, ~ts: mean response ~.2f", [?HERD_NODES, Policy, Mean]),
     Mean.
 
-%% @doc On each of them: a server with one queue.
+%% @doc Runs on each node: starts a server with one queue.
 -spec start_server() -> ok.
 start_server() ->
     case whereis(bench_server) of
@@ -183,13 +184,13 @@ start_server() ->
         _ -> ok
     end.
 
-%% @doc Serves one task after the other; the time is slept, so that many servers fit on one host.
+%% @doc Serves one task after the other. The server sleeps during the service time, so that many servers fit on a host.
 -spec server(non_neg_integer()) -> no_return().
 server(Served) ->
-    %% Ends with the node.
+    %% The server ends with the node.
     receive
         {task, From, Reference, Ms} ->
-            %% Whole milliseconds of sleep would add half of one on average.
+            %% A sleep in whole milliseconds takes half a millisecond too long on average.
             _ = persistent_term:put(bench_busy, 1),
             ok = timer:sleep(max(0, round(Ms) - 1)),
             From ! {done, Reference},
@@ -197,13 +198,14 @@ server(Served) ->
             ?MODULE:server(Served + 1)
     end.
 
-%% @doc The attribute: tasks that wait or are served.
+%% @doc The attribute: the number of tasks that wait or are being served.
 -spec queue_length() -> non_neg_integer().
 queue_length() ->
     {message_queue_len, Length} = process_info(whereis(bench_server), message_queue_len),
     Length + persistent_term:get(bench_busy, 0).
 
-%% @doc On a chooser: tasks at random moments, each chosen for by the policy. The mean time from the wish to the result, in ms; the first fifth is left out.
+%% @doc Runs on a chooser. Creates tasks at random moments and lets the policy choose a server for each. Returns the mean time in ms from
+%% a task's creation to its result, without the first fifth of the tasks.
 -spec spawn_tasks([node()], atom(), Tasks :: pos_integer(), GapMs :: float(), ServiceMs :: pos_integer()) -> float().
 spawn_tasks(Names, Policy, Tasks, GapMs, ServiceMs) ->
     Self = self(),

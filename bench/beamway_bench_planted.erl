@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Networks whose true tree is known, for `bench placement' and for tests of the clustering: times
-%% are the level at which two nodes meet, with log-normal noise, slow nodes and outliers, the nodes
-%% in random order. The same seed makes the same table.
+%% @doc Networks whose true tree is known, for `bench placement' and for tests of the clustering. The time between two nodes is that of
+%% the level at which they meet, with log-normal noise, slow nodes and outliers; the nodes are in random order. The same seed makes the
+%% same table.
 -module(beamway_bench_planted).
 
 -export([shapes/0, make/2, make_spec/2, with_gaps/3, clusters/1, score/2, agreement/2]).
@@ -10,7 +10,8 @@
 
 -type shape() :: atom().
 -type part() :: pos_integer() | {LevelUs :: number(), Noise :: number(), [part()]}.
-%% So many nodes, or a group: what two of its parts measure, and the standard deviation of its logarithm.
+%% A part is a number of nodes, or a group: the time between two of its parts, the standard deviation of that time's logarithm, and the
+%% parts.
 -type spec() :: #{tree := part(),
                   outliers => float(),     %% the share of pairs that measure 3 to 12 times too long
                   slow => float()}.        %% standard deviation of the nodes' own slowness, in logarithms
@@ -36,17 +37,17 @@ shapes() ->
 
 copies(Count, Part) -> lists:duplicate(Count, Part).
 
-%% As the report describes EDF's cluster: ten clusters in three groups, much noise inside.
+%% EDF's cluster as the RELEASE report describes it: ten clusters in three groups, with much noise inside the clusters.
 athos_groups() ->
     [{450, 0.10, [{60, 0.35, [Size]} || Size <- Sizes]} || Sizes <- [[18, 36, 30, 24], [36, 22, 26], [18, 28, 18]]].
 
-%% @doc A table of a shape, and the clusters that must be found.
+%% @doc A table of this shape, and the clusters that must be found.
 -spec make(shape(), Seed :: integer()) -> {placement_matrix:matrix(), Clusters :: [[node()]]}.
 make(Shape, Seed) ->
     {Shape, Spec} = lists:keyfind(Shape, 1, shapes()),
     make_spec(Spec, Seed).
 
-%% @doc The same of a shape of one's own.
+%% @doc The same for a shape that the caller defines.
 -spec make_spec(spec(), Seed :: integer()) -> {placement_matrix:matrix(), Clusters :: [[node()]]}.
 make_spec(#{tree := Tree} = Spec, Seed) ->
     Random0 = rand:seed_s(exsss, {Seed, 271828, 314159}),
@@ -70,7 +71,7 @@ slowness(Name, Deviation, Random0) ->
     {Normal, Random} = rand:normal_s(Random0),
     {{Name, max(0.0, Deviation * Normal)}, Random}.
 
-%% Parts become vertices: a name or {Level, Noise, [Vertex]}.
+%% Parts become vertices; a vertex is a name or {Level, Noise, [Vertex]}.
 planted({Level, Noise, Parts}, Names) ->
     {Vertices, Rest} = lists:mapfoldl(fun planted_part/2, Names, Parts),
     {{Level, Noise, lists:append(Vertices)}, Rest}.
@@ -105,7 +106,7 @@ outlier(Share, Random0) ->
     {Size, Random} = rand:uniform_s(Random1),
     {case Chance < Share of true -> 3 + 9 * Size; false -> 1 end, Random}.
 
-%% @doc The matrix without this share of its pairs, drawn at random.
+%% @doc The matrix without a random share of its pairs.
 -spec with_gaps(placement_matrix:matrix(), Share :: float(), Seed :: integer()) -> placement_matrix:matrix().
 with_gaps(Matrix, Share, Seed) ->
     {Left, _} = lists:foldl(fun(Pair, {Kept, R0}) ->
@@ -115,14 +116,15 @@ with_gaps(Matrix, Share, Seed) ->
     {ok, Gappy} = placement_matrix:from_pairs(Left),
     Gappy.
 
-%% @doc How much two trees of the same nodes agree: for each level of the first the adjusted Rand index of the two partitions
-%% (L. Hubert and P. Arabie, "Comparing partitions", Journal of Classification 2, 1985). 1.0 is equal, 0.0 is chance.
+%% @doc How well two trees of the same nodes agree: for each level of the first, the adjusted Rand index of the two partitions (L. Hubert
+%% and P. Arabie, "Comparing partitions", Journal of Classification 2, 1985). 1.0 means equal, 0.0 means agreement by chance.
 -spec agreement(placement_tree:tree(), placement_tree:tree()) -> [float()].
 agreement(One, Other) ->
     {Ones, Others} = {partitions(One), partitions(Other)},
     lists:zipwith(fun adjusted_rand/2, Ones, lists:sublist(Others ++ lists:duplicate(length(Ones), lists:last(Others)), length(Ones))).
 
-%% Of each level below the root, the group of each node, in the order of the nodes; nodes that have none so deep are in their lowest.
+%% For each level below the root, the group of each node, in the order of the nodes. A node whose path is shorter counts in its lowest
+%% group.
 partitions(Tree) ->
     Paths = [Path || {_, Path} <- lists:sort(paths(placement_tree:packed(Tree), []))],
     [[lists:sublist(Path, Level) || Path <- Paths] || Level <- lists:seq(2, max(2, lists:max([length(Path) || Path <- Paths])))].
@@ -151,8 +153,8 @@ vertex_clusters({leaf, _}) -> [];
 vertex_clusters({group, _, _, Children} = Group) ->
     [lists:sort(placement_tree:members(Group)) | lists:append([vertex_clusters(Child) || Child <- Children])].
 
-%% @doc How well the found clusters are the planted ones: 1.0 is exact (the harmonic mean of the share that
-%% was found and the share that is right).
+%% @doc How well the found clusters match the planted ones: the harmonic mean of the share that was found and the share that is right. 1.0
+%% is an exact match.
 -spec score(Found :: [[node()]], Planted :: [[node()]]) -> float().
 score(Found, Planted) ->
     Right = length([Cluster || Cluster <- Found, lists:member(Cluster, Planted)]),

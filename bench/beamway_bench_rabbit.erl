@@ -1,11 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A cluster of Debian's rabbitmq-server on this host, for the benchmark and for the test. It runs where
-%% `scripts/in-overlay --loopback' put the caller: the package is installed there, ports are free, and whatever is
-%% left ends with it.
+%% @doc A cluster of Debian's rabbitmq-server on this host, for the benchmark and for the test. The caller must run in `scripts/in-overlay
+%% --loopback', where the package is installed and ports are free, and whose end also ends every process and file of the cluster.
 %%
-%% What carries the cluster is said by a contender ({@link beamway_bench_contender}) and reaches the servers by
-%% environment variables alone. The servers run as the user of the package, so they get a copy of Beamway that he may
-%% read. All nodes of a cluster have the same ports but for the last digit.
+%% A contender ({@link beamway_bench_contender}) determines the cluster's carrier and reaches the servers only through environment
+%% variables. The servers run as the package's user, so they get a copy of Beamway that this user may read. The ports of a cluster's nodes
+%% differ only in the last digit.
 -module(beamway_bench_rabbit).
 
 -export([install/0, has_mirrored/0, start/1, stop/1, start_node/2, start_node/3, kill_node/2, os_pid/2, ctl/3, eval/3, get/3,
@@ -15,15 +14,15 @@
 
 -type cluster() :: #{name := string(), base_port := inet:port_number(), nodes := [1..3],
                      env := [{string(), string() | false}], _ => _}.
-%% Node N is called `NAMEN@localhost'. AMQP is at base_port + N, the management page at base_port + 100 + N and
-%% Prometheus at base_port + 200 + N.
+%% Node N is named `NAMEN@localhost'. Its AMQP port is base_port + N, its management page is at base_port + 100 + N, and Prometheus is at
+%% base_port + 200 + N.
 
 -define(LIB, "/opt/beamway").
 -define(STATE, "/var/lib/rabbitmq").
 -define(START_MS, 120000).
 -define(CTL_MS, 60000).
 
-%% @doc Copies Beamway to where the package's user may read it.
+%% @doc Copies Beamway to a directory that the package's user may read.
 -spec install() -> ok.
 install() ->
     Source = filename:join([beamway_bench_nodes:root(), "apps", "beamway"]),
@@ -31,7 +30,7 @@ install() ->
     {0, _} = beamway_bench_tools:run("/bin/cp", ["-rL", Source, ?LIB], 10000),
     ok.
 
-%% @doc Whether this RabbitMQ has mirrored queues: from version 4 on it has not.
+%% @doc Whether this RabbitMQ has mirrored queues, which version 4 removed.
 -spec has_mirrored() -> boolean().
 has_mirrored() ->
     [Folder] = filelib:wildcard("/usr/lib/rabbitmq/lib/rabbitmq_server-*"),
@@ -44,7 +43,7 @@ has_mirrored() ->
 start(#{name := Name, base_port := BasePort, contender := Contender} = Options) ->
     Cluster = #{name => Name, base_port => BasePort, nodes => [1, 2, 3], env => env(Contender)},
     ok = configure(Cluster, maps:get(settings, Options, [])),
-    %% From version 4 on a new node waits for the others that its configuration names; before, the first must be there.
+    %% From version 4 on, a new node waits for the others that its configuration names; older versions need the first node to be up.
     ok = launch(1, Cluster),
     has_mirrored() andalso (ok = await_node(1, Cluster)),
     ok = launch(2, Cluster),
@@ -55,7 +54,7 @@ start(#{name := Name, base_port := BasePort, contender := Contender} = Options) 
     ok = await(fun() -> is_whole(Cluster) end, ?START_MS, {no_cluster, Name}),
     Cluster.
 
-%% Each variable that is set here, or that the caller's shell may have set.
+%% Sets or unsets each variable that the contender needs or that the caller's shell may have set.
 env(#{args := Args, env := Env}) ->
     Flags = string:join(without_path(Args), " "),
     Carrier = case lists:member("-proto_dist", Args) of
@@ -65,7 +64,7 @@ env(#{args := Args, env := Env}) ->
     Ours = [{"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", Flags} | Carrier] ++ Env,
     [Clean || {Key, _} = Clean <- beamway_bench_contender:clean_env(), not lists:keymember(Key, 1, Ours)] ++ Ours.
 
-%% ERL_LIBS is enough.
+%% The paths are not needed because ERL_LIBS is set.
 without_path(["-pa", _ | Rest]) -> without_path(Rest);
 without_path([Arg | Rest]) -> [Arg | without_path(Rest)];
 without_path([]) -> [].
@@ -98,7 +97,7 @@ launch(N, Cluster) ->
     {0, _} = run("/usr/sbin/rabbitmq-server", ["-detached"], node_env(N, Cluster), ?START_MS),
     ok.
 
-%% The AMQP port is opened last.
+%% A node opens its AMQP port last.
 await_node(N, #{base_port := Base} = Cluster) ->
     await(fun() -> is_listening(Base + N) end, ?START_MS, {node_did_not_start, node_name(N, Cluster), no_amqp_port}).
 
@@ -118,18 +117,18 @@ running(N, Cluster) ->
         {error, _} -> []
     end.
 
-%% @doc Starts a node that is not running, and waits until it is back in its cluster.
+%% @doc Starts a stopped node and waits until it is back in its cluster.
 -spec start_node(1..3, cluster()) -> ok.
 start_node(N, Cluster) -> start_node(N, Cluster, Cluster).
 
-%% @doc The same, where rabbitmqctl gets another environment than the node.
+%% @doc The same, but rabbitmqctl gets a different environment from the node's.
 -spec start_node(1..3, Node :: cluster(), Tools :: cluster()) -> ok.
 start_node(N, #{name := Name} = Node, Tools) ->
     ok = launch(N, Node),
     ok = await_node(N, Node),
     await(fun() -> is_whole(Tools) end, ?START_MS, {no_cluster, Name}).
 
-%% @doc kill -9, and waits for the end.
+%% @doc Kills a node with kill -9 and waits until it has ended.
 -spec kill_node(1..3, cluster()) -> ok.
 kill_node(N, Cluster) ->
     case beamway_bench_os:identity(os_pid(N, Cluster)) of
@@ -139,23 +138,23 @@ kill_node(N, Cluster) ->
             ok = beamway_bench_os:await_end(Identity, 10000)
     end.
 
-%% @doc The VM of a node.
+%% @doc The process ID of the node's VM.
 -spec os_pid(1..3, cluster()) -> pos_integer().
 os_pid(N, Cluster) ->
     {ok, Text} = file:read_file(filename:join([?STATE, "mnesia", node_name(N, Cluster) ++ ".pid"])),
     binary_to_integer(string:trim(Text)).
 
-%% @doc Ends all nodes; nothing of the cluster is used again.
+%% @doc Kills all nodes, because nothing of the cluster is used again.
 -spec stop(cluster()) -> ok.
 stop(#{nodes := Numbers} = Cluster) ->
     lists:foreach(fun(N) -> ok = kill_node(N, Cluster) end, Numbers).
 
-%% @doc rabbitmqctl (or the tool named first) on a node, with the cluster's carrier.
+%% @doc Runs a command of rabbitmqctl on a node, over the cluster's carrier.
 -spec ctl(1..3, [string()], cluster()) -> {Status :: integer() | timeout, Lines :: [string()]}.
 ctl(N, [Command | Args], Cluster) ->
     run("/usr/sbin/rabbitmqctl", [Command, "-q", "-n", node_name(N, Cluster) | Args], node_env(N, Cluster), ?CTL_MS).
 
-%% @doc What an expression prints on a node.
+%% @doc The output of an expression that is evaluated on a node.
 -spec eval(1..3, string(), cluster()) -> {ok, [string()]} | {error, [string()]}.
 eval(N, Expression, Cluster) ->
     case ctl(N, ["eval", Expression], Cluster) of
@@ -163,8 +162,8 @@ eval(N, Expression, Cluster) ->
         {_, Lines} -> {error, Lines}
     end.
 
-%% @doc How each node reaches the others: the kind of the link with Beamway, `stock' if the connection's port is a
-%% TCP socket of OTP's own and the node has no Beamway.
+%% @doc How each node reaches the others: the kind of the link with Beamway, or `stock' if the connection's port is OTP's own TCP socket
+%% and the node does not have Beamway.
 -spec links(cluster()) -> #{{Node :: string(), Peer :: string()} => shm | tcp | stock | none}.
 links(#{nodes := Numbers} = Cluster) ->
     maps:from_list([{{node_name(N, Cluster), Peer}, Kind}
@@ -178,13 +177,13 @@ links_of(N, Peers, Cluster) ->
     Found = [{Peer, list_to_existing_atom(Kind)} || Line <- Lines, [Peer, Kind] <- [string:lexemes(Line, " ")]],
     [{Peer, proplists:get_value(Peer, Found, none)} || Peer <- Peers].
 
-%% @doc A page of the management plugin, or of Prometheus.
+%% @doc Reads a page of the management plugin or of Prometheus.
 -spec get(1..3, {management | prometheus, Path :: string()}, cluster()) -> {Status :: integer(), Body :: binary()}.
 get(N, {Which, Path}, Cluster) ->
     request(get, {url(N, Which, Path, Cluster), headers()}).
 
-%% @doc A durable queue with its leader on that node and replicas on the others. What makes a classic queue a mirrored one is
-%% a policy, which is the caller's.
+%% @doc Declares a durable queue with its leader on this node and replicas on the others. A classic queue is mirrored only by a policy,
+%% which the caller must set.
 -spec declare(Queue :: string(), quorum | mirrored, Leader :: 1..3, cluster()) -> ok.
 declare(Queue, Kind, Leader, Cluster) ->
     Type = case Kind of quorum -> <<"quorum">>; mirrored -> <<"classic">> end,
@@ -202,12 +201,12 @@ headers() -> [{"authorization", "Basic " ++ base64:encode_to_string("guest:guest
 
 request(Method, Request) ->
     {ok, _} = application:ensure_all_started(inets),
-    %% Of the application inets, which is only there where RabbitMQ is.
+    %% httpc belongs to the application inets, which may exist only where RabbitMQ is installed.
     Client = httpc,
     {ok, {{_, Status, _}, _, Body}} = Client:request(Method, Request, [{timeout, 30000}], [{body_format, binary}]),
     {Status, Body}.
 
-%% @doc Waits until something holds; otherwise it is an error of that reason.
+%% @doc Waits until the condition holds; at the timeout it fails with this reason.
 -spec await(fun(() -> boolean()), TimeoutMs :: non_neg_integer(), Reason :: term()) -> ok.
 await(Holds, TimeoutMs, Reason) ->
     await_until(Holds, erlang:monotonic_time(millisecond) + TimeoutMs, Reason).
@@ -224,6 +223,6 @@ run(Program, Args, Env, TimeoutMs) ->
                false -> ["-u", Key];
                _ -> [Key ++ "=" ++ Value]
            end || {Key, Value} <- lists:keysort(2, Env)],
-    %% env wants what it unsets first.
+    %% env expects the variables that it unsets first.
     {Unset, Values} = lists:partition(fun([First | _]) -> First =:= "-u" end, Set),
     beamway_bench_tools:run("/usr/bin/env", lists:append(Unset ++ Values) ++ [Program | Args], TimeoutMs).

@@ -1,21 +1,22 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench rabbitmq': what does a RabbitMQ cluster gain? Three nodes of Debian's rabbitmq-server on this host for each
-%% contender; one publisher, one consumer, a quorum queue and a classic mirrored queue, small, middling and large messages.
+%% @doc `bench rabbitmq': what does a RabbitMQ cluster gain? Each contender has three nodes of Debian's rabbitmq-server on this host; one
+%% publisher and one consumer use a quorum queue and a classic mirrored queue, with small, medium and large messages.
 %%
-%% The queue's leader is on node 2, the publisher connects to node 1 and the consumer to node 3: every message crosses the
-%% carrier to the leader, to the replicas and to the consumer. The client is in C (rabbitmq_load.c), which takes the least
-%% processor time from the brokers. Rates are taken with a window of messages on their way; latencies and processor time at
+%% The queue's leader is on node 2, the publisher connects to node 1 and the consumer to node 3, so every message crosses the carrier to
+%% the leader, to the replicas and to the consumer. The client is written in C (rabbitmq_load.c) so that it takes as little processor time
+%% as possible from the brokers. Rates are measured with a window of unconfirmed messages; latencies and processor time are measured at
 %% one rate for all contenders, well below that.
 %%
-%% `bin/beamway' runs this in an overlay (scripts/in-overlay), where the servers are installed and what they write is held
-%% in memory: a disk would hide the carrier. The clusters run side by side for the whole run, and end with the overlay; those that are not measured idle.
+%% `bin/beamway' runs this in an overlay (scripts/in-overlay), where the servers are installed and their files are kept in memory, because
+%% a disk would hide the carrier. All clusters run for the whole benchmark and end with the overlay; those that are not being measured are
+%% idle.
 -module(beamway_bench_rabbitmq).
 -behaviour(beamway_bench).
 
 -export([prepare/2, groups/1, metrics/1]).
 
 -define(QUEUES, [quorum, mirrored]).
-%% Bytes, how many may be on their way, and how many a second are published when latency is measured.
+%% The bytes of a message, the number of messages that may be unconfirmed, and the number published per second when latency is measured.
 -define(LOADS, [{100, 1000, 500}, {10240, 400, 200}, {1048576, 16, 10}]).
 -define(LEADER, 2).
 -define(PUBLISHER, 1).
@@ -35,7 +36,7 @@ prepare(Given, Speed) ->
 times(quick) -> #{warm_ms => 200, window_ms => 700};
 times(full) -> #{warm_ms => 400, window_ms => 2000}.
 
-%% One group for each, so that it is known whose turn it is.
+%% There is one group for each contender, so that it is known which one is being measured.
 %% @private
 -spec groups(map()) -> [beamway_bench_run:group()].
 groups(#{speed := Speed} = Settings) ->
@@ -58,7 +59,7 @@ measure_load(Cluster, Queue, {Bytes, Window, Rate}, Settings) ->
 
 %% ---- the clusters ----
 
-%% All of them start at once, in the first turn, and stay.
+%% All clusters start at once, in the first turn, and keep running.
 clusters(Names, Settings) ->
     case get(?MODULE) of
         undefined ->
@@ -77,7 +78,7 @@ start_clusters(Names, #{contenders := Contenders}) ->
                 || {Name, Base} <- lists:zip(Names, lists:seq(6000, 6000 + 1000 * (length(Names) - 1), 1000))],
     maps:from_list([{Name, started(Pid, Monitor)} || {Name, {Pid, Monitor}} <- Starting]).
 
-%% No timeout: each step of the start has its own.
+%% This receive needs no timeout because each step of the start has its own.
 started(Pid, Monitor) ->
     receive
         {Pid, Cluster} -> true = demonitor(Monitor, [flush]), Cluster;
@@ -85,7 +86,7 @@ started(Pid, Monitor) ->
     end.
 
 start_cluster(#{name := Name, link := Link} = Contender, Base) ->
-    %% A smaller log than RabbitMQ's half a gigabyte a node, for it is in memory here.
+    %% The log is smaller than RabbitMQ's half a gigabyte per node because it is kept in memory here.
     Cluster = beamway_bench_rabbit:start(#{name => atom_to_list(Name), base_port => Base, contender => Contender,
                                            settings => ["raft.wal_max_size_bytes = 67108864"]}),
     {0, _} = beamway_bench_rabbit:ctl(1, ["set_policy", "mirrored", "^mirrored", "{\"ha-mode\":\"all\"}"], Cluster),
@@ -112,7 +113,7 @@ run_load(#{base_port := Base} = Cluster, Queue, Bytes, Window, Rate, #{warm_ms :
     ok = in_time(Rate, Count, Seconds, Queue, Bytes),
     #{rate => Count / Seconds, p99 => P99, cpu => Used / Count}.
 
-%% A broker that is behind has latencies of its backlog, which say nothing.
+%% The latencies of a broker that falls behind are those of its backlog, which are meaningless.
 in_time(Rate, Count, Seconds, Queue, Bytes) ->
     case Count >= 0.5 * Rate * Seconds of
         true -> ok;

@@ -1,12 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench rdma': how close does the bare link come to what perftest makes of the same device?
+%% @doc `bench rdma': how close does the bare link come to what perftest achieves on the same device?
 %%
-%% Both ends are processes of this host, so the device loops back. The link is measured with the
-%% program native/bench/rdma_bench.c, which sleeps until the device has something to tell, beside
-%% `ib_write_bw' and `ib_send_bw', which never sleep, and `ib_send_lat -e', which does. `ib_write_lat'
-%% cannot: it stands beside them as information. The latency is half a round trip.
+%% Both ends are processes on this host, so the device loops back. The program native/bench/rdma_bench.c measures the link and sleeps
+%% until the device has an event. It is compared with `ib_write_bw' and `ib_send_bw', which never sleep, and with `ib_send_lat -e', which
+%% does. `ib_write_lat' cannot sleep, so it is listed only for information. The latency is half a round trip.
 %%
-%% The device counts what was sent again, and receivers that were not ready (RNR): for each contender a row.
+%% Each contender also has a row for the device's counts of retransmissions and of receivers that were not ready (RNR).
 -module(beamway_bench_rdma).
 -behaviour(beamway_bench).
 
@@ -102,7 +101,7 @@ link_figure(Text) ->
         nomatch -> none
     end.
 
-%% From a file without contents to nowhere: what a pipe does beside sending.
+%% Sends from a file without contents to /dev/null, so this includes what a pipe does apart from sending.
 pipe(Options, Block, Count, #{address := Address}) ->
     Folder = filename:join([beamway_bench_nodes:root(), "rdpipe", "build", "bin"]),
     Total = Block * Count,
@@ -124,8 +123,8 @@ pipe_seconds(Text) ->
         nomatch -> none
     end.
 
-%% The last row of a table of perftest. It times the processor's clock first, and if a busy machine disturbs that it
-%% ends without figures.
+%% The last row of a table of perftest. perftest first calibrates the processor's clock, and if a busy machine disturbs that, it ends
+%% without results and is tried again.
 perftest(Name, Words, Settings) -> perftest(Name, Words, Settings, ?TRIES).
 
 perftest(Name, Words, _, 0) -> error({no_figures, Name, Words, ?TRIES});
@@ -155,7 +154,7 @@ free_port() ->
     ok = gen_tcp:close(Socket),
     Port.
 
-%% A connection would be taken as the client's: the kernel's table is asked.
+%% Asks the kernel's table, because the server would take a test connection for the client's.
 listens(CmPort, Server, Deadline) ->
     {ok, Table4} = file:read_file("/proc/net/tcp"),
     {ok, Table6} = file:read_file("/proc/net/tcp6"),

@@ -1,7 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench recorder': what does it cost to see a link from inside? Processor time of both nodes for each call of 100 callers, and of nodes at rest, with the flight recorder as it is and without it; and for each call whose messages carry a trace context.
+%% @doc `bench recorder': what does it cost to observe a link from inside? It measures the processor time of both nodes for each call of
+%% 100 callers, and of nodes at rest, with and without the flight recorder; and the processor time for each call whose messages carry a
+%% trace context.
 %%
-%% The contenders without it have `record_s' 0, and their recorder is suspended, so that nothing is sampled. What the driver counts for each
+%% The contenders without the recorder set `record_s' to 0, and their recorder is suspended, so that nothing is sampled. The driver's
+%% counts for each message are made in both cases.
 %% message it counts for both.
 -module(beamway_bench_recorder).
 -behaviour(beamway_bench).
@@ -28,7 +31,7 @@ groups(Settings) ->
     [#{nodes => 2, contenders => [beamway, beamway_unrecorded, beamway_tcp, beamway_tcp_unrecorded, teleport], directions => [forward], measure => fun(Cluster) -> of_call(Cluster, Settings) end},
      #{nodes => ?NODES, contenders => [beamway_tcp, beamway_tcp_unrecorded], directions => [forward], measure => fun(Cluster) -> at_rest(Cluster, Settings) end}].
 
-%% Where it shall not run it does not.
+%% Suspends the recorder of contenders that must run without it.
 suspended(#{contender := #{env := Env}} = Cluster) ->
     _ = [beamway_bench_nodes:all(Cluster, sys, suspend, [beamway_recorder]) || lists:member({"BEAMWAY_RECORD_S", "0"}, Env)],
     ok.
@@ -45,7 +48,7 @@ of_call(Cluster, #{warm_ms := WarmMs, window_ms := Ms}) ->
     _ = beamway_bench_nodes:all(Cluster, beamway_bench_load, stop, []),
     #{?CALL => beamway_bench_cost:per_call(fun(#{user := User, kernel := Kernel}) -> User + Kernel end, Before, After)}.
 
-%% For each node and second. The first seconds after connecting are not those of a link at rest.
+%% The time for each node and second. It waits first because a link is not at rest in the first seconds after connecting.
 at_rest(Cluster, #{rest_ms := Ms}) ->
     ok = suspended(Cluster),
     receive after Ms -> ok end,
@@ -65,7 +68,7 @@ metrics(#{}) ->
 
 -ifdef(TEST).
 
-%% The recorder of the one runs, that of the other does not.
+%% The recorder of one contender runs, that of the other does not.
 one_is_suspended_test_() ->
     {timeout, 60, fun() ->
         Status = fun(#{contender := #{name := Name}} = Cluster) ->

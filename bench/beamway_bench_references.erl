@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench references': what does it save that nodes of one host share a large binary?
+%% @doc `bench references': what does it save if nodes on the same host share a large binary?
 %%
-%% A node has a binary and sends it to a second one, again and again. That one reads 4 KB of it, or all of it, or sends it on to a third node; whoever has it
-%% last answers. `teleport' sends a handle of the shared binary, `beamway' is plain `!' over shared memory.
+%% A node has a binary and sends it to a second one repeatedly. The second node reads 4 KB of it, or all of it, or forwards it to a third
+%% node; the last node to receive it answers. `teleport' sends a handle of the shared binary, `beamway' is plain `!' over shared memory.
 -module(beamway_bench_references).
 -behaviour(beamway_bench).
 
 -export([prepare/2, groups/1, metrics/1]).
-%% On the nodes.
+%% Called on the nodes.
 -export([start/1, rounds/4]).
 
 -define(SIZES, [262144, 10485760]).
@@ -46,7 +46,7 @@ metrics(#{}) ->
 
 %% ---- on the nodes ----
 
-%% @doc The process that uses what comes.
+%% @doc Starts the process that uses the binaries that arrive.
 -spec start(beamway_bench_messages:way()) -> ok.
 start(Way) ->
     whereis(?MODULE) =/= undefined orelse register(?MODULE, spawn(fun() -> user(Way) end)),
@@ -70,7 +70,7 @@ used(whole, Binary) -> erlang:crc32(Binary).
 send(stock, To, Message) -> To ! Message, ok;
 send(teleport, To, Message) -> ok = teleport:send(To, Message, #{timeout => ?ANSWER_MS}).
 
-%% @doc Microseconds from sending to the answer, on average.
+%% @doc The average microseconds from sending to the answer.
 -spec rounds(beamway_bench_messages:way(), {node(), node()}, {forward | part | whole, Bytes :: pos_integer()}, {WarmMs :: pos_integer(), Ms :: pos_integer()}) -> float().
 rounds(Way, {Second, Third}, {Use, Bytes}, {WarmMs, Ms}) ->
     Plain = rand:bytes(Bytes),

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Turns samples into the result of a benchmark: metrics with their ratios, the JSON object that
-%% is stored, the tables that people read, and the warnings. Pure but for {@link save/2}.
+%% @doc Turns samples into the result of a benchmark: metrics with their ratios, the JSON object that is stored, the tables that people
+%% read, and the warnings. All functions except {@link save/2} are pure.
 %%
-%% A figure is the median of its repeats, of the direction of connecting in which it is worse. A metric compares
-%% contenders within each repeat, in the direction in which Beamway's figure is worse: choosing the direction of
-%% each contender by itself would favour the one whose repeats scatter less.
+%% A value is the median of its repeats, in the direction of connecting in which it is worse. A metric compares contenders within each
+%% repeat, in the direction in which Beamway's value is worse, because choosing the direction separately for each contender would favour
+%% the one whose repeats vary less.
 -module(beamway_bench_report).
 
 -export([result/4, again/1, to_json/1, to_text/1, table/1, number/1, verdict/1, ratio/3, save/2]).
@@ -14,13 +14,13 @@
 -type metric() :: #{name := binary(), unit := binary(), better := beamway_bench_stats:better(),
                     %% what was measured; see beamway_bench_run:key()
                     key := beamway_bench_run:key(),
-                    %% whose figure it is
+                    %% the contender that the metric is about
                     contender := beamway_bench_contender:name(),
-                    %% none: nothing else has such a figure
+                    %% the list is empty if nothing else has such a value
                     baselines := [beamway_bench_contender:name()]}.
 -type figure() :: #{contender := atom(), key := binary(), unit := binary(), better := atom(),
                     median := float(), spread := float(), direction := atom(), samples := [number()],
-                   %% all that was measured, the oldest first
+                   %% all measured values, oldest first
                    directions := #{atom() => [number()]}}.
 -type entry() :: #{name := binary(), unit := binary(), beamway := float(), baseline := float() | null,
                    baseline_name := atom() | null, ratio := float() | null, samples := pos_integer(),
@@ -30,8 +30,8 @@
 
 -define(NOISY_SPREAD, 0.10).
 
-%% @doc Everything that is to be said of a run. Metrics whose figures were not taken (a contender was
-%% left out by the user) are left out. The context goes into the object as it is.
+%% @doc The complete result of a run. Metrics that were not measured (because the user left out a contender) are omitted. The context goes
+%% into the object unchanged.
 -spec result(Bench :: binary(), [metric()], beamway_bench_run:samples(), Context :: map()) -> result().
 result(Bench, Metrics, Samples, Context) ->
     Figures = figures(Metrics, Samples),
@@ -41,7 +41,7 @@ result(Bench, Metrics, Samples, Context) ->
       warnings => [unicode:characters_to_binary(W)
                    || W <- maps:get(warnings, Context, []) ++ noisy(Figures)]}.
 
-%% In the order of the metrics, and of each what all contenders did.
+%% In the order of the metrics, with the values of all contenders for each.
 figures(Metrics, Samples) ->
     Wanted = unique([{Key, Name, Metric} || #{key := Key, contender := Own, baselines := Others} = Metric <- Metrics,
                                             Name <- Others ++ [Own]]),
@@ -96,7 +96,7 @@ compared(Better, #{direction := Direction, samples := Values}, #{contender := Na
                     p => case beamway_bench_stats:sign(Values, Others) of none -> null; P -> P end}
     end.
 
-%% A program that is no node has no direction.
+%% Programs that are not nodes have no direction.
 same_direction(Direction, #{directions := Directions, samples := Own}) ->
     maps:get(Direction, Directions, Own).
 
@@ -112,7 +112,7 @@ shortened([One, Two, Three, _, _ | _] = All) ->
     [One, Two, Three, io_lib:format("and ~b more", [length(All) - 3])];
 shortened(All) -> All.
 
-%% @doc The same result from its stored samples, by the statistics of today.
+%% @doc The same result, computed again from its stored samples with the current statistics.
 -spec again(Stored :: #{binary() => term()}) -> result().
 again(#{<<"bench">> := Bench, <<"figures">> := Figures, <<"metrics">> := Entries} = Stored) ->
     Samples = maps:from_list([{{atom(Name), Key}, directions(Figure)} || #{<<"contender">> := Name, <<"key">> := Key} = Figure <- Figures]),
@@ -120,11 +120,11 @@ again(#{<<"bench">> := Bench, <<"figures">> := Figures, <<"metrics">> := Entries
     Warnings = [Text || Text <- maps:get(<<"warnings">>, Stored, []), string:prefix(Text, "repeats differ") =:= nomatch],
     result(Bench, metrics_of(Entries), Samples, Context#{warnings => Warnings}).
 
-%% Of older results only the worse direction is stored.
+%% Older results contain only the worse direction.
 directions(#{<<"directions">> := Directions}) -> maps:from_list([{atom(Name), Values} || {Name, Values} <- maps:to_list(Directions)]);
 directions(#{<<"direction">> := Direction, <<"samples">> := Values}) -> #{atom(Direction) => Values}.
 
-%% An entry for each baseline becomes one metric with all of them.
+%% The entries for each baseline become one metric with all baselines.
 metrics_of([]) -> [];
 metrics_of([#{<<"name">> := Name, <<"unit">> := Unit, <<"better">> := Better, <<"key">> := Key, <<"contender">> := Own} | _] = Entries) ->
     {Same, Rest} = lists:partition(fun(#{<<"name">> := N, <<"contender">> := C}) -> N =:= Name andalso C =:= Own end, Entries),
@@ -132,17 +132,17 @@ metrics_of([#{<<"name">> := Name, <<"unit">> := Unit, <<"better">> := Better, <<
        baselines => [atom(Baseline) || #{<<"baseline_name">> := Baseline} <- Same, Baseline =/= null]}
      | metrics_of(Rest)].
 
-%% A contender may be gone from the programs since: its name is no atom yet.
+%% The contender may have been removed from the programs since, so its name may not exist as an atom yet.
 atom(Name) -> binary_to_atom(Name).
 
-%% @doc The object of the result, for jiffy.
+%% @doc The result as an object for jiffy.
 -spec to_json(result()) -> map().
 to_json(#{bench := Bench, context := Context, figures := Figures, metrics := Metrics, warnings := Warnings}) ->
     Repeats = lists:max([1 | [length(Samples) || #{directions := Directions} <- Figures, Samples <- maps:values(Directions)]]),
     Context#{bench => Bench, repeats => Repeats, metrics => [maps:map(fun rounded/2, Entry) || Entry <- Metrics],
              figures => [maps:map(fun rounded/2, Figure) || Figure <- Figures], warnings => Warnings}.
 
-%% Five digits are more than any of these figures has.
+%% Five digits are more than the precision of any of these values.
 rounded(_, Value) when is_float(Value), Value /= 0 ->
     Digits = 4 - trunc(math:floor(math:log10(abs(Value)))),
     case Digits =< 0 of
@@ -153,7 +153,7 @@ rounded(_, Map) when is_map(Map) -> maps:map(fun rounded/2, Map);
 rounded(_, List) when is_list(List) -> [rounded(element, Value) || Value <- List];
 rounded(_, Value) -> Value.
 
-%% @doc The tables for people: what everybody did, then how Beamway compares.
+%% @doc The tables for people: first what every contender did, then how Beamway compares.
 -spec to_text(result()) -> unicode:chardata().
 to_text(#{figures := Figures, metrics := Metrics, warnings := Warnings}) ->
     [table([["measured", "contender", "median", "unit", "spread", "worse when"]
@@ -178,14 +178,14 @@ entry_row(#{name := Name, beamway := Median, baseline := Base, baseline_name := 
     [Name, {right, number(Median)}, atom_to_list(Other), {right, number(Base)}, Unit,
      ratio(maps:get(ratio, Entry), maps:get(interval, Entry), maps:get(range, Entry)), verdict(maps:get(verdict, Entry))].
 
-%% @doc A ratio as people read it, with its interval, or with the range of too few repeats.
+%% @doc A ratio as people read it, with its interval, or with the range if there are too few repeats.
 -spec ratio(Ratio :: float() | null, Interval :: [float()] | null, Range :: [float()] | null) -> unicode:chardata().
 ratio(null, _, _) -> "";
 ratio(Ratio, [Low, High], _) -> [number(Ratio), " [", number(Low), ", ", number(High), "]"];
 ratio(Ratio, null, [Least, Most]) -> [number(Ratio), " (", number(Least), " to ", number(Most), ")"];
 ratio(Ratio, null, null) -> number(Ratio).
 
-%% @doc Where Beamway loses, the tables say so.
+%% @doc The verdict as the tables print it, which includes the cases that Beamway loses.
 -spec verdict(Verdict :: atom() | binary()) -> string().
 verdict(null) -> "";
 verdict(Verdict) when is_atom(Verdict) -> verdict(atom_to_binary(Verdict));
@@ -195,7 +195,7 @@ verdict(Verdict) -> binary_to_list(Verdict).
 
 percent(Share) -> io_lib:format("~b %", [round(100 * Share)]).
 
-%% @doc A number as people read it: no more digits than it is worth.
+%% @doc A number as people read it, without meaningless digits.
 -spec number(number()) -> string().
 number(N) when N < 0 -> "-" ++ number(-N);
 number(N) when N >= 999.5 -> thousands(integer_to_list(round(N)));
@@ -208,7 +208,7 @@ thousands(Digits) ->
     {Front, Back} = lists:split(length(Digits) - 3, Digits),
     thousands(Front) ++ "," ++ Back.
 
-%% @doc Lays rows out in columns; the first is the heading. `{right, Text}' stands at the right edge.
+%% @doc Lays out rows in columns; the first row is the heading. `{right, Text}' is aligned to the right.
 -spec table([[unicode:chardata() | {right, unicode:chardata()}]]) -> unicode:chardata().
 table(Rows) ->
     Widths = widths(Rows),
@@ -224,7 +224,7 @@ cell(Text, Width) -> string:pad(Text, Width, trailing).
 text({right, Text}) -> Text;
 text(Text) -> Text.
 
-%% @doc Stores the object.
+%% @doc Stores the result as a JSON object.
 -spec save(file:filename(), result()) -> ok | {error, unicode:chardata()}.
 save(File, Result) ->
     beamway_bench_store:write(File, to_json(Result)).
@@ -251,13 +251,13 @@ the_worse_direction_counts_test() ->
                    ratio := 1.8272727272727274, samples := 7, direction := reverse, verdict := wins}, Rate),
     ?assertMatch(#{name := <<"bells">>, beamway := 0.5, baseline := null, ratio := null}, Bells).
 
-%% Stock's better direction is the one in which Beamway is worse: that pair is compared, not the worst of each.
+%% Beamway is worse in the direction in which stock is better. Both are compared in that direction, and not each in its own worst one.
 one_direction_is_compared_test() ->
     Samples = (samples())#{{tcp, <<"calls">>} => #{forward => seven(100, 100, 100), reverse => seven(150, 160, 160)}},
     #{metrics := [Rate | _]} = result(<<"x">>, metrics(), Samples, #{}),
     ?assertMatch(#{direction := reverse, beamway := 201.0, baseline := 160.0, ratio := 1.25625, verdict := wins}, Rate).
 
-%% The machine was twice as fast in the second repeat: by medians alone the ratio would be 4.
+%% The machine was twice as fast in the second repeat, so the ratio of the medians would be 4.
 repeats_are_compared_one_by_one_test() ->
     Samples = #{{beamway, <<"calls">>} => #{forward => [200, 400, 400]}, {tcp, <<"calls">>} => #{forward => [100, 200, 100]}},
     #{metrics := [Rate]} = result(<<"x">>, metrics(), Samples, #{}),

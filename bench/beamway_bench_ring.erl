@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench ring': on each of six nodes some workers send a binary of 10 MB round the ring, and the node where it ends acknowledges. It is
-%% the measurement of the library that teleport follows.
+%% @doc `bench ring': on each of six nodes some workers send a binary of 10 MB around the ring, and the node where it ends acknowledges.
+%% This repeats the measurement of the library that teleport follows.
 %%
-%% Each worker's time is printed in microseconds and their mean in seconds, as that one did. What is compared is how many MB all
-%% workers together brought round in a second, by the slowest of them. The contender `teleport' also brings round handles of shared
-%% binaries (`teleport:share/1'), and `direct_stock' uses teleport's own connections beside stock distribution.
+%% Like that library, it prints each worker's time in microseconds and their mean in seconds. It compares how many MB per second all
+%% workers together send around the ring, computed from the slowest of them. The contender `teleport' also sends handles of shared
+%% binaries (`teleport:share/1'), and `direct_stock' uses teleport's own connections in addition to stock distribution.
 -module(beamway_bench_ring).
 -behaviour(beamway_bench).
 
@@ -29,7 +29,7 @@ prepare(Given, Speed) ->
         {error, Why} -> {error, Why}
     end.
 
-%% Each binary on its way exists about three times.
+%% Each binary in transit exists about three times.
 fitting(#{workers := Workers, nodes := Nodes} = Settings) ->
     Need = 3 * Nodes * lists:max(Workers) * ?BYTES,
     case beamway_bench_os:available_bytes() div 2 of
@@ -50,7 +50,7 @@ measure(#{contender := #{name := Name}, members := Members} = Cluster, #{workers
     _ = [beamway_bench_nodes:call(Member, beamway_bench_messages, start_ring, [Way, To]) || {Member, To} <- Next],
     Best = fun(Count, Kind) -> lists:max([round_trip(Way, Name, Next, {Count, Kind}) || _ <- lists:seq(1, Rounds)]) end,
     Plain = [{Count, Best(Count, plain)} || Count <- Workers],
-    %% Who has no blocks brings round what there is.
+    %% A contender without blocks is compared with its plain binaries.
     Blocks = case Name of teleport -> [{Count, Best(Count, block)} || Count <- Workers]; _ -> Plain end,
     maps:from_list([{key(Count, Kind), Figure} || {Kind, Figures} <- [{plain, Plain}, {block, Blocks}], {Count, Figure} <- Figures]).
 

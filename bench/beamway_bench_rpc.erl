@@ -1,14 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench rpc': how many remote calls a second? On each of N nodes a hundred processes sit in a
-%% tight loop of calls to the other nodes, and the calls are counted.
+%% @doc `bench rpc': how many remote calls per second? On each of N nodes a hundred processes make calls to the other nodes in a tight
+%% loop, and the calls are counted.
 %%
-%% The call returns its argument, 16 bytes unless `--size' says otherwise. Callers on all nodes call
-%% at once, so swapping who connected to whom only renames the nodes; both ways are measured all the same.
+%% The call returns its argument, which has 16 bytes unless `--size' says otherwise. Callers on all nodes call at once, so swapping who
+%% connected to whom only renames the nodes, but both directions are measured nevertheless.
 -module(beamway_bench_rpc).
 -behaviour(beamway_bench).
 
 -export([options/0, prepare/2, groups/1, metrics/1, finish/2]).
-%% For other benchmarks.
+%% Called by other benchmarks.
 -export([run_load/3]).
 
 -define(SMALL, 16).
@@ -51,7 +51,7 @@ prepare(Given, Speed, NodesText, Hosts) ->
             {error, io_lib:format("--callers ~b: expected a number from 1 to 10000", [Callers])}
     end.
 
-%% Many sizes take long: two nodes show how they compare.
+%% Many sizes take long, and two nodes suffice to compare them.
 nodes_text(true, "2,4") -> "2";
 nodes_text(_, Text) -> Text.
 
@@ -61,7 +61,7 @@ chart(Sized, Given) ->
 window_ms(quick) -> 500;
 window_ms(full) -> 2000.
 
-%% Each call in flight exists about four times: the payload at both ends and on its way.
+%% Each call in flight exists about four times: the payload at both ends and in transit in both directions.
 fitting(#{nodes := Nodes, sizes := Sizes, callers := Callers} = Settings) ->
     Need = 4 * lists:max(Nodes) * Callers * lists:max(Sizes),
     case beamway_bench_os:available_bytes() div 2 of
@@ -95,7 +95,7 @@ measure_size(#{contender := #{name := Name}} = Cluster, Count, Size, #{kind := K
     {Rate, P99} = run_load(Cluster, Load, Settings),
     [{key(Count, Size, rate), Rate}, {key(Count, Size, p99), P99}].
 
-%% @doc Calls a second of all nodes together, and their 99th percentile in microseconds.
+%% @doc The calls per second of all nodes together, and their 99th percentile in microseconds.
 -spec run_load(beamway_bench_nodes:cluster(), beamway_bench_load:load(), #{warm_ms := pos_integer(), window_ms := pos_integer(), _ => _}) ->
           {Rate :: float(), P99 :: float()}.
 run_load(Cluster, Load, #{warm_ms := WarmMs, window_ms := Ms}) ->

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Takes the measurements of a benchmark, interleaved: in each repeat every contender has its
-%% turn, in an order drawn anew, so that what changes on the machine meanwhile meets all of them.
+%% @doc Takes the measurements of a benchmark, interleaved: in each repeat every contender has its turn, in a newly drawn order, so that
+%% changes on the machine affect all of them.
 %%
-%% Each contender is measured with both directions of connecting, since OTP sets its socket
-%% differently on each side. A full run starts new nodes for every turn; a quick one, or `--keep-nodes', keeps them.
+%% Each contender is measured with both directions of connecting, because OTP sets its socket differently on each side. A full run starts
+%% new nodes for every turn; a quick run, or `--keep-nodes', keeps them.
 -module(beamway_bench_run).
 
 -export([run/2, in_a_process/1, shuffled/1]).
@@ -11,26 +11,26 @@
 -export_type([group/0, key/0, figures/0, samples/0, options/0]).
 
 -type key() :: binary().
-%% What was measured, in words: it heads a row of the table.
+%% A description of what was measured, which heads a row of the table.
 -type figures() :: #{key() => number()}.
--type group() :: #{%% 0: the measurement needs no nodes of ours
+-type group() :: #{%% 0 if the measurement does not need our nodes
                    nodes := non_neg_integer(),
-                   %% between the hosts of this network instead of on this one
+                   %% measures between the hosts of this network instead of on this machine
                    net => beamway_bench_net:name(),
                    contenders := [beamway_bench_contender:name()],
                    directions := [beamway_bench_nodes:direction()],
-                   %% of the hosts where no nodes are wanted on a network
+                   %% gets the hosts if the group has a network but no nodes
                    measure := fun((beamway_bench_nodes:cluster() | [beamway_bench_hosts:host()] | none) -> figures())}.
 -type samples() :: #{{beamway_bench_contender:name(), key()} =>
                          #{beamway_bench_nodes:direction() => [number()]}}.
-%% The figures of all repeats, the oldest first.
+%% The values of all repeats, oldest first.
 -type options() :: #{repeats := pos_integer(),
-                     %% new nodes for each turn
+                     %% whether each turn gets new nodes
                      fresh := boolean(),
-                     %% no further repeat begins that would end later than this; the first always runs
+                     %% a repeat starts only if it would end within this time; the first one always runs
                      budget_ms := pos_integer() | infinity,
                      contenders := #{beamway_bench_contender:name() => beamway_bench_contender:t()},
-                     %% where the nodes are; none: here
+                     %% the hosts of the nodes; this machine if the list is empty
                      hosts => [beamway_bench_hosts:host()],
                      progress := fun((io:format(), [term()]) -> ok),
                      _ => _}.
@@ -51,7 +51,7 @@ run(Groups, Options) ->
         maps:foreach(fun(_, Place) -> close_place(Place) end, Places)
     end.
 
-%% Where nodes are: on a network of their own, with an epmd on each of its hosts, or where the options say.
+%% Opens the places where nodes run: either a separate network with an epmd on each of its hosts, or the hosts in the options.
 open_places(Names, Options) ->
     lists:foldl(fun(Name, Places) ->
                         try Places#{Name => open_place(Name, Options)}
@@ -85,7 +85,7 @@ repeats(Repeat, Measure, Start, #{budget_ms := Budget, progress := Progress} = O
         false -> ok = Progress("no time for repeat ~b on this machine now", [Repeat]), Acc
     end.
 
-%% As long as the ones before took, each.
+%% Assumes that the next repeat takes as long as the previous ones did on average.
 has_time(1, _, _) -> true;
 has_time(_, _, infinity) -> true;
 has_time(Repeat, Elapsed, Budget) -> Elapsed * Repeat div (Repeat - 1) =< Budget.
@@ -97,7 +97,7 @@ repeat(Repeat, Turns, Groups, Places, #{repeats := Repeats, progress := Progress
                         turn(Turn, Group, maps:get(maps:get(net, Group, none), Places), Options, Done)
                 end, Acc, shuffled(Turns)).
 
-%% @doc In an order by chance.
+%% @doc The list in random order.
 -spec shuffled([Element]) -> [Element].
 shuffled(List) ->
     [Element || {_, Element} <- lists:sort([{rand:uniform(), Element} || Element <- List])].
@@ -130,8 +130,8 @@ added(Name, Direction, Figures, Samples) ->
                       Acc#{{Name, Key} => Known#{Direction => [Figure | maps:get(Direction, Known, [])]}}
               end, Samples, Figures).
 
-%% @doc Runs Fun in a process of its own: when it fails, its nodes end with it and its caller does not.
-%% What the nodes print goes to standard error, so that a result on standard output stays clean.
+%% @doc Runs Fun in a separate process, so that when it fails, its nodes end with it and its caller does not. The nodes' output goes to
+%% standard error, so that a result on standard output stays clean.
 -spec in_a_process(fun(() -> Result)) -> {ok, Result} | {error, {Class :: atom(), Reason :: term(), Stack :: [term()]} | term()}.
 in_a_process(Fun) ->
     Caller = self(),
@@ -139,13 +139,13 @@ in_a_process(Fun) ->
                                            true = group_leader(whereis(standard_error), self()),
                                            Caller ! {self(), guarded(Fun)}
                                    end),
-    %% No timeout: each step inside has its own.
+    %% This receive needs no timeout because each step inside has its own.
     receive
         {Pid, Outcome} -> receive {'DOWN', Monitor, process, Pid, _} -> Outcome end;
         {'DOWN', Monitor, process, Pid, Reason} -> {error, Reason}
     end.
 
-%% Ending normally, the process takes what is linked with it without a crash report for each.
+%% The process ends normally, so the processes that are linked to it end without a crash report each.
 guarded(Fun) ->
     try
         {ok, Fun()}
@@ -162,7 +162,7 @@ options(Repeats, Fresh) ->
     #{repeats => Repeats, fresh => Fresh, budget_ms => infinity, progress => fun(_, _) -> ok end,
       contenders => beamway_bench_contender:all(beamway_bench_nodes:root(), 50)}.
 
-%% Real nodes: both ways of keeping them give each contender and direction its figures, and none is left.
+%% Runs real nodes: whether they are kept or not, each contender and direction gets its values, and no node survives.
 real_nodes_test_() ->
     [{timeout, 120, fun() -> real_nodes(Fresh) end} || Fresh <- [true, false]].
 
@@ -190,7 +190,7 @@ identities(#{members := Members}) -> [Os || #{os := Os} <- Members].
 turns() ->
     receive {turn, Identities} -> [Identities | turns()] after 0 -> [] end.
 
-%% A measurement that fails leaves no node either, and its reason comes back.
+%% A measurement that fails leaves no nodes behind either, and its reason is returned.
 failure_test_() ->
     {timeout, 60, fun() ->
         Collector = self(),

@@ -1,13 +1,13 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The arithmetic of the benchmarks: medians, percentiles, spreads and ratios. Pure.
+%% @doc The arithmetic of the benchmarks: medians, percentiles, spreads and ratios. All functions are pure.
 %%
-%% All figures of a run are medians over repeats. `spread' is the middle half of the repeats as a
-%% share of the median, so that one odd repeat does not hide nor make a difference.
+%% All values of a run are medians over repeats. `spread' is the middle half of the repeats as a share of the median, so that a single
+%% outlier neither hides nor makes a difference.
 %%
-%% A ratio compares two contenders within each repeat, since what the machine does meanwhile meets both. Its value is the median of
-%% these ratios. Its interval is that of order statistics: it holds the true median of such ratios with at least 95 %, whatever their
-%% distribution, if the repeats do not influence each other. (H. A. David, H. N. Nagaraja: Order Statistics, 3rd ed., section 7.1.)
-%% Six ratios are the least that have one; we ask for seven. Of fewer there is only their range.
+%% A ratio compares two contenders within each repeat, because what the machine does meanwhile affects both. Its value is the median of
+%% these ratios. Its interval is that of order statistics: whatever the distribution of the ratios, it contains their true median with a
+%% probability of at least 95 % if the repeats do not influence each other. (H. A. David, H. N. Nagaraja: Order Statistics, 3rd ed.,
+%% section 7.1.) Such an interval needs at least six ratios; we ask for seven. With fewer there is only their range.
 -module(beamway_bench_stats).
 
 -export([median/1, percentile/2, spread/1, ratio/2, sign/2, worse/2, verdict/2, significant/1]).
@@ -15,22 +15,22 @@
 -export_type([better/0, interval/0, verdict/0]).
 
 -type better() :: higher | lower.
-%% Which way a figure is good: calls a second are better higher, round trips lower.
+%% The direction in which a value is better: calls per second should be high, round trips low.
 -type interval() :: {Low :: float(), High :: float()} | {range, Least :: float(), Most :: float()} | unknown.
-%% The range is that of two to six repeats. Of one nobody can tell.
+%% Two to six repeats have a range. One repeat has neither.
 -type verdict() :: wins | even | loses | unknown.
 
 -define(LEAST_REPEATS, 7).
 -define(DOUBT, 0.05).
-%% Two runs of the same thing differ by so much, however steady each is.
+%% Two runs of the same thing can differ by this much, however steady each is.
 -define(EVEN, 0.02).
 
-%% @doc The value in the middle; of an even number of values the mean of the two in the middle.
+%% @doc The middle value, or the mean of the two middle values if their number is even.
 -spec median(Values :: [number(), ...]) -> float().
 median(Values) ->
     percentile(50, Values).
 
-%% @doc The P-th percentile, with a straight line between neighbours.
+%% @doc The P-th percentile, interpolated linearly between neighbours.
 -spec percentile(P :: number(), Values :: [number(), ...]) -> float().
 percentile(P, [_ | _] = Values) when P >= 0, P =< 100 ->
     Sorted = lists:sort(Values),
@@ -41,7 +41,7 @@ percentile(P, [_ | _] = Values) when P >= 0, P =< 100 ->
 between([Last], _) -> float(Last);
 between([Low, High | _], Share) -> Low + Share * (High - Low).
 
-%% @doc The middle half of the values as a share of their median; 0 where there is nothing to share.
+%% @doc The middle half of the values as a share of their median, or 0 if the median is 0.
 -spec spread(Values :: [number(), ...]) -> float().
 spread(Values) ->
     share(percentile(75, Values) - percentile(25, Values), median(Values)).
@@ -49,8 +49,8 @@ spread(Values) ->
 share(_, Whole) when Whole == 0 -> 0.0;
 share(Part, Whole) -> Part / Whole.
 
-%% @doc The median of the ratios of each repeat, and its interval; `none' over a baseline of 0.
-%% Both lists are in the order of the repeats. Lists of different lengths have no pairs: only the ratio of the medians is known.
+%% @doc The median of the ratios of each repeat, and its interval; `none' for a baseline of 0. Both lists are in the order of the repeats.
+%% Lists of different lengths do not form pairs, so only the ratio of the medians is known.
 -spec ratio(Values :: [number(), ...], Baseline :: [number(), ...]) -> {Ratio :: float(), interval()} | none.
 ratio(Values, Baseline) ->
     case ratios(Values, Baseline) of
@@ -62,7 +62,7 @@ ratio(Values, Baseline) ->
             end
     end.
 
-%% Those of each repeat, the least first.
+%% The ratio of each repeat, smallest first.
 ratios(Values, Baseline) ->
     case length(Values) =:= length(Baseline) andalso not lists:any(fun(Value) -> Value == 0 end, Baseline) of
         true -> {ok, lists:sort([Value / Base || {Value, Base} <- lists:zip(Values, Baseline)])};
@@ -77,14 +77,14 @@ interval(Ratios) ->
     Outside = length(lists:takewhile(fun(Few) -> 2 * at_most(Few, Size) =< ?DOUBT end, lists:seq(0, Size div 2))),
     {lists:nth(Outside, Ratios), lists:nth(Size + 1 - Outside, Ratios)}.
 
-%% How likely so few heads are, or fewer, in so many throws of a coin.
+%% The probability of at most this many heads in this many throws of a coin.
 at_most(Few, Throws) -> lists:sum([choose(Throws, Heads) || Heads <- lists:seq(0, Few)]) / (1 bsl Throws).
 
 choose(_, 0) -> 1;
 choose(Of, Some) -> choose(Of - 1, Some - 1) * Of div Some.
 
-%% @doc How likely it is that as many ratios lie on one side of 1, by more than 2 %, if the true median does not (the sign test, both sides);
-%% `none' without pairs.
+%% @doc The probability that this many ratios lie on one side of 1, by more than 2 %, although the true median does not (the two-sided
+%% sign test); `none' without pairs.
 -spec sign(Values :: [number(), ...], Baseline :: [number(), ...]) -> float() | none.
 sign(Values, Baseline) ->
     case ratios(Values, Baseline) of
@@ -94,15 +94,15 @@ sign(Values, Baseline) ->
             min(1.0, 2 * at_most(length(Ratios) - Most, length(Ratios)))
     end.
 
-%% @doc The largest of these probabilities that still counts, so that of all verdicts together at most 5 % are expected to be false; 0 if none
-%% does. (Y. Benjamini, Y. Hochberg: Controlling the false discovery rate, 1995.)
+%% @doc The largest of these probabilities that is still significant, chosen so that at most 5 % of all verdicts together are expected to
+%% be false; 0 if none is. (Y. Benjamini, Y. Hochberg: Controlling the false discovery rate, 1995.)
 -spec significant([float()]) -> float().
 significant(Probabilities) ->
     Count = length(Probabilities),
     Ranked = lists:zip(lists:seq(1, Count), lists:sort(Probabilities)),
     lists:max([0.0 | [P || {Rank, P} <- Ranked, P =< ?DOUBT * Rank / Count]]).
 
-%% @doc Of several lists of values (one for each direction of connecting) the one with the worse median.
+%% @doc The list with the worse median among several lists of values (one for each direction of connecting).
 -spec worse(better(), [{Tag, Values :: [number(), ...]}, ...]) -> {Tag, [number(), ...]}.
 worse(Better, Lists) ->
     Ordered = lists:sort([{median(Values), Tag, Values} || {Tag, Values} <- Lists]),
@@ -112,7 +112,7 @@ worse(Better, Lists) ->
                        end,
     {Tag, Values}.
 
-%% @doc What an interval means: it lies wholly on one side of 1, by more than 2 %, or the two are even.
+%% @doc The meaning of an interval: a win or loss if it lies entirely on one side of 1, by more than 2 %; otherwise the two are even.
 -spec verdict(better(), interval()) -> verdict().
 verdict(_, unknown) -> unknown;
 verdict(_, {range, _, _}) -> unknown;
@@ -139,7 +139,7 @@ percentile_test_() ->
 spread_test_() ->
     [?_assertEqual(0.0, spread([7])), ?_assertEqual(0.0, spread([0, 0, 0])),
      ?_assertEqual(0.5, spread([1, 2, 3])),
-     %% one wild repeat in nine does not move it
+     %% one wild repeat in nine does not change it
      ?_assertEqual(0.0, spread([5, 5, 5, 5, 5, 5, 5, 5, 900]))].
 
 ratio_test_() ->
@@ -148,11 +148,11 @@ ratio_test_() ->
      ?_assertEqual(none, ratio([1], [0])),
      ?_assertEqual({2.0, unknown}, ratio([2], [1])),
      ?_assertEqual({2.0, {range, 2.0, 2.0}}, ratio([2, 2], [1, 1])),
-     %% one baseline of 0 has no ratio, the others have
+     %% a baseline of 0 has no ratio, but the others do
      ?_assertEqual({2.0, unknown}, ratio([2, 2, 2], [0, 1, 1])),
      ?_assertEqual({2.0, unknown}, ratio([2, 2, 2], [1, 1]))].
 
-%% Tables of the sign test: 1, 1, 2, 2, 3, 4 and 6 of each end are left out.
+%% From tables of the sign test: 1, 1, 2, 2, 3, 4 and 6 ratios at each end are left out.
 interval_test_() ->
     [?_assertEqual({7.0, {float(Cut), float(Size + 1 - Cut)}}, setelement(1, ratio(lists:seq(1, Size), [1 || _ <- lists:seq(1, Size)]), 7.0))
      || {Size, Cut} <- [{7, 1}, {8, 1}, {9, 2}, {11, 2}, {12, 3}, {15, 4}, {20, 6}]].
@@ -165,15 +165,15 @@ sign_test_() ->
 
 significant_test_() ->
     [?_assertEqual(0.0, significant([])), ?_assertEqual(0.0, significant([0.06])), ?_assertEqual(0.05, significant([0.05])),
-     %% One of a hundred at 0.004 is no news, ninety of them are.
+     %% One comparison in a hundred with p = 0.004 is not significant, ninety of them are.
      ?_assertEqual(0.0, significant([0.004 | lists:duplicate(99, 0.9)])), ?_assertEqual(0.004, significant(lists:duplicate(90, 0.004) ++ lists:duplicate(10, 0.9)))].
 
-%% The machine gets ten times as fast and slow again, and each repeat still says "twice as much".
+%% The machine becomes ten times as fast and slow again, but each repeat still has a ratio of two.
 what_meets_both_cancels_out_test() ->
     Machine = [1, 10, 2, 7, 3, 9, 4, 8, 5],
     ?assertEqual({2.0, {2.0, 2.0}}, ratio([2 * M || M <- Machine], Machine)).
 
-%% The first is better in five repeats of nine, but never by much: its good median must not make it win.
+%% The first contender is better in five repeats of nine, but never by much, so its good median must not make it win.
 the_steadier_does_not_win_test() ->
     Steady = lists:duplicate(9, 100),
     Wild = [60, 150, 70, 140, 98, 130, 90, 97, 120],

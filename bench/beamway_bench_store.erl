@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The results that are kept in `bench/results': the only code that writes and reads them.
+%% @doc The results in `bench/results'. Only this module writes and reads them.
 %%
-%% Whatever was measured, a result says what it is (`bench'), of which commit, when, on which machine, by which
-%% command and how often it was repeated. A result that lacks one of these is neither written nor read.
+%% Every result contains what it is (`bench'), its commit, time, machine and command, and its number of repeats. A result that lacks one
+%% of these is neither written nor read.
 %%
-%% Programs that are not Erlang store theirs by `scripts/figures store'.
+%% Programs that are not written in Erlang store their results with `scripts/figures store'.
 -module(beamway_bench_store).
 
 -export([file/1, context/2, write/2, write_text/2, read/1, check/1, changed_tree/1, age/1, to_text/2]).
@@ -12,20 +12,20 @@
 -export_type([stored/0]).
 
 -type stored() :: #{binary() => term()}.
-%% As jiffy reads it.
+%% The object as jiffy decodes it.
 
-%% @doc Where the result of this name is kept.
+%% @doc The file of the result with this name.
 -spec file(Name :: string()) -> file:filename().
 file(Name) -> filename:join([beamway_bench_nodes:root(), "bench", "results", Name ++ ".json"]).
 
-%% @doc What every result says; to be asked before the measurement, which changes the load of the machine.
+%% @doc The fields that every result needs. Call it before the measurement, which changes the load of the machine.
 -spec context(Bench :: unicode:chardata(), Command :: unicode:chardata()) -> #{atom() => term()}.
 context(Bench, Command) ->
     #{bench => unicode:characters_to_binary(Bench), command => unicode:characters_to_binary(Command),
       commit => beamway_bench_machine:commit(), measured_at => erlang:system_time(second),
       machine => beamway_bench_machine:machine(), versions => beamway_bench_machine:versions()}.
 
-%% @doc Stores the object in one step, so that a reader never sees half a file.
+%% @doc Stores the object atomically, so that a reader never sees half a file.
 -spec write(file:filename(), Object :: map()) -> ok | {error, unicode:chardata()}.
 write(File, Object) ->
     Stored = jiffy:decode(jiffy:encode(timed(Object), [force_utf8]), [return_maps]),
@@ -37,7 +37,7 @@ write(File, Object) ->
 on_figures(Change, #{<<"figures">> := Figures} = Object) when is_list(Figures) -> Object#{<<"figures">> := lists:map(Change, Figures)};
 on_figures(_, Object) -> Object.
 
-%% `samples' are those of one of the `directions': a file has them once.
+%% `samples' repeats the values of one of the `directions', so a file contains them only once.
 without_copies(#{<<"samples">> := Samples, <<"directions">> := Directions, <<"direction">> := Direction} = Figure) ->
     case maps:to_list(Directions) of
         [{Direction, Samples}] -> maps:remove(<<"directions">>, Figure);
@@ -50,11 +50,11 @@ with_copies(#{<<"directions">> := Directions, <<"direction">> := Direction} = Fi
 with_copies(#{<<"samples">> := Samples, <<"direction">> := Direction} = Figure) -> Figure#{<<"directions">> => #{Direction => Samples}};
 with_copies(Figure) -> Figure.
 
-%% How long it took tells `make bench-all' how long it will take again.
+%% The duration lets `make bench-all' predict how long the benchmark will take next time.
 timed(#{measured_at := Start} = Object) when not is_map_key(seconds, Object) -> Object#{seconds => max(0, erlang:system_time(second) - Start)};
 timed(Object) -> Object.
 
-%% @doc Any text, in one step.
+%% @doc Stores any text atomically.
 -spec write_text(file:filename(), unicode:chardata()) -> ok | {error, unicode:chardata()}.
 write_text(File, Text) ->
     New = File ++ ".new",
@@ -86,7 +86,7 @@ read(File) ->
 
 %% ---- what a result must say
 
-%% @doc Whether the object is a result.
+%% @doc Whether the object is a complete result.
 -spec check(term()) -> ok | {error, unicode:chardata()}.
 check(Object) when is_map(Object) ->
     Wrong = wrong("", fields(), Object) ++ wrong_metrics(Object),
@@ -136,13 +136,13 @@ is_commit(Value) -> is_binary(Value) andalso re:run(Value, "^([0-9a-f]{7,40}(-di
 is_interval([Low, High]) -> is_number(Low) andalso is_number(High) andalso Low =< High;
 is_interval(Value) -> Value =:= null.
 
-%% @doc Whether the result is of a tree that no commit holds.
+%% @doc Whether the result was measured on a tree that is not in any commit.
 -spec changed_tree(stored()) -> boolean().
 changed_tree(#{<<"commit">> := Commit}) -> Commit =:= <<"unknown">> orelse string:find(Commit, "-dirty") =/= nomatch.
 
 %% ---- for people
 
-%% @doc When it was measured, and of which commit, in words.
+%% @doc The age and the commit of the result, as text.
 -spec age(stored()) -> unicode:chardata().
 age(#{<<"measured_at">> := Seconds, <<"commit">> := Commit}) ->
     io_lib:format("measured ~ts, at commit ~ts", [days((erlang:system_time(second) - Seconds) div 86400), Commit]).
@@ -151,7 +151,7 @@ days(Days) when Days =< 0 -> "today";
 days(1) -> "yesterday";
 days(Days) -> io_lib:format("~b days ago", [Days]).
 
-%% @doc A table of the metrics whose names begin so.
+%% @doc A table of the metrics whose names begin with this prefix.
 -spec to_text(Prefix :: binary(), stored()) -> unicode:chardata().
 to_text(Prefix, #{<<"metrics">> := Metrics}) ->
     Rows = [row(Metric) || #{<<"name">> := Name} = Metric <- Metrics, string:prefix(Name, Prefix) =/= nomatch],
@@ -198,7 +198,7 @@ wrong_values_test_() ->
 changed_tree_test_() ->
     [?_assertEqual(Want, changed_tree((stored())#{<<"commit">> := Commit})) || {Want, Commit} <- [{false, <<"0123abc">>}, {true, <<"0123abc-dirty">>}, {true, <<"unknown">>}]].
 
-%% What one call writes another reads; what is no result is not written.
+%% A result can be read after it was written, and an object that is not a result is not written.
 write_test() ->
     "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),
     File = filename:join([Folder, "new", "x.json"]),
@@ -210,7 +210,7 @@ write_test() ->
     ok = file:del_dir_r(Folder),
     ?assertMatch({error, _}, write("/proc/nowhere/x.json", Object)).
 
-%% Whatever a file leaves out is there again.
+%% Reading restores everything that a file leaves out.
 copies_test_() ->
     Of = fun(Directions) -> #{<<"direction">> => <<"forward">>, <<"samples">> => [1, 2], <<"directions">> => Directions} end,
     [?_assertEqual({Kept, Figure}, {lists:sort(maps:keys(without_copies(Figure))), with_copies(without_copies(Figure))})

@@ -1,15 +1,14 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench stream': how much goes one way, from one sender to one receiver? Small messages in
-%% messages a second, large ones in bytes a second. The receiver confirms what it got, and the time
-%% runs until the last message is confirmed.
+%% @doc `bench stream': how much goes in one direction, from one sender to one receiver? Small messages are counted in messages per
+%% second, large ones in bytes per second. The receiver confirms what it received, and the time runs until the last message is confirmed.
 -module(beamway_bench_stream).
 -behaviour(beamway_bench).
 
 -export([prepare/2, groups/1, metrics/1]).
-%% For other benchmarks.
+%% Called by other benchmarks.
 -export([measure/2, key/1]).
 
-%% Bytes, messages between confirmations, messages that may be unconfirmed: 1, 8, 32 and 64 MB.
+%% Bytes, messages between confirmations, and messages that may be unconfirmed (1, 8, 32 and 64 MB).
 -define(SMALL, [{64, 1024, 16384}, {4096, 256, 2048}]).
 -define(LARGE, [{1 bsl 20, 8, 32}, {16 bsl 20, 1, 4}]).
 
@@ -25,7 +24,7 @@ groups(Settings) ->
        contenders => beamway_bench_contender:and_rdma([tcp, tcp_tuned, unix, tls, beamway, beamway_tcp, beamway_tls]),
        measure => fun(Cluster) -> measure(Cluster, ?SMALL ++ ?LARGE, Settings) end}].
 
-%% @doc Messages of 64 B and 4 KB a second, and MB a second in messages of 1 MB.
+%% @doc The messages of 64 B and 4 KB per second, and the MB per second in messages of 1 MB.
 -spec measure(beamway_bench_nodes:cluster(), #{warm_ms := pos_integer(), window_ms := pos_integer(), _ => _}) -> beamway_bench_run:figures().
 measure(Cluster, Settings) -> measure(Cluster, ?SMALL ++ [hd(?LARGE)], Settings).
 
@@ -44,11 +43,11 @@ stream(#{members := [Sending | _]} = Cluster, {Bytes, Batch, Window}, Ms) ->
 figure({Bytes, _, _}, #{messages := Messages, elapsed_ns := Elapsed}) ->
     {key(Bytes), Messages * unit_bytes(Bytes) * 1.0e9 / Elapsed}.
 
-%% Large messages are counted in MB of a million bytes, as networks are.
+%% Large messages are counted in MB of 10^6 bytes, as is usual for networks.
 unit_bytes(Bytes) when Bytes < 1 bsl 20 -> 1;
 unit_bytes(Bytes) -> Bytes / 1.0e6.
 
-%% @doc What heads the row of messages of so many bytes.
+%% @doc The heading of the row of messages of this size.
 -spec key(Bytes :: pos_integer()) -> beamway_bench_run:key().
 key(Bytes) -> unicode:characters_to_binary(["messages of ", beamway_bench:size_words(Bytes)]).
 

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Counts the system calls that processes make while something else happens.
+%% @doc Counts the system calls that processes make while something else runs.
 %%
-%% Two ways, the first that this user may use: the kernel's tracepoint by our own count_syscalls
-%% (root; the counted processes hardly notice), or strace (any user, where ptrace is allowed). Under
-%% strace the processes run several times slower; counts for each message still hold roughly, but
-%% they flatter whoever rings less when slow. The result says which way it was.
+%% It uses the first of two ways that this user may use: the kernel's tracepoint, with our own count_syscalls (root; the counted processes
+%% hardly notice), or strace (any user, where ptrace is allowed). Under strace the processes run several times slower; counts for each
+%% message are still roughly right, but they favour a contender that rings less often when it is slow. The result contains which way was
+%% used.
 -module(beamway_bench_syscalls).
 
 -export([during/2, probe/0, warnings/0]).
@@ -15,7 +15,7 @@
 
 -define(READY_MS, 15000).
 
-%% @doc Runs Fun while the processes are counted.
+%% @doc Runs Fun and counts the processes' system calls meanwhile.
 -spec during(OsPids :: [pos_integer(), ...], fun(() -> Result)) ->
           {counted, Calls :: non_neg_integer(), method(), Result} | {not_counted, Why :: string(), Result}.
 during(OsPids, Fun) ->
@@ -29,7 +29,7 @@ during(OsPids, Fun) ->
             end
     end.
 
-%% @doc How this user can count here, tried on a process that does nothing.
+%% @doc The way in which this user can count here, which is tried on a process that does nothing.
 -spec probe() -> method() | {none, Why :: string()}.
 probe() ->
     Idle = beamway_bench_tools:open("/bin/cat", []),
@@ -43,7 +43,7 @@ probe() ->
         beamway_bench_tools:close(Idle, none)
     end.
 
-%% @doc What a reader of the counts must know of the way they were taken here.
+%% @doc What a reader of the counts must know about the way they were taken.
 -spec warnings() -> [unicode:chardata()].
 warnings() ->
     warning(probe()).
@@ -105,7 +105,7 @@ await_attached(Port, Left) ->
         Other -> beamway_bench_tools:close(Port, "INT"), {error, "strace: " ++ why(Other)}
     end.
 
-%% strace prints its table when it is interrupted; the last line is the sum.
+%% strace prints its table when it is interrupted; the last line has the sum.
 by_strace(Port, Fun) ->
     try
         Result = Fun(),
@@ -116,7 +116,7 @@ by_strace(Port, Fun) ->
         beamway_bench_tools:close(Port, "INT")
     end.
 
-%% Without a call strace prints no table. If it ends after it has detached from the processes, the sum is 0.
+%% If there was no call, strace does not print a table. If it ends after it has detached from the processes, the sum is 0.
 strace_total(Port, Detached) ->
     case beamway_bench_tools:line(Port, ?READY_MS) of
         {line, Line} ->
@@ -160,7 +160,7 @@ strace_sees_that_nothing_is_called_test_() ->
 warning_test_() ->
     [?_assertEqual([], warning(tracepoint)), ?_assertMatch([_], warning(strace)), ?_assertMatch([_], warning({none, "x"}))].
 
-%% A shell that reads N lines makes at least N system calls, and each way of counting sees them.
+%% A shell that reads N lines makes at least N system calls, and each way of counting must find them.
 counts_real_calls_test_() ->
     [{timeout, 60, {atom_to_list(Way), fun() -> counts_real_calls(Way) end}} || Way <- [tracepoint, strace]].
 
@@ -181,7 +181,7 @@ counts_real_calls(Way) ->
         beamway_bench_tools:close(Talker, none)
     end.
 
-%% A user who may not count this way is told why; then there is nothing to compare.
+%% A user who may not count this way gets a reason; then there is nothing to compare.
 check({error, Why}, _, _) -> ?assert(length(Why) > 0);
 check({ok, Counter}, Count, Talk) ->
     {counted, Calls, _, _} = Count(Counter, Talk),

@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The certificate of the nodes that are measured over TLS: one for all, made once beside the beams, where `make clean' takes it away.
-%% It protects nothing; its key is of the kind that clusters use.
+%% @doc The certificate of the nodes that are measured over TLS. All nodes share one, which is made once in the directory of the beams,
+%% where `make clean' removes it. It protects nothing; its key is of the kind that clusters use.
 -module(beamway_bench_tls).
 
 -include_lib("public_key/include/public_key.hrl").
 
 -export([args/1, prepare/2]).
 
-%% @doc What a node is started with. Pure.
+%% @doc The flags for a node. The function is pure.
 -spec args(Root :: file:filename()) -> [string()].
 args(Root) -> ["-ssl_dist_optfile", file(Root, "dist_tls.conf")].
 
 file(Root, Name) -> filename:join([Root, "bench", "ebin", Name]).
 
-%% @doc Makes the files, for a contender that needs them and if they are not there yet.
+%% @doc Makes the files if the contender needs them and they do not exist yet.
 -spec prepare(beamway_bench_contender:t(), Root :: file:filename()) -> ok.
 prepare(#{args := Args}, Root) ->
     Options = lists:last(args(Root)),
@@ -22,7 +22,7 @@ prepare(#{args := Args}, Root) ->
         false -> ok
     end.
 
-%% Each in one step, the file that names the others last: two runs may begin at once.
+%% Each file is written atomically, the one that names the others last, because two runs may begin at once.
 make(Root, Options) ->
     {ok, _} = application:ensure_all_started(public_key),
     Common = [{key, {namedCurve, ?secp256r1}}, {digest, sha256}],

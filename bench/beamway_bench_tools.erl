@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs the small programs that stand beside the benchmarks: compiles ours when they are
-%% missing or outdated, and talks with a running one line by line. Each ends with its caller, since
-%% it reads the end of its standard input.
+%% @doc Runs the small programs that the benchmarks use: compiles ours if they are missing or outdated, and communicates with a running
+%% one line by line. Each program ends with its caller, because it reads the end of its standard input.
 -module(beamway_bench_tools).
 
 -export([missing/2, compile/2, compile/3, open/2, os_pid/1, write/2, line/2, close/2, run/3, with_folder/1]).
@@ -12,13 +11,13 @@
 
 -define(LINE_LENGTH, 1000).
 
-%% @doc What a benchmark says that cannot be measured without a program that its overlay would have.
+%% @doc The error of a benchmark that needs a program which its overlay would have.
 -spec missing(Program :: string(), Benchmark :: string()) -> {error, string()}.
 missing(Program, Benchmark) ->
     {error, Program ++ " is not installed here; run it from a checkout, as root: bin/beamway bench " ++ Benchmark}.
 
-%% @doc The compiled form of bench/NAME.c, made by that compiler if it is not there yet.
-%% It lies beside the beams, where `make clean' takes it away.
+%% @doc The compiled form of bench/NAME.c, which this compiler makes if it does not exist yet. It is in the directory of the beams, where
+%% `make clean' removes it.
 -spec compile(Name :: string(), Compiler :: string()) -> {ok, file:filename()} | {error, string()}.
 compile(Name, Compiler) ->
     compile(Name, Compiler, []).
@@ -43,7 +42,7 @@ compile(Compiler, Source, Program, Libraries) ->
         {_, Output} -> {error, lists:flatten(["compiling ", Source, " failed: " | Output])}
     end.
 
-%% @doc Starts a program; its standard error comes with its output.
+%% @doc Starts a program; its standard error is merged into its output.
 -spec open(file:filename(), [string()]) -> program().
 open(Program, Args) ->
     open_port({spawn_executable, Program},
@@ -61,7 +60,7 @@ write(Port, Data) ->
     true = erlang:port_command(Port, Data),
     ok.
 
-%% @doc The next line that it prints.
+%% @doc The next line that the program prints.
 -spec line(program(), TimeoutMs :: timeout()) -> {line, string()} | {ended, Status :: integer()} | timeout.
 line(Port, TimeoutMs) ->
     receive
@@ -70,8 +69,7 @@ line(Port, TimeoutMs) ->
     after TimeoutMs -> timeout
     end.
 
-%% @doc Closes its input, which ends it, and forgets what it had still to say.
-%% One that does not care for its input gets the signal.
+%% @doc Closes the program's input, which ends it, and discards its remaining output. A program that ignores its input gets the signal.
 -spec close(program(), Signal :: none | string()) -> ok.
 close(Port, Signal) ->
     _ = case {Signal, os_pid(Port)} of
@@ -85,7 +83,7 @@ close(Port, Signal) ->
 forget(Port) ->
     receive {Port, _} -> forget(Port) after 0 -> ok end.
 
-%% @doc Runs a program to its end: its status and its lines. One that takes too long is killed.
+%% @doc Runs a program to its end and returns its status and lines. It is killed if it takes too long.
 -spec run(file:filename(), [string()], TimeoutMs :: pos_integer()) ->
           {Status :: integer() | timeout, [string()]}.
 run(Program, Args, TimeoutMs) ->
@@ -98,7 +96,7 @@ collect(Port, Deadline, Lines) ->
         timeout -> close(Port, "KILL"), {timeout, lists:reverse(Lines)}
     end.
 
-%% @doc Calls it with a new folder that only this user can enter, and that is removed afterwards.
+%% @doc Calls the function with a new directory that only this user can enter and that is removed afterwards.
 -spec with_folder(fun((Folder :: file:filename()) -> Result)) -> Result.
 with_folder(Fun) ->
     "/" ++ _ = Folder = string:trim(os:cmd("mktemp -d")),

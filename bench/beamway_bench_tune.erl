@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench tune-tcp': which options make stock TCP distribution best? It tries buffers, delayed sending, socket buffers and
-%% `+zdbbl' in all combinations, each beside stock in the same repeats.
+%% @doc `bench tune-tcp': which options make stock TCP distribution best? It tries all combinations of buffers, delayed sending, socket
+%% buffers and `+zdbbl', and compares each with stock in the same repeats.
 %%
-%% A candidate's score is the geometric mean of its ratios to stock over calls, a round trip and three streams. The contender
-%% `tcp_tuned' of all other benchmarks is the candidate with the best stored score, {@link best/0}; stock itself is one of them.
+%% A candidate's score is the geometric mean of its ratios to stock over calls, a round trip and three streams. The contender `tcp_tuned'
+%% of all other benchmarks is the candidate with the best stored score, {@link best/0}; stock itself is one of the candidates.
 -module(beamway_bench_tune).
 -behaviour(beamway_bench).
 
@@ -21,7 +21,7 @@ candidates() ->
     [[{buffer, Buffer}, {send, Send}, {sockets, Sockets}, {zdbbl, Zdbbl}]
      || Buffer <- [default, 64, 256, 1024], Send <- [default, delayed], Sockets <- [default, 1024], Zdbbl <- [default, 32768]].
 
-%% In KB.
+%% Values in the name are in KB.
 -spec name([choice()]) -> atom().
 name(Choices) ->
     case [lists:concat([What, "_", Value]) || {What, Value} <- Choices, Value =/= default] of
@@ -29,7 +29,7 @@ name(Choices) ->
         Words -> list_to_atom("tcp_" ++ lists:append(lists:join("_", Words)))
     end.
 
-%% @doc What a node of this candidate is started with; the name is that of a stored result.
+%% @doc The flags of a candidate's node; the name is that of a stored result.
 -spec args(Name :: atom()) -> [string()] | unknown.
 args(Name) ->
     case [Choices || Choices <- candidates(), name(Choices) =:= Name] of
@@ -100,7 +100,7 @@ metrics(#{candidates := Names}) ->
         {What, Key, Unit, Better} <- [{"calls", calls, <<"calls/s">>, higher}, {"rtt", rtt, <<"us">>, lower}
                                       | [{integer_to_list(Bytes), Bytes, <<"messages/s">>, higher} || {Bytes, _, _} <- ?STREAMS]]].
 
-%% @private The best first.
+%% @private Prints the candidates, best first.
 -spec finish(beamway_bench_report:result(), map()) -> ok.
 finish(Result, #{json := false}) ->
     Object = jiffy:decode(jiffy:encode(beamway_bench_report:to_json(Result)), [return_maps]),
@@ -117,7 +117,7 @@ best() ->
         {error, _} -> none
     end.
 
-%% Beside stock, which is a candidate, too.
+%% The score of each candidate relative to stock, which is also a candidate.
 -spec scores(beamway_bench_store:stored()) -> [{float(), binary()}].
 scores(#{<<"metrics">> := Entries}) ->
     Logs = lists:foldl(fun(#{<<"contender">> := Name, <<"ratio">> := Ratio, <<"better">> := Better}, Acc) ->
@@ -139,7 +139,7 @@ args_test_() ->
      ?_assertEqual(["-kernel", "inet_dist_listen_options", "[{buffer,65536},{delay_send,true},{nodelay,true}]",
                     "inet_dist_connect_options", "[{buffer,65536},{delay_send,true},{nodelay,true}]", "+zdbbl", "32768"], args(tcp_buffer_64_send_delayed_zdbbl_32768))].
 
-%% They are those of all benchmarks, as --help says.
+%% The number of repeats is that of all benchmarks, as --help says.
 repeats_test_() ->
     [?_assertNot(is_map_key(repeats, Settings)) || Speed <- [quick, full], {ok, Settings} <- [prepare([], Speed)]].
 
@@ -148,6 +148,6 @@ entry(Name, Ratio, Better) -> #{<<"contender">> => Name, <<"ratio">> => Ratio, <
 scores_test_() ->
     Wins = [entry(<<"a">>, 2.0, <<"higher">>), entry(<<"a">>, 0.5, <<"lower">>), entry(<<"b">>, 4.0, <<"higher">>), entry(<<"b">>, 4.0, <<"lower">>)],
     [?_assertMatch([{_, <<"a">>}, _, _], scores(#{<<"metrics">> => Wins})),
-     %% Nothing that was tried is better than stock: then stock it is.
+     %% If nothing that was tried is better than stock, stock is the best.
      ?_assertMatch([{1.0, <<"tcp">>}, {_, <<"a">>}], scores(#{<<"metrics">> => [entry(<<"a">>, 0.9, <<"higher">>)]}))].
 -endif.

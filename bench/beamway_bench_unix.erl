@@ -1,30 +1,30 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Stock distribution over unix sockets, for the contender `unix': the honest rival on one host.
+%% @doc Stock distribution over unix sockets, for the contender `unix': the fair rival if all nodes are on the same host.
 %%
-%% OTP has no such carrier, but its own TCP carrier takes the driver of its sockets as an argument (`inet_tcp_dist:gen_listen/3'
-%% and so on). This module is such a driver: it opens sockets in the abstract namespace, which leave nothing in the file system,
-%% and passes everything else to OTP's `local_tcp'. It is the epmd module, too: a node's name is the name of its socket.
-%% So handshake, packets, buffers and ticks are OTP's own. {@link beamway_bench_unix_dist} is what `-proto_dist' asks for.
+%% OTP does not have such a carrier, but its own TCP carrier takes the driver of its sockets as an argument (`inet_tcp_dist:gen_listen/3'
+%% and so on). This module is such a driver: it opens sockets in the abstract namespace, which leave nothing in the file system, and
+%% passes everything else to OTP's `local_tcp'. It is also the epmd module, because a node's name is the name of its socket. So handshake,
+%% packets, buffers and ticks are OTP's own. `-proto_dist' names {@link beamway_bench_unix_dist}.
 -module(beamway_bench_unix).
 
-%% The driver.
+%% The interface of a driver.
 -export([family/0, listen/2, accept/1, connect/3, send/2, send/3, recv/3, controlling_process/2, close/1, parse_address/1, mask/2]).
-%% The epmd module.
+%% The interface of an epmd module.
 -export([start_link/0, listen_port_please/2, register_node/3, address_please/3, port_please/2, names/1]).
-%% For the carrier.
+%% Called by the carrier.
 -export([listening_as/1]).
 
 -define(NAME, {?MODULE, name}).
-%% What nodes of OTP 23 and later tell each other through epmd.
+%% The version that nodes of OTP 23 and later exchange through epmd.
 -define(VERSION, 6).
 
-%% @doc The next listening socket of this process has this name: the driver is not told it.
+%% @doc Sets the name of the next listening socket of this process, because the driver does not get it as an argument.
 -spec listening_as(Name :: atom()) -> ok.
 listening_as(Name) ->
     _ = put(?NAME, Name),
     ok.
 
-%% The port of the benchmark's epmd keeps runs apart; epmd itself is not asked here.
+%% The port of the benchmark's epmd is part of the address, so that runs are separate; epmd itself is not asked here.
 address(Name) ->
     {local, <<0, (unicode:characters_to_binary(lists:concat(["beamway-bench-", os:getenv("ERL_EPMD_PORT", "none"), "-", Name])))/binary>>}.
 
@@ -84,7 +84,7 @@ names(_) -> {ok, []}.
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% Real nodes, and no TCP between them: both ends of the connection are unix sockets.
+%% Runs real nodes without TCP between them: both ends of the connection are unix sockets.
 real_nodes_test_() ->
     {timeout, 60, fun() ->
         Measure = fun(#{members := Members} = Cluster) ->

@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A network of hosts under a tree of bridges whose links have a limited rate, made of network namespaces. Needs root.
+%% @doc A network of hosts under a tree of bridges whose links have a limited rate, made of network namespaces. It needs root.
 %%
-%% All bridges stand in one namespace, each host is one of its own with one address. A link between two bridges is a pair of
-%% veth devices with a token bucket (tc tbf) on both ends, so that traffic through it waits in line.
+%% All bridges are in one namespace; each host has its own namespace and one address. A link between two bridges is a pair of veth devices
+%% with a token bucket (tc tbf) on both ends, so that traffic through it queues.
 -module(beamway_bridges).
 
 -export([build/3, delete/1, wrapper/2, bytes/2]).
@@ -10,14 +10,14 @@
 -export_type([part/0, net/0]).
 
 -type rate() :: Kbit :: pos_integer() | unlimited.
--type part() :: {Hosts :: pos_integer(), rate()}                       %% a bridge with so many hosts, and the rate of its link upwards
-              | {[part()], rate()}.                                    %% a bridge with bridges
--type net() :: #{spaces := [string()],                                 %% that of the bridges first, then the hosts'
+-type part() :: {Hosts :: pos_integer(), rate()}                       %% a bridge with this many hosts, and the rate of its link upwards
+              | {[part()], rate()}.                                    %% a bridge above other bridges
+-type net() :: #{spaces := [string()],                                 %% the bridges' namespace first, then the hosts'
                  hosts := [{Address :: string(), Space :: string()}],
                  groups := [[Address :: string()]]}.                   %% the hosts below each bridge, the root's first
 
-%% @doc Builds the network under a root bridge, or says what was refused. Each host's own link has a rate, too: without one a rack would be as fast as
-%% the processor has time for it.
+%% @doc Builds the network under a root bridge, or returns the command that was refused. Each host's own link also has a limited rate,
+%% because without one a rack would be as fast as the processor permits.
 -spec build(Prefix :: string(), [part()], HostKbit :: rate()) -> {ok, net()} | {error, string()}.
 build(Prefix, Parts, HostKbit) ->
     Space = Prefix ++ os:getpid() ++ "s",
@@ -32,7 +32,7 @@ build(Prefix, Parts, HostKbit) ->
 bridge(Space, Number) ->
     io_lib:format("ip -n ~s link add br~b type bridge && ip -n ~s link set br~b up", [Space, Number, Space, Number]).
 
-%% Links between bridges are named after the lower one: u upwards, d downwards.
+%% Links between bridges are named after the lower bridge: u upwards, d downwards.
 part({What, Rate}, Above, #{switch := Space, bridges := Number, commands := Commands, hosts := Before} = State) ->
     Link = io_lib:format("ip -n ~s link add u~b type veth peer name d~b"
                          " && ip -n ~s link set u~b master br~b up && ip -n ~s link set d~b master br~b up", [Space, Number, Number, Space, Number, Number, Space, Number, Above]),
@@ -59,17 +59,17 @@ host(Bridge, #{host_kbit := Kbit, prefix := Prefix, switch := Switch, hosts := H
                             [Space, Space, Switch, Number, Space, Switch, Number, Bridge, Space, Number, Space]),
     State#{hosts := [{"10.98.7." ++ integer_to_list(Number), Space} | Hosts], commands := [limit(Space, "e", 0, Kbit), limit(Switch, "h", Number, Kbit), Command | Commands]}.
 
-%% @doc Ends all that runs in it, and the network.
+%% @doc Ends everything that runs in the network, and removes the network.
 -spec delete(net()) -> ok.
 delete(Net) -> beamway_netns:delete(Net).
 
-%% @doc The bytes that have gone through the link above a bridge, both ways, as the kernel counts them. Bridges have numbers in the order in which the parts stand, a bridge
-%% before those below it, from 1.
+%% @doc The bytes that have gone through the link above a bridge in both directions, as the kernel counts them. Bridges are numbered from
+%% 1 in the order in which the parts are listed, each before those below it.
 -spec bytes(net(), Bridge :: pos_integer()) -> non_neg_integer().
 bytes(#{spaces := [Space | _]}, Bridge) ->
     lists:sum([list_to_integer(string:trim(os:cmd(lists:flatten(io_lib:format("ip netns exec ~s cat /sys/class/net/u~b/statistics/~s_bytes", [Space, Bridge, Way]))))) || Way <- [rx, tx]]).
 
-%% @doc The command that stands before a node's own, so that it runs on the host of an address.
+%% @doc The command to put in front of a node's own, so that the node runs on the host with this address.
 -spec wrapper(net(), Address :: string()) -> [string()].
 wrapper(#{hosts := Hosts}, Address) ->
     beamway_netns:host(proplists:get_value(Address, Hosts)).
