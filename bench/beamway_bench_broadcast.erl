@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench broadcast': how many bytes cross a slow link when one process sends to a group of `pg'?
 %%
-%% The 16 nodes have one member each: 12 are on one host and 4 on another, behind 100 Mbit/s. First `!' sends to each member, then
+%% The 16 nodes have one member each: 12 share a host and 4 share another, behind 100 Mbit/s. First `!' sends to each member, then
 %% teleport broadcasts with the hosts as sites. The bytes are those of the first host's network interface in both directions, for each
 %% message. It needs root.
 -module(beamway_bench_broadcast).

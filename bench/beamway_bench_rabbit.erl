@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A cluster of Debian's rabbitmq-server on this host, for the benchmark and for the test. The caller must run in `scripts/in-overlay
+%% @doc A cluster of Debian's rabbitmq-server on this machine, for the benchmark and for the test. The caller must run in `scripts/in-overlay
 %% --loopback', where the package is installed and ports are free, and whose end also ends every process and file of the cluster.
 %%
 %% A contender ({@link beamway_bench_contender}) determines the cluster's carrier and reaches the servers only through environment

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `bench rabbitmq': what does a RabbitMQ cluster gain? Each contender has three nodes of Debian's rabbitmq-server on this host; one
+%% @doc `bench rabbitmq': what does a RabbitMQ cluster gain? Each contender has three nodes of Debian's rabbitmq-server on this machine; one
 %% publisher and one consumer use a quorum queue and a classic mirrored queue, with small, medium and large messages.
 %%
 %% The queue's leader is on node 2, the publisher connects to node 1 and the consumer to node 3, so every message crosses the carrier to

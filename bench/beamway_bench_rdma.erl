@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc `bench rdma': how close does the bare link come to what perftest achieves on the same device?
 %%
-%% Both ends are processes on this host, so the device loops back. The program native/bench/rdma_bench.c measures the link and sleeps
+%% Both ends are processes on this machine, so the device loops back. The program native/bench/rdma_bench.c measures the link and sleeps
 %% until the device has an event. It is compared with `ib_write_bw' and `ib_send_bw', which never sleep, and with `ib_send_lat -e', which
 %% does. `ib_write_lat' cannot sleep, so it is listed only for information. The latency is half a round trip.
 %%

@@ -1,10 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc `make demo': four real nodes call each other over stock TCP and over Beamway, side by side;
-%% then one is killed, and its descriptors and mappings that stay on the others are counted.
+%% @doc `make demo': four real nodes call each other over stock TCP and over Beamway, in turn; then one of them is killed, and the demo
+%% counts its descriptors and mappings that remain on the others.
 %%
-%% The nodes are started as a user would start them: `global' connects them all and its
-%% prevent_overlapping_partitions stands at its default. The demo fails if shared memory did not
-%% carry the calls: each link must be shm and have moved at least the payload that was sent.
+%% The nodes are started as a user would start them: `global' connects them all, with the default of prevent_overlapping_partitions. The
+%% demo fails if the calls did not go through shared memory: each link must be shm and must have moved at least the payload that was sent.
 -module(beamway_demo).
 
 -export([main/1]).
@@ -27,8 +26,8 @@
 -define(SYSCALLS, <<"system calls a call">>).
 -define(SWITCHES, <<"context switches a call">>).
 
-%% @doc Runs the demo: 0 done, 1 something failed, 2 usage error.
-%% BEAMWAY_STEPS tells what went before, as `name=seconds' with spaces between.
+%% @doc Runs the demo. Returns 0 if it is done, 1 if something failed, 2 for a usage error. BEAMWAY_STEPS contains the steps that ran
+%% earlier, as `name=seconds' separated by spaces.
 -spec main(Words :: [string()]) -> 0..2.
 main(Words) ->
     Specs = [{json, undefined, "json", undefined, "print the stored JSON object too"},
@@ -80,7 +79,7 @@ run(#{save := File} = Options, Recorded) ->
         {error, Reason} -> failed(Reason)
     end.
 
-%% `make demo' on a terminal leaves something to look at.
+%% On a terminal, `make demo' leaves a running console to look at.
 stay("yes", ?DONE, Say) ->
     case beamway_bench_run:in_a_process(fun() -> beamway_demo_console:stay(Say) end) of
         {ok, _} -> ?DONE;
@@ -96,7 +95,7 @@ failed(Reason) ->
     end,
     ?FAILED.
 
-%% What doctor says, so that the user need not run it.
+%% Prints doctor's report, so that the user need not run doctor.
 remedy() ->
     io:format(standard_error, "~nbeamway doctor says:~n~ts", [beamway_cli_doctor:to_text(beamway_cli_doctor:examine())]).
 
@@ -137,7 +136,7 @@ measure(Say) ->
     ok = beamway_bench_nodes:stop_epmd(Epmd),
     #{steps => [Step1, Step2, Step3, StepL, StepN, StepP, StepH, StepR, Step4, Step5], samples => Samples, carried => Carried, links => Links, kill => Kill, placement => Placement, lanes => Lanes, hosts => Hosts, http => Http, pipe => Pipe}.
 
-%% The user's own settings of the carrier hold here: this is his cluster.
+%% The user's own settings of the carrier apply, because this cluster represents the user's own.
 own_options() ->
     [{Name, Value} || "BEAMWAY_" ++ _ = Line <- os:getenv(), [Name, Value] <- [string:split(Line, "=")],
                       not lists:member(Name, ["BEAMWAY_STEPS", "BEAMWAY_ROOT", "BEAMWAY_ERL", "BEAMWAY_DEMO_STAYS"])].
@@ -145,7 +144,7 @@ own_options() ->
 start(Epmd, #{name := Name} = Contender) ->
     beamway_bench_nodes:start(Epmd, Contender, #{count => ?NODES, connect_all => true, prefix => atom_to_list(Name)}).
 
-%% The last node joins a cluster of the others: what it brings to the first one is what its end must take away.
+%% The last node joins the existing cluster of the others. Whatever the first node holds because of it must be gone after its end.
 meet(#{members := [First | _] = Members} = Cluster) ->
     ok = beamway_bench_nodes:connect(Cluster#{members := lists:droplast(Members)}, forward),
     Holdings = holdings(First),
@@ -195,15 +194,15 @@ figures(syscalls, Cluster) ->
             end,
     case beamway_bench_syscalls:during(beamway_bench_nodes:os_pids(Cluster), Count) of
         {counted, Syscalls, _, Calls} when Calls > 0 -> {#{?SYSCALLS => Syscalls / Calls}, #{calls => 0, bytes => 0}};
-        %% The table says so, and a warning why.
+        %% The table shows that it was not counted, and a warning explains why.
         {not_counted, _, _} -> {#{}, #{calls => 0, bytes => 0}}
     end.
 
-%% The first node's view: three peers, each with its link.
+%% The links that the first node reports, one for each of its three peers.
 links(#{members := [#{name := Name} = First | _]}) ->
     [Link#{from => Name} || Link <- beamway_bench_nodes:call(First, beamway, links, [])].
 
-%% Killed while calls run to and from it.
+%% Kills the last node while calls run to and from it.
 kill_one(#{members := Members} = Cluster, {Descriptors, Mappings}) ->
     #{name := Name, os := Victim} = lists:last(Members),
     [First | _] = Survivors = lists:droplast(Members),
@@ -223,7 +222,7 @@ kill_one(#{members := Members} = Cluster, {Descriptors, Mappings}) ->
       descriptors_left => length(LeftDescriptors),
       mappings_left => length(LeftMappings), survivors_together => Others =:= lists:sort([N || #{name := N} <- Survivors])}.
 
-%% What the first node holds more than before the killed one joined; it may take a moment to go.
+%% What the first node holds in addition to its holdings before the killed node joined; it may take a moment to disappear.
 await_clean(Member, Descriptors, Mappings, Deadline) ->
     {NowDescriptors, NowMappings} = holdings(Member),
     Left = {NowDescriptors -- Descriptors, NowMappings -- Mappings},
@@ -292,13 +291,13 @@ link_table(Links) ->
                                 | [[atom_to_list(Node), atom_to_list(Link), Reason]
                                    || #{node := Node, link := Link, reason := Reason} <- Links]]).
 
-%% Everything that must hold for the demo to be true; each with what to do.
+%% Everything that must hold for the demo to be valid; each problem says what to do.
 problems(#{calls := Calls, bytes := Bytes}, Kill) ->
-    %% The payload of a call is written and read on the way there and on the way back.
+    %% A call's payload is written and read on the way there and again on the way back.
     Payload = 4 * ?BYTES * Calls,
     [io_lib:format("shared memory moved ~b bytes, less than the ~b of the payload: it did not carry the calls. "
                    "Run: bin/beamway doctor", [Bytes, Payload]) || Bytes < Payload orelse Calls =:= 0]
-        %% Otherwise nothing would have been counted below.
+        %% Otherwise there was nothing whose removal could be counted below.
         ++ ["the ring of the node to be killed was not among the mappings: please report it, with the stored result"
             || maps:get(mappings_held, Kill) =:= 0]
         ++ ["the killed node left something behind (above): please report it, with the stored result"
@@ -312,7 +311,7 @@ stored(_, _, _, [_ | _] = Problems) ->
     ?FAILED;
 stored(Say, File, {error, Why}, []) ->
     complain("~ts", [Why]),
-    %% That a checkout cannot be written is no failure of a demo that was not told where to.
+    %% A demo that was not told where to store its result does not fail because the checkout is not writable.
     case default_file() of
         File -> ended(Say, "Not stored: choose a file with --save");
         _ -> ?FAILED

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The demo's line on small calls beside large messages: what a small call takes while messages of 10 MB go both ways between the same two nodes, over
-%% stock distribution and over Beamway's.
+%% @doc The demo's line on small calls during large transfers: how long a small call takes while messages of 10 MB go in both directions
+%% between the same two nodes, over stock distribution and over Beamway's.
 -module(beamway_demo_beside).
 
 -export([run/2, text/1]).
@@ -11,7 +11,8 @@
 -define(CAPACITY_MS, 500).
 -define(MS, 1500).
 
-%% @doc Under 10 s: stock's maximum, then a call about each millisecond beside streams at 60 % of it, over each.
+%% @doc Takes less than 10 s. Measures stock's maximum, and then, over each carrier, a call about each millisecond while streams run at 60
+%% % of that maximum.
 -spec run(Stock :: beamway_bench_nodes:cluster(), Beamway :: beamway_bench_nodes:cluster()) -> outcome().
 run(#{members := [One, Two | _]} = Stock, Beamway) ->
     _ = [beamway_bench_nodes:all([One, Two], beamway_bench_messages, Step, []) || Step <- [start_server, start_sink]],
@@ -30,7 +31,7 @@ beside(Way, {One, Second}, {Two, First}, Rate) ->
     _ = [beamway_bench_nodes:call(Member, beamway_bench_messages, stop, []) || Member <- [One, Two]],
     {beamway_bench_stats:percentile(50, Beats), beamway_bench_stats:percentile(99, Beats)}.
 
-%% @doc What to show of it.
+%% @doc The line that the demo prints.
 -spec text(outcome()) -> unicode:chardata().
 text(#{stock := {_, Stock}, beamway := {_, Own}, mb := Mb}) ->
     io_lib:format("Beside ~b MB/s of 10 MB messages the 99th percentile of a small call is ~.1f ms over stock distribution, ~.1f ms over Beamway.~n",

@@ -1,15 +1,17 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What `make demo' leaves on a terminal: four nodes that talk to each other, and the console to look at them, until Ctrl-C. Called by {@link beamway_demo}.
+%% @doc What `make demo' leaves running on a terminal until Ctrl-C: four nodes that communicate with each other, and the console to
+%% observe them. Called by {@link beamway_demo}.
 -module(beamway_demo_console).
 
 -export([stay/1]).
-%% Run on the nodes.
+%% Called on the nodes.
 -export([begin_work/3, sink/0, calls/1, messages/2, leases/1, requests/1]).
 
 -define(PORT, 8090).
 -define(NODES, 4).
 
-%% @doc Starts nodes, work and console, says where it is, and returns when the console's node has ended. Ctrl-C ends this VM, and the nodes with it.
+%% @doc Starts nodes, work and console, prints the console's address, and returns when the console's node has ended. Ctrl-C ends this VM
+%% and the nodes with it.
 -spec stay(Say :: fun((io:format(), [term()]) -> ok)) -> ok.
 stay(Say) ->
     Epmd = beamway_bench_nodes:start_epmd(),
@@ -29,7 +31,7 @@ stay(Say) ->
     Monitor = monitor(process, Peer),
     receive {'DOWN', Monitor, process, _, _} -> ok end.
 
-%% Another port if somebody has that one.
+%% Uses any free port if this one is taken.
 console(Member, Port) ->
     case beamway_bench_nodes:call(Member, beamway_console, start, [#{port => Port}]) of
         {ok, Url} -> Url;
@@ -37,7 +39,7 @@ console(Member, Port) ->
         {error, Text} -> error({no_console, Text})
     end.
 
-%% @doc Work that leaves most of a processor alone: calls, small and large messages, leases, requests.
+%% @doc Work that leaves most of a processor idle: calls, small and large messages, leases, requests.
 -spec begin_work(node(), [node(), ...], inet:port_number()) -> ok.
 begin_work(Own, Names, Port) ->
     _ = [{ok, _} = application:ensure_all_started(App) || App <- [placement, teleport]],
@@ -53,7 +55,7 @@ begin_work(Own, Names, Port) ->
 -spec sink() -> no_return().
 sink() -> receive _ -> sink() end.
 
-%% @private Some pairs say more than others.
+%% @private Some pairs exchange more than others.
 -spec calls(node()) -> no_return().
 calls(Other) ->
     Data = binary:copy(<<"x">>, lists:nth(1 + erlang:phash2(lists:sort([node(), Other]), 4), [10, 300, 6000, 40000])),

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The demo's line on a network that breaks: two nodes on two hosts call each other while all connections between the hosts are reset and new
-%% ones refused for a moment, over stock distribution and over Beamway.
+%% @doc The demo's line on a network that breaks: two nodes on two hosts call each other while, for a moment, all connections between the
+%% hosts are reset and new ones refused, over stock distribution and over Beamway.
 -module(beamway_demo_cut).
 
 -export([run/2, text/1]).
 -export_type([outcome/0]).
-%% Runs on the node that calls.
+%% Called on the calling node.
 -export([watch/2]).
 
 -type outcome() :: [{Name :: atom(), {nodedown, Ms :: non_neg_integer()} | {pause, Ms :: non_neg_integer()}}] | {error, Why :: string()}.
@@ -33,7 +33,7 @@ cut(Epmd, Name, [{Space, _} | _] = Hosts) ->
     _ = beamway_cut:during({Space, "INPUT"}, ["-j REJECT --reject-with tcp-reset"], ?REFUSED_MS),
     receive {Watcher, Outcome} -> _ = beamway_bench_nodes:stop(Cluster), Outcome end.
 
-%% @private Calls without end: the longest call, or when the node was said to be down.
+%% @private Makes calls without a pause, and returns the duration of the longest one or the time of the nodedown message.
 -spec watch(node(), pos_integer()) -> {nodedown | pause, Ms :: non_neg_integer()}.
 watch(Node, Ms) ->
     true = monitor_node(Node, true),
@@ -54,7 +54,7 @@ watch(Node, End, Longest) ->
         end
     end.
 
-%% @doc What to show of it.
+%% @doc The line that the demo prints.
 -spec text(outcome()) -> unicode:chardata().
 text({error, Why}) -> io_lib:format("All connections between two hosts cut: not shown: ~ts.~n", [Why]);
 text(Outcomes) ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The demo's lines on two hosts: calls between two network namespaces of this machine, over TCP and over TLS, by stock distribution and by Beamway.
-%% `bench hosts' has the figures.
+%% @doc The demo's lines on two hosts: calls between two network namespaces on this machine, over TCP and over TLS, with stock
+%% distribution and with Beamway. `bench hosts' makes the full measurement.
 -module(beamway_demo_hosts).
 
 -export([run/0, text/1]).
@@ -12,7 +12,7 @@
 -define(WINDOWS, #{warm_ms => 250, window_ms => 700}).
 -define(PAIRS, [{"TCP", tcp, beamway_tcp}, {"TLS", tls, beamway_tls}]).
 
-%% @doc Some 10 s; an error where this user may not make namespaces.
+%% @doc Takes about 10 s. Returns an error if this user may not make namespaces.
 -spec run() -> outcome().
 run() ->
     case beamway_bench_net:check() of
@@ -42,7 +42,7 @@ rate(Epmd, Contender, Hosts) ->
     _ = beamway_bench_nodes:stop(Cluster),
     Rate.
 
-%% @doc What to show of it.
+%% @doc The lines that the demo prints.
 -spec text(outcome()) -> unicode:chardata().
 text({ok, Rates, Cut}) ->
     [[begin

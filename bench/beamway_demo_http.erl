@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The demo's line on yucan: requests a second over kept connections, beside yaws if that is installed. The client is Erlang, too, and runs beside
-%% both servers: `bench http' has the figures of wrk.
+%% @doc The demo's line on yucan: requests per second over kept connections, compared with yaws if that is installed. The client is also
+%% written in Erlang and competes with both servers for the processor; `bench http' measures with wrk.
 -module(beamway_demo_http).
 
 -export([run/1, text/1, handle/2]).
@@ -12,7 +12,7 @@
 -define(START_MS, 5000).
 -define(REQUEST, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").
 
-%% @doc Under 10 s: yucan on the first node of the cluster, yaws in a VM of its own.
+%% @doc Takes less than 10 s. yucan runs on the first node of the cluster, yaws in its own VM.
 -spec run(beamway_bench_nodes:cluster()) -> outcome().
 run(#{members := [First | _] = Members} = Cluster) ->
     Ebin = filename:join([beamway_bench_nodes:root(), "apps", "yucan", "ebin"]),
@@ -26,11 +26,11 @@ run(#{members := [First | _] = Members} = Cluster) ->
         Program -> beside(Program, #{yucan => Rate})
     end.
 
-%% @private The handler.
+%% @private yucan's handler.
 -spec handle(term(), none) -> {200, [{binary(), binary()}], binary()}.
 handle(_, none) -> {200, [{<<"content-type">>, <<"text/plain">>}], <<"hello world\n">>}.
 
-%% A yaws that does not start says nothing about its speed.
+%% If yaws does not start, its speed is unknown and its part is left out.
 beside(Program, Outcome) -> beamway_bench_tools:with_folder(fun(Folder) -> beside(Program, Folder, Outcome) end).
 
 beside(Program, Folder, Outcome) ->
@@ -70,7 +70,7 @@ rate(Port) ->
     Requests = lists:sum([receive {Pid, Count} -> Count after ?MS + ?START_MS -> error(no_answer) end || Pid <- Pids]),
     Requests * 1.0e6 / (erlang:monotonic_time(microsecond) - Began).
 
-%% All answers have the length of the first one.
+%% All answers have the same length as the first one.
 client(Port, Until) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}, {nodelay, true}], ?START_MS),
     ok = gen_tcp:send(Socket, ?REQUEST),
@@ -96,7 +96,7 @@ more(Socket, Length, Until, Count) ->
         false -> Count
     end.
 
-%% @doc What to show of it.
+%% @doc The line that the demo prints.
 -spec text(outcome()) -> unicode:chardata().
 text(#{yucan := Yucan} = Outcome) ->
     Beside = case Outcome of

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The demo's line on rdpipe: the first example over an sshd of the demo's own, and how fast two commands are joined, beside ssh.
-%% `bench pipe' has the figures.
+%% @doc The demo's line on rdpipe: the guide's first example over an sshd of the demo's own, and the rate between two commands, compared
+%% with ssh. `bench pipe' makes the full measurement.
 -module(beamway_demo_pipe).
 
 -export([run/0, text/1]).
@@ -9,11 +9,11 @@
 
 -define(S, 15).
 
-%% @doc Under 10 s; an empty map where rdpipe is not built, or the machine too busy.
+%% @doc Takes less than 10 s. Returns an empty map if rdpipe is not built or the machine is too busy.
 -spec run() -> outcome().
 run() ->
     Program = filename:join([beamway_bench_nodes:root(), "bench", "pipe_demo"]),
-    %% Asked to end, it takes its sshd with it.
+    %% On a TERM signal the program also stops its sshd.
     case beamway_bench_tools:run(os:find_executable("timeout"), ["--kill-after=5", integer_to_list(?S), Program], (?S + 10) * 1000) of
         {0, Lines} -> maps:from_list([figure(Word) || Line <- lists:sublist(lists:reverse(Lines), 1), Word <- string:lexemes(Line, " \n")]);
         {_, _} -> #{}
@@ -26,7 +26,7 @@ figure(Word) ->
         ["ssh", Rate] -> {ssh, float(list_to_integer(Rate))}
     end.
 
-%% @doc What to show of it.
+%% @doc The line that the demo prints.
 -spec text(outcome()) -> unicode:chardata().
 text(#{said := Said, rdpipe := Rate} = Outcome) ->
     Beside = case Outcome of

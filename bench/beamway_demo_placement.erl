@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The demo's line on placement: which of its nodes a query chooses, and why not one of the others.
+%% @doc The demo's line on placement: which of its nodes a query chooses, and why it rejects one of the others.
 -module(beamway_demo_placement).
 
 -export([run/1, text/1, hold/2]).
@@ -8,7 +8,7 @@
 
 -define(QUERY, [{mem_available, ge, {100, mib}}, {workers, le, 1}]).
 
-%% @doc Starts placement on the nodes, gives the first one two workers more than the others, and asks it.
+%% @doc Starts placement on the nodes, gives the first node two more workers than the others, and queries it.
 -spec run(beamway_bench_nodes:cluster()) -> outcome().
 run(#{members := [First | _] = Members} = Cluster) ->
     Ebin = filename:join([beamway_bench_nodes:root(), "apps", "placement", "ebin"]),
@@ -22,19 +22,19 @@ run(#{members := [First | _] = Members} = Cluster) ->
     _ = beamway_bench_nodes:all(Cluster, attr, stop, []),
     #{chosen => Chosen, refused => Busy, why => lists:last(string:lexemes(unicode:characters_to_list(Why), "\n"))}.
 
-%% @doc On a node: so many processes own an attribute, which counts them.
+%% @doc Runs on a node: starts `Count' processes that own an attribute, which counts its owners.
 -spec hold(atom(), pos_integer()) -> ok.
 hold(Name, Count) ->
     Caller = self(),
     Pids = [spawn(fun() ->
                           ok = apply(placement, own, [Name]),
                           Caller ! {self(), owns},
-                          %% Until the node ends.
+                          %% The process lives as long as the node.
                           receive stop -> ok end
                   end) || _ <- lists:seq(1, Count)],
     lists:foreach(fun(Pid) -> receive {Pid, owns} -> ok after 5000 -> error(no_owner) end end, Pids).
 
-%% @doc What to show of it.
+%% @doc The line that the demo prints.
 -spec text(outcome()) -> unicode:chardata().
 text(#{chosen := Chosen, refused := Refused, why := Why}) ->
     io_lib:format("Placement: mem_available >= 100 mib and workers =< 1 chooses ~ts; not ~ts: ~ts.~n",

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A picture of the demo's output: a terminal as SVG, for a README. Each line appears when it was printed, at a fifth of the time.
-%% Where styles do not move, all lines show at once.
+%% @doc A picture of the demo's output for a README: a terminal as SVG. Each line appears at the time when it was printed, five times as
+%% fast. In a viewer without animations all lines are visible at once.
 -module(beamway_demo_record).
 
 -export([writable/1, said/2, lines/0, write/2, svg/1]).
@@ -8,31 +8,31 @@
 -export_type([line/0]).
 
 -type line() :: {Ms :: integer(), Text :: string()}.
-%% When it was printed, by any clock of milliseconds.
+%% The time when it was printed, on any millisecond clock.
 
 -define(FASTER, 5).
 -define(COLUMNS, 120).
-%% In pixels; a letter of the fonts below is 0.6 of its size wide.
+%% In pixels; a letter in the fonts below is 0.6 of the font size wide.
 -define(FONT, 14).
 -define(LETTER, 8.43).
 -define(ROW, 19).
 -define(EDGE, 20).
 -define(BAR, 36).
 
-%% @doc Whether the picture can be written there: better known before the demo than after it.
+%% @doc Whether the picture can be written to this file. It is better to know this before the demo than after it.
 -spec writable(file:filename()) -> ok | {error, unicode:chardata()}.
 writable(File) -> answer(File, file:write_file(File, <<>>, [append])).
 
 answer(_, ok) -> ok;
 answer(File, {error, Reason}) -> {error, io_lib:format("--record ~ts: ~ts; expected a file that can be written", [File, file:format_error(Reason)])}.
 
-%% @doc Tells the recording process what was printed now.
+%% @doc Tells the recording process what has just been printed.
 -spec said(pid(), unicode:chardata()) -> ok.
 said(Recorder, Text) ->
     Recorder ! {?MODULE, erlang:monotonic_time(millisecond), unicode:characters_to_list(Text)},
     ok.
 
-%% @doc In the recording process: all lines so far, the oldest first.
+%% @doc Called in the recording process: all lines so far, oldest first.
 -spec lines() -> [line()].
 lines() ->
     receive
@@ -42,11 +42,11 @@ lines() ->
     after 0 -> []
     end.
 
-%% @doc Writes the picture.
+%% @doc Writes the picture to the file.
 -spec write(file:filename(), [line()]) -> ok | {error, unicode:chardata()}.
 write(File, Lines) -> answer(File, file:write_file(File, unicode:characters_to_binary(svg(Lines)))).
 
-%% @doc The picture. Longer lines than 120 letters go on below, at a space.
+%% @doc The picture. Lines of more than 120 letters are wrapped at a space.
 -spec svg([line(), ...]) -> unicode:chardata().
 svg([{Began, _} | _] = Lines) ->
     Rows = [{Ms - Began, Row} || {Ms, Line} <- Lines, Row <- wrapped(Line)],
@@ -84,7 +84,7 @@ escaped(Text) -> lists:map(fun($<) -> "&lt;"; ($>) -> "&gt;"; ($&) -> "&amp;"; (
 
 long() -> lists:flatten(["Pipe: echo hello | rdpipe host1:'tr <a> & b'" | lists:duplicate(20, " of words")]).
 
-%% What a reader of XML and one of SVG make of it.
+%% An XML parser and a viewer of SVG must find the same text.
 every_line_is_shown_test() ->
     Texts = ["Beamway demo: nodes <a> & \"b\"\n\n", "  build      1.0 s\n", long() ++ "\n", "99 \x{b5}s\n\n"],
     _ = [said(self(), Text) || Text <- Texts],

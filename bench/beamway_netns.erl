@@ -1,12 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc Hosts, a firewall and containers, made of the kernel's namespaces.
 %%
-%% {@link pair/1} makes two network namespaces joined by a cable; {@link apart/1} leaves the joining to
-%% its caller, such as {@link beamway_path}; {@link firewalled/2} makes three namespaces,
-%% where the middle one forwards between the others what its connection tracking knows, and forgets
-%% what was silent for a while. {@link host/1} and {@link container/2} give the `wrapper' with which
-%% {@link beamway_peer:start/2} starts a node in one. All of it needs root. Whoever made a net ends it
-%% with {@link delete/1}, which also ends what still runs in it.
+%% {@link pair/1} makes two network namespaces joined by a cable. {@link apart/1} lets its caller, such as {@link beamway_path}, join
+%% them. {@link firewalled/2} makes three namespaces, of which the middle one forwards what its connection tracking knows and forgets
+%% connections that were silent for a while. {@link host/1} and {@link container/2} return the `wrapper' with which {@link
+%% beamway_peer:start/2} starts a node in one of them. All of it needs root. The caller that made a net must remove it with {@link
+%% delete/1}, which also ends everything that still runs in it.
 -module(beamway_netns).
 
 -export([pair/1, apart/1, firewalled/2, behind_nat/2, move/3, build/2, delete/1, host/1, container/2, in/2]).
@@ -15,27 +14,27 @@
 -type net() :: #{spaces := [string(), ...],     %% the names for `ip netns'
                  addresses := [string(), ...]}. %% of the two ends; a firewall is the third space
 -type box() :: #{mounts => [{Outside :: file:filename(), Inside :: file:filename(), Options :: string()}],
-                 user => string(),              %% number of the user that the node runs as
-                 user_inside => string()}.      %% its number in a user namespace of its own
+                 user => string(),              %% uid that the node runs as
+                 user_inside => string()}.      %% its uid in a separate user namespace
 
 -define(END_MS, 10000).
 -define(A, "10.97.194.1").
 -define(B, "10.97.194.2").
 
-%% @doc Two hosts.
+%% @doc Two hosts that are joined by a cable.
 -spec pair(Prefix :: string()) -> {ok, net()} | {error, string()}.
 pair(Prefix) ->
     [A, B] = Spaces = names(Prefix, ["a", "b"]),
     build(#{spaces => Spaces, addresses => [?A, ?B]}, space(A) ++ space(B) ++ cable({A, ?A}, {B, ?B}), []).
 
-%% @doc Two hosts that nothing joins yet, and the addresses that they shall have.
+%% @doc Two hosts that are not joined yet, and the addresses that they will get.
 -spec apart(Prefix :: string()) -> {ok, net()} | {error, string()}.
 apart(Prefix) ->
     [A, B] = Spaces = names(Prefix, ["a", "b"]),
     build(#{spaces => Spaces, addresses => [?A, ?B]}, space(A) ++ space(B), []).
 
-%% @doc Two hosts behind a firewall that forgets a TCP connection after so many silent seconds: its
-%% packets are then dropped without a word, as those of a connection that it never saw the start of.
+%% @doc Two hosts behind a firewall that forgets a TCP connection after `ForgetS' silent seconds. It then silently drops the connection's
+%% packets, as it does for a connection whose start it never saw.
 -spec firewalled(Prefix :: string(), ForgetS :: pos_integer()) -> {ok, net()} | {error, string()}.
 firewalled(Prefix, ForgetS) ->
     [A, B, Wall] = Spaces = names(Prefix, ["a", "b", "w"]),
@@ -45,8 +44,7 @@ firewalled(Prefix, ForgetS) ->
           ++ cable({B, "10.97.196.2"}, {Wall, "10.97.196.1"}) ++ Ways,
           wall(Wall, integer_to_list(ForgetS))).
 
-%% @doc The same with a NAT: the second host sees the first one under an address of the middle, and
-%% cannot call it.
+%% @doc The same with a NAT: the second host sees the first one under an address of the middle namespace and cannot connect to it.
 -spec behind_nat(Prefix :: string(), ForgetS :: pos_integer()) -> {ok, net()} | {error, string()}.
 behind_nat(Prefix, ForgetS) ->
     case firewalled(Prefix, ForgetS) of
@@ -57,7 +55,7 @@ behind_nat(Prefix, ForgetS) ->
             {error, Why}
     end.
 
-%% @doc A host behind a firewall loses its address and gets `LAST' of the same network, 2 to 6.
+%% @doc Replaces the address of a host behind a firewall with `LAST' in the same network, 2 to 6.
 -spec move(net(), Host :: 1..2, Last :: 2..6) -> ok.
 move(#{spaces := [_, _, Wall] = Spaces, addresses := Addresses}, Host, Last) ->
     Network = lists:droplast(lists:nth(Host, Addresses)),
@@ -81,7 +79,7 @@ names(Prefix, Ends) ->
 space(Space) ->
     [["netns add ", Space], ["-n ", Space, " link set lo up"]].
 
-%% Each end is called after the space at the other.
+%% Each end is named after the space at the other end.
 cable({A, AddressA}, {B, AddressB}) ->
     [["-n ", A, " link add ", B, " type veth peer name ", A, " netns ", B]]
         ++ lists:append([[["-n ", Space, " address add ", Address, "/29 dev ", Other],
@@ -91,7 +89,7 @@ cable({A, AddressA}, {B, AddressB}) ->
 build(Net, Steps, Inside) ->
     build(Net, [["ip ", Step] || Step <- Steps] ++ [["ip netns exec ", Step] || Step <- Inside]).
 
-%% @doc Runs the commands that make a net, and deletes it if one is refused.
+%% @doc Runs the commands that make a net, and deletes the net if one is refused.
 -spec build(Net, Commands :: [io_lib:chars()]) -> {ok, Net} | {error, string()} when Net :: #{spaces := [string()], _ => _}.
 build(Net, []) ->
     {ok, Net};
@@ -104,7 +102,7 @@ build(Net, [Command | Commands]) ->
             {error, lists:flatten(["'", Command, "' is refused here: ", string:trim(Text)])}
     end.
 
-%% @doc Ends all that runs in the namespaces, and the namespaces.
+%% @doc Ends everything that runs in the namespaces, and removes the namespaces.
 -spec delete(#{spaces := [string()], _ => _}) -> ok.
 delete(#{spaces := Spaces}) ->
     _ = [signal(Space, "TERM") || Space <- Spaces],
@@ -123,7 +121,7 @@ await_empty(Space, EndMs) ->
 pids(Space) ->
     string:trim(os:cmd("ip netns pids " ++ Space ++ " 2>/dev/null")).
 
-%% The first process of a pid namespace hears only signals that it handles, so KILL comes at last.
+%% The first process of a pid namespace receives only signals that it handles, so the last signal is KILL.
 signal(Space, Name) ->
     os:cmd("ip netns pids " ++ Space ++ " 2>/dev/null | xargs -r kill -" ++ Name).
 
@@ -132,14 +130,13 @@ signal(Space, Name) ->
 in(Space, Command) ->
     os:cmd("ip netns exec " ++ Space ++ " sh -c '" ++ Command ++ "' 2>&1").
 
-%% @doc A wrapper for a node on such a host.
+%% @doc A wrapper that starts a node in this network namespace.
 -spec host(Space :: string()) -> [string()].
 host(Space) ->
     [find("ip"), "netns", "exec", Space].
 
-%% @doc A wrapper for a node in a container: network, pid and mount namespaces of its own, with its
-%% own `/proc', an empty `/tmp' and `/run', and the directories of the outside that it is given. The
-%% checkout is at its usual place, wherever that is.
+%% @doc A wrapper for a node in a container: separate network, pid and mount namespaces, with its own `/proc', an empty `/tmp' and `/run',
+%% and the given directories from outside. The checkout has the same path as outside.
 -spec container(Space :: string(), box()) -> [string()].
 container(Space, Box) ->
     host(Space) ++ [find("unshare"), "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
@@ -165,7 +162,7 @@ user(#{user := User} = Box) ->
 user(#{}) ->
     "exec".
 
-%% bench/ebin and apps/beamway/ebin lie under it.
+%% The directory that contains bench/ebin and apps/beamway/ebin.
 checkout() ->
     Ebin = filename:dirname(filename:absname(code:which(?MODULE))),
     filename:dirname(filename:dirname(Ebin)).

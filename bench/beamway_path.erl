@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Two hosts, made of network namespaces, with a network path between them that has a rate, a delay, a loss and a bounded queue in
-%% both directions. The path is a program (`native/test/path'), because the kernels of test machines have no netem. Needs root.
+%% @doc Two hosts, made of network namespaces, joined by a network path that has a rate, a delay, a loss and a bounded queue in both
+%% directions. The path is a program (`native/test/path') because the kernels of test machines do not have netem. It needs root.
 %%
-%% The program ends with the process that opened the path. That process also ends the namespaces, by {@link close/1}.
+%% The program ends with the process that opened the path. That process must remove the namespaces with {@link close/1}.
 -module(beamway_path).
 
 -export([open/2, close/1, net/1, counters/1, round_trip_us/1]).
@@ -12,19 +12,19 @@
 -type settings() :: #{rate_bits => pos_integer(),        %% per second
                       delay_us => non_neg_integer(),     %% one way
                       loss => number(),                  %% probability, for each packet
-                      queue_bytes => pos_integer(),      %% of each direction; what finds it full is dropped
+                      queue_bytes => pos_integer(),      %% for each direction; packets that arrive when it is full are dropped
                       seed => non_neg_integer(),
                       mtu => pos_integer(),
                       offload => 0 | 1}.                 %% 1: segments of a TCP stream travel together, which takes much less processor time
-%% What is left out is as the program has it: 1 Gbit/s, no delay, no loss, 256 KiB, MTU 1500, no offload.
+%% Missing settings have the program's defaults: 1 Gbit/s, no delay, no loss, 256 KiB, MTU 1500, no offload.
 -opaque path() :: #{net := beamway_netns:net(), port := port(), settings := settings()}.
 -type counters() :: #{binary() => number() | boolean() | #{binary() => non_neg_integer()}}.
-%% `there' and `back', each with packets, bytes, lost, dropped and more; seconds and cpu_seconds of the program.
+%% The keys `there' and `back' have packets, bytes, lost, dropped and more; the program also reports its seconds and cpu_seconds.
 
 -define(READY_MS, 10000).
 -define(ANSWER_MS, 5000).
 
-%% @doc Makes the hosts and the path. Names of what it makes begin with the prefix.
+%% @doc Makes the hosts and the path. The names of everything it makes begin with the prefix.
 -spec open(Prefix :: string(), settings()) -> {ok, path()} | {error, string()}.
 open(Prefix, Settings) ->
     Program = filename:join([beamway_bench_nodes:root(), "native", "build", "path_emulator"]),
@@ -62,21 +62,21 @@ addressed(#{net := #{spaces := Spaces, addresses := Addresses}} = Path) ->
         [Why | _] -> ok = close(Path), {error, Why}
     end.
 
-%% @doc Ends the path, all that runs on its hosts, and the hosts.
+%% @doc Ends the path and everything that runs on its hosts, and removes the hosts.
 -spec close(path()) -> ok.
 close(#{net := Net, port := Port}) ->
     ok = beamway_bench_tools:close(Port, "TERM"),
     beamway_netns:delete(Net).
 
-%% @doc Its hosts.
+%% @doc The path's hosts.
 -spec net(path()) -> beamway_netns:net().
 net(#{net := Net}) -> Net.
 
-%% @doc What the delays alone make of a round trip.
+%% @doc The part of a round trip that the delays cause.
 -spec round_trip_us(settings()) -> non_neg_integer().
 round_trip_us(Settings) -> 2 * maps:get(delay_us, Settings, 0).
 
-%% @doc What has passed so far; only for the process that opened it.
+%% @doc The counters so far. Only the process that opened the path may call this.
 -spec counters(path()) -> counters().
 counters(#{port := Port}) ->
     {ok, OsPid} = beamway_bench_tools:os_pid(Port),

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The `soak' command: real nodes under mixed load for as long as one likes, a look at everything
-%% that could leak once a second, and a verdict.
+%% @doc The `soak' command: runs real nodes under mixed load for a given time, samples everything that could leak once a second, and
+%% judges.
 %%
-%% First the nodes are loaded for a moment, disconnected, and looked at: that is rest. Then comes the run:
-%% {@link beamway_soak_load} on every node, while connections are cut and nodes are stopped and go on at random
-%% (the seed is told). In the end they must be at rest as they were, the load must have seen no error,
-%% and {@link beamway_soak_verdict} must find every figure flat. Exit status: 0 all well, 1 not, 2 usage error.
+%% First the nodes are loaded for a moment, disconnected and sampled; this is their state at rest. During the run {@link
+%% beamway_soak_load} runs on every node while connections are cut and nodes are stopped and continued at random (the seed is printed). At
+%% the end the nodes must return to their state at rest, the load must not have seen any error, and {@link beamway_soak_verdict} must find
+%% every metric flat. The exit status is 0 if all is well, 1 if not, 2 for a usage error.
 -module(beamway_soak).
 
 -export([main/1]).
@@ -30,7 +30,7 @@ options() ->
      {json, undefined, "json", undefined, "print the JSON without the samples instead of the table"},
      {help, $h, "help", undefined, "this help"}].
 
-%% @doc Runs the words of `beamway soak'.
+%% @doc Runs `beamway soak' with these arguments.
 -spec main(Words :: [string()]) -> 0..2.
 main(Words) ->
     case getopt:parse(options(), Words) of
@@ -67,7 +67,7 @@ checked(Settings, Json, Words) ->
                   terminal => is_terminal(),
                   command => unicode:characters_to_binary(lists:join(" ", ["bin/beamway soak" | Words]))}).
 
-%% 0 is out of any range here.
+%% For text that is not a number, 0 is outside every valid range here.
 number(Text) ->
     case {string:to_float(Text), string:to_integer(Text)} of
         {{Number, ""}, _} -> Number;
@@ -79,7 +79,7 @@ default_file(#{minutes := Minutes}) ->
     Name = case Minutes >= ?FULL_MINUTES of true -> "soak.json"; false -> "soak-quick.json" end,
     filename:join([beamway_bench_nodes:root(), "bench", "results", Name]).
 
-%% A port inherits our standard error, unlike os:cmd/1.
+%% Uses a port because a port, unlike os:cmd/1, inherits our standard error.
 is_terminal() ->
     Port = open_port({spawn_executable, "/bin/sh"}, [{args, ["-c", "test -t 2"]}, exit_status]),
     receive {Port, {exit_status, Status}} -> Status =:= 0 after 5000 -> false end.
@@ -125,7 +125,7 @@ soak(#{nodes := Count, link := Link} = Settings) ->
     ok = beamway_bench_nodes:stop_epmd(Epmd),
     Outcome.
 
-%% From both sides, since whoever calls for the first time starts helpers that stay, such as the resolver.
+%% Loads the cluster in both directions of connecting, because the first call from a node starts helpers that stay, such as the resolver.
 dressed(Cluster, Settings, [Direction | Others]) ->
     ok = beamway_bench_nodes:connect(Cluster, Direction),
     ok = start_load(Cluster, Settings),
@@ -148,8 +148,8 @@ stop_load(Cluster) ->
 others(#{name := Name}, Cluster) ->
     lists:delete(Name, beamway_bench_nodes:names(Cluster)).
 
-%% All links down and all garbage gone. What closes does so a moment later, so the second time it is
-%% waited for until nothing is more than the first time, or as it is after a while.
+%% The state with all links down and all garbage collected. Things that close do so a moment later, so the second time it waits until
+%% nothing exceeds the first state, and at the deadline it takes the state as it is.
 rest(#{members := Members} = Cluster, Before) ->
     _ = [beamway_bench_nodes:call(Member, erlang, disconnect_node, [Other])
          || Member <- Members, Other <- others(Member, Cluster)],
@@ -164,7 +164,7 @@ at_rest(#{members := Members} = Cluster, Before, Deadline) ->
         false -> receive after 500 -> at_rest(Cluster, Before, Deadline) end
     end.
 
-%% Samples, newest last: the time and one sample a node.
+%% The samples, newest last: the time and one sample for each node.
 loaded(Cluster, #{minutes := Minutes} = Settings) ->
     ok = start_load(Cluster, Settings),
     ok = maybe_leak(Cluster, Settings),
@@ -194,7 +194,7 @@ sampled(Cluster, Settings, Start, End, Before, Samples) ->
         false -> sampled(Cluster, Settings, Start, End, Now, [Sample | Samples])
     end.
 
-%% A line that is written over and over on a terminal, one line a minute elsewhere.
+%% On a terminal one line is overwritten repeatedly; elsewhere a line is printed each minute.
 show(#{terminal := true} = Settings, Sample, _) ->
     io:format(standard_error, "\r~ts\e[K", [beamway_soak_report:progress(Settings, Sample)]);
 show(#{terminal := false} = Settings, Sample, Count) when Count rem 60 =:= 59 ->

@@ -1,11 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The mixed load of a soak, as it runs on each of its nodes, and the oracle within it.
+%% @doc The mixed load of a soak, which runs on each of its nodes, with its own checks.
 %%
-%% Toward every other node: callers whose answers must be what they sent; streams of 64 B to 1 MB, drawn
-%% evenly over the magnitudes, whose receiver checks order and content; processes that are linked and
-%% monitored across and end with a reason that must arrive; crowds of processes with a table each that
-%% come, call and go. A lost connection is no error, everything begins anew after it; whatever else
-%% differs from what must be is: {@link counts/0} has the number, {@link errors/0} the first of them.
+%% Towards every other node there are: callers whose answers must equal what they sent; streams of 64 B to 1 MB, drawn evenly over the
+%% magnitudes, whose receiver checks order and content; processes that are linked and monitored across nodes and end with a reason that
+%% must arrive; and crowds of processes with a table each that start, call and end. A lost connection does not count as an error, because
+%% everything starts again after it. Every other deviation does: {@link counts/0} has the number, {@link errors/0} the first few.
 -module(beamway_soak_load).
 
 -export([start/2, stop/0, counts/0, errors/0, leak/0]).
@@ -22,12 +21,12 @@
 -define(SMALLEST, 64).
 -define(WINDOW, 16).
 -define(CROWD, 10).
-%% Longer than any stall, also on a busy machine.
+%% Longer than any stall, even on a busy machine.
 -define(LOST_MS, 120000).
 -define(STOP_MS, 30000).
 -define(ERRORS_KEPT, 10).
 
-%% @doc Starts the load of this node toward the others. Each process rests `PaceMs' between its turns.
+%% @doc Starts the load on this node towards the others. Each process rests `PaceMs' between its turns.
 -spec start(Others :: [node()], PaceMs :: non_neg_integer()) -> ok.
 start(Others, PaceMs) ->
     Caller = self(),
@@ -37,7 +36,7 @@ start(Others, PaceMs) ->
         {'DOWN', Monitor, process, Pid, Reason} -> error(Reason)
     end.
 
-%% @doc Ends it: nothing of it is left on this node, and of its sinks on others nothing that could connect again.
+%% @doc Stops the load. No process of it remains on this node, and none of its sinks on other nodes can connect again.
 -spec stop() -> ok.
 stop() ->
     Monitor = monitor(process, ?MODULE),
@@ -48,7 +47,7 @@ stop() ->
             error(load_does_not_stop)
     end.
 
-%% @doc Adds a process to the load that opens a file again and again and closes none: to see that it is found.
+%% @doc Adds a process to the load that opens files and never closes them, in order to see whether the leak is found.
 -spec leak() -> ok.
 leak() ->
     ?MODULE ! {add, fun() -> leak([]) end},
@@ -59,7 +58,7 @@ leak(Files) ->
     rest(300),
     leak([File | Files]).
 
-%% @doc What has been done so far; all 0 before the first start.
+%% @doc What has been done so far; all counts are 0 before the first start.
 -spec counts() -> counts().
 counts() ->
     case persistent_term:get(?KEY, none) of
@@ -104,14 +103,14 @@ init(Caller, Others, PaceMs) ->
     Caller ! {self(), started},
     watch(Workers).
 
-%% Counters, errors and bytes to send are made once and stay.
+%% Counters, errors and the bytes to send are made once and stay.
 keep_state(none) ->
     Owner = self(),
     Keeper = spawn(fun() ->
                            Table = ets:new(?MODULE, [public]),
                            persistent_term:put(?KEY, {counters:new(length(?NAMES), []), Table, rand:bytes(2 * ?LARGEST)}),
                            Owner ! {self(), ready},
-                           %% No timeout: the table is there as long as the node.
+                           %% No timeout, because the table must exist as long as the node.
                            receive never -> ok end
                    end),
     receive {Keeper, ready} -> ok after ?STOP_MS -> error(no_memory) end;
@@ -122,7 +121,7 @@ watch(Workers) ->
     receive
         stop ->
             [exit(Pid, kill) || {Pid, _} <- Workers],
-            %% No timeout: they are killed.
+            %% No timeout is needed because the workers were killed.
             [receive {'DOWN', Monitor, process, _, _} -> ok end || {_, Monitor} <- Workers],
             ok;
         {add, Work} ->
@@ -140,11 +139,11 @@ work(crowd, Other, PaceMs) -> process_flag(trap_exit, true), crowd(Other, PaceMs
 rest(PaceMs) ->
     receive after PaceMs -> ok end.
 
-%% After a lost connection there is no point in trying as fast as one can.
+%% Retrying at full speed would be useless after a lost connection.
 rest_after_loss() ->
     receive after 20 -> ok end.
 
-%% As many messages from 64 B to 128 B as from 512 KB to 1 MB.
+%% There are as many messages from 64 B to 128 B as from 512 KB to 1 MB.
 bytes() ->
     {_, _, Source} = persistent_term:get(?KEY),
     Size = round(?SMALLEST * math:exp(rand:uniform() * math:log(?LARGEST / ?SMALLEST))),
@@ -188,7 +187,7 @@ stream(Other, PaceMs, Sink, Next, Confirmed) ->
     rest(PaceMs),
     stream(Other, PaceMs, Sink, Next + 1, Confirmed).
 
-%% What it confirmed before it ended.
+%% Discards confirmations that the sink sent before it ended.
 forget(Sink) ->
     receive {Sink, _} -> forget(Sink) after 0 -> ok end.
 
@@ -199,12 +198,12 @@ sink_ended(Other, PaceMs, Reason) ->
     wrong({stream_ended, Other, Reason}),
     stream(Other, PaceMs).
 
-%% @private Confirms every message, in order. A lost connection ends it before any message of the next one. What
-%% it has in its mailbox by then must not make one: whoever cut it wants it down.
+%% @private Confirms every message, in order. A lost connection ends the sink before it can receive a message over the next one. Messages
+%% that are still in its mailbox must not make it connect again, because the connection was cut on purpose.
 -spec sink(pid()) -> no_return().
 sink(Stream) -> sink(Stream, 1).
 
-%% No timeout: it ends with the stream or the connection.
+%% No timeout is needed because it ends with the stream or the connection.
 sink(Stream, Expected) ->
     receive
         {Stream, Expected, Crc, Bytes} ->
@@ -242,7 +241,7 @@ end_with(Reason) -> exit(Reason).
 
 crowd(Other, PaceMs) ->
     Crowd = [spawn_link(fun() -> member(Other) end) || _ <- lists:seq(1, ?CROWD)],
-    %% No timeout: a member ends at the latest with the timeout of its call.
+    %% No timeout is needed because a member ends with the timeout of its call at the latest.
     Ends = [receive {'EXIT', Member, Reason} -> Reason end || Member <- Crowd],
     [wrong({member_ended, Other, Reason}) || Reason <- Ends, Reason =/= normal],
     count(processes, ?CROWD),
@@ -270,7 +269,7 @@ sizes_cover_all_magnitudes_test() ->
     Small = length([Size || Size <- Sizes, Size < 8192]),
     ?assert(Small > 800 andalso Small < 1200).
 
-%% The oracle sees a message out of order, a damaged one and a wrong end.
+%% The checks find a message out of order, a damaged one and a wrong exit reason.
 the_sink_sees_what_is_wrong_test_() ->
     [?_assertEqual(Want, end_of_sink(Messages))
      || {Want, Messages} <- [{{disorder, 2, 3}, [{1, <<"a">>}, {3, <<"c">>}]},

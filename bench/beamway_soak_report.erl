@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The result of a soak: judged, as text, as JSON and as a plot. Pure.
+%% @doc The result of a soak: judged, as text, as JSON and as a plot. The functions are pure.
 -module(beamway_soak_report).
 
 -export([result/3, risen_at_rest/2, progress/2, to_text/1, to_object/1, to_svg/1]).
@@ -47,7 +47,7 @@ points(Key, Node, Samples) ->
 summed([First | _] = Work) ->
     maps:map(fun(Name, _) -> lists:sum([maps:get(Name, OfNode) || OfNode <- Work]) end, First).
 
-%% @doc What is more at rest after the run than it was before, node by node.
+%% @doc What has risen at rest, from before the run to after it, node by node.
 -spec risen_at_rest([beamway_soak_sample:raw()], [beamway_soak_sample:raw()]) ->
           [#{node := pos_integer(), figure := atom(), before := number(), 'after' := number()}].
 risen_at_rest(Before, After) ->
@@ -56,7 +56,7 @@ risen_at_rest(Before, After) ->
         {Key, Allowed} <- lists:sort(maps:to_list(beamway_soak_sample:rest_limits())),
         {Old, New} <- [{maps:get(Key, OldOfNode), maps:get(Key, NewOfNode)}], New > Old + Allowed].
 
-%% Only where there is too much.
+%% Lists new things only for nodes on which something has risen.
 new_at_rest(Risen, Before, After) ->
     [#{node => Node, new => maps:get(who, NewOfNode, []) -- maps:get(who, OldOfNode, [])}
      || {Node, OldOfNode, NewOfNode} <- lists:zip3(lists:seq(1, length(Before)), Before, After),
@@ -64,7 +64,7 @@ new_at_rest(Risen, Before, After) ->
 
 without_who(Rest) -> [maps:remove(who, OfNode) || OfNode <- Rest].
 
-%% @doc One line while it runs.
+%% @doc The progress of a run, in one line.
 -spec progress(Settings :: map(), {TimeS :: float(), [beamway_soak_sample:sample()]}) -> unicode:chardata().
 progress(#{minutes := Minutes}, {TimeS, OfNodes}) ->
     [clock(TimeS), " of ", clock(Minutes * 60)
@@ -76,7 +76,7 @@ progress(#{minutes := Minutes}, {TimeS, OfNodes}) ->
 clock(Seconds) ->
     io_lib:format("~b:~2..0b", [trunc(Seconds) div 60, trunc(Seconds) rem 60]).
 
-%% @doc For people.
+%% @doc The result as text for people.
 -spec to_text(result()) -> unicode:chardata().
 to_text(#{findings := Findings, events := #{cuts := Cuts, stops := Stops}} = Result) ->
     Head = [{right, Cell} || Cell <- ["median", "change", "95 % interval", "limit"]],
@@ -122,7 +122,7 @@ short(Number) when abs(Number) >= 100 -> integer_to_list(round(Number));
 short(Number) when abs(Number) < 0.05 -> "0";
 short(Number) -> float_to_list(float(Number), [{decimals, 1}, compact]).
 
-%% @doc What is stored: the samples are thinned to medians.
+%% @doc The object to store, in which the samples are reduced to medians.
 -spec to_object(result()) -> map().
 to_object(Result) ->
     Thinned = case Result of
@@ -131,7 +131,7 @@ to_object(Result) ->
               end,
     (rounded(Thinned))#{repeats => 1}.
 
-%% One array a figure and node, and the times of their points.
+%% One array for each metric and node, and the times of their points.
 thinned(#{nodes := Nodes}, Samples) ->
     Column = fun(Key, Node) -> [Value || {_, Value} <- beamway_soak_verdict:medians(points(Key, Node, Samples), ?STORED_POINTS)] end,
     Times = [{TimeS, TimeS} || {TimeS, _} <- Samples],
@@ -145,7 +145,7 @@ rounded(Number) when is_float(Number), abs(Number) >= 1000 -> round(Number);
 rounded(Number) when is_float(Number) -> round(Number * 1000) / 1000;
 rounded(Other) -> Other.
 
-%% @doc The plot.
+%% @doc The result as a plot.
 -spec to_svg(result()) -> unicode:chardata().
 to_svg(#{samples := Samples, nodes := Nodes, warm_up_s := WarmUpS, events := #{cuts := Cuts, stops := Stops}} = Result) ->
     {LastS, _} = lists:last(Samples),
@@ -169,7 +169,7 @@ panel(#{key := Key, title := Title, unit := Unit, divisor := Divisor}, #{finding
       lines => [plotted([{TimeS / 60, Value / Divisor} || {TimeS, Value} <- points(Key, Node, Samples)])
                 || Node <- lists:seq(1, Nodes)]}.
 
-%% The node that rose most speaks for all.
+%% The note is about the node that rose most.
 panel_note(Findings, Divisor, Unit) ->
     {_, #{verdict := Verdict, growth := Growth, limit := Limit}} =
         lists:max([{Growth, Finding} || #{growth := Growth} = Finding <- Findings]),
@@ -180,7 +180,7 @@ panel_note(Findings, Divisor, Unit) ->
         _ -> [verdict_word(Verdict), ": ", Change, ", limit ", short(Limit / Divisor)]
     end.
 
-%% The medians of stretches, with the lowest and highest value of each.
+%% The medians of stretches of time, with the lowest and highest value of each.
 plotted(Points) ->
     Size = max(1, (length(Points) + ?PLOTTED_POINTS - 1) div ?PLOTTED_POINTS),
     [begin
@@ -199,7 +199,7 @@ text(Chars) -> unicode:characters_to_binary(Chars).
 -ifdef(TEST).
 -include_lib("eunit/include/eunit.hrl").
 
-%% A run of ten minutes, a sample a second; Change alters the figures of node 2.
+%% A run of ten minutes with a sample each second; Change alters the values of node 2.
 outcome(Change) ->
     Base = maps:from_list([{Key, 1000} || #{key := Key} <- beamway_soak_sample:figures()]),
     Raw = maps:from_list([{Key, 10} || Key <- maps:keys(beamway_soak_sample:rest_limits())]),

@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What a soak looks at: the list of figures with their units and limits, and how one sample of a
-%% node is taken. The kernel's figures come from /proc, read by the process that measures; the VM's and
-%% the links' are asked of the node over its standard input and output.
+%% @doc What a soak observes: the list of metrics with their units and limits, and how a sample of a node is taken. The measuring process
+%% reads the kernel's metrics from /proc; it asks the node for those of the VM and the links over the node's standard input and output.
 -module(beamway_soak_sample).
 
 -export([figures/0, rest_limits/0, take/2, rates/2, at_rest/2]).
@@ -13,18 +12,18 @@
 -type key() :: atom().
 -type figure() :: #{key := key(), title := string(), unit := string(), divisor := pos_integer(),
                     limit := beamway_soak_verdict:limit() | none}.
-%% `divisor' makes the unit of the raw number. A figure without a limit is shown and not judged: it
-%% depends on how much the machine lets the load do.
+%% `divisor' converts the raw number to the unit. A metric without a limit is shown but not judged, because it depends on how much load
+%% the machine permits.
 -type raw() :: #{key() => number()}.
 %% Counters still count from the start of their link.
 -type sample() :: #{key() => number()}.
 
-%% What goes up and down by itself says nothing in less than five minutes; allocators grow in steps.
+%% Metrics that rise and fall by themselves mean nothing over less than five minutes, because allocators grow in steps.
 -define(MEMORY_S, 300).
 -define(MB, 1048576).
 -define(CALL_MS, 60000).
 
-%% @doc Everything that is plotted, in that order.
+%% @doc Everything that is plotted, in this order.
 -spec figures() -> [figure(), ...].
 figures() ->
     Memory = #{unit => "MB", divisor => ?MB},
@@ -44,19 +43,19 @@ figures() ->
      #{key => stalls, title => "stalls a second (ring full)", unit => "1/s", divisor => 1, limit => none},
      #{key => doorbells, title => "doorbells for 100 frames", unit => "", divisor => 1, limit => none}].
 
-%% @doc By how much each may have risen when the load is over and all links are down.
+%% @doc How much each may have risen when the load is over and all links are down.
 -spec rest_limits() -> #{key() => non_neg_integer()}.
 rest_limits() ->
     #{processes => 0, descriptors => 0, ports => 0, rings => 0, tables => 0, atoms => 20}.
 
-%% @doc One sample of a node: its links to the others are those that are up just now.
+%% @doc A sample of a node. Its links to the others are those that are up at the moment.
 -spec take(Member :: map(), Others :: [node()]) -> raw().
 take(#{os_pid := OsPid} = Member, Others) ->
     InNode = beamway_bench_nodes:call(Member, ?MODULE, in_node, [Others], ?CALL_MS),
     maps:merge(InNode, of_kernel(OsPid)).
 
-%% @doc The same after a garbage collection everywhere, and `who': what there is, for the one who must find out
-%% what is too much.
+%% @doc The same after a garbage collection in all processes, with `who', a list of everything that exists, which helps to find what is
+%% too much.
 -spec at_rest(Member :: map(), Others :: [node()]) -> #{key() | who => number() | [binary()]}.
 at_rest(#{os_pid := OsPid} = Member, Others) ->
     ok = beamway_bench_nodes:call(Member, ?MODULE, collect_garbage, [], ?CALL_MS),
@@ -72,7 +71,7 @@ of_kernel(OsPid) ->
       rings => length(beamway_bench_os:mappings(OsPid)),
       descriptors => length(beamway_bench_os:descriptors(OsPid))}.
 
-%% Files of /proc claim a size of 0 and come in pieces of a page.
+%% Files in /proc claim a size of 0 and are read in pieces of a page.
 read(OsPid, Name) ->
     {ok, File} = file:open(filename:join(["/proc", integer_to_list(OsPid), Name]), [read, raw, binary]),
     try iolist_to_binary(read_rest(File)) after ok = file:close(File) end.
@@ -107,7 +106,7 @@ collect_garbage() ->
     _ = [erlang:garbage_collect(Pid) || Pid <- processes()],
     ok.
 
-%% @private Every process, port and table by what it does.
+%% @private A description of every process, port and table.
 -spec who() -> [binary()].
 who() ->
     Texts = [io_lib:format("process ~0tp: ~0tp",
@@ -122,7 +121,7 @@ who() ->
 mfa({Module, Function, Arity, _}) when is_integer(Arity) -> {Module, Function, Arity};
 mfa({Module, Function, Args, _}) -> {Module, Function, length(Args)}.
 
-%% @doc A sample from two raw ones: counters become rates. A link that was made anew counts from 0.
+%% @doc A sample made from two raw ones, in which counters become rates. The counters of a new link start at 0.
 -spec rates({TimeS :: float(), raw()}, {TimeS :: float(), raw()}) -> sample().
 rates({BeforeS, Before}, {NowS, Now}) ->
     Seconds = max(0.001, NowS - BeforeS),

@@ -1,7 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc What happens to the nodes of a soak: now and then a connection is cut from one side, or a node is
-%% stopped for a moment and goes on, so that its peers' rings fill. Drawn from the seed. The load
-%% connects again by itself, from whichever side is first.
+%% @doc The disturbances of a soak: now and then a connection is cut from one side, or a node is stopped for a moment, so that its peers'
+%% rings fill, and then continued. They are drawn from the seed. The load connects again by itself, from whichever side is first.
 -module(beamway_soak_trouble).
 
 -export([start/2, stop/1]).
@@ -9,7 +8,7 @@
 -define(STOPPED_MS, 1500).
 -define(CALL_MS, 60000).
 
-%% @doc Starts it; it ends with the calling process.
+%% @doc Starts the disturbances, which end with the calling process.
 -spec start(beamway_bench_nodes:cluster(), Settings :: #{seed := integer(), events := float(), _ => _}) -> pid().
 start(#{members := Members}, #{seed := Seed, events := MeanS}) ->
     spawn_link(fun() ->
@@ -17,7 +16,7 @@ start(#{members := Members}, #{seed := Seed, events := MeanS}) ->
                        wait(Members, MeanS, #{cuts => 0, stops => 0})
                end).
 
-%% @doc Ends it and says how often what has happened. No node stays stopped.
+%% @doc Ends the disturbances and returns how often each kind happened. No node stays stopped.
 -spec stop(pid()) -> #{cuts := non_neg_integer(), stops := non_neg_integer()}.
 stop(Pid) ->
     Pid ! {stop, self()},
