@@ -3,9 +3,9 @@
 %%
 %% {@link pair/1} makes two network namespaces joined by a cable. {@link apart/1} lets its caller, such as {@link beamway_path}, join
 %% them. {@link firewalled/2} makes three namespaces, of which the middle one forwards what its connection tracking knows and forgets
-%% connections that were silent for a while. {@link host/1} and {@link container/2} return the `wrapper' with which {@link
-%% beamway_peer:start/2} starts a node in one of them. All of it needs root. The caller that made a net must remove it with {@link
-%% delete/1}, which also ends everything that still runs in it.
+%% connections that were silent for a while. {@link host/1} and {@link container/2} return the `wrapper' with which
+%% {@link beamway_peer:start/2} starts a node in one of them. All of it needs root. The caller that made a net must remove it with
+%% {@link delete/1}, which also ends everything that still runs in it.
 -module(beamway_netns).
 
 -export([pair/1, apart/1, firewalled/2, behind_nat/2, move/3, build/2, delete/1, host/1, container/2, in/2]).

@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A cluster of three nodes of Debian's ejabberd on one host: over Beamway it does what it does over stock TCP. Run by
+%% @doc A cluster of three nodes of Debian's ejabberd on the same host must do over Beamway what it does over stock TCP. Run by
 %% `test/system/run ejabberd', where the server is installed.
 %%
-%% The group `stock' is the control. Clients are processes of the suite that speak XMPP (RFC 6120, 6121) over TCP, one user at each
-%% node. The oracle: a message to a user at a node that lives arrives once, in the order of its sender; a message to a user whose node
-%% was killed arrives when he is back, by ejabberd's offline storage. The group `guide' runs every command of docs/guide/ejabberd.md.
+%% The group `stock' is the control. Clients are processes of the suite that speak XMPP (RFC 6120, 6121) over TCP, one user at each node.
+%% A message to a user at a running node must arrive once, in the order of its sender; a message to a user whose node was killed must
+%% arrive when the user has returned, from ejabberd's offline storage. The group `guide' runs every command of docs/guide/ejabberd.md.
 -module(beamway_ejabberd_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2]).
@@ -16,7 +16,7 @@
 -define(NODES, [1, 2, 3]).
 -define(MESSAGES, 500).
 -define(KILLS, 4).
-%% How often all connections between the nodes are cut, for 4 and for 43 ms by turns, and how long it is quiet between.
+%% How often all connections between the nodes are cut, alternately for 4 and for 43 ms, and the pause between two cuts.
 -define(CUTS, 100).
 -define(BETWEEN_CUTS_MS, 200).
 -define(START_MS, 120000).
@@ -27,7 +27,7 @@ suite() -> [{timetrap, {minutes, 15}}].
 
 all() -> [{group, stock}, {group, beamway}, {group, beamway_tcp}, {group, encrypted}, {group, guide}].
 
-%% Nodes are killed or lost in the last cases: what stands in the logs before has no excuse.
+%% Nodes are killed or lost only in the last cases, so nothing excuses errors that are in the logs by then.
 groups() ->
     Cases = [all_links, messages_between_nodes, logs_are_clean, kill_and_return],
     [{stock, [], Cases ++ [connections_are_cut]}, {beamway, [], Cases}, {beamway_tcp, [], [all_links, connections_are_cut, logs_are_clean]}, 
@@ -40,7 +40,7 @@ init_per_suite(Config) ->
 end_per_suite(_Config) -> ok.
 
 init_per_group(guide, Config) ->
-    %% The page copies it there itself.
+    %% The guide's own commands copy Beamway there.
     ok = file:del_dir_r("/opt/beamway"),
     Config;
 init_per_group(Group, Config) ->
@@ -82,8 +82,8 @@ messages_between_nodes(Config) ->
     [logout(Client) || {_, Client} <- Clients],
     ok.
 
-%% No crash, nothing of the carrier but what is meant to be there, and nothing about the nodes of `ejabberdctl', of which the cluster
-%% has seen many by now.
+%% There must not be a crash, an error or warning of the carrier, or an entry about the nodes of `ejabberdctl', many of which the cluster
+%% has seen by now.
 logs_are_clean(Config) ->
     [begin
          {ok, Text} = file:read_file(filename:join(folder(N, cluster(Config)), "ejabberd.log")),
@@ -132,8 +132,8 @@ kill_round(Round, One, Two, Config) ->
     ok = in_order(Back, [1], [1, 2, 3]),
     logout(Back).
 
-%% Each connection between the nodes is reset, and new ones are refused for a moment. Over stock distribution nodes then lose each other; over Beamway
-%% users notice nothing.
+%% Each connection between the nodes is reset, and new ones are refused for a moment. Over stock distribution the nodes then lose each
+%% other; over Beamway users notice nothing.
 connections_are_cut(Config) ->
     Cluster = cluster(Config),
     Clients = [{N, login(N, Cluster)} || N <- ?NODES],
@@ -170,8 +170,8 @@ lost(Cluster) ->
     length([Line || N <- ?NODES, {ok, Text} <- [file:read_file(filename:join(folder(N, Cluster), "ejabberd.log"))],
                     Line <- binary:split(Text, <<"\n">>, [global]), re:run(Line, "has left|inconsistent_database", [{capture, none}]) =:= match]).
 
-%% The nodes get a key one after the other, accept clear links until all have it, and no longer when all have it; then the same way back. While one
-%% restarts, the users of the other two write to each other.
+%% The nodes get a key one after the other. They accept unencrypted links until all have the key, and then no longer; afterwards the same
+%% steps are taken back. While one node restarts, the users of the other two write to each other.
 moved_to_encryption_and_back(Config) ->
     ct:timetrap({minutes, 40}),
     Key = filename:join(proplists:get_value(priv_dir, Config), "key"),
@@ -202,7 +202,7 @@ moved_node(N, Cluster) ->
     logout(AtTwo),
     ok.
 
-%% Each node says after its return to stock distribution which cluster it is in, and which users it knows.
+%% After its return to stock distribution each node must report its cluster and the users that it knows.
 commands_of_the_guide(Config) ->
     Lines = test_support:guide("ejabberd.md", proplists:get_value(priv_dir, Config), 10 * 60000),
     {Over, Back} = lists:splitwith(fun(Line) -> string:find(Line, "+ sed -i '/proto_dist") =:= nomatch end, Lines),
@@ -226,7 +226,7 @@ configure(Cluster) ->
     {0, _} = beamway_bench_tools:run("/bin/chown", ["-R", "ejabberd:", ?STATE], 10000),
     ok.
 
-%% Of the node when it starts, and of ejabberdctl from now on.
+%% For the node when it starts, and for ejabberdctl from now on.
 set_environment(N, #{flags := Flags, exports := Exports} = Cluster) ->
     file:write_file(folder(N, Cluster) ++ "/ejabberdctl.cfg", ["ERL_OPTIONS=\"", Flags, "\"\n", Exports]).
 
@@ -280,8 +280,8 @@ await_running(Numbers, Cluster) ->
                          end, {no_cluster, N, Expected})
       end, Numbers).
 
-%% The kind of the link to each of the other two, as the node itself says. On stock distribution the asking node's own connection is
-%% one more. No single quotes: the expression stands between such.
+%% The kind of the link to each of the other two nodes, as the node itself reports it. On stock distribution the list also has the asking
+%% node's own connection. The expression must not contain single quotes because it is put between them.
 links(N, Cluster) ->
     Node = "list_to_atom(\"" ++ node_name(N, Cluster) ++ "\")",
     Kinds = "case rpc:call(" ++ Node ++ ", beamway, links, []) of {badrpc, {_, {undef, _}}} -> "
@@ -300,7 +300,7 @@ await(Holds, Reason) -> beamway_bench_rabbit:await(Holds, ?START_MS, Reason).
 
 user(N) -> "user" ++ integer_to_list(N).
 
-%% Resource binding, then presence: from then on messages come (RFC 6120 7, RFC 6121 4.2).
+%% Binds a resource and sends presence; from then on messages arrive (RFC 6120 7, RFC 6121 4.2).
 login(N, Cluster) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, port(N, Cluster), [binary, {active, false}, {nodelay, true}]),
     Header = "<stream:stream xmlns='jabber:client' xmlns:stream='http://etherx.jabber.org/streams' to='localhost' version='1.0'>",
@@ -315,10 +315,10 @@ login(N, Cluster) ->
                                After
                        end, <<>>, Steps),
     ok = gen_tcp:send(Socket, "<presence/>"),
-    %% Messages from offline storage may come before the presence.
+    %% Messages from offline storage may arrive before the presence.
     {Socket, until("<presence", Rest, Socket)}.
 
-%% What is heard until the words are in it.
+%% Everything received until it contains the words.
 until(Words, Heard, Socket) ->
     case binary:match(Heard, list_to_binary(Words)) of
         {_, _} -> Heard;
@@ -335,7 +335,7 @@ send({Socket, _}, To, From, Number) ->
     ok = gen_tcp:send(Socket, ["<message type='chat' to='", To, "@localhost'><body>", integer_to_list(From), " ", integer_to_list(Number),
                                "</body></message>"]).
 
-%% Each sender's numbers, in their order and each once; whatever comes between is another stanza.
+%% Each sender's numbers must arrive in order and once; everything between them belongs to other stanzas.
 in_order({Socket, Heard}, Senders, Numbers) ->
     take(maps:from_list([{Sender, Numbers} || Sender <- Senders]), Heard, Socket).
 

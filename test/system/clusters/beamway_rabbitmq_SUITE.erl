@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A cluster of three RabbitMQ nodes on one host: over Beamway it does what it does over stock TCP, on shared memory and on TCP, and no confirmed
-%% message is lost when a node is killed and returns. From version 4 on, two groups keep their metadata in Khepri in place of Mnesia. Run by `test/system/run rabbitmq', where the server is installed.
+%% @doc A cluster of three RabbitMQ nodes on the same host must do over Beamway, on shared memory and on TCP, what it does over stock TCP,
+%% and must not lose a confirmed message when a node is killed and returns. From version 4 on, two groups keep their metadata in Khepri
+%% instead of Mnesia. Run by `test/system/run rabbitmq', where the server is installed.
 %%
-%% The group `stock' is the control: the same cases over OTP's own TCP. Publishers and consumers are programs of their own
-%% with the client library pika (`rabbitmq_client.py'). The oracle: every id that was confirmed is consumed at least once
-%% and intact. Duplicates are allowed by the protocol; they are counted and shown. The group `guide' runs every command
-%% of docs/guide/rabbitmq.md.
+%% The group `stock' is the control: the same cases over OTP's own TCP. Publishers and consumers are separate programs that use the client
+%% library pika (`rabbitmq_client.py'). Every ID that was confirmed must be consumed at least once and intact. The protocol permits
+%% duplicates; they are counted and shown. The group `guide' runs every command of docs/guide/rabbitmq.md.
 -module(beamway_rabbitmq_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2,
@@ -13,15 +13,15 @@
 -export([all_links/1, monitoring_pages/1, logs_are_clean/1, classes_by_option/1, a_member_hangs/1, moved_to_encryption_and_back/1, quorum_queue/1, mirrored_queue/1,
          connections_are_cut/1, commands_of_the_guide/1]).
 
-%% Between two steps of a case so many messages must be confirmed.
+%% The number of messages that must be confirmed between two steps of a case.
 -define(PROGRESS, 500).
 -define(PROGRESS_MS, 120000).
 %% How long a member hangs.
 -define(HANGS_S, 20).
 -define(LOGS, "/var/log/rabbitmq").
-%% As the guide has it: the failure detector of quorum queues and their members.
+%% As the guide configures it: the failure detector of quorum queues and their members.
 -define(CLASSES, "aten_emitter=control,ra_server_proc:init/1=control").
-%% How often all connections between the nodes are cut, for 4 and for 43 ms by turns, and how long it is quiet between.
+%% How often all connections between the nodes are cut, alternately for 4 and for 43 ms, and the pause between two cuts.
 -define(CUTS, 100).
 -define(BETWEEN_CUTS_MS, 200).
 
@@ -29,7 +29,7 @@ suite() -> [{timetrap, {minutes, 20}}].
 
 all() -> [{group, Group} || Group <- [stock, beamway, beamway_tcp] ++ [Group || not beamway_bench_rabbit:has_mirrored(), Group <- [stock_khepri, tcp_khepri]] ++ [encrypted, guide]].
 
-%% Nodes are stopped or killed in the last three cases: what stands in the logs before has no excuse.
+%% Nodes are stopped or killed only in the last three cases, so nothing excuses errors that are in the logs by then.
 groups() ->
     Cases = [all_links, monitoring_pages, logs_are_clean, a_member_hangs, quorum_queue] ++ [mirrored_queue || beamway_bench_rabbit:has_mirrored()],
     Cut = Cases ++ [connections_are_cut],
@@ -44,7 +44,7 @@ init_per_suite(Config) ->
 end_per_suite(_Config) -> ok.
 
 init_per_group(guide, Config) ->
-    %% The page copies it there itself.
+    %% The guide's own commands copy Beamway there.
     ok = file:del_dir_r("/opt/beamway"),
     Config;
 init_per_group(Group, Config) ->
@@ -72,7 +72,7 @@ end_per_group(_Group, Config) -> beamway_bench_rabbit:stop(cluster(Config)).
 
 init_per_testcase(_Case, Config) -> Config.
 
-%% Clients of a case that failed half way end with its input, which ends with the case's process.
+%% Nothing is left to do: the clients of a case that failed end with their input, which ends with the case's process.
 end_per_testcase(_Case, _Config) -> ok.
 
 cluster(Config) -> proplists:get_value(cluster, Config).
@@ -81,7 +81,7 @@ cluster(Config) -> proplists:get_value(cluster, Config).
 
 all_links(Config) ->
     ok = assert_links(Config),
-    %% The tools work without Beamway, too.
+    %% The tools also work without Beamway.
     #{env := Env} = Cluster = cluster(Config),
     Plain = Cluster#{env := [case Key of
                                  _ when Key =:= "ERL_LIBS"; Key =:= "RABBITMQ_CTL_ERL_ARGS" -> {Key, false};
@@ -98,8 +98,8 @@ assert_links(Config) ->
 
 %% ---- what others show of the links ----
 
-%% Both look for the TCP socket of each connection. With stock TCP they find it and its counters grow; over the driver's links they must
-%% find none, for what they would show is at rest while the link is not.
+%% Both look for the TCP socket of each connection. With stock TCP they find it and its counters grow. Over the driver's links they must
+%% not find one, because the numbers that they would show do not change while the link is in use.
 monitoring_pages(Config) ->
     Cluster = cluster(Config),
     Stock = proplists:get_value(link, Config) =:= stock,
@@ -125,8 +125,8 @@ has_cluster_links(Cluster) ->
     Nodes = decode(beamway_bench_rabbit:get(1, {management, "/api/nodes"}, Cluster)),
     lists:all(fun(Node) -> length(links_to_members(Node, Nodes)) >= 2 end, Nodes).
 
-%% Others come and go, and may be shown some time after: those of rabbitmqctl, and of the hidden node with a random name by which a member
-%% of RabbitMQ 4 asks the others as it joins them.
+%% Other links come and go, and may be shown for some time afterwards: those of rabbitmqctl, and of the hidden node with a random name
+%% through which a member of RabbitMQ 4 queries the others as it joins them.
 links_to_members(Node, Nodes) ->
     Members = [Name || #{<<"name">> := Name} <- Nodes],
     [Link || #{<<"name">> := Name} = Link <- maps:get(<<"cluster_links">>, Node, []), lists:member(Name, Members)].
@@ -140,14 +140,14 @@ check_cluster_links(Stock, Node, Nodes) ->
      end || Link <- Peers].
 
 check_dist_metrics(Stock, Peer, Text) ->
-    %% Up, in the words of the collector.
+    %% The collector's value for a connection that is up.
     {3, 3} = {sample("erlang_vm_dist_node_state", Peer, Text), 3},
     true = is_integer(sample("erlang_vm_dist_node_queue_size_bytes", Peer, Text)),
     case sample("erlang_vm_dist_recv_bytes", Peer, Text) of
         Bytes when Stock, Bytes > 1000 -> ok;
         none when not Stock -> ok
     end,
-    %% As docs/guide/rabbitmq.md has it.
+    %% As docs/guide/rabbitmq.md describes it.
     Families = families(Peer, Text),
     Families = case Stock of true -> ["node", "port", "proc", "recv", "send"]; false -> ["node", "proc"] end,
     ok.
@@ -173,7 +173,7 @@ name(N, Config) ->
     #{name := Name} = cluster(Config),
     Name ++ integer_to_list(N) ++ "@localhost".
 
-%% No crash, and nothing said by the carrier or of the collectors but what is meant to be there.
+%% There must not be a crash, an error or warning of the carrier, or an error of the collectors.
 logs_are_clean(Config) ->
     [begin
          {ok, Text} = file:read_file(filename:join(?LOGS, name(N, Config) ++ ".log")),
@@ -189,7 +189,7 @@ absent(Word, Text) ->
         {match, [Line]} -> error({in_the_log, Line})
     end.
 
-%% aten and ra know nothing of Beamway, and what their processes send goes first all the same. No other process of RabbitMQ has the class.
+%% aten and ra do not know about Beamway, and yet what their processes send goes first. No other process of RabbitMQ has the class.
 classes_by_option(Config) ->
     Cluster = cluster(Config),
     ok = beamway_bench_rabbit:declare("classes", quorum, 2, Cluster),
@@ -202,7 +202,7 @@ classes_by_option(Config) ->
      end || N <- [1, 2, 3]],
     ok.
 
-%% Name, module of the initial call and class of each process with a name.
+%% The name, the module of the initial call and the class of each registered process.
 classes(N, Cluster) ->
     {ok, Lines} = beamway_bench_rabbit:eval(N, "[io:format(\"~ts ~ts ~ts~n\", [Name, element(1, proc_lib:translate_initial_call(Pid)), beamway_classes:of_process(Pid)])"
                                                " || Name <- registered(), Pid <- [whereis(Name)], is_pid(Pid)], done.", Cluster),
@@ -210,7 +210,7 @@ classes(N, Cluster) ->
 
 %% ---- messages ----
 
-%% A majority is enough: while one of three nodes hangs, no second passes without a confirmed message of 200 KB.
+%% A majority is enough, so while one of three nodes hangs, a message of 200 KB is confirmed in every second.
 a_member_hangs(Config) ->
     Queue = "hanging",
     Cluster = cluster(Config),
@@ -237,8 +237,8 @@ confirmed_each_second(Seconds, Clients) ->
     Counts = [begin receive after 1000 * beamway_runner:slowness() -> ok end, length(ids(publishers, Clients)) end || _ <- lists:seq(0, Seconds)],
     lists:zipwith(fun(Before, After) -> After - Before end, lists:droplast(Counts), tl(Counts)).
 
-%% Each connection between the nodes is reset, and new ones are refused for a moment. Stock distribution takes the first cut for the end of two nodes;
-%% then the nodes are partitioned. Over Beamway nothing happens.
+%% Each connection between the nodes is reset, and new ones are refused for a moment. Stock distribution treats the first cut as the end
+%% of two nodes, so the nodes are partitioned. Over Beamway nothing happens.
 connections_are_cut(Config) ->
     Queue = "cut",
     Cluster = cluster(Config),
@@ -279,8 +279,8 @@ lost(#{name := Name}) ->
                     Line <- binary:split(Text, <<"\n">>, [global]),
                     re:run(Line, "rabbit on node .* down|node .* down: |partitioned", [caseless, {capture, none}]) =:= match]).
 
-%% The nodes get a key one after the other, accept clear links until all have it, and no longer when all have it; then the same way back. Each
-%% step restarts one node, so a majority is there all the time: messages are confirmed meanwhile, and none is lost.
+%% The nodes get a key one after the other. They accept unencrypted links until all have the key, and then no longer; afterwards the same
+%% steps are taken back. Each step restarts one node, so there is always a majority: messages are confirmed meanwhile, and none is lost.
 moved_to_encryption_and_back(Config) ->
     ct:timetrap({minutes, 40}),
     Queue = "moved",
@@ -291,7 +291,7 @@ moved_to_encryption_and_back(Config) ->
     ok = beamway_bench_rabbit:declare(Queue, quorum, 2, Cluster),
     Clients = start_clients(Queue, "p", [1, 2, 3], Config),
     ok = progress(Clients),
-    %% The tool speaks in a way that the nodes before and after the step understand.
+    %% The tool's setting is one that the nodes accept both before and after the step.
     [ok = moved(Encrypt, Tool, Link, Queue, Clients, Config)
      || {Encrypt, Tool, Link} <- [{"prefer", "false", tls}, {"true", "true", tls}, {"prefer", "true", tls}, {"false", "false", tcp}]],
     ok = stop_clients(publishers, Clients),
@@ -320,8 +320,8 @@ quorum_queue(Config) ->
 mirrored_queue(Config) ->
     lossless(mirrored, Config).
 
-%% The node that leads the queue is killed and returns, then one that follows. All the while publishers publish, each at a node of its
-%% own, and consumers consume.
+%% The node that leads the queue is killed and returns, and then a follower. Meanwhile publishers, each at a different node, publish, and
+%% consumers consume.
 lossless(Kind, Config) ->
     Queue = atom_to_list(Kind),
     ok = beamway_bench_rabbit:declare(Queue, Kind, 2, cluster(Config)),
@@ -352,7 +352,7 @@ kill_and_return(N, Queue, Clients, Config) ->
     ok = beamway_bench_rabbit:await(fun() -> members(Queue, Config) =:= 3 end, 60000, {member_did_not_return, Queue}),
     progress(Clients).
 
-%% Asked at a node that is up, whichever that is.
+%% Asks all nodes and takes the first answer, because a node may be down.
 queue(Queue, Config) ->
     Answers = [catch beamway_bench_rabbit:get(N, {management, "/api/queues/%2F/" ++ Queue}, cluster(Config)) || N <- [1, 2, 3]],
     case [decode(Answer) || {200, _} = Answer <- Answers] of
@@ -366,7 +366,7 @@ leader(Queue, Config) ->
     [N] = [N || N <- [1, 2, 3], list_to_binary(name(N, Config)) =:= Node],
     N.
 
-%% Those that have everything.
+%% The number of members that have all messages.
 members(Queue, Config) ->
     case queue(Queue, Config) of
         #{<<"type">> := <<"quorum">>, <<"online">> := Online} -> length(Online);
@@ -376,7 +376,7 @@ members(Queue, Config) ->
 
 %% ---- clients ----
 
-%% Each begins at one of these nodes.
+%% Each client starts at one of these nodes.
 start_clients(Queue, Name, Nodes, Config) ->
     #{base_port := Base} = cluster(Config),
     Folder = filename:join(proplists:get_value(priv_dir, Config), Queue ++ "_" ++ maps:get(name, cluster(Config))),
@@ -393,7 +393,7 @@ start_clients(Queue, Name, Nodes, Config) ->
     #{publishers => [Start(N, ["publish", Queue, Name ++ integer_to_list(N)]) || N <- [1, 2, 3]],
       consumers => [Start(N, ["consume", Queue]) || N <- [1, 2]]}.
 
-%% They end when their input does; what they have printed is in the log of the run.
+%% Clients end when their input does; their output is in the log of the run.
 stop_clients(Which, Clients) ->
     [ok = stop_client(Client) || {_, Client} <- maps:get(Which, Clients)],
     ok.
@@ -416,7 +416,7 @@ complete_lines(File) ->
 missing(Confirmed, Clients) ->
     ordsets:subtract(ordsets:from_list(Confirmed), ordsets:from_list(ids(consumers, Clients))).
 
-%% More is confirmed, and more is consumed.
+%% More messages must be confirmed, and more must be consumed.
 progress(Clients) -> progress(Clients, ?PROGRESS).
 
 progress(Clients, More) ->

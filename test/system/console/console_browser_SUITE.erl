@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The console as people see it: six real nodes under load, each page opened in Debian's Chromium and clicked through (`console.js'), pictures kept in
-%% `build/system-console/pictures'; and what 50 event streams cost. Run by `make test-console', in an overlay that is gone afterwards.
+%% @doc The console as people see it: six real nodes under load, with each page opened in Debian's Chromium and clicked through
+%% (`console.js'), and pictures stored in `build/system-console/pictures'. It also measures what 50 event streams cost. Run by `make
+%% test-console', in an overlay that is removed afterwards.
 -module(console_browser_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -9,7 +10,7 @@
 -define(STREAMS, 50).
 -define(LOOK_MS, 3000).
 -define(WINDOWS, 5).
-%% Of a processor, for each node.
+%% The share of a processor for each node.
 -define(SHARE_MAX, 0.01).
 
 suite() -> [{timetrap, {minutes, 12}}].
@@ -27,7 +28,7 @@ init_per_suite(Config) ->
     [{First, _} | _] = Peers,
     Port = beamway_peer:call(First, yucan_test_server, start, [shop]),
     [ok = beamway_peer:run(Peer, fun() -> load(lists:delete(Node, Nodes), Port) end) || {Peer, Node} <- Peers],
-    %% A path as short as that of a user's runtime folder.
+    %% The path is as short as that of a user's runtime directory.
     Pipes = filename:join(["/tmp", "beamway-console-" ++ os:getpid(), "rdpipe"]),
     ok = filelib:ensure_dir(filename:join(Pipes, "x")),
     {ok, Url} = beamway_peer:call(First, beamway_console, start, [#{port => 0, allow => true, pipes => Pipes}]),
@@ -35,7 +36,7 @@ init_per_suite(Config) ->
 
 end_per_suite(_) -> beamway_peer:stop_started().
 
-%% Run on the nodes.
+%% Called on the nodes.
 applications(Node) ->
     [{ok, _} = application:ensure_all_started(App) || App <- [placement, teleport]],
     Initial = hd(atom_to_list(Node)),
@@ -53,7 +54,7 @@ load(Others, Port) ->
     _ = spawn(fun() -> requests(yucan_client:connect(Port), 1) end),
     ok.
 
-%% Some pairs say more than others.
+%% Some pairs exchange more than others.
 calls(Other) ->
     Data = binary:copy(<<"x">>, lists:nth(1 + erlang:phash2(lists:sort([node(), Other]), 4), [10, 300, 6000, 40000])),
     try erpc:call(Other, erlang, byte_size, [Data], 1000) catch _:_ -> ok end,
@@ -70,7 +71,7 @@ lease([Other | _] = Others) ->
     pause(50000),
     lease(Others).
 
-%% Most requests are answered, some are not found.
+%% Most requests are answered, and some are for a page that does not exist.
 requests(Socket, N) ->
     ok = gen_tcp:send(Socket, ["GET ", case N rem 10 of 0 -> "/not-there"; _ -> "/hello" end, " HTTP/1.1\r\nHost: localhost\r\n\r\n"]),
     _ = yucan_client:one(Socket),
@@ -104,7 +105,7 @@ times(Count) ->
     #{nodes => Nodes, failed => [], messages => 100, seconds => 2.0,
       pairs => maps:from_list([{{quiet, X, Y}, #{min_us => Far(X, Y), median_us => Far(X, Y), p90_us => Far(X, Y), batches => 20}} || X <- Nodes, Y <- Nodes, X < Y])}.
 
-%% A real pipe of three hops, which runs longer than the test looks.
+%% A real pipe of three hops, which runs for longer than the test observes it.
 pipe(Root, Folder) ->
     Program = filename:absname(filename:join([Root, "rdpipe", "build", "bin", "rdpipe"])),
     open_port({spawn_executable, "/bin/sh"},
@@ -119,9 +120,10 @@ seen(Port, Lines) ->
     after 300000 -> error({silent, lists:reverse(Lines)})
     end.
 
-%% What the collectors cost by their own clocks, which count what else ran meanwhile, too; and calls a second with and without streams, in turns.
+%% Measures what the collectors cost by their own clocks, which also count what else ran meanwhile; and the calls per second with and
+%% without streams, alternately.
 fifty_streams(Config) ->
-    %% Calls between two nodes that are not the console's own.
+    %% Calls between two nodes of which neither is the console's.
     [{First, _}, _, {Caller, _}, {_, Called} | _] = Peers = proplists:get_value(peers, Config),
     Port = url_port(proplists:get_value(url, Config)),
     Rounds = [begin
@@ -136,7 +138,7 @@ fifty_streams(Config) ->
     Change = abs(1 - median(With) / median(Without)),
     beamway_runner:say("     calls/s without streams ~w (spread ~.1f %), with ~b ~w (~.1f %)", [median(Without), 100 * Spread, ?STREAMS, median(With), 100 * Change]),
     Sockets = [stream(Port) || _ <- lists:seq(1, ?STREAMS)],
-    %% What else runs here only adds to it: the least of some windows counts.
+    %% Other work on this machine can only add to the time, so the smallest of several windows counts.
     Windows = [begin Before = busy(First), pause(?LOOK_MS), {Before, busy(First)} end || _ <- lists:seq(1, ?WINDOWS)],
     [ok = gen_tcp:close(Socket) || Socket <- Sockets],
     Shares = [lists:min([(maps:get(Node, After) - maps:get(Node, Before)) / (?LOOK_MS * 1000) || {Before, After} <- Windows]) || {_, Node} <- Peers],
@@ -159,7 +161,7 @@ count_calls(Other, Count, End) ->
             count_calls(Other, Count + 1, End)
     end.
 
-%% A browser that reads.
+%% Opens an event stream and reads it as a browser does.
 stream(Port) ->
     {ok, Socket} = gen_tcp:connect({127, 0, 0, 1}, Port, [binary, {active, false}]),
     ok = gen_tcp:send(Socket, "GET /api/events?topics=cluster,http HTTP/1.1\r\nHost: localhost\r\n\r\n"),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc A real Prometheus scrapes two nodes with all parts; rules and dashboard over what it has; and the library prometheus.erl, as RabbitMQ's package has it.
-%% Run by `test/system/run metrics', where both are installed.
+%% @doc A real Prometheus scrapes two nodes with all parts, and evaluates the alert rules and the dashboard over the result. Another case
+%% uses the library prometheus.erl from RabbitMQ's package. Run by `test/system/run metrics', where both are installed.
 -module(beamway_metrics_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -21,7 +21,7 @@ init_per_suite(Config) ->
     Peers = [start(Port) || Port <- ?PORTS],
     [{PeerA, _}, {PeerB, NodeB}] = Peers,
     ok = beamway_peer:connect_both(beamway_shm, PeerA, PeerB),
-    %% Something passes while Prometheus looks.
+    %% Sends messages, so that Prometheus sees traffic.
     ok = beamway_peer:run(PeerA, fun() ->
         _ = spawn(fun() -> talk(NodeB) end),
         ok
@@ -44,7 +44,7 @@ end_per_suite(Config) ->
     ok = beamway_peer:stop_started(),
     ok = file:del_dir_r(proplists:get_value(folder, Config)).
 
-%% Holds the server, which would outlive the process that makes the configuration, and ends it.
+%% Owns the server's port and ends the server. The process that runs init_per_suite could not own it because it ends too early.
 keep([Program | Arguments], Log) ->
     Port = open_port({spawn_executable, Program}, [{args, Arguments}, stderr_to_stdout, exit_status, binary]),
     {os_pid, Pid} = erlang:port_info(Port, os_pid),
@@ -66,7 +66,7 @@ start(Port) ->
     [{ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [Application]) || Application <- [teleport, placement, beamway_exporter]],
     {Peer, Node}.
 
-%% Until the node ends.
+%% Sends until the node ends.
 talk(Node) ->
     ok = teleport:send({nobody, Node}, x),
     receive after 100 -> talk(Node) end.
@@ -88,7 +88,7 @@ query(Expression) ->
         jiffy:decode(get(?PROMETHEUS, "/api/v1/query?query=" ++ uri_string:quote(Expression)), [return_maps]),
     Result.
 
-%% What promtool has to say of the text: nothing.
+%% promtool must not complain about the text.
 lint(Config) ->
     File = filename:join(proplists:get_value(folder, Config), "scrape"),
     ok = file:write_file(File, get(hd(?PORTS), "/metrics")),
@@ -101,7 +101,7 @@ alerts(Config) ->
     _ = run(["cp ", priv("alerts.yml"), " ", filename:join(test_support:checkout(), "test/system/metrics/alerts_test.yml"), " ", Folder]),
     Said = run(["cd ", Folder, " && promtool test rules alerts_test.yml"]),
     {match, _} = re:run(Said, "SUCCESS"),
-    %% Each alert has a case.
+    %% Each alert must have a test case.
     {ok, Rules} = file:read_file(priv("alerts.yml")),
     {ok, Cases} = file:read_file(filename:join(Folder, "alerts_test.yml")),
     {match, Names} = re:run(Rules, "alert: (\\w+)", [global, {capture, all_but_first, binary}]),
@@ -110,12 +110,12 @@ alerts(Config) ->
 
 scraped(_Config) ->
     beamway_peer:wait_until(fun() -> is_list(catch query("up")) andalso [V || #{<<"value">> := [_, V]} <- query("up")] =:= [<<"1">>, <<"1">>] end, ?WAIT_MS),
-    %% Both nodes say the same of the link between them, and it carries something.
+    %% Both nodes must report the same link between them, with traffic.
     beamway_peer:wait_until(fun() -> length(query("rate(beamway_link_bytes_out_total{link=\"shm\"}[30s]) > 0")) =:= 2 end, ?WAIT_MS),
     [_, _] = query("beamway_node_info{version!=\"\"}"),
     ok.
 
-%% Each query of each panel answers with at least one series.
+%% Each query of each panel must return at least one series.
 dashboard(_Config) ->
     {ok, Text} = file:read_file(priv("dashboard.json")),
     #{<<"panels">> := Panels} = jiffy:decode(Text, [return_maps]),
@@ -124,11 +124,11 @@ dashboard(_Config) ->
     [beamway_peer:wait_until(fun() -> query(ready(Expression)) =/= [] end, ?WAIT_MS) || Expression <- Queries],
     ok.
 
-%% What Grafana puts in the place of its variables.
+%% The expression with the values that Grafana would substitute for its variables.
 ready(Expression) ->
     unicode:characters_to_list(string:replace(string:replace(Expression, "$__rate_interval", "1m", all), "$instance", ".*", all)).
 
-%% The application registers its collector where the library runs, and listens nowhere unless it is given a port.
+%% If the library runs, the application registers its collector with it, and it listens only if it gets a port.
 by_the_library(_Config) ->
     Paths = [_, _, _] = filelib:wildcard(?LIBRARY),
     {ok, Peer, _} = beamway_peer:start(beamway_shm, #{args => lists:append([["-pa", Path] || Path <- Paths])}),
@@ -138,7 +138,7 @@ by_the_library(_Config) ->
     [] = beamway_peer:call(Peer, yucan, figures, []),
     ok = beamway_peer:call(Peer, application, stop, [beamway_exporter]),
     nomatch = re:run(beamway_peer:call(Peer, prometheus_text_format, format, []), "placement_leases"),
-    %% With a port it listens, too, and the library shows the histogram of that server.
+    %% With a port the application also listens, and the library shows the histogram of that server.
     ok = beamway_peer:call(Peer, application, set_env, [beamway_exporter, port, 0]),
     {ok, _} = beamway_peer:call(Peer, application, ensure_all_started, [beamway_exporter]),
     {match, _} = re:run(beamway_peer:call(Peer, prometheus_text_format, format, []), "yucan_request_duration_seconds_bucket\\{[^}]*le=\"\\+Inf\""),

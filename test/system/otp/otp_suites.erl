@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs suites of OTP's own source package in this node, over the carrier that its `erl' has chosen.
+%% @doc Runs suites from OTP's own source package in this node, over the carrier that its `erl' has chosen.
 %%
-%% The script `otp_suites' beside this module calls `list/1' and `compile/1' once and `run/1' in a node of its own for each
-%% carrier and suite; `otp_suites_report' compares the outcomes. Arguments are lists of strings, as `erl -run' hands them over.
+%% The script `otp_suites' in the same directory calls `list/1' and `compile/1' once and `run/1' in a new node for each carrier and suite;
+%% `otp_suites_report' compares the outcomes. Arguments are lists of strings, as `erl -run' passes them.
 %%
-%% To add a suite, add an entry to `suites/0'. All of OTP's code is read from the unpacked source package; none is kept here.
+%% To add a suite, add an entry to `suites/0'. OTP's code is always read from the unpacked source package; this repository has no copy.
 -module(otp_suites).
 
 -export([list/1, folders/1, compile/1, run/1]).
@@ -17,19 +17,19 @@
 -define(COUNTED_TRIES, 100).
 -define(COUNTED_WAIT_MS, 50).
 
-%% Where the source package keeps a suite, which modules it calls, how long it may take over one carrier, and which of its
-%% cases are run (default: all), with which hooks. Of its data folder: programs and libraries in C, and the modules that are
-%% compiled, each with the folder for the result (default: all, beside their sources).
+%% Each entry says where the source package keeps the suite, which modules it calls, how long it may take over one carrier, which of its
+%% cases are run (default: all), and with which hooks. For the data directory it lists programs and libraries in C, and the modules that
+%% are compiled, each with the directory for the result (default: all, in the directory of their sources).
 suites() ->
     [
         {distribution_SUITE, #{
             folder => "erts/emulator/test", minutes => 15,
-            %% A carrier of OTP's own, which async_dist_proc_dctrlr (since OTP 25.3) starts beside the one under test.
+            %% One of OTP's own carriers, which async_dist_proc_dctrlr (since OTP 25.3) starts in addition to the one under test.
             helpers => ["erts_test_utils.erl", "../../../lib/kernel/examples/gen_tcp_dist/src/gen_tcp_dist.erl"]
         }},
         {erl_distribution_SUITE, #{
             folder => "lib/kernel/test", minutes => 20,
-            %% Two carriers of OTP's own that some cases start beside the one under test.
+            %% Two of OTP's own carriers, which some cases start in addition to the one under test.
             helpers => ["../examples/gen_tcp_dist/src/gen_tcp_dist.erl", "../examples/erl_uds_dist/src/erl_uds_dist.erl"]
         }},
         {erpc_SUITE, #{folder => "lib/kernel/test", programs => ["fwd_node.c"], minutes => 10}},
@@ -39,7 +39,7 @@ suites() ->
             folder => "lib/kernel/test", minutes => 25,
             helpers => ["kernel_test_lib.erl", "kernel_test_global_sys_monitor.erl", "kernel_test_sys_monitor.erl"]
         }},
-        %% The others of its cases never leave the node.
+        %% Its other cases never leave the node.
         {gen_server_SUITE, #{
             folder => "lib/stdlib/test", minutes => 5, helpers => ["dummy_via.erl"],
             cases => [stop8, stop9, stop10, send_request, cast_fast, call_remote1, call_remote2, call_remote3,
@@ -66,7 +66,7 @@ suites() ->
         {dbg_SUITE, #{folder => "lib/runtime_tools/test", minutes => 5, libraries => ["dbg_SUITE.c"]}},
         {ttb_SUITE, #{folder => "lib/observer/test", minutes => 10, helpers => ["ttb_helper.erl", "client.erl", "server.erl"]}},
         {seq_trace_SUITE, #{folder => "lib/kernel/test", minutes => 5, libraries => ["echo_drv.c"]}},
-        %% What is in its data folder it compiles by itself. The others of its cases never leave the node, but for two that
+        %% The suite compiles the files in its data directory itself. Its other cases never leave the node, except two that
         %% docs/dev/otp-suites.md names.
         {code_SUITE, #{
             folder => "lib/kernel/test", minutes => 10, helpers => ["code_b_test.erl"], data => [],
@@ -78,7 +78,7 @@ suites() ->
         {node_container_SUITE, #{folder => "erts/emulator/test", minutes => 5, helpers => ["erts_test_utils.erl"]}},
         {signal_SUITE, #{
             folder => "erts/emulator/test", minutes => 10,
-            %% Some of its nodes use a carrier of OTP's own beside the one under test.
+            %% Some of its nodes use one of OTP's own carriers in addition to the one under test.
             helpers => ["erts_test_utils.erl", "literal_area_collector_test.erl",
                         "../../../lib/kernel/examples/gen_tcp_dist/src/gen_tcp_dist.erl"],
             libraries => ["unlink_signal_drv.c"]
@@ -89,23 +89,23 @@ suites() ->
                                           mnesia_schema_recovery_test, mnesia_majority_test]]
     ].
 
-%% Suites that others of the list run, by their name when one of their cases is repeated.
+%% Suites that other suites in the list run. They are looked up by name when one of their cases is repeated.
 parts() -> [{Suite, mnesia()} || Suite <- [mnesia_dirty_access_test, mnesia_trans_access_test, mnesia_evil_backup]].
 
-%% What mnesia_SUITE would run, each for itself; that suite's own hook brings two more nodes.
+%% The suites that mnesia_SUITE would run, each by itself; that suite's own hook brings two more nodes.
 mnesia() -> #{folder => "lib/mnesia/test", minutes => 10, helpers => ["*.erl"], hooks => [{ts_install_cth, [{nodenames, 2}]}]}.
 
-%% A hook that OTP's suites name in suite/0; its folder is not part of an installation.
+%% The directory of a hook that OTP's suites name in suite/0 and that is not part of an installation.
 shared_folder() -> "lib/common_test/test_server".
 shared_helpers() -> ["ts_install_cth.erl"].
 
-%% @doc Prints the suites, one a line, each with its limit in seconds.
+%% @doc Prints one suite per line with its limit in seconds.
 -spec list(Args :: [string()]) -> no_return().
 list([Names]) ->
     [io:format("~ts ~b~n", [Suite, Minutes * 60]) || {Suite, #{minutes := Minutes}} <- selected(Names)],
     halt(0).
 
-%% @doc Prints the folders of the source package that the suites need, for the script to fetch.
+%% @doc Prints the directories of the source package that the suites need, so that the script can fetch them.
 -spec folders(Args :: [string()]) -> no_return().
 folders([Names]) ->
     Files = [filename:join(Folder, File) || {_, #{folder := Folder} = Spec} <- selected(Names),
@@ -124,7 +124,7 @@ resolved(Path) ->
 compile([Tree, Names]) ->
     Shared = filename:join(Tree, shared_folder()),
     Selected = selected(Names),
-    %% Suites share helpers.
+    %% Suites share helpers, so the list may have duplicates.
     Modules = [{filename:join(Shared, File), Shared} || File <- shared_helpers()]
         ++ [Module || {Suite, Spec} <- Selected, Module <- modules(Tree, Suite, Spec)],
     [compile_file(Source, Out) || {Source, Out} <- lists:usort(Modules)],
@@ -133,7 +133,7 @@ compile([Tree, Names]) ->
 
 data_folder(Tree, Suite, #{folder := Folder}) -> filename:join([Tree, Folder, atom_to_list(Suite) ++ "_data"]).
 
-%% Sources, and the folder that each is compiled into.
+%% The sources, each with the directory that it is compiled into.
 modules(Tree, Suite, #{folder := Folder} = Spec) ->
     Dir = filename:join(Tree, Folder),
     Data = data_folder(Tree, Suite, Spec),
@@ -146,7 +146,7 @@ compile_data(Data, Spec) ->
     [compile_program(filename:join(Data, File)) || File <- maps:get(programs, Spec, [])],
     [compile_library(filename:join(Data, File)) || File <- maps:get(libraries, Spec, [])].
 
-%% One that is not there is left to compile_file/2, which names it.
+%% A missing file is kept, so that compile_file/2 fails and names it.
 files(Pattern) ->
     case filelib:wildcard(Pattern) of
         [] -> [Pattern];
@@ -159,13 +159,13 @@ compile_file(Source, Out) ->
         {error, Errors, _} -> stop("~ts does not compile: ~tp", [Source, Errors])
     end.
 
-%% C nodes, with OTP's own library.
+%% Compiles C nodes with OTP's own library.
 compile_program(Source) ->
     Include = filename:join(code:lib_dir(erl_interface), "include"),
     Library = filename:join([code:lib_dir(erl_interface), "lib", "libei.a"]),
     compile_c(Source, filename:rootname(Source), ["-pthread -D_REENTRANT -I", quoted(Include)], quoted(Library)).
 
-%% Drivers and NIFs.
+%% Compiles drivers and NIFs.
 compile_library(Source) ->
     Include = filename:join([code:root_dir(), "usr", "include"]),
     compile_c(Source, filename:rootname(Source) ++ ".so", ["-shared -fPIC -I", quoted(Include)], "").
@@ -176,7 +176,7 @@ compile_c(Source, Product, Flags, Library) ->
 
 quoted(Path) -> [$', Path, $'].
 
-%% @doc Runs a suite, or some of its cases, in this node. Ends the node.
+%% @doc Runs a suite, or some of its cases, and ends this node.
 -spec run(Args :: [string()]) -> no_return().
 run([Tree, Name, Group, Cases, Carrier, ResultFile, LogDir]) ->
     verify_carrier(Carrier),
@@ -201,7 +201,7 @@ run([Tree, Name, Group, Cases, Carrier, ResultFile, LogDir]) ->
         _Counts -> halt(0)
     end.
 
-%% The 15 s that peer gives a node to boot are too short for an emulated processor, and nothing but its source can change them.
+%% The 15 s that peer gives a node to boot are too short for an emulated processor, and only a change of peer's code can extend them.
 wait_longer_for_boot(1) -> ok;
 wait_longer_for_boot(Slowness) ->
     {peer, Beam, File} = code:get_object_code(peer),
@@ -223,8 +223,8 @@ case_option("all", #{cases := Cases}) -> [{testcase, Cases}];
 case_option("all", _Spec) -> [];
 case_option(Cases, _Spec) -> [{testcase, [list_to_atom(Case) || Case <- string:lexemes(Cases, ",")]}].
 
-%% A green run over the wrong carrier would prove nothing: start a node in the way in which the suites start theirs,
-%% look at what joins it to this one, and see that both ends of the link were counted.
+%% A successful run over the wrong carrier would prove nothing. So this starts a node as the suites start theirs, checks the link between
+%% it and this node, and checks that both ends of the link were counted.
 verify_carrier(Carrier) ->
     Position = otp_suites_links:position(),
     Args = ["-setcookie", atom_to_list(erlang:get_cookie()), "-pa", filename:dirname(code:which(?MODULE))],
@@ -239,7 +239,7 @@ verify_carrier(Carrier) ->
     Counted =:= expected_counts(Carrier) orelse
         stop("one connection over ~ts was counted as ~0tp", [Carrier, Counted]).
 
-%% Each end logs its link a moment after it is there.
+%% Each end logs its link a moment after the link is up.
 counted(Position, Expected, Tries) ->
     case otp_suites_links:since(Position) of
         Counted when Counted =:= Expected; Tries =:= 0 ->
@@ -261,7 +261,7 @@ expected_counts("beamway_tcp") -> #{<<"node beamway">> => 1, <<"link tcp: shared
 expected_counts("beamway_rdma") -> #{<<"node beamway">> => 1, <<"link rdma">> => 2};
 expected_counts("beamway") -> #{<<"node beamway">> => 1, <<"link shm here">> => 1, <<"link shm">> => 1}.
 
-%% @doc The kinds of Beamway's links between this node and `Node', and the driver of their ports; none on stock TCP.
+%% @doc The kinds of Beamway's links between this node and `Node', with the driver of their ports; the list is empty on stock TCP.
 -spec links_to(node()) -> [{beamway_kind:label(), Driver :: string()}].
 links_to(Node) ->
     case init:get_argument(proto_dist) of

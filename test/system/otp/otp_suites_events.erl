@@ -1,10 +1,10 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Common Test event handler that writes the outcome of every case of OTP's suites to a file.
+%% @doc A Common Test event handler that writes the outcome of every case of OTP's suites to a file.
 %%
-%% One term a line, for `file:consult/1': `{Suite, Group, Case, Outcome, Ms, Counts}', written as soon as the case is done, so
-%% that a node that dies in the middle leaves what it has finished. A case in progress is there as `started', before its outcome.
-%% Counts: the nodes and links that were made meanwhile, see {@link otp_suites_links}.
-%% Events were chosen over hooks because they also report time-traps, crashes and cases that were never begun.
+%% Each line is a term for `file:consult/1': `{Suite, Group, Case, Outcome, Ms, Counts}'. It is written as soon as the case ends, so that
+%% a node that dies in the middle leaves the outcomes of its finished cases. A case in progress first has the outcome `started'. Counts
+%% are the nodes and links that were made meanwhile, see {@link otp_suites_links}. The handler uses events rather than hooks because
+%% events also report time-traps, crashes and cases that never began.
 -module(otp_suites_events).
 -behaviour(gen_event).
 
@@ -14,13 +14,13 @@
 
 -record(state, {
     file :: file:io_device(),
-    %% The groups that the case at hand is in, innermost first.
+    %% The groups that contain the current case, innermost first.
     groups = [] :: [atom()],
-    %% When the cases in progress began; several, in a group that runs its cases in parallel.
+    %% The start times of the cases in progress; a group that runs its cases in parallel has several.
     started_ms = #{} :: #{atom() => integer()},
-    %% Whether each of them has had no other beside it.
+    %% Whether none of them has run in parallel with another.
     alone = true :: boolean(),
-    %% Where the trace of nodes and links stood when the case began, or when another ended meanwhile.
+    %% The position in the trace of nodes and links when the case began, or when another case ended meanwhile.
     trace = 0 :: non_neg_integer()
 }).
 
@@ -71,7 +71,7 @@ terminate(_Reason, State) ->
     _ = file:close(State#state.file),
     ok.
 
-%% A skipped case names its group itself, since init_per_group may never have run.
+%% A skipped case names its group itself, because init_per_group may never have run.
 record_skip(Suite, {Case, Group}, Reason, State) when is_atom(Case), is_atom(Group) ->
     record_case(Suite, Case, {skipped, Reason}, 0, otp_suites_links:none(), State#state{groups = [Group]});
 record_skip(Suite, Case, Reason, State) when is_atom(Case) ->
@@ -79,7 +79,7 @@ record_skip(Suite, Case, Reason, State) when is_atom(Case) ->
 record_skip(_Suite, _Other, _Reason, _State) ->
     ok.
 
-%% Of a case beside which others ran it cannot be said which links are its own.
+%% If other cases ran in parallel, a link cannot be attributed to this case.
 counts(#state{alone = true, trace = Position}) -> otp_suites_links:since(Position);
 counts(#state{alone = false, trace = Position}) -> otp_suites_links:shared(otp_suites_links:since(Position)).
 
@@ -96,13 +96,13 @@ record_case(Suite, Case, Outcome, Ms, Counts, #state{file = File, groups = Group
 outcome(ok) -> ok;
 outcome({skipped, Reason}) -> {skipped, Reason};
 outcome({auto_skipped, Reason}) -> {skipped, Reason};
-%% The case has passed and its clean-up has not: passed, in Common Test's own counts too.
+%% The case has passed but its clean-up has failed. Common Test also counts this as passed.
 outcome({failed, {_Suite, end_per_testcase, _Why}}) -> ok;
 outcome({failed, Reason}) -> {failed, Reason};
 outcome({error, Reason}) -> {failed, Reason};
 outcome(_CommentOrValue) -> ok.
 
-%% Reasons hold pids and funs that cannot be read back; text can.
+%% Reasons may contain pids and funs, which cannot be read back as terms, so they are stored as text.
 readable({Word, Reason}) -> {Word, lists:flatten(io_lib:format("~0tP", [Reason, 40]))};
 readable(Outcome) -> Outcome.
 

@@ -1,11 +1,11 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Counts the links that nodes make while OTP's suites run, so that a result cannot be stock TCP's by fall-back.
+%% @doc Counts the links that nodes make while OTP's suites run, so that a fallback to stock TCP cannot go unnoticed.
 %%
-%% A node says in its log (beamway_links, level info, or debug for a hidden peer) over what each link is. Every node of the suites has {@link seen/2} as
-%% a filter of its logger, from before its first connection on: it writes that as a line to the file `OTP_SUITES_TRACE' and
-%% keeps it from every handler, so that the suites see the log that they expect. Each end of a link is a line: `link tcp' and
-%% the reason, `link shm', or `link shm here' in the suites' own node. Of the others a last line can be missing: some are made
-%% to halt as soon as they are connected. `otp_suites_erl' adds `node beamway', `node own' or `node tcp' for each start.
+%% A node logs the kind of each link (beamway_links, level info, or debug for a hidden peer). Every node of the suites has {@link seen/2}
+%% as a logger filter from before its first connection: the filter writes such an event as a line to the file `OTP_SUITES_TRACE' and hides
+%% it from every handler, so that the suites see the log that they expect. Each end of a link makes a line: `link tcp' with the reason,
+%% `link shm', or `link shm here' in the suites' own node. Other nodes may lack their last line because some are made to halt as soon as
+%% they are connected. `otp_suites_erl' adds `node beamway', `node own' or `node tcp' for each start.
 -module(otp_suites_links).
 
 -export([seen/2, position/0, since/1, shared/1, add/2, own/2, total/2, none/0]).
@@ -13,11 +13,11 @@
 
 -define(VARIABLE, "OTP_SUITES_TRACE").
 
-%% Lines that were seen, by what they say: <<"node beamway">> => 3, <<"link shm">> => 4. Those that a case may share with
-%% others that ran beside it are <<"shared link shm">>.
+%% The lines that were seen with their numbers: <<"node beamway">> => 3, <<"link shm">> => 4. Lines that may belong to other cases that
+%% ran in parallel are counted as <<"shared link shm">>.
 -type counts() :: #{binary() => pos_integer()}.
 
-%% @doc The filter. Runs in the process that logs, so it must neither wait nor fail.
+%% @doc The filter. It runs in the process that logs, so it must neither wait nor fail.
 -spec seen(logger:log_event(), term()) -> logger:filter_return().
 seen(#{level := Level, msg := {Format, Args}, meta := #{mfa := {beamway_links, _, _}}}, _)
   when Level =:= info; Level =:= debug ->
@@ -37,42 +37,42 @@ line(shm, _Reason) ->
 line(Kind, _Reason) when Kind =:= rdma; Kind =:= tls -> ["link ", atom_to_list(Kind), $\n];
 line(Kind, Reason) when Kind =:= tcp; Kind =:= inet -> ["link ", atom_to_list(Kind), ": ", Reason, $\n].
 
-%% One write in append mode: lines of several nodes do not mix.
+%% A line is one write in append mode, so that the lines of several nodes do not mix.
 write(Line) ->
     {ok, File} = file:open(os:getenv(?VARIABLE), [append, raw]),
     ok = file:write(File, Line),
     ok = file:close(File).
 
-%% @doc How much has been written until now, for {@link since/1}.
+%% @doc The size of the trace at this moment, for {@link since/1}.
 -spec position() -> non_neg_integer().
 position() ->
     filelib:file_size(os:getenv(?VARIABLE)).
 
-%% @doc What was written since then.
+%% @doc The lines that were written since then.
 -spec since(Position :: non_neg_integer()) -> counts().
 since(Position) ->
     {ok, <<_:Position/binary, New/binary>>} = file:read_file(os:getenv(?VARIABLE)),
     Lines = binary:split(New, <<"\n">>, [global, trim_all]),
     lists:foldl(fun(Line, Counts) -> maps:update_with(Line, fun(N) -> N + 1 end, 1, Counts) end, none(), Lines).
 
-%% @doc The same counts as those of several cases together.
+%% @doc The same counts, marked as shared by several cases.
 -spec shared(counts()) -> counts().
 shared(Counts) ->
     maps:from_list([{<<"shared ", Line/binary>>, Count} || {Line, Count} <- maps:to_list(Counts)]).
 
-%% @doc How often a line was seen that is the case's own for sure.
+%% @doc How often a line was seen that certainly belongs to the case.
 -spec own(Line :: binary(), counts()) -> non_neg_integer().
 own(Line, Counts) -> maps:get(Line, Counts, 0).
 
-%% @doc How often a line was seen.
+%% @doc How often a line was seen, including shared ones.
 -spec total(Line :: binary(), counts()) -> non_neg_integer().
 total(Line, Counts) -> own(Line, Counts) + own(<<"shared ", Line/binary>>, Counts).
 
-%% @doc The sum of two.
+%% @doc The sum of two counts.
 -spec add(counts(), counts()) -> counts().
 add(Some, More) ->
     maps:merge_with(fun(_Line, A, B) -> A + B end, Some, More).
 
-%% @doc Nothing was seen.
+%% @doc The counts if nothing was seen.
 -spec none() -> counts().
 none() -> #{}.

@@ -1,9 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Prints the outcomes of OTP's suites side by side, compares them with the stored ones, or stores them.
+%% @doc Prints the outcomes of OTP's suites next to each other, compares them with the stored ones, or stores them.
 %%
-%% The script `otp_suites' calls `failed/1' after the suites of each carrier, to repeat what failed, and `report/1' at the end.
-%% Arguments are lists of strings, as `erl -run' hands them over. What is wrong is decided in `beamway_otp_verdict', which
-%% is tested on its own. `docs/dev/otp-suites.md' must name each case that does not pass: the report looks for the names.
+%% The script `otp_suites' calls `failed/1' after the suites of each carrier, in order to repeat the failed cases, and `report/1' at the
+%% end. Arguments are lists of strings, as `erl -run' passes them. `beamway_otp_verdict', which has its own tests, decides what is wrong.
+%% `docs/dev/otp-suites.md' must name each case that does not pass, so the report looks for the names there.
 -module(otp_suites_report).
 
 -export([failed/1, report/1, stop/2]).
@@ -15,14 +15,14 @@
 }.
 -type results() :: #{id() => result()}.
 
-%% @doc Prints suite, group and case of what failed, at most so many.
+%% @doc Prints suite, group and case of at most `Most' failed cases.
 -spec failed(Args :: [string()]) -> no_return().
 failed([File, Most]) ->
     Failed = [Id || {Id, #{word := Word}} <- sorted(results(consult(File), [])), Word =:= failed orelse Word =:= died],
     [io:format("~ts ~ts ~ts~n", [Suite, Group, Case]) || {Suite, Group, Case} <- lists:sublist(Failed, list_to_integer(Most))],
     halt(0).
 
-%% @doc Prints the outcomes, and halts with 1 if something is wrong with those of Beamway.
+%% @doc Prints the outcomes, and halts with 1 if something is wrong with Beamway's.
 -spec report(Args :: [string()]) -> no_return().
 report([Mode, StoredFile, Document, Suites, Cases | Files]) ->
     Runs = runs(Files),
@@ -59,8 +59,8 @@ consult(File) ->
         {error, Reason} -> stop("~ts cannot be read: ~ts", [File, file:format_error(Reason)])
     end.
 
-%% A suite may list a case twice, so a case has a list of outcomes, the latest first; one that only `started' took the node
-%% with it, or the limit came. All must pass; otherwise one repeat, alone, tells flaky from failed.
+%% A suite may list a case twice, so a case has a list of outcomes, latest first. A case that has only `started' killed its node or
+%% reached the limit. All outcomes must pass; otherwise a single repeat of the case alone distinguishes flaky from failed.
 -spec results(Lines :: [tuple()], Repeats :: [tuple()]) -> results().
 results(Lines, Repeats) ->
     Again = lists:foldl(fun collect/2, #{}, Repeats),
@@ -105,7 +105,7 @@ repeated(Word, [_ | _] = Again) when Word =:= failed; Word =:= died ->
 repeated(Word, _Again) ->
     Word.
 
-%% The ends of links over shared memory of each suite, and the cases.
+%% For each suite the number of stored ends of links over shared memory, and the stored cases.
 -spec stored(file:filename()) -> {#{atom() => non_neg_integer()}, [{id(), beamway_otp_verdict:stored()}]}.
 stored(File) ->
     case file:read_file(File) of
@@ -138,7 +138,7 @@ comparison(Runs, Ids, Stored) ->
                        ++ [Fallback || Carrier =:= "beamway_rdma", Fallback <- beamway_otp_verdict:fallbacks(find(Id, Results), none)]
     ].
 
-%% Cases that run side by side cannot be judged one by one, their suite can.
+%% Cases that run in parallel cannot be judged one by one, but their suite can.
 without_links(Runs, Stored, Suites) ->
     [io_lib:format("~ts beamway: made ~b ends of links over shared memory when it was stored, and none now", [Suite, Ends])
      || {"beamway", Results} <- Runs, {Suite, Ends} <- lists:sort(maps:to_list(Stored)), Ends > 0, is_selected(Suite, Suites),
@@ -255,7 +255,7 @@ print_links(Carrier, Suite, Links) ->
 
 sorted(Results) -> lists:sort(maps:to_list(Results)).
 
-%% @doc Says why, and ends this node with status 2.
+%% @doc Prints the reason and ends this node with status 2.
 -spec stop(string(), [term()]) -> no_return().
 stop(Format, Args) ->
     io:format(standard_error, "otp_suites: " ++ Format ++ "~n", Args),

@@ -1,6 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Runs OTP's suites of distribution over TLS in this node, keeps outcomes and figures, and compares two carriers. The script `tls_suites' beside
-%% this module calls `run/1' once for each carrier and suite, and `report/1' at the end. Arguments are lists of strings, as `erl -run' hands them over.
+%% @doc Runs OTP's suites of distribution over TLS in this node, stores outcomes and measurements, and compares two carriers. The script
+%% `tls_suites' in the same directory calls `run/1' once for each carrier and suite, and `report/1' at the end. Arguments are lists of
+%% strings, as `erl -run' passes them.
 -module(tls_suites).
 -behaviour(gen_event).
 
@@ -9,7 +10,7 @@
 
 -include_lib("common_test/include/ct_event.hrl").
 
-%% @doc Runs a suite. Ends the node.
+%% @doc Runs a suite and ends the node.
 -spec run(Args :: [string()]) -> no_return().
 run([Dir, Suite, Effort, ResultFile, LogDir]) ->
     Options = [{dir, Dir}, {suite, list_to_atom(Suite)}, {auto_compile, false}, {logdir, LogDir}, {event_handler, {?MODULE, [ResultFile]}}
@@ -28,7 +29,7 @@ init([File]) -> file:open(File, [append, {encoding, utf8}]).
 handle_event(#event{name = benchmark_data, data = Data}, File) ->
     write(File, {figure, figure_name(proplists:get_value(name, Data)), proplists:get_value(value, Data)});
 handle_event(#event{name = tc_done, data = {Suite, init_per_suite, Result}}, File) ->
-    %% All its cases are skipped then.
+    %% If this fails, all cases of the suite are skipped, so the failure is recorded.
     case outcome(Result) of
         ok -> {ok, File};
         Failed -> write(File, {outcome, Suite, init_per_suite, Failed})
@@ -43,7 +44,8 @@ outcome({skipped, Reason}) -> {skipped, text(Reason)};
 outcome({auto_skipped, Reason}) -> {skipped, text(Reason)};
 outcome(_) -> ok.
 
-%% A question mark says that senders were suspended meanwhile, by which two runs would have two names.
+%% A question mark means that senders were suspended meanwhile. It is removed, because otherwise the same measurement could have different
+%% names in two runs.
 figure_name(Name) -> string:trim(lists:flatten(Name), trailing, " ?").
 
 text(Reason) -> lists:flatten(io_lib:format("~0tP", [Reason, 20])).
@@ -63,7 +65,7 @@ terminate(_Reason, File) -> _ = file:close(File), ok.
 
 %% ---- report
 
-%% @doc Prints both carriers side by side, stores them if asked, and ends the node: 1 if beamway_tls does not do what it should.
+%% @doc Prints both carriers next to each other, stores them if asked, and ends the node with 1 if beamway_tls does not do what it should.
 -spec report(Args :: [string()]) -> no_return().
 report([Folder, Store, Document, Suites]) ->
     [Stock, Own] = [begin {ok, Terms} = file:consult(filename:join(Folder, Carrier ++ ".results")), Terms end || Carrier <- ["inet_tls", "beamway_tls"]],
@@ -89,7 +91,7 @@ of_case(Suite, Case, Terms) ->
         Outcomes -> hd([Outcome || Outcome <- Outcomes, Outcome =/= ok] ++ [ok])
     end.
 
-%% What was run over OTP's own TLS proves nothing.
+%% A run that used OTP's own TLS would prove nothing.
 wrong_links(Folder) ->
     {ok, Trace} = file:read_file(filename:join(Folder, "beamway_tls.trace")),
     Lines = binary:split(Trace, <<"\n">>, [global, trim_all]),

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc yucan as people see it, in Debian's Chromium (`visit.js'): the button of examples/nitrogen in both of its sites, WebSockets with and
-%% without compression, events. Run by `test/system/run browser', in an overlay that is gone afterwards.
+%% @doc yucan as people see it, in Debian's Chromium (`visit.js'): the button of examples/nitrogen in both of its sites, WebSockets with
+%% and without compression, and events. Run by `test/system/run browser', in an overlay that is removed afterwards.
 -module(yucan_browser_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -17,7 +17,7 @@ end_per_suite(Config) -> yucan_test_server:stop_application(Config).
 chromium(Config) ->
     Sites = yucan_yaws_site:nitrogen(Config),
     Self = self(),
-    %% The certificate of `yucan FOLDER --https'.
+    %% Uses the certificate of `yucan FOLDER --https'.
     true = os:putenv("XDG_DATA_HOME", proplists:get_value(priv_dir, Config)),
     {ok, #{listen := [#{tls := Certificate}]}} = yucan_folder:options(#{what => ".", https => true}),
     Log = {function, fun(Entry) -> Self ! {entry, maps:with([target, version], Entry)} end},
@@ -30,7 +30,7 @@ chromium(Config) ->
     {Status, Lines} = test_support:until_ended(Port, 240000),
     [beamway_runner:say("     ~ts", [Line]) || Line <- Lines],
     {0, "all seen"} = {Status, lists:last(Lines)},
-    %% Of the WebSockets one was a stream of HTTP/2.
+    %% One of the WebSockets must have been a stream of HTTP/2.
     [11, 20] = lists:sort(versions(<<"/ws">>)).
 
 versions(Target) ->

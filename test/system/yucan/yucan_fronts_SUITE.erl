@@ -1,8 +1,9 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc nginx and haproxy in front of yucan: for each of some two hundred inputs, most of them made to be misunderstood, what the front says that it
-%% has passed on must be what yucan says that it got: the same requests in the same order, with the same methods, targets, hosts and bodies. A front
-%% that passes on what yucan then refuses is no danger; a request that only one of them has seen is one. And with varnish, too: an answer
-%% that the handler gives before the body has come reaches the client. Run by `test/system/run fronts'.
+%% @doc nginx and haproxy in front of yucan. For each of about two hundred inputs, most of them made to be misunderstood, the requests
+%% that the front reports to have forwarded must be those that yucan received, in the same order and with the same methods, targets, hosts
+%% and bodies. It is harmless if a front forwards something that yucan then refuses, but a request that only one of them has seen is
+%% dangerous. With these two and varnish, an answer that the handler gives before the body has arrived must reach the client. Run by
+%% `test/system/run fronts'.
 -module(yucan_fronts_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -12,9 +13,9 @@
 -include_lib("common_test/include/ct.hrl").
 
 -define(WAIT_MS, (20000 * beamway_runner:slowness())).
-%% What is not complete is given up by the fronts after one second; a client waits that long, and longer for what they do slowly.
+%% Fronts give up incomplete requests after one second. A client waits for longer than that because fronts do some things slowly.
 -define(PATIENCE_MS, 3000).
-%% Early answers: how often, and to how large a body.
+%% The number of early answers, and the size of the body that each of them does not wait for.
 -define(EARLY, 15).
 -define(EARLY_BYTES, 20000000).
 
@@ -32,7 +33,7 @@ nginx(Config) ->
 haproxy(Config) ->
     fronted(Config, "/usr/sbin/haproxy", fun(File) -> ["-db", "-f", File] end, fun haproxy/4, fun from_haproxy/1).
 
-%% Where the front listens, what it writes of each request, to whom it passes on.
+%% The configuration says where the front listens, what it logs of each request, and where it forwards it.
 nginx(Folder, Socket, Log, Port) ->
     ["user root;\ndaemon off;\nmaster_process off;\npid ", Folder, "/nginx.pid;\nevents {}\nhttp {\n",
      [[Name, "_temp_path ", Folder, "/", Name, ";\n"] || Name <- ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]],
@@ -51,15 +52,15 @@ haproxy(_, Socket, Log, Port) ->
      "  log-format \"%HM %HU %ST %s h%[var(txn.host)] b%[var(txn.body)]\"\n  default_backend behind\n"
      "backend behind\n  server yucan 127.0.0.1:", integer_to_list(Port), "\n"].
 
-%% {Method, Target, Host, Body} of what was passed on and answered with 200.
+%% {Method, Target, Host, Body} of a request that was forwarded and answered with 200.
 from_nginx(Line) ->
     [_, Json] = binary:split(Line, <<"{">>),
-    %% Bytes that are no UTF-8 are written as they are.
+    %% nginx writes bytes that are not UTF-8 unchanged.
     {Fields} = jiffy:decode(unicode:characters_to_binary(<<"{", Json/binary>>, latin1)),
     Field = fun(Name) -> unicode:characters_to_binary(proplists:get_value(Name, Fields), utf8, latin1) end,
     passed_on(Field(<<"s">>), {Field(<<"m">>), with_path(Field(<<"u">>)), Field(<<"h">>), Field(<<"b">>)}).
 
-%% Of `http://a?b' nginx tells `?b', and passes on `/?b', as it should (RFC 9112, 3.2.1).
+%% For `http://a?b' nginx logs `?b' but forwards `/?b', which is right (RFC 9112, 3.2.1).
 with_path(<<"?", _/binary>> = Query) -> <<"/", Query/binary>>;
 with_path(Target) -> Target.
 
@@ -70,7 +71,7 @@ from_haproxy(Line) ->
         _ -> none
     end.
 
-%% In a target haproxy's log has quotation marks, hashes and what cannot be printed as `#' and two digits.
+%% In a target, haproxy's log replaces quotation marks, hashes and unprintable characters with `#' and two digits.
 unescaped(<<"#", Hex:2/binary, Rest/binary>>) -> <<(binary:decode_hex(Hex))/binary, (unescaped(Rest))/binary>>;
 unescaped(<<C, Rest/binary>>) -> <<C, (unescaped(Rest))/binary>>;
 unescaped(<<>>) -> <<>>.
@@ -95,12 +96,12 @@ fronted(Config, Program, Arguments, Configuration, Read) ->
     [] = [{Id, Difference} || {Id, {differ, _, _} = Difference} <- Results],
     Same = length([Id || {Id, {same, [_ | _]}} <- Results]),
     beamway_runner:say("     ~ts: ~b inputs, of which ~b were passed on and understood by both in the same way", [filename:basename(Program), length(Results), Same]),
-    %% Else nothing would have been compared.
+    %% Otherwise nothing would have been compared.
     true = Same > 40.
 
-%% The front with yucan behind it, while a function runs.
+%% Runs the front with yucan behind it while the function runs.
 behind(Folder, Program, Arguments, Configuration, Function) ->
-    %% Names of sockets are short.
+    %% Socket paths must be short.
     Socket = "/tmp/yucan-" ++ filename:basename(Program) ++ ".sock",
     _ = file:delete(Socket),
     Port = yucan_test_server:start(yucan_behind_front, #{handler => {?MODULE, self()}}),
@@ -137,7 +138,7 @@ early_varnish(Config) ->
               ["vcl 4.1;\nbackend default { .host = \"127.0.0.1\"; .port = \"", integer_to_list(Port), "\"; }\nsub vcl_recv { return (pass); }\n"]
           end).
 
-%% The handler answers without a look at a body that is still on its way: each client gets that answer.
+%% The handler answers without reading a body that has not arrived yet, and each client must get that answer.
 early(Config, Program, Arguments, Configuration) ->
     Folder = filename:join(?config(priv_dir, Config), filename:basename(Program)),
     ok = filelib:ensure_dir(filename:join([Folder, "work", "x"])),
@@ -148,7 +149,7 @@ early(Config, Program, Arguments, Configuration) ->
     beamway_runner:say("     ~ts: ~0tp", [filename:basename(Program), Counts]),
     [{{<<"HTTP/1.1 200 OK">>, true}, ?EARLY}] = Counts.
 
-%% The status line that comes, and whether the whole answer does. One process sends while another one reads, as clients of HTTP do.
+%% The status line, and whether the whole answer arrived. One process sends while another one reads, as HTTP clients do.
 early_answer(Path) ->
     {ok, Socket} = gen_tcp:connect({local, Path}, 0, [binary, {active, false}, {exit_on_close, false}], ?WAIT_MS),
     ok = gen_tcp:send(Socket, ["POST /early HTTP/1.1\r\nHost: early\r\nConnection: close\r\nContent-Length: ", integer_to_list(?EARLY_BYTES), "\r\n\r\n"]),
@@ -164,7 +165,7 @@ inputs() ->
     [{Id, Bytes} || {Id, _, Bytes, _} <- yucan_probe_cases:smuggling() ++ yucan_probe_cases:malformed() ++ yucan_probe_cases:h1spec()]
         ++ [{Id, Bytes} || {Id, _, Bytes, _} <- yucan_corpus:requests()].
 
-%% A last request on a connection of its own says that all has been told.
+%% A last request on a separate connection marks the end: everything before it has been logged when it is.
 compared(Number, Bytes, Socket, Log, Read) ->
     _ = asked(Socket, Bytes),
     Last = <<"/last/", (integer_to_binary(Number))/binary>>,
@@ -204,7 +205,7 @@ witnessed(Last, Done) ->
     after ?WAIT_MS -> error({not_seen, Last})
     end.
 
-%% @doc The handler: tells the test what it got.
+%% @doc The handler, which tells the test what it received.
 -spec handle(yucan_req:req(), pid()) -> yucan_handler:response().
 handle(Req, Test) ->
     case yucan_req:path(Req) =/= <<"/early">> andalso yucan_req:body(Req) of

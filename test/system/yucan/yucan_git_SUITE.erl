@@ -1,19 +1,19 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Git under yucan as CGI: its own server program behind clones and pushes of a real git, gitweb's pages, cgit's. Run by
-%% `test/system/run git', in an overlay that is gone afterwards.
+%% @doc Git under yucan as CGI: git's own server program, used with clones and pushes of a real git, and the pages of gitweb and cgit. Run
+%% by `test/system/run git', in an overlay that is removed afterwards.
 -module(yucan_git_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1, end_per_testcase/2]).
 -export([clone_and_push/1, gitweb/1, cgit/1]).
 
-%% More than git's http.postBuffer: the push is chunked.
+%% More than git's http.postBuffer, so that the push is chunked.
 -define(BLOB_BYTES, 5000000).
 
 suite() -> [{timetrap, {minutes, 5}}].
 
 all() -> [clone_and_push, gitweb, cgit].
 
-%% A repository `p/one.git' with two commits.
+%% Makes a repository `p/one.git' with two commits.
 init_per_suite(Config) ->
     {ok, _} = application:ensure_all_started(yucan),
     Folder = filename:join(proplists:get_value(priv_dir, Config), "git"),
@@ -30,7 +30,7 @@ end_per_suite(_) -> application:stop(yucan).
 
 end_per_testcase(_, _) -> yucan_yaws_site:stop().
 
-%% As git's manual page of git-http-backend has it, and the guide.
+%% Configured as the manual page of git-http-backend and the guide describe.
 clone_and_push(Config) ->
     Folder = proplists:get_value(folder, Config),
     Port = serve(Config, ["script_alias = /git /usr/lib/git-core/git-http-backend\n"
@@ -41,7 +41,7 @@ clone_and_push(Config) ->
               "cp ../blob .; git add .; git commit -q -m Third; git push -q; git branch side; git push -q origin side"]),
     ok = run(["cd ", Folder, "; git clone -q --depth 1 ", Url, " third; cmp blob third/blob; git -C third fetch -q --unshallow;"
               "test \"$(git -C third log --format=%s)\" = \"$(git -C second log --format=%s)\"; git -C p/one.git fsck --strict"]),
-    %% Four clones at once, while somebody pushes.
+    %% Four clones run at once while another client pushes.
     ok = run(["cd ", Folder, "; for n in 1 2 3 4; do git clone -q ", Url, " at-once-$n & pids=\"$pids $!\"; done;"
               "echo x >second/x; git -C second add .; git -C second commit -q -m Fourth; git -C second push -q;"
               "for pid in $pids; do wait $pid; done; for n in 1 2 3 4; do cmp blob at-once-$n/blob; done"]),

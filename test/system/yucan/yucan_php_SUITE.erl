@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Debian's PHP under yucan: php-fpm over a unix socket and over TCP, and php-cgi, which all do the same; then what is special about
-%% kept connections. Run by `test/system/run php', where PHP is installed.
+%% @doc Debian's PHP under yucan: php-fpm over a unix socket and over TCP, and php-cgi, which must all do the same; then the special cases
+%% of kept connections. Run by `test/system/run php', where PHP is installed.
 -module(yucan_php_SUITE).
 
 -export([all/0, groups/0, suite/0, init_per_suite/1, end_per_suite/1, init_per_group/2, end_per_group/2, init_per_testcase/2, end_per_testcase/2]).
@@ -26,7 +26,7 @@ init_per_group(Group, Config) -> [{kind, Group} | Config].
 
 end_per_group(_, _) -> ok.
 
-%% A server for each case; php-fpm belongs to the case's process, which is why it starts there.
+%% Each case has its own server. php-fpm belongs to the case's process, so the case itself must start it.
 init_per_testcase(_, Config) -> Config.
 
 end_per_testcase(_, _) -> yucan_yaws_site:stop().
@@ -70,7 +70,7 @@ forms(Config) ->
                                     headers => [{"content-type", "application/x-www-form-urlencoded"}, {"cookie", "c=4"}]}),
     stop(Fpm).
 
-%% Longer than memory is used for, and in chunks without a length.
+%% Larger than what is kept in memory, and in chunks without a length.
 uploads(Config) ->
     {Port, Fpm} = start(Config, [{"u.php", "echo $_FILES['f']['size'], ' ', md5_file($_FILES['f']['tmp_name']);"},
                                  {"raw.php", "echo $_SERVER['CONTENT_LENGTH'], ' ', md5(file_get_contents('php://input'));"}]),
@@ -131,7 +131,7 @@ hangs(Config) ->
     {200, _, <<"ok">>} = get(Port, "/ok.php"),
     stop(Fpm).
 
-%% Many more than there are processes, and each gets its own answer.
+%% There are many more clients than processes, and each gets its own answer.
 many_clients(Config) ->
     {Port, Fpm} = start(Config, [{"q.php", "usleep(5000); echo $_SERVER['QUERY_STRING'];"}]),
     Self = self(),
@@ -144,7 +144,8 @@ asked(Port, Word) ->
     {200, _, Expected} = get(Port, "/q.php?" ++ Word),
     ok.
 
-%% Seventy requests, one after the other, are sent over one socket, which falls silent every 32 messages; a process that crashes takes only its own with it. (php-fpm's own count of connections is one of requests.)
+%% Seventy consecutive requests use the same socket, which becomes passive every 32 messages, and a process that crashes loses only its
+%% own connection. (php-fpm's own count of connections counts requests.)
 connections_are_kept(Config) ->
     {Port, Fpm} = start(Config, [{"a.php", "echo 'a';"}]),
     #{socket := Path, tcp := Tcp} = Fpm,
@@ -163,7 +164,7 @@ connections_are_kept(Config) ->
     Pool = whereis(yucan_fcgi_pool),
     stop(Fpm).
 
-%% A client may have its answer before the connection is back in the pool.
+%% The client may get its answer before the connection is back in the pool.
 kept_after(Port, Address) ->
     {200, _, <<"a">>} = get(Port, "/a.php"),
     true = beamway_peer:wait_until(fun() -> yucan_fcgi_pool:idle(Address) > 0 end, 10000),
@@ -171,8 +172,8 @@ kept_after(Port, Address) ->
 
 sockets(Address) -> [Socket || {{A, _}, Socket, _, _} <- ets:tab2list(yucan_fcgi_pool), A =:= Address].
 
-%% All processes belong to connections, and one request more comes: it is let in when a connection comes back, or soon after that. (What is kept
-%% would hold its process for five seconds.)
+%% All processes belong to connections, and one more request arrives. It must be let in when a connection is returned, or soon after that.
+%% (A kept connection would occupy its process for five seconds.)
 a_waiting_request_is_let_in(Config) ->
     {Port, Fpm} = start(Config, [{"s.php", "usleep(100000); echo 's';"}, {"f.php", "usleep(5000); echo 'f';"}]),
     [begin
@@ -183,7 +184,7 @@ a_waiting_request_is_let_in(Config) ->
      end || _ <- lists:seq(1, 5), Target <- ["/s.php", "/f.php"]],
     stop(Fpm).
 
-%% A kept connection that is dead is no error of the next request.
+%% A dead kept connection must not make the next request fail.
 fpm_comes_and_goes(Config) ->
     {Port, Fpm} = start(Config, [{"a.php", "echo 'a';"}]),
     {200, _, <<"a">>} = get(Port, "/a.php"),
@@ -193,7 +194,7 @@ fpm_comes_and_goes(Config) ->
     {200, _, <<"a">>} = get(Port, "/a.php"),
     stop(Again).
 
-%% An uploaded picture with PHP in it is no script, whatever path is put behind it.
+%% An uploaded picture that contains PHP must never run as a script, whatever path follows its name.
 no_hole(Config) ->
     {Port, Fpm} = start(Config, [{"i.jpg", "echo 'pwned';"}]),
     {404, _, _} = get(Port, "/i.jpg/x.php"),

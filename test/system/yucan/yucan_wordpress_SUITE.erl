@@ -1,7 +1,7 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Debian's WordPress with MariaDB and php-fpm under yucan, used as a person would (`yucan_wordpress.py'): installed, a post published and
-%% opened by its permalink, a picture uploaded. The rewriting module of the example gives it its permalinks. Run by
-%% `test/system/run wordpress', in an overlay that is gone afterwards.
+%% @doc Debian's WordPress with MariaDB and php-fpm under yucan, used as a person would use it (`yucan_wordpress.py'): the test installs
+%% it, publishes a post and opens it at its permalink, and uploads a picture. The example's rewriting module implements the permalinks.
+%% Run by `test/system/run wordpress', in an overlay that is removed afterwards.
 -module(yucan_wordpress_SUITE).
 
 -export([all/0, suite/0, init_per_suite/1, end_per_suite/1]).
@@ -40,15 +40,16 @@ start_database() ->
                 ++ "'; GRANT ALL ON wordpress.* TO wordpress@localhost\" 2>&1"),
     Program.
 
-%% As the package's own notes say: a file for each name of a host.
+%% As the package's own notes say, each host name has its own file.
 configure() ->
     file:write_file("/etc/wordpress/config-localhost.php",
                     ["<?php\ndefine('DB_NAME', 'wordpress');\ndefine('DB_USER', 'wordpress');\ndefine('DB_PASSWORD', '", ?PASSWORD, "');\n"
                      "define('DB_HOST', 'localhost:/run/mysqld/mysqld.sock');\ndefine('WP_CONTENT_DIR', '/var/lib/wordpress/wp-content');\n"
-                     %% No connection leaves this machine.
+                     %% WordPress must not connect to other machines.
                      "define('WP_HTTP_BLOCK_EXTERNAL', true);\ndefine('DISABLE_WP_CRON', true);\n?>\n"]).
 
-%% Debian keeps what users bring apart: the second docroot. What is no file is the blog's, as the rewriting module of the example does it, but by php-fpm.
+%% Debian keeps uploads in a separate directory, which is the second docroot. A path that is not a file goes to the blog, as in the
+%% example's rewriting module, but through php-fpm.
 serve(Config, #{socket := Socket}) ->
     Ebin = yucan_yaws_site:compile(Config, "blog", [{"blog.erl", rewriting()}]),
     yucan_yaws_site:start_text(Config, ["ebin_dir = ", Ebin, "\n",
