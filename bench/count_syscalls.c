@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Counts the system calls of running processes, without slowing them: the kernel's own tracepoint
- * raw_syscalls:sys_enter, counted for every thread by perf_event_open.
+ * Counts the system calls of running processes without slowing them down: perf_event_open counts
+ * the kernel's tracepoint raw_syscalls:sys_enter for every thread.
  *
  * usage: count_syscalls PID...
  * Prints "ready" when all threads are counted; then, for each line on standard input, the sum so
- * far. Ends with its standard input. Needs CAP_PERFMON (root) and tracefs, which it mounts for
- * itself if nobody has. Without them it says why on standard error and exits with 1, and the caller
- * takes strace instead.
+ * far. It ends with its standard input. It needs CAP_PERFMON (root) and tracefs, which it mounts
+ * for itself if it is not mounted. Without them it prints the reason on standard error and exits
+ * with 1, and the caller uses strace instead.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -41,7 +41,7 @@ static int read_number(const char *path, uint64_t *number)
     return found == 1 ? 0 : -1;
 }
 
-/* For this process alone. */
+/* Mounts tracefs so that only this process sees it. */
 static int mount_tracefs(void)
 {
     if (unshare(CLONE_NEWNS) || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL))
@@ -71,10 +71,10 @@ static int count_thread(counters_t *counters, pid_t thread, uint64_t tracepoint)
     attr.type = PERF_TYPE_TRACEPOINT;
     attr.size = sizeof attr;
     attr.config = tracepoint;
-    attr.inherit = 1; /* threads that this one starts are counted too */
+    attr.inherit = 1; /* also counts threads that this one starts */
     long fd = syscall(SYS_perf_event_open, &attr, thread, -1, -1, PERF_FLAG_FD_CLOEXEC);
     if (fd < 0 && errno == ESRCH)
-        return 0; /* it has ended since the folder was read */
+        return 0; /* it ended after the directory was read */
     if (fd < 0) {
         fprintf(stderr, "count_syscalls: perf_event_open: %s\n", strerror(errno));
         return -1;
@@ -129,7 +129,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: count_syscalls PID...\n");
         return 2;
     }
-    /* A descriptor a thread: many nodes have more threads than the usual limit has descriptors. */
+    /* Each thread needs a descriptor, and many nodes together have more threads than the usual
+     * limit permits. */
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
         limit.rlim_cur = limit.rlim_max;

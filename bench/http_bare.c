@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The least that a server can do, for `bench http`: it reads requests, throws their bodies away and
- * says hello world, or sends a constant object of JSON (/json) or 1 KB (/file_1k.bin). A WebSocket
- * gets its short messages back; its client has the key of RFC 6455's own example. Answers to
- * requests that came together leave by one call. What this reaches is what the load can offer on
- * this machine, so no server's figure can be much above it. Loopback only, for well-behaved clients
- * only.
+ * The least that a server can do, for `bench http`: it reads requests, discards their bodies and
+ * answers hello world, or sends a constant JSON object (/json) or 1 KB (/file_1k.bin). A WebSocket
+ * gets its short messages back; its client must use the key in RFC 6455's example. Answers to
+ * requests that arrived together leave with one call. The rate that this program reaches is what
+ * the load can offer on this machine, so no server's number can be much above it. It listens only
+ * on loopback, and only for well-behaved clients.
  *
  * usage: http_bare PORT [PROCESSES]
  *
- * Ends when it is killed; exit code 1 with a line on standard error if it cannot begin.
+ * It runs until it is killed, or exits with 1 and a line on standard error if it cannot start.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -44,9 +44,9 @@ typedef struct {
 typedef struct {
     int fd;
     size_t have;    /* bytes in `head` */
-    size_t missing; /* bytes of the body to come */
-    bool closes;    /* after the answer, as the client has said */
-    bool echoes;    /* `head` holds frames */
+    size_t missing; /* bytes of the body that have not arrived yet */
+    bool closes;    /* after the answer, because the client asked for it */
+    bool echoes;    /* `head` contains frames */
     const answer_t *answer;
     char head[HEAD_BYTES];
 } connection_t;
@@ -88,7 +88,7 @@ static void make_answer(answer_t *answer, const char *header, const char *text)
     answer->size = (size_t)n;
 }
 
-/* False if the connection is gone. */
+/* Returns false if the connection is gone. */
 static bool send_answers(connection_t *connection)
 {
     size_t size = answers_size;
@@ -99,7 +99,7 @@ static bool send_answers(connection_t *connection)
     return false;
 }
 
-/* The last answer of a connection goes out at once. False if the connection is gone. */
+/* Sends the last answer of a connection at once. Returns false if the connection is gone. */
 static bool add_answer(connection_t *connection)
 {
     const answer_t *answer = connection->closes ? &last_hello : connection->answer;
@@ -114,7 +114,7 @@ static bool add_answer(connection_t *connection)
     return false;
 }
 
-/* Sends back what `head` holds whole; a message has less than 126 bytes and one frame. */
+/* Echoes the complete frames in `head`; a message has less than 126 bytes and one frame. */
 static void echo(connection_t *connection)
 {
     unsigned char *frame = (unsigned char *)connection->head;
@@ -151,7 +151,7 @@ static const answer_t *answer_to(const char *head)
     return begins(head, "GET /file_1k.bin ") ? &file_1k : &hello;
 }
 
-/* Answers all requests that `head` holds whole. */
+/* Answers all complete requests in `head`. */
 static void take_heads(connection_t *connection)
 {
     const char *stop;
@@ -240,8 +240,8 @@ int main(int argc, char **argv)
     make_answer(&json, "content-type: application/json\r\n",
                 "{\"id\":42,\"message\":\"hello world\",\"ok\":true}");
     make_answer(&file_1k, "", text);
-    /* Each has a listening socket of its own, and the system deals out the connections. They end
-     * with the first one. */
+    /* Each process has its own listening socket, and the kernel distributes the connections. The
+     * processes end with the first one. */
     while (--processes > 0) {
         pid_t pid = fork();
         if (pid < 0)

@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A client for `bench http` and `bench http-memory`: what wrk and httperf cannot do. Loopback only.
+ * A client for `bench http` and `bench http-memory`, for the loads that wrk and httperf cannot
+ * produce. Loopback only.
  *
  * usage: http_load rate PORT PATH CONNECTIONS RATE SECONDS
  *        http_load hold PORT PATH CONNECTIONS
  *        http_load ws PORT PATH CONNECTIONS SECONDS PROCESSES
  *
- * rate: so many requests a second at even distances over kept connections, whatever the server does
- * (open loop). The time of a request begins when it was due, also if no connection was free then,
- * so a server that pauses is charged for all that it kept waiting. A request that was never sent or
- * answered counts with the time until the end: a server that is too slow for the rate shows it. It
- * spins, so it needs a processor of its own. Prints `DONE UNSENT ERRORS P50 P99 MAX`: requests, and
- * microseconds.
+ * rate: makes RATE requests per second at equal intervals over kept connections, whatever the
+ * server does (open loop). The time of a request begins when it was due, even if no connection was
+ * free then, so a server that pauses is charged for every request that it delayed. A request that
+ * was never sent or answered counts with the time until the end, so a server that is too slow for
+ * the rate shows it. The program spins, so it needs its own processor. Prints `DONE UNSENT ERRORS
+ * P50 P99 MAX`: requests, and microseconds.
  *
  * hold: opens the connections, makes one request on each, prints `holding`, and closes them when
  * its input ends.
  *
  * ws: opens the connections, makes each a WebSocket (RFC 6455), and sends a text of 64 bytes on it
- * as soon as the one before has come back (closed loop). No two texts and masks are the same, and
- * each echo is compared with what was sent. Prints `ECHOES ERRORS CPU_US`: echoes of the SECONDS,
- * what was not the echo or never came, and the processor time that this program took for them. The
- * connections are dealt out to so many processes.
+ * as soon as the previous one has come back (closed loop). No two texts and masks are the same, and
+ * each echo is compared with what was sent. Prints `ECHOES ERRORS CPU_US`: the echoes of the
+ * SECONDS, those that were wrong or missing, and the processor time that this program used for
+ * them. The connections are distributed over PROCESSES processes.
  *
- * Exit code: 0; 1 with a line on standard error.
+ * Exit code: 0, or 1 with a line on standard error.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -46,12 +47,12 @@ enum {
     MOST_CONNECTIONS = 100000,
     EVENTS = 256,
     WAIT_S = 30,
-    LATE_S = 5, /* what has no answer so long after the end has none */
+    LATE_S = 5, /* how long after the end an answer may arrive */
     MASK_BYTES = 4,
     TEXT_BYTES = 64
 };
 
-/* The key of RFC 6455's own example, and what proves that a server has understood it. */
+/* The key in RFC 6455's example, and the answer that proves that a server has understood it. */
 #define UPGRADE                                                                                    \
     "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"                   \
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -63,13 +64,13 @@ typedef struct {
     int fd;
     uint64_t due_ns;
     bool waits;   /* for an answer */
-    bool is_kept; /* it has had one */
+    bool is_kept; /* it has received one */
     size_t have;
     char answer[ANSWER_BYTES];
-    char text[TEXT_BYTES]; /* of which the echo is due */
+    char text[TEXT_BYTES]; /* the text whose echo is expected */
 } connection_t;
 
-/* What one process of several has done. */
+/* The result of one of several processes. */
 typedef struct {
     uint64_t echoes;
     long errors;
@@ -121,7 +122,7 @@ static void open_connection(connection_t *connection)
     connection->is_kept = false;
 }
 
-/* The size of a whole answer, 0 if it is not whole yet. */
+/* Returns the size of a complete answer, or 0 if it is not complete yet. */
 static size_t answer_size(const connection_t *connection)
 {
     const char *end = memmem(connection->answer, connection->have, "\r\n\r\n", 4);
@@ -145,7 +146,7 @@ static void send_request(const connection_t *connection)
     ssize_t n = send(connection->fd, request, request_bytes, MSG_NOSIGNAL);
     if (n >= 0 && (size_t)n != request_bytes)
         fail("the system took a part of a request");
-    /* An error is found by reading. */
+    /* Errors are found when reading. */
 }
 
 static void watch(connection_t *connection)
@@ -155,8 +156,8 @@ static void watch(connection_t *connection)
         fail("epoll_ctl");
 }
 
-/* True if the answer is whole, or will never be. A server may close a kept connection at any time:
- * then the connection is a new one, and what waits for an answer is sent again. */
+/* Returns true if the answer is complete or never will be. A server may close a kept connection at
+ * any time; then it is replaced with a new one, and a request without an answer is sent again. */
 static bool read_answer(connection_t *connection)
 {
     bool was_kept = connection->is_kept;
@@ -193,7 +194,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* When the n-th request is due, from 0 on. */
+/* Returns when the n-th request is due, counted from 0. */
 static uint64_t due_ns(uint64_t start, uint64_t n, long rate)
 {
     return start + n * SECOND_NS / (uint64_t)rate;
@@ -256,7 +257,7 @@ static void at_rate(long count, long rate, long seconds)
            errors, times_us[timed / 2], times_us[timed - 1 - timed / 100], times_us[timed - 1]);
 }
 
-/* Sends the request and waits for the whole answer. */
+/* Sends the request and waits for the complete answer. */
 static void ask(connection_t *connection)
 {
     struct timeval wait = {.tv_sec = WAIT_S};
@@ -314,10 +315,10 @@ static void send_text(connection_t *connection)
     ssize_t n = send(connection->fd, frame, sizeof frame, MSG_NOSIGNAL);
     if (n >= 0 && (size_t)n != sizeof frame)
         fail("the system took a part of a frame");
-    /* An error is found by reading. */
+    /* Errors are found when reading. */
 }
 
-/* True if the echo is whole, or will never be. After anything else the connection ends. */
+/* Returns true if the echo is complete or never will be. Anything else closes the connection. */
 static bool read_echo(connection_t *connection)
 {
     const size_t size = 2 + TEXT_BYTES;
@@ -415,7 +416,7 @@ static void echo_by_several(long count, long seconds, long processes)
     close(ends[1]);
     echoes_t all = {0}, one;
     for (long i = 0; i < processes; i++) {
-        /* One that fails has said why. */
+        /* A process that failed has printed the reason. */
         if (read(ends[0], &one, sizeof one) != (ssize_t)sizeof one)
             exit(1);
         all.echoes += one.echoes;

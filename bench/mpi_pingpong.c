@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One pair of MPI processes, one message each way: the round trip that `bench pingpong` puts beside
- * Erlang's. MPI spins while it waits, and so needs a processor for each process.
+ * One pair of MPI processes that send one message in each direction: the round trip with which
+ * `bench pingpong` compares Erlang's. MPI spins while it waits, so it needs a processor for each
+ * process.
  *
  * usage: mpirun -np 2 mpi_pingpong MILLISECONDS BYTES...
- * Prints a line a size: bytes, round trips, p50 and p99 in nanoseconds.
+ * Prints a line for each size: bytes, round trips, p50 and p99 in nanoseconds.
  */
 #include <inttypes.h>
 #include <mpi.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The floor of `bench paced': two processes that sleep until an eventfd wakes them, with 64 bytes
- * there and back in memory that they share.
+ * The floor of `bench paced': two processes that sleep until an eventfd wakes them, and that pass
+ * 64 bytes there and back in shared memory.
  *
  * usage: paced_floor CALLS_PER_SECOND MILLISECONDS
- * Prints, of each call, the processor time of both processes, the median and the 99th percentile
- * of its duration, in microseconds. On an error it says which and exits with 1.
+ * Prints the processor time of both processes per call, and the median and the 99th percentile of a
+ * call's duration, in microseconds. On an error it prints which one and exits with 1.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -59,7 +59,7 @@ static void ring(int fd)
         fail("write");
 }
 
-/* As a node does: epoll says that somebody has rung. */
+/* Waits with epoll for the eventfd, as a node does. */
 static void await(int poller, int fd)
 {
     struct epoll_event got;

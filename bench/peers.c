@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Many nodes in one process, for `bench peers': each has a name and a connection of its own to one
- * real node, shakes hands as a node of Erlang does, and stays. It answers ticks, counts messages
- * and throws them away. With the extension of Beamway's handshake the two agree on the link over
- * TCP, with a session (docs/dev/session.md) if the real node wants one.
+ * Many nodes in one process, for `bench peers': each has its own name and its own connection to one
+ * real node, shakes hands as an Erlang node does, and stays connected. It answers ticks, and counts
+ * and discards messages. With the extension of Beamway's handshake the two nodes agree on the link
+ * over TCP, with a session (docs/dev/session.md) if the real node wants one.
  *
- * The nodes are dealt out to hosts 127.1.0.1, 127.1.0.2 and so on, HOST_NODES to each. Each host
- * has an epmd at the port that is given, and refuses connections to nodes that have vanished, as
- * the host of a node that was killed does.
+ * The nodes are distributed over hosts 127.1.0.1, 127.1.0.2 and so on, HOST_NODES to each. Each
+ * host has an epmd at the given port, and refuses connections to nodes that have vanished, as the
+ * host of a killed node does.
  *
  * usage: peers COUNT EPMD_PORT stock|beamway
  *
- * Commands on standard input, a line each, and what it answers on standard output:
+ * The program reads one command per line on standard input and answers on standard output:
  *   connect ADDRESS PORT COOKIE   "connected", or "failed" and why
- *   await ticks|messages NUMBER   "reached", once it has got so many since it began
+ *   await ticks|messages NUMBER   "reached", once that many have arrived since it started
  *   vanish                        "vanished NUMBER": every third node is gone, as if killed
  *   counts                        "ticks NUMBER lost NUMBER": the latter are connections that the
- *                                 real node has ended
- * It ends when its standard input does. On an error of its own it says which and exits with 1.
+ *                                 real node has closed
+ * It ends when its standard input does. On an error of its own it prints which one and exits with
+ * 1.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -42,7 +43,7 @@
 enum {
     HOST_NODES = 30,
     MOST = 10000,
-    AT_ONCE = 64, /* connections that shake hands */
+    AT_ONCE = 64, /* connections that shake hands at the same time */
     PACKET_BYTES = 1024,
     ACK_MS = 200,
     LOOK_MS = 50,
@@ -50,19 +51,19 @@ enum {
     IDLE_ACK_MS = RESUME_MS / 2
 };
 
-/* What a node of OTP 25 says of itself, and that it is visible. */
+/* The flags of an OTP 25 node, and the flag for a visible one. */
 #define FLAGS 0xd07df7fbdull
 #define WORD_ACK 0xffffff03u
 #define WORD_END 0xffffff04u
 #define WORD_LOAD 0xffffff05u
-/* As native/driver/load.h has it: 1 % of the processor, nothing waits, 0.50, 1024 MiB. */
+/* Encoded as in native/driver/load.h: 1 % of the processor, nothing waits, 0.50, 1024 MiB. */
 #define LOAD 0x8100000032000400ull
 #define HEARS_LOAD 16
 #define LONGEST 0x7fffffffu
 
 typedef enum { COMMANDS, EPMD, EPMD_CLIENT, DOOR, NODE } kind_t;
 
-/* What epoll tells of. */
+/* A source of epoll events. */
 typedef struct {
     kind_t kind;
     int fd, host;
@@ -76,11 +77,11 @@ typedef struct {
     char name[64];
     uint32_t challenge;
     bool resumes, expects_resume;
-    /* A packet of the handshake, or the length of one of the distribution and then a word. */
+    /* A packet of the handshake; or the length of a distribution packet, or a word. */
     uint8_t packet[2 + PACKET_BYTES];
     size_t have;
-    uint64_t left;     /* of the packet whose length is known */
-    uint64_t in, told; /* bytes of the session: read, and of these known to the peer */
+    uint64_t left;     /* bytes missing of the packet whose length is known */
+    uint64_t in, told; /* bytes of the session: read, and acknowledged to the peer */
     int64_t heard_ms, acked_ms;
 } node_t;
 
@@ -90,7 +91,7 @@ typedef struct {
     size_t have;
 } epmd_client_t;
 
-/* Every third node is a victim. Victims have a port of their own, so that it can refuse. */
+/* Every third node is a victim. Victims have a separate port, so that it can refuse. */
 typedef struct {
     source_t epmd, doors[2];
     uint16_t ports[2];
@@ -99,7 +100,7 @@ typedef struct {
 static struct {
     int poller, count, hosts, next, shaking, up, lost;
     uint16_t epmd_port;
-    bool is_beamway, has_vanished, is_asked; /* somebody waits for all to be connected */
+    bool is_beamway, has_vanished, is_asked; /* a command waits for all to be connected */
     node_t *nodes;
     host_t *hosts_of;
     struct sockaddr_in peer;
@@ -205,7 +206,7 @@ static bool is_there(int index)
     return !(self.has_vanished && is_victim(index));
 }
 
-/* The node of that host with that name before the @, or NULL. */
+/* Returns the node on that host whose name before the @ is this one, or NULL. */
 static node_t *find(int host, const uint8_t *name, size_t size)
 {
     for (int i = host * HOST_NODES; i < self.count && i < (host + 1) * HOST_NODES; i++) {
@@ -223,7 +224,7 @@ static uint16_t port_of(const node_t *node)
     return self.hosts_of[node->source.host].ports[is_victim((int)(node - self.nodes))];
 }
 
-/* Writes the answer of epmd. */
+/* Writes epmd's answer and returns its size. */
 static size_t answered(int host, const uint8_t *request, size_t size, uint8_t *answer)
 {
     uint8_t *at = answer;
@@ -290,7 +291,7 @@ static void accept_epmd(source_t *epmd)
     }
 }
 
-/* Nobody needs to connect to these nodes: they call. */
+/* No node needs to connect to these nodes because they connect themselves. */
 static void accept_and_close(source_t *door)
 {
     int fd;
@@ -313,7 +314,7 @@ static void end_node(node_t *node, bool by_peer)
     end_source(&node->source);
 }
 
-/* The connection is refused, or the peer says what no correct node says. */
+/* Ends a node whose connection was refused or whose peer violated the protocol. */
 static void broken(node_t *node, const char *why)
 {
     bool was_up = node->state == UP;
@@ -327,7 +328,8 @@ static void broken(node_t *node, const char *why)
     }
 }
 
-/* Small enough for any socket that is not full. False: it is, or the node has ended. */
+/* The bytes must fit into any socket that is not full. Returns false if the socket is full or the
+ * node has ended. */
 static bool sent(node_t *node, const uint8_t *bytes, size_t size)
 {
     ssize_t written = send(node->source.fd, bytes, size, MSG_NOSIGNAL);
@@ -348,7 +350,7 @@ static void send_packet(node_t *node, uint8_t *packet, size_t size)
         broken(node, "the socket is full in the handshake");
 }
 
-/* The MD5 sum of cookie and challenge, as the handshake has it. */
+/* The MD5 sum of cookie and challenge that the handshake uses. */
 static void digest(uint32_t challenge, uint8_t sum[16])
 {
     char text[300];
@@ -359,7 +361,7 @@ static void digest(uint32_t challenge, uint8_t sum[16])
         fail("MD5");
 }
 
-/* beamway_wire:encode_extension/1: no rings, TLS not taken over, the load is heard. */
+/* As beamway_wire:encode_extension/1: no rings, no takeover of TLS, and the load is read. */
 static uint8_t *put_extension(const node_t *node, uint8_t *at)
 {
     memcpy(at, "BWay", 4);
@@ -382,7 +384,7 @@ static void send_name(node_t *node)
     send_packet(node, packet, (size_t)(at - packet));
 }
 
-/* Whether the peer has sent an extension, and in it that its links outlive their connections. */
+/* Whether the peer has sent an extension which says that its links outlive their connections. */
 static bool wants_session(const uint8_t *at, size_t size)
 {
     return self.is_beamway && size >= 7 + 24 && memcmp(at, "BWay", 4) == 0 && at[4] == 1 &&
@@ -452,7 +454,7 @@ static void handshake(node_t *node, const uint8_t *at, size_t size)
         acknowledged(node, at, size);
         return;
     case AGREES:
-        /* The driver of a node that could not take the connection over says so. */
+        /* If the driver of a node could not take the connection over, it answers why. */
         if (size < 2 || (at[1] != 'y' && at[1] != 'n')) {
             broken(node, "neither a session nor why not");
             return;
@@ -465,7 +467,7 @@ static void handshake(node_t *node, const uint8_t *at, size_t size)
     }
 }
 
-/* Takes bytes of the handshake from `at`; how many. */
+/* Reads bytes of the handshake from `at` and returns how many. */
 static size_t take_handshake(node_t *node, const uint8_t *at, size_t size)
 {
     size_t wanted = node->have < 2 ? 2 : 2 + number(node->packet, 2);
@@ -496,8 +498,8 @@ static void counted(uint64_t *counter)
     }
 }
 
-/* The peer's ticks ask for a sign of life, as those of any C node. With a session the load comes
- * first. */
+/* Answers the peer's tick, which asks for a sign of life, as any C node does. With a session, the
+ * load comes first. */
 static void tick(node_t *node)
 {
     uint8_t own[12 + 4] = {0};
@@ -508,7 +510,7 @@ static void tick(node_t *node)
     (void)sent(node, own + from, sizeof own - from);
 }
 
-/* Takes bytes of packets of the distribution; how many. */
+/* Reads bytes of distribution packets and returns how many. */
 static size_t take_packets(node_t *node, const uint8_t *at, size_t size)
 {
     size_t taken = 0, more;
@@ -522,7 +524,7 @@ static size_t take_packets(node_t *node, const uint8_t *at, size_t size)
         node->in += more;
         return more;
     }
-    /* The four bytes of a length, and of a word eight more. */
+    /* A length has four bytes; a word has eight more. */
     more = node->have < 4 ? 4 - node->have : 12 - node->have;
     taken = more < size ? more : size;
     memcpy(node->packet + node->have, at, taken);
@@ -612,7 +614,8 @@ static void call_more(void)
         call(&self.nodes[self.next++]);
 }
 
-/* Says how far the nodes have read: a while after there was something to read, and now and then. */
+/* Acknowledges what the nodes have read: ACK_MS after they have read something, and every
+ * IDLE_ACK_MS. */
 static void acknowledge(int64_t now)
 {
     for (int i = 0; i < self.count; i++) {
@@ -737,7 +740,7 @@ static void prepare(void)
 
 static void on_event(source_t *source, uint32_t events)
 {
-    /* An earlier event of the same round may have ended it. */
+    /* An earlier event of the same round may have closed it. */
     if (source->fd < 0)
         return;
     switch (source->kind) {

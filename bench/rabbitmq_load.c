@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * One publisher and one consumer of a RabbitMQ queue, for `bench rabbitmq`. In C with librabbitmq,
- * since client and brokers share the processors: a message of 100 bytes, published, confirmed,
- * consumed and acknowledged, took 9 us of processor time in this client, 16 in Erlang's amqp_client
- * and 56 in Python's pika (10 KB: 29, 37, 75).
+ * One publisher and one consumer of a RabbitMQ queue, for `bench rabbitmq`. It is written in C with
+ * librabbitmq because client and brokers share the processors: a message of 100 bytes, published,
+ * confirmed, consumed and acknowledged, took 9 us of processor time in this client, 16 in Erlang's
+ * amqp_client and 56 in Python's pika (10 KB: 29, 37, 75).
  *
  * usage: rabbitmq_load PUBLISH_PORT CONSUME_PORT QUEUE BYTES WINDOW RATE WARM_MS MEASURE_MS
- * RATE 0: as fast as the broker takes them, with at most WINDOW messages on their way, published
- * and not yet both confirmed and consumed. RATE above 0: so many a second at even distances. Prints
- * `begin` when it measures, then `end CONSUMED SECONDS P50 P99`: messages, and microseconds from
- * the moment when a message should have been published until it is consumed. Persistent messages,
- * with confirms; the consumer acknowledges every 50th. Exit code: 0; 1 with a line on standard
- * error.
+ * With RATE 0 it publishes as fast as the broker permits, with at most WINDOW messages that are
+ * published and not yet both confirmed and consumed. With RATE above 0 it publishes RATE messages
+ * per second at equal intervals. Prints `begin` when it measures, then `end CONSUMED SECONDS P50
+ * P99`: messages, and microseconds from the moment when a message should have been published until
+ * it is consumed. Messages are persistent, with confirms; the consumer acknowledges every 50th.
+ * Exit code: 0, or 1 with a line on standard error.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <amqp.h>
@@ -36,7 +36,7 @@ enum {
     MIN_SAMPLES = 20
 };
 
-/* A slow machine gets more time for MIN_SAMPLES, up to this. */
+/* The additional time that a slow machine may take for MIN_SAMPLES. */
 static const uint64_t MORE_NS = 20000000000u;
 
 typedef struct {
@@ -155,7 +155,7 @@ static void confirm(uint64_t tag)
         is_confirmed[lowest++ % CONFIRM_SLOTS] = false;
 }
 
-/* One frame, if one comes in time. */
+/* Reads one frame, if one arrives in time. */
 static void read_confirm(amqp_connection_state_t connection, uint64_t wait_us)
 {
     struct timeval wait = {.tv_sec = (time_t)(wait_us / 1000000),
@@ -185,7 +185,8 @@ static void read_confirm(amqp_connection_state_t connection, uint64_t wait_us)
     }
 }
 
-/* The time is up, and there is something to show for it. */
+/* Ends the measurement and returns true once the time is over and enough samples were taken, or
+ * MORE_NS later. */
 static bool is_measured(void)
 {
     uint64_t now = now_ns();
@@ -240,7 +241,7 @@ static void publish_paced(amqp_connection_state_t connection, char *body, uint64
     }
 }
 
-/* What is on its way at the end must come, too: the next run begins with an empty queue. */
+/* Waits for the outstanding messages, because the next run must begin with an empty queue. */
 static void finish(amqp_connection_state_t connection)
 {
     uint64_t deadline = now_ns() + 30000000000u;
@@ -268,7 +269,8 @@ static void report(void)
            (double)samples[(sample_count - 1) * 99 / 100] / 1e3);
 }
 
-/* The lines come on time, whatever the publisher waits for: others measure between them. */
+/* A separate thread prints the lines on time, whatever the publisher waits for, because others
+ * measure between them. */
 static void *announce(void *unused)
 {
     struct timespec from = {.tv_sec = (time_t)(measure_from / 1000000000u),
