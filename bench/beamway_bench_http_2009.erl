@@ -5,7 +5,7 @@
 %% Each series becomes a file in bench/results/http-2009 with the columns of that time, and all files there become one chart. The load
 %% runs on the second processor, which servers with two schedulers share with it. Requests that httperf could not even offer (for lack of
 %% a descriptor or a port) do not count as errors of the server; the column of the generated rate shows them. `bin/beamway' makes a
-%% network namespace for the benchmark, which remembers few closed connections: httperf tries one port after the other, which takes
+%% separate network for the benchmark, which remembers few closed connections: httperf tries one port after the other, which takes
 %% minutes when most are still in use.
 -module(beamway_bench_http_2009).
 -behaviour(beamway_bench).

@@ -217,7 +217,7 @@ prepare_test_() ->
     [?_assertMatch({ok, #{links := [100, 300], repeats := 1}}, prepare([], quick)), ?_assertMatch({ok, #{links := [5, 7], repeats := 2}}, prepare([{links, "5,7"}, {repeats, 2}], full)),
      ?_assertMatch({error, _}, prepare([{links, "2"}], quick)), ?_assertMatch({error, _}, prepare([{links, "many"}], full))].
 
-%% The program rejects invalid handshakes, and it ends when the process that started it has ended.
+%% The program rejects invalid handshakes but stays alive, and it ends when its standard input does.
 nonsense_is_refused_test_() -> {timeout, 60, fun nonsense_is_refused/0}.
 
 nonsense_is_refused() ->

@@ -1,6 +1,6 @@
 %% SPDX-License-Identifier: Apache-2.0
 %% @doc A cluster of Debian's rabbitmq-server on this machine, for the benchmark and for the test. The caller must run in `scripts/in-overlay
-%% --loopback', where the package is installed and ports are free, and whose end also ends every process and file of the cluster.
+%% --loopback', where the package is installed and ports are free. Whatever remains of the cluster disappears when that overlay ends.
 %%
 %% A contender ({@link beamway_bench_contender}) determines the cluster's carrier and reaches the servers only through environment
 %% variables. The servers run as the package's user, so they get a copy of Beamway that this user may read. The ports of a cluster's nodes

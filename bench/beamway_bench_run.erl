@@ -15,7 +15,7 @@
 -type figures() :: #{key() => number()}.
 -type group() :: #{%% 0 if the measurement does not need our nodes
                    nodes := non_neg_integer(),
-                   %% measures between the hosts of this network instead of on this machine
+                   %% the network between whose hosts it measures; without it the nodes are all in one place
                    net => beamway_bench_net:name(),
                    contenders := [beamway_bench_contender:name()],
                    directions := [beamway_bench_nodes:direction()],

@@ -1,5 +1,5 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc The demo's line on rdpipe: the guide's first example over an sshd of the demo's own, and the rate between two commands, compared
+%% @doc The demo's line on rdpipe: the first example over an sshd of the demo's own, and the rate between two commands, compared
 %% with ssh. `bench pipe' makes the full measurement.
 -module(beamway_demo_pipe).
 

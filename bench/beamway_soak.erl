@@ -3,9 +3,9 @@
 %% judges.
 %%
 %% First the nodes are loaded for a moment, disconnected and sampled; this is their state at rest. During the run
-%% {@link beamway_soak_load} runs on every node while connections are cut and nodes are stopped and continued at random (the seed is printed). At
-%% the end the nodes must return to their state at rest, the load must not have seen any error, and {@link beamway_soak_verdict} must find
-%% every metric flat. The exit status is 0 if all is well, 1 if not, 2 for a usage error.
+%% {@link beamway_soak_load} runs on every node while connections are cut and nodes are stopped and continued at random (the seed is
+%% printed). At the end the nodes must return to their state at rest, the load must not have seen any error, and
+%% {@link beamway_soak_verdict} must find every metric flat. The exit status is 0 if all is well, 1 if not, 2 for a usage error.
 -module(beamway_soak).
 
 -export([main/1]).
