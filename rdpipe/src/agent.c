@@ -21,23 +21,22 @@
 #include "transfer.h"
 #include "socket.h"
 
-#define HOP_MS 30000 /* for a hop, from both sides */
-#define CONNECT_MS                                                                                 \
-    10000 /* of it for the connection: who has not answered then drops what comes                  \
-           */
+#define HOP_MS 30000 /* for both sides to open a hop */
+/* The part of it for the connection: a peer that has not answered by then drops packets. */
+#define CONNECT_MS 10000
 #define REPORT_MS 500
 #define OUTPUT_BYTES 16384
-#define END_MS 3000 /* a command that is killed is gone by then */
+#define END_MS 3000 /* a killed command is gone by then */
 
 typedef struct agent agent_t;
 
-/* One hop of the segment. Its thread first makes the hop, then, told to, moves the stream. */
+/* One hop of the segment. Its thread opens the hop and then, when told to, moves the stream. */
 typedef struct {
     agent_t *agent;
     bool is_wanted, is_in;
-    int listener; /* in: listens, -1: closed */
+    int listener; /* in: the listener; -1: closed */
     char *host;   /* out: where to connect */
-    char *peer;   /* the neighbour, in messages; NULL: not known */
+    char *peer;   /* the neighbour's name in messages; NULL: not known */
     uint16_t port;
     rd_key_t key;
     rd_hop_t hop;
@@ -65,7 +64,7 @@ struct agent {
     rd_child_t child;
     rd_end_t to_child, from_child; /* the ends that the transfers use */
     int output;                    /* of a receiver's command */
-    size_t under_way;              /* bytes of it that rdpipe has not written yet */
+    size_t under_way;              /* bytes of `output` that rdpipe has not written yet */
     bool is_configured, has_next, is_ready, is_started, is_failing, is_ending, is_dropped;
     int64_t report_at;
 };
@@ -98,7 +97,7 @@ static void hello(agent_t *agent)
     send_line(agent, &line);
 }
 
-/* Something of ours has failed: the stream ends here, on both sides, and so does the command. */
+/* Something of ours has failed: ends the stream on both sides, and the command. */
 static void fail(agent_t *agent, rd_cause_t cause, const char *text)
 {
     rd_line_t line;
@@ -202,7 +201,7 @@ static bool start_thread(side_t *side, void *(*run)(void *))
 
 /* ---- what the segment does ---- */
 
-/* The file that a word of the shell names; the caller frees. NULL: *why. */
+/* The file that a shell word names. The caller frees it. On NULL, *why is set. */
 static char *file_of(const char *word, rd_why_t *why)
 {
     wordexp_t words;
@@ -220,8 +219,8 @@ static char *file_of(const char *word, rd_why_t *why)
     return file;
 }
 
-/* Whoever opens a FIFO waits for its other side. A command can be ended meanwhile, as we could not.
- */
+/* Opens a FIFO with a cat, because open waits for the other side of a FIFO, and a command can be
+ * ended meanwhile, but we could not. */
 static bool open_fifo(agent_t *agent, bool reads, rd_why_t *why)
 {
     char *command;
@@ -235,8 +234,8 @@ static bool open_fifo(agent_t *agent, bool reads, rd_why_t *why)
     return done;
 }
 
-/* /dev/stdin and /dev/stdout of ours: a cat has others, and on another host they are the way to
- * rdpipe. */
+/* Is this our own /dev/stdin or /dev/stdout? A cat would have others, and on another host they lead
+ * to rdpipe. */
 static bool is_standard(const struct stat *is)
 {
     struct stat own;
@@ -256,7 +255,7 @@ static bool open_file(agent_t *agent, rd_end_t *end_p, int flags, rd_why_t *why)
 
     if (!file)
         return false;
-    (void)stat(file, &is); /* what is not there may be made */
+    (void)stat(file, &is); /* a file that does not exist may be created */
     if (is_standard(&is)) {
         (void)rd_because(why, "%s is no file: leave the redirection out", file);
         free(file);
@@ -276,7 +275,7 @@ static bool open_file(agent_t *agent, rd_end_t *end_p, int flags, rd_why_t *why)
     end_p->name = agent->text;
     agent->in.transfer.empties = agent->work == RD_WORK_TO_FILE && S_ISREG(is.st_mode);
     for (int standard = 0; standard <= 1 && agent->lines.fd > 1; standard++)
-        rd_let_go_of(standard); /* those of a shell, which we have named here */
+        rd_let_go_of(standard); /* those of a shell, if the file is /dev/stdin or /dev/stdout */
     return true;
 }
 
@@ -325,7 +324,7 @@ static void start(agent_t *agent)
     agent->in.transfer.at_drop = tell_of_drop;
     agent->in.transfer.of = agent;
     if (!open_ends(agent, &why))
-        fail(agent, why.cause, why.text); /* the threads tell the neighbours, and end */
+        fail(agent, why.cause, why.text); /* the threads tell the neighbours, and then end */
     if ((agent->in.is_wanted && !start_thread(&agent->in, transfer_thread)) ||
         (agent->over.is_wanted && !forwards && !start_thread(&agent->over, transfer_thread)))
         fail(agent, RD_CAUSE_HERE, "cannot start a thread");
@@ -430,7 +429,7 @@ static bool take_next(agent_t *agent, const char *line)
     return agent->over.host && start_thread(&agent->over, hop_thread);
 }
 
-/* The command sees a reader that has gone. */
+/* Closes the output, so that the command sees that its reader has gone. */
 static void close_output(agent_t *agent)
 {
     if (agent->output >= 0)
@@ -531,7 +530,7 @@ static bool has_met(const side_t *side)
     return !side->is_wanted || (side->is_told && !side->is_over);
 }
 
-/* The command gets nothing more, and must not take what it has for the whole. */
+/* The command gets nothing more, and it must not take what it has for the complete stream. */
 static void look_at_drop(agent_t *agent)
 {
     if (agent->is_dropped || !atomic_load(&agent->in.transfer.is_dropped))
@@ -568,7 +567,8 @@ static void reap(agent_t *agent)
         }
         return;
     }
-    /* A shell that was killed leaves what it has started, which would go on for ever. */
+    /* A killed shell leaves the processes behind that it has started, and they would run
+     * forever. */
     if (agent->child.is_killed)
         rd_child_end(&agent->child);
     rd_line_begin(&line, "status");
@@ -576,7 +576,7 @@ static void reap(agent_t *agent)
     send_line(agent, &line);
 }
 
-/* What a receiver's command prints goes the way of what is said, as far as rdpipe takes it. */
+/* The output of a receiver's command goes over the channel, as far as rdpipe accepts it. */
 static int wanted_output(const agent_t *agent)
 {
     return agent->under_way + OUTPUT_BYTES <= RD_OUTPUT_WINDOW ? agent->output : -1;
@@ -664,9 +664,11 @@ static bool set_up(agent_t *agent, int control_in, int control_out, rd_why_t *wh
     agent->to_child.fd = agent->from_child.fd = -1;
     rd_lines_init(&agent->lines, control_in);
     rd_ignore_signals();
-    (void)signal(SIGINT, SIG_IGN); /* rdpipe tells us of those that a terminal sends to all */
+    /* A terminal sends these to every process, but rdpipe passes them on. */
+    (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGQUIT, SIG_IGN);
-    (void)signal(SIGHUP, SIG_IGN); /* sshd's, when the connection is gone: the channel ends, too */
+    /* sshd sends it when the connection is gone, and then the channel also ends. */
+    (void)signal(SIGHUP, SIG_IGN);
     if (!rd_guard_start(&agent->guard, why))
         return false;
     (void)sigemptyset(&set);
@@ -689,7 +691,7 @@ static void join(side_t *side)
         rd_stream_close(&side->stream);
 }
 
-/* Nobody is there to be told any more: the command ends, and is waited for. */
+/* Nobody can be told anything any more, so this ends the command and waits for it. */
 static void end_command(agent_t *agent)
 {
     int64_t deadline = rd_now_ms() + END_MS;
@@ -722,8 +724,8 @@ int rd_agent(int control_in, int control_out)
     is_cut = agent.is_ending;
     if (is_cut)
         end_command(&agent);
-    /* Who still has a stream to say something to does so within seconds; the guard kills the
-     * remaining processes of a command that did not end in order. */
+    /* A thread that still has something to send on its stream does so within seconds. The guard
+     * kills the remaining processes of a command that did not end in order. */
     if (!is_cut && !agent.is_failing && agent.child.pid > 0)
         rd_guard_forget(&agent.guard, agent.child.pid);
     rd_guard_end(&agent.guard);

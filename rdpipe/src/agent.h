@@ -3,10 +3,10 @@
 #define RD_AGENT_H
 
 /*
- * The part of a pipeline on one host: one segment, between a hop in and a hop out. rdpipe starts it
- * there (`rdpipe --agent` over ssh, or a fork of itself for this host) and talks to it over
- * `control_in` and `control_out` (control.h). When that ends, the agent kills its command and ends:
- * nothing stays on a host whose rdpipe is gone.
+ * An agent runs one segment of a pipeline on one machine, between a hop in and a hop out. rdpipe
+ * starts it there (`rdpipe --agent` over ssh, or a fork of itself for the local host) and talks to
+ * it over `control_in` and `control_out` (control.h). When that channel ends, the agent kills its
+ * command and exits, so nothing stays behind on a host whose rdpipe is gone.
  *
  *   rdpipe                                          agent
  *                                                   rdpipe-agent control= version= ssh=

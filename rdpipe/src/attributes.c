@@ -11,7 +11,7 @@
 
 #define OWNER "owner" /* no extended attribute has a name without a dot */
 #define COUNT_MAX 4096u
-#define BYTES_MAX ((size_t)1024 * 1024) /* of one file's */
+#define BYTES_MAX ((size_t)1024 * 1024) /* for one file */
 #define ACCESS_ACL "system.posix_acl_access"
 #define DEFAULT_ACL "system.posix_acl_default"
 
@@ -25,7 +25,7 @@ static bool is_acl(const char *name)
     return strcmp(name, ACCESS_ACL) == 0 || strcmp(name, DEFAULT_ACL) == 0;
 }
 
-/* Labels of SELinux belong to a host's policy, not to a file. */
+/* SELinux labels are left out, because they belong to a host's policy and not to a file. */
 static bool is_kept(const rd_copy_t *copy, const char *name)
 {
     return (copy->acls && is_acl(name)) ||
@@ -42,7 +42,7 @@ static bool put_owner(const struct stat *is, rd_items_out_t *out)
         gid_t gid;
         bool is_set;
         char text[600];
-    } last; /* trees have few owners, and a look-up reads a file */
+    } last; /* cached, because trees have few owners and a look-up reads a file */
 
     if (!last.is_set || last.uid != is->st_uid || last.gid != is->st_gid) {
         const struct passwd *user = getpwuid(is->st_uid);
@@ -61,7 +61,7 @@ static bool put_owner(const struct stat *is, rd_items_out_t *out)
     return rd_items_attribute(out, OWNER, last.text, strlen(last.text));
 }
 
-/* The names of a file's attributes, each with its 0; the caller frees. -1: errno. */
+/* Reads the names of a file's attributes, each with its NUL. The caller frees them. -1: errno. */
 static ssize_t names_of(int fd, char **names_p)
 {
     for (;;) {
@@ -74,7 +74,7 @@ static ssize_t names_of(int fd, char **names_p)
         len = *names_p ? flistxattr(fd, *names_p, (size_t)room) : -1;
         if (len >= 0 || errno != ERANGE)
             return len;
-        free(*names_p); /* there are more than a moment ago */
+        free(*names_p); /* another attribute was added since */
     }
 }
 
@@ -172,10 +172,10 @@ static const rd_attribute_t *find(const rd_attributes_t *attributes, const char 
     return NULL;
 }
 
-/* Looking a user up is for one thread at a time. */
+/* Only one thread at a time may look up a user. */
 static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
 
-/* Under that lock. */
+/* The caller holds `looking`. */
 static bool look_up(const rd_attributes_t *attributes, uid_t *uid_p, gid_t *gid_p)
 {
     static struct {
@@ -210,7 +210,7 @@ static bool look_up(const rd_attributes_t *attributes, uid_t *uid_p, gid_t *gid_
     return true;
 }
 
-/* The owner that was sent, as this host numbers it. False: none was, or what is none. */
+/* The owner that was sent, as this host numbers it. False: none was sent, or it is invalid. */
 static bool owner_of(const rd_attributes_t *attributes, uid_t *uid_p, gid_t *gid_p)
 {
     bool found;
@@ -235,7 +235,7 @@ bool rd_attributes_own(const rd_attributes_t *attributes, int fd)
         return true;
     if (fchown(fd, uid, gid) == 0)
         return true;
-    /* A group of his own a user may give, another owner not. */
+    /* A user may change the group to one of his own, but not the owner. */
     return errno == EPERM && fchown(fd, (uid_t)-1, gid) == 0 && is.st_uid == uid;
 }
 

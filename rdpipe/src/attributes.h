@@ -7,9 +7,10 @@
 #include "copy.h"
 
 /*
- * What a copy keeps of a file beside content, mode and time: its owner, extended attributes and
- * ACLs, which Linux keeps as attributes of the class system. They travel as ATTRIBUTE items before
- * the item that they belong to. An owner goes by name if the target knows the name, else by number.
+ * What a copy can keep of a file in addition to content, mode and time: its owner, extended
+ * attributes and ACLs, which Linux stores as attributes of the class system. They travel as
+ * ATTRIBUTE items before the item that they belong to. An owner is set by name if the target knows
+ * the name, else by number.
  */
 
 typedef struct {
@@ -23,37 +24,38 @@ typedef struct {
     size_t count, room, bytes;
 } rd_attributes_t;
 
-/* Are any asked for? */
+/* Does the copy keep any of them? */
 static inline bool rd_attributes_wanted(const rd_copy_t *copy)
 {
     return copy->owner || copy->xattrs || copy->acls;
 }
 
-/* Puts those of a file; `fd` -1: of a symbolic link, whose owner alone is kept. What cannot be read
- * is complained of. False: nobody reads any more. */
+/* Sends the attributes of a file. If `fd` is -1 it is a symbolic link, for which only the owner is
+ * kept. Complains of attributes that cannot be read. Returns false when nobody reads any more. */
 bool rd_attributes_put(rd_complaints_t *complaints, const char *path, int fd, const struct stat *is,
                        rd_items_out_t *out);
 
-/* Takes the content of an ATTRIBUTE item. False: *why. */
+/* Reads the content of an ATTRIBUTE item. On false, *why is set. */
 bool rd_attributes_take(rd_attributes_t *attributes, const rd_item_t *item, rd_items_in_t *in,
                         rd_why_t *why);
 
 void rd_attributes_clear(rd_attributes_t *attributes);
 void rd_attributes_free(rd_attributes_t *attributes);
 
-/* Has a file the owner, ACLs and extended attributes already, as far as the copy keeps them? */
+/* Does the file already have this owner, and these ACLs and extended attributes, as far as the copy
+ * keeps them? */
 bool rd_attributes_are(const rd_attributes_t *attributes, const rd_copy_t *copy, int fd,
                        const struct stat *is);
 
-/* Gives a file its owner. False: it has another one, errno. */
+/* Sets the owner of a file. On false the file still has another owner, and errno is set. */
 bool rd_attributes_own(const rd_attributes_t *attributes, int fd);
 
 /* The same for a symbolic link. */
 bool rd_attributes_own_link(const rd_attributes_t *attributes, int parent, const char *name);
 
-/* Gives a file its ACLs, or its other extended attributes, and takes from it those of the same kind
- * that it shall not have. What could not be set is complained of. What only root may set, or the
- * file system does not take, is warned of. */
+/* Sets the ACLs of a file, or its other extended attributes, and removes those of the same kind
+ * that it should not have. Complains if one cannot be set, but only warns if root alone may set it
+ * or the file system does not support it. */
 void rd_attributes_set(const rd_attributes_t *attributes, rd_complaints_t *complaints,
                        const char *path, int fd, bool are_acls);
 

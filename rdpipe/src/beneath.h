@@ -7,12 +7,12 @@
 #include "item.h"
 
 /*
- * Paths below a directory, whatever lies there: no step goes through a symbolic link, so that none
- * leads out. Paths are safe ones (rd_path_is_safe). The directory of the last path stays open, as
- * the next one is often in it.
+ * Opens paths below a directory without trusting what is in it: no step follows a symbolic link, so
+ * no path leads out. The paths must be safe (rd_path_is_safe). The directory of the last path stays
+ * open, because the next path is often in the same one.
  */
 typedef struct {
-    int top;  /* the caller's; -1: there is none, and nothing below it */
+    int top;  /* the caller's; -1 if there is none, and then nothing below it exists */
     int last; /* -1: none */
     char dir[RD_PATH_BYTES];
 } rd_beneath_t;
@@ -20,11 +20,12 @@ typedef struct {
 void rd_beneath_open(rd_beneath_t *beneath_p, int top);
 void rd_beneath_close(rd_beneath_t *beneath);
 
-/* The directory that holds `path` (not ""), and its last name there; -1 and errno. Valid until the
- * next call. */
+/* Returns the directory that holds `path` (not "") and sets *name_p to the last name of the path,
+ * or returns -1 with errno. Both are valid until the next call. */
 int rd_beneath_parent(rd_beneath_t *beneath, const char *path, const char **name_p);
 
-/* Opens `path` (may be "") itself; flags as for openat, never through a link. The caller closes. */
+/* Opens `path` (which may be "") itself, with flags as for openat, and never follows a link. The
+ * caller closes it. */
 int rd_beneath_file(rd_beneath_t *beneath, const char *path, int flags, mode_t mode);
 
 #endif

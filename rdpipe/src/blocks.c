@@ -5,15 +5,15 @@
 #include <endian.h>
 
 #define NONE UINT32_MAX
-#define CHAIN_MAX 32u                     /* blocks that one sum may stand for */
-#define NEW_BYTES ((size_t)64 * 1024)     /* go at once */
-#define ROOM_BYTES ((size_t)256 * 1024)   /* beside the two blocks of a search */
+#define CHAIN_MAX 32u                     /* the most blocks with the same place in the table */
+#define NEW_BYTES ((size_t)64 * 1024)     /* new bytes are sent once there are this many */
+#define ROOM_BYTES ((size_t)256 * 1024)   /* in addition to two blocks */
 #define WASTE_BYTES ((uint64_t)256 << 20) /* digested in vain before a search gives up */
 
 struct rd_block {
     uint32_t index, weak;
     uint8_t strong[RD_BLOCK_DIGEST_BYTES];
-    uint32_t next; /* with a sum that has the same place in the table */
+    uint32_t next; /* the next block with the same place in the table */
 };
 
 /* Its layout is part of the protocol. */
@@ -153,14 +153,14 @@ struct rd_search {
     const rd_blocks_t *blocks;
     const rd_digest_key_t *key;
     rd_found_t found;
-    uint32_t *first; /* of the blocks whose sum has this place; NONE: there is none */
-    unsigned bits;   /* of such a place */
-    uint32_t likely; /* the block behind the last one that was found */
+    uint32_t *first; /* for each place in the table, the first block there, or NONE */
+    unsigned bits;   /* the number of bits of a place */
+    uint32_t likely; /* the block after the last one that was found */
     uint8_t *bytes;
-    size_t room, from, at, end; /* in `bytes`: what is new, the window, what has come */
+    size_t room, from, at, end; /* in `bytes`: the first new byte, the window, the end */
     sum_t sum;                  /* of the window */
     bool has_sum;
-    uint64_t wasted, searched; /* bytes digested in vain, and passed */
+    uint64_t wasted, searched; /* bytes that were digested in vain, and bytes that were passed */
 };
 
 static uint32_t place_of(const rd_search_t *search, uint32_t weak)
@@ -168,8 +168,8 @@ static uint32_t place_of(const rd_search_t *search, uint32_t weak)
     return (weak * 0x9e3779b1u) >> (32 - search->bits);
 }
 
-/* The first of several equal blocks is enough, and no place has more than a few, so that a list
- * that was made for it does not slow the search down. */
+/* Enters only the first of several equal blocks, and only a few for each place, so that a list made
+ * for that purpose cannot slow down the search. */
 static void enter(rd_search_t *search, rd_block_t *of, uint32_t number)
 {
     uint32_t *first = &search->first[place_of(search, of[number].weak)];
@@ -215,7 +215,8 @@ void rd_search_close(rd_search_t *search)
     free(search);
 }
 
-/* Is this block what is in the window? Its digest is made once, if any sum is equal. */
+/* Is this block in the window? The digest of the window is computed once, if any weak sum
+ * matches. */
 static bool is_it(const rd_search_t *search, uint32_t number, uint32_t weak,
                   uint8_t strong[RD_BLOCK_DIGEST_BYTES], bool *has_strong)
 {
@@ -229,8 +230,8 @@ static bool is_it(const rd_search_t *search, uint32_t number, uint32_t weak,
     return memcmp(block->strong, strong, RD_BLOCK_DIGEST_BYTES) == 0;
 }
 
-/* The block in the window, NONE: there is none. Where equal blocks follow each other, the next one
- * is found, not the first one again, so that one long piece is copied. */
+/* The block in the window, or NONE. In a run of equal blocks it finds the next one instead of the
+ * first one again, so that a long piece becomes one copy. */
 static uint32_t find(rd_search_t *search)
 {
     uint8_t strong[RD_BLOCK_DIGEST_BYTES];
@@ -282,7 +283,7 @@ static void roll(rd_search_t *search)
     search->searched++;
 }
 
-/* Sums that are equal where the blocks are not: by chance there are few. */
+/* Have too many blocks differed in spite of equal weak sums? By chance there are only a few. */
 static bool has_given_up(const rd_search_t *search)
 {
     return search->wasted > WASTE_BYTES + search->searched;
@@ -318,7 +319,7 @@ static bool search_on(rd_search_t *search)
 
 uint8_t *rd_search_room(rd_search_t *search, size_t *room_p)
 {
-    /* What is new and still here is moved along; it is short. */
+    /* Moves the new bytes that are still here, which are few, to the beginning. */
     if (search->room - search->end < ROOM_BYTES / 2) {
         memmove(search->bytes, search->bytes + search->from, search->end - search->from);
         search->at -= search->from;

@@ -16,22 +16,22 @@ struct rd_buffer {
     const rd_end_t *output;
     uint8_t *data;
     size_t mapped;
-    uint32_t *next;     /* of each chunk: the one behind it, among those in use or the free ones */
-    size_t size, level; /* the thread begins at so many bytes */
+    uint32_t *next;     /* for each chunk the next one, among those in use or the free ones */
+    size_t size, level; /* how many bytes make the thread start */
     int wake, stop;     /* eventfds */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t news;
-    /* under the lock */
+    /* protected by the lock */
     size_t used;          /* bytes */
-    uint32_t first, last; /* chunks: of the oldest byte, and of the newest */
-    size_t head, tail;    /* in `first`, of the oldest byte; in `last`, behind the newest */
-    uint32_t free, fresh; /* chunks: the first of those that are free, and of those never used */
+    uint32_t first, last; /* chunks: of the oldest byte and of the newest */
+    size_t head, tail;    /* in `first`, of the oldest byte; in `last`, the end of the newest */
+    uint32_t free, fresh; /* chunks: the first free one, and the first that was never used */
     bool is_flowing, has_ended, is_stopped;
     int error; /* of the output; 0: none */
 };
 
-/* Waits until there is something to write; 0: the thread ends. */
+/* Waits until there is something to write. Returns 0 when the thread is to end. */
 static size_t next_piece(rd_buffer_t *buffer, const uint8_t **at_p)
 {
     size_t len;
@@ -135,7 +135,8 @@ rd_buffer_t *rd_buffer_open(const rd_end_t *output, size_t bytes, unsigned start
     return NULL;
 }
 
-/* Behind the last one, which is full. There is always one left, as `size` bytes need no more. */
+/* Appends a chunk to the last one, which is full. A chunk is always left, because `size` bytes need
+ * no more of them. */
 static void add_chunk(rd_buffer_t *buffer)
 {
     uint32_t chunk = buffer->free;
@@ -170,7 +171,7 @@ ssize_t rd_buffer_put(rd_buffer_t *buffer, const void *data, size_t len)
         errno = error != 0 ? error : EAGAIN;
         return -1;
     }
-    /* The thread reads nothing of the room. */
+    /* The thread does not read the free space, so it can be written without the lock. */
     len = len < room ? len : room;
     memcpy(to, data, len);
     (void)pthread_mutex_lock(&buffer->lock);

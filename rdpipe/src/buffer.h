@@ -6,13 +6,13 @@
 #include "text.h"
 
 /*
- * Memory before an output, and a thread that writes it out: so a stream flows on while its output
- * pauses, and an output such as a tape gets its data in long runs. The thread begins when the
- * buffer is filled to a level, goes on until it is empty, and waits for that level again; at the
- * end it writes the rest.
+ * Memory in front of an output, and a thread that empties it. The stream keeps flowing while its
+ * output pauses, and an output such as a tape gets its data in long runs: the thread starts to
+ * write when the buffer is filled to a level, writes until it is empty, and then waits for that
+ * level again. At the end it writes the rest.
  *
- * It is made of chunks. Those that were in use last are used again first, so the system gives only
- * as much memory as the buffer has held at a time.
+ * The buffer consists of chunks. The chunks used most recently are reused first, so the system
+ * provides only as much memory as the buffer has held at one time.
  */
 
 #define RD_BUFFER_MIN ((uint64_t)1024 * 1024)
@@ -20,20 +20,21 @@
 
 typedef struct rd_buffer rd_buffer_t;
 
-/* `start`: percent of `bytes`. `wake` is an eventfd that is written to when there is room again,
- * all is written, or the output has failed. The output stays the caller's, who does not use it
- * meanwhile. NULL: *why. */
+/* `start` is a percentage of `bytes`. The eventfd `wake` is written to when there is room again,
+ * everything is written, or the output has failed. The output stays the caller's, but the caller
+ * does not use it until rd_buffer_close. On NULL, *why is set. */
 rd_buffer_t *rd_buffer_open(const rd_end_t *output, size_t bytes, unsigned start, int wake,
                             rd_why_t *why);
 
-/* As rd_end_write: bytes taken, or -1 and errno: EAGAIN there is no room, else what the output has
- * failed of. */
+/* Like rd_end_write: returns the bytes taken, or -1 with errno, which is EAGAIN if the buffer is
+ * full, else the error of the output. */
 ssize_t rd_buffer_put(rd_buffer_t *buffer, const void *data, size_t len);
 
-/* Nothing more comes. 1: all is written; 0: not yet, and *left_p bytes are left; -1: errno. */
+/* Tells the thread that nothing follows. Returns 1 if everything is written, 0 if *left_p bytes
+ * remain, and -1 with errno if the output has failed. */
 int rd_buffer_end(rd_buffer_t *buffer, size_t *left_p);
 
-/* Ends the thread; what is not written is dropped. */
+/* Ends the thread, and drops what it has not written. */
 void rd_buffer_close(rd_buffer_t *buffer);
 
 #endif

@@ -10,10 +10,10 @@
 #include "bytes.h"
 #include "twice.h"
 
-#define UNSENT_BYTES (64 * 1024) /* of each in the kernel, beside what is on its way */
-#define DEAD_MS 20000            /* a connection that does not get its bytes acknowledged */
+#define UNSENT_BYTES (64 * 1024) /* in the kernel for each, in addition to bytes in flight */
+#define DEAD_MS 20000            /* after which a connection without acknowledgements is dead */
 #define PERIOD_MAX_MS 2000
-#define PERIOD_RTTS 4 /* so long a new connection needs to come up to its speed */
+#define PERIOD_RTTS 4 /* how long a new connection needs to reach its speed */
 
 static rd_bundle_t *bundle_of(bw_link_t *link)
 {
@@ -222,8 +222,8 @@ bool rd_bundle_open(const rd_bundle_terms_t *terms, bw_link_t **link_p, rd_why_t
     return false;
 }
 
-/* A connection whose kernel buffer is full of what waits would be a long queue: with little of it
- * each takes what it can carry. */
+/* Limits how much unsent data waits in a connection's kernel buffer. A full buffer would be a long
+ * queue; with little in it each connection takes what it can carry. */
 static void tune(const rd_bundle_t *bundle, int socket)
 {
     int unsent = UNSENT_BYTES, dead_ms = DEAD_MS;

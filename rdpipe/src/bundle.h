@@ -8,32 +8,33 @@
 
 /*
  * A link over up to RD_STREAMS_MAX TCP connections, plain or TLS. Its bytes go in chunks over
- * whichever connection has room, and each is read, or decrypted, to its place in the receiver's
- * ring. A thread of the link does all that beside its user's thread; both share two rings.
+ * whichever connection has room, and the receiver reads or decrypts each chunk straight to its
+ * place in the ring. A thread of the link does this work while the user's thread runs; they share
+ * two rings.
  *
- * session/strands.h has what goes over each connection, and what happens when one dies. The link
- * ends in order only when all bytes up to END have arrived. Otherwise, once the last connection is
- * dead, it has failed. Whoever closes has heard that all was taken (DONE): what a connection loses
- * after that is not sent again.
+ * session/strands.h describes what each connection carries, and what happens when one dies. The
+ * link ends in order only when all bytes up to END have arrived. If the last connection dies before
+ * that, the link has failed. A side closes only after it has heard that everything was taken
+ * (DONE), so what a connection loses after that is not sent again.
  */
 
 #define RD_STREAMS_MAX BW_STRANDS_MAX
 
 typedef struct {
     uint64_t out_bytes, in_bytes; /* of the rings, valid sizes; the peer has them reversed */
-    unsigned most;                /* streams used at most */
-    bool is_auto;                 /* begin with one, and use more while that gives more */
+    unsigned most;                /* the most streams to use */
+    bool is_auto;                 /* begin with one, and add more while that is faster */
     unsigned rtt_ms;              /* of the path */
 } rd_bundle_terms_t;
 
-/* Has no connection yet. Its kind is "tcp". */
+/* Opens a link without a connection. Its kind is "tcp". */
 bool rd_bundle_open(const rd_bundle_terms_t *terms, bw_link_t **link_p, rd_why_t *why);
 
-/* Adds one, by any thread, until the link is closed. The socket and the session belong to the link
- * then, also on failure. `tls` NULL: what goes over it is plain. */
+/* Adds a connection. Any thread may call this until the link is closed. The link owns the socket
+ * and the session from then on, also on failure. If `tls` is NULL the connection is plain. */
 bool rd_bundle_add(bw_link_t *link, int socket, rd_tls_t *tls);
 
-/* Those that live, and those that were used at most. */
+/* How many connections are alive, and how many were in use at most. */
 unsigned rd_bundle_live(bw_link_t *link);
 unsigned rd_bundle_used(bw_link_t *link);
 

@@ -9,13 +9,14 @@
 #include "session/pace.h"
 
 /*
- * A bundle as its two threads see it. bundle.c runs on the user's thread, bundle_thread.c on the
- * link's own. They share the two rings and the positions in them, each of which has one writer.
- * `event` wakes the user and `wake` the thread. No call of either waits for the other, but for
- * bundle_close, which joins the thread.
+ * A bundle as its two threads see it: bundle.c runs on the user's thread, bundle_thread.c on the
+ * link's own. They share the two rings and the positions in them, and each position has one writer.
+ * `event` wakes the user and `wake` the thread. Neither thread waits for the other, except in
+ * bundle_close, which joins the link's thread.
  */
 
-#define RD_PERIOD_MIN_MS 200 /* of measuring with the same number of connections */
+/* the shortest period of measuring with the same number of connections */
+#define RD_PERIOD_MIN_MS 200
 
 /* The connection of one strand. */
 typedef struct {
@@ -26,13 +27,13 @@ typedef struct {
 
 typedef enum { RD_BUNDLE_RUNS, RD_BUNDLE_ENDED, RD_BUNDLE_FAILED } rd_bundle_state_t;
 
-/* Written before the thread starts and read by both threads: link, event, wake, the rings and their
- * sizes, most. */
+/* These members are written before the thread starts and read by both threads: link, event, wake,
+ * the rings and their sizes, most. */
 typedef struct {
     bw_link_t link; /* first: a bw_link_t pointer is a pointer to this one */
     pthread_t thread;
-    int event; /* the user's: look again */
-    int wake;  /* the thread's */
+    int event; /* tells the user to look again */
+    int wake;  /* tells the thread to look again */
     uint8_t *out, *in;
     uint64_t out_bytes, in_bytes;
     unsigned most;
@@ -41,14 +42,14 @@ typedef struct {
     _Atomic uint64_t out_head, in_tail; /* the user's: committed, released */
     _Atomic uint64_t out_tail, in_head; /* the thread's: acknowledged, arrived */
     _Atomic uint64_t wants;             /* room that the user waits for */
-    _Atomic uint64_t awaits;            /* he waits for more than arrived up to here, + 1 */
+    _Atomic uint64_t awaits;            /* position + 1 behind which the user waits for bytes */
     _Atomic bool is_asleep;             /* the thread waits */
     _Atomic bool is_closing;            /* the user wants no more */
     _Atomic int state; /* rd_bundle_state_t; in_head is final when it is not RD_BUNDLE_RUNS */
     _Atomic(const char *) reason; /* of RD_BUNDLE_FAILED */
     _Atomic unsigned live, used;
-    pthread_mutex_t mutex;  /* of who adds a connection */
-    _Atomic unsigned added; /* so many of `adds` are the thread's */
+    pthread_mutex_t mutex;  /* held while a connection is added */
+    _Atomic unsigned added; /* how many of `adds` the thread may take */
     rd_wire_t adds[RD_STREAMS_MAX];
 
     /* The user's. */
@@ -58,14 +59,14 @@ typedef struct {
     /* The thread's. */
     bw_strands_t strands;
     rd_wire_t wires[BW_STRANDS_MAX]; /* those before strands.count */
-    unsigned come;                   /* of `adds` */
-    uint64_t seen_head, seen_tail;   /* of the user's positions, in the last turn */
-    const char *last_reason;         /* of a connection that is dead; NULL: it was closed */
+    unsigned come;                   /* how many of `adds` it has taken */
+    uint64_t seen_head, seen_tail;   /* the user's positions, as of the last turn */
+    const char *last_reason;         /* why the last connection died; NULL: it was closed */
     bw_pace_t pace;
     bool is_auto;
     int64_t period_ms, period_began_ms;
     uint64_t period_from;
-    bool is_first_period; /* shorter, until there are streams to add */
+    bool is_first_period; /* the first is shorter, until there are streams to add */
     uint8_t scratch[65536];
 } rd_bundle_t;
 
@@ -74,21 +75,21 @@ static inline uint8_t *rd_bundle_place(uint8_t *ring, uint64_t bytes, uint64_t p
     return ring + (position & (bytes - 1));
 }
 
-/* So many bytes are confirmed at once. */
+/* How many bytes one confirmation covers. */
 static inline uint64_t rd_bundle_ack_bytes(const rd_bundle_t *bundle)
 {
     return bundle->in_bytes / (bundle->most > 1 ? 64 : 16);
 }
 
-/* Of the outgoing ring; by either thread. */
+/* Room in the outgoing ring. Either thread may ask. */
 static inline uint64_t rd_bundle_room(const rd_bundle_t *bundle)
 {
     return bundle->out_bytes - (atomic_load_explicit(&bundle->out_head, memory_order_relaxed) -
                                 atomic_load_explicit(&bundle->out_tail, memory_order_acquire));
 }
 
-/* The link's thread, with the bundle as its argument: until the user closes and his bytes are gone,
- * or PARTING_MS later. */
+/* The main function of the link's thread; the argument is the bundle. It runs until the user has
+ * closed the link and his bytes are sent, or PARTING_MS after he has closed it. */
 void *rd_bundle_thread(void *argument);
 
 #endif

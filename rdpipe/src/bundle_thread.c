@@ -9,8 +9,8 @@
 
 #include "bytes.h"
 
-#define TURN_BYTES ((size_t)256 * 1024) /* read from one connection before the user hears of it */
-#define PARTING_MS 5000                 /* what was committed last has gone by then */
+#define TURN_BYTES ((size_t)256 * 1024) /* read from one connection before the user is told */
+#define PARTING_MS 5000                 /* by then the last committed bytes are sent */
 
 /* ---- one connection ---- */
 
@@ -32,7 +32,7 @@ static void bury(rd_bundle_t *bundle, unsigned place)
     atomic_fetch_sub(&bundle->live, 1);
 }
 
-/* Both: false if the connection is dead. */
+/* push_plain and push_tls return false if the connection is dead. */
 static bool push_plain(const rd_bundle_t *bundle, const rd_wire_t *wire, bw_strand_t *strand)
 {
     while (bw_strand_has_unsent(strand) && !strand->is_blocked) {
@@ -67,7 +67,7 @@ static bool push_tls(const rd_bundle_t *bundle, const rd_wire_t *wire, bw_strand
                                        rd_bundle_place(bundle->out, bundle->out_bytes, strand->at),
                                        strand->left));
         if (n == 0 && rd_tls_unsent(wire->tls) == 0)
-            return false; /* libcrypto cannot */
+            return false; /* libcrypto has failed */
         switch (rd_tls_flush(wire->tls)) {
         case RD_TLS_DONE:
             break;
@@ -81,7 +81,7 @@ static bool push_tls(const rd_bundle_t *bundle, const rd_wire_t *wire, bw_strand
     return true;
 }
 
-/* Sends what can be sent now. A connection that is dead is buried. */
+/* Sends what can be sent now, and buries the connection if it is dead. */
 static void push(rd_bundle_t *bundle, unsigned place)
 {
     rd_wire_t *wire = &bundle->wires[place];
@@ -97,7 +97,7 @@ static void push_live(rd_bundle_t *bundle, unsigned place)
         push(bundle, place);
 }
 
-/* Bytes, 0: none now, -1: none any more. */
+/* Returns bytes, 0 if there are none now, or -1 if there will be none. */
 static ssize_t pull(const rd_wire_t *wire, void *to, size_t len)
 {
     size_t got = 0;
@@ -116,7 +116,7 @@ static ssize_t pull(const rd_wire_t *wire, void *to, size_t len)
     return n > 0 ? n : n < 0 && errno == EAGAIN ? 0 : -1;
 }
 
-/* Reads what there is, to a bound; false: the connection is dead. *done_p: something came. */
+/* Reads arrived bytes, up to a limit. False: the connection is dead. *done_p: bytes arrived. */
 static bool hear(rd_bundle_t *bundle, unsigned place, bool *done_p)
 {
     rd_wire_t *wire = &bundle->wires[place];
@@ -145,14 +145,14 @@ static bool hear(rd_bundle_t *bundle, unsigned place, bool *done_p)
 
 /* ---- all of them ---- */
 
-/* What the user has done. */
+/* Looks at what the user has done. */
 static void look(rd_bundle_t *bundle)
 {
     bundle->strands.head = atomic_load_explicit(&bundle->out_head, memory_order_acquire);
     bundle->strands.taken = atomic_load_explicit(&bundle->in_tail, memory_order_acquire);
 }
 
-/* True: another chunk is on its way. */
+/* True: another chunk was assigned to a connection. */
 static bool assign(rd_bundle_t *bundle)
 {
     int place = bw_strands_assign(&bundle->strands);
@@ -162,7 +162,7 @@ static bool assign(rd_bundle_t *bundle)
     return place >= 0;
 }
 
-/* The peer hears of room by and by, and of what has arrived. */
+/* Tells the peer from time to time how much room there is and how much has arrived. */
 static void say_ack(rd_bundle_t *bundle)
 {
     int place = bw_strands_acknowledge(&bundle->strands, rd_bundle_ack_bytes(bundle), true);
@@ -171,7 +171,7 @@ static void say_ack(rd_bundle_t *bundle)
         push(bundle, (unsigned)place);
 }
 
-/* Tells the user of what he waits for. */
+/* Wakes the user if what he waits for has happened. */
 static void publish(rd_bundle_t *bundle)
 {
     const bw_strands_t *strands = &bundle->strands;
@@ -204,12 +204,12 @@ static void publish(rd_bundle_t *bundle)
         (void)eventfd_write(bundle->event, 1);
 }
 
-/* Is a period over? Then more connections, or fewer, may be used from now on. */
+/* If a period is over, decides whether more or fewer connections are used from now on. */
 static void pace(rd_bundle_t *bundle)
 {
     int64_t now = rd_now_ms(), ms = now - bundle->period_began_ms;
     uint64_t arrived = bundle->strands.out.arrived;
-    /* A full window is hunger, too: then what arrives shows whether one connection is late. */
+    /* A full window also means hunger: what arrives then shows whether a connection is late. */
     bool is_hungry = bw_strands_unassigned(&bundle->strands) > 0 ||
                      rd_bundle_room(bundle) < bundle->out_bytes / 4;
 
@@ -229,7 +229,8 @@ static void pace(rd_bundle_t *bundle)
         atomic_store(&bundle->used, bundle->pace.use);
 }
 
-/* Says the end on each connection, once everything has gone to the kernel. True: that has, too. */
+/* Sends the end on each connection, once everything has gone to the kernel. True: the ends have
+ * also gone to the kernel. */
 static bool say_end(rd_bundle_t *bundle)
 {
     bool is_gone = bw_strands_end(&bundle->strands);
@@ -241,7 +242,7 @@ static bool say_end(rd_bundle_t *bundle)
     return is_gone;
 }
 
-/* Waits for what any of the connections or the user does. */
+/* Waits until one of the connections or the user does something. */
 static void wait_for_work(rd_bundle_t *bundle, int ms)
 {
     struct pollfd polled[RD_STREAMS_MAX + 1];
@@ -266,7 +267,7 @@ static void wait_for_work(rd_bundle_t *bundle, int ms)
         (void)eventfd_read(bundle->wake, &ignored);
 }
 
-/* Connections that were added since. */
+/* Takes the connections that were added since the last turn. */
 static void take_added(rd_bundle_t *bundle)
 {
     while (bundle->come < atomic_load(&bundle->added)) {
@@ -301,14 +302,14 @@ static bool turn(rd_bundle_t *bundle)
     return done;
 }
 
-/* The user has done something since the last turn began. */
+/* Has the user done anything since the last turn began? */
 static bool has_news(const rd_bundle_t *bundle)
 {
     return atomic_load(&bundle->out_head) != bundle->seen_head ||
            atomic_load(&bundle->in_tail) != bundle->seen_tail;
 }
 
-/* Until the next turn; -1: something will wake us. */
+/* The time until the next turn. -1: something will wake us. */
 static int patience(const rd_bundle_t *bundle, int64_t give_up)
 {
     if (give_up)
@@ -346,7 +347,7 @@ void *rd_bundle_thread(void *argument)
             (void)rd_tls_flush(wire->tls);
         }
         (void)shutdown(wire->fd, SHUT_WR);
-        /* A socket that is closed with something unread resets the connection. */
+        /* Read the rest, because closing a socket with unread data resets the connection. */
         (void)bw_discard(wire->fd, 64);
         close(wire->fd);
         rd_tls_free(wire->tls);

@@ -17,7 +17,7 @@
 #define DEVICES "/sys/class/infiniband"
 #define CARRIER "lib/rdpipe/beamway_rdma.so"
 
-/* Cheaper than to load the carrier and to be told so by it. */
+/* This is cheaper than loading the carrier and hearing it from there. */
 static bool has_device(void)
 {
     DIR *devices = opendir(DEVICES);
@@ -31,7 +31,7 @@ static bool has_device(void)
     return found;
 }
 
-/* PREFIX/bin/rdpipe has it in PREFIX/lib. */
+/* The carrier of PREFIX/bin/rdpipe is in PREFIX/lib. */
 static bool carrier_path(char path[PATH_MAX])
 {
     ssize_t len = readlink("/proc/self/exe", path, PATH_MAX - 1);
@@ -74,7 +74,7 @@ static const bw_carrier_t *load(rd_why_t *why)
 
 typedef int (*name_fn)(int, struct sockaddr *, socklen_t *);
 
-/* One end's address, as the connection manager wants it. */
+/* The address of one end of the connection, as the connection manager wants it. */
 static bool address_of(int socket, name_fn name, bw_rdma_address_t *address_p)
 {
     union {
@@ -105,14 +105,14 @@ static bool address_of(int socket, name_fn name, bw_rdma_address_t *address_p)
 
 #define PLACE_MAX 256
 
-/* Where to listen, or to connect to, in the carrier's words; the bytes of it, 0: it is not known.
- */
+/* A place is where to listen or to connect, in the carrier's own format. The functions return its
+ * length; 0: it is not known. */
 typedef struct {
     uint32_t carrier;
     const char *name;
     size_t (*listen_at)(int socket, uint8_t place[PLACE_MAX]);
     size_t (*connect_to)(int socket, const uint8_t *address, size_t len, uint8_t place[PLACE_MAX]);
-    bool may_be_nowhere; /* a place of no bytes is one, too */
+    bool may_be_nowhere; /* a place of length 0 is valid */
 } words_t;
 
 static size_t nowhere(int socket, uint8_t place[PLACE_MAX])
@@ -130,7 +130,7 @@ static size_t as_told(int socket, const uint8_t *address, size_t len, uint8_t pl
     return len;
 }
 
-/* At the address at which the connection has reached us, at any port. */
+/* The address at which the connection has reached us, with any port. */
 static size_t rdma_here(int socket, uint8_t place[PLACE_MAX])
 {
     bw_rdma_address_t at;
@@ -141,7 +141,7 @@ static size_t rdma_here(int socket, uint8_t place[PLACE_MAX])
     return BW_RDMA_LISTEN_BYTES;
 }
 
-/* At the address of the connection's other end. */
+/* The address of the connection's other end. */
 static size_t rdma_there(int socket, const uint8_t *port, size_t len, uint8_t place[PLACE_MAX])
 {
     bw_rdma_address_t to;
@@ -186,7 +186,7 @@ static const bw_carrier_t *table_of(const words_t *of, rd_why_t *why)
 
 /* ---- what they have ---- */
 
-/* Waits until the attempt is in this state. What is immediate is so now, or never. */
+/* Waits until the attempt is in this state. A carrier that is immediate is in it now, or never. */
 static bool reach(rd_attempt_t *attempt, bw_state_t state, int stop, int64_t deadline,
                   rd_why_t *why)
 {

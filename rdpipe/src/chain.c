@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The chain of nodes that a pipeline is, and how it is shown. */
+/* The chain of nodes that a pipeline forms, and how it is printed. */
 #include "run.h"
 
 void rd_chain_of(const rd_pipeline_t *pipeline, rd_chain_t *chain_p)

@@ -16,7 +16,7 @@
 #define WORDS_MAX (RD_SSH_OPTIONS_MAX + 40)
 #define TEXTS_BYTES 8192
 
-/* The words of a command line, and where those that are made here are kept. */
+/* The arguments of a command, and the memory of those that are made here. */
 typedef struct {
     const char *word[WORDS_MAX + 1];
     size_t count;
@@ -52,7 +52,7 @@ __attribute__((format(printf, 2, 3))) static void add_text(words_t *words, const
     words->used += (size_t)len + 1;
 }
 
-/* RDPIPE_SSH may have options behind the program's name. */
+/* RDPIPE_SSH may have options after the program's name. */
 static void add_program(words_t *words)
 {
     const char *program = getenv("RDPIPE_SSH");
@@ -68,7 +68,7 @@ static void add_program(words_t *words)
     }
 }
 
-/* As one word of the remote shell. */
+/* Quotes the path as one word for the remote shell. */
 static void add_remote(words_t *words, const char *path)
 {
     char quoted[2048];
@@ -101,7 +101,8 @@ static void make_words(words_t *words, const char *host, const rd_ssh_t *ssh, rd
     add(words, "-oServerAliveInterval=5");
     add(words, "-oServerAliveCountMax=6");
     add(words, "-oClearAllForwardings=yes");
-    /* One in ~/.ssh/config, for sessions at a terminal, would make ssh refuse the command. */
+    /* A RemoteCommand in ~/.ssh/config, which is meant for terminal sessions, would make ssh refuse
+     * the command. */
     add(words, "-oRemoteCommand=none");
     if (share != RD_SHARE_NO) {
         add(words, share == RD_SHARE_MASTER ? "-oControlMaster=yes" : "-oControlMaster=no");
@@ -128,7 +129,7 @@ void rd_channel_show(FILE *to, const char *host, const rd_ssh_t *ssh)
 static _Noreturn void run_ssh(const words_t *words, const char *host)
 {
     rd_prompt_by_us(host);
-    /* A ctrl-C is passed on by rdpipe; ssh must live for that. */
+    /* rdpipe passes a ctrl-C on, for which ssh must stay alive. */
     (void)signal(SIGINT, SIG_IGN);
     (void)signal(SIGQUIT, SIG_IGN);
     (void)signal(SIGHUP, SIG_IGN);
@@ -139,8 +140,8 @@ static _Noreturn void run_ssh(const words_t *words, const char *host)
     _exit(126);
 }
 
-/* Nothing of rdpipe's own is open in the agent but its channel, standard error, and the standard
- * streams that it needs: with another one it would keep a command of the shell waiting. */
+/* The agent keeps open only its channel, standard error, and the standard streams that it needs. If
+ * it had another one, a command of the shell would wait for it to be closed. */
 static _Noreturn void run_agent(int in, int out, unsigned needs)
 {
     int low_in = fcntl(in, F_DUPFD_CLOEXEC, 5), low_out = fcntl(out, F_DUPFD_CLOEXEC, 5);
@@ -151,8 +152,8 @@ static _Noreturn void run_agent(int in, int out, unsigned needs)
     if (low_in < 0 || low_out < 0 || dup3(low_in, 3, O_CLOEXEC) < 0 ||
         dup3(low_out, 4, O_CLOEXEC) < 0)
         _exit(RD_EXIT_OWN);
-    closefrom(5); /* also where the kernel has no close_range */
-    /* What a terminal sends to all, rdpipe passes on. */
+    closefrom(5); /* for kernels without close_range */
+    /* rdpipe passes on what a terminal sends to every process. */
     (void)signal(SIGHUP, SIG_IGN);
     (void)signal(SIGTERM, SIG_IGN);
     _exit(rd_agent(3, 4));

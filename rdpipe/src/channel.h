@@ -8,42 +8,42 @@
 #include "guard.h"
 
 /*
- * The way from rdpipe to one agent: over ssh, or to a fork of itself on this host.
+ * The channel from rdpipe to one agent, either over ssh or to a fork of itself for the local host.
  *
- * A host that is named more than once has one ssh connection: the first channel to it is the
- * master, the others wait until its socket is there and share it. Its socket is in a directory that
- * the guard removes.
+ * A host that is named more than once has a single ssh connection: the first channel to it is the
+ * master, and the others wait until its socket exists and then share it. The socket is in a
+ * directory that the guard removes.
  */
 
 #define RD_SSH_OPTIONS_MAX 64
 
 typedef struct {
-    const char *options[RD_SSH_OPTIONS_MAX]; /* of the user, as ssh takes them */
+    const char *options[RD_SSH_OPTIONS_MAX]; /* the user's, as ssh takes them */
     size_t count;
-    const char *remote_path; /* where the commands are there, NULL: on the PATH */
+    const char *remote_path; /* the directory of the commands there; NULL: they are on the PATH */
 } rd_ssh_t;
 
 typedef struct {
-    pid_t pid; /* of ssh or of the agent, 0: not started */
+    pid_t pid; /* of ssh or the agent; 0: not started */
     int to;    /* -1: closed */
     rd_lines_t from;
-    const char *host; /* "" for this host */
+    const char *host; /* "" for the local host */
     bool is_reaped;
     int status; /* of ssh or the agent, once it is reaped */
 } rd_channel_t;
 
 typedef enum { RD_SHARE_NO, RD_SHARE_MASTER, RD_SHARE_USE } rd_share_t;
 
-/* `needs`: the bits of the standard streams, input and output, that an agent of this host uses.
- * `socket` is the master's path, if it is shared. */
+/* `needs` has a bit for each standard stream (input, output) that an agent on the local host uses.
+ * `socket` is the path of the master's socket, if the connection is shared. */
 bool rd_channel_start(rd_channel_t *channel_p, const char *host, unsigned needs,
                       const rd_ssh_t *ssh, rd_share_t share, const char *socket, rd_why_t *why);
-/* The agent takes this as the end of rdpipe. */
+/* Closes the channel, which the agent takes as the end of rdpipe. */
 void rd_channel_close(rd_channel_t *channel);
-/* True if its process has ended. */
+/* Reaps the channel's process. True if it has ended. */
 bool rd_channel_reap(rd_channel_t *channel);
 
-/* The words that start an agent on `host`, for a plan: what ssh is called with, quoted. */
+/* Prints the command that starts an agent on `host`, with ssh's arguments quoted, for a plan. */
 void rd_channel_show(FILE *to, const char *host, const rd_ssh_t *ssh);
 
 #endif

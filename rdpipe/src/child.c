@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 #define MERCY_MS 1000                 /* between SIGTERM and SIGKILL */
-#define WORD_MAX ((size_t)100 * 1024) /* a word of a command line: less than MAX_ARG_STRLEN */
+#define WORD_MAX ((size_t)100 * 1024) /* of one argument; less than MAX_ARG_STRLEN */
 
-/* What runs between fork and exec: only calls that are safe there. `go` is written to by the
- * parent when the guard knows of us, or ends with it. `script`: NULL, or a file with the command.
- */
+/* Runs between fork and exec, so it makes only calls that are safe there. The parent writes to `go`
+ * when the guard knows the process, or dies and so closes it. `script` is a file with the command,
+ * or NULL. */
 static _Noreturn void run(const char *command, const char *script, int in, int out, const int go[2])
 {
     struct sigaction standard = {.sa_handler = SIG_DFL};
@@ -24,7 +24,8 @@ static _Noreturn void run(const char *command, const char *script, int in, int o
 
     (void)setpgid(0, 0);
     close(go[1]);
-    /* For the case that all its guards are killed with its agent: the guards tell more than us. */
+    /* If all its guards are killed with its agent, this ends the shell; the guards would also end
+     * the processes that it has started. */
     (void)prctl(PR_SET_PDEATHSIG, SIGTERM);
     for (int sig = 1; sig < NSIG; sig++)
         (void)sigaction(sig, &standard, NULL);
@@ -48,7 +49,7 @@ static void close_pair(int pair[2])
             close(pair[i]);
 }
 
-/* One end of a pipe for the command, the other for us, or /dev/null. */
+/* Makes a pipe with one end for the command and the other for us, or opens /dev/null. */
 static bool open_pair(bool is_wanted, bool we_write, int pair[2])
 {
     if (is_wanted)
@@ -59,7 +60,7 @@ static bool open_pair(bool is_wanted, bool we_write, int pair[2])
     return pair[we_write ? 0 : 1] >= 0;
 }
 
-/* Memory that the shell of the command can open as a file: its name, which is ours until the
+/* Makes a file in memory that the command's shell can open under `name`, which is valid until the
  * descriptor is closed. -1: errno. */
 static int make_script(const char *command, char name[32])
 {

@@ -21,7 +21,7 @@ static void fill_standard_descriptors(void)
 
     for (int fd = 0; fd < 3; fd++)
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", modes[fd]) != fd)
-            exit(RD_EXIT_OWN); /* there may be nowhere to say why */
+            exit(RD_EXIT_OWN); /* standard error may be closed */
 }
 
 void rd_cli_init(rd_cli_t *cli, const char *name)
@@ -34,7 +34,7 @@ void rd_cli_init(rd_cli_t *cli, const char *name)
         .key_fd = -1};
 }
 
-/* The bytes of the letter of UTF-8 that stands at `at`, and its number; 0: none does. */
+/* The length of the UTF-8 character at `at`, and its code point; 0 if it is not valid. */
 static size_t letter_at(const unsigned char *at, uint32_t *letter_p)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -271,7 +271,7 @@ static bool read_key(const rd_cli_t *cli, rd_key_t *key_p, rd_why_t *why)
     if (cli->key_fd >= 0) {
         bool done = rd_key_of_fd(cli->key_fd, key_p, why);
 
-        fill_standard_descriptors(); /* it may have been one of them */
+        fill_standard_descriptors(); /* the key's descriptor may have been a standard one */
         return done;
     }
     return rd_key_of_environment(key_p, why);
@@ -336,7 +336,7 @@ static const char *outcome_name(rd_outcome_t outcome)
                                          : "fault";
 }
 
-/* Says what has come of it, by -v or --json. */
+/* Reports the outcome with -v or --json, and returns the exit status. */
 static int verdict(const rd_cli_t *cli, const rd_transfer_t *transfer, const rd_hop_t *hop,
                    double seconds)
 {

@@ -6,8 +6,8 @@
 #include "transfer.h"
 
 /*
- * What the commands have in common: options, what they say, and how they end.
- * Data is on standard output alone; everything said is on standard error.
+ * What the commands have in common: options, messages, and exit statuses. Standard output carries
+ * data only; messages go to standard error.
  */
 
 #define RD_VERSION "0.2.0"
@@ -15,20 +15,20 @@
 enum {
     RD_EXIT_FAULT = 1, /* the stream is not whole */
     RD_EXIT_USAGE = 2,
-    RD_EXIT_OWN = 125, /* rdpipe: a host, a connection or an agent failed, not a command */
-    RD_EXIT_QUIT = 141 /* the reader wanted no more: as a command that SIGPIPE ends */
+    RD_EXIT_OWN = 125, /* in rdpipe: a host, a connection or an agent failed, not a command */
+    RD_EXIT_QUIT = 141 /* the reader wanted no more, as for a command that SIGPIPE ends */
 };
 
 typedef struct {
     const char *name; /* of the command */
     rd_terms_t terms;
     bool verbose, json, progress, quiet;
-    uint64_t buffer;    /* bytes before the output; 0: none */
-    uint64_t drop_s;    /* receivers that take nothing for so long are dropped; 0: never */
-    unsigned start;     /* percent of it at which writing begins */
+    uint64_t buffer;    /* bytes in front of the output; 0: none */
+    uint64_t drop_s;    /* seconds after which a stuck receiver is dropped; 0: never */
+    unsigned start;     /* percentage of `buffer` at which writing begins */
     const char *resume; /* a file, NULL: none */
-    uint64_t rate;      /* bytes a second at most; 0: as many as there are */
-    uint64_t wait_s;    /* for the other side */
+    uint64_t rate;      /* bytes per second at most; 0: unlimited */
+    uint64_t wait_s;    /* how long to wait for the other side */
     const char *bind;
     const char *key_file;
     int key_fd; /* -1: none */
@@ -37,7 +37,8 @@ typedef struct {
 #define RD_RATE_MIN 1024u
 #define RD_RATE_MAX ((uint64_t)1 << 40)
 
-/* Options, for getopt_long: above all letters. Those of one command follow RD_OPTION_OWN. */
+/* Options for getopt_long, with numbers above all letters. A command's own options follow
+ * RD_OPTION_OWN. */
 enum {
     RD_OPTION_CARRIER = 256,
     RD_OPTION_BLOCK,
@@ -64,7 +65,7 @@ enum {
     RD_OPTION_OF_SENDER, /* in rdrecv: refused */
     RD_OPTION_OWN
 };
-/* The options that all commands have. */
+/* The options of every command. */
 #define RD_STREAM_OPTIONS                                                                          \
     {"carrier", 1, NULL, RD_OPTION_CARRIER}, {"encrypt", 0, NULL, RD_OPTION_ENCRYPT},              \
         {"streams", 1, NULL, RD_OPTION_STREAMS}, {"json", 0, NULL, RD_OPTION_JSON},                \
@@ -74,7 +75,7 @@ enum {
         "version", 0, NULL, RD_OPTION_VERSION                                                      \
     }
 
-/* Those that a sender decides for both sides. */
+/* The options that the sender decides for both sides. */
 #define RD_SENDER_OPTIONS                                                                          \
     {"block", 1, NULL, RD_OPTION_BLOCK}, {"no-checksum", 0, NULL, RD_OPTION_NO_CHECKSUM},          \
         {"zstd", 2, NULL, RD_OPTION_ZSTD}, {"rate", 1, NULL, RD_OPTION_RATE},                      \
@@ -82,58 +83,62 @@ enum {
         "congestion", 1, NULL, RD_OPTION_CONGESTION                                                \
     }
 
-/* The first call of each command: no descriptor of ours takes the place of a standard one that is
- * closed. Closed input is empty then; what is written to closed output is an error. Children can be
- * waited for, whatever we have inherited. */
+/* The first call of each command. It opens closed standard streams, so that none of our descriptors
+ * takes the number of one: a closed input then reads as empty, and writing to a closed output is an
+ * error. It also resets an inherited SIGCHLD, so that children can be waited for. */
 void rd_cli_init(rd_cli_t *cli, const char *name);
 
-/* What was printed is there: 0, or it is said that it is not, and RD_EXIT_FAULT. */
+/* Returns 0 if everything printed to standard output was written; otherwise it complains and
+ * returns RD_EXIT_FAULT. */
 int rd_cli_printed(const rd_cli_t *cli);
 
 struct option;
-/* Takes the options of rdsend or rdrecv: those of `options`; exits on --help, and as the next. */
+/* Takes the options of rdsend or rdrecv, which `options` lists. Exits on --help, and wherever
+ * rd_cli_option does. */
 void rd_cli_options(rd_cli_t *cli, int argc, char **argv, const struct option *options,
                     const char *help);
 
-/* Takes an option of rd_cli_t; exits on a bad value, --version, or an option that is not known. */
+/* Takes an option of rd_cli_t. Exits on --version, a bad value or an unknown option. */
 void rd_cli_option(rd_cli_t *cli, int option, const char *value);
 
-/* To be called when all options are taken: exits if some cannot go together. */
+/* Call this after the last option. Exits if some options contradict each other. */
 void rd_cli_check(const rd_cli_t *cli);
 
 /* "prog: text" on standard error. */
 __attribute__((format(printf, 2, 3))) void rd_say(const rd_cli_t *cli, const char *form, ...);
 
-/* Text that others may have written: controls and what is no UTF-8 as \xNN, so that a terminal
- * shows them and does not obey. */
+/* Prints text that others may have written. Control characters and invalid UTF-8 become \xNN, so
+ * that a terminal shows them but does not obey them. */
 void rd_plain_text(FILE *to, const char *text);
 
-/* "name: text" on standard error, plain, and in one piece: others may write there, too. */
+/* Prints "name: text" to standard error as plain text and with one write, because other processes
+ * may write there at the same time. */
 void rd_say_plain(const char *name, const char *text);
 
-/* As rd_say, and exits with RD_EXIT_USAGE. */
+/* Like rd_say, but exits with RD_EXIT_USAGE. */
 __attribute__((format(printf, 2, 3), noreturn)) void rd_usage(const rd_cli_t *cli, const char *form,
                                                               ...);
 
-/* A port from 1 (or 0, if `any`) to 65535; exits if it is none. */
+/* A port from 1 (or 0, if `any`) to 65535; exits if the text is not one. */
 uint16_t rd_cli_port(const rd_cli_t *cli, const char *text, bool any);
 
-/* Signals that would end us silently become errors of calls: SIGPIPE, SIGXFSZ. */
+/* Turns the signals that would end us silently, SIGPIPE and SIGXFSZ, into errors of the calls. */
 void rd_ignore_signals(void);
 
-/* 1.234 GB/s, 12.3 MB: decimal units. */
+/* Formats an amount in decimal units, such as 1.234 GB/s or 12.3 MB. */
 void rd_amount(char text[32], double amount, const char *unit);
 
-/* What rdsend and rdrecv do: opens a hop with the key of the options, moves one stream over it by
- * `move`, which has its own end of it, and gives the exit status. `host` is the other side, NULL:
- * it comes to us, and is called "the sender" in messages. Exits as rd_usage if there is no key. */
+/* The body of rdsend and rdrecv: opens a hop with the key that the options name, moves one stream
+ * over it with `move`, which owns the local end, and returns the exit status. `host` is the other
+ * side; NULL if the other side connects to us, and then messages call it "the sender". Exits
+ * through rd_usage if the options name no key. */
 typedef bool rd_open_t(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
                        rd_hop_t *hop_p, rd_why_t *why);
 typedef void rd_move_t(rd_transfer_t *transfer, rd_stream_t *stream);
 int rd_cli_carry(const rd_cli_t *cli, const char *host, uint16_t port, rd_open_t *open,
                  rd_move_t *move);
 
-/* `text` as a string of JSON, with its quotes; what is no UTF-8 becomes U+FFFD. */
+/* Prints `text` as a JSON string in quotes. Invalid UTF-8 becomes U+FFFD. */
 void rd_json_text(FILE *to, const char *text);
 
 #endif

@@ -7,8 +7,8 @@
 #include <stdint.h>
 
 /*
- * Blocks of a stream, compressed one by one (libzstd), so that a piece is sent as soon as it is
- * there and memory is that of one block.
+ * Compresses the blocks of a stream one by one with libzstd, so that a piece is sent as soon as it
+ * arrives and the memory is that of one block.
  */
 
 #define RD_ZSTD_LEVEL 3
@@ -16,23 +16,24 @@
 
 typedef struct {
     void *context;
-    uint8_t *block; /* what is compressed, or what came out */
+    uint8_t *block; /* the input of a compressor, or the output of a decompressor */
     size_t size;
     bool compresses;
 } rd_compressor_t;
 
-/* Of libzstd; NULL: built without it, so that nothing can be opened. */
+/* The version of libzstd; NULL if rdpipe was built without it, and then rd_compressor_open
+ * fails. */
 const char *rd_zstd_version(void);
 
 #define RD_NO_ZSTD "this command is built without libzstd, so it cannot compress"
 
-/* For blocks of at most `size` bytes, one way. False: no memory. */
+/* Opens a compressor or decompressor for blocks of at most `size` bytes. False: no memory. */
 bool rd_compressor_open(rd_compressor_t *compressor_p, size_t size, int level, bool compresses);
 void rd_compressor_close(rd_compressor_t *compressor);
 
-/* Packs `len` bytes of its block; 0 if they would not become fewer. */
+/* Compresses `len` bytes of its block into `to`. Returns 0 if that would not make them fewer. */
 size_t rd_compress(rd_compressor_t *compressor, size_t len, uint8_t *to);
-/* Unpacks into its block. True if exactly `wanted` bytes came out. */
+/* Decompresses into its block. True if exactly `wanted` bytes came out. */
 bool rd_decompress(rd_compressor_t *compressor, const uint8_t *from, size_t len, size_t wanted);
 
 #endif

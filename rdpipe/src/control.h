@@ -5,18 +5,19 @@
 #include "text.h"
 
 /*
- * What rdpipe and its agents say to each other over ssh's standard streams: lines of words.
- * The first word is what is meant; the others are NAME=VALUE, where % and two hexadecimal digits
- * stand for a byte that would end a word. A line has a length limit; nothing blocks for ever.
+ * The messages between rdpipe and its agents, which go over ssh's standard streams. A message is a
+ * line of words: the first is its kind, and the others are NAME=VALUE, where a byte that would end
+ * the word is written as % and two hexadecimal digits. The length of a line is limited, and no call
+ * blocks forever.
  */
 
 #define RD_LINE_MAX ((size_t)16 * 1024 * 1024) /* a copy of many sources has long commands */
-/* Raised also when an older rdcp would misread the command of a part before it compares versions.
- */
+/* Also raised when an older rdcp would misread the command of a part before it compares
+ * versions. */
 #define RD_CONTROL_VERSION "4"
-/* Bytes of receivers' output that each agent may have under way. */
+/* How many bytes of a receiver's output each agent may have in transit. */
 #define RD_OUTPUT_WINDOW ((size_t)256 * 1024)
-/* The first word of an agent; what a login shell prints before it is skipped. */
+/* The first word of an agent. What a login shell prints before it is skipped. */
 #define RD_CONTROL_HELLO "rdpipe-agent"
 
 typedef struct {
@@ -24,13 +25,13 @@ typedef struct {
     size_t len, room;
 } rd_line_t;
 
-/* Builds a line. Out of memory leaves it empty, and rd_line_end fails. */
+/* Begins a line. If memory is exhausted the line stays empty, and sending it fails. */
 void rd_line_begin(rd_line_t *line, const char *what);
 void rd_line_add(rd_line_t *line, const char *name, const char *value);
 void rd_line_add_bytes(rd_line_t *line, const char *name, const void *value, size_t len);
 void rd_line_number(rd_line_t *line, const char *name, uint64_t value);
-/* Writes it and wipes it. The other side has 10 s and another second for each 64 KiB to take all of
- * it. False: it has not. */
+/* Sends the line and wipes it. The other side has 10 s, plus one second for each 64 KiB, to take
+ * it. Returns false if it did not. */
 bool rd_line_send(rd_line_t *line, int fd);
 
 /* Reads lines from a descriptor. */
@@ -43,15 +44,16 @@ typedef struct {
 
 void rd_lines_init(rd_lines_t *lines, int fd);
 void rd_lines_free(rd_lines_t *lines);
-/* Takes what there is, without waiting when the descriptor is readable. */
+/* Reads the bytes that have arrived. Does not block if the descriptor is readable. */
 void rd_lines_fill(rd_lines_t *lines);
-/* The next whole line, without its end, valid until the next call; NULL: none yet. */
+/* Returns the next complete line, without its newline, or NULL if there is none yet. It is valid
+ * until the next call. */
 char *rd_lines_next(rd_lines_t *lines);
 
-/* Looks into a line (which stays as it is): is `what` its first word? */
+/* Is `what` the first word of the line? The line is not changed. */
 bool rd_line_is(const char *line, const char *what);
-/* A copy of the value of `name`, decoded and ended by a 0 that *len_p (may be NULL) does not count;
- * NULL if there is none. The caller frees. */
+/* Returns a copy of the value of `name`, decoded and NUL-terminated (*len_p, which may be NULL,
+ * does not count the NUL), or NULL if the line has none. The caller frees it. */
 char *rd_line_value(const char *line, const char *name, size_t *len_p);
 bool rd_line_value_number(const char *line, const char *name, uint64_t max, uint64_t *number_p);
 

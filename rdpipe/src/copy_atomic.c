@@ -11,14 +11,14 @@
 
 /* ---- files that stay ---- */
 
-/* One that lies in the old tree or the new one. */
+/* A file in the old tree or the new one. */
 typedef struct {
     int parent, fd; /* fd -1: not opened */
     const char *name;
     struct stat is;
 } kept_t;
 
-/* Is it the file that the item means? Its content was compared, or its size and time. */
+/* Is this the file that the item means? `have` compared its content, or its size and time. */
 static bool find_kept(kept_t *kept, int parent, const char *name, const rd_item_t *item)
 {
     kept->parent = parent;
@@ -37,7 +37,7 @@ static bool open_kept(kept_t *kept)
     return kept->fd >= 0 && fstat(kept->fd, &is) == 0 && is.st_ino == kept->is.st_ino;
 }
 
-/* Would a copy set anything of it? Then no other tree may have the same file. */
+/* Is it exactly what a copy would make of it? If not, it cannot be shared with another tree. */
 static bool is_as_it_should_be(const rd_writer_t *writer, kept_t *kept, const rd_item_t *item,
                                const rd_attributes_t *attributes)
 {
@@ -52,7 +52,7 @@ static bool is_as_it_should_be(const rd_writer_t *writer, kept_t *kept, const rd
            (open_kept(kept) && rd_attributes_are(attributes, copy, kept->fd, &kept->is));
 }
 
-/* What has the name may be of a copy that was cut off. */
+/* Makes the hard link, and replaces what a copy that was cut off has left under the name. */
 static bool link_kept(const kept_t *kept, int parent, const char *name)
 {
     return linkat(kept->parent, kept->name, parent, name, 0) == 0 ||
@@ -78,14 +78,14 @@ static bool copy_range(int from, int to, off_t at, off_t end)
             out += n > 0 ? n : 0;
         }
         if (n == 0)
-            errno = ESTALE; /* somebody made it shorter */
+            errno = ESTALE; /* another program has truncated it */
         if (n <= 0)
             return false;
     }
     return true;
 }
 
-/* Holes stay holes. */
+/* Copies the content, and keeps holes. */
 static bool copy_content(int from, int to, off_t size)
 {
     for (off_t at = 0; at < size;) {
@@ -103,7 +103,8 @@ static bool copy_content(int from, int to, off_t size)
     return ftruncate(to, size) == 0;
 }
 
-/* A file of its own with the same content: under its part's name, then its own. */
+/* Makes a file of its own with the same content: first under the name of its part, then under its
+ * own. */
 static bool clone_kept(rd_writer_t *writer, kept_t *kept, const rd_item_t *item,
                        const rd_attributes_t *attributes, int parent, const char *name)
 {
@@ -167,7 +168,7 @@ static void complain(carry_t *carry)
     (void)rd_writer_complain(carry->writer, carry->path, errno);
 }
 
-/* Where the file system has no hard links, a file is copied as it is. */
+/* Links a file of the old tree, or copies it where the file system has no hard links. */
 static bool carry_file(int old, int fresh, const char *name, const struct stat *is)
 {
     kept_t kept = {.parent = old, .fd = -1, .name = name, .is = *is};
@@ -204,7 +205,7 @@ static void copy_attributes(int from, int to)
     }
 }
 
-/* A directory that the source does not have: as it was. */
+/* A directory that the source does not have keeps its attributes. */
 static void finish_directory(carry_t *carry, int from, int to, const struct stat *is)
 {
     struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, is->st_mtim};
@@ -238,7 +239,7 @@ static void carry_into(carry_t *carry, int old, int fresh, const char *name, con
         close(from);
 }
 
-/* What deletes a thing of another kind is an error, as without --atomic. */
+/* As without --atomic, it is an error if a thing of another kind would be deleted. */
 static void carry_one(carry_t *carry, int old, int fresh, const char *name)
 {
     struct stat is, there;
@@ -265,7 +266,7 @@ static void carry_one(carry_t *carry, int old, int fresh, const char *name)
     }
 }
 
-/* The new directory has its mode and time already. */
+/* The new directory already has its mode and time, which must be kept. */
 static void carry_directory(carry_t *carry, int old, int fresh)
 {
     int again = fcntl(old, F_DUPFD_CLOEXEC, 0);
@@ -365,8 +366,8 @@ bool rd_atomic_remove(int parent, const char *name)
     return done && (unlinkat(parent, name, AT_REMOVEDIR) == 0 || errno == ENOENT);
 }
 
-/* The new tree gets the name first that the old one will have, so that what has it later is never
- * taken for a part. */
+/* Renames the new tree first to the name that the old one will have, so that the old one never has
+ * the name of a part. */
 static bool exchange(const rd_target_t *target)
 {
     int parent = target->parent, error;
@@ -382,7 +383,7 @@ static bool exchange(const rd_target_t *target)
     return false;
 }
 
-/* Where the file system exchanges nothing. */
+/* For file systems that cannot exchange names. */
 static bool rename_twice(const rd_target_t *target)
 {
     int parent = target->parent, error;
@@ -397,8 +398,8 @@ static bool rename_twice(const rd_target_t *target)
     return false;
 }
 
-/* Removes what a copy that was cut off has left under this name. It may be the new tree of one that
- * runs, just before its exchange. False: it was said. */
+/* Removes what a copy that was cut off has left under the retired name. It may also be the new tree
+ * of a running copy, just before its exchange. On false the error was reported. */
 static bool make_way(rd_writer_t *writer, const rd_target_t *target)
 {
     int fd = openat(target->parent, target->retired, DIRECTORY);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the user has chosen to copy. Every part that trusts nobody asks here. */
+/* Decides which paths belong to the user's choice. Every part asks here, so that none has to trust
+ * another. */
 #include "copy.h"
 
 #include <fnmatch.h>
@@ -8,7 +9,7 @@
 
 /* ---- patterns, with the meaning that they have for rsync ---- */
 
-/* The length of the bracket expression that begins here; 0: none does. */
+/* The length of the bracket expression at the beginning; 0: there is none. */
 static size_t bracket_of(const char *pattern)
 {
     size_t at = 1;
@@ -36,7 +37,7 @@ static bool is_in_bracket(const char *bracket, size_t len, char byte)
     return is;
 }
 
-/* fnmatch has no star that goes over slashes. */
+/* fnmatch has no wildcard that matches slashes, so ** is handled here. */
 static bool matches(const char *pattern, const char *path)
 {
     for (; *pattern; pattern++, path++) {
@@ -68,8 +69,8 @@ static bool matches(const char *pattern, const char *path)
     return !*path;
 }
 
-/* At the top if the pattern begins with a slash; otherwise at the end of the path: of its last name
- * if the pattern has no slash, or as many of them as fit. */
+/* Matches at the top if the pattern begins with a slash, else at the end of the path: against its
+ * last name if the pattern has no slash, or against as many names as the pattern has. */
 static bool matches_end(const char *pattern, const char *path)
 {
     const char *name = strrchr(path, '/');
@@ -89,7 +90,7 @@ static bool matches_end(const char *pattern, const char *path)
 
 static bool is_meant(const char *given, const char *path, bool is_directory)
 {
-    static const char all[] = "/***"; /* a directory with all that is in it */
+    static const char all[] = "/***"; /* a directory with everything in it */
     size_t len = strlen(given), tail = strlen(all);
     char pattern[RD_PATH_BYTES];
 
@@ -117,7 +118,7 @@ bool rd_copy_excludes(const rd_copy_t *copy, const char *path, bool is_directory
     return false;
 }
 
-/* ---- all that the user has chosen ---- */
+/* ---- the whole choice ---- */
 
 bool rd_copy_omits(const rd_copy_t *copy, const char *path, bool is_directory)
 {

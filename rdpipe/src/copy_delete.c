@@ -8,10 +8,10 @@
 
 /* ---- what only the target has ---- */
 
-/* A directory of the list, between its DIR and its LEAVE. */
+/* A directory in the list, between its DIR and its LEAVE. */
 typedef struct {
     rd_names_t listed;
-    size_t len; /* of the path of the directory above it */
+    size_t len; /* of the path of its parent directory */
 } level_t;
 
 struct rd_extras {
@@ -20,9 +20,8 @@ struct rd_extras {
     rd_beneath_t beneath, part;
     level_t *levels;
     size_t depth, room;
-    char path[RD_PATH_BYTES]; /* of the directory that the list is in, and of what is checked there
-                               */
-    uint64_t found;           /* in all sources */
+    char path[RD_PATH_BYTES]; /* the directory at which the list is, or an entry below it */
+    uint64_t found;           /* over all sources */
     rd_item_t item;
 };
 
@@ -66,11 +65,11 @@ void rd_extras_close(rd_extras_t *extras)
     free(extras);
 }
 
-/* Looks at what the directory `path` has under this name, and puts it and all that is in it, if all
- * of that may go. False: it stays, so its directory stays as well. */
+/* Looks at the entry `name` of the directory `path`, and offers it with everything in it if all of
+ * that may be deleted. False: it stays, so its directory stays as well. */
 static bool offer(rd_extras_t *extras, const char *name, bool is_in_extra);
 
-/* A directory that only the target has, now `path`. */
+/* Offers the content of `path`, a directory that only the target has. */
 static bool offer_content(rd_extras_t *extras)
 {
     int fd = rd_beneath_file(&extras->beneath, extras->path, O_RDONLY | O_DIRECTORY, 0);
@@ -100,7 +99,7 @@ static bool offer_path(rd_extras_t *extras, const char *name, bool is_in_extra)
     struct stat is;
 
     if (parent < 0 || fstatat(parent, last, &is, AT_SYMLINK_NOFOLLOW) < 0)
-        return errno == ENOENT; /* somebody else was faster */
+        return errno == ENOENT; /* somebody else has deleted it */
     if (rd_copy_excludes(copy, extras->path, S_ISDIR(is.st_mode)) ||
         (!is_in_extra && rd_is_part_name(name)))
         return false;
@@ -112,7 +111,7 @@ static bool offer_path(rd_extras_t *extras, const char *name, bool is_in_extra)
     if (S_ISDIR(is.st_mode) && !offer_content(extras))
         return false;
     if (extras->found > copy->deletes_max)
-        return true; /* that it is one too many is all that unpack needs to know */
+        return true; /* unpack needs to know only that it is one too many */
     extras->found++;
     extras->item = (rd_item_t){.kind = RD_ITEM_DELETE, .mode = is.st_mode, .size = copy->target};
     (void)snprintf(extras->item.path, sizeof extras->item.path, "%s", extras->path);
@@ -137,8 +136,8 @@ static bool offer(rd_extras_t *extras, const char *name, bool is_in_extra)
     return done;
 }
 
-/* All of the directory `path` is listed. A name that leads elsewhere at the target, or is no
- * directory there, is an error that unpack finds. */
+/* Looks at the directory `path`, which is completely listed. If a name on its path is a link or not
+ * a directory at the target, that is an error which unpack reports. */
 static void look(rd_extras_t *extras, rd_names_t *listed)
 {
     int fd = rd_beneath_file(&extras->beneath, extras->path, O_RDONLY | O_DIRECTORY, 0);
@@ -156,7 +155,8 @@ static void look(rd_extras_t *extras, rd_names_t *listed)
     rd_names_free(&names);
 }
 
-/* Is it the part of a file that is listed? Of a long name nobody knows. */
+/* Is it the part of a listed file? A part's name does not show a long name, so this computes the
+ * part of each. */
 static bool is_part_of(const rd_names_t *listed, const char *name)
 {
     char part[256];
@@ -169,7 +169,8 @@ static bool is_part_of(const rd_names_t *listed, const char *name)
     return false;
 }
 
-/* What a copy that was cut off has put into the new tree, and is not listed any more. */
+/* Looks for entries of the new tree that a copy which was cut off has left, and that are not listed
+ * any more. */
 static void look_in_part(rd_extras_t *extras, rd_names_t *listed)
 {
     int fd = rd_beneath_file(&extras->part, extras->path, O_RDONLY | O_DIRECTORY, 0);
@@ -231,7 +232,7 @@ static bool leave(rd_extras_t *extras, const rd_item_t *item, rd_why_t *why)
     return true;
 }
 
-/* Is it in the directory in which the list is? Notes its name there. */
+/* If it is in the directory at which the list is, notes its name there. */
 static bool note(rd_extras_t *extras, const char *path, rd_why_t *why)
 {
     size_t len = strlen(extras->path), skipped = len > 0 ? len + 1 : 0;
@@ -301,7 +302,7 @@ bool rd_deletions_are_allowed(rd_deletions_t *deletions, rd_complaints_t *compla
     return false;
 }
 
-/* Nobody writes this part; or it is none. */
+/* True if no copy writes this part, or if it is not a part. */
 static bool is_unused(int parent, const char *name)
 {
     int fd = rd_is_part_name(name)
@@ -314,7 +315,7 @@ static bool is_unused(int parent, const char *name)
     return !is_used;
 }
 
-/* The directory belongs to us, but its source has a mode without writing. */
+/* For a directory that is ours, but has the mode of a source without write permission. */
 static bool unlink_in_read_only(int parent, const char *name, int flags, const struct stat *is)
 {
     bool done;
@@ -331,7 +332,7 @@ static bool unlink_in_read_only(int parent, const char *name, int flags, const s
     return done;
 }
 
-/* The directory's time of change is its source's with -p, and stays so. */
+/* With -p the directory has the modification time of its source, so this restores it. */
 static bool delete_in(rd_complaints_t *complaints, int parent, const char *name, const char *path,
                       bool is_directory)
 {

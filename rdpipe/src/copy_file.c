@@ -11,7 +11,7 @@
 
 /* ---- what is said ---- */
 
-/* What all that follows would fail of, too. */
+/* Would the rest of the copy fail for the same reason? */
 static bool is_final(int error)
 {
     return error == ENOSPC || error == EDQUOT || error == EIO || error == EROFS;
@@ -62,7 +62,7 @@ void rd_item_times(const rd_item_t *item, struct timespec times[2])
     times[1] = (struct timespec){.tv_sec = item->mtime_s, .tv_nsec = item->mtime_ns};
 }
 
-/* Set-id bits are only taken over with the owner that they speak of. */
+/* Set-id bits are kept only together with the owner that they refer to. */
 mode_t rd_writer_mode(const rd_writer_t *writer, const rd_item_t *item, bool is_owned)
 {
     bool preserve = writer->copy.preserve;
@@ -71,8 +71,8 @@ mode_t rd_writer_mode(const rd_writer_t *writer, const rd_item_t *item, bool is_
     return item->mode & kept & ~(preserve ? 0 : writer->mask);
 }
 
-/* A new owner takes set-id bits away, a user sets attributes only of what he may write, and a mode
- * changes an ACL: so in this order. */
+/* The order matters: a new owner clears set-id bits, a user can set attributes only while he may
+ * write the file, and a mode changes an ACL. */
 bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes, int fd,
                           const struct stat *now, const rd_item_t *item, const struct stat *there)
 {
@@ -88,16 +88,16 @@ bool rd_writer_attributes(rd_writer_t *writer, const rd_attributes_t *attributes
         fchown(fd, there->st_uid, there->st_gid) < 0)
         rd_warn(&writer->complaints, item->path,
                 "does not keep the owner of the file that was there: %s", strerror(errno));
-    /* As with cp, a file that is there keeps its permissions, and from root its owner. */
+    /* As with cp, an existing file keeps its permissions and, if root copies, its owner. */
     if (there && !writer->copy.preserve)
         mode = (mode & ~(mode_t)0777) | (there->st_mode & 0777);
-    /* A directory has the set-group-id bit from the one in which it was made. */
+    /* A new directory inherits the set-group-id bit from its parent. */
     if (item->kind == RD_ITEM_LEAVE && !is_owned && !writer->copy.preserve && fstat(fd, &is) == 0)
         mode |= is.st_mode & S_ISGID;
     rd_item_times(item, times);
     writable = writer->copy.xattrs ? mode | S_IWUSR : mode;
     if (writer->copy.owner)
-        now = NULL; /* another owner may have taken bits away */
+        now = NULL; /* a change of owner may have cleared bits */
     if (!(now && (now->st_mode & 07777) == writable) && fchmod(fd, writable) < 0)
         return false;
     rd_attributes_set(attributes, &writer->complaints, item->path, fd, false);
@@ -117,8 +117,8 @@ bool rd_is_named(int parent, const char *name, int fd)
            is.st_ino == named.st_ino && is.st_dev == named.st_dev;
 }
 
-/* The file systems on which a write that fails says so itself. Those of other hosts, and of FUSE,
- * may report only at a close what they could not write. */
+/* Is this a file system on which write itself reports its errors? Network file systems and FUSE may
+ * report them only at close. */
 static bool is_local(int fd)
 {
     static const unsigned local[] = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC,
@@ -144,8 +144,8 @@ void rd_writer_look_at(rd_writer_t *writer, int directory)
 
 #define PART_FLAGS (O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
-/* Takes this part's lock. It is closed, and -1, if another copy has it, or has given it its name.
- */
+/* Locks this part. If another copy holds the lock, or has renamed the part, closes it and returns
+ * -1. */
 static int locked(const rd_file_t *file, int fd, struct stat *is_p)
 {
     int error;
@@ -163,9 +163,9 @@ static int locked(const rd_file_t *file, int fd, struct stat *is_p)
     return -1;
 }
 
-/* A new part is nobody else's from the beginning, although its lock comes a moment later: other
- * copies write only into parts that have bytes to resume, and remove empty ones under their lock.
- * So it is enough to see that it was not removed. */
+/* Makes a new part. It belongs to this copy from the beginning, although it is locked only a moment
+ * later: other copies write only into parts that have bytes to resume, and remove empty ones under
+ * their lock. So it is enough to check that it was not removed. */
 static int make_part(rd_file_t *file, mode_t mode, struct stat *is_p)
 {
     int fd = openat(file->parent, file->part, O_RDWR | O_CREAT | O_EXCL | PART_FLAGS, mode), error;
@@ -183,7 +183,7 @@ static int make_part(rd_file_t *file, mode_t mode, struct stat *is_p)
     return -1;
 }
 
-/* Makes room for a new part. False: errno. */
+/* Removes a part to make room for a new one. On false, errno is set. */
 static bool remove_part(const rd_file_t *file)
 {
     struct stat is;
@@ -212,7 +212,7 @@ static int fresh_part(rd_file_t *file, mode_t mode, struct stat *is_p)
     return fd;
 }
 
-/* The part that is continued. */
+/* Opens and locks the part that this copy continues. */
 static int old_part(rd_file_t *file, struct stat *is_p)
 {
     uint64_t from = file->item.offset;
@@ -224,7 +224,7 @@ static int old_part(rd_file_t *file, struct stat *is_p)
     }
     if (!S_ISREG(is_p->st_mode) || !rd_part_is_ours(file->parent, is_p) ||
         (uint64_t)is_p->st_size < from)
-        errno = ESTALE; /* somebody else has touched it */
+        errno = ESTALE; /* somebody else has changed it */
     else if (((uint64_t)is_p->st_size == from || ftruncate(fd, (off_t)from) == 0) &&
              lseek(fd, (off_t)from, SEEK_SET) >= 0)
         return fd;
@@ -232,7 +232,8 @@ static int old_part(rd_file_t *file, struct stat *is_p)
     return -1;
 }
 
-/* Sees what has the name. May it be replaced? False: it was said. */
+/* Looks at the file that has the name, and whether it may be replaced. On false the reason was
+ * reported. */
 static bool see(rd_writer_t *writer, rd_file_t *file)
 {
     const char *special = NULL;
@@ -247,8 +248,8 @@ static bool see(rd_writer_t *writer, rd_file_t *file)
     return !special;
 }
 
-/* A small file of a new tree. What has the name already, or is a part, is left by a copy that was
- * cut off: then it is made as a part. */
+/* Opens a small file of a new tree. If the name or its part exists, a copy that was cut off has
+ * left it, and then this one is made as a part. */
 static bool open_direct(const rd_writer_t *writer, rd_file_t *file)
 {
     if (!writer->is_private || !file->is_small || file->item.has == RD_HAS_PART)
@@ -259,7 +260,8 @@ static bool open_direct(const rd_writer_t *writer, rd_file_t *file)
     return file->is_direct;
 }
 
-/* What comes as what differs from a version is only known to be right at its end. */
+/* Notes the part's version, except for a file that is sent as a difference, because that is known
+ * to be right only at its end. */
 static void note(rd_file_t *file)
 {
     file->is_noted = !file->is_small && !file->may_fail_late && file->item.has != RD_HAS_VERSION &&
@@ -268,8 +270,8 @@ static void note(rd_file_t *file)
         rd_note_remove(file->fd); /* of an earlier copy */
 }
 
-/* Of a new part: what it will have, unless the file that is there, an owner or an ACL may let in
- * fewer. A large one must not look like one that others write. */
+/* The first mode of a new part: its final mode, unless the existing file, an owner or an ACL may be
+ * stricter. A large part must not look as if others could write to it. */
 static mode_t first_mode(const rd_writer_t *writer, const rd_file_t *file)
 {
     bool is_known = file->is_small && writer->copy.preserve && !rd_attributes_wanted(&writer->copy);
@@ -343,7 +345,7 @@ void rd_file_write(rd_writer_t *writer, rd_file_t *file, const uint8_t *at, size
     file->at += done;
 }
 
-/* A hole at the end has no data behind it, so the length is set. */
+/* Nothing is written after a hole at the end, so this sets the file's length. */
 void rd_file_skip(rd_writer_t *writer, rd_file_t *file, uint64_t len)
 {
     if (file->fd < 0)
@@ -358,8 +360,8 @@ void rd_file_skip(rd_writer_t *writer, rd_file_t *file, uint64_t len)
     }
 }
 
-/* To be called before the attributes are set: that may write the content as well, and drop the
- * error. The lock stays. */
+/* Are all writes done? Call this before the attributes are set, because that may also write the
+ * content, and lose the error. The lock stays. */
 static bool is_written(const rd_file_t *file)
 {
     int twin;
@@ -370,7 +372,8 @@ static bool is_written(const rd_file_t *file)
     return twin >= 0 && close(twin) == 0;
 }
 
-/* What is kept of the file that has the name: in a new tree that is only an earlier try of ours. */
+/* Sets the attributes. In a new tree a file that has the name is only an earlier attempt of ours,
+ * so nothing of it is kept. */
 static bool set_attributes(rd_writer_t *writer, rd_file_t *file)
 {
     bool is_there = file->is_seen && S_ISREG(file->there.st_mode) && !writer->is_private;
@@ -380,7 +383,8 @@ static bool set_attributes(rd_writer_t *writer, rd_file_t *file)
                                 file->is_known ? &file->is : NULL, &file->item, there);
 }
 
-/* Gives a part its name. Nothing has it, or we have seen it. False: errno, 0 if it was said. */
+/* Gives a part its name, which nothing has, or which we have looked at. On false errno is set, or 0
+ * if the error was reported. */
 static bool give_name(rd_writer_t *writer, rd_file_t *file)
 {
     if (!file->is_seen) {
@@ -413,7 +417,7 @@ bool rd_file_close(rd_writer_t *writer, rd_file_t *file)
         rd_file_drop(file, true);
         return false;
     }
-    if (!file->is_small && !see(writer, file)) { /* once more: it has taken long */
+    if (!file->is_small && !see(writer, file)) { /* again, because a large file takes long */
         rd_file_drop(file, true);
         return false;
     }

@@ -5,9 +5,10 @@
 
 #include "item.h"
 
-#define END_OF_DOCUMENT "." /* each line of it begins with a digit */
+#define END_OF_DOCUMENT "." /* it cannot occur, because each line begins with a digit */
 
-/* As strcmp, but a slash comes before all other bytes, so that "a/b" follows "a" and not "a-b". */
+/* Like strcmp, but a slash sorts before all other bytes, so that "a/b" follows "a" and not
+ * "a-b". */
 static int compare_paths(const char *one, const char *other)
 {
     while (*one && *one == *other) {
@@ -42,7 +43,8 @@ static void sort(rd_names_t *names)
 
 /* ---- reading ---- */
 
-/* Leading slashes, "." and double slashes say nothing, as with rsync. False: *why. */
+/* Adds a name. As with rsync, leading slashes, "." and double slashes are ignored. On false, *why
+ * is set. */
 static bool add(rd_names_t *names, const char *text, size_t len, rd_why_t *why)
 {
     char path[RD_PATH_BYTES];
@@ -111,7 +113,7 @@ static size_t shared_of(const char *one, const char *other)
     return len;
 }
 
-/* Each line has how many bytes of the line before it a name begins with, a colon, and the rest. */
+/* Each line holds how many bytes its name shares with the previous one, a colon, and the rest. */
 void rd_files_from_put(FILE *to, const rd_names_t *names)
 {
     (void)fputs(" 3<<'" END_OF_DOCUMENT "'\n", to);
@@ -129,7 +131,7 @@ void rd_files_from_put(FILE *to, const rd_names_t *names)
     (void)fputs(END_OF_DOCUMENT "\n", to);
 }
 
-/* One line. False: the shell did not print it for us. */
+/* Reads one line. False: rd_files_from_put did not write it. */
 static bool take_line(rd_names_t *names, const char *line)
 {
     char path[RD_PATH_BYTES];
@@ -185,7 +187,7 @@ bool rd_lies_in(const char *name, const char *path)
     return len == 0 ? *name != 0 : strncmp(name, path, len) == 0 && name[len] == '/';
 }
 
-/* The first name that is not before `path`. */
+/* The index of the first name that does not sort before `path`. */
 static size_t find(const rd_names_t *names, const char *path)
 {
     size_t low = 0, high = names->count;

@@ -6,29 +6,28 @@
 #include "text.h"
 
 /*
- * The names of --files-from: paths below the source. rdcp reads them on its own host, and hands
- * them to both parts at the source as a document of the shell that starts them: `list` lists these
- * paths, and `pack` sends no others, whatever the target asks for.
+ * The names of --files-from, which are paths below the source. rdcp reads them on its own host and
+ * hands them to both parts at the source as a here-document of the shell that starts them: `list`
+ * lists these paths, and `pack` sends no others, whatever the target asks for.
  */
 
-/* Reads the names of a file, "-" for standard input, each up to a newline or NUL. They are sorted
- * so that what is in a directory follows it, and each is there once. False: *why names the one that
- * leads out of the source, or the file that cannot be read. */
+/* Reads the names of a file ("-" for standard input), each up to a newline or NUL. They are sorted
+ * so that the contents of a directory follow it, and duplicates are dropped. On false *why names
+ * the path that leads out of the source, or the file that cannot be read. */
 bool rd_files_from_read(rd_names_t *names_p, const char *file, bool ends_with_nul, rd_why_t *why);
 
-/* Writes them for the shell: as descriptor 3 of the command before. */
+/* Writes them for the shell, as descriptor 3 of the preceding command. */
 void rd_files_from_put(FILE *to, const rd_names_t *names);
 
-/* Reads what rd_files_from_put has written, and closes the descriptor. False: *why. */
+/* Reads what rd_files_from_put has written, and closes the descriptor. On false, *why is set. */
 bool rd_files_from_take(rd_names_t *names_p, int fd, rd_why_t *why);
 
-/* Is the path one of the names, or a directory above one? With `recursive` also what lies below
- * one.
- */
+/* Is the path one of the names, or a directory above one? With `recursive`, a path below one also
+ * counts. */
 bool rd_files_from_hold(const rd_names_t *names, const char *path, bool is_directory,
                         bool recursive);
 
-/* Does `name` lie in the directory `path`, at any depth? */
+/* Is `name` in the directory `path`, at any depth? */
 bool rd_lies_in(const char *name, const char *path);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The second part of a copy: what lies at the target already. It changes nothing there, but removes
- * parts that are of no more use. */
+/* The second part of a copy: finds out what the target already has. It changes nothing there,
+ * except that it removes useless parts. */
 #include "copy_delete.h"
 #include "copy_delta.h"
 #include "note.h"
@@ -24,19 +24,19 @@ typedef struct {
     rd_item_t item;
     rd_items_out_t out;
     rd_items_in_t in;
-    uint8_t into[RD_DIGEST_BYTES]; /* the directory that a tree is copied into; 0: nobody knows */
+    uint8_t into[RD_DIGEST_BYTES]; /* the directory that a tree is copied into; 0: unknown */
     bool has_target;
-    bool is_left_out;    /* nothing more of this source is copied */
+    bool is_left_out;    /* the rest of this source is not copied */
     bool is_absent;      /* this target cannot have the source, but others can */
-    uint64_t excused;    /* complaints of this kind, which are no other target's */
-    uint32_t inside;     /* open directories of a subtree that the copy would be made in */
-    bool is_last;        /* no source follows this one, or none of them can have a target */
+    uint64_t excused;    /* complaints about such a source, which other targets do not share */
+    uint32_t inside;     /* the depth below the directory in which the copy would be made */
+    bool is_last;        /* no source follows, or no following one can have a target */
     uint64_t kept;       /* files since the last LEAVE that need nothing more */
-    rd_extras_t *extras; /* NULL: nothing is deleted */
+    rd_extras_t *extras; /* NULL: without --delete */
 } have_t;
 
-/* The size of a regular file with its digest; false: it is no such file. A part must be
- * ours. */
+/* The size and digest of a regular file, whose size is in the given range. False: it is not such a
+ * file. A part must be ours. */
 static bool digest_of(const have_t *have, int parent, const char *name, bool is_part,
                       uint64_t least, uint64_t most, rd_item_t *item)
 {
@@ -54,7 +54,7 @@ static bool digest_of(const have_t *have, int parent, const char *name, bool is_
     return done;
 }
 
-/* Is this part known to be the beginning of the item, as its source is now? */
+/* Does the part's note say that it is the beginning of the item's current source? */
 static bool is_noted(const have_t *have, int parent, const char *part, rd_item_t *item)
 {
     int fd = have->terms.has_notes
@@ -72,9 +72,8 @@ static bool is_noted(const have_t *have, int parent, const char *part, rd_item_t
     return done;
 }
 
-/* The step, in nanoseconds, in which the file system stores times, as far as the file's own times
- * show it: the kernel sets the time of its last status change with all the digits that there are.
- */
+/* The resolution, in nanoseconds, of times on the file system, as far as the file's own times show
+ * it: when the kernel sets the time of the last status change it uses all digits. */
 static int64_t time_step(int parent, const struct stat *is)
 {
     int64_t step = 1;
@@ -88,8 +87,8 @@ static int64_t time_step(int parent, const struct stat *is)
     return step;
 }
 
-/* Has the file the time of its source, as far as its file system can store it? FAT, SMB and some
- * file systems of FUSE cut off digits. */
+/* Does the file have its source's time, as far as the file system can store it? FAT, SMB and some
+ * FUSE file systems truncate it. */
 static bool has_time(int parent, const struct stat *is, const rd_item_t *item)
 {
     int64_t step;
@@ -101,7 +100,7 @@ static bool has_time(int parent, const struct stat *is, const rd_item_t *item)
            is->st_mtim.tv_nsec == item->mtime_ns - item->mtime_ns % step;
 }
 
-/* With -p a file that was copied has the time of its source. */
+/* With -p, a file that was copied before has the time of its source. */
 static bool is_same(const have_t *have, int parent, const char *name, struct stat *is_p)
 {
     const rd_item_t *item = &have->item;
@@ -111,9 +110,9 @@ static bool is_same(const have_t *have, int parent, const char *name, struct sta
            (uint64_t)is_p->st_size == item->size && has_time(parent, is_p, item);
 }
 
-/* Beside a file that is whole, a part of it that no copy writes would lie there for ever. Between
- * our open and our lock another copy may have finished this part, and begun one of the same name.
- */
+/* Removes a part of a complete file if no copy writes it, because it would stay forever. Between
+ * our open and our lock another copy may have completed this part and begun another one of the same
+ * name, hence rd_is_named. */
 static void drop_part(const have_t *have, int parent, const char *part)
 {
     int fd = openat(parent, part, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
@@ -128,7 +127,7 @@ static void drop_part(const have_t *have, int parent, const char *part)
     close(fd);
 }
 
-/* The same in the tree that will be replaced, for what the new one does not have. */
+/* Looks in the old tree of --atomic for a file that the new one does not have. */
 static bool look_at_old(have_t *have)
 {
     rd_item_t *item = &have->item;
@@ -146,8 +145,8 @@ static bool look_at_old(have_t *have)
     return true;
 }
 
-/* The blocks of the version that has the name, and its digest if it may be the same file. A small
- * file goes whole. */
+/* Sends the block names of the version at the target, and its digest if it may be the same file. A
+ * small file is sent as a whole. */
 static void name_blocks(have_t *have, int parent, const char *name)
 {
     rd_item_t *item = &have->item;
@@ -174,8 +173,8 @@ static void name_blocks(have_t *have, int parent, const char *name)
         close(fd);
 }
 
-/* A file of the same length may be the same; a part of one may be its beginning. False: a file of
- * a tree needs nothing more, so the others do not hear of it. */
+/* Finds out what the target has of the file: one of the same length may be the same, and a part may
+ * be its beginning. False: a file of a tree needs nothing more, so it is not sent on. */
 static bool look(have_t *have)
 {
     rd_item_t *item = &have->item;
@@ -210,7 +209,7 @@ static bool look(have_t *have)
     return item->has != RD_HAS_NOTHING || look_at_old(have);
 }
 
-/* Told here, the loser of two copies has sent nothing in vain. */
+/* Is the target free? The loser of two copies should hear it here, before it has sent anything. */
 static bool is_free(const rd_target_t *target)
 {
     int parent = target->is_tree ? target->parent : target->base;
@@ -230,8 +229,8 @@ static bool is_last_target(const have_t *have)
     return have->copy.target + 1 >= have->copy.targets;
 }
 
-/* What is made in there would be listed, too, and so without an end. Here it is seen also where the
- * user has called this host by two names. */
+/* Would the tree be copied into itself? The new files would be listed as well, without end. This
+ * also finds it where the user has named the same host in two ways. */
 static bool is_copied_into(have_t *have)
 {
     static const uint8_t unknown[RD_DIGEST_BYTES];
@@ -247,7 +246,7 @@ static bool is_copied_into(have_t *have)
 }
 
 /* Is this item in the directory that is copied into, or that directory itself? Only this subtree is
- * left out, so the user gets all the rest. */
+ * left out, and the rest is copied. */
 static bool is_inside(have_t *have)
 {
     const rd_item_t *item = &have->item;
@@ -294,7 +293,7 @@ static void find_target(have_t *have)
     have->is_absent = !done && have->copy.targets > 1;
     have->excused += have->is_absent;
     have->is_left_out = !done && !have->is_absent;
-    have->is_last |= !have->target.is_into; /* of several sources all go into one directory */
+    have->is_last |= !have->target.is_into; /* several sources all go into the same directory */
 }
 
 static bool begin_source(have_t *have, rd_why_t *why)
@@ -308,7 +307,8 @@ static bool begin_source(have_t *have, rd_why_t *why)
     have->kept = 0;
     have->is_last = have->item.size + 1 >= have->copy.sources;
     have->item.offset += have->complaints.count - have->excused;
-    /* What several targets have is compared, and a dry run compares without sending. */
+    /* Accept no offer: what several targets have must be comparable, and a dry run compares but
+     * sends nothing. */
     if (have->copy.targets > 1 || have->copy.dry_run)
         rd_copy_terms_read(&have->item, &have->terms);
     else
@@ -318,8 +318,8 @@ static bool begin_source(have_t *have, rd_why_t *why)
 
 /* ---- several targets ---- */
 
-/* What all targets until here have of a file: what only some have is sent to all. Where it needs
- * its mode alone, the offset says that. False: it needs nothing at all. */
+/* Finds out what all targets up to this one have of a file. A file that only some of them have is
+ * sent to all. If it needs only its mode, the offset says that. False: it needs nothing at all. */
 static bool look_with_others(have_t *have)
 {
     rd_item_t *item = &have->item;
@@ -345,7 +345,7 @@ static bool look_with_others(have_t *have)
     return needs;
 }
 
-/* False: an end, with or without *why. */
+/* False: the copy has ended, with or without *why. */
 static bool step(have_t *have, rd_why_t *why)
 {
     rd_item_t *item = &have->item;

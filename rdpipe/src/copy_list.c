@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The first part of a copy: what there is to copy, in the order in which it goes. */
+/* The first part of a copy: lists what there is to copy, in the order in which it is sent. */
 #include "copy.h"
 #include "copy_files_from.h"
 
@@ -12,12 +12,12 @@
 typedef struct {
     rd_copy_t copy;
     rd_complaints_t complaints;
-    dev_t device; /* of the source's top */
-    size_t next;  /* of the names of --files-from */
+    dev_t device; /* of the source's top directory */
+    size_t next;  /* the index of the next name of --files-from */
     void *linked; /* a tree of linked_t: files with several names */
     rd_items_out_t out;
     rd_beneath_t beneath;
-    rd_item_t item; /* one at a time: they are large */
+    rd_item_t item; /* one at a time, because they are large */
 } list_t;
 
 static void fill(rd_item_t *item, rd_item_kind_t kind, const struct stat *is)
@@ -44,7 +44,7 @@ static bool put(list_t *list, rd_item_kind_t kind, const char *path, const struc
 
 /* ---- hard links ---- */
 
-/* A file that has several names, and the first of them that was listed. */
+/* A file that has several names, and the name that was listed first. */
 typedef struct {
     dev_t device;
     ino_t inode;
@@ -60,14 +60,14 @@ static int compare_linked(const void *one, const void *other)
                                     : 0;
 }
 
-/* The path under which this file was listed before; NULL: it was not. */
+/* The path under which this file was already listed; NULL: it was not. */
 static const char *listed_as(list_t *list, const char *path, const struct stat *is)
 {
     linked_t *fresh = malloc(sizeof *fresh + strlen(path) + 1);
     linked_t *const *found;
 
     if (!fresh)
-        return NULL; /* it is copied once more */
+        return NULL; /* the file is then copied once more */
     fresh->device = is->st_dev;
     fresh->inode = is->st_ino;
     (void)strcpy(fresh->path, path);
@@ -112,14 +112,14 @@ static bool put_link(list_t *list, const char *path, const struct stat *is)
 
 /* ---- directories ---- */
 
-/* It is not copied, but what the target has under its name is not deleted. False: nobody reads any
- * more. */
+/* Lists something that is not copied, so that what the target has under its name is not deleted.
+ * False: nobody reads any more. */
 static bool skip(list_t *list, const char *path, const struct stat *is)
 {
     return !list->copy.deletes || put(list, RD_ITEM_SKIP, path, is);
 }
 
-/* A device, FIFO or socket has no content that could be copied. */
+/* Skips a device, FIFO or socket, which has no content to copy. */
 static bool skip_special(list_t *list, const char *path, const struct stat *is)
 {
     const char *what = rd_special_name(is->st_mode);
@@ -133,7 +133,7 @@ static bool skip_special(list_t *list, const char *path, const struct stat *is)
 
 /* ---- a tree ---- */
 
-/* Is this path in the copy? If not, that was said where it is no choice of the user's. */
+/* Does this path belong to the copy? If not, and the user has not chosen that, it was reported. */
 static bool is_copied(list_t *list, const char *path, struct stat *is_p, bool *goes_on_p)
 {
     const char *name;
@@ -146,8 +146,8 @@ static bool is_copied(list_t *list, const char *path, struct stat *is_p, bool *g
     if (rd_copy_excludes(&list->copy, path, S_ISDIR(is_p->st_mode)))
         return false;
     if (!rd_special_name(is_p->st_mode) && rd_is_part_name(name)) {
-        /* Its copy would be taken for a part of the file beside it. A directory may be the one that
-         * this very copy is making, which grows as it is listed. */
+        /* Its copy would be taken for the part of another file. A directory may be the one that
+         * this very copy is creating, which would grow while it is listed. */
         rd_warn(&list->complaints, path, "is a part of another copy: skipped");
         *goes_on_p = skip(list, path, is_p);
         return false;
@@ -155,7 +155,7 @@ static bool is_copied(list_t *list, const char *path, struct stat *is_p, bool *g
     return true;
 }
 
-/* The directory is complete. `is_whole`: all that lies in it was looked at. */
+/* Lists the end of a directory. `is_whole`: everything in it was looked at. */
 static bool put_leave(list_t *list, const char *path, const struct stat *is, bool is_whole)
 {
     fill(&list->item, RD_ITEM_LEAVE, is);
@@ -184,7 +184,8 @@ static bool list_one(list_t *list, char *path)
     return skip_special(list, path, &is);
 }
 
-/* A name behind `path`, which has RD_PATH_BYTES. False: there is no room, and it was said. */
+/* Appends a name to `path`, which has RD_PATH_BYTES. False: it is too long, and that was
+ * reported. */
 static bool append(list_t *list, char *path, size_t len, const char *name, size_t bytes)
 {
     int added =
@@ -197,7 +198,7 @@ static bool append(list_t *list, char *path, size_t len, const char *name, size_
     return false;
 }
 
-/* `path` has RD_PATH_BYTES and is as it was when this returns. */
+/* `path` has RD_PATH_BYTES, and is unchanged when this returns. */
 static bool list_directory(list_t *list, char *path, const struct stat *is)
 {
     bool is_mounted = list->copy.one_system && is->st_dev != list->device;
@@ -226,14 +227,14 @@ static const char *next_name(const list_t *list)
     return list->next < names->count ? names->of[list->next] : NULL;
 }
 
-/* The names that lie in a directory which is no part of the copy. */
+/* Skips the names below a directory that does not belong to the copy. */
 static void pass_over(list_t *list, const char *path)
 {
     for (const char *name; (name = next_name(list)) && rd_lies_in(name, path);)
         list->next++;
 }
 
-/* A directory above the next name. */
+/* Lists a directory above the next name. */
 static bool list_above(list_t *list, char *path)
 {
     bool goes_on = true;
@@ -249,7 +250,8 @@ static bool list_above(list_t *list, char *path)
     return goes_on;
 }
 
-/* Of a directory what is named. `path` has RD_PATH_BYTES and is as it was when this returns. */
+/* Lists what is named of a directory. `path` has RD_PATH_BYTES, and is unchanged when this
+ * returns. */
 static bool list_named(list_t *list, char *path, const struct stat *is)
 {
     size_t len = strlen(path);
@@ -270,14 +272,14 @@ static bool list_named(list_t *list, char *path, const struct stat *is)
         } else {
             list->next++;
             goes_on = list_one(list, path);
-            pass_over(list, path); /* with -r they are listed, and without it by list_one */
+            pass_over(list, path); /* with -r they are listed anyway, otherwise by list_one */
         }
         path[len] = 0;
     }
     return goes_on && put_leave(list, path, is, false);
 }
 
-/* The names of the list begin with "" if it has the source itself. */
+/* The list of names begins with "" if it contains the source itself. */
 static bool list_names(list_t *list, char *path, const struct stat *is)
 {
     const char *first;

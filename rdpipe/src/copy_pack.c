@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The third part of a copy: the content of the files, as far as the target does not have it.
- * Where reading a small file takes long, several are read side by side (jobs.h), and go in order.
- */
+/* The third part of a copy: sends the content of the files, as far as the target does not have it.
+ * Where reading a small file takes long, several are read side by side (jobs.h), and sent in
+ * order. */
 #include "copy_delta.h"
 
 #include <errno.h>
@@ -12,13 +12,13 @@
 #include "rdframe.h"
 #include "sparse.h"
 
-/* A small file that is read beside others; or an item that waits for its turn. */
+/* A small file that is read side by side with others, or an item that waits for its turn. */
 typedef struct {
     rd_item_t item;
-    int parent; /* -1: it only waits */
+    int parent; /* -1: not a file to read */
     char name[256];
     int fd, error; /* -1, and why */
-    bool is_read;  /* as a whole: it is a file that there was */
+    bool is_read;  /* completely, and it did not change meanwhile */
     struct stat is;
     uint8_t content[RD_SMALL_BYTES];
 } job_t;
@@ -27,29 +27,29 @@ typedef struct {
     rd_copy_t copy;
     rd_complaints_t complaints;
     rd_copy_terms_t terms;
-    rd_blocks_t blocks; /* of the version of the next file that the target has */
+    rd_blocks_t blocks; /* of the target's version of the next file */
     rd_beneath_t beneath;
     rd_item_t item;
     rd_items_out_t out;
     rd_items_in_t in;
-    bool is_opened;  /* the top */
-    dev_t device;    /* of the top */
-    bool is_reading; /* once more what was sent, and sends nothing */
-    uint32_t crc;    /* of what was sent of this file, or read once more */
+    bool is_opened;  /* the top directory */
+    dev_t device;    /* of the top directory */
+    bool is_reading; /* reads again what was sent, and sends nothing */
+    uint32_t crc;    /* of what was sent of this file, or read again */
     bool has_ended;  /* nobody wants more */
-    rd_jobs_t *jobs; /* NULL: none were needed yet */
+    rd_jobs_t *jobs; /* NULL: not needed yet */
     rd_pace_t pace;
-    int64_t us;       /* that opening and reading this file has taken */
-    uint8_t *unsized; /* the content of a file whose size reads 0; NULL: there was none yet */
+    int64_t us;       /* how long opening and reading this file took */
+    uint8_t *unsized; /* the content of a file whose size is given as 0; NULL: there was none yet */
     size_t unsized_bytes;
 } pack_t;
 
 #define UNSIZED_STEP ((size_t)64 * 1024)
-#define UNSIZED_MAX (64u << 20) /* a file that is longer, and whose size reads 0, is refused */
+#define UNSIZED_MAX (64u << 20) /* a longer file whose size is given as 0 is refused */
 
 #define FILE_FLAGS (O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
-/* -1: errno; 0 for what is no file. */
+/* -1 with errno, or 0 if it is not a regular file. */
 static int as_file(int fd, struct stat *is_p)
 {
     if (fd < 0 || (fstat(fd, is_p) == 0 && S_ISREG(is_p->st_mode)))
@@ -81,7 +81,7 @@ static int open_file(pack_t *pack, const char *path, struct stat *is_p)
     return fd;
 }
 
-/* What lies in memory. False: nobody wants more. */
+/* Sends bytes from memory. False: nobody wants more. */
 static bool put_bytes(pack_t *pack, const uint8_t *at, size_t size)
 {
     while (size > 0) {
@@ -99,9 +99,8 @@ static bool put_bytes(pack_t *pack, const uint8_t *at, size_t size)
     return true;
 }
 
-/* Files of /proc, and of some file systems of FUSE, have a size of 0 and content all the same.
- * Their length is known when they have been read, so they are read into memory. False: it was said.
- */
+/* Files in /proc and in some FUSE file systems have a size of 0, but do have content. Their length
+ * is known only at their end, so they are read into memory. On false the error was reported. */
 static bool read_unsized(pack_t *pack, int fd)
 {
     size_t room = 0;
@@ -157,7 +156,7 @@ static bool put(pack_t *pack, rd_item_kind_t kind, uint64_t size)
     return rd_items_put(&pack->out, &item);
 }
 
-/* Sends what is stored from *at_p to `end`. False: it could not be read, and `goes_on_p` says
+/* Sends the stored bytes from *at_p to `end`. On false they could not be read, and `goes_on_p` says
  * whether anybody still wants more. */
 static bool send_data(pack_t *pack, int fd, uint64_t *at_p, uint64_t end, bool *goes_on_p)
 {
@@ -185,7 +184,7 @@ static bool send_data(pack_t *pack, int fd, uint64_t *at_p, uint64_t end, bool *
     return *goes_on_p;
 }
 
-/* Holes stay holes. */
+/* Sends the content, and holes as holes. */
 static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t at, bool *goes_on_p)
 {
     uint64_t size = (uint64_t)is->st_size;
@@ -206,7 +205,8 @@ static bool send_content(pack_t *pack, int fd, const struct stat *is, uint64_t a
     return true;
 }
 
-/* Does the file still have what was sent of it, from `at` on, and before it what the target has? */
+/* Does the file still have the bytes that were sent, from `at` on, and before them those that the
+ * target has? */
 static bool is_still_so(pack_t *pack, int fd, const struct stat *before, uint64_t at)
 {
     uint8_t digest[RD_DIGEST_BYTES];
@@ -230,9 +230,9 @@ static bool is_unchanged(int fd, const struct stat *before)
            is.st_mtim.tv_nsec == before->st_mtim.tv_nsec;
 }
 
-/* What was sent is a file that there was. One that only grew, as a log does, had this beginning;
- * times do not tell that, so it is read once more. `check`: its BLAKE2b if that is known, or NULL.
- */
+/* Was what we sent a state that the file really had? A file that only grew, such as a log, had this
+ * state, but its times do not show that, so it is read again. `check` is its BLAKE2b if that is
+ * known, or NULL. */
 static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t at,
                      const uint8_t *check)
 {
@@ -251,7 +251,7 @@ static bool is_sound(pack_t *pack, int fd, const struct stat *before, uint64_t a
     return false;
 }
 
-/* What differs from the version that the target has. False: nobody wants more. */
+/* Sends the difference from the target's version. False: nobody wants more. */
 static bool send_changes(pack_t *pack, int fd, const struct stat *is)
 {
     static rd_item_t end;
@@ -323,7 +323,7 @@ static bool pack_file(pack_t *pack)
     if (has_version)
         item->has = RD_HAS_VERSION;
     else if (has_part)
-        item->has = RD_HAS_PART; /* which is removed, if it is not continued */
+        item->has = RD_HAS_PART; /* the target removes its part if it cannot continue it */
     goes_on = put_attributes(pack, fd, &is) && rd_items_put(&pack->out, item);
     if (is_unsized && goes_on) {
         goes_on =
@@ -342,7 +342,7 @@ static bool pack_file(pack_t *pack)
     return goes_on;
 }
 
-/* What pack_file would do; no content goes. */
+/* Does what pack_file does in a dry run: sends no content. */
 static bool pack_nothing(pack_t *pack)
 {
     rd_item_t *item = &pack->item;
@@ -368,7 +368,7 @@ static bool pack_nothing(pack_t *pack)
 
 /* ---- files side by side ---- */
 
-/* By a thread of its own. What is not read here is read when its turn comes. */
+/* Runs in a thread of its own. A file that is not read here is read when its turn comes. */
 static void do_job(void *context, void *argument)
 {
     job_t *job = argument;
@@ -386,7 +386,7 @@ static void do_job(void *context, void *argument)
         n = pread(job->fd, job->content + done, size - done, (off_t)done);
         done += n > 0 ? (size_t)n : 0;
     }
-    /* One whose size reads 0 may have content all the same. */
+    /* A file whose size is given as 0 may still have content. */
     job->is_read = done == size && is_unchanged(job->fd, &job->is) &&
                    (size > 0 || read(job->fd, job->content, 1) == 0);
 }
@@ -404,7 +404,7 @@ static bool send_read(pack_t *pack, const job_t *job)
 
 static bool take(pack_t *pack);
 
-/* The item that has come stays as it is. */
+/* Keeps pack->item, which is the item just received. */
 static void end_job(void *context, void *argument)
 {
     static rd_item_t come;
@@ -422,7 +422,7 @@ static void end_job(void *context, void *argument)
     pack->item = come;
 }
 
-/* With the item that has come; NULL: there are none. */
+/* Returns a job with the current item, or NULL if jobs could not be opened. */
 static job_t *new_job(pack_t *pack)
 {
     job_t *job;
@@ -437,7 +437,7 @@ static job_t *new_job(pack_t *pack)
     return job;
 }
 
-/* The item goes when those before it have gone. A file is read meanwhile, if `reads`. */
+/* Gives a job, which is sent when those before it are. With `reads`, its file is read meanwhile. */
 static void give(pack_t *pack, job_t *job, bool reads)
 {
     const char *name;
@@ -469,7 +469,7 @@ static bool take_in_turn(pack_t *pack)
     job_t *job;
 
     if (is_small && was_beside && !reads)
-        rd_jobs_drain(pack->jobs); /* so that the next ones show what one takes alone */
+        rd_jobs_drain(pack->jobs); /* so that the next ones show how long a single one takes */
     job = reads || rd_jobs_are_pending(pack->jobs) ? new_job(pack) : NULL;
     if (!job)
         return take(pack);
@@ -477,7 +477,7 @@ static bool take_in_turn(pack_t *pack)
     return !pack->has_ended;
 }
 
-/* The top of a tree, when the first item of one comes. */
+/* Opens the top of a tree when the tree's first item arrives. */
 static bool open_top(pack_t *pack)
 {
     const char *path = pack->copy.path;
@@ -511,7 +511,7 @@ static bool begin_source(pack_t *pack, rd_why_t *why)
     return rd_items_put(&pack->out, &pack->item);
 }
 
-/* What belongs to a directory or symbolic link goes before it. */
+/* The attributes of a directory or symbolic link go before it. */
 static bool put_with_attributes(pack_t *pack)
 {
     const rd_item_t *item = &pack->item;
@@ -552,7 +552,7 @@ static bool take(pack_t *pack)
     }
 }
 
-/* With -x the content of a directory of another file system is left out. */
+/* With -x, directories on other file systems have no content. */
 static bool is_on_other_system(pack_t *pack, const char *path)
 {
     const char *name;
@@ -564,7 +564,7 @@ static bool is_on_other_system(pack_t *pack, const char *path)
     return parent >= 0 && fstat(parent, &is) == 0 && is.st_dev != pack->device;
 }
 
-/* The target asks by names, and is not trusted to ask only for those that were listed. */
+/* The target asks by name, and is not trusted to ask only for names that were listed. */
 static bool may_ask_for(pack_t *pack, rd_why_t *why)
 {
     const rd_item_t *item = &pack->item;
@@ -581,11 +581,11 @@ static bool step(pack_t *pack, rd_why_t *why)
     rd_item_t *item = &pack->item;
 
     if (pack->in.start == pack->in.end)
-        rd_jobs_drain(pack->jobs); /* nothing waits here while we wait for more */
+        rd_jobs_drain(pack->jobs); /* nothing may be held back here while we wait for more */
     if (pack->has_ended || !rd_items_next(&pack->in, item, why))
         return false;
     if (item->kind == RD_ITEM_BLOCKS && pack->terms.has_delta) {
-        rd_jobs_drain(pack->jobs); /* the file that comes next is the one that they are of */
+        rd_jobs_drain(pack->jobs); /* the attributes belong to the next file */
         return rd_delta_take_blocks(&pack->blocks, item, &pack->in, why);
     }
     if (pack->blocks.count > 0 && item->kind != RD_ITEM_FILE)
@@ -600,7 +600,7 @@ static bool step(pack_t *pack, rd_why_t *why)
             return false;
         rd_blocks_clear(&pack->blocks);
         return true;
-    case RD_ITEM_DELETE: /* at the target alone, so unpack says what may be */
+    case RD_ITEM_DELETE: /* is only at the target, so unpack decides whether it may */
         return take_in_turn(pack);
     case RD_ITEM_START:
         rd_jobs_drain(pack->jobs);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last part of a dry run, in place of unpack: shows what unpack would do, and does nothing. */
+/* The last part of a dry run, which replaces unpack: prints what unpack would do, and changes
+ * nothing. */
 #include "copy_delete.h"
 
 #include <errno.h>
@@ -95,7 +96,7 @@ __attribute__((format(printf, 2, 3))) static void put_changed(show_t *show, cons
 
 typedef enum { NOTHING, THERE, UNKNOWN } found_t;
 
-/* Looks for what has the name of the item. UNKNOWN: it was said. */
+/* Looks for the entry that has the item's name. UNKNOWN: an error was reported. */
 static found_t find(show_t *show, const char *path, int *parent_p, const char **name_p,
                     struct stat *is_p)
 {
@@ -120,8 +121,8 @@ static found_t find(show_t *show, const char *path, int *parent_p, const char **
     return UNKNOWN;
 }
 
-/* What else than its content does not fit the item; "" if -p does not ask for it. Attributes that
- * --owner, --xattrs and --acls keep are not compared. */
+/* Describes what does not match the item in addition to its content; "" if -p does not ask for it.
+ * The attributes that --owner, --xattrs and --acls keep are not compared. */
 static void compare_status(const show_t *show, const struct stat *is, char why[WHY_BYTES])
 {
     const rd_item_t *item = &show->item;
@@ -265,7 +266,8 @@ static void show_left_directory(show_t *show)
 
 /* ---- the stream ---- */
 
-/* The source that came is complete. `missing`: of all until here, at the source. */
+/* Ends a source whose items have all come. `missing` counts over all sources so far, at the
+ * source. */
 static void end_source(show_t *show, uint64_t missing)
 {
     bool is_whole = missing == 0 && show->complaints.count == 0;
@@ -294,7 +296,7 @@ static bool find_target(show_t *show, rd_why_t *why)
         return false;
     if (show->target.is_into)
         show->complaints.into = show->target.name;
-    if (show->target.old >= 0) { /* what is shown is how it will differ from the new one */
+    if (show->target.old >= 0) { /* the differences between it and the new tree are shown */
         show->target.is_new = false;
         if (show->target.base >= 0)
             close(show->target.base);
@@ -306,7 +308,7 @@ static bool find_target(show_t *show, rd_why_t *why)
     return true;
 }
 
-/* False: an end. *done_p: all has come. */
+/* False: the copy has ended. *done_p: everything has come. */
 static bool step(show_t *show, bool *done_p, rd_why_t *why)
 {
     rd_item_t *item = &show->item;

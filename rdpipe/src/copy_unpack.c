@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last part of a copy: writes what comes. What comes is not trusted: see beneath.h.
- * Where writing a small file takes long, as on a file system of another host, several are written
- * side by side (jobs.h), each when it is here as a whole. */
+/* The last part of a copy: writes the items that arrive, and does not trust them (beneath.h). Where
+ * writing a small file takes long, as on a network file system, several are written side by side
+ * (jobs.h), each when it has arrived completely. */
 #include "copy_atomic.h"
 #include "copy_delta.h"
 
@@ -12,8 +12,8 @@
 #include "cli.h"
 #include "jobs.h"
 
-/* A small file that is gathered, and then written beside others; or a directory that is left after
- * those before it. */
+/* A small file that is gathered first, and then written side by side with others; or the end of a
+ * directory, which waits for the files before it. */
 typedef struct {
     rd_file_t file;
     bool is_directory, is_written;
@@ -24,29 +24,29 @@ typedef struct {
 typedef struct {
     rd_writer_t writer;
     rd_copy_terms_t terms;
-    uint64_t missing, complained; /* of the sources before this one: there and here */
-    bool has_failed;              /* one of them */
+    uint64_t missing, complained; /* for the sources before this one: there and here */
+    bool has_failed;              /* one of those sources */
     rd_target_t target;
     rd_beneath_t beneath;
     rd_beneath_t old; /* the tree that --atomic will replace */
     rd_item_t item;
     rd_items_in_t in;
     bool has_target;
-    rd_attributes_t attributes; /* of the item that comes next */
+    rd_attributes_t attributes; /* of the next item */
     bool is_in_file;
     rd_file_t file;
     job_t *gathered; /* in place of `file`; NULL: none */
-    rd_jobs_t *jobs; /* NULL: none were needed yet */
+    rd_jobs_t *jobs; /* NULL: not needed yet */
     rd_pace_t pace;
     int64_t opened_us;           /* how long it took to open `file` */
-    uint64_t files, kept, bytes; /* of files, and of what came for them */
+    uint64_t files, kept, bytes; /* the numbers of files, and the bytes received for them */
     rd_deletions_t deletions;
 } unpack_t;
 
 /* ---- the target ---- */
 
-/* A directory that is there: by a copy that was cut off, or with -p, which gives it the mode of its
- * source when it is complete. */
+/* For an existing directory, from a copy that was cut off or from one with -p. When the directory
+ * is complete it gets the mode of its source. */
 static void make_writable(int fd)
 {
     struct stat is;
@@ -64,7 +64,7 @@ static bool make_top(unpack_t *unpack)
         if (mkdirat(target->parent, target->part, 0700) < 0) {
             if (errno != EEXIST)
                 return rd_writer_complain(&unpack->writer, "", errno);
-            rd_writer_lose(&unpack->writer, ""); /* it was not there a moment ago */
+            rd_writer_lose(&unpack->writer, ""); /* it did not exist a moment ago */
             return false;
         }
         target->base =
@@ -77,7 +77,7 @@ static bool make_top(unpack_t *unpack)
         rd_writer_lose(&unpack->writer, "");
         return false;
     }
-    /* A part that was given up may have the mode of its source. */
+    /* An abandoned part may have the mode of its source. */
     if (target->is_new && fstat(target->base, &is) == 0)
         (void)fchmod(target->base, (is.st_mode & S_ISGID) | 0700);
     else if (unpack->writer.copy.preserve)
@@ -106,7 +106,7 @@ static bool find_target(unpack_t *unpack)
     return true;
 }
 
-/* What the old tree has under the item's name. */
+/* Looks for the item's name in the old tree. */
 static bool find_old(unpack_t *unpack, const char *path, struct stat *is_p)
 {
     const char *name;
@@ -120,7 +120,7 @@ static bool find_old(unpack_t *unpack, const char *path, struct stat *is_p)
     return parent >= 0 && fstatat(parent, name, is_p, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* The directory and name of an item; false: it was said. */
+/* The directory and name of an item. On false the error was reported. */
 static bool find_name(unpack_t *unpack, int *parent_p, const char **name_p)
 {
     const char *path = unpack->item.path;
@@ -135,7 +135,7 @@ static bool find_name(unpack_t *unpack, int *parent_p, const char **name_p)
     return strlen(*name_p) <= 255 || rd_writer_complain(&unpack->writer, path, ENAMETOOLONG);
 }
 
-/* The directory and name of an item that becomes a link or directory. */
+/* The same for an item that becomes a link or directory. */
 static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
 {
     return find_name(unpack, parent_p, name_p) &&
@@ -144,7 +144,7 @@ static bool find_place(unpack_t *unpack, int *parent_p, const char **name_p)
 
 /* ---- files side by side ---- */
 
-/* By a thread of its own. */
+/* Runs in a thread of its own. */
 static void do_job(void *context, void *argument)
 {
     unpack_t *unpack = context;
@@ -181,7 +181,7 @@ static void forget_job(void *context, void *argument)
     rd_attributes_free(&job->file.attributes);
 }
 
-/* Those of the next item are its own from now on. */
+/* Moves the attributes of the next item to its file. */
 static void take_attributes(unpack_t *unpack, rd_attributes_t *attributes)
 {
     rd_attributes_t old = *attributes;
@@ -191,7 +191,7 @@ static void take_attributes(unpack_t *unpack, rd_attributes_t *attributes)
     rd_attributes_clear(&unpack->attributes);
 }
 
-/* Room for a file that is written beside others; NULL: it is written at once. */
+/* Room for a file that is written side by side with others; NULL: it is written at once. */
 static job_t *new_job(unpack_t *unpack)
 {
     const rd_item_t *item = &unpack->item;
@@ -201,7 +201,7 @@ static job_t *new_job(unpack_t *unpack)
         return NULL;
     if (!rd_pace_next(&unpack->pace, rd_now_us())) {
         if (was_beside)
-            rd_jobs_drain(unpack->jobs); /* so that the next ones show what one takes alone */
+            rd_jobs_drain(unpack->jobs); /* so that the next show how long a single one takes */
         return NULL;
     }
     if (!unpack->jobs)
@@ -209,7 +209,8 @@ static job_t *new_job(unpack_t *unpack)
     return unpack->jobs ? rd_jobs_room(unpack->jobs) : NULL;
 }
 
-/* A file that will be written beside others has holes, or more content than was said: as others. */
+/* A file that was being gathered has holes or more content than announced, so it is written at
+ * once. */
 static void ungather(unpack_t *unpack)
 {
     job_t *job = unpack->gathered;
@@ -263,7 +264,7 @@ static void begin_file(unpack_t *unpack)
     }
 }
 
-/* False: the copy ends here, and *why if the stream did. */
+/* False: the copy ends here, with *why if the stream ended. */
 static bool take_data(unpack_t *unpack, rd_why_t *why)
 {
     const uint8_t *at = NULL;
@@ -303,7 +304,7 @@ static void close_parent(rd_file_t *file)
 
 static void end_file(unpack_t *unpack)
 {
-    bool is_whole = unpack->item.has == RD_HAS_ALL; /* else the source's side has said why */
+    bool is_whole = unpack->item.has == RD_HAS_ALL; /* if not, the source's side has reported why */
     job_t *job = unpack->gathered;
     rd_file_t *file = &unpack->file;
 
@@ -339,7 +340,7 @@ static bool has_mode_and_time(const unpack_t *unpack, const struct stat *is)
            is->st_mtim.tv_sec == item->mtime_s && is->st_mtim.tv_nsec == item->mtime_ns;
 }
 
-/* It is as it should be, but maybe for its mode and time. */
+/* The file is as it should be, except perhaps for its mode and time. */
 static void keep_file(unpack_t *unpack)
 {
     const rd_item_t *item = &unpack->item;
@@ -396,7 +397,7 @@ static void make_link(unpack_t *unpack)
     }
 }
 
-/* One more name of a file that has come already, and may be on its way. */
+/* Makes another name for a file that has already come, but may not be written yet. */
 static void make_hard_link(unpack_t *unpack)
 {
     const rd_item_t *item = &unpack->item;
@@ -432,7 +433,7 @@ static void make_hard_link(unpack_t *unpack)
     rd_beneath_close(&first);
 }
 
-/* We must be able to write into it. */
+/* Makes a directory that we are able to write to, whatever its mode will be. */
 static void make_directory(unpack_t *unpack)
 {
     const char *name;
@@ -455,7 +456,7 @@ static void make_directory(unpack_t *unpack)
         close(fd);
 }
 
-/* Of a tree that is new the top has let in nobody but us. */
+/* Sets the attributes of a directory. So far only we had access to the top of a new tree. */
 static void leave_directory(unpack_t *unpack, const rd_item_t *left,
                             const rd_attributes_t *attributes)
 {
@@ -479,7 +480,7 @@ static void leave_directory(unpack_t *unpack, const rd_item_t *left,
         close(fd);
 }
 
-/* Its time is set when all is in it. */
+/* Sets the time of a directory once its content is complete. */
 static void take_leave(unpack_t *unpack)
 {
     unpack->kept += unpack->item.size;
@@ -495,7 +496,7 @@ static void take_leave(unpack_t *unpack)
     }
 }
 
-/* An earlier copy has left it in the new tree of --atomic, which is ours alone. */
+/* Removes what an earlier copy has left in the new tree of --atomic, which is ours alone. */
 static bool drop_stale(unpack_t *unpack, rd_why_t *why)
 {
     const rd_item_t *item = &unpack->item;
@@ -516,8 +517,8 @@ static bool drop_stale(unpack_t *unpack, rd_why_t *why)
 
 /* ---- the end ---- */
 
-/* It may have the owner and mode of its source already, and the next copy goes on only with what is
- * ours. */
+/* The part may already have the owner and mode of its source, but the next copy resumes only a part
+ * that is ours. */
 static void keep_part(const rd_target_t *target)
 {
     struct stat is;
@@ -529,8 +530,8 @@ static void keep_part(const rd_target_t *target)
     (void)fchmod(target->base, (is.st_mode & S_ISGID) | 0700);
 }
 
-/* Of what belongs to this source so much could not be copied, there and here. A tree gets its
- * name if it is whole. */
+/* Ends a source. `there` and `here` count what could not be copied on either side. A tree gets its
+ * name only if it is complete. */
 static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
 {
     rd_target_t *target = &unpack->target;
@@ -559,8 +560,8 @@ static bool finish(unpack_t *unpack, uint64_t there, uint64_t here)
     return rd_writer_complain(&unpack->writer, "", errno);
 }
 
-/* The source that came is complete, as far as it is. `missing`: of all until here, at the source.
- */
+/* Ends a source whose items have all come, even if it is incomplete. `missing` counts over all
+ * sources so far, at the source. */
 static void end_source(unpack_t *unpack, uint64_t missing)
 {
     uint64_t there = missing >= unpack->missing ? missing - unpack->missing : 1;
@@ -616,7 +617,7 @@ static bool is_right_kind(const unpack_t *unpack)
     }
 }
 
-/* False: an end, with or without *why. */
+/* False: the copy has ended, with or without *why. */
 static bool take(unpack_t *unpack, rd_why_t *why)
 {
     switch (unpack->item.kind) {
@@ -664,7 +665,7 @@ static bool take(unpack_t *unpack, rd_why_t *why)
     return !unpack->writer.is_fatal;
 }
 
-/* False: an end. *done_p: the whole copy has come. */
+/* False: the copy has ended. *done_p: the whole copy has come. */
 static bool step(unpack_t *unpack, bool *done_p, rd_why_t *why)
 {
     rd_item_t *item = &unpack->item;
@@ -710,7 +711,7 @@ static void report(const unpack_t *unpack)
     (void)fputc('\n', stderr);
 }
 
-/* In one piece: others write there as well. */
+/* In one piece, because other programs write there as well. */
 static void report_json(const unpack_t *unpack)
 {
     const rd_copy_t *copy = unpack->writer.complaints.copy;

@@ -5,10 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* crc32c (Castagnoli), by ISA-L if it was there when this was built, else by the processor's
- * instruction or a table. */
+/* crc32c (Castagnoli), computed by ISA-L if that was available at build time, else by the
+ * processor's instruction or a table. */
 
-/* Of what stands there, going on from the crc32c of what came before (0: nothing). */
+/* Continues `crc`, the crc32c of the bytes before (0 if there are none), over `len` bytes. */
 uint32_t rd_crc_on(uint32_t crc, const uint8_t *data, size_t len);
 
 static inline uint32_t rd_crc(const uint8_t *data, size_t len)
@@ -16,10 +16,10 @@ static inline uint32_t rd_crc(const uint8_t *data, size_t len)
     return rd_crc_on(0, data, len);
 }
 
-/* The same by a table alone, for tests and other processors. */
+/* The same with only a table, for tests and other processors. */
 uint32_t rd_crc_by_table(uint32_t crc, const uint8_t *data, size_t len);
 
-/* Who computes it: "ISA-L", "SSE 4.2" or "a table". */
+/* What computes it: "ISA-L", "SSE 4.2" or "a table". */
 const char *rd_crc_name(void);
 
 #endif

@@ -22,7 +22,7 @@ struct rd_digest {
 #ifndef RD_WITHOUT_XXHASH
     XXH3_state_t *xxh3;
 #endif
-    uint64_t at; /* where `piece` begins in the file */
+    uint64_t at; /* the offset of `piece` in the file */
     size_t filled;
     bool is_broken;
     uint8_t piece[PIECE_BYTES];
@@ -45,7 +45,7 @@ void rd_digest_key(rd_digest_key_t *key_p, const uint8_t seed[RD_SEED_BYTES])
     if (!context || EVP_DigestInit_ex(context, EVP_shake256(), NULL) != 1 ||
         EVP_DigestUpdate(context, seed, RD_SEED_BYTES) != 1 ||
         EVP_DigestFinalXOF(context, key_p->secret, sizeof key_p->secret) != 1)
-        abort(); /* only without memory: the other side has this key already */
+        abort(); /* possible only without memory, because the other side already has this key */
     EVP_MD_CTX_free(context);
 }
 
@@ -114,7 +114,8 @@ void rd_digest_block(const rd_digest_key_t *key, const void *at, size_t len,
 #endif
     (void)key;
     if (EVP_Digest(at, len, all, NULL, EVP_sha256(), NULL) != 1)
-        abort(); /* only without memory, and a block without its digest could match another one */
+        abort(); /* possible only without memory; without its digest a block could match any other
+                  */
     memcpy(result, all, RD_BLOCK_DIGEST_BYTES);
 }
 
@@ -152,7 +153,7 @@ static void put_number(rd_digest_t *digest, uint64_t number)
     update(digest, &bytes, sizeof bytes);
 }
 
-/* Takes the piece as far as it is filled. Was it all zeroes? */
+/* Adds the piece as far as it is filled. True if it was all zeros. */
 static bool take_piece(rd_digest_t *digest)
 {
     const uint8_t *piece = digest->piece;
@@ -218,7 +219,7 @@ bool rd_digest_end(rd_digest_t *digest, uint8_t result[RD_DIGEST_BYTES])
 
 /* ---- files ---- */
 
-/* Asks for a hole at the beginning and after zeroes: elsewhere there is none. */
+/* Looks for a hole only at the beginning and after zeros, because it cannot be elsewhere. */
 bool rd_digest_read(rd_digest_t *digest, int fd, uint64_t end)
 {
     bool may_be_hole = true;
@@ -230,7 +231,7 @@ bool rd_digest_read(rd_digest_t *digest, int fd, uint64_t end)
         if (may_be_hole && digest->filled == 0) {
             uint64_t data = rd_end_of_hole(fd, at, end);
 
-            /* From the piece in which there is data; behind the last data it is all zeroes. */
+            /* Continue in the piece that has data; after the last data there are only zeros. */
             if (data < end)
                 data -= (data - at) % PIECE_BYTES;
             rd_digest_skip(digest, data - at);

@@ -5,12 +5,13 @@
 #include "item.h"
 
 /*
- * Digests of a file's content. All of them leave out pieces that are zeroes, so that holes need not
- * be read, and a file has the same digest wherever its zeroes are stored: for each piece of 256 KiB
- * that has another byte they cover its offset and its bytes, and then the length.
+ * Digests of a file's content. All kinds skip pieces that are all zeros, so that holes need not be
+ * read and a file has the same digest whether its zeros are stored or not. For each piece of 256
+ * KiB with a non-zero byte they cover its offset and its bytes, and finally the file's length.
  *
- * XXH3 (128 bits, of libxxhash) is as fast as memory, but it is no cryptographic hash. So each copy
- * keys it with random bytes: nobody can prepare two files that have the same digest.
+ * XXH3 (128 bits, from libxxhash) is as fast as memory, but it is not a cryptographic hash. Each
+ * copy therefore keys it with random bytes, so that nobody can prepare two files with the same
+ * digest.
  */
 
 typedef enum { RD_DIGEST_SHA256, RD_DIGEST_XXH3, RD_DIGEST_BLAKE2B } rd_digest_kind_t;
@@ -21,40 +22,40 @@ typedef enum { RD_DIGEST_SHA256, RD_DIGEST_XXH3, RD_DIGEST_BLAKE2B } rd_digest_k
 
 typedef struct {
     rd_digest_kind_t kind;
-    uint8_t secret[RD_SECRET_BYTES]; /* of XXH3; all the others have no key */
+    uint8_t secret[RD_SECRET_BYTES]; /* for XXH3; the others have no key */
 } rd_digest_key_t;
 
 /* Was this program built with libxxhash? */
 bool rd_digest_has_xxh3(void);
 
-/* The key of XXH3 that both sides make of the same seed. */
+/* Derives the key of XXH3 from a seed, the same on both sides. */
 void rd_digest_key(rd_digest_key_t *key_p, const uint8_t seed[RD_SEED_BYTES]);
 
 typedef struct rd_digest rd_digest_t;
 
-/* NULL: there is no memory. The key must stay where it is until the end. */
+/* NULL: no memory. The key must stay in place until the digest is freed. */
 rd_digest_t *rd_digest_open(const rd_digest_key_t *key);
 
-/* The next bytes of the file, and the next that are a hole. */
+/* Adds the next bytes of the file, or a hole of that length. */
 void rd_digest_add(rd_digest_t *digest, const uint8_t *at, size_t len);
 void rd_digest_skip(rd_digest_t *digest, uint64_t len);
 
-/* The bytes of a file from where the digest is to `end`; holes are not read. False: errno, 0 if the
- * file is shorter. */
+/* Adds the file's bytes from the digest's position to `end`, without reading holes. On false errno
+ * is set, or 0 if the file is shorter. */
 bool rd_digest_read(rd_digest_t *digest, int fd, uint64_t end);
 
-/* Frees it as well. False: libcrypto has failed. */
+/* Computes the result and frees the digest. False: libcrypto has failed. */
 bool rd_digest_end(rd_digest_t *digest, uint8_t result[RD_DIGEST_BYTES]);
 
-/* Frees it; NULL: does nothing. */
+/* Frees the digest. Does nothing for NULL. */
 void rd_digest_close(rd_digest_t *digest);
 
-/* The digest of the first `len` bytes of a file. Moves the descriptor's offset. False: errno, 0 if
- * the file is shorter. */
+/* The digest of the first `len` bytes of a file. Moves the descriptor's offset. On false errno is
+ * set, or 0 if the file is shorter. */
 bool rd_digest_file(const rd_digest_key_t *key, int fd, uint64_t len,
                     uint8_t result[RD_DIGEST_BYTES]);
 
-/* A digest of bytes in memory. Zeroes count here. */
+/* The digest of bytes in memory. Zeros are not skipped here. */
 void rd_digest_block(const rd_digest_key_t *key, const void *at, size_t len,
                      uint8_t result[RD_BLOCK_DIGEST_BYTES]);
 

@@ -21,13 +21,12 @@
 
 #define HOST_MS 20000
 #define END_MS 5000
-#define BUFFER_LEAST                                                                               \
-    ((uint64_t)16 * 1024 * 1024) /* a path of 1 Gbit/s and 100 ms needs 12.5 MB                    \
-                                  */
+/* A path of 1 Gbit/s and 100 ms needs 12.5 MB. */
+#define BUFFER_LEAST ((uint64_t)16 * 1024 * 1024)
 #define FILES_LEAST 64u
 #define PIPE_LEAST ((uint64_t)1024 * 1024)
 
-/* A note costs speed or a feature; a failure stops pipelines. */
+/* A note costs speed or a feature; a failure prevents pipelines. */
 typedef enum { FINE, NOTE, FAILED } state_t;
 
 typedef struct {
@@ -129,7 +128,7 @@ static void tell_kernel(doctor_t *doctor)
          rd_kernel_line("/proc/sys/net/ipv4/tcp_available_congestion_control", line, sizeof line));
 }
 
-/* The largest buffer of a TCP connection. */
+/* Reports the largest buffer of a TCP connection. */
 static void tell_buffer(doctor_t *doctor, const char *name)
 {
     char path[64], line[512];
@@ -186,7 +185,7 @@ static void tell_ports(doctor_t *doctor)
 
 /* ---- hosts ---- */
 
-/* Its hello; NULL: none came. The caller frees. */
+/* The agent's hello; NULL: none came. The caller frees it. */
 static char *hello_of(rd_channel_t *channel)
 {
     int64_t deadline = rd_now_ms() + HOST_MS;
@@ -243,7 +242,7 @@ static void tell_hello(doctor_t *doctor, const char *host, const char *hello, in
     free(ssh);
 }
 
-/* As the host of a segment; NULL: it is none that ssh could reach. The caller frees. */
+/* The host as it would be in a segment; NULL: ssh cannot reach such a host. The caller frees it. */
 static char *host_of(const char *word)
 {
     char segment[512], *host, *nothing;

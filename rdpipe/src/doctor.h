@@ -4,9 +4,9 @@
 
 #include "run.h"
 
-/* `rdpipe doctor [HOST]...`: what is compiled in, what this system offers, and whether the hosts
- * can be reached by ssh and have the same rdpipe. On standard output, by --json as one object. The
- * exit status: 1 if something stands in the way of a pipeline. */
+/* `rdpipe doctor [HOST]...` reports on standard output, with --json as one object, what is compiled
+ * in, what the system offers, and whether the hosts can be reached over ssh and have the same
+ * version of rdpipe. Returns the exit status, 1 if something would prevent a pipeline. */
 int rd_doctor(const rd_settings_t *settings, char *const *hosts, size_t count);
 
 #endif

@@ -10,10 +10,10 @@
 #include "keeper.h"
 
 #define TICK_MS 1000
-#define PARTING_MS 5000 /* the producer closes first, so that our last word is not lost */
+#define PARTING_MS 5000 /* the producer closes first, so that our last message is not lost */
 #define ABORT_MS 2000
 
-/* The close of an output. A disk may take long for it, so it has a thread. */
+/* Closing an output may take long on a disk, so it has a thread. */
 typedef struct {
     rd_transfer_t *transfer;
     rd_end_t output;
@@ -21,7 +21,7 @@ typedef struct {
     pthread_t thread;
     bool has_begun, has_thread;
     _Atomic bool is_over;
-    rd_why_t why; /* "": it is closed */
+    rd_why_t why; /* "": it was closed without an error */
 } closing_t;
 
 typedef struct {
@@ -29,20 +29,20 @@ typedef struct {
     rd_stream_t *from;
     rd_end_t *output;
     rd_stream_t *forward;            /* NULL: none */
-    uint64_t total;                  /* bytes of the stream that were taken, whole frames */
+    uint64_t total;                  /* bytes of the stream that were taken, in whole frames */
     size_t written;                  /* bytes of the first frame that the output has */
-    bool is_checked;                 /* the first frame's checksum */
+    bool is_checked;                 /* the first frame's checksum is right */
     bool is_blocked;                 /* the output takes no more of it now */
     bool is_forwarded;               /* the first frame */
-    uint32_t sent_on;                /* bytes of it that the next hop has, if it goes in pieces */
+    uint32_t sent_on;                /* bytes of it that the next hop has, if sent in pieces */
     bool has_ended;                  /* END has come */
     bool has_resumed;                /* RESUME has come */
-    rd_buffer_t *buffer;             /* before the output; NULL: none */
+    rd_buffer_t *buffer;             /* in front of the output; NULL: none */
     bool is_dropped;                 /* the output was too slow */
-    int64_t stuck_ms;                /* since then the output takes nothing; 0: it does */
-    bool is_flushing;                /* END waits for it */
-    size_t left;                     /* bytes in the buffer when END looked last */
-    int64_t confirm_at;              /* when the offset is noted again */
+    int64_t stuck_ms;                /* since when the output takes nothing; 0: it does */
+    bool is_flushing;                /* END waits for the output */
+    size_t left;                     /* bytes in the buffer at the last look, after END */
+    int64_t confirm_at;              /* when to note the offset again */
     bool output_quit;                /* the output's reader wants no more */
     bool forward_done, forward_quit; /* what the forward hop has answered */
     const uint8_t *plain;            /* the bytes of the stream in the first frame */
@@ -64,7 +64,7 @@ static bool has_output(const drain_t *drain)
     return drain->output->fd >= 0 && !drain->is_dropped;
 }
 
-/* Does anybody still want what comes? */
+/* Does anybody still want the stream? */
 static bool is_wanted(const drain_t *drain)
 {
     return has_output(drain) || (drain->forward && !drain->forward_quit) || drain->has_ended;
@@ -87,9 +87,9 @@ static void quit_output(drain_t *drain)
     (void)rd_end_close(drain->output);
 }
 
-/* ---- a stream that goes on after a cut ---- */
+/* ---- a stream that continues after a cut ---- */
 
-/* What is written is noted, and on the disk. */
+/* Notes what is written, after forcing it to the disk. */
 static bool confirm(drain_t *drain)
 {
     rd_transfer_t *transfer = drain->transfer;
@@ -103,7 +103,7 @@ static bool confirm(drain_t *drain)
     return done;
 }
 
-/* True: it was dealt with. */
+/* True: the frame was handled. */
 static bool take_id(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     rd_resume_t *resume = drain->transfer->resume;
@@ -140,7 +140,8 @@ static bool may_begin(const drain_t *drain)
 
 /* ---- DATA ---- */
 
-/* The bytes of the stream in a frame, once: what is checked is what is written. */
+/* Unpacks the bytes of the stream in a frame, once, so that the bytes that are checked are those
+ * that are written. */
 static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     if (drain->is_checked)
@@ -165,7 +166,8 @@ static bool unpack(drain_t *drain, const rd_frame_t *frame, const uint8_t *paylo
     return true;
 }
 
-/* The next hop takes only smaller blocks, as where memory is bounded (RLIMIT_FSIZE). */
+/* The next hop may accept only smaller blocks, for example where memory is bounded
+ * (RLIMIT_FSIZE). */
 static bool is_too_long(const drain_t *drain, const rd_frame_t *frame)
 {
     return drain->forward && frame->value > drain->forward->hop.terms.block;
@@ -177,7 +179,7 @@ static bool is_sound(drain_t *drain, const rd_frame_t *frame, const uint8_t *pay
 
     if (frame->offset != drain->total || drain->has_ended)
         return fault(drain, "a piece of the stream is missing or came twice", 0);
-    /* Who only sends on leaves the check to the end of the way. */
+    /* A node that only sends on leaves the check to the end of the path. */
     if (is_read && !unpack(drain, frame, payload))
         return false;
     if (is_read && frame->flags & RD_FLAG_CRC && !drain->is_checked &&
@@ -197,8 +199,8 @@ static void fail_output(drain_t *drain)
                          strerror(errno));
 }
 
-/* The others go on without it. What reads it must not take what it has for the whole, so the output
- * stays open until it is ended. */
+/* Drops the output, so that the others can continue without it. Its reader must not take what it
+ * has for the complete stream, so the output stays open until the reader is ended. */
 static void drop_output(drain_t *drain)
 {
     drain->is_dropped = true;
@@ -233,7 +235,7 @@ static ssize_t write_some(drain_t *drain, const void *data, size_t len)
     return n;
 }
 
-/* True: nothing lies before the output any more, or that is no use. */
+/* True: the buffer is empty, or waiting for it is useless. */
 static bool flush(drain_t *drain)
 {
     size_t left = 0;
@@ -250,7 +252,7 @@ static bool flush(drain_t *drain)
     return state != 0;
 }
 
-/* True: the output has the whole frame, or there is none. */
+/* True: the output has the whole frame, or there is no output. */
 static bool write_frame(drain_t *drain, const rd_frame_t *frame)
 {
     drain->is_blocked = false;
@@ -285,7 +287,7 @@ static bool send_frame(drain_t *drain, const rd_frame_t *frame, const uint8_t *p
     return true;
 }
 
-/* The next piece of a frame that is too long for the next hop. */
+/* Sends the next piece of a frame that is too long for the next hop. */
 static bool send_piece(drain_t *drain, const rd_frame_t *frame)
 {
     uint32_t block = drain->forward->hop.terms.block, left = frame->value - drain->sent_on;
@@ -304,7 +306,7 @@ static bool send_piece(drain_t *drain, const rd_frame_t *frame)
     return true;
 }
 
-/* True: the next hop has the frame, or there is none. */
+/* True: the next hop has the frame, or there is no next hop. */
 static bool send_on(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     if (!drain->forward || drain->forward_quit || drain->is_forwarded)
@@ -320,7 +322,7 @@ static bool send_on(drain_t *drain, const rd_frame_t *frame, const uint8_t *payl
     return true;
 }
 
-/* True: the frame was dealt with. */
+/* True: the frame was handled. */
 static bool take_data(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     bool is_sent, is_written;
@@ -358,7 +360,7 @@ static void *run_closing(void *argument)
     return NULL;
 }
 
-/* Waits for it. */
+/* Waits until the output is closed. */
 static void end_closing(drain_t *drain)
 {
     closing_t *closing = &drain->closing;
@@ -371,7 +373,7 @@ static void end_closing(drain_t *drain)
     drain->output->fd = closing->output.fd;
 }
 
-/* True: it is closed, or has failed. */
+/* True: the output is closed, or has failed. */
 static bool close_output(drain_t *drain)
 {
     closing_t *closing = &drain->closing;
@@ -423,7 +425,8 @@ static bool take_end(drain_t *drain, const rd_frame_t *frame)
     return true;
 }
 
-/* Until something comes, a pipeline may still fail to start, and what the file had is not lost. */
+/* Empties an existing file only when the first bytes arrive, because until then the pipeline may
+ * fail to start, and the file's content must not be lost. */
 static void begin_output(drain_t *drain)
 {
     if (drain->transfer->empties && has_output(drain) && ftruncate(drain->output->fd, 0) < 0)
@@ -466,13 +469,13 @@ static bool take_next(drain_t *drain)
     return is_taken;
 }
 
-/* Is the next hop still to answer? */
+/* Is the next hop's answer still missing? */
 static bool is_heard(const drain_t *drain)
 {
     return drain->forward && !drain->forward_done && !drain->forward_quit;
 }
 
-/* What the next hop answers. True: something was done. */
+/* Reads the answers of the next hop. True: something was done. */
 static bool read_forward(drain_t *drain)
 {
     rd_frame_t frame;
@@ -501,7 +504,7 @@ static bool read_forward(drain_t *drain)
 
 /* ---- the end ---- */
 
-/* Up or down. */
+/* In either direction. */
 static void say_last(rd_stream_t *stream, const rd_frame_t *frame, const char *text)
 {
     rd_stream_say_last(stream, frame, text, rd_now_ms() + ABORT_MS);
@@ -521,7 +524,7 @@ static void finish(drain_t *drain)
         transfer->why = drain->fault;
         transfer->outcome = RD_TRANSFER_FAULT;
         if (drain->has_resumed && !drain->has_ended && has_output(drain))
-            (void)confirm(drain); /* the first fault is the one to tell */
+            (void)confirm(drain); /* keep the first fault, which explains this one */
     } else if (drain->has_ended) {
         say_last(drain->from, &done, NULL);
         transfer->outcome = drain->output_quit ? RD_TRANSFER_QUIT : RD_TRANSFER_DONE;
@@ -534,28 +537,28 @@ static void finish(drain_t *drain)
 
 static void wait_for_work(drain_t *drain)
 {
-    /* A pipe whose reader has gone says so although nothing is asked. That there is room before a
-     * buffer is told by `wake`. */
+    /* poll reports a pipe without a reader even if no event is asked for. With a buffer, `wake`
+     * reports that there is room. */
     struct pollfd polled[2] = {
         {.fd = drain->transfer->wake, .events = POLLIN},
         {.fd = drain->output->always_ready ? -1 : drain->output->fd,
          .events = drain->is_blocked && !drain->buffer && has_output(drain) ? POLLOUT : 0}};
     eventfd_t ignored;
 
-    /* What comes where nobody reads any more, a sign of life or an end, would end each wait. */
+    /* Nobody reads this hop any more, so a sign of life or an end on it would end each wait. */
     drain->from->wants = 0;
     rd_streams_wait(drain->has_ended ? NULL : drain->from, is_heard(drain) ? drain->forward : NULL,
                     polled, 2, TICK_MS);
     if (polled[0].revents)
         (void)eventfd_read(drain->transfer->wake, &ignored);
-    if (polled[1].revents & (POLLERR | POLLHUP)) /* POLLHUP alone: a UNIX socket's */
+    if (polled[1].revents & (POLLERR | POLLHUP)) /* UNIX sockets set only POLLHUP */
         quit_output(drain);
 }
 
 static bool ticks(drain_t *drain)
 {
-    /* As long as something lies here unread, its sender cannot be expected to say more. After END
-     * nobody reads what it says. */
+    /* While we have not read everything, the sender cannot be expected to send more. After END
+     * nobody reads from it. */
     if (drain->has_ended || drain->is_checked || drain->written > 0 || drain->is_flushing)
         drain->from->heard_ms = rd_now_ms();
     return rd_stream_tick(drain->from, &drain->fault) &&
@@ -566,7 +569,7 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
 {
     drain_t drain = {.transfer = transfer, .from = from, .output = output, .forward = forward};
 
-    from->heard_ms = rd_now_ms(); /* until now nobody had to say anything */
+    from->heard_ms = rd_now_ms(); /* until now nobody had to send anything */
     if (forward)
         forward->heard_ms = from->heard_ms;
     rd_keeper_start(&drain.keeper, rd_end_may_wait(output), from, forward, 0);
@@ -588,7 +591,7 @@ void rd_drain(rd_transfer_t *transfer, rd_stream_t *from, rd_end_t *output, rd_s
         if (!drain.fault.text[0] && ticks(&drain) && !done)
             wait_for_work(&drain);
     }
-    /* An output that could not be opened is no reader that wants no more. */
+    /* If the output could not be opened, that is not a reader that wants no more. */
     if (atomic_load(&transfer->stop) && !drain.has_ended && !drain.fault.text[0])
         (void)rd_because_of(&drain.fault, RD_CAUSE_STOPPED, "stopped");
     atomic_store(&transfer->has_ended, drain.has_ended && !drain.fault.text[0]);

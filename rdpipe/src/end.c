@@ -12,7 +12,7 @@
 
 #define PIPE_BYTES (1024 * 1024) /* fs.pipe-max-size of most systems */
 #define PIPE_LEAST (128 * 1024)
-#define SHORT_BYTES 4096 /* a pipe that is ready takes so much without waiting (PIPE_BUF) */
+#define SHORT_BYTES 4096 /* a pipe that is ready takes this much without blocking (PIPE_BUF) */
 
 static void enlarge(int fd)
 {
@@ -21,7 +21,7 @@ static void enlarge(int fd)
             return;
 }
 
-/* Opens the same pipe or terminal once more, for us alone. */
+/* Opens the same pipe or terminal again, to have a file description of our own. */
 static int reopen(int fd, int mode)
 {
     char path[32];
@@ -30,7 +30,7 @@ static int reopen(int fd, int mode)
     return open(path, mode | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 }
 
-/* Of the devices of memory (major 1, by Linux's list of devices) these never make one wait. */
+/* The memory devices (major 1 in Linux's list of devices) that never block. */
 static bool is_memory(const struct stat *is)
 {
     unsigned which = minor(is->st_rdev);

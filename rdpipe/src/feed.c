@@ -8,27 +8,26 @@
 #include "compress.h"
 #include "keeper.h"
 
-#define ABORT_MS 2000 /* an ABORT waits so long for room */
+#define ABORT_MS 2000 /* how long an ABORT waits for room */
 #define TICK_MS 1000
-#define BURST_MS                                                                                   \
-    100 /* what was not sent in so long may be sent at once, where the rate is bounded */
+#define BURST_MS 100 /* with a limited rate, what was not sent for this time is sent at once */
 
 typedef struct {
     rd_transfer_t *transfer;
     rd_stream_t *to;
     rd_end_t *input;
-    uint8_t *at;    /* a frame that is being filled, NULL: none */
+    uint8_t *at;    /* the frame that is being filled; NULL: none */
     size_t filled;  /* bytes of payload in it */
     uint64_t total; /* bytes of the stream in frames that were sent */
-    bool has_ended; /* the input */
+    bool has_ended; /* the input has ended */
     bool has_said_end;
-    bool has_said_id, may_begin; /* of a stream that can go on after a cut */
-    double due_ms;               /* where the rate is bounded: nothing is read before */
+    bool has_said_id, may_begin; /* of a stream that can continue after a cut */
+    double due_ms;               /* with a limited rate, nothing is read before this time */
     rd_why_t fault;              /* of the input */
     rd_compressor_t compressor;  /* without a block: nothing is compressed */
     rd_keeper_t keeper;
-    uint8_t *aside; /* a block of our own, NULL: not needed yet */
-    size_t waiting; /* bytes in it that found no room */
+    uint8_t *aside; /* a block outside the ring; NULL: not needed yet */
+    size_t waiting; /* bytes in it that found no room in the ring */
 } feed_t;
 
 static void fail(feed_t *feed, const rd_why_t *why)
@@ -37,13 +36,13 @@ static void fail(feed_t *feed, const rd_why_t *why)
     feed->transfer->why = *why;
 }
 
-/* Where the input is read to. */
+/* Where to read the input to. */
 static uint8_t *block_of(const feed_t *feed)
 {
     return feed->compressor.block ? feed->compressor.block : feed->at + RD_FRAME_BYTES;
 }
 
-/* What does not become fewer goes as it is. */
+/* A block that does not become smaller is sent as it is. */
 static void compress(feed_t *feed, rd_frame_t *frame)
 {
     size_t packed = rd_compress(&feed->compressor, feed->filled, feed->at + RD_FRAME_BYTES);
@@ -81,7 +80,8 @@ static void send_block(feed_t *feed)
     feed->filled = 0;
 }
 
-/* A tenth of a second's bytes, if the rate is bounded: so a slow stream flows. */
+/* With a limited rate a block is a tenth of a second's bytes, so that a slow stream keeps
+ * flowing. */
 static size_t block_bytes(const feed_t *feed)
 {
     uint64_t tenth = feed->transfer->rate / 10;
@@ -98,8 +98,9 @@ static int wait_ms(const feed_t *feed)
     return left > 0 ? (int)(left < TICK_MS ? left + 1 : TICK_MS) : 0;
 }
 
-/* As rd_end_read, of an input that may take long. The keeper has the ring meanwhile, so the bytes
- * come beside it first. It leaves room for them, but a link that was lost may have none. */
+/* Like rd_end_read, for an input that may take long. The keeper has the ring meanwhile, so the
+ * bytes are first read to a block outside it. The keeper leaves room for them, but a lost link may
+ * not. */
 static ssize_t read_aside(feed_t *feed, size_t len)
 {
     size_t block = feed->to->hop.terms.block;
@@ -126,7 +127,7 @@ static ssize_t read_aside(feed_t *feed, size_t len)
     return n;
 }
 
-/* As rd_end_read, to behind what the block has already. */
+/* Like rd_end_read, but appends to the block. */
 static ssize_t read_on(feed_t *feed, size_t len)
 {
     struct iovec to = {.iov_base = block_of(feed) + feed->filled, .iov_len = len};
@@ -134,7 +135,8 @@ static ssize_t read_on(feed_t *feed, size_t len)
 
     if (!rd_end_may_wait(feed->input))
         return rd_end_read(feed->input, to.iov_base, len);
-    /* From memory, if the system has it there. 0 is no end for sure (Linux 5.9 and 5.10). */
+    /* Take the bytes from the page cache, if they are there. 0 does not prove an end (Linux 5.9 and
+     * 5.10). */
     n = feed->waiting > 0 ? 0 : preadv2(feed->input->fd, &to, 1, -1, RWF_NOWAIT);
     if (n > 0)
         return n;
@@ -144,8 +146,8 @@ static ssize_t read_on(feed_t *feed, size_t len)
     return -1;
 }
 
-/* Reads until the block is full or the input has nothing: what there is goes at once. True:
- * something was done. */
+/* Reads until the block is full or the input has nothing more for now, because what is there is
+ * sent at once. True: something was done. */
 static bool read_block(feed_t *feed)
 {
     size_t block = block_bytes(feed);
@@ -163,7 +165,8 @@ static bool read_block(feed_t *feed)
         else if (n == 0 || errno != EINTR)
             break;
     }
-    /* A terminal whose session is gone gives EIO: that is its end. Of a tape it is a fault. */
+    /* EIO from a terminal means that its session has ended, so it counts as end of input. From a
+     * tape it is an error. */
     feed->has_ended = n == 0 || (n < 0 && errno == EIO && feed->input->is_terminal);
     if (n < 0 && errno != EAGAIN && !feed->has_ended) {
         (void)rd_because(&feed->fault, "reading %s: %s", rd_end_name(feed->input, false),
@@ -183,14 +186,16 @@ static bool say_end(feed_t *feed)
 
     if (!feed->has_ended || feed->has_said_end)
         return false;
-    /* Looked at last: who was killed since the stream is to stop has ended its output by that. */
+    /* Check this last, because a process that was killed to stop the stream has thereby ended its
+     * output. */
     if (atomic_load(&feed->transfer->stop))
         return false;
     feed->has_said_end = rd_stream_say(feed->to, &end, NULL);
     return feed->has_said_end;
 }
 
-/* Which stream it is: the consumer answers how much it has of it. True: something was done. */
+/* Sends the ID of the stream; the consumer answers how much of it it has. True: something was
+ * done. */
 static bool say_id(feed_t *feed)
 {
     static const rd_frame_t frame = {.kind = RD_RESUME};
@@ -201,7 +206,7 @@ static bool say_id(feed_t *feed)
     return feed->has_said_id;
 }
 
-/* The consumer has so many bytes. */
+/* The consumer already has this many bytes. */
 static void begin_at(feed_t *feed, uint64_t bytes)
 {
     bool done;
@@ -217,7 +222,7 @@ static void begin_at(feed_t *feed, uint64_t bytes)
     atomic_store(&feed->transfer->bytes, bytes);
 }
 
-/* What the consumer says. True: something was done. */
+/* Reads what the consumer sends. True: something was done. */
 static bool read_answer(feed_t *feed)
 {
     rd_frame_t frame;
@@ -248,7 +253,7 @@ static bool read_answer(feed_t *feed)
     return true;
 }
 
-/* The other side must not take what it has for the whole. */
+/* Tells the other side, which must not take what it has for the complete stream. */
 static void say_abort(feed_t *feed, const rd_why_t *reason)
 {
     rd_frame_t cut = rd_abort_of(feed->total, reason);
@@ -278,7 +283,7 @@ void rd_feed(rd_transfer_t *transfer, rd_stream_t *to, rd_end_t *input)
     feed_t feed = {.transfer = transfer, .to = to, .input = input, .may_begin = !transfer->resume};
     rd_why_t why;
 
-    to->heard_ms = rd_now_ms(); /* until now nobody had to say anything */
+    to->heard_ms = rd_now_ms(); /* until now nobody had to send anything */
     rd_keeper_start(&feed.keeper, rd_end_may_wait(input), to, NULL, to->hop.terms.block);
     atomic_store(&transfer->size, rd_end_size(input));
     if (to->hop.terms.zstd > 0 &&

@@ -30,7 +30,7 @@ static void release(rd_known_t *known, size_t i)
     known->of[i].input = -1;
 }
 
-/* `input` came with the order, -1: none. */
+/* `input` came with the order; -1: none. */
 static void obey(rd_known_t *known, const order_t *order, int input)
 {
     if (order->what == DIRECTORY)
@@ -88,10 +88,10 @@ static void close_others(int fd)
 {
     for (int other = 0; other < fd; other++)
         close(other);
-    closefrom(fd + 1); /* also where the kernel has no close_range */
+    closefrom(fd + 1); /* for kernels without close_range */
 }
 
-/* The next message; its descriptor, if it has one, in *input_p. */
+/* Receives the next message. *input_p is the descriptor that came with it, if any. */
 static ssize_t receive(int fd, order_t *order_p, int *input_p)
 {
     union {
@@ -145,7 +145,8 @@ static bool start_one(rd_guard_t *guard, size_t i, rd_why_t *why)
 
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) < 0)
         return rd_because(why, "socketpair: %s", strerror(errno));
-    /* What is written to a standard descriptor would be taken by the guard. */
+    /* If the socket had a standard descriptor's number, the guard would receive what programs write
+     * there. */
     pid = ends[0] > 2 && ends[1] > 2 ? fork() : -1;
     if (pid == 0)
         run_guard(ends[1], &guard->secret, names[i]);
@@ -255,7 +256,7 @@ void rd_guard_end(rd_guard_t *guard)
         is_killed |= WIFSIGNALED(status);
         guard->of[i].pid = 0;
     }
-    if (is_killed) /* it may have been killed before it was through */
+    if (is_killed) /* it may have been killed before it was done */
         clean_up(&guard->known);
     guard->known = (rd_known_t){.count = 0};
     (void)pthread_mutex_unlock(&guard->lock);

@@ -18,31 +18,32 @@
 #define MAGIC "rdpipe\r\n"
 #define VERSION 2u
 #define RETRY_MS 100    /* between two attempts */
-#define SETTLE_MS 10000 /* time for the rest, once proved */
-#define STEP_MS 4000    /* of it, for each step of a carrier; without it there is tcp */
-#define RING_MIN_BYTES ((uint64_t)1024 * 1024) /* stays in the cache of a processor */
-#define RING_UP_BYTES BW_RING_MIN_BYTES        /* to the producer, of several streams or TLS */
-/* A window holds what the peer has not confirmed: with less both sides wait for each other. */
+#define SETTLE_MS 10000 /* for the rest, after the proof */
+#define STEP_MS 4000    /* of that time, for each step of a carrier; if it fails there is tcp */
+#define RING_MIN_BYTES ((uint64_t)1024 * 1024) /* fits into a processor's cache */
+#define RING_UP_BYTES BW_RING_MIN_BYTES        /* to the producer, with several streams or TLS */
+/* A window must hold what the peer has not confirmed yet: if it is smaller, the sides wait for each
+ * other. */
 #define WINDOW_MIN_BYTES ((uint64_t)4 * 1024 * 1024)
-/* Of several streams, or a path of a millisecond: 100 ms of 4 Gbit/s. */
+/* With several streams, or a path of a millisecond: 100 ms at 4 Gbit/s. */
 #define WINDOW_BYTES ((uint64_t)64 * 1024 * 1024)
-#define FAR_MS 2 /* from this round trip on, `auto` means several streams */
+#define FAR_MS 2 /* from this round trip on, `auto` uses several streams */
 #define ID_BYTES 16
 
-/* All numbers little-endian; all of this goes over TLS. */
+/* All numbers are little-endian, and all of this is sent over TLS. */
 typedef struct {
     char magic[8];
     uint32_t version, carriers, block, flags;
-    uint8_t id[ID_BYTES]; /* of the hop that this connection joins; 0: it is a new one */
+    uint8_t id[ID_BYTES]; /* of the hop that this connection joins; 0: it is a new hop */
 } hello_t;
 
 typedef struct {
-    uint32_t version, carriers, block, flags; /* what is agreed */
-    uint32_t streams, window;                 /* the most that the consumer takes */
+    uint32_t version, carriers, block, flags; /* as agreed */
+    uint32_t streams, window;                 /* the most that the consumer accepts */
     uint32_t address_len;
     uint8_t address[BW_ADDRESS_MAX];
     uint8_t token[BW_TOKEN_BYTES];
-    uint32_t rdma_port; /* 0: no rdma there */
+    uint32_t rdma_port; /* 0: no rdma */
     uint8_t rdma_token[BW_TOKEN_BYTES];
     uint8_t id[ID_BYTES]; /* for the connections that will join */
 } offer_t;
@@ -57,14 +58,14 @@ static_assert(sizeof(hello_t) == RD_HELLO_BYTES, "the layout is part of the prot
 static_assert(sizeof(offer_t) == 188, "the layout is part of the protocol");
 static_assert(sizeof(choice_t) == 160, "the layout is part of the protocol");
 
-/* The ring of one direction: room for four blocks, at least so much. */
+/* The size of one direction's ring: room for four blocks, and at least `bytes`. */
 static uint64_t ring_bytes(uint32_t block, uint64_t bytes)
 {
     struct rlimit limit;
 
     while (bytes < 4 * (uint64_t)block)
         bytes *= 2;
-    /* Rings are memory with a size as a file has it: a lower limit means smaller rings. */
+    /* A ring is a file in memory, so a low limit for files means smaller rings. */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         while (bytes > BW_RING_MIN_BYTES && 2 * bytes + 65536 > limit.rlim_cur)
             bytes /= 2;
@@ -87,7 +88,7 @@ static void set_text(char *to, size_t bytes, const char *text)
     to[len] = 0;
 }
 
-/* The hop has its link: what tells of the other side's end, if the link does not? */
+/* The hop has its link. If the link does not report the peer's death, the socket must. */
 static void set_link(rd_hop_t *hop, int socket)
 {
     unsigned caps = hop->link->ops->caps;
@@ -97,7 +98,8 @@ static void set_link(rd_hop_t *hop, int socket)
     hop->is_behind = caps & BW_CAP_BACKGROUND;
 }
 
-/* Makes the connection the link: itself, or as the first stream of several. It is taken. */
+/* Turns the connection into the link, either directly or as the first of several streams. The
+ * socket is consumed. */
 static bool adopt(rd_proved_t *proved, const offer_t *offer, unsigned streams, uint32_t window,
                   int listener, const rd_key_t *key, rd_hop_t *hop_p, rd_why_t *why)
 {
@@ -115,7 +117,7 @@ static bool adopt(rd_proved_t *proved, const offer_t *offer, unsigned streams, u
 
     if (is_producer && terms.rtt_ms >= FAR_MS)
         rd_widen(socket);
-    if (encrypts) /* the tag of each record is a checksum, too */
+    if (encrypts) /* each TLS record has a tag, which is also a checksum */
         hop_p->terms.flags &= (uint8_t)~RD_FLAG_CRC;
     if (streams == 1 && !encrypts) {
         bool done = rd_carrier_connect(RD_CARRIER_TCP, socket, NULL, 0, no_token,
@@ -162,12 +164,12 @@ void rd_hop_close(rd_hop_t *hop)
 
 /* ---- the consumer ---- */
 
-/* What the consumer holds open for the producer; an attempt for each of rd_carriers_tried. */
+/* What the consumer holds open for the producer: an attempt for each of rd_carriers_tried. */
 typedef struct {
     rd_attempt_t of[RD_CARRIERS_TRIED];
 } listeners_t;
 
-/* Without one of them the producer sees that the carrier is not available. */
+/* If one of them fails, the producer sees that its carrier is not available. */
 static void open_listeners(listeners_t *listeners, uint32_t carriers, int socket, int stop)
 {
     rd_why_t ignored;
@@ -184,7 +186,7 @@ static void close_listeners(listeners_t *listeners)
         rd_carrier_end(&listeners->of[i]);
 }
 
-/* Where a listener of the carrier stands in an offer. */
+/* Writes the listener of a carrier to the offer. */
 static void put_offer(uint32_t carrier, const bw_report_t *report, offer_t *offer)
 {
     if (carrier == RD_CARRIER_SHM) {
@@ -197,7 +199,7 @@ static void put_offer(uint32_t carrier, const bw_report_t *report, offer_t *offe
     }
 }
 
-/* The bytes of the address; 0: the carrier is not available there. */
+/* The length of the address; 0: the carrier is not available there. */
 static size_t get_offer(uint32_t carrier, const offer_t *offer, uint8_t address[BW_ADDRESS_MAX],
                         const uint8_t **token_p)
 {
@@ -228,7 +230,7 @@ static bool make_offer(const rd_terms_t *terms, const listeners_t *listeners, of
            rd_because(why, "libcrypto has no random bytes");
 }
 
-/* Takes what the producer has chosen that is not tcp. */
+/* Takes the producer's choice, if that is not tcp. */
 static bool take_choice(int socket, uint32_t carrier, listeners_t *listeners, int stop,
                         rd_hop_t *hop_p, rd_why_t *why)
 {
@@ -259,7 +261,7 @@ static bool choice_is_sound(const choice_t *choice, const offer_t *offer, const 
                       window);
 }
 
-/* The socket is taken on success. */
+/* On success the socket is consumed. */
 static bool settle(rd_proved_t *proved, int listener, const rd_key_t *key, const offer_t *offer,
                    listeners_t *listeners, int stop, rd_hop_t *hop_p, rd_why_t *why)
 {
@@ -273,7 +275,7 @@ static bool settle(rd_proved_t *proved, int listener, const rd_key_t *key, const
     if (!choice_is_sound(&choice, offer, hop_p, why))
         return false;
     set_text(hop_p->why, sizeof hop_p->why, choice.text);
-    /* The word goes before the link may take the socket over. */
+    /* Send the message before the link may take the socket over. */
     if (choice.carrier == htole32(RD_CARRIER_TCP)) {
         settled.carrier = choice.carrier;
         return rd_tls_write_all(proved->tls, &settled, sizeof settled, stop, deadline, why) &&
@@ -297,7 +299,7 @@ static bool settle(rd_proved_t *proved, int listener, const rd_key_t *key, const
     return false;
 }
 
-/* What the producer wants, as far as it may be. */
+/* Takes what the producer wants, as far as it is allowed here. */
 static bool take_hello(const hello_t *hello, const rd_terms_t *terms, rd_hop_t *hop_p,
                        rd_why_t *why)
 {
@@ -316,7 +318,7 @@ static bool take_hello(const hello_t *hello, const rd_terms_t *terms, rd_hop_t *
            rd_because(why, "the producer wants blocks of %u bytes", block);
 }
 
-/* One who has the key wants a hop: agrees with him. */
+/* A peer that has the key wants a hop: agrees on one with it. */
 static bool agree(rd_proved_t *proved, const hello_t *hello, int listener, const rd_key_t *key,
                   const rd_terms_t *terms, int stop, rd_hop_t *hop_p, rd_why_t *why)
 {
@@ -324,7 +326,7 @@ static bool agree(rd_proved_t *proved, const hello_t *hello, int listener, const
     offer_t offer = {.version = htole32(VERSION)};
     bool done = take_hello(hello, terms, hop_p, why);
 
-    if (!done) { /* the version is the first that he reads */
+    if (!done) { /* the offer's version is what the producer reads first */
         rd_why_t ignored;
 
         (void)rd_tls_write_all(proved->tls, &offer, sizeof offer, stop, rd_now_ms() + SETTLE_MS,
@@ -354,7 +356,7 @@ bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, i
     if (!peers)
         return rd_because(why, "out of memory");
     do {
-        rd_proved_drop(&proved); /* one that joins a hop of before */
+        rd_proved_drop(&proved); /* it wants to join an earlier hop */
         done =
             rd_peers_await(peers, stop, deadline, &proved, why) &&
             rd_tls_read_all(proved.tls, &hello, sizeof hello, stop, rd_now_ms() + SETTLE_MS, why);
@@ -374,7 +376,7 @@ bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, i
 
 /* ---- the producer ---- */
 
-/* Says what we want, and hears what may be. */
+/* Sends what we want, and receives what is allowed. */
 static bool introduce(rd_proved_t *proved, const char *peer, rd_hop_t *hop, int stop,
                       int64_t deadline, offer_t *offer_p, rd_why_t *why)
 {
@@ -424,7 +426,7 @@ static bool join_listener(uint32_t carrier, const offer_t *offer, int socket, in
     return true;
 }
 
-/* The best carrier of those that both allow. */
+/* Chooses the best carrier that both sides allow. */
 static bool choose(const offer_t *offer, int socket, int stop, rd_hop_t *hop_p, choice_t *choice_p)
 {
     uint32_t carriers = le32toh(offer->carriers) & rd_terms_carriers(&hop_p->terms);
@@ -445,7 +447,7 @@ static bool choose(const offer_t *offer, int socket, int stop, rd_hop_t *hop_p, 
     return carriers & RD_CARRIER_TCP;
 }
 
-/* How many streams, over tcp: as many as are wanted; `auto` means one where the path is short. */
+/* The number of streams over tcp that are wanted; `auto` is one if the path is short. */
 static unsigned streams_of(const rd_terms_t *terms, const offer_t *offer, int socket)
 {
     uint32_t most = le32toh(offer->streams);
@@ -465,7 +467,7 @@ static uint32_t window_of(const rd_terms_t *terms, const offer_t *offer, unsigne
     return own < le32toh(offer->window) ? (uint32_t)own : le32toh(offer->window);
 }
 
-/* The socket belongs to the link, or is closed. */
+/* The socket is consumed by the link, or closed. */
 static bool join(int socket, const char *peer, const rd_key_t *key, const rd_terms_t *terms,
                  int stop, int64_t deadline, rd_hop_t *hop_p, bool *is_cut_p, rd_why_t *why)
 {
@@ -530,7 +532,7 @@ bool rd_hop_reach(const rd_there_t *there, const rd_key_t *key, const rd_terms_t
         if (!rd_connect(there->host, there->port, stop, there->awaited_until,
                         there->connect_ms > 0 ? from + there->connect_ms : deadline, &socket,
                         &step)) {
-            if (!is_cut) /* else it is a consequence of what *why tells */
+            if (!is_cut) /* otherwise it is a consequence of what *why says */
                 (void)rd_because_of(why, step.cause, "%s%s%s", there->is_hop ? there->peer : "",
                                     there->is_hop ? ": " : "", step.text);
             return false;

@@ -10,8 +10,8 @@
  * A hop: the link between two processes of a pipe, from nothing to a bw_link_t.
  *
  * The consumer listens on a TCP port, the producer connects. Over that connection they shake hands
- * by TLS 1.3 with the hop's key as PSK, so both prove that they have it. Over TLS they agree on a
- * carrier:
+ * with TLS 1.3 and the hop's key as PSK, so each proves that it has the key. Over TLS they agree
+ * on a carrier:
  *
  *   producer                                    consumer
  *   hello: what it wants                  ->
@@ -34,20 +34,21 @@
 #define RD_BLOCK_BYTES ((uint32_t)256 * 1024)
 #define RD_BLOCK_MIN ((uint32_t)4 * 1024)
 
-/* A flag of the terms beside those of frames. What leaves a host is encrypted: no rdma then. */
+/* A flag of the terms, next to those of frames. It encrypts what leaves the host, and so excludes
+ * rdma. */
 #define RD_TERM_TLS 4u
 
 /* What the producer proposes and the consumer keeps to. */
 typedef struct {
     uint32_t carriers; /* those allowed, RD_CARRIER_... */
-    uint32_t block;    /* bytes of the stream in a frame at most: RD_BLOCK_MIN to RD_BLOCK_MAX */
+    uint32_t block;    /* the most bytes of the stream in a frame: RD_BLOCK_MIN to RD_BLOCK_MAX */
     uint8_t flags;     /* RD_FLAG_CRC: each frame of DATA has a checksum; RD_TERM_TLS */
-    int zstd;          /* the producer compresses with this level, 0: not; not told to the other */
-    unsigned streams;  /* over tcp; the producer's number, the consumer's bound; 0: auto, any */
-    const char *congestion; /* the producer's kernel shall use it for tcp; NULL: its own choice */
+    int zstd;          /* the level of the producer's compression; 0: none; not sent to the peer */
+    unsigned streams;  /* over tcp; the producer's number, the consumer's limit; 0: auto, any */
+    const char *congestion; /* of the producer's kernel, for tcp; NULL: its default */
 } rd_terms_t;
 
-/* Those that may be chosen. */
+/* The carriers that may be chosen. */
 static inline uint32_t rd_terms_carriers(const rd_terms_t *terms)
 {
     return terms->flags & RD_TERM_TLS ? terms->carriers & ~(uint32_t)RD_CARRIER_RDMA
@@ -58,38 +59,38 @@ typedef struct rd_joiners rd_joiners_t;
 
 typedef struct {
     bw_link_t *link;
-    int side;              /* tells of the peer's end when the link does not; -1: the link does */
-    unsigned streams;      /* over tcp, at most; 0: the connection is the link itself */
-    rd_joiners_t *joiners; /* connect the others; NULL: nobody does */
-    bool is_behind;        /* a thread of the link sends: a process that ends may take its last word
-                              with it, unless it waits for an answer */
+    int side;              /* reports the end of the peer when the link cannot; -1: the link can */
+    unsigned streams;      /* over tcp, at most; 0: the connection itself is the link */
+    rd_joiners_t *joiners; /* connects the other streams; NULL: there are none to connect */
+    bool is_behind;        /* a thread of the link sends, so the last message of a process that
+                              exits may be lost, unless it waits for an answer */
     const char *carrier;   /* "shm", "rdma", "tcp" */
     char why[160];         /* why this carrier, as a user reads it */
     rd_terms_t terms;
 } rd_hop_t;
 
 /*
- * Lets the one in who has the key. `listener` listens; it is the caller's and stays open. Whoever
- * does not prove himself within seconds is turned away, and *turned_away_p (may be NULL) counts
- * him. `terms` says what is allowed here; `hop_p->terms` is what was agreed.
+ * Accepts the peer that has the key. `listener` listens; it belongs to the caller and stays open. A
+ * peer that does not prove within seconds that it has the key is turned away, and *turned_away_p
+ * (may be NULL) counts it. `terms` says what is allowed here; `hop_p->terms` is what was agreed.
  */
 bool rd_hop_accept(int listener, const rd_key_t *key, const rd_terms_t *terms, int stop,
                    int64_t deadline, unsigned *turned_away_p, rd_hop_t *hop_p, rd_why_t *why);
 
-/* A consumer that listens, or will. */
+/* A consumer that listens, or soon will. */
 typedef struct {
     const char *host;
     uint16_t port;
-    const char *peer;      /* names it in reasons */
-    int64_t attempt_ms;    /* for one attempt, from `awaited_until` on if it begins before */
-    int64_t connect_ms;    /* of it for the connection; 0: all of it */
-    bool is_hop;           /* of a pipeline: `peer` is the name of the host */
-    int64_t awaited_until; /* so long nobody may listen there yet; 0: somebody must */
-    int64_t patient_until; /* so long we connect again if it closes before it has heard us: others
-                              may take all the places of its listener */
+    const char *peer;      /* its name in reasons */
+    int64_t attempt_ms;    /* of one attempt; it starts at `awaited_until` if that is later */
+    int64_t connect_ms;    /* the part of it for the connection; 0: all of it */
+    bool is_hop;           /* of a pipeline, so `peer` is the name of the host */
+    int64_t awaited_until; /* until then it may be that nobody listens there; 0: somebody must */
+    int64_t patient_until; /* until then we connect again if it closes before it has heard us,
+                              because others may have taken all the places of its listener */
 } rd_there_t;
 
-/* Connects and joins. */
+/* Connects to the consumer and joins a link. */
 bool rd_hop_reach(const rd_there_t *there, const rd_key_t *key, const rd_terms_t *terms, int stop,
                   rd_hop_t *hop_p, rd_why_t *why);
 

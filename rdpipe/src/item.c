@@ -19,7 +19,7 @@ static_assert(sizeof(header_t) == RD_ITEM_BYTES, "the layout is part of the prot
 
 bool rd_path_is_safe(const char *path, size_t len)
 {
-    size_t name = 0; /* length of the name that is being read */
+    size_t name = 0; /* the length of the name that is being read */
 
     if (len >= RD_PATH_BYTES || memchr(path, 0, len))
         return false;

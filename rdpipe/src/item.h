@@ -5,18 +5,18 @@
 #include "text.h"
 
 /*
- * What the four parts of a copy say to each other (copy.h): items, one behind the other. Each has a
- * header of RD_ITEM_BYTES, little-endian, then its path, then the target of a link.
- * Behind DATA come `size` bytes of the file, behind ATTRIBUTE those of its value, and behind BLOCKS
- * those of the names.
+ * Items are what the four parts of a copy send to each other (copy.h), one after the other. Each
+ * has a header of RD_ITEM_BYTES, little-endian, then its path, then the target of a link. DATA is
+ * followed by `size` bytes of the file, ATTRIBUTE by those of its value, and BLOCKS by those of the
+ * names.
  *
- * The other side is not trusted: a path that leads out of the tree is no item.
+ * The other side is not trusted: an item whose path leads out of the tree is rejected.
  */
 
 #define RD_ITEM_BYTES 72u
-#define RD_PATH_BYTES 4096u /* with its 0 */
+#define RD_PATH_BYTES 4096u /* with its NUL */
 #define RD_ITEM_MAX (RD_ITEM_BYTES + 2 * RD_PATH_BYTES)
-#define RD_ITEM_VERSION 5 /* also of the options that rdcp calls the parts with */
+#define RD_ITEM_VERSION 5 /* also the version of the options with which rdcp calls the parts */
 #define RD_DIGEST_BYTES 32u
 #define RD_VALUE_MAX 65536u /* of an extended attribute (XATTR_SIZE_MAX) */
 
@@ -25,7 +25,7 @@ typedef enum {
                           those before it could not be copied; digest: copy_terms.h */
     RD_ITEM_DIR,       /* what follows may lie in it; digest, in a list: rd_directory_id */
     RD_ITEM_LEAVE, /* a directory is complete; size: files left out, that need nothing; offset, in
-                      a list: 1 if not all that lies in it was looked at */
+                      a list: 1 if something in it was not looked at */
     RD_ITEM_FILE,  /* its content follows, from `offset` on, then CLOSE */
     RD_ITEM_LINK,  /* a symbolic link */
     RD_ITEM_DATA,  /* `size` bytes of the file */
@@ -37,25 +37,25 @@ typedef enum {
     RD_ITEM_HARD,  /* a further name of the file whose path is `target` */
     RD_ITEM_ATTRIBUTE, /* of the FILE, KEEP, LINK or LEAVE that comes next: `target` is its name */
     RD_ITEM_SKIP,      /* in a list: it lies at the source, and is not copied */
-    RD_ITEM_DELETE, /* lies at the target, and not at the source; mode: with its type; size: which
-                      target; has: RD_HAS_PART if an earlier copy left it in the new tree of
-                      --atomic */
-    /* Of a changed file (copy_delta.h), only if both sides know them (copy_terms.h). */
-    RD_ITEM_BLOCKS = 20, /* the FILE that comes next lies at the target in another version. These
-                            are names of its blocks, of `offset` bytes each; size: all names */
+    RD_ITEM_DELETE,    /* is at the target, and not at the source; mode: with its type; size: which
+                         target; has: RD_HAS_PART if an earlier copy left it in the new tree of
+                         --atomic */
+    /* For a changed file (copy_delta.h), used only if both sides know them (copy_terms.h). */
+    RD_ITEM_BLOCKS = 20, /* the target has another version of the FILE that follows. These are
+                            names of its blocks, of `offset` bytes each; size: all names */
     RD_ITEM_COPY         /* `size` bytes of that version, from `offset` on */
 } rd_item_kind_t;
 
 #define RD_ITEM_LAST RD_ITEM_DELETE
 
-/* What lies at the target already. */
+/* What the target already has. */
 typedef enum {
     RD_HAS_NOTHING,
     RD_HAS_PART,
     RD_HAS_ALL,
-    RD_HAS_SAME,    /* a file of the same size and time: its content was not read */
-    RD_HAS_VERSION, /* another version, and the file comes as what differs from it */
-    RD_HAS_NOTED    /* a part of what has this size and time: its content was not read */
+    RD_HAS_SAME,    /* a file of the same size and time, whose content was not read */
+    RD_HAS_VERSION, /* another version, so the file is sent as a difference */
+    RD_HAS_NOTED    /* a part of the file with this size and time, whose content was not read */
 } rd_has_t;
 
 typedef struct {
@@ -63,7 +63,7 @@ typedef struct {
     rd_has_t has;
     uint32_t mode;
     uint64_t size;
-    uint64_t offset; /* of what lies there: its bytes, with their rd_digest_file */
+    uint64_t offset; /* how many bytes the target has, of which `digest` is the rd_digest_file */
     int64_t mtime_s;
     uint32_t mtime_ns;
     uint8_t digest[RD_DIGEST_BYTES];
@@ -73,13 +73,13 @@ typedef struct {
 
 typedef enum { RD_ITEM_SHORT, RD_ITEM_WHOLE, RD_ITEM_CORRUPT } rd_item_state_t;
 
-/* "", or names with single slashes between them, none of them "." or "..". */
+/* A safe path is "", or names with single slashes between them, none of them "." or "..". */
 bool rd_path_is_safe(const char *path, size_t len);
 
-/* Writes at most RD_ITEM_MAX bytes; how many. */
+/* Writes at most RD_ITEM_MAX bytes, and returns how many. */
 size_t rd_item_put(uint8_t *at, const rd_item_t *item);
 
-/* Parses what stands at the start of `avail` bytes; *bytes_p is its length if it is whole. */
+/* Parses the item at the start of `avail` bytes. If it is complete, *bytes_p is its length. */
 rd_item_state_t rd_item_parse(const uint8_t *at, size_t avail, rd_item_t *item_p, size_t *bytes_p);
 
 #endif

@@ -5,8 +5,9 @@
 #include <unistd.h>
 
 #define BUFFER_BYTES ((size_t)1024 * 1024)
-#define ENOUGH_BYTES ((size_t)64 * 1024) /* goes at once, so that the next part works meanwhile */
-#define ROOM_LEAST ((size_t)64 * 1024)   /* a DATA item is not begun in less */
+/* This much is sent at once, so that the next part can work meanwhile. */
+#define ENOUGH_BYTES ((size_t)64 * 1024)
+#define ROOM_LEAST ((size_t)64 * 1024) /* a DATA item needs at least this much room */
 
 /* ---- out ---- */
 
@@ -104,7 +105,7 @@ void rd_items_in_close(rd_items_in_t *in)
     in->buffer = NULL;
 }
 
-/* More bytes behind those that are there. */
+/* Reads more bytes, and appends them to the others. */
 static bool fill(rd_items_in_t *in, rd_why_t *why)
 {
     ssize_t n;

@@ -4,7 +4,8 @@
 
 #include "item.h"
 
-/* Items read from a descriptor and written to one, many at a time: small files travel packed. */
+/* Reads items from a descriptor and writes them to one, many at a time, so that small files travel
+ * packed. */
 
 typedef struct {
     int fd; /* -1: nothing is written */
@@ -13,7 +14,7 @@ typedef struct {
     bool is_broken; /* a write has failed */
 } rd_items_out_t;
 
-/* `out` (may be NULL) is written out before we wait for more. */
+/* `out` (may be NULL) is flushed before a read that may wait. */
 typedef struct {
     int fd;
     rd_items_out_t *out;
@@ -24,22 +25,22 @@ typedef struct {
 
 bool rd_items_out_open(rd_items_out_t *out_p, int fd);
 bool rd_items_put(rd_items_out_t *out, const rd_item_t *item);
-/* Room for a DATA item of up to *room_p bytes of content; what is put there goes by
- * rd_items_data_put. */
+/* Returns room for a DATA item with up to *room_p bytes of content. rd_items_data_put then sends
+ * it. */
 uint8_t *rd_items_data_room(rd_items_out_t *out, size_t *room_p);
 bool rd_items_data_put(rd_items_out_t *out, size_t len);
-/* An item with its content: item->size bytes, RD_VALUE_MAX at most. */
+/* Puts an item with its content of item->size bytes, RD_VALUE_MAX at most. */
 bool rd_items_put_with(rd_items_out_t *out, const rd_item_t *item, const void *content);
-/* An attribute with its value, of RD_VALUE_MAX bytes at most. */
+/* Puts an attribute whose value has at most RD_VALUE_MAX bytes. */
 bool rd_items_attribute(rd_items_out_t *out, const char *name, const void *value, size_t len);
-/* Writes out what is left. False if anything could not be written, and errno. */
+/* Flushes and frees. Returns false with errno if anything could not be written. */
 bool rd_items_out_close(rd_items_out_t *out);
 
 bool rd_items_in_open(rd_items_in_t *in_p, int fd, rd_items_out_t *out);
-/* The next item; skips the rest of the last one's content. False: *why. */
+/* Reads the next item, skipping the rest of the previous item's content. On false, *why is set. */
 bool rd_items_next(rd_items_in_t *in, rd_item_t *item_p, rd_why_t *why);
-/* A piece of the content of the last item, valid until the next call; 0: there is no more, or
- * *why. */
+/* Returns a piece of the content of the last item, valid until the next call. 0 at its end, or on
+ * an error with *why. */
 size_t rd_items_data(rd_items_in_t *in, const uint8_t **at_p, rd_why_t *why);
 void rd_items_in_close(rd_items_in_t *in);
 

@@ -17,10 +17,10 @@ struct rd_jobs {
     uint8_t *rooms;
     pthread_t threads[RD_JOBS_THREADS];
     unsigned thread_count;
-    uint64_t ended; /* how many; only the giving thread knows it */
+    uint64_t ended; /* how many; only the giving thread uses it */
     pthread_mutex_t lock;
     pthread_cond_t is_given, is_done;
-    /* under the lock */
+    /* protected by the lock */
     state_t states[RD_JOBS_MAX];
     uint64_t given, taken; /* how many; `taken` is never below `ended` */
     unsigned idle;         /* threads */
@@ -32,7 +32,7 @@ static void *room_of(const rd_jobs_t *jobs, uint64_t number)
     return jobs->rooms + (number % RD_JOBS_MAX) * jobs->bytes;
 }
 
-/* The next job that has work; false: there will be none. Under the lock. */
+/* Takes the next job that has work. False: there will be none. The caller holds the lock. */
 static bool next(rd_jobs_t *jobs, uint64_t *number_p)
 {
     for (;;) {
@@ -72,7 +72,7 @@ rd_jobs_t *rd_jobs_open(size_t job_bytes, rd_job_t work, rd_job_t end, void *con
 
     if (!jobs)
         return NULL;
-    jobs->bytes = (job_bytes + 63) / 64 * 64; /* no two threads in one cache line */
+    jobs->bytes = (job_bytes + 63) / 64 * 64; /* no two threads share a cache line */
     jobs->work = work;
     jobs->end = end;
     jobs->context = context;
@@ -101,7 +101,7 @@ static bool end_one(rd_jobs_t *jobs, bool waits)
     is_done = *state == DONE;
     if (is_done)
         *state = IDLE;
-    /* A job without work may end before a thread has passed it. Its room gets another job, so no
+    /* A job without work may end before a thread has skipped it. Its room gets another job, so no
      * thread may take its number any more. */
     if (is_done && jobs->taken == jobs->ended)
         jobs->taken++;
@@ -113,7 +113,7 @@ static bool end_one(rd_jobs_t *jobs, bool waits)
     return is_done;
 }
 
-/* `given` is read without the lock: nobody else writes it. */
+/* Reads `given` without the lock, because only this thread writes it. */
 void *rd_jobs_room(rd_jobs_t *jobs)
 {
     while (end_one(jobs, jobs->given - jobs->ended == RD_JOBS_MAX))

@@ -18,7 +18,7 @@ struct rd_joiners {
     pthread_t threads[RD_STREAMS_MAX];
     unsigned count, wanted;
     int stop;     /* an eventfd */
-    int listener; /* the consumer's own descriptor of it; -1: this is the producer */
+    int listener; /* the consumer's own copy of it; -1: this is the producer */
     struct sockaddr_storage to;
     socklen_t to_len;
     bw_link_t *link;
@@ -28,7 +28,7 @@ struct rd_joiners {
     rd_key_t key;
 };
 
-/* The connection is a stream of the link. */
+/* Makes the connection a stream of the link. */
 static void add(const rd_joiners_t *joiners, rd_proved_t *proved)
 {
     if (!joiners->encrypts) {
@@ -39,7 +39,7 @@ static void add(const rd_joiners_t *joiners, rd_proved_t *proved)
     *proved = (rd_proved_t){.fd = -1};
 }
 
-/* The consumer's thread: lets in who joins this hop, until all are there. */
+/* The consumer's thread: accepts the streams of this hop until all are there. */
 static void *let_in(void *argument)
 {
     rd_joiners_t *joiners = argument;
@@ -72,7 +72,7 @@ static void *let_in(void *argument)
     return NULL;
 }
 
-/* The producer's thread for one more stream. */
+/* The producer's thread for one additional stream. */
 static void *join_one(void *argument)
 {
     const rd_joiners_t *joiners = argument;

@@ -5,23 +5,24 @@
 #include "hop.h"
 
 /*
- * The further streams of a hop over tcp, connected while the first already carries. Each shakes
- * hands with the hop's key. Then the producer says the hello of this hop, and the consumer answers
- * with one byte, 1. The consumer listens until all are there, or for 15 s.
+ * The additional streams of a hop over tcp, which are connected while the first already carries
+ * data. Each shakes hands with the hop's key. Then the producer sends this hop's hello, and the
+ * consumer answers with one byte, 1. The consumer listens until all streams are there, or for 15 s.
  */
 
 #define RD_HELLO_BYTES 40u
 
 /*
- * Threads that bring `wanted` connections to the link of a hop: of the consumer one that lets them
- * in, of the producer one for each. `socket` is the first stream, whose other end is called again;
- * `listener` is -1 at the producer, else it stays the caller's. NULL, or fewer threads: the hop
- * goes on with the streams that it has.
+ * Starts threads that add `wanted` connections to the link of a hop: at the consumer one thread
+ * that accepts them, at the producer one thread for each. `socket` is the first stream; the
+ * producer connects to its other end again. `listener` is -1 at the producer, and stays the
+ * caller's at the consumer. If this returns NULL or has started fewer threads, the hop works with
+ * the streams that it has.
  */
 rd_joiners_t *rd_joiners_start(const rd_hop_t *hop, int socket, int listener, const void *hello,
                                unsigned wanted, const rd_key_t *key);
 
-/* Ends the threads, before the link is closed. NULL: nothing to do. */
+/* Ends the threads. Call it before the link is closed. Does nothing for NULL. */
 void rd_joiners_end(rd_joiners_t *joiners);
 
 #endif

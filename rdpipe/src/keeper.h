@@ -7,24 +7,25 @@
 #include "stream.h"
 
 /*
- * Signs of life from a thread that is in a call of a disk, which may take longer than the other
- * side waits for a word. The thread lends its streams for the time of the call, and a thread of the
- * keeper speaks meanwhile.
+ * Sends signs of life while a thread is in a call to a disk, which may take longer than the other
+ * side waits for a message. The thread lends its streams for the time of the call, and a thread of
+ * the keeper pings on them meanwhile.
  */
 typedef struct {
     rd_stream_t *of[2];   /* NULL: none */
-    size_t spare;         /* room for a payload of so many bytes is left in the first */
-    pthread_mutex_t lock; /* held by whoever has the streams */
+    size_t spare;         /* bytes of payload for which the first stream keeps room */
+    pthread_mutex_t lock; /* held by the thread that uses the streams */
     pthread_t thread;
-    int stop; /* an eventfd; -1: there is no thread, and nobody speaks */
+    int stop; /* an eventfd; -1: without a thread, so nobody pings */
 } rd_keeper_t;
 
-/* `is_needed`: there are such calls. To be stopped in any case, by the same thread. */
+/* `is_needed`: such calls will be made. The same thread must stop the keeper in any case. */
 void rd_keeper_start(rd_keeper_t *keeper, bool is_needed, rd_stream_t *one, rd_stream_t *other,
                      size_t spare);
 void rd_keeper_stop(rd_keeper_t *keeper);
 
-/* Around such a call. What the streams gave before, but for a frame to read, holds no more. */
+/* Call these around the call to the disk. They invalidate everything that the streams returned
+ * before, except for a frame to read. */
 static inline void rd_keeper_lend(rd_keeper_t *keeper)
 {
     (void)pthread_mutex_unlock(&keeper->lock);

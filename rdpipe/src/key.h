@@ -5,12 +5,12 @@
 #include "text.h"
 
 /*
- * The secret of one hop. All cryptography is libcrypto's.
- * A key never stands on a command line, in a log or in a core dump that we can help.
+ * The secret of one hop. All cryptography comes from libcrypto. As far as it depends on us, a key
+ * never appears on a command line, in a log or in a core dump.
  */
 
 #define RD_KEY_BYTES 32u
-#define RD_KEY_TEXT_MIN 16u /* of a user's own key: short ones can be guessed */
+#define RD_KEY_TEXT_MIN 16u /* of a user's own key, because short ones can be guessed */
 
 typedef struct {
     uint8_t bytes[RD_KEY_BYTES];
@@ -19,19 +19,20 @@ typedef struct {
 /* 256 random bits. */
 bool rd_key_random(rd_key_t *key_p, rd_why_t *why);
 
-/* The key that is the SHA-256 of what the user gave: at least RD_KEY_TEXT_MIN bytes, blanks at its
- * end left out. `source` is named in the reason. */
+/* Makes a key from the SHA-256 of the user's text, without its trailing blanks: at least
+ * RD_KEY_TEXT_MIN bytes. `source` names it in the reason. */
 bool rd_key_of_text(const char *text, size_t len, const char *source, rd_key_t *key_p,
                     rd_why_t *why);
 
-/* Reads it from a file that no other user may read, or from a descriptor that is closed then. */
+/* Reads the key from a file that no other user may read, or from a descriptor, which this
+ * closes. */
 bool rd_key_of_file(const char *path, rd_key_t *key_p, rd_why_t *why);
 bool rd_key_of_fd(int fd, rd_key_t *key_p, rd_why_t *why);
 
-/* Reads it from the variable RDPIPE_KEY and takes it out of the environment. */
+/* Reads the key from the variable RDPIPE_KEY, and removes that from the environment. */
 bool rd_key_of_environment(rd_key_t *key_p, rd_why_t *why);
 
-/* 64 hexadecimal digits and a 0, as it goes over the control channel. */
+/* Writes 64 hexadecimal digits and a NUL, as the key is sent over the control channel. */
 void rd_key_to_hex(const rd_key_t *key, char hex[2 * RD_KEY_BYTES + 1]);
 bool rd_key_of_hex(const char *hex, rd_key_t *key_p);
 

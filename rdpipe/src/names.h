@@ -12,20 +12,19 @@ typedef struct {
     size_t count, room;
 } rd_names_t;
 
-/* Appends a copy of the first `len` bytes. False: there is no memory, and the list is as before. */
+/* Appends a copy of the first `len` bytes. False: no memory, and the list is unchanged. */
 bool rd_names_add(rd_names_t *names, const char *name, size_t len);
 
-/* Appends what is in a directory, but for "." and "..", and sorts the list. Closes the descriptor,
- * so that deep trees need few of them. False: errno. */
+/* Appends the entries of a directory except "." and "..", and sorts the list. Closes the
+ * descriptor, so that deep trees need few of them. On false, errno is set. */
 bool rd_names_read(rd_names_t *names, int fd);
 
-/* Sorts by bytes. */
+/* Sorts the list by bytes. */
 void rd_names_sort(rd_names_t *names);
 
-/* Is the name in a list that is sorted? */
+/* Is the name in the list, which must be sorted? */
 bool rd_names_have(const rd_names_t *names, const char *name);
 
-/* Empties the list. */
 void rd_names_free(rd_names_t *names);
 
 #endif

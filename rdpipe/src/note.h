@@ -5,20 +5,21 @@
 #include "item.h"
 
 /*
- * What the part of a large file notes of itself, in an extended attribute: of which version of its
- * source it is the beginning, by size and time, and in which run of the system it was written. As
- * long as the source is that version, nobody need read what the part has to resume it. After a
- * restart of the system the note does not count, since bytes that were not on the disk are lost.
+ * The part of a large file has a note in an extended attribute: the size and time of the version of
+ * its source of which it is the beginning, and the boot of the system during which it was written.
+ * As long as the source is still that version, the part can be resumed without reading it. After a
+ * reboot the note does not count, since bytes that were not on the disk are lost.
  */
 
-/* 6 bytes of this run of the system; all zeroes if it does not say. */
+/* 6 bytes that identify this boot of the system; all zeros if it does not tell. */
 #define RD_KERNEL_BYTES 6u
 void rd_kernel_id(uint8_t id[RD_KERNEL_BYTES]);
 
-/* The file is going to be the beginning of this one. False: its file system takes no attributes. */
+/* Notes that the file will be the beginning of this item. False: its file system has no
+ * attributes. */
 bool rd_note_write(int fd, const rd_item_t *item);
 
-/* Is it the beginning of this one? */
+/* Does the note say that the file is the beginning of this item? */
 bool rd_note_holds(int fd, const rd_item_t *item);
 
 void rd_note_remove(int fd);

@@ -19,8 +19,8 @@ bool rd_work_of(const char *name, rd_work_t *work_p)
     return false;
 }
 
-/* The end of the host in HOST:COMMAND, which is its colon, or NULL. `*bracket_p`: where the
- * brackets of an IPv6 address are, NULL if there are none. */
+/* The end of the host in HOST:COMMAND, which is its colon, or NULL. `*open_p` is the opening
+ * bracket of an IPv6 address, or NULL. */
 static const char *host_end(const char *text, const char **open_p)
 {
     const char *at = strrchr(text, '@'), *name = text, *colon = strchr(text, ':');
@@ -49,7 +49,7 @@ static bool is_ipv6_host(const char *text)
     return host_end(text, &open) && open;
 }
 
-/* Without the brackets, as ssh takes it. */
+/* The host without brackets, as ssh takes it. */
 static char *host_of(const char *text, const char *end, const char *open)
 {
     size_t len = (size_t)(end - text);
@@ -95,7 +95,7 @@ bool rd_host_path(const char *text, char **host_p, char **path_p, rd_why_t *why)
     return false;
 }
 
-/* True if the text is one word of the shell, with no command in it that would have to run. */
+/* Is the text a single shell word without a command substitution? */
 static bool is_one_word(const char *text)
 {
     char quote = 0;
@@ -121,7 +121,7 @@ static bool is_one_word(const char *text)
     return !quote;
 }
 
-/* A redirection and nothing else is done without a process. Changes the text in place. */
+/* A segment that is only a redirection is done without a process. Changes the text in place. */
 static void find_work(rd_segment_t *segment)
 {
     char *text = segment->text, *word = text + strspn(text, " \t");
@@ -185,7 +185,7 @@ static bool add_segment(rd_pipeline_t *pipeline, const char *arg, size_t len, bo
     return done;
 }
 
-/* What stands where. */
+/* Is each kind of work at a place where it may be? */
 static bool places_are_right(const rd_pipeline_t *pipeline, rd_why_t *why)
 {
     size_t last = pipeline->count - 1;

@@ -5,11 +5,11 @@
 #include "text.h"
 
 /*
- * The command line of a pipeline, as a list of segments. Pure.
+ * Parses the command line of a pipeline into a list of segments. Pure.
  *
  *   HOST:COMMAND    a shell command on HOST ([USER@]NAME, or an IPv6 address in brackets; empty:
  *                   this host, without ssh)
- *   HOST:           sends on what comes, without a process
+ *   HOST:           passes the stream on, without a process
  *   HOST:<FILE      the first segment: the file itself, no process
  *   HOST:>FILE      the last segment, also HOST:>>FILE
  *   [A B C]         the last segments: each gets the whole stream. The brackets stand alone, or
@@ -22,13 +22,13 @@ typedef enum {
     RD_WORK_FROM_FILE,
     RD_WORK_TO_FILE,
     RD_WORK_APPEND,
-    RD_WORK_STDIN, /* made by rdpipe itself: this host's standard input and output */
+    RD_WORK_STDIN, /* made by rdpipe itself: the local standard input and output */
     RD_WORK_STDOUT
 } rd_work_t;
 
 typedef struct {
     char *host; /* "" for this host; otherwise as ssh takes it */
-    char *text; /* the command, or the word that names the file */
+    char *text; /* the command, or the shell word that names the file */
     rd_work_t work;
     bool is_receiver; /* one of several that get the same stream */
 } rd_segment_t;
@@ -40,16 +40,17 @@ typedef struct {
     size_t count;
 } rd_pipeline_t;
 
-/* Parses the arguments; `tee` puts all but the first into brackets. On success the caller frees. */
+/* Parses the arguments. `tee` puts all but the first into brackets. On success the caller frees the
+ * pipeline. */
 bool rd_pipeline_parse(char *const *args, size_t count, bool tee, rd_pipeline_t *pipeline_p,
                        rd_why_t *why);
 void rd_pipeline_free(rd_pipeline_t *pipeline);
 
-/* [USER@]HOST:PATH of a copy; without a colon, or with a slash before it, a path of this host, as
- * for scp. On success the caller frees both. */
+/* Splits [USER@]HOST:PATH of a copy. As for scp, text without a colon, or with a slash before it,
+ * is a local path. On success the caller frees both strings. */
 bool rd_host_path(const char *text, char **host_p, char **path_p, rd_why_t *why);
 
-/* The name of a kind of work, as the agents know it. */
+/* The name of a kind of work in messages to agents. */
 const char *rd_work_name(rd_work_t work);
 bool rd_work_of(const char *name, rd_work_t *work_p);
 

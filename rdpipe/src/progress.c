@@ -101,8 +101,8 @@ void rd_progress_clear(const rd_cli_t *cli)
         (void)fprintf(stderr, "\r\033[K");
 }
 
-/* Bytes of `text` that stand in one line of the terminal behind `used` columns: of a longer one \r
- * would reach only the last row. A character of several bytes counts as one column. */
+/* How many bytes of `text` fit on the line after `used` columns. If the text wrapped, \r would go
+ * back only to the start of the last row. A multi-byte character counts as one column. */
 static int fitting(const char *text, int used)
 {
     struct winsize size = {0};

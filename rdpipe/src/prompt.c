@@ -18,7 +18,7 @@
 
 #include "key.h"
 
-#define HOST "RDPIPE_PROMPT_HOST" /* tells the process that asks for which host it is */
+#define HOST "RDPIPE_PROMPT_HOST" /* tells the asking process which host it is for */
 #define REQUIRE "SSH_ASKPASS_REQUIRE"
 #define ANSWER_BYTES 1024
 #define AGAIN_MS 50
@@ -53,7 +53,7 @@ static void end(int sig)
     is_ended = 1;
 }
 
-/* ssh has been told to ignore what a terminal sends; we must give the echo back. */
+/* ssh was told to ignore the terminal's signals, but we must turn the echo back on. */
 static void catch_signals(void)
 {
     static const int signals[] = {SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGPIPE};
@@ -65,7 +65,8 @@ static void catch_signals(void)
     is_ended = getppid() == 1;
 }
 
-/* The terminal by a name that only its user can open: /dev/tty is one file for all users. */
+/* Opens the terminal by a name that only its user can open, because /dev/tty is the same file for
+ * all users. */
 static int open_for_lock(int terminal)
 {
     char path[64];
@@ -81,7 +82,8 @@ static int open_for_lock(int terminal)
     return open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
 }
 
-/* Waits for those who ask before us. A terminal without such a name is not locked. */
+/* Waits until the processes that ask before us are done. A terminal without such a name is not
+ * locked. */
 static bool lock(int fd)
 {
     while (fd >= 0 && !is_ended && flock(fd, LOCK_EX | LOCK_NB) < 0 &&
@@ -90,7 +92,7 @@ static bool lock(int fd)
     return !is_ended;
 }
 
-/* For which host, and what ssh says: lines, but nothing that a terminal would obey. */
+/* Prints the host and ssh's text: its lines, but no control characters. */
 static void show(int terminal, const char *text)
 {
     const char *host = getenv(HOST);
@@ -104,8 +106,9 @@ static void show(int terminal, const char *text)
     (void)!write(terminal, shown, bytes);
 }
 
-/* Only what is no secret can be seen: the questions of ssh itself, by how they begin. What a server
- * asks may have any text, but ssh puts the user and host before it. */
+/* Only answers that are not secret are echoed: those to questions of ssh itself, which are
+ * recognized by their beginning. A server can choose any text, but ssh puts the user and host
+ * before it. */
 static bool is_confirmation(const char *text)
 {
     static const char *const begins[] = {"The authenticity of host ", "Please type 'yes'",
@@ -117,7 +120,7 @@ static bool is_confirmation(const char *text)
     return false;
 }
 
-/* A line of the terminal, without its end; -1: none. */
+/* Reads a line from the terminal, without its newline. -1: none. */
 static ssize_t read_line(int terminal, char answer[ANSWER_BYTES])
 {
     ssize_t n = is_ended ? -1 : read(terminal, answer, ANSWER_BYTES);
@@ -150,7 +153,7 @@ static ssize_t ask(int terminal, const char *text, char answer[ANSWER_BYTES])
     return len;
 }
 
-/* ssh only tells something, as that a key wants to be touched, and ends us. */
+/* ssh only wants to tell something, for example that a key must be touched, and then ends us. */
 static int tell(int terminal, const char *text)
 {
     show(terminal, text);

@@ -10,8 +10,8 @@
 #include "tls/psk.h"
 
 #define CANDIDATES_MAX 256
-#define GRACE_MS 1000  /* of the time to prove oneself, also if others wait for the place */
-#define ACCEPTS_MAX 16 /* at a time, so that those who are in are heard in between */
+#define GRACE_MS 1000  /* of RD_PROOF_MS, granted even if others wait for the place */
+#define ACCEPTS_MAX 16 /* at a time, so that the connected peers are heard in between */
 
 void rd_proved_drop(rd_proved_t *proved)
 {
@@ -23,10 +23,10 @@ void rd_proved_drop(rd_proved_t *proved)
 
 /* ---- the consumer ---- */
 
-/* Somebody who has connected. What comes of TLS from him is asked of libssl only once it comes. */
+/* A peer that has connected. Its TLS session is created only when its first bytes arrive. */
 typedef struct {
     int64_t came_ms;
-    rd_proved_t is; /* `tls` NULL: nothing has come */
+    rd_proved_t is; /* `tls` NULL: nothing has arrived */
     bool is_stuck;  /* libssl waits for room in the socket */
 } candidate_t;
 
@@ -55,7 +55,7 @@ static proof_state_t hear(candidate_t *candidate, const rd_key_t *key)
 struct rd_peers {
     int listener;
     rd_key_t key;
-    candidate_t of[CANDIDATES_MAX]; /* in the order in which they came */
+    candidate_t of[CANDIDATES_MAX]; /* in order of arrival */
     size_t count, most;
     unsigned turned_away;
 };
@@ -73,7 +73,7 @@ static void turn_away(rd_peers_t *peers, size_t i)
     peers->turned_away++;
 }
 
-/* Half of the descriptors, as the link needs some, too. */
+/* Half of the descriptors, because the link also needs some. */
 static size_t max_candidates(void)
 {
     struct rlimit limit;
@@ -83,7 +83,7 @@ static size_t max_candidates(void)
     return limit.rlim_cur > 24 ? (size_t)limit.rlim_cur / 2 - 8 : 4;
 }
 
-/* Whoever has been in longest gives way, but not before he had the time to prove himself. */
+/* The oldest candidate makes room, but not before it had time to prove itself. */
 static bool has_room(const rd_peers_t *peers)
 {
     return peers->count < peers->most || rd_left_ms(peers->of[0].came_ms + GRACE_MS) == 0;
@@ -102,7 +102,7 @@ static void accept_candidates(rd_peers_t *peers)
     }
 }
 
-/* The oldest is the next who must leave, or may have to. */
+/* The oldest candidate is the next one that must leave, or may have to. */
 static int next_deadline(const rd_peers_t *peers, int64_t deadline)
 {
     int64_t next = deadline;

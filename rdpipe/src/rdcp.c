@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdcp: files and trees from one host to another: a pipeline of its own four parts (copy.h). */
+/* rdcp: copies files and trees between hosts with a pipeline of its own four parts (copy.h). */
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -83,11 +83,13 @@ enum {
 #define TEXT_OF(number) #number
 #define AS_TEXT(number) TEXT_OF(number)
 #define PROTOCOL AS_TEXT(RD_ITEM_VERSION) /* of the parts: their items and their options */
-#define BESIDE_US 200u                    /* a local file takes less, one of another host more */
+/* A local file takes less time, one on another host more. */
+#define BESIDE_US 200u
 #define EXCLUSIONS_MAX 256u
 #define DELETES_MAX 10000u
-#define NAMES_FD 3                    /* as rd_files_from_put says it to the shell */
-#define COMMAND_MAX (RD_LINE_MAX / 4) /* its line to an agent has up to three bytes for each */
+#define NAMES_FD 3 /* where rd_files_from_put tells the shell to put the names */
+/* A line to an agent may need three bytes for each byte of the command. */
+#define COMMAND_MAX (RD_LINE_MAX / 4)
 
 static const struct option options[] = {RD_STREAM_OPTIONS,
                                         RD_SETTINGS_OPTIONS,
@@ -113,7 +115,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"also", 1, NULL, OPTION_ALSO},
                                         {"max-delete", 1, NULL, OPTION_MAX_DELETE},
                                         {"delta", 1, NULL, OPTION_DELTA},
-                                        /* the parts, as rdcp itself calls them */
+                                        /* options of the parts, with which rdcp calls itself */
                                         {"list", 0, NULL, OPTION_LIST},
                                         {"have", 0, NULL, OPTION_HAVE},
                                         {"pack", 0, NULL, OPTION_PACK},
@@ -128,7 +130,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
 typedef struct {
     rd_settings_t settings;
     rd_copy_t copy;
-    int part; /* OPTION_..., 0: the whole */
+    int part; /* OPTION_..., 0: the whole copy */
     bool only_plan;
     const char *excluded[EXCLUSIONS_MAX];
     bool included[EXCLUSIONS_MAX];
@@ -137,9 +139,9 @@ typedef struct {
     size_t also_count;
     const char *files_from;
     bool from0;
-    bool takes_names; /* a part: from NAMES_FD */
+    bool takes_names; /* a part that reads names from NAMES_FD */
     rd_names_t names;
-    const char *protocol; /* of the rdcp that calls this part */
+    const char *protocol; /* of the rdcp that called this part */
 } called_t;
 
 static void add_pattern(called_t *called, const char *value, bool includes)
@@ -163,8 +165,8 @@ static void keep_all(rd_copy_t *copy)
 
 #define DELTA_WISH "delta="
 
-/* What a part may do if it can. Versions that do not know these wishes take them for a protocol,
- * and then only the last --of, so they copy without. */
+/* A wish is something that a part may do if it can. A version that does not know these wishes takes
+ * them for a protocol, of which only the last --of counts, so it copies without them. */
 static void take_wish(called_t *called, const char *wish)
 {
     if (strncmp(wish, DELTA_WISH, strlen(DELTA_WISH)) == 0)
@@ -273,8 +275,8 @@ static bool take_option(called_t *called, int option, const char *value)
     }
 }
 
-/* A part of the source has the sources behind its options, one of the target the target and the
- * name of each source. */
+/* A part at the source has the sources after its options; a part at the target has the target and
+ * the name of each source. */
 static int run_part(called_t *called, char *const *paths, size_t count)
 {
     bool is_source = called->part == OPTION_LIST || called->part == OPTION_PACK;
@@ -309,7 +311,7 @@ static int run_part(called_t *called, char *const *paths, size_t count)
         }
         called->copy.wanted = &called->names;
     }
-    (void)signal(SIGXFSZ, SIG_IGN); /* becomes an error of the one file */
+    (void)signal(SIGXFSZ, SIG_IGN); /* write then fails with an error for that file */
     switch (called->part) {
     case OPTION_LIST:
         return rd_copy_list(&called->copy, 1);
@@ -330,7 +332,7 @@ static int run_part(called_t *called, char *const *paths, size_t count)
 typedef struct {
     const char *given; /* on the command line */
     char *host, *path;
-    char name[256]; /* of a source: its last name, "" of one that has none of its own */
+    char name[256]; /* of a source: its last name, "" if it has none of its own */
 } end_t;
 
 typedef struct {
@@ -352,7 +354,7 @@ static void name_of(const char *path, char name[256])
         name[0] = 0;
 }
 
-/* Commands there start in the home directory anyway. */
+/* Commands on other hosts start in the home directory anyway. */
 static const char *without_tilde(const end_t *end)
 {
     return !*end->host || end->path[0] != '~'         ? end->path
@@ -360,7 +362,7 @@ static const char *without_tilde(const end_t *end)
                                                       : end->path;
 }
 
-/* As one word of the shell. */
+/* Quotes the text as one shell word. */
 static void quote(FILE *to, const char *text)
 {
     (void)fputc('\'', to);
@@ -372,7 +374,7 @@ static void quote(FILE *to, const char *text)
     (void)fputc('\'', to);
 }
 
-/* Where rdcp is on that host. */
+/* Writes the path of rdcp on that host. */
 static void put_program(FILE *to, const called_t *called, const end_t *end)
 {
     char self[4096];
@@ -417,8 +419,8 @@ typedef struct {
     size_t count;
 } targets_t;
 
-/* The command line of a part at the source, or at target number `which`; the caller frees, NULL: no
- * memory. */
+/* The command line of a part at the source, or at target number `which`. The caller frees it; NULL:
+ * no memory. */
 static char *command_of(const called_t *called, const char *part, const sources_t *sources,
                         const targets_t *targets, int which)
 {
@@ -443,7 +445,7 @@ static char *command_of(const called_t *called, const char *part, const sources_
         (void)fputs(" --names", to);
     (void)fputs(" --host ", to);
     quote(to, end->host);
-    /* The target deletes nothing that is excluded. */
+    /* The target must know the patterns because it deletes nothing that is excluded. */
     for (size_t i = 0; (!is_target || called->copy.deletes) && i < called->exclusions; i++) {
         (void)fputs(called->included[i] ? " --include " : " --exclude ", to);
         quote(to, called->excluded[i]);
@@ -536,7 +538,8 @@ static int compare_names(const void *one, const void *other)
     return strcmp((*(const end_t *const *)one)->name, (*(const end_t *const *)other)->name);
 }
 
-/* Of two with one name the later would take the place of the other. False: there is no memory. */
+/* Exits if two sources have the same name, because the later one would replace the other. False: no
+ * memory. */
 static bool check_names(const called_t *called, const sources_t *sources)
 {
     const end_t **sorted = calloc(sources->count, sizeof(const end_t *));
@@ -554,7 +557,8 @@ static bool check_names(const called_t *called, const sources_t *sources)
     return true;
 }
 
-/* All sources are read by one part, so they are on one host. False: there is no memory. */
+/* Finds the sources, and exits unless they are all on the same host, because a single part reads
+ * them. False: no memory. */
 static bool find_sources(const called_t *called, char *const *args, size_t count,
                          sources_t *sources_p)
 {
@@ -574,7 +578,7 @@ static bool find_sources(const called_t *called, char *const *args, size_t count
     return check_names(called, sources_p);
 }
 
-/* Exits if some options cannot go together. */
+/* Exits if some options contradict each other. */
 static void check_options(const called_t *called, size_t args)
 {
     const rd_cli_t *cli = &called->settings.cli;
@@ -593,7 +597,7 @@ static void check_options(const called_t *called, size_t args)
         rd_usage(cli, "--files-from names what is below one SOURCE, got %zu", args - 1);
 }
 
-/* False: it was said. */
+/* False: the error was reported. */
 static bool read_names(called_t *called)
 {
     rd_why_t why;

@@ -18,7 +18,7 @@
  *     DATA   offset: bytes of the stream before this frame; value: bytes of the stream in it
  *     END    offset: bytes of the whole stream; value: 0 (version 0.2.0 sends the producer's exit
  *            status; no version reads it)
- *     RESUME before all others, if both sides can go on with a stream; payload: its id
+ *     RESUME the first frame, if both sides can continue a stream; payload: its id
  *   up:
  *     RESUME the answer; offset: bytes that the consumer has already
  *     DONE   everything up to END was taken; offset: the bytes
@@ -39,9 +39,9 @@ typedef enum { RD_DATA = 1, RD_END, RD_DONE, RD_ABORT, RD_PING, RD_RESUME } rd_k
 enum { RD_FLAG_CRC = 1, RD_FLAG_ZSTD = 2 };
 
 typedef enum {
-    RD_ABORT_QUIT = 1,   /* the consumer wants no more: as a broken pipe */
-    RD_ABORT_FAULT,      /* something failed, see the text; version 0.2.0 also sends 3 for it */
-    RD_ABORT_STOPPED = 4 /* the same, as another part has failed */
+    RD_ABORT_QUIT = 1,   /* the consumer wants no more, as with a broken pipe */
+    RD_ABORT_FAULT,      /* something failed, see the payload; version 0.2.0 also sends 3 for it */
+    RD_ABORT_STOPPED = 4 /* the same, because another part has failed */
 } rd_abort_t;
 
 typedef struct {
@@ -68,7 +68,7 @@ static inline void rd_frame_put(uint8_t *at, const rd_frame_t *frame)
     memcpy(at + 16, &offset, 8);
 }
 
-/* True if such a frame may be: DATA of 1 to `max` bytes, a text with ABORT, nothing else. */
+/* Is such a frame allowed? DATA has 1 to `max` bytes, and ABORT may have a text. */
 static inline int rd_frame_is_valid(const rd_frame_t *frame, uint32_t max)
 {
     switch (frame->kind) {
@@ -88,8 +88,8 @@ static inline int rd_frame_is_valid(const rd_frame_t *frame, uint32_t max)
     }
 }
 
-/* Parses what stands at the start of `avail` bytes; `max` is the longest payload of DATA.
- * *frame_p is set for PART and WHOLE. */
+/* Parses the frame at the start of `avail` bytes. `max` is the longest payload of DATA. *frame_p is
+ * set for PART and WHOLE. */
 static inline rd_frame_state_t rd_frame_parse(const uint8_t *at, size_t avail, uint32_t max,
                                               rd_frame_t *frame_p)
 {
@@ -101,7 +101,7 @@ static inline rd_frame_state_t rd_frame_parse(const uint8_t *at, size_t avail, u
 
     if (avail < RD_FRAME_BYTES)
         return RD_FRAME_SHORT;
-    /* volatile: the compiler must not read the peer's memory a second time */
+    /* volatile, because the compiler must not read the peer's memory a second time */
     for (size_t i = 0; i < RD_FRAME_BYTES; i++)
         header[i] = ((const volatile uint8_t *)at)[i];
     memcpy(&magic, header, 2);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdpipe: a pipeline of commands on several hosts. */
+/* rdpipe: runs a pipeline of commands on several hosts. */
 #include <getopt.h>
 
 #include "agent.h"
@@ -107,7 +107,7 @@ int main(int argc, char **argv)
         return rd_prompt(argv[1]);
     take_options(&called, argc, argv);
     is_doctor = optind < argc && strcmp(argv[optind], "doctor") == 0;
-    if (is_doctor) { /* options may stand behind the word, too */
+    if (is_doctor) { /* options may also follow the word */
         optind++;
         take_options(&called, argc, argv);
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdrecv: what one rdsend sends, to standard output. */
+/* rdrecv: writes what one rdsend sends to standard output. */
 #include <getopt.h>
 #include <unistd.h>
 
@@ -45,7 +45,7 @@ static const struct option options[] = {RD_STREAM_OPTIONS,
                                         {"congestion", 2, NULL, RD_OPTION_OF_SENDER},
                                         {NULL, 0, NULL, 0}};
 
-/* The listener is closed as soon as the one with the key is in with all streams. */
+/* Closes the listener as soon as the peer with the key is connected with all its streams. */
 static bool let_in(const rd_cli_t *cli, const char *host, uint16_t port, const rd_key_t *key,
                    rd_hop_t *hop_p, rd_why_t *why)
 {

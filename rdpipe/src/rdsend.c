@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rdsend: standard input to the rdrecv of another host. */
+/* rdsend: sends standard input to rdrecv on another host. */
 #include <getopt.h>
 
 #include "cli.h"

@@ -9,11 +9,11 @@
 #include <unistd.h>
 
 #define SENDER "rdsend-resume 1"
-#define TAKER "rdrecv-resume 2" /* 1 did not say which file it belongs to */
+#define TAKER "rdrecv-resume 2" /* version 1 did not say which file it belongs to */
 #define TEXT_BYTES 512
 #define WHOLE "whole"
 
-/* Its text; false: there is no such file (errno ENOENT), or *why. */
+/* Reads the file's text. False: the file does not exist (errno ENOENT), or *why is set. */
 static bool read_file(const char *file, char text[TEXT_BYTES], rd_why_t *why)
 {
     int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY);
@@ -32,8 +32,9 @@ static bool read_file(const char *file, char text[TEXT_BYTES], rd_why_t *why)
     return true;
 }
 
-/* By a rename, so that what stood there before stays until the new text is whole. The file is
- * always a new one: in a directory of several users an old one may be a link to anything. */
+/* Replaces the file by a rename, so that the old text stays until the new one is complete. The new
+ * file is always created, because in a directory of several users an old one may be a link to
+ * anything. */
 static bool write_file(const char *file, const char *text, rd_why_t *why)
 {
     char fresh[4096];
@@ -127,7 +128,7 @@ bool rd_resume_seek(const rd_resume_t *resume, int input, uint64_t bytes, rd_why
 
 /* ---- the consumer ---- */
 
-/* Which file this is, also after a restart of the host, when its device may have another number. */
+/* Identifies the file, even after a reboot of the host, when its device may have another number. */
 static bool identify(int output, char is[RD_RESUME_FILE])
 {
     struct statx stat;
@@ -150,8 +151,8 @@ static bool note(const rd_resume_t *resume, rd_why_t *why)
     return write_file(resume->file, text, why);
 }
 
-/* Without its note a stream would begin anew behind what the output has of it, so a loss of power
- * must not take the name of a first one. */
+/* Forces the note's name to the disk. Without its note a stream would start again, after what the
+ * output already has of it, so a power failure must not lose the name of a first note. */
 static bool keep_name(const char *file, rd_why_t *why)
 {
     const char *slash = strrchr(file, '/');
@@ -218,7 +219,8 @@ bool rd_resume_take(rd_resume_t *resume_p, const char *file, int output, rd_why_
     return true;
 }
 
-/* Cuts the output to what is sure to be there. What lies behind a whole stream is not its own. */
+/* Truncates the output to what is certain to be there. Bytes after a complete stream are not part
+ * of it, and are kept. */
 static bool cut(const rd_resume_t *resume, int output, rd_why_t *why)
 {
     off_t at = (off_t)(resume->base + resume->bytes);

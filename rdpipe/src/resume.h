@@ -7,49 +7,49 @@
 #include "text.h"
 
 /*
- * What a stream needs to go on after a cut: a file on each side that says which stream it is and
- * how far it came. The producer makes a random id and notes its input; the consumer notes how many
- * bytes lie in its output, after it has forced them to the disk. Whoever has no such file begins
- * anew. The files stay when the stream is whole, so that a repeated call finds nothing to do.
+ * To continue a stream after a cut, each side keeps a file that says which stream it is and how far
+ * it came. The producer chooses a random ID and notes its input; the consumer notes how many bytes
+ * its output has, after it has forced them to the disk. A side without such a file starts from the
+ * beginning. The files stay when the stream is complete, so a repeated call finds nothing to do.
  *
  *   producer                        consumer
  *   RESUME: id                ->                                   (the first frame)
  *                             <-    RESUME: bytes that it has
  */
 
-#define RD_RESUME_ID 33u   /* 128 bits in hexadecimal, and a 0 */
-#define RD_RESUME_FILE 64u /* which file the output is, as text, and a 0 */
-#define RD_CONFIRM_MS 1000 /* the consumer notes its offset so often */
+#define RD_RESUME_ID 33u   /* 128 bits in hexadecimal, and a NUL */
+#define RD_RESUME_FILE 64u /* which file the output is, as text, and a NUL */
+#define RD_CONFIRM_MS 1000 /* how often the consumer notes its offset */
 
 typedef struct {
     const char *file;
     char id[RD_RESUME_ID];       /* "": none yet */
     uint64_t base;               /* where the stream begins in the input or output */
-    uint64_t bytes;              /* of it that the output has */
-    char output[RD_RESUME_FILE]; /* of a consumer: the file that the stream goes into */
-    bool is_whole;               /* of a consumer: the output has all of the stream */
-    bool is_doubtful;            /* bytes of the output are lost, which the system says only once */
+    uint64_t bytes;              /* how many of its bytes the output has */
+    char output[RD_RESUME_FILE]; /* of a consumer: the file that the stream is written to */
+    bool is_whole;               /* of a consumer: the output has the complete stream */
+    bool is_doubtful;            /* the output has lost bytes, which the system reports only once */
 } rd_resume_t;
 
-/* Of a producer: reads the file, or makes it. False: *why; the input cannot be sought in, or is
- * another one than the file speaks of. */
+/* For a producer: reads the file, or creates it. On false *why is set: the input is not seekable,
+ * or is not the one that the file names. */
 bool rd_resume_send(rd_resume_t *resume_p, const char *file, int input, rd_why_t *why);
 
-/* Of a consumer: reads the file, if there is one. It changes nothing, as no sender is there yet.
- * False: *why; the output is not the one that the file speaks of. */
+/* For a consumer: reads the file, if there is one. Changes nothing, because no sender is there yet.
+ * On false *why is set: the output is not the one that the file names. */
 bool rd_resume_take(rd_resume_t *resume_p, const char *file, int output, rd_why_t *why);
 
-/* The producer's id has come: cuts the output to what is sure to be there. False: *why; the file
- * speaks of another stream. */
+/* Takes the producer's ID, and truncates the output to what is certain to be there. On false *why
+ * is set: the file names another stream. */
 bool rd_resume_accept(rd_resume_t *resume, int output, const char *id, size_t len, rd_why_t *why);
 
-/* Notes that the output has so many bytes of the stream, and that they are on the disk.
- * `is_whole`: the stream has ended. False: *why; once bytes were lost, nothing is noted any more.
- */
+/* Notes that the output has this many bytes of the stream, and that they are on the disk.
+ * `is_whole`: the stream has ended. On false *why is set. Once bytes were lost, nothing is noted
+ * any more. */
 bool rd_resume_confirm(rd_resume_t *resume, int output, uint64_t bytes, bool is_whole,
                        rd_why_t *why);
 
-/* Goes to where the consumer wants to go on in the input. */
+/* Seeks the input to the offset at which the consumer wants to continue. */
 bool rd_resume_seek(const rd_resume_t *resume, int input, uint64_t bytes, rd_why_t *why);
 
 #endif

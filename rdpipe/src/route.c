@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "route.h"
 
-/* Word `n` of SSH_CONNECTION; without the prefix of an IPv4 address in an IPv6 one. */
+/* Word `n` of SSH_CONNECTION, without the prefix of an IPv4 address mapped to IPv6. */
 static bool word_of(const char *ssh, unsigned n, char address_p[RD_ADDRESS_BYTES])
 {
     size_t len;
@@ -43,7 +43,8 @@ bool rd_route(const rd_place_t *producer, const rd_place_t *consumer,
     if (consumer->is_here && word_of(producer->ssh, 0, address_p))
         return true;
     if (!consumer->is_here && word_of(consumer->ssh, 2, address_p)) {
-        /* Reached over loopback it is this host, and another one sees that at another address. */
+        /* A host that was reached over loopback is the local one, and others see it at another
+         * address. */
         if (is_loopback(address_p) && !producer->is_here &&
             word_of(producer->ssh, 2, of_producer) && !is_loopback(of_producer))
             return word_of(producer->ssh, 0, address_p);

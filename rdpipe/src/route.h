@@ -5,22 +5,23 @@
 #include "text.h"
 
 /*
- * At which address a hop's consumer listens, and the producer finds it. Pure.
+ * Decides at which address a hop's consumer listens and its producer connects. Pure.
  *
- * A host that ssh reached listens at the address that it was reached at. This host listens at the
- * address that the other one sees ssh come from; between two processes of this host it is loopback.
+ * A host that ssh has reached listens at the address at which it was reached. The local host
+ * listens at the address from which the other one sees ssh come. Two processes on the local host
+ * use loopback.
  */
 
 #define RD_ADDRESS_BYTES 64u
 
 typedef struct {
-    bool is_here;       /* no ssh in between */
+    bool is_here;       /* no ssh in between, so it is the local host */
     const char *host;   /* as the user wrote it */
     const char *ssh;    /* its SSH_CONNECTION: client, port, server, port; "" if it has none */
-    const char *forced; /* by --address, NULL: not */
+    const char *forced; /* with --address; NULL: not given */
 } rd_place_t;
 
-/* False: there is no way to know. */
+/* False: nothing is known from which to decide. */
 bool rd_route(const rd_place_t *producer, const rd_place_t *consumer,
               char address_p[RD_ADDRESS_BYTES], rd_why_t *why);
 

@@ -7,13 +7,13 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#define HELLO_MS 120000 /* somebody may have to type a password */
+#define HELLO_MS 120000 /* the user may have to type a password */
 #define READY_MS 45000
-#define WIND_UP_MS 6000  /* after a fault the others may end by themselves so long */
-#define TELL_MS 500      /* or, before they have started, tell a reason of their own */
-#define SIGNAL_MS 2000   /* after a signal the pipeline may end by itself so long, */
-#define COMMAND_MS 10000 /* and commands may clean up for this time; a second signal ends them */
-#define CLOSE_MS 9000    /* agents clean up so long, then ssh is ended */
+#define WIND_UP_MS 6000  /* after a fault, how long the others may take to end by themselves */
+#define TELL_MS 500      /* or, before they have started, to report a reason of their own */
+#define SIGNAL_MS 2000   /* after a signal, how long the pipeline may take to end by itself, */
+#define COMMAND_MS 10000 /* and how long commands may clean up; a second signal ends them */
+#define CLOSE_MS 9000    /* how long agents may clean up before ssh is ended */
 
 static void soon(rd_run_t *run, int64_t ms)
 {
@@ -25,8 +25,9 @@ static void soon(rd_run_t *run, int64_t ms)
 
 /* ---- faults ---- */
 
-/* Does it explain the fault that came before? That is often said because of another one. Of two
- * segments that lost a peer before the start, the first lost it since the later had given up. */
+/* Does this fault explain the one before? A fault is often reported first although another one has
+ * caused it. If two segments lost a peer before the start, the first one lost it because the later
+ * one had given up. */
 static bool explains(const rd_run_t *run, size_t i, rd_cause_t cause)
 {
     if (cause != run->fault.cause)
@@ -159,7 +160,7 @@ static void turn(rd_run_t *run)
     for (size_t i = 0; i < rd_run_count(run); i++) {
         if (polled[i + 1].revents)
             rd_run_listen(run, i);
-        /* The status says why, so its end is waited for. */
+        /* The agent will send a status that says why, so wait for the end of the channel. */
         if (run->of[i].channel.from.has_ended && !run->of[i].is_lost &&
             run->of[i].channel.pid > 0 && rd_channel_reap(&run->of[i].channel))
             rd_run_take_loss(run, i);
@@ -192,7 +193,7 @@ static bool goes_on(rd_run_t *run)
     return false;
 }
 
-/* Reads what has come, or comes within that time. False: nothing has. */
+/* Reads messages that have arrived, or arrive within `ms`. False: none have. */
 static bool listen_for(rd_run_t *run, size_t i, int ms)
 {
     rd_lines_t *lines = &run->of[i].channel.from;
@@ -204,8 +205,8 @@ static bool listen_for(rd_run_t *run, size_t i, int ms)
     return true;
 }
 
-/* Agents see the end of their channel and clean up; then ssh ends. What they write is still read,
- * so that none of them waits for us. So are the last words of agents that have just ended. */
+/* Closes the channels, so that the agents clean up, and then ends ssh. It still reads what they
+ * write, so that no agent blocks on us, and the last messages of agents that have just ended. */
 static void close_all(rd_run_t *run)
 {
     int64_t deadline = rd_now_ms() + CLOSE_MS;
@@ -213,7 +214,7 @@ static void close_all(rd_run_t *run)
 
     for (size_t i = 0; i < rd_run_count(run); i++) {
         rd_channel_close(&run->of[i].channel);
-        /* Nothing runs there yet, and it may still wait for somebody to type a password. */
+        /* Nothing runs there yet, and ssh may still wait for somebody to type a password. */
         if (!run->of[i].has_hello && !rd_channel_reap(&run->of[i].channel))
             (void)kill(run->of[i].channel.pid, SIGTERM);
     }
@@ -247,14 +248,15 @@ static int status_of(const rd_run_t *run)
     for (size_t i = 0; i < rd_run_count(run); i++)
         if (run->of[i].status != 0)
             status = run->of[i].status;
-        else if (run->of[i].is_dropped) /* as a command that SIGTERM ends */
+        else if (run->of[i].is_dropped) /* as if SIGTERM had ended its command */
             status = 128 + SIGTERM;
         else if (run->of[i].is_unread)
             status = RD_EXIT_QUIT;
     return status;
 }
 
-/* What is ignored when we start stays so, as nohup wants it: a descriptor would tell of it. */
+/* Signals that are ignored when we start stay ignored, as nohup wants it: a signalfd would report
+ * them. */
 static void set_signals(sigset_t *set_p)
 {
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
@@ -281,8 +283,8 @@ static bool set_up(rd_run_t *run, rd_why_t *why)
     return run->signals >= 0 || rd_because(why, "signalfd: %s", strerror(errno));
 }
 
-/* A standard stream belongs to its agent: as long as we held it, too, a command of the shell that
- * stands before us would not see a reader that quits, and one behind us no end. */
+/* A standard stream belongs to its agent. If we also held it, a command before us in the shell's
+ * pipeline would not see that its reader has quit, and one after us would not see an end. */
 static void let_go_of_streams(const rd_run_t *run)
 {
     size_t last = run->chain->count - 1;

@@ -7,9 +7,9 @@
 #include "pipeline.h"
 
 /*
- * Runs a pipeline: starts an agent for each segment, tells each its neighbour, starts all at once,
- * and waits. The segments are a chain of nodes; this host's standard input and output are nodes of
- * it like others.
+ * Runs a pipeline: starts an agent for each segment, tells each its neighbour, starts them all at
+ * once, and waits. The segments form a chain of nodes, and the local standard input and output are
+ * nodes of it like the others.
  */
 
 #define RD_NODES_MAX (RD_SEGMENTS_MAX + 2)
@@ -44,7 +44,7 @@ typedef struct {
         "remote-path", 1, NULL, RD_OPTION_REMOTE_PATH                                              \
     }
 
-/* Their lines of the help, and those of what all commands have. */
+/* The help lines of these options, and of those that every command has. */
 #define RD_SETTINGS_HELP                                                                           \
     "  --progress            reports progress, even without a terminal, and a summary\n"           \
     "  -q, --quiet           reports no progress, only errors\n"                                   \
@@ -65,22 +65,23 @@ typedef struct {
     "  -o OPTION, -F FILE, -i FILE, -J HOST   are passed to ssh; RDPIPE_SSH names another ssh\n"   \
     "  -h, --help, --version\n"
 
-/* Takes one of them, or of those that are ssh's; false: it is another one. */
+/* Takes one of these options, or one that is passed to ssh. False if it is neither. */
 bool rd_settings_option(rd_settings_t *settings, int option, const char *value);
 
-/* Ends as the signal would have, so that a shell sees it. */
+/* Ends by the same signal, so that the shell sees it. */
 int rd_end_by(int sig);
 
-/* The exit status of a copy, by that of its pipeline. Says so if rdcp is not there. */
+/* Turns the exit status of a copy's pipeline into that of the copy. Reports if rdcp was not
+ * found. */
 int rd_copy_status(const rd_cli_t *cli, int status);
 
-/* The segments, and what this host has at their ends. */
+/* Makes the chain from the segments and the local ends. */
 void rd_chain_of(const rd_pipeline_t *pipeline, rd_chain_t *chain_p);
 
-/* Shows what would be done, on standard output; the exit status. */
+/* Prints what would be done to standard output. Returns the exit status. */
 int rd_plan(const rd_chain_t *chain, const rd_settings_t *settings);
 
-/* The exit status; -N if a signal N has ended it. */
+/* Returns the exit status, or -N if signal N has ended the pipeline. */
 int rd_run(const rd_chain_t *chain, const rd_settings_t *settings);
 
 #endif

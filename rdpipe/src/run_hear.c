@@ -43,7 +43,7 @@ static void take_hop(rd_run_t *run, size_t i, const char *line)
                rd_run_name(run, i), run->of[i].carrier, run->of[i].why);
 }
 
-/* A reader of our own output that wants no more ends us as SIGPIPE would. */
+/* If the reader of our own output wants no more, we end as if by SIGPIPE. */
 static void take_over(rd_run_t *run, size_t i, const char *line)
 {
     char side[8], outcome[16];
@@ -148,7 +148,7 @@ static void take_line(rd_run_t *run, size_t i, const char *line)
     }
 }
 
-/* An agent that has gone without a word. */
+/* Takes the end of an agent that is gone without a message. */
 void rd_run_take_loss(rd_run_t *run, size_t i)
 {
     rd_peer_t *peer = &run->of[i];

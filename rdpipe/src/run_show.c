@@ -7,7 +7,8 @@
 
 static void write_hops(const rd_run_t *run, FILE *to);
 
-/* The current rate of each hop; the slowest of several, from the hop `slowest` on, has a star. */
+/* Adds the current rate of each hop. The slowest of several, from the hop `slowest` on, gets a
+ * star. */
 static void add_hops(rd_run_t *run, char *text, size_t bytes, int64_t ms, size_t slowest)
 {
     size_t len = strlen(text);
@@ -53,9 +54,9 @@ static char *json_of(const rd_run_t *run)
     return fclose(to) == 0 ? text : NULL;
 }
 
-/* The hop whose bytes are the stream's: of a copy only the content is shown, which goes over the
- * last one. Behind a command that reads no input the stream begins one hop later. If the command
- * reads some in the end, what was shown does not become less. */
+/* The hop whose bytes are shown as the stream's. For a copy that is the last hop, which carries the
+ * content. After a command that reads no input the stream begins one hop later; if that command
+ * does read some in the end, the number shown does not decrease. */
 static size_t shown_hop(const rd_run_t *run)
 {
     size_t last = rd_run_count(run) - 1, hop = 1;
@@ -107,7 +108,7 @@ static void write_hops(const rd_run_t *run, FILE *to)
     }
 }
 
-/* Agents tell of their bytes twice a second, so this is passed often enough. */
+/* Agents report their bytes twice a second, so this is called often enough. */
 void rd_run_publish(const rd_run_t *run, rd_status_t *status)
 {
     FILE *to = run->are_started ? rd_status_open(status) : NULL;
@@ -152,8 +153,8 @@ static void report_json(const rd_run_t *run, int status)
     (void)fprintf(stderr, "}\n");
 }
 
-/* What a command says on standard error has no host with it. One that SIGPIPE has ended was only
- * wanted no more. */
+/* Names the hosts of commands that failed, because their own messages do not. A command that
+ * SIGPIPE has ended is left out, since it did not fail. */
 static void report_commands(const rd_run_t *run)
 {
     for (size_t i = 0; i < rd_run_count(run); i++) {

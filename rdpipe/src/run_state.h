@@ -10,10 +10,10 @@
 #include "status.h"
 
 /*
- * A pipeline that runs, as its parts see it: run.c drives it, run_tell.c starts the agents and
- * tells them what to do, run_hear.c takes what they say, run_show.c shows it to people and other
- * programs. One thread calls all of these. What goes wrong is a fault, and the first of them that
- * is no consequence is what the user reads.
+ * A running pipeline, as its parts see it: run.c drives it, run_tell.c starts the agents and tells
+ * them what to do, run_hear.c takes their messages, and run_show.c shows the pipeline to people and
+ * other programs. One thread calls all of them. Whatever goes wrong is a fault, and the user reads
+ * the first fault that is not a consequence of another.
  */
 
 /* The agent of one segment. */
@@ -40,14 +40,14 @@ typedef struct {
     rd_peer_t of[RD_NODES_MAX];
     rd_guard_t guard;
     rd_output_t output; /* what receivers' commands print */
-    char directory[64]; /* of the masters' sockets, "" if there is none */
-    int sockets;        /* tells when one is made there; -1: nothing does */
+    char directory[64]; /* of the masters' sockets; "": none */
+    int sockets;        /* tells when a socket is created there; -1: nothing does */
     int signals, got_signal;
     bool are_told, have_ports, are_started, is_faulty;
-    size_t faulty_at; /* the segment that `fault` is of */
+    size_t faulty_at; /* the segment where `fault` happened */
     rd_why_t fault;
-    uint64_t size;    /* of what comes first, 0: unknown */
-    rd_speed_t speed; /* of what comes first; of a copy, of its content */
+    uint64_t size;    /* of the first segment's input; 0: unknown */
+    rd_speed_t speed; /* of the first hop; of a copy's content */
     int64_t began_ms, started_ms, ended_ms, give_up_ms, show_ms;
     int64_t commands_until_ms; /* commands that clean up after a signal may run until then */
 } rd_run_t;
@@ -57,7 +57,7 @@ static inline size_t rd_run_count(const rd_run_t *run)
     return run->chain->count;
 }
 
-/* The host of a segment, as a user reads it. */
+/* The name of a segment's host for the user. */
 static inline const char *rd_run_name(const rd_run_t *run, size_t i)
 {
     const char *host = run->chain->of[i].host;
@@ -65,55 +65,55 @@ static inline const char *rd_run_name(const rd_run_t *run, size_t i)
     return *host ? host : "this host";
 }
 
-/* Segment i cannot go on, or has not. The pipeline winds up. */
+/* Segment i has failed. The pipeline winds up. */
 void rd_run_fault(rd_run_t *run, size_t i, rd_cause_t cause, const char *text);
 
-/* rdpipe itself cannot go on: it ends at once. */
+/* rdpipe itself has failed. The pipeline ends at once. */
 void rd_run_fault_here(rd_run_t *run, const char *text);
 
 /* ---- run_tell.c ---- */
 
-/* Starts the agents that can be: the first of each host, and the others of a host when its
- * connection stands. Called again and again. */
+/* Starts the agents that can be started: the first on each host, and the others on a host once its
+ * connection is up. Called repeatedly. */
 void rd_run_connect(rd_run_t *run);
 
-/* All have said hello: what each has to do, and where it listens. */
+/* Call this when all agents have said hello. Tells each what to do and where to listen. */
 void rd_run_tell_segments(rd_run_t *run);
 
-/* All listen: where each connects to. */
+/* Call this when all agents listen. Tells each where to connect. */
 void rd_run_tell_next(rd_run_t *run);
 
-/* All hops stand. */
+/* Call this when all hops are connected. */
 void rd_run_tell_start(rd_run_t *run);
 
 void rd_run_tell_signal(rd_run_t *run, int sig);
 
-/* So many bytes of its output are written. */
+/* Tells an agent that this many bytes of its output are written. */
 void rd_run_tell_taken(rd_run_t *run, size_t i, size_t bytes);
 
-/* Nobody reads the output any more. */
+/* Tells the agents that nobody reads the output any more. */
 void rd_run_tell_quit(rd_run_t *run);
 
 /* ---- run_hear.c ---- */
 
-/* Takes the lines that have come. */
+/* Takes the messages that have arrived. */
 void rd_run_listen(rd_run_t *run, size_t i);
 
-/* Writes of the receivers' output what can be written now. */
+/* Writes as much of the receivers' output as is possible now. */
 void rd_run_write(rd_run_t *run);
 
-/* Its ssh has ended and is reaped. */
+/* Call this when the agent's ssh has ended and is reaped. */
 void rd_run_take_loss(rd_run_t *run, size_t i);
 
 /* ---- run_show.c ---- */
 
-/* How far it is, now and then, if anybody wants to see it. */
+/* Shows the progress now and then, if the user wants to see it. */
 void rd_run_show(rd_run_t *run);
 
-/* The status file, from which others see the pipelines of this host. */
+/* Writes the status file, from which other programs see this pipeline. */
 void rd_run_publish(const rd_run_t *run, rd_status_t *status);
 
-/* What is said at the end. */
+/* Prints the final report. */
 void rd_run_report(const rd_run_t *run, int status);
 
 #endif

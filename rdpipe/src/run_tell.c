@@ -11,7 +11,7 @@
 
 /* ---- starting ---- */
 
-/* The node whose connection node i uses: its own, or an earlier one's. */
+/* The node whose connection node i uses: its own, or that of an earlier node. */
 static size_t master_of(const rd_run_t *run, size_t i)
 {
     for (size_t j = 0; j < i; j++)
@@ -31,7 +31,7 @@ static bool is_shared(const rd_run_t *run, size_t i)
 static bool make_directory(rd_run_t *run, rd_why_t *why)
 {
     const char *base = getenv("TMPDIR");
-    uint64_t name; /* that nobody else has: what has it is removed in the end */
+    uint64_t name; /* random, because whatever has this name is removed at the end */
 
     if (!base || *base != '/' || strlen(base) > 32)
         base = "/tmp";
@@ -52,13 +52,13 @@ static bool make_directory(rd_run_t *run, rd_why_t *why)
     return false;
 }
 
-/* The socket of the master ssh of node i: where ssh listens as soon as it has been let in. */
+/* The path of the socket of node i's master ssh, where ssh listens once it is logged in. */
 static void socket_of(const rd_run_t *run, size_t i, char path[SOCKET_BYTES])
 {
     (void)snprintf(path, SOCKET_BYTES, "%s/%zu", run->directory, master_of(run, i));
 }
 
-/* A file may be called /dev/stdin or /dev/stdout. */
+/* The file may be /dev/stdin or /dev/stdout. */
 static unsigned needs_of(const rd_run_t *run, size_t i)
 {
     switch (run->chain->of[i].work) {
@@ -94,7 +94,7 @@ static void start_channel(rd_run_t *run, size_t i)
         rd_run_fault(run, i, why.cause, why.text);
 }
 
-/* A user's own ControlPath makes no socket of ours; then the hello tells. */
+/* A user's own ControlPath makes no socket for us to see, so then the master's hello tells. */
 static bool may_start(const rd_run_t *run, size_t i)
 {
     char socket[SOCKET_BYTES];
@@ -104,7 +104,7 @@ static bool may_start(const rd_run_t *run, size_t i)
            access(socket, F_OK) == 0;
 }
 
-/* Masters at once, the others as soon as theirs is there. */
+/* Starts masters at once, and the others as soon as their master is connected. */
 void rd_run_connect(rd_run_t *run)
 {
     char ignored[1024];
@@ -124,7 +124,7 @@ static void send_line(rd_run_t *run, size_t i, rd_line_t *line)
         rd_run_fault(run, i, RD_CAUSE_LOST, "the agent stopped to answer");
 }
 
-/* By --address, whose HOST may be without the user. */
+/* The address from --address, whose HOST may omit the user. */
 static const char *forced_address(const rd_run_t *run, const char *host)
 {
     const char *at = strrchr(host, '@');
@@ -156,7 +156,7 @@ static void add_key(rd_line_t *line, const rd_key_t *key)
     rd_wipe(hex, sizeof hex);
 }
 
-/* A buffer stands before the last segment, and before standard output behind it. */
+/* There is a buffer in front of the last segment, and in front of the standard output after it. */
 static bool has_buffer(const rd_run_t *run, size_t i)
 {
     const rd_node_t *of = run->chain->of;
@@ -251,7 +251,7 @@ void rd_run_tell_start(rd_run_t *run)
     }
 }
 
-/* An agent that has ended needs no word any more: its end is heard of at its channel. */
+/* An agent that has ended needs no more messages; its channel reports its end. */
 static bool is_there(const rd_run_t *run, size_t i)
 {
     return run->of[i].channel.to >= 0 && !run->of[i].has_said_bye && !run->of[i].is_lost;

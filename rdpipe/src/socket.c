@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 #define BACKLOG SOMAXCONN
-#define TCP_CA_NAME_MAX 16 /* as the kernel has it */
+#define TCP_CA_NAME_MAX 16 /* as in the kernel */
 #define AGAIN_MS 100       /* between two attempts to connect */
-#define ADDRESS_MS 4000    /* so long may one of several addresses say nothing */
+#define ADDRESS_MS 4000    /* how long one of several addresses may remain silent */
 
 rd_wait_t rd_wait(int fd, short events, int stop, int64_t deadline)
 {
@@ -136,8 +136,8 @@ bool rd_set_congestion(int fd, const char *name, rd_why_t *why)
         rd_kernel_line("/proc/sys/net/ipv4/tcp_allowed_congestion_control", has, sizeof has));
 }
 
-/* The kernel sizes buffers by itself up to the last number of tcp_wmem. One that is set can be
- * twice wmem_max, which may be more. */
+/* The kernel itself sizes buffers up to the last number of tcp_wmem. A size that is set can be up
+ * to twice wmem_max, which may be more. */
 void rd_widen(int fd)
 {
     char text[64];
@@ -173,7 +173,7 @@ static void set_port(struct sockaddr *at, uint16_t port)
         ((struct sockaddr_in *)(void *)at)->sin_port = htons(port);
 }
 
-/* A listening socket, or -1 and errno. */
+/* Returns a listening socket, or -1 with errno. */
 static int listen_at(const struct addrinfo *info, uint16_t port)
 {
     int fd = socket(info->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -211,7 +211,7 @@ bool rd_listen(const char *address, uint16_t port_first, uint16_t port_last, int
     struct addrinfo *list = NULL;
     int fd = -1;
 
-    /* The IPv6 wildcard takes both families; a host without IPv6 has only the other. */
+    /* The IPv6 wildcard accepts both families, but a host without IPv6 has only IPv4. */
     if (!address && look_up(NULL, AF_INET6, AI_PASSIVE, &list, why)) {
         for (uint32_t port = port_first; port <= port_last && fd < 0; port++)
             fd = listen_at(list, (uint16_t)port);
@@ -235,7 +235,7 @@ bool rd_listen(const char *address, uint16_t port_first, uint16_t port_last, int
     return true;
 }
 
-/* 0, or errno. */
+/* Returns 0 or an errno. */
 static int connect_once(const struct sockaddr *to, socklen_t to_len, int stop, int64_t deadline,
                         int *fd_p)
 {
@@ -286,12 +286,13 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
             int64_t until = rd_now_ms() + ADDRESS_MS;
             int last;
 
-            /* No other one is left to try. */
+            /* No other address is left to try. */
             if (until > deadline || (!at->ai_next && error != ECONNREFUSED))
                 until = deadline;
             set_port(at->ai_addr, port);
             last = connect_once(at->ai_addr, at->ai_addrlen, stop, until, fd_p);
-            /* Where one is refused somebody may listen later, whatever the next address says. */
+            /* If one address refuses, somebody may listen there later, whatever the next address
+             * does. */
             if (last == 0 || last == ECANCELED || error != ECONNREFUSED)
                 error = last;
         }
@@ -305,14 +306,14 @@ bool rd_connect(const char *host, uint16_t port, int stop, int64_t patient_until
     freeaddrinfo(list);
     if (error == 0)
         return true;
-    /* Who waits for a listener is rdsend, which has not these options. */
+    /* Only rdsend waits for a listener, and it does not have these options. */
     (void)rd_because(why, "cannot connect to %s port %u: %s%s", host, port, strerror(error),
                      patient_until == 0 && (error == ETIMEDOUT || error == EHOSTUNREACH ||
                                             error == ENETUNREACH || error == ECONNREFUSED)
                          ? " (a firewall between the hosts? --port FIRST-LAST chooses the ports, "
                            "--address HOST=ADDRESS another network)"
                          : "");
-    /* Whoever listened there may have a reason to be gone. */
+    /* The program that listened there may be gone for a reason of its own. */
     if (error == ECONNREFUSED || error == ECONNRESET)
         why->cause = RD_CAUSE_LOST;
     return false;

@@ -14,7 +14,7 @@ static inline bool rd_is_sparse(const struct stat *is)
     return (uint64_t)is->st_blocks * 512 < (uint64_t)is->st_size;
 }
 
-/* The end of the hole that `at` is in, at most `size`; `at` if there is none. */
+/* The end of the hole that contains `at`, at most `size`; `at` itself if it is not in one. */
 static inline uint64_t rd_end_of_hole(int fd, uint64_t at, uint64_t size)
 {
     off_t data = lseek(fd, (off_t)at, SEEK_DATA);
@@ -24,7 +24,7 @@ static inline uint64_t rd_end_of_hole(int fd, uint64_t at, uint64_t size)
     return (uint64_t)data > size ? size : (uint64_t)data;
 }
 
-/* The end of the data that `at` is in, at most `size`. */
+/* The end of the data that contains `at`, at most `size`. */
 static inline uint64_t rd_end_of_data(int fd, uint64_t at, uint64_t size)
 {
     off_t hole = lseek(fd, (off_t)at, SEEK_HOLE);
@@ -32,7 +32,7 @@ static inline uint64_t rd_end_of_data(int fd, uint64_t at, uint64_t size)
     return hole < 0 || (uint64_t)hole > size || (uint64_t)hole <= at ? size : (uint64_t)hole;
 }
 
-/* Reads as much as is asked for. False: errno, 0 if the file ends before. */
+/* Reads exactly `len` bytes. On false errno is set, or 0 if the file ends before. */
 static inline bool rd_read_at(int fd, uint8_t *to, size_t len, uint64_t at)
 {
     while (len > 0) {

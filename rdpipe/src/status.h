@@ -8,24 +8,24 @@
 #include <stdio.h>
 
 /*
- * What a running pipeline tells others of its user on this host (the console reads it): a small
- * file in $XDG_RUNTIME_DIR/rdpipe, or /tmp/rdpipe-UID, named after the process. It is written anew
- * at most once a second, whole or not at all, and removed in the end. That nobody can be told is no
- * failure of the pipeline.
+ * Shows a running pipeline to other programs of the same user (the console reads it) in a small
+ * file in $XDG_RUNTIME_DIR/rdpipe, or /tmp/rdpipe-UID, named after the process. The file is
+ * rewritten at most once a second, atomically, and removed at the end. If it cannot be written, the
+ * pipeline does not fail.
  */
 
 typedef struct {
-    char file[PATH_MAX], fresh[PATH_MAX + 4]; /* "" if there is no folder */
+    char file[PATH_MAX], fresh[PATH_MAX + 4]; /* "" if there is no directory */
     int64_t again_ms;
 } rd_status_t;
 
-/* Finds or makes the folder; removes what killed pipelines have left there. */
+/* Finds or creates the directory, and removes the files that killed pipelines have left there. */
 void rd_status_begin(rd_status_t *status);
 
-/* A stream to write the JSON object to, or NULL if it is too early. */
+/* Returns a stream for the JSON object, or NULL if it is too early for an update. */
 FILE *rd_status_open(rd_status_t *status);
 
-/* What was written is the status from now on. */
+/* Publishes what was written. */
 void rd_status_close(const rd_status_t *status, FILE *to);
 
 void rd_status_end(const rd_status_t *status);

@@ -126,7 +126,7 @@ rd_cause_t rd_abort_cause(const rd_frame_t *frame)
     return frame->value == RD_ABORT_STOPPED ? RD_CAUSE_STOPPED : RD_CAUSE_LOST;
 }
 
-/* Has something come that nobody has looked at? Then it is us who were held up, as by a disk. */
+/* Have bytes arrived that nobody has looked at? Then the delay is ours, for example in a disk. */
 static bool has_news(rd_stream_t *stream)
 {
     bw_span_t span = {0};
@@ -137,7 +137,7 @@ static bool has_news(rd_stream_t *stream)
     return true;
 }
 
-/* Without room there is much that the peer has not heard yet. */
+/* Without room for a ping, the peer still has much to read. */
 static void ping(rd_stream_t *stream, size_t spare)
 {
     int64_t now = rd_now_ms();
@@ -174,14 +174,14 @@ bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why)
                       stream->peer, RD_SILENCE_MS / 1000);
 }
 
-/* False: there may be something to do already. */
+/* False: there may already be something to do. */
 static bool arm(rd_stream_t *stream)
 {
     bw_link_t *link = link_of(stream);
     bw_status_t status;
 
     if (!stream->is_cleared) {
-        /* Only what comes after this look makes the descriptor readable. */
+        /* Only bytes that arrive after this look make the descriptor readable. */
         link->ops->clear_event(link);
         stream->is_cleared = true;
         return false;
@@ -192,11 +192,11 @@ static bool arm(rd_stream_t *stream)
     if (status == BW_OK && stream->wants > 0)
         status = link->ops->arm_write(link, stream->wants);
     if (status != BW_OK && status != BW_AGAIN)
-        stream->peer_left = true; /* what is there of a frame is all that there will be */
+        stream->peer_left = true; /* an incomplete frame in the ring will stay incomplete */
     return status == BW_OK;
 }
 
-/* Nothing is ever sent on the side connection: it is readable when it has ended. */
+/* Nothing is ever sent on the side connection, so it is readable only when it has ended. */
 static void look_aside(rd_stream_t *stream, short revents)
 {
     char byte;

@@ -6,11 +6,12 @@
 #include "hop.h"
 
 /*
- * Frames over a hop, and signs of life. One thread at a time uses a stream. Nothing blocks but
- * rd_streams_wait.
+ * Frames over a hop, and signs of life. One thread at a time uses a stream. Only rd_streams_wait
+ * blocks.
  *
- * Each side says something at least every RD_PING_MS; who hears nothing for RD_SILENCE_MS takes the
- * other host for gone. A consumer whose reader is slow still pings, so slow is not gone.
+ * Each side sends something at least every RD_PING_MS, and a side that hears nothing for
+ * RD_SILENCE_MS assumes that the other host is gone. A consumer with a slow reader still pings, so
+ * it is not taken for gone.
  */
 
 #define RD_PING_MS 5000
@@ -20,10 +21,10 @@ typedef struct {
     rd_hop_t hop;
     const char *peer; /* in messages */
     int64_t heard_ms, said_ms;
-    bool peer_left;  /* the other side has ended: what is in the ring is the last */
+    bool peer_left;  /* the other side has ended, so the ring gets nothing more */
     bool is_cleared; /* since the last wait */
-    size_t seen;     /* unread bytes, when we looked last */
-    size_t wants;    /* room that somebody waits for, 0: nobody */
+    size_t seen;     /* unread bytes at the last look */
+    size_t wants;    /* room that somebody waits for; 0: nobody does */
 } rd_stream_t;
 
 void rd_stream_open(rd_stream_t *stream, const rd_hop_t *hop, const char *peer);
@@ -31,49 +32,50 @@ void rd_stream_close(rd_stream_t *stream);
 
 typedef enum { RD_NOTHING, RD_FRAME, RD_LOST } rd_next_t;
 
-/* The next whole frame and its payload in place; *why is set for RD_LOST. The same frame is given
- * until it is released. */
+/* Returns the next complete frame with its payload in place, and sets *why for RD_LOST. It returns
+ * the same frame until that is released. */
 rd_next_t rd_stream_next(rd_stream_t *stream, rd_frame_t *frame_p, const uint8_t **payload_p,
                          rd_why_t *why);
 void rd_stream_release(rd_stream_t *stream, const rd_frame_t *frame);
 
-/* Can the peer write where its payloads lie? */
+/* Can the peer write to the memory of its payloads? */
 bool rd_stream_is_shared(const rd_stream_t *stream);
 
-/* Room for a frame with a payload of `len` bytes, or NULL: wait. The payload goes behind the first
- * RD_FRAME_BYTES, then rd_stream_put sends it (frame->len may be less than `len`). */
+/* Returns room for a frame with a payload of `len` bytes, or NULL if the caller must wait. The
+ * payload goes after the first RD_FRAME_BYTES, and then rd_stream_put sends it (frame->len may be
+ * less than `len`). */
 uint8_t *rd_stream_room(rd_stream_t *stream, size_t len);
 void rd_stream_put(rd_stream_t *stream, uint8_t *at, const rd_frame_t *frame);
 
-/* Sends a frame that has a text or nothing as its payload. False: no room, wait. */
+/* Sends a frame whose payload is a text or nothing. False: the ring is full, so wait. */
 bool rd_stream_say(rd_stream_t *stream, const rd_frame_t *frame, const char *text);
 
-/* A last word, for which there may be no room at once: waits for it until `deadline`. */
+/* Sends a last message, and waits until `deadline` if there is no room for it. */
 void rd_stream_say_last(rd_stream_t *stream, const rd_frame_t *frame, const char *text,
                         int64_t deadline);
 
-/* The ABORT that tells of a fault, beside the text of `why`, and the cause of one that has come:
- * what failed there is told best by those who are there. */
+/* rd_abort_of makes the ABORT that reports a fault, to be sent with the text of `why`.
+ * rd_abort_cause is the cause of an ABORT that has arrived, which the peer can explain best. */
 rd_frame_t rd_abort_of(uint64_t offset, const rd_why_t *why);
 rd_cause_t rd_abort_cause(const rd_frame_t *frame);
 
-/* Pings if it is time. False: the other side is silent for too long, and *why. */
+/* Pings if it is time. On false the other side has been silent for too long, and *why is set. */
 bool rd_stream_tick(rd_stream_t *stream, rd_why_t *why);
 
-/* For a keeper (keeper.h): pings if it is time, and room for a payload of `spare` bytes is left.
- * What was put before and has not gone yet goes on, too. */
+/* For a keeper (keeper.h): pings if it is time and room for a payload of `spare` bytes remains.
+ * Also sends what was put before but has not left yet. */
 void rd_stream_keep(rd_stream_t *stream, size_t spare);
 
 /*
- * Waits until there may be something to read on one of the streams (NULL: none), the room that
- * somebody has waited for, or one of `polled` is ready; at most `ms`. The caller has just looked at
- * everything and found nothing to do. polled[i].revents are set, 0 if it did not poll at all.
+ * Waits at most `ms` until one of the streams (NULL: none) may have something to read or the room
+ * that somebody waits for, or one of `polled` is ready. The caller has just looked at everything
+ * and found nothing to do. Sets polled[i].revents, to 0 if it did not poll at all.
  */
 struct pollfd;
 void rd_streams_wait(rd_stream_t *one, rd_stream_t *other, struct pollfd *polled, size_t count,
                      int ms);
 
-/* Throws away what comes until the other side has closed, or has said ABORT if that is enough. */
+/* Discards what arrives until the other side has closed, or has sent ABORT if that is enough. */
 void rd_stream_discard_rest(rd_stream_t *stream, bool abort_is_enough, int64_t deadline);
 
 #endif

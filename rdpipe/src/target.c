@@ -14,12 +14,13 @@
 #include "cli.h"
 
 #define SUFFIX ".rdcp-part"
-#define RETIRED_SUFFIX ".rdcp-old" /* no longer than the other */
+#define RETIRED_SUFFIX ".rdcp-old" /* must not be longer than SUFFIX */
 #define SHOWN_BYTES 250            /* of each end of a long path */
-#define LOCK_MS 3000               /* one that was cut off may need so long to end */
+#define LOCK_MS 3000               /* a copy that was cut off may need this long to end */
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_CLOEXEC)
 
-/* "rdcp: HOST: PATH/BELOW: text" for number `nth`, and one line for all that are too many. */
+/* Prints "rdcp: HOST: PATH/BELOW: text" for message `nth`, and a single line for those over the
+ * limit. */
 __attribute__((format(printf, 5, 0))) static void say(const rd_complaints_t *complaints,
                                                       uint64_t nth, const char *more,
                                                       const char *below, const char *form,
@@ -49,7 +50,7 @@ __attribute__((format(printf, 5, 0))) static void say(const rd_complaints_t *com
     rd_say_plain("rdcp", text);
 }
 
-/* Threads complain, too. */
+/* Several threads may complain at once. */
 static pthread_mutex_t saying = PTHREAD_MUTEX_INITIALIZER;
 
 void rd_complain(rd_complaints_t *complaints, const char *below, const char *form, ...)
@@ -162,8 +163,8 @@ void rd_directory_id(const struct stat *is, uint8_t id[RD_DIGEST_BYTES])
         (void)EVP_Digest(text, (size_t)len, id, NULL, EVP_sha256(), NULL);
 }
 
-/* Who may write it may still have it open. Where he may replace it as well, that says nothing: so
- * it is on file systems without modes. */
+/* A user with write permission may still have the part open. On file systems without modes
+ * everybody has that permission, and could also replace the part, so there it proves nothing. */
 bool rd_part_is_ours(int parent, const struct stat *is)
 {
     struct stat place;
@@ -214,7 +215,8 @@ void rd_target_close(rd_target_t *target)
     target->base = target->parent = target->old = -1;
 }
 
-/* The directory that holds a target which is no directory, and its name there. */
+/* Opens the directory that holds a target which is not an existing directory, and finds its name
+ * there. */
 static bool find_parent(const char *path, size_t len, rd_target_t *target_p, rd_why_t *why)
 {
     char dir[RD_PATH_BYTES];
@@ -233,8 +235,8 @@ static bool find_parent(const char *path, size_t len, rd_target_t *target_p, rd_
     return strcmp(target_p->name, "..") != 0 || rd_because(why, "%s", strerror(ENOENT));
 }
 
-/* A tree that will be replaced. Where a replacement by two renames was cut off between them, it has
- * the other name. */
+/* Opens the tree that will be replaced. If a replacement with two renames was cut off between them,
+ * the tree has the other name. */
 static void find_old(rd_target_t *target, int fd)
 {
     rd_retired_name(target->name, target->retired);

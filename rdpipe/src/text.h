@@ -12,20 +12,20 @@
 
 #include "link.h"
 
-/* Where a fault comes from: what comes first here explains what comes later. */
+/* The origin of a fault. A fault of an earlier kind in this list explains one of a later kind. */
 typedef enum {
     RD_CAUSE_HERE,   /* something failed here */
-    RD_CAUSE_LOST,   /* a peer has failed, or is gone: it may have a reason of its own to tell */
+    RD_CAUSE_LOST,   /* a peer has failed or is gone, and may give a reason of its own */
     RD_CAUSE_STOPPED /* another part has told us to stop */
 } rd_cause_t;
 
-/* A reason, as a user reads it. The function that first decides on an error writes it. */
+/* A reason for the user. The function that first detects an error writes it. */
 typedef struct {
     char text[512];
     rd_cause_t cause;
 } rd_why_t;
 
-/* Returns false, so that a failing function can end with it. */
+/* Sets the reason and returns false, so that a failing function can end with it. */
 __attribute__((format(printf, 2, 3))) static inline bool rd_because(rd_why_t *why, const char *form,
                                                                     ...)
 {
@@ -39,7 +39,7 @@ __attribute__((format(printf, 2, 3))) static inline bool rd_because(rd_why_t *wh
     return false;
 }
 
-/* The same, of a fault that comes from elsewhere. */
+/* The same for a fault with another origin. */
 __attribute__((format(printf, 3, 4))) static inline bool
 rd_because_of(rd_why_t *why, rd_cause_t cause, const char *form, ...)
 {
@@ -53,7 +53,7 @@ rd_because_of(rd_why_t *why, rd_cause_t cause, const char *form, ...)
     return false;
 }
 
-/* What native/link says of its failure, behind `of` ("shm: ", or nothing). */
+/* The error of native/link, with the prefix `of` ("shm: ", or ""). */
 static inline bool rd_because_link(rd_why_t *why, const char *of, const bw_error_t *error)
 {
     return rd_because(why, "%s%s%s%s", of, error->step ? error->step : "failed",
@@ -61,7 +61,7 @@ static inline bool rd_because_link(rd_why_t *why, const char *of, const bw_error
                       error->sys_errno ? strerror(error->sys_errno) : "");
 }
 
-/* Microseconds of a clock that does not go back. */
+/* Microseconds of a monotonic clock. */
 static inline int64_t rd_now_us(void)
 {
     struct timespec now;
@@ -75,7 +75,7 @@ static inline int64_t rd_now_ms(void)
     return rd_now_us() / 1000;
 }
 
-/* From now to `deadline`, for poll: never negative. */
+/* The time until `deadline` for poll, never negative. */
 static inline int rd_left_ms(int64_t deadline)
 {
     int64_t left = deadline - rd_now_ms();
@@ -83,7 +83,7 @@ static inline int rd_left_ms(int64_t deadline)
     return left < 0 ? 0 : left > 3600000 ? 3600000 : (int)left;
 }
 
-/* A whole number of [min, max] and nothing else. */
+/* Parses a whole number in [min, max] with nothing after it. */
 static inline bool rd_number(const char *text, uint64_t min, uint64_t max, uint64_t *number_p)
 {
     char *end;
@@ -98,13 +98,13 @@ static inline bool rd_number(const char *text, uint64_t min, uint64_t max, uint6
     return true;
 }
 
-/* The value of a hexadecimal digit, -1: it is none. */
+/* The value of a hexadecimal digit; -1 if it is not one. */
 static inline int rd_hex_digit(char c)
 {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* As rd_number, with K, M or G behind it. */
+/* Like rd_number, but accepts a suffix K, M or G. */
 static inline bool rd_size(const char *text, uint64_t min, uint64_t max, uint64_t *number_p)
 {
     char digits[24];
