@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The buffer before an output: the memory that it takes. */
+/* How much memory the buffer in front of an output takes. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #define LONG_MS 60000
 #define MB ((size_t)1024 * 1024)
 
-/* Bytes of memory that this process has. */
+/* Bytes of memory that this process uses. */
 static size_t resident(void)
 {
     char text[128] = "";
@@ -27,8 +27,8 @@ static size_t resident(void)
     return pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* The thread has written something, and said so. What was put is written by one call, if it is no
- * more than the thread writes at a time. */
+/* Waits until the thread reports that it has written something. It writes the bytes that were put
+ * with one call, if they are not more than it writes at a time. */
 static bool await_written(int wake)
 {
     struct pollfd polled = {.fd = wake, .events = POLLIN};
@@ -37,7 +37,7 @@ static bool await_written(int wake)
     return poll(&polled, 1, LONG_MS) == 1 && eventfd_read(wake, &ignored) == 0;
 }
 
-/* Its size is what it may take. */
+/* The buffer's size is a limit, so little data takes little memory. */
 static void little_in_a_large_buffer(void)
 {
     static uint8_t data[1024 * 1024];
@@ -65,7 +65,7 @@ static uint8_t byte_of(uint64_t at)
     return (uint8_t)(at * 2654435761u >> 13);
 }
 
-/* Puts the next bytes of the stream, by as many calls as it takes. False: there is no room. */
+/* Puts the next bytes of the stream with as many calls as needed. False: the buffer is full. */
 static bool put(rd_buffer_t *buffer, uint64_t *at_p, size_t len)
 {
     static uint8_t data[3 * 1024 * 1024];
@@ -101,7 +101,8 @@ static bool get(int fd, uint64_t *at_p, size_t len)
     return true;
 }
 
-/* A stream that flows through it takes no more memory than one that lets it become empty. */
+/* A stream that keeps flowing through the buffer takes no more memory than one that lets it become
+ * empty. */
 static void a_large_buffer_that_is_never_empty(void)
 {
     int ends[2], wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -134,7 +135,7 @@ static void a_large_buffer_that_is_never_empty(void)
     close(wake);
 }
 
-/* It takes as many bytes as it was made for, wherever in it the first of them lies. */
+/* The buffer takes as many bytes as it was made for, wherever the first of them lies in it. */
 static void all_of_a_buffer(void)
 {
     int ends[2], wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -148,7 +149,7 @@ static void all_of_a_buffer(void)
     buffer = rd_buffer_open(&output, 5 * MB / 2, 0, wake, &why);
     CHECK(buffer != NULL);
     for (int round = 0; round < 50; round++) {
-        /* What was read from the pipe is room only when the thread has said so. */
+        /* The space of bytes read from the pipe is free only when the thread has reported it. */
         while (put(buffer, &to, 99999) || (to - from < 5 * MB / 2 && await_written(wake)))
             ;
         CHECK(to - from >= 5 * MB / 2);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One link over several connections: all bytes, in order, once, also when connections die. */
+/* A link over several connections delivers all bytes once and in order, even if connections die. */
 #include "pipe_ends.h"
 
 #include <arpa/inet.h>
@@ -16,7 +16,7 @@
 #define UP ((uint64_t)64 << 10)
 #define BYTES ((uint64_t)48 << 20)
 
-static bool encrypts; /* of the running case */
+static bool encrypts; /* in the running case */
 
 /* Two links, and the test's own descriptors of the connections between them. */
 typedef struct {
@@ -24,7 +24,7 @@ typedef struct {
     int fds[RD_STREAMS_MAX];
     unsigned count;
     _Atomic uint64_t received;
-    uint64_t limit; /* the reader stops there */
+    uint64_t limit; /* where the reader stops */
     bool is_right, is_finished, has_failed;
     pthread_t reader;
 } pair_t;
@@ -93,8 +93,7 @@ static void close_pair(pair_t *pair)
         close(pair->fds[i]);
 }
 
-/* Resets the connection: what the reader has not taken yet is lost, and so is what is on its way.
- */
+/* Resets the connection, which loses what is in flight and what the reader has not taken yet. */
 static void kill_stream(const pair_t *pair, unsigned i)
 {
     struct sockaddr none = {.sa_family = AF_UNSPEC};
@@ -115,7 +114,7 @@ static void wait_for(bw_link_t *link)
     link->ops->clear_event(link);
 }
 
-/* Until the link has ended, or to the limit. */
+/* Reads until the link has ended, or to the limit. */
 static void *read_all(void *argument)
 {
     pair_t *pair = argument;
@@ -144,7 +143,7 @@ static void *read_all(void *argument)
     return NULL;
 }
 
-/* In pieces of many sizes; `at_each` is called between them. False: no room within `ms`. */
+/* Writes pieces of many sizes, and calls `at_each` between them. False: no room within `ms`. */
 static bool write_bytes(pair_t *pair, uint64_t *at_p, uint64_t to,
                         void (*at_each)(pair_t *pair, uint64_t at), int ms)
 {
@@ -178,8 +177,8 @@ static bool write_bytes(pair_t *pair, uint64_t *at_p, uint64_t to,
     return true;
 }
 
-/* As a producer, which waits for DONE: a link that closes cannot send again what a connection that
- * dies just then has lost. */
+/* Ends like a producer, which waits for DONE, because a closed link cannot send again what a
+ * connection loses by dying at that moment. */
 static void end_writer(pair_t *pair, uint64_t at)
 {
     int64_t deadline = rd_now_ms() + LONG_MS;
@@ -277,7 +276,7 @@ static void a_cut_stream_is_never_whole(void)
     close_pair(&pair);
 }
 
-/* Nobody reads: the writer may write as much as the ring holds, and not a byte more. */
+/* If nobody reads, the writer can write exactly as much as the ring holds. */
 static void memory_is_bounded(void)
 {
     pair_t pair;
@@ -295,7 +294,7 @@ static void memory_is_bounded(void)
     close_pair(&pair);
 }
 
-/* A peer that keeps to no rule: the link fails, and nothing of it is taken. */
+/* If the peer breaks the protocol the link fails, and nothing that it sent is taken. */
 static void a_bad_peer_ends_the_link(void)
 {
     static const struct {

@@ -2,7 +2,7 @@
 #ifndef PIPE_COPIES_H
 #define PIPE_COPIES_H
 
-/* The four parts of a copy, one after the other over files, in a directory of their own. */
+/* Runs the four parts of a copy one after the other over files, in a directory of their own. */
 #include "check.h"
 
 #include <errno.h>
@@ -16,12 +16,12 @@
 
 #include "copy.h"
 
-/* Streams of items that a case may look at, or write itself. */
+/* Streams of items, which a case may look at, or write itself. */
 #define LISTED "listed"
 #define HAD "had"
 #define PACKED "packed"
 
-/* From how long on a small file is read or written beside others. */
+/* Small files that take longer than this are read or written side by side. */
 static unsigned beside_us;
 
 static inline rd_copy_t copy_of(const char *path)
@@ -81,7 +81,7 @@ static inline int unpack(const rd_copy_t *given)
     return status;
 }
 
-/* A packed stream of these alone. */
+/* Writes a packed stream of only these items. */
 static inline void put_items(const rd_item_t *items, size_t count)
 {
     int fd = open_stream(PACKED, true);
@@ -96,7 +96,7 @@ static inline void put_items(const rd_item_t *items, size_t count)
     close(fd);
 }
 
-/* The status of the last part that failed. */
+/* Returns the status of the last part that failed. */
 static inline int copy_all(rd_copy_t source, rd_copy_t target)
 {
     int statuses[4] = {list(&source), have(&target), pack(&source), unpack(&target)};
@@ -108,7 +108,7 @@ static inline int copy_all(rd_copy_t source, rd_copy_t target)
     return status;
 }
 
-/* What is said from now on goes to the file "said", until end_hearing with what this returns. */
+/* From now on messages go to the file "said", until end_hearing is called with this result. */
 static inline int begin_hearing(void)
 {
     int said = open_stream("said", true), own = dup(STDERR_FILENO);
@@ -126,7 +126,7 @@ static inline void end_hearing(int own)
     close(own);
 }
 
-/* The same as copy_all; what is said is in the file "said". */
+/* Like copy_all, but messages go to the file "said". */
 static inline int copy_and_hear(rd_copy_t source, rd_copy_t target)
 {
     int own = begin_hearing(), status = copy_all(source, target);
@@ -180,7 +180,7 @@ static inline bool run(const char *command)
     return system(command) == 0;
 }
 
-/* Is this text in the file "said"? */
+/* Does the file "said" contain this text? */
 static inline bool was_said(const char *text)
 {
     char got[8192];
@@ -206,7 +206,7 @@ static inline void remove_folder(void)
     (void)run(command);
 }
 
-/* In an empty directory, which is gone at the next one's beginning or at the program's end. */
+/* Changes to an empty directory, which is removed when the next one is made or the program ends. */
 static inline void fresh(void)
 {
     if (*case_folder)
@@ -217,8 +217,8 @@ static inline void fresh(void)
     CHECK(mkdtemp(case_folder) && chdir(case_folder) == 0);
 }
 
-/* Bytes of content in the packed stream. *kept_p: files that it names and that stay;
- * *left_out_p: those that it only counts (may be NULL). */
+/* Bytes of content in the packed stream. *kept_p is the number of files that it names but that stay
+ * as they are; *left_out_p (may be NULL) those that it only counts. */
 static inline uint64_t bytes_and_files_packed(uint64_t *kept_p, uint64_t *left_out_p)
 {
     static rd_item_t item;
@@ -248,7 +248,7 @@ static inline uint64_t bytes_packed(uint64_t *kept_p)
     return bytes_and_files_packed(kept_p, NULL);
 }
 
-/* Each case twice: small files one by one, and all side by side. */
+/* Runs each case twice: with small files one by one, and with all of them side by side. */
 #define COPIES_MAIN(cases)                                                                         \
     int main(int argc, char **argv)                                                                \
     {                                                                                              \

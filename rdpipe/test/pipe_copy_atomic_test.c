@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* --atomic: a tree that is replaced as a whole, or left whole. */
+/* --atomic replaces a tree as a whole, or leaves it whole. */
 #include "pipe_copies.h"
 
 #include <sched.h>
 #include <sys/syscall.h>
 
-/* A file system without the exchange of names, or without hard links; and a copy that dies at the
- * rename of this number. */
+/* Simulates a file system without the exchange of names or without hard links, or a copy that dies
+ * at the rename of this number. */
 static bool has_no_exchange, has_no_links;
 static int dies_at;
 
@@ -43,7 +43,7 @@ int linkat(int from, const char *old, int to, const char *new, int flags)
 
 static rd_copy_t source, target;
 
-/* A source and an older copy of it. */
+/* Makes a source, and an older copy of it. */
 static void begin(void)
 {
     CHECK_IN(fresh());
@@ -95,7 +95,7 @@ static void a_tree_is_replaced_as_a_whole(void)
 
     CHECK_IN(begin());
     CHECK_EQ(copy_all(source, target), 0);
-    CHECK_EQ(bytes_packed(&kept), 6); /* what is new and what has changed */
+    CHECK_EQ(bytes_packed(&kept), 6); /* the new file and the changed one */
     CHECK(is_new_tree() && nothing_is_left());
     CHECK(run("test same -ef to/same && diff -r --no-dereference -x mine -x my from to"));
     CHECK(holds("to/mine", "mine\n") && holds("to/my/own/file", "mine\n"));
@@ -116,7 +116,7 @@ static void what_only_the_old_tree_has_goes_with_delete(void)
     CHECK_EQ(copy_and_hear(source, target), 0);
     CHECK(was_said("\"deleted\": [\"mine\", \"my/link\"]}"));
     CHECK(is_new_tree() && nothing_is_left() && !is_there("to/mine") && !is_there("to/my/link"));
-    CHECK(holds("to/my/own/file", "mine\n")); /* which is excluded */
+    CHECK(holds("to/my/own/file", "mine\n")); /* it is excluded */
     source.exclusions = target.exclusions = 0;
     target.deletes_max = source.deletes_max = 2;
     CHECK_IN(note());
@@ -138,12 +138,12 @@ static void without_p(void)
     CHECK_EQ(bytes_packed(&kept), 6);
     CHECK(is_new_tree() && nothing_is_left() && run("test same -ef to/same"));
     CHECK(run("diff -r --no-dereference -x mine -x my from to"));
-    /* As without --atomic, what is there keeps its mode. */
+    /* As without --atomic, existing files keep their mode. */
     CHECK(run("test \"$(stat -c %a to to/dir to/dir/changed to/same | tr '\\n' ' ')\" = "
               "'711 700 600 600 '"));
 }
 
-/* A file of the old tree may have other names, which no copy may change. */
+/* A file of the old tree may have other names, and the copy must not change it under them. */
 static void what_has_other_names_is_not_changed(void)
 {
     CHECK_IN(begin());
@@ -198,7 +198,7 @@ static void a_new_tree(void)
     CHECK(run("rm -r to"));
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("diff -r --no-dereference from to") && nothing_is_left());
-    target.no_directory = false; /* into a directory that has it, and to one without a name */
+    target.no_directory = false; /* into a directory that has the tree, and to one without a name */
     target.name = "";
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
     CHECK(was_said("to: --atomic gives a new directory the name of this one, which has none here"));
@@ -250,7 +250,8 @@ static void without_hard_links(void)
 
 /* ---- a tree that is left whole ---- */
 
-/* Whatever dies at whatever rename: the tree is the old one or the new one, under its name. */
+/* Whichever process dies, and at whichever rename: the tree under the name is the old or the new
+ * one. */
 static void a_copy_that_dies(void)
 {
     for (int exchange = 0; exchange < 2; exchange++) {
@@ -301,7 +302,7 @@ static void a_stream_that_is_cut_off(void)
     CHECK(stat(PACKED, &is) == 0 && truncate(PACKED, is.st_size - RD_ITEM_BYTES) == 0);
     CHECK_EQ(unpack(&target), RD_COPY_FAILED);
     CHECK(is_unchanged() && is_there(".to.rdcp-part/dir/changed"));
-    /* The next copy need not send it again, and drops what the source has no more. */
+    /* The next copy does not send it again, and drops what the source no longer has. */
     CHECK(run("rm -r from/new from/link && touch .to.rdcp-part/dir/.gone.rdcp-part"));
     CHECK_EQ(copy_all(source, target), 0);
     CHECK_EQ(bytes_packed(&kept), 0);
@@ -398,7 +399,7 @@ static void items_that_lie(void)
         CHECK(was_said(lies[i].said));
         CHECK(is_unchanged());
     }
-    /* What it may remove at once is only in a new tree. */
+    /* Items may remove something at once only in a new tree. */
     target.atomic = false;
     items[1] = (rd_item_t){.kind = RD_ITEM_DELETE, .path = "mine", .has = RD_HAS_PART};
     put_items(items, 3);
@@ -406,7 +407,7 @@ static void items_that_lie(void)
     CHECK(was_said("wants 'mine' removed from a new tree that there is not") && is_unchanged());
 }
 
-/* A part of another user at the name that the old tree will have. */
+/* A part of another user has the name that the old tree will get. */
 static void what_has_the_name_of_the_old_tree(void)
 {
     CHECK_IN(begin());

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How many system calls a small file costs at the target. A child does one part of the copy, and
- * its parent counts by ptrace, so no call escapes it. What does not depend on the files is
- * subtracted.
- */
+ * its parent counts with ptrace, so it sees every call. Calls that do not depend on the files are
+ * subtracted. */
 #include "pipe_copies.h"
 
 #include <sys/ptrace.h>
@@ -11,7 +10,7 @@
 #define MANY 520
 #define MORE (MANY - FEW)
 
-/* -1: it cannot be counted here. */
+/* -1: they cannot be counted here. */
 static long calls_of(int (*part)(const rd_copy_t *), const rd_copy_t *target)
 {
     long stops = 0, signal = 0;
@@ -37,7 +36,7 @@ static long calls_of(int (*part)(const rd_copy_t *), const rd_copy_t *target)
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? stops / 2 : -2;
 }
 
-/* Directories "few" and "many" of files with this text. */
+/* Makes the directories "few" and "many", whose files have this text. */
 static bool make_files(const char *text)
 {
     char command[400];
@@ -49,7 +48,7 @@ static bool make_files(const char *text)
     return run(command);
 }
 
-/* Of one file more, in tenths. Everything is copied to "TO-few" and "TO-many". */
+/* For one additional file, in tenths. Everything is copied to "TO-few" and "TO-many". */
 static long tenths_for(int (*part)(const rd_copy_t *), const char *to, bool preserve)
 {
     static const char *const trees[] = {"few", "many"};
@@ -114,7 +113,7 @@ static void a_file_of_a_tree_that_is_there(void)
     }
 }
 
-/* By one look at the file, and one at a part of it that there could be. */
+/* With one look at the file, and one at a part that it might have. */
 static void a_file_that_has_not_changed(void)
 {
     beside_us = UINT_MAX;

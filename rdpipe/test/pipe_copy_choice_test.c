@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a user chooses to copy: patterns, the names of --files-from, one file system. */
+/* What users choose to copy: patterns, the names of --files-from, one file system. */
 #include "pipe_copies.h"
 
 #include <sched.h>
@@ -22,7 +22,7 @@ static void begin(void)
     source.deletes_max = target.deletes_max = 100;
 }
 
-/* What find prints of the target, but the top. */
+/* Compares what find prints of the target, except its top. */
 static bool has_exactly(const char *paths)
 {
     char command[1000];
@@ -101,7 +101,7 @@ static void patterns_mean_what_they_mean_for_rsync(void)
     }
 }
 
-/* The first that fits decides; what is in a directory that is omitted is omitted as well. */
+/* The first matching pattern decides, and the content of an omitted directory is omitted. */
 static void the_first_pattern_decides(void)
 {
     static const char *const only_c[] = {"*/", "*.c", "*"};
@@ -122,7 +122,7 @@ static void the_first_pattern_decides(void)
     source.included = first;
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(has_exactly("./a.c ./dir ./dir/keep.o ./keep.o "));
-    /* What a later --include names stays omitted, as rsync has it. */
+    /* As in rsync, what only a later --include names stays omitted. */
     CHECK(run("rm -r to"));
     source.excluded = (const char *const[]){"*.o", "keep.o"};
     source.included = (const bool[]){false, true};
@@ -142,7 +142,7 @@ static void the_first_pattern_decides(void)
 
 static rd_names_t names;
 
-/* As rdcp hands them from the file "names" to its parts. False: *why. */
+/* Reads the file "names" as rdcp hands it to its parts. On false, *why is set. */
 static bool read_names(bool ends_with_nul, rd_why_t *why)
 {
     rd_names_t first;
@@ -180,7 +180,7 @@ static void only_what_is_named(void)
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(has_exactly("./100% ./dir ./dir-x ./dir-x/d ./dir/a ./dir/deep ./dir/deep/c ./link "
                       "./one "));
-    /* A directory alone is made without what is in it, and with -r with that. */
+    /* The name of a directory makes only the directory, and with -r also its content. */
     CHECK(run("rm -r to && printf 'dir/\\ndir/deep/c\\nother' >names"));
     CHECK(read_names(false, &why));
     CHECK_EQ(copy_all(source, target), 0);
@@ -196,7 +196,7 @@ static void only_what_is_named(void)
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(has_exactly("./dir ./dir/b ./with newline "));
     source.exclusions = 0;
-    /* The whole source, and nothing at all. */
+    /* The whole source, and then nothing at all. */
     CHECK(run("rm -r to && echo . >names"));
     CHECK(read_names(false, &why));
     CHECK_EQ(copy_all(source, target), 0);
@@ -229,7 +229,7 @@ static void names_that_lead_out(void)
     CHECK(run("head -c 5000 /dev/zero | tr '\\0' x >names"));
     CHECK(!read_names(false, &why) && strstr(why.text, "is longer than 4095 bytes"));
     CHECK(unlink("names") == 0 && !read_names(false, &why) && strstr(why.text, "No such file"));
-    /* A link of the source leads nowhere either. */
+    /* A link in the source does not lead out either. */
     put_file("names", "link/a\nlink/b\nmissing\none/x\none\n");
     CHECK(read_names(false, &why));
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
@@ -241,7 +241,7 @@ static void names_that_lead_out(void)
     CHECK(was_said("from/one: is a file, and --files-from names what is below it"));
 }
 
-/* What rdcp hands to its parts is checked there once more. */
+/* The parts check again what rdcp hands them. */
 static void documents_that_are_damaged(void)
 {
     static const char *const documents[] = {"0:../x\n", "0:a\n5:b\n", "a\n",    "0:%zz\n",
@@ -315,7 +315,7 @@ static void no_other_file_system(void)
     source.one_system = true;
     source.deletes = target.deletes = true;
     CHECK_EQ(copy_all(source, target), 0);
-    /* What lies at the target under a directory that was not listed is not deleted. */
+    /* The target's files below a directory that was not listed are not deleted. */
     CHECK(has_exactly("./dir ./dir/a ./disk ./disk/mine "));
     put_items((rd_item_t[]){{.kind = RD_ITEM_DIR, .mode = 0755},
                             {.kind = RD_ITEM_FILE, .path = "disk/b"},

@@ -6,7 +6,7 @@
 
 static rd_copy_t source, target;
 
-/* In an empty directory, with a copy that deletes. */
+/* Begins in an empty directory, with a copy that deletes. */
 static void begin(void)
 {
     CHECK_IN(fresh());
@@ -35,7 +35,7 @@ static void what_only_the_target_has(void)
     /* Directories have the time of their source, although something in them was deleted last. */
     CHECK(run("for dir in . deep deep/er empty; do "
               "test \"$(stat -c %Y from/$dir)\" = \"$(stat -c %Y to/$dir)\" || exit 1; done"));
-    /* Nothing more is found. */
+    /* Afterwards there is nothing more to delete. */
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("diff -r from to"));
 }
@@ -49,7 +49,7 @@ static void nothing_without_the_option(void)
     CHECK(holds("to/one", "1\n") && holds("to/two", "2\n"));
 }
 
-/* Of several sources each has its own directory, and nothing beside it is touched. */
+/* With several sources, files are deleted only in the directories of these sources. */
 static void only_in_the_directories_of_the_sources(void)
 {
     static const char *const paths[] = {"one", "two"};
@@ -69,7 +69,7 @@ static void only_in_the_directories_of_the_sources(void)
           is_there("to/file"));
 }
 
-/* A new tree that was cut off has what the source has no more. */
+/* A new tree that was cut off may contain files that the source no longer has. */
 static void in_a_part_that_is_resumed(void)
 {
     CHECK_IN(begin());
@@ -79,8 +79,8 @@ static void in_a_part_that_is_resumed(void)
     CHECK(run("diff -r from to"));
 }
 
-/* A user may delete what he owns, also where its directory has the mode of a source that nobody
- * writes. */
+/* Users may delete their own files even if a directory has the mode of a source without write
+ * permission. */
 static void in_a_directory_that_is_not_writable(void)
 {
     bool is_root = geteuid() == 0;
@@ -113,7 +113,7 @@ static void parts_in_what_is_deleted(void)
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
     close(fd);
     CHECK(was_said("busy/.c.rdcp-part: is not deleted: another rdcp is writing it"));
-    /* In a directory of the source it may be one that the next copy resumes. */
+    /* In a directory of the source it may be a part that the next copy resumes. */
     CHECK(is_there("to/.a.rdcp-part") && !is_there("to/old") && is_there("to/busy/.c.rdcp-part"));
 }
 
@@ -123,14 +123,14 @@ static void nothing_after_an_error_at_the_source(void)
 {
     CHECK_IN(begin());
     CHECK(run("mkdir from to && echo 1 >from/one && echo 2 >from/two && touch to/old"));
-    /* What could not be listed. */
+    /* A file that could not be listed. */
     CHECK(mkfifo("from/fifo", 0600) == 0);
     source.fail_special = true;
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
     CHECK(is_there("to/old") && holds("to/one", "1\n"));
     CHECK(was_said("nothing is deleted, because the copy is not whole"));
     CHECK(unlink("from/fifo") == 0);
-    /* What could not be read. */
+    /* A file that could not be read. */
     CHECK(run("rm to/two"));
     CHECK_EQ(list(&source), 0);
     CHECK(unlink("from/two") == 0);
@@ -138,7 +138,7 @@ static void nothing_after_an_error_at_the_source(void)
     CHECK_EQ(pack(&source), RD_COPY_FAILED);
     (void)unpack(&target);
     CHECK(is_there("to/old"));
-    /* A source that is gone as a whole. */
+    /* A source that has disappeared as a whole. */
     source.path = "nothing";
     CHECK_EQ(copy_all(source, target), RD_COPY_FAILED);
     CHECK(is_there("to/old"));
@@ -175,7 +175,7 @@ static void nothing_through_a_link(void)
               "ln -s ../outside to/dir"));
     CHECK_EQ(copy_all(source, target), RD_COPY_FAILED);
     CHECK(is_there("outside/file"));
-    /* Nor if the link takes the place of a directory after it was looked at. */
+    /* The same if a link replaces the directory after it was looked at. */
     CHECK(run("rm to/dir && mkdir to/dir && touch to/dir/file"));
     CHECK(list(&source) == 0 && have(&target) == 0 && pack(&source) == 0);
     CHECK(run("rm -r to/dir && ln -s ../outside to/dir"));
@@ -191,7 +191,7 @@ static void what_changes_its_kind_meanwhile(void)
     CHECK(run("rmdir to/dir && echo new >to/dir && rm to/file && mkdir to/file"));
     CHECK_EQ(unpack(&target), RD_COPY_FAILED);
     CHECK(holds("to/dir", "new\n") && is_there("to/file"));
-    /* What is new in a directory is not lost with it. */
+    /* New files in a directory are not lost with it. */
     CHECK(run("rm -r to && mkdir -p to/dir"));
     CHECK(list(&source) == 0 && have(&target) == 0 && pack(&source) == 0);
     put_file("to/dir/new", "text");
@@ -229,7 +229,7 @@ static void what_is_excluded_or_special(void)
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(is_there("to/a.o") && is_there("to/cache/file") && is_there("to/old/b.o"));
     CHECK(!is_there("to/old/c") && is_there("to/fifo") && is_there("to/sub/fifo"));
-    CHECK(is_there("to/file")); /* the source has what is not copied under this name */
+    CHECK(is_there("to/file")); /* the source has a special file under this name */
 }
 
 static void a_mount_point_stays(void)
@@ -312,7 +312,7 @@ static void names_to_delete_that_lie(void)
     CHECK(!is_there("to/file"));
 }
 
-/* More names than the user allows come from a peer that does not count. */
+/* A peer that does not count sends more names than the user allows. */
 static void a_peer_that_does_not_count(void)
 {
     static const rd_item_t items[] = {TOP, DELETE("a", S_IFREG), DELETE("b", S_IFREG), LEAVE, END};

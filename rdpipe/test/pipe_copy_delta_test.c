@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of changed files, which go as what differs, and what both ends do of what the other one
- * cannot do, or lies about. */
+/* Copies of changed files, which are sent as differences, and what each end does if the other one
+ * does not support that, or lies. */
 #include "pipe_copies.h"
 
 #include "blocks.h"
@@ -41,7 +41,8 @@ static int copy_with(rd_delta_t delta)
     return copy_all(with("from", delta), copy_of("to"));
 }
 
-/* How many bytes of content went, with the status of the copy and the same files after it. */
+/* Checks how many bytes of content were sent, that the copy succeeded, and that the files are
+ * equal. */
 #define CHECK_WENT(delta, condition)                                                               \
     do {                                                                                           \
         uint64_t kept_, went;                                                                      \
@@ -58,7 +59,7 @@ static void only_what_differs_goes(void)
 {
     CHECK_IN(fresh());
     CHECK(run("head -c 3000000 /dev/urandom >from && cp from to"));
-    /* A byte of it, bytes more in the middle, some less, and an end. */
+    /* One byte changed, bytes inserted in the middle, some removed, and some appended. */
     CHECK(run("printf x | dd of=from conv=notrunc bs=1 seek=500000 status=none"));
     CHECK_WENT(RD_DELTA_ALWAYS, went > 0 && went <= 3 * 4096);
     CHECK(run("{ head -c 1000000 to; echo more; tail -c +1000001 to; } >from"));
@@ -67,10 +68,10 @@ static void only_what_differs_goes(void)
     CHECK_WENT(RD_DELTA_ALWAYS, went <= 3 * 4096);
     CHECK(run("head -c 100000 /dev/urandom >>from"));
     CHECK_WENT(RD_DELTA_ALWAYS, went >= 100000 && went <= 100000 + 2 * 4096);
-    /* Nothing is like it. */
+    /* A file that has nothing in common. */
     CHECK(run("head -c 2000000 /dev/urandom >from"));
     CHECK_WENT(RD_DELTA_ALWAYS, went == 2000000);
-    /* Pieces in another order, and equal ones. */
+    /* Pieces in another order, and repeated ones. */
     CHECK(run("{ tail -c 1000000 to; cat to to; } >from"));
     CHECK_WENT(RD_DELTA_ALWAYS, went <= 6 * 4096);
     CHECK(run("{ head -c 3000000 /dev/zero | tr '\\0' a; } >to; cat to to >from"));
@@ -90,7 +91,7 @@ static void what_is_the_same_is_not_written(void)
     CHECK(stat("to", &is) == 0 && is.st_ino == was.st_ino);
 }
 
-/* Memory is faster than a disk. */
+/* On the same host files are sent whole, because memory is faster than a disk. */
 static void within_a_host_files_go_whole(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -184,7 +185,7 @@ static void one_whose_version_is_changed_meanwhile(void)
         CHECK_EQ(status, RD_COPY_FAILED);
         (void)snprintf(command, sizeof command, "grep -q '%s' said", texts[i]);
         CHECK(run(command));
-        /* And then it can be copied, unless it is a FIFO. */
+        /* After that it can be copied, unless it is a FIFO. */
         if (i < 3) {
             CHECK(run("if cmp -s from to; then exit 1; fi"));
             CHECK_EQ(copy_with(RD_DELTA_ALWAYS), 0);
@@ -193,7 +194,7 @@ static void one_whose_version_is_changed_meanwhile(void)
     }
 }
 
-/* ---- versions of rdcp that know nothing of this ---- */
+/* ---- versions of rdcp without this ---- */
 
 static void an_older_source(void)
 {
@@ -215,7 +216,7 @@ static void an_older_source(void)
     }
 }
 
-/* Such a one passes on what it does not know. */
+/* An older version passes on what it does not know. */
 static void an_older_target(void)
 {
     static const uint8_t none[RD_DIGEST_BYTES];
@@ -242,7 +243,7 @@ static void an_older_target(void)
 
 /* ---- what a hostile source sends ---- */
 
-/* A stream that begins with the answer of a target that takes changes. */
+/* Unpacks a stream that begins with the answer of a target that accepts changes. */
 static bool unpacks(const rd_item_t *items, size_t count)
 {
     static rd_item_t all[10];
@@ -312,10 +313,10 @@ static void a_source_that_lies(void)
         CHECK(!unpacks(streams[i].items, streams[i].count));
         CHECK(holds("to", text));
     }
-    /* Where nothing is, there is nothing to copy of. */
+    /* If the target has no file, there is nothing to copy from. */
     CHECK_IN(fresh());
     CHECK(!unpacks(wrong, 4) && !is_there("to"));
-    /* And nobody has asked for it. */
+    /* The target has not asked for it. */
     CHECK_IN(fresh());
     put_file("to", text);
     put_items(wrong, 4);
@@ -329,7 +330,7 @@ static void a_source_that_lies(void)
 
 /* ---- what a hostile target asks ---- */
 
-/* With names of blocks before the item that follows. */
+/* Packs with these block names before the following item. */
 static int pack_names(bool is_agreed, uint64_t block_bytes, const void *names, size_t len,
                       const rd_item_t *next)
 {
@@ -393,7 +394,7 @@ static void more_blocks_than_a_file_may_have(void)
 
     do
         for (size_t i = 0; i < sizeof names; i += RD_BLOCK_NAME_BYTES, number++)
-            memcpy(names + i, &number, sizeof number); /* of a little-endian host */
+            memcpy(names + i, &number, sizeof number); /* as on a little-endian host */
     while (rd_blocks_take(&blocks, 2048, names, sizeof names, &why) && ++taken < 1000);
     CHECK(taken == RD_BLOCKS_MAX / (RD_VALUE_MAX / RD_BLOCK_NAME_BYTES));
     CHECK(strstr(why.text, "more than 262144 blocks"));
@@ -414,8 +415,8 @@ static bool ignore_copy(void *context, uint64_t offset, uint64_t len)
     return true;
 }
 
-/* Sums that are equal everywhere while no digest is would have 16 MiB digested for each byte: the
- * search gives up before that. */
+/* If every weak sum matches but no digest does, each byte would have 16 MiB digested, so the search
+ * must give up before that. */
 static void a_search_that_is_in_vain_ends(void)
 {
     static uint8_t names[20000 * RD_BLOCK_NAME_BYTES];
@@ -426,7 +427,7 @@ static void a_search_that_is_in_vain_ends(void)
     int64_t began = now_ms();
     rd_why_t why;
 
-    for (uint32_t i = 0; i < 20000; i++) { /* the sum of zeroes */
+    for (uint32_t i = 0; i < 20000; i++) { /* the sum of zeros */
         memcpy(names + i * RD_BLOCK_NAME_BYTES, &i, sizeof i);
         memcpy(names + i * RD_BLOCK_NAME_BYTES + 8, &i, sizeof i);
         names[i * RD_BLOCK_NAME_BYTES + 23] = 1;
@@ -446,7 +447,7 @@ static void a_search_that_is_in_vain_ends(void)
     CHECK(rd_search_flush(search) && passed >= 64u << 20);
     rd_search_close(search);
     rd_blocks_free(&blocks);
-    CHECK(now_ms() - began < 60000); /* without a bound it takes days */
+    CHECK(now_ms() - began < 60000); /* without a limit it takes days */
 }
 
 static void blocks_of_all_sizes(void)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copies of what changes, of what is no file, and from sources that are hostile. */
+/* Copies of files that change, of other things than files, and from hostile sources. */
 #include "pipe_copies.h"
 
 #include <errno.h>
@@ -8,9 +8,9 @@
 #include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
-static bool is_over_quota; /* parts are on a network file system that has no room for them */
+static bool is_over_quota; /* parts are on a network file system without room for them */
 
-/* As such a system does it: the write has succeeded, and the close says that it has not. */
+/* Behaves like such a file system: the write succeeds, and the close reports that it has failed. */
 int close(int fd)
 {
     static const char suffix[] = ".rdcp-part";
@@ -39,7 +39,7 @@ int fstatfs(int fd, struct statfs *is_p)
     return (int)status;
 }
 
-static const char *new_part; /* what another copy makes of it just before the next lock is taken */
+static const char *new_part; /* what another copy does to it just before the next lock is taken */
 
 int flock(int fd, int operation)
 {
@@ -51,8 +51,8 @@ int flock(int fd, int operation)
 
 /* ---- what goes wrong at the source ---- */
 
-/* Packs "from" in a child and changes it meanwhile, when a piece of it is on the way: what does not
- * fit into the buffer and the pipe waits for us. */
+/* Packs "from" in a child, and changes it when a piece is already on its way: the bytes that do not
+ * fit into the buffer and the pipe wait for us. */
 static int pack_and(const char *change)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -95,12 +95,12 @@ static void a_file_that_grows_is_copied_as_long_as_it_was(void)
     CHECK_EQ(pack_and("echo more >>from"), 0);
     CHECK_EQ(unpack(&target), 0);
     CHECK(run("cmp was to && rm to"));
-    /* Also the rest of one that was cut off. */
+    /* The same for the rest of a file that was cut off. */
     CHECK(run("head -c 1000000 was >.to.rdcp-part && cp was from"));
     CHECK_EQ(pack_and("echo more >>from"), 0);
     CHECK_EQ(unpack(&target), 0);
     CHECK(run("cmp was to && rm to"));
-    /* With holes. */
+    /* The same with holes. */
     CHECK(run("truncate -s 3000000 from && head -c 3000000 was >>from && truncate -s 9000000 from"
               " && echo end >>from && cp from was"));
     CHECK_EQ(pack_and("echo more >>from"), 0);
@@ -118,7 +118,7 @@ static void a_file_that_grows_and_changes_is_refused(void)
              RD_COPY_FAILED);
     (void)unpack(&target);
     CHECK(!is_there("to"));
-    /* Also what the target had of one that was cut off. */
+    /* The same for what the target had of a file that was cut off. */
     CHECK(run("head -c 1000000 from >.to.rdcp-part"));
     CHECK_EQ(pack_and("echo more >>from; echo newer | dd of=from conv=notrunc 2>/dev/null"),
              RD_COPY_FAILED);
@@ -128,7 +128,8 @@ static void a_file_that_grows_and_changes_is_refused(void)
     CHECK_EQ(pack_and("truncate -s 100 from"), RD_COPY_FAILED);
 }
 
-/* As all of /proc, and as file systems of FUSE that do not know the size before they are read. */
+/* As in all of /proc, and in FUSE file systems that do not know the size before the file is
+ * read. */
 static void a_file_whose_size_reads_0(void)
 {
     static const char *const file = "/proc/self/mountinfo";
@@ -139,19 +140,19 @@ static void a_file_whose_size_reads_0(void)
     CHECK(stat(file, &is) == 0 && is.st_size == 0);
     CHECK_EQ(copy(file, "to"), 0);
     CHECK(run("cmp to /proc/self/mountinfo"));
-    /* Over an empty one that is there, and once more. */
+    /* Over an existing empty file, and then again. */
     put_file("to", "");
     for (int round = 0; round < 2; round++) {
         CHECK_EQ(copy(file, "to"), 0);
         CHECK(run("cmp to /proc/self/mountinfo"));
     }
-#ifndef __SANITIZE_ADDRESS__ /* whose shadow makes this file slow to read */
-    /* Without an end in sight: a word for each page that there could be. */
+#ifndef __SANITIZE_ADDRESS__ /* ASan's shadow makes this file slow to read */
+    /* A file without an end in sight: it has a word for each page that could exist. */
     CHECK_EQ(copy_and_hear(copy_of("/proc/self/pagemap"), copy_of("pages")), RD_COPY_FAILED);
     CHECK(run("grep -q 'more than 64 MiB of content' said"));
     CHECK(!is_there("pages") && !is_there(".pages.rdcp-part"));
 #endif
-    /* In a tree, beside others. */
+    /* In a tree, together with other files. */
     CHECK(run("rm to && mkdir from"));
     put_file("from/empty", "");
     CHECK_EQ(copy_all(source, target), 0);
@@ -173,11 +174,11 @@ static void what_is_gone_or_changed(void)
     CHECK(unlink("from/gone") == 0);
     CHECK_EQ(have(&target), 0);
     CHECK_EQ(pack(&source), RD_COPY_FAILED);
-    CHECK_EQ(unpack(&target), RD_COPY_FAILED); /* not whole: not there */
+    CHECK_EQ(unpack(&target), RD_COPY_FAILED); /* incomplete, so it gets no name */
     CHECK(!is_there("to") && holds(".to.rdcp-part/stays", "text"));
     CHECK_EQ(copy("from", "to"), 0);
     CHECK(holds("to/stays", "text"));
-    /* One that the list has longer than it is now goes as it is. */
+    /* A file that is shorter than listed is copied as it is. */
     CHECK_EQ(list(&source), 0);
     put_file("from/stays", "t");
     CHECK_EQ(have(&target) | pack(&source) | unpack(&target), 0);
@@ -209,7 +210,7 @@ static void what_is_no_file_is_never_replaced(void)
         CHECK_EQ(copy("from", "null"), RD_COPY_FAILED);
         CHECK(run("test -c null"));
     }
-    /* By a name within the target. */
+    /* The same for a name within the target. */
     CHECK(mkdir("dir", 0755) == 0 && mkfifo("dir/fifo", 0600) == 0);
     CHECK_EQ(copy_all(copy_of("from"), into), RD_COPY_FAILED);
     CHECK(is_fifo("dir/fifo"));
@@ -238,7 +239,7 @@ static void what_is_no_file_is_skipped(void)
     CHECK_EQ(copy("from/fifo", "alone"), RD_COPY_FAILED);
 }
 
-/* A file's end that says it is not whole, as the source's side does when it was changed. */
+/* The end of an incomplete file, which the source's side sends if the file was changed. */
 static void a_file_that_is_not_whole(void)
 {
     static rd_item_t item;
@@ -362,7 +363,7 @@ static void pieces_where_they_do_not_belong(void)
     }
 }
 
-/* A hostile target can ask for what is listed only by its place in the tree. */
+/* A hostile target can ask for files only by their path in the tree. */
 static void a_source_gives_nothing_from_outside(void)
 {
     static const rd_item_t wishes[][3] = {{TOP, {.kind = RD_ITEM_FILE, .path = "../secret"}, END},
@@ -383,7 +384,7 @@ static void a_source_gives_nothing_from_outside(void)
     }
 }
 
-/* Nor what the user has left out, however the target asks for it. */
+/* Nor does it get what the user has left out, however it asks for it. */
 static void a_source_gives_nothing_that_was_left_out(void)
 {
     static const char *const patterns[] = {"secrets/", "/deep/key", "*.pem"};
@@ -412,20 +413,20 @@ static void a_source_gives_nothing_that_was_left_out(void)
         CHECK_EQ(pack(&source), i == last ? 0 : RD_COPY_FAILED);
         CHECK_EQ(bytes_packed(&kept), i == last ? 7 : 0);
     }
-    /* Without -r only the file is given that the user has named. */
+    /* Without -r it gets only the file that the user has named. */
     source.recursive = false;
     put_items(wishes[last], 3);
     CHECK(rename(PACKED, HAD) == 0);
     CHECK_EQ(pack(&source), RD_COPY_FAILED);
     CHECK_EQ(bytes_packed(&kept), 0);
-    put_items(&wishes[last][1], 2); /* nor without a directory before it */
+    put_items(&wishes[last][1], 2); /* the same without a directory before it */
     CHECK(rename(PACKED, HAD) == 0);
     CHECK_EQ(pack(&source), RD_COPY_FAILED);
 }
 
 /* ---- parts that another user has left ---- */
 
-/* In a directory of several users anybody can make what has the name of a part. */
+/* In a directory of several users anybody can create something with the name of a part. */
 static void a_part_that_is_a_link_overwrites_nothing(void)
 {
     CHECK_IN(fresh());
@@ -435,7 +436,7 @@ static void a_part_that_is_a_link_overwrites_nothing(void)
     CHECK_EQ(copy("from", "to"), 0);
     CHECK(holds("to", "what is new") && holds("victim", "what was there"));
     CHECK(!is_there(".to.rdcp-part"));
-    /* Not even with the beginning of what comes. */
+    /* Not even with the beginning of the file. */
     put_file("victim", "what");
     CHECK(link("victim", ".to.rdcp-part") == 0);
     CHECK_EQ(copy("from", "to"), 0);
@@ -451,7 +452,7 @@ static void a_part_of_another_user_is_made_anew(void)
         char command[100];
 
         CHECK_IN(fresh());
-        CHECK(run("chmod 1777 .")); /* as /tmp */
+        CHECK(run("chmod 1777 .")); /* like /tmp */
         put_file("from", "what is new");
         put_file(".to.rdcp-part", "what");
         CHECK(chmod(".to.rdcp-part", 0600) == 0);
@@ -482,7 +483,7 @@ static void a_tree_of_another_user_is_not_resumed(void)
     }
 }
 
-/* With the owner of its source a part could not be resumed. */
+/* With the owner of its source, a part could not be resumed. */
 static void a_tree_that_is_not_whole_stays_ours(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -499,7 +500,7 @@ static void a_tree_that_is_not_whole_stays_ours(void)
     CHECK(run("test \"$(stat -c '%u %a' to)\" = '65534 775'"));
 }
 
-/* ---- parts that are of no more use ---- */
+/* ---- parts that are useless ---- */
 
 static void a_stale_part_is_removed(void)
 {
@@ -510,8 +511,8 @@ static void a_stale_part_is_removed(void)
     CHECK(run("mkdir from && echo one >from/one && echo two >from/two && echo 3 >from/three"));
     source.preserve = target.preserve = target.no_directory = true;
     CHECK_EQ(copy_all(source, target), 0);
-    put_file("to/.one.rdcp-part", "o");           /* beside a file of the same size and time */
-    put_file("to/.two.rdcp-part", "longer than"); /* beside a file of the same content */
+    put_file("to/.one.rdcp-part", "o");           /* the file has the same size and time */
+    put_file("to/.two.rdcp-part", "longer than"); /* the file has the same content */
     put_file("to/.other.rdcp-part", "of another copy");
     put_file("to/.three.rdcp-part", "of a copy that runs");
     CHECK(run("chmod 600 to/.*part && touch to/two"));
@@ -522,7 +523,7 @@ static void a_stale_part_is_removed(void)
     CHECK(!is_there("to/.one.rdcp-part") && !is_there("to/.two.rdcp-part"));
     CHECK(is_there("to/.other.rdcp-part") && is_there("to/.three.rdcp-part"));
     CHECK(run("rm to/.*part && diff -r from to"));
-    /* Of a file alone. */
+    /* The same for a single file. */
     put_file("to/.one.rdcp-part", "o");
     source.path = "from/one";
     target.path = "to/one";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a copy keeps of files beside their content, what it leaves out, and what it need not read.
- */
+/* What a copy keeps of files in addition to their content, what it leaves out, and what it need not
+ * read. */
 #include "pipe_copies.h"
 
 #include <endian.h>
@@ -33,7 +33,7 @@ static void hard_links_stay_one_file(void)
     CHECK_EQ(bytes_packed(&kept), 8);
     CHECK(is_one_file("to/a", "to/b") && is_one_file("to/a", "to/deep/c"));
     CHECK(!is_one_file("to/a", "to/other") && holds("to/deep/c", "text"));
-    /* Once more, over what is there: nothing is sent, and a name that was cut off is one again. */
+    /* Again, over existing files: nothing is sent, and a name that was removed is a link again. */
     CHECK(unlink("to/b") == 0);
     put_file("to/b", "lone");
     CHECK_EQ(copy("from/other", "to/other"), 0);
@@ -63,7 +63,7 @@ static void owners_are_kept_by_root(void)
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(stat("to/number", &is) == 0 && is.st_uid == geteuid() && (is.st_mode & 07000) == 0);
     source.owner = target.owner = target.no_directory = true;
-    CHECK_EQ(copy_all(source, target), 0); /* to files that are there */
+    CHECK_EQ(copy_all(source, target), 0); /* to existing files */
     CHECK(run("cd from && stat -c '%n %u %g %a %y' . * >../a; cd ../to && stat -c '%n %u %g %a %y' "
               ". * >../b; cmp ../a ../b"));
     CHECK(run("rm -r to"));
@@ -71,7 +71,7 @@ static void owners_are_kept_by_root(void)
     CHECK(run("cd to && stat -c '%n %u %g %a %y' . * | cmp - ../a"));
 }
 
-/* As with cp, which writes into the file that is there. */
+/* As with cp, which writes to the existing file. */
 static void a_file_that_is_there_keeps_its_owner(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -83,7 +83,7 @@ static void a_file_that_is_there_keeps_its_owner(void)
               "chmod 6640 to"));
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("cmp from to && test \"$(stat -c '%u %g %a' to)\" = '54321 54322 640'"));
-    source.preserve = target.preserve = true; /* it is to be as the source, but for its owner */
+    source.preserve = target.preserve = true; /* as the source, except for its owner */
     CHECK(run("echo newer >from"));
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("test \"$(stat -c '%u %a' to)\" = '0 644'"));
@@ -91,7 +91,7 @@ static void a_file_that_is_there_keeps_its_owner(void)
 
 /* ---- extended attributes and ACLs ---- */
 
-/* As the kernel writes it: version 2, then tag, permissions and id of each entry. */
+/* In the kernel's format: version 2, then tag, permissions and ID of each entry. */
 static size_t make_acl(uint8_t *at, unsigned uid)
 {
     static const uint16_t tags[][2] = {{1, 6}, {2, 4}, {4, 4}, {16, 4}, {32, 0}};
@@ -141,14 +141,14 @@ static void extended_attributes_are_kept(void)
         CHECK(has_attribute("to/one", "user.large", large, sizeof large));
         CHECK(has_attribute("to/one", "user.empty", "", 0));
         CHECK(has_attribute("to/dir", "user.of dir", "a\0b", 3));
-        CHECK(!has_attribute("to/one", "user.other", "1", 1)); /* the source has none such */
+        CHECK(!has_attribute("to/one", "user.other", "1", 1)); /* the source does not have it */
         CHECK(run("test \"$(stat -c %y to/one to/dir)\" = \"$(stat -c %y from/one from/dir)\""));
         CHECK(run("rm -r to"));
     }
 }
 
-/* As a user whom a mode binds: root may write everything. The status; 99: root could not become
- * one. */
+/* Copies as a user, whom modes restrict, unlike root. Returns the status, or 99 if root could not
+ * become a user. */
 static int copy_as_a_user(rd_copy_t source, rd_copy_t target)
 {
     int status = 0;
@@ -168,7 +168,7 @@ static void attributes_of_what_is_read_only(void)
     put_file("from/one", "text");
     source.preserve = target.preserve = target.no_directory = true;
     source.xattrs = target.xattrs = true;
-    for (int round = 0; round < 2; round++) { /* to new ones, and to those that are there */
+    for (int round = 0; round < 2; round++) { /* to new directories, and to existing ones */
         const char *value = round == 0 ? "1" : "2";
 
         if (setxattr("from/one", "user.one", value, 1, 0) != 0)
@@ -185,7 +185,7 @@ static void attributes_of_what_is_read_only(void)
     }
 }
 
-/* To new ones, and to those that are there. */
+/* To new directories, and to existing ones. */
 static void directories_that_are_read_only(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -261,7 +261,7 @@ static void several_sources(void)
     CHECK(!is_there("nowhere"));
     CHECK(run("test \"$(cat said)\" = 'rdcp: nowhere: is no directory: several sources are copied "
               "into one'"));
-    /* What fails of one does not keep the others from their names. */
+    /* A failure in one source does not deprive the others of their names. */
     CHECK(run("rm -r to/* file"));
     CHECK_EQ(copy_several(paths, names, 3, "to"), RD_COPY_FAILED);
     CHECK(
@@ -283,7 +283,7 @@ static void a_tree_that_is_not_whole_among_several(void)
     CHECK_EQ(pack(&source), RD_COPY_FAILED);
     CHECK_EQ(unpack(&target), RD_COPY_FAILED);
     CHECK(run("diff -r one to/one && diff -r three to/three && test ! -e to/two"));
-    /* The same of what the target refuses. */
+    /* The same for what the target refuses. */
     CHECK(run("rm -r to/* to/.two* && echo 2 >two/f && mkdir to/.two.rdcp-part && "
               "mkfifo to/.two.rdcp-part/f"));
     CHECK_EQ(copy_all(source, target), RD_COPY_FAILED);
@@ -300,7 +300,7 @@ static void a_source_that_has_no_target_among_several(void)
     CHECK_EQ(copy_several(paths, paths, 3, "to"), RD_COPY_FAILED);
     CHECK(run("diff -r one to/one && diff -r three to/three && test -p to/two"));
     CHECK(run("grep -qx 'rdcp: to: two there is a FIFO: rdcp does not replace it' said"));
-    /* The first, and the last. */
+    /* The first and the last one. */
     CHECK(run("rm -r to/* && touch to/one to/three"));
     CHECK_EQ(copy_several(paths, paths, 3, "to"), RD_COPY_FAILED);
     CHECK(run("cmp two to/two && test -f to/one && test -f to/three"));
@@ -323,7 +323,7 @@ static void patterns_leave_out(void)
     CHECK_EQ(copy_all(source, copy_of("to")), 0);
     CHECK(run("cd to && test \"$(find . | sort | tr '\\n' ' ')\" = \". ./deep ./deep/deep "
               "./deep/deep/cache ./deep/deep/xa ./deep/top ./kept \""));
-    /* What the user names himself is copied. */
+    /* What the user names explicitly is copied. */
     source.path = "from/lone";
     CHECK_EQ(copy_all(source, copy_of("alone")), 0);
     CHECK(is_there("alone"));
@@ -347,14 +347,14 @@ static void files_of_the_same_size_and_time_are_not_read(void)
     CHECK(run("printf TEXT >to/two")); /* with another time */
     CHECK_EQ(copy_all(source, target), 0);
     CHECK_EQ(bytes_and_files_packed(&kept, &left_out), 4);
-    CHECK_EQ(kept, 1); /* whose mode is set */
+    CHECK_EQ(kept, 1); /* its mode is set */
     CHECK_EQ(left_out, 1);
     CHECK(holds("to/one", "TEXT") && holds("to/two", "text"));
     CHECK(run("test $(stat -c %a to/one) = 640"));
     source.compare = target.compare = true;
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(holds("to/one", "text"));
-    /* Without -p times say nothing: a file of this time may be another one. */
+    /* Without -p, times prove nothing: a file with this time may be a different one. */
     CHECK(run("printf TEXT >to/one && touch -r from/one to/one"));
     source = copy_of("from"), target = copy_of("to");
     target.no_directory = true;
@@ -387,7 +387,7 @@ static void a_cut_every_tenth_of_the_way(void)
         CHECK_EQ(copy_all(source, target), 0);
         CHECK(run("diff -r from to") && is_one_file("to/1", "to/one"));
         sent = bytes_packed(&kept);
-        /* Headers and what lay in a buffer aside, nothing goes twice. */
+        /* Except for headers and what was in a buffer, nothing is sent twice. */
         CHECK(sent <= all - (uint64_t)len + 65536);
         CHECK(run("rm -r to"));
     }
@@ -435,7 +435,7 @@ static void sources_that_there_are_not(void)
     CHECK_EQ(unpack(&target), 0);
 }
 
-/* More attributes than memory should hold, and an owner that is none. */
+/* More attributes than memory should hold, and an invalid owner. */
 static void attributes_of_a_hostile_source(void)
 {
     static rd_item_t item;

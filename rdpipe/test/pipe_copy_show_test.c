@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A dry run: what it shows, and that it does nothing. */
+/* A dry run: what it shows, and that it changes nothing. */
 #include "pipe_copies.h"
 
 static rd_copy_t source, target;
@@ -13,7 +13,7 @@ static void begin(void)
     source.deletes_max = target.deletes_max = 100;
 }
 
-/* What a dry run prints is in the file "shown". */
+/* Writes the output of a dry run to the file "shown". */
 static int show(void)
 {
     int in = open_stream(PACKED, false), out = open_stream("shown", true);
@@ -53,7 +53,7 @@ static bool is_shown(const char *lines)
 
 #define STATE "find to -printf '%p %y %m %s %T@ %i %l\\n' | sort"
 
-/* Everything at the target as it is, so that the next line can compare. */
+/* Notes the state of the whole target for a later comparison. */
 static void note(void)
 {
     CHECK(run(STATE " >was"));
@@ -87,7 +87,7 @@ static void what_is_new_changed_and_deleted(void)
                    "deleted old/three (not at the source)\n"
                    "deleted old/ (not at the source)\n"));
     CHECK(is_unchanged());
-    /* Then it is done, and nothing is left to do. */
+    /* After the copy is done, nothing is left to do. */
     source.dry_run = target.dry_run = false;
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("diff -r --no-dereference from to"));
@@ -134,7 +134,7 @@ static void a_file_and_a_new_tree(void)
                    "new from/dir/one (2 bytes)\n"
                    "new from/dir/two (2 of 5 bytes are there as a part)\n"));
     CHECK(is_unchanged());
-    /* A file alone, as JSON. */
+    /* A single file, as JSON. */
     source.path = "from/dir/one";
     target.name = "one";
     target.json = true;
@@ -143,7 +143,7 @@ static void a_file_and_a_new_tree(void)
                    "\"why\": \"2 bytes\"}\n"));
 }
 
-/* A part that is of no more use stays, although a copy would remove it. */
+/* A useless part stays, although a copy would remove it. */
 static void a_stale_part_stays(void)
 {
     CHECK_IN(begin());
@@ -166,7 +166,7 @@ static void hard_links(void)
     CHECK(is_shown("changed c (hard link to a)\n"));
 }
 
-/* What would fail is an error already, and then nothing would be deleted. */
+/* If something would fail that is already an error, and then nothing would be deleted. */
 static void what_cannot_be_done(void)
 {
     CHECK_IN(begin());

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One copy to several targets: what each gets, and what none of them can do to another. */
+/* A copy to several targets: what each gets, and that none can harm another. */
 #include "pipe_copies.h"
 
 #define TARGETS 3u
@@ -29,8 +29,8 @@ static void preserve(void)
         target[i].preserve = true;
 }
 
-/* As the pipeline of rdcp: each `have` reads what the one before it has written. *statuses: of all
- * parts at the targets. */
+/* Works like rdcp's pipeline: each `have` reads the output of the one before it. *statuses are
+ * those of all parts at the targets. */
 static int copy_to_all(int statuses[TARGETS])
 {
     int status = list(&source);
@@ -86,8 +86,7 @@ static void what_one_lacks_is_sent_to_all(void)
     CHECK_IN(begin());
     CHECK_IN(preserve());
     CHECK_EQ(copy_to_all_well(), 0);
-    /* A file that is missing, one that is another, and a mode that is another, each at one target.
-     */
+    /* A missing file, a different file and a different mode, each at one of the targets. */
     CHECK(run("rm to0/one && echo xxx >to2/three && chmod 600 to1/dir/two"));
     CHECK_EQ(copy_to_all_well(), 0);
     CHECK_EQ(bytes_and_files_packed(&kept, &left_out), 6);
@@ -137,7 +136,7 @@ static void each_deletes_what_it_has(void)
     source.deletes = true;
     for (unsigned i = 0; i < TARGETS; i++)
         target[i].deletes = true;
-    target[1].deletes_max = 0; /* which is this one's own business */
+    target[1].deletes_max = 0; /* which concerns only this one */
     CHECK(copy_to_all_well() != 0);
     CHECK(!is_there("to0/a") && is_there("to1/c") && !is_there("to2/a"));
     CHECK(is_there("to1/b") && is_there("to2/b")); /* the source has something of this name */
@@ -155,14 +154,14 @@ static void a_target_that_fails_does_not_stop_the_others(void)
     CHECK_EQ(copy_to_all(statuses), 0);
     CHECK(statuses[0] == 0 && statuses[1] != 0 && statuses[2] == 0);
     CHECK(holds("to1", "file\n") && run("diff -r from to0 && diff -r from to2"));
-    /* Nor one that has a directory where a file goes. */
+    /* Nor does a target that has a directory in the place of a file. */
     CHECK(run("rm to1 && mkdir -p to1/one"));
     CHECK_EQ(copy_to_all(statuses), 0);
     CHECK(statuses[0] == 0 && statuses[1] != 0 && statuses[2] == 0);
     CHECK(holds("to1/three", "333\n") && is_there("to1/one"));
 }
 
-/* A target speaks for itself alone: what it wants deleted elsewhere is ignored or refused. */
+/* A target speaks only for itself: a deletion that it wants elsewhere is ignored or refused. */
 static void a_target_that_lies(void)
 {
     static const rd_item_t items[] = {
@@ -177,7 +176,7 @@ static void a_target_that_lies(void)
     target[1].deletes = target[2].deletes = true;
     put_items(items, 5);
     CHECK(rename(PACKED, LISTED) == 0);
-    CHECK_EQ(have(&target[1]), RD_COPY_FAILED); /* it comes from before, and is this one's */
+    CHECK_EQ(have(&target[1]), RD_COPY_FAILED); /* an earlier part sends it for this target */
     put_items(items, 5);
     CHECK_EQ(unpack(&target[2]), 0);
     CHECK(is_there("to1/mine") && is_there("to2/mine"));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a copy makes, what it leaves when it is cut off, and how it goes on. */
+/* What a copy makes, what it leaves behind when it is cut off, and how it resumes. */
 #include "pipe_copies.h"
 
 #include <linux/magic.h>
@@ -49,7 +49,7 @@ static void items_are_read_as_written(void)
     CHECK_EQ(rd_item_parse(at, len, &got, &bytes), RD_ITEM_CORRUPT);
 }
 
-/* The file system stores times in this step; 0: as it does. */
+/* The resolution of times on the simulated file system; 0: that of the real one */
 static int64_t time_step_ns;
 
 static void cut(struct timespec *time)
@@ -90,7 +90,7 @@ ssize_t pread(int fd, void *data, size_t len, off_t at)
     bytes_read += n > 0 ? (uint64_t)n : 0;
     if (bytes_read < bytes_read_max)
         return n;
-    errno = EIO; /* in a test that would take minutes */
+    errno = EIO; /* otherwise the test would take minutes */
     return -1;
 }
 
@@ -124,20 +124,20 @@ static void a_tree_is_not_copied_into_itself(void)
     CHECK_EQ(copy_and_hear(source, target), RD_COPY_FAILED);
     CHECK(!is_there("from/sub/from"));
     CHECK(run("grep -q 'a directory is not copied into itself' said"));
-    CHECK_EQ(copy("from", "from/new"), RD_COPY_FAILED); /* which would be made there */
+    CHECK_EQ(copy("from", "from/new"), RD_COPY_FAILED); /* it would be made there */
     CHECK(run("test -z \"$(ls -A from | grep new)\""));
-    /* Nor once more, over what lies there of it. */
+    /* Nor a second time, over what exists there. */
     CHECK(mkdir("from/sub/from", 0755) == 0);
     CHECK_EQ(copy_all(source, target), RD_COPY_FAILED);
     CHECK(!is_there("from/sub/from/sub/from") && run("rm -r from/sub/from from/sub/.*part"));
-    /* But into a directory that is left out. */
+    /* But it can be copied into a directory that is left out. */
     source.excluded = excluded;
     source.exclusions = 1;
     CHECK_EQ(copy_all(source, target), 0);
     CHECK(run("diff -r from/other from/sub/from/other && test ! -e from/sub/from/sub"));
 }
 
-/* Only the directory that is copied into is missing, and the message says which one that is. */
+/* Only the directory that is copied into is missing, and the message names it. */
 static void a_copy_into_its_source_takes_the_rest(void)
 {
     static const char *const excluded[] = {"middle"};
@@ -157,7 +157,7 @@ static void a_copy_into_its_source_takes_the_rest(void)
               "next copy to this target resumes it' said"));
     CHECK(run("cd from/middle/.to.rdcp-part && test \"$(find * | sort | xargs)\" = "
               "'first first/one next next/three top'"));
-    /* As it is advised. */
+    /* As the message advises. */
     source.excluded = excluded;
     source.exclusions = 1;
     CHECK_EQ(copy_all(source, target), 0);
@@ -165,7 +165,7 @@ static void a_copy_into_its_source_takes_the_rest(void)
     CHECK_EQ(kept, 3);
     CHECK(run("diff -r from/first from/middle/to/first && diff -r from/next from/middle/to/next && "
               "cmp from/top from/middle/to/top && test ! -e from/middle/to/middle"));
-    /* One of two sources, each file of which is counted for its own. */
+    /* One of two sources, whose files are counted separately. */
     CHECK(run("mkdir other && echo 5 >other/five"));
     source = (rd_copy_t){.host = "", .paths = paths, .sources = 2, .recursive = true};
     target = (rd_copy_t){
@@ -196,7 +196,7 @@ static void times_and_modes(void)
     CHECK(run("test \"$(stat -c '%y' to/one)\" = \"$(stat -c '%y' from/one)\""));
 }
 
-/* A secret stays one, and a script stays one. */
+/* A secret stays secret, and a script stays executable. */
 static void a_file_that_is_there_keeps_its_mode(void)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -219,7 +219,7 @@ static void directories_keep_the_group_of_their_place(void)
     CHECK(run("mkdir -p from/deep place && chmod g+s place"));
     CHECK_EQ(copy("from", "place/new"), 0);
     CHECK(run("test -g place/new && test -g place/new/deep"));
-    /* One that goes on with a part. */
+    /* A copy that resumes a part. */
     CHECK(run("mkdir -p place/.next.rdcp-part/deep"));
     CHECK_EQ(copy("from", "place/next"), 0);
     CHECK(run("test -g place/next && test -g place/next/deep"));
@@ -243,8 +243,8 @@ static void holes_stay_holes(void)
     CHECK((uint64_t)is.st_blocks * 512 < 10 << 20);
 }
 
-/* Of a large image that is mostly holes only the rest is read, and it is the same file also where a
- * file system has stored its zeroes. */
+/* Only the data of a large image that is mostly holes is read, and the file is recognized even
+ * where a file system has stored its zeros. */
 static void holes_are_not_read_for(const rd_digest_key_t *key)
 {
     uint8_t sparse[RD_DIGEST_BYTES], full[RD_DIGEST_BYTES], other[RD_DIGEST_BYTES];
@@ -261,13 +261,13 @@ static void holes_are_not_read_for(const rd_digest_key_t *key)
     CHECK(run("head -c 1048576 /dev/zero >full && printf ab >>full && head -c 2097150 /dev/zero "
               ">>full"));
     stored = open("full", O_RDWR);
-    for (uint64_t len = size - 1; len <= size; len++) { /* also where a block is not whole */
+    for (uint64_t len = size - 1; len <= size; len++) { /* also where a block is incomplete */
         CHECK(rd_digest_file(key, fd, len, sparse) && rd_digest_file(key, stored, len, full));
         CHECK(memcmp(sparse, full, sizeof full) == 0);
         CHECK(memcmp(sparse, other, sizeof other) != 0);
         memcpy(other, sparse, sizeof other);
     }
-    /* The same bytes elsewhere, and zeroes alone. */
+    /* The same bytes at another place, and only zeros. */
     CHECK(pwrite(stored, "\0\0", 2, 1 << 20) == 2 && rd_digest_file(key, stored, size, full));
     CHECK(memcmp(full, other, sizeof other) != 0);
     CHECK(pwrite(stored, "ab", 2, 2 << 20) == 2 && rd_digest_file(key, stored, size, sparse));
@@ -291,7 +291,7 @@ static void holes_are_not_read(void)
     }
 }
 
-/* A copy of a large image that has not changed, by all four parts. */
+/* A large image that has not changed is copied again, with all four parts. */
 static void a_second_copy_does_not_read_holes(void)
 {
     uint64_t kept;
@@ -312,7 +312,7 @@ static void a_second_copy_does_not_read_holes(void)
     }
 }
 
-/* What is digested piece by piece has the digest of the whole, wherever the pieces begin. */
+/* A file that is digested in pieces has the digest of the whole, wherever the pieces begin. */
 static void a_digest_in_pieces(void)
 {
     static const size_t steps[] = {1, 777, 65536, 262144, 300000, 1 << 20};
@@ -334,7 +334,7 @@ static void a_digest_in_pieces(void)
         rd_digest_t *digest = rd_digest_open(&key);
 
         CHECK(digest != NULL);
-        /* Zeroes by turns as bytes and as a hole. */
+        /* Zeros alternate between bytes and holes. */
         for (size_t at = 0, n; at < sizeof content; at += n) {
             n = sizeof content - at < steps[i] ? sizeof content - at : steps[i];
             if (at % 2 == 0 && content[at] == 0 &&
@@ -366,13 +366,13 @@ static void a_coarse_time_is_that_of_the_source(void)
         bytes_read = 0;
         CHECK_EQ(have(&target), 0);
         CHECK_EQ(bytes_read, 0);
-        /* Another time is another one, however coarse. */
+        /* A different time stays different, however coarse it is. */
         CHECK(run("touch -d '2001-02-03 04:05:04Z' to"));
         CHECK_EQ(have(&target), 0);
         CHECK(bytes_read > 0);
         time_step_ns = 0;
     }
-    /* Where finer times can be stored, a coarse one is another time. */
+    /* Where finer times can be stored, a coarse one is a different time. */
     CHECK(run("touch -d '2001-02-03 04:05:07Z' to"));
     bytes_read = 0;
     CHECK_EQ(have(&target), 0);
@@ -401,8 +401,8 @@ static void what_is_there_is_not_sent_again(void)
     CHECK_EQ(kept, 1);
 }
 
-/* A small file of a new tree has its name from the beginning. What a kill has left of it, with the
- * mode of a secret, says nothing of the file that it will be. */
+/* A small file of a new tree has its name from the beginning. What a kill leaves of it, with the
+ * mode of a secret, must not influence the final file. */
 static void a_small_file_that_was_cut_off(void)
 {
     CHECK_IN(fresh());
@@ -413,8 +413,8 @@ static void a_small_file_that_was_cut_off(void)
     CHECK(run("diff -r from to && test \"$(cd to; stat -c %a one two | xargs)\" = '644 755'"));
 }
 
-/* A part of 3 MB of a file of 4 MB, whose source may be changed or not. What is read of both to
- * resume it: the rest, which goes, and if it is not known what the part is, twice what is there. */
+/* Resumes a part of 3 MB of a 4 MB file, whose source may be changed first, and counts what is read
+ * of both: the rest, which is sent, and, if the part is not known, what is there twice. */
 static void resume_after(const char *change, bool is_known)
 {
     rd_copy_t source = copy_of("from"), target = copy_of("to");
@@ -437,7 +437,7 @@ static void resume_after(const char *change, bool is_known)
     CHECK_EQ(copy("from", "to"), 0);
     CHECK_EQ(bytes_read, 4000000 - part.st_size + (is_known ? 0 : 2 * part.st_size));
     CHECK(run("cmp from to && test ! -e .to.rdcp-part"));
-    /* The note has gone with the part. */
+    /* The note is gone with the part. */
     fd = open("to", O_RDONLY);
     CHECK(fd >= 0 && fgetxattr(fd, "user.rdcp-part", NULL, 0) < 0 && errno == ENODATA);
     close(fd);
@@ -447,7 +447,7 @@ static void what_a_part_notes_is_not_read_again(void)
 {
     CHECK_IN(resume_after("true", true));
     CHECK_IN(resume_after("touch from", false));
-    /* As after a restart of the system. */
+    /* As after a reboot of the system. */
     CHECK_IN(resume_after("cp .to.rdcp-part copy && mv copy .to.rdcp-part", false));
 }
 
@@ -503,7 +503,7 @@ static void two_copies_do_not_meet(void)
     CHECK(holds("to", "text"));
 }
 
-/* Without a byte of content on the way, and whoever won keeps what he writes. */
+/* It is told without a byte of content on the way, and the winner keeps what it writes. */
 static void the_loser_of_two_copies_is_told_at_once(void)
 {
     uint64_t kept;
@@ -527,7 +527,7 @@ static void the_loser_of_two_copies_is_told_at_once(void)
     close(fd);
 }
 
-/* What is copied under the name of a part would be lost to the file beside it. */
+/* A file copied under the name of a part would be lost to the file that has this part. */
 static void parts_in_the_source_are_skipped(void)
 {
     CHECK_IN(fresh());
@@ -544,7 +544,7 @@ static void parts_in_the_source_are_skipped(void)
     CHECK(run("test $(grep -c 'rdcp-part: is a part of another copy: skipped' said) = 4"));
 }
 
-/* Whoever made a file may want a terminal to obey its name. */
+/* A file's creator may have chosen a name with control characters for a terminal. */
 static void names_are_shown_not_obeyed(void)
 {
     CHECK_IN(fresh());
@@ -565,7 +565,7 @@ static void a_target_that_is_no_directory_to_copy_into(void)
     put_file("from/one", "text");
     CHECK_EQ(copy_all(copy_of("from"), target), 0);
     CHECK(holds("to/one", "text"));
-    CHECK_EQ(copy_all(copy_of("from"), target), 0); /* as cp does it */
+    CHECK_EQ(copy_all(copy_of("from"), target), 0); /* as cp does */
     CHECK(holds("to/from/one", "text") && run("rm -r to/from"));
     target.no_directory = true;
     put_file("from/two", "more");

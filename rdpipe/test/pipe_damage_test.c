@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes that are wrong, changed or lost, at the producer, on the way and on the disk: never taken
- * for right. */
+/* Bytes that are wrong, changed or lost at the producer, on the way or on the disk are never taken
+ * as correct. */
 #include "pipe_streams.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 
-static int failing = -1; /* a file whose next fdatasync fails, and as with Linux only that one */
+static int failing = -1; /* a file whose next fdatasync fails, and as on Linux only the next one */
 
 int fdatasync(int fd)
 {
@@ -21,7 +21,7 @@ int fdatasync(int fd)
     return -1;
 }
 
-static ino_t synced; /* the folder that was last */
+static ino_t synced; /* the last directory that was synced */
 
 int fsync(int fd)
 {
@@ -32,7 +32,7 @@ int fsync(int fd)
     return (int)syscall(SYS_fsync, fd);
 }
 
-static int unreadable = -1; /* a device whose reads fail, as those of a damaged tape */
+static int unreadable = -1; /* a device whose reads fail, like those of a damaged tape */
 
 ssize_t read(int fd, void *data, size_t len)
 {
@@ -50,10 +50,10 @@ ssize_t preadv2(int fd, const struct iovec *pieces, int count, off_t offset, int
     return -1;
 }
 
-/* RESUMES: all is right, and the stream may go on after a cut. */
+/* RESUMES is without damage, and the stream may be continued after a cut. */
 typedef enum { HEAD, HALF, FLIP, SKIP_SOME, SHORTEN, TRASH, BAD_ZSTD, RESUMES } damage_t;
 
-/* The end of a producer that sends frames by hand: its status is 0 if it hears an ABORT. */
+/* Ends a producer that sends frames by hand. Its status is 0 if it receives an ABORT. */
 static _Noreturn void await_abort(rd_stream_t *stream)
 {
     rd_frame_t frame;
@@ -76,7 +76,7 @@ static _Noreturn void await_abort(rd_stream_t *stream)
     _exit(3);
 }
 
-/* A producer that sends frames by hand, one of them wrong. */
+/* Starts a producer that sends frames by hand, one of them wrong. */
 static pid_t start_rogue(uint16_t port, damage_t damage)
 {
     static const char id[] = "0123456789abcdef0123456789abcdef";
@@ -139,7 +139,7 @@ static void damage_is_seen(void)
     }
 }
 
-/* A producer whose input cannot be read. Its status is the outcome of its transfer. */
+/* Starts a producer whose input cannot be read. Its status is the outcome of its transfer. */
 static pid_t start_failing_producer(uint16_t port, bool is_terminal)
 {
     pid_t child = fork();
@@ -181,7 +181,8 @@ static void a_device_that_fails_is_no_end(void)
 
 #define LONG_BLOCK ((uint32_t)2 * 1024 * 1024) /* more than a pipe takes */
 
-/* A producer that changes a block where it lies, as soon as it is told that it has been checked. */
+/* Starts a producer that changes a block in place as soon as it is told that the block has been
+ * checked. */
 static pid_t start_changer(uint16_t port, int checked, int changed)
 {
     pid_t child = fork();
@@ -254,7 +255,7 @@ static void what_was_checked_is_what_is_written(void)
     }
 }
 
-/* A consumer that frees more of the ring than there is in it. */
+/* Starts a consumer that frees more of the ring than there is in it. */
 static pid_t start_freer(int listener)
 {
     pid_t child = fork();
@@ -273,7 +274,7 @@ static pid_t start_freer(int listener)
         (void)pause();
 }
 
-/* Only where both see the same ring. */
+/* Only for carriers whose ring both sides can see. */
 static void who_frees_what_was_never_sent_is_lost(void)
 {
     uint16_t port;
@@ -332,7 +333,8 @@ static void lost_bytes_are_not_noted(void)
     CHECK(unlink(path) == 0 && unlink(note) == 0);
 }
 
-/* Without it the next call would begin the stream anew, behind what is there of it. */
+/* Without the note, the next call would start the stream again after what the output already
+ * has. */
 static void a_first_note_outlives_a_loss_of_power(void)
 {
     static const char id[] = "0123456789abcdef0123456789abcdef";

@@ -3,8 +3,8 @@
 #define PIPE_ENDS_H
 
 /*
- * Two ends of a hop for tests: the consumer in this process, the producer in a child, and what the
- * child has to tell by its exit status.
+ * Two ends of a hop for tests: the consumer in this process, and the producer in a child, which
+ * reports through its exit status.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "rdframe.h"
 #include "socket.h"
 
-#define LONG_MS 60000 /* for what happens at once, also on a busy machine */
+#define LONG_MS 60000 /* for what happens at once, but perhaps on a busy machine */
 
 static inline rd_key_t key_of(const char *text)
 {
@@ -38,7 +38,7 @@ static inline rd_terms_t terms_of(uint32_t carriers, uint32_t block)
         .carriers = carriers, .block = block, .flags = (uint8_t)(RD_FLAG_CRC | encrypted)};
 }
 
-/* A listener of this process at loopback. */
+/* Opens a listener on loopback in this process. */
 static inline int open_listener(uint16_t *port_p)
 {
     rd_why_t why;
@@ -59,7 +59,7 @@ static inline bool join_listener(uint16_t port, const rd_key_t *key, const rd_te
     return rd_hop_reach(&there, key, terms, -1, hop_p, why);
 }
 
-/* The exit status of a child, 128 and the signal if it was killed. */
+/* The exit status of a child, or 128 and the signal that killed it. */
 static inline int status_of(pid_t child)
 {
     int status = -1;

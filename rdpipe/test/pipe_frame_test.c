@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Headers of frames: what is written is read, and nothing else is taken. */
+/* Frame headers are read as they were written, and nothing else is accepted. */
 #include "check.h"
 
 #include "rdframe.h"

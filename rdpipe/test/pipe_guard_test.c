@@ -25,7 +25,7 @@ int kill(pid_t pid, int sig)
     return (int)syscall(SYS_kill, pid, sig);
 }
 
-/* As on a kernel before 5.9, and where a container forbids it. */
+/* Behaves like a kernel before 5.9, or a container that forbids the call. */
 int close_range(unsigned first, unsigned last, int flags)
 {
     (void)first;
@@ -47,7 +47,7 @@ static bool wait_gone(pid_t pid)
     for (int64_t deadline = rd_now_ms() + LONG_MS; rd_left_ms(deadline) > 0;) {
         if (kill(pid, 0) < 0 && errno == ESRCH)
             return true;
-        while (waitpid(-1, NULL, WNOHANG) > 0) /* what the command has started, too */
+        while (waitpid(-1, NULL, WNOHANG) > 0) /* including what the command has started */
             ;
         (void)poll(NULL, 0, 5);
     }
@@ -67,7 +67,7 @@ static void a_directory_is_removed(void)
     CHECK(!is_there(path));
 }
 
-/* It would keep who reads there waiting. */
+/* Otherwise a reader of one of the maker's pipes would wait for the guard. */
 static void a_guard_holds_nothing_of_its_maker(void)
 {
     struct pollfd end = {.events = POLLIN};
@@ -84,7 +84,7 @@ static void a_guard_holds_nothing_of_its_maker(void)
     rd_guard_end(&guard);
 }
 
-/* Bytes that get into a guard's socket are no orders, whatever they look like. */
+/* Bytes that get into a guard's socket have no effect, whatever they look like. */
 static void what_has_no_secret_is_no_order(void)
 {
     char path[] = "/tmp/pipe-guard-XXXXXX", bytes[1024];
@@ -94,7 +94,7 @@ static void what_has_no_secret_is_no_order(void)
     CHECK(mkdtemp(path) && rd_guard_start(&guard, &why));
     for (size_t head = 0; head < 128; head += 4)
         for (size_t len = head + 256; len <= head + 264; len += 4) {
-            /* DIRECTORY, as every layout that the order has had */
+            /* DIRECTORY, in every layout that the order has ever had */
             memset(bytes, 0, sizeof bytes);
             bytes[head >= 8 ? head - 8 : 0] = head >= 40 ? 3 : 2;
             memcpy(bytes + head, path, sizeof path);
@@ -122,8 +122,8 @@ static void no_guard_on_a_standard_descriptor(void)
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* A maker with a command that writes its mark when its input ends. Tells its guards' and its
- * command's ids, and waits. */
+/* Starts a maker with a command that writes its mark when its input ends. The maker reports the IDs
+ * of its guards and of its command, and waits. */
 static pid_t start_maker(const char *mark, pid_t told[RD_GUARDS + 1])
 {
     int ends[2];
@@ -159,14 +159,14 @@ static pid_t start_maker(const char *mark, pid_t told[RD_GUARDS + 1])
     return n == (ssize_t)sizeof(pid_t[RD_GUARDS + 1]) ? maker : -1;
 }
 
-/* However the maker goes, alone or with one of its guards, the command is killed and sees no end.
- */
+/* However the maker dies, alone or with one of its guards, the command is killed and sees no end of
+ * its input. */
 static void a_command_sees_no_end_that_nobody_has_announced(void)
 {
     char folder[] = "/tmp/pipe-guard-XXXXXX", mark[64];
 
     CHECK(mkdtemp(folder) && snprintf(mark, sizeof mark, "%s/mark", folder) > 0);
-    CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0); /* who loses its parent becomes our child */
+    CHECK(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0); /* orphans become our children */
     for (int round = 0; round < 10; round++)
         for (int with = -1; with < RD_GUARDS; with++) {
             pid_t ids[RD_GUARDS + 1], maker = start_maker(mark, ids);
@@ -186,7 +186,7 @@ static void a_command_sees_no_end_that_nobody_has_announced(void)
     CHECK(rmdir(folder) == 0);
 }
 
-/* A released command sees the end as soon as its maker closes the pipe. */
+/* A released command sees the end of its input as soon as its maker closes the pipe. */
 static void a_released_command_sees_its_end(void)
 {
     rd_guard_t guard;
@@ -206,7 +206,7 @@ static void a_released_command_sees_its_end(void)
     rd_guard_end(&guard);
 }
 
-/* One that its guards cannot be told of does not run, and nothing of it stays. */
+/* A command is not run if its guards cannot be told of it, and nothing of it remains. */
 static void a_command_without_guards_does_not_start(void)
 {
     rd_guard_t guard;
@@ -228,21 +228,21 @@ static void a_command_without_guards_does_not_start(void)
     rd_guard_end(&guard);
 }
 
-/* As an agent does it with a command that is to end: until the ticks want nothing more. */
+/* Ends the command as an agent does, until the ticks are over. */
 static bool ends(rd_child_t *child, rd_guard_t *guard)
 {
     int64_t deadline = rd_now_ms() + 5000;
 
     rd_child_end(child);
     while (rd_child_tick(child, guard) >= 0 && rd_left_ms(deadline) > 0) {
-        while (waitpid(-1, NULL, WNOHANG) > 0) /* what the command has left to us */
+        while (waitpid(-1, NULL, WNOHANG) > 0) /* orphans of the command */
             ;
         (void)poll(NULL, 0, 5);
     }
     return rd_child_tick(child, guard) < 0;
 }
 
-/* The id of a group of which nothing is left may be another group's: no signal goes there. */
+/* The ID of a group without processes may belong to another group, so no signal goes there. */
 static void a_group_that_is_gone_gets_no_signal(void)
 {
     static const char *const commands[] = {"kill -9 $$", "sleep 600 & kill -9 $$"};
@@ -269,7 +269,7 @@ static void a_group_that_is_gone_gets_no_signal(void)
     }
 }
 
-/* Longer than a word of a command line may be, with input and output as others have. */
+/* The command is longer than an argument may be, and has input and output like others. */
 static void a_command_of_any_length_runs(void)
 {
     enum { LONG = 1000000 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How two processes meet: who gets in, who does not, and what is agreed. */
+/* How two processes meet: who gets in, who does not, and what they agree on. */
 #include "pipe_ends.h"
 
 #include "bundle.h"
@@ -22,7 +22,8 @@ static const char *name_of(uint32_t one)
     return one == RD_CARRIER_SHM ? "shm" : "tcp";
 }
 
-/* A producer in a child: its status is 0 if it got in over the carrier of the case, else 1. */
+/* Starts a producer in a child. Its status is 0 if it got in over the carrier of the case, else
+ * 1. */
 static pid_t start_producer(uint16_t port, const char *text, uint32_t block)
 {
     pid_t child = fork();
@@ -34,7 +35,7 @@ static pid_t start_producer(uint16_t port, const char *text, uint32_t block)
 
     if (child != 0)
         return child;
-    (void)close_range(3, ~0U, 0); /* a listener that it shared with us would outlive ours */
+    (void)close_range(3, ~0U, 0); /* a listener that it shared would outlive ours */
     key = key_of(text);
     done =
         join_listener(port, &key, &terms, &hop, &why) && strcmp(hop.carrier, name_of(carrier)) == 0;
@@ -50,7 +51,7 @@ static bool accept_one(int listener, const char *text, unsigned *turned_away_p, 
     rd_key_t key = key_of(text);
     rd_terms_t terms = terms_of(RD_CARRIERS_ALL, RD_BLOCK_BYTES);
 
-    terms.flags = RD_FLAG_CRC; /* what the producer wants is enough */
+    terms.flags = RD_FLAG_CRC; /* it is enough if the producer wants it */
     return rd_hop_accept(listener, &key, &terms, -1, rd_now_ms() + ms, turned_away_p, hop_p, why);
 }
 
@@ -73,7 +74,7 @@ static void both_have_the_key(void)
     close(listener);
 }
 
-/* The old tool's sender waited for ever with a wrong key. */
+/* The old tool's sender waited forever with a wrong key. */
 static void a_wrong_key_is_told_and_the_listener_stays_open(void)
 {
     uint16_t port;
@@ -84,7 +85,7 @@ static void a_wrong_key_is_told_and_the_listener_stays_open(void)
     unsigned turned_away = 0;
     bool done = accept_one(listener, GOOD, &turned_away, &hop, &why, 500);
 
-    /* On a slow machine he may come only now. */
+    /* On a slow machine the producer may come only now. */
     if (!done)
         right = start_producer(port, GOOD, 65536);
     CHECK(!done && accept_one(listener, GOOD, NULL, &hop, &why, LONG_MS));
@@ -102,7 +103,7 @@ static int connect_to(uint16_t port)
     return rd_connect("127.0.0.1", port, -1, 0, rd_now_ms() + LONG_MS, &fd, &why) ? fd : -1;
 }
 
-/* Some say nothing, some talk HTTP, some leave; more than can wait at a time. */
+/* Some are silent, some speak HTTP, some leave, and they are more than can wait at a time. */
 static void others_do_not_block_the_listener(void)
 {
     uint16_t port;
@@ -136,7 +137,7 @@ static bool is_turned_away(int fd)
     return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
 }
 
-/* Whoever has been in longest gives way to the next, but to nobody else. */
+/* The oldest makes room for the next, but is not removed without need. */
 static void nobody_gives_way_to_nobody(void)
 {
     rd_key_t key = key_of(GOOD);
@@ -155,7 +156,7 @@ static void nobody_gives_way_to_nobody(void)
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     CHECK(peers != NULL);
     fds[0] = connect_to(port);
-    CHECK(!rd_peers_await(peers, -1, rd_now_ms() + 1100, &proved, &why)); /* his second is over */
+    CHECK(!rd_peers_await(peers, -1, rd_now_ms() + 1100, &proved, &why)); /* its second is over */
     for (int i = 1; i < 4; i++)
         fds[i] = connect_to(port);
     CHECK(!rd_peers_await(peers, -1, rd_now_ms() + 200, &proved, &why));
@@ -169,15 +170,15 @@ static void nobody_gives_way_to_nobody(void)
     close(listener);
 }
 
-/* So many connections to a port, each made again as soon as it is closed. Ends when it is killed.
- */
+/* Keeps this many connections to a port, and renews each as soon as it is closed. Ends when it is
+ * killed. */
 static _Noreturn void keep_connecting(uint16_t port, size_t count)
 {
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     struct pollfd *of = calloc(count, sizeof *of);
 
-    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a case that fails leaves them behind */
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed case leaves it behind */
     for (size_t i = 0; of && i < count; i++)
         of[i] = (struct pollfd){.fd = -1, .events = POLLIN};
     while (of) {
@@ -218,7 +219,7 @@ static void strangers_that_come_again_do_not_keep_the_producer_out(void)
             (void)setrlimit(RLIMIT_NOFILE, &limit);
             keep_connecting(port, counts[i]);
         }
-        /* They are there first. */
+        /* They are there before the producer. */
         CHECK(rd_wait(listener, POLLIN, -1, rd_now_ms() + LONG_MS) == RD_READY);
         (void)poll(NULL, 0, 200);
         child = start_producer(port, GOOD, 65536);
@@ -233,7 +234,7 @@ static void strangers_that_come_again_do_not_keep_the_producer_out(void)
     }
 }
 
-/* What has passed between two sides, as somebody in the middle has recorded it. */
+/* Records what passes between two sides, as somebody between them could. */
 static size_t record_client(uint16_t port, int inner, uint8_t *said, size_t most)
 {
     int outer = connect_to(port);
@@ -258,7 +259,8 @@ static size_t record_client(uint16_t port, int inner, uint8_t *said, size_t most
     return len;
 }
 
-/* A recorded conversation does not open another listener: each has random numbers of its own. */
+/* A recorded conversation does not open another listener, because each chooses its own random
+ * numbers. */
 static void a_replay_is_turned_away(void)
 {
     static uint8_t said[65536];
@@ -285,7 +287,7 @@ static void a_replay_is_turned_away(void)
     len = record_client(port, inner, said, sizeof said);
     close(inner);
     close(middle);
-    CHECK(len > 300); /* a whole conversation */
+    CHECK(len > 300); /* a complete conversation */
     CHECK_EQ(status_of(producer), 0);
     CHECK_EQ(status_of(consumer), 0);
     again = connect_to(port);
@@ -298,7 +300,7 @@ static void a_replay_is_turned_away(void)
     close(listener);
 }
 
-/* Who listens must have the key, too. */
+/* A listener must also prove that it has the key. */
 static void an_impostor_gets_nothing(void)
 {
     static const char *const greetings[] = {"rdpipe\r\n\1", "HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -351,7 +353,7 @@ static pid_t start_streams(uint16_t port, unsigned streams, const int told[2], i
     _exit(0);
 }
 
-/* All streams join, each by the key; the listener is open so long, and then closed. */
+/* All streams join with the key. The listener is open until then, and is then closed. */
 static void several_streams_join(void)
 {
     static const unsigned counts[] = {2, 16};
@@ -425,7 +427,7 @@ static void a_congestion_control_is_one_of_the_kernel(void)
     close(listener);
 }
 
-/* A consumer that is killed while we meet: that nobody listens any more is only its consequence. */
+/* If a consumer is killed while the sides meet, the missing listener is only a consequence. */
 static void the_first_reason_is_told(void)
 {
     rd_key_t key = key_of(GOOD);
@@ -446,13 +448,13 @@ static void the_first_reason_is_told(void)
     CHECK(!join_listener(port, &key, &terms, &hop, &why));
     CHECK(strstr(why.text, "before a word of the pipe's protocol") != NULL);
     CHECK_EQ(status_of(child), 0);
-    /* Whoever listened there may tell why he is gone. */
+    /* The peer that listened there may report why it is gone. */
     CHECK(!join_listener(port, &key, &terms, &hop, &why));
     CHECK(strstr(why.text, "cannot connect to") != NULL);
     CHECK_EQ(why.cause, RD_CAUSE_LOST);
 }
 
-/* Whoever connects as the wait for a listener ends still has the time of an attempt. */
+/* A producer that connects as the wait for a listener ends still has the time of an attempt. */
 static void the_last_attempt_has_its_time(void)
 {
     rd_key_t key = key_of(GOOD);
@@ -479,7 +481,7 @@ static void the_last_attempt_has_its_time(void)
     close(listener);
 }
 
-/* The system puts last what cannot be reached. */
+/* The system sorts unreachable addresses last. */
 static const struct {
     const char *name, *addresses[2];
 } hosts[] = {
@@ -518,13 +520,13 @@ static void who_is_refused_at_one_address_waits(void)
     child = fork();
     if (child == 0)
         _exit(!rd_connect("refused.example", ntohs(at.sin_port), -1, until, until, &fd, &why));
-    (void)poll(NULL, 0, 300); /* it is refused meanwhile */
+    (void)poll(NULL, 0, 300); /* meanwhile it is refused */
     CHECK_EQ(listen(listener, 1), 0);
     CHECK_EQ(status_of(child), 0);
     close(listener);
 }
 
-/* A listener whose queue is full does not answer, as behind a firewall. */
+/* A listener whose queue is full does not answer, like one behind a firewall. */
 static void a_silent_address_does_not_take_all_the_time(void)
 {
     struct sockaddr_in at = {.sin_family = AF_INET};
@@ -545,7 +547,7 @@ static void a_silent_address_does_not_take_all_the_time(void)
     CHECK(rd_connect("silent.example", port, -1, 0, deadline, &fd, &why));
     CHECK(rd_left_ms(deadline) > 0);
     close(fd);
-    /* What may help a pipeline is no option of rdsend, which waits. */
+    /* rdsend, which waits, does not have the options that would help a pipeline. */
     CHECK(!rd_connect("127.0.0.2", port, -1, 0, rd_now_ms() + 100, &fd, &why));
     CHECK(strstr(why.text, "timed out (a firewall") != NULL);
     CHECK(!rd_connect("127.0.0.2", port, -1, 1, rd_now_ms() + 100, &fd, &why));

@@ -23,7 +23,7 @@ static void do_job(void *context, void *argument)
     world_t *world = context;
     job_t *job = argument;
 
-    /* some take longer than those behind them */
+    /* some take longer than those after them */
     if (job->number % 7 == 0)
         (void)usleep(300);
     job->is_done = true;
@@ -66,7 +66,7 @@ static void jobs_end_in_the_order_in_which_they_were_given(void)
     CHECK_EQ(world.undone, 0);
 }
 
-/* The first one lasts beyond the second. */
+/* The first job lasts longer than the second. */
 static void do_job_of_two(void *context, void *argument)
 {
     world_t *world = context;
@@ -80,7 +80,7 @@ static void do_job_of_two(void *context, void *argument)
     atomic_fetch_add(&world->worked, 1);
 }
 
-/* Jobs without work wake no thread, and end. The next ones get their rooms. */
+/* Jobs without work wake no thread, but end. The next jobs get their rooms. */
 static void a_job_after_many_without_work_is_done_once(void)
 {
     static world_t world;
@@ -112,7 +112,7 @@ static void meet(void *context, void *argument)
     (void)pthread_barrier_wait(&world->all_at_once);
 }
 
-/* Each waits for all others. */
+/* Each job waits for all the others. */
 static void as_many_as_there_are_threads_are_done_at_once(void)
 {
     static world_t world;
@@ -147,8 +147,8 @@ static void each_room_is_forgotten(void)
     CHECK_EQ(rooms, RD_JOBS_MAX);
 }
 
-/* How many of these are given, if one takes `alone` at once, and one after the other come each
- * `beside` where several are done. */
+/* How many of `count` jobs are given, if a job takes `alone` when it is done at once, and given
+ * jobs end at intervals of `beside`. */
 static unsigned given_of(rd_pace_t *pace, unsigned count, int64_t alone, int64_t beside)
 {
     static int64_t now;
@@ -175,7 +175,7 @@ static void only_what_takes_long_is_given(void)
     CHECK_EQ(given_of(&all, 1000, 0, 0), 1000);
     CHECK_EQ(given_of(&none, 1000, 1000000, 1), 0);
     CHECK(given_of(&slow, 10000, 200, 50) > 9000);
-    /* it has become quick, and then slow again */
+    /* it becomes quick, and then slow again */
     (void)given_of(&slow, 5000, 10, 30);
     CHECK_EQ(given_of(&slow, 10000, 10, 30), 0);
     CHECK(given_of(&slow, 10000, 5000, 1000) > 9000);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Command lines of pipelines, and the lines of the control channel. */
+/* Command lines of pipelines, and messages of the control channel. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -169,7 +169,7 @@ static void every_byte_survives_a_line(void)
     close(ends[0]);
 }
 
-static _Atomic int64_t ahead_ms; /* of the system's clock: waiting takes no time here */
+static _Atomic int64_t ahead_ms; /* of the system's clock, because waiting takes no time here */
 
 int clock_gettime(clockid_t clock, struct timespec *time_p)
 {
@@ -201,7 +201,7 @@ static void *read_slowly(void *argument)
     return NULL;
 }
 
-/* Sends a line of about this size to a reader that needs this time for each page. */
+/* Sends a line of about this size to a reader that needs `ms` for each page. */
 static bool is_sent(size_t bytes, int64_t ms, size_t *read_p)
 {
     char *text = malloc(bytes + 1);
@@ -229,14 +229,14 @@ static bool is_sent(size_t bytes, int64_t ms, size_t *read_p)
     return done;
 }
 
-/* A peer that always takes a little just in time must not hold the sender for ever. */
+/* A peer that always takes a little just in time must not hold the sender forever. */
 static void a_line_has_one_deadline(void)
 {
     size_t bytes;
 
     CHECK(!is_sent(400000, 9000, &bytes));
     CHECK(bytes < 40000);
-    /* One that is only slow gets all of a long line: 23 of 26 s. */
+    /* A peer that is only slow gets all of a long line: 23 of 26 s. */
     CHECK(is_sent(1 << 20, 90, &bytes));
     CHECK(bytes > 1 << 20);
 }

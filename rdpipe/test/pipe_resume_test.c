@@ -34,7 +34,7 @@ static void fresh(void)
     CHECK(mkdtemp(folder) && chdir(folder) == 0);
 }
 
-/* As >>NAME of the shell opens it, with this text added. */
+/* Opens the file like >>NAME of the shell, and adds this text. */
 static int append(const char *name, const char *text)
 {
     int fd = open(name, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
@@ -51,7 +51,7 @@ static off_t size_of(const char *name)
     return stat(name, &is) == 0 ? is.st_size : -1;
 }
 
-/* A stream into `output` of which "first" is on the disk, and more came that is not noted. */
+/* Leaves a stream of which "first" is on the disk in `output`, and more that is not noted. */
 static void cut_after_first(bool is_whole)
 {
     rd_resume_t resume;
@@ -78,7 +78,7 @@ static void nothing_is_cut_before_the_sender_is_there(void)
     fd = append("output", "");
     CHECK(rd_resume_take(&resume, "note", fd, &why));
     CHECK_EQ(size_of("output"), 14);
-    /* A sender of another stream. */
+    /* The sender of another stream. */
     CHECK(!rd_resume_accept(&resume, fd, other_id, sizeof other_id - 1, &why));
     CHECK_EQ(size_of("output"), 14);
     CHECK(rd_resume_accept(&resume, fd, one_id, sizeof one_id - 1, &why));
@@ -116,7 +116,7 @@ static void what_follows_a_whole_stream_stays(void)
     CHECK(rd_resume_take(&resume, "note", fd, &why));
     CHECK(rd_resume_accept(&resume, fd, one_id, sizeof one_id - 1, &why));
     CHECK(resume.bytes == 5 && size_of("output") == 14);
-    /* It is confirmed once more, and stays whole. */
+    /* It is confirmed again, and stays complete. */
     CHECK(rd_resume_confirm(&resume, fd, 5, true, &why));
     CHECK(rd_resume_take(&resume, "note", fd, &why));
     CHECK(rd_resume_accept(&resume, fd, one_id, sizeof one_id - 1, &why));
@@ -124,7 +124,8 @@ static void what_follows_a_whole_stream_stays(void)
     close(fd);
 }
 
-/* What another user has left under the name of the new note is not written through. */
+/* If another user has left a file or link under the name of the new note, nothing is written to
+ * it. */
 static void a_note_is_written_into_a_file_of_its_own(void)
 {
     rd_resume_t resume;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole streams over a hop, and how they end: the same bytes, the same length, and no short one
- * that looks whole. */
+/* Complete streams over a hop, and how they end: with the same bytes and length, and never with a
+ * short stream that looks complete. */
 #include "pipe_streams.h"
 
 #include <fcntl.h>
@@ -33,7 +33,8 @@ static void all_sizes(void)
         CHECK_IN(stream_of(sizes[i], 200000));
 }
 
-/* Packed on the way, unpacked before it is written; what does not shrink goes as it is. */
+/* Blocks are compressed on the way and decompressed before they are written, and sent as they are
+ * if they do not shrink. */
 static void compressed_streams(void)
 {
     level = 1;
@@ -102,7 +103,7 @@ static void a_file_size_limit_is_an_error_on_both_sides(void)
     CHECK_EQ(status_of(receiver.child), RD_TRANSFER_FAULT);
 }
 
-/* A stream that is cut off leaves the output open: its reader must not see an end. */
+/* A stream that is cut off leaves the output open, because its reader must not see an end. */
 static void a_killed_producer_is_no_end(void)
 {
     receiver_t receiver;
@@ -120,7 +121,7 @@ static void a_killed_producer_is_no_end(void)
     end(&receiver);
 }
 
-/* A command that we killed has ended its output: that is no end of the stream. */
+/* The output of a command that we killed has ended, but that does not end the stream. */
 static void a_stopped_producer_is_no_end(void)
 {
     receiver_t receiver;
@@ -137,7 +138,7 @@ static void a_stopped_producer_is_no_end(void)
     CHECK_EQ(status_of(receiver.child), RD_TRANSFER_FAULT);
 }
 
-/* The other side of the same: a consumer that is killed is no broken pipe. */
+/* The same on the other side: a killed consumer must not look like a broken pipe. */
 static void a_killed_consumer_is_a_fault(void)
 {
     receiver_t receiver;
@@ -154,14 +155,14 @@ static void a_killed_consumer_is_a_fault(void)
         close(marks[0]);
         if (write(marks[1], "x", 1) != 1)
             _exit(1);
-        status = status_of(receiver.child); /* nobody reads: it waits for us */
+        status = status_of(receiver.child); /* nobody reads, so it waits for us */
         _exit(status);
     }
     close(marks[1]);
     CHECK(read(marks[0], &byte, 1) == 1);
     CHECK(kill(consumer, SIGKILL) == 0);
     CHECK_EQ(status_of(consumer), 128 + SIGKILL);
-    /* The producer is now nobody's child here; its end closes the mark that it has inherited. */
+    /* The producer is an orphan here; when it ends, the mark that it has inherited is closed. */
     CHECK(read(marks[0], &byte, 1) == 0);
     close(marks[0]);
 }

@@ -3,8 +3,8 @@
 #define PIPE_STREAMS_H
 
 /*
- * Streams over a hop for tests: a producer in a child, a drain in this process; or a producer whose
- * frames the test puts into the ring by hand.
+ * Streams over a hop for tests: a producer in a child and a drain in this process, or a producer
+ * whose frames the test puts into the ring by hand.
  */
 #include "pipe_ends.h"
 
@@ -18,8 +18,8 @@ typedef struct {
     pid_t child;
 } receiver_t;
 
-static int level;       /* of the compression of the running case */
-static bool is_stopped; /* the producer is to stop before it has read an end */
+static int level;       /* of the compression in the running case */
+static bool is_stopped; /* the producer is told to stop before it has read an end */
 
 typedef struct {
     uint64_t state;
@@ -63,7 +63,7 @@ static inline void write_stream(int fd, uint64_t total, uint64_t piece_max, uint
     }
 }
 
-/* A producer in a child: feeds what `write_stream` gives it through a pipe. Its status is the
+/* Starts a producer in a child, which feeds what `write_stream` writes to a pipe. Its status is the
  * outcome of its transfer. */
 static inline pid_t start_producer(uint16_t port, uint64_t total, uint64_t piece_max)
 {
@@ -104,7 +104,7 @@ static inline pid_t start_producer(uint16_t port, uint64_t total, uint64_t piece
     _exit((int)transfer.outcome);
 }
 
-/* Takes the producer that connects, and closes the listener. */
+/* Accepts the producer that connects, and closes the listener. */
 static inline bool take_producer(receiver_t *receiver, int listener, uint32_t block)
 {
     rd_key_t key = key_of(KEY);
@@ -136,7 +136,8 @@ static inline void end(receiver_t *receiver)
     rd_transfer_free(&receiver->transfer);
 }
 
-/* A child that compares what it reads with the stream; its status is 0 if it is that and whole. */
+/* Starts a child that compares what it reads with the stream. Its status is 0 if it got exactly
+ * that. */
 static inline pid_t start_reader(int fd, int other, uint64_t total, uint64_t stop_after)
 {
     pid_t child = fork();
@@ -177,7 +178,7 @@ static inline void join_by_hand(uint16_t port, uint32_t block, rd_stream_t *stre
     rd_stream_open(stream, &hop, "the consumer");
 }
 
-/* In a process of its own: takes the producer that connects to the listener. */
+/* In a process of its own: accepts the producer that connects to the listener. */
 static inline void accept_by_hand(int listener, rd_stream_t *stream)
 {
     rd_key_t key = key_of(KEY);
@@ -199,7 +200,7 @@ static inline uint8_t *room_by_hand(rd_stream_t *stream, uint32_t bytes)
     return at;
 }
 
-/* The first frame of a stream, not sent yet: "hello". */
+/* Prepares the first frame of a stream, "hello", without sending it. */
 static inline rd_frame_t hello_at(uint8_t *at)
 {
     memcpy(at + RD_FRAME_BYTES, "hello", 5);

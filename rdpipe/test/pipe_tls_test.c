@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TLS with a key: who has it gets through, and nothing can be seen on the way or changed there. */
+/* TLS with a key: a peer with the key gets in, and nobody can read or change bytes on the way. */
 #include "pipe_ends.h"
 
 #include <errno.h>
@@ -19,12 +19,12 @@
 #define BYTES ((size_t)3 << 20)
 #define MARK "what nobody on the way may read"
 
-/* Between the two sides: looks at what passes, and may change one byte of it. */
+/* The wire between the two sides, which looks at the bytes and may change one of them. */
 typedef struct {
     int client, server; /* our ends */
     pthread_t thread;
     _Atomic uint64_t passed;
-    uint64_t flip_at; /* the byte from client to server that is changed; 0: none */
+    uint64_t flip_at; /* which byte from client to server is changed; 0: none */
     bool has_seen;
 } wire_t;
 
@@ -75,7 +75,7 @@ static void *run_wire(void *argument)
 
 #define GOOD "the key of both sides"
 
-/* One side of the connection, with a thread for its hands. */
+/* One side of the connection, with a thread for its handshake. */
 typedef struct {
     int socket;
     bool done;
@@ -114,7 +114,7 @@ static bool open_both(both_t *both, const char *client_key, const char *server_k
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, other) < 0)
         return false;
     for (int i = 0; i < 2; i++)
-        (void)fcntl(i ? one[1] : other[1], F_SETFL, 0); /* the wire waits */
+        (void)fcntl(i ? one[1] : other[1], F_SETFL, 0); /* the wire's reads block */
     both->wire.client = one[1];
     both->wire.server = other[1];
     both->client.socket = one[0];
@@ -130,7 +130,7 @@ static bool open_both(both_t *both, const char *client_key, const char *server_k
     return both->client.done && both->server.done;
 }
 
-/* What a link has taken is not ours any more. */
+/* Descriptors that a link has taken are not ours any more. */
 static void close_both(both_t *both)
 {
     tls_side_t *sides[2] = {&both->client, &both->server};
@@ -195,7 +195,7 @@ static void *write_all(void *argument)
     return NULL;
 }
 
-/* How many bytes came until the end, all of them right. */
+/* Returns how many bytes arrived until the end. *right_p: all of them were right. */
 static size_t read_all(bw_link_t *link, bool *right_p)
 {
     int64_t deadline = rd_now_ms() + LONG_MS;
@@ -222,7 +222,7 @@ static size_t read_all(bw_link_t *link, bool *right_p)
 
 static const char *reason_of_last; /* of the receiver's link; a literal */
 
-/* A link over both; how much of it came. */
+/* Carries bytes over a link on both sides, and returns how many arrived. */
 static size_t carry_all(both_t *both, bool *right_p, bool *finished_p)
 {
     bw_link_t *from = NULL, *to = NULL;
@@ -264,7 +264,7 @@ static void sending_keys_are_replaced(void)
     close_both(&both);
 }
 
-/* So that the wire would have been seen through. */
+/* This proves that the wire would have seen the text without TLS. */
 static void the_wire_sees_what_is_plain(void)
 {
     wire_t wire = {0};
@@ -323,7 +323,7 @@ static void without_aes_it_is_chacha20(void)
     }
 }
 
-/* A chunk of a bundle and its header go to the socket by one call. */
+/* A chunk of a bundle and its header go to the socket with one call. */
 static void a_chunk_is_one_batch(void)
 {
     static uint8_t chunk[256 * 1024];
@@ -335,7 +335,7 @@ static void a_chunk_is_one_batch(void)
     close_both(&both);
 }
 
-/* What is plain may follow at once. */
+/* Plain bytes may follow at once. */
 static void nothing_is_read_ahead(void)
 {
     both_t both;
@@ -352,7 +352,7 @@ static void nothing_is_read_ahead(void)
     close_both(&both);
 }
 
-/* A certificate of his own, and no key. */
+/* A peer with a certificate of its own, and without the key. */
 static SSL_CTX *stranger(void)
 {
     SSL_CTX *context = SSL_CTX_new(TLS_server_method());
@@ -407,7 +407,7 @@ static void a_certificate_is_no_key(void)
 
 /* ---- libssl for both the handshake and the records, at the other end ---- */
 
-/* Sends back what it reads, with new keys now and then, and asks for new ones. */
+/* Sends back what it reads. Now and then it changes its keys, and asks for new ones. */
 static void *echo(void *argument)
 {
     SSL *ssl = argument;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams that wait: for a reader, for the next hop, for a disk. They do not spin, and nobody takes
- * them for lost. */
+/* Streams that wait for a reader, for the next hop or for a disk do not spin, and nobody takes them
+ * for lost. */
 #include "pipe_streams.h"
 
 #include <errno.h>
@@ -12,8 +12,8 @@
 #include <sys/uio.h>
 #include <time.h>
 
-/* A call that takes long, as one of a disk: until `until` is readable, which the other side makes
- * it when it hears a sign of life. */
+/* A call that takes long, like one to a disk: until `until` is readable. The other side writes to
+ * that when it receives a sign of life. */
 typedef enum { NO_CALL, READ, WRITE, SYNC, CLOSE } call_t;
 
 static struct {
@@ -57,7 +57,7 @@ ssize_t read(int fd, void *data, size_t len)
     return syscall(SYS_read, fd, data, len);
 }
 
-/* The bytes of the held file are not in memory. */
+/* The held file is not in the page cache. */
 ssize_t preadv2(int fd, const struct iovec *pieces, int count, off_t offset, int flags)
 {
     if (held.call != READ || held.fd != fd)
@@ -66,15 +66,16 @@ ssize_t preadv2(int fd, const struct iovec *pieces, int count, off_t offset, int
     return -1;
 }
 
-/* ---- what waits does not spin ---- */
+/* ---- waiting does not spin ---- */
 
-/* Beside a drain that runs: waits until it moves nothing more, kills the `victim`, has another side
- * go on, and measures what the drain's thread needs in a second. Then the drain is stopped. */
+/* Runs in parallel with a drain: waits until the drain moves nothing more, kills the `victim`, lets
+ * another side continue, and measures how much time the drain's thread needs in a second. Then it
+ * stops the drain. */
 typedef struct {
     receiver_t *receiver;
     pthread_t drains;
     pid_t victim; /* 0: none */
-    int go_on;    /* the other side reads a byte, and goes on; 0: none */
+    int go_on;    /* the other side reads a byte, and then continues; 0: none */
     double used_ms;
 } meter_t;
 
@@ -110,7 +111,7 @@ static void *measure(void *argument)
         abort();
     if (meter->go_on > 0 && write(meter->go_on, "x", 1) != 1)
         abort();
-    (void)poll(NULL, 0, 300); /* the drain sees it */
+    (void)poll(NULL, 0, 300); /* until the drain sees it */
     before = used_ms(meter->drains);
     (void)poll(NULL, 0, 1000);
     meter->used_ms = used_ms(meter->drains) - before;
@@ -140,7 +141,7 @@ static void a_dead_producer_and_a_full_pipe(void)
     end(&receiver);
 }
 
-/* The next hop's other side. It never reads, or it `quits` and, told to, ends. */
+/* Starts the other side of the next hop. It never reads, or it `quits` and ends when told to. */
 static pid_t start_consumer(int listener, bool quits, int go_on)
 {
     pid_t child = fork();
@@ -186,7 +187,7 @@ static void an_output_that_waits_for_the_next_hop(void)
     CHECK(begin(&receiver, UINT64_MAX / 2, 65536));
     CHECK_IN(open_forward(port, &forward));
     CHECK(pthread_create(&thread, NULL, measure, &meter) == 0);
-    output.always_ready = false; /* as a pipe with a fast reader, which is always writable */
+    output.always_ready = false; /* like a pipe with a fast reader, which is always writable */
     rd_drain(&receiver.transfer, &receiver.stream, &output, &forward);
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(receiver.transfer.outcome == RD_TRANSFER_FAULT && meter.used_ms < 100);
@@ -197,7 +198,7 @@ static void an_output_that_waits_for_the_next_hop(void)
     end(&receiver);
 }
 
-/* The producer has said the end, and then gives a sign of life. */
+/* Starts a producer that has sent the end, and then sends a sign of life. */
 static pid_t start_producer_that_waits(uint16_t port, int go_on)
 {
     pid_t child = fork();
@@ -228,7 +229,8 @@ static void be_deaf(void *of)
     receiver->stream.heard_ms -= RD_SILENCE_MS;
 }
 
-/* Nobody reads the producer meanwhile: its words wake nobody, and its silence is no fault. */
+/* Nobody reads from the producer meanwhile, so its messages wake nobody, and its silence is
+ * ignored. */
 static void an_end_that_the_next_hop_takes_slowly(void)
 {
     receiver_t receiver;
@@ -251,7 +253,7 @@ static void an_end_that_the_next_hop_takes_slowly(void)
     CHECK(pthread_create(&thread, NULL, measure, &meter) == 0);
     rd_drain(&receiver.transfer, &receiver.stream, &none, &forward);
     CHECK(pthread_join(thread, NULL) == 0);
-    CHECK_EQ(receiver.transfer.why.cause, RD_CAUSE_STOPPED); /* by the meter */
+    CHECK_EQ(receiver.transfer.why.cause, RD_CAUSE_STOPPED); /* stopped by the meter */
     CHECK(receiver.transfer.outcome == RD_TRANSFER_FAULT && meter.used_ms < 100);
     CHECK(kill(next, SIGKILL) == 0 && status_of(next) == 137);
     rd_stream_close(&forward);
@@ -293,7 +295,7 @@ static void a_next_hop_that_quits_before_a_full_pipe(void)
     end(&receiver);
 }
 
-/* ---- a slow disk is no lost host ---- */
+/* ---- a slow disk does not mean a lost host ---- */
 
 /* Leaves the first frame of the producer where it is. */
 static void await_frame(receiver_t *receiver)
@@ -309,7 +311,7 @@ static void await_frame(receiver_t *receiver)
             break;
 }
 
-/* Whoever was held up itself has heard nothing for long, and finds now what came meanwhile. */
+/* A side that was held up has not looked for long, but now finds what arrived meanwhile. */
 static void what_came_meanwhile_is_heard(void)
 {
     receiver_t receiver;
@@ -320,7 +322,7 @@ static void what_came_meanwhile_is_heard(void)
     await_frame(&receiver);
     receiver.stream.heard_ms -= RD_SILENCE_MS;
     CHECK(rd_stream_tick(&receiver.stream, &why));
-    /* As soon as nothing comes any more it is silence. */
+    /* Silence counts once nothing more arrives. */
     do {
         receiver.stream.heard_ms -= RD_SILENCE_MS;
         is_heard = rd_stream_tick(&receiver.stream, &why);
@@ -333,7 +335,8 @@ static void what_came_meanwhile_is_heard(void)
     CHECK_EQ(status_of(receiver.child), RD_TRANSFER_DONE);
 }
 
-/* In a process of its own: what the other side says next. The process ends with 1 if it is lost. */
+/* In a process of its own: receives the next frame. If the other side is lost, the process ends
+ * with status 1. */
 static rd_frame_t next_by_hand(rd_stream_t *stream, const uint8_t **payload_p)
 {
     rd_frame_t frame;
@@ -353,8 +356,8 @@ static rd_frame_t next_by_hand(rd_stream_t *stream, const uint8_t **payload_p)
 
 typedef enum { WITHOUT_END, AT_ONCE, LATER, RESUMED, RESUMED_LATER } manner_t;
 
-/* A producer of "hello" by hand that tells of the first sign of life. Its status is 0 if all was
- * taken. */
+/* Starts a producer that sends "hello" by hand and reports the first sign of life. Its status is 0
+ * if everything was taken. */
 static pid_t start_producer_that_hears(uint16_t port, manner_t manner, int tell)
 {
     static const char id[] = "0123456789abcdef0123456789abcdef";
@@ -386,7 +389,7 @@ static pid_t start_producer_that_hears(uint16_t port, manner_t manner, int tell)
     }
 }
 
-/* So that the next sign of life is due. */
+/* Makes the next sign of life due. */
 static void be_silent(void *of)
 {
     receiver_t *receiver = of;
@@ -394,7 +397,7 @@ static void be_silent(void *of)
     receiver->stream.said_ms -= RD_PING_MS;
 }
 
-/* The producer hears a sign of life while the call is held. */
+/* The producer receives a sign of life while the call is held. */
 static void receive_with(call_t call, manner_t manner)
 {
     receiver_t receiver;
@@ -416,7 +419,7 @@ static void receive_with(call_t call, manner_t manner)
     await_frame(&receiver);
     if (call != CLOSE && manner != RESUMED_LATER)
         be_silent(&receiver);
-    held.fd = manner == RESUMED ? -1 : file; /* -1: it is the note's */
+    held.fd = manner == RESUMED ? -1 : file; /* -1: the call on the note is held */
     held.until = (struct pollfd){.fd = pings[0], .events = POLLIN};
     held.is_released = false;
     held.call = call;
@@ -431,7 +434,7 @@ static void receive_with(call_t call, manner_t manner)
     close(pings[1]);
 }
 
-/* Hops that stand wait for the others before anything is said on them. */
+/* Hops that are ready wait for the others before anything is sent on them. */
 static void a_late_beginning_is_no_silence(void)
 {
     receiver_t receiver;
@@ -447,7 +450,8 @@ static void a_late_beginning_is_no_silence(void)
     CHECK_EQ(status_of(producer), 0);
 }
 
-/* Nothing is written yet that would tell of it, as there is too little in the buffer. */
+/* The reader quits before anything is written that would fail, because there is too little in the
+ * buffer. */
 static void quit_before_the_buffer_flows(bool is_socket)
 {
     receiver_t receiver;
@@ -463,7 +467,7 @@ static void quit_before_the_buffer_flows(bool is_socket)
     drain_into(&receiver, ends[1]);
     CHECK_EQ(receiver.transfer.outcome, RD_TRANSFER_QUIT);
     end(&receiver);
-    CHECK_EQ(status_of(producer), 2); /* all was not taken */
+    CHECK_EQ(status_of(producer), 2); /* not everything was taken */
 }
 
 static void a_reader_that_quits_before_the_buffer_flows(void)
@@ -487,14 +491,14 @@ static void a_note_that_takes_long(void)
     CHECK_IN(receive_with(SYNC, RESUMED));
 }
 
-/* It waits until the sign of life is due, which one carrier shows. */
+/* It waits until the sign of life is due, for which one carrier is enough. */
 static void an_fdatasync_that_takes_long(void)
 {
     if (carrier == RD_CARRIER_SHM)
         CHECK_IN(receive_with(SYNC, RESUMED_LATER));
 }
 
-/* A consumer of "hello" by hand that tells of the first sign of life. */
+/* Starts a consumer that takes "hello" by hand and reports the first sign of life. */
 static pid_t start_consumer_that_hears(int listener, int tell)
 {
     pid_t child = fork();
@@ -531,7 +535,7 @@ static bw_status_t arm_or_lose(bw_link_t *link)
     return held.is_released ? BW_SYSTEM : sound->arm_read(link);
 }
 
-/* The link is lost while the call is held: as rdma, it has no room any more. */
+/* The link is lost while the call is held: like rdma's, it then has no room any more. */
 static void make_frail(bw_link_t *link)
 {
     sound = link->ops;
@@ -541,7 +545,7 @@ static void make_frail(bw_link_t *link)
     link->ops = &frail;
 }
 
-/* The consumer hears a sign of life while the read is held. */
+/* The consumer receives a sign of life while the read is held. */
 static void send_with_slow_read(bool is_lost)
 {
     char path[] = "/tmp/pipe-slow-XXXXXX";
