@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of a file that another host names, and the search for them. The first byte says whose
- * names they are: right ones of a file, from which the new one must come out again, or any.
+ * Feeds the search with block names as another host would send them. The first byte selects either
+ * the right names of a file, from which the new file must be restored, or any names.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Repeats what is there, so that a short input is a file of many blocks. */
+/* The input is repeated, so that a short one becomes a file of many blocks. */
 #define FILE_BYTES (9 * (size_t)RD_BLOCK_LEAST)
 
 typedef struct {
@@ -41,7 +41,7 @@ static bool copy(void *context, uint64_t offset, uint64_t len)
     return true;
 }
 
-/* In pieces, with an end between them. */
+/* Searches in pieces, with a flush between them. */
 static void search(rd_blocks_t *blocks, const rd_digest_key_t *key, check_t *check)
 {
     rd_search_t *search =
@@ -70,8 +70,8 @@ static void search(rd_blocks_t *blocks, const rd_digest_key_t *key, check_t *che
     rd_search_close(search);
 }
 
-/* The old file is one half of the input again and again, each time a little longer in the middle;
- * the new one is the other half in the same way. */
+/* The old file is half of the input, repeated, and each time a little longer in the middle; the new
+ * one is the other half in the same way. */
 static size_t stretch(uint8_t *file, const uint8_t *data, size_t size)
 {
     size_t at = 0;

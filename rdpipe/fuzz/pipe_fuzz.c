@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What rdpipe reads from others: frames of a stream, lines of the control channel, command lines,
- * items of a copy. The first byte says which.
+ * Fuzzes what rdpipe reads from others: frames of a stream, messages of the control channel,
+ * command lines, items of a copy. The first byte selects one.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void frames(const uint8_t *data, size_t size)
 {
-    static volatile uint32_t sum; /* so that it is not left out */
+    static volatile uint32_t sum; /* so that the reads are not optimized away */
     rd_compressor_t compressor;
     rd_frame_t frame;
 
@@ -54,7 +54,7 @@ static void lines(const char *text)
     }
 }
 
-/* Each line is an argument. What is parsed keeps its rules. */
+/* Each line is an argument. A pipeline that was parsed obeys its rules. */
 static void pipelines(char *text, bool tee)
 {
     static rd_pipeline_t pipeline;
@@ -72,7 +72,7 @@ static void pipelines(char *text, bool tee)
     rd_pipeline_free(&pipeline);
 }
 
-/* What is taken for an item names nothing outside of its tree, and is written as it was read. */
+/* An accepted item names nothing outside of its tree, and is written as it was read. */
 static void items(const uint8_t *data, size_t size)
 {
     static rd_item_t item;
