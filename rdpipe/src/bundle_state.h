@@ -15,8 +15,7 @@
  * bundle_close, which joins the link's thread.
  */
 
-/* the shortest period of measuring with the same number of connections */
-#define RD_PERIOD_MIN_MS 200
+#define RD_PERIOD_MIN_MS 200 /* of measuring with the same number of connections */
 
 /* The connection of one strand. */
 typedef struct {

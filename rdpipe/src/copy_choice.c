@@ -109,7 +109,7 @@ static bool is_meant(const char *given, const char *path, bool is_directory)
     return matches_end(pattern, path);
 }
 
-/* The first pattern that fits decides. */
+/* The first pattern that matches decides. */
 bool rd_copy_excludes(const rd_copy_t *copy, const char *path, bool is_directory)
 {
     for (size_t i = 0; i < copy->exclusions; i++)

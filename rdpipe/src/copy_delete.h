@@ -12,8 +12,8 @@
  *
  * A source can always name fewer files than it has, so it decides what is deleted below the target,
  * up to the user's limit. It cannot reach anything else, because `unpack` follows no symbolic link,
- * and refuses to delete what the user did not ask for, what he excluded, and what has changed its
- * kind since.
+ * and refuses to delete anything that the user did not ask for or excluded, or that has meanwhile
+ * changed its kind.
  */
 
 /* ---- at `have` ---- */

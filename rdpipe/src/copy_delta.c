@@ -206,7 +206,7 @@ static bool put_hole(sent_t *sent, rd_search_t *search, uint64_t len)
 static bool send(sent_t *sent, rd_search_t *search, rd_digest_t *digest, int fd,
                  const struct stat *is, uint64_t at, uint32_t block_bytes)
 {
-    uint64_t size = (uint64_t)is->st_size, end = size; /* where the first long hole begins */
+    uint64_t size = (uint64_t)is->st_size, end = size; /* of a piece without long holes */
     uint64_t least = HOLE_BLOCKS * (uint64_t)block_bytes;
     bool has_holes = rd_is_sparse(is);
 

@@ -252,7 +252,7 @@ static bool flush(drain_t *drain)
     return state != 0;
 }
 
-/* True: the output has the whole frame, or there is no output. */
+/* True: the output has the whole frame, or none is open. */
 static bool write_frame(drain_t *drain, const rd_frame_t *frame)
 {
     drain->is_blocked = false;
@@ -306,7 +306,7 @@ static bool send_piece(drain_t *drain, const rd_frame_t *frame)
     return true;
 }
 
-/* True: the next hop has the frame, or there is no next hop. */
+/* True: the next hop has the frame, or does not exist. */
 static bool send_on(drain_t *drain, const rd_frame_t *frame, const uint8_t *payload)
 {
     if (!drain->forward || drain->forward_quit || drain->is_forwarded)

@@ -10,7 +10,7 @@
 
 #define ABORT_MS 2000 /* how long an ABORT waits for room */
 #define TICK_MS 1000
-#define BURST_MS 100 /* with a limited rate, what was not sent for this time is sent at once */
+#define BURST_MS 100 /* with a limited rate, how much unused time may be made up for */
 
 typedef struct {
     rd_transfer_t *transfer;

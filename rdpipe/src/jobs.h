@@ -33,7 +33,7 @@ void *rd_jobs_room(rd_jobs_t *jobs);
  * to end. */
 void rd_jobs_give(rd_jobs_t *jobs, bool has_work);
 
-/* Have any jobs been given that have not ended? `jobs` must not be NULL. */
+/* Have any jobs been given that have not ended? False for NULL. */
 bool rd_jobs_are_pending(const rd_jobs_t *jobs);
 
 /* Waits until every job that was given has ended. Does nothing for NULL. */
@@ -43,9 +43,9 @@ void rd_jobs_drain(rd_jobs_t *jobs);
 void rd_jobs_close(rd_jobs_t *jobs, rd_job_t forget);
 
 /*
- * Decides whether jobs are worth other threads. Eight are done at once; if one takes `least_us` or
- * more, the next 256 are given to threads. If that has saved no time, as on a single busy disk,
- * 4,096 are done at once before the next attempt, otherwise eight.
+ * Decides whether jobs are worth other threads. Eight are done at once; if they take `least_us` or
+ * more on average, the next 256 are given to threads. If that has saved no time, as on a single
+ * busy disk, 4,096 are done at once before the next attempt, otherwise eight.
  */
 typedef struct {
     unsigned least_us; /* 0: each job is given; UINT_MAX: none is */

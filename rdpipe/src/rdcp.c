@@ -328,7 +328,6 @@ static int run_part(called_t *called, char *const *paths, size_t count)
 
 /* ---- the pipeline ---- */
 
-/* One end of the copy. */
 typedef struct {
     const char *given; /* on the command line */
     char *host, *path;
@@ -413,7 +412,6 @@ static void put_options(FILE *to, const called_t *called)
         (void)fprintf(to, " --delete --max-delete %llu", (unsigned long long)copy->deletes_max);
 }
 
-/* Where a copy goes. */
 typedef struct {
     end_t of[RD_TARGETS_MAX];
     size_t count;
@@ -464,7 +462,7 @@ static char *command_of(const called_t *called, const char *part, const sources_
     return fclose(to) == 0 ? text : NULL;
 }
 
-/* Appends a part to the chain. False: no memory. */
+/* False: no memory. */
 static bool add_part(rd_chain_t *chain, const called_t *called, const char *part,
                      const sources_t *sources, const targets_t *targets, int which)
 {

@@ -33,7 +33,6 @@ typedef struct {
     bool is_unread;             /* nobody read all of its output */
 } rd_peer_t;
 
-/* The pipeline. */
 typedef struct {
     const rd_chain_t *chain;
     const rd_settings_t *settings;
@@ -46,8 +45,8 @@ typedef struct {
     bool are_told, have_ports, are_started, is_faulty;
     size_t faulty_at; /* the segment where `fault` happened */
     rd_why_t fault;
-    uint64_t size;    /* of the first segment's input; 0: unknown */
-    rd_speed_t speed; /* of the first hop; of a copy's content */
+    uint64_t size;    /* of the stream; 0: unknown */
+    rd_speed_t speed; /* of the stream; for a copy, of its content */
     int64_t began_ms, started_ms, ended_ms, give_up_ms, show_ms;
     int64_t commands_until_ms; /* commands that clean up after a signal may run until then */
 } rd_run_t;
@@ -113,7 +112,6 @@ void rd_run_show(rd_run_t *run);
 /* Writes the status file, from which other programs see this pipeline. */
 void rd_run_publish(const rd_run_t *run, rd_status_t *status);
 
-/* Prints the final report. */
 void rd_run_report(const rd_run_t *run, int status);
 
 #endif

@@ -50,7 +50,7 @@ void rd_stream_put(rd_stream_t *stream, uint8_t *at, const rd_frame_t *frame);
 /* Sends a frame whose payload is a text or nothing. False: the ring is full, so wait. */
 bool rd_stream_say(rd_stream_t *stream, const rd_frame_t *frame, const char *text);
 
-/* Sends a last message, and waits until `deadline` if there is no room for it. */
+/* Sends a last message, and waits until `deadline` if the ring is full. */
 void rd_stream_say_last(rd_stream_t *stream, const rd_frame_t *frame, const char *text,
                         int64_t deadline);
 
