@@ -25,6 +25,7 @@ void rd_names_sort(rd_names_t *names);
 /* Is the name in the list, which must be sorted? */
 bool rd_names_have(const rd_names_t *names, const char *name);
 
+/* Frees the names. The list is then empty, and can be used again. */
 void rd_names_free(rd_names_t *names);
 
 #endif
