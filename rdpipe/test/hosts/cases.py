@@ -163,7 +163,7 @@ def several_receivers(hosts):
     status, out, err = hosts.call("rdpipe host1:'cat' [host2:'sha256sum' host3:'sha256sum' host4:'wc -c']", data)
     expect(status == 0 and sorted(out.decode().split("\n")) == sorted(["", f"{digest}  -", f"{digest}  -", "5000000"]),
            f"status {status}: {out!r} {err}")
-    # One that wants no more does not end the others.
+    # A receiver that wants no more does not end the others.
     status, out, err = hosts.call("rdpipe --tee host1:'cat' host2:'head -c 1 >/dev/null' host3:'sha256sum'", data)
     expect(status == 0 and out.decode() == f"{digest}  -\n", f"status {status}: {out!r} {err}")
 
@@ -226,16 +226,16 @@ def progress_on_a_terminal(hosts):
     parts = [int(found[1]) for found in told if found]
     expect(status == 0 and parts and parts == sorted(parts) and parts[-1] <= 100, f"status {status}: {lines[-5:]}")
     expect(any("*" in line for line in lines), f"no hop is marked as the slowest: {lines[-5:]}")
-    # In one row of a narrow terminal.
+    # It fits on one line of a narrow terminal.
     status, lines = hosts.on_a_terminal(f"stty cols 40; rdpipe host1:'<{path}' host2: host3:'>/dev/null'")
     drawn = [line.replace("\x1b[K", "") for line in lines if line.startswith("rdpipe: 0:")]
     expect(status == 0 and drawn and all(len(line) < 40 for line in drawn), f"status {status}: {drawn[-5:]}")
-    # Of what the first command makes from no input, which is not the slowest hop then.
+    # It shows what the first command produces without input; the hop to that command is then not the slowest.
     status, lines = hosts.on_a_terminal(f"rdpipe host1:'cat {path}' host2: host3:'>/dev/null'")
     drawn = [line for line in lines if line.startswith("rdpipe: 0:")]
     expect(status == 0 and drawn and re.search(r"\d\d  [1-9][0-9.]* .?B  ", drawn[-1]) and "host1 0 B/s*" not in drawn[-1],
            f"status {status}: {drawn[-5:]}")
-    # Not where nobody looks.
+    # Nothing is shown if standard error is not a terminal.
     gives(hosts, f"rdpipe host1:'<{path}' host2:'>/dev/null'", b"")
 
 
@@ -248,11 +248,11 @@ def options_for_ssh(hosts):
     gives(hosts, f"echo x | rdpipe {common} -i {user} root@{hosts.address('host1')}:cat", b"x\n", **plain)
     status, _, err = hosts.call(f"rdpipe {common} -o IdentityFile=/nowhere -o BatchMode=yes root@{hosts.address('host1')}:cat", b"x", **plain)
     expect(status == 125 and "ssh has failed" in err, f"without a key: status {status}: {err}")
-    # A command of the user's configuration is for sessions at a terminal.
+    # A RemoteCommand in the user's configuration is only for terminal sessions.
     with open(config, encoding="utf-8") as file, open(f"{config}_command", "w", encoding="utf-8") as other:
         other.write(file.read() + "\n RemoteCommand /bin/false\n")
     gives(hosts, f"echo x | rdpipe -F {config}_command host1:cat", b"x\n", **plain)
-    # A jump: the server sees host1; the hops go directly.
+    # With a jump host the server sees host1 connect, but the hops go directly.
     gives(hosts, f"echo x | rdpipe -F {config} -J host1 --address host2={hosts.address('host2')} --address ={hosts.address('local')} "
           "host2:'echo $SSH_CONNECTION | cut -d\" \" -f1; cat'", f"{hosts.address('host1')}\nx\n".encode(), **plain)
 
@@ -359,7 +359,7 @@ def what_is_wrong_is_said(hosts):
     gives(hosts, f"echo hello | rdpipe --remote-path '{other_version}' host1:rev", b"olleh\n")
     for words, wanted, text in [
             (f"--remote-path {old} host1:cat", 125, "version 0.0.9"),
-            (f"--remote-path {released} host1:cat", 125, "version 0.2.0 (protocol 3)"),  # its rdcp misreads our parts' commands
+            (f"--remote-path {released} host1:cat", 125, "version 0.2.0 (protocol 3)"),  # its rdcp would misread the commands of our parts
             ("host1:cat -v", 2, "'-v': options come before the first segment"),
             ("--remote-path /nowhere host1:cat", 125, "--remote-path"),
             (f"--remote-path {other} host1:cat", 125, "version 0.0.1"),
@@ -535,7 +535,7 @@ def one_prompt_at_a_time(hosts):
     asked = []
     for count in (1, 2):
         terminal.wait_for(f"prompt {count}", lambda shown, n=count: len(re.findall("passphrase for key", shown)) >= n)
-        end = time.monotonic() + 1.5  # the other one may ask so long
+        end = time.monotonic() + 1.5  # how long the other one may ask
         while time.monotonic() < end:
             terminal.read(0.1)
         found = re.findall("(host[12]): Enter passphrase for key '[^']*/(one|two)'", terminal.shown)
@@ -567,7 +567,7 @@ def a_prompt_whose_text_a_server_chose(hosts):
 def a_prompt_that_nobody_answers(hosts):
     """ctrl-C at a prompt ends all, and the terminal echoes again; so does another host that fails."""
     ssh = keys_with_passphrases(hosts)
-    # The shell goes on behind a command that ctrl-C has ended.
+    # The shell continues after a command that ctrl-C has ended.
     terminal = Terminal(hosts, "trap : INT; rdpipe host1:cat host2:cat </dev/null; echo status $?; "
                         "for _ in {1..100}; do stty -a | grep -o ' echo ' && break; sleep 0.1; done", RDPIPE_SSH=ssh)
     terminal.wait_for("a prompt", lambda shown: "passphrase for key" in shown)
@@ -620,7 +620,7 @@ class Wire:
     """What passes a host's network: is a text among it?"""
 
     def __init__(self, hosts, name, text):
-        # In a process of its own: a socket belongs to the network in which it is made.
+        # In a process of its own, because a socket belongs to the network namespace in which it is created.
         program = """
 import select, socket, sys
 seen = 0
@@ -663,7 +663,7 @@ def encrypted_streams_and_their_ends(hosts):
         expect(status == wanted, f"{words}: status {status}, expected {wanted}: {err}")
     status, _, err = hosts.call("rdpipe --encrypt --carrier rdma host1:cat", b"x")
     expect(status == 2 and "--encrypt" in err, f"status {status}: {err}")
-    # One side that asks for it is enough.
+    # It is enough if one side asks for it.
     receiver = hosts.start("host2", "rdrecv --encrypt 7002 | sha256sum", RDPIPE_KEY="a key for two hosts, long enough")
     err = gives(hosts, f"rdsend -v {hosts.address('host2')} 7002", b"", data, name="host1", RDPIPE_KEY="a key for two hosts, long enough")
     status, out, _ = hosts.end(receiver)
@@ -725,7 +725,7 @@ def streams_that_are_killed(hosts):
             sender = hosts.start("host1", f"rdsend --streams 8 {options} {address} {port}", stdin=subprocess.PIPE, **key)
             are_dead = threading.Event()
 
-            def feed(sender=sender, are_dead=are_dead):  # the last byte comes after the kill, however late that is
+            def feed(sender=sender, are_dead=are_dead):  # sends the last byte after the kill, however late that is
                 with contextlib.suppress(BrokenPipeError):
                     sender.stdin.write(data[:-1])
                 are_dead.wait()

@@ -40,7 +40,7 @@ def a_rate_is_kept(hosts):
             expect(status == 0 and out.decode().split()[0] == digest, f"status {status}: {err}")
         took = time.monotonic() - began
         expect(took > 1.2, f"{what}: {len(data)} bytes at 1 MiB a second took {took:.2f} s")
-    # A slow stream flows: its first bytes come long before its last.
+    # A slow stream keeps flowing, so its first bytes arrive long before its last.
     process = hosts.start("local", "head -c 20000 /dev/zero | exec rdpipe --rate 10K host1:cat")
     began = time.monotonic()
     expect(process.stdout.read(1) == b"\0", "no first byte")
@@ -65,7 +65,7 @@ def lines_of_json_while_it_runs(hosts):
     expect(bytes_of == sorted(bytes_of) and middle[-1]["size"] == 3_500_000, f"{middle}")
     expect(any(500_000 < line["average"] < 1_400_000 and line["left"] is not None for line in middle[1:]), f"{middle}")
     expect(all(line["hops"][0]["to"] == "host2" for line in middle), f"{middle}")
-    # What the first command makes before it reads is not exchanged for what it reads then.
+    # The bytes that the first command produces before it reads are not replaced by those that it reads then.
     process = hosts.start("local", f"exec rdpipe --json --progress host1:'cat {file.name}; cat' host2:'>/dev/null'", stdin=subprocess.PIPE)
     wait_for("all is shown", lambda: line_with(process, '"bytes": 3500000,'), 60 * SLOWNESS)
     process.stdin.write(b"x")
@@ -164,7 +164,7 @@ def a_stream_that_goes_on(hosts):
     status, got, said = both(hosts, sending, taking)
     expect((status, got) == (0, 0), f"status {status} and {got}: {said}")
     run("cmp", "-i", "0:16", f"{folder}/whole", f"{folder}/copy")
-    # Once more there is nothing to do.
+    # The second time there is nothing to do.
     status, got, said = both(hosts, *resumed(hosts, "--resume sent -v", "--resume taken -v")[1:])
     expect((status, got) == (0, 0) and os.path.getsize(f"{folder}/copy") == size + 16 and said.count(": 0 B in ") == 2, f"status {status} and {got}: {said}")
 
@@ -224,7 +224,7 @@ def a_buffer_before_the_output(hosts):
     got, out, told = hosts.end(taking)
     status, _, _ = hosts.end(sending)
     expect((status, got) == (0, 0) and out.decode().split()[0] == digest, f"status {status} and {got}: {out!r} {told}")
-    # The same of a pipeline whose last segment is a command.
+    # The same for a pipeline whose last segment is a command.
     os.unlink(reader)
     through = os.path.join(hosts.folder, "through")
     process = hosts.start("local", f"exec rdpipe --buffer 64M host1:'cat {path}; touch {through}' host2:{shlex.quote(slow)}")
@@ -232,7 +232,7 @@ def a_buffer_before_the_output(hosts):
     open(reader, "w", encoding="utf-8").close()
     status, out, err = hosts.end(process)
     expect(status == 0 and out.decode().split()[0] == digest, f"status {status}: {out!r} {err}")
-    # As a segment, and before each of several receivers.
+    # From a file as the first segment, and in front of each of several receivers.
     for options in ("--buffer 1M", "--buffer 2G --start 90", "--buffer 4M --start 100"):
         status, out, err = hosts.call(f"rdpipe {options} host1:'<{path}' [host2:sha256sum host3:sha256sum]")
         expect(status == 0 and out.decode() == f"{digest}  -\n" * 2, f"{options}: status {status}: {out!r} {err}")
@@ -249,7 +249,7 @@ def a_buffer_that_fills_before_it_flows(hosts):
     os.set_blocking(process.stdout.fileno(), False)
     process.stdin.write(b"x" * 3_000_000)
     process.stdin.flush()
-    time.sleep(1.5 * SLOWNESS)  # so long nothing may come
+    time.sleep(1.5 * SLOWNESS)  # nothing may arrive during this time
     expect(process.stdout.read() is None, "it flows before the level is reached")
     process.stdin.write(b"x" * 3_000_000)
     process.stdin.flush()
@@ -293,7 +293,7 @@ def a_slow_receiver_is_dropped(hosts):
         expect(out.decode() == f"{digest}  -\n" and status in (143, 137), f"{slow} {order}: status {status}: {out!r} {err}")
         expect("host2: dropped, as it took nothing for 1 s" in err and not os.path.exists(ended_well), f"{slow} {order}: {err}")
         hosts.check_nothing_is_left()
-    # One that is slow, but takes something, stays.
+    # A receiver that is slow but takes something is not dropped.
     steady = "for i in 1 2 3 4 5 6; do sleep 0.5; head -c 1000000 >/dev/null; done; cat >/dev/null"
     status, out, err = hosts.call(f"rdpipe --drop-slow 3 host1:'<{path}' [host2:{shlex.quote(steady)} host3:sha256sum]")
     expect(status == 0 and out.decode() == f"{digest}  -\n", f"status {status}: {out!r} {err}")

@@ -70,7 +70,7 @@ def a_tree_in_all_directions(hosts):
             for name in ("", "big", "deep/er"):
                 was, now = (os.lstat(os.path.join(top, name)) for top in (tree, f"{folder}/to{i}"))
                 expect((was.st_mode, was.st_mtime_ns) == (now.st_mode, now.st_mtime_ns), f"{name}: {was} {now}")
-    # Into a directory that is there, and over what is there.
+    # Into an existing directory, and over existing files.
     copies(hosts, f"-r host1:{tree}/ {folder}/to0")
     run("diff", "-r", "--no-dereference", tree, f"{folder}/to0/tree")
     expect(not parts_below(folder), f"left: {parts_below(folder)}")
@@ -84,7 +84,7 @@ def a_file_in_all_directions(hosts):
         copies(hosts, f"{source}{folder}/one {target}{folder}/two")
         run("cmp", f"{folder}/one", f"{folder}/two")
         os.unlink(f"{folder}/two")
-    # A relative path begins at home, as ssh's does; a host's own path may hold a colon.
+    # A relative path starts in the home directory, as with ssh; a local path may contain a colon.
     from_home = os.path.relpath(folder, pwd.getpwnam("root").pw_dir)
     copies(hosts, f"host1:{from_home}/one {folder}/a:b")
     copies(hosts, f"{folder}/a:b host2:'~/{from_home}/with blank'")
@@ -98,7 +98,7 @@ def what_was_cut_off_goes_on(hosts):
     folder = folder_of(hosts, "resumed")
     dice = seed_of(hosts)
     tree = a_tree_of(folder, dice)
-    with open(os.path.join(tree, "zz"), "wb") as file:  # the last to go
+    with open(os.path.join(tree, "zz"), "wb") as file:  # the last file to be sent
         for _ in range(60):
             file.write(dice.randbytes(1_000_000))
     part = f"{folder}/.to.rdcp-part/.zz.rdcp-part"
@@ -165,7 +165,7 @@ def a_copy_that_cannot_be_made(hosts):
             (f"{folder}/file host2:{folder}/none/", 1, "no directory"),
             (f"-r {folder}/dir host2:{folder}/file", 1, "no directory"),
             (f"-r host2:{folder}/dir host2:{folder}/dir/to", 1, "host2: " + folder + "/dir/to: a directory is not copied into itself"),
-            # Hosts here are names of one machine.
+            # All hosts here are names of the same machine.
             (f"-r host1:{folder}/dir host2:{folder}/dir/to", 1, "host2: " + folder + "/dir/to: a directory is not copied into itself"),
             (f"-r {folder}/dir host2:{folder}/dir", 1, "host2: " + folder + "/dir/dir: a directory is not copied into itself"),
             ("/dev/null host1:/tmp/x", 1, "is a device: rdcp copies files"),
@@ -251,7 +251,7 @@ def another_version(hosts):
     os.symlink(f"{hosts.programs}/rdpipe", f"{programs}/rdpipe")
     err = copies(hosts, f"--json --remote-path {programs} {folder}/file host1:{folder}/to", 125)
     expect("no 'rdcp' on a host's PATH" in err and json.loads(err.splitlines()[-1])["status"] == 125, err)
-    # The same program with another version, which says nothing, and one with another protocol.
+    # The same program with another version, which does not matter, and one with another protocol.
     with open(f"{hosts.programs}/rdcp", "rb") as program:
         ours = program.read()
     version = run(f"{hosts.programs}/rdcp", "--version").split()[1]
@@ -267,7 +267,7 @@ def another_version(hosts):
         print(f'#!/bin/bash\nexec {hosts.programs}/rdcp "${{@/#[0-9]*/99}}"', file=program)
     err = copies(hosts, f"--remote-path {programs} {folder}/file host1:{folder}/to", 1)
     expect("rdcp there has protocol" in err and "here it is 99" in err and not os.path.exists(f"{folder}/to"), err)
-    # One that calls the parts in another way hears of the version, not of the usage.
+    # An rdcp that calls the parts in another way gets an error about the version, not about the usage.
     status, _, err = hosts.call(f"rdcp --have --of 99 -- {folder}/to </dev/null")
     expect(status == 1 and "rdcp there has protocol" in err and "here it is 99" in err, f"status {status}: {err}")
 
@@ -300,7 +300,7 @@ def a_disk_that_is_full(hosts):
     os.makedirs(f"{folder}/tree/deep")
     shutil.copy(f"{folder}/file", f"{folder}/tree/deep/file")
     for words, full in ((f"{folder}/file {disk}/to", "to"), (f"{folder}/file {disk}", "file"), (f"-r {folder}/tree {disk}", "tree/deep/file")):
-        # The mount is this command's own: nobody else sees it, and it goes with it.
+        # Only this command sees the mount, which disappears when the command ends.
         command = f"unshare -m bash -c 'mount --make-rprivate / && {mount} rdcp {words}; echo $? $(ls {disk}) >{folder}/told'"
         _, _, err = hosts.call(command)
         told = open(f"{folder}/told", encoding="utf-8").read().split()
@@ -347,7 +347,7 @@ def two_copies_to_one_target(hosts):
     folder = folder_of(hosts, "twice")
     os.mkdir(f"{folder}/tree")
     with open(f"{folder}/tree/file", "wb") as file:
-        file.write(os.urandom(200_000_000))  # slow, so the second is told long before the first is through
+        file.write(os.urandom(200_000_000))  # slow, so the second is refused long before the first is done
     for options, source, target, part in (("", "tree/file", "one", ".one.rdcp-part"), ("-r", "tree", "all", ".all.rdcp-part/.file.rdcp-part")):
         with hosts.slow("host1"):
             first = hosts.start("local", f"exec rdcp {options} host1:{folder}/{source} host2:{folder}/{target}")
@@ -379,7 +379,7 @@ def kills_anywhere(hosts):
     tree = a_tree_of(folder, dice)
     for i in range(6):
         process = hosts.start("local", f"exec rdcp -r host1:{tree} host2:{folder}/to")
-        time.sleep(dice.uniform(0, 0.5) * SLOWNESS)  # anywhere
+        time.sleep(dice.uniform(0, 0.5) * SLOWNESS)  # at any point of the copy
         victims = [pid for name in hosts.names for pid in hosts.processes(name)]
         if victims:
             try:

@@ -42,7 +42,7 @@ def closed_descriptors_of_rdpipe(hosts):
             expect(wanted == 0 or "2>&-" in closed or "Bad file descriptor" in err, f"{closed}: said: {err}")
             if wanted == 0:
                 expect(out == (b"x\n" if "<&-" in closed else b"data\nx\n"), f"rdpipe {options} {closed}: {out!r}")
-    # Who has nothing to write does not miss it.
+    # If rdpipe itself writes nothing, a closed output does not matter.
     path = os.path.join(hosts.folder, "of_closed_descriptors")
     for closed in COMBINATIONS:
         status, _, err = hosts.call(f"rdpipe :'echo x' host1:'>{path}' {' '.join(closed)}")

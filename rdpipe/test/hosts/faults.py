@@ -38,10 +38,10 @@ def allowed_statuses(pid, words, main):
     if pid == main:
         return {-signal.SIGKILL}
     if [os.path.basename(word) for word in words[:2]] == ["sh", "ssh"]:
-        return {125}  # the tests' script for ssh, which has not become ssh yet
+        return {125}  # the tests' script for ssh, before it has become ssh
     if os.path.basename(words[0]) in ("yes", "cat", "sh"):
-        return {137, 143}  # of a shell that is killed the rest gets SIGTERM, and maybe first
-    # A fork on its way to be a command still looks like its agent.
+        return {137, 143}  # the rest of a killed shell gets SIGTERM, and may end first
+    # A child that has not yet executed its command looks like its agent.
     return {125, 137} if "--agent" in words else {125}
 
 
@@ -50,14 +50,14 @@ def each_process_killed(hosts):
     seen = set()
     for i in range(KILLS):
         process = hosts.start("local", STREAM)
-        if i % 3 == 0:  # anywhere, also while it is set up
+        if i % 3 == 0:  # at any point, also while the pipeline is set up
             time.sleep(dice.uniform(0, 1) * SLOWNESS)
         else:
             wait_for("the stream runs", lambda: is_running(hosts))
         victims = all_processes(hosts)
         if not victims or process.poll() is not None:
             raise Failure(f"kill {i}: the pipe has ended before: {hosts.end(process)}")
-        # Each kind as often as others, however many there are of it.
+        # Each kind of process is chosen equally often, however many there are of it.
         kinds = {}
         for pid, (name, words) in victims.items():
             kinds.setdefault((name, os.path.basename(words[0]), pid == process.pid), []).append(pid)
@@ -117,7 +117,7 @@ def a_cut_stream_never_looks_whole(hosts):
         expect(len(agents) == len(guards) == 1, f"on host2: {names}")
         victims = [agents, agents + guards, guards + agents][i % 3]
         for pid in victims:
-            with contextlib.suppress(ProcessLookupError):  # an agent or a guard without the other ends by itself
+            with contextlib.suppress(ProcessLookupError):  # an agent or a guard ends by itself without the other
                 os.kill(pid, signal.SIGKILL)
         status, _, err = hosts.end(process)
         expect(status == 125, f"cut {i}: status {status}: {err}")
@@ -138,7 +138,7 @@ def signals_are_passed_on(hosts):
         wait_for("the command runs", lambda: has("up"))
         if sig == signal.SIGTERM:
             process.send_signal(sig)
-        else:  # as a terminal does, to all of the group
+        else:  # to the whole group, as a terminal does
             os.killpg(process.pid, sig)
         status, _, err = hosts.end(process)
         expect(status == -sig, f"{sig.name}: status {status}: {err}")
@@ -181,7 +181,7 @@ def what_ignores_signals_is_killed(hosts):
         process = hosts.start("local", "rdpipe host1:'trap \"\" INT TERM; echo up; while :; do sleep 1; done' host2:cat")
         expect(process.stdout.readline() == b"up\n", "it did not start")
         began = time.monotonic()
-        for _ in range(signals):  # of which the second waits for nothing
+        for _ in range(signals):  # the second one ends everything at once
             process.send_signal(signal.SIGINT)
             time.sleep(0.5)
         status, _, err = hosts.end(process)
@@ -243,7 +243,7 @@ def no_room_where_it_goes(hosts):
 def a_small_disk(hosts):
     disk = os.path.join(hosts.folder, "disk")
     os.makedirs(disk, exist_ok=True)
-    # The mount is this command's own: nobody else sees it, and it goes with it.
+    # Only this command sees the mount, which disappears when the command ends.
     command = f"mount --make-rprivate / && mount -t tmpfs -o size=4m tmpfs {disk} && rdpipe host1:\"head -c 9000000 /dev/zero\" :\">{disk}/file\""
     status, _, err = hosts.call(f"unshare -m bash -c '{command}'")
     expect(status == 125 and "No space left" in err, f"status {status}: {err}")
@@ -263,7 +263,7 @@ def output_of_receivers_is_not_lost(hosts):
     expect(status == 125 and "No space left" in err, f"status {status}: {err}")
     status, out, err = hosts.call(f"{RECEIVERS.format(size=5_000_000)} | head -c 10")
     expect(status == 141 and len(out) == 10, f"status {status}: {out!r} {err}")
-    # Nobody else reads it either: the command that prints is the one that quits.
+    # Nothing else reads it either, because the command that prints is the one that quits.
     status, out, err = hosts.call("rdpipe --tee host1:'echo x' host2:'cat; yes' | head -n 2")
     expect(status == 141 and out == b"x\ny\n", f"status {status}: {out!r} {err}")
 
@@ -329,10 +329,10 @@ def limits_of_the_shell(hosts):
 
 def a_network_that_comes_back(hosts):
     process = hosts.start("local", "rdpipe host1:'head -c 30000000 /dev/zero; sleep 1; head -c 30000000 /dev/zero' host2:'wc -c' </dev/null")
-    # Each head is short.
+    # Each head runs only briefly.
     wait_for("the stream runs", lambda: any(words[0] in ("head", "sleep") for words in hosts.processes("host1").values()))
     hosts.link("host2", "down")
-    time.sleep(3)  # that long it is down
+    time.sleep(3)  # how long the host is down
     hosts.link("host2", "up")
     status, out, err = hosts.end(process, seconds=100 * SLOWNESS)
     expect(status == 0 and out == b"60000000\n", f"status {status}: {out!r} {err}")
@@ -347,7 +347,7 @@ def a_host_that_is_gone(hosts):
     lasted = time.monotonic() - began
     expect(status == 125 and err.strip(), f"status {status}: {err}")
     expect(lasted < 55 * SLOWNESS, f"said only after {lasted:.0f} s")
-    # What runs there notices, too: nothing of it waits for ever.
+    # The processes there also notice, so that none of them waits forever.
     wait_for("host2 is quiet", lambda: not hosts.processes("host2"), 60 * SLOWNESS)
     hosts.link("host2", "up")
 
@@ -366,7 +366,7 @@ def the_other_side_of_a_fifo(hosts):
         expect(status == -signal.SIGTERM, f"{segments}: status {status}: {err}")
         hosts.check_nothing_is_left()
         os.unlink(started)
-    # What opens it is named like a command if it fails.
+    # The process that opens it is named like a command if it fails.
     process = hosts.start("local", f"exec rdpipe host1:'<{fifo}' host2:cat")
     opens = wait_for("it is opened", lambda: [pid for pid, words in hosts.processes("host1").items() if words[:2] == ["sh", "-c"]])
     os.kill(opens[0], signal.SIGKILL)

@@ -13,7 +13,7 @@ import time
 
 SLOWNESS = float(os.environ.get("BEAMWAY_TEST_SLOWNESS", "1"))
 DISK = 3_000_000
-# For what takes a moment on a quiet machine.
+# The time allowed for something that takes a moment on a quiet machine.
 SOON = 20 * SLOWNESS
 
 
@@ -53,13 +53,13 @@ class Hosts:
         self.tag = f"rp{os.getpid()}-{Hosts.made}"
         self.folder = tempfile.mkdtemp(prefix="beamway-pipe-")
         self.temporary = os.path.join(self.folder, "tmp")
-        self.disk = os.path.join(self.folder, "disk")  # of DISK bytes, for all hosts
+        self.disk = os.path.join(self.folder, "disk")  # has DISK bytes, and is shared by all hosts
         self.daemons = []
-        self.told = set()  # what was left behind and told of
+        self.told = set()  # leftovers that were already reported
         try:
             os.mkdir(self.temporary)
             os.mkdir(self.disk)
-            # Before any host is made: what is mounted later they may not see.
+            # Before any host is created, because hosts may not see later mounts.
             run("mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", self.disk)
             self._make_network()
             self._make_keys()
@@ -117,7 +117,7 @@ class Hosts:
 
     def _start_sshd(self, name):
         os.makedirs("/run/sshd", exist_ok=True)
-        # An account without a password may be locked, which only PAM overlooks.
+        # An account without a password may count as locked, which only PAM ignores.
         with open("/etc/shadow", encoding="utf-8") as shadow:
             is_locked = any(line.startswith("root:!") for line in shadow)
         config = self._path(f"sshd_{name}")
@@ -238,7 +238,7 @@ SetEnv PATH={self.programs}:/usr/local/bin:/usr/bin:/bin TMPDIR={self.temporary}
         while left and time.monotonic() < deadline:
             time.sleep(0.05)
             left = set(self.leftovers()) - self.told
-        self.told |= left  # the next case is not blamed for it
+        self.told |= left  # so that the next case is not blamed for it
         if left:
             raise Failure("left behind: " + "; ".join(sorted(left)[:6]))
 

@@ -105,7 +105,7 @@ def a_mirror_killed_anywhere(hosts):
         for name in range(200):
             put(f"{folder}/to/old/{name % 7}/{name}", "old")
         process = hosts.start("local", f"exec rdcp -rT --delete host1:{tree} host2:{folder}/to")
-        time.sleep(dice.uniform(0, 0.5) * SLOWNESS)  # anywhere
+        time.sleep(dice.uniform(0, 0.5) * SLOWNESS)  # at any point of the copy
         victims = [pid for name in hosts.names for pid in hosts.processes(name)]
         if victims:
             try:
@@ -235,7 +235,7 @@ def a_tree_replaced_and_killed_anywhere(hosts):
         with open(f"{tree}/big", "wb") as file:
             file.write(dice.randbytes(9_000_000))
         process = hosts.start("local", f"exec rdcp -rpT --atomic --delete host1:{tree} host2:{folder}/to")
-        time.sleep(dice.uniform(0, 0.6) * SLOWNESS)  # anywhere
+        time.sleep(dice.uniform(0, 0.6) * SLOWNESS)  # at any point of the copy
         victims = [pid for name in hosts.names for pid in hosts.processes(name)]
         if victims:
             try:
@@ -270,7 +270,7 @@ def several_targets(hosts):
     expect(sent < 1.5 * size, f"host1 has sent {sent} bytes for {size}")
     for i in (2, 3, 4):
         run("diff", "-r", "--no-dereference", tree, f"{folder}/to{i}")
-    # What one lacks comes again, and no more; each deletes what only it has.
+    # Only what one target lacks is sent again, and each target deletes what only it has.
     os.unlink(f"{folder}/to3/big")
     put(f"{folder}/to4/old", "old")
     err = copies(hosts, f"--json --delete {words}")
@@ -279,7 +279,7 @@ def several_targets(hosts):
     expect(all(line["bytes_received"] == 9_000_000 for line in told.values()), err)
     for i in (2, 3, 4):
         run("diff", "-r", "--no-dereference", tree, f"{folder}/to{i}")
-    # A target that is a file, and one whose disk is full.
+    # One target is a file, and the disk of another is full.
     shutil.rmtree(f"{folder}/to3")
     put(f"{folder}/to3", "a file")
     os.unlink(f"{folder}/to2/big")

@@ -16,7 +16,7 @@ COUNT = int(os.environ.get("PIPE_STREAMS", "100"))
 WORKERS = 4
 LARGEST = 1_000_000_000
 
-# Writes SIZE bytes in random pieces and tells their sha256 on standard error; ends with STATUS.
+# Writes SIZE bytes in random pieces, prints their sha256 on standard error, and exits with STATUS.
 NOISE = """#!/usr/bin/env python3
 import hashlib, os, random, sys, time
 size, seed, piece, status = map(int, sys.argv[1:5])
@@ -67,7 +67,7 @@ def run_stream(hosts, plan):
     words = " ".join(f"{plan['hosts'][i]}:'{text}'" for i, text in enumerate(segments))
     process = hosts.start("local", f"exec rdpipe {plan['options']} {words} </dev/null")
     if plan["fate"] == "hangs":
-        time.sleep(0.5)  # wherever that finds it
+        time.sleep(0.5)  # wherever the stream is by then
         process.terminate()
         got, _, err = hosts.end(process, seconds=120 * SLOWNESS)
         expect(got == -signal.SIGTERM, f"{plan}: status {got}: {err}")

@@ -17,7 +17,7 @@ COUNT = int(os.environ.get("PIPE_TORTURE", "12"))
 AT_ONCE = 3
 KILLED = -signal.SIGKILL
 FATES = {"none": 2, "command": 3, "agent": 3, "rdpipe": 2, "ssh": 2, "frozen agent": 2, "frozen command": 2, "cut": 3, "full disk": 2, "reader quits": 2}
-# What rdpipe may end with. A command that is killed has 137, the rest of its shell SIGTERM; its neighbours may fail of it first.
+# The exit statuses that rdpipe may have. A killed command has 137 and the rest of its shell SIGTERM, but its neighbours may fail first because of it.
 STATUSES = {"none": {0}, "frozen agent": {0}, "frozen command": {0}, "command": {137, 143, 125}, "agent": {125, 137, 143}, "rdpipe": {KILLED},
             "ssh": {125}, "cut": {125}, "full disk": {125, 1}, "reader quits": {141}}
 
@@ -65,7 +65,7 @@ def send(pid, sig):
 
 def freeze(pid):
     send(pid, signal.SIGSTOP)
-    time.sleep(1.5)  # so long it does not move
+    time.sleep(1.5)  # the stream does not move during this time
     send(pid, signal.SIGCONT)
 
 
@@ -92,7 +92,7 @@ def strike(hosts, plan, process, mark):
     elif fate.startswith("frozen"):
         freeze(pid)
     elif fate == "cut":
-        # What this agent has of connections to other agents is reset.
+        # Resets this agent's connections to other agents.
         name = next((name for name in hosts.names if pid in hosts.processes(name)), None)
         if not name:
             return False
@@ -135,10 +135,10 @@ def torture_one(hosts, plan):
         with open(whole, "rb") as file:
             data = file.read()
         got = hashlib.sha256(data).hexdigest()
-        # A command that is killed ends its stream, as on one host; its status tells.
+        # A killed command ends its stream, as in a local pipeline, and its status reports the kill.
         expect(got == digest_of(hosts, plan) or (plan["fate"] == "command" and status != 0), f"{plan}: what has the name is not the stream ({len(data)} bytes, status {status}): {err}")
     allowed = STATUSES[plan["fate"]] if struck else {0} | STATUSES[plan["fate"]]
-    # A kill may come when everything has arrived already.
+    # A kill may come when everything has already arrived.
     may_be_late = plan["fate"] in ("command", "agent", "rdpipe", "ssh", "cut")
     expect(status in allowed or (may_be_late and has_whole and status == 0), f"{plan}: status {status}, expected one of {sorted(allowed)}: {err}")
     expect(has_whole or status != 0 or plan["fate"] == "reader quits", f"{plan}: status 0, and nothing arrived: {err}")
