@@ -21,25 +21,24 @@
 #define RD_VALUE_MAX 65536u /* of an extended attribute (XATTR_SIZE_MAX) */
 
 typedef enum {
-    RD_ITEM_START = 1, /* a source; mode: RD_ITEM_VERSION, size: which, offset: how many things of
-                          those before it could not be copied; digest: copy_terms.h */
-    RD_ITEM_DIR,       /* what follows may lie in it; digest, in a list: rd_directory_id */
-    RD_ITEM_LEAVE, /* a directory is complete; size: files left out, that need nothing; offset, in
-                      a list: 1 if something in it was not looked at */
-    RD_ITEM_FILE,  /* its content follows, from `offset` on, then CLOSE */
-    RD_ITEM_LINK,  /* a symbolic link */
-    RD_ITEM_DATA,  /* `size` bytes of the file */
-    RD_ITEM_HOLE,  /* `size` bytes that are not stored */
-    RD_ITEM_CLOSE, /* the file ends; has: RD_HAS_ALL if it is whole; digest: of one that comes as
-                      what differs */
-    RD_ITEM_KEEP,  /* the file is there already */
-    RD_ITEM_END,   /* size: how many things could not be copied */
-    RD_ITEM_HARD,  /* a further name of the file whose path is `target` */
-    RD_ITEM_ATTRIBUTE, /* of the FILE, KEEP, LINK or LEAVE that comes next: `target` is its name */
-    RD_ITEM_SKIP,      /* in a list: it lies at the source, and is not copied */
-    RD_ITEM_DELETE,    /* is at the target, and not at the source; mode: with its type; size: which
-                         target; has: RD_HAS_PART if an earlier copy left it in the new tree of
-                         --atomic */
+    RD_ITEM_START = 1, /* a source; mode: RD_ITEM_VERSION; size: its number; offset: how many things
+                          in the sources before it could not be copied; digest: copy_terms.h */
+    RD_ITEM_DIR,       /* the items that follow may be in it; digest, in a list: rd_directory_id */
+    RD_ITEM_LEAVE,     /* a directory is complete; size: files left out because they need nothing;
+                          offset, in a list: 1 if something in it was not looked at */
+    RD_ITEM_FILE,      /* its content follows, from `offset` on, then CLOSE */
+    RD_ITEM_LINK,      /* a symbolic link */
+    RD_ITEM_DATA,      /* `size` bytes of the file */
+    RD_ITEM_HOLE,      /* `size` bytes that are not stored */
+    RD_ITEM_CLOSE,     /* the file ends; has: RD_HAS_ALL if it is complete; digest: if it came as a
+                          difference */
+    RD_ITEM_KEEP,      /* the target already has the file */
+    RD_ITEM_END,       /* size: how many things could not be copied */
+    RD_ITEM_HARD,      /* another name of the file whose path is `target` */
+    RD_ITEM_ATTRIBUTE, /* of the next FILE, KEEP, LINK or LEAVE; `target` is its name */
+    RD_ITEM_SKIP,      /* in a list: is at the source, but is not copied */
+    RD_ITEM_DELETE,    /* is only at the target; mode: with its type; size: the target's number;
+                          has: RD_HAS_PART if an earlier copy left it in the new tree of --atomic */
     /* For a changed file (copy_delta.h), used only if both sides know them (copy_terms.h). */
     RD_ITEM_BLOCKS = 20, /* the target has another version of the FILE that follows. These are
                             names of its blocks, of `offset` bytes each; size: all names */
