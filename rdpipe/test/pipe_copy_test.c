@@ -451,7 +451,7 @@ static void what_a_part_notes_is_not_read_again(void)
     CHECK_IN(resume_after("cp .to.rdcp-part copy && mv copy .to.rdcp-part", false));
 }
 
-/* What could not be copied may come with the next call. */
+/* What one call could not copy may come with the next one. */
 static void a_part_can_be_written_into_again(void)
 {
     static rd_item_t items[2];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Jobs side by side. */
+/* Jobs that threads do side by side. */
 #include "check.h"
 
 #include <limits.h>
