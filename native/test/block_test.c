@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Blocks, and how they get from one process to another: what a receiver must refuse, what is given
- * back when a process is killed, and that every descriptor and mapping is gone at the end.
+ * Blocks and their way from one process to another: what a receiver must refuse, what is freed when
+ * a process is killed, and that every descriptor and mapping is gone at the end.
  */
 #include "../block/channel.h"
 
@@ -16,7 +16,7 @@
 #define SIZE 100000u
 #define MOST (UINT64_C(1) << 30)
 
-/* What the peer of these tests sends, as it stands on the wire. */
+/* The message that a peer of these tests sends, in the wire format. */
 typedef struct {
     uint8_t token[BW_TOKEN_BYTES], id[BW_TOKEN_BYTES];
     uint32_t version, reserved;
@@ -26,7 +26,7 @@ typedef struct {
     uint64_t number, size;
 } word_t;
 
-/* A listener and both ends of a channel, in this process; each end has blocks of its own. */
+/* A listener and both ends of a channel in this process. Each end has its own set of blocks. */
 typedef struct {
     bw_blocks_t *there, *here;
     bw_shm_listener_t listener;
@@ -67,7 +67,7 @@ static void give_back(bw_block_t *block)
         bw_block_free(block);
 }
 
-static int held; /* descriptors before the case */
+static int held; /* open descriptors before the case */
 
 static void begin(ends_t *ends)
 {
@@ -160,7 +160,7 @@ static void test_a_quarter_of_the_descriptors(void)
     in_child(few_descriptors);
 }
 
-/* Passing the limit is a signal, for memory too. */
+/* Exceeding the limit raises SIGXFSZ, which applies to memfds as well. */
 static void small_files(void)
 {
     bw_blocks_t *blocks = bw_blocks_new(MOST);
@@ -200,7 +200,7 @@ static void test_a_file(void)
     CHECK_EQ(bw_block_finish(block, &error), BW_OK);
     CHECK(is_all(block, 5));
     give_back(block);
-    /* The file has become shorter meanwhile. */
+    /* The file has been shortened in the meantime. */
     CHECK_EQ(bw_block_begin(blocks, SIZE + 1, &block, &error), BW_OK);
     CHECK_EQ(lseek(fileno(file), 0, SEEK_SET), 0);
     CHECK_EQ(bw_block_fill(block, fileno(file), &error), BW_SYSTEM);
@@ -209,7 +209,7 @@ static void test_a_file(void)
     bw_blocks_delete(blocks);
 }
 
-/* The nodes of a host may all connect before the first of them is let in. */
+/* All nodes on a host may connect before the first of them is accepted. */
 static void test_many_connect_at_once(void)
 {
     bw_blocks_t *there = bw_blocks_new(MOST), *here = bw_blocks_new(MOST);
@@ -250,7 +250,7 @@ static void test_passed_in_any_order(void)
         CHECK_EQ(bw_channel_take(ends.from, numbers[i], SIZE + (uint64_t)i, false, &got, &error),
                  BW_OK);
         CHECK(is_all(got, i));
-        /* No number is taken twice. */
+        /* Each number can be taken only once. */
         CHECK_EQ(
             bw_channel_take(ends.from, numbers[i], SIZE + (uint64_t)i, false, &blocks[i], &error),
             BW_REFUSED);
@@ -260,7 +260,7 @@ static void test_passed_in_any_order(void)
     CHECK_IN(end(&ends));
 }
 
-/* One mapping, however often a block comes, and also where it was made. */
+/* A block is mapped once, however often it arrives, and also in the process that made it. */
 static void test_one_mapping(void)
 {
     bw_block_t *block, *first, *second;
@@ -292,7 +292,7 @@ static void test_no_more_than_so_many_on_their_way(void)
     for (int i = 0; i < BW_BLOCK_PASSED_MAX; i++)
         CHECK_EQ(bw_channel_pass(ends.to, block, &last, &error), BW_OK);
     CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_AGAIN);
-    /* The last one first: all of the others wait for their turn. */
+    /* Taking the last one first leaves all others queued. */
     CHECK_EQ(bw_channel_take(ends.from, last, SIZE, false, &got, &error), BW_OK);
     give_back(got);
     CHECK_EQ(bw_channel_pass(ends.to, block, &number, &error), BW_OK);
@@ -319,7 +319,7 @@ static void test_no_room_at_the_receiver(void)
     CHECK_IN(end(&ends));
 }
 
-/* Until it is called again with the limit that it returns, nothing can be opened. */
+/* Nothing can be opened until this is called again with the limit that it returned. */
 static rlim_t limit_descriptors(rlim_t most)
 {
     struct rlimit files;
@@ -334,7 +334,7 @@ static rlim_t limit_descriptors(rlim_t most)
     return before;
 }
 
-/* It is no fault of the peer. */
+/* The peer must not be blamed for it. */
 static void test_no_descriptor_for_a_moment(void)
 {
     bw_block_t *block, *got;
@@ -367,7 +367,7 @@ static void test_no_descriptor_for_a_moment(void)
     CHECK_IN(end(&ends));
 }
 
-/* What was passed and not taken counts as well: the rest stays in the socket. */
+/* Blocks that were passed but not taken count as well; the rest stay in the socket. */
 static void test_descriptors_that_wait_are_counted(void)
 {
     enum { BLOCKS = 40, LIMIT = 16 };
@@ -418,7 +418,7 @@ static void test_the_sender_ends(void)
     give_back(block);
     bw_channel_delete(ends.to);
     ends.to = NULL;
-    /* What was passed before can be taken after. */
+    /* What was passed before the end can still be taken afterwards. */
     CHECK_EQ(bw_channel_take(ends.from, number, SIZE, false, &got, &error), BW_OK);
     CHECK(is_all(got, 3));
     CHECK(!bw_channel_look(ends.from));
@@ -442,7 +442,7 @@ static void test_the_receiver_ends(void)
     CHECK_IN(end(&ends));
 }
 
-/* Makes a block, passes it and is killed. */
+/* Makes a block, passes it, and is killed. */
 static void killed_sender(const bw_shm_listener_t *listener, int tell)
 {
     bw_blocks_t *blocks = bw_blocks_new(MOST);
@@ -483,7 +483,7 @@ static void test_a_killed_sender(void)
     CHECK_EQ(bw_channel_take(channel, number, SIZE, false, &got, &error), BW_OK);
     CHECK(!bw_channel_look(channel));
     bw_channel_delete(channel);
-    /* The bytes live as long as somebody has them. */
+    /* The bytes live as long as any process holds them. */
     CHECK(is_all(got, 8));
     give_back(got);
     bw_blocks_delete(here);
@@ -548,7 +548,7 @@ static int without_pages(void)
     return sealed(SIZE, 0, ALL_SEALS);
 }
 
-/* As many pages as it should have, but behind its end. */
+/* The file has the right number of pages, but they lie past its end. */
 static int with_pages_elsewhere(void)
 {
     int fd = memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -560,7 +560,7 @@ static int with_pages_elsewhere(void)
                : -1;
 }
 
-/* All but one in its middle. */
+/* All pages are there except one in the middle. */
 static int with_a_hole(void)
 {
     static const char bytes[SIZE / 4] = "bytes";
@@ -599,9 +599,9 @@ static int zeros(void)
 typedef struct {
     const char *name;
     int (*with)(void); /* NULL: no descriptor */
-    int count;         /* of descriptors */
-    uint64_t size;     /* that the word says */
-    size_t len;        /* of the word */
+    int count;         /* number of descriptors */
+    uint64_t size;     /* as announced in the word */
+    size_t len;        /* bytes of the word that are sent */
     bw_status_t status;
 } rogue_t;
 
@@ -705,7 +705,7 @@ static void test_too_many_blocks_of_a_rogue(void)
     receiver_t receiver;
 
     CHECK_IN(open_receiver(&receiver));
-    /* The same number again. */
+    /* This repeats the number. */
     CHECK_IN(send_rogue(receiver.to, &rogues[0]));
     CHECK_IN(send_rogue(receiver.to, &rogues[0]));
     CHECK_EQ(bw_channel_take(receiver.channel, 7, SIZE, false, &got, &error), BW_CORRUPT);
@@ -738,7 +738,8 @@ static void test_strangers(void)
     CHECK_EQ(open_descriptors(), before);
 }
 
-/* They wait at the listener also when they have gone. Whoever waits behind them is let in. */
+/* Strangers stay in the listener's backlog even after they have gone. A peer queued behind them
+ * must still be let in. */
 static void test_many_strangers(void)
 {
     bw_blocks_t *there = bw_blocks_new(MOST), *here = bw_blocks_new(MOST);
@@ -761,7 +762,7 @@ static void test_many_strangers(void)
     CHECK_EQ(open_descriptors(), before);
 }
 
-/* They have one time for all of them. */
+/* All silent peers together share one time limit. */
 static void test_silent_peers_hold_nobody_for_long(void)
 {
     enum { SILENT = 30 };
@@ -798,7 +799,7 @@ static void *speak_late(void *arg)
     return NULL;
 }
 
-/* Between connecting and speaking a peer may lose the processor, and once even for too long. */
+/* A peer may lose the processor between connecting and speaking, and once even for too long. */
 static void test_a_peer_that_speaks_late(void)
 {
     bw_blocks_t *here = bw_blocks_new(MOST);
@@ -823,7 +824,7 @@ static void test_a_peer_that_speaks_late(void)
     bw_blocks_delete(here);
 }
 
-/* A receiver that says that it has taken more than was passed. */
+/* A receiver that claims to have taken more than was passed. */
 static void test_a_receiver_that_lies(void)
 {
     bw_blocks_t *there = bw_blocks_new(MOST);

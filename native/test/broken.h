@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* For what stands in for a device or the VM. Who includes this says who it is: BROKEN_IN. */
+/* For the stand-ins of a device and of the VM. The including file defines its name as BROKEN_IN. */
 
-/* Ends the process: what would be silent harm, or a call that never returns, with the real one. */
+/* Ends the process where the real device or VM would do silent damage or never return. */
 static inline void broken(const char *what)
 {
     fprintf(stderr, BROKEN_IN ": %s\n", what);

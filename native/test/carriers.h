@@ -4,9 +4,9 @@
 
 /*
  * The carriers of BW_CARRIERS, with both ends in one process, so that the same cases run over each:
- * a program has a table of cases and `CARRIERS_MAIN(cases)`, and a case opens its link by
- * `open_ends`. rdma runs over fake verbs (BW_TEST_RDMA, if there are the headers); over a device:
- * rdma_ends.h.
+ * a program has a table of cases and `CARRIERS_MAIN(cases)`, and a case opens its link with
+ * `open_ends`. rdma runs over the fake verbs (BW_TEST_RDMA, if the headers are installed); see
+ * rdma_ends.h for tests over a device.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -34,9 +34,10 @@
     10000 /* what was sent over loopback is there by then, also on a busy machine                  \
            */
 
-/* A TCP connection of this process with itself. With `buffer` above 0 the kernel holds little more
- * than that, so that the rings fill. Segments are as short as on a network then: a receiver whose
- * buffer holds two of loopback's tells of room only when it is probed, five times a second. */
+/* Makes a TCP connection from this process to itself. If `buffer` is above 0, the kernel holds
+ * little more than that, so that the rings fill up. Segments are as short as on a network, because
+ * a receiver whose buffer holds only two of loopback's large segments would report room only when
+ * it is probed, which happens five times a second. */
 static inline bool connect_sockets(int buffer, int *one_p, int *other_p)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -78,27 +79,28 @@ static inline bool adopt_both(const int sockets[2], uint64_t ring_bytes, bw_link
 
 /* ---- the carrier of the running case ---- */
 
-/* An attempt to make a link: where to listen and to connect, in the words of the carrier. */
+/* An attempt to make a link. It holds the addresses to listen at and to connect to, in the
+ * carrier's own format. */
 typedef struct {
     uint8_t listen[BW_ADDRESS_MAX], connect[BW_ADDRESS_MAX];
     size_t listen_len, connect_len;
-    int sockets[2]; /* of tcp and tls, -1: none */
+    int sockets[2]; /* of tcp and tls; -1: none */
 } attempt_t;
 
 typedef struct {
     const char *kind;
-    int descriptors; /* of one end, 0: not said */
-    /* The places, NULL: nothing to listen at, and the address that the listener tells. With
-     * `buffer` as connect_sockets. */
+    int descriptors; /* of one end; 0: unspecified */
+    /* Fills in the addresses, with `buffer` as in connect_sockets. NULL: there is no address to
+     * listen at, and the listener reports the address to connect to. */
     bool (*begin)(attempt_t *attempt_p, int buffer);
     void (*learn)(attempt_t *attempt, const uint8_t *address);
-    int (*at_rest)(void); /* the descriptors that are open when the carrier's own thread has nothing
-                             left to do; that thread does not outlive a fork. NULL: it has none */
-    bool needs_both;      /* what is on its way arrives only if its writer is called, too */
+    int (*at_rest)(void); /* how many descriptors are open when the carrier's own thread, which does
+                             not survive a fork, has nothing left to do. NULL: it has no thread */
+    bool needs_both;      /* bytes under way arrive only if their writer is called as well */
     const bw_carrier_t *table;
-    bool is_shared;      /* both ends see one ring: what is written can be read at once, and room
-                            comes by the byte */
-    bool tells_of_death; /* a process that ends without a word ends the stream all the same */
+    bool is_shared; /* both ends see the same ring: what is written can be read at once, and room
+                       grows byte by byte */
+    bool tells_of_death; /* the stream also ends if the process dies without closing it */
 } carrier_t;
 
 static inline bool begin_for_tcp(attempt_t *attempt_p, int buffer)
@@ -112,7 +114,7 @@ static inline bool begin_for_tcp(attempt_t *attempt_p, int buffer)
 }
 
 #ifdef BW_TEST_TLS
-/* The same, and both know a key. */
+/* As above, but both ends know a key. */
 static inline bool begin_for_tls(attempt_t *attempt_p, int buffer)
 {
     static const char keys[1 + sizeof(bw_tls_key_t)] = "\1\0\0\0\0\0\0\0\0"
@@ -141,12 +143,12 @@ static inline void learn_for_rdma(attempt_t *attempt, const uint8_t *address)
 }
 #endif
 
-/* What a carrier's table does not say. One that is not here needs nothing of it. */
+/* What a carrier's table does not tell. A carrier that is not listed needs none of it. */
 static const carrier_t particular[] = {
     {.kind = "shm", .descriptors = 3},
     {.kind = "tcp", .descriptors = 1, .begin = begin_for_tcp},
 #ifdef BW_TEST_TLS
-    /* half a record needs both */
+    /* because the rest of a record must be written before it can be read */
     {.kind = "tls", .descriptors = 1, .begin = begin_for_tls, .needs_both = true},
 #endif
 #ifdef BW_TEST_RDMA
@@ -173,7 +175,7 @@ static inline void run_over(const bw_carrier_t *table)
     running.tells_of_death = table->caps & BW_CAP_TELLS_DEATH;
 }
 
-/* The descriptors of this process; what was closed is not among them. */
+/* Counts the descriptors of this process, once the carrier's thread has closed those it had to. */
 static inline int held_descriptors(void)
 {
     return carrier->at_rest ? carrier->at_rest() : open_descriptors();
@@ -187,7 +189,7 @@ static inline bool begin_attempt(attempt_t *attempt_p, int buffer)
     return !carrier->begin || carrier->begin(attempt_p, buffer);
 }
 
-/* What the listener has told. */
+/* Takes over the address that the listener has reported. */
 static inline void learn_address(attempt_t *attempt, const uint8_t *address, size_t len)
 {
     if (carrier->learn) {
@@ -198,7 +200,7 @@ static inline void learn_address(attempt_t *attempt, const uint8_t *address, siz
     }
 }
 
-/* Both ends have descriptors of their own. */
+/* Both ends have their own descriptors by now. */
 static inline void end_attempt(const attempt_t *attempt)
 {
     for (int i = 0; i < 2; i++)
@@ -206,7 +208,7 @@ static inline void end_attempt(const attempt_t *attempt)
             close(attempt->sockets[i]);
 }
 
-/* Steps until the link has come so far, at least. */
+/* Steps the link until it has reached at least this state. */
 static inline bool link_reaches(bw_link_t *link, bw_state_t state, bw_report_t *report_p)
 {
     struct pollfd poller = {.fd = link->ops->fd(link), .events = POLLIN};
@@ -247,7 +249,8 @@ static inline void close_link(bw_link_t *link)
         link->ops->close(link, NULL);
 }
 
-/* Both ends get as far as a link: each may wait for what the other does. */
+/* Steps both ends until they are linked, in turn because each may depend on the other's
+ * progress. */
 static inline bool both_are_linked(bw_link_t *caller, bw_link_t *listener)
 {
     bw_link_t *links[2] = {caller, listener};
@@ -268,7 +271,8 @@ static inline bool both_are_linked(bw_link_t *caller, bw_link_t *listener)
     return reports[0].state == BW_LINKED && reports[1].state == BW_LINKED;
 }
 
-/* Two ends of one link over the carrier of the running case. False: *error_p says why. */
+/* Opens both ends of a link over the carrier of the running case. On false, *error_p has the
+ * reason. */
 static inline bool open_ends(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t **other_p,
                              bw_error_t *error_p)
 {
@@ -295,7 +299,7 @@ static inline bool open_ends(uint64_t ring_bytes, bw_link_t **one_p, bw_link_t *
 
 /* ---- one end in each of two processes ---- */
 
-/* What two processes have in common before the fork; each then takes its end. */
+/* What two processes share before the fork; afterwards each takes its end. */
 typedef struct {
     attempt_t attempt;
     int wire[2];
@@ -312,8 +316,8 @@ static inline bool is_said(ssize_t done, size_t bytes)
     return done == (ssize_t)bytes;
 }
 
-/* The end of this process: side 0 listens, side 1 connects and says so. NULL: no link came about.
- */
+/* Makes the end of this process: side 0 listens, side 1 connects and reports it. Returns NULL if
+ * the link was not made. */
 static inline bw_link_t *take_end(pair_t *pair, int side, uint64_t ring_bytes)
 {
     bw_link_t *link = NULL;
@@ -341,7 +345,7 @@ static inline bw_link_t *take_end(pair_t *pair, int side, uint64_t ring_bytes)
 
 /* ---- waiting for what is on its way ---- */
 
-/* What the owner of an end does when its descriptor is readable: what waited goes out. */
+/* What the owner of an end does when its descriptor is readable, which sends queued bytes. */
 static inline void run_end_of(bw_link_t *link)
 {
     bw_span_t span;
@@ -350,10 +354,10 @@ static inline void run_end_of(bw_link_t *link)
     (void)link->ops->peek(link, &span);
 }
 
-/* What the owner of the other end does while this one is waited for: a program sets it. */
+/* What the owner of the other end does while this end is waited for. The program sets it. */
 static void (*meanwhile)(const bw_link_t *waited_for);
 
-/* The poller tells of what was armed, as far as this link owes a wake-up. */
+/* Whether the poller would report an armed event, as far as this link owes its owner a wake-up. */
 static inline bool is_readable(const bw_link_t *link)
 {
     struct pollfd poller = bw_link_polled(link);
@@ -375,7 +379,8 @@ static inline bool is_quiet(const bw_link_t *link)
     return poll(&poller, 1, 0) == 0;
 }
 
-/* Waits until `bytes` can be read, or the link has ended or failed; what peek gives then. */
+/* Waits until `bytes` can be read or the link has ended or failed, and returns the result of
+ * peek. */
 static inline bw_status_t await_bytes(bw_link_t *link, size_t bytes, bw_span_t *span_p)
 {
     bw_status_t status;
@@ -393,7 +398,7 @@ static inline bw_status_t await_bytes(bw_link_t *link, size_t bytes, bw_span_t *
     }
 }
 
-/* Waits until `bytes` can be written: of room the peer may tell in its own time. */
+/* Waits until `bytes` can be written. The peer may report room with a delay. */
 static inline bool await_room(bw_link_t *link, size_t bytes)
 {
     while (link->ops->arm_write(link, bytes) == BW_OK) {
@@ -406,7 +411,7 @@ static inline bool await_room(bw_link_t *link, size_t bytes)
 
 /* ---- running ---- */
 
-/* What a carrier has for as long as the process lives is there before its first case. */
+/* Creates what a carrier keeps for the lifetime of the process before its first case runs. */
 static inline bool start_carrier(void)
 {
     bw_link_t *one = NULL, *other = NULL;
@@ -426,7 +431,8 @@ static inline bool start_carrier(void)
     return false;
 }
 
-/* Cases that fork are not for a carrier with a thread of its own. */
+/* False for a carrier that has a thread of its own, because such a thread does not survive a
+ * fork. */
 static inline bool may_fork(void)
 {
     return !carrier->at_rest;
@@ -437,7 +443,7 @@ static inline bool has_packets(void)
     return carrier->table->put_back;
 }
 
-/* Runs the cases over each carrier that they are for. `is_for`: NULL for all. */
+/* Runs the cases over each carrier that `is_for` accepts, or over all of them if it is NULL. */
 static inline void check_carriers(const check_case_t *cases, size_t count, bool (*is_for)(void),
                                   int argc, char **argv)
 {

@@ -3,15 +3,15 @@
 #define BW_CHECK_H
 
 /*
- * A test program is a table of cases and `CHECK_MAIN(cases)`. A case is a function; it ends at its
- * first failed CHECK, or with SKIP("NEED: why"), where NEED is a word for what is missing, such as
- * root. Arguments of the program are names: only cases whose name holds one of them run.
- * TEST_LEFT_OUT in the environment is a list of words: cases whose name holds one of them are
- * skipped. A case of a second or more says how long it took. The last line of output is
+ * A test program is a table of cases and `CHECK_MAIN(cases)`. A case is a function, which ends at
+ * its first failed CHECK, or with SKIP("NEED: why"), where NEED names in a word what is missing,
+ * such as root. The program's arguments select the cases whose names contain one of them.
+ * TEST_LEFT_OUT in the environment is a list of words; cases whose names contain one of these are
+ * skipped. The time is printed for a case that takes a second or more. The last line of output is
  * `N passed, N failed, N skipped`.
  *
- * A case that stands still ends its program, and a process that a case has forked ends alone. They
- * say which check they have come to, and where their threads wait.
+ * A case that hangs ends its program, and a process that a case has forked ends alone. Both report
+ * which check they have reached, and where their threads wait.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -28,15 +28,15 @@ typedef struct {
     void (*run)(void);
 } check_case_t;
 
-static const char *check_name; /* of the running case */
+static const char *check_name; /* name of the running case */
 static int check_failed;
 static const char *check_skipped;
 
-/* Ends what a failed case has left, in whatever state, so that it does not fail the next ones. The
- * program or a case sets it. */
+/* Cleans up after a failed case, whatever state it has left, so that the next ones do not fail as
+ * well. The program or a case sets it. */
 static void (*check_clean_up)(void);
 
-/* The check that this thread has come to. */
+/* The last check that this thread has reached. */
 static _Thread_local const char *volatile check_at = "its beginning";
 
 #define CHECK_TEXT(line) #line
@@ -52,7 +52,7 @@ static _Thread_local const char *volatile check_at = "its beginning";
         }                                                                                          \
     } while (0)
 
-/* For integers of any kind; both values are printed. */
+/* For integers of any type; prints both values. */
 #define CHECK_EQ(got, wanted)                                                                      \
     do {                                                                                           \
         check_at = CHECK_PLACE(__LINE__) #got;                                                     \
@@ -66,7 +66,7 @@ static _Thread_local const char *volatile check_at = "its beginning";
         }                                                                                          \
     } while (0)
 
-/* Ends the case if a function that it called has failed there. */
+/* Ends the case if a CHECK in the called function has failed. */
 #define CHECK_IN(call)                                                                             \
     do {                                                                                           \
         check_at = CHECK_PLACE(__LINE__) #call;                                                    \
@@ -103,18 +103,18 @@ static inline int check_is_left_out(const char *name)
     return 0;
 }
 
-/* Counts of all cases so far. */
+/* Totals of all cases so far. */
 static struct {
     int passed, failed, skipped;
 } check_sum;
 
 /* ---- what stands still ---- */
 
-static pid_t check_process;    /* the one whose last line is the sum */
-static unsigned check_seconds; /* for a case */
+static pid_t check_process;    /* the process that prints the totals */
+static unsigned check_seconds; /* limit for one case */
 
-/* Prints where each thread of a process waits in the kernel, and any process that the kernel does
- * not let go. Only root sees all. */
+/* Prints where each thread of a process waits in the kernel, and also any process that the kernel
+ * holds uninterruptibly. Only root sees all of it. */
 static inline void check_tell_where(pid_t process)
 {
     char command[256];
@@ -128,7 +128,7 @@ static inline void check_tell_where(pid_t process)
     (void)!system(command);
 }
 
-/* Handles SIGALRM. Nothing is left that could go on to the next case. */
+/* Handles SIGALRM. It ends the process because the next case could not run in it. */
 static inline void check_stands_still(int unused)
 {
     (void)unused;
@@ -141,13 +141,14 @@ static inline void check_stands_still(int unused)
     _exit(1);
 }
 
-/* Its parent can then say what it has missed, and go on. */
+/* Gives a child less time than its parent has, so the parent can report the failure and
+ * continue. */
 static inline void check_bound_child(void)
 {
     (void)alarm(check_seconds * 3 / 4);
 }
 
-/* A case may take two fifths of what its program may (TEST_SECONDS, run.sh). */
+/* A case may take two fifths of its program's time (TEST_SECONDS, see run.sh). */
 static inline void check_begin(void)
 {
     const char *seconds = getenv("TEST_SECONDS");
@@ -179,7 +180,7 @@ static inline void check_tell_passed(int64_t ms)
     printf("\n");
 }
 
-/* Runs cases, each under its name and what is put before it. */
+/* Runs cases and prints each name behind the prefix. */
 static inline void check_each(const char *prefix, const check_case_t *cases, size_t count, int argc,
                               char **argv)
 {
@@ -210,7 +211,7 @@ static inline void check_each(const char *prefix, const check_case_t *cases, siz
     }
 }
 
-/* The last line, and the program's status. */
+/* Prints the last line and returns the program's exit status. */
 static inline int check_end(void)
 {
     printf("%d passed, %d failed, %d skipped\n", check_sum.passed, check_sum.failed,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * That a case which stands still fails, and says which check it has come to; and that what a failed
- * one has left is ended before the next.
+ * A case that hangs fails and reports which check it has reached, and whatever a failed case has
+ * left is ended before the next one.
  */
 #include "check.h"
 
@@ -23,7 +23,7 @@ static int run_program(const void *given)
     return check_run(program->three, 3, 1, argv);
 }
 
-/* A program of three cases, whose TEST_SECONDS these are. */
+/* Runs a program of three cases with this TEST_SECONDS. */
 static int status_of_cases(const check_case_t three[3], const char *seconds)
 {
     return status_of(run_program, &(program_t){three, seconds});
@@ -72,7 +72,7 @@ static const check_case_t with_a_child[] = {
     {"third", passes},
 };
 
-/* It ends before its parent's case would, so the program goes on. */
+/* The child is ended before its parent's case would be, so the program continues. */
 static void a_child_stands_still(void)
 {
     CHECK_EQ(status_of_cases(with_a_child, "20"), 1);

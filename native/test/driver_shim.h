@@ -3,9 +3,9 @@
 #define BW_DRIVER_SHIM_H
 
 /*
- * The few calls of the VM that the pump makes (native/driver/pump.h), so that it runs without one:
- * in fuzzing, pump_test. One port only. What the pump gives to "the VM" goes to
- * shim_deliver, which the program defines; the queue is one piece of memory.
+ * The few calls of the VM that the pump makes (native/driver/pump.h), so that it can run without a
+ * VM in fuzz targets and in pump_test. There is only one port. Frames that the pump delivers to
+ * "the VM" are passed to shim_deliver, which the program defines; the queue is one piece of memory.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,10 +15,10 @@
 
 #include "erl_driver.h"
 
-/* A frame has arrived: `len` bytes at `at`. */
+/* Called for each frame that has arrived: `len` bytes at `at`. */
 static void shim_deliver(const uint8_t *at, uint64_t len);
 
-/* Larger binaries are refused, as if memory was low, unless shim.largest says less. */
+/* Larger binaries are refused, as if memory were low, unless shim.largest is set to less. */
 #define SHIM_BINARY_MAX ((ErlDrvSizeT)64 << 20)
 
 static struct {
@@ -26,12 +26,12 @@ static struct {
     size_t len;
     SysIOVec iov;
     bool busy;
-    int binaries, pieces; /* allocated and not freed */
+    int binaries, pieces; /* allocated and not yet freed */
     bool is_out_of_memory;
-    ErlDrvSizeT largest;   /* bytes of a binary, 0: SHIM_BINARY_MAX */
-    bool refuses;          /* what it is given next cannot be read */
-    ErlDrvSInt most_given; /* bytes of the largest binary of those that were given */
-    char head[8];          /* of the last binary that was given */
+    ErlDrvSizeT largest;   /* largest binary in bytes; 0: SHIM_BINARY_MAX */
+    bool refuses;          /* the next signal given to it cannot be decoded */
+    ErlDrvSInt most_given; /* bytes of the largest binary that was given */
+    char head[8];          /* head of the last binary that was given */
     size_t head_len;
 } shim;
 
@@ -64,7 +64,7 @@ ErlDrvBinary *driver_realloc_binary(ErlDrvBinary *binary, ErlDrvSizeT size)
     return larger;
 }
 
-/* Binaries that the VM gives stay with it. */
+/* The VM keeps the binaries that it passes in. */
 ErlDrvSInt driver_binary_inc_refc(ErlDrvBinary *binary)
 {
     (void)binary;
@@ -175,7 +175,7 @@ int driver_enqv(ErlDrvPort port, ErlIOVec *ev, ErlDrvSizeT skip)
     return 0;
 }
 
-#ifndef SHIM_POLLS /* the program has its own */
+#ifndef SHIM_POLLS /* else the program defines its own */
 int driver_select(ErlDrvPort port, ErlDrvEvent event, int mode, int on)
 {
     (void)port, (void)event, (void)mode, (void)on;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver's callbacks without a VM, on links that this program plays: in which order things are
- * closed, what the timer does, and which reason a port ends with.
+ * The driver's callbacks without a VM, on links that this program plays: the order in which things
+ * are closed, what the timer does, and the reason with which a port ends.
  */
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -17,17 +17,17 @@
 static struct {
     int fd;           /* of the link or the connection */
     bool is_selected; /* the VM polls it */
-    bool was_open;    /* when the link or the connection was closed */
-    int trims_left;   /* how often the link's trim has more to do */
+    bool was_open;    /* at the time when the link or the connection was closed */
+    int trims_left;   /* how many more times the link's trim has work to do */
     int timer_ms;     /* -1: not set */
-    int used_percent; /* of its time slice, as the port says */
+    int used_percent; /* of its time slice, as reported by the port */
     bw_link_stats_t stats;
-    const char *reason;    /* why the link failed, as it says */
-    const char *said;      /* as the port says */
-    void (*later)(void *); /* what another thread was asked to do */
+    const char *reason;    /* why the link failed, as reported by the link */
+    const char *said;      /* as reported by the port */
+    void (*later)(void *); /* work that was handed to another thread */
     void *later_data;
     void (*later_drop)(void *);
-    bool was_told; /* the caller, what came of it */
+    bool was_told; /* the caller has been told the result */
 } vm;
 
 /* ---- the VM ---- */
@@ -37,7 +37,7 @@ static void shim_deliver(const uint8_t *at, uint64_t len)
     (void)at, (void)len;
 }
 
-/* Nobody looks at the descriptor just now: stop_select is called within, as it is over epoll. */
+/* No thread is polling the descriptor, so stop_select is called from within, as with epoll. */
 int driver_select(ErlDrvPort port, ErlDrvEvent event, int mode, int on)
 {
     (void)port;
@@ -173,7 +173,7 @@ static const char *fake_reason(bw_link_t *link)
     return vm.reason;
 }
 
-/* A carrier may use the descriptor up to here. */
+/* A carrier may use its descriptor until this call. */
 static void fake_close(bw_link_t *link, bw_leftover_t *left_p)
 {
     (void)link;
@@ -210,7 +210,8 @@ static bool begin(bw_port_t *port)
 
 /* ---- cases ---- */
 
-/* In another thread: a megabyte of memory takes up to 0.3 ms, and a slow peer seconds. */
+/* Another thread frees it, because a megabyte of memory takes up to 0.3 ms, and a slow peer
+ * seconds. */
 static void the_rest_is_freed_later(void)
 {
     void *map;
@@ -251,8 +252,8 @@ static void a_connection_is_closed_before_its_descriptor(void)
     CHECK_IN(the_rest_is_freed_later());
 }
 
-/* A second after the last byte memory goes back, in pieces: the timer comes again for the next one
- * at once. After it nothing is left to do. */
+/* Memory is given back in pieces, a second after the last byte: the timer fires again at once for
+ * the next piece, and stops when nothing is left to give back. */
 static void idle_memory_goes_back_in_pieces(void)
 {
     bw_port_t *port = open_port();
@@ -273,7 +274,7 @@ static void idle_memory_goes_back_in_pieces(void)
     CHECK_EQ(vm.trims_left, 0);
     CHECK_EQ(calls, 5);
 
-    /* output between two pieces: idle again first */
+    /* output between two pieces means waiting to be idle again */
     vm.trims_left = 5;
     check_later(port);
     entry.timeout((ErlDrvData)port);
@@ -287,7 +288,7 @@ static void idle_memory_goes_back_in_pieces(void)
     vm.later_drop(vm.later_data);
 }
 
-/* The reply of a command, which is one byte here. */
+/* Returns the reply of a command, which is one byte here. */
 static int control(bw_port_t *port, unsigned int command, const void *data, size_t len, char *reply)
 {
     char *at = reply;
@@ -295,7 +296,7 @@ static int control(bw_port_t *port, unsigned int command, const void *data, size
     return (int)entry.control((ErlDrvData)port, command, (char *)(uintptr_t)data, len, &at, 64);
 }
 
-/* Begins to listen in a directory. */
+/* Starts listening in a directory. */
 static int listen_in(bw_port_t *port, const char *dir, char *reply)
 {
     uint8_t data[64];
@@ -314,7 +315,7 @@ static void work_in_a_file_system_is_left_to_another_thread(void)
     CHECK(mkdtemp(dir) != NULL);
     CHECK_EQ(listen_in(port, dir, reply), 1);
     CHECK_EQ(reply[0], REPLY_LATER);
-    CHECK_EQ(rmdir(dir), 0); /* still empty */
+    CHECK_EQ(rmdir(dir), 0); /* nothing was left in it */
     CHECK_EQ(mkdir(dir, 0700), 0);
     CHECK(vm.later != NULL && !vm.was_told);
     vm.later(vm.later_data);
@@ -339,7 +340,7 @@ static void work_in_a_file_system_is_left_to_another_thread(void)
     entry.stop((ErlDrvData)port);
 }
 
-/* The port may end before the thread has done its work: nothing stays. */
+/* The port may end before the thread has finished its work; nothing may be left behind. */
 static void what_nobody_waits_for_is_closed(void)
 {
     char dir[] = "/tmp/beamway-test-XXXXXX", reply[64];
@@ -354,7 +355,7 @@ static void what_nobody_waits_for_is_closed(void)
     CHECK_EQ(rmdir(dir), 0);
 }
 
-/* A call of a server is three frames, and they go together. */
+/* A server's call is three frames, which are sent together. */
 static void what_is_sent_while_the_poller_looks_goes_with_the_next_look(void)
 {
     reply_t reply = {0};
@@ -369,7 +370,7 @@ static void what_is_sent_while_the_poller_looks_goes_with_the_next_look(void)
     CHECK(flush_soon(port));
     CHECK(port->pump.is_unflushed);
     CHECK(port->timer_is_to_flush);
-    port->pump.spinning = false; /* the look sends, and has nothing to read */
+    port->pump.spinning = false; /* this look sends and finds nothing to read */
     CHECK(command_look(port, &reply));
     CHECK(!port->pump.is_unflushed);
     entry.stop((ErlDrvData)port);
@@ -377,7 +378,7 @@ static void what_is_sent_while_the_poller_looks_goes_with_the_next_look(void)
     vm.later_drop(vm.later_data);
 }
 
-/* The timer of what the looks have sent meanwhile may still be to come. */
+/* The timer set for what earlier looks have sent may not have fired yet. */
 static void what_a_lone_caller_sends_waits_for_no_timer_of_before(void)
 {
     bw_port_t *port = open_port();
@@ -400,7 +401,7 @@ static void what_a_lone_caller_sends_waits_for_no_timer_of_before(void)
     vm.later_drop(vm.later_data);
 }
 
-/* The VM runs a timer of 0 at once, unless the port has used up its time. */
+/* The VM runs a timer of 0 at once unless the port has used up its time slice. */
 static void others_run_before_the_port_comes_back(void)
 {
     bw_port_t *port = open_port();
@@ -418,7 +419,7 @@ static void others_run_before_the_port_comes_back(void)
     vm.later_drop(vm.later_data);
 }
 
-/* Packets go to any Erlang node over TCP, and between two of ours over TLS. */
+/* Over TCP the peer may be any Erlang node, and over TLS it is a Beamway node. */
 static void a_failed_link_says_why(void)
 {
     static const struct {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The whole driver without a VM (test/vm) over a socket to any Erlang node: what gathers goes out
- * in time whoever does not come, and whatever the system takes of it, or refuses, at each call;
- * what was sent arrives once, in order, also when the port closes. After each case nothing is left.
+ * The whole driver without a VM (test/vm) over a socket to any Erlang node. Gathered packets go out
+ * in time even if the keeper does not run, and however much of them the system takes or refuses at
+ * each call. What was sent arrives once and in order, also when the port closes. After each case
+ * nothing is left.
  */
 #include "line.h"
 
@@ -39,7 +40,7 @@ static void all_arrives_and_the_end(void)
 
 /* ---- in time ---- */
 
-/* The port gathers from then on, until time goes on. */
+/* The port gathers output from here on, until time advances. */
 static void many_send(void)
 {
     vm_stop_clock(true);
@@ -59,14 +60,14 @@ static void the_keeper_sends_what_has_gathered(void)
         line_sends(len);
     (void)vm_run(0);
     CHECK(!line_is_read(SIZE_MAX));
-    CHECK(line.is_looking ? line_runs(0) : line_is_flushed()); /* a look flushes, too */
+    CHECK(line.is_looking ? line_runs(0) : line_is_flushed()); /* a look flushes as well */
     (void)vm_run(0);
     CHECK(line_arrives());
-    CHECK(!line_is_flushed()); /* it was asked once */
+    CHECK(!line_is_flushed()); /* the keeper had been asked once */
     CHECK_IN(all_arrives_and_the_end());
 }
 
-/* Processes that compute keep the keeper from running: for each round it is one millisecond. */
+/* If busy processes keep the keeper from running, each round waits a millisecond and then sends. */
 static void nothing_waits_for_a_keeper_that_does_not_come(void)
 {
     CHECK_IN(start_line(0, NULL));
@@ -83,8 +84,8 @@ static void nothing_waits_for_a_keeper_that_does_not_come(void)
     CHECK_IN(all_arrives_and_the_end());
 }
 
-/* Who sends a packet now and then has nothing to gather: nobody is asked for, no timer is set. So
- * it is from the first packet on, and again after others have sent many. */
+/* A sender of occasional packets has nothing to gather, so the port asks no keeper and sets no
+ * timer. This holds from the first packet on, and again after others have sent many. */
 static void single_packets_go_out_at_once(void)
 {
     CHECK_IN(start_line(0, NULL));
@@ -104,11 +105,11 @@ static void single_packets_go_out_at_once(void)
     CHECK_IN(all_arrives_and_the_end());
 }
 
-/* The keeper has come in time: the timer for its absence is of no use any more. */
+/* The keeper has run in time, so the timer that guards against its absence is no longer needed. */
 static void no_timer_outlives_the_keeper(void)
 {
     if (line_poll_us > 0)
-        return; /* a look flushes, too, and leaves the timer */
+        return; /* a look flushes as well, and leaves the timer set */
     CHECK_IN(start_line(0, NULL));
     CHECK_IN(many_send());
     for (int i = 0; i < 10; i++) {
@@ -128,7 +129,7 @@ static void no_timer_outlives_the_keeper(void)
 
 /* ---- whatever the system takes ---- */
 
-static uint64_t special_call; /* gets special_answer; the others take all */
+static uint64_t special_call; /* the call that gets special_answer; all others take everything */
 static int special_answer;
 
 static int answer_one_call(void)
@@ -141,8 +142,8 @@ static int answer_any_call(void)
     return kernel.calls % 3 == 0 ? -EAGAIN : (int)(kernel.calls * 7919 % 5000);
 }
 
-/* Small ones that gather, large ones past the ring, more than the socket holds, ticks, and small
- * ones behind a queue. */
+/* Sends small packets that are gathered, large ones that bypass the ring, more than the socket
+ * holds, ticks, and small packets behind a queue. */
 static void talk(void)
 {
     static const uint32_t lens[] = {1,      100, 32 * 1024 - 5, 32 * 1024 - 4, 400000, 5, 64 * 1024,
@@ -163,7 +164,7 @@ static void talk(void)
 static void over_each_call(int answer, bool breaks)
 {
     special_answer = answer;
-    /* a port that looks makes as many calls, and takes longer */
+    /* a port that looks makes as many calls, but each run takes longer */
     for (special_call = 1;; special_call += line_poll_us > 0 ? 5 : 1) {
         CHECK_IN(start_line(8192, answer_one_call));
         talk();
@@ -237,7 +238,7 @@ static void a_peer_may_read_byte_by_byte(void)
 
 /* ---- the port closes ---- */
 
-/* With what has gathered, what is queued, and nothing at all. */
+/* Covers gathered packets, queued packets, and nothing at all. */
 static void what_was_sent_arrives_though_the_port_closes(void)
 {
     static const uint32_t lens[] = {10, 20000, 400000};
@@ -253,7 +254,7 @@ static void what_was_sent_arrives_though_the_port_closes(void)
         }
 }
 
-/* A little goes once, then nothing. */
+/* The first call sends a little, and later ones send nothing. */
 static int answer_once(void)
 {
     int now = special_answer;
@@ -262,7 +263,8 @@ static int answer_once(void)
     return now;
 }
 
-/* A peer that reads gets all, however long it takes; the patience is with one that does not. */
+/* A peer that keeps reading gets everything, however long it takes, because the time limit applies
+ * only to a peer that does not read. */
 static void a_slow_peer_gets_the_last_words(void)
 {
     special_answer = -EAGAIN;
@@ -282,7 +284,7 @@ static void a_slow_peer_gets_the_last_words(void)
     CHECK_IN(all_arrives_and_the_end());
 }
 
-/* In the first seconds the system may still take some. */
+/* In the first seconds the system may still accept some bytes. */
 static void a_peer_that_does_not_read_ends_the_patience(void)
 {
     CHECK_IN(start_line(8192, NULL));
@@ -323,8 +325,8 @@ static void a_peer_goes_while_both_queues_are_full(void)
     }
 }
 
-/* The write finds it, by a large packet, the keeper, a tick or a small packet: what had arrived is
- * read, then the port ends, though no event comes. */
+/* The write discovers the reset, through a large packet, the keeper, a tick or a small packet. What
+ * had arrived is read and then the port ends, although no event arrives. */
 static void a_reset_that_the_vm_misses_ends_the_port(void)
 {
     struct linger at_once = {.l_onoff = 1};

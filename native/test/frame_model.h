@@ -5,17 +5,17 @@
 /*
  * A model of what goes through the frame scheduler, for frame_scheduler_test and scheduler_fuzz:
  * processes of one node send every kind of signal to processes of another, in one frame or in
- * fragments, with an atom cache as ERTS has it. Whoever drives it gives numbers; each makes one
- * step. Three oracles, none of which knows the scheduler's queues:
- *   - a frame that is taken has no older frame waiting that it must not pass, by the rules that
- *     frame_scheduler.h gives, with the senders and atoms that were meant, not those that were read
- *   - the peer's atom cache, fed in the order taken, gives each frame the atoms that were meant
+ * fragments, with an atom cache like that of ERTS. The caller supplies numbers, and each makes one
+ * step. Three oracles check the result, and none of them knows the scheduler's queues:
+ *   - a frame is never taken while an older one is queued that it must not pass, by the rules of
+ *     frame_scheduler.h, judged by the intended senders and atoms, not by those that were read
+ *   - the peer's atom cache, fed in the order taken, gives each frame the intended atoms
  *   - the peer completes the signals between two processes in the order in which it would have
  *     without a scheduler
- * Processes change their class at any time. Further oracles know the rules of classes and of turns
- * by what has gone since a frame could go: its class has its share, within a class small frames and
- * short messages go first, and nothing is passed for ever.
- * A break ends the program: MODEL_FAIL says how.
+ * Processes change their class at any time. Further oracles check the rules of classes and turns by
+ * counting what was taken while a frame could go: its class gets its share, within a class small
+ * frames and short messages go first, and nothing is passed for ever. A violation ends the program
+ * through MODEL_FAIL, which reports it.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -30,9 +30,9 @@
 #define MODEL_RECEIVERS 3
 #define MODEL_ATOMS 24
 #define MODEL_SLOTS 2048
-#define MODEL_WAITING 96 /* frames; then one is taken */
+#define MODEL_WAITING 96 /* frames; at this number one is taken */
 #define MODEL_LIMIT (256 * 1024)
-#define MODEL_LARGEST (60 + 64 * 1024) /* bytes of a frame */
+#define MODEL_LARGEST (60 + 64 * 1024) /* bytes of the largest frame */
 
 #define MODEL_FAIL(...)                                                                            \
     do {                                                                                           \
@@ -43,8 +43,8 @@
 
 /* Every control message of OTP 23 to 28 and one that does not exist. F: the sender's pid, f: its
  * registered name, T: the receiver's pid, N: a name, C: the cookie, G: a pid of another local
- * process, R: a reference, I, J, B: integers of one, four and eight bytes, M: {Mod, Fun, Arity},
- * K: a term. No F: the sender cannot be read. */
+ * process, R: a reference, I, J, B: integers of one, four and eight bytes, M: {Mod, Fun, Arity}, K:
+ * a term. Without F the sender cannot be read. */
 static const struct {
     uint8_t operation;
     const char *layout;
@@ -62,7 +62,7 @@ static const struct {
     {37, "IFNK", true},  {38, "FT", true},
 };
 #define MODEL_SIGNALS (sizeof model_signals / sizeof *model_signals)
-#define MODEL_SEND 18 /* of SEND_SENDER in the table */
+#define MODEL_SEND 18 /* index of SEND_SENDER in the table */
 
 static inline bool model_names_sender(size_t kind)
 {
@@ -85,7 +85,7 @@ static inline void model_put(model_writer_t *to, uint64_t value, int bytes)
     to->len += (size_t)bytes;
 }
 
-/* Several atoms share a slot, some atoms are long. */
+/* Several atoms share a slot, and some atoms are long. */
 static inline unsigned model_slot(unsigned atom)
 {
     return atom % 5 * 449 % MODEL_SLOTS;
@@ -102,7 +102,7 @@ static inline void model_put_text(model_writer_t *to, unsigned atom)
     to->len += model_atom_len(atom);
 }
 
-/* By reference if the header has it. */
+/* Writes a reference if the header has the atom, else the atom itself. */
 static inline void model_put_atom(model_writer_t *to, unsigned atom)
 {
     for (unsigned i = 0; i < to->atom_count; i++)
@@ -121,7 +121,7 @@ static inline void model_put_atom(model_writer_t *to, unsigned atom)
     model_put_text(to, atom);
 }
 
-/* Processes differ in the serial alone, or in the number. Receivers have the same ones. */
+/* Processes differ only in their serial, or in their number. Receivers reuse the same ones. */
 static inline void model_put_pid(model_writer_t *to, unsigned node, unsigned process)
 {
     model_put(to, to->is_legacy ? 103 : 88, 1);
@@ -198,12 +198,12 @@ static inline void model_put_control(model_writer_t *to, size_t kind, unsigned s
         }
 }
 
-/* What makes a header: the atom cache of one side, each slot an atom + 1. */
+/* The atom cache of one side, from which headers are made. Each slot holds an atom + 1. */
 typedef struct {
     uint8_t slots[MODEL_SLOTS];
 } model_cache_t;
 
-/* True: one of the writer's atoms is a new entry. */
+/* Returns true if one of the writer's atoms is a new cache entry. */
 static inline bool model_put_references(model_writer_t *to, model_cache_t *cache)
 {
     bool has_new = false, is_new[256];
@@ -235,7 +235,7 @@ static inline bool model_put_references(model_writer_t *to, model_cache_t *cache
     return has_new;
 }
 
-/* No two atoms of a header share a slot. */
+/* Adds the atom, unless another one in the header has the same slot. */
 static inline void model_use_atom(model_writer_t *to, unsigned atom)
 {
     for (unsigned i = 0; i < to->atom_count; i++)
@@ -248,14 +248,15 @@ static inline void model_use_atom(model_writer_t *to, unsigned atom)
 
 typedef struct {
     unsigned sender, receiver;
-    uint64_t place; /* among the signals of this pair, when the peer completes them in order */
-    unsigned frames_left; /* that are not taken */
+    uint64_t
+        place; /* position among the signals of this pair if the peer completes them in order */
+    unsigned frames_left; /* not taken yet */
 } model_signal_t;
 
 typedef struct {
-    bw_scheduled_t scheduled; /* first: a frame is found by it */
-    model_signal_t *signal;   /* NULL: a tick, or what no node writes */
-    uint8_t *bytes;           /* of exactly this size */
+    bw_scheduled_t scheduled; /* first, because a frame is found from it */
+    model_signal_t *signal;   /* NULL: a tick, or something that no node writes */
+    uint8_t *bytes;           /* allocated in exactly this size */
     size_t len;
     uint64_t number, fragment;
     bool is_continuation, is_barrier, renews_cache, is_last;
@@ -263,7 +264,7 @@ typedef struct {
     unsigned atom_count;
 } model_frame_t;
 
-/* A signal of which fragments are still to be put. */
+/* A signal whose remaining fragments have not been put yet. */
 typedef struct {
     model_signal_t *signal;
     unsigned fragments_left;
@@ -274,18 +275,19 @@ typedef struct {
     bw_scheduler_t scheduler;
     model_cache_t out, in;
     model_sequence_t sequences[MODEL_PROCESSES];
-    uint64_t completed[MODEL_PROCESSES][MODEL_RECEIVERS]; /* in the order put, */
-    uint64_t arrived[MODEL_PROCESSES][MODEL_RECEIVERS];   /* and in the order taken */
+    uint64_t completed[MODEL_PROCESSES][MODEL_RECEIVERS]; /* in the order put */
+    uint64_t arrived[MODEL_PROCESSES][MODEL_RECEIVERS];   /* in the order taken */
     bool is_held[MODEL_PROCESSES];
     model_frame_t *waiting[MODEL_WAITING + 1]; /* the oldest first */
     unsigned count;
-    uint64_t frames, overtaken, holds, shared, shortened; /* so far */
+    uint64_t frames, overtaken, holds, shared, shortened; /* counts so far */
     bw_class_t classes[MODEL_PROCESSES];
-    /* Bytes since a continuation of that class was taken although smaller frames of it could go. */
+    /* Bytes taken since a continuation of the class last went ahead of smaller frames that could
+     * go. */
     uint64_t passed[BW_CLASSES];
-    /* Bytes of each class while that class could go. */
+    /* [A][B]: bytes of class B that were taken while class A could go. */
     uint64_t while_could[BW_CLASSES][BW_CLASSES];
-    /* Bytes of other continuations of its class while the process had one that could go. */
+    /* Bytes of other continuations of its class taken while the process had one that could go. */
     uint64_t turn_passed[MODEL_PROCESSES];
 } model_t;
 
@@ -322,8 +324,8 @@ static inline bool model_same_sender(const model_frame_t *one, const model_frame
     return one->signal && other->signal && one->signal->sender == other->signal->sender;
 }
 
-/* Nothing keeps the frame back but the atom cache: what is older may go out of turn for its sake.
- */
+/* Whether only the atom cache keeps the frame back. Older frames may then go out of turn, because
+ * they have to go before it. */
 static inline bool model_is_obstructed(const model_t *model, unsigned at)
 {
     bool is_obstructed = false;
@@ -338,11 +340,11 @@ static inline bool model_is_obstructed(const model_t *model, unsigned at)
     return is_obstructed;
 }
 
-/* What could go when a frame was taken. */
+/* What could have gone when a frame was taken. */
 typedef struct {
     bool is_obstructed;
     bool classes[BW_CLASSES], small[BW_CLASSES];
-    model_frame_t *turns[MODEL_PROCESSES]; /* continuations */
+    model_frame_t *turns[MODEL_PROCESSES]; /* their continuations */
 } model_choice_t;
 
 static inline model_choice_t model_choice(const model_t *model)
@@ -365,8 +367,8 @@ static inline model_choice_t model_choice(const model_t *model)
     return choice;
 }
 
-/* A class that can go all the time uses up its share of each round; the others get no more than
- * theirs and one frame, in as many rounds and two that have begun or ended. */
+/* A class that can always go uses up its share of each round. Each other class gets at most its
+ * share plus one frame per round, counting one more round at either end. */
 static inline void model_check_shares(model_t *model, const model_choice_t *choice,
                                       bw_class_t taken, uint64_t bytes)
 {
@@ -484,7 +486,7 @@ static inline void model_read_changes(model_t *model)
                 bytes += model->waiting[i]->scheduled.bytes;
         if (change.state != BW_SENDER_FREE && bytes <= MODEL_LIMIT / 2)
             MODEL_FAIL("process %u is held for %llu bytes", process, (unsigned long long)bytes);
-        /* Every other process is one that the VM suspends. */
+        /* In this model the VM suspends every other process. */
         if (change.state == BW_SENDER_ASKED)
             is_held = bw_scheduler_answer(&model->scheduler, change.key,
                                           process % 2 == 0 ? BW_ANSWER_SUSPENDED
@@ -494,7 +496,7 @@ static inline void model_read_changes(model_t *model)
         model->is_held[process] = is_held;
         model->holds += is_held;
         if (change.patience == BW_SCHEDULER_PATIENCE && change.state == BW_SENDER_ASKED)
-            break; /* asked about again at once, until its frames go */
+            break; /* it is asked about again at once, until its frames are gone */
     }
 }
 
@@ -577,7 +579,7 @@ static inline bool model_take(model_t *model)
     return true;
 }
 
-/* Puts the frame as an I/O vector with a piece that is empty and one that ends at `cut`. */
+/* Puts the frame as an I/O vector with one empty piece and a piece that ends at `cut`. */
 static inline void model_give(model_t *model, model_frame_t *frame, uint64_t bytes, size_t cut)
 {
     struct iovec iov[4] = {{0}};
@@ -607,7 +609,7 @@ static inline model_frame_t *model_frame(const uint8_t *bytes, size_t len)
     return frame;
 }
 
-/* The next fragment of a signal that is under way. */
+/* Puts the next fragment of an unfinished signal. */
 static inline void model_continue(model_t *model, unsigned process, uint64_t bytes)
 {
     model_sequence_t *sequence = &model->sequences[process];
@@ -628,7 +630,7 @@ static inline void model_continue(model_t *model, unsigned process, uint64_t byt
     model_give(model, frame, bytes, bytes);
 }
 
-/* A signal, or the first of its fragments. */
+/* Puts a signal, or the first of its fragments. */
 static inline void model_send(model_t *model, unsigned process, unsigned receiver, size_t kind,
                               unsigned fragments, uint64_t atoms, uint64_t bytes)
 {
@@ -664,7 +666,7 @@ static inline void model_send(model_t *model, unsigned process, unsigned receive
     model_give(model, frame, bytes, atoms >> 7);
 }
 
-/* A frame that has no place in the protocol, or none yet. */
+/* Puts a frame that the protocol does not allow, or does not allow yet. */
 static inline void model_stray(model_t *model, const uint8_t *bytes, size_t len)
 {
     model_frame_t *frame = model_frame(bytes, len);
@@ -681,7 +683,7 @@ static inline void model_begin(model_t *model)
         model->classes[process] = BW_CLASS_NORMAL;
 }
 
-/* One step of the model, as the numbers say. */
+/* Makes one step of the model, chosen by the numbers. */
 static inline void model_step(model_t *model, uint64_t what, uint64_t atoms)
 {
     unsigned process = (unsigned)(what >> 8) % MODEL_PROCESSES;
@@ -691,7 +693,7 @@ static inline void model_step(model_t *model, uint64_t what, uint64_t atoms)
     unsigned fragments = 1 + (unsigned)(what >> 51) % 12;
     static const uint8_t strange[] = {131, 71, 112, 0};
 
-    /* Most signals name their sender, else barriers are all there is to see. */
+    /* Most signals name their sender, because with few of those there would be only barriers. */
     if (!model_names_sender(kind) && (what >> 60) % 8 != 0)
         kind = MODEL_SEND;
     switch (what % 16) {
@@ -727,7 +729,7 @@ static inline void model_step(model_t *model, uint64_t what, uint64_t atoms)
     }
 }
 
-/* Completes what is begun, takes everything, and looks at what is left. */
+/* Completes what was begun, takes everything, and checks that nothing is left over. */
 static inline void model_end(model_t *model)
 {
     for (unsigned process = 0; process < MODEL_PROCESSES; process++)

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The frame scheduler: which frames may pass which, turns, limits, and the reading of frames; then
- * random schedules against the oracles of frame_model.h. test/frames has frames of real nodes.
+ * random schedules checked by the oracles of frame_model.h. test/frames has frames of real nodes.
  */
 #include "check.h"
 
 #include "frame_model.h"
 
-enum { A, B, C, D }; /* processes */
+enum { A, B, C, D }; /* the processes */
 enum { NO_ATOM = -1 };
 #define FRAGMENT_BYTES (64 * 1024)
 
 static bw_scheduler_t scheduler;
 static model_cache_t cache;
-static uint64_t small_bytes; /* of a whole frame */
+static uint64_t small_bytes; /* bytes of one whole frame */
 
 static void begin(void)
 {
@@ -49,13 +49,13 @@ static void give_signal(char tag, unsigned process, size_t kind, unsigned fragme
     give(tag, &writer, fragments > 0 ? FRAGMENT_BYTES : small_bytes);
 }
 
-/* A signal in one frame. The first use of an atom is a new cache entry. */
+/* Puts a signal in one frame. The first use of an atom makes a new cache entry. */
 static void whole(char tag, unsigned process, int atom)
 {
     give_signal(tag, process, MODEL_SEND, 0, atom);
 }
 
-/* One whose sender cannot be read. */
+/* Puts a signal whose sender cannot be read. */
 static void nameless(char tag)
 {
     give_signal(tag, A, 1, 0, NO_ATOM);
@@ -77,7 +77,7 @@ static void rest(char tag, unsigned process, unsigned fragment)
     give(tag, &writer, FRAGMENT_BYTES);
 }
 
-/* A signal of `fragments` fragments: its tag is that of the first, its continuations' is lower. */
+/* Puts the first of `fragments` fragments. Its continuations get the tag in lower case. */
 static void large(char tag, unsigned process, unsigned fragments)
 {
     first(tag, process, fragments);
@@ -94,7 +94,7 @@ static char take(void)
     return tag;
 }
 
-/* Takes everything. */
+/* Takes everything and returns the tags in order. */
 static const char *order(void)
 {
     static char tags[1024];
@@ -111,7 +111,7 @@ static void drain(void)
         ;
 }
 
-/* Takes everything; nothing is left then. */
+/* Takes everything and checks that nothing is left. */
 #define CHECK_ORDER(wanted)                                                                        \
     do {                                                                                           \
         const char *tags_ = order();                                                               \
@@ -164,7 +164,7 @@ static void the_shortest_message_goes_first(void)
     large('B', B, 3);
     large('C', C, 2);
     CHECK_ORDER("ABCcbbaaa");
-    /* The fragments that have not gone count, and of equal messages the older goes first. */
+    /* Only the fragments that have not gone count, and of equal messages the older goes first. */
     begin();
     large('A', A, 5);
     large('D', D, 3);
@@ -177,7 +177,7 @@ static void the_shortest_message_goes_first(void)
     CHECK_ORDER("BCaaccbbb");
 }
 
-/* After 256 KB of shorter ones the one that has waited longest has its turn. */
+/* After 256 KB of shorter messages the one that has waited longest gets its turn. */
 static void a_longer_message_is_not_passed_for_ever(void)
 {
     unsigned passed = 0;
@@ -218,7 +218,7 @@ static void nobody_passes_a_new_cache_entry(void)
 {
     begin();
     large('A', A, 3);
-    whole('1', A, 1); /* waits for its own fragments, with a new entry */
+    whole('1', A, 1); /* waits for its sender's fragments and has a new entry */
     whole('2', B, 1); /* may need that entry */
     CHECK_ORDER("Aaa12");
 }
@@ -229,7 +229,7 @@ static void a_new_cache_entry_passes_nobody(void)
     whole('0', B, 1);
     large('A', A, 3);
     whole('1', A, 1); /* needs the entry of slot 1 */
-    whole('2', B, 6); /* puts another atom into it */
+    whole('2', B, 6); /* puts another atom into that slot */
     whole('3', C, NO_ATOM);
     CHECK_ORDER("0Aaa123");
 }
@@ -244,7 +244,7 @@ static void an_old_cache_entry_passes(void)
     CHECK_ORDER("0A2aa1");
 }
 
-/* So that they wait for one sender and not for all. */
+/* The frames behind it then wait for one sender and not for all. */
 static void an_obstacle_is_cleared_first(void)
 {
     begin();
@@ -262,7 +262,7 @@ static void nobody_passes_an_unread_sender(void)
     whole('1', B, NO_ATOM);
     nameless('2');
     whole('3', C, NO_ATOM);
-    rest('x', A, 1); /* of no sequence: its sender is unknown, too */
+    rest('x', A, 1); /* belongs to no sequence, so its sender is unknown as well */
     whole('4', C, NO_ATOM);
     CHECK_ORDER("A1aa23x4");
 }
@@ -271,7 +271,8 @@ static void an_unread_sender_of_fragments_keeps_them_in_place(void)
 {
     begin();
     large('A', A, 3);
-    give_signal('Z', B, 25, 3, NO_ATOM); /* a large exit reason of a process known by name */
+    give_signal('Z', B, 25, 3,
+                NO_ATOM); /* a large exit reason, sent by a process that is known by name */
     rest('z', B, 2);
     whole('1', C, NO_ATOM);
     rest('z', B, 1);
@@ -299,7 +300,7 @@ static void what_no_node_writes_keeps_its_place(void)
     }
 }
 
-/* As a process that answers UNLINK_ID while it sends. */
+/* An example is a process that answers UNLINK_ID while it sends. */
 static void what_a_sender_says_between_fragments_stays_there(void)
 {
     begin();
@@ -310,7 +311,7 @@ static void what_a_sender_says_between_fragments_stays_there(void)
     rest('a', A, 1);
     whole('2', B, NO_ATOM);
     CHECK_ORDER("A2a1aa");
-    /* It belongs to the message under way, which holds nobody. */
+    /* It belongs to the unfinished message, because of which no sender is held. */
     begin();
     first('A', A, 100);
     rest('a', A, 99);
@@ -322,7 +323,7 @@ static void what_a_sender_says_between_fragments_stays_there(void)
     bw_scheduler_end(&scheduler);
 }
 
-/* ERTS writes one when it has counted more fragments than there were in the end. */
+/* ERTS writes a single fragment if it has counted more fragments than there were in the end. */
 static void a_first_fragment_may_be_the_last(void)
 {
     begin();
@@ -343,7 +344,7 @@ static void a_sequence_that_begins_anew_is_the_new_one(void)
     CHECK_ORDER("AaXxx");
 }
 
-/* A process may have the word of one that is gone. */
+/* A process may have the sequence ID of one that is gone. */
 static void a_sequence_that_another_begins_is_its_own(void)
 {
     model_writer_t writer = {0};
@@ -376,7 +377,7 @@ static void a_tick_waits_for_nobody(void)
     give('.', &writer, 0);
     CHECK_EQ(take(), 'A');
     whole('2', B, NO_ATOM);
-    CHECK_ORDER("aa1.2"); /* behind a new entry as any frame, and without one: */
+    CHECK_ORDER("aa1.2"); /* behind a new entry, as for any frame; next without one: */
     begin();
     large('A', A, 3);
     whole('1', A, NO_ATOM);
@@ -417,7 +418,7 @@ static void give_class(unsigned process, bw_class_t class)
         abort();
 }
 
-/* A is of class control, B normal, C bulk. */
+/* A has class control, B normal, C bulk. */
 static void begin_with_classes(void)
 {
     begin();
@@ -425,7 +426,7 @@ static void begin_with_classes(void)
     give_class(C, BW_CLASS_BULK);
 }
 
-/* Nobody has a class any more, and nothing is kept of anybody. */
+/* When no process has a class any more, no record of any process may be left. */
 static void end_classes(void)
 {
     give_class(A, BW_CLASS_NORMAL);
@@ -454,7 +455,7 @@ static void classes_go_in_their_order(void)
     CHECK_CLASSES("112234");
 }
 
-/* The same for large messages of a higher class. */
+/* The same holds for large messages of a higher class. */
 static void a_small_frame_passes_large_ones_of_any_class(void)
 {
     CHECK_IN(begin_with_classes());
@@ -485,7 +486,7 @@ static void each_class_has_its_share(void)
     CHECK_IN(end_classes());
 }
 
-/* Beside a flood of small frames of the highest class. */
+/* They get it even during a flood of small frames of the highest class. */
 static void large_messages_have_their_share_too(void)
 {
     uint64_t small = 0, large_ones = 0;
@@ -516,7 +517,7 @@ static void large_messages_go_by_class(void)
     CHECK_CLASSES("ABCaaabaaaabbcabc");
 }
 
-/* All of its frames, so they keep their order. */
+/* The class applies to all queued frames of the process, which therefore keep their order. */
 static void who_changes_its_class_takes_its_frames_along(void)
 {
     CHECK_IN(begin_with_classes());
@@ -535,7 +536,7 @@ static void who_changes_its_class_takes_its_frames_along(void)
     give_class(B, BW_CLASS_NORMAL);
     whole('5', B, NO_ATOM);
     CHECK_CLASSES("a23e45");
-    /* Also fragments, and what waits behind them. */
+    /* This includes fragments and the frames queued behind them. */
     CHECK_IN(begin_with_classes());
     large('B', B, 3);
     large('D', D, 4);
@@ -589,7 +590,7 @@ static void a_class_passes_no_new_cache_entry(void)
     CHECK_CLASSES("0321");
 }
 
-/* It is suspended, asked about and forgotten as any other. */
+/* It is suspended, asked about and forgotten like any other. */
 static void a_sender_with_a_class_has_the_same_limit(void)
 {
     bw_sender_change_t change;
@@ -618,7 +619,8 @@ static bool next_is(unsigned process, bw_sender_state_t state)
            change.state == state;
 }
 
-/* The sender has gone beyond its limit. The key of the answer, or 0. */
+/* Expects the sender to be asked about because it exceeds its limit. Returns the key for the
+ * answer, or 0. */
 static uint64_t asked_about(unsigned process, unsigned patience)
 {
     bw_sender_change_t change;
@@ -662,7 +664,7 @@ static void who_sends_on_is_held_until_it_drains(void)
     begin();
     large('A', A, 40);
     large('B', B, 40);
-    large('X', A, 16); /* 1 MB beyond the message under way */
+    large('X', A, 16); /* 1 MB beyond the unfinished message */
     CHECK(nothing_changed());
     whole('1', A, NO_ATOM);
     CHECK_EQ(scheduler.counts.asked, 1);
@@ -672,7 +674,7 @@ static void who_sends_on_is_held_until_it_drains(void)
     whole('1', A, NO_ATOM);
     for (int left = 39; left > 0; left -= take() == 'a')
         CHECK(nothing_changed());
-    /* The second message is the one under way; what comes after it is 200 bytes. */
+    /* The second message is now the unfinished one, and 200 bytes follow it. */
     CHECK(next_is(A, BW_SENDER_FREE));
     CHECK(nothing_changed());
     CHECK_EQ(scheduler.counts.held, 0);
@@ -695,7 +697,7 @@ static void who_drains_to_half_is_released(void)
         while (take() != '1')
             ;
     }
-    CHECK(next_is(A, BW_SENDER_FREE)); /* one is under way, five are beyond it: 500 KB */
+    CHECK(next_is(A, BW_SENDER_FREE)); /* one is unfinished, and five beyond it make 500 KB */
     CHECK_ORDER("111111");
 }
 
@@ -713,7 +715,8 @@ static void a_change_that_nobody_has_read_is_no_news(void)
     bw_scheduler_end(&scheduler);
 }
 
-/* Its limit doubles, up to eight times. Then the question stays open until half of that is out. */
+/* The sender's limit doubles, up to eightfold. Then the question stays open until half of that has
+ * gone out. */
 static void who_is_not_suspended_goes_on(void)
 {
     uint64_t key;
@@ -741,11 +744,11 @@ static void who_is_not_suspended_goes_on(void)
     CHECK(nothing_changed());
     CHECK_EQ(scheduler.by_pid.count, 0);
     CHECK(!bw_scheduler_answer(&scheduler, key,
-                               BW_ANSWER_SUSPENDED)); /* too late, and about nobody */
+                               BW_ANSWER_SUSPENDED)); /* too late, and about no sender */
     bw_scheduler_end(&scheduler);
 }
 
-/* Its frames go out as they are; nobody is asked about it again. */
+/* Its frames go out as they are, and it is not asked about again. */
 static void who_is_gone_has_no_limit(void)
 {
     uint64_t key;
@@ -764,7 +767,7 @@ static void who_is_gone_has_no_limit(void)
     bw_scheduler_end(&scheduler);
 }
 
-/* One question at a time: it stays open while the sender drains and fills the link again. */
+/* The question stays open while the sender drains and fills the link again. */
 static void a_question_is_asked_once(void)
 {
     uint64_t key;
@@ -792,7 +795,7 @@ static void a_question_is_asked_once(void)
     bw_scheduler_end(&scheduler);
 }
 
-/* Who was suspended once is not asked about again while frames of it wait. */
+/* A sender that was suspended once is not asked about again while frames of it are queued. */
 static void who_was_suspended_is_held_at_once(void)
 {
     begin();
@@ -916,7 +919,7 @@ static void what_still_waits_at_the_end_is_not_lost(void)
 
 /* ---- reading ---- */
 
-/* A copy of exactly this size, so that the address sanitizer sees a byte too far. */
+/* Reads a copy of exactly this size, so that the address sanitizer sees a byte too far. */
 static bw_dist_frame_t read_exactly(const uint8_t *bytes, size_t len, size_t cut)
 {
     uint8_t *left = malloc(cut + 1), *right = malloc(len - cut + 1);
@@ -958,7 +961,7 @@ static void control_messages(bool is_legacy, bool is_first, unsigned atoms)
                 CHECK_EQ(frame.sender, 1ull << 32 | 101);
             CHECK_EQ(frame.sequence, is_first ? model_word(3) : 0);
             CHECK_EQ(frame.fragment, is_first ? 77 : 0);
-            /* The beginning alone: as much as it says, or nothing. */
+            /* Reading only the beginning must give as much as that says, or nothing. */
             frame = read_exactly(writer.bytes, cut, 0);
             if (frame.kind == BW_DIST_WHOLE || frame.kind == BW_DIST_FIRST)
                 CHECK(frame.has_sender == names && (!names || frame.sender == (1ull << 32 | 101)));
@@ -975,7 +978,8 @@ static void every_control_message(void)
             CHECK_IN(control_messages(way & 1, way & 2, atoms));
 }
 
-/* One line of test/frames, see record.erl. False: what was read is not what was recorded. */
+/* Reads one line of test/frames, see record.erl. Returns false if the result is not what was
+ * recorded. */
 static bool read_recorded(const char *line, uint64_t *sequence, uint64_t *fragment)
 {
     static char hex[16384];
@@ -1004,7 +1008,8 @@ static bool read_recorded(const char *line, uint64_t *sequence, uint64_t *fragme
               (!names || frame.sender == ((uint64_t)serial << 32 | number)) &&
               frame.kind == (length > 65000 ? BW_DIST_FIRST : BW_DIST_WHOLE);
     if (frame.kind == BW_DIST_FIRST) {
-        /* The word by which the VM knows the sender: its lower half is number and serial. */
+        /* The number by which the VM knows the sender; its lower half is the pid's number and
+         * serial. */
         is_good =
             is_good && (!names || (uint32_t)frame.sequence == ((serial << 15 | number) << 4 | 3));
         *sequence = frame.sequence;
@@ -1047,7 +1052,7 @@ static uint64_t next_random(uint64_t *state)
     return value ^ value >> 31;
 }
 
-/* FRAME_SCHEDULES is how many; the model ends the program if one breaks a rule. */
+/* FRAME_SCHEDULES sets how many are run. The model ends the program if a schedule breaks a rule. */
 static void random_schedules(void)
 {
     const char *wanted = getenv("FRAME_SCHEDULES");
@@ -1070,7 +1075,7 @@ static void random_schedules(void)
         shared += model.shared;
         shortened += model.shortened;
     }
-    /* The oracles have had something to look at. */
+    /* The oracles must have had something to check. */
     CHECK(overtaken > (uint64_t)schedules * 100);
     CHECK(holds > (uint64_t)schedules);
     CHECK(shared > (uint64_t)schedules * 10);

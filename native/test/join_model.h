@@ -3,11 +3,11 @@
 #define BW_JOIN_MODEL_H
 
 /*
- * A model of a peer that sends signals in fragments, and of the VM that gets them, for join_test
- * and join_fuzz. The same frames go to one VM as they are, and to another one through the pump,
+ * A model of a peer that sends signals in fragments, and of the VM that receives them, for
+ * join_test and join_fuzz. One VM gets the frames unchanged; another gets them through the pump,
  * which joins them. A VM has an atom cache and completes signals as ERTS does, so after each frame
- * both must have completed the same signals, with the same atoms and bytes, or have found the same
- * frame wrong.
+ * both VMs must have completed the same signals, with the same atoms and bytes, or have rejected
+ * the same frame.
  */
 #include "driver_shim.h"
 #include "frame_model.h"
@@ -27,13 +27,13 @@ typedef struct {
 } vm_signal_t;
 
 typedef struct {
-    uint64_t texts[MODEL_SLOTS]; /* of the atoms in the cache: sums over them */
+    uint64_t texts[MODEL_SLOTS]; /* hashes of the atoms in the cache */
     vm_signal_t begun[64];
     unsigned count;
-    uint64_t completed, sum; /* signals, and a sum over their atoms and bytes in their order */
-    uint64_t whole;          /* of them in one frame */
+    uint64_t completed, sum; /* number of signals, and a hash over their atoms and bytes in order */
+    uint64_t whole;          /* those that came in one frame */
     uint64_t frames;
-    bool is_dead; /* it has ended the connection */
+    bool is_dead; /* it has closed the connection */
 } vm_t;
 
 static uint64_t vm_sum(uint64_t sum, const uint8_t *at, uint64_t len)
@@ -57,7 +57,7 @@ static vm_signal_t *vm_find(vm_t *vm, uint64_t sequence)
     return NULL;
 }
 
-/* Gives where the header ends, 0 if it is cut. */
+/* Returns where the header ends, or 0 if it is cut. */
 static uint64_t vm_read_header(vm_t *vm, const uint8_t *at, uint64_t len, uint64_t *sum_p)
 {
     uint64_t next, count = len > 0 ? at[0] : 256;
@@ -91,7 +91,7 @@ static uint64_t vm_read_header(vm_t *vm, const uint8_t *at, uint64_t len, uint64
     return next;
 }
 
-/* False: a VM ends the connection. */
+/* Returns false if a VM would close the connection. */
 static bool vm_take_rest(vm_t *vm, const uint8_t *at, uint64_t len)
 {
     vm_signal_t *signal = len >= BW_FRAGMENT_HEAD_BYTES ? vm_find(vm, bw_number(at + 2, 8)) : NULL;
@@ -148,7 +148,7 @@ static struct {
     bw_pump_t pump;
     bw_link_t *peer;
     uint64_t many;   /* signals of several fragments that were sent */
-    bool is_refused; /* the pump has given the VM nothing more */
+    bool is_refused; /* the pump gives nothing more to the VM */
 } join;
 
 static void shim_deliver(const uint8_t *at, uint64_t len)
@@ -190,7 +190,7 @@ static void join_check(void)
         MODEL_FAIL("%llu bytes are kept", (unsigned long long)join.pump.joins.bytes);
 }
 
-/* The frame's bytes, through the ring in pieces of at most `piece` bytes. */
+/* Passes the frame's bytes through the ring in pieces of at most `piece` bytes. */
 static void join_publish(const uint8_t *bytes, uint64_t len, uint64_t piece)
 {
     while (len > 0) {
@@ -215,7 +215,7 @@ static void join_publish(const uint8_t *bytes, uint64_t len, uint64_t piece)
         ;
 }
 
-/* Both get the frame. */
+/* Sends the frame to both VMs. */
 static void join_send(const uint8_t *bytes, uint64_t len, uint64_t piece)
 {
     static uint8_t framed[JOIN_PAYLOAD_MAX + 8192 + 64];
@@ -247,7 +247,7 @@ static void join_head(join_frame_t *frame, unsigned header, uint64_t sequence, u
     frame->len = BW_FRAGMENT_HEAD_BYTES;
 }
 
-/* References to `count` atoms; those that are not in the cache become new entries. */
+/* Writes references to `count` atoms. Those that are not in the cache become new entries. */
 static void join_references(join_frame_t *frame, model_cache_t *cache, unsigned first,
                             unsigned count)
 {
@@ -271,8 +271,8 @@ static void join_payload(join_frame_t *frame, uint64_t len, unsigned seed)
 
 typedef struct {
     model_cache_t cache;
-    uint64_t left[JOIN_SENDERS]; /* fragments of the signal that each sends */
-    bool is_hostile;             /* once in a while a frame is wrong */
+    uint64_t left[JOIN_SENDERS]; /* fragments left of each sender's signal */
+    bool is_hostile;             /* an occasional frame is wrong */
 } join_peer_t;
 
 static uint64_t join_length(uint64_t what)
@@ -291,17 +291,17 @@ static uint64_t join_length(uint64_t what)
     }
 }
 
-/* What no node writes. */
+/* Makes the frame into one that no node writes. */
 static void join_spoil(join_frame_t *frame, uint64_t what)
 {
     switch (what % 6) {
     case 0:
         frame->len = 1 + what / 6 % frame->len;
         break;
-    case 1: /* another number, also one that is far too large */
+    case 1: /* another number, possibly far too large */
         bw_put(frame->bytes + 10, what % 4 == 1 ? what : what / 6 % 5, 8);
         break;
-    case 2: /* another's sequence, or none */
+    case 2: /* the sequence of another sender, or none */
         bw_put(frame->bytes + 2, what / 6 % (JOIN_SENDERS + 2), 8);
         break;
     case 3:
@@ -312,7 +312,7 @@ static void join_spoil(join_frame_t *frame, uint64_t what)
     }
 }
 
-/* One frame of one sender. */
+/* Makes one frame of one sender. */
 static void join_step(join_peer_t *peer, uint64_t what, uint64_t more)
 {
     static join_frame_t frame;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How the driver joins fragments: what the VM gets, and in which order. join_model.h compares it
+ * How the driver joins fragments: what the VM gets, and in which order. join_model.h compares this
  * with a VM that gets the fragments themselves.
  */
 #include "check.h"
@@ -77,7 +77,7 @@ static void fragments_become_one_frame(void)
         }
 }
 
-/* The VM keeps little more memory than a signal has bytes, also if the rest of it comes later. */
+/* The VM keeps little more memory than the signal has bytes, even if its rest comes later. */
 static void memory_fits(void)
 {
     begin();
@@ -109,7 +109,7 @@ static void other_frames_pass(void)
 
 /* ---- the atom cache ---- */
 
-/* 0 and 5 share an entry of the cache, 0 and 1 do not. */
+/* 0 and 5 share a cache entry; 0 and 1 do not. */
 static void a_renewed_entry_is_renewed_behind_its_readers(void)
 {
     begin();
@@ -117,7 +117,7 @@ static void a_renewed_entry_is_renewed_behind_its_readers(void)
     first_with(1, 4, 0);
     rest(1, 3);
     whole_with(1);
-    CHECK_VM(2, 2); /* another entry: nothing has to go ahead */
+    CHECK_VM(2, 2); /* a different entry, so nothing has to go ahead of it */
     whole_with(5);
     CHECK_VM(4, 3); /* as a first fragment */
     CHECK_EQ(join.pump.joins.count, 0);
@@ -149,7 +149,7 @@ static void every_reader_goes_ahead(void)
     join_end();
 }
 
-/* Others may refer to its entry before it is complete. */
+/* Others may refer to its entry before the signal is complete. */
 static void a_first_fragment_that_renews_does_not_wait(void)
 {
     begin();
@@ -210,14 +210,15 @@ static void a_wrong_fragment_ends_the_link(void)
         rest(1, 3);
         send_frame(last[i].header, last[i].sequence, last[i].fragment, 0, 0, last[i].bytes);
         CHECK_EQ(join.joined.is_dead, last[i].is_wrong);
-        /* ERTS takes the number for an index of the fragments that it has. */
+        /* ERTS uses the number as an index into the fragments that it has. */
         CHECK_EQ(join.is_refused,
                  last[i].header == 70 && last[i].sequence == 1 && last[i].fragment != 2);
         join_end();
     }
 }
 
-/* More bytes than ERTS puts into a fragment: they fit, or the VM gets all as it came. */
+/* A fragment has more bytes than ERTS puts into one: they fit, or the VM gets everything as it
+ * came. */
 static void a_fragment_may_be_too_large(void)
 {
     for (uint64_t fragments = 2; fragments < 5; fragments++) {
@@ -225,7 +226,7 @@ static void a_fragment_may_be_too_large(void)
         first(1, fragments);
         for (uint64_t fragment = fragments - 1; fragment >= 1; fragment--)
             send_frame(70, 1, fragment, 0, 0, BW_FRAGMENT_BYTES + 1);
-        CHECK_VM(2, 0); /* what fitted, and the last one */
+        CHECK_VM(2, 0); /* the fragments that fitted, and the last one */
         CHECK_EQ(join.joined.completed, 1);
         join_end();
     }
@@ -308,7 +309,7 @@ static void random_peer(uint64_t seed, bool is_hostile, uint64_t *whole, uint64_
     join_end();
 }
 
-/* JOIN_PEERS is how many of each; the model ends the program if one differs. */
+/* JOIN_PEERS is the number of peers of each kind. The model ends the program at a difference. */
 static void random_peers(void)
 {
     const char *wanted = getenv("JOIN_PEERS");
@@ -318,7 +319,7 @@ static void random_peers(void)
         CHECK_IN(random_peer(seed, false, &whole, &many));
         CHECK_IN(random_peer(seed, true, &whole, &many));
     }
-    /* Both ways of a signal have been met often. */
+    /* Signals must often have been joined and often not. */
     CHECK(whole > many / 20);
     CHECK(whole < many);
 }

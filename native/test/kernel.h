@@ -3,8 +3,8 @@
 #define BW_TEST_KERNEL_H
 
 /*
- * What the system does with a send of the code under test: it takes all, a part, nothing, or fails.
- * A program that includes this is linked with --wrap=send,--wrap=sendmsg.
+ * Decides what the system does with a send of the code under test: it takes everything, a part or
+ * nothing, or it fails. A program that includes this is linked with --wrap=send,--wrap=sendmsg.
  */
 #include <errno.h>
 #include <limits.h>
@@ -16,10 +16,11 @@
 #define KERNEL_TAKES_ALL INT_MAX
 
 static struct {
-    /* Of the next call of this thread: how many bytes it takes, or an error below 0. NULL: all. */
+    /* Returns how many bytes the next call of this thread takes, or a negative error. NULL: all
+     * bytes. */
     int (*answer)(void);
     pthread_t thread;
-    uint64_t calls; /* that were asked about */
+    uint64_t calls; /* calls for which `answer` was consulted */
 } kernel;
 
 ssize_t __real_send(int fd, const void *bytes, size_t len, int flags);
@@ -36,7 +37,8 @@ static inline int kernel_answers(int fd)
     kernel.calls++;
     answer = kernel.answer();
     if (answer < 0 && answer != -EAGAIN && answer != -EINTR)
-        (void)shutdown(fd, SHUT_RDWR); /* nothing goes any more; what had come can be read */
+        (void)shutdown(fd,
+                       SHUT_RDWR); /* nothing more can be sent, but what had arrived can be read */
     return answer;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How late a process came, for whoever looks once a second. */
+/* Measures how late a process was scheduled, for a reader that looks once a second. */
 #include "check.h"
 
 #include "../driver/late.h"

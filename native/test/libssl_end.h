@@ -3,8 +3,8 @@
 #define BW_TEST_LIBSSL_END_H
 
 /*
- * The other end of a connection, where libssl makes the records as well as the handshake: what ours
- * are compared with.
+ * The other end of a connection. Here libssl does the records as well as the handshake, so our
+ * records can be compared with its own.
  */
 #include "../link/tls/psk.h"
 #include "../link/tls/session.h"
@@ -42,7 +42,7 @@ static inline int libssl_uses(SSL *ssl, const EVP_MD *digest, const unsigned cha
     return 1;
 }
 
-/* `end` stays where it is. False: libssl cannot. Close it in any case. */
+/* The caller must not move `end`, and must close it in any case. Returns false if libssl fails. */
 static inline bool libssl_open(libssl_end_t *end, int fd, bool is_server, const bw_tls_psk_t *psk,
                                const char *suites, size_t tickets)
 {

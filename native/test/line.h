@@ -3,10 +3,10 @@
 #define BW_TEST_LINE_H
 
 /*
- * A port of the driver that sends packets over a socket as to any Erlang node, in the VM of vm.h,
- * and the socket's other end, which the program reads and writes by hand. What arrives there must
- * be what was sent, in order. LINE_MAIN runs each case with a port that sleeps when it has nothing
- * to read, and again with one that looks first.
+ * A port of the driver that sends packets over a socket, as to any Erlang node, in the VM of vm.h.
+ * The program reads and writes the socket's other end by hand, where everything that was sent must
+ * arrive in order. LINE_MAIN runs each case with a port that sleeps when it has nothing to read,
+ * and again with one that looks first.
  */
 #include "kernel.h"
 #include "ports.h"
@@ -17,20 +17,20 @@ static struct {
     ErlDrvPort port;
     int peer;            /* -1: closed */
     bool peer_is_at_end; /* it has read the port's end */
-    bool is_wrong;       /* what it has read was not sent */
-    bool is_asked;       /* the keeper has a message */
-    bool is_looking;     /* the poller has one, or was told to look again */
-    uint8_t *sent;       /* the bytes of all packets, of which the peer has read so many */
+    bool is_wrong;       /* it has read bytes that were not sent */
+    bool is_asked;       /* the keeper has an unhandled message */
+    bool is_looking;     /* the poller has a message, or was told to look again */
+    uint8_t *sent;       /* the bytes of all packets, of which the peer has read this many */
     size_t sent_bytes, read_bytes, room;
     uint32_t packets;
-    uint64_t tokens[2]; /* of the address: no secret over tcp */
+    uint64_t tokens[2]; /* of the address, which over tcp is not a secret */
 } line;
 
-/* How long the port of the running case looks before it sleeps; 0: it never looks. */
+/* How long the port of the running case looks before it sleeps. 0: it never looks. */
 static uint64_t line_poll_us;
 #define LINE_POLL_US 5000
 
-/* What was sent may be delayed by a busy system's kernel, for so long. */
+/* On a busy system the kernel may delay sent bytes this long. */
 #define LINE_KERNEL_MS 500
 
 /* Reads what the port has told its keeper and its poller. */
@@ -44,7 +44,7 @@ static inline void line_hears(void)
     }
 }
 
-/* Goes once around as vm_run does. If the port looks, this does not wait but calls for one look.
+/* Makes one round like vm_run. If the port looks, this does not wait but calls for one look.
  * Returns false if nothing was due and the port sleeps. */
 static inline bool line_runs(int ms)
 {
@@ -69,7 +69,7 @@ static inline bool line_begins_to_look(void)
     static const uint8_t tick[BW_PACKET_HEADER_BYTES];
     bool done;
 
-    for (int i = 0; i < 2; i++) { /* first it falls asleep, then its ban on looking ends */
+    for (int i = 0; i < 2; i++) { /* the port first falls asleep, then its ban on looking ends */
         vm_skip(1001);
         while (line_runs(0))
             ;
@@ -122,7 +122,7 @@ static inline bool open_line(int sockets[2], int (*answer)(void))
            port_activates(line.port, line_poll_us);
     close(sockets[0]);
     while (line_runs(0))
-        ; /* news of the link, and its first look */
+        ; /* news of the link and the port's first look */
     if (line_poll_us > 0)
         done = done && line_begins_to_look();
     line.is_asked = false;
@@ -150,7 +150,7 @@ static inline uint8_t *line_grows(size_t bytes)
     return line.sent + line.sent_bytes - bytes;
 }
 
-/* No two packets are the same. */
+/* Sends a packet that differs from all others. */
 static inline void line_sends(uint32_t len)
 {
     uint8_t *at = line_grows(BW_PACKET_HEADER_BYTES + len);
@@ -172,7 +172,7 @@ static inline void line_ticks(void)
         memset(line_grows(BW_PACKET_HEADER_BYTES), 0, BW_PACKET_HEADER_BYTES);
 }
 
-/* The keeper, if it was called. */
+/* Lets the keeper flush if it was called. */
 static inline bool line_is_flushed(void)
 {
     words_t none = {.len = 0};
@@ -184,7 +184,7 @@ static inline bool line_is_flushed(void)
     return port_does(line.port, COMMAND_FLUSH, &none, NULL);
 }
 
-/* The peer reads at most so much. True: there was something. */
+/* The peer reads at most `most` bytes. Returns true if it has read any. */
 static inline bool line_is_read(size_t most)
 {
     size_t before = line.read_bytes;
@@ -207,8 +207,8 @@ static inline bool line_is_read(size_t most)
     return line.read_bytes != before;
 }
 
-/* The peer reads all that comes while time passes: so many ms, or more while something comes. The
- * keeper never does. */
+/* The peer reads everything that comes within this many milliseconds, or longer while more arrives.
+ * The keeper never flushes. */
 static inline void line_settles(int ms)
 {
     int waited = 0;
@@ -229,7 +229,8 @@ static inline bool line_is_settled(void)
     return !line.is_wrong && line.read_bytes == line.sent_bytes;
 }
 
-/* The peer reads what has left the port. Neither the port nor its timers run meanwhile. */
+/* The peer reads everything that has left the port. Neither the port nor its timers run
+ * meanwhile. */
 static inline bool line_arrives(void)
 {
     for (int ms = 0; ms < LINE_KERNEL_MS && line.read_bytes != line.sent_bytes; ms++)
@@ -238,7 +239,7 @@ static inline bool line_arrives(void)
     return line_is_settled();
 }
 
-/* The port closes; the peer reads to its end. False: it does not come. */
+/* Closes the port; the peer reads to the end of the stream. Returns false if no end comes. */
 static inline bool line_ends(void)
 {
     kernel.answer = NULL;
@@ -249,13 +250,13 @@ static inline bool line_ends(void)
     return line.peer_is_at_end;
 }
 
-/* Nothing of it is left. */
+/* Whether nothing of the line is left over. */
 static inline bool line_is_clean(void)
 {
     vm_close(line.port);
     for (int round = 0; round < PORT_ROUNDS && !vm_reason(line.port); round++)
         if (!line_runs(0))
-            vm_skip(1000); /* the patience of a last flush */
+            vm_skip(1000); /* the time that a last flush may take */
     if (!vm_reason(line.port))
         return false;
     vm_forget(line.port);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What every carrier promises through the table of link.h: bytes in order, room and wake-ups, last
- * words, and that nothing is left.
+ * What every carrier promises through the table of link.h: bytes arrive in order, also those
+ * written just before a close, room and wake-ups are reported, and nothing is left.
  */
 #include "carriers.h"
 
@@ -86,7 +86,7 @@ static uint8_t byte_at(uint64_t position)
     return (uint8_t)(position * 131 + (position >> 11));
 }
 
-/* Fills whatever room there is; gives the position after it. */
+/* Fills all the room there is and returns the position after it. */
 static uint64_t fill_up(bw_link_t *link, uint64_t position)
 {
     bw_span_t span = {0};
@@ -100,7 +100,7 @@ static uint64_t fill_up(bw_link_t *link, uint64_t position)
     return position;
 }
 
-/* Each end has as many as the other, and as are known of the carrier. */
+/* Both ends have the same number of descriptors, which is the carrier's known number. */
 static void check_descriptors(void)
 {
     int of_both = open_descriptors() - here.descriptors;
@@ -129,15 +129,15 @@ static void both_ends_carry_bytes(void)
     CHECK_EQ(stats.bytes_out, 5);
     CHECK_EQ(stats.bytes_in, 3);
     CHECK_EQ(stats.fill_in, 5);
-    /* a socket has taken it */
+    /* a socket has taken it already */
     CHECK_EQ(stats.fill_out, carrier->is_shared || carrier->at_rest ? 5 : 0);
     CHECK_EQ(stats.ring_bytes, RING);
     close_end(&here.one);
-    CHECK_IN(read_bytes(here.other, "there")); /* last words stay readable */
+    CHECK_IN(read_bytes(here.other, "there")); /* what was written last stays readable */
     CHECK_IN(stop());
 }
 
-/* Everything that is written arrives, in order and once, in pieces of any length on both sides. */
+/* Everything that is written arrives in order and once, in pieces of any length on both sides. */
 static void bytes_keep_their_order(void)
 {
     uint64_t written = 0, read = 0, random = 9;
@@ -154,7 +154,7 @@ static void bytes_keep_their_order(void)
             here.one->ops->commit(here.one, n);
             written += n;
         }
-        run_end_of(here.one); /* lets a socket's rest go out */
+        run_end_of(here.one); /* sends what a socket still holds back */
         CHECK_EQ(await_bytes(here.other, 1, &span), BW_OK);
         n = (size_t)(1 + next_random(&random) % span.len);
         for (size_t i = 0; i < n; i++)
@@ -166,7 +166,7 @@ static void bytes_keep_their_order(void)
     CHECK_IN(stop());
 }
 
-/* The other end reads what one end has written, from *read_p on. */
+/* The other end reads what this end has written, starting at *read_p. */
 static void read_up_to(uint64_t position, uint64_t *read_p)
 {
     while (*read_p < position) {
@@ -181,7 +181,7 @@ static void read_up_to(uint64_t position, uint64_t *read_p)
     }
 }
 
-/* Who looks again and again, and takes nothing, loses nothing. */
+/* A reader that looks again and again without taking anything loses nothing. */
 static void a_full_ring_may_be_looked_at(void)
 {
     uint64_t position, read = 0;
@@ -225,7 +225,7 @@ static void a_sleeping_reader_is_woken(void)
     CHECK_IN(stop());
 }
 
-/* What came before the arming is not slept on. */
+/* A reader does not sleep if bytes came before it armed. */
 static void a_reader_that_comes_late_does_not_sleep(void)
 {
     bw_status_t status;
@@ -238,7 +238,7 @@ static void a_reader_that_comes_late_does_not_sleep(void)
     status = here.other->ops->arm_read(here.other);
     CHECK(status == BW_AGAIN || (status == BW_OK && is_readable(here.other)));
     CHECK_IN(read_bytes(here.other, "x"));
-    /* half a frame is left unreleased, and more of it comes */
+    /* half a frame stays unreleased, and more of it comes */
     status = here.other->ops->arm_read(here.other);
     CHECK_EQ(status, BW_OK);
     here.other->ops->clear_event(here.other);
@@ -263,7 +263,7 @@ static void a_link_wakes_itself(void)
     CHECK_IN(stop());
 }
 
-/* A writer that has filled everything sleeps, and wakes when the reader has made as much room. */
+/* A writer that has filled everything sleeps, and wakes when the reader has made that much room. */
 static void a_writer_without_room_is_woken(void)
 {
     uint64_t position = 0, read = 0;
@@ -273,7 +273,7 @@ static void a_writer_without_room_is_woken(void)
     for (int round = 0; round < 20; round++) {
         position = fill_up(here.one, position);
         run_end_of(here.one);
-        position = fill_up(here.one, position); /* of a socket the kernel has taken more */
+        position = fill_up(here.one, position); /* behind a socket the kernel has taken more */
         if (here.one->ops->arm_write(here.one, RING / 2) == BW_AGAIN)
             continue;
         CHECK_IN(read_up_to(position, &read));
@@ -284,15 +284,15 @@ static void a_writer_without_room_is_woken(void)
     CHECK_IN(stop());
 }
 
-/* rdma tells its owner of other things as well, and his turn, while the reader waits, may have
- * taken the event. */
+/* rdma also wakes its owner for other reasons, and his turn, while the reader waits, may have
+ * consumed the event. */
 static bool was_told_of_room(void)
 {
     return carrier->at_rest ? here.one->ops->arm_write(here.one, RING / 2) == BW_AGAIN
                             : !is_quiet(here.one);
 }
 
-/* The descriptor becomes readable by room alone. */
+/* Room alone makes the descriptor readable. */
 static void room_rings(void)
 {
     uint64_t position;
@@ -307,15 +307,15 @@ static void room_rings(void)
         fill_up(here.one, position);
     run_end_of(here.one);
     CHECK_EQ(here.one->ops->arm_write(here.one, RING / 2), BW_OK);
-    CHECK(is_quiet(here.one) || carrier->at_rest); /* what was sent completes at any time */
+    CHECK(is_quiet(here.one) || carrier->at_rest); /* a completion may arrive at any time */
     while (!was_told_of_room() && await_bytes(here.other, 1, &span) == BW_OK)
         here.other->ops->release(here.other, span.len < RING / 8 ? span.len : RING / 8);
     CHECK(was_told_of_room());
     CHECK_IN(stop());
 }
 
-/* What is committed after `defer` costs one call, at the flush; what was never flushed goes out
- * when the link is closed. */
+/* Bytes committed after `defer` cost one call, at the flush; those never flushed are sent when the
+ * link is closed. */
 static void a_flush_sends_what_was_gathered(void)
 {
     static const char *const words[] = {"one", "two", "three"};
@@ -365,13 +365,13 @@ static void the_end_comes_after_the_last_word(void)
     here.other->ops->release(here.other, 4);
     CHECK_EQ(await_bytes(here.other, 1, &span), BW_AGAIN);
     CHECK(here.other->ops->is_finished(here.other));
-    /* Over rdma the connection manager may have told of the close by now. */
+    /* Over rdma the connection manager may have reported the close by now. */
     reason = here.other->ops->reason(here.other);
     CHECK(!reason || (carrier->at_rest && strcmp(reason, "connection_closed") == 0));
     CHECK_IN(stop());
 }
 
-/* Armed and asleep, the end wakes. */
+/* An end that sleeps armed is woken when the peer closes. */
 static void the_end_rings(void)
 {
     bw_span_t span;
@@ -387,7 +387,7 @@ static void the_end_rings(void)
     CHECK_IN(stop());
 }
 
-/* Whoever writes on to an end that is closed is not stuck for lack of anything but room. */
+/* A writer to a closed end is held up by nothing but a full ring. */
 static void writing_to_a_closed_end_does_no_harm(void)
 {
     bw_link_stats_t stats;
@@ -413,7 +413,7 @@ static void writing_to_a_closed_end_does_no_harm(void)
     CHECK_IN(stop());
 }
 
-/* The figure falls to nothing when the other end has taken everything; over rdma it tells of each
+/* The number falls to 0 when the other end has taken everything. Over rdma it is updated after each
  * quarter of the ring. */
 static void what_is_not_taken_is_counted(void)
 {
@@ -454,13 +454,13 @@ static void close_hands_over_the_descriptor(void)
     here.one->ops->close(here.one, &left);
     here.one = NULL;
     CHECK(left.fd >= 0 && fcntl(left.fd, F_GETFD) >= 0);
-    CHECK(left.map[0].iov_base != NULL || carrier->at_rest); /* whose thread frees it */
+    CHECK(left.map[0].iov_base != NULL || carrier->at_rest); /* rdma's own thread frees it */
     CHECK_EQ(close(left.fd), 0);
     bw_leftover_free(&left);
     CHECK_IN(stop());
 }
 
-/* All that a link has opened, and as many as it should. */
+/* Counts everything that a link has opened, and checks that all of it is close-on-exec. */
 static void descriptors_are_not_inherited(void)
 {
     bool was_open[256];

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Frames of the distribution through the driver's pump: small signals pass the fragments of large
- * ones, nobody's own order changes, senders that fill the link are named, and a port that closes
- * says so when all is out. The frames are such as ERTS writes; the peer reads them by hand.
+ * Distribution frames through the driver's pump: small signals pass the fragments of large ones, no
+ * process's own frames change their order, senders that fill the link are named, and a closing port
+ * reports when everything has gone out. The frames are like those that ERTS writes, and the test
+ * reads them as the peer.
  */
 #include "pump_ends.h"
 
 #define FRAGMENT 65536u
 #define SMALL 64u
 
-/* What the peer has read: a letter for each frame, and the bytes before it. */
+/* What the peer has read: a letter for each frame, and the number of bytes before it. */
 static struct {
     char tags[4096];
     uint64_t at[4096];
     unsigned frames;
     uint64_t bytes;
-    uint8_t *half; /* a frame that is not whole yet */
+    uint8_t *half; /* an incomplete frame */
     size_t half_len;
 } read_by_peer;
 
@@ -44,7 +45,8 @@ static uint64_t sequence_of(uint32_t process)
     return (uint64_t)process << 32 | 0x33;
 }
 
-/* The tag is the frame's last byte. In two pieces, as the VM has them. False: not taken. */
+/* Sends a frame in two pieces, as the VM has them; the tag is its last byte. Returns false if it
+ * was not taken. */
 static bool send_tagged(char tag, uint8_t header, uint32_t process, uint32_t fragment, size_t len)
 {
     uint8_t *bytes = calloc(1, len), *at = bytes;
@@ -104,7 +106,7 @@ static void peer_takes(const uint8_t *at, size_t len)
     read_by_peer.half_len = have - used;
 }
 
-/* Reads until so many frames have come, and wakes the pump whenever it has cause. */
+/* Reads until this many frames have come, and wakes the pump whenever there is cause. */
 static void peer_reads_frames(unsigned frames)
 {
     for (int ms = 0; ms < ARRIVES_MS && read_by_peer.frames < frames;) {
@@ -142,8 +144,8 @@ static uint64_t bytes_that_left(void)
 
 /* ---- cases ---- */
 
-/* A process sends fragments, another a small signal. What may no more be overtaken has left, or is
- * under way: so many fragments in the ring, little beside it. */
+/* One process sends fragments, another a small signal. Frames that can no longer be overtaken have
+ * left or are under way: `in_ring` fragments in the ring, and little else. */
 static void pass_fragments(char large, char small, uint32_t in_ring)
 {
     unsigned frames = read_by_peer.frames + 151;
@@ -162,7 +164,7 @@ static void pass_fragments(char large, char small, uint32_t in_ring)
     CHECK_EQ(pump_queued(&here.pump), 0);
 }
 
-/* While nothing passes fragments, more of them may be in the ring. */
+/* While no other frame passes fragments, more of them may be in the ring. */
 static void a_small_signal_passes_fragments(void)
 {
     CHECK_IN(start_distribution(64 * RING)); /* 4 MB, as between nodes */
@@ -184,7 +186,8 @@ static bw_status_t count_write(bw_link_t *link, const struct iovec *iov, int cou
     return here.real_ops->write(link, iov, count, taken_p);
 }
 
-/* Over a socket a fragment waits for the next ones, until there are 512 KB or somebody flushes. */
+/* Over a socket a fragment waits for the next ones until there are 512 KB or a flush is asked
+ * for. */
 static void fragments_go_together(void)
 {
     CHECK_IN(start_distribution(64 * RING));
@@ -203,7 +206,7 @@ static void fragments_go_together(void)
         CHECK_IN(peer_reads_frames(15));
         writes = 0;
         CHECK_IN(send_large('a', 1, 2));
-        CHECK_IN(send_small('b', 2)); /* takes them along */
+        CHECK_IN(send_small('b', 2)); /* takes the fragments along */
         CHECK(writes > 0);
         CHECK_IN(peer_reads_frames(18));
         CHECK_EQ(read_by_peer.tags[16], 'b'); /* before the continuation */
@@ -212,7 +215,7 @@ static void fragments_go_together(void)
     CHECK_IN(stop());
 }
 
-static int has_room; /* for so many pieces */
+static int has_room; /* for this many pieces */
 
 static bw_status_t write_some(bw_link_t *link, const struct iovec *iov, int count, size_t *taken_p)
 {
@@ -222,7 +225,7 @@ static bw_status_t write_some(bw_link_t *link, const struct iovec *iov, int coun
     return count > 0 ? here.real_ops->write(link, iov, count, taken_p) : BW_AGAIN;
 }
 
-/* Whatever stands first among what goes together over a socket. */
+/* This holds whichever frame comes first among those that go together over a socket. */
 static void few_small_signals_beside_fragments_suspend_nobody(void)
 {
     CHECK_IN(start_distribution(64 * RING));
@@ -264,7 +267,7 @@ static void what_a_sender_says_next_follows_its_fragments(void)
     CHECK_IN(stop());
 }
 
-/* The longer one has a fragment of five. */
+/* The longer one has gone ahead by one fragment of five. */
 static void a_shorter_message_passes_a_longer_one(void)
 {
     unsigned first = 0, last = 170;
@@ -299,7 +302,7 @@ static void a_sender_that_fills_the_link_is_named(void)
     CHECK(pump_answer(&here.pump, change.key, BW_ANSWER_SUSPENDED, &is_held));
     CHECK(is_held);
     CHECK(!pump_next_change(&here.pump, &change));
-    CHECK(!shim.busy); /* others go on */
+    CHECK(!shim.busy); /* the others continue */
     CHECK_IN(peer_reads_frames(220));
     CHECK(pump_next_change(&here.pump, &change));
     CHECK_EQ(change.state, BW_SENDER_FREE);
@@ -326,7 +329,7 @@ static void who_is_not_suspended_sends_on(void)
     CHECK_IN(stop());
 }
 
-/* Then the VM does with each sender what it asked for; and as before when the peer reads again. */
+/* The VM then treats each sender as it asked for, and as before once the peer reads again. */
 static void a_peer_that_takes_nothing_makes_the_port_busy(void)
 {
     bw_sender_change_t change;
@@ -357,7 +360,7 @@ static void a_peer_that_takes_nothing_makes_the_port_busy(void)
     CHECK_IN(stop());
 }
 
-/* Beyond 64 MB of all senders together the port is busy, until a quarter of it is out. */
+/* Above 64 MB of all senders together the port is busy until a quarter of that has gone out. */
 static void all_that_waits_is_bounded(void)
 {
     uint32_t process = 1;
@@ -373,7 +376,7 @@ static void all_that_waits_is_bounded(void)
     CHECK_IN(stop());
 }
 
-/* The VM closes the port when its queue is empty. */
+/* The VM closes the port once its queue is empty. */
 static void a_port_that_closes_sends_all(void)
 {
     CHECK_IN(start_distribution(RING));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver's pump towards any Erlang node: packets with four bytes of length, over a socket whose
- * other end is used by hand.
+ * The driver's pump towards any Erlang node: packets with a length of four bytes, over a socket
+ * whose other end the test works by hand.
  */
 #define _GNU_SOURCE
 #include "pump_ends.h"
@@ -16,7 +16,7 @@
 
 static int other; /* the peer's end */
 
-/* How long the pump of the running case looks before it sleeps; 0: it never looks. */
+/* How long the pump of the running case looks before it sleeps. 0: it never looks. */
 static uint32_t poll_us;
 
 static void start_packets(int buffer, const void *read, size_t len)
@@ -37,7 +37,7 @@ static void start_packets(int buffer, const void *read, size_t len)
     bw_spin_init(&here.pump.spin, poll_us);
 }
 
-/* The poller comes if it has cause: the pump looks, or there is an event. */
+/* The poller calls if it has cause: the pump looks, or there is an event. */
 static wake_result_t poll_pump(void)
 {
     wake_result_t result = WAKE_ASLEEP;
@@ -49,7 +49,7 @@ static wake_result_t poll_pump(void)
     return result == WAKE_LOOKING ? WAKE_ASLEEP : result;
 }
 
-/* The same until so many frames have been delivered, or it says something else. */
+/* Polls until this many frames have been delivered or the pump returns something else. */
 static wake_result_t poll_for(uint64_t frames)
 {
     wake_result_t result = wake_pump();
@@ -75,7 +75,7 @@ static void stop_packets(void)
     close(other);
 }
 
-/* Writes a packet of pattern() to `at`; gives its end. */
+/* Writes a packet of pattern() to `at` and returns its end. */
 static uint8_t *put_packet(uint8_t *at, uint32_t len)
 {
     at = bw_put(at, len, BW_PACKET_HEADER_BYTES);
@@ -84,7 +84,8 @@ static uint8_t *put_packet(uint8_t *at, uint32_t len)
     return at;
 }
 
-/* The peer reads a packet of that length, however it arrives; the pump is woken if it has cause. */
+/* The peer reads a packet of that length in any number of parts; the pump is woken if there is
+ * cause. */
 static void peer_gets(uint32_t len)
 {
     uint64_t size = BW_PACKET_HEADER_BYTES + (uint64_t)len;
@@ -161,7 +162,7 @@ static void large_and_small_keep_their_order(void)
     CHECK_IN(stop_packets());
 }
 
-/* The kernel is full: what it does not take waits in the pump, and senders wait. */
+/* The kernel is full, so the pump queues what the kernel does not take, and senders wait. */
 static void what_the_kernel_does_not_take_is_queued(void)
 {
     uint32_t count = 0;
@@ -176,9 +177,9 @@ static void what_the_kernel_does_not_take_is_queued(void)
     here.pump.link->ops->stats(here.pump.link, &stats);
     CHECK_EQ(stats.fill_out, 0);
     CHECK(pump_queued(&here.pump) > 0);
-    for (int i = 0; i < 5; i++, count++) /* others had been on their way */
+    for (int i = 0; i < 5; i++, count++) /* others had been under way */
         CHECK_IN(send_message(1000));
-    CHECK(pump_tick(&here.pump)); /* bytes flow anyway */
+    CHECK(pump_tick(&here.pump)); /* no tick is needed while bytes flow */
     CHECK_EQ(here.pump.frames_out, count);
     for (uint32_t i = 0; i < count; i++)
         CHECK_IN(peer_gets(1000));
@@ -197,7 +198,7 @@ static void *free_leftover(void *leftover)
     return NULL;
 }
 
-/* Gathered, never flushed, and the kernel has not room for all of it. */
+/* They were gathered and never flushed, and the kernel does not have room for all of them. */
 static void last_words_are_sent_by_close(void)
 {
     bw_leftover_t left;
@@ -206,7 +207,7 @@ static void last_words_are_sent_by_close(void)
     int epoll;
 
     CHECK_IN(start_packets(8192, NULL, 0));
-    for (; count < 60; count++) /* less than what is sent whoever asks for it */
+    for (; count < 60; count++) /* less than the number at which they are sent without a flush */
         CHECK_IN(send_message(1000));
     CHECK(!shim.busy);
     pump_reset(&here.pump);
@@ -240,8 +241,8 @@ static void *read_slowly(void *unused)
     return NULL;
 }
 
-/* How long a thread takes for the 1 MB that a link has left unsent, which was closed waited_ms ago.
- * The peer reads it slowly or not at all. */
+/* Measures how long a thread takes for the 1 MB that a link has left unsent, if the link was closed
+ * waited_ms ago. The peer reads it slowly or not at all. */
 static void free_rest(bool is_read, int64_t waited_ms, int64_t *took_ms_p)
 {
     bw_leftover_t left = {.fd = -1, .unsent.iov_len = 1 << 20};
@@ -253,7 +254,7 @@ static void free_rest(bool is_read, int64_t waited_ms, int64_t *took_ms_p)
         mmap(NULL, left.unsent.iov_len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(left.unsent.iov_base != MAP_FAILED);
     left.map[0] = left.unsent;
-    for (ssize_t n = 1; n > 0;) /* the system has no room for any of it */
+    for (ssize_t n = 1; n > 0;) /* until the system has no room for any of it */
         n = send(left.socket, left.unsent.iov_base, left.unsent.iov_len, MSG_DONTWAIT);
     if (is_read)
         CHECK_EQ(pthread_create(&reader, NULL, read_slowly, NULL), 0);
@@ -274,15 +275,15 @@ static void a_silent_peer_is_not_waited_for_again(void)
     CHECK(took_ms < BW_LEFTOVER_QUIET_MS);
 }
 
-/* Other jobs of the VM wait for that thread. */
+/* The limit exists because other jobs of the VM wait for that thread. */
 static void a_peer_that_reads_slowly_has_a_limit(void)
 {
     int64_t took_ms;
 
     if (poll_us > 0)
-        return; /* nobody looks any more */
+        return; /* the peer no longer reads */
     CHECK_IN(free_rest(true, BW_LEFTOVER_QUIET_MS - 200, &took_ms));
-    CHECK(took_ms > BW_LEFTOVER_QUIET_MS); /* it reads */
+    CHECK(took_ms > BW_LEFTOVER_QUIET_MS); /* the peer reads */
     CHECK(took_ms < BW_LEFTOVER_MS);
 }
 
@@ -304,12 +305,12 @@ static void packets_come_in_any_pieces(void)
     ticks++;
     frames += 5;
     for (size_t piece = 1; piece < 200000; piece = piece * 3 + 1) {
-        /* 3 bytes had been read before: half a header */
+        /* 3 bytes, half a header, had been read before */
         CHECK_IN(start_packets(0, stream, 3));
         for (uint8_t *at = stream + 3; at < end;) {
             size_t n = bw_least(piece, (uint64_t)(end - at));
 
-            if (at - stream > 40000 && n < 1000) /* that it works was seen */
+            if (at - stream > 40000 && n < 1000) /* this is enough to see that it works */
                 n = bw_least(1000, (uint64_t)(end - at));
             CHECK_EQ(send(other, at, n, 0), n);
             at += n;
@@ -336,7 +337,7 @@ static void the_peers_end_comes_behind_its_packets(void)
     CHECK_IN(stop_packets());
 }
 
-/* A cut packet is not given; the link has failed. */
+/* A cut packet is not delivered; the link has failed. */
 static void half_a_packet_is_no_packet(void)
 {
     uint8_t stream[100];
@@ -363,7 +364,8 @@ static void lengths_are_bounded(void)
     }
 }
 
-/* In a run and by itself: nothing follows it, and the reason says who is to blame. */
+/* Nothing is delivered after it, whether it came in a run or by itself, and the reason names the
+ * culprit. */
 static void a_signal_that_cannot_be_read_is_the_last(void)
 {
     static uint8_t stream[200000];
@@ -382,7 +384,7 @@ static void a_signal_that_cannot_be_read_is_the_last(void)
     }
 }
 
-/* What is written to a peer that is gone goes nowhere, and the reader tells of the end. */
+/* Bytes written to a peer that has gone are lost, and the reader reports the end. */
 static void a_peer_that_resets_is_noticed_by_the_reader(void)
 {
     struct linger at_once = {.l_onoff = 1};
@@ -402,7 +404,7 @@ static void a_peer_that_resets_is_noticed_by_the_reader(void)
     CHECK_IN(stop());
 }
 
-/* `count` rounds of so many frames out and in, each so long after the one before. */
+/* Notes `count` rounds of this many frames out and in, each `apart_us` after the previous one. */
 static void talk(bw_rounds_t *rounds, int count, uint64_t out, uint64_t in, uint64_t apart_us)
 {
     for (int i = 0; i < count; i++)
@@ -421,21 +423,21 @@ static void a_lone_caller_is_told_from_many(void)
     CHECK(!bw_rounds_are_lone(&rounds));
     talk(&rounds, 1, 3, 1, 30);
     CHECK(bw_rounds_are_lone(&rounds));
-    talk(&rounds, 1, 1, 0, 30); /* somebody else sends, too */
+    talk(&rounds, 1, 1, 0, 30); /* another process sends as well */
     CHECK(!bw_rounds_are_lone(&rounds));
-    talk(&rounds, 100, 1, 0, 30); /* one who casts */
+    talk(&rounds, 100, 1, 0, 30); /* a process that casts */
     CHECK(!bw_rounds_are_lone(&rounds));
-    talk(&rounds, BW_ROUNDS_LONE, 1, 2, 30); /* who answers a lone caller */
+    talk(&rounds, BW_ROUNDS_LONE, 1, 2, 30); /* a server that answers a lone caller */
     CHECK(bw_rounds_are_lone(&rounds));
     talk(&rounds, 1, 1, 20, 30);
     CHECK(!bw_rounds_are_lone(&rounds));
     talk(&rounds, 100, 20, 1, 30);
     CHECK(!bw_rounds_are_lone(&rounds));
-    talk(&rounds, BW_ROUNDS_LONE, 1, 0, BW_ROUND_APART_US); /* who casts now and then */
+    talk(&rounds, BW_ROUNDS_LONE, 1, 0, BW_ROUND_APART_US); /* a process that casts now and then */
     CHECK(bw_rounds_are_lone(&rounds));
 }
 
-/* Two nodes of a mesh: each calls the other, by rpc, whenever its turn comes. */
+/* Two nodes of a mesh: each calls the other, through rpc, whenever its turn comes. */
 static void single_frames_need_no_gathering(void)
 {
     bw_rounds_t rounds = of_many;
@@ -443,18 +445,18 @@ static void single_frames_need_no_gathering(void)
     CHECK(!bw_rounds_are_single(&rounds));
     for (uint32_t i = 0; i < BW_ROUNDS_LONE; i += 3) {
         talk(&rounds, 1, 1, 0, 5000); /* calls */
-        talk(&rounds, 1, 1, 3, 5000); /* has the answer and is called: answers */
+        talk(&rounds, 1, 1, 3, 5000); /* has the answer and is called, and answers */
         talk(&rounds, 1, 1, 0, 50);   /* by two frames, between which a process runs */
     }
     CHECK(bw_rounds_are_single(&rounds));
-    talk(&rounds, 1, 2, 1, 5000); /* a monitor and a message: they gather */
+    talk(&rounds, 1, 2, 1, 5000); /* a monitor and a message, which are gathered */
     CHECK(!bw_rounds_are_single(&rounds) && bw_rounds_are_lone(&rounds));
     talk(&rounds, BW_ROUNDS_LONE, 1, 1, 50);
     CHECK(bw_rounds_are_single(&rounds));
-    talk(&rounds, 1, 1, 0, BW_ROUND_NEAR_US - 1); /* the same, of which each went out alone */
+    talk(&rounds, 1, 1, 0, BW_ROUND_NEAR_US - 1); /* the same, but each went out alone */
     CHECK(!bw_rounds_are_single(&rounds) && bw_rounds_are_lone(&rounds));
     talk(&rounds, BW_ROUNDS_LONE, 1, 1, 50);
-    talk(&rounds, 3, 1, 0, 50); /* one who casts */
+    talk(&rounds, 3, 1, 0, 50); /* a process that casts */
     CHECK(!bw_rounds_are_single(&rounds) && !bw_rounds_are_lone(&rounds));
 }
 
@@ -476,7 +478,7 @@ static void a_quiet_link_is_as_a_new_one(void)
     talk(&rounds, 1, 1, 1, 50);
     CHECK(bw_rounds_are_single(&rounds));
     talk(&rounds, 1, BW_ROUND_LONE_FRAMES + 1, 0, BW_ROUND_QUIET_US);
-    CHECK(!bw_rounds_are_lone(&rounds)); /* it shows otherwise at once */
+    CHECK(!bw_rounds_are_lone(&rounds)); /* the pattern breaks at once */
 }
 
 static const check_case_t cases[] = {

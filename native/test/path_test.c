@@ -19,7 +19,7 @@ static bool offer(path_t *path, uint64_t now_ns, uint32_t size)
     return path_offer(path, now_ns, packet, size, size, 1);
 }
 
-/* The next packet at the moment of its arrival, taken. */
+/* Takes the next packet at the moment of its arrival. */
 static uint64_t take(path_t *path, uint32_t *size)
 {
     uint64_t when = path_next(path);
@@ -55,7 +55,7 @@ static void words(void)
 static void wrong_words(void)
 {
     static const struct {
-        const char *words[4]; /* after two spaces */
+        const char *words[4]; /* given after the two namespaces */
         const char *why;
     } wrong[] = {
         {{"--rate", "fast"}, "--rate fast: expected bits per second from 1000 to 100000000000"},
@@ -120,7 +120,7 @@ static void rate_and_delay(void)
         CHECK_EQ(size, SIZE);
     }
     CHECK_EQ(path_next(path), UINT64_MAX);
-    /* A line that was idle has not saved anything. */
+    /* A line that was idle has not saved up anything. */
     CHECK(offer(path, 5000 * US, SIZE));
     CHECK_EQ(take(path, &size), (uint64_t)(5000 + 10 + 500) * US);
     CHECK_EQ(path_counts(path)->packets, 101);
@@ -128,7 +128,7 @@ static void rate_and_delay(void)
     path_close(path);
 }
 
-/* 40 bytes at 7 Mbit/s are 45714 ns and two sevenths: a second later nothing is missing. */
+/* 40 bytes at 7 Mbit/s take 45714 ns and two sevenths. After a second nothing may be missing. */
 static void fractions_are_kept(void)
 {
     path_settings_t settings = gigabit;
@@ -164,7 +164,7 @@ static void queue_is_bounded(void)
     path_close(path);
 }
 
-/* The ring has room for whatever the queue and the delay let in. */
+/* The ring has room for everything that the queue and the delay let in. */
 static void small_packets_fit(void)
 {
     path_t *path = path_open(&gigabit, 0);
@@ -180,7 +180,7 @@ static void small_packets_fit(void)
     path_close(path);
 }
 
-/* Random packets at random times, beside a plain list. */
+/* Random packets at random times are compared with a plain list. */
 static void order_and_content(void)
 {
     static struct {
@@ -241,8 +241,8 @@ static int lost(const path_settings_t *settings, unsigned int direction, uint32_
     return count;
 }
 
-/* The seeds are given, so these are always the same numbers; five standard deviations around 2 %.
- */
+/* The seeds are fixed, so these are always the same numbers; they may be five standard deviations
+ * from 2 %. */
 static void loss_share(void)
 {
     path_settings_t settings = gigabit;
@@ -267,7 +267,7 @@ static void directions_lose_differently(void)
     CHECK(lost(&settings, 0, 1) != lost(&settings, 1, 1));
 }
 
-/* One of 40 segments is lost with probability 1 - 0.999^40 = 3.9 %. */
+/* With 40 segments, the probability that one of them is lost is 1 - 0.999^40 = 3.9 %. */
 static void one_lost_segment_is_all(void)
 {
     path_settings_t settings = gigabit;

@@ -2,8 +2,8 @@
 #ifndef BW_TEST_PEERS_H
 #define BW_TEST_PEERS_H
 
-/* What the tests of the shm carrier share: peers at a listener, bytes through a link, and cases
- * that need a process of their own. */
+/* Shared by the tests of the shm carrier: peers at a listener, bytes through a link, and cases that
+ * need their own process. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -18,14 +18,14 @@
 #define RING BW_RING_MIN_BYTES
 #define PAGE 65536u /* the segment's first page holds the ring headers */
 
-/* The message of a peer, as it stands on the wire. */
+/* A peer's message in the wire format. */
 typedef struct {
     uint8_t token[BW_TOKEN_BYTES];
     uint32_t version, reserved;
     uint64_t ring_bytes;
 } hello_t;
 
-/* Runs a case in a process of its own, for what cannot be undone: limits, users, filters. */
+/* Runs a case in a separate process, because limits, users and filters cannot be reset. */
 static inline void in_child(void (*run)(void))
 {
     int status;
@@ -45,10 +45,10 @@ static inline void in_child(void (*run)(void))
     CHECK(WIFEXITED(status));
     if (WEXITSTATUS(status) == 2)
         SKIP("not possible here (see above)");
-    CHECK_EQ(WEXITSTATUS(status), 0); /* sanitizers and memcheck have numbers of their own */
+    CHECK_EQ(WEXITSTATUS(status), 0); /* sanitizers and memcheck use other exit codes */
 }
 
-/* In a child. */
+/* Sets a limit; call it only in a child. */
 static inline void limit(int resource, rlim_t value)
 {
     struct rlimit now;
@@ -84,7 +84,7 @@ static inline int connect_to(const bw_shm_listener_t *listener)
     return fd;
 }
 
-/* Any bytes and any number of descriptors, where ours sends a few (bw_shm_send). */
+/* Sends any bytes with any number of descriptors, whereas bw_shm_send sends only a few. */
 static inline bool send_with(int fd, const void *bytes, size_t len, const int *fds, size_t count)
 {
     union {
@@ -108,7 +108,7 @@ static inline bool send_with(int fd, const void *bytes, size_t len, const int *f
     return sendmsg(fd, &message, MSG_NOSIGNAL) == (ssize_t)len;
 }
 
-/* Sends `len` bytes and `count` descriptors to the listener and goes away. */
+/* Sends `len` bytes and `count` descriptors to the listener and closes the connection. */
 static inline bool send_as_peer(const bw_shm_listener_t *listener, const void *bytes, size_t len,
                                 const int *fds, size_t count)
 {

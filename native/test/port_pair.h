@@ -4,7 +4,7 @@
 
 /*
  * Two ports of the whole driver in the VM of vm.h, joined over the carrier of the running case.
- * After each case nothing is left: memory, binaries, descriptors, mappings, jobs.
+ * After each case no memory, binaries, descriptors, mappings or jobs may be left.
  */
 #include "carriers.h"
 #include "ports.h"
@@ -34,7 +34,7 @@ static inline bool both_have_ended(void)
     return vm_reason(one) && vm_reason(other);
 }
 
-/* Both are closed, whatever they do, and nothing stays. */
+/* Closes both ports in whatever state they are, and checks that nothing is left. */
 static inline void stop(void)
 {
     vm_hold_jobs(false);
@@ -42,7 +42,7 @@ static inline void stop(void)
     vm_close(other);
     for (int round = 0; round < PORT_ROUNDS && !both_have_ended(); round++)
         if (!vm_run(1))
-            vm_skip(100); /* the patience of a last flush */
+            vm_skip(100); /* the time that a last flush may take */
     CHECK(both_have_ended());
     vm_forget(one);
     vm_forget(other);
@@ -82,7 +82,8 @@ static inline bool all_has_come(void)
            port_queued(other) == 0;
 }
 
-/* A frame waits in the queue while the other side reads: the VM would hold senders back. */
+/* Sends when the port's queue is empty, because the VM would hold senders back while a frame is
+ * queued. */
 static inline void send_when_idle(ErlDrvPort port, size_t len)
 {
     for (int round = 0; round < PORT_ROUNDS && vm_is_busy(port); round++)
@@ -91,7 +92,7 @@ static inline void send_when_idle(ErlDrvPort port, size_t len)
     CHECK_IN(send_frame(port, len));
 }
 
-/* As an owner that was told to look. */
+/* Looks as an owner does that was told to look. */
 static inline void look_until_it_sleeps(ErlDrvPort port)
 {
     vm_reply_t reply = {.len = 0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The whole driver without a VM (test/vm): its commands, two ports that are joined over each
- * carrier as distribution, flushing, and ends in every state.
+ * The whole driver without a VM (test/vm): its commands, two ports joined over each carrier for
+ * distribution, flushing, and ports that end in every state.
  */
 #include <pthread.h>
 
@@ -41,7 +41,7 @@ static void frames_go_both_ways(void)
     CHECK_IN(stop());
 }
 
-/* As the keepers of both ports. */
+/* Flushes as the keepers of both ports do, and returns whether everything has come. */
 static bool is_flushed_and_all_has_come(void)
 {
     ErlDrvPort ports[] = {one, other};
@@ -55,7 +55,7 @@ static bool is_flushed_and_all_has_come(void)
     return all_has_come();
 }
 
-/* Also the end of a frame that waited for room, which goes out when nobody sends. */
+/* This includes the end of a frame that waited for room, which goes out when no process sends. */
 static void frames_that_gather_come(void)
 {
     CHECK_IN(start_active(0));
@@ -70,7 +70,7 @@ static void frames_that_gather_come(void)
     CHECK_IN(stop());
 }
 
-/* The system calls by which a port has read. */
+/* The number of system calls with which a port has read. */
 static uint64_t reads_of(ErlDrvPort port)
 {
     vm_reply_t stats;
@@ -106,7 +106,7 @@ static void a_packet_costs_one_read(void)
     CHECK_IN(stop());
 }
 
-/* Its peer notices that a port has closed: the reason is that of a closed socket. */
+/* The peer notices that a port has closed, with the reason of a closed socket. */
 static void a_closed_port_ends_its_peer(void)
 {
     CHECK_IN(start_active(0));
@@ -119,7 +119,7 @@ static void a_closed_port_ends_its_peer(void)
     CHECK_IN(stop());
 }
 
-/* With time to look, the owner is told to, and looks until the port lets it sleep. */
+/* If the port has time to look, its owner is told to look until the port lets it sleep. */
 static void the_owner_looks(void)
 {
     const char *term = NULL;
@@ -179,7 +179,8 @@ static void start_telling(void)
     CHECK(port_activates(one, 0) && port_activates(other, 0));
 }
 
-/* With a tick, with a frame, each sample once, and never by itself; what is too large is cut. */
+/* Each sample travels once, with a tick or with a frame and never by itself. A sample that is too
+ * large is cut. */
 static void the_load_goes_along(void)
 {
     uint64_t sent;
@@ -191,7 +192,7 @@ static void the_load_goes_along(void)
     CHECK_IN(load_comes(LOAD(1, 1)));
     CHECK(port_samples_load(one, 255, UINT32_MAX));
     CHECK(port_does(one, COMMAND_STATS, NULL, &stats));
-    /* The VM takes more than its own tick for traffic, and then leaves out the next one. */
+    /* The VM takes anything but its own tick for traffic, and then leaves out the next tick. */
     CHECK_EQ(bw_number(stats.bytes + 24, 8), 1);
     sent = bw_number(stats.bytes + 8, 8);
     for (int i = 0; i < 100; i++)
@@ -208,7 +209,7 @@ static void the_load_goes_along(void)
     CHECK_IN(stop());
 }
 
-/* Also while something always waits for room; every frame still comes. */
+/* This also holds while some bytes always wait for room, and every frame still comes. */
 static void a_full_link_tells_the_load(void)
 {
     CHECK_IN(start_joined());
@@ -230,7 +231,7 @@ static void a_full_link_tells_the_load(void)
     CHECK_IN(stop());
 }
 
-/* Of a peer that speaks packets only a session makes sure that it knows words. */
+/* If the peer speaks only packets, a session is needed to ensure that it knows load words. */
 static void any_other_peer_is_told_no_load(void)
 {
     CHECK_IN(start_joined());
@@ -241,7 +242,7 @@ static void any_other_peer_is_told_no_load(void)
 
 /* ---- faults ---- */
 
-/* Turns of the VM in which no time passes: whatever may move has moved. */
+/* Runs turns of the VM in which no time passes, so that everything that can move has moved. */
 static void run_a_while(void)
 {
     for (int round = 0; round < 50; round++)
@@ -301,7 +302,7 @@ static void frames_are_delayed_both_ways(void)
     CHECK_IN(stop_faulty());
 }
 
-/* Of more than what is held at once everything comes, and in order. */
+/* Even if there is more than can be held at once, everything comes, and in order. */
 static void frames_of_any_length_pass_a_fault(void)
 {
     CHECK_IN(start_faulty(&(bw_fault_t){.delay_ms = 5, .jitter_ms = 20}));
@@ -316,7 +317,7 @@ static void frames_of_any_length_pass_a_fault(void)
     CHECK_IN(stop_faulty());
 }
 
-/* A rate of 100 KB a second: 60 KB take 0.6 s, and the other way is as slow. */
+/* At a rate of 100 KB per second, 60 KB take 0.6 s in either direction. */
 static void a_rate_limits_both_ways(void)
 {
     CHECK_IN(start_faulty(&(bw_fault_t){.rate = 100000}));
@@ -329,7 +330,7 @@ static void a_rate_limits_both_ways(void)
     CHECK_IN(stop_faulty());
 }
 
-/* What is held makes the port busy, like a peer that takes nothing, and is there afterwards. */
+/* Held bytes make the port busy, as if the peer took nothing, and arrive afterwards. */
 static void what_is_held_comes_when_the_fault_ends(void)
 {
     uint64_t sent = 0;
@@ -363,7 +364,7 @@ static void only_one_way_is_held(void)
     }
 }
 
-/* The last words of a peer that has closed come, although they are late. */
+/* The last bytes of a peer that has closed arrive, although late. */
 static void what_is_delayed_comes_before_the_end(void)
 {
     CHECK_IN(start_faulty(&(bw_fault_t){.delay_ms = 200}));
@@ -380,7 +381,7 @@ static void what_is_delayed_comes_before_the_end(void)
     CHECK_IN(stop_faulty());
 }
 
-/* And so do those of the port that has the fault. */
+/* So do the last bytes of the port that has the fault. */
 static void a_faulty_port_says_its_last_words(void)
 {
     CHECK_IN(start_faulty(&(bw_fault_t){.delay_ms = 10000}));
@@ -403,14 +404,14 @@ static void held_in_every_way(void)
 
 /* ---- flushing ---- */
 
-/* A few bytes may wait without the port being busy, and how many of a frame the system leaves over
- * is its own affair. */
+/* A few bytes may wait without making the port busy, and it depends on the system how much of a
+ * frame it leaves over. */
 static bool is_full(void)
 {
     return port_queued(one) > 0 && vm_is_busy(one);
 }
 
-/* The link is full and something waits; `other` is not read yet. */
+/* Fills the link until bytes wait for room; `other` does not read yet. */
 static void start_full(void)
 {
     CHECK_IN(start_joined());
@@ -422,8 +423,8 @@ static void start_full(void)
     CHECK(is_full());
 }
 
-/* What has left this process is the least that arrives; of a ring that both see, or that a thread
- * sends on, the rest does as well. */
+/* At least the frames that left this process arrive. On a shared ring, or if a thread sends, the
+ * rest arrive as well. */
 static uint64_t frames_that_left(void)
 {
     uint64_t frames = 0, size = bw_frame_size(300000);
@@ -449,8 +450,8 @@ static void a_port_that_closes_flushes(void)
     CHECK_IN(stop());
 }
 
-/* Nobody reads: a second in which nothing leaves, then it ends all the same. In the first ones the
- * system may still take some. */
+/* The peer does not read, so a flush ends after a second in which nothing leaves. In the first
+ * seconds the system may still accept some bytes. */
 static void flushing_ends(void)
 {
     CHECK_IN(start_full());
@@ -469,10 +470,11 @@ static void flushing_ends(void)
 
 /* ---- ends ---- */
 
-/* Closes one port, both, or the second, in a state, with descriptors told of late or at once. */
+/* Closes one port, both, or the second one, in a given state, with stop_select called late or at
+ * once. */
 static void end_in(void (*begin)(void))
 {
-    for (int who = 0; who < 8; who += who == 2 ? 5 : 1) { /* both: told of late */
+    for (int who = 0; who < 8; who += who == 2 ? 5 : 1) { /* both: stop_select is called late */
         CHECK_IN(begin());
         vm_deselects_later = who & 4;
         if (who & 1)
@@ -548,8 +550,8 @@ static void a_port_may_end_in_any_state(void)
 
 /* ---- wrong commands ---- */
 
-/* Any command with any bytes, in each state: an answer or badarg, and the port can be closed. What
- * names a descriptor or a file of this process is left out. */
+/* Gives any command with any bytes, in each state: the port must answer or return badarg, and can
+ * still be closed. Commands that name a descriptor or a file of this process are left out. */
 static void command_all(ErlDrvPort port, uint64_t *random)
 {
     for (unsigned command = 0; command < 48; command++)
@@ -588,7 +590,7 @@ static void a_truncated_command_is_a_badarg(void)
         CHECK_EQ(vm_control(one, COMMAND_ANSWER, (char[9]){0}, len).len, -1);
     for (size_t len = 0; len < 18; len++)
         CHECK_EQ(vm_control(one, COMMAND_CLASSES, (char[18]){2}, len).len, len % 9 == 0 ? 1 : -1);
-    CHECK_EQ(vm_control(one, COMMAND_CLASSES, (char[18]){[9] = 3}, 18).len, -1); /* no class */
+    CHECK_EQ(vm_control(one, COMMAND_CLASSES, (char[18]){[9] = 3}, 18).len, -1); /* not a class */
     CHECK_EQ(vm_control(one, COMMAND_LOOK, NULL, 0).len, -1);
     CHECK_EQ(vm_control(one, 99, NULL, 0).len, -1);
     CHECK(port_activates(one, 0));
@@ -607,8 +609,8 @@ static bool has_been_told(void)
     return is_told;
 }
 
-/* The handshake of the distribution, over a link that carries no frames yet. What is read stays
- * read, and the rest is there for the frames. */
+/* The distribution handshake passes over a link that carries no frames yet. Bytes that it has read
+ * are consumed, and the rest is left for the frames. */
 static void bytes_go_over_an_idle_link(void)
 {
     const words_t three = {{0, 0, 0, 3}, 4}, four = {{0, 0, 0, 4}, 4};
@@ -636,7 +638,7 @@ static void bytes_go_over_an_idle_link(void)
     CHECK_IN(stop());
 }
 
-/* Whoever waits for a peer that goes away is told. */
+/* A process that waits for bytes is told when the peer goes away. */
 static void a_wait_for_bytes_ends_with_the_peer(void)
 {
     const words_t three = {{0, 0, 0, 3}, 4};
@@ -705,7 +707,7 @@ static void *poll_many(void *unused)
     return unused;
 }
 
-/* Senders and pollers are threads of their own: each port is entered by one at a time. */
+/* Senders and pollers are separate threads; only one at a time is in a port. */
 static void any_thread_may_call(void)
 {
     pthread_t threads[3];
@@ -736,8 +738,7 @@ static bool is_loaded(void)
     return strcmp(carrier->kind, "rdma") == 0;
 }
 
-/* Whoever connects does not wait for the jobs before it, such as the rest of a link to a slow peer.
- */
+/* A connecting port does not wait for earlier jobs, such as the rest of a link to a slow peer. */
 static void a_loaded_carrier_needs_no_thread(void)
 {
     words_t use = {.len = 0};

@@ -3,8 +3,8 @@
 #define BW_TEST_PORTS_H
 
 /*
- * The driver's commands (native/driver, beamway_port.erl) as a program gives them to a port of
- * test/vm, and two ports that are joined over a carrier.
+ * The driver's commands (native/driver, beamway_port.erl), for programs that give them to a port of
+ * test/vm, and two ports joined over a carrier.
  */
 #include <stdio.h>
 #include <string.h>
@@ -44,10 +44,11 @@ enum {
 
 #define PORT_RING BW_RING_MIN_BYTES
 #define PORT_ROUNDS                                                                                \
-    20000 /* of the VM, about a millisecond each: what is on its way is there then */
+    20000 /* rounds of the VM, about a millisecond each, after which everything under way has      \
+             arrived */
 
 #ifdef BW_TEST_RDMA
-/* The carrier is linked with the program: the driver loads it all the same. */
+/* The carrier is linked with the program, but the driver loads it all the same. */
 #define RDMA_LIBRARY "beamway_rdma.so"
 
 bw_carrier_fn bw_carrier;
@@ -80,7 +81,7 @@ int own_dlclose(void *library)
 }
 #endif
 
-/* For check_clean_up. */
+/* Suits check_clean_up. */
 static inline void drop_ports(void)
 {
     if (!vm_reset() || !vm_is_clean())
@@ -105,8 +106,8 @@ static inline void put_number(words_t *words, uint64_t number, int bytes)
     words->len += (size_t)bytes;
 }
 
-/* Whether the command is done; what it answers is in *reply_p without the byte that says so. A
- * thread of the VM may have to do it first. */
+/* Gives a command and returns whether it succeeded; *reply_p has the answer without its status
+ * byte. A thread of the VM may have to do it first. */
 static inline bool port_does(ErlDrvPort port, unsigned command, const words_t *words,
                              vm_reply_t *reply_p)
 {
@@ -140,7 +141,7 @@ static inline bool port_does(ErlDrvPort port, unsigned command, const words_t *w
     return true;
 }
 
-/* Bytes that wait for room. */
+/* Returns how many bytes wait for room. */
 static inline uint64_t port_queued(ErlDrvPort port)
 {
     vm_reply_t stats;
@@ -157,7 +158,7 @@ static inline bool port_samples_load(ErlDrvPort port, uint8_t cpu_percent, uint3
     return port_does(port, COMMAND_LOAD, &words, NULL);
 }
 
-/* What the peer has said last, without what the system says; 0: nothing. */
+/* Returns what the peer has last reported, without the system's part; 0: nothing. */
 static inline uint64_t port_peer_load(ErlDrvPort port)
 {
     vm_reply_t stats;
@@ -181,7 +182,7 @@ static inline bool port_uses(ErlDrvPort port, const char *kind)
     return port_does(port, COMMAND_USE, &words, NULL);
 }
 
-/* Goes around until STEP says that it has come so far, at least, or the link fails. */
+/* Makes rounds until STEP reports at least this state, or the link fails. */
 static inline bool port_steps_to(ErlDrvPort port, bw_state_t state, vm_reply_t *reply_p)
 {
     for (int round = 0; round < PORT_ROUNDS; round++) {
@@ -203,7 +204,7 @@ static inline bool port_listens(ErlDrvPort port, const attempt_t *attempt)
     return port_uses(port, carrier->kind) && port_does(port, COMMAND_LISTEN, &words, NULL);
 }
 
-/* Connects to what a listener has told: token, length of the address, address. */
+/* Connects to what a listener has reported: token, length of the address, address. */
 static inline bool port_connects(ErlDrvPort port, attempt_t *attempt, const uint8_t *told)
 {
     words_t words = {.len = 0};
@@ -216,24 +217,24 @@ static inline bool port_connects(ErlDrvPort port, attempt_t *attempt, const uint
     return port_uses(port, carrier->kind) && port_does(port, COMMAND_CONNECT, &words, NULL);
 }
 
-/* A command that a thread of the VM has to do first. */
+/* Gives a command that a thread of the VM must carry out first. */
 static inline vm_reply_t use_a_file(ErlDrvPort port)
 {
     return vm_control(port, COMMAND_USE, "rdma\0/nowhere.so", 16);
 }
 
-/* Commands with these bytes would open what is not the test's: descriptors, files, sockets. Or they
- * take long. */
+/* Whether a command with these bytes would open descriptors, files or sockets that are not the
+ * test's own, or would take long. */
 static inline bool names_something(unsigned command, uint8_t *bytes, size_t len)
 {
     if (command == COMMAND_USE && len > 0)
-        bytes[len - 1] = 0; /* no file */
+        bytes[len - 1] = 0; /* not a file */
     return (command == COMMAND_LISTEN && len > 8) || command == COMMAND_CONNECT ||
            command == COMMAND_SOCKET_FAULT || command == COMMAND_CODEC ||
            (command == COMMAND_DERIVE && len > 0 && bytes[0] < len);
 }
 
-/* One port has begun to connect to the other; *told_p is the last answer of that one. */
+/* Starts connecting one port to the other; *told_p is the latest answer of the listening port. */
 static inline bool begin_to_join(ErlDrvPort one, ErlDrvPort other, vm_reply_t *told_p)
 {
     attempt_t attempt;
@@ -247,7 +248,7 @@ static inline bool begin_to_join(ErlDrvPort one, ErlDrvPort other, vm_reply_t *t
     return done;
 }
 
-/* Each may wait for what the other does. */
+/* Steps both ports in turn, because each may depend on the other's progress. */
 static inline bool both_step_to_a_link(const ErlDrvPort ports[2], bool is_linked[2])
 {
     vm_reply_t reply;
@@ -266,7 +267,7 @@ static inline bool both_step_to_a_link(const ErlDrvPort ports[2], bool is_linked
     return is_linked[0] && is_linked[1];
 }
 
-/* Two ports with a link between them that nobody reads yet. */
+/* Makes a link between two ports, from which neither reads yet. */
 static inline bool join_ports(ErlDrvPort one, ErlDrvPort other)
 {
     const ErlDrvPort ports[2] = {one, other};

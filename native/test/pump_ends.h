@@ -2,7 +2,8 @@
 #ifndef BW_TEST_PUMP_ENDS_H
 #define BW_TEST_PUMP_ENDS_H
 
-/* The driver's pump over a real link of each carrier, without a VM, and the other end by hand. */
+/* The driver's pump over a real link of each carrier, without a VM. The test works the other end by
+ * hand. */
 #include "carriers.h"
 #include "driver_shim.h"
 
@@ -11,7 +12,7 @@
 
 #define RING BW_RING_MIN_BYTES
 
-/* The pump under test and the other end of its link, which the tests use by hand. */
+/* The pump under test and the other end of its link. */
 static struct {
     bw_pump_t pump;
     bw_link_t *peer;
@@ -20,7 +21,8 @@ static struct {
     uint8_t *spoils;  /* the frame that is delivered next, as the peer has it mapped, or NULL */
 } here;
 
-/* What "the VM" got: number, bytes, and whether each byte was that of pattern(). */
+/* What "the VM" got: the numbers of frames and bytes, and whether each byte was that of
+ * pattern(). */
 static struct {
     uint64_t frames, bytes;
     bool wrong;
@@ -37,7 +39,7 @@ static inline void check_pattern(const uint8_t *at, uint64_t len)
         got.wrong |= at[i] != pattern(len, i);
 }
 
-/* The VM goes over a frame more than once; a rogue peer writes between its passes. */
+/* The VM reads a frame more than once; a hostile peer writes between its passes. */
 static void shim_deliver(const uint8_t *at, uint64_t len)
 {
     got.frames++;
@@ -50,7 +52,7 @@ static void shim_deliver(const uint8_t *at, uint64_t len)
     here.spoils += bw_frame_size((uint32_t)len);
 }
 
-/* Whether the poller tells of anything, or the pump has asked to be called. */
+/* Whether the poller would report nothing and the pump has not asked to be called. */
 static inline bool pump_is_quiet(void)
 {
     return !here.pump.comes_back && is_quiet(here.pump.link);
@@ -61,7 +63,7 @@ static inline bool pump_is_called(void)
     return here.pump.comes_back || is_readable(here.pump.link);
 }
 
-/* As if the poller had told of all that it may tell of. */
+/* Calls the pump as if the poller had reported every event it can report. */
 static inline wake_result_t wake_pump(void)
 {
     const bw_link_t *link = here.pump.link;
@@ -72,7 +74,7 @@ static inline wake_result_t wake_pump(void)
     return pump_wake(&here.pump);
 }
 
-/* The owner of the other end goes on. */
+/* Lets the owner of the other end continue. */
 static inline void run_other_end(const bw_link_t *waited_for)
 {
     if (waited_for == here.peer && !pump_is_quiet())
@@ -148,7 +150,7 @@ static inline void peer_writes(uint32_t len)
     here.peer->ops->commit(here.peer, (size_t)size);
 }
 
-/* The peer takes all there is; bytes read are counted, the first of a frame are not looked at. */
+/* The peer takes all there is. Returns the number of bytes and does not check their values. */
 static inline uint64_t peer_reads_all(void)
 {
     bw_span_t span = {0};
@@ -161,7 +163,7 @@ static inline uint64_t peer_reads_all(void)
     return bytes;
 }
 
-/* The peer takes what comes, and the pump is woken, until there have been `bytes`. */
+/* The peer takes incoming bytes, and the pump is woken, until there have been `bytes`. */
 static inline void peer_reads(uint64_t bytes)
 {
     for (uint64_t read = 0; read < bytes;) {
@@ -175,7 +177,7 @@ static inline void peer_reads(uint64_t bytes)
     }
 }
 
-/* The peer has taken all: room comes, over rdma in its own time, and the poller hears of it. */
+/* The peer has taken everything. Room comes, over rdma with a delay, and the poller reports it. */
 static inline void room_comes(void)
 {
     for (int ms = 0; ms < ARRIVES_MS && (shim.busy || pump_queued(&here.pump) > 0); ms++) {
@@ -189,15 +191,15 @@ static inline void room_comes(void)
     CHECK_EQ(pump_queued(&here.pump), 0);
 }
 
-/* The poller calls the pump whenever there is cause, until so many frames have been delivered or it
- * says something else. What was sent may still be on its way at the first call. */
+/* The poller calls the pump whenever there is cause, until this many frames have been delivered or
+ * the pump returns something else. At the first call the bytes may still be under way. */
 static inline wake_result_t wake_for(uint64_t frames)
 {
     wake_result_t result = wake_pump();
 
     for (int ms = 0; ms < ARRIVES_MS && result == WAKE_ASLEEP && got.frames < frames; ms++) {
         if (here.peer)
-            run_end_of(here.peer); /* of a socket: the rest of it goes out */
+            run_end_of(here.peer); /* sends the rest that a socket holds */
         if (pump_is_quiet())
             (void)poll(NULL, 0, 1);
         else
@@ -206,7 +208,7 @@ static inline wake_result_t wake_for(uint64_t frames)
     return result;
 }
 
-/* The same, until it says something else. */
+/* Wakes the pump until it returns something else. */
 static inline wake_result_t wake_to_the_end(void)
 {
     return wake_for(UINT64_MAX);

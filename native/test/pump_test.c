@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver's pump: what it delivers, what it queues, when it is busy.
+ * The driver's pump: what it delivers, what it queues, and when it is busy.
  */
 #include "pump_ends.h"
 
@@ -11,7 +11,7 @@ static void frames_of_every_kind_of_size_arrive(void)
     static const uint32_t lens[] = {1, 7, 8, 9, 64, 4095, 4096, 4097, 30000, 65528};
     uint64_t bytes = 0;
 
-    /* of rdma's ring a part is free that the writer has not heard of */
+    /* part of rdma's ring is free, but the writer does not know yet */
     CHECK_IN(start(carrier->at_rest ? 2 * RING : RING));
     for (size_t i = 0; i < sizeof lens / sizeof *lens; i++) {
         CHECK_IN(peer_writes(lens[i]));
@@ -22,7 +22,8 @@ static void frames_of_every_kind_of_size_arrive(void)
         CHECK(!got.wrong);
     }
     CHECK_IN(peer_writes(0)); /* a tick is counted, not delivered */
-    while (here.pump.frames_in == sizeof lens / sizeof *lens) { /* rdma's completions wake, too */
+    while (here.pump.frames_in ==
+           sizeof lens / sizeof *lens) { /* rdma's completions wake the pump as well */
         CHECK(pump_is_called());
         CHECK_EQ(wake_pump(), WAKE_ASLEEP);
     }
@@ -31,8 +32,8 @@ static void frames_of_every_kind_of_size_arrive(void)
     CHECK_IN(stop());
 }
 
-/* Of each size, in all the ways that a frame can go: a peer that writes while the VM decodes does
- * not reach what the VM decodes. */
+/* For frames of each size, however they are delivered: a peer that writes while the VM decodes must
+ * not reach the bytes being decoded. */
 static void what_the_vm_decodes_is_out_of_the_peers_reach(void)
 {
     static const uint32_t lens[] = {1,    8,    64,   100,   1023,  1024,   1025,   64,    64,
@@ -53,7 +54,7 @@ static void what_the_vm_decodes_is_out_of_the_peers_reach(void)
     CHECK_IN(stop());
 }
 
-/* A frame that comes byte by byte: at each step the pump sleeps, armed and quiet, and is woken. */
+/* A frame comes byte by byte: at each step the pump sleeps, armed and quiet, and is woken. */
 static void half_a_frame_is_slept_on(void)
 {
     uint8_t frame[BW_FRAME_HEADER_BYTES + 104];
@@ -79,7 +80,7 @@ static void half_a_frame_is_slept_on(void)
     CHECK_IN(stop());
 }
 
-/* More than one turn delivers: the rest needs no event of its own. */
+/* There is more than one turn delivers, and the rest needs no separate event. */
 static void frames_of_several_turns_arrive(void)
 {
     CHECK_IN(start(RING));
@@ -92,7 +93,7 @@ static void frames_of_several_turns_arrive(void)
     CHECK_IN(stop());
 }
 
-/* Larger than the ring, so it is gathered, with the padding of every length. */
+/* The frame is larger than the ring, so it is gathered, with padding of every length. */
 static void large_frames_are_gathered(void)
 {
     for (uint32_t len = 5 * RING; len < 5 * RING + 9; len++) {
@@ -119,7 +120,7 @@ static void large_frames_are_gathered(void)
             written += n;
             CHECK(wake_pump() == WAKE_ASLEEP);
         }
-        while (got.frames == 0) { /* a socket's peer hands on what it holds */
+        while (got.frames == 0) { /* a socket's peer passes on what it holds */
             run_end_of(here.peer);
             CHECK_EQ(wake_pump(), WAKE_ASLEEP);
         }
@@ -153,7 +154,8 @@ static void garbage_fails_the_link(void)
     }
 }
 
-/* Last words first; asleep or not, the end is noticed without a look at the socket. */
+/* What the peer wrote last is read first; asleep or not, the pump notices the end without looking
+ * at the socket. */
 static void a_closed_peer_is_noticed_when_all_is_read(void)
 {
     CHECK_IN(start(RING));
@@ -175,8 +177,8 @@ static void a_closed_peer_is_noticed_when_all_is_read(void)
     CHECK_IN(stop());
 }
 
-/* Nobody who ends in order leaves half a frame. Beside shm that is left to the socket, whose owner
- * waits a while; a stream that ends so has failed. */
+/* A peer that ends in order does not leave half a frame. With shm the socket decides, whose owner
+ * waits a while; a stream that ends this way has failed. */
 static void half_a_frame_is_no_orderly_end(void)
 {
     bw_span_t span = {0};
@@ -201,7 +203,7 @@ static bw_status_t arm_corrupt(bw_link_t *link)
     return BW_CORRUPT;
 }
 
-/* Something comes between the last look and the arming. */
+/* Bytes arrive between the last look and the arming. */
 static bw_status_t arm_too_late(bw_link_t *link)
 {
     peer_writes(10);
@@ -232,7 +234,7 @@ static void a_look_reads_or_ends_or_fails(void)
     here.ops.arm_read = arm_too_late;
     CHECK_EQ(pump_look(&here.pump), WAKE_ASLEEP);
     CHECK(pump_is_called());                      /* the poller reads it */
-    CHECK_EQ(pump_look(&here.pump), WAKE_ASLEEP); /* not its turn */
+    CHECK_EQ(pump_look(&here.pump), WAKE_ASLEEP); /* it is not its turn */
     CHECK_EQ(got.frames, 0);
     CHECK_IN(stop());
 
@@ -277,10 +279,10 @@ static bw_status_t reserve_corrupt(bw_link_t *link, size_t want, bw_span_t *span
 
 /* ---- out ---- */
 
-/* So much that is no fragment waits for room before the port is busy. */
+/* This many bytes of whole frames wait for room before the port is busy. */
 #define FEW_BYTES ((uint64_t)64 * 1024)
 
-/* A queue that cannot be moved into the ring any more ends the link at the next wake-up. */
+/* If the queue can no longer be moved into the ring, the link ends at the next wake-up. */
 static void a_ring_that_turns_bad_fails_the_queue(void)
 {
     for (int first = 0; first < 2; first++) {
@@ -301,7 +303,7 @@ static void a_ring_that_turns_bad_fails_the_queue(void)
     CHECK_IN(stop());
 }
 
-/* The VM sends no empty message; one would be read as a tick. */
+/* The VM sends no empty message, which would be read as a tick. */
 static void an_empty_message_is_a_tick(void)
 {
     SysIOVec iov = {.iov_base = NULL};
@@ -320,7 +322,7 @@ static void a_full_ring_makes_the_port_busy_until_half_is_free(void)
     uint64_t waits, frames;
 
     if (!carrier->is_shared)
-        return; /* room does not come by the byte: the next case */
+        return; /* room does not grow byte by byte; the next case covers this */
     CHECK_IN(start(RING));
     CHECK_EQ(wake_pump(), WAKE_ASLEEP);
     CHECK_IN(send_message(RING - 100));
@@ -332,7 +334,7 @@ static void a_full_ring_makes_the_port_busy_until_half_is_free(void)
     CHECK(waits > 0);
     CHECK(waits <= FEW_BYTES + bw_frame_size(1000));
     frames = here.pump.frames_out;
-    CHECK(pump_tick(&here.pump)); /* bytes flow anyway: no tick behind what waits */
+    CHECK(pump_tick(&here.pump)); /* bytes flow anyway, so no tick goes behind queued ones */
     CHECK_EQ(here.pump.frames_out, frames);
     CHECK_EQ(here.peer->ops->peek(here.peer, &span), BW_OK);
     CHECK_EQ(span.len, RING);
@@ -365,9 +367,8 @@ static void a_peer_that_does_not_read_makes_the_port_busy(void)
     CHECK_IN(stop());
 }
 
-/* Nothing of it is in the ring or the queue: a length that was cut off would spoil all that
- * follows.
- */
+/* Nothing of it may be in the ring or the queue, because a truncated length would spoil everything
+ * that follows. */
 static void a_message_above_the_largest_frame_is_refused(void)
 {
     char byte = 0;
@@ -387,7 +388,7 @@ static void a_message_above_the_largest_frame_is_refused(void)
     CHECK_IN(stop());
 }
 
-/* What one pump sends, another reads: by hand, piece by piece, all sizes about the ring's. */
+/* One pump sends and the test reads by hand, piece by piece, at all sizes around the ring's. */
 static void messages_about_the_size_of_the_ring_come_through(void)
 {
     for (size_t len = RING - 24; len < RING + 24; len++) {

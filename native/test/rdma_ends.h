@@ -3,9 +3,9 @@
 #define BW_TEST_RDMA_ENDS_H
 
 /*
- * What the tests of the rdma carrier share. Each case is two processes, as the carrier's thread and
- * what it has of a device do not outlive a fork: `here` and `there`, with a socket between them.
- * Over real verbs without a device the cases are skipped, and say why.
+ * Shared by the tests of the rdma carrier. Each case consists of two processes, `here` and `there`,
+ * with a socket between them, because the carrier's thread and its device objects do not survive a
+ * fork. Over real verbs the cases are skipped, with a reason, if there is no device.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -26,18 +26,19 @@
 #include "../link/rdma/rdma.h"
 
 #define RING BW_RING_MIN_BYTES
-#define WAIT_MS 30000 /* what must happen has happened by then, also on a busy machine */
+#define WAIT_MS 30000 /* anything that must happen has happened by then, also on a busy machine */
 
-/* The other side may wait for something itself before it speaks. */
+/* Longer, because the other side may wait for something itself before it sends. */
 #define HEAR_MS (2 * WAIT_MS)
 
-static unsigned side_seconds = 180; /* of a case */
+static unsigned side_seconds = 180; /* for one case */
 
 /* ---- two processes ---- */
 
 typedef void (*side_fn)(int wire);
 
-/* Called in both processes before the carrier's thread starts, for what a thread has of its own. */
+/* Called in both processes before the carrier's thread starts, for what each thread has
+ * separately. */
 static void (*before_rdma)(void);
 
 static inline void report_and_exit(void)
@@ -53,7 +54,7 @@ static inline void begin_rdma(void)
     bw_error_t error = {0};
 
     rdma = bw_carrier(BW_CARRIER_VERSION, &error);
-    if (!rdma && getenv("RXE_DEVICE")) /* the guest has promised one */
+    if (!rdma && getenv("RXE_DEVICE")) /* the guest has promised a device */
         printf("    no rdma on %s: %s\n", getenv("RXE_DEVICE"), error.step);
     CHECK(rdma || !getenv("RXE_DEVICE"));
     if (!rdma)
@@ -71,8 +72,8 @@ static inline void run_side(side_fn side, int wire)
     report_and_exit();
 }
 
-/* The status of a side, or -1. Its alarm does not end one that is stopped, or that a call of the
- * kernel holds. */
+/* Returns the status of a side, or -1. A side that is stopped, or held by a call of the kernel, is
+ * not ended by its alarm. */
 static inline int status_of_side(pid_t side, const char *name, int64_t end)
 {
     int status = -1;
@@ -89,7 +90,7 @@ static inline int status_of_side(pid_t side, const char *name, int64_t end)
     return status;
 }
 
-/* What a side says when it has failed is printed by itself; here it only counts. */
+/* A side that fails prints the reason itself; here it only counts. */
 static inline void run_pair(side_fn here, side_fn there)
 {
     int64_t end = now_ms() + 1000 * (int64_t)side_seconds + 10000;
@@ -115,11 +116,11 @@ static inline void run_pair(side_fn here, side_fn there)
     if (WIFEXITED(status[0]) && WEXITSTATUS(status[0]) == 2)
         SKIP("not possible here (see above)");
     CHECK_EQ(status[0], 0);
-    /* a side may be killed by its case, else it must be content too */
+    /* a side may be killed by its case; otherwise it must have succeeded */
     CHECK(status[1] == 0 || (WIFSIGNALED(status[1]) && WTERMSIG(status[1]) == SIGKILL));
 }
 
-/* Says one thing to the other process, or hears it; false if the other is gone, or silent. */
+/* Sends bytes to the other process or receives them; false if the other is gone or silent. */
 static inline bool tell(int wire, const void *bytes, size_t len)
 {
     return send(wire, bytes, len, MSG_NOSIGNAL) == (ssize_t)len;
@@ -184,7 +185,7 @@ static inline bool can_listen(const bw_rdma_address_t *at)
     return report.state == BW_LISTENING;
 }
 
-/* The first address of the family at which an RDMA device can be listened. */
+/* Finds the first address of the family at which an RDMA device can listen. */
 static inline bool find_address(int family, bw_rdma_address_t *address_p)
 {
     struct ifaddrs *all = NULL, *at;
@@ -202,14 +203,14 @@ static inline bool find_address(int family, bw_rdma_address_t *address_p)
         if (!at->ifa_addr || at->ifa_addr->sa_family != (family == 4 ? AF_INET : AF_INET6))
             continue;
         *address_p = address_of(at->ifa_addr);
-        /* link-local ones are tested by name */
+        /* cases for link-local addresses name them */
         found = address_p->scope == 0 && can_listen(address_p);
     }
     freeifaddrs(all);
     return found;
 }
 
-/* What a listener tells the other process over the wire. */
+/* What a listener sends to the other process over the wire. */
 typedef struct {
     bw_rdma_address_t at;
     uint8_t token[BW_TOKEN_BYTES];
@@ -244,7 +245,7 @@ static inline void link_here(int wire, int family, uint64_t ring_bytes, bw_link_
     *link_p = connection;
 }
 
-/* Connects where the other side listens, until that state. */
+/* Connects to the other side's listener, and steps until the wanted state. */
 static inline void connect_there(int wire, uint64_t ring_bytes, bw_state_t wanted,
                                  bw_link_t **connection_p, bw_report_t *report_p)
 {
@@ -271,7 +272,7 @@ static inline uint8_t byte_at(uint64_t position)
     return (uint8_t)(position * 131 + (position >> 11));
 }
 
-/* Sleeps until the link's descriptor is readable, and clears it. */
+/* Sleeps until the link's descriptor is readable, then clears it. */
 static inline bool sleep_on(bw_link_t *link, int ms)
 {
     struct pollfd poller = {.fd = link->ops->fd(link), .events = POLLIN};
@@ -285,7 +286,7 @@ static inline bool sleep_on(bw_link_t *link, int ms)
     return ready == 1;
 }
 
-/* Waits until there is something to read, or the link ends. */
+/* Waits until there are bytes to read or the link ends. */
 static inline bw_status_t wait_to_read(bw_link_t *link, bw_span_t *span_p, int ms)
 {
     int64_t end = now_ms() + ms;
@@ -341,8 +342,8 @@ static inline bool reads(bw_link_t *link, const void *bytes, size_t len, int ms)
     return true;
 }
 
-/* Waits until the link has failed: the reason, "" if it ended in order, NULL if it goes on. What
- * arrives meanwhile is dropped. */
+/* Waits until the link has failed and returns the reason, "" if it ended in order, or NULL if it
+ * has not ended. Bytes that arrive meanwhile are dropped. */
 static inline const char *wait_for_end(bw_link_t *link, int ms)
 {
     int64_t end = now_ms() + ms;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rdma carrier when something breaks: the peer is killed or stopped, memory may not be locked,
- * the port goes down, the device is removed under load. Every link ends with a reason, in time, and
- * nothing of it stays. Over real verbs the last two need root and soft-RoCE, whose device they take
- * away and bring back: RXE_DEVICE and RXE_NETDEV name it (the test guest sets them).
+ * The rdma carrier under faults: the peer is killed or stopped, memory may not be locked, the port
+ * goes down, the device is removed under load. Every link ends with a reason, in time, and without
+ * leaving anything. Over real verbs the last two need root and soft-RoCE, because they remove its
+ * device and bring it back; RXE_DEVICE and RXE_NETDEV name it (the test guest sets them).
  */
 #include "rdma_ends.h"
 
@@ -14,7 +14,8 @@
 
 /* ---- the peer ---- */
 
-/* Half a frame that nobody will complete: no loop of looking again, and no silence. */
+/* Half a frame stays unread because it will never be completed: this must neither make the reader
+ * look for ever nor hide the failure. */
 static bool fails_with_the_rest(bw_link_t *link, const char *reason)
 {
     int64_t end = now_ms() + WAIT_MS;
@@ -52,7 +53,7 @@ static void killed_here(int wire)
     CHECK_EQ(wait_to_read(link, &span, WAIT_MS), BW_OK);
     end = now_ms() + WAIT_MS;
     CHECK_EQ(kill(peer, SIGKILL), 0);
-    /* what it had written is read all the same */
+    /* bytes that the peer had written are still read */
     while (link->ops->peek(link, &span) != BW_OK || span.len < 10)
         CHECK(now_ms() < end);
     CHECK_EQ(memcmp(span.base, "last words", 10), 0);
@@ -114,7 +115,7 @@ static void a_killed_peer_is_noticed(void)
     run_pair(killed_here, killed_there);
 }
 
-/* A stopped peer takes nothing: the writer fills both rings and waits. */
+/* A stopped peer takes nothing, so the writer fills both rings and waits. */
 static void fill(bw_link_t *link, const uint8_t bytes[RING])
 {
     bw_link_stats_t stats;
@@ -123,15 +124,15 @@ static void fill(bw_link_t *link, const uint8_t bytes[RING])
     CHECK(writes(link, bytes, RING, WAIT_MS));
     CHECK_EQ(link->ops->arm_write(link, 1), BW_OK);
     for (int wakes = 0; wakes < 10 && sleep_on(link, 1500); wakes++)
-        CHECK_EQ(link->ops->arm_write(link, 1), BW_OK); /* a completion is no room */
+        CHECK_EQ(link->ops->arm_write(link, 1), BW_OK); /* a completion does not make room */
     link->ops->stats(link, &stats);
     CHECK_EQ(stats.bytes_out, RING);
     CHECK_EQ(stats.fill_out, RING);
     CHECK(stats.stalls > 0);
-    CHECK_EQ(link->ops->peek(link, &span), BW_AGAIN); /* a slow peer is no dead one */
+    CHECK_EQ(link->ops->peek(link, &span), BW_AGAIN); /* a slow peer must not count as dead */
 }
 
-/* It goes on when the peer does. */
+/* It continues when the peer does. */
 static void stopped_here(int wire)
 {
     static uint8_t bytes[4 * RING];
@@ -144,7 +145,8 @@ static void stopped_here(int wire)
     CHECK(hear(wire, &peer, sizeof peer));
     CHECK_EQ(kill(peer, SIGSTOP), 0);
     fill(link, bytes);
-    CHECK_EQ(kill(peer, SIGCONT), 0); /* also after a failure: no alarm ends a stopped process */
+    CHECK_EQ(kill(peer, SIGCONT),
+             0); /* also after a failure, because no alarm ends a stopped process */
     if (check_failed)
         return;
     CHECK(writes(link, bytes + RING, sizeof bytes - RING, WAIT_MS));
@@ -175,7 +177,7 @@ static void a_stopped_peer_is_waited_for(void)
 
 /* ---- limits ---- */
 
-/* Root may lock what it wants, unless it gives that right away. Each thread has its rights. */
+/* Root may lock any amount unless it drops that capability, which belongs to each thread. */
 static void give_up_locking(void)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -189,7 +191,7 @@ static void give_up_locking(void)
         SKIP("capset is not allowed");
 }
 
-/* A link of this size may be locked before, by whoever has the usual 8 MB. */
+/* A user with the usual limit of 8 MB may be able to lock a link of this size. */
 #define LOCKED_RING (2u << 20)
 
 static void lock_at_most(rlim_t bytes)
@@ -201,7 +203,8 @@ static void lock_at_most(rlim_t bytes)
     CHECK_EQ(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
 }
 
-/* Whoever listens cannot make his side: he says why, and so learns whoever comes. */
+/* The listener cannot allocate its side: it reports the reason, which the connecting peer learns as
+ * well. */
 static void locked_here(int wire)
 {
     bw_link_t *connection = NULL;
@@ -220,7 +223,7 @@ static void locked_here(int wire)
     CHECK(strstr(report.text, "1024 KB (ulimit -l)") && strstr(report.text, "LimitMEMLOCK"));
     connection->ops->close(connection, NULL);
     CHECK_EQ(descriptors_at_rest(), before);
-    /* and the other way round: the one who comes cannot */
+    /* then the other way round: the connecting side cannot */
     CHECK_IN(begin_listening(4, LOCKED_RING, &connection, &offer));
     CHECK(tell(wire, &offer, sizeof offer));
     CHECK(hear(wire, &before, 1));
@@ -257,7 +260,7 @@ static void locked_memory_too_low(void)
     before_rdma = NULL;
 }
 
-/* A ring is a file of memory. */
+/* A ring is a memfd, to which the limit on file sizes applies. */
 static void sized_here(int wire)
 {
     bw_link_t *connection = NULL;
@@ -298,7 +301,7 @@ static void file_sizes_too_low(void)
     run_pair(sized_here, sized_there);
 }
 
-/* Every number of descriptors: each failure is told as one and leaves nothing. */
+/* Tries every number of descriptors: each failure must be reported as one and leave nothing. */
 static void few_here(int wire)
 {
     bw_link_t *connection = NULL;
@@ -379,8 +382,8 @@ static bool take_port_down(void)
     return fake_verbs_set_port || run("ip link set %s down%s", rxe_netdev, "");
 }
 
-/* Soft-RoCE's connection manager does not come back with the port (Linux 6.1), so the device is
- * made again. */
+/* The connection manager of Soft-RoCE does not recover with the port (Linux 6.1), so this makes a
+ * new device. */
 static bool bring_port_up(void)
 {
     if (fake_verbs_set_port)
@@ -389,7 +392,7 @@ static bool bring_port_up(void)
            (run("ip link set %s up%s", rxe_netdev, "") && remove_device() && add_device());
 }
 
-/* Queue pairs, completion queues and regions that are not the system's own. */
+/* Counts queue pairs, completion queues and regions that do not belong to the system. */
 static int held(void)
 {
     int count = -1;
@@ -409,7 +412,7 @@ static int held(void)
 
 static _Atomic uint64_t loaded; /* bytes that have come over a loaded link */
 
-/* Writes as fast as it goes and drops what comes, until the link ends. */
+/* Writes as fast as possible and drops incoming bytes, until the link ends. */
 static const char *load_until_end(bw_link_t *link, int64_t end)
 {
     bw_span_t span = {0};
@@ -433,7 +436,7 @@ static const char *load_until_end(bw_link_t *link, int64_t end)
     return NULL;
 }
 
-/* One process breaks the device while the other one and itself have a loaded link over it. */
+/* One process breaks the device while both have a loaded link over it. */
 typedef struct {
     bool (*breaks)(void);
     int64_t took_ms;
@@ -455,7 +458,7 @@ static void *break_under_load(void *arg)
 
 static void break_here(int wire, bool (*breaks)(void), const char *reason, int64_t *took_ms_p)
 {
-    static breaker_t breaker; /* its thread may not end */
+    static breaker_t breaker; /* static because its thread may never end */
     bw_link_t *link = NULL;
     struct timespec end;
     pthread_t thread;
@@ -471,7 +474,7 @@ static void break_here(int wire, bool (*breaks)(void), const char *reason, int64
     end.tv_sec += WAIT_MS / 1000;
     joined = pthread_timedjoin_np(thread, NULL, &end);
     if (joined != 0)
-        check_tell_where(getpid()); /* and the command that the kernel holds */
+        check_tell_where(getpid()); /* also shows the command that the kernel holds */
     CHECK_EQ(joined, 0);
     CHECK(breaker.done);
     CHECK(got != NULL);
@@ -499,7 +502,7 @@ static void removed_here(int wire)
     CHECK(reads(link, "and again", 9, WAIT_MS));
     link->ops->close(link, NULL);
     CHECK(hear(wire, &done, 1));
-    /* no link is open: the device goes all the same */
+    /* no link is open, yet the device must go */
     CHECK(remove_device());
     CHECK(add_device());
 }
@@ -512,10 +515,11 @@ static void removed_there(int wire)
     CHECK_IN(link_there(wire, RING, &link));
     reason = load_until_end(link, now_ms() + 2 * WAIT_MS);
     CHECK(reason);
-    /* the other process may have heard of it first: its end is here before the kernel's word */
+    /* the other process may have heard of it first, so its close arrives before the kernel's
+     * event */
     if (strcmp(reason, "connection_closed") != 0)
         CHECK_EQ(strcmp(reason, "beamway_rdma_device_removed"), 0);
-    /* not closed yet: the device does not wait for that */
+    /* it is not closed yet, but the device does not wait for that */
     CHECK(tell(wire, "!", 1));
     link->ops->close(link, NULL);
     CHECK_IN(link_there(wire, RING, &link));
@@ -541,7 +545,7 @@ static void the_device_is_removed_under_load(void)
     run_pair(removed_here, removed_there);
 }
 
-/* A link at rest is told by the device alone: none is closed before both have heard. */
+/* The device alone tells an idle link, so neither side closes before both have heard. */
 static void down_here(int wire)
 {
     bw_link_t *link = NULL;
@@ -566,7 +570,7 @@ static void down_there(int wire)
     link->ops->close(link, NULL);
 }
 
-/* Under load its requests may fail first, whatever their completions then say. */
+/* Under load a link's requests may fail first, with any status in their completions. */
 static void down_loaded_here(int wire)
 {
     int64_t took_ms;
@@ -583,7 +587,7 @@ static void down_loaded_there(int wire)
     link->ops->close(link, NULL);
 }
 
-/* The interface's addresses stay meanwhile. */
+/* The interface keeps its addresses meanwhile. */
 static void with_port_down(side_fn here, side_fn there)
 {
     if (!may_break_device())

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The rdma link without a device: what is sent when, over a wire that keeps the order of each
- * direction and nothing else. Messages arrive, complete and are looked at in any order that a
- * device allows; receive slots, send queue and rings must never overflow, and everything arrives.
+ * direction and guarantees nothing else. Messages arrive, complete and are looked at in any order
+ * that a device allows; receive slots, send queue and rings must never overflow, and everything
+ * arrives.
  */
 #include "check.h"
 #include "rings.h"
@@ -13,7 +14,7 @@
 #define RING BW_RING_MIN_BYTES
 #define WIRE 4096
 
-/* One message under way, with the bytes that were written before it. */
+/* A message under way, with the bytes that were written before it. */
 typedef struct {
     uint64_t number;
     bool signaled;
@@ -30,8 +31,8 @@ typedef struct side {
     bw_rdma_flow_t flow;
     struct side *peer;
     carried_t wire[WIRE];                         /* to the peer */
-    uint64_t sent, arrived, looked_at, completed; /* of them */
-    uint32_t slots;                               /* posted and free, here */
+    uint64_t sent, arrived, looked_at, completed; /* counts of messages */
+    uint32_t slots;                               /* posted and free at this end */
     uint64_t written, read, to_write;             /* bytes of the stream */
     uint64_t posts, signaled;
 } side_t;
@@ -48,8 +49,8 @@ static uint8_t byte_at(uint64_t position)
     return (uint8_t)(position * 131 + (position >> 11));
 }
 
-/* What the carrier does with a batch; the bytes are copied at once, as late ones are no business of
- * the flow. */
+/* Does with a batch what the carrier does. It copies the bytes at once, since the flow is not
+ * concerned with late ones. */
 static void post_batches(side_t *side)
 {
     bw_rdma_batch_t batch;
@@ -82,7 +83,7 @@ static void post_batches(side_t *side)
     }
 }
 
-/* The next message reaches the peer, which must have a slot for it, and waits there. */
+/* The next message reaches the peer, which must have a slot for it, and stays there. */
 static void arrive(side_t *side)
 {
     carried_t *carried = &side->wire[side->arrived % WIRE];
@@ -97,7 +98,7 @@ static void arrive(side_t *side)
                carried->write[i].len);
 }
 
-/* The peer looks at up to `most` of those that wait, and posts their slots again. */
+/* The peer looks at up to `most` of the messages that have arrived, and posts their slots again. */
 static void look(side_t *side, uint64_t most)
 {
     for (; most > 0 && side->looked_at < side->arrived; most--) {
@@ -109,8 +110,8 @@ static void look(side_t *side, uint64_t most)
     CHECK_IN(post_batches(side->peer));
 }
 
-/* The next signaled one that has arrived is known as completed. Until then a device may have to
- * send the bytes once more: they must still be there. */
+/* The next signaled message that has arrived is known as completed. Until then a device may have to
+ * send the bytes once more, so they must still be there. */
 static void complete(side_t *side)
 {
     bool signaled = false;
@@ -201,7 +202,7 @@ static bool is_over(const side_t *side)
            bw_rdma_flow_is_closed(&side->flow);
 }
 
-/* Both sides do things in any order; each has its own haste. */
+/* Both sides act in any order, each at its own pace. */
 static void run(side_t sides[2], uint64_t steps_max)
 {
     uint64_t haste[2][5], steps = 0;
@@ -241,7 +242,7 @@ static void anything_in_any_order(void)
     }
 }
 
-/* Nobody waits for more than half a ring, and finds it when the reader has read all. */
+/* The writer waits for at most half a ring, and finds it when the reader has read everything. */
 static void half_the_ring_becomes_free_without_being_asked_for(void)
 {
     static side_t sides[2];
@@ -264,8 +265,9 @@ static void half_the_ring_becomes_free_without_being_asked_for(void)
     }
 }
 
-/* A busy sender makes few posts, one that waits for answers needs no completion at all. */
-/* Of more than half the ring a writer hears at the latest when its reader closes. */
+/* A busy sender makes few posts; one that waits for answers needs no completion at all. */
+/* If a writer needs more than half the ring, it learns of the room at the latest when its reader
+ * closes. */
 static void the_whole_ring_is_free_once_the_reader_has_closed(void)
 {
     static side_t sides[2];
@@ -302,7 +304,7 @@ static void posts_are_few(void)
         CHECK_IN(arrive(&sides[0]));
     CHECK_EQ(sides[1].posts, 0);
     CHECK_IN(look(&sides[0], BW_RDMA_AHEAD));
-    CHECK_EQ(sides[1].posts, 1); /* it was asked to tell */
+    CHECK_EQ(sides[1].posts, 1); /* it was asked to report */
     CHECK_IN(carry_all(&sides[1]));
     CHECK_EQ(sides[0].posts, BW_RDMA_AHEAD + 1); /* 98 frames in one */
     CHECK_IN(end(sides));
@@ -320,14 +322,14 @@ static void posts_are_few(void)
     CHECK_IN(end(sides));
 }
 
-/* Both have sent until one slot of the other's was left to them, and neither has looked. That one
- * is for whoever gives slots back; else both would wait for ever. */
+/* Both have sent until one slot of the other's was left to them, and neither has looked. The last
+ * slot is reserved for a message that returns slots, because otherwise both would wait for ever. */
 static void two_ends_without_credits_go_on(void)
 {
     static side_t sides[2];
 
     dice = 9;
-    CHECK_IN(begin(sides, 2)); /* few enough to be used up by what may be ahead */
+    CHECK_IN(begin(sides, 2)); /* few enough for the batches that may be ahead to use them up */
     sides[0].to_write = sides[1].to_write = 1000;
     for (int round = 0; round < 100; round++)
         for (int which = 0; which < 2; which++) {
@@ -346,7 +348,7 @@ static void two_ends_without_credits_go_on(void)
     CHECK_IN(end(sides));
 }
 
-/* The send queue is not overrun, however much the peer says that it has got. */
+/* The send queue is never overrun, whatever the peer claims to have received. */
 static void completions_that_do_not_come_stop_the_sender(void)
 {
     static side_t sides[2];
@@ -368,7 +370,7 @@ static void completions_that_do_not_come_stop_the_sender(void)
     CHECK_IN(end(sides));
 }
 
-/* Everything that was written, and the end of it, leaves without a look of the reader's. */
+/* Everything that was written, and the end of it, leaves without a look by the reader. */
 static void a_closing_writer_does_not_wait_for_its_reader(void)
 {
     static side_t sides[2];
@@ -400,7 +402,7 @@ static bw_status_t told(bw_rdma_message_t message, size_t extra)
     memcpy(slot, &message, sizeof message);
     status = bw_rdma_flow_receive(&flow, slot, sizeof message + extra);
     if (status != BW_OK && memcmp(&before, &flow, sizeof flow) != 0)
-        return BW_INVALID; /* changed by what was refused */
+        return BW_INVALID; /* the refused message has changed something */
     return status;
 }
 
@@ -423,14 +425,14 @@ static void hostile_messages_are_corrupt(void)
     CHECK_EQ(told((bw_rdma_message_t){.head = 29999, .tail = 500, .received = 1}, 0), BW_CORRUPT);
     CHECK_EQ(told((bw_rdma_message_t){.head = UINT64_MAX, .tail = 500, .received = 1}, 0),
              BW_CORRUPT);
-    /* room that was free in truth, but that nobody has told of */
+    /* room that is really free, but has not been reported */
     flow.rx_tail = 20000;
     CHECK_EQ(told((bw_rdma_message_t){.head = RING + 1, .tail = 500, .received = 1}, 0),
              BW_CORRUPT);
     /* more freed than was sent, or less than before */
     CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 1001, .received = 1}, 0), BW_CORRUPT);
     CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 499, .received = 1}, 0), BW_CORRUPT);
-    /* more slots given back than were used: more credits than it has */
+    /* more slots returned than were used, which would give the peer more credits than it has */
     CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 500, .received = 2}, 0), BW_CORRUPT);
     CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 500, .received = 0}, 0), BW_CORRUPT);
     CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 500, .received = UINT32_MAX}, 0),
@@ -447,7 +449,7 @@ static void hostile_messages_are_corrupt(void)
              BW_CORRUPT);
     CHECK_EQ(bw_rdma_flow_receive(&flow, rx, 0), BW_CORRUPT);
     CHECK_EQ(bw_rdma_flow_receive(&flow, rx, sizeof(bw_rdma_message_t) - 1), BW_CORRUPT);
-    /* words after the last word */
+    /* a message after the last one */
     CHECK_EQ(told((bw_rdma_message_t){.head = 30000, .tail = 500, .received = 1, .flags = 1}, 0),
              BW_OK);
     CHECK_EQ(told((bw_rdma_message_t){.head = 30001, .tail = 500, .received = 1}, 0), BW_CORRUPT);

@@ -2,8 +2,8 @@
 #ifndef BW_TEST_RDMA_OPEN_H
 #define BW_TEST_RDMA_OPEN_H
 
-/* How the two ends of an rdma link meet in one process, over the fake verbs, and what rdma leaves
- * behind. */
+/* How the two ends of an rdma link meet in one process over the fake verbs, and how many
+ * descriptors rdma leaves open. */
 #include <arpa/inet.h>
 #include <poll.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 #include "../link/rdma/rdma.h"
 #include "verbs/fake_verbs.h"
 
-/* What is not there over real verbs. */
+/* Missing if the program runs over real verbs. */
 #pragma weak fake_verbs_remove
 #pragma weak fake_verbs_add
 #pragma weak fake_verbs_set_port
@@ -55,7 +55,8 @@ static inline uint16_t port_of(const bw_report_t *report)
     return (uint16_t)bw_number(report->address, BW_RDMA_PORT_BYTES);
 }
 
-/* The places of carriers.h: any port of the fake device, and the port that the listener tells. */
+/* Writes the addresses of carriers.h: any port of the fake device; the listener reports the real
+ * one. */
 static inline size_t put_fake_listener(uint8_t *at)
 {
     bw_rdma_address_t any = {.family = 4};
@@ -73,8 +74,8 @@ static inline size_t put_fake_peer(uint8_t *at, const uint8_t *told)
                     at);
 }
 
-/* The carrier's thread closes what a connection leaves in its own time; then one eventfd is left,
- * its own. The descriptors that are open then, or -1. */
+/* Returns the number of open descriptors, or -1. It first waits until the carrier's thread has
+ * closed those of ended connections; the thread keeps one eventfd of its own. */
 static inline int descriptors_at_rest(void)
 {
     int events = 2;

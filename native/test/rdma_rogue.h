@@ -2,8 +2,7 @@
 #ifndef BW_TEST_RDMA_ROGUE_H
 #define BW_TEST_RDMA_ROGUE_H
 
-/* A peer that knows the protocol and does not keep to it: verbs by hand, one step after the other.
- */
+/* A peer that knows the protocol and breaks it, using verbs directly, one step after the other. */
 #include <rdma/rdma_cma.h>
 
 #include "rdma_ends.h"
@@ -21,12 +20,13 @@ typedef struct {
     struct ibv_mr *mr;
     uint8_t *memory;
     uint64_t sends;
-    bw_rdma_hello_t peer; /* what the peer has told */
+    bw_rdma_hello_t peer; /* as received from the peer */
     uint8_t private_data[256];
     size_t private_len;
 } rogue_t;
 
-/* The next event of the connection manager, or -1. A request's id becomes the rogue's. */
+/* Returns the connection manager's next event, or -1. If it is a request, its id becomes the
+ * rogue's. */
 static inline int rogue_event(rogue_t *rogue)
 {
     struct pollfd poller = {.fd = rogue->channel->fd, .events = POLLIN};
@@ -70,7 +70,7 @@ static inline void rogue_equip(rogue_t *rogue)
     CHECK_EQ(rdma_create_qp(rogue->id, rogue->pd, &attr), 0);
 }
 
-/* Receive slots, as many as it likes. */
+/* Posts any number of receive slots. */
 static inline void rogue_post_slots(rogue_t *rogue, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -83,7 +83,8 @@ static inline void rogue_post_slots(rogue_t *rogue, int count)
     }
 }
 
-/* The hello of a correct peer whose ring is the rogue's memory; only its first half is a ring. */
+/* Returns the hello of a correct peer whose ring starts at the second half of the rogue's memory,
+ * behind its slots. */
 static inline bw_rdma_hello_t rogue_hello(const rogue_t *rogue, const uint8_t *token)
 {
     bw_rdma_hello_t hello = {.ring_address = (uintptr_t)rogue->memory + ROGUE_BYTES / 2,
@@ -96,7 +97,7 @@ static inline bw_rdma_hello_t rogue_hello(const rogue_t *rogue, const uint8_t *t
     return hello;
 }
 
-/* Up to the point where it says hello. */
+/* Does everything up to the hello. */
 static inline void rogue_approach(rogue_t *rogue, const bw_rdma_address_t *to)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(to->port)};
@@ -113,7 +114,7 @@ static inline void rogue_approach(rogue_t *rogue, const bw_rdma_address_t *to)
     CHECK_IN(rogue_equip(rogue));
 }
 
-/* Says hello by any bytes; the event that answers. */
+/* Sends any bytes as a hello and returns the event that answers. */
 static inline int rogue_say(rogue_t *rogue, const uint8_t *bytes, size_t len)
 {
     struct rdma_conn_param param = {.private_data = bytes,
@@ -140,7 +141,7 @@ static inline int rogue_say_hello(rogue_t *rogue, const bw_rdma_hello_t *hello)
     return rogue_say(rogue, bytes, sizeof bytes);
 }
 
-/* Posts one request and waits for its completion: the status, or -1. */
+/* Posts one request and waits for its completion. Returns the status, or -1. */
 static inline int rogue_request(rogue_t *rogue, enum ibv_wr_opcode opcode, const void *bytes,
                                 size_t len, uint64_t address, uint32_t key)
 {

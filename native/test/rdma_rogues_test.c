@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Peers that lie, over a real device: about themselves when they meet, about memory, slots and
- * positions afterwards. Nothing but the ring can be written, nothing hangs, and each link ends with
- * a reason.
+ * Peers that lie, over a real device: first about themselves in the hello, then about memory, slots
+ * and positions. They can write nothing but the ring, nothing hangs, and each link ends with a
+ * reason.
  */
 #include "rdma_rogue.h"
 
 /* ---- peers ---- */
 
-/* Waits for the one who says the right thing, whoever came before. */
+/* Waits for the peer with the right token, whichever peers came before. */
 static void patient_here(int wire)
 {
     bw_link_t *connection = NULL;
@@ -82,7 +82,7 @@ static void peers_without_a_good_hello(void)
 
 /* ---- listeners ---- */
 
-/* A listener that answers anything; the connection of whoever came fails, and says why. */
+/* A listener that gives any answer; the peer's connection must fail and give the reason. */
 static void answer_here(int wire)
 {
     static const struct {
@@ -157,7 +157,7 @@ static void listeners_with_a_bad_answer(void)
     run_pair(answer_here, answer_there);
 }
 
-/* Nobody answers at all: an id that listens but never accepts. */
+/* The id listens but never accepts, so no answer comes at all. */
 static void mute_here(int wire)
 {
     struct sockaddr_in in = {.sin_family = AF_INET};
@@ -191,7 +191,7 @@ static void mute_there(int wire)
         if (round == 0) {
             CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
             CHECK(strstr(report.text, "within 700 ms") != NULL);
-        } /* else it is given up at once */
+        } /* otherwise it is given up at once */
         connection->ops->close(connection, NULL);
     }
     before = descriptors_at_rest();
@@ -206,8 +206,8 @@ static void a_listener_that_never_answers(void)
 
 /* ---- lies after the hello ---- */
 
-/* The victim: its link must end with the reason that the rogue tells it to expect. A letter before
- * it says what to do meanwhile: w writes much, s writes little, . only waits. */
+/* The victim, whose link must end with the reason that the rogue tells it to expect. A letter
+ * before the reason tells what to do meanwhile: w writes much, s writes little, . only waits. */
 typedef struct {
     char does;
     char reason[63];
@@ -260,7 +260,7 @@ static void leave_when_it_has_ended(int wire, rogue_t *rogue)
     rogue_leave(rogue);
 }
 
-/* A link with the victim. The hello is a good one, but for what is added to it. */
+/* Makes a link with the victim. `added` is added to the fields of a good hello. */
 static void open_as_rogue(int wire, const bw_rdma_hello_t *added, rogue_t *rogue)
 {
     offer_t offer;
@@ -297,14 +297,14 @@ static void wrong_address_there(int wire)
                 "beamway_rdma_peer_refuses_writes");
 }
 
-/* More slots announced than there are. */
+/* It announces more slots than it has. */
 static void no_slots_there(int wire)
 {
     wrong_hello(wire, (bw_rdma_hello_t){.slots = BW_RDMA_SLOTS_MAX}, 's',
                 "beamway_rdma_peer_has_no_slots");
 }
 
-/* One message, then the end. */
+/* Sends one message, after which the link must end. */
 static void one_message(int wire, bw_rdma_message_t message, size_t extra, const char *reason)
 {
     rogue_t rogue;
@@ -340,7 +340,7 @@ static void longer_than_a_slot_there(int wire)
     one_message(wire, (bw_rdma_message_t){0}, BW_RDMA_SLOT_BYTES, "beamway_rdma_device_failed");
 }
 
-/* Somewhere else than into the ring: before it, behind it, across its ends, into other memory. */
+/* Writes outside the ring: before it, behind it, across its ends, or into other memory. */
 static void write_elsewhere(int wire, int64_t offset, size_t len)
 {
     rogue_t rogue;
@@ -350,7 +350,7 @@ static void write_elsewhere(int wire, int64_t offset, size_t len)
     CHECK_IN(open_as_rogue(wire, &(bw_rdma_hello_t){0}, &rogue));
     CHECK_EQ(rogue.peer.ring_bytes, RING);
     CHECK(hear(wire, bytes, 1));
-    /* into the ring it works: the rest is not for a wrong key or address */
+    /* a write into the ring works, so later failures are not due to a wrong key or address */
     CHECK_EQ(rogue_request(&rogue, IBV_WR_RDMA_WRITE, bytes, sizeof bytes,
                            rogue.peer.ring_address + RING - sizeof bytes, rogue.peer.ring_key),
              IBV_WC_SUCCESS);
@@ -363,8 +363,8 @@ static void write_elsewhere(int wire, int64_t offset, size_t len)
     rogue_leave(&rogue);
 }
 
-/* The memory about the ring is as it was, and the link ends. Which of the errors is told first is
- * the device's choice. */
+/* The memory around the ring is unchanged, and the link ends. The device chooses which of the
+ * errors it reports first. */
 static void attacked_here(int wire)
 {
     bw_link_t *link = NULL;
@@ -373,7 +373,7 @@ static void attacked_here(int wire)
 
     CHECK_IN(link_here(wire, 4, RING, &link));
     CHECK_EQ(link->ops->reserve(link, RING, &room), BW_OK);
-    memset(room.base, 0x77, room.len); /* the ring to send from lies near */
+    memset(room.base, 0x77, room.len); /* the ring to send from is close by */
     CHECK(tell(wire, "!", 1));
     CHECK(hear(wire, &done, 1));
     CHECK(wait_for_end(link, WAIT_MS) != NULL);
@@ -403,8 +403,8 @@ static void behind_the_ring_there(int wire)
     write_elsewhere(wire, (int64_t)RING, 8);
 }
 
-/* More messages than there are slots: the sender's device is told to wait, then fails; the
- * receiver's memory is not touched. The victim looks at nothing until then. */
+/* Sends more messages than there are slots: the sender's device is told to wait and then fails, and
+ * the receiver's memory is not touched. Until then the victim does not look. */
 static void flood_there(int wire)
 {
     rogue_t rogue;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the rdma carrier does with a device that misbehaves, both ends in one process: over the fake
- * verbs alone, as no real device fails on order.
+ * How the rdma carrier copes with a device that misbehaves, with both ends in one process. This
+ * runs over the fake verbs only, because no real device fails on demand.
  */
 #include "rdma_ends.h"
 #include "carriers.h"
@@ -19,7 +19,7 @@ static void open_both(void)
     CHECK(reads(other, "there", 5, WAIT_MS));
 }
 
-/* The carrier frees in its own time; then nothing of the device is held. */
+/* The carrier frees asynchronously; after that it holds no object of the device. */
 static void close_both(void)
 {
     int64_t end = now_ms() + WAIT_MS;
@@ -33,7 +33,8 @@ static void close_both(void)
     CHECK_EQ(fake_verbs_held(), 0);
 }
 
-/* Whoever forks while a link lives (rdpipe's agent does) keeps it on old kernels, too. */
+/* A process that forks while a link lives, as rdpipe's agent does, keeps it on old kernels as
+ * well. */
 static void forks_are_prepared_for(void)
 {
     CHECK_IN(begin_rdma());
@@ -60,8 +61,8 @@ static void who_leaves_at_once_is_freed_once(void)
     }
 }
 
-/* The peer is silent and the link still has something to say when its device goes: nothing of it is
- * left, and nobody waits for it when the process ends. */
+/* The peer is silent and the link still has bytes to send when its device goes: nothing of the link
+ * may be left, and the process must not wait for it when it ends. */
 static void a_link_that_lingers_goes_with_its_device(void)
 {
     int64_t end = now_ms() + WAIT_MS;
@@ -78,7 +79,7 @@ static void a_link_that_lingers_goes_with_its_device(void)
     fake_verbs_complete_late(0);
     one = other;
     other = NULL;
-    CHECK(ends_with(one, "", WAIT_MS)); /* the last words had arrived */
+    CHECK(ends_with(one, "", WAIT_MS)); /* everything that was sent had arrived */
     CHECK_IN(close_both());
 }
 
@@ -95,7 +96,8 @@ static void a_post_that_fails_ends_the_link(void)
     CHECK_IN(close_both());
 }
 
-/* Until then the device may read the bytes once more: it aborts if they have changed. */
+/* Until a completion the device may read the bytes once more. The fake device aborts if they
+ * change. */
 static void bytes_stay_until_their_completion(void)
 {
     static uint8_t bytes[8 * RING];
@@ -116,7 +118,7 @@ static void bytes_stay_until_their_completion(void)
             one->ops->commit(one, n);
             written += n;
         }
-        (void)one->ops->peek(one, &span); /* what waited goes out */
+        (void)one->ops->peek(one, &span); /* sends what was queued */
         if (other->ops->peek(other, &span) == BW_OK) {
             CHECK_EQ(memcmp(span.base, bytes + read, span.len), 0);
             other->ops->release(other, span.len);
@@ -128,7 +130,7 @@ static void bytes_stay_until_their_completion(void)
     CHECK_IN(close_both());
 }
 
-/* Events of no consequence for a connection, more than one look takes. */
+/* More events than one look takes, none of which affects a connection. */
 static void a_storm_of_events_does_no_harm(void)
 {
     CHECK_IN(open_both());

@@ -18,7 +18,7 @@ static void stressed_here(int wire)
     run_end(&mine);
     report(&mine);
     CHECK(mine.failure == NULL);
-    CHECK(mine.sleeps > 100); /* else nothing about waking was tested */
+    CHECK(mine.sleeps > 100); /* otherwise waking was not tested */
     CHECK(ends_with(link, "", WAIT_MS));
     link->ops->close(link, NULL);
 }
@@ -41,7 +41,8 @@ static void two_processes(void)
     run_pair(stressed_here, stressed_there);
 }
 
-/* Dies under way: the other has got whole frames and perhaps a part of one, and learns of it. */
+/* Dies in the middle of the work. The other side has got whole frames and perhaps a part of one,
+ * and learns of the death. */
 static void mortal_there(int wire)
 {
     bw_link_t *link = NULL;
@@ -52,7 +53,7 @@ static void mortal_there(int wire)
     CHECK(tell(wire, &self, sizeof self));
     mine = end_of(link, 1, UINT64_MAX);
     run_end(&mine);
-    CHECK(mine.failure == NULL); /* it is killed before */
+    CHECK(mine.failure == NULL); /* it is killed before it can fail */
 }
 
 static uint64_t frames_to_live;
@@ -89,7 +90,7 @@ static const check_case_t cases[] = {
 
 int main(int argc, char **argv)
 {
-    /* each frame costs a soft device far more than a ring */
+    /* each frame costs a software device far more than a ring */
     frames_each_way /= 10;
     take_frames(&argc, &argv);
     side_seconds = 600;

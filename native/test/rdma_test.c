@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two processes over the rdma carrier, on a real device (soft-RoCE will do): how they meet, that
+ * Two processes over the rdma carrier, on a real device (soft-RoCE is enough): how they meet, that
  * bytes arrive in order whatever the ring's size, that waiting ends, and how a link ends.
  */
 #include "rdma_ends.h"
@@ -57,7 +57,7 @@ static void over_ipv6(void)
     run_pair(talk_here_over_ipv6, talk_there);
 }
 
-/* Whoever comes without the token is sent away, and the connection goes on waiting. */
+/* A peer without the token is turned away, and the connection keeps waiting. */
 static void token_here(int wire)
 {
     bw_link_t *connection = NULL;
@@ -67,7 +67,7 @@ static void token_here(int wire)
     CHECK_IN(begin_listening(4, RING, &connection, &offer));
     CHECK(tell(wire, &offer, sizeof offer));
     CHECK_EQ(wait_from(connection, BW_LISTENING, &report), BW_LINKED);
-    connection->ops->close(connection, NULL); /* a link that nobody takes */
+    connection->ops->close(connection, NULL); /* a link that is never used */
 }
 
 static void token_there(int wire)
@@ -97,7 +97,7 @@ static void token_there(int wire)
     CHECK_EQ(connect_to(&offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
     CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_LINKED);
     connection->ops->close(connection, NULL);
-    /* the token was good for one */
+    /* the token was valid for one peer */
     CHECK_EQ(connect_to(&offer.at, offer.token, RING, WAIT_MS, &connection, &error), BW_OK);
     CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
     connection->ops->close(connection, NULL);
@@ -139,7 +139,7 @@ static void refusals(int wire)
     CHECK_EQ(listen_at(&at, 0, 0, RING, &connection, &error), BW_INVALID);
     at.family = 4;
     CHECK(connection == NULL);
-    /* nobody there: the device answers at once */
+    /* no listener, so the device answers at once */
     at.port = 4;
     CHECK_EQ(connect_to(&at, token, RING, WAIT_MS, &connection, &error), BW_OK);
     CHECK_EQ(wait_from(connection, BW_WORKING, &report), BW_FAILED);
@@ -162,7 +162,7 @@ static void what_cannot_be_is_said(void)
     run_pair(refusals, nothing);
 }
 
-/* Listeners at one address share a port, and the port is one of those that were asked for. */
+/* Listeners at the same address share a port, which is one of those that were asked for. */
 static void ports(int wire)
 {
     bw_link_t *connections[3] = {0};
@@ -197,7 +197,7 @@ static void ports_are_of_the_range(void)
     run_pair(ports, nothing);
 }
 
-/* The range may be used up by another process: that is said, not hung on. */
+/* Another process may have used up the range: the listener must report that and not hang. */
 static void hold_port(int wire)
 {
     bw_link_t *connection = NULL;
@@ -241,7 +241,7 @@ static void a_port_that_is_taken(void)
 
 #define STREAM_BYTES (40 * RING)
 
-/* Writes and reads at once, pieces of any size, until both streams are through. */
+/* Writes and reads in turn, in pieces of any size, until both streams are complete. */
 static void stream(bw_link_t *link, uint64_t seed)
 {
     const bw_carrier_t *ops = link->ops;
@@ -313,7 +313,7 @@ static void bytes_arrive_in_order(void)
     run_pair(stream_here, stream_there);
 }
 
-/* A ring that nobody reads fills, and its writer is woken when half of it has been read. */
+/* A ring that is never read fills up, and its writer is woken when half of it has been read. */
 static void full_here(int wire)
 {
     const uint64_t all = 2 * RING; /* one ring on each side */
@@ -327,12 +327,13 @@ static void full_here(int wire)
         memset(span.base, 7, span.len);
         written += span.len;
         link->ops->commit(link, span.len);
-        (void)wait_to_read(link, &span, 100); /* time to complete, and room if there were any */
+        (void)wait_to_read(link, &span,
+                           100); /* gives completions, and room if there were any, time to come */
     }
     CHECK_EQ(written, RING);
     CHECK_EQ(link->ops->arm_write(link, RING / 2), BW_OK);
     for (int wakes = 0; wakes < 10 && sleep_on(link, 200); wakes++)
-        CHECK_EQ(link->ops->arm_write(link, RING / 2), BW_OK); /* a completion is no room */
+        CHECK_EQ(link->ops->arm_write(link, RING / 2), BW_OK); /* a completion does not make room */
     CHECK(tell(wire, &go, 1));
     for (int wakes = 0; link->ops->arm_write(link, RING / 2) == BW_OK && wakes < 10; wakes++)
         CHECK(sleep_on(link, WAIT_MS));
@@ -355,7 +356,7 @@ static void full_there(int wire)
         link->ops->release(link, 1024);
         read += 1024;
     }
-    /* the last sixteenth stays, as half a frame may */
+    /* the last sixteenth stays unread, as half a frame may */
     CHECK(wait_for_end(link, WAIT_MS) != NULL);
     link->ops->close(link, NULL);
 }
@@ -365,7 +366,7 @@ static void a_full_ring_wakes_its_writer(void)
     run_pair(full_here, full_there);
 }
 
-/* Whoever sleeps is woken, over and over; the descriptor is quiet in between. */
+/* A sleeping end is woken, over and over; the descriptor is quiet in between. */
 static void ping_here(int wire)
 {
     bw_link_t *link = NULL;
@@ -377,8 +378,8 @@ static void ping_here(int wire)
         CHECK(reads(link, &i, sizeof i, WAIT_MS));
     }
     link->ops->stats(link, &stats);
-    CHECK(stats.doorbells_out < 2000 + 200); /* no posts but those that carry something */
-    CHECK(stats.doorbells_in > 100);         /* else nothing about waking was tested */
+    CHECK(stats.doorbells_out < 2000 + 200); /* every post carries bytes or credits */
+    CHECK(stats.doorbells_in > 100);         /* otherwise waking was not tested */
     link->ops->close(link, NULL);
 }
 
@@ -402,8 +403,8 @@ static void every_sleeper_is_woken(void)
 
 /* ---- closing ---- */
 
-/* Everything that was committed arrives, however soon the writer closes; the descriptor lives on if
- * the caller wants it. */
+/* Everything that was committed arrives, however soon the writer closes; the descriptor stays open
+ * if the caller wants it. */
 static void last_here(int wire)
 {
     static uint8_t bytes[RING];
@@ -446,8 +447,8 @@ static void last_words_arrive(void)
     run_pair(last_here, last_there);
 }
 
-/* A reader that does not read keeps a closed link for a second, not longer. Others may have the
- * processors meanwhile, so one try of a few has to be in time. */
+/* If the reader does not read, a closed link is kept for a second, not longer. Other processes may
+ * have the processors meanwhile, so only one attempt of several has to be in time. */
 static void deaf_here(int wire)
 {
     static uint8_t bytes[RING];

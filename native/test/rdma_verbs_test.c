@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the carrier and its tests take for granted of verbs, by hand. The same over the fake ones
- * and over a real device: this shows that the one plays the other. What only the fake ones notice
- * (a real device breaks silently) is at the end.
+ * What the carrier and its tests assume about verbs, checked directly. Running the same cases over
+ * the fake verbs and over a real device shows that the fake ones behave alike. The faults that only
+ * the fake ones notice (a real device breaks silently) are at the end.
  */
 #include "rdma_rogue.h"
 
-/* Two ends that do nothing by themselves. `here` listens. */
+/* Two ends that do nothing by themselves, of which `here` listens. */
 static void listen_here(int wire, rogue_t *rogue)
 {
     struct sockaddr_in in = {.sin_family = AF_INET};
@@ -65,7 +65,7 @@ static int post_send_of(rogue_t *rogue, uint64_t number)
     return ibv_post_send(rogue->id->qp, &request, &bad);
 }
 
-/* The next completion of a queue, or a status that there is not. */
+/* Returns a queue's next completion, or one with an impossible status if there is none. */
 static struct ibv_wc next_completion(struct ibv_cq *queue)
 {
     int64_t end = now_ms() + WAIT_MS;
@@ -76,7 +76,7 @@ static struct ibv_wc next_completion(struct ibv_cq *queue)
     return completion;
 }
 
-/* All that was posted comes back when the connection ends, in order, the failed one first. */
+/* When the connection ends, every posted request comes back, in order and the failed one first. */
 static void flushed_there(int wire)
 {
     struct ibv_wc completion;
@@ -137,7 +137,7 @@ static void wrong_memory_there(int wire)
     CHECK_IN(come_there(wire, &rogue));
     sge = (struct ibv_sge){
         .addr = (uintptr_t)rogue.memory + ROGUE_BYTES - 8, .length = 16, .lkey = rogue.mr->lkey};
-    /* a device says so at once or later */
+    /* a device reports the error at once or later */
     if (ibv_post_send(rogue.id->qp, &request, &bad) == 0)
         CHECK_EQ(next_completion(rogue.scq).status, IBV_WC_LOC_PROT_ERR);
     CHECK(tell(wire, "!", 1));
@@ -178,12 +178,12 @@ static void generous_here(int wire)
     CHECK_IN(listen_here(wire, &rogue));
     CHECK_IN(rogue_post_slots(&rogue, ABUSES));
     CHECK(hear(wire, &done, 1));
-    (void)rogue_event(&rogue); /* the other is gone */
+    (void)rogue_event(&rogue); /* the other process is gone */
     rogue_leave(&rogue);
 }
 
-/* Over and over: a device that is done at once has nothing to notice. That it races with the device
- * is the abuse, and none for TSan to report. */
+/* Changes them over and over, so that even a device that sends at once has something to notice. The
+ * race with the device is the tested abuse, which TSan need not report. */
 __attribute__((no_sanitize("thread"))) static void change_bytes(rogue_t *rogue)
 {
     for (int i = 0; i < ABUSES; i++) {

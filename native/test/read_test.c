@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The whole driver without a VM (test/vm) over a socket from any Erlang node: what a packet costs,
- * and peers that send what they should not, or never end it. After each case nothing is left.
+ * and peers that send something wrong or never finish it. After each case nothing is left.
  */
 #include "../driver/join.h"
 #include "line.h"
@@ -28,7 +28,7 @@ static void stop_line(void)
     CHECK_EQ(carrier_mappings(NULL), 0);
 }
 
-/* System calls for what comes in. */
+/* Counts the system calls that read. */
 static uint64_t calls_in(void)
 {
     vm_reply_t reply;
@@ -75,7 +75,8 @@ static void a_packet_costs_one_read(void)
     for (uint64_t i = 1; i <= 20; i++) {
         CHECK_EQ(send(line.peer, packet, sizeof packet, 0), sizeof packet);
         CHECK_IN(run_until_frames(i));
-        if (line_poll_us == 0) /* a look that finds nothing costs a read as well */
+        if (line_poll_us ==
+            0) /* otherwise it varies, because a look that finds nothing costs a read as well */
             CHECK_EQ(calls_in(), before + i);
     }
     CHECK(line_poll_us > 0 || !line_runs(0));
@@ -94,7 +95,7 @@ static void a_read_brings_many_packets(void)
     before = calls_in();
     CHECK_EQ(send(line.peer, packets, sizeof packets, 0), sizeof packets);
     CHECK_IN(run_until_frames(MANY));
-    /* one, and those by which a call on a scheduler ends before all is read */
+    /* one read, and those with which a call on a scheduler ends before everything is read */
     if (line_poll_us == 0)
         CHECK(calls_in() <= before + 4);
     CHECK_IN(stop_line());
@@ -146,7 +147,7 @@ static void who_looks_finds_the_rest_of_a_packet(void)
             found += line.is_looking;
             CHECK_IN(run_until_frames(frames));
         }
-    CHECK(found > frames / 2); /* a port on a busy machine gives up looking now and then */
+    CHECK(found > frames / 2); /* a port on a busy machine stops looking now and then */
     CHECK_IN(stop_line());
     line_poll_us = LINE_POLL_US;
 }
@@ -163,7 +164,7 @@ static void lengths_are_bounded(void)
     }
 }
 
-/* The longest packet there is; the VM here has less memory than that. */
+/* The longest packet possible, for which the VM here does not have the memory. */
 static const uint8_t endless[] = {0x7F, 0xFF, 0xFF, 0xFF};
 static uint8_t some[1 << 20];
 
@@ -195,12 +196,14 @@ static void where_memory_ends_the_link_ends(void)
         ;
     vm_allocations_left = 0;
     CHECK_IN(peer_sends(endless, sizeof endless));
-    CHECK_IN(peer_sends(some, BW_FRAGMENT_HEAD_BYTES)); /* what it is */
+    CHECK_IN(peer_sends(some, BW_FRAGMENT_HEAD_BYTES)); /* the head of a fragment, so that the port
+                                                           knows the packet's kind */
     CHECK_IN(run_to_the_end("enomem"));
     CHECK_IN(stop_line());
 }
 
-/* Larger than what a frame gets at first, by sizes about where its memory grows. */
+/* The packets are larger than the memory that a frame gets at first, by sizes around where it
+ * grows. */
 static void large_packets_are_whole(void)
 {
     static const uint32_t lens[] = {4194303, 4194304, 4194305, 8388608, 8388609, 20000001};
@@ -227,7 +230,7 @@ static void large_packets_are_whole(void)
     CHECK_IN(stop_line());
 }
 
-/* Each piece of large_packets_are_whole is all one byte, which says where it belongs. */
+/* Each piece of large_packets_are_whole repeats one byte, which tells where it belongs. */
 static void check_pieces(ErlDrvPort port, const uint8_t *at, uint64_t len)
 {
     (void)port;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records of TLS 1.3: the example of RFC 8448, what libssl writes and reads, and what is not taken.
+ * Records of TLS 1.3: the example of RFC 8448, records exchanged with libssl, and records that must
+ * be refused.
  */
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -17,7 +18,7 @@ static const char *const suite_names[] = {"TLS_AES_128_GCM_SHA256", "TLS_AES_256
                                           "TLS_CHACHA20_POLY1305_SHA256"};
 #define SUITES 3
 
-/* RFC 8448, 3: the first record of application data from the client. */
+/* RFC 8448, section 3: the first record of application data from the client. */
 static const uint8_t example_secret[BW_RECORD_SECRET_BYTES] = {
     0x9e, 0x40, 0x64, 0x6c, 0xe7, 0x9a, 0x7f, 0x9d, 0xc0, 0x5a, 0xf8, 0x88, 0x9b, 0xce, 0x65, 0x52,
     0x87, 0x5a, 0xfa, 0x0b, 0x06, 0xdf, 0x00, 0x87, 0xf7, 0x92, 0xeb, 0xb7, 0xc1, 0x75, 0x04, 0xa5};
@@ -67,7 +68,7 @@ static bool seal(bw_record_writer_t *writer, uint8_t type, const void *content, 
     return bw_record_seal(writer, type, &piece, 1);
 }
 
-/* Seals a record and sends it. Returns where it is. */
+/* Seals a record, sends it, and returns where it is. */
 static uint8_t *put(uint8_t type, const void *content, size_t len)
 {
     uint8_t *at = end_of_wire();
@@ -77,7 +78,7 @@ static uint8_t *put(uint8_t type, const void *content, size_t len)
     return at;
 }
 
-/* Sends bytes as they are. */
+/* Sends bytes unchanged. */
 static void put_raw(const void *bytes, size_t len)
 {
     CHECK(bw_buffer_put(&way.wire, bytes, len));
@@ -129,7 +130,7 @@ static void fill_large(void)
         large[i] = (uint8_t)(i * 13 + i / 256);
 }
 
-/* In steps that are smaller than a record, and at once. */
+/* The content is read in steps smaller than a record, and at once. */
 static void content_comes_out_as_it_went_in(void)
 {
     fill_large();
@@ -148,7 +149,7 @@ static void content_comes_out_as_it_went_in(void)
     }
 }
 
-/* A record's content is opened to two places, wherever the first one ends. */
+/* A record's content is opened into two places, wherever the first one ends. */
 static void content_goes_to_pieces(void)
 {
     static const size_t cuts[] = {0, 1, 15, 16, 17, 4000, 16383, 16384};
@@ -168,8 +169,8 @@ static void content_goes_to_pieces(void)
     }
 }
 
-/* A record of several pieces is the same as of one; a piece that is where it will be in the record
- * is encrypted there. */
+/* A record made from several pieces equals one made from a single piece; a piece that is already in
+ * its place in the record is encrypted there. */
 static void content_comes_from_pieces(void)
 {
     static const size_t cuts[] = {0, 1, 16, 4000, 16383, 16384};
@@ -192,7 +193,7 @@ static void content_comes_from_pieces(void)
     }
 }
 
-/* A peer may fill its records up with zeros, also to the limit of a record. */
+/* A peer may pad its records with zeros, up to the limit of a record. */
 static void padding_is_left_out(void)
 {
     static uint8_t padded[BW_RECORD_BYTES + 1] = "hello";
@@ -247,7 +248,7 @@ static void each_changed_byte_is_noticed(void)
     }
 }
 
-/* Records that are played again, left out, swapped, or of the other direction. */
+/* Records that are replayed, left out, swapped, or of the other direction. */
 static void order_is_kept(void)
 {
     uint8_t records[2][64];
@@ -276,8 +277,8 @@ static void order_is_kept(void)
     close_way();
 }
 
-/* Without that, what comes behind a record that does not authenticate would have a nonce of its
- * own, and be read. */
+/* Otherwise the record behind one that does not authenticate would have a nonce of its own, and
+ * would be read. */
 static void nothing_is_read_behind_a_wrong_record(void)
 {
     CHECK_IN(open_way(BW_SUITE_AES_256_GCM_SHA384));
@@ -302,7 +303,7 @@ static void records_that_are_too_long_are_refused(void)
                  i == 0 ? BW_RECORD_READ : BW_RECORD_WRONG);
         close_way();
     }
-    /* by its header alone: nobody waits for the rest */
+    /* refused by its header alone, without waiting for the rest */
     CHECK_IN(open_way(BW_SUITE_AES_256_GCM_SHA384));
     CHECK_IN(put_raw("\x17\x03\x03\xff\xff", 5));
     CHECK_EQ(take(), BW_RECORD_WRONG);
@@ -351,7 +352,7 @@ static void keys_are_replaced(void)
     }
 }
 
-/* A peer may ask for a new key; it has it with the next record. */
+/* A peer may ask for a new key, and has it with the next record. */
 static void a_key_is_replaced_when_asked(void)
 {
     CHECK_IN(open_way(BW_SUITE_AES_256_GCM_SHA384));
@@ -368,7 +369,7 @@ static void a_key_is_replaced_when_asked(void)
     close_way();
 }
 
-/* However many follow each other, few are looked at in one call, and then none. */
+/* However many follow each other, one call looks at only a few, and finally refuses them. */
 static void floods_end(void)
 {
     static const struct {
@@ -396,7 +397,7 @@ static void floods_end(void)
         }
 }
 
-/* Records that are authentic, and no data. */
+/* Records that authenticate but are not data. */
 static void what_is_no_data_ends_it(void)
 {
     static const struct {
@@ -528,7 +529,7 @@ static bw_record_state_t read_record(uint8_t *to, size_t most, size_t *got_p)
     return state;
 }
 
-/* Both ways, with new keys of both sides, which both also ask for. */
+/* Data passes both ways, with new keys on both sides, which both sides also ask for. */
 static void talk(void)
 {
     uint8_t got[BW_RECORD_BYTES];
@@ -567,7 +568,7 @@ static void libssl_and_ours_understand_each_other(void)
     }
 }
 
-/* A server of another make may send tickets after its handshake. */
+/* Servers of other implementations may send tickets after the handshake. */
 static void tickets_are_passed_over(void)
 {
     fill_large();
@@ -577,7 +578,7 @@ static void tickets_are_passed_over(void)
     close_both();
 }
 
-/* libssl says by an alert that our record was wrong, and we say it of its. */
+/* libssl sends an alert if our record was wrong, and we send one if its record was wrong. */
 static void a_wrong_record_is_told(void)
 {
     uint8_t got[8];

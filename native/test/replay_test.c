@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * That the replay of a corpus (../fuzz/replay.c) fails when an input does, and says which.
+ * The replay of a corpus (../fuzz/replay.c) fails when an input does, and names the input.
  */
 #define main replay_main
 #include "../fuzz/replay.c"
@@ -12,7 +12,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
-/* A target with a fault for each of some words. */
+/* A target that has a different fault for each of several inputs. */
 int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 {
     if (size == 5 && memcmp(input, "abort", 5) == 0)
@@ -45,7 +45,7 @@ static int replay_two(const void *nothing)
     return replay_main(3, argv);
 }
 
-/* In a new folder: the second of three inputs has this text (or there is none). */
+/* Replays three inputs in a new directory, the second of which has this text (or is missing). */
 static void replays(const char *text, int wanted_status, const char *wanted)
 {
     char scratch[] = "/tmp/replay_test.XXXXXX", remove[64];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The arithmetic of the ring: at the wraps, at the edges of 32, 63 and 64 bits, and with positions
- * that no correct peer writes. One thread; what several do to each other is in stress_test.c.
+ * The ring's arithmetic: at the wraps, at the edges of 32, 63 and 64 bits, and with positions that
+ * no correct peer writes. There is one thread here; stress_test.c has several.
  */
 #include "check.h"
 #include "rings.h"
@@ -17,7 +17,7 @@ typedef struct {
     bw_rx_t rx;
 } ring_t;
 
-/* Start positions. Each is used as it is and a little before, so that the run crosses it. */
+/* Start positions. Each is used as it is and a little lower, so that the run crosses it. */
 static const uint64_t starts[] = {
     0,
     1,
@@ -137,7 +137,8 @@ static void empty_and_full_at_every_start(void)
     }
 }
 
-/* Pieces of every length up to 300 from each start, the ring never empty, past several wraps. */
+/* Pieces of every length up to 300 from each start; the ring is never empty and wraps several
+ * times. */
 static void pieces_cross_every_edge(void)
 {
     for (size_t i = 0; i < STARTS; i++) {
@@ -157,7 +158,7 @@ static void pieces_cross_every_edge(void)
     }
 }
 
-/* Any order of calls, against a count of what is in the ring. */
+/* Makes calls in any order and compares the ring with a count of its bytes. */
 static void random_walks(void)
 {
     uint64_t random = 20241107;
@@ -229,7 +230,7 @@ static void reader_is_woken_once(void)
         CHECK_EQ(ring.shared->reader_armed, 0);
         CHECK_EQ(bw_tx_reserve(&ring.tx, 8, &span), BW_OK);
         CHECK(!tx_commit(&ring.tx, 8));
-        /* something came since the last look: not armed */
+        /* bytes have come since the last look, so it is not armed */
         CHECK_EQ(bw_rx_arm(&ring.rx), BW_AGAIN);
         CHECK_EQ(ring.shared->reader_armed, 0);
     }
@@ -279,8 +280,8 @@ static void writer_is_woken_when_the_room_is_there(void)
         }
 }
 
-/* The consumer counts the room from the head that it last saw: a doorbell may come too early, never
- * too late, and the producer arms again. */
+/* The consumer counts the room from the head that it last saw: a doorbell may come too early, but
+ * never too late, and then the producer arms again. */
 static void early_doorbell_is_answered_by_arming_again(void)
 {
     ring_t ring = ring_at(UINT64_MAX - 50);
@@ -299,17 +300,17 @@ static void early_doorbell_is_answered_by_arming_again(void)
 
 /* ---- a peer that lies ---- */
 
-/* Offsets to a consumer that has read up to `t` of 1000 written bytes; only heads from there to a
- * full ring are possible. */
+/* Offsets from the tail of a consumer that has read 400 of 1000 written bytes and has seen the
+ * other 600. Only heads from there to a full ring are possible. */
 static void forged_heads(void)
 {
     static const struct {
         int64_t from_tail;
         bool valid;
     } table[] = {
-        {0, false}, /* back behind what was already seen */
+        {0, false}, /* behind what was already seen */
         {599, false},
-        {600, true}, /* what was seen */
+        {600, true}, /* up to what was seen */
         {601, true},
         {SIZE, true},
         {SIZE + 1, false},
@@ -318,7 +319,7 @@ static void forged_heads(void)
         {2 * (int64_t)SIZE, false},
         {1ll << 31, false},
         {1ll << 32, false},
-        {(1ll << 32) + 600, false}, /* right in its lower half only */
+        {(1ll << 32) + 600, false}, /* right only in its lower half */
         {INT64_MAX, false},
         {INT64_MIN, false},
     };
@@ -339,7 +340,7 @@ static void forged_heads(void)
         }
 }
 
-/* Offsets to the last tail that the producer knows, with 600 of 1000 bytes still in the ring. */
+/* Offsets from the last tail that the producer knows, with 600 of 1000 bytes still in the ring. */
 static void forged_tails(void)
 {
     static const struct {
@@ -349,7 +350,7 @@ static void forged_tails(void)
         {0, true},
         {1, true},
         {599, true},
-        {600, true}, /* all */
+        {600, true}, /* all of them */
         {601, false},
         {-1, false},
         {-400, false},
@@ -380,7 +381,7 @@ static void forged_tails(void)
         }
 }
 
-/* Flags of any value: they may cost a doorbell, never more. */
+/* Flags of any value may cost a doorbell, but nothing more. */
 static void forged_flags(void)
 {
     static const uint32_t values[] = {1, 2, 0x80000000u, UINT32_MAX, SIZE, SIZE + 1};
@@ -400,7 +401,8 @@ static void forged_flags(void)
     }
 }
 
-/* The shared copies of our own positions are for the peer; what it writes there means nothing. */
+/* The shared copies of our own positions exist for the peer, so changes that it makes to them have
+ * no effect. */
 static void own_positions_are_not_read_back(void)
 {
     ring_t ring = ring_at(77);

@@ -2,7 +2,7 @@
 #ifndef BW_TEST_SAID_H
 #define BW_TEST_SAID_H
 
-/* What a test program of a test does: it runs in a child, whose output is read. */
+/* For tests of the test harness: the test program runs in a child, whose output is read. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +12,8 @@
 
 static char said[16384];
 
-/* The exit status of a child that runs `program`, -1 if it has none; what it prints, and what a
- * sanitizer says of it, goes to `said`. */
+/* Returns the exit status of a child that runs `program`, or -1 if it has none. The output of the
+ * child, including a sanitizer's reports, goes to `said`. */
 static inline int status_of(int (*program)(const void *), const void *given)
 {
     FILE *output = tmpfile();

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A link that outlives its connections, under random faults of the network: two ports of the whole
- * driver in the VM of vm.h, joined through a relay that passes on what it likes and is cut at any
- * moment, within a frame as well. What each port sends must arrive at the other once, in order and
- * whole, and no more may be kept than was allowed.
+ * driver in the VM of vm.h, joined through a relay that passes on random amounts and is cut at any
+ * moment, even within a frame. What each port sends must arrive at the other once, in order and
+ * complete, and a port must not keep more than it may.
  *
- * SESSION_SEEDS of the environment: how many schedules of faults; default 300.
+ * SESSION_SEEDS in the environment is the number of fault schedules; the default is 300.
  */
 #define _GNU_SOURCE
 #include "../driver/codec.h"
@@ -43,7 +43,7 @@ static uint32_t any(uint32_t below)
 typedef struct {
     uint64_t sent, come;                 /* frames */
     uint64_t signals_sent, signals_come; /* signals in fragments */
-    uint64_t fragment;                   /* the next of the last signal, counted down */
+    uint64_t fragment; /* number of the last signal's next fragment, counted down */
     bool is_wrong;
 } way_t;
 
@@ -68,7 +68,7 @@ static void send_next(int side)
     uint64_t number = ways[side].sent++;
     uint32_t len = length_of(number);
 
-    bytes[0] = 7; /* no signal of the distribution that the scheduler would read */
+    bytes[0] = 7; /* not a signal of the distribution that the scheduler would read */
     (void)bw_put(bytes + 1, number, 8);
     for (uint32_t i = 9; i < len; i++)
         bytes[i] = byte_of(number, i);
@@ -78,7 +78,7 @@ static void send_next(int side)
 /* ---- signals in fragments ---- */
 
 #define FRAGMENTS 4
-#define SIGNAL_FIRST_BYTES 3000 /* of its payload, in the first fragment */
+#define SIGNAL_FIRST_BYTES 3000 /* bytes of payload in the first fragment */
 #define SIGNAL_LAST_BYTES 7000
 
 static uint64_t payload_from(uint64_t fragment)
@@ -91,7 +91,7 @@ static uint64_t payload_from(uint64_t fragment)
 static const uint64_t signal_bytes =
     SIGNAL_FIRST_BYTES + (FRAGMENTS - 2) * BW_FRAGMENT_BYTES + SIGNAL_LAST_BYTES;
 
-/* The next fragment of the signal that is being sent, or the first of another one. */
+/* Sends the next fragment of the current signal, or the first one of a new signal. */
 static void send_fragment(int side)
 {
     static uint8_t bytes[BW_FRAGMENT_HEAD_BYTES + 1 + BW_FRAGMENT_BYTES];
@@ -118,7 +118,7 @@ static void send_fragment(int side)
     vm_send(side == 0 ? one : other, bytes, (size_t)(at - bytes));
 }
 
-/* All fragments come as one frame. */
+/* All fragments arrive as one frame. */
 static void deliver_signal(way_t *way, const uint8_t *at, uint64_t len)
 {
     uint64_t number = ++way->signals_come;
@@ -149,8 +149,8 @@ static void deliver(ErlDrvPort port, const uint8_t *at, uint64_t len)
 
 /* ---- the network ---- */
 
-/* Of each connection the relay's two ends, one for each side; one of them unless the link spreads.
- */
+/* The relay's two ends of each connection, one for each side. There is one connection unless the
+ * link spreads over several. */
 typedef struct {
     int ends[2]; /* -1: cut */
     bool is_clogged[2];
@@ -158,8 +158,8 @@ typedef struct {
 
 #define RELAYS 4
 static relay_t relays[RELAYS];
-static bool has_small_buffers; /* of the kernel, in any case */
-static unsigned spread;        /* connections that the link shall have */
+static bool has_small_buffers; /* of the kernel, for the whole case */
+static unsigned spread;        /* number of connections that the link should have */
 static uint64_t epoch;
 
 static void forget_relays(void)
@@ -198,7 +198,8 @@ static void pass_some(void)
         }
 }
 
-/* What is on its way is lost; each side may hear of it by a reset, or only that nothing follows. */
+/* Bytes under way are lost. Each side may learn of the cut through a reset, or only because nothing
+ * follows. */
 static void cut_one(relay_t *relay)
 {
     struct linger hard = {.l_onoff = 1};
@@ -245,7 +246,7 @@ static void connect_port(ErlDrvPort port, int socket)
     close(socket);
 }
 
-/* Another port makes the link, and may end before or after it is used. */
+/* A separate port makes the link, and may end before or after the link is used. */
 static void attach(ErlDrvPort port, unsigned command, int socket, uint64_t position)
 {
     ErlDrvPort maker = vm_open();
@@ -267,7 +268,7 @@ static void quiet(int fd)
     CHECK(fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) == 0);
 }
 
-/* Two connections, one on each side of a relay. */
+/* Makes two connections, one on each side of a relay. */
 static void connect_relay(relay_t *relay, int sockets[2])
 {
     int buffer = any(2) == 0 && !has_small_buffers ? 0 : 8192;
@@ -286,7 +287,7 @@ static uint32_t connections_of(ErlDrvPort port)
     return port_does(port, COMMAND_JOIN, NULL, &reply) ? (uint32_t)bw_number(reply.bytes, 4) : 0;
 }
 
-/* One more connection, where the link has several. */
+/* Adds a connection to a link that has several. */
 static void join(void)
 {
     int sockets[2], i = 0;
@@ -327,7 +328,7 @@ static void connect_again(void)
 }
 
 static uint64_t limit, poll_us;
-static bool compresses; /* whatever the path, for all the time that there is */
+static bool compresses; /* with any path, and without a limit on processor time */
 
 static void begin_compression(ErlDrvPort port)
 {
@@ -366,7 +367,7 @@ static uint64_t stat_of(ErlDrvPort port, int index)
 
 #define STAT_LOSSES 14
 #define STAT_KEPT 15
-#define STAT_BEFORE 25 /* bytes that were compressed, and what they became */
+#define STAT_BEFORE 25 /* index of the bytes before compression; those after it come next */
 #define STAT_AFTER 26
 
 static uint64_t heard_losses;
@@ -412,7 +413,7 @@ static bool has_all(void)
 
 static bool is_attached;
 
-/* One cut, after which the link is without a connection for a while. */
+/* One cut, after which the link has no connection for a while. */
 static void break_it(void)
 {
     CHECK_IN(cut());
@@ -426,7 +427,7 @@ static void break_it(void)
     is_attached = true;
 }
 
-/* One of several connections is cut, or joins. The last one that is left is not cut. */
+/* Cuts one of several connections, but not the last, or adds one. */
 static void break_one(void)
 {
     int left = 0;
@@ -460,7 +461,7 @@ static void arrive(void)
     for (int round = 0; round < PORT_ROUNDS && !has_all(); round++) {
         clog_all(false);
         CHECK_IN(step());
-        (void)vm_run(round > 1000); /* the kernel's own timers */
+        (void)vm_run(round > 1000); /* for the kernel's own timers */
     }
     CHECK(has_all());
     CHECK(!ways[0].is_wrong && !ways[1].is_wrong);
@@ -497,7 +498,7 @@ static void end_schedule(void)
     CHECK_IN(stop());
 }
 
-/* Some of several connections are lost, join, and take nothing for a while; and all are lost. */
+/* Some of several connections are cut, join, and take nothing for a while; at times all are cut. */
 static void several_connections_are_one_link(void)
 {
     uint64_t losses = 0;
@@ -515,7 +516,7 @@ static void several_connections_are_one_link(void)
     CHECK(losses > seeds / 3);
 }
 
-/* Over several connections, and idle. */
+/* Starts an idle link over several connections. */
 static void start_spread(unsigned connections)
 {
     chance = 1;
@@ -567,8 +568,8 @@ static void one_of_several_is_lost(void)
     CHECK_IN(end_schedule());
 }
 
-/* A port that closes lets go of its connections when they have taken all of it. It is not so much
- * that the peer acknowledges some of it meanwhile, which would reset them. */
+/* A closing port lets its connections go when they have taken everything. The amount is so small
+ * that the peer acknowledges nothing meanwhile, since that would reset them. */
 static void what_was_sent_goes_out_at_the_end(void)
 {
     uint64_t bytes = 0;
@@ -585,7 +586,7 @@ static void what_was_sent_goes_out_at_the_end(void)
     for (int round = 0; round < PORT_ROUNDS && ways[0].come < ways[0].sent; round++) {
         pass_some();
         clog_all(false);
-        (void)vm_run(round > 1000); /* the kernel's own timers */
+        (void)vm_run(round > 1000); /* for the kernel's own timers */
     }
     CHECK(vm_reason(one));
     CHECK_EQ(ways[0].come, ways[0].sent);
@@ -594,13 +595,14 @@ static void what_was_sent_goes_out_at_the_end(void)
     CHECK_IN(end_schedule());
 }
 
-/* What no correct peer says over one of several connections ends the link, and names why. */
+/* If one of several connections carries something that no correct peer sends, the link ends with a
+ * reason that names it. */
 static void a_rogue_ends_the_link(void)
 {
     static const uint8_t words[][BW_STRAND_HEADER] = {
-        {9},                    /* no word */
+        {9},                    /* no such word */
         {1, [4] = 1, [15] = 1}, /* a chunk far away */
-        {1, [7] = 1},           /* one larger than a chunk */
+        {1, [7] = 1},           /* a chunk that is too large */
         {2, [23] = 1},          /* never sent */
         {3},                    /* an end */
     };
@@ -615,7 +617,7 @@ static void a_rogue_ends_the_link(void)
     }
 }
 
-/* As many as there are places, and no connection for another number. */
+/* As many connections may join as there are places, and none with another epoch's number. */
 static void no_more_join_than_may(void)
 {
     words_t words = {.len = 0};
@@ -660,8 +662,8 @@ static void nothing_is_lost_doubled_or_reordered(void)
     CHECK(loads > seeds / 2);
 }
 
-/* The receiver has some fragments of a signal, and gets the others over another connection. Gives
- * how many cuts came within a signal. */
+/* The receiver has some fragments of a signal, and gets the others over another connection. Sets
+ * *inside_p to the number of cuts within a signal. */
 static void send_fragments_across_cuts(unsigned *inside_p)
 {
     CHECK_IN(start_linked(KEPT_BYTES));
@@ -700,13 +702,13 @@ static void fragments_are_joined_across_a_cut(void)
 
 /* ---- a session that is full ---- */
 
-/* Whether the port keeps as much as it may, and more waits. */
+/* Whether the port keeps the most it may and more is queued. */
 static bool is_full(ErlDrvPort port)
 {
     return stat_of(port, STAT_KEPT) >= SMALL_LIMIT && port_queued(port) > 0;
 }
 
-/* Nothing passes meanwhile. */
+/* Fills one side while nothing passes. */
 static void fill(int side)
 {
     ErlDrvPort port = side == 0 ? one : other;
@@ -719,7 +721,7 @@ static void fill(int side)
     CHECK(is_full(port));
 }
 
-/* Each waits for the other's word, which must not wait for room in its turn. */
+/* Each side waits for the other's acknowledgement, which must not wait for room itself. */
 static void both_are_full(void)
 {
     chance = 1;
@@ -731,7 +733,7 @@ static void both_are_full(void)
     CHECK_IN(end_schedule());
 }
 
-/* All that was sent has arrived, but no word of it: the next connection says so. */
+/* Everything that was sent has arrived, but no acknowledgement. The next connection brings it. */
 static void what_has_arrived_makes_room(void)
 {
     chance = 1;
@@ -760,7 +762,7 @@ static void pass_all(void)
     }
 }
 
-/* The word that makes room is found by a look, after which no event comes. */
+/* A look finds the acknowledgement that makes room, and no event follows. */
 static void room_comes_during_a_look(void)
 {
     const char *term = NULL;
@@ -791,7 +793,7 @@ static void room_comes_during_a_look(void)
     CHECK_IN(end_schedule());
 }
 
-/* Whether the side has written something that the relay has not taken. */
+/* Whether the side has written bytes that the relay has not taken. */
 static bool has_written(int side)
 {
     uint8_t byte;
@@ -799,7 +801,7 @@ static bool has_written(int side)
     return recv(relays[0].ends[side], &byte, 1, MSG_DONTWAIT | MSG_PEEK) == 1;
 }
 
-/* Only a side that sends can notice that the path is gone. */
+/* Only a side that sends can notice that its path is gone. */
 static void an_idle_link_tries_its_path(void)
 {
     chance = 1;
@@ -811,7 +813,7 @@ static void an_idle_link_tries_its_path(void)
     }
     for (int half = 0; half < 3; half++) {
         CHECK(!has_written(0) && !has_written(1));
-        vm_skip(RESUME_MS / 2 + 256); /* links of a node do it together */
+        vm_skip(RESUME_MS / 2 + 256); /* links of a node try their paths together */
         (void)vm_run(0);
         CHECK(has_written(0) && has_written(1));
         for (int round = 0; round < 3; round++) {
@@ -848,7 +850,7 @@ static void the_chunk_is_as_large_as_is_needed(void)
     CHECK(bw_session_acknowledged(&session, session.out.next));
     bw_session_rests(&session);
     CHECK(!session.chunk);
-    for (int i = 0; i < 100; i++) { /* one at a time stays in the small one */
+    for (int i = 0; i < 100; i++) { /* one at a time stays in the small chunk */
         CHECK_EQ(chunk_after(&session, 1), 1024);
         CHECK(bw_session_acknowledged(&session, session.out.next));
     }
@@ -857,10 +859,11 @@ static void the_chunk_is_as_large_as_is_needed(void)
     CHECK(vm_is_clean());
 }
 
-/* The largest frames are beyond the limit. */
+/* The largest frames exceed the limit. */
 static void frames_are_larger_than_the_limit(void)
 {
-    for (uint64_t seed = 1; seed < 9; seed++) { /* with small buffers of the kernel, and others */
+    for (uint64_t seed = 1; seed < 9;
+         seed++) { /* with small buffers of the kernel, and with others */
         chance = seed;
         CHECK_IN(start_linked(FRAME_MAX_BYTES / 8));
         for (int frames = 0; frames < 60; frames++) {
@@ -875,7 +878,7 @@ static void frames_are_larger_than_the_limit(void)
 
 #ifdef BW_TEST_ZSTD
 
-/* The same with compressed packets, over one connection and over several. */
+/* As above but with compressed packets, over one connection and over several. */
 static void compressed_packets_outlive_connections(void)
 {
     uint64_t losses = 0, before = 0, after = 0;
@@ -900,7 +903,7 @@ static void compressed_packets_outlive_connections(void)
     CHECK(after < before / 2);
 }
 
-/* The next packet after a rest is compressed without what came before it. */
+/* The next packet after a rest is compressed without reference to earlier ones. */
 static void a_link_that_rests_forgets(void)
 {
     uint64_t before = 0;
@@ -924,7 +927,7 @@ static void a_link_that_rests_forgets(void)
 
 /* ---- a peer that lies ---- */
 
-/* What it sends: the word of a unit, then its bytes. */
+/* What the peer sends: the word of a unit, then its bytes. */
 typedef struct {
     const char *name;
     uint64_t before, after;
@@ -934,7 +937,7 @@ typedef struct {
 
 #define FRAME "\x28\xB5\x2F\xFD"
 #define WINDOW_17 FRAME "\x00\x38"
-#define RAW_8 "\x40\x00\x00" /* a block of 8 bytes, as they are */
+#define RAW_8 "\x40\x00\x00" /* a block of 8 uncompressed bytes */
 
 static const lie_t lies[] = {
     {"too large", BW_UNIT_MAX_BYTES + 1, 100, "", 0},
@@ -982,7 +985,7 @@ static void a_lie_ends_the_link(void)
     }
 }
 
-/* Who has not agreed on compression takes none. */
+/* A side that has not agreed on compression refuses compressed packets. */
 static void nobody_compresses_unasked(void)
 {
     chance = 1;
@@ -1001,7 +1004,7 @@ static bool both_live(void)
     return !vm_reason(one) && !vm_reason(other);
 }
 
-/* Now and then there is none for what comes next. */
+/* Now and then the next allocation fails. */
 static void step_with_little(void)
 {
     int side = (int)any(2);
@@ -1014,7 +1017,7 @@ static void step_with_little(void)
     vm_allocations_left = -1;
 }
 
-/* The link may end, but what arrives is right, and nothing is left. */
+/* The link may end, but bytes that arrive are right, and nothing is left over. */
 static void memory_is_short(void)
 {
     for (unsigned seed = 1; seed <= seeds; seed++) {

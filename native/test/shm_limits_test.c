@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the shm carrier says when the system refuses it something: arguments outside their range,
- * addresses where nobody is, limits of the process. Nothing is left behind by a failure.
+ * What the shm carrier reports when the system refuses it something: arguments out of range,
+ * addresses without a listener, limits of the process. A failure leaves nothing behind.
  */
 #include "peers.h"
 
@@ -44,7 +44,7 @@ static void join_arguments(void)
     CHECK_EQ(open_descriptors(), before);
 }
 
-/* Addresses from an offer may hold anything. */
+/* The addresses in an offer may hold anything. */
 static void join_where_nobody_listens(void)
 {
     int before = open_descriptors();
@@ -75,7 +75,7 @@ static void join_where_nobody_listens(void)
 
 /* ---- limits of the process ---- */
 
-/* A link between two ends of this process; says how the first failing step ended. */
+/* Makes a link between two ends of this process, and returns how the first failing step ended. */
 static bw_status_t try_link(bw_error_t *error_p)
 {
     bw_link_t *joined = NULL, *accepted = NULL;
@@ -108,7 +108,8 @@ static void with_small_files(void)
     CHECK_EQ(try_link(&error), BW_OK);
 }
 
-/* Every number of descriptors from none on: each failure is told as one and leaves nothing. */
+/* Tries every number of descriptors from none: each failure must be reported as one and leave
+ * nothing. */
 static void with_few_descriptors(void)
 {
     int before = open_descriptors(), failed = 0;
@@ -128,10 +129,10 @@ static void with_few_descriptors(void)
         CHECK_EQ(carrier_mappings(NULL), 0);
     }
     CHECK_EQ(status, BW_OK);
-    CHECK(failed >= 5); /* as many as a side needs at once */
+    CHECK(failed >= 5); /* as many as one side needs at once */
 }
 
-#ifndef __SANITIZE_ADDRESS__ /* it reserves the address space */
+#ifndef __SANITIZE_ADDRESS__ /* which reserves the address space */
 static void with_little_address_space(void)
 {
     bw_error_t error = {0};
@@ -148,8 +149,8 @@ static void with_little_address_space(void)
 }
 #endif
 
-/* From now on the system call fails, as on a kernel, or under a container's filter, that lacks it.
- */
+/* Makes a system call fail from now on, as on a kernel that lacks it or under a container's
+ * filter. */
 static void refuse(uint32_t system_call)
 {
     struct sock_filter code[] = {
@@ -165,7 +166,7 @@ static void refuse(uint32_t system_call)
         SKIP("seccomp: not here");
 }
 
-/* Every call that a link takes; the reason names the step. */
+/* Every call that a link needs; the reason names the failing step. */
 static const struct {
     uint32_t system_call;
     const char *step;
@@ -180,7 +181,7 @@ static const struct {
     {SYS_accept4, "accept on the unix socket"},
 };
 
-static size_t missing; /* in needed */
+static size_t missing; /* index in needed */
 
 static void without_the_missing(void)
 {
@@ -195,7 +196,7 @@ static void without_the_missing(void)
     CHECK_EQ(carrier_mappings(NULL), 0);
 }
 
-/* valgrind keeps descriptors and memory of its own out of the process's sight. */
+/* valgrind keeps some descriptors and memory that the process cannot see. */
 static bool is_under_valgrind(void)
 {
     const char *preloaded = getenv("LD_PRELOAD");

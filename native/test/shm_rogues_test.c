@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every peer that must be turned away from a listener, other users, and directories of other users.
- * Rogue peers cost nothing: after each the process holds as many descriptors and mappings as
+ * Every peer that a listener must turn away, other users, and directories of other users. Rogue
+ * peers cost nothing: after each of them the process holds as many descriptors and mappings as
  * before.
  */
 #include "peers.h"
@@ -16,18 +16,17 @@
 
 enum { MEMORY, EVENT, OTHER_EVENT };
 
-/* How one peer differs from a good one. Numbers are added to or taken instead of the good ones.
- */
+/* How a peer differs from a good one. Numbers are added to the good ones or replace them. */
 typedef struct {
     const char *name;
-    const char *reason; /* words of the error */
+    const char *reason; /* part of the error's text */
     int token_bit;      /* flipped, if not 0 */
     uint32_t version;
     uint64_t ring_bytes, memory_bytes;
     int seals;
     int len;      /* bytes of the message, if not 0 */
     int fd_count; /* descriptors, if not 0; -1: none */
-    int replace;  /* MEMORY, EVENT or OTHER_EVENT is replaced by ... */
+    int replace;  /* which of MEMORY, EVENT or OTHER_EVENT is replaced by ... */
     int (*with)(void);
     bw_status_t status; /* if not BW_REFUSED */
 } rogue_t;
@@ -187,7 +186,7 @@ static bool send_rogue(const bw_shm_listener_t *listener, const rogue_t *rogue)
     return sent;
 }
 
-/* Each alone; a link that was none is no link, and nothing is left. */
+/* Each rogue connects alone; no link may be made, and nothing is left over. */
 static void rogue_peers_are_turned_away(void)
 {
     bw_shm_listener_t listener = {.fd = -1};
@@ -219,7 +218,7 @@ static void rogue_peers_are_turned_away(void)
     bw_shm_listener_close(&listener);
 }
 
-/* The peer's version of the table is right: with nothing changed it comes in. */
+/* The table's model of a peer is right, because it is let in if nothing is changed. */
 static void a_good_peer_comes_in(void)
 {
     static const rogue_t good = {.name = "good"};
@@ -234,7 +233,7 @@ static void a_good_peer_comes_in(void)
     bw_shm_listener_close(&listener);
 }
 
-/* Peers that wait at the listener before the right one do not keep it out. */
+/* Peers that are queued at the listener before the right one do not keep it out. */
 static void rogues_do_not_keep_the_peer_out(void)
 {
     bw_shm_listener_t listener = {.fd = -1};
@@ -243,7 +242,7 @@ static void rogues_do_not_keep_the_peer_out(void)
     int before = open_descriptors(), silent;
 
     CHECK_EQ(bw_shm_listen(NULL, &listener, &error), BW_OK);
-    silent = connect_to(&listener); /* comes and says nothing */
+    silent = connect_to(&listener); /* connects and sends nothing */
     CHECK(silent >= 0);
     for (size_t i = 0; i < 10; i++)
         CHECK(send_rogue(&listener, &rogues[i]));
@@ -284,8 +283,8 @@ static void visit_as_nobody(void)
     CHECK(send_rogue(&shared_listener, &good));
 }
 
-/* A peer with the right token, memory and events, but of another user; and a listener of another.
- */
+/* A peer that has the right token, memory and events but belongs to another user, and a listener of
+ * another user. */
 static void another_user_is_refused(void)
 {
     bw_link_t *link = NULL;
@@ -341,8 +340,7 @@ static void in_a_closed_directory(void)
     as_nobody(BW_SYSTEM, "making a socket in socket_dir");
 }
 
-/* Who may take the socket's name away decides whether there is a link, so it must not be anybody.
- */
+/* A user who can remove the socket's name can prevent the link, so it must not be just any user. */
 static void listeners_in_directories_of_others(void)
 {
     if (geteuid() != 0)
@@ -351,7 +349,7 @@ static void listeners_in_directories_of_others(void)
     CHECK(mkdtemp(shared_dir) != NULL);
     CHECK_EQ(chmod(shared_dir, 0777), 0);
     CHECK_IN(in_child(in_a_strangers_open_directory));
-    CHECK_IN(listen_there(BW_OK, "")); /* our own choice */
+    CHECK_IN(listen_there(BW_OK, "")); /* the user's own choice */
     CHECK_EQ(chmod(shared_dir, 01777), 0);
     CHECK_IN(in_child(in_a_sticky_directory));
     CHECK_EQ(chmod(shared_dir, 0755), 0);
@@ -372,8 +370,8 @@ static bool write_file(const char *path, const char *text)
     return written;
 }
 
-/* In a user namespace that knows one user: as that user a link is made, unless it is the number
- * by which the kernel shows all whom the namespace does not know. */
+/* Tries to make a link in a user namespace that maps a single user. It works as that user, unless
+ * its uid is the one that the kernel shows for all unmapped users. */
 static void link_in_a_namespace_as(const char *map, bw_status_t wanted)
 {
     bw_link_t *joined = NULL, *accepted = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * How two ends meet over the shm carrier (what they then carry: link_test). After each case the
- * process holds as many descriptors and mappings as before.
+ * How two ends meet over the shm carrier; link_test covers what they then carry. After each case
+ * the process holds as many descriptors and mappings as before.
  */
 #include "peers.h"
 
@@ -40,7 +40,7 @@ static void nobody_came(void)
     bw_shm_listener_close(&listener);
 }
 
-/* Two who join one listener are two links. */
+/* Two peers that join the same listener get two separate links. */
 static void two_links_do_not_mix(void)
 {
     int before = open_descriptors();
@@ -69,7 +69,7 @@ static void two_links_do_not_mix(void)
 
 /* ---- who dies ---- */
 
-/* A connector that is killed before the listener accepts has left its link there, or nothing. */
+/* If a connector is killed before the listener accepts, it has left either its link or nothing. */
 static void connector_dies_before_accept(void)
 {
     bw_shm_listener_t listener = {.fd = -1};
@@ -99,8 +99,8 @@ static void connector_dies_before_accept(void)
     CHECK_EQ(carrier_mappings(NULL), 0);
 }
 
-/* Each side is told of the other's end as soon as the process is gone, and not before: `connects`
- * says which of them is killed. */
+/* Each side learns of the other's end as soon as the process is gone, but not before. `connects`
+ * tells which of them is killed. */
 static void killed_peer(bool connects)
 {
     bw_shm_listener_t listener = {.fd = -1};
@@ -135,7 +135,7 @@ static void killed_peer(bool connects)
                                 &error),
                  BW_OK);
         CHECK_EQ(write(wires[0], "", 1), 1);
-        listener.fd = -1; /* the other process's */
+        listener.fd = -1; /* it belongs to the other process */
     }
     CHECK_EQ(read(wires[0], &ready, 1), 1);
     if (connects)
@@ -165,7 +165,7 @@ static void a_killed_acceptor_leaves_an_orphan(void)
     killed_peer(false);
 }
 
-/* The name goes with the process that held it. */
+/* The name disappears with the process that held it. */
 static void killed_listener_leaves_no_name(void)
 {
     bw_shm_listener_t listener = {.fd = -1};
@@ -231,7 +231,7 @@ static void listeners_in_bad_directories(void)
         bw_error_t error = {0};
         bw_status_t status;
 
-        memset(dir, 'n', len); /* no such directory, at every length about the limit */
+        memset(dir, 'n', len); /* no such directory, at every length around the limit */
         dir[len] = 0;
         status = bw_shm_listen(dir, &listener, &error);
         CHECK(status == BW_SYSTEM || status == BW_INVALID);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The rule of looking instead of sleeping, on a clock of the test's own: when it begins, when it
- * ends, and that it gives up for longer the more often others need the processor; what it gains and
- * costs where the processor is given as it was on a real machine (spin_traces.h).
+ * The rule for looking instead of sleeping, on the test's own clock: when looking begins and ends,
+ * and that it pauses for longer the more often others need the processor. Also what it gains and
+ * costs if the processor is given as it was on a real machine (spin_traces.h).
  */
 #include "check.h"
 
@@ -57,7 +57,7 @@ static void not_while_frames_come_in_bulk(void)
     CHECK(bw_spin_begins(&spin, now));
 }
 
-/* What comes to a server between two answers: demonitor, monitor and request. */
+/* What arrives at a server between two answers: demonitor, monitor and request. */
 static void for_a_lone_call_of_a_server(void)
 {
     setup(BUDGET);
@@ -144,7 +144,7 @@ static void gaps_ban_for_longer_and_longer(void)
     CHECK_EQ(ban, BW_SPIN_BAN_MAX_US);
 }
 
-/* `times` frames that each come 10 us after the last, while the poller looks. */
+/* `times` frames arrive while the poller looks, each 10 us after the previous one. */
 static void found(int times)
 {
     for (int i = 0; i < times; i++) {
@@ -211,13 +211,13 @@ static void ends_when_frames_come_in_bulk(void)
 
 /* ---- on a real machine's processors ---- */
 
-#define WAIT_US 4u   /* until the answer, */
-#define WORK_US 4u   /* and until the next question, for a lone caller */
-#define SLEEP_US 60u /* the answer, if two sleeping processors have to be woken for it */
+#define WAIT_US 4u   /* until the answer */
+#define WORK_US 4u   /* and until the next question of a lone caller */
+#define SLEEP_US 60u /* until the answer, if two sleeping processors have to be woken for it */
 #define SECONDS 20u
 
 typedef struct {
-    uint64_t frames, found, hit; /* found by a look; behind a gap */
+    uint64_t frames, found, hit; /* found by a look; found after a gap */
     uint64_t looked_us;
 } sum_t;
 
@@ -227,7 +227,7 @@ typedef struct {
     uint64_t left_us; /* of the turn */
 } processor_t;
 
-/* The caller's thread runs for so long. Gives the time for which it was away meanwhile. */
+/* Runs the caller's thread for `us` and returns how long it was off the processor meanwhile. */
 static uint64_t run(processor_t *processor, uint64_t us)
 {
     uint64_t away = 0;
@@ -244,7 +244,7 @@ static uint64_t run(processor_t *processor, uint64_t us)
     return away;
 }
 
-/* Looks until the answer comes. False: he has gone to sleep before. */
+/* Looks until the answer comes. Returns false if the caller has fallen asleep before. */
 static bool looks(processor_t *processor, sum_t *sum, uint64_t *away_p)
 {
     uint64_t asked = now;
@@ -262,8 +262,8 @@ static bool looks(processor_t *processor, sum_t *sum, uint64_t *away_p)
     return comes && goes_on;
 }
 
-/* A lone caller who asks again and again. Who sleeps gives the processor up before its turn ends,
- * so he keeps his turn. */
+/* A lone caller asks again and again. A sleeping caller gives the processor up before its turn
+ * ends, and so keeps its turn. */
 static sum_t call_on(const turn_t *turns, size_t count)
 {
     processor_t processor = {.turns = turns, .count = count, .left_us = turns[0].runs_us};
@@ -278,7 +278,7 @@ static sum_t call_on(const turn_t *turns, size_t count)
         if (bw_spin_begins(&spin, now))
             while (looks(&processor, &sum, &away))
                 away = run(&processor, WORK_US);
-        now += SLEEP_US; /* the answer wakes him */
+        now += SLEEP_US; /* the answer wakes the caller */
         bw_spin_learn(&spin, now, 1);
         sum.frames++;
         now += WORK_US;
@@ -309,7 +309,7 @@ static void costs_little_beside_neighbours(void)
     CHECK_IN(costs_little(two_neighbours, sizeof two_neighbours / sizeof *two_neighbours));
 }
 
-/* The neighbours end, and looking pays again within a second or two. */
+/* When the neighbours end, looking pays again within a second or two. */
 static void recovers_when_neighbours_end(void)
 {
     (void)call_on(two_neighbours, sizeof two_neighbours / sizeof *two_neighbours);

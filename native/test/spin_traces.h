@@ -5,9 +5,9 @@
 #include <stdint.h>
 
 /*
- * How a process that does nothing but read the clock is given the processor, on a virtual machine
- * with two of them, as a poller has it: beside a peer that does the same, and beside no, one and
- * two processes that never rest. It runs for so many microseconds and is then away for so many.
+ * How a process that only reads the clock, like a poller, is scheduled on a virtual machine with
+ * two processors. A peer does the same, and zero, one or two other processes never sleep. In each
+ * turn the process runs for runs_us and is then off the processor for away_us.
  */
 typedef struct {
     uint32_t runs_us, away_us;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Several connections that carry one stream each way, with faults of the network between two ends:
+ * Several connections carry one stream each way between two ends, while the network fails:
  * connections die, which the ends notice at different times, join, take nothing for a while, and
- * take and give a part of what they are given. What goes in at one end must come out at the other
- * once and in order.
+ * take and give only a part. The bytes that go in at one end must come out at the other once and in
+ * order.
  *
- * STRANDS_SEEDS of the environment: how many schedules of faults; default 500.
+ * STRANDS_SEEDS in the environment is the number of fault schedules; the default is 500.
  */
 #include "check.h"
 
@@ -18,7 +18,7 @@
 
 #define RING ((uint64_t)16384)
 #define WIRE_BYTES 5000
-#define CONNECTIONS 40 /* of a schedule, one after the other */
+#define CONNECTIONS 40 /* per schedule, one after the other */
 #define NEWS (RING / 8)
 
 /* ---- chance ---- */
@@ -41,14 +41,14 @@ typedef struct {
 
 typedef struct {
     way_t from[2];
-    int place[2]; /* at each end; -1: it has noticed that the connection is dead */
+    int place[2]; /* at each end; -1: the end has noticed that the connection is dead */
     bool is_cut;
 } connection_t;
 
 typedef struct {
     bw_strands_t strands;
     uint8_t out[RING], in[RING];
-    int connection[BW_STRANDS_MAX]; /* of each place */
+    int connection[BW_STRANDS_MAX]; /* the connection at each place */
     bool is_wrong;
 } end_t;
 
@@ -120,7 +120,7 @@ static void take(int end, uint64_t most)
     }
 }
 
-/* The connection takes some of what the strand has to say. */
+/* The connection takes some of the strand's outgoing bytes. */
 static void push(int end, unsigned place)
 {
     bw_strand_t *strand = &ends[end].strands.strands[place];
@@ -140,7 +140,8 @@ static void push(int end, unsigned place)
     }
 }
 
-/* Something arrives. False: the end takes it for nothing that a correct peer sends. */
+/* Lets bytes arrive. Returns false if the end takes them for something that no correct peer
+ * sends. */
 static bool hear(int end, unsigned place)
 {
     bw_strands_t *strands = &ends[end].strands;
@@ -214,7 +215,7 @@ static bool is_sound(void)
     return true;
 }
 
-/* Nothing fails any more: all arrives, and so does more than the writer had room for. */
+/* Nothing fails any more: everything arrives, even more than the writer had room for. */
 static void arrive(void)
 {
     uint64_t goal[2] = {ends[0].strands.head + 2 * RING, ends[1].strands.head + 2 * RING};
@@ -237,7 +238,7 @@ static void arrive(void)
             take(end, RING);
             step(end);
         }
-        /* Who has ended acknowledges no more. */
+        /* A side that has ended no longer acknowledges. */
         if (ends[0].strands.taken == goal[1] && ends[1].strands.taken == goal[0])
             for (int end = 0; end < 2; end++)
                 (void)bw_strands_end(&ends[end].strands);
@@ -313,7 +314,7 @@ static bool hears(bw_strands_t *strands, unsigned place, word_t word)
 
 enum { CHUNK = 1, ACK, END };
 
-/* 1,000 bytes have gone out of 2,000; nothing has come. */
+/* 1,000 of 2,000 bytes have gone out, and nothing has come in. */
 static void begin_alone(void)
 {
     begin();
@@ -337,9 +338,9 @@ static void a_peer_is_not_believed(void)
         {CHUNK, 2, RING - 1, 0},
         {CHUNK, 1, UINT64_MAX, 0},
         {CHUNK, 4096, UINT64_MAX - 4096, 0},
-        {ACK, 0, 0, 1001}, /* was never sent, though it is there */
+        {ACK, 0, 0, 1001}, /* was never sent, though the writer has it */
         {ACK, 0, 0, UINT64_MAX},
-        {ACK, 0, 1, 0}, /* has been taken and has not arrived */
+        {ACK, 0, 1, 0}, /* counted as taken but not as arrived */
         {ACK, 0, UINT64_MAX, UINT64_MAX},
         {END, 0, RING + 1, 0},
         {END, 0, UINT64_MAX, 0},
@@ -390,7 +391,8 @@ static void an_older_word_says_nothing_new(void)
     CHECK_EQ(strands->out.next, 1000);
 }
 
-/* Another connection goes on where the last one has ended, and takes no more than was sent. */
+/* Another connection continues where the last one ended, and accepts no position beyond what was
+ * sent. */
 static void a_stream_resumes_where_it_can(void)
 {
     bw_outgoing_t way = {.arrived = 100};
@@ -402,7 +404,7 @@ static void a_stream_resumes_where_it_can(void)
     CHECK_EQ(way.next, 150);
     CHECK(bw_outgoing_resume(&way, 120));
     CHECK_EQ(way.next, 120);
-    CHECK(!bw_outgoing_acknowledged(&way, 150)); /* the peer has said that it had 120 */
+    CHECK(!bw_outgoing_acknowledged(&way, 150)); /* the peer has already acknowledged 120 */
     CHECK(bw_outgoing_resume(&way, 120));
     CHECK(bw_outgoing_acknowledged(&way, 110));
     CHECK_EQ(way.arrived, 120);
@@ -468,7 +470,7 @@ static void more_are_used_while_that_gives_more(void)
     CHECK_EQ(pace.use, 4);
     bw_pace_step(&pace, 300, true);
     CHECK_EQ(pace.use, 8);
-    bw_pace_step(&pace, 320, true); /* no tenth more */
+    bw_pace_step(&pace, 320, true); /* not a tenth more */
     CHECK_EQ(pace.use, 4);
     for (unsigned i = 0; i < BW_PACE_HOLD; i++) {
         bw_pace_step(&pace, 300, true);
@@ -481,7 +483,7 @@ static void more_are_used_while_that_gives_more(void)
     bw_pace_step(&pace, 600, true);
     bw_pace_step(&pace, 600, true);
     CHECK_EQ(pace.use, 16);
-    pace.most = 3; /* others have died */
+    pace.most = 3; /* the others have died */
     bw_pace_step(&pace, 600, true);
     CHECK(pace.use >= 3);
 }

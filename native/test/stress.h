@@ -3,10 +3,10 @@
 #define BW_TEST_STRESS_H
 
 /*
- * One end of a stressed link, whatever its carrier: it sends frames of random sizes with known
- * contents, takes those of the other end, and sleeps and wakes as the driver does.
+ * One end of a stressed link over any carrier. It sends frames of random sizes with known contents,
+ * takes those of the other end, and sleeps and wakes as the driver does.
  *
- * An end that sleeps is always owed a wake-up by the other; if none comes in WAKE_MS, one was lost.
+ * A sleeping end is always owed a wake-up by the other; if none comes within WAKE_MS, one was lost.
  */
 #include <errno.h>
 #include <poll.h>
@@ -59,7 +59,7 @@ static known_frame_t known_frame(uint64_t stream, uint64_t number)
     return frame;
 }
 
-/* Bytes `from` to `from + n` of the frame as it stands in the ring: header, payload, padding. */
+/* Writes bytes `from` to `from + n` of the frame as in the ring: header, payload, padding. */
 static void frame_bytes(const known_frame_t *frame, uint64_t from, uint8_t *to, size_t n)
 {
     uint8_t word[8];
@@ -90,16 +90,17 @@ typedef struct {
     uint64_t random;
     uint64_t frames;
     uint64_t sent, received;    /* whole frames */
-    uint64_t out_done, in_done; /* bytes of the frame under way */
+    uint64_t out_done, in_done; /* bytes of the current frame */
     bw_frame_t in_frame;        /* its header as it was parsed, once in_done > 0 */
     uint64_t sleeps;
     int patience_ms;
-    bool has_buffer; /* what is sent is ours to hand on, and the other's end is seen */
+    bool has_buffer; /* the link buffers sent bytes that we have to pass on, and notices the other's
+                        end */
     const char *failure;
 } end_t;
 
-/* How far sending may be ahead of receiving. A window of 1 makes both sleep at nearly every frame,
- * a large one fills the rings. */
+/* Returns how far sending may be ahead of receiving. A window of 1 makes both ends sleep at nearly
+ * every frame, a large one fills the rings. */
 static uint64_t window(const end_t *end)
 {
     static const uint64_t windows[] = {1, 100000, 3, 64};
@@ -114,8 +115,8 @@ static bool may_send(const end_t *end)
             end->received == end->frames);
 }
 
-/* Sends until the window is used up, the ring is full (*room_p: what to wait for) or it is enough
- * for this time. Pieces have any length, so headers are cut in two as well. */
+/* Sends until the window is used up, the ring is full (*room_p: the room to wait for) or enough was
+ * sent for now. Pieces have any length, so headers are cut in two as well. */
 static bool send_some(end_t *end, size_t *room_p)
 {
     *room_p = 0;
@@ -149,7 +150,7 @@ static bool send_some(end_t *end, size_t *room_p)
     return true;
 }
 
-/* Takes what of the current frame is in the span; 0: there must be more first. */
+/* Takes the current frame's bytes from the span. Returns 0 if more have to come first. */
 static size_t take(end_t *end, const uint8_t *at, size_t avail)
 {
     known_frame_t known = known_frame(end->in_stream, end->received);
@@ -166,7 +167,7 @@ static size_t take(end_t *end, const uint8_t *at, size_t avail)
             end->failure = "a header is not the one that was sent";
             return 0;
         }
-        /* small frames are left until they are whole, as the driver does */
+        /* small frames are left until they are complete, as in the driver */
         if (state == BW_FRAME_PART && known.size <= RING / 16)
             return 0;
     }
@@ -186,7 +187,7 @@ static size_t take(end_t *end, const uint8_t *at, size_t avail)
     return n;
 }
 
-/* Reads all there is, or less and says so in *more_p. */
+/* Reads everything that has come, or sets *more_p. */
 static bool receive_some(end_t *end, bool *more_p)
 {
     bw_span_t span = {0};
@@ -228,8 +229,8 @@ static bool sleep_well(end_t *end)
     return false;
 }
 
-/* Waits until everything that was sent has left this process, also what stands behind the ring,
- * encrypted. */
+/* Waits until everything that was sent has left this process, including the encrypted bytes that a
+ * carrier holds outside the ring. */
 static bool hand_on(end_t *end)
 {
     const bw_carrier_t *ops = end->link->ops;
@@ -249,8 +250,8 @@ static bool hand_on(end_t *end)
     }
 }
 
-/* Works until all is sent and received: reads, clears, writes, arms, sleeps, in the driver's order.
- * False: failure says why. */
+/* Works until everything is sent and received: reads, clears, writes, arms and sleeps in the
+ * driver's order. On false, `failure` has the reason. */
 static bool run_end(end_t *end)
 {
     const bw_carrier_t *ops = end->link->ops;
@@ -276,7 +277,7 @@ static bool run_end(end_t *end)
         }
         if (status != BW_OK || (end->sent >= end->frames && end->received >= end->frames))
             continue;
-        /* one that has closed by now rings no more */
+        /* an end that has closed by now no longer rings */
         if (end->has_buffer && ops->is_finished(end->link)) {
             end->failure = "the stream has ended";
             return false;
@@ -304,7 +305,7 @@ static void report(const end_t *end)
            end->failure ? ", FAILED: " : "", end->failure ? end->failure : "");
 }
 
-/* Its own argument is taken off the front: a number of frames. */
+/* Removes this program's own argument, a number of frames, from the front. */
 static void take_frames(int *argc_p, char ***argv_p)
 {
     const char *frames = getenv("STRESS_FRAMES");

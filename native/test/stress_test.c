@@ -5,8 +5,9 @@
  * rings in plain memory, where the thread sanitizer sees both sides at the same addresses.
  *
  * usage: stress_test [FRAMES] [CASE]...
- * FRAMES each way; default STRESS_FRAMES of the environment, or 1000000 (100000 under a sanitizer).
- * Of 20000 or more two threads, and two processes that the kernel wakes, send a third.
+ * FRAMES is the number each way. It defaults to STRESS_FRAMES in the environment, or 1000000
+ * (100000 under a sanitizer). From 20000 on, two threads, and two processes that the kernel wakes,
+ * send a third.
  */
 #include "carriers.h"
 #include "stress.h"
@@ -18,7 +19,7 @@
 #include <sys/wait.h>
 #include <time.h>
 
-/* A third of few would end before the windows that fill the rings. */
+/* With a third of a small number the run would end before the windows that fill the rings. */
 static uint64_t a_third_of_many(void)
 {
     return frames_each_way < 20000 ? frames_each_way : frames_each_way / 3;
@@ -26,7 +27,7 @@ static uint64_t a_third_of_many(void)
 
 /* ---- two processes ---- */
 
-#ifndef __SANITIZE_THREAD__ /* it cannot follow a fork */
+#ifndef __SANITIZE_THREAD__ /* which cannot follow a fork */
 
 static end_t carried_end(bw_link_t *link, int side, uint64_t frames)
 {
@@ -36,7 +37,7 @@ static end_t carried_end(bw_link_t *link, int side, uint64_t frames)
     return end;
 }
 
-/* The other end, in a process of its own. */
+/* Starts the other end in a separate process. */
 static pid_t start_other(uint64_t frames, bw_link_t **mine_p)
 {
     bw_link_t *link;
@@ -80,12 +81,12 @@ static void two_processes(void)
     CHECK_EQ(waitpid(pid, &status, 0), pid);
     CHECK(mine.failure == NULL);
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    CHECK(mine.sleeps > 100); /* else nothing about waking was tested */
+    CHECK(mine.sleeps > 100); /* otherwise waking was not tested */
     link->ops->close(link, NULL);
 }
 
-/* The other process dies at any moment. What it left is whole frames and perhaps a part of one,
- * never anything wrong, and writing to it does no harm. */
+/* The other process dies at any moment. It has left whole frames and perhaps a part of one, never
+ * anything wrong, and writing to it does no harm. */
 static void the_other_dies(void)
 {
     for (int round = 0; round < 25; round++) {
@@ -183,7 +184,7 @@ static const bw_carrier_t plain_ops = {
 
 static _Atomic int ended; /* of the two threads */
 
-/* Over rdma nothing more goes out unless the owner goes on. */
+/* Over rdma the owner must continue, because otherwise nothing more goes out. */
 static bool run_to_the_end_of_both(end_t *end)
 {
     bool fine = run_end(end);
@@ -218,7 +219,7 @@ static void run_threads(bw_link_t *left, bw_link_t *right, uint64_t frames, bool
     CHECK(mine.sleeps + other.sleeps > 100);
 }
 
-/* Positions start just below 2^64, so both rings wrap there under way. */
+/* Positions start just below 2^64, so both rings wrap on the way. */
 static void two_threads_in_plain_memory(void)
 {
     static alignas(64) bw_ring_shared_t shared[2];
@@ -261,21 +262,21 @@ static void two_threads(void)
 /* ---- two threads, one moment ---- */
 
 /*
- * "I say that I sleep, then look" against "I publish, then look whether you sleep", at the same
- * moment, over and over: either the one sees the bytes (or the room), or the other must ring.
- * The moments are a few nanoseconds wide, so this finds a missing fence that the long runs do not.
+ * "I announce that I sleep, then look" meets "I publish, then look whether you sleep", at the same
+ * moment, over and over: either the one sees the bytes (or the room), or the other must ring. The
+ * moments are a few nanoseconds wide, so this finds a missing fence that the long runs miss.
  */
 typedef struct {
     bw_tx_t tx;
     bw_rx_t rx;
-    bool other_commits; /* the other thread commits, else it releases */
+    bool other_commits; /* the other thread commits, otherwise it releases */
     _Atomic uint64_t go, done;
-    bool rang; /* by the other thread, in the round that is done */
+    bool rang; /* by the other thread, in the round that has just ended */
 } moment_t;
 
 #define MOMENT_BYTES 8
 
-/* False if the other thread had no processor meanwhile. */
+/* Returns false if the other thread had no processor meanwhile. */
 static bool wait_for(const _Atomic uint64_t *counter, uint64_t value)
 {
     int spins;
@@ -314,7 +315,8 @@ static void *publish_at_the_moment(void *arg)
     }
 }
 
-/* Back to an empty ring (a full one if the other releases) by whoever did not move. */
+/* Restores an empty ring (a full one if the other releases), done by the thread that did not
+ * move. */
 static void restore(moment_t *moment)
 {
     bw_span_t span = {0};
@@ -330,7 +332,8 @@ static void restore(moment_t *moment)
     }
 }
 
-/* How often both must have been at work at once, with either result, and how long that may take. */
+/* How often both must have been at work at once with each of the two results, and the time
+ * limit. */
 #define COLLISIONS 100
 #define COLLIDE_MS 60000
 
@@ -347,7 +350,7 @@ static void moments(bool other_commits)
     moment_t moment = {.other_commits = other_commits};
     uint8_t *data = map_twice(RING);
     uint64_t round = 0, armed = 0, not_armed = 0, delay = 32, random = 3;
-    uint64_t alike = 0, step; /* results in a row */
+    uint64_t alike = 0, step; /* equal results in a row */
     bw_status_t last = BW_AGAIN;
     int64_t began_ms = now_ms();
     bw_span_t span = {0};
@@ -364,7 +367,8 @@ static void moments(bool other_commits)
         tx_commit(&moment.tx, RING);
     }
     CHECK_EQ(pthread_create(&thread, NULL, publish_at_the_moment, &moment), 0);
-    /* Longer than usual only where they have hardly collided: others have the processors. */
+    /* Takes longer than usual only if they have hardly collided, because other processes have the
+     * processors. */
     while (!check_failed &&
            ((round < frames_each_way && now_ms() < began_ms + 4000) ||
             ((armed < COLLISIONS || not_armed < COLLISIONS) && now_ms() < began_ms + COLLIDE_MS))) {
@@ -378,8 +382,8 @@ static void moments(bool other_commits)
         together = wait_for(&moment.done, round);
         armed += together && status == BW_OK;
         not_armed += together && status == BW_AGAIN;
-        /* later if too early, earlier if too late, faster from far away: it stays where the two
-         * collide */
+        /* Later if too early, earlier if too late, and faster from far away, so that the time stays
+         * where the two collide. */
         if (together) {
             alike = status == last ? alike + 1 : 0;
             step = 1 + alike / 8;

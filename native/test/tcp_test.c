@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * What is particular to the tcp carrier: which descriptors it takes, how a connection ends, what it
- * says of it, and that it wakes nobody for what nobody has asked for.
+ * reports about the end, and that it never wakes a user who has not asked for it.
  */
 #include "carriers.h"
 #include "peers.h"
@@ -24,7 +24,7 @@ static void start(void)
     here.descriptors = open_descriptors();
     CHECK(connect_sockets(8192, &socket, &here.peer));
     CHECK_EQ(bw_tcp_adopt(socket, RING, &here.link, &error), BW_OK);
-    CHECK_EQ(close(socket), 0); /* the link has its own */
+    CHECK_EQ(close(socket), 0); /* the link has its own descriptor */
 }
 
 static void stop(void)
@@ -51,7 +51,7 @@ static void peer_resets(void)
     CHECK_IN(peer_closes());
 }
 
-/* Ends its stream; what it has sent, and this end, have reached our kernel then. */
+/* Ends the peer's stream; its bytes and its end have reached our kernel when this returns. */
 static void peer_ends(void)
 {
     struct tcp_info info = {0};
@@ -123,7 +123,7 @@ static void too_many_descriptors(void)
 
     CHECK(connect_sockets(0, &sockets[0], &sockets[1]));
     CHECK_EQ(getrlimit(RLIMIT_NOFILE, &all), 0);
-    do /* no gap below */
+    do /* fills all gaps below */
         free_fd = dup(0);
     while (free_fd < sockets[1]);
     close(free_fd);
@@ -154,7 +154,7 @@ static void a_limit_leaves_nothing_behind(void)
     in_child(small_files);
 }
 
-/* A stream is a stream. */
+/* Any stream socket is accepted. */
 static void unix_streams_are_taken(void)
 {
     bw_link_t *one = NULL, *other = NULL;
@@ -173,7 +173,7 @@ static void unix_streams_are_taken(void)
 
 /* ---- how it ends ---- */
 
-/* After what had come; the writer is not stuck meanwhile. */
+/* The reset follows the bytes that had come, and the writer is not stuck meanwhile. */
 static void a_reset_ends_it_with_a_reason(void)
 {
     bw_span_t span;
@@ -193,7 +193,7 @@ static void a_reset_ends_it_with_a_reason(void)
     CHECK_IN(stop());
 }
 
-/* The user waits for more of something, and it will not come. */
+/* The user waits for more bytes of a message, which will not come. */
 static void an_end_within_what_is_waited_for_is_no_orderly_one(void)
 {
     bw_span_t span;
@@ -214,7 +214,7 @@ static void an_end_within_what_is_waited_for_is_no_orderly_one(void)
     CHECK_IN(stop());
 }
 
-/* Writing is what finds it out: the bytes are counted, the reader hears of it. */
+/* Only a write notices it: the bytes count as lost, and the reader learns of the end. */
 static void writing_finds_out_that_the_peer_is_gone(void)
 {
     bw_link_stats_t stats;
@@ -234,7 +234,7 @@ static void writing_finds_out_that_the_peer_is_gone(void)
     CHECK_IN(stop());
 }
 
-/* What was said last arrives, although the other side has said something that nobody read. */
+/* The bytes sent last arrive, although the other side has sent bytes that were never read. */
 static void last_words_outlive_unread_input(void)
 {
     char got[64] = {0};
@@ -257,7 +257,7 @@ static void last_words_outlive_unread_input(void)
 
 /* ---- wake-ups ---- */
 
-/* Nobody has armed, and nobody reads: each thing that comes wakes at most once. */
+/* The link is not armed and is not read: each arrival wakes at most once. */
 static void unread_input_does_not_wake_again_and_again(void)
 {
     bw_span_t span;
@@ -279,7 +279,7 @@ static void unread_input_does_not_wake_again_and_again(void)
     CHECK_IN(stop());
 }
 
-/* The poller has told of the bytes and of the end behind them at once. */
+/* The poller has reported the bytes and the end behind them at once. */
 static void an_end_right_behind_the_bytes_is_not_slept_on(void)
 {
     bw_status_t status;
@@ -301,7 +301,7 @@ static void an_end_right_behind_the_bytes_is_not_slept_on(void)
     CHECK_IN(stop());
 }
 
-/* A user who looks without having been woken sees what has come. */
+/* A user who looks without having been woken sees the bytes that have come. */
 static void a_look_without_a_wake_up_sees_what_is_there(void)
 {
     bw_status_t status = BW_AGAIN;
@@ -319,7 +319,7 @@ static void a_look_without_a_wake_up_sees_what_is_there(void)
     CHECK_IN(stop());
 }
 
-/* A watcher's descriptor tells of the end, and is its own. */
+/* A watcher has its own descriptor, which reports the end. */
 static void a_watch_sees_the_end(void)
 {
     bw_error_t error = {0};
@@ -349,7 +349,7 @@ static void fill_large(void)
         large[i] = (uint8_t)(i * 7 + i / 256);
 }
 
-/* All that the peer can have at the moment. */
+/* Takes everything that the peer can get at the moment. */
 static size_t peer_takes(size_t have)
 {
     ssize_t n = recv(here.peer, arrived + have, sizeof arrived - have, MSG_DONTWAIT);
@@ -366,7 +366,7 @@ static bw_status_t write_past(size_t from, size_t *taken_p)
     return here.link->ops->write(here.link, iov, 2, taken_p);
 }
 
-/* A socket of 8 KB takes it in many steps; whenever it takes nothing, it tells when it does. */
+/* A socket of 8 KB takes it in many steps; when it has taken nothing, it reports when it can. */
 static void what_is_written_past_the_ring_arrives(void)
 {
     size_t done = 0, have = 0, refusals = 0, taken;
@@ -399,7 +399,7 @@ static void what_is_written_past_the_ring_arrives(void)
     CHECK_IN(stop());
 }
 
-/* What stands in the ring goes first: as long as it cannot go, nothing is written past it. */
+/* Bytes in the ring go first: while they cannot go, nothing is written past them. */
 static void nothing_is_written_past_what_waits(void)
 {
     size_t taken = 1, have = 0, before = 0;
@@ -426,7 +426,7 @@ static void nothing_is_written_past_what_waits(void)
     CHECK_IN(stop());
 }
 
-/* A counter that a scrape reads does not step back. */
+/* A counter that a scrape reads must not go back. */
 static void what_is_handed_back_stays_counted(void)
 {
     size_t have = 0, before = 0, len;
@@ -476,7 +476,7 @@ static void what_is_written_to_a_dead_peer_goes_through_the_ring(void)
     CHECK_IN(stop());
 }
 
-/* What comes behind it is in the ring; nothing is read past what is there. */
+/* The bytes behind it are in the ring; the read does not go past what is there. */
 static void what_is_read_past_the_ring_is_in_order(void)
 {
     bw_link_stats_t stats;
@@ -512,7 +512,7 @@ static void what_is_read_past_the_ring_is_in_order(void)
     CHECK_IN(stop());
 }
 
-/* As many messages as fill the ring many times: none of them needs more than its beginning. */
+/* The messages would fill the ring many times, but none of them needs more than its first page. */
 static void small_messages_need_one_page(void)
 {
     bw_error_t error = {0};
@@ -531,7 +531,7 @@ static void small_messages_need_one_page(void)
     CHECK(carrier_mappings("Pss:") - before <= 4);
     CHECK(!bw_buffer_has_spare(&ring));
 
-    /* a full one has a beginning that is not its own, and gives all but a page back */
+    /* a full ring begins in the middle, and gives back everything but a page */
     CHECK(bw_buffer_put(&ring, bytes, sizeof bytes));
     memset(bw_buffer_gap(&ring).base, 7, RING - sizeof bytes);
     ring.head += RING - sizeof bytes;

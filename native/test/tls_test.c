@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What is particular to the tls carrier: who gets a link and who does not, what passes the network,
- * and what becomes of a connection that somebody between the two cuts or changes. That somebody is
- * this program: each end has a socket to it, and it carries the bytes.
+ * What is particular to the tls carrier: who gets a link and who does not, what passes over the
+ * network, and what happens to a connection that an attacker on the path cuts or changes. This
+ * program is that attacker: each end has a socket to it, and it carries the bytes.
  */
 #include <fcntl.h>
 
@@ -18,14 +18,15 @@
 #define SEND_S 1
 
 static struct {
-    int outside[2];      /* the sockets of the two ends, and below what they lead to */
-    int between[2];      /* -1: closed */
+    int outside[2];      /* the sockets of the two ends */
+    int between[2];      /* the other ends of those; -1: closed */
     bw_link_t *links[2]; /* client, server */
     bw_report_t reports[2];
-    uint8_t seen[1 << 20]; /* what has passed from the client to the server */
+    uint8_t seen[1 << 20]; /* bytes that have passed from the client to the server */
     size_t seen_len;
-    size_t passes; /* so many more bytes pass that way, then the wire is cut */
-    size_t flips;  /* the byte of that number that way is changed on its way; SIZE_MAX: none */
+    size_t passes; /* number of bytes that may still pass that way before the wire is cut */
+    size_t
+        flips; /* position of a byte in that direction that is changed on its way; SIZE_MAX: none */
     int descriptors;
 } here;
 
@@ -40,7 +41,7 @@ static void start(void)
         here.links[i] = NULL;
         here.reports[i] = (bw_report_t){0};
         CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
-        /* an end that does not read must not hold this program for ever */
+        /* an end that does not read must not block this program for ever */
         CHECK_EQ(setsockopt(pair[1], SOL_SOCKET, SO_SNDTIMEO, &(struct timeval){.tv_sec = SEND_S},
                             sizeof(struct timeval)),
                  0);
@@ -67,7 +68,7 @@ static void stop(void)
     CHECK_EQ(carrier_mappings(NULL), 0);
 }
 
-/* An end with those keys, and what was read before it came to be. */
+/* Makes an end with these keys, and with bytes that were read before it was made. */
 static bw_status_t make_end_of(int i, const bw_tls_key_t *keys, size_t count, const void *read,
                                size_t len)
 {
@@ -83,7 +84,7 @@ static bw_status_t make_end_of(int i, const bw_tls_key_t *keys, size_t count, co
                   : bw_tls_carrier.listen(&order, &here.links[i], &error);
 }
 
-/* The same with one key that has no label. */
+/* As above with one key that has no label. */
 static bw_status_t make_end(int i, const char *key, const void *read, size_t len)
 {
     bw_tls_key_t only = {.label = {0}};
@@ -98,7 +99,7 @@ static void send_on(int to, const uint8_t *bytes, size_t len)
         CHECK(errno != EAGAIN);
 }
 
-/* Carries on what has come. True: something has. */
+/* Passes on the bytes that have come. Returns true if there were any. */
 static bool carry_from(int i)
 {
     static uint8_t bytes[SPLICE_BYTES];
@@ -137,7 +138,7 @@ static bool is_settled(int i)
     return !here.links[i] || here.reports[i].state >= BW_LINKED;
 }
 
-/* Until both know how it ends, or nothing moves any more. */
+/* Until both know the result, or nothing moves any more. */
 static void shake_hands(void)
 {
     int idle = 0;
@@ -167,7 +168,7 @@ static void say(const char *text)
     here.links[0]->ops->commit(here.links[0], strlen(text));
 }
 
-/* What the server reads once all that moves has moved. */
+/* Reads at the server once everything under way has arrived. */
 static bw_status_t hear(bw_span_t *span_p)
 {
     *span_p = (bw_span_t){0};
@@ -217,7 +218,8 @@ static const bw_tls_key_t old_key = {"00000001", "the key of before"},
                           new_key = {"00000002", "the key of now"},
                           other_key = {"00000001", "of another cluster"};
 
-/* While a key is changed: whoever dials with either is let in, and both sides know by which. */
+/* While a key is being changed, a caller with either key is let in, and both sides know which it
+ * was. */
 static void a_server_has_several_keys(void)
 {
     const bw_tls_key_t both[] = {old_key, new_key};
@@ -235,7 +237,8 @@ static void a_server_has_several_keys(void)
     }
 }
 
-/* The server's words say which key was named, whether it has none of that name or another one. */
+/* The server's reason tells which key was named, and whether it has none of that name or another
+ * key. */
 static void an_unknown_key_is_named(void)
 {
     static const char *const words[] = {"-00000001", "binder"};
@@ -253,7 +256,7 @@ static void an_unknown_key_is_named(void)
     }
 }
 
-/* A key of a name does not pass for one without, nor the other way around. */
+/* A named key does not pass for an unnamed one, nor the other way round. */
 static void a_label_is_part_of_the_key(void)
 {
     bw_tls_key_t bare = old_key;
@@ -270,7 +273,8 @@ static void a_label_is_part_of_the_key(void)
     }
 }
 
-/* Nothing is said and nothing ends: the connection is there for its other descriptors. */
+/* No message is sent and nothing ends, because the connection continues under its other
+ * descriptors. */
 static void a_link_may_leave_its_connection(void)
 {
     char byte = 'x';
@@ -288,7 +292,7 @@ static void a_link_may_leave_its_connection(void)
     CHECK_IN(stop());
 }
 
-/* As every version derives it: computed by Python's hashlib.scrypt. */
+/* Every version derives the same key; this one was computed with Python's hashlib.scrypt. */
 static void a_password_gives_the_same_key_everywhere(void)
 {
     static const uint8_t known[BW_DERIVED_BYTES] = {0xd1, 0xa6, 0xc3, 0x18, 0x36, 0x15, 0xda, 0xdf,
@@ -334,7 +338,8 @@ static void garbage_is_refused(void)
     }
 }
 
-/* What TLS 1.2 says first, without an extension: a random and a session of zeros, then `rest`. */
+/* Writes the first message of TLS 1.2 without extensions: a random and a session of zeros, then
+ * `rest`. */
 static size_t put_old_hello(uint8_t *at, uint64_t kind, const char *rest, size_t len)
 {
     uint8_t *end = bw_put(at, 0x160301, 3);
@@ -348,7 +353,7 @@ static size_t put_old_hello(uint8_t *at, uint64_t kind, const char *rest, size_t
     return (size_t)(end + 33 + len - at);
 }
 
-/* Somebody on the way may ask the server so, and answer a client so. */
+/* An attacker on the path may ask the server for it, and answer a client with it. */
 static void an_older_version_is_refused(void)
 {
     static const char *const rest[] = {"\xC0\x2F", "\0\4\xC0\x2F\xC0\x30\1"};
@@ -368,8 +373,8 @@ static void an_older_version_is_refused(void)
     }
 }
 
-/* Whatever of the handshake is the last byte that arrives: both ends hear of it, none has a link
- * that the other has not got, but for the last flight. */
+/* Whichever byte of the handshake is the last to arrive, both ends notice. Neither has a link that
+ * the other lacks, except if the last flight is cut. */
 static void a_cut_handshake_fails(void)
 {
     size_t whole;
@@ -389,7 +394,8 @@ static void a_cut_handshake_fails(void)
     }
 }
 
-/* Half a record, and silence: no link, and no failure either. Whoever waits has a deadline. */
+/* After half a record and silence there is neither a link nor a failure. Callers have a
+ * deadline. */
 static void half_a_hello_is_waited_for(void)
 {
     static const uint8_t half[] = {22, 3, 1, 2, 0, 1, 0, 1, 252};
@@ -464,7 +470,7 @@ static void a_changed_byte_ends_the_link(void)
     CHECK_IN(stop());
 }
 
-/* Where libssl encrypts nothing more, the socket tells of nothing. */
+/* If libssl can no longer encrypt, the socket reports nothing. */
 static void a_link_that_cannot_encrypt_ends(void)
 {
     bw_link_t *server;
@@ -484,7 +490,7 @@ static void a_link_that_cannot_encrypt_ends(void)
     CHECK_IN(stop());
 }
 
-/* Whoever cuts the connection cannot make it look as if it had ended in order. */
+/* An attacker who cuts the connection cannot make it look like an orderly end. */
 static void a_cut_is_no_end(void)
 {
     bw_span_t span;
@@ -500,7 +506,7 @@ static void a_cut_is_no_end(void)
     CHECK_IN(stop());
 }
 
-/* Nothing of a record is given before all of it has come. */
+/* No byte of a record is given before the record is complete. */
 static void half_a_record_is_no_word(void)
 {
     bw_span_t span;
@@ -531,7 +537,7 @@ static void an_end_is_told(void)
     CHECK_IN(stop());
 }
 
-/* Long before a key has protected as much as it may, the next one is used. */
+/* A key is replaced long before it has protected as much as it may. */
 static void keys_are_replaced(void)
 {
     bw_span_t span;
@@ -545,13 +551,13 @@ static void keys_are_replaced(void)
         CHECK_EQ(hear(&span), BW_OK);
         CHECK_EQ(span.len, 1);
         here.links[1]->ops->release(here.links[1], 1);
-        /* a record of one byte; each third time the word of the new key before it */
+        /* a record of one byte; every third time preceded by the message for the new key */
         CHECK_EQ(here.seen_len - before, round > 0 && round % 3 == 0 ? 23 + 27 : 23);
     }
     CHECK_IN(stop());
 }
 
-/* Even if each record has a key of its own, that is no flood of messages. */
+/* Even a new key for each record does not count as a flood of messages. */
 static void each_record_may_have_a_key(void)
 {
     bw_span_t span;
@@ -566,7 +572,7 @@ static void each_record_may_have_a_key(void)
     CHECK_IN(stop());
 }
 
-/* The client is libssl alone. */
+/* The client is libssl without our carrier. */
 static libssl_end_t raw;
 
 static void raw_sends(void)
@@ -601,7 +607,7 @@ static void stop_raw(void)
     CHECK_IN(stop());
 }
 
-/* Each costs a new key, and gives nothing. */
+/* Each change costs the receiver a new key, and brings no data. */
 static void a_peer_that_only_changes_keys_is_cut(void)
 {
     bw_link_t *server;
@@ -621,8 +627,8 @@ static void a_peer_that_only_changes_keys_is_cut(void)
     CHECK_IN(stop_raw());
 }
 
-/* Records of a byte cost as much as those of 16 KB. No event follows them: the link says that there
- * is more. */
+/* Records of a byte cost as much as those of 16 KB. No event follows the unread ones, so the link
+ * reports that there is more. */
 static void one_call_reads_a_bounded_number_of_records(void)
 {
     size_t read = 0, calls = 0, done;
@@ -650,7 +656,7 @@ static void one_call_reads_a_bounded_number_of_records(void)
     CHECK_IN(stop_raw());
 }
 
-/* A vector of pieces of all sizes goes out in as few records as it needs. */
+/* A vector of pieces of all sizes goes out in as few records as possible. */
 static void small_pieces_share_a_record(void)
 {
     static uint8_t bytes[100000];
@@ -673,8 +679,8 @@ static void small_pieces_share_a_record(void)
     CHECK_IN(stop());
 }
 
-/* A push may fail behind one that has reached the peer. A session that believed the bytes not sent
- * would refuse the peer, who has read them. */
+/* A push may fail behind one that has reached the peer. If a session believed these bytes unsent,
+ * it would refuse the peer, which has read them. */
 static void what_may_have_arrived_was_taken(void)
 {
     static uint8_t bytes[200000];
@@ -693,7 +699,7 @@ static void what_may_have_arrived_was_taken(void)
 
 /* ---- a user who polls the socket itself ---- */
 
-/* A piece at a time: what the server does not read stands in the way. */
+/* Carries one piece at a time, because pieces that the server does not read block the next ones. */
 static void carry_and_read(size_t *read_p)
 {
     bw_link_t *other = here.links[1];
@@ -712,7 +718,7 @@ static bool waits_for_room(const bw_link_t *link)
     return link->ops->wants(link) & POLLOUT;
 }
 
-/* What is encrypted already is known to nobody but the carrier. */
+/* Only the carrier knows of bytes that are already encrypted. */
 static void what_is_encrypted_goes_when_there_is_room(void)
 {
     static uint8_t bytes[100000];
@@ -741,8 +747,8 @@ static int takes_some_and_fails(void)
     return kernel.calls == 1 ? 20000 : -ECONNRESET;
 }
 
-/* A link that outlives its connection sends again what was not taken, so what the peer can have
- * read counts as taken. */
+/* A link that outlives its connection sends the bytes again that were not taken, so bytes that the
+ * peer may have read count as taken. */
 static void what_went_before_the_connection_failed_counts(void)
 {
     static uint8_t bytes[200000];
@@ -763,7 +769,7 @@ static void what_went_before_the_connection_failed_counts(void)
     CHECK_IN(stop());
 }
 
-/* What has left the socket, decrypted or not, is not waited for. */
+/* Bytes that have left the socket, decrypted or not, are not waited for. */
 static void who_waits_has_read_all(void)
 {
     static uint8_t bytes[100000]; /* more than the ring */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who has sent most: counters that are fewer than the senders, and samples that stand for many. */
+/* Which processes have sent most, found with fewer counters than senders, and with samples. */
 #include "check.h"
 
 #include "../driver/traffic.h"
@@ -25,7 +25,7 @@ static void each_has_what_it_sent(void)
     }
 }
 
-/* A thousand that send little do not hide three that send much. */
+/* A thousand processes that send little do not hide three that send much. */
 static void the_large_ones_stay(void)
 {
     traffic_t traffic = {0};
@@ -61,7 +61,8 @@ static void one_stands_for_many(void)
           samples < 2 * bytes / TRAFFIC_SAMPLE_BYTES);
 }
 
-/* Of every 16 KB the second sender has the last tenth: a fixed distance would never find it. */
+/* The second sender has the last tenth of every 16 KB, which a fixed sampling distance would
+ * miss. */
 static void who_takes_turns_is_found(void)
 {
     traffic_t traffic = {0};

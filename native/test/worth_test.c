@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When the next piece is compressed: never for more processor time than is allowed, and rarely
- * where it has brought nothing. */
+/* When the next piece is compressed: never for more processor time than allowed, and rarely if
+ * compression has saved nothing. */
 #include "check.h"
 
 #include "../link/session/worth.h"
@@ -16,7 +16,7 @@ static void a_short_piece_is_not_tried(void)
     CHECK(bw_worth_try(&worth, 0, BW_WORTH_LEAST_BYTES, S));
 }
 
-/* Pieces that pass before the next one is tried. */
+/* Returns how many pieces pass before one is tried. */
 static unsigned passes(bw_worth_t *worth, unsigned kind)
 {
     unsigned count = 0;
@@ -67,7 +67,7 @@ static uint64_t spent_ns(unsigned percent, uint64_t step_ns, uint64_t end_ns)
     return spent;
 }
 
-/* Beside its part of the time: what a second pays, and one piece. */
+/* The limit is the share of time, plus what one second pays and one piece. */
 static void time_is_bounded(void)
 {
     static const unsigned percents[] = {1, 5, 100};

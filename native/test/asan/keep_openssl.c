@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Preloaded into a VM under the sanitizers: OpenSSL does not tidy up at exit.
+ * Preloaded into a VM under the sanitizers, so that OpenSSL does not clean up at exit.
  *
- * The VM's schedulers run on while exit() calls what atexit() was told, and a TLS connection that
- * still works then uses what OpenSSL has just freed. It is a race between OTP and OpenSSL, harmless
- * where nobody looks, and none of the driver's. What stays allocated is reachable: no leak.
+ * The VM's schedulers keep running while exit() calls the atexit() handlers, and a TLS connection
+ * that still works then uses memory that OpenSSL has just freed. This is a race between OTP and
+ * OpenSSL. It is harmless without a sanitizer, and the driver has no part in it. The memory that
+ * stays allocated is reachable, so it is not reported as a leak.
  */
 #include <dlfcn.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Faults for scripts/test-asan, which compiles the driver with this header before each file: a
- * check that is never seen to fail checks nothing. No build of the product includes it.
+ * Faults for scripts/test-asan, which compiles the driver with this header before each file,
+ * because a check that has never been seen to fail proves nothing. No build of the product includes
+ * it.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +23,7 @@ static inline void planted_free_binary(ErlDrvBinary *binary)
 }
 #define driver_free_binary planted_free_binary
 
-#elif defined(PLANT_USE_AFTER_FREE) /* a closed port looks at itself once more */
+#elif defined(PLANT_USE_AFTER_FREE) /* freed memory is written to once more */
 static inline void planted_driver_free(void *at)
 {
     driver_free(at);

@@ -9,7 +9,7 @@
 
 enum { NS_PER_US = 1000, LARGEST_PACKET = 65600, SMALLEST_PACKET = 20 };
 
-/* What stands before each packet in the ring; size 0: the rest of the ring is not used. */
+/* The record before each packet in the ring. Size 0: the rest of the ring is unused. */
 typedef struct {
     uint64_t arrival_ns;
     uint32_t size, line_bytes;
@@ -19,7 +19,7 @@ struct path {
     path_settings_t settings;
     path_counts_t counts;
     uint64_t random;
-    uint64_t free_ns;       /* when the line has sent all that it was given */
+    uint64_t free_ns;       /* when the line will have sent everything that it was given */
     uint64_t free_fraction; /* of a ns, in units of 1 / rate_bits */
     uint8_t *ring;
     size_t room, head, tail, used;
@@ -143,7 +143,7 @@ static bool is_lost(path_t *path, uint32_t segments)
 
 /* ---- the line ---- */
 
-/* The ring holds the queue and what is on its way, even if all packets are small ones. */
+/* The ring holds the queue and the packets under way, even if all of them are small. */
 path_t *path_open(const path_settings_t *settings, unsigned int direction)
 {
     double bytes = (double)settings->queue_bytes +
@@ -155,7 +155,7 @@ path_t *path_open(const path_settings_t *settings, unsigned int direction)
         return NULL;
     path->settings = *settings;
     path->random = settings->seed + direction;
-    /* Seeds that follow each other shall not give sequences that do. */
+    /* Consecutive seeds must not give consecutive sequences. */
     path->random = next_random(&path->random);
     path->room = ((size_t)(bytes * records) + 2 * LARGEST_PACKET) & ~(size_t)7;
     path->ring = malloc(path->room);
@@ -184,7 +184,7 @@ static bool put(path_t *path, const record_t *record, const void *packet)
     size_t rest = path->room - path->tail;
     const record_t skip = {0};
 
-    if (room > rest) { /* not split: the next one begins at the start */
+    if (room > rest) { /* not split, so the next record begins at the start */
         if (path->used + rest + room > path->room)
             return false;
         if (rest >= sizeof skip)
@@ -201,7 +201,7 @@ static bool put(path_t *path, const record_t *record, const void *packet)
     return true;
 }
 
-/* Bytes that still wait for the line or are on it. */
+/* Bytes that are on the line or still wait for it. */
 static uint64_t queued_bytes(const path_t *path, uint64_t now_ns)
 {
     if (path->free_ns <= now_ns)
@@ -209,7 +209,7 @@ static uint64_t queued_bytes(const path_t *path, uint64_t now_ns)
     return (uint64_t)((double)(path->free_ns - now_ns) * (double)path->settings.rate_bits / 8e9);
 }
 
-/* Exact over any number of packets: what division leaves is kept. */
+/* Exact over any number of packets, because the division's remainder is kept. */
 static void occupy(path_t *path, uint64_t now_ns, uint64_t bytes)
 {
     uint64_t work = bytes * 8 * 1000000000;
@@ -248,7 +248,7 @@ bool path_offer(path_t *path, uint64_t now_ns, const void *packet, uint32_t size
     return true;
 }
 
-/* The first record, and where it stands. */
+/* Finds the first record and its position. */
 static bool first(const path_t *path, record_t *record, size_t *at)
 {
     if (path->used == 0)

@@ -4,11 +4,13 @@
 
 /*
  * One direction of a network path: a bounded queue before a line with a rate, then a delay, then
- * loss. Pure: the caller brings the packets and the time (ns, CLOCK_MONOTONIC).
+ * loss. These functions are pure: the caller supplies the packets and the time (ns,
+ * CLOCK_MONOTONIC).
  *
- * A packet waits until the line has sent all before it, occupies the line for its bytes at the
- * rate, and arrives after the delay. Packets that find the queue full are dropped. Lost packets
- * have occupied the line, as on a path that is lossy behind its bottleneck. Order never changes.
+ * A packet waits until the line has sent everything before it, occupies the line for its bytes at
+ * the rate, and arrives after the delay. Packets that find the queue full are dropped. Lost packets
+ * have occupied the line, as on a path that loses packets behind its bottleneck. Order never
+ * changes.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,14 +21,14 @@ typedef struct {
     uint64_t delay_us;  /* one way */
     double loss;        /* probability, for each packet */
     uint64_t queue_bytes;
-    uint64_t seed; /* the same seed and packets: the same losses */
+    uint64_t seed; /* equal seeds and packets give equal losses */
     uint64_t mtu;
-    uint64_t offload; /* 1: segments of a TCP stream travel together, as with a host's offload */
+    uint64_t offload; /* 1: segments of a TCP stream travel together, as on a host with offload */
     const char *spaces[2]; /* network namespaces, as `ip netns` names them */
 } path_settings_t;
 
 typedef struct {
-    uint64_t packets, bytes; /* that have arrived; bytes of the line */
+    uint64_t packets, bytes; /* that have arrived; bytes as on the line */
     uint64_t lost;           /* by chance */
     uint64_t dropped;        /* at the full queue */
     uint64_t most_queued_bytes;
@@ -34,22 +36,25 @@ typedef struct {
 
 typedef struct path path_t;
 
-/* Reads `SPACE SPACE [--option number]...`; false: why names the argument and what was expected. */
+/* Reads `SPACE SPACE [--option number]...`. On false, why names the argument and what was
+ * expected. */
 bool path_parse(path_settings_t *settings, int argc, char **argv, char *why, size_t why_size);
 
-/* Both directions of a path differ in the number, and so in what they lose. NULL: no memory. */
+/* The two directions of a path differ in this number, and so in which packets they lose. Returns
+ * NULL if memory runs out. */
 path_t *path_open(const path_settings_t *settings, unsigned int direction);
 void path_close(path_t *path);
 
-/* Takes a packet that occupies the line for so many bytes. It may stand for several segments: one
- * of them lost means all. False: lost or dropped. Times never go back. */
+/* Takes a packet that occupies the line for this many bytes. If it consists of several segments,
+ * the loss of one loses them all. Returns false if it is lost or dropped. Times must not
+ * decrease. */
 bool path_offer(path_t *path, uint64_t now_ns, const void *packet, uint32_t size,
                 uint32_t line_bytes, uint32_t segments);
 
-/* When the next packet arrives; UINT64_MAX: none is under way. */
+/* When the next packet arrives; UINT64_MAX if none is under way. */
 uint64_t path_next(const path_t *path);
 
-/* The packet that has arrived by now, or NULL. It is the caller's until path_done(). */
+/* The packet that has arrived by now, or NULL. The caller may use it until path_done(). */
 const void *path_due(path_t *path, uint64_t now_ns, uint32_t *size);
 void path_done(path_t *path);
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A network path between two network namespaces of this host: rate, delay, loss and a bounded
- * queue, in both directions, for kernels without netem. See README.md beside it. Needs root.
+ * A network path between two network namespaces: rate, delay, loss and a bounded queue, in both
+ * directions, for kernels without netem. See README.md in this directory. Needs root.
  *
  * usage: path_emulator SPACE SPACE [--rate BITS] [--delay US] [--loss SHARE] [--queue BYTES]
  *                      [--seed N] [--mtu BYTES] [--offload 0|1]
  *
- * Each namespace gets a TUN device `path0`, up and without an address. Then the line "ready" comes.
- * SIGUSR1 makes it print its counters as a line of JSON, and so does its end: by SIGTERM, SIGINT,
- * or the end of its standard input.
+ * Each namespace gets a TUN device `path0`, which is up and has no address. Then the line "ready"
+ * is printed. On SIGUSR1 it prints its counters as a line of JSON, and also at its end, which
+ * SIGTERM, SIGINT or the end of its standard input causes.
  */
 #include "path.h"
 
@@ -30,7 +30,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Packets read from one device before the other has its turn. */
+/* How many packets are read from one device before the other has its turn. */
 enum { BATCH = 64, PACKET_ROOM = 65536 + sizeof(struct virtio_net_hdr), QUEUE_PACKETS = 10000 };
 enum { WRONG_WORDS = 2, NS_PER_S = 1000000000 };
 
@@ -38,11 +38,11 @@ static const char device[] = "path0";
 static volatile sig_atomic_t is_ending, is_asked;
 
 typedef struct {
-    int tun;            /* where its packets come from */
+    int tun;            /* source of its packets */
     int out;            /* the other end */
-    path_t *path;       /* what they go through */
+    path_t *path;       /* the path that they take */
     uint64_t refused;   /* by the device at the far end */
-    uint64_t latest_ns; /* how late a packet was handed over at most */
+    uint64_t latest_ns; /* the longest delay in handing over a packet */
 } direction_t;
 
 static void on_signal(int number)
@@ -94,7 +94,7 @@ static void configure(const path_settings_t *settings)
     request.ifr_mtu = (int)settings->mtu;
     if (ioctl(fd, SIOCSIFMTU, &request) < 0)
         fail("cannot set the MTU of", device);
-    /* What waits shall wait in the path's own queue. */
+    /* Packets should queue in the path, not in the device. */
     request.ifr_qlen = QUEUE_PACKETS;
     if (ioctl(fd, SIOCSIFTXQLEN, &request) < 0)
         fail("cannot set the queue of", device);
@@ -106,7 +106,7 @@ static void configure(const path_settings_t *settings)
     close(fd);
 }
 
-/* Checksums are left to whoever reads a packet from the path: nothing changes on it. */
+/* The reader of a packet checks its checksum, because the path does not change packets. */
 static int open_device(const path_settings_t *settings, const char *space)
 {
     struct ifreq request = {.ifr_flags = IFF_TUN | IFF_NO_PI | IFF_VNET_HDR};
@@ -143,7 +143,7 @@ static void offer(path_t *path, const uint8_t *packet, uint32_t size)
     path_offer(path, now(), packet, size, line_bytes, segments);
 }
 
-/* False: there may be more. */
+/* Returns false if there may be more. */
 static bool take_packets(direction_t *direction)
 {
     static uint8_t packet[PACKET_ROOM];
@@ -177,8 +177,8 @@ static void hand_over(direction_t *direction)
     }
 }
 
-/* Until there is something to do; at once if there is. Signals are only taken here. The standard
- * input is only closed, never written to. */
+/* Waits until there is something to do, which may be at once. Signals are only taken here. The
+ * standard input is only ever closed, never written to. */
 static void await(direction_t *directions, bool is_idle, const sigset_t *unblocked)
 {
     struct pollfd fds[] = {{.fd = directions[0].tun, .events = POLLIN},
@@ -236,7 +236,7 @@ static void print_counters(const direction_t *directions, uint64_t began, bool i
     fflush(stdout);
 }
 
-/* Whatever else runs here: a packet that is due shall go. */
+/* A packet that is due must go, whatever else runs on the machine. */
 static bool run_first(void)
 {
     const struct sched_param priority = {.sched_priority = 1};

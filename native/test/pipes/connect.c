@@ -14,7 +14,7 @@
 #include "../../link/bytes.h"
 #include "../../link/token.h"
 
-/* A peer's first words. */
+/* The first bytes that a peer sends. */
 #define HELLO_BYTES (BW_TOKEN_BYTES + 8)
 
 bw_status_t bw_pipes_probe(uint64_t ring_bytes, bw_error_t *error_p)
@@ -23,7 +23,7 @@ bw_status_t bw_pipes_probe(uint64_t ring_bytes, bw_error_t *error_p)
     return BW_OK;
 }
 
-/* Writing to a pipe whose reader is gone is a signal. The VM ignores it; a test program does so
+/* Writing to a pipe without a reader raises SIGPIPE. The VM ignores it, and so does a test program
  * from its first link on. */
 static pipes_link_t *new_link(void)
 {
@@ -38,7 +38,7 @@ static pipes_link_t *new_link(void)
     return pipes;
 }
 
-/* What a link has besides its pipes. */
+/* Sets up everything in a link except its pipes. */
 static bw_status_t complete(pipes_link_t *pipes, uint64_t ring_bytes, bw_error_t *error_p)
 {
     struct epoll_event in = {.events = EPOLLIN | EPOLLET}, out = {.events = EPOLLOUT | EPOLLET};
@@ -107,7 +107,7 @@ static bw_status_t let_in(pipes_link_t *pipes, const uint8_t hello[HELLO_BYTES],
     return complete(pipes, ring_bytes, error_p);
 }
 
-/* The peer's ends are its own from its hello on. */
+/* From the hello on, the peer has its own descriptors of its ends. */
 void bw_pipes_step(bw_link_t *link, bw_report_t *report_p)
 {
     pipes_link_t *pipes = (pipes_link_t *)link;

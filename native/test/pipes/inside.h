@@ -5,17 +5,17 @@
 #include "../../link/buffer.h"
 #include "pipes.h"
 
-/* Inside the pipes carrier. link.c moves bytes, connect.c makes links. A descriptor is -1 if there
- * is none. */
+/* Inside the pipes carrier: link.c moves bytes, connect.c makes links. A descriptor is -1 if it is
+ * closed. */
 typedef struct {
     bw_link_t link; /* first: a bw_link_t pointer is a pipes_link_t pointer */
     bw_buffer_t out, in;
-    uint64_t peeked; /* in.head as the last peek gave it */
+    uint64_t peeked; /* in.head at the last peek */
     int reader, writer, event, epoll;
-    bool is_cut;    /* what we write goes nowhere, or the stream has ended too early */
-    bool has_ended; /* nobody writes to us any more */
+    bool is_cut;    /* written bytes are lost, or the stream has ended too early */
+    bool has_ended; /* the pipe to us has no writer any more */
     uint64_t reads, writes, stalls, lost;
-    int of_peer[2]; /* of a listener: the ends that its peer opens, until it has come */
+    int of_peer[2]; /* of a listener: the ends that its peer opens, until it has connected */
     uint8_t token[BW_TOKEN_BYTES];
     uint64_t max_ring_bytes;
 } pipes_link_t;

@@ -12,7 +12,7 @@ static pipes_link_t *pipes_of(bw_link_t *link)
     return (pipes_link_t *)link;
 }
 
-/* Gives the pipe what it takes of the outgoing ring. What goes nowhere counts as lost. */
+/* Writes as much of the outgoing ring as the pipe takes. Bytes without a reader count as lost. */
 static void push(pipes_link_t *pipes)
 {
     bw_buffer_t *out = &pipes->out;
@@ -31,7 +31,7 @@ static void push(pipes_link_t *pipes)
     }
 }
 
-/* Takes what the pipe has into the ring, until it is empty or the ring is full. */
+/* Reads the pipe into the ring until the pipe is empty or the ring is full. */
 static void pull(pipes_link_t *pipes)
 {
     bw_buffer_t *in = &pipes->in;
@@ -82,8 +82,8 @@ static void pipes_release(bw_link_t *link, size_t n)
     pipes_of(link)->in.tail += n;
 }
 
-/* The poller tells of all that comes from now on. A pipe that has ended within what the user waits
- * for more of will never give it. */
+/* The poller reports everything that comes from now on. If the pipe ends while the user waits for
+ * more of a message, the rest will never come. */
 static bw_status_t pipes_arm_read(bw_link_t *link)
 {
     pipes_link_t *pipes = pipes_of(link);
@@ -97,7 +97,7 @@ static bw_status_t pipes_arm_read(bw_link_t *link)
     return BW_CORRUPT;
 }
 
-/* A pipe that has not taken all is full, and the poller tells when it is not. */
+/* A pipe that has not taken everything is full, and the poller reports when it is not. */
 static bw_status_t pipes_arm_write(bw_link_t *link, size_t room)
 {
     pipes_link_t *pipes = pipes_of(link);
@@ -157,13 +157,13 @@ static bool pipes_is_finished(bw_link_t *link)
     return pipes->has_ended && !pipes->is_cut && bw_buffer_fill(&pipes->in) == 0;
 }
 
-/* The end is told when everything that had arrived is read. */
+/* The end is reported once everything that had arrived is read. */
 static const char *pipes_reason(bw_link_t *link)
 {
     return pipes_of(link)->has_ended && pipes_of(link)->is_cut ? "connection_closed" : NULL;
 }
 
-/* The pipes keep what they have taken for whoever reads them. */
+/* The pipes keep the bytes that they have taken until they are read. */
 static void pipes_close(bw_link_t *link, bw_leftover_t *left_p)
 {
     pipes_link_t *pipes = pipes_of(link);

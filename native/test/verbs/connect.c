@@ -113,7 +113,7 @@ EXPORT int rdma_destroy_id(struct rdma_cm_id *id)
 
 /* ---- addresses ---- */
 
-/* An address is the device's, any, or nobody's. */
+/* An address may be the device's, the wildcard, or one that no device has. */
 static bool is_any(const struct sockaddr *at)
 {
     return at->sa_family == AF_INET
@@ -152,7 +152,8 @@ static void copy_address(struct sockaddr_storage *to, const struct sockaddr *fro
            from->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
 }
 
-/* Where a listener can be reached: a name that is the host's, the address's and the port's. */
+/* Writes the socket name under which a listener can be reached, made from the host, the address and
+ * the port. */
 static socklen_t name_of(const char *ip, uint16_t port, struct sockaddr_un *name_p)
 {
     *name_p = (struct sockaddr_un){.sun_family = AF_UNIX};
@@ -261,7 +262,7 @@ EXPORT int rdma_listen(struct rdma_cm_id *id, int backlog)
     return unlock(0);
 }
 
-/* The listener of exactly this address, or of any. */
+/* Connects to the listener of exactly this address, or to one of the wildcard. */
 static int call(conn_t *conn)
 {
     uint16_t port = ntohs(*port_at(&conn->id.route.addr.dst_addr));

@@ -22,8 +22,8 @@ void fake_raise_async(device_t *device, enum ibv_event_type type, void *about)
     fake_mailbox_put(&device->async, event);
 }
 
-/* The kernel's side of a device lives until its descriptors are closed, or closed under their
- * numbers. */
+/* The kernel's side of a device lives until the descriptors are closed, or until other files have
+ * taken their numbers. */
 static bool is_let_go(const device_t *device)
 {
     struct stat stat;

@@ -3,9 +3,9 @@
 #define BW_FAKE_INSIDE_H
 
 /*
- * What the files of the fake device share. The state of a process is under a lock, which the calls
- * of the two libraries and the device's thread take. What is declared below is called with it held,
- * except where it says so.
+ * Shared by the files of the fake device. A lock protects the state of a process; the calls of the
+ * two libraries and the device's thread take it. The functions below are called with it held,
+ * unless they are documented otherwise.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -27,16 +27,16 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-#define CHUNK 16384u     /* bytes of a packet */
-#define INLINE_MAX 128u  /* that a request carries itself */
-#define TICK_MS 10       /* how soon the device hears of an order */
+#define CHUNK 16384u     /* bytes per packet */
+#define INLINE_MAX 128u  /* bytes that a request itself carries */
+#define TICK_MS 10       /* how soon the device notices a test's demand */
 #define SLOT_RETRY_MS 20 /* until a message without a slot is tried again */
-#define SILENCE_MS 300   /* until a peer that is gone is given up */
-/* Private data comes with zeros up to these, as over InfiniBand. */
+#define SILENCE_MS 300   /* until a peer that has gone is given up */
+/* Private data is padded with zeros to these lengths, as over InfiniBand. */
 #define ASKED_BYTES 56
 #define ANSWERED_BYTES 196
 #define REFUSED_BYTES 148
-#define CONSUMER_REJECTS 28 /* status of a rejection: the peer said no, or was not there */
+#define CONSUMER_REJECTS 28 /* status of a rejection, by the peer or because it was absent */
 #define NOBODY_LISTENS 8
 
 /* ---- the host: what all processes share ---- */
@@ -61,7 +61,7 @@ extern host_t *fake_host;
 typedef struct pair pair_t;
 typedef struct conn conn_t;
 
-/* Events that wait for a reader: one byte in the pipe for each. */
+/* Unread events, for each of which there is a byte in the pipe. */
 typedef struct event event_t;
 struct event {
     event_t *next;
@@ -80,10 +80,10 @@ typedef struct {
 } mailbox_t;
 
 typedef struct {
-    struct ibv_context context; /* first, as in all that follow */
+    struct ibv_context context; /* first, as in all structs below */
     mailbox_t async;
     bool is_gone, is_down;
-    uint32_t removals; /* when it was opened */
+    uint32_t removals; /* the number when it was opened */
     int users;
 } device_t;
 
@@ -110,7 +110,7 @@ typedef struct {
 typedef struct {
     struct ibv_wc wc;
     pair_t *pair;
-    uint64_t frees; /* requests of the send queue up to this one */
+    uint64_t frees; /* frees the requests of the send queue up to this one */
 } completion_t;
 
 typedef struct {
@@ -151,8 +151,8 @@ struct pair {
     bool signals_all;
     request_t *sends;
     uint64_t posted, sent, acked, freed; /* numbers of requests; freed: their places */
-    uint64_t offset;                     /* sent of the next one */
-    uint64_t told_acked;                 /* acknowledged, but late */
+    uint64_t offset;                     /* bytes of the next request that are sent */
+    uint64_t told_acked;                 /* acknowledged, but reported late */
     int64_t late_until;
     slot_t *slots;
     uint64_t slots_posted, slots_taken;
@@ -169,7 +169,7 @@ struct conn {
     uint32_t interest;
     uint32_t retries; /* of the peer, when we have no slot */
     int unacked;
-    bool is_users; /* has been made by him, or given to him as a request */
+    bool is_users; /* the user has made it, or got it as a request */
     int64_t gone_at;
     struct { /* a message that waits for a slot */
         bool is_there;
@@ -242,13 +242,13 @@ static inline pair_t *pair_of(const conn_t *conn)
 /* ---- registry.c ---- */
 
 holder_t *fake_claim_holder(void);
-bool fake_mailbox_open(mailbox_t *box); /* of what nobody else knows yet: needs no lock */
+bool fake_mailbox_open(mailbox_t *box); /* needs no lock while the mailbox is private */
 void fake_mailbox_put(mailbox_t *box, event_t *event);
 
-/* Waits for one, unless the reader wants that not. Locked before and after. */
+/* Waits for an event, unless the reader's descriptor does not block. Locked before and after. */
 event_t *fake_mailbox_wait(mailbox_t *box);
 
-/* Nobody hears of what is destroyed. */
+/* Drops the events about an object that is destroyed. */
 void fake_mailbox_forget(mailbox_t *box, const void *about);
 
 void fake_mailbox_close(mailbox_t *box);
@@ -257,7 +257,7 @@ void fake_mailbox_close(mailbox_t *box);
 
 bool fake_start(void);
 
-/* As librdmacm does it: opened once, and one that is gone is closed when the next is asked for. */
+/* As in librdmacm: the device is opened once, and if it has gone, it is closed at the next call. */
 device_t *fake_open_device(void);
 
 void fake_bind_to_device(conn_t *conn, device_t *device);
@@ -273,27 +273,27 @@ region_t *fake_region_of(const struct ibv_pd *pd, uint32_t key, uint64_t at, uin
 
 void fake_complete(struct ibv_cq *cq, struct ibv_wc wc, pair_t *pair, uint64_t frees);
 
-/* What nobody has polled yet is never seen. */
+/* Drops completions that have not been polled. */
 void fake_forget_completions(struct ibv_cq *cq, const pair_t *pair);
 
-/* The device's calls: they take the lock. */
+/* The device's calls, which take the lock themselves. */
 int fake_poll_cq(struct ibv_cq *cq, int count, struct ibv_wc *completions);
 int fake_req_notify_cq(struct ibv_cq *cq, int solicited);
 
 /* ---- queue_pairs.c ---- */
 
-/* As above. */
+/* This takes the lock as well. */
 int fake_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad_p);
 int fake_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad_p);
 
 void fake_fail_pair(pair_t *pair);
 
-/* Sends what there is. False: the socket is full. */
+/* Sends everything there is. Returns false if the socket is full. */
 bool fake_transmit(conn_t *conn);
 
 void fake_write_bytes(conn_t *conn, const head_t *head, const uint8_t *bytes, size_t len);
 
-/* False: there is no slot. */
+/* Returns false if there is no slot. */
 bool fake_fill_slot(conn_t *conn, const uint8_t *bytes, size_t len);
 
 void fake_acknowledged(pair_t *pair, const head_t *head);
@@ -304,7 +304,7 @@ void fake_pass_time(conn_t *conn);
 int fake_open_socket(void);
 void fake_close_socket(conn_t *conn);
 
-/* True: it is out, or nobody is there. False: the socket is full. */
+/* Returns true if the packet is out or has no receiver, false if the socket is full. */
 bool fake_put(conn_t *conn, const head_t *head, const void *bytes, size_t len);
 
 void fake_receive(conn_t *conn);
@@ -313,7 +313,7 @@ void fake_happens(conn_t *conn, enum rdma_cm_event_type type, int status, const 
 conn_t *fake_make_conn(struct rdma_event_channel *channel, void *context,
                        enum rdma_port_space space);
 
-/* Who comes gets an id of his own as soon as he has said what he wants. */
+/* A caller gets its own id as soon as it has said what it wants. */
 void fake_answer_caller(conn_t *listener);
 
 #endif

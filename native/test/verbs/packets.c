@@ -28,8 +28,8 @@ void fake_happens(conn_t *conn, enum rdma_cm_event_type type, int status, const 
     fake_mailbox_put(&((cm_t *)to->id.channel)->events, event);
 }
 
-/* Descriptors that a real device has in the kernel are not the process's: its limit does not
- * count. */
+/* A real device keeps such descriptors in the kernel, so the process's limit must not count
+ * them. */
 static void lift_limit(struct rlimit *before_p)
 {
     struct rlimit limit;
@@ -80,7 +80,7 @@ static void hang_up(conn_t *conn)
     conn->state = OVER;
     conn->gone_at = now_ms();
     if (state == NEW)
-        return; /* nobody has heard of it */
+        return; /* its request has not been reported yet */
     if (state == CONNECTED)
         fake_happens(conn, RDMA_CM_EVENT_DISCONNECTED, 0, NULL, 0, 0);
     else if (state != OVER)
@@ -139,7 +139,7 @@ static void packet(conn_t *conn, const head_t *head, const uint8_t *bytes, size_
     }
 }
 
-/* A message that waits for a slot lets nothing pass. True: it does not wait any more. */
+/* A message that waits for a slot lets nothing pass. Returns true if it no longer waits. */
 static bool try_waiting(conn_t *conn)
 {
     pair_t *pair = pair_of(conn);
@@ -170,7 +170,8 @@ void fake_receive(conn_t *conn)
             packet(conn, &head, bytes, (size_t)n - sizeof head);
         else if (n < 0 && errno == EAGAIN)
             return;
-        else if (n >= 0 || errno != ECONNRESET) /* which comes before what is there to read */
+        else if (n >= 0 ||
+                 errno != ECONNRESET) /* which comes before bytes that can still be read */
             hang_up(conn);
     }
 }

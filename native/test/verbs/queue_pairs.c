@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Queue pairs: what is posted to them, how it goes out, and what comes. */
+/* Queue pairs: posted requests, how they are sent, and what arrives. */
 
 #include "inside.h"
 
@@ -30,7 +30,7 @@ static void complete_slot(pair_t *pair, enum ibv_wc_status status, uint32_t len)
                   pair, 0);
 }
 
-/* All that was posted comes back. */
+/* Completes every posted request with an error. */
 static void flush(pair_t *pair)
 {
     while (pair->acked < pair->posted)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Which processes share the device, the state of this one, and what tests order. */
+/* Which processes share the device, the state of this one, and what tests demand. */
 
 #include "inside.h"
 

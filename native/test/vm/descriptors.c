@@ -14,7 +14,7 @@ static struct {
         ErlDrvPort port; /* NULL: free */
         bool is_read, is_write;
     } selected[DESCRIPTORS];
-    int left[DESCRIPTORS], left_count; /* to be told to stop_select */
+    int left[DESCRIPTORS], left_count; /* for which stop_select is due */
     int pollers;
 } all;
 
@@ -29,7 +29,7 @@ bool vm_is_selected_by(ErlDrvPort port)
     return found;
 }
 
-/* With nobody in the poller it is told at once. */
+/* If no thread polls, stop_select is called at once. */
 int driver_select(ErlDrvPort port, ErlDrvEvent event, int mode, int on)
 {
     int fd = (int)(intptr_t)event, slot = -1;
@@ -82,7 +82,7 @@ void vm_tell_of_the_left(void)
     } while (fd >= 0);
 }
 
-/* Whether it is still polled so; others have run since the poll. */
+/* Whether the port still polls it; other calls have run since the poll. */
 static bool is_polled_by(int fd, ErlDrvPort port, bool for_room)
 {
     bool found = false;
@@ -95,7 +95,7 @@ static bool is_polled_by(int fd, ErlDrvPort port, bool for_room)
     return found;
 }
 
-/* Within a port's lock. */
+/* Called with the port's lock held. */
 static bool tell(ErlDrvPort port, const struct pollfd *poller)
 {
     ErlDrvEvent event = (ErlDrvEvent)(intptr_t)poller->fd;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "inside.h"
 
-#define BINARY_MAX ((ErlDrvSizeT)64 << 20) /* larger ones are refused, as if memory was low */
+#define BINARY_MAX ((ErlDrvSizeT)64 << 20) /* larger ones are refused, as if memory were low */
 
 void (*vm_deliver)(ErlDrvPort port, const uint8_t *at, uint64_t len);
 int vm_allocations_left = -1;
 
-/* A binary as the driver knows it, and what the VM holds of it. */
+/* A binary as the driver knows it, and the VM's own data about it. */
 typedef struct {
     int refs;
     ErlDrvBinary binary; /* last */
 } kept_t;
 
-/* What was given out, until the next round. */
+/* A binary that was given out, kept until the next round. */
 typedef struct given {
     struct given *next;
     kept_t *kept;
@@ -72,7 +72,7 @@ static size_t least(ErlDrvSizeT left, ErlDrvSInt right)
     return (size_t)left < (size_t)right ? (size_t)left : (size_t)right;
 }
 
-/* Always to another place, as it may be. */
+/* Always moves the binary, as the real call may. */
 ErlDrvBinary *driver_realloc_binary(ErlDrvBinary *binary, ErlDrvSizeT size)
 {
     ErlDrvBinary *larger = driver_alloc_binary(size);
@@ -148,7 +148,7 @@ int driver_output(ErlDrvPort port, char *at, ErlDrvSizeT len)
     return 0;
 }
 
-/* The owner reads it later: the driver must have done with these bytes. */
+/* The owner reads it later, so the driver must have finished with these bytes. */
 int driver_output_binary(ErlDrvPort port, char *head, ErlDrvSizeT head_len, ErlDrvBinary *binary,
                          ErlDrvSizeT offset, ErlDrvSizeT len)
 {

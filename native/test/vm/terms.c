@@ -28,7 +28,7 @@ ErlDrvTermData driver_caller(ErlDrvPort port)
     return (ErlDrvTermData)pthread_self();
 }
 
-/* Terms stand one behind the other; a tuple takes the last ones. */
+/* The terms follow one another; a tuple is made from the last ones. */
 static void read_terms(term_t *term, const ErlDrvTermData *data, int len)
 {
     char stack[16][TEXT_BYTES];

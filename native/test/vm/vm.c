@@ -54,7 +54,8 @@ void vm_stop_clock(bool on)
         stopped_us = now_us() - 1000 * skipped_ms;
 }
 
-/* Of timers: it stands still, however long a thread is kept from running, but for vm_skip. */
+/* The time for timers. Only vm_skip advances it, so a thread may be kept from running without any
+ * effect on them. */
 static int64_t timers_ms(void)
 {
     return skipped_ms;
@@ -236,7 +237,7 @@ void vm_send(ErlDrvPort port, const void *bytes, size_t len)
     free(copy);
 }
 
-/* What the driver has told of a port so far. */
+/* What the driver has set on a port so far. */
 #define TOLD(type, name, field)                                                                    \
     type name(ErlDrvPort port)                                                                     \
     {                                                                                              \
@@ -264,7 +265,7 @@ int driver_cancel_timer(ErlDrvPort port)
     return 0;
 }
 
-/* Each timer that is due runs once a round, whatever its port has used. */
+/* Each timer that is due runs once per round, whatever its port has used. */
 int erl_drv_consume_timeslice(ErlDrvPort port, int percent)
 {
     (void)port, (void)percent;
@@ -337,7 +338,7 @@ void vm_hold_jobs(bool on)
     vm_unlock();
 }
 
-/* Starts what may start, and takes one that is done off the list. */
+/* Starts jobs that may start, and takes a finished one off the list. */
 static job_t *take_job(void)
 {
     job_t *done = NULL;
@@ -481,7 +482,7 @@ bool vm_reset(void)
         vm_close(port);
     for (int round = 0; round < 1000 && one_lives(); round++)
         if (!vm_run(1))
-            vm_skip(1000); /* the patience of a last flush */
+            vm_skip(1000); /* the time that a last flush may take */
     if (one_lives())
         return false;
     while (next_port(NULL))

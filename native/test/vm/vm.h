@@ -4,15 +4,15 @@
 
 /*
  * The part of the VM that a port driver sees, for programs without one: the calls of erl_driver.h
- * that Beamway's driver makes, and what the VM does with its entry. A program is linked with all of
- * this folder and of native/driver.
+ * that Beamway's driver makes, and the VM's calls of its entry. A program is linked with all of
+ * this directory and of native/driver.
  *
- * As in ERTS: each callback runs under its port's lock, on any thread that calls vm_run, vm_send,
- * vm_control or vm_close; stop runs within driver_failure_atom, driver_exit and vm_close unless
- * something is queued, then flush runs, and stop when the queue is empty; stop_select is called
- * within driver_select, or later if a thread polls. It ends the process where ERTS would complain
- * or do harm: a descriptor that is polled and closed, one that stop leaves behind, a binary written
- * to after it was given out.
+ * As in ERTS, each callback runs under its port's lock, on any thread that calls vm_run, vm_send,
+ * vm_control or vm_close. stop runs within driver_failure_atom, driver_exit and vm_close, unless
+ * bytes are queued: then flush runs, and stop when the queue is empty. stop_select is called within
+ * driver_select, or later if a thread polls. This VM ends the process where ERTS would complain or
+ * do harm: a descriptor that is closed while polled or that stop leaves behind, and a binary that
+ * is written to after it was given out.
  */
 #include <stdbool.h>
 #include <stddef.h>
@@ -23,58 +23,60 @@
 ErlDrvPort vm_open(void);
 /* The VM's port_close. */
 void vm_close(ErlDrvPort port);
-/* Why it ended; NULL while it lives. */
+/* Why the port ended; NULL while it lives. */
 const char *vm_reason(ErlDrvPort port);
-/* Of a port that has ended. */
+/* Frees a port that has ended. */
 void vm_forget(ErlDrvPort port);
 
-/* What a control command answers. */
+/* The answer to a control command. */
 typedef struct {
     int len; /* -1: badarg */
     uint8_t bytes[1024];
 } vm_reply_t;
 vm_reply_t vm_control(ErlDrvPort port, unsigned command, const void *data, size_t len);
 
-/* One message to the port, in two pieces as the VM has them. */
+/* Sends one message to the port, in two pieces as in the VM. */
 void vm_send(ErlDrvPort port, const void *bytes, size_t len);
 bool vm_is_busy(ErlDrvPort port);
 
-/* Once around: waits at most so long, then calls what is due. False: nothing was. Any thread. */
+/* Makes one round: waits at most `ms`, then calls whatever is due. Returns false if nothing was.
+ * Any thread may call it. */
 bool vm_run(int ms);
 
-/* Timers and the driver's clock go on by so much at once. Otherwise timers stand still: a test that
- * is kept from running does not meet them. */
+/* Advances timers and the driver's clock by `ms` at once. Otherwise timers do not advance, so a
+ * test that is kept from running does not trigger them. */
 void vm_skip(int ms);
 
-/* The driver's clock stands still as well, but for vm_skip. */
+/* Stops the driver's clock as well, so that only vm_skip advances it. */
 void vm_stop_clock(bool on);
 
 /* The next term that the port has sent to its owner or another process, as text: atoms and numbers
- * as they are, a port as `port`, a binary as its length. NULL: none. */
+ * as they are, a port as `port`, a binary as its length. Returns NULL if there is none. */
 const char *vm_heard(ErlDrvPort port);
-/* The bytes of the last binary in it. */
+/* The bytes of the last binary in that term. */
 const uint8_t *vm_heard_bytes(ErlDrvPort port, size_t *len_p);
 
-/* Frames that the port has given to its owner, and their bytes; each goes to vm_deliver as well,
- * if that is set. */
+/* How many frames the port has given to its owner, and their bytes. Each is also passed to
+ * vm_deliver if that is set. */
 uint64_t vm_frames(ErlDrvPort port);
 uint64_t vm_bytes(ErlDrvPort port);
 extern void (*vm_deliver)(ErlDrvPort port, const uint8_t *at, uint64_t len);
 
-/* Jobs of async threads wait until this is false again. */
+/* Holds jobs of async threads back until this is called with false. */
 void vm_hold_jobs(bool on);
-/* stop_select is always called later. */
+/* If set, stop_select is always called later. */
 extern bool vm_deselects_later;
-/* Descriptors are told of no more: ERTS may miss an event. */
+/* If set, ready descriptors are no longer reported, because ERTS may miss an event. */
 extern bool vm_loses_events;
-/* So many allocations more, then none: -1 for any number. */
+/* How many more allocations succeed; -1: all of them. */
 extern int vm_allocations_left;
 
-/* Ends and forgets all ports, whatever they do, and takes back what is set above. False: some live.
- */
+/* Ends and forgets all ports in whatever state they are, and resets the settings above. Returns
+ * false if a port is still alive. */
 bool vm_reset(void);
 
-/* Nothing is left of all ports: memory, binaries, descriptors, timers, jobs. Says what is. */
+/* Whether all ports have left nothing: memory, binaries, descriptors, timers, jobs. Prints what is
+ * left. */
 bool vm_is_clean(void);
 
 #endif
