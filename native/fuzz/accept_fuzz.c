@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The message that a peer brings to the listener: any bytes, any number and kind of descriptors,
- * and then anything in the memory that came.
+ * The message that a peer brings to the listener: any bytes, with any number and kind of
+ * descriptors, and then any content of the memory that came with it.
  *
  * Input: a byte of choices (bit 0: the right token is put in, bit 1: so is the rest of a good
  * head), a byte with the number of descriptors, 3 bytes with their kinds, 1 byte for the seals, 2
- * bytes for the memory's size; the rest is the message and, repeated, what stands in the memory.
- * Checked: only a peer with the token comes in, no descriptor is left, a link that comes of it
- * can be looked at and closed whatever its memory holds.
+ * bytes for the memory's size; the rest is the message and, repeated, the memory's content.
+ * Checked: only a peer with the token comes in, no descriptor is left, and a link that results can
+ * be looked at and closed whatever its memory holds.
  */
 #include <fcntl.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@
 #define HEAD 8
 #define FDS_MAX 8
 
-/* The hello of native/link/shm/connect.c, byte by byte. */
+/* Offsets in the hello of native/link/shm/connect.c. */
 enum { TOKEN = 0, VERSION = 16, RING_BYTES = 24, HELLO_BYTES = 32 };
 
 static const int seal_bits[] = {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_WRITE,
@@ -38,13 +38,13 @@ static int make_memory(const uint8_t *input, size_t size)
     if (pwrite(fd, input, size, 0) < 0 || pwrite(fd, input, size, PAGE) < 0)
         abort();
     for (size_t i = 0; i < sizeof seal_bits / sizeof *seal_bits; i++)
-        seals |= input[5] >> i & 1 ? 0 : seal_bits[i]; /* 0x18: the three that must be there */
+        seals |= input[5] >> i & 1 ? 0 : seal_bits[i]; /* 0x18: the three required seals */
     if (fcntl(fd, F_ADD_SEALS, seals) < 0)
         abort();
     return fd;
 }
 
-/* An ordinary file of the right size: whoever has it can cut it short at any time. */
+/* An ordinary file of the right size, which anybody who has it can shorten at any time. */
 static int plain_file(void)
 {
     static FILE *file;
@@ -72,7 +72,7 @@ static int make_descriptor(uint8_t kind, const uint8_t *input, size_t size)
     }
 }
 
-/* What the driver would call, on a link whose memory was filled by the peer. */
+/* Makes the driver's calls on a link whose memory was filled by the peer. */
 static void look_at(bw_link_t *link)
 {
     bw_link_stats_t stats;
@@ -111,7 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
 
     if (size < HEAD || len > sizeof message)
         return 0;
-    close(plain_file()); /* it stays open from the first time on */
+    close(plain_file()); /* leaves it open from the first time on */
     open_before = open_descriptors();
     if (bw_shm_listen(NULL, &listener, &error) != BW_OK)
         abort();

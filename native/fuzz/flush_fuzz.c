@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The whole driver over a socket to any Erlang node, while the VM sends and ticks, the keeper
- * comes or does not, the system takes what it likes, the peer reads when it likes, and the port
- * closes: what was sent arrives once and in order; after a millisecond with a peer that reads
- * nothing waits; what was sent before the port closed arrives as well, if the peer goes on reading.
- * Only a connection that fails loses something, and the port then ends with a reason.
+ * The whole driver over a socket to any Erlang node, while the VM sends and ticks, the keeper comes
+ * or does not, the system takes any amount, the peer reads at any time, and the port closes. What
+ * was sent arrives once and in order; after a millisecond with a peer that reads, nothing is
+ * queued; what was sent before the port closed arrives as well, if the peer continues to read. Only
+ * a connection that fails loses something, and the port then ends with a reason.
  *
- * Input: steps, a byte that says what, then what it needs. An answer of the system is for the next
- * call only.
+ * Input: steps, each a byte that names it and then the bytes that it needs. An answer of the system
+ * is for the next call only.
  */
 #include "../test/line.h"
 #include "input.h"
@@ -30,7 +30,7 @@ static void choose_answer(uint8_t choice)
 {
     static const int answers[] = {-EAGAIN, -EINTR, 1, 3, 4095, -EAGAIN, 100, -EPIPE, 20000};
 
-    /* One in many fails, else hardly an input would come far. */
+    /* One in many fails, because otherwise hardly any input would get far. */
     next_answer = answers[choice % 8 + (choice == 247)];
     if (choice < 240 && next_answer == -EPIPE)
         next_answer = 30000;
@@ -38,14 +38,14 @@ static void choose_answer(uint8_t choice)
 
 static void send_one(uint32_t len)
 {
-    /* The VM waits, but for those that are on their way. */
+    /* The VM waits, but frames already under way still come. */
     if (len == 0)
         line_ticks();
     else if (port_queued(line.port) < 200000 && line.sent_bytes < SENT_MAX)
         line_sends(len);
 }
 
-/* With a peer that reads, all is there after a millisecond, and senders may go on. */
+/* With a peer that reads, everything has arrived after a millisecond, and senders may continue. */
 static void settle(void)
 {
     next_answer = KERNEL_TAKES_ALL;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the pump makes of a stream of bytes, against a parser that has the whole stream at once: the
- * same frames with the same contents, and corrupt at the same place, wherever the pieces end in
- * which the peer publishes them. One thread, so that an input does the same each time.
+ * Compares how the pump parses a stream of bytes with a parser that has the whole stream at once:
+ * both must find the same frames with the same contents, and corruption at the same place, wherever
+ * the pieces end in which the peer publishes them. One thread, so that runs of an input do not
+ * differ.
  *
- * Input: steps, a byte that says what, then what it needs. They make the stream: frames of any
- * length, ticks, headers with any field, plain bytes; and the pieces in which it is published.
+ * Input: steps, each a byte that names it and then the bytes that it needs. They make the stream
+ * (frames of any length, ticks, headers with any field, plain bytes) and the pieces in which it is
+ * published.
  */
 #include "../test/rings.h"
 #include "stream.h"
@@ -22,7 +24,8 @@ static void append_odd(reader_t *reader, uint64_t step)
         append_header((uint32_t)number(reader, 1), (uint16_t)number(reader, 2), BW_FRAME_DATA);
 }
 
-/* What must come of it. True: the stream ends in something that no correct peer writes. */
+/* Computes the expected result. Returns true if the stream ends in something that no correct peer
+ * writes. */
 static bool parse_all(delivered_t *expected)
 {
     size_t at = 0;
@@ -45,7 +48,7 @@ static bool parse_all(delivered_t *expected)
 
 /* ---- the pump ---- */
 
-/* Publishes up to `want` bytes of the stream; gives how many there was room for. */
+/* Publishes up to `want` bytes of the stream and returns how many there was room for. */
 static size_t publish(bw_link_t *peer, size_t from, size_t want)
 {
     bw_span_t span = {0};
@@ -64,7 +67,7 @@ static size_t publish(bw_link_t *peer, size_t from, size_t want)
     return want;
 }
 
-/* False: the pump says that the link is corrupt. */
+/* Returns false if the pump reports that the link is corrupt. */
 static bool pump_all(bw_pump_t *pump, bw_link_t *peer)
 {
     uint64_t before;
@@ -76,7 +79,7 @@ static bool pump_all(bw_pump_t *pump, bw_link_t *peer)
         if (pump_wake(pump) == WAKE_FAILED)
             return false;
         if (pump->bytes_read - before > 2 * 1024 * 1024)
-            abort(); /* one call read more than it may */
+            abort(); /* one call has read more than it may */
     }
     do {
         before = pump->bytes_read;

@@ -2,7 +2,8 @@
 #ifndef BW_FUZZ_INPUT_H
 #define BW_FUZZ_INPUT_H
 
-/* What every fuzz target has: its entry, its input read as numbers, and a check that ends it. */
+/* Common to all fuzz targets: the entry, a reader of numbers from the input, and a check that
+ * aborts. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,7 +22,7 @@ typedef struct {
     size_t left;
 } reader_t;
 
-/* The next n bytes as a number, with zeros past the end. */
+/* Returns the next n bytes as a number, with zeros past the end. */
 static inline uint64_t number(reader_t *reader, size_t n)
 {
     uint64_t value = 0;

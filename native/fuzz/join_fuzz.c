@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Fragments of the distribution: what the VM makes of the frames that the pump gives it, against
- * one that gets the same frames as they came (test/join_model.h).
+ * Fragments of the distribution: compares what the VM makes of the frames that the pump gives it
+ * with a VM that gets the same frames unchanged (test/join_model.h).
  *
- * Input: an even first byte, and 16 bytes for each frame of a peer that is mostly right; or an odd
- * one, and frames as they stand, each after a byte with its length.
+ * Input: an even first byte, then 16 bytes for each frame of a mostly correct peer; or an odd first
+ * byte, then literal frames, each after a byte with its length.
  */
 #include "../test/join_model.h"
 #include "input.h"

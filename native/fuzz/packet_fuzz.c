@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the pump makes of packets that a peer sends over a socket, against a parser that has the
- * whole stream at once: the same packets with the same contents, wherever the pieces end in which
- * they come, and the link fails at the first length that no packet has, or at an end within one.
+ * Compares how the pump parses packets that a peer sends over a socket with a parser that has the
+ * whole stream at once: both must find the same packets with the same contents, wherever the pieces
+ * end in which they come, and the link fails at the first impossible length, or at an end within a
+ * packet.
  *
- * Input: how many bytes of the stream had been read before, two bytes; then steps, a byte that says
- * what, then what it needs: packets of any length, ticks, any header, plain bytes; pieces; at which
- * piece the VM sends something itself.
+ * Input: two bytes with the number of bytes of the stream that were read beforehand; then steps,
+ * each a byte that names it and then the bytes that it needs: packets of any length, ticks, any
+ * header, plain bytes; pieces; at which piece the VM sends something itself.
  */
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -47,8 +48,8 @@ static void append_odd(reader_t *reader, uint64_t step)
             append_packet((uint32_t)(count % 64));
 }
 
-/* What must come of it: ASLEEP stands for an end within a packet, of which it does not matter by
- * what name it ends the port. */
+/* Computes the expected result. ASLEEP means an end within a packet, for which the result that ends
+ * the port does not matter. */
 static wake_result_t parse_all(delivered_t *expected)
 {
     size_t at = 0;
@@ -71,7 +72,7 @@ static wake_result_t parse_all(delivered_t *expected)
 
 /* ---- the pump ---- */
 
-/* The VM sends, too: nobody reads it, so the kernel has no room in the end. */
+/* The VM sends as well. The peer does not read, so the kernel runs out of room in the end. */
 static void send_one(bw_pump_t *pump)
 {
     char bytes[5000] = {0};
@@ -96,7 +97,7 @@ static wake_result_t give_all(bw_pump_t *pump, int peer, size_t from)
             send_one(pump);
         before = pump->bytes_read;
         result = pump_wake(pump);
-        must(pump->bytes_read - before <= 2 * 1024 * 1024); /* what one call may read */
+        must(pump->bytes_read - before <= 2 * 1024 * 1024); /* the most that one call may read */
     }
     must(shutdown(peer, SHUT_WR) == 0);
     while (result == WAKE_ASLEEP && idle < 10) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What an rdma peer says: its hello, then messages in slots, while we write and read as we like.
+ * What an rdma peer sends: its hello, then messages in slots, while we write and read at any time.
  *
- * Input: BW_RDMA_HELLO_BYTES of a hello; then, again and again, a byte of choices: 0 to 63: we
- * write so many hundred bytes; 64 to 127: we read as much; 128 to 191: the send queue completes;
- * else a message of which the following 24 bytes are the head, and (choice - 192) * 10 bytes come
- * with it. Checked: no access outside the rings, positions stay within them, the peer's slots and
- * the send queue are never overrun.
+ * Input: BW_RDMA_HELLO_BYTES of a hello, then repeatedly a byte of choices: 0 to 63: we write this
+ * many hundred bytes; 64 to 127: we read as many; 128 to 191: the send queue completes; otherwise a
+ * message of which the following 24 bytes are the head, and (choice - 192) * 10 bytes come with it.
+ * Checked: accesses and positions stay within the rings, and the peer's slots and the send queue
+ * are never overrun.
  */
 #include "../link/rdma/flow.h"
 #include "../test/rings.h"

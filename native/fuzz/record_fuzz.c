@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The records of TLS that a peer sends. The first byte says which suite, whether the rest goes to
- * the reader as it is, in pieces, or as records that have the right key (of these the reader must
- * take all in order, and nothing else), and into how many pieces it reads.
+ * TLS records that a peer sends. The first byte selects the suite, whether the rest goes to the
+ * reader unchanged, in pieces, or as records with the right key (of which the reader must take
+ * everything in order, and nothing else), and into how many pieces it reads.
  */
 #include <string.h>
 
@@ -18,7 +18,7 @@ static struct {
     size_t cut; /* where the first of two pieces ends */
 } way;
 
-/* Reads all there is. `expected` NULL: nothing may come. */
+/* Reads everything there is. If `expected` is NULL, no content may come. */
 static bw_record_state_t drain(size_t step, const uint8_t *expected, size_t len)
 {
     static uint8_t to[BW_RECORD_BYTES];
@@ -37,7 +37,7 @@ static bw_record_state_t drain(size_t step, const uint8_t *expected, size_t len)
     return state;
 }
 
-/* Whatever comes; the first byte of `data` is the length of a piece. */
+/* Feeds arbitrary bytes; the first byte of `data` is the length of a piece. */
 static void strange(const uint8_t *data, size_t size)
 {
     size_t step = 1 + (size > 0 ? *data : 0);
@@ -59,7 +59,7 @@ static bool replaces_key(const uint8_t *message, size_t len)
     return len == 5 && memcmp(message, "\x18\0\0\1", 4) == 0;
 }
 
-/* Records: a type, a length, the content; of the type 0 a bit of the next one is changed. */
+/* Feeds records: a type, a length, the content. The type 0 flips a bit in the next record. */
 static void known(const uint8_t *data, size_t size)
 {
     bool is_changed = false;

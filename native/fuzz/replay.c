@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Runs a fuzz target on each input of its committed corpus, without libFuzzer. All inputs are one
- * case: it fails if one of them crashes, hangs, or breaks what the target checks (which aborts).
- * A child process runs them, so that the failure can name the input.
+ * case, which fails if one of them crashes, hangs, or violates the target's checks (which abort). A
+ * child process runs them, so that the failure can name the input.
  * usage: replay [FOLDER]... (the default is compiled in)
  */
 #include <dirent.h>
@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size);
 
 static unsigned replay_seconds = 60; /* for one input */
 
-/* What the child has done, as the parent sees it. */
+/* The child's progress, shared with the parent. */
 typedef struct {
     int inputs;
     char running[512];
@@ -38,7 +38,7 @@ static void replay_file(replay_state_t *state, const char *folder, const char *n
     file = fopen(state->running, "rb");
     if (file && fseek(file, 0, SEEK_END) == 0)
         size = ftell(file);
-    /* Of its exact size, so that sanitizers see what is read behind it. */
+    /* Allocated in its exact size, so that sanitizers notice reads behind it. */
     if (size >= 0)
         input = malloc((size_t)size + (size == 0));
     if (!input || fseek(file, 0, SEEK_SET) != 0 ||
@@ -74,7 +74,7 @@ static void replay_folder(replay_state_t *state, const char *folder)
     free(entries);
 }
 
-/* The child's exit status, or the negative number of the signal that has ended it. */
+/* Returns the child's exit status, or the negative number of the signal that has ended it. */
 static int replay(replay_state_t *state, const char **folders, int count)
 {
     pid_t child = fork();
@@ -83,7 +83,7 @@ static int replay(replay_state_t *state, const char **folders, int count)
     if (child == 0) {
         for (int i = 0; i < count; i++)
             replay_folder(state, folders[i]);
-        exit(0); /* not _exit: leaks are looked for there */
+        exit(0); /* not _exit, because the leak check runs at exit */
     }
     if (child < 0 || waitpid(child, &status, 0) != child)
         return 1;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Everything that is read from a peer's rings: the driver's own pump reads frames and writes some,
- * over a real shm link, while a second thread writes what the input says into the shared memory.
+ * Everything that is read from a peer's rings: the driver's own pump reads frames and writes some
+ * over a real shm link, while a second thread changes the shared memory as the input demands.
  *
- * Input: 2 bytes (little endian) n, n bytes that stand in the ring at the start, then steps of the
- * second thread, 10 bytes each: what to change, where, a value. It repeats them as long as the pump
- * runs. Checked: no access outside the rings (their end is an unmapped page), nothing is delivered
- * that is longer than a frame may be or that the peer can write, no binary is left, every call
+ * Input: 2 bytes (little endian) n, the n bytes that the ring holds at the start, then steps of the
+ * second thread, 10 bytes each: what to change, where, a value. They are repeated as long as the
+ * pump runs. Checked: no access outside the rings (they end at an unmapped page), no delivery that
+ * is longer than a frame may be or that the peer can still write, no binary is left, and every call
  * ends.
  */
 #include <pthread.h>
@@ -26,9 +26,9 @@
 static struct {
     const uint8_t *steps;
     size_t count;
-    bw_ring_shared_t *headers; /* as the peer has mapped them */
-    uint8_t *data;             /* of the ring that the pump reads, as the peer has it */
-    const uint8_t *own_data;   /* the same as the pump has it, twice in a row */
+    bw_ring_shared_t *headers; /* as mapped by the peer */
+    uint8_t *data;             /* data of the ring that the pump reads, as mapped by the peer */
+    const uint8_t *own_data;   /* the same as mapped by the pump, twice in a row */
     _Atomic uint32_t job, done, stop;
 } attack;
 
@@ -40,14 +40,14 @@ static void shim_deliver(const uint8_t *at, uint64_t len)
 
     if (len == 0 || len > BW_FRAME_MAX_BYTES)
         abort();
-    /* not from the mapping: the VM goes over it more than once */
+    /* not in the mapping, because the VM reads it more than once */
     if (offset + HEADERS_BYTES < HEADERS_BYTES + 4 * RING)
         abort();
-    /* both ends are touched, so that a length that is wrong is seen */
+    /* both ends are read, so that a wrong length is noticed */
     delivered_sum += at[0] + at[len - 1];
 }
 
-/* One change of the shared memory, with any alignment and any value. */
+/* Makes one change of the shared memory, with any alignment and any value. */
 static void change(const uint8_t *step)
 {
     uint64_t value;
@@ -58,7 +58,7 @@ static void change(const uint8_t *step)
     case 0:
         atomic_store(&in->head, value);
         break;
-    case 1: /* as a producer would, by a little */
+    case 1: /* as a producer would, in small steps */
         atomic_fetch_add(&in->head, value % 4096);
         break;
     case 2:
@@ -121,7 +121,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
         abort();
     if (!open_link(RING, &joined, &accepted, &error))
         abort();
-    /* the joined end is the attacker's: its outgoing ring stands right behind the headers */
+    /* the joined end is the attacker's: its outgoing ring directly follows the headers */
     if (joined->ops->reserve(joined, 1, &span) != BW_OK)
         abort();
     attack.data = span.base;
@@ -131,8 +131,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *input, size_t size)
         joined->ops->commit(joined, n);
     if (accepted->ops->reserve(accepted, 1, &span) != BW_OK)
         abort();
-    attack.own_data =
-        span.base - 2 * RING; /* the ring that comes in lies before the outgoing one */
+    attack.own_data = span.base - 2 * RING; /* the incoming ring lies before the outgoing one */
     attack.steps = input + 2 + n;
     attack.count = (size - 2 - n) / 10;
 

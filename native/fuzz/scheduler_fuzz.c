@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The frame scheduler. An input with an even first byte drives the model of test/frame_model.h, 16
- * bytes a step, so that its oracles judge what comes out. One with an odd first byte is frames as
- * they stand, each after its length, which may be anything: nothing is read past the end of one,
- * all come out, each once, and a frame with an unknown sender at its place.
+ * bytes per step, and its oracles judge the result. An input with an odd first byte is a list of
+ * literal frames, each after its length, which may be anything: no read goes past the end of a
+ * frame, every frame comes out once, and a frame with an unknown sender keeps its place.
  */
 #include "../test/frame_model.h"
 #include "input.h"
@@ -28,7 +28,7 @@ static void take_one(bw_scheduler_t *scheduler, uint64_t *taken, bool is_barrier
     bw_scheduled_t *frame = bw_scheduler_take(scheduler);
 
     (*taken)++;
-    /* Numbers begin with 1, so that of a barrier is the number of frames that were taken. */
+    /* Numbers begin with 1, so a barrier's number equals the number of frames taken. */
     if (!frame || (frame->is_barrier && frame->number != *taken))
         MODEL_FAIL("a barrier is not at its place");
     if (is_barrier_next && !frame->is_barrier)

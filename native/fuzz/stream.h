@@ -3,8 +3,8 @@
 #define BW_FUZZ_STREAM_H
 
 /*
- * For the fuzz targets that make a stream of frames from their input and look at what the pump
- * makes of it: the stream, the pieces in which it comes, and a sum over what was delivered.
+ * For the fuzz targets that make a stream of frames from their input and check how the pump parses
+ * it: the stream, the pieces in which it comes, and a hash over the delivered frames.
  */
 #include "../test/driver_shim.h"
 
@@ -12,11 +12,11 @@
 #include "../link/frame.h"
 #include "input.h"
 
-#define STREAM_MAX (320 * 1024) /* a frame above the size that is gathered fits */
+#define STREAM_MAX (320 * 1024) /* has room for a frame larger than those that are gathered */
 #define PIECES_MAX 64
-#define SHORT_PIECES 500 /* after so many the rest comes in long ones, for the sake of speed */
+#define SHORT_PIECES 500 /* after this many, the rest comes in long ones, for the sake of speed */
 
-/* Delivered frames, their bytes, and a sum over their lengths and contents. */
+/* Delivered frames, their bytes, and a hash over their lengths and contents. */
 typedef struct {
     uint64_t frames, bytes, sum;
 } delivered_t;
@@ -58,7 +58,7 @@ static void append(const void *bytes, size_t len)
     stream.len += len;
 }
 
-/* A frame of `len` bytes, words that differ from each other, with its padding. */
+/* Appends a frame of `len` bytes, made from words that all differ, with its padding. */
 static inline void append_frame(uint32_t len)
 {
     uint8_t header[BW_FRAME_HEADER_BYTES];
@@ -102,7 +102,8 @@ static inline size_t piece_bytes(size_t piece)
                                                          : BW_RING_MIN_BYTES);
 }
 
-/* Steps, a byte that says what, then what it needs. Steps 3 and 4 are the target's own. */
+/* Runs the input's steps, each a byte that names it and then the bytes that it needs. Steps 3 and 4
+ * belong to the target. */
 static inline void make_stream(reader_t *reader, void (*append_one)(uint32_t len),
                                void (*own_step)(reader_t *reader, uint64_t step))
 {

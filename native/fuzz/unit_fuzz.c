@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the pump makes of compressed packets that a peer sends: those that a correct peer packs are
- * delivered as they were, wherever the pieces end in which they come; whatever else it sends may
- * end the link, and costs neither memory nor time without bound.
+ * Compressed packets that a peer sends through the pump. Those that a correct peer packs are
+ * delivered as they were, wherever the pieces end in which they come. Anything else may end the
+ * link, but costs only bounded memory and time.
  *
  * Input: steps as in stream.h, of which 3 is a unit of some packets, and 4 the word of a unit with
- * any lengths; plain bytes stand for what follows it.
+ * any lengths; plain bytes act as the unit that follows it.
  */
 #include <sys/socket.h>
 #include <unistd.h>
@@ -19,11 +19,11 @@
 static bw_packer_t *packer;
 static delivered_t expected;
 static bool is_correct;
-static size_t correct_bytes; /* of the stream; plain bytes are not */
+static size_t correct_bytes; /* of the stream, from a correct peer; plain bytes do not count */
 
 static uint8_t packets[BW_UNIT_MAX_BYTES];
 
-/* Text that differs from packet to packet and resembles itself. */
+/* Writes text that differs between packets and still compresses. */
 static size_t put_packet(uint8_t *at, uint32_t len)
 {
     (void)bw_put(at, len, BW_PACKET_HEADER_BYTES);
@@ -78,7 +78,7 @@ static void own_step(reader_t *reader, uint64_t step)
 {
     if (step % 8 == 3) {
         append_unit(reader);
-    } else if (step / 8 == 0) { /* what is remembered ends */
+    } else if (step / 8 == 0) { /* the history of the compression ends */
         append_word(0);
         bw_zstd_codec.close_packer(packer);
         packer = bw_zstd_codec.open_packer();
@@ -100,7 +100,7 @@ static wake_result_t give_all(bw_pump_t *pump, int peer)
 
         at += n > 0 ? (size_t)n : 0;
         result = pump_wake(pump);
-        must(delivered.bytes - before <= 4 * 1024 * 1024); /* what one call may give */
+        must(delivered.bytes - before <= 4 * 1024 * 1024); /* the most that one call may give */
     }
     must(shutdown(peer, SHUT_WR) == 0);
     for (int rounds = 0; result == WAKE_ASLEEP && idle < 10 && rounds < ROUNDS_MAX; rounds++) {
