@@ -15,7 +15,7 @@
 
 #define SEALS (F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW)
 #define BUCKETS 256
-#define TMPFS 0x01021994 /* TMPFS_MAGIC of linux/magic.h: memory whose pages are there */
+#define TMPFS 0x01021994 /* TMPFS_MAGIC of linux/magic.h: memory whose pages can be checked */
 #define SHARE_OF_DESCRIPTORS 4
 #define MOST_BLOCKS 4096
 
@@ -31,7 +31,8 @@ struct bw_block {
 };
 
 struct bw_blocks {
-    pthread_mutex_t lock; /* of all below; a block is in the tables while it is mapped and used */
+    /* Protects everything below. A block is in the tables while it is mapped and used. */
+    pthread_mutex_t lock;
     bw_blocks_info_t info;
     bw_block_t *at[BUCKETS], *inode[BUCKETS];
 };
@@ -106,7 +107,8 @@ static void enter(bw_block_t *block)
     blocks->inode[bucket_inode(block->inode)] = block;
 }
 
-/* Counts it, if there is room or `beyond`. One that has come has its descriptor already. */
+/* Counts a block, if there is room or `beyond`. A block that has come has its descriptor
+ * already. */
 static bool count(bw_blocks_t *blocks, uint64_t size, bool has_come, bool beyond)
 {
     bw_blocks_info_t *info = &blocks->info;
@@ -220,7 +222,7 @@ bw_status_t bw_block_write(bw_block_t *block, size_t offset, const void *data, s
     return BW_OK;
 }
 
-/* For files that the system cannot send. */
+/* For files that sendfile does not support. */
 static ssize_t read_and_write(bw_block_t *block, int file, size_t done, bw_error_t *error_p)
 {
     char buffer[65536];
@@ -353,9 +355,9 @@ int bw_block_descriptor(const bw_block_t *block)
 }
 
 /*
- * Bytes may be read where nothing can take them away any more, whoever passed them: a file that can
- * be shortened, or memory whose pages are missing and cannot be allocated, would end this process
- * by SIGBUS.
+ * Checks that the bytes can be read and can never be taken away again, by any
+ * process. A file that can be shortened, or memory with missing pages that cannot be allocated,
+ * would end this process with SIGBUS.
  */
 static bool is_block(int fd, uint64_t size, struct stat *st)
 {
@@ -364,13 +366,13 @@ static bool is_block(int fd, uint64_t size, struct stat *st)
 
     if (seals < 0 || (seals & SEALS) != SEALS || fstat(fd, st) < 0 || fstatfs(fd, &fs) < 0)
         return false;
-    /* st_blocks would also count pages behind the end. */
+    /* st_blocks would also count pages past the end. */
     return S_ISREG(st->st_mode) && fs.f_type == TMPFS && size > 0 && size <= PTRDIFF_MAX &&
            (uint64_t)st->st_size == size && lseek(fd, 0, SEEK_HOLE) == (off_t)size;
 }
 
-/* The block if this process has it already. Numbers of inodes may come round on some systems; the
- * time of the last change, which was the sealing, tells two apart. */
+/* The block, if this process has it already. Some systems reuse inode numbers, so the time of the
+ * last change, which was the sealing, tells two blocks apart. */
 static bw_block_t *known(bw_blocks_t *blocks, const struct stat *st)
 {
     bw_block_t *block = blocks->inode[bucket_inode(st->st_ino)];

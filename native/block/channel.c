@@ -20,8 +20,8 @@ typedef struct {
     uint32_t reserved;
 } hello_t;
 
-/* From sender to receiver: a block, with its descriptor. Back: how many have been taken, all in
- * all, and 0. */
+/* From sender to receiver: a block, with its descriptor. In the other direction: how many blocks
+ * have been taken in total, and 0. */
 typedef struct {
     uint64_t number;
     uint64_t size;
@@ -30,18 +30,18 @@ typedef struct {
 static_assert(sizeof(hello_t) == 40 && sizeof(word_t) == 16, "the layout is part of the protocol");
 
 typedef struct {
-    word_t word; /* size 0: nothing */
+    word_t word; /* size 0: empty */
     int fd;
 } waiting_t;
 
 struct bw_channel {
     bw_blocks_t *blocks;
     uint8_t id[BW_TOKEN_BYTES];
-    pthread_mutex_t lock; /* of all below */
+    pthread_mutex_t lock; /* protects everything below */
     int fd;               /* -1: closed */
     bool sends, corrupt;
     uint64_t passed; /* at the sender: the last number */
-    uint64_t taken;  /* of these */
+    uint64_t taken;  /* how many of these were taken */
     waiting_t waiting[BW_BLOCK_PASSED_MAX];
 };
 
@@ -91,8 +91,8 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* A peer that has just connected speaks in a moment. All have the same time, and one that comes
- * behind silent ones a little more. */
+/* A peer that has just connected speaks in a moment. All peers share one time limit, but a peer
+ * queued behind silent ones gets a little more. */
 static bool has_spoken(int fd, int64_t end_ms)
 {
     struct pollfd peer = {.fd = fd, .events = POLLIN};
@@ -114,7 +114,7 @@ bw_status_t bw_channel_accept(bw_blocks_t *blocks, bw_shm_listener_t *listener,
 {
     int64_t end_ms = now_ms() + BW_CHANNEL_SILENT_MS;
 
-    /* All that can wait: a channel may have come behind strangers. */
+    /* Looks at every peer that can be queued, because a channel may have come behind strangers. */
     for (int peers = 0; peers <= BW_SHM_BACKLOG; peers++) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         hello_t hello;
@@ -140,7 +140,7 @@ void bw_channel_id(const bw_channel_t *channel, uint8_t id[BW_TOKEN_BYTES])
     memcpy(id, channel->id, BW_TOKEN_BYTES);
 }
 
-/* Under the lock. What has come and was not taken goes with it. */
+/* Lock held. Drops the blocks that have come and were not taken. */
 static void close_channel(bw_channel_t *channel)
 {
     if (channel->fd < 0)
@@ -155,8 +155,8 @@ static void close_channel(bw_channel_t *channel)
     memset(channel->waiting, 0, sizeof channel->waiting);
 }
 
-/* The next word; a descriptor that came with it, or -1. BW_AGAIN: none waits. BW_REFUSED: the end.
- */
+/* Receives the next word, and a descriptor that came with it, or -1. BW_AGAIN: none is queued.
+ * BW_REFUSED: the peer has closed. */
 static bw_status_t receive_word(int fd, int flags, word_t *word, int *with)
 {
     size_t count = 0;
@@ -172,8 +172,9 @@ static bw_status_t receive_word(int fd, int flags, word_t *word, int *with)
     return BW_CORRUPT;
 }
 
-/* The same, but BW_LIMIT leaves the word where it is: this process can open no more descriptors. A
- * word that has been looked at is received without its descriptor, which the look has brought. */
+/* As above, but with BW_LIMIT the word stays queued, because this process can open no more
+ * descriptors. A word that was peeked at is received without its descriptor, which came with the
+ * peek. */
 static bw_status_t receive_block(int fd, word_t *word, int *with)
 {
     bw_status_t status = receive_word(fd, MSG_PEEK, word, with);
@@ -184,7 +185,8 @@ static bw_status_t receive_block(int fd, word_t *word, int *with)
     return status;
 }
 
-/* Word by word, so that the sender never counts more on their way than the socket holds. */
+/* Reports each block separately, so that the sender never counts more under way than the socket
+ * holds. */
 static void count_taken(bw_channel_t *channel)
 {
     word_t word = {.number = ++channel->taken};
@@ -218,7 +220,7 @@ static bool store(bw_channel_t *channel, const word_t *word, int fd)
     return true;
 }
 
-/* Whether the sender has gone, without taking anything in. */
+/* Checks whether the sender has gone, without taking anything in. */
 static bw_status_t look_for_end(const bw_channel_t *channel)
 {
     char first;
@@ -227,8 +229,8 @@ static bw_status_t look_for_end(const bw_channel_t *channel)
     return n > 0 ? BW_LIMIT : n < 0 && errno == EAGAIN ? BW_AGAIN : BW_REFUSED;
 }
 
-/* Receiver side, under the lock. Takes in what waits; `beyond` the limit only as far as the block
- * of that number. BW_REFUSED: the sender has gone. BW_LIMIT: more waits. */
+/* Receiver side, lock held. Takes in everything that is queued; `beyond` exceeds the limit only as
+ * far as the block with that number. BW_REFUSED: the sender has gone. BW_LIMIT: more is queued. */
 static bw_status_t take_in(bw_channel_t *channel, uint64_t number, bool beyond)
 {
     for (;;) {
@@ -254,7 +256,7 @@ static bw_status_t take_in(bw_channel_t *channel, uint64_t number, bool beyond)
     }
 }
 
-/* At the sender, under the lock: hears what was taken. */
+/* Sender side, lock held. Reads the receiver's reports. */
 static bw_status_t hear(bw_channel_t *channel)
 {
     for (;;) {
@@ -343,7 +345,7 @@ bw_status_t bw_channel_take(bw_channel_t *channel, uint64_t number, uint64_t siz
         if (status == BW_LIMIT)
             (void)bw_blocks_reserve(channel->blocks, true);
     }
-    /* Whatever it was, but for want of room, its descriptor is gone. */
+    /* Unless there was no room, the descriptor has been consumed, whatever the result. */
     if (waiting && waiting->word.size == size && status != BW_LIMIT) {
         *waiting = (waiting_t){.fd = -1};
         count_taken(channel);

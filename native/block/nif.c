@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The NIFs of beamway_block.erl: blocks as binaries. A binary of a block is a resource that has one
- * reference to it.
+ * The NIFs of beamway_block.erl, which represent blocks as binaries. A block's binary is a resource
+ * that has one reference to the block.
  *
- * What takes long (copying, unmapping, closing a channel) runs on dirty schedulers. A large block
- * whose last binary is collected goes to a list, and a process that the VM has named is told to
+ * Slow operations (copying, unmapping, closing a channel) run on dirty schedulers. A large block
+ * whose last binary is collected is put on a list, and a process that the VM has named is told to
  * empty it.
  */
 #include <erl_nif.h>
@@ -16,7 +16,8 @@
 
 #include "channel.h"
 
-/* The pages of a larger block are not given back on a scheduler: about 0.2 ms a megabyte. */
+/* The pages of a larger block are not freed on a scheduler, because that takes about 0.2 ms a
+ * megabyte. */
 #define AT_ONCE_BYTES (1u << 20)
 #define DEFAULT_MAX_BYTES (UINT64_C(1) << 30)
 
@@ -28,7 +29,7 @@ typedef struct dead {
 /* Handed from one version of this library to the next. */
 typedef struct {
     bw_blocks_t *blocks;
-    ErlNifMutex *lock; /* of all below */
+    ErlNifMutex *lock; /* protects everything below */
     dead_t *dead;
     ErlNifPid reaper;
     bool has_reaper;
@@ -95,7 +96,7 @@ static void reap(state_t *state)
     }
 }
 
-/* Whether somebody else does it. */
+/* Returns whether the reaper frees the block. */
 static bool leave_to_reaper(ErlNifEnv *env, state_t *state, bw_block_t *block)
 {
     dead_t *dead = malloc(sizeof *dead);
@@ -116,7 +117,7 @@ static bool leave_to_reaper(ErlNifEnv *env, state_t *state, bw_block_t *block)
     if (!has_reaper)
         free(dead);
     else if (!enif_send(env, &reaper, NULL, atom(env, "beamway_blocks_to_reap")))
-        reap(state); /* it has ended */
+        reap(state); /* the reaper process has ended */
     return has_reaper;
 }
 
@@ -136,7 +137,7 @@ static void block_gone(ErlNifEnv *env, void *object)
         bw_block_free(binary->block);
 }
 
-/* The binary takes the reference over. */
+/* The binary takes over the reference. */
 static ERL_NIF_TERM binary_of(ErlNifEnv *env, bw_block_t *block)
 {
     binary_t *binary = enif_alloc_resource(block_type, sizeof *binary);
@@ -209,7 +210,8 @@ static ERL_NIF_TERM fill(ErlNifEnv *env, int file, uint64_t min)
     return finished(env, block, bw_block_fill(block, file, &error), &error);
 }
 
-/* read_file_nif(Name, MinBytes): limit and no_block: read it in another way. */
+/* read_file_nif(Name, MinBytes). `limit` and `no_block` mean that the caller must read it
+ * differently. */
 static ERL_NIF_TERM read_file(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     char path[PATH_MAX];
@@ -224,7 +226,7 @@ static ERL_NIF_TERM read_file(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[
         return enif_make_badarg(env);
     memcpy(path, name.data, name.size);
     path[name.size] = 0;
-    /* A fifo would wait for its writer. */
+    /* Otherwise a fifo would wait for its writer. */
     file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0)
         return atom(env, "no_block");
@@ -363,7 +365,7 @@ static ERL_NIF_TERM pass(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
     if (!block)
         return atom(env, "no_block");
     status = bw_channel_pass(channel, block, &number, &error);
-    give_back(block); /* the binary has it, too */
+    give_back(block); /* the binary has a reference as well */
     switch (status) {
     case BW_OK:
         return pair(env, "ok", enif_make_uint64(env, number));
@@ -375,7 +377,8 @@ static ERL_NIF_TERM pass(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
     }
 }
 
-/* Without BEYOND the binary points to the block; with it it is a copy, on a dirty scheduler. */
+/* Without `beyond` the binary points to the block; otherwise it is a copy, made on a dirty
+ * scheduler. */
 static ERL_NIF_TERM take(ErlNifEnv *env, const ERL_NIF_TERM argv[], bool beyond)
 {
     ErlNifUInt64 number, size;
@@ -406,7 +409,7 @@ static ERL_NIF_TERM take_now(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[]
     return take(env, argv, false);
 }
 
-/* Looking for holes takes about 10 us a megabyte: what is larger goes to a dirty scheduler. */
+/* Looking for holes takes about 10 us a megabyte, so a larger block goes to a dirty scheduler. */
 #define TAKE_BYTES ((ErlNifUInt64)64 * 1024 * 1024)
 
 /* take_nif(Channel, Number, Bytes) */
@@ -499,7 +502,7 @@ static ERL_NIF_TERM limit(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
     return atom(env, "ok");
 }
 
-/* reaper_nif(): the caller is told when there is something to reap. */
+/* reaper_nif(): the caller will be told when there is something to reap. */
 static ERL_NIF_TERM reaper(ErlNifEnv *env, int argc, const ERL_NIF_TERM argv[])
 {
     state_t *state = state_of(env);
@@ -562,7 +565,7 @@ static int load(ErlNifEnv *env, void **priv, ERL_NIF_TERM argument)
     return state->blocks && state->lock ? 0 : -1;
 }
 
-/* The module was loaded again. The binaries that are there stay as they are. */
+/* The module was loaded again. The existing binaries stay valid. */
 static int upgrade(ErlNifEnv *env, void **priv, void **old, ERL_NIF_TERM argument)
 {
     state_t *state = *old;
@@ -574,5 +577,5 @@ static int upgrade(ErlNifEnv *env, void **priv, void **old, ERL_NIF_TERM argumen
     return 0;
 }
 
-/* There is no unload: binaries may outlive the module, and they need the state. */
+/* It cannot be unloaded, because binaries may outlive the module and need the state. */
 ERL_NIF_INIT(beamway_block, functions, load, NULL, upgrade, NULL)
