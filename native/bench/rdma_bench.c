@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The bare rdma link between two processes of this host, as figures to put beside perftest's:
- * bytes a second one way, and half the round trip of a message, both sides sleeping (event mode).
+ * The bare rdma link between two processes on the same host, measured for a comparison with
+ * perftest: bytes per second one way, and half the round trip of a message, with both sides
+ * sleeping (event mode).
  *
  * usage: rdma_bench bw MESSAGE_BYTES TOTAL_BYTES | lat MESSAGE_BYTES COUNT | memory BYTES COUNT
- * One line: the figure (MB/s of 2^20, or us, median and mean), then posts, completion events and
- * stalls of the sender. `memory` needs no peer: what it costs to copy a message into the ring, and
- * what it would cost to register it instead, and to take that back.
+ * It prints one line: the result (MB/s of 2^20, or us, median and mean), then posts, completion
+ * events and stalls of the sender. `memory` needs no peer; it measures copying a message into the
+ * ring, and what it would cost to register the message instead and to deregister it.
  */
 #include <rdma/rdma_cma.h>
 
@@ -60,7 +61,7 @@ static void ping(bw_link_t *link)
     free(took);
 }
 
-#define POUR_MS 180000 /* for a message, or for all at the end */
+#define POUR_MS 180000 /* for a message, or for all of them at the end */
 
 static void pour(bw_link_t *link)
 {
@@ -114,7 +115,8 @@ static double median(double *took)
     return took[total / 2];
 }
 
-/* Each time another message, as the VM's binaries are; both touch the same pages. */
+/* Uses a new message each time, as the VM does with its binaries. Both ways touch the same
+ * pages. */
 static void measure_memory(struct ibv_pd *pd)
 {
     double *copied = calloc(total, sizeof *copied), *registered = calloc(total, sizeof *registered);
