@@ -13,7 +13,7 @@
 
 #include "rdma.h"
 
-/* Addresses as the system and as a reader want them. */
+/* Converts addresses for the system and for readers. */
 
 static inline void bw_rdma_sockaddr(const bw_rdma_address_t *address, uint16_t port,
                                     struct sockaddr_storage *at_p)
@@ -45,7 +45,7 @@ static inline void bw_rdma_address_text(const bw_rdma_address_t *address,
         text[0] = 0;
 }
 
-/* Which device an id has got; a listener may take any. */
+/* Reports which device an id has got. A listener may take any device. */
 static inline void bw_rdma_describe(const struct rdma_cm_id *id, bw_report_t *report)
 {
     snprintf(report->device, sizeof report->device, "%s",

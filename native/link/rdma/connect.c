@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * From an order to a link, in the service thread. Who connects: address, route, then everything of
- * the device, then the request with our hello. Who listens: a request whose token is right, then
- * everything of the device, then the answer with our hello. The receive slots are posted before
- * the other side hears of us.
+ * From an order to a link, in the service thread. The connecting side resolves the address and the
+ * route, makes all device objects, and then sends the request with our hello. The listening side
+ * accepts a request whose token is right, makes all device objects, and then answers with our
+ * hello. Both post the receive slots before the other side hears of us.
  */
 
 #include <errno.h>
@@ -16,14 +16,16 @@
 
 #define RESOLVE_MS 2000
 
-/* 4.096 us * 2^16 = 0.27 s until something is sent again, 8 times: a silent peer is given up after
- * 2 to 9 seconds (devices may wait up to 4 times as long). Without it, librdmacm's 1 s each. */
+/* 4.096 us * 2^16 = 0.27 s until something is sent again, 8 times, so a silent peer is given up
+ * after 2 to 9 seconds (devices may wait up to 4 times as long). librdmacm's default would be 1 s
+ * each. */
 #define ACK_TIMEOUT 16
 #define RETRIES 7
-/* Nobody sends without a slot, so a peer that has none lies; it is not waited for. */
+/* A correct peer never sends without a credit, so a peer without slots lies and need not be waited
+ * for. */
 #define SLOT_RETRIES 1
 
-/* Why we sent somebody away, as it stands in the rejection; both sides know the words. */
+/* Reasons for a rejection, as sent in it; both sides know these numbers. */
 enum { REFUSED_TOKEN = 1, REFUSED_HELLO, REFUSED_RINGS, REFUSED_MEMORY };
 
 static const char *refusal_text(uint8_t code)
@@ -44,7 +46,8 @@ static const char *refusal_text(uint8_t code)
 
 /* ---- ends ---- */
 
-/* Takes the device's part out of the user's sight. What had arrived is taken first. */
+/* Makes the device objects unavailable to the user, after processing everything that had
+ * arrived. */
 static bw_rdma_verbs_t take_verbs(bw_rdma_connection_t *connection)
 {
     bw_rdma_verbs_t verbs;
@@ -100,7 +103,7 @@ void bw_rdma_connection_fail(bw_rdma_connection_t *connection, bw_status_t statu
 
 static bool is_linked(const bw_rdma_connection_t *connection)
 {
-    return connection->report.state == BW_LINKED; /* written by this thread alone */
+    return connection->report.state == BW_LINKED; /* written by this thread only */
 }
 
 void bw_rdma_link_fail(bw_rdma_connection_t *connection, const char *reason)
@@ -115,8 +118,8 @@ void bw_rdma_connection_device_removed(bw_rdma_connection_t *connection)
     if (is_linked(connection)) {
         bw_rdma_link_fail(connection, "beamway_rdma_device_removed");
         bw_rdma_connection_release(connection);
-        if (connection
-                ->is_leaving) /* what it still had to say goes nowhere: freed in the next round */
+        /* Its unsent bytes are lost, and it is freed in the next round. */
+        if (connection->is_leaving)
             connection->deadline_ms = bw_rdma_now_ms();
     } else {
         bw_rdma_connection_fail(connection, BW_SYSTEM, "the RDMA device was removed");
@@ -169,7 +172,7 @@ void bw_rdma_connection_begin(bw_rdma_connection_t *connection)
 
 /* ---- both sides ---- */
 
-/* The user polls the completion channel from now on, and must not use it before `is_live`. */
+/* From now on the user polls the completion channel, but must not use it before `is_live`. */
 static bw_status_t give_verbs(bw_rdma_connection_t *connection, const bw_rdma_verbs_t *verbs,
                               bw_rdma_problem_t *problem_p)
 {
@@ -186,7 +189,7 @@ static bw_status_t give_verbs(bw_rdma_connection_t *connection, const bw_rdma_ve
     return status;
 }
 
-/* Memory, and everything of the device. */
+/* Makes the memory and all device objects. */
 static bw_status_t equip(bw_rdma_connection_t *connection, uint64_t ring_bytes,
                          bw_rdma_problem_t *problem_p)
 {
@@ -198,7 +201,7 @@ static bw_status_t equip(bw_rdma_connection_t *connection, uint64_t ring_bytes,
     if (!connection->device)
         return bw_rdma_problem(problem_p, BW_LIMIT, "watching the RDMA device: %s",
                                strerror(errno));
-    /* An older kernel does not know it: then the default stays. */
+    /* Older kernels do not know this option, so the default stays in effect. */
     (void)rdma_set_option(connection->id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout,
                           sizeof timeout);
     status = bw_rdma_memory_make(&connection->memory, ring_bytes, problem_p);
@@ -207,7 +210,7 @@ static bw_status_t equip(bw_rdma_connection_t *connection, uint64_t ring_bytes,
     return status == BW_OK ? give_verbs(connection, &verbs, problem_p) : status;
 }
 
-/* Our hello, ready for the connection manager. */
+/* Returns our hello in the form that the connection manager takes. */
 static struct rdma_conn_param with_hello(const bw_rdma_connection_t *connection, bool with_token,
                                          uint8_t at[BW_RDMA_HELLO_BYTES])
 {
@@ -225,7 +228,7 @@ static struct rdma_conn_param with_hello(const bw_rdma_connection_t *connection,
                                     .rnr_retry_count = SLOT_RETRIES};
 }
 
-/* The peer's ring and slots are known. */
+/* Sets up the flow once the peer's ring and slots are known. */
 static void set_peer(bw_rdma_connection_t *connection, const bw_rdma_hello_t *hello)
 {
     pthread_mutex_lock(&connection->lock);
@@ -385,7 +388,7 @@ void bw_rdma_connection_event(const bw_rdma_cm_event_t *event)
     else if (event->type == RDMA_CM_EVENT_DEVICE_REMOVAL)
         bw_rdma_device_is_removed(event->id);
     else if (!connection)
-        return; /* a listener's, or the sentinel's */
+        return; /* it belongs to a listener or is the sentinel */
     else if (is_linked(connection))
         linked_event(connection, event);
     else if (event->type == RDMA_CM_EVENT_ADDR_RESOLVED)

@@ -8,14 +8,14 @@
 
 /*
  * A connection and the link that it becomes: one object with two owners. The user's thread makes
- * it, moves the bytes and leaves it; the service thread makes, destroys and frees everything. What
- * both use is under `lock`, which neither holds across a call that may block.
+ * it, moves the bytes and leaves it; the service thread makes, destroys and frees everything.
+ * `lock` protects what both use, and neither holds it across a call that may block.
  */
 
 typedef struct bw_rdma_listener bw_rdma_listener_t;
 typedef struct bw_rdma_device bw_rdma_device_t;
 
-/* Something that the service thread polls: called when its descriptor is readable. */
+/* Something that the service thread polls. `ready` is called when its descriptor is readable. */
 typedef struct bw_rdma_source bw_rdma_source_t;
 struct bw_rdma_source {
     void (*ready)(bw_rdma_source_t *source);
@@ -24,9 +24,9 @@ struct bw_rdma_source {
 /* What the user asked for; never changed. */
 typedef struct {
     bool listens;
-    bw_rdma_address_t from, to; /* from.family 0: any. A listener has only `from`. */
+    bw_rdma_address_t from, to; /* from.family 0: any; a listener has only `from` */
     uint16_t port_first, port_last;
-    uint64_t ring_bytes; /* wanted; of a listener, the most */
+    uint64_t ring_bytes; /* wanted size; for a listener the maximum */
     uint32_t timeout_ms;
     uint8_t token[BW_TOKEN_BYTES];
 } bw_rdma_order_t;
@@ -34,15 +34,15 @@ typedef struct {
 typedef struct bw_rdma_connection bw_rdma_connection_t;
 
 struct bw_rdma_connection {
-    bw_link_t link; /* first: a bw_link_t pointer is a pointer to this */
+    bw_link_t link; /* first, so that a bw_link_t pointer is a pointer to this */
     bw_rdma_order_t order;
 
-    pthread_mutex_t lock; /* of all up to the next comment of this kind */
-    int epoll;            /* what the user polls: completion channel and event; -1 once left */
+    pthread_mutex_t lock; /* protects everything up to the next comment of this kind */
+    int epoll; /* polled by the user; has the completion channel and the event; -1 once left */
     int event;
-    bool rung; /* the event is signalled, and nobody has read it */
+    bool rung; /* the event is signalled and has not been read */
     bw_report_t report;
-    bool is_live; /* verbs may be used; else they are the service thread's */
+    bool is_live; /* the user may use verbs; otherwise only the service thread may */
     bw_rdma_verbs_t verbs;
     bw_rdma_memory_t memory;
     bw_rdma_flow_t flow;
@@ -53,16 +53,16 @@ struct bw_rdma_connection {
     const char *reason;
     uint64_t events, posts, stalls;
 
-    /* the service thread's alone */
+    /* used by the service thread only */
     bw_rdma_connection_t *next;
     struct rdma_cm_id *id;
-    bw_rdma_listener_t *listener; /* of a connection that nobody has come to yet */
+    bw_rdma_listener_t *listener; /* of a connection to which no peer has come yet */
     bw_rdma_device_t *device;
     int64_t deadline_ms; /* 0: none */
     bool is_leaving;     /* the user has left it */
     bw_rdma_source_t leaving;
 
-    /* under the service's lock */
+    /* protected by the service's lock */
     bw_rdma_connection_t *next_request;
     bool is_requested, is_started, is_left;
 };
@@ -70,18 +70,19 @@ struct bw_rdma_connection {
 /* Makes the user's descriptor readable. The caller holds the lock. */
 void bw_rdma_ring(bw_rdma_connection_t *connection);
 
-/* The link is of no use any more. `reason` is a literal, fit for an atom; the first one stays. The
- * caller holds the lock. */
+/* Marks the link as failed. `reason` is a literal that is valid as an atom; the first reason is
+ * kept. The caller holds the lock. */
 void bw_rdma_fail(bw_rdma_connection_t *connection, bw_status_t status, const char *reason);
 
-/* Takes what has arrived and completed, and posts what can go. The caller holds the lock and has
- * seen is_live. */
+/* Processes messages and completions, and posts whatever can be sent. The caller holds the lock and
+ * has checked is_live. */
 void bw_rdma_progress(bw_rdma_connection_t *connection);
 
-/* Asks for an event of both completion queues. True: nothing has come meanwhile. As above. */
+/* Requests an event from both completion queues. Returns true if nothing has come meanwhile. The
+ * caller holds the lock and has checked is_live. */
 bool bw_rdma_arm(bw_rdma_connection_t *connection);
 
-/* Takes the events that the completion channel holds. As above. */
+/* Reads the completion channel's events. The caller holds the lock and has checked is_live. */
 void bw_rdma_take_events(bw_rdma_connection_t *connection);
 
 extern const bw_carrier_t bw_rdma_carrier;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Devices that links use or have used. librdmacm opens each once for the process and keeps it open,
- * so its asynchronous events come to one place, here, and are told to the links that they are
- * about.
+ * Devices that links use or have used. librdmacm opens each one once per process and keeps it open,
+ * so its asynchronous events come to one place, here, and are passed on to the links that they
+ * concern.
  *
  * A device cannot go while this process has it open. The sentinel, an id without a connection, is
- * told so even if no link uses the device any more; then the descriptors are closed under
- * librdmacm, which would do so only when it is asked for devices the next time.
+ * notified of a removal even if no link uses the device any more. Then the descriptors are closed
+ * without librdmacm's knowledge, since it would close them only when it is next asked for devices.
  */
 
 #include <errno.h>
@@ -19,9 +19,9 @@
 #include "service.h"
 
 struct bw_rdma_device {
-    bw_rdma_source_t source; /* first */
+    bw_rdma_source_t source; /* first, for the cast */
     struct ibv_context *context;
-    struct rdma_cm_id *sentinel; /* NULL if there could be none */
+    struct rdma_cm_id *sentinel; /* NULL if it could not be made */
     uint32_t users;
     bool is_gone;
     bw_rdma_device_t *next;
@@ -44,7 +44,7 @@ static bool is_about(const struct ibv_async_event *event, const bw_rdma_connecti
     case IBV_EVENT_PORT_ERR:
         return event->element.port_num == connection->id->port_num;
     default:
-        return false; /* of no consequence for a connection that works */
+        return false; /* does not affect a connection that works */
     }
 }
 
@@ -125,7 +125,8 @@ bw_rdma_device_t *bw_rdma_device_get(struct rdma_cm_id *id)
     return device;
 }
 
-/* The kernel lets go of the device when these are closed; librdmacm closes their numbers later. */
+/* Replaces the descriptors, so that the kernel releases the device; librdmacm closes their numbers
+ * later. */
 static void close_under_librdmacm(const struct ibv_context *context)
 {
     int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -148,7 +149,7 @@ static void forget(bw_rdma_device_t *device)
     free(device);
 }
 
-/* Of a device that is there, the sentinel and its events are kept. */
+/* If the device is still there, its sentinel and its events are kept. */
 void bw_rdma_device_put(bw_rdma_device_t *device)
 {
     if (device && --device->users == 0 && device->is_gone)
@@ -160,7 +161,7 @@ static void remove_device(bw_rdma_device_t *device)
     if (device->is_gone)
         return;
     device->is_gone = true;
-    device->users++; /* ours, so that it lives to the end of this call */
+    device->users++; /* our own, so that it lives to the end of this call */
     bw_rdma_service_forget(device->context->async_fd);
     bw_rdma_listener_device_removed(device);
     for (bw_rdma_connection_t *connection = bw_rdma_service_connections(); connection;

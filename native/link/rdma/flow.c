@@ -3,20 +3,20 @@
 
 #include <string.h>
 
-/* Told at the latest when so much of the ring, or of the slots, has become free. A producer waits
- * for at most half the ring, of which the consumer may leave a sixteenth unread. */
+/* The peer is told at the latest when this part of the ring, or of the slots, has become free. A
+ * producer waits for at most half the ring, of which the consumer may leave a sixteenth unread. */
 #define TELL_RING_PART 4
 #define TELL_SLOTS_PART 2
 
-/* A batch is at most this: the peer then reads one while the next is written. */
+/* The largest batch. The limit lets the peer read one batch while the next is being written. */
 #define BATCH_RING_PART 4
 #define BATCH_BYTES ((uint64_t)1024 * 1024)
 
-/* A batch as large as this asks to be told of at once, so that the next can follow without a gap.
- */
+/* A batch of at least this size asks the peer to acknowledge it at once, so that the next can
+ * follow without a gap. */
 #define ASKING_BYTES ((uint64_t)16 * 1024)
 
-/* So many messages at most without a completion, or the send queue would fill. */
+/* At most this many messages are sent without a completion, or the send queue would fill up. */
 #define UNSIGNALED_MAX (BW_RDMA_WINDOW / 4)
 
 void bw_rdma_flow_init(bw_rdma_flow_t *flow, uint64_t size, uint8_t *tx_data, uint8_t *rx_data,
@@ -29,7 +29,7 @@ void bw_rdma_flow_init(bw_rdma_flow_t *flow, uint64_t size, uint8_t *tx_data, ui
                              .peer_slots = peer_slots};
 }
 
-/* Batches that the peer has not looked at. */
+/* Counts the batches that the peer has not looked at. */
 static int ahead(const bw_rdma_flow_t *flow)
 {
     int count = 0;
@@ -69,13 +69,14 @@ bool bw_rdma_flow_is_waiting(const bw_rdma_flow_t *flow)
     return has_data(flow) || owes_room(flow) || owes_credits(flow);
 }
 
-/* Some write's completion is not known yet: a device may read its bytes once more. */
+/* True until the completion of every write is known, because a device may read its bytes once
+ * more. */
 bool bw_rdma_flow_is_held(const bw_rdma_flow_t *flow)
 {
     return flow->last_write > flow->reaped;
 }
 
-/* Puts what was committed into the batch. */
+/* Puts committed bytes into the batch. */
 static void put_data(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch)
 {
     uint64_t most = bw_least(flow->size / BATCH_RING_PART, BATCH_BYTES);
@@ -107,7 +108,7 @@ static void put_data(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch)
     flow->data[0] = flow->number;
 }
 
-/* Fills in what every message tells. */
+/* Fills in the fields that every message has. */
 static void put_message(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch)
 {
     batch->message.head = flow->posted;
@@ -121,7 +122,8 @@ static void put_message(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch)
 
 bool bw_rdma_flow_next(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch_p)
 {
-    /* Who closes does not wait for a reader, who may be busy longer than the link is kept. */
+    /* A closing end does not wait for the reader, which may be busy longer than the link is
+     * kept. */
     bool with_data = has_data(flow) && (ahead(flow) < BW_RDMA_AHEAD || flow->closing);
 
     if (bw_rdma_flow_is_full(flow))
@@ -149,7 +151,7 @@ void bw_rdma_flow_reap(bw_rdma_flow_t *flow, uint64_t number)
         flow->held_from = end;
 }
 
-/* Everything is checked before anything is taken. */
+/* Checks everything before any of it is used. */
 static bool is_valid(const bw_rdma_flow_t *flow, const bw_rdma_message_t *message, size_t bytes)
 {
     uint64_t more = message->head - flow->rx_head;
@@ -181,7 +183,7 @@ bw_status_t bw_rdma_flow_receive(bw_rdma_flow_t *flow, const uint8_t *slot, size
     return BW_OK;
 }
 
-/* Bytes that a write was posted for stay until its completion, also if the peer has freed them. */
+/* Bytes of a posted write stay until its completion, even if the peer has already freed them. */
 uint64_t bw_rdma_flow_room(const bw_rdma_flow_t *flow)
 {
     uint64_t used = flow->head - flow->tail;

@@ -6,26 +6,26 @@
 
 /*
  * What one end of an rdma link has to send, and when: positions of both rings, credits of both
- * receive queues, and the space in the send queue. Knows no verbs and no clock, so all of it is
- * tested without a device (native/test/rdma_flow_test.c).
+ * receive queues, and the space in the send queue. It does not depend on verbs or a clock, so all
+ * of it is tested without a device (native/test/rdma_flow_test.c).
  *
- * The sender keeps a ring of its own, of the same size as the receiver's. A batch is what was
- * committed since the last one: bytes of the ring, written to the same place of the peer's ring by
- * at most two writes, then one message that says how far the stream has come. Few bytes travel in
- * the message itself, and the receiver copies them to their place. Every message carries the tail
- * of the other direction and the count of messages received, so both cost nothing while data flows.
+ * The sender keeps its own ring, of the same size as the receiver's. A batch consists of the bytes
+ * committed since the last one: at most two writes put them into the same place of the peer's ring,
+ * and then one message tells how far the stream has come. A few bytes travel in the message itself,
+ * and the receiver copies them to their place. Every message carries the tail of the other
+ * direction and the count of messages received, so both cost nothing while data flows.
  *
- * The reader is the clock of a busy writer: while BW_RDMA_AHEAD batches have not been looked at,
- * commits only add up, and go out as one batch when the reader has looked. The last of those asks
- * to be told; a batch that goes alone asks for nothing, so an exchange of small messages costs one
- * message each way.
+ * The reader paces a busy writer: while BW_RDMA_AHEAD batches have not been looked at, commits only
+ * add up, and go out as one batch when the reader has looked. The last of those batches asks for an
+ * acknowledgement. A single batch does not ask, so an exchange of small messages costs one message
+ * each way.
  *
- * Credits: a message needs a receive slot of the peer's. The last one is kept for a message that
- * returns credits: it tells of slots that no message has told of before. Therefore one of two ends
- * that have none left can always send.
+ * Credits: a message needs a receive slot of the peer. The last slot is reserved for a message that
+ * returns credits, that is, reports slots which no message has reported before. Therefore, if
+ * neither end has any other slot left, one of them can always send.
  */
 
-/* Messages whose completion is not known yet; each has up to 3 work requests, and a buffer. */
+/* Messages without a known completion. Each has up to 3 work requests, and a buffer. */
 #define BW_RDMA_WINDOW 32u
 #define BW_RDMA_WORK_REQUESTS (3u * BW_RDMA_WINDOW)
 #define BW_RDMA_AHEAD 2
@@ -36,16 +36,16 @@ typedef struct {
     uint8_t *tx_data; /* mapped twice in a row */
 
     uint64_t head;   /* committed */
-    uint64_t posted; /* of that, handed to the queue pair */
-    uint64_t tail;   /* of that, freed by the peer */
-    uint64_t number; /* messages posted: the last one's number */
-    uint64_t reaped; /* of them, known as completed by the send queue */
-    uint64_t taken;  /* of them, known as received by the peer */
-    /* of them, the last ones that moved data, newest first; 0: none */
+    uint64_t posted; /* how far it was handed to the queue pair */
+    uint64_t tail;   /* how far the peer has freed it */
+    uint64_t number; /* of the last message posted */
+    uint64_t reaped; /* the last one that the send queue has completed */
+    uint64_t taken;  /* the last one that the peer is known to have received */
+    /* numbers of the last messages that moved data, newest first; 0: none */
     uint64_t data[BW_RDMA_AHEAD];
     uint64_t last_write;          /* number of the last message with writes before it, 0: none */
     uint64_t end[BW_RDMA_WINDOW]; /* `posted` after each message, by number */
-    uint64_t held_from;  /* from here on writes may read the ring; while last_write > reaped */
+    uint64_t held_from;  /* while last_write > reaped: writes may read the ring from here on */
     uint32_t unsignaled; /* messages posted since the last signaled one */
     uint32_t slots, peer_slots;
     bool closing, closed; /* nothing more will be committed; the peer has been told */
@@ -53,7 +53,7 @@ typedef struct {
     uint64_t rx_head, rx_tail; /* arrived; released */
     uint64_t told_tail;
     uint32_t received, told_received;
-    bool is_asked; /* the peer waits to be told of what has been received */
+    bool is_asked; /* the peer waits for an acknowledgement */
     bool finished; /* the peer will write no more */
 } bw_rdma_flow_t;
 
@@ -72,11 +72,12 @@ typedef struct {
 void bw_rdma_flow_init(bw_rdma_flow_t *flow, uint64_t size, uint8_t *tx_data, uint8_t *rx_data,
                        uint32_t slots, uint32_t peer_slots);
 
-/* What must be posted now; it counts as posted. False: nothing, or it has to wait. */
+/* Returns what must be posted now, which then counts as posted. Returns false if there is nothing
+ * to send or it has to wait. */
 bool bw_rdma_flow_next(bw_rdma_flow_t *flow, bw_rdma_batch_t *batch_p);
 
-/* True if there is something to send that has to wait for a message of the peer's or, if the send
- * queue is full, for a completion. */
+/* True if something has to wait for a message from the peer or, if the send queue is full, for a
+ * completion. */
 bool bw_rdma_flow_is_waiting(const bw_rdma_flow_t *flow);
 bool bw_rdma_flow_is_full(const bw_rdma_flow_t *flow);
 
@@ -86,14 +87,14 @@ bool bw_rdma_flow_is_held(const bw_rdma_flow_t *flow);
 /* The send queue has completed everything up to message `number`. */
 void bw_rdma_flow_reap(bw_rdma_flow_t *flow, uint64_t number);
 
-/* A message has come: `bytes` in a slot, which the caller posts again before the next
- * bw_rdma_flow_next. BW_OK or BW_CORRUPT; then nothing has changed. */
+/* Handles a message of `bytes` in a slot, which the caller posts again before the next
+ * bw_rdma_flow_next. Returns BW_OK, or BW_CORRUPT without any change. */
 bw_status_t bw_rdma_flow_receive(bw_rdma_flow_t *flow, const uint8_t *slot, size_t bytes);
 
-/* Free bytes at head. */
+/* Returns the free bytes at head. */
 uint64_t bw_rdma_flow_room(const bw_rdma_flow_t *flow);
 
-/* True if the peer has got everything, the word of the end included. */
+/* True if the peer has got everything, including the message that ends the stream. */
 bool bw_rdma_flow_is_closed(const bw_rdma_flow_t *flow);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /* The link: what the user's thread does, under the connection's lock. No call here may block: work
- * is posted, completion queues are polled and armed, a descriptor that does not block is read. */
+ * is posted, completion queues are polled and armed, and a non-blocking descriptor is read. */
 
 #include <errno.h>
 #include <sys/epoll.h>
@@ -15,7 +15,7 @@ static bw_rdma_connection_t *connection_of(bw_link_t *link)
     return (bw_rdma_connection_t *)link;
 }
 
-/* The same, locked. */
+/* Returns the connection with its lock held. */
 static bw_rdma_connection_t *enter(bw_link_t *link)
 {
     pthread_mutex_lock(&connection_of(link)->lock);
@@ -65,7 +65,7 @@ static const char *reason_of(enum ibv_wc_status status)
 
 static unsigned poll_sent(bw_rdma_connection_t *connection);
 
-/* The queue pair has failed. If a request of ours was the reason, its completion came first. */
+/* The queue pair has failed. If one of our requests was the cause, its completion came first. */
 static void flushed(bw_rdma_connection_t *connection)
 {
     while (poll_sent(connection) > 0)
@@ -73,7 +73,7 @@ static void flushed(bw_rdma_connection_t *connection)
     bw_rdma_fail(connection, BW_SYSTEM, reason_of(IBV_WC_WR_FLUSH_ERR));
 }
 
-/* One message: taken, and its slot posted again. */
+/* Handles one message and posts its slot again. */
 static void receive(bw_rdma_connection_t *connection, const struct ibv_wc *completion)
 {
     const uint8_t *slot = connection->memory.slots + completion->wr_id * BW_RDMA_SLOT_BYTES;
@@ -93,8 +93,9 @@ static void receive(bw_rdma_connection_t *connection, const struct ibv_wc *compl
 
 #define POLL_BATCH 16
 
-/* Takes what has completed, at most one round of slots: a fast peer cannot keep us here. How many.
- * Also of a link that has failed: what came before is read, and perhaps that it was the end. */
+/* Handles completed receives, at most one round of slots, so that a fast peer cannot keep us here.
+ * Returns how many. It also works on a link that has failed, because earlier messages must be read,
+ * among them perhaps the one that ends the stream. */
 static unsigned poll_received(bw_rdma_connection_t *connection)
 {
     struct ibv_wc completion[POLL_BATCH];
@@ -152,14 +153,14 @@ static void post_all(bw_rdma_connection_t *connection)
 
 #define ROUNDS 4
 
-/* Posts what can go. What has to wait goes out when an event comes, whatever the user does. */
+/* Posts what can be sent. The rest goes out when an event comes, whatever the user does. */
 static void post(bw_rdma_connection_t *connection)
 {
     bw_rdma_flow_t *flow = &connection->flow;
 
     post_all(connection);
     for (int round = 0; connection->status == BW_OK && bw_rdma_flow_is_waiting(flow); round++) {
-        if (round == ROUNDS) { /* the peer is too fast: others first */
+        if (round == ROUNDS) { /* the peer is too fast; lets others run first */
             bw_rdma_ring(connection);
             break;
         }
@@ -185,7 +186,7 @@ bool bw_rdma_arm(bw_rdma_connection_t *connection)
     unsigned taken;
 
     arm_queue(connection, connection->verbs.rcq, &connection->rcq_is_armed);
-    if (connection->flow.closing) /* it waits for the completion of the last word */
+    if (connection->flow.closing) /* waits for the completion of the last message */
         arm_queue(connection, connection->verbs.scq, &connection->scq_is_armed);
     taken = poll_received(connection);
     poll_sent(connection);
@@ -253,7 +254,7 @@ static bool rdma_needs_flush(const bw_link_t *link)
     return needs;
 }
 
-/* What has to wait stays in the ring, and goes out when an event comes. */
+/* Bytes that have to wait stay in the ring, and go out when an event comes. */
 static void rdma_flush(bw_link_t *link, bw_span_t *rest_p)
 {
     bw_rdma_connection_t *connection = enter(link);
@@ -296,8 +297,8 @@ static void rdma_release(bw_link_t *link, size_t n)
     leave(connection);
 }
 
-/* A link that has ended is never armed. What its user has seen and left then, half a frame, stays
- * so. */
+/* A link that has ended is never armed. Half a frame that the user has seen and left stays
+ * unread. */
 static bw_status_t rdma_arm_read(bw_link_t *link)
 {
     bw_rdma_connection_t *connection = enter(link);
@@ -325,7 +326,7 @@ static bw_status_t rdma_arm_read(bw_link_t *link)
 static bw_status_t rdma_arm_write(bw_link_t *link, size_t room)
 {
     bw_rdma_connection_t *connection = enter(link);
-    bw_status_t status = BW_OK; /* also of a link that has failed: there will be no room */
+    bw_status_t status = BW_OK; /* also for a failed link, which will never have room */
 
     if (connection->is_live && connection->status == BW_OK) {
         if (bw_rdma_flow_room(&connection->flow) < room) {
@@ -371,7 +372,7 @@ static void rdma_wake_self(bw_link_t *link)
 
 static bool rdma_trim(bw_link_t *link)
 {
-    (void)link; /* registered memory stays where it is */
+    (void)link; /* registered memory must stay in place */
     return false;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Where peers come to: one port of the connection manager for each address, however many
- * connections wait there. Who comes says by his token which connection he wants. */
+/* Listeners for peers: one port of the connection manager for each address, however many
+ * connections wait there. A peer's token selects the connection. */
 
 #include <errno.h>
 #include <stdlib.h>
@@ -49,7 +49,7 @@ static void destroy(bw_rdma_listener_t *listener)
     free(listener);
 }
 
-/* An id that listens at the first port of the range that is free; NULL and errno. */
+/* Returns an id that listens at the port, or NULL with errno. */
 static struct rdma_cm_id *listen_at(const bw_rdma_order_t *order, uint32_t port)
 {
     struct sockaddr_storage at;
@@ -101,7 +101,7 @@ static bw_rdma_listener_t *make(bw_rdma_connection_t *connection)
     listener = calloc(1, sizeof *listener);
     if (listener && id->verbs)
         listener->device = bw_rdma_device_get(id);
-    /* At an address of no device in particular, whoever comes brings his. */
+    /* If the address belongs to no particular device, each peer's request determines the device. */
     if (!listener || (!listener->device && !is_any(&order->from))) {
         rdma_destroy_id(id);
         bw_rdma_connection_fail(connection, BW_SYSTEM, "no RDMA device has the address %s", where);

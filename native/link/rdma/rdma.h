@@ -8,19 +8,19 @@
 #include "../link.h"
 
 /*
- * The RDMA carrier. It is in a shared object of its own (carriers.h), which is the only code that
- * needs libibverbs and librdmacm; this header needs neither. The first call of a process looks for
+ * The RDMA carrier. It is a separate shared object (carriers.h), which is the only code that needs
+ * libibverbs and librdmacm; this header needs neither. The first call in a process looks for
  * devices and starts a thread.
  *
- * Whatever in verbs and in the connection manager may block (opening devices, registering memory,
- * making and destroying queue pairs) is done by that thread. The user's thread only posts work and
- * polls completions.
+ * That thread does everything in verbs and in the connection manager that may block (opening
+ * devices, registering memory, making and destroying queue pairs). The user's thread only posts
+ * work and polls completions.
  *
- * Where (`at` of an order), in bytes:
+ * Addresses (`at` of an order), in bytes:
  * - listen: an address, first port:16, last port:16. It is an address of an RDMA device, or, if its
- *   ip is 0, all of its family (of both families with IPv6); its port is not looked at. A port of
- *   the range is taken (0, 0: any); those who listen in one process at the same address share one.
- *   Takes the first who has the token.
+ *   ip is 0, covers all of its family (of both families with IPv6); its port is ignored. The
+ *   listener takes a port of the range (0, 0: any). Listeners at the same address in one process
+ *   share a port. The first peer with the token is accepted.
  * - connect: from address (family 0: any), to address.
  * The report's address is the port: BW_RDMA_PORT_BYTES in network order.
  */
@@ -36,7 +36,7 @@ typedef struct {
 #define BW_RDMA_LISTEN_BYTES (BW_RDMA_ADDRESS_BYTES + 2 + 2)
 #define BW_RDMA_CONNECT_BYTES (2 * BW_RDMA_ADDRESS_BYTES)
 
-/* An address as it stands in an order: family:8, ip:16 bytes, scope:32, port:16. */
+/* Writes an address in the format of an order: family:8, ip:16 bytes, scope:32, port:16. */
 static inline uint8_t *bw_rdma_put_address(uint8_t *at, const bw_rdma_address_t *address)
 {
     at = bw_put(at, address->family, 1);
@@ -44,16 +44,17 @@ static inline uint8_t *bw_rdma_put_address(uint8_t *at, const bw_rdma_address_t 
     return bw_put(bw_put(at + sizeof address->ip, address->scope, 4), address->port, 2);
 }
 
-/* Of each way, if nobody says otherwise. */
+/* The default size of each ring. */
 #define BW_RDMA_RING_BYTES ((uint64_t)4 * 1024 * 1024)
 
 /*
- * The link. Beside what link.h says:
+ * The link. In addition to link.h:
  * - Rings have the same size each way and are locked in memory (RLIMIT_MEMLOCK) while it lives.
- * - arm_write: of more room than half the ring the user hears at the latest when the peer closes.
+ * - arm_write: if more than half the ring is asked for, the user may learn of the room as late as
+ *   when the peer closes.
  * - A link that fails (device gone, port down, connection lost, peer breaks the protocol) makes its
- *   descriptor readable; peek gives what had arrived before, then BW_SYSTEM or BW_CORRUPT, and
- *   `reason` says why. reserve gives BW_AGAIN from then on.
+ *   descriptor readable. peek returns what had arrived before, then BW_SYSTEM or BW_CORRUPT, and
+ *   `reason` has the cause. reserve returns BW_AGAIN from then on.
  * - close sends what was committed, for at most a second, in the background.
  * - trim does nothing.
  */

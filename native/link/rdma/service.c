@@ -12,17 +12,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LINGER_MS 1000 /* how long a link that was left may take to say the rest */
+#define LINGER_MS 1000 /* how long a link that was left may take to send the rest */
 
 static struct {
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* protects what follows */
     bool runs;
     bw_rdma_connection_t *requests;
     unsigned left; /* connections that their users have left and that are not freed yet */
 
     int epoll, event;
     struct rdma_event_channel *channel;
-    bw_rdma_connection_t *connections; /* the thread's alone */
+    bw_rdma_connection_t *connections; /* used by the thread only */
 } service = {.lock = PTHREAD_MUTEX_INITIALIZER, .epoll = -1, .event = -1};
 
 bw_rdma_connection_t *bw_rdma_service_connections(void)
@@ -102,8 +102,8 @@ static bool all_are_freed(void)
     return all;
 }
 
-/* A process that ends has closed its links just before: the peers get what was said last. The
- * wall clock may be set meanwhile, so it is not asked. */
+/* A process that ends has closed its links just before, so this lets their last bytes reach the
+ * peers. It uses the monotonic clock, because the wall clock may be set meanwhile. */
 __attribute__((destructor)) static void let_links_finish(void)
 {
     int64_t end = bw_rdma_now_ms() + 1000 + LINGER_MS;
@@ -112,8 +112,8 @@ __attribute__((destructor)) static void let_links_finish(void)
         (void)poll(NULL, 0, 1);
 }
 
-/* Sends the rest; true while there is something to wait for. A peer that never stops to talk is
- * left at the deadline. */
+/* Sends the rest. Returns true while there is something to wait for. If the peer never stops
+ * sending, the link is given up at the deadline. */
 static bool has_more_to_say(bw_rdma_connection_t *connection)
 {
     int rounds = 16;
@@ -142,8 +142,8 @@ static void continue_leaving(bw_rdma_connection_t *connection)
 static void begin_leaving(bw_rdma_connection_t *connection)
 {
     connection->is_leaving = true;
-    /* The user does not see the messages of the peer any more: they are of no use to anybody, but
-     * they bring credits. */
+    /* The user no longer sees the peer's messages. They are useless except for the credits that
+     * they bring. */
     if (has_more_to_say(connection) &&
         bw_rdma_service_watch(connection->verbs.channel->fd, &connection->leaving))
         connection->deadline_ms = bw_rdma_now_ms() + LINGER_MS;
@@ -159,7 +159,8 @@ static void leaving_ready(bw_rdma_source_t *source)
 
 /* ---- requests and events ---- */
 
-/* Once it is off the list its user may put it there again, to leave: *is_left_p is of before. */
+/* Once the connection is off the list, its user may put it there again in order to leave.
+ * *is_left_p is the value from before that. */
 static bw_rdma_connection_t *next_request(bool *is_left_p)
 {
     bw_rdma_connection_t *connection;
@@ -201,7 +202,7 @@ static void event_ready(bw_rdma_source_t *source)
         request(connection, is_left);
 }
 
-/* The event is let go before it is acted on: an id can be destroyed only then. */
+/* Acknowledges the event before acting on it, because an id can be destroyed only then. */
 static void channel_ready(bw_rdma_source_t *source)
 {
     bw_rdma_cm_event_t event = {0};
@@ -254,7 +255,7 @@ static void check_deadlines(void)
     }
 }
 
-/* One event at a time: what it is about may be gone after the one before. */
+/* Handles one event at a time, because the object of the next one may be gone by then. */
 static void *serve(void *unused)
 {
     struct epoll_event event;
@@ -301,7 +302,7 @@ static bw_status_t make_channel(bw_error_t *error_p)
     return BW_SYSTEM;
 }
 
-/* Signals are the VM's. */
+/* Blocks all signals in the thread, because they belong to the VM. */
 static bool start_thread(void)
 {
     sigset_t all, before;
@@ -324,8 +325,9 @@ static bw_status_t start(bw_error_t *error_p)
     static bw_rdma_source_t source = {.ready = event_ready};
     bw_status_t status = BW_LIMIT;
 
-    /* Before Linux 5.12 a fork takes the queues away that a device has in our memory. Later ones
-     * copy them; where it fails a process that forks loses its links, as it did without. */
+    /* Before Linux 5.12 a fork takes the queues away that a device has in our memory. Later kernels
+     * copy them. If this call fails, a process that forks loses its links, as it would without the
+     * call. */
     (void)ibv_fork_init();
     service.epoll = epoll_create1(EPOLL_CLOEXEC);
     service.event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

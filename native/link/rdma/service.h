@@ -5,15 +5,15 @@
 #include "connection.h"
 
 /*
- * The service thread: everything that may block, for all links of the process. It owns the event
- * channel of the connection manager, the listeners, the devices, and what a link leaves behind.
- * Everything below is called by that thread alone, unless it says otherwise.
+ * The service thread does everything that may block, for all links of the process. It owns the
+ * event channel of the connection manager, the listeners, the devices, and what a link leaves
+ * behind. Only that thread may call the functions below, except where noted.
  */
 
-/* Starts the thread, if it does not run; called by any thread. */
+/* Starts the thread if it does not run. Any thread may call this. */
 bw_status_t bw_rdma_service_start(bw_error_t *error_p);
 
-/* The user has made or left this connection; called by its thread. */
+/* The user has made or left this connection. The user's thread calls this. */
 void bw_rdma_service_request(bw_rdma_connection_t *connection, bool leaves);
 
 void bw_rdma_close(bw_rdma_connection_t *connection, int *fd_p);
@@ -43,42 +43,45 @@ void bw_rdma_connection_begin(bw_rdma_connection_t *connection);
 void bw_rdma_connection_event(const bw_rdma_cm_event_t *event);
 void bw_rdma_connection_deadline(bw_rdma_connection_t *connection);
 
-/* The connection comes to nothing: nothing of a device is left, and the user is told. */
+/* Ends a connection that did not become a link: frees everything of the device, and informs the
+ * user. */
 __attribute__((format(printf, 3, 4))) void bw_rdma_connection_fail(bw_rdma_connection_t *connection,
                                                                    bw_status_t status,
                                                                    const char *format, ...);
 
-/* A link fails: bw_rdma_fail, with the lock taken here. */
+/* Calls bw_rdma_fail with the lock, which it takes here. */
 void bw_rdma_link_fail(bw_rdma_connection_t *connection, const char *reason);
 
-/* Gives back everything but the memory. The user's thread may still read what had arrived. */
+/* Frees everything but the memory, because the user's thread may still read what had arrived. */
 void bw_rdma_connection_release(bw_rdma_connection_t *connection);
 
 /* ---- listener.c ---- */
 
-/* Makes the connection wait at its address; several share one port. False: it has failed. */
+/* Makes the connection wait at its address, where several share a port. Returns false if it has
+ * failed. */
 bool bw_rdma_listener_join(bw_rdma_connection_t *connection);
 
 /* Safe on a connection that does not wait. */
 void bw_rdma_listener_leave(bw_rdma_connection_t *connection);
 
-/* The listener of this id, or NULL. */
+/* Returns the listener of this id, or NULL. */
 bw_rdma_listener_t *bw_rdma_listener_of(const struct rdma_cm_id *id);
 
-/* The connection that waits there for whoever has this token, or NULL. */
+/* Returns the connection that waits there for a peer with this token, or NULL. */
 bw_rdma_connection_t *bw_rdma_listener_find(const bw_rdma_listener_t *listener,
                                             const uint8_t *token);
 
 /* ---- device.c ---- */
 
-/* The device that this id has got, watched from now on. NULL: it cannot be. */
+/* Returns the id's device and watches it from now on. NULL: it cannot be watched. */
 bw_rdma_device_t *bw_rdma_device_get(struct rdma_cm_id *id);
-void bw_rdma_device_put(bw_rdma_device_t *device); /* NULL is none */
+void bw_rdma_device_put(bw_rdma_device_t *device); /* ignores NULL */
 
-/* The connection manager says that the device of this id goes. True: one of ours was meant. */
+/* The connection manager reports that the device of this id is being removed. */
 void bw_rdma_device_is_removed(struct rdma_cm_id *id);
 
-/* All that a device has for us is given back within this call: the kernel waits for it. */
+/* Both release everything that we hold of the device within the call, because the kernel waits for
+ * that. */
 void bw_rdma_listener_device_removed(const bw_rdma_device_t *device);
 void bw_rdma_connection_device_removed(bw_rdma_connection_t *connection);
 

@@ -67,7 +67,7 @@ void bw_rdma_memory_free(bw_rdma_memory_t *memory)
 
 /* ---- the device's part ---- */
 
-/* Locked memory is what a new installation lacks first, so it is named with the remedy. */
+/* A new installation most often lacks locked memory, so its error names the remedy. */
 static bw_status_t refused(bw_rdma_problem_t *problem_p, const char *step, int sys_errno,
                            uint64_t ring_bytes)
 {
@@ -85,7 +85,8 @@ static bw_status_t refused(bw_rdma_problem_t *problem_p, const char *step, int s
                            strerror(sys_errno));
 }
 
-/* As much inline data as the device takes, up to a slot; there is no call that asks for it. */
+/* Requests as much inline data as the device takes, up to a slot, by trying, since no call tells
+ * it. */
 static bool make_queue_pair(bw_rdma_verbs_t *verbs, struct rdma_cm_id *id)
 {
     uint32_t wanted = BW_RDMA_SLOT_BYTES;
@@ -124,7 +125,7 @@ static bool make_channel(bw_rdma_verbs_t *verbs, struct ibv_context *context)
     return flags >= 0 && fcntl(verbs->channel->fd, F_SETFL, flags | O_NONBLOCK) == 0;
 }
 
-/* The peer's right to write covers the ring and nothing else; no other memory gives any right. */
+/* The peer's right to write covers the ring and nothing else; no other memory grants a right. */
 static const char *make_all(bw_rdma_verbs_t *verbs, struct rdma_cm_id *id,
                             const bw_rdma_memory_t *memory)
 {
@@ -136,7 +137,7 @@ static const char *make_all(bw_rdma_verbs_t *verbs, struct rdma_cm_id *id,
     if (!make_channel(verbs, context))
         return "completion channel";
     verbs->rcq = ibv_create_cq(context, BW_RDMA_SLOTS, NULL, verbs->channel, 0);
-    /* room for every request: all of them complete when the queue pair fails */
+    /* has room for every request, because all of them complete when the queue pair fails */
     verbs->scq = ibv_create_cq(context, BW_RDMA_WORK_REQUESTS, NULL, verbs->channel, 0);
     if (!verbs->rcq || !verbs->scq)
         return "completion queue";
@@ -214,7 +215,8 @@ bool bw_rdma_verbs_post_slot(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_
     return *errno_p == 0;
 }
 
-/* The message in its buffer, with its part of the stream: bytes to send. */
+/* Writes the message and its bytes of the stream into its buffer; returns the number of bytes to
+ * send. */
 static uint32_t put_message(uint8_t *at, const bw_rdma_batch_t *batch)
 {
     memcpy(at, &batch->message, sizeof batch->message);

@@ -8,11 +8,12 @@
 #include "flow.h"
 
 /*
- * What one connection has of a device: queue pair, completion queues, registered memory. Made and
- * destroyed by the service thread, since most of these calls may block; used by the link's thread.
+ * What one connection has of a device: queue pair, completion queues, registered memory. The
+ * service thread makes and destroys it, since most of these calls may block; the link's thread uses
+ * it.
  */
 
-/* Memory of one end. It lives as long as the link, also when the device is gone. */
+/* Memory of one end. It lives as long as the link, even when the device is gone. */
 typedef struct {
     uint64_t ring_bytes;
     uint8_t *rx, *tx; /* each mapped twice in a row */
@@ -30,7 +31,7 @@ typedef struct {
     uint32_t peer_key;
 } bw_rdma_verbs_t;
 
-/* Why something could not be made: numbers and names included, so it is no literal. */
+/* Why something could not be made. The text has numbers and names in it, so it is not a literal. */
 typedef struct {
     bw_status_t status;
     char text[BW_TEXT_BYTES];
@@ -42,18 +43,18 @@ bw_rdma_problem(bw_rdma_problem_t *problem_p, bw_status_t status, const char *fo
 bw_status_t bw_rdma_memory_make(bw_rdma_memory_t *memory_p, uint64_t ring_bytes,
                                 bw_rdma_problem_t *problem_p);
 
-/* Safe on what was never made. */
+/* Safe on memory that was never made. */
 void bw_rdma_memory_free(bw_rdma_memory_t *memory);
 
-/* Makes all of it for the connection `id`, which has a device, and posts every receive slot: the
+/* Makes all of it for the connection `id`, which has a device, and posts every receive slot, so the
  * peer can send as soon as it is connected. On failure nothing is left. */
 bw_status_t bw_rdma_verbs_make(bw_rdma_verbs_t *verbs_p, struct rdma_cm_id *id,
                                const bw_rdma_memory_t *memory, bw_rdma_problem_t *problem_p);
 
-/* The memory itself stays. Safe on what was never made. */
+/* Keeps the memory. Safe on verbs that were never made. */
 void bw_rdma_verbs_destroy(bw_rdma_verbs_t *verbs, struct rdma_cm_id *id);
 
-/* False: *error_p is the errno. */
+/* On false, *error_p is the errno. */
 bool bw_rdma_verbs_post_slot(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_t *memory,
                              uint64_t slot, int *errno_p);
 bool bw_rdma_verbs_post_batch(const bw_rdma_verbs_t *verbs, const bw_rdma_memory_t *memory,

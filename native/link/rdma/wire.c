@@ -10,7 +10,7 @@
 #define ORDER_MARK 0x01020304u /* in the host's own order */
 
 /* At 0: magic:16, version:16, order mark:32, token:16 bytes, ring address:64, ring bytes:64,
- * key:32, slots:16, 0:16; network order but for the mark. */
+ * key:32, slots:16, 0:16; all in network order except the mark. */
 void bw_rdma_hello_put(const bw_rdma_hello_t *hello, uint8_t at[BW_RDMA_HELLO_BYTES])
 {
     uint32_t mark = ORDER_MARK;

@@ -8,11 +8,11 @@
 #include "rdma.h"
 
 /*
- * What two ends of an rdma link tell each other: once, a hello in the private data of the
- * connection manager; then messages in receive slots. Knows no verbs.
+ * What two ends of an rdma link send each other: once, a hello in the private data of the
+ * connection manager; then messages in receive slots. It does not depend on verbs.
  */
 
-/* A receive slot: a message and, behind it, up to BW_RDMA_INLINE_BYTES of the stream. */
+/* A receive slot: a message followed by up to BW_RDMA_INLINE_BYTES of the stream. */
 #define BW_RDMA_SLOT_BYTES 512u
 #define BW_RDMA_INLINE_BYTES (BW_RDMA_SLOT_BYTES - (uint32_t)sizeof(bw_rdma_message_t))
 #define BW_RDMA_SLOTS 64u
@@ -32,21 +32,21 @@ typedef struct {
 
 void bw_rdma_hello_put(const bw_rdma_hello_t *hello, uint8_t at[BW_RDMA_HELLO_BYTES]);
 
-/* Checks everything but the token; `len` may be larger. BW_OK or BW_REFUSED. */
+/* Checks everything but the token; `len` may be larger. Returns BW_OK or BW_REFUSED. */
 bw_status_t bw_rdma_hello_get(const uint8_t *at, size_t len, bw_rdma_hello_t *hello_p,
                               bw_error_t *error_p);
 
 #define BW_RDMA_FINISHED 1u /* nothing more will be written */
-#define BW_RDMA_TELL 2u     /* say soon that this has been received: the sender waits for it */
+#define BW_RDMA_TELL 2u     /* acknowledge this soon, because the sender waits for it */
 #define BW_RDMA_FLAGS (BW_RDMA_FINISHED | BW_RDMA_TELL)
 
-/* In the byte order of both hosts: one of the other order is refused by its hello. Each message
- * uses one slot. All numbers count from the beginning of the link. */
+/* In the byte order of both hosts, since the hello of a host with the other order is refused. Each
+ * message uses one slot. All numbers count from the beginning of the link. */
 typedef struct {
-    uint64_t head;     /* bytes that are in the receiver's ring, those in this slot included */
+    uint64_t head;     /* bytes that are in the receiver's ring, including those in this slot */
     uint64_t tail;     /* bytes that the sender has freed in its own ring */
     uint32_t received; /* messages that the sender has got; their slots are posted again */
-    uint16_t len;      /* bytes of the stream in this slot; others are in the ring already */
+    uint16_t len;      /* bytes of the stream in this slot; 0 if they are in the ring already */
     uint16_t flags;
 } bw_rdma_message_t;
 
