@@ -50,7 +50,7 @@ static bw_status_t unix_socket(int *fd_p, bw_error_t *error_p)
     return BW_OK;
 }
 
-/* The numbers at the start of a file of /proc; how many there were. */
+/* Reads the numbers at the start of a file in /proc and returns how many there were. */
 static int read_numbers(const char *path, unsigned long numbers[3])
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC), count = 0;
@@ -71,8 +71,8 @@ static int read_numbers(const char *path, unsigned long numbers[3])
 }
 
 /*
- * The kernel shows every user that our user namespace does not know as this one. Who runs as it
- * can tell himself from them only where all users are known.
+ * The kernel shows this uid for every user that our user namespace does not map. A process with
+ * this uid can tell itself apart from those users only if the namespace maps all of them.
  */
 static bool may_be_anybody(uid_t uid)
 {
@@ -94,12 +94,12 @@ bool bw_shm_same_user(int fd)
            !may_be_anybody(peer.uid);
 }
 
-#ifndef SO_PEERPIDFD /* Linux 6.5; it also knows a peer of another pid namespace */
+#ifndef SO_PEERPIDFD /* Linux 6.5; it also works for a peer in another pid namespace */
 #define SO_PEERPIDFD 77
 #endif
 
-/* A pidfd of the process at the other end, -1 if the system has none for us: then it is not known
- * when that process ends. */
+/* Returns a pidfd of the process at the other end, or -1 if the system has none for us. In that
+ * case the end of that process goes unnoticed. */
 static int process_of(int fd)
 {
     struct ucred peer;
@@ -126,7 +126,7 @@ static bool random_bytes(void *at, size_t len)
     return getrandom(at, len, 0) == (ssize_t)len;
 }
 
-/* Length of the name, without a final 0; 0 if it does not fit. */
+/* Returns the length of the name, without a final 0, or 0 if it does not fit. */
 static size_t listener_name(const char *dir, const uint8_t id[8], uint8_t *address)
 {
     char name[BW_ADDRESS_MAX];
@@ -143,9 +143,9 @@ static size_t listener_name(const char *dir, const uint8_t id[8], uint8_t *addre
 }
 
 /*
- * Whoever may write to the directory can take our socket away, so that no link comes about; more he
- * cannot, for he is another user and lacks the token. The owner's own choice, and a sticky
- * directory such as /tmp, are as good as a private one.
+ * Another user who may write to the directory can remove our socket and so prevent a link, but
+ * nothing more, because that user lacks our uid and the token. A directory of our own and a sticky
+ * one such as /tmp are as good as a private one.
  */
 static bw_status_t check_dir(const char *dir, bw_error_t *error_p)
 {
@@ -161,7 +161,7 @@ static bw_status_t check_dir(const char *dir, bw_error_t *error_p)
     return BW_OK;
 }
 
-/* The name is there until the listener closes; only our user may connect. */
+/* The name exists until the listener closes. Only our user may connect. */
 static bw_status_t bind_socket(int fd, const char *dir, const bw_shm_listener_t *listener,
                                bw_error_t *error_p)
 {
@@ -265,7 +265,8 @@ bw_status_t bw_shm_receive(int fd, void *bytes, size_t len, int flags, int *fds,
     for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(&message); cmsg; cmsg = CMSG_NXTHDR(&message, cmsg)) {
         if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
             continue;
-        /* The kernel fills the padding of the buffer too: one more may have come than was asked. */
+        /* The kernel also fills the buffer's padding, so there may be one more than was asked
+         * for. */
         for (size_t at = CMSG_LEN(0); at + sizeof(int) <= cmsg->cmsg_len; at += sizeof(int)) {
             int one;
 
@@ -276,9 +277,9 @@ bw_status_t bw_shm_receive(int fd, void *bytes, size_t len, int flags, int *fds,
                 close(one);
         }
     }
-    if (count == 0 && message.msg_flags & MSG_CTRUNC) /* there was room for them */
+    if (count == 0 && message.msg_flags & MSG_CTRUNC) /* although there was room for them */
         return BW_LIMIT;
-    if (n == 0 && count == 0) /* an empty message may bring some, too */
+    if (n == 0 && count == 0) /* an empty message may bring some as well */
         return BW_REFUSED;
     if (n == (ssize_t)len && count <= most && !(message.msg_flags & (MSG_CTRUNC | MSG_TRUNC))) {
         *count_p = count;
@@ -336,7 +337,7 @@ bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
     if (!bw_shm_send(conn, &hello, sizeof hello, fds, FD_COUNT))
         status = bw_fail(error_p, BW_SYSTEM, "sending the descriptors", errno);
     process = -1;
-    fds[FD_CONNECTOR_EVENT] = fds[FD_LISTENER_EVENT] = -1; /* the link's */
+    fds[FD_CONNECTOR_EVENT] = fds[FD_LISTENER_EVENT] = -1; /* the link owns them */
     if (status == BW_OK)
         *link_p = link;
     else
@@ -349,7 +350,7 @@ close_fds:
     return status;
 }
 
-/* Checks all that the peer brought before anything of it is used. */
+/* Checks everything that the peer has sent before any of it is used. */
 static bw_status_t check_hello(const hello_t *hello, const int *fds,
                                const bw_shm_listener_t *listener, uint64_t max_ring_bytes,
                                bw_error_t *error_p)
@@ -423,7 +424,8 @@ bw_status_t bw_shm_accept(bw_shm_listener_t *listener, uint64_t max_ring_bytes, 
     return status;
 }
 
-/* Makes a link inside this process and sends 8 bytes through it: all that a host must offer. */
+/* Makes a link inside this process and sends 8 bytes through it, which needs everything that a host
+ * must offer. */
 bw_status_t bw_shm_probe(uint64_t ring_bytes, bw_error_t *error_p)
 {
     bw_link_t *connected = NULL, *accepted = NULL;

@@ -5,33 +5,33 @@
 #include "../link.h"
 
 /*
- * The shared-memory carrier, and how two processes of one host connect for it.
+ * The shared-memory carrier, and how two processes on the same host connect for it.
  *
- * One side opens a listener (a listening unix socket with a random name) and tells the other, over
- * a channel that is already authenticated, its address and a 128-bit token. The other side
- * connects: it makes the memory and both eventfds, connects, checks who listens, and sends token
- * and descriptors at once. When the first side hears of that, the data already waits at its
- * listener, so no call here blocks and none has to be repeated.
+ * One side opens a listener (a listening unix socket with a random name) and sends the other its
+ * address and a 128-bit token, over a channel that is already authenticated. The other side makes
+ * the memory and both eventfds, connects, checks who listens, and sends token and descriptors at
+ * once. When the first side hears of that, the data is already queued at its listener, so no call
+ * here blocks and none has to be repeated.
  *
- * Where (`at` of an order): of listen a directory for the socket, or nothing for an abstract name
- * (the same network namespace); of connect the address that the listener's report has. The calls
- * below are what the table is made of; one listener of theirs may take several peers.
+ * Addresses (`at` of an order): to listen, a directory for the socket, or nothing for an abstract
+ * name (for the same network namespace); to connect, the address in the listener's report. The
+ * table is made from the calls below. Used directly, one listener may take several peers.
  *
- * Both sides check that the other has the same effective user (SO_PEERCRED). Nothing has a name
- * in a file system unless `dir` is given, so nothing is left behind by a killed process.
+ * Both sides check that the other has the same effective user (SO_PEERCRED). Nothing has a name in
+ * a file system unless `dir` is given, so a killed process leaves nothing behind.
  */
 
 typedef struct {
     int fd;                          /* -1: closed */
     uint8_t token[BW_TOKEN_BYTES];   /* secret: only for the peer */
     size_t address_len;              /* bytes of address */
-    uint8_t address[BW_ADDRESS_MAX]; /* as in sun_path: a leading 0 is the abstract name space */
+    uint8_t address[BW_ADDRESS_MAX]; /* as in sun_path: a leading 0 means the abstract name space */
 } bw_shm_listener_t;
 
 /*
- * Opens a listener. `dir` NULL: abstract name (same network namespace); else a socket file in that
- * directory, for containers that share it; the file is gone after bw_shm_listener_close.
- * On error nothing is open and listener_p->fd is -1.
+ * Opens a listener. If `dir` is NULL, it has an abstract name (for the same network namespace),
+ * otherwise a socket file in that directory, for containers that share it. bw_shm_listener_close
+ * removes the file. On error nothing is open and listener_p->fd is -1.
  */
 bw_status_t bw_shm_listen(const char *dir, bw_shm_listener_t *listener_p, bw_error_t *error_p);
 
@@ -40,7 +40,7 @@ void bw_shm_listener_close(bw_shm_listener_t *listener);
 
 /*
  * Makes rings of `ring_bytes` each way (a valid ring size) and hands them to the process behind
- * `address`. BW_OK sets *link_p. BW_REFUSED: nobody there, or another user. BW_LIMIT, BW_SYSTEM.
+ * `address`. BW_OK sets *link_p. BW_REFUSED: there is nobody, or another user. BW_LIMIT, BW_SYSTEM.
  */
 bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
                            const uint8_t token[BW_TOKEN_BYTES], uint64_t ring_bytes,
@@ -48,8 +48,8 @@ bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
 
 /*
  * Takes the link that the peer has brought to the listener. Rings of more than `max_ring_bytes` are
- * refused. Peers without the token or of another user are turned away; the reason of the last
- * one is told if nobody better came. Does not close the listener.
+ * refused. Peers without the token or of another user are turned away; *error_p has the reason of
+ * the last one if no valid peer came. Does not close the listener.
  */
 bw_status_t bw_shm_accept(bw_shm_listener_t *listener, uint64_t max_ring_bytes, bw_link_t **link_p,
                           bw_error_t *error_p);
