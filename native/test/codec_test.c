@@ -166,8 +166,8 @@ static void what_no_packer_writes_is_refused(void)
     len = frame_with(ZSTD_c_windowLog, BW_ZSTD_WINDOW_LOG, 500, ZSTD_e_end);
     CHECK(is_refused(packed, len, 1000));
     chance = 4;
-    for (int i = 0; i < 1000;
-         i++) { /* damaged bytes are refused or give other bytes, but never more than the room */
+    /* Damaged bytes are refused or give other bytes, but never more than the room. */
+    for (int i = 0; i < 1000; i++) {
         fill(2000, true);
         len = frame_with(ZSTD_c_windowLog, BW_ZSTD_WINDOW_LOG, 1000, ZSTD_e_flush);
         packed[any((uint32_t)len)] ^= (uint8_t)(1 + any(255));

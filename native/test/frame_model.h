@@ -248,8 +248,7 @@ static inline void model_use_atom(model_writer_t *to, unsigned atom)
 
 typedef struct {
     unsigned sender, receiver;
-    uint64_t
-        place; /* position among the signals of this pair if the peer completes them in order */
+    uint64_t place;       /* among the signals of this pair if the peer completes them in order */
     unsigned frames_left; /* not taken yet */
 } model_signal_t;
 

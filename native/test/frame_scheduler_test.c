@@ -271,8 +271,7 @@ static void an_unread_sender_of_fragments_keeps_them_in_place(void)
 {
     begin();
     large('A', A, 3);
-    give_signal('Z', B, 25, 3,
-                NO_ATOM); /* a large exit reason, sent by a process that is known by name */
+    give_signal('Z', B, 25, 3, NO_ATOM); /* a large exit reason of a process known by its name */
     rest('z', B, 2);
     whole('1', C, NO_ATOM);
     rest('z', B, 1);

@@ -45,7 +45,7 @@ static void whole_with(unsigned atom)
     send_frame(68, 0, 0, atom, 1, 10);
 }
 
-/* So much has come to the VM. */
+/* Checks how many frames, and how many of them whole signals, the VM has got. */
 #define CHECK_VM(frames_, whole_)                                                                  \
     do {                                                                                           \
         CHECK_EQ(join.joined.frames, (frames_));                                                   \

@@ -37,8 +37,7 @@ static inline int kernel_answers(int fd)
     kernel.calls++;
     answer = kernel.answer();
     if (answer < 0 && answer != -EAGAIN && answer != -EINTR)
-        (void)shutdown(fd,
-                       SHUT_RDWR); /* nothing more can be sent, but what had arrived can be read */
+        (void)shutdown(fd, SHUT_RDWR); /* ends sending; what had arrived can still be read */
     return answer;
 }
 

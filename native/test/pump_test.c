@@ -22,8 +22,8 @@ static void frames_of_every_kind_of_size_arrive(void)
         CHECK(!got.wrong);
     }
     CHECK_IN(peer_writes(0)); /* a tick is counted, not delivered */
-    while (here.pump.frames_in ==
-           sizeof lens / sizeof *lens) { /* rdma's completions wake the pump as well */
+    /* rdma's completions wake the pump as well */
+    while (here.pump.frames_in == sizeof lens / sizeof *lens) {
         CHECK(pump_is_called());
         CHECK_EQ(wake_pump(), WAKE_ASLEEP);
     }
@@ -210,7 +210,7 @@ static bw_status_t arm_too_late(bw_link_t *link)
     return here.real_ops->arm_read(link);
 }
 
-/* Looks as long as nothing has come. */
+/* Looks until something has come. */
 static wake_result_t look_to_the_end(void)
 {
     wake_result_t result;

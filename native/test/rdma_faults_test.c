@@ -145,8 +145,8 @@ static void stopped_here(int wire)
     CHECK(hear(wire, &peer, sizeof peer));
     CHECK_EQ(kill(peer, SIGSTOP), 0);
     fill(link, bytes);
-    CHECK_EQ(kill(peer, SIGCONT),
-             0); /* also after a failure, because no alarm ends a stopped process */
+    /* also after a failure, because no alarm ends a stopped process */
+    CHECK_EQ(kill(peer, SIGCONT), 0);
     if (check_failed)
         return;
     CHECK(writes(link, bytes + RING, sizeof bytes - RING, WAIT_MS));

@@ -327,8 +327,8 @@ static void full_here(int wire)
         memset(span.base, 7, span.len);
         written += span.len;
         link->ops->commit(link, span.len);
-        (void)wait_to_read(link, &span,
-                           100); /* gives completions, and room if there were any, time to come */
+        /* Gives completions time to come, and room if there were any. */
+        (void)wait_to_read(link, &span, 100);
     }
     CHECK_EQ(written, RING);
     CHECK_EQ(link->ops->arm_write(link, RING / 2), BW_OK);

@@ -75,8 +75,8 @@ static void a_packet_costs_one_read(void)
     for (uint64_t i = 1; i <= 20; i++) {
         CHECK_EQ(send(line.peer, packet, sizeof packet, 0), sizeof packet);
         CHECK_IN(run_until_frames(i));
-        if (line_poll_us ==
-            0) /* otherwise it varies, because a look that finds nothing costs a read as well */
+        /* With looks it varies, because a look that finds nothing costs a read as well. */
+        if (line_poll_us == 0)
             CHECK_EQ(calls_in(), before + i);
     }
     CHECK(line_poll_us > 0 || !line_runs(0));

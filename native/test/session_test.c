@@ -862,8 +862,8 @@ static void the_chunk_is_as_large_as_is_needed(void)
 /* The largest frames exceed the limit. */
 static void frames_are_larger_than_the_limit(void)
 {
-    for (uint64_t seed = 1; seed < 9;
-         seed++) { /* with small buffers of the kernel, and with others */
+    /* with small buffers of the kernel, and with others */
+    for (uint64_t seed = 1; seed < 9; seed++) {
         chance = seed;
         CHECK_IN(start_linked(FRAME_MAX_BYTES / 8));
         for (int frames = 0; frames < 60; frames++) {

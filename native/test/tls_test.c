@@ -25,8 +25,7 @@ static struct {
     uint8_t seen[1 << 20]; /* bytes that have passed from the client to the server */
     size_t seen_len;
     size_t passes; /* number of bytes that may still pass that way before the wire is cut */
-    size_t
-        flips; /* position of a byte in that direction that is changed on its way; SIZE_MAX: none */
+    size_t flips;  /* position of a byte that is changed on that way; SIZE_MAX: none */
     int descriptors;
 } here;
 

@@ -16,7 +16,7 @@ static inline void planted_free(void *at)
 }
 #define free planted_free
 
-#elif defined(PLANT_BINARY_LEAK) /* a binary of the VM is not let go */
+#elif defined(PLANT_BINARY_LEAK) /* a binary of the VM is not released */
 static inline void planted_free_binary(ErlDrvBinary *binary)
 {
     (void)binary;

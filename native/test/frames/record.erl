@@ -1,8 +1,8 @@
 %% SPDX-License-Identifier: Apache-2.0
-%% @doc Records the frames that ERTS of this machine writes, for frame_scheduler_test.
+%% @doc Records the frames that the installed ERTS writes, for frame_scheduler_test.
 %%
 %% Two nodes are joined through a relay in this program. One of them causes every signal that an Erlang program can
-%% cause; all it does is said by steps/0. Each frame is one line:
+%% cause, in the steps that steps/0 lists. Each frame is one line:
 %%   OPERATION SENDER NEW LENGTH BEGINNING
 %% SENDER is `number.serial' of the pid that has caused the frame, as the program knows it, or `-' if the frame does not
 %% name it. NEW is 1 if the header has a new atom cache entry. OPERATION is 0 for a continuation. BEGINNING is hexadecimal.
@@ -12,7 +12,7 @@
 
 -export([main/0, act/2, sink/0, make_alias/1, do/2]).
 
--define(KEPT, 4096). % bytes of a frame; a larger one has its large part behind its control message
+-define(KEPT, 4096). % bytes of a frame; in a larger one the large part follows the control message
 -define(KEPT_OF_LARGE, 400).
 -define(QUIET_MS, 300).
 
@@ -55,11 +55,11 @@ relay(Listen, Back, Collector) ->
     {ok, Client} = gen_tcp:accept(Listen),
     {ok, Server} = gen_tcp:connect({127, 0, 0, 1}, Back, [binary, {active, false}]),
     _ = spawn_link(fun() -> copy(Server, Client) end),
-    %% What the initiator says before it is connected: its name, then its answer to the challenge.
+    %% Before it is connected the initiator sends its name, then its answer to the challenge.
     lists:foreach(fun(_) -> forward(Client, Server, 2) end, [name, challenge_reply]),
     copy_frames(Client, Server, Collector).
 
-%% One packet, which begins with its length.
+%% Passes on one packet, which begins with its length.
 forward(From, To, LengthBytes) ->
     {ok, Length} = gen_tcp:recv(From, LengthBytes),
     Packet = take(From, binary:decode_unsigned(Length)),
@@ -72,7 +72,7 @@ take(Socket, Length) ->
     {ok, Bytes} = gen_tcp:recv(Socket, Length),
     Bytes.
 
-%% The other way nobody looks.
+%% Frames in the other direction are not recorded.
 copy(From, To) ->
     {ok, Bytes} = gen_tcp:recv(From, 0),
     ok = gen_tcp:send(To, Bytes),
@@ -91,8 +91,8 @@ frames() ->
 
 %% ---- steps ----
 
-%% {What the sending node does, the operations that this causes}; an operation is said with who causes it: `self' is the
-%% process that does it, `child' one that it has told of, `none' if the frame does not say.
+%% {What the sending node does, the operations that this causes}. An operation is listed with its originator: `self' is
+%% the process that does it, `child' is one that it has reported, and `none' means that the frame does not name it.
 steps() ->
     Steps =
         [{{send, small}, [{22, self}]},
@@ -110,7 +110,7 @@ steps() ->
          {{traced, {send, small}}, [{23, self}]},
          {{traced, {send_name, small}}, [{16, self}]},
          {{traced, {send_alias, small}}, [{34, self}]},
-         {{traced, {exit, small}}, [{26, self}]}, % it takes no token along
+         {{traced, {exit, small}}, [{26, self}]}, % it does not carry the token
          {{traced, spawn_request}, [{30, self}]},
          {{peer, monitor}, [{28, self}]},
          {{peer, monitor_name}, [{28, none}]},
@@ -144,7 +144,7 @@ who(self, Act, _) -> Act;
 who(child, _, Child) -> Child;
 who(none, _, _) -> none.
 
-%% What the other node does, so that the sending one answers.
+%% What the other node does to make the sending one answer.
 by_peer({peer, monitor}, Receiver, Sink, Act, _) -> peer:call(Receiver, ?MODULE, do, [monitor, {Sink, Act}]);
 by_peer({peer, monitor, _}, Receiver, Sink, Act, _) -> peer:call(Receiver, ?MODULE, do, [monitor, {Sink, Act}]);
 by_peer({peer, monitor_name}, Receiver, Sink, _, From) -> peer:call(Receiver, ?MODULE, do, [monitor, {Sink, {actor, From}}]);
@@ -167,7 +167,7 @@ print([<<131, Kind, Rest/binary>> = Frame | Frames], [{Operation, Who} | Expecte
 kept(Frame) when byte_size(Frame) > ?KEPT -> binary:part(Frame, 0, ?KEPT_OF_LARGE);
 kept(Frame) -> Frame.
 
-%% Half bytes, the lower one first; the highest bit of each says that the entry is new.
+%% The flags are half bytes, the lower one first; the highest bit of each is set if the entry is new.
 has_new(Count, Flags) ->
     Halves = lists:append([[Low, High] || <<High:4, Low:4>> <= binary:part(Flags, 0, (Count + 1) div 2)]),
     lists:any(fun(Half) -> Half >= 8 end, lists:sublist(Halves, Count)).
@@ -185,7 +185,7 @@ pid_text(Pid) ->
 
 %% ---- in the two nodes ----
 
-%% Called by control, whose own process may not cause a signal.
+%% Called through control, whose own process must not cause a signal.
 do(spawn, sink) ->
     Pid = spawn(?MODULE, sink, []),
     catch unregister(sink),

@@ -8,7 +8,7 @@
 /* Inside the pipes carrier: link.c moves bytes, connect.c makes links. A descriptor is -1 if it is
  * closed. */
 typedef struct {
-    bw_link_t link; /* first: a bw_link_t pointer is a pipes_link_t pointer */
+    bw_link_t link; /* first, so that a bw_link_t pointer is a pipes_link_t pointer */
     bw_buffer_t out, in;
     uint64_t peeked; /* in.head at the last peek */
     int reader, writer, event, epoll;

@@ -116,7 +116,8 @@ bool fake_start(void)
         return false;
     fake.holder = fake_claim_holder();
     sigfillset(&all);
-    sigdelset(&all, SIGABRT); /* glibc from 2.41 on: where it is blocked, abort calls no handler */
+    /* In glibc from 2.41 on, abort calls no handler where this is blocked. */
+    sigdelset(&all, SIGABRT);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     fake.runs = pthread_create(&thread, NULL, run_device, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -170,8 +170,7 @@ void fake_receive(conn_t *conn)
             packet(conn, &head, bytes, (size_t)n - sizeof head);
         else if (n < 0 && errno == EAGAIN)
             return;
-        else if (n >= 0 ||
-                 errno != ECONNRESET) /* which comes before bytes that can still be read */
+        else if (n >= 0 || errno != ECONNRESET) /* a reset precedes bytes that are still unread */
             hang_up(conn);
     }
 }
