@@ -143,7 +143,7 @@ static inline void learn_for_rdma(attempt_t *attempt, const uint8_t *address)
 }
 #endif
 
-/* What a carrier's table does not tell. A carrier that is not listed needs none of it. */
+/* Properties of carriers that their tables lack. A carrier that is not listed needs none. */
 static const carrier_t particular[] = {
     {.kind = "shm", .descriptors = 3},
     {.kind = "tcp", .descriptors = 1, .begin = begin_for_tcp},

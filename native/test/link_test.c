@@ -284,7 +284,7 @@ static void a_writer_without_room_is_woken(void)
     CHECK_IN(stop());
 }
 
-/* rdma also wakes its owner for other reasons, and his turn, while the reader waits, may have
+/* rdma also wakes its owner for other reasons. Handling those while the reader waits may have
  * consumed the event. */
 static bool was_told_of_room(void)
 {

@@ -545,7 +545,7 @@ static void the_device_is_removed_under_load(void)
     run_pair(removed_here, removed_there);
 }
 
-/* The device alone tells an idle link, so neither side closes before both have heard. */
+/* Only the device notifies an idle link, so neither side closes before both have heard. */
 static void down_here(int wire)
 {
     bw_link_t *link = NULL;

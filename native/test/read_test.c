@@ -230,7 +230,7 @@ static void large_packets_are_whole(void)
     CHECK_IN(stop_line());
 }
 
-/* Each piece of large_packets_are_whole repeats one byte, which tells where it belongs. */
+/* Each piece of large_packets_are_whole repeats one byte, which identifies its place. */
 static void check_pieces(ErlDrvPort port, const uint8_t *at, uint64_t len)
 {
     (void)port;

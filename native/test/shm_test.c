@@ -100,7 +100,7 @@ static void connector_dies_before_accept(void)
 }
 
 /* Each side learns of the other's end as soon as the process is gone, but not before. `connects`
- * tells which of them is killed. */
+ * selects which of them is killed. */
 static void killed_peer(bool connects)
 {
     bw_shm_listener_t listener = {.fd = -1};

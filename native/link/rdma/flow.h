@@ -11,14 +11,14 @@
  *
  * The sender keeps its own ring, of the same size as the receiver's. A batch consists of the bytes
  * committed since the last one: at most two writes put them into the same place of the peer's ring,
- * and then one message tells how far the stream has come. A few bytes travel in the message itself,
- * and the receiver copies them to their place. Every message carries the tail of the other
+ * and then one message reports how far the stream has come. A few bytes travel in the message
+ * itself, and the receiver copies them to their place. Every message carries the tail of the other
  * direction and the count of messages received, so both cost nothing while data flows.
  *
  * The reader paces a busy writer: while BW_RDMA_AHEAD batches have not been looked at, commits only
  * add up, and go out as one batch when the reader has looked. The last of those batches asks for an
- * acknowledgement. A single batch does not ask, so an exchange of small messages costs one message
- * each way.
+ * acknowledgement. A small batch on its own does not ask, so an exchange of small messages costs
+ * one message each way.
  *
  * Credits: a message needs a receive slot of the peer. The last slot is reserved for a message that
  * returns credits, that is, reports slots which no message has reported before. Therefore, if

@@ -85,8 +85,8 @@ static bw_status_t refused(bw_rdma_problem_t *problem_p, const char *step, int s
                            strerror(sys_errno));
 }
 
-/* Requests as much inline data as the device takes, up to a slot, by trying, since no call tells
- * it. */
+/* Tries decreasing sizes of inline data, starting with a slot, because no call reports how much the
+ * device takes. */
 static bool make_queue_pair(bw_rdma_verbs_t *verbs, struct rdma_cm_id *id)
 {
     uint32_t wanted = BW_RDMA_SLOT_BYTES;

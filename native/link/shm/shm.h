@@ -40,7 +40,7 @@ void bw_shm_listener_close(bw_shm_listener_t *listener);
 
 /*
  * Makes rings of `ring_bytes` each way (a valid ring size) and hands them to the process behind
- * `address`. BW_OK sets *link_p. BW_REFUSED: there is nobody, or another user. BW_LIMIT, BW_SYSTEM.
+ * `address`. BW_OK sets *link_p. BW_REFUSED: no listener, or another user. BW_LIMIT, BW_SYSTEM.
  */
 bw_status_t bw_shm_connect(const uint8_t *address, size_t address_len,
                            const uint8_t token[BW_TOKEN_BYTES], uint64_t ring_bytes,
